@@ -1,0 +1,35 @@
+"""The contract of a sequence mixer. A new mixer subclasses `SequenceMixer` in a file of its own."""
+
+from torch import Tensor, nn
+
+
+class SequenceMixer(nn.Module):
+    """Maps a sequence to a sequence, position by position, looking only backwards.
+
+    A mixer is written for one model. Training stacks replicas of it with `torch.func.vmap`, so `forward`
+    must not branch on the values of tensors, call `.item()`, or write in place into a tensor that it did
+    not compute from its input. Under bf16 autocast, keep what needs range in float32 yourself.
+    """
+
+    def forward(self, x: Tensor) -> Tensor:
+        """`x` `[B, T, d_model]` to `[B, T, d_model]`; the output at t depends on inputs up to t alone."""
+        raise NotImplementedError
+
+    def state_size(self, seq_len: int) -> int:
+        """Numbers that one layer carries to predict the token after `seq_len` tokens (its memory)."""
+        raise NotImplementedError
+
+
+def head_dim_of(d_model: int, num_heads: int, *, rope: bool = False) -> int:
+    """The size of one head; `ValueError` where the heads do not divide the width or RoPE gets an odd one."""
+    if num_heads < 1 or d_model % num_heads:
+        raise ValueError(
+            f"mixer.num_heads={num_heads} does not divide d_model={d_model}: choose a divisor of {d_model}"
+        )
+    head_dim = d_model // num_heads
+    if rope and head_dim % 2:
+        raise ValueError(
+            f"mixer.num_heads={num_heads} at d_model={d_model} gives heads of {head_dim}, and RoPE rotates"
+            " pairs: choose num_heads so that d_model / num_heads is even"
+        )
+    return head_dim

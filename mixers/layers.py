@@ -1,0 +1,34 @@
+"""Small parts that several mixers share: rotary embedding, short causal convolution."""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+
+class RotaryEmbedding(nn.Module):
+    """Rotates pairs (i, i + head_dim/2) by position times base^(-2i/head_dim) (RoFormer, Su et al. 2021)."""
+
+    def __init__(self, head_dim: int, base: float = 10_000.0):
+        super().__init__()
+        inverse_frequency = base ** (-torch.arange(0, head_dim, 2, dtype=torch.float32) / head_dim)
+        self.register_buffer("inverse_frequency", inverse_frequency, persistent=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """`x` `[B, T, H, head_dim]`, rotated; angles in float32, or float64 for a float64 `x`."""
+        dtype = torch.promote_types(x.dtype, torch.float32)
+        positions = torch.arange(x.shape[1], device=x.device, dtype=dtype)
+        angles = positions[:, None, None] * self.inverse_frequency.to(dtype)  # [T, 1, head_dim / 2]
+        cos, sin = angles.cos(), angles.sin()
+        first, second = x.to(dtype).chunk(2, dim=-1)
+        return torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1).to(x.dtype)
+
+
+class ShortConvolution(nn.Conv1d):
+    """Causal depthwise convolution over `kernel_size` positions, then SiLU: `[B, T, C]` to `[B, T, C]`."""
+
+    def __init__(self, channels: int, kernel_size: int = 4, bias: bool = False):
+        super().__init__(channels, channels, kernel_size, groups=channels, padding=kernel_size - 1, bias=bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = super().forward(x.transpose(1, 2))[..., : x.shape[1]]
+        return F.silu(y).transpose(1, 2)
