@@ -1,0 +1,67 @@
+"""Where a record comes from: code, versions, machine, time. Nothing here is part of a result."""
+
+import functools
+import platform
+import shlex
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+PACKAGES = ("mixerlab", "torch", "triton", "lightning", "hydra-core", "numpy", "fla-core")
+
+
+def provenance(
+    *,
+    started_at: datetime,
+    wall_time_s: float,
+    device: str,
+    backends: Mapping[str, str],
+    notes: Sequence[str] = (),
+) -> dict[str, Any]:
+    """The `provenance` of a record.
+
+    Args:
+        started_at: when the run began, with a time zone.
+        wall_time_s: seconds from then to now, over all restarts.
+        device: the name of the processor that trained.
+        backends: the kernel that ran, by operator.
+        notes: what happened on the way, such as a population halved for lack of memory.
+    """
+    return {
+        "started_at": started_at.isoformat(timespec="seconds"),
+        "wall_time_s": wall_time_s,
+        "device": device,
+        "host": platform.node(),
+        "backends": dict(backends),
+        "versions": versions(),
+        **_git_state(),
+        "command": shlex.join(sys.argv),
+        "notes": list(notes),
+    }
+
+
+def versions() -> dict[str, str]:
+    """The versions of Python and of the installed packages that a result depends on."""
+    found = {"python": platform.python_version()}
+    for package in PACKAGES:
+        try:
+            found[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+@functools.cache  # the code that runs is the code of the time it was imported
+def _git_state() -> dict[str, Any]:
+    def git(*arguments: str) -> str:
+        command = ["git", "-C", str(Path(__file__).parent), *arguments]
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+
+    try:
+        return {"git_commit": git("rev-parse", "HEAD"), "git_dirty": bool(git("status", "--porcelain"))}
+    except (OSError, subprocess.CalledProcessError):  # no git, or an installed copy outside a checkout
+        return {"git_commit": None, "git_dirty": None}
