@@ -1,0 +1,128 @@
+"""Parallax attention: softmax attention minus a key-value covariance read by a learned probe ρ.
+
+For a query i over the keys j that it sees, with p the softmax of `scale q·k`, t = ρ·k and t̄ = Σ p t:
+
+    o = Σ p (1 + t̄ - t) v = Σ p v - Σ p (t - t̄) v
+
+Parallax: Parameterized Local Linear Attention for Language Modeling (equation `parallax_forward`).
+`README.md` here has the gradients, the kernels and what they reach.
+"""
+
+import math
+import os
+from numbers import Real
+
+import torch
+from torch import Tensor
+
+from kernels.dispatch import resolve_backend
+from kernels.parallax.reference import parallax_reference
+
+__all__ = ["parallax_attention", "parallax_backend"]
+
+KERNEL_DTYPES = (torch.bfloat16, torch.float16, torch.float32)
+MIN_HEAD_DIM, MAX_HEAD_DIM = 8, 128
+
+
+def parallax_attention(
+    q: Tensor,
+    rho: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    scale: float | None = None,
+    causal: bool = True,
+    window: int | None = None,
+    backend: str = "auto",
+) -> Tensor:
+    """Parallax attention, differentiable in its four inputs.
+
+    Args:
+        q, rho: queries and probes `[B, T, Hq, D]`.
+        k, v: keys and values `[B, T, Hkv, D]`, Hq a multiple of Hkv.
+        scale: multiplies q·k, and not ρ·k; `D ** -0.5` by default.
+        causal: a query sees itself and the keys before it; otherwise all keys.
+        window: a causal query sees itself and the `window - 1` keys before it; all of them by default.
+        backend: `reference` (PyTorch), `triton` (GPU) or `auto`; `parallax_backend` says which one runs.
+
+    The kernel takes bfloat16, float16 or float32 with D from 8 to 128, and refuses to be differentiated
+    twice. All four inputs share one dtype and device; any strides do.
+
+    Returns:
+        `[B, T, Hq, D]` in the inputs' dtype.
+
+    Raises:
+        TypeError: an argument of the wrong type or dtype.
+        ValueError: shapes, devices or options that do not fit.
+    """
+    _check_tensors(q, rho, k, v)
+    _check_options(scale, causal, window)
+    scale = q.shape[-1] ** -0.5 if scale is None else float(scale)
+    if parallax_backend(q.device, q.dtype, q.shape[-1], backend) == "reference":
+        return parallax_reference(q, rho, k, v, scale, causal, window)
+
+    from kernels.parallax.triton_op import parallax_triton
+
+    return parallax_triton(q, rho, k, v, scale, causal, window)
+
+
+def parallax_backend(device: torch.device, dtype: torch.dtype, head_dim: int, backend: str = "auto") -> str:
+    """The backend that `parallax_attention` takes for such inputs: `reference` or `triton`.
+
+    Raises:
+        ValueError: an unknown backend, or `triton` where it cannot run.
+    """
+    reasons = []
+    if device.type != "cuda" and os.environ.get("TRITON_INTERPRET") != "1":
+        reasons.append(f"device={str(device)!r} is no NVIDIA GPU")
+    if dtype not in KERNEL_DTYPES:
+        reasons.append(f"dtype={dtype} is none of bfloat16, float16, float32")
+    if not MIN_HEAD_DIM <= head_dim <= MAX_HEAD_DIM:
+        reasons.append(f"head dim {head_dim} is not from {MIN_HEAD_DIM} to {MAX_HEAD_DIM}")
+    return resolve_backend(backend, device, supported=not reasons, why=" and ".join(reasons))
+
+
+def _check_tensors(q: Tensor, rho: Tensor, k: Tensor, v: Tensor) -> None:
+    named = {"q": q, "rho": rho, "k": k, "v": v}
+    for name, x in named.items():
+        if not isinstance(x, Tensor):
+            raise TypeError(f"{name} is a {type(x).__name__}: pass a torch.Tensor")
+        if not x.dtype.is_floating_point or x.dtype.itemsize < 2:
+            raise TypeError(
+                f"{name}.dtype={x.dtype} is not supported: pass bfloat16, float16, float32 or float64"
+            )
+        if x.ndim != 4 or 0 in x.shape:
+            raise ValueError(f"{name} has shape {tuple(x.shape)}: pass a non-empty [B, T, H, D]")
+    for name, x in named.items():
+        if x.dtype != q.dtype:
+            raise TypeError(f"{name}.dtype={x.dtype} and q.dtype={q.dtype} differ: cast all four to one dtype")
+        if x.device != q.device:
+            raise ValueError(f"{name} is on {x.device} and q on {q.device}: move all four to one device")
+    if rho.shape != q.shape:
+        raise ValueError(f"rho has shape {tuple(rho.shape)} and q {tuple(q.shape)}: they must be equal")
+    if v.shape != k.shape:
+        raise ValueError(f"v has shape {tuple(v.shape)} and k {tuple(k.shape)}: they must be equal")
+    for dim, what in ((0, "batch size"), (1, "length"), (3, "head dim")):
+        if k.shape[dim] != q.shape[dim]:
+            raise ValueError(
+                f"k has shape {tuple(k.shape)} and q {tuple(q.shape)}: they need the same {what}"
+            )
+    if q.shape[2] % k.shape[2]:
+        raise ValueError(f"q has {q.shape[2]} heads, not a multiple of the {k.shape[2]} heads of k and v")
+
+
+def _check_options(scale: float | None, causal: bool, window: int | None) -> None:
+    if scale is not None:
+        if isinstance(scale, bool) or not isinstance(scale, Real):
+            raise TypeError(f"scale={scale!r} is a {type(scale).__name__}: pass a float or None")
+        if not math.isfinite(scale):
+            raise ValueError(f"scale={scale} is not finite: pass a finite number or None")
+    if not isinstance(causal, bool):
+        raise TypeError(f"causal={causal!r} is a {type(causal).__name__}: pass a bool")
+    if window is not None:
+        if isinstance(window, bool) or not isinstance(window, int):
+            raise TypeError(f"window={window!r} is a {type(window).__name__}: pass an int or None")
+        if window < 1:
+            raise ValueError(f"window={window} is not positive: pass at least 1, or None for no window")
+        if not causal:
+            raise ValueError(f"window={window} needs causal=True: a window looks back from its query")

@@ -1,0 +1,41 @@
+"""Parallax attention in plain PyTorch: any device, float64 too. What the kernels are tested against."""
+
+import torch
+from torch import Tensor
+
+
+def visible_keys(seq_len: int, causal: bool, window: int | None, device: torch.device) -> Tensor:
+    """Which keys (columns) each query (row) sees: bool `[T, T]`."""
+    behind = torch.arange(seq_len, device=device)[:, None] - torch.arange(seq_len, device=device)
+    seen = behind >= 0 if causal else torch.ones_like(behind, dtype=torch.bool)
+    return seen if window is None else seen & (behind < window)
+
+
+def parallax_reference(
+    q: Tensor, rho: Tensor, k: Tensor, v: Tensor, scale: float, causal: bool, window: int | None
+) -> Tensor:
+    """The masked-softmax form of Parallax attention (Parallax paper, equation `parallax_expand`).
+
+    With p the softmax of `scale q·k` over the visible keys, t = ρ·k and t̄ its mean under p:
+    `o = Σ p (1 + t̄ - t) v`. Scores are formed in float32 at least.
+
+    Args:
+        q, rho: `[B, T, Hq, D]`.
+        k, v: `[B, T, Hkv, D]`; query head h reads key head `h // (Hq / Hkv)`.
+        scale: multiplies q·k, and not ρ·k.
+
+    Returns:
+        `[B, T, Hq, D]` in q's dtype.
+    """
+    dtype = q.dtype
+    compute = torch.promote_types(dtype, torch.float32)
+    q, rho, k, v = (x.transpose(1, 2).to(compute) for x in (q, rho, k, v))
+    group = q.shape[1] // k.shape[1]
+    if group > 1:
+        k, v = k.repeat_interleave(group, dim=1), v.repeat_interleave(group, dim=1)
+    hidden = ~visible_keys(q.shape[2], causal, window, q.device)
+    logits = (q @ k.mT) * scale
+    p = logits.masked_fill(hidden, -torch.inf).softmax(dim=-1)
+    t = rho @ k.mT
+    mean_t = (p * t).sum(dim=-1, keepdim=True)
+    return ((p * (1 + mean_t - t)) @ v).transpose(1, 2).to(dtype)
