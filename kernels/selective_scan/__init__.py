@@ -1,0 +1,68 @@
+"""The selective scan of Mamba-1 (Gu and Dao 2023): a diagonal recurrence whose decay depends on the input."""
+
+from torch import Tensor
+
+from kernels.dispatch import resolve_backend
+from kernels.selective_scan.reference import selective_scan_reference
+
+
+def selective_scan(
+    u: Tensor,
+    delta: Tensor,
+    delta_bias: Tensor,
+    A: Tensor,
+    B: Tensor,
+    C: Tensor,
+    D: Tensor,
+    z: Tensor,
+    *,
+    backend: str = "auto",
+) -> Tensor:
+    """`y_t = (C_t . h_t + D u_t) silu(z_t)`, with `h_t = exp(d_t A) h_{t-1} + d_t u_t B_t`, `h_0 = 0`.
+
+    `d_t = softplus(delta_t + delta_bias)` is the step size of each channel; `h_t` is `[channels, N]`, `A`
+    its decay rates. Mamba (Gu and Dao 2023), equation 2, with A discretised by zero-order hold and B by an
+    Euler step, and with the gate of its block. The state is float32 whatever the inputs are (float64 for
+    float64 inputs on the reference).
+
+    Args:
+        u, delta, z: `[batch, T, channels]`; any strides.
+        delta_bias, D: `[channels]`.
+        A: `[channels, N]`, negative.
+        B, C: `[batch, T, N]`; any strides.
+        backend: `auto`, `reference` (PyTorch) or `triton`.
+
+    Returns:
+        `[batch, T, channels]` in the dtype of `u`.
+
+    Raises:
+        ValueError: shapes that do not fit, or a backend that cannot run here.
+    """
+    _check_shapes(u, delta, delta_bias, A, B, C, D, z)
+    resolve_backend(backend, u.device, supported=False, why="the Triton kernel is not written yet")
+    return selective_scan_reference(u, delta, delta_bias, A, B, C, D, z)
+
+
+def _check_shapes(u, delta, delta_bias, A, B, C, D, z) -> None:
+    if u.ndim != 3 or A.ndim != 2:
+        raise ValueError(
+            f"u has shape {tuple(u.shape)} and A {tuple(A.shape)}: pass u [batch, T, channels] and"
+            " A [channels, N]"
+        )
+    batch, length, channels = u.shape
+    state = A.shape[1]
+    expected = {
+        "delta": (delta, (batch, length, channels)),
+        "z": (z, (batch, length, channels)),
+        "delta_bias": (delta_bias, (channels,)),
+        "D": (D, (channels,)),
+        "A": (A, (channels, state)),
+        "B": (B, (batch, length, state)),
+        "C": (C, (batch, length, state)),
+    }
+    for name, (tensor, shape) in expected.items():
+        if tensor.shape != shape:
+            raise ValueError(
+                f"{name} has shape {tuple(tensor.shape)}: pass {shape}, to fit u {tuple(u.shape)} and"
+                f" A {tuple(A.shape)}"
+            )

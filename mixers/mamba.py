@@ -1,0 +1,77 @@
+"""Mamba-1: a selective state space layer (Gu and Dao 2023, section 3 and figure 3)."""
+
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from kernels.selective_scan import selective_scan
+from mixers.base import SequenceMixer
+from mixers.layers import ShortConvolution
+
+
+class Mamba(SequenceMixer):
+    """Short convolution, then a scan whose step size, input and output maps depend on the token, then a gate.
+
+    Args:
+        d_model: width of the layer's input and output.
+        d_state: N, numbers of state per inner channel.
+        expand: inner channels per channel of the model.
+        d_conv: positions that the short convolution sees.
+        dt_rank: rank of the projection to the step sizes; `None` takes d_model / 16, rounded up.
+        dt_min, dt_max: the step sizes start log-uniform between these.
+        backend: of the scan: `auto`, `reference` or `triton`.
+
+    `A_log` is `[d_inner, d_state]`, yet no matrix (one rate per state): an optimizer for matrices must not
+    take it.
+    """
+
+    def __init__(
+        self,
+        d_model: int,
+        d_state: int = 16,
+        expand: int = 2,
+        d_conv: int = 4,
+        dt_rank: int | None = None,
+        dt_min: float = 1e-3,
+        dt_max: float = 0.1,
+        backend: str = "auto",
+    ):
+        super().__init__()
+        dt_rank = math.ceil(d_model / 16) if dt_rank is None else dt_rank
+        sizes = {"d_state": d_state, "expand": expand, "d_conv": d_conv, "dt_rank": dt_rank}
+        for key, value in sizes.items():
+            if value < 1:
+                raise ValueError(f"mixer.{key}={value} must be at least 1")
+        if not 0 < dt_min <= dt_max:
+            raise ValueError(f"mixer.dt_min={dt_min}, mixer.dt_max={dt_max}: choose 0 < dt_min <= dt_max")
+        self.d_inner, self.d_state, self.d_conv, self.dt_rank = expand * d_model, d_state, d_conv, dt_rank
+        self.backend = backend
+
+        self.in_proj = nn.Linear(d_model, 2 * self.d_inner, bias=False)
+        self.conv = ShortConvolution(self.d_inner, d_conv, bias=True)
+        self.x_proj = nn.Linear(self.d_inner, dt_rank + 2 * d_state, bias=False)
+        self.dt_proj = nn.Linear(dt_rank, self.d_inner)
+        self.A_log = nn.Parameter(torch.arange(1.0, d_state + 1).log().repeat(self.d_inner, 1))
+        self.D = nn.Parameter(torch.ones(self.d_inner))
+        self.out_proj = nn.Linear(self.d_inner, d_model, bias=False)
+
+        nn.init.uniform_(self.dt_proj.weight, -(dt_rank**-0.5), dt_rank**-0.5)
+        dt = torch.empty(self.d_inner).uniform_(math.log(dt_min), math.log(dt_max)).exp()
+        with torch.no_grad():
+            self.dt_proj.bias.copy_(dt + torch.log(-torch.expm1(-dt)))  # softplus of it is dt
+        self.dt_proj.bias._no_reinit = True  # an initialiser that zeroes biases leaves it alone
+
+    def forward(self, x: Tensor) -> Tensor:
+        u, z = self.in_proj(x).chunk(2, dim=-1)
+        u = self.conv(u)
+        dt, B, C = self.x_proj(u).split((self.dt_rank, self.d_state, self.d_state), dim=-1)
+        delta = F.linear(dt, self.dt_proj.weight)  # the scan adds the bias, in float32
+        A = -self.A_log.float().exp()
+        return self.out_proj(
+            selective_scan(u, delta, self.dt_proj.bias, A, B, C, self.D, z, backend=self.backend)
+        )
+
+    def state_size(self, seq_len: int) -> int:
+        return self.d_inner * (self.d_state + self.d_conv - 1)

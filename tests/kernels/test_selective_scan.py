@@ -1,0 +1,111 @@
+"""The selective scan against a float64 loop over time steps, written from the recurrence."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from kernels.selective_scan import selective_scan
+
+NAMES = ("u", "delta", "delta_bias", "A", "B", "C", "D", "z")
+
+
+def loop(u, delta, delta_bias, A, B, C, D, z) -> Tensor:
+    """The recurrence one step at a time; autograd gives the gradients."""
+    step = F.softplus(delta + delta_bias)
+    h = torch.zeros(u.shape[0], *A.shape, dtype=u.dtype, device=u.device)
+    outputs = []
+    for t in range(u.shape[1]):
+        h = torch.exp(step[:, t, :, None] * A) * h + (step * u)[:, t, :, None] * B[:, t, None, :]
+        outputs.append((h * C[:, t, None, :]).sum(-1) + D * u[:, t])
+    return torch.stack(outputs, dim=1) * F.silu(z)
+
+
+def make_inputs(batch, length, channels, state, dtype=torch.float64, device="cpu", seed=0) -> list[Tensor]:
+    """Random arguments in the order of `NAMES`; step sizes from 1e-3 to about 3, decays from 1 to e^-40."""
+    generator = torch.Generator().manual_seed(seed)
+
+    def normal(*shape):
+        return torch.randn(*shape, generator=generator, dtype=torch.float64)
+
+    rates = torch.rand(channels, state, generator=generator, dtype=torch.float64) * state
+    tensors = (
+        normal(batch, length, channels),
+        normal(batch, length, channels),
+        2 * normal(channels) - 3,
+        -rates,
+        normal(batch, length, state),
+        normal(batch, length, state),
+        normal(channels),
+        normal(batch, length, channels),
+    )
+    return [t.to(device, dtype) for t in tensors]
+
+
+def output_and_gradients(function, inputs: list[Tensor], grad: Tensor) -> list[Tensor]:
+    inputs = [t.detach().requires_grad_() for t in inputs]
+    y = function(*inputs)
+    return [y.detach(), *torch.autograd.grad(y, inputs, grad.to(y.dtype))]
+
+
+def assert_matches(actual: list[Tensor], expected: list[Tensor], tolerance: float) -> None:
+    """Root-mean-square error of the output and of each gradient, relative to its own size."""
+    for name, a, e in zip(("y", *NAMES), actual, expected, strict=True):
+        error, size = (a.double() - e.double()).norm(), e.double().norm()
+        assert error <= tolerance * size, f"{name}: error {error:.2e} of {size:.2e}, above {tolerance:.0e}"
+
+
+@pytest.mark.parametrize("length", [1, 17, 63, 64, 65, 127])
+def test_reference_is_the_recurrence(length):
+    inputs = make_inputs(batch=2, length=length, channels=3, state=4)
+    grad = torch.randn_like(inputs[0])
+    expected = output_and_gradients(loop, inputs, grad)
+    actual = output_and_gradients(lambda *a: selective_scan(*a, backend="reference"), inputs, grad)
+    assert_matches(actual, expected, 1e-12)
+
+
+@pytest.mark.parametrize("state", [4, 16, 64])
+def test_reference_in_float32(state):
+    inputs = make_inputs(batch=2, length=65, channels=5, state=state)
+    grad = torch.randn_like(inputs[0])
+    expected = output_and_gradients(loop, inputs, grad)
+    actual = output_and_gradients(selective_scan, [t.float() for t in inputs], grad)
+    assert_matches(actual, expected, 3e-6)
+
+
+def test_extreme_decays_stay_finite():
+    """Steps of 100 against rates of -64: each decay underflows to 0, and nothing becomes inf or NaN."""
+    inputs = [t.float() for t in make_inputs(batch=1, length=40, channels=2, state=4)]
+    inputs[1] += 100
+    inputs[3] -= 64
+    grad = torch.ones_like(inputs[0])
+    expected = output_and_gradients(loop, [t.double() for t in inputs], grad)
+    actual = output_and_gradients(selective_scan, inputs, grad)
+    for a, e in zip(actual, expected, strict=True):
+        torch.testing.assert_close(a.double(), e, rtol=1e-5, atol=1e-6)
+
+
+def replicas_by_vmap_and_by_loop(inputs: list[list[Tensor]], grad: Tensor, backend: str):
+    """Output and gradients of stacked replicas: `vmap` inside one autograd graph, then one by one."""
+
+    def scan(*args):
+        return selective_scan(*args, backend=backend)
+
+    stacked = [torch.stack(ts) for ts in zip(*inputs, strict=True)]
+    together = output_and_gradients(torch.func.vmap(scan), stacked, grad)
+    singles = [output_and_gradients(scan, ts, g) for ts, g in zip(inputs, grad, strict=True)]
+    return together, [torch.stack(ts) for ts in zip(*singles, strict=True)]
+
+
+def test_reference_under_vmap():
+    inputs = [make_inputs(batch=2, length=35, channels=3, state=4, seed=s) for s in range(3)]
+    together, apart = replicas_by_vmap_and_by_loop(inputs, torch.randn(3, 2, 35, 3).double(), "reference")
+    assert_matches(together, apart, 1e-13)
+
+
+@pytest.mark.parametrize(("name", "position"), [("delta", 1), ("delta_bias", 2), ("B", 4), ("D", 6)])
+def test_wrong_shapes_are_named(name, position):
+    inputs = make_inputs(batch=2, length=5, channels=3, state=4)
+    inputs[position] = inputs[position][..., :-1]
+    with pytest.raises(ValueError, match=rf"^{name} has shape"):
+        selective_scan(*inputs)

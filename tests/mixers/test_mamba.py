@@ -1,0 +1,73 @@
+"""The Mamba mixer against mambapy's block, which runs the recurrence step by step."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from mambapy.mamba import MambaBlock, MambaConfig
+
+from mixers.mamba import Mamba
+
+THEIR_NAMES = {"conv.weight": "conv1d.weight", "conv.bias": "conv1d.bias"}
+
+
+@pytest.mark.parametrize("parallel_scan", [False, True])
+def test_equals_mambapy(parallel_scan):
+    torch.manual_seed(0)
+    ours = Mamba(d_model=12, d_state=4)
+    theirs = MambaBlock(MambaConfig(d_model=12, n_layers=1, d_state=4, pscan=parallel_scan))
+    with torch.no_grad():
+        ours.D.normal_()
+        ours.A_log.add_(torch.randn_like(ours.A_log))
+    theirs.load_state_dict({THEIR_NAMES.get(n, n): p for n, p in ours.state_dict().items()})
+
+    x = torch.randn(3, 37, 12)
+    y, their_y = ours(x), theirs(x)
+    torch.testing.assert_close(y, their_y, rtol=1e-5, atol=1e-6)
+    grad = torch.randn_like(y)
+    y.backward(grad)
+    their_y.backward(grad)
+    their_grads = {n: p.grad for n, p in theirs.named_parameters()}
+    for name, parameter in ours.named_parameters():
+        expected = their_grads[THEIR_NAMES.get(name, name)]
+        error = (parameter.grad - expected).norm() / expected.norm()
+        assert error < 1e-5, f"{name}: relative error {error:.1e}"
+
+
+def test_replicas_under_vmap_equal_single_models():
+    models = [Mamba(d_model=8, d_state=4) for _ in range(3)]
+    parameters, _ = torch.func.stack_module_state(models)
+    x = torch.randn(3, 2, 40, 8)
+
+    def apply(p, x):
+        return torch.func.functional_call(models[0], p, (x,))
+
+    y = torch.func.vmap(apply)(parameters, x)
+    grads = torch.autograd.grad(y.square().sum(), list(parameters.values()))
+    for r, model in enumerate(models):
+        single = model(x[r])
+        torch.testing.assert_close(y[r], single, rtol=1e-5, atol=1e-6)
+        expected = torch.autograd.grad(single.square().sum(), list(model.parameters()))
+        for name, g, e in zip(parameters, grads, expected, strict=True):
+            torch.testing.assert_close(g[r], e, rtol=1e-4, atol=1e-6, msg=lambda m, name=name: f"{name}: {m}")
+
+
+def test_initial_step_sizes_and_rates():
+    mixer = Mamba(d_model=128, dt_min=0.01, dt_max=0.2)
+    step = F.softplus(mixer.dt_proj.bias)
+    assert 0.01 * 0.999 <= step.min() < 0.015 and 0.15 < step.max() <= 0.2 * 1.001
+    assert mixer.dt_proj.bias._no_reinit
+    torch.testing.assert_close(mixer.A_log.exp(), torch.arange(1.0, 17).expand(256, 16))
+
+
+def test_sizes_at_the_benchmark_width():
+    mixer = Mamba(d_model=128)
+    assert sum(p.numel() for p in mixer.parameters()) == 116_480
+    assert mixer.state_size(128) == mixer.state_size(2048) == 256 * (16 + 3)
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"d_state": 0}, {"expand": 0}, {"d_conv": 0}, {"dt_rank": 0}, {"dt_min": 0.0}, {"dt_min": 0.2}]
+)
+def test_wrong_settings_are_named(wrong):
+    with pytest.raises(ValueError, match=rf"mixer\.{next(iter(wrong))}="):
+        Mamba(d_model=8, **wrong)
