@@ -8,37 +8,154 @@ import numpy as np
 IGNORE_INDEX = -100  # a target that neither the loss nor the accuracy counts
 
 Split = Literal["train", "val", "test"]
+SPLITS: tuple[Split, ...] = ("train", "val", "test")
+
+_CHUNK_ROWS = 1024  # rows generated or checked together: bounds the working memory and stays in the caches
 
 
 class TaskRuleError(ValueError):
-    """A dataset breaks a rule of its task; says which row and which rule."""
+    """A dataset breaks a rule of its task.
+
+    Attributes:
+        array: which of the two arrays breaks it, "inputs" or "targets".
+        row: the first row that does; None where the whole array is wrong.
+        rule: the rule in words.
+    """
+
+    def __init__(self, array: Literal["inputs", "targets"], row: int | None, rule: str):
+        where = array if row is None else f"{array}, row {row}"
+        super().__init__(f"{where}: {rule}")
+        self.array = array
+        self.row = row
+        self.rule = rule
 
 
 class Task(ABC):
     """One synthetic task at one difficulty.
 
+    A constructor takes keyword parameters named like the keys of the task's yaml, and raises a ValueError
+    that starts with `task.<key>=<value>` for one that it cannot use.
+
     Attributes:
         vocab_size: number of token ids, special tokens included.
-        input_length: T, the number of positions of one example.
+        seq_len: the length in tokens as the benchmark counts it.
+        input_length: T, the number of positions of one example; `seq_len` unless a task says otherwise.
         num_train_examples, num_val_examples, num_test_examples: rows of each split.
         data_seed: the seed of the three split streams.
         autoencode: True where the model must rebuild its whole input from one vector.
+        madlab_code: mad-lab's short name of the task, part of the folder name of its cached datasets.
     """
 
-    vocab_size: int
-    input_length: int
-    num_train_examples: int
-    num_val_examples: int
-    num_test_examples: int
-    data_seed: int
     autoencode: bool = False
+    madlab_code: str
 
-    @abstractmethod
+    def __init__(
+        self,
+        *,
+        vocab_size: int,
+        seq_len: int,
+        num_train_examples: int,
+        num_val_examples: int,
+        num_test_examples: int,
+        data_seed: int,
+    ):
+        self.vocab_size = require_int("vocab_size", vocab_size, 1)
+        self.seq_len = require_int("seq_len", seq_len, 1)
+        self.num_train_examples = require_int("num_train_examples", num_train_examples, 1)
+        self.num_val_examples = require_int("num_val_examples", num_val_examples, 1)
+        self.num_test_examples = require_int("num_test_examples", num_test_examples, 1)
+        self.data_seed = require_int("data_seed", data_seed, 0)
+
+    @property
+    def input_length(self) -> int:
+        return self.seq_len
+
+    def num_examples(self, split: Split) -> int:
+        """Rows of one split."""
+        return {
+            "train": self.num_train_examples,
+            "val": self.num_val_examples,
+            "test": self.num_test_examples,
+        }[split]
+
     def generate(
         self, num_examples: int, rng: np.random.Generator, split: Split
     ) -> tuple[np.ndarray, np.ndarray]:
         """`(inputs, targets)`, int64 `[num_examples, T]`; `IGNORE_INDEX` marks unscored targets."""
+        inputs = np.empty((num_examples, self.input_length), dtype=np.int64)
+        targets = np.empty_like(inputs)
+        for start in range(0, num_examples, _CHUNK_ROWS):
+            rows = slice(start, min(start + _CHUNK_ROWS, num_examples))
+            inputs[rows], targets[rows] = self.generate_rows(rows.stop - rows.start, rng, split)
+        return inputs, targets
 
     @abstractmethod
+    def generate_rows(
+        self, num_rows: int, rng: np.random.Generator, split: Split
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """What `generate` returns, for the few rows that it asks for at a time."""
+
+    @abstractmethod
+    def check_rules(self, inputs: np.ndarray, targets: np.ndarray, split: Split) -> None:
+        """Raises `TaskRuleError` for the first row that breaks a rule (targets are rebuilt from inputs).
+
+        `check` has already seen to shapes, dtype and token range, and passes few rows at a time.
+        """
+
     def check(self, inputs: np.ndarray, targets: np.ndarray, split: Split) -> None:
-        """Raises `TaskRuleError` for the first row that breaks a rule (targets are rebuilt from inputs)."""
+        """Raises `TaskRuleError` unless int64 `[N, T]` arrays are a dataset that this task could generate."""
+        for name, array in (("inputs", inputs), ("targets", targets)):
+            if array.dtype != np.int64:
+                raise TaskRuleError(name, None, f"dtype is {array.dtype}, must be int64")
+            if array.ndim != 2 or array.shape[1] != self.input_length:
+                raise TaskRuleError(name, None, f"shape is {array.shape}, must be (N, {self.input_length})")
+        if len(targets) != len(inputs):
+            raise TaskRuleError("targets", None, f"has {len(targets)} rows, inputs has {len(inputs)}")
+        is_token = (inputs >= 0) & (inputs < self.vocab_size)
+        require(is_token, "inputs", f"every token is in 0..{self.vocab_size - 1}")
+        is_target = ((targets >= 0) & (targets < self.vocab_size)) | (targets == IGNORE_INDEX)
+        require(is_target, "targets", f"every target is in 0..{self.vocab_size - 1} or {IGNORE_INDEX}")
+        for start in range(0, len(inputs), _CHUNK_ROWS):
+            rows = slice(start, start + _CHUNK_ROWS)
+            try:
+                self.check_rules(inputs[rows], targets[rows], split)
+            except TaskRuleError as error:
+                raise TaskRuleError(error.array, start + error.row, error.rule) from None
+
+
+def require_int(key: str, value: int, minimum: int) -> int:
+    """`value` if it is a whole number >= `minimum`; a ValueError that names the key otherwise."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < minimum:
+        raise ValueError(f"task.{key}={value}: must be a whole number of at least {minimum}")
+    return value
+
+
+def require(
+    ok: np.ndarray,
+    array: Literal["inputs", "targets"],
+    rule: str,
+    positions: np.ndarray | None = None,
+) -> None:
+    """Raises `TaskRuleError` for the first row of `ok` (bool `[N]` or `[N, M]`) that is not all true.
+
+    `positions` (`[M]` or `[N, M]`) says which position each column stands for where that is not the
+    column's own index.
+    """
+    if ok.all():
+        return
+    if ok.ndim == 1:
+        raise TaskRuleError(array, int(np.argmin(ok)), rule)
+    row, column = np.unravel_index(np.argmin(ok), ok.shape)
+    position = column if positions is None else np.broadcast_to(positions, ok.shape)[row, column]
+    raise TaskRuleError(array, int(row), f"position {position}: {rule}")
+
+
+def require_targets(targets: np.ndarray, expected: np.ndarray, rule: str) -> None:
+    """Raises `TaskRuleError` at the first target that differs from the one rebuilt from the inputs."""
+    wrong = targets != expected
+    if wrong.any():
+        row, position = np.unravel_index(np.argmax(wrong), wrong.shape)
+        found, wanted = targets[row, position], expected[row, position]
+        raise TaskRuleError(
+            "targets", int(row), f"position {position}: found {found}, the inputs give {wanted} ({rule})"
+        )

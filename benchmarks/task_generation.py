@@ -1,0 +1,35 @@
+"""Seconds to generate every setting of the six MAD tasks: `python -m benchmarks.task_generation`.
+
+Add task names to time others, e.g. `python -m benchmarks.task_generation icr_challenge`.
+"""
+
+import sys
+import time
+
+from hydra import compose, initialize_config_dir
+
+from tasks.base import SPLITS
+from tasks.data import make_split
+from tasks.export import CONF
+from tasks.settings import build_task, register_resolvers, settings_of
+
+MAD_TASKS = ("icr", "ncr", "fcr", "mem", "cmp", "sc")
+
+
+def main(names: list[str]) -> None:
+    register_resolvers()
+    seconds = []
+    with initialize_config_dir(str(CONF), version_base="1.3"):
+        for name in names:
+            for setting in settings_of(compose(overrides=[f"+task={name}"]).task):
+                task = build_task(compose(overrides=[f"+task={name}", f"task.setting={setting}"]).task)
+                start = time.perf_counter()
+                for split in SPLITS:
+                    make_split(task, split)
+                seconds.append(time.perf_counter() - start)
+                print(f"{name:<14}{setting:<24}{seconds[-1]:7.2f} s", flush=True)
+    print(f"{len(seconds)} settings in {sum(seconds):.1f} s")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:] or list(MAD_TASKS))

@@ -1,0 +1,132 @@
+"""The datasets of a run: generated from one data seed, or read from mad-lab's cached files.
+
+A cached dataset is `DIR/<folder>/{train,test}/{inputs,targets}.npy`, int64, where `dataset_folder` spells the
+folder as mad-lab does. mad-lab has no validation split: ours is generated from our own val stream, unless
+the folder has a `val/` beside the others, as `python -m tasks.export` writes it. mad-lab draws its rows from
+another stream, so a shared row is chance; those are counted and logged, never removed.
+"""
+
+import logging
+from pathlib import Path
+
+import numpy as np
+
+from tasks.base import SPLITS, Split, Task, TaskRuleError
+
+log = logging.getLogger(__name__)
+
+Arrays = tuple[np.ndarray, np.ndarray]  # inputs, targets
+
+# mad-lab's field names in a dataset's folder, in order: (short name, attribute of the task, unused value).
+_FOLDER_FIELDS = (
+    ("vs", "vocab_size", None),
+    ("sl", "seq_len", None),
+    ("ntr", "num_train_examples", None),
+    ("nte", "num_test_examples", None),
+    ("km", "k_motif_size", 1),
+    ("vm", "v_motif_size", 1),
+    ("mq", "multi_query", 1),
+    ("fn", "frac_noise", 0.0),
+    ("nvs", "noise_vocab_size", 0),
+    ("ntc", "num_tokens_to_copy", 0),
+    ("s", "data_seed", None),
+)
+
+
+def split_rng(data_seed: int, split: Split) -> np.random.Generator:
+    """The generator of one split: three independent streams of one seed."""
+    return np.random.default_rng(np.random.SeedSequence(data_seed, spawn_key=(SPLITS.index(split),)))
+
+
+def make_split(task: Task, split: Split) -> Arrays:
+    """The split's `(inputs, targets)`, generated; the same for the same task and data seed."""
+    return task.generate(task.num_examples(split), split_rng(task.data_seed, split), split)
+
+
+def load_or_generate(task: Task, data_dir: str | Path | None = None) -> dict[Split, Arrays]:
+    """All three splits: read from `data_dir` where one is given (see the module's text), else generated.
+
+    Raises ValueError where the folder lacks this task's dataset, and for a file that is not as it should be.
+    """
+    if data_dir is None:
+        return {split: make_split(task, split) for split in SPLITS}
+    folder = find_dataset(task, Path(data_dir))
+    data = {}
+    for split in SPLITS:
+        is_ours_to_make = split == "val" and not (folder / "val").exists()
+        data[split] = make_split(task, split) if is_ours_to_make else load_split(task, folder, split)
+    shared = count_shared_rows(data["val"][0], np.concatenate([data["train"][0], data["test"][0]]))
+    if shared:
+        log.warning("%d of %d val rows also stand in train or test", shared, task.num_val_examples)
+    return data
+
+
+def dataset_folder(task: Task) -> str:
+    """mad-lab's name of the task's dataset, e.g. `t-CR_vs-16_sl-128_ntr-12800_nte-1280_km-1_vm-1_...`."""
+    fields = (f"{short}-{getattr(task, name, unused)}" for short, name, unused in _FOLDER_FIELDS)
+    return "_".join([f"t-{task.madlab_code}", *fields]).replace(".", "#")
+
+
+def find_dataset(task: Task, data_dir: Path) -> Path:
+    """The task's dataset folder in `data_dir`; a ValueError that says what is there instead."""
+    folder = data_dir / dataset_folder(task)
+    if folder.is_dir():
+        return folder
+    if not data_dir.is_dir():
+        raise ValueError(f"task.data_dir={data_dir}: no such folder")
+    others = sorted(path.name for path in data_dir.glob("t-*") if path.is_dir())
+    same_task = [name for name in others if name.startswith(f"t-{task.madlab_code}_")]
+    if same_task:
+        found = f"of this task there are other settings: {_some(same_task)}"
+    elif others:
+        found = f"there are datasets of other tasks: {_some(others)}"
+    else:
+        found = "there is no dataset folder (t-...); give the folder that holds them"
+    raise ValueError(f"task.data_dir={data_dir}: the folder {folder.name} is missing; {found}")
+
+
+def load_split(task: Task, folder: Path, split: Split) -> Arrays:
+    """The `(inputs, targets)` of one split of a dataset folder, checked against the task's rules.
+
+    Raises ValueError that names the file and, where a rule is broken, the row and the rule.
+    """
+    paths = {name: folder / split / f"{name}.npy" for name in ("inputs", "targets")}
+    inputs, targets = (_read(path) for path in paths.values())
+    expected = (task.num_examples(split), task.input_length)
+    for path, array in zip(paths.values(), (inputs, targets), strict=True):
+        if array.shape != expected:
+            raise ValueError(f"{path}: shape is {array.shape}, the folder's name and the task say {expected}")
+    try:
+        task.check(inputs, targets, split)
+    except TaskRuleError as error:
+        row = "" if error.row is None else f"row {error.row}: "
+        raise ValueError(f"{paths[error.array]}: {row}{error.rule}") from error
+    return inputs, targets
+
+
+def save_split(arrays: Arrays, folder: Path, split: Split) -> None:
+    """Writes one split into a dataset folder, creating it."""
+    (folder / split).mkdir(parents=True, exist_ok=True)
+    for name, array in zip(("inputs", "targets"), arrays, strict=True):
+        np.save(folder / split / f"{name}.npy", array)
+
+
+def count_shared_rows(rows: np.ndarray, others: np.ndarray) -> int:
+    """How many of `rows` `[N, T]` also stand in `others` `[M, T]`."""
+    known = {row.tobytes() for row in others}
+    return sum(row.tobytes() in known for row in rows)
+
+
+def _read(path: Path) -> np.ndarray:
+    if not path.is_file():
+        raise ValueError(f"{path}: no such file")
+    try:
+        return np.load(path, allow_pickle=False)
+    except (ValueError, EOFError, OSError) as error:
+        raise ValueError(f"{path}: not a whole .npy file ({error})") from error
+
+
+def _some(names: list[str], shown: int = 3) -> str:
+    """The first few names, and how many more there are."""
+    rest = len(names) - shown
+    return ", ".join(names[:shown]) + (f" and {rest} more" if rest > 0 else "")

@@ -1,0 +1,38 @@
+"""Writes generated datasets in mad-lab's layout, e.g. `python -m tasks.export DIR task=icr task.seq_len=64`.
+
+`task.data_dir=DIR` then trains on them; mad-lab reads the same folders (it ignores `val/`).
+"""
+
+import sys
+from pathlib import Path
+
+from hydra import compose, initialize_config_dir
+
+from tasks.base import SPLITS
+from tasks.data import dataset_folder, make_split, save_split
+from tasks.settings import build_task, register_resolvers
+
+CONF = Path(__file__).resolve().parents[1] / "conf"
+
+
+def export(data_dir: Path, overrides: list[str]) -> Path:
+    """Generates the task that the overrides describe; returns its dataset folder in `data_dir`."""
+    register_resolvers()
+    # Composed without the main config, whose other groups do not matter here; hence the + of a new group.
+    overrides = [f"+{override}" if override.startswith("task=") else override for override in overrides]
+    with initialize_config_dir(str(CONF), version_base="1.3"):
+        task = build_task(compose(overrides=overrides).task)
+    folder = data_dir / dataset_folder(task)
+    for split in SPLITS:
+        save_split(make_split(task, split), folder, split)
+    return folder
+
+
+def main(arguments: list[str]) -> None:
+    if len(arguments) < 2 or not any(argument.startswith("task=") for argument in arguments[1:]):
+        raise SystemExit("usage: python -m tasks.export DIR task=<name> [task.setting=... task.<key>=...]")
+    print(export(Path(arguments[0]), arguments[1:]))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,295 @@
+"""Fuzzy in-context recall: keys and values of several tokens (MAD's "fuzzy-in-context-recall")."""
+
+import numpy as np
+
+from tasks.base import IGNORE_INDEX, Split, Task, require, require_int, require_targets
+from tasks.pairs import first_use
+
+# Motif codes (see `_encode`) stay exact in float64 and leave int64 room for a slot number.
+_MAX_CODES = 2**40
+
+
+class FuzzyRecall(Task):
+    """In-context recall whose keys and values are motifs: tuples of distinct tokens of varying length.
+
+    The last token is the pad; of the S = vocab_size - 1 others the first S // 2 make up keys and the rest
+    values. Key lengths are uniform in 1..k_motif_size in train and always k_motif_size in val and test; value
+    lengths are uniform in 1..v_motif_size. A probe pair is drawn first. Pairs follow one another, a key
+    keeping the value of its first use, and the probe pair is put in at the first slot that starts at or after
+    a uniform place p, unless it is there already. Where less than the probe and a longest pair would be left,
+    the probe pair ends the sequence (with p late the probe may not have been shown: no model can know the
+    answer then). Pads fill up the left, T = seq_len. With vocab_size=10 (keys of 0-3, values of 4-8, pad 9),
+    motif sizes of 2, seq_len=16, a test row:
+
+        inputs          9  9  9  1  3  5  4  0  2  7  1  3  5  4  0  2
+        test targets    .  .  .  .  .  .  .  .  .  .  .  5  4  .  .  7     values of repeated keys; . is -100
+
+    Train targets are the next token everywhere. Source: MAD (Poli et al. 2024) as mad-lab generates it.
+    """
+
+    madlab_code = "FR"
+
+    def __init__(
+        self,
+        *,
+        vocab_size: int,
+        seq_len: int,
+        k_motif_size: int,
+        v_motif_size: int,
+        num_train_examples: int,
+        num_val_examples: int,
+        num_test_examples: int,
+        data_seed: int,
+    ):
+        super().__init__(
+            vocab_size=vocab_size,
+            seq_len=seq_len,
+            num_train_examples=num_train_examples,
+            num_val_examples=num_val_examples,
+            num_test_examples=num_test_examples,
+            data_seed=data_seed,
+        )
+        self.k_motif_size = require_int("k_motif_size", k_motif_size, 1)
+        self.v_motif_size = require_int("v_motif_size", v_motif_size, 1)
+        self.pad_token = vocab_size - 1
+        self.num_keys = self.pad_token // 2  # tokens that keys are made of
+        self.num_values = self.pad_token - self.num_keys
+        needed = 1 + max(2 * max(k_motif_size, 2), 2 * max(v_motif_size, 2) - 1)
+        if vocab_size < needed:
+            raise ValueError(
+                f"task.vocab_size={vocab_size}: motifs of k_motif_size={k_motif_size} and"
+                f" v_motif_size={v_motif_size} distinct tokens need a vocab_size of at least {needed}"
+            )
+        if vocab_size ** max(k_motif_size, v_motif_size) > _MAX_CODES:
+            raise ValueError(
+                f"task.k_motif_size={k_motif_size}, task.v_motif_size={v_motif_size}: at task.vocab_size="
+                f"{vocab_size} the longer one has more than 2^40 forms: give smaller motifs or vocabulary"
+            )
+        if seq_len <= 2 * (k_motif_size + v_motif_size):
+            raise ValueError(
+                f"task.seq_len={seq_len}: must be above 2 * (k_motif_size + v_motif_size) ="
+                f" {2 * (k_motif_size + v_motif_size)}"
+            )
+
+    def generate_rows(
+        self, num_rows: int, rng: np.random.Generator, split: Split
+    ) -> tuple[np.ndarray, np.ndarray]:
+        # What a slot draws does not depend on where it starts. So all slots that could fit are drawn at once;
+        # where each starts, where the probe goes in and where the row ends follow from cumulative sums.
+        smallest_key = 1 if split == "train" else self.k_motif_size
+        largest_pair = self.k_motif_size + self.v_motif_size
+        smallest_pair = smallest_key + 1
+        # Slots start below seq_len - |probe| - largest_pair, so no row has more than this.
+        num_slots = -(-(self.seq_len - smallest_pair - largest_pair) // smallest_pair)
+
+        probe_key, probe_key_len = self._draw_motifs(rng, (num_rows, 1), smallest_key, self.k_motif_size, 0)
+        probe_value, probe_value_len = self._draw_motifs(
+            rng, (num_rows, 1), 1, self.v_motif_size, self.num_keys
+        )
+        probe_len = probe_key_len + probe_value_len
+        insert_from = rng.integers(self.seq_len - 2 * probe_len)
+        context_end = self.seq_len - probe_len - largest_pair  # context slots start below it
+
+        shape = (num_rows, num_slots)
+        keys, key_len = self._draw_motifs(rng, shape, smallest_key, self.k_motif_size, 0)
+        values, value_len = self._draw_motifs(rng, shape, 1, self.v_motif_size, self.num_keys)
+        codes = _encode(keys, key_len, self.vocab_size)
+        first = first_use(codes)
+        is_probe = codes == _encode(probe_key, probe_key_len, self.vocab_size)
+        values = np.where(is_probe, probe_value, np.take_along_axis(values, first[None], axis=2))
+        value_len = np.where(is_probe, probe_value_len, np.take_along_axis(value_len, first, axis=1))
+
+        ends = np.cumsum(key_len + value_len, axis=1)
+        starts = np.concatenate([np.zeros((num_rows, 1), dtype=ends.dtype), ends], axis=1)
+        slots = np.arange(num_slots + 1)
+        insert_slot = np.sum(starts < insert_from, axis=1, keepdims=True)
+        insert_slot = np.minimum(insert_slot, num_slots)
+        insert_start = np.take_along_axis(starts, insert_slot, axis=1)
+        shown_before = np.any(is_probe & (slots[:-1] < insert_slot), axis=1, keepdims=True)
+        inserted = (insert_start < context_end) & ~shown_before
+        starts += np.where(inserted & (slots >= insert_slot), probe_len, 0)
+        used = starts[:, :-1] < context_end
+        repeated = (first < slots[:-1]) | (is_probe & inserted & (slots[:-1] >= insert_slot))
+        length = np.sum((key_len + value_len) * used, axis=1, keepdims=True) + probe_len * inserted
+
+        # The pairs of a row: its slots, then the probe where it was put in, then the probe at the end.
+        pads = self.seq_len + 1 - probe_len - length
+        starts = pads + np.concatenate([starts[:, :-1], insert_start, length], axis=1)
+        always = np.ones_like(inserted)
+        used = np.concatenate([used, inserted, always], axis=1)
+        repeated = np.concatenate([repeated, ~always, always], axis=1)
+        keys, key_len, values, value_len = (
+            np.concatenate([slot, probe, probe], axis=-1)
+            for slot, probe in (
+                (keys, probe_key),
+                (key_len, probe_key_len),
+                (values, probe_value),
+                (value_len, probe_value_len),
+            )
+        )
+        tokens = np.full((num_rows, self.seq_len + 1), self.pad_token, dtype=np.int64)
+        scored = np.zeros(tokens.shape, dtype=bool)
+        for i, token in enumerate(keys):
+            row, pair = np.nonzero(used & (key_len > i))
+            tokens[row, starts[row, pair] + i] = token[row, pair]
+        for i, token in enumerate(values):
+            row, pair = np.nonzero(used & (value_len > i))
+            position = starts[row, pair] + key_len[row, pair] + i
+            tokens[row, position] = token[row, pair]
+            scored[row, position] = repeated[row, pair]
+        targets = tokens if split == "train" else np.where(scored, tokens, IGNORE_INDEX)
+        return tokens[:, :-1], targets[:, 1:]
+
+    def _draw_motifs(
+        self, rng: np.random.Generator, shape: tuple[int, int], smallest: int, largest: int, first_token: int
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Motifs of distinct tokens `[largest, *shape]` and how many of these each uses, `[*shape]`."""
+        alphabet = self.num_keys if first_token == 0 else self.num_values
+        lengths = rng.integers(smallest, largest + 1, size=shape)
+        motifs = np.empty((largest, *shape), dtype=np.int64)
+        for i in range(largest):
+            # A uniform token among those not drawn yet: count past the earlier ones in rising order.
+            token = rng.integers(alphabet - i, size=shape)
+            for earlier in np.sort(motifs[:i], axis=0):
+                token += token >= earlier
+            motifs[i] = token
+        return motifs + first_token, lengths
+
+    def check_rules(self, inputs: np.ndarray, targets: np.ndarray, split: Split) -> None:
+        last_target = targets[:, -1:]
+        require(
+            (last_target >= self.num_keys) & (last_target < self.pad_token),
+            "targets",
+            f"the last target ends the probe's value ({self.num_keys}..{self.pad_token - 1})",
+            np.array([self.seq_len - 1]),
+        )
+        tokens = np.concatenate([inputs, last_target], axis=1)
+        pairs = _Pairs(self, tokens)
+        pairs.check_motifs(split)
+        pairs.check_ends()
+        first = first_use(pairs.key_code)
+        stored = np.take_along_axis(pairs.value_code, first, axis=1)
+        require(
+            pairs.value_code == stored,
+            "inputs",
+            "a key keeps its first value throughout its row",
+            pairs.start,
+        )
+        if split == "train":
+            require_targets(targets, tokens[:, 1:], "the next token")
+            return
+        slots = np.arange(first.shape[1])
+        is_scored = (first < slots) | (slots == pairs.count - 1)
+        is_scored = np.take_along_axis(is_scored, pairs.index, axis=1) & pairs.is_value
+        expected = np.where(is_scored, tokens, IGNORE_INDEX)[:, 1:]
+        require_targets(targets, expected, "the values of repeated keys and of the probe, -100 elsewhere")
+
+
+class _Pairs:
+    """The pairs of fuzzy recall rows, read back from their tokens `[N, seq_len + 1]`.
+
+    Attributes, `[N, P]` where P is the largest number of pairs (slots past a row's last pair hold zeros):
+        start: position of the pair's first token.
+        key_len, value_len: tokens of each motif.
+        key_code, value_code: one number per motif, see `_encode`.
+    and, per token `[N, seq_len + 1]`:
+        is_key, is_value: what the token is part of (pads: neither).
+        index: the pair that the token belongs to (pads: 0).
+    and `count` `[N, 1]`, the number of pairs.
+    """
+
+    def __init__(self, task: FuzzyRecall, tokens: np.ndarray):
+        self.task = task
+        self.tokens = tokens
+        is_pad = tokens == task.pad_token
+        self.is_key = tokens < task.num_keys
+        self.is_value = ~self.is_key & ~is_pad
+        require(
+            ~is_pad[:, 1:] | is_pad[:, :-1],
+            "inputs",
+            f"pads ({task.pad_token}) stand on the left alone",
+            np.arange(1, tokens.shape[1]),
+        )
+        require(~self.is_value[:, 1:] | ~is_pad[:, :-1], "inputs", "a key follows the pads")
+        require(is_pad[:, 0], "inputs", "the first position holds a pad")
+
+        opens = np.zeros_like(is_pad)
+        opens[:, 1:] = self.is_key[:, 1:] & ~self.is_key[:, :-1]
+        self.index = np.maximum(np.cumsum(opens, axis=1) - 1, 0)
+        self.count = self.index[:, -1:] + 1
+        kind = self.is_key + 2 * self.is_value
+        changes = np.zeros_like(is_pad)
+        changes[:, 1:] = kind[:, 1:] != kind[:, :-1]
+        position = np.arange(tokens.shape[1])
+        self.motif_start = np.maximum.accumulate(np.where(changes, position, 0), axis=1)
+        self.offset = position - self.motif_start  # of a token in its motif
+
+        self.start = self._sum_by_pair(np.where(opens, position, 0))
+        self.key_len = self._sum_by_pair(self.is_key)
+        self.value_len = self._sum_by_pair(self.is_value)
+
+    def _sum_by_pair(self, weights: np.ndarray) -> np.ndarray:
+        """Sums `[N, P]` of per-token whole numbers; exact below 2^53."""
+        num_rows, num_pairs = len(self.tokens), int(self.count.max())
+        cell = self.index + num_pairs * np.arange(num_rows)[:, None]
+        sums = np.bincount(cell.ravel(), weights.ravel(), minlength=num_rows * num_pairs)
+        return sums.astype(np.int64).reshape(num_rows, num_pairs)
+
+    def check_motifs(self, split: Split) -> None:
+        """Lengths and distinctness; sets the codes, which only short enough motifs have."""
+        task = self.task
+        require(
+            ~self.is_key | (self.offset < task.k_motif_size),
+            "inputs",
+            f"a key has at most k_motif_size={task.k_motif_size} tokens",
+        )
+        require(
+            ~self.is_value | (self.offset < task.v_motif_size),
+            "inputs",
+            f"a value has at most v_motif_size={task.v_motif_size} tokens",
+        )
+        exists = np.arange(self.key_len.shape[1]) < self.count
+        if split != "train":
+            require(
+                ~exists | (self.key_len == task.k_motif_size),
+                "inputs",
+                f"a {split} key has k_motif_size={task.k_motif_size} tokens",
+                self.start,
+            )
+        for distance in range(1, max(task.k_motif_size, task.v_motif_size)):
+            same_motif = self.motif_start[:, distance:] == self.motif_start[:, :-distance]
+            same_token = self.tokens[:, distance:] == self.tokens[:, :-distance]
+            is_motif = self.is_key[:, distance:] | self.is_value[:, distance:]
+            require(
+                ~(same_motif & same_token & is_motif),
+                "inputs",
+                "the tokens of a motif are distinct",
+                np.arange(distance, self.tokens.shape[1]),
+            )
+        digit = (self.tokens + 1) * task.vocab_size**self.offset
+        self.key_code = self._sum_by_pair(np.where(self.is_key, digit, 0))
+        self.value_code = self._sum_by_pair(np.where(self.is_value, digit, 0))
+
+    def check_ends(self) -> None:
+        """The context pairs fill the row as far as a longest pair and the probe leave room, no further."""
+        task = self.task
+        last = self.count - 1
+        probe_len = np.take_along_axis(self.key_len + self.value_len, last, axis=1)[:, 0]
+        probe_start = np.take_along_axis(self.start, last, axis=1)[:, 0]
+        pads = self.start[:, 0]
+        context_end = task.seq_len - probe_len - task.k_motif_size - task.v_motif_size
+        require(
+            probe_start - pads >= context_end,
+            "inputs",
+            "context pairs go on until less than a longest pair and the probe are left",
+        )
+        before = np.take_along_axis(self.start, np.maximum(last - 1, 0), axis=1)[:, 0]
+        require(before - pads < context_end, "inputs", "no context pair starts too late for the probe to fit")
+
+
+def _encode(motifs: np.ndarray, lengths: np.ndarray, vocab_size: int) -> np.ndarray:
+    """One number per motif `[*shape]` from tokens `[M, *shape]`: its tokens + 1 as digits to base vocab_size.
+
+    Only the first `lengths` `[*shape]` tokens count, and two motifs share a number only if they are equal.
+    """
+    return sum(np.where(lengths > i, (token + 1) * vocab_size**i, 0) for i, token in enumerate(motifs))

@@ -1,0 +1,158 @@
+"""In-context recall, plain and noisy (MAD's "in-context-recall" and "noisy-in-context-recall")."""
+
+import numpy as np
+
+from tasks.base import IGNORE_INDEX, Split, Task, require, require_int, require_targets
+from tasks.pairs import first_use
+
+
+class InContextRecall(Task):
+    """Key/value pairs, then the value of a repeated key must be told.
+
+    Of the S = vocab_size - noise_vocab_size plain tokens the first S // 2 are keys, the others values; the
+    noise tokens come last. A sequence is seq_len / 2 pair slots. Each slot but the last holds a uniform key
+    and that key's value (drawn uniformly when the key first appears in the sequence), or, with probability
+    `frac_noise`, two noise tokens; one uniform slot of all seq_len / 2 is exempt from noise. The last slot
+    asks for a key drawn uniformly among the distinct keys shown. Inputs leave out the last token, so
+    T = seq_len - 1. With vocab_size=12, noise_vocab_size=4 (keys 0-3, values 4-7, noise 8-11), seq_len=10:
+
+        inputs          1   6   9  11   3   4   1   6   3
+        train targets   6   9  11   3   4   1   6   3   4    the next token
+        test targets    .   .   .   .   .   .   6   .   4    the value of each repeated key; . is -100
+
+    Val has the targets of test. Source: MAD (Poli et al. 2024) as mad-lab generates it, multi_query=True.
+    """
+
+    def __init__(
+        self,
+        *,
+        vocab_size: int,
+        seq_len: int,
+        frac_noise: float,
+        noise_vocab_size: int,
+        num_train_examples: int,
+        num_val_examples: int,
+        num_test_examples: int,
+        data_seed: int,
+    ):
+        super().__init__(
+            vocab_size=vocab_size,
+            seq_len=seq_len,
+            num_train_examples=num_train_examples,
+            num_val_examples=num_val_examples,
+            num_test_examples=num_test_examples,
+            data_seed=data_seed,
+        )
+        self.noise_vocab_size = require_int("noise_vocab_size", noise_vocab_size, 0)
+        if not 0 <= frac_noise < 1:
+            raise ValueError(f"task.frac_noise={frac_noise}: must be at least 0 and below 1")
+        self.frac_noise = float(frac_noise)
+        if frac_noise > 0 and noise_vocab_size == 0:
+            raise ValueError(
+                f"task.noise_vocab_size=0: task.frac_noise={frac_noise} needs noise tokens, give at least 1"
+            )
+        if seq_len % 2 or seq_len < 4:
+            raise ValueError(f"task.seq_len={seq_len}: recall needs an even length of at least 4")
+        self.num_plain = vocab_size - noise_vocab_size
+        if self.num_plain < 4:
+            raise ValueError(
+                f"task.vocab_size={vocab_size}: two keys and two values are needed besides the"
+                f" {noise_vocab_size} noise tokens: give at least {noise_vocab_size + 4}"
+            )
+        self.num_keys = self.num_plain // 2
+
+    @property
+    def input_length(self) -> int:
+        return self.seq_len - 1
+
+    @property
+    def madlab_code(self) -> str:
+        return "NR" if self.noise_vocab_size else "CR"
+
+    def generate_rows(
+        self, num_rows: int, rng: np.random.Generator, split: Split
+    ) -> tuple[np.ndarray, np.ndarray]:
+        context = self.seq_len // 2 - 1  # pair slots before the probe
+        noise = self._draw_noise(num_rows, rng)
+        keys = rng.integers(self.num_keys, size=(num_rows, context))
+        # Every slot draws a value; the one drawn at a key's first use is the key's value throughout.
+        values = rng.integers(self.num_keys, self.num_plain, size=(num_rows, context))
+        code = np.where(noise, self.num_keys, keys)
+        first = first_use(code)
+        values = np.take_along_axis(values, first, axis=1)
+
+        introduces = (first == np.arange(context)) & ~noise
+        rank = rng.integers(introduces.sum(axis=1))
+        probe_slot = np.argmax(np.cumsum(introduces, axis=1) > rank[:, None], axis=1)[:, None]
+
+        pairs = np.empty((num_rows, context + 1, 2), dtype=np.int64)
+        pairs[:, :-1, 0] = keys
+        pairs[:, :-1, 1] = values
+        pairs[:, :-1][noise] = rng.integers(self.num_plain, self.vocab_size, size=(noise.sum(), 2))
+        pairs[:, -1, :1] = np.take_along_axis(keys, probe_slot, axis=1)
+        pairs[:, -1, 1:] = np.take_along_axis(values, probe_slot, axis=1)
+        tokens = pairs.reshape(num_rows, self.seq_len)
+        if split == "train":
+            return tokens[:, :-1], tokens[:, 1:]
+        targets = np.full((num_rows, self.input_length), IGNORE_INDEX, dtype=np.int64)
+        repeats = ~introduces & ~noise
+        targets[:, :-1:2] = np.where(repeats, values, IGNORE_INDEX)
+        targets[:, -1] = tokens[:, -1]
+        return tokens[:, :-1], targets
+
+    def _draw_noise(self, num_rows: int, rng: np.random.Generator) -> np.ndarray:
+        """Which context slots are noise, bool `[num_rows, seq_len / 2 - 1]`; some slot never is."""
+        context = self.seq_len // 2 - 1
+        if self.frac_noise == 0:
+            return np.zeros((num_rows, context), dtype=bool)
+        noise = rng.random((num_rows, context)) < self.frac_noise
+        exempt = rng.integers(context + 1, size=num_rows)  # the last index is the probe, never noise
+        rows = np.flatnonzero(exempt < context)
+        noise[rows, exempt[rows]] = False
+        # A context without a pair has no key to ask for (mad-lab crashes there): draw such rows again.
+        empty = np.flatnonzero(noise.all(axis=1))
+        if empty.size:
+            noise[empty] = self._draw_noise(empty.size, rng)
+        return noise
+
+    def check_rules(self, inputs: np.ndarray, targets: np.ndarray, split: Split) -> None:
+        first_tokens, second_tokens = inputs[:, ::2], inputs[:, 1::2]
+        slots = np.arange(first_tokens.shape[1])
+        noise = first_tokens >= self.num_plain
+        is_key = first_tokens < self.num_keys
+        require(
+            is_key | noise,
+            "inputs",
+            f"even positions hold a key (0..{self.num_keys - 1}) or noise",
+            2 * slots,
+        )
+        value_range = f"{self.num_keys}..{self.num_plain - 1}"
+        second_is_noise = second_tokens >= self.num_plain
+        second_is_value = (second_tokens >= self.num_keys) & ~second_is_noise
+        require(
+            np.where(noise[:, :-1], second_is_noise, second_is_value),
+            "inputs",
+            f"a key is followed by a value ({value_range}), a noise token by another",
+            2 * slots[:-1] + 1,
+        )
+        require(~noise[:, -1], "inputs", "the last position asks for a key, never noise")
+
+        code = np.where(noise, self.num_keys, first_tokens)
+        first = first_use(code)
+        repeats = (first < slots) & ~noise
+        require(repeats[:, -1], "inputs", "the key asked for at the end was shown before")
+        stored = np.take_along_axis(second_tokens, first[:, :-1], axis=1)
+        require(
+            noise[:, :-1] | (second_tokens == stored),
+            "inputs",
+            "a key keeps its first value throughout its row",
+            2 * slots[:-1] + 1,
+        )
+        answer = np.take_along_axis(second_tokens, first[:, -1:], axis=1)
+        if split == "train":
+            require_targets(targets, np.concatenate([inputs[:, 1:], answer], axis=1), "the next token")
+            return
+        expected = np.full_like(targets, IGNORE_INDEX)
+        expected[:, :-1:2] = np.where(repeats[:, :-1], second_tokens, IGNORE_INDEX)
+        expected[:, -1:] = answer
+        require_targets(targets, expected, "the value of each repeated key, -100 elsewhere")

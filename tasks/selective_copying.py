@@ -1,0 +1,93 @@
+"""Selective copying of scattered tokens (MAD's "selective-copying")."""
+
+import numpy as np
+
+from tasks.base import IGNORE_INDEX, Split, Task, require, require_int, require_targets
+
+
+class SelectiveCopying(Task):
+    """Tokens scattered among blanks must be written out in order after the copy token.
+
+    The last token id is the copy token, the one before it the blank; the others are data. With
+    c = num_tokens_to_copy, a row is c uniform data tokens, each behind a gap of blanks, the copy token, and c
+    blanks where the data is asked for. The gaps are multinomial: each of the seq_len - 2c - 1 blanks goes
+    before one of the c tokens, uniformly; none follows the last. With vocab_size=8 (data 0-5, blank 6,
+    copy 7), num_tokens_to_copy=2, seq_len=8 and gaps of 1 and 2:
+
+        inputs     6   3   6   6   5   7   6   6
+        targets    .   .   .   .   .   .   3   5      . is -100
+
+    All splits look the same. Source: MAD (Poli et al. 2024) as mad-lab generates it.
+    """
+
+    madlab_code = "SC"
+
+    def __init__(
+        self,
+        *,
+        vocab_size: int,
+        seq_len: int,
+        num_tokens_to_copy: int,
+        num_train_examples: int,
+        num_val_examples: int,
+        num_test_examples: int,
+        data_seed: int,
+    ):
+        super().__init__(
+            vocab_size=vocab_size,
+            seq_len=seq_len,
+            num_train_examples=num_train_examples,
+            num_val_examples=num_val_examples,
+            num_test_examples=num_test_examples,
+            data_seed=data_seed,
+        )
+        self.num_tokens_to_copy = require_int("num_tokens_to_copy", num_tokens_to_copy, 1)
+        if vocab_size < 4:
+            raise ValueError(
+                f"task.vocab_size={vocab_size}: two data tokens, the blank and the copy token are needed:"
+                " give at least 4"
+            )
+        if seq_len <= 2 * num_tokens_to_copy + 1:
+            raise ValueError(
+                f"task.seq_len={seq_len}: too short for task.num_tokens_to_copy={num_tokens_to_copy}: give a"
+                f" seq_len of at least {2 * num_tokens_to_copy + 2} or copy fewer tokens"
+            )
+        self.copy_token = vocab_size - 1
+        self.blank_token = vocab_size - 2
+
+    def generate_rows(
+        self, num_rows: int, rng: np.random.Generator, split: Split
+    ) -> tuple[np.ndarray, np.ndarray]:
+        c = self.num_tokens_to_copy
+        num_blanks = self.seq_len - 2 * c - 1
+        data = rng.integers(self.blank_token, size=(num_rows, c))
+        gaps = rng.multinomial(num_blanks, np.full(c, 1 / c), size=num_rows)
+        inputs = np.full((num_rows, self.seq_len), self.blank_token, dtype=np.int64)
+        np.put_along_axis(inputs, np.arange(c) + np.cumsum(gaps, axis=1), data, axis=1)
+        inputs[:, -c - 1] = self.copy_token
+        targets = np.full((num_rows, self.seq_len), IGNORE_INDEX, dtype=np.int64)
+        targets[:, -c:] = data
+        return inputs, targets
+
+    def check_rules(self, inputs: np.ndarray, targets: np.ndarray, split: Split) -> None:
+        c = self.num_tokens_to_copy
+        copy_at = self.seq_len - c - 1
+        body, tail = inputs[:, :copy_at], inputs[:, copy_at + 1 :]
+        require(
+            inputs[:, copy_at] == self.copy_token,
+            "inputs",
+            f"position {copy_at} holds the copy token {self.copy_token}",
+        )
+        require(body != self.copy_token, "inputs", f"the copy token {self.copy_token} stands there alone")
+        require(
+            tail == self.blank_token,
+            "inputs",
+            f"blanks ({self.blank_token}) follow the copy token",
+            np.arange(copy_at + 1, self.seq_len),
+        )
+        is_data = body != self.blank_token
+        require(is_data.sum(axis=1) == c, "inputs", f"exactly {c} data tokens stand before the copy token")
+        require(is_data[:, -1], "inputs", f"the last data token stands at position {copy_at - 1}")
+        expected = np.full_like(targets, IGNORE_INDEX)
+        expected[:, -c:] = body[is_data].reshape(-1, c)
+        require_targets(targets, expected, "the data tokens in order on the last positions, -100 before")
