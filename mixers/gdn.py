@@ -1,0 +1,86 @@
+"""Gated DeltaNet (Yang, Kautz, Hatamizadeh 2024, arXiv 2412.06464): an associative memory with decay."""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from kernels.gated_delta_rule import gated_delta_rule
+from mixers.base import SequenceMixer, head_dim_of
+from mixers.layers import ShortConvolution
+
+DECAY_RATES = (1.0, 16.0)  # exp(A_log) at the start, uniform in this range (Mamba-2)
+TIME_STEPS = (1e-3, 1e-1)  # softplus(dt_bias) at the start, log-uniform in this range (Mamba-2)
+
+
+class GatedDeltaNet(SequenceMixer):
+    """`S_t = g_t S_{t-1} (I - beta_t k_t k_t^T) + beta_t v_t k_t^T`, read at `q_t`, then a gated norm.
+
+    q, k and v pass a short convolution and SiLU; q and k get unit norm per head. `beta = sigmoid(W_b x)` and
+    `log g = -exp(A_log) softplus(W_a x + dt_bias)`, one number per head each. The output of each head is
+    RMS-normalised and multiplied by `silu(W_g x)`.
+
+    Args:
+        d_model: width.
+        num_heads: heads of size `d_model / num_heads`, for keys and values alike.
+        d_conv: positions that the short convolutions see.
+        chunk_size: positions that the operator handles together; speed only.
+        backend: `auto`, `reference` or `triton`.
+
+    Raises:
+        ValueError: heads that do not divide the width, a `d_conv` or `chunk_size` below 1.
+    """
+
+    def __init__(
+        self,
+        d_model: int,
+        num_heads: int = 2,
+        d_conv: int = 4,
+        chunk_size: int = 64,
+        backend: str = "auto",
+    ):
+        super().__init__()
+        self.d_model, self.num_heads, self.d_conv = d_model, num_heads, d_conv
+        self.head_dim = head_dim_of(d_model, num_heads)
+        for name, value in (("d_conv", d_conv), ("chunk_size", chunk_size)):
+            if value < 1:
+                raise ValueError(f"mixer.{name}={value} must be at least 1")
+        self.chunk_size, self.backend = chunk_size, backend
+
+        self.q_proj, self.k_proj, self.v_proj, self.g_proj, self.o_proj = (
+            nn.Linear(d_model, d_model, bias=False) for _ in range(5)
+        )
+        self.q_conv, self.k_conv, self.v_conv = (ShortConvolution(d_model, d_conv) for _ in range(3))
+        self.a_proj = nn.Linear(d_model, num_heads, bias=False)
+        self.b_proj = nn.Linear(d_model, num_heads, bias=False)
+        self.A_log = nn.Parameter(torch.empty(num_heads).uniform_(*DECAY_RATES).log())
+        low, high = (torch.tensor(step).log().item() for step in TIME_STEPS)
+        step = torch.empty(num_heads).uniform_(low, high).exp()
+        self.dt_bias = nn.Parameter(step + torch.log(-torch.expm1(-step)))  # the inverse of softplus
+        for parameter in (self.A_log, self.dt_bias):
+            parameter._no_reinit = True
+        self.norm = nn.RMSNorm(self.head_dim, eps=1e-5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """`x` `[B, T, d_model]` to `[B, T, d_model]`."""
+        q, k, v, gate = (
+            y.unflatten(-1, (self.num_heads, self.head_dim))
+            for y in (
+                self.q_conv(self.q_proj(x)),
+                self.k_conv(self.k_proj(x)),
+                self.v_conv(self.v_proj(x)),
+                self.g_proj(x),
+            )
+        )
+        decay_logit, beta_logit = self.a_proj(x), self.b_proj(x)
+        with torch.autocast(x.device.type, enabled=False):
+            dtype = torch.promote_types(v.dtype, torch.float32)
+            q, k = (F.normalize(y.to(dtype), dim=-1, eps=1e-6).to(v.dtype) for y in (q, k))
+            log_decay = -self.A_log.exp() * F.softplus(decay_logit.to(dtype) + self.dt_bias)
+            beta = beta_logit.to(dtype).sigmoid()
+            o = gated_delta_rule(q, k, v, log_decay, beta, chunk_size=self.chunk_size, backend=self.backend)
+            o = self.norm(o.to(dtype)) * F.silu(gate.to(dtype))
+        return self.o_proj(o.to(v.dtype).flatten(-2))
+
+    def state_size(self, seq_len: int) -> int:
+        """One `[head_dim, head_dim]` matrix per head and the inputs that three convolutions look back at."""
+        return self.num_heads * self.head_dim**2 + 3 * self.d_model * (self.d_conv - 1)

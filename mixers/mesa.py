@@ -1,0 +1,99 @@
+"""MesaNet (von Oswald et al. 2025, arXiv 2506.05233): ridge regression from keys to values at each step."""
+
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from kernels.mesa import mesa
+from mixers.base import SequenceMixer, head_dim_of
+from mixers.layers import ShortConvolution
+
+INITIAL_RIDGE = 1.0
+
+
+class MesaNet(SequenceMixer):
+    """`o_t = G_t (H_t + Lambda)^{-1} q_t`, the sums of `beta v k^T` and `beta k k^T` that decay by gamma.
+
+    q and k pass a short convolution and SiLU and get unit norm per head. `gamma = sigmoid(W_a x + a)` and
+    `beta = sigmoid(W_b x + b)` are one number per head each; the diagonal Lambda is learned, positive and at
+    least `ridge_lower_bound`. The output of each head is RMS-normalised.
+
+    Args:
+        d_model: width.
+        num_heads: heads of size `d_model / num_heads`.
+        d_conv: positions that the short convolutions see.
+        ridge_lower_bound: the least regularisation, in (0, 1): Lambda starts at 1.
+        cg_iterations: steps of conjugate gradients in the forward and in the backward.
+        chunk_size: positions that the operator handles together; speed only.
+        backend: `auto`, `reference` or `triton`.
+
+    Raises:
+        ValueError: heads that do not divide the width, or a number out of its range.
+    """
+
+    def __init__(
+        self,
+        d_model: int,
+        num_heads: int = 2,
+        d_conv: int = 4,
+        ridge_lower_bound: float = 0.25,
+        cg_iterations: int = 30,
+        chunk_size: int = 64,
+        backend: str = "auto",
+    ):
+        super().__init__()
+        self.d_model, self.num_heads, self.d_conv = d_model, num_heads, d_conv
+        self.head_dim = head_dim_of(d_model, num_heads)
+        for name, value in (("d_conv", d_conv), ("cg_iterations", cg_iterations), ("chunk_size", chunk_size)):
+            if value < 1:
+                raise ValueError(f"mixer.{name}={value} must be at least 1")
+        if not 0 < ridge_lower_bound < INITIAL_RIDGE:
+            raise ValueError(
+                f"mixer.ridge_lower_bound={ridge_lower_bound} must lie between 0 and {INITIAL_RIDGE:g},"
+                " where the ridge starts"
+            )
+        self.ridge_lower_bound, self.cg_iterations = ridge_lower_bound, cg_iterations
+        self.chunk_size, self.backend = chunk_size, backend
+
+        self.q_proj, self.k_proj, self.v_proj, self.o_proj = (
+            nn.Linear(d_model, d_model, bias=False) for _ in range(4)
+        )
+        self.q_conv, self.k_conv = (ShortConvolution(d_model, d_conv) for _ in range(2))
+        self.a_proj = nn.Linear(d_model, num_heads)
+        self.b_proj = nn.Linear(d_model, num_heads)
+        # softplus(ridge_logit) + ridge_lower_bound = INITIAL_RIDGE
+        logit = math.log(math.expm1(INITIAL_RIDGE - ridge_lower_bound))
+        self.ridge_logit = nn.Parameter(torch.full((d_model,), logit))
+        self.ridge_logit._no_reinit = True
+        self.norm = nn.RMSNorm(self.head_dim, eps=1e-5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """`x` `[B, T, d_model]` to `[B, T, d_model]`."""
+        heads = (self.num_heads, self.head_dim)
+        q, k, v = (
+            y.unflatten(-1, heads)
+            for y in (self.q_conv(self.q_proj(x)), self.k_conv(self.k_proj(x)), self.v_proj(x))
+        )
+        decay_logit, beta_logit = self.a_proj(x), self.b_proj(x)
+        with torch.autocast(x.device.type, enabled=False):
+            dtype = torch.promote_types(v.dtype, torch.float32)
+            q, k = (F.normalize(y.to(dtype), dim=-1, eps=1e-6).to(v.dtype) for y in (q, k))
+            o = mesa(
+                q,
+                k,
+                v,
+                F.logsigmoid(decay_logit.to(dtype)),
+                beta_logit.to(dtype).sigmoid(),
+                (F.softplus(self.ridge_logit) + self.ridge_lower_bound).view(heads),
+                iterations=self.cg_iterations,
+                chunk_size=self.chunk_size,
+                backend=self.backend,
+            )
+            o = self.norm(o.to(dtype))
+        return self.o_proj(o.to(v.dtype).flatten(-2))
+
+    def state_size(self, seq_len: int) -> int:
+        """Two `[head_dim, head_dim]` matrices per head and the inputs that two convolutions look back at."""
+        return 2 * self.num_heads * self.head_dim**2 + 2 * self.d_model * (self.d_conv - 1)

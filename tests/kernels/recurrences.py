@@ -1,0 +1,38 @@
+"""What the tests of gated_delta_rule and mesa share: inputs, and the comparison with an oracle."""
+
+import torch
+
+NAMES = ("q", "k", "v", "log_decay", "beta")
+
+
+def random_inputs(seed, batch=2, length=17, heads=2, dim=16, dtype=torch.float64, device="cpu"):
+    """Unit queries and keys, every fourth key repeated (a task's blank token), slow and fast decays."""
+    rng = torch.Generator().manual_seed(seed)
+    q, k, v = (torch.randn(batch, length, heads, dim, generator=rng, dtype=torch.float64) for _ in range(3))
+    k[:, ::4] = k[:, :1].clone()
+    q, k = (torch.nn.functional.normalize(x, dim=-1) for x in (q, k))
+    log_decay = -(torch.rand(batch, length, heads, generator=rng, dtype=torch.float64) ** 3) * 2
+    beta = torch.rand(batch, length, heads, generator=rng, dtype=torch.float64)
+    gates = torch.promote_types(dtype, torch.float32)
+    return [x.to(device, dtype) for x in (q, k, v)] + [x.to(device, gates) for x in (log_decay, beta)]
+
+
+def value_and_gradients(function, inputs):
+    """The output and the gradient of every input, for a fixed random weighting of the output."""
+    leaves = [x.detach().clone().requires_grad_() for x in inputs]
+    out = function(*leaves)
+    weight = torch.randn(out.shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    loss = (out.to(torch.promote_types(out.dtype, torch.float32)) * weight.to(out.device)).sum()
+    return out, torch.autograd.grad(loss, leaves)
+
+
+def check(function, oracle, inputs, tolerance, names=NAMES):
+    """Output and every gradient within `tolerance` of the oracle on the same float64 values."""
+    out, grads = value_and_gradients(function, inputs)
+    expected, expected_grads = value_and_gradients(oracle, [x.double().cpu() for x in inputs])
+    for name, got, want in zip(("output", *names), (out, *grads), (expected, *expected_grads), strict=True):
+        got = got.double().cpu()
+        error = ((got - want).norm() / want.norm().clamp_min(1e-6)).item()
+        assert error < tolerance, f"{name}: relative error {error:.2e}"
+        largest = ((got - want).abs().max() / want.abs().max().clamp_min(1e-6)).item()
+        assert largest < 3 * tolerance, f"{name}: largest error {largest:.2e} of the largest value"

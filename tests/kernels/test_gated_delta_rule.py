@@ -1,0 +1,70 @@
+"""The gated delta rule against a float64 loop of its formula, against fla's loop."""
+
+import pytest
+import torch
+from recurrences import NAMES, check, random_inputs, value_and_gradients
+
+from kernels.gated_delta_rule import gated_delta_rule
+
+
+def step_by_step(q, k, v, log_decay, beta, scale):
+    """The formula, one position after the other."""
+    state, outputs = v.new_zeros(*v.shape[:1], *v.shape[2:], k.shape[-1]), []
+    for t in range(q.shape[1]):
+        decay, step = log_decay[:, t, :, None, None].exp(), beta[:, t, :, None, None]
+        key, value = k[:, t, :, None, :], v[:, t, :, :, None]
+        state = decay * (state - step * (state @ key.mT) @ key) + step * value @ key
+        outputs.append(scale * (state @ q[:, t, :, :, None])[..., 0])
+    return torch.stack(outputs, dim=1)
+
+
+@pytest.mark.parametrize("length", [1, 17, 63, 64, 65, 127])
+def test_reference_equals_the_formula(length):
+    inputs = random_inputs(length, length=length)
+    check(
+        lambda *x: gated_delta_rule(*x, scale=0.7, backend="reference"),
+        lambda *x: step_by_step(*x, scale=0.7),
+        inputs,
+        tolerance=1e-11,
+    )
+
+
+def test_reference_in_float32_with_repeated_keys_and_no_decay():
+    """The hardest system: one key everywhere and long steps, where a power series explodes."""
+    q, k, v, log_decay, _ = random_inputs(3, length=130, dtype=torch.float32)
+    inputs = [q, k[:, :1].expand_as(k), v, 0 * log_decay, torch.full_like(log_decay, 0.5)]
+    check(gated_delta_rule, lambda *x: step_by_step(*x, scale=16**-0.5), inputs, tolerance=1e-5)
+
+
+def test_reference_equals_fla():
+    naive = pytest.importorskip("fla.ops.gated_delta_rule.naive")
+    inputs = random_inputs(5, length=33, dtype=torch.float32)
+    ours = value_and_gradients(gated_delta_rule, inputs)
+    theirs = value_and_gradients(
+        lambda q, k, v, g, beta: naive.naive_recurrent_gated_delta_rule(q, k, v, beta, g)[0], inputs
+    )
+    torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-5)
+
+
+def test_chunk_size_changes_nothing():
+    inputs = random_inputs(7, length=70)
+    whole = gated_delta_rule(*inputs, chunk_size=70)
+    torch.testing.assert_close(gated_delta_rule(*inputs, chunk_size=16), whole, rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda x: {"q": x["q"][0]}, "q has shape"),
+        (lambda x: {"k": x["k"][:, :3]}, "k has shape"),
+        (lambda x: {"beta": x["beta"][..., None]}, "beta has shape"),
+        (lambda x: {"scale": float("nan")}, "scale=nan"),
+        (lambda x: {"chunk_size": 0}, "chunk_size=0"),
+        (lambda x: {"backend": "cuda"}, "backend='cuda'"),
+        (lambda x: {"backend": "triton"}, "q is torch.float64"),
+    ],
+)
+def test_bad_arguments(change, message):
+    arguments = dict(zip(NAMES, random_inputs(0, length=5), strict=True))
+    with pytest.raises(ValueError, match=message):
+        gated_delta_rule(**{**arguments, **change(arguments)})

@@ -1,0 +1,94 @@
+"""The mesa layer against an exact float64 solve of its formula, against fla's, and its residual."""
+
+import pytest
+import torch
+from recurrences import check, random_inputs, value_and_gradients
+
+from kernels.gated_delta_rule.reference import to_chunks
+from kernels.mesa import mesa
+from kernels.mesa.reference import build_chunks, conjugate_gradients
+
+NAMES = ("q", "k", "v", "log_decay", "beta", "ridge")
+
+
+def mesa_inputs(seed, heads=2, dim=16, dtype=torch.float64, device="cpu", **sizes):
+    inputs = random_inputs(seed, heads=heads, dim=dim, dtype=dtype, device=device, **sizes)
+    rng = torch.Generator().manual_seed(seed + 1)
+    ridge = 0.25 + torch.rand(heads, dim, generator=rng, dtype=torch.float64)
+    return [*inputs, ridge.to(device, torch.promote_types(dtype, torch.float32))]
+
+
+def states(k, v, log_decay, beta):
+    """`H_t` `[B, T, H, D, D]` and `G_t` (values by keys), one position after the other."""
+    key_state = value_state = k.new_zeros(k.shape[0], *k.shape[2:], k.shape[-1])
+    key_states, value_states = [], []
+    for t in range(k.shape[1]):
+        decay = log_decay[:, t, :, None, None].exp()
+        weighted = beta[:, t, :, None, None] * k[:, t, :, None, :]
+        key_state = decay * key_state + k[:, t, :, :, None] * weighted
+        value_state = decay * value_state + v[:, t, :, :, None] * weighted
+        key_states.append(key_state)
+        value_states.append(value_state)
+    return torch.stack(key_states, dim=1), torch.stack(value_states, dim=1)
+
+
+def exact(q, k, v, log_decay, beta, ridge):
+    """The formula with a dense solve at every position."""
+    key_states, value_states = states(k, v, log_decay, beta)
+    solution = torch.linalg.solve(key_states + torch.diag_embed(ridge), q)
+    return (value_states @ solution[..., None])[..., 0]
+
+
+@pytest.mark.parametrize("length", [1, 17, 63, 64, 65, 127])
+def test_reference_equals_the_formula(length):
+    """30 steps at head size 16 solve to rounding: what remains is the arithmetic of float64."""
+    check(lambda *x: mesa(*x, backend="reference"), exact, mesa_inputs(length, length=length), 1e-9, NAMES)
+
+
+@pytest.mark.parametrize("gamma", [0.5, 0.99, 1.0])
+@pytest.mark.parametrize("distinct_keys", [8, 512])
+def test_thirty_steps_reach_the_stated_residual(gamma, distinct_keys):
+    """`|q - (H + ridge) x| / |q|` in float32 at head size 64, T = 512, with the ridge at its lower bound."""
+    rng = torch.Generator().manual_seed(distinct_keys)
+    table = torch.nn.functional.normalize(torch.randn(distinct_keys, 64, generator=rng), dim=-1)
+    # Skewed frequencies, as tokens have them, spread the eigenvalues of H.
+    tokens = (torch.rand(1, 512, 1, generator=rng) ** 3 * distinct_keys).long()
+    q = torch.nn.functional.normalize(torch.randn(1, 512, 1, 64, generator=rng), dim=-1)
+    log_decay = torch.full((1, 512, 1), gamma).log()
+    k, q, log_decay = (to_chunks(x, 64) for x in (table[tokens], q, log_decay))
+    chunks, _ = build_chunks(k, k, log_decay, torch.ones_like(log_decay), torch.full((1, 64), 0.25))
+    residual = (q - chunks.apply(conjugate_gradients(chunks, q, 30))).norm(dim=-1)
+    assert residual.max() < 1e-4
+
+
+def test_reference_equals_fla():
+    naive = pytest.importorskip("fla.ops.mesa_net.naive")
+    inputs = mesa_inputs(5, length=33, dtype=torch.float32)
+    ours = value_and_gradients(mesa, inputs)
+    theirs = value_and_gradients(
+        lambda q, k, v, g, beta, ridge: naive.naive_mesa_net_exact(q, k, v, g, ridge, beta)[0], inputs
+    )
+    torch.testing.assert_close(ours, theirs, rtol=1e-3, atol=1e-4)
+
+
+def test_chunk_size_changes_nothing():
+    inputs = mesa_inputs(7, length=70)
+    whole = mesa(*inputs, chunk_size=70)
+    torch.testing.assert_close(mesa(*inputs, chunk_size=16), whole, rtol=1e-9, atol=1e-11)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda x: {"q": x["q"][0]}, "q has shape"),
+        (lambda x: {"v": x["v"][..., :3]}, "v has shape"),
+        (lambda x: {"ridge": x["ridge"][0]}, "ridge has shape"),
+        (lambda x: {"iterations": 0}, "iterations=0"),
+        (lambda x: {"chunk_size": 0}, "chunk_size=0"),
+        (lambda x: {"backend": "triton"}, "q is torch.float64"),
+    ],
+)
+def test_bad_arguments(change, message):
+    arguments = dict(zip(NAMES, mesa_inputs(0, length=5), strict=True))
+    with pytest.raises(ValueError, match=message):
+        mesa(**{**arguments, **change(arguments)})

@@ -1,0 +1,80 @@
+"""Gated DeltaNet as a layer: its formula from x to the output, its start, and replicas under vmap."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from replicas import check_replicas
+
+from mixers.gdn import GatedDeltaNet
+
+
+def layer_step_by_step(mixer, x):
+    """The layer written out for one head size and plain loops, `x` `[T, d_model]`."""
+    heads, dim = mixer.num_heads, mixer.head_dim
+
+    def convolved(projection, convolution):
+        y, taps = x @ projection.weight.T, convolution.weight[:, 0]
+        rows = [
+            sum(taps[:, -1 - back] * y[t - back] for back in range(min(t + 1, taps.shape[1])))
+            for t in range(len(x))
+        ]
+        return F.silu(torch.stack(rows)).view(-1, heads, dim)
+
+    q, k, v = (convolved(getattr(mixer, f"{name}_proj"), getattr(mixer, f"{name}_conv")) for name in "qkv")
+    q, k = q / q.norm(dim=-1, keepdim=True), k / k.norm(dim=-1, keepdim=True)
+    decay = (-mixer.A_log.exp() * F.softplus(x @ mixer.a_proj.weight.T + mixer.dt_bias)).exp()
+    beta = (x @ mixer.b_proj.weight.T).sigmoid()
+    gate = F.silu(x @ mixer.g_proj.weight.T).view(-1, heads, dim)
+    identity, rows = torch.eye(dim, dtype=x.dtype), []
+    states = [torch.zeros(dim, dim, dtype=x.dtype) for _ in range(heads)]
+    for t in range(len(x)):
+        outputs = []
+        for h in range(heads):
+            key = torch.outer(k[t, h], k[t, h])
+            states[h] = decay[t, h] * states[h] @ (identity - beta[t, h] * key)
+            states[h] = states[h] + beta[t, h] * torch.outer(v[t, h], k[t, h])
+            o = states[h] @ q[t, h] / dim**0.5
+            o = o / (o.square().mean() + 1e-5).sqrt() * mixer.norm.weight
+            outputs.append(o * gate[t, h])
+        rows.append(torch.cat(outputs))
+    return torch.stack(rows) @ mixer.o_proj.weight.T
+
+
+def test_equals_the_formula():
+    torch.manual_seed(0)
+    mixer = GatedDeltaNet(16, num_heads=2, chunk_size=4).double()
+    torch.nn.init.normal_(mixer.norm.weight)
+    x = torch.randn(1, 11, 16, dtype=torch.float64)
+    torch.testing.assert_close(mixer(x)[0], layer_step_by_step(mixer, x[0]))
+
+
+def test_replicas_under_vmap():
+    check_replicas(lambda: GatedDeltaNet(32, num_heads=2, chunk_size=16))
+
+
+def test_starts_with_the_decays_of_mamba2():
+    torch.manual_seed(0)
+    mixer = GatedDeltaNet(128, num_heads=64)
+    decay_rate, time_step = mixer.A_log.exp(), F.softplus(mixer.dt_bias)
+    assert 1 <= decay_rate.min() < 3 and 14 < decay_rate.max() <= 16
+    assert 1e-3 * 0.999 <= time_step.min() < 2e-3 and 5e-2 < time_step.max() <= 0.1 * 1.001
+    assert mixer.A_log._no_reinit and mixer.dt_bias._no_reinit
+
+
+def test_state_size_and_parameters():
+    mixer = GatedDeltaNet(128)
+    assert mixer.state_size(1024) == 2 * 64 * 64 + 3 * 128 * 3
+    assert sum(p.numel() for p in mixer.parameters()) == 5 * 128**2 + 3 * 128 * 4 + 2 * 2 * 128 + 2 * 2 + 64
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"num_heads": 3}, "mixer.num_heads=3"),
+        ({"d_conv": 0}, "mixer.d_conv=0"),
+        ({"chunk_size": 0}, "mixer.chunk_size=0"),
+    ],
+)
+def test_bad_values(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        GatedDeltaNet(16, **arguments)

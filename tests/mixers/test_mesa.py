@@ -1,0 +1,80 @@
+"""MesaNet as a layer: its formula from x to the output, its start, and replicas under vmap."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from replicas import check_replicas
+
+from mixers.mesa import MesaNet
+
+
+def layer_step_by_step(mixer, x):
+    """The layer written out with plain loops and dense solves, `x` `[T, d_model]`."""
+    heads, dim = mixer.num_heads, mixer.head_dim
+
+    def convolved(projection, convolution):
+        y, taps = x @ projection.weight.T, convolution.weight[:, 0]
+        rows = [
+            sum(taps[:, -1 - back] * y[t - back] for back in range(min(t + 1, taps.shape[1])))
+            for t in range(len(x))
+        ]
+        y = F.silu(torch.stack(rows)).view(-1, heads, dim)
+        return y / y.norm(dim=-1, keepdim=True)
+
+    q, k = convolved(mixer.q_proj, mixer.q_conv), convolved(mixer.k_proj, mixer.k_conv)
+    v = (x @ mixer.v_proj.weight.T).view(-1, heads, dim)
+    gamma, beta = mixer.a_proj(x).sigmoid(), mixer.b_proj(x).sigmoid()
+    ridge = (F.softplus(mixer.ridge_logit) + mixer.ridge_lower_bound).view(heads, dim)
+    key_states, value_states = torch.zeros(2, heads, dim, dim, dtype=x.dtype)
+    rows = []
+    for t in range(len(x)):
+        outputs = []
+        for h in range(heads):
+            key_states[h] = gamma[t, h] * key_states[h] + beta[t, h] * torch.outer(k[t, h], k[t, h])
+            value_states[h] = gamma[t, h] * value_states[h] + beta[t, h] * torch.outer(v[t, h], k[t, h])
+            o = value_states[h] @ torch.linalg.inv(key_states[h] + ridge[h].diag()) @ q[t, h]
+            outputs.append(o / (o.square().mean() + 1e-5).sqrt() * mixer.norm.weight)
+        rows.append(torch.cat(outputs))
+    return torch.stack(rows) @ mixer.o_proj.weight.T
+
+
+def test_equals_the_formula():
+    torch.manual_seed(0)
+    mixer = MesaNet(16, num_heads=2, chunk_size=4).double()
+    for parameter in (mixer.norm.weight, mixer.ridge_logit, mixer.a_proj.bias):
+        torch.nn.init.normal_(parameter)
+    x = torch.randn(1, 11, 16, dtype=torch.float64)
+    with torch.no_grad():
+        torch.testing.assert_close(mixer(x)[0], layer_step_by_step(mixer, x[0]))
+
+
+def test_replicas_under_vmap():
+    check_replicas(lambda: MesaNet(32, num_heads=2, chunk_size=16))
+
+
+def test_the_ridge_starts_at_one_and_stays_above_its_bound():
+    mixer = MesaNet(16)
+    torch.testing.assert_close(F.softplus(mixer.ridge_logit) + 0.25, torch.ones(16))
+    assert mixer.ridge_logit._no_reinit
+
+
+def test_state_size_and_parameters():
+    mixer = MesaNet(128)
+    assert mixer.state_size(1024) == 2 * 2 * 64 * 64 + 2 * 128 * 3
+    assert sum(p.numel() for p in mixer.parameters()) == 4 * 128**2 + 2 * 128 * 4 + 2 * 2 * 129 + 128 + 64
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"num_heads": 3}, "mixer.num_heads=3"),
+        ({"d_conv": 0}, "mixer.d_conv=0"),
+        ({"cg_iterations": 0}, "mixer.cg_iterations=0"),
+        ({"chunk_size": 0}, "mixer.chunk_size=0"),
+        ({"ridge_lower_bound": 0.0}, "mixer.ridge_lower_bound=0.0"),
+        ({"ridge_lower_bound": 1.0}, "mixer.ridge_lower_bound=1.0"),
+    ],
+)
+def test_bad_values(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        MesaNet(16, **arguments)
