@@ -95,7 +95,7 @@ def _check_tensors(q: Tensor, rho: Tensor, k: Tensor, v: Tensor) -> None:
             raise ValueError(f"{name} has shape {tuple(x.shape)}: pass a non-empty [B, T, H, D]")
     for name, x in named.items():
         if x.dtype != q.dtype:
-            raise TypeError(f"{name}.dtype={x.dtype} and q.dtype={q.dtype} differ: cast all four to one dtype")
+            raise TypeError(f"{name}.dtype={x.dtype}, q.dtype={q.dtype}: cast all four to one dtype")
         if x.device != q.device:
             raise ValueError(f"{name} is on {x.device} and q on {q.device}: move all four to one device")
     if rho.shape != q.shape:

@@ -1,0 +1,121 @@
+"""The forward kernel: one pass over K and V per block of queries (Parallax paper, algorithm 1).
+
+The paper keeps Σ p t v beside Σ p v and subtracts t̄ Σ p v at the end. With probes of norm 40, as trained
+layers have, or with sharp logits, that difference loses all its digits in bfloat16. So t is centred on
+its running mean before it is rounded, and the sum moves along as the mean moves (Welford's way):
+
+    t̄' = t̄ + Σ_block p (t - t̄) / d'        Σ' = α (Σ - (t̄' - t̄) Σ p v) + Σ_block p (t - t̄') v
+"""
+
+from typing import NamedTuple
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from kernels.parallax.triton_tiles import (
+    LOG2_E,
+    descriptor,
+    dot_precision,
+    load_tile,
+    padded_head_dim,
+    store_tile,
+    visible,
+)
+
+
+@triton.jit
+def _attend(
+    mean_v, cov, mass, top, mean_t,
+    q, rho, k_desc, v_desc, batch, kv_head, queries, first, last, seq_len, window, scale_log2,
+    CAUSAL: tl.constexpr, HAS_WINDOW: tl.constexpr, MASKED: tl.constexpr,
+    BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """Visits the keys `first .. last` and returns the moved state (the five leading arguments)."""
+    for start in range(first, last, BLOCK_N):
+        k = load_tile(k_desc, batch, kv_head, start, BLOCK_N, BLOCK_D)
+        logits = tl.dot(q, k.T, input_precision=PRECISION)
+        t = tl.dot(rho, k.T, input_precision=PRECISION)
+        if MASKED:
+            keys = start + tl.arange(0, BLOCK_N)
+            seen = visible(queries[:, None], keys[None, :], seq_len, window, CAUSAL, HAS_WINDOW)
+            # Finite, so that a query that has seen no key yet makes no NaN: its first key rescales by 0.
+            logits = tl.where(seen, logits, -1.0e30)
+        new_top = tl.maximum(top, tl.max(logits, 1) * scale_log2)
+        p = tl.exp2(logits * scale_log2 - new_top[:, None])
+        decay = tl.exp2(top - new_top)
+        top = new_top
+        mass = mass * decay + tl.sum(p, 1)
+        weighted_t = p * (t - mean_t[:, None])
+        shift = tl.sum(weighted_t, 1) / mass
+        mean_t += shift
+        weighted_t -= p * shift[:, None]
+        v = load_tile(v_desc, batch, kv_head, start, BLOCK_N, BLOCK_D)
+        cov = (cov - mean_v * shift[:, None]) * decay[:, None]
+        cov = tl.dot(weighted_t.to(v.dtype), v, cov, input_precision=PRECISION)
+        mean_v = tl.dot(p.to(v.dtype), v, mean_v * decay[:, None], input_precision=PRECISION)
+    return mean_v, cov, mass, top, mean_t
+
+
+@triton.jit
+def forward_kernel(
+    q_desc, rho_desc, k_desc, v_desc, o_desc, mean_v_desc, cov_desc, log_mass, mean_t_out,
+    seq_len, window, scale_log2,
+    HEADS: tl.constexpr, GROUP: tl.constexpr, CAUSAL: tl.constexpr, HAS_WINDOW: tl.constexpr,
+    SAVE: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
+    PRECISION: tl.constexpr,
+):  # fmt: skip
+    # The last queries see the most keys: they start first, so that the short blocks fill the gaps.
+    start_m = (tl.num_programs(0) - 1 - tl.program_id(0)) * BLOCK_M
+    batch = tl.program_id(1) // HEADS
+    head = tl.program_id(1) % HEADS
+    kv_head = head // GROUP
+    queries = start_m + tl.arange(0, BLOCK_M)
+
+    q = load_tile(q_desc, batch, head, start_m, BLOCK_M, BLOCK_D)
+    rho = load_tile(rho_desc, batch, head, start_m, BLOCK_M, BLOCK_D)
+    mean_v = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
+    cov = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
+    mass = tl.zeros([BLOCK_M], tl.float32)
+    top = tl.full([BLOCK_M], float("-inf"), tl.float32)
+    mean_t = tl.zeros([BLOCK_M], tl.float32)
+
+    # Keys `first .. last` are visited; every query of the block sees all of `full .. full_last`.
+    first = 0
+    full = 0
+    if CAUSAL:
+        last = tl.minimum(start_m + BLOCK_M, seq_len)
+        full_last = start_m // BLOCK_N * BLOCK_N
+        if HAS_WINDOW:
+            first = tl.maximum(start_m - window + 1, 0) // BLOCK_N * BLOCK_N
+            full = tl.minimum(tl.cdiv(tl.maximum(start_m + BLOCK_M - window, 0), BLOCK_N) * BLOCK_N, full_last)
+            full = tl.maximum(full, first)
+            mean_v, cov, mass, top, mean_t = _attend(
+                mean_v, cov, mass, top, mean_t,
+                q, rho, k_desc, v_desc, batch, kv_head, queries, first, full, seq_len, window, scale_log2,
+                CAUSAL, HAS_WINDOW, True, BLOCK_N, BLOCK_D, PRECISION,
+            )  # fmt: skip
+    else:
+        last = seq_len
+        full_last = seq_len // BLOCK_N * BLOCK_N
+    mean_v, cov, mass, top, mean_t = _attend(
+        mean_v, cov, mass, top, mean_t,
+        q, rho, k_desc, v_desc, batch, kv_head, queries, full, full_last, seq_len, window, scale_log2,
+        CAUSAL, HAS_WINDOW, False, BLOCK_N, BLOCK_D, PRECISION,
+    )  # fmt: skip
+    mean_v, cov, mass, top, mean_t = _attend(
+        mean_v, cov, mass, top, mean_t,
+        q, rho, k_desc, v_desc, batch, kv_head, queries, full_last, last, seq_len, window, scale_log2,
+        CAUSAL, HAS_WINDOW, True, BLOCK_N, BLOCK_D, PRECISION,
+    )  # fmt: skip
+
+    mean_v /= mass[:, None]
+    cov /= mass[:, None]
+    store_tile(o_desc, batch, head, start_m, mean_v - cov, BLOCK_M, BLOCK_D)
+    if SAVE:
+        store_tile(mean_v_desc, batch, head, start_m, mean_v, BLOCK_M, BLOCK_D)
+        store_tile(cov_desc, batch, head, start_m, cov, BLOCK_M, BLOCK_D)
+        row = tl.program_id(1).to(tl.int64) * seq_len + queries
+        tl.store(log_mass + row, top + tl.log2(mass), mask=queries < seq_len)
+        tl.store(mean_t_out + row, mean_t, mask=queries < seq_len)

@@ -1,0 +1,95 @@
+"""The Parallax kernels as PyTorch operators: opaque to `torch.compile`, differentiable once, under vmap."""
+
+from functools import partial
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from kernels.dispatch import fold_replicas
+from kernels.parallax.triton_launch import run_backward, run_forward, saved_like
+from kernels.parallax.triton_tiles import fits_copy_engine
+
+
+def parallax_triton(
+    q: Tensor, rho: Tensor, k: Tensor, v: Tensor, scale: float, causal: bool, window: int | None
+) -> Tensor:
+    """`parallax_attention` through the kernels; see there."""
+    if scale <= 0:
+        # The kernels take a running maximum of unscaled logits, which needs a positive scale.
+        q, scale = (q * 0, 1.0) if scale == 0 else (-q, -scale)
+    head_dim = q.shape[-1]
+    missing = -head_dim % (16 // q.element_size())
+    if missing:  # rows of whole 16 bytes; zeros past the end of q, rho, k and v change nothing
+        q, rho, k, v = (F.pad(x, (0, missing)) for x in (q, rho, k, v))
+    o, *_ = parallax_forward(q, rho, k, v, scale, causal, window)
+    return o[..., :head_dim] if missing else o
+
+
+@torch.library.custom_op("mixerlab::parallax_forward", mutates_args=())
+def parallax_forward(
+    q: Tensor, rho: Tensor, k: Tensor, v: Tensor, scale: float, causal: bool, window: int | None
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """The output and what the backward needs (`triton_launch.saved_like`)."""
+    return run_forward(*_addressable(q, rho, k, v), scale, causal, window)
+
+
+@parallax_forward.register_fake
+def _(q, rho, k, v, scale, causal, window):
+    return q.new_empty(q.shape), *saved_like(q)
+
+
+@torch.library.custom_op("mixerlab::parallax_backward", mutates_args=())
+def parallax_backward(
+    d_o: Tensor,
+    q: Tensor,
+    rho: Tensor,
+    k: Tensor,
+    v: Tensor,
+    mean_v: Tensor,
+    cov: Tensor,
+    log_mass: Tensor,
+    mean_t: Tensor,
+    scale: float,
+    causal: bool,
+    window: int | None,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """dQ, dR, dK and dV."""
+    inputs = _addressable(d_o, q, rho, k, v)
+    return run_backward(*inputs, mean_v, cov, log_mass, mean_t, scale, causal, window)
+
+
+@parallax_backward.register_fake
+def _(d_o, q, rho, k, v, mean_v, cov, log_mass, mean_t, scale, causal, window):
+    return tuple(x.new_empty(x.shape) for x in (q, rho, k, v))
+
+
+def _save_for_backward(ctx, inputs, output):
+    *tensors, ctx.scale, ctx.causal, ctx.window = inputs
+    _, *saved = output
+    ctx.save_for_backward(*tensors, *saved)
+
+
+def _backward(ctx, d_o, *_):
+    return *parallax_backward(d_o, *ctx.saved_tensors, ctx.scale, ctx.causal, ctx.window), None, None, None
+
+
+def _refuse(ctx, *_):
+    raise RuntimeError(
+        "parallax_attention with backend='triton' cannot be differentiated twice: use backend='reference'"
+    )
+
+
+def _keep_nothing(ctx, inputs, output):
+    pass
+
+
+parallax_forward.register_autograd(_backward, setup_context=_save_for_backward)
+parallax_backward.register_autograd(_refuse, setup_context=_keep_nothing)
+for op in (parallax_forward, parallax_backward):
+    op.register_vmap(partial(fold_replicas, op))
+
+
+def _addressable(*tensors: Tensor) -> list[Tensor]:
+    """The tensors, copied where the tensor copy engine cannot address them as they lie."""
+    return [x if fits_copy_engine(x) else x.contiguous() for x in tensors]

@@ -1,0 +1,63 @@
+"""What the Parallax kernels share: tiles through the tensor copy engine, and which keys a query sees."""
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+from triton.tools.tensor_descriptor import TensorDescriptor
+
+LOG2_E = 1.4426950408889634
+
+
+@triton.jit
+def load_tile(desc, batch, head, row, ROWS: tl.constexpr, BLOCK_D: tl.constexpr):
+    """Rows `row .. row + ROWS` of one head as `[ROWS, BLOCK_D]`; zeros outside the tensor."""
+    return desc.load([batch, head, row, 0]).reshape(ROWS, BLOCK_D)
+
+
+@triton.jit
+def store_tile(desc, batch, head, row, tile, ROWS: tl.constexpr, BLOCK_D: tl.constexpr):
+    """Writes `[ROWS, BLOCK_D]` from `row` on; what lies outside the tensor is dropped."""
+    desc.store([batch, head, row, 0], tile.to(desc.dtype).reshape(1, 1, ROWS, BLOCK_D))
+
+
+@triton.jit
+def visible(queries, keys, seq_len, window, CAUSAL: tl.constexpr, HAS_WINDOW: tl.constexpr):
+    """Whether each query sees each key; `queries` and `keys` are positions that broadcast."""
+    if CAUSAL:
+        seen = queries >= keys
+        if HAS_WINDOW:
+            seen = seen & (queries - keys < window)
+    else:
+        seen = (keys < seq_len) & (queries >= 0)
+    return seen
+
+
+def padded_head_dim(head_dim: int) -> int:
+    """The width of a tile: the next power of two, 16 at least, as matrix products want it."""
+    return max(16, triton.next_power_of_2(head_dim))
+
+
+def fits_copy_engine(x: Tensor) -> bool:
+    """Whether the tensor copy engine can address x `[B, T, H, D]`: 16-byte steps, a unit last stride."""
+    steps = [stride for size, stride in zip(x.shape, x.stride(), strict=True) if size > 1]
+    aligned = all(step > 0 and step * x.element_size() % 16 == 0 for step in steps[:-1])
+    return x.stride(-1) == 1 and aligned and x.data_ptr() % 16 == 0
+
+
+def descriptor(x: Tensor, rows: int) -> TensorDescriptor:
+    """Tiles of `rows` positions of one head of x `[B, T, H, D]`, addressed as (batch, head, position, 0)."""
+    batch, length, heads, head_dim = x.shape
+    # A step along an axis of size one is never taken, but must still be a multiple of 16 bytes.
+    steps = [stride if size > 1 else 16 for size, stride in zip(x.shape, x.stride(), strict=True)]
+    return TensorDescriptor(
+        x,
+        [batch, heads, length, head_dim],
+        [steps[0], steps[2], steps[1], 1],
+        [1, 1, rows, padded_head_dim(head_dim)],
+    )
+
+
+def dot_precision(dtype: torch.dtype) -> str:
+    """Full float32 products for float32 inputs; for shorter types the setting means nothing."""
+    return "ieee" if dtype == torch.float32 else "tf32"
