@@ -11,7 +11,7 @@ forward's saved mean and covariance give, and t̄. With a = dO·v, the coefficie
 import triton
 import triton.language as tl
 
-from kernels.parallax.triton_tiles import load_tile, store_tile, visible
+from kernels.parallax.triton_tiles import load_tile, seen_span, store_tile, visible
 
 
 @triton.jit
@@ -49,7 +49,8 @@ def _rows(
         p = tl.exp2(logits * scale_log2 - log_mass[:, None])
         if MASKED:
             keys = start + tl.arange(0, BLOCK_N)
-            p = tl.where(visible(queries[:, None], keys[None, :], seq_len, window, CAUSAL, HAS_WINDOW), p, 0.0)
+            seen = visible(queries[:, None], keys[None, :], seq_len, window, CAUSAL, HAS_WINDOW)
+            p = tl.where(seen, p, 0.0)
         g2 = p * (beta[:, None] - a)
         g1 = p * gamma[:, None] - g2 * ((1 + mean_t[:, None]) - t)
         d_rho = tl.dot(g2.to(k.dtype), k, d_rho, input_precision=PRECISION)
@@ -84,24 +85,15 @@ def rows_kernel(
     d_q = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
     d_rho = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
 
-    # Keys `first .. last` are visited; every query of the block sees all of `full .. full_last`.
-    first = 0
-    full = 0
-    if CAUSAL:
-        last = tl.minimum(start_m + BLOCK_M, seq_len)
-        full_last = start_m // BLOCK_N * BLOCK_N
-        if HAS_WINDOW:
-            first = tl.maximum(start_m - window + 1, 0) // BLOCK_N * BLOCK_N
-            full = tl.minimum(tl.cdiv(tl.maximum(start_m + BLOCK_M - window, 0), BLOCK_N) * BLOCK_N, full_last)
-            full = tl.maximum(full, first)
-            d_q, d_rho = _rows(
-                d_q, d_rho, q, rho, d_o, log_mass_m, mean_t_m, beta_m, gamma_m,
-                k_desc, v_desc, batch, kv_head, queries, first, full, seq_len, window, scale_log2,
-                CAUSAL, HAS_WINDOW, True, BLOCK_N, BLOCK_D, PRECISION,
-            )  # fmt: skip
-    else:
-        last = seq_len
-        full_last = seq_len // BLOCK_N * BLOCK_N
+    first, full, full_last, last = seen_span(
+        start_m, seq_len, window, CAUSAL, HAS_WINDOW, BLOCK_M, BLOCK_N
+    )
+    if HAS_WINDOW:
+        d_q, d_rho = _rows(
+            d_q, d_rho, q, rho, d_o, log_mass_m, mean_t_m, beta_m, gamma_m,
+            k_desc, v_desc, batch, kv_head, queries, first, full, seq_len, window, scale_log2,
+            CAUSAL, HAS_WINDOW, True, BLOCK_N, BLOCK_D, PRECISION,
+        )  # fmt: skip
     d_q, d_rho = _rows(
         d_q, d_rho, q, rho, d_o, log_mass_m, mean_t_m, beta_m, gamma_m,
         k_desc, v_desc, batch, kv_head, queries, full, full_last, seq_len, window, scale_log2,
@@ -140,7 +132,8 @@ def _columns(
         a = tl.dot(v, d_o.T, input_precision=PRECISION)
         p = tl.exp2(logits * scale_log2 - log_mass_m[None, :])
         if MASKED:
-            p = tl.where(visible(queries[None, :], keys[:, None], seq_len, window, CAUSAL, HAS_WINDOW), p, 0.0)
+            seen = visible(queries[None, :], keys[:, None], seq_len, window, CAUSAL, HAS_WINDOW)
+            p = tl.where(seen, p, 0.0)
         # The scale rides on 1 + t̄ - t, where it costs nothing: g1 gets it, and dV gives it back at the end.
         weight = (scale * (1 + mean_t_m))[None, :] - t * scale
         d_v = tl.dot((p * weight).to(q.dtype), d_o, d_v, input_precision=PRECISION)

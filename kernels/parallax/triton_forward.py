@@ -7,19 +7,12 @@ its running mean before it is rounded, and the sum moves along as the mean moves
     t̄' = t̄ + Σ_block p (t - t̄) / d'        Σ' = α (Σ - (t̄' - t̄) Σ p v) + Σ_block p (t - t̄') v
 """
 
-from typing import NamedTuple
 
-import torch
 import triton
 import triton.language as tl
-from torch import Tensor
 
 from kernels.parallax.triton_tiles import (
-    LOG2_E,
-    descriptor,
-    dot_precision,
     load_tile,
-    padded_head_dim,
     store_tile,
     visible,
 )
@@ -81,24 +74,15 @@ def forward_kernel(
     top = tl.full([BLOCK_M], float("-inf"), tl.float32)
     mean_t = tl.zeros([BLOCK_M], tl.float32)
 
-    # Keys `first .. last` are visited; every query of the block sees all of `full .. full_last`.
-    first = 0
-    full = 0
-    if CAUSAL:
-        last = tl.minimum(start_m + BLOCK_M, seq_len)
-        full_last = start_m // BLOCK_N * BLOCK_N
-        if HAS_WINDOW:
-            first = tl.maximum(start_m - window + 1, 0) // BLOCK_N * BLOCK_N
-            full = tl.minimum(tl.cdiv(tl.maximum(start_m + BLOCK_M - window, 0), BLOCK_N) * BLOCK_N, full_last)
-            full = tl.maximum(full, first)
-            mean_v, cov, mass, top, mean_t = _attend(
-                mean_v, cov, mass, top, mean_t,
-                q, rho, k_desc, v_desc, batch, kv_head, queries, first, full, seq_len, window, scale_log2,
-                CAUSAL, HAS_WINDOW, True, BLOCK_N, BLOCK_D, PRECISION,
-            )  # fmt: skip
-    else:
-        last = seq_len
-        full_last = seq_len // BLOCK_N * BLOCK_N
+    first, full, full_last, last = seen_span(
+        start_m, seq_len, window, CAUSAL, HAS_WINDOW, BLOCK_M, BLOCK_N
+    )
+    if HAS_WINDOW:
+        mean_v, cov, mass, top, mean_t = _attend(
+            mean_v, cov, mass, top, mean_t,
+            q, rho, k_desc, v_desc, batch, kv_head, queries, first, full, seq_len, window, scale_log2,
+            CAUSAL, HAS_WINDOW, True, BLOCK_N, BLOCK_D, PRECISION,
+        )  # fmt: skip
     mean_v, cov, mass, top, mean_t = _attend(
         mean_v, cov, mass, top, mean_t,
         q, rho, k_desc, v_desc, batch, kv_head, queries, full, full_last, seq_len, window, scale_log2,

@@ -27,7 +27,7 @@ class Tiles:
 def forward_tiles(dtype: torch.dtype, length: int, head_dim: int) -> Tiles:
     if dtype == torch.float32:
         return Tiles(32, 32, 4, 2)
-    return Tiles(128, 64, 8, 3) if head_dim > 64 else Tiles(128, 64, 8, 3)
+    return Tiles(128, 64, 8, 3)
 
 
 def rows_tiles(dtype: torch.dtype, length: int, head_dim: int) -> Tiles:

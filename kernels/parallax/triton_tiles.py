@@ -33,6 +33,30 @@ def visible(queries, keys, seq_len, window, CAUSAL: tl.constexpr, HAS_WINDOW: tl
     return seen
 
 
+@triton.jit
+def seen_span(
+    start_m, seq_len, window,
+    CAUSAL: tl.constexpr, HAS_WINDOW: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+):  # fmt: skip
+    """The keys that the queries from `start_m` see: `first .. last`, and all of them see `full .. full_last`.
+
+    All but `last` are multiples of BLOCK_N.
+    """
+    first = 0
+    full = 0
+    if CAUSAL:
+        last = tl.minimum(start_m + BLOCK_M, seq_len)
+        full_last = start_m // BLOCK_N * BLOCK_N
+        if HAS_WINDOW:
+            first = tl.maximum(start_m - window + 1, 0) // BLOCK_N * BLOCK_N
+            full = tl.cdiv(tl.maximum(start_m + BLOCK_M - window, 0), BLOCK_N) * BLOCK_N
+            full = tl.maximum(tl.minimum(full, full_last), first)
+    else:
+        last = seq_len
+        full_last = seq_len // BLOCK_N * BLOCK_N
+    return first, full, full_last, last
+
+
 def padded_head_dim(head_dim: int) -> int:
     """The width of a tile: the next power of two, 16 at least, as matrix products want it."""
     return max(16, triton.next_power_of_2(head_dim))
