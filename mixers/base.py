@@ -1,5 +1,6 @@
 """The contract of a sequence mixer. A new mixer subclasses `SequenceMixer` in a file of its own."""
 
+import torch
 from torch import Tensor, nn
 
 
@@ -18,6 +19,10 @@ class SequenceMixer(nn.Module):
     def state_size(self, seq_len: int) -> int:
         """Numbers that one layer carries to predict the token after `seq_len` tokens (its memory)."""
         raise NotImplementedError
+
+    def resolved_backend(self, device: torch.device, dtype: torch.dtype) -> str:
+        """What computes the mixing for inputs of `dtype` on `device`; goes into the record."""
+        return "torch"
 
 
 def head_dim_of(d_model: int, num_heads: int, *, rope: bool = False) -> int:

@@ -21,6 +21,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 from omegaconf import OmegaConf
 
 # Keys that cannot change the result. Those of `task` are labels and the lists that they choose from: what
@@ -32,6 +33,7 @@ VOLATILE = (
     "experiment",
     "trainer.progress",
     "trainer.checkpoint_every",
+    "logger",
     "task.setting",
     "task.baseline",
     "task.changes",
@@ -186,9 +188,7 @@ def validate_record(record: Mapping[str, Any]) -> None:
     for number, row in enumerate(record["rows"]):
         _validate_row(row, f"row {number}")
         if row["run_id"] != record["run_id"]:
-            raise ValueError(
-                f"row {number}: run_id={row['run_id']!r} is not the record's {record['run_id']!r}"
-            )
+            raise ValueError(f"row {number}: run_id={row['run_id']!r} is not the record's {record['run_id']!r}")
 
 
 def _validate_row(row: Mapping[str, Any], where: str) -> None:
@@ -236,6 +236,11 @@ def write_record(folder: str | Path, record: Mapping[str, Any]) -> None:
 def write_config(folder: str | Path, config: Mapping[str, Any]) -> None:
     """Writes the resolved config to `config.yaml`, atomically."""
     _replace(Path(folder) / CONFIG_FILE, OmegaConf.to_yaml(OmegaConf.create(dict(config))))
+
+
+def write_metrics(folder: str | Path, metrics: pd.DataFrame) -> None:
+    """Writes the rows of `metrics.csv` (replica x epoch), atomically."""
+    _replace(Path(folder) / METRICS_FILE, metrics.to_csv(index=False))
 
 
 def _replace(path: Path, text: str) -> None:

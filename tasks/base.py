@@ -1,6 +1,7 @@
 """The contract of a task: it generates token sequences with targets, and checks that a dataset obeys it."""
 
 from abc import ABC, abstractmethod
+from numbers import Integral
 from typing import Literal
 
 import numpy as np
@@ -125,7 +126,7 @@ class Task(ABC):
 
 def require_int(key: str, value: int, minimum: int) -> int:
     """`value` if it is a whole number >= `minimum`; a ValueError that names the key otherwise."""
-    if isinstance(value, bool) or not isinstance(value, int) or value < minimum:
+    if isinstance(value, bool) or not isinstance(value, Integral) or value < minimum:
         raise ValueError(f"task.{key}={value}: must be a whole number of at least {minimum}")
     return value
 

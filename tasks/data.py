@@ -3,7 +3,8 @@
 A cached dataset is `DIR/<folder>/{train,test}/{inputs,targets}.npy`, int64, where `dataset_folder` spells the
 folder as mad-lab does. mad-lab has no validation split: ours is generated from our own val stream, unless
 the folder has a `val/` beside the others, as `python -m tasks.export` writes it. mad-lab draws its rows from
-another stream, so a shared row is chance; those are counted and logged, never removed.
+another stream, so that a row in two splits is chance, likely only for tiny vocabularies and lengths: shared
+rows are counted and logged, never removed.
 """
 
 import logging
@@ -55,9 +56,12 @@ def load_or_generate(task: Task, data_dir: str | Path | None = None) -> dict[Spl
     for split in SPLITS:
         is_ours_to_make = split == "val" and not (folder / "val").exists()
         data[split] = make_split(task, split) if is_ours_to_make else load_split(task, folder, split)
-    shared = count_shared_rows(data["val"][0], np.concatenate([data["train"][0], data["test"][0]]))
-    if shared:
-        log.warning("%d of %d val rows also stand in train or test", shared, task.num_val_examples)
+    for split, other in (("val", "train"), ("val", "test"), ("test", "train")):
+        shared = count_shared_rows(data[split][0], data[other][0])
+        if shared:
+            log.warning(
+                "%s: %d of %d %s rows are also in %s", folder, shared, len(data[split][0]), split, other
+            )
     return data
 
 

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 from hydra import compose, initialize_config_dir
+from hydra.errors import HydraException
 
 from tasks.base import SPLITS
 from tasks.data import dataset_folder, make_split, save_split
@@ -31,7 +32,10 @@ def export(data_dir: Path, overrides: list[str]) -> Path:
 def main(arguments: list[str]) -> None:
     if len(arguments) < 2 or not any(argument.startswith("task=") for argument in arguments[1:]):
         raise SystemExit("usage: python -m tasks.export DIR task=<name> [task.setting=... task.<key>=...]")
-    print(export(Path(arguments[0]), arguments[1:]))
+    try:
+        print(export(Path(arguments[0]), arguments[1:]))
+    except (ValueError, HydraException, OSError) as error:
+        raise SystemExit(f"tasks.export: {error}") from error
 
 
 if __name__ == "__main__":

@@ -1,5 +1,7 @@
 """In-context recall, plain and noisy (MAD's "in-context-recall" and "noisy-in-context-recall")."""
 
+from numbers import Real
+
 import numpy as np
 
 from tasks.base import IGNORE_INDEX, Split, Task, require, require_int, require_targets
@@ -44,8 +46,8 @@ class InContextRecall(Task):
             data_seed=data_seed,
         )
         self.noise_vocab_size = require_int("noise_vocab_size", noise_vocab_size, 0)
-        if not 0 <= frac_noise < 1:
-            raise ValueError(f"task.frac_noise={frac_noise}: must be at least 0 and below 1")
+        if not isinstance(frac_noise, Real) or not 0 <= frac_noise < 1:
+            raise ValueError(f"task.frac_noise={frac_noise}: must be a number of at least 0 and below 1")
         self.frac_noise = float(frac_noise)
         if frac_noise > 0 and noise_vocab_size == 0:
             raise ValueError(

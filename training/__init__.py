@@ -1,0 +1,4 @@
+"""The training of a population: backbone, optimizer, metrics and the Lightning pieces.
+
+Shapes everywhere: R replicas, B batch, T time, V vocabulary, P parameters of one replica.
+"""

@@ -61,10 +61,21 @@ def test_chunk_size_changes_nothing():
         (lambda x: {"scale": float("nan")}, "scale=nan"),
         (lambda x: {"chunk_size": 0}, "chunk_size=0"),
         (lambda x: {"backend": "cuda"}, "backend='cuda'"),
-        (lambda x: {"backend": "triton"}, "q is torch.float64"),
+        (lambda x: {"backend": "triton"}, "dtype=torch.float64"),
     ],
 )
 def test_bad_arguments(change, message):
     arguments = dict(zip(NAMES, random_inputs(0, length=5), strict=True))
     with pytest.raises(ValueError, match=message):
         gated_delta_rule(**{**arguments, **change(arguments)})
+
+
+@pytest.mark.parametrize("length", [1, 16, 23, 40])
+def test_kernel_equals_the_formula(device, length):
+    inputs = random_inputs(length, length=length, dtype=torch.float32, device=device)
+    check(
+        lambda *x: gated_delta_rule(*x, scale=0.7, chunk_size=16, backend="triton"),
+        lambda *x: step_by_step(*x, scale=0.7),
+        inputs,
+        tolerance=1e-5,
+    )

@@ -4,7 +4,7 @@ import pytest
 import torch
 from recurrences import check, random_inputs, value_and_gradients
 
-from kernels.gated_delta_rule.reference import to_chunks
+from kernels.chunked import to_chunks
 from kernels.mesa import mesa
 from kernels.mesa.reference import build_chunks, conjugate_gradients
 
@@ -85,7 +85,7 @@ def test_chunk_size_changes_nothing():
         (lambda x: {"ridge": x["ridge"][0]}, "ridge has shape"),
         (lambda x: {"iterations": 0}, "iterations=0"),
         (lambda x: {"chunk_size": 0}, "chunk_size=0"),
-        (lambda x: {"backend": "triton"}, "q is torch.float64"),
+        (lambda x: {"backend": "triton"}, "dtype=torch.float64"),
     ],
 )
 def test_bad_arguments(change, message):

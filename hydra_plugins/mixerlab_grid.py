@@ -1,0 +1,147 @@
+"""The sweep: a grid of cells (mixer x task x setting x whatever else varies), each a run of its own.
+
+Hydra finds sweepers only in the namespace package `hydra_plugins`; that is why this file is here.
+"""
+
+import sys
+import threading
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.utils import JobStatus
+from omegaconf import DictConfig, OmegaConf
+from tqdm import tqdm
+
+from sweeps import record as records
+from sweeps.report import report
+from tasks.settings import build_task, setting_name, settings_of
+
+ALL_SETTINGS = "task.setting=*"
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One run of the sweep."""
+
+    overrides: list[str]
+    folder: Path
+    label: tuple[str, str, str]  # mixer, task, setting
+    cost: float  # tokens that it trains and scores; orders the cells, longest first
+
+    @property
+    def run_id(self) -> str:
+        return self.folder.name
+
+
+class GridSweeper(BasicSweeper):
+    """Runs what is not finished yet, longest first, with overall progress; ends in tables and figures."""
+
+    def sweep(self, arguments: list[str]) -> list:
+        cells = self._cells(arguments)
+        force, results_dir = self.config.force, Path(self.config.results_dir)
+        records.check_writable(results_dir)
+        pending = [cell for cell in cells if force or not records.is_finished(cell.folder)]
+        pending.sort(key=lambda cell: -cell.cost)
+        finished = len(cells) - len(pending)
+        if self.config.dry_run:
+            for cell in cells:
+                state = "to run" if cell in pending else "finished"
+                print(f"{cell.run_id}  {' '.join(cell.label):<50} {state}")
+            print(f"{len(cells)} cells, {finished} of them finished")
+            return []
+        print(f"{len(cells)} cells: {finished} finished already, {len(pending)} to run", flush=True)
+        with _Progress(pending):
+            results = self.launcher.launch([cell.overrides for cell in pending], initial_job_idx=0)
+        failed = [
+            (cell, result._return_value)
+            for cell, result in zip(pending, results, strict=True)
+            if result.status is JobStatus.FAILED
+        ]
+        summary = report(
+            results_dir,
+            run_ids={cell.run_id for cell in cells},
+            expected=[cell.label for cell in cells],
+        )
+        print(f"\n{summary.text}\n\ntables and figures: {summary.folder}")
+        for cell, error in failed:
+            print(f"FAILED {' '.join(cell.label)}: {error} ({cell.folder})", file=sys.stderr)
+        if failed:
+            sys.exit(f"{len(failed)} of {len(cells)} cells failed")
+        return [results]
+
+    def _cells(self, arguments: list[str]) -> list[Cell]:
+        """The grid, each cell composed once: that is also where a bad choice or key is refused."""
+        parser = OverridesParser.create(config_loader=self.hydra_context.config_loader)
+        overrides = parser.parse_overrides([*self._parse_config(), *arguments])
+        (grid,) = self.split_arguments(overrides, None)
+        settings: dict[tuple[str, ...], list[str]] = {}  # of a task, under the overrides that concern it
+        cells = {}
+        for choice in grid:
+            if ALL_SETTINGS in choice:
+                rest = [override for override in choice if override != ALL_SETTINGS]
+                concerned = tuple(o for o in rest if o.startswith(("task", "+task", "experiment")))
+                if concerned not in settings:
+                    settings[concerned] = list(settings_of(self._compose(rest).task))
+                expanded = [[*rest, f"task.setting={name}"] for name in settings[concerned]]
+            else:
+                expanded = [choice]
+            for overrides in expanded:
+                cell = self._cell(overrides)
+                cells[cell.run_id] = cell  # the same run reached twice is one cell
+        return list(cells.values())
+
+    def _compose(self, overrides: list[str]) -> DictConfig:
+        cfg = self.hydra_context.config_loader.load_sweep_config(self.config, list(overrides))
+        del cfg["hydra"]
+        return cfg
+
+    def _cell(self, overrides: list[str]) -> Cell:
+        cfg = self._compose(overrides)
+        task = build_task(cfg.task)
+        config = OmegaConf.to_container(cfg, resolve=True)
+        rows = 3 * task.num_train_examples + task.num_val_examples + task.num_test_examples
+        return Cell(
+            overrides=overrides,
+            folder=records.run_folder(cfg.results_dir, records.run_id(config)),
+            label=(cfg.mixer.name, cfg.task.name, setting_name(cfg.task)),
+            cost=rows * task.input_length * cfg.trainer.epochs,
+        )
+
+
+class _Progress:
+    """Counts the records that appear while a sweep runs, whoever writes them: this process or others."""
+
+    def __init__(self, cells: list[Cell]):
+        self.waiting = {cell.folder / records.RECORD_FILE: cell.cost for cell in cells}
+        self.since = time.time()
+        total = sum(self.waiting.values())
+        self.bar = tqdm(
+            total=total,
+            bar_format="{desc} |{bar}| {percentage:3.0f}% of the work, {elapsed} passed, {remaining} left",
+            dynamic_ncols=True,
+        )
+        self.number = len(cells)
+        self.stop = threading.Event()
+        self.thread = threading.Thread(target=self._watch, daemon=True)
+
+    def __enter__(self) -> None:
+        self.thread.start()
+
+    def __exit__(self, *exception) -> None:
+        self.stop.set()
+        self.thread.join()
+        self._count()
+        self.bar.close()
+
+    def _watch(self) -> None:
+        while not self.stop.wait(1.0):
+            self._count()
+
+    def _count(self) -> None:
+        for path in list(self.waiting):
+            if path.exists() and path.stat().st_mtime >= self.since:
+                self.bar.update(self.waiting.pop(path))
+        self.bar.set_description_str(f"{self.number - len(self.waiting)} of {self.number} runs done")

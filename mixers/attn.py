@@ -1,0 +1,50 @@
+"""Causal softmax attention with rotary embedding (Vaswani et al. 2017; RoFormer, Su et al. 2021)."""
+
+from contextlib import nullcontext
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from mixers.base import SequenceMixer, head_dim_of
+from mixers.layers import RotaryEmbedding
+
+
+class Attention(SequenceMixer):
+    """`softmax(q k^T / sqrt(head_dim)) v`, RoPE on q and k, no biases.
+
+    Args:
+        d_model: width; `num_heads` must divide it into even heads.
+        num_heads: heads of size d_model / num_heads.
+        rope_base: base of the rotary frequencies.
+        qk_norm: RMSNorm on each head's q and k before RoPE.
+    """
+
+    def __init__(
+        self, d_model: int, num_heads: int = 2, rope_base: float = 10_000.0, qk_norm: bool = False
+    ):
+        super().__init__()
+        self.d_model, self.num_heads = d_model, num_heads
+        head_dim = head_dim_of(d_model, num_heads, rope=True)
+        self.q_proj = nn.Linear(d_model, d_model, bias=False)
+        self.k_proj = nn.Linear(d_model, d_model, bias=False)
+        self.v_proj = nn.Linear(d_model, d_model, bias=False)
+        self.o_proj = nn.Linear(d_model, d_model, bias=False)
+        self.q_norm = nn.RMSNorm(head_dim) if qk_norm else nn.Identity()
+        self.k_norm = nn.RMSNorm(head_dim) if qk_norm else nn.Identity()
+        self.rope = RotaryEmbedding(head_dim, rope_base)
+
+    def forward(self, x: Tensor) -> Tensor:
+        heads = (self.num_heads, -1)
+        v = self.v_proj(x).unflatten(-1, heads)
+        q = self.rope(self.q_norm(self.q_proj(x).unflatten(-1, heads))).to(v.dtype)
+        k = self.rope(self.k_norm(self.k_proj(x).unflatten(-1, heads))).to(v.dtype)
+        q, k, v = (t.transpose(1, 2) for t in (q, k, v))  # [B, H, T, head_dim]
+        # Under vmap PyTorch's fused CPU kernel runs replica by replica; the unfused form does all at once.
+        with sdpa_kernel(SDPBackend.MATH) if x.device.type == "cpu" else nullcontext():
+            o = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        return self.o_proj(o.transpose(1, 2).flatten(2))
+
+    def state_size(self, seq_len: int) -> int:
+        """Keys and values of every token."""
+        return 2 * self.d_model * seq_len

@@ -1,0 +1,68 @@
+"""Parallax: softmax attention minus a key-value covariance read by a learned probe (equation parallax_forward)."""
+
+import torch
+from torch import Tensor, nn
+
+from kernels.parallax import parallax_attention, parallax_backend
+from mixers.base import SequenceMixer, head_dim_of
+from mixers.layers import RotaryEmbedding
+
+
+class Parallax(SequenceMixer):
+    """`o = softmax attention - Sigma_KV rho` with `rho = W_R x`, projected out; no biases.
+
+    Source: Parallax: Parameterized Local Linear Attention, section Parallax Mechanism. `q k` is scaled by
+    1/sqrt(head_dim), `rho k` is not.
+
+    Args:
+        d_model: width; `num_heads` must divide it into even heads.
+        num_heads: heads of size d_model / num_heads.
+        rope_base: base of the rotary frequencies of q and k.
+        rope_on_rho: rotate rho as well.
+        qkr_norm: RMSNorm on each head's q, k and rho, before RoPE.
+        zero_init_rho: start `W_R` at zero, which is softmax attention.
+        backend: `auto`, `reference` (PyTorch) or `triton`.
+    """
+
+    def __init__(
+        self,
+        d_model: int,
+        num_heads: int = 2,
+        rope_base: float = 10_000.0,
+        rope_on_rho: bool = False,
+        qkr_norm: bool = False,
+        zero_init_rho: bool = False,
+        backend: str = "auto",
+    ):
+        super().__init__()
+        self.d_model, self.num_heads = d_model, num_heads
+        self.head_dim = head_dim_of(d_model, num_heads, rope=True)
+        self.rope_on_rho, self.backend = rope_on_rho, backend
+        self.q_proj, self.k_proj, self.v_proj, self.o_proj, self.r_proj = (
+            nn.Linear(d_model, d_model, bias=False) for _ in range(5)
+        )
+        if zero_init_rho:
+            nn.init.zeros_(self.r_proj.weight)
+            self.r_proj.weight._no_reinit = True
+        self.q_norm, self.k_norm, self.r_norm = (
+            nn.RMSNorm(self.head_dim) if qkr_norm else nn.Identity() for _ in range(3)
+        )
+        self.rope = RotaryEmbedding(self.head_dim, rope_base)
+
+    def forward(self, x: Tensor) -> Tensor:
+        heads = (self.num_heads, -1)
+        v = self.v_proj(x).unflatten(-1, heads)
+        q = self.rope(self.q_norm(self.q_proj(x).unflatten(-1, heads)))
+        k = self.rope(self.k_norm(self.k_proj(x).unflatten(-1, heads)))
+        rho = self.r_norm(self.r_proj(x).unflatten(-1, heads))
+        if self.rope_on_rho:
+            rho = self.rope(rho)
+        o = parallax_attention(q.to(v.dtype), rho.to(v.dtype), k.to(v.dtype), v, backend=self.backend)
+        return self.o_proj(o.flatten(2))
+
+    def state_size(self, seq_len: int) -> int:
+        """Keys and values of every token; the probe is not kept."""
+        return 2 * self.d_model * seq_len
+
+    def resolved_backend(self, device: torch.device, dtype: torch.dtype) -> str:
+        return parallax_backend(device, dtype, self.head_dim, self.backend)

@@ -1,0 +1,179 @@
+"""Trains a sequence mixer on a MAD task and records its score.
+
+    python run.py mixer=parallax task=icr                       one run: all learning rates at once
+    python run.py -m mixer=attn,parallax task=icr 'task.setting=*'   a sweep, ending in tables and figures
+    python run.py -m experiment=mad_table                       the paper's table
+"""
+
+import logging
+import os
+import sys
+import traceback
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+
+import hydra
+import torch
+from hydra.core.hydra_config import HydraConfig
+from hydra.errors import InstantiationException
+from hydra.types import RunMode
+from hydra.utils import instantiate
+from omegaconf import DictConfig, OmegaConf
+from torch import nn
+
+from sweeps import record as records
+from sweeps.plots import save
+from sweeps.provenance import provenance
+from sweeps.run_figure import run_curves
+from tasks.base import Task
+from tasks.data import load_or_generate
+from tasks.settings import build_task, register_resolvers, setting_name
+from training.backbone import AutoEncoder, LanguageModel
+from training.devices import claim_gpu
+from training.fit import RunResult, TrainerConfig, train
+
+log = logging.getLogger(__name__)
+register_resolvers()
+# Processes of a sweep on one host: one a GPU, else one for each two cores.
+OmegaConf.register_new_resolver(
+    "processes", lambda: torch.cuda.device_count() or max(1, (os.cpu_count() or 1) // 2), replace=True
+)
+
+
+def _component(cfg: DictConfig, **arguments):
+    """Instantiates a config whose `name` is a label, and passes on what its constructor refuses in one line."""
+    try:
+        return instantiate({key: value for key, value in cfg.items() if key != "name"}, **arguments)
+    except InstantiationException as error:
+        if isinstance(error.__cause__, ValueError):
+            raise error.__cause__ from None
+        raise
+
+
+def build_model(cfg: DictConfig, task: Task) -> nn.Module:
+    """One replica's model for `task`: a language model, or the auto-encoder where the task asks for it."""
+    make_mixer = partial(_component, cfg.mixer, d_model=cfg.model.d_model)
+    sizes = {"d_model": cfg.model.d_model, "n_layers": cfg.model.n_layers, "make_mixer": make_mixer}
+    if task.autoencode:
+        return AutoEncoder(task.vocab_size, task.input_length, **sizes)
+    return LanguageModel(task.vocab_size, **sizes)
+
+
+def run(cfg: DictConfig) -> dict | None:
+    """Trains what `cfg` describes and writes its record, which it returns; None where another process has it."""
+    records.check_writable(cfg.results_dir)
+    config = OmegaConf.to_container(cfg, resolve=True)
+    config["task"]["setting"] = setting_name(cfg.task)
+    folder = records.run_folder(cfg.results_dir, records.run_id(config))
+    with records.claim(folder) as ours:
+        if not ours:
+            log.warning("%s: another process is training this run", folder)
+            return None
+        if records.is_finished(folder) and not cfg.force:
+            log.info("%s is finished: skipped (force=true repeats it)", folder)
+            return records.read_record(folder)
+        records.write_config(folder, config)
+        started_at = datetime.now(UTC)
+        try:
+            record = _train(cfg, config, folder, started_at)
+        except Exception as error:
+            reason = f"{type(error).__name__}: {error}"
+            (folder / "error.txt").write_text(traceback.format_exc())
+            origin = _provenance(started_at, RunResult(), {})
+            records.write_record(folder, records.failed_record(config, reason, origin))
+            raise
+        records.write_record(folder, record)
+        return record
+
+
+def _train(cfg: DictConfig, config: dict, folder: Path, started_at: datetime) -> dict:
+    task = build_task(cfg.task)
+    trainer_config = TrainerConfig(**cfg.trainer)
+    schedule = _component(cfg.schedule)
+    make_optimizer = partial(_component, cfg.optimizer)
+    seeds, rates = records.as_list(config["seed"]), records.as_list(config["optimizer"]["lr"])
+    replicas = [(float(lr), seed) for seed in seeds for lr in rates]
+    model = build_model(cfg, task)  # one for its counts, and to refuse what does not fit before any training
+    result = train(
+        partial(build_model, cfg, task),
+        load_or_generate(task, cfg.task.data_dir),
+        replicas,
+        lambda population, lr, schedule, total_steps: make_optimizer(
+            population=population, lr=lr, schedule=schedule, total_steps=total_steps
+        ),
+        schedule,
+        trainer_config,
+        folder,
+        [instantiate(logger, save_dir=folder) for logger in cfg.logger.values()],
+    )
+    mixer = model.blocks[0].mixer
+    counts = {
+        "num_params": sum(parameter.numel() for parameter in model.parameters()),
+        "state_size": cfg.model.n_layers * mixer.state_size(task.input_length),
+    }
+    rows = [
+        records.row_labels(config, number, lr, seed) | counts | measured
+        for number, ((lr, seed), measured) in enumerate(zip(replicas, result.replicas, strict=True))
+    ]
+    records.write_metrics(folder, result.metrics)
+    return {
+        "run_id": records.run_id(config),
+        "status": "finished",
+        "error": None,
+        "rows": rows,
+        "provenance": _provenance(
+            started_at, result, {cfg.mixer.name: mixer.resolved_backend(result.torch_device, result.dtype)}
+        ),
+    }
+
+
+def _provenance(started_at: datetime, result: RunResult, backends: dict[str, str]) -> dict:
+    return provenance(
+        started_at=started_at,
+        wall_time_s=(datetime.now(UTC) - started_at).total_seconds(),
+        device=result.device,
+        backends=backends,
+        notes=result.notes,
+    )
+
+
+def _summary(record: dict) -> str:
+    """What a reader wants first: learning rate, accuracy, and where the rest is."""
+    head = record["rows"][0]
+    lines = [
+        f"{head['mixer']} on {head['task']} ({head['setting']}): {head['num_params']:,} parameters",
+        f"{'learning rate':>13}  {'seed':>4}  {'official':>8}  {'clean':>8}  status",
+    ]
+    for row in record["rows"]:
+        official, clean = row["official_accuracy"], row["clean_accuracy"]
+        lines.append(
+            f"{row['lr']:>13g}  {row['seed']:>4}  {official:>8.3f}  {clean:>8.3f}  {row['status']}"
+        )
+    return "\n".join(lines)
+
+
+@hydra.main(version_base="1.3", config_path="conf", config_name="config")
+def main(cfg: DictConfig) -> None:
+    in_sweep = HydraConfig.get().mode == RunMode.MULTIRUN
+    if in_sweep:
+        logging.disable(logging.INFO)  # the sweep shows its own progress
+        claim_gpu()
+    if cfg.dry_run:
+        print(OmegaConf.to_yaml(cfg, resolve=True))
+        return
+    try:
+        record = run(cfg)
+    except ValueError as error:
+        if in_sweep:
+            raise  # the sweep goes on, and says at its end which cells failed
+        sys.exit(f"error: {error}")
+    if record is None or in_sweep:
+        return
+    folder = records.run_folder(cfg.results_dir, record["run_id"])
+    figure = save(run_curves(folder), folder / "curves")[0]
+    print(f"\n{_summary(record)}\n\nrecord: {folder / records.RECORD_FILE}\nfigure: {figure}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,204 @@
+"""From the records of a results folder to tidy frames: one row per replica, then one row per cell."""
+
+import hashlib
+import json
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable, Mapping
+from pathlib import Path
+from statistics import fmean, stdev
+from typing import Any, Literal
+
+import pandas as pd
+from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from sweeps.names import MIXERS, TASKS, rank, setting_rank
+from sweeps.record import CONFIG_FILE, LABELS, RESULTS, as_list, flatten, read_record, row_labels
+
+Selection = Literal["official", "clean"]
+Cell = tuple[str, str, str]  # mixer, task, setting
+Row = dict[str, Any]
+
+# What chooses the learning rate, and what is then reported.
+CHOSEN_BY = {"official": "official_accuracy", "clean": "clean_val_accuracy"}
+REPORTED = {"official": "official_accuracy", "clean": "clean_accuracy"}
+
+CELL_COLUMNS = (
+    "mixer",
+    "task",
+    "setting",
+    "status",
+    "accuracy",
+    "std",
+    "n",
+    "token_accuracy",
+    "loss",
+    "lr",
+    "edge",
+    "config",
+    "configs",
+    "diverged",
+    "lost",
+    "num_params",
+    "state_size",
+    "by_seed",
+    "replicas",
+)
+
+
+def collect(results_dir: str | Path, run_ids: Collection[str] | None = None) -> pd.DataFrame:
+    """One row per replica of every run in `results_dir` (or of `run_ids`).
+
+    Columns: `LABELS`, `RESULTS`, `config` (a hash of all hyperparameters but learning rate and seed), every
+    hyperparameter and every entry of the provenance under its dotted name. Besides the statuses of a record,
+    a row may be `unfinished` (there is a config but no record: it runs, or was killed) or `unreadable` (the
+    error names the file). Losses in nats, accuracies in [0, 1].
+    """
+    rows = []
+    for folder in sorted(Path(results_dir).glob("runs/*/")):
+        if run_ids is None or folder.name in run_ids:
+            try:
+                rows += _rows_of(folder)
+            except (ValueError, KeyError, OSError, OmegaConfBaseException) as error:
+                rows.append({"run_id": folder.name, "status": "unreadable", "error": str(error)})
+    return pd.DataFrame(rows, columns=_columns(rows))
+
+
+def _columns(rows: Iterable[Mapping[str, Any]]) -> list[str]:
+    fixed = [*LABELS, *RESULTS, "config"]
+    return fixed + sorted({key for row in rows for key in row} - set(fixed))
+
+
+def _rows_of(folder: Path) -> list[dict[str, Any]]:
+    record = read_record(folder)
+    if record is not None:
+        origin = flatten(record["provenance"])
+        return [_tidy(row) | {key: _scalar(value) for key, value in origin.items()} for row in record["rows"]]
+    if not (folder / CONFIG_FILE).exists():
+        return []
+    config = OmegaConf.to_container(OmegaConf.load(folder / CONFIG_FILE))
+    return [
+        _tidy(row_labels(config, 0, lr, seed)) | {"replica": None, "status": "unfinished"}
+        for seed in as_list(config["seed"])
+        for lr in as_list(config["optimizer"]["lr"])
+    ]
+
+
+def _tidy(row: Mapping[str, Any]) -> dict[str, Any]:
+    """A record's row, flat, with the hash of its configuration."""
+    shared = ("weight_decay", "optimizer", "schedule", "epochs", "batch_size")
+    identity = json.dumps([[row[key] for key in shared], row["hparams"]], sort_keys=True)
+    flat = {key: value for key, value in row.items() if key != "hparams"}
+    flat["config"] = hashlib.sha256(identity.encode()).hexdigest()[:8]
+    return flat | {key: _scalar(value) for key, value in row["hparams"].items()}
+
+
+def _scalar(value: Any) -> Any:
+    return json.dumps(value) if isinstance(value, list | dict) else value
+
+
+def best_per_cell(
+    frame: pd.DataFrame, selection: Selection = "official", expected: Iterable[Cell] | None = None
+) -> pd.DataFrame:
+    """One row per (mixer, task, setting): what the best learning rate reached.
+
+    Every mixer stands against every (task, setting) that any of them has, and every cell of `expected`.
+
+    The best learning rate has the highest accuracy averaged over its seeds, on test (`official`) or on
+    validation (`clean`). One at which a seed was lost competes only where every other lost as many. A
+    diverged replica has no score.
+
+    Columns: `accuracy`, `token_accuracy`, `loss` (means over the `n` seeds of that learning rate), `std`
+    (sample standard deviation of the accuracy, NaN below two seeds), `edge` (the best learning rate is the
+    smallest or largest of several, and none between reached the same), `configs` (how many configurations
+    competed besides the learning rate), `diverged` and `lost` (replicas of the cell without a score, by
+    divergence or otherwise), `by_seed` (accuracy by seed), `replicas` (the (run_id, replica) behind it),
+    `status`: `ok`; `partial` (some replicas have no score); `diverged` or `failed` (none has); `missing`
+    (no run, or none that has ended).
+    """
+    groups = defaultdict(list)
+    for row in frame[frame["status"] != "unreadable"].to_dict("records"):
+        groups[row["mixer"], row["task"], row["setting"]].append(row)
+    named = {*groups, *(expected or ())}
+    mixers, problems = {cell[0] for cell in named}, {cell[1:] for cell in named}
+    cells = sorted(((mixer, *problem) for mixer in mixers for problem in problems), key=_cell_rank)
+    best = [_best(cell, groups.get(cell, []), selection) for cell in cells]
+    return pd.DataFrame(best, columns=list(CELL_COLUMNS))
+
+
+def _cell_rank(cell: Cell) -> tuple:
+    mixer, task, setting = cell
+    return (rank(task, TASKS), setting_rank(setting), rank(mixer, MIXERS))
+
+
+def _best(cell: Cell, group: list[Row], selection: Selection) -> Row:
+    group = _one_per_replica(group)
+    statuses = Counter(row["status"] for row in group)
+    finished, diverged = statuses["finished"], statuses["diverged"]
+    best = dict(zip(("mixer", "task", "setting"), cell, strict=True)) | {
+        "n": 0,
+        "edge": False,
+        "configs": len({row["config"] for row in group}),
+        "diverged": diverged,
+        "lost": len(group) - finished - diverged,
+        "by_seed": {},
+        "replicas": [],
+    }
+    if not finished:
+        ended = diverged or statuses["failed"]
+        return best | {"status": ("diverged" if diverged else "failed") if ended else "missing"}
+    seeds, edge = _best_trial(group, selection)
+    scores = [row[REPORTED[selection]] for row in seeds]
+    return best | {
+        "status": "ok" if finished == len(group) else "partial",
+        "accuracy": fmean(scores),
+        "std": stdev(scores) if len(scores) > 1 else None,
+        "n": len(scores),
+        "token_accuracy": fmean(row[f"{selection}_token_accuracy"] for row in seeds),
+        "loss": fmean(row[f"{selection}_loss"] for row in seeds),
+        "edge": edge,
+        **{key: seeds[0][key] for key in ("lr", "config", "num_params", "state_size")},
+        "by_seed": {row["seed"]: score for row, score in zip(seeds, scores, strict=True)},
+        "replicas": [(row["run_id"], int(row["replica"])) for row in seeds],
+    }
+
+
+def _one_per_replica(group: list[Row]) -> list[Row]:
+    """Without repeats: the same configuration, learning rate and seed may be part of several populations."""
+    kept = {}
+    for row in sorted(group, key=lambda row: (row["status"] != "finished", row["run_id"])):
+        kept.setdefault((row["config"], row["lr"], row["seed"]), row)
+    return list(kept.values())
+
+
+def _best_trial(group: list[Row], selection: Selection) -> tuple[list[Row], bool]:
+    """The finished rows, by seed, of the best (configuration, learning rate); whether that is on an edge."""
+    trials, grids = defaultdict(list), defaultdict(set)
+    for row in group:
+        trials[row["config"], row["lr"]].append(row)
+        grids[row["config"]].add(row["lr"])
+    ranked = []
+    for (config, lr), rows in trials.items():
+        seeds = [row for row in rows if row["status"] == "finished"]
+        if seeds:
+            grid = grids[config]
+            edge = len(grid) > 1 and lr in (min(grid), max(grid))
+            # Rounded, since a sum of the same numbers in another order differs in its last bits.
+            score = round(fmean(row[CHOSEN_BY[selection]] for row in seeds), 12)
+            # Between equals: one inside the grid, then the smaller learning rate.
+            ranked.append(((len(rows) - len(seeds), -score, edge, lr, config), seeds))
+    (_, _, edge, _, _), seeds = min(ranked, key=lambda entry: entry[0])
+    return sorted(seeds, key=lambda row: row["seed"]), edge
+
+
+def complaints(frame: pd.DataFrame) -> list[str]:
+    """What a reader of the tables must know: unreadable records, and cells that mix several problems."""
+    unreadable = frame[frame["status"] == "unreadable"]
+    found = [f"unreadable: {error}" for error in unreadable["error"]]
+    parameters = [column for column in frame if column.startswith("task.")]
+    for (task, setting), group in frame.groupby(["task", "setting"]):
+        for column in parameters:
+            values = sorted({str(value) for value in group[column].dropna()})
+            if len(values) > 1:
+                found.append(f"{task} {setting}: runs with different {column} share this name ({', '.join(values)})")
+    return found

@@ -1,0 +1,219 @@
+"""The accuracy tables, from one row per cell (`sweeps.collect.best_per_cell`), in Markdown, LaTeX and CSV.
+
+What a table never does is hide: a mean over fewer settings than there are carries `*` and k/n, is never bold,
+and the notes below name what is missing. A learning rate on the edge of its grid carries a dagger.
+"""
+
+import csv
+import io
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from statistics import fmean, stdev
+
+import pandas as pd
+
+from sweeps.names import MIXERS, TASKS, in_order
+
+AVERAGE = "Avg"
+
+
+@dataclass(frozen=True)
+class Score:
+    """One entry of a table: the mean accuracy over the `done` of `total` settings that have a score.
+
+    `by_seed` holds the same mean for each seed that all of them share; `edges` counts the settings whose best
+    learning rate lies on the edge of its grid; `status` says why there is no score where `done` is 0.
+    """
+
+    mean: float | None
+    by_seed: dict[int, float]
+    done: int
+    total: int
+    edges: int
+    status: str
+
+    @property
+    def complete(self) -> bool:
+        return self.done == self.total
+
+    @property
+    def spread(self) -> float | None:
+        """The sample standard deviation over seeds; None below two."""
+        return stdev(self.by_seed.values()) if len(self.by_seed) > 1 else None
+
+
+@dataclass(frozen=True)
+class Table:
+    """Scores by row, then by mixer; `labels` names the columns that a row's name fills; `notes` go below."""
+
+    labels: tuple[str, ...]
+    mixers: tuple[str, ...]
+    rows: dict[tuple[str, ...], dict[str, Score]]
+    notes: list[str] = field(default_factory=list)
+
+
+def mean_of(scores: Iterable[Score]) -> Score:
+    """The plain mean of several scores, as one score.
+
+    Where one of them has no value, it is the mean of the others, and incomplete.
+    """
+    scores = list(scores)
+    scored = [score for score in scores if score.mean is not None]
+    shared = set.intersection(*(set(score.by_seed) for score in scored)) if scored else set()
+    return Score(
+        mean=fmean(score.mean for score in scored) if scored else None,
+        by_seed={seed: fmean(score.by_seed[seed] for score in scored) for seed in sorted(shared)},
+        done=sum(score.done for score in scores),
+        total=sum(score.total for score in scores),
+        edges=sum(score.edges for score in scores),
+        status=_worst(score.status for score in scores),
+    )
+
+
+def _worst(statuses: Iterable[str]) -> str:
+    found = set(statuses)
+    return next(status for status in ("diverged", "failed", "missing", "partial", "ok") if status in found)
+
+
+def task_table(cells: pd.DataFrame) -> Table:
+    """Tasks x mixers: the mean over the task's settings, and in `Avg` the plain mean of the task scores."""
+    by_setting = _scores(cells)
+    mixers = tuple(in_order(cells["mixer"], MIXERS))
+    rows = {}
+    for task in in_order(cells["task"], TASKS):
+        settings = [scores for (other, _), scores in by_setting.items() if other == task]
+        rows[(task,)] = {mixer: mean_of(scores[mixer] for scores in settings) for mixer in mixers}
+    if len(rows) > 1:
+        rows[(AVERAGE,)] = {mixer: mean_of(scores[mixer] for scores in rows.values()) for mixer in mixers}
+    return Table(("task",), mixers, rows, _legend(rows) + _gaps(cells))
+
+
+def setting_table(cells: pd.DataFrame) -> Table:
+    """(task, setting) x mixers."""
+    rows = _scores(cells)
+    return Table(("task", "setting"), tuple(in_order(cells["mixer"], MIXERS)), rows, _legend(rows) + _gaps(cells))
+
+
+def _scores(cells: pd.DataFrame) -> dict[tuple[str, ...], dict[str, Score]]:
+    rows = {}
+    for cell in cells.itertuples():
+        score = Score(None, {}, 0, 1, 0, cell.status)
+        if cell.n:
+            score = Score(float(cell.accuracy), cell.by_seed, 1, 1, int(cell.edge), cell.status)
+        rows.setdefault((cell.task, cell.setting), {})[cell.mixer] = score
+    return rows
+
+
+def _legend(rows: Mapping[tuple[str, ...], Mapping[str, Score]]) -> list[str]:
+    """What the marks mean that occur in these rows."""
+    scores = [score for row in rows.values() for score in row.values() if score.mean is not None]
+    notes = []
+    if any(score.spread is not None for score in scores):
+        notes.append("mean ± std (n): the sample standard deviation over n seeds.")
+    if any(score.edges for score in scores):
+        notes.append(
+            "† The best learning rate is the smallest or largest tried, a wider grid may give more."
+            " †k: so in k of the settings."
+        )
+    if any(not score.complete for score in scores):
+        notes.append("* Mean over the k of n settings that have a score (k/n): not comparable, so never bold.")
+    return notes
+
+
+def _gaps(cells: pd.DataFrame) -> list[str]:
+    """By name what has no score, and what an entry had to choose from beside the learning rate."""
+    notes = []
+    unscored = cells[cells["n"] == 0]
+    for (mixer, task, status), group in unscored.groupby(["mixer", "task", "status"], sort=False):
+        notes.append(f"{mixer} on {task}, {status}: {', '.join(group['setting'])}.")
+    partial = cells[cells["status"] == "partial"].groupby("mixer", sort=False)[["diverged", "lost"]].sum()
+    if len(partial):
+        counts = [f"{row.Index} {row.diverged} diverged, {row.lost} otherwise" for row in partial.itertuples()]
+        notes.append(f"Replicas without a score beside others of their cell: {'; '.join(counts)}.")
+    for row in cells[cells["configs"] > 1].itertuples():
+        notes.append(f"{row.mixer} on {row.task} {row.setting}: the best of {row.configs} configurations.")
+    return notes
+
+
+def text_of(score: Score) -> str:
+    """An entry as plain text, such as `0.812 ± 0.003 (5)* (9/11) †2`."""
+    if score.mean is None:
+        return score.status if score.total == 1 else f"{score.status} (0/{score.total})"
+    text = f"{score.mean:.3f}"
+    if score.spread is not None:
+        text += f" ± {score.spread:.3f} ({len(score.by_seed)})"
+    if not score.complete:
+        text += f"* ({score.done}/{score.total})"
+    if score.edges:
+        text += " †" if score.total == 1 else f" †{score.edges}"
+    return text
+
+
+def _best_of(row: dict[str, Score]) -> set[str]:
+    """The mixers whose complete score is the highest at the printed precision (all that share it)."""
+    complete = {mixer: round(score.mean, 3) for mixer, score in row.items() if score.done and score.complete}
+    return {mixer for mixer, mean in complete.items() if mean == max(complete.values())}
+
+
+def to_markdown(table: Table) -> str:
+    """The table with the best entry of each row in bold, columns aligned, and the notes as a list."""
+    header = [*table.labels, *table.mixers]
+    lines = [header]
+    for name, row in table.rows.items():
+        best = _best_of(row)
+        entries = [f"**{text_of(row[m])}**" if m in best else text_of(row[m]) for m in table.mixers]
+        lines.append([*name, *entries])
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    left = len(table.labels)
+    ruler = ["-" * width if i < left else "-" * (width - 1) + ":" for i, width in enumerate(widths)]
+    rendered = []
+    for line in (lines[0], ruler, *lines[1:]):
+        cells = [
+            text.ljust(width) if i < left else text.rjust(width)
+            for i, (text, width) in enumerate(zip(line, widths, strict=True))
+        ]
+        rendered.append(f"| {' | '.join(cells)} |")
+    notes = [f"- {_escape_markdown(note)}" for note in table.notes]
+    return "\n".join([*rendered, *([""] if notes else []), *notes]) + "\n"
+
+
+def _escape_markdown(text: str) -> str:
+    return text.replace("*", r"\*")
+
+
+def to_latex(table: Table) -> str:
+    """A `tabular` for the booktabs package, best entries bold, with the notes as comments."""
+    columns = "l" * len(table.labels) + "r" * len(table.mixers)
+    lines = [rf"\begin{{tabular}}{{{columns}}}", r"\toprule"]
+    lines += [" & ".join(map(_escape_latex, (*table.labels, *table.mixers))) + r" \\", r"\midrule"]
+    for name, row in table.rows.items():
+        best = _best_of(row)
+        if name == (AVERAGE,):
+            lines.append(r"\midrule")
+        entries = [rf"\textbf{{{_latex(row[m])}}}" if m in best else _latex(row[m]) for m in table.mixers]
+        lines.append(" & ".join([*map(_escape_latex, name), *entries]) + r" \\")
+    lines += [r"\bottomrule", r"\end{tabular}"]
+    return "\n".join([*lines, *(f"% {note}" for note in table.notes)]) + "\n"
+
+
+def _latex(score: Score) -> str:
+    text = _escape_latex(text_of(score)).replace("±", r"$\pm$")
+    head, dagger, count = text.partition(" †")
+    return head + (rf"$^{{\dagger {count}}}$" if dagger else "")
+
+
+def _escape_latex(text: str) -> str:
+    for character in "&%#_":
+        text = text.replace(character, f"\\{character}")
+    return text
+
+
+def to_csv(table: Table) -> str:
+    """Rows and columns as in the Markdown, with the mean at full precision beside the text."""
+    file = io.StringIO()
+    writer = csv.writer(file, lineterminator="\n")
+    writer.writerow([*table.labels, *table.mixers, *(f"{mixer}_text" for mixer in table.mixers)])
+    for name, row in table.rows.items():
+        means = ["" if row[m].mean is None else repr(row[m].mean) for m in table.mixers]
+        writer.writerow([*name, *means, *(text_of(row[m]) for m in table.mixers)])
+    return file.getvalue()

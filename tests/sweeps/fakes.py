@@ -1,0 +1,128 @@
+"""Records, metrics and whole results folders made up for the tests of `sweeps`."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from sweeps.record import METRICS_FILE, row_labels, run_folder, run_id, write_config, write_record
+
+GRID = (5e-4, 1e-3, 5e-3)
+BASELINES = {
+    "icr": {"vocab_size": 16, "seq_len": 128, "num_train_examples": 12800},
+    "ncr": {"vocab_size": 32, "seq_len": 128, "num_train_examples": 12800, "frac_noise": 0.2},
+    "mem": {"vocab_size": 256, "seq_len": 32, "num_train_examples": 256},
+}
+
+
+def config(
+    mixer: str = "attn",
+    task: str = "icr",
+    setting: str = "baseline",
+    lr: float | Sequence[float] = GRID,
+    seed: int | Sequence[int] = 0,
+    num_heads: int = 8,
+    **task_parameters: float,
+) -> dict:
+    """A resolved config; the setting changes the task's parameter that it names."""
+    parameters = BASELINES.get(task, {"vocab_size": 128, "seq_len": 512}) | task_parameters
+    axis, _, value = setting.rpartition("-")
+    if axis in parameters:
+        parameters[axis] = type(parameters[axis])(value)
+    return {
+        "mixer": {"name": mixer, "_target_": f"mixers.{mixer}.Mixer", "num_heads": num_heads},
+        "task": {
+            "name": task,
+            "_target_": f"tasks.{task}.Task",
+            "setting": setting,
+            "baseline": BASELINES.get(task, {}),
+            "changes": {"seq_len": [256, 512]},
+            **parameters,
+        },
+        "model": {"d_model": 128, "n_layers": 2},
+        "optimizer": {"name": "muon", "lr": lr, "weight_decay": 0.1, "betas": [0.8, 0.95]},
+        "schedule": {"name": "wsd", "decay": 0.2},
+        "trainer": {"epochs": 60, "batch_size": 128, "progress": True, "checkpoint_every": 1},
+        "seed": seed,
+        "results_dir": "results",
+        "force": False,
+        "dry_run": False,
+        "experiment": None,
+    }
+
+
+def row(labels: dict, accuracy: float | str, val_accuracy: float | None = None) -> dict:
+    """A row with this accuracy under both selections, or with a status (diverged, failed) and no score."""
+    if isinstance(accuracy, str):
+        error = "out of memory" if accuracy == "failed" else None
+        scores = dict.fromkeys(("official_accuracy", "clean_accuracy", "clean_val_accuracy"))
+        return labels | _NOTHING | scores | {"status": accuracy, "error": error}
+    val_accuracy = accuracy if val_accuracy is None else val_accuracy
+    return labels | {
+        "status": "finished",
+        "error": None,
+        "num_params": 407_184,
+        "state_size": 1024,
+        "steps": 6000,
+        "official_epoch": 50,
+        "official_accuracy": accuracy,
+        "official_token_accuracy": accuracy,
+        "official_loss": 1.0 - accuracy,
+        "clean_epoch": 51,
+        "clean_accuracy": accuracy,
+        "clean_token_accuracy": accuracy,
+        "clean_loss": 1.0 - accuracy,
+        "clean_val_accuracy": val_accuracy,
+        "clean_val_loss": 1.0 - val_accuracy,
+        "val_accuracy": val_accuracy,
+        "test_accuracy": accuracy,
+        "train_loss": 0.5,
+        "val_loss": 1.0 - val_accuracy,
+        "test_loss": 1.0 - accuracy,
+    }
+
+
+_NOTHING = {key: None for key in row({}, 0.0)}
+
+
+def record(config: dict, scores: Sequence[float | str | tuple[float, float]]) -> dict:
+    """A finished record; `scores` by seed, then learning rate: accuracy, (accuracy, on val) or a status."""
+    seeds, rates = (np.atleast_1d(value).tolist() for value in (config["seed"], config["optimizer"]["lr"]))
+    pairs = [(lr, seed) for seed in seeds for lr in rates]
+    rows = [
+        row(row_labels(config, replica, lr, seed), *(score if isinstance(score, tuple) else (score,)))
+        for replica, ((lr, seed), score) in enumerate(zip(pairs, scores, strict=True))
+    ]
+    return {
+        "run_id": run_id(config),
+        "status": "finished",
+        "error": None,
+        "rows": rows,
+        "provenance": {"device": "cpu", "wall_time_s": 1.5, "versions": {"torch": "2.13.0"}, "notes": []},
+    }
+
+
+def add_run(results: Path, scores: Sequence[float | str | tuple[float, float]], **overrides) -> str:
+    """Writes a finished run with its config, record and curves, and returns its id."""
+    settings = config(**overrides)
+    folder = run_folder(results, run_id(settings))
+    write_config(folder, settings)
+    made = record(settings, scores)
+    write_record(folder, made)
+    curves = [_curve(one) for one in made["rows"]]
+    pd.concat(curves).to_csv(folder / METRICS_FILE, index=False)
+    return made["run_id"]
+
+
+def _curve(row: dict, epochs: int = 12) -> pd.DataFrame:
+    epoch = np.arange(epochs)
+    reached = row["official_accuracy"] or 0.1
+    accuracy = reached * (1 - np.exp(-epoch / 3))
+    frame = pd.DataFrame(
+        {"epoch": epoch, "step": 100 * epoch, "train_loss": 3 * np.exp(-reached * epoch / 4)}
+    )
+    for split in ("val", "test"):
+        frame[f"{split}_loss"] = 1 - accuracy
+        frame[f"{split}_accuracy"] = frame[f"{split}_token_accuracy"] = accuracy
+    return frame.assign(replica=row["replica"], lr=row["lr"], seed=row["seed"], lr_now=row["lr"])

@@ -1,0 +1,69 @@
+"""mad-lab's own rows and tasks of the repository's configs, for the tests beside this file."""
+
+import json
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hydra import compose, initialize_config_dir
+
+from tasks.base import Task
+from tasks.export import CONF
+from tasks.settings import build_task, register_resolvers
+
+REPO = Path(__file__).resolve().parents[2]
+TASK_NAMES = sorted(path.stem for path in (CONF / "task").glob("*.yaml"))
+_NAME_OF_CODE = {"CR": "icr", "NR": "ncr", "FR": "fcr", "M": "mem", "C": "cmp", "SC": "sc"}
+
+
+@cache
+def task_config(name: str, *overrides: str):
+    """The task node of the composed config; not to be written to."""
+    register_resolvers()
+    with initialize_config_dir(str(CONF), version_base="1.3"):
+        return compose(overrides=[f"+task={name}", *overrides]).task
+
+
+def make_task(name: str, **parameters) -> Task:
+    """The task of `conf/task/<name>.yaml` with some parameters set directly."""
+    return build_task(task_config(name, *(f"task.{key}={value}" for key, value in parameters.items())))
+
+
+class Golden:
+    """One file of mad-lab's rows: `name`, `task`, `arrays(split)` and its `manifest` entry."""
+
+    def __init__(self, folder: Path, manifest: dict):
+        self.name = manifest["name"]
+        self.manifest = manifest
+        self.path = folder / manifest["file"]
+
+    @property
+    def task(self) -> Task:
+        name = _NAME_OF_CODE[self.manifest["task_shorthand"]]
+        given = {
+            **self.manifest,
+            "num_train_examples": self.manifest["n_train"],
+            "num_test_examples": self.manifest["n_test"],
+        }
+        return make_task(
+            name, **{key: given[key] for key in task_config(name) if key in given and key != "name"}
+        )
+
+    def arrays(self, split: str) -> tuple[np.ndarray, np.ndarray]:
+        with np.load(self.path) as file:
+            return tuple(file[f"{split}_{name}"].astype(np.int64) for name in ("inputs", "targets"))
+
+
+def _golden_sets() -> dict[str, Golden]:
+    folders = [REPO / "tests" / "data" / "golden", REPO.parent / "shared" / "golden"]
+    sets = {}
+    for folder in folders:
+        if folder.is_dir():
+            for entry in json.loads((folder / "manifest.json").read_text())["settings"]:
+                sets.setdefault(entry["name"], Golden(folder, entry))
+    return sets
+
+
+GOLDEN = _golden_sets()
+every_golden = pytest.mark.parametrize("golden", GOLDEN.values(), ids=GOLDEN)

@@ -1,0 +1,97 @@
+"""Whole rows of tiny tasks are as frequent as an oracle that draws token by token makes them.
+
+This sees every dependence between positions, at sizes where all rows can be counted. Statistics of larger
+rows, such as the share of probes that were never shown, are compared with the same oracle.
+"""
+
+from random import Random
+
+import loop_generators
+import numpy as np
+import pytest
+from golden_data import make_task
+from row_statistics import MAX_Z, row_distribution_z, row_statistics, z_scores
+
+NUM_ROWS = 12_000
+
+TINY = {
+    "icr": (loop_generators.recall_row, dict(vocab_size=4, seq_len=8)),
+    "icr odd": (loop_generators.recall_row, dict(vocab_size=5, seq_len=6)),
+    "ncr": (loop_generators.recall_row, dict(vocab_size=5, noise_vocab_size=1, seq_len=8, frac_noise=0.5)),
+    "fcr long keys": (
+        loop_generators.fuzzy_row,
+        dict(vocab_size=5, seq_len=11, k_motif_size=2, v_motif_size=1),
+    ),
+    "fcr long values": (
+        loop_generators.fuzzy_row,
+        dict(vocab_size=5, seq_len=11, k_motif_size=1, v_motif_size=2),
+    ),
+    "mem": (loop_generators.memorization_row, dict(vocab_size=9, seq_len=6)),
+    "cmp": (loop_generators.compression_row, dict(vocab_size=4, seq_len=5)),
+    "sc": (loop_generators.copying_row, dict(vocab_size=4, seq_len=12, num_tokens_to_copy=3)),
+}
+
+
+def oracle_rows(row_of, task, split, num_rows=NUM_ROWS):
+    rng = Random(3)
+    rows = [row_of(task, rng, split) for _ in range(num_rows)]
+    return tuple(np.array(column, dtype=np.int64) for column in zip(*rows, strict=True))
+
+
+def whole_rows_z(name, split, task=None):
+    """z between the oracle's rows of a tiny task and ours, or those of a wrong `task`."""
+    row_of, parameters = TINY[name]
+    right = make_task(name.split()[0], **parameters)
+    ours = (task or right).generate(NUM_ROWS, np.random.default_rng(5), split)
+    theirs = oracle_rows(row_of, right, split)
+    return row_distribution_z(np.concatenate(ours, axis=1), np.concatenate(theirs, axis=1))
+
+
+@pytest.mark.parametrize("split", ["train", "val", "test"])
+@pytest.mark.parametrize("name", TINY)
+def test_whole_rows_are_as_frequent_as_the_oracles(name, split):
+    assert abs(whole_rows_z(name, split)) < MAX_Z
+
+
+def test_whole_rows_notice_noise_in_the_exempt_slot():
+    """One slot in seq_len / 2 is exempt: without that there would be a little more noise."""
+    name = "ncr"
+    task = make_task(name, **TINY[name][1])
+    task.frac_noise /= 1 - 2 / task.seq_len
+    assert whole_rows_z(name, "train", task) > MAX_Z
+
+
+def test_whole_rows_notice_the_wrong_probe_place():
+    name = "fcr long keys"
+    wrong = make_task("fcr", **TINY[name][1])
+    rows = wrong.generate
+
+    class Late(np.random.Generator):
+        """Puts the probe as late as it may go."""
+
+        def integers(self, low, high=None, size=None):
+            drawn = super().integers(low, high, size)
+            return low - 1 if isinstance(low, np.ndarray) else drawn
+
+    wrong.generate = lambda n, rng, split: rows(n, Late(rng.bit_generator), split)
+    assert whole_rows_z(name, "test", wrong) > MAX_Z
+
+
+FUZZY = dict(vocab_size=16, seq_len=48, k_motif_size=2, v_motif_size=3)
+
+
+@pytest.mark.parametrize("split", ["train", "test"])
+def test_fuzzy_statistics_are_the_oracles(split):
+    task = make_task("fcr", **FUZZY)
+    theirs = row_statistics(task, *oracle_rows(loop_generators.fuzzy_row, task, split, 6000))
+    ours = row_statistics(task, *task.generate(20_000, np.random.default_rng(11), split))
+    assert theirs["probe missing"].sum() > 50
+    assert not {name: z for name, z in z_scores(ours, theirs).items() if abs(z) > MAX_Z}
+
+
+def test_fuzzy_statistics_notice_probes_that_are_always_shown():
+    task = make_task("fcr", **FUZZY)
+    theirs = row_statistics(task, *oracle_rows(loop_generators.fuzzy_row, task, "test", 6000))
+    ours = row_statistics(task, *task.generate(20_000, np.random.default_rng(11), "test"))
+    shown = {name: values[~ours["probe missing"]] for name, values in ours.items()}
+    assert abs(z_scores(shown, theirs)["probe missing"]) > MAX_Z

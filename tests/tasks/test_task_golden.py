@@ -1,0 +1,169 @@
+"""mad-lab's own rows obey our rules, and what we generate is distributed like them."""
+
+import numpy as np
+import pytest
+from golden_data import GOLDEN, every_golden
+from row_statistics import MAX_Z, row_statistics, z_scores
+
+from tasks.base import IGNORE_INDEX, Task
+from tasks.data import dataset_folder, split_rng
+
+NUM_ROWS = 2000  # of ours, so that the 256 rows of mad-lab set the sampling error
+
+
+def golden_z(golden, split, generate=None):
+    """z of every statistic between mad-lab's rows and ours, or those of a wrong `generate`."""
+    rows = (generate or Task.generate)(golden.task, NUM_ROWS, split_rng(7, split), split)
+    task = golden.task
+    return z_scores(row_statistics(task, *rows), row_statistics(task, *golden.arrays(split)))
+
+
+@every_golden
+@pytest.mark.parametrize("split", ["train", "test"])
+def test_rules_accept_mad_labs_rows(golden, split):
+    golden.task.check(*golden.arrays(split), split)
+
+
+@every_golden
+@pytest.mark.parametrize("split", ["train", "test"])
+def test_distribution_is_mad_labs(golden, split):
+    unlike = {name: z for name, z in golden_z(golden, split).items() if abs(z) > MAX_Z}
+    assert not unlike
+
+
+@every_golden
+def test_folder_is_named_as_mad_lab_names_it(golden):
+    assert dataset_folder(golden.task) == golden.manifest["madlab_dir"]
+
+
+@pytest.mark.parametrize("golden", [g for g in GOLDEN.values() if g.manifest["task_shorthand"] == "M"])
+def test_memorization_map_is_mad_labs(golden):
+    with np.load(golden.path) as file:
+        np.testing.assert_array_equal(golden.task.value_of[file["kv_keys"]], file["kv_values"])
+
+
+# Wrong generators: each has the mistake that one statistic is there to notice.
+
+
+class _SkewedGenerator(np.random.Generator):
+    """Draws low integers more often than high ones."""
+
+    def integers(self, low, high=None, size=None):
+        if high is None:
+            low, high = 0, low
+        return low + np.floor((high - low) * self.random(size) ** 1.3).astype(np.int64)
+
+
+def skewed_tokens(task, n, rng, split):
+    return task.generate(n, _SkewedGenerator(rng.bit_generator), split)
+
+
+def more_noise(task, n, rng, split):
+    task.frac_noise *= 1.2
+    return task.generate(n, rng, split)
+
+
+def keys_without_replacement(task, n, rng, split):
+    inputs, targets = task.generate(n, rng, split)
+    shape = (n, -(-inputs.shape[1] // (2 * task.num_keys)), task.num_keys)
+    keys = np.argsort(rng.random(shape), axis=2).reshape(n, -1)
+    inputs[:, ::2] = keys[:, : inputs[:, ::2].shape[1]]
+    return inputs, targets
+
+
+def one_key_per_value(task, n, rng, split):
+    inputs, targets = task.generate(n, rng, split)
+    value_of = task.num_keys + np.argsort(rng.random((n, task.num_keys)), axis=1)
+    inputs[:, 1::2] = np.take_along_axis(value_of, inputs[:, :-1:2], axis=1)
+    return inputs, targets
+
+
+def probe_by_frequency(task, n, rng, split):
+    inputs, targets = task.generate(n, rng, split)
+    slot = rng.integers(inputs.shape[1] // 2, size=n)
+    inputs[:, -1] = inputs[np.arange(n), 2 * slot]
+    return inputs, targets
+
+
+def only_the_probe_scored(task, n, rng, split):
+    inputs, targets = task.generate(n, rng, split)
+    targets[:, :-1] = IGNORE_INDEX
+    return inputs, targets
+
+
+def train_keys_in_test(task, n, rng, split):
+    return task.generate(n, rng, "train")
+
+
+def test_keys_in_train(task, n, rng, split):
+    return task.generate(n, rng, "test")
+
+
+test_keys_in_train.__test__ = False
+
+
+def short_values(task, n, rng, split):
+    task.v_motif_size -= 1
+    return task.generate(n, rng, split)
+
+
+def blanks_anywhere(task, n, rng, split):
+    """The data on a uniform choice of positions instead of behind multinomial gaps."""
+    inputs, targets = task.generate(n, rng, split)
+    c = task.num_tokens_to_copy
+    last = task.seq_len - c - 2
+    places = np.argsort(rng.random((n, last)), axis=1)[:, : c - 1]
+    inputs[:, : last + 1] = task.blank_token
+    np.put_along_axis(inputs, places, targets[:, -c:-1], axis=1)
+    inputs[:, last] = targets[:, -1]
+    return inputs, targets
+
+
+def blanks_after_the_last(task, n, rng, split):
+    """A blank may follow the last token: as if there were one token more to put blanks before."""
+    inputs, targets = task.generate(n, rng, split)
+    moves = rng.random(n) < 0.5
+    body = inputs[moves, : task.seq_len - task.num_tokens_to_copy - 1]
+    inputs[moves, : body.shape[1]] = np.roll(body, -1, axis=1)
+    return inputs, targets
+
+
+def sorted_tokens(task, n, rng, split):
+    inputs, targets = task.generate(n, rng, split)
+    inputs[:, :4].sort(axis=1)
+    return inputs, targets
+
+
+@pytest.mark.parametrize(
+    ("name", "split", "wrong", "noticed_by"),
+    [
+        ("icr_v64_l128", "train", skewed_tokens, "tokens 0/16"),
+        ("icr_v64_l128", "train", keys_without_replacement, "distinct keys"),
+        ("icr_v64_l128", "train", keys_without_replacement, "repeated keys"),
+        ("icr_v64_l128", "train", one_key_per_value, "shared values"),
+        ("icr_v64_l128", "train", probe_by_frequency, "probe showings"),
+        ("icr_v64_l128", "train", probe_by_frequency, "probe's first slot"),
+        ("ncr_v32_n16_l128_f0.2", "train", skewed_tokens, "tokens 15/16"),
+        ("ncr_v32_n16_l128_f0.2", "test", more_noise, "noise slots"),
+        ("ncr_v32_n16_l128_f0.2", "test", more_noise, "scored positions"),
+        ("fcr_v16_l128_k3_v3", "test", skewed_tokens, "tokens 0/16"),
+        ("fcr_v16_l128_k3_v3", "test", train_keys_in_test, "key length 3"),
+        ("fcr_v16_l128_k3_v3", "train", test_keys_in_train, "key length 1"),
+        ("fcr_v16_l128_k3_v3", "train", test_keys_in_train, "probe's key length"),
+        ("fcr_v16_l128_k3_v3", "test", train_keys_in_test, "repeated keys"),
+        ("fcr_v16_l128_k3_v3", "test", short_values, "value length 3"),
+        ("fcr_v16_l128_k3_v3", "test", short_values, "pads"),
+        ("fcr_v16_l128_k3_v3", "test", only_the_probe_scored, "scored positions"),
+        ("mem_v256_l32", "train", skewed_tokens, "tokens 0/16"),
+        ("mem_v256_l32", "train", keys_without_replacement, "distinct keys"),
+        ("cmp_v16_l32", "train", skewed_tokens, "tokens 0/16"),
+        ("cmp_v16_l32", "train", sorted_tokens, "rises"),
+        ("sc_v16_l256_c16", "test", skewed_tokens, "tokens 0/16"),
+        ("sc_v16_l256_c16", "test", blanks_anywhere, "gap sizes, squared"),
+        ("sc_v16_l256_c16", "test", blanks_anywhere, "gaps of 0"),
+        ("sc_v16_l256_c16", "test", blanks_anywhere, "largest gap"),
+        ("sc_v16_l256_c16", "test", blanks_after_the_last, "last gap"),
+    ],
+)
+def test_a_wrong_generator_is_noticed(name, split, wrong, noticed_by):
+    assert abs(golden_z(GOLDEN[name], split, wrong)[noticed_by]) > MAX_Z

@@ -1,0 +1,112 @@
+"""The two models of the MAD benchmark: blocks of mixer and SwiGLU under a language model or an auto-encoder."""
+
+import math
+from collections.abc import Callable
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+NORM_EPS = 1e-5
+
+
+class SwiGLU(nn.Module):
+    """`w3(silu(w1 x) * w2 x)`, no bias; the inner width is 8/3 of the outer, rounded up to 16 (Shazeer 2020)."""
+
+    def __init__(self, d_model: int):
+        super().__init__()
+        d_inner = 16 * math.ceil(int(8 * d_model / 3) / 16)
+        self.w1 = nn.Linear(d_model, d_inner, bias=False)
+        self.w2 = nn.Linear(d_model, d_inner, bias=False)
+        self.w3 = nn.Linear(d_inner, d_model, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.w3(F.silu(self.w1(x)) * self.w2(x))
+
+
+class Block(nn.Module):
+    """`x + mixer(norm(x))`, then `x + mlp(norm(x))`; `[B, T, d_model]` to the same."""
+
+    def __init__(self, d_model: int, mixer: nn.Module):
+        super().__init__()
+        self.mixer_norm = nn.RMSNorm(d_model, eps=NORM_EPS)
+        self.mixer = mixer
+        self.mlp_norm = nn.RMSNorm(d_model, eps=NORM_EPS)
+        self.mlp = SwiGLU(d_model)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x + self.mixer(self.mixer_norm(x))
+        return x + self.mlp(self.mlp_norm(x))
+
+
+class LanguageModel(nn.Module):
+    """Token ids `[B, T]` to logits `[B, T, V]`: embedding, blocks, norm, linear head with a bias."""
+
+    def __init__(self, vocab_size: int, d_model: int, n_layers: int, make_mixer: Callable[[], nn.Module]):
+        super().__init__()
+        self.embedding = nn.Embedding(vocab_size, d_model)
+        self.blocks = nn.Sequential(*(Block(d_model, make_mixer()) for _ in range(n_layers)))
+        self.norm = nn.RMSNorm(d_model, eps=NORM_EPS)
+        self.head = nn.Linear(d_model, vocab_size)
+        _initialise(self)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        return self.head(self.norm(self.blocks(self.embedding(tokens))))
+
+
+class AutoEncoder(nn.Module):
+    """Token ids `[B, T]` to logits `[B, T, V]`, rebuilt from the encoder's output at the last position alone.
+
+    The decoder sees that vector plus a fixed table of positions, then twice norm, linear and GELU.
+    """
+
+    def __init__(
+        self,
+        vocab_size: int,
+        seq_len: int,
+        d_model: int,
+        n_layers: int,
+        make_mixer: Callable[[], nn.Module],
+    ):
+        super().__init__()
+        self.embedding = nn.Embedding(vocab_size, d_model)
+        self.blocks = nn.Sequential(*(Block(d_model, make_mixer()) for _ in range(n_layers)))
+        self.decoder = nn.Sequential(
+            *(
+                layer
+                for _ in range(2)
+                for layer in (nn.RMSNorm(d_model, eps=NORM_EPS), nn.Linear(d_model, d_model), nn.GELU())
+            )
+        )
+        self.norm = nn.RMSNorm(d_model, eps=NORM_EPS)
+        self.head = nn.Linear(d_model, vocab_size)
+        self.register_buffer("positions", position_table(seq_len, d_model), persistent=False)
+        _initialise(self, linear_std=0.02)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        pooled = self.blocks(self.embedding(tokens))[:, -1:]
+        return self.head(self.norm(self.decoder(pooled + self.positions)))
+
+
+def position_table(seq_len: int, d_model: int) -> Tensor:
+    """Sines then cosines of position times 10000^(-j / (d_model/2 - 1)); float32 `[seq_len, d_model]`."""
+    half = d_model // 2
+    frequency = 10_000.0 ** (-torch.arange(half) / max(half - 1, 1))
+    angles = torch.arange(seq_len)[:, None] * frequency
+    return torch.cat((angles.sin(), angles.cos()), dim=1)
+
+
+def _initialise(model: nn.Module, linear_std: float | None = None) -> None:
+    """mad-lab's initial values: embedding N(0, 0.02), linear biases 0, linear weights PyTorch's default.
+
+    With `linear_std` (the auto-encoder) linear weights are N(0, linear_std) too. A parameter that its
+    mixer started on purpose (attribute `_no_reinit`) is left alone.
+    """
+    for module in model.modules():
+        if isinstance(module, nn.Embedding):
+            nn.init.normal_(module.weight, std=0.02)
+        elif isinstance(module, nn.Linear):
+            if module.bias is not None and not hasattr(module.bias, "_no_reinit"):
+                nn.init.zeros_(module.bias)
+            if linear_std is not None and not hasattr(module.weight, "_no_reinit"):
+                nn.init.normal_(module.weight, std=linear_std)

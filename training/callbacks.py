@@ -1,0 +1,51 @@
+"""What happens at the end of an epoch beside scoring: a checkpoint to resume from, and a progress bar."""
+
+import os
+import time
+from pathlib import Path
+
+import lightning as L
+from tqdm import tqdm
+
+from training.lit_module import PopulationTraining
+
+
+class ResumePoint(L.Callback):
+    """Keeps one checkpoint at `path`, replaced atomically at the end of an epoch.
+
+    A run at MAD sizes makes many epochs a second on a GPU, so a checkpoint is written at most every
+    `every` seconds: a killed run loses that much, or the running epoch where that is longer.
+    """
+
+    def __init__(self, path: Path, every: float):
+        self.path, self.every = path, every
+        self.written_at = time.monotonic()
+
+    def on_train_epoch_end(self, trainer: L.Trainer, module: PopulationTraining) -> None:
+        if time.monotonic() - self.written_at < self.every:
+            return
+        partial = self.path.with_suffix(".partial")
+        trainer.save_checkpoint(partial)
+        os.replace(partial, self.path)
+        self.written_at = time.monotonic()
+
+
+class EpochProgress(L.Callback):
+    """One bar over all epochs, with the time left and the accuracies that the replicas have reached."""
+
+    def on_train_start(self, trainer: L.Trainer, module: PopulationTraining) -> None:
+        self.bar = tqdm(
+            total=trainer.max_epochs, initial=trainer.current_epoch, unit="epoch", dynamic_ncols=True
+        )
+
+    def on_train_epoch_end(self, trainer: L.Trainer, module: PopulationTraining) -> None:
+        accuracies = " ".join(f"{value:.3f}" for value in module.history[-1]["val_accuracy"])
+        self.bar.set_postfix_str(f"val accuracy {accuracies}", refresh=False)
+        self.bar.update()
+
+    def on_train_end(self, trainer: L.Trainer, module: PopulationTraining) -> None:
+        self.bar.close()
+
+    def on_exception(self, trainer: L.Trainer, module: PopulationTraining, exception: BaseException) -> None:
+        if hasattr(self, "bar"):
+            self.bar.close()

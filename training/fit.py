@@ -1,0 +1,160 @@
+"""Trains the replicas of one run with Lightning: resumes, halves what does not fit in memory, returns results."""
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import lightning as L
+import numpy as np
+import pandas as pd
+import torch
+from torch import nn
+
+from training.callbacks import EpochProgress, ResumePoint
+from training.datamodule import PopulationData
+from training.lit_module import PopulationTraining
+from training.optimizers import PopulationOptimizer
+from training.population import Population
+from training.results import metrics_rows, summarise
+from training.schedules import Schedule
+
+log = logging.getLogger(__name__)
+
+# (population, learning rates, schedule, total steps) -> optimizer
+MakeOptimizer = Callable[[Population, Sequence[float], Schedule, int], PopulationOptimizer]
+
+
+@dataclass(frozen=True)
+class TrainerConfig:
+    """How long and how a run trains; the keys of `conf/trainer`.
+
+    Attributes:
+        epochs: passes over the training rows.
+        batch_size: rows a step, for training and scoring (the metric is a mean over batches).
+        precision: `bf16` (autocast), `float32`, or `auto`: bf16 on a GPU, float32 on a CPU.
+        accelerator: Lightning's: `auto`, `cpu` or `gpu`.
+        stop_when_perfect: freeze a replica at accuracy 1.0 on val and test.
+        checkpoint_every: seconds between checkpoints to resume from, taken at the end of an epoch.
+        progress: show a progress bar.
+    """
+
+    epochs: int
+    batch_size: int
+    precision: str
+    accelerator: str
+    stop_when_perfect: bool
+    checkpoint_every: float
+    progress: bool
+
+    def __post_init__(self):
+        if self.epochs < 1:
+            raise ValueError(f"trainer.epochs={self.epochs} must be at least 1")
+        if self.precision not in ("auto", "bf16", "float32"):
+            raise ValueError(f"trainer.precision={self.precision!r}: choose auto, bf16 or float32")
+
+
+@dataclass
+class RunResult:
+    """What a run measured: `replicas` as `training.results.summarise` gives them, and the metrics table."""
+
+    replicas: list[dict] = field(default_factory=list)
+    metrics: pd.DataFrame = field(default_factory=pd.DataFrame)
+    notes: list[str] = field(default_factory=list)
+    device: str = ""
+    torch_device: torch.device | None = None
+    dtype: torch.dtype = torch.float32
+
+
+def train(
+    build_model: Callable[[], nn.Module],
+    splits: Mapping[str, tuple[np.ndarray, np.ndarray]],
+    replicas: Sequence[tuple[float, int]],
+    make_optimizer: MakeOptimizer,
+    schedule: Schedule,
+    config: TrainerConfig,
+    folder: Path,
+    loggers: Sequence[L.pytorch.loggers.Logger] = (),
+) -> RunResult:
+    """Trains one replica for each (learning rate, seed) of `replicas`, together.
+
+    An interrupted call continues from its last checkpoint in `folder`. A population that does not fit in
+    the GPU's memory is halved, and the halves train one after the other.
+    """
+    try:
+        return _train_together(
+            build_model, splits, replicas, make_optimizer, schedule, config, folder, loggers
+        )
+    except torch.OutOfMemoryError:
+        if len(replicas) == 1:
+            raise
+    # Outside the handler: the traceback no longer holds the tensors of the failed attempt.
+    torch.cuda.empty_cache()
+    note = f"out of memory with {len(replicas)} replicas: trained in two halves"
+    log.warning(note)
+    middle = (len(replicas) + 1) // 2
+    result = RunResult(notes=[note])
+    for half in (replicas[:middle], replicas[middle:]):
+        part = train(build_model, splits, half, make_optimizer, schedule, config, folder, loggers)
+        part.metrics["replica"] += len(result.replicas)
+        result.replicas += part.replicas
+        result.metrics = pd.concat([result.metrics, part.metrics], ignore_index=True)
+        result.notes += part.notes
+        result.device, result.torch_device, result.dtype = part.device, part.torch_device, part.dtype
+    return result
+
+
+def _train_together(
+    build_model, splits, replicas, make_optimizer, schedule, config, folder, loggers
+) -> RunResult:
+    rates, seeds = zip(*replicas, strict=True)
+    population = Population(build_model, seeds)
+    log.info("parameters of one replica, by rule:\n%s", population.layout.describe())
+    data = PopulationData(splits, seeds, config.batch_size)
+    total_steps = config.epochs * data.steps_per_epoch
+    resume_from = folder / f"resume-{_label(replicas)}.ckpt"
+    # Lightning would pick any accelerator under "auto"; we know CPUs and NVIDIA GPUs.
+    accelerator = config.accelerator
+    if accelerator == "auto":
+        accelerator = "gpu" if torch.cuda.is_available() else "cpu"
+    trainer = L.Trainer(
+        accelerator=accelerator,
+        devices=1,
+        max_epochs=config.epochs,
+        callbacks=[
+            ResumePoint(resume_from, config.checkpoint_every),
+            *([EpochProgress()] if config.progress else []),
+        ],
+        logger=list(loggers),
+        default_root_dir=folder,
+        enable_checkpointing=False,  # ResumePoint keeps the one that is needed
+        enable_progress_bar=False,  # Lightning's starts anew every epoch; EpochProgress spans the run
+        enable_model_summary=False,
+        num_sanity_val_steps=0,
+    )
+    device = trainer.strategy.root_device
+    bf16 = config.precision == "bf16" or (config.precision == "auto" and device.type == "cuda")
+    module = PopulationTraining(
+        population,
+        lambda population: make_optimizer(population, rates, schedule, total_steps),
+        bf16=bf16,
+        stop_when_perfect=config.stop_when_perfect,
+    )
+    if resume_from.exists():
+        log.info("continuing from %s", resume_from)
+    trainer.fit(module, datamodule=data, ckpt_path=resume_from if resume_from.exists() else None)
+    if trainer.interrupted:
+        raise KeyboardInterrupt
+    resume_from.unlink(missing_ok=True)
+    return RunResult(
+        replicas=[summarise(module.history, replica) for replica in range(len(replicas))],
+        metrics=pd.DataFrame(metrics_rows(module.history, replicas)),
+        device=torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
+        torch_device=device,
+        dtype=torch.bfloat16 if bf16 else torch.float32,
+    )
+
+
+def _label(replicas: Sequence[tuple[float, int]]) -> str:
+    (first_lr, first_seed), (last_lr, last_seed) = replicas[0], replicas[-1]
+    return f"{len(replicas)}-{first_lr:g}-{first_seed}-{last_lr:g}-{last_seed}"

@@ -1,0 +1,126 @@
+"""The Lightning module: steps a population through chunks, scores it each epoch, keeps its history."""
+
+from collections.abc import Callable
+
+import lightning as L
+import torch
+from torch import Tensor
+
+from training.datamodule import EVALUATED, Chunk
+from training.metrics import Scores, token_losses
+from training.optimizers import PopulationOptimizer
+from training.population import Population
+
+
+class PopulationTraining(L.LightningModule):
+    """Trains a population; after each epoch scores val and test and appends to `history`.
+
+    `history` holds one dict an epoch: `epoch` and, for each replica (lists of length R),
+    `learning_rate`, `train_loss`, `diverged`, `active` (still training after it), `steps` (made so far) and
+    `{val,test}_{accuracy,token_accuracy,loss,perplexity}`.
+
+    Args:
+        population: the replicas.
+        make_optimizer: builds the optimizer once the population is on its device.
+        bf16: autocast to bfloat16 (float32 weights).
+        stop_when_perfect: freeze a replica whose accuracy is 1.0 on val and test, since no later
+            checkpoint can beat it, and end the run when none is left to train.
+    """
+
+    def __init__(
+        self,
+        population: Population,
+        make_optimizer: Callable[[Population], PopulationOptimizer],
+        *,
+        bf16: bool = False,
+        stop_when_perfect: bool = True,
+    ):
+        super().__init__()
+        # A step is one call of the optimizer on all replicas, possibly many a Lightning batch.
+        self.automatic_optimization = False
+        self.population = population
+        self.make_optimizer = make_optimizer
+        self.bf16, self.stop_when_perfect = bf16, stop_when_perfect
+        self.history: list[dict] = []
+        replicas = len(population)
+        self.register_buffer("diverged", torch.zeros(replicas, dtype=torch.bool))
+
+    def configure_optimizers(self) -> PopulationOptimizer:
+        return self.make_optimizer(self.population)
+
+    def _autocast(self):
+        return torch.autocast(self.device.type, torch.bfloat16, enabled=self.bf16)
+
+    def train_step(self, inputs: Tensor, targets: Tensor) -> Tensor:
+        """One optimizer step on batches `[R, B, T]`; the mean loss of each replica before it, `[R]`."""
+        optimizer = self.optimizer
+        optimizer.zero_grad(set_to_none=True)
+        with self._autocast():
+            logits = self.population(inputs)
+        loss_sum, count = token_losses(logits, targets)
+        loss = loss_sum / count.clamp(min=1)
+        loss.sum().backward()  # rows of the population do not interact: each gets its own gradient
+        optimizer.step()
+        return loss.detach()
+
+    def on_fit_start(self) -> None:
+        self.optimizer = self.optimizers(use_pl_optimizer=False)
+
+    def on_train_epoch_start(self) -> None:
+        self.loss_sum = torch.zeros(len(self.population), device=self.device)
+        self.steps_in_epoch = 0
+
+    def training_step(self, chunk: Chunk, batch_idx: int) -> None:
+        was_active = self.optimizer.active.clone()
+        for rows in chunk.rows:
+            self.loss_sum += self.train_step(chunk.inputs[rows], chunk.targets[rows])
+        self.steps_in_epoch += len(chunk.rows)
+        self.diverged |= was_active & ~self.optimizer.active
+
+    def on_validation_epoch_start(self) -> None:
+        self.scores = [Scores.zeros(len(self.population), self.device) for _ in EVALUATED]
+
+    def validation_step(self, chunk: Chunk, batch_idx: int, dataloader_idx: int) -> None:
+        for rows in chunk.rows:
+            with self._autocast():
+                logits = self.population(chunk.inputs[rows])
+            self.scores[dataloader_idx].add(logits, chunk.targets[rows])
+
+    def on_validation_epoch_end(self) -> None:
+        optimizer = self.optimizer
+        measured = {
+            "learning_rate": optimizer.learning_rates(),
+            "train_loss": self.loss_sum / max(self.steps_in_epoch, 1),
+        }
+        for split, scores in zip(EVALUATED, self.scores, strict=True):
+            measured |= {f"{split}_{name}": value for name, value in scores.means().items()}
+        if self.stop_when_perfect:
+            perfect = (measured["val_accuracy"] == 1) & (measured["test_accuracy"] == 1)
+            optimizer.active.logical_and_(~perfect)
+        measured["steps"] = optimizer.steps_taken
+        measured["diverged"] = self.diverged.float()
+        measured["active"] = optimizer.active.float()
+        # The one place where the host waits for the device: once an epoch.
+        row = dict(zip(measured, torch.stack(list(measured.values())).tolist(), strict=True))
+        for flag in ("diverged", "active"):
+            row[flag] = [bool(value) for value in row[flag]]
+        row["steps"] = [int(steps) for steps in row["steps"]]
+        self.history.append({"epoch": self.current_epoch, **row})
+        self.trainer.should_stop = not any(row["active"])
+        for logger in self.loggers:
+            logger.log_metrics(self._for_loggers(row), step=max(row["steps"]))
+
+    @staticmethod
+    def _for_loggers(row: dict) -> dict[str, float]:
+        return {
+            f"{name}/replica-{replica}": value
+            for name, values in row.items()
+            for replica, value in enumerate(values)
+            if name not in ("steps", "active")
+        }
+
+    def on_save_checkpoint(self, checkpoint: dict) -> None:
+        checkpoint["history"] = self.history
+
+    def on_load_checkpoint(self, checkpoint: dict) -> None:
+        self.history = checkpoint["history"]

@@ -1,0 +1,76 @@
+"""mad-lab's metric for a population: macro accuracy of each batch, averaged; and token accuracy beside it."""
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+IGNORE_INDEX = -100  # the same number as in tasks.base, which training does not import
+
+
+def token_losses(logits: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+    """Sum of the cross-entropy over scored positions, in nats, and their number; both float32 `[R]`.
+
+    `logits` `[R, B, T, V]`, `targets` int64 `[R, B, T]`. The ratio is each replica's mean loss.
+    """
+    losses = F.cross_entropy(
+        logits.float().flatten(0, 2), targets.flatten(), ignore_index=IGNORE_INDEX, reduction="none"
+    ).unflatten(0, (len(logits), -1))
+    return losses.sum(dim=1), (targets != IGNORE_INDEX).sum(dim=(1, 2)).float()
+
+
+def macro_accuracy(predictions: Tensor, targets: Tensor, num_classes: int) -> Tensor:
+    """Mean recall over the classes that occur among scored targets or predictions; float32 `[R]`.
+
+    `predictions` and `targets` are int64 `[R, N]`. A class that is only predicted counts as recall 0: that
+    is torchmetrics' MulticlassAccuracy(average="macro"). 0 where nothing is scored.
+    """
+    scored = targets != IGNORE_INDEX
+    replicas = len(targets)
+    # Two counts of size V, not a V x V table. Class `num_classes` collects what is not scored.
+    target = torch.where(scored, targets, num_classes)
+    predicted = torch.where(scored, predictions, num_classes)
+    ones = torch.ones_like(target, dtype=torch.float32)
+    empty = torch.zeros(replicas, num_classes + 1, device=targets.device)
+    occurrences = empty.scatter_add(1, target, ones)[:, :-1]
+    predictions_of_class = empty.scatter_add(1, predicted, ones)[:, :-1]
+    correct = empty.scatter_add(1, target, (predicted == target).float())[:, :-1]
+    present = (occurrences > 0) | (predictions_of_class > 0)
+    recall = correct / occurrences.clamp(min=1)
+    return recall.sum(dim=1) / present.sum(dim=1).clamp(min=1)
+
+
+@dataclass
+class Scores:
+    """Sums over the batches of one split, each `[R]`; a batch weighs as many as it has rows (mad-lab).
+
+    `add` is free of host decisions: the sums live on the device until `means` is read.
+    """
+
+    sums: Tensor  # [6, R]: macro accuracy, loss, perplexity, correct tokens, scored tokens, rows
+
+    @classmethod
+    def zeros(cls, replicas: int, device: torch.device) -> "Scores":
+        return cls(torch.zeros(6, replicas, device=device))
+
+    def add(self, logits: Tensor, targets: Tensor) -> None:
+        """Adds one batch: `logits` `[R, B, T, V]`, `targets` `[R, B, T]`; rows without a target do not count."""
+        predictions = logits.argmax(dim=-1)
+        scored = targets != IGNORE_INDEX
+        rows = scored.any(dim=2).sum(dim=1).float()
+        loss_sum, count = token_losses(logits, targets)
+        loss = loss_sum / count.clamp(min=1)
+        macro = macro_accuracy(predictions.flatten(1), targets.flatten(1), logits.shape[-1])
+        correct = ((predictions == targets) & scored).sum(dim=(1, 2)).float()
+        self.sums += torch.stack((macro * rows, loss * rows, loss.exp() * rows, correct, count, rows))
+
+    def means(self) -> dict[str, Tensor]:
+        """`accuracy` (macro), `token_accuracy`, `loss` (nats), `perplexity`, each float32 `[R]`."""
+        macro, loss, perplexity, correct, count, rows = self.sums
+        return {
+            "accuracy": macro / rows,
+            "token_accuracy": correct / count,
+            "loss": loss / rows,
+            "perplexity": perplexity / rows,
+        }

@@ -1,0 +1,245 @@
+"""Muon and AdamW for a population: each one `torch.optim.Optimizer` over the tensor `[R, P]`.
+
+A step is a fixed list of tensor operations without host decisions: learning rate, weight decay, schedule
+and the set of active replicas are device tensors. All replicas share a step; nothing crosses rows.
+"""
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from training.population import Population, Rule
+from training.schedules import Schedule
+
+# The quintic a x + b x^3 + c x^5 of Jordan et al. 2024 (Muon), steepest at zero.
+QUINTIC = (3.4445, -4.7750, 2.0315)
+
+
+def newton_schulz(matrices: Tensor, steps: int, dtype: torch.dtype, eps: float = 1e-7) -> Tensor:
+    """Approximate polar factors U V^T of `matrices` `[N, m, n]`, computed in `dtype` (singular values ~1)."""
+    a, b, c = QUINTIC
+    tall = matrices.shape[-2] > matrices.shape[-1]
+    x = matrices.mT if tall else matrices
+    # The Frobenius norm bounds the spectral norm, which the iteration needs to be at most 1.
+    x = (x / x.norm(dim=(-2, -1), keepdim=True).clamp(min=eps)).to(dtype)
+    for _ in range(steps):
+        gram = x @ x.mT
+        x = torch.baddbmm(x, torch.baddbmm(gram, gram, gram, beta=b, alpha=c), x, beta=a)
+    return (x.mT if tall else x).to(matrices.dtype)
+
+
+class PopulationOptimizer(torch.optim.Optimizer):
+    """What Muon and AdamW share: clipping, frozen replicas, schedule, and Adam on a range of columns.
+
+    Args:
+        population: whose `parameters_by_replica` is optimised.
+        lr: peak learning rate of each replica, length R.
+        schedule: multipliers over the `total_steps` of training.
+        weight_decay: decoupled decay coefficient.
+        max_grad_norm: each replica's gradient is scaled down to this norm.
+
+    After a step, `active` (bool `[R]`) is False for replicas that a non-finite gradient stopped; their
+    parameters stay what they were before it.
+    """
+
+    def __init__(
+        self,
+        population: Population,
+        lr: Sequence[float],
+        schedule: Schedule,
+        total_steps: int,
+        *,
+        weight_decay: float,
+        betas: tuple[float, float],
+        eps: float,
+        max_grad_norm: float,
+    ):
+        for value in lr:
+            if not 0 < value < math.inf:
+                raise ValueError(f"optimizer.lr={value} must be a finite number above 0")
+        if not 0 <= weight_decay < math.inf:
+            raise ValueError(f"optimizer.weight_decay={weight_decay} must be a finite number >= 0")
+        if not max_grad_norm > 0:
+            raise ValueError(f"optimizer.max_grad_norm={max_grad_norm} must be above 0")
+        assert len(lr) == len(population)
+        parameters = population.parameters_by_replica
+        super().__init__([parameters], {})
+        self.layout = population.layout
+        self.schedule, self.total_steps = schedule, total_steps
+        self.base_weight_decay, self.betas, self.eps = weight_decay, tuple(betas), eps
+        self.max_grad_norm = max_grad_norm
+        self.column_scale = self._column_scale().to(parameters.device)
+        self.state[parameters] = {
+            "lr": torch.tensor(lr, device=parameters.device)[:, None],
+            "step": torch.zeros((), device=parameters.device),
+            "active": torch.ones(len(lr), dtype=torch.bool, device=parameters.device),
+            "steps_taken": torch.zeros(len(lr), device=parameters.device),
+            **{name: torch.zeros_like(parameters) for name in ("first_moment", "second_moment")},
+        }
+
+    def _column_scale(self) -> Tensor:
+        """Each column's learning-rate multiplier `[P]`."""
+        raise NotImplementedError
+
+    def _direction(self, gradient: Tensor, state: dict[str, Tensor]) -> Tensor:
+        """The step to subtract, before the learning rate, `[R, P]`; updates the moments in `state`."""
+        raise NotImplementedError
+
+    def _decayed(self) -> slice:
+        """The columns that weight decay pulls to zero."""
+        raise NotImplementedError
+
+    @property
+    def parameters(self) -> Tensor:
+        return self.param_groups[0]["params"][0]
+
+    @property
+    def active(self) -> Tensor:
+        """Which replicas still train, bool `[R]`."""
+        return self.state[self.parameters]["active"]
+
+    @property
+    def steps_taken(self) -> Tensor:
+        """How many steps each replica made before it was frozen, float32 `[R]`."""
+        return self.state[self.parameters]["steps_taken"]
+
+    def learning_rates(self) -> Tensor:
+        """Each replica's learning rate in the next step, `[R]`."""
+        state = self.state[self.parameters]
+        return (state["lr"] * self.schedule.learning_rate(state["step"] / self.total_steps)).squeeze(1)
+
+    @torch.no_grad()
+    def step(self, closure=None) -> None:
+        """One step from the population's gradient."""
+        assert closure is None, "a population's step takes no closure"
+        parameters, state = self.parameters, self.state[self.parameters]
+        gradient = parameters.grad
+        norm = gradient.norm(dim=1, keepdim=True)  # [R, 1]
+        state["active"].logical_and_(norm.squeeze(1).isfinite())
+        gradient = gradient * (self.max_grad_norm / (norm + 1e-6)).clamp(max=1.0)
+
+        progress = state["step"] / self.total_steps
+        lr = state["lr"] * self.schedule.learning_rate(progress)  # [R, 1]
+        decay = self.base_weight_decay * self.schedule.weight_decay(progress)
+        updated = parameters - lr * self.column_scale * self._direction(gradient, state)
+        columns = self._decayed()
+        updated[:, columns] -= lr * decay * parameters[:, columns]
+        parameters.copy_(torch.where(state["active"][:, None], updated, parameters))
+        state["steps_taken"] += state["active"]
+        state["step"] += 1
+
+    def _adam(self, gradient: Tensor, state: dict[str, Tensor], columns: slice) -> Tensor:
+        """Adam's direction for `columns` (Kingma & Ba 2015), with bias correction."""
+        beta1, beta2 = self.betas
+        gradient = gradient[:, columns]
+        first = state["first_moment"][:, columns].lerp_(gradient, 1 - beta1)
+        second = state["second_moment"][:, columns].lerp_(gradient.square(), 1 - beta2)
+        t = state["step"] + 1
+        return (first / (1 - beta1**t)) / ((second / (1 - beta2**t)).sqrt() + self.eps)
+
+
+class Muon(PopulationOptimizer):
+    """Muon on hidden matrices, Adam without decay on everything else (Parallax paper, section Muon Optimizer).
+
+    A hidden matrix moves along the polar factor of its momentum (equation muon_update), scaled by
+    sqrt(max(1, rows/columns)), the spectral scaling; same-shaped matrices of all replicas are orthogonalised
+    in one batch. `table_lr_scale` multiplies the learning rate of embedding, head and other tensors of two or
+    more axes, `gain_lr_scale` that of norms, gains and biases.
+    """
+
+    def __init__(
+        self,
+        population: Population,
+        lr: Sequence[float],
+        schedule: Schedule,
+        total_steps: int,
+        *,
+        weight_decay: float = 0.1,
+        momentum: float = 0.95,
+        nesterov: bool = False,
+        ns_steps: int = 5,
+        ns_dtype: torch.dtype | None = None,
+        betas: tuple[float, float] = (0.8, 0.95),
+        eps: float = 1e-7,
+        table_lr_scale: float = 0.3,
+        gain_lr_scale: float = 0.015,
+        max_grad_norm: float = 1.0,
+    ):
+        self.momentum, self.nesterov, self.ns_steps = momentum, nesterov, ns_steps
+        self.table_lr_scale, self.gain_lr_scale = table_lr_scale, gain_lr_scale
+        on_gpu = population.parameters_by_replica.is_cuda
+        self.ns_dtype = ns_dtype or (torch.bfloat16 if on_gpu else torch.float32)
+        super().__init__(
+            population,
+            lr,
+            schedule,
+            total_steps,
+            weight_decay=weight_decay,
+            betas=betas,
+            eps=eps,
+            max_grad_norm=max_grad_norm,
+        )
+
+    def _column_scale(self) -> Tensor:
+        scale = torch.empty(self.layout.size)
+        for slot in self.layout.slots:
+            scale[slot.start : slot.stop] = {
+                Rule.MATRIX: math.sqrt(max(1.0, slot.shape[0] / slot.shape[-1])),
+                Rule.TABLE: self.table_lr_scale,
+                Rule.GAIN: self.gain_lr_scale,
+            }[slot.rule]
+        return scale
+
+    def _decayed(self) -> slice:
+        return self.layout.span(Rule.MATRIX)
+
+    def _direction(self, gradient: Tensor, state: dict[str, Tensor]) -> Tensor:
+        matrices = self.layout.span(Rule.MATRIX)
+        momentum = state["first_moment"][:, matrices].lerp_(gradient[:, matrices], 1 - self.momentum)
+        if self.nesterov:
+            momentum = gradient[:, matrices].lerp(momentum, self.momentum)
+        parts = []
+        for columns, shape in self.layout.matrix_groups():
+            stacked = momentum[:, columns].reshape(-1, *shape)
+            polar = newton_schulz(stacked, self.ns_steps, self.ns_dtype)
+            parts.append(polar.reshape(len(momentum), -1))
+        rest = slice(matrices.stop, self.layout.size)
+        return torch.cat([*parts, self._adam(gradient, state, rest)], dim=1)
+
+
+class AdamW(PopulationOptimizer):
+    """Adam with decoupled weight decay on every parameter (Loshchilov & Hutter 2019), one learning rate."""
+
+    def __init__(
+        self,
+        population: Population,
+        lr: Sequence[float],
+        schedule: Schedule,
+        total_steps: int,
+        *,
+        weight_decay: float = 0.1,
+        betas: tuple[float, float] = (0.9, 0.95),
+        eps: float = 1e-8,
+        max_grad_norm: float = 1.0,
+    ):
+        super().__init__(
+            population,
+            lr,
+            schedule,
+            total_steps,
+            weight_decay=weight_decay,
+            betas=betas,
+            eps=eps,
+            max_grad_norm=max_grad_norm,
+        )
+
+    def _column_scale(self) -> Tensor:
+        return torch.ones(self.layout.size)
+
+    def _decayed(self) -> slice:
+        return slice(0, self.layout.size)
+
+    def _direction(self, gradient: Tensor, state: dict[str, Tensor]) -> Tensor:
+        return self._adam(gradient, state, slice(0, self.layout.size))

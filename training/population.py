@@ -1,0 +1,133 @@
+"""A population: R replicas of one architecture (learning rates x seeds), stepped together.
+
+All parameters of all replicas are one float32 tensor `[R, P]`; a replica is a row. `Layout` says which
+columns belong to which parameter and how it is optimised. Freezing a replica, clipping its gradient or
+copying it is then one operation on a row, and an optimizer is a few operations on column ranges.
+"""
+
+import logging
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, vmap
+
+log = logging.getLogger(__name__)
+
+
+class Rule(StrEnum):
+    """How a parameter is optimised."""
+
+    MATRIX = "matrix"  # weight of a hidden nn.Linear: Muon
+    TABLE = "table"  # embedding, head, and other parameters of two or more axes: Adam, 0.3x learning rate
+    GAIN = "gain"  # norms, other gains and biases: Adam, 0.015x learning rate
+
+
+@dataclass(frozen=True)
+class Slot:
+    """One parameter's place: columns `start:stop` of the population tensor."""
+
+    name: str
+    shape: torch.Size
+    rule: Rule
+    start: int
+
+    @property
+    def stop(self) -> int:
+        return self.start + math.prod(self.shape)
+
+
+class Layout:
+    """The columns of every parameter of `model`, grouped by rule; same-shaped matrices stand together."""
+
+    def __init__(self, model: nn.Module):
+        hidden = {
+            f"{name}.weight"
+            for name, module in model.named_modules()
+            if isinstance(module, nn.Linear) and name != "head"
+        }
+
+        def rule_of(name: str, parameter: Tensor) -> Rule:
+            if name in hidden:
+                return Rule.MATRIX
+            return Rule.TABLE if parameter.ndim >= 2 else Rule.GAIN
+
+        entries = [(rule_of(name, p), p.shape, name) for name, p in model.named_parameters()]
+        rules = list(Rule)
+        entries.sort(key=lambda entry: (rules.index(entry[0]), tuple(entry[1])))
+        self.slots: list[Slot] = []
+        for rule, shape, name in entries:
+            self.slots.append(Slot(name, shape, rule, self.slots[-1].stop if self.slots else 0))
+        self.size = self.slots[-1].stop
+        assert self.size == sum(p.numel() for p in model.parameters())
+
+    def span(self, rule: Rule) -> slice:
+        """The columns of all parameters of `rule` (empty where there are none)."""
+        slots = [slot for slot in self.slots if slot.rule is rule]
+        return slice(slots[0].start, slots[-1].stop) if slots else slice(0, 0)
+
+    def matrix_groups(self) -> list[tuple[slice, torch.Size]]:
+        """Columns and common shape of each run of same-shaped matrices."""
+        groups: list[tuple[slice, torch.Size]] = []
+        for slot in self.slots:
+            if slot.rule is not Rule.MATRIX:
+                continue
+            if groups and groups[-1][1] == slot.shape:
+                groups[-1] = (slice(groups[-1][0].start, slot.stop), slot.shape)
+            else:
+                groups.append((slice(slot.start, slot.stop), slot.shape))
+        return groups
+
+    def describe(self) -> str:
+        """One line a rule: how many tensors and parameters it has, and their names."""
+        lines = []
+        for rule in Rule:
+            slots = [slot for slot in self.slots if slot.rule is rule]
+            count = sum(slot.stop - slot.start for slot in slots)
+            lines.append(f"{rule:>6}: {count:>9,} in {len(slots)}: {', '.join(s.name for s in slots)}")
+        return "\n".join(lines)
+
+
+class Population(nn.Module):
+    """R replicas of the model that `build` makes, one for each of `seeds` (its initial values' seed)."""
+
+    def __init__(self, build: Callable[[], nn.Module], seeds: Sequence[int]):
+        super().__init__()
+        self.seeds = tuple(seeds)
+        rows = []
+        for seed in self.seeds:
+            with torch.random.fork_rng():
+                torch.manual_seed(seed)
+                model = build()
+            layout = Layout(model)
+            values = dict(model.named_parameters())
+            rows.append(torch.cat([values[slot.name].detach().flatten() for slot in layout.slots]))
+        self.layout = layout
+        self.parameters_by_replica = nn.Parameter(torch.stack(rows))
+        # The model gives the code and the buffers; its own parameters are never used. It stays out of
+        # this module's children so that the population's only parameter is the one above.
+        object.__setattr__(self, "model", model.requires_grad_(False))
+
+    def _apply(self, fn, recurse=True):
+        self.model._apply(fn)
+        return super()._apply(fn, recurse)
+
+    def __len__(self) -> int:
+        return len(self.seeds)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """Token ids `[R, B, T]`, each replica its own batch, to logits `[R, B, T, V]`."""
+        sizes = [slot.stop - slot.start for slot in self.layout.slots]
+        columns = self.parameters_by_replica.split(sizes, dim=1)
+        parameters = {
+            slot.name: column.unflatten(1, slot.shape)
+            for slot, column in zip(self.layout.slots, columns, strict=True)
+        }
+
+        def one_replica(parameters: dict[str, Tensor], tokens: Tensor) -> Tensor:
+            return functional_call(self.model, parameters, (tokens,))
+
+        return vmap(one_replica)(parameters, tokens)

@@ -1,0 +1,77 @@
+"""From a population's history to results: each replica's own epochs, its two selections, its metrics rows."""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+
+History = Sequence[Mapping]  # what PopulationTraining keeps: one dict an epoch, lists over replicas
+
+
+def own_epochs(history: History, replica: int) -> list[dict]:
+    """The epochs in which `replica` trained, as flat dicts; a frozen replica's end with the one that froze it.
+
+    What follows depends on how long the neighbours went on, and so is no part of its result.
+    """
+    epochs = []
+    for row in history:
+        epochs.append(
+            {name: value[replica] if isinstance(value, list) else value for name, value in row.items()}
+        )
+        if not row["active"][replica]:
+            break
+    return epochs
+
+
+def summarise(history: History, replica: int) -> dict:
+    """The results of one replica: the columns `sweeps.record` names RESULTS, less counts that the model knows.
+
+    `official`: the epoch of the lowest test perplexity, as mad-lab reports it. `clean`: the epoch of the
+    lowest validation perplexity, reported on test. Numbers that are not finite become None.
+    """
+    epochs = own_epochs(history, replica)
+    last = epochs[-1]
+    results = {
+        "status": "diverged" if last["diverged"] else "finished",
+        "error": None,
+        "steps": last["steps"],
+        "train_loss": last["train_loss"],
+        **{f"{split}_{name}": last[f"{split}_{name}"] for split in ("val", "test") for name in ("loss", "accuracy")},
+    }
+    if last["diverged"]:
+        results["error"] = f"the gradient was not finite in step {last['steps'] + 1}"
+    for selection, chosen_on in (("official", "test"), ("clean", "val")):
+        best = min(epochs, key=lambda epoch: _finite_or_last(epoch[f"{chosen_on}_perplexity"]))
+        results[f"{selection}_epoch"] = best["epoch"]
+        for name in ("accuracy", "token_accuracy", "loss"):
+            results[f"{selection}_{name}"] = best[f"test_{name}"]
+        if chosen_on == "val":
+            results["clean_val_accuracy"] = best["val_accuracy"]
+            results["clean_val_loss"] = best["val_loss"]
+    return {name: _finite_or_none(value) for name, value in results.items()}
+
+
+def metrics_rows(history: History, replicas: Sequence[tuple[float, int]]) -> Iterator[dict]:
+    """The rows of `metrics.csv`: one per replica and epoch; `replicas` gives each one's (lr, seed)."""
+    for replica, (lr, seed) in enumerate(replicas):
+        for epoch in own_epochs(history, replica):
+            yield {
+                "epoch": epoch["epoch"],
+                "step": epoch["steps"],
+                "replica": replica,
+                "lr": lr,
+                "seed": seed,
+                "lr_now": epoch["learning_rate"],
+                "train_loss": epoch["train_loss"],
+                **{
+                    f"{split}_{name}": epoch[f"{split}_{name}"]
+                    for split in ("val", "test")
+                    for name in ("loss", "accuracy", "token_accuracy")
+                },
+            }
+
+
+def _finite_or_last(value: float) -> float:
+    return value if math.isfinite(value) else math.inf
+
+
+def _finite_or_none(value):
+    return None if isinstance(value, float) and not math.isfinite(value) else value
