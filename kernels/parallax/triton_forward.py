@@ -7,15 +7,10 @@ its running mean before it is rounded, and the sum moves along as the mean moves
     t̄' = t̄ + Σ_block p (t - t̄) / d'        Σ' = α (Σ - (t̄' - t̄) Σ p v) + Σ_block p (t - t̄') v
 """
 
-
 import triton
 import triton.language as tl
 
-from kernels.parallax.triton_tiles import (
-    load_tile,
-    store_tile,
-    visible,
-)
+from kernels.parallax.triton_tiles import load_tile, seen_span, store_tile, visible
 
 
 @triton.jit
