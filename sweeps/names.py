@@ -53,6 +53,11 @@ def is_challenge(task: str) -> bool:
     return task.endswith("_challenge")
 
 
+def is_custom(setting: str) -> bool:
+    """Whether a setting is of the user's own making: it differs from the baseline in several parameters."""
+    return "," in setting
+
+
 def axis_of(setting: str) -> tuple[str, float] | None:
     """`("seq_len", 512.0)` for `seq_len-512`; None for the baseline and for names of another form."""
     axis, _, value = setting.rpartition("-")

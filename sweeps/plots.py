@@ -121,9 +121,13 @@ def learning_rates(frame: pd.DataFrame, cells: pd.DataFrame, selection: Selectio
     Of each cell, its best configuration (`cells`). A hollow marker is a mean over fewer settings, because
     others have no score at this learning rate.
     """
-    rows = frame.merge(cells[["mixer", "task", "setting", "config"]], on=["mixer", "task", "setting", "config"])
+    best = cells[["mixer", "task", "setting", "config"]].rename(columns={"config": "best"})
+    rows = frame.merge(best, on=["mixer", "task", "setting"])
+    rows = rows[rows["best"].isna() | (rows["config"] == rows["best"])]
     rows = rows.assign(accuracy=rows[REPORTED[selection]].where(rows["status"] == "finished").astype(float))
-    per_setting = rows.groupby(["mixer", "task", "lr", "setting"], as_index=False)["accuracy"].mean()
+    grids = best.merge(rows[["mixer", "task", "lr"]].drop_duplicates(), on=["mixer", "task"])
+    means = rows.groupby(["mixer", "task", "setting", "lr"], as_index=False)["accuracy"].mean()
+    per_setting = grids.merge(means, how="left", on=["mixer", "task", "setting", "lr"])
     mixers, tasks = in_order(cells["mixer"], MIXERS), in_order(cells["task"], TASKS)
     explain = {}
     with _looks():

@@ -10,7 +10,7 @@ import pandas as pd
 
 from sweeps import plots
 from sweeps.collect import Cell, Selection, best_per_cell, collect, complaints
-from sweeps.names import is_challenge
+from sweeps.names import is_challenge, is_custom
 from sweeps.record import check_writable
 from sweeps.tables import Table, setting_table, task_table, to_csv, to_latex, to_markdown
 
@@ -66,10 +66,11 @@ def report(
     for selection in selections:
         folder = out / selection
         folder.mkdir(exist_ok=True)
-        tables = _tables(cells[selection], warnings)
+        benchmark, left_out = _benchmark_only(cells[selection])
+        tables = _tables(cells[selection], benchmark, [*left_out, *warnings])
         for name, table in tables.items():
             files += _write(table, folder / name)
-        files += _figures(results_dir, frame, cells[selection], selection, tables, folder)
+        files += _figures(results_dir, frame, benchmark, selection, tables, folder)
         sections += [
             f"## {name}, {selection} selection\n{EXPLAINED[selection]}\n\n{to_markdown(table)}"
             for name, table in tables.items()
@@ -88,16 +89,24 @@ def _only(frame: pd.DataFrame, column: str, names: Collection[str]) -> pd.DataFr
     return frame[frame[column].isin(names)]
 
 
-def _tables(cells: pd.DataFrame, warnings: Sequence[str]) -> dict[str, Table]:
+def _benchmark_only(cells: pd.DataFrame) -> tuple[pd.DataFrame, list[str]]:
+    """Without the settings of the user's own making, where a task has others; and a note on what was left out."""
+    custom = cells["setting"].map(is_custom).astype(bool)
+    left_out = custom & cells["task"].isin(cells.loc[~custom, "task"])
+    names = cells[left_out][["task", "setting"]].drop_duplicates().itertuples(index=False)
+    return cells[~left_out], [f"{task} {setting}: own sizes, part of no mean." for task, setting in names]
+
+
+def _tables(cells: pd.DataFrame, benchmark: pd.DataFrame, notes: Sequence[str]) -> dict[str, Table]:
     """`accuracy` (the tasks and their average), `challenge` (the harder set by level) and all `settings`."""
-    harder = cells["task"].map(is_challenge).astype(bool)
+    harder = benchmark["task"].map(is_challenge).astype(bool)
     tables = {}
     if not harder.all():
-        tables["accuracy"] = task_table(cells[~harder])
+        tables["accuracy"] = task_table(benchmark[~harder])
     if harder.any():
-        tables["challenge"] = setting_table(cells[harder])
+        tables["challenge"] = setting_table(benchmark[harder])
     tables["settings"] = setting_table(cells)
-    return {name: replace(table, notes=[*table.notes, *warnings]) for name, table in tables.items()}
+    return {name: replace(table, notes=[*table.notes, *notes]) for name, table in tables.items()}
 
 
 def _write(table: Table, stem: Path) -> list[Path]:
