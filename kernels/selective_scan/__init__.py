@@ -1,8 +1,10 @@
 """The selective scan of Mamba-1 (Gu and Dao 2023): a diagonal recurrence whose decay depends on the input."""
 
+import torch
 from torch import Tensor
 
 from kernels.dispatch import resolve_backend
+from kernels.selective_scan.operator import scan
 from kernels.selective_scan.reference import selective_scan_reference
 
 
@@ -39,15 +41,27 @@ def selective_scan(
         ValueError: shapes that do not fit, or a backend that cannot run here.
     """
     _check_shapes(u, delta, delta_bias, A, B, C, D, z)
-    resolve_backend(backend, u.device, supported=False, why="the Triton kernel is not written yet")
-    return selective_scan_reference(u, delta, delta_bias, A, B, C, D, z)
+    why = _why_not_triton(u, A)
+    if resolve_backend(backend, u.device, supported=not why, why=why) == "reference":
+        return selective_scan_reference(u, delta, delta_bias, A, B, C, D, z)
+    # One group of parameters; vmap folds replicas into more.
+    y, _ = scan(u, delta, delta_bias.float()[None], A.float()[None], B, C, D.float()[None], z)
+    return y
+
+
+def _why_not_triton(u: Tensor, A: Tensor) -> str:
+    """Empty where the Triton kernel can run."""
+    if u.dtype not in (torch.float32, torch.bfloat16):
+        return f"the kernel takes float32 and bfloat16, not {u.dtype}"
+    if not 4 <= A.shape[1] <= 64:
+        return f"the kernel takes state sizes N from 4 to 64, not {A.shape[1]}"
+    return ""
 
 
 def _check_shapes(u, delta, delta_bias, A, B, C, D, z) -> None:
     if u.ndim != 3 or A.ndim != 2:
         raise ValueError(
-            f"u has shape {tuple(u.shape)} and A {tuple(A.shape)}: pass u [batch, T, channels] and"
-            " A [channels, N]"
+            f"u has shape {tuple(u.shape)} and A {tuple(A.shape)}: pass u [batch, T, channels] and A [channels, N]"
         )
     batch, length, channels = u.shape
     state = A.shape[1]

@@ -4,7 +4,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-CHUNK = 32  # time steps that one chunk scans at once: bounds the memory at [batch, CHUNK, channels, N]
+CHUNK = 8  # time steps that one chunk scans at once; a small chunk stays in the cache
 
 
 def selective_scan_reference(
@@ -18,9 +18,7 @@ def selective_scan_reference(
     return ((y + D * u) * F.silu(z)).to(result_dtype)
 
 
-def _scan_chunk(
-    state: Tensor, u: Tensor, delta: Tensor, A: Tensor, B: Tensor, C: Tensor
-) -> tuple[Tensor, Tensor]:
+def _scan_chunk(state: Tensor, u: Tensor, delta: Tensor, A: Tensor, B: Tensor, C: Tensor) -> tuple[Tensor, Tensor]:
     """One chunk from the state before it: `(y [batch, L, channels], state after it [batch, channels, N])`.
 
     Recursive doubling (Hillis and Steele 1986): after the pass with distance s, row t holds the recurrence
@@ -72,9 +70,7 @@ class _ChunkedScan(torch.autograd.Function):
         chunks = list(zip(*(x.split(CHUNK, dim=1) for x in (u, delta, B, C, grad_y)), strict=True))
         for index in reversed(range(len(chunks))):
             u_chunk, delta_chunk, B_chunk, C_chunk, grad_chunk = chunks[index]
-            _, pullback = torch.func.vjp(
-                _scan_chunk, starts[:, index], u_chunk, delta_chunk, A, B_chunk, C_chunk
-            )
+            _, pullback = torch.func.vjp(_scan_chunk, starts[:, index], u_chunk, delta_chunk, A, B_chunk, C_chunk)
             grad_state, grad_u, grad_delta, grad_A_chunk, grad_B, grad_C = pullback((grad_chunk, grad_state))
             grad_A = grad_A + grad_A_chunk
             grads.append((grad_u, grad_delta, grad_B, grad_C))

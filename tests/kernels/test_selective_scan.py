@@ -73,14 +73,67 @@ def test_reference_in_float32(state):
     assert_matches(actual, expected, 3e-6)
 
 
-def test_extreme_decays_stay_finite():
+def triton(*args) -> Tensor:
+    return selective_scan(*args, backend="triton")
+
+
+# (batch, T, channels, N). A tile is 8 steps (4 for large states) of 32 channels forward, and narrower
+# backward. The interpreter is slow: the other lengths are left to a GPU.
+SHAPES = [(2, 1, 3, 4), (2, 8, 3, 4), (1, 17, 33, 4), (1, 65, 3, 4), (1, 9, 5, 16), (1, 9, 2, 11), (1, 5, 2, 64)]
+MORE_SHAPES = [(3, 63, 72, 16), (4, 64, 256, 16), (2, 127, 40, 32), (2, 500, 72, 4), (3, 129, 72, 64)]
+
+
+def check_triton(shape, dtype, tolerance, device) -> None:
+    """Against the loop on the same rounded inputs."""
+    inputs = make_inputs(*shape, torch.float32, device)
+    for position in (0, 1, 4, 5, 7):
+        inputs[position] = inputs[position].to(dtype)
+    grad = torch.randn_like(inputs[0])
+    expected = output_and_gradients(loop, [t.double() for t in inputs], grad)
+    assert_matches(output_and_gradients(triton, inputs, grad), expected, tolerance)
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_triton_is_the_recurrence(device, shape):
+    check_triton(shape, torch.float32, 2e-6, device)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("shape", MORE_SHAPES, ids=str)
+def test_triton_is_the_recurrence_at_size(device, shape):
+    check_triton(shape, torch.float32, 5e-6, device)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("shape", SHAPES + MORE_SHAPES, ids=str)
+def test_triton_in_bfloat16(device, shape):
+    """The state is float32: what remains is the rounding of the results to bf16."""
+    check_triton(shape, torch.bfloat16, 3e-3, device)
+
+
+def test_triton_takes_strided_inputs(device):
+    """Halves and thirds of one projection, and arguments with another memory order."""
+    u, delta, delta_bias, A, B, C, D, z = make_inputs(2, 9, 3, 4, dtype=torch.float32, device=device)
+    grad = torch.randn_like(u)
+    exact = [t.double() for t in (u, delta, delta_bias, A, B, C, D, z)]
+    expected = output_and_gradients(loop, exact, grad)
+    u, z = torch.cat((u, z), dim=-1).chunk(2, dim=-1)
+    B, C = torch.cat((B, C), dim=-1).chunk(2, dim=-1)
+    delta = delta.transpose(1, 2).contiguous().transpose(1, 2)
+    A = A.T.contiguous().T
+    actual = output_and_gradients(triton, [u, delta, delta_bias, A, B, C, D, z], grad)
+    assert_matches(actual, expected, 2e-6)
+
+
+@pytest.mark.parametrize("backend", ["reference", "triton"])
+def test_extreme_decays_stay_finite(device, backend):
     """Steps of 100 against rates of -64: each decay underflows to 0, and nothing becomes inf or NaN."""
-    inputs = [t.float() for t in make_inputs(batch=1, length=40, channels=2, state=4)]
+    inputs = make_inputs(batch=1, length=10, channels=2, state=4, dtype=torch.float32, device=device)
     inputs[1] += 100
     inputs[3] -= 64
     grad = torch.ones_like(inputs[0])
     expected = output_and_gradients(loop, [t.double() for t in inputs], grad)
-    actual = output_and_gradients(selective_scan, inputs, grad)
+    actual = output_and_gradients(lambda *a: selective_scan(*a, backend=backend), inputs, grad)
     for a, e in zip(actual, expected, strict=True):
         torch.testing.assert_close(a.double(), e, rtol=1e-5, atol=1e-6)
 
@@ -101,6 +154,20 @@ def test_reference_under_vmap():
     inputs = [make_inputs(batch=2, length=35, channels=3, state=4, seed=s) for s in range(3)]
     together, apart = replicas_by_vmap_and_by_loop(inputs, torch.randn(3, 2, 35, 3).double(), "reference")
     assert_matches(together, apart, 1e-13)
+
+
+def test_triton_under_vmap(device):
+    """Replicas differ in every argument, the parameters A, D and delta_bias too: each keeps to its own."""
+    inputs = [make_inputs(2, 3, 3, 4, torch.float32, device, seed=s) for s in range(2)]
+    together, apart = replicas_by_vmap_and_by_loop(inputs, torch.randn(2, 2, 3, 3, device=device), "triton")
+    assert_matches(together, apart, 1e-7)
+
+
+def test_states_out_of_the_kernels_range_are_named():
+    with pytest.raises(ValueError, match="N from 4 to 64, not 65"):
+        triton(*make_inputs(1, 2, 2, 65, torch.float32))
+    with pytest.raises(ValueError, match="float32 and bfloat16"):
+        triton(*make_inputs(1, 2, 2, 4))
 
 
 @pytest.mark.parametrize(("name", "position"), [("delta", 1), ("delta_bias", 2), ("B", 4), ("D", 6)])

@@ -1,0 +1,367 @@
+"""Triton kernels of the selective scan. One program owns one sequence and a block of channels, and walks time.
+
+A tile is `[BLOCK_T, ROWS, BLOCK_C, LANES]`; the N numbers of state are split into ROWS x LANES, so that some
+lie in one thread's registers (sums over the state) and some side by side (sums over the channels). Time lies
+in registers: there the associative scans below unroll into the plain recurrence.
+
+The forward kernel saves the state at the start of each tile; the backward kernel walks the tiles from the
+last to the first, scans each again from there, and scans the gradient of the state back.
+"""
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from kernels.selective_scan.tiles import Tiles, backward_tiles, forward_tiles, padded
+
+LOG2_E = tl.constexpr(1.4426950408889634)
+LN_2 = tl.constexpr(0.6931471805599453)
+
+
+@triton.jit
+def _softplus(x):
+    """log(1 + e^x) = max(x, 0) + log(1 + e) with e = e^-|x|, and log(1 + e) = 2 atanh(e / (2 + e)).
+
+    The series keeps full relative precision for small steps, where log(1 + e) would lose it; its last term
+    is 1e-7 of the first at e = 1.
+    """
+    e = tl.exp(-tl.abs(x))
+    s = e / (2.0 + e)
+    q = s * s
+    series = 1 / 7 + q * (1 / 9 + q * (1 / 11 + q * (1 / 13)))
+    return tl.maximum(x, 0.0) + 2.0 * s * (1.0 + q * (1 / 3 + q * (1 / 5 + q * series)))
+
+
+@triton.jit
+def _advance(decay_l, x_l, decay_r, x_r):
+    """Joins two stretches of time: the state after both, had it been 0 before."""
+    return decay_l * decay_r, decay_r * x_l + x_r
+
+
+@triton.jit
+def _advance_kept(decay_l, x_l, kept_l, decay_r, x_r, kept_r):
+    """The same with the state in two parts: the last input `x`, and what is `kept` of the earlier ones."""
+    return decay_l * decay_r, x_r, decay_r * (x_l + kept_l) + kept_r
+
+
+@triton.jit
+def _retreat(decay_r, grad_r, carry_r, decay_l, grad_l, carry_l):
+    """Joins a later stretch (r) and an earlier one (l), for the gradient of the state.
+
+    `decay` is that of the stretch's first step, `grad` the gradient of the state after that step, `carry` the
+    decay from there to the stretch's last step.
+    """
+    through = carry_l * decay_r
+    return decay_l, grad_l + through * grad_r, through * carry_r
+
+
+@triton.jit
+def _row_at(tile, is_row):
+    """The row of a float32 tile, along time, where `is_row`; as integers, adding the zeros costs nothing."""
+    bits = tl.where(is_row, tile.to(tl.int32, bitcast=True), 0)
+    return tl.sum(bits, axis=0).to(tl.float32, bitcast=True)
+
+
+@triton.jit
+def _sum_over_state(tile):
+    return tl.sum(tl.sum(tile, axis=1), axis=2)
+
+
+@triton.jit
+def _forward_kernel(
+    u_ptr,
+    delta_ptr,
+    z_ptr,
+    b_ptr,
+    c_ptr,
+    a_ptr,
+    d_ptr,
+    bias_ptr,
+    y_ptr,
+    starts_ptr,
+    T,
+    CHANNELS,
+    group_size,
+    u_batch,
+    u_time,
+    delta_batch,
+    delta_time,
+    z_batch,
+    z_time,
+    b_batch,
+    b_time,
+    c_batch,
+    c_time,
+    N: tl.constexpr,
+    BLOCK_T: tl.constexpr,
+    BLOCK_C: tl.constexpr,
+    ROWS: tl.constexpr,
+    LANES: tl.constexpr,
+):
+    batch = tl.program_id(1).to(tl.int64)
+    group = batch // group_size
+    channel = tl.program_id(0) * BLOCK_C + tl.arange(0, BLOCK_C)
+    is_channel = channel < CHANNELS
+    n = tl.arange(0, ROWS)[:, None] * LANES + tl.arange(0, LANES)[None, :]
+    row = tl.arange(0, BLOCK_T)
+    is_first = (row == 0)[:, None, None, None]
+    is_last = (row == BLOCK_T - 1)[:, None, None, None]
+
+    is_rate = is_channel[None, :, None] & (n < N)[:, None, :]
+    rates = a_ptr + (group * CHANNELS + channel)[None, :, None] * N + n[:, None, :]
+    rate = tl.load(rates, mask=is_rate, other=0.0) * LOG2_E  # [ROWS, BLOCK_C, LANES]
+    skip = tl.load(d_ptr + group * CHANNELS + channel, mask=is_channel, other=0.0)
+    bias = tl.load(bias_ptr + group * CHANNELS + channel, mask=is_channel, other=0.0)
+
+    start_states = starts_ptr + batch * tl.cdiv(T, BLOCK_T) * N * CHANNELS
+    start_states += n[:, None, :] * CHANNELS + channel[None, :, None]
+    state = tl.zeros((ROWS, BLOCK_C, LANES), dtype=tl.float32)
+    for start in range(0, T, BLOCK_T):
+        time = start + row
+        is_time = time < T
+        inside = is_time[:, None] & is_channel[None, :]
+        u = tl.load(u_ptr + batch * u_batch + time[:, None] * u_time + channel[None, :], mask=inside, other=0.0)
+        delta = tl.load(
+            delta_ptr + batch * delta_batch + time[:, None] * delta_time + channel[None, :], mask=inside, other=0.0
+        )
+        z = tl.load(z_ptr + batch * z_batch + time[:, None] * z_time + channel[None, :], mask=inside, other=0.0)
+        is_state = is_time[:, None, None] & (n < N)[None, :, :]
+        b = tl.load(b_ptr + batch * b_batch + time[:, None, None] * b_time + n[None, :, :], mask=is_state, other=0.0)
+        c = tl.load(c_ptr + batch * c_batch + time[:, None, None] * c_time + n[None, :, :], mask=is_state, other=0.0)
+        u, z, b, c = u.to(tl.float32), z.to(tl.float32), b.to(tl.float32), c.to(tl.float32)
+        step = _softplus(delta.to(tl.float32) + bias[None, :])
+
+        tl.store(start_states, state, mask=is_rate)
+        start_states += N * CHANNELS
+        decay = tl.exp2(step[:, None, :, None] * rate[None, :, :, :])
+        x = (step * u)[:, None, :, None] * b[:, :, None, :]
+        x = tl.where(is_first, x + decay * state[None, :, :, :], x)
+        _, states = tl.associative_scan((decay, x), 0, _advance)
+        state = _row_at(states, is_last)
+        y = _sum_over_state(states * c[:, :, None, :]) + skip[None, :] * u
+        y = y * z * tl.sigmoid(z)
+        y_rows = y_ptr + (batch * T + time)[:, None] * CHANNELS + channel[None, :]
+        tl.store(y_rows, y.to(y_ptr.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+def _backward_kernel(
+    u_ptr,
+    delta_ptr,
+    z_ptr,
+    b_ptr,
+    c_ptr,
+    a_ptr,
+    d_ptr,
+    bias_ptr,
+    starts_ptr,
+    grad_ptr,
+    grad_u_ptr,
+    grad_delta_ptr,
+    grad_z_ptr,
+    b_sums_ptr,
+    c_sums_ptr,
+    sums_ptr,
+    T,
+    CHANNELS,
+    group_size,
+    u_batch,
+    u_time,
+    delta_batch,
+    delta_time,
+    z_batch,
+    z_time,
+    b_batch,
+    b_time,
+    c_batch,
+    c_time,
+    grad_batch,
+    grad_time,
+    N: tl.constexpr,
+    BLOCK_T: tl.constexpr,
+    BLOCK_C: tl.constexpr,
+    ROWS: tl.constexpr,
+    LANES: tl.constexpr,
+):
+    batch = tl.program_id(1).to(tl.int64)
+    group = batch // group_size
+    channel = tl.program_id(0) * BLOCK_C + tl.arange(0, BLOCK_C)
+    is_channel = channel < CHANNELS
+    n = tl.arange(0, ROWS)[:, None] * LANES + tl.arange(0, LANES)[None, :]
+    row = tl.arange(0, BLOCK_T)
+    is_first = (row == 0)[:, None, None, None]
+    is_last = (row == BLOCK_T - 1)[:, None, None, None]
+
+    is_rate = is_channel[None, :, None] & (n < N)[:, None, :]
+    rates = a_ptr + (group * CHANNELS + channel)[None, :, None] * N + n[:, None, :]
+    rate = tl.load(rates, mask=is_rate, other=0.0) * LOG2_E  # [ROWS, BLOCK_C, LANES]
+    skip = tl.load(d_ptr + group * CHANNELS + channel, mask=is_channel, other=0.0)
+    bias = tl.load(bias_ptr + group * CHANNELS + channel, mask=is_channel, other=0.0)
+
+    tiles = tl.cdiv(T, BLOCK_T)
+    start_states = starts_ptr + (batch * tiles + tiles - 1) * N * CHANNELS
+    start_states += n[:, None, :] * CHANNELS + channel[None, :, None]
+    grad_state = tl.zeros((ROWS, BLOCK_C, LANES), dtype=tl.float32)
+    grad_rate = tl.zeros((ROWS, BLOCK_C, LANES), dtype=tl.float32)
+    grad_skip = tl.zeros((BLOCK_C,), dtype=tl.float32)
+    grad_bias = tl.zeros((BLOCK_C,), dtype=tl.float32)
+    for tile in range(tiles):
+        time = (tiles - 1 - tile) * BLOCK_T + row
+        is_time = time < T
+        inside = is_time[:, None] & is_channel[None, :]
+        u = tl.load(u_ptr + batch * u_batch + time[:, None] * u_time + channel[None, :], mask=inside, other=0.0)
+        delta = tl.load(
+            delta_ptr + batch * delta_batch + time[:, None] * delta_time + channel[None, :], mask=inside, other=0.0
+        )
+        z = tl.load(z_ptr + batch * z_batch + time[:, None] * z_time + channel[None, :], mask=inside, other=0.0)
+        grad = tl.load(
+            grad_ptr + batch * grad_batch + time[:, None] * grad_time + channel[None, :], mask=inside, other=0.0
+        )
+        is_state = is_time[:, None, None] & (n < N)[None, :, :]
+        b = tl.load(b_ptr + batch * b_batch + time[:, None, None] * b_time + n[None, :, :], mask=is_state, other=0.0)
+        c = tl.load(c_ptr + batch * c_batch + time[:, None, None] * c_time + n[None, :, :], mask=is_state, other=0.0)
+        u, z, b, c = u.to(tl.float32), z.to(tl.float32), b.to(tl.float32), c.to(tl.float32)
+        state = tl.load(start_states, mask=is_rate, other=0.0)
+        start_states -= N * CHANNELS
+
+        # The forward scan again. Steps after T have gradient 0 and so add nothing below.
+        logit = delta.to(tl.float32) + bias[None, :]
+        step = _softplus(logit)
+        decay = tl.exp2(step[:, None, :, None] * rate[None, :, :, :])
+        x = (step * u)[:, None, :, None] * b[:, :, None, :]
+        kept = tl.where(is_first, decay * state[None, :, :, :], -0.0)
+        _, _, kept = tl.associative_scan((decay, x, kept), 0, _advance_kept)
+        states = x + kept
+        ungated = _sum_over_state(states * c[:, :, None, :]) + skip[None, :] * u
+
+        # The gate: y = ungated z sigmoid(z).
+        grad = grad.to(tl.float32)
+        sigmoid = tl.sigmoid(z)
+        grad_z = grad * ungated * sigmoid * (1.0 + z * (1.0 - sigmoid))
+        grad_y = grad * z * sigmoid
+
+        grad_states = grad_y[:, None, :, None] * c[:, :, None, :]
+        grad_states = tl.where(is_last, grad_states + grad_state[None, :, :, :], grad_states)
+        ones = tl.full((BLOCK_T, ROWS, BLOCK_C, LANES), 1.0, dtype=tl.float32)
+        _, grad_states, _ = tl.associative_scan((decay, grad_states, ones), 0, _retreat, reverse=True)
+        grad_state = _row_at(decay * grad_states, is_first)
+
+        grad_exponent = grad_states * kept  # d loss / d (step rate)
+        grad_rate += tl.sum(grad_exponent * step[:, None, :, None], axis=0)
+        grad_x = _sum_over_state(grad_states * b[:, :, None, :])
+        grad_step = grad_x * u + _sum_over_state(grad_exponent * rate[None, :, :, :]) * LN_2
+        grad_logit = grad_step * tl.sigmoid(logit)
+        grad_u = grad_x * step + grad_y * skip[None, :]
+        grad_skip += tl.sum(grad_y * u, axis=0)
+        grad_bias += tl.sum(grad_logit, axis=0)
+        grad_b = tl.sum(grad_states * (step * u)[:, None, :, None], axis=2)  # [BLOCK_T, ROWS, LANES]
+        grad_c = tl.sum(states * grad_y[:, None, :, None], axis=2)
+
+        rows = (batch * T + time)[:, None] * CHANNELS + channel[None, :]
+        tl.store(grad_u_ptr + rows, grad_u.to(grad_u_ptr.dtype.element_ty), mask=inside)
+        tl.store(grad_delta_ptr + rows, grad_logit.to(grad_delta_ptr.dtype.element_ty), mask=inside)
+        tl.store(grad_z_ptr + rows, grad_z.to(grad_z_ptr.dtype.element_ty), mask=inside)
+        sums = ((tl.program_id(0) * tl.num_programs(1) + batch) * T + time)[:, None, None] * N + n[None, :, :]
+        tl.store(b_sums_ptr + sums, grad_b, mask=is_state)
+        tl.store(c_sums_ptr + sums, grad_c, mask=is_state)
+
+    sums = sums_ptr + batch * (N + 2) * CHANNELS + channel
+    tl.store(sums[None, :, None] + n[:, None, :] * CHANNELS, grad_rate, mask=is_rate)
+    tl.store(sums + N * CHANNELS, grad_skip, mask=is_channel)
+    tl.store(sums + (N + 1) * CHANNELS, grad_bias, mask=is_channel)
+
+
+def forward(u, delta, delta_bias, A, B, C, D, z) -> tuple[Tensor, Tensor]:
+    """`scan` of `kernels.selective_scan.operator`: the output, and the state at the start of each tile."""
+    batch, length, channels = u.shape
+    groups, _, n = A.shape
+    tiles = forward_tiles(n)
+    u, delta, z, B, C = (_unit_stride(x) for x in (u, delta, z, B, C))
+    y = torch.empty(u.shape, dtype=u.dtype, device=u.device)
+    starts = torch.empty((batch, triton.cdiv(length, tiles.block_t), n, channels), dtype=torch.float32, device=u.device)
+    _forward_kernel[(triton.cdiv(channels, tiles.block_c), batch)](
+        u,
+        delta,
+        z,
+        B,
+        C,
+        A.contiguous(),
+        D.contiguous(),
+        delta_bias.contiguous(),
+        y,
+        starts,
+        length,
+        channels,
+        batch // groups,
+        *_row_strides(u, delta, z, B, C),
+        **_blocks(n, tiles),
+    )
+    return y, starts
+
+
+def backward(grad, u, delta, delta_bias, A, B, C, D, z, starts) -> tuple[Tensor, ...]:
+    """`scan_backward` of `kernels.selective_scan.operator`. No atomics: the same bits every time."""
+    batch, length, channels = u.shape
+    groups, _, n = A.shape
+    tiles = backward_tiles(n)
+    channel_blocks = triton.cdiv(channels, tiles.block_c)
+    grad, u, delta, z, B, C = (_unit_stride(x) for x in (grad, u, delta, z, B, C))
+    grad_u, grad_delta, grad_z = (torch.empty(x.shape, dtype=x.dtype, device=x.device) for x in (u, delta, z))
+    # What several programs add to: one slot each, summed below.
+    b_sums, c_sums = torch.empty((2, channel_blocks, batch, length, n), dtype=torch.float32, device=u.device)
+    sums = torch.empty((groups, batch // groups, n + 2, channels), dtype=torch.float32, device=u.device)
+    _backward_kernel[(channel_blocks, batch)](
+        u,
+        delta,
+        z,
+        B,
+        C,
+        A.contiguous(),
+        D.contiguous(),
+        delta_bias.contiguous(),
+        starts,
+        grad,
+        grad_u,
+        grad_delta,
+        grad_z,
+        b_sums,
+        c_sums,
+        sums,
+        length,
+        channels,
+        batch // groups,
+        *_row_strides(u, delta, z, B, C, grad),
+        **_blocks(n, tiles),
+    )
+    grad_rate, grad_skip, grad_bias = sums.sum(1).split((n, 1, 1), dim=1)
+    return (
+        grad_u,
+        grad_delta,
+        grad_bias[:, 0].to(delta_bias.dtype, copy=True),
+        grad_rate.transpose(1, 2).to(A.dtype).contiguous(),
+        b_sums.sum(0).to(B.dtype),
+        c_sums.sum(0).to(C.dtype),
+        grad_skip[:, 0].to(D.dtype, copy=True),
+        grad_z,
+    )
+
+
+def _unit_stride(x: Tensor) -> Tensor:
+    return x if x.stride(-1) == 1 else x.contiguous()
+
+
+def _row_strides(*tensors: Tensor) -> list[int]:
+    """The batch and time strides of each."""
+    return [stride for x in tensors for stride in x.stride()[:2]]
+
+
+def _blocks(n: int, tiles: Tiles) -> dict[str, int]:
+    return {
+        "N": n,
+        "BLOCK_T": tiles.block_t,
+        "BLOCK_C": tiles.block_c,
+        "ROWS": padded(n) // tiles.lanes,
+        "LANES": tiles.lanes,
+        "num_warps": tiles.warps,
+    }
