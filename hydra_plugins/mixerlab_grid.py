@@ -3,6 +3,7 @@
 Hydra finds sweepers only in the namespace package `hydra_plugins`; that is why this file is here.
 """
 
+import copy
 import sys
 import threading
 import time
@@ -77,38 +78,37 @@ class GridSweeper(BasicSweeper):
         parser = OverridesParser.create(config_loader=self.hydra_context.config_loader)
         overrides = parser.parse_overrides([*self._parse_config(), *arguments])
         (grid,) = self.split_arguments(overrides, None)
-        settings: dict[tuple[str, ...], list[str]] = {}  # of a task, under the overrides that concern it
         cells = {}
-        for choice in grid:
-            if ALL_SETTINGS in choice:
-                rest = [override for override in choice if override != ALL_SETTINGS]
-                concerned = tuple(o for o in rest if o.startswith(("task", "+task", "experiment")))
-                if concerned not in settings:
-                    settings[concerned] = list(settings_of(self._compose(rest).task))
-                expanded = [[*rest, f"task.setting={name}"] for name in settings[concerned]]
+        for overrides in grid:
+            wanted = [override for override in overrides if override != ALL_SETTINGS]
+            cfg = self._compose(wanted)
+            if ALL_SETTINGS in overrides:
+                # A setting is one value of the composed config: copying that is faster than composing again.
+                for name in settings_of(cfg.task):
+                    of_setting = copy.deepcopy(cfg)
+                    of_setting.task.setting = name
+                    cell = _cell([*wanted, f"task.setting={name}"], of_setting)
+                    cells[cell.run_id] = cell
             else:
-                expanded = [choice]
-            for overrides in expanded:
-                cell = self._cell(overrides)
-                cells[cell.run_id] = cell  # the same run reached twice is one cell
-        return list(cells.values())
+                cell = _cell(wanted, cfg)
+                cells[cell.run_id] = cell
+        return list(cells.values())  # the same run reached twice is one cell
 
     def _compose(self, overrides: list[str]) -> DictConfig:
         cfg = self.hydra_context.config_loader.load_sweep_config(self.config, list(overrides))
-        del cfg["hydra"]
-        return cfg
+        return OmegaConf.masked_copy(cfg, [key for key in cfg if key != "hydra"])
 
-    def _cell(self, overrides: list[str]) -> Cell:
-        cfg = self._compose(overrides)
-        task = build_task(cfg.task)
-        config = OmegaConf.to_container(cfg, resolve=True)
-        rows = 3 * task.num_train_examples + task.num_val_examples + task.num_test_examples
-        return Cell(
-            overrides=overrides,
-            folder=records.run_folder(cfg.results_dir, records.run_id(config)),
-            label=(cfg.mixer.name, cfg.task.name, setting_name(cfg.task)),
-            cost=rows * task.input_length * cfg.trainer.epochs,
-        )
+
+def _cell(overrides: list[str], cfg: DictConfig) -> Cell:
+    task = build_task(cfg.task)
+    config = OmegaConf.to_container(cfg, resolve=True)
+    rows = 3 * task.num_train_examples + task.num_val_examples + task.num_test_examples
+    return Cell(
+        overrides=overrides,
+        folder=records.run_folder(cfg.results_dir, records.run_id(config)),
+        label=(cfg.mixer.name, cfg.task.name, setting_name(cfg.task)),
+        cost=rows * task.input_length * cfg.trainer.epochs,
+    )
 
 
 class _Progress:
