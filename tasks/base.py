@@ -79,9 +79,7 @@ class Task(ABC):
             "test": self.num_test_examples,
         }[split]
 
-    def generate(
-        self, num_examples: int, rng: np.random.Generator, split: Split
-    ) -> tuple[np.ndarray, np.ndarray]:
+    def generate(self, num_examples: int, rng: np.random.Generator, split: Split) -> tuple[np.ndarray, np.ndarray]:
         """`(inputs, targets)`, int64 `[num_examples, T]`; `IGNORE_INDEX` marks unscored targets."""
         inputs = np.empty((num_examples, self.input_length), dtype=np.int64)
         targets = np.empty_like(inputs)
@@ -91,9 +89,7 @@ class Task(ABC):
         return inputs, targets
 
     @abstractmethod
-    def generate_rows(
-        self, num_rows: int, rng: np.random.Generator, split: Split
-    ) -> tuple[np.ndarray, np.ndarray]:
+    def generate_rows(self, num_rows: int, rng: np.random.Generator, split: Split) -> tuple[np.ndarray, np.ndarray]:
         """What `generate` returns, for the few rows that it asks for at a time."""
 
     @abstractmethod

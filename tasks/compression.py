@@ -44,14 +44,10 @@ class Compression(Task):
                 f"task.vocab_size={vocab_size}: two tokens and the compress token are needed: give at least 3"
             )
         if seq_len < 2:
-            raise ValueError(
-                f"task.seq_len={seq_len}: one token and the compress token are needed: give at least 2"
-            )
+            raise ValueError(f"task.seq_len={seq_len}: one token and the compress token are needed: give at least 2")
         self.compress_token = vocab_size - 1
 
-    def generate_rows(
-        self, num_rows: int, rng: np.random.Generator, split: Split
-    ) -> tuple[np.ndarray, np.ndarray]:
+    def generate_rows(self, num_rows: int, rng: np.random.Generator, split: Split) -> tuple[np.ndarray, np.ndarray]:
         inputs = np.full((num_rows, self.seq_len), self.compress_token, dtype=np.int64)
         inputs[:, :-1] = rng.integers(self.compress_token, size=(num_rows, self.seq_len - 1))
         return inputs, inputs

@@ -59,9 +59,7 @@ def load_or_generate(task: Task, data_dir: str | Path | None = None) -> dict[Spl
     for split, other in (("val", "train"), ("val", "test"), ("test", "train")):
         shared = count_shared_rows(data[split][0], data[other][0])
         if shared:
-            log.warning(
-                "%s: %d of %d %s rows are also in %s", folder, shared, len(data[split][0]), split, other
-            )
+            log.warning("%s: %d of %d %s rows are also in %s", folder, shared, len(data[split][0]), split, other)
     return data
 
 
@@ -125,9 +123,12 @@ def _read(path: Path) -> np.ndarray:
     if not path.is_file():
         raise ValueError(f"{path}: no such file")
     try:
-        return np.load(path, allow_pickle=False)
+        array = np.load(path, allow_pickle=False)
     except (ValueError, EOFError, OSError) as error:
         raise ValueError(f"{path}: not a whole .npy file ({error})") from error
+    if not isinstance(array, np.ndarray):
+        raise ValueError(f"{path}: holds several arrays (.npz), must hold one (.npy)")
+    return array
 
 
 def _some(names: list[str], shown: int = 3) -> str:

@@ -71,9 +71,7 @@ class FuzzyRecall(Task):
                 f" {2 * (k_motif_size + v_motif_size)}"
             )
 
-    def generate_rows(
-        self, num_rows: int, rng: np.random.Generator, split: Split
-    ) -> tuple[np.ndarray, np.ndarray]:
+    def generate_rows(self, num_rows: int, rng: np.random.Generator, split: Split) -> tuple[np.ndarray, np.ndarray]:
         # What a slot draws does not depend on where it starts. So all slots that could fit are drawn at once;
         # where each starts, where the probe goes in and where the row ends follow from cumulative sums.
         smallest_key = 1 if split == "train" else self.k_motif_size
@@ -83,9 +81,7 @@ class FuzzyRecall(Task):
         num_slots = -(-(self.seq_len - smallest_pair - largest_pair) // smallest_pair)
 
         probe_key, probe_key_len = self._draw_motifs(rng, (num_rows, 1), smallest_key, self.k_motif_size, 0)
-        probe_value, probe_value_len = self._draw_motifs(
-            rng, (num_rows, 1), 1, self.v_motif_size, self.num_keys
-        )
+        probe_value, probe_value_len = self._draw_motifs(rng, (num_rows, 1), 1, self.v_motif_size, self.num_keys)
         probe_len = probe_key_len + probe_value_len
         insert_from = rng.integers(self.seq_len - 2 * probe_len)
         context_end = self.seq_len - probe_len - largest_pair  # context slots start below it

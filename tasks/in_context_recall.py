@@ -71,9 +71,7 @@ class InContextRecall(Task):
     def madlab_code(self) -> str:
         return "NR" if self.noise_vocab_size else "CR"
 
-    def generate_rows(
-        self, num_rows: int, rng: np.random.Generator, split: Split
-    ) -> tuple[np.ndarray, np.ndarray]:
+    def generate_rows(self, num_rows: int, rng: np.random.Generator, split: Split) -> tuple[np.ndarray, np.ndarray]:
         context = self.seq_len // 2 - 1  # pair slots before the probe
         noise = self._draw_noise(num_rows, rng)
         keys = rng.integers(self.num_keys, size=(num_rows, context))

@@ -45,8 +45,7 @@ class Memorization(Task):
         self.map_seed = require_int("map_seed", map_seed, 0)
         if vocab_size < 5:
             raise ValueError(
-                f"task.vocab_size={vocab_size}: two keys, two values and the insert token are needed:"
-                " give at least 5"
+                f"task.vocab_size={vocab_size}: two keys, two values and the insert token are needed: give at least 5"
             )
         if seq_len % 2:
             raise ValueError(f"task.seq_len={seq_len}: keys and insert tokens alternate, give an even length")
@@ -60,9 +59,7 @@ class Memorization(Task):
         self.value_of = np.empty(self.num_keys, dtype=np.int64)  # indexed by key
         self.value_of[keys] = values[: self.num_keys]
 
-    def generate_rows(
-        self, num_rows: int, rng: np.random.Generator, split: Split
-    ) -> tuple[np.ndarray, np.ndarray]:
+    def generate_rows(self, num_rows: int, rng: np.random.Generator, split: Split) -> tuple[np.ndarray, np.ndarray]:
         keys = rng.integers(self.num_keys, size=(num_rows, self.seq_len // 2))
         inputs = np.full((num_rows, self.seq_len), self.insert_token, dtype=np.int64)
         targets = np.full((num_rows, self.seq_len), IGNORE_INDEX, dtype=np.int64)

@@ -55,9 +55,7 @@ class SelectiveCopying(Task):
         self.copy_token = vocab_size - 1
         self.blank_token = vocab_size - 2
 
-    def generate_rows(
-        self, num_rows: int, rng: np.random.Generator, split: Split
-    ) -> tuple[np.ndarray, np.ndarray]:
+    def generate_rows(self, num_rows: int, rng: np.random.Generator, split: Split) -> tuple[np.ndarray, np.ndarray]:
         c = self.num_tokens_to_copy
         num_blanks = self.seq_len - 2 * c - 1
         data = rng.integers(self.blank_token, size=(num_rows, c))

@@ -65,9 +65,7 @@ def _parameters(task_cfg: DictConfig, name: str) -> dict:
     """All varying parameters under the named setting."""
     settings = settings_of(task_cfg)
     if name not in settings:
-        raise ValueError(
-            f"task.setting={name}: {task_cfg.name} has no such setting; choose {', '.join(settings)}"
-        )
+        raise ValueError(f"task.setting={name}: {task_cfg.name} has no such setting; choose {', '.join(settings)}")
     return dict(task_cfg.get("baseline", {})) | settings[name]
 
 

@@ -46,9 +46,7 @@ class Golden:
             "num_train_examples": self.manifest["n_train"],
             "num_test_examples": self.manifest["n_test"],
         }
-        return make_task(
-            name, **{key: given[key] for key in task_config(name) if key in given and key != "name"}
-        )
+        return make_task(name, **{key: given[key] for key in task_config(name) if key in given and key != "name"})
 
     def arrays(self, split: str) -> tuple[np.ndarray, np.ndarray]:
         with np.load(self.path) as file:

@@ -1,0 +1,163 @@
+"""The splits of a run: separate streams, and mad-lab's folder layout written, read and checked."""
+
+import logging
+
+import numpy as np
+import pytest
+from golden_data import make_task
+
+from tasks import export
+from tasks.base import SPLITS
+from tasks.data import count_shared_rows, dataset_folder, load_or_generate, make_split, save_split
+
+SMALL = dict(seq_len=32, num_train_examples=40, num_val_examples=20, num_test_examples=30)
+
+
+@pytest.fixture
+def task():
+    return make_task("icr", **SMALL)
+
+
+@pytest.fixture
+def dataset(task, tmp_path):
+    """A folder for `task.data_dir` as mad-lab leaves it: train and test of `task`, no val."""
+    for split in ("train", "test"):
+        save_split(make_split(task, split), tmp_path / dataset_folder(task), split)
+    return tmp_path
+
+
+def same(one, other):
+    return all(np.array_equal(a, b) for a, b in zip(one, other, strict=True))
+
+
+def test_splits_have_their_sizes_and_repeat(task):
+    data = load_or_generate(task)
+    assert [len(data[split][0]) for split in SPLITS] == [40, 20, 30]
+    again = load_or_generate(task)
+    assert all(same(data[split], again[split]) for split in SPLITS)
+
+
+def test_splits_come_from_separate_streams():
+    # Train and test look alike in this task, so that equal streams would give equal rows.
+    rows = dict(num_train_examples=500, num_val_examples=500, num_test_examples=500)
+    inputs = {split: arrays[0] for split, arrays in load_or_generate(make_task("sc", **rows)).items()}
+    other_seed = load_or_generate(make_task("sc", **rows, data_seed=12346))["train"][0]
+    for one, other in (("train", "val"), ("train", "test"), ("val", "test")):
+        assert count_shared_rows(inputs[one], inputs[other]) == 0
+    assert count_shared_rows(inputs["train"], other_seed) == 0
+    assert count_shared_rows(inputs["train"], inputs["train"]) == 500
+
+
+def test_a_dataset_is_read_back_with_our_val(task, dataset):
+    data = load_or_generate(task, dataset)
+    assert all(same(data[split], make_split(task, split)) for split in SPLITS)
+
+
+def test_a_val_folder_is_read(task, dataset):
+    val = task.generate(20, np.random.default_rng(99), "val")
+    save_split(val, dataset / dataset_folder(task), "val")
+    assert same(load_or_generate(task, dataset)["val"], val)
+
+
+def test_rows_that_two_splits_share_are_logged(task, dataset, caplog):
+    inputs, targets = make_split(task, "test")
+    inputs[3], targets[3] = (array[5] for array in make_split(make_task("icr", **SMALL), "val"))
+    save_split((inputs, targets), dataset / dataset_folder(task), "test")
+    with caplog.at_level(logging.WARNING):
+        load_or_generate(task, dataset)
+    assert [record.getMessage().split(": ")[-1] for record in caplog.records] == ["1 of 20 val rows are also in test"]
+
+
+def test_a_missing_folder_is_named(task, tmp_path):
+    with pytest.raises(ValueError, match=r"task.data_dir=.*nowhere: no such folder"):
+        load_or_generate(task, tmp_path / "nowhere")
+    with pytest.raises(ValueError, match=rf"{dataset_folder(task)} is missing; there is no dataset folder"):
+        load_or_generate(task, tmp_path)
+
+
+def test_another_setting_or_task_in_the_folder_is_named(task, dataset):
+    longer = make_task("icr", **{**SMALL, "seq_len": 64})
+    with pytest.raises(ValueError, match=rf"_sl-64_.* other settings: {dataset_folder(task)}"):
+        load_or_generate(longer, dataset)
+    with pytest.raises(ValueError, match=rf"t-C_.* is missing; .* other tasks: {dataset_folder(task)}"):
+        load_or_generate(make_task("cmp", **SMALL), dataset)
+
+
+def file_of(task, dataset, name="inputs", split="train"):
+    return dataset / dataset_folder(task) / split / f"{name}.npy"
+
+
+def test_a_missing_file_is_named(task, dataset):
+    file_of(task, dataset).unlink()
+    with pytest.raises(ValueError, match=r"train/inputs.npy: no such file"):
+        load_or_generate(task, dataset)
+
+
+@pytest.mark.parametrize("kept", [0, 5, 100, -8])
+def test_a_truncated_file_is_named(task, dataset, kept):
+    path = file_of(task, dataset, "targets", "test")
+    path.write_bytes(path.read_bytes()[:kept])
+    with pytest.raises(ValueError, match=r"test/targets.npy: not a whole .npy file"):
+        load_or_generate(task, dataset)
+
+
+def test_pickled_and_foreign_files_are_refused(task, dataset):
+    np.save(file_of(task, dataset), np.array([{"a": 1}], dtype=object), allow_pickle=True)
+    with pytest.raises(ValueError, match=r"train/inputs.npy: not a whole .npy file"):
+        load_or_generate(task, dataset)
+    with file_of(task, dataset).open("wb") as file:
+        np.savez(file, inputs=np.zeros(3))
+    with pytest.raises(ValueError, match=r"train/inputs.npy: holds several arrays"):
+        load_or_generate(task, dataset)
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "message"),
+    [
+        ("inputs", lambda a: a[:-1], r"train/inputs.npy: shape is \(39, 31\), .* say \(40, 31\)"),
+        ("targets", lambda a: a[:, 1:], r"train/targets.npy: shape is \(40, 30\), .* say \(40, 31\)"),
+        ("inputs", lambda a: a.ravel(), r"train/inputs.npy: shape is \(1240,\)"),
+        ("inputs", lambda a: a.astype(np.float64), r"train/inputs.npy: dtype is float64, must be int64"),
+        ("inputs", lambda a: a + 1, r"train/inputs.npy: row \d+: position \d+: every token is in 0..15"),
+        ("targets", lambda a: a - 99, r"train/targets.npy: row 0: position \d+: every target is in 0..15 or -100"),
+        ("targets", lambda a: a[::-1], r"train/targets.npy: row 0: position \d+: .*the next token"),
+    ],
+)
+def test_a_wrong_file_is_named_with_the_rule(task, dataset, name, change, message):
+    path = file_of(task, dataset, name)
+    np.save(path, change(np.load(path)))
+    with pytest.raises(ValueError, match=message):
+        load_or_generate(task, dataset)
+
+
+def test_export_writes_what_data_dir_reads(tmp_path):
+    overrides = ["task=fcr", "task.setting=vocab_size-32", *(f"task.{key}={SMALL[key]}" for key in SMALL)]
+    export.main([str(tmp_path), *overrides])
+    task = make_task("fcr", vocab_size=32, **SMALL)
+    folder = "t-FR_vs-32_sl-32_ntr-40_nte-30_km-3_vm-3_mq-1_fn-0#0_nvs-0_ntc-0_s-12345"
+    assert sorted(path.name for path in (tmp_path / folder).iterdir()) == ["test", "train", "val"]
+    data = load_or_generate(task, tmp_path)
+    assert all(same(data[split], make_split(task, split)) for split in SPLITS)
+    assert data["train"][0].dtype == np.int64
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "usage"),
+        (["task.seq_len=64"], "usage"),
+        (["task=icr", "task.seq_len=7"], "task.seq_len=7: "),
+        (["task=icr", "task.setting=tiny"], "task.setting=tiny: .*choose baseline"),
+        (["task=nothing"], "icr"),
+        (["task=icr", "task.seqlen=7"], "task.seqlen"),
+    ],
+)
+def test_export_says_in_one_message_what_is_wrong(tmp_path, arguments, message):
+    with pytest.raises(SystemExit, match=message):
+        export.main([str(tmp_path), *arguments])
+
+
+def test_export_says_where_it_cannot_write(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(SystemExit, match="file"):
+        export.main([str(tmp_path / "file"), "task=cmp", "task.num_train_examples=1"])

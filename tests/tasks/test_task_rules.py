@@ -1,0 +1,236 @@
+"""The rule checker: it accepts all that we generate and names each broken rule with its row."""
+
+import numpy as np
+import pytest
+from golden_data import TASK_NAMES, make_task, task_config
+
+from tasks.base import IGNORE_INDEX, SPLITS, TaskRuleError
+from tasks.settings import build_task, settings_of
+
+_ = IGNORE_INDEX
+
+# Small tasks whose valid rows are short enough to write down; the rows of the tasks' docstrings.
+ICR = make_task("ncr", vocab_size=12, noise_vocab_size=4, seq_len=10)
+ICR_INPUTS = [1, 6, 9, 11, 3, 4, 1, 6, 3]
+ICR_TRAIN = [6, 9, 11, 3, 4, 1, 6, 3, 4]
+ICR_TEST = [_, _, _, _, _, _, 6, _, 4]
+
+FCR = make_task("fcr", vocab_size=10, seq_len=16, k_motif_size=2, v_motif_size=2)
+FCR_INPUTS = [9, 9, 9, 1, 3, 5, 4, 0, 2, 7, 1, 3, 5, 4, 0, 2]
+FCR_TRAIN = [9, 9, 1, 3, 5, 4, 0, 2, 7, 1, 3, 5, 4, 0, 2, 7]
+FCR_TEST = [_, _, _, _, _, _, _, _, _, _, _, 5, 4, _, _, 7]
+# With the probe (0 2) -> 7 context pairs start below 16 - 3 - 4 = 9: none at 7 is too few, one at 9 too many.
+FCR_ENDS_EARLY = [9, 9, 9, 9, 9, 9, 9, 1, 3, 5, 4, 0, 2, 7, 0, 2]
+FCR_ENDS_LATE = [9, 9, 0, 2, 7, 1, 3, 5, 0, 1, 4, 2, 3, 6, 0, 2]
+FCR_ENDS = [_] * 15 + [7]
+
+MEM = make_task("mem", vocab_size=9, seq_len=6)
+MEM_INPUTS = [2, 8, 0, 8, 2, 8]
+MEM_TARGETS = [_, MEM.value_of[2], _, MEM.value_of[0], _, MEM.value_of[2]]
+
+CMP = make_task("cmp", vocab_size=9, seq_len=6)
+CMP_ROW = [3, 0, 7, 3, 5, 8]
+
+SC = make_task("sc", vocab_size=8, num_tokens_to_copy=2, seq_len=8)
+SC_INPUTS = [6, 3, 6, 6, 5, 7, 6, 6]
+SC_TARGETS = [_, _, _, _, _, _, 3, 5]
+
+VALID = [
+    (ICR, "train", ICR_INPUTS, ICR_TRAIN),
+    (ICR, "val", ICR_INPUTS, ICR_TEST),
+    (ICR, "test", ICR_INPUTS, ICR_TEST),
+    (FCR, "train", FCR_INPUTS, FCR_TRAIN),
+    (FCR, "val", FCR_INPUTS, FCR_TEST),
+    (FCR, "test", FCR_INPUTS, FCR_TEST),
+    (MEM, "train", MEM_INPUTS, MEM_TARGETS),
+    (CMP, "train", CMP_ROW, CMP_ROW),
+    (SC, "train", SC_INPUTS, SC_TARGETS),
+]
+
+
+@pytest.mark.parametrize(("task", "split", "inputs", "targets"), VALID)
+def test_a_row_of_the_docstring_is_valid(task, split, inputs, targets):
+    task.check(np.array([inputs]), np.array([targets]), split)
+
+
+def changed(row, **tokens):
+    """The row with `p3=7`: token 7 at position 3."""
+    row = list(row)
+    for position, token in tokens.items():
+        row[int(position[1:])] = token
+    return row
+
+
+BROKEN = [
+    # any task
+    (ICR, "test", changed(ICR_INPUTS, p0=12), ICR_TEST, "inputs", "position 0: every token is in 0..11"),
+    (ICR, "test", ICR_INPUTS, changed(ICR_TEST, p2=-1), "targets", "position 2: every target is in 0..11 or -100"),
+    # recall
+    (ICR, "test", changed(ICR_INPUTS, p4=7), ICR_TEST, "inputs", "position 4: even positions hold a key"),
+    (ICR, "test", changed(ICR_INPUTS, p1=2), ICR_TEST, "inputs", "position 1: a key is followed by a value"),
+    (ICR, "test", changed(ICR_INPUTS, p3=5), ICR_TEST, "inputs", "position 3: a key is followed by a value"),
+    (ICR, "test", changed(ICR_INPUTS, p8=9), ICR_TEST, "inputs", "last position asks for a key, never noise"),
+    (ICR, "test", changed(ICR_INPUTS, p8=0), ICR_TEST, "inputs", "asked for at the end was shown before"),
+    (ICR, "test", changed(ICR_INPUTS, p7=5), ICR_TEST, "inputs", "position 7: a key keeps its first value"),
+    (ICR, "test", ICR_INPUTS, changed(ICR_TEST, p8=5), "targets", "position 8: found 5, the inputs give 4"),
+    (ICR, "test", ICR_INPUTS, changed(ICR_TEST, p6=_), "targets", "position 6: found -100, the inputs give 6"),
+    (ICR, "test", ICR_INPUTS, changed(ICR_TEST, p0=6), "targets", "position 0: found 6, the inputs give -100"),
+    (ICR, "train", ICR_INPUTS, changed(ICR_TRAIN, p1=8), "targets", "position 1: .*the next token"),
+    (ICR, "train", ICR_INPUTS, ICR_TEST, "targets", "position 0: found -100"),
+    # fuzzy recall
+    (FCR, "test", changed(FCR_INPUTS, p9=9), FCR_TEST, "inputs", "position 9: pads .* on the left alone"),
+    (FCR, "test", changed(FCR_INPUTS, p2=5), FCR_TEST, "inputs", "a key follows the pads"),
+    (FCR, "test", changed(FCR_INPUTS, p0=0, p1=1, p2=5), FCR_TEST, "inputs", "the first position holds a pad"),
+    (FCR, "test", changed(FCR_INPUTS, p2=0), FCR_TEST, "inputs", "position 4: a key has at most k_motif_size=2"),
+    (FCR, "test", changed(FCR_INPUTS, p7=5), FCR_TEST, "inputs", "position 7: a value has at most v_motif_size=2"),
+    (FCR, "test", changed(FCR_INPUTS, p3=9), FCR_TEST, "inputs", "position 4: a test key has k_motif_size=2"),
+    (FCR, "test", changed(FCR_INPUTS, p4=1), FCR_TEST, "inputs", "position 4: the tokens of a motif are distinct"),
+    (FCR, "test", changed(FCR_INPUTS, p6=5), FCR_TEST, "inputs", "position 6: the tokens of a motif are distinct"),
+    (FCR, "test", changed(FCR_INPUTS, p12=6), FCR_TEST, "inputs", "position 10: a key keeps its first value"),
+    (FCR, "test", FCR_ENDS_EARLY, FCR_ENDS, "inputs", "context pairs go on until"),
+    (FCR, "test", FCR_ENDS_LATE, FCR_ENDS, "inputs", "no context pair starts too late"),
+    (FCR, "test", FCR_INPUTS, changed(FCR_TEST, p15=2), "targets", "position 15: the last target ends the probe"),
+    (FCR, "test", FCR_INPUTS, changed(FCR_TEST, p15=_), "targets", "position 15: the last target ends the probe"),
+    (FCR, "test", FCR_INPUTS, changed(FCR_TEST, p15=6), "inputs", "position 14: a key keeps its first value"),
+    (FCR, "test", FCR_INPUTS, changed(FCR_TEST, p11=_), "targets", "position 11: found -100, the inputs give 5"),
+    (FCR, "test", FCR_INPUTS, changed(FCR_TEST, p4=5), "targets", "position 4: found 5, the inputs give -100"),
+    (FCR, "train", FCR_INPUTS, changed(FCR_TRAIN, p0=3), "targets", "position 0: .*the next token"),
+    # memorization
+    (MEM, "train", changed(MEM_INPUTS, p2=5), MEM_TARGETS, "inputs", "position 2: even positions hold a key"),
+    (MEM, "train", changed(MEM_INPUTS, p3=1), MEM_TARGETS, "inputs", "position 3: .*insert token 8"),
+    (MEM, "train", MEM_INPUTS, changed(MEM_TARGETS, p0=4), "targets", "position 0: found 4, the inputs give -100"),
+    (MEM, "train", changed(MEM_INPUTS, p0=1), MEM_TARGETS, "targets", "position 1: .*map_seed=12345"),
+    # compression
+    (CMP, "train", changed(CMP_ROW, p5=1), CMP_ROW, "inputs", "the last position holds the compress token 8"),
+    (CMP, "train", changed(CMP_ROW, p2=8), CMP_ROW, "inputs", "position 2: .*at the last position alone"),
+    (CMP, "train", CMP_ROW, changed(CMP_ROW, p4=1), "targets", "position 4: found 1, the inputs give 5"),
+    # selective copying
+    (SC, "train", changed(SC_INPUTS, p5=6), SC_TARGETS, "inputs", "position 5 holds the copy token 7"),
+    (SC, "train", changed(SC_INPUTS, p0=7), SC_TARGETS, "inputs", "position 0: the copy token 7 stands there alone"),
+    (SC, "train", changed(SC_INPUTS, p7=1), SC_TARGETS, "inputs", "position 7: blanks .* follow the copy token"),
+    (SC, "train", changed(SC_INPUTS, p0=1), SC_TARGETS, "inputs", "exactly 2 data tokens"),
+    (SC, "train", changed(SC_INPUTS, p3=5, p4=6), SC_TARGETS, "inputs", "last data token stands at position 4"),
+    (SC, "train", SC_INPUTS, changed(SC_TARGETS, p7=3), "targets", "position 7: found 3, the inputs give 5"),
+    (SC, "train", SC_INPUTS, changed(SC_TARGETS, p1=3), "targets", "position 1: found 3, the inputs give -100"),
+]
+
+
+@pytest.mark.parametrize(("task", "split", "inputs", "targets", "array", "rule"), BROKEN)
+def test_a_broken_rule_is_named_with_its_row(task, split, inputs, targets, array, rule):
+    right = next(row[2:] for row in VALID if row[:2] == (task, split))
+    rows = [np.array([valid, valid, broken, valid]) for valid, broken in zip(right, (inputs, targets), strict=True)]
+    with pytest.raises(TaskRuleError, match=rule) as error:
+        task.check(*rows, split)
+    assert (error.value.array, error.value.row) == (array, 2)
+
+
+def test_rows_are_counted_through_the_whole_dataset():
+    """The checker works through a large dataset a part at a time."""
+    inputs, targets = CMP.generate(3000, np.random.default_rng(0), "train")
+    targets[2500, 1] = 8
+    with pytest.raises(TaskRuleError, match="targets, row 2500: position 1"):
+        CMP.check(inputs, targets, "train")
+
+
+def test_arrays_of_the_wrong_form_are_refused():
+    inputs, targets = np.array([CMP_ROW]), np.array([CMP_ROW])
+    with pytest.raises(TaskRuleError, match="inputs: dtype is int32, must be int64"):
+        CMP.check(inputs.astype(np.int32), targets, "train")
+    with pytest.raises(TaskRuleError, match=r"targets: shape is \(1, 5\), must be \(N, 6\)"):
+        CMP.check(inputs, targets[:, :-1], "train")
+    with pytest.raises(TaskRuleError, match="targets: has 2 rows, inputs has 1"):
+        CMP.check(inputs, np.repeat(targets, 2, axis=0), "train")
+
+
+@pytest.mark.parametrize("split", SPLITS)
+@pytest.mark.parametrize("name", TASK_NAMES)
+def test_every_setting_generates_valid_rows(name, split):
+    for setting in settings_of(task_config(name)):
+        task = build_task(task_config(name, f"task.setting={setting}"))
+        inputs, targets = task.generate(16, np.random.default_rng(1), split)
+        assert inputs.shape == targets.shape == (16, task.input_length)
+        task.check(inputs, targets, split)
+        assert (targets[:, -1] >= 0).all()
+
+
+EDGES = [
+    ("ncr", dict(vocab_size=5, noise_vocab_size=1, seq_len=4, frac_noise=0.95)),
+    ("icr", dict(vocab_size=4, seq_len=4)),
+    ("fcr", dict(vocab_size=5, seq_len=5, k_motif_size=1, v_motif_size=1)),
+    ("fcr", dict(vocab_size=11, seq_len=17, k_motif_size=5, v_motif_size=3)),
+    ("mem", dict(vocab_size=5, seq_len=2)),
+    ("cmp", dict(vocab_size=3, seq_len=2)),
+    ("sc", dict(vocab_size=4, seq_len=4, num_tokens_to_copy=1)),
+]
+
+
+@pytest.mark.parametrize("split", ["train", "test"])
+@pytest.mark.parametrize(("name", "parameters"), EDGES)
+def test_the_smallest_tasks_generate_valid_rows(name, parameters, split):
+    task = make_task(name, **parameters)
+    task.check(*task.generate(2000, np.random.default_rng(2), split), split)
+
+
+@pytest.mark.parametrize("name", TASK_NAMES)
+def test_generation_depends_on_its_generator_alone(name):
+    task = make_task(name)
+    np.random.seed(0)  # noqa: NPY002
+    first = task.generate(20, np.random.default_rng(4), "test")
+    state = np.random.get_state()[1].copy()  # noqa: NPY002
+    np.random.seed(1)  # noqa: NPY002
+    again = task.generate(20, np.random.default_rng(4), "test")
+    other = task.generate(20, np.random.default_rng(5), "test")
+    np.testing.assert_array_equal(first, again)
+    assert (first[0] != other[0]).any()
+    np.random.seed(0)  # noqa: NPY002
+    np.testing.assert_array_equal(state, np.random.get_state()[1])  # noqa: NPY002
+
+
+IMPOSSIBLE = [
+    ("icr", dict(seq_len=127), r"task.seq_len=127: .*even"),
+    ("icr", dict(seq_len=2), r"task.seq_len=2: .*at least 4"),
+    ("icr", dict(vocab_size=3), r"task.vocab_size=3: .*at least 4"),
+    ("ncr", dict(vocab_size=19), r"task.vocab_size=19: .*16 noise tokens: give at least 20"),
+    ("ncr", dict(frac_noise=1.0), r"task.frac_noise=1.0: .*below 1"),
+    ("ncr", dict(frac_noise=-0.1), r"task.frac_noise=-0.1: .*at least 0"),
+    ("ncr", dict(frac_noise="nan"), r"task.frac_noise=nan"),
+    ("ncr", dict(frac_noise="much"), r"task.frac_noise=much: must be a number"),
+    ("icr", dict(frac_noise=0.2), r"task.noise_vocab_size=0: task.frac_noise=0.2 needs noise tokens"),
+    ("icr", dict(noise_vocab_size=-1), r"task.noise_vocab_size=-1: must be a whole number of at least 0"),
+    ("fcr", dict(vocab_size=6), r"task.vocab_size=6: .*at least 7"),
+    ("fcr", dict(seq_len=12), r"task.seq_len=12: must be above .*12"),
+    ("fcr", dict(k_motif_size=0), r"task.k_motif_size=0: must be a whole number of at least 1"),
+    ("fcr", dict(vocab_size=512, seq_len=64, k_motif_size=5), r"task.k_motif_size=5, .*more than 2\^40"),
+    ("mem", dict(vocab_size=4), r"task.vocab_size=4: .*at least 5"),
+    ("mem", dict(seq_len=31), r"task.seq_len=31: .*even"),
+    ("mem", dict(map_seed=-1), r"task.map_seed=-1: must be a whole number of at least 0"),
+    ("cmp", dict(vocab_size=2), r"task.vocab_size=2: .*at least 3"),
+    ("cmp", dict(seq_len=1), r"task.seq_len=1: .*at least 2"),
+    ("sc", dict(vocab_size=3), r"task.vocab_size=3: .*at least 4"),
+    ("sc", dict(seq_len=33), r"task.seq_len=33: too short for task.num_tokens_to_copy=16: .*at least 34"),
+    ("sc", dict(num_tokens_to_copy=0), r"task.num_tokens_to_copy=0: must be a whole number of at least 1"),
+    *(
+        (name, {key: value}, rf"task.{key}={value}: must be a whole number")
+        for name in TASK_NAMES
+        for key, value in (
+            ("vocab_size", 0),
+            ("seq_len", -2),
+            ("num_train_examples", 0),
+            ("num_val_examples", 1.5),
+            ("num_test_examples", "true"),
+            ("data_seed", -1),
+        )
+    ),
+]
+
+
+@pytest.mark.parametrize(("name", "parameters", "message"), IMPOSSIBLE)
+def test_an_impossible_parameter_is_named(name, parameters, message):
+    with pytest.raises(ValueError, match=f"(?i){message}"):
+        make_task(name, **parameters)
+
+
+def test_the_smallest_fuzzy_vocabulary_is_enough():
+    """The size that the error message asks for does generate."""
+    task = make_task("fcr", vocab_size=7, k_motif_size=3, v_motif_size=3)
+    task.check(*task.generate(100, np.random.default_rng(0), "train"), "train")

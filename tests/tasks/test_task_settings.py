@@ -1,0 +1,117 @@
+"""Settings by name: the benchmark's grid, direct values, labels, and wrong names."""
+
+import pytest
+from golden_data import TASK_NAMES, task_config
+from omegaconf.errors import InterpolationResolutionError
+
+from tasks.settings import build_task, register_resolvers, setting_name, settings_of
+
+MAD_TASKS = ("icr", "ncr", "fcr", "mem", "cmp", "sc")
+GRID = {"icr": 11, "ncr": 14, "fcr": 11, "mem": 6, "cmp": 11, "sc": 13}
+CHALLENGE = {  # level -> vocab_size, seq_len and what sets the pairs or tokens
+    "icr_challenge": {
+        "256-512": dict(vocab_size=128, seq_len=512),
+        "512-1024": dict(vocab_size=256, seq_len=1024),
+        "1024-2048": dict(vocab_size=512, seq_len=2048),
+    },
+    "ncr_challenge": {
+        "128-512": dict(vocab_size=128, seq_len=512, frac_noise=0.5),
+        "256-1024": dict(vocab_size=256, seq_len=1024, frac_noise=0.5),
+        "512-2048": dict(vocab_size=512, seq_len=2048, frac_noise=0.5),
+    },
+    "sc_challenge": {
+        "128-512": dict(vocab_size=128, seq_len=512, num_tokens_to_copy=128),
+        "256-1024": dict(vocab_size=256, seq_len=1024, num_tokens_to_copy=256),
+        "512-2048": dict(vocab_size=512, seq_len=2048, num_tokens_to_copy=512),
+    },
+}
+EVERY_SETTING = [(name, setting) for name in TASK_NAMES for setting in settings_of(task_config(name))]
+
+
+def test_the_benchmark_has_66_settings():
+    assert {name: len(settings_of(task_config(name))) for name in MAD_TASKS} == GRID
+    assert sum(GRID.values()) == 66
+
+
+def test_settings_are_one_change_from_the_baseline():
+    settings = settings_of(task_config("sc"))
+    assert list(settings)[:2] == ["baseline", "vocab_size-32"]
+    assert settings["baseline"] == {}
+    assert settings["num_tokens_to_copy-96"] == {"num_tokens_to_copy": 96}
+
+
+@pytest.mark.parametrize(("name", "setting"), EVERY_SETTING)
+def test_a_setting_chosen_by_name_builds_its_task(name, setting):
+    cfg = task_config(name, f"task.setting={setting}")
+    task = build_task(cfg)
+    expected = {**cfg.get("baseline", {}), **settings_of(cfg)[setting]}
+    assert {key: getattr(task, key) for key in expected} == expected
+    assert (task.num_val_examples, task.num_test_examples, task.data_seed) == (1280, 1280, 12345)
+    assert setting_name(cfg) == setting
+
+
+@pytest.mark.parametrize("name", CHALLENGE)
+def test_the_harder_levels_are_the_papers(name):
+    for level, expected in CHALLENGE[name].items():
+        task = build_task(task_config(name, f"task.setting={level}"))
+        assert {key: getattr(task, key) for key in expected} == expected
+        assert task.num_train_examples == 12800
+    assert list(settings_of(task_config(name))) == list(CHALLENGE[name])
+
+
+def test_every_change_is_a_parameter_of_the_baseline():
+    for name in MAD_TASKS:
+        cfg = task_config(name)
+        for key, values in cfg.changes.items():
+            assert cfg.baseline[key] not in values
+            assert len(set(values)) == len(values)
+
+
+def test_a_direct_value_wins_over_the_setting():
+    cfg = task_config("icr", "task.setting=seq_len-512", "task.seq_len=64", "task.num_test_examples=10")
+    task = build_task(cfg)
+    assert (task.seq_len, task.vocab_size, task.num_test_examples) == (64, 16, 10)
+
+
+@pytest.mark.parametrize(
+    ("name", "overrides", "label"),
+    [
+        ("icr", ["task.seq_len=512"], "seq_len-512"),
+        ("icr", ["task.setting=seq_len-512", "task.seq_len=128"], "baseline"),
+        ("icr", ["task.seq_len=64"], "seq_len-64"),
+        ("icr", ["task.setting=seq_len-512", "task.vocab_size=8"], "vocab_size-8,seq_len-512"),
+        ("fcr", ["task.k_motif_size=2"], "k_motif_size-2"),
+        ("ncr", ["task.noise_vocab_size=8"], "noise_vocab_size-8"),
+        ("icr_challenge", ["task.vocab_size=256", "task.seq_len=1024"], "512-1024"),
+        ("sc_challenge", ["task.setting=256-1024", "task.seq_len=600"], "256-1024,seq_len-600"),
+    ],
+)
+def test_the_label_tells_what_the_config_resolves_to(name, overrides, label):
+    assert setting_name(task_config(name, *overrides)) == label
+
+
+def test_an_unknown_setting_lists_the_choices():
+    cfg = task_config("mem", "task.setting=seq_len-64")
+    with pytest.raises(ValueError, match=r"task.setting=seq_len-64: mem has no such .* baseline, vocab"):
+        build_task(cfg)
+    with pytest.raises(InterpolationResolutionError, match="choose baseline, vocab_size-512"):
+        _ = cfg.vocab_size
+
+
+def test_a_key_that_the_settings_lack_is_named():
+    cfg = task_config("cmp", "task.data_seed='${setting:data_seed}'")
+    with pytest.raises(ValueError, match=r"task=cmp: \$\{setting:data_seed\} has no value, settings give vocab"):
+        build_task(cfg)
+
+
+def test_a_parameter_that_the_task_lacks_is_named():
+    with pytest.raises(ValueError, match=r"task=cmp: Compression takes .*; missing: none, unknown: depth"):
+        build_task(task_config("cmp", "+task.depth=3"))
+    with pytest.raises(ValueError, match=r"task=cmp: .*; missing: seq_len, unknown: none"):
+        build_task(task_config("cmp", "~task.seq_len"))
+
+
+def test_the_resolver_can_be_registered_again():
+    register_resolvers()
+    register_resolvers()
+    assert task_config("icr").seq_len == 128
