@@ -47,21 +47,22 @@ def report(
         run_ids: only these runs; all where None.
         expected: (mixer, task, setting) that must show up, as missing where there is no record.
         selections: what chooses checkpoint and learning rate.
-        mixers, tasks: only these, where any are given.
+        mixers, tasks: only records of these, where any are given.
 
     Raises:
         ValueError: there is nothing to report, or `out` cannot be written.
     """
     out = Path(out) if out is not None else Path(results_dir) / "report"
     frame = collect(results_dir, run_ids)
-    if frame.empty and not expected:
-        raise ValueError(f"no records in {Path(results_dir) / 'runs'}: train something first, or name another folder")
     frame = _only(_only(frame, "mixer", mixers), "task", tasks)
+    warnings = complaints(frame)
     cells = {selection: best_per_cell(frame, selection, expected) for selection in selections}
+    if any(of_selection.empty for of_selection in cells.values()):
+        found = "; ".join(["train something first, or name another folder", *warnings])
+        raise ValueError(f"no records in {Path(results_dir) / 'runs'}: {found}")
     check_writable(out)
     files = [out / "rows.csv"]
     frame.to_csv(files[0], index=False)
-    warnings = complaints(frame)
     sections = []
     for selection in selections:
         folder = out / selection
@@ -86,7 +87,7 @@ def _only(frame: pd.DataFrame, column: str, names: Collection[str]) -> pd.DataFr
     if unknown:
         present = ", ".join(sorted(frame[column].dropna().unique()))
         raise ValueError(f"no records of {column} {', '.join(unknown)}: there are {present}")
-    return frame[frame[column].isin(names)]
+    return frame[frame[column].isin(names) | frame[column].isna()]  # what is unreadable may be any of them
 
 
 def _benchmark_only(cells: pd.DataFrame) -> tuple[pd.DataFrame, list[str]]:

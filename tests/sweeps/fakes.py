@@ -41,7 +41,12 @@ def config(
             **parameters,
         },
         "model": {"d_model": 128, "n_layers": 2},
-        "optimizer": {"name": "muon", "lr": lr, "weight_decay": 0.1, "betas": [0.8, 0.95]},
+        "optimizer": {
+            "name": "muon",
+            "lr": lr if isinstance(lr, float) else list(lr),
+            "weight_decay": 0.1,
+            "betas": [0.8, 0.95],
+        },
         "schedule": {"name": "wsd", "decay": 0.2},
         "trainer": {"epochs": 60, "batch_size": 128, "progress": True, "checkpoint_every": 1},
         "seed": seed,
@@ -119,9 +124,7 @@ def _curve(row: dict, epochs: int = 12) -> pd.DataFrame:
     epoch = np.arange(epochs)
     reached = row["official_accuracy"] or 0.1
     accuracy = reached * (1 - np.exp(-epoch / 3))
-    frame = pd.DataFrame(
-        {"epoch": epoch, "step": 100 * epoch, "train_loss": 3 * np.exp(-reached * epoch / 4)}
-    )
+    frame = pd.DataFrame({"epoch": epoch, "step": 100 * epoch, "train_loss": 3 * np.exp(-reached * epoch / 4)})
     for split in ("val", "test"):
         frame[f"{split}_loss"] = 1 - accuracy
         frame[f"{split}_accuracy"] = frame[f"{split}_token_accuracy"] = accuracy

@@ -1,0 +1,254 @@
+"""The identity of a run, and that its record is whole or absent."""
+
+import copy
+import json
+import os
+import subprocess
+import sys
+import textwrap
+import time
+from datetime import UTC, datetime
+
+import fakes
+import pytest
+from omegaconf import OmegaConf
+
+from sweeps import record as records
+from sweeps.provenance import provenance
+
+
+def with_key(config: dict, key: str, value) -> dict:
+    changed = copy.deepcopy(config)
+    *parents, last = key.split(".")
+    node = changed
+    for parent in parents:
+        node = node.setdefault(parent, {})
+    node[last] = value
+    return changed
+
+
+def test_identity_is_stable():
+    # Written down: an identity that changes from one version to the next repeats every run of a sweep.
+    identity = records.run_id(fakes.config(lr=[1e-3], seed=0))
+    assert identity == "27762a45dfd5"
+    assert identity == records.run_id(dict(reversed(fakes.config(lr=[1e-3], seed=0).items())))
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("results_dir", "elsewhere"),
+        ("force", True),
+        ("dry_run", True),
+        ("experiment", "mad_table"),
+        ("trainer.progress", False),
+        ("trainer.checkpoint_every", 5),
+        ("logger", {"csv": {"_target_": "x"}}),
+        ("task.setting", "seq_len-128"),
+        ("task.baseline", {"seq_len": 64}),
+        ("task.changes", {}),
+        ("task.levels", {"1": {"seq_len": 64}}),
+        ("optimizer.lr", [0.005, 0.0005, 0.001]),
+        ("seed", [0]),
+        ("seed", 0.0),
+        ("optimizer.betas", (0.8, 0.95)),
+        ("trainer.epochs", 60.0),
+    ],
+)
+def test_identity_ignores(key, value):
+    config = fakes.config()
+    assert repr(with_key(config, key, value)) != repr(config)
+    assert records.run_id(with_key(config, key, value)) == records.run_id(config)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("mixer.name", "parallax"),
+        ("mixer.num_heads", 4),
+        ("mixer.new_switch", True),
+        ("task.seq_len", 256),
+        ("task.data_dir", "data"),
+        ("optimizer.lr", [5e-4, 1e-3]),
+        ("optimizer.lr", [5e-4, 1e-3, 5e-3, 5e-3]),
+        ("optimizer.betas", [0.95, 0.8]),
+        ("seed", 1),
+        ("seed", [0, 1]),
+        ("trainer.epochs", 61),
+        ("trainer.progress_of_training", True),
+        ("schedule.decay", None),
+    ],
+)
+def test_identity_depends_on(key, value):
+    config = fakes.config()
+    assert records.run_id(with_key(config, key, value)) != records.run_id(config)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), object()])
+def test_identity_refuses_what_it_cannot_compare(value):
+    with pytest.raises(ValueError, match=r"optimizer\.lr=.*identity"):
+        records.run_id(with_key(fakes.config(), "optimizer.lr", [1e-3, value]))
+
+
+def test_row_labels_hold_every_hyperparameter_once():
+    labels = records.row_labels(fakes.config(), replica=1, lr=1e-3, seed=7)
+    assert labels["hparams"] == {
+        "mixer.num_heads": 8,
+        "task.vocab_size": 16,
+        "task.seq_len": 128,
+        "task.num_train_examples": 12800,
+        "model.d_model": 128,
+        "model.n_layers": 2,
+        "optimizer.betas": [0.8, 0.95],
+        "schedule.decay": 0.2,
+    }
+    assert (labels["mixer"], labels["task"], labels["setting"]) == ("attn", "icr", "baseline")
+    assert (labels["replica"], labels["lr"], labels["seed"], labels["weight_decay"]) == (1, 1e-3, 7, 0.1)
+    assert (labels["optimizer"], labels["schedule"]) == ("muon", "wsd")
+    assert (labels["epochs"], labels["batch_size"]) == (60, 128)
+
+
+def test_record_and_config_come_back(tmp_path):
+    config = fakes.config()
+    record = fakes.record(config, [0.5, "diverged", 1])
+    assert records.read_record(tmp_path) is None
+    assert not records.is_finished(tmp_path)
+    records.write_record(tmp_path, record)
+    records.write_config(tmp_path, config)
+    assert records.read_record(tmp_path) == record
+    assert records.is_finished(tmp_path)
+    assert OmegaConf.to_container(OmegaConf.load(tmp_path / "config.yaml")) == config
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["config.yaml", "record.json"]
+
+
+def test_the_same_record_is_the_same_bytes(tmp_path):
+    record = fakes.record(fakes.config(), [0.5, 0.1 + 0.2, 1])
+    records.write_record(tmp_path / "a", record)
+    records.write_record(tmp_path / "b", dict(reversed(record.items())))
+    assert (tmp_path / "a/record.json").read_bytes() == (tmp_path / "b/record.json").read_bytes()
+
+
+def test_failed_record_has_a_row_for_each_replica(tmp_path):
+    config = fakes.config(lr=[1e-3, 5e-3], seed=[0, 1])
+    record = records.failed_record(config, "RuntimeError: boom", {"device": "cpu"})
+    records.write_record(tmp_path, record)
+    assert not records.is_finished(tmp_path)
+    assert [(row["lr"], row["seed"]) for row in record["rows"]] == [(1e-3, 0), (5e-3, 0), (1e-3, 1), (5e-3, 1)]
+    assert {row["status"] for row in record["rows"]} == {"failed"}
+    assert {row["error"] for row in record["rows"]} == {"RuntimeError: boom"}
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda r: r["rows"][1].update(official_accuracy=float("nan")), "row 1: official_accuracy=nan must be a"),
+        (lambda r: r["rows"][0].update(clean_accuracy=81.2), r"row 0: clean_accuracy=81.2 must lie in \[0, 1\]"),
+        (lambda r: r["rows"][0].update(clean_accuracy=None), "row 0: clean_accuracy is null, but"),
+        (lambda r: r["rows"][0].update(steps="6000"), "row 0: steps='6000' must be a finite number"),
+        (lambda r: r["rows"][0].update(lr="1e-3"), "row 0: lr='1e-3' must be of type float"),
+        (lambda r: r["rows"][0].update(seed=True), "row 0: seed=True must be of type int"),
+        (lambda r: r["rows"][0].update(status="done"), "row 0: status='done' must be one of finished, diverged"),
+        (lambda r: r["rows"][0].update(status="failed"), "row 0: a failed replica must say why"),
+        (lambda r: r["rows"][0].update(acc=1.0), r"row 0: missing keys \[\], unknown keys \['acc'\]"),
+        (lambda r: r["rows"][0].pop("test_loss"), r"row 0: missing keys \['test_loss'\]"),
+        (lambda r: r["rows"][0].update(hparams=[1]), r"row 0: hparams=\[1\] must be a mapping"),
+        (lambda r: r["rows"][0].update(run_id="0" * 12), "row 0: run_id='000000000000' is not the record's"),
+        (lambda r: r.update(rows=[]), "no rows"),
+        (lambda r: r.update(status="failed"), "must say why in 'error'"),
+        (lambda r: r.update(status="running"), "record status='running'"),
+        (lambda r: r.pop("provenance"), r"the record: missing keys \['provenance'\]"),
+    ],
+)
+def test_a_record_that_breaks_the_schema_is_not_written(tmp_path, change, message):
+    record = fakes.record(fakes.config(), [0.5, 0.6, 0.7])
+    change(record)
+    with pytest.raises(ValueError, match=message):
+        records.write_record(tmp_path, record)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("text", ["", '{"run_id": "abc"', "[]", '{"run_id": "abc"}'])
+def test_an_unreadable_record_names_its_file(tmp_path, text):
+    (tmp_path / "record.json").write_text(text)
+    for read in (records.read_record, records.is_finished):
+        with pytest.raises(ValueError, match=rf"{tmp_path}/record\.json is not a record .* delete it"):
+            read(tmp_path)
+
+
+def test_a_failed_write_keeps_the_old_record(tmp_path, monkeypatch):
+    old = fakes.record(fakes.config(), [0.5, 0.6, 0.7])
+    records.write_record(tmp_path, old)
+
+    def full_disk(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full_disk)
+    with pytest.raises(OSError, match="No space left"):
+        records.write_record(tmp_path, fakes.record(fakes.config(), [1, 1, 1]))
+    assert records.read_record(tmp_path) == old
+    assert [path.name for path in tmp_path.iterdir()] == ["record.json"]
+
+
+def test_a_writer_killed_at_any_moment_leaves_a_whole_record(tmp_path):
+    script = textwrap.dedent(
+        """
+        import sys
+        import fakes
+        from sweeps.record import write_record
+        # Large enough that a write in place would be seen half done.
+        config = fakes.config(seed=list(range(10)))
+        pair = [fakes.record(config, [score] * 30) for score in (0.25, 0.75)]
+        write_record(sys.argv[1], pair[0])
+        print("ready", flush=True)
+        while True:
+            for record in pair:
+                write_record(sys.argv[1], record)
+        """
+    )
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([os.path.dirname(fakes.__file__), *sys.path])}
+    writer = subprocess.Popen(
+        [sys.executable, "-c", script, str(tmp_path)], stdout=subprocess.PIPE, env=environment, text=True
+    )
+    seen, end = set(), time.monotonic() + 0.5
+    try:
+        assert writer.stdout.readline() == "ready\n"
+        while len(seen) < 2 or time.monotonic() < end:
+            seen.add(_scores(records.read_record(tmp_path)))
+    finally:
+        writer.kill()
+        writer.wait()
+    assert seen == {(0.25,), (0.75,)}
+    assert len(_scores(records.read_record(tmp_path))) == 1
+
+
+def _scores(record: dict | None) -> tuple[float, ...]:
+    return () if record is None else tuple({row["official_accuracy"] for row in record["rows"]})
+
+
+def test_check_writable(tmp_path):
+    records.check_writable(tmp_path / "new" / "folder")
+    assert list((tmp_path / "new/folder").iterdir()) == []
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ValueError, match=r"results_dir='.*file/below' cannot be written \(Not a directory\): give"):
+        records.check_writable(tmp_path / "file" / "below")
+    with pytest.raises(ValueError, match="cannot be written"):
+        records.check_writable("/proc/mixerlab")
+
+
+def test_provenance_says_what_ran():
+    origin = provenance(
+        started_at=datetime(2026, 1, 2, tzinfo=UTC),
+        wall_time_s=1.5,
+        device="cpu",
+        backends={"parallax": "reference"},
+        notes=["population halved to 2: out of memory"],
+    )
+    assert origin["started_at"] == "2026-01-02T00:00:00+00:00"
+    assert {"python", "mixerlab", "torch", "numpy"} <= origin["versions"].keys()
+    assert origin["notes"] == ["population halved to 2: out of memory"]
+    assert json.loads(json.dumps(origin)) == origin
+
+
+def test_provenance_needs_no_torch():
+    script = "import sys, sweeps.provenance, sweeps.report; sys.exit('torch' in sys.modules)"
+    subprocess.run([sys.executable, "-c", script], check=True)
