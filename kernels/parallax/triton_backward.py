@@ -16,18 +16,20 @@ from kernels.parallax.triton_tiles import load_tile, seen_span, store_tile, visi
 
 @triton.jit
 def dot_rows_kernel(
-    d_o_desc, mean_v_desc, cov_desc, beta, gamma, seq_len,
-    HEADS: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_D: tl.constexpr,
+    d_o_desc, mean_v_desc, cov_desc, beta, gamma, heads, seq_len,
+    BLOCK_M: tl.constexpr, BLOCK_D: tl.constexpr,
 ):  # fmt: skip
     """β and γ of every query."""
-    start = tl.program_id(0) * BLOCK_M
-    batch = tl.program_id(1) // HEADS
-    head = tl.program_id(1) % HEADS
+    blocks = tl.cdiv(seq_len, BLOCK_M)
+    sequence = tl.program_id(0) // blocks
+    batch = sequence // heads
+    head = sequence % heads
+    start = tl.program_id(0) % blocks * BLOCK_M
     d_o = load_tile(d_o_desc, batch, head, start, BLOCK_M, BLOCK_D).to(tl.float32)
     mean_v = load_tile(mean_v_desc, batch, head, start, BLOCK_M, BLOCK_D)
     cov = load_tile(cov_desc, batch, head, start, BLOCK_M, BLOCK_D).to(tl.float32)
     queries = start + tl.arange(0, BLOCK_M)
-    row = tl.program_id(1).to(tl.int64) * seq_len + queries
+    row = sequence.to(tl.int64) * seq_len + queries
     tl.store(beta + row, tl.sum(d_o * mean_v, 1), mask=queries < seq_len)
     tl.store(gamma + row, tl.sum(d_o * cov, 1), mask=queries < seq_len)
 
@@ -61,18 +63,21 @@ def _rows(
 @triton.jit
 def rows_kernel(
     q_desc, rho_desc, k_desc, v_desc, d_o_desc, log_mass, mean_t, beta, gamma, d_q_desc, d_rho_desc,
-    seq_len, window, scale, scale_log2,
-    HEADS: tl.constexpr, GROUP: tl.constexpr, CAUSAL: tl.constexpr, HAS_WINDOW: tl.constexpr,
+    heads, seq_len, window, scale, scale_log2,
+    GROUP: tl.constexpr, CAUSAL: tl.constexpr, HAS_WINDOW: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """dQ and dR of a block of queries."""
-    start_m = (tl.num_programs(0) - 1 - tl.program_id(0)) * BLOCK_M
-    batch = tl.program_id(1) // HEADS
-    head = tl.program_id(1) % HEADS
+    blocks = tl.cdiv(seq_len, BLOCK_M)
+    sequence = tl.program_id(0) // blocks
+    batch = sequence // heads
+    head = sequence % heads
+    # The last queries see the most keys: they start first, so that the short blocks fill the gaps.
+    start_m = (blocks - 1 - tl.program_id(0) % blocks) * BLOCK_M
     kv_head = head // GROUP
     queries = start_m + tl.arange(0, BLOCK_M)
     inside = queries < seq_len
-    row = tl.program_id(1).to(tl.int64) * seq_len + queries
+    row = sequence.to(tl.int64) * seq_len + queries
 
     q = load_tile(q_desc, batch, head, start_m, BLOCK_M, BLOCK_D)
     rho = load_tile(rho_desc, batch, head, start_m, BLOCK_M, BLOCK_D)
@@ -147,14 +152,16 @@ def _columns(
 @triton.jit
 def columns_kernel(
     q_desc, rho_desc, k_desc, v_desc, d_o_desc, log_mass, mean_t, beta, gamma, d_k_desc, d_v_desc,
-    seq_len, window, scale, scale_log2,
-    KV_HEADS: tl.constexpr, GROUP: tl.constexpr, CAUSAL: tl.constexpr, HAS_WINDOW: tl.constexpr,
+    kv_heads, seq_len, window, scale, scale_log2,
+    GROUP: tl.constexpr, CAUSAL: tl.constexpr, HAS_WINDOW: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """dK and dV of a block of keys, summed over the query heads that share them."""
-    start_n = tl.program_id(0) * BLOCK_N
-    batch = tl.program_id(1) // KV_HEADS
-    kv_head = tl.program_id(1) % KV_HEADS
+    blocks = tl.cdiv(seq_len, BLOCK_N)
+    sequence = tl.program_id(0) // blocks
+    batch = sequence // kv_heads
+    kv_head = sequence % kv_heads
+    start_n = tl.program_id(0) % blocks * BLOCK_N
     keys = start_n + tl.arange(0, BLOCK_N)
     k = load_tile(k_desc, batch, kv_head, start_n, BLOCK_N, BLOCK_D)
     v = load_tile(v_desc, batch, kv_head, start_n, BLOCK_N, BLOCK_D)
@@ -174,7 +181,7 @@ def columns_kernel(
             full_last = tl.maximum((start_n + window) // BLOCK_M * BLOCK_M, full)
 
     for head in range(kv_head * GROUP, (kv_head + 1) * GROUP):
-        row_start = (batch * KV_HEADS * GROUP + head).to(tl.int64) * seq_len
+        row_start = (batch * kv_heads * GROUP + head).to(tl.int64) * seq_len
         if CAUSAL:
             d_k, d_v = _columns(
                 d_k, d_v, k, v, q_desc, rho_desc, d_o_desc, log_mass, mean_t, beta, gamma, batch, head,

@@ -14,13 +14,13 @@ from kernels.parallax.triton_tiles import load_tile, store_tile, visible
 @triton.jit
 def short_kernel(
     q_desc, rho_desc, k_desc, v_desc, d_o_desc, d_q_desc, d_rho_desc, d_k_desc, d_v_desc,
-    seq_len, window, scale, scale_log2,
-    KV_HEADS: tl.constexpr, GROUP: tl.constexpr, CAUSAL: tl.constexpr, HAS_WINDOW: tl.constexpr,
+    kv_heads, seq_len, window, scale, scale_log2,
+    GROUP: tl.constexpr, CAUSAL: tl.constexpr, HAS_WINDOW: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """dQ, dR, dK and dV of one key head and the query heads that share it; BLOCK_N >= seq_len."""
-    batch = tl.program_id(0) // KV_HEADS
-    kv_head = tl.program_id(0) % KV_HEADS
+    batch = tl.program_id(0) // kv_heads
+    kv_head = tl.program_id(0) % kv_heads
     keys = tl.arange(0, BLOCK_N)
     k = load_tile(k_desc, batch, kv_head, 0, BLOCK_N, BLOCK_D)
     v = load_tile(v_desc, batch, kv_head, 0, BLOCK_N, BLOCK_D)

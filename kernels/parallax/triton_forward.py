@@ -49,15 +49,17 @@ def _attend(
 @triton.jit
 def forward_kernel(
     q_desc, rho_desc, k_desc, v_desc, o_desc, mean_v_desc, cov_desc, log_mass, mean_t_out,
-    seq_len, window, scale_log2,
-    HEADS: tl.constexpr, GROUP: tl.constexpr, CAUSAL: tl.constexpr, HAS_WINDOW: tl.constexpr,
+    heads, seq_len, window, scale_log2,
+    GROUP: tl.constexpr, CAUSAL: tl.constexpr, HAS_WINDOW: tl.constexpr,
     SAVE: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
     PRECISION: tl.constexpr,
 ):  # fmt: skip
+    blocks = tl.cdiv(seq_len, BLOCK_M)
+    sequence = tl.program_id(0) // blocks
+    batch = sequence // heads
+    head = sequence % heads
     # The last queries see the most keys: they start first, so that the short blocks fill the gaps.
-    start_m = (tl.num_programs(0) - 1 - tl.program_id(0)) * BLOCK_M
-    batch = tl.program_id(1) // HEADS
-    head = tl.program_id(1) % HEADS
+    start_m = (blocks - 1 - tl.program_id(0) % blocks) * BLOCK_M
     kv_head = head // GROUP
     queries = start_m + tl.arange(0, BLOCK_M)
 
@@ -95,6 +97,6 @@ def forward_kernel(
     if SAVE:
         store_tile(mean_v_desc, batch, head, start_m, mean_v, BLOCK_M, BLOCK_D)
         store_tile(cov_desc, batch, head, start_m, cov, BLOCK_M, BLOCK_D)
-        row = tl.program_id(1).to(tl.int64) * seq_len + queries
+        row = sequence.to(tl.int64) * seq_len + queries
         tl.store(log_mass + row, top + tl.log2(mass), mask=queries < seq_len)
         tl.store(mean_t_out + row, mean_t, mask=queries < seq_len)

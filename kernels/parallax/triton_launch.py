@@ -78,7 +78,7 @@ def run_forward(
     o = q.new_empty(q.shape)
     mean_v, cov, log_mass, mean_t = saved_like(q)
     save = not is_short(length)
-    grid = (triton.cdiv(length, tiles.queries), batch * heads)
+    grid = (triton.cdiv(length, tiles.queries) * batch * heads,)
     forward_kernel[grid](
         descriptor(q, tiles.queries),
         descriptor(rho, tiles.queries),
@@ -89,10 +89,10 @@ def run_forward(
         descriptor(cov, tiles.queries) if save else None,
         log_mass,
         mean_t,
+        heads,
         length,
         window or 0,
         scale * LOG2_E,
-        HEADS=heads,
         SAVE=save,
         **_common(q, k, causal, window, tiles),
     )
@@ -125,43 +125,43 @@ def run_backward(
             *(descriptor(x, tiles.keys) for x in (k, v)),
             *(descriptor(x, tiles.queries) for x in (d_o, d_q, d_rho)),
             *(descriptor(x, tiles.keys) for x in (d_k, d_v)),
-            *numbers,
-            KV_HEADS=kv_heads,
+            kv_heads,
+        *numbers,
             **_common(q, k, causal, window, tiles),
         )
         return d_q, d_rho, d_k, d_v
 
     beta, gamma = torch.empty_like(log_mass), torch.empty_like(log_mass)
     rows = 64
-    dot_rows_kernel[(triton.cdiv(length, rows), batch * heads)](
+    dot_rows_kernel[(triton.cdiv(length, rows) * batch * heads,)](
         *(descriptor(x, rows) for x in (d_o, mean_v, cov)),
         beta,
         gamma,
+        heads,
         length,
-        HEADS=heads,
         BLOCK_M=rows,
         BLOCK_D=padded_head_dim(head_dim),
     )
     tiles = rows_tiles(q.dtype, length, head_dim)
-    rows_kernel[(triton.cdiv(length, tiles.queries), batch * heads)](
+    rows_kernel[(triton.cdiv(length, tiles.queries) * batch * heads,)](
         *(descriptor(x, tiles.queries) for x in (q, rho)),
         *(descriptor(x, tiles.keys) for x in (k, v)),
         descriptor(d_o, tiles.queries),
         *(log_mass, mean_t, beta, gamma),
         *(descriptor(x, tiles.queries) for x in (d_q, d_rho)),
+        heads,
         *numbers,
-        HEADS=heads,
         **_common(q, k, causal, window, tiles),
     )
     tiles = columns_tiles(q.dtype, length, head_dim)
-    columns_kernel[(triton.cdiv(length, tiles.keys), batch * kv_heads)](
+    columns_kernel[(triton.cdiv(length, tiles.keys) * batch * kv_heads,)](
         *(descriptor(x, tiles.queries) for x in (q, rho)),
         *(descriptor(x, tiles.keys) for x in (k, v)),
         descriptor(d_o, tiles.queries),
         *(log_mass, mean_t, beta, gamma),
         *(descriptor(x, tiles.keys) for x in (d_k, d_v)),
+        kv_heads,
         *numbers,
-        KV_HEADS=kv_heads,
         **_common(q, k, causal, window, tiles),
     )
     return d_q, d_rho, d_k, d_v

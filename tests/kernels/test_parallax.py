@@ -1,0 +1,157 @@
+"""The Parallax kernels compute Parallax: against float64, on a CPU (interpreter) and on a GPU."""
+
+import pytest
+import torch
+from parallax_cases import assert_close, draw, exact, relative_errors, run
+
+from kernels.parallax import parallax_attention
+
+BF16, FP16, FP32 = torch.bfloat16, torch.float16, torch.float32
+TOLERANCE = {BF16: 1e-2, FP16: 2e-3, FP32: 1e-5}
+gpu = pytest.mark.gpu
+every_dtype = pytest.mark.parametrize(
+    "dtype", [FP32, pytest.param(BF16, marks=gpu), pytest.param(FP16, marks=gpu)], ids=str
+)
+
+
+@pytest.mark.parametrize("head_dim", [8, 16, 48])
+@pytest.mark.parametrize("length", [2, 17, 65, 130])
+def test_small_shapes(length, head_dim, device):
+    assert_close(draw(length, head_dim, batch=1, device=device), TOLERANCE[FP32])
+
+
+@gpu
+@pytest.mark.parametrize("head_dim", [8, 16, 32, 48, 64, 80, 128])
+@pytest.mark.parametrize("length", [2, 17, 63, 64, 65, 127, 500, 1024, 2048])
+@pytest.mark.parametrize("dtype", [BF16, FP32], ids=str)
+def test_every_shape(length, head_dim, dtype, device):
+    assert_close(draw(length, head_dim, dtype=dtype, device=device), TOLERANCE[dtype])
+
+
+@gpu
+@pytest.mark.parametrize("head_dim", [16, 64, 128])
+@pytest.mark.parametrize("group", [2, 8])
+@pytest.mark.parametrize("length", [65, 127, 500])
+def test_every_head_ratio(length, group, head_dim, device):
+    assert_close(draw(length, head_dim, heads=8, kv_heads=8 // group, dtype=BF16, device=device), 1e-2)
+
+
+@pytest.mark.parametrize("length", [40, 150])
+def test_shared_key_heads(length, device):
+    assert_close(draw(length, 16, heads=4, kv_heads=2, batch=1, device=device), TOLERANCE[FP32])
+
+
+@every_dtype
+@pytest.mark.parametrize("length, window", [(70, 2), (70, 33), (70, 200), (300, 3), (300, 64), (300, 190)])
+def test_window(length, window, dtype, device):
+    tensors = draw(length, 16, heads=1, kv_heads=1, dtype=dtype, device=device)
+    assert_close(tensors, TOLERANCE[dtype], window=window)
+
+
+@every_dtype
+@pytest.mark.parametrize("length", [33, 128, 200])
+def test_all_keys_visible(length, dtype, device):
+    tensors = draw(length, 16, heads=1, kv_heads=1, dtype=dtype, device=device)
+    assert_close(tensors, TOLERANCE[dtype], causal=False)
+
+
+@every_dtype
+@pytest.mark.parametrize("scale", [0.5, -0.3])
+def test_scale(scale, dtype, device):
+    assert_close(draw(140, 16, heads=1, kv_heads=1, dtype=dtype, device=device), TOLERANCE[dtype], scale=scale)
+
+
+@every_dtype
+def test_zero_scale(dtype, device):
+    """Every visible key weighs the same, and the query has no say."""
+    tensors = draw(140, 16, heads=1, kv_heads=1, dtype=dtype, device=device)
+    got, expected = run(parallax_attention, tensors, scale=0.0, backend="triton"), exact(tensors, scale=0.0)
+    assert not got.pop(1).any() and not expected.pop(1).any()
+    for x, y in zip(got, expected, strict=True):
+        assert (x.double() - y).norm() <= TOLERANCE[dtype] * y.norm()
+
+
+@every_dtype
+@pytest.mark.parametrize("length", [100, 200])
+@pytest.mark.parametrize("head_dim", [16, 12])
+def test_strides(length, head_dim, dtype, device):
+    """Heads-first storage, slices of one packed projection, and a broadcast output gradient."""
+    q, rho, _, _, d_o = draw(length, head_dim, batch=2, dtype=dtype, device=device)
+    packed = torch.cat(draw(length, head_dim, dtype=dtype, device=device)[:2], dim=-1)
+    k, v = packed[..., :head_dim], packed[..., head_dim:]
+    heads_first = q.transpose(1, 2).contiguous().transpose(1, 2)
+    odd_start = torch.cat([rho[..., :1], rho], dim=-1)[..., 1:]
+    tensors = [heads_first, odd_start, k, v, d_o[:1, :1, :, :1].expand_as(d_o)]
+    assert not any(x.is_contiguous() for x in tensors)
+    assert_close(tensors, TOLERANCE[dtype])
+
+
+@every_dtype
+@pytest.mark.parametrize("length", [100, 200])
+def test_large_probe(length, dtype, device):
+    """Trained layers have probes of norm 40 (Parallax paper, analysis)."""
+    tensors = draw(length, 64, batch=1, dtype=FP32, device=device)
+    tensors[1] *= 40 / tensors[1].norm(dim=-1, keepdim=True)
+    assert_close([x.to(dtype) for x in tensors], TOLERANCE[dtype])
+
+
+@every_dtype
+@pytest.mark.parametrize("length", [100, 200])
+def test_large_logits(length, dtype, device):
+    """Logits in the thousands: nearly every query looks at one key.
+
+    A logit of size L has a rounding error of about L 2^-24 in float32, and its weight the same relative one.
+    """
+    tensors = draw(length, 64, batch=1, dtype=dtype, device=device)
+    tensors[0] *= 30
+    tensors[2] *= 30
+    largest = (tensors[0].double().norm(dim=-1).max() * tensors[2].double().norm(dim=-1).max()).item() / 8
+    assert_close(tensors, max(TOLERANCE[dtype], largest * 2**-24))
+
+
+@every_dtype
+@pytest.mark.parametrize("length", [100, 200])
+def test_no_probe_is_softmax_attention(length, dtype, device):
+    q, _, k, v, d_o = draw(length, 16, dtype=dtype, device=device)
+    got = run(parallax_attention, [q, torch.zeros_like(q), k, v, d_o], backend="triton")
+
+    def softmax_attention(q, k, v):
+        q, k, v = (x.double().transpose(1, 2) for x in (q, k, v))
+        return torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2)
+
+    expected = run(softmax_attention, [q, k, v, d_o.double()])
+    del got[2]  # the probe has a gradient, softmax attention has no probe
+    for x, y in zip(got, expected, strict=True):
+        assert (x.double() - y).norm() <= TOLERANCE[dtype] * y.norm()
+
+
+@every_dtype
+@pytest.mark.parametrize("length, window", [(1, None), (40, 1), (150, 1)])
+def test_one_visible_key(length, window, dtype, device):
+    """A query that sees one key returns its value, whatever the probe, and hands its gradient to it."""
+    q, rho, k, v, d_o = draw(length, 16, dtype=dtype, device=device)
+    rho *= 40
+    o, dq, drho, dk, dv = run(parallax_attention, [q, rho, k, v, d_o], window=window, backend="triton")
+    torch.testing.assert_close(o, v, rtol=0, atol=1e-5)
+    torch.testing.assert_close(dv, d_o, rtol=0, atol=1e-5)
+    # The exact gradients are zero; what is left is float32 rounding of dO·v - dO·v, some 1e-6, times ρ.
+    for gradient in (dq, drho, dk):
+        assert gradient.abs().max() < 1e-3
+
+
+@gpu
+def test_deterministic(device):
+    tensors = draw(1000, 64, heads=4, kv_heads=2, dtype=BF16, device=device)
+    first, second = (run(parallax_attention, tensors, backend="triton") for _ in range(2))
+    assert all(torch.equal(x, y) for x, y in zip(first, second, strict=True))
+
+
+@pytest.mark.parametrize("window", [None, 7])
+@pytest.mark.parametrize("backend", ["reference", "triton"])
+def test_agrees_with_fla(backend, window, device):
+    """An oracle that we did not write."""
+    naive = pytest.importorskip("fla.ops.parallax.naive").naive_parallax
+    tensors = draw(40, 16, heads=4, kv_heads=2, batch=1, device=device)
+    ours = run(parallax_attention, tensors, window=window, scale=0.3, backend=backend)
+    theirs = run(naive, tensors, window_size=window, scale=0.3)
+    assert all(max(e) < 2e-5 for e in relative_errors(ours, [x.double() for x in theirs]).values())

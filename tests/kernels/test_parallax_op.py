@@ -1,0 +1,137 @@
+"""What surrounds the Parallax kernels: argument checks, dispatch, vmap, compile, graphs, one derivative."""
+
+import math
+from functools import partial
+
+import pytest
+import torch
+from parallax_cases import draw, run
+
+from kernels.parallax import parallax_attention, parallax_backend
+
+triton_attention = partial(parallax_attention, backend="triton")
+
+
+def tensors_of(*, batch=1, length=4, heads=2, kv_heads=2, head_dim=8, **change):
+    tensors = draw(length, head_dim, heads=heads, kv_heads=kv_heads, batch=batch)[:4]
+    named = dict(zip(("q", "rho", "k", "v"), tensors, strict=True))
+    return named | {name: edit(named[name]) for name, edit in change.items()}
+
+
+@pytest.mark.parametrize(
+    "change, error, message",
+    [
+        ({"q": lambda x: x.tolist()}, TypeError, "q is a list"),
+        ({"k": lambda x: x.int()}, TypeError, "k.dtype=torch.int32"),
+        ({"v": lambda x: x.bfloat16()}, TypeError, "v.dtype=torch.bfloat16"),
+        ({"v": lambda x: x.to("meta")}, ValueError, "v is on meta"),
+        ({"q": lambda x: x[0]}, ValueError, r"q has shape \(4, 2, 8\)"),
+        ({"k": lambda x: x[:, :0]}, ValueError, r"k has shape \(1, 0, 2, 8\)"),
+        ({"rho": lambda x: x[:, :3]}, ValueError, r"rho has shape \(1, 3, 2, 8\)"),
+        ({"v": lambda x: x[..., :4]}, ValueError, r"v has shape \(1, 4, 2, 4\)"),
+        ({"k": lambda x: x[:, :3], "v": lambda x: x[:, :3]}, ValueError, "the same length"),
+        ({"k": lambda x: x[..., :4], "v": lambda x: x[..., :4]}, ValueError, "the same head dim"),
+        ({"k": lambda x: x.repeat(2, 1, 1, 1), "v": lambda x: x.repeat(2, 1, 1, 1)}, ValueError, "batch"),
+    ],
+)
+def test_wrong_tensors(change, error, message):
+    with pytest.raises(error, match=message):
+        parallax_attention(**tensors_of(**change))
+
+
+def test_wrong_head_ratio():
+    with pytest.raises(ValueError, match="q has 3 heads, not a multiple of the 2"):
+        parallax_attention(**tensors_of(heads=3))
+
+
+@pytest.mark.parametrize(
+    "options, error, message",
+    [
+        ({"scale": math.nan}, ValueError, "scale=nan"),
+        ({"scale": -math.inf}, ValueError, "scale=-inf"),
+        ({"scale": "1"}, TypeError, "scale='1'"),
+        ({"causal": 1}, TypeError, "causal=1"),
+        ({"window": 0}, ValueError, "window=0"),
+        ({"window": -3}, ValueError, "window=-3"),
+        ({"window": 2.0}, TypeError, "window=2.0"),
+        ({"window": 2, "causal": False}, ValueError, "window=2 needs causal=True"),
+        ({"backend": "cuda"}, ValueError, "backend='cuda'"),
+    ],
+)
+def test_wrong_options(options, error, message):
+    with pytest.raises(error, match=message):
+        parallax_attention(**tensors_of(), **options)
+
+
+def test_dispatch(monkeypatch):
+    cpu, cuda = torch.device("cpu"), torch.device("cuda")
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
+    assert parallax_backend(cuda, torch.bfloat16, 64) == "triton"
+    assert parallax_backend(cuda, torch.bfloat16, 64, "reference") == "reference"
+    assert parallax_backend(cuda, torch.float64, 64) == "reference"
+    assert parallax_backend(cuda, torch.bfloat16, 256) == "reference"
+    assert parallax_backend(cpu, torch.float32, 64) == "reference"
+    with pytest.raises(ValueError, match="device='cpu' is no NVIDIA GPU"):
+        parallax_backend(cpu, torch.float32, 64, "triton")
+    with pytest.raises(ValueError, match=r"dtype=torch\.float64"):
+        parallax_backend(cuda, torch.float64, 64, "triton")
+    with pytest.raises(ValueError, match="head dim 129"):
+        parallax_backend(cuda, torch.bfloat16, 129, "triton")
+
+
+def test_reference_derivatives():
+    """PyTorch's numerical check of the reference, which every other test leans on."""
+    tensors = [x.double().requires_grad_() for x in draw(5, 3, heads=2, kv_heads=1, batch=1)[:4]]
+    assert torch.autograd.gradcheck(partial(parallax_attention, window=3), tensors)
+
+
+@pytest.mark.parametrize("length", [20, 140])
+@pytest.mark.parametrize("stacked", [(0, 0, 0, 0), (0, None, 0, None)], ids=str)
+def test_replicas_under_vmap(length, stacked, device):
+    """Stacked replicas, with autograd outside, equal one call each."""
+    draws = [draw(length, 16, heads=2, kv_heads=1, batch=1, device=device) for _ in range(3)]
+    shared = [i for i, dim in enumerate(stacked) if dim is None]
+    tensors = [torch.stack(x) if i not in shared else x[0] for i, x in enumerate(zip(*draws, strict=True))]
+    got = run(torch.func.vmap(triton_attention, in_dims=stacked), tensors)
+    singles = [run(triton_attention, [x if i in shared else x[r] for i, x in enumerate(tensors)]) for r in range(3)]
+    for i, x in enumerate(got):
+        one_by_one = [single[i] for single in singles]
+        expected = sum(one_by_one) if i - 1 in shared else torch.stack(one_by_one)
+        torch.testing.assert_close(x, expected)
+
+
+def test_second_derivative_is_refused(device):
+    *inputs, d_o = draw(20, 16, batch=1, device=device)
+    leaves = [x.requires_grad_() for x in inputs]
+    (dq,) = torch.autograd.grad(triton_attention(*leaves), leaves[0], d_o, create_graph=True)
+    with pytest.raises(RuntimeError, match="cannot be differentiated twice: use backend='reference'"):
+        dq.sum().backward()
+
+
+@pytest.mark.parametrize("compiler", ["aot_eager", pytest.param("inductor", marks=pytest.mark.gpu)])
+@pytest.mark.parametrize("length", [20, 140])
+def test_compiles_without_a_break(length, compiler, device):
+    tensors = draw(length, 16, device=device)
+
+    def layer(q, rho, k, v):
+        return 2 * triton_attention(q, rho, k, v, window=9)
+
+    compiled = torch.compile(layer, fullgraph=True, backend=compiler)
+    for x, y in zip(run(compiled, tensors), run(layer, tensors), strict=True):
+        torch.testing.assert_close(x, y)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("length", [100, 300])
+def test_cuda_graph(length, device):
+    """A captured forward and backward follow new inputs in place."""
+    tensors = draw(length, 64, dtype=torch.bfloat16, device=device)
+    run(triton_attention, tensors)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        captured = run(triton_attention, tensors)
+    for x, fresh in zip(tensors, draw(length, 64, dtype=torch.bfloat16, device=device), strict=True):
+        x.copy_(fresh)
+    graph.replay()
+    for x, y in zip(captured, run(triton_attention, tensors), strict=True):
+        assert torch.equal(x, y)
