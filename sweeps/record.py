@@ -320,15 +320,18 @@ def claim(folder: str | Path) -> Iterator[bool]:
     folder.mkdir(parents=True, exist_ok=True)
     descriptor = os.open(folder / CLAIM_FILE, os.O_RDWR | os.O_CREAT, 0o666)
     _held.add(descriptor)
+    ours = False
     try:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            ours = True
         except BlockingIOError:
-            yield False
-        else:
-            yield True
+            pass
+        yield ours
     finally:
         # In a forked child the descriptor is closed already, and its number may be another file's.
         if descriptor in _held:
             _held.remove(descriptor)
+            if ours:
+                fcntl.flock(descriptor, fcntl.LOCK_UN)  # a child just being forked may still share it
             os.close(descriptor)
