@@ -1,12 +1,14 @@
 """mad-lab's own rows and tasks of the repository's configs, for the tests beside this file."""
 
 import json
+from copy import deepcopy
 from functools import cache
 from pathlib import Path
 
 import numpy as np
 import pytest
 from hydra import compose, initialize_config_dir
+from omegaconf import DictConfig
 
 from tasks.base import Task
 from tasks.export import CONF
@@ -18,16 +20,23 @@ _NAME_OF_CODE = {"CR": "icr", "NR": "ncr", "FR": "fcr", "M": "mem", "C": "cmp", 
 
 
 @cache
-def task_config(name: str, *overrides: str):
-    """The task node of the composed config; not to be written to."""
+def _composed(name: str) -> DictConfig:
     register_resolvers()
     with initialize_config_dir(str(CONF), version_base="1.3"):
-        return compose(overrides=[f"+task={name}", *overrides]).task
+        return compose(overrides=[f"+task={name}"]).task
+
+
+def task_config(name: str, **changes) -> DictConfig:
+    """The config of `conf/task/<name>.yaml` with some keys set, as the command line would set them."""
+    cfg = deepcopy(_composed(name))
+    for key, value in changes.items():
+        cfg[key] = value
+    return cfg
 
 
 def make_task(name: str, **parameters) -> Task:
     """The task of `conf/task/<name>.yaml` with some parameters set directly."""
-    return build_task(task_config(name, *(f"task.{key}={value}" for key, value in parameters.items())))
+    return build_task(task_config(name, **parameters))
 
 
 class Golden:

@@ -130,6 +130,14 @@ def test_a_wrong_file_is_named_with_the_rule(task, dataset, name, change, messag
         load_or_generate(task, dataset)
 
 
+@pytest.mark.parametrize("override", ["task.setting=frac_noise-0.4", "task.setting=128-512"])
+def test_export_takes_setting_names_from_the_command_line(tmp_path, override):
+    name = "ncr" if "noise" in override else "sc_challenge"
+    export.main([str(tmp_path), f"task={name}", override, "task.num_train_examples=5"])
+    (folder,) = (path.name for path in tmp_path.iterdir())
+    assert ("fn-0#4" if name == "ncr" else "vs-128_sl-512") in folder
+
+
 def test_export_writes_what_data_dir_reads(tmp_path):
     overrides = ["task=fcr", "task.setting=vocab_size-32", *(f"task.{key}={SMALL[key]}" for key in SMALL)]
     export.main([str(tmp_path), *overrides])

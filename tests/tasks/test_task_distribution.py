@@ -12,7 +12,7 @@ import pytest
 from golden_data import make_task
 from row_statistics import MAX_Z, row_distribution_z, row_statistics, z_scores
 
-NUM_ROWS = 12_000
+NUM_ROWS = 10_000
 
 TINY = {
     "icr": (loop_generators.recall_row, dict(vocab_size=4, seq_len=8)),
@@ -47,7 +47,7 @@ def whole_rows_z(name, split, task=None):
     return row_distribution_z(np.concatenate(ours, axis=1), np.concatenate(theirs, axis=1))
 
 
-@pytest.mark.parametrize("split", ["train", "val", "test"])
+@pytest.mark.parametrize("split", ["train", "test"])
 @pytest.mark.parametrize("name", TINY)
 def test_whole_rows_are_as_frequent_as_the_oracles(name, split):
     assert abs(whole_rows_z(name, split)) < MAX_Z
@@ -83,15 +83,15 @@ FUZZY = dict(vocab_size=16, seq_len=48, k_motif_size=2, v_motif_size=3)
 @pytest.mark.parametrize("split", ["train", "test"])
 def test_fuzzy_statistics_are_the_oracles(split):
     task = make_task("fcr", **FUZZY)
-    theirs = row_statistics(task, *oracle_rows(loop_generators.fuzzy_row, task, split, 6000))
-    ours = row_statistics(task, *task.generate(20_000, np.random.default_rng(11), split))
+    theirs = row_statistics(task, *oracle_rows(loop_generators.fuzzy_row, task, split, 4000))
+    ours = row_statistics(task, *task.generate(8_000, np.random.default_rng(11), split))
     assert theirs["probe missing"].sum() > 50
     assert not {name: z for name, z in z_scores(ours, theirs).items() if abs(z) > MAX_Z}
 
 
 def test_fuzzy_statistics_notice_probes_that_are_always_shown():
     task = make_task("fcr", **FUZZY)
-    theirs = row_statistics(task, *oracle_rows(loop_generators.fuzzy_row, task, "test", 6000))
-    ours = row_statistics(task, *task.generate(20_000, np.random.default_rng(11), "test"))
+    theirs = row_statistics(task, *oracle_rows(loop_generators.fuzzy_row, task, "test", 4000))
+    ours = row_statistics(task, *task.generate(8_000, np.random.default_rng(11), "test"))
     shown = {name: values[~ours["probe missing"]] for name, values in ours.items()}
     assert abs(z_scores(shown, theirs)["probe missing"]) > MAX_Z

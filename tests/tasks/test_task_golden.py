@@ -8,7 +8,7 @@ from row_statistics import MAX_Z, row_statistics, z_scores
 from tasks.base import IGNORE_INDEX, Task
 from tasks.data import dataset_folder, split_rng
 
-NUM_ROWS = 2000  # of ours, so that the 256 rows of mad-lab set the sampling error
+NUM_ROWS = 1500  # of ours, so that the 256 rows of mad-lab set the sampling error
 
 
 def golden_z(golden, split, generate=None):

@@ -146,7 +146,7 @@ def test_arrays_of_the_wrong_form_are_refused():
 @pytest.mark.parametrize("name", TASK_NAMES)
 def test_every_setting_generates_valid_rows(name, split):
     for setting in settings_of(task_config(name)):
-        task = build_task(task_config(name, f"task.setting={setting}"))
+        task = build_task(task_config(name, setting=setting))
         inputs, targets = task.generate(16, np.random.default_rng(1), split)
         assert inputs.shape == targets.shape == (16, task.input_length)
         task.check(inputs, targets, split)
@@ -193,7 +193,7 @@ IMPOSSIBLE = [
     ("ncr", dict(vocab_size=19), r"task.vocab_size=19: .*16 noise tokens: give at least 20"),
     ("ncr", dict(frac_noise=1.0), r"task.frac_noise=1.0: .*below 1"),
     ("ncr", dict(frac_noise=-0.1), r"task.frac_noise=-0.1: .*at least 0"),
-    ("ncr", dict(frac_noise="nan"), r"task.frac_noise=nan"),
+    ("ncr", dict(frac_noise=float("nan")), r"task.frac_noise=nan"),
     ("ncr", dict(frac_noise="much"), r"task.frac_noise=much: must be a number"),
     ("icr", dict(frac_noise=0.2), r"task.noise_vocab_size=0: task.frac_noise=0.2 needs noise tokens"),
     ("icr", dict(noise_vocab_size=-1), r"task.noise_vocab_size=-1: must be a whole number of at least 0"),
@@ -217,7 +217,7 @@ IMPOSSIBLE = [
             ("seq_len", -2),
             ("num_train_examples", 0),
             ("num_val_examples", 1.5),
-            ("num_test_examples", "true"),
+            ("num_test_examples", True),
             ("data_seed", -1),
         )
     ),
@@ -228,6 +228,13 @@ IMPOSSIBLE = [
 def test_an_impossible_parameter_is_named(name, parameters, message):
     with pytest.raises(ValueError, match=f"(?i){message}"):
         make_task(name, **parameters)
+
+
+@pytest.mark.parametrize("name", TASK_NAMES)
+def test_val_is_generated_like_test(name):
+    task = make_task(name)
+    val, test = (task.generate(20, np.random.default_rng(6), split) for split in ("val", "test"))
+    np.testing.assert_array_equal(val, test)
 
 
 def test_the_smallest_fuzzy_vocabulary_is_enough():

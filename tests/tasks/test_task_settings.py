@@ -2,6 +2,7 @@
 
 import pytest
 from golden_data import TASK_NAMES, task_config
+from omegaconf import open_dict
 from omegaconf.errors import InterpolationResolutionError
 
 from tasks.settings import build_task, register_resolvers, setting_name, settings_of
@@ -42,7 +43,7 @@ def test_settings_are_one_change_from_the_baseline():
 
 @pytest.mark.parametrize(("name", "setting"), EVERY_SETTING)
 def test_a_setting_chosen_by_name_builds_its_task(name, setting):
-    cfg = task_config(name, f"task.setting={setting}")
+    cfg = task_config(name, setting=setting)
     task = build_task(cfg)
     expected = {**cfg.get("baseline", {}), **settings_of(cfg)[setting]}
     assert {key: getattr(task, key) for key in expected} == expected
@@ -53,7 +54,7 @@ def test_a_setting_chosen_by_name_builds_its_task(name, setting):
 @pytest.mark.parametrize("name", CHALLENGE)
 def test_the_harder_levels_are_the_papers(name):
     for level, expected in CHALLENGE[name].items():
-        task = build_task(task_config(name, f"task.setting={level}"))
+        task = build_task(task_config(name, setting=level))
         assert {key: getattr(task, key) for key in expected} == expected
         assert task.num_train_examples == 12800
     assert list(settings_of(task_config(name))) == list(CHALLENGE[name])
@@ -68,30 +69,30 @@ def test_every_change_is_a_parameter_of_the_baseline():
 
 
 def test_a_direct_value_wins_over_the_setting():
-    cfg = task_config("icr", "task.setting=seq_len-512", "task.seq_len=64", "task.num_test_examples=10")
+    cfg = task_config("icr", setting="seq_len-512", seq_len=64, num_test_examples=10)
     task = build_task(cfg)
     assert (task.seq_len, task.vocab_size, task.num_test_examples) == (64, 16, 10)
 
 
 @pytest.mark.parametrize(
-    ("name", "overrides", "label"),
+    ("name", "changes", "label"),
     [
-        ("icr", ["task.seq_len=512"], "seq_len-512"),
-        ("icr", ["task.setting=seq_len-512", "task.seq_len=128"], "baseline"),
-        ("icr", ["task.seq_len=64"], "seq_len-64"),
-        ("icr", ["task.setting=seq_len-512", "task.vocab_size=8"], "vocab_size-8,seq_len-512"),
-        ("fcr", ["task.k_motif_size=2"], "k_motif_size-2"),
-        ("ncr", ["task.noise_vocab_size=8"], "noise_vocab_size-8"),
-        ("icr_challenge", ["task.vocab_size=256", "task.seq_len=1024"], "512-1024"),
-        ("sc_challenge", ["task.setting=256-1024", "task.seq_len=600"], "256-1024,seq_len-600"),
+        ("icr", dict(seq_len=512), "seq_len-512"),
+        ("icr", dict(setting="seq_len-512", seq_len=128), "baseline"),
+        ("icr", dict(seq_len=64), "seq_len-64"),
+        ("icr", dict(setting="seq_len-512", vocab_size=8), "vocab_size-8,seq_len-512"),
+        ("fcr", dict(k_motif_size=2), "k_motif_size-2"),
+        ("ncr", dict(noise_vocab_size=8), "noise_vocab_size-8"),
+        ("icr_challenge", dict(vocab_size=256, seq_len=1024), "512-1024"),
+        ("sc_challenge", dict(setting="256-1024", seq_len=600), "256-1024,seq_len-600"),
     ],
 )
-def test_the_label_tells_what_the_config_resolves_to(name, overrides, label):
-    assert setting_name(task_config(name, *overrides)) == label
+def test_the_label_tells_what_the_config_resolves_to(name, changes, label):
+    assert setting_name(task_config(name, **changes)) == label
 
 
 def test_an_unknown_setting_lists_the_choices():
-    cfg = task_config("mem", "task.setting=seq_len-64")
+    cfg = task_config("mem", setting="seq_len-64")
     with pytest.raises(ValueError, match=r"task.setting=seq_len-64: mem has no such .* baseline, vocab"):
         build_task(cfg)
     with pytest.raises(InterpolationResolutionError, match="choose baseline, vocab_size-512"):
@@ -99,16 +100,20 @@ def test_an_unknown_setting_lists_the_choices():
 
 
 def test_a_key_that_the_settings_lack_is_named():
-    cfg = task_config("cmp", "task.data_seed='${setting:data_seed}'")
+    cfg = task_config("cmp", data_seed="${setting:data_seed}")
     with pytest.raises(ValueError, match=r"task=cmp: \$\{setting:data_seed\} has no value, settings give vocab"):
         build_task(cfg)
 
 
 def test_a_parameter_that_the_task_lacks_is_named():
-    with pytest.raises(ValueError, match=r"task=cmp: Compression takes .*; missing: none, unknown: depth"):
-        build_task(task_config("cmp", "+task.depth=3"))
-    with pytest.raises(ValueError, match=r"task=cmp: .*; missing: seq_len, unknown: none"):
-        build_task(task_config("cmp", "~task.seq_len"))
+    cfg = task_config("cmp")
+    with open_dict(cfg):
+        cfg.depth = 3
+        with pytest.raises(ValueError, match=r"task=cmp: Compression takes .*; missing: none, unknown: depth"):
+            build_task(cfg)
+        del cfg.depth, cfg.seq_len
+        with pytest.raises(ValueError, match=r"task=cmp: .*; missing: seq_len, unknown: none"):
+            build_task(cfg)
 
 
 def test_the_resolver_can_be_registered_again():
