@@ -112,16 +112,27 @@ def test_a_forked_child_does_not_keep_a_claim_that_ended(tmp_path):
 
 
 def test_a_forked_child_that_leaves_the_block_does_not_end_the_claim(tmp_path):
+    block = claim(tmp_path)
+    assert block.__enter__()
+    child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            block.__exit__(None, None, None)
+            status = 0
+        finally:
+            os._exit(status)
+    assert os.waitpid(child, 0)[1] == 0
+    with claim(tmp_path) as ours:
+        assert not ours
+    block.__exit__(None, None, None)
+
+
+def test_the_lock_file_stays(tmp_path):
+    # Were it removed, a process waiting with the old file and one that makes a new one would both have it.
     with claim(tmp_path):
-        child = os.fork()
-        if child == 0:
-            try:
-                raise SystemExit
-            finally:
-                os._exit(0)
-        os.waitpid(child, 0)
-        with claim(tmp_path) as ours:
-            assert not ours
+        pass
+    assert (tmp_path / ".claim").exists()
 
 
 def test_two_sweeps_killed_at_random_finish_every_cell_once_at_a_time(tmp_path):

@@ -1,0 +1,182 @@
+"""From records to one row per replica and one row per cell, with every gap in sight."""
+
+import math
+
+import fakes
+import pandas as pd
+import pytest
+
+from sweeps.collect import best_per_cell, collect, complaints
+from sweeps.record import failed_record, run_folder, run_id, write_config, write_record
+
+
+@pytest.fixture
+def results(tmp_path):
+    return tmp_path
+
+
+def only_cell(results, selection="official", **kwargs):
+    cells = best_per_cell(collect(results), selection, **kwargs)
+    assert len(cells) == 1
+    return cells.iloc[0]
+
+
+def test_one_row_per_replica_with_everything_in_it(results):
+    identity = fakes.add_run(results, [0.5, 0.75, "diverged"], mixer="gdn", setting="seq_len-256")
+    frame = collect(results)
+    assert len(frame) == 3
+    row = frame.iloc[1]
+    assert (row["run_id"], row["mixer"], row["task"], row["setting"]) == (identity, "gdn", "icr", "seq_len-256")
+    assert (row["lr"], row["seed"], row["replica"], row["weight_decay"]) == (1e-3, 0, 1, 0.1)
+    assert (row["task.seq_len"], row["mixer.num_heads"], row["optimizer.betas"]) == (256, 8, "[0.8, 0.95]")
+    assert (row["official_accuracy"], row["num_params"], row["status"]) == (0.75, 407_184, "finished")
+    assert (row["device"], row["versions.torch"], row["wall_time_s"]) == ("cpu", "2.13.0", 1.5)
+    assert frame["status"].tolist() == ["finished", "finished", "diverged"]
+    assert pd.isna(frame["official_accuracy"].iloc[2])
+    assert frame["config"].nunique() == 1
+
+
+def test_what_failed_or_never_ended_or_cannot_be_read_is_a_row(results):
+    fakes.add_run(results, [0.5, 0.6, 0.7])
+    failed = fakes.config(mixer="gdn")
+    write_record(run_folder(results, run_id(failed)), failed_record(failed, "CUDA out of memory", {}))
+    killed = fakes.config(mixer="mesa", lr=1e-3)
+    write_config(run_folder(results, run_id(killed)), killed)
+    broken = run_folder(results, "broken")
+    broken.mkdir()
+    (broken / "record.json").write_text("{")
+    claimed = run_folder(results, "claimed")
+    claimed.mkdir()
+    frame = collect(results)
+    counts = frame.groupby("run_id")["status"].agg(["first", "count"])
+    assert counts.loc[run_id(failed)].tolist() == ["failed", 3]
+    assert counts.loc[run_id(killed)].tolist() == ["unfinished", 1]
+    assert counts.loc["broken"].tolist() == ["unreadable", 1]
+    assert "claimed" not in counts.index
+    assert set(frame.loc[frame["mixer"] == "gdn", "error"]) == {"CUDA out of memory"}
+    assert any(f"{broken}/record.json is not a record" in line for line in complaints(frame))
+    status = best_per_cell(frame).set_index("mixer")["status"]
+    assert status.to_dict() == {"attn": "ok", "gdn": "failed", "mesa": "missing"}
+
+
+def test_only_the_runs_asked_for(results):
+    wanted = fakes.add_run(results, [0.5, 0.6, 0.7])
+    fakes.add_run(results, [0.5, 0.6, 0.7], mixer="gdn")
+    assert set(collect(results, run_ids={wanted})["run_id"]) == {wanted}
+
+
+def test_an_empty_folder_gives_an_empty_frame(results):
+    assert collect(results).empty
+    assert best_per_cell(collect(results)).empty
+
+
+@pytest.mark.parametrize(
+    ("scores", "lr", "accuracy", "edge"),
+    [
+        ([0.5, 0.9, 0.7], 1e-3, 0.9, False),
+        ([0.9, 0.5, 0.7], 5e-4, 0.9, True),
+        ([0.5, 0.7, 0.9], 5e-3, 0.9, True),
+        ([1.0, 1.0, 1.0], 1e-3, 1.0, False),  # a tie that includes an inner one
+        ([1.0, 0.9, 1.0], 5e-4, 1.0, True),  # a tie between both edges
+        ([0.5, 0.7, "diverged"], 1e-3, 0.7, False),  # the diverged one belongs to the grid
+        (["failed", 0.1, 0.0], 1e-3, 0.1, False),
+    ],
+)
+def test_the_best_learning_rate(results, scores, lr, accuracy, edge):
+    fakes.add_run(results, scores)
+    cell = only_cell(results)
+    assert (cell["lr"], cell["accuracy"], cell["edge"], cell["n"]) == (lr, accuracy, edge, 1)
+    assert cell["status"] == ("ok" if all(isinstance(score, float) for score in scores) else "partial")
+    assert pd.isna(cell["std"])
+
+
+def test_one_learning_rate_has_no_edge(results):
+    fakes.add_run(results, [0.5], lr=1e-3)
+    assert not only_cell(results)["edge"]
+
+
+def test_clean_chooses_on_validation_and_reports_test(results):
+    fakes.add_run(results, [(0.9, 0.6), (0.7, 0.8), (0.8, 0.7)])
+    official, clean = only_cell(results, "official"), only_cell(results, "clean")
+    assert (official["lr"], official["accuracy"]) == (5e-4, 0.9)
+    assert (clean["lr"], clean["accuracy"]) == (1e-3, 0.7)
+
+
+def test_seeds_share_one_learning_rate(results):
+    # By seed the best would be 0.9 and 0.8; one learning rate for both gives 0.75 or 0.7 or 0.6.
+    identity = fakes.add_run(results, [0.9, 0.7, 0.6, 0.5, 0.8, 0.6], seed=[3, 4])
+    cell = only_cell(results)
+    assert (cell["lr"], cell["n"]) == (1e-3, 2)
+    assert cell["accuracy"] == pytest.approx(0.75)
+    assert cell["std"] == pytest.approx(0.05 * math.sqrt(2))
+    assert cell["by_seed"] == {3: 0.7, 4: 0.8}
+    assert cell["replicas"] == [(identity, 1), (identity, 4)]
+
+
+def test_seeds_of_separate_runs_are_one_cell(results):
+    fakes.add_run(results, [0.5, 0.7, 0.6], seed=0)
+    fakes.add_run(results, [0.5, 0.9, 0.6], seed=1)
+    cell = only_cell(results)
+    assert (cell["accuracy"], cell["n"], cell["configs"]) == (pytest.approx(0.8), 2, 1)
+
+
+def test_a_learning_rate_that_lost_a_seed_comes_last(results):
+    fakes.add_run(results, [0.5, 0.9, 0.6, 0.5, "diverged", 0.6], seed=[0, 1])
+    cell = only_cell(results)
+    assert (cell["lr"], cell["accuracy"], cell["n"]) == (5e-3, pytest.approx(0.6), 2)
+    assert (cell["diverged"], cell["lost"], cell["status"]) == (1, 0, "partial")
+
+
+def test_the_same_replica_in_two_populations_counts_once(results):
+    fakes.add_run(results, [0.5, 0.7, 0.6])
+    fakes.add_run(results, ["failed", 0.6], lr=[1e-3, 5e-3])
+    cell = only_cell(results)
+    assert (cell["accuracy"], cell["n"], cell["lost"], cell["status"]) == (0.7, 1, 0, "ok")
+
+
+def test_configurations_compete_and_are_not_averaged(results):
+    fakes.add_run(results, [0.5, 0.7, 0.6])
+    fakes.add_run(results, [0.5, 0.6, 0.8], num_heads=4)
+    cell = only_cell(results)
+    assert (cell["accuracy"], cell["lr"], cell["n"], cell["configs"]) == (0.8, 5e-3, 1, 2)
+    assert cell["edge"]
+
+
+def test_no_score_at_all(results):
+    fakes.add_run(results, ["diverged", "failed", "diverged"])
+    fakes.add_run(results, ["failed"] * 3, mixer="gdn")
+    cells = best_per_cell(collect(results), expected=[("mesa", "sc", "baseline")])
+    status = cells.set_index(["mixer", "task"])["status"].to_dict()
+    assert status == {
+        ("attn", "icr"): "diverged",
+        ("gdn", "icr"): "failed",
+        ("mesa", "icr"): "missing",  # every mixer against every setting
+        ("attn", "sc"): "missing",
+        ("gdn", "sc"): "missing",
+        ("mesa", "sc"): "missing",
+    }
+    assert cells["accuracy"].isna().all()
+    assert (cells["n"] == 0).all()
+
+
+def test_order_of_cells(results):
+    for mixer in ("zeta", "mesa", "attn", "alpha"):
+        fakes.add_run(results, [0.5, 0.6, 0.7], mixer=mixer)
+    for task in ("zz_task", "mem", "aa_task"):
+        fakes.add_run(results, [0.5, 0.6, 0.7], task=task)
+    for setting in ("vocab_size-64", "seq_len-1024", "seq_len-256", "seq_len-64,vocab_size-32"):
+        fakes.add_run(results, [0.5, 0.6, 0.7], setting=setting, data_seed=len(setting))
+    cells = best_per_cell(collect(results))
+    assert list(dict.fromkeys(cells["task"])) == ["icr", "mem", "aa_task", "zz_task"]
+    assert list(dict.fromkeys(cells["mixer"])) == ["attn", "mesa", "alpha", "zeta"]
+    icr = cells[(cells["task"] == "icr") & (cells["mixer"] == "attn")]["setting"].tolist()
+    axes = ["seq_len-256", "seq_len-1024", "vocab_size-64"]
+    assert icr == ["baseline", *axes, "seq_len-64,vocab_size-32"]
+
+
+def test_two_problems_under_one_name_are_reported(results):
+    fakes.add_run(results, [0.5, 0.6, 0.7])
+    assert complaints(collect(results)) == []
+    fakes.add_run(results, [0.5, 0.6, 0.7], vocab_size=32)
+    (complaint,) = complaints(collect(results))
+    assert complaint == "icr baseline: runs with different task.vocab_size share this name (16, 32)"
