@@ -34,6 +34,7 @@ VOLATILE = (
     "experiment",
     "trainer.progress",
     "trainer.checkpoint_every",
+    "trainer.cuda_graph",
     "logger",
     "task.setting",
     "task.baseline",

@@ -33,6 +33,7 @@ class TrainerConfig:
         epochs: passes over the training rows.
         batch_size: rows a step, for training and scoring (the metric is a mean over batches).
         precision: `bf16` (autocast), `float32`, or `auto`: bf16 on a GPU, float32 on a CPU.
+        cuda_graph: on a GPU, run each step as one CUDA graph.
         accelerator: Lightning's: `auto`, `cpu` or `gpu`.
         stop_when_perfect: freeze a replica at accuracy 1.0 on val and test.
         checkpoint_every: seconds between checkpoints to resume from, taken at the end of an epoch.
@@ -42,6 +43,7 @@ class TrainerConfig:
     epochs: int
     batch_size: int
     precision: str
+    cuda_graph: bool
     accelerator: str
     stop_when_perfect: bool
     checkpoint_every: float
@@ -138,6 +140,7 @@ def _train_together(
         population,
         lambda population: make_optimizer(population, rates, schedule, total_steps),
         bf16=bf16,
+        capture=config.cuda_graph and device.type == "cuda",
         stop_when_perfect=config.stop_when_perfect,
     )
     if resume_from.exists():
@@ -149,6 +152,7 @@ def _train_together(
     return RunResult(
         replicas=[summarise(module.history, replica) for replica in range(len(replicas))],
         metrics=pd.DataFrame(metrics_rows(module.history, replicas)),
+        notes=module.notes,
         device=torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
         torch_device=device,
         dtype=torch.bfloat16 if bf16 else torch.float32,

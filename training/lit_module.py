@@ -1,13 +1,15 @@
 """The Lightning module: steps a population through chunks, scores it each epoch, keeps its history."""
 
 from collections.abc import Callable
+from functools import partial
 
 import lightning as L
 import torch
 from torch import Tensor
 
+from training.capture import captured_or_plain
 from training.datamodule import EVALUATED, Chunk
-from training.metrics import Scores, token_losses
+from training.metrics import Scores, batch_scores, token_losses
 from training.optimizers import PopulationOptimizer
 from training.population import Population
 
@@ -23,6 +25,7 @@ class PopulationTraining(L.LightningModule):
         population: the replicas.
         make_optimizer: builds the optimizer once the population is on its device.
         bf16: autocast to bfloat16 (float32 weights).
+        capture: run each step as one CUDA graph.
         stop_when_perfect: freeze a replica whose accuracy is 1.0 on val and test, since no later
             checkpoint can beat it, and end the run when none is left to train.
     """
@@ -33,6 +36,7 @@ class PopulationTraining(L.LightningModule):
         make_optimizer: Callable[[Population], PopulationOptimizer],
         *,
         bf16: bool = False,
+        capture: bool = False,
         stop_when_perfect: bool = True,
     ):
         super().__init__()
@@ -40,8 +44,9 @@ class PopulationTraining(L.LightningModule):
         self.automatic_optimization = False
         self.population = population
         self.make_optimizer = make_optimizer
-        self.bf16, self.stop_when_perfect = bf16, stop_when_perfect
+        self.bf16, self.capture, self.stop_when_perfect = bf16, capture, stop_when_perfect
         self.history: list[dict] = []
+        self.notes: list[str] = []
         replicas = len(population)
         self.register_buffer("diverged", torch.zeros(replicas, dtype=torch.bool))
 
@@ -51,29 +56,52 @@ class PopulationTraining(L.LightningModule):
     def _autocast(self):
         return torch.autocast(self.device.type, torch.bfloat16, enabled=self.bf16)
 
-    def train_step(self, inputs: Tensor, targets: Tensor) -> Tensor:
-        """One optimizer step on batches `[R, B, T]`; the mean loss of each replica before it, `[R]`."""
-        optimizer = self.optimizer
-        optimizer.zero_grad(set_to_none=True)
+    def train_step(self, inputs: Tensor, targets: Tensor, rows: Tensor) -> Tensor:
+        """One optimizer step on rows `[R, B]` of a split; the loss of each replica before it, `[R]`."""
+        batch_inputs, batch_targets = inputs[rows], targets[rows]
         with self._autocast():
-            logits = self.population(inputs)
-        loss_sum, count = token_losses(logits, targets)
+            logits = self.population(batch_inputs)
+        loss_sum, count = token_losses(logits, batch_targets)
         loss = loss_sum / count.clamp(min=1)
-        loss.sum().backward()  # rows of the population do not interact: each gets its own gradient
-        optimizer.step()
+        # Rows of the population do not interact: each gets the gradient of its own loss.
+        parameters = self.population.parameters_by_replica
+        (parameters.grad,) = torch.autograd.grad(loss.sum(), parameters)
+        self.optimizer.step()
         return loss.detach()
+
+    @torch.no_grad()
+    def score_step(self, inputs: Tensor, targets: Tensor, rows: Tensor) -> Tensor:
+        """The sums of `training.metrics.batch_scores` on rows `[R, B]` of a split."""
+        with self._autocast():
+            logits = self.population(inputs[rows])
+        return batch_scores(logits, targets[rows])
+
+    def _step_function(self, function: Callable[..., Tensor], chunk: Chunk, state: list[Tensor]) -> Callable:
+        """`function` on rows of the chunk's split, captured where that is asked for; made once a split."""
+        key = (function.__name__, chunk.inputs.data_ptr())
+        if key not in self.steps:
+            on_split = partial(function, chunk.inputs, chunk.targets)
+            if self.capture:
+                on_split, reason = captured_or_plain(on_split, state, [chunk.rows[0]])
+                if reason is not None:
+                    self.notes.append(reason)
+            self.steps[key] = on_split
+        return self.steps[key]
 
     def on_fit_start(self) -> None:
         self.optimizer = self.optimizers(use_pl_optimizer=False)
+        self.steps: dict[tuple[str, int], Callable] = {}
 
     def on_train_epoch_start(self) -> None:
         self.loss_sum = torch.zeros(len(self.population), device=self.device)
         self.steps_in_epoch = 0
 
     def training_step(self, chunk: Chunk, batch_idx: int) -> None:
-        was_active = self.optimizer.active.clone()
+        state = [self.population.parameters_by_replica, *self.optimizer.state_tensors()]
+        step = self._step_function(self.train_step, chunk, state)
+        was_active = self.optimizer.active
         for rows in chunk.rows:
-            self.loss_sum += self.train_step(chunk.inputs[rows], chunk.targets[rows])
+            self.loss_sum += step(rows)
         self.steps_in_epoch += len(chunk.rows)
         self.diverged |= was_active & ~self.optimizer.active
 
@@ -81,10 +109,9 @@ class PopulationTraining(L.LightningModule):
         self.scores = [Scores.zeros(len(self.population), self.device) for _ in EVALUATED]
 
     def validation_step(self, chunk: Chunk, batch_idx: int, dataloader_idx: int) -> None:
+        step = self._step_function(self.score_step, chunk, [])
         for rows in chunk.rows:
-            with self._autocast():
-                logits = self.population(chunk.inputs[rows])
-            self.scores[dataloader_idx].add(logits, chunk.targets[rows])
+            self.scores[dataloader_idx].sums += step(rows)
 
     def on_validation_epoch_end(self) -> None:
         optimizer = self.optimizer
@@ -96,7 +123,7 @@ class PopulationTraining(L.LightningModule):
             measured |= {f"{split}_{name}": value for name, value in scores.means().items()}
         if self.stop_when_perfect:
             perfect = (measured["val_accuracy"] == 1) & (measured["test_accuracy"] == 1)
-            optimizer.active.logical_and_(~perfect)
+            optimizer.freeze(perfect)
         measured["steps"] = optimizer.steps_taken
         measured["diverged"] = self.diverged.float()
         measured["active"] = optimizer.active.float()

@@ -41,12 +41,24 @@ def macro_accuracy(predictions: Tensor, targets: Tensor, num_classes: int) -> Te
     return recall.sum(dim=1) / present.sum(dim=1).clamp(min=1)
 
 
+def batch_scores(logits: Tensor, targets: Tensor) -> Tensor:
+    """One batch's share of `Scores.sums`, `[6, R]`: `logits` `[R, B, T, V]`, `targets` int64 `[R, B, T]`.
+
+    Rows without a scored target do not count.
+    """
+    predictions = logits.argmax(dim=-1)
+    scored = targets != IGNORE_INDEX
+    rows = scored.any(dim=2).sum(dim=1).float()
+    loss_sum, count = token_losses(logits, targets)
+    loss = loss_sum / count.clamp(min=1)
+    macro = macro_accuracy(predictions.flatten(1), targets.flatten(1), logits.shape[-1])
+    correct = ((predictions == targets) & scored).sum(dim=(1, 2)).float()
+    return torch.stack((macro * rows, loss * rows, loss.exp() * rows, correct, count, rows))
+
+
 @dataclass
 class Scores:
-    """Sums over the batches of one split, each `[R]`; a batch weighs as many as it has rows (mad-lab).
-
-    `add` is free of host decisions: the sums live on the device until `means` is read.
-    """
+    """Sums over the batches of one split; a batch weighs as many as it has rows (mad-lab)."""
 
     sums: Tensor  # [6, R]: macro accuracy, loss, perplexity, correct tokens, scored tokens, rows
 
@@ -55,15 +67,8 @@ class Scores:
         return cls(torch.zeros(6, replicas, device=device))
 
     def add(self, logits: Tensor, targets: Tensor) -> None:
-        """Adds one batch: `logits` `[R, B, T, V]`, `targets` `[R, B, T]`; rows without a target do not count."""
-        predictions = logits.argmax(dim=-1)
-        scored = targets != IGNORE_INDEX
-        rows = scored.any(dim=2).sum(dim=1).float()
-        loss_sum, count = token_losses(logits, targets)
-        loss = loss_sum / count.clamp(min=1)
-        macro = macro_accuracy(predictions.flatten(1), targets.flatten(1), logits.shape[-1])
-        correct = ((predictions == targets) & scored).sum(dim=(1, 2)).float()
-        self.sums += torch.stack((macro * rows, loss * rows, loss.exp() * rows, correct, count, rows))
+        """Adds one batch."""
+        self.sums += batch_scores(logits, targets)
 
     def means(self) -> dict[str, Tensor]:
         """`accuracy` (macro), `token_accuracy`, `loss` (nats), `perplexity`, each float32 `[R]`."""

@@ -74,7 +74,8 @@ class PopulationOptimizer(torch.optim.Optimizer):
         self.state[parameters] = {
             "lr": torch.tensor(lr, device=parameters.device)[:, None],
             "step": torch.zeros((), device=parameters.device),
-            "active": torch.ones(len(lr), dtype=torch.bool, device=parameters.device),
+            # 1 or 0 and not bool: loading a checkpoint casts an optimizer's state to its parameters' dtype.
+            "active": torch.ones(len(lr), device=parameters.device),
             "steps_taken": torch.zeros(len(lr), device=parameters.device),
             **{name: torch.zeros_like(parameters) for name in ("first_moment", "second_moment")},
         }
@@ -95,10 +96,18 @@ class PopulationOptimizer(torch.optim.Optimizer):
     def parameters(self) -> Tensor:
         return self.param_groups[0]["params"][0]
 
+    def state_tensors(self) -> list[Tensor]:
+        """Everything a step writes besides the parameters."""
+        return list(self.state[self.parameters].values())
+
     @property
     def active(self) -> Tensor:
         """Which replicas still train, bool `[R]`."""
-        return self.state[self.parameters]["active"]
+        return self.state[self.parameters]["active"] > 0
+
+    def freeze(self, replicas: Tensor) -> None:
+        """Stops the replicas marked in `replicas`, bool `[R]`, for good."""
+        self.state[self.parameters]["active"] *= ~replicas
 
     @property
     def steps_taken(self) -> Tensor:
@@ -117,7 +126,7 @@ class PopulationOptimizer(torch.optim.Optimizer):
         parameters, state = self.parameters, self.state[self.parameters]
         gradient = parameters.grad
         norm = gradient.norm(dim=1, keepdim=True)  # [R, 1]
-        state["active"].logical_and_(norm.squeeze(1).isfinite())
+        self.freeze(~norm.squeeze(1).isfinite())
         gradient = gradient * (self.max_grad_norm / (norm + 1e-6)).clamp(max=1.0)
 
         progress = state["step"] / self.total_steps
@@ -126,7 +135,7 @@ class PopulationOptimizer(torch.optim.Optimizer):
         updated = parameters - lr * self.column_scale * self._direction(gradient, state)
         columns = self._decayed()
         updated[:, columns] -= lr * decay * parameters[:, columns]
-        parameters.copy_(torch.where(state["active"][:, None], updated, parameters))
+        parameters.copy_(torch.where(self.active[:, None], updated, parameters))
         state["steps_taken"] += state["active"]
         state["step"] += 1
 

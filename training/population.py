@@ -121,7 +121,15 @@ class Population(nn.Module):
     def forward(self, tokens: Tensor) -> Tensor:
         """Token ids `[R, B, T]`, each replica its own batch, to logits `[R, B, T, V]`."""
         sizes = [slot.stop - slot.start for slot in self.layout.slots]
-        columns = self.parameters_by_replica.split(sizes, dim=1)
+        flat = self.parameters_by_replica
+        if torch.is_autocast_enabled(flat.device.type):
+            # What autocast does to each weight of a product, for all of them at once.
+            matrices = self.layout.span(Rule.MATRIX).stop
+            number = sum(slot.rule is Rule.MATRIX for slot in self.layout.slots)
+            lowered = flat[:, :matrices].to(torch.get_autocast_dtype(flat.device.type))
+            columns = (*lowered.split(sizes[:number], dim=1), *flat[:, matrices:].split(sizes[number:], dim=1))
+        else:
+            columns = flat.split(sizes, dim=1)
         parameters = {
             slot.name: column.unflatten(1, slot.shape)
             for slot, column in zip(self.layout.slots, columns, strict=True)
