@@ -1,0 +1,102 @@
+"""mad-lab's metric: torchmetrics' macro accuracy of each batch, averaged over batches weighted by rows."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torchmetrics.classification import MulticlassAccuracy
+
+from training.metrics import IGNORE_INDEX, Scores, macro_accuracy, token_losses
+
+REPLICAS, ROWS, LENGTH, VOCAB = 3, 6, 9, 11
+
+
+def random_batch(seed, rows=ROWS, scored_share=0.6, vocab=VOCAB, classes=VOCAB):
+    """Logits `[R, B, T, V]` and targets `[R, B, T]` in the first `classes`; about half predicted right."""
+    generator = torch.Generator().manual_seed(seed)
+    shape = (REPLICAS, rows, LENGTH)
+    targets = torch.randint(classes, shape, generator=generator)
+    logits = torch.randn(*shape, vocab, generator=generator)
+    logits += 3 * F.one_hot(targets, vocab) * (torch.rand(*shape, 1, generator=generator) < 0.5)
+    scored = torch.rand(shape, generator=generator) < scored_share
+    scored[..., -1] = True  # every row scores something, as in every MAD task
+    return logits, torch.where(scored, targets, IGNORE_INDEX)
+
+
+def torchmetrics_accuracy(predictions, targets, num_classes):
+    """What mad-lab computes of one replica's batch."""
+    kept = targets != IGNORE_INDEX
+    return MulticlassAccuracy(num_classes=num_classes)(predictions[kept], targets[kept]).item()
+
+
+@pytest.mark.parametrize("classes", [VOCAB, 4], ids=["all-classes", "predicted-but-absent-classes"])
+@pytest.mark.parametrize("seed", range(3))
+def test_macro_accuracy_is_torchmetrics(seed, classes):
+    logits, targets = random_batch(seed, classes=classes)
+    predictions = logits.argmax(-1)
+    ours = macro_accuracy(predictions.flatten(1), targets.flatten(1), VOCAB)
+    for replica in range(REPLICAS):
+        theirs = torchmetrics_accuracy(predictions[replica], targets[replica], VOCAB)
+        assert ours[replica].item() == pytest.approx(theirs, abs=1e-6)
+
+
+def test_predicting_outside_the_value_set_costs_more():
+    """Targets 1, 1, 2: a wrong 2 gives (1/2 + 1) / 2, a wrong 0 gives (1/2 + 1 + 0) / 3."""
+    targets = torch.tensor([[1, 1, 2]])
+    assert macro_accuracy(torch.tensor([[1, 2, 2]]), targets, 4).item() == pytest.approx(0.75)
+    assert macro_accuracy(torch.tensor([[1, 0, 2]]), targets, 4).item() == pytest.approx(0.5)
+
+
+def test_nothing_scored_is_zero():
+    nothing = torch.full((1, 4), IGNORE_INDEX)
+    assert macro_accuracy(torch.zeros(1, 4, dtype=torch.int64), nothing, 3).item() == 0
+
+
+def batches():
+    """Two full batches and a short one, whose missing rows are filled up with unscored ones."""
+    real = [random_batch(0), random_batch(1), random_batch(2, rows=2)]
+    logits, targets = real[-1]
+    filled = (
+        torch.cat((logits, torch.randn(REPLICAS, ROWS - 2, LENGTH, VOCAB)), dim=1),
+        torch.cat((targets, torch.full((REPLICAS, ROWS - 2, LENGTH), IGNORE_INDEX)), dim=1),
+    )
+    return real, [*real[:-1], filled]
+
+
+def test_scores_average_over_batches_weighted_by_rows():
+    real, given = batches()
+    scores = Scores.zeros(REPLICAS, torch.device("cpu"))
+    for logits, targets in given:
+        scores.add(logits, targets)
+    means = scores.means()
+    rows = [len(targets[0]) for _, targets in real]
+    for replica in range(REPLICAS):
+        macro, loss, perplexity = [], [], []
+        for logits, targets in real:
+            macro.append(torchmetrics_accuracy(logits[replica].argmax(-1), targets[replica], VOCAB))
+            nll = F.cross_entropy(logits[replica].flatten(0, 1), targets[replica].flatten(), ignore_index=-100)
+            loss.append(nll.item())
+            perplexity.append(nll.exp().item())
+        for name, values in (("accuracy", macro), ("loss", loss), ("perplexity", perplexity)):
+            weighted = sum(value * weight for value, weight in zip(values, rows, strict=True)) / sum(rows)
+            assert means[name][replica].item() == pytest.approx(weighted, rel=1e-5), name
+        right = sum((x[replica].argmax(-1) == t[replica]).sum().item() for x, t in real)
+        scored = sum((t[replica] != IGNORE_INDEX).sum().item() for _, t in real)
+        assert means["token_accuracy"][replica].item() == pytest.approx(right / scored)
+
+
+def test_token_losses_and_their_gradient_ignore_filled_rows():
+    real, given = batches()
+    (logits, targets), (filled_logits, filled_targets) = real[-1], given[-1]
+    logits.requires_grad_()
+    filled_logits = filled_logits.requires_grad_()
+    for x, t in ((logits, targets), (filled_logits, filled_targets)):
+        total, count = token_losses(x, t)
+        (total / count).sum().backward()
+    assert torch.equal(*(torch.stack(token_losses(x, t)) for x, t in (real[-1], given[-1])))
+    torch.testing.assert_close(filled_logits.grad[:, :2], logits.grad)
+    assert not filled_logits.grad[:, 2:].any()
+    per_replica = [
+        F.cross_entropy(x.flatten(0, 1), t.flatten(), ignore_index=-100) for x, t in zip(logits, targets, strict=True)
+    ]
+    total, count = token_losses(logits, targets)
+    torch.testing.assert_close(total / count, torch.stack(per_replica))

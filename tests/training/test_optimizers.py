@@ -1,0 +1,213 @@
+"""Muon and AdamW against torch's own, one matrix or vector at a time, with gradients that we choose."""
+
+import math
+
+import pytest
+import torch
+from torch import nn
+from torch.optim import _muon
+
+from training.optimizers import AdamW, Muon, newton_schulz
+from training.population import Population
+from training.schedules import WSD, Constant
+
+STEPS = 6
+
+
+class Parts(nn.Module):
+    """One parameter of each kind: a tall and a wide hidden matrix, a table, a gain."""
+
+    def __init__(self):
+        super().__init__()
+        self.tall = nn.Linear(12, 40, bias=False)
+        self.wide = nn.Linear(40, 12, bias=False)
+        self.embedding = nn.Embedding(7, 12)
+        self.gain = nn.RMSNorm(12)
+
+
+KINDS = {"tall.weight": "matrix", "wide.weight": "matrix", "embedding.weight": "table", "gain.weight": "gain"}
+
+
+def stepped(make, lr, gradients, schedule=None):
+    """Each parameter by name after each step, `[STEPS, R, ...]`, and the starting values `[R, ...]`."""
+    population = Population(Parts, seeds=range(len(lr)))
+    optimizer = make(population, lr, schedule or Constant(), STEPS)
+
+    def named():
+        values = population.parameters_by_replica.detach().clone()
+        return {
+            slot.name: values[:, slot.start : slot.stop].unflatten(1, slot.shape) for slot in population.layout.slots
+        }
+
+    start, history = named(), []
+    for gradient in gradients:
+        columns = [gradient[slot.name].flatten(1) for slot in population.layout.slots]
+        population.parameters_by_replica.grad = torch.cat(columns, dim=1)
+        optimizer.step()
+        history.append(named())
+    return start, {name: torch.stack([values[name] for values in history]) for name in start}
+
+
+def gradients_for(replicas, scales=None, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    shapes = {name: parameter.shape for name, parameter in Parts().named_parameters()}
+    scales = torch.ones(STEPS, replicas) if scales is None else scales
+    return [
+        {
+            name: torch.stack([torch.randn(shape, generator=generator) * scale for scale in scales[step]])
+            for name, shape in shapes.items()
+        }
+        for step in range(STEPS)
+    ]
+
+
+def torchs(make, start, gradients, name, replica, clip=math.inf):
+    """What torch's optimizer makes of one replica's parameter, `[STEPS, ...]`; clipped over all parameters."""
+    every = {other: nn.Parameter(value[replica].clone()) for other, value in start.items()}
+    optimizer = make([every[name]])
+    history = []
+    for gradient in gradients:
+        for other, parameter in every.items():
+            parameter.grad = gradient[other][replica].clone()
+        nn.utils.clip_grad_norm_(every.values(), clip)
+        optimizer.step()
+        history.append(every[name].detach().clone())
+    return torch.stack(history)
+
+
+@pytest.mark.parametrize("nesterov", [False, True])
+@pytest.mark.parametrize("name", ["tall.weight", "wide.weight"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_muon_is_torchs(monkeypatch, dtype, name, nesterov):
+    if dtype == torch.float32:  # torch always orthogonalises in bfloat16; without that cast the match is tight
+        monkeypatch.setattr(torch.Tensor, "bfloat16", torch.Tensor.clone)
+    lr, gradients = [0.02, 0.1], gradients_for(2)
+    start, ours = stepped(
+        lambda *args: Muon(*args, nesterov=nesterov, ns_dtype=dtype, weight_decay=0.3, max_grad_norm=math.inf),
+        lr,
+        gradients,
+    )
+    for replica in range(2):
+        theirs = torchs(
+            lambda p, lr=lr[replica]: torch.optim.Muon(p, lr=lr, weight_decay=0.3, momentum=0.95, nesterov=nesterov),
+            start,
+            gradients,
+            name,
+            replica,
+        )
+        moved = (theirs - start[name][replica]).norm()
+        error = (ours[name][:, replica] - theirs).norm() / moved
+        assert error < (1e-5 if dtype == torch.float32 else 2e-2)
+
+
+def test_torchs_muon_is_patched_where_the_test_thinks(monkeypatch):
+    """Without its cast, torch's Newton-Schulz is ours to float rounding; with it, to bfloat16's."""
+    matrix = torch.randn(3, 12, 40)
+    ours = newton_schulz(matrix, 5, torch.float32)
+    settings = ((3.4445, -4.775, 2.0315), 5, 1e-7)
+    rounded = torch.stack([_muon._zeropower_via_newtonschulz(m, *settings) for m in matrix])
+    monkeypatch.setattr(torch.Tensor, "bfloat16", torch.Tensor.clone)
+    exact = torch.stack([_muon._zeropower_via_newtonschulz(m, *settings) for m in matrix])
+    assert (ours - exact).abs().max() < 1e-5 < (ours - rounded).abs().max()
+
+
+def test_newton_schulz_flattens_the_singular_values():
+    """Of tall and wide matrices whatever their scale; the quintic brings them to about 0.7 .. 1.2."""
+    for shape in ((2, 40, 12), (2, 12, 40)):
+        values = torch.linalg.svdvals(newton_schulz(torch.randn(shape) * 1e3, 5, torch.float32))
+        assert values.min() > 0.5 and values.max() < 1.3
+
+
+@pytest.mark.parametrize(("name", "scale"), [("embedding.weight", 0.3), ("gain.weight", 0.015)])
+def test_the_rest_of_muon_is_torchs_adam(name, scale):
+    lr, gradients = [0.02, 0.1], gradients_for(2)
+    start, ours = stepped(lambda *args: Muon(*args, max_grad_norm=math.inf), lr, gradients)
+    for replica in range(2):
+        theirs = torchs(
+            lambda p, lr=lr[replica]: torch.optim.Adam(p, lr=scale * lr, betas=(0.8, 0.95), eps=1e-7),
+            start,
+            gradients,
+            name,
+            replica,
+        )
+        torch.testing.assert_close(ours[name][:, replica], theirs, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_adamw_is_torchs_and_clips_each_replica(name):
+    """The first replica's gradients grow from step to step and are clipped, the second's stay small."""
+    scales = torch.stack((torch.logspace(0, 2, STEPS), torch.full((STEPS,), 1e-3)), dim=1)
+    lr, gradients = [0.02, 0.1], gradients_for(2, scales)
+    start, ours = stepped(lambda *args: AdamW(*args, weight_decay=0.3, max_grad_norm=1.0), lr, gradients)
+
+    def torchs_adamw(replica, clip):
+        return torchs(
+            lambda p: torch.optim.AdamW(p, lr=lr[replica], betas=(0.9, 0.95), eps=1e-8, weight_decay=0.3),
+            start,
+            gradients,
+            name,
+            replica,
+            clip,
+        )
+
+    for replica in range(2):
+        torch.testing.assert_close(ours[name][:, replica], torchs_adamw(replica, 1.0), rtol=1e-5, atol=1e-6)
+    unclipped = torchs_adamw(0, math.inf)
+    assert (ours[name][:, 0] - unclipped).abs().max() > 1e-3
+
+
+def test_a_replica_with_a_bad_gradient_keeps_its_parameters():
+    gradients = gradients_for(3)
+    clean = stepped(Muon, [0.02] * 3, gradients)[1]
+    gradients[2]["gain.weight"][1, 0] = math.nan
+    ours = stepped(Muon, [0.02] * 3, gradients)[1]
+    for name, values in ours.items():
+        frozen = values[1, 1].expand(STEPS - 1, *values.shape[2:])
+        assert torch.equal(values[1:, 1], frozen)
+        assert torch.equal(values[:, (0, 2)], clean[name][:, (0, 2)])
+        assert not torch.equal(clean[name][1, 1], clean[name][2, 1])
+
+
+def test_the_learning_rate_falls_with_the_schedule():
+    """Under WSD over 6 steps with the last half decaying: 1, 1, 1, 1, 2/3, 1/3 of the peak."""
+    gradients = [gradients_for(1)[0]] * STEPS  # one gradient: Adam's direction is then its sign
+    start, ours = stepped(AdamW_without_decay, [0.03], gradients, WSD(decay=0.5))
+    gain = torch.cat((start["gain.weight"][None], ours["gain.weight"]))
+    sizes = gain.diff(dim=0).abs().mean(dim=(1, 2)) / 0.03
+    torch.testing.assert_close(sizes, torch.tensor([1, 1, 1, 1, 2 / 3, 1 / 3]), rtol=1e-4, atol=0)
+
+
+def AdamW_without_decay(*args):
+    return AdamW(*args, weight_decay=0.0)
+
+
+def test_weight_decay_is_annealed_with_gamma():
+    """Without gradients a hidden matrix only shrinks: by 1 - lr * decay, both falling in the decay phase."""
+    gradients = [{name: torch.zeros_like(g) for name, g in gradients_for(1)[0].items()}] * STEPS
+    start, ours = stepped(Muon, [0.5], gradients, WSD(decay=0.5, gamma=2.0))
+    weight = torch.cat((start["tall.weight"][None], ours["tall.weight"]))
+    shrinkage = 1 - (weight[1:] / weight[:-1]).mean(dim=(1, 2, 3))
+    falling = torch.tensor([1, 1, 1, 1, 2 / 3, 1 / 3])
+    torch.testing.assert_close(shrinkage, 0.5 * 0.1 * falling * falling**2, rtol=1e-2, atol=1e-5)
+    for name in ("embedding.weight", "gain.weight"):
+        assert torch.equal(ours[name][-1], start[name])  # Muon decays nothing but matrices
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        ({"lr": [0.0]}, "optimizer.lr=0.0"),
+        ({"lr": [1e-3, -1.0]}, "optimizer.lr=-1.0"),
+        ({"lr": [math.nan]}, "optimizer.lr=nan"),
+        ({"lr": [math.inf]}, "optimizer.lr=inf"),
+        ({"weight_decay": -0.1}, "optimizer.weight_decay=-0.1"),
+        ({"max_grad_norm": 0}, "optimizer.max_grad_norm=0"),
+        ({"max_grad_norm": math.nan}, "optimizer.max_grad_norm=nan"),
+    ],
+)
+@pytest.mark.parametrize("optimizer", [Muon, AdamW])
+def test_refuses_with_the_key_and_the_value(optimizer, options, named):
+    arguments = {"lr": [1e-3], **options}
+    population = Population(Parts, seeds=range(len(arguments["lr"])))
+    with pytest.raises(ValueError, match=named):
+        optimizer(population, schedule=Constant(), total_steps=STEPS, **arguments)

@@ -1,0 +1,152 @@
+"""A run trains a population: what one replica gets does not depend on its neighbours."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from tiny_training import VOCAB, assert_same_results, build_model, fit, replica_results, splits
+
+from training.metrics import IGNORE_INDEX
+from training.optimizers import AdamW, Muon
+from training.population import Population
+from training.schedules import WSD, Constant, Cosine
+
+THREE = [(1e-2, 0), (1e-3, 0), (3e-3, 5)]
+
+
+@pytest.mark.parametrize(("optimizer", "schedule"), [(Muon, WSD()), (AdamW, Cosine())])
+def test_three_together_equal_three_alone(tmp_path, optimizer, schedule):
+    together = fit(THREE, tmp_path, optimizer=optimizer, schedule=schedule)
+    for number, replica in enumerate(THREE):
+        alone = fit([replica], tmp_path, optimizer=optimizer, schedule=schedule)
+        assert_same_results(replica_results(together, number), replica_results(alone, 0))
+    losses = [summary["train_loss"] for summary in together.replicas]
+    assert len(set(losses)) == 3  # three different trainings, not one three times
+
+
+def test_same_seed_means_same_start_and_same_order(tmp_path):
+    result = fit([(1e-2, 3), (1e-2, 3), (1e-2, 4)], tmp_path)
+    assert_same_results(replica_results(result, 0), replica_results(result, 1))
+    assert result.replicas[0]["train_loss"] != result.replicas[2]["train_loss"]
+
+
+def test_a_population_computes_what_its_models_compute():
+    population = Population(build_model, seeds=(0, 1))
+    tokens = torch.randint(VOCAB, (2, 3, 7))
+    for replica, seed in enumerate(population.seeds):
+        torch.manual_seed(seed)
+        expected = build_model()(tokens[replica])
+        torch.testing.assert_close(population(tokens)[replica], expected, rtol=1e-5, atol=1e-6)
+
+
+def test_training_equals_a_plain_loop(tmp_path):
+    """One model, torch's AdamW and clipping, real short batches: the same losses and accuracies."""
+    data = splits(train=5, val=3, test=11, learnable=False)  # 5 rows are one short batch of 8, 11 are 8 + 3
+    options = {"weight_decay": 0.3, "max_grad_norm": 0.2}
+    result = fit([(1e-2, 7)], tmp_path, data=data, optimizer=AdamW, options=options, epochs=6, batch_size=8)
+
+    torch.manual_seed(7)
+    model = build_model()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2, betas=(0.9, 0.95), eps=1e-8, weight_decay=0.3)
+    tensors = {name: tuple(map(torch.from_numpy, arrays)) for name, arrays in data.items()}
+
+    def loss_of(inputs, targets):
+        return F.cross_entropy(model(inputs).flatten(0, 1), targets.flatten(), ignore_index=IGNORE_INDEX)
+
+    for _, row in result.metrics.iterrows():
+        loss = loss_of(*tensors["train"])
+        optimizer.zero_grad()
+        loss.backward()
+        norm = torch.nn.utils.clip_grad_norm_(model.parameters(), 0.2)
+        assert norm > 0.2  # else this would not test clipping
+        optimizer.step()
+        assert math.isclose(row["train_loss"], loss.item(), rel_tol=1e-4)
+        with torch.no_grad():
+            losses = [
+                loss_of(inputs, targets).item() * len(inputs)
+                for inputs, targets in zip(*(t.split(8) for t in tensors["test"]), strict=True)
+            ]
+        assert math.isclose(row["test_loss"], sum(losses) / 11, rel_tol=1e-4)
+
+
+def test_a_diverged_replica_is_frozen_and_leaves_the_others_alone(tmp_path):
+    wild = (1e30, 1)
+    with_it = fit([THREE[0], wild, THREE[2]], tmp_path)
+    without = fit([THREE[0], THREE[2]], tmp_path)
+    assert_same_results(replica_results(with_it, 0), replica_results(without, 0))
+    assert_same_results(replica_results(with_it, 2), replica_results(without, 1))
+
+    summary, metrics = replica_results(with_it, 1)
+    assert summary["status"] == "diverged"
+    assert summary["error"] == f"the gradient was not finite in step {summary['steps'] + 1}"
+    assert summary["steps"] == metrics["step"].iloc[-1] < 5
+    assert len(metrics) == 1  # it diverged in the first epoch, and nothing after that is its own
+    assert {row["status"] for row in with_it.replicas} == {"finished", "diverged"}
+
+
+def poisoned(seed):
+    """`build_model`, with a NaN in the model of one seed."""
+
+    def build():
+        model = build_model()
+        if torch.initial_seed() == seed:
+            model.blocks[0].mlp.w1.weight.data[0, 0] = math.nan
+        return model
+
+    return build
+
+
+def test_a_replica_without_one_good_step_is_recorded(tmp_path):
+    result = fit([(1e-2, 0), (1e-2, 1)], tmp_path, build=poisoned(1))
+    assert_same_results(replica_results(result, 0), replica_results(fit([(1e-2, 0)], tmp_path), 0))
+    summary = result.replicas[1]
+    assert (summary["status"], summary["steps"]) == ("diverged", 0)
+    assert summary["test_loss"] is None and summary["train_loss"] is None
+
+
+def test_a_run_ends_when_all_its_replicas_diverged(tmp_path):
+    result = fit([(1e30, 0), (1e30, 1)], tmp_path, epochs=50)
+    assert [row["status"] for row in result.replicas] == ["diverged", "diverged"]
+    assert set(result.metrics["epoch"]) == {0}
+
+
+def test_a_perfect_replica_is_frozen_whatever_its_neighbours_do(tmp_path):
+    fast, slow = (2e-2, 0), (1e-5, 0)
+    settings = {"data": splits(), "epochs": 12}
+    together = fit([fast, slow], tmp_path, stop_when_perfect=True, **settings)
+    alone = fit([fast], tmp_path, stop_when_perfect=True, **settings)
+    assert_same_results(replica_results(together, 0), replica_results(alone, 0))
+
+    summary, metrics = replica_results(together, 0)
+    assert summary["status"] == "finished" and summary["test_accuracy"] == summary["val_accuracy"] == 1
+    assert len(metrics) < 12 and summary["steps"] == metrics["step"].iloc[-1]
+    assert not (metrics["test_accuracy"].iloc[:-1] == 1).all()
+    assert len(replica_results(together, 1)[1]) == 12  # the slow one trains on
+
+    kept_on, its_metrics = replica_results(fit([fast], tmp_path, **settings), 0)
+    assert len(its_metrics) == 12 and kept_on["steps"] > summary["steps"]
+
+
+def test_results_select_the_epoch_of_the_lowest_perplexity(tmp_path):
+    """`official` by test, `clean` by val; on noise an overfitting model is best early."""
+    result = fit([(2e-2, 0)], tmp_path, data=splits(train=32, learnable=False), epochs=8)
+    summary, metrics = replica_results(result, 0)
+    best_test, best_val = metrics["test_loss"].idxmin(), metrics["val_loss"].idxmin()
+    assert max(best_test, best_val) < 7
+    assert summary["official_accuracy"] == metrics["test_accuracy"][best_test]
+    assert summary["clean_accuracy"] == metrics["test_accuracy"][best_val]
+    assert summary["clean_val_accuracy"] == metrics["val_accuracy"][best_val]
+    assert (summary["official_epoch"], summary["clean_epoch"]) == (best_test, best_val)
+    assert summary["test_loss"] == metrics["test_loss"].iloc[-1]
+
+
+def test_every_epoch_shows_every_row_once(tmp_path):
+    """With a learning rate too small to move, an epoch's mean loss is the loss of all rows."""
+    data = splits(train=32, learnable=False)
+    result = fit([(1e-12, 0)], tmp_path, data=data, optimizer=AdamW, schedule=Constant(), epochs=2)
+    torch.manual_seed(0)
+    inputs, targets = map(torch.from_numpy, data["train"])
+    expected = F.cross_entropy(build_model()(inputs).flatten(0, 1), targets.flatten(), ignore_index=IGNORE_INDEX)
+    np.testing.assert_allclose(result.metrics["train_loss"], expected.item(), rtol=1e-5)

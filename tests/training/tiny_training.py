@@ -1,0 +1,84 @@
+"""A model, a task and a training small enough for a test, built from the public parts of `training`."""
+
+from pathlib import Path
+
+import numpy as np
+import torch
+from omegaconf import OmegaConf
+
+from mixers.attn import Attention
+from training.backbone import LanguageModel
+from training.fit import TrainerConfig, train
+from training.metrics import IGNORE_INDEX
+from training.optimizers import Muon
+from training.schedules import Constant
+
+VOCAB, LENGTH, WIDTH = 8, 10, 16
+DEFAULTS = Path(__file__).parents[2] / "conf" / "trainer" / "default.yaml"
+
+
+def build_model():
+    return LanguageModel(VOCAB, WIDTH, n_layers=2, make_mixer=lambda: Attention(WIDTH, num_heads=2))
+
+
+def successor_rows(rows, seed, learnable=True):
+    """Tokens, and as targets each one's successor (or noise); a fifth of the targets is not scored."""
+    rng = np.random.default_rng(seed)
+    inputs = rng.integers(0, VOCAB, (rows, LENGTH))
+    targets = (inputs + 1) % VOCAB if learnable else rng.integers(0, VOCAB, (rows, LENGTH))
+    targets[:, :2] = IGNORE_INDEX
+    return inputs, targets
+
+
+def splits(train=70, val=20, test=20, learnable=True):
+    sizes = {"train": train, "val": val, "test": test}
+    return {name: successor_rows(rows, seed, learnable) for seed, (name, rows) in enumerate(sizes.items())}
+
+
+def fit(replicas, folder, *, data=None, optimizer=Muon, schedule=None, build=build_model, options=None, **config):
+    """Trains `replicas`, a list of (lr, seed); `options` go to the optimizer, the rest to the trainer."""
+    given = {
+        "epochs": 3,
+        "batch_size": 16,
+        "precision": "float32",
+        "accelerator": "cpu",
+        "stop_when_perfect": False,
+        "checkpoint_every": 1e9,
+        "progress": False,
+    }
+    return train(
+        build,
+        data if data is not None else splits(learnable=False),
+        replicas,
+        lambda population, lr, schedule, total_steps: optimizer(
+            population, lr, schedule, total_steps, **(options or {})
+        ),
+        schedule or Constant(),
+        TrainerConfig(**dict(OmegaConf.load(DEFAULTS)) | given | config),
+        folder,
+    )
+
+
+def replica_results(result, replica):
+    """One replica's summary and its rows of the metrics table, without its number."""
+    metrics = result.metrics[result.metrics["replica"] == replica]
+    return result.replicas[replica], metrics.drop(columns="replica").reset_index(drop=True)
+
+
+def assert_same_results(one, other, rtol=1e-4):
+    """Both replicas' results are equal, numbers to `rtol`."""
+    (summary, metrics), (other_summary, other_metrics) = one, other
+    assert list(metrics.columns) == list(other_metrics.columns)
+    torch.testing.assert_close(
+        torch.from_numpy(metrics.to_numpy(np.float64)),
+        torch.from_numpy(other_metrics.to_numpy(np.float64)),
+        rtol=rtol,
+        atol=1e-6,
+        equal_nan=True,
+    )
+    assert summary.keys() == other_summary.keys()
+    for name, value in summary.items():
+        if isinstance(value, float):
+            torch.testing.assert_close(value, other_summary[name], rtol=rtol, atol=1e-6, msg=name)
+        else:
+            assert value == other_summary[name], name
