@@ -199,7 +199,8 @@ def to_latex(table: Table) -> str:
 def _latex(score: Score) -> str:
     text = _escape_latex(text_of(score)).replace("±", r"$\pm$")
     head, dagger, count = text.partition(" †")
-    return head + (rf"$^{{\dagger {count}}}$" if dagger else "")
+    exponent = rf"\dagger {count}".strip()
+    return head + (f"$^{{{exponent}}}$" if dagger else "")
 
 
 def _escape_latex(text: str) -> str:

@@ -1,0 +1,186 @@
+"""The figures show every mixer in its colour, every score at its height, and every gap as a mark."""
+
+import fakes
+import numpy as np
+import pytest
+from matplotlib.colors import to_hex
+
+from sweeps import plots
+from sweeps.collect import best_per_cell, collect
+from sweeps.names import MIXERS, styles
+from sweeps.tables import setting_table, task_table
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("results")
+    for mixer, top in (("attn", 0.9), ("parallax", 0.95), ("novel", 0.7)):
+        fakes.add_run(folder, [0.3, top, 0.5], mixer=mixer)
+        fakes.add_run(folder, [0.2, top - 0.1, 0.4], mixer=mixer, setting="seq_len-256")
+        fakes.add_run(folder, [0.6, 0.5, "diverged"], mixer=mixer, task="mem")
+    fakes.add_run(folder, [0.2, 0.6, 0.4], mixer="attn", setting="seq_len-512")
+    fakes.add_run(folder, ["diverged"] * 3, mixer="parallax", setting="seq_len-512")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def frame(results):
+    return collect(results)
+
+
+@pytest.fixture(scope="module")
+def cells(frame):
+    return best_per_cell(frame)
+
+
+def crosses(panel):
+    return [line for line in panel.lines if line.get_marker() == "x"]
+
+
+def drawn(panel, mixer):
+    """Points of the mixer's line, found by its label."""
+    (line,) = [line for line in panel.lines if line.get_label() == mixer]
+    return dict(zip(np.asarray(line.get_xdata(), float), np.asarray(line.get_ydata(), float), strict=True))
+
+
+def legend_texts(figure):
+    (legend,) = figure.legends
+    return [text.get_text() for text in legend.get_texts()]
+
+
+def test_styles_are_fixed_and_distinct():
+    known = styles(MIXERS)
+    more = styles([*MIXERS, "novel", "another"])
+    assert {name: more[name] for name in MIXERS} == known
+    assert styles(["parallax"])["parallax"] == known["parallax"]
+    assert list(more) == [*MIXERS, "another", "novel"]
+    assert len({style.colour for style in more.values()}) == len(more)
+    assert len({style.marker for style in more.values()}) == len(more)
+    assert styles(["novel", "attn", "another"])["novel"] == more["novel"]
+
+
+def test_many_mixers_still_differ():
+    many = styles(f"mixer{i:02}" for i in range(40)).values()
+    assert len({(style.colour, style.marker) for style in many}) == 40
+
+
+def test_bars(cells):
+    figure = plots.bars(task_table(cells), "Tasks")
+    (axes,) = figure.axes
+    look = styles(["attn", "parallax", "novel"])
+    # icr: parallax and novel miss seq_len-512.
+    heights = {
+        "attn": [(0.9 + 0.8 + 0.6) / 3, 0.6, (2.3 / 3 + 0.6) / 2],
+        "parallax": [(0.95 + 0.85) / 2, 0.6, 0.75],
+        "novel": [(0.7 + 0.6) / 2, 0.6, 0.625],
+    }
+    bars = {mixer: [c.patches[0] for c in axes.containers if c.get_label() == mixer] for mixer in heights}
+    for mixer, expected in heights.items():
+        assert [bar.get_height() for bar in bars[mixer]] == pytest.approx(expected)
+        assert {to_hex(bar.get_facecolor()).upper() for bar in bars[mixer]} == {look[mixer].colour}
+    hatched = {mixer: [bar.get_hatch() is not None for bar in bars[mixer]] for mixer in heights}
+    assert hatched == {"attn": [False] * 3, "parallax": [True, False, True], "novel": [True, False, True]}
+    assert crosses(axes) == []
+    assert [label.get_text() for label in axes.get_xticklabels()] == ["icr", "mem", "Avg"]
+    assert legend_texts(figure) == ["attn", "parallax", "novel", "some settings have no score"]
+    lefts = sorted(bar.get_x() for group in bars.values() for bar in group)
+    assert np.diff(lefts).min() > 0.2  # no bar covers another
+
+
+def test_bars_of_settings_cross_what_is_missing(cells):
+    figure = plots.bars(setting_table(cells), "Settings")
+    (axes,) = figure.axes
+    assert len(axes.containers) == 10
+    assert len(crosses(axes)) == 2
+    assert [line.get_xdata()[0] for line in crosses(axes)] == pytest.approx([2.0, 2.0 + 0.8 / 3])
+    assert legend_texts(figure)[-1] == "no score"
+
+
+def test_difficulty_puts_the_baseline_at_its_value(frame, cells):
+    figure = plots.difficulty(frame, cells)
+    (panel,) = figure.axes  # mem has no axis here, icr has one
+    assert panel.get_title() == "icr"
+    assert panel.get_xlabel() == "sequence length (tokens)"
+    assert drawn(panel, "attn") == pytest.approx({128: 0.9, 256: 0.8, 512: 0.6})
+    assert drawn(panel, "parallax") == pytest.approx({128: 0.95, 256: 0.85, 512: float("nan")}, nan_ok=True)
+    assert [line.get_xdata()[0] for line in crosses(panel)] == [512, 512]
+    assert panel.get_xscale() == "log"
+    assert [label.get_text() for label in panel.get_xticklabels()] == ["128", "256", "512"]
+
+
+def test_no_difficulty_without_an_axis(tmp_path):
+    fakes.add_run(tmp_path, [0.3, 0.9, 0.5])
+    fakes.add_run(tmp_path, [0.3, 0.9, 0.5], task="icr_challenge", setting="256-512")
+    frame = collect(tmp_path)
+    assert plots.difficulty(frame, best_per_cell(frame)) is None
+
+
+def test_learning_rates(frame, cells):
+    figure = plots.learning_rates(frame, cells, "official")
+    icr, mem = figure.axes
+    assert (icr.get_title(), mem.get_title()) == ("icr", "mem")
+    assert drawn(icr, "attn") == pytest.approx({5e-4: 0.7 / 3, 1e-3: 2.3 / 3, 5e-3: 1.3 / 3})
+    assert drawn(icr, "parallax") == pytest.approx({5e-4: 0.25, 1e-3: 0.9, 5e-3: 0.45})
+    hollow = [line for line in icr.lines if line.get_markerfacecolor() == "white"]
+    assert len(hollow) == 6  # parallax diverged at seq_len-512, novel lacks it: three learning rates each
+    assert len(crosses(mem)) == 3
+    assert [label.get_text() for label in icr.get_xticklabels()] == ["5e-4", "1e-3", "5e-3"]
+
+
+def test_clean_selection_draws_its_own_scores(tmp_path):
+    fakes.add_run(tmp_path, [(0.3, 0.4), (0.9, 0.5), (0.5, 0.6)])
+    frame = collect(tmp_path)
+    frame["clean_accuracy"] /= 2
+    (panel,) = plots.learning_rates(frame, best_per_cell(frame, "clean"), "clean").axes
+    assert drawn(panel, "attn") == pytest.approx({5e-4: 0.15, 1e-3: 0.45, 5e-3: 0.25})
+
+
+def test_training_curves_show_the_best_replica(results, cells):
+    figure = plots.training_curves(results, cells, "official")
+    accuracy, accuracy_mem, loss, _ = figure.axes
+    look = styles(["attn", "parallax", "novel"])
+    assert [line.get_color() for line in accuracy.lines] == [style.colour for style in look.values()]
+    ends = [line.get_ydata()[-1] for line in accuracy.lines]
+    assert ends == pytest.approx([top * (1 - np.exp(-11 / 3)) for top in (0.9, 0.95, 0.7)])
+    assert loss.get_yscale() == "log"
+    assert loss.lines[0].get_ydata()[0] == pytest.approx(3)
+    assert (accuracy.get_ylabel(), loss.get_ylabel()) == ("accuracy on test", "training loss (nats)")
+    assert accuracy_mem.get_title() == "mem"
+
+
+def test_training_curves_say_who_has_none(tmp_path):
+    fakes.add_run(tmp_path, [0.3, 0.9, 0.5], task="icr_challenge", setting="256-512")
+    fakes.add_run(tmp_path, ["failed"] * 3, mixer="gdn", task="icr_challenge", setting="256-512")
+    figure = plots.training_curves(tmp_path, best_per_cell(collect(tmp_path)), "clean")
+    accuracy = figure.axes[0]
+    assert accuracy.get_title() == "icr_challenge 256-512"
+    assert [text.get_text() for text in accuracy.texts] == ["no curve: gdn"]
+    assert accuracy.get_ylabel() == "accuracy on val"
+
+
+def test_several_seeds_are_one_line_with_a_band(tmp_path):
+    fakes.add_run(tmp_path, [0.3, 0.9, 0.5, 0.3, 0.7, 0.5], seed=[0, 1])
+    accuracy, _ = plots.training_curves(tmp_path, best_per_cell(collect(tmp_path)), "official").axes
+    (line,) = accuracy.lines
+    assert line.get_ydata()[-1] == pytest.approx(0.8 * (1 - np.exp(-11 / 3)))
+    assert len(accuracy.collections) == 1
+
+
+def test_one_colour_and_marker_per_mixer_in_every_figure(results, frame, cells):
+    expected = {mixer: (style.colour, style.marker) for mixer, style in styles(cells["mixer"]).items()}
+    for figure in (
+        plots.difficulty(frame, cells),
+        plots.learning_rates(frame, cells, "official"),
+        plots.training_curves(results, cells, "official"),
+    ):
+        (legend,) = figure.legends
+        shown = {h.get_label(): (h.get_color(), h.get_marker()) for h in legend.legend_handles}
+        assert {mixer: shown[mixer] for mixer in expected} == expected
+
+
+def test_saved_as_picture_and_as_pdf_even_if_empty(tmp_path):
+    nothing = best_per_cell(collect(tmp_path), expected=[("attn", "icr", "baseline")])
+    paths = plots.save(plots.training_curves(tmp_path, nothing, "official"), tmp_path / "curves")
+    assert [path.name for path in paths] == ["curves.png", "curves.pdf"]
+    assert paths[0].read_bytes().startswith(b"\x89PNG")
+    assert paths[1].read_bytes().startswith(b"%PDF")

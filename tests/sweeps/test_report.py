@@ -1,0 +1,132 @@
+"""`python -m sweeps.report`, and what a sweep calls at its end."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import fakes
+import pandas as pd
+import pytest
+
+from sweeps import report as reports
+from sweeps.record import run_folder
+
+REPOSITORY = Path(__file__).parents[2]
+# The figures have tests of their own; drawing them is nearly all the time of a report.
+FIGURES = ("accuracy", "difficulty", "learning_rates", "training_curves")
+
+
+@pytest.fixture
+def no_drawing(monkeypatch):
+    monkeypatch.setattr(reports.plots, "save", lambda figure, stem: [stem.with_suffix(".png")])
+
+
+@pytest.fixture
+def results(tmp_path):
+    for mixer, top in (("attn", 0.8), ("gdn", 0.9)):
+        fakes.add_run(tmp_path, [0.3, top, 0.5], mixer=mixer)
+        fakes.add_run(tmp_path, [0.3, top - 0.2, 0.5], mixer=mixer, setting="seq_len-256")
+    return tmp_path
+
+
+def test_command_line_writes_everything(results):
+    command = [sys.executable, "-m", "sweeps.report", str(results), "--selection", "official"]
+    headless = {key: value for key, value in os.environ.items() if key not in ("DISPLAY", "MPLBACKEND")}
+    done = subprocess.run(command, cwd=REPOSITORY, env=headless, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "| icr  | 0.700 | **0.800** |" in done.stdout
+    assert str(results / "report") in done.stdout
+    written = {str(path.relative_to(results / "report")) for path in (results / "report").rglob("*.*")}
+    tables = {f"official/{name}.{kind}" for name in ("accuracy", "settings") for kind in ("md", "csv", "tex")}
+    figures = {f"official/{name}.{kind}" for name in FIGURES for kind in ("png", "pdf")}
+    assert written == {"rows.csv"} | tables | figures
+    assert all(path.stat().st_size > 0 for path in (results / "report").rglob("*.*"))
+    rows = pd.read_csv(results / "report" / "rows.csv")
+    assert len(rows) == 12
+    assert rows.groupby("mixer")["official_accuracy"].max().to_dict() == {"attn": 0.8, "gdn": 0.9}
+
+
+def test_command_line_says_where_it_looked(tmp_path, capsys):
+    assert reports.main([str(tmp_path / "nowhere")]) == 1
+    assert capsys.readouterr().err == (
+        f"error: no records in {tmp_path}/nowhere/runs: train something first, or name another folder\n"
+    )
+    assert not (tmp_path / "nowhere").exists()
+
+
+def test_only_unreadable_records(tmp_path):
+    broken = run_folder(tmp_path, "broken")
+    broken.mkdir(parents=True)
+    (broken / "record.json").write_text("{")
+    with pytest.raises(ValueError, match=rf"no records in .*unreadable: {broken}/record\.json"):
+        reports.report(tmp_path)
+
+
+def test_both_selections_and_another_folder(results, tmp_path, no_drawing, capsys):
+    out = tmp_path / "elsewhere" / "report"
+    assert reports.main([str(results), "--out", str(out)]) == 0
+    printed = capsys.readouterr().out
+    assert printed.index("## accuracy, official selection") < printed.index("## accuracy, clean selection")
+    assert (out / "clean/settings.tex").exists()
+    assert not (results / "report").exists()
+
+
+def test_filters(results, no_drawing):
+    fakes.add_run(results, [0.3, 0.4, 0.5], mixer="gdn", task="mem")
+    made = reports.report(results, mixers=["gdn"], tasks=["icr"], selections=("official",))
+    assert "| task |       gdn |" in made.text
+    assert "attn" not in made.text
+    assert "mem" not in made.text
+    with pytest.raises(ValueError, match=r"no records of mixer mesa: there are attn, gdn"):
+        reports.report(results, mixers=["gdn", "mesa"])
+
+
+def test_unreadable_records_are_in_the_notes_whatever_the_filter(results, no_drawing):
+    broken = run_folder(results, "broken")
+    broken.mkdir()
+    (broken / "record.json").write_text("{")
+    assert f"- unreadable: {broken}/record.json" in reports.report(results, mixers=["gdn"]).text
+
+
+def test_a_sweep_shows_its_missing_cells(results, no_drawing):
+    mine = fakes.add_run(results, [0.3, 0.4, 0.5], mixer="mesa")
+    expected = [("mesa", "icr", "baseline"), ("mesa", "icr", "seq_len-256"), ("mesa", "mem", "baseline")]
+    made = reports.report(results, run_ids={mine}, expected=expected, selections=("official",))
+    assert "| icr  | 0.500* (1/2) †1 |" in made.text
+    assert "| mem  |         missing |" in made.text
+    assert "- mesa on icr, missing: seq_len-256." in made.text
+    assert "attn" not in made.text
+
+
+def test_a_sweep_of_which_nothing_is_left(tmp_path, no_drawing):
+    made = reports.report(tmp_path, expected=[("attn", "icr", "baseline")], selections=("clean",))
+    assert "| icr  | missing |" in made.text
+
+
+def test_the_harder_set_has_its_own_table_and_no_part_in_the_average(results, no_drawing):
+    fakes.add_run(results, [0.0, 0.1, 0.0], mixer="gdn", task="icr_challenge", setting="1024-2048")
+    fakes.add_run(results, [0.0, 0.2, 0.0], mixer="gdn", task="icr_challenge", setting="256-512", seq_len=2048)
+    fakes.add_run(results, [0.3, 0.4, 0.3], mixer="gdn", task="mem")
+    made = reports.report(results, selections=("official",))
+    accuracy, challenge = made.text.split("## challenge")
+    assert "icr_challenge" not in accuracy.split("\n\n")[1]
+    assert "| Avg  |" in accuracy
+    assert "**0.600**" in accuracy  # gdn: (0.8 + 0.4) / 2
+    assert challenge.index("256-512") < challenge.index("1024-2048")
+    assert "Avg" not in challenge
+
+
+def test_own_sizes_are_listed_but_part_of_no_mean(results, no_drawing):
+    fakes.add_run(results, [0.9, 1.0, 0.9], mixer="gdn", setting="seq_len-32,vocab_size-8", seq_len=32)
+    made = reports.report(results, selections=("official",))
+    assert "| icr  | 0.700 | **0.800** |" in made.text
+    assert "- icr seq_len-32,vocab_size-8: own sizes, part of no mean." in made.text
+    assert "| icr  | seq_len-32,vocab_size-8 |" in (results / "report/official/settings.md").read_text()
+
+
+def test_own_sizes_alone_are_a_table(tmp_path, no_drawing):
+    fakes.add_run(tmp_path, [0.9, 1.0, 0.9], setting="seq_len-32,vocab_size-8")
+    made = reports.report(tmp_path, selections=("official",))
+    assert "| icr  | **1.000** |" in made.text
+    assert "own sizes" not in made.text

@@ -1,0 +1,144 @@
+"""The arithmetic of the tables, checked by hand, and what they say about gaps."""
+
+import math
+
+import fakes
+import pytest
+
+from sweeps.collect import best_per_cell, collect
+from sweeps.tables import Score, mean_of, setting_table, task_table, text_of, to_csv, to_latex, to_markdown
+
+
+@pytest.fixture
+def cells(tmp_path):
+    """Two tasks x three mixers: attn complete, gdn with a diverged setting, new_mixer without memorization."""
+    runs = {
+        ("attn", "icr", "baseline"): [0.1, 0.9, 0.1],
+        ("attn", "icr", "seq_len-256"): [0.1, 0.1, 0.5],  # on the edge
+        ("attn", "mem", "baseline"): [0.1, 0.4, 0.1],
+        ("gdn", "icr", "baseline"): [0.1, 0.99, 0.1],
+        ("gdn", "icr", "seq_len-256"): ["diverged"] * 3,
+        ("gdn", "mem", "baseline"): [0.1, 0.3996, 0.1],
+        ("new_mixer", "icr", "baseline"): [0.1, 0.8, 0.1],
+        ("new_mixer", "icr", "seq_len-256"): [0.1, 0.4, "diverged"],
+    }
+    for (mixer, task, setting), scores in runs.items():
+        fakes.add_run(tmp_path, scores, mixer=mixer, task=task, setting=setting)
+    return best_per_cell(collect(tmp_path))
+
+
+def test_task_table_by_hand(cells):
+    table = task_table(cells)
+    assert table.mixers == ("attn", "gdn", "new_mixer")
+    assert list(table.rows) == [("icr",), ("mem",), ("Avg",)]
+    texts = {name[0]: [text_of(row[mixer]) for mixer in table.mixers] for name, row in table.rows.items()}
+    assert texts == {
+        "icr": ["0.700 †1", "0.990* (1/2)", "0.600"],
+        "mem": ["0.400", "0.400", "missing"],
+        # Of the tasks, not of the settings: (0.7 + 0.4) / 2, (0.99 + 0.3996) / 2, 0.6 alone.
+        "Avg": ["0.550 †1", "0.695* (2/3)", "0.600* (2/3)"],
+    }
+
+
+def test_setting_table_by_hand(cells):
+    table = setting_table(cells)
+    texts = {name: [text_of(row[mixer]) for mixer in table.mixers] for name, row in table.rows.items()}
+    assert texts == {
+        ("icr", "baseline"): ["0.900", "0.990", "0.800"],
+        ("icr", "seq_len-256"): ["0.500 †", "diverged", "0.400"],
+        ("mem", "baseline"): ["0.400", "0.400", "missing"],
+    }
+
+
+def test_notes_name_every_gap(cells):
+    notes = task_table(cells).notes
+    assert "gdn on icr, diverged: seq_len-256." in notes
+    assert "new_mixer on mem, missing: baseline." in notes
+    assert "Replicas without a score beside others of their cell: new_mixer 1 diverged, 0 otherwise." in notes
+    assert len([note for note in notes if note.startswith("†")]) == 1
+    assert len([note for note in notes if note.startswith("*")]) == 1
+    assert not any("±" in note for note in notes)
+    assert not any(note.startswith("*") for note in setting_table(cells).notes)
+
+
+def test_a_clean_table_has_no_notes(tmp_path):
+    fakes.add_run(tmp_path, [0.1, 0.9, 0.1])
+    assert task_table(best_per_cell(collect(tmp_path))).notes == []
+
+
+def test_one_task_has_no_average(tmp_path):
+    fakes.add_run(tmp_path, [0.1, 0.9, 0.1])
+    assert list(task_table(best_per_cell(collect(tmp_path))).rows) == [("icr",)]
+
+
+def test_competing_configurations_are_noted(tmp_path):
+    fakes.add_run(tmp_path, [0.1, 0.9, 0.1])
+    fakes.add_run(tmp_path, [0.1, 0.8, 0.1], num_heads=2)
+    (note,) = task_table(best_per_cell(collect(tmp_path))).notes
+    assert note == "attn on icr baseline: the best of 2 configurations."
+
+
+def test_markdown(cells):
+    assert to_markdown(task_table(cells)).splitlines()[:6] == [
+        "| task |         attn |          gdn |    new_mixer |",
+        "| ---- | -----------: | -----------: | -----------: |",
+        # 0.990 is over fewer settings: not comparable, so not bold.
+        "| icr  | **0.700 †1** | 0.990* (1/2) |        0.600 |",
+        # 0.4 and 0.3996 print the same: both bold.
+        "| mem  |    **0.400** |    **0.400** |      missing |",
+        "| Avg  | **0.550 †1** | 0.695* (2/3) | 0.600* (2/3) |",
+        "",
+    ]
+    assert r"- \* Mean over the k of n settings" in to_markdown(task_table(cells))
+
+
+def test_latex(cells):
+    lines = to_latex(task_table(cells)).splitlines()
+    assert lines[:10] == [
+        r"\begin{tabular}{lrrr}",
+        r"\toprule",
+        r"task & attn & gdn & new\_mixer \\",
+        r"\midrule",
+        r"icr & \textbf{0.700$^{\dagger 1}$} & 0.990* (1/2) & 0.600 \\",
+        r"mem & \textbf{0.400} & \textbf{0.400} & missing \\",
+        r"\midrule",
+        r"Avg & \textbf{0.550$^{\dagger 1}$} & 0.695* (2/3) & 0.600* (2/3) \\",
+        r"\bottomrule",
+        r"\end{tabular}",
+    ]
+    assert all(line.startswith("% ") for line in lines[10:])
+    by_setting = to_latex(setting_table(cells))
+    assert r"icr & seq\_len-256 & \textbf{0.500$^{\dagger}$} & diverged & 0.400 \\" in by_setting
+
+
+def test_csv(cells):
+    lines = to_csv(task_table(cells)).splitlines()
+    assert lines[0] == "task,attn,gdn,new_mixer,attn_text,gdn_text,new_mixer_text"
+    assert lines[2] == "mem,0.4,0.3996,,0.400,0.400,missing"
+
+
+def test_spread_over_seeds(tmp_path):
+    # Task means by seed: seed 0 (0.8 + 0.6) / 2 = 0.7, seed 1 (0.6 + 0.4) / 2 = 0.5.
+    fakes.add_run(tmp_path, [0.1, 0.8, 0.1, 0.1, 0.6, 0.1], seed=[0, 1])
+    fakes.add_run(tmp_path, [0.1, 0.6, 0.1, 0.1, 0.4, 0.1], seed=[0, 1], setting="seq_len-256")
+    table = task_table(best_per_cell(collect(tmp_path)))
+    score = table.rows["icr",]["attn"]
+    assert score.mean == pytest.approx(0.6)
+    assert score.spread == pytest.approx(0.1 * math.sqrt(2))
+    assert text_of(score) == "0.600 ± 0.141 (2)"
+    assert r"\textbf{0.600 $\pm$ 0.141 (2)}" in to_latex(table)
+    assert any(note.startswith("mean ± std (n)") for note in table.notes)
+
+
+def test_seeds_that_some_setting_lacks_do_not_enter_the_spread():
+    two = Score(0.5, {0: 0.4, 1: 0.6}, 1, 1, 0, "ok")
+    one = Score(0.3, {1: 0.3}, 1, 1, 0, "ok")
+    assert mean_of([two, one]).mean == pytest.approx(0.4)
+    assert mean_of([two, one]).by_seed == {1: pytest.approx(0.45)}
+    assert mean_of([two, one]).spread is None
+
+
+def test_a_row_without_any_score():
+    nothing = [Score(None, {}, 0, 1, 0, status) for status in ("failed", "diverged", "missing")]
+    assert text_of(mean_of(nothing)) == "diverged (0/3)"
+    assert text_of(nothing[0]) == "failed"
