@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from mixers.base import SequenceMixer, head_dim_of
-from mixers.layers import RotaryEmbedding
+from mixers.layers import RotaryEmbedding, project
 
 
 class Attention(SequenceMixer):
@@ -36,10 +36,10 @@ class Attention(SequenceMixer):
 
     def forward(self, x: Tensor) -> Tensor:
         heads = (self.num_heads, -1)
-        v = self.v_proj(x).unflatten(-1, heads)
-        q = self.rope(self.q_norm(self.q_proj(x).unflatten(-1, heads))).to(v.dtype)
-        k = self.rope(self.k_norm(self.k_proj(x).unflatten(-1, heads))).to(v.dtype)
-        q, k, v = (t.transpose(1, 2) for t in (q, k, v))  # [B, H, T, head_dim]
+        q, k, v = (y.unflatten(-1, heads) for y in project(x, self.q_proj, self.k_proj, self.v_proj))
+        q = self.rope(self.q_norm(q)).to(v.dtype)
+        k = self.rope(self.k_norm(k)).to(v.dtype)
+        q, k, v = (y.transpose(1, 2) for y in (q, k, v))  # [B, H, T, head_dim]
         # Under vmap PyTorch's fused CPU kernel runs replica by replica; the unfused form does all at once.
         with sdpa_kernel(SDPBackend.MATH) if x.device.type == "cpu" else nullcontext():
             o = F.scaled_dot_product_attention(q, k, v, is_causal=True)

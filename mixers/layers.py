@@ -23,6 +23,15 @@ class RotaryEmbedding(nn.Module):
         return torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1).to(x.dtype)
 
 
+def project(x: Tensor, *projections: nn.Linear) -> tuple[Tensor, ...]:
+    """`tuple(p(x) for p in projections)` as one matrix product: reads `x` once, and so does its gradient.
+
+    The projections have no bias; they stay separate parameters, which Muon orthogonalises one by one.
+    """
+    weight = torch.cat([projection.weight for projection in projections])
+    return F.linear(x, weight).split([projection.out_features for projection in projections], dim=-1)
+
+
 class ShortConvolution(nn.Conv1d):
     """Causal depthwise convolution over `kernel_size` positions, then SiLU: `[B, T, C]` to `[B, T, C]`."""
 

@@ -5,7 +5,7 @@ from torch import Tensor, nn
 
 from kernels.parallax import parallax_attention, parallax_backend
 from mixers.base import SequenceMixer, head_dim_of
-from mixers.layers import RotaryEmbedding
+from mixers.layers import RotaryEmbedding, project
 
 
 class Parallax(SequenceMixer):
@@ -51,10 +51,9 @@ class Parallax(SequenceMixer):
 
     def forward(self, x: Tensor) -> Tensor:
         heads = (self.num_heads, -1)
-        v = self.v_proj(x).unflatten(-1, heads)
-        q = self.rope(self.q_norm(self.q_proj(x).unflatten(-1, heads)))
-        k = self.rope(self.k_norm(self.k_proj(x).unflatten(-1, heads)))
-        rho = self.r_norm(self.r_proj(x).unflatten(-1, heads))
+        packed = project(x, self.q_proj, self.k_proj, self.v_proj, self.r_proj)
+        q, k, v, rho = (y.unflatten(-1, heads) for y in packed)
+        q, k, rho = self.rope(self.q_norm(q)), self.rope(self.k_norm(k)), self.r_norm(rho)
         if self.rope_on_rho:
             rho = self.rope(rho)
         o = parallax_attention(q.to(v.dtype), rho.to(v.dtype), k.to(v.dtype), v, backend=self.backend)
