@@ -1,0 +1,127 @@
+"""The fused operators against their plain formulas in float64: results and every gradient.
+
+`check` bounds the relative error ||actual - expected|| / ||expected|| of each tensor: 2e-6 in float32 (sums of
+at most a few hundred terms), 4e-3 where a result is rounded to bfloat16 (half a unit in the last place).
+"""
+
+import pytest
+import torch
+from torch import Tensor
+
+from kernels.fused import add_rms_norm, rms_norm
+
+EPS = 1e-5
+BACKENDS = ["reference", "triton"]
+FLOAT32, BFLOAT16 = 2e-6, 4e-3
+
+
+def draw(*shapes, device="cpu", dtype=torch.float32, seed=0) -> list[Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    return [torch.randn(shape, generator=generator).to(device, dtype) for shape in shapes]
+
+
+def run(function, inputs, grads=None) -> tuple[list[Tensor], list[Tensor]]:
+    """All results, then all gradients of the floating-point inputs; and the gradients that went in."""
+    leaves = [t.detach().requires_grad_(t.is_floating_point()) for t in inputs]
+    results = function(*leaves)
+    results = [results] if isinstance(results, Tensor) else list(results)
+    if grads is None:
+        grads = draw(*(r.shape for r in results), device=results[0].device, seed=99)
+    wanted = [t for t in leaves if t.requires_grad]
+    gradients = torch.autograd.grad(results, wanted, [g.to(r.dtype) for g, r in zip(grads, results, strict=True)])
+    return [r.detach() for r in results] + list(gradients)
+
+
+def double(inputs: list[Tensor]) -> list[Tensor]:
+    return [t.double() if t.is_floating_point() else t for t in inputs]
+
+
+def check(actual: list[Tensor], expected: list[Tensor], tolerance: float = FLOAT32) -> None:
+    for i, (a, e) in enumerate(zip(actual, expected, strict=True)):
+        assert a.shape == e.shape
+        error, size = (a.double() - e.double()).norm(), e.double().norm()
+        assert error <= tolerance * size, f"tensor {i}: error {error:.2e} of {size:.2e}, above {tolerance:.0e}"
+
+
+def check_replicas(function, stacked: list[Tensor], in_dims=0) -> None:
+    """Under vmap, each replica gets what it gets alone."""
+    together = run(torch.func.vmap(function, in_dims), stacked)
+    grads = draw(*(t.shape for t in together[: len(together) - sum(t.is_floating_point() for t in stacked)]), seed=99)
+    for r in range(len(stacked[0])):
+        alone = run(function, [t[r] for t in stacked], [g[r].to(stacked[0].device) for g in grads])
+        check([t[r] for t in together], alone)
+
+
+def plain_norm(x, weight):
+    return x / (x.square().mean(-1, keepdim=True) + EPS).sqrt() * weight
+
+
+def plain_add_norm(x, y, weight):
+    return x + y, plain_norm(x + y, weight)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("shape", [(17, 96), (2, 3, 128), (40, 1024), (1, 3)], ids=str)
+def test_rms_norm(device, shape, backend):
+    inputs = draw(shape, shape[-1:], device=device)
+    check(run(lambda x, w: rms_norm(x, w, EPS, backend=backend), inputs), run(plain_norm, double(inputs)))
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("shape", [(17, 96), (2, 3, 128)], ids=str)
+def test_add_rms_norm(device, shape, backend):
+    inputs = draw(shape, shape, shape[-1:], device=device)
+    actual = run(lambda x, y, w: add_rms_norm(x, y, w, EPS, backend=backend), inputs)
+    check(actual, run(plain_add_norm, double(inputs)))
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("used", [0, 1])
+def test_add_rms_norm_with_one_result_unused(device, used, backend):
+    inputs = draw((5, 8), (5, 8), device=device)
+    weight = draw((8,), device=device)[0]
+    actual = run(lambda x, y: add_rms_norm(x, y, weight, EPS, backend=backend)[used], inputs)
+    check(actual, run(lambda x, y: plain_add_norm(x, y, weight.double())[used], double(inputs)))
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_add_rms_norm_of_two_dtypes(device, backend):
+    """A float32 stream and a bfloat16 branch: the sum is float32, each gradient as its input."""
+    x, y, weight = draw((5, 8), (5, 8), (8,), device=device)
+    inputs = [x, y.bfloat16(), weight]
+    actual = run(lambda *a: add_rms_norm(*a, EPS, out_dtype=torch.bfloat16, backend=backend), inputs)
+    assert [t.dtype for t in actual] == [torch.float32, torch.bfloat16, torch.float32, torch.bfloat16, torch.float32]
+    check(actual, run(plain_add_norm, double(inputs)), BFLOAT16)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_norms_under_vmap(device, backend):
+    inputs = draw((3, 2, 9, 16), (3, 2, 9, 16), (3, 16), device=device)
+    check_replicas(lambda x, y, w: add_rms_norm(x, y, w, EPS, backend=backend), inputs)
+    check_replicas(lambda x, w: rms_norm(x[:, ::2], w, EPS, backend=backend), [inputs[0], inputs[2]])
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_the_norm_follows_autocast(device, backend):
+    x, weight = draw((5, 8), (8,), device=device)
+    with torch.autocast(device, torch.bfloat16):
+        assert rms_norm(x, weight, EPS, backend=backend).dtype == torch.bfloat16
+    assert rms_norm(x, weight, EPS, backend=backend).dtype == torch.float32
+
+
+def test_bad_norm_arguments_are_named(device):
+    x, weight = draw((2, 8), (4,), device=device)
+    with pytest.raises(ValueError, match=r"weight has shape \(4,\)"):
+        rms_norm(x, weight, EPS)
+    with pytest.raises(ValueError, match=r"y \(2, 4\)"):
+        add_rms_norm(x, x[:, :4], weight, EPS)
+    with pytest.raises(ValueError, match="rows of at most 1024, not 1025"):
+        rms_norm(torch.zeros(1, 1025, device=device), torch.zeros(1025, device=device), EPS, backend="triton")
+
+
+def test_second_gradients_are_refused(device):
+    x, weight = draw((2, 8), (8,), device=device)
+    x.requires_grad_()
+    (grad,) = torch.autograd.grad(rms_norm(x, weight, EPS, backend="triton").sum(), x, create_graph=True)
+    with pytest.raises(RuntimeError, match="cannot be differentiated twice"):
+        grad.sum().backward()
