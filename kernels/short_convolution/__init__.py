@@ -1,0 +1,50 @@
+"""A causal depthwise convolution over a few positions, then SiLU: what feeds the recurrent mixers."""
+
+import torch
+from torch import Tensor
+
+from kernels.dispatch import resolve_backend
+from kernels.short_convolution.operator import convolution
+from kernels.short_convolution.reference import short_convolution_reference
+
+MAX_TAPS = 4  # the kernel keeps that many rows in registers
+
+
+def short_convolution(x: Tensor, weight: Tensor, bias: Tensor | None = None, *, backend: str = "auto") -> Tensor:
+    """`y_t = silu(bias + sum_k weight[:, k] x_{t - taps + 1 + k})`, with `x` zero before the first position.
+
+    Args:
+        x: `[batch, T, channels]`; any strides.
+        weight: `[channels, taps]`; the last tap meets the current position.
+        bias: `[channels]`, or `None` for zero.
+        backend: `auto`, `reference` (PyTorch) or `triton` (float32 and bfloat16, at most 4 taps).
+
+    Returns:
+        `[batch, T, channels]` in the dtype of `x`; the kernel adds in float32.
+
+    Raises:
+        ValueError: shapes that do not fit, or a backend that cannot run here.
+    """
+    if x.ndim != 3 or weight.ndim != 2 or x.shape[2] != weight.shape[0]:
+        raise ValueError(
+            f"x has shape {tuple(x.shape)} and weight {tuple(weight.shape)}: pass x [batch, T, channels] and"
+            " weight [channels, taps]"
+        )
+    if bias is not None and bias.shape != x.shape[2:]:
+        raise ValueError(f"bias has shape {tuple(bias.shape)}: pass {tuple(x.shape[2:])}, to fit x")
+    why = _why_not_triton(x, weight)
+    if resolve_backend(backend, x.device, supported=not why, why=why) == "reference":
+        return short_convolution_reference(x, weight, bias)
+    if bias is None:
+        bias = weight.new_zeros(weight.shape[0])
+    # One group of parameters; vmap folds replicas into more.
+    return convolution(x, weight.float()[None], bias.float()[None])
+
+
+def _why_not_triton(x: Tensor, weight: Tensor) -> str:
+    """Empty where the Triton kernel can run."""
+    if x.dtype not in (torch.float32, torch.bfloat16):
+        return f"the kernel takes float32 and bfloat16, not {x.dtype}"
+    if weight.shape[1] > MAX_TAPS:
+        return f"the kernel takes at most {MAX_TAPS} taps, not {weight.shape[1]}"
+    return ""
