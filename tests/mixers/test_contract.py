@@ -1,0 +1,156 @@
+"""The contract of a sequence mixer, for every mixer in `conf/mixer/`."""
+
+import inspect
+
+import pytest
+import torch
+from every_mixer import CONF, MIXERS, config_of, mixer_of
+from hydra import compose, initialize_config_dir
+from hydra.utils import get_class
+from replicas import check_replicas
+
+from mixers.base import SequenceMixer
+
+WIDTH, LENGTH = 32, 19
+every_mixer = pytest.mark.parametrize("name", MIXERS)
+
+
+def check_config(config, name):
+    """One name for file, config and table; every key of the constructor stands in the yaml, so it can be set."""
+    mixer_class = get_class(config["_target_"])
+    assert issubclass(mixer_class, SequenceMixer)
+    assert config["name"] == name
+    assert set(config) - {"name", "_target_"} == set(inspect.signature(mixer_class).parameters) - {"d_model"}
+
+
+def check_forward(mixer, dtype=torch.float32):
+    """Shape, dtype, causality, and finite gradients to the input and every parameter, none of them unused."""
+    mixer = mixer.to(dtype)
+    x = torch.randn(2, LENGTH, WIDTH, dtype=dtype, requires_grad=True)
+    y = mixer(x)
+    assert y.shape == x.shape, f"the shape is {tuple(y.shape)}"
+    assert y.dtype == dtype and y.isfinite().all()
+
+    (y * torch.randn_like(y)).sum().backward()
+    for label, tensor in (("x", x), *mixer.named_parameters()):
+        assert tensor.grad is not None, f"{label} is not used"
+        assert tensor.grad.isfinite().all(), f"the gradient of {label} is not finite"
+        assert tensor.grad.any(), f"the gradient of {label} is zero: it is not used"
+
+    for t in (1, LENGTH // 2, LENGTH - 1):
+        changed = x.detach().clone()
+        changed[:, t] += 1
+        moved = (mixer(changed) - y).abs().amax(dim=(0, 2)) > 1e-6
+        assert not moved[:t].any(), f"position {moved.nonzero()[0].item()} sees position {t}"
+        assert moved[t], f"position {t} does not see itself"
+
+
+def check_lengths(mixer):
+    """Any length from 1 up; a prefix of the input gives the same prefix of the output."""
+    x = torch.randn(1, 70, WIDTH)
+    whole = mixer(x)
+    for length in (1, 2, 5, 64):
+        torch.testing.assert_close(mixer(x[:, :length]), whole[:, :length], rtol=1e-4, atol=1e-5)
+
+
+def check_declarations(mixer):
+    sizes = [mixer.state_size(length) for length in (1, 64, 128)]
+    assert all(type(size) is int and size > 0 for size in sizes) and sizes == sorted(sizes)
+    backend = mixer.resolved_backend(torch.device("cpu"), torch.float32)
+    assert backend in ("torch", "reference")
+
+
+def check_everything(config, name, make):
+    """The whole contract of the mixer that `make()` builds at width 32 from `config`."""
+    torch.manual_seed(0)
+    check_config(config, name)
+    check_forward(make())
+    check_lengths(make())
+    check_declarations(make())
+    check_replicas(make, length=LENGTH, d_model=WIDTH)
+
+
+@every_mixer
+def test_contract(name):
+    check_everything(config_of(name), name, lambda: mixer_of(name, WIDTH))
+
+
+@every_mixer
+def test_hydra_finds_it_and_it_runs_in_double_precision(name):
+    with initialize_config_dir(str(CONF), version_base="1.3"):
+        assert compose("config", [f"mixer={name}"]).mixer.name == name
+    torch.manual_seed(1)
+    check_forward(mixer_of(name, WIDTH), torch.float64)
+
+
+def test_the_five_mixers_are_found():
+    assert {"attn", "parallax", "gdn", "mamba", "mesa"} <= set(MIXERS)
+
+
+def test_parallax_with_rho_zero_is_attention():
+    torch.manual_seed(0)
+    parallax = mixer_of("parallax", WIDTH, zero_init_rho=True)
+    attention = mixer_of("attn", WIDTH)
+    shared = {name: value for name, value in parallax.state_dict().items() if name != "r_proj.weight"}
+    attention.load_state_dict(shared)
+    x = torch.randn(2, LENGTH, WIDTH)
+    torch.testing.assert_close(parallax(x), attention(x), rtol=1e-5, atol=1e-6)
+    torch.nn.init.normal_(parallax.r_proj.weight, std=0.1)
+    assert (parallax(x) - attention(x)).abs().max() > 1e-3
+
+
+@pytest.mark.parametrize(
+    ("name", "overrides", "message"),
+    [
+        ("attn", {"num_heads": 3}, "mixer.num_heads=3 does not divide d_model=32"),
+        ("attn", {"num_heads": 0}, "mixer.num_heads=0"),
+        ("attn", {"num_heads": 32}, "heads of 1, and RoPE rotates pairs"),
+        ("parallax", {"num_heads": 32}, "heads of 1, and RoPE rotates pairs"),
+        ("gdn", {"num_heads": 5}, "mixer.num_heads=5"),
+        ("mesa", {"num_heads": 5}, "mixer.num_heads=5"),
+        ("mesa", {"ridge_lower_bound": 2.0}, "mixer.ridge_lower_bound=2.0"),
+        ("mamba", {"d_state": 0}, "mixer.d_state=0"),
+    ],
+)
+def test_refuses_with_the_key_and_the_value(name, overrides, message):
+    with pytest.raises(Exception, match=message) as caught:  # Hydra wraps what the constructor raises
+        mixer_of(name, WIDTH, **overrides)
+    assert isinstance(caught.value.__cause__, ValueError)
+
+
+class Flawed(SequenceMixer):
+    """A mixer that breaks the contract in one way."""
+
+    def __init__(self, d_model, flaw):
+        super().__init__()
+        self.flaw = flaw
+        self.proj = torch.nn.Linear(d_model, d_model)
+        if flaw == "unused":
+            self.spare = torch.nn.Parameter(torch.zeros(3))
+
+    def forward(self, x):
+        y = self.proj(x)
+        if self.flaw == "ahead":
+            y = y + x.mean(dim=1, keepdim=True)
+        if self.flaw == "shape":
+            y = y[:, 1:]
+        if self.flaw == "infinite":
+            y = y + (y - y.detach()).abs().sqrt()
+        return y
+
+    def state_size(self, seq_len):
+        return 1
+
+
+@pytest.mark.parametrize(
+    ("flaw", "message"),
+    [
+        ("unused", "spare is not used"),
+        ("ahead", "sees position"),
+        ("shape", "the shape is"),
+        ("infinite", "not finite"),
+    ],
+)
+def test_the_contract_notices(flaw, message):
+    with pytest.raises(AssertionError, match=message):
+        check_forward(Flawed(WIDTH, flaw))

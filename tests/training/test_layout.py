@@ -1,0 +1,122 @@
+"""Which columns of the population tensor belong to which parameter, and how each is optimised."""
+
+from functools import partial
+
+import pytest
+import torch
+from every_mixer import MIXERS, mixer_of
+
+from training.backbone import AutoEncoder, LanguageModel
+from training.population import Layout, Population, Rule
+
+
+def models(mixer_name):
+    make_mixer = partial(mixer_of, mixer_name, 32)
+    return [LanguageModel(16, 32, 2, make_mixer), AutoEncoder(16, 12, 32, 2, make_mixer)]
+
+
+@pytest.mark.parametrize("name", MIXERS)
+def test_covers_every_parameter_exactly_once(name):
+    for model in models(name):
+        layout = Layout(model)
+        shapes = {parameter_name: parameter.shape for parameter_name, parameter in model.named_parameters()}
+        assert {slot.name: slot.shape for slot in layout.slots} == shapes
+        assert len(layout.slots) == len(shapes)
+        columns = [column for slot in layout.slots for column in range(slot.start, slot.stop)]
+        assert columns == list(range(sum(shape.numel() for shape in shapes.values())))
+        assert [layout.span(rule).start for rule in Rule] == sorted(layout.span(rule).start for rule in Rule)
+
+
+@pytest.mark.parametrize("name", MIXERS)
+def test_matrix_groups_are_the_matrices(name):
+    layout = Layout(models(name)[0])
+    groups = layout.matrix_groups()
+    assert [columns for group, _ in groups for columns in range(group.start, group.stop)] == list(
+        range(layout.span(Rule.MATRIX).stop)
+    )
+    shapes = [tuple(shape) for _, shape in groups]
+    assert len(shapes) == len(set(shapes))  # same-shaped matrices stand together
+    for columns, shape in groups:
+        assert (columns.stop - columns.start) % shape.numel() == 0
+
+
+EXPECTED = {  # of one block's mixer; everything that ends in _proj.weight is a matrix
+    "attn": {},
+    "parallax": {},
+    "gdn": {
+        "A_log": Rule.GAIN,
+        "dt_bias": Rule.GAIN,
+        "norm.weight": Rule.GAIN,
+        **dict.fromkeys(("q_conv.weight", "k_conv.weight", "v_conv.weight"), Rule.TABLE),
+    },
+    "mamba": {
+        "A_log": Rule.TABLE,  # two axes, yet one rate per state
+        "D": Rule.GAIN,
+        "conv.weight": Rule.TABLE,
+        "conv.bias": Rule.GAIN,
+        "dt_proj.bias": Rule.GAIN,
+    },
+    "mesa": {
+        "ridge_logit": Rule.GAIN,
+        "norm.weight": Rule.GAIN,
+        "a_proj.bias": Rule.GAIN,
+        "b_proj.bias": Rule.GAIN,
+        **dict.fromkeys(("q_conv.weight", "k_conv.weight"), Rule.TABLE),
+    },
+}
+
+
+@pytest.mark.parametrize("name", EXPECTED)
+def test_rules_of_each_mixer(name):
+    rules = {slot.name: slot.rule for slot in Layout(models(name)[0]).slots}
+    prefix = "blocks.1.mixer."
+    ours = {key.removeprefix(prefix): rule for key, rule in rules.items() if key.startswith(prefix)}
+    matrices = {key: Rule.MATRIX for key in ours if key.endswith("_proj.weight")}
+    assert ours == EXPECTED[name] | matrices and matrices
+
+
+def test_rules_of_the_backbone():
+    language_model, auto_encoder = (
+        {slot.name: slot.rule for slot in Layout(model).slots if ".mixer." not in slot.name} for model in models("attn")
+    )
+    mlp = dict.fromkeys((f"mlp.w{i}.weight" for i in (1, 2, 3)), Rule.MATRIX)
+    block = mlp | dict.fromkeys(("mixer_norm.weight", "mlp_norm.weight"), Rule.GAIN)
+    ends = {
+        "embedding.weight": Rule.TABLE,
+        "head.weight": Rule.TABLE,
+        "head.bias": Rule.GAIN,
+        "norm.weight": Rule.GAIN,
+    }
+    blocks = {f"blocks.{i}.{key}": rule for i in range(2) for key, rule in block.items()}
+    assert language_model == ends | blocks
+    decoder = {
+        "decoder.0.weight": Rule.GAIN,
+        "decoder.1.weight": Rule.MATRIX,
+        "decoder.1.bias": Rule.GAIN,
+        "decoder.3.weight": Rule.GAIN,
+        "decoder.4.weight": Rule.MATRIX,
+        "decoder.4.bias": Rule.GAIN,
+    }
+    assert auto_encoder == ends | blocks | decoder
+
+
+def test_describe_names_every_parameter_and_counts():
+    layout = Layout(models("mamba")[0])
+    text = layout.describe()
+    for slot in layout.slots:
+        assert slot.name in text
+    for rule in Rule:
+        span = layout.span(rule)
+        assert f"{rule}: {span.stop - span.start:>9,}" in text
+
+
+def test_a_population_starts_each_replica_from_its_seed():
+    """Whatever the global random state and the neighbours are; the global state is left alone."""
+    make = partial(LanguageModel, 16, 32, 2, partial(mixer_of, "attn", 32))
+    torch.manual_seed(99)
+    before = torch.get_rng_state()
+    together = Population(make, seeds=(4, 7)).parameters_by_replica
+    assert torch.equal(torch.get_rng_state(), before)
+    alone = Population(make, seeds=(7,)).parameters_by_replica
+    assert torch.equal(together[1], alone[0])
+    assert not torch.equal(together[0], together[1])
