@@ -2,15 +2,12 @@
 
 import math
 
-import torch
 from torch import Tensor
 
-from kernels.dispatch import resolve_backend
+from kernels.chunked import check_inputs, choose_backend
 from kernels.gated_delta_rule.reference import gated_delta_rule_reference
 
 __all__ = ["gated_delta_rule"]
-
-TRITON_HEAD_DIMS = (16, 32, 64, 128)
 
 
 def gated_delta_rule(
@@ -38,45 +35,18 @@ def gated_delta_rule(
         backend: `auto`, `reference` (PyTorch, any device) or `triton`.
 
     Returns:
-        `[B, T, H, D]` in the dtype of `v`. Sums are in float32 (float64 for float64 inputs).
+        `[B, T, H, D]` in the dtype of q. Sums are in float32 (float64 for float64 inputs).
 
     Raises:
-        ValueError: shapes that do not fit, a bad scale or chunk size, or a backend that cannot run.
+        ValueError: shapes or dtypes that do not fit, a bad scale or chunk size, or a backend that cannot run.
     """
-    _check_shapes(q, k, v, log_decay, beta)
-    head_dim = q.shape[-1]
-    scale = head_dim**-0.5 if scale is None else float(scale)
+    check_inputs(q, k, v, log_decay, beta, chunk_size)
+    scale = q.shape[-1] ** -0.5 if scale is None else float(scale)
     if not math.isfinite(scale):
-        raise ValueError(f"scale={scale} is not a finite number")
-    if chunk_size < 1:
-        raise ValueError(f"chunk_size={chunk_size} must be at least 1")
-    why = _why_not_triton(q, chunk_size)
-    if resolve_backend(backend, q.device, supported=not why, why=why) == "triton":
-        from kernels.gated_delta_rule.triton_op import gated_delta_rule_triton
+        raise ValueError(f"scale={scale} is not finite: pass a finite number or None")
+    if choose_backend(q, chunk_size, backend) == "reference":
+        return gated_delta_rule_reference(q, k, v, log_decay, beta, scale, chunk_size)
 
-        return gated_delta_rule_triton(q, k, v, log_decay, beta, scale, chunk_size)
-    return gated_delta_rule_reference(q, k, v, log_decay, beta, scale, chunk_size)
+    from kernels.gated_delta_rule.triton_op import gated_delta_rule_triton
 
-
-def _check_shapes(q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor, beta: Tensor) -> None:
-    if q.dim() != 4 or 0 in q.shape:
-        raise ValueError(f"q has shape {tuple(q.shape)}: it must be [B, T, H, D], none of them 0")
-    for name, tensor, shape in (
-        ("k", k, q.shape),
-        ("v", v, q.shape),
-        ("log_decay", log_decay, q.shape[:3]),
-        ("beta", beta, q.shape[:3]),
-    ):
-        if tensor.shape != shape:
-            raise ValueError(f"{name} has shape {tuple(tensor.shape)}: q asks for {tuple(shape)}")
-
-
-def _why_not_triton(q: Tensor, chunk_size: int) -> str:
-    """Empty where the kernel can run, else the reason."""
-    if q.shape[-1] not in TRITON_HEAD_DIMS:
-        return f"the head size is {q.shape[-1]}, and the kernel takes {TRITON_HEAD_DIMS}"
-    if chunk_size not in (16, 32, 64):
-        return f"chunk_size is {chunk_size}, and the kernel takes 16, 32 or 64"
-    if q.dtype not in (torch.float32, torch.bfloat16):
-        return f"q is {q.dtype}, and the kernel takes float32 and bfloat16"
-    return ""
+    return gated_delta_rule_triton(q, k, v, log_decay, beta, scale, chunk_size)

@@ -12,28 +12,9 @@ The system is solved for all chunks at once; only the last three lines walk from
 """
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
-
-def to_chunks(x: Tensor, chunk_size: int) -> Tensor:
-    """`[B, T, H, ...]` to `[B, H, N, chunk_size, ...]`, padded with zeros behind T."""
-    padding = -x.shape[1] % chunk_size
-    x = F.pad(x, (0, 0) * (x.dim() - 2) + (0, padding))
-    return x.unflatten(1, (-1, chunk_size)).movedim(3, 1)
-
-
-def from_chunks(x: Tensor, length: int) -> Tensor:
-    """The inverse of `to_chunks`: `[B, H, N, C, ...]` to `[B, length, H, ...]`."""
-    return x.movedim(1, 3).flatten(1, 2)[:, :length]
-
-
-def decay_between(cumulative: Tensor) -> Tensor:
-    """`exp(b_i - b_j)` for `j <= i` and 0 elsewhere: `[..., C]` to `[..., C, C]`."""
-    difference = cumulative[..., :, None] - cumulative[..., None, :]
-    future = torch.ones_like(difference, dtype=torch.bool).triu(1)
-    # Masked before the exponential: the upper half would overflow and give NaN gradients.
-    return difference.masked_fill(future, -torch.inf).exp()
+from kernels.chunked import decay_between, from_chunks, to_chunks
 
 
 def gated_delta_rule_reference(

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from kernels.gated_delta_rule.reference import decay_between, from_chunks, to_chunks
+from kernels.chunked import decay_between, from_chunks, to_chunks
 
 
 class Chunks(NamedTuple):

@@ -92,3 +92,9 @@ def test_bad_arguments(change, message):
     arguments = dict(zip(NAMES, mesa_inputs(0, length=5), strict=True))
     with pytest.raises(ValueError, match=message):
         mesa(**{**arguments, **change(arguments)})
+
+
+@pytest.mark.parametrize("length", [1, 16, 23, 40])
+def test_kernel_equals_the_formula(device, length):
+    inputs = mesa_inputs(length, length=length, dtype=torch.float32, device=device)
+    check(lambda *x: mesa(*x, chunk_size=16, backend="triton"), exact, inputs, 1e-5, NAMES)

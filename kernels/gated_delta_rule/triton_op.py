@@ -1,0 +1,104 @@
+"""The Triton gated delta rule as an operator that autograd, vmap, torch.compile and CUDA graphs know."""
+
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from kernels.chunked_triton import launch_options
+from kernels.dispatch import fold_replicas
+from kernels.gated_delta_rule.triton_kernels import (
+    backward_chunk_kernel,
+    backward_state_kernel,
+    forward_kernel,
+    inverse_kernel,
+)
+
+
+def gated_delta_rule_triton(
+    q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor, beta: Tensor, scale: float, chunk_size: int
+) -> Tensor:
+    """See `kernels.gated_delta_rule.gated_delta_rule`."""
+    return forward(q, k, v, log_decay.float(), beta.float(), scale, chunk_size)[0]
+
+
+@torch.library.custom_op("mixerlab::gated_delta_rule", mutates_args=())
+def forward(
+    q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor, beta: Tensor, scale: float, chunk_size: int
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """The output `[B, T, H, D]` and for the backward: states, errors and inverses (see the kernels)."""
+    q, k, v, log_decay, beta = (x.contiguous() for x in (q, k, v, log_decay, beta))
+    batch, length, heads, head_dim = q.shape
+    out, states, errors, inverses = results = _forward_results(
+        q, k, v, log_decay, beta, scale, chunk_size
+    )
+    sizes = {"H": heads, "D": head_dim, "C": chunk_size, **launch_options(q)}
+    inverse_kernel[(states.shape[2], batch * heads)](k, log_decay, beta, inverses, length, **sizes)
+    forward_kernel[(batch * heads,)](
+        q, k, v, log_decay, beta, inverses, out, states, errors, scale, length, **sizes
+    )
+    return results
+
+
+@forward.register_fake
+def _forward_results(q, k, v, log_decay, beta, scale, chunk_size):
+    batch, length, heads, head_dim = q.shape
+    chunks = (length + chunk_size - 1) // chunk_size
+    return (
+        torch.empty_like(q, memory_format=torch.contiguous_format),
+        q.new_empty(batch, heads, chunks, head_dim, head_dim),
+        torch.empty_like(q, memory_format=torch.contiguous_format),
+        q.new_empty(batch, heads, chunks, chunk_size, chunk_size),
+    )
+
+
+@torch.library.custom_op("mixerlab::gated_delta_rule_backward", mutates_args=())
+def backward(
+    d_out: Tensor,
+    q: Tensor,
+    k: Tensor,
+    log_decay: Tensor,
+    beta: Tensor,
+    states: Tensor,
+    errors: Tensor,
+    inverses: Tensor,
+    scale: float,
+    chunk_size: int,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """The gradients of q, k, v, log_decay and beta."""
+    d_out, q, k, log_decay, beta = (x.contiguous() for x in (d_out, q, k, log_decay, beta))
+    batch, length, heads, head_dim = q.shape
+    d_q, d_k, d_v, d_log_decay, d_beta = results = _backward_results(
+        d_out, q, k, log_decay, beta, states, errors, inverses, scale, chunk_size
+    )
+    d_states = torch.empty_like(states)
+    inputs = (d_out, q, k, log_decay, beta)
+    sizes = {"H": heads, "D": head_dim, "C": chunk_size, **launch_options(q)}
+    backward_state_kernel[(batch * heads,)](
+        *inputs, errors, inverses, d_v, d_beta, d_states, scale, length, **sizes
+    )
+    backward_chunk_kernel[(states.shape[2], batch * heads)](
+        *inputs, states, errors, d_v, d_states, d_q, d_k, d_log_decay, scale, length, **sizes
+    )
+    return results
+
+
+@backward.register_fake
+def _backward_results(d_out, q, k, log_decay, beta, states, errors, inverses, scale, chunk_size):
+    return tuple(
+        torch.empty_like(x, memory_format=torch.contiguous_format) for x in (q, k, q, log_decay, beta)
+    )
+
+
+def _save(ctx, inputs, output):
+    q, k, _, log_decay, beta, ctx.scale, ctx.chunk_size = inputs
+    ctx.save_for_backward(q, k, log_decay, beta, *output[1:])
+
+
+def _gradients(ctx, d_out, *_):
+    return *backward(d_out, *ctx.saved_tensors, ctx.scale, ctx.chunk_size), None, None
+
+
+forward.register_autograd(_gradients, setup_context=_save)
+for _op in (forward, backward):
+    _op.register_vmap(partial(fold_replicas, _op))

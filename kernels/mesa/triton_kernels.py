@@ -1,0 +1,302 @@
+"""The mesa layer in Triton; names as in `reference.py`.
+
+What must go from chunk to chunk (the states, and their gradients backwards) runs in one program per sequence
+and head; the solves and all other gradients run in a program per chunk.
+
+Precision, for 16-bit inputs. Where keys repeat, `H` has directions hundreds of times stronger than the ridge,
+the solution `x` is small along them and large across, and rounding `x` or `H` to 16 bits would leave an `x H`
+that is mostly error. So states and solutions stay in float32, and products with them keep 16 bits of mantissa
+(`PRECISE`). Inside the solver a direction is rounded to 16 bits before it is used anywhere, hence exact, and
+`H` is split into two 16-bit parts. The scores of a chunk may be rounded: that only changes the weight of a key.
+"""
+
+import triton
+import triton.language as tl
+
+from kernels.chunked_triton import decay_between, load_gates, load_rows, square, store_rows, sum_from
+
+
+@triton.jit
+def apply(x, k, weights, from_start, high, low, ridge, FAST: tl.constexpr):
+    """`x_i (H_i + diag(ridge))` for every row of a chunk; `high + low` is H before the chunk."""
+    scores = tl.dot(x, tl.trans(k), input_precision=FAST) * weights
+    held = tl.dot(x, high, input_precision=FAST)
+    if k.dtype != tl.float32:
+        held = tl.dot(x, low, held)
+    return from_start * held + tl.dot(scores.to(k.dtype), k, input_precision=FAST) + ridge * x
+
+
+@triton.jit
+def solve(right, k, weights, from_start, high, low, ridge, ITERATIONS: tl.constexpr, FAST: tl.constexpr):
+    """Conjugate gradients from zero, as in `reference.conjugate_gradients`."""
+    tiny = 1.1754944e-38
+    solution = tl.zeros_like(right)
+    residual = right
+    direction = right.to(k.dtype)
+    norm = tl.sum(right * right, 1)
+    for _ in range(ITERATIONS):
+        image = apply(direction, k, weights, from_start, high, low, ridge, FAST)
+        step = norm / tl.maximum(tl.sum(direction * image, 1), tiny)
+        solution += step[:, None] * direction
+        residual -= step[:, None] * image
+        last = norm
+        norm = tl.sum(residual * residual, 1)
+        direction = (residual + (norm / tl.maximum(last, tiny))[:, None] * direction).to(k.dtype)
+    return solution
+
+
+@triton.jit
+def states_kernel(
+    k_ptr,
+    v_ptr,
+    log_decay_ptr,
+    beta_ptr,
+    key_states_ptr,
+    value_states_ptr,
+    T,
+    H: tl.constexpr,
+    D: tl.constexpr,
+    C: tl.constexpr,
+    PRECISE: tl.constexpr,
+):
+    """One program per sequence and head: H and G before each chunk."""
+    pid = tl.program_id(0)
+    batch, head = (pid // H).to(tl.int64), pid % H
+    chunks = tl.cdiv(T, C)
+    i = tl.arange(0, C)
+    key_state = tl.zeros([D, D], dtype=tl.float32)
+    value_state = tl.zeros([D, D], dtype=tl.float32)
+    for n in range(chunks):
+        t = n * C + i
+        inside = t < T
+        offsets = (batch * T + t) * H + head
+        index = pid.to(tl.int64) * chunks + n
+        tl.store(square(key_states_ptr, index, D), key_state)
+        tl.store(square(value_states_ptr, index, D), value_state)
+        cumulative, total, beta = load_gates(log_decay_ptr, beta_ptr, offsets, inside)
+        k = load_rows(k_ptr, offsets, inside, D).to(tl.float32)
+        v = load_rows(v_ptr, offsets, inside, D).to(tl.float32)
+        weighted = tl.trans((tl.exp(total - cumulative) * beta)[:, None] * k)
+        key_state = tl.exp(total) * key_state + tl.dot(weighted, k, input_precision=PRECISE)
+        value_state = tl.exp(total) * value_state + tl.dot(weighted, v, input_precision=PRECISE)
+
+
+@triton.jit
+def solve_kernel(
+    q_ptr,
+    k_ptr,
+    v_ptr,
+    log_decay_ptr,
+    beta_ptr,
+    ridge_ptr,
+    key_states_ptr,
+    value_states_ptr,
+    out_ptr,
+    solutions_ptr,
+    T,
+    H: tl.constexpr,
+    D: tl.constexpr,
+    C: tl.constexpr,
+    ITERATIONS: tl.constexpr,
+    FAST: tl.constexpr,
+    PRECISE: tl.constexpr,
+):
+    """One program per chunk, sequence and head: the solutions x and the output."""
+    n, pid = tl.program_id(0), tl.program_id(1)
+    batch, head = (pid // H).to(tl.int64), pid % H
+    i = tl.arange(0, C)
+    t = n * C + i
+    inside = t < T
+    offsets = (batch * T + t) * H + head
+    index = pid.to(tl.int64) * tl.num_programs(0) + n
+    cumulative, _total, beta = load_gates(log_decay_ptr, beta_ptr, offsets, inside)
+    weights, from_start = decay_between(cumulative, C) * beta[None, :], tl.exp(cumulative)[:, None]
+    ridge = tl.load(ridge_ptr + pid * D + tl.arange(0, D))[None, :]
+    key_state = tl.load(square(key_states_ptr, index, D))
+    q = load_rows(q_ptr, offsets, inside, D).to(tl.float32)
+    k = load_rows(k_ptr, offsets, inside, D)
+    high = key_state.to(k.dtype)
+    low = (key_state - high).to(k.dtype)
+    x = solve(q, k, weights, from_start, high, low, ridge, ITERATIONS, FAST)
+    store_rows(solutions_ptr, offsets, inside, x, D)
+
+    v = load_rows(v_ptr, offsets, inside, D).to(tl.float32)
+    value_state = tl.load(square(value_states_ptr, index, D))
+    scores = tl.dot(x, tl.trans(k.to(tl.float32)), input_precision=PRECISE) * weights
+    out = from_start * tl.dot(x, value_state, input_precision=PRECISE)
+    out += tl.dot(scores, v, input_precision=PRECISE)
+    store_rows(out_ptr, offsets, inside, out, D)
+
+
+@triton.jit
+def adjoint_kernel(
+    d_out_ptr,
+    k_ptr,
+    v_ptr,
+    log_decay_ptr,
+    beta_ptr,
+    ridge_ptr,
+    key_states_ptr,
+    value_states_ptr,
+    solutions_ptr,
+    dq_ptr,
+    adjoints_ptr,
+    d_reading_ptr,
+    d_ridge_ptr,
+    T,
+    H: tl.constexpr,
+    D: tl.constexpr,
+    C: tl.constexpr,
+    ITERATIONS: tl.constexpr,
+    FAST: tl.constexpr,
+    PRECISE: tl.constexpr,
+):
+    """One program per chunk, sequence and head: the adjoint solutions y, which are dq.
+
+    Also the gradient of `b_i` through its row's reading (`d_reading`), and the chunk's share of the ridge's.
+    """
+    n, pid = tl.program_id(0), tl.program_id(1)
+    batch, head = (pid // H).to(tl.int64), pid % H
+    i = tl.arange(0, C)
+    t = n * C + i
+    inside = t < T
+    offsets = (batch * T + t) * H + head
+    index = pid.to(tl.int64) * tl.num_programs(0) + n
+    cumulative, _total, beta = load_gates(log_decay_ptr, beta_ptr, offsets, inside)
+    weights, from_start = decay_between(cumulative, C) * beta[None, :], tl.exp(cumulative)[:, None]
+    ridge = tl.load(ridge_ptr + pid * D + tl.arange(0, D))[None, :]
+    d_out = load_rows(d_out_ptr, offsets, inside, D).to(tl.float32)
+    v = load_rows(v_ptr, offsets, inside, D).to(tl.float32)
+    k = load_rows(k_ptr, offsets, inside, D)
+    value_state = tl.load(square(value_states_ptr, index, D))
+    scores = tl.dot(d_out, tl.trans(v), input_precision=PRECISE) * weights
+    d_x = from_start * tl.dot(d_out, tl.trans(value_state), input_precision=PRECISE)
+    d_x += tl.dot(scores, k.to(tl.float32), input_precision=PRECISE)
+
+    key_state = tl.load(square(key_states_ptr, index, D))
+    high = key_state.to(k.dtype)
+    low = (key_state - high).to(k.dtype)
+    y = solve(d_x, k, weights, from_start, high, low, ridge, ITERATIONS, FAST)
+    store_rows(adjoints_ptr, offsets, inside, y, D)
+    store_rows(dq_ptr, offsets, inside, y, D)
+
+    # exp(b_i) multiplies both what x reads from G_i and what it reads from H_i.
+    x = load_rows(solutions_ptr, offsets, inside, D)
+    scores = tl.dot(x, tl.trans(k.to(tl.float32)), input_precision=PRECISE) * weights
+    read = from_start * tl.dot(x, key_state, input_precision=PRECISE)
+    read += tl.dot(scores, k.to(tl.float32), input_precision=PRECISE)
+    tl.store(d_reading_ptr + offsets, tl.sum(x * d_x - y * read, 1), mask=inside)
+    tl.store(d_ridge_ptr + index * D + tl.arange(0, D), -tl.sum(x * y, 0))
+
+
+@triton.jit
+def backward_states_kernel(
+    d_out_ptr,
+    log_decay_ptr,
+    beta_ptr,
+    solutions_ptr,
+    adjoints_ptr,
+    d_key_states_ptr,
+    d_value_states_ptr,
+    T,
+    H: tl.constexpr,
+    D: tl.constexpr,
+    C: tl.constexpr,
+    PRECISE: tl.constexpr,
+):
+    """One program per sequence and head: the gradients of H and G behind each chunk."""
+    pid = tl.program_id(0)
+    batch, head = (pid // H).to(tl.int64), pid % H
+    chunks = tl.cdiv(T, C)
+    i = tl.arange(0, C)
+    d_key_state = tl.zeros([D, D], dtype=tl.float32)
+    d_value_state = tl.zeros([D, D], dtype=tl.float32)
+    for back in range(chunks):
+        n = chunks - 1 - back
+        t = n * C + i
+        inside = t < T
+        offsets = (batch * T + t) * H + head
+        index = pid.to(tl.int64) * chunks + n
+        tl.store(square(d_key_states_ptr, index, D), d_key_state)
+        tl.store(square(d_value_states_ptr, index, D), d_value_state)
+        cumulative, total, _beta = load_gates(log_decay_ptr, beta_ptr, offsets, inside)
+        x = load_rows(solutions_ptr, offsets, inside, D)
+        y = load_rows(adjoints_ptr, offsets, inside, D)
+        d_out = load_rows(d_out_ptr, offsets, inside, D).to(tl.float32)
+        x_start = tl.exp(cumulative)[:, None] * x
+        d_value_state *= tl.exp(total)
+        d_value_state += tl.dot(tl.trans(x_start), d_out, input_precision=PRECISE)
+        d_key_state *= tl.exp(total)
+        d_key_state -= tl.dot(tl.trans(x_start), y, input_precision=PRECISE)
+
+
+@triton.jit
+def backward_chunk_kernel(
+    d_out_ptr,
+    k_ptr,
+    v_ptr,
+    log_decay_ptr,
+    beta_ptr,
+    key_states_ptr,
+    value_states_ptr,
+    d_key_states_ptr,
+    d_value_states_ptr,
+    solutions_ptr,
+    adjoints_ptr,
+    d_reading_ptr,
+    dk_ptr,
+    dv_ptr,
+    d_log_decay_ptr,
+    d_beta_ptr,
+    T,
+    H: tl.constexpr,
+    D: tl.constexpr,
+    C: tl.constexpr,
+    PRECISE: tl.constexpr,
+):
+    """One program per chunk, sequence and head: dk, dv and the gradients of the gates.
+
+    Position j enters everything behind it as `beta_j ((x_t.k_j) (v_j.d_out_t) - (y_t.k_j) (x_t.k_j))`, which
+    is linear in v_j and, with it held, of first and second degree in k_j.
+    """
+    n, pid = tl.program_id(0), tl.program_id(1)
+    batch, head = (pid // H).to(tl.int64), pid % H
+    i = tl.arange(0, C)
+    t = n * C + i
+    inside = t < T
+    offsets = (batch * T + t) * H + head
+    index = pid.to(tl.int64) * tl.num_programs(0) + n
+    cumulative, total, beta = load_gates(log_decay_ptr, beta_ptr, offsets, inside)
+    decay, to_end = decay_between(cumulative, C), tl.exp(total - cumulative)[:, None]
+    k = load_rows(k_ptr, offsets, inside, D).to(tl.float32)
+    v = load_rows(v_ptr, offsets, inside, D).to(tl.float32)
+
+    # Later chunks, through the states; beta is left out until the end.
+    d_value_state = tl.load(square(d_value_states_ptr, index, D))
+    d_total = tl.sum(tl.sum(tl.load(square(value_states_ptr, index, D)) * d_value_state, 1), 0)
+    d_v = to_end * tl.dot(k, d_value_state, input_precision=PRECISE)
+    d_k = tl.dot(v, tl.trans(d_value_state), input_precision=PRECISE)
+    d_key_state = tl.load(square(d_key_states_ptr, index, D))
+    d_total += tl.sum(tl.sum(tl.load(square(key_states_ptr, index, D)) * d_key_state, 1), 0)
+    d_k += tl.dot(k, d_key_state, input_precision=PRECISE)
+    d_k += tl.dot(k, tl.trans(d_key_state), input_precision=PRECISE)
+    d_k *= to_end
+    # Half of v.dv + k.dk counts the part linear in k once and the quadratic part once.
+    d_total = tl.exp(total) * d_total + tl.sum(beta * 0.5 * tl.sum(v * d_v + k * d_k, 1), 0)
+
+    x = load_rows(solutions_ptr, offsets, inside, D)
+    y = load_rows(adjoints_ptr, offsets, inside, D)
+    d_out = load_rows(d_out_ptr, offsets, inside, D).to(tl.float32)
+    x_scores = tl.dot(x, tl.trans(k), input_precision=PRECISE) * decay
+    d_v += tl.dot(tl.trans(x_scores), d_out, input_precision=PRECISE)
+    d_k -= tl.dot(tl.trans(x_scores), y, input_precision=PRECISE)
+    scores = tl.dot(d_out, tl.trans(v), input_precision=PRECISE)
+    scores -= tl.dot(y, tl.trans(k), input_precision=PRECISE)
+    d_k += tl.dot(tl.trans(scores * decay), x, input_precision=PRECISE)
+    store_rows(dv_ptr, offsets, inside, beta[:, None] * d_v, D)
+    store_rows(dk_ptr, offsets, inside, beta[:, None] * d_k, D)
+
+    d_beta = 0.5 * tl.sum(v * d_v + k * d_k, 1)
+    tl.store(d_beta_ptr + offsets, d_beta, mask=inside)
+    d_reading = tl.load(d_reading_ptr + offsets, mask=inside, other=0.0)
+    tl.store(d_log_decay_ptr + offsets, sum_from(d_reading - beta * d_beta) + d_total, mask=inside)

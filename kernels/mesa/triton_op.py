@@ -1,0 +1,183 @@
+"""The Triton mesa layer as an operator that autograd, vmap, torch.compile and CUDA graphs know."""
+
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from kernels.dispatch import fold_replicas
+from kernels.mesa.triton_kernels import (
+    adjoint_kernel,
+    backward_chunk_kernel,
+    backward_states_kernel,
+    solve_kernel,
+    states_kernel,
+)
+
+
+def mesa_triton(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    log_decay: Tensor,
+    beta: Tensor,
+    ridge: Tensor,
+    iterations: int,
+    chunk_size: int,
+) -> Tensor:
+    """See `kernels.mesa.mesa`."""
+    # The operator wants the batch in front of every tensor, so that replicas can fold into it.
+    ridge = ridge.float().expand(q.shape[0], *ridge.shape)
+    return forward(q, k, v, log_decay.float(), beta.float(), ridge, iterations, chunk_size)[0]
+
+
+@torch.library.custom_op("mixerlab::mesa", mutates_args=())
+def forward(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    log_decay: Tensor,
+    beta: Tensor,
+    ridge: Tensor,
+    iterations: int,
+    chunk_size: int,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """The output, and for the backward the solutions and the states; `ridge` is `[B, H, D]`."""
+    q, k, v, log_decay, beta, ridge = (x.contiguous() for x in (q, k, v, log_decay, beta, ridge))
+    batch, length, heads, _ = q.shape
+    out, solutions, key_states, value_states = results = _forward_results(
+        q, k, v, log_decay, beta, ridge, iterations, chunk_size
+    )
+    options, precision = _sizes(q, chunk_size), _precision(q)
+    states_kernel[(batch * heads,)](
+        k, v, log_decay, beta, key_states, value_states, length, **options, PRECISE=precision["PRECISE"]
+    )
+    solve_kernel[(key_states.shape[2], batch * heads)](
+        q,
+        k,
+        v,
+        log_decay,
+        beta,
+        ridge,
+        key_states,
+        value_states,
+        out,
+        solutions,
+        length,
+        ITERATIONS=iterations,
+        **options,
+        **precision,
+    )
+    return results
+
+
+@forward.register_fake
+def _forward_results(q, k, v, log_decay, beta, ridge, iterations, chunk_size):
+    batch, length, heads, _ = q.shape
+    chunks = (length + chunk_size - 1) // chunk_size
+    out = torch.empty_like(q, memory_format=torch.contiguous_format)
+    states = [beta.new_empty(batch, heads, chunks, head_dim, head_dim) for _ in range(2)]
+    return out, beta.new_empty(q.shape), *states
+
+
+@torch.library.custom_op("mixerlab::mesa_backward", mutates_args=())
+def backward(
+    d_out: Tensor,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    log_decay: Tensor,
+    beta: Tensor,
+    ridge: Tensor,
+    solutions: Tensor,
+    key_states: Tensor,
+    value_states: Tensor,
+    iterations: int,
+    chunk_size: int,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """The gradients of q, k, v, log_decay, beta and ridge."""
+    d_out, k, v, log_decay, beta, ridge = (x.contiguous() for x in (d_out, k, v, log_decay, beta, ridge))
+    batch, length, heads, head_dim = k.shape
+    chunks = key_states.shape[2]
+    d_q, d_k, d_v, d_log_decay, d_beta = (
+        torch.empty_like(x, memory_format=torch.contiguous_format) for x in (q, k, v, log_decay, beta)
+    )
+    adjoints, d_reading = torch.empty_like(solutions), torch.empty_like(beta)
+    d_key_states, d_value_states = torch.empty_like(key_states), torch.empty_like(value_states)
+    d_ridge = ridge.new_empty(batch, heads, chunks, head_dim)
+    gates, states, solved = (log_decay, beta), (key_states, value_states), (solutions, adjoints)
+    options, precision = _sizes(k, chunk_size), _precision(k)
+    adjoint_kernel[(chunks, batch * heads)](
+        d_out,
+        k,
+        v,
+        *gates,
+        ridge,
+        *states,
+        solutions,
+        d_q,
+        adjoints,
+        d_reading,
+        d_ridge,
+        length,
+        ITERATIONS=iterations,
+        **options,
+        **precision,
+    )
+    precise = {"PRECISE": precision["PRECISE"]}
+    backward_states_kernel[(batch * heads,)](
+        d_out, *gates, *solved, d_key_states, d_value_states, length, **options, **precise
+    )
+    backward_chunk_kernel[(chunks, batch * heads)](
+        d_out,
+        k,
+        v,
+        *gates,
+        *states,
+        d_key_states,
+        d_value_states,
+        *solved,
+        d_reading,
+        d_k,
+        d_v,
+        d_log_decay,
+        d_beta,
+        length,
+        **options,
+        **precise,
+    )
+    return d_q, d_k, d_v, d_log_decay, d_beta, d_ridge.sum(2)
+
+
+@backward.register_fake
+def _backward_results(
+    d_out, q, k, v, log_decay, beta, ridge, solutions, key_states, value_states, iterations, chunk_size
+):
+    tensors = (q, k, v, log_decay, beta, ridge)
+    return tuple(torch.empty_like(x, memory_format=torch.contiguous_format) for x in tensors)
+
+
+def _sizes(q: Tensor, chunk_size: int) -> dict:
+    _batch, _length, heads, head_dim = q.shape
+    return {"H": heads, "D": head_dim, "C": chunk_size, "num_warps": 8 if head_dim > 64 else 4}
+
+
+def _precision(q: Tensor) -> dict:
+    """How operands of products are taken: in the solver (float32 ones only), and everywhere else."""
+    if q.dtype == torch.float32:
+        return {"FAST": "tf32x3", "PRECISE": "tf32x3"}
+    return {"FAST": "tf32", "PRECISE": "bf16x3"}
+
+
+def _save(ctx, inputs, output):
+    *tensors, ctx.iterations, ctx.chunk_size = inputs
+    ctx.save_for_backward(*tensors, *output[1:])
+
+
+def _gradients(ctx, d_out, *_):
+    return *backward(d_out, *ctx.saved_tensors, ctx.iterations, ctx.chunk_size), None, None
+
+
+forward.register_autograd(_gradients, setup_context=_save)
+for _op in (forward, backward):
+    _op.register_vmap(partial(fold_replicas, _op))
