@@ -4,6 +4,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from kernels.short_convolution import short_convolution
+
 
 class RotaryEmbedding(nn.Module):
     """Rotates pairs (i, i + head_dim/2) by position times base^(-2i/head_dim) (RoFormer, Su et al. 2021)."""
@@ -33,11 +35,13 @@ def project(x: Tensor, *projections: nn.Linear) -> tuple[Tensor, ...]:
 
 
 class ShortConvolution(nn.Conv1d):
-    """Causal depthwise convolution over `kernel_size` positions, then SiLU: `[B, T, C]` to `[B, T, C]`."""
+    """Causal depthwise convolution over `kernel_size` positions, then SiLU: `[B, T, C]` to `[B, T, C]`.
+
+    The parameters and their initialisation are those of `nn.Conv1d`: weight `[C, 1, kernel_size]`, bias `[C]`.
+    """
 
     def __init__(self, channels: int, kernel_size: int = 4, bias: bool = False):
-        super().__init__(channels, channels, kernel_size, groups=channels, padding=kernel_size - 1, bias=bias)
+        super().__init__(channels, channels, kernel_size, groups=channels, bias=bias)
 
     def forward(self, x: Tensor) -> Tensor:
-        y = super().forward(x.transpose(1, 2))[..., : x.shape[1]]
-        return F.silu(y).transpose(1, 2)
+        return short_convolution(x, self.weight[:, 0], self.bias)
