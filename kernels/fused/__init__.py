@@ -1,5 +1,7 @@
 """Small operators fused into single launches: what a block does between its matrix products."""
 
 from kernels.fused.rms_norm import add_rms_norm, rms_norm
+from kernels.fused.rotary import rotary
+from kernels.fused.swiglu import swiglu, swiglu_packed
 
-__all__ = ["add_rms_norm", "rms_norm"]
+__all__ = ["add_rms_norm", "rms_norm", "rotary", "swiglu", "swiglu_packed"]

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from kernels.fused import add_rms_norm, rms_norm
+from kernels.fused import add_rms_norm, rms_norm, rotary, swiglu, swiglu_packed
 
 EPS = 1e-5
 BACKENDS = ["reference", "triton"]
@@ -125,3 +125,81 @@ def test_second_gradients_are_refused(device):
     (grad,) = torch.autograd.grad(rms_norm(x, weight, EPS, backend="triton").sum(), x, create_graph=True)
     with pytest.raises(RuntimeError, match="cannot be differentiated twice"):
         grad.sum().backward()
+
+
+def plain_swiglu(gate, up):
+    return gate * torch.sigmoid(gate) * up
+
+
+def plain_swiglu_packed(gate_up):
+    return plain_swiglu(*gate_up.chunk(2, dim=-1))
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("shape", [(17, 96), (2, 3, 8), (33, 1)], ids=str)
+def test_swiglu(device, shape, backend):
+    inputs = draw(shape, shape, device=device)
+    check(run(lambda *a: swiglu(*a, backend=backend), inputs), run(plain_swiglu, double(inputs)))
+    packed = [torch.cat(inputs, dim=-1)]
+    check(run(lambda x: swiglu_packed(x, backend=backend), packed), run(plain_swiglu_packed, double(packed)))
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_swiglu_of_strided_tensors_under_vmap(device, backend):
+    inputs = draw((3, 5, 7, 10), (3, 5, 7, 5), device=device)
+    check_replicas(lambda x, up: swiglu(x[..., ::2], up, backend=backend), inputs)
+    check_replicas(lambda x: swiglu_packed(x[:, 1:, :6], backend=backend), inputs[:1])
+
+
+def test_bad_swiglu_arguments_are_named(device):
+    gate, up = draw((2, 8), (2, 4), device=device)
+    with pytest.raises(ValueError, match=r"up torch.float32 \(2, 4\)"):
+        swiglu(gate, up)
+    with pytest.raises(ValueError, match="pass an even one"):
+        swiglu_packed(gate[:, :3])
+
+
+def frequencies(head_dim, device) -> Tensor:
+    return 10_000.0 ** (-torch.arange(0, head_dim, 2, device=device) / head_dim)
+
+
+def plain_rotary(x, frequency):
+    """Each pair is a complex number, turned."""
+    first, second = x.chunk(2, dim=-1)
+    angles = torch.arange(x.shape[1], device=x.device, dtype=x.dtype)[:, None, None] * frequency.to(x.dtype)
+    turned = torch.complex(first, second) * torch.polar(torch.ones_like(angles), angles)
+    return torch.cat((turned.real, turned.imag), dim=-1)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("shape", [(2, 17, 3, 96), (1, 5, 1, 2), (3, 40, 4, 16)], ids=str)
+def test_rotary(device, shape, backend):
+    """q of a packed q, k, v projection: strided in every axis but the last."""
+    *rows, head_dim = shape
+    packed = draw((*rows, 3 * head_dim), device=device)
+    frequency = frequencies(head_dim, device)
+
+    def of_q(function):
+        return lambda x: function(x[..., :head_dim], frequency)
+
+    actual = run(of_q(lambda x, f: rotary(x, f, backend=backend)), packed)
+    check(actual, run(of_q(plain_rotary), double(packed)))
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_rotary_under_vmap(device, backend):
+    frequency = frequencies(6, device)
+    inputs = draw((3, 2, 9, 18), device=device)
+
+    def of_k(x):
+        return rotary(x[..., 6:12].unflatten(-1, (1, 6)), frequency, backend=backend)
+
+    check_replicas(of_k, inputs)
+
+
+def test_bad_rotary_arguments_are_named(device):
+    x, frequency = draw((2, 3, 4, 8), (8,), device=device)
+    with pytest.raises(ValueError, match=r"inverse_frequency \(8,\)"):
+        rotary(x, frequency)
+    with pytest.raises(ValueError, match="one .* for all replicas"):
+        torch.func.vmap(lambda x, f: rotary(x, f, backend="triton"))(x[None], frequency[None, :4])
