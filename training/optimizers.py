@@ -10,24 +10,9 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from kernels.newton_schulz import orthogonalise
 from training.population import Population, Rule
 from training.schedules import Schedule
-
-# The quintic a x + b x^3 + c x^5 of Jordan et al. 2024 (Muon), steepest at zero.
-QUINTIC = (3.4445, -4.7750, 2.0315)
-
-
-def newton_schulz(matrices: Tensor, steps: int, dtype: torch.dtype, eps: float = 1e-7) -> Tensor:
-    """Approximate polar factors U V^T of `matrices` `[N, m, n]`, computed in `dtype` (singular values ~1)."""
-    a, b, c = QUINTIC
-    tall = matrices.shape[-2] > matrices.shape[-1]
-    x = matrices.mT if tall else matrices
-    # The Frobenius norm bounds the spectral norm, which the iteration needs to be at most 1.
-    x = (x / x.norm(dim=(-2, -1), keepdim=True).clamp(min=eps)).to(dtype)
-    for _ in range(steps):
-        gram = x @ x.mT
-        x = torch.baddbmm(x, torch.baddbmm(gram, gram, gram, beta=b, alpha=c), x, beta=a)
-    return (x.mT if tall else x).to(matrices.dtype)
 
 
 class PopulationOptimizer(torch.optim.Optimizer):
@@ -153,9 +138,9 @@ class Muon(PopulationOptimizer):
     """Muon on hidden matrices, Adam without decay on everything else (Parallax paper, section Muon Optimizer).
 
     A hidden matrix moves along the polar factor of its momentum (equation muon_update), scaled by
-    sqrt(max(1, rows/columns)), the spectral scaling; same-shaped matrices of all replicas are orthogonalised
-    in one batch. `table_lr_scale` multiplies the learning rate of embedding, head and other tensors of two or
-    more axes, `gain_lr_scale` that of norms, gains and biases.
+    sqrt(max(1, rows/columns)), the spectral scaling; those of all replicas are orthogonalised together, in
+    `ns_dtype` (None: bfloat16 on a GPU, float32 on a CPU). `table_lr_scale` multiplies the learning rate of
+    embedding, head and other tensors of two or more axes, `gain_lr_scale` that of norms, gains and biases.
     """
 
     def __init__(
@@ -178,8 +163,8 @@ class Muon(PopulationOptimizer):
     ):
         self.momentum, self.nesterov, self.ns_steps = momentum, nesterov, ns_steps
         self.table_lr_scale, self.gain_lr_scale = table_lr_scale, gain_lr_scale
-        on_gpu = population.parameters_by_replica.is_cuda
-        self.ns_dtype = ns_dtype or (torch.bfloat16 if on_gpu else torch.float32)
+        self.ns_dtype = ns_dtype
+        self.matrix_shapes = tuple(tuple(slot.shape) for slot in population.layout.slots if slot.rule is Rule.MATRIX)
         super().__init__(
             population,
             lr,
@@ -209,13 +194,9 @@ class Muon(PopulationOptimizer):
         momentum = state["first_moment"][:, matrices].lerp_(gradient[:, matrices], 1 - self.momentum)
         if self.nesterov:
             momentum = gradient[:, matrices].lerp(momentum, self.momentum)
-        parts = []
-        for columns, shape in self.layout.matrix_groups():
-            stacked = momentum[:, columns].reshape(-1, *shape)
-            polar = newton_schulz(stacked, self.ns_steps, self.ns_dtype)
-            parts.append(polar.reshape(len(momentum), -1))
+        polar = orthogonalise(momentum, self.matrix_shapes, self.ns_steps, dtype=self.ns_dtype)
         rest = slice(matrices.stop, self.layout.size)
-        return torch.cat([*parts, self._adam(gradient, state, rest)], dim=1)
+        return torch.cat([polar, self._adam(gradient, state, rest)], dim=1)
 
 
 class AdamW(PopulationOptimizer):

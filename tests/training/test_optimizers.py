@@ -7,7 +7,8 @@ import torch
 from torch import nn
 from torch.optim import _muon
 
-from training.optimizers import AdamW, Muon, newton_schulz
+from kernels.newton_schulz.reference import newton_schulz
+from training.optimizers import AdamW, Muon
 from training.population import Population
 from training.schedules import WSD, Constant
 

@@ -1,0 +1,149 @@
+"""Newton-Schulz of many matrices: the kernel against the reference, the reference against its definition."""
+
+from math import prod
+
+import pytest
+import torch
+from torch.optim import _muon
+
+from kernels.newton_schulz import orthogonalise
+from kernels.newton_schulz.reference import QUINTIC
+
+# Square, wide and tall, over one and several blocks of 128 columns, with sides far from powers of two.
+RAGGED = ((48, 64), (2, 128), (40, 24), (24, 40), (1, 7), (20, 140), (260, 8), (16, 16))
+SMALL = ((5, 9), (9, 5), (4, 4))
+
+
+def draw(shapes, replicas=2, seed=0, device="cpu"):
+    """Rows of matrices of `shapes`, of very different sizes, as a view into wider rows."""
+    generator = torch.Generator().manual_seed(seed)
+    matrices = [torch.randn(replicas, *shape, generator=generator) * 10.0 ** (i - 2) for i, shape in enumerate(shapes)]
+    flat = torch.cat([m.flatten(1) for m in matrices], dim=1)
+    return torch.nn.functional.pad(flat, (0, 3)).to(device)[:, :-3]
+
+
+def split(flat, shapes):
+    """The matrices `[R, m, n]` of rows of them."""
+    parts = flat.split([prod(shape) for shape in shapes], dim=1)
+    return [part.unflatten(1, shape) for part, shape in zip(parts, shapes, strict=True)]
+
+
+def iterated(matrix, steps):
+    """The quintic applied to the singular values, in float64: what the iteration computes."""
+    a, b, c = QUINTIC
+    u, s, vh = torch.linalg.svd(matrix.double(), full_matrices=False)
+    s = s / s.norm()
+    for _ in range(steps):
+        s = a * s + b * s**3 + c * s**5
+    return u @ s.diag() @ vh
+
+
+@pytest.fixture
+def exact_dtype(device):
+    """Operands that the kernel takes here: float32 in the interpreter, bfloat16 on a GPU."""
+    return torch.float32 if device == "cpu" else torch.bfloat16
+
+
+@pytest.mark.parametrize("shapes", [RAGGED, SMALL, ((30, 50),), ((128, 100),)])
+def test_triton_is_the_reference(device, exact_dtype, shapes):
+    flat = draw(shapes, device=device)
+    ours = orthogonalise(flat, shapes, dtype=exact_dtype, backend="triton")
+    expected = orthogonalise(flat, shapes, dtype=torch.float32, backend="reference")
+    tolerance = 1e-5 if exact_dtype == torch.float32 else 3e-2
+    for shape, x, y in zip(shapes, split(ours, shapes), split(expected, shapes), strict=True):
+        assert (x - y).norm() <= tolerance * y.norm(), shape
+
+
+@pytest.mark.parametrize("backend", ["reference", "triton"])
+@pytest.mark.parametrize("steps", [1, 3])
+def test_is_the_quintic_of_the_singular_values(exact_dtype, device, backend, steps):
+    flat = draw(SMALL, device=device)
+    ours = split(orthogonalise(flat, SMALL, steps, dtype=exact_dtype, backend=backend).cpu(), SMALL)
+    for matrices, polar in zip(split(flat.cpu(), SMALL), ours, strict=True):
+        for matrix, got in zip(matrices, polar, strict=True):
+            expected = iterated(matrix, steps)
+            error = (got - expected).norm() / expected.norm()
+            assert error < (1e-5 if exact_dtype == torch.float32 else 2e-2)
+
+
+@pytest.mark.parametrize("backend", ["reference", "triton"])
+def test_flattens_the_singular_values(exact_dtype, device, backend):
+    shapes = ((40, 24), (20, 140), (9, 9))
+    for polar in split(orthogonalise(draw(shapes, device=device), shapes, dtype=exact_dtype, backend=backend), shapes):
+        values = torch.linalg.svdvals(polar)
+        assert values.min() > 0.5 and values.max() < 1.3
+
+
+@pytest.mark.parametrize("backend", ["reference", "triton"])
+def test_a_bad_matrix_spoils_no_other(exact_dtype, device, backend):
+    """NaN in one matrix of one row; a matrix of zeros stays zero."""
+    flat = draw(SMALL, device=device)
+    first, second = prod(SMALL[0]), prod(SMALL[1])
+    flat[:, first : first + second] = 0
+    clean = orthogonalise(flat, SMALL, dtype=exact_dtype, backend=backend)
+    flat[1, 3] = float("nan")
+    spoilt = orthogonalise(flat, SMALL, dtype=exact_dtype, backend=backend)
+    assert spoilt[1, :first].isnan().all()
+    spoilt[1, :first] = clean[1, :first]
+    assert torch.equal(spoilt, clean)
+    assert (clean[:, first : first + second] == 0).all()
+
+
+@pytest.mark.parametrize("backend", ["reference", "triton"])
+def test_a_matrix_alone_gives_the_same(exact_dtype, device, backend):
+    """One matrix alone gives what it gives among others, and the input is left as it was."""
+    flat = draw(SMALL, device=device)
+    before = flat.clone()
+    together = split(orthogonalise(flat, SMALL, dtype=exact_dtype, backend=backend), SMALL)
+    assert torch.equal(flat, before)
+    for shape, matrices, polar in zip(SMALL, split(flat, SMALL), together, strict=True):
+        alone = orthogonalise(matrices[1:].flatten(1), (shape,), dtype=exact_dtype, backend=backend)
+        torch.testing.assert_close(alone.unflatten(1, shape)[0], polar[1], rtol=1e-5, atol=1e-6)
+
+
+def test_no_matrices_give_none():
+    assert orthogonalise(torch.empty(3, 0), ()).shape == (3, 0)
+
+
+@pytest.mark.gpu
+def test_is_torchs_muon_in_bfloat16():
+    """Both round to bfloat16 at every product: no further apart than either is from float32, twice over."""
+    shapes = ((128, 128), (128, 352), (512, 128), (4, 128), (256, 8), (40, 256))
+    flat = draw(shapes, device="cuda")
+    ours = split(orthogonalise(flat, shapes), shapes)
+    exact = split(orthogonalise(flat, shapes, dtype=torch.float32), shapes)
+    for shape, matrices, polar, truth in zip(shapes, split(flat, shapes), ours, exact, strict=True):
+        for matrix, got, want in zip(matrices, polar, truth, strict=True):
+            theirs = _muon._zeropower_via_newtonschulz(matrix, QUINTIC, 5, 1e-7).float()
+            rounding = (theirs - want).norm()
+            assert (got - want).norm() <= 1.2 * rounding, shape
+            assert (got - theirs).norm() <= 2.2 * rounding, shape
+
+
+@pytest.mark.gpu
+def test_runs_in_a_cuda_graph():
+    shapes = ((128, 352), (24, 40))
+    flat = draw(shapes, device="cuda")
+    orthogonalise(flat, shapes)  # compiles, and puts the table of shapes on the GPU
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        captured = orthogonalise(flat, shapes)
+    flat.copy_(draw(shapes, seed=1, device="cuda"))
+    graph.replay()
+    assert torch.equal(captured, orthogonalise(flat, shapes))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        ({"flat": torch.zeros(2, 46)}, r"float32 \[R, 45\]"),
+        ({"flat": torch.zeros(2, 45).double()}, "float64"),
+        ({"flat": torch.zeros(45, 2).T}, "unit stride"),
+        ({"dtype": torch.float16}, "dtype=torch.float16"),
+        ({"flat": torch.zeros(1, 130**2), "shapes": ((130, 130),), "backend": "triton"}, "at most 128, not 130"),
+        ({"backend": "cuda"}, "backend='cuda'"),
+    ],
+)
+def test_refuses_what_it_cannot_do(arguments, named):
+    with pytest.raises(ValueError, match=named):
+        orthogonalise(**{"flat": torch.zeros(2, 45), "shapes": ((5, 9),)} | arguments)
