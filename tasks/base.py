@@ -11,7 +11,7 @@ IGNORE_INDEX = -100  # a target that neither the loss nor the accuracy counts
 Split = Literal["train", "val", "test"]
 SPLITS: tuple[Split, ...] = ("train", "val", "test")
 
-_CHUNK_ROWS = 1024  # rows generated or checked together: bounds the working memory and stays in the caches
+_CHUNK_ROWS = 128  # rows generated or checked together, few enough to stay in the caches
 
 
 class TaskRuleError(ValueError):

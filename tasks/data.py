@@ -125,7 +125,7 @@ def _read(path: Path) -> np.ndarray:
     try:
         array = np.load(path, allow_pickle=False)
     except (ValueError, EOFError, OSError) as error:
-        raise ValueError(f"{path}: not a whole .npy file ({error})") from error
+        raise ValueError(f"{path}: not a readable .npy file ({error})") from error
     if not isinstance(array, np.ndarray):
         raise ValueError(f"{path}: holds several arrays (.npz), must hold one (.npy)")
     return array

@@ -143,13 +143,17 @@ class FuzzyRecall(Task):
         alphabet = self.num_keys if first_token == 0 else self.num_values
         lengths = rng.integers(smallest, largest + 1, size=shape)
         motifs = np.empty((largest, *shape), dtype=np.int64)
+        rising: list[np.ndarray] = []  # the tokens drawn so far, sorted
         for i in range(largest):
             # A uniform token among those not drawn yet: count past the earlier ones in rising order.
             token = rng.integers(alphabet - i, size=shape)
-            for earlier in np.sort(motifs[:i], axis=0):
+            for earlier in rising:
                 token += token >= earlier
-            motifs[i] = token
-        return motifs + first_token, lengths
+            motifs[i] = token + first_token
+            for j, earlier in enumerate(rising):
+                rising[j], token = np.minimum(earlier, token), np.maximum(earlier, token)
+            rising.append(token)
+        return motifs, lengths
 
     def check_rules(self, inputs: np.ndarray, targets: np.ndarray, split: Split) -> None:
         last_target = targets[:, -1:]
@@ -218,7 +222,7 @@ class _Pairs:
         changes[:, 1:] = kind[:, 1:] != kind[:, :-1]
         position = np.arange(tokens.shape[1])
         self.motif_start = np.maximum.accumulate(np.where(changes, position, 0), axis=1)
-        self.offset = position - self.motif_start  # of a token in its motif
+        self.offset = np.where(is_pad, 0, position - self.motif_start)  # of a token in its motif
 
         self.start = self._sum_by_pair(np.where(opens, position, 0))
         self.key_len = self._sum_by_pair(self.is_key)

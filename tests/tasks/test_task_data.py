@@ -97,13 +97,13 @@ def test_a_missing_file_is_named(task, dataset):
 def test_a_truncated_file_is_named(task, dataset, kept):
     path = file_of(task, dataset, "targets", "test")
     path.write_bytes(path.read_bytes()[:kept])
-    with pytest.raises(ValueError, match=r"test/targets.npy: not a whole .npy file"):
+    with pytest.raises(ValueError, match=r"test/targets.npy: not a readable .npy file"):
         load_or_generate(task, dataset)
 
 
 def test_pickled_and_foreign_files_are_refused(task, dataset):
     np.save(file_of(task, dataset), np.array([{"a": 1}], dtype=object), allow_pickle=True)
-    with pytest.raises(ValueError, match=r"train/inputs.npy: not a whole .npy file"):
+    with pytest.raises(ValueError, match=r"train/inputs.npy: not a readable .npy file"):
         load_or_generate(task, dataset)
     with file_of(task, dataset).open("wb") as file:
         np.savez(file, inputs=np.zeros(3))
