@@ -73,7 +73,7 @@ def forward(
 
 @forward.register_fake
 def _forward_results(q, k, v, log_decay, beta, ridge, iterations, chunk_size):
-    batch, length, heads, _ = q.shape
+    batch, length, heads, head_dim = q.shape
     chunks = (length + chunk_size - 1) // chunk_size
     out = torch.empty_like(q, memory_format=torch.contiguous_format)
     states = [beta.new_empty(batch, heads, chunks, head_dim, head_dim) for _ in range(2)]

@@ -70,7 +70,7 @@ def test_bad_arguments(change, message):
         gated_delta_rule(**{**arguments, **change(arguments)})
 
 
-@pytest.mark.parametrize("length", [1, 16, 23, 40])
+@pytest.mark.parametrize("length", [1, 16, 39])
 def test_kernel_equals_the_formula(device, length):
     inputs = random_inputs(length, length=length, dtype=torch.float32, device=device)
     check(

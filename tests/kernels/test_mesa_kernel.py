@@ -94,7 +94,7 @@ def test_bad_arguments(change, message):
         mesa(**{**arguments, **change(arguments)})
 
 
-@pytest.mark.parametrize("length", [1, 16, 23, 40])
+@pytest.mark.parametrize("length", [1, 16, 39])
 def test_kernel_equals_the_formula(device, length):
     inputs = mesa_inputs(length, length=length, dtype=torch.float32, device=device)
-    check(lambda *x: mesa(*x, chunk_size=16, backend="triton"), exact, inputs, 1e-5, NAMES)
+    check(lambda *x: mesa(*x, iterations=20, chunk_size=16, backend="triton"), exact, inputs, 1e-5, NAMES)
