@@ -4,6 +4,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from kernels.fused.rotary import rotary
 from kernels.short_convolution import short_convolution
 
 
@@ -17,12 +18,7 @@ class RotaryEmbedding(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """`x` `[B, T, H, head_dim]`, rotated; angles in float32, or float64 for a float64 `x`."""
-        dtype = torch.promote_types(x.dtype, torch.float32)
-        positions = torch.arange(x.shape[1], device=x.device, dtype=dtype)
-        angles = positions[:, None, None] * self.inverse_frequency.to(dtype)  # [T, 1, head_dim / 2]
-        cos, sin = angles.cos(), angles.sin()
-        first, second = x.to(dtype).chunk(2, dim=-1)
-        return torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1).to(x.dtype)
+        return rotary(x, self.inverse_frequency)
 
 
 def project(x: Tensor, *projections: nn.Linear) -> tuple[Tensor, ...]:

@@ -7,6 +7,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from kernels.fused import add_rms_norm, rms_norm
+from kernels.fused.swiglu import swiglu_packed
+
 NORM_EPS = 1e-5
 
 
@@ -22,12 +25,15 @@ class SwiGLU(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         # One product for both: x is read once, and so is its gradient.
-        gate, up = F.linear(x, torch.cat((self.w1.weight, self.w2.weight))).chunk(2, dim=-1)
-        return self.w3(F.silu(gate) * up)
+        return self.w3(swiglu_packed(F.linear(x, torch.cat((self.w1.weight, self.w2.weight)))))
 
 
 class Block(nn.Module):
-    """`x + mixer(norm(x))`, then `x + mlp(norm(x))`; `[B, T, d_model]` to the same."""
+    """`x + mixer(norm(x))`, then `x + mlp(norm(x))`; all `[B, T, d_model]`.
+
+    The stream passes between blocks as a sum that is not added up yet, `x + update`: adding it and
+    normalising it is one operator.
+    """
 
     def __init__(self, d_model: int, mixer: nn.Module):
         super().__init__()
@@ -36,9 +42,26 @@ class Block(nn.Module):
         self.mlp_norm = nn.RMSNorm(d_model, eps=NORM_EPS)
         self.mlp = SwiGLU(d_model)
 
-    def forward(self, x: Tensor) -> Tensor:
-        x = x + self.mixer(self.mixer_norm(x))
-        return x + self.mlp(self.mlp_norm(x))
+    def forward(self, x: Tensor, update: Tensor | None) -> tuple[Tensor, Tensor]:
+        if update is None:
+            normed = rms_norm(x, self.mixer_norm.weight, NORM_EPS)
+        else:
+            x, normed = add_rms_norm(x, update, self.mixer_norm.weight, NORM_EPS)
+        x, normed = add_rms_norm(x, self.mixer(normed), self.mlp_norm.weight, NORM_EPS)
+        return x, self.mlp(normed)
+
+
+class Blocks(nn.ModuleList):
+    """`n_layers` blocks in a row: the stream and the last update to it, both `[B, T, d_model]`."""
+
+    def __init__(self, d_model: int, n_layers: int, make_mixer: Callable[[], nn.Module]):
+        super().__init__(Block(d_model, make_mixer()) for _ in range(n_layers))
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        update = None
+        for block in self:
+            x, update = block(x, update)
+        return x, update
 
 
 class LanguageModel(nn.Module):
@@ -47,13 +70,15 @@ class LanguageModel(nn.Module):
     def __init__(self, vocab_size: int, d_model: int, n_layers: int, make_mixer: Callable[[], nn.Module]):
         super().__init__()
         self.embedding = nn.Embedding(vocab_size, d_model)
-        self.blocks = nn.Sequential(*(Block(d_model, make_mixer()) for _ in range(n_layers)))
+        self.blocks = Blocks(d_model, n_layers, make_mixer)
         self.norm = nn.RMSNorm(d_model, eps=NORM_EPS)
         self.head = nn.Linear(d_model, vocab_size)
         _initialise(self)
 
     def forward(self, tokens: Tensor) -> Tensor:
-        return self.head(self.norm(self.blocks(self.embedding(tokens))))
+        x, update = self.blocks(self.embedding(tokens))
+        _, normed = add_rms_norm(x, update, self.norm.weight, NORM_EPS)
+        return self.head(normed)
 
 
 class AutoEncoder(nn.Module):
@@ -72,7 +97,7 @@ class AutoEncoder(nn.Module):
     ):
         super().__init__()
         self.embedding = nn.Embedding(vocab_size, d_model)
-        self.blocks = nn.Sequential(*(Block(d_model, make_mixer()) for _ in range(n_layers)))
+        self.blocks = Blocks(d_model, n_layers, make_mixer)
         self.decoder = nn.Sequential(
             *(
                 layer
@@ -86,7 +111,8 @@ class AutoEncoder(nn.Module):
         _initialise(self, linear_std=0.02)
 
     def forward(self, tokens: Tensor) -> Tensor:
-        pooled = self.blocks(self.embedding(tokens))[:, -1:]
+        x, update = self.blocks(self.embedding(tokens))
+        pooled = (x + update)[:, -1:]
         return self.head(self.norm(self.decoder(pooled + self.positions)))
 
 

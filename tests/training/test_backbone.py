@@ -65,7 +65,7 @@ def test_the_auto_encoder_sees_the_last_position_alone():
     """Its decoder: the encoder's last vector plus a row of the position table, position by position."""
     model = auto_encoder()
     seen = {}
-    model.blocks.register_forward_hook(lambda module, args, output: seen.update(encoded=output))
+    model.blocks.register_forward_hook(lambda module, args, output: seen.update(encoded=sum(output)))
     tokens = torch.randint(VOCAB, (2, LENGTH))
     logits = model(tokens)
     assert logits.shape == (2, LENGTH, VOCAB)
