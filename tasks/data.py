@@ -9,6 +9,7 @@ rows are counted and logged, never removed.
 
 import logging
 from pathlib import Path
+from tokenize import TokenError
 
 import numpy as np
 
@@ -124,7 +125,8 @@ def _read(path: Path) -> np.ndarray:
         raise ValueError(f"{path}: no such file")
     try:
         array = np.load(path, allow_pickle=False)
-    except (ValueError, EOFError, OSError) as error:
+    # numpy reads the header as Python tokens and allocates what it says; either fails in its own way.
+    except (ValueError, EOFError, OSError, TokenError, MemoryError) as error:
         raise ValueError(f"{path}: not a readable .npy file ({error})") from error
     if not isinstance(array, np.ndarray):
         raise ValueError(f"{path}: holds several arrays (.npz), must hold one (.npy)")

@@ -101,6 +101,17 @@ def test_a_truncated_file_is_named(task, dataset, kept):
         load_or_generate(task, dataset)
 
 
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [(b"NUMPY", b"numpy"), (b"(40, 31)", b"(40, 31("), (b"(40, 31)", b"(40, 3x)"), (b"(40, ", b"(9e9,")],
+)
+def test_a_damaged_header_is_named(task, dataset, old, new):
+    path = file_of(task, dataset)
+    path.write_bytes(path.read_bytes().replace(old, new, 1))
+    with pytest.raises(ValueError, match=r"train/inputs.npy: not a readable .npy file"):
+        load_or_generate(task, dataset)
+
+
 def test_pickled_and_foreign_files_are_refused(task, dataset):
     np.save(file_of(task, dataset), np.array([{"a": 1}], dtype=object), allow_pickle=True)
     with pytest.raises(ValueError, match=r"train/inputs.npy: not a readable .npy file"):
