@@ -17,9 +17,7 @@ def _tile(N, H, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
 
 
 @triton.jit(do_not_specialize=["N"])
-def _forward_kernel(
-    gate_ptr, up_ptr, y_ptr, N, H, gate_row, up_row, y_row, ROWS: tl.constexpr, COLUMNS: tl.constexpr
-):
+def _forward_kernel(gate_ptr, up_ptr, y_ptr, N, H, gate_row, up_row, y_row, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
     row, column, mask = _tile(N, H, ROWS, COLUMNS)
     gate = tl.load(gate_ptr + row * gate_row + column, mask=mask, other=0.0).to(tl.float32)
     up = tl.load(up_ptr + row * up_row + column, mask=mask, other=0.0).to(tl.float32)

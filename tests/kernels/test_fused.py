@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from kernels.fused import add_rms_norm, rms_norm, rotary, swiglu, swiglu_packed
+from kernels.fused import add_rms_norm, cross_entropy, embedding, rms_norm, rotary, swiglu, swiglu_packed
 
 EPS = 1e-5
 BACKENDS = ["reference", "triton"]
@@ -201,5 +201,168 @@ def test_bad_rotary_arguments_are_named(device):
     x, frequency = draw((2, 3, 4, 8), (8,), device=device)
     with pytest.raises(ValueError, match=r"inverse_frequency \(8,\)"):
         rotary(x, frequency)
-    with pytest.raises(ValueError, match="one .* for all replicas"):
+    with pytest.raises(ValueError, match=r"one .* for all replicas"):
         torch.func.vmap(lambda x, f: rotary(x, f, backend="triton"))(x[None], frequency[None, :4])
+
+
+def scored_logits(rows, vocabulary, device) -> tuple[Tensor, Tensor]:
+    """Logits with a wide range; a third of the positions has no target."""
+    (logits,) = draw((*rows, vocabulary), device=device)
+    targets = torch.randint(vocabulary, rows, generator=torch.Generator().manual_seed(1))
+    targets.flatten()[::3] = -100
+    return 5 * logits, targets.to(device)
+
+
+def plain_cross_entropy(logits, targets):
+    log_probability = logits.log_softmax(-1).gather(-1, targets.clamp(min=0)[..., None])[..., 0]
+    return torch.where(targets == -100, 0.0, -log_probability)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("rows, vocabulary", [((2, 3, 17), 8), ((5,), 50), ((4,), 2500)], ids=str)
+def test_cross_entropy(device, rows, vocabulary, backend):
+    """2500 logits are three blocks, the last one not full."""
+    inputs = list(scored_logits(rows, vocabulary, device))
+    actual = run(lambda *a: cross_entropy(*a, backend=backend), inputs)
+    check(actual, run(plain_cross_entropy, double(inputs)))
+    assert not actual[1][inputs[1] == -100].any()
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_cross_entropy_of_extreme_logits(device, backend):
+    """Large logits do not overflow; a loss far below the logits keeps its digits."""
+    logits = torch.tensor([[1e4, -1e4, 0.0], [100.0, 95.0, 94.0]], device=device)
+    targets = torch.tensor([1, 0], device=device)
+    logits.requires_grad_()
+    losses = cross_entropy(logits, targets, backend=backend)
+    expected = plain_cross_entropy(logits.detach().double(), targets)
+    torch.testing.assert_close(losses.detach().double(), expected, rtol=2e-5, atol=0)
+    (grad,) = torch.autograd.grad(losses.sum(), logits)
+    assert grad.isfinite().all()
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_cross_entropy_under_vmap(device, backend):
+    logits, targets = scored_logits((3, 2, 7), 11, device)
+    check_replicas(lambda *a: cross_entropy(*a, backend=backend), [logits, targets])
+
+
+# (groups of) rows, vocabulary, width. A tile of the backward is 64 rows by 64 tokens by 128 columns.
+TABLES = [((17,), 8, 96), ((2, 65), 100, 10), ((3,), 5, 200)]
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("rows, vocabulary, width", TABLES, ids=str)
+def test_embedding(device, rows, vocabulary, width, backend):
+    tokens = torch.randint(vocabulary, rows, generator=torch.Generator().manual_seed(1)).to(device)
+    inputs = [tokens, *draw((vocabulary, width), device=device)]
+    actual = run(lambda *a: embedding(*a, backend=backend), inputs)
+    check(actual, run(lambda tokens, weight: weight[tokens], double(inputs)))
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_embedding_under_vmap(device, backend):
+    """Weights are columns of one tensor of all parameters, at a place that no vector load can use."""
+    tokens = torch.randint(6, (3, 2, 9), generator=torch.Generator().manual_seed(1)).to(device)
+    parameters = draw((3, 61), device=device)
+
+    def look_up(tokens, parameters):
+        return embedding(tokens, parameters[1:31].unflatten(0, (6, 5)), backend=backend)
+
+    check_replicas(look_up, [tokens, *parameters])
+
+
+# Triton's interpreter multiplies the bits of bfloat16 numbers, not their values.
+@pytest.mark.parametrize("backend", ["reference", pytest.param("triton", marks=pytest.mark.gpu)])
+def test_embedding_in_another_dtype(device, backend):
+    tokens = torch.tensor([1, 0, 1, 1], device=device)
+    inputs = [tokens, *draw((3, 8), device=device)]
+    actual = run(lambda *a: embedding(*a, out_dtype=torch.bfloat16, backend=backend), inputs)
+    assert [t.dtype for t in actual] == [torch.bfloat16, torch.float32]
+    check(actual, run(lambda tokens, weight: weight[tokens], double(inputs)), BFLOAT16)
+
+
+def test_bad_cross_entropy_and_embedding_arguments_are_named(device):
+    logits, targets = scored_logits((2, 3), 5, device)
+    with pytest.raises(ValueError, match=r"targets \(2,\)"):
+        cross_entropy(logits, targets[:, 0])
+    with pytest.raises(ValueError, match=r"weight has shape \(2, 3, 5\)"):
+        embedding(targets, logits)
+    with pytest.raises(ValueError, match=r"float32 and bfloat16, not torch.float64"):
+        cross_entropy(logits.double(), targets, backend="triton")
+
+
+def same_bits_and_close(function, plain, inputs) -> None:
+    """Two runs agree to the bit, and with float64 to the rounding of bfloat16."""
+    first, second = run(function, inputs), run(function, inputs)
+    for a, b in zip(first, second, strict=True):
+        assert torch.equal(a, b)
+    check(first, run(plain, double(inputs)), BFLOAT16)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("rows, width", [((128, 128), 128), ((3, 700), 96), ((2, 2048), 1024)], ids=str)
+def test_norm_and_swiglu_in_bfloat16(device, rows, width):
+    x, y, up = draw((*rows, width), (*rows, width), (*rows, width), device=device, dtype=torch.bfloat16)
+    (weight,) = draw((width,), device=device)
+    same_bits_and_close(lambda *a: rms_norm(*a, EPS), plain_norm, [x, weight])
+    wide = [x.float(), y, weight]
+    same_bits_and_close(lambda *a: add_rms_norm(*a, EPS, out_dtype=torch.bfloat16), plain_add_norm, wide)
+    same_bits_and_close(swiglu, plain_swiglu, [x, up])
+    same_bits_and_close(swiglu_packed, plain_swiglu_packed, [torch.cat((x, up), dim=-1)])
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("length, heads, head_dim", [(2048, 8, 16), (32, 1, 128), (333, 4, 96)])
+def test_rotary_in_bfloat16(device, length, heads, head_dim):
+    packed = draw((4, length, heads, 3 * head_dim), device=device, dtype=torch.bfloat16)
+    frequency = frequencies(head_dim, device)
+    same_bits_and_close(
+        lambda x: rotary(x[..., head_dim : 2 * head_dim], frequency),
+        lambda x: plain_rotary(x[..., head_dim : 2 * head_dim], frequency),
+        packed,
+    )
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("rows, vocabulary", [((128, 128), 16), ((64, 32), 8192), ((3, 700), 129)], ids=str)
+def test_cross_entropy_and_embedding_in_bfloat16(device, rows, vocabulary):
+    logits, targets = scored_logits(rows, vocabulary, device)
+    same_bits_and_close(cross_entropy, plain_cross_entropy, [logits.bfloat16(), targets])
+    inputs = [targets.clamp(min=0), *draw((vocabulary, 128), device=device)]
+    same_bits_and_close(
+        lambda *a: embedding(*a, out_dtype=torch.bfloat16), lambda tokens, weight: weight[tokens], inputs
+    )
+    check(run(embedding, inputs), run(lambda tokens, weight: weight[tokens], double(inputs)))
+
+
+@pytest.mark.gpu
+def test_all_of_it_in_a_cuda_graph():
+    """A captured step of replicas gives the numbers of an eager one, on new inputs too."""
+    tokens = torch.randint(16, (3, 4, 32), device="cuda")
+    table, gain = draw((3, 16, 32), (3, 32), device="cuda")
+    frequency = frequencies(8, "cuda")
+    parameters = [table.requires_grad_(), gain.requires_grad_()]
+
+    def replica(tokens, table, gain):
+        x = embedding(tokens, table, out_dtype=torch.bfloat16)
+        turned = rotary(x.unflatten(-1, (4, 8)), frequency).flatten(-2)
+        x, normed = add_rms_norm(x, turned, gain, EPS)
+        return x[..., :16] + swiglu_packed(rms_norm(normed, gain, EPS))
+
+    def step():
+        logits = torch.func.vmap(replica)(tokens, *parameters)
+        loss = cross_entropy(logits, tokens).mean()
+        return loss, *torch.autograd.grad(loss, parameters)
+
+    stream = torch.cuda.Stream()
+    with torch.cuda.stream(stream):
+        step()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        captured = step()
+    tokens.copy_(tokens.flip(-1))
+    graph.replay()
+    for a, b in zip(captured, step(), strict=True):
+        assert torch.equal(a, b)

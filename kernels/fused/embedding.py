@@ -1,0 +1,73 @@
+"""Embedding look-up whose weight gradient is a product with one-hot rows: no sort, no atomics."""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from kernels.dispatch import resolve_backend
+from kernels.fused.operators import register_gradient, register_replicas, why_not_triton
+
+
+def embedding(tokens: Tensor, weight: Tensor, *, out_dtype: torch.dtype | None = None, backend: str = "auto") -> Tensor:
+    """Row `tokens` of `weight`.
+
+    Args:
+        tokens: int64 `[...]`, from 0 to V - 1 (not checked on a GPU).
+        weight: `[V, D]`.
+        out_dtype: dtype of the result; that of `weight` by default.
+        backend: `auto`, `reference` (PyTorch) or `triton` (float32 and bfloat16). The kernel adds the gradient
+            of a row in float32, in the same order every time, at the cost of N x V x D products.
+
+    Returns:
+        `[..., D]`.
+
+    Raises:
+        ValueError: a weight that is not a matrix, or a backend that cannot run here.
+    """
+    if weight.ndim != 2:
+        raise ValueError(f"weight has shape {tuple(weight.shape)}: pass [V, D]")
+    out_dtype = out_dtype or weight.dtype
+    why = why_not_triton(weight)
+    if resolve_backend(backend, weight.device, supported=not why, why=why) == "reference":
+        return F.embedding(tokens, weight).to(out_dtype)
+    # One group of parameters; vmap folds replicas into more.
+    return look_up(tokens.reshape(1, -1), weight[None], out_dtype).view(*tokens.shape, -1)
+
+
+@torch.library.custom_op("mixerlab::embedding", mutates_args=())
+def look_up(tokens: Tensor, weight: Tensor, out_dtype: torch.dtype) -> Tensor:
+    """`embedding` of `tokens` `[groups, N]` in `weight` `[groups, V, D]`: `[groups, N, D]`."""
+    from kernels.fused import triton_embedding  # only where it runs: Triton is optional
+
+    return triton_embedding.forward(tokens, weight, out_dtype)
+
+
+@torch.library.custom_op("mixerlab::embedding_backward", mutates_args=())
+def look_up_backward(grad: Tensor, tokens: Tensor, weight: Tensor) -> Tensor:
+    """Gradient of `weight`, which only gives its shape and dtype."""
+    from kernels.fused import triton_embedding
+
+    return triton_embedding.backward(grad, tokens, weight.shape[1]).to(weight.dtype)
+
+
+@look_up.register_fake
+def _(tokens, weight, out_dtype):
+    return weight.new_empty((*tokens.shape, weight.shape[2]), dtype=out_dtype)
+
+
+@look_up_backward.register_fake
+def _(grad, tokens, weight):
+    return weight.new_empty(weight.shape)
+
+
+def _save(ctx, inputs, output):
+    tokens, weight, _ = inputs
+    ctx.save_for_backward(tokens, weight)
+
+
+def _gradients(ctx, grad):
+    return None, look_up_backward(grad, *ctx.saved_tensors), None
+
+
+register_gradient(look_up, look_up_backward, _save, _gradients)
+register_replicas(look_up, look_up_backward)
