@@ -10,7 +10,7 @@ BASELINE = "baseline"
 
 # Okabe and Ito's colours, which readers with colour-blindness tell apart, then Tol's for mixers to come.
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00")
-_MORE_COLOURS = ("#56B4E9", "#000000", "#882255", "#999933", "#44AA99", "#666666")
+_MORE_COLOURS = ("#56B4E9", "#882255", "#999933", "#44AA99", "#666666", "#000000")
 _MARKERS = ("o", "s", "^", "D", "v")
 _MORE_MARKERS = ("P", "*", "X", "<", ">", "h", "p")
 

@@ -31,7 +31,7 @@ ACCURACY_LIMITS = (-0.04, 1.04)
 
 _CROSS_LOOK = {"marker": "x", "markersize": 7, "markeredgewidth": 1.8, "linestyle": "none"}
 _CROSS = Line2D([], [], color="0.3", label="no score", **_CROSS_LOOK)
-_HATCHED = Patch(facecolor="0.6", edgecolor="white", hatch="////", label="some settings have no score")
+_HATCHED = Patch(facecolor="0.6", edgecolor="white", hatch="////", label="some settings\nhave no score")
 _HOLLOW = Line2D(
     [],
     [],
@@ -39,7 +39,7 @@ _HOLLOW = Line2D(
     marker="o",
     markerfacecolor="white",
     linestyle="none",
-    label="some settings have no score",
+    label="some settings\nhave no score",
 )
 
 
@@ -59,11 +59,11 @@ def bars(table: Table, title: str) -> Figure:
     A mean that misses settings is hatched; an entry without any score is a cross.
     """
     look = styles(table.mixers)
-    width = 0.8 / len(table.mixers)
+    width = min(0.4, 0.8 / len(table.mixers))
     legend = {mixer: Patch(color=look[mixer].colour, label=mixer) for mixer in table.mixers}
     with _looks():
-        inches = max(4.0, 1.6 + 0.24 * len(table.rows) * (len(table.mixers) + 1))
-        figure = Figure(figsize=(inches, 3.2), layout="constrained")
+        inches = max(4.5, 2.2 + 0.24 * len(table.rows) * (len(table.mixers) + 1))
+        figure = Figure(figsize=(inches, 3.0), layout="constrained")
         axes = figure.add_subplot()
         axes.grid(visible=False, axis="x")
         for i, mixer in enumerate(table.mixers):
@@ -77,9 +77,10 @@ def bars(table: Table, title: str) -> Figure:
                     legend["hatch"] = _HATCHED
                 axes.bar(
                     x, score.mean, 0.92 * width, yerr=score.spread, color=look[mixer].colour, linewidth=0,
-                    hatch=None if score.complete else "////", edgecolor="white", capsize=2, label=mixer,
+                    hatch=None if score.complete else "////", edgecolor="white", capsize=2, ecolor="0.3", label=mixer,
                 )  # fmt: skip
         axes.set_xticks(range(len(table.rows)), ["\n".join(name) for name in table.rows])
+        axes.set_xlim(-0.6, len(table.rows) - 0.4)
         axes.set_ylim(*ACCURACY_LIMITS)
         axes.set_ylabel("accuracy")
         axes.set_title(title)
@@ -187,6 +188,7 @@ def _looks() -> AbstractContextManager:
             "axes.edgecolor": "0.3",
             "axes.titlesize": 10,
             "axes.labelsize": 9,
+            "axes.xmargin": 0.08,
             "legend.fontsize": 9,
             "xtick.labelsize": 8,
             "ytick.labelsize": 8,
@@ -200,13 +202,13 @@ def _looks() -> AbstractContextManager:
 
 
 def _panels(rows: int, columns: int, **shared: bool | str) -> tuple[Figure, list[list[Axes]]]:
-    figure = Figure(figsize=(1.2 + 2.3 * columns, 0.7 + 1.9 * rows), layout="constrained")
+    figure = Figure(figsize=(1.8 + 2.3 * columns, 0.4 + 1.9 * rows), layout="constrained")
     return figure, figure.subplots(rows, columns, squeeze=False, **shared).tolist()
 
 
 def _legend(figure: Figure, handles: Sequence[Line2D | Patch]) -> None:
-    """One legend above all panels."""
-    figure.legend(handles=handles, loc="outside upper center", ncols=min(len(handles), 6), frameon=False)
+    """One legend, beside the panels: there it fits any number of mixers."""
+    figure.legend(handles=handles, loc="outside right upper", frameon=False)
 
 
 def _line_handles(mixers: Sequence[str]) -> list[Line2D]:

@@ -82,7 +82,7 @@ def test_bars(cells):
     assert hatched == {"attn": [False] * 3, "parallax": [True, False, True], "novel": [True, False, True]}
     assert crosses(axes) == []
     assert [label.get_text() for label in axes.get_xticklabels()] == ["icr", "mem", "Avg"]
-    assert legend_texts(figure) == ["attn", "parallax", "novel", "some settings have no score"]
+    assert legend_texts(figure) == ["attn", "parallax", "novel", "some settings\nhave no score"]
     lefts = sorted(bar.get_x() for group in bars.values() for bar in group)
     assert np.diff(lefts).min() > 0.2  # no bar covers another
 
@@ -125,6 +125,13 @@ def test_learning_rates(frame, cells):
     assert len(hollow) == 6  # parallax diverged at seq_len-512, novel lacks it: three learning rates each
     assert len(crosses(mem)) == 3
     assert [label.get_text() for label in icr.get_xticklabels()] == ["5e-4", "1e-3", "5e-3"]
+
+
+def test_a_task_without_any_score_is_crosses(tmp_path):
+    fakes.add_run(tmp_path, ["diverged"] * 3)
+    frame = collect(tmp_path)
+    (panel,) = plots.learning_rates(frame, best_per_cell(frame), "official").axes
+    assert [line.get_xdata()[0] for line in crosses(panel)] == [5e-4, 1e-3, 5e-3]
 
 
 def test_clean_selection_draws_its_own_scores(tmp_path):
