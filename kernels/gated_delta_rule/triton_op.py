@@ -29,9 +29,7 @@ def forward(
     """The output `[B, T, H, D]` and for the backward: states, errors and inverses (see the kernels)."""
     q, k, v, log_decay, beta = (x.contiguous() for x in (q, k, v, log_decay, beta))
     batch, length, heads, head_dim = q.shape
-    out, states, errors, inverses = results = _forward_results(
-        q, k, v, log_decay, beta, scale, chunk_size
-    )
+    out, states, errors, inverses = results = _forward_results(q, k, v, log_decay, beta, scale, chunk_size)
     sizes = {"H": heads, "D": head_dim, "C": chunk_size, **launch_options(q)}
     inverse_kernel[(states.shape[2], batch * heads)](k, log_decay, beta, inverses, length, **sizes)
     forward_kernel[(batch * heads,)](

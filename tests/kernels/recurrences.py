@@ -21,18 +21,43 @@ def value_and_gradients(function, inputs):
     """The output and the gradient of every input, for a fixed random weighting of the output."""
     leaves = [x.detach().clone().requires_grad_() for x in inputs]
     out = function(*leaves)
-    weight = torch.randn(out.shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
-    loss = (out.to(torch.promote_types(out.dtype, torch.float32)) * weight.to(out.device)).sum()
-    return out, torch.autograd.grad(loss, leaves)
+    return out, torch.autograd.grad(out, leaves, output_weights(out))
+
+
+def output_weights(out):
+    """Random, and exact in every dtype, so that an oracle in another one gets the same."""
+    weights = torch.randn(out.shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    return weights.bfloat16().to(out)
 
 
 def check(function, oracle, inputs, tolerance, names=NAMES):
     """Output and every gradient within `tolerance` of the oracle on the same float64 values."""
     out, grads = value_and_gradients(function, inputs)
-    expected, expected_grads = value_and_gradients(oracle, [x.double().cpu() for x in inputs])
+    expected, expected_grads = value_and_gradients(oracle, [x.double() for x in inputs])
     for name, got, want in zip(("output", *names), (out, *grads), (expected, *expected_grads), strict=True):
-        got = got.double().cpu()
+        got = got.double()
         error = ((got - want).norm() / want.norm().clamp_min(0.1)).item()
         assert error < tolerance, f"{name}: relative error {error:.2e}"
         largest = ((got - want).abs().max() / want.abs().max().clamp_min(0.1)).item()
         assert largest < 3 * tolerance, f"{name}: largest error {largest:.2e} of the largest value"
+
+
+def check_replicas(function, replicas):
+    """`vmap` over two replicas of the inputs equals each alone: outputs and every gradient."""
+    stacked = [torch.stack(pair) for pair in zip(*replicas, strict=True)]
+    out, grads = value_and_gradients(torch.func.vmap(function), stacked)
+    leaves = [[x.detach().clone().requires_grad_() for x in inputs] for inputs in replicas]
+    alone = torch.stack([function(*inputs) for inputs in leaves])
+    torch.testing.assert_close(out, alone, rtol=0, atol=0)
+    expected = torch.autograd.grad(alone, [x for xs in leaves for x in xs], output_weights(out))
+    for i, grad in enumerate(grads):
+        pair = torch.stack((expected[i], expected[len(stacked) + i]))
+        torch.testing.assert_close(grad, pair, rtol=1e-5, atol=1e-6)
+
+
+def blank_heavy_inputs(seed, **sizes):
+    """70 % of the positions hold one key, long steps, slow decay: what a task with blanks looks like."""
+    q, k, v, log_decay, beta = random_inputs(seed, **sizes)
+    blank = torch.rand(k.shape[:3], generator=torch.Generator().manual_seed(seed))[..., None] < 0.7
+    k = torch.where(blank.to(k.device), k[:, :1], k)
+    return [q, k, v, 0.005 * log_decay, 0.5 + 0.5 * beta]

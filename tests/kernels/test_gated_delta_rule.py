@@ -2,7 +2,14 @@
 
 import pytest
 import torch
-from recurrences import NAMES, check, random_inputs, value_and_gradients
+from recurrences import (
+    NAMES,
+    blank_heavy_inputs,
+    check,
+    check_replicas,
+    random_inputs,
+    value_and_gradients,
+)
 
 from kernels.gated_delta_rule import gated_delta_rule
 
@@ -78,4 +85,25 @@ def test_kernel_equals_the_formula(device, length):
         lambda *x: step_by_step(*x, scale=0.7),
         inputs,
         tolerance=1e-5,
+    )
+
+
+def test_kernel_under_vmap(device):
+    replicas = [
+        random_inputs(seed, batch=1, length=19, dtype=torch.float32, device=device) for seed in (1, 2)
+    ]
+    check_replicas(lambda *x: gated_delta_rule(*x, chunk_size=16, backend="triton"), replicas)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("chunk_size", [32, 64])
+@pytest.mark.parametrize("dim", [16, 32, 64, 128])
+@pytest.mark.parametrize("length", [1, 17, 63, 64, 65, 127, 500])
+@pytest.mark.parametrize("make", [random_inputs, blank_heavy_inputs])
+def test_kernel_in_bfloat16(make, length, dim, chunk_size):
+    check(
+        lambda *x: gated_delta_rule(*x, chunk_size=chunk_size, backend="triton"),
+        lambda *x: gated_delta_rule(*x, backend="reference"),
+        make(length, length=length, dim=dim, dtype=torch.bfloat16, device="cuda"),
+        tolerance=1e-2,
     )

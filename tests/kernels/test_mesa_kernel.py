@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from recurrences import check, random_inputs, value_and_gradients
+from recurrences import blank_heavy_inputs, check, check_replicas, random_inputs, value_and_gradients
 
 from kernels.chunked import to_chunks
 from kernels.mesa import mesa
@@ -11,8 +11,8 @@ from kernels.mesa.reference import build_chunks, conjugate_gradients
 NAMES = ("q", "k", "v", "log_decay", "beta", "ridge")
 
 
-def mesa_inputs(seed, heads=2, dim=16, dtype=torch.float64, device="cpu", **sizes):
-    inputs = random_inputs(seed, heads=heads, dim=dim, dtype=dtype, device=device, **sizes)
+def mesa_inputs(seed, make=random_inputs, heads=2, dim=16, dtype=torch.float64, device="cpu", **sizes):
+    inputs = make(seed, heads=heads, dim=dim, dtype=dtype, device=device, **sizes)
     rng = torch.Generator().manual_seed(seed + 1)
     ridge = 0.25 + torch.rand(heads, dim, generator=rng, dtype=torch.float64)
     return [*inputs, ridge.to(device, torch.promote_types(dtype, torch.float32))]
@@ -98,3 +98,23 @@ def test_bad_arguments(change, message):
 def test_kernel_equals_the_formula(device, length):
     inputs = mesa_inputs(length, length=length, dtype=torch.float32, device=device)
     check(lambda *x: mesa(*x, iterations=20, chunk_size=16, backend="triton"), exact, inputs, 1e-5, NAMES)
+
+
+def test_kernel_under_vmap(device):
+    replicas = [mesa_inputs(seed, batch=1, length=19, dtype=torch.float32, device=device) for seed in (1, 2)]
+    check_replicas(lambda *x: mesa(*x, iterations=4, chunk_size=16, backend="triton"), replicas)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("chunk_size", [32, 64])
+@pytest.mark.parametrize("dim", [16, 32, 64, 128])
+@pytest.mark.parametrize("length", [1, 17, 63, 64, 65, 127, 500])
+@pytest.mark.parametrize("make", [random_inputs, blank_heavy_inputs])
+def test_kernel_in_bfloat16(make, length, dim, chunk_size):
+    check(
+        lambda *x: mesa(*x, chunk_size=chunk_size, backend="triton"),
+        lambda *x: mesa(*x, iterations=2 * dim, backend="reference"),
+        mesa_inputs(length, make=make, length=length, dim=dim, dtype=torch.bfloat16, device="cuda"),
+        1e-2,
+        NAMES,
+    )
