@@ -1,0 +1,43 @@
+"""A population that does not fit in the GPU's memory trains in halves, and says so."""
+
+import pytest
+import torch
+from tiny_training import assert_same_results, fit, replica_results
+
+from training.population import Population
+
+REPLICAS = [(5e-3, 0), (1e-3, 0), (5e-3, 1)]
+
+
+@pytest.fixture
+def room_for(monkeypatch):
+    """Makes every population larger than the given number of replicas run out of memory."""
+
+    def limit(replicas):
+        forward = Population.forward
+
+        def limited(self, tokens):
+            if len(self) > replicas:
+                raise torch.OutOfMemoryError(f"no room for {len(self)} replicas")
+            return forward(self, tokens)
+
+        monkeypatch.setattr(Population, "forward", limited)
+
+    return limit
+
+
+def test_halves_give_what_the_whole_gives(tmp_path, room_for):
+    whole = fit(REPLICAS, tmp_path / "whole")
+    room_for(1)
+    halved = fit(REPLICAS, tmp_path / "halved")
+    assert len(halved.notes) == 2 and "out of memory with 3 replicas" in halved.notes[0]
+    assert whole.notes == []
+    assert sorted(halved.metrics["replica"].unique()) == [0, 1, 2]
+    for replica in range(len(REPLICAS)):
+        assert_same_results(replica_results(whole, replica), replica_results(halved, replica))
+
+
+def test_one_replica_that_does_not_fit_is_an_error(tmp_path, room_for):
+    room_for(0)
+    with pytest.raises(torch.OutOfMemoryError, match="no room for 1 replicas"):
+        fit(REPLICAS[:2], tmp_path)
