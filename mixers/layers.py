@@ -4,7 +4,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from kernels.fused.rotary import rotary
+from kernels.fused import rotary
 from kernels.short_convolution import short_convolution
 
 

@@ -7,8 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from kernels.fused import add_rms_norm, rms_norm
-from kernels.fused.swiglu import swiglu_packed
+from kernels.fused import add_rms_norm, embedding, rms_norm, swiglu_packed
 
 NORM_EPS = 1e-5
 
@@ -76,7 +75,7 @@ class LanguageModel(nn.Module):
         _initialise(self)
 
     def forward(self, tokens: Tensor) -> Tensor:
-        x, update = self.blocks(self.embedding(tokens))
+        x, update = self.blocks(embedding(tokens, self.embedding.weight))
         _, normed = add_rms_norm(x, update, self.norm.weight, NORM_EPS)
         return self.head(normed)
 
@@ -111,7 +110,7 @@ class AutoEncoder(nn.Module):
         _initialise(self, linear_std=0.02)
 
     def forward(self, tokens: Tensor) -> Tensor:
-        x, update = self.blocks(self.embedding(tokens))
+        x, update = self.blocks(embedding(tokens, self.embedding.weight))
         pooled = (x + update)[:, -1:]
         return self.head(self.norm(self.decoder(pooled + self.positions)))
 
