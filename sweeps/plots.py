@@ -16,7 +16,7 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
 from sweeps.collect import REPORTED, Selection
-from sweeps.names import BASELINE, MIXERS, TASKS, axis_of, in_order, is_challenge, setting_rank, styles
+from sweeps.names import BASELINE, MIXERS, TASKS, axis_of, in_order, is_challenge, is_custom, setting_rank, styles
 from sweeps.record import METRICS_FILE, run_folder
 from sweeps.tables import Table
 
@@ -169,7 +169,8 @@ def training_curves(results_dir: str | Path, cells: pd.DataFrame, selection: Sel
             of_setting = of_task[of_task["setting"] == setting]
             _curves(accuracy, results_dir, of_setting, f"{split}_accuracy")
             _curves(loss, results_dir, of_setting, "train_loss")
-            accuracy.set_title(task if setting == BASELINE else f"{task} {setting}")
+            named = "own sizes" if is_custom(setting) else setting  # the parameters would not fit
+            accuracy.set_title(task if setting == BASELINE else f"{task}, {named}")
             accuracy.set_ylim(*ACCURACY_LIMITS)
             loss.set_yscale("log")
             loss.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))

@@ -160,9 +160,15 @@ def test_training_curves_say_who_has_none(tmp_path):
     fakes.add_run(tmp_path, ["failed"] * 3, mixer="gdn", task="icr_challenge", setting="256-512")
     figure = plots.training_curves(tmp_path, best_per_cell(collect(tmp_path)), "clean")
     accuracy = figure.axes[0]
-    assert accuracy.get_title() == "icr_challenge 256-512"
+    assert accuracy.get_title() == "icr_challenge, 256-512"
     assert [text.get_text() for text in accuracy.texts] == ["no curve: gdn"]
     assert accuracy.get_ylabel() == "accuracy on val"
+
+
+def test_own_sizes_have_a_title_that_fits(tmp_path):
+    fakes.add_run(tmp_path, [0.3, 0.9, 0.5], setting="seq_len-32,vocab_size-8", seq_len=32)
+    accuracy, _ = plots.training_curves(tmp_path, best_per_cell(collect(tmp_path)), "official").axes
+    assert accuracy.get_title() == "icr, own sizes"
 
 
 def test_several_seeds_are_one_line_with_a_band(tmp_path):
