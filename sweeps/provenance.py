@@ -26,7 +26,7 @@ def provenance(
 
     Args:
         started_at: when the run began, with a time zone.
-        wall_time_s: seconds from then to now, over all restarts.
+        wall_time_s: seconds from then to now; what ran before a restart does not count.
         device: the name of the processor that trained.
         backends: the kernel that ran, by operator.
         notes: what happened on the way, such as a population halved for lack of memory.
@@ -35,7 +35,6 @@ def provenance(
         "started_at": started_at.isoformat(timespec="seconds"),
         "wall_time_s": wall_time_s,
         "device": device,
-        "host": platform.node(),
         "backends": dict(backends),
         "versions": versions(),
         **_git_state(),
