@@ -6,6 +6,7 @@
 """
 
 import logging
+import math
 import os
 import sys
 import traceback
@@ -53,6 +54,9 @@ def _component(cfg: DictConfig, **arguments):
 
 def build_model(cfg: DictConfig, task: Task) -> nn.Module:
     """One replica's model for `task`: a language model, or the auto-encoder where the task asks for it."""
+    for key, size in cfg.model.items():
+        if type(size) is not int or size < 1:
+            raise ValueError(f"model.{key}={size!r} must be a whole number of at least 1")
     make_mixer = partial(_component, cfg.mixer, d_model=cfg.model.d_model)
     sizes = {"d_model": cfg.model.d_model, "n_layers": cfg.model.n_layers, "make_mixer": make_mixer}
     if task.autoencode:
@@ -60,11 +64,27 @@ def build_model(cfg: DictConfig, task: Task) -> nn.Module:
     return LanguageModel(task.vocab_size, **sizes)
 
 
+def _replicas(config: dict) -> list[tuple[float, int]]:
+    """The (learning rate, seed) of each replica."""
+    rates, seeds = records.as_list(config["optimizer"]["lr"]), records.as_list(config["seed"])
+    for key, values in (("optimizer.lr", rates), ("seed", seeds)):
+        if not values:
+            raise ValueError(f"{key}=[] names no replica: give a number, or a list of them")
+    for lr in rates:
+        if not (isinstance(lr, int | float) and 0 < lr < math.inf):
+            raise ValueError(f"optimizer.lr={lr!r} must be a finite number above 0")
+    for seed in seeds:
+        if type(seed) is not int or not 0 <= seed < 2**31:
+            raise ValueError(f"seed={seed!r} must be a whole number from 0 to 2^31 - 1")
+    return [(float(lr), seed) for seed in seeds for lr in rates]
+
+
 def run(cfg: DictConfig) -> dict | None:
     """Trains what `cfg` describes and writes its record, which it returns; None where another process has it."""
     records.check_writable(cfg.results_dir)
     config = OmegaConf.to_container(cfg, resolve=True)
     config["task"]["setting"] = setting_name(cfg.task)
+    replicas = _replicas(config)
     folder = records.run_folder(cfg.results_dir, records.run_id(config))
     with records.claim(folder) as ours:
         if not ours:
@@ -76,7 +96,7 @@ def run(cfg: DictConfig) -> dict | None:
         records.write_config(folder, config)
         started_at = datetime.now(UTC)
         try:
-            record = _train(cfg, config, folder, started_at)
+            record = _train(cfg, config, replicas, folder, started_at)
         except Exception as error:
             reason = f"{type(error).__name__}: {error}"
             (folder / "error.txt").write_text(traceback.format_exc())
@@ -87,13 +107,13 @@ def run(cfg: DictConfig) -> dict | None:
         return record
 
 
-def _train(cfg: DictConfig, config: dict, folder: Path, started_at: datetime) -> dict:
+def _train(
+    cfg: DictConfig, config: dict, replicas: list[tuple[float, int]], folder: Path, started_at: datetime
+) -> dict:
     task = build_task(cfg.task)
     trainer_config = TrainerConfig(**cfg.trainer)
     schedule = _component(cfg.schedule)
     make_optimizer = partial(_component, cfg.optimizer)
-    seeds, rates = records.as_list(config["seed"]), records.as_list(config["optimizer"]["lr"])
-    replicas = [(float(lr), seed) for seed in seeds for lr in rates]
     model = build_model(cfg, task)  # one for its counts, and to refuse what does not fit before any training
     result = train(
         partial(build_model, cfg, task),

@@ -50,8 +50,14 @@ class TrainerConfig:
     progress: bool
 
     def __post_init__(self):
-        if self.epochs < 1:
-            raise ValueError(f"trainer.epochs={self.epochs} must be at least 1")
+        for name in ("epochs", "batch_size"):
+            value = getattr(self, name)
+            if type(value) is not int or value < 1:
+                raise ValueError(f"trainer.{name}={value!r} must be a whole number of at least 1")
+        if self.accelerator not in ("auto", "cpu", "gpu"):
+            raise ValueError(f"trainer.accelerator={self.accelerator!r}: choose auto, cpu or gpu")
+        if self.accelerator == "gpu" and not torch.cuda.is_available():
+            raise ValueError("trainer.accelerator='gpu', but PyTorch finds no GPU here: choose auto or cpu")
         if self.precision not in ("auto", "bf16", "float32"):
             raise ValueError(f"trainer.precision={self.precision!r}: choose auto, bf16 or float32")
 

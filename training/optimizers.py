@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from kernels.newton_schulz import orthogonalise
+from kernels.population_step import population_step
 from training.population import Population, Rule
 from training.schedules import Schedule
 
@@ -46,6 +47,8 @@ class PopulationOptimizer(torch.optim.Optimizer):
                 raise ValueError(f"optimizer.lr={value} must be a finite number above 0")
         if not 0 <= weight_decay < math.inf:
             raise ValueError(f"optimizer.weight_decay={weight_decay} must be a finite number >= 0")
+        if not all(0 <= beta < 1 for beta in betas):
+            raise ValueError(f"optimizer.betas={list(betas)} must be two numbers in [0, 1)")
         if not max_grad_norm > 0:
             raise ValueError(f"optimizer.max_grad_norm={max_grad_norm} must be above 0")
         assert len(lr) == len(population)
@@ -56,8 +59,9 @@ class PopulationOptimizer(torch.optim.Optimizer):
         self.base_weight_decay, self.betas, self.eps = weight_decay, tuple(betas), eps
         self.max_grad_norm = max_grad_norm
         self.column_scale = self._column_scale().to(parameters.device)
+        self.betas_on_device = torch.tensor(betas, device=parameters.device)
         self.state[parameters] = {
-            "lr": torch.tensor(lr, device=parameters.device)[:, None],
+            "lr": torch.tensor(lr, device=parameters.device),
             "step": torch.zeros((), device=parameters.device),
             # 1 or 0 and not bool: loading a checkpoint casts an optimizer's state to its parameters' dtype.
             "active": torch.ones(len(lr), device=parameters.device),
@@ -69,12 +73,12 @@ class PopulationOptimizer(torch.optim.Optimizer):
         """Each column's learning-rate multiplier `[P]`."""
         raise NotImplementedError
 
-    def _direction(self, gradient: Tensor, state: dict[str, Tensor]) -> Tensor:
-        """The step to subtract, before the learning rate, `[R, P]`; updates the moments in `state`."""
+    def _decayed(self) -> int:
+        """How many columns, from the first, weight decay pulls to zero."""
         raise NotImplementedError
 
-    def _decayed(self) -> slice:
-        """The columns that weight decay pulls to zero."""
+    def _polar(self, gradient: Tensor, clip: Tensor, state: dict[str, Tensor]) -> Tensor:
+        """Directions of the first columns that are not Adam's, `[R, M]`; updates their momentum in `state`."""
         raise NotImplementedError
 
     @property
@@ -102,7 +106,7 @@ class PopulationOptimizer(torch.optim.Optimizer):
     def learning_rates(self) -> Tensor:
         """Each replica's learning rate in the next step, `[R]`."""
         state = self.state[self.parameters]
-        return (state["lr"] * self.schedule.learning_rate(state["step"] / self.total_steps)).squeeze(1)
+        return state["lr"] * self.schedule.learning_rate(state["step"] / self.total_steps)
 
     @torch.no_grad()
     def step(self, closure=None) -> None:
@@ -110,28 +114,29 @@ class PopulationOptimizer(torch.optim.Optimizer):
         assert closure is None, "a population's step takes no closure"
         parameters, state = self.parameters, self.state[self.parameters]
         gradient = parameters.grad
-        norm = gradient.norm(dim=1, keepdim=True)  # [R, 1]
-        self.freeze(~norm.squeeze(1).isfinite())
-        gradient = gradient * (self.max_grad_norm / (norm + 1e-6)).clamp(max=1.0)
-
-        progress = state["step"] / self.total_steps
-        lr = state["lr"] * self.schedule.learning_rate(progress)  # [R, 1]
-        decay = self.base_weight_decay * self.schedule.weight_decay(progress)
-        updated = parameters - lr * self.column_scale * self._direction(gradient, state)
-        columns = self._decayed()
-        updated[:, columns] -= lr * decay * parameters[:, columns]
-        parameters.copy_(torch.where(self.active[:, None], updated, parameters))
-        state["steps_taken"] += state["active"]
+        norm = gradient.norm(dim=1)
+        self.freeze(~norm.isfinite())
+        clip = (self.max_grad_norm / (norm + 1e-6)).clamp(max=1.0)
+        decay = self.base_weight_decay * self.schedule.weight_decay(state["step"] / self.total_steps)
+        lr = self.learning_rates()
         state["step"] += 1
-
-    def _adam(self, gradient: Tensor, state: dict[str, Tensor], columns: slice) -> Tensor:
-        """Adam's direction for `columns` (Kingma & Ba 2015), with bias correction."""
-        beta1, beta2 = self.betas
-        gradient = gradient[:, columns]
-        first = state["first_moment"][:, columns].lerp_(gradient, 1 - beta1)
-        second = state["second_moment"][:, columns].lerp_(gradient.square(), 1 - beta2)
-        t = state["step"] + 1
-        return (first / (1 - beta1**t)) / ((second / (1 - beta2**t)).sqrt() + self.eps)
+        population_step(
+            parameters,
+            gradient,
+            self._polar(gradient, clip, state),
+            state["first_moment"],
+            state["second_moment"],
+            lr=lr,
+            column_scale=self.column_scale,
+            decay=decay,
+            decayed=self._decayed(),
+            clip=clip,
+            active=state["active"],
+            betas=self.betas,
+            bias_correction=1 - self.betas_on_device ** state["step"],
+            eps=self.eps,
+        )
+        state["steps_taken"] += state["active"]
 
 
 class Muon(PopulationOptimizer):
@@ -161,6 +166,10 @@ class Muon(PopulationOptimizer):
         gain_lr_scale: float = 0.015,
         max_grad_norm: float = 1.0,
     ):
+        if not 0 <= momentum < 1:
+            raise ValueError(f"optimizer.momentum={momentum} must be in [0, 1)")
+        if ns_steps < 1:
+            raise ValueError(f"optimizer.ns_steps={ns_steps} must be at least 1")
         self.momentum, self.nesterov, self.ns_steps = momentum, nesterov, ns_steps
         self.table_lr_scale, self.gain_lr_scale = table_lr_scale, gain_lr_scale
         self.ns_dtype = ns_dtype
@@ -186,17 +195,16 @@ class Muon(PopulationOptimizer):
             }[slot.rule]
         return scale
 
-    def _decayed(self) -> slice:
-        return self.layout.span(Rule.MATRIX)
+    def _decayed(self) -> int:
+        return self.layout.span(Rule.MATRIX).stop
 
-    def _direction(self, gradient: Tensor, state: dict[str, Tensor]) -> Tensor:
+    def _polar(self, gradient: Tensor, clip: Tensor, state: dict[str, Tensor]) -> Tensor:
         matrices = self.layout.span(Rule.MATRIX)
-        momentum = state["first_moment"][:, matrices].lerp_(gradient[:, matrices], 1 - self.momentum)
+        gradient = gradient[:, matrices] * clip[:, None]
+        momentum = state["first_moment"][:, matrices].lerp_(gradient, 1 - self.momentum)
         if self.nesterov:
-            momentum = gradient[:, matrices].lerp(momentum, self.momentum)
-        polar = orthogonalise(momentum, self.matrix_shapes, self.ns_steps, dtype=self.ns_dtype)
-        rest = slice(matrices.stop, self.layout.size)
-        return torch.cat([polar, self._adam(gradient, state, rest)], dim=1)
+            momentum = gradient.lerp(momentum, self.momentum)
+        return orthogonalise(momentum, self.matrix_shapes, self.ns_steps, dtype=self.ns_dtype)
 
 
 class AdamW(PopulationOptimizer):
@@ -228,8 +236,8 @@ class AdamW(PopulationOptimizer):
     def _column_scale(self) -> Tensor:
         return torch.ones(self.layout.size)
 
-    def _decayed(self) -> slice:
-        return slice(0, self.layout.size)
+    def _decayed(self) -> int:
+        return self.layout.size
 
-    def _direction(self, gradient: Tensor, state: dict[str, Tensor]) -> Tensor:
-        return self._adam(gradient, state, slice(0, self.layout.size))
+    def _polar(self, gradient: Tensor, clip: Tensor, state: dict[str, Tensor]) -> Tensor:
+        return gradient[:, :0]

@@ -29,15 +29,18 @@ def summarise(history: History, replica: int) -> dict:
     """
     epochs = own_epochs(history, replica)
     last = epochs[-1]
+    error = None
+    if last["diverged"]:
+        error = f"the gradient was not finite in step {last['steps'] + 1}"
+    elif not math.isfinite(last["val_loss"] + last["test_loss"]):
+        error = f"the loss was not finite after step {last['steps']}"  # the last one: no gradient came after it
     results = {
-        "status": "diverged" if last["diverged"] else "finished",
-        "error": None,
+        "status": "diverged" if error else "finished",
+        "error": error,
         "steps": last["steps"],
         "train_loss": last["train_loss"],
         **{f"{split}_{name}": last[f"{split}_{name}"] for split in ("val", "test") for name in ("loss", "accuracy")},
     }
-    if last["diverged"]:
-        results["error"] = f"the gradient was not finite in step {last['steps'] + 1}"
     for selection, chosen_on in (("official", "test"), ("clean", "val")):
         best = min(epochs, key=lambda epoch: _finite_or_last(epoch[f"{chosen_on}_perplexity"]))
         results[f"{selection}_epoch"] = best["epoch"]

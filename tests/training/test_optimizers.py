@@ -202,6 +202,7 @@ def test_weight_decay_is_annealed_with_gamma():
         ({"lr": [math.nan]}, "optimizer.lr=nan"),
         ({"lr": [math.inf]}, "optimizer.lr=inf"),
         ({"weight_decay": -0.1}, "optimizer.weight_decay=-0.1"),
+        ({"betas": (0.9, 1.0)}, r"optimizer.betas=\[0.9, 1.0\]"),
         ({"max_grad_norm": 0}, "optimizer.max_grad_norm=0"),
         ({"max_grad_norm": math.nan}, "optimizer.max_grad_norm=nan"),
     ],
@@ -212,3 +213,10 @@ def test_refuses_with_the_key_and_the_value(optimizer, options, named):
     population = Population(Parts, seeds=range(len(arguments["lr"])))
     with pytest.raises(ValueError, match=named):
         optimizer(population, schedule=Constant(), total_steps=STEPS, **arguments)
+
+
+@pytest.mark.parametrize("options", [{"momentum": 1.0}, {"momentum": -0.1}, {"ns_steps": 0}])
+def test_muon_refuses_with_the_key_and_the_value(options):
+    ((key, value),) = options.items()
+    with pytest.raises(ValueError, match=f"optimizer.{key}={value}"):
+        Muon(Population(Parts, seeds=[0]), [1e-3], Constant(), STEPS, **options)

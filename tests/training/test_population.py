@@ -106,6 +106,13 @@ def test_a_replica_without_one_good_step_is_recorded(tmp_path):
     assert summary["test_loss"] is None and summary["train_loss"] is None
 
 
+def test_a_replica_that_its_last_step_broke_is_recorded(tmp_path):
+    result = fit([(1e-2, 0), (1e39, 1)], tmp_path, epochs=1, batch_size=70)
+    assert [row["status"] for row in result.replicas] == ["finished", "diverged"]
+    assert result.replicas[1]["error"] == "the loss was not finite after step 1"
+    assert result.replicas[1]["test_loss"] is None
+
+
 def test_a_run_ends_when_all_its_replicas_diverged(tmp_path):
     result = fit([(1e30, 0), (1e30, 1)], tmp_path, epochs=50)
     assert [row["status"] for row in result.replicas] == ["diverged", "diverged"]
@@ -114,19 +121,19 @@ def test_a_run_ends_when_all_its_replicas_diverged(tmp_path):
 
 def test_a_perfect_replica_is_frozen_whatever_its_neighbours_do(tmp_path):
     fast, slow = (2e-2, 0), (1e-5, 0)
-    settings = {"data": splits(), "epochs": 12}
+    settings = {"data": splits(), "epochs": 8}
     together = fit([fast, slow], tmp_path, stop_when_perfect=True, **settings)
     alone = fit([fast], tmp_path, stop_when_perfect=True, **settings)
     assert_same_results(replica_results(together, 0), replica_results(alone, 0))
 
     summary, metrics = replica_results(together, 0)
     assert summary["status"] == "finished" and summary["test_accuracy"] == summary["val_accuracy"] == 1
-    assert len(metrics) < 12 and summary["steps"] == metrics["step"].iloc[-1]
+    assert len(metrics) < 8 and summary["steps"] == metrics["step"].iloc[-1]
     assert not (metrics["test_accuracy"].iloc[:-1] == 1).all()
-    assert len(replica_results(together, 1)[1]) == 12  # the slow one trains on
+    assert len(replica_results(together, 1)[1]) == 8  # the slow one trains on
 
     kept_on, its_metrics = replica_results(fit([fast], tmp_path, **settings), 0)
-    assert len(its_metrics) == 12 and kept_on["steps"] > summary["steps"]
+    assert len(its_metrics) == 8 and kept_on["steps"] > summary["steps"]
 
 
 def test_results_select_the_epoch_of_the_lowest_perplexity(tmp_path):
