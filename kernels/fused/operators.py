@@ -26,11 +26,12 @@ def why_not_triton(*tensors: Tensor) -> str:
 def register_gradient(forward, backward, save: Callable, gradients: Callable) -> None:
     """Makes `forward` differentiable once, through `gradients`, which calls the operator `backward`."""
 
-    def refuse(ctx, *_):
-        raise RuntimeError(f"{forward._name} cannot be differentiated twice: use backend='reference'")
-
     forward.register_autograd(gradients, setup_context=save)
-    backward.register_autograd(refuse, setup_context=lambda ctx, inputs, output: None)
+    backward.register_autograd(_refuse, setup_context=lambda ctx, inputs, output: None)
+
+
+def _refuse(ctx, *_):
+    raise RuntimeError("a fused operator cannot be differentiated twice: use backend='reference'")
 
 
 def register_replicas(*operators) -> None:

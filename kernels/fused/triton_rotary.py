@@ -8,7 +8,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-ROWS, TILE, WARPS = 8, 2048, 4  # TILE: pairs
+ROWS, TILE, WARPS = 4, 4096, 4  # TILE: pairs; a thread keeps the rows of its 8 angles
 
 
 @triton.jit(do_not_specialize=["ROW_COUNT", "T"])

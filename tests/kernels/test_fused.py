@@ -9,6 +9,11 @@ import torch
 from torch import Tensor
 
 from kernels.fused import add_rms_norm, cross_entropy, embedding, rms_norm, rotary, swiglu, swiglu_packed
+from kernels.fused.cross_entropy import losses, losses_backward
+from kernels.fused.embedding import look_up, look_up_backward
+from kernels.fused.rms_norm import add_norm, norm, norm_backward
+from kernels.fused.rotary import rotate
+from kernels.fused.swiglu import packed_product, packed_product_backward, product, product_backward
 
 EPS = 1e-5
 BACKENDS = ["reference", "triton"]
@@ -234,10 +239,10 @@ def test_cross_entropy_of_extreme_logits(device, backend):
     logits = torch.tensor([[1e4, -1e4, 0.0], [100.0, 95.0, 94.0]], device=device)
     targets = torch.tensor([1, 0], device=device)
     logits.requires_grad_()
-    losses = cross_entropy(logits, targets, backend=backend)
+    loss = cross_entropy(logits, targets, backend=backend)
     expected = plain_cross_entropy(logits.detach().double(), targets)
-    torch.testing.assert_close(losses.detach().double(), expected, rtol=2e-5, atol=0)
-    (grad,) = torch.autograd.grad(losses.sum(), logits)
+    torch.testing.assert_close(loss.detach().double(), expected, rtol=2e-5, atol=0)
+    (grad,) = torch.autograd.grad(loss.sum(), logits)
     assert grad.isfinite().all()
 
 
@@ -266,10 +271,10 @@ def test_embedding_under_vmap(device, backend):
     tokens = torch.randint(6, (3, 2, 9), generator=torch.Generator().manual_seed(1)).to(device)
     parameters = draw((3, 61), device=device)
 
-    def look_up(tokens, parameters):
+    def of_table(tokens, parameters):
         return embedding(tokens, parameters[1:31].unflatten(0, (6, 5)), backend=backend)
 
-    check_replicas(look_up, [tokens, *parameters])
+    check_replicas(of_table, [tokens, *parameters])
 
 
 # Triton's interpreter multiplies the bits of bfloat16 numbers, not their values.
@@ -290,6 +295,36 @@ def test_bad_cross_entropy_and_embedding_arguments_are_named(device):
         embedding(targets, logits)
     with pytest.raises(ValueError, match=r"float32 and bfloat16, not torch.float64"):
         cross_entropy(logits.double(), targets, backend="triton")
+
+
+def operator_calls(device):
+    """Every operator with arguments for it, two groups of parameters where it has groups."""
+    x, weight, gate_up = draw((2, 5, 8), (2, 8), (5, 6), device=device)
+    tokens = torch.tensor([[0, 3, 3], [1, 0, 2]], device=device)
+    logits, targets = scored_logits((5,), 4, device)
+    loss, log_sum = losses(logits, targets)
+    gate, up = gate_up.chunk(2, dim=1)
+    table = x[:, :4]
+    return {
+        norm: (x, weight, EPS, torch.bfloat16),
+        add_norm: (x, x.bfloat16(), weight, EPS, torch.bfloat16),
+        norm_backward: (x, x, x, weight, EPS, torch.bfloat16),
+        product: (gate, up),
+        product_backward: (up, gate, up),
+        packed_product: (gate_up,),
+        packed_product_backward: (up, gate_up),
+        rotate: (x[:, :, None], frequencies(8, device), -1.0),
+        losses: (logits, targets),
+        losses_backward: (loss, logits, targets, log_sum),
+        look_up: (tokens, table, torch.bfloat16),
+        look_up_backward: (x[:, :3], tokens, table),
+    }
+
+
+def test_traced_shapes_and_dtypes_are_the_real_ones(device):
+    """What `torch.compile` assumes of each operator: results' shapes, dtypes and strides, no input changed."""
+    for operator, arguments in operator_calls(device).items():
+        torch.library.opcheck(operator, arguments, test_utils=("test_schema", "test_faketensor"))
 
 
 def same_bits_and_close(function, plain, inputs) -> None:
