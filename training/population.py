@@ -69,18 +69,6 @@ class Layout:
         slots = [slot for slot in self.slots if slot.rule is rule]
         return slice(slots[0].start, slots[-1].stop) if slots else slice(0, 0)
 
-    def matrix_groups(self) -> list[tuple[slice, torch.Size]]:
-        """Columns and common shape of each run of same-shaped matrices."""
-        groups: list[tuple[slice, torch.Size]] = []
-        for slot in self.slots:
-            if slot.rule is not Rule.MATRIX:
-                continue
-            if groups and groups[-1][1] == slot.shape:
-                groups[-1] = (slice(groups[-1][0].start, slot.stop), slot.shape)
-            else:
-                groups.append((slice(slot.start, slot.stop), slot.shape))
-        return groups
-
     def describe(self) -> str:
         """One line a rule: how many tensors and parameters it has, and their names."""
         lines = []

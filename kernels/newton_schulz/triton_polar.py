@@ -89,8 +89,10 @@ def _polar_kernel(
         for block in range(blocks):
             x = tl.load(blocks_of_x + block * (SHORT * BLOCK))
             gram = tl.dot(x, tl.trans(x), gram, input_precision="ieee")
+        # Both terms from the rounded Gram matrix: then they are a polynomial of one matrix, near the true one,
+        # and half the error remains.
         low = gram.to(dtype)
-        polynomial = (B * gram + C * tl.dot(low, low, input_precision="ieee")).to(dtype)
+        polynomial = (B * low.to(tl.float32) + C * tl.dot(low, low, input_precision="ieee")).to(dtype)
         tl.debug_barrier()  # all have read before one writes
         for block in range(blocks):
             x = tl.load(blocks_of_x + block * (SHORT * BLOCK))

@@ -107,17 +107,16 @@ def test_no_matrices_give_none():
 
 @pytest.mark.gpu
 def test_is_torchs_muon_in_bfloat16():
-    """Both round to bfloat16 at every product: no further apart than either is from float32, twice over."""
-    shapes = ((128, 128), (128, 352), (512, 128), (4, 128), (256, 8), (40, 256))
-    flat = draw(shapes, device="cuda")
-    ours = split(orthogonalise(flat, shapes), shapes)
+    """Both round to bfloat16 at every product: ours is as near to float32 as torch's, and as near to torch's."""
+    shapes = ((128, 128), (128, 352), (512, 128), (256, 8), (40, 256))
+    flat = draw(shapes, replicas=8, device="cuda")
+    ours = split(orthogonalise(flat, shapes, backend="triton"), shapes)
     exact = split(orthogonalise(flat, shapes, dtype=torch.float32), shapes)
     for shape, matrices, polar, truth in zip(shapes, split(flat, shapes), ours, exact, strict=True):
-        for matrix, got, want in zip(matrices, polar, truth, strict=True):
-            theirs = _muon._zeropower_via_newtonschulz(matrix, QUINTIC, 5, 1e-7).float()
-            rounding = (theirs - want).norm()
-            assert (got - want).norm() <= 1.2 * rounding, shape
-            assert (got - theirs).norm() <= 2.2 * rounding, shape
+        theirs = torch.stack([_muon._zeropower_via_newtonschulz(m, QUINTIC, 5, 1e-7).float() for m in matrices])
+        rounding = (theirs - truth).norm()
+        assert (polar - truth).norm() <= 1.2 * rounding, shape
+        assert (polar - theirs).norm() <= 1.5 * rounding, shape
 
 
 @pytest.mark.gpu
