@@ -297,6 +297,18 @@ def test_bad_cross_entropy_and_embedding_arguments_are_named(device):
         cross_entropy(logits.double(), targets, backend="triton")
 
 
+def test_weight_gradients_of_programs_that_take_several_steps(device, monkeypatch):
+    """As for many rows: two programs share 70 rows of the norm in tiles of 16, and 130 tokens in steps of 64."""
+    monkeypatch.setattr("kernels.fused.triton_rms_norm.BACKWARD_PROGRAMS", 2)
+    monkeypatch.setattr("kernels.fused.triton_embedding.BACKWARD_PROGRAMS", 2)
+    inputs = draw((70, 128), (128,), device=device)
+    check(run(lambda *a: rms_norm(*a, EPS, backend="triton"), inputs), run(plain_norm, double(inputs)))
+    tokens = torch.randint(8, (130,), generator=torch.Generator().manual_seed(1)).to(device)
+    inputs = [tokens, *draw((8, 16), device=device)]
+    actual = run(lambda *a: embedding(*a, backend="triton"), inputs)
+    check(actual, run(lambda tokens, weight: weight[tokens], double(inputs)))
+
+
 def operator_calls(device):
     """Every operator with arguments for it, two groups of parameters where it has groups."""
     x, weight, gate_up = draw((2, 5, 8), (2, 8), (5, 6), device=device)
