@@ -46,7 +46,8 @@ def _write(matrix, x, block, short, long, tall, SHORT: tl.constexpr, BLOCK: tl.c
         tl.store(matrix + i[:, None] * long + j[None, :], x, mask=inside)
 
 
-@triton.jit
+# Widths differ between tasks, with the vocabulary: one compiled kernel serves all.
+@triton.jit(do_not_specialize=["flat_stride", "polar_stride", "scratch_blocks", "steps"])
 def _polar_kernel(
     flat,
     flat_stride,
