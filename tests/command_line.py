@@ -1,0 +1,80 @@
+"""`python run.py ...` without the seconds that a process needs to start, and what it leaves behind."""
+
+import io
+import json
+import logging
+import runpy
+import subprocess
+import sys
+from contextlib import redirect_stderr, redirect_stdout
+from pathlib import Path
+from typing import NamedTuple
+from unittest import mock
+
+ROOT = Path(__file__).parents[1]
+
+# Overrides that make any run of `icr`, `mem` or `cmp` a matter of a second.
+TINY = (
+    "task.vocab_size=8",
+    "task.seq_len=16",
+    "task.num_train_examples=40",
+    "task.num_val_examples=16",
+    "task.num_test_examples=16",
+    "model.d_model=16",
+    "optimizer.lr=[0.01,0.001]",
+    "trainer.epochs=3",
+    "trainer.batch_size=16",
+    "trainer.progress=false",
+    "trainer.checkpoint_every=0",
+)
+
+
+class Outcome(NamedTuple):
+    code: int
+    out: str
+    err: str
+
+
+def run_py(*arguments: str) -> Outcome:
+    """Runs `run.py` as `__main__` in this process; logging is left as it was found."""
+    out, err, code = io.StringIO(), io.StringIO(), 0
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    with mock.patch.object(sys, "argv", [str(ROOT / "run.py"), *arguments]):
+        try:
+            with redirect_stdout(out), redirect_stderr(err):
+                runpy.run_path(str(ROOT / "run.py"), run_name="__main__")
+        except SystemExit as stop:
+            code = stop.code
+        finally:
+            logging.disable(logging.NOTSET)
+            root.handlers[:] = handlers
+            root.setLevel(level)
+    if isinstance(code, str):  # what Python does with it at the end of a process
+        code, message = 1, code
+        err.write(f"{message}\n")
+    return Outcome(code or 0, out.getvalue(), err.getvalue())
+
+
+def start_run_py(*arguments: str) -> subprocess.Popen:
+    """Starts `python run.py` as a process, in a group of its own."""
+    return subprocess.Popen(
+        [sys.executable, "run.py", *arguments],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+
+
+def records(results_dir: Path) -> dict[str, dict]:
+    """The records in a results folder by run_id."""
+    return {path.parent.name: json.loads(path.read_text()) for path in results_dir.glob("runs/*/record.json")}
+
+
+def result_of(results_dir: Path) -> tuple[dict, bytes]:
+    """The only run in a results folder: its record without provenance, and its metrics.csv."""
+    ((run_id, record),) = records(results_dir).items()
+    del record["provenance"]
+    return record, (results_dir / "runs" / run_id / "metrics.csv").read_bytes()

@@ -1,0 +1,207 @@
+"""`python run.py` from the command line to the record: one run, again, by force, killed and resumed, refused."""
+
+import csv
+import io
+import os
+import signal
+import time
+
+import pytest
+from command_line import TINY, records, result_of, run_py, start_run_py
+
+from sweeps.record import claim, run_folder, validate_record
+
+ATTN = ("mixer=attn", "task=icr", *TINY)
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    """A results folder with one finished run, and what its command printed."""
+    results = tmp_path_factory.mktemp("results")
+    return results, run_py(*ATTN, f"results_dir={results}")
+
+
+def test_a_run_prints_its_table_and_where_the_record_is(finished):
+    results, outcome = finished
+    assert outcome.code == 0
+    ((run_id, record),) = records(results).items()
+    folder = run_folder(results, run_id)
+    assert f"record: {folder / 'record.json'}" in outcome.out and f"figure: {folder / 'curves.png'}" in outcome.out
+    assert (folder / "curves.png").stat().st_size > 10_000
+    printed = [line.split() for line in outcome.out.splitlines()]
+    for row in record["rows"]:
+        accuracies = [f"{row[f'{selection}_accuracy']:.3f}" for selection in ("official", "clean")]
+        assert [f"{row['lr']:g}", "0", *accuracies, "finished"] in printed
+
+
+def test_the_record_says_what_was_trained(finished):
+    results, _ = finished
+    ((run_id, record),) = records(results).items()
+    validate_record(record)
+    assert [(row["lr"], row["seed"]) for row in record["rows"]] == [(0.01, 0), (0.001, 0)]
+    for row in record["rows"]:
+        assert (row["mixer"], row["task"], row["status"]) == ("attn", "icr", "finished")
+        assert row["setting"] == "vocab_size-8,seq_len-16,num_train_examples-40"
+        assert row["steps"] == 3 * 3  # 3 epochs of 40 rows in batches of 16
+        assert row["state_size"] == 2 * 2 * 16 * 15  # layers, keys and values, width, T = seq_len - 1
+        # Embedding and head with bias, final norm, and two blocks: 2 norms, 4 of 16 x 16, 3 of 16 x 48.
+        assert row["num_params"] == 8 * 16 + 8 * 17 + 16 + 2 * (2 * 16 + 4 * 256 + 3 * 16 * 48)
+        assert row["hparams"]["mixer.num_heads"] == 2
+    origin = record["provenance"]
+    assert origin["device"] == "cpu" and "attn" in origin["backends"] and origin["wall_time_s"] > 0
+    assert {"torch", "lightning", "python"} <= set(origin["versions"]) and "git_commit" in origin
+
+    rows = list(csv.DictReader(io.StringIO((run_folder(results, run_id) / "metrics.csv").read_text())))
+    assert [(row["replica"], row["epoch"], row["step"]) for row in rows] == [
+        (str(replica), str(epoch), str(3 * (epoch + 1))) for replica in range(2) for epoch in range(3)
+    ]
+    last = record["rows"][1]
+    assert float(rows[-1]["test_accuracy"]) == last["test_accuracy"] and float(rows[-1]["lr"]) == 0.001
+
+
+def test_a_finished_run_is_skipped_and_force_repeats_it(finished):
+    results, first = finished
+    ((run_id, before),) = records(results).items()
+    again = run_py(*ATTN, f"results_dir={results}")
+    assert again.code == 0 and "is finished: skipped (force=true repeats it)" in again.err
+    assert again.out == first.out and records(results)[run_id] == before
+
+    forced = run_py(*ATTN, f"results_dir={results}", "force=true")
+    assert forced.code == 0 and "skipped" not in forced.err
+    after = records(results)[run_id]
+    assert after["provenance"]["wall_time_s"] != before["provenance"]["wall_time_s"]
+    assert after["rows"] == before["rows"]
+
+
+def test_the_same_config_gives_the_same_record_bit_for_bit(finished, tmp_path):
+    assert run_py(*ATTN, f"results_dir={tmp_path}").code == 0
+    assert result_of(tmp_path) == result_of(finished[0])
+
+
+def test_another_seed_gives_another_record(finished, tmp_path):
+    assert run_py(*ATTN, f"results_dir={tmp_path}", "seed=1").code == 0
+    assert result_of(tmp_path)[1] != result_of(finished[0])[1]
+
+
+def test_what_cannot_change_a_result_is_no_part_of_the_identity(finished, tmp_path):
+    """The order of learning rates, where checkpoints and results go: the run is found finished."""
+    outcome = run_py(*ATTN, f"results_dir={finished[0]}", "optimizer.lr=[0.001,0.01]", "trainer.checkpoint_every=9")
+    assert "skipped" in outcome.err and len(records(finished[0])) == 1
+
+
+def test_a_run_that_another_process_trains_is_left_to_it(finished, tmp_path):
+    (run_id,) = records(finished[0])
+    with claim(run_folder(tmp_path, run_id)):
+        outcome = run_py(*ATTN, f"results_dir={tmp_path}")
+    assert outcome.code == 0 and "another process is training this run" in outcome.err
+    assert not records(tmp_path)
+
+
+LONG = (*ATTN, "trainer.epochs=25")
+
+
+def killed_run(results_dir) -> None:
+    """Starts the long run and kills it as soon as there is a checkpoint to resume from."""
+    process = start_run_py(*LONG, f"results_dir={results_dir}")
+    try:
+        while not list(results_dir.glob("runs/*/resume-*.ckpt")):
+            assert process.poll() is None, process.stdout.read()
+            time.sleep(0.002)
+    finally:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+
+
+def test_a_killed_run_resumes_and_ends_with_the_record_of_an_unbroken_one(tmp_path):
+    killed_run(tmp_path / "killed")
+    assert not records(tmp_path / "killed")
+    for name in ("killed", "unbroken"):
+        outcome = run_py(*LONG, f"results_dir={tmp_path / name}")
+        assert outcome.code == 0
+        assert ("continuing from" in outcome.err) == (name == "killed")
+    assert result_of(tmp_path / "killed") == result_of(tmp_path / "unbroken")
+    assert not list(tmp_path.glob("*/runs/*/resume-*.ckpt"))
+
+
+def test_another_optimizer_and_schedule(tmp_path):
+    options = ("optimizer=adamw", "optimizer.lr=0.01", "schedule=cosine", "schedule.warmup=0")
+    assert run_py(*ATTN, f"results_dir={tmp_path}", *options).code == 0
+    record, metrics = result_of(tmp_path)
+    assert {(row["optimizer"], row["schedule"]) for row in record["rows"]} == {("adamw", "cosine")}
+    rates = [float(row["lr_now"]) for row in csv.DictReader(io.StringIO(metrics.decode()))]
+    assert rates == pytest.approx([0.0075, 0.0025, 0.0])  # half a cosine after 3, 6 and 9 of 9 steps
+
+
+def test_a_diverged_learning_rate_stands_in_the_record_beside_the_others(tmp_path):
+    outcome = run_py(*ATTN, f"results_dir={tmp_path}", "optimizer.lr=[0.01,1e30]")
+    assert outcome.code == 0 and "diverged" in outcome.out
+    record, _ = result_of(tmp_path)
+    fine, wild = record["rows"]
+    assert (fine["status"], fine["error"]) == ("finished", None)
+    assert wild["status"] == "diverged" and "not finite" in wild["error"]
+
+
+def test_training_on_an_exported_dataset_gives_the_same_numbers(finished, tmp_path):
+    from tasks.export import export
+
+    export(tmp_path / "data", ["task=icr", *(override for override in TINY if override.startswith("task."))])
+    assert run_py(*ATTN, f"results_dir={tmp_path}", f"task.data_dir={tmp_path / 'data'}").code == 0
+    assert result_of(tmp_path)[1] == result_of(finished[0])[1]
+
+
+def test_a_failed_run_is_recorded_with_its_error(tmp_path):
+    outcome = run_py(*ATTN, f"results_dir={tmp_path}", "mixer.num_heads=3")
+    assert outcome.code == 1
+    (record,) = records(tmp_path).values()
+    assert record["status"] == "failed" and "mixer.num_heads=3 does not divide" in record["error"]
+    ((run_id, _),) = records(tmp_path).items()
+    assert "Traceback" in (run_folder(tmp_path, run_id) / "error.txt").read_text()
+
+
+def test_dry_run_prints_the_config_and_trains_nothing(tmp_path):
+    outcome = run_py(*ATTN, f"results_dir={tmp_path}", "dry_run=true")
+    assert outcome.code == 0 and "d_model: 16" in outcome.out
+    assert not list(tmp_path.iterdir())
+
+
+REFUSED = [
+    (["mixer=nope"], "Could not find 'mixer/nope'", "parallax"),
+    (["task=nope"], "Could not find 'task/nope'", "icr_challenge"),
+    (["task.setting=nope"], "task.setting=nope: icr has no such setting", "choose baseline, vocab_size-32"),
+    (["task.nope=1"], "Key 'nope' is not in struct", "task.nope"),
+    (["+mixer.nope=1"], "unexpected keyword argument 'nope'", "mixers.attn.Attention"),
+    (["model.d_model=15"], "mixer.num_heads=2 does not divide d_model=15", "choose a divisor"),
+    (["model.d_model=18", "mixer.num_heads=6"], "heads of 3, and RoPE rotates pairs", "choose num_heads"),
+    (["model.n_layers=0"], "model.n_layers=0", "at least 1"),
+    (["task.vocab_size=3"], "task.vocab_size=3", "at least 4"),
+    (["task=sc", "task.seq_len=20"], "task.seq_len=20: too short for task.num_tokens_to_copy=16", "at least 34"),
+    (["optimizer.lr=0"], "optimizer.lr=0", "above 0"),
+    (["optimizer.lr=[0.01,-1]"], "optimizer.lr=-1", "above 0"),
+    (["optimizer.lr=nan"], "optimizer.lr=nan", "above 0"),
+    (["optimizer.lr=fast"], "optimizer.lr='fast'", "above 0"),
+    (["optimizer.lr=[]"], "optimizer.lr=[]", "give a number"),
+    (["seed=1.5"], "seed=1.5", "whole number"),
+    (["seed=-1"], "seed=-1", "whole number"),
+    (["trainer.epochs=0"], "trainer.epochs=0", "at least 1"),
+    (["trainer.batch_size=0"], "trainer.batch_size=0", "at least 1"),
+    (["trainer.precision=fp8"], "trainer.precision='fp8'", "choose auto"),
+    (["trainer.accelerator=tpu"], "trainer.accelerator='tpu'", "choose auto"),
+    (["schedule.decay=0"], "schedule.decay=0", "0 < decay"),
+    (["task.data_dir=/nowhere"], "task.data_dir=/nowhere", "no such folder"),
+    (["mixer=parallax", "mixer.backend=cuda"], "backend='cuda' is unknown", "choose one of auto"),
+]
+
+
+@pytest.mark.parametrize(("overrides", "message", "fix"), REFUSED, ids=[" ".join(case[0]) for case in REFUSED])
+def test_bad_input_is_refused_in_a_few_lines(tmp_path, overrides, message, fix):
+    outcome = run_py(*ATTN, f"results_dir={tmp_path}", *overrides)
+    assert outcome.code == 1
+    assert message in outcome.err and fix in outcome.err
+    assert "Traceback" not in outcome.err and len(outcome.err.splitlines()) < 20
+    assert not any(record["status"] == "finished" for record in records(tmp_path).values())
+
+
+def test_a_results_folder_that_cannot_be_written_is_refused(tmp_path):
+    (tmp_path / "file").touch()
+    outcome = run_py(*ATTN, f"results_dir={tmp_path / 'file' / 'results'}")
+    assert outcome.code == 1 and "cannot be written" in outcome.err and "results_dir=DIR" in outcome.err
