@@ -82,13 +82,13 @@ def _replicas(config: dict) -> list[tuple[float, int]]:
 def run(cfg: DictConfig) -> dict | None:
     """Trains what `cfg` describes and writes its record, which it returns; None where another process has it."""
     records.check_writable(cfg.results_dir)
+    task = build_task(cfg.task)  # before anything else resolves: its message for a wrong setting is the clear one
     config = OmegaConf.to_container(cfg, resolve=True)
     config["task"]["setting"] = setting_name(cfg.task)
     replicas = _replicas(config)
     folder = records.run_folder(cfg.results_dir, records.run_id(config))
     with records.claim(folder) as ours:
         if not ours:
-            log.warning("%s: another process is training this run", folder)
             return None
         if records.is_finished(folder) and not cfg.force:
             log.info("%s is finished: skipped (force=true repeats it)", folder)
@@ -96,7 +96,7 @@ def run(cfg: DictConfig) -> dict | None:
         records.write_config(folder, config)
         started_at = datetime.now(UTC)
         try:
-            record = _train(cfg, config, replicas, folder, started_at)
+            record = _train(cfg, config, task, replicas, folder, started_at)
         except Exception as error:
             reason = f"{type(error).__name__}: {error}"
             (folder / "error.txt").write_text(traceback.format_exc())
@@ -108,9 +108,8 @@ def run(cfg: DictConfig) -> dict | None:
 
 
 def _train(
-    cfg: DictConfig, config: dict, replicas: list[tuple[float, int]], folder: Path, started_at: datetime
+    cfg: DictConfig, config: dict, task: Task, replicas: list[tuple[float, int]], folder: Path, started_at: datetime
 ) -> dict:
-    task = build_task(cfg.task)
     trainer_config = TrainerConfig(**cfg.trainer)
     schedule = _component(cfg.schedule)
     make_optimizer = partial(_component, cfg.optimizer)
@@ -166,10 +165,9 @@ def _summary(record: dict) -> str:
         f"{'learning rate':>13}  {'seed':>4}  {'official':>8}  {'clean':>8}  status",
     ]
     for row in record["rows"]:
-        official, clean = row["official_accuracy"], row["clean_accuracy"]
-        lines.append(
-            f"{row['lr']:>13g}  {row['seed']:>4}  {official:>8.3f}  {clean:>8.3f}  {row['status']}"
-        )
+        scores = (row[f"{selection}_accuracy"] for selection in ("official", "clean"))
+        official, clean = ("-" if score is None else f"{score:.3f}" for score in scores)
+        lines.append(f"{row['lr']:>13g}  {row['seed']:>4}  {official:>8}  {clean:>8}  {row['status']}")
     return "\n".join(lines)
 
 
@@ -188,8 +186,10 @@ def main(cfg: DictConfig) -> None:
         if in_sweep:
             raise  # the sweep goes on, and says at its end which cells failed
         sys.exit(f"error: {error}")
-    if record is None or in_sweep:
+    if in_sweep:
         return
+    if record is None:
+        sys.exit("another process is training this run")
     folder = records.run_folder(cfg.results_dir, record["run_id"])
     figure = save(run_curves(folder), folder / "curves")[0]
     print(f"\n{_summary(record)}\n\nrecord: {folder / records.RECORD_FILE}\nfigure: {figure}")

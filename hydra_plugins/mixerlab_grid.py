@@ -21,9 +21,10 @@ from sweeps.report import report
 from tasks.settings import build_task, setting_name, settings_of
 
 ALL_SETTINGS = "task.setting=*"
+POLL_SECONDS = 2.0
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Cell:
     """One run of the sweep."""
 
@@ -54,24 +55,32 @@ class GridSweeper(BasicSweeper):
             print(f"{len(cells)} cells, {finished} of them finished")
             return []
         print(f"{len(cells)} cells: {finished} finished already, {len(pending)} to run", flush=True)
+        failed: dict[Cell, BaseException] = {}
         with _Progress(pending):
-            results = self.launcher.launch([cell.overrides for cell in pending], initial_job_idx=0)
-        failed = [
-            (cell, result._return_value)
-            for cell, result in zip(pending, results, strict=True)
-            if result.status is JobStatus.FAILED
-        ]
+            while pending:
+                results = self.launcher.launch([cell.overrides for cell in pending], initial_job_idx=0)
+                failed |= {
+                    cell: result._return_value
+                    for cell, result in zip(pending, results, strict=True)
+                    if result.status is JobStatus.FAILED
+                }
+                # What another sweep holds is waited for, and taken over should that sweep die.
+                pending = [
+                    cell for cell in pending if cell not in failed and not records.is_finished(cell.folder)
+                ]
+                if pending:
+                    time.sleep(POLL_SECONDS)
         summary = report(
             results_dir,
             run_ids={cell.run_id for cell in cells},
             expected=[cell.label for cell in cells],
         )
         print(f"\n{summary.text}\n\ntables and figures: {summary.folder}")
-        for cell, error in failed:
+        for cell, error in failed.items():
             print(f"FAILED {' '.join(cell.label)}: {error} ({cell.folder})", file=sys.stderr)
         if failed:
             sys.exit(f"{len(failed)} of {len(cells)} cells failed")
-        return [results]
+        return []
 
     def _cells(self, arguments: list[str]) -> list[Cell]:
         """The grid, each cell composed once: that is also where a bad choice or key is refused."""
@@ -137,7 +146,7 @@ class _Progress:
         self.bar.close()
 
     def _watch(self) -> None:
-        while not self.stop.wait(1.0):
+        while not self.stop.wait(POLL_SECONDS):
             self._count()
 
     def _count(self) -> None:

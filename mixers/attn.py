@@ -36,7 +36,8 @@ class Attention(SequenceMixer):
 
     def forward(self, x: Tensor) -> Tensor:
         heads = (self.num_heads, -1)
-        q, k, v = (y.unflatten(-1, heads) for y in project(x, self.q_proj, self.k_proj, self.v_proj))
+        packed = project(x, self.q_proj, self.k_proj, self.v_proj)
+        q, k, v = (y.unflatten(-1, heads) for y in packed.chunk(3, dim=-1))
         q, k = self.rope(self.q_norm(q)), self.rope(self.k_norm(k))
         q, k, v = (y.transpose(1, 2) for y in (q, k, v))  # [B, H, T, head_dim]
         # Under vmap PyTorch's fused CPU kernel runs replica by replica; the unfused form does all at once.

@@ -4,11 +4,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from kernels.fused import rms_norm, swiglu
 from kernels.gated_delta_rule import gated_delta_rule
 from mixers.base import SequenceMixer, head_dim_of
-from mixers.layers import ShortConvolution
+from mixers.layers import ShortConvolution, UnitNorm, convolve, project
 
 DECAY_RATES = (1.0, 16.0)  # exp(A_log) at the start, uniform in this range (Mamba-2)
+NORM_EPS = 1e-5
 TIME_STEPS = (1e-3, 1e-1)  # softplus(dt_bias) at the start, log-uniform in this range (Mamba-2)
 
 
@@ -58,28 +60,26 @@ class GatedDeltaNet(SequenceMixer):
         self.dt_bias = nn.Parameter(step + torch.log(-torch.expm1(-step)))  # the inverse of softplus
         for parameter in (self.A_log, self.dt_bias):
             parameter._no_reinit = True
-        self.norm = nn.RMSNorm(self.head_dim, eps=1e-5)
+        self.unit_norm = UnitNorm(self.head_dim)
+        self.norm = nn.RMSNorm(self.head_dim, eps=NORM_EPS)
 
     def forward(self, x: Tensor) -> Tensor:
         """`x` `[B, T, d_model]` to `[B, T, d_model]`."""
-        q, k, v, gate = (
-            y.unflatten(-1, (self.num_heads, self.head_dim))
-            for y in (
-                self.q_conv(self.q_proj(x)),
-                self.k_conv(self.k_proj(x)),
-                self.v_conv(self.v_proj(x)),
-                self.g_proj(x),
-            )
+        heads = (self.num_heads, self.head_dim)
+        packed = project(x, self.q_proj, self.k_proj, self.v_proj, self.g_proj, self.a_proj, self.b_proj)
+        mixed, gate, decay_logit, beta_logit = packed.split(
+            [3 * self.d_model, self.d_model, self.num_heads, self.num_heads], dim=-1
         )
-        decay_logit, beta_logit = self.a_proj(x), self.b_proj(x)
+        mixed = convolve(mixed, self.q_conv, self.k_conv, self.v_conv)
+        q, k, v = (y.unflatten(-1, heads) for y in mixed.chunk(3, dim=-1))
         with torch.autocast(x.device.type, enabled=False):
             dtype = torch.promote_types(v.dtype, torch.float32)
-            q, k = (F.normalize(y.to(dtype), dim=-1, eps=1e-6).to(v.dtype) for y in (q, k))
             log_decay = -self.A_log.exp() * F.softplus(decay_logit.to(dtype) + self.dt_bias)
             beta = beta_logit.to(dtype).sigmoid()
+            q, k = self.unit_norm(q), self.unit_norm(k)
             o = gated_delta_rule(q, k, v, log_decay, beta, chunk_size=self.chunk_size, backend=self.backend)
-            o = self.norm(o.to(dtype)) * F.silu(gate.to(dtype))
-        return self.o_proj(o.to(v.dtype).flatten(-2))
+            o = swiglu(gate, rms_norm(o, self.norm.weight, NORM_EPS).flatten(-2))
+        return self.o_proj(o)
 
     def state_size(self, seq_len: int) -> int:
         """One `[head_dim, head_dim]` matrix per head and the inputs that three convolutions look back at."""

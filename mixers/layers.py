@@ -4,7 +4,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from kernels.fused import rotary
+from kernels.fused import rms_norm, rotary
 from kernels.short_convolution import short_convolution
 
 
@@ -21,13 +21,32 @@ class RotaryEmbedding(nn.Module):
         return rotary(x, self.inverse_frequency)
 
 
-def project(x: Tensor, *projections: nn.Linear) -> tuple[Tensor, ...]:
-    """`tuple(p(x) for p in projections)` as one matrix product: reads `x` once, and so does its gradient.
+ALIGNMENT = 8  # columns: bf16 rows of a product then start at multiples of 16 bytes, which fast kernels need
 
-    The projections have no bias; they stay separate parameters, which Muon orthogonalises one by one.
+
+def project(x: Tensor, *projections: nn.Linear) -> Tensor:
+    """What `projections` make of `x`, side by side: one matrix product, which reads `x` once.
+
+    `[..., d_model]` to `[..., sum of their widths]`. Biases are left out: add them where they are needed.
+    The projections stay separate parameters, which Muon orthogonalises one by one.
     """
-    weight = torch.cat([projection.weight for projection in projections])
-    return F.linear(x, weight).split([projection.out_features for projection in projections], dim=-1)
+    weights = [projection.weight for projection in projections]
+    width = sum(weight.shape[0] for weight in weights)
+    if width % ALIGNMENT:
+        weights.append(weights[0].new_zeros(ALIGNMENT - width % ALIGNMENT, x.shape[-1]))
+    return F.linear(x, torch.cat(weights))[..., :width]
+
+
+class UnitNorm(nn.Module):
+    """`x / sqrt(|x|^2 + 1e-6)` over the last axis, of size `width`."""
+
+    def __init__(self, width: int):
+        super().__init__()
+        # An RMSNorm with a constant gain: the root of the mean square is |x| / sqrt(width).
+        self.register_buffer("gain", torch.full((width,), width**-0.5), persistent=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return rms_norm(x, self.gain, 1e-6 / self.gain.numel())
 
 
 class ShortConvolution(nn.Conv1d):
@@ -41,3 +60,8 @@ class ShortConvolution(nn.Conv1d):
 
     def forward(self, x: Tensor) -> Tensor:
         return short_convolution(x, self.weight[:, 0], self.bias)
+
+
+def convolve(x: Tensor, *convolutions: ShortConvolution) -> Tensor:
+    """Convolutions without bias, each on its part of the channels of `x` `[B, T, C]`, in one launch."""
+    return short_convolution(x, torch.cat([convolution.weight[:, 0] for convolution in convolutions]))

@@ -6,10 +6,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from kernels.fused import rms_norm
 from kernels.mesa import mesa
 from mixers.base import SequenceMixer, head_dim_of
-from mixers.layers import ShortConvolution
+from mixers.layers import ShortConvolution, UnitNorm, convolve, project
 
+NORM_EPS = 1e-5
 INITIAL_RIDGE = 1.0
 
 
@@ -67,32 +69,33 @@ class MesaNet(SequenceMixer):
         logit = math.log(math.expm1(INITIAL_RIDGE - ridge_lower_bound))
         self.ridge_logit = nn.Parameter(torch.full((d_model,), logit))
         self.ridge_logit._no_reinit = True
-        self.norm = nn.RMSNorm(self.head_dim, eps=1e-5)
+        self.unit_norm = UnitNorm(self.head_dim)
+        self.norm = nn.RMSNorm(self.head_dim, eps=NORM_EPS)
 
     def forward(self, x: Tensor) -> Tensor:
         """`x` `[B, T, d_model]` to `[B, T, d_model]`."""
         heads = (self.num_heads, self.head_dim)
-        q, k, v = (
-            y.unflatten(-1, heads)
-            for y in (self.q_conv(self.q_proj(x)), self.k_conv(self.k_proj(x)), self.v_proj(x))
+        packed = project(x, self.q_proj, self.k_proj, self.v_proj, self.a_proj, self.b_proj)
+        mixed, v, decay_logit, beta_logit = packed.split(
+            [2 * self.d_model, self.d_model, self.num_heads, self.num_heads], dim=-1
         )
-        decay_logit, beta_logit = self.a_proj(x), self.b_proj(x)
+        mixed = convolve(mixed, self.q_conv, self.k_conv)
+        q, k, v = (y.unflatten(-1, heads) for y in (*mixed.chunk(2, dim=-1), v))
         with torch.autocast(x.device.type, enabled=False):
             dtype = torch.promote_types(v.dtype, torch.float32)
-            q, k = (F.normalize(y.to(dtype), dim=-1, eps=1e-6).to(v.dtype) for y in (q, k))
             o = mesa(
-                q,
-                k,
+                self.unit_norm(q),
+                self.unit_norm(k),
                 v,
-                F.logsigmoid(decay_logit.to(dtype)),
-                beta_logit.to(dtype).sigmoid(),
+                F.logsigmoid(decay_logit.to(dtype) + self.a_proj.bias),
+                (beta_logit.to(dtype) + self.b_proj.bias).sigmoid(),
                 (F.softplus(self.ridge_logit) + self.ridge_lower_bound).view(heads),
                 iterations=self.cg_iterations,
                 chunk_size=self.chunk_size,
                 backend=self.backend,
             )
-            o = self.norm(o.to(dtype))
-        return self.o_proj(o.to(v.dtype).flatten(-2))
+            o = rms_norm(o, self.norm.weight, NORM_EPS)
+        return self.o_proj(o.flatten(-2))
 
     def state_size(self, seq_len: int) -> int:
         """Two `[head_dim, head_dim]` matrices per head and the inputs that two convolutions look back at."""

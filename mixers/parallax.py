@@ -52,7 +52,7 @@ class Parallax(SequenceMixer):
     def forward(self, x: Tensor) -> Tensor:
         heads = (self.num_heads, -1)
         packed = project(x, self.q_proj, self.k_proj, self.v_proj, self.r_proj)
-        q, k, v, rho = (y.unflatten(-1, heads) for y in packed)
+        q, k, v, rho = (y.unflatten(-1, heads) for y in packed.chunk(4, dim=-1))
         q, k, rho = self.rope(self.q_norm(q)), self.rope(self.k_norm(k)), self.r_norm(rho)
         if self.rope_on_rho:
             rho = self.rope(rho)

@@ -21,7 +21,7 @@ def layer_step_by_step(mixer, x):
         return F.silu(torch.stack(rows)).view(-1, heads, dim)
 
     q, k, v = (convolved(getattr(mixer, f"{name}_proj"), getattr(mixer, f"{name}_conv")) for name in "qkv")
-    q, k = q / q.norm(dim=-1, keepdim=True), k / k.norm(dim=-1, keepdim=True)
+    q, k = (y / (y.square().sum(-1, keepdim=True) + 1e-6).sqrt() for y in (q, k))
     decay = (-mixer.A_log.exp() * F.softplus(x @ mixer.a_proj.weight.T + mixer.dt_bias)).exp()
     beta = (x @ mixer.b_proj.weight.T).sigmoid()
     gate = F.silu(x @ mixer.g_proj.weight.T).view(-1, heads, dim)

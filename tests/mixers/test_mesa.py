@@ -19,7 +19,7 @@ def layer_step_by_step(mixer, x):
             for t in range(len(x))
         ]
         y = F.silu(torch.stack(rows)).view(-1, heads, dim)
-        return y / y.norm(dim=-1, keepdim=True)
+        return y / (y.square().sum(-1, keepdim=True) + 1e-6).sqrt()
 
     q, k = convolved(mixer.q_proj, mixer.q_conv), convolved(mixer.k_proj, mixer.k_conv)
     v = (x @ mixer.v_proj.weight.T).view(-1, heads, dim)

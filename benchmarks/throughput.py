@@ -1,0 +1,247 @@
+"""Training throughput of the MAD model on one GPU: `python -m benchmarks.throughput [--mixers ...] [--out FILE]`.
+
+For each mixer and length: steps per second launched one by one (eager) and captured in a CUDA graph with 1, 3
+and 9 replicas, replica-steps per second, GPU memory, cold-start time, and what a step spends on mixer, MLP,
+optimizer and the rest. The captured step's losses are compared with the eager step's from the same seed.
+The peer is the same attention model in a plain Lightning loop with torch.optim.Muon and fused AdamW, in the
+same run. Batch 128, width 128, two layers, vocabulary 16, Muon, bf16.
+"""
+
+import argparse
+import gc
+import json
+import sys
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import lightning as L
+import pandas as pd
+import torch
+from hydra import compose, initialize_config_dir
+from omegaconf import DictConfig
+from torch import Tensor, nn
+
+from run import _component, build_model
+from sweeps.provenance import versions
+from training.backbone import LanguageModel
+from training.capture import Captured
+from training.lit_module import PopulationTraining
+from training.population import Population
+
+ROOT = Path(__file__).parent.parent
+BATCH, WIDTH, VOCAB = 128, 128, 16
+MIXERS = ("attn", "parallax", "gdn", "mamba", "mesa")
+LENGTHS = (32, 128, 256, 512, 1024, 2048)
+REPLICAS = (1, 3, 9)
+COMPARED_STEPS = 20
+
+
+class _Sizes:
+    """What `build_model` asks a task."""
+
+    vocab_size, autoencode = VOCAB, False
+
+    def __init__(self, length: int):
+        self.input_length = length
+
+
+def config(mixer: str) -> DictConfig:
+    with initialize_config_dir(str(ROOT / "conf"), version_base="1.3"):
+        return compose("config", [f"mixer={mixer}"])
+
+
+class Trial:
+    """A population with its optimizer and random data on the GPU."""
+
+    def __init__(self, mixer: str, length: int, replicas: int, change: Callable[[nn.Module], None] = lambda _: None):
+        cfg = config(mixer)
+
+        def build() -> nn.Module:
+            model = build_model(cfg, _Sizes(length))
+            change(model)
+            return model
+
+        device = torch.device("cuda")
+        population = Population(build, [0] * replicas).to(device)
+        rates = [5e-3, 1e-3, 5e-4] * 3
+        optimizer = _component(
+            cfg.optimizer,
+            population=population,
+            lr=rates[:replicas],
+            schedule=_component(cfg.schedule),
+            total_steps=6000,
+        )
+        self.module = PopulationTraining(population, lambda _: optimizer, bf16=True).to(device)
+        self.module.optimizer = optimizer
+        self.optimizer = optimizer
+        self.state = [population.parameters_by_replica, *optimizer.state_tensors()]
+        generator = torch.Generator(device).manual_seed(0)
+        draw = partial(torch.randint, 0, VOCAB, device=device, generator=generator)
+        self.split = (draw((12_801, length)), draw((12_801, length)))
+        self.rows = torch.randint(0, 12_800, (COMPARED_STEPS, replicas, BATCH), device=device, generator=generator)
+
+    def step(self, rows: Tensor) -> Tensor:
+        return self.module.train_step(*self.split, rows)
+
+    def optimizer_step(self, rows: Tensor) -> Tensor:
+        self.optimizer.step()
+        return rows
+
+    def captured(self, function: Callable[[Tensor], Tensor]) -> Captured:
+        return Captured(function, self.state, [self.rows[0]])
+
+
+def milliseconds(function: Callable[[], object], repeats: int) -> float:
+    """Median wall time of `function`'s device work."""
+    times = []
+    for _ in range(repeats):
+        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        begin.record()
+        function()
+        end.record()
+        times.append((begin, end))
+    torch.cuda.synchronize()
+    return float(pd.Series([begin.elapsed_time(end) for begin, end in times]).median())
+
+
+def measure(mixer: str, length: int, replicas: int, repeats: int) -> dict:
+    """One row of the table."""
+    torch.cuda.reset_peak_memory_stats()
+    started = time.perf_counter()
+    trial = Trial(mixer, length, replicas)
+    trial.step(trial.rows[0])
+    torch.cuda.synchronize()
+    first_step = time.perf_counter() - started
+    eager = milliseconds(lambda: trial.step(trial.rows[0]), max(5, repeats // 5))
+
+    plain, graphed = Trial(mixer, length, replicas), Trial(mixer, length, replicas)
+    captured = graphed.captured(graphed.step)
+    losses = torch.stack([plain.step(rows) for rows in plain.rows])
+    replayed = torch.stack([captured(rows).clone() for rows in graphed.rows])
+    error = ((losses - replayed).abs() / losses.abs()).max().item()
+
+    step = milliseconds(lambda: captured(graphed.rows[0]), repeats)
+    memory = torch.cuda.max_memory_allocated() / 2**30
+    optimizer = milliseconds(partial(graphed.captured(graphed.optimizer_step), graphed.rows[0]), repeats)
+
+    def without(part: str) -> float:
+        def remove(model: nn.Module) -> None:
+            for block in model.blocks:
+                setattr(block, part, nn.Identity())
+
+        trial = Trial(mixer, length, replicas, remove)
+        # The optimizer's own share is counted apart: take it out of the difference.
+        forward_backward = milliseconds(partial(trial.captured(trial.step), trial.rows[0]), repeats)
+        return forward_backward - milliseconds(partial(trial.captured(trial.optimizer_step), trial.rows[0]), repeats)
+
+    mixer_ms = step - optimizer - without("mixer")
+    mlp_ms = step - optimizer - without("mlp")
+    return {
+        "mixer": mixer,
+        "T": length,
+        "replicas": replicas,
+        "eager steps/s": 1000 / eager,
+        "captured steps/s": 1000 / step,
+        "replica-steps/s": replicas * 1000 / step,
+        "step ms": step,
+        "mixer ms": mixer_ms,
+        "mlp ms": mlp_ms,
+        "optimizer ms": optimizer,
+        "rest ms": step - mixer_ms - mlp_ms - optimizer,
+        "largest loss difference": error,
+        "first step s": first_step,
+        "memory GiB": memory,
+    }
+
+
+class Peer(L.LightningModule):
+    """The attention model as one would write it: automatic differentiation, eager, one replica."""
+
+    def __init__(self, length: int):
+        super().__init__()
+        self.automatic_optimization = False  # Lightning allows two optimizers only so
+        self.model: LanguageModel = build_model(config("attn"), _Sizes(length))
+
+    def configure_optimizers(self):
+        hidden = [p for name, p in self.model.blocks.named_parameters() if p.ndim == 2]
+        chosen = {id(p) for p in hidden}
+        rest = [p for p in self.model.parameters() if id(p) not in chosen]
+        return torch.optim.Muon(hidden, lr=1e-3), torch.optim.AdamW(rest, lr=3e-4, fused=True)
+
+    def training_step(self, batch, batch_idx):
+        inputs, targets = batch
+        loss = nn.functional.cross_entropy(self.model(inputs).flatten(0, 1).float(), targets.flatten())
+        optimizers = self.optimizers()
+        for optimizer in optimizers:
+            optimizer.zero_grad()
+        self.manual_backward(loss)
+        nn.utils.clip_grad_norm_(self.parameters(), 1.0)
+        for optimizer in optimizers:
+            optimizer.step()
+
+
+class _Stopwatch(L.Callback):
+    def on_train_batch_end(self, trainer, module, outputs, batch, batch_idx):
+        if batch_idx == 20:
+            torch.cuda.synchronize()
+            self.started = time.perf_counter()
+
+    def on_train_end(self, trainer, module):
+        torch.cuda.synchronize()
+        self.seconds = time.perf_counter() - self.started
+
+
+def measure_peer(length: int, steps: int) -> float:
+    """Steps per second of the peer."""
+    batches = [tuple(torch.randint(0, VOCAB, (BATCH, length)) for _ in range(2))] * steps
+    stopwatch = _Stopwatch()
+    trainer = L.Trainer(
+        accelerator="gpu",
+        devices=1,
+        precision="bf16-mixed",
+        max_epochs=1,
+        callbacks=[stopwatch],
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+    )
+    trainer.fit(Peer(length), batches)
+    return (steps - 21) / stopwatch.seconds
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.throughput", description=__doc__.splitlines()[0])
+    parser.add_argument("--mixers", nargs="+", default=MIXERS)
+    parser.add_argument("--lengths", nargs="+", type=int, default=LENGTHS)
+    parser.add_argument("--replicas", nargs="+", type=int, default=REPLICAS)
+    parser.add_argument("--repeats", type=int, default=50)
+    parser.add_argument("--out", type=Path, help="also write the table as CSV, and versions beside it")
+    given = parser.parse_args()
+    if not torch.cuda.is_available():
+        sys.exit("this benchmark needs an NVIDIA GPU")
+    rows = []
+    for length in given.lengths:
+        peer = measure_peer(length, 121)
+        rows.append({"mixer": "attn, eager Lightning + torch Muon", "T": length, "replicas": 1, "eager steps/s": peer})
+        print(json.dumps(rows[-1]), flush=True)
+        for mixer in given.mixers:
+            for replicas in given.replicas:
+                row = measure(mixer, length, replicas, given.repeats) | {"peer steps/s": peer}
+                row["times peer"] = row["replica-steps/s"] / peer
+                rows.append(row)
+                print(json.dumps({k: round(v, 4) if isinstance(v, float) else v for k, v in row.items()}), flush=True)
+                gc.collect()
+                torch.cuda.empty_cache()
+    table = pd.DataFrame(rows)
+    print(table.round(3).to_string(index=False))
+    if given.out:
+        table.to_csv(given.out, index=False)
+        machine = {"gpu": torch.cuda.get_device_name(), "cuda": torch.version.cuda, **versions()}
+        given.out.with_suffix(".json").write_text(json.dumps({"command": sys.argv, **machine}, indent=1))
+
+
+if __name__ == "__main__":
+    main()
