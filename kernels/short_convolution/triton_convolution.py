@@ -1,7 +1,7 @@
 """Triton kernels of the short convolution, for up to 4 taps; fewer are the last of 4, the others being zero.
 
 Forward, a program computes a block of rows and channels; rows that taps share come from the cache. Backward,
-it walks CHUNK rows of a block of channels with the last 4 inputs and the last 4 gradients in registers, so
+it walks CHUNK rows of a block of channels with the last inputs and the unfinished gradients in registers, so
 that each row is loaded and each SiLU differentiated once. Outputs just after the chunk need its inputs too:
 their gradients are computed again by the next chunk.
 """
@@ -98,12 +98,13 @@ def _backward_kernel(
     w2 = _tap(weight_ptr, channel, CHANNELS, 2, TAPS)
     w3 = _tap(weight_ptr, channel, CHANNELS, 3, TAPS)
 
-    # At time t: x0..x3 are the inputs t-3..t, d0..d3 the gradients before the SiLU at t-3..t.
+    # At time t: x0..x3 are the inputs t-3..t; part0..part2 what outputs before t sent to the inputs t-3..t-1.
+    # (A delay line of gradients, all zero at first, is folded into constants by Triton 3.7 to 3.9.)
     x0 = _row(x_ptr, first - 3, x_time, channel, T, CHANNELS)
     x1 = _row(x_ptr, first - 2, x_time, channel, T, CHANNELS)
     x2 = _row(x_ptr, first - 1, x_time, channel, T, CHANNELS)
     zero = tl.zeros((BLOCK_C,), dtype=tl.float32)
-    d0, d1, d2 = zero, zero, zero
+    part0, part1, part2 = zero, zero, zero
     sum0, sum1, sum2, sum3, sum_bias = zero, zero, zero, zero, zero
     x3 = _row(x_ptr, first, x_time, channel, T, CHANNELS)
     grad = _row(grad_ptr, first, grad_time, channel, T, CHANNELS)
@@ -113,8 +114,8 @@ def _backward_kernel(
         next_grad = _row(grad_ptr, time + 1, grad_time, channel, T, CHANNELS)
         total = bias + w0 * x0 + w1 * x1 + w2 * x2 + w3 * x3
         sigmoid = tl.sigmoid(total)
-        d3 = grad * sigmoid * (1.0 + total * (1.0 - sigmoid))
-        own = tl.where(step < CHUNK, d3, 0.0)
+        d_total = grad * sigmoid * (1.0 + total * (1.0 - sigmoid))
+        own = tl.where(step < CHUNK, d_total, 0.0)
         sum0 += own * x0
         sum1 += own * x1
         sum2 += own * x2
@@ -122,10 +123,10 @@ def _backward_kernel(
         sum_bias += own
         row = time - 3
         width = tl.where((row >= first) & (row < T), CHANNELS, 0)
-        grad_x = (w0 * d3 + w1 * d2 + w2 * d1 + w3 * d0).to(grad_x_ptr.dtype.element_ty)
+        grad_x = (part0 + w0 * d_total).to(grad_x_ptr.dtype.element_ty)
         tl.store(grad_x_ptr + row * CHANNELS + channel, grad_x, mask=channel < width)
         x0, x1, x2, x3, grad = x1, x2, x3, next_x, next_grad
-        d0, d1, d2 = d1, d2, d3
+        part0, part1, part2 = part1 + w1 * d_total, part2 + w2 * d_total, w3 * d_total
 
     part = batch * tl.num_programs(1) + tl.program_id(1)
     sums = sums_ptr + part * 5 * CHANNELS + channel
