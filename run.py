@@ -10,6 +10,7 @@ import math
 import os
 import sys
 import traceback
+import warnings
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -176,7 +177,10 @@ def main(cfg: DictConfig) -> None:
     in_sweep = HydraConfig.get().mode == RunMode.MULTIRUN
     if in_sweep:
         logging.disable(logging.INFO)  # the sweep shows its own progress
+        cfg.trainer.progress = False
         claim_gpu()
+    # Lightning's own use of PyTorch, nothing that a user can act on.
+    warnings.filterwarnings("ignore", message=r"`isinstance\(treespec, LeafSpec\)` is deprecated")
     if cfg.dry_run:
         print(OmegaConf.to_yaml(cfg, resolve=True))
         return

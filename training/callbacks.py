@@ -35,7 +35,11 @@ class EpochProgress(L.Callback):
 
     def on_train_start(self, trainer: L.Trainer, module: PopulationTraining) -> None:
         self.bar = tqdm(
-            total=trainer.max_epochs, initial=trainer.current_epoch, unit="epoch", dynamic_ncols=True
+            total=trainer.max_epochs,
+            initial=trainer.current_epoch,
+            unit="epoch",
+            dynamic_ncols=True,
+            disable=None,  # where the output is no terminal
         )
 
     def on_train_epoch_end(self, trainer: L.Trainer, module: PopulationTraining) -> None:

@@ -47,6 +47,7 @@ class PopulationTraining(L.LightningModule):
         self.bf16, self.capture, self.stop_when_perfect = bf16, capture, stop_when_perfect
         self.history: list[dict] = []
         self.notes: list[str] = []
+        self.steps: dict[tuple[str, int], Callable] = {}
         replicas = len(population)
         self.register_buffer("diverged", torch.zeros(replicas, dtype=torch.bool))
 
@@ -90,7 +91,9 @@ class PopulationTraining(L.LightningModule):
 
     def on_fit_start(self) -> None:
         self.optimizer = self.optimizers(use_pl_optimizer=False)
-        self.steps: dict[tuple[str, int], Callable] = {}
+
+    def teardown(self, stage: str) -> None:
+        self.steps.clear()  # captured graphs hold GPU memory, and refer back to this module
 
     def on_train_epoch_start(self) -> None:
         self.loss_sum = torch.zeros(len(self.population), device=self.device)
