@@ -4,13 +4,13 @@ The paper keeps Σ p t v beside Σ p v and subtracts t̄ Σ p v at the end. With
 layers have, or with sharp logits, that difference loses all its digits in bfloat16. So t is centred on
 its running mean before it is rounded, and the sum moves along as the mean moves (Welford's way):
 
-    t̄' = t̄ + Σ_block p (t - t̄) / d'        Σ' = α (Σ - (t̄' - t̄) Σ p v) + Σ_block p (t - t̄') v
+    t̄' = (α d t̄ + Σ_block p t) / d'        Σ' = α (Σ - (t̄' - t̄) Σ p v) + Σ_block p (t - t̄') v
 """
 
 import triton
 import triton.language as tl
 
-from kernels.parallax.triton_tiles import load_tile, seen_span, store_tile, visible
+from kernels.parallax.triton_tiles import load_rows, load_tile, product, seen_span, store_tile, visible
 
 
 @triton.jit
@@ -18,41 +18,43 @@ def _attend(
     mean_v, cov, mass, top, mean_t,
     q, rho, k_desc, v_desc, batch, kv_head, queries, first, last, seq_len, window, scale_log2,
     CAUSAL: tl.constexpr, HAS_WINDOW: tl.constexpr, MASKED: tl.constexpr,
-    BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, PRECISION: tl.constexpr,
+    BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
 ):  # fmt: skip
     """Visits the keys `first .. last` and returns the moved state (the five leading arguments)."""
     for start in range(first, last, BLOCK_N):
         k = load_tile(k_desc, batch, kv_head, start, BLOCK_N, BLOCK_D)
-        logits = tl.dot(q, k.T, input_precision=PRECISION)
-        t = tl.dot(rho, k.T, input_precision=PRECISION)
+        logits = product(q, k.T)
+        t = product(rho, k.T)
         if MASKED:
             keys = start + tl.arange(0, BLOCK_N)
             seen = visible(queries[:, None], keys[None, :], seq_len, window, CAUSAL, HAS_WINDOW)
-            # Finite, so that a query that has seen no key yet makes no NaN: its first key rescales by 0.
-            logits = tl.where(seen, logits, -1.0e30)
-        new_top = tl.maximum(top, tl.max(logits, 1) * scale_log2)
-        p = tl.exp2(logits * scale_log2 - new_top[:, None])
-        decay = tl.exp2(top - new_top)
+            logits = tl.where(seen, logits, float("-inf"))
+        new_top = tl.maximum(top, tl.max(logits, 1))
+        # Subtract, then scale: a fused multiply-add would leave the rounding of `top * scale` in the weight
+        # of the key at the top, and where that weight is all there is, in every result.
+        p = tl.exp2((logits - new_top[:, None]) * scale_log2)
+        decay = tl.exp2((top - new_top) * scale_log2)
         top = new_top
-        mass = mass * decay + tl.sum(p, 1)
-        weighted_t = p * (t - mean_t[:, None])
-        shift = tl.sum(weighted_t, 1) / mass
-        mean_t += shift
-        weighted_t -= p * shift[:, None]
+        kept = mass * decay
+        mass = kept + tl.sum(p, 1)
+        weighted_t = p * t
+        new_mean_t = (kept * mean_t + tl.sum(weighted_t, 1)) / mass
+        shift = new_mean_t - mean_t
+        mean_t = new_mean_t
+        weighted_t -= p * mean_t[:, None]
         v = load_tile(v_desc, batch, kv_head, start, BLOCK_N, BLOCK_D)
         cov = (cov - mean_v * shift[:, None]) * decay[:, None]
-        cov = tl.dot(weighted_t.to(v.dtype), v, cov, input_precision=PRECISION)
-        mean_v = tl.dot(p.to(v.dtype), v, mean_v * decay[:, None], input_precision=PRECISION)
+        cov = product(weighted_t.to(v.dtype), v, cov)
+        mean_v = product(p.to(v.dtype), v, mean_v * decay[:, None])
     return mean_v, cov, mass, top, mean_t
 
 
 @triton.jit
 def forward_kernel(
-    q_desc, rho_desc, k_desc, v_desc, o_desc, mean_v_desc, cov_desc, log_mass, mean_t_out,
-    heads, seq_len, window, scale_log2,
+    q, q_strides, rho, rho_strides, k_desc, v_desc, o_desc, mean_v_desc, cov_desc, log_mass, mean_t_out,
+    heads, seq_len, head_dim, window, scale_log2,
     GROUP: tl.constexpr, CAUSAL: tl.constexpr, HAS_WINDOW: tl.constexpr,
-    SAVE: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
-    PRECISION: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
 ):  # fmt: skip
     blocks = tl.cdiv(seq_len, BLOCK_M)
     sequence = tl.program_id(0) // blocks
@@ -63,12 +65,13 @@ def forward_kernel(
     kv_head = head // GROUP
     queries = start_m + tl.arange(0, BLOCK_M)
 
-    q = load_tile(q_desc, batch, head, start_m, BLOCK_M, BLOCK_D)
-    rho = load_tile(rho_desc, batch, head, start_m, BLOCK_M, BLOCK_D)
+    q = load_rows(q, q_strides, batch, head, queries, seq_len, head_dim, BLOCK_D)
+    rho = load_rows(rho, rho_strides, batch, head, queries, seq_len, head_dim, BLOCK_D)
     mean_v = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
     cov = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
-    mass = tl.zeros([BLOCK_M], tl.float32)
-    top = tl.full([BLOCK_M], float("-inf"), tl.float32)
+    # Finite and positive, so that a query that has seen no key yet makes no NaN: its first key decays both to 0.
+    top = tl.full([BLOCK_M], -1.0e30, tl.float32)
+    mass = tl.full([BLOCK_M], 1.0e-30, tl.float32)
     mean_t = tl.zeros([BLOCK_M], tl.float32)
 
     first, full, full_last, last = seen_span(
@@ -78,25 +81,24 @@ def forward_kernel(
         mean_v, cov, mass, top, mean_t = _attend(
             mean_v, cov, mass, top, mean_t,
             q, rho, k_desc, v_desc, batch, kv_head, queries, first, full, seq_len, window, scale_log2,
-            CAUSAL, HAS_WINDOW, True, BLOCK_N, BLOCK_D, PRECISION,
+            CAUSAL, HAS_WINDOW, True, BLOCK_N, BLOCK_D,
         )  # fmt: skip
     mean_v, cov, mass, top, mean_t = _attend(
         mean_v, cov, mass, top, mean_t,
         q, rho, k_desc, v_desc, batch, kv_head, queries, full, full_last, seq_len, window, scale_log2,
-        CAUSAL, HAS_WINDOW, False, BLOCK_N, BLOCK_D, PRECISION,
+        CAUSAL, HAS_WINDOW, False, BLOCK_N, BLOCK_D,
     )  # fmt: skip
     mean_v, cov, mass, top, mean_t = _attend(
         mean_v, cov, mass, top, mean_t,
         q, rho, k_desc, v_desc, batch, kv_head, queries, full_last, last, seq_len, window, scale_log2,
-        CAUSAL, HAS_WINDOW, True, BLOCK_N, BLOCK_D, PRECISION,
+        CAUSAL, HAS_WINDOW, True, BLOCK_N, BLOCK_D,
     )  # fmt: skip
 
     mean_v /= mass[:, None]
     cov /= mass[:, None]
     store_tile(o_desc, batch, head, start_m, mean_v - cov, BLOCK_M, BLOCK_D)
-    if SAVE:
-        store_tile(mean_v_desc, batch, head, start_m, mean_v, BLOCK_M, BLOCK_D)
-        store_tile(cov_desc, batch, head, start_m, cov, BLOCK_M, BLOCK_D)
-        row = sequence.to(tl.int64) * seq_len + queries
-        tl.store(log_mass + row, top + tl.log2(mass), mask=queries < seq_len)
-        tl.store(mean_t_out + row, mean_t, mask=queries < seq_len)
+    store_tile(mean_v_desc, batch, head, start_m, mean_v, BLOCK_M, BLOCK_D)
+    store_tile(cov_desc, batch, head, start_m, cov, BLOCK_M, BLOCK_D)
+    row = sequence.to(tl.int64) * seq_len + queries
+    tl.store(log_mass + row, top * scale_log2 + tl.log2(mass), mask=queries < seq_len)
+    tl.store(mean_t_out + row, mean_t, mask=queries < seq_len)

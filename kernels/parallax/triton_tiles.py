@@ -1,6 +1,5 @@
 """What the Parallax kernels share: tiles through the tensor copy engine, and which keys a query sees."""
 
-import torch
 import triton
 import triton.language as tl
 from torch import Tensor
@@ -16,9 +15,28 @@ def load_tile(desc, batch, head, row, ROWS: tl.constexpr, BLOCK_D: tl.constexpr)
 
 
 @triton.jit
+def load_rows(x, strides, batch, head, rows, seq_len, head_dim, BLOCK_D: tl.constexpr):
+    """The positions `rows` of one head of x `[B, T, H, D]` as `[rows, BLOCK_D]`; zeros outside the tensor.
+
+    Loads that a program waits for once come this way: they are all under way before the first is used, where
+    the copy engine's would follow one another.
+    """
+    columns = tl.arange(0, BLOCK_D)
+    start = batch.to(tl.int64) * strides[0] + head * strides[2]
+    at = start + rows.to(tl.int64)[:, None] * strides[1] + columns[None, :]
+    return tl.load(x + at, mask=(rows < seq_len)[:, None] & (columns < head_dim)[None, :], other=0.0)
+
+
+@triton.jit
 def store_tile(desc, batch, head, row, tile, ROWS: tl.constexpr, BLOCK_D: tl.constexpr):
     """Writes `[ROWS, BLOCK_D]` from `row` on; what lies outside the tensor is dropped."""
     desc.store([batch, head, row, 0], tile.to(desc.dtype).reshape(1, 1, ROWS, BLOCK_D))
+
+
+@triton.jit
+def product(a, b, total=None):
+    """a b, added to `total`, in float32: full products for float32 tiles, on the matrix units for shorter ones."""
+    return tl.dot(a, b, total, input_precision="ieee")
 
 
 @triton.jit
@@ -80,8 +98,3 @@ def descriptor(x: Tensor, rows: int) -> TensorDescriptor:
         [steps[0], steps[2], steps[1], 1],
         [1, 1, rows, padded_head_dim(head_dim)],
     )
-
-
-def dot_precision(dtype: torch.dtype) -> str:
-    """Full float32 products for float32 inputs; for shorter types the setting means nothing."""
-    return "ieee" if dtype == torch.float32 else "tf32"

@@ -133,8 +133,8 @@ def test_one_visible_key(length, window, dtype, device):
     rho *= 40
     o, dq, drho, dk, dv = run(parallax_attention, [q, rho, k, v, d_o], window=window, backend="triton")
     torch.testing.assert_close(o, v, rtol=0, atol=1e-5)
-    torch.testing.assert_close(dv, d_o, rtol=0, atol=1e-5)
-    # The exact gradients are zero; what is left is float32 rounding of dO·v - dO·v, some 1e-6, times ρ.
+    # Left over: float32 rounding of t - t, where t = ρ·k is a few hundred, and of dO·v - dO·v, times ρ.
+    torch.testing.assert_close(dv, d_o, rtol=0, atol=2e-4)
     for gradient in (dq, drho, dk):
         assert gradient.abs().max() < 1e-3
 

@@ -1,0 +1,188 @@
+"""Error and speed of the Parallax kernels, next to the published ones and to softmax attention.
+
+    python -m benchmarks.parallax_kernel --shapes large mad --output results/benchmarks/parallax_kernel
+
+Every row is bf16, causal, in a CUDA graph: one graph of the forward, one of forward and backward, whose
+difference is the backward. Times are medians over replays; inputs stay where they are, so what fits the L2
+cache may be found there. FLOPs count 4 products of length D a visible pair forward and 11 backward (softmax
+attention: 2 and 7), whatever a kernel really does. The error is the largest relative Frobenius error over
+the output and the gradients, against float64, of the first head of the first sequence.
+"""
+
+import argparse
+import csv
+import json
+import statistics
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import torch
+
+from benchmarks import peers
+from kernels.parallax.reference import parallax_reference
+
+SHAPES = {
+    "large": [(2, 4096, 16, 128), (1, 16384, 16, 128), (4, 4096, 16, 64)],
+    "mad": [(128, t, h, 128 // h) for t in (128, 256, 512, 1024, 2048) for h in (8, 4, 2, 1)],
+}
+COLUMNS = ("kernel", "B", "T", "H", "D", "error", "forward_ms", "backward_ms", "forward_tflops",
+           "backward_tflops", "first_call_s")  # fmt: skip
+
+
+def draw(shape: tuple[int, int, int, int]) -> list[torch.Tensor]:
+    """q, rho, k, v and the output's gradient `[B, T, H, D]`."""
+    return [torch.randn(shape, device="cuda", dtype=torch.bfloat16) for _ in range(5)]
+
+
+def laid_out(kernel, tensors: list[torch.Tensor]) -> list[torch.Tensor]:
+    """The tensors in the kernel's own layout, so that no copy is timed."""
+    return [x.transpose(1, 2).contiguous() for x in tensors] if kernel in peers.HEADS_FIRST else tensors
+
+
+def forward_and_gradients(kernel, tensors) -> list[torch.Tensor]:
+    *inputs, d_o = tensors
+    leaves = [x.detach().requires_grad_() for x in inputs]
+    o = kernel(*leaves)
+    gradients = torch.autograd.grad(o, leaves, d_o, allow_unused=True)
+    return [o.detach(), *gradients]
+
+
+def largest_error(kernel, tensors, results) -> float:
+    """Over the output and all gradients; softmax attention is compared with itself (rho = 0)."""
+    first = [x[:1, :, :1].double() for x in tensors]
+    if kernel is peers.sdpa:
+        first[1] = torch.zeros_like(first[1])
+    scale = first[0].shape[-1] ** -0.5
+    exact = forward_and_gradients(lambda *x: parallax_reference(*x, scale, True, None), first)
+    errors = []
+    for got, expected in zip(results, exact, strict=True):
+        if got is not None:  # softmax attention has no gradient for rho
+            got = got.transpose(1, 2) if kernel in peers.HEADS_FIRST else got
+            errors.append(((got[:1, :, :1].double() - expected).norm() / expected.norm()).item())
+    return float("nan") if any(e != e for e in errors) else max(errors)
+
+
+def graph_ms(run, repeats: int = 20) -> float:
+    """The median time of one replay of `run` in a CUDA graph."""
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        run()
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        run()
+    graph.replay()
+    torch.cuda.synchronize()
+    start, stop = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    start.record()
+    graph.replay()
+    stop.record()
+    torch.cuda.synchronize()
+    # Several replays between two events: at a few microseconds each, the events would be what is timed.
+    inner = max(1, int(2.0 / max(start.elapsed_time(stop), 1e-3)))
+    times = []
+    for _ in range(repeats):
+        start.record()
+        for _ in range(inner):
+            graph.replay()
+        stop.record()
+        torch.cuda.synchronize()
+        times.append(start.elapsed_time(stop) / inner)
+    return statistics.median(times)
+
+
+def measure(kernel, shape) -> dict:
+    """One row of the table."""
+    batch, length, heads, head_dim = shape
+    tensors = draw(shape)
+    inputs = laid_out(kernel, tensors)
+    started = time.perf_counter()
+    results = forward_and_gradients(kernel, inputs)
+    torch.cuda.synchronize()
+    first_call = time.perf_counter() - started
+    error = largest_error(kernel, tensors, results)
+    del results
+    torch.cuda.empty_cache()
+
+    leaves = [x.detach().requires_grad_() for x in inputs[:4]]
+    forward = graph_ms(lambda: kernel(*leaves))
+    both = graph_ms(lambda: forward_and_gradients(kernel, inputs))
+    flops = 2 * head_dim * batch * heads * length * (length + 1) / 2
+    products = (2, 7) if kernel is peers.sdpa else (4, 11)
+    return {
+        "kernel": kernel.__name__,
+        **dict(zip("BTHD", shape, strict=True)),
+        "error": error,
+        "forward_ms": forward,
+        "backward_ms": both - forward,
+        "forward_tflops": products[0] * flops / forward / 1e9,
+        "backward_tflops": products[1] * flops / (both - forward) / 1e9,
+        "first_call_s": first_call,
+    }
+
+
+def report(row: dict) -> None:
+    print(
+        f"{row['B']:4} {row['T']:6} {row['H']:3} {row['D']:4}  {row['kernel']:9} {row['error']:9.1e}"
+        f" {row['forward_ms']:10.4f} {row['backward_ms']:10.4f} {row['forward_tflops']:7.0f}"
+        f" {row['backward_tflops']:7.0f} {row['first_call_s']:8.1f}",
+        flush=True,
+    )
+
+
+def environment() -> dict:
+    """What the numbers depend on."""
+    import triton
+
+    def git(*arguments):
+        return subprocess.run(["git", *arguments], capture_output=True, text=True).stdout.strip()
+
+    return {
+        "command": "python -m benchmarks.parallax_kernel " + " ".join(sys.argv[1:]),
+        "commit": git("rev-parse", "HEAD"),
+        "dirty": bool(git("status", "--porcelain", "--untracked-files=no")),
+        "date": time.strftime("%Y-%m-%d"),
+        "gpu": torch.cuda.get_device_name(),
+        "torch": torch.__version__,
+        "triton": triton.__version__,
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--shapes", nargs="+", choices=SHAPES, default=list(SHAPES))
+    parser.add_argument("--kernels", nargs="+", default=["ours", "fla", "official", "sdpa"])
+    parser.add_argument("--head-dims", nargs="+", type=int, default=[16, 32, 64, 128])
+    parser.add_argument("--compile-workers", type=int, default=0, help="processes that compile the peers first")
+    parser.add_argument("--official-configs", choices=("all", "few"), default="all", help="that it tunes over")
+    parser.add_argument("--output", type=Path, help="folder for table.csv and environment.json")
+    options = parser.parse_args()
+
+    shapes = [s for group in options.shapes for s in SHAPES[group] if s[3] in options.head_dims]
+    kernels = [kernel for kernel in peers.installed() if kernel.__name__ in options.kernels]
+    if options.compile_workers:
+        peers.compile_peers(sorted({s[3] for s in shapes}), options.compile_workers, options.official_configs)
+    if peers.official in kernels and options.official_configs == "few":
+        peers.limit_official_configs()
+
+    print("   B      T   H    D  kernel        error forward_ms backward_ms fwd_TF  bwd_TF  first_s")
+    rows = []
+    for shape in shapes:
+        for kernel in kernels:
+            rows.append(measure(kernel, shape))
+            report(rows[-1])
+            torch.cuda.empty_cache()
+    if options.output:
+        options.output.mkdir(parents=True, exist_ok=True)
+        (options.output / "environment.json").write_text(json.dumps(environment(), indent=2) + "\n")
+        with open(options.output / "table.csv", "w", newline="") as file:
+            writer = csv.DictWriter(file, COLUMNS)
+            writer.writeheader()
+            writer.writerows({k: round(x, 5) if isinstance(x, float) else x for k, x in r.items()} for r in rows)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,100 @@
+"""The backward by rows: dQ and dR of a block of queries, in one pass over K and V.
+
+The closed form of the Parallax paper's appendix. Two numbers of a query stand for its output's gradient dO:
+β = dO·(Σ p v) and γ = dO·(Σ_KV ρ), from the mean and the covariance that the forward saved. With a = dO·v,
+
+    g2 = p (β - a)        g1 = p γ - g2 (1 + t̄ - t)        dQ = scale Σ g1 k        dR = Σ g2 k
+
+β and γ are written for the pass over columns, which comes after (`triton_backward_columns.py`).
+"""
+
+import triton
+import triton.language as tl
+
+from kernels.parallax.triton_tiles import load_rows, load_tile, product, seen_span, store_tile, visible
+
+
+@triton.jit
+def _rows(
+    d_q, d_rho, q, rho, d_o, log_mass, mean_t, beta, gamma,
+    k_desc, v_desc, batch, kv_head, queries, first, last, seq_len, window, scale_log2,
+    CAUSAL: tl.constexpr, HAS_WINDOW: tl.constexpr, MASKED: tl.constexpr,
+    BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
+):  # fmt: skip
+    """Adds what the keys `first .. last` give to dQ / scale and dR."""
+    for start in range(first, last, BLOCK_N):
+        k = load_tile(k_desc, batch, kv_head, start, BLOCK_N, BLOCK_D)
+        v = load_tile(v_desc, batch, kv_head, start, BLOCK_N, BLOCK_D)
+        logits = product(q, k.T)
+        t = product(rho, k.T)
+        a = product(d_o, v.T)
+        p = tl.exp2(logits * scale_log2 - log_mass[:, None])
+        if MASKED:
+            keys = start + tl.arange(0, BLOCK_N)
+            seen = visible(queries[:, None], keys[None, :], seq_len, window, CAUSAL, HAS_WINDOW)
+            p = tl.where(seen, p, 0.0)
+        g2 = p * (beta[:, None] - a)
+        g1 = p * gamma[:, None] - g2 * ((1 + mean_t[:, None]) - t)
+        d_rho = product(g2.to(k.dtype), k, d_rho)
+        d_q = product(g1.to(k.dtype), k, d_q)
+    return d_q, d_rho
+
+
+@triton.jit
+def rows_kernel(
+    q, q_strides, rho, rho_strides, k_desc, v_desc, d_o, d_o_strides,
+    mean_v, cov, saved_strides, log_mass, mean_t, beta, gamma, d_q_desc, d_rho_desc,
+    heads, seq_len, head_dim, window, scale, scale_log2,
+    GROUP: tl.constexpr, CAUSAL: tl.constexpr, HAS_WINDOW: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
+):  # fmt: skip
+    """dQ and dR of a block of queries."""
+    blocks = tl.cdiv(seq_len, BLOCK_M)
+    sequence = tl.program_id(0) // blocks
+    batch = sequence // heads
+    head = sequence % heads
+    # The last queries see the most keys: they start first, so that the short blocks fill the gaps.
+    start_m = (blocks - 1 - tl.program_id(0) % blocks) * BLOCK_M
+    kv_head = head // GROUP
+    queries = start_m + tl.arange(0, BLOCK_M)
+    inside = queries < seq_len
+    row = sequence.to(tl.int64) * seq_len + queries
+
+    d_o = load_rows(d_o, d_o_strides, batch, head, queries, seq_len, head_dim, BLOCK_D)
+    mean_v = load_rows(mean_v, saved_strides, batch, head, queries, seq_len, head_dim, BLOCK_D)
+    cov = load_rows(cov, saved_strides, batch, head, queries, seq_len, head_dim, BLOCK_D)
+    beta_m = tl.sum(d_o * mean_v, 1)
+    gamma_m = tl.sum(d_o.to(tl.float32) * cov, 1)
+    tl.store(beta + row, beta_m, mask=inside)
+    tl.store(gamma + row, gamma_m, mask=inside)
+    q = load_rows(q, q_strides, batch, head, queries, seq_len, head_dim, BLOCK_D)
+    rho = load_rows(rho, rho_strides, batch, head, queries, seq_len, head_dim, BLOCK_D)
+    # An infinite mass: the queries past the end weigh every key 0.
+    log_mass_m = tl.load(log_mass + row, mask=inside, other=float("inf"))
+    mean_t_m = tl.load(mean_t + row, mask=inside, other=0.0)
+    d_q = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
+    d_rho = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
+
+    first, full, full_last, last = seen_span(
+        start_m, seq_len, window, CAUSAL, HAS_WINDOW, BLOCK_M, BLOCK_N
+    )
+    if HAS_WINDOW:
+        d_q, d_rho = _rows(
+            d_q, d_rho, q, rho, d_o, log_mass_m, mean_t_m, beta_m, gamma_m,
+            k_desc, v_desc, batch, kv_head, queries, first, full, seq_len, window, scale_log2,
+            CAUSAL, HAS_WINDOW, True, BLOCK_N, BLOCK_D,
+        )  # fmt: skip
+    d_q, d_rho = _rows(
+        d_q, d_rho, q, rho, d_o, log_mass_m, mean_t_m, beta_m, gamma_m,
+        k_desc, v_desc, batch, kv_head, queries, full, full_last, seq_len, window, scale_log2,
+        CAUSAL, HAS_WINDOW, False, BLOCK_N, BLOCK_D,
+    )  # fmt: skip
+    d_q, d_rho = _rows(
+        d_q, d_rho, q, rho, d_o, log_mass_m, mean_t_m, beta_m, gamma_m,
+        k_desc, v_desc, batch, kv_head, queries, full_last, last, seq_len, window, scale_log2,
+        CAUSAL, HAS_WINDOW, True, BLOCK_N, BLOCK_D,
+    )  # fmt: skip
+    store_tile(d_q_desc, batch, head, start_m, d_q * scale, BLOCK_M, BLOCK_D)
+    store_tile(d_rho_desc, batch, head, start_m, d_rho, BLOCK_M, BLOCK_D)
+
+
