@@ -1,9 +1,10 @@
-"""Small operators fused into single launches: what a model does between its matrix products."""
+"""Small operators fused into single launches, and a linear layer whose weight gradient fills a GPU."""
 
 from kernels.fused.cross_entropy import cross_entropy
 from kernels.fused.embedding import embedding
+from kernels.fused.linear import linear
 from kernels.fused.rms_norm import add_rms_norm, rms_norm
 from kernels.fused.rotary import rotary
 from kernels.fused.swiglu import swiglu, swiglu_packed
 
-__all__ = ["add_rms_norm", "cross_entropy", "embedding", "rms_norm", "rotary", "swiglu", "swiglu_packed"]
+__all__ = ["add_rms_norm", "cross_entropy", "embedding", "linear", "rms_norm", "rotary", "swiglu", "swiglu_packed"]

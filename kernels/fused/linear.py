@@ -1,0 +1,85 @@
+"""A linear layer's product without bias, whose weight gradient splits its long sum over rows."""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from kernels.dispatch import resolve_backend
+from kernels.fused.operators import register_gradient, register_replicas, why_not_triton
+
+
+def linear(x: Tensor, weight: Tensor, *, backend: str = "auto") -> Tensor:
+    """`x weight^T`, as `F.linear` gives it. Under autocast both are cast to its dtype first, as there.
+
+    The forward and the gradient of `x` are one batched product each. The gradient of `weight` is a small matrix
+    summed over all rows: too few tiles to fill a GPU, so a kernel of ours splits the sum.
+
+    Args:
+        x: `[..., K]`; the kernel takes any strides of the rows.
+        weight: `[M, K]`, in the dtype of `x`.
+        backend: `auto`, `reference` (`F.linear`) or `triton` (float32 and bfloat16, sums in float32).
+
+    Returns:
+        `[..., M]`.
+
+    Raises:
+        ValueError: shapes or dtypes that do not fit, or a backend that cannot run here.
+    """
+    if weight.ndim != 2 or x.shape[-1:] != weight.shape[1:]:
+        raise ValueError(
+            f"weight has shape {tuple(weight.shape)} and x {tuple(x.shape)}: pass a weight [M, K] for x [..., K]"
+        )
+    x, weight = _autocast(x), _autocast(weight)
+    if x.dtype != weight.dtype:
+        raise ValueError(f"x is {x.dtype} and weight {weight.dtype}: pass two alike, or turn autocast on")
+    why = why_not_triton(x)
+    if resolve_backend(backend, x.device, supported=not why, why=why) == "reference":
+        return F.linear(x, weight)
+    # One group of parameters; vmap folds replicas into more.
+    rows = x.reshape(1, x.shape[:-1].numel(), x.shape[-1])
+    return matrix_product(rows, weight[None]).view(*x.shape[:-1], weight.shape[0])
+
+
+def _autocast(x: Tensor) -> Tensor:
+    kind = x.device.type
+    if torch.is_autocast_enabled(kind) and x.dtype != torch.float64:  # autocast leaves float64 alone
+        return x.to(torch.get_autocast_dtype(kind))
+    return x
+
+
+@torch.library.custom_op("mixerlab::linear", mutates_args=())
+def matrix_product(x: Tensor, weight: Tensor) -> Tensor:
+    """`x` `[groups, N, K]` times the transpose of `weight` `[groups, M, K]`: `[groups, N, M]`."""
+    return torch.bmm(x, weight.mT)
+
+
+@torch.library.custom_op("mixerlab::linear_weight_gradient", mutates_args=())
+def weight_gradient(grad: Tensor, x: Tensor) -> Tensor:
+    """`[groups, M, K]` from the result's gradient `[groups, N, M]` and `x` `[groups, N, K]`."""
+    from kernels.fused import triton_linear  # only where it runs: Triton is optional
+
+    return triton_linear.weight_gradient(grad, x)
+
+
+@matrix_product.register_fake
+def _(x, weight):
+    return x.new_empty((*x.shape[:2], weight.shape[1]))
+
+
+@weight_gradient.register_fake
+def _(grad, x):
+    return x.new_empty((x.shape[0], grad.shape[2], x.shape[2]))
+
+
+def _save(ctx, inputs, output):
+    ctx.save_for_backward(*inputs)
+
+
+def _gradients(ctx, grad):
+    x, weight = ctx.saved_tensors
+    of_x, of_weight = ctx.needs_input_grad
+    return torch.bmm(grad, weight) if of_x else None, weight_gradient(grad, x) if of_weight else None
+
+
+register_gradient(matrix_product, weight_gradient, _save, _gradients)
+register_replicas(matrix_product, weight_gradient)

@@ -1,0 +1,141 @@
+"""Triton kernels of a linear layer's weight gradient, grad^T x: a small matrix summed over very many rows.
+
+A program owns one tile of the matrix and a part of the rows of one group, and writes a float32 tile; a second
+kernel adds the parts. No atomics: the same bits every time. The parts are as many as give each multiprocessor
+about one program, for the bytes of the inputs bound the time and one program per multiprocessor can ask for all
+of them; more would only write more parts. Programs that share rows start together, so that what two tiles both
+read comes from the cache.
+"""
+
+import math
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+PROGRAMS = 132  # multiprocessors of an H100 or H200
+MIN_STEPS = 4  # steps of a part; a part of fewer writes more than half the bytes that it reads
+# (rows of a step, fewest rows and columns of a tile, most of either, stages, warps). In bfloat16 a tile of at least 64
+# rows takes the warp-group products, and three stages of two programs fit a multiprocessor's shared memory.
+# float32 products run outside the tensor cores: a smaller tile keeps their sums in registers.
+CONFIGS = {torch.bfloat16: (64, (64, 16), 128, 3, 8), torch.float32: (32, (16, 16), 64, 2, 4)}
+UNIT = 8  # bfloat16 numbers in the widest load: sizes and strides that it divides are passed in such units
+SUM_BLOCK, SUM_PARTS, SUM_WARPS = 64, 64, 4  # one round of loads for up to 64 parts
+
+
+# One build for every number of rows, groups, outputs and inputs, and every stride.
+@triton.jit(do_not_specialize=["N", "part_rows", "m_units", "k_units", "grad_group", "grad_row", "x_group", "x_row"])
+def _parts_kernel(
+    grad_ptr,
+    x_ptr,
+    parts_ptr,
+    N,
+    part_rows,  # a multiple of BLOCK_N
+    m_units,  # M / UNIT_M, as are the strides of grad; what follows from them is known to be aligned
+    k_units,
+    grad_group,
+    grad_row,
+    x_group,
+    x_row,
+    UNIT_M: tl.constexpr,
+    UNIT_K: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+):
+    M, K = m_units * UNIT_M, k_units * UNIT_K
+    across = tl.cdiv(K, BLOCK_K)
+    m = (tl.program_id(0) // across) * BLOCK_M + tl.arange(0, BLOCK_M)
+    k = (tl.program_id(0) % across) * BLOCK_K + tl.arange(0, BLOCK_K)
+    part, parts = tl.program_id(1), tl.num_programs(1)
+    group = tl.program_id(2).to(tl.int64)
+    step = tl.arange(0, BLOCK_N)
+    grad_at = step[:, None] * (grad_row * UNIT_M) + m[None, :]
+    x_at = step[:, None] * (x_row * UNIT_K) + k[None, :]
+    total = tl.zeros((BLOCK_M, BLOCK_K), dtype=tl.float32)
+    for start in range(part * part_rows, tl.minimum((part + 1) * part_rows, N), BLOCK_N):
+        inside = (start + step < N)[:, None]
+        row = tl.cast(start, tl.int64)
+        grad_from = grad_ptr + (group * grad_group + row * grad_row) * UNIT_M
+        x_from = x_ptr + (group * x_group + row * x_row) * UNIT_K
+        grad = tl.load(grad_from + grad_at, mask=inside & (m < M)[None, :], other=0.0)
+        x = tl.load(x_from + x_at, mask=inside & (k < K)[None, :], other=0.0)
+        total = tl.dot(tl.trans(grad), x, total, input_precision="ieee")
+    at = ((group * parts + part) * m_units * UNIT_M + m)[:, None] * K + k[None, :]
+    tl.store(parts_ptr + at, total, mask=(m < M)[:, None] & (k < K)[None, :])
+
+
+@triton.jit(do_not_specialize=["parts", "units"])
+def _sum_kernel(
+    parts_ptr,
+    sums_ptr,
+    parts,
+    units,  # numbers of a part / UNIT
+    UNIT: tl.constexpr,
+    PARTS: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    group = tl.program_id(1).to(tl.int64)
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    size = units.to(tl.int64) * UNIT
+    total = tl.zeros((BLOCK,), dtype=tl.float32)
+    for first in range(0, parts, PARTS):
+        part = first + tl.arange(0, PARTS)
+        mask = (part < parts)[:, None] & (at < size)[None, :]
+        total += tl.sum(
+            tl.load(parts_ptr + (group * parts + part)[:, None] * size + at[None, :], mask=mask, other=0.0), axis=0
+        )
+    tl.store(sums_ptr + group * size + at, total.to(sums_ptr.dtype.element_ty), mask=at < size)
+
+
+def weight_gradient(grad: Tensor, x: Tensor) -> Tensor:
+    """`weight_gradient` of `kernels.fused.linear`; PyTorch's product where there is nothing to split."""
+    (groups, rows, outputs), inputs = grad.shape, x.shape[2]
+    step, (least_m, least_k), most, stages, warps = CONFIGS[x.dtype]
+    block_m = min(max(triton.next_power_of_2(outputs), least_m), most)
+    block_k = min(max(triton.next_power_of_2(inputs), least_k), most)
+    tiles = triton.cdiv(outputs, block_m) * triton.cdiv(inputs, block_k)
+    part_steps = split(triton.cdiv(rows, step), groups * tiles)
+    if part_steps is None:
+        return torch.bmm(grad.mT, x)
+    parts = triton.cdiv(rows, part_steps * step)
+    grad, x = _unit_stride(grad), _unit_stride(x)
+    unit_m = math.gcd(UNIT, outputs, *grad.stride()[:2])
+    unit_k = math.gcd(UNIT, inputs, *x.stride()[:2])
+    sums = torch.empty((groups, parts, outputs, inputs), dtype=torch.float32, device=x.device)
+    _parts_kernel[tiles, parts, groups](
+        grad,
+        x,
+        sums,
+        rows,
+        part_steps * step,
+        outputs // unit_m,
+        inputs // unit_k,
+        *(stride // unit_m for stride in grad.stride()[:2]),
+        *(stride // unit_k for stride in x.stride()[:2]),
+        UNIT_M=unit_m,
+        UNIT_K=unit_k,
+        BLOCK_M=block_m,
+        BLOCK_K=block_k,
+        BLOCK_N=step,
+        num_stages=stages,
+        num_warps=warps,
+    )
+    result = torch.empty((groups, outputs, inputs), dtype=x.dtype, device=x.device)
+    size = outputs * inputs
+    unit = math.gcd(UNIT, size)
+    _sum_kernel[triton.cdiv(size, SUM_BLOCK), groups](
+        sums, result, parts, size // unit, UNIT=unit, PARTS=SUM_PARTS, BLOCK=SUM_BLOCK, num_warps=SUM_WARPS
+    )
+    return result
+
+
+def split(steps: int, tiles: int) -> int | None:
+    """Steps of a part, when `tiles` sum `steps` each; None where one part is best."""
+    parts = min(round(PROGRAMS / tiles), steps // MIN_STEPS)
+    return triton.cdiv(steps, parts) if parts > 1 else None
+
+
+def _unit_stride(x: Tensor) -> Tensor:
+    return x if x.stride(-1) == 1 else x.contiguous()

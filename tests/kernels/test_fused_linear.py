@@ -1,0 +1,223 @@
+"""The linear layer's product against float64: result and both gradients, the long sum split in many ways.
+
+`check` bounds the relative error ||actual - expected|| / ||expected|| of each tensor: 2e-6 in float32, 4e-3 where
+a result is rounded to bfloat16 (half a unit in the last place).
+"""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from kernels.fused import linear
+from kernels.fused.linear import matrix_product, weight_gradient
+
+BACKENDS = ["reference", "triton"]
+FLOAT32, BFLOAT16 = 2e-6, 4e-3
+
+
+def draw(*shapes, device="cpu", dtype=torch.float32, seed=0) -> list[Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    return [torch.randn(shape, generator=generator).to(device, dtype) for shape in shapes]
+
+
+def run(function, x, weight, grad) -> list[Tensor]:
+    """The result, and the gradients of `x` and `weight`."""
+    x, weight = x.detach().requires_grad_(), weight.detach().requires_grad_()
+    y = function(x, weight)
+    return [y.detach(), *torch.autograd.grad(y, (x, weight), grad)]
+
+
+def plain(x, weight, grad) -> list[Tensor]:
+    x, weight, grad = x.double(), weight.double(), grad.double()
+    return [x @ weight.T, grad @ weight, grad.flatten(0, -2).T @ x.flatten(0, -2)]
+
+
+def check(actual: list[Tensor], expected: list[Tensor], tolerance: float = FLOAT32) -> None:
+    for name, a, e in zip(("y", "x", "weight"), actual, expected, strict=True):
+        assert a.shape == e.shape
+        error, size = (a.double() - e).norm(), e.double().norm()
+        assert error <= tolerance * size, f"{name}: error {error:.2e} of {size:.2e}, above {tolerance:.0e}"
+
+
+@pytest.fixture
+def only_our_kernel(monkeypatch):
+    """A weight gradient that PyTorch computes fails."""
+
+    def refuse(*_):
+        raise AssertionError("the weight gradient was not split")
+
+    monkeypatch.setattr(torch, "bmm", refuse)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("rows", [(2, 150), (300,), (7,), (), (0, 3)], ids=str)
+@pytest.mark.parametrize("outputs, inputs", [(40, 24), (1, 1)])
+def test_linear(device, rows, outputs, inputs, backend):
+    x, weight, grad = draw((*rows, inputs), (outputs, inputs), (*rows, outputs), device=device)
+    expected = plain(x.view(-1, inputs), weight, grad.view(-1, outputs))
+    shapes = grad.shape, x.shape, weight.shape
+    actual = run(lambda x, w: linear(x, w, backend=backend), x, weight, grad)
+    check(actual, [e.view(shape) for e, shape in zip(expected, shapes, strict=True)])
+
+
+# Rows, outputs, inputs: whole tiles of 64 x 64, tiles cut on both sides, sizes that no vector load can use.
+SIZES = [(256, 64, 64), (300, 130, 72), (270, 7, 65), (500, 8, 3)]
+
+
+@pytest.mark.parametrize("programs", [4, 132])
+@pytest.mark.parametrize("rows, outputs, inputs", SIZES)
+def test_weight_gradients_in_parts(device, rows, outputs, inputs, programs, only_our_kernel, monkeypatch):
+    """Of two groups, grad and x columns of wider tensors. Few programs take many steps each."""
+    tiles = -(-outputs // 64) * -(-inputs // 64)
+    monkeypatch.setattr("kernels.fused.triton_linear.PROGRAMS", programs * tiles)
+    wide_grad, wide_x = draw((2, rows, outputs + 8), (2, rows, 2 * inputs + 1), device=device)
+    grad, x = wide_grad[..., 8:], wide_x[..., inputs + 1 :]
+    actual = weight_gradient(grad, x)
+    for group in range(2):
+        check([actual[group]] * 3, [grad[group].double().T @ x[group].double()] * 3)
+
+
+def test_weight_gradients_of_other_strides(device, only_our_kernel):
+    """A gradient that is one number everywhere, as a sum gives it, and rows that lie in columns."""
+    (x,) = draw((1, 5, 300), device=device)
+    x, grad = x.mT, torch.ones(1, 1, 1, device=device).expand(1, 300, 6)
+    expected = x.double().sum(1).expand(6, 5)
+    torch.testing.assert_close(weight_gradient(grad, x)[0].double(), expected, rtol=1e-5, atol=1e-5)
+
+
+def test_how_the_rows_are_split():
+    """Of 16,384 rows in steps of 64, three replicas: about one program for each of 132 multiprocessors."""
+    from kernels.fused.triton_linear import split
+
+    assert split(256, 3 * 1) == 6  # 128 x 128: 43 parts, 129 programs
+    assert split(256, 3 * 3) == 18  # 384 x 128 or 128 x 352: 15 parts, 135 programs
+    assert split(256, 3 * 6) == 37  # 704 x 128: 7 parts, 126 programs
+    assert split(256, 1) == 4  # 64 parts: a part has four steps at least
+    assert split(256, 3 * 64) is None  # a head of 8,192 tokens: enough tiles
+    assert split(7, 3) is None  # too few rows for two parts
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_linear_under_vmap(device, backend):
+    """Each replica gets what it gets alone: with its weights among other parameters, and with shared ones."""
+    x, parameters, grad = draw((3, 2, 150, 24), (3, 500), (3, 2, 150, 16), device=device)
+
+    def of_parameters(x, parameters):
+        return linear(x[..., :12], parameters[3:195].unflatten(0, (16, 12)), backend=backend)
+
+    together = run(torch.func.vmap(of_parameters), x, parameters, grad)
+    for r in range(3):
+        check([t[r] for t in together], [t.double() for t in run(of_parameters, x[r], parameters[r], grad[r])])
+    shared = run(torch.func.vmap(of_parameters, (0, None)), x, parameters[0], grad)
+    check(shared, [t.double() for t in run(of_parameters, x, parameters[0], grad)])
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_linear_follows_autocast(device, backend):
+    """As F.linear: a bfloat16 result, gradients in the dtypes of the inputs. Few rows: nothing is split."""
+    x, weight, grad = draw((5, 8), (16, 8), (5, 16), device=device)
+    with torch.autocast(device, torch.bfloat16):
+        actual = run(lambda x, w: linear(x, w, backend=backend), x, weight, grad.bfloat16())
+        expected = run(F.linear, x, weight, grad.bfloat16())
+    assert [t.dtype for t in actual] == [t.dtype for t in expected] == [torch.bfloat16, torch.float32, torch.float32]
+    check(actual, [t.double() for t in expected], BFLOAT16)
+
+
+def test_what_needs_no_gradient_gets_none(device):
+    x, weight = draw((300, 8), (16, 8), device=device)
+    for needed in (x, weight):
+        needed.requires_grad_()
+        linear(x, weight, backend="triton").sum().backward()
+        needed.requires_grad_(False)
+    ones = torch.ones(300, 16, device=device)
+    check([x.grad, x.grad, weight.grad], [plain(x, weight, ones)[i] for i in (1, 1, 2)])
+
+
+def test_bad_arguments_are_named(device):
+    x, weight = draw((2, 8), (4, 8), device=device)
+    with pytest.raises(ValueError, match=r"weight has shape \(4, 7\) and x \(2, 8\)"):
+        linear(x, weight[:, :7])
+    with pytest.raises(ValueError, match=r"pass a weight \[M, K\]"):
+        linear(x, weight[0])
+    with pytest.raises(ValueError, match=r"x is torch.float32 and weight torch.bfloat16"):
+        linear(x, weight.bfloat16())
+    with pytest.raises(ValueError, match=r"float32 and bfloat16, not torch.float64"):
+        linear(x.double(), weight.double(), backend="triton")
+
+
+def test_second_gradients_are_refused(device):
+    x, weight = draw((2, 8), (4, 8), device=device)
+    weight.requires_grad_()
+    (grad,) = torch.autograd.grad(linear(x, weight, backend="triton").square().sum(), weight, create_graph=True)
+    with pytest.raises(RuntimeError, match="cannot be differentiated twice"):
+        grad.sum().backward()
+
+
+def test_traced_shapes_and_dtypes_are_the_real_ones(device):
+    """What `torch.compile` assumes: results' shapes, dtypes and strides, no input changed; with and without parts."""
+    for rows in (5, 300):
+        x, weight, grad = draw((2, rows, 8), (2, 4, 8), (2, rows, 4), device=device)
+        torch.library.opcheck(matrix_product, (x, weight), test_utils=("test_schema", "test_faketensor"))
+        torch.library.opcheck(weight_gradient, (grad, x), test_utils=("test_schema", "test_faketensor"))
+
+
+# Outputs and inputs of the models' products at width 128: output, q k v, q k v r, gates of gdn, SwiGLU both ways,
+# heads of small and large vocabularies, the step sizes and the packed inputs of mamba.
+SHAPES = [
+    (128, 128),
+    (384, 128),
+    (512, 128),
+    (520, 128),
+    (648, 128),
+    (704, 128),
+    (128, 352),
+    (4, 128),
+    (16, 128),
+    (129, 128),
+    (8192, 128),
+    (256, 8),
+    (40, 256),
+]
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("outputs, inputs", SHAPES)
+@pytest.mark.parametrize("replicas, rows", [(3, 16384), (1, 4096), (9, 1000)])
+def test_linear_in_bfloat16(device, replicas, rows, outputs, inputs):
+    """Two runs agree to the bit, and with float64 to the rounding of bfloat16."""
+    if outputs == 8192 and rows == 16384:
+        rows = 2048  # 16,384 rows of float64 logits are 3 GB
+    shapes = (replicas, rows, inputs), (replicas, outputs, inputs), (replicas, rows, outputs)
+    x, weight, grad = draw(*shapes, device=device, dtype=torch.bfloat16)
+    first, second = (run(torch.func.vmap(linear), x, weight, grad) for _ in range(2))
+    for a, b in zip(first, second, strict=True):
+        assert torch.equal(a, b)
+    for r in range(replicas):
+        check([t[r] for t in first], plain(x[r], weight[r], grad[r]), BFLOAT16)
+
+
+@pytest.mark.gpu
+def test_the_weight_gradient_adds_in_float32(device):
+    """16,384 times 1 + 2^-7 is exact in float32; in bfloat16 the sum would stop at 256."""
+    grad = torch.full((1, 16384, 64), 1 + 2**-7, device=device, dtype=torch.bfloat16)
+    x = torch.ones(1, 16384, 128, device=device, dtype=torch.bfloat16)
+    assert (weight_gradient(grad, x) == 16384 + 128).all()
+
+
+@pytest.mark.gpu
+def test_one_build_for_every_size(device):
+    """Rows, replicas, outputs and strides are no part of what is compiled."""
+    from kernels.fused.triton_linear import _parts_kernel, _sum_kernel
+
+    def builds():
+        return [
+            sum(len(cache[0]) for cache in kernel.device_caches.values()) for kernel in (_parts_kernel, _sum_kernel)
+        ]
+
+    wide = torch.zeros(3, 4096, 1024, device=device, dtype=torch.bfloat16)
+    weight_gradient(wide[..., :384], wide[..., 384:512])
+    before = builds()
+    weight_gradient(wide[:1, :3001, :392], wide[:1, :3001, 512:640])
+    weight_gradient(wide[:2, :, :704].contiguous(), wide[:2, :, 512:864])
+    assert builds() == before
