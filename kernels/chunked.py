@@ -42,6 +42,8 @@ def choose_backend(q: Tensor, chunk_size: int, backend: str) -> str:
         reasons.append(f"chunk_size={chunk_size} is none of {TRITON_CHUNK_SIZES}")
     if q.dtype not in TRITON_DTYPES:
         reasons.append(f"dtype={q.dtype} is neither float32 nor bfloat16")
+    if q.dtype == torch.float32 and q.shape[-1] > 64:
+        reasons.append(f"head size {q.shape[-1]} in float32 does not fit in shared memory")
     return resolve_backend(backend, q.device, supported=not reasons, why=" and ".join(reasons))
 
 

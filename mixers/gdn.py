@@ -4,7 +4,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from kernels.fused import rms_norm, swiglu
+from kernels.fused import linear, rms_norm, swiglu
 from kernels.gated_delta_rule import gated_delta_rule
 from mixers.base import SequenceMixer, head_dim_of
 from mixers.layers import ShortConvolution, UnitNorm, convolve, project
@@ -79,7 +79,7 @@ class GatedDeltaNet(SequenceMixer):
             q, k = self.unit_norm(q), self.unit_norm(k)
             o = gated_delta_rule(q, k, v, log_decay, beta, chunk_size=self.chunk_size, backend=self.backend)
             o = swiglu(gate, rms_norm(o, self.norm.weight, NORM_EPS).flatten(-2))
-        return self.o_proj(o)
+        return linear(o, self.o_proj.weight)
 
     def state_size(self, seq_len: int) -> int:
         """One `[head_dim, head_dim]` matrix per head and the inputs that three convolutions look back at."""

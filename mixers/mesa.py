@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from kernels.fused import rms_norm
+from kernels.fused import linear, rms_norm
 from kernels.mesa import mesa
 from mixers.base import SequenceMixer, head_dim_of
 from mixers.layers import ShortConvolution, UnitNorm, convolve, project
@@ -95,7 +95,7 @@ class MesaNet(SequenceMixer):
                 backend=self.backend,
             )
             o = rms_norm(o, self.norm.weight, NORM_EPS)
-        return self.o_proj(o.flatten(-2))
+        return linear(o.flatten(-2), self.o_proj.weight)
 
     def state_size(self, seq_len: int) -> int:
         """Two `[head_dim, head_dim]` matrices per head and the inputs that two convolutions look back at."""

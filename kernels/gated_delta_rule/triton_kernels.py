@@ -2,15 +2,24 @@
 
 What must go from chunk to chunk runs in one program per sequence and head with the state on chip; what needs
 one chunk alone runs in a program per chunk. Forward: the inverses of the triangular systems, then a walk over
-the chunks, which saves the state before each and per position the error `e_i = v_i - read_i` (so that
-`u_i = beta_i e_i`). Backward: a walk from the last chunk to the first, which yields the gradients of v and beta
-and saves that of the state, then each chunk's gradients of q, k and the decay.
+the chunks, which saves the state before each and per position the write `u_i` and the error `v_i - read_i`.
+(They differ by the factor `beta_i`, but where keys repeat the writes cancel in their sum, the state, and only
+the rounded ones that made the output do so again.) Backward: a walk from the last chunk to the first, which
+yields the gradients of v and beta and saves that of the state, then each chunk's of q, k and the decay.
 """
 
 import triton
 import triton.language as tl
 
-from kernels.chunked_triton import decay_between, load_gates, load_rows, square, store_rows, sum_from
+from kernels.chunked_triton import (
+    decay_between,
+    load_gates,
+    load_rows,
+    product,
+    square,
+    store_rows,
+    sum_from,
+)
 
 
 @triton.jit
@@ -32,7 +41,7 @@ def unit_lower_inverse(lower, C: tl.constexpr, PRECISION: tl.constexpr):
     return inverse
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["T"])
 def inverse_kernel(
     k_ptr,
     log_decay_ptr,
@@ -60,7 +69,7 @@ def inverse_kernel(
     tl.store(square(inverses_ptr, index, C), inverse.to(inverses_ptr.dtype.element_ty))
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["T"])
 def forward_kernel(
     q_ptr,
     k_ptr,
@@ -70,6 +79,7 @@ def forward_kernel(
     inverses_ptr,
     out_ptr,
     states_ptr,
+    writes_ptr,
     errors_ptr,
     scale,
     T,
@@ -78,7 +88,7 @@ def forward_kernel(
     C: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
-    """One program per sequence and head: the output, and for the backward the states and errors."""
+    """One program per sequence and head: the output, and for the backward states, writes and errors."""
     pid = tl.program_id(0)
     batch, head = (pid // H).to(tl.int64), pid % H
     chunks = tl.cdiv(T, C)
@@ -101,12 +111,13 @@ def forward_kernel(
 
         error = v - from_start * tl.dot(k, held, input_precision=PRECISION)
         u = tl.dot(inverse, (beta[:, None] * error).to(dtype), input_precision=PRECISION).to(dtype)
+        store_rows(writes_ptr, offsets, inside, u, D)
         k_end = (to_end * k).to(dtype)
         state = tl.exp(total) * state + tl.dot(tl.trans(k_end), u, input_precision=PRECISION)
 
         between = tl.dot(k, tl.trans(k), input_precision=PRECISION) * decay
-        between = tl.where(i[:, None] > i[None, :], between, 0.0).to(dtype)
-        error -= tl.dot(between, u, input_precision=PRECISION)
+        between = tl.where(i[:, None] > i[None, :], between, 0.0)
+        error -= product(between, u, PRECISION)
         store_rows(errors_ptr, offsets, inside, error, D)
 
         q = load_rows(q_ptr, offsets, inside, D)
@@ -116,7 +127,7 @@ def forward_kernel(
         store_rows(out_ptr, offsets, inside, scale * out, D)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["T"])
 def backward_state_kernel(
     d_out_ptr,
     q_ptr,
@@ -173,7 +184,7 @@ def backward_state_kernel(
         d_state -= tl.dot(tl.trans(k_start), d_v, input_precision=PRECISION)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["T"])
 def backward_chunk_kernel(
     d_out_ptr,
     q_ptr,
@@ -181,7 +192,7 @@ def backward_chunk_kernel(
     log_decay_ptr,
     beta_ptr,
     states_ptr,
-    errors_ptr,
+    writes_ptr,
     dv_ptr,
     d_states_ptr,
     dq_ptr,
@@ -203,13 +214,13 @@ def backward_chunk_kernel(
     offsets = (batch * T + t) * H + head
     index = pid.to(tl.int64) * tl.num_programs(0) + n
     dtype: tl.constexpr = q_ptr.dtype.element_ty
-    cumulative, total, beta = load_gates(log_decay_ptr, beta_ptr, offsets, inside)
+    cumulative, total, _beta = load_gates(log_decay_ptr, beta_ptr, offsets, inside)
     from_start, to_end = tl.exp(cumulative)[:, None], tl.exp(total - cumulative)[:, None]
     decay = decay_between(cumulative, C)
     state = tl.load(square(states_ptr, index, D))
     d_state = tl.load(square(d_states_ptr, index, D))
     k = load_rows(k_ptr, offsets, inside, D)
-    u = (beta[:, None] * load_rows(errors_ptr, offsets, inside, D)).to(dtype)
+    u = load_rows(writes_ptr, offsets, inside, D)
 
     # A key acts by writing (columns of P and A, and the end state) and by reading (rows of A, and S).
     d_write = to_end * tl.dot(u, tl.trans(d_state), input_precision=PRECISION)

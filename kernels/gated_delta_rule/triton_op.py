@@ -5,7 +5,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from kernels.chunked_triton import launch_options
+from kernels.chunked_triton import tile_options
 from kernels.dispatch import fold_replicas
 from kernels.gated_delta_rule.triton_kernels import (
     backward_chunk_kernel,
@@ -25,15 +25,17 @@ def gated_delta_rule_triton(
 @torch.library.custom_op("mixerlab::gated_delta_rule", mutates_args=())
 def forward(
     q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor, beta: Tensor, scale: float, chunk_size: int
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """The output `[B, T, H, D]` and for the backward: states, errors and inverses (see the kernels)."""
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """The output `[B, T, H, D]` and for the backward: states, inverses, writes, errors (see the kernels)."""
     q, k, v, log_decay, beta = (x.contiguous() for x in (q, k, v, log_decay, beta))
-    batch, length, heads, head_dim = q.shape
-    out, states, errors, inverses = results = _forward_results(q, k, v, log_decay, beta, scale, chunk_size)
-    sizes = {"H": heads, "D": head_dim, "C": chunk_size, **launch_options(q)}
-    inverse_kernel[(states.shape[2], batch * heads)](k, log_decay, beta, inverses, length, **sizes)
+    batch, length, heads, _ = q.shape
+    out, states, inverses, writes, errors = results = _forward_results(
+        q, k, v, log_decay, beta, scale, chunk_size
+    )
+    options = _options(q, chunk_size)
+    inverse_kernel[(states.shape[2], batch * heads)](k, log_decay, beta, inverses, length, **options)
     forward_kernel[(batch * heads,)](
-        q, k, v, log_decay, beta, inverses, out, states, errors, scale, length, **sizes
+        q, k, v, log_decay, beta, inverses, out, states, writes, errors, scale, length, **options
     )
     return results
 
@@ -42,12 +44,10 @@ def forward(
 def _forward_results(q, k, v, log_decay, beta, scale, chunk_size):
     batch, length, heads, head_dim = q.shape
     chunks = (length + chunk_size - 1) // chunk_size
-    return (
-        torch.empty_like(q, memory_format=torch.contiguous_format),
-        q.new_empty(batch, heads, chunks, head_dim, head_dim),
-        torch.empty_like(q, memory_format=torch.contiguous_format),
-        q.new_empty(batch, heads, chunks, chunk_size, chunk_size),
-    )
+    out, writes, errors = (torch.empty_like(q, memory_format=torch.contiguous_format) for _ in range(3))
+    states = q.new_empty(batch, heads, chunks, head_dim, head_dim)
+    inverses = q.new_empty(batch, heads, chunks, chunk_size, chunk_size)
+    return out, states, inverses, writes, errors
 
 
 @torch.library.custom_op("mixerlab::gated_delta_rule_backward", mutates_args=())
@@ -58,39 +58,48 @@ def backward(
     log_decay: Tensor,
     beta: Tensor,
     states: Tensor,
-    errors: Tensor,
     inverses: Tensor,
+    writes: Tensor,
+    errors: Tensor,
     scale: float,
     chunk_size: int,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """The gradients of q, k, v, log_decay and beta."""
     d_out, q, k, log_decay, beta = (x.contiguous() for x in (d_out, q, k, log_decay, beta))
-    batch, length, heads, head_dim = q.shape
+    batch, length, heads, _ = q.shape
     d_q, d_k, d_v, d_log_decay, d_beta = results = _backward_results(
-        d_out, q, k, log_decay, beta, states, errors, inverses, scale, chunk_size
+        d_out, q, k, log_decay, beta, states, inverses, writes, errors, scale, chunk_size
     )
     d_states = torch.empty_like(states)
     inputs = (d_out, q, k, log_decay, beta)
-    sizes = {"H": heads, "D": head_dim, "C": chunk_size, **launch_options(q)}
+    options = _options(q, chunk_size)
     backward_state_kernel[(batch * heads,)](
-        *inputs, errors, inverses, d_v, d_beta, d_states, scale, length, **sizes
+        *inputs, errors, inverses, d_v, d_beta, d_states, scale, length, **options
     )
     backward_chunk_kernel[(states.shape[2], batch * heads)](
-        *inputs, states, errors, d_v, d_states, d_q, d_k, d_log_decay, scale, length, **sizes
+        *inputs, states, writes, d_v, d_states, d_q, d_k, d_log_decay, scale, length, **options
     )
     return results
 
 
 @backward.register_fake
-def _backward_results(d_out, q, k, log_decay, beta, states, errors, inverses, scale, chunk_size):
+def _backward_results(d_out, q, k, log_decay, beta, states, inverses, writes, errors, scale, chunk_size):
     return tuple(
         torch.empty_like(x, memory_format=torch.contiguous_format) for x in (q, k, q, log_decay, beta)
     )
 
 
+def _options(q: Tensor, chunk_size: int) -> dict:
+    # The precision is that of float32 operands: with bfloat16 inputs only the triangular inverses have them.
+    precision = "tf32x3" if q.dtype == torch.float32 else "tf32"
+    return {**tile_options(q, chunk_size), "PRECISION": precision}
+
+
 def _save(ctx, inputs, output):
     q, k, _, log_decay, beta, ctx.scale, ctx.chunk_size = inputs
     ctx.save_for_backward(q, k, log_decay, beta, *output[1:])
+    # Nothing reads what is saved: no gradients of zeros for it.
+    ctx.set_materialize_grads(False)
 
 
 def _gradients(ctx, d_out, *_):

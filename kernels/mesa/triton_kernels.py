@@ -6,36 +6,58 @@ and head; the solves and all other gradients run in a program per chunk.
 Precision, for 16-bit inputs. Where keys repeat, `H` has directions hundreds of times stronger than the ridge,
 the solution `x` is small along them and large across, and rounding `x` or `H` to 16 bits would leave an `x H`
 that is mostly error. So states and solutions stay in float32, and products with them keep 16 bits of mantissa
-(`PRECISE`). Inside the solver a direction is rounded to 16 bits before it is used anywhere, hence exact, and
+(`product`). Inside the solver a direction is rounded to 16 bits before it is used anywhere, hence exact, and
 `H` is split into two 16-bit parts. The scores of a chunk may be rounded: that only changes the weight of a key.
 """
 
 import triton
 import triton.language as tl
 
-from kernels.chunked_triton import decay_between, load_gates, load_rows, square, store_rows, sum_from
+from kernels.chunked_triton import (
+    decay_between,
+    load_gates,
+    load_rows,
+    product,
+    square,
+    store_rows,
+    sum_from,
+)
 
 
 @triton.jit
-def apply(x, k, weights, from_start, high, low, ridge, FAST: tl.constexpr):
-    """`x_i (H_i + diag(ridge))` for every row of a chunk; `high + low` is H before the chunk."""
+def apply(x, k, weights, from_start, high, low, ridge, HELD: tl.constexpr, FAST: tl.constexpr):
+    """`x_i (H_i + diag(ridge))` for every row of a chunk; `high + low` is H before the chunk, if it is HELD."""
+    image = ridge * x
+    if HELD:
+        read = tl.dot(x, high, input_precision=FAST)
+        if k.dtype != tl.float32:
+            read = tl.dot(x, low, read)
+        image += from_start * read
     scores = tl.dot(x, tl.trans(k), input_precision=FAST) * weights
-    held = tl.dot(x, high, input_precision=FAST)
-    if k.dtype != tl.float32:
-        held = tl.dot(x, low, held)
-    return from_start * held + tl.dot(scores.to(k.dtype), k, input_precision=FAST) + ridge * x
+    return tl.dot(scores.to(k.dtype), k, image, input_precision=FAST)
 
 
 @triton.jit
-def solve(right, k, weights, from_start, high, low, ridge, ITERATIONS: tl.constexpr, FAST: tl.constexpr):
-    """Conjugate gradients from zero, as in `reference.conjugate_gradients`."""
+def conjugate_gradients(
+    right,
+    k,
+    weights,
+    from_start,
+    high,
+    low,
+    ridge,
+    HELD: tl.constexpr,
+    ITERATIONS: tl.constexpr,
+    FAST: tl.constexpr,
+):
+    """Solves for every row of a chunk, from zero, as `reference.conjugate_gradients` does."""
     tiny = 1.1754944e-38
     solution = tl.zeros_like(right)
     residual = right
     direction = right.to(k.dtype)
     norm = tl.sum(right * right, 1)
     for _ in range(ITERATIONS):
-        image = apply(direction, k, weights, from_start, high, low, ridge, FAST)
+        image = apply(direction, k, weights, from_start, high, low, ridge, HELD, FAST)
         step = norm / tl.maximum(tl.sum(direction * image, 1), tiny)
         solution += step[:, None] * direction
         residual -= step[:, None] * image
@@ -46,6 +68,18 @@ def solve(right, k, weights, from_start, high, low, ridge, ITERATIONS: tl.conste
 
 
 @triton.jit
+def solve(n, right, k, weights, from_start, key_state, ridge, ITERATIONS: tl.constexpr, FAST: tl.constexpr):
+    """The solutions of chunk `n`; the first one holds no state, and spares the products with it."""
+    high = key_state.to(k.dtype)
+    low = (key_state - high).to(k.dtype)
+    if n == 0:
+        x = conjugate_gradients(right, k, weights, from_start, high, low, ridge, False, ITERATIONS, FAST)
+    else:
+        x = conjugate_gradients(right, k, weights, from_start, high, low, ridge, True, ITERATIONS, FAST)
+    return x
+
+
+@triton.jit(do_not_specialize=["T"])
 def states_kernel(
     k_ptr,
     v_ptr,
@@ -74,14 +108,14 @@ def states_kernel(
         tl.store(square(key_states_ptr, index, D), key_state)
         tl.store(square(value_states_ptr, index, D), value_state)
         cumulative, total, beta = load_gates(log_decay_ptr, beta_ptr, offsets, inside)
-        k = load_rows(k_ptr, offsets, inside, D).to(tl.float32)
-        v = load_rows(v_ptr, offsets, inside, D).to(tl.float32)
+        k = load_rows(k_ptr, offsets, inside, D)
+        v = load_rows(v_ptr, offsets, inside, D)
         weighted = tl.trans((tl.exp(total - cumulative) * beta)[:, None] * k)
-        key_state = tl.exp(total) * key_state + tl.dot(weighted, k, input_precision=PRECISE)
-        value_state = tl.exp(total) * value_state + tl.dot(weighted, v, input_precision=PRECISE)
+        key_state = tl.exp(total) * key_state + product(weighted, k, PRECISE)
+        value_state = tl.exp(total) * value_state + product(weighted, v, PRECISE)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["T"])
 def solve_kernel(
     q_ptr,
     k_ptr,
@@ -115,20 +149,18 @@ def solve_kernel(
     key_state = tl.load(square(key_states_ptr, index, D))
     q = load_rows(q_ptr, offsets, inside, D).to(tl.float32)
     k = load_rows(k_ptr, offsets, inside, D)
-    high = key_state.to(k.dtype)
-    low = (key_state - high).to(k.dtype)
-    x = solve(q, k, weights, from_start, high, low, ridge, ITERATIONS, FAST)
+    x = solve(n, q, k, weights, from_start, key_state, ridge, ITERATIONS, FAST)
     store_rows(solutions_ptr, offsets, inside, x, D)
 
-    v = load_rows(v_ptr, offsets, inside, D).to(tl.float32)
+    v = load_rows(v_ptr, offsets, inside, D)
     value_state = tl.load(square(value_states_ptr, index, D))
-    scores = tl.dot(x, tl.trans(k.to(tl.float32)), input_precision=PRECISE) * weights
-    out = from_start * tl.dot(x, value_state, input_precision=PRECISE)
-    out += tl.dot(scores, v, input_precision=PRECISE)
+    scores = (product(x, tl.trans(k), PRECISE) * weights).to(v.dtype)
+    out = from_start * product(x, value_state, PRECISE)
+    out += tl.dot(scores, v, input_precision=FAST)
     store_rows(out_ptr, offsets, inside, out, D)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["T"])
 def adjoint_kernel(
     d_out_ptr,
     k_ptr,
@@ -153,7 +185,8 @@ def adjoint_kernel(
 ):
     """One program per chunk, sequence and head: the adjoint solutions y, which are dq.
 
-    Also the gradient of `b_i` through its row's reading (`d_reading`), and the chunk's share of the ridge's.
+    Also the gradient of `b_i` through what row i reads from the states (`d_reading`), and the chunk's share of
+    the ridge's gradient.
     """
     n, pid = tl.program_id(0), tl.program_id(1)
     batch, head = (pid // H).to(tl.int64), pid % H
@@ -165,31 +198,27 @@ def adjoint_kernel(
     cumulative, _total, beta = load_gates(log_decay_ptr, beta_ptr, offsets, inside)
     weights, from_start = decay_between(cumulative, C) * beta[None, :], tl.exp(cumulative)[:, None]
     ridge = tl.load(ridge_ptr + pid * D + tl.arange(0, D))[None, :]
-    d_out = load_rows(d_out_ptr, offsets, inside, D).to(tl.float32)
-    v = load_rows(v_ptr, offsets, inside, D).to(tl.float32)
-    k = load_rows(k_ptr, offsets, inside, D)
+    d_out = load_rows(d_out_ptr, offsets, inside, D)
+    x = load_rows(solutions_ptr, offsets, inside, D)
     value_state = tl.load(square(value_states_ptr, index, D))
-    scores = tl.dot(d_out, tl.trans(v), input_precision=PRECISE) * weights
-    d_x = from_start * tl.dot(d_out, tl.trans(value_state), input_precision=PRECISE)
-    d_x += tl.dot(scores, k.to(tl.float32), input_precision=PRECISE)
-
+    d_x = from_start * product(d_out, tl.trans(value_state), PRECISE)
+    d_reading = tl.sum(x * d_x, 1)
     key_state = tl.load(square(key_states_ptr, index, D))
-    high = key_state.to(k.dtype)
-    low = (key_state - high).to(k.dtype)
-    y = solve(d_x, k, weights, from_start, high, low, ridge, ITERATIONS, FAST)
+    read = from_start * product(x, key_state, PRECISE)
+
+    v = load_rows(v_ptr, offsets, inside, D)
+    k = load_rows(k_ptr, offsets, inside, D)
+    scores = (tl.dot(d_out, tl.trans(v), input_precision=FAST) * weights).to(k.dtype)
+    d_x += tl.dot(scores, k, input_precision=FAST)
+    y = solve(n, d_x, k, weights, from_start, key_state, ridge, ITERATIONS, FAST)
     store_rows(adjoints_ptr, offsets, inside, y, D)
     store_rows(dq_ptr, offsets, inside, y, D)
-
-    # exp(b_i) multiplies both what x reads from G_i and what it reads from H_i.
+    tl.store(d_reading_ptr + offsets, d_reading - tl.sum(y * read, 1), mask=inside)
     x = load_rows(solutions_ptr, offsets, inside, D)
-    scores = tl.dot(x, tl.trans(k.to(tl.float32)), input_precision=PRECISE) * weights
-    read = from_start * tl.dot(x, key_state, input_precision=PRECISE)
-    read += tl.dot(scores, k.to(tl.float32), input_precision=PRECISE)
-    tl.store(d_reading_ptr + offsets, tl.sum(x * d_x - y * read, 1), mask=inside)
     tl.store(d_ridge_ptr + index * D + tl.arange(0, D), -tl.sum(x * y, 0))
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["T"])
 def backward_states_kernel(
     d_out_ptr,
     log_decay_ptr,
@@ -222,15 +251,13 @@ def backward_states_kernel(
         cumulative, total, _beta = load_gates(log_decay_ptr, beta_ptr, offsets, inside)
         x = load_rows(solutions_ptr, offsets, inside, D)
         y = load_rows(adjoints_ptr, offsets, inside, D)
-        d_out = load_rows(d_out_ptr, offsets, inside, D).to(tl.float32)
-        x_start = tl.exp(cumulative)[:, None] * x
-        d_value_state *= tl.exp(total)
-        d_value_state += tl.dot(tl.trans(x_start), d_out, input_precision=PRECISE)
-        d_key_state *= tl.exp(total)
-        d_key_state -= tl.dot(tl.trans(x_start), y, input_precision=PRECISE)
+        d_out = load_rows(d_out_ptr, offsets, inside, D)
+        x_start = tl.trans(tl.exp(cumulative)[:, None] * x)
+        d_value_state = tl.exp(total) * d_value_state + product(x_start, d_out, PRECISE)
+        d_key_state = tl.exp(total) * d_key_state - product(x_start, y, PRECISE)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["T"])
 def backward_chunk_kernel(
     d_out_ptr,
     k_ptr,
@@ -252,12 +279,12 @@ def backward_chunk_kernel(
     H: tl.constexpr,
     D: tl.constexpr,
     C: tl.constexpr,
+    FAST: tl.constexpr,
     PRECISE: tl.constexpr,
 ):
     """One program per chunk, sequence and head: dk, dv and the gradients of the gates.
 
-    Position j enters everything behind it as `beta_j ((x_t.k_j) (v_j.d_out_t) - (y_t.k_j) (x_t.k_j))`, which
-    is linear in v_j and, with it held, of first and second degree in k_j.
+    Position j enters every later t as `exp(b_t - b_j) beta_j (x_t.k_j) (v_j.d_out_t - y_t.k_j)`.
     """
     n, pid = tl.program_id(0), tl.program_id(1)
     batch, head = (pid // H).to(tl.int64), pid % H
@@ -268,35 +295,38 @@ def backward_chunk_kernel(
     index = pid.to(tl.int64) * tl.num_programs(0) + n
     cumulative, total, beta = load_gates(log_decay_ptr, beta_ptr, offsets, inside)
     decay, to_end = decay_between(cumulative, C), tl.exp(total - cumulative)[:, None]
-    k = load_rows(k_ptr, offsets, inside, D).to(tl.float32)
-    v = load_rows(v_ptr, offsets, inside, D).to(tl.float32)
+    k = load_rows(k_ptr, offsets, inside, D)
+    v = load_rows(v_ptr, offsets, inside, D)
 
     # Later chunks, through the states; beta is left out until the end.
     d_value_state = tl.load(square(d_value_states_ptr, index, D))
     d_total = tl.sum(tl.sum(tl.load(square(value_states_ptr, index, D)) * d_value_state, 1), 0)
-    d_v = to_end * tl.dot(k, d_value_state, input_precision=PRECISE)
-    d_k = tl.dot(v, tl.trans(d_value_state), input_precision=PRECISE)
+    d_v = to_end * product(k, d_value_state, PRECISE)
+    d_k = tl.dot(v, tl.trans(d_value_state).to(v.dtype), input_precision=FAST)
     d_key_state = tl.load(square(d_key_states_ptr, index, D))
     d_total += tl.sum(tl.sum(tl.load(square(key_states_ptr, index, D)) * d_key_state, 1), 0)
-    d_k += tl.dot(k, d_key_state, input_precision=PRECISE)
-    d_k += tl.dot(k, tl.trans(d_key_state), input_precision=PRECISE)
-    d_k *= to_end
-    # Half of v.dv + k.dk counts the part linear in k once and the quadratic part once.
-    d_total = tl.exp(total) * d_total + tl.sum(beta * 0.5 * tl.sum(v * d_v + k * d_k, 1), 0)
+    through_key = product(k, d_key_state, PRECISE)
+    d_k = to_end * (d_k + through_key + product(k, tl.trans(d_key_state), PRECISE))
+    d_beta = tl.sum(v * d_v + to_end * k * through_key, 1)
+    d_total = tl.exp(total) * d_total + tl.sum(beta * d_beta, 0)
 
     x = load_rows(solutions_ptr, offsets, inside, D)
     y = load_rows(adjoints_ptr, offsets, inside, D)
-    d_out = load_rows(d_out_ptr, offsets, inside, D).to(tl.float32)
-    x_scores = tl.dot(x, tl.trans(k), input_precision=PRECISE) * decay
-    d_v += tl.dot(tl.trans(x_scores), d_out, input_precision=PRECISE)
-    d_k -= tl.dot(tl.trans(x_scores), y, input_precision=PRECISE)
-    scores = tl.dot(d_out, tl.trans(v), input_precision=PRECISE)
-    scores -= tl.dot(y, tl.trans(k), input_precision=PRECISE)
-    d_k += tl.dot(tl.trans(scores * decay), x, input_precision=PRECISE)
+    d_out = load_rows(d_out_ptr, offsets, inside, D)
+    x_scores = product(x, tl.trans(k), PRECISE) * decay
+    y_scores = tl.dot(d_out, tl.trans(v), input_precision=FAST) - product(y, tl.trans(k), PRECISE)
+    # The same numbers summed along rows and columns: what cancels in the decay's gradient cancels exactly.
+    gain = x_scores * y_scores
+    d_beta += tl.sum(gain, 0)
+    d_cumulative = tl.sum(gain * beta[None, :], 1) - beta * d_beta
+    d_cumulative += tl.load(d_reading_ptr + offsets, mask=inside, other=0.0)
+    y_scores = tl.trans(y_scores * decay).to(k.dtype)
+    x_scores = tl.trans(x_scores).to(k.dtype)
+    d_v += tl.dot(x_scores, d_out, input_precision=FAST)
+    d_k -= tl.dot(x_scores, y.to(k.dtype), input_precision=FAST)
+    d_k += tl.dot(y_scores, x.to(k.dtype), input_precision=FAST)
     store_rows(dv_ptr, offsets, inside, beta[:, None] * d_v, D)
     store_rows(dk_ptr, offsets, inside, beta[:, None] * d_k, D)
 
-    d_beta = 0.5 * tl.sum(v * d_v + k * d_k, 1)
     tl.store(d_beta_ptr + offsets, d_beta, mask=inside)
-    d_reading = tl.load(d_reading_ptr + offsets, mask=inside, other=0.0)
-    tl.store(d_log_decay_ptr + offsets, sum_from(d_reading - beta * d_beta) + d_total, mask=inside)
+    tl.store(d_log_decay_ptr + offsets, sum_from(d_cumulative) + d_total, mask=inside)

@@ -5,6 +5,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
+from kernels.chunked_triton import tile_options
 from kernels.dispatch import fold_replicas
 from kernels.mesa.triton_kernels import (
     adjoint_kernel,
@@ -48,7 +49,7 @@ def forward(
     out, solutions, key_states, value_states = results = _forward_results(
         q, k, v, log_decay, beta, ridge, iterations, chunk_size
     )
-    options, precision = _sizes(q, chunk_size), _precision(q)
+    options, precision = tile_options(q, chunk_size), _precision(q)
     states_kernel[(batch * heads,)](
         k, v, log_decay, beta, key_states, value_states, length, **options, PRECISE=precision["PRECISE"]
     )
@@ -106,7 +107,7 @@ def backward(
     d_key_states, d_value_states = torch.empty_like(key_states), torch.empty_like(value_states)
     d_ridge = ridge.new_empty(batch, heads, chunks, head_dim)
     gates, states, solved = (log_decay, beta), (key_states, value_states), (solutions, adjoints)
-    options, precision = _sizes(k, chunk_size), _precision(k)
+    options, precision = tile_options(k, chunk_size), _precision(k)
     adjoint_kernel[(chunks, batch * heads)](
         d_out,
         k,
@@ -144,7 +145,7 @@ def backward(
         d_beta,
         length,
         **options,
-        **precise,
+        **precision,
     )
     return d_q, d_k, d_v, d_log_decay, d_beta, d_ridge.sum(2)
 
@@ -157,11 +158,6 @@ def _backward_results(
     return tuple(torch.empty_like(x, memory_format=torch.contiguous_format) for x in tensors)
 
 
-def _sizes(q: Tensor, chunk_size: int) -> dict:
-    _batch, _length, heads, head_dim = q.shape
-    return {"H": heads, "D": head_dim, "C": chunk_size, "num_warps": 8 if head_dim > 64 else 4}
-
-
 def _precision(q: Tensor) -> dict:
     """How operands of products are taken: in the solver (float32 ones only), and everywhere else."""
     if q.dtype == torch.float32:
@@ -172,6 +168,8 @@ def _precision(q: Tensor) -> dict:
 def _save(ctx, inputs, output):
     *tensors, ctx.iterations, ctx.chunk_size = inputs
     ctx.save_for_backward(*tensors, *output[1:])
+    # Nothing reads what is saved: no gradients of zeros for it.
+    ctx.set_materialize_grads(False)
 
 
 def _gradients(ctx, d_out, *_):
