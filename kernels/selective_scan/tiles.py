@@ -4,12 +4,19 @@ from typing import NamedTuple
 
 
 class Tiles(NamedTuple):
-    """The blocks of one kernel: time steps, channels, how many of the N states lie side by side, warps."""
+    """The blocks of one kernel: time steps, channels, how many of the N states lie side by side in a warp.
+
+    `registers` is the most that a thread may use, so that more warps fit on a multiprocessor.
+    """
 
     block_t: int
     block_c: int
     lanes: int
     warps: int
+    registers: int | None
+
+
+BLOCK_T = 4  # the forward kernel saves the state this often, and the backward kernel starts from there
 
 
 def padded(state: int) -> int:
@@ -18,10 +25,12 @@ def padded(state: int) -> int:
 
 
 def forward_tiles(state: int) -> Tiles:
-    """One channel per thread with all its states: no sum crosses threads."""
-    return Tiles(block_t=8 if state <= 16 else 4, block_c=32, lanes=1, warps=1)
+    """Up to 16 states of a channel in one thread, so that no sum crosses threads where N is at most 16."""
+    lanes = max(1, padded(state) // 16)
+    return Tiles(BLOCK_T, block_c=32 // lanes, lanes=lanes, warps=1, registers=None)
 
 
 def backward_tiles(state: int) -> Tiles:
     """Sums over states and over channels both cross threads: splitting a warp 4 x 8 makes both short."""
-    return Tiles(block_t=forward_tiles(state).block_t, block_c=16 if state <= 16 else 8, lanes=4, warps=1)
+    lanes = 4 if state <= 32 else 8
+    return Tiles(BLOCK_T, block_c=min(16, 256 // padded(state)), lanes=lanes, warps=1, registers=None)

@@ -2,7 +2,7 @@
 
 A tile is `[BLOCK_T, ROWS, BLOCK_C, LANES]`; the N numbers of state are split into ROWS x LANES, so that some
 lie in one thread's registers (sums over the state) and some side by side (sums over the channels). Time lies
-in registers: there the associative scans below unroll into the plain recurrence.
+in registers, so that taking a row out of a tile and putting it back costs nothing once compiled.
 
 The forward kernel saves the state at the start of each tile; the backward kernel walks the tiles from the
 last to the first, scans each again from there, and scans the gradient of the state back.
@@ -34,33 +34,16 @@ def _softplus(x):
 
 
 @triton.jit
-def _advance(decay_l, x_l, decay_r, x_r):
-    """Joins two stretches of time: the state after both, had it been 0 before."""
-    return decay_l * decay_r, decay_r * x_l + x_r
-
-
-@triton.jit
-def _advance_kept(decay_l, x_l, kept_l, decay_r, x_r, kept_r):
-    """The same with the state in two parts: the last input `x`, and what is `kept` of the earlier ones."""
-    return decay_l * decay_r, x_r, decay_r * (x_l + kept_l) + kept_r
-
-
-@triton.jit
-def _retreat(decay_r, grad_r, carry_r, decay_l, grad_l, carry_l):
-    """Joins a later stretch (r) and an earlier one (l), for the gradient of the state.
-
-    `decay` is that of the stretch's first step, `grad` the gradient of the state after that step, `carry` the
-    decay from there to the stretch's last step.
-    """
-    through = carry_l * decay_r
-    return decay_l, grad_l + through * grad_r, through * carry_r
-
-
-@triton.jit
-def _row_at(tile, is_row):
-    """The row of a float32 tile, along time, where `is_row`; as integers, adding the zeros costs nothing."""
-    bits = tl.where(is_row, tile.to(tl.int32, bitcast=True), 0)
+def _row_of(tile, row, r):
+    """Row `r` of a float32 tile along time. Time lies in registers, so the others fold away (as integers:
+    adding a float zero would cost an instruction)."""
+    bits = tl.where(row[:, None, None, None] == r, tile.to(tl.int32, bitcast=True), 0)
     return tl.sum(bits, axis=0).to(tl.float32, bitcast=True)
+
+
+@triton.jit
+def _with_row(tile, row, r, value):
+    return tl.where(row[:, None, None, None] == r, value[None, :, :, :], tile)
 
 
 @triton.jit
@@ -105,8 +88,6 @@ def _forward_kernel(
     is_channel = channel < CHANNELS
     n = tl.arange(0, ROWS)[:, None] * LANES + tl.arange(0, LANES)[None, :]
     row = tl.arange(0, BLOCK_T)
-    is_first = (row == 0)[:, None, None, None]
-    is_last = (row == BLOCK_T - 1)[:, None, None, None]
 
     is_rate = is_channel[None, :, None] & (n < N)[:, None, :]
     rates = a_ptr + (group * CHANNELS + channel)[None, :, None] * N + n[:, None, :]
@@ -136,9 +117,10 @@ def _forward_kernel(
         start_states += N * CHANNELS
         decay = tl.exp2(step[:, None, :, None] * rate[None, :, :, :])
         x = (step * u)[:, None, :, None] * b[:, :, None, :]
-        x = tl.where(is_first, x + decay * state[None, :, :, :], x)
-        _, states = tl.associative_scan((decay, x), 0, _advance)
-        state = _row_at(states, is_last)
+        states = x
+        for r in tl.static_range(BLOCK_T):
+            state = tl.fma(_row_of(decay, row, r), state, _row_of(x, row, r))
+            states = _with_row(states, row, r, state)
         y = _sum_over_state(states * c[:, :, None, :]) + skip[None, :] * u
         y = y * z * tl.sigmoid(z)
         y_rows = y_ptr + (batch * T + time)[:, None] * CHANNELS + channel[None, :]
@@ -190,8 +172,6 @@ def _backward_kernel(
     is_channel = channel < CHANNELS
     n = tl.arange(0, ROWS)[:, None] * LANES + tl.arange(0, LANES)[None, :]
     row = tl.arange(0, BLOCK_T)
-    is_first = (row == 0)[:, None, None, None]
-    is_last = (row == BLOCK_T - 1)[:, None, None, None]
 
     is_rate = is_channel[None, :, None] & (n < N)[:, None, :]
     rates = a_ptr + (group * CHANNELS + channel)[None, :, None] * N + n[:, None, :]
@@ -230,9 +210,11 @@ def _backward_kernel(
         step = _softplus(logit)
         decay = tl.exp2(step[:, None, :, None] * rate[None, :, :, :])
         x = (step * u)[:, None, :, None] * b[:, :, None, :]
-        kept = tl.where(is_first, decay * state[None, :, :, :], -0.0)
-        _, _, kept = tl.associative_scan((decay, x, kept), 0, _advance_kept)
-        states = x + kept
+        kept, states = x, x
+        for r in tl.static_range(BLOCK_T):
+            kept = _with_row(kept, row, r, _row_of(decay, row, r) * state)
+            state = tl.fma(_row_of(decay, row, r), state, _row_of(x, row, r))
+            states = _with_row(states, row, r, state)
         ungated = _sum_over_state(states * c[:, :, None, :]) + skip[None, :] * u
 
         # The gate: y = ungated z sigmoid(z).
@@ -242,10 +224,10 @@ def _backward_kernel(
         grad_y = grad * z * sigmoid
 
         grad_states = grad_y[:, None, :, None] * c[:, :, None, :]
-        grad_states = tl.where(is_last, grad_states + grad_state[None, :, :, :], grad_states)
-        ones = tl.full((BLOCK_T, ROWS, BLOCK_C, LANES), 1.0, dtype=tl.float32)
-        _, grad_states, _ = tl.associative_scan((decay, grad_states, ones), 0, _retreat, reverse=True)
-        grad_state = _row_at(decay * grad_states, is_first)
+        for r in tl.static_range(BLOCK_T - 1, -1, -1):
+            grad_state += _row_of(grad_states, row, r)
+            grad_states = _with_row(grad_states, row, r, grad_state)
+            grad_state *= _row_of(decay, row, r)
 
         grad_exponent = grad_states * kept  # d loss / d (step rate)
         grad_rate += tl.sum(grad_exponent * step[:, None, :, None], axis=0)
@@ -364,4 +346,5 @@ def _blocks(n: int, tiles: Tiles) -> dict[str, int]:
         "ROWS": padded(n) // tiles.lanes,
         "LANES": tiles.lanes,
         "num_warps": tiles.warps,
+        "maxnreg": tiles.registers,
     }
