@@ -1,0 +1,156 @@
+"""`python run.py -m`: a sweep ends in tables and figures, outlives failures and kills, and repeats nothing."""
+
+import os
+import signal
+import time
+
+import pandas as pd
+import pytest
+from command_line import ROOT, TINY, records, run_py, start_run_py
+from hydra import compose, initialize_config_dir
+
+from sweeps.record import validate_record
+
+GRID = ("-m", "mixer=attn,gdn", "task=icr,cmp", *TINY)
+CELLS = [("attn", "cmp"), ("attn", "icr"), ("gdn", "cmp"), ("gdn", "icr")]
+
+
+def statuses(results_dir):
+    """{(mixer, task): status}, of valid records only."""
+    found = {}
+    for record in records(results_dir).values():
+        validate_record(record)
+        found[record["rows"][0]["mixer"], record["rows"][0]["task"]] = record["status"]
+    return found
+
+
+def test_a_sweep_ends_in_tables_and_figures(tmp_path):
+    outcome = run_py(*GRID, f"results_dir={tmp_path}")
+    assert outcome.code == 0
+    assert "4 cells: 0 finished already, 4 to run" in outcome.out and "4 of 4 runs done" in outcome.err
+    assert f"tables and figures: {tmp_path / 'report'}" in outcome.out
+    assert statuses(tmp_path) == dict.fromkeys(CELLS, "finished")
+
+    rows = pd.read_csv(tmp_path / "report" / "rows.csv")
+    assert sorted(set(zip(rows["mixer"], rows["task"], strict=True))) == CELLS and len(rows) == 8
+    for selection in ("official", "clean"):
+        folder = tmp_path / "report" / selection
+        best = rows.groupby(["task", "mixer"])["official_accuracy"].max()
+        table = (folder / "accuracy.md").read_text()
+        assert table in outcome.out
+        if selection == "official":
+            for accuracy in best:
+                assert f"{accuracy:.3f}" in table
+        for figure in ("accuracy", "learning_rates", "training_curves"):
+            assert (folder / f"{figure}.png").stat().st_size > 10_000 and (folder / f"{figure}.pdf").exists()
+
+
+def test_a_failing_cell_leaves_the_others_alone_and_is_tried_again(tmp_path):
+    """Heads of one number cannot be rotated, so attn fails where gdn trains."""
+    grid = (*GRID, "mixer.num_heads=16", f"results_dir={tmp_path}")
+    outcome = run_py(*grid)
+    assert outcome.code == 1 and "2 of 4 cells failed" in outcome.err
+    for task in ("icr", "cmp"):
+        assert f"FAILED attn {task}" in outcome.err
+    assert "RoPE rotates pairs" in outcome.err and "FAILED gdn" not in outcome.err
+    assert statuses(tmp_path) == {cell: "failed" if cell[0] == "attn" else "finished" for cell in CELLS}
+    assert {record["error"] for record in records(tmp_path).values()} == {
+        None,
+        "ValueError: mixer.num_heads=16 at d_model=16 gives heads of 1, and RoPE rotates pairs: choose num_heads"
+        " so that d_model / num_heads is even",
+    }
+    assert "failed" in (tmp_path / "report" / "official" / "accuracy.md").read_text()
+
+    written = {run_id: record["provenance"]["started_at"] for run_id, record in records(tmp_path).items()}
+    time.sleep(1)  # `started_at` counts seconds
+    again = run_py(*grid)
+    assert again.code == 1 and "4 cells: 2 finished already, 2 to run" in again.out
+    for run_id, record in records(tmp_path).items():
+        assert (record["provenance"]["started_at"] != written[run_id]) == (record["status"] == "failed")
+
+
+def test_bad_input_ends_a_sweep_before_it_starts(tmp_path):
+    for override, message in (("mixer=attn,nope", "mixer/nope"), ("task.setting=nope", "no such setting")):
+        outcome = run_py(*GRID, f"results_dir={tmp_path}", override)
+        assert outcome.code == 1 and message in outcome.err and not records(tmp_path)
+
+
+def dry_run(*overrides, results_dir):
+    """(mixer, task, setting) of the cells that a sweep would run, and its last line."""
+    outcome = run_py("-m", *overrides, "dry_run=true", f"results_dir={results_dir}")
+    assert outcome.code == 0 and not records(results_dir)
+    *lines, total = outcome.out.splitlines()
+    assert all(line.endswith("to run") for line in lines)
+    assert len({line.split()[0] for line in lines}) == len(lines)  # every cell a run of its own
+    return [tuple(line.split()[1:4]) for line in lines], total
+
+
+def test_the_table_is_66_settings_of_five_mixers(tmp_path):
+    cells, total = dry_run("experiment=mad_table", results_dir=tmp_path)
+    assert total == "330 cells, 0 of them finished" and len(set(cells)) == 330
+    assert {mixer for mixer, _, _ in cells} == {"attn", "parallax", "gdn", "mamba", "mesa"}
+    by_task = pd.Series([task for mixer, task, _ in cells if mixer == "attn"]).value_counts().to_dict()
+    assert by_task == {"icr": 11, "ncr": 14, "fcr": 11, "mem": 6, "cmp": 11, "sc": 13}
+
+
+def test_the_challenge_is_nine_cells_of_five_mixers(tmp_path):
+    cells, total = dry_run("experiment=challenge", results_dir=tmp_path)
+    assert total == "45 cells, 0 of them finished"
+    assert ("mesa", "sc_challenge", "512-2048") in cells
+
+
+def test_mixer_and_task_narrow_an_experiment(tmp_path):
+    cells, _ = dry_run("experiment=mad_table", "mixer=attn", "task=mem,sc", results_dir=tmp_path)
+    assert len(cells) == 6 + 13 and {cell[:2] for cell in cells} == {("attn", "mem"), ("attn", "sc")}
+    cells, _ = dry_run("mixer=attn", "task=icr", "task.setting=baseline,seq_len-512", results_dir=tmp_path)
+    assert cells == [("attn", "icr", "baseline"), ("attn", "icr", "seq_len-512")]
+
+
+def finish_in_processes(*arguments):
+    """The outcome of `python run.py` with workers of its own; one of two mixers fails in every cell."""
+    process = start_run_py(*arguments)
+    output, _ = process.communicate(timeout=300)
+    assert process.returncode == 1, output
+    return output
+
+
+def test_submitit_as_on_a_cluster(tmp_path):
+    grid = ("-m", "mixer=attn,gdn", "task=icr", *TINY, "mixer.num_heads=16", f"results_dir={tmp_path}")
+    output = finish_in_processes(*grid, "hydra/launcher=submitit_local")
+    assert statuses(tmp_path) == {("attn", "icr"): "failed", ("gdn", "icr"): "finished"}
+    assert "FAILED attn icr" in output and "1 of 2 cells failed" in output
+    assert (tmp_path / "report" / "official" / "accuracy.md").exists()
+
+
+def test_a_killed_sweep_goes_on_where_it_was(tmp_path):
+    """All processes of the sweep are killed at once; what was finished is not trained again."""
+    grid = (*GRID, "mixer.num_heads=16", "trainer.epochs=12", f"results_dir={tmp_path}")
+    launcher = ("hydra/launcher=processes", "hydra.launcher.n_jobs=2")
+    process = start_run_py(*grid, *launcher)
+    try:
+        while "finished" not in statuses(tmp_path).values():
+            assert process.poll() is None, process.stdout.read()
+            time.sleep(0.01)
+    finally:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+    before = records(tmp_path)
+    finished = [run_id for run_id, record in before.items() if record["status"] == "finished"]
+    assert len(finished) == 1
+
+    output = finish_in_processes(*grid, *launcher)
+    assert "4 cells: 1 finished already, 3 to run" in output and "2 of 4 cells failed" in output
+    assert statuses(tmp_path) == {cell: "failed" if cell[0] == "attn" else "finished" for cell in CELLS}
+    after = records(tmp_path)
+    assert all(after[run_id] == before[run_id] for run_id in finished)
+    assert len(pd.read_csv(tmp_path / "report" / "rows.csv")) == 8
+
+
+@pytest.mark.parametrize("launcher", ["slurm", "ray_tasks"])
+def test_cluster_launchers_compose(launcher):
+    pytest.importorskip({"slurm": "hydra_plugins.hydra_submitit_launcher", "ray_tasks": "ray"}[launcher])
+    with initialize_config_dir(str(ROOT / "conf"), version_base="1.3"):
+        cfg = compose("config", [f"hydra/launcher={launcher}"], return_hydra_config=True)
+    chosen = cfg.hydra.launcher
+    assert chosen._target_.endswith({"slurm": "SlurmLauncher", "ray_tasks": "RayLauncher"}[launcher])
+    assert (chosen.gpus_per_node if launcher == "slurm" else chosen.ray.remote.num_gpus) == 1
