@@ -6,6 +6,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from kernels.fused import linear
 from mixers.base import SequenceMixer, head_dim_of
 from mixers.layers import RotaryEmbedding, project
 
@@ -43,7 +44,7 @@ class Attention(SequenceMixer):
         # Under vmap PyTorch's fused CPU kernel runs replica by replica; the unfused form does all at once.
         with sdpa_kernel(SDPBackend.MATH) if x.device.type == "cpu" else nullcontext():
             o = F.scaled_dot_product_attention(q, k, v, is_causal=True)
-        return self.o_proj(o.transpose(1, 2).flatten(2))
+        return linear(o.transpose(1, 2).flatten(2), self.o_proj.weight)
 
     def state_size(self, seq_len: int) -> int:
         """Keys and values of every token."""

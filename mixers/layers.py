@@ -1,10 +1,9 @@
 """Small parts that several mixers share: rotary embedding, short causal convolution."""
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
-from kernels.fused import rms_norm, rotary
+from kernels.fused import linear, rms_norm, rotary
 from kernels.short_convolution import short_convolution
 
 
@@ -34,7 +33,7 @@ def project(x: Tensor, *projections: nn.Linear) -> Tensor:
     width = sum(weight.shape[0] for weight in weights)
     if width % ALIGNMENT:
         weights.append(weights[0].new_zeros(ALIGNMENT - width % ALIGNMENT, x.shape[-1]))
-    return F.linear(x, torch.cat(weights))[..., :width]
+    return linear(x, torch.cat(weights))[..., :width]
 
 
 class UnitNorm(nn.Module):

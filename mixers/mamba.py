@@ -3,9 +3,9 @@
 import math
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
+from kernels.fused import linear
 from kernels.selective_scan import selective_scan
 from mixers.base import SequenceMixer
 from mixers.layers import ShortConvolution
@@ -64,10 +64,10 @@ class Mamba(SequenceMixer):
         self.dt_proj.bias._no_reinit = True  # an initialiser that zeroes biases leaves it alone
 
     def forward(self, x: Tensor) -> Tensor:
-        u, z = self.in_proj(x).chunk(2, dim=-1)
+        u, z = linear(x, self.in_proj.weight).chunk(2, dim=-1)
         u = self.conv(u)
-        dt, B, C = self.x_proj(u).split((self.dt_rank, self.d_state, self.d_state), dim=-1)
-        delta = F.linear(dt, self.dt_proj.weight)  # the scan adds the bias, in float32
+        dt, B, C = linear(u, self.x_proj.weight).split((self.dt_rank, self.d_state, self.d_state), dim=-1)
+        delta = linear(dt, self.dt_proj.weight)  # the scan adds the bias, in float32
         A = -self.A_log.float().exp()
         return self.out_proj(
             selective_scan(u, delta, self.dt_proj.bias, A, B, C, self.D, z, backend=self.backend)

@@ -3,6 +3,7 @@
 import torch
 from torch import Tensor, nn
 
+from kernels.fused import linear
 from kernels.parallax import parallax_attention, parallax_backend
 from mixers.base import SequenceMixer, head_dim_of
 from mixers.layers import RotaryEmbedding, project
@@ -57,7 +58,7 @@ class Parallax(SequenceMixer):
         if self.rope_on_rho:
             rho = self.rope(rho)
         o = parallax_attention(q.to(v.dtype), rho.to(v.dtype), k.to(v.dtype), v, backend=self.backend)
-        return self.o_proj(o.flatten(2))
+        return linear(o.flatten(2), self.o_proj.weight)
 
     def state_size(self, seq_len: int) -> int:
         """Keys and values of every token; the probe is not kept."""

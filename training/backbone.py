@@ -4,10 +4,9 @@ import math
 from collections.abc import Callable
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
-from kernels.fused import add_rms_norm, embedding, rms_norm, swiglu_packed
+from kernels.fused import add_rms_norm, embedding, linear, rms_norm, swiglu_packed
 
 NORM_EPS = 1e-5
 
@@ -24,7 +23,8 @@ class SwiGLU(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         # One product for both: x is read once, and so is its gradient.
-        return self.w3(swiglu_packed(F.linear(x, torch.cat((self.w1.weight, self.w2.weight)))))
+        hidden = swiglu_packed(linear(x, torch.cat((self.w1.weight, self.w2.weight))))
+        return linear(hidden, self.w3.weight)
 
 
 class Block(nn.Module):
@@ -77,7 +77,7 @@ class LanguageModel(nn.Module):
     def forward(self, tokens: Tensor) -> Tensor:
         x, update = self.blocks(embedding(tokens, self.embedding.weight))
         _, normed = add_rms_norm(x, update, self.norm.weight, NORM_EPS)
-        return self.head(normed)
+        return linear(normed, self.head.weight) + self.head.bias
 
 
 class AutoEncoder(nn.Module):
@@ -112,7 +112,8 @@ class AutoEncoder(nn.Module):
     def forward(self, tokens: Tensor) -> Tensor:
         x, update = self.blocks(embedding(tokens, self.embedding.weight))
         pooled = (x + update)[:, -1:]
-        return self.head(self.norm(self.decoder(pooled + self.positions)))
+        normed = self.norm(self.decoder(pooled + self.positions))
+        return linear(normed, self.head.weight) + self.head.bias
 
 
 def position_table(seq_len: int, d_model: int) -> Tensor:
