@@ -65,12 +65,13 @@ def test_linear(device, rows, outputs, inputs, backend):
 SIZES = [(256, 64, 64), (300, 130, 72), (270, 7, 65), (500, 8, 3)]
 
 
-@pytest.mark.parametrize("programs", [4, 132])
+@pytest.mark.parametrize("programs, sum_parts", [(4, 64), (132, 2)])
 @pytest.mark.parametrize("rows, outputs, inputs", SIZES)
-def test_weight_gradients_in_parts(device, rows, outputs, inputs, programs, only_our_kernel, monkeypatch):
-    """Of two groups, grad and x columns of wider tensors. Few programs take many steps each."""
+def test_weight_gradients_in_parts(device, rows, outputs, inputs, programs, sum_parts, only_our_kernel, monkeypatch):
+    """Of two groups, grad and x columns of wider tensors. Few programs take many steps each; a sum takes several."""
     tiles = -(-outputs // 64) * -(-inputs // 64)
     monkeypatch.setattr("kernels.fused.triton_linear.PROGRAMS", programs * tiles)
+    monkeypatch.setattr("kernels.fused.triton_linear.SUM_PARTS", sum_parts)
     wide_grad, wide_x = draw((2, rows, outputs + 8), (2, rows, 2 * inputs + 1), device=device)
     grad, x = wide_grad[..., 8:], wide_x[..., inputs + 1 :]
     actual = weight_gradient(grad, x)
