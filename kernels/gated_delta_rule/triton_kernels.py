@@ -173,7 +173,7 @@ def backward_state_kernel(
         d_u = to_end * tl.dot(k, held, input_precision=PRECISION)
         d_u += tl.dot(attention, d_out, input_precision=PRECISION)
         inverse = tl.load(square(inverses_ptr, index, C))
-        d_solved = tl.dot(tl.trans(inverse), d_u.to(dtype), input_precision=PRECISION)
+        d_solved = product(tl.trans(inverse), d_u, PRECISION)
         error = load_rows(errors_ptr, offsets, inside, D)
         tl.store(d_beta_ptr + offsets, tl.sum(error * d_solved, 1), mask=inside)
         d_v = (beta[:, None] * d_solved).to(dtype)
@@ -224,25 +224,32 @@ def backward_chunk_kernel(
 
     # A key acts by writing (columns of P and A, and the end state) and by reading (rows of A, and S).
     d_write = to_end * tl.dot(u, tl.trans(d_state), input_precision=PRECISION)
-    # exp(b_C) multiplies the end state, exp(-b_j) the writing key, exp(b_i) the reading key and q.
-    d_total = tl.sum(tl.sum(k * d_write, 1), 0)
-    d_total += tl.exp(total) * tl.sum(tl.sum(state.to(tl.float32) * d_state, 1), 0)
+    at_end = tl.sum(k * d_write, 1)
+    d_total = tl.sum(at_end, 0) + tl.exp(total) * tl.sum(tl.sum(state.to(tl.float32) * d_state, 1), 0)
 
     q = load_rows(q_ptr, offsets, inside, D)
     d_out = (scale * load_rows(d_out_ptr, offsets, inside, D)).to(dtype)
-    d_attention = (tl.dot(d_out, tl.trans(u), input_precision=PRECISION) * decay).to(dtype)
+    d_attention = tl.dot(d_out, tl.trans(u), input_precision=PRECISION) * decay
+    gain = d_attention * tl.dot(q, tl.trans(k), input_precision=PRECISION)
+    d_attention = d_attention.to(dtype)
     d_q = from_start * tl.dot(d_out, tl.trans(state), input_precision=PRECISION)
+    at_start = tl.sum(q * d_q, 1)
     d_q += tl.dot(d_attention, k, input_precision=PRECISION)
     store_rows(dq_ptr, offsets, inside, d_q, D)
-    d_cumulative = tl.sum(q * d_q, 1)
     d_write += tl.dot(tl.trans(d_attention), q, input_precision=PRECISION)
 
     d_v = load_rows(dv_ptr, offsets, inside, D)
-    d_between = -tl.dot(d_v, tl.trans(u), input_precision=PRECISION) * decay
-    d_between = tl.where(i[:, None] > i[None, :], d_between, 0.0).to(dtype)
-    d_read = tl.dot(d_between, k, input_precision=PRECISION)
-    d_read -= from_start * tl.dot(d_v, tl.trans(state), input_precision=PRECISION)
+    d_between = tl.dot(d_v, tl.trans(u), input_precision=PRECISION) * decay
+    d_between = tl.where(i[:, None] > i[None, :], -d_between, 0.0)
+    gain += d_between * tl.dot(k, tl.trans(k), input_precision=PRECISION)
+    d_between = d_between.to(dtype)
+    d_read = -from_start * tl.dot(d_v, tl.trans(state), input_precision=PRECISION)
+    at_start += tl.sum(k * d_read, 1)
+    d_read += tl.dot(d_between, k, input_precision=PRECISION)
     d_write += tl.dot(tl.trans(d_between), k, input_precision=PRECISION)
     store_rows(dk_ptr, offsets, inside, d_read + d_write, D)
-    d_cumulative += tl.sum(k * (d_read - d_write), 1)
+
+    # exp(b_i) multiplies row i of P and A and what it reads from S, exp(-b_j) column j and its share of the end
+    # state, exp(b_C) that state. Both sums run over the same numbers, so that what cancels does so exactly.
+    d_cumulative = tl.sum(gain, 1) - tl.sum(gain, 0) + at_start - at_end
     tl.store(d_log_decay_ptr + offsets, sum_from(d_cumulative) + d_total, mask=inside)
