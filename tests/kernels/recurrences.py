@@ -3,6 +3,7 @@
 import torch
 
 NAMES = ("q", "k", "v", "log_decay", "beta")
+OPCHECKS = ("test_schema", "test_autograd_registration", "test_faketensor")
 
 
 def random_inputs(seed, batch=2, length=17, heads=2, dim=16, dtype=torch.float64, device="cpu"):
@@ -61,3 +62,27 @@ def blank_heavy_inputs(seed, **sizes):
     blank = torch.rand(k.shape[:3], generator=torch.Generator().manual_seed(seed))[..., None] < 0.7
     k = torch.where(blank.to(k.device), k[:, :1], k)
     return [q, k, v, 0.005 * log_decay, 0.5 + 0.5 * beta]
+
+
+def check_compiled_and_captured(function, inputs):
+    """The same output and gradients from one graph of torch.compile, and from replays of a CUDA graph."""
+    expected, expected_grads = value_and_gradients(function, inputs)
+    compiled = torch.compile(function, fullgraph=True)
+    out, grads = value_and_gradients(compiled, inputs)
+    torch.testing.assert_close((out, *grads), (expected, *expected_grads), rtol=0, atol=0)
+
+    leaves = [torch.zeros_like(x).requires_grad_() for x in inputs]
+    weights = output_weights(expected)
+    warm_up = torch.cuda.Stream()
+    with torch.cuda.stream(warm_up):
+        torch.autograd.grad(function(*leaves), leaves, weights)
+    torch.cuda.current_stream().wait_stream(warm_up)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        out = function(*leaves)
+        grads = torch.autograd.grad(out, leaves, weights)
+    with torch.no_grad():
+        for leaf, x in zip(leaves, inputs, strict=True):
+            leaf.copy_(x)
+    graph.replay()
+    torch.testing.assert_close((out, *grads), (expected, *expected_grads), rtol=0, atol=0)

@@ -4,8 +4,10 @@ import pytest
 import torch
 from recurrences import (
     NAMES,
+    OPCHECKS,
     blank_heavy_inputs,
     check,
+    check_compiled_and_captured,
     check_replicas,
     random_inputs,
     value_and_gradients,
@@ -88,6 +90,18 @@ def test_kernel_equals_the_formula(device, length):
     )
 
 
+def test_operators_are_registered_as_they_behave(device):
+    """Shapes and dtypes of the fake results, no aliasing, an autograd formula: `torch.library.opcheck`."""
+    from kernels.gated_delta_rule import triton_op
+
+    inputs = [x.requires_grad_() for x in random_inputs(1, 1, 17, dtype=torch.float32, device=device)]
+    torch.library.opcheck(triton_op.forward, (*inputs, 0.5, 16), test_utils=OPCHECKS)
+    q, k, _, log_decay, beta = inputs = [x.detach() for x in inputs]
+    out, *saved = triton_op.forward(*inputs, 0.5, 16)
+    arguments = (torch.ones_like(out), q, k, log_decay, beta, *saved, 0.5, 16)
+    torch.library.opcheck(triton_op.backward, arguments, test_utils=OPCHECKS)
+
+
 def test_kernel_under_vmap(device):
     replicas = [
         random_inputs(seed, batch=1, length=19, dtype=torch.float32, device=device) for seed in (1, 2)
@@ -107,3 +121,9 @@ def test_kernel_in_bfloat16(make, length, dim, chunk_size):
         make(length, length=length, dim=dim, dtype=torch.bfloat16, device="cuda"),
         tolerance=1e-2,
     )
+
+
+@pytest.mark.gpu
+def test_kernel_in_a_compiled_function_and_a_cuda_graph():
+    inputs = random_inputs(1, length=70, dim=32, dtype=torch.bfloat16, device="cuda")
+    check_compiled_and_captured(gated_delta_rule, inputs)

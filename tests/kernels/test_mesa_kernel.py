@@ -2,7 +2,15 @@
 
 import pytest
 import torch
-from recurrences import blank_heavy_inputs, check, check_replicas, random_inputs, value_and_gradients
+from recurrences import (
+    OPCHECKS,
+    blank_heavy_inputs,
+    check,
+    check_compiled_and_captured,
+    check_replicas,
+    random_inputs,
+    value_and_gradients,
+)
 
 from kernels.chunked import to_chunks
 from kernels.mesa import mesa
@@ -100,6 +108,20 @@ def test_kernel_equals_the_formula(device, length):
     check(lambda *x: mesa(*x, iterations=20, chunk_size=16, backend="triton"), exact, inputs, 1e-5, NAMES)
 
 
+def test_operators_are_registered_as_they_behave(device):
+    """Shapes and dtypes of the fake results, no aliasing, an autograd formula: `torch.library.opcheck`."""
+    from kernels.mesa import triton_op
+
+    inputs = mesa_inputs(1, batch=1, length=17, dtype=torch.float32, device=device)
+    inputs[-1] = inputs[-1][None]
+    inputs = [x.requires_grad_() for x in inputs]
+    torch.library.opcheck(triton_op.forward, (*inputs, 1, 16), test_utils=OPCHECKS)
+    inputs = [x.detach() for x in inputs]
+    out, *saved = triton_op.forward(*inputs, 1, 16)
+    arguments = (torch.ones_like(out), *inputs, *saved, 1, 16)
+    torch.library.opcheck(triton_op.backward, arguments, test_utils=OPCHECKS)
+
+
 def test_kernel_under_vmap(device):
     replicas = [mesa_inputs(seed, batch=1, length=19, dtype=torch.float32, device=device) for seed in (1, 2)]
     check_replicas(lambda *x: mesa(*x, iterations=4, chunk_size=16, backend="triton"), replicas)
@@ -118,3 +140,9 @@ def test_kernel_in_bfloat16(make, length, dim, chunk_size):
         1e-2,
         NAMES,
     )
+
+
+@pytest.mark.gpu
+def test_kernel_in_a_compiled_function_and_a_cuda_graph():
+    inputs = mesa_inputs(1, length=70, dim=32, dtype=torch.bfloat16, device="cuda")
+    check_compiled_and_captured(mesa, inputs)
