@@ -56,16 +56,19 @@ def installed() -> list[Attention]:
 
 
 def limit_official_configs() -> None:
-    """Leaves the official kernel `FEW_OFFICIAL_CONFIGS` to choose from: tuning over all takes a minute a shape."""
+    """Leaves the official kernel `FEW_OFFICIAL_CONFIGS`, timed briefly: tuning over all takes minutes a shape."""
 
     def likely(config) -> bool:
         tile = config.kwargs["ROW_TILE_SIZE"], config.kwargs.get("COL_TILE_SIZE", 64)
         return (*tile, config.num_warps, config.num_stages) in FEW_OFFICIAL_CONFIGS
 
+    from triton.testing import do_bench
+
     train = importlib.import_module("parallax.triton.parallax_train")
     for name in OFFICIAL_KERNELS:
         tuner = getattr(train, name)
         tuner.configs = [config for config in tuner.configs if likely(config)]
+        tuner._do_bench = lambda call, quantiles: do_bench(call, warmup=2, rep=10, quantiles=quantiles)
 
 
 def compile_peers(head_dims: list[int], workers: int, official_configs: str) -> None:

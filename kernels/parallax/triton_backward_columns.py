@@ -34,10 +34,10 @@ def _columns(
         logits = product(k, q.T)
         t = product(k, rho.T)
         a = product(v, d_o.T)
-        p = tl.exp2(logits * scale_log2 - log_mass_m[None, :])
         if MASKED:
             seen = visible(queries[None, :], keys[:, None], seq_len, window, CAUSAL, HAS_WINDOW)
-            p = tl.where(seen, p, 0.0)
+            logits = tl.where(seen, logits, float("-inf"))
+        p = tl.exp2(logits * scale_log2 - log_mass_m[None, :])
         # The scale rides on 1 + t̄ - t, where it costs nothing: g1 gets it, and dV gives it back at the end.
         weight = (scale * (1 + mean_t_m))[None, :] - t * scale
         d_v = product((p * weight).to(q.dtype), d_o, d_v)

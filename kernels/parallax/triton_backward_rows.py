@@ -28,11 +28,11 @@ def _rows(
         logits = product(q, k.T)
         t = product(rho, k.T)
         a = product(d_o, v.T)
-        p = tl.exp2(logits * scale_log2 - log_mass[:, None])
         if MASKED:
             keys = start + tl.arange(0, BLOCK_N)
             seen = visible(queries[:, None], keys[None, :], seq_len, window, CAUSAL, HAS_WINDOW)
-            p = tl.where(seen, p, 0.0)
+            logits = tl.where(seen, logits, float("-inf"))
+        p = tl.exp2(logits * scale_log2 - log_mass[:, None])
         g2 = p * (beta[:, None] - a)
         g1 = p * gamma[:, None] - g2 * ((1 + mean_t[:, None]) - t)
         d_rho = product(g2.to(k.dtype), k, d_rho)

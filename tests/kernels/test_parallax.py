@@ -15,9 +15,9 @@ every_dtype = pytest.mark.parametrize(
 
 
 @pytest.mark.parametrize("head_dim", [8, 16, 48])
-@pytest.mark.parametrize("length", [2, 17, 65, 130])
+@pytest.mark.parametrize("length", [2, 17, 65])
 def test_small_shapes(length, head_dim, device):
-    assert_close(draw(length, head_dim, batch=1, device=device), TOLERANCE[FP32])
+    assert_close(draw(length, head_dim, batch=1 if length > 2 else 8, device=device), TOLERANCE[FP32])
 
 
 @gpu
@@ -25,7 +25,9 @@ def test_small_shapes(length, head_dim, device):
 @pytest.mark.parametrize("length", [2, 17, 63, 64, 65, 127, 500, 1024, 2048])
 @pytest.mark.parametrize("dtype", [BF16, FP32], ids=str)
 def test_every_shape(length, head_dim, dtype, device):
-    assert_close(draw(length, head_dim, dtype=dtype, device=device), TOLERANCE[dtype])
+    # The gradients of one sequence of two may nearly cancel; those of eight do not all.
+    tensors = draw(length, head_dim, batch=2 if length > 2 else 8, dtype=dtype, device=device)
+    assert_close(tensors, TOLERANCE[dtype])
 
 
 @gpu
@@ -36,35 +38,37 @@ def test_every_head_ratio(length, group, head_dim, device):
     assert_close(draw(length, head_dim, heads=8, kv_heads=8 // group, dtype=BF16, device=device), 1e-2)
 
 
-@pytest.mark.parametrize("length", [40, 150])
-def test_shared_key_heads(length, device):
-    assert_close(draw(length, 16, heads=4, kv_heads=2, batch=1, device=device), TOLERANCE[FP32])
+def test_shared_key_heads(device):
+    assert_close(draw(40, 16, heads=4, kv_heads=2, batch=1, device=device), TOLERANCE[FP32])
 
 
 @every_dtype
-@pytest.mark.parametrize("length, window", [(70, 2), (70, 33), (70, 200), (300, 3), (300, 64), (300, 190)])
+@pytest.mark.parametrize(
+    "length, window",
+    [(70, 2), (70, 33), (100, 32), (70, 200), *(pytest.param(300, w, marks=gpu) for w in (3, 64, 190))],
+)
 def test_window(length, window, dtype, device):
-    tensors = draw(length, 16, heads=1, kv_heads=1, dtype=dtype, device=device)
+    tensors = draw(length, 16, heads=1, kv_heads=1, batch=1, dtype=dtype, device=device)
     assert_close(tensors, TOLERANCE[dtype], window=window)
 
 
 @every_dtype
-@pytest.mark.parametrize("length", [33, 128, 200])
+@pytest.mark.parametrize("length", [33, 64, pytest.param(200, marks=gpu)])
 def test_all_keys_visible(length, dtype, device):
-    tensors = draw(length, 16, heads=1, kv_heads=1, dtype=dtype, device=device)
+    tensors = draw(length, 16, heads=1, kv_heads=1, batch=1, dtype=dtype, device=device)
     assert_close(tensors, TOLERANCE[dtype], causal=False)
 
 
 @every_dtype
 @pytest.mark.parametrize("scale", [0.5, -0.3])
 def test_scale(scale, dtype, device):
-    assert_close(draw(140, 16, heads=1, kv_heads=1, dtype=dtype, device=device), TOLERANCE[dtype], scale=scale)
+    assert_close(draw(70, 16, heads=1, kv_heads=1, batch=1, dtype=dtype, device=device), TOLERANCE[dtype], scale=scale)
 
 
 @every_dtype
 def test_zero_scale(dtype, device):
     """Every visible key weighs the same, and the query has no say."""
-    tensors = draw(140, 16, heads=1, kv_heads=1, dtype=dtype, device=device)
+    tensors = draw(70, 16, heads=1, kv_heads=1, batch=1, dtype=dtype, device=device)
     got, expected = run(parallax_attention, tensors, scale=0.0, backend="triton"), exact(tensors, scale=0.0)
     assert not got.pop(1).any() and not expected.pop(1).any()
     for x, y in zip(got, expected, strict=True):
@@ -72,12 +76,12 @@ def test_zero_scale(dtype, device):
 
 
 @every_dtype
-@pytest.mark.parametrize("length", [100, 200])
+@pytest.mark.parametrize("length", [70, pytest.param(200, marks=gpu)])
 @pytest.mark.parametrize("head_dim", [16, 12])
 def test_strides(length, head_dim, dtype, device):
     """Heads-first storage, slices of one packed projection, and a broadcast output gradient."""
-    q, rho, _, _, d_o = draw(length, head_dim, batch=2, dtype=dtype, device=device)
-    packed = torch.cat(draw(length, head_dim, dtype=dtype, device=device)[:2], dim=-1)
+    q, rho, _, _, d_o = draw(length, head_dim, batch=1, dtype=dtype, device=device)
+    packed = torch.cat(draw(length, head_dim, batch=1, dtype=dtype, device=device)[:2], dim=-1)
     k, v = packed[..., :head_dim], packed[..., head_dim:]
     heads_first = q.transpose(1, 2).contiguous().transpose(1, 2)
     odd_start = torch.cat([rho[..., :1], rho], dim=-1)[..., 1:]
@@ -87,7 +91,7 @@ def test_strides(length, head_dim, dtype, device):
 
 
 @every_dtype
-@pytest.mark.parametrize("length", [100, 200])
+@pytest.mark.parametrize("length", [70, pytest.param(200, marks=gpu)])
 def test_large_probe(length, dtype, device):
     """Trained layers have probes of norm 40 (Parallax paper, analysis)."""
     tensors = draw(length, 64, batch=1, dtype=FP32, device=device)
@@ -96,23 +100,26 @@ def test_large_probe(length, dtype, device):
 
 
 @every_dtype
-@pytest.mark.parametrize("length", [100, 200])
+@pytest.mark.parametrize("length", [70, pytest.param(200, marks=gpu)])
 def test_large_logits(length, dtype, device):
-    """Logits in the thousands: nearly every query looks at one key.
+    """Logits in the thousands: a query looks at one pair of keys, which differ where the query is small.
 
-    A logit of size L has a rounding error of about L 2^-24 in float32, and its weight the same relative one.
+    A float32 product of length 64 is off by some 8 x 2^-24 of the norms' product, its weight by as much.
     """
-    tensors = draw(length, 64, batch=1, dtype=dtype, device=device)
-    tensors[0] *= 30
-    tensors[2] *= 30
-    largest = (tensors[0].double().norm(dim=-1).max() * tensors[2].double().norm(dim=-1).max()).item() / 8
-    assert_close(tensors, max(TOLERANCE[dtype], largest * 2**-24))
+    tensors = draw(length, 64, batch=1, dtype=FP32, device=device)
+    q, k = tensors[0], tensors[2]
+    q *= 30
+    k *= 30
+    q[..., 32:] /= 600
+    k[:, 1::2, :, :32] = k[:, 0 : length - 1 : 2, :, :32]
+    largest = (q.norm(dim=-1).max() * k.norm(dim=-1).max() / 8).item()
+    assert_close([x.to(dtype) for x in tensors], max(TOLERANCE[dtype], 8 * largest * 2**-24))
 
 
 @every_dtype
-@pytest.mark.parametrize("length", [100, 200])
+@pytest.mark.parametrize("length", [70, pytest.param(200, marks=gpu)])
 def test_no_probe_is_softmax_attention(length, dtype, device):
-    q, _, k, v, d_o = draw(length, 16, dtype=dtype, device=device)
+    q, _, k, v, d_o = draw(length, 16, batch=1, dtype=dtype, device=device)
     got = run(parallax_attention, [q, torch.zeros_like(q), k, v, d_o], backend="triton")
 
     def softmax_attention(q, k, v):
@@ -126,10 +133,10 @@ def test_no_probe_is_softmax_attention(length, dtype, device):
 
 
 @every_dtype
-@pytest.mark.parametrize("length, window", [(1, None), (40, 1), (150, 1)])
+@pytest.mark.parametrize("length, window", [(1, None), (70, 1)])
 def test_one_visible_key(length, window, dtype, device):
     """A query that sees one key returns its value, whatever the probe, and hands its gradient to it."""
-    q, rho, k, v, d_o = draw(length, 16, dtype=dtype, device=device)
+    q, rho, k, v, d_o = draw(length, 16, batch=1, dtype=dtype, device=device)
     rho *= 40
     o, dq, drho, dk, dv = run(parallax_attention, [q, rho, k, v, d_o], window=window, backend="triton")
     torch.testing.assert_close(o, v, rtol=0, atol=1e-5)
