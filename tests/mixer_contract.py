@@ -1,0 +1,66 @@
+"""What every sequence mixer must do, as checks that a test applies to one of them."""
+
+import inspect
+
+import torch
+from hydra.utils import get_class
+from replicas import check_replicas
+
+from mixers.base import SequenceMixer
+
+WIDTH, LENGTH = 32, 19
+
+
+def check_config(config, name):
+    """One name for file, config and table; every key of the constructor stands in the yaml, so it can be set."""
+    mixer_class = get_class(config["_target_"])
+    assert issubclass(mixer_class, SequenceMixer)
+    assert config["name"] == name
+    assert set(config) - {"name", "_target_"} == set(inspect.signature(mixer_class).parameters) - {"d_model"}
+
+
+def check_forward(mixer, dtype=torch.float32):
+    """Shape, dtype, causality, and finite gradients to the input and every parameter, none of them unused."""
+    mixer = mixer.to(dtype)
+    x = torch.randn(2, LENGTH, WIDTH, dtype=dtype, requires_grad=True)
+    y = mixer(x)
+    assert y.shape == x.shape, f"the shape is {tuple(y.shape)}"
+    assert y.dtype == dtype and y.isfinite().all()
+
+    (y * torch.randn_like(y)).sum().backward()
+    for label, tensor in (("x", x), *mixer.named_parameters()):
+        assert tensor.grad is not None, f"{label} is not used"
+        assert tensor.grad.isfinite().all(), f"the gradient of {label} is not finite"
+        assert tensor.grad.any(), f"the gradient of {label} is zero: it is not used"
+
+    for t in (1, LENGTH // 2, LENGTH - 1):
+        changed = x.detach().clone()
+        changed[:, t] += 1
+        moved = (mixer(changed) - y).abs().amax(dim=(0, 2)) > 1e-6
+        assert not moved[:t].any(), f"position {moved.nonzero()[0].item()} sees position {t}"
+        assert moved[t], f"position {t} does not see itself"
+
+
+def check_lengths(mixer):
+    """Any length from 1 up; a prefix of the input gives the same prefix of the output."""
+    x = torch.randn(1, 70, WIDTH)
+    whole = mixer(x)
+    for length in (1, 2, 5, 64):
+        torch.testing.assert_close(mixer(x[:, :length]), whole[:, :length], rtol=1e-4, atol=1e-5)
+
+
+def check_declarations(mixer):
+    sizes = [mixer.state_size(length) for length in (1, 64, 128)]
+    assert all(type(size) is int and size > 0 for size in sizes) and sizes == sorted(sizes)
+    backend = mixer.resolved_backend(torch.device("cpu"), torch.float32)
+    assert backend in ("torch", "reference")
+
+
+def check_everything(config, name, make):
+    """The whole contract of the mixer that `make()` builds at width 32 from `config`."""
+    torch.manual_seed(0)
+    check_config(config, name)
+    check_forward(make())
+    check_lengths(make())
+    check_declarations(make())
+    check_replicas(make, length=LENGTH, d_model=WIDTH)
