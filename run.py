@@ -193,7 +193,8 @@ def main(cfg: DictConfig) -> None:
     if in_sweep:
         return
     if record is None:
-        sys.exit("another process is training this run")
+        log.info("another process is training this run: left to it")
+        return
     folder = records.run_folder(cfg.results_dir, record["run_id"])
     figure = save(run_curves(folder), folder / "curves")[0]
     print(f"\n{_summary(record)}\n\nrecord: {folder / records.RECORD_FILE}\nfigure: {figure}")

@@ -1,12 +1,9 @@
 """Causal softmax attention with rotary embedding (Vaswani et al. 2017; RoFormer, Su et al. 2021)."""
 
-from contextlib import nullcontext
-
-import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from kernels.fused import linear
+from kernels.softmax_attention import softmax_attention
 from mixers.base import SequenceMixer, head_dim_of
 from mixers.layers import RotaryEmbedding, project
 
@@ -40,11 +37,8 @@ class Attention(SequenceMixer):
         packed = project(x, self.q_proj, self.k_proj, self.v_proj)
         q, k, v = (y.unflatten(-1, heads) for y in packed.chunk(3, dim=-1))
         q, k = self.rope(self.q_norm(q)), self.rope(self.k_norm(k))
-        q, k, v = (y.transpose(1, 2) for y in (q, k, v))  # [B, H, T, head_dim]
-        # Under vmap PyTorch's fused CPU kernel runs replica by replica; the unfused form does all at once.
-        with sdpa_kernel(SDPBackend.MATH) if x.device.type == "cpu" else nullcontext():
-            o = F.scaled_dot_product_attention(q, k, v, is_causal=True)
-        return linear(o.transpose(1, 2).flatten(2), self.o_proj.weight)
+        o = softmax_attention(q, k, v)
+        return linear(o.flatten(2), self.o_proj.weight)
 
     def state_size(self, seq_len: int) -> int:
         """Keys and values of every token."""
