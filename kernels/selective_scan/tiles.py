@@ -4,16 +4,15 @@ from typing import NamedTuple
 
 
 class Tiles(NamedTuple):
-    """The blocks of one kernel: time steps, channels, how many of the N states lie side by side in a warp.
-
-    `registers` is the most that a thread may use, so that more warps fit on a multiprocessor.
+    """The blocks of one kernel: time steps, channels, how many of the N states lie side by side in a warp, warps,
+    and how many tiles are in flight to shared memory.
     """
 
     block_t: int
     block_c: int
     lanes: int
     warps: int
-    registers: int | None
+    stages: int
 
 
 BLOCK_T = 4  # the forward kernel saves the state this often, and the backward kernel starts from there
@@ -27,10 +26,10 @@ def padded(state: int) -> int:
 def forward_tiles(state: int) -> Tiles:
     """Up to 16 states of a channel in one thread, so that no sum crosses threads where N is at most 16."""
     lanes = max(1, padded(state) // 16)
-    return Tiles(BLOCK_T, block_c=32 // lanes, lanes=lanes, warps=1, registers=None)
+    return Tiles(BLOCK_T, block_c=32 // lanes, lanes=lanes, warps=1, stages=3)
 
 
 def backward_tiles(state: int) -> Tiles:
     """Sums over states and over channels both cross threads: splitting a warp 4 x 8 makes both short."""
     lanes = 4 if state <= 32 else 8
-    return Tiles(BLOCK_T, block_c=min(16, 256 // padded(state)), lanes=lanes, warps=1, registers=None)
+    return Tiles(BLOCK_T, block_c=min(16, 256 // padded(state)), lanes=lanes, warps=1, stages=3)

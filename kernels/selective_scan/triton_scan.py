@@ -81,6 +81,7 @@ def _forward_kernel(
     BLOCK_C: tl.constexpr,
     ROWS: tl.constexpr,
     LANES: tl.constexpr,
+    STAGES: tl.constexpr,
 ):
     batch = tl.program_id(1).to(tl.int64)
     group = batch // group_size
@@ -98,7 +99,7 @@ def _forward_kernel(
     start_states = starts_ptr + batch * tl.cdiv(T, BLOCK_T) * N * CHANNELS
     start_states += n[:, None, :] * CHANNELS + channel[None, :, None]
     state = tl.zeros((ROWS, BLOCK_C, LANES), dtype=tl.float32)
-    for start in range(0, T, BLOCK_T):
+    for start in tl.range(0, T, BLOCK_T, num_stages=STAGES):
         time = start + row
         is_time = time < T
         inside = is_time[:, None] & is_channel[None, :]
@@ -142,8 +143,7 @@ def _backward_kernel(
     grad_u_ptr,
     grad_delta_ptr,
     grad_z_ptr,
-    b_sums_ptr,
-    c_sums_ptr,
+    bc_sums_ptr,
     sums_ptr,
     T,
     CHANNELS,
@@ -165,6 +165,7 @@ def _backward_kernel(
     BLOCK_C: tl.constexpr,
     ROWS: tl.constexpr,
     LANES: tl.constexpr,
+    STAGES: tl.constexpr,
 ):
     batch = tl.program_id(1).to(tl.int64)
     group = batch // group_size
@@ -186,7 +187,7 @@ def _backward_kernel(
     grad_rate = tl.zeros((ROWS, BLOCK_C, LANES), dtype=tl.float32)
     grad_skip = tl.zeros((BLOCK_C,), dtype=tl.float32)
     grad_bias = tl.zeros((BLOCK_C,), dtype=tl.float32)
-    for tile in range(tiles):
+    for tile in tl.range(tiles, num_stages=STAGES):
         time = (tiles - 1 - tile) * BLOCK_T + row
         is_time = time < T
         inside = is_time[:, None] & is_channel[None, :]
@@ -244,9 +245,10 @@ def _backward_kernel(
         tl.store(grad_u_ptr + rows, grad_u.to(grad_u_ptr.dtype.element_ty), mask=inside)
         tl.store(grad_delta_ptr + rows, grad_logit.to(grad_delta_ptr.dtype.element_ty), mask=inside)
         tl.store(grad_z_ptr + rows, grad_z.to(grad_z_ptr.dtype.element_ty), mask=inside)
-        sums = ((tl.program_id(0) * tl.num_programs(1) + batch) * T + time)[:, None, None] * N + n[None, :, :]
-        tl.store(b_sums_ptr + sums, grad_b, mask=is_state)
-        tl.store(c_sums_ptr + sums, grad_c, mask=is_state)
+        part = (tl.program_id(0) * 2 * tl.num_programs(1) + batch) * T
+        sums = bc_sums_ptr + (part + time)[:, None, None] * N + n[None, :, :]
+        tl.store(sums, grad_b, mask=is_state)
+        tl.store(sums + tl.num_programs(1) * T * N, grad_c, mask=is_state)
 
     sums = sums_ptr + batch * (N + 2) * CHANNELS + channel
     tl.store(sums[None, :, None] + n[:, None, :] * CHANNELS, grad_rate, mask=is_rate)
@@ -291,7 +293,7 @@ def backward(grad, u, delta, delta_bias, A, B, C, D, z, starts) -> tuple[Tensor,
     grad, u, delta, z, B, C = (_unit_stride(x) for x in (grad, u, delta, z, B, C))
     grad_u, grad_delta, grad_z = (torch.empty(x.shape, dtype=x.dtype, device=x.device) for x in (u, delta, z))
     # What several programs add to: one slot each, summed below.
-    b_sums, c_sums = torch.empty((2, channel_blocks, batch, length, n), dtype=torch.float32, device=u.device)
+    bc_sums = torch.empty((channel_blocks, 2, batch, length, n), dtype=torch.float32, device=u.device)
     sums = torch.empty((groups, batch // groups, n + 2, channels), dtype=torch.float32, device=u.device)
     _backward_kernel[(channel_blocks, batch)](
         u,
@@ -307,8 +309,7 @@ def backward(grad, u, delta, delta_bias, A, B, C, D, z, starts) -> tuple[Tensor,
         grad_u,
         grad_delta,
         grad_z,
-        b_sums,
-        c_sums,
+        bc_sums,
         sums,
         length,
         channels,
@@ -316,14 +317,15 @@ def backward(grad, u, delta, delta_bias, A, B, C, D, z, starts) -> tuple[Tensor,
         *_row_strides(u, delta, z, B, C, grad),
         **_blocks(n, tiles),
     )
+    grad_b, grad_c = bc_sums.sum(0)
     grad_rate, grad_skip, grad_bias = sums.sum(1).split((n, 1, 1), dim=1)
     return (
         grad_u,
         grad_delta,
         grad_bias[:, 0].to(delta_bias.dtype, copy=True),
         grad_rate.transpose(1, 2).to(A.dtype).contiguous(),
-        b_sums.sum(0).to(B.dtype),
-        c_sums.sum(0).to(C.dtype),
+        grad_b.to(B.dtype, copy=True),
+        grad_c.to(C.dtype, copy=True),
         grad_skip[:, 0].to(D.dtype, copy=True),
         grad_z,
     )
@@ -345,6 +347,6 @@ def _blocks(n: int, tiles: Tiles) -> dict[str, int]:
         "BLOCK_C": tiles.block_c,
         "ROWS": padded(n) // tiles.lanes,
         "LANES": tiles.lanes,
+        "STAGES": tiles.stages,
         "num_warps": tiles.warps,
-        "maxnreg": tiles.registers,
     }

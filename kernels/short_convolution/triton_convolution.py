@@ -1,9 +1,8 @@
 """Triton kernels of the short convolution, for up to 4 taps; fewer are the last of 4, the others being zero.
 
-Forward, a program computes a block of rows and channels; rows that taps share come from the cache. Backward,
-it walks CHUNK rows of a block of channels with the last inputs and the unfinished gradients in registers, so
-that each row is loaded and each SiLU differentiated once. Outputs just after the chunk need its inputs too:
-their gradients are computed again by the next chunk.
+A program walks CHUNK rows of a block of channels with the last inputs in registers, so that each row is
+loaded once. Backward it also keeps the unfinished gradients; outputs just after the chunk need its inputs
+too, and the next chunk computes theirs again.
 """
 
 import torch
@@ -11,8 +10,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-BLOCK_T, BLOCK_C, WARPS = 32, 64, 4  # forward
-CHUNK, CHUNK_C = 16, 64  # backward, one warp
+CHUNK, BLOCK_C = 32, 128  # one warp per program
 
 
 @triton.jit
@@ -43,25 +41,33 @@ def _forward_kernel(
     x_batch,
     x_time,
     TAPS: tl.constexpr,
-    BLOCK_T: tl.constexpr,
+    CHUNK: tl.constexpr,
     BLOCK_C: tl.constexpr,
 ):
     batch = tl.program_id(2).to(tl.int64)
     group = batch // group_size
-    time = tl.program_id(1) * BLOCK_T + tl.arange(0, BLOCK_T)
+    first = tl.program_id(1) * CHUNK
     channel = tl.program_id(0) * BLOCK_C + tl.arange(0, BLOCK_C)
-    bias = tl.load(bias_ptr + group * CHANNELS + channel, mask=channel < CHANNELS, other=0.0)
+    is_channel = channel < CHANNELS
     x_ptr += batch * x_batch
+    y_ptr += batch * T * CHANNELS
     weight_ptr += group * CHANNELS * TAPS
-    total = tl.broadcast_to(bias[None, :], (BLOCK_T, BLOCK_C))
-    for tap in tl.static_range(4 - TAPS, 4):
-        weight = _tap(weight_ptr, channel, CHANNELS, tap, TAPS)
-        x = _row(x_ptr, (time + tap - 3)[:, None], x_time, channel[None, :], T, CHANNELS)
-        total += weight[None, :] * x
-    y = total * tl.sigmoid(total)
-    mask = (time < T)[:, None] & (channel < CHANNELS)[None, :]
-    y_rows = y_ptr + (batch * T + time)[:, None] * CHANNELS + channel[None, :]
-    tl.store(y_rows, y.to(y_ptr.dtype.element_ty), mask=mask)
+    bias = tl.load(bias_ptr + group * CHANNELS + channel, mask=is_channel, other=0.0)
+    w0 = _tap(weight_ptr, channel, CHANNELS, 0, TAPS)
+    w1 = _tap(weight_ptr, channel, CHANNELS, 1, TAPS)
+    w2 = _tap(weight_ptr, channel, CHANNELS, 2, TAPS)
+    w3 = _tap(weight_ptr, channel, CHANNELS, 3, TAPS)
+    x0 = _row(x_ptr, first - 3, x_time, channel, T, CHANNELS)
+    x1 = _row(x_ptr, first - 2, x_time, channel, T, CHANNELS)
+    x2 = _row(x_ptr, first - 1, x_time, channel, T, CHANNELS)
+    for step in range(CHUNK):
+        time = first + step
+        x3 = _row(x_ptr, time, x_time, channel, T, CHANNELS)
+        total = bias + w0 * x0 + w1 * x1 + w2 * x2 + w3 * x3
+        y = total * tl.sigmoid(total)
+        width = tl.where(time < T, CHANNELS, 0)
+        tl.store(y_ptr + time * CHANNELS + channel, y.to(y_ptr.dtype.element_ty), mask=channel < width)
+        x0, x1, x2 = x1, x2, x3
 
 
 @triton.jit
@@ -142,7 +148,7 @@ def forward(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     batch, length, channels = x.shape
     x = _unit_stride(x)
     y = torch.empty(x.shape, dtype=x.dtype, device=x.device)
-    _forward_kernel[(triton.cdiv(channels, BLOCK_C), triton.cdiv(length, BLOCK_T), batch)](
+    _forward_kernel[(triton.cdiv(channels, BLOCK_C), triton.cdiv(length, CHUNK), batch)](
         x,
         weight.contiguous(),
         bias.contiguous(),
@@ -152,9 +158,9 @@ def forward(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
         batch // weight.shape[0],
         *x.stride()[:2],
         TAPS=weight.shape[2],
-        BLOCK_T=BLOCK_T,
+        CHUNK=CHUNK,
         BLOCK_C=BLOCK_C,
-        num_warps=WARPS,
+        num_warps=1,
     )
     return y
 
@@ -168,7 +174,7 @@ def backward(grad: Tensor, x: Tensor, weight: Tensor, bias: Tensor) -> tuple[Ten
     chunks = triton.cdiv(length, CHUNK)
     # Each program's share of the gradients of the 4 taps and the bias.
     sums = torch.empty((groups, batch // groups * chunks, 5, channels), dtype=torch.float32, device=x.device)
-    _backward_kernel[(triton.cdiv(channels, CHUNK_C), chunks, batch)](
+    _backward_kernel[(triton.cdiv(channels, BLOCK_C), chunks, batch)](
         x,
         weight.contiguous(),
         bias.contiguous(),
@@ -182,7 +188,7 @@ def backward(grad: Tensor, x: Tensor, weight: Tensor, bias: Tensor) -> tuple[Ten
         *grad.stride()[:2],
         TAPS=taps,
         CHUNK=CHUNK,
-        BLOCK_C=CHUNK_C,
+        BLOCK_C=BLOCK_C,
         num_warps=1,
     )
     _, grad_weight, grad_bias = sums.sum(1).split((4 - taps, taps, 1), dim=1)

@@ -6,8 +6,8 @@ from torch import Tensor
 
 from kernels.short_convolution import short_convolution
 
-# (batch, T, channels, taps); a tile is 32 steps forward and 16 backward, of 64 channels.
-SHAPES = [(1, 1, 3, 4), (2, 17, 5, 2), (1, 32, 3, 3), (1, 33, 66, 4), (1, 3, 4, 1)]
+# (batch, T, channels, taps); a program takes 32 steps of 128 channels.
+SHAPES = [(1, 1, 3, 4), (2, 17, 5, 2), (1, 32, 3, 3), (1, 33, 130, 4), (1, 3, 4, 1)]
 
 
 def definition(x, weight, bias) -> Tensor:
