@@ -44,8 +44,9 @@ def selective_scan(
     why = _why_not_triton(u, A)
     if resolve_backend(backend, u.device, supported=not why, why=why) == "reference":
         return selective_scan_reference(u, delta, delta_bias, A, B, C, D, z)
+    # B and C are small, and every channel reads them: converted once here, not in each of its threads.
     # One group of parameters; vmap folds replicas into more.
-    y, _ = scan(u, delta, delta_bias.float()[None], A.float()[None], B, C, D.float()[None], z)
+    y, _ = scan(u, delta, delta_bias.float()[None], A.float()[None], B.float(), C.float(), D.float()[None], z)
     return y
 
 

@@ -1,7 +1,7 @@
 """The Triton scan as PyTorch operators: shapes for tracing, gradients, replicas folded under vmap.
 
-Replicas share one launch: `A` is `[groups, channels, N]`, `D` and `delta_bias` `[groups, channels]`, and
-sequence b of the batch belongs to group b // (batch / groups).
+All but u, delta and z is float32. Replicas share one launch: `A` is `[groups, channels, N]`, `D` and
+`delta_bias` `[groups, channels]`, and sequence b of the batch belongs to group b // (batch / groups).
 """
 
 from functools import partial
