@@ -77,9 +77,9 @@ def triton(*args) -> Tensor:
     return selective_scan(*args, backend="triton")
 
 
-# (batch, T, channels, N). A tile is 8 steps (4 for large states) of 32 channels forward, and narrower
-# backward. The interpreter is slow: the other lengths are left to a GPU.
-SHAPES = [(2, 1, 3, 4), (2, 8, 3, 4), (1, 17, 33, 4), (1, 65, 3, 4), (1, 9, 5, 16), (1, 9, 2, 11), (1, 5, 2, 64)]
+# (batch, T, channels, N). A tile is 4 steps of up to 32 channels; the last ones cover odd and large states.
+SHAPES = [(2, 1, 33, 4), (1, 17, 33, 4), *((1, length, 3, 4) for length in (63, 64, 65, 127))]
+SHAPES += [(1, 9, 5, 16), (1, 9, 2, 11), (1, 5, 9, 64)]
 MORE_SHAPES = [(3, 63, 72, 16), (4, 64, 256, 16), (2, 127, 40, 32), (2, 500, 72, 4), (3, 129, 72, 64)]
 
 
