@@ -26,6 +26,11 @@ class Chunk(NamedTuple):
     rows: Tensor
 
 
+def _mixed(seed: int, epoch: int) -> int:
+    """One 32-bit seed of two numbers: a generator on the CPU looks at no more bits."""
+    return int(np.random.SeedSequence((seed, epoch)).generate_state(1)[0])
+
+
 class _Chunks:
     """An epoch's chunks; `make_rows()` gives the rows `[steps, R, B]` anew at each iteration."""
 
@@ -94,7 +99,7 @@ class PopulationData(L.LightningDataModule):
         orders = {
             seed: torch.randperm(
                 len(inputs) - 1,
-                generator=generator.manual_seed((seed << 32) + epoch),
+                generator=generator.manual_seed(_mixed(seed, epoch)),
                 device=inputs.device,
             )
             for seed in dict.fromkeys(self.seeds)

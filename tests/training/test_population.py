@@ -149,6 +149,63 @@ def test_results_select_the_epoch_of_the_lowest_perplexity(tmp_path):
     assert summary["test_loss"] == metrics["test_loss"].iloc[-1]
 
 
+def build_alike():
+    """The same initial values whatever the replica's seed."""
+    torch.manual_seed(0)
+    return build_model()
+
+
+def test_the_seed_orders_the_rows(tmp_path):
+    result = fit([(1e-2, 3), (1e-2, 3), (1e-2, 4)], tmp_path, build=build_alike, epochs=2)
+    same, again, other = (row["train_loss"] for row in result.replicas)
+    assert same == again and same != other
+
+
+def test_the_epochs_order_the_rows_differently(tmp_path, monkeypatch):
+    """Each epoch's rows in the order in which they are trained on."""
+    seen = []
+
+    def spy(self, tokens):
+        if torch.is_grad_enabled():
+            seen.append(tokens[0])
+        return forward(self, tokens)
+
+    forward = Population.forward
+    monkeypatch.setattr(Population, "forward", spy)
+    fit([(1e-2, 0)], tmp_path, data=splits(train=32), epochs=3)
+    epochs = [torch.cat(seen[i : i + 2]) for i in (0, 2, 4)]
+    assert not any(torch.equal(a, b) for a, b in ((epochs[0], epochs[1]), (epochs[1], epochs[2])))
+    rows = [sorted(map(tuple, epoch.tolist())) for epoch in epochs]
+    assert rows[0] == rows[1] == rows[2]
+
+
+class Broken(Muon):
+    """Muon that fails in its 28th step: 5 steps an epoch, so in the sixth epoch."""
+
+    fails_in = 28
+    steps = 0
+
+    def step(self, closure=None):
+        type(self).steps += 1
+        if self.steps == self.fails_in:
+            raise RuntimeError("power failure")
+        super().step(closure)
+
+
+def test_an_interrupted_training_goes_on_from_its_last_epoch(tmp_path):
+    """Replicas that diverged or are perfect stay frozen; only what was lost is trained again."""
+    replicas = [(2e-2, 0), (1e-3, 0), (1e30, 1)]
+    settings = {"data": splits(), "epochs": 8, "stop_when_perfect": True, "checkpoint_every": 0}
+    with pytest.raises(RuntimeError, match="power failure"):
+        fit(replicas, tmp_path / "broken", optimizer=Broken, **settings)
+    resumed = fit(replicas, tmp_path / "broken", optimizer=Broken, **settings)
+    unbroken = fit(replicas, tmp_path / "unbroken", **settings)
+    assert resumed.replicas == unbroken.replicas and resumed.metrics.equals(unbroken.metrics)
+    assert Broken.steps == 28 + 15
+    rows_of = unbroken.metrics["replica"].value_counts()
+    assert rows_of[2] == 1 and rows_of[0] <= 5 and rows_of[1] == 8  # two were frozen before the failure
+
+
 def test_every_epoch_shows_every_row_once(tmp_path):
     """With a learning rate too small to move, an epoch's mean loss is the loss of all rows."""
     data = splits(train=32, learnable=False)
