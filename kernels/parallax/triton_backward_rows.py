@@ -4,14 +4,31 @@ The closed form of the Parallax paper's appendix. Two numbers of a query stand f
 β = dO·(Σ p v) and γ = dO·(Σ_KV ρ), from the mean and the covariance that the forward saved. With a = dO·v,
 
     g2 = p (β - a)        g1 = p γ - g2 (1 + t̄ - t)        dQ = scale Σ g1 k        dR = Σ g2 k
-
-β and γ are written for the pass over columns, which comes after (`triton_backward_columns.py`).
 """
 
 import triton
 import triton.language as tl
 
 from kernels.parallax.triton_tiles import load_rows, load_tile, product, seen_span, store_tile, visible
+
+
+@triton.jit
+def query_numbers_kernel(
+    d_o, d_o_strides, mean_v, cov, saved_strides, beta, gamma, heads, seq_len, head_dim,
+    BLOCK_M: tl.constexpr, BLOCK_D: tl.constexpr,
+):  # fmt: skip
+    """β and γ of a block of queries."""
+    blocks = tl.cdiv(seq_len, BLOCK_M)
+    sequence = tl.program_id(0) // blocks
+    batch = sequence // heads
+    head = sequence % heads
+    queries = tl.program_id(0) % blocks * BLOCK_M + tl.arange(0, BLOCK_M)
+    d_o = load_rows(d_o, d_o_strides, batch, head, queries, seq_len, head_dim, BLOCK_D).to(tl.float32)
+    mean_v = load_rows(mean_v, saved_strides, batch, head, queries, seq_len, head_dim, BLOCK_D)
+    cov = load_rows(cov, saved_strides, batch, head, queries, seq_len, head_dim, BLOCK_D)
+    row = sequence.to(tl.int64) * seq_len + queries
+    tl.store(beta + row, tl.sum(d_o * mean_v, 1), mask=queries < seq_len)
+    tl.store(gamma + row, tl.sum(d_o * cov, 1), mask=queries < seq_len)
 
 
 @triton.jit
@@ -43,7 +60,7 @@ def _rows(
 @triton.jit
 def rows_kernel(
     q, q_strides, rho, rho_strides, k_desc, v_desc, d_o, d_o_strides,
-    mean_v, cov, saved_strides, log_mass, mean_t, beta, gamma, d_q_desc, d_rho_desc,
+    log_mass, mean_t, beta, gamma, d_q_desc, d_rho_desc,
     heads, seq_len, head_dim, window, scale, scale_log2,
     GROUP: tl.constexpr, CAUSAL: tl.constexpr, HAS_WINDOW: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
@@ -60,18 +77,14 @@ def rows_kernel(
     inside = queries < seq_len
     row = sequence.to(tl.int64) * seq_len + queries
 
-    d_o = load_rows(d_o, d_o_strides, batch, head, queries, seq_len, head_dim, BLOCK_D)
-    mean_v = load_rows(mean_v, saved_strides, batch, head, queries, seq_len, head_dim, BLOCK_D)
-    cov = load_rows(cov, saved_strides, batch, head, queries, seq_len, head_dim, BLOCK_D)
-    beta_m = tl.sum(d_o * mean_v, 1)
-    gamma_m = tl.sum(d_o.to(tl.float32) * cov, 1)
-    tl.store(beta + row, beta_m, mask=inside)
-    tl.store(gamma + row, gamma_m, mask=inside)
     q = load_rows(q, q_strides, batch, head, queries, seq_len, head_dim, BLOCK_D)
     rho = load_rows(rho, rho_strides, batch, head, queries, seq_len, head_dim, BLOCK_D)
+    d_o = load_rows(d_o, d_o_strides, batch, head, queries, seq_len, head_dim, BLOCK_D)
     # An infinite mass: the queries past the end weigh every key 0.
     log_mass_m = tl.load(log_mass + row, mask=inside, other=float("inf"))
     mean_t_m = tl.load(mean_t + row, mask=inside, other=0.0)
+    beta_m = tl.load(beta + row, mask=inside, other=0.0)
+    gamma_m = tl.load(gamma + row, mask=inside, other=0.0)
     d_q = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
     d_rho = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
 

@@ -7,7 +7,7 @@ import triton
 from torch import Tensor
 
 from kernels.parallax.triton_backward_columns import columns_kernel
-from kernels.parallax.triton_backward_rows import rows_kernel
+from kernels.parallax.triton_backward_rows import query_numbers_kernel, rows_kernel
 from kernels.parallax.triton_forward import forward_kernel
 from kernels.parallax.triton_tiles import LOG2_E, descriptor, padded_head_dim
 
@@ -82,11 +82,17 @@ def run_backward(
     per_query = (log_mass, mean_t, beta, gamma)
     numbers = (length, head_dim, window or 0, scale, scale * LOG2_E)
 
+    query_numbers_kernel[(triton.cdiv(length, 64) * batch * heads,)](
+        *(d_o, d_o.stride(), mean_v, cov, cov.stride(), beta, gamma),
+        *(heads, length, head_dim),
+        BLOCK_M=64,
+        BLOCK_D=padded_head_dim(head_dim),
+    )
     tiles = _tiles(ROWS_TILES, q)
     rows_kernel[(triton.cdiv(length, tiles.queries) * batch * heads,)](
         *(q, q.stride(), rho, rho.stride()),
         *(descriptor(x, tiles.keys) for x in (k, v)),
-        *(d_o, d_o.stride(), mean_v, cov, cov.stride()),
+        *(d_o, d_o.stride()),
         *per_query,
         *(descriptor(x, tiles.queries) for x in (d_q, d_rho)),
         *(heads, *numbers),
