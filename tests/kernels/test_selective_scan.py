@@ -6,6 +6,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from kernels.selective_scan import selective_scan
+from kernels.selective_scan.operator import scan
 
 NAMES = ("u", "delta", "delta_bias", "A", "B", "C", "D", "z")
 
@@ -161,6 +162,13 @@ def test_triton_under_vmap(device):
     inputs = [make_inputs(2, 3, 3, 4, torch.float32, device, seed=s) for s in range(2)]
     together, apart = replicas_by_vmap_and_by_loop(inputs, torch.randn(2, 2, 3, 3, device=device), "triton")
     assert_matches(together, apart, 1e-7)
+
+
+def test_operator_traces_as_it_runs(device):
+    """PyTorch's own check of the shapes promised to `torch.compile`, of aliasing and of the gradient formula."""
+    u, delta, delta_bias, A, B, C, D, z = make_inputs(2, 5, 3, 4, torch.float32, device)
+    inputs = (u, delta, delta_bias[None], A[None], B, C, D[None], z)
+    torch.library.opcheck(scan, tuple(t.requires_grad_() for t in inputs))
 
 
 def test_states_out_of_the_kernels_range_are_named():

@@ -5,6 +5,7 @@ import torch
 from torch import Tensor
 
 from kernels.short_convolution import short_convolution
+from kernels.short_convolution.operator import convolution
 
 # (batch, T, channels, taps); a program takes 32 steps of 128 channels.
 SHAPES = [(1, 1, 3, 4), (2, 17, 5, 2), (1, 32, 3, 3), (1, 33, 130, 4), (1, 3, 4, 1)]
@@ -71,6 +72,12 @@ def test_replicas_under_vmap_equal_single_ones(device, backend):
     for r in range(3):
         single = output_and_gradients(second_half, [t[r] for t in stacked], grad[r])
         assert_matches([t[r] for t in together], single, 1e-6)
+
+
+def test_operator_traces_as_it_runs(device):
+    """PyTorch's own check of the shapes promised to `torch.compile`, of aliasing and of the gradient formula."""
+    x, weight, bias = make_inputs(2, 5, 3, 4, device)
+    torch.library.opcheck(convolution, tuple(t.requires_grad_() for t in (x, weight[None], bias[None])))
 
 
 @pytest.mark.parametrize("backend", ["reference", "triton"])
