@@ -2,8 +2,8 @@
 
 A tile is `[BLOCK_T, ROWS, BLOCK_C, LANES]`; the N numbers of state are split into ROWS x LANES, so that some
 lie in one thread's registers (sums over the state) and some side by side (sums over the channels). Time lies
-in registers, so that taking a row out of a tile and putting it back costs nothing once compiled. (The same
-as associative scans compiled to twice the instructions: a reversed one shuffles every value in Triton 3.7.)
+in registers, so that taking a row out of a tile and putting it back costs nothing once compiled. (A reversed
+`tl.associative_scan` would do the same, but in Triton 3.7 it shuffles every value across the warp.)
 
 The forward kernel saves the state at the start of each tile; the backward kernel walks the tiles from the
 last to the first, scans each again from there, and scans the gradient of the state back.
