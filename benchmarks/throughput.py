@@ -36,6 +36,7 @@ MIXERS = ("attn", "parallax", "gdn", "mamba", "mesa")
 LENGTHS = (32, 128, 256, 512, 1024, 2048)
 REPLICAS = (1, 3, 9)
 COMPARED_STEPS = 20
+DEVICE = torch.device("cuda")
 
 
 class _Sizes:
@@ -63,7 +64,7 @@ class Trial:
             change(model)
             return model
 
-        device = torch.device("cuda")
+        device = DEVICE
         population = Population(build, [0] * replicas).to(device)
         rates = [5e-3, 1e-3, 5e-4] * 3
         optimizer = _component(
@@ -195,7 +196,7 @@ class _Stopwatch(L.Callback):
 
 def measure_peer(length: int, steps: int) -> float:
     """Steps per second of the peer."""
-    batches = [tuple(torch.randint(0, VOCAB, (BATCH, length)) for _ in range(2))] * steps
+    rows = torch.utils.data.TensorDataset(*torch.randint(0, VOCAB, (2, BATCH * steps, length)))
     stopwatch = _Stopwatch()
     trainer = L.Trainer(
         accelerator="gpu",
@@ -208,7 +209,7 @@ def measure_peer(length: int, steps: int) -> float:
         enable_progress_bar=False,
         enable_model_summary=False,
     )
-    trainer.fit(Peer(length), batches)
+    trainer.fit(Peer(length), torch.utils.data.DataLoader(rows, BATCH))
     return (steps - 21) / stopwatch.seconds
 
 
