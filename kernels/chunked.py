@@ -31,20 +31,27 @@ def check_inputs(q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor, beta: Tenso
         raise ValueError(f"chunk_size={chunk_size} must be at least 1")
 
 
-def choose_backend(q: Tensor, chunk_size: int, backend: str) -> str:
+def choose_backend(
+    device: torch.device,
+    dtype: torch.dtype,
+    head_dim: int,
+    chunk_size: int,
+    backend: str,
+    head_dims: tuple[int, ...] = TRITON_HEAD_DIMS,
+) -> str:
     """The backend that runs for such a q: `reference` or `triton`; `ValueError` where a forced one cannot."""
     reasons = []
-    if q.device.type != "cuda" and os.environ.get("TRITON_INTERPRET") != "1":
-        reasons.append(f"device={str(q.device)!r} is no NVIDIA GPU")
-    if q.shape[-1] not in TRITON_HEAD_DIMS:
-        reasons.append(f"head size {q.shape[-1]} is none of {TRITON_HEAD_DIMS}")
+    if device.type != "cuda" and os.environ.get("TRITON_INTERPRET") != "1":
+        reasons.append(f"device={str(device)!r} is no NVIDIA GPU")
+    if head_dim not in head_dims:
+        reasons.append(f"head size {head_dim} is none of {head_dims}")
     if chunk_size not in TRITON_CHUNK_SIZES:
         reasons.append(f"chunk_size={chunk_size} is none of {TRITON_CHUNK_SIZES}")
-    if q.dtype not in TRITON_DTYPES:
-        reasons.append(f"dtype={q.dtype} is neither float32 nor bfloat16")
-    if q.dtype == torch.float32 and q.shape[-1] > 64:
-        reasons.append(f"head size {q.shape[-1]} in float32 does not fit in shared memory")
-    return resolve_backend(backend, q.device, supported=not reasons, why=" and ".join(reasons))
+    if dtype not in TRITON_DTYPES:
+        reasons.append(f"dtype={dtype} is neither float32 nor bfloat16")
+    if dtype == torch.float32 and head_dim > 64:
+        reasons.append(f"head size {head_dim} in float32 does not fit in shared memory")
+    return resolve_backend(backend, device, supported=not reasons, why=" and ".join(reasons))
 
 
 def to_chunks(x: Tensor, chunk_size: int) -> Tensor:

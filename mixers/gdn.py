@@ -5,7 +5,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from kernels.fused import linear, rms_norm, swiglu
-from kernels.gated_delta_rule import gated_delta_rule
+from kernels.gated_delta_rule import gated_delta_rule, gated_delta_rule_backend
 from mixers.base import SequenceMixer, head_dim_of
 from mixers.layers import ShortConvolution, UnitNorm, convolve, project
 
@@ -84,3 +84,6 @@ class GatedDeltaNet(SequenceMixer):
     def state_size(self, seq_len: int) -> int:
         """One `[head_dim, head_dim]` matrix per head and the inputs that three convolutions look back at."""
         return self.num_heads * self.head_dim**2 + 3 * self.d_model * (self.d_conv - 1)
+
+    def resolved_backend(self, device: torch.device, dtype: torch.dtype) -> str:
+        return gated_delta_rule_backend(device, dtype, self.head_dim, self.chunk_size, self.backend)

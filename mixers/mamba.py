@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from kernels.fused import linear
-from kernels.selective_scan import selective_scan
+from kernels.selective_scan import selective_scan, selective_scan_backend
 from mixers.base import SequenceMixer
 from mixers.layers import ShortConvolution
 
@@ -75,3 +75,6 @@ class Mamba(SequenceMixer):
 
     def state_size(self, seq_len: int) -> int:
         return self.d_inner * (self.d_state + self.d_conv - 1)
+
+    def resolved_backend(self, device: torch.device, dtype: torch.dtype) -> str:
+        return selective_scan_backend(device, dtype, self.d_state, self.backend)

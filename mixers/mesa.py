@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from kernels.fused import linear, rms_norm
-from kernels.mesa import mesa
+from kernels.mesa import mesa, mesa_backend
 from mixers.base import SequenceMixer, head_dim_of
 from mixers.layers import ShortConvolution, UnitNorm, convolve, project
 
@@ -100,3 +100,6 @@ class MesaNet(SequenceMixer):
     def state_size(self, seq_len: int) -> int:
         """Two `[head_dim, head_dim]` matrices per head and the inputs that two convolutions look back at."""
         return 2 * self.num_heads * self.head_dim**2 + 2 * self.d_model * (self.d_conv - 1)
+
+    def resolved_backend(self, device: torch.device, dtype: torch.dtype) -> str:
+        return mesa_backend(device, dtype, self.head_dim, self.chunk_size, self.backend)

@@ -7,6 +7,7 @@ copying it is then one operation on a row, and an optimizer is a few operations 
 
 import logging
 import math
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -70,12 +71,13 @@ class Layout:
         return slice(slots[0].start, slots[-1].stop) if slots else slice(0, 0)
 
     def describe(self) -> str:
-        """One line a rule: how many tensors and parameters it has, and their names."""
+        """One line a rule: how many parameters and tensors it has, and their names, `*` for every block."""
         lines = []
         for rule in Rule:
             slots = [slot for slot in self.slots if slot.rule is rule]
             count = sum(slot.stop - slot.start for slot in slots)
-            lines.append(f"{rule:>6}: {count:>9,} in {len(slots)}: {', '.join(s.name for s in slots)}")
+            names = dict.fromkeys(re.sub(r"^blocks\.\d+\.", "blocks.*.", slot.name) for slot in slots)
+            lines.append(f"{rule:>6}: {count:>9,} in {len(slots)}: {', '.join(names)}")
         return "\n".join(lines)
 
 

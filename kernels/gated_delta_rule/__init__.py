@@ -2,6 +2,7 @@
 
 import math
 
+import torch
 from torch import Tensor
 
 from kernels.chunked import check_inputs, choose_backend
@@ -44,9 +45,16 @@ def gated_delta_rule(
     scale = q.shape[-1] ** -0.5 if scale is None else float(scale)
     if not math.isfinite(scale):
         raise ValueError(f"scale={scale} is not finite: pass a finite number or None")
-    if choose_backend(q, chunk_size, backend) == "reference":
+    if gated_delta_rule_backend(q.device, q.dtype, q.shape[-1], chunk_size, backend) == "reference":
         return gated_delta_rule_reference(q, k, v, log_decay, beta, scale, chunk_size)
 
     from kernels.gated_delta_rule.triton_op import gated_delta_rule_triton
 
     return gated_delta_rule_triton(q, k, v, log_decay, beta, scale, chunk_size)
+
+
+def gated_delta_rule_backend(
+    device: torch.device, dtype: torch.dtype, head_dim: int, chunk_size: int = 64, backend: str = "auto"
+) -> str:
+    """The backend that `gated_delta_rule` takes for such inputs: `reference` or `triton`."""
+    return choose_backend(device, dtype, head_dim, chunk_size, backend)

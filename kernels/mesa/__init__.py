@@ -1,11 +1,15 @@
 """The mesa layer (MesaNet, von Oswald et al. 2025): linear attention through ridge regression."""
 
+import torch
 from torch import Tensor
 
 from kernels.chunked import check_inputs, choose_backend
 from kernels.mesa.reference import mesa_reference
 
 __all__ = ["mesa"]
+
+# Heads of 128 in bfloat16 missed the 1 % bound of the tests (1.13 % at T = 1): they take the reference.
+TRITON_HEAD_DIMS = (16, 32, 64)
 
 
 def mesa(
@@ -48,9 +52,16 @@ def mesa(
         raise ValueError(f"ridge has shape {tuple(ridge.shape)}: with this q it must be {tuple(q.shape[2:])}")
     if iterations < 1:
         raise ValueError(f"iterations={iterations} must be at least 1")
-    if choose_backend(q, chunk_size, backend) == "reference":
+    if mesa_backend(q.device, q.dtype, q.shape[-1], chunk_size, backend) == "reference":
         return mesa_reference(q, k, v, log_decay, beta, ridge, iterations, chunk_size)
 
     from kernels.mesa.triton_op import mesa_triton
 
     return mesa_triton(q, k, v, log_decay, beta, ridge, iterations, chunk_size)
+
+
+def mesa_backend(
+    device: torch.device, dtype: torch.dtype, head_dim: int, chunk_size: int = 64, backend: str = "auto"
+) -> str:
+    """The backend that `mesa` takes for such inputs: `reference` or `triton`."""
+    return choose_backend(device, dtype, head_dim, chunk_size, backend, TRITON_HEAD_DIMS)

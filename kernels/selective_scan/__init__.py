@@ -41,8 +41,7 @@ def selective_scan(
         ValueError: shapes that do not fit, or a backend that cannot run here.
     """
     _check_shapes(u, delta, delta_bias, A, B, C, D, z)
-    why = _why_not_triton(u, A)
-    if resolve_backend(backend, u.device, supported=not why, why=why) == "reference":
+    if selective_scan_backend(u.device, u.dtype, A.shape[1], backend) == "reference":
         return selective_scan_reference(u, delta, delta_bias, A, B, C, D, z)
     # B and C are small, and every channel reads them: converted once here, not in each of its threads.
     # One group of parameters; vmap folds replicas into more.
@@ -50,13 +49,14 @@ def selective_scan(
     return y
 
 
-def _why_not_triton(u: Tensor, A: Tensor) -> str:
-    """Empty where the Triton kernel can run."""
-    if u.dtype not in (torch.float32, torch.bfloat16):
-        return f"the kernel takes float32 and bfloat16, not {u.dtype}"
-    if not 4 <= A.shape[1] <= 64:
-        return f"the kernel takes state sizes N from 4 to 64, not {A.shape[1]}"
-    return ""
+def selective_scan_backend(device: torch.device, dtype: torch.dtype, state_size: int, backend: str = "auto") -> str:
+    """The backend that `selective_scan` takes for such inputs: `reference` or `triton`."""
+    why = ""
+    if dtype not in (torch.float32, torch.bfloat16):
+        why = f"the kernel takes float32 and bfloat16, not {dtype}"
+    elif not 4 <= state_size <= 64:
+        why = f"the kernel takes state sizes N from 4 to 64, not {state_size}"
+    return resolve_backend(backend, device, supported=not why, why=why)
 
 
 def _check_shapes(u, delta, delta_bias, A, B, C, D, z) -> None:

@@ -100,7 +100,7 @@ def test_describe_names_every_parameter_and_counts():
     layout = Layout(models("mamba")[0])
     text = layout.describe()
     for slot in layout.slots:
-        assert slot.name in text
+        assert slot.name.replace("blocks.0.", "blocks.*.").replace("blocks.1.", "blocks.*.") in text
     for rule in Rule:
         span = layout.span(rule)
         assert f"{rule}: {span.stop - span.start:>9,}" in text
