@@ -10,6 +10,7 @@ same run. Batch 128, width 128, two layers, vocabulary 16, Muon, bf16.
 import argparse
 import gc
 import json
+import shlex
 import sys
 import time
 from collections.abc import Callable
@@ -240,8 +241,9 @@ def main() -> None:
     print(table.round(3).to_string(index=False))
     if given.out:
         table.to_csv(given.out, index=False)
+        command = shlex.join(["python", "-m", "benchmarks.throughput", *sys.argv[1:]])
         machine = {"gpu": torch.cuda.get_device_name(), "cuda": torch.version.cuda, **versions()}
-        given.out.with_suffix(".json").write_text(json.dumps({"command": sys.argv, **machine}, indent=1))
+        given.out.with_suffix(".json").write_text(json.dumps({"command": command, **machine}, indent=1))
 
 
 if __name__ == "__main__":
