@@ -36,6 +36,9 @@ from training.devices import claim_gpu
 from training.fit import RunResult, TrainerConfig, train
 
 log = logging.getLogger(__name__)
+
+ERROR_FILE = "error.txt"  # the traceback of a run that failed, beside its record
+
 register_resolvers()
 # Processes of a sweep on one host: one a GPU, else one for each two cores.
 OmegaConf.register_new_resolver(
@@ -91,7 +94,7 @@ def run(cfg: DictConfig) -> dict | None:
     with records.claim(folder) as ours:
         if not ours:
             return None
-        if records.is_finished(folder) and not cfg.force:
+        if not cfg.force and records.is_finished(folder):
             log.info("%s is finished: skipped (force=true repeats it)", folder)
             return records.read_record(folder)
         records.write_config(folder, config)
@@ -100,11 +103,12 @@ def run(cfg: DictConfig) -> dict | None:
             record = _train(cfg, config, task, replicas, folder, started_at)
         except Exception as error:
             reason = f"{type(error).__name__}: {error}"
-            (folder / "error.txt").write_text(traceback.format_exc())
+            (folder / ERROR_FILE).write_text(traceback.format_exc())
             origin = _provenance(started_at, RunResult(), {})
             records.write_record(folder, records.failed_record(config, reason, origin))
             raise
         records.write_record(folder, record)
+        (folder / ERROR_FILE).unlink(missing_ok=True)  # of an earlier try
         return record
 
 
@@ -173,7 +177,8 @@ def _summary(record: dict) -> str:
 
 
 @hydra.main(version_base="1.3", config_path="conf", config_name="config")
-def main(cfg: DictConfig) -> None:
+def main(cfg: DictConfig) -> str | None:
+    """The run_id of what was trained or found finished; None where another process has it."""
     in_sweep = HydraConfig.get().mode == RunMode.MULTIRUN
     if in_sweep:
         logging.disable(logging.INFO)  # the sweep shows its own progress
@@ -183,7 +188,7 @@ def main(cfg: DictConfig) -> None:
     warnings.filterwarnings("ignore", message=r"`isinstance\(treespec, LeafSpec\)` is deprecated")
     if cfg.dry_run:
         print(OmegaConf.to_yaml(cfg, resolve=True))
-        return
+        return None
     try:
         record = run(cfg)
     except ValueError as error:
@@ -191,13 +196,14 @@ def main(cfg: DictConfig) -> None:
             raise  # the sweep goes on, and says at its end which cells failed
         sys.exit(f"error: {error}")
     if in_sweep:
-        return
+        return record and record["run_id"]
     if record is None:
         log.info("another process is training this run: left to it")
-        return
+        return None
     folder = records.run_folder(cfg.results_dir, record["run_id"])
     figure = save(run_curves(folder), folder / "curves")[0]
     print(f"\n{_summary(record)}\n\nrecord: {folder / records.RECORD_FILE}\nfigure: {figure}")
+    return record["run_id"]
 
 
 if __name__ == "__main__":

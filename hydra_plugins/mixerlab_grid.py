@@ -42,10 +42,13 @@ class GridSweeper(BasicSweeper):
     """Runs what is not finished yet, longest first, with overall progress; ends in tables and figures."""
 
     def sweep(self, arguments: list[str]) -> list:
-        cells = self._cells(arguments)
         force, results_dir = self.config.force, Path(self.config.results_dir)
-        records.check_writable(results_dir)
-        pending = [cell for cell in cells if force or not records.is_finished(cell.folder)]
+        try:
+            cells = self._cells(arguments)
+            records.check_writable(results_dir)
+            pending = [cell for cell in cells if force or not records.is_finished(cell.folder)]
+        except ValueError as error:
+            sys.exit(f"error: {error}")
         pending.sort(key=lambda cell: -cell.cost)
         finished = len(cells) - len(pending)
         if self.config.dry_run:
@@ -56,20 +59,25 @@ class GridSweeper(BasicSweeper):
             return []
         print(f"{len(cells)} cells: {finished} finished already, {len(pending)} to run", flush=True)
         failed: dict[Cell, BaseException] = {}
+        done: set[Cell] = set()
         with _Progress(pending):
             while pending:
-                results = self.launcher.launch([cell.overrides for cell in pending], initial_job_idx=0)
-                failed |= {
-                    cell: result._return_value
-                    for cell, result in zip(pending, results, strict=True)
-                    if result.status is JobStatus.FAILED
-                }
                 # What another sweep holds is waited for, and taken over should that sweep die.
-                pending = [
-                    cell for cell in pending if cell not in failed and not records.is_finished(cell.folder)
-                ]
-                if pending:
+                free = [cell for cell in pending if _is_free(cell)]
+                if not free:
                     time.sleep(POLL_SECONDS)
+                    continue
+                results = self.launcher.launch([cell.overrides for cell in free], initial_job_idx=0)
+                for cell, result in zip(free, results, strict=True):
+                    if result.status is JobStatus.FAILED:
+                        failed[cell] = result._return_value
+                    elif result.return_value not in (None, cell.run_id):
+                        failed[cell] = RuntimeError(
+                            f"ran as {result.return_value}: its config has another value in another process"
+                        )
+                    elif result.return_value is not None:
+                        done.add(cell)
+                pending = [cell for cell in pending if cell not in done and cell not in failed]
         summary = report(
             results_dir,
             run_ids={cell.run_id for cell in cells},
@@ -118,6 +126,12 @@ def _cell(overrides: list[str], cfg: DictConfig) -> Cell:
         label=(cfg.mixer.name, cfg.task.name, setting_name(cfg.task)),
         cost=rows * task.input_length * cfg.trainer.epochs,
     )
+
+
+def _is_free(cell: Cell) -> bool:
+    """Whether no process is at the cell's run now."""
+    with records.claim(cell.folder) as ours:
+        return ours
 
 
 class _Progress:

@@ -1,5 +1,7 @@
 """Small parts that several mixers share: rotary embedding, short causal convolution."""
 
+import math
+
 import torch
 from torch import Tensor, nn
 
@@ -12,6 +14,8 @@ class RotaryEmbedding(nn.Module):
 
     def __init__(self, head_dim: int, base: float = 10_000.0):
         super().__init__()
+        if not 0 < base < math.inf:
+            raise ValueError(f"mixer.rope_base={base} must be a finite number above 0")
         inverse_frequency = base ** (-torch.arange(0, head_dim, 2, dtype=torch.float32) / head_dim)
         self.register_buffer("inverse_frequency", inverse_frequency, persistent=False)
 

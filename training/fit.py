@@ -1,6 +1,8 @@
 """Trains the replicas of one run with Lightning: resumes, halves what does not fit in memory, returns results."""
 
+import hashlib
 import logging
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -54,6 +56,13 @@ class TrainerConfig:
             value = getattr(self, name)
             if type(value) is not int or value < 1:
                 raise ValueError(f"trainer.{name}={value!r} must be a whole number of at least 1")
+        for name in ("cuda_graph", "stop_when_perfect", "progress"):
+            value = getattr(self, name)
+            if type(value) is not bool:  # `no` is a string to Hydra, and a string is true
+                raise ValueError(f"trainer.{name}={value!r}: choose true or false")
+        every = self.checkpoint_every
+        if isinstance(every, bool) or not (isinstance(every, int | float) and 0 <= every < math.inf):
+            raise ValueError(f"trainer.checkpoint_every={every!r} must be a finite number of seconds >= 0")
         if self.accelerator not in ("auto", "cpu", "gpu"):
             raise ValueError(f"trainer.accelerator={self.accelerator!r}: choose auto, cpu or gpu")
         if self.accelerator == "gpu" and not torch.cuda.is_available():
@@ -152,8 +161,6 @@ def _train_together(
     if resume_from.exists():
         log.info("continuing from %s", resume_from)
     trainer.fit(module, datamodule=data, ckpt_path=resume_from if resume_from.exists() else None)
-    if trainer.interrupted:
-        raise KeyboardInterrupt
     resume_from.unlink(missing_ok=True)
     return RunResult(
         replicas=[summarise(module.history, replica) for replica in range(len(replicas))],
@@ -166,5 +173,5 @@ def _train_together(
 
 
 def _label(replicas: Sequence[tuple[float, int]]) -> str:
-    (first_lr, first_seed), (last_lr, last_seed) = replicas[0], replicas[-1]
-    return f"{len(replicas)}-{first_lr:g}-{first_seed}-{last_lr:g}-{last_seed}"
+    """A name for these replicas in this order: a checkpoint's rows are theirs alone."""
+    return hashlib.sha256(repr(list(replicas)).encode()).hexdigest()[:12]

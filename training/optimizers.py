@@ -49,6 +49,8 @@ class PopulationOptimizer(torch.optim.Optimizer):
             raise ValueError(f"optimizer.weight_decay={weight_decay} must be a finite number >= 0")
         if not all(0 <= beta < 1 for beta in betas):
             raise ValueError(f"optimizer.betas={list(betas)} must be two numbers in [0, 1)")
+        if not 0 < eps < math.inf:
+            raise ValueError(f"optimizer.eps={eps} must be a finite number above 0")
         if not max_grad_norm > 0:
             raise ValueError(f"optimizer.max_grad_norm={max_grad_norm} must be above 0")
         assert len(lr) == len(population)
@@ -170,6 +172,9 @@ class Muon(PopulationOptimizer):
             raise ValueError(f"optimizer.momentum={momentum} must be in [0, 1)")
         if ns_steps < 1:
             raise ValueError(f"optimizer.ns_steps={ns_steps} must be at least 1")
+        for key, value in (("table_lr_scale", table_lr_scale), ("gain_lr_scale", gain_lr_scale)):
+            if not 0 <= value < math.inf:
+                raise ValueError(f"optimizer.{key}={value} must be a finite number >= 0")
         self.momentum, self.nesterov, self.ns_steps = momentum, nesterov, ns_steps
         self.table_lr_scale, self.gain_lr_scale = table_lr_scale, gain_lr_scale
         self.ns_dtype = ns_dtype
