@@ -89,6 +89,7 @@ def run(cfg: DictConfig) -> dict | None:
     task = build_task(cfg.task)  # before anything else resolves: its message for a wrong setting is the clear one
     config = OmegaConf.to_container(cfg, resolve=True)
     config["task"]["setting"] = setting_name(cfg.task)
+    records.refuse_yes_and_no(config)
     replicas = _replicas(config)
     folder = records.run_folder(cfg.results_dir, records.run_id(config))
     with records.claim(folder) as ours:
@@ -97,6 +98,9 @@ def run(cfg: DictConfig) -> dict | None:
         if not cfg.force and records.is_finished(folder):
             log.info("%s is finished: skipped (force=true repeats it)", folder)
             return records.read_record(folder)
+        if cfg.force:
+            for checkpoint in folder.glob("resume-*.ckpt"):
+                checkpoint.unlink()
         records.write_config(folder, config)
         started_at = datetime.now(UTC)
         try:
@@ -159,7 +163,7 @@ def _provenance(started_at: datetime, result: RunResult, backends: dict[str, str
         device=result.device,
         backends=backends,
         notes=result.notes,
-    )
+    ) | {"precision": str(result.dtype).removeprefix("torch.")}
 
 
 def _summary(record: dict) -> str:

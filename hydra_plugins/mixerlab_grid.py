@@ -119,6 +119,7 @@ class GridSweeper(BasicSweeper):
 def _cell(overrides: list[str], cfg: DictConfig) -> Cell:
     task = build_task(cfg.task)
     config = OmegaConf.to_container(cfg, resolve=True)
+    records.refuse_yes_and_no(config)
     rows = 3 * task.num_train_examples + task.num_val_examples + task.num_test_examples
     return Cell(
         overrides=overrides,

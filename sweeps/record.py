@@ -112,6 +112,13 @@ def run_id(config: Mapping[str, Any]) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
+def refuse_yes_and_no(config: Mapping[str, Any]) -> None:
+    """`ValueError` for a value like `no`: Hydra reads it as a string, which Python takes for true."""
+    for key, value in flatten(config).items():
+        if isinstance(value, str) and value.lower() in ("yes", "no", "on", "off"):
+            raise ValueError(f"{key}={value} is a string to Hydra: write true or false")
+
+
 def as_list(value: Any) -> list:
     """`value` as a list, for keys that take one value or several."""
     return list(value) if isinstance(value, list | tuple) else [value]

@@ -122,6 +122,24 @@ def test_submitit_as_on_a_cluster(tmp_path):
     assert (tmp_path / "report" / "official" / "accuracy.md").exists()
 
 
+def test_two_sweeps_on_one_folder_train_each_cell_once(tmp_path):
+    grid = ("-m", "mixer=attn", "task=icr,cmp", *TINY, f"results_dir={tmp_path}")
+    processes = [start_run_py(*grid) for _ in range(2)]
+    outputs = [process.communicate(timeout=300)[0] for process in processes]
+    assert [process.returncode for process in processes] == [0, 0], outputs
+    assert statuses(tmp_path) == {("attn", "icr"): "finished", ("attn", "cmp"): "finished"}
+    # Whoever came second waited for the first: both report every cell.
+    for output in outputs:
+        assert "missing" not in output and "tables and figures" in output
+    assert not list(tmp_path.glob("runs/*/resume-*"))
+
+
+def test_a_mistake_in_a_sweep_is_one_line():
+    outcome = run_py("-m", "mixer=attn", "task=icr", "task.setting=nope")
+    assert outcome.code == 1 and "choose baseline" in outcome.err
+    assert "Traceback" not in outcome.err and len(outcome.err.splitlines()) < 5
+
+
 def test_a_killed_sweep_goes_on_where_it_was(tmp_path):
     """All processes of the sweep are killed at once; what was finished is not trained again."""
     grid = (*GRID, "mixer.num_heads=16", "trainer.epochs=12", f"results_dir={tmp_path}")

@@ -165,6 +165,8 @@ def test_dry_run_prints_the_config_and_trains_nothing(tmp_path):
 
 
 REFUSED = [
+    (["mixer.qk_norm=no"], "mixer.qk_norm=no is a string", "write true or false"),
+    (["force=off"], "force=off is a string", "write true or false"),
     (["mixer=nope"], "Could not find 'mixer/nope'", "parallax"),
     (["task=nope"], "Could not find 'task/nope'", "icr_challenge"),
     (["task.setting=nope"], "task.setting=nope: icr has no such setting", "choose baseline, vocab_size-32"),

@@ -23,11 +23,12 @@ def claim_gpu() -> None:
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     gpus = visible.split(",") if visible else [str(i) for i in range(torch.cuda.device_count())]
     for gpu in gpus:
-        lock = (Path(tempfile.gettempdir()) / f"mixerlab-gpu-{gpu}.lock").open("w")
+        path = Path(tempfile.gettempdir()) / f"mixerlab-gpu-{gpu}.lock"
+        lock = os.open(path, os.O_RDONLY | os.O_CREAT)  # another user's file can be read, and so locked
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            lock.close()
+            os.close(lock)
             continue
         _held.append(lock)
         os.environ["CUDA_VISIBLE_DEVICES"] = gpu

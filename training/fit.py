@@ -129,11 +129,13 @@ def _train_together(
     log.info("parameters of one replica, by rule:\n%s", population.layout.describe())
     data = PopulationData(splits, seeds, config.batch_size)
     total_steps = config.epochs * data.steps_per_epoch
-    resume_from = folder / f"resume-{_label(replicas)}.ckpt"
     # Lightning would pick any accelerator under "auto"; we know CPUs and NVIDIA GPUs.
     accelerator = config.accelerator
     if accelerator == "auto":
         accelerator = "gpu" if torch.cuda.is_available() else "cpu"
+    # The precision is in the name: a run killed on a GPU must not go on in another one on a CPU.
+    bf16 = config.precision == "bf16" or (config.precision == "auto" and accelerator == "gpu")
+    resume_from = folder / f"resume-{_label(replicas)}-{'bf16' if bf16 else 'float32'}.ckpt"
     trainer = L.Trainer(
         accelerator=accelerator,
         devices=1,
@@ -150,7 +152,6 @@ def _train_together(
         num_sanity_val_steps=0,
     )
     device = trainer.strategy.root_device
-    bf16 = config.precision == "bf16" or (config.precision == "auto" and device.type == "cuda")
     module = PopulationTraining(
         population,
         lambda population: make_optimizer(population, rates, schedule, total_steps),

@@ -26,8 +26,9 @@ class PopulationTraining(L.LightningModule):
         make_optimizer: builds the optimizer once the population is on its device.
         bf16: autocast to bfloat16 (float32 weights).
         capture: run each step as one CUDA graph.
-        stop_when_perfect: freeze a replica whose accuracy is 1.0 on val and test, since no later
-            checkpoint can beat it, and end the run when none is left to train.
+        stop_when_perfect: freeze a replica whose accuracy is 1.0 on val and test at the lowest perplexity
+            so far: both selections take that checkpoint, and no later one can beat it. The run ends when
+            none is left to train.
     """
 
     def __init__(
@@ -50,6 +51,8 @@ class PopulationTraining(L.LightningModule):
         self.steps: dict[tuple[str, int], Callable] = {}
         replicas = len(population)
         self.register_buffer("diverged", torch.zeros(replicas, dtype=torch.bool))
+        # The lowest perplexity of any epoch so far, on each of EVALUATED.
+        self.register_buffer("lowest", torch.full((len(EVALUATED), replicas), torch.inf))
 
     def configure_optimizers(self) -> PopulationOptimizer:
         return self.make_optimizer(self.population)
@@ -124,9 +127,12 @@ class PopulationTraining(L.LightningModule):
         }
         for split, scores in zip(EVALUATED, self.scores, strict=True):
             measured |= {f"{split}_{name}": value for name, value in scores.means().items()}
+        perplexity = torch.stack([measured[f"{split}_perplexity"] for split in EVALUATED])
+        self.lowest = torch.fmin(self.lowest, perplexity)
         if self.stop_when_perfect:
             perfect = (measured["val_accuracy"] == 1) & (measured["test_accuracy"] == 1)
-            optimizer.freeze(perfect)
+            # Both selections must take this epoch: an earlier one may have been surer, and less right.
+            optimizer.freeze(perfect & (perplexity == self.lowest).all(dim=0))
         measured["steps"] = optimizer.steps_taken
         measured["diverged"] = self.diverged.float()
         measured["active"] = optimizer.active.float()

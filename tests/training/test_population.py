@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F
 from tiny_training import VOCAB, assert_same_results, build_model, fit, replica_results, splits
 
+from training.fit import _label
 from training.metrics import IGNORE_INDEX
 from training.optimizers import AdamW, Muon
 from training.population import Population
@@ -214,3 +215,12 @@ def test_every_epoch_shows_every_row_once(tmp_path):
     inputs, targets = map(torch.from_numpy, data["train"])
     expected = F.cross_entropy(build_model()(inputs).flatten(0, 1), targets.flatten(), ignore_index=IGNORE_INDEX)
     np.testing.assert_allclose(result.metrics["train_loss"], expected.item(), rtol=1e-5)
+
+
+def test_a_checkpoint_belongs_to_its_replicas_in_their_order():
+    """The run's identity ignores the order of learning rates; a checkpoint's rows do not."""
+    names = {
+        _label(replicas)
+        for replicas in ([(1.0, 0), (2.0, 0), (3.0, 0)], [(2.0, 0), (1.0, 0), (3.0, 0)], [(1.0, 0), (3.0, 0)])
+    }
+    assert len(names) == 3
