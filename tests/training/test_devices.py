@@ -1,0 +1,44 @@
+"""Processes on a host with several GPUs: each takes one that no other has."""
+
+import os
+import tempfile
+
+import pytest
+import torch
+
+from training import devices
+
+
+@pytest.fixture
+def claim(monkeypatch, tmp_path):
+    """Claims as a new process of a host with two GPUs would: the GPU's number, and the lock that it holds."""
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(tempfile, "gettempdir", lambda: str(tmp_path))
+
+    def as_a_new_process(visible=None):
+        monkeypatch.setattr(devices, "_held", [])
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible or "")
+        devices.claim_gpu()
+        (lock,) = devices._held
+        return os.environ["CUDA_VISIBLE_DEVICES"], lock
+
+    return as_a_new_process
+
+
+def test_each_process_gets_a_gpu_of_its_own_and_frees_it_with_its_end(claim):
+    (first, lock), (second, _) = claim(), claim()
+    assert (first, second) == ("0", "1")
+    with pytest.raises(RuntimeError, match="all 2 GPUs are taken"):
+        claim()
+    os.close(lock)
+    assert claim()[0] == "0"
+
+
+def test_only_visible_gpus_are_taken(claim):
+    assert [claim("5,7")[0] for _ in range(2)] == ["5", "7"]
+
+
+def test_a_second_claim_of_one_process_changes_nothing(claim):
+    gpu, _ = claim()
+    devices.claim_gpu()
+    assert os.environ["CUDA_VISIBLE_DEVICES"] == gpu and len(devices._held) == 1
