@@ -46,7 +46,7 @@ OmegaConf.register_new_resolver(
 )
 
 
-def _component(cfg: DictConfig, **arguments):
+def component(cfg: DictConfig, **arguments):
     """Instantiates a config whose `name` is a label, and passes on what its constructor refuses in one line."""
     try:
         return instantiate({key: value for key, value in cfg.items() if key != "name"}, **arguments)
@@ -61,7 +61,7 @@ def build_model(cfg: DictConfig, task: Task) -> nn.Module:
     for key, size in cfg.model.items():
         if type(size) is not int or size < 1:
             raise ValueError(f"model.{key}={size!r} must be a whole number of at least 1")
-    make_mixer = partial(_component, cfg.mixer, d_model=cfg.model.d_model)
+    make_mixer = partial(component, cfg.mixer, d_model=cfg.model.d_model)
     sizes = {"d_model": cfg.model.d_model, "n_layers": cfg.model.n_layers, "make_mixer": make_mixer}
     if task.autoencode:
         return AutoEncoder(task.vocab_size, task.input_length, **sizes)
@@ -120,8 +120,8 @@ def _train(
     cfg: DictConfig, config: dict, task: Task, replicas: list[tuple[float, int]], folder: Path, started_at: datetime
 ) -> dict:
     trainer_config = TrainerConfig(**cfg.trainer)
-    schedule = _component(cfg.schedule)
-    make_optimizer = partial(_component, cfg.optimizer)
+    schedule = component(cfg.schedule)
+    make_optimizer = partial(component, cfg.optimizer)
     model = build_model(cfg, task)  # one for its counts, and to refuse what does not fit before any training
     result = train(
         partial(build_model, cfg, task),

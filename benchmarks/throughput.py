@@ -24,7 +24,7 @@ from hydra import compose, initialize_config_dir
 from omegaconf import DictConfig
 from torch import Tensor, nn
 
-from run import _component, build_model
+from run import build_model, component
 from sweeps.provenance import versions
 from training.backbone import LanguageModel
 from training.capture import Captured
@@ -68,11 +68,11 @@ class Trial:
         device = DEVICE
         population = Population(build, [0] * replicas).to(device)
         rates = [5e-3, 1e-3, 5e-4] * 3
-        optimizer = _component(
+        optimizer = component(
             cfg.optimizer,
             population=population,
             lr=rates[:replicas],
-            schedule=_component(cfg.schedule),
+            schedule=component(cfg.schedule),
             total_steps=6000,
         )
         self.module = PopulationTraining(population, lambda _: optimizer, bf16=True).to(device)
