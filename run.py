@@ -161,9 +161,10 @@ def _provenance(started_at: datetime, result: RunResult, backends: dict[str, str
         started_at=started_at,
         wall_time_s=(datetime.now(UTC) - started_at).total_seconds(),
         device=result.device,
+        precision=result.dtype and str(result.dtype).removeprefix("torch."),
         backends=backends,
         notes=result.notes,
-    ) | {"precision": str(result.dtype).removeprefix("torch.")}
+    )
 
 
 def _summary(record: dict) -> str:

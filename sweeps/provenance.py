@@ -19,6 +19,7 @@ def provenance(
     started_at: datetime,
     wall_time_s: float,
     device: str,
+    precision: str | None,
     backends: Mapping[str, str],
     notes: Sequence[str] = (),
 ) -> dict[str, Any]:
@@ -28,13 +29,16 @@ def provenance(
         started_at: when the run began, with a time zone.
         wall_time_s: seconds from then to now; what ran before a restart does not count.
         device: the name of the processor that trained.
-        backends: the kernel that ran, by operator.
+        precision: the dtype of the products, None for a run that failed.
+        backends: what computed the mixing (a kernel or PyTorch), by mixer. Other operators take their kernel
+            wherever it can run, and are not listed.
         notes: what happened on the way, such as a population halved for lack of memory.
     """
     return {
         "started_at": started_at.isoformat(timespec="seconds"),
         "wall_time_s": wall_time_s,
         "device": device,
+        "precision": precision,
         "backends": dict(backends),
         "versions": versions(),
         **_git_state(),

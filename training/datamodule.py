@@ -64,8 +64,6 @@ class PopulationData(L.LightningDataModule):
         steps_per_chunk: int = 50,
     ):
         super().__init__()
-        if batch_size < 1:
-            raise ValueError(f"trainer.batch_size={batch_size} must be at least 1")
         self.arrays, self.seeds = splits, tuple(seeds)
         self.batch_size, self.steps_per_chunk = batch_size, steps_per_chunk
         self.steps_per_epoch = self._steps(len(splits["train"][0]))

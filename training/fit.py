@@ -80,7 +80,7 @@ class RunResult:
     notes: list[str] = field(default_factory=list)
     device: str = ""
     torch_device: torch.device | None = None
-    dtype: torch.dtype = torch.float32
+    dtype: torch.dtype | None = None
 
 
 def train(

@@ -117,7 +117,7 @@ class PopulationTraining(L.LightningModule):
     def validation_step(self, chunk: Chunk, batch_idx: int, dataloader_idx: int) -> None:
         step = self._step_function(self.score_step, chunk, [])
         for rows in chunk.rows:
-            self.scores[dataloader_idx].sums += step(rows)
+            self.scores[dataloader_idx].add(step(rows))
 
     def on_validation_epoch_end(self) -> None:
         optimizer = self.optimizer

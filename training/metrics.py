@@ -6,8 +6,7 @@ import torch
 from torch import Tensor
 
 from kernels.fused import cross_entropy
-
-IGNORE_INDEX = -100  # the same number as in tasks.base, which training does not import
+from kernels.fused.cross_entropy import IGNORE_INDEX
 
 
 def token_losses(logits: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
@@ -64,9 +63,9 @@ class Scores:
     def zeros(cls, replicas: int, device: torch.device) -> "Scores":
         return cls(torch.zeros(6, replicas, device=device))
 
-    def add(self, logits: Tensor, targets: Tensor) -> None:
-        """Adds one batch."""
-        self.sums += batch_scores(logits, targets)
+    def add(self, batch: Tensor) -> None:
+        """Adds the `batch_scores` of one batch."""
+        self.sums += batch
 
     def means(self) -> dict[str, Tensor]:
         """`accuracy` (macro), `token_accuracy`, `loss` (nats), `perplexity`, each float32 `[R]`."""

@@ -1,7 +1,7 @@
 """Causal softmax attention through PyTorch's fused kernels, with replicas folded into the batch under vmap.
 
-PyTorch's own batching rules for these kernels fall back to a loop on a CPU, and on a GPU hand the backward
-a misaligned log-sum-exp at some lengths ("LSE is not correctly aligned").
+PyTorch's own batching rules for these kernels fall back to a loop on a CPU, and on a GPU hand the float32 backward
+a misaligned log-sum-exp (PyTorch 2.11: "LSE is not correctly aligned").
 """
 
 import torch

@@ -13,7 +13,7 @@ from recurrences import (
 )
 
 from kernels.chunked import to_chunks
-from kernels.mesa import mesa
+from kernels.mesa import mesa, mesa_backend
 from kernels.mesa.reference import build_chunks, conjugate_gradients
 
 NAMES = ("q", "k", "v", "log_decay", "beta", "ridge")
@@ -125,6 +125,14 @@ def test_operators_are_registered_as_they_behave(device):
 def test_kernel_under_vmap(device):
     replicas = [mesa_inputs(seed, batch=1, length=19, dtype=torch.float32, device=device) for seed in (1, 2)]
     check_replicas(lambda *x: mesa(*x, iterations=4, chunk_size=16, backend="triton"), replicas)
+
+
+def test_heads_of_128_take_the_reference():
+    gpu = torch.device("cuda")
+    assert mesa_backend(gpu, torch.bfloat16, 64) == "triton"
+    assert mesa_backend(gpu, torch.bfloat16, 128) == "reference"
+    with pytest.raises(ValueError, match="head size 128 is none of"):
+        mesa_backend(gpu, torch.bfloat16, 128, backend="triton")
 
 
 @pytest.mark.gpu

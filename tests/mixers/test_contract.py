@@ -24,6 +24,11 @@ def test_hydra_finds_it_and_it_runs_in_double_precision(name):
     check_forward(mixer_of(name, WIDTH), torch.float64)
 
 
+@pytest.mark.parametrize("name", ["parallax", "gdn", "mamba", "mesa"])
+def test_a_mixer_with_a_kernel_says_so(name):
+    assert mixer_of(name, 128).resolved_backend(torch.device("cuda"), torch.bfloat16) == "triton"
+
+
 def test_the_five_mixers_are_found():
     assert {"attn", "parallax", "gdn", "mamba", "mesa"} <= set(MIXERS)
 

@@ -240,11 +240,13 @@ def test_provenance_says_what_ran():
         started_at=datetime(2026, 1, 2, tzinfo=UTC),
         wall_time_s=1.5,
         device="cpu",
+        precision="float32",
         backends={"parallax": "reference"},
         notes=["population halved to 2: out of memory"],
     )
     assert origin["started_at"] == "2026-01-02T00:00:00+00:00"
     assert {"python", "mixerlab", "torch", "numpy"} <= origin["versions"].keys()
+    assert origin["precision"] == "float32" and origin["backends"] == {"parallax": "reference"}
     assert origin["notes"] == ["population halved to 2: out of memory"]
     assert json.loads(json.dumps(origin)) == origin
 

@@ -5,7 +5,7 @@ import torch
 import torch.nn.functional as F
 from torchmetrics.classification import MulticlassAccuracy
 
-from training.metrics import IGNORE_INDEX, Scores, macro_accuracy, token_losses
+from training.metrics import IGNORE_INDEX, Scores, batch_scores, macro_accuracy, token_losses
 
 REPLICAS, ROWS, LENGTH, VOCAB = 3, 6, 9, 11
 
@@ -66,7 +66,7 @@ def test_scores_average_over_batches_weighted_by_rows():
     real, given = batches()
     scores = Scores.zeros(REPLICAS, torch.device("cpu"))
     for logits, targets in given:
-        scores.add(logits, targets)
+        scores.add(batch_scores(logits, targets))
     means = scores.means()
     rows = [len(targets[0]) for _, targets in real]
     for replica in range(REPLICAS):
