@@ -1,11 +1,8 @@
-"""The fused operators against their plain formulas in float64: results and every gradient.
-
-`check` bounds the relative error ||actual - expected|| / ||expected|| of each tensor: 2e-6 in float32 (sums of
-at most a few hundred terms), 4e-3 where a result is rounded to bfloat16 (half a unit in the last place).
-"""
+"""The fused operators against their plain formulas in float64: results and every gradient."""
 
 import pytest
 import torch
+from fused_cases import BACKENDS, BFLOAT16, check, check_replicas, double, draw, run
 from torch import Tensor
 
 from kernels.fused import add_rms_norm, cross_entropy, embedding, rms_norm, rotary, swiglu, swiglu_packed
@@ -16,45 +13,6 @@ from kernels.fused.rotary import rotate
 from kernels.fused.swiglu import packed_product, packed_product_backward, product, product_backward
 
 EPS = 1e-5
-BACKENDS = ["reference", "triton"]
-FLOAT32, BFLOAT16 = 2e-6, 4e-3
-
-
-def draw(*shapes, device="cpu", dtype=torch.float32, seed=0) -> list[Tensor]:
-    generator = torch.Generator().manual_seed(seed)
-    return [torch.randn(shape, generator=generator).to(device, dtype) for shape in shapes]
-
-
-def run(function, inputs, grads=None) -> tuple[list[Tensor], list[Tensor]]:
-    """All results, then all gradients of the floating-point inputs; and the gradients that went in."""
-    leaves = [t.detach().requires_grad_(t.is_floating_point()) for t in inputs]
-    results = function(*leaves)
-    results = [results] if isinstance(results, Tensor) else list(results)
-    if grads is None:
-        grads = draw(*(r.shape for r in results), device=results[0].device, seed=99)
-    wanted = [t for t in leaves if t.requires_grad]
-    gradients = torch.autograd.grad(results, wanted, [g.to(r.dtype) for g, r in zip(grads, results, strict=True)])
-    return [r.detach() for r in results] + list(gradients)
-
-
-def double(inputs: list[Tensor]) -> list[Tensor]:
-    return [t.double() if t.is_floating_point() else t for t in inputs]
-
-
-def check(actual: list[Tensor], expected: list[Tensor], tolerance: float = FLOAT32) -> None:
-    for i, (a, e) in enumerate(zip(actual, expected, strict=True)):
-        assert a.shape == e.shape
-        error, size = (a.double() - e.double()).norm(), e.double().norm()
-        assert error <= tolerance * size, f"tensor {i}: error {error:.2e} of {size:.2e}, above {tolerance:.0e}"
-
-
-def check_replicas(function, stacked: list[Tensor], in_dims=0) -> None:
-    """Under vmap, each replica gets what it gets alone."""
-    together = run(torch.func.vmap(function, in_dims), stacked)
-    grads = draw(*(t.shape for t in together[: len(together) - sum(t.is_floating_point() for t in stacked)]), seed=99)
-    for r in range(len(stacked[0])):
-        alone = run(function, [t[r] for t in stacked], [g[r].to(stacked[0].device) for g in grads])
-        check([t[r] for t in together], alone)
 
 
 def plain_norm(x, weight):

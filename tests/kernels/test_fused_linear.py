@@ -1,27 +1,16 @@
-"""The linear layer's product against float64: result and both gradients, the long sum split in many ways.
-
-`check` bounds the relative error ||actual - expected|| / ||expected|| of each tensor: 2e-6 in float32, 4e-3 where
-a result is rounded to bfloat16 (half a unit in the last place).
-"""
+"""The linear layer's product against float64: result and both gradients, the long sum split in many ways."""
 
 import pytest
 import torch
 import torch.nn.functional as F
+from fused_cases import BACKENDS, BFLOAT16, check, double, draw
 from torch import Tensor
 
 from kernels.fused import linear
 from kernels.fused.linear import matrix_product, weight_gradient
 
-BACKENDS = ["reference", "triton"]
-FLOAT32, BFLOAT16 = 2e-6, 4e-3
 
-
-def draw(*shapes, device="cpu", dtype=torch.float32, seed=0) -> list[Tensor]:
-    generator = torch.Generator().manual_seed(seed)
-    return [torch.randn(shape, generator=generator).to(device, dtype) for shape in shapes]
-
-
-def run(function, x, weight, grad) -> list[Tensor]:
+def value_and_gradients(function, x, weight, grad) -> list[Tensor]:
     """The result, and the gradients of `x` and `weight`."""
     x, weight = x.detach().requires_grad_(), weight.detach().requires_grad_()
     y = function(x, weight)
@@ -31,13 +20,6 @@ def run(function, x, weight, grad) -> list[Tensor]:
 def plain(x, weight, grad) -> list[Tensor]:
     x, weight, grad = x.double(), weight.double(), grad.double()
     return [x @ weight.T, grad @ weight, grad.flatten(0, -2).T @ x.flatten(0, -2)]
-
-
-def check(actual: list[Tensor], expected: list[Tensor], tolerance: float = FLOAT32) -> None:
-    for name, a, e in zip(("y", "x", "weight"), actual, expected, strict=True):
-        assert a.shape == e.shape
-        error, size = (a.double() - e).norm(), e.double().norm()
-        assert error <= tolerance * size, f"{name}: error {error:.2e} of {size:.2e}, above {tolerance:.0e}"
 
 
 @pytest.fixture
@@ -57,7 +39,7 @@ def test_linear(device, rows, outputs, inputs, backend):
     x, weight, grad = draw((*rows, inputs), (outputs, inputs), (*rows, outputs), device=device)
     expected = plain(x.view(-1, inputs), weight, grad.view(-1, outputs))
     shapes = grad.shape, x.shape, weight.shape
-    actual = run(lambda x, w: linear(x, w, backend=backend), x, weight, grad)
+    actual = value_and_gradients(lambda x, w: linear(x, w, backend=backend), x, weight, grad)
     check(actual, [e.view(shape) for e, shape in zip(expected, shapes, strict=True)])
 
 
@@ -107,11 +89,12 @@ def test_linear_under_vmap(device, backend):
     def of_parameters(x, parameters):
         return linear(x[..., :12], parameters[3:195].unflatten(0, (16, 12)), backend=backend)
 
-    together = run(torch.func.vmap(of_parameters), x, parameters, grad)
+    together = value_and_gradients(torch.func.vmap(of_parameters), x, parameters, grad)
     for r in range(3):
-        check([t[r] for t in together], [t.double() for t in run(of_parameters, x[r], parameters[r], grad[r])])
-    shared = run(torch.func.vmap(of_parameters, (0, None)), x, parameters[0], grad)
-    check(shared, [t.double() for t in run(of_parameters, x, parameters[0], grad)])
+        alone = value_and_gradients(of_parameters, x[r], parameters[r], grad[r])
+        check([t[r] for t in together], double(alone))
+    shared = value_and_gradients(torch.func.vmap(of_parameters, (0, None)), x, parameters[0], grad)
+    check(shared, double(value_and_gradients(of_parameters, x, parameters[0], grad)))
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
@@ -119,8 +102,8 @@ def test_linear_follows_autocast(device, backend):
     """As F.linear: a bfloat16 result, gradients in the dtypes of the inputs. Few rows: nothing is split."""
     x, weight, grad = draw((5, 8), (16, 8), (5, 16), device=device)
     with torch.autocast(device, torch.bfloat16):
-        actual = run(lambda x, w: linear(x, w, backend=backend), x, weight, grad.bfloat16())
-        expected = run(F.linear, x, weight, grad.bfloat16())
+        actual = value_and_gradients(lambda x, w: linear(x, w, backend=backend), x, weight, grad.bfloat16())
+        expected = value_and_gradients(F.linear, x, weight, grad.bfloat16())
     assert [t.dtype for t in actual] == [t.dtype for t in expected] == [torch.bfloat16, torch.float32, torch.float32]
     check(actual, [t.double() for t in expected], BFLOAT16)
 
@@ -191,7 +174,7 @@ def test_linear_in_bfloat16(device, replicas, rows, outputs, inputs):
         rows = 2048  # 16,384 rows of float64 logits are 3 GB
     shapes = (replicas, rows, inputs), (replicas, outputs, inputs), (replicas, rows, outputs)
     x, weight, grad = draw(*shapes, device=device, dtype=torch.bfloat16)
-    first, second = (run(torch.func.vmap(linear), x, weight, grad) for _ in range(2))
+    first, second = (value_and_gradients(torch.func.vmap(linear), x, weight, grad) for _ in range(2))
     for a, b in zip(first, second, strict=True):
         assert torch.equal(a, b)
     for r in range(replicas):
