@@ -5,6 +5,7 @@ from pathlib import Path
 import pandas as pd
 import seaborn as sns
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from sweeps.record import METRICS_FILE
 
@@ -37,6 +38,7 @@ def run_curves(folder: Path) -> Figure:
             ax=ax,
         )
         ax.set(xlabel="epoch", ylabel=label)
+        ax.xaxis.set_major_locator(MaxNLocator(integer=True))
         if column != "train_loss":
             ax.set_ylim(-0.04, 1.04)
     axes[-1].legend(title="learning rate", loc="center left", bbox_to_anchor=(1.02, 0.5))
