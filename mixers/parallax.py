@@ -21,7 +21,8 @@ class Parallax(SequenceMixer):
         rope_base: base of the rotary frequencies of q and k.
         rope_on_rho: rotate rho as well.
         qkr_norm: RMSNorm on each head's q, k and rho, before RoPE.
-        zero_init_rho: start `W_R` at zero, which is softmax attention.
+        zero_init_rho: start `W_R` at zero, which is softmax attention. With PyTorch's default the unscaled `rho k`
+            starts with a standard deviation of 2.7 at heads of 64, and fuzzy recall is not learned.
         backend: `auto`, `reference` (PyTorch) or `triton`.
     """
 
@@ -32,7 +33,7 @@ class Parallax(SequenceMixer):
         rope_base: float = 10_000.0,
         rope_on_rho: bool = False,
         qkr_norm: bool = False,
-        zero_init_rho: bool = False,
+        zero_init_rho: bool = True,
         backend: str = "auto",
     ):
         super().__init__()

@@ -56,8 +56,16 @@ def check_declarations(mixer):
     assert backend in ("torch", "reference")
 
 
-def check_everything(config, name, make):
-    """The whole contract of the mixer that `make()` builds at width 32 from `config`."""
+def check_everything(config, name, make_mixer):
+    """The whole contract of the mixer that `make_mixer()` builds at width 32 from `config`."""
+
+    def make():
+        mixer = make_mixer()
+        for parameter in mixer.parameters():
+            if not parameter.any():  # what starts at zero would hide what it feeds
+                torch.nn.init.normal_(parameter, std=0.1)
+        return mixer
+
     torch.manual_seed(0)
     check_config(config, name)
     check_forward(make())
