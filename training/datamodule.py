@@ -1,6 +1,7 @@
 """The data of one task on the device, handed out as row numbers: an epoch is a permutation, not a copy."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import NamedTuple
 
 import lightning as L
@@ -16,9 +17,10 @@ EVALUATED = ("val", "test")  # the order of the validation dataloaders
 class Chunk(NamedTuple):
     """Consecutive batches of one split, for every replica.
 
-    `inputs` and `targets` are the whole split, int64 `[N + 1, T]`; `rows` `[steps, R, B]` says which rows
-    make each replica's batch at each step. Row N scores nothing: it fills the last batch of an epoch, so
-    that all batches have one shape and the mean loss is that of a short batch.
+    `inputs` and `targets` hold every split, int64 `[N + 1, T]`, so that what is captured for one of them serves
+    another; `rows` `[steps, R, B]` says which rows make each replica's batch at each step. Row N scores nothing:
+    it fills the last batch of an epoch, so that all batches have one shape and the mean loss is that of a short
+    batch.
     """
 
     inputs: Tensor
@@ -73,52 +75,43 @@ class PopulationData(L.LightningDataModule):
 
     def setup(self, stage: str) -> None:
         device = self.trainer.strategy.root_device
-        self.splits = {}
-        for name, (inputs, targets) in self.arrays.items():
-            inputs = np.concatenate([inputs, inputs[:1]])
-            targets = np.concatenate([targets, np.full_like(targets[:1], IGNORE_INDEX)])
-            self.splits[name] = (
-                torch.from_numpy(inputs).to(device),
-                torch.from_numpy(targets).to(device),
-            )
+        inputs, targets = (np.concatenate(parts) for parts in zip(*self.arrays.values(), strict=True))
+        inputs = np.concatenate([inputs, inputs[:1]])
+        targets = np.concatenate([targets, np.full_like(targets[:1], IGNORE_INDEX)])
+        self.inputs, self.targets = torch.from_numpy(inputs).to(device), torch.from_numpy(targets).to(device)
+        self.ranges, start = {}, 0
+        for split, (rows, _) in self.arrays.items():
+            self.ranges[split] = range(start, start + len(rows))
+            start += len(rows)
 
     def _batches(self, order: Tensor) -> Tensor:
-        """Row numbers `[R, N]` cut into batches `[steps, R, B]`, the last one filled up with row N."""
+        """Row numbers `[R, rows]` cut into batches `[steps, R, B]`, the last one filled up with row N."""
         replicas, rows = order.shape
         missing = self._steps(rows) * self.batch_size - rows
-        order = torch.nn.functional.pad(order, (0, missing), value=rows)
+        order = torch.nn.functional.pad(order, (0, missing), value=len(self.inputs) - 1)
         return order.view(replicas, -1, self.batch_size).transpose(0, 1)
 
     def _shuffled(self) -> Tensor:
         """This epoch's order: a function of each replica's seed and the epoch alone, drawn on the device."""
-        inputs, _ = self.splits["train"]
-        epoch = self.trainer.current_epoch
-        generator = torch.Generator(inputs.device)
+        rows, device, epoch = self.ranges["train"], self.inputs.device, self.trainer.current_epoch
+        generator = torch.Generator(device)
         orders = {
-            seed: torch.randperm(
-                len(inputs) - 1,
-                generator=generator.manual_seed(_mixed(seed, epoch)),
-                device=inputs.device,
-            )
+            seed: torch.randperm(len(rows), generator=generator.manual_seed(_mixed(seed, epoch)), device=device)
             for seed in dict.fromkeys(self.seeds)
         }
-        return self._batches(torch.stack([orders[seed] for seed in self.seeds]))
+        return self._batches(rows.start + torch.stack([orders[seed] for seed in self.seeds]))
 
     def _in_order(self, split: str) -> Tensor:
-        inputs, _ = self.splits[split]
-        order = torch.arange(len(inputs) - 1, device=inputs.device)
+        rows = self.ranges[split]
+        order = torch.arange(rows.start, rows.stop, device=self.inputs.device)
         return self._batches(order.expand(len(self.seeds), -1))
 
+    def _chunks(self, split: str, make_rows: Callable[[], Tensor]) -> _Chunks:
+        steps = self._steps(len(self.ranges[split]))
+        return _Chunks(self.inputs, self.targets, make_rows, steps, self.steps_per_chunk)
+
     def train_dataloader(self) -> _Chunks:
-        return _Chunks(*self.splits["train"], self._shuffled, self.steps_per_epoch, self.steps_per_chunk)
+        return self._chunks("train", self._shuffled)
 
     def val_dataloader(self) -> list[_Chunks]:
-        return [
-            _Chunks(
-                *self.splits[split],
-                lambda split=split: self._in_order(split),
-                self._steps(len(self.arrays[split][0])),
-                self.steps_per_chunk,
-            )
-            for split in EVALUATED
-        ]
+        return [self._chunks(split, partial(self._in_order, split)) for split in EVALUATED]

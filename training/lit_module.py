@@ -48,7 +48,7 @@ class PopulationTraining(L.LightningModule):
         self.bf16, self.capture, self.stop_when_perfect = bf16, capture, stop_when_perfect
         self.history: list[dict] = []
         self.notes: list[str] = []
-        self.steps: dict[tuple[str, int], Callable] = {}
+        self.steps: dict[str, Callable] = {}
         replicas = len(population)
         self.register_buffer("diverged", torch.zeros(replicas, dtype=torch.bool))
         # The lowest perplexity of any epoch so far, on each of EVALUATED.
@@ -61,7 +61,7 @@ class PopulationTraining(L.LightningModule):
         return torch.autocast(self.device.type, torch.bfloat16, enabled=self.bf16)
 
     def train_step(self, inputs: Tensor, targets: Tensor, rows: Tensor) -> Tensor:
-        """One optimizer step on rows `[R, B]` of a split; the loss of each replica before it, `[R]`."""
+        """One optimizer step on rows `[R, B]` of the data; the loss of each replica before it, `[R]`."""
         batch_inputs, batch_targets = inputs[rows], targets[rows]
         with self._autocast():
             logits = self.population(batch_inputs)
@@ -75,22 +75,22 @@ class PopulationTraining(L.LightningModule):
 
     @torch.no_grad()
     def score_step(self, inputs: Tensor, targets: Tensor, rows: Tensor) -> Tensor:
-        """The sums of `training.metrics.batch_scores` on rows `[R, B]` of a split."""
+        """The sums of `training.metrics.batch_scores` on rows `[R, B]` of the data."""
         with self._autocast():
             logits = self.population(inputs[rows])
         return batch_scores(logits, targets[rows])
 
     def _step_function(self, function: Callable[..., Tensor], chunk: Chunk, state: list[Tensor]) -> Callable:
-        """`function` on rows of the chunk's split, captured where that is asked for; made once a split."""
-        key = (function.__name__, chunk.inputs.data_ptr())
-        if key not in self.steps:
-            on_split = partial(function, chunk.inputs, chunk.targets)
+        """`function` on rows of the chunk's data, captured where that is asked for; made once."""
+        name = function.__name__
+        if name not in self.steps:
+            on_data = partial(function, chunk.inputs, chunk.targets)
             if self.capture:
-                on_split, reason = captured_or_plain(on_split, state, [chunk.rows[0]])
+                on_data, reason = captured_or_plain(on_data, state, [chunk.rows[0]])
                 if reason is not None:
                     self.notes.append(reason)
-            self.steps[key] = on_split
-        return self.steps[key]
+            self.steps[name] = on_data
+        return self.steps[name]
 
     def on_fit_start(self) -> None:
         self.optimizer = self.optimizers(use_pl_optimizer=False)
