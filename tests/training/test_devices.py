@@ -28,10 +28,12 @@ def claim(monkeypatch, tmp_path):
 def test_each_process_gets_a_gpu_of_its_own_and_frees_it_with_its_end(claim):
     (first, lock), (second, _) = claim(), claim()
     assert (first, second) == ("0", "1")
-    with pytest.raises(RuntimeError, match="all 2 GPUs are taken"):
-        claim()
     os.close(lock)
     assert claim()[0] == "0"
+
+
+def test_more_processes_than_gpus_share_them_evenly(claim):
+    assert [claim()[0] for _ in range(5)] == ["0", "1", "0", "1", "0"]
 
 
 def test_only_visible_gpus_are_taken(claim):
