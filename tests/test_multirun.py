@@ -1,6 +1,7 @@
 """`python run.py -m`: a sweep ends in tables and figures, outlives failures and kills, and repeats nothing."""
 
 import os
+import random
 import signal
 import time
 
@@ -162,6 +163,52 @@ def test_a_killed_sweep_goes_on_where_it_was(tmp_path):
     after = records(tmp_path)
     assert all(after[run_id] == before[run_id] for run_id in finished)
     assert len(pd.read_csv(tmp_path / "report" / "rows.csv")) == 8
+
+
+def test_a_sweep_killed_at_random_moments_ends_like_an_undisturbed_one(tmp_path):
+    """SIGKILL for the whole sweep or for one of its processes, whatever they do; then the same command again."""
+    seed = random.randrange(2**31)
+    print("seed", seed)
+    draw = random.Random(seed)
+    grid = ("-m", "mixer=attn", "task=icr,cmp", *TINY, "trainer.epochs=40")
+    assert run_py(*grid, f"results_dir={tmp_path / 'undisturbed'}").code == 0
+
+    command = (*grid, f"results_dir={tmp_path / 'killed'}", "hydra/launcher=processes", "hydra.launcher.n_jobs=2")
+    for _ in range(2):
+        process = start_run_py(*command)
+        left_over = set((tmp_path / "killed").glob("runs/*/resume-*"))
+        while process.poll() is None and left_over == set((tmp_path / "killed").glob("runs/*/resume-*")):
+            time.sleep(0.01)  # until training has begun: starting up is most of this command's time
+        time.sleep(draw.uniform(0, 2))
+        victims = _processes_of_group(process.pid)
+        for victim in victims if draw.random() < 0.5 else draw.sample(victims, min(1, len(victims))):
+            os.kill(victim, signal.SIGKILL)
+        try:
+            process.wait(timeout=60)  # without one of its workers a sweep ends by itself
+        finally:
+            for victim in _processes_of_group(process.pid):
+                os.kill(victim, signal.SIGKILL)
+            process.stdout.close()
+    process = start_run_py(*command)
+    output, _ = process.communicate(timeout=300)
+    assert process.returncode == 0, output
+    assert set(statuses(tmp_path / "killed").values()) == {"finished"}
+    undisturbed, killed = (
+        {path.parent.name: path.read_text() for path in tmp_path.glob(f"{sweep}/runs/*/metrics.csv")}
+        for sweep in ("undisturbed", "killed")
+    )
+    assert len(killed) == 2 and killed == undisturbed
+
+
+def _processes_of_group(group: int) -> list[int]:
+    found = []
+    for name in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            if os.getpgid(int(name)) == group:
+                found.append(int(name))
+        except ProcessLookupError:
+            pass
+    return sorted(found)
 
 
 @pytest.mark.parametrize("launcher", ["slurm", "ray_tasks"])
