@@ -19,7 +19,7 @@ class Form(IntEnum):
     """What becomes of a part."""
 
     VIEW = 0  # the columns where they lie: nothing runs
-    COPY = 1  # the columns, contiguous
+    COPY = 1  # the columns, contiguous where the kernel runs
     FLOAT32 = 2  # the same in float32; float64 stays
     ROTARY = 3  # `rotary` of each head
     UNIT_NORM = 4  # `x / sqrt(|x|^2 + 1e-6)` of each head
@@ -48,7 +48,8 @@ def split_heads(
         backend: `auto`, `reference` (PyTorch) or `triton` (float32 and bfloat16, arithmetic in float32).
 
     Returns:
-        One `[B, T, heads, width]` for each part: a view of `packed`, or contiguous in its dtype (or float32).
+        One `[B, T, heads, width]` for each part, in the dtype of `packed` but for `FLOAT32`. From the kernel it is
+        contiguous but for `VIEW`.
 
     Raises:
         ValueError: shapes that do not fit, or a backend that cannot run here.
@@ -81,12 +82,10 @@ def _reference(packed: Tensor, parts: Sequence[Part], inverse_frequency: Tensor 
 
     def formed(x: Tensor, form: Form) -> Tensor:
         match form:
-            case Form.VIEW:
+            case Form.VIEW | Form.COPY:
                 return x
-            case Form.COPY:
-                return x.contiguous()
             case Form.FLOAT32:
-                return x.to(wide).contiguous()
+                return x.to(wide)
             case Form.ROTARY:
                 return rotary(x, inverse_frequency, backend="reference")
             case Form.UNIT_NORM:

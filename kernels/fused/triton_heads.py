@@ -15,7 +15,7 @@ from torch import Tensor
 
 from kernels.fused.heads import UNIT_NORM_EPS, Form, Part, empty_results, views
 
-TILE, WARPS = 2048, 4  # elements of the largest part: 16 a thread
+TILE, TURNED_TILE, WARPS = 2048, 1024, 4  # elements of the largest part; fewer where a thread keeps angles
 MAX_BLOCK_T = 64
 VECTOR = 8  # elements: 16 bytes of bfloat16
 
@@ -50,8 +50,8 @@ def _move(
     source_strides,
     target_strides,
     x_strides,
-    frequency_ptr,
-    direction,
+    cos,
+    sin,
     eps,
     batch,
     time,
@@ -72,9 +72,6 @@ def _move(
     if ACTION == _ZERO:
         _store(target, tl.zeros_like(mask.to(tl.float32)), mask)
     elif ACTION == _ROTARY:
-        frequency = tl.load(frequency_ptr + column, mask=column < WIDTH, other=0.0)
-        angle = direction * time.to(tl.float32)[:, None] * frequency[None, :]
-        cos, sin = tl.cos(angle)[:, None, :], tl.sin(angle)[:, None, :]
         first, second = _load(source, mask), _load(source + WIDTH, mask)
         _store(target, first * cos - second * sin, mask)
         _store(target + WIDTH, second * cos + first * sin, mask)
@@ -104,10 +101,19 @@ def _kernel(
     eps,
     T,
     PARTS: tl.constexpr,
+    HALF: tl.constexpr,  # of a head that turns; 0 where none does
+    BLOCK_HALF: tl.constexpr,
     BLOCK_T: tl.constexpr,
 ):
     batch = tl.program_id(0).to(tl.int64)
     time = tl.program_id(1) * BLOCK_T + tl.arange(0, BLOCK_T)
+    cos, sin = None, None
+    if HALF:
+        # Here, not in `_move`: after a store, the compiler would load the frequencies and take the sines again.
+        pair = tl.arange(0, BLOCK_HALF)
+        frequency = tl.load(frequency_ptr + pair, mask=pair < HALF, other=0.0)
+        angle = direction * time.to(tl.float32)[:, None] * frequency[None, :]
+        cos, sin = tl.cos(angle)[:, None, :], tl.sin(angle)[:, None, :]
     for i in tl.static_range(len(PARTS)):
         _move(
             sources[i],
@@ -116,8 +122,8 @@ def _kernel(
             source_strides[i],
             target_strides[i],
             x_strides[i],
-            frequency_ptr,
-            direction,
+            cos,
+            sin,
             eps,
             batch,
             time,
@@ -178,15 +184,16 @@ def _launch(moves: list[_Move], packed: Tensor, inverse_frequency: Tensor | None
     batch, length = packed.shape[:2]
     if not packed.numel() or not moves:
         return
-    described = []
+    described, largest, half = [], 1, 0
     for action, source, target, x in moves:
         heads, width = target.shape[2:]
-        tile_width = width // 2 if action == _ROTARY else width
-        blocks = triton.next_power_of_2(heads), triton.next_power_of_2(tile_width)
+        largest = max(largest, triton.next_power_of_2(heads) * triton.next_power_of_2(width))
+        if action == _ROTARY:
+            width = half = width // 2
+        blocks = triton.next_power_of_2(heads), triton.next_power_of_2(width)
         units = (_unit(t) for t in (source, target, x))
-        described.append((action.value, heads, blocks[0], tile_width, blocks[1], *units))
-    largest = max(triton.next_power_of_2(m.target.shape[2]) * triton.next_power_of_2(m.target.shape[3]) for m in moves)
-    block_t = min(max(1, TILE // largest), MAX_BLOCK_T)
+        described.append((action.value, heads, blocks[0], width, blocks[1], *units))
+    block_t = min(max(1, (TURNED_TILE if half else TILE) // largest), MAX_BLOCK_T)
     tensors = [tuple(move[i] for move in moves) for i in (1, 2, 3)]
     strides = [tuple(tuple(s // _unit(t) for s in t.stride()[:3]) for t in group) for group in tensors]
     _kernel[batch, triton.cdiv(length, block_t)](
@@ -197,6 +204,8 @@ def _launch(moves: list[_Move], packed: Tensor, inverse_frequency: Tensor | None
         UNIT_NORM_EPS,
         length,
         PARTS=tuple(described),
+        HALF=half,
+        BLOCK_HALF=triton.next_power_of_2(half),
         BLOCK_T=block_t,
         num_warps=WARPS,
     )
