@@ -2,7 +2,7 @@
 
 from torch import Tensor, nn
 
-from kernels.fused import linear
+from kernels.fused import Form, Part, linear, split_heads
 from kernels.softmax_attention import softmax_attention
 from mixers.base import SequenceMixer, head_dim_of
 from mixers.layers import RotaryEmbedding, project
@@ -23,20 +23,24 @@ class Attention(SequenceMixer):
     ):
         super().__init__()
         self.d_model, self.num_heads = d_model, num_heads
-        head_dim = head_dim_of(d_model, num_heads, rope=True)
+        self.head_dim = head_dim_of(d_model, num_heads, rope=True)
+        self.qk_norm = qk_norm
         self.q_proj = nn.Linear(d_model, d_model, bias=False)
         self.k_proj = nn.Linear(d_model, d_model, bias=False)
         self.v_proj = nn.Linear(d_model, d_model, bias=False)
         self.o_proj = nn.Linear(d_model, d_model, bias=False)
-        self.q_norm = nn.RMSNorm(head_dim) if qk_norm else nn.Identity()
-        self.k_norm = nn.RMSNorm(head_dim) if qk_norm else nn.Identity()
-        self.rope = RotaryEmbedding(head_dim, rope_base)
+        self.q_norm, self.k_norm = (
+            nn.RMSNorm(self.head_dim) if qk_norm else nn.Identity() for _ in range(2)
+        )
+        self.rope = RotaryEmbedding(self.head_dim, rope_base)
 
     def forward(self, x: Tensor) -> Tensor:
-        heads = (self.num_heads, -1)
         packed = project(x, self.q_proj, self.k_proj, self.v_proj)
-        q, k, v = (y.unflatten(-1, heads) for y in packed.chunk(3, dim=-1))
-        q, k = self.rope(self.q_norm(q)), self.rope(self.k_norm(k))
+        forms = (Form.VIEW if self.qk_norm else Form.ROTARY,) * 2 + (Form.VIEW,)
+        parts = [Part(self.num_heads, self.head_dim, form) for form in forms]
+        q, k, v = split_heads(packed, parts, self.rope.inverse_frequency)
+        if self.qk_norm:
+            q, k = self.rope(self.q_norm(q)), self.rope(self.k_norm(k))
         o = softmax_attention(q, k, v)
         return linear(o.flatten(2), self.o_proj.weight)
 

@@ -4,10 +4,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from kernels.fused import linear, rms_norm, swiglu
+from kernels.fused import Form, Part, linear, rms_norm, split_heads, swiglu
 from kernels.gated_delta_rule import gated_delta_rule, gated_delta_rule_backend
 from mixers.base import SequenceMixer, head_dim_of
-from mixers.layers import ShortConvolution, UnitNorm, convolve, project
+from mixers.layers import ShortConvolution, convolve, project
 
 DECAY_RATES = (1.0, 16.0)  # exp(A_log) at the start, uniform in this range (Mamba-2)
 NORM_EPS = 1e-5
@@ -60,23 +60,20 @@ class GatedDeltaNet(SequenceMixer):
         self.dt_bias = nn.Parameter(step + torch.log(-torch.expm1(-step)))  # the inverse of softplus
         for parameter in (self.A_log, self.dt_bias):
             parameter._no_reinit = True
-        self.unit_norm = UnitNorm(self.head_dim)
         self.norm = nn.RMSNorm(self.head_dim, eps=NORM_EPS)
 
     def forward(self, x: Tensor) -> Tensor:
         """`x` `[B, T, d_model]` to `[B, T, d_model]`."""
-        heads = (self.num_heads, self.head_dim)
         packed = project(x, self.q_proj, self.k_proj, self.v_proj, self.g_proj, self.a_proj, self.b_proj)
-        mixed, gate, decay_logit, beta_logit = packed.split(
-            [3 * self.d_model, self.d_model, self.num_heads, self.num_heads], dim=-1
-        )
+        number = Part(self.num_heads, 1, Form.FLOAT32)  # one of each head
+        parts = (Part(3, self.d_model), Part(1, self.d_model), number, number)
+        mixed, gate, decay_logit, beta_logit = (y.flatten(-2) for y in split_heads(packed, parts))
         mixed = convolve(mixed, self.q_conv, self.k_conv, self.v_conv)
-        q, k, v = (y.unflatten(-1, heads) for y in mixed.chunk(3, dim=-1))
+        forms = (Form.UNIT_NORM, Form.UNIT_NORM, Form.COPY)
+        q, k, v = split_heads(mixed, [Part(self.num_heads, self.head_dim, form) for form in forms])
         with torch.autocast(x.device.type, enabled=False):
-            dtype = torch.promote_types(v.dtype, torch.float32)
-            log_decay = -self.A_log.exp() * F.softplus(decay_logit.to(dtype) + self.dt_bias)
-            beta = beta_logit.to(dtype).sigmoid()
-            q, k = self.unit_norm(q), self.unit_norm(k)
+            log_decay = -self.A_log.exp() * F.softplus(decay_logit + self.dt_bias)
+            beta = beta_logit.sigmoid()
             o = gated_delta_rule(q, k, v, log_decay, beta, chunk_size=self.chunk_size, backend=self.backend)
             o = swiglu(gate, rms_norm(o, self.norm.weight, NORM_EPS).flatten(-2))
         return linear(o, self.o_proj.weight)

@@ -5,7 +5,7 @@ import math
 import torch
 from torch import Tensor, nn
 
-from kernels.fused import linear, rms_norm, rotary
+from kernels.fused import linear, rotary
 from kernels.short_convolution import short_convolution
 
 
@@ -30,26 +30,15 @@ ALIGNMENT = 8  # columns: bf16 rows of a product then start at multiples of 16 b
 def project(x: Tensor, *projections: nn.Linear) -> Tensor:
     """What `projections` make of `x`, side by side: one matrix product, which reads `x` once.
 
-    `[..., d_model]` to `[..., sum of their widths]`. Biases are left out: add them where they are needed.
+    `[..., d_model]` to `[..., sum of their widths]`, and columns of zeros up to a multiple of 8: take the parts
+    with `split_heads`, which passes over those. Biases are left out: add them where they are needed.
     The projections stay separate parameters, which Muon orthogonalises one by one.
     """
     weights = [projection.weight for projection in projections]
     width = sum(weight.shape[0] for weight in weights)
     if width % ALIGNMENT:
         weights.append(weights[0].new_zeros(ALIGNMENT - width % ALIGNMENT, x.shape[-1]))
-    return linear(x, torch.cat(weights))[..., :width]
-
-
-class UnitNorm(nn.Module):
-    """`x / sqrt(|x|^2 + 1e-6)` over the last axis, of size `width`."""
-
-    def __init__(self, width: int):
-        super().__init__()
-        # An RMSNorm with a constant gain: the root of the mean square is |x| / sqrt(width).
-        self.register_buffer("gain", torch.full((width,), width**-0.5), persistent=False)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return rms_norm(x, self.gain, 1e-6 / self.gain.numel())
+    return linear(x, torch.cat(weights))
 
 
 class ShortConvolution(nn.Conv1d):

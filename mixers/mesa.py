@@ -6,10 +6,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from kernels.fused import linear, rms_norm
+from kernels.fused import Form, Part, linear, rms_norm, split_heads
 from kernels.mesa import mesa, mesa_backend
 from mixers.base import SequenceMixer, head_dim_of
-from mixers.layers import ShortConvolution, UnitNorm, convolve, project
+from mixers.layers import ShortConvolution, convolve, project
 
 NORM_EPS = 1e-5
 INITIAL_RIDGE = 1.0
@@ -70,26 +70,24 @@ class MesaNet(SequenceMixer):
         logit = math.log(math.expm1(INITIAL_RIDGE - ridge_lower_bound))
         self.ridge_logit = nn.Parameter(torch.full((d_model,), logit))
         self.ridge_logit._no_reinit = True
-        self.unit_norm = UnitNorm(self.head_dim)
         self.norm = nn.RMSNorm(self.head_dim, eps=NORM_EPS)
 
     def forward(self, x: Tensor) -> Tensor:
         """`x` `[B, T, d_model]` to `[B, T, d_model]`."""
         heads = (self.num_heads, self.head_dim)
         packed = project(x, self.q_proj, self.k_proj, self.v_proj, self.a_proj, self.b_proj)
-        mixed, v, decay_logit, beta_logit = packed.split(
-            [2 * self.d_model, self.d_model, self.num_heads, self.num_heads], dim=-1
-        )
-        mixed = convolve(mixed, self.q_conv, self.k_conv)
-        q, k, v = (y.unflatten(-1, heads) for y in (*mixed.chunk(2, dim=-1), v))
+        number = Part(self.num_heads, 1, Form.FLOAT32)  # one of each head
+        parts = (Part(2, self.d_model), Part(*heads, Form.COPY), number, number)
+        mixed, v, decay_logit, beta_logit = split_heads(packed, parts)
+        mixed = convolve(mixed.flatten(-2), self.q_conv, self.k_conv)
+        q, k = split_heads(mixed, [Part(*heads, Form.UNIT_NORM)] * 2)
         with torch.autocast(x.device.type, enabled=False):
-            dtype = torch.promote_types(v.dtype, torch.float32)
             o = mesa(
-                self.unit_norm(q),
-                self.unit_norm(k),
+                q,
+                k,
                 v,
-                F.logsigmoid(decay_logit.to(dtype) + self.a_proj.bias),
-                (beta_logit.to(dtype) + self.b_proj.bias).sigmoid(),
+                F.logsigmoid(decay_logit.squeeze(-1) + self.a_proj.bias),
+                (beta_logit.squeeze(-1) + self.b_proj.bias).sigmoid(),
                 (F.softplus(self.ridge_logit) + self.ridge_lower_bound).view(heads),
                 iterations=self.cg_iterations,
                 chunk_size=self.chunk_size,

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor, nn
 
-from kernels.fused import linear
+from kernels.fused import Form, Part, linear, split_heads
 from kernels.parallax import parallax_attention, parallax_backend
 from mixers.base import SequenceMixer, head_dim_of
 from mixers.layers import RotaryEmbedding, project
@@ -39,7 +39,7 @@ class Parallax(SequenceMixer):
         super().__init__()
         self.d_model, self.num_heads = d_model, num_heads
         self.head_dim = head_dim_of(d_model, num_heads, rope=True)
-        self.rope_on_rho, self.backend = rope_on_rho, backend
+        self.rope_on_rho, self.qkr_norm, self.backend = rope_on_rho, qkr_norm, backend
         self.q_proj, self.k_proj, self.v_proj, self.o_proj, self.r_proj = (
             nn.Linear(d_model, d_model, bias=False) for _ in range(5)
         )
@@ -52,13 +52,17 @@ class Parallax(SequenceMixer):
         self.rope = RotaryEmbedding(self.head_dim, rope_base)
 
     def forward(self, x: Tensor) -> Tensor:
-        heads = (self.num_heads, -1)
         packed = project(x, self.q_proj, self.k_proj, self.v_proj, self.r_proj)
-        q, k, v, rho = (y.unflatten(-1, heads) for y in packed.chunk(4, dim=-1))
-        q, k, rho = self.rope(self.q_norm(q)), self.rope(self.k_norm(k)), self.r_norm(rho)
-        if self.rope_on_rho:
-            rho = self.rope(rho)
-        o = parallax_attention(q.to(v.dtype), rho.to(v.dtype), k.to(v.dtype), v, backend=self.backend)
+        turned = (True, True, False, self.rope_on_rho)
+        forms = [Form.ROTARY if turn and not self.qkr_norm else Form.VIEW for turn in turned]
+        parts = [Part(self.num_heads, self.head_dim, form) for form in forms]
+        q, k, v, rho = split_heads(packed, parts, self.rope.inverse_frequency)
+        if self.qkr_norm:
+            q, k, rho = self.rope(self.q_norm(q)), self.rope(self.k_norm(k)), self.r_norm(rho)
+            if self.rope_on_rho:
+                rho = self.rope(rho)
+            q, k, rho = (y.to(v.dtype) for y in (q, k, rho))  # the norms may widen
+        o = parallax_attention(q, rho, k, v, backend=self.backend)
         return linear(o.flatten(2), self.o_proj.weight)
 
     def state_size(self, seq_len: int) -> int:

@@ -1,0 +1,184 @@
+"""A packed projection split into heads, each turned or normed on the way: one launch, and one for the gradient."""
+
+from collections.abc import Sequence
+from enum import IntEnum
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from kernels.dispatch import resolve_backend
+from kernels.fused.operators import why_not_triton
+from kernels.fused.rms_norm import rms_norm
+from kernels.fused.rotary import rotary
+
+UNIT_NORM_EPS = 1e-6
+
+
+class Form(IntEnum):
+    """What becomes of a part."""
+
+    VIEW = 0  # the columns where they lie: nothing runs
+    COPY = 1  # the columns, contiguous where the kernel runs
+    FLOAT32 = 2  # the same in float32; float64 stays
+    ROTARY = 3  # `rotary` of each head
+    UNIT_NORM = 4  # `x / sqrt(|x|^2 + 1e-6)` of each head
+
+
+class Part(NamedTuple):
+    """The next `heads * width` columns."""
+
+    heads: int
+    width: int
+    form: Form = Form.VIEW
+
+
+def split_heads(
+    packed: Tensor, parts: Sequence[Part], inverse_frequency: Tensor | None = None, *, backend: str = "auto"
+) -> tuple[Tensor, ...]:
+    """The parts of `packed`, side by side from its first column, each in its form.
+
+    Slices would do, but autograd pads the gradient of each to the width of `packed` and adds them all up. Here
+    one launch writes the packed gradient: it reads those of the parts as they lie, and turns them back.
+
+    Args:
+        packed: `[B, T, C]`; in the kernel any strides with a unit one last.
+        parts: at most C columns together. Columns after them are padding: their gradient is zero.
+        inverse_frequency: that of `rotary`, for the parts of that form: one for all, and for all replicas.
+        backend: `auto`, `reference` (PyTorch) or `triton` (float32 and bfloat16, arithmetic in float32).
+
+    Returns:
+        One `[B, T, heads, width]` for each part, in the dtype of `packed` but for `FLOAT32`. From the kernel it is
+        contiguous but for `VIEW`.
+
+    Raises:
+        ValueError: shapes that do not fit, or a backend that cannot run here.
+    """
+    parts = tuple(parts)
+    columns = sum(part.heads * part.width for part in parts)
+    if packed.ndim != 3 or columns > packed.shape[-1]:
+        raise ValueError(f"packed has shape {tuple(packed.shape)}: pass [B, T, C] with the parts' {columns} columns")
+    for part in parts:
+        if part.form == Form.ROTARY and (inverse_frequency is None or 2 * inverse_frequency.numel() != part.width):
+            given = None if inverse_frequency is None else tuple(inverse_frequency.shape)
+            raise ValueError(f"inverse_frequency has shape {given}: heads of {part.width} need ({part.width / 2:g},)")
+    why = why_not_triton(packed)
+    if inverse_frequency is not None and inverse_frequency.dtype != torch.float32:
+        why = f"the kernel takes a float32 inverse_frequency, not {inverse_frequency.dtype}"
+    if resolve_backend(backend, packed.device, supported=not why, why=why) == "reference":
+        return _reference(packed, parts, inverse_frequency)
+    return _Split.apply(packed, inverse_frequency, parts)
+
+
+def views(packed: Tensor, parts: Sequence[Part]) -> list[Tensor]:
+    """The columns of each part, `[B, T, heads, width]`."""
+    widths = [part.heads * part.width for part in parts]
+    *columns, _ = packed.split([*widths, packed.shape[-1] - sum(widths)], dim=-1)
+    return [x.unflatten(-1, part[:2]) for x, part in zip(columns, parts, strict=True)]
+
+
+def _reference(packed: Tensor, parts: Sequence[Part], inverse_frequency: Tensor | None) -> tuple[Tensor, ...]:
+    wide = torch.promote_types(packed.dtype, torch.float32)
+
+    def formed(x: Tensor, form: Form) -> Tensor:
+        match form:
+            case Form.VIEW | Form.COPY:
+                return x
+            case Form.FLOAT32:
+                return x.to(wide)
+            case Form.ROTARY:
+                return rotary(x, inverse_frequency, backend="reference")
+            case Form.UNIT_NORM:
+                # The root of the mean square is |x| / sqrt(width).
+                width = x.shape[-1]
+                gain = torch.full((width,), width**-0.5, dtype=wide, device=x.device)
+                return rms_norm(x, gain, UNIT_NORM_EPS / width, out_dtype=x.dtype, backend="reference")
+
+    return tuple(formed(x, part.form) for x, part in zip(views(packed, parts), parts, strict=True))
+
+
+# Operators take lists of numbers, not of parts: heads, widths and forms.
+
+
+@torch.library.custom_op("mixerlab::split_heads", mutates_args=())
+def split(
+    packed: Tensor, inverse_frequency: Tensor | None, heads: list[int], widths: list[int], forms: list[int]
+) -> list[Tensor]:
+    """`split_heads`, without the parts that are views."""
+    from kernels.fused import triton_heads  # only where it runs: Triton is optional
+
+    return triton_heads.split(packed, inverse_frequency, parts_of(heads, widths, forms))
+
+
+@torch.library.custom_op("mixerlab::split_heads_backward", mutates_args=())
+def split_backward(
+    grads: list[Tensor],
+    packed: Tensor,
+    inverse_frequency: Tensor | None,
+    heads: list[int],
+    widths: list[int],
+    forms: list[int],
+) -> Tensor:
+    """The gradient of `packed` from one for each part, views too."""
+    from kernels.fused import triton_heads
+
+    return triton_heads.split_backward(grads, packed, inverse_frequency, parts_of(heads, widths, forms))
+
+
+@split.register_fake
+def empty_results(packed, inverse_frequency, heads, widths, forms):
+    """Room for what `split` returns."""
+    return [
+        packed.new_empty(
+            (*packed.shape[:2], *part[:2]), dtype=torch.float32 if part.form == Form.FLOAT32 else packed.dtype
+        )
+        for part in parts_of(heads, widths, forms)
+        if part.form != Form.VIEW
+    ]
+
+
+@split_backward.register_fake
+def _(grads, packed, inverse_frequency, heads, widths, forms):
+    return packed.new_empty(packed.shape)
+
+
+def parts_of(heads: list[int], widths: list[int], forms: list[int]) -> list[Part]:
+    """The parts that an operator's lists mean."""
+    return [Part(h, w, Form(f)) for h, w, f in zip(heads, widths, forms, strict=True)]
+
+
+class _Split(torch.autograd.Function):
+    """Joins the operators: an operator cannot return views of its input, a function can."""
+
+    @staticmethod
+    def forward(packed: Tensor, inverse_frequency: Tensor | None, parts: tuple[Part, ...]) -> tuple[Tensor, ...]:
+        if all(part.form == Form.VIEW for part in parts):
+            return tuple(views(packed, parts))
+        made = iter(split(packed, inverse_frequency, *_lists(parts)))
+        return tuple(
+            x if part.form == Form.VIEW else next(made) for x, part in zip(views(packed, parts), parts, strict=True)
+        )
+
+    @staticmethod
+    def setup_context(ctx, inputs, output) -> None:
+        *tensors, ctx.parts = inputs
+        ctx.save_for_backward(*tensors)
+
+    @staticmethod
+    def backward(ctx, *grads: Tensor):
+        return split_backward(list(grads), *ctx.saved_tensors, *_lists(ctx.parts)), None, None
+
+    @staticmethod
+    def vmap(info, in_dims, packed: Tensor, inverse_frequency: Tensor | None, parts: tuple[Part, ...]):
+        """Replicas fold into the batch; they share the frequencies."""
+        dim, frequency_dim, _ = in_dims
+        if frequency_dim is not None:
+            raise ValueError("inverse_frequency has a replica axis: pass one [D / 2] for all replicas")
+        packed = packed.movedim(dim, 0)
+        results = _Split.apply(packed.flatten(0, 1), inverse_frequency, parts)
+        return tuple(x.unflatten(0, packed.shape[:2]) for x in results), (0,) * len(results)
+
+
+def _lists(parts: Sequence[Part]) -> tuple[list[int], list[int], list[int]]:
+    heads, widths, forms = zip(*parts, strict=True)
+    return list(heads), list(widths), [int(form) for form in forms]

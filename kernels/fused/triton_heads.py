@@ -1,0 +1,220 @@
+"""Triton kernel of `split_heads`, both ways: a program moves every part of some positions of one sequence.
+
+A row of the packed tensor is then read, or written, whole, and the sines and cosines of a position are computed
+once for all heads that turn.
+"""
+
+from collections.abc import Sequence
+from math import gcd
+from typing import NamedTuple
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from kernels.fused.heads import UNIT_NORM_EPS, Form, Part, empty_results, views
+
+TILE, TURNED_TILE, WARPS = 2048, 1024, 4  # elements of the largest part; fewer where a thread keeps angles
+MAX_BLOCK_T = 64
+VECTOR = 8  # elements: 16 bytes of bfloat16
+
+# What the kernel does with a part; a form's gradient is one of them too.
+_COPY, _ROTARY, _UNIT_NORM, _UNIT_NORM_GRADIENT, _ZERO = (tl.constexpr(i) for i in range(5))
+_FORWARD = {Form.COPY: _COPY, Form.FLOAT32: _COPY, Form.ROTARY: _ROTARY, Form.UNIT_NORM: _UNIT_NORM}
+_BACKWARD = {**_FORWARD, Form.VIEW: _COPY, Form.UNIT_NORM: _UNIT_NORM_GRADIENT}
+
+
+@triton.jit
+def _at(ptr, batch, time, head, strides, UNIT: tl.constexpr):
+    """Pointers to the first columns of heads `[BLOCK_T, BLOCK_H, 1]`; strides are in UNITs of elements."""
+    rows = time[:, None, None] * strides[1] + head[None, :, None] * strides[2]
+    return ptr + batch * (strides[0] * UNIT) + rows * UNIT
+
+
+@triton.jit
+def _load(ptr, mask):
+    return tl.load(ptr, mask=mask, other=0.0).to(tl.float32)
+
+
+@triton.jit
+def _store(ptr, x, mask):
+    tl.store(ptr, x.to(ptr.dtype.element_ty), mask=mask)
+
+
+@triton.jit
+def _move(
+    source_ptr,
+    target_ptr,
+    x_ptr,
+    source_strides,
+    target_strides,
+    x_strides,
+    cos,
+    sin,
+    eps,
+    batch,
+    time,
+    T,
+    ACTION: tl.constexpr,
+    HEADS: tl.constexpr,
+    BLOCK_H: tl.constexpr,
+    WIDTH: tl.constexpr,  # half a head where heads turn
+    BLOCK_W: tl.constexpr,
+    SOURCE_UNIT: tl.constexpr,
+    TARGET_UNIT: tl.constexpr,
+    X_UNIT: tl.constexpr,
+):
+    head, column = tl.arange(0, BLOCK_H), tl.arange(0, BLOCK_W)
+    mask = (time < T)[:, None, None] & (head < HEADS)[None, :, None] & (column < WIDTH)[None, None, :]
+    source = _at(source_ptr, batch, time, head, source_strides, SOURCE_UNIT) + column[None, None, :]
+    target = _at(target_ptr, batch, time, head, target_strides, TARGET_UNIT) + column[None, None, :]
+    if ACTION == _ZERO:
+        _store(target, tl.zeros_like(mask.to(tl.float32)), mask)
+    elif ACTION == _ROTARY:
+        first, second = _load(source, mask), _load(source + WIDTH, mask)
+        _store(target, first * cos - second * sin, mask)
+        _store(target + WIDTH, second * cos + first * sin, mask)
+    elif ACTION == _UNIT_NORM:
+        x = _load(source, mask)
+        _store(target, x * tl.rsqrt(tl.sum(x * x, axis=2) + eps)[:, :, None], mask)
+    elif ACTION == _UNIT_NORM_GRADIENT:
+        x = _load(_at(x_ptr, batch, time, head, x_strides, X_UNIT) + column[None, None, :], mask)
+        grad = _load(source, mask)
+        scale = tl.rsqrt(tl.sum(x * x, axis=2) + eps)[:, :, None]
+        x *= scale
+        _store(target, scale * (grad - x * tl.sum(grad * x, axis=2)[:, :, None]), mask)
+    else:
+        _store(target, _load(source, mask), mask)
+
+
+@triton.jit(do_not_specialize=["T"])
+def _kernel(
+    sources,
+    targets,
+    xs,
+    source_strides,
+    target_strides,
+    x_strides,
+    frequency_ptr,
+    direction,
+    eps,
+    T,
+    PARTS: tl.constexpr,
+    HALF: tl.constexpr,  # of a head that turns; 0 where none does
+    BLOCK_HALF: tl.constexpr,
+    BLOCK_T: tl.constexpr,
+):
+    batch = tl.program_id(0).to(tl.int64)
+    time = tl.program_id(1) * BLOCK_T + tl.arange(0, BLOCK_T)
+    cos, sin = None, None
+    if HALF:
+        # Here, not in `_move`: after a store, the compiler would load the frequencies and take the sines again.
+        pair = tl.arange(0, BLOCK_HALF)
+        frequency = tl.load(frequency_ptr + pair, mask=pair < HALF, other=0.0)
+        angle = direction * time.to(tl.float32)[:, None] * frequency[None, :]
+        cos, sin = tl.cos(angle)[:, None, :], tl.sin(angle)[:, None, :]
+    for i in tl.static_range(len(PARTS)):
+        _move(
+            sources[i],
+            targets[i],
+            xs[i],
+            source_strides[i],
+            target_strides[i],
+            x_strides[i],
+            cos,
+            sin,
+            eps,
+            batch,
+            time,
+            T,
+            PARTS[i][0],
+            PARTS[i][1],
+            PARTS[i][2],
+            PARTS[i][3],
+            PARTS[i][4],
+            PARTS[i][5],
+            PARTS[i][6],
+            PARTS[i][7],
+        )
+
+
+class _Move(NamedTuple):
+    """One part: what is done from `source` to `target`, both `[B, T, heads, width]`; `x` is the part of packed."""
+
+    action: tl.constexpr
+    source: Tensor
+    target: Tensor
+    x: Tensor
+
+
+def split(packed: Tensor, inverse_frequency: Tensor | None, parts: Sequence[Part]) -> list[Tensor]:
+    """`split` of `kernels.fused.heads`."""
+    packed = _unit_stride(packed)
+    results = empty_results(packed, inverse_frequency, *zip(*parts, strict=True))
+    made = iter(results)
+    moves = [
+        _Move(_FORWARD[part.form], x, next(made), x)
+        for part, x in zip(parts, views(packed, parts), strict=True)
+        if part.form != Form.VIEW
+    ]
+    _launch(moves, packed, inverse_frequency, 1.0)
+    return results
+
+
+def split_backward(
+    grads: Sequence[Tensor], packed: Tensor, inverse_frequency: Tensor | None, parts: Sequence[Part]
+) -> Tensor:
+    """`split_backward` of `kernels.fused.heads`."""
+    packed = _unit_stride(packed)
+    grad_packed = torch.empty(packed.shape, dtype=packed.dtype, device=packed.device)
+    targets, xs = views(grad_packed, parts), views(packed, parts)
+    moves = [
+        _Move(_BACKWARD[part.form], _unit_stride(grad), target, x)
+        for part, grad, target, x in zip(parts, grads, targets, xs, strict=True)
+    ]
+    padding = grad_packed[..., None, sum(part.heads * part.width for part in parts) :]
+    if padding.shape[-1]:
+        moves.append(_Move(_ZERO, padding, padding, padding))
+    _launch(moves, packed, inverse_frequency, -1.0)
+    return grad_packed
+
+
+def _launch(moves: list[_Move], packed: Tensor, inverse_frequency: Tensor | None, direction: float) -> None:
+    batch, length = packed.shape[:2]
+    if not packed.numel() or not moves:
+        return
+    described, largest, half = [], 1, 0
+    for action, source, target, x in moves:
+        heads, width = target.shape[2:]
+        largest = max(largest, triton.next_power_of_2(heads) * triton.next_power_of_2(width))
+        if action == _ROTARY:
+            width = half = width // 2
+        blocks = triton.next_power_of_2(heads), triton.next_power_of_2(width)
+        units = (_unit(t) for t in (source, target, x))
+        described.append((action.value, heads, blocks[0], width, blocks[1], *units))
+    block_t = min(max(1, (TURNED_TILE if half else TILE) // largest), MAX_BLOCK_T)
+    tensors = [tuple(move[i] for move in moves) for i in (1, 2, 3)]
+    strides = [tuple(tuple(s // _unit(t) for s in t.stride()[:3]) for t in group) for group in tensors]
+    _kernel[batch, triton.cdiv(length, block_t)](
+        *tensors,
+        *strides,
+        inverse_frequency if inverse_frequency is None else inverse_frequency.contiguous(),
+        direction,
+        UNIT_NORM_EPS,
+        length,
+        PARTS=tuple(described),
+        HALF=half,
+        BLOCK_HALF=triton.next_power_of_2(half),
+        BLOCK_T=block_t,
+        num_warps=WARPS,
+    )
+
+
+def _unit(x: Tensor) -> int:
+    """A divisor of all strides but the last, up to a vector: the compiler cannot see that of 520, say."""
+    return gcd(VECTOR, *x.stride()[:3])
+
+
+def _unit_stride(x: Tensor) -> Tensor:
+    return x if x.stride(-1) == 1 else x.contiguous()
