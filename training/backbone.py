@@ -6,7 +6,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from kernels.fused import add_rms_norm, embedding, linear, rms_norm, swiglu_packed
+from kernels.fused import add_rms_norm, embedding, linear, swiglu_packed
 
 NORM_EPS = 1e-5
 
@@ -42,10 +42,7 @@ class Block(nn.Module):
         self.mlp = SwiGLU(d_model)
 
     def forward(self, x: Tensor, update: Tensor | None) -> tuple[Tensor, Tensor]:
-        if update is None:
-            normed = rms_norm(x, self.mixer_norm.weight, NORM_EPS)
-        else:
-            x, normed = add_rms_norm(x, update, self.mixer_norm.weight, NORM_EPS)
+        x, normed = add_rms_norm(x, update, self.mixer_norm.weight, NORM_EPS)
         x, normed = add_rms_norm(x, self.mixer(normed), self.mlp_norm.weight, NORM_EPS)
         return x, self.mlp(normed)
 
