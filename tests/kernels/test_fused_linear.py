@@ -53,7 +53,7 @@ def test_weight_gradients_in_parts(device, rows, outputs, inputs, programs, sum_
     """Of two groups, grad and x columns of wider tensors. Few programs take many steps each; a sum takes several."""
     tiles = -(-outputs // 64) * -(-inputs // 64)
     monkeypatch.setattr("kernels.fused.triton_linear.PROGRAMS", programs * tiles)
-    monkeypatch.setattr("kernels.fused.triton_linear.SUM_PARTS", sum_parts)
+    monkeypatch.setattr("kernels.fused.triton_sums.TILES", ((sum_parts, 64),))
     wide_grad, wide_x = draw((2, rows, outputs + 8), (2, rows, 2 * inputs + 1), device=device)
     grad, x = wide_grad[..., 8:], wide_x[..., inputs + 1 :]
     actual = weight_gradient(grad, x)
@@ -192,7 +192,8 @@ def test_the_weight_gradient_adds_in_float32(device):
 @pytest.mark.gpu
 def test_one_build_for_every_size(device):
     """Rows, replicas, outputs and strides are no part of what is compiled."""
-    from kernels.fused.triton_linear import _parts_kernel, _sum_kernel
+    from kernels.fused.triton_linear import _parts_kernel
+    from kernels.fused.triton_sums import _sum_kernel
 
     def builds():
         return [
