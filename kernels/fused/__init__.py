@@ -3,8 +3,19 @@
 from kernels.fused.cross_entropy import cross_entropy
 from kernels.fused.embedding import embedding
 from kernels.fused.linear import linear
+from kernels.fused.mlp import swiglu_mlp
 from kernels.fused.rms_norm import add_rms_norm, rms_norm
 from kernels.fused.rotary import rotary
 from kernels.fused.swiglu import swiglu, swiglu_packed
 
-__all__ = ["add_rms_norm", "cross_entropy", "embedding", "linear", "rms_norm", "rotary", "swiglu", "swiglu_packed"]
+__all__ = [
+    "add_rms_norm",
+    "cross_entropy",
+    "embedding",
+    "linear",
+    "rms_norm",
+    "rotary",
+    "swiglu",
+    "swiglu_mlp",
+    "swiglu_packed",
+]
