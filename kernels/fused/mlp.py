@@ -1,4 +1,4 @@
-"""A SwiGLU feed-forward layer (Shazeer 2020): one launch forward, one backward besides the weight gradients."""
+"""A SwiGLU feed-forward layer (Shazeer 2020) as one operator, with the gate inside its products."""
 
 import torch
 from torch import Tensor
@@ -8,7 +8,7 @@ from kernels.fused.linear import autocast, linear, weight_gradient
 from kernels.fused.operators import register_gradient, register_replicas, why_not_triton
 from kernels.fused.swiglu import swiglu_packed
 
-MAX_WIDTH = 128  # a row of x, and one of its gradient's sums, stay in a multiprocessor
+MAX_WIDTH = 128  # the backward sums a row of x's gradient in registers
 
 
 def swiglu_mlp(x: Tensor, gate_up: Tensor, down: Tensor, *, backend: str = "auto") -> Tensor:
@@ -56,13 +56,12 @@ def mlp(x: Tensor, gate_up_weight: Tensor, down_weight: Tensor) -> tuple[Tensor,
     """`swiglu_mlp` of `x` `[groups, N, D]`; and what its gradient reads: `[groups, N, 2 H]` gates, `[groups, N, H]`."""
     from kernels.fused import triton_mlp  # only where it runs: Triton is optional
 
-    return triton_mlp.forward(x, gate_up_weight, down_weight)
+    gate_up, hidden = triton_mlp.forward(x, gate_up_weight)
+    return torch.bmm(hidden, down_weight.mT), gate_up, hidden
 
 
 @torch.library.custom_op("mixerlab::swiglu_mlp_backward", mutates_args=())
-def mlp_backward(
-    grad: Tensor, gate_up: Tensor, gate_up_weight: Tensor, down_weight: Tensor
-) -> tuple[Tensor, Tensor]:
+def mlp_backward(grad: Tensor, gate_up: Tensor, gate_up_weight: Tensor, down_weight: Tensor) -> tuple[Tensor, Tensor]:
     """Gradients of `x` and of the product `gate_up`."""
     from kernels.fused import triton_mlp
 

@@ -12,7 +12,8 @@ import triton.language as tl
 from torch import Tensor
 
 UNIT = 8  # bfloat16 numbers in the widest load: sizes and strides that it divides are passed in such units
-TILES = ((8, 512), (64, 64), (256, 16))  # (parts, numbers) that a program has in flight: 32 numbers a thread
+# Up to how many parts, and the parts and numbers that a program has in flight: 32 numbers a thread.
+TILES = ((32, 8, 512), (64, 64, 64), (math.inf, 256, 16))
 WARPS = 4
 
 
@@ -45,9 +46,9 @@ def sum_parts(parts: Tensor, dtype: torch.dtype) -> Tensor:
     sums = torch.empty((groups, *shape), dtype=dtype, device=parts.device)
     size = math.prod(shape)
     unit = math.gcd(UNIT, size)
-    most, block = next((tile for tile in TILES if tile[0] >= count), TILES[-1])
+    in_flight, block = next(tile[1:] for tile in TILES if count <= tile[0])
     if sums.numel():
         _sum_kernel[triton.cdiv(size, block), groups](
-            parts, sums, count, size // unit, UNIT=unit, PARTS=most, BLOCK=block, num_warps=WARPS
+            parts, sums, count, size // unit, UNIT=unit, PARTS=in_flight, BLOCK=block, num_warps=WARPS
         )
     return sums
