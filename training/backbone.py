@@ -6,7 +6,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from kernels.fused import add_rms_norm, embedding, linear, rms_norm, swiglu_packed
+from kernels.fused import add_rms_norm, embedding, linear, swiglu_mlp
 
 NORM_EPS = 1e-5
 
@@ -22,9 +22,7 @@ class SwiGLU(nn.Module):
         self.w3 = nn.Linear(d_inner, d_model, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        # One product for both: x is read once, and so is its gradient.
-        hidden = swiglu_packed(linear(x, torch.cat((self.w1.weight, self.w2.weight))))
-        return linear(hidden, self.w3.weight)
+        return swiglu_mlp(x, torch.cat((self.w1.weight, self.w2.weight)), self.w3.weight)
 
 
 class Block(nn.Module):
@@ -42,10 +40,7 @@ class Block(nn.Module):
         self.mlp = SwiGLU(d_model)
 
     def forward(self, x: Tensor, update: Tensor | None) -> tuple[Tensor, Tensor]:
-        if update is None:
-            normed = rms_norm(x, self.mixer_norm.weight, NORM_EPS)
-        else:
-            x, normed = add_rms_norm(x, update, self.mixer_norm.weight, NORM_EPS)
+        x, normed = add_rms_norm(x, update, self.mixer_norm.weight, NORM_EPS)
         x, normed = add_rms_norm(x, self.mixer(normed), self.mlp_norm.weight, NORM_EPS)
         return x, self.mlp(normed)
 

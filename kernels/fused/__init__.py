@@ -4,6 +4,7 @@ from kernels.fused.cross_entropy import cross_entropy
 from kernels.fused.embedding import embedding
 from kernels.fused.heads import Form, Part, split_heads
 from kernels.fused.linear import linear
+from kernels.fused.mlp import swiglu_mlp
 from kernels.fused.rms_norm import add_rms_norm, rms_norm
 from kernels.fused.rotary import rotary
 from kernels.fused.swiglu import swiglu, swiglu_packed
@@ -19,5 +20,6 @@ __all__ = [
     "rotary",
     "split_heads",
     "swiglu",
+    "swiglu_mlp",
     "swiglu_packed",
 ]

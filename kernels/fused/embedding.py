@@ -47,7 +47,7 @@ def look_up_backward(grad: Tensor, tokens: Tensor, weight: Tensor) -> Tensor:
     """Gradient of `weight`, which only gives its shape and dtype."""
     from kernels.fused import triton_embedding
 
-    return triton_embedding.backward(grad, tokens, weight.shape[1]).to(weight.dtype)
+    return triton_embedding.backward(grad, tokens, weight.shape[1], weight.dtype)
 
 
 @look_up.register_fake

@@ -29,7 +29,7 @@ def linear(x: Tensor, weight: Tensor, *, backend: str = "auto") -> Tensor:
         raise ValueError(
             f"weight has shape {tuple(weight.shape)} and x {tuple(x.shape)}: pass a weight [M, K] for x [..., K]"
         )
-    x, weight = _autocast(x), _autocast(weight)
+    x, weight = autocast(x), autocast(weight)
     if x.dtype != weight.dtype:
         raise ValueError(f"x is {x.dtype} and weight {weight.dtype}: pass two alike, or turn autocast on")
     why = why_not_triton(x)
@@ -40,7 +40,8 @@ def linear(x: Tensor, weight: Tensor, *, backend: str = "auto") -> Tensor:
     return matrix_product(rows, weight[None]).view(*x.shape[:-1], weight.shape[0])
 
 
-def _autocast(x: Tensor) -> Tensor:
+def autocast(x: Tensor) -> Tensor:
+    """`x` in the dtype of autocast, where that is on."""
     kind = x.device.type
     if torch.is_autocast_enabled(kind) and x.dtype != torch.float64:  # autocast leaves float64 alone
         return x.to(torch.get_autocast_dtype(kind))

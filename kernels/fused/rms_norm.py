@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from kernels.dispatch import resolve_backend
+from kernels.dispatch import fold_replicas, resolve_backend
 from kernels.fused.operators import register_gradient, register_replicas, why_not_triton
 
 MAX_WIDTH = 1024  # a row is one tile of the kernel
@@ -36,7 +36,7 @@ def rms_norm(
 
 def add_rms_norm(
     x: Tensor,
-    y: Tensor,
+    y: Tensor | None,
     weight: Tensor,
     eps: float,
     *,
@@ -45,17 +45,20 @@ def add_rms_norm(
 ) -> tuple[Tensor, Tensor]:
     """`s = x + y` in the wider of their dtypes, and `rms_norm(s, weight, eps)`; the arguments are its own.
 
-    `x` and `y` have the same shape. The backward is one launch too: it adds the gradient that reaches `s`
-    past the norm to the one through it.
+    `x` and `y` have the same shape; without `y` the sum is `x` itself. The backward is one launch too: it adds
+    the gradient that reaches `s` past the norm to the one through it.
     """
-    if x.shape != y.shape:
+    if y is not None and x.shape != y.shape:
         raise ValueError(f"x has shape {tuple(x.shape)} and y {tuple(y.shape)}: pass two of the same shape")
     out_dtype = out_dtype or _default_dtype(x)
-    if _backend(backend, x, weight, y) == "reference":
-        total = x + y
+    if _backend(backend, x, weight, *(() if y is None else (y,))) == "reference":
+        total = x if y is None else x + y
         return total, _reference(total, weight, eps, out_dtype)
     rows = (1, -1, x.shape[-1])
-    total, normed = add_norm(x.reshape(rows), y.reshape(rows), weight[None], eps, out_dtype)
+    if y is None:
+        total, normed = _NormBeside.apply(x.reshape(rows), weight[None], eps, out_dtype)
+    else:
+        total, normed = add_norm(x.reshape(rows), y.reshape(rows), weight[None], eps, out_dtype)
     return total.view(x.shape), normed.view(x.shape)
 
 
@@ -163,6 +166,30 @@ def _sum_gradients(ctx, grad_past, grad):
     grad_total, grad_weight, copy = norm_backward(grad, grad_past, total, weight, ctx.eps, copy_dtype)
     grad_x, grad_y = (grad_total if dtype == total.dtype else copy for dtype in ctx.dtypes)
     return grad_x, grad_y, grad_weight, None, None
+
+
+class _NormBeside(torch.autograd.Function):
+    """`x` and `norm` of it, so that one backward takes both gradients of `x`. An operator may not return its input."""
+
+    @staticmethod
+    def forward(x: Tensor, weight: Tensor, eps: float, out_dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+        return x.view_as(x), norm(x, weight, eps, out_dtype)  # a view: x itself could not be saved
+
+    @staticmethod
+    def setup_context(ctx, inputs, output) -> None:
+        ctx.set_materialize_grads(False)
+        _save(ctx, inputs, output)
+
+    @staticmethod
+    def backward(ctx, grad_past: Tensor | None, grad: Tensor | None) -> tuple[Tensor | None, ...]:
+        if grad is None:
+            return grad_past, None, None, None
+        grad_x, grad_weight, _ = norm_backward(grad, grad_past, *ctx.saved_tensors, ctx.eps, None)
+        return grad_x, grad_weight, None, None
+
+    @staticmethod
+    def vmap(info, in_dims, *args):
+        return fold_replicas(_NormBeside.apply, info, in_dims, *args)
 
 
 register_gradient(norm, norm_backward, _save, _gradients)

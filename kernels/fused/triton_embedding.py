@@ -9,6 +9,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from kernels.fused.triton_sums import sum_parts
+
 TILE, WARPS = 2048, 4
 BLOCK_N, MAX_BLOCK_V, MAX_BLOCK_D = 64, 64, 128
 BACKWARD_PROGRAMS = 4 * 132  # of all groups together: four for each multiprocessor of an H100 or H200
@@ -97,8 +99,8 @@ def forward(tokens: Tensor, weight: Tensor, out_dtype: torch.dtype) -> Tensor:
     return y
 
 
-def backward(grad: Tensor, tokens: Tensor, vocabulary: int) -> Tensor:
-    """Gradient of the weight, float32 `[groups, V, D]`, from that of the result `[groups, N, D]`."""
+def backward(grad: Tensor, tokens: Tensor, vocabulary: int, dtype: torch.dtype) -> Tensor:
+    """Gradient of the weight, `[groups, V, D]` in `dtype`, from that of the result `[groups, N, D]`."""
     groups, rows, width = grad.shape
     block_v = min(max(triton.next_power_of_2(vocabulary), 16), MAX_BLOCK_V)
     block_d = min(max(triton.next_power_of_2(width), 16), MAX_BLOCK_D)
@@ -121,4 +123,4 @@ def backward(grad: Tensor, tokens: Tensor, vocabulary: int) -> Tensor:
             BLOCK_N=BLOCK_N,
             num_warps=WARPS,
         )
-    return sums[:, 0] if parts == 1 else sums.sum(1)
+    return sum_parts(sums, dtype)

@@ -11,6 +11,7 @@ import triton.language as tl
 from torch import Tensor
 
 from kernels.fused.rms_norm import empty_copy
+from kernels.fused.triton_sums import sum_parts
 
 TILE = 2048  # elements: 16 a thread
 WARPS = 4
@@ -141,7 +142,7 @@ def backward(
             eps,
             **tile,
         )
-    return grad_x, sums.sum(1).to(weight.dtype), copy
+    return grad_x, sum_parts(sums, weight.dtype), copy
 
 
 def _tile(width: int) -> dict[str, int]:

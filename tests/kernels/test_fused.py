@@ -39,6 +39,19 @@ def test_add_rms_norm(device, shape, backend):
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("used", [[0], [1], [0, 1]], ids=str)
+def test_add_rms_norm_of_nothing(device, used, backend):
+    """The stream passes by: its gradient is the sum of both, or the one that exists."""
+
+    def with_inputs(norm):  # both inputs are used, whatever the results are
+        return lambda x, w: [norm(x, w)[i] for i in used] + [x * w.mean()]
+
+    inputs = draw((5, 17, 24), (24,), device=device)
+    actual = run(with_inputs(lambda x, w: add_rms_norm(x, None, w, EPS, backend=backend)), inputs)
+    check(actual, run(with_inputs(lambda x, w: (x, plain_norm(x, w))), double(inputs)))
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("used", [0, 1])
 def test_add_rms_norm_with_one_result_unused(device, used, backend):
     inputs = draw((5, 8), (5, 8), device=device)
@@ -62,6 +75,7 @@ def test_norms_under_vmap(device, backend):
     inputs = draw((3, 2, 9, 16), (3, 2, 9, 16), (3, 16), device=device)
     check_replicas(lambda x, y, w: add_rms_norm(x, y, w, EPS, backend=backend), inputs)
     check_replicas(lambda x, w: rms_norm(x[:, ::2], w, EPS, backend=backend), [inputs[0], inputs[2]])
+    check_replicas(lambda x, w: add_rms_norm(x[:, ::2], None, w, EPS, backend=backend), [inputs[0], inputs[2]])
 
 
 @pytest.mark.parametrize("backend", BACKENDS)

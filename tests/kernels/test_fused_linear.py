@@ -1,5 +1,7 @@
 """The linear layer's product against float64: result and both gradients, the long sum split in many ways."""
 
+import math
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -53,7 +55,7 @@ def test_weight_gradients_in_parts(device, rows, outputs, inputs, programs, sum_
     """Of two groups, grad and x columns of wider tensors. Few programs take many steps each; a sum takes several."""
     tiles = -(-outputs // 64) * -(-inputs // 64)
     monkeypatch.setattr("kernels.fused.triton_linear.PROGRAMS", programs * tiles)
-    monkeypatch.setattr("kernels.fused.triton_linear.SUM_PARTS", sum_parts)
+    monkeypatch.setattr("kernels.fused.triton_sums.TILES", ((math.inf, sum_parts, 64),))
     wide_grad, wide_x = draw((2, rows, outputs + 8), (2, rows, 2 * inputs + 1), device=device)
     grad, x = wide_grad[..., 8:], wide_x[..., inputs + 1 :]
     actual = weight_gradient(grad, x)
@@ -70,11 +72,11 @@ def test_weight_gradients_of_other_strides(device, only_our_kernel):
 
 
 def test_how_the_rows_are_split():
-    """Of 16,384 rows in steps of 64, three replicas: about one program for each of 132 multiprocessors."""
+    """Of 16,384 rows in steps of 64, three replicas: at most one program for each of 132 multiprocessors."""
     from kernels.fused.triton_linear import split
 
     assert split(256, 3 * 1) == 6  # 128 x 128: 43 parts, 129 programs
-    assert split(256, 3 * 3) == 18  # 384 x 128 or 128 x 352: 15 parts, 135 programs
+    assert split(256, 3 * 3) == 19  # 384 x 128 or 128 x 352: 14 parts, 126 programs
     assert split(256, 3 * 6) == 37  # 704 x 128: 7 parts, 126 programs
     assert split(256, 1) == 4  # 64 parts: a part has four steps at least
     assert split(256, 3 * 64) is None  # a head of 8,192 tokens: enough tiles
@@ -192,7 +194,8 @@ def test_the_weight_gradient_adds_in_float32(device):
 @pytest.mark.gpu
 def test_one_build_for_every_size(device):
     """Rows, replicas, outputs and strides are no part of what is compiled."""
-    from kernels.fused.triton_linear import _parts_kernel, _sum_kernel
+    from kernels.fused.triton_linear import _parts_kernel
+    from kernels.fused.triton_sums import _sum_kernel
 
     def builds():
         return [

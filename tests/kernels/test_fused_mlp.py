@@ -1,0 +1,92 @@
+"""The SwiGLU layer as one operator against float64: result and every gradient."""
+
+import pytest
+import torch
+from fused_cases import BACKENDS, BFLOAT16, check, check_replicas, double, draw, run
+
+from kernels.fused import swiglu_mlp
+from kernels.fused.mlp import mlp, mlp_backward
+
+
+def plain(x, gate_up, down):
+    gate, up = (x @ gate_up.T).chunk(2, dim=-1)
+    return (gate * torch.sigmoid(gate) * up) @ down.T
+
+
+def sizes(rows, width, inner, replicas=()):
+    return (*replicas, *rows, width), (*replicas, 2 * inner, width), (*replicas, width, inner)
+
+
+# Whole tiles; tiles cut on all sides; fewer than the least that a product takes.
+SIZES = [((2, 64), 128, 64), ((3, 23), 72, 52), ((5,), 4, 3), ((0, 3), 8, 16)]
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("rows, width, inner", SIZES, ids=str)
+def test_swiglu_mlp(device, rows, width, inner, backend):
+    inputs = draw(*sizes(rows, width, inner), device=device)
+    check(run(lambda *a: swiglu_mlp(*a, backend=backend), inputs), run(plain, double(inputs)))
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_swiglu_mlp_of_strided_tensors_under_vmap(device, backend):
+    """Weights are columns of one tensor of all parameters."""
+    x, parameters = draw((3, 2, 35, 48), (3, 1 + 3 * 20 * 24), device=device)
+
+    def layer(x, parameters):
+        gate_up, down = parameters[1:].split((2 * 20 * 24, 20 * 24))
+        return swiglu_mlp(x[..., ::2], gate_up.unflatten(0, (40, 24)), down.unflatten(0, (24, 20)), backend=backend)
+
+    check_replicas(layer, [x, parameters])
+
+
+@pytest.mark.parametrize("backend", ["reference", pytest.param("triton", marks=pytest.mark.gpu)])
+def test_swiglu_mlp_follows_autocast(device, backend):
+    inputs = draw(*sizes((70,), 24, 48), device=device)
+    with torch.autocast(device, torch.bfloat16):
+        actual = run(lambda *a: swiglu_mlp(*a, backend=backend), inputs)
+    assert [t.dtype for t in actual] == [torch.bfloat16, *[torch.float32] * 3]
+    check(actual, run(plain, double(inputs)), 2 * BFLOAT16)
+
+
+def test_bad_arguments_are_named(device):
+    x, gate_up, down = draw(*sizes((3,), 8, 16), device=device)
+    with pytest.raises(ValueError, match=r"pass gate_up \[2 H, D\] and down \[D, H\]"):
+        swiglu_mlp(x, gate_up[:30], down)
+    with pytest.raises(ValueError, match=r"x is torch.float32, gate_up torch.bfloat16"):
+        swiglu_mlp(x, gate_up.bfloat16(), down)
+    x, gate_up, down = draw(*sizes((3,), 136, 16), device=device)
+    with pytest.raises(ValueError, match="rows of at most 128, not 136"):
+        swiglu_mlp(x, gate_up, down, backend="triton")
+    check([swiglu_mlp(x, gate_up, down)], [plain(*double([x, gate_up, down]))])
+
+
+def test_second_gradients_are_refused(device):
+    x, gate_up, down = draw(*sizes((3,), 8, 16), device=device)
+    x.requires_grad_()
+    (grad,) = torch.autograd.grad(swiglu_mlp(x, gate_up, down, backend="triton").sum(), x, create_graph=True)
+    with pytest.raises(RuntimeError, match="cannot be differentiated twice"):
+        grad.sum().backward()
+
+
+def test_traced_shapes_and_dtypes_are_the_real_ones(device):
+    """What `torch.compile` assumes: results' shapes, dtypes and strides, no input changed."""
+    x, gate_up, down = draw(*sizes((5,), 8, 16, (2,)), device=device)
+    product = x @ gate_up.mT
+    torch.library.opcheck(mlp, (x, gate_up, down), test_utils=("test_schema", "test_faketensor"))
+    torch.library.opcheck(mlp_backward, (x, product, gate_up, down), test_utils=("test_schema", "test_faketensor"))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(
+    "rows, width, inner", [(16384, 128, 352), (4096, 64, 176), (1000, 32, 96), (777, 72, 200)], ids=str
+)
+def test_swiglu_mlp_in_bfloat16(device, rows, width, inner):
+    """Two runs agree to the bit, and with float64 as well as three operators one by one."""
+    x, gate_up, down = draw(*sizes((rows,), width, inner, (3,)), device=device, dtype=torch.bfloat16)
+    inputs = [x, gate_up / 8, down / 8]
+    first, second = (run(torch.func.vmap(swiglu_mlp), inputs) for _ in range(2))
+    for a, b in zip(first, second, strict=True):
+        assert torch.equal(a, b)
+    grads = draw((3, rows, width), device=device, dtype=torch.bfloat16, seed=99)
+    check(first, run(torch.func.vmap(plain), double(inputs), [g.double() for g in grads]), 2 * BFLOAT16)
