@@ -1,0 +1,121 @@
+"""What Lightning costs: an epoch of a run under its Trainer against a bare loop over the same captured steps.
+
+    python -m benchmarks.lightning_cost [--mixers attn mesa] [--task icr]
+
+Both train three replicas and score val and test each epoch, and wait for the GPU once an epoch; the Trainer's
+epoch also keeps the history and the checkpoint to resume from. An epoch's time is that of a long run less that of
+a short one, so that starting up is in neither. The two take turns, several times; medians.
+"""
+
+import argparse
+import statistics
+import sys
+import tempfile
+import time
+from functools import partial
+from pathlib import Path
+
+import torch
+from hydra import compose, initialize_config_dir
+
+from run import build_model, component
+from tasks.data import load_or_generate
+from tasks.settings import build_task
+from training.capture import Captured
+from training.datamodule import EVALUATED, PopulationData
+from training.fit import TrainerConfig, train
+from training.lit_module import PopulationTraining
+from training.metrics import Scores
+from training.population import Population
+
+ROOT = Path(__file__).parent.parent
+SHORT, LONG, ROUNDS = 2, 12, 3
+REPLICAS = [(5e-3, 0), (1e-3, 0), (5e-4, 0)]
+
+
+class Case:
+    """One mixer on one task: the same training, with the Trainer and without."""
+
+    def __init__(self, mixer: str, task: str):
+        with initialize_config_dir(str(ROOT / "conf"), version_base="1.3"):
+            self.cfg = compose("config", [f"mixer={mixer}", f"task={task}"])
+        self.task = build_task(self.cfg.task)
+        self.splits = load_or_generate(self.task, None)
+        self.schedule = component(self.cfg.schedule)
+        self.build = partial(build_model, self.cfg, self.task)
+
+    def optimizer(self, population, lr, schedule, total_steps):
+        return component(self.cfg.optimizer, population=population, lr=lr, schedule=schedule, total_steps=total_steps)
+
+    def with_lightning(self, epochs: int) -> None:
+        settings = {**self.cfg.trainer, "epochs": epochs, "stop_when_perfect": False, "progress": False}
+        with tempfile.TemporaryDirectory() as folder:
+            config = TrainerConfig(**settings)
+            train(self.build, self.splits, REPLICAS, self.optimizer, self.schedule, config, Path(folder))
+
+    def bare(self, epochs: int) -> None:
+        device = torch.device("cuda")
+        rates, seeds = zip(*REPLICAS, strict=True)
+        population = Population(self.build, seeds).to(device)
+        data = PopulationData(self.splits, seeds, self.cfg.trainer.batch_size)
+        tensors = {
+            name: [torch.from_numpy(array).to(device) for array in arrays] for name, arrays in self.splits.items()
+        }
+        optimizer = self.optimizer(population, rates, self.schedule, epochs * data.steps_per_epoch)
+        module = PopulationTraining(population, lambda _: optimizer, bf16=True).to(device)
+        module.optimizer = optimizer
+
+        def batches(split: str, shuffled: bool) -> torch.Tensor:
+            rows = len(tensors[split][0])
+            orders = [torch.randperm(rows, device=device) if shuffled else torch.arange(rows, device=device)]
+            return torch.stack(orders * len(REPLICAS)).view(len(REPLICAS), -1, data.batch_size).transpose(0, 1)
+
+        example = [batches("train", False)[0]]
+        step = Captured(
+            partial(module.train_step, *tensors["train"]),
+            [population.parameters_by_replica, *optimizer.state_tensors()],
+            example,
+        )
+        score = {split: Captured(partial(module.score_step, *tensors[split]), [], example) for split in EVALUATED}
+        for _ in range(epochs):
+            loss = torch.zeros(len(REPLICAS), device=device)
+            for rows in batches("train", True):
+                loss += step(rows)
+            means = [loss]
+            for split in EVALUATED:
+                scores = Scores.zeros(len(REPLICAS), device)
+                for rows in batches(split, False):
+                    scores.add(score[split](rows))
+                means += scores.means().values()
+            torch.stack(means).tolist()
+
+
+def epoch_seconds(train_for) -> float:
+    def seconds(epochs: int) -> float:
+        torch.cuda.synchronize()
+        started = time.perf_counter()
+        train_for(epochs)
+        torch.cuda.synchronize()
+        return time.perf_counter() - started
+
+    return (seconds(LONG) - seconds(SHORT)) / (LONG - SHORT)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.lightning_cost", description=__doc__.splitlines()[0])
+    parser.add_argument("--mixers", nargs="+", default=["attn", "mesa"])
+    parser.add_argument("--task", default="icr")
+    given = parser.parse_args()
+    if not torch.cuda.is_available():
+        sys.exit("this benchmark needs an NVIDIA GPU")
+    print("mixer     bare loop ms/epoch  Lightning ms/epoch  Lightning costs")
+    for mixer in given.mixers:
+        case = Case(mixer, given.task)
+        case.bare(1)  # compiles
+        pairs = [(epoch_seconds(case.bare), epoch_seconds(case.with_lightning)) for _ in range(ROUNDS)]
+        bare, lightning = (statistics.median(column) * 1e3 for column in zip(*pairs, strict=True))
+        print(f"{mixer:<9} {bare:18.1f} {lightning:19.1f} {lightning / bare - 1:15.1%}", flush=True)
+
+
+if __name__ == "__main__":
+    main()
