@@ -1,7 +1,7 @@
 """Muon and AdamW for a population: each one `torch.optim.Optimizer` over the tensor `[R, P]`.
 
-A step is a fixed list of tensor operations without host decisions: learning rate, weight decay, schedule
-and the set of active replicas are device tensors. All replicas share a step; nothing crosses rows.
+A step is a fixed list of tensor operations without host decisions: learning rates, the schedule of all steps and
+the set of active replicas are device tensors. All replicas share a step; nothing crosses rows.
 """
 
 import math
@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from kernels.newton_schulz import orthogonalise
-from kernels.population_step import population_step
+from kernels.population_step import update_moments, update_parameters
 from training.population import Population, Rule
 from training.schedules import Schedule
 
@@ -61,7 +61,7 @@ class PopulationOptimizer(torch.optim.Optimizer):
         self.base_weight_decay, self.betas, self.eps = weight_decay, tuple(betas), eps
         self.max_grad_norm = max_grad_norm
         self.column_scale = self._column_scale().to(parameters.device)
-        self.betas_on_device = torch.tensor(betas, device=parameters.device)
+        self.scheduled = self._scheduled().to(parameters.device)
         self.state[parameters] = {
             "lr": torch.tensor(lr, device=parameters.device),
             "step": torch.zeros((), device=parameters.device),
@@ -71,6 +71,15 @@ class PopulationOptimizer(torch.optim.Optimizer):
             **{name: torch.zeros_like(parameters) for name in ("first_moment", "second_moment")},
         }
 
+    def _scheduled(self) -> Tensor:
+        """The `schedule` of `kernels.population_step.update_parameters`, `[4, total_steps]`."""
+        done = torch.arange(self.total_steps)
+        progress = done / self.total_steps
+        corrections = (1 - beta ** (done.double() + 1) for beta in self.betas)
+        decay = self.base_weight_decay * self.schedule.weight_decay(progress)
+        rows = self.schedule.learning_rate(progress), decay, *corrections
+        return torch.stack([row.float() for row in rows])
+
     def _column_scale(self) -> Tensor:
         """Each column's learning-rate multiplier `[P]`."""
         raise NotImplementedError
@@ -79,8 +88,12 @@ class PopulationOptimizer(torch.optim.Optimizer):
         """How many columns, from the first, weight decay pulls to zero."""
         raise NotImplementedError
 
-    def _polar(self, gradient: Tensor, clip: Tensor, state: dict[str, Tensor]) -> Tensor:
-        """Directions of the first columns that are not Adam's, `[R, M]`; updates their momentum in `state`."""
+    def _matrices(self) -> int:
+        """How many columns, from the first, move along the polar factor of their momentum, and not by Adam."""
+        raise NotImplementedError
+
+    def _polar(self, momentum: Tensor) -> Tensor:
+        """Directions of those columns, `[R, _matrices()]`, from their momentum."""
         raise NotImplementedError
 
     @property
@@ -115,30 +128,32 @@ class PopulationOptimizer(torch.optim.Optimizer):
         """One step from the population's gradient."""
         assert closure is None, "a population's step takes no closure"
         parameters, state = self.parameters, self.state[self.parameters]
-        gradient = parameters.grad
-        norm = gradient.norm(dim=1)
-        self.freeze(~norm.isfinite())
-        clip = (self.max_grad_norm / (norm + 1e-6)).clamp(max=1.0)
-        decay = self.base_weight_decay * self.schedule.weight_decay(state["step"] / self.total_steps)
-        lr = self.learning_rates()
-        state["step"] += 1
-        population_step(
-            parameters,
-            gradient,
-            self._polar(gradient, clip, state),
+        momentum = update_moments(
+            parameters.grad,
             state["first_moment"],
             state["second_moment"],
-            lr=lr,
-            column_scale=self.column_scale,
-            decay=decay,
-            decayed=self._decayed(),
-            clip=clip,
+            step=state["step"],
             active=state["active"],
+            steps_taken=state["steps_taken"],
+            matrices=self._matrices(),
+            momentum=self.momentum,
+            nesterov=self.nesterov,
             betas=self.betas,
-            bias_correction=1 - self.betas_on_device ** state["step"],
+            max_norm=self.max_grad_norm,
+        )
+        update_parameters(
+            parameters,
+            self._polar(momentum),
+            state["first_moment"],
+            state["second_moment"],
+            step=state["step"],
+            active=state["active"],
+            lr=state["lr"],
+            column_scale=self.column_scale,
+            schedule=self.scheduled,
+            decayed=self._decayed(),
             eps=self.eps,
         )
-        state["steps_taken"] += state["active"]
 
 
 class Muon(PopulationOptimizer):
@@ -201,19 +216,19 @@ class Muon(PopulationOptimizer):
         return scale
 
     def _decayed(self) -> int:
+        return self._matrices()
+
+    def _matrices(self) -> int:
         return self.layout.span(Rule.MATRIX).stop
 
-    def _polar(self, gradient: Tensor, clip: Tensor, state: dict[str, Tensor]) -> Tensor:
-        matrices = self.layout.span(Rule.MATRIX)
-        gradient = gradient[:, matrices] * clip[:, None]
-        momentum = state["first_moment"][:, matrices].lerp_(gradient, 1 - self.momentum)
-        if self.nesterov:
-            momentum = gradient.lerp(momentum, self.momentum)
+    def _polar(self, momentum: Tensor) -> Tensor:
         return orthogonalise(momentum, self.matrix_shapes, self.ns_steps, dtype=self.ns_dtype)
 
 
 class AdamW(PopulationOptimizer):
     """Adam with decoupled weight decay on every parameter (Loshchilov & Hutter 2019), one learning rate."""
+
+    momentum, nesterov = 0.0, False  # Muon's, of no column
 
     def __init__(
         self,
@@ -244,5 +259,8 @@ class AdamW(PopulationOptimizer):
     def _decayed(self) -> int:
         return self.layout.size
 
-    def _polar(self, gradient: Tensor, clip: Tensor, state: dict[str, Tensor]) -> Tensor:
-        return gradient[:, :0]
+    def _matrices(self) -> int:
+        return 0
+
+    def _polar(self, momentum: Tensor) -> Tensor:
+        return momentum

@@ -14,7 +14,10 @@ from enum import StrEnum
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 from torch.func import functional_call, vmap
+
+from kernels.join_columns import join_columns
 
 log = logging.getLogger(__name__)
 
@@ -81,6 +84,28 @@ class Layout:
         return "\n".join(lines)
 
 
+class _Parameters(torch.autograd.Function):
+    """Every parameter of all replicas, `[R, *shape]` in the order of `layout`; their gradients come back as one tensor.
+
+    Where `lowered` is a dtype, the matrices are in it: what autocast does to each, for all of them at once.
+    """
+
+    @staticmethod
+    def forward(ctx, flat: Tensor, layout: Layout, lowered: torch.dtype | None) -> tuple[Tensor, ...]:
+        ctx.dtype = flat.dtype
+        matrices = layout.span(Rule.MATRIX)
+        weights = flat[:, matrices].to(lowered or flat.dtype)
+        return tuple(
+            (weights if slot.rule is Rule.MATRIX else flat)[:, slot.start : slot.stop].unflatten(1, slot.shape)
+            for slot in layout.slots
+        )
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, *gradients: Tensor) -> tuple[Tensor, None, None]:
+        return join_columns(gradients, ctx.dtype), None, None
+
+
 class Population(nn.Module):
     """R replicas of the model that `build` makes, one for each of `seeds` (its initial values' seed)."""
 
@@ -110,20 +135,10 @@ class Population(nn.Module):
 
     def forward(self, tokens: Tensor) -> Tensor:
         """Token ids `[R, B, T]`, each replica its own batch, to logits `[R, B, T, V]`."""
-        sizes = [slot.stop - slot.start for slot in self.layout.slots]
-        flat = self.parameters_by_replica
-        if torch.is_autocast_enabled(flat.device.type):
-            # What autocast does to each weight of a product, for all of them at once.
-            matrices = self.layout.span(Rule.MATRIX).stop
-            number = sum(slot.rule is Rule.MATRIX for slot in self.layout.slots)
-            lowered = flat[:, :matrices].to(torch.get_autocast_dtype(flat.device.type))
-            columns = (*lowered.split(sizes[:number], dim=1), *flat[:, matrices:].split(sizes[number:], dim=1))
-        else:
-            columns = flat.split(sizes, dim=1)
-        parameters = {
-            slot.name: column.unflatten(1, slot.shape)
-            for slot, column in zip(self.layout.slots, columns, strict=True)
-        }
+        kind = self.parameters_by_replica.device.type
+        lowered = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else None
+        values = _Parameters.apply(self.parameters_by_replica, self.layout, lowered)
+        parameters = {slot.name: value for slot, value in zip(self.layout.slots, values, strict=True)}
 
         def one_replica(parameters: dict[str, Tensor], tokens: Tensor) -> Tensor:
             return functional_call(self.model, parameters, (tokens,))

@@ -1,62 +1,121 @@
-"""The kernel against PyTorch; what the optimizers make of it is tested in tests/training."""
+"""The kernels against PyTorch; what the optimizers make of them is tested in tests/training."""
 
 import math
 
 import pytest
 import torch
 
-from kernels.population_step import population_step
+from kernels.population_step import update_moments, update_parameters
 
-REPLICAS, SIZE = 3, 1500  # more than one block of columns, and a part of one
+REPLICAS, SIZE, STEPS = 3, 5000, 7  # more than one block of columns, and a part of one
+MATRICES = [0, 700, 1100, SIZE]
+ON_STATE = {"step": 4.0, "active": [1.0, 0.0, 1.0], "steps_taken": [4.0, 2.0, 4.0]}
 
 
-def draw(device, matrices):
-    """Keyword arguments of a step in the middle of a training, whose second replica is frozen."""
-    generator = torch.Generator().manual_seed(matrices)
+def state(device):
+    """In the middle of a training, whose second replica is frozen."""
+    return {name: torch.tensor(value, device=device) for name, value in ON_STATE.items()}
 
-    def normal(*shape):
-        return torch.randn(shape, generator=generator).to(device)
 
+def normal(device, seed):
+    generator = torch.Generator().manual_seed(seed)
+    return lambda *shape: torch.randn(shape, generator=generator).to(device)
+
+
+def for_moments(device, matrices, nesterov=False):
+    """Keyword arguments; the gradients of the replicas are of norm 0.07, 70 and 700, so that two are clipped."""
+    draw = normal(device, matrices)
     return {
-        "parameters": normal(REPLICAS, SIZE),
-        "gradient": normal(REPLICAS, SIZE),
-        "polar": normal(REPLICAS, matrices),
-        "first_moment": normal(REPLICAS, SIZE),
-        "second_moment": normal(REPLICAS, SIZE).square(),
-        "lr": torch.tensor([0.1, 0.2, 0.03], device=device),
-        "column_scale": normal(SIZE).abs(),
-        "decay": torch.tensor(0.3, device=device),
-        "decayed": 700,
-        "clip": torch.tensor([1.0, 0.5, 0.01], device=device),
-        "active": torch.tensor([1.0, 0.0, 1.0], device=device),
+        "gradient": draw(REPLICAS, SIZE) * torch.tensor([[1e-3], [1.0], [10.0]], device=device),
+        "first_moment": draw(REPLICAS, SIZE),
+        "second_moment": draw(REPLICAS, SIZE).square(),
+        **state(device),
+        "matrices": matrices,
+        "momentum": 0.9,
+        "nesterov": nesterov,
         "betas": (0.8, 0.95),
-        "bias_correction": torch.tensor([0.36, 0.1], device=device),
+        "max_norm": 2.0,
+    }
+
+
+def for_parameters(device, matrices, step=4.0):
+    draw = normal(device, matrices)
+    return {
+        "parameters": draw(REPLICAS, SIZE),
+        "polar": draw(REPLICAS, matrices),
+        "first_moment": draw(REPLICAS, SIZE),
+        "second_moment": draw(REPLICAS, SIZE).square(),
+        "step": torch.tensor(step, device=device),
+        "active": torch.tensor(ON_STATE["active"], device=device),
+        "lr": torch.tensor([0.1, 0.2, 0.03], device=device),
+        "column_scale": draw(SIZE).abs(),
+        "schedule": 0.1 + draw(4, STEPS).abs(),
+        "decayed": 700,
         "eps": 1e-7,
     }
 
 
-WRITTEN = ("parameters", "first_moment", "second_moment")
-
-
-@pytest.mark.parametrize("matrices", [0, 700, 1100, SIZE])
-def test_triton_is_the_reference(device, matrices):
-    ours, expected, before = (draw(device, matrices) for _ in range(3))
-    population_step(**ours, backend="triton")
-    population_step(**expected, backend="reference")
-    for name in WRITTEN:
+@pytest.mark.parametrize("nesterov", [False, True])
+@pytest.mark.parametrize("matrices", MATRICES)
+def test_moments_are_the_references(device, matrices, nesterov):
+    ours, expected, before = (for_moments(device, matrices, nesterov) for _ in range(3))
+    ahead = update_moments(**ours, backend="triton")
+    torch.testing.assert_close(ahead, update_moments(**expected, backend="reference"), rtol=1e-5, atol=1e-6)
+    for name in ("first_moment", "second_moment"):
         torch.testing.assert_close(ours[name], expected[name], rtol=1e-5, atol=1e-6)
-    assert torch.equal(ours["first_moment"][:, :matrices], before["first_moment"][:, :matrices])
-    assert (ours["parameters"][::2] != before["parameters"][::2]).all()
+    assert torch.equal(ours["second_moment"][:, :matrices], before["second_moment"][:, :matrices])
+    assert torch.equal(ours["gradient"], before["gradient"])
+    for name, value in (("step", 5.0), ("active", [1.0, 0.0, 1.0]), ("steps_taken", [5.0, 2.0, 5.0])):
+        assert ours[name].tolist() == expected[name].tolist() == value, name
+
+
+@pytest.mark.parametrize("backend", ["reference", "triton"])
+def test_moments_are_those_of_the_clipped_gradient(device, backend):
+    """From zero, a moment is its share of the gradient, or of its square, scaled down to the largest norm."""
+    arguments = for_moments(device, 700)
+    arguments["first_moment"].zero_()
+    arguments["second_moment"].zero_()
+    update_moments(**arguments, backend=backend)
+    gradient = arguments["gradient"].double()
+    clipped = gradient * (2.0 / gradient.norm(dim=1, keepdim=True)).clamp(max=1.0)
+    expected = torch.cat((0.1 * clipped[:, :700], 0.2 * clipped[:, 700:]), dim=1)
+    torch.testing.assert_close(arguments["first_moment"].double(), expected, rtol=1e-5, atol=1e-9)
+    torch.testing.assert_close(
+        arguments["second_moment"][:, 700:].double(), 0.05 * clipped[:, 700:].square(), rtol=1e-5, atol=1e-9
+    )
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, 1e30])
+@pytest.mark.parametrize("backend", ["reference", "triton"])
+def test_a_replica_without_a_finite_norm_is_frozen(device, backend, bad):
+    arguments, clean = for_moments(device, 700), for_moments(device, 700)
+    arguments["gradient"][2, 4500] = bad
+    update_moments(**arguments, backend=backend)
+    update_moments(**clean, backend=backend)
+    assert arguments["active"].tolist() == [1, 0, 0] and arguments["steps_taken"].tolist() == [5, 2, 4]
+    for name in ("first_moment", "second_moment"):
+        assert torch.equal(arguments[name][:2], clean[name][:2])
+
+
+@pytest.mark.parametrize("step", [1.0, 4.0, STEPS, STEPS + 3.0])
+@pytest.mark.parametrize("matrices", MATRICES)
+def test_parameters_are_the_references(device, matrices, step):
+    ours, expected, before = (for_parameters(device, matrices, step) for _ in range(3))
+    update_parameters(**ours, backend="triton")
+    update_parameters(**expected, backend="reference")
+    torch.testing.assert_close(ours["parameters"], expected["parameters"], rtol=1e-5, atol=1e-6)
+    assert (ours["parameters"][::2] != before["parameters"][::2]).float().mean() > 0.99
+    for name in ("first_moment", "second_moment", "polar"):
+        assert torch.equal(ours[name], before[name])
 
 
 @pytest.mark.parametrize("backend", ["reference", "triton"])
 def test_a_frozen_replica_keeps_its_parameters_whatever_it_holds(device, backend):
-    ours, before = draw(device, 700), draw(device, 700)
-    clean = draw(device, 700)
-    population_step(**clean, backend=backend)
-    for name in ("gradient", "polar", "clip", "first_moment"):
+    ours, before, clean = (for_parameters(device, 700) for _ in range(3))
+    update_parameters(**clean, backend=backend)
+    for name in ("polar", "first_moment", "second_moment"):
         ours[name][1] = math.nan
-    population_step(**ours, backend=backend)
+    update_parameters(**ours, backend=backend)
     assert torch.equal(ours["parameters"][1], before["parameters"][1])
     assert torch.equal(ours["parameters"][::2], clean["parameters"][::2])
 
@@ -64,11 +123,17 @@ def test_a_frozen_replica_keeps_its_parameters_whatever_it_holds(device, backend
 @pytest.mark.parametrize(
     ("name", "tensor", "message"),
     [
-        ("gradient", torch.zeros(SIZE, REPLICAS).T, "gradient has strides"),
+        ("first_moment", torch.zeros(SIZE, REPLICAS).T, "first_moment has strides"),
         ("polar", torch.zeros(REPLICAS, 10)[:, :5], "polar has strides"),
-        ("second_moment", torch.zeros(REPLICAS, SIZE + 1), r"second_moment has shape \(3, 1501\): pass \(3, 1500\)"),
+        ("schedule", torch.zeros(STEPS, 4).T, "schedule has strides"),
+        ("second_moment", torch.zeros(REPLICAS, SIZE + 1), r"second_moment has shape \(3, 5001\): pass \(3, 5000\)"),
     ],
 )
 def test_refuses_what_does_not_fit(name, tensor, message):
     with pytest.raises(ValueError, match=message):
-        population_step(**draw("cpu", 5) | {name: tensor})
+        update_parameters(**for_parameters("cpu", 5) | {name: tensor})
+
+
+def test_refuses_a_gradient_that_does_not_fit():
+    with pytest.raises(ValueError, match=r"first_moment has shape \(3, 5000\): pass \(3, 4999\), as gradient"):
+        update_moments(**for_moments("cpu", 5) | {"gradient": torch.zeros(REPLICAS, SIZE - 1)})

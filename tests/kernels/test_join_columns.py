@@ -1,0 +1,42 @@
+"""Rows of many tensors side by side: the kernel and PyTorch against a plain loop."""
+
+import pytest
+import torch
+
+from kernels.join_columns import join_columns
+
+
+def draw(device):
+    """Two rows of: several blocks, a scalar, a slice of a wider tensor, a transposed one, one row for both."""
+    generator = torch.Generator().manual_seed(0)
+    shapes = ((40, 70), (1,), (9, 31), (8, 6), (5,), (3, 2, 2))
+    a, b, wide, tall, row, c = (torch.randn((2, *shape), generator=generator).to(device) for shape in shapes)
+    return [a.bfloat16(), b, wide[:, 3:7], tall.mT.bfloat16(), row[:1].expand(2, 5), c]
+
+
+@pytest.mark.parametrize("backend", ["reference", "triton"])
+def test_joins_and_casts(device, backend):
+    parts = draw(device)
+    expected = [torch.cat([part[row].float().reshape(-1) for part in parts]) for row in range(2)]
+    joined = join_columns(parts, backend=backend)
+    assert joined.dtype == torch.float32 and torch.equal(joined, torch.stack(expected))
+
+
+def test_reference_gives_any_dtype():
+    parts = [torch.randn(3, 4).double(), torch.randn(3, 2)]
+    joined = join_columns(parts, torch.float64)
+    assert joined.dtype == torch.float64 and torch.equal(joined[:, :4], parts[0])
+
+
+@pytest.mark.parametrize(
+    ("parts", "dtype", "named"),
+    [
+        ([torch.zeros(2, 3), torch.zeros(3, 3)], torch.float32, "one R"),
+        ([torch.zeros(2, 3)], torch.float64, "gives float32, not torch.float64"),
+        ([torch.zeros(2, 3).half()], torch.float32, "not torch.float16"),
+        ([torch.zeros(2, 3)] * 65, torch.float32, "64 parts, not 65"),
+    ],
+)
+def test_refuses_what_it_cannot_do(parts, dtype, named):
+    with pytest.raises(ValueError, match=named):
+        join_columns(parts, dtype, backend="triton")
