@@ -9,7 +9,7 @@ from kernels.dispatch import resolve_backend
 from kernels.newton_schulz.operator import polar_factors
 from kernels.newton_schulz.reference import orthogonalise_reference
 
-MAX_SHORT_SIDE, MAX_LONG_SIDE = 128, 512  # the kernel holds a matrix and its Gram matrix on chip
+MAX_SHORT_SIDE = 128  # the kernel holds a Gram matrix of this width on chip
 
 
 def orthogonalise(
@@ -31,8 +31,8 @@ def orthogonalise(
         dtype: of the products' operands, float32 or bfloat16; they are added in float32. By default
             bfloat16 on a GPU, float32 on a CPU.
         eps: smallest Frobenius norm that a matrix is divided by.
-        backend: `auto`, `reference` (PyTorch) or `triton`, one launch for all matrices: sides up to 128 and
-            512, and on a GPU bfloat16 alone.
+        backend: `auto`, `reference` (PyTorch) or `triton`, one launch a step for all matrices: shorter
+            sides up to 128, and on a GPU bfloat16 alone.
 
     Returns:
         `[R, P]`, laid out like `flat`.
@@ -63,9 +63,6 @@ def _why_not_triton(flat: Tensor, shapes: tuple[tuple[int, int], ...], dtype: to
     short_side = max(map(min, shapes))
     if short_side > MAX_SHORT_SIDE:
         return f"the kernel takes matrices whose shorter side is at most {MAX_SHORT_SIDE}, not {short_side}"
-    long_side = max(map(max, shapes))
-    if long_side > MAX_LONG_SIDE:
-        return f"the kernel takes matrices whose longer side is at most {MAX_LONG_SIDE}, not {long_side}"
     if flat.is_cuda and dtype != torch.bfloat16:
         return f"on a GPU the kernel takes dtype bfloat16, not {dtype}"
     return ""
