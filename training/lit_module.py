@@ -7,9 +7,10 @@ import lightning as L
 import torch
 from torch import Tensor
 
+from kernels.fused import cross_entropy
 from training.capture import captured_or_plain
 from training.datamodule import EVALUATED, Chunk
-from training.metrics import Scores, batch_scores, token_losses
+from training.metrics import Scores, batch_scores
 from training.optimizers import PopulationOptimizer
 from training.population import Population
 
@@ -65,11 +66,10 @@ class PopulationTraining(L.LightningModule):
         batch_inputs, batch_targets = inputs[rows], targets[rows]
         with self._autocast():
             logits = self.population(batch_inputs)
-        loss_sum, count = token_losses(logits, batch_targets)
-        loss = loss_sum / count.clamp(min=1)
+        loss, _ = cross_entropy(logits, batch_targets)
         # Rows of the population do not interact: each gets the gradient of its own loss.
         parameters = self.population.parameters_by_replica
-        (parameters.grad,) = torch.autograd.grad(loss.sum(), parameters)
+        (parameters.grad,) = torch.autograd.grad(loss, parameters, torch.ones_like(loss))
         self.optimizer.step()
         return loss.detach()
 

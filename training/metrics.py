@@ -9,14 +9,6 @@ from kernels.fused import cross_entropy
 from kernels.fused.cross_entropy import IGNORE_INDEX
 
 
-def token_losses(logits: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-    """Sum of the cross-entropy over scored positions, in nats, and their number; both float32 `[R]`.
-
-    `logits` `[R, B, T, V]`, `targets` int64 `[R, B, T]`. The ratio is each replica's mean loss.
-    """
-    return cross_entropy(logits, targets).sum(dim=(1, 2)), (targets != IGNORE_INDEX).sum(dim=(1, 2)).float()
-
-
 def macro_accuracy(predictions: Tensor, targets: Tensor, num_classes: int) -> Tensor:
     """Mean recall over the classes that occur among scored targets or predictions; float32 `[R]`.
 
@@ -46,8 +38,7 @@ def batch_scores(logits: Tensor, targets: Tensor) -> Tensor:
     predictions = logits.argmax(dim=-1)
     scored = targets != IGNORE_INDEX
     rows = scored.any(dim=2).sum(dim=1).float()
-    loss_sum, count = token_losses(logits, targets)
-    loss = loss_sum / count.clamp(min=1)
+    loss, count = cross_entropy(logits, targets)
     macro = macro_accuracy(predictions.flatten(1), targets.flatten(1), logits.shape[-1])
     correct = ((predictions == targets) & scored).sum(dim=(1, 2)).float()
     return torch.stack((macro * rows, loss * rows, loss.exp() * rows, correct, count, rows))

@@ -1,4 +1,4 @@
-"""Triton kernels of the cross-entropy: a program owns whole rows and walks the vocabulary in blocks."""
+"""Triton kernels of the cross-entropy: a program owns whole rows of a group and walks the vocabulary in blocks."""
 
 import torch
 import triton
@@ -8,23 +8,36 @@ from torch import Tensor
 from kernels.fused.cross_entropy import IGNORE_INDEX
 
 TILE, MAX_BLOCK_V, WARPS = 2048, 1024, 4
+SUM_BLOCK = 1024
 IGNORE = tl.constexpr(IGNORE_INDEX)
 NOTHING = tl.constexpr(-1e30)  # a logit that is not there; finite, so that differences are numbers
 
 
 @triton.jit(do_not_specialize=["N"])
 def _forward_kernel(
-    logits_ptr, targets_ptr, losses_ptr, log_sums_ptr, N, V, logits_row, ROWS: tl.constexpr, BLOCK_V: tl.constexpr
+    logits_ptr,
+    targets_ptr,
+    sums_ptr,
+    counts_ptr,
+    log_sums_ptr,
+    N,
+    V,
+    logits_row,
+    ROWS: tl.constexpr,
+    BLOCK_V: tl.constexpr,
 ):
-    row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
-    target = tl.load(targets_ptr + row, mask=row < N, other=IGNORE)
+    group = tl.program_id(1).to(tl.int64)
+    in_group = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    inside = in_group < N
+    row = group * N + in_group
+    target = tl.load(targets_ptr + row, mask=inside, other=IGNORE)
     # Of each place in a block over all blocks: the largest logit, the sum relative to it, and the target's logit.
     largest = tl.full((ROWS, BLOCK_V), NOTHING, dtype=tl.float32)
     total = tl.zeros((ROWS, BLOCK_V), dtype=tl.float32)
     hit = tl.zeros((ROWS, BLOCK_V), dtype=tl.float32)
     for start in range(0, V, BLOCK_V):
         token = start + tl.arange(0, BLOCK_V)
-        mask = (row < N)[:, None] & (token < V)[None, :]
+        mask = inside[:, None] & (token < V)[None, :]
         x = tl.load(logits_ptr + row[:, None] * logits_row + token[None, :], mask=mask, other=NOTHING)
         x = x.to(tl.float32)
         new_largest = tl.maximum(largest, x)
@@ -35,8 +48,24 @@ def _forward_kernel(
     log_total = tl.log(tl.sum(total * tl.exp(largest - peak[:, None]), axis=1))
     # In this order a loss far below the logits keeps its digits.
     loss = tl.where(target == IGNORE, 0.0, peak - tl.sum(hit, axis=1) + log_total)
-    tl.store(losses_ptr + row, loss, mask=row < N)
-    tl.store(log_sums_ptr + row, peak + log_total, mask=row < N)
+    tl.store(log_sums_ptr + row, peak + log_total, mask=inside)
+    part = group * tl.num_programs(0) + tl.program_id(0)
+    tl.store(sums_ptr + part, tl.sum(loss, axis=0))
+    tl.store(counts_ptr + part, tl.sum((target != IGNORE).to(tl.float32), axis=0))
+
+
+@triton.jit(do_not_specialize=["parts"])
+def _mean_kernel(sums_ptr, counts_ptr, means_ptr, group_counts_ptr, parts, BLOCK: tl.constexpr):
+    group = tl.program_id(0).to(tl.int64)
+    total = tl.zeros((BLOCK,), dtype=tl.float32)
+    count = tl.zeros((BLOCK,), dtype=tl.float32)
+    for start in range(0, parts, BLOCK):
+        part = start + tl.arange(0, BLOCK)
+        total += tl.load(sums_ptr + group * parts + part, mask=part < parts, other=0.0)
+        count += tl.load(counts_ptr + group * parts + part, mask=part < parts, other=0.0)
+    number = tl.sum(count, axis=0)
+    tl.store(means_ptr + group, tl.sum(total, axis=0) / tl.maximum(number, 1.0))
+    tl.store(group_counts_ptr + group, number)
 
 
 @triton.jit(do_not_specialize=["N"])
@@ -44,6 +73,7 @@ def _backward_kernel(
     grad_ptr,
     logits_ptr,
     targets_ptr,
+    group_counts_ptr,
     log_sums_ptr,
     grad_logits_ptr,
     N,
@@ -52,14 +82,17 @@ def _backward_kernel(
     ROWS: tl.constexpr,
     BLOCK_V: tl.constexpr,
 ):
-    row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
-    target = tl.load(targets_ptr + row, mask=row < N, other=IGNORE)
-    log_sum = tl.load(log_sums_ptr + row, mask=row < N, other=0.0)
-    grad = tl.load(grad_ptr + row, mask=row < N, other=0.0)
+    group = tl.program_id(1).to(tl.int64)
+    in_group = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    inside = in_group < N
+    row = group * N + in_group
+    target = tl.load(targets_ptr + row, mask=inside, other=IGNORE)
+    log_sum = tl.load(log_sums_ptr + row, mask=inside, other=0.0)
+    grad = tl.load(grad_ptr + group) / tl.maximum(tl.load(group_counts_ptr + group), 1.0)
     grad = tl.where(target == IGNORE, 0.0, grad)
     for start in range(0, V, BLOCK_V):
         token = start + tl.arange(0, BLOCK_V)
-        mask = (row < N)[:, None] & (token < V)[None, :]
+        mask = inside[:, None] & (token < V)[None, :]
         x = tl.load(logits_ptr + row[:, None] * logits_row + token[None, :], mask=mask, other=0.0).to(tl.float32)
         probability = tl.exp(x - log_sum[:, None])
         grad_x = grad[:, None] * tl.where(token[None, :] == target[:, None], probability - 1.0, probability)
@@ -70,28 +103,34 @@ def _backward_kernel(
         )
 
 
-def forward(logits: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-    """`losses` of `kernels.fused.cross_entropy`."""
-    rows, vocabulary = logits.shape
-    loss, log_sum = (torch.empty(rows, dtype=torch.float32, device=logits.device) for _ in range(2))
-    logits, tile = _unit_stride(logits), _tile(vocabulary)
-    if rows:
-        _forward_kernel[triton.cdiv(rows, tile["ROWS"]),](
-            logits, targets.contiguous(), loss, log_sum, rows, vocabulary, logits.stride(0), **tile
+def forward(logits: Tensor, targets: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """`mean_losses` of `kernels.fused.cross_entropy`."""
+    groups, rows, vocabulary = logits.shape
+    logits, tile = _rows(logits), _tile(vocabulary)
+    parts = triton.cdiv(rows, tile["ROWS"])
+    shapes = (groups,), (groups,), (groups, rows), (groups, parts), (groups, parts)
+    mean, count, log_sum, sums, counts = (
+        torch.empty(shape, dtype=torch.float32, device=logits.device) for shape in shapes
+    )
+    if parts:
+        _forward_kernel[parts, groups](
+            logits, targets.contiguous(), sums, counts, log_sum, rows, vocabulary, logits.stride(0), **tile
         )
-    return loss, log_sum
+    _mean_kernel[groups,](sums, counts, mean, count, parts, BLOCK=SUM_BLOCK, num_warps=WARPS)
+    return mean, count, log_sum
 
 
-def backward(grad: Tensor, logits: Tensor, targets: Tensor, log_sum: Tensor) -> Tensor:
-    """`losses_backward` of `kernels.fused.cross_entropy`."""
-    rows, vocabulary = logits.shape
+def backward(grad: Tensor, logits: Tensor, targets: Tensor, count: Tensor, log_sum: Tensor) -> Tensor:
+    """`mean_losses_backward` of `kernels.fused.cross_entropy`."""
+    groups, rows, vocabulary = logits.shape
     grad_logits = torch.empty(logits.shape, dtype=logits.dtype, device=logits.device)
-    logits, tile = _unit_stride(logits), _tile(vocabulary)
+    logits, tile = _rows(logits), _tile(vocabulary)
     if rows:
-        _backward_kernel[triton.cdiv(rows, tile["ROWS"]),](
+        _backward_kernel[triton.cdiv(rows, tile["ROWS"]), groups](
             grad.contiguous(),
             logits,
             targets.contiguous(),
+            count,
             log_sum,
             grad_logits,
             rows,
@@ -107,5 +146,6 @@ def _tile(vocabulary: int) -> dict[str, int]:
     return {"ROWS": TILE // block, "BLOCK_V": block, "num_warps": WARPS}
 
 
-def _unit_stride(x: Tensor) -> Tensor:
-    return x if x.stride(-1) == 1 else x.contiguous()
+def _rows(logits: Tensor) -> Tensor:
+    rows = logits.flatten(0, 1)
+    return rows if rows.stride(1) == 1 else rows.contiguous()

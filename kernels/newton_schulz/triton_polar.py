@@ -2,9 +2,9 @@
 
 With X `[short, long]` (a tall matrix is transposed as it is read) a step is
     G = X X^T,  P = b G + c G G,  X <- a X + P X.
-X is zero-padded to blocks of `[SHORT, BLOCK]` in scratch memory, which the L2 cache holds. A program owns one block: it
-sums G over all blocks of its matrix itself, for G is small and programs then share nothing within a launch. X is divided
-by its norm within the first step, after the products: it is rounded once.
+X is zero-padded to blocks of `[SHORT, BLOCK]` in scratch memory, which the L2 cache holds. A program owns one block:
+it sums G over all blocks of its matrix itself, for G is small and programs then share nothing within a launch. X is
+divided by its norm within the first step, after the products: it is rounded once.
 
 Tried on an H200, 14 matrices of 128 x 128 and 128 x 352, against OURS us: one program a matrix with X in scratch memory
 80 us, with X in registers 66 us (and with four blocks, where they spill, 175 us).

@@ -6,7 +6,7 @@ from fused_cases import BACKENDS, BFLOAT16, check, check_replicas, double, draw,
 from torch import Tensor
 
 from kernels.fused import add_rms_norm, cross_entropy, embedding, rms_norm, rotary, swiglu, swiglu_packed
-from kernels.fused.cross_entropy import losses, losses_backward
+from kernels.fused.cross_entropy import mean_losses, mean_losses_backward
 from kernels.fused.embedding import look_up, look_up_backward
 from kernels.fused.rms_norm import add_norm, norm, norm_backward
 from kernels.fused.rotary import rotate
@@ -191,28 +191,48 @@ def scored_logits(rows, vocabulary, device) -> tuple[Tensor, Tensor]:
 
 
 def plain_cross_entropy(logits, targets):
-    log_probability = logits.log_softmax(-1).gather(-1, targets.clamp(min=0)[..., None])[..., 0]
-    return torch.where(targets == -100, 0.0, -log_probability)
+    """The mean loss and the count of each group, one position after the other."""
+    log_probability = logits.log_softmax(-1).gather(-1, targets.clamp(min=0)[..., None])[..., 0].flatten(1)
+    scored = (targets != -100).flatten(1)
+    count = scored.sum(dim=1)
+    return torch.where(scored, -log_probability, 0.0).sum(dim=1) / count.clamp(min=1), count
+
+
+def mean_loss(*args, **options):
+    """What of `cross_entropy` has a gradient."""
+    return cross_entropy(*args, **options)[0]
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("rows, vocabulary", [((2, 3, 17), 8), ((5,), 50), ((4,), 2500)], ids=str)
+@pytest.mark.parametrize("rows, vocabulary", [((2, 3, 107), 8), ((3, 5), 50), ((1, 4), 2500), ((3, 0), 5)], ids=str)
 def test_cross_entropy(device, rows, vocabulary, backend):
-    """2500 logits are three blocks, the last one not full."""
-    inputs = list(scored_logits(rows, vocabulary, device))
-    actual = run(lambda *a: cross_entropy(*a, backend=backend), inputs)
-    check(actual, run(plain_cross_entropy, double(inputs)))
-    assert not actual[1][inputs[1] == -100].any()
+    """2500 logits are three blocks, the last one not full; 321 rows of 8 are two programs of a group."""
+    logits, targets = scored_logits(rows, vocabulary, device)
+    targets[-1] = -100 if len(targets) > 2 else targets[-1]  # nothing counts
+    actual = run(lambda *a: mean_loss(*a, backend=backend), [logits, targets])
+    check(actual, run(lambda *a: plain_cross_entropy(*a)[0], double([logits, targets])))
+    assert not actual[1][targets == -100].any()
+    _, count = cross_entropy(logits, targets, backend=backend)
+    assert count.dtype == torch.float32 and torch.equal(count, plain_cross_entropy(logits, targets)[1].float())
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_cross_entropy_of_strided_logits(device, backend):
+    logits, targets = scored_logits((2, 7), 11, device)
+    wide = torch.nn.functional.pad(logits, (2, 3))[..., 2:-3]
+    turned = logits.transpose(0, 1).contiguous().transpose(0, 1)
+    for view in (wide, turned):
+        assert torch.equal(mean_loss(view, targets, backend=backend), mean_loss(logits, targets, backend=backend))
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_cross_entropy_of_extreme_logits(device, backend):
     """Large logits do not overflow; a loss far below the logits keeps its digits."""
-    logits = torch.tensor([[1e4, -1e4, 0.0], [100.0, 95.0, 94.0]], device=device)
-    targets = torch.tensor([1, 0], device=device)
+    logits = torch.tensor([[[1e4, -1e4, 0.0]], [[100.0, 95.0, 94.0]]], device=device)
+    targets = torch.tensor([[1], [0]], device=device)
     logits.requires_grad_()
-    loss = cross_entropy(logits, targets, backend=backend)
-    expected = plain_cross_entropy(logits.detach().double(), targets)
+    loss = mean_loss(logits, targets, backend=backend)
+    expected, _ = plain_cross_entropy(logits.detach().double(), targets)
     torch.testing.assert_close(loss.detach().double(), expected, rtol=2e-5, atol=0)
     (grad,) = torch.autograd.grad(loss.sum(), logits)
     assert grad.isfinite().all()
@@ -221,7 +241,7 @@ def test_cross_entropy_of_extreme_logits(device, backend):
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_cross_entropy_under_vmap(device, backend):
     logits, targets = scored_logits((3, 2, 7), 11, device)
-    check_replicas(lambda *a: cross_entropy(*a, backend=backend), [logits, targets])
+    check_replicas(lambda *a: mean_loss(*a, backend=backend), [logits, targets])
 
 
 # (groups of) rows, vocabulary, width. A tile of the backward is 64 rows by 64 tokens by 128 columns.
@@ -285,8 +305,8 @@ def operator_calls(device):
     """Every operator with arguments for it, two groups of parameters where it has groups."""
     x, weight, gate_up = draw((2, 5, 8), (2, 8), (5, 6), device=device)
     tokens = torch.tensor([[0, 3, 3], [1, 0, 2]], device=device)
-    logits, targets = scored_logits((5,), 4, device)
-    loss, log_sum = losses(logits, targets)
+    logits, targets = scored_logits((2, 3), 4, device)
+    loss, count, log_sum = mean_losses(logits, targets)
     gate, up = gate_up.chunk(2, dim=1)
     table = x[:, :4]
     return {
@@ -298,8 +318,8 @@ def operator_calls(device):
         packed_product: (gate_up,),
         packed_product_backward: (up, gate_up),
         rotate: (x[:, :, None], frequencies(8, device), -1.0),
-        losses: (logits, targets),
-        losses_backward: (loss, logits, targets, log_sum),
+        mean_losses: (logits, targets),
+        mean_losses_backward: (loss, logits, targets, count, log_sum),
         look_up: (tokens, table, torch.bfloat16),
         look_up_backward: (x[:, :3], tokens, table),
     }
@@ -347,7 +367,7 @@ def test_rotary_in_bfloat16(device, length, heads, head_dim):
 @pytest.mark.parametrize("rows, vocabulary", [((128, 128), 16), ((64, 32), 8192), ((3, 700), 129)], ids=str)
 def test_cross_entropy_and_embedding_in_bfloat16(device, rows, vocabulary):
     logits, targets = scored_logits(rows, vocabulary, device)
-    same_bits_and_close(cross_entropy, plain_cross_entropy, [logits.bfloat16(), targets])
+    same_bits_and_close(mean_loss, lambda *a: plain_cross_entropy(*a)[0], [logits.bfloat16(), targets])
     inputs = [targets.clamp(min=0), *draw((vocabulary, 128), device=device)]
     same_bits_and_close(
         lambda *a: embedding(*a, out_dtype=torch.bfloat16), lambda tokens, weight: weight[tokens], inputs
@@ -371,7 +391,7 @@ def test_all_of_it_in_a_cuda_graph():
 
     def step():
         logits = torch.func.vmap(replica)(tokens, *parameters)
-        loss = cross_entropy(logits, tokens).mean()
+        loss = mean_loss(logits, tokens).mean()
         return loss, *torch.autograd.grad(loss, parameters)
 
     stream = torch.cuda.Stream()

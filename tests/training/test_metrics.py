@@ -5,7 +5,8 @@ import torch
 import torch.nn.functional as F
 from torchmetrics.classification import MulticlassAccuracy
 
-from training.metrics import IGNORE_INDEX, Scores, batch_scores, macro_accuracy, token_losses
+from kernels.fused import cross_entropy
+from training.metrics import IGNORE_INDEX, Scores, batch_scores, macro_accuracy
 
 REPLICAS, ROWS, LENGTH, VOCAB = 3, 6, 9, 11
 
@@ -84,19 +85,17 @@ def test_scores_average_over_batches_weighted_by_rows():
         assert means["token_accuracy"][replica].item() == pytest.approx(right / scored)
 
 
-def test_token_losses_and_their_gradient_ignore_filled_rows():
+def test_the_loss_and_its_gradient_ignore_filled_rows():
     real, given = batches()
     (logits, targets), (filled_logits, filled_targets) = real[-1], given[-1]
     logits.requires_grad_()
     filled_logits = filled_logits.requires_grad_()
     for x, t in ((logits, targets), (filled_logits, filled_targets)):
-        total, count = token_losses(x, t)
-        (total / count).sum().backward()
-    assert torch.equal(*(torch.stack(token_losses(x, t)) for x, t in (real[-1], given[-1])))
+        cross_entropy(x, t)[0].sum().backward()
+    assert torch.equal(*(torch.stack(cross_entropy(x, t)) for x, t in (real[-1], given[-1])))
     torch.testing.assert_close(filled_logits.grad[:, :2], logits.grad)
     assert not filled_logits.grad[:, 2:].any()
     per_replica = [
         F.cross_entropy(x.flatten(0, 1), t.flatten(), ignore_index=-100) for x, t in zip(logits, targets, strict=True)
     ]
-    total, count = token_losses(logits, targets)
-    torch.testing.assert_close(total / count, torch.stack(per_replica))
+    torch.testing.assert_close(cross_entropy(logits, targets)[0], torch.stack(per_replica))
