@@ -36,9 +36,9 @@ def cross_entropy(logits: Tensor, targets: Tensor, *, backend: str = "auto") -> 
     rows, flat = logits.reshape(groups, -1, vocabulary), targets.reshape(groups, -1)
     if resolve_backend(backend, logits.device, supported=not why, why=why) == "reference":
         wide = rows.to(torch.promote_types(logits.dtype, torch.float32))
-        losses = F.cross_entropy(wide.mT, flat, ignore_index=IGNORE_INDEX, reduction="none")
+        losses = F.cross_entropy(wide.flatten(0, 1), flat.flatten(), ignore_index=IGNORE_INDEX, reduction="none")
         count = (flat != IGNORE_INDEX).sum(dim=1).to(wide.dtype)
-        return losses.sum(dim=1) / count.clamp(min=1), count
+        return losses.view(flat.shape).sum(dim=1) / count.clamp(min=1), count
     return mean_losses(rows, flat)[:2]
 
 

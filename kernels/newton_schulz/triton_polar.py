@@ -6,8 +6,9 @@ X is zero-padded to blocks of `[SHORT, BLOCK]` in scratch memory, which the L2 c
 it sums G over all blocks of its matrix itself, for G is small and programs then share nothing within a launch. X is
 divided by its norm within the first step, after the products: it is rounded once.
 
-Tried on an H200, 14 matrices of 128 x 128 and 128 x 352, against OURS us: one program a matrix with X in scratch memory
-80 us, with X in registers 66 us (and with four blocks, where they spill, 175 us).
+Tried on an H200, 14 matrices of 128 x 128 and 128 x 352: one program a matrix with X in scratch memory, 80 us; with X
+in registers, 66 us, and 176 us instead of 103 where a matrix of four blocks spills. One replica's whole optimizer step
+is 57 us this way, against 77 us with X in registers.
 """
 
 from functools import lru_cache
