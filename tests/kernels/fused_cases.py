@@ -44,3 +44,19 @@ def check_replicas(function, stacked: list[Tensor], in_dims=0) -> None:
     for r in range(len(stacked[0])):
         alone = run(function, [t[r] for t in stacked], [g[r].to(stacked[0].device) for g in grads])
         check([t[r] for t in together], alone)
+
+
+def same_bits_and_close(function, plain, inputs) -> None:
+    """Two runs agree to the bit, and with float64 to the rounding of bfloat16."""
+    first, second = run(function, inputs), run(function, inputs)
+    for a, b in zip(first, second, strict=True):
+        assert torch.equal(a, b)
+    check(first, run(plain, double(inputs)), BFLOAT16)
+
+
+def scored_logits(rows, vocabulary, device) -> tuple[Tensor, Tensor]:
+    """Logits with a wide range; a third of the positions has no target."""
+    (logits,) = draw((*rows, vocabulary), device=device)
+    targets = torch.randint(vocabulary, rows, generator=torch.Generator().manual_seed(1))
+    targets.flatten()[::3] = -100
+    return 5 * logits, targets.to(device)

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from fused_cases import BACKENDS, BFLOAT16, check, check_replicas, double, draw, run
+from fused_cases import BACKENDS, BFLOAT16, check, check_replicas, double, draw, run, same_bits_and_close, scored_logits
 from torch import Tensor
 
 from kernels.fused import add_rms_norm, cross_entropy, embedding, rms_norm, rotary, swiglu, swiglu_packed
@@ -182,68 +182,6 @@ def test_bad_rotary_arguments_are_named(device):
         torch.func.vmap(lambda x, f: rotary(x, f, backend="triton"))(x[None], frequency[None, :4])
 
 
-def scored_logits(rows, vocabulary, device) -> tuple[Tensor, Tensor]:
-    """Logits with a wide range; a third of the positions has no target."""
-    (logits,) = draw((*rows, vocabulary), device=device)
-    targets = torch.randint(vocabulary, rows, generator=torch.Generator().manual_seed(1))
-    targets.flatten()[::3] = -100
-    return 5 * logits, targets.to(device)
-
-
-def plain_cross_entropy(logits, targets):
-    """The mean loss and the count of each group, one position after the other."""
-    log_probability = logits.log_softmax(-1).gather(-1, targets.clamp(min=0)[..., None])[..., 0].flatten(1)
-    scored = (targets != -100).flatten(1)
-    count = scored.sum(dim=1)
-    return torch.where(scored, -log_probability, 0.0).sum(dim=1) / count.clamp(min=1), count
-
-
-def mean_loss(*args, **options):
-    """What of `cross_entropy` has a gradient."""
-    return cross_entropy(*args, **options)[0]
-
-
-@pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("rows, vocabulary", [((2, 3, 107), 8), ((3, 5), 50), ((1, 4), 2500), ((3, 0), 5)], ids=str)
-def test_cross_entropy(device, rows, vocabulary, backend):
-    """2500 logits are three blocks, the last one not full; 321 rows of 8 are two programs of a group."""
-    logits, targets = scored_logits(rows, vocabulary, device)
-    targets[-1] = -100 if len(targets) > 2 else targets[-1]  # nothing counts
-    actual = run(lambda *a: mean_loss(*a, backend=backend), [logits, targets])
-    check(actual, run(lambda *a: plain_cross_entropy(*a)[0], double([logits, targets])))
-    assert not actual[1][targets == -100].any()
-    _, count = cross_entropy(logits, targets, backend=backend)
-    assert count.dtype == torch.float32 and torch.equal(count, plain_cross_entropy(logits, targets)[1].float())
-
-
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_cross_entropy_of_strided_logits(device, backend):
-    logits, targets = scored_logits((2, 7), 11, device)
-    wide = torch.nn.functional.pad(logits, (2, 3))[..., 2:-3]
-    turned = logits.transpose(0, 1).contiguous().transpose(0, 1)
-    for view in (wide, turned):
-        assert torch.equal(mean_loss(view, targets, backend=backend), mean_loss(logits, targets, backend=backend))
-
-
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_cross_entropy_of_extreme_logits(device, backend):
-    """Large logits do not overflow; a loss far below the logits keeps its digits."""
-    logits = torch.tensor([[[1e4, -1e4, 0.0]], [[100.0, 95.0, 94.0]]], device=device)
-    targets = torch.tensor([[1], [0]], device=device)
-    logits.requires_grad_()
-    loss = mean_loss(logits, targets, backend=backend)
-    expected, _ = plain_cross_entropy(logits.detach().double(), targets)
-    torch.testing.assert_close(loss.detach().double(), expected, rtol=2e-5, atol=0)
-    (grad,) = torch.autograd.grad(loss.sum(), logits)
-    assert grad.isfinite().all()
-
-
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_cross_entropy_under_vmap(device, backend):
-    logits, targets = scored_logits((3, 2, 7), 11, device)
-    check_replicas(lambda *a: mean_loss(*a, backend=backend), [logits, targets])
-
-
 # (groups of) rows, vocabulary, width. A tile of the backward is 64 rows by 64 tokens by 128 columns.
 TABLES = [((17,), 8, 96), ((2, 65), 100, 10), ((3,), 5, 200)]
 
@@ -279,14 +217,9 @@ def test_embedding_in_another_dtype(device, backend):
     check(actual, run(lambda tokens, weight: weight[tokens], double(inputs)), BFLOAT16)
 
 
-def test_bad_cross_entropy_and_embedding_arguments_are_named(device):
-    logits, targets = scored_logits((2, 3), 5, device)
-    with pytest.raises(ValueError, match=r"targets \(2,\)"):
-        cross_entropy(logits, targets[:, 0])
+def test_bad_embedding_arguments_are_named(device):
     with pytest.raises(ValueError, match=r"weight has shape \(2, 3, 5\)"):
-        embedding(targets, logits)
-    with pytest.raises(ValueError, match=r"float32 and bfloat16, not torch.float64"):
-        cross_entropy(logits.double(), targets, backend="triton")
+        embedding(torch.zeros(2, dtype=torch.int64, device=device), torch.zeros(2, 3, 5, device=device))
 
 
 def test_weight_gradients_of_programs_that_take_several_steps(device, monkeypatch):
@@ -331,14 +264,6 @@ def test_traced_shapes_and_dtypes_are_the_real_ones(device):
         torch.library.opcheck(operator, arguments, test_utils=("test_schema", "test_faketensor"))
 
 
-def same_bits_and_close(function, plain, inputs) -> None:
-    """Two runs agree to the bit, and with float64 to the rounding of bfloat16."""
-    first, second = run(function, inputs), run(function, inputs)
-    for a, b in zip(first, second, strict=True):
-        assert torch.equal(a, b)
-    check(first, run(plain, double(inputs)), BFLOAT16)
-
-
 @pytest.mark.gpu
 @pytest.mark.parametrize("rows, width", [((128, 128), 128), ((3, 700), 96), ((2, 2048), 1024)], ids=str)
 def test_norm_and_swiglu_in_bfloat16(device, rows, width):
@@ -365,10 +290,9 @@ def test_rotary_in_bfloat16(device, length, heads, head_dim):
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("rows, vocabulary", [((128, 128), 16), ((64, 32), 8192), ((3, 700), 129)], ids=str)
-def test_cross_entropy_and_embedding_in_bfloat16(device, rows, vocabulary):
-    logits, targets = scored_logits(rows, vocabulary, device)
-    same_bits_and_close(mean_loss, lambda *a: plain_cross_entropy(*a)[0], [logits.bfloat16(), targets])
-    inputs = [targets.clamp(min=0), *draw((vocabulary, 128), device=device)]
+def test_embedding_in_bfloat16(device, rows, vocabulary):
+    tokens = torch.randint(vocabulary, rows, generator=torch.Generator().manual_seed(1)).to(device)
+    inputs = [tokens, *draw((vocabulary, 128), device=device)]
     same_bits_and_close(
         lambda *a: embedding(*a, out_dtype=torch.bfloat16), lambda tokens, weight: weight[tokens], inputs
     )
@@ -391,7 +315,7 @@ def test_all_of_it_in_a_cuda_graph():
 
     def step():
         logits = torch.func.vmap(replica)(tokens, *parameters)
-        loss = mean_loss(logits, tokens).mean()
+        loss = cross_entropy(logits, tokens)[0].mean()
         return loss, *torch.autograd.grad(loss, parameters)
 
     stream = torch.cuda.Stream()
