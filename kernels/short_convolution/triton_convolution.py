@@ -63,7 +63,7 @@ def _forward_kernel(
     weight_ptr += group * CHANNELS * TAPS
     x = ()
     for s in tl.static_range(CHUNK + 3):
-        x = x + (_row(x_ptr, first + (s - 3), x_time, channel, T, CHANNELS),)
+        x += (_row(x_ptr, first + (s - 3), x_time, channel, T, CHANNELS),)
     bias = tl.load(bias_ptr + group * CHANNELS + channel, mask=is_channel, other=0.0)
     w0 = _tap(weight_ptr, channel, CHANNELS, 0, TAPS)
     w1 = _tap(weight_ptr, channel, CHANNELS, 1, TAPS)
@@ -119,14 +119,14 @@ def _backward_kernel(
     for first in range(start, tl.minimum(start + CHUNK * CHUNKS, T), CHUNK):
         x, grad = (), ()
         for s in tl.static_range(CHUNK + 6):
-            x = x + (_row(x_ptr, first + (s - 3), x_time, channel, T, CHANNELS),)
+            x += (_row(x_ptr, first + (s - 3), x_time, channel, T, CHANNELS),)
         for s in tl.static_range(CHUNK + 3):
-            grad = grad + (_row(grad_ptr, first + s, grad_time, channel, T, CHANNELS),)
+            grad += (_row(grad_ptr, first + s, grad_time, channel, T, CHANNELS),)
         d_total = ()  # gradients of the sums inside SiLU; 0 after the sequence, as `grad` is
         for s in tl.static_range(CHUNK + 3):
             total = _preactivation(x, s, w0, w1, w2, w3, bias)
             sigmoid = tl.sigmoid(total)
-            d_total = d_total + (grad[s].to(tl.float32) * sigmoid * (1.0 + total * (1.0 - sigmoid)),)
+            d_total += (grad[s].to(tl.float32) * sigmoid * (1.0 + total * (1.0 - sigmoid)),)
         for s in tl.static_range(CHUNK):
             sum0 += d_total[s] * x[s].to(tl.float32)
             sum1 += d_total[s] * x[s + 1].to(tl.float32)
