@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from kernels.fused.operators import register_gradient, register_replicas
-from kernels.selective_scan.tiles import forward_tiles
+from kernels.selective_scan.tiles import backward_tiles
 
 
 @torch.library.custom_op("mixerlab::selective_scan", mutates_args=())
@@ -47,7 +47,7 @@ def scan_backward(
 
 @scan.register_fake
 def _(u, delta, delta_bias, A, BC, D, z):
-    return u.new_empty(u.shape), u.new_empty(u.shape), u.new_empty(states_shape(u, A))
+    return u.new_empty(u.shape), u.new_empty(u.shape, dtype=torch.float32), u.new_empty(states_shape(u, A))
 
 
 @scan_backward.register_fake
@@ -60,7 +60,7 @@ def _(grad, u, delta, delta_bias, A, BC, D, z, ungated, states):
 def states_shape(u: Tensor, A: Tensor) -> tuple[int, ...]:
     """The shape of the states that the forward kernel saves, in the dtype of `u`."""
     batch, length, channels = u.shape
-    return batch, -(-length // forward_tiles(A.shape[-1]).block_t), A.shape[-1], channels
+    return batch, -(-length // backward_tiles(A.shape[-1]).block_t), A.shape[-1], channels
 
 
 def parameter_gradients(packed: Tensor, channels: int) -> tuple[Tensor, Tensor, Tensor]:

@@ -77,6 +77,7 @@ def _forward_kernel(
     z_time,
     bc_batch,
     bc_time,
+    EVERY: tl.constexpr,
     N: tl.constexpr,
     BLOCK_T: tl.constexpr,
     BLOCK_C: tl.constexpr,
@@ -97,7 +98,7 @@ def _forward_kernel(
     skip = tl.load(d_ptr + group * CHANNELS + channel, mask=is_channel, other=0.0)
     bias = tl.load(bias_ptr + group * CHANNELS + channel, mask=is_channel, other=0.0)
 
-    start_states = starts_ptr + batch * tl.cdiv(T, BLOCK_T) * N * CHANNELS
+    start_states = starts_ptr + batch * tl.cdiv(T, EVERY) * N * CHANNELS
     start_states += n[:, None, :] * CHANNELS + channel[None, :, None]
     state = tl.zeros((ROWS, BLOCK_C, LANES), dtype=tl.float32)
     for start in tl.range(0, T, BLOCK_T, num_stages=STAGES):
@@ -116,18 +117,21 @@ def _forward_kernel(
         u, z = u.to(tl.float32), z.to(tl.float32)
         step = _softplus(delta.to(tl.float32) + bias[None, :])
 
-        tl.store(start_states, state.to(starts_ptr.dtype.element_ty), mask=is_rate)
-        start_states += N * CHANNELS
         decay = tl.exp2(step[:, None, :, None] * rate[None, :, :, :])
         x = (step * u)[:, None, :, None] * b[:, :, None, :]
         states = x
         for r in tl.static_range(BLOCK_T):
+            if r % EVERY == 0:
+                width = tl.where(start + r < T, CHANNELS, 0)
+                saved = (channel < width)[None, :, None] & (n < N)[:, None, :]
+                tl.store(start_states, state.to(starts_ptr.dtype.element_ty), mask=saved)
+                start_states += N * CHANNELS
             state = tl.fma(_row_of(decay, row, r), state, _row_of(x, row, r))
             states = _with_row(states, row, r, state)
         state = _row_of(states, row, BLOCK_T - 1)  # from the tile: Triton else carries it in two layouts
         y = _sum_over_state(states * c[:, :, None, :]) + skip[None, :] * u
         rows = (batch * T + time)[:, None] * CHANNELS + channel[None, :]
-        tl.store(ungated_ptr + rows, y.to(ungated_ptr.dtype.element_ty), mask=inside)
+        tl.store(ungated_ptr + rows, y, mask=inside)
         y = y * z * tl.sigmoid(z)
         tl.store(y_ptr + rows, y.to(y_ptr.dtype.element_ty), mask=inside)
 
@@ -228,7 +232,7 @@ def _backward_kernel(
         # The gate: y = ungated z sigmoid(z).
         grad = grad.to(tl.float32)
         sigmoid = tl.sigmoid(z)
-        grad_z = grad * ungated.to(tl.float32) * sigmoid * (1.0 + z * (1.0 - sigmoid))
+        grad_z = grad * ungated * sigmoid * (1.0 + z * (1.0 - sigmoid))
         grad_y = grad * z * sigmoid
 
         grad_states = grad_y[:, None, :, None] * c[:, :, None, :]
@@ -283,10 +287,11 @@ def forward(u, delta, delta_bias, A, BC, D, z) -> tuple[Tensor, Tensor, Tensor]:
     """`scan` of `kernels.selective_scan.operator`: the output, the same before its gate, and the saved states."""
     batch, length, channels = u.shape
     groups, _, n = A.shape
-    tiles = forward_tiles(n)
+    tiles, every = forward_tiles(n), backward_tiles(n).block_t
     u, delta, z, BC = (_unit_stride(x) for x in (u, delta, z, BC))
-    y, ungated = (torch.empty(u.shape, dtype=u.dtype, device=u.device) for _ in range(2))
-    starts = torch.empty((batch, triton.cdiv(length, tiles.block_t), n, channels), dtype=u.dtype, device=u.device)
+    y = torch.empty(u.shape, dtype=u.dtype, device=u.device)
+    ungated = torch.empty(u.shape, dtype=torch.float32, device=u.device)
+    starts = torch.empty((batch, triton.cdiv(length, every), n, channels), dtype=u.dtype, device=u.device)
     _forward_kernel[(triton.cdiv(channels, tiles.block_c), batch)](
         u,
         delta,
@@ -302,6 +307,7 @@ def forward(u, delta, delta_bias, A, BC, D, z) -> tuple[Tensor, Tensor, Tensor]:
         channels,
         batch // groups,
         *_row_strides(u, delta, z, BC),
+        EVERY=every,
         **_blocks(n, tiles),
     )
     return y, ungated, starts
