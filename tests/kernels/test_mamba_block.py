@@ -5,7 +5,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from kernels.fused import linear
+from kernels.selective_scan import selective_scan
 from kernels.selective_scan.block import block, mamba_block
+from kernels.short_convolution import short_convolution
 
 NAMES = ("xz", "conv_weight", "conv_bias", "x_proj", "dt_proj", "dt_bias", "A", "D")
 # (batch, T, channels, N, rank, taps)
@@ -74,18 +77,29 @@ def test_is_the_definition(device, shape, backend):
     assert_matches(actual, expected, 3e-6)
 
 
+def parts(xz, conv_weight, conv_bias, x_proj, dt_proj, dt_bias, A, D) -> Tensor:
+    """The block from operators of their own, whose tests are elsewhere."""
+    x, z = xz.chunk(2, dim=-1)
+    u = short_convolution(x, conv_weight, conv_bias)
+    dt, B, C = linear(u, x_proj).split((dt_proj.shape[1], A.shape[1], A.shape[1]), dim=-1)
+    return selective_scan(u, linear(dt, dt_proj), dt_bias, A, B, C, D, z)
+
+
 @pytest.mark.gpu
 @pytest.mark.parametrize("shape", [(4, 64, 256, 16, 8, 4), (3, 129, 72, 16, 8, 4), (2, 500, 40, 32, 3, 4)], ids=str)
 def test_at_size(device, shape):
-    """In float32 the kernels' own error; in bf16 also the roundings of u, dt, B, C and delta on their way."""
+    """In bf16 the block is compared with its parts, which round where it rounds.
+
+    Float64 would show those roundings: a slow channel's gradient of A changes by a percent with them.
+    """
     inputs = make_inputs(*shape, device)
     grad = grad_like_output(inputs[0])
     expected = output_and_gradients(definition, [t.double() for t in inputs], grad)
     assert_matches(output_and_gradients(mamba_block, inputs, grad), expected, 1e-5)
     for position in (0, 3, 4):
         inputs[position] = inputs[position].bfloat16()
-    expected = output_and_gradients(definition, [t.double() for t in inputs], grad.bfloat16())
-    assert_matches(output_and_gradients(mamba_block, inputs, grad), expected, 1e-2)
+    expected = output_and_gradients(parts, inputs, grad)
+    assert_matches(output_and_gradients(mamba_block, inputs, grad), expected, 4e-3)
 
 
 def test_more_taps_than_the_kernel_takes(device):
