@@ -6,7 +6,8 @@ import torch
 from torch import Tensor, nn
 
 from kernels.fused import linear
-from kernels.selective_scan import selective_scan, selective_scan_backend
+from kernels.selective_scan import selective_scan_backend
+from kernels.selective_scan.block import mamba_block
 from mixers.base import SequenceMixer
 from mixers.layers import ShortConvolution
 
@@ -64,14 +65,18 @@ class Mamba(SequenceMixer):
         self.dt_proj.bias._no_reinit = True  # an initialiser that zeroes biases leaves it alone
 
     def forward(self, x: Tensor) -> Tensor:
-        u, z = linear(x, self.in_proj.weight).chunk(2, dim=-1)
-        u = self.conv(u)
-        dt, B, C = linear(u, self.x_proj.weight).split((self.dt_rank, self.d_state, self.d_state), dim=-1)
-        delta = linear(dt, self.dt_proj.weight)  # the scan adds the bias, in float32
-        A = -self.A_log.float().exp()
-        return self.out_proj(
-            selective_scan(u, delta, self.dt_proj.bias, A, B, C, self.D, z, backend=self.backend)
+        y = mamba_block(
+            linear(x, self.in_proj.weight),
+            self.conv.weight[:, 0],
+            self.conv.bias,
+            self.x_proj.weight,
+            self.dt_proj.weight,
+            self.dt_proj.bias,
+            -self.A_log.float().exp(),
+            self.D,
+            backend=self.backend,
         )
+        return linear(y, self.out_proj.weight)
 
     def state_size(self, seq_len: int) -> int:
         return self.d_inner * (self.d_state + self.d_conv - 1)

@@ -45,8 +45,8 @@ def selective_scan(
         return selective_scan_reference(u, delta, delta_bias, A, B, C, D, z)
     # B and C are small, and every channel reads them: converted once here, not in each of its threads.
     # One group of parameters; vmap folds replicas into more.
-    y, _ = scan(u, delta, delta_bias.float()[None], A.float()[None], B.float(), C.float(), D.float()[None], z)
-    return y
+    BC = torch.cat((B, C), dim=-1).float()
+    return scan(u, delta, delta_bias.float()[None], A.float()[None], BC, D.float()[None], z)[0]
 
 
 def selective_scan_backend(device: torch.device, dtype: torch.dtype, state_size: int, backend: str = "auto") -> str:

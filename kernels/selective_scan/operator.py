@@ -1,26 +1,25 @@
 """The Triton scan as PyTorch operators: shapes for tracing, gradients, replicas folded under vmap.
 
-All but u, delta and z is float32. Replicas share one launch: `A` is `[groups, channels, N]`, `D` and
-`delta_bias` `[groups, channels]`, and sequence b of the batch belongs to group b // (batch / groups).
+Replicas share one launch: `A` is `[groups, channels, N]`, `D` and `delta_bias` `[groups, channels]`, and sequence b
+of the batch belongs to group b // (batch / groups). These and `BC` `[batch, T, 2 N]`, which is B and then C, are
+float32.
 """
-
-from functools import partial
 
 import torch
 from torch import Tensor
 
-from kernels.dispatch import fold_replicas
-from kernels.selective_scan.tiles import forward_tiles
+from kernels.fused.operators import register_gradient, register_replicas
+from kernels.selective_scan.tiles import backward_tiles
 
 
 @torch.library.custom_op("mixerlab::selective_scan", mutates_args=())
 def scan(
-    u: Tensor, delta: Tensor, delta_bias: Tensor, A: Tensor, B: Tensor, C: Tensor, D: Tensor, z: Tensor
-) -> tuple[Tensor, Tensor]:
-    """The output, and the states that the backward pass starts from (float32, layout of the kernel's own)."""
+    u: Tensor, delta: Tensor, delta_bias: Tensor, A: Tensor, BC: Tensor, D: Tensor, z: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The output, the same before its gate, and the states that the backward pass starts from."""
     from kernels.selective_scan import triton_scan  # only where it runs: Triton is optional
 
-    return triton_scan.forward(u, delta, delta_bias, A, B, C, D, z)
+    return triton_scan.forward(u, delta, delta_bias, A, BC, D, z)
 
 
 @torch.library.custom_op("mixerlab::selective_scan_backward", mutates_args=())
@@ -30,39 +29,56 @@ def scan_backward(
     delta: Tensor,
     delta_bias: Tensor,
     A: Tensor,
-    B: Tensor,
-    C: Tensor,
+    BC: Tensor,
     D: Tensor,
     z: Tensor,
+    ungated: Tensor,
     states: Tensor,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """Gradients in the order of the inputs of `scan`."""
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """Gradients of `u`, `delta`, `BC`, `z`, and packed those of the parameters (see `parameter_gradients`)."""
     from kernels.selective_scan import triton_scan
 
-    return triton_scan.backward(grad, u, delta, delta_bias, A, B, C, D, z, states)
+    grad_BC, grad_z = (torch.empty(x.shape, dtype=x.dtype, device=x.device) for x in (BC, z))
+    grad_u, grad_delta, of_parameters = triton_scan.backward(
+        grad, u, delta, delta_bias, A, BC, D, z, ungated, states, grad_BC, grad_z
+    )
+    return grad_u, grad_delta, grad_BC, grad_z, of_parameters
 
 
 @scan.register_fake
-def _(u, delta, delta_bias, A, B, C, D, z):
-    batch, length, channels = u.shape
-    tiles = -(-length // forward_tiles(A.shape[-1]).block_t)
-    return u.new_empty(u.shape), u.new_empty((batch, tiles, A.shape[-1], channels), dtype=torch.float32)
+def _(u, delta, delta_bias, A, BC, D, z):
+    return u.new_empty(u.shape), u.new_empty(u.shape, dtype=torch.float32), u.new_empty(states_shape(u, A))
 
 
 @scan_backward.register_fake
-def _(grad, u, delta, delta_bias, A, B, C, D, z, states):
-    return tuple(x.new_empty(x.shape) for x in (u, delta, delta_bias, A, B, C, D, z))
+def _(grad, u, delta, delta_bias, A, BC, D, z, ungated, states):
+    groups, channels, n = A.shape
+    of_parameters = A.new_empty((groups, channels * (n + 2)))
+    return *(x.new_empty(x.shape) for x in (u, delta, BC, z)), of_parameters
+
+
+def states_shape(u: Tensor, A: Tensor) -> tuple[int, ...]:
+    """The shape of the states that the forward kernel saves, in the dtype of `u`."""
+    batch, length, channels = u.shape
+    return batch, -(-length // backward_tiles(A.shape[-1]).block_t), A.shape[-1], channels
+
+
+def parameter_gradients(packed: Tensor, channels: int) -> tuple[Tensor, Tensor, Tensor]:
+    """The gradients of A, D and `delta_bias`: views of what is `packed`, `[groups, channels * (N + 2)]`."""
+    of_A, of_D, of_bias = packed.split((packed.shape[1] - 2 * channels, channels, channels), dim=1)
+    return of_A.unflatten(1, (channels, -1)), of_D, of_bias
 
 
 def _save(ctx, inputs, output):
-    ctx.save_for_backward(*inputs, output[1])
-    ctx.mark_non_differentiable(output[1])
+    ctx.save_for_backward(*inputs, *output[1:])
+    ctx.mark_non_differentiable(*output[1:])
 
 
-def _gradients(ctx, grad, _):
-    return scan_backward(grad, *ctx.saved_tensors)
+def _gradients(ctx, grad, *_):
+    of_u, of_delta, of_BC, of_z, of_parameters = scan_backward(grad, *ctx.saved_tensors)
+    of_A, of_D, of_bias = parameter_gradients(of_parameters, of_u.shape[2])
+    return of_u, of_delta, of_bias, of_A, of_BC, of_D, of_z
 
 
-scan.register_autograd(_gradients, setup_context=_save)
-for op in (scan, scan_backward):
-    torch.library.register_vmap(op, partial(fold_replicas, op))
+register_gradient(scan, scan_backward, _save, _gradients)
+register_replicas(scan, scan_backward)

@@ -1,10 +1,10 @@
-"""The selective scan in plain PyTorch: parallel inside a chunk of time, sequential over chunks."""
+"""The selective scan in plain PyTorch, step by step."""
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-CHUNK = 8  # time steps that one chunk scans at once; a small chunk stays in the cache
+CHUNK = 8  # steps between two states that the backward pass starts from
 
 
 def selective_scan_reference(
@@ -14,32 +14,21 @@ def selective_scan_reference(
     dtype = torch.promote_types(u.dtype, torch.float32)
     result_dtype = u.dtype
     u, delta, delta_bias, A, B, C, D, z = (x.to(dtype) for x in (u, delta, delta_bias, A, B, C, D, z))
-    y, _ = _ChunkedScan.apply(u, F.softplus(delta + delta_bias), A, B, C)
+    y, _ = _Scan.apply(u, F.softplus(delta + delta_bias), A, B, C)
     return ((y + D * u) * F.silu(z)).to(result_dtype)
 
 
-def _scan_chunk(state: Tensor, u: Tensor, delta: Tensor, A: Tensor, B: Tensor, C: Tensor) -> tuple[Tensor, Tensor]:
-    """One chunk from the state before it: `(y [batch, L, channels], state after it [batch, channels, N])`.
-
-    Recursive doubling (Hillis and Steele 1986): after the pass with distance s, row t holds the recurrence
-    run over its last 2s inputs. Only products of decays in (0, 1] occur, so nothing overflows.
-    """
-    decay = torch.exp(delta[..., None] * A)  # [batch, L, channels, N]
-    states = (delta * u)[..., None] * B[:, :, None, :]
-    states = torch.cat((states[:, :1] + decay[:, :1] * state[:, None], states[:, 1:]), dim=1)
-    distance = 1
-    while distance < u.shape[1]:
-        reached = states[:, distance:] + decay[:, distance:] * states[:, :-distance]
-        states = torch.cat((states[:, :distance], reached), dim=1)
-        decay = torch.cat((decay[:, :distance], decay[:, distance:] * decay[:, :-distance]), dim=1)
-        distance *= 2
-    return (states * C[:, :, None, :]).sum(-1), states[:, -1]
+def _step(state: Tensor, u: Tensor, delta: Tensor, A: Tensor, B: Tensor) -> tuple[Tensor, Tensor]:
+    """The decay of one step `[batch, channels, N]`, and the state after it; `u`, `delta` and `B` are of that step."""
+    decay = torch.exp(delta[..., None] * A)
+    return decay, decay * state + (delta * u)[..., None] * B[:, None, :]
 
 
-class _ChunkedScan(torch.autograd.Function):
-    """Keeps the state at the start of each chunk and scans the chunk again in the backward pass.
+class _Scan(torch.autograd.Function):
+    """One step after the other, each on what fits the cache.
 
-    Plain autograd would keep a dozen tensors of [batch, T, channels, N].
+    Keeps the state before each chunk of steps and computes the others again in the backward pass; plain autograd
+    would keep a dozen tensors of [batch, T, channels, N].
     """
 
     generate_vmap_rule = True
@@ -48,12 +37,12 @@ class _ChunkedScan(torch.autograd.Function):
     def forward(u: Tensor, delta: Tensor, A: Tensor, B: Tensor, C: Tensor) -> tuple[Tensor, Tensor]:
         state = u.new_zeros(u.shape[0], u.shape[2], A.shape[1])
         outputs, starts = [], []
-        for chunk in zip(*(x.split(CHUNK, dim=1) for x in (u, delta, B, C)), strict=True):
-            starts.append(state)
-            u_chunk, delta_chunk, B_chunk, C_chunk = chunk
-            y, state = _scan_chunk(state, u_chunk, delta_chunk, A, B_chunk, C_chunk)
-            outputs.append(y)
-        return torch.cat(outputs, dim=1), torch.stack(starts, dim=1)
+        for t in range(u.shape[1]):
+            if t % CHUNK == 0:
+                starts.append(state)
+            _, state = _step(state, u[:, t], delta[:, t], A, B[:, t])
+            outputs.append((state @ C[:, t, :, None])[..., 0])
+        return torch.stack(outputs, dim=1), torch.stack(starts, dim=1)
 
     @staticmethod
     def setup_context(ctx, inputs, output):
@@ -67,12 +56,24 @@ class _ChunkedScan(torch.autograd.Function):
         grad_state = torch.zeros_like(starts[:, 0])
         grad_A = torch.zeros_like(A)
         grads = []
-        chunks = list(zip(*(x.split(CHUNK, dim=1) for x in (u, delta, B, C, grad_y)), strict=True))
-        for index in reversed(range(len(chunks))):
-            u_chunk, delta_chunk, B_chunk, C_chunk, grad_chunk = chunks[index]
-            _, pullback = torch.func.vjp(_scan_chunk, starts[:, index], u_chunk, delta_chunk, A, B_chunk, C_chunk)
-            grad_state, grad_u, grad_delta, grad_A_chunk, grad_B, grad_C = pullback((grad_chunk, grad_state))
-            grad_A = grad_A + grad_A_chunk
-            grads.append((grad_u, grad_delta, grad_B, grad_C))
-        grad_u, grad_delta, grad_B, grad_C = (torch.cat(g, dim=1) for g in zip(*reversed(grads), strict=True))
+        for start in reversed(range(0, u.shape[1], CHUNK)):
+            times = range(start, min(start + CHUNK, u.shape[1]))
+            states, decays = [starts[:, start // CHUNK]], []
+            for t in times:
+                decay, state = _step(states[-1], u[:, t], delta[:, t], A, B[:, t])
+                states.append(state)
+                decays.append(decay)
+            for t, before, after, decay in zip(
+                reversed(times), states[-2::-1], states[:0:-1], reversed(decays), strict=True
+            ):
+                grad_state = grad_state + grad_y[:, t, :, None] * C[:, t, None, :]
+                grad_C = (grad_y[:, t, None, :] @ after)[:, 0]
+                grad_B = ((delta[:, t] * u[:, t])[:, None, :] @ grad_state)[:, 0]
+                grad_x = (grad_state @ B[:, t, :, None])[..., 0]  # of delta u
+                grad_state = grad_state * decay  # of the state before the step
+                grad_exponent = grad_state * before
+                grad_A = grad_A + (grad_exponent * delta[:, t, :, None]).sum(0)
+                grad_delta = grad_x * u[:, t] + (grad_exponent * A).sum(-1)
+                grads.append((grad_x * delta[:, t], grad_delta, grad_B, grad_C))
+        grad_u, grad_delta, grad_B, grad_C = (torch.stack(g, dim=1) for g in zip(*reversed(grads), strict=True))
         return grad_u, grad_delta, grad_A, grad_B, grad_C

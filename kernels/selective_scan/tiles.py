@@ -15,9 +15,6 @@ class Tiles(NamedTuple):
     stages: int
 
 
-BLOCK_T = 4  # the forward kernel saves the state this often, and the backward kernel starts from there
-
-
 def padded(state: int) -> int:
     """N rounded up to a power of two, at least 4."""
     return max(4, 1 << (state - 1).bit_length())
@@ -26,10 +23,13 @@ def padded(state: int) -> int:
 def forward_tiles(state: int) -> Tiles:
     """Up to 16 states of a channel in one thread, so that no sum crosses threads where N is at most 16."""
     lanes = max(1, padded(state) // 16)
-    return Tiles(BLOCK_T, block_c=32 // lanes, lanes=lanes, warps=1, stages=3)
+    return Tiles(block_t=4, block_c=32 // lanes, lanes=lanes, warps=1, stages=4)
 
 
 def backward_tiles(state: int) -> Tiles:
-    """Sums over states and over channels both cross threads: splitting a warp 4 x 8 makes both short."""
+    """Sums over states and over channels both cross threads: splitting a warp 4 x 8 makes both short.
+
+    `block_t` divides that of the forward kernel, which saves the state that often.
+    """
     lanes = 4 if state <= 32 else 8
-    return Tiles(BLOCK_T, block_c=min(16, 256 // padded(state)), lanes=lanes, warps=1, stages=3)
+    return Tiles(block_t=2, block_c=min(32, 512 // padded(state)), lanes=lanes, warps=1, stages=3)

@@ -15,9 +15,11 @@ import triton.language as tl
 from torch import Tensor
 
 from kernels.selective_scan.tiles import Tiles, backward_tiles, forward_tiles, padded
+from kernels.short_convolution.triton_sums import sum_parts
 
 LOG2_E = tl.constexpr(1.4426950408889634)
 LN_2 = tl.constexpr(0.6931471805599453)
+SUMMED = 2048  # numbers of a program that adds up gradients of B and C
 
 
 @triton.jit
@@ -57,12 +59,12 @@ def _forward_kernel(
     u_ptr,
     delta_ptr,
     z_ptr,
-    b_ptr,
-    c_ptr,
+    bc_ptr,
     a_ptr,
     d_ptr,
     bias_ptr,
     y_ptr,
+    ungated_ptr,
     starts_ptr,
     T,
     CHANNELS,
@@ -73,10 +75,9 @@ def _forward_kernel(
     delta_time,
     z_batch,
     z_time,
-    b_batch,
-    b_time,
-    c_batch,
-    c_time,
+    bc_batch,
+    bc_time,
+    EVERY: tl.constexpr,
     N: tl.constexpr,
     BLOCK_T: tl.constexpr,
     BLOCK_C: tl.constexpr,
@@ -97,7 +98,7 @@ def _forward_kernel(
     skip = tl.load(d_ptr + group * CHANNELS + channel, mask=is_channel, other=0.0)
     bias = tl.load(bias_ptr + group * CHANNELS + channel, mask=is_channel, other=0.0)
 
-    start_states = starts_ptr + batch * tl.cdiv(T, BLOCK_T) * N * CHANNELS
+    start_states = starts_ptr + batch * tl.cdiv(T, EVERY) * N * CHANNELS
     start_states += n[:, None, :] * CHANNELS + channel[None, :, None]
     state = tl.zeros((ROWS, BLOCK_C, LANES), dtype=tl.float32)
     for start in tl.range(0, T, BLOCK_T, num_stages=STAGES):
@@ -110,24 +111,29 @@ def _forward_kernel(
         )
         z = tl.load(z_ptr + batch * z_batch + time[:, None] * z_time + channel[None, :], mask=inside, other=0.0)
         is_state = is_time[:, None, None] & (n < N)[None, :, :]
-        b = tl.load(b_ptr + batch * b_batch + time[:, None, None] * b_time + n[None, :, :], mask=is_state, other=0.0)
-        c = tl.load(c_ptr + batch * c_batch + time[:, None, None] * c_time + n[None, :, :], mask=is_state, other=0.0)
-        u, z, b, c = u.to(tl.float32), z.to(tl.float32), b.to(tl.float32), c.to(tl.float32)
+        bc = bc_ptr + batch * bc_batch + time[:, None, None] * bc_time + n[None, :, :]
+        b = tl.load(bc, mask=is_state, other=0.0)
+        c = tl.load(bc + N, mask=is_state, other=0.0)
+        u, z = u.to(tl.float32), z.to(tl.float32)
         step = _softplus(delta.to(tl.float32) + bias[None, :])
 
-        tl.store(start_states, state, mask=is_rate)
-        start_states += N * CHANNELS
         decay = tl.exp2(step[:, None, :, None] * rate[None, :, :, :])
         x = (step * u)[:, None, :, None] * b[:, :, None, :]
         states = x
         for r in tl.static_range(BLOCK_T):
+            if r % EVERY == 0:
+                width = tl.where(start + r < T, CHANNELS, 0)
+                saved = (channel < width)[None, :, None] & (n < N)[:, None, :]
+                tl.store(start_states, state.to(starts_ptr.dtype.element_ty), mask=saved)
+                start_states += N * CHANNELS
             state = tl.fma(_row_of(decay, row, r), state, _row_of(x, row, r))
             states = _with_row(states, row, r, state)
         state = _row_of(states, row, BLOCK_T - 1)  # from the tile: Triton else carries it in two layouts
         y = _sum_over_state(states * c[:, :, None, :]) + skip[None, :] * u
+        rows = (batch * T + time)[:, None] * CHANNELS + channel[None, :]
+        tl.store(ungated_ptr + rows, y, mask=inside)
         y = y * z * tl.sigmoid(z)
-        y_rows = y_ptr + (batch * T + time)[:, None] * CHANNELS + channel[None, :]
-        tl.store(y_rows, y.to(y_ptr.dtype.element_ty), mask=inside)
+        tl.store(y_ptr + rows, y.to(y_ptr.dtype.element_ty), mask=inside)
 
 
 @triton.jit
@@ -135,11 +141,11 @@ def _backward_kernel(
     u_ptr,
     delta_ptr,
     z_ptr,
-    b_ptr,
-    c_ptr,
+    bc_ptr,
     a_ptr,
     d_ptr,
     bias_ptr,
+    ungated_ptr,
     starts_ptr,
     grad_ptr,
     grad_u_ptr,
@@ -156,12 +162,12 @@ def _backward_kernel(
     delta_time,
     z_batch,
     z_time,
-    b_batch,
-    b_time,
-    c_batch,
-    c_time,
+    bc_batch,
+    bc_time,
     grad_batch,
     grad_time,
+    grad_z_batch,
+    grad_z_time,
     N: tl.constexpr,
     BLOCK_T: tl.constexpr,
     BLOCK_C: tl.constexpr,
@@ -201,11 +207,14 @@ def _backward_kernel(
         grad = tl.load(
             grad_ptr + batch * grad_batch + time[:, None] * grad_time + channel[None, :], mask=inside, other=0.0
         )
+        rows = (batch * T + time)[:, None] * CHANNELS + channel[None, :]
+        ungated = tl.load(ungated_ptr + rows, mask=inside, other=0.0)
         is_state = is_time[:, None, None] & (n < N)[None, :, :]
-        b = tl.load(b_ptr + batch * b_batch + time[:, None, None] * b_time + n[None, :, :], mask=is_state, other=0.0)
-        c = tl.load(c_ptr + batch * c_batch + time[:, None, None] * c_time + n[None, :, :], mask=is_state, other=0.0)
-        u, z, b, c = u.to(tl.float32), z.to(tl.float32), b.to(tl.float32), c.to(tl.float32)
-        state = tl.load(start_states, mask=is_rate, other=0.0)
+        bc = bc_ptr + batch * bc_batch + time[:, None, None] * bc_time + n[None, :, :]
+        b = tl.load(bc, mask=is_state, other=0.0)
+        c = tl.load(bc + N, mask=is_state, other=0.0)
+        u, z = u.to(tl.float32), z.to(tl.float32)
+        state = tl.load(start_states, mask=is_rate, other=0.0).to(tl.float32)
         start_states -= N * CHANNELS
 
         # The forward scan again. Steps after T have gradient 0 and so add nothing below.
@@ -215,10 +224,10 @@ def _backward_kernel(
         x = (step * u)[:, None, :, None] * b[:, :, None, :]
         kept, states = x, x
         for r in tl.static_range(BLOCK_T):
-            kept = _with_row(kept, row, r, _row_of(decay, row, r) * state)
-            state = tl.fma(_row_of(decay, row, r), state, _row_of(x, row, r))
+            passed = _row_of(decay, row, r) * state
+            kept = _with_row(kept, row, r, passed)
+            state = passed + _row_of(x, row, r)
             states = _with_row(states, row, r, state)
-        ungated = _sum_over_state(states * c[:, :, None, :]) + skip[None, :] * u
 
         # The gate: y = ungated z sigmoid(z).
         grad = grad.to(tl.float32)
@@ -243,69 +252,93 @@ def _backward_kernel(
         grad_b = tl.sum(grad_states * (step * u)[:, None, :, None], axis=2)  # [BLOCK_T, ROWS, LANES]
         grad_c = tl.sum(states * grad_y[:, None, :, None], axis=2)
 
-        rows = (batch * T + time)[:, None] * CHANNELS + channel[None, :]
         tl.store(grad_u_ptr + rows, grad_u.to(grad_u_ptr.dtype.element_ty), mask=inside)
         tl.store(grad_delta_ptr + rows, grad_logit.to(grad_delta_ptr.dtype.element_ty), mask=inside)
-        tl.store(grad_z_ptr + rows, grad_z.to(grad_z_ptr.dtype.element_ty), mask=inside)
-        part = (tl.program_id(0) * 2 * tl.num_programs(1) + batch) * T
-        sums = bc_sums_ptr + (part + time)[:, None, None] * N + n[None, :, :]
+        z_rows = batch * grad_z_batch + time[:, None] * grad_z_time + channel[None, :]
+        tl.store(grad_z_ptr + z_rows, grad_z.to(grad_z_ptr.dtype.element_ty), mask=inside)
+        part = (tl.program_id(0) * tl.num_programs(1) + batch) * T
+        sums = bc_sums_ptr + (part + time)[:, None, None] * (2 * N) + n[None, :, :]
         tl.store(sums, grad_b, mask=is_state)
-        tl.store(sums + tl.num_programs(1) * T * N, grad_c, mask=is_state)
+        tl.store(sums + N, grad_c, mask=is_state)
 
-    sums = sums_ptr + batch * (N + 2) * CHANNELS + channel
-    tl.store(sums[None, :, None] + n[:, None, :] * CHANNELS, grad_rate, mask=is_rate)
-    tl.store(sums + N * CHANNELS, grad_skip, mask=is_channel)
-    tl.store(sums + (N + 1) * CHANNELS, grad_bias, mask=is_channel)
+    sums = sums_ptr + batch * (N + 2) * CHANNELS
+    tl.store(sums + channel[None, :, None] * N + n[:, None, :], grad_rate, mask=is_rate)
+    tl.store(sums + N * CHANNELS + channel, grad_skip, mask=is_channel)
+    tl.store(sums + (N + 1) * CHANNELS + channel, grad_bias, mask=is_channel)
 
 
-def forward(u, delta, delta_bias, A, B, C, D, z) -> tuple[Tensor, Tensor]:
-    """`scan` of `kernels.selective_scan.operator`: the output, and the state at the start of each tile."""
+@triton.jit
+def _sum_blocks_kernel(
+    parts_ptr, sums_ptr, parts, rows, row_stride, WIDTH: tl.constexpr, COLUMNS: tl.constexpr, ROWS: tl.constexpr
+):
+    """Adds `[parts, rows, WIDTH]` over the parts into rows that lie `row_stride` apart."""
+    row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
+    column = tl.arange(0, COLUMNS)
+    mask = (row < rows)[:, None] & (column < WIDTH)[None, :]
+    total = tl.zeros((ROWS, COLUMNS), dtype=tl.float32)
+    for part in tl.range(parts, num_stages=4):
+        at = (part * rows + row)[:, None] * WIDTH + column[None, :]
+        total += tl.load(parts_ptr + at, mask=mask, other=0.0)
+    out = sums_ptr + row[:, None] * row_stride + column[None, :]
+    tl.store(out, total.to(sums_ptr.dtype.element_ty), mask=mask)
+
+
+def forward(u, delta, delta_bias, A, BC, D, z) -> tuple[Tensor, Tensor, Tensor]:
+    """`scan` of `kernels.selective_scan.operator`: the output, the same before its gate, and the saved states."""
     batch, length, channels = u.shape
     groups, _, n = A.shape
-    tiles = forward_tiles(n)
-    u, delta, z, B, C = (_unit_stride(x) for x in (u, delta, z, B, C))
+    tiles, every = forward_tiles(n), backward_tiles(n).block_t
+    u, delta, z, BC = (_unit_stride(x) for x in (u, delta, z, BC))
     y = torch.empty(u.shape, dtype=u.dtype, device=u.device)
-    starts = torch.empty((batch, triton.cdiv(length, tiles.block_t), n, channels), dtype=torch.float32, device=u.device)
+    ungated = torch.empty(u.shape, dtype=torch.float32, device=u.device)
+    starts = torch.empty((batch, triton.cdiv(length, every), n, channels), dtype=u.dtype, device=u.device)
     _forward_kernel[(triton.cdiv(channels, tiles.block_c), batch)](
         u,
         delta,
         z,
-        B,
-        C,
+        BC,
         A.contiguous(),
         D.contiguous(),
         delta_bias.contiguous(),
         y,
+        ungated,
         starts,
         length,
         channels,
         batch // groups,
-        *_row_strides(u, delta, z, B, C),
+        *_row_strides(u, delta, z, BC),
+        EVERY=every,
         **_blocks(n, tiles),
     )
-    return y, starts
+    return y, ungated, starts
 
 
-def backward(grad, u, delta, delta_bias, A, B, C, D, z, starts) -> tuple[Tensor, ...]:
-    """`scan_backward` of `kernels.selective_scan.operator`. No atomics: the same bits every time."""
+def backward(
+    grad, u, delta, delta_bias, A, BC, D, z, ungated, starts, grad_BC, grad_z
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Writes `grad_BC` and `grad_z`, of unit stride in the last axis; batch and time of `grad_BC` fold into one.
+
+    Returns the gradients of `u` and `delta`, and those of the parameters, `[groups, channels * (N + 2)]`: of A,
+    D and `delta_bias`. No atomics: the same bits every time.
+    """
     batch, length, channels = u.shape
     groups, _, n = A.shape
     tiles = backward_tiles(n)
     channel_blocks = triton.cdiv(channels, tiles.block_c)
-    grad, u, delta, z, B, C = (_unit_stride(x) for x in (grad, u, delta, z, B, C))
-    grad_u, grad_delta, grad_z = (torch.empty(x.shape, dtype=x.dtype, device=x.device) for x in (u, delta, z))
+    grad, u, delta, z, BC = (_unit_stride(x) for x in (grad, u, delta, z, BC))
+    grad_u, grad_delta = (torch.empty(x.shape, dtype=x.dtype, device=x.device) for x in (u, delta))
     # What several programs add to: one slot each, summed below.
-    bc_sums = torch.empty((channel_blocks, 2, batch, length, n), dtype=torch.float32, device=u.device)
-    sums = torch.empty((groups, batch // groups, n + 2, channels), dtype=torch.float32, device=u.device)
+    bc_sums = torch.empty((channel_blocks, batch * length, 2 * n), dtype=torch.float32, device=u.device)
+    sums = torch.empty((groups, batch // groups, channels * (n + 2)), dtype=torch.float32, device=u.device)
     _backward_kernel[(channel_blocks, batch)](
         u,
         delta,
         z,
-        B,
-        C,
+        BC,
         A.contiguous(),
         D.contiguous(),
         delta_bias.contiguous(),
+        ungated,
         starts,
         grad,
         grad_u,
@@ -316,20 +349,15 @@ def backward(grad, u, delta, delta_bias, A, B, C, D, z, starts) -> tuple[Tensor,
         length,
         channels,
         batch // groups,
-        *_row_strides(u, delta, z, B, C, grad),
+        *_row_strides(u, delta, z, BC, grad, grad_z),
         **_blocks(n, tiles),
     )
-    grad_rate, grad_skip, grad_bias = sums.sum(1).split((n, 1, 1), dim=1)
-    return (
-        grad_u,
-        grad_delta,
-        grad_bias[:, 0].clone(),
-        grad_rate.transpose(1, 2).contiguous(),
-        bc_sums[:, 0].sum(0),
-        bc_sums[:, 1].sum(0),
-        grad_skip[:, 0].clone(),
-        grad_z,
+    columns = triton.next_power_of_2(2 * n)
+    rows = max(1, SUMMED // columns)
+    _sum_blocks_kernel[(triton.cdiv(batch * length, rows),)](
+        bc_sums, grad_BC, channel_blocks, batch * length, grad_BC.stride(1), WIDTH=2 * n, COLUMNS=columns, ROWS=rows
     )
+    return grad_u, grad_delta, sum_parts(sums)
 
 
 def _unit_stride(x: Tensor) -> Tensor:

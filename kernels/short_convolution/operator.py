@@ -21,11 +21,15 @@ def convolution(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
 
 
 @torch.library.custom_op("mixerlab::short_convolution_backward", mutates_args=())
-def convolution_backward(grad: Tensor, x: Tensor, weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Gradients of `x`, `weight` and `bias`; computes the convolution again, so nothing else is saved."""
+def convolution_backward(grad: Tensor, x: Tensor, weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
+    """Gradients of `x`, and of `weight` and `bias` in one tensor `[groups, channels * (taps + 1)]`.
+
+    Computes the convolution again, so nothing else is saved.
+    """
     from kernels.short_convolution import triton_convolution
 
-    return triton_convolution.backward(grad, x, weight, bias)
+    grad_x = torch.empty(x.shape, dtype=x.dtype, device=x.device)
+    return grad_x, triton_convolution.backward(grad, x, weight, bias, grad_x)
 
 
 @convolution.register_fake
@@ -35,7 +39,7 @@ def _(x, weight, bias):
 
 @convolution_backward.register_fake
 def _(grad, x, weight, bias):
-    return x.new_empty(x.shape), weight.new_empty(weight.shape), bias.new_empty(bias.shape)
+    return x.new_empty(x.shape), weight.new_empty((weight.shape[0], weight[0].numel() + bias[0].numel()))
 
 
 def _save(ctx, inputs, output):
@@ -43,7 +47,16 @@ def _save(ctx, inputs, output):
 
 
 def _gradients(ctx, grad):
-    return convolution_backward(grad, *ctx.saved_tensors)
+    weight = ctx.saved_tensors[1]
+    grad_x, of_parameters = convolution_backward(grad, *ctx.saved_tensors)
+    return grad_x, *parameter_gradients(of_parameters, weight.shape[2])
+
+
+def parameter_gradients(packed: Tensor, taps: int) -> tuple[Tensor, Tensor]:
+    """The gradients of weight `[groups, channels, taps]` and bias `[groups, channels]`: views of what is `packed`."""
+    channels = packed.shape[1] // (taps + 1)
+    of_weight, of_bias = packed.split((channels * taps, channels), dim=1)
+    return of_weight.unflatten(1, (channels, taps)), of_bias
 
 
 convolution.register_autograd(_gradients, setup_context=_save)

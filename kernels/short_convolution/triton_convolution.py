@@ -1,8 +1,7 @@
 """Triton kernels of the short convolution, for up to 4 taps; fewer are the last of 4, the others being zero.
 
-A program walks CHUNK rows of a block of channels with the last inputs in registers, so that each row is
-loaded once. Backward it also keeps the unfinished gradients; outputs just after the chunk need its inputs
-too, and the next chunk computes theirs again.
+A program takes CHUNK rows of a block of channels at a time: it asks for all of them, then computes from registers,
+so that the loads overlap. Backward, the outputs just after a chunk need its inputs too, and are computed again.
 """
 
 import torch
@@ -10,7 +9,10 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-CHUNK, BLOCK_C = 32, 128  # one warp per program
+from kernels.short_convolution.triton_sums import sum_parts
+
+CHUNK, BLOCK_C = 16, 64  # one warp per program
+CHUNKS = 4  # of a backward program, which sums the gradients of the parameters over them
 
 
 @triton.jit
@@ -24,9 +26,16 @@ def _tap(weight_ptr, channel, CHANNELS, tap: tl.constexpr, TAPS: tl.constexpr):
 
 @triton.jit
 def _row(ptr, time, stride, channel, T, CHANNELS):
-    """One row as float32; 0 outside the sequence."""
+    """One row; 0 outside the sequence."""
     width = tl.where((time >= 0) & (time < T), CHANNELS, 0)
-    return tl.load(ptr + time * stride + channel, mask=channel < width, other=0.0).to(tl.float32)
+    return tl.load(ptr + time * stride + channel, mask=channel < width, other=0.0)
+
+
+@triton.jit
+def _preactivation(x, s: tl.constexpr, w0, w1, w2, w3, bias):
+    """The convolution where the inputs are rows s to s + 3 of the tuple `x`."""
+    total = bias + w0 * x[s].to(tl.float32) + w1 * x[s + 1].to(tl.float32)
+    return total + w2 * x[s + 2].to(tl.float32) + w3 * x[s + 3].to(tl.float32)
 
 
 @triton.jit
@@ -52,22 +61,20 @@ def _forward_kernel(
     x_ptr += batch * x_batch
     y_ptr += batch * T * CHANNELS
     weight_ptr += group * CHANNELS * TAPS
+    x = ()
+    for s in tl.static_range(CHUNK + 3):
+        x += (_row(x_ptr, first + (s - 3), x_time, channel, T, CHANNELS),)
     bias = tl.load(bias_ptr + group * CHANNELS + channel, mask=is_channel, other=0.0)
     w0 = _tap(weight_ptr, channel, CHANNELS, 0, TAPS)
     w1 = _tap(weight_ptr, channel, CHANNELS, 1, TAPS)
     w2 = _tap(weight_ptr, channel, CHANNELS, 2, TAPS)
     w3 = _tap(weight_ptr, channel, CHANNELS, 3, TAPS)
-    x0 = _row(x_ptr, first - 3, x_time, channel, T, CHANNELS)
-    x1 = _row(x_ptr, first - 2, x_time, channel, T, CHANNELS)
-    x2 = _row(x_ptr, first - 1, x_time, channel, T, CHANNELS)
-    for step in range(CHUNK):
-        time = first + step
-        x3 = _row(x_ptr, time, x_time, channel, T, CHANNELS)
-        total = bias + w0 * x0 + w1 * x1 + w2 * x2 + w3 * x3
+    for s in tl.static_range(CHUNK):
+        time = first + s
+        total = _preactivation(x, s, w0, w1, w2, w3, bias)
         y = total * tl.sigmoid(total)
         width = tl.where(time < T, CHANNELS, 0)
         tl.store(y_ptr + time * CHANNELS + channel, y.to(y_ptr.dtype.element_ty), mask=channel < width)
-        x0, x1, x2 = x1, x2, x3
 
 
 @triton.jit
@@ -85,18 +92,20 @@ def _backward_kernel(
     x_time,
     grad_batch,
     grad_time,
+    grad_x_batch,
+    grad_x_time,
     TAPS: tl.constexpr,
     CHUNK: tl.constexpr,
+    CHUNKS: tl.constexpr,
     BLOCK_C: tl.constexpr,
 ):
     batch = tl.program_id(2).to(tl.int64)
     group = batch // group_size
-    first = tl.program_id(1) * CHUNK
     channel = tl.program_id(0) * BLOCK_C + tl.arange(0, BLOCK_C)
     is_channel = channel < CHANNELS
     x_ptr += batch * x_batch
     grad_ptr += batch * grad_batch
-    grad_x_ptr += batch * T * CHANNELS
+    grad_x_ptr += batch * grad_x_batch
     weight_ptr += group * CHANNELS * TAPS
     bias = tl.load(bias_ptr + group * CHANNELS + channel, mask=is_channel, other=0.0)
     w0 = _tap(weight_ptr, channel, CHANNELS, 0, TAPS)
@@ -104,43 +113,44 @@ def _backward_kernel(
     w2 = _tap(weight_ptr, channel, CHANNELS, 2, TAPS)
     w3 = _tap(weight_ptr, channel, CHANNELS, 3, TAPS)
 
-    # At time t: x0..x3 are the inputs t-3..t; part0..part2 what outputs before t sent to the inputs t-3..t-1.
-    # (A delay line of gradients, all zero at first, is folded into constants by Triton 3.7 to 3.9.)
-    x0 = _row(x_ptr, first - 3, x_time, channel, T, CHANNELS)
-    x1 = _row(x_ptr, first - 2, x_time, channel, T, CHANNELS)
-    x2 = _row(x_ptr, first - 1, x_time, channel, T, CHANNELS)
     zero = tl.zeros((BLOCK_C,), dtype=tl.float32)
-    part0, part1, part2 = zero, zero, zero
     sum0, sum1, sum2, sum3, sum_bias = zero, zero, zero, zero, zero
-    x3 = _row(x_ptr, first, x_time, channel, T, CHANNELS)
-    grad = _row(grad_ptr, first, grad_time, channel, T, CHANNELS)
-    for step in range(CHUNK + 3):
-        time = first + step
-        next_x = _row(x_ptr, time + 1, x_time, channel, T, CHANNELS)
-        next_grad = _row(grad_ptr, time + 1, grad_time, channel, T, CHANNELS)
-        total = bias + w0 * x0 + w1 * x1 + w2 * x2 + w3 * x3
-        sigmoid = tl.sigmoid(total)
-        d_total = grad * sigmoid * (1.0 + total * (1.0 - sigmoid))
-        own = tl.where(step < CHUNK, d_total, 0.0)
-        sum0 += own * x0
-        sum1 += own * x1
-        sum2 += own * x2
-        sum3 += own * x3
-        sum_bias += own
-        row = time - 3
-        width = tl.where((row >= first) & (row < T), CHANNELS, 0)
-        grad_x = (part0 + w0 * d_total).to(grad_x_ptr.dtype.element_ty)
-        tl.store(grad_x_ptr + row * CHANNELS + channel, grad_x, mask=channel < width)
-        x0, x1, x2, x3, grad = x1, x2, x3, next_x, next_grad
-        part0, part1, part2 = part1 + w1 * d_total, part2 + w2 * d_total, w3 * d_total
+    start = tl.program_id(1) * CHUNK * CHUNKS
+    for first in range(start, tl.minimum(start + CHUNK * CHUNKS, T), CHUNK):
+        x, grad = (), ()
+        for s in tl.static_range(CHUNK + 6):
+            x += (_row(x_ptr, first + (s - 3), x_time, channel, T, CHANNELS),)
+        for s in tl.static_range(CHUNK + 3):
+            grad += (_row(grad_ptr, first + s, grad_time, channel, T, CHANNELS),)
+        d_total = ()  # gradients of the sums inside SiLU; 0 after the sequence, as `grad` is
+        for s in tl.static_range(CHUNK + 3):
+            total = _preactivation(x, s, w0, w1, w2, w3, bias)
+            sigmoid = tl.sigmoid(total)
+            d_total += (grad[s].to(tl.float32) * sigmoid * (1.0 + total * (1.0 - sigmoid)),)
+        for s in tl.static_range(CHUNK):
+            sum0 += d_total[s] * x[s].to(tl.float32)
+            sum1 += d_total[s] * x[s + 1].to(tl.float32)
+            sum2 += d_total[s] * x[s + 2].to(tl.float32)
+            sum3 += d_total[s] * x[s + 3].to(tl.float32)
+            sum_bias += d_total[s]
+            grad_x = w3 * d_total[s] + w2 * d_total[s + 1] + w1 * d_total[s + 2] + w0 * d_total[s + 3]
+            time = first + s
+            width = tl.where(time < T, CHANNELS, 0)
+            tl.store(
+                grad_x_ptr + time * grad_x_time + channel, grad_x.to(grad_x_ptr.dtype.element_ty), mask=channel < width
+            )
 
     part = batch * tl.num_programs(1) + tl.program_id(1)
-    sums = sums_ptr + part * 5 * CHANNELS + channel
-    tl.store(sums, sum0, mask=is_channel)
-    tl.store(sums + CHANNELS, sum1, mask=is_channel)
-    tl.store(sums + 2 * CHANNELS, sum2, mask=is_channel)
-    tl.store(sums + 3 * CHANNELS, sum3, mask=is_channel)
-    tl.store(sums + 4 * CHANNELS, sum_bias, mask=is_channel)
+    sums = sums_ptr + part * (TAPS + 1) * CHANNELS
+    taps = sums + channel * TAPS + (TAPS - 4)
+    if TAPS == 4:
+        tl.store(taps, sum0, mask=is_channel)
+    if TAPS >= 3:
+        tl.store(taps + 1, sum1, mask=is_channel)
+    if TAPS >= 2:
+        tl.store(taps + 2, sum2, mask=is_channel)
+    tl.store(taps + 3, sum3, mask=is_channel)
+    tl.store(sums + TAPS * CHANNELS + channel, sum_bias, mask=is_channel)
 
 
 def forward(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
@@ -165,16 +175,17 @@ def forward(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     return y
 
 
-def backward(grad: Tensor, x: Tensor, weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """`convolution_backward` of `kernels.short_convolution.operator`. No atomics: the same bits every time."""
+def backward(grad: Tensor, x: Tensor, weight: Tensor, bias: Tensor, grad_x: Tensor) -> Tensor:
+    """Writes `grad_x`, of unit stride in the channels; returns the gradients of the parameters.
+
+    They are `[groups, channels * (taps + 1)]`: weight, then bias. No atomics: the same bits every time.
+    """
     batch, length, channels = x.shape
     groups, _, taps = weight.shape
     x, grad = _unit_stride(x), _unit_stride(grad)
-    grad_x = torch.empty(x.shape, dtype=x.dtype, device=x.device)
-    chunks = triton.cdiv(length, CHUNK)
-    # Each program's share of the gradients of the 4 taps and the bias.
-    sums = torch.empty((groups, batch // groups * chunks, 5, channels), dtype=torch.float32, device=x.device)
-    _backward_kernel[(triton.cdiv(channels, BLOCK_C), chunks, batch)](
+    programs = triton.cdiv(length, CHUNK * CHUNKS)
+    sums = torch.empty((groups, batch // groups * programs, (taps + 1) * channels), device=x.device)
+    _backward_kernel[(triton.cdiv(channels, BLOCK_C), programs, batch)](
         x,
         weight.contiguous(),
         bias.contiguous(),
@@ -186,13 +197,14 @@ def backward(grad: Tensor, x: Tensor, weight: Tensor, bias: Tensor) -> tuple[Ten
         batch // groups,
         *x.stride()[:2],
         *grad.stride()[:2],
+        *grad_x.stride()[:2],
         TAPS=taps,
         CHUNK=CHUNK,
+        CHUNKS=CHUNKS,
         BLOCK_C=BLOCK_C,
         num_warps=1,
     )
-    _, grad_weight, grad_bias = sums.sum(1).split((4 - taps, taps, 1), dim=1)
-    return grad_x, grad_weight.transpose(1, 2).contiguous(), grad_bias[:, 0].clone()
+    return sum_parts(sums)
 
 
 def _unit_stride(x: Tensor) -> Tensor:

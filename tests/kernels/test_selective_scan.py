@@ -167,7 +167,7 @@ def test_triton_under_vmap(device):
 def test_operator_traces_as_it_runs(device):
     """PyTorch's own check of the shapes promised to `torch.compile`, of aliasing and of the gradient formula."""
     u, delta, delta_bias, A, B, C, D, z = make_inputs(2, 5, 3, 4, torch.float32, device)
-    inputs = (u, delta, delta_bias[None], A[None], B, C, D[None], z)
+    inputs = (u, delta, delta_bias[None], A[None], torch.cat((B, C), dim=-1), D[None], z)
     torch.library.opcheck(scan, tuple(t.requires_grad_() for t in inputs))
 
 
