@@ -15,9 +15,11 @@ from kernels.chunked_triton import (
     decay_between,
     load_gates,
     load_rows,
+    load_state,
     product,
     square,
     store_rows,
+    store_state,
     sum_from,
 )
 
@@ -107,7 +109,7 @@ def forward_kernel(
         v = load_rows(v_ptr, offsets, inside, D)
         inverse = tl.load(square(inverses_ptr, index, C))
         held = state.to(dtype)
-        tl.store(square(states_ptr, index, D), held)
+        store_state(states_ptr, index, n, held, D)
 
         error = v - from_start * tl.dot(k, held, input_precision=PRECISION)
         u = tl.dot(inverse, (beta[:, None] * error).to(dtype), input_precision=PRECISION).to(dtype)
@@ -165,7 +167,7 @@ def backward_state_kernel(
         k = load_rows(k_ptr, offsets, inside, D)
         d_out = (scale * load_rows(d_out_ptr, offsets, inside, D)).to(dtype)
         held = d_state.to(dtype)
-        tl.store(square(d_states_ptr, index, D), held)
+        store_state(d_states_ptr, index, back, held, D)
 
         # Through o = exp(b) q S + P U and the end state to U, through the triangular system to v.
         attention = tl.dot(k, tl.trans(q), input_precision=PRECISION)
@@ -217,8 +219,8 @@ def backward_chunk_kernel(
     cumulative, total, _beta = load_gates(log_decay_ptr, beta_ptr, offsets, inside)
     from_start, to_end = tl.exp(cumulative)[:, None], tl.exp(total - cumulative)[:, None]
     decay = decay_between(cumulative, C)
-    state = tl.load(square(states_ptr, index, D))
-    d_state = tl.load(square(d_states_ptr, index, D))
+    state = load_state(states_ptr, index, n, D)
+    d_state = load_state(d_states_ptr, index, tl.num_programs(0) - 1 - n, D)
     k = load_rows(k_ptr, offsets, inside, D)
     u = load_rows(writes_ptr, offsets, inside, D)
 
