@@ -25,21 +25,67 @@ from kernels.chunked_triton import (
 
 
 @triton.jit
-def unit_lower_inverse(lower, C: tl.constexpr, PRECISION: tl.constexpr):
-    """`(I + lower)^{-1}` for a strictly lower triangular `[C, C]`.
+def system_blocks(k_row, k_column, beta_row, b_row, b_column, PRECISION: tl.constexpr):
+    """`beta_i exp(b_i - b_j) k_i.k_j` for N blocks of rows i and columns j: keys `[N, B, D]`, gates `[N, B]`."""
+    # The minimum matters on a diagonal block only, above its diagonal: the exponential would overflow there.
+    decay = tl.exp(tl.minimum(b_row[:, :, None] - b_column[:, None, :], 0.0))
+    scores = tl.dot(k_row, tl.permute(k_column, (0, 2, 1)), input_precision=PRECISION)
+    return scores * decay * beta_row[:, :, None]
 
-    Blocks of twice the size from their two halves: `[[P, 0], [X, Q]]` has the inverse
-    `[[P^-1, 0], [-Q^-1 X P^-1, Q^-1]]`. Every intermediate is the inverse of a diagonal block, so nothing
-    grows where keys repeat; the powers of a Neumann series would.
+
+@triton.jit
+def small_inverses(k, beta, cumulative, N: tl.constexpr, B: tl.constexpr, D: tl.constexpr, PRECISION: tl.constexpr):
+    """The inverses `[N, B, B]` of the diagonal blocks of `I + system`, from those of blocks of 2, 4, ..., B / 2."""
+    i = tl.arange(0, B)
+    row, column = i[None, :, None], i[None, None, :]
+    k, beta, cumulative = tl.reshape(k, [N, B, D]), tl.reshape(beta, [N, B]), tl.reshape(cumulative, [N, B])
+    system = tl.where(row > column, system_blocks(k, k, beta, cumulative, cumulative, PRECISION), 0.0)
+    inverse = tl.where(row == column, 1.0, 0.0) - tl.where(row // 2 == column // 2, system, 0.0)
+    for level in tl.static_range(1, 4):
+        beside = (row >> level != column >> level) & (row >> (level + 1) == column >> (level + 1))
+        corner = tl.dot(tl.where(beside, system, 0.0), inverse, input_precision=PRECISION)
+        inverse -= tl.dot(inverse, corner, input_precision=PRECISION)
+    return inverse
+
+
+@triton.jit
+def halves(x, N: tl.constexpr, B: tl.constexpr, W: tl.constexpr):
+    """The even and the odd blocks of B rows, `[N, B, W]` each."""
+    return tl.split(tl.permute(tl.reshape(x, [N, 2, B, W]), (0, 2, 3, 1)))
+
+
+@triton.jit
+def double_blocks(
+    inverse, k, beta, cumulative, N: tl.constexpr, B: tl.constexpr, D: tl.constexpr, PRECISION: tl.constexpr
+):
+    """The inverses `[2 N, B, B]` of diagonal blocks, joined in pairs `[N, 2 B, 2 B]`."""
+    above, below = halves(inverse, N, B, B)
+    k_above, k_below = halves(k, N, B, D)
+    b_above, b_below = halves(cumulative[:, None], N, B, 1)
+    _, beta_below = halves(beta[:, None], N, B, 1)
+    b_above, b_below = tl.reshape(b_above, [N, B]), tl.reshape(b_below, [N, B])
+    corner = system_blocks(k_below, k_above, tl.reshape(beta_below, [N, B]), b_below, b_above, PRECISION)
+    corner = tl.dot(corner, above, input_precision=PRECISION)
+    corner = -tl.dot(below, corner, input_precision=PRECISION)
+    half = tl.arange(0, 2)
+    row, column = half[None, :, None, None, None], half[None, None, None, :, None]
+    joined = tl.where(row == column, tl.reshape(inverse, [N, 2, B, 1, B]), 0.0)
+    joined += tl.where(row > column, tl.reshape(corner, [N, 1, B, 1, B]), 0.0)
+    return tl.reshape(joined, [N, 2 * B, 2 * B])
+
+
+@triton.jit
+def unit_lower_inverse(k, beta, cumulative, C: tl.constexpr, D: tl.constexpr, PRECISION: tl.constexpr):
+    """The inverse `[1, C, C]` of a chunk's `I + system`, from those of ever larger diagonal blocks.
+
+    `[[P, 0], [X, Q]]` has the inverse `[[P^-1, 0], [-Q^-1 X P^-1, Q^-1]]`. Every intermediate is the inverse of
+    a diagonal block, so nothing grows where keys repeat; the powers of a Neumann series would.
     """
-    i = tl.arange(0, C)
-    row, column = i[:, None], i[None, :]
-    inverse = tl.where(row == column, 1.0, 0.0) - tl.where(row // 2 == column // 2, lower, 0.0)
-    for level in tl.static_range(1, 6):
-        if 2**level < C:
-            beside = (row >> level != column >> level) & (row >> (level + 1) == column >> (level + 1))
-            corner = tl.dot(tl.where(beside, lower, 0.0), inverse, input_precision=PRECISION)
-            inverse -= tl.dot(inverse, corner, input_precision=PRECISION)
+    inverse = small_inverses(k, beta, cumulative, C // 16, 16, D, PRECISION)
+    if C >= 32:
+        inverse = double_blocks(inverse, k, beta, cumulative, C // 32, 16, D, PRECISION)
+    if C >= 64:
+        inverse = double_blocks(inverse, k, beta, cumulative, C // 64, 32, D, PRECISION)
     return inverse
 
 
@@ -65,9 +111,7 @@ def inverse_kernel(
     index = pid.to(tl.int64) * tl.num_programs(0) + n
     cumulative, _total, beta = load_gates(log_decay_ptr, beta_ptr, offsets, inside)
     k = load_rows(k_ptr, offsets, inside, D)
-    system = tl.dot(k, tl.trans(k), input_precision=PRECISION) * decay_between(cumulative, C)
-    system = tl.where(i[:, None] > i[None, :], beta[:, None] * system, 0.0)
-    inverse = unit_lower_inverse(system, C, PRECISION)
+    inverse = tl.reshape(unit_lower_inverse(k, beta, cumulative, C, D, PRECISION), [C, C])
     tl.store(square(inverses_ptr, index, C), inverse.to(inverses_ptr.dtype.element_ty))
 
 
