@@ -260,21 +260,24 @@ def backward_chunk_kernel(
     offsets = (batch * T + t) * H + head
     index = pid.to(tl.int64) * tl.num_programs(0) + n
     dtype: tl.constexpr = q_ptr.dtype.element_ty
+    # All loads first: each would wait alone behind the barriers of the products before it.
+    k = load_rows(k_ptr, offsets, inside, D)
+    u = load_rows(writes_ptr, offsets, inside, D)
+    q = load_rows(q_ptr, offsets, inside, D)
+    d_out = load_rows(d_out_ptr, offsets, inside, D)
+    d_v = load_rows(dv_ptr, offsets, inside, D)
+    state = load_state(states_ptr, index, n, D)
+    d_state = load_state(d_states_ptr, index, tl.num_programs(0) - 1 - n, D)
     cumulative, total, _beta = load_gates(log_decay_ptr, beta_ptr, offsets, inside)
     from_start, to_end = tl.exp(cumulative)[:, None], tl.exp(total - cumulative)[:, None]
     decay = decay_between(cumulative, C)
-    state = load_state(states_ptr, index, n, D)
-    d_state = load_state(d_states_ptr, index, tl.num_programs(0) - 1 - n, D)
-    k = load_rows(k_ptr, offsets, inside, D)
-    u = load_rows(writes_ptr, offsets, inside, D)
+    d_out = (scale * d_out).to(dtype)
 
     # A key acts by writing (columns of P and A, and the end state) and by reading (rows of A, and S).
     d_write = to_end * tl.dot(u, tl.trans(d_state), input_precision=PRECISION)
     at_end = tl.sum(k * d_write, 1)
     d_total = tl.sum(at_end, 0) + tl.exp(total) * tl.sum(tl.sum(state.to(tl.float32) * d_state, 1), 0)
 
-    q = load_rows(q_ptr, offsets, inside, D)
-    d_out = (scale * load_rows(d_out_ptr, offsets, inside, D)).to(dtype)
     d_attention = tl.dot(d_out, tl.trans(u), input_precision=PRECISION) * decay
     gain = d_attention * tl.dot(q, tl.trans(k), input_precision=PRECISION)
     d_attention = d_attention.to(dtype)
@@ -284,7 +287,6 @@ def backward_chunk_kernel(
     store_rows(dq_ptr, offsets, inside, d_q, D)
     d_write += tl.dot(tl.trans(d_attention), q, input_precision=PRECISION)
 
-    d_v = load_rows(dv_ptr, offsets, inside, D)
     d_between = tl.dot(d_v, tl.trans(u), input_precision=PRECISION) * decay
     d_between = tl.where(i[:, None] > i[None, :], -d_between, 0.0)
     gain += d_between * tl.dot(k, tl.trans(k), input_precision=PRECISION)
