@@ -301,43 +301,49 @@ def backward_chunk_kernel(
     inside = t < T
     offsets = (batch * T + t) * H + head
     index = pid.to(tl.int64) * tl.num_programs(0) + n
-    cumulative, total, beta = load_gates(log_decay_ptr, beta_ptr, offsets, inside)
-    decay, to_end = decay_between(cumulative, C), tl.exp(total - cumulative)[:, None]
+    # All loads of rows first: each would wait alone behind the barriers of the products before it.
     k = load_rows(k_ptr, offsets, inside, D)
     v = load_rows(v_ptr, offsets, inside, D)
-
-    # Later chunks, through the states; beta is left out until the end.
-    behind = tl.num_programs(0) - 1 - n
-    d_value_state = load_state(d_value_states_ptr, index, behind, D)
-    value_state = load_state(value_states_ptr, index, n * behind, D)
-    d_total = tl.sum(tl.sum(value_state * d_value_state, 1), 0)
-    d_v = to_end * product(k, d_value_state, PRECISE)
-    d_k = tl.dot(v, tl.trans(d_value_state).to(v.dtype), input_precision=FAST)
-    d_key_state = load_state(d_key_states_ptr, index, behind, D)
-    key_state = load_state(key_states_ptr, index, n * behind, D)
-    d_total += tl.sum(tl.sum(key_state * d_key_state, 1), 0)
-    through_key = product(k, d_key_state, PRECISE)
-    d_k = to_end * (d_k + through_key + product(k, tl.trans(d_key_state), PRECISE))
-    d_beta = tl.sum(v * d_v + to_end * k * through_key, 1)
-    d_total = tl.exp(total) * d_total + tl.sum(beta * d_beta, 0)
-
+    d_out = load_rows(d_out_ptr, offsets, inside, D)
     x = load_rows(solutions_ptr, offsets, inside, D)
     y = load_rows(adjoints_ptr, offsets, inside, D)
-    d_out = load_rows(d_out_ptr, offsets, inside, D)
+    cumulative, total, beta = load_gates(log_decay_ptr, beta_ptr, offsets, inside)
+    decay, to_end = decay_between(cumulative, C), tl.exp(total - cumulative)[:, None]
+
+    # Within the chunk; beta is left out until the end.
     x_scores = product(x, tl.trans(k), PRECISE) * decay
     y_scores = tl.dot(d_out, tl.trans(v), input_precision=FAST) - product(y, tl.trans(k), PRECISE)
     # The same numbers summed along rows and columns: what cancels in the decay's gradient cancels exactly.
     gain = x_scores * y_scores
-    d_beta += tl.sum(gain, 0)
-    d_cumulative = tl.sum(gain * beta[None, :], 1) - beta * d_beta
-    d_cumulative += tl.load(d_reading_ptr + offsets, mask=inside, other=0.0)
+    d_beta = tl.sum(gain, 0)
+    d_cumulative = tl.sum(gain * beta[None, :], 1)
     y_scores = tl.trans(y_scores * decay).to(k.dtype)
     x_scores = tl.trans(x_scores).to(k.dtype)
-    d_v += tl.dot(x_scores, d_out, input_precision=FAST)
+    d_v = tl.dot(x_scores, d_out, input_precision=FAST)
+    d_k = tl.dot(y_scores, x.to(k.dtype), input_precision=FAST)
     d_k -= tl.dot(x_scores, y.to(k.dtype), input_precision=FAST)
-    d_k += tl.dot(y_scores, x.to(k.dtype), input_precision=FAST)
+
+    # Later chunks, through the states.
+    behind = tl.num_programs(0) - 1 - n
+    d_value_state = load_state(d_value_states_ptr, index, behind, D)
+    value_state = load_state(value_states_ptr, index, n * behind, D)
+    d_total = tl.sum(tl.sum(value_state * d_value_state, 1), 0)
+    d_write = to_end * product(k, d_value_state, PRECISE)
+    d_later = tl.sum(v * d_write, 1)
+    d_v += d_write
+    d_write = tl.dot(v, tl.trans(d_value_state).to(v.dtype), input_precision=FAST)
+    d_key_state = load_state(d_key_states_ptr, index, behind, D)
+    key_state = load_state(key_states_ptr, index, n * behind, D)
+    d_total += tl.sum(tl.sum(key_state * d_key_state, 1), 0)
+    through_key = product(k, d_key_state, PRECISE)
+    d_later += tl.sum(to_end * k * through_key, 1)
+    d_write += through_key + product(k, tl.trans(d_key_state), PRECISE)
+    d_k += to_end * d_write
+    d_beta += d_later
+    d_total = tl.exp(total) * d_total + tl.sum(beta * d_later, 0)
+    d_cumulative += tl.load(d_reading_ptr + offsets, mask=inside, other=0.0) - beta * d_beta
+
     store_rows(dv_ptr, offsets, inside, beta[:, None] * d_v, D)
     store_rows(dk_ptr, offsets, inside, beta[:, None] * d_k, D)
-
     tl.store(d_beta_ptr + offsets, d_beta, mask=inside)
     tl.store(d_log_decay_ptr + offsets, sum_from(d_cumulative) + d_total, mask=inside)
