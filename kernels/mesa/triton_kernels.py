@@ -323,24 +323,25 @@ def backward_chunk_kernel(
     d_k = tl.dot(y_scores, x.to(k.dtype), input_precision=FAST)
     d_k -= tl.dot(x_scores, y.to(k.dtype), input_precision=FAST)
 
-    # Later chunks, through the states.
+    d_total = 0.0
     behind = tl.num_programs(0) - 1 - n
-    d_value_state = load_state(d_value_states_ptr, index, behind, D)
-    value_state = load_state(value_states_ptr, index, n * behind, D)
-    d_total = tl.sum(tl.sum(value_state * d_value_state, 1), 0)
-    d_write = to_end * product(k, d_value_state, PRECISE)
-    d_later = tl.sum(v * d_write, 1)
-    d_v += d_write
-    d_write = tl.dot(v, tl.trans(d_value_state).to(v.dtype), input_precision=FAST)
-    d_key_state = load_state(d_key_states_ptr, index, behind, D)
-    key_state = load_state(key_states_ptr, index, n * behind, D)
-    d_total += tl.sum(tl.sum(key_state * d_key_state, 1), 0)
-    through_key = product(k, d_key_state, PRECISE)
-    d_later += tl.sum(to_end * k * through_key, 1)
-    d_write += through_key + product(k, tl.trans(d_key_state), PRECISE)
-    d_k += to_end * d_write
-    d_beta += d_later
-    d_total = tl.exp(total) * d_total + tl.sum(beta * d_later, 0)
+    if behind > 0:  # later chunks, through the states
+        d_value_state = load_state(d_value_states_ptr, index, behind, D)
+        value_state = load_state(value_states_ptr, index, n, D)
+        d_total += tl.sum(tl.sum(value_state * d_value_state, 1), 0)
+        d_write = to_end * product(k, d_value_state, PRECISE)
+        d_later = tl.sum(v * d_write, 1)
+        d_v += d_write
+        d_write = tl.dot(v, tl.trans(d_value_state).to(v.dtype), input_precision=FAST)
+        d_key_state = load_state(d_key_states_ptr, index, behind, D)
+        key_state = load_state(key_states_ptr, index, n, D)
+        d_total += tl.sum(tl.sum(key_state * d_key_state, 1), 0)
+        through_key = product(k, d_key_state, PRECISE)
+        d_later += tl.sum(to_end * k * through_key, 1)
+        d_write += through_key + product(k, tl.trans(d_key_state), PRECISE)
+        d_k += to_end * d_write
+        d_beta += d_later
+        d_total = tl.exp(total) * d_total + tl.sum(beta * d_later, 0)
     d_cumulative += tl.load(d_reading_ptr + offsets, mask=inside, other=0.0) - beta * d_beta
 
     store_rows(dv_ptr, offsets, inside, beta[:, None] * d_v, D)
