@@ -273,31 +273,31 @@ def backward_chunk_kernel(
     decay = decay_between(cumulative, C)
     d_out = (scale * d_out).to(dtype)
 
-    # A key acts by writing (columns of P and A, and the end state) and by reading (rows of A, and S).
-    d_write = to_end * tl.dot(u, tl.trans(d_state), input_precision=PRECISION)
-    at_end = tl.sum(k * d_write, 1)
-    d_total = tl.sum(at_end, 0) + tl.exp(total) * tl.sum(tl.sum(state.to(tl.float32) * d_state, 1), 0)
-
     d_attention = tl.dot(d_out, tl.trans(u), input_precision=PRECISION) * decay
     gain = d_attention * tl.dot(q, tl.trans(k), input_precision=PRECISION)
     d_attention = d_attention.to(dtype)
-    d_q = from_start * tl.dot(d_out, tl.trans(state), input_precision=PRECISION)
-    at_start = tl.sum(q * d_q, 1)
-    d_q += tl.dot(d_attention, k, input_precision=PRECISION)
-    store_rows(dq_ptr, offsets, inside, d_q, D)
-    d_write += tl.dot(tl.trans(d_attention), q, input_precision=PRECISION)
-
     d_between = tl.dot(d_v, tl.trans(u), input_precision=PRECISION) * decay
     d_between = tl.where(i[:, None] > i[None, :], -d_between, 0.0)
     gain += d_between * tl.dot(k, tl.trans(k), input_precision=PRECISION)
     d_between = d_between.to(dtype)
-    d_read = -from_start * tl.dot(d_v, tl.trans(state), input_precision=PRECISION)
-    at_start += tl.sum(k * d_read, 1)
-    d_read += tl.dot(d_between, k, input_precision=PRECISION)
-    d_write += tl.dot(tl.trans(d_between), k, input_precision=PRECISION)
-    store_rows(dk_ptr, offsets, inside, d_read + d_write, D)
-
     # exp(b_i) multiplies row i of P and A and what it reads from S, exp(-b_j) column j and its share of the end
     # state, exp(b_C) that state. Both sums run over the same numbers, so that what cancels does so exactly.
-    d_cumulative = tl.sum(gain, 1) - tl.sum(gain, 0) + at_start - at_end
+    d_cumulative = tl.sum(gain, 1) - tl.sum(gain, 0)
+
+    d_q = from_start * tl.dot(d_out, tl.trans(state), input_precision=PRECISION)
+    d_cumulative += tl.sum(q * d_q, 1)
+    d_q += tl.dot(d_attention, k, input_precision=PRECISION)
+    store_rows(dq_ptr, offsets, inside, d_q, D)
+
+    # A key acts by writing (columns of P and A, and the end state) and by reading (rows of A, and S).
+    d_k = to_end * tl.dot(u, tl.trans(d_state), input_precision=PRECISION)
+    at_end = tl.sum(k * d_k, 1)
+    d_total = tl.sum(at_end, 0) + tl.exp(total) * tl.sum(tl.sum(state.to(tl.float32) * d_state, 1), 0)
+    d_read = from_start * tl.dot(d_v, tl.trans(state), input_precision=PRECISION)
+    d_cumulative -= at_end + tl.sum(k * d_read, 1)
+    d_k -= d_read
+    d_k += tl.dot(d_between, k, input_precision=PRECISION)
+    d_k += tl.dot(tl.trans(d_between), k, input_precision=PRECISION)
+    d_k += tl.dot(tl.trans(d_attention), q, input_precision=PRECISION)
+    store_rows(dk_ptr, offsets, inside, d_k, D)
     tl.store(d_log_decay_ptr + offsets, sum_from(d_cumulative) + d_total, mask=inside)
