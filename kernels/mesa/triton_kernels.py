@@ -26,9 +26,20 @@ from kernels.chunked_triton import (
 
 
 @triton.jit
+def rounded(x, dtype: tl.constexpr):
+    """`x`, still float32, with no more than the 8 bits of mantissa of a bfloat16: the cast to `dtype` is exact.
+
+    A cast to bfloat16 and back converts number by number, at an eighth of the rate of these two operations.
+    The product loses the lowest 16 bits, and the difference is exact.
+    """
+    return x if dtype == tl.float32 else tl.fma(x, -65536.0, x * 65537.0)
+
+
+@triton.jit
 def apply(x, k, weights, from_start, high, low, ridge, HELD: tl.constexpr, FAST: tl.constexpr):
     """`x_i (H_i + diag(ridge))` for every row of a chunk; `high + low` is H before the chunk, if it is HELD."""
     image = ridge * x
+    x = x.to(k.dtype)
     if HELD:
         read = tl.dot(x, high, input_precision=FAST)
         if k.dtype != tl.float32:
@@ -53,8 +64,8 @@ def conjugate_gradients(
 ):
     """Solves for every row of a chunk, from zero, as `reference.conjugate_gradients` does.
 
-    A step begins with its direction, so that the products take it from registers: what a loop carries, Triton
-    would pass to them through shared memory and two barriers.
+    A direction is cast at the start of its step: the products then take it from registers. As a 16-bit tensor
+    that the loop carries, Triton would pass it to them through shared memory, behind two barriers.
     """
     tiny = 1.1754944e-38
     solution = tl.zeros_like(right)
@@ -62,14 +73,14 @@ def conjugate_gradients(
     direction = right
     norm = tl.sum(right * right, 1)
     for _ in range(ITERATIONS):
-        rounded = direction.to(k.dtype)
-        image = apply(rounded, k, weights, from_start, high, low, ridge, HELD, FAST)
-        step = norm / tl.maximum(tl.sum(rounded * image, 1), tiny)
-        solution += step[:, None] * rounded
+        direction = rounded(direction, k.dtype)
+        image = apply(direction, k, weights, from_start, high, low, ridge, HELD, FAST)
+        step = norm / tl.maximum(tl.sum(direction * image, 1), tiny)
+        solution += step[:, None] * direction
         residual -= step[:, None] * image
         last = norm
         norm = tl.sum(residual * residual, 1)
-        direction = residual + (norm / tl.maximum(last, tiny))[:, None] * rounded
+        direction = residual + (norm / tl.maximum(last, tiny))[:, None] * direction
     return solution
 
 
