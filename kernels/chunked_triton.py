@@ -36,6 +36,23 @@ def square(pointer, index, SIZE: tl.constexpr):
 
 
 @triton.jit
+def load_state(pointer, index, distance, D: tl.constexpr):
+    """The `[D, D]` state number `index`, `distance` chunks from the end of the sequence where it is zero.
+
+    At that end nothing was stored, and nothing is read.
+    """
+    held = tl.zeros([D, 1], dtype=tl.int32) + distance > 0
+    return tl.load(square(pointer, index, D), mask=held, other=0.0)
+
+
+@triton.jit
+def store_state(pointer, index, distance, state, D: tl.constexpr):
+    """Writes what `load_state` reads."""
+    held = tl.zeros([D, 1], dtype=tl.int32) + distance > 0
+    tl.store(square(pointer, index, D), state.to(pointer.dtype.element_ty), mask=held)
+
+
+@triton.jit
 def decay_between(cumulative, C: tl.constexpr):
     """`exp(b_i - b_j)` for `j <= i` and 0 elsewhere, `[C, C]`."""
     i = tl.arange(0, C)

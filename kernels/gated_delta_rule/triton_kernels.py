@@ -15,29 +15,77 @@ from kernels.chunked_triton import (
     decay_between,
     load_gates,
     load_rows,
+    load_state,
     product,
     square,
     store_rows,
+    store_state,
     sum_from,
 )
 
 
 @triton.jit
-def unit_lower_inverse(lower, C: tl.constexpr, PRECISION: tl.constexpr):
-    """`(I + lower)^{-1}` for a strictly lower triangular `[C, C]`.
+def system_blocks(k_row, k_column, beta_row, b_row, b_column, PRECISION: tl.constexpr):
+    """`beta_i exp(b_i - b_j) k_i.k_j` for N blocks of rows i and columns j: keys `[N, B, D]`, gates `[N, B]`."""
+    # The minimum matters on a diagonal block only, above its diagonal: the exponential would overflow there.
+    decay = tl.exp(tl.minimum(b_row[:, :, None] - b_column[:, None, :], 0.0))
+    scores = tl.dot(k_row, tl.permute(k_column, (0, 2, 1)), input_precision=PRECISION)
+    return scores * decay * beta_row[:, :, None]
 
-    Blocks of twice the size from their two halves: `[[P, 0], [X, Q]]` has the inverse
-    `[[P^-1, 0], [-Q^-1 X P^-1, Q^-1]]`. Every intermediate is the inverse of a diagonal block, so nothing
-    grows where keys repeat; the powers of a Neumann series would.
+
+@triton.jit
+def small_inverses(k, beta, cumulative, N: tl.constexpr, B: tl.constexpr, D: tl.constexpr, PRECISION: tl.constexpr):
+    """The inverses `[N, B, B]` of the diagonal blocks of `I + system`, from those of blocks of 2, 4, ..., B / 2."""
+    i = tl.arange(0, B)
+    row, column = i[None, :, None], i[None, None, :]
+    k, beta, cumulative = tl.reshape(k, [N, B, D]), tl.reshape(beta, [N, B]), tl.reshape(cumulative, [N, B])
+    system = tl.where(row > column, system_blocks(k, k, beta, cumulative, cumulative, PRECISION), 0.0)
+    inverse = tl.where(row == column, 1.0, 0.0) - tl.where(row // 2 == column // 2, system, 0.0)
+    for level in tl.static_range(1, 4):
+        beside = (row >> level != column >> level) & (row >> (level + 1) == column >> (level + 1))
+        corner = tl.dot(tl.where(beside, system, 0.0), inverse, input_precision=PRECISION)
+        inverse -= tl.dot(inverse, corner, input_precision=PRECISION)
+    return inverse
+
+
+@triton.jit
+def halves(x, N: tl.constexpr, B: tl.constexpr, W: tl.constexpr):
+    """The even and the odd blocks of B rows, `[N, B, W]` each."""
+    return tl.split(tl.permute(tl.reshape(x, [N, 2, B, W]), (0, 2, 3, 1)))
+
+
+@triton.jit
+def double_blocks(
+    inverse, k, beta, cumulative, N: tl.constexpr, B: tl.constexpr, D: tl.constexpr, PRECISION: tl.constexpr
+):
+    """The inverses `[2 N, B, B]` of diagonal blocks, joined in pairs `[N, 2 B, 2 B]`."""
+    above, below = halves(inverse, N, B, B)
+    k_above, k_below = halves(k, N, B, D)
+    b_above, b_below = halves(cumulative[:, None], N, B, 1)
+    _, beta_below = halves(beta[:, None], N, B, 1)
+    b_above, b_below = tl.reshape(b_above, [N, B]), tl.reshape(b_below, [N, B])
+    corner = system_blocks(k_below, k_above, tl.reshape(beta_below, [N, B]), b_below, b_above, PRECISION)
+    corner = tl.dot(corner, above, input_precision=PRECISION)
+    corner = -tl.dot(below, corner, input_precision=PRECISION)
+    half = tl.arange(0, 2)
+    row, column = half[None, :, None, None, None], half[None, None, None, :, None]
+    joined = tl.where(row == column, tl.reshape(inverse, [N, 2, B, 1, B]), 0.0)
+    joined += tl.where(row > column, tl.reshape(corner, [N, 1, B, 1, B]), 0.0)
+    return tl.reshape(joined, [N, 2 * B, 2 * B])
+
+
+@triton.jit
+def unit_lower_inverse(k, beta, cumulative, C: tl.constexpr, D: tl.constexpr, PRECISION: tl.constexpr):
+    """The inverse `[1, C, C]` of a chunk's `I + system`, from those of ever larger diagonal blocks.
+
+    `[[P, 0], [X, Q]]` has the inverse `[[P^-1, 0], [-Q^-1 X P^-1, Q^-1]]`. Every intermediate is the inverse of
+    a diagonal block, so nothing grows where keys repeat; the powers of a Neumann series would.
     """
-    i = tl.arange(0, C)
-    row, column = i[:, None], i[None, :]
-    inverse = tl.where(row == column, 1.0, 0.0) - tl.where(row // 2 == column // 2, lower, 0.0)
-    for level in tl.static_range(1, 6):
-        if 2**level < C:
-            beside = (row >> level != column >> level) & (row >> (level + 1) == column >> (level + 1))
-            corner = tl.dot(tl.where(beside, lower, 0.0), inverse, input_precision=PRECISION)
-            inverse -= tl.dot(inverse, corner, input_precision=PRECISION)
+    inverse = small_inverses(k, beta, cumulative, C // 16, 16, D, PRECISION)
+    if C >= 32:
+        inverse = double_blocks(inverse, k, beta, cumulative, C // 32, 16, D, PRECISION)
+    if C >= 64:
+        inverse = double_blocks(inverse, k, beta, cumulative, C // 64, 32, D, PRECISION)
     return inverse
 
 
@@ -63,9 +111,7 @@ def inverse_kernel(
     index = pid.to(tl.int64) * tl.num_programs(0) + n
     cumulative, _total, beta = load_gates(log_decay_ptr, beta_ptr, offsets, inside)
     k = load_rows(k_ptr, offsets, inside, D)
-    system = tl.dot(k, tl.trans(k), input_precision=PRECISION) * decay_between(cumulative, C)
-    system = tl.where(i[:, None] > i[None, :], beta[:, None] * system, 0.0)
-    inverse = unit_lower_inverse(system, C, PRECISION)
+    inverse = tl.reshape(unit_lower_inverse(k, beta, cumulative, C, D, PRECISION), [C, C])
     tl.store(square(inverses_ptr, index, C), inverse.to(inverses_ptr.dtype.element_ty))
 
 
@@ -107,7 +153,7 @@ def forward_kernel(
         v = load_rows(v_ptr, offsets, inside, D)
         inverse = tl.load(square(inverses_ptr, index, C))
         held = state.to(dtype)
-        tl.store(square(states_ptr, index, D), held)
+        store_state(states_ptr, index, n, held, D)
 
         error = v - from_start * tl.dot(k, held, input_precision=PRECISION)
         u = tl.dot(inverse, (beta[:, None] * error).to(dtype), input_precision=PRECISION).to(dtype)
@@ -165,7 +211,7 @@ def backward_state_kernel(
         k = load_rows(k_ptr, offsets, inside, D)
         d_out = (scale * load_rows(d_out_ptr, offsets, inside, D)).to(dtype)
         held = d_state.to(dtype)
-        tl.store(square(d_states_ptr, index, D), held)
+        store_state(d_states_ptr, index, back, held, D)
 
         # Through o = exp(b) q S + P U and the end state to U, through the triangular system to v.
         attention = tl.dot(k, tl.trans(q), input_precision=PRECISION)
@@ -214,42 +260,44 @@ def backward_chunk_kernel(
     offsets = (batch * T + t) * H + head
     index = pid.to(tl.int64) * tl.num_programs(0) + n
     dtype: tl.constexpr = q_ptr.dtype.element_ty
+    # All loads first: each would wait alone behind the barriers of the products before it.
+    k = load_rows(k_ptr, offsets, inside, D)
+    u = load_rows(writes_ptr, offsets, inside, D)
+    q = load_rows(q_ptr, offsets, inside, D)
+    d_out = load_rows(d_out_ptr, offsets, inside, D)
+    d_v = load_rows(dv_ptr, offsets, inside, D)
+    state = load_state(states_ptr, index, n, D)
+    d_state = load_state(d_states_ptr, index, tl.num_programs(0) - 1 - n, D)
     cumulative, total, _beta = load_gates(log_decay_ptr, beta_ptr, offsets, inside)
     from_start, to_end = tl.exp(cumulative)[:, None], tl.exp(total - cumulative)[:, None]
     decay = decay_between(cumulative, C)
-    state = tl.load(square(states_ptr, index, D))
-    d_state = tl.load(square(d_states_ptr, index, D))
-    k = load_rows(k_ptr, offsets, inside, D)
-    u = load_rows(writes_ptr, offsets, inside, D)
+    d_out = (scale * d_out).to(dtype)
 
-    # A key acts by writing (columns of P and A, and the end state) and by reading (rows of A, and S).
-    d_write = to_end * tl.dot(u, tl.trans(d_state), input_precision=PRECISION)
-    at_end = tl.sum(k * d_write, 1)
-    d_total = tl.sum(at_end, 0) + tl.exp(total) * tl.sum(tl.sum(state.to(tl.float32) * d_state, 1), 0)
-
-    q = load_rows(q_ptr, offsets, inside, D)
-    d_out = (scale * load_rows(d_out_ptr, offsets, inside, D)).to(dtype)
     d_attention = tl.dot(d_out, tl.trans(u), input_precision=PRECISION) * decay
     gain = d_attention * tl.dot(q, tl.trans(k), input_precision=PRECISION)
     d_attention = d_attention.to(dtype)
-    d_q = from_start * tl.dot(d_out, tl.trans(state), input_precision=PRECISION)
-    at_start = tl.sum(q * d_q, 1)
-    d_q += tl.dot(d_attention, k, input_precision=PRECISION)
-    store_rows(dq_ptr, offsets, inside, d_q, D)
-    d_write += tl.dot(tl.trans(d_attention), q, input_precision=PRECISION)
-
-    d_v = load_rows(dv_ptr, offsets, inside, D)
     d_between = tl.dot(d_v, tl.trans(u), input_precision=PRECISION) * decay
     d_between = tl.where(i[:, None] > i[None, :], -d_between, 0.0)
     gain += d_between * tl.dot(k, tl.trans(k), input_precision=PRECISION)
     d_between = d_between.to(dtype)
-    d_read = -from_start * tl.dot(d_v, tl.trans(state), input_precision=PRECISION)
-    at_start += tl.sum(k * d_read, 1)
-    d_read += tl.dot(d_between, k, input_precision=PRECISION)
-    d_write += tl.dot(tl.trans(d_between), k, input_precision=PRECISION)
-    store_rows(dk_ptr, offsets, inside, d_read + d_write, D)
-
     # exp(b_i) multiplies row i of P and A and what it reads from S, exp(-b_j) column j and its share of the end
     # state, exp(b_C) that state. Both sums run over the same numbers, so that what cancels does so exactly.
-    d_cumulative = tl.sum(gain, 1) - tl.sum(gain, 0) + at_start - at_end
+    d_cumulative = tl.sum(gain, 1) - tl.sum(gain, 0)
+
+    d_q = from_start * tl.dot(d_out, tl.trans(state), input_precision=PRECISION)
+    d_cumulative += tl.sum(q * d_q, 1)
+    d_q += tl.dot(d_attention, k, input_precision=PRECISION)
+    store_rows(dq_ptr, offsets, inside, d_q, D)
+
+    # A key acts by writing (columns of P and A, and the end state) and by reading (rows of A, and S).
+    d_k = to_end * tl.dot(u, tl.trans(d_state), input_precision=PRECISION)
+    at_end = tl.sum(k * d_k, 1)
+    d_total = tl.sum(at_end, 0) + tl.exp(total) * tl.sum(tl.sum(state.to(tl.float32) * d_state, 1), 0)
+    d_read = from_start * tl.dot(d_v, tl.trans(state), input_precision=PRECISION)
+    d_cumulative -= at_end + tl.sum(k * d_read, 1)
+    d_k -= d_read
+    d_k += tl.dot(d_between, k, input_precision=PRECISION)
+    d_k += tl.dot(tl.trans(d_between), k, input_precision=PRECISION)
+    d_k += tl.dot(tl.trans(d_attention), q, input_precision=PRECISION)
+    store_rows(dk_ptr, offsets, inside, d_k, D)
     tl.store(d_log_decay_ptr + offsets, sum_from(d_cumulative) + d_total, mask=inside)

@@ -33,7 +33,11 @@ def forward(
         q, k, v, log_decay, beta, scale, chunk_size
     )
     options = _options(q, chunk_size)
-    inverse_kernel[(states.shape[2], batch * heads)](k, log_decay, beta, inverses, length, **options)
+    # The inverses are products of small blocks: one warp needs no barriers between them.
+    warps = 1 if q.shape[3] <= 64 else options["num_warps"]
+    inverse_kernel[(states.shape[2], batch * heads)](
+        k, log_decay, beta, inverses, length, **{**options, "num_warps": warps}
+    )
     forward_kernel[(batch * heads,)](
         q, k, v, log_decay, beta, inverses, out, states, writes, errors, scale, length, **options
     )

@@ -17,17 +17,30 @@ from kernels.chunked_triton import (
     decay_between,
     load_gates,
     load_rows,
+    load_state,
     product,
-    square,
     store_rows,
+    store_state,
     sum_from,
 )
+
+
+@triton.jit
+def rounded(x, dtype: tl.constexpr):
+    """`x`, still float32, with no more than the 8 bits of mantissa of a bfloat16: the cast to `dtype` is exact.
+
+    A cast to bfloat16 and back would compile to a conversion for every number, which runs below the rate of these
+    two operations.
+    The product loses the lowest 16 bits, and the difference is exact.
+    """
+    return x if dtype == tl.float32 else tl.fma(x, -65536.0, x * 65537.0)
 
 
 @triton.jit
 def apply(x, k, weights, from_start, high, low, ridge, HELD: tl.constexpr, FAST: tl.constexpr):
     """`x_i (H_i + diag(ridge))` for every row of a chunk; `high + low` is H before the chunk, if it is HELD."""
     image = ridge * x
+    x = x.to(k.dtype)
     if HELD:
         read = tl.dot(x, high, input_precision=FAST)
         if k.dtype != tl.float32:
@@ -50,20 +63,25 @@ def conjugate_gradients(
     ITERATIONS: tl.constexpr,
     FAST: tl.constexpr,
 ):
-    """Solves for every row of a chunk, from zero, as `reference.conjugate_gradients` does."""
+    """Solves for every row of a chunk, from zero, as `reference.conjugate_gradients` does.
+
+    A direction is cast at the start of its step: the products then take it from registers. As a 16-bit tensor
+    that the loop carries, Triton would pass it to them through shared memory, behind two barriers.
+    """
     tiny = 1.1754944e-38
     solution = tl.zeros_like(right)
     residual = right
-    direction = right.to(k.dtype)
+    direction = right
     norm = tl.sum(right * right, 1)
     for _ in range(ITERATIONS):
+        direction = rounded(direction, k.dtype)
         image = apply(direction, k, weights, from_start, high, low, ridge, HELD, FAST)
         step = norm / tl.maximum(tl.sum(direction * image, 1), tiny)
         solution += step[:, None] * direction
         residual -= step[:, None] * image
         last = norm
         norm = tl.sum(residual * residual, 1)
-        direction = (residual + (norm / tl.maximum(last, tiny))[:, None] * direction).to(k.dtype)
+        direction = residual + (norm / tl.maximum(last, tiny))[:, None] * direction
     return solution
 
 
@@ -105,8 +123,8 @@ def states_kernel(
         inside = t < T
         offsets = (batch * T + t) * H + head
         index = pid.to(tl.int64) * chunks + n
-        tl.store(square(key_states_ptr, index, D), key_state)
-        tl.store(square(value_states_ptr, index, D), value_state)
+        store_state(key_states_ptr, index, n, key_state, D)
+        store_state(value_states_ptr, index, n, value_state, D)
         cumulative, total, beta = load_gates(log_decay_ptr, beta_ptr, offsets, inside)
         k = load_rows(k_ptr, offsets, inside, D)
         v = load_rows(v_ptr, offsets, inside, D)
@@ -146,14 +164,14 @@ def solve_kernel(
     cumulative, _total, beta = load_gates(log_decay_ptr, beta_ptr, offsets, inside)
     weights, from_start = decay_between(cumulative, C) * beta[None, :], tl.exp(cumulative)[:, None]
     ridge = tl.load(ridge_ptr + pid * D + tl.arange(0, D))[None, :]
-    key_state = tl.load(square(key_states_ptr, index, D))
+    key_state = load_state(key_states_ptr, index, n, D)
     q = load_rows(q_ptr, offsets, inside, D).to(tl.float32)
     k = load_rows(k_ptr, offsets, inside, D)
     x = solve(n, q, k, weights, from_start, key_state, ridge, ITERATIONS, FAST)
     store_rows(solutions_ptr, offsets, inside, x, D)
 
     v = load_rows(v_ptr, offsets, inside, D)
-    value_state = tl.load(square(value_states_ptr, index, D))
+    value_state = load_state(value_states_ptr, index, n, D)
     scores = (product(x, tl.trans(k), PRECISE) * weights).to(v.dtype)
     out = from_start * product(x, value_state, PRECISE)
     out += tl.dot(scores, v, input_precision=FAST)
@@ -200,21 +218,23 @@ def adjoint_kernel(
     ridge = tl.load(ridge_ptr + pid * D + tl.arange(0, D))[None, :]
     d_out = load_rows(d_out_ptr, offsets, inside, D)
     x = load_rows(solutions_ptr, offsets, inside, D)
-    value_state = tl.load(square(value_states_ptr, index, D))
+    value_state = load_state(value_states_ptr, index, n, D)
     d_x = from_start * product(d_out, tl.trans(value_state), PRECISE)
     d_reading = tl.sum(x * d_x, 1)
-    key_state = tl.load(square(key_states_ptr, index, D))
-    read = from_start * product(x, key_state, PRECISE)
 
     v = load_rows(v_ptr, offsets, inside, D)
     k = load_rows(k_ptr, offsets, inside, D)
     scores = (tl.dot(d_out, tl.trans(v), input_precision=FAST) * weights).to(k.dtype)
     d_x += tl.dot(scores, k, input_precision=FAST)
+    key_state = load_state(key_states_ptr, index, n, D)
     y = solve(n, d_x, k, weights, from_start, key_state, ridge, ITERATIONS, FAST)
     store_rows(adjoints_ptr, offsets, inside, y, D)
     store_rows(dq_ptr, offsets, inside, y, D)
-    tl.store(d_reading_ptr + offsets, d_reading - tl.sum(y * read, 1), mask=inside)
+    # Loaded again: kept through the solve, they would take the registers that it needs.
     x = load_rows(solutions_ptr, offsets, inside, D)
+    key_state = load_state(key_states_ptr, index, n, D)
+    read = from_start * product(x, key_state, PRECISE)
+    tl.store(d_reading_ptr + offsets, d_reading - tl.sum(y * read, 1), mask=inside)
     tl.store(d_ridge_ptr + index * D + tl.arange(0, D), -tl.sum(x * y, 0))
 
 
@@ -246,8 +266,8 @@ def backward_states_kernel(
         inside = t < T
         offsets = (batch * T + t) * H + head
         index = pid.to(tl.int64) * chunks + n
-        tl.store(square(d_key_states_ptr, index, D), d_key_state)
-        tl.store(square(d_value_states_ptr, index, D), d_value_state)
+        store_state(d_key_states_ptr, index, back, d_key_state, D)
+        store_state(d_value_states_ptr, index, back, d_value_state, D)
         cumulative, total, _beta = load_gates(log_decay_ptr, beta_ptr, offsets, inside)
         x = load_rows(solutions_ptr, offsets, inside, D)
         y = load_rows(adjoints_ptr, offsets, inside, D)
@@ -293,40 +313,50 @@ def backward_chunk_kernel(
     inside = t < T
     offsets = (batch * T + t) * H + head
     index = pid.to(tl.int64) * tl.num_programs(0) + n
-    cumulative, total, beta = load_gates(log_decay_ptr, beta_ptr, offsets, inside)
-    decay, to_end = decay_between(cumulative, C), tl.exp(total - cumulative)[:, None]
+    # All loads of rows first: each would wait alone behind the barriers of the products before it.
     k = load_rows(k_ptr, offsets, inside, D)
     v = load_rows(v_ptr, offsets, inside, D)
-
-    # Later chunks, through the states; beta is left out until the end.
-    d_value_state = tl.load(square(d_value_states_ptr, index, D))
-    d_total = tl.sum(tl.sum(tl.load(square(value_states_ptr, index, D)) * d_value_state, 1), 0)
-    d_v = to_end * product(k, d_value_state, PRECISE)
-    d_k = tl.dot(v, tl.trans(d_value_state).to(v.dtype), input_precision=FAST)
-    d_key_state = tl.load(square(d_key_states_ptr, index, D))
-    d_total += tl.sum(tl.sum(tl.load(square(key_states_ptr, index, D)) * d_key_state, 1), 0)
-    through_key = product(k, d_key_state, PRECISE)
-    d_k = to_end * (d_k + through_key + product(k, tl.trans(d_key_state), PRECISE))
-    d_beta = tl.sum(v * d_v + to_end * k * through_key, 1)
-    d_total = tl.exp(total) * d_total + tl.sum(beta * d_beta, 0)
-
+    d_out = load_rows(d_out_ptr, offsets, inside, D)
     x = load_rows(solutions_ptr, offsets, inside, D)
     y = load_rows(adjoints_ptr, offsets, inside, D)
-    d_out = load_rows(d_out_ptr, offsets, inside, D)
+    cumulative, total, beta = load_gates(log_decay_ptr, beta_ptr, offsets, inside)
+    decay, to_end = decay_between(cumulative, C), tl.exp(total - cumulative)[:, None]
+
+    # Within the chunk; beta is left out until the end.
     x_scores = product(x, tl.trans(k), PRECISE) * decay
     y_scores = tl.dot(d_out, tl.trans(v), input_precision=FAST) - product(y, tl.trans(k), PRECISE)
     # The same numbers summed along rows and columns: what cancels in the decay's gradient cancels exactly.
     gain = x_scores * y_scores
-    d_beta += tl.sum(gain, 0)
-    d_cumulative = tl.sum(gain * beta[None, :], 1) - beta * d_beta
-    d_cumulative += tl.load(d_reading_ptr + offsets, mask=inside, other=0.0)
+    d_beta = tl.sum(gain, 0)
+    d_cumulative = tl.sum(gain * beta[None, :], 1)
     y_scores = tl.trans(y_scores * decay).to(k.dtype)
     x_scores = tl.trans(x_scores).to(k.dtype)
-    d_v += tl.dot(x_scores, d_out, input_precision=FAST)
+    d_v = tl.dot(x_scores, d_out, input_precision=FAST)
+    d_k = tl.dot(y_scores, x.to(k.dtype), input_precision=FAST)
     d_k -= tl.dot(x_scores, y.to(k.dtype), input_precision=FAST)
-    d_k += tl.dot(y_scores, x.to(k.dtype), input_precision=FAST)
+
+    d_total = 0.0
+    behind = tl.num_programs(0) - 1 - n
+    if behind > 0:  # later chunks, through the states
+        d_value_state = load_state(d_value_states_ptr, index, behind, D)
+        value_state = load_state(value_states_ptr, index, n, D)
+        d_total += tl.sum(tl.sum(value_state * d_value_state, 1), 0)
+        d_write = to_end * product(k, d_value_state, PRECISE)
+        d_later = tl.sum(v * d_write, 1)
+        d_v += d_write
+        d_write = tl.dot(v, tl.trans(d_value_state).to(v.dtype), input_precision=FAST)
+        d_key_state = load_state(d_key_states_ptr, index, behind, D)
+        key_state = load_state(key_states_ptr, index, n, D)
+        d_total += tl.sum(tl.sum(key_state * d_key_state, 1), 0)
+        through_key = product(k, d_key_state, PRECISE)
+        d_later += tl.sum(to_end * k * through_key, 1)
+        d_write += through_key + product(k, tl.trans(d_key_state), PRECISE)
+        d_k += to_end * d_write
+        d_beta += d_later
+        d_total = tl.exp(total) * d_total + tl.sum(beta * d_later, 0)
+    d_cumulative += tl.load(d_reading_ptr + offsets, mask=inside, other=0.0) - beta * d_beta
+
     store_rows(dv_ptr, offsets, inside, beta[:, None] * d_v, D)
     store_rows(dk_ptr, offsets, inside, beta[:, None] * d_k, D)
-
     tl.store(d_beta_ptr + offsets, d_beta, mask=inside)
     tl.store(d_log_decay_ptr + offsets, sum_from(d_cumulative) + d_total, mask=inside)

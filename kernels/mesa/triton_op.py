@@ -127,7 +127,7 @@ def backward(
     )
     precise = {"PRECISE": precision["PRECISE"]}
     backward_states_kernel[(batch * heads,)](
-        d_out, *gates, *solved, d_key_states, d_value_states, length, **options, **precise
+        d_out, *gates, *solved, d_key_states, d_value_states, length, **{**options, "num_stages": 2}, **precise
     )
     backward_chunk_kernel[(chunks, batch * heads)](
         d_out,

@@ -102,6 +102,19 @@ def test_bad_arguments(change, message):
         mesa(**{**arguments, **change(arguments)})
 
 
+def test_rounded_numbers_are_exact_in_bfloat16(device):
+    """Over many binades, and over the largest mantissas, where the product rounds up to the next one."""
+    from rounding import rounding_kernel
+
+    rng = torch.Generator().manual_seed(0)
+    x = torch.randn(2048, generator=rng) * 10 ** (40 * torch.rand(2048, generator=rng) - 20)
+    x = torch.cat((x, -(2.0**24 - torch.arange(2048)))).to(device)
+    out = torch.empty_like(x)
+    rounding_kernel[(1,)](x, out, SIZE=x.numel())
+    torch.testing.assert_close(out.bfloat16().float(), out, rtol=0, atol=0)
+    torch.testing.assert_close(out, x, rtol=2**-8, atol=0)
+
+
 @pytest.mark.parametrize("length", [1, 16, 39])
 def test_kernel_equals_the_formula(device, length):
     inputs = mesa_inputs(length, length=length, dtype=torch.float32, device=device)
