@@ -27,10 +27,9 @@ class Tiles(NamedTuple):
 FORWARD_TILES = {16: Tiles(64, 64, 4, 3), 32: Tiles(64, 64, 4, 3), 64: Tiles(64, 64, 4, 3), 128: Tiles(64, 64, 4, 2)}
 ROWS_TILES = {16: Tiles(64, 64, 4, 3), 32: Tiles(64, 64, 4, 3), 64: Tiles(64, 64, 4, 3), 128: Tiles(64, 64, 4, 2)}
 COLUMNS_TILES = {16: Tiles(32, 64, 4, 2), 32: Tiles(32, 64, 4, 2), 64: Tiles(64, 64, 4, 3), 128: Tiles(32, 64, 4, 3)}
-# One program holds a sequence of at most two tiles: by the width of a tile, how many positions and with how many warps.
+# Up to here one program holds a sequence, as one or two tiles of 64 positions. Backward, two of width 128 would not
+# fit its registers: they are one tile of 128, by twice the warps.
 SHORT_LENGTH = 128
-SHORT_TILES = {16: (64, 4), 32: (64, 4), 64: (64, 4), 128: (64, 4)}
-SHORT_BACKWARD_TILES = {16: (64, 4), 32: (64, 4), 64: (64, 4), 128: (128, 8)}
 # Full-precision products run without the matrix units; these tiles only have to fit.
 FLOAT32_TILES = Tiles(32, 32, 4, 2)
 
@@ -131,7 +130,7 @@ def run_short_forward(q: Tensor, rho: Tensor, k: Tensor, v: Tensor, scale: float
     short_forward_kernel[(batch * heads,)](
         *_with_strides(*_unit_steps(q, rho, k, v), o),
         *(heads, length, head_dim, scale * LOG2_E),
-        **_short_constants(SHORT_TILES, q),
+        **_short_constants(q, 64),
     )
     return o
 
@@ -145,7 +144,7 @@ def run_short_backward(
     short_backward_kernel[(batch * heads,)](
         *_with_strides(*_unit_steps(d_o, q, rho, k, v), *gradients),
         *(heads, length, head_dim, scale, scale * LOG2_E),
-        **_short_constants(SHORT_BACKWARD_TILES, q),
+        **_short_constants(q, 128 if head_dim > 64 and length > 64 else 64),
     )
     return gradients
 
@@ -159,10 +158,13 @@ def _with_strides(*tensors: Tensor) -> list[Tensor | tuple[int, ...]]:
     return [argument for x in tensors for argument in (x, x.stride())]
 
 
-def _short_constants(choices: dict[int, tuple[int, int]], q: Tensor) -> dict:
-    width = padded_head_dim(q.shape[3])
-    block, warps = choices[width]
-    return {"TILES": triton.cdiv(q.shape[1], block), "BLOCK": block, "BLOCK_D": width, "num_warps": warps}
+def _short_constants(q: Tensor, block: int) -> dict:
+    return {
+        "TILES": triton.cdiv(q.shape[1], block),
+        "BLOCK": block,
+        "BLOCK_D": padded_head_dim(q.shape[3]),
+        "num_warps": block // 16,  # a warp holds 16 rows of weights
+    }
 
 
 def _tiles(choices: dict[int, Tiles], q: Tensor) -> Tiles:

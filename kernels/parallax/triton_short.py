@@ -38,31 +38,31 @@ def _store_rows(x, strides, batch, head, rows, tile, seq_len, head_dim, BLOCK_D:
 
 @triton.jit
 def _weigh(q, rho, k, ROW: tl.constexpr, scale_log2, BLOCK: tl.constexpr):
-    """Of the keys that the tile ROW of queries sees, tile by tile: p and t, and the queries' t̄."""
+    """Of the keys that the tile ROW of queries sees, tile by tile: weights and t; of the queries: 1 / Σ weights, t̄."""
     logits = ()
     t = ()
     top = tl.full([BLOCK], float("-inf"), tl.float32)
     for j in tl.static_range(ROW + 1):
         x = product(q, k[j].T)
         if j == ROW:
-            i = tl.arange(0, BLOCK)
+            # Positions in the sequence, not in the tile: a mask that tiles shared would be kept in registers.
+            i = ROW * BLOCK + tl.arange(0, BLOCK)
             x = tl.where(i[:, None] >= i[None, :], x, float("-inf"))
         top = tl.maximum(top, tl.max(x, 1))
         logits = logits + (x,)
         t = t + (product(rho, k[j].T),)
+    # The rounding of top * scale is in all weights of a row alike, and leaves with their sum.
+    top *= scale_log2
     weights = ()
     mass = tl.zeros([BLOCK], tl.float32)
-    for j in tl.static_range(ROW + 1):
-        x = tl.exp2((logits[j] - top[:, None]) * scale_log2)
-        mass += tl.sum(x, 1)
-        weights = weights + (x,)
-    p = ()
     mean_t = tl.zeros([BLOCK], tl.float32)
     for j in tl.static_range(ROW + 1):
-        x = weights[j] * (1 / mass)[:, None]
+        x = tl.exp2(logits[j] * scale_log2 - top[:, None])
+        mass += tl.sum(x, 1)
         mean_t += tl.sum(x * t[j], 1)
-        p = p + (x,)
-    return p, t, mean_t
+        weights = weights + (x,)
+    share = 1 / mass
+    return weights, t, share, mean_t * share
 
 
 @triton.jit
@@ -71,6 +71,7 @@ def short_forward_kernel(
     heads, seq_len, head_dim, scale_log2,
     TILES: tl.constexpr, BLOCK: tl.constexpr, BLOCK_D: tl.constexpr,
 ):  # fmt: skip
+    """The output of one sequence of one head."""
     batch = tl.program_id(0) // heads
     head = tl.program_id(0) % heads
     ks = _load_tiles(k, k_strides, batch, head, seq_len, head_dim, TILES, BLOCK, BLOCK_D)
@@ -79,11 +80,11 @@ def short_forward_kernel(
     vs = _load_tiles(v, v_strides, batch, head, seq_len, head_dim, TILES, BLOCK, BLOCK_D)
     for ROW in tl.static_range(TILES - 1, -1, -1):
         rows = ROW * BLOCK + tl.arange(0, BLOCK)
-        p, t, mean_t = _weigh(qs[ROW], rhos[ROW], ks, ROW, scale_log2, BLOCK)
-        out = tl.zeros([BLOCK, BLOCK_D], tl.float32)
+        weights, t, share, mean_t = _weigh(qs[ROW], rhos[ROW], ks, ROW, scale_log2, BLOCK)
+        total = tl.zeros([BLOCK, BLOCK_D], tl.float32)
         for j in tl.static_range(ROW + 1):
-            out = product((p[j] * ((1 + mean_t)[:, None] - t[j])).to(v.dtype.element_ty), vs[j], out)
-        _store_rows(o, o_strides, batch, head, rows, out, seq_len, head_dim, BLOCK_D)
+            total = product((weights[j] * ((1 + mean_t)[:, None] - t[j])).to(v.dtype.element_ty), vs[j], total)
+        _store_rows(o, o_strides, batch, head, rows, total * share[:, None], seq_len, head_dim, BLOCK_D)
 
 
 @triton.jit
@@ -106,13 +107,16 @@ def short_backward_kernel(
     # The last queries first: they see every key, and what the last keys get is then complete.
     for ROW in tl.static_range(TILES - 1, -1, -1):
         rows = ROW * BLOCK + tl.arange(0, BLOCK)
-        p, t, mean_t = _weigh(qs[ROW], rhos[ROW], ks, ROW, scale_log2, BLOCK)
+        weights, t, share, mean_t = _weigh(qs[ROW], rhos[ROW], ks, ROW, scale_log2, BLOCK)
+        p = ()
         a = ()
         beta = tl.zeros([BLOCK], tl.float32)
         for j in tl.static_range(ROW + 1):
-            x = product(d_os[ROW], vs[j].T)
-            beta += tl.sum(p[j] * x, 1)
-            a = a + (x,)
+            x = weights[j] * share[:, None]
+            y = product(d_os[ROW], vs[j].T)
+            beta += tl.sum(x * y, 1)
+            p = p + (x,)
+            a = a + (y,)
         # The scale rides on t - t̄ - 1, where it costs nothing: g1 gets it, and dV gives it back at the end.
         g2 = ()
         u = ()
@@ -125,24 +129,30 @@ def short_backward_kernel(
             u = u + (y,)
         d_q_tile = tl.zeros([BLOCK, BLOCK_D], tl.float32)
         d_rho_tile = tl.zeros([BLOCK, BLOCK_D], tl.float32)
+        weight = ()
+        g1 = ()
+        g2_half = ()
+        for j in tl.static_range(ROW + 1):
+            g1 = g1 + ((p[j] * gamma[:, None] + g2[j] * u[j]).to(half),)
+            g2_half = g2_half + (g2[j].to(half),)
+            weight = weight + ((p[j] * u[j]).to(half),)
+        for j in tl.static_range(ROW + 1):
+            d_rho_tile = product(g2_half[j], ks[j], d_rho_tile)
+            d_q_tile = product(g1[j], ks[j], d_q_tile)
+        _store_rows(d_q, d_q_strides, batch, head, rows, d_q_tile, seq_len, head_dim, BLOCK_D)
+        _store_rows(d_rho, d_rho_strides, batch, head, rows, d_rho_tile, seq_len, head_dim, BLOCK_D)
         # The last keys first: no earlier query sees them, so their gradients are complete and leave the registers.
         earlier_d_ks = ()
         earlier_d_vs = ()
         for j in tl.static_range(ROW, -1, -1):
-            g1 = (p[j] * gamma[:, None] + g2[j] * u[j]).to(half)
-            g2_j = g2[j].to(half)
-            d_v_tile = product((p[j] * u[j]).to(half).T, d_os[ROW], d_vs[j])
-            d_k_tile = product(g2_j.T, rhos[ROW], d_ks[j])
-            d_k_tile = product(g1.T, qs[ROW], d_k_tile)
+            d_v_tile = product(weight[j].T, d_os[ROW], d_vs[j])
+            d_k_tile = product(g2_half[j].T, rhos[ROW], d_ks[j])
+            d_k_tile = product(g1[j].T, qs[ROW], d_k_tile)
             if j == ROW:
                 _store_rows(d_v, d_v_strides, batch, head, rows, d_v_tile / -scale, seq_len, head_dim, BLOCK_D)
                 _store_rows(d_k, d_k_strides, batch, head, rows, d_k_tile, seq_len, head_dim, BLOCK_D)
             else:
                 earlier_d_ks = (d_k_tile,) + earlier_d_ks
                 earlier_d_vs = (d_v_tile,) + earlier_d_vs
-            d_rho_tile = product(g2_j, ks[j], d_rho_tile)
-            d_q_tile = product(g1, ks[j], d_q_tile)
         d_ks = earlier_d_ks
         d_vs = earlier_d_vs
-        _store_rows(d_q, d_q_strides, batch, head, rows, d_q_tile, seq_len, head_dim, BLOCK_D)
-        _store_rows(d_rho, d_rho_strides, batch, head, rows, d_rho_tile, seq_len, head_dim, BLOCK_D)
