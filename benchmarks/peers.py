@@ -132,10 +132,9 @@ def _compile_share(share: int, workers: int, head_dims: list[int]) -> None:
     for i, name in enumerate(OFFICIAL_KERNELS):  # the shares start where the last kernel's ended
         tuner = getattr(train, name)
         setattr(train, name, _Compiler(tuner, (share - i * len(tuner.configs)) % workers, workers))
-    # The widest first: they compile longest.
-    for head_dim in sorted(head_dims, reverse=True):
+    for head_dim in head_dims:
         call(official, head_dim)
-    for head_dim in sorted(head_dims)[share::workers]:
+    for head_dim in head_dims[share::workers]:
         call(fla, head_dim)
 
 
