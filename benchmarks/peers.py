@@ -56,19 +56,32 @@ def installed() -> list[Attention]:
 
 
 def limit_official_configs() -> None:
-    """Leaves the official kernel `FEW_OFFICIAL_CONFIGS`, timed briefly: tuning over all takes minutes a shape."""
+    """Leaves the official kernel `FEW_OFFICIAL_CONFIGS`."""
 
     def likely(config) -> bool:
         tile = config.kwargs["ROW_TILE_SIZE"], config.kwargs.get("COL_TILE_SIZE", 64)
         return (*tile, config.num_warps, config.num_stages) in FEW_OFFICIAL_CONFIGS
 
+    for tuner in _official_tuners():
+        tuner.configs = [config for config in tuner.configs if likely(config)]
+
+
+def time_official_configs(brief: bool) -> None:
+    """How the official kernel's tuning times a configuration: for 5 ms, or Triton's way, for 100 ms."""
     from triton.testing import do_bench
 
+    def brief_bench(call, quantiles):
+        return do_bench(call, warmup=2, rep=5, quantiles=quantiles)
+
+    for tuner in _official_tuners():
+        # The tuner keeps the function that it has used.
+        tuner.__dict__.pop("do_bench", None)
+        tuner._do_bench = brief_bench if brief else None
+
+
+def _official_tuners() -> list:
     train = importlib.import_module("parallax.triton.parallax_train")
-    for name in OFFICIAL_KERNELS:
-        tuner = getattr(train, name)
-        tuner.configs = [config for config in tuner.configs if likely(config)]
-        tuner._do_bench = lambda call, quantiles: do_bench(call, warmup=2, rep=10, quantiles=quantiles)
+    return [getattr(train, name) for name in OFFICIAL_KERNELS]
 
 
 def compile_peers(head_dims: list[int], workers: int, official_configs: str) -> None:
@@ -87,25 +100,42 @@ def compile_peers(head_dims: list[int], workers: int, official_configs: str) -> 
         raise RuntimeError(f"compiling the peers' kernels failed in {failed} of {workers} processes")
 
 
-def _compile_share(share: int, workers: int, head_dims: list[int]) -> None:
-    def call(kernel, head_dim):
-        shape = (1, 1, 128, head_dim) if kernel in HEADS_FIRST else (1, 128, 1, head_dim)
-        inputs = [torch.randn(shape, device="cuda", dtype=torch.bfloat16, requires_grad=True) for _ in range(4)]
-        kernel(*inputs).sum().backward()
+class _Compiler:
+    """Stands for an autotuned kernel: a call compiles a share of its configurations, and runs none."""
 
+    def __init__(self, tuner, share: int, workers: int):
+        self.tuner, self.share, self.workers = tuner, share, workers
+
+    def __getitem__(self, grid):
+        return self._compile
+
+    def _compile(self, *arguments):
+        from triton.runtime.errors import OutOfResources, PTXASError
+
+        self.tuner.nargs = dict(zip(self.tuner.arg_names, arguments, strict=False))
+        for config in self.tuner.prune_configs({})[self.share :: self.workers]:
+            try:
+                self.tuner.fn.warmup(*arguments, grid=(1,), **config.all_kwargs())
+            except (OutOfResources, PTXASError) as error:  # does not fit the GPU: its tuner skips it too
+                print(f"official, {config}: {type(error).__name__}")
+
+
+def _compile_share(share: int, workers: int, head_dims: list[int]) -> None:
+    """Lengths, strides and a dense output gradient as in the benchmark: Triton compiles anew for 1s and odd steps."""
+
+    def call(kernel, head_dim):
+        shape = (16, 2, 128, head_dim) if kernel in HEADS_FIRST else (16, 128, 2, head_dim)
+        *inputs, d_o = (torch.randn(shape, device="cuda", dtype=torch.bfloat16) for _ in range(5))
+        torch.autograd.grad(kernel(*(x.requires_grad_() for x in inputs)), inputs, d_o)
+
+    train = importlib.import_module("parallax.triton.parallax_train")
+    for i, name in enumerate(OFFICIAL_KERNELS):  # the shares start where the last kernel's ended
+        tuner = getattr(train, name)
+        setattr(train, name, _Compiler(tuner, (share - i * len(tuner.configs)) % workers, workers))
+    for head_dim in head_dims:
+        call(official, head_dim)
     for head_dim in head_dims[share::workers]:
         call(fla, head_dim)
-    train = importlib.import_module("parallax.triton.parallax_train")
-    configs = {name: getattr(train, name).configs for name in OFFICIAL_KERNELS}
-    for i in range(share, len(head_dims) * max(map(len, configs.values())), workers):
-        for name, choices in configs.items():
-            tuner = getattr(train, name)
-            tuner.configs = [choices[i // len(head_dims) % len(choices)]]
-            tuner.cache.clear()
-        try:
-            call(official, head_dims[i % len(head_dims)])
-        except Exception as error:  # a configuration that does not fit the GPU, which its tuner skips too
-            print(f"official, configuration {i // len(head_dims)}: {type(error).__name__}")
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ from torch import Tensor
 from kernels.parallax.triton_backward_columns import columns_kernel
 from kernels.parallax.triton_backward_rows import query_numbers_kernel, rows_kernel
 from kernels.parallax.triton_forward import forward_kernel
+from kernels.parallax.triton_short import short_backward_kernel, short_forward_kernel
 from kernels.parallax.triton_tiles import LOG2_E, descriptor, padded_head_dim
 
 
@@ -26,6 +27,9 @@ class Tiles(NamedTuple):
 FORWARD_TILES = {16: Tiles(64, 64, 4, 3), 32: Tiles(64, 64, 4, 3), 64: Tiles(64, 64, 4, 3), 128: Tiles(64, 64, 4, 2)}
 ROWS_TILES = {16: Tiles(64, 64, 4, 3), 32: Tiles(64, 64, 4, 3), 64: Tiles(64, 64, 4, 3), 128: Tiles(64, 64, 4, 2)}
 COLUMNS_TILES = {16: Tiles(32, 64, 4, 2), 32: Tiles(32, 64, 4, 2), 64: Tiles(64, 64, 4, 3), 128: Tiles(32, 64, 4, 3)}
+# Up to here one program holds a sequence, as one or two tiles of 64 positions. Backward, two of width 128 would not
+# fit its registers: they are one tile of 128, by twice the warps.
+SHORT_LENGTH = 128
 # Full-precision products run without the matrix units; these tiles only have to fit.
 FLOAT32_TILES = Tiles(32, 32, 4, 2)
 
@@ -109,6 +113,58 @@ def run_backward(
         **_constants(q, k, causal, window, tiles),
     )
     return d_q, d_rho, d_k, d_v
+
+
+def is_short(q: Tensor, k: Tensor, causal: bool, window: int | None) -> bool:
+    """Whether the kernels of `triton_short.py` run: a causal sequence of one head that fits one program's registers.
+
+    Full-precision products need more of them, and shared key heads sums over several programs.
+    """
+    return q.shape[1] <= SHORT_LENGTH and q.dtype.itemsize == 2 and q.shape == k.shape and causal and window is None
+
+
+def run_short_forward(q: Tensor, rho: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
+    """The output `[B, T, H, D]`; nothing else is kept for the backward."""
+    o = q.new_empty(q.shape)
+    batch, length, heads, head_dim = q.shape
+    short_forward_kernel[(batch * heads,)](
+        *_with_strides(*_unit_steps(q, rho, k, v), o),
+        *(heads, length, head_dim, scale * LOG2_E),
+        **_short_constants(q, 64),
+    )
+    return o
+
+
+def run_short_backward(
+    d_o: Tensor, q: Tensor, rho: Tensor, k: Tensor, v: Tensor, scale: float
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """dQ, dR, dK and dV."""
+    gradients = tuple(x.new_empty(x.shape) for x in (q, rho, k, v))
+    batch, length, heads, head_dim = q.shape
+    short_backward_kernel[(batch * heads,)](
+        *_with_strides(*_unit_steps(d_o, q, rho, k, v), *gradients),
+        *(heads, length, head_dim, scale, scale * LOG2_E),
+        **_short_constants(q, 128 if head_dim > 64 and length > 64 else 64),
+    )
+    return gradients
+
+
+def _unit_steps(*tensors: Tensor) -> list[Tensor]:
+    """The tensors, copied where the last stride is not one."""
+    return [x if x.stride(-1) == 1 else x.contiguous() for x in tensors]
+
+
+def _with_strides(*tensors: Tensor) -> list[Tensor | tuple[int, ...]]:
+    return [argument for x in tensors for argument in (x, x.stride())]
+
+
+def _short_constants(q: Tensor, block: int) -> dict:
+    return {
+        "TILES": triton.cdiv(q.shape[1], block),
+        "BLOCK": block,
+        "BLOCK_D": padded_head_dim(q.shape[3]),
+        "num_warps": block // 16,  # a warp holds 16 rows of weights
+    }
 
 
 def _tiles(choices: dict[int, Tiles], q: Tensor) -> Tiles:

@@ -7,7 +7,14 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from kernels.dispatch import fold_replicas
-from kernels.parallax.triton_launch import run_backward, run_forward, saved_like
+from kernels.parallax.triton_launch import (
+    is_short,
+    run_backward,
+    run_forward,
+    run_short_backward,
+    run_short_forward,
+    saved_like,
+)
 from kernels.parallax.triton_tiles import fits_copy_engine
 
 
@@ -18,6 +25,8 @@ def parallax_triton(
     if scale <= 0:
         # The kernels take a running maximum of unscaled logits, which needs a positive scale.
         q, scale = (q * 0, 1.0) if scale == 0 else (-q, -scale)
+    if is_short(q, k, causal, window):
+        return parallax_short_forward(q, rho, k, v, scale)
     head_dim = q.shape[-1]
     missing = -head_dim % (16 // q.element_size())
     if missing:  # rows of whole 16 bytes; zeros past the end of q, rho, k and v change nothing
@@ -68,10 +77,45 @@ def _save_for_backward(ctx, inputs, output):
     *tensors, ctx.scale, ctx.causal, ctx.window = inputs
     _, *saved = output
     ctx.save_for_backward(*tensors, *saved)
+    # Nothing differentiates what is saved: without this, autograd fills a tensor of zeros for each.
+    ctx.set_materialize_grads(False)
 
 
 def _backward(ctx, d_o, *_):
     return *parallax_backward(d_o, *ctx.saved_tensors, ctx.scale, ctx.causal, ctx.window), None, None, None
+
+
+@torch.library.custom_op("mixerlab::parallax_short_forward", mutates_args=())
+def parallax_short_forward(q: Tensor, rho: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
+    """The output of a short causal sequence (`triton_launch.is_short`), by one program a head."""
+    return run_short_forward(q, rho, k, v, scale)
+
+
+@parallax_short_forward.register_fake
+def _(q, rho, k, v, scale):
+    return q.new_empty(q.shape)
+
+
+@torch.library.custom_op("mixerlab::parallax_short_backward", mutates_args=())
+def parallax_short_backward(
+    d_o: Tensor, q: Tensor, rho: Tensor, k: Tensor, v: Tensor, scale: float
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """dQ, dR, dK and dV, from the inputs alone."""
+    return run_short_backward(d_o, q, rho, k, v, scale)
+
+
+@parallax_short_backward.register_fake
+def _(d_o, q, rho, k, v, scale):
+    return tuple(x.new_empty(x.shape) for x in (q, rho, k, v))
+
+
+def _save_inputs(ctx, inputs, output):
+    *tensors, ctx.scale = inputs
+    ctx.save_for_backward(*tensors)
+
+
+def _short_backward(ctx, d_o):
+    return *parallax_short_backward(d_o, *ctx.saved_tensors, ctx.scale), None
 
 
 def _refuse(ctx, *_):
@@ -85,8 +129,10 @@ def _keep_nothing(ctx, inputs, output):
 
 
 parallax_forward.register_autograd(_backward, setup_context=_save_for_backward)
-parallax_backward.register_autograd(_refuse, setup_context=_keep_nothing)
-for op in (parallax_forward, parallax_backward):
+parallax_short_forward.register_autograd(_short_backward, setup_context=_save_inputs)
+for op in (parallax_backward, parallax_short_backward):
+    op.register_autograd(_refuse, setup_context=_keep_nothing)
+for op in (parallax_forward, parallax_backward, parallax_short_forward, parallax_short_backward):
     op.register_vmap(partial(fold_replicas, op))
 
 
