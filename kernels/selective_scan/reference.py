@@ -41,7 +41,7 @@ class _Scan(torch.autograd.Function):
             if t % CHUNK == 0:
                 starts.append(state)
             _, state = _step(state, u[:, t], delta[:, t], A, B[:, t])
-            outputs.append((state @ C[:, t, :, None])[..., 0])
+            outputs.append((state * C[:, t, None, :]).sum(-1))  # a product by `@` would obey autocast
         return torch.stack(outputs, dim=1), torch.stack(starts, dim=1)
 
     @staticmethod
@@ -67,9 +67,9 @@ class _Scan(torch.autograd.Function):
                 reversed(times), states[-2::-1], states[:0:-1], reversed(decays), strict=True
             ):
                 grad_state = grad_state + grad_y[:, t, :, None] * C[:, t, None, :]
-                grad_C = (grad_y[:, t, None, :] @ after)[:, 0]
-                grad_B = ((delta[:, t] * u[:, t])[:, None, :] @ grad_state)[:, 0]
-                grad_x = (grad_state @ B[:, t, :, None])[..., 0]  # of delta u
+                grad_C = (grad_y[:, t, :, None] * after).sum(1)
+                grad_B = ((delta[:, t] * u[:, t])[..., None] * grad_state).sum(1)
+                grad_x = (grad_state * B[:, t, None, :]).sum(-1)  # of delta u
                 grad_state = grad_state * decay  # of the state before the step
                 grad_exponent = grad_state * before
                 grad_A = grad_A + (grad_exponent * delta[:, t, :, None]).sum(0)

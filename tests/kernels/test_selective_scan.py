@@ -74,6 +74,16 @@ def test_reference_in_float32(state):
     assert_matches(actual, expected, 3e-6)
 
 
+def test_reference_under_autocast():
+    """The state stays float32, forward and backward."""
+    inputs = make_inputs(batch=2, length=19, channels=5, state=4, dtype=torch.float32)
+    grad = torch.randn_like(inputs[0])
+    expected = output_and_gradients(selective_scan, inputs, grad)
+    with torch.autocast("cpu", torch.bfloat16):
+        actual = output_and_gradients(selective_scan, inputs, grad)
+    assert_matches(actual, expected, 1e-7)
+
+
 def triton(*args) -> Tensor:
     return selective_scan(*args, backend="triton")
 
