@@ -29,6 +29,7 @@ def _load_tiles(
 
 @triton.jit
 def _store_rows(x, strides, batch, head, rows, tile, seq_len, head_dim, BLOCK_D: tl.constexpr):
+    """Writes `[rows, BLOCK_D]` at the positions `rows` of one head; what lies outside the tensor is dropped."""
     columns = tl.arange(0, BLOCK_D)
     start = batch.to(tl.int64) * strides[0] + head * strides[2]
     at = start + rows.to(tl.int64)[:, None] * strides[1] + columns[None, :]

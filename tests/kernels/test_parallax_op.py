@@ -6,6 +6,7 @@ from functools import partial
 import pytest
 import torch
 from parallax_cases import draw, run
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from kernels.parallax import parallax_attention, parallax_backend
 
@@ -105,6 +106,22 @@ def test_second_derivative_is_refused(device):
     (dq,) = torch.autograd.grad(triton_attention(*leaves), leaves[0], d_o, create_graph=True)
     with pytest.raises(RuntimeError, match="cannot be differentiated twice: use backend='reference'"):
         dq.sum().backward()
+
+
+def test_what_is_saved_costs_no_zeros(device):
+    """Autograd fills zeros for outputs without a gradient unless it is told not to: here, for all that is saved."""
+    names = set()
+
+    class Recorded(TorchDispatchMode):
+        def __torch_dispatch__(self, function, types, arguments=(), options=None):
+            names.add(function.overloadpacket._qualified_op_name)
+            return function(*arguments, **(options or {}))
+
+    tensors = draw(20, 16, batch=1, device=device)
+    with Recorded():
+        run(triton_attention, tensors)
+    assert "mixerlab::parallax_backward" in names
+    assert not {"aten::zeros", "aten::zeros_like", "aten::new_zeros"} & names
 
 
 @pytest.mark.parametrize("compiler", ["aot_eager", pytest.param("inductor", marks=pytest.mark.gpu)])
