@@ -1,9 +1,10 @@
 """Causal softmax attention with rotary embedding (Vaswani et al. 2017; RoFormer, Su et al. 2021)."""
 
+import torch
 from torch import Tensor, nn
 
 from kernels.fused import Form, Part, linear, split_heads
-from kernels.softmax_attention import softmax_attention
+from kernels.softmax_attention import attention_backend, softmax_attention
 from mixers.base import SequenceMixer, head_dim_of
 from mixers.layers import RotaryEmbedding, project
 
@@ -47,3 +48,6 @@ class Attention(SequenceMixer):
     def state_size(self, seq_len: int) -> int:
         """Keys and values of every token."""
         return 2 * self.d_model * seq_len
+
+    def resolved_backend(self, device: torch.device, dtype: torch.dtype) -> str:
+        return attention_backend(device, dtype, self.head_dim)

@@ -5,7 +5,7 @@ import math
 import torch
 from torch import Tensor, nn
 
-from kernels.fused import linear, rotary
+from kernels.fused import join_rows, linear, rotary
 from kernels.short_convolution import short_convolution
 
 
@@ -38,7 +38,7 @@ def project(x: Tensor, *projections: nn.Linear) -> Tensor:
     width = sum(weight.shape[0] for weight in weights)
     if width % ALIGNMENT:
         weights.append(weights[0].new_zeros(ALIGNMENT - width % ALIGNMENT, x.shape[-1]))
-    return linear(x, torch.cat(weights))
+    return linear(x, join_rows(*weights))
 
 
 class ShortConvolution(nn.Conv1d):

@@ -40,7 +40,7 @@ class Parallax(SequenceMixer):
         self.d_model, self.num_heads = d_model, num_heads
         self.head_dim = head_dim_of(d_model, num_heads, rope=True)
         self.rope_on_rho, self.qkr_norm, self.backend = rope_on_rho, qkr_norm, backend
-        self.q_proj, self.k_proj, self.v_proj, self.o_proj, self.r_proj = (
+        self.q_proj, self.k_proj, self.v_proj, self.r_proj, self.o_proj = (
             nn.Linear(d_model, d_model, bias=False) for _ in range(5)
         )
         if zero_init_rho:

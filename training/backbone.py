@@ -6,7 +6,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from kernels.fused import add_rms_norm, embedding, linear, swiglu_mlp
+from kernels.fused import add_rms_norm, embedding, join_rows, linear, swiglu_mlp
 
 NORM_EPS = 1e-5
 
@@ -22,7 +22,7 @@ class SwiGLU(nn.Module):
         self.w3 = nn.Linear(d_inner, d_model, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        return swiglu_mlp(x, torch.cat((self.w1.weight, self.w2.weight)), self.w3.weight)
+        return swiglu_mlp(x, join_rows(self.w1.weight, self.w2.weight), self.w3.weight)
 
 
 class Block(nn.Module):

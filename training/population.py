@@ -45,7 +45,10 @@ class Slot:
 
 
 class Layout:
-    """The columns of every parameter of `model`, grouped by rule; same-shaped matrices stand together."""
+    """The columns of every parameter of `model`, grouped by rule; same-shaped matrices stand together.
+
+    Among those they keep the model's order, so that `kernels.fused.join_rows` finds neighbours to be neighbours.
+    """
 
     def __init__(self, model: nn.Module):
         hidden = {

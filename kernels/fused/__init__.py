@@ -3,7 +3,7 @@
 from kernels.fused.cross_entropy import cross_entropy
 from kernels.fused.embedding import embedding
 from kernels.fused.heads import Form, Part, split_heads
-from kernels.fused.linear import linear
+from kernels.fused.linear import join_rows, linear
 from kernels.fused.mlp import swiglu_mlp
 from kernels.fused.rms_norm import add_rms_norm, rms_norm
 from kernels.fused.rotary import rotary
@@ -15,6 +15,7 @@ __all__ = [
     "add_rms_norm",
     "cross_entropy",
     "embedding",
+    "join_rows",
     "linear",
     "rms_norm",
     "rotary",

@@ -40,6 +40,50 @@ def linear(x: Tensor, weight: Tensor, *, backend: str = "auto") -> Tensor:
     return matrix_product(rows, weight[None]).view(*x.shape[:-1], weight.shape[0])
 
 
+def join_rows(*weights: Tensor) -> Tensor:
+    """Weights `[M_i, K]` one above the other, for one product with all of them: `[sum of M_i, K]`.
+
+    A view where they lie so in memory, as neighbours in a tensor of all parameters do; else a copy.
+    """
+    return _JoinRows.apply(*weights)
+
+
+class _JoinRows(torch.autograd.Function):
+    """Rows are the last axis but one: under vmap the replicas stay in front."""
+
+    @staticmethod
+    def forward(*weights: Tensor) -> Tensor:
+        first = weights[0]
+        at = first.storage_offset()
+        for weight in weights:
+            if (
+                weight.untyped_storage().data_ptr() != first.untyped_storage().data_ptr()
+                or weight.storage_offset() != at
+                or weight.stride() != first.stride()
+                or not weight[(0,) * (weight.ndim - 2)].is_contiguous()
+            ):
+                return torch.cat(weights, dim=-2)
+            at += weight.shape[-2] * weight.shape[-1]
+        rows = sum(weight.shape[-2] for weight in weights)
+        return first.as_strided((*first.shape[:-2], rows, first.shape[-1]), first.stride())
+
+    @staticmethod
+    def setup_context(ctx, inputs, output) -> None:
+        ctx.rows = [weight.shape[-2] for weight in inputs]
+
+    @staticmethod
+    def backward(ctx, grad: Tensor) -> tuple[Tensor, ...]:
+        return grad.split(ctx.rows, dim=-2)
+
+    @staticmethod
+    def vmap(info, in_dims, *weights: Tensor):
+        in_front = (
+            weight.expand(info.batch_size, *weight.shape) if dim is None else weight.movedim(dim, 0)
+            for weight, dim in zip(weights, in_dims, strict=True)
+        )
+        return _JoinRows.apply(*in_front), 0
+
+
 def autocast(x: Tensor) -> Tensor:
     """`x` in the dtype of autocast, where that is on."""
     kind = x.device.type

@@ -29,6 +29,7 @@ def _forward_kernel(
     gate_up_ptr,
     hidden_ptr,
     N,
+    weight_step,
     D: tl.constexpr,
     H: tl.constexpr,
     BLOCK_D: tl.constexpr,
@@ -39,7 +40,7 @@ def _forward_kernel(
     group = tl.program_id(2).to(tl.int64)
     d = tl.arange(0, BLOCK_D)
     h = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
-    weight_at = weight_ptr + group * (2 * H * D) + h[:, None] * D + d[None, :]
+    weight_at = weight_ptr + group * weight_step + h[:, None] * D + d[None, :]
     weight_in = (h < H)[:, None] & (d < D)[None, :]
     gate_weight = tl.load(weight_at, mask=weight_in, other=0.0)
     up_weight = tl.load(weight_at + H * D, mask=weight_in, other=0.0)
@@ -68,6 +69,8 @@ def _backward_kernel(
     grad_x_ptr,
     grad_gate_up_ptr,
     N,
+    gate_up_weight_step,
+    down_weight_step,
     D: tl.constexpr,
     H: tl.constexpr,
     BLOCK_D: tl.constexpr,
@@ -81,8 +84,8 @@ def _backward_kernel(
     rows_in, d_in = (row < N)[:, None], (d < D)[None, :]
     at = (group * N + row)[:, None]
     grad = tl.load(grad_ptr + at * D + d[None, :], mask=rows_in & d_in, other=0.0)
-    gate_weights = gate_up_weight_ptr + group * (2 * H * D)
-    down_weights = down_weight_ptr + group * (D * H)
+    gate_weights = gate_up_weight_ptr + group * gate_up_weight_step
+    down_weights = down_weight_ptr + group * down_weight_step
     dtype = grad.dtype
     grad_x = tl.zeros((ROWS, BLOCK_D), dtype=tl.float32)
     for start in tl.range(0, H, COLUMNS, num_stages=STAGES):
@@ -119,26 +122,42 @@ def forward(x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
     tile, columns, *_ = config = FORWARD[x.dtype]
     across = triton.cdiv(inner, columns)
     parts = min(triton.cdiv(rows, tile), max(1, FORWARD_PROGRAMS // (groups * across)))
-    _launch(_forward_kernel, (across, parts, groups), config, (x, weight, gate_up, hidden), inner)
+    weight = _whole_rows(weight)
+    tensors = x.contiguous(), weight, gate_up, hidden
+    _launch(_forward_kernel, (across, parts, groups), config, tensors, (weight,), inner)
     return gate_up, hidden
 
 
 def backward(grad: Tensor, gate_up: Tensor, gate_up_weight: Tensor, down_weight: Tensor) -> tuple[Tensor, Tensor]:
     """`mlp_backward` of `kernels.fused.mlp`."""
     grad_x, grad_gate_up = (torch.empty(t.shape, dtype=t.dtype, device=t.device) for t in (grad, gate_up))
-    (groups, rows, _), config = grad.shape, BACKWARD[grad.dtype]
-    tensors = grad, gate_up, gate_up_weight, down_weight, grad_x, grad_gate_up
-    _launch(_backward_kernel, (triton.cdiv(rows, config[0]), groups), config, tensors, down_weight.shape[2])
+    (groups, rows, _), inner, config = grad.shape, down_weight.shape[2], BACKWARD[grad.dtype]
+    weights = _whole_rows(gate_up_weight), _whole_rows(down_weight)
+    tensors = grad.contiguous(), gate_up, *weights, grad_x, grad_gate_up
+    _launch(_backward_kernel, (triton.cdiv(rows, config[0]), groups), config, tensors, weights, inner)
     return grad_x, grad_gate_up
 
 
-def _launch(kernel, grid: tuple[int, ...], config: tuple[int, ...], tensors: tuple[Tensor, ...], inner: int) -> None:
+def _whole_rows(weight: Tensor) -> Tensor:
+    """The weight with the rows of a group one after another; groups may be any step apart."""
+    return weight if weight.stride()[1:] == (weight.shape[2], 1) else weight.contiguous()
+
+
+def _launch(
+    kernel,
+    grid: tuple[int, ...],
+    config: tuple[int, ...],
+    tensors: tuple[Tensor, ...],
+    weights: tuple[Tensor, ...],
+    inner: int,
+) -> None:
     rows, width = tensors[0].shape[1:]
     tile, columns, stages, warps = config
     if rows:
         kernel[grid](
-            *(t.contiguous() for t in tensors),
+            *tensors,
             rows,
+            *(weight.stride(0) for weight in weights),
             D=width,
             H=inner,
             BLOCK_D=max(triton.next_power_of_2(width), 16),

@@ -128,9 +128,9 @@ def run_short_forward(q: Tensor, rho: Tensor, k: Tensor, v: Tensor, scale: float
     o = q.new_empty(q.shape)
     batch, length, heads, head_dim = q.shape
     short_forward_kernel[(batch * heads,)](
-        *_with_strides(*_unit_steps(q, rho, k, v), o),
+        *with_strides(*unit_steps(q, rho, k, v), o),
         *(heads, length, head_dim, scale * LOG2_E),
-        **_short_constants(q, 64),
+        **short_constants(q, 64),
     )
     return o
 
@@ -142,23 +142,25 @@ def run_short_backward(
     gradients = tuple(x.new_empty(x.shape) for x in (q, rho, k, v))
     batch, length, heads, head_dim = q.shape
     short_backward_kernel[(batch * heads,)](
-        *_with_strides(*_unit_steps(d_o, q, rho, k, v), *gradients),
+        *with_strides(*unit_steps(d_o, q, rho, k, v), *gradients),
         *(heads, length, head_dim, scale, scale * LOG2_E),
-        **_short_constants(q, 128 if head_dim > 64 and length > 64 else 64),
+        **short_constants(q, 128 if head_dim > 64 and length > 64 else 64),
     )
     return gradients
 
 
-def _unit_steps(*tensors: Tensor) -> list[Tensor]:
+def unit_steps(*tensors: Tensor) -> list[Tensor]:
     """The tensors, copied where the last stride is not one."""
     return [x if x.stride(-1) == 1 else x.contiguous() for x in tensors]
 
 
-def _with_strides(*tensors: Tensor) -> list[Tensor | tuple[int, ...]]:
+def with_strides(*tensors: Tensor) -> list[Tensor | tuple[int, ...]]:
+    """Each tensor and its strides, as kernels take them."""
     return [argument for x in tensors for argument in (x, x.stride())]
 
 
-def _short_constants(q: Tensor, block: int) -> dict:
+def short_constants(q: Tensor, block: int) -> dict:
+    """The compile-time arguments of a kernel that holds a whole sequence as tiles of `block` positions."""
     return {
         "TILES": triton.cdiv(q.shape[1], block),
         "BLOCK": block,

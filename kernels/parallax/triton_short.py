@@ -12,29 +12,7 @@ twice (8 products a pair backward instead of 11). The formulas are those of `REA
 import triton
 import triton.language as tl
 
-from kernels.parallax.triton_tiles import load_rows, product
-
-
-@triton.jit
-def _load_tiles(
-    x, strides, batch, head, seq_len, head_dim, TILES: tl.constexpr, BLOCK: tl.constexpr, BLOCK_D: tl.constexpr
-):
-    """The sequence of one head, as a tuple of `TILES` tiles `[BLOCK, BLOCK_D]`."""
-    tiles = ()
-    for i in tl.static_range(TILES):
-        rows = i * BLOCK + tl.arange(0, BLOCK)
-        tiles = tiles + (load_rows(x, strides, batch, head, rows, seq_len, head_dim, BLOCK_D),)
-    return tiles
-
-
-@triton.jit
-def _store_rows(x, strides, batch, head, rows, tile, seq_len, head_dim, BLOCK_D: tl.constexpr):
-    """Writes `[rows, BLOCK_D]` at the positions `rows` of one head; what lies outside the tensor is dropped."""
-    columns = tl.arange(0, BLOCK_D)
-    start = batch.to(tl.int64) * strides[0] + head * strides[2]
-    at = start + rows.to(tl.int64)[:, None] * strides[1] + columns[None, :]
-    inside = (rows < seq_len)[:, None] & (columns < head_dim)[None, :]
-    tl.store(x + at, tile.to(x.dtype.element_ty), mask=inside)
+from kernels.parallax.triton_tiles import load_sequence, product, store_rows
 
 
 @triton.jit
@@ -75,17 +53,17 @@ def short_forward_kernel(
     """The output of one sequence of one head."""
     batch = tl.program_id(0) // heads
     head = tl.program_id(0) % heads
-    ks = _load_tiles(k, k_strides, batch, head, seq_len, head_dim, TILES, BLOCK, BLOCK_D)
-    qs = _load_tiles(q, q_strides, batch, head, seq_len, head_dim, TILES, BLOCK, BLOCK_D)
-    rhos = _load_tiles(rho, rho_strides, batch, head, seq_len, head_dim, TILES, BLOCK, BLOCK_D)
-    vs = _load_tiles(v, v_strides, batch, head, seq_len, head_dim, TILES, BLOCK, BLOCK_D)
+    ks = load_sequence(k, k_strides, batch, head, seq_len, head_dim, TILES, BLOCK, BLOCK_D)
+    qs = load_sequence(q, q_strides, batch, head, seq_len, head_dim, TILES, BLOCK, BLOCK_D)
+    rhos = load_sequence(rho, rho_strides, batch, head, seq_len, head_dim, TILES, BLOCK, BLOCK_D)
+    vs = load_sequence(v, v_strides, batch, head, seq_len, head_dim, TILES, BLOCK, BLOCK_D)
     for ROW in tl.static_range(TILES - 1, -1, -1):
         rows = ROW * BLOCK + tl.arange(0, BLOCK)
         weights, t, share, mean_t = _weigh(qs[ROW], rhos[ROW], ks, ROW, scale_log2, BLOCK)
         total = tl.zeros([BLOCK, BLOCK_D], tl.float32)
         for j in tl.static_range(ROW + 1):
             total = product((weights[j] * ((1 + mean_t)[:, None] - t[j])).to(v.dtype.element_ty), vs[j], total)
-        _store_rows(o, o_strides, batch, head, rows, total * share[:, None], seq_len, head_dim, BLOCK_D)
+        store_rows(o, o_strides, batch, head, rows, total * share[:, None], seq_len, head_dim, BLOCK_D)
 
 
 @triton.jit
@@ -98,11 +76,11 @@ def short_backward_kernel(
     batch = tl.program_id(0) // heads
     head = tl.program_id(0) % heads
     half = q.dtype.element_ty
-    ks = _load_tiles(k, k_strides, batch, head, seq_len, head_dim, TILES, BLOCK, BLOCK_D)
-    qs = _load_tiles(q, q_strides, batch, head, seq_len, head_dim, TILES, BLOCK, BLOCK_D)
-    rhos = _load_tiles(rho, rho_strides, batch, head, seq_len, head_dim, TILES, BLOCK, BLOCK_D)
-    vs = _load_tiles(v, v_strides, batch, head, seq_len, head_dim, TILES, BLOCK, BLOCK_D)
-    d_os = _load_tiles(d_o, d_o_strides, batch, head, seq_len, head_dim, TILES, BLOCK, BLOCK_D)
+    ks = load_sequence(k, k_strides, batch, head, seq_len, head_dim, TILES, BLOCK, BLOCK_D)
+    qs = load_sequence(q, q_strides, batch, head, seq_len, head_dim, TILES, BLOCK, BLOCK_D)
+    rhos = load_sequence(rho, rho_strides, batch, head, seq_len, head_dim, TILES, BLOCK, BLOCK_D)
+    vs = load_sequence(v, v_strides, batch, head, seq_len, head_dim, TILES, BLOCK, BLOCK_D)
+    d_os = load_sequence(d_o, d_o_strides, batch, head, seq_len, head_dim, TILES, BLOCK, BLOCK_D)
     d_ks = (tl.zeros([BLOCK, BLOCK_D], tl.float32),) * TILES
     d_vs = (tl.zeros([BLOCK, BLOCK_D], tl.float32),) * TILES
     # The last queries first: they see every key, and what the last keys get is then complete.
@@ -140,8 +118,8 @@ def short_backward_kernel(
         for j in tl.static_range(ROW + 1):
             d_rho_tile = product(g2_half[j], ks[j], d_rho_tile)
             d_q_tile = product(g1[j], ks[j], d_q_tile)
-        _store_rows(d_q, d_q_strides, batch, head, rows, d_q_tile, seq_len, head_dim, BLOCK_D)
-        _store_rows(d_rho, d_rho_strides, batch, head, rows, d_rho_tile, seq_len, head_dim, BLOCK_D)
+        store_rows(d_q, d_q_strides, batch, head, rows, d_q_tile, seq_len, head_dim, BLOCK_D)
+        store_rows(d_rho, d_rho_strides, batch, head, rows, d_rho_tile, seq_len, head_dim, BLOCK_D)
         # The last keys first: no earlier query sees them, so their gradients are complete and leave the registers.
         earlier_d_ks = ()
         earlier_d_vs = ()
@@ -150,8 +128,8 @@ def short_backward_kernel(
             d_k_tile = product(g2_half[j].T, rhos[ROW], d_ks[j])
             d_k_tile = product(g1[j].T, qs[ROW], d_k_tile)
             if j == ROW:
-                _store_rows(d_v, d_v_strides, batch, head, rows, d_v_tile / -scale, seq_len, head_dim, BLOCK_D)
-                _store_rows(d_k, d_k_strides, batch, head, rows, d_k_tile, seq_len, head_dim, BLOCK_D)
+                store_rows(d_v, d_v_strides, batch, head, rows, d_v_tile / -scale, seq_len, head_dim, BLOCK_D)
+                store_rows(d_k, d_k_strides, batch, head, rows, d_k_tile, seq_len, head_dim, BLOCK_D)
             else:
                 earlier_d_ks = (d_k_tile,) + earlier_d_ks
                 earlier_d_vs = (d_v_tile,) + earlier_d_vs

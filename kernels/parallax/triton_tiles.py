@@ -1,4 +1,6 @@
-"""What the Parallax kernels share: tiles through the tensor copy engine, and which keys a query sees."""
+"""What the attention kernels share: how tiles come and go, and which keys a query sees."""
+
+# ruff: noqa: RUF005 - Triton compiles sums of tuples, and no starred ones.
 
 import triton
 import triton.language as tl
@@ -25,6 +27,28 @@ def load_rows(x, strides, batch, head, rows, seq_len, head_dim, BLOCK_D: tl.cons
     start = batch.to(tl.int64) * strides[0] + head * strides[2]
     at = start + rows.to(tl.int64)[:, None] * strides[1] + columns[None, :]
     return tl.load(x + at, mask=(rows < seq_len)[:, None] & (columns < head_dim)[None, :], other=0.0)
+
+
+@triton.jit
+def load_sequence(
+    x, strides, batch, head, seq_len, head_dim, TILES: tl.constexpr, BLOCK: tl.constexpr, BLOCK_D: tl.constexpr
+):
+    """All positions of one head, as a tuple of `TILES` tiles `[BLOCK, BLOCK_D]`."""
+    tiles = ()
+    for i in tl.static_range(TILES):
+        rows = i * BLOCK + tl.arange(0, BLOCK)
+        tiles = tiles + (load_rows(x, strides, batch, head, rows, seq_len, head_dim, BLOCK_D),)
+    return tiles
+
+
+@triton.jit
+def store_rows(x, strides, batch, head, rows, tile, seq_len, head_dim, BLOCK_D: tl.constexpr):
+    """Writes `[rows, BLOCK_D]` at the positions `rows` of one head; what lies outside the tensor is dropped."""
+    columns = tl.arange(0, BLOCK_D)
+    start = batch.to(tl.int64) * strides[0] + head * strides[2]
+    at = start + rows.to(tl.int64)[:, None] * strides[1] + columns[None, :]
+    inside = (rows < seq_len)[:, None] & (columns < head_dim)[None, :]
+    tl.store(x + at, tile.to(x.dtype.element_ty), mask=inside)
 
 
 @triton.jit

@@ -162,6 +162,7 @@ def _(grad, xz, x_proj, dt_proj, conv_weight, conv_bias, dt_bias, A, D, u, dt_bc
 def _save(ctx, inputs, output):
     ctx.save_for_backward(*inputs, *output[1:])
     ctx.mark_non_differentiable(*output[1:])
+    ctx.set_materialize_grads(False)  # autograd would fill a tensor of zeros for each
 
 
 def _gradients(ctx, grad, *_):

@@ -72,6 +72,7 @@ def parameter_gradients(packed: Tensor, channels: int) -> tuple[Tensor, Tensor, 
 def _save(ctx, inputs, output):
     ctx.save_for_backward(*inputs, *output[1:])
     ctx.mark_non_differentiable(*output[1:])
+    ctx.set_materialize_grads(False)  # autograd would fill a tensor of zeros for each
 
 
 def _gradients(ctx, grad, *_):

@@ -1,7 +1,7 @@
-"""Causal softmax attention through PyTorch's fused kernels, with replicas folded into the batch under vmap.
+"""Causal softmax attention: kernels of our own for short sequences, where they are faster, PyTorch's for the rest.
 
-PyTorch's own batching rules for these kernels fall back to a loop on a CPU, and on a GPU hand the float32 backward
-a misaligned log-sum-exp (PyTorch 2.11: "LSE is not correctly aligned").
+Replicas fold into the batch under vmap. PyTorch's own batching rules for these kernels fall back to a loop on a CPU,
+and on a GPU hand the float32 backward a misaligned log-sum-exp (PyTorch 2.11: "LSE is not correctly aligned").
 """
 
 import torch
@@ -9,11 +9,21 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from kernels.dispatch import fold_replicas
+from kernels.softmax_attention.short import SHORT_LENGTH, is_short, short_attention
 
 
 def softmax_attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     """`softmax(q k^T / sqrt(D)) v` over the keys up to each query; all `[B, T, H, D]`, differentiable."""
+    if is_short(q.device, q.dtype, q.shape[1], q.shape[3]):
+        return short_attention(q, k, v)
     return _Attention.apply(q, k, v)
+
+
+def attention_backend(device: torch.device, dtype: torch.dtype, head_dim: int) -> str:
+    """What `softmax_attention` runs for sequences of any length, for a record."""
+    if is_short(device, dtype, 1, head_dim):
+        return f"triton up to {SHORT_LENGTH} positions, torch beyond"
+    return "torch"
 
 
 def _fused(q: Tensor, k: Tensor, v: Tensor) -> Tensor:

@@ -1,0 +1,47 @@
+"""Weights one above the other: without a copy where they are neighbours, and the same result where they are not."""
+
+from functools import partial
+
+import torch
+from every_mixer import mixer_of
+
+from kernels.fused import join_rows
+from training import backbone
+from training.population import Population
+
+
+def test_neighbours_are_joined_without_a_copy():
+    parameters = torch.randn(3, 100)
+    a, b = parameters[:, 4:24].unflatten(1, (5, 4)), parameters[:, 24:36].unflatten(1, (3, 4))
+    joined = torch.func.vmap(join_rows)(a, b)
+    assert torch.equal(joined, torch.cat([a, b], dim=1))
+    assert joined.data_ptr() == a.data_ptr() and joined.stride(0) == 100
+    for others in ([b, a], [a, a], [a, b.clone()]):  # the wrong way round, a gap, another tensor
+        joined = torch.func.vmap(join_rows)(*others)
+        assert torch.equal(joined, torch.cat(others, dim=1)) and joined.stride(0) != 100
+
+
+def test_each_weight_gets_its_gradient():
+    for gap in (0, 1):
+        parameters = torch.randn(2, 40, dtype=torch.float64, requires_grad=True)
+
+        def product(row, x, gap=gap):
+            a, b = row[:12].unflatten(0, (3, 4)), row[12 + gap : 32 + gap].unflatten(0, (5, 4))
+            return x @ join_rows(a, b).T
+
+        x = torch.randn(2, 6, 4, dtype=torch.float64)
+        assert torch.autograd.gradcheck(lambda p, x=x, f=product: torch.func.vmap(f)(p, x), parameters)
+
+
+def test_weights_of_a_population_are_neighbours(monkeypatch):
+    """Those that a mixer projects together, and the two of a SwiGLU layer."""
+    copies = []
+    cat = torch.cat
+    for name in ("attn", "parallax"):
+        make = partial(backbone.LanguageModel, 16, 32, 2, partial(mixer_of, name, 32))
+        population = Population(make, [0, 1])
+        with monkeypatch.context() as patch:
+            patch.setattr(torch, "cat", lambda tensors, dim=0: copies.append(tensors) or cat(tensors, dim=dim))
+            population(torch.randint(0, 16, (2, 3, 8)))
+    weights = [tensors for tensors in copies if tensors[0].ndim == 3 and tensors[0].shape[-1] == 32]
+    assert not weights, [tuple(w.shape) for w in weights[0]]
