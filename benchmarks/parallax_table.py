@@ -1,6 +1,6 @@
 """The Parallax benchmark's rows as a Markdown table: a line a shape, times side by side, ratios to the best peer.
 
-    python -m benchmarks.parallax_table results/benchmarks/parallax_kernel/*.csv
+python -m benchmarks.parallax_table results/benchmarks/parallax_kernel/*.csv
 """
 
 import sys

@@ -19,9 +19,7 @@ class Attention(SequenceMixer):
         qk_norm: RMSNorm on each head's q and k before RoPE.
     """
 
-    def __init__(
-        self, d_model: int, num_heads: int = 2, rope_base: float = 10_000.0, qk_norm: bool = False
-    ):
+    def __init__(self, d_model: int, num_heads: int = 2, rope_base: float = 10_000.0, qk_norm: bool = False):
         super().__init__()
         self.d_model, self.num_heads = d_model, num_heads
         self.head_dim = head_dim_of(d_model, num_heads, rope=True)
@@ -30,9 +28,7 @@ class Attention(SequenceMixer):
         self.k_proj = nn.Linear(d_model, d_model, bias=False)
         self.v_proj = nn.Linear(d_model, d_model, bias=False)
         self.o_proj = nn.Linear(d_model, d_model, bias=False)
-        self.q_norm, self.k_norm = (
-            nn.RMSNorm(self.head_dim) if qk_norm else nn.Identity() for _ in range(2)
-        )
+        self.q_norm, self.k_norm = (nn.RMSNorm(self.head_dim) if qk_norm else nn.Identity() for _ in range(2))
         self.rope = RotaryEmbedding(self.head_dim, rope_base)
 
     def forward(self, x: Tensor) -> Tensor:

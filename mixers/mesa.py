@@ -60,9 +60,7 @@ class MesaNet(SequenceMixer):
         self.ridge_lower_bound, self.cg_iterations = ridge_lower_bound, cg_iterations
         self.chunk_size, self.backend = chunk_size, backend
 
-        self.q_proj, self.k_proj, self.v_proj, self.o_proj = (
-            nn.Linear(d_model, d_model, bias=False) for _ in range(4)
-        )
+        self.q_proj, self.k_proj, self.v_proj, self.o_proj = (nn.Linear(d_model, d_model, bias=False) for _ in range(4))
         self.q_conv, self.k_conv = (ShortConvolution(d_model, d_conv) for _ in range(2))
         self.a_proj = nn.Linear(d_model, num_heads)
         self.b_proj = nn.Linear(d_model, num_heads)

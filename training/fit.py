@@ -99,9 +99,7 @@ def train(
     the GPU's memory is halved, and the halves train one after the other.
     """
     try:
-        return _train_together(
-            build_model, splits, replicas, make_optimizer, schedule, config, folder, loggers
-        )
+        return _train_together(build_model, splits, replicas, make_optimizer, schedule, config, folder, loggers)
     except torch.OutOfMemoryError:
         if len(replicas) == 1:
             raise
@@ -121,9 +119,7 @@ def train(
     return result
 
 
-def _train_together(
-    build_model, splits, replicas, make_optimizer, schedule, config, folder, loggers
-) -> RunResult:
+def _train_together(build_model, splits, replicas, make_optimizer, schedule, config, folder, loggers) -> RunResult:
     rates, seeds = zip(*replicas, strict=True)
     population = Population(build_model, seeds)
     log.info("parameters of one replica, by rule:\n%s", population.layout.describe())

@@ -13,9 +13,7 @@ def own_epochs(history: History, replica: int) -> list[dict]:
     """
     epochs = []
     for row in history:
-        epochs.append(
-            {name: value[replica] if isinstance(value, list) else value for name, value in row.items()}
-        )
+        epochs.append({name: value[replica] if isinstance(value, list) else value for name, value in row.items()})
         if not row["active"][replica]:
             break
     return epochs

@@ -29,9 +29,7 @@ def forward(
     """The output `[B, T, H, D]` and for the backward: states, inverses, writes, errors (see the kernels)."""
     q, k, v, log_decay, beta = (x.contiguous() for x in (q, k, v, log_decay, beta))
     batch, length, heads, _ = q.shape
-    out, states, inverses, writes, errors = results = _forward_results(
-        q, k, v, log_decay, beta, scale, chunk_size
-    )
+    out, states, inverses, writes, errors = results = _forward_results(q, k, v, log_decay, beta, scale, chunk_size)
     options = _options(q, chunk_size)
     # The inverses are products of small blocks: one warp needs no barriers between them.
     warps = 1 if q.shape[3] <= 64 else options["num_warps"]
@@ -77,9 +75,7 @@ def backward(
     d_states = torch.empty_like(states)
     inputs = (d_out, q, k, log_decay, beta)
     options = _options(q, chunk_size)
-    backward_state_kernel[(batch * heads,)](
-        *inputs, errors, inverses, d_v, d_beta, d_states, scale, length, **options
-    )
+    backward_state_kernel[(batch * heads,)](*inputs, errors, inverses, d_v, d_beta, d_states, scale, length, **options)
     backward_chunk_kernel[(states.shape[2], batch * heads)](
         *inputs, states, writes, d_v, d_states, d_q, d_k, d_log_decay, scale, length, **options
     )
@@ -88,9 +84,7 @@ def backward(
 
 @backward.register_fake
 def _backward_results(d_out, q, k, log_decay, beta, states, inverses, writes, errors, scale, chunk_size):
-    return tuple(
-        torch.empty_like(x, memory_format=torch.contiguous_format) for x in (q, k, q, log_decay, beta)
-    )
+    return tuple(torch.empty_like(x, memory_format=torch.contiguous_format) for x in (q, k, q, log_decay, beta))
 
 
 def _options(q: Tensor, chunk_size: int) -> dict:

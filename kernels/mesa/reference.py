@@ -74,9 +74,7 @@ class _SolveAdjoint(torch.autograd.Function):
         return conjugate_gradients(chunks, grad, ctx.iterations), None, *(None for _ in chunks)
 
 
-def build_chunks(
-    k: Tensor, v: Tensor, log_decay: Tensor, beta: Tensor, ridge: Tensor
-) -> tuple[Chunks, Tensor]:
+def build_chunks(k: Tensor, v: Tensor, log_decay: Tensor, beta: Tensor, ridge: Tensor) -> tuple[Chunks, Tensor]:
     """The operators of every chunk, and `G` before each: inputs `[B, H, N, C, ...]`, ridge `[H, D]`."""
     cumulative = log_decay.cumsum(-1)
     to_end = (cumulative[..., -1:] - cumulative).exp() * beta

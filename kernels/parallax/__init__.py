@@ -88,9 +88,7 @@ def _check_tensors(q: Tensor, rho: Tensor, k: Tensor, v: Tensor) -> None:
         if not isinstance(x, Tensor):
             raise TypeError(f"{name} is a {type(x).__name__}: pass a torch.Tensor")
         if not x.dtype.is_floating_point or x.dtype.itemsize < 2:
-            raise TypeError(
-                f"{name}.dtype={x.dtype} is not supported: pass bfloat16, float16, float32 or float64"
-            )
+            raise TypeError(f"{name}.dtype={x.dtype} is not supported: pass bfloat16, float16, float32 or float64")
         if x.ndim != 4 or 0 in x.shape:
             raise ValueError(f"{name} has shape {tuple(x.shape)}: pass a non-empty [B, T, H, D]")
     for name, x in named.items():
@@ -104,9 +102,7 @@ def _check_tensors(q: Tensor, rho: Tensor, k: Tensor, v: Tensor) -> None:
         raise ValueError(f"v has shape {tuple(v.shape)} and k {tuple(k.shape)}: they must be equal")
     for dim, what in ((0, "batch size"), (1, "length"), (3, "head dim")):
         if k.shape[dim] != q.shape[dim]:
-            raise ValueError(
-                f"k has shape {tuple(k.shape)} and q {tuple(q.shape)}: they need the same {what}"
-            )
+            raise ValueError(f"k has shape {tuple(k.shape)} and q {tuple(q.shape)}: they need the same {what}")
     if q.shape[2] % k.shape[2]:
         raise ValueError(f"q has {q.shape[2]} heads, not a multiple of the {k.shape[2]} heads of k and v")
 

@@ -88,9 +88,7 @@ def rows_kernel(
     d_q = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
     d_rho = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
 
-    first, full, full_last, last = seen_span(
-        start_m, seq_len, window, CAUSAL, HAS_WINDOW, BLOCK_M, BLOCK_N
-    )
+    first, full, full_last, last = seen_span(start_m, seq_len, window, CAUSAL, HAS_WINDOW, BLOCK_M, BLOCK_N)
     if HAS_WINDOW:
         d_q, d_rho = _rows(
             d_q, d_rho, q, rho, d_o, log_mass_m, mean_t_m, beta_m, gamma_m,
@@ -109,5 +107,3 @@ def rows_kernel(
     )  # fmt: skip
     store_tile(d_q_desc, batch, head, start_m, d_q * scale, BLOCK_M, BLOCK_D)
     store_tile(d_rho_desc, batch, head, start_m, d_rho, BLOCK_M, BLOCK_D)
-
-

@@ -74,9 +74,7 @@ def forward_kernel(
     mass = tl.full([BLOCK_M], 1.0e-30, tl.float32)
     mean_t = tl.zeros([BLOCK_M], tl.float32)
 
-    first, full, full_last, last = seen_span(
-        start_m, seq_len, window, CAUSAL, HAS_WINDOW, BLOCK_M, BLOCK_N
-    )
+    first, full, full_last, last = seen_span(start_m, seq_len, window, CAUSAL, HAS_WINDOW, BLOCK_M, BLOCK_N)
     if HAS_WINDOW:
         mean_v, cov, mass, top, mean_t = _attend(
             mean_v, cov, mass, top, mean_t,

@@ -15,8 +15,7 @@ def layer_step_by_step(mixer, x):
     def convolved(projection, convolution):
         y, taps = x @ projection.weight.T, convolution.weight[:, 0]
         rows = [
-            sum(taps[:, -1 - back] * y[t - back] for back in range(min(t + 1, taps.shape[1])))
-            for t in range(len(x))
+            sum(taps[:, -1 - back] * y[t - back] for back in range(min(t + 1, taps.shape[1]))) for t in range(len(x))
         ]
         y = F.silu(torch.stack(rows)).view(-1, heads, dim)
         return y / (y.square().sum(-1, keepdim=True) + 1e-6).sqrt()
