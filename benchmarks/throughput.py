@@ -116,11 +116,14 @@ def measure(mixer: str, length: int, replicas: int, repeats: int) -> dict:
     trial.step(trial.rows[0])
     torch.cuda.synchronize()
     first_step = time.perf_counter() - started
-    eager = milliseconds(lambda: trial.step(trial.rows[0]), max(5, repeats // 5))
+    eager = milliseconds(partial(trial.step, trial.rows[0]), max(5, repeats // 5))
+    del trial
 
-    plain, graphed = Trial(mixer, length, replicas), Trial(mixer, length, replicas)
-    captured = graphed.captured(graphed.step)
+    plain = Trial(mixer, length, replicas)
     losses = torch.stack([plain.step(rows) for rows in plain.rows])
+    del plain
+    graphed = Trial(mixer, length, replicas)
+    captured = graphed.captured(graphed.step)
     replayed = torch.stack([captured(rows).clone() for rows in graphed.rows])
     error = ((losses - replayed).abs() / losses.abs()).max().item()
 
@@ -231,8 +234,11 @@ def main() -> None:
         print(json.dumps(rows[-1]), flush=True)
         for mixer in given.mixers:
             for replicas in given.replicas:
-                row = measure(mixer, length, replicas, given.repeats) | {"peer steps/s": peer}
-                row["times peer"] = row["replica-steps/s"] / peer
+                try:
+                    row = measure(mixer, length, replicas, given.repeats) | {"peer steps/s": peer}
+                    row["times peer"] = row["replica-steps/s"] / peer
+                except torch.OutOfMemoryError:
+                    row = {"mixer": mixer, "T": length, "replicas": replicas, "note": "out of GPU memory"}
                 rows.append(row)
                 print(json.dumps({k: round(v, 4) if isinstance(v, float) else v for k, v in row.items()}), flush=True)
                 gc.collect()
