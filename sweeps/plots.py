@@ -173,9 +173,8 @@ def training_curves(results_dir: str | Path, cells: pd.DataFrame, selection: Sel
             accuracy.set_title(task if setting == BASELINE else f"{task}, {named}")
             accuracy.set_ylim(*ACCURACY_LIMITS)
             loss.set_yscale("log")
-            loss.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-            loss.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-            loss.yaxis.set_minor_locator(NullLocator())
+        for panel in below:
+            _loss_ticks(panel)
         for line, label in zip(grid, [f"accuracy on {split}", "training loss (nats)"] * len(grid), strict=False):
             line[0].set_ylabel(label)
         _legend(figure, _line_handles(mixers))
@@ -281,6 +280,15 @@ def _learning_rate_ticks(panel: Axes, values: Sequence[float]) -> None:
     panel.xaxis.set_major_locator(FixedLocator(values))
     panel.xaxis.set_minor_locator(NullLocator())
     panel.set_xticklabels([f"{value:.0e}".replace("e-0", "e-") for value in values])
+
+
+def _loss_ticks(panel: Axes) -> None:
+    """Ticks of a logarithmic axis whose limits are known: 1, 2 and 5 of a decade, or decades where there are many."""
+    lowest, highest = panel.get_ylim()
+    # Of several decades and parts of them, the locator would show none in so small a panel.
+    panel.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if highest < 100 * lowest else (1,)))
+    panel.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    panel.yaxis.set_minor_locator(NullLocator())
 
 
 def _curves(panel: Axes, results_dir: str | Path, of_setting: pd.DataFrame, column: str) -> None:

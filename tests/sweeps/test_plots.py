@@ -155,6 +155,17 @@ def test_training_curves_show_the_best_replica(results, cells):
     assert accuracy_mem.get_title() == "mem"
 
 
+@pytest.mark.parametrize("lowest", [1e-6, 1e-2, 1.2])
+def test_a_loss_axis_has_ticks_at_any_range(lowest):
+    figure, [[panel]] = plots._panels(1, 1)
+    panel.set_yscale("log")
+    panel.set_ylim(lowest, 2.5)
+    plots._loss_ticks(panel)
+    figure.draw_without_rendering()
+    seen = [label.get_text() for label in panel.get_yticklabels() if lowest <= label.get_position()[1] <= 2.5]
+    assert 1 <= len(seen) <= 8 and all(seen)
+
+
 def test_training_curves_say_who_has_none(tmp_path):
     fakes.add_run(tmp_path, [0.3, 0.9, 0.5], task="icr_challenge", setting="256-512")
     fakes.add_run(tmp_path, ["failed"] * 3, mixer="gdn", task="icr_challenge", setting="256-512")
