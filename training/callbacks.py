@@ -43,8 +43,9 @@ class EpochProgress(L.Callback):
         )
 
     def on_train_epoch_end(self, trainer: L.Trainer, module: PopulationTraining) -> None:
-        accuracies = " ".join(f"{value:.3f}" for value in module.history[-1]["val_accuracy"])
-        self.bar.set_postfix_str(f"val accuracy {accuracies}", refresh=False)
+        if module.history:  # the epoch before this one, or this one: it is read late
+            accuracies = " ".join(f"{value:.3f}" for value in module.history[-1]["val_accuracy"])
+            self.bar.set_postfix_str(f"val accuracy {accuracies}", refresh=False)
         self.bar.update()
 
     def on_train_end(self, trainer: L.Trainer, module: PopulationTraining) -> None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from functools import partial
+from typing import NamedTuple
 
 import lightning as L
 import torch
@@ -15,9 +16,19 @@ from training.optimizers import PopulationOptimizer
 from training.population import Population
 
 
+class _Epoch(NamedTuple):
+    """What an epoch measured, on its way to the host."""
+
+    number: int
+    names: tuple[str, ...]
+    values: Tensor  # [names, R]
+    arrived: torch.cuda.Event | None
+
+
 class PopulationTraining(L.LightningModule):
     """Trains a population; after each epoch scores val and test and appends to `history`.
 
+    An epoch's row is read when the next epoch has begun, so that the device has work while the host turns to it.
     `history` holds one dict an epoch: `epoch` and, for each replica (lists of length R),
     `learning_rate`, `train_loss`, `diverged`, `active` (still training after it), `steps` (made so far) and
     `{val,test}_{accuracy,token_accuracy,loss,perplexity}`.
@@ -49,6 +60,7 @@ class PopulationTraining(L.LightningModule):
         self.bf16, self.capture, self.stop_when_perfect = bf16, capture, stop_when_perfect
         self.history: list[dict] = []
         self.notes: list[str] = []
+        self.unread: _Epoch | None = None
         self.steps: dict[str, Callable] = {}
         replicas = len(population)
         self.register_buffer("diverged", torch.zeros(replicas, dtype=torch.bool))
@@ -110,6 +122,7 @@ class PopulationTraining(L.LightningModule):
             self.loss_sum += step(rows)
         self.steps_in_epoch += len(chunk.rows)
         self.diverged |= was_active & ~self.optimizer.active
+        self._read_epoch()
 
     def on_validation_epoch_start(self) -> None:
         self.scores = [Scores.zeros(len(self.population), self.device) for _ in EVALUATED]
@@ -120,6 +133,8 @@ class PopulationTraining(L.LightningModule):
             self.scores[dataloader_idx].add(step(rows))
 
     def on_validation_epoch_end(self) -> None:
+        if self.trainer.should_stop:
+            return  # the epoch before had been the last one
         optimizer = self.optimizer
         measured = {
             "learning_rate": optimizer.learning_rates(),
@@ -136,15 +151,31 @@ class PopulationTraining(L.LightningModule):
         measured["steps"] = optimizer.steps_taken
         measured["diverged"] = self.diverged.float()
         measured["active"] = optimizer.active.float()
-        # The one place where the host waits for the device: once an epoch.
-        row = dict(zip(measured, torch.stack(list(measured.values())).tolist(), strict=True))
+        values = torch.stack(list(measured.values())).to("cpu", non_blocking=True)
+        arrived = None
+        if self.device.type == "cuda":
+            arrived = torch.cuda.Event()
+            arrived.record()
+        self.unread = _Epoch(self.current_epoch, tuple(measured), values, arrived)
+
+    def _read_epoch(self) -> None:
+        """Appends what the last epoch measured to the history: the one place where the host waits for the device."""
+        if self.unread is None:
+            return
+        epoch, self.unread = self.unread, None
+        if epoch.arrived is not None:
+            epoch.arrived.synchronize()
+        row = dict(zip(epoch.names, epoch.values.tolist(), strict=True))
         for flag in ("diverged", "active"):
             row[flag] = [bool(value) for value in row[flag]]
         row["steps"] = [int(steps) for steps in row["steps"]]
-        self.history.append({"epoch": self.current_epoch, **row})
+        self.history.append({"epoch": epoch.number, **row})
         self.trainer.should_stop = not any(row["active"])
         for logger in self.loggers:
             logger.log_metrics(self._for_loggers(row), step=max(row["steps"]))
+
+    def on_train_end(self) -> None:
+        self._read_epoch()
 
     @staticmethod
     def _for_loggers(row: dict) -> dict[str, float]:
@@ -156,6 +187,7 @@ class PopulationTraining(L.LightningModule):
         }
 
     def on_save_checkpoint(self, checkpoint: dict) -> None:
+        self._read_epoch()
         checkpoint["history"] = self.history
 
     def on_load_checkpoint(self, checkpoint: dict) -> None:
