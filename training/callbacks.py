@@ -14,16 +14,23 @@ class ResumePoint(L.Callback):
     """Keeps one checkpoint at `path`, replaced atomically at the end of an epoch.
 
     A run at MAD sizes makes many epochs a second on a GPU, so a checkpoint is written at most every
-    `every` seconds: a killed run loses that much, or the running epoch where that is longer.
+    `every` seconds: a killed run loses that much, or the running epoch where that is longer. `at_end` writes
+    one more when training is done.
     """
 
-    def __init__(self, path: Path, every: float):
-        self.path, self.every = path, every
+    def __init__(self, path: Path, every: float, at_end: bool = False):
+        self.path, self.every, self.at_end = path, every, at_end
         self.written_at = time.monotonic()
 
     def on_train_epoch_end(self, trainer: L.Trainer, module: PopulationTraining) -> None:
-        if time.monotonic() - self.written_at < self.every:
-            return
+        if time.monotonic() - self.written_at >= self.every:
+            self._write(trainer)
+
+    def on_train_end(self, trainer: L.Trainer, module: PopulationTraining) -> None:
+        if self.at_end:
+            self._write(trainer)
+
+    def _write(self, trainer: L.Trainer) -> None:
         partial = self.path.with_suffix(".partial")
         trainer.save_checkpoint(partial)
         os.replace(partial, self.path)

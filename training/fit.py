@@ -98,8 +98,19 @@ def train(
     An interrupted call continues from its last checkpoint in `folder`. A population that does not fit in
     the GPU's memory is halved, and the halves train one after the other.
     """
+    result = _train(build_model, splits, replicas, make_optimizer, schedule, config, folder, loggers)
+    for checkpoint in folder.glob("resume-*.ckpt"):
+        checkpoint.unlink()
+    return result
+
+
+def _train(
+    build_model, splits, replicas, make_optimizer, schedule, config, folder, loggers, *, is_half: bool = False
+) -> RunResult:
     try:
-        return _train_together(build_model, splits, replicas, make_optimizer, schedule, config, folder, loggers)
+        return _train_together(
+            build_model, splits, replicas, make_optimizer, schedule, config, folder, loggers, is_half
+        )
     except torch.OutOfMemoryError:
         if len(replicas) == 1:
             raise
@@ -110,7 +121,7 @@ def train(
     middle = (len(replicas) + 1) // 2
     result = RunResult(notes=[note])
     for half in (replicas[:middle], replicas[middle:]):
-        part = train(build_model, splits, half, make_optimizer, schedule, config, folder, loggers)
+        part = _train(build_model, splits, half, make_optimizer, schedule, config, folder, loggers, is_half=True)
         part.metrics["replica"] += len(result.replicas)
         result.replicas += part.replicas
         result.metrics = pd.concat([result.metrics, part.metrics], ignore_index=True)
@@ -119,7 +130,9 @@ def train(
     return result
 
 
-def _train_together(build_model, splits, replicas, make_optimizer, schedule, config, folder, loggers) -> RunResult:
+def _train_together(
+    build_model, splits, replicas, make_optimizer, schedule, config, folder, loggers, is_half
+) -> RunResult:
     rates, seeds = zip(*replicas, strict=True)
     population = Population(build_model, seeds)
     log.info("parameters of one replica, by rule:\n%s", population.layout.describe())
@@ -137,7 +150,8 @@ def _train_together(build_model, splits, replicas, make_optimizer, schedule, con
         devices=1,
         max_epochs=config.epochs,
         callbacks=[
-            ResumePoint(resume_from, config.checkpoint_every),
+            # A half that is done must not train again because the other one is interrupted.
+            ResumePoint(resume_from, config.checkpoint_every, at_end=is_half),
             *([EpochProgress()] if config.progress else []),
         ],
         logger=list(loggers),
@@ -158,7 +172,6 @@ def _train_together(build_model, splits, replicas, make_optimizer, schedule, con
     if resume_from.exists():
         log.info("continuing from %s", resume_from)
     trainer.fit(module, datamodule=data, ckpt_path=resume_from if resume_from.exists() else None)
-    resume_from.unlink(missing_ok=True)
     return RunResult(
         replicas=[summarise(module.history, replica) for replica in range(len(replicas))],
         metrics=pd.DataFrame(metrics_rows(module.history, replicas)),

@@ -37,6 +37,33 @@ def test_halves_give_what_the_whole_gives(tmp_path, room_for):
         assert_same_results(replica_results(whole, replica), replica_results(halved, replica))
 
 
+def test_an_interrupted_half_does_not_repeat_the_other(tmp_path, room_for, monkeypatch):
+    undisturbed = fit(REPLICAS, tmp_path / "undisturbed")
+    room_for(2)
+    limited = Population.forward
+    ran = []
+
+    def interrupted(self, tokens):
+        ran.append(len(self))
+        if len(self) == 1 and self.training:
+            raise InterruptedError("the second half")
+        return limited(self, tokens)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Population, "forward", interrupted)
+        with pytest.raises(InterruptedError):
+            fit(REPLICAS, tmp_path / "halved")
+    assert ran.count(2) > 10
+
+    ran.clear()
+    monkeypatch.setattr(Population, "forward", lambda self, tokens: ran.append(len(self)) or limited(self, tokens))
+    halved = fit(REPLICAS, tmp_path / "halved")
+    assert set(ran) == {3, 1}  # the whole, which does not fit, and the half that was interrupted
+    for replica in range(len(REPLICAS)):
+        assert_same_results(replica_results(undisturbed, replica), replica_results(halved, replica))
+    assert not list((tmp_path / "halved").glob("resume-*"))
+
+
 def test_one_replica_that_does_not_fit_is_an_error(tmp_path, room_for):
     room_for(0)
     with pytest.raises(torch.OutOfMemoryError, match="no room for 1 replicas"):
