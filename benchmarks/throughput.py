@@ -227,11 +227,21 @@ def main() -> None:
     given = parser.parse_args()
     if not torch.cuda.is_available():
         sys.exit("this benchmark needs an NVIDIA GPU")
+    if given.out:
+        command = shlex.join(["python", "-m", "benchmarks.throughput", *sys.argv[1:]])
+        machine = {"gpu": torch.cuda.get_device_name(), "cuda": torch.version.cuda, **versions()}
+        given.out.with_suffix(".json").write_text(json.dumps({"command": command, **machine}, indent=1))
     rows = []
+
+    def report(row: dict) -> None:
+        rows.append(row)
+        print(json.dumps({k: round(v, 4) if isinstance(v, float) else v for k, v in row.items()}), flush=True)
+        if given.out:  # after each row: an interrupted run has what it measured
+            pd.DataFrame(rows).to_csv(given.out, index=False)
+
     for length in given.lengths:
         peer = measure_peer(length, 121)
-        rows.append({"mixer": "attn, eager Lightning + torch Muon", "T": length, "replicas": 1, "eager steps/s": peer})
-        print(json.dumps(rows[-1]), flush=True)
+        report({"mixer": "attn, eager Lightning + torch Muon", "T": length, "replicas": 1, "eager steps/s": peer})
         for mixer in given.mixers:
             for replicas in given.replicas:
                 try:
@@ -239,17 +249,10 @@ def main() -> None:
                     row["times peer"] = row["replica-steps/s"] / peer
                 except torch.OutOfMemoryError:
                     row = {"mixer": mixer, "T": length, "replicas": replicas, "note": "out of GPU memory"}
-                rows.append(row)
-                print(json.dumps({k: round(v, 4) if isinstance(v, float) else v for k, v in row.items()}), flush=True)
+                report(row)
                 gc.collect()
                 torch.cuda.empty_cache()
-    table = pd.DataFrame(rows)
-    print(table.round(3).to_string(index=False))
-    if given.out:
-        table.to_csv(given.out, index=False)
-        command = shlex.join(["python", "-m", "benchmarks.throughput", *sys.argv[1:]])
-        machine = {"gpu": torch.cuda.get_device_name(), "cuda": torch.version.cuda, **versions()}
-        given.out.with_suffix(".json").write_text(json.dumps({"command": command, **machine}, indent=1))
+    print(pd.DataFrame(rows).round(3).to_string(index=False))
 
 
 if __name__ == "__main__":
