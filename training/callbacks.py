@@ -50,13 +50,20 @@ class EpochProgress(L.Callback):
         )
 
     def on_train_epoch_end(self, trainer: L.Trainer, module: PopulationTraining) -> None:
-        if module.history:  # the epoch before this one, or this one: it is read late
-            accuracies = " ".join(f"{value:.3f}" for value in module.history[-1]["val_accuracy"])
-            self.bar.set_postfix_str(f"val accuracy {accuracies}", refresh=False)
-        self.bar.update()
+        if not module.finished:
+            self._show_accuracies(module)
+            self.bar.update()
 
     def on_train_end(self, trainer: L.Trainer, module: PopulationTraining) -> None:
+        module.read_epoch()
+        self._show_accuracies(module)
         self.bar.close()
+
+    def _show_accuracies(self, module: PopulationTraining) -> None:
+        """Those of the last epoch that has been read: the one before, until training ends."""
+        if module.history:
+            accuracies = " ".join(f"{value:.3f}" for value in module.history[-1]["val_accuracy"])
+            self.bar.set_postfix_str(f"val accuracy {accuracies}")
 
     def on_exception(self, trainer: L.Trainer, module: PopulationTraining, exception: BaseException) -> None:
         if hasattr(self, "bar"):

@@ -1,35 +1,63 @@
-"""One GPU per process on a host with several."""
+"""Which GPU a process takes on a host with several: one that the fewest others use."""
 
 import fcntl
-import itertools
 import os
 import tempfile
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import torch
 
-_held = []  # open lock files: our share of a GPU is ours until this process ends
+_held = []  # the open file whose lock says that this process uses its GPU
 
 
 def claim_gpu() -> None:
-    """Makes one GPU the only one that this process sees, of those that the fewest processes claimed.
+    """Makes one GPU the only one that this process sees, of those that the fewest running processes claimed.
 
     With at most as many processes as GPUs each has its own; of more, several share one. Nothing happens on a host
-    with one GPU or none. Must run before CUDA starts in this process. The operating system keeps the lock and frees
-    it however we end.
+    with one GPU or none. Must run before CUDA starts in this process. The claim is a lock on a file, which the
+    operating system frees however we end.
     """
     if _held or torch.cuda.device_count() < 2:
         return
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     gpus = visible.split(",") if visible else [str(i) for i in range(torch.cuda.device_count())]
-    for share, gpu in ((share, gpu) for share in itertools.count(1) for gpu in gpus):
-        path = Path(tempfile.gettempdir()) / f"mixerlab-gpu-{gpu}-{share}.lock"
-        lock = os.open(path, os.O_RDONLY | os.O_CREAT)  # another user's file can be read, and so locked
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            os.close(lock)
-            continue
-        _held.append(lock)
-        os.environ["CUDA_VISIBLE_DEVICES"] = gpu
-        return
+    folder = Path(tempfile.gettempdir())
+    with _alone(folder / "mixerlab-gpus.lock"):
+        users = Counter(path.name.split("-")[2] for path in folder.glob("mixerlab-gpu-*.lock") if _is_held(path))
+        gpu = min(gpus, key=lambda gpu: users[gpu])
+        lock = _open(folder / f"mixerlab-gpu-{gpu}-{os.getpid()}.lock")
+        fcntl.flock(lock, fcntl.LOCK_EX)
+    _held.append(lock)
+    os.environ["CUDA_VISIBLE_DEVICES"] = gpu
+
+
+def _open(path: Path) -> int:
+    return os.open(path, os.O_RDONLY | os.O_CREAT)  # another user's file can be read, and so locked
+
+
+@contextmanager
+def _alone(path: Path) -> Iterator[None]:
+    lock = _open(path)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(lock)
+
+
+def _is_held(path: Path) -> bool:
+    """Whether a running process holds the lock; removes the file of one that ended."""
+    lock = _open(path)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    else:
+        with suppress(PermissionError):  # another user's, in a folder where only its owner may remove it
+            path.unlink()
+        return False
+    finally:
+        os.close(lock)

@@ -61,6 +61,7 @@ class PopulationTraining(L.LightningModule):
         self.history: list[dict] = []
         self.notes: list[str] = []
         self.unread: _Epoch | None = None
+        self.finished = False  # no replica is left to train
         self.steps: dict[str, Callable] = {}
         replicas = len(population)
         self.register_buffer("diverged", torch.zeros(replicas, dtype=torch.bool))
@@ -122,19 +123,21 @@ class PopulationTraining(L.LightningModule):
             self.loss_sum += step(rows)
         self.steps_in_epoch += len(chunk.rows)
         self.diverged |= was_active & ~self.optimizer.active
-        self._read_epoch()
+        self.read_epoch()
 
     def on_validation_epoch_start(self) -> None:
         self.scores = [Scores.zeros(len(self.population), self.device) for _ in EVALUATED]
 
     def validation_step(self, chunk: Chunk, batch_idx: int, dataloader_idx: int) -> None:
+        if self.finished:
+            return  # known only since the next epoch began: it has no row
         step = self._step_function(self.score_step, chunk, [])
         for rows in chunk.rows:
             self.scores[dataloader_idx].add(step(rows))
 
     def on_validation_epoch_end(self) -> None:
-        if self.trainer.should_stop:
-            return  # the epoch before had been the last one
+        if self.finished:
+            return
         optimizer = self.optimizer
         measured = {
             "learning_rate": optimizer.learning_rates(),
@@ -158,7 +161,7 @@ class PopulationTraining(L.LightningModule):
             arrived.record()
         self.unread = _Epoch(self.current_epoch, tuple(measured), values, arrived)
 
-    def _read_epoch(self) -> None:
+    def read_epoch(self) -> None:
         """Appends what the last epoch measured to the history: the one place where the host waits for the device."""
         if self.unread is None:
             return
@@ -170,12 +173,16 @@ class PopulationTraining(L.LightningModule):
             row[flag] = [bool(value) for value in row[flag]]
         row["steps"] = [int(steps) for steps in row["steps"]]
         self.history.append({"epoch": epoch.number, **row})
-        self.trainer.should_stop = not any(row["active"])
+        self._stop_if_finished()
         for logger in self.loggers:
             logger.log_metrics(self._for_loggers(row), step=max(row["steps"]))
 
+    def _stop_if_finished(self) -> None:
+        if self.history and not any(self.history[-1]["active"]):
+            self.finished = self.trainer.should_stop = True
+
     def on_train_end(self) -> None:
-        self._read_epoch()
+        self.read_epoch()
 
     @staticmethod
     def _for_loggers(row: dict) -> dict[str, float]:
@@ -187,8 +194,9 @@ class PopulationTraining(L.LightningModule):
         }
 
     def on_save_checkpoint(self, checkpoint: dict) -> None:
-        self._read_epoch()
+        self.read_epoch()
         checkpoint["history"] = self.history
 
     def on_load_checkpoint(self, checkpoint: dict) -> None:
         self.history = checkpoint["history"]
+        self._stop_if_finished()

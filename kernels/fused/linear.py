@@ -1,5 +1,7 @@
 """A linear layer's product without bias, whose weight gradient splits its long sum over rows."""
 
+from collections.abc import Sequence
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -45,7 +47,28 @@ def join_rows(*weights: Tensor) -> Tensor:
 
     A view where they lie so in memory, as neighbours in a tensor of all parameters do; else a copy.
     """
+    if torch.compiler.is_compiling():  # a compiler knows no addresses
+        return torch.cat(weights)
     return _JoinRows.apply(*weights)
+
+
+def _are_neighbours(weights: Sequence[Tensor]) -> bool:
+    """Whether each weight begins where the one before it ends, rows without gaps, in every replica alike."""
+    first, width = weights[0], weights[0].shape[-1]
+    at = first.storage_offset()
+    for weight in weights:
+        alike = (
+            weight.dtype == first.dtype
+            and weight.shape[:-2] == first.shape[:-2]
+            and weight.shape[-1] == width
+            and weight.stride() == (*first.stride()[:-2], width, 1)
+            and weight.untyped_storage().data_ptr() == first.untyped_storage().data_ptr()
+            and weight.storage_offset() == at
+        )
+        if not alike:
+            return False
+        at += weight.shape[-2] * width
+    return True
 
 
 class _JoinRows(torch.autograd.Function):
@@ -53,17 +76,9 @@ class _JoinRows(torch.autograd.Function):
 
     @staticmethod
     def forward(*weights: Tensor) -> Tensor:
+        if not _are_neighbours(weights):
+            return torch.cat(weights, dim=-2)
         first = weights[0]
-        at = first.storage_offset()
-        for weight in weights:
-            if (
-                weight.untyped_storage().data_ptr() != first.untyped_storage().data_ptr()
-                or weight.storage_offset() != at
-                or weight.stride() != first.stride()
-                or not weight[(0,) * (weight.ndim - 2)].is_contiguous()
-            ):
-                return torch.cat(weights, dim=-2)
-            at += weight.shape[-2] * weight.shape[-1]
         rows = sum(weight.shape[-2] for weight in weights)
         return first.as_strided((*first.shape[:-2], rows, first.shape[-1]), first.stride())
 

@@ -21,6 +21,22 @@ def test_neighbours_are_joined_without_a_copy():
         assert torch.equal(joined, torch.cat(others, dim=1)) and joined.stride(0) != 100
 
 
+def test_single_rows_of_a_wider_tensor_are_no_neighbours():
+    """The stride of an axis of one says nothing about where the next row is."""
+    base = torch.arange(64.0).view(8, 8)
+    halves = base[0:1, :4], base[0:1, 4:]
+    assert torch.equal(join_rows(*halves), torch.cat(halves))
+    rows = base[2:3], base[3:5]
+    joined = join_rows(*rows)
+    assert torch.equal(joined, torch.cat(rows)) and joined.data_ptr() == rows[0].data_ptr()
+
+
+def test_compiles_without_a_break():
+    compiled = torch.compile(join_rows, fullgraph=True, backend="aot_eager")
+    weights = torch.randn(3, 4), torch.randn(2, 4)
+    assert torch.equal(compiled(*weights), torch.cat(weights))
+
+
 def test_each_weight_gets_its_gradient():
     for gap in (0, 1):
         parameters = torch.randn(2, 40, dtype=torch.float64, requires_grad=True)
@@ -34,10 +50,10 @@ def test_each_weight_gets_its_gradient():
 
 
 def test_weights_of_a_population_are_neighbours(monkeypatch):
-    """Those that a mixer projects together, and the two of a SwiGLU layer."""
+    """Those that these mixers project together, and the two of a SwiGLU layer; gdn and mesa mix shapes, and copy."""
     copies = []
     cat = torch.cat
-    for name in ("attn", "parallax"):
+    for name in ("attn", "parallax", "mamba"):
         make = partial(backbone.LanguageModel, 16, 32, 2, partial(mixer_of, name, 32))
         population = Population(make, [0, 1])
         with monkeypatch.context() as patch:

@@ -1,5 +1,6 @@
-"""Processes on a host with several GPUs: each takes one that no other has."""
+"""Processes on a host with several GPUs: each takes one that the fewest others use."""
 
+import itertools
 import os
 import tempfile
 
@@ -14,9 +15,12 @@ def claim(monkeypatch, tmp_path):
     """Claims as a new process of a host with two GPUs would: the GPU's number, and the lock that it holds."""
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     monkeypatch.setattr(tempfile, "gettempdir", lambda: str(tmp_path))
+    pids = itertools.count(1)
 
     def as_a_new_process(visible=None):
         monkeypatch.setattr(devices, "_held", [])
+        pid = next(pids)
+        monkeypatch.setattr(os, "getpid", lambda: pid)
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible or "")
         devices.claim_gpu()
         (lock,) = devices._held
@@ -25,15 +29,20 @@ def claim(monkeypatch, tmp_path):
     return as_a_new_process
 
 
-def test_each_process_gets_a_gpu_of_its_own_and_frees_it_with_its_end(claim):
+def test_each_process_gets_a_gpu_of_its_own_and_frees_it_with_its_end(claim, tmp_path):
     (first, lock), (second, _) = claim(), claim()
     assert (first, second) == ("0", "1")
     os.close(lock)
     assert claim()[0] == "0"
+    assert len(list(tmp_path.glob("mixerlab-gpu-*.lock"))) == 2  # none is left of the process that ended
 
 
 def test_more_processes_than_gpus_share_them_evenly(claim):
-    assert [claim()[0] for _ in range(5)] == ["0", "1", "0", "1", "0"]
+    claims = [claim() for _ in range(6)]
+    assert [gpu for gpu, _ in claims] == ["0", "1", "0", "1", "0", "1"]
+    for number in (0, 1, 3, 5):  # all of GPU 1, and one of GPU 0
+        os.close(claims[number][1])
+    assert [claim()[0] for _ in range(3)] == ["1", "1", "0"]
 
 
 def test_only_visible_gpus_are_taken(claim):

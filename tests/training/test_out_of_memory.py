@@ -1,8 +1,10 @@
 """A population that does not fit in the GPU's memory trains in halves, and says so."""
 
+from functools import partial
+
 import pytest
 import torch
-from tiny_training import assert_same_results, fit, replica_results
+from tiny_training import assert_same_results, fit, replica_results, splits
 
 from training.population import Population
 
@@ -37,8 +39,13 @@ def test_halves_give_what_the_whole_gives(tmp_path, room_for):
         assert_same_results(replica_results(whole, replica), replica_results(halved, replica))
 
 
-def test_an_interrupted_half_does_not_repeat_the_other(tmp_path, room_for, monkeypatch):
-    undisturbed = fit(REPLICAS, tmp_path / "undisturbed")
+@pytest.mark.parametrize("stops_early", [False, True])
+def test_an_interrupted_half_does_not_repeat_the_other(tmp_path, room_for, monkeypatch, stops_early):
+    # A task that is learned perfectly, within the epochs, or one that cannot be learned.
+    given = {"data": splits(), "epochs": 12, "stop_when_perfect": True} if stops_early else {}
+    fit_both = partial(fit, [(2e-2, seed) for seed in range(3)] if stops_early else REPLICAS, **given)
+    undisturbed = fit_both(tmp_path / "undisturbed")
+    assert not stops_early or undisturbed.metrics["epoch"].max() < 11
     room_for(2)
     limited = Population.forward
     ran = []
@@ -52,12 +59,12 @@ def test_an_interrupted_half_does_not_repeat_the_other(tmp_path, room_for, monke
     with monkeypatch.context() as patch:
         patch.setattr(Population, "forward", interrupted)
         with pytest.raises(InterruptedError):
-            fit(REPLICAS, tmp_path / "halved")
+            fit_both(tmp_path / "halved")
     assert ran.count(2) > 10
 
     ran.clear()
     monkeypatch.setattr(Population, "forward", lambda self, tokens: ran.append(len(self)) or limited(self, tokens))
-    halved = fit(REPLICAS, tmp_path / "halved")
+    halved = fit_both(tmp_path / "halved")
     assert set(ran) == {3, 1}  # the whole, which does not fit, and the half that was interrupted
     for replica in range(len(REPLICAS)):
         assert_same_results(replica_results(undisturbed, replica), replica_results(halved, replica))
