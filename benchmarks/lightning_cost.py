@@ -14,6 +14,7 @@ import tempfile
 import time
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import torch
 from hydra import compose, initialize_config_dir
@@ -22,7 +23,7 @@ from run import build_model, component
 from tasks.data import load_or_generate
 from tasks.settings import build_task
 from training.capture import Captured
-from training.datamodule import EVALUATED, PopulationData
+from training.datamodule import PopulationData
 from training.fit import TrainerConfig, train
 from training.lit_module import PopulationTraining
 from training.metrics import Scores
@@ -58,34 +59,30 @@ class Case:
         rates, seeds = zip(*REPLICAS, strict=True)
         population = Population(self.build, seeds).to(device)
         data = PopulationData(self.splits, seeds, self.cfg.trainer.batch_size)
-        tensors = {
-            name: [torch.from_numpy(array).to(device) for array in arrays] for name, arrays in self.splits.items()
-        }
+        data.trainer = SimpleNamespace(strategy=SimpleNamespace(root_device=device), current_epoch=0)
+        data.setup("fit")
         optimizer = self.optimizer(population, rates, self.schedule, epochs * data.steps_per_epoch)
         module = PopulationTraining(population, lambda _: optimizer, bf16=True).to(device)
         module.optimizer = optimizer
 
-        def batches(split: str, shuffled: bool) -> torch.Tensor:
-            rows = len(tensors[split][0])
-            orders = [torch.randperm(rows, device=device) if shuffled else torch.arange(rows, device=device)]
-            return torch.stack(orders * len(REPLICAS)).view(len(REPLICAS), -1, data.batch_size).transpose(0, 1)
+        def captured(function, state):
+            rows = next(iter(data.train_dataloader())).rows[0]
+            return Captured(partial(function, data.inputs, data.targets), state, [rows])
 
-        example = [batches("train", False)[0]]
-        step = Captured(
-            partial(module.train_step, *tensors["train"]),
-            [population.parameters_by_replica, *optimizer.state_tensors()],
-            example,
-        )
-        score = {split: Captured(partial(module.score_step, *tensors[split]), [], example) for split in EVALUATED}
-        for _ in range(epochs):
+        step = captured(module.train_step, [population.parameters_by_replica, *optimizer.state_tensors()])
+        score = captured(module.score_step, [])
+        for epoch in range(epochs):
+            data.trainer.current_epoch = epoch
             loss = torch.zeros(len(REPLICAS), device=device)
-            for rows in batches("train", True):
-                loss += step(rows)
+            for chunk in data.train_dataloader():
+                for rows in chunk.rows:
+                    loss += step(rows)
             means = [loss]
-            for split in EVALUATED:
+            for split in data.val_dataloader():
                 scores = Scores.zeros(len(REPLICAS), device)
-                for rows in batches(split, False):
-                    scores.add(score[split](rows))
+                for chunk in split:
+                    for rows in chunk.rows:
+                        scores.add(score(rows))
                 means += scores.means().values()
             torch.stack(means).tolist()
 

@@ -109,40 +109,25 @@ def milliseconds(function: Callable[[], object], repeats: int) -> float:
 
 
 def measure(mixer: str, length: int, replicas: int, repeats: int) -> dict:
-    """One row of the table."""
+    """The step of one row of the table: its start, alone and captured."""
     torch.cuda.reset_peak_memory_stats()
     started = time.perf_counter()
-    trial = Trial(mixer, length, replicas)
-    trial.step(trial.rows[0])
+    plain = Trial(mixer, length, replicas)
+    losses = [plain.step(plain.rows[0])]
     torch.cuda.synchronize()
     first_step = time.perf_counter() - started
-    eager = milliseconds(partial(trial.step, trial.rows[0]), max(5, repeats // 5))
-    del trial
-
-    plain = Trial(mixer, length, replicas)
-    losses = torch.stack([plain.step(rows) for rows in plain.rows])
+    losses = torch.stack(losses + [plain.step(rows) for rows in plain.rows[1:]])
+    eager = milliseconds(partial(plain.step, plain.rows[0]), max(5, repeats // 5))
     del plain
+
     graphed = Trial(mixer, length, replicas)
+    started = time.perf_counter()
     captured = graphed.captured(graphed.step)
+    torch.cuda.synchronize()
+    capture = time.perf_counter() - started
     replayed = torch.stack([captured(rows).clone() for rows in graphed.rows])
-    error = ((losses - replayed).abs() / losses.abs()).max().item()
-
-    step = milliseconds(lambda: captured(graphed.rows[0]), repeats)
-    memory = torch.cuda.max_memory_allocated() / 2**30
+    step = milliseconds(partial(captured, graphed.rows[0]), repeats)
     optimizer = milliseconds(partial(graphed.captured(graphed.optimizer_step), graphed.rows[0]), repeats)
-
-    def without(part: str) -> float:
-        def remove(model: nn.Module) -> None:
-            for block in model.blocks:
-                setattr(block, part, nn.Identity())
-
-        trial = Trial(mixer, length, replicas, remove)
-        # The optimizer's own share is counted apart: take it out of the difference.
-        forward_backward = milliseconds(partial(trial.captured(trial.step), trial.rows[0]), repeats)
-        return forward_backward - milliseconds(partial(trial.captured(trial.optimizer_step), trial.rows[0]), repeats)
-
-    mixer_ms = step - optimizer - without("mixer")
-    mlp_ms = step - optimizer - without("mlp")
     return {
         "mixer": mixer,
         "T": length,
@@ -151,14 +136,30 @@ def measure(mixer: str, length: int, replicas: int, repeats: int) -> dict:
         "captured steps/s": 1000 / step,
         "replica-steps/s": replicas * 1000 / step,
         "step ms": step,
-        "mixer ms": mixer_ms,
-        "mlp ms": mlp_ms,
         "optimizer ms": optimizer,
-        "rest ms": step - mixer_ms - mlp_ms - optimizer,
-        "largest loss difference": error,
+        "largest loss difference": ((losses - replayed).abs() / losses.abs()).max().item(),
         "first step s": first_step,
-        "memory GiB": memory,
+        "capture s": capture,
+        "memory GiB": torch.cuda.max_memory_allocated() / 2**30,
     }
+
+
+def measure_shares(row: dict, repeats: int) -> dict:
+    """What mixer, MLP and the rest take of a row's step: the step's time less that of the model without the part."""
+
+    def without(part: str) -> float:
+        def remove(model: nn.Module) -> None:
+            for block in model.blocks:
+                setattr(block, part, nn.Identity())
+
+        trial = Trial(row["mixer"], row["T"], row["replicas"], remove)
+        # The optimizer's own share is counted apart: take it out of the difference.
+        forward_backward = milliseconds(partial(trial.captured(trial.step), trial.rows[0]), repeats)
+        return forward_backward - milliseconds(partial(trial.captured(trial.optimizer_step), trial.rows[0]), repeats)
+
+    step, optimizer = row["step ms"], row["optimizer ms"]
+    mixer_ms, mlp_ms = (step - optimizer - without(part) for part in ("mixer", "mlp"))
+    return {"mixer ms": mixer_ms, "mlp ms": mlp_ms, "rest ms": step - mixer_ms - mlp_ms - optimizer}
 
 
 class Peer(L.LightningModule):
@@ -223,6 +224,9 @@ def main() -> None:
     parser.add_argument("--lengths", nargs="+", type=int, default=LENGTHS)
     parser.add_argument("--replicas", nargs="+", type=int, default=REPLICAS)
     parser.add_argument("--repeats", type=int, default=50)
+    parser.add_argument(
+        "--captured-only", action="store_true", help="without the peer, and without what each part takes"
+    )
     parser.add_argument("--out", type=Path, help="also write the table as CSV, and versions beside it")
     given = parser.parse_args()
     if not torch.cuda.is_available():
@@ -240,13 +244,16 @@ def main() -> None:
             pd.DataFrame(rows).to_csv(given.out, index=False)
 
     for length in given.lengths:
-        peer = measure_peer(length, 121)
-        report({"mixer": "attn, eager Lightning + torch Muon", "T": length, "replicas": 1, "eager steps/s": peer})
+        if not given.captured_only:
+            peer = measure_peer(length, 121)
+            report({"mixer": "attn, eager Lightning + torch Muon", "T": length, "replicas": 1, "eager steps/s": peer})
         for mixer in given.mixers:
             for replicas in given.replicas:
                 try:
-                    row = measure(mixer, length, replicas, given.repeats) | {"peer steps/s": peer}
-                    row["times peer"] = row["replica-steps/s"] / peer
+                    row = measure(mixer, length, replicas, given.repeats)
+                    if not given.captured_only:
+                        row |= measure_shares(row, given.repeats)
+                        row |= {"peer steps/s": peer, "times peer": row["replica-steps/s"] / peer}
                 except torch.OutOfMemoryError:
                     row = {"mixer": mixer, "T": length, "replicas": replicas, "note": "out of GPU memory"}
                 report(row)
