@@ -3,6 +3,9 @@
 Nothing is read on the host: which replicas are active, the step's number and the schedule are device tensors.
 """
 
+import math
+
+import torch
 from torch import Tensor
 
 from kernels.dispatch import resolve_backend
@@ -27,10 +30,11 @@ def update_moments(
     """Scales each replica's gradient down to norm `max_norm` and updates the moments with it, in place.
 
     The first `matrices` columns have Muon's momentum, the others Adam's two moments (Kingma & Ba 2015). A replica
-    whose gradient has no finite norm is frozen: its `active` becomes 0. All tensors are float32.
+    whose gradient has no finite norm is frozen: its `active` becomes 0. All tensors are contiguous and float32, or
+    all float64.
 
     Args:
-        gradient: `[R, P]`, contiguous, a row a replica.
+        gradient: `[R, P]`, a row a replica.
         first_moment, second_moment: like `gradient`; of the first columns, only `first_moment` is used.
         step: how many steps the population has made, a scalar; counted up.
         active: 1 where a replica still trains, else 0, `[R]`; a frozen replica's moments are of no use.
@@ -40,15 +44,26 @@ def update_moments(
         nesterov: return the gradient moved by `momentum` towards the momentum, and not the momentum itself.
         betas: decay rates of Adam's moments.
         max_norm: largest norm of a replica's gradient.
-        backend: `auto`, `reference` (PyTorch) or `triton`, which adds squares in the same order every time.
+        backend: `auto`, `reference` (PyTorch) or `triton`, for float32, which adds squares in the same order every
+            time.
 
     Returns:
         `[R, matrices]`, what Muon orthogonalises; without `nesterov` a view of `first_moment`.
 
     Raises:
-        ValueError: a tensor that is not contiguous or does not fit, or an unknown backend.
+        ValueError: a tensor that is not contiguous or whose shape or dtype does not fit, a count of columns out of
+            range, an unknown backend, or one that cannot run here.
     """
-    _check_rows(gradient=gradient, first_moment=first_moment, second_moment=second_moment)
+    rows = gradient.shape
+    _check_tensors(
+        ("gradient", gradient, (None, None)),
+        ("first_moment", first_moment, rows),
+        ("second_moment", second_moment, rows),
+        ("step", step, ()),
+        ("active", active, rows[:1]),
+        ("steps_taken", steps_taken, rows[:1]),
+    )
+    _check_counts(("matrices", matrices, 0, rows[1]))
     tensors = gradient, first_moment, second_moment, step, active, steps_taken
     return _backend(backend, gradient).update_moments(*tensors, matrices, momentum, nesterov, betas, max_norm)
 
@@ -70,47 +85,75 @@ def update_parameters(
 ) -> None:
     """Moves `parameters` in place: the first columns along `polar`, the rest along Adam's direction.
 
-    Weight decay is decoupled (Loshchilov & Hutter 2019). All tensors are float32.
+    Weight decay is decoupled (Loshchilov & Hutter 2019). All tensors are contiguous and float32, or all float64.
 
     Args:
-        parameters: `[R, P]`, contiguous, a row a replica.
-        polar: `[R, M]`, contiguous, the directions of the first M columns, 0 <= M <= P.
+        parameters: `[R, P]`, a row a replica.
+        polar: `[R, M]`, the directions of the first M columns, 0 <= M <= P.
         first_moment, second_moment: like `parameters`, as `update_moments` left them.
         step: the step's number, from 1, a scalar.
         active: rows where this is 0 keep their parameters, whatever else they hold, `[R]`.
         lr: peak learning rates, `[R]`.
         column_scale: multiplies the learning rate, not the decay, `[P]`.
         schedule: of each step, a column: the multiplier of the learning rate, the weight decay, and the bias
-            corrections `1 - beta^step` of both moments, `[4, steps]`, contiguous. The last holds from there on.
+            corrections `1 - beta^step` of both moments, `[4, steps]`, steps >= 1. The last holds from there on.
         decayed: how many columns, from the first, weight decay pulls to zero.
         eps: added to the root of the second moment.
-        backend: `auto`, `reference` (PyTorch) or `triton`.
+        backend: `auto`, `reference` (PyTorch) or `triton`, for float32.
 
     Raises:
-        ValueError: a tensor that is not contiguous or does not fit, or an unknown backend.
+        ValueError: a tensor that is not contiguous or whose shape or dtype does not fit, a count of columns out of
+            range, an unknown backend, or one that cannot run here.
     """
-    _check_rows(parameters=parameters, first_moment=first_moment, second_moment=second_moment)
-    for name, tensor in {"polar": polar, "schedule": schedule}.items():
-        _check_contiguous(name, tensor)
+    rows = parameters.shape
+    _check_tensors(
+        ("parameters", parameters, (None, None)),
+        ("polar", polar, (*rows[:1], None)),
+        ("first_moment", first_moment, rows),
+        ("second_moment", second_moment, rows),
+        ("step", step, ()),
+        ("active", active, rows[:1]),
+        ("lr", lr, rows[:1]),
+        ("column_scale", column_scale, rows[1:]),
+        ("schedule", schedule, (4, None)),
+    )
+    _check_counts(
+        ("polar.shape[1]", polar.shape[1], 0, rows[1]),
+        ("schedule.shape[1]", schedule.shape[1], 1, math.inf),
+        ("decayed", decayed, 0, rows[1]),
+    )
     tensors = parameters, polar, first_moment, second_moment, step, active, lr, column_scale, schedule
     _backend(backend, parameters).update_parameters(*tensors, decayed, eps)
 
 
-def _check_rows(**rows: Tensor) -> None:
-    first, *_ = rows
-    for name, tensor in rows.items():
-        _check_contiguous(name, tensor)
-        if tensor.shape != rows[first].shape:
-            raise ValueError(f"{name} has shape {tuple(tensor.shape)}: pass {tuple(rows[first].shape)}, as {first}")
+def _check_tensors(*table: tuple[str, Tensor, tuple[int | None, ...]]) -> None:
+    """Each line a name, its tensor and the shape that fits, None for any size; the first one's dtype is everyone's.
+
+    The kernels index memory by these shapes: what is let through here, they would read as something else.
+    """
+    dtype = torch.float64 if table[0][1].dtype == torch.float64 else torch.float32
+    for name, tensor, wanted in table:
+        sizes = tensor.shape
+        fits = len(sizes) == len(wanted) and all(want in (None, size) for want, size in zip(wanted, sizes, strict=True))
+        if not (fits and tensor.dtype == dtype and tensor.is_contiguous()):
+            shape = ", ".join("any" if want is None else str(want) for want in wanted)
+            raise ValueError(
+                f"{name} is {tensor.dtype} {list(sizes)} with strides {tensor.stride()}: pass {dtype} [{shape}],"
+                f" contiguous, to fit {table[0][0]}"
+            )
 
 
-def _check_contiguous(name: str, tensor: Tensor) -> None:
-    if not tensor.is_contiguous():
-        raise ValueError(f"{name} has strides {tensor.stride()}: pass a contiguous tensor")
+def _check_counts(*table: tuple[str, int, int, float]) -> None:
+    """Each line a name, its value, and the least and the largest that fit."""
+    for name, value, least, largest in table:
+        if not least <= value <= largest:
+            raise ValueError(f"{name}={value} must be from {least} to {largest}")
 
 
 def _backend(backend: str, tensor: Tensor):
-    if resolve_backend(backend, tensor.device) == "reference":
+    supported = tensor.dtype == torch.float32
+    why = f"the kernels take float32, not {tensor.dtype}"
+    if resolve_backend(backend, tensor.device, supported, why) == "reference":
         return reference
     from kernels.population_step import triton_step  # Triton is optional
 

@@ -1,6 +1,7 @@
 """`update_moments` and `update_parameters` in Triton: each element is read and written once.
 
-Every program that needs a replica's norm adds up its parts itself: they are few, and a launch costs more.
+Every program that needs a replica's norm adds up its parts itself: they are at most `NORM_PROGRAMS`, and a launch
+costs more.
 """
 
 import torch
@@ -10,14 +11,20 @@ from torch import Tensor
 
 BLOCK, WARPS = 1024, 4
 NORM_BLOCK, NORM_WARPS = 4096, 8
+NORM_PROGRAMS = 512  # for a replica at most: beyond 2 million columns each takes several blocks
 
 
 @triton.jit
-def _squares_kernel(gradient, squares, size, BLOCK: tl.constexpr):
+def _squares_kernel(gradient, squares, size, rounds, BLOCK: tl.constexpr):
     replica = tl.program_id(1).to(tl.int64)
     column = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     grad = tl.load(gradient + replica * size + column, mask=column < size, other=0.0)
-    tl.store(squares + replica * tl.num_programs(0) + tl.program_id(0), tl.sum(grad * grad, axis=0))
+    total = grad * grad
+    for _ in range(1, rounds):  # Triton compiles an argument of 1 as a constant: one round has no loop
+        column += tl.num_programs(0) * BLOCK
+        grad = tl.load(gradient + replica * size + column, mask=column < size, other=0.0)
+        total += grad * grad
+    tl.store(squares + replica * tl.num_programs(0) + tl.program_id(0), tl.sum(total, axis=0))
 
 
 @triton.jit(do_not_specialize=["parts"])
@@ -119,9 +126,10 @@ def update_moments(
     max_norm: float,
 ) -> Tensor:
     replicas, size = gradient.shape
-    parts = triton.cdiv(size, NORM_BLOCK)
+    parts = min(triton.cdiv(size, NORM_BLOCK), NORM_PROGRAMS)
+    rounds = triton.cdiv(size, NORM_BLOCK * NORM_PROGRAMS)
     squares = torch.empty((replicas, parts), device=gradient.device)
-    _squares_kernel[parts, replicas](gradient, squares, size, BLOCK=NORM_BLOCK, num_warps=NORM_WARPS)
+    _squares_kernel[parts, replicas](gradient, squares, size, rounds, BLOCK=NORM_BLOCK, num_warps=NORM_WARPS)
     velocity = first_moment[:, :matrices]
     result = torch.empty((replicas, matrices), device=gradient.device) if nesterov else velocity
     _moments_kernel[triton.cdiv(size, BLOCK), replicas](

@@ -97,7 +97,7 @@ def test_a_replica_without_a_finite_norm_is_frozen(device, backend, bad):
         assert torch.equal(arguments[name][:2], clean[name][:2])
 
 
-@pytest.mark.parametrize("step", [1.0, 4.0, STEPS, STEPS + 3.0])
+@pytest.mark.parametrize("step", [1.0, 4.0, float(STEPS), STEPS + 3.0])
 @pytest.mark.parametrize("matrices", MATRICES)
 def test_parameters_are_the_references(device, matrices, step):
     ours, expected, before = (for_parameters(device, matrices, step) for _ in range(3))
@@ -120,20 +120,105 @@ def test_a_frozen_replica_keeps_its_parameters_whatever_it_holds(device, backend
     assert torch.equal(ours["parameters"][::2], clean["parameters"][::2])
 
 
+@pytest.mark.parametrize(("programs", "block"), [(1, 4096), (3, 512), (4, 512)])
+def test_norms_of_more_columns_than_one_block_a_program(device, monkeypatch, programs, block):
+    """Programs of 2, 4 and 3 blocks, the last of which some programs lack; the results are those of other sums."""
+    from kernels.population_step import triton_step
+
+    ours, expected = for_moments(device, 700), for_moments(device, 700)
+    update_moments(**expected, backend="reference")
+    monkeypatch.setattr(triton_step, "NORM_PROGRAMS", programs)
+    monkeypatch.setattr(triton_step, "NORM_BLOCK", block)
+    update_moments(**ours, backend="triton")
+    for name in ("first_moment", "second_moment"):
+        torch.testing.assert_close(ours[name], expected[name], rtol=1e-5, atol=1e-6)
+
+
+def arguments_of(function, device="cpu", matrices=5):
+    return (for_moments if function is update_moments else for_parameters)(device, matrices)
+
+
+def in_float64(arguments):
+    return {name: x.double() if isinstance(x, torch.Tensor) else x for name, x in arguments.items()}
+
+
+def in_wider_memory(x):
+    """The same numbers, not contiguous."""
+    return torch.stack((x, x), dim=-1)[..., 0]
+
+
+ARGUMENTS = [
+    (function, name)
+    for function in (update_moments, update_parameters)
+    for name, value in arguments_of(function).items()
+    if isinstance(value, torch.Tensor)
+]
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float16, torch.int32], ids=str)
+@pytest.mark.parametrize(("function", "name"), ARGUMENTS)
+def test_refuses_another_dtype(function, name, dtype):
+    arguments = arguments_of(function)
+    first = next(iter(arguments))
+    # A first argument of float64 asks for all of them: the second one is then what does not fit.
+    asks = name == first and dtype == torch.float64
+    message = " is torch.float32 .*: pass torch.float64 " if asks else f"{name} is {dtype} .*: pass torch.float32 "
+    with pytest.raises(ValueError, match=message):
+        function(**arguments | {name: arguments[name].to(dtype)})
+
+
+@pytest.mark.parametrize(("function", "name"), [(f, name) for f, name in ARGUMENTS if name != "step"])
+def test_refuses_what_is_not_contiguous(function, name):
+    arguments = arguments_of(function)
+    with pytest.raises(ValueError, match=f"{name} is torch.float32 .* with strides .*contiguous"):
+        function(**arguments | {name: in_wider_memory(arguments[name])})
+
+
+@pytest.mark.parametrize(("function", "name"), ARGUMENTS)
+def test_refuses_another_number_of_axes(function, name):
+    arguments = arguments_of(function)
+    with pytest.raises(ValueError, match=f"{name} is torch.float32"):
+        function(**arguments | {name: arguments[name][None]})
+
+
 @pytest.mark.parametrize(
-    ("name", "tensor", "message"),
+    ("function", "name", "shape", "message"),
     [
-        ("first_moment", torch.zeros(SIZE, REPLICAS).T, "first_moment has strides"),
-        ("polar", torch.zeros(REPLICAS, 10)[:, :5], "polar has strides"),
-        ("schedule", torch.zeros(STEPS, 4).T, "schedule has strides"),
-        ("second_moment", torch.zeros(REPLICAS, SIZE + 1), r"second_moment has shape \(3, 5001\): pass \(3, 5000\)"),
+        (update_moments, "gradient", (REPLICAS, SIZE - 1), r"first_moment is .*\[3, 5000\].*: pass .*\[3, 4999\]"),
+        (update_moments, "second_moment", (REPLICAS, SIZE + 1), r"second_moment .*\[3, 5001\].*: pass .*\[3, 5000\]"),
+        (update_moments, "active", (REPLICAS + 1,), r"active is .*\[4\]"),
+        (update_moments, "steps_taken", (1,), r"steps_taken is .*\[1\]"),
+        (update_parameters, "polar", (1, 5), r"polar is .*\[1, 5\].*: pass torch.float32 \[3, any\], contiguous"),
+        (update_parameters, "polar", (REPLICAS, SIZE + 1), r"polar.shape\[1\]=5001 must be from 0 to 5000"),
+        (update_parameters, "schedule", (2, 3), r"schedule is .*\[2, 3\].*: pass torch.float32 \[4, any\], contiguous"),
+        (update_parameters, "schedule", (4, 0), r"schedule.shape\[1\]=0 must be from 1"),
+        (update_parameters, "active", (1,), r"active is .*\[1\]"),
+        (update_parameters, "lr", (1,), r"lr is .*\[1\]"),
+        (update_parameters, "column_scale", (1,), r"column_scale is .*\[1\].*: pass .*\[5000\]"),
     ],
 )
-def test_refuses_what_does_not_fit(name, tensor, message):
+def test_refuses_other_sizes(function, name, shape, message):
     with pytest.raises(ValueError, match=message):
-        update_parameters(**for_parameters("cpu", 5) | {name: tensor})
+        function(**arguments_of(function) | {name: torch.ones(shape)})
 
 
-def test_refuses_a_gradient_that_does_not_fit():
-    with pytest.raises(ValueError, match=r"first_moment has shape \(3, 5000\): pass \(3, 4999\), as gradient"):
-        update_moments(**for_moments("cpu", 5) | {"gradient": torch.zeros(REPLICAS, SIZE - 1)})
+@pytest.mark.parametrize(("function", "name"), [(update_moments, "matrices"), (update_parameters, "decayed")])
+@pytest.mark.parametrize("count", [-1, SIZE + 1])
+def test_refuses_columns_that_are_not_there(function, name, count):
+    with pytest.raises(ValueError, match=f"{name}={count} must be from 0 to 5000"):
+        function(**arguments_of(function) | {name: count})
+
+
+@pytest.mark.parametrize("function", [update_moments, update_parameters])
+def test_float64_runs_the_reference_only(device, function):
+    single, double = (arguments_of(function, device, 700) for _ in range(2))
+    double = in_float64(double)
+    function(**single, backend="reference")
+    function(**double)
+    for name, value in single.items():
+        if isinstance(value, torch.Tensor):
+            torch.testing.assert_close(double[name].float(), value, rtol=1e-5, atol=1e-6)
+    with pytest.raises(
+        ValueError, match=r"backend='triton' cannot run here: the kernels take float32, not torch.float64"
+    ):
+        function(**double, backend="triton")
