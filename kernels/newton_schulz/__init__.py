@@ -27,7 +27,7 @@ def orthogonalise(
         flat: float32 `[R, P]`, unit stride in a row; each row holds matrices of `shapes`, row-major, one
             after the other.
         shapes: (rows, columns) of the matrices in a row, the same in every row.
-        steps: iterations.
+        steps: iterations, at least one.
         dtype: of the products' operands, float32 or bfloat16; they are added in float32. By default
             bfloat16 on a GPU, float32 on a CPU.
         eps: smallest Frobenius norm that a matrix is divided by.
@@ -38,7 +38,7 @@ def orthogonalise(
         `[R, P]`, laid out like `flat`.
 
     Raises:
-        ValueError: `flat` or `dtype` does not fit, or a backend that cannot run here.
+        ValueError: `flat`, `steps` or `dtype` does not fit, or a backend that cannot run here.
     """
     width = sum(map(prod, shapes))
     if flat.dtype != torch.float32 or flat.ndim != 2 or flat.shape[1] != width or flat.stride(1) != 1:
@@ -46,6 +46,8 @@ def orthogonalise(
             f"flat is {flat.dtype} {tuple(flat.shape)} with strides {flat.stride()}: pass float32 [R, {width}]"
             " with unit stride in a row, to fit shapes"
         )
+    if steps < 1:
+        raise ValueError(f"steps={steps} must be at least 1")
     if dtype is None:
         dtype = torch.bfloat16 if flat.is_cuda else torch.float32
     if dtype not in (torch.float32, torch.bfloat16):

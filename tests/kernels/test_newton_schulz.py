@@ -141,6 +141,8 @@ def test_runs_in_a_cuda_graph():
         ({"dtype": torch.float16}, "dtype=torch.float16"),
         ({"flat": torch.zeros(1, 130**2), "shapes": ((130, 130),), "backend": "triton"}, "at most 128, not 130"),
         ({"backend": "cuda"}, "backend='cuda'"),
+        *[({"steps": 0, "backend": backend}, "steps=0 must be at least 1") for backend in ("reference", "triton")],
+        ({"steps": -1}, "steps=-1 must"),
     ],
 )
 def test_refuses_what_it_cannot_do(arguments, named):
