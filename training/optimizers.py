@@ -30,6 +30,10 @@ class PopulationOptimizer(torch.optim.Optimizer):
     parameters stay what they were before it.
     """
 
+    # Of the columns that `_matrices` counts: the decay rate of their momentum, and whether it looks ahead.
+    momentum: float = 0.0
+    nesterov: bool = False
+
     def __init__(
         self,
         population: Population,
@@ -90,10 +94,10 @@ class PopulationOptimizer(torch.optim.Optimizer):
 
     def _matrices(self) -> int:
         """How many columns, from the first, move along the polar factor of their momentum, and not by Adam."""
-        raise NotImplementedError
+        return 0
 
     def _polar(self, momentum: Tensor) -> Tensor:
-        """Directions of those columns, `[R, _matrices()]`, from their momentum."""
+        """Directions of those columns, `[R, _matrices()]`, from their momentum; asked for only if there are any."""
         raise NotImplementedError
 
     @property
@@ -128,6 +132,7 @@ class PopulationOptimizer(torch.optim.Optimizer):
         """One step from the population's gradient."""
         assert closure is None, "a population's step takes no closure"
         parameters, state = self.parameters, self.state[self.parameters]
+        matrices = self._matrices()
         momentum = update_moments(
             parameters.grad,
             state["first_moment"],
@@ -135,7 +140,7 @@ class PopulationOptimizer(torch.optim.Optimizer):
             step=state["step"],
             active=state["active"],
             steps_taken=state["steps_taken"],
-            matrices=self._matrices(),
+            matrices=matrices,
             momentum=self.momentum,
             nesterov=self.nesterov,
             betas=self.betas,
@@ -143,7 +148,7 @@ class PopulationOptimizer(torch.optim.Optimizer):
         )
         update_parameters(
             parameters,
-            self._polar(momentum),
+            self._polar(momentum) if matrices else momentum,
             state["first_moment"],
             state["second_moment"],
             step=state["step"],
@@ -228,8 +233,6 @@ class Muon(PopulationOptimizer):
 class AdamW(PopulationOptimizer):
     """Adam with decoupled weight decay on every parameter (Loshchilov & Hutter 2019), one learning rate."""
 
-    momentum, nesterov = 0.0, False  # Muon's, of no column
-
     def __init__(
         self,
         population: Population,
@@ -258,9 +261,3 @@ class AdamW(PopulationOptimizer):
 
     def _decayed(self) -> int:
         return self.layout.size
-
-    def _matrices(self) -> int:
-        return 0
-
-    def _polar(self, momentum: Tensor) -> Tensor:
-        return momentum
