@@ -1,8 +1,10 @@
 """Trains a sequence mixer on a MAD task and records its score.
 
-python run.py mixer=parallax task=icr                       one run: all learning rates at once
-python run.py -m mixer=attn,parallax task=icr 'task.setting=*'   a sweep, ending in tables and figures
-python run.py -m experiment=mad_table                       the paper's table
+Whatever `conf/` sets can be changed on the command line:
+
+    python run.py mixer=parallax task=icr                            one run: all learning rates at once
+    python run.py -m mixer=attn,parallax task=icr 'task.setting=*'   a sweep, ending in tables and figures
+    python run.py -m experiment=mad_table                            the paper's table
 """
 
 import logging

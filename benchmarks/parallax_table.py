@@ -1,6 +1,8 @@
 """The Parallax benchmark's rows as a Markdown table: a line a shape, times side by side, ratios to the best peer.
 
-python -m benchmarks.parallax_table results/benchmarks/parallax_kernel/*.csv
+Prints one table of all files, in their order:
+
+    python -m benchmarks.parallax_table results/benchmarks/parallax_kernel/*.csv
 """
 
 import sys
