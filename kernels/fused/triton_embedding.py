@@ -10,6 +10,7 @@ import triton.language as tl
 from torch import Tensor
 
 from kernels.fused.triton_sums import sum_parts
+from kernels.layout import unit_stride
 
 TILE, WARPS = 2048, 4
 BLOCK_N, MAX_BLOCK_V, MAX_BLOCK_D = 64, 64, 128
@@ -79,8 +80,7 @@ def forward(tokens: Tensor, weight: Tensor, out_dtype: torch.dtype) -> Tensor:
     """`look_up` of `kernels.fused.embedding`."""
     groups, rows = tokens.shape
     width = weight.shape[2]
-    if weight.stride(2) != 1:
-        weight = weight.contiguous()
+    weight = unit_stride(weight)
     y = torch.empty((groups, rows, width), dtype=out_dtype, device=weight.device)
     block = min(triton.next_power_of_2(width), MAX_BLOCK_D)
     tile = TILE // block

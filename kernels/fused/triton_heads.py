@@ -14,6 +14,7 @@ import triton.language as tl
 from torch import Tensor
 
 from kernels.fused.heads import UNIT_NORM_EPS, Form, Part, empty_results, views
+from kernels.layout import addressable
 
 TILE, TURNED_TILE, WARPS = 2048, 1024, 4  # elements of the largest part; fewer where a thread keeps angles
 MAX_BLOCK_T = 64
@@ -150,7 +151,7 @@ class _Move(NamedTuple):
 
 def split(packed: Tensor, inverse_frequency: Tensor | None, parts: Sequence[Part]) -> list[Tensor]:
     """`split` of `kernels.fused.heads`."""
-    packed = _unit_stride(packed)
+    packed = addressable(packed)
     results = empty_results(packed, inverse_frequency, *zip(*parts, strict=True))
     made = iter(results)
     moves = [
@@ -166,11 +167,11 @@ def split_backward(
     grads: Sequence[Tensor], packed: Tensor, inverse_frequency: Tensor | None, parts: Sequence[Part]
 ) -> Tensor:
     """`split_backward` of `kernels.fused.heads`."""
-    packed = _unit_stride(packed)
+    packed = addressable(packed)
     grad_packed = torch.empty(packed.shape, dtype=packed.dtype, device=packed.device)
     targets, xs = views(grad_packed, parts), views(packed, parts)
     moves = [
-        _Move(_BACKWARD[part.form], _unit_stride(grad), target, x)
+        _Move(_BACKWARD[part.form], addressable(grad), target, x)
         for part, grad, target, x in zip(parts, grads, targets, xs, strict=True)
     ]
     padding = grad_packed[..., None, sum(part.heads * part.width for part in parts) :]
@@ -214,7 +215,3 @@ def _launch(moves: list[_Move], packed: Tensor, inverse_frequency: Tensor | None
 def _unit(x: Tensor) -> int:
     """A divisor of all strides but the last, up to a vector: the compiler cannot see that of 520, say."""
     return gcd(VECTOR, *x.stride()[:3])
-
-
-def _unit_stride(x: Tensor) -> Tensor:
-    return x if x.stride(-1) == 1 else x.contiguous()

@@ -18,6 +18,7 @@ import triton.language as tl
 from torch import Tensor
 
 from kernels.fused.triton_sums import UNIT, sum_parts
+from kernels.layout import unit_stride
 
 PROGRAMS = 132  # multiprocessors of an H100 or H200
 MIN_STEPS = 4  # steps of a part; a part of fewer writes more than half the bytes that it reads
@@ -76,11 +77,11 @@ def weight_gradient(grad: Tensor, x: Tensor) -> Tensor:
     block_m = min(max(triton.next_power_of_2(outputs), least_m), most)
     block_k = min(max(triton.next_power_of_2(inputs), least_k), most)
     tiles = triton.cdiv(outputs, block_m) * triton.cdiv(inputs, block_k)
-    part_steps = split(triton.cdiv(rows, step), groups * tiles)
-    if part_steps is None:
+    steps = part_steps(triton.cdiv(rows, step), groups * tiles)
+    if steps is None:
         return torch.bmm(grad.mT, x)
-    parts = triton.cdiv(rows, part_steps * step)
-    grad, x = _unit_stride(grad), _unit_stride(x)
+    parts = triton.cdiv(rows, steps * step)
+    grad, x = unit_stride(grad), unit_stride(x)
     unit_m = math.gcd(UNIT, outputs, *grad.stride()[:2])
     unit_k = math.gcd(UNIT, inputs, *x.stride()[:2])
     sums = torch.empty((groups, parts, outputs, inputs), dtype=torch.float32, device=x.device)
@@ -89,7 +90,7 @@ def weight_gradient(grad: Tensor, x: Tensor) -> Tensor:
         x,
         sums,
         rows,
-        part_steps * step,
+        steps * step,
         outputs // unit_m,
         inputs // unit_k,
         *(stride // unit_m for stride in grad.stride()[:2]),
@@ -105,11 +106,7 @@ def weight_gradient(grad: Tensor, x: Tensor) -> Tensor:
     return sum_parts(sums, x.dtype)
 
 
-def split(steps: int, tiles: int) -> int | None:
+def part_steps(steps: int, tiles: int) -> int | None:
     """Steps of a part, when `tiles` sum `steps` each; None where one part is best."""
     parts = min(PROGRAMS // tiles, steps // MIN_STEPS)
     return triton.cdiv(steps, parts) if parts > 1 else None
-
-
-def _unit_stride(x: Tensor) -> Tensor:
-    return x if x.stride(-1) == 1 else x.contiguous()

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from kernels.fused.rms_norm import empty_copy
 from kernels.fused.triton_sums import sum_parts
+from kernels.layout import unit_stride
 
 TILE = 2048  # elements: 16 a thread
 WARPS = 4
@@ -103,7 +104,7 @@ def forward(
         y = y.contiguous()
         total = torch.empty(x.shape, dtype=torch.promote_types(x.dtype, y.dtype), device=x.device)
     normed = torch.empty(x.shape, dtype=out_dtype, device=x.device)
-    weight = _unit_stride(weight)
+    weight = unit_stride(weight)
     if x.numel():
         tile = _tile(width)
         _forward_kernel[triton.cdiv(rows, tile["ROWS"]), groups](
@@ -127,7 +128,7 @@ def backward(
     tile = _tile(width)
     parts = min(triton.cdiv(rows, tile["ROWS"]), max(1, BACKWARD_PROGRAMS // groups))
     sums = torch.empty((groups, parts, width), dtype=torch.float32, device=x.device)
-    weight = _unit_stride(weight)
+    weight = unit_stride(weight)
     if x.numel():
         _backward_kernel[parts, groups](
             grad.contiguous(),
@@ -148,7 +149,3 @@ def backward(
 def _tile(width: int) -> dict[str, int]:
     block = triton.next_power_of_2(width)
     return {"D": width, "BLOCK_D": block, "ROWS": max(1, TILE // block), "num_warps": WARPS}
-
-
-def _unit_stride(x: Tensor) -> Tensor:
-    return x if x.stride(-1) == 1 else x.contiguous()

@@ -8,6 +8,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from kernels.layout import addressable
+
 ROWS, TILE, WARPS = 4, 4096, 4  # TILE: pairs; a thread keeps the rows of its 8 angles
 
 
@@ -51,8 +53,7 @@ def _kernel(
 def rotate(x: Tensor, inverse_frequency: Tensor, direction: float) -> Tensor:
     """`rotate` of `kernels.fused.rotary`."""
     batch, length, heads, width = x.shape
-    if x.stride(-1) != 1:
-        x = x.contiguous()
+    x = addressable(x)
     y = torch.empty(x.shape, dtype=x.dtype, device=x.device)
     half = width // 2
     block = triton.next_power_of_2(half)

@@ -4,6 +4,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from kernels.layout import unit_stride
+
 ROWS, COLUMNS, WARPS = 32, 64, 4  # 64 columns of bfloat16 are one cache line
 
 
@@ -56,7 +58,7 @@ def _backward_kernel(
 
 def forward(gate: Tensor, up: Tensor) -> Tensor:
     """`silu(gate) * up` of `[rows, H]`, any row stride."""
-    gate, up = _unit_stride(gate), _unit_stride(up)
+    gate, up = unit_stride(gate), unit_stride(up)
     y = gate.new_empty(gate.shape)
     _launch(_forward_kernel, gate, up, y)
     return y
@@ -64,7 +66,7 @@ def forward(gate: Tensor, up: Tensor) -> Tensor:
 
 def backward(grad: Tensor, gate: Tensor, up: Tensor, grad_gate: Tensor, grad_up: Tensor) -> None:
     """Fills `grad_gate` and `grad_up`, each `[rows, H]` with any row stride."""
-    _launch(_backward_kernel, *(_unit_stride(x) for x in (grad, gate, up)), grad_gate, grad_up)
+    _launch(_backward_kernel, *(unit_stride(x) for x in (grad, gate, up)), grad_gate, grad_up)
 
 
 def _launch(kernel, *tensors: Tensor) -> None:
@@ -73,7 +75,3 @@ def _launch(kernel, *tensors: Tensor) -> None:
     if programs:
         strides = (x.stride(0) for x in tensors)
         kernel[programs,](*tensors, rows, width, *strides, ROWS=ROWS, COLUMNS=COLUMNS, num_warps=WARPS)
-
-
-def _unit_stride(x: Tensor) -> Tensor:
-    return x if x.stride(-1) == 1 else x.contiguous()

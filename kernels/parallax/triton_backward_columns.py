@@ -9,7 +9,8 @@ first products as the second ones want them.
 import triton
 import triton.language as tl
 
-from kernels.parallax.triton_tiles import load_rows, load_tile, product, store_tile, visible
+from kernels.attention_tiles import load_rows, product
+from kernels.parallax.triton_tiles import load_tile, store_tile, visible
 
 
 @triton.jit

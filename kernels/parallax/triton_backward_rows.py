@@ -9,7 +9,8 @@ The closed form of the Parallax paper's appendix. Two numbers of a query stand f
 import triton
 import triton.language as tl
 
-from kernels.parallax.triton_tiles import load_rows, load_tile, product, seen_span, store_tile, visible
+from kernels.attention_tiles import load_rows, product
+from kernels.parallax.triton_tiles import load_tile, seen_span, store_tile, visible
 
 
 @triton.jit

@@ -10,7 +10,8 @@ its running mean before it is rounded, and the sum moves along as the mean moves
 import triton
 import triton.language as tl
 
-from kernels.parallax.triton_tiles import load_rows, load_tile, product, seen_span, store_tile, visible
+from kernels.attention_tiles import load_rows, product
+from kernels.parallax.triton_tiles import load_tile, seen_span, store_tile, visible
 
 
 @triton.jit

@@ -6,11 +6,13 @@ import torch
 import triton
 from torch import Tensor
 
+from kernels.attention_tiles import LOG2_E, padded_head_dim, short_constants, with_strides
+from kernels.layout import unit_stride
 from kernels.parallax.triton_backward_columns import columns_kernel
 from kernels.parallax.triton_backward_rows import query_numbers_kernel, rows_kernel
 from kernels.parallax.triton_forward import forward_kernel
 from kernels.parallax.triton_short import short_backward_kernel, short_forward_kernel
-from kernels.parallax.triton_tiles import LOG2_E, descriptor, padded_head_dim
+from kernels.parallax.triton_tiles import descriptor
 
 
 class Tiles(NamedTuple):
@@ -128,7 +130,7 @@ def run_short_forward(q: Tensor, rho: Tensor, k: Tensor, v: Tensor, scale: float
     o = q.new_empty(q.shape)
     batch, length, heads, head_dim = q.shape
     short_forward_kernel[(batch * heads,)](
-        *with_strides(*unit_steps(q, rho, k, v), o),
+        *with_strides(*map(unit_stride, (q, rho, k, v)), o),
         *(heads, length, head_dim, scale * LOG2_E),
         **short_constants(q, 64),
     )
@@ -142,31 +144,11 @@ def run_short_backward(
     gradients = tuple(x.new_empty(x.shape) for x in (q, rho, k, v))
     batch, length, heads, head_dim = q.shape
     short_backward_kernel[(batch * heads,)](
-        *with_strides(*unit_steps(d_o, q, rho, k, v), *gradients),
+        *with_strides(*map(unit_stride, (d_o, q, rho, k, v)), *gradients),
         *(heads, length, head_dim, scale, scale * LOG2_E),
         **short_constants(q, 128 if head_dim > 64 and length > 64 else 64),
     )
     return gradients
-
-
-def unit_steps(*tensors: Tensor) -> list[Tensor]:
-    """The tensors, copied where the last stride is not one."""
-    return [x if x.stride(-1) == 1 else x.contiguous() for x in tensors]
-
-
-def with_strides(*tensors: Tensor) -> list[Tensor | tuple[int, ...]]:
-    """Each tensor and its strides, as kernels take them."""
-    return [argument for x in tensors for argument in (x, x.stride())]
-
-
-def short_constants(q: Tensor, block: int) -> dict:
-    """The compile-time arguments of a kernel that holds a whole sequence as tiles of `block` positions."""
-    return {
-        "TILES": triton.cdiv(q.shape[1], block),
-        "BLOCK": block,
-        "BLOCK_D": padded_head_dim(q.shape[3]),
-        "num_warps": block // 16,  # a warp holds 16 rows of weights
-    }
 
 
 def _tiles(choices: dict[int, Tiles], q: Tensor) -> Tiles:

@@ -40,7 +40,7 @@ def parallax_forward(
     q: Tensor, rho: Tensor, k: Tensor, v: Tensor, scale: float, causal: bool, window: int | None
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """The output and what the backward needs (`triton_launch.saved_like`)."""
-    return run_forward(*_addressable(q, rho, k, v), scale, causal, window)
+    return run_forward(*_for_copy_engine(q, rho, k, v), scale, causal, window)
 
 
 @parallax_forward.register_fake
@@ -64,7 +64,7 @@ def parallax_backward(
     window: int | None,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """dQ, dR, dK and dV."""
-    inputs = _addressable(d_o, q, rho, k, v)
+    inputs = _for_copy_engine(d_o, q, rho, k, v)
     return run_backward(*inputs, mean_v, cov, log_mass, mean_t, scale, causal, window)
 
 
@@ -136,6 +136,6 @@ for op in (parallax_forward, parallax_backward, parallax_short_forward, parallax
     op.register_vmap(partial(fold_replicas, op))
 
 
-def _addressable(*tensors: Tensor) -> list[Tensor]:
+def _for_copy_engine(*tensors: Tensor) -> list[Tensor]:
     """The tensors, copied where the tensor copy engine cannot address them as they lie."""
     return [x if fits_copy_engine(x) else x.contiguous() for x in tensors]

@@ -1,13 +1,11 @@
-"""What the attention kernels share: how tiles come and go, and which keys a query sees."""
-
-# ruff: noqa: RUF005 - Triton compiles sums of tuples, and no starred ones.
+"""What the Parallax kernels of long sequences share: tiles of the copy engine, and which keys a query sees."""
 
 import triton
 import triton.language as tl
 from torch import Tensor
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-LOG2_E = 1.4426950408889634
+from kernels.attention_tiles import padded_head_dim
 
 
 @triton.jit
@@ -17,50 +15,9 @@ def load_tile(desc, batch, head, row, ROWS: tl.constexpr, BLOCK_D: tl.constexpr)
 
 
 @triton.jit
-def load_rows(x, strides, batch, head, rows, seq_len, head_dim, BLOCK_D: tl.constexpr):
-    """The positions `rows` of one head of x `[B, T, H, D]` as `[rows, BLOCK_D]`; zeros outside the tensor.
-
-    Loads that a program waits for once come this way: they are all under way before the first is used, where
-    the copy engine's would follow one another.
-    """
-    columns = tl.arange(0, BLOCK_D)
-    start = batch.to(tl.int64) * strides[0] + head * strides[2]
-    at = start + rows.to(tl.int64)[:, None] * strides[1] + columns[None, :]
-    return tl.load(x + at, mask=(rows < seq_len)[:, None] & (columns < head_dim)[None, :], other=0.0)
-
-
-@triton.jit
-def load_sequence(
-    x, strides, batch, head, seq_len, head_dim, TILES: tl.constexpr, BLOCK: tl.constexpr, BLOCK_D: tl.constexpr
-):
-    """All positions of one head, as a tuple of `TILES` tiles `[BLOCK, BLOCK_D]`."""
-    tiles = ()
-    for i in tl.static_range(TILES):
-        rows = i * BLOCK + tl.arange(0, BLOCK)
-        tiles = tiles + (load_rows(x, strides, batch, head, rows, seq_len, head_dim, BLOCK_D),)
-    return tiles
-
-
-@triton.jit
-def store_rows(x, strides, batch, head, rows, tile, seq_len, head_dim, BLOCK_D: tl.constexpr):
-    """Writes `[rows, BLOCK_D]` at the positions `rows` of one head; what lies outside the tensor is dropped."""
-    columns = tl.arange(0, BLOCK_D)
-    start = batch.to(tl.int64) * strides[0] + head * strides[2]
-    at = start + rows.to(tl.int64)[:, None] * strides[1] + columns[None, :]
-    inside = (rows < seq_len)[:, None] & (columns < head_dim)[None, :]
-    tl.store(x + at, tile.to(x.dtype.element_ty), mask=inside)
-
-
-@triton.jit
 def store_tile(desc, batch, head, row, tile, ROWS: tl.constexpr, BLOCK_D: tl.constexpr):
     """Writes `[ROWS, BLOCK_D]` from `row` on; what lies outside the tensor is dropped."""
     desc.store([batch, head, row, 0], tile.to(desc.dtype).reshape(1, 1, ROWS, BLOCK_D))
-
-
-@triton.jit
-def product(a, b, total=None):
-    """a b, added to `total`, in float32: full products for float32 tiles, on the matrix units for shorter ones."""
-    return tl.dot(a, b, total, input_precision="ieee")
 
 
 @triton.jit
@@ -97,11 +54,6 @@ def seen_span(
         last = seq_len
         full_last = seq_len // BLOCK_N * BLOCK_N
     return first, full, full_last, last
-
-
-def padded_head_dim(head_dim: int) -> int:
-    """The width of a tile: the next power of two, 16 at least, as matrix products want it."""
-    return max(16, triton.next_power_of_2(head_dim))
 
 
 def fits_copy_engine(x: Tensor) -> bool:

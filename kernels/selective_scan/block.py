@@ -10,6 +10,7 @@ from torch import Tensor
 from kernels.fused import linear
 from kernels.fused.linear import weight_gradient
 from kernels.fused.operators import register_gradient, register_replicas
+from kernels.layout import addressable
 from kernels.selective_scan import selective_scan, selective_scan_backend
 from kernels.selective_scan.operator import parameter_gradients, states_shape
 from kernels.short_convolution import MAX_TAPS, short_convolution
@@ -49,7 +50,8 @@ def mamba_block(
     Raises:
         ValueError: shapes that do not fit, or a backend that cannot run here.
     """
-    (channels, rank), n = dt_proj.shape, A.shape[-1]
+    _check_parameters(dt_proj, conv_weight=conv_weight, conv_bias=conv_bias, dt_bias=dt_bias, A=A, D=D)
+    (channels, rank), n = dt_proj.shape, A.shape[1]
     if xz.ndim != 3 or xz.shape[2] != 2 * channels or x_proj.shape != (rank + 2 * n, channels):
         raise ValueError(
             f"xz has shape {tuple(xz.shape)} and x_proj {tuple(x_proj.shape)}: pass xz [batch, T, {2 * channels}] and"
@@ -65,6 +67,20 @@ def mamba_block(
     u = short_convolution(x, conv_weight, conv_bias, backend="reference" if backend == "reference" else "auto")
     dt, B, C = linear(u, x_proj).split((rank, n, n), dim=-1)
     return selective_scan(u, linear(dt, dt_proj), dt_bias, A, B, C, D, z, backend=backend)
+
+
+def _check_parameters(dt_proj: Tensor, **others: Tensor) -> None:
+    """Kernels trust these shapes: of a parameter with too few channels they would read what lies after it."""
+    if dt_proj.ndim != 2:
+        raise ValueError(f"dt_proj has shape {tuple(dt_proj.shape)}: pass [channels, rank]")
+    channels = dt_proj.shape[0]
+    wanted = {"conv_weight": f"[{channels}, taps]", "A": f"[{channels}, N]"}
+    for name, x in others.items():
+        if x.ndim != (2 if name in wanted else 1) or x.shape[0] != channels or 0 in x.shape:
+            raise ValueError(
+                f"{name} has shape {tuple(x.shape)}: pass {wanted.get(name, f'[{channels}]')}, to fit dt_proj"
+                f" {tuple(dt_proj.shape)}"
+            )
 
 
 @torch.library.custom_op("mixerlab::mamba_block", mutates_args=())
@@ -85,7 +101,7 @@ def block(
     from kernels.short_convolution import triton_convolution
 
     rank = dt_proj.shape[2]
-    x, z = xz.chunk(2, dim=-1)
+    x, z = addressable(xz).chunk(2, dim=-1)  # all of it: its gradient is written through the same offsets
     u = triton_convolution.forward(x, conv_weight, conv_bias)
     dt_bc = _product(u, x_proj.mT)
     delta = _product(dt_bc[..., :rank], dt_proj.mT)
@@ -117,7 +133,7 @@ def block_backward(
     from kernels.short_convolution import triton_convolution
 
     groups, _, rank = dt_proj.shape
-    x, z = xz.chunk(2, dim=-1)
+    x, z = addressable(xz).chunk(2, dim=-1)
     grad_xz, grad_dt_bc = (torch.empty(t.shape, dtype=t.dtype, device=t.device) for t in (xz, dt_bc))
     grad_x, grad_z = grad_xz.chunk(2, dim=-1)
     grad_u, grad_delta, of_scan = triton_scan.backward(

@@ -14,8 +14,9 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from kernels.float32_sums import sum_float32_parts
+from kernels.layout import addressable
 from kernels.selective_scan.tiles import Tiles, backward_tiles, forward_tiles, padded
-from kernels.short_convolution.triton_sums import sum_parts
 
 LOG2_E = tl.constexpr(1.4426950408889634)
 LN_2 = tl.constexpr(0.6931471805599453)
@@ -288,7 +289,7 @@ def forward(u, delta, delta_bias, A, BC, D, z) -> tuple[Tensor, Tensor, Tensor]:
     batch, length, channels = u.shape
     groups, _, n = A.shape
     tiles, every = forward_tiles(n), backward_tiles(n).block_t
-    u, delta, z, BC = (_unit_stride(x) for x in (u, delta, z, BC))
+    u, delta, z, BC = (addressable(x) for x in (u, delta, z, BC))
     y = torch.empty(u.shape, dtype=u.dtype, device=u.device)
     ungated = torch.empty(u.shape, dtype=torch.float32, device=u.device)
     starts = torch.empty((batch, triton.cdiv(length, every), n, channels), dtype=u.dtype, device=u.device)
@@ -325,7 +326,7 @@ def backward(
     groups, _, n = A.shape
     tiles = backward_tiles(n)
     channel_blocks = triton.cdiv(channels, tiles.block_c)
-    grad, u, delta, z, BC = (_unit_stride(x) for x in (grad, u, delta, z, BC))
+    grad, u, delta, z, BC = (addressable(x) for x in (grad, u, delta, z, BC))
     grad_u, grad_delta = (torch.empty(x.shape, dtype=x.dtype, device=x.device) for x in (u, delta))
     # What several programs add to: one slot each, summed below.
     bc_sums = torch.empty((channel_blocks, batch * length, 2 * n), dtype=torch.float32, device=u.device)
@@ -357,11 +358,7 @@ def backward(
     _sum_blocks_kernel[(triton.cdiv(batch * length, rows),)](
         bc_sums, grad_BC, channel_blocks, batch * length, grad_BC.stride(1), WIDTH=2 * n, COLUMNS=columns, ROWS=rows
     )
-    return grad_u, grad_delta, sum_parts(sums)
-
-
-def _unit_stride(x: Tensor) -> Tensor:
-    return x if x.stride(-1) == 1 else x.contiguous()
+    return grad_u, grad_delta, sum_float32_parts(sums)
 
 
 def _row_strides(*tensors: Tensor) -> list[int]:

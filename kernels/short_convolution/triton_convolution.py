@@ -9,7 +9,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from kernels.short_convolution.triton_sums import sum_parts
+from kernels.float32_sums import sum_float32_parts
+from kernels.layout import addressable
 
 CHUNK, BLOCK_C = 16, 64  # one warp per program
 CHUNKS = 4  # of a backward program, which sums the gradients of the parameters over them
@@ -156,7 +157,7 @@ def _backward_kernel(
 def forward(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     """`convolution` of `kernels.short_convolution.operator`."""
     batch, length, channels = x.shape
-    x = _unit_stride(x)
+    x = addressable(x)
     y = torch.empty(x.shape, dtype=x.dtype, device=x.device)
     _forward_kernel[(triton.cdiv(channels, BLOCK_C), triton.cdiv(length, CHUNK), batch)](
         x,
@@ -182,7 +183,7 @@ def backward(grad: Tensor, x: Tensor, weight: Tensor, bias: Tensor, grad_x: Tens
     """
     batch, length, channels = x.shape
     groups, _, taps = weight.shape
-    x, grad = _unit_stride(x), _unit_stride(grad)
+    x, grad = addressable(x), addressable(grad)
     programs = triton.cdiv(length, CHUNK * CHUNKS)
     sums = torch.empty((groups, batch // groups * programs, (taps + 1) * channels), device=x.device)
     _backward_kernel[(triton.cdiv(channels, BLOCK_C), programs, batch)](
@@ -204,8 +205,4 @@ def backward(grad: Tensor, x: Tensor, weight: Tensor, bias: Tensor, grad_x: Tens
         BLOCK_C=BLOCK_C,
         num_warps=1,
     )
-    return sum_parts(sums)
-
-
-def _unit_stride(x: Tensor) -> Tensor:
-    return x if x.stride(-1) == 1 else x.contiguous()
+    return sum_float32_parts(sums)

@@ -11,8 +11,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from kernels.parallax.triton_launch import short_constants, unit_steps, with_strides
-from kernels.parallax.triton_tiles import LOG2_E, load_sequence, product, store_rows
+from kernels.attention_tiles import LOG2_E, load_sequence, product, short_constants, store_rows, with_strides
+from kernels.layout import unit_stride
 
 BLOCK = 64  # positions of a tile
 
@@ -116,7 +116,7 @@ def forward(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     batch, length, heads, head_dim = q.shape
     o = q.new_empty(q.shape)
     _forward_kernel[(batch * heads,)](
-        *with_strides(*unit_steps(q, k, v), o),
+        *with_strides(*map(unit_stride, (q, k, v)), o),
         *(heads, length, head_dim, head_dim**-0.5 * LOG2_E),
         **short_constants(q, BLOCK),
     )
@@ -128,7 +128,7 @@ def backward(d_o: Tensor, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tens
     batch, length, heads, head_dim = q.shape
     gradients = tuple(x.new_empty(x.shape) for x in (q, k, v))
     _backward_kernel[(batch * heads,)](
-        *with_strides(*unit_steps(d_o, q, k, v), *gradients),
+        *with_strides(*map(unit_stride, (d_o, q, k, v)), *gradients),
         *(heads, length, head_dim, head_dim**-0.5, head_dim**-0.5 * LOG2_E),
         **short_constants(q, BLOCK),
     )

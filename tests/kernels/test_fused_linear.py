@@ -73,14 +73,14 @@ def test_weight_gradients_of_other_strides(device, only_our_kernel):
 
 def test_how_the_rows_are_split():
     """Of 16,384 rows in steps of 64, three replicas: at most one program for each of 132 multiprocessors."""
-    from kernels.fused.triton_linear import split
+    from kernels.fused.triton_linear import part_steps
 
-    assert split(256, 3 * 1) == 6  # 128 x 128: 43 parts, 129 programs
-    assert split(256, 3 * 3) == 19  # 384 x 128 or 128 x 352: 14 parts, 126 programs
-    assert split(256, 3 * 6) == 37  # 704 x 128: 7 parts, 126 programs
-    assert split(256, 1) == 4  # 64 parts: a part has four steps at least
-    assert split(256, 3 * 64) is None  # a head of 8,192 tokens: enough tiles
-    assert split(7, 3) is None  # too few rows for two parts
+    assert part_steps(256, 3 * 1) == 6  # 128 x 128: 43 parts, 129 programs
+    assert part_steps(256, 3 * 3) == 19  # 384 x 128 or 128 x 352: 14 parts, 126 programs
+    assert part_steps(256, 3 * 6) == 37  # 704 x 128: 7 parts, 126 programs
+    assert part_steps(256, 1) == 4  # 64 parts: a part has four steps at least
+    assert part_steps(256, 3 * 64) is None  # a head of 8,192 tokens: enough tiles
+    assert part_steps(7, 3) is None  # too few rows for two parts
 
 
 @pytest.mark.parametrize("backend", BACKENDS)

@@ -142,3 +142,23 @@ def test_wrong_shapes_are_named():
     rest[2] = rest[2][1:]
     with pytest.raises(ValueError, match=r"x_proj \[10, 3\]"):
         mamba_block(xz, *rest)
+
+
+@pytest.mark.parametrize("backend", ["reference", "triton"])
+@pytest.mark.parametrize(
+    "name, wrong, message",
+    [
+        ("conv_weight", (2, 4), r"\(2, 4\): pass \[3, taps\], to fit dt_proj \(3, 2\)"),
+        ("conv_weight", (3, 0), r"\(3, 0\): pass \[3, taps\]"),
+        ("conv_bias", (1,), r"\(1,\): pass \[3\]"),
+        ("dt_proj", (3,), r"\(3,\): pass \[channels, rank\]"),
+        ("dt_bias", (2,), r"\(2,\): pass \[3\]"),
+        ("A", (1, 4), r"\(1, 4\): pass \[3, N\]"),
+        ("A", (4,), r"\(4,\): pass \[3, N\]"),
+        ("D", (1, 3), r"\(1, 3\): pass \[3\]"),
+    ],
+)
+def test_wrong_parameters_are_named(name, wrong, message, backend):
+    arguments = dict(zip(NAMES, make_inputs(2, 5, 3, 4, 2, 4, "cpu"), strict=True)) | {name: torch.zeros(wrong)}
+    with pytest.raises(ValueError, match=f"^{name} has shape {message}"):
+        mamba_block(**arguments, backend=backend)

@@ -1,11 +1,16 @@
-"""Sums of the float32 shares that the programs of one launch wrote: no atomics, the same bits every time."""
+"""Sums of the float32 parts that the programs of one launch wrote: no atomics, the same bits every time.
+
+The result stays in float32, and one tile serves any number of parts: so the short convolution and the selective scan
+were timed. `kernels/fused/triton_sums.py` rounds, and takes its tile by the number of parts; whether that is as fast
+for these two has not been measured.
+"""
 
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
-BLOCK, PARTS = 64, 64  # numbers of a program, and shares that it loads at once
+BLOCK, PARTS = 64, 64  # numbers of a program, and parts that it loads at once
 
 
 @triton.jit
@@ -20,8 +25,8 @@ def _sum_kernel(parts_ptr, sums_ptr, parts, size, BLOCK: tl.constexpr, PARTS: tl
     tl.store(sums_ptr + group * size + at, total, mask=at < size)
 
 
-def sum_parts(parts: Tensor) -> Tensor:
-    """`[groups, parts, size]`, contiguous float32, to `[groups, size]`."""
+def sum_float32_parts(parts: Tensor) -> Tensor:
+    """The sums over axis 1 of contiguous float32 `[groups, parts, size]`: float32 `[groups, size]`."""
     groups, count, size = parts.shape
     sums = torch.empty((groups, size), dtype=parts.dtype, device=parts.device)
     _sum_kernel[(triton.cdiv(size, BLOCK), groups)](parts, sums, count, size, BLOCK=BLOCK, PARTS=PARTS, num_warps=4)

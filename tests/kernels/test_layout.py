@@ -1,0 +1,128 @@
+"""Tensors that 32-bit offsets cannot reach are copied or refused; meta tensors have such sizes without the memory."""
+
+import pytest
+import torch
+
+from kernels.fused import Form, Part, rotary, split_heads
+from kernels.layout import addressable, unit_stride
+from kernels.selective_scan import selective_scan
+from kernels.selective_scan.block import mamba_block
+from kernels.short_convolution import short_convolution
+
+LENGTH, WIDTH = 2**12, 2**10  # of one sequence: 2^22 numbers
+
+
+def meta(*shape):
+    return torch.empty(shape, device="meta")
+
+
+@pytest.mark.parametrize(
+    "x",
+    [
+        meta(1024, LENGTH, WIDTH),  # sequences may lie anywhere
+        meta(8, LENGTH, 2 * WIDTH)[..., WIDTH:],
+        meta(LENGTH, 511, WIDTH).transpose(0, 1),
+        meta(1, 1, 1).expand(4, LENGTH, 1),
+        meta(1, 2**31 // WIDTH, WIDTH),  # the last offset is 2^31 - 1
+        meta(0, LENGTH, WIDTH),
+    ],
+    ids=lambda x: f"{tuple(x.shape)} by {x.stride()}",
+)
+def test_what_32_bits_reach_stays_as_it_lies(x):
+    assert addressable(x) is x
+
+
+@pytest.mark.parametrize(
+    "x",
+    [
+        meta(LENGTH, 513, WIDTH).transpose(0, 1),  # time first
+        meta(LENGTH, 513, 8, WIDTH // 8).transpose(0, 1),
+        meta(2, 16, 2**25, 8)[:, :, ::2, :].movedim(1, 2)[..., :4],  # heads far apart
+        meta(2, WIDTH, LENGTH).mT,
+    ],
+    ids=lambda x: f"{tuple(x.shape)} by {x.stride()}",
+)
+def test_others_are_copied(x):
+    copy = addressable(x)
+    assert copy is not x and copy.is_contiguous() and copy.shape == x.shape
+
+
+@pytest.mark.parametrize("x", [meta(3, 2**21 + 1, WIDTH), meta(1, WIDTH).expand(2**21 + 1, WIDTH)[None]])
+def test_a_sequence_that_no_copy_helps_is_refused(x):
+    with pytest.raises(ValueError, match=r"shape \(\d, 2097153, 1024\): the kernel takes at most 2147483648 numbers"):
+        addressable(x)
+
+
+def test_unit_stride_allows_any_step_between_rows():
+    rows = meta(1, 2**25, 4 * WIDTH)[..., :WIDTH]
+    assert unit_stride(rows) is rows
+    assert unit_stride(rows.mT).is_contiguous()
+
+
+def normal(*shape, device):
+    """Time-major: `[batch, T, ...]` of `[T, batch, ...]` in memory."""
+    return torch.randn(shape[1], shape[0], *shape[2:], device=device).transpose(0, 1).requires_grad_()
+
+
+def convolution(device):
+    weight = torch.randn(3, 4, device=device)
+    return [normal(2, 5, 3, device=device)], lambda x: short_convolution(x, weight, backend="triton")
+
+
+def scan(device):
+    rates, channel = -torch.rand(3, 4, device=device), torch.randn(3, device=device)
+    B = C = torch.randn(2, 5, 4, device=device)
+
+    def of(u, delta, z):
+        return selective_scan(u, delta, channel, rates, B, C, channel, z, backend="triton")
+
+    return [normal(2, 5, 3, device=device) for _ in range(3)], of
+
+
+def block(device):
+    shapes = (3, 4), (3,), (10, 3), (3, 2), (3,), (3, 4), (3,)
+    parameters = [-torch.rand(shape, device=device) for shape in shapes]
+    return [normal(2, 5, 6, device=device)], lambda xz: mamba_block(xz, *parameters, backend="triton")
+
+
+def rotation(device):
+    frequency = torch.rand(2, device=device)
+    return [normal(2, 5, 3, 4, device=device)], lambda x: rotary(x, frequency, backend="triton")
+
+
+def heads(device):
+    part = Part(3, 2, Form.COPY)
+    return [normal(2, 5, 6, device=device)], lambda x: split_heads(x, [part], backend="triton")[0]
+
+
+@pytest.mark.parametrize(
+    "module, case",
+    [
+        ("short_convolution.triton_convolution", convolution),
+        ("selective_scan.triton_scan", scan),
+        ("selective_scan.block", block),
+        ("fused.triton_rotary", rotation),
+        ("fused.triton_heads", heads),
+    ],
+)
+def test_kernels_with_32_bit_offsets_ask(device, module, case, monkeypatch):
+    """Of every input that may lie anyhow, and of the gradient of the result, both ways."""
+    asked = []
+
+    def ask(x):
+        asked.append(x.data_ptr())
+        return addressable(x)
+
+    monkeypatch.setattr(f"kernels.{module}.addressable", ask)
+    inputs, function = case(device)
+    y = function(*inputs)
+    assert {x.data_ptr() for x in inputs} <= set(asked)
+    grad = normal(*y.shape, device=device).detach()
+    asked.clear()
+    torch.autograd.grad(y, inputs, grad)
+    backward = {x.data_ptr() for x in (*inputs, grad)}
+    if case is rotation:  # the gradient is a rotation of `grad` alone
+        backward = {grad.data_ptr()}
+    if case is block:  # `grad` is for the scan to ask about
+        backward = {inputs[0].data_ptr()}
+    assert backward <= set(asked)
