@@ -47,11 +47,11 @@ class _Scan(torch.autograd.Function):
     @staticmethod
     def setup_context(ctx, inputs, output):
         _, starts = output
-        ctx.mark_non_differentiable(starts)
+        # Differentiable too: the backward pass starts from them, and so they carry a part of second derivatives.
         ctx.save_for_backward(*inputs, starts)
 
     @staticmethod
-    def backward(ctx, grad_y: Tensor, _):
+    def backward(ctx, grad_y: Tensor, grad_starts: Tensor):
         u, delta, A, B, C, starts = ctx.saved_tensors
         grad_state = torch.zeros_like(starts[:, 0])
         grad_A = torch.zeros_like(A)
@@ -75,5 +75,6 @@ class _Scan(torch.autograd.Function):
                 grad_A = grad_A + (grad_exponent * delta[:, t, :, None]).sum(0)
                 grad_delta = grad_x * u[:, t] + (grad_exponent * A).sum(-1)
                 grads.append((grad_x * delta[:, t], grad_delta, grad_B, grad_C))
+            grad_state = grad_state + grad_starts[:, start // CHUNK]
         grad_u, grad_delta, grad_B, grad_C = (torch.stack(g, dim=1) for g in zip(*reversed(grads), strict=True))
         return grad_u, grad_delta, grad_A, grad_B, grad_C

@@ -44,11 +44,26 @@ class _Attention(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, grad: Tensor) -> tuple[Tensor, ...]:
-        # Reached without vmap only, by a single model: it runs the forward again.
-        with torch.enable_grad():
-            inputs = [x.detach().requires_grad_() for x in ctx.saved_tensors]
-            return torch.autograd.grad(_fused(*inputs), inputs, grad)
+        return _Gradients.apply(grad, *ctx.saved_tensors)
 
     @staticmethod
     def vmap(info, in_dims, q: Tensor, k: Tensor, v: Tensor):
         return fold_replicas(_fused, info, in_dims, q, k, v)
+
+
+class _Gradients(torch.autograd.Function):
+    """Reached without vmap only, by a single model: it runs the forward again.
+
+    A function of its own that refuses: `once_differentiable` would not see that the gradients depend on the inputs,
+    and hand out second derivatives of zero where `grad` is a constant.
+    """
+
+    @staticmethod
+    def forward(ctx, grad: Tensor, *inputs: Tensor) -> tuple[Tensor, ...]:
+        with torch.enable_grad():
+            inputs = [x.detach().requires_grad_() for x in inputs]
+            return torch.autograd.grad(_fused(*inputs), inputs, grad)
+
+    @staticmethod
+    def backward(ctx, *_):
+        raise RuntimeError("softmax_attention cannot be differentiated twice: PyTorch's kernels give one derivative")

@@ -65,6 +65,23 @@ def test_reference_is_the_recurrence(length):
     assert_matches(actual, expected, 1e-12)
 
 
+@pytest.mark.parametrize("length", [5, 8, 19])
+def test_second_derivatives_of_the_reference(length):
+    """Also where the backward pass starts from several saved states, and under vmap."""
+
+    def second(function, inputs):
+        inputs = [t.detach().requires_grad_() for t in inputs]
+        gradients = torch.autograd.grad(function(*inputs).square().sum(), inputs, create_graph=True)
+        return torch.autograd.grad(sum(g.square().sum() for g in gradients), inputs)
+
+    inputs = make_inputs(batch=1, length=length, channels=2, state=3)
+    expected = second(loop, inputs)
+    together = second(torch.func.vmap(selective_scan), [torch.stack((t, 2 * t)) for t in inputs])
+    for name, e, alone, stacked in zip(NAMES, expected, second(selective_scan, inputs), together, strict=True):
+        torch.testing.assert_close(alone, e, rtol=1e-11, atol=1e-11, msg=name)
+        torch.testing.assert_close(stacked[0], e, rtol=1e-11, atol=1e-11, msg=name)
+
+
 @pytest.mark.parametrize("state", [4, 16, 64])
 def test_reference_in_float32(state):
     inputs = make_inputs(batch=2, length=65, channels=5, state=state)

@@ -87,6 +87,14 @@ def test_second_derivative_is_refused(device):
         dq.sum().backward()
 
 
+def test_second_derivative_of_pytorchs_kernels_is_refused():
+    *inputs, d_o = draw(20, 16, batch=1)
+    leaves = [x.requires_grad_() for x in inputs]
+    (dq,) = torch.autograd.grad(softmax_attention(*leaves), leaves[0], d_o, create_graph=True)
+    with pytest.raises(RuntimeError, match="cannot be differentiated twice"):
+        dq.sum().backward()
+
+
 def test_what_is_short():
     on_gpu = torch.device("cuda")
     assert is_short(on_gpu, BF16, 128, 64)
