@@ -16,6 +16,8 @@ def softmax_attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     """`softmax(q k^T / sqrt(D)) v` over the keys up to each query; all `[B, T, H, D]`, differentiable."""
     if is_short(q.device, q.dtype, q.shape[1], q.shape[3]):
         return short_attention(q, k, v)
+    if torch.compiler.is_compiling():  # a single model, to which PyTorch's own gradient is known
+        return _fused(q, k, v)
     return _Attention.apply(q, k, v)
 
 

@@ -29,6 +29,14 @@ def test_a_mixer_with_a_kernel_says_so(name):
     assert mixer_of(name, 128).resolved_backend(torch.device("cuda"), torch.bfloat16) == "triton"
 
 
+@pytest.mark.parametrize("name", ["attn", "parallax", "gdn", "mesa"])
+def test_a_mixer_compiles_without_a_break(name):
+    torch.manual_seed(0)
+    mixer, x = mixer_of(name, WIDTH), torch.randn(2, LENGTH, WIDTH)
+    compiled = torch.compile(mixer, fullgraph=True, backend="aot_eager")
+    torch.testing.assert_close(compiled(x), mixer(x))
+
+
 def test_the_five_mixers_are_found():
     assert {"attn", "parallax", "gdn", "mamba", "mesa"} <= set(MIXERS)
 
