@@ -4,6 +4,7 @@ import os
 import random
 import signal
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import pandas as pd
@@ -142,30 +143,6 @@ def test_a_mistake_in_a_sweep_is_one_line():
     assert "Traceback" not in outcome.err and len(outcome.err.splitlines()) < 5
 
 
-def test_a_killed_sweep_goes_on_where_it_was(tmp_path):
-    """All processes of the sweep are killed at once; what was finished is not trained again."""
-    grid = (*GRID, "mixer.num_heads=16", "trainer.epochs=12", f"results_dir={tmp_path}")
-    launcher = ("hydra/launcher=processes", "hydra.launcher.n_jobs=2")
-    process = start_run_py(*grid, *launcher)
-    try:
-        while "finished" not in statuses(tmp_path).values():
-            assert process.poll() is None, process.stdout.read()
-            time.sleep(0.01)
-    finally:
-        os.killpg(process.pid, signal.SIGKILL)
-        process.communicate()
-    before = records(tmp_path)
-    finished = [run_id for run_id, record in before.items() if record["status"] == "finished"]
-    assert len(finished) == 1
-
-    output = finish_in_processes(*grid, *launcher)
-    assert "4 cells: 1 finished already, 3 to run" in output and "2 of 4 cells failed" in output
-    assert statuses(tmp_path) == {cell: "failed" if cell[0] == "attn" else "finished" for cell in CELLS}
-    after = records(tmp_path)
-    assert all(after[run_id] == before[run_id] for run_id in finished)
-    assert len(pd.read_csv(tmp_path / "report" / "rows.csv")) == 8
-
-
 @pytest.mark.skipif(not Path("/proc/self").exists(), reason="finds the sweep's processes in /proc")
 def test_a_sweep_killed_at_random_moments_ends_like_an_undisturbed_one(tmp_path):
     """SIGKILL for the whole sweep or for one of its processes, whatever they do; then the same command again.
@@ -179,6 +156,7 @@ def test_a_sweep_killed_at_random_moments_ends_like_an_undisturbed_one(tmp_path)
     assert run_py(*grid, f"results_dir={tmp_path / 'undisturbed'}").code == 0
 
     command = (*grid, f"results_dir={tmp_path / 'killed'}", "hydra/launcher=processes", "hydra.launcher.n_jobs=2")
+    finished = {}
     for _ in range(2):
         process = start_run_py(*command)
         left_over = set((tmp_path / "killed").glob("runs/*/resume-*"))
@@ -186,18 +164,21 @@ def test_a_sweep_killed_at_random_moments_ends_like_an_undisturbed_one(tmp_path)
             time.sleep(0.01)  # until training has begun: starting up is most of this command's time
         time.sleep(draw.uniform(0, 2))
         victims = _processes_of_group(process.pid)
-        for victim in victims if draw.random() < 0.5 else draw.sample(victims, min(1, len(victims))):
-            os.kill(victim, signal.SIGKILL)
+        _kill(victims if draw.random() < 0.5 else draw.sample(victims, min(1, len(victims))))
         try:
             process.wait(timeout=60)  # without one of its workers a sweep ends by itself
         finally:
-            for victim in _processes_of_group(process.pid):
-                os.kill(victim, signal.SIGKILL)
+            _kill(_processes_of_group(process.pid))
             process.stdout.close()
+        after = records(tmp_path / "killed")
+        assert all(after[run_id] == record for run_id, record in finished.items())  # not trained again
+        finished |= {run_id: record for run_id, record in after.items() if record["status"] == "finished"}
     process = start_run_py(*command)
     output, _ = process.communicate(timeout=300)
     assert process.returncode == 0, output
+    assert f"2 cells: {len(finished)} finished already, {2 - len(finished)} to run" in output
     assert set(statuses(tmp_path / "killed").values()) == {"finished"}
+    assert all(records(tmp_path / "killed")[run_id] == record for run_id, record in finished.items())
     undisturbed, killed = (
         {path.parent.name: path.read_text() for path in tmp_path.glob(f"{sweep}/runs/*/metrics.csv")}
         for sweep in ("undisturbed", "killed")
@@ -205,14 +186,18 @@ def test_a_sweep_killed_at_random_moments_ends_like_an_undisturbed_one(tmp_path)
     assert len(killed) == 2 and killed == undisturbed
 
 
+def _kill(processes: list[int]) -> None:
+    for process in processes:
+        with suppress(ProcessLookupError):  # it ended by itself
+            os.kill(process, signal.SIGKILL)
+
+
 def _processes_of_group(group: int) -> list[int]:
     found = []
     for name in filter(str.isdigit, os.listdir("/proc")):
-        try:
+        with suppress(ProcessLookupError):
             if os.getpgid(int(name)) == group:
                 found.append(int(name))
-        except ProcessLookupError:
-            pass
     return sorted(found)
 
 

@@ -1,0 +1,129 @@
+"""Compiles every Triton kernel for an H100 or H200 without one: `python tests/kernels/compile_for_hopper.py`.
+
+The interpreter runs kernels as Python, and takes much that the compiler refuses. Here launches are compiled, down to
+machine code, and not made: the operators' results are nonsense, only that they compile counts. Prints the modules
+whose kernels were compiled.
+"""
+
+import torch
+from every_mixer import mixer_of
+from triton.backends.compiler import GPUTarget
+from triton.runtime import driver, jit
+
+import kernels.gated_delta_rule
+import kernels.mesa
+from kernels.fused import (
+    Form,
+    Part,
+    add_rms_norm,
+    cross_entropy,
+    embedding,
+    linear,
+    rms_norm,
+    rotary,
+    split_heads,
+    swiglu_mlp,
+    swiglu_packed,
+)
+from kernels.join_columns import join_columns
+from kernels.newton_schulz import orthogonalise
+from kernels.population_step import update_moments, update_parameters
+from kernels.selective_scan import selective_scan
+
+BF16 = torch.bfloat16
+
+
+class Hopper:
+    """What Triton asks the driver of a GPU in order to compile."""
+
+    def get_current_target(self):
+        return GPUTarget("cuda", 90, 32)
+
+    def get_current_device(self):
+        return 0
+
+    def get_current_stream(self, device=0):
+        return 0
+
+    def get_active_torch_device(self):
+        return torch.device("cpu")
+
+    def get_device_interface(self):
+        return torch.cuda
+
+
+def differentiate(operator, *shapes, dtype=BF16, **given) -> None:
+    inputs = [torch.randn(shape, dtype=dtype, requires_grad=True) for shape in shapes]
+    results = operator(*inputs, **given)
+    results = [results] if isinstance(results, torch.Tensor) else results
+    total = sum(result.float().sum() for result in results if result.requires_grad)
+    torch.autograd.grad(total, inputs, allow_unused=True)
+
+
+def run_attention() -> None:
+    from kernels.parallax.triton_op import parallax_triton
+    from kernels.softmax_attention.short import short_attention
+
+    differentiate(short_attention, *[(2, 128, 2, 64)] * 3)
+    for length in (128, 256):  # one launch each way, and the kernels for any length
+        differentiate(parallax_triton, *[(2, length, 2, 64)] * 4, scale=0.125, causal=True, window=None)
+
+
+def run_fused() -> None:
+    frequency = torch.rand(32)
+    parts = [Part(2, 64, Form.ROTARY), Part(2, 64, Form.UNIT_NORM), Part(2, 64)]
+    differentiate(lambda x: split_heads(x, parts, frequency, backend="triton"), (2, 64, 384))
+    differentiate(lambda x: rotary(x, frequency, backend="triton"), (2, 64, 2, 64))
+    differentiate(swiglu_mlp, (2, 64, 128), (704, 128), (128, 352), backend="triton")
+    differentiate(swiglu_packed, (2, 64, 704), backend="triton")
+    differentiate(linear, (2, 4096, 128), (128, 128), backend="triton")
+    differentiate(lambda x, w: rms_norm(x, w, 1e-5, backend="triton"), (2, 64, 128), (128,))
+    differentiate(lambda x, u, w: add_rms_norm(x, u, w, 1e-5, backend="triton"), *[(2, 64, 128)] * 2, (128,))
+    tokens = torch.randint(0, 16, (2, 4, 16))
+    differentiate(lambda logits: cross_entropy(logits, tokens, backend="triton")[0], (2, 4, 16, 16))
+    differentiate(lambda table: embedding(tokens[0], table, backend="triton"), (16, 128), dtype=torch.float32)
+
+
+def run_mixers() -> None:
+    # Their choice of a backend looks at the device, and would refuse this one.
+    kernels.gated_delta_rule.gated_delta_rule_backend = kernels.mesa.mesa_backend = lambda *_: "triton"
+    for name in ("gdn", "mesa", "mamba"):
+        with torch.autocast("cpu", BF16):
+            differentiate(mixer_of(name, 128, backend="triton"), (2, 128, 128))
+    sequence, vector = (2, 64, 32), (32,)
+    shapes = sequence, sequence, vector, (32, 16), (2, 64, 16), (2, 64, 16), vector, sequence
+    differentiate(selective_scan, *shapes, dtype=torch.float32, backend="triton")
+
+
+def run_optimizer() -> None:
+    replicas, columns, matrices = 3, 5000, 4000
+    first, second, gradient = (torch.zeros(replicas, columns) for _ in range(3))
+    counters = {"step": torch.zeros(()), "active": torch.ones(replicas)}
+    update_moments(
+        gradient, first, second, **counters, steps_taken=torch.zeros(replicas), matrices=matrices, momentum=0.95,
+        nesterov=False, betas=(0.8, 0.95), max_norm=1.0, backend="triton",
+    )  # fmt: skip
+    update_parameters(
+        gradient.clone(), torch.zeros(replicas, matrices), first, second, **counters, lr=torch.ones(replicas),
+        column_scale=torch.ones(columns), schedule=torch.ones(4, 10), decayed=matrices, eps=1e-8, backend="triton",
+    )  # fmt: skip
+    orthogonalise(torch.randn(3, 128 * 352), ((128, 352),), 5, backend="triton")
+    join_columns([torch.randn(2, 4, 4), torch.randn(2, 3).to(BF16)], backend="triton")
+
+
+def main() -> None:
+    launch, modules = jit.JITFunction.run, set()
+
+    def compile_only(self, *args, warmup, **given):
+        modules.add(self.fn.__module__)
+        return launch(self, *args, warmup=True, **given)
+
+    jit.JITFunction.run = compile_only
+    driver.set_active(Hopper())
+    for run in (run_attention, run_fused, run_mixers, run_optimizer):
+        run()
+    print("\n".join(sorted(modules)))
+
+
+if __name__ == "__main__":
+    main()
