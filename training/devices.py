@@ -3,7 +3,6 @@
 import fcntl
 import os
 import tempfile
-from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -23,15 +22,19 @@ def claim_gpu() -> None:
     if _held or torch.cuda.device_count() < 2:
         return
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    gpus = visible.split(",") if visible else [str(i) for i in range(torch.cuda.device_count())]
+    gpus = visible.split(",") if visible else map(str, range(torch.cuda.device_count()))
+    gpus = [gpu.strip() for gpu in gpus]
     folder = Path(tempfile.gettempdir())
     with _alone(folder / "mixerlab-gpus.lock"):
-        users = Counter(path.name.split("-")[2] for path in folder.glob("mixerlab-gpu-*.lock") if _is_held(path))
-        gpu = min(gpus, key=lambda gpu: users[gpu])
-        lock = _open(folder / f"mixerlab-gpu-{gpu}-{os.getpid()}.lock")
+        gpu = min(gpus, key=lambda gpu: sum(_is_held(path) for path in folder.glob(f"{_prefix(gpu)}*.lock")))
+        lock = _open(folder / f"{_prefix(gpu)}{os.getpid()}.lock")
         fcntl.flock(lock, fcntl.LOCK_EX)
     _held.append(lock)
     os.environ["CUDA_VISIBLE_DEVICES"] = gpu
+
+
+def _prefix(gpu: str) -> str:
+    return f"mixerlab-gpu-{gpu.replace('/', '_')}-user-"  # a GPU may be named by its UUID, a part of one by a path
 
 
 def _open(path: Path) -> int:

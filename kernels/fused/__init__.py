@@ -2,11 +2,10 @@
 
 from kernels.fused.cross_entropy import cross_entropy
 from kernels.fused.embedding import embedding
-from kernels.fused.heads import Form, Part, split_heads
+from kernels.fused.heads import Form, Part, rotary, split_heads
 from kernels.fused.linear import join_rows, linear
 from kernels.fused.mlp import swiglu_mlp
 from kernels.fused.rms_norm import add_rms_norm, rms_norm
-from kernels.fused.rotary import rotary
 from kernels.fused.swiglu import swiglu, swiglu_packed
 
 __all__ = [

@@ -10,7 +10,6 @@ from torch import Tensor
 from kernels.dispatch import resolve_backend
 from kernels.fused.operators import why_not_triton
 from kernels.fused.rms_norm import rms_norm
-from kernels.fused.rotary import rotary
 
 UNIT_NORM_EPS = 1e-6
 
@@ -21,7 +20,7 @@ class Form(IntEnum):
     VIEW = 0  # the columns where they lie: nothing runs
     COPY = 1  # the columns, contiguous where the kernel runs
     FLOAT32 = 2  # the same in float32; float64 stays
-    ROTARY = 3  # `rotary` of each head
+    ROTARY = 3  # each head's pairs turned by their position, as `rotary` does
     UNIT_NORM = 4  # `x / sqrt(|x|^2 + 1e-6)` of each head
 
 
@@ -70,6 +69,29 @@ def split_heads(
     return _Split.apply(packed, inverse_frequency, parts)
 
 
+def rotary(x: Tensor, inverse_frequency: Tensor, *, backend: str = "auto") -> Tensor:
+    """Turns the pairs `(x_i, x_{i + D/2})` at position t by `t * inverse_frequency_i` (Su et al. 2021, RoFormer).
+
+    Args:
+        x: `[B, T, H, D]`, D even.
+        inverse_frequency: float32 `[D / 2]`, radians per position; no gradient, and the same for all replicas.
+        backend: as `split_heads` takes it, whose rotation this is.
+
+    Returns:
+        `[B, T, H, D]` in the dtype of `x`.
+
+    Raises:
+        ValueError: shapes that do not fit, or a backend that cannot run here.
+    """
+    if x.ndim != 4 or inverse_frequency.ndim != 1 or x.shape[3] != 2 * inverse_frequency.shape[0]:
+        raise ValueError(
+            f"x has shape {tuple(x.shape)} and inverse_frequency {tuple(inverse_frequency.shape)}: pass"
+            " x [B, T, H, D] and inverse_frequency [D / 2]"
+        )
+    (turned,) = split_heads(x.flatten(2), [Part(*x.shape[2:], Form.ROTARY)], inverse_frequency, backend=backend)
+    return turned
+
+
 def views(packed: Tensor, parts: Sequence[Part]) -> list[Tensor]:
     """The columns of each part, `[B, T, heads, width]`."""
     widths = [part.heads * part.width for part in parts]
@@ -87,7 +109,7 @@ def _reference(packed: Tensor, parts: Sequence[Part], inverse_frequency: Tensor 
             case Form.FLOAT32:
                 return x.to(wide)
             case Form.ROTARY:
-                return rotary(x, inverse_frequency, backend="reference")
+                return _rotated(x, inverse_frequency)
             case Form.UNIT_NORM:
                 # The root of the mean square is |x| / sqrt(width).
                 width = x.shape[-1]
@@ -95,6 +117,15 @@ def _reference(packed: Tensor, parts: Sequence[Part], inverse_frequency: Tensor 
                 return rms_norm(x, gain, UNIT_NORM_EPS / width, out_dtype=x.dtype, backend="reference")
 
     return tuple(formed(x, part.form) for x, part in zip(views(packed, parts), parts, strict=True))
+
+
+def _rotated(x: Tensor, inverse_frequency: Tensor) -> Tensor:
+    wide = torch.promote_types(x.dtype, torch.float32)
+    positions = torch.arange(x.shape[1], device=x.device, dtype=wide)
+    angles = positions[:, None, None] * inverse_frequency.to(wide)  # [T, 1, D / 2]
+    cos, sin = angles.cos(), angles.sin()
+    first, second = x.to(wide).chunk(2, dim=-1)
+    return torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1).to(x.dtype)
 
 
 # Operators take lists of numbers, not of parts: heads, widths and forms.

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from kernels.fused import Form, Part, rotary, split_heads
+from kernels.fused import Form, Part, split_heads
 from kernels.layout import addressable, unit_stride
 from kernels.selective_scan import selective_scan
 from kernels.selective_scan.block import mamba_block
@@ -85,11 +85,6 @@ def block(device):
     return [normal(2, 5, 6, device=device)], lambda xz: mamba_block(xz, *parameters, backend="triton")
 
 
-def rotation(device):
-    frequency = torch.rand(2, device=device)
-    return [normal(2, 5, 3, 4, device=device)], lambda x: rotary(x, frequency, backend="triton")
-
-
 def heads(device):
     part = Part(3, 2, Form.COPY)
     return [normal(2, 5, 6, device=device)], lambda x: split_heads(x, [part], backend="triton")[0]
@@ -101,7 +96,6 @@ def heads(device):
         ("short_convolution.triton_convolution", convolution),
         ("selective_scan.triton_scan", scan),
         ("selective_scan.block", block),
-        ("fused.triton_rotary", rotation),
         ("fused.triton_heads", heads),
     ],
 )
@@ -121,8 +115,6 @@ def test_kernels_with_32_bit_offsets_ask(device, module, case, monkeypatch):
     asked.clear()
     torch.autograd.grad(y, inputs, grad)
     backward = {x.data_ptr() for x in (*inputs, grad)}
-    if case is rotation:  # the gradient is a rotation of `grad` alone
-        backward = {grad.data_ptr()}
     if case is block:  # `grad` is for the scan to ask about
         backward = {inputs[0].data_ptr()}
     assert backward <= set(asked)

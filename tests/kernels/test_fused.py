@@ -9,7 +9,6 @@ from kernels.fused import add_rms_norm, cross_entropy, embedding, rms_norm, rota
 from kernels.fused.cross_entropy import mean_losses, mean_losses_backward
 from kernels.fused.embedding import look_up, look_up_backward
 from kernels.fused.rms_norm import add_norm, norm, norm_backward
-from kernels.fused.rotary import rotate
 from kernels.fused.swiglu import packed_product, packed_product_backward, product, product_backward
 
 EPS = 1e-5
@@ -250,7 +249,6 @@ def operator_calls(device):
         product_backward: (up, gate, up),
         packed_product: (gate_up,),
         packed_product_backward: (up, gate_up),
-        rotate: (x[:, :, None], frequencies(8, device), -1.0),
         mean_losses: (logits, targets),
         mean_losses_backward: (loss, logits, targets, count, log_sum),
         look_up: (tokens, table, torch.bfloat16),

@@ -1,8 +1,11 @@
 """Mamba's block as one operator against its formula in float64."""
 
+from functools import partial
+
 import pytest
 import torch
 import torch.nn.functional as F
+from gradients import assert_close, output_and_gradients
 from torch import Tensor
 
 from kernels.fused import linear
@@ -11,6 +14,7 @@ from kernels.selective_scan.block import block, mamba_block
 from kernels.short_convolution import short_convolution
 
 NAMES = ("xz", "conv_weight", "conv_bias", "x_proj", "dt_proj", "dt_bias", "A", "D")
+assert_matches = partial(assert_close, names=NAMES)
 # (batch, T, channels, N, rank, taps)
 SHAPES = [(1, 1, 3, 4, 1, 4), (2, 19, 33, 4, 3, 4), (1, 6, 5, 16, 2, 3), (2, 5, 4, 11, 5, 1)]
 
@@ -48,19 +52,6 @@ def make_inputs(batch, length, channels, n, rank, taps, device, seed=0) -> list[
         -n * torch.rand(channels, n, generator=generator).to(device),
         normal(channels),
     ]
-
-
-def output_and_gradients(function, inputs: list[Tensor], grad: Tensor) -> list[Tensor]:
-    inputs = [t.detach().requires_grad_() for t in inputs]
-    y = function(*inputs)
-    return [y.detach(), *torch.autograd.grad(y, inputs, grad.to(y.dtype))]
-
-
-def assert_matches(actual: list[Tensor], expected: list[Tensor], tolerance: float) -> None:
-    """Root-mean-square error of the output and of each gradient, relative to its own size."""
-    for name, a, e in zip(("y", *NAMES), actual, expected, strict=True):
-        error, size = (a.double() - e.double()).norm(), e.double().norm()
-        assert error <= tolerance * size, f"{name}: error {error:.2e} of {size:.2e}, above {tolerance:.0e}"
 
 
 def grad_like_output(xz: Tensor) -> Tensor:

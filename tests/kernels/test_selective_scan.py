@@ -1,14 +1,18 @@
 """The selective scan against a float64 loop over time steps, written from the recurrence."""
 
+from functools import partial
+
 import pytest
 import torch
 import torch.nn.functional as F
+from gradients import assert_close, output_and_gradients
 from torch import Tensor
 
 from kernels.selective_scan import selective_scan
 from kernels.selective_scan.operator import scan
 
 NAMES = ("u", "delta", "delta_bias", "A", "B", "C", "D", "z")
+assert_matches = partial(assert_close, names=NAMES)
 
 
 def loop(u, delta, delta_bias, A, B, C, D, z) -> Tensor:
@@ -41,19 +45,6 @@ def make_inputs(batch, length, channels, state, dtype=torch.float64, device="cpu
         normal(batch, length, channels),
     )
     return [t.to(device, dtype) for t in tensors]
-
-
-def output_and_gradients(function, inputs: list[Tensor], grad: Tensor) -> list[Tensor]:
-    inputs = [t.detach().requires_grad_() for t in inputs]
-    y = function(*inputs)
-    return [y.detach(), *torch.autograd.grad(y, inputs, grad.to(y.dtype))]
-
-
-def assert_matches(actual: list[Tensor], expected: list[Tensor], tolerance: float) -> None:
-    """Root-mean-square error of the output and of each gradient, relative to its own size."""
-    for name, a, e in zip(("y", *NAMES), actual, expected, strict=True):
-        error, size = (a.double() - e.double()).norm(), e.double().norm()
-        assert error <= tolerance * size, f"{name}: error {error:.2e} of {size:.2e}, above {tolerance:.0e}"
 
 
 @pytest.mark.parametrize("length", [1, 17, 63, 64, 65, 127])

@@ -1,12 +1,16 @@
 """The short convolution against sums written from its definition, in float64."""
 
+from functools import partial
+
 import pytest
 import torch
+from gradients import assert_close, output_and_gradients
 from torch import Tensor
 
 from kernels.short_convolution import short_convolution
 from kernels.short_convolution.operator import convolution
 
+assert_matches = partial(assert_close, names=("x", "weight", "bias"))
 # (batch, T, channels, taps); a program takes 32 steps of 128 channels.
 SHAPES = [(1, 1, 3, 4), (2, 17, 5, 2), (1, 32, 3, 3), (1, 33, 130, 4), (1, 3, 4, 1)]
 
@@ -22,18 +26,6 @@ def make_inputs(batch, length, channels, taps, device, seed=0) -> list[Tensor]:
     generator = torch.Generator().manual_seed(seed)
     shapes = ((batch, length, channels), (channels, taps), (channels,))
     return [torch.randn(shape, generator=generator).to(device) for shape in shapes]
-
-
-def output_and_gradients(function, inputs: list[Tensor], grad: Tensor) -> list[Tensor]:
-    inputs = [t.detach().requires_grad_() for t in inputs]
-    y = function(*inputs)
-    return [y.detach(), *torch.autograd.grad(y, inputs, grad.to(y.dtype))]
-
-
-def assert_matches(actual: list[Tensor], expected: list[Tensor], tolerance: float) -> None:
-    for name, a, e in zip(("y", "x", "weight", "bias"), actual, expected, strict=True):
-        error, size = (a.double() - e.double()).norm(), e.double().norm()
-        assert error <= tolerance * size, f"{name}: error {error:.2e} of {size:.2e}, above {tolerance:.0e}"
 
 
 @pytest.mark.parametrize("backend", ["reference", "triton"])

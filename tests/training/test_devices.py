@@ -45,8 +45,9 @@ def test_more_processes_than_gpus_share_them_evenly(claim):
     assert [claim()[0] for _ in range(3)] == ["1", "1", "0"]
 
 
-def test_only_visible_gpus_are_taken(claim):
-    assert [claim("5,7")[0] for _ in range(2)] == ["5", "7"]
+@pytest.mark.parametrize("names", [("5", "7"), ("GPU-3f1c-9a", "GPU-3f1c-9b"), ("MIG-GPU-3f/1/0", "MIG-GPU-3f/2/0")])
+def test_only_visible_gpus_are_taken(claim, names):
+    assert [claim(", ".join(names))[0] for _ in range(3)] == [*names, names[0]]
 
 
 def test_a_second_claim_of_one_process_changes_nothing(claim):
