@@ -14,7 +14,7 @@ BLOCK, PARTS = 64, 64  # numbers of a program, and parts that it loads at once
 
 
 @triton.jit
-def _sum_kernel(parts_ptr, sums_ptr, parts, size, BLOCK: tl.constexpr, PARTS: tl.constexpr):
+def _sum_float32_parts_kernel(parts_ptr, sums_ptr, parts, size, BLOCK: tl.constexpr, PARTS: tl.constexpr):
     group = tl.program_id(1).to(tl.int64)
     at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     total = tl.zeros((BLOCK,), dtype=tl.float32)
@@ -29,5 +29,7 @@ def sum_float32_parts(parts: Tensor) -> Tensor:
     """The sums over axis 1 of contiguous float32 `[groups, parts, size]`: float32 `[groups, size]`."""
     groups, count, size = parts.shape
     sums = torch.empty((groups, size), dtype=parts.dtype, device=parts.device)
-    _sum_kernel[(triton.cdiv(size, BLOCK), groups)](parts, sums, count, size, BLOCK=BLOCK, PARTS=PARTS, num_warps=4)
+    _sum_float32_parts_kernel[(triton.cdiv(size, BLOCK), groups)](
+        parts, sums, count, size, BLOCK=BLOCK, PARTS=PARTS, num_warps=4
+    )
     return sums

@@ -14,7 +14,7 @@ NOTHING = tl.constexpr(-1e30)  # a logit that is not there; finite, so that diff
 
 
 @triton.jit(do_not_specialize=["N"])
-def _forward_kernel(
+def _cross_entropy_forward_kernel(
     logits_ptr,
     targets_ptr,
     sums_ptr,
@@ -55,7 +55,7 @@ def _forward_kernel(
 
 
 @triton.jit(do_not_specialize=["parts"])
-def _mean_kernel(sums_ptr, counts_ptr, means_ptr, group_counts_ptr, parts, BLOCK: tl.constexpr):
+def _group_means_kernel(sums_ptr, counts_ptr, means_ptr, group_counts_ptr, parts, BLOCK: tl.constexpr):
     group = tl.program_id(0).to(tl.int64)
     total = tl.zeros((BLOCK,), dtype=tl.float32)
     count = tl.zeros((BLOCK,), dtype=tl.float32)
@@ -69,7 +69,7 @@ def _mean_kernel(sums_ptr, counts_ptr, means_ptr, group_counts_ptr, parts, BLOCK
 
 
 @triton.jit(do_not_specialize=["N"])
-def _backward_kernel(
+def _cross_entropy_backward_kernel(
     grad_ptr,
     logits_ptr,
     targets_ptr,
@@ -113,10 +113,10 @@ def forward(logits: Tensor, targets: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         torch.empty(shape, dtype=torch.float32, device=logits.device) for shape in shapes
     )
     if parts:
-        _forward_kernel[parts, groups](
+        _cross_entropy_forward_kernel[parts, groups](
             logits, targets.contiguous(), sums, counts, log_sum, rows, vocabulary, logits.stride(0), **tile
         )
-    _mean_kernel[groups,](sums, counts, mean, count, parts, BLOCK=SUM_BLOCK, num_warps=WARPS)
+    _group_means_kernel[groups,](sums, counts, mean, count, parts, BLOCK=SUM_BLOCK, num_warps=WARPS)
     return mean, count, log_sum
 
 
@@ -126,7 +126,7 @@ def backward(grad: Tensor, logits: Tensor, targets: Tensor, count: Tensor, log_s
     grad_logits = torch.empty(logits.shape, dtype=logits.dtype, device=logits.device)
     logits, tile = _rows(logits), _tile(vocabulary)
     if rows:
-        _backward_kernel[triton.cdiv(rows, tile["ROWS"]), groups](
+        _cross_entropy_backward_kernel[triton.cdiv(rows, tile["ROWS"]), groups](
             grad.contiguous(),
             logits,
             targets.contiguous(),

@@ -43,7 +43,7 @@ def _forward_kernel(
 
 
 @triton.jit(do_not_specialize=["N", "V", "part_rows"])
-def _backward_kernel(
+def _embedding_backward_kernel(
     grad_ptr,
     tokens_ptr,
     sums_ptr,
@@ -110,7 +110,7 @@ def backward(grad: Tensor, tokens: Tensor, vocabulary: int, dtype: torch.dtype) 
     parts = triton.cdiv(steps, part_steps) if steps else 0
     sums = torch.empty((groups, parts, vocabulary, width), dtype=torch.float32, device=grad.device)
     if sums.numel():
-        _backward_kernel[parts, groups, blocks](
+        _embedding_backward_kernel[parts, groups, blocks](
             grad.contiguous(),
             tokens.contiguous(),
             sums,

@@ -90,7 +90,7 @@ def _move(
 
 
 @triton.jit(do_not_specialize=["T"])
-def _kernel(
+def _split_heads_kernel(
     sources,
     targets,
     xs,
@@ -197,7 +197,7 @@ def _launch(moves: list[_Move], packed: Tensor, inverse_frequency: Tensor | None
     block_t = min(max(1, (TURNED_TILE if half else TILE) // largest), MAX_BLOCK_T)
     tensors = [tuple(move[i] for move in moves) for i in (1, 2, 3)]
     strides = [tuple(tuple(s // _unit(t) for s in t.stride()[:3]) for t in group) for group in tensors]
-    _kernel[batch, triton.cdiv(length, block_t)](
+    _split_heads_kernel[batch, triton.cdiv(length, block_t)](
         *tensors,
         *strides,
         inverse_frequency if inverse_frequency is None else inverse_frequency.contiguous(),

@@ -30,7 +30,7 @@ CONFIGS = {torch.bfloat16: (64, (64, 16), 128, 4, 8), torch.float32: (32, (16, 1
 
 # One build for every number of rows, groups, outputs and inputs, and every stride.
 @triton.jit(do_not_specialize=["N", "part_rows", "m_units", "k_units", "grad_group", "grad_row", "x_group", "x_row"])
-def _parts_kernel(
+def _weight_gradient_kernel(
     grad_ptr,
     x_ptr,
     parts_ptr,
@@ -85,7 +85,7 @@ def weight_gradient(grad: Tensor, x: Tensor) -> Tensor:
     unit_m = math.gcd(UNIT, outputs, *grad.stride()[:2])
     unit_k = math.gcd(UNIT, inputs, *x.stride()[:2])
     sums = torch.empty((groups, parts, outputs, inputs), dtype=torch.float32, device=x.device)
-    _parts_kernel[tiles, parts, groups](
+    _weight_gradient_kernel[tiles, parts, groups](
         grad,
         x,
         sums,

@@ -22,7 +22,7 @@ ANY = {"do_not_specialize": ["N", "weight_group"], "do_not_specialize_on_alignme
 
 
 @triton.jit(**ANY)
-def _forward_kernel(
+def _rms_norm_forward_kernel(
     x_ptr,
     y_ptr,  # None: nothing is added
     weight_ptr,
@@ -54,7 +54,7 @@ def _forward_kernel(
 
 
 @triton.jit(**ANY)
-def _backward_kernel(
+def _rms_norm_backward_kernel(
     grad_ptr,
     past_ptr,  # None: no gradient reaches x but through the norm
     x_ptr,
@@ -107,7 +107,7 @@ def forward(
     weight = unit_stride(weight)
     if x.numel():
         tile = _tile(width)
-        _forward_kernel[triton.cdiv(rows, tile["ROWS"]), groups](
+        _rms_norm_forward_kernel[triton.cdiv(rows, tile["ROWS"]), groups](
             x.contiguous(), y, weight, total, normed, rows, weight.stride(0), eps, **tile
         )
     return total, normed
@@ -130,7 +130,7 @@ def backward(
     sums = torch.empty((groups, parts, width), dtype=torch.float32, device=x.device)
     weight = unit_stride(weight)
     if x.numel():
-        _backward_kernel[parts, groups](
+        _rms_norm_backward_kernel[parts, groups](
             grad.contiguous(),
             None if grad_past is None else grad_past.contiguous(),
             x.contiguous(),

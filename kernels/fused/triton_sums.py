@@ -18,7 +18,7 @@ WARPS = 4
 
 
 @triton.jit(do_not_specialize=["parts", "units"])
-def _sum_kernel(
+def _sum_parts_kernel(
     parts_ptr,
     sums_ptr,
     parts,
@@ -48,7 +48,7 @@ def sum_parts(parts: Tensor, dtype: torch.dtype) -> Tensor:
     unit = math.gcd(UNIT, size)
     in_flight, block = next(tile[1:] for tile in TILES if count <= tile[0])
     if sums.numel():
-        _sum_kernel[triton.cdiv(size, block), groups](
+        _sum_parts_kernel[triton.cdiv(size, block), groups](
             parts, sums, count, size // unit, UNIT=unit, PARTS=in_flight, BLOCK=block, num_warps=WARPS
         )
     return sums

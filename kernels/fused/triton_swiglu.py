@@ -19,7 +19,9 @@ def _tile(N, H, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
 
 
 @triton.jit(do_not_specialize=["N"])
-def _forward_kernel(gate_ptr, up_ptr, y_ptr, N, H, gate_row, up_row, y_row, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
+def _swiglu_forward_kernel(
+    gate_ptr, up_ptr, y_ptr, N, H, gate_row, up_row, y_row, ROWS: tl.constexpr, COLUMNS: tl.constexpr
+):
     row, column, mask = _tile(N, H, ROWS, COLUMNS)
     gate = tl.load(gate_ptr + row * gate_row + column, mask=mask, other=0.0).to(tl.float32)
     up = tl.load(up_ptr + row * up_row + column, mask=mask, other=0.0).to(tl.float32)
@@ -28,7 +30,7 @@ def _forward_kernel(gate_ptr, up_ptr, y_ptr, N, H, gate_row, up_row, y_row, ROWS
 
 
 @triton.jit(do_not_specialize=["N"])
-def _backward_kernel(
+def _swiglu_backward_kernel(
     grad_ptr,
     gate_ptr,
     up_ptr,
@@ -60,13 +62,13 @@ def forward(gate: Tensor, up: Tensor) -> Tensor:
     """`silu(gate) * up` of `[rows, H]`, any row stride."""
     gate, up = unit_stride(gate), unit_stride(up)
     y = gate.new_empty(gate.shape)
-    _launch(_forward_kernel, gate, up, y)
+    _launch(_swiglu_forward_kernel, gate, up, y)
     return y
 
 
 def backward(grad: Tensor, gate: Tensor, up: Tensor, grad_gate: Tensor, grad_up: Tensor) -> None:
     """Fills `grad_gate` and `grad_up`, each `[rows, H]` with any row stride."""
-    _launch(_backward_kernel, *(unit_stride(x) for x in (grad, gate, up)), grad_gate, grad_up)
+    _launch(_swiglu_backward_kernel, *(unit_stride(x) for x in (grad, gate, up)), grad_gate, grad_up)
 
 
 def _launch(kernel, *tensors: Tensor) -> None:

@@ -12,7 +12,7 @@ BLOCK, WARPS = 1024, 4
 
 
 @triton.jit
-def _join_kernel(parts, strides, joined, table, size, BLOCK: tl.constexpr):
+def _join_columns_kernel(parts, strides, joined, table, size, BLOCK: tl.constexpr):
     replica = tl.program_id(1).to(tl.int64)
     entry = table + 4 * tl.program_id(0)
     part, start, length, column = tl.load(entry), tl.load(entry + 1), tl.load(entry + 2), tl.load(entry + 3)
@@ -40,7 +40,7 @@ def join_columns_triton(parts: Sequence[Tensor]) -> Tensor:
     lengths = tuple(part[0].numel() for part in parts)
     table = _table(lengths, parts[0].device)
     joined = torch.empty((len(parts[0]), sum(lengths)), device=parts[0].device)
-    _join_kernel[len(table), len(joined)](
+    _join_columns_kernel[len(table), len(joined)](
         parts, tuple(part.stride(0) for part in parts), joined, table, joined.shape[1], BLOCK=BLOCK, num_warps=WARPS
     )
     return joined

@@ -58,7 +58,7 @@ def _entry(table, number):
 
 # Widths differ between tasks, with the vocabulary: one build serves all.
 @triton.jit(do_not_specialize=["flat_stride", "blocks_in_all"])
-def _read_kernel(
+def _polar_read_kernel(
     flat, flat_stride, blocks_of_x, squares, table, blocks_in_all, SHORT: tl.constexpr, BLOCK: tl.constexpr
 ):
     """Every block of X as it is, and the sum of its squares."""
@@ -73,7 +73,7 @@ def _read_kernel(
 
 
 @triton.jit(do_not_specialize=["polar_stride", "blocks_in_all", "is_first", "is_last"])
-def _step_kernel(
+def _polar_step_kernel(
     blocks_of_x,
     moved_blocks,  # written unless this is the last step
     squares,
@@ -150,9 +150,9 @@ def polar_factors(
     polar = torch.empty(flat.shape, device=flat.device)
     squares = torch.empty((replicas, blocks), device=flat.device)
     source, target = torch.empty((2, replicas, blocks, short, BLOCK), dtype=dtype, device=flat.device)
-    _read_kernel[replicas, blocks](flat, flat.stride(0), source, squares, table, blocks, **sizes)
+    _polar_read_kernel[replicas, blocks](flat, flat.stride(0), source, squares, table, blocks, **sizes)
     for step in range(steps):
-        _step_kernel[replicas, blocks](
+        _polar_step_kernel[replicas, blocks](
             source,
             target,
             squares,

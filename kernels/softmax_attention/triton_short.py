@@ -42,7 +42,7 @@ def _weigh(q, k, ROW: tl.constexpr, scale_log2, BLOCK: tl.constexpr):
 
 
 @triton.jit
-def _forward_kernel(
+def _short_attention_forward_kernel(
     q, q_strides, k, k_strides, v, v_strides, o, o_strides,
     heads, seq_len, head_dim, scale_log2,
     TILES: tl.constexpr, BLOCK: tl.constexpr, BLOCK_D: tl.constexpr,
@@ -62,7 +62,7 @@ def _forward_kernel(
 
 
 @triton.jit
-def _backward_kernel(
+def _short_attention_backward_kernel(
     d_o, d_o_strides, q, q_strides, k, k_strides, v, v_strides,
     d_q, d_q_strides, d_k, d_k_strides, d_v, d_v_strides,
     heads, seq_len, head_dim, scale, scale_log2,
@@ -115,7 +115,7 @@ def forward(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     """The output `[B, T, H, D]` for T up to 128."""
     batch, length, heads, head_dim = q.shape
     o = q.new_empty(q.shape)
-    _forward_kernel[(batch * heads,)](
+    _short_attention_forward_kernel[(batch * heads,)](
         *with_strides(*map(unit_stride, (q, k, v)), o),
         *(heads, length, head_dim, head_dim**-0.5 * LOG2_E),
         **short_constants(q, BLOCK),
@@ -127,7 +127,7 @@ def backward(d_o: Tensor, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tens
     """dQ, dK and dV."""
     batch, length, heads, head_dim = q.shape
     gradients = tuple(x.new_empty(x.shape) for x in (q, k, v))
-    _backward_kernel[(batch * heads,)](
+    _short_attention_backward_kernel[(batch * heads,)](
         *with_strides(*map(unit_stride, (d_o, q, k, v)), *gradients),
         *(heads, length, head_dim, head_dim**-0.5, head_dim**-0.5 * LOG2_E),
         **short_constants(q, BLOCK),

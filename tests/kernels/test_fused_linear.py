@@ -194,12 +194,13 @@ def test_the_weight_gradient_adds_in_float32(device):
 @pytest.mark.gpu
 def test_one_build_for_every_size(device):
     """Rows, replicas, outputs and strides are no part of what is compiled."""
-    from kernels.fused.triton_linear import _parts_kernel
-    from kernels.fused.triton_sums import _sum_kernel
+    from kernels.fused.triton_linear import _weight_gradient_kernel
+    from kernels.fused.triton_sums import _sum_parts_kernel
 
     def builds():
         return [
-            sum(len(cache[0]) for cache in kernel.device_caches.values()) for kernel in (_parts_kernel, _sum_kernel)
+            sum(len(cache[0]) for cache in kernel.device_caches.values())
+            for kernel in (_weight_gradient_kernel, _sum_parts_kernel)
         ]
 
     wide = torch.zeros(3, 4096, 1024, device=device, dtype=torch.bfloat16)
