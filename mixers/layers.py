@@ -24,13 +24,15 @@ class RotaryEmbedding(nn.Module):
         return rotary(x, self.inverse_frequency)
 
 
-ALIGNMENT = 8  # columns: bf16 rows of a product then start at multiples of 16 bytes, which fast kernels need
+# Columns. On an H200 the product of 3 x 131,072 bf16 rows of 128 takes 304 us for 520 columns and 148 for 544, 155
+# for 392 and 120 for 416: the library has few tiles whose width divides the odd ones.
+ALIGNMENT = 32
 
 
 def project(x: Tensor, *projections: nn.Linear) -> Tensor:
     """What `projections` make of `x`, side by side: one matrix product, which reads `x` once.
 
-    `[..., d_model]` to `[..., sum of their widths]`, and columns of zeros up to a multiple of 8: take the parts
+    `[..., d_model]` to `[..., sum of their widths]`, and columns of zeros up to a multiple of 32: take the parts
     with `split_heads`, which passes over those. Biases are left out: add them where they are needed.
     The projections stay separate parameters, which Muon orthogonalises one by one.
     """
