@@ -47,47 +47,43 @@ def swiglu_mlp(x: Tensor, gate_up: Tensor, down: Tensor, *, backend: str = "auto
         hidden = swiglu_packed(linear(x, gate_up, backend=backend), backend=backend)
         return linear(hidden, down, backend=backend)
     # One group of parameters; vmap folds replicas into more.
-    y, _, _ = mlp(x.reshape(1, -1, width), gate_up[None], down[None])
-    return y.view(x.shape)
+    return mlp(x.reshape(1, -1, width), gate_up[None], down[None]).view(x.shape)
 
 
 @torch.library.custom_op("mixerlab::swiglu_mlp", mutates_args=())
-def mlp(x: Tensor, gate_up_weight: Tensor, down_weight: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """`swiglu_mlp` of `x` `[groups, N, D]`; and what its gradient reads: `[groups, N, 2 H]` gates, `[groups, N, H]`."""
+def mlp(x: Tensor, gate_up_weight: Tensor, down_weight: Tensor) -> Tensor:
+    """`swiglu_mlp` of `x` `[groups, N, D]`."""
     from kernels.fused import triton_mlp  # only where it runs: Triton is optional
 
-    gate_up, hidden = triton_mlp.forward(x, gate_up_weight)
-    return torch.bmm(hidden, down_weight.mT), gate_up, hidden
+    return triton_mlp.forward(x, gate_up_weight, down_weight)
 
 
 @torch.library.custom_op("mixerlab::swiglu_mlp_backward", mutates_args=())
-def mlp_backward(grad: Tensor, gate_up: Tensor, gate_up_weight: Tensor, down_weight: Tensor) -> tuple[Tensor, Tensor]:
-    """Gradients of `x` and of the product `gate_up`."""
+def mlp_backward(grad: Tensor, x: Tensor, gate_up_weight: Tensor, down_weight: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Gradients of `x` and of its product with `gate_up`; and `[groups, N, H]`, what `down` is multiplied with."""
     from kernels.fused import triton_mlp
 
-    return triton_mlp.backward(grad, gate_up, gate_up_weight, down_weight)
+    return triton_mlp.backward(grad, x, gate_up_weight, down_weight)
 
 
 @mlp.register_fake
 def _(x, gate_up_weight, down_weight):
-    outputs = x.shape[2], gate_up_weight.shape[1], down_weight.shape[2]
-    return tuple(x.new_empty((*x.shape[:2], width)) for width in outputs)
+    return x.new_empty(x.shape)
 
 
 @mlp_backward.register_fake
-def _(grad, gate_up, gate_up_weight, down_weight):
-    return grad.new_empty(grad.shape), gate_up.new_empty(gate_up.shape)
+def _(grad, x, gate_up_weight, down_weight):
+    widths = x.shape[2], gate_up_weight.shape[1], down_weight.shape[2]
+    return tuple(x.new_empty((*x.shape[:2], width)) for width in widths)
 
 
 def _save(ctx, inputs, output):
-    _, gate_up, hidden = output
-    ctx.set_materialize_grads(False)  # only the first result has a gradient
-    ctx.save_for_backward(*inputs, gate_up, hidden)
+    ctx.save_for_backward(*inputs)  # gates and ups are made again: a product is cheaper than its bytes
 
 
-def _gradients(ctx, grad, *_):
-    x, gate_up_weight, down_weight, gate_up, hidden = ctx.saved_tensors
-    grad_x, grad_gate_up = mlp_backward(grad, gate_up, gate_up_weight, down_weight)
+def _gradients(ctx, grad):
+    x, gate_up_weight, down_weight = ctx.saved_tensors
+    grad_x, grad_gate_up, hidden = mlp_backward(grad, x, gate_up_weight, down_weight)
     return grad_x, weight_gradient(grad_gate_up, x), weight_gradient(grad, hidden)
 
 

@@ -1,13 +1,10 @@
-"""Triton kernels of a SwiGLU layer: the gate is part of the product before it, and all of the backward is one launch.
+"""Triton kernels of a SwiGLU layer: one launch each way, and the wide tensors between its products stay on the chip.
 
-Forward: a program owns a tile of inner columns, keeps their weights, and strides over the rows; it writes gates, ups
-and their gated product from one pass over x. The second product is the library's.
-Backward: a program owns some rows, keeps the result's gradient, and walks the inner columns. The gradient of the gated
-product exists a tile at a time; that of x is summed in registers. The weights come from the L2 cache.
-The gated product is made from the rounded gates, as three operators one by one would make it.
-
-Tried at width 128 on an H200, 3 x 16,384 rows: the forward with the second product in it as well, 82 us (46 + 13 apart:
-the sums leave registers for too few programs); the backward by columns, as the forward, 62 + 25 us (69 in one).
+A program owns some rows and walks the inner columns, as flash attention walks keys; the weights come from the L2 cache.
+Forward: gates, ups and their gated product exist a tile at a time; the result is summed in registers.
+Backward: gates and ups are made again from x, which costs less than to write and read them. What the weight gradients
+read is written: the gradients of gates and ups, and the gated product. The gradient of x is summed in registers.
+The gated product is made from rounded gates and ups, as three operators one by one would make it.
 """
 
 import torch
@@ -17,57 +14,83 @@ from torch import Tensor
 
 # (rows, inner columns, stages, warps). float32 products run outside the tensor cores: a smaller tile keeps their sums
 # in registers.
-FORWARD = {torch.bfloat16: (64, 64, 3, 4), torch.float32: (32, 32, 1, 4)}
+FORWARD = {torch.bfloat16: (64, 32, 2, 4), torch.float32: (32, 32, 1, 4)}
 BACKWARD = {torch.bfloat16: (64, 32, 3, 4), torch.float32: (32, 16, 1, 4)}
-FORWARD_PROGRAMS = 2 * 132  # of all groups together: two for each multiprocessor of an H100 or H200
+
+
+@triton.jit
+def _rounded(x, dtype: tl.constexpr):
+    """`x` rounded to `dtype`, in float32. Two numbers to an instruction: Triton's own casts convert one by one."""
+    if dtype == tl.bfloat16:
+        return tl.inline_asm_elementwise(
+            "{.reg .b32 t; cvt.rn.bf16x2.f32 t, $3, $2; shl.b32 $0, t, 16; and.b32 $1, t, 0xffff0000;}",
+            "=f,=f,f,f",
+            [x],
+            dtype=tl.float32,
+            is_pure=True,
+            pack=2,
+        )
+    return x
+
+
+@triton.jit
+def _sigmoid(x, dtype: tl.constexpr):
+    """The logistic function of float32 numbers, to a few units of their last place where `dtype` is bfloat16."""
+    if dtype == tl.bfloat16:
+        return tl.inline_asm_elementwise(
+            "{.reg .f32 t; mul.f32 t, $1, 0fBFB8AA3B; ex2.approx.ftz.f32 t, t;"  # 2^(-x log2(e))
+            " add.f32 t, t, 0f3F800000; rcp.approx.ftz.f32 $0, t;}",
+            "=f,f",
+            [x],
+            dtype=tl.float32,
+            is_pure=True,
+            pack=1,
+        )
+    return tl.sigmoid(x)
+
+
+@triton.jit
+def _halves(both, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
+    """The left and the right half of a tile, in the registers where they are."""
+    return tl.split(tl.permute(tl.reshape(both, (ROWS, 2, COLUMNS)), (0, 2, 1)))
+
+
+@triton.jit
+def _beside(left, right, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
+    """The tile that `_halves` takes apart."""
+    return tl.reshape(tl.permute(tl.join(left, right), (0, 2, 1)), (ROWS, 2 * COLUMNS))
+
+
+@triton.jit
+def _column(c, COLUMNS: tl.constexpr):
+    """The inner column of a tile that column `c` of its products stands for.
+
+    A thread holds columns 2t, 2t + 1, 2t + 8, 2t + 9, ... of a product: these stand for neighbours, which it can write
+    as it holds them.
+    """
+    return c // 2 % 4 * (COLUMNS // 4) + c // 8 * 2 + c % 2
+
+
+@triton.jit
+def _stored_row(ROWS: tl.constexpr):
+    """The row of a tile that row 0, 1, ... of `_stored` stands for."""
+    row = tl.arange(0, ROWS)
+    return row // 8 % (ROWS // 16) * 16 + row // (ROWS // 2) * 8 + row % 8
+
+
+@triton.jit
+def _stored(tile, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
+    """A product with its columns in order, and its rows so that in the layout of a store no thread's numbers move."""
+    split = tl.reshape(tile, (ROWS // 16, 2, 8, COLUMNS // 8, 4, 2))
+    return tl.reshape(tl.permute(split, (1, 0, 2, 4, 3, 5)), (ROWS, COLUMNS))
 
 
 @triton.jit(do_not_specialize=["N"])
-def _forward_kernel(
+def mlp_forward_kernel(
     x_ptr,
-    weight_ptr,
-    gate_up_ptr,
-    hidden_ptr,
-    N,
-    weight_step,
-    D: tl.constexpr,
-    H: tl.constexpr,
-    BLOCK_D: tl.constexpr,
-    ROWS: tl.constexpr,
-    COLUMNS: tl.constexpr,
-    STAGES: tl.constexpr,
-):
-    group = tl.program_id(2).to(tl.int64)
-    d = tl.arange(0, BLOCK_D)
-    h = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
-    weight_at = weight_ptr + group * weight_step + h[:, None] * D + d[None, :]
-    weight_in = (h < H)[:, None] & (d < D)[None, :]
-    gate_weight = tl.load(weight_at, mask=weight_in, other=0.0)
-    up_weight = tl.load(weight_at + H * D, mask=weight_in, other=0.0)
-    for start in tl.range(tl.program_id(1) * ROWS, N, tl.num_programs(1) * ROWS, num_stages=STAGES):
-        row = start + tl.arange(0, ROWS)
-        rows_in = (row < N)[:, None]
-        at = (group * N + row)[:, None]
-        x = tl.load(x_ptr + at * D + d[None, :], mask=rows_in & (d < D)[None, :], other=0.0)
-        gate = tl.dot(x, tl.trans(gate_weight), input_precision="ieee").to(x.dtype)
-        up = tl.dot(x, tl.trans(up_weight), input_precision="ieee").to(x.dtype)
-        mask = rows_in & (h < H)[None, :]
-        gate_at = gate_up_ptr + at * (2 * H) + h[None, :]
-        tl.store(gate_at, gate, mask=mask)
-        tl.store(gate_at + H, up, mask=mask)
-        gate = gate.to(tl.float32)
-        hidden = gate * tl.sigmoid(gate) * up.to(tl.float32)
-        tl.store(hidden_ptr + at * H + h[None, :], hidden.to(x.dtype), mask=mask)
-
-
-@triton.jit(do_not_specialize=["N"])
-def _backward_kernel(
-    grad_ptr,
-    gate_up_ptr,
     gate_up_weight_ptr,
     down_weight_ptr,
-    grad_x_ptr,
-    grad_gate_up_ptr,
+    y_ptr,
     N,
     gate_up_weight_step,
     down_weight_step,
@@ -79,90 +102,132 @@ def _backward_kernel(
     STAGES: tl.constexpr,
 ):
     group = tl.program_id(1).to(tl.int64)
-    row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    first = tl.program_id(0) * ROWS
+    row = tl.arange(0, ROWS)[:, None]
     d = tl.arange(0, BLOCK_D)
-    rows_in, d_in = (row < N)[:, None], (d < D)[None, :]
-    at = (group * N + row)[:, None]
-    grad = tl.load(grad_ptr + at * D + d[None, :], mask=rows_in & d_in, other=0.0)
-    gate_weights = gate_up_weight_ptr + group * gate_up_weight_step
+    d_in = (d < D)[None, :]
+    mask = (row < N - first) & d_in
+    at = row * D + d[None, :]
+    before = (group * N + first) * D
+    x = tl.load(x_ptr + before + at, mask=mask, other=0.0)
+    gate_up_weights = gate_up_weight_ptr + group * gate_up_weight_step
     down_weights = down_weight_ptr + group * down_weight_step
+    pair = tl.arange(0, 2 * COLUMNS)  # columns of gates, then of ups: one product makes both
+    dtype = x.dtype
+    y = tl.zeros((ROWS, BLOCK_D), dtype=tl.float32)
+    for start in tl.range(0, H, COLUMNS, num_stages=STAGES):
+        h = start + pair % COLUMNS
+        weight_at = (pair // COLUMNS * H + h)[:, None] * D + d[None, :]
+        weight = tl.load(gate_up_weights + weight_at, mask=(h < H)[:, None] & d_in, other=0.0)
+        gate_up = _rounded(tl.dot(x, tl.trans(weight), input_precision="ieee"), dtype)
+        gate, up = _halves(gate_up, ROWS, COLUMNS)
+        hidden = gate * _sigmoid(gate, dtype) * up
+        h = start + tl.arange(0, COLUMNS)
+        down_in = (d < D)[:, None] & (h < H)[None, :]
+        down_weight = tl.load(down_weights + d[:, None] * H + h[None, :], mask=down_in, other=0.0)
+        y = tl.dot(hidden.to(dtype), tl.trans(down_weight), y, input_precision="ieee")
+    tl.store(y_ptr + before + at, y.to(dtype), mask=mask)
+
+
+@triton.jit(do_not_specialize=["N"])
+def mlp_backward_kernel(
+    grad_ptr,
+    x_ptr,
+    gate_up_weight_ptr,
+    down_weight_ptr,
+    grad_x_ptr,
+    grad_gate_up_ptr,
+    hidden_ptr,
+    N,
+    gate_up_weight_step,
+    down_weight_step,
+    D: tl.constexpr,
+    H: tl.constexpr,
+    BLOCK_D: tl.constexpr,
+    ROWS: tl.constexpr,
+    COLUMNS: tl.constexpr,
+    STAGES: tl.constexpr,
+):
+    group = tl.program_id(1).to(tl.int64)
+    first = tl.program_id(0) * ROWS
+    row = tl.arange(0, ROWS)[:, None]
+    d = tl.arange(0, BLOCK_D)
+    d_in = (d < D)[None, :]
+    mask = (row < N - first) & d_in
+    at = row * D + d[None, :]
+    before = group * N + first
+    grad = tl.load(grad_ptr + before * D + at, mask=mask, other=0.0)
+    x = tl.load(x_ptr + before * D + at, mask=mask, other=0.0)
+    gate_up_weights = gate_up_weight_ptr + group * gate_up_weight_step
+    down_weights = down_weight_ptr + group * down_weight_step
+    stored_row = _stored_row(ROWS)[:, None]
+    column = tl.arange(0, COLUMNS)
+    pair = tl.arange(0, 2 * COLUMNS)  # columns of gates, then of ups
     dtype = grad.dtype
     grad_x = tl.zeros((ROWS, BLOCK_D), dtype=tl.float32)
     for start in tl.range(0, H, COLUMNS, num_stages=STAGES):
-        h = start + tl.arange(0, COLUMNS)
-        h_in = h < H
-        mask = rows_in & h_in[None, :]
-        gate_at = at * (2 * H) + h[None, :]
-        gate = tl.load(gate_up_ptr + gate_at, mask=mask, other=0.0).to(tl.float32)
-        up = tl.load(gate_up_ptr + gate_at + H, mask=mask, other=0.0).to(tl.float32)
-        down_weight = tl.load(
-            down_weights + d[:, None] * H + h[None, :], mask=(d < D)[:, None] & h_in[None, :], other=0.0
-        )
+        h = start + _column(pair % COLUMNS, COLUMNS)
+        weight_at = (pair // COLUMNS * H + h)[:, None] * D + d[None, :]
+        weight = tl.load(gate_up_weights + weight_at, mask=(h < H)[:, None] & d_in, other=0.0)
+        gate_up = _rounded(tl.dot(x, tl.trans(weight), input_precision="ieee"), dtype)
+        gate, up = _halves(gate_up, ROWS, COLUMNS)
+        h = start + _column(column, COLUMNS)
+        down_in = (d < D)[:, None] & (h < H)[None, :]
+        down_weight = tl.load(down_weights + d[:, None] * H + h[None, :], mask=down_in, other=0.0)
         grad_hidden = tl.dot(grad, down_weight, input_precision="ieee")
-        sigmoid = tl.sigmoid(gate)
+        sigmoid = _sigmoid(gate, dtype)
         silu = gate * sigmoid
         grad_gate = (grad_hidden * up * (sigmoid + silu * (1.0 - sigmoid))).to(dtype)
         grad_up = (grad_hidden * silu).to(dtype)
-        tl.store(grad_gate_up_ptr + gate_at, grad_gate, mask=mask)
-        tl.store(grad_gate_up_ptr + gate_at + H, grad_up, mask=mask)
-        weight_at = gate_weights + h[:, None] * D + d[None, :]
-        gate_weight = tl.load(weight_at, mask=h_in[:, None] & d_in, other=0.0)
-        up_weight = tl.load(weight_at + H * D, mask=h_in[:, None] & d_in, other=0.0)
-        grad_x = tl.dot(grad_gate, gate_weight, grad_x, input_precision="ieee")
-        grad_x = tl.dot(grad_up, up_weight, grad_x, input_precision="ieee")
-    tl.store(grad_x_ptr + at * D + d[None, :], grad_x.to(dtype), mask=rows_in & d_in)
+        hidden = (silu * up).to(dtype)
+        grad_gate_up = _beside(grad_gate, grad_up, ROWS, COLUMNS)
+        grad_x = tl.dot(grad_gate_up, weight, grad_x, input_precision="ieee")
+        # Written while the product above runs.
+        h = (start + column)[None, :]
+        stored_in = (stored_row < N - first) & (h < H)
+        grad_at = grad_gate_up_ptr + before * (2 * H) + (stored_row * (2 * H) + h)
+        tl.store(grad_at, _stored(grad_gate, ROWS, COLUMNS), mask=stored_in)
+        tl.store(grad_at + H, _stored(grad_up, ROWS, COLUMNS), mask=stored_in)
+        tl.store(hidden_ptr + before * H + (stored_row * H + h), _stored(hidden, ROWS, COLUMNS), mask=stored_in)
+    tl.store(grad_x_ptr + before * D + at, grad_x.to(dtype), mask=mask)
 
 
-def forward(x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
-    """The product `x weight^T` of `[groups, N, D]` and `[groups, 2 H, D]`, and the gated `[groups, N, H]`."""
-    (groups, rows, _), inner = x.shape, weight.shape[1] // 2
-    gate_up, hidden = (
-        torch.empty((groups, rows, columns), dtype=x.dtype, device=x.device) for columns in (2 * inner, inner)
-    )
-    tile, columns, *_ = config = FORWARD[x.dtype]
-    across = triton.cdiv(inner, columns)
-    parts = min(triton.cdiv(rows, tile), max(1, FORWARD_PROGRAMS // (groups * across)))
-    weight = _whole_rows(weight)
-    tensors = x.contiguous(), weight, gate_up, hidden
-    _launch(_forward_kernel, (across, parts, groups), config, tensors, (weight,), inner)
-    return gate_up, hidden
+def forward(x: Tensor, gate_up_weight: Tensor, down_weight: Tensor) -> Tensor:
+    """`mlp` of `kernels.fused.mlp`."""
+    y = torch.empty(x.shape, dtype=x.dtype, device=x.device)
+    _launch(mlp_forward_kernel, FORWARD, (x,), (gate_up_weight, down_weight), (y,))
+    return y
 
 
-def backward(grad: Tensor, gate_up: Tensor, gate_up_weight: Tensor, down_weight: Tensor) -> tuple[Tensor, Tensor]:
+def backward(grad: Tensor, x: Tensor, gate_up_weight: Tensor, down_weight: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """`mlp_backward` of `kernels.fused.mlp`."""
-    grad_x, grad_gate_up = (torch.empty(t.shape, dtype=t.dtype, device=t.device) for t in (grad, gate_up))
-    (groups, rows, _), inner, config = grad.shape, down_weight.shape[2], BACKWARD[grad.dtype]
-    weights = _whole_rows(gate_up_weight), _whole_rows(down_weight)
-    tensors = grad.contiguous(), gate_up, *weights, grad_x, grad_gate_up
-    _launch(_backward_kernel, (triton.cdiv(rows, config[0]), groups), config, tensors, weights, inner)
-    return grad_x, grad_gate_up
+    widths = x.shape[2], gate_up_weight.shape[1], down_weight.shape[2]
+    results = tuple(torch.empty((*x.shape[:2], width), dtype=x.dtype, device=x.device) for width in widths)
+    _launch(mlp_backward_kernel, BACKWARD, (grad, x), (gate_up_weight, down_weight), results)
+    return results
 
 
-def _whole_rows(weight: Tensor) -> Tensor:
-    """The weight with the rows of a group one after another; groups may be any step apart."""
-    return weight if weight.stride()[1:] == (weight.shape[2], 1) else weight.contiguous()
-
-
-def _launch(
-    kernel,
-    grid: tuple[int, ...],
-    config: tuple[int, ...],
-    tensors: tuple[Tensor, ...],
-    weights: tuple[Tensor, ...],
-    inner: int,
-) -> None:
-    rows, width = tensors[0].shape[1:]
-    tile, columns, stages, warps = config
+def _launch(kernel, configs: dict, inputs: tuple[Tensor, ...], weights: tuple[Tensor, ...], results: tuple) -> None:
+    groups, rows, width = inputs[0].shape
+    tile, columns, stages, warps = configs[inputs[0].dtype]
+    inputs, weights = [t.contiguous() for t in inputs], [_whole_rows(t) for t in weights]
     if rows:
-        kernel[grid](
-            *tensors,
+        kernel[triton.cdiv(rows, tile), groups](
+            *inputs,
+            *weights,
+            *results,
             rows,
             *(weight.stride(0) for weight in weights),
             D=width,
-            H=inner,
+            H=weights[1].shape[2],
             BLOCK_D=max(triton.next_power_of_2(width), 16),
             ROWS=tile,
             COLUMNS=columns,
             STAGES=stages,
             num_warps=warps,
         )
+
+
+def _whole_rows(weight: Tensor) -> Tensor:
+    """The weight with the rows of a group one after another; groups may be any step apart."""
+    return weight if weight.stride()[1:] == (weight.shape[2], 1) else weight.contiguous()

@@ -72,9 +72,8 @@ def test_second_gradients_are_refused(device):
 def test_traced_shapes_and_dtypes_are_the_real_ones(device):
     """What `torch.compile` assumes: results' shapes, dtypes and strides, no input changed."""
     x, gate_up, down = draw(*sizes((5,), 8, 16, (2,)), device=device)
-    product = x @ gate_up.mT
-    torch.library.opcheck(mlp, (x, gate_up, down), test_utils=("test_schema", "test_faketensor"))
-    torch.library.opcheck(mlp_backward, (x, product, gate_up, down), test_utils=("test_schema", "test_faketensor"))
+    for operator, inputs in (mlp, (x, gate_up, down)), (mlp_backward, (x, x, gate_up, down)):
+        torch.library.opcheck(operator, inputs, test_utils=("test_schema", "test_faketensor"))
 
 
 @pytest.mark.gpu
