@@ -8,7 +8,7 @@ from kernels.fused.linear import autocast, linear, weight_gradient
 from kernels.fused.operators import register_gradient, register_replicas, why_not_triton
 from kernels.fused.swiglu import swiglu_packed
 
-MAX_WIDTH = 128  # the backward sums a row of x's gradient in registers
+MAX_WIDTH = 128  # a row of the result, and of x's gradient, is summed in registers
 
 
 def swiglu_mlp(x: Tensor, gate_up: Tensor, down: Tensor, *, backend: str = "auto") -> Tensor:

@@ -78,12 +78,14 @@ def test_traced_shapes_and_dtypes_are_the_real_ones(device):
 
 @pytest.mark.gpu
 @pytest.mark.parametrize(
-    "rows, width, inner", [(16384, 128, 352), (4096, 64, 176), (1000, 32, 96), (777, 72, 200)], ids=str
+    "rows, width, inner, scale",
+    [(16384, 128, 352, 1), (4096, 64, 176, 1), (1000, 32, 96, 1), (777, 72, 200, 1), (500, 128, 352, 1000)],
+    ids=str,
 )
-def test_swiglu_mlp_in_bfloat16(device, rows, width, inner):
-    """Two runs agree to the bit, and with float64 as well as three operators one by one."""
+def test_swiglu_mlp_in_bfloat16(device, rows, width, inner, scale):
+    """Two runs agree to the bit, and with float64 as well as three operators one by one; at any size of the gates."""
     x, gate_up, down = draw(*sizes((rows,), width, inner, (3,)), device=device, dtype=torch.bfloat16)
-    inputs = [x, gate_up / 8, down / 8]
+    inputs = [scale * x, gate_up / 8, down / 8]
     first, second = (run(torch.func.vmap(swiglu_mlp), inputs) for _ in range(2))
     for a, b in zip(first, second, strict=True):
         assert torch.equal(a, b)
