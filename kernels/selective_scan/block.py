@@ -162,8 +162,7 @@ def _(xz, x_proj, dt_proj, conv_weight, conv_bias, dt_bias, A, D):
     batch, length, _ = xz.shape
     u = xz.new_empty((batch, length, dt_proj.shape[1]))
     BC = xz.new_empty((batch, length, 2 * A.shape[2]), dtype=torch.float32)
-    delta, y = (u.new_empty(u.shape) for _ in range(2))
-    ungated = u.new_empty(u.shape, dtype=torch.float32)
+    delta, y, ungated = (u.new_empty(u.shape) for _ in range(3))
     return y, u, xz.new_empty((batch, length, x_proj.shape[1])), delta, BC, ungated, u.new_empty(states_shape(u, A))
 
 

@@ -47,7 +47,7 @@ def scan_backward(
 
 @scan.register_fake
 def _(u, delta, delta_bias, A, BC, D, z):
-    return u.new_empty(u.shape), u.new_empty(u.shape, dtype=torch.float32), u.new_empty(states_shape(u, A))
+    return u.new_empty(u.shape), u.new_empty(u.shape), u.new_empty(states_shape(u, A))
 
 
 @scan_backward.register_fake

@@ -22,14 +22,17 @@ def padded(state: int) -> int:
 
 def forward_tiles(state: int) -> Tiles:
     """Up to 16 states of a channel in one thread, so that no sum crosses threads where N is at most 16."""
-    lanes = max(1, padded(state) // 16)
-    return Tiles(block_t=4, block_c=32 // lanes, lanes=lanes, warps=1, stages=4)
+    return Tiles(block_t=4, stages=4, **_one_thread_per_channel(state))
 
 
 def backward_tiles(state: int) -> Tiles:
-    """Sums over states and over channels both cross threads: splitting a warp 4 x 8 makes both short.
+    """The same threads, so that only the sums over channels cross them.
 
     `block_t` divides that of the forward kernel, which saves the state that often.
     """
-    lanes = 4 if state <= 32 else 8
-    return Tiles(block_t=2, block_c=min(32, 512 // padded(state)), lanes=lanes, warps=1, stages=3)
+    return Tiles(block_t=2, stages=3, **_one_thread_per_channel(state))
+
+
+def _one_thread_per_channel(state: int) -> dict[str, int]:
+    lanes = max(1, padded(state) // 16)
+    return {"block_c": 32 // lanes, "lanes": lanes, "warps": 1}

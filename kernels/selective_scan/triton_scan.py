@@ -30,11 +30,26 @@ def _softplus(x):
     The series keeps full relative precision for small steps, where log(1 + e) would lose it; its last term
     is 1e-7 of the first at e = 1.
     """
-    e = tl.exp(-tl.abs(x))
+    e = tl.exp2(tl.abs(x) * -LOG2_E)
     s = e / (2.0 + e)
     q = s * s
     series = 1 / 7 + q * (1 / 9 + q * (1 / 11 + q * (1 / 13)))
     return tl.maximum(x, 0.0) + 2.0 * s * (1.0 + q * (1 / 3 + q * (1 / 5 + q * series)))
+
+
+@triton.jit
+def _sigmoid(x):
+    """`tl.sigmoid` through `tl.exp2`, which spares the instructions that keep e^x exact below 2^-126."""
+    return 1.0 / (1.0 + tl.exp2(x * -LOG2_E))
+
+
+@triton.jit
+def _computed_once(x):
+    """`x`, `[BLOCK_T, BLOCK_C]`. Triton else computes such values again in every layout that they are needed in.
+
+    It does not look behind a sum, and one over an axis of length one costs nothing.
+    """
+    return tl.sum(x[:, :, None], axis=2)
 
 
 @triton.jit
@@ -46,8 +61,15 @@ def _row_of(tile, row, r):
 
 
 @triton.jit
-def _with_row(tile, row, r, value):
-    return tl.where(row[:, None, None, None] == r, value[None, :, :, :], tile)
+def _row_as_tile(tile, row, r):
+    """`_row_of` as a tile of one step. What the backward kernel carries is in this form: it has the layout of the
+    tiles, and else Triton would carry and compute it in two."""
+    return _row_of(tile, row, r)[None, :, :, :]
+
+
+@triton.jit
+def _with_row(tile, row, r, one_step):
+    return tl.where(row[:, None, None, None] == r, one_step, tile)
 
 
 @triton.jit
@@ -56,7 +78,32 @@ def _sum_over_state(tile):
 
 
 @triton.jit
-def _forward_kernel(
+def _sum_over_channels(tile, HALVINGS: tl.constexpr):
+    """`[sums, 1]` from `[sums, 2^HALVINGS]`.
+
+    `tl.split` wants its pairs in the registers of one thread, so all values go through shared memory, once, and each
+    thread adds up whole sums. `tl.sum` shuffles every value across the warp, five times for 32 channels.
+    """
+    for _ in tl.static_range(HALVINGS):
+        even, odd = tl.split(tl.reshape(tile, (tile.shape[0], tile.shape[1] // 2, 2)))
+        tile = even + odd
+    return tile
+
+
+@triton.jit
+def _load_rates(a_ptr, channel, CHANNELS, channel_stride, N, ROWS: tl.constexpr, LANES: tl.constexpr):
+    """A, times log2(e): `[1, ROWS, channels, LANES]`. Row by row: the layout of one large load would spread to all."""
+    lane = tl.arange(0, LANES)[None, :]
+    rate = tl.zeros((1, ROWS, channel.shape[0], LANES), dtype=tl.float32)
+    for r in tl.static_range(ROWS):
+        inside = (channel < CHANNELS)[:, None] & (lane < N - r * LANES)
+        values = tl.load(a_ptr + channel[:, None] * channel_stride + r * LANES + lane, mask=inside, other=0.0)
+        rate = tl.where(tl.arange(0, ROWS)[None, :, None, None] == r, values[None, None, :, :], rate)
+    return rate * LOG2_E
+
+
+@triton.jit
+def scan_forward_kernel(
     u_ptr,
     delta_ptr,
     z_ptr,
@@ -70,6 +117,10 @@ def _forward_kernel(
     T,
     CHANNELS,
     group_size,
+    a_group,
+    a_channel,
+    d_group,
+    bias_group,
     u_batch,
     u_time,
     delta_batch,
@@ -94,10 +145,10 @@ def _forward_kernel(
     row = tl.arange(0, BLOCK_T)
 
     is_rate = is_channel[None, :, None] & (n < N)[:, None, :]
-    rates = a_ptr + (group * CHANNELS + channel)[None, :, None] * N + n[:, None, :]
+    rates = a_ptr + group * a_group + channel[None, :, None] * a_channel + n[:, None, :]
     rate = tl.load(rates, mask=is_rate, other=0.0) * LOG2_E  # [ROWS, BLOCK_C, LANES]
-    skip = tl.load(d_ptr + group * CHANNELS + channel, mask=is_channel, other=0.0)
-    bias = tl.load(bias_ptr + group * CHANNELS + channel, mask=is_channel, other=0.0)
+    skip = tl.load(d_ptr + group * d_group + channel, mask=is_channel, other=0.0)
+    bias = tl.load(bias_ptr + group * bias_group + channel, mask=is_channel, other=0.0)
 
     start_states = starts_ptr + batch * tl.cdiv(T, EVERY) * N * CHANNELS
     start_states += n[:, None, :] * CHANNELS + channel[None, :, None]
@@ -128,17 +179,17 @@ def _forward_kernel(
                 tl.store(start_states, state.to(starts_ptr.dtype.element_ty), mask=saved)
                 start_states += N * CHANNELS
             state = tl.fma(_row_of(decay, row, r), state, _row_of(x, row, r))
-            states = _with_row(states, row, r, state)
+            states = _with_row(states, row, r, state[None, :, :, :])
         state = _row_of(states, row, BLOCK_T - 1)  # from the tile: Triton else carries it in two layouts
         y = _sum_over_state(states * c[:, :, None, :]) + skip[None, :] * u
         rows = (batch * T + time)[:, None] * CHANNELS + channel[None, :]
-        tl.store(ungated_ptr + rows, y, mask=inside)
-        y = y * z * tl.sigmoid(z)
+        tl.store(ungated_ptr + rows, y.to(ungated_ptr.dtype.element_ty), mask=inside)
+        y = y * z * _sigmoid(z)
         tl.store(y_ptr + rows, y.to(y_ptr.dtype.element_ty), mask=inside)
 
 
 @triton.jit
-def _backward_kernel(
+def scan_backward_kernel(
     u_ptr,
     delta_ptr,
     z_ptr,
@@ -157,6 +208,10 @@ def _backward_kernel(
     T,
     CHANNELS,
     group_size,
+    a_group,
+    a_channel,
+    d_group,
+    bias_group,
     u_batch,
     u_time,
     delta_batch,
@@ -174,6 +229,7 @@ def _backward_kernel(
     BLOCK_C: tl.constexpr,
     ROWS: tl.constexpr,
     LANES: tl.constexpr,
+    HALVINGS: tl.constexpr,
     STAGES: tl.constexpr,
 ):
     batch = tl.program_id(1).to(tl.int64)
@@ -182,20 +238,22 @@ def _backward_kernel(
     is_channel = channel < CHANNELS
     n = tl.arange(0, ROWS)[:, None] * LANES + tl.arange(0, LANES)[None, :]
     row = tl.arange(0, BLOCK_T)
+    # Of the 2 x ROWS x LANES sums for B and C.
+    of_c = tl.arange(0, 2 * ROWS * LANES) // (ROWS * LANES)
+    of_n = tl.arange(0, 2 * ROWS * LANES) % (ROWS * LANES)
 
-    is_rate = is_channel[None, :, None] & (n < N)[:, None, :]
-    rates = a_ptr + (group * CHANNELS + channel)[None, :, None] * N + n[:, None, :]
-    rate = tl.load(rates, mask=is_rate, other=0.0) * LOG2_E  # [ROWS, BLOCK_C, LANES]
-    skip = tl.load(d_ptr + group * CHANNELS + channel, mask=is_channel, other=0.0)
-    bias = tl.load(bias_ptr + group * CHANNELS + channel, mask=is_channel, other=0.0)
+    is_start = is_channel[None, :, None] & (n < N)[:, None, :]
+    rate = _load_rates(a_ptr + group * a_group, channel, CHANNELS, a_channel, N, ROWS, LANES)
+    skip = tl.load(d_ptr + group * d_group + channel, mask=is_channel, other=0.0)
+    bias = tl.load(bias_ptr + group * bias_group + channel, mask=is_channel, other=0.0)
 
     tiles = tl.cdiv(T, BLOCK_T)
     start_states = starts_ptr + (batch * tiles + tiles - 1) * N * CHANNELS
     start_states += n[:, None, :] * CHANNELS + channel[None, :, None]
-    grad_state = tl.zeros((ROWS, BLOCK_C, LANES), dtype=tl.float32)
-    grad_rate = tl.zeros((ROWS, BLOCK_C, LANES), dtype=tl.float32)
-    grad_skip = tl.zeros((BLOCK_C,), dtype=tl.float32)
-    grad_bias = tl.zeros((BLOCK_C,), dtype=tl.float32)
+    grad_state = tl.zeros((1, ROWS, BLOCK_C, LANES), dtype=tl.float32)
+    grad_rate = tl.zeros((1, ROWS, BLOCK_C, LANES), dtype=tl.float32)
+    grad_skip = tl.zeros((BLOCK_T, BLOCK_C), dtype=tl.float32)
+    grad_bias = tl.zeros((BLOCK_T, BLOCK_C), dtype=tl.float32)
     for tile in tl.range(tiles, num_stages=STAGES):
         time = (tiles - 1 - tile) * BLOCK_T + row
         is_time = time < T
@@ -215,61 +273,64 @@ def _backward_kernel(
         b = tl.load(bc, mask=is_state, other=0.0)
         c = tl.load(bc + N, mask=is_state, other=0.0)
         u, z = u.to(tl.float32), z.to(tl.float32)
-        state = tl.load(start_states, mask=is_rate, other=0.0).to(tl.float32)
+        state = tl.load(start_states, mask=is_start, other=0.0).to(tl.float32)[None, :, :, :]
         start_states -= N * CHANNELS
 
         # The forward scan again. Steps after T have gradient 0 and so add nothing below.
         logit = delta.to(tl.float32) + bias[None, :]
-        step = _softplus(logit)
-        decay = tl.exp2(step[:, None, :, None] * rate[None, :, :, :])
-        x = (step * u)[:, None, :, None] * b[:, :, None, :]
-        kept, states = x, x
+        step = _computed_once(_softplus(logit))
+        scaled = step * u
+        decay = tl.exp2(step[:, None, :, None] * rate)
+        x = scaled[:, None, :, None] * b[:, :, None, :]
+        before, after = x, x
         for r in tl.static_range(BLOCK_T):
-            passed = _row_of(decay, row, r) * state
-            kept = _with_row(kept, row, r, passed)
-            state = passed + _row_of(x, row, r)
-            states = _with_row(states, row, r, state)
+            before = _with_row(before, row, r, state)
+            state = tl.fma(_row_as_tile(decay, row, r), state, _row_as_tile(x, row, r))
+            after = _with_row(after, row, r, state)
 
         # The gate: y = ungated z sigmoid(z).
-        grad = grad.to(tl.float32)
-        sigmoid = tl.sigmoid(z)
-        grad_z = grad * ungated * sigmoid * (1.0 + z * (1.0 - sigmoid))
-        grad_y = grad * z * sigmoid
+        grad, ungated = grad.to(tl.float32), ungated.to(tl.float32)
+        sigmoid = _sigmoid(z)
+        grad_z = _computed_once(grad * ungated * sigmoid * (1.0 + z * (1.0 - sigmoid)))
+        grad_y = _computed_once(grad * z * sigmoid)
 
-        grad_states = grad_y[:, None, :, None] * c[:, :, None, :]
+        grad_states, grad_exponent = x, x  # of the states after a step, and of its exponent, step rate
         for r in tl.static_range(BLOCK_T - 1, -1, -1):
-            grad_state += _row_of(grad_states, row, r)
+            of_y, of_step = _row_as_tile(grad_y[:, None, :, None], row, r), _row_as_tile(step[:, None, :, None], row, r)
+            grad_state = tl.fma(of_y, _row_as_tile(c[:, :, None, :], row, r), grad_state)
             grad_states = _with_row(grad_states, row, r, grad_state)
-            grad_state *= _row_of(decay, row, r)
+            grad_state *= _row_as_tile(decay, row, r)
+            exponent = grad_state * _row_as_tile(before, row, r)
+            grad_exponent = _with_row(grad_exponent, row, r, exponent)
+            grad_rate = tl.fma(exponent, of_step, grad_rate)
 
-        grad_exponent = grad_states * kept  # d loss / d (step rate)
-        grad_rate += tl.sum(grad_exponent * step[:, None, :, None], axis=0)
         grad_x = _sum_over_state(grad_states * b[:, :, None, :])
-        grad_step = grad_x * u + _sum_over_state(grad_exponent * rate[None, :, :, :]) * LN_2
-        grad_logit = grad_step * tl.sigmoid(logit)
-        grad_u = grad_x * step + grad_y * skip[None, :]
-        grad_skip += tl.sum(grad_y * u, axis=0)
-        grad_bias += tl.sum(grad_logit, axis=0)
-        grad_b = tl.sum(grad_states * (step * u)[:, None, :, None], axis=2)  # [BLOCK_T, ROWS, LANES]
-        grad_c = tl.sum(states * grad_y[:, None, :, None], axis=2)
+        grad_step = grad_x * u + _sum_over_state(grad_exponent * rate) * LN_2
+        grad_logit = _computed_once(grad_step * _sigmoid(logit))
+        grad_u = _computed_once(grad_x * step + grad_y * skip[None, :])
+        grad_skip += grad_y * u
+        grad_bias += grad_logit
+        grad_bc = tl.join(grad_states * scaled[:, None, :, None], after * grad_y[:, None, :, None])
+        grad_bc = tl.reshape(tl.permute(grad_bc, (0, 4, 1, 3, 2)), (BLOCK_T * 2 * ROWS * LANES, BLOCK_C))
+        grad_bc = tl.reshape(_sum_over_channels(grad_bc, HALVINGS), (BLOCK_T, 2 * ROWS * LANES))
 
         tl.store(grad_u_ptr + rows, grad_u.to(grad_u_ptr.dtype.element_ty), mask=inside)
         tl.store(grad_delta_ptr + rows, grad_logit.to(grad_delta_ptr.dtype.element_ty), mask=inside)
         z_rows = batch * grad_z_batch + time[:, None] * grad_z_time + channel[None, :]
         tl.store(grad_z_ptr + z_rows, grad_z.to(grad_z_ptr.dtype.element_ty), mask=inside)
         part = (tl.program_id(0) * tl.num_programs(1) + batch) * T
-        sums = bc_sums_ptr + (part + time)[:, None, None] * (2 * N) + n[None, :, :]
-        tl.store(sums, grad_b, mask=is_state)
-        tl.store(sums + N, grad_c, mask=is_state)
+        sums = bc_sums_ptr + (part + time)[:, None] * (2 * N) + (of_c * N + of_n)[None, :]
+        tl.store(sums, grad_bc, mask=is_time[:, None] & (of_n < N)[None, :])
 
     sums = sums_ptr + batch * (N + 2) * CHANNELS
-    tl.store(sums + channel[None, :, None] * N + n[:, None, :], grad_rate, mask=is_rate)
-    tl.store(sums + N * CHANNELS + channel, grad_skip, mask=is_channel)
-    tl.store(sums + (N + 1) * CHANNELS + channel, grad_bias, mask=is_channel)
+    grad_rate = tl.reshape(grad_rate, (ROWS, BLOCK_C, LANES))
+    tl.store(sums + channel[None, :, None] * N + n[:, None, :], grad_rate, mask=is_start)
+    tl.store(sums + N * CHANNELS + channel, tl.sum(grad_skip, axis=0), mask=is_channel)
+    tl.store(sums + (N + 1) * CHANNELS + channel, tl.sum(grad_bias, axis=0), mask=is_channel)
 
 
 @triton.jit
-def _sum_blocks_kernel(
+def scan_sum_blocks_kernel(
     parts_ptr, sums_ptr, parts, rows, row_stride, WIDTH: tl.constexpr, COLUMNS: tl.constexpr, ROWS: tl.constexpr
 ):
     """Adds `[parts, rows, WIDTH]` over the parts into rows that lie `row_stride` apart."""
@@ -289,24 +350,25 @@ def forward(u, delta, delta_bias, A, BC, D, z) -> tuple[Tensor, Tensor, Tensor]:
     batch, length, channels = u.shape
     groups, _, n = A.shape
     tiles, every = forward_tiles(n), backward_tiles(n).block_t
-    u, delta, z, BC = (addressable(x) for x in (u, delta, z, BC))
+    u, delta, z, BC, A, D, delta_bias = (addressable(x) for x in (u, delta, z, BC, A, D, delta_bias))
     y = torch.empty(u.shape, dtype=u.dtype, device=u.device)
-    ungated = torch.empty(u.shape, dtype=torch.float32, device=u.device)
+    ungated = torch.empty(u.shape, dtype=u.dtype, device=u.device)
     starts = torch.empty((batch, triton.cdiv(length, every), n, channels), dtype=u.dtype, device=u.device)
-    _forward_kernel[(triton.cdiv(channels, tiles.block_c), batch)](
+    scan_forward_kernel[(triton.cdiv(channels, tiles.block_c), batch)](
         u,
         delta,
         z,
         BC,
-        A.contiguous(),
-        D.contiguous(),
-        delta_bias.contiguous(),
+        A,
+        D,
+        delta_bias,
         y,
         ungated,
         starts,
         length,
         channels,
         batch // groups,
+        *_group_strides(A, D, delta_bias),
         *_row_strides(u, delta, z, BC),
         EVERY=every,
         **_blocks(n, tiles),
@@ -326,19 +388,20 @@ def backward(
     groups, _, n = A.shape
     tiles = backward_tiles(n)
     channel_blocks = triton.cdiv(channels, tiles.block_c)
-    grad, u, delta, z, BC = (addressable(x) for x in (grad, u, delta, z, BC))
+    inputs = grad, u, delta, z, BC, A, D, delta_bias
+    grad, u, delta, z, BC, A, D, delta_bias = (addressable(x) for x in inputs)
     grad_u, grad_delta = (torch.empty(x.shape, dtype=x.dtype, device=x.device) for x in (u, delta))
     # What several programs add to: one slot each, summed below.
     bc_sums = torch.empty((channel_blocks, batch * length, 2 * n), dtype=torch.float32, device=u.device)
     sums = torch.empty((groups, batch // groups, channels * (n + 2)), dtype=torch.float32, device=u.device)
-    _backward_kernel[(channel_blocks, batch)](
+    scan_backward_kernel[(channel_blocks, batch)](
         u,
         delta,
         z,
         BC,
-        A.contiguous(),
-        D.contiguous(),
-        delta_bias.contiguous(),
+        A,
+        D,
+        delta_bias,
         ungated,
         starts,
         grad,
@@ -350,15 +413,22 @@ def backward(
         length,
         channels,
         batch // groups,
+        *_group_strides(A, D, delta_bias),
         *_row_strides(u, delta, z, BC, grad, grad_z),
+        HALVINGS=tiles.block_c.bit_length() - 1,
         **_blocks(n, tiles),
     )
     columns = triton.next_power_of_2(2 * n)
     rows = max(1, SUMMED // columns)
-    _sum_blocks_kernel[(triton.cdiv(batch * length, rows),)](
+    scan_sum_blocks_kernel[(triton.cdiv(batch * length, rows),)](
         bc_sums, grad_BC, channel_blocks, batch * length, grad_BC.stride(1), WIDTH=2 * n, COLUMNS=columns, ROWS=rows
     )
     return grad_u, grad_delta, sum_float32_parts(sums)
+
+
+def _group_strides(A: Tensor, D: Tensor, delta_bias: Tensor) -> tuple[int, ...]:
+    """As the kernels take them: the parameters of a population are slices of one tensor."""
+    return *A.stride()[:2], D.stride(0), delta_bias.stride(0)
 
 
 def _row_strides(*tensors: Tensor) -> list[int]:

@@ -17,12 +17,12 @@ CHUNKS = 4  # of a backward program, which sums the gradients of the parameters 
 
 
 @triton.jit
-def _tap(weight_ptr, channel, CHANNELS, tap: tl.constexpr, TAPS: tl.constexpr):
+def _tap(weight_ptr, channel, CHANNELS, channel_stride, tap: tl.constexpr, TAPS: tl.constexpr):
     """The weights of tap 0 to 3."""
     if tap + TAPS < 4:
         return tl.zeros_like(channel).to(tl.float32)
     else:
-        return tl.load(weight_ptr + channel * TAPS + (tap + TAPS - 4), mask=channel < CHANNELS, other=0.0)
+        return tl.load(weight_ptr + channel * channel_stride + (tap + TAPS - 4), mask=channel < CHANNELS, other=0.0)
 
 
 @triton.jit
@@ -40,7 +40,7 @@ def _preactivation(x, s: tl.constexpr, w0, w1, w2, w3, bias):
 
 
 @triton.jit
-def _forward_kernel(
+def convolution_forward_kernel(
     x_ptr,
     weight_ptr,
     bias_ptr,
@@ -48,6 +48,9 @@ def _forward_kernel(
     T,
     CHANNELS,
     group_size,
+    weight_group,
+    weight_channel,
+    bias_group,
     x_batch,
     x_time,
     TAPS: tl.constexpr,
@@ -61,15 +64,15 @@ def _forward_kernel(
     is_channel = channel < CHANNELS
     x_ptr += batch * x_batch
     y_ptr += batch * T * CHANNELS
-    weight_ptr += group * CHANNELS * TAPS
+    weight_ptr += group * weight_group
     x = ()
     for s in tl.static_range(CHUNK + 3):
         x += (_row(x_ptr, first + (s - 3), x_time, channel, T, CHANNELS),)
-    bias = tl.load(bias_ptr + group * CHANNELS + channel, mask=is_channel, other=0.0)
-    w0 = _tap(weight_ptr, channel, CHANNELS, 0, TAPS)
-    w1 = _tap(weight_ptr, channel, CHANNELS, 1, TAPS)
-    w2 = _tap(weight_ptr, channel, CHANNELS, 2, TAPS)
-    w3 = _tap(weight_ptr, channel, CHANNELS, 3, TAPS)
+    bias = tl.load(bias_ptr + group * bias_group + channel, mask=is_channel, other=0.0)
+    w0 = _tap(weight_ptr, channel, CHANNELS, weight_channel, 0, TAPS)
+    w1 = _tap(weight_ptr, channel, CHANNELS, weight_channel, 1, TAPS)
+    w2 = _tap(weight_ptr, channel, CHANNELS, weight_channel, 2, TAPS)
+    w3 = _tap(weight_ptr, channel, CHANNELS, weight_channel, 3, TAPS)
     for s in tl.static_range(CHUNK):
         time = first + s
         total = _preactivation(x, s, w0, w1, w2, w3, bias)
@@ -79,7 +82,7 @@ def _forward_kernel(
 
 
 @triton.jit
-def _backward_kernel(
+def convolution_backward_kernel(
     x_ptr,
     weight_ptr,
     bias_ptr,
@@ -89,6 +92,9 @@ def _backward_kernel(
     T,
     CHANNELS,
     group_size,
+    weight_group,
+    weight_channel,
+    bias_group,
     x_batch,
     x_time,
     grad_batch,
@@ -107,12 +113,12 @@ def _backward_kernel(
     x_ptr += batch * x_batch
     grad_ptr += batch * grad_batch
     grad_x_ptr += batch * grad_x_batch
-    weight_ptr += group * CHANNELS * TAPS
-    bias = tl.load(bias_ptr + group * CHANNELS + channel, mask=is_channel, other=0.0)
-    w0 = _tap(weight_ptr, channel, CHANNELS, 0, TAPS)
-    w1 = _tap(weight_ptr, channel, CHANNELS, 1, TAPS)
-    w2 = _tap(weight_ptr, channel, CHANNELS, 2, TAPS)
-    w3 = _tap(weight_ptr, channel, CHANNELS, 3, TAPS)
+    weight_ptr += group * weight_group
+    bias = tl.load(bias_ptr + group * bias_group + channel, mask=is_channel, other=0.0)
+    w0 = _tap(weight_ptr, channel, CHANNELS, weight_channel, 0, TAPS)
+    w1 = _tap(weight_ptr, channel, CHANNELS, weight_channel, 1, TAPS)
+    w2 = _tap(weight_ptr, channel, CHANNELS, weight_channel, 2, TAPS)
+    w3 = _tap(weight_ptr, channel, CHANNELS, weight_channel, 3, TAPS)
 
     zero = tl.zeros((BLOCK_C,), dtype=tl.float32)
     sum0, sum1, sum2, sum3, sum_bias = zero, zero, zero, zero, zero
@@ -157,16 +163,18 @@ def _backward_kernel(
 def forward(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     """`convolution` of `kernels.short_convolution.operator`."""
     batch, length, channels = x.shape
-    x = addressable(x)
+    x, weight, bias = (addressable(t) for t in (x, weight, bias))
     y = torch.empty(x.shape, dtype=x.dtype, device=x.device)
-    _forward_kernel[(triton.cdiv(channels, BLOCK_C), triton.cdiv(length, CHUNK), batch)](
+    convolution_forward_kernel[(triton.cdiv(channels, BLOCK_C), triton.cdiv(length, CHUNK), batch)](
         x,
-        weight.contiguous(),
-        bias.contiguous(),
+        weight,
+        bias,
         y,
         length,
         channels,
         batch // weight.shape[0],
+        *weight.stride()[:2],
+        bias.stride(0),
         *x.stride()[:2],
         TAPS=weight.shape[2],
         CHUNK=CHUNK,
@@ -183,19 +191,21 @@ def backward(grad: Tensor, x: Tensor, weight: Tensor, bias: Tensor, grad_x: Tens
     """
     batch, length, channels = x.shape
     groups, _, taps = weight.shape
-    x, grad = addressable(x), addressable(grad)
+    x, grad, weight, bias = (addressable(t) for t in (x, grad, weight, bias))
     programs = triton.cdiv(length, CHUNK * CHUNKS)
     sums = torch.empty((groups, batch // groups * programs, (taps + 1) * channels), device=x.device)
-    _backward_kernel[(triton.cdiv(channels, BLOCK_C), programs, batch)](
+    convolution_backward_kernel[(triton.cdiv(channels, BLOCK_C), programs, batch)](
         x,
-        weight.contiguous(),
-        bias.contiguous(),
+        weight,
+        bias,
         grad,
         grad_x,
         sums,
         length,
         channels,
         batch // groups,
+        *weight.stride()[:2],
+        bias.stride(0),
         *x.stride()[:2],
         *grad.stride()[:2],
         *grad_x.stride()[:2],
