@@ -1,11 +1,11 @@
 """Triton kernels of the selective scan. One program owns one sequence and a block of channels, and walks time.
 
-A tile is `[BLOCK_T, ROWS, BLOCK_C, LANES]`; the N numbers of state are split into ROWS x LANES, so that some
-lie in one thread's registers (sums over the state) and some side by side (sums over the channels). Time lies
-in registers, so that taking a row out of a tile and putting it back costs nothing once compiled. (A reversed
-`tl.associative_scan` would do the same, but in Triton 3.7 it shuffles every value across the warp.)
+A tile is `[BLOCK_T, ROWS, BLOCK_C, LANES]`; the N numbers of state are split into ROWS x LANES. Up to 16 of them, and
+time, lie in the registers of one thread, so that sums over the state stay in it, and so that taking a row out of a
+tile and putting it back costs nothing once compiled. (A reversed `tl.associative_scan` would do the same, but in
+Triton 3.7 it shuffles every value across the warp.) The channels lie side by side.
 
-The forward kernel saves the state at the start of each tile; the backward kernel walks the tiles from the
+The forward kernel saves the state at the start of each tile of the backward kernel, which walks its tiles from the
 last to the first, scans each again from there, and scans the gradient of the state back.
 """
 
@@ -17,89 +17,21 @@ from torch import Tensor
 from kernels.float32_sums import sum_float32_parts
 from kernels.layout import addressable
 from kernels.selective_scan.tiles import Tiles, backward_tiles, forward_tiles, padded
+from kernels.selective_scan.triton_tiles import (
+    LOG2_E,
+    computed_once,
+    load_rates,
+    row_as_tile,
+    row_of,
+    sigmoid,
+    softplus,
+    sum_over_channels,
+    sum_over_state,
+    with_row,
+)
 
-LOG2_E = tl.constexpr(1.4426950408889634)
 LN_2 = tl.constexpr(0.6931471805599453)
 SUMMED = 2048  # numbers of a program that adds up gradients of B and C
-
-
-@triton.jit
-def _softplus(x):
-    """log(1 + e^x) = max(x, 0) + log(1 + e) with e = e^-|x|, and log(1 + e) = 2 atanh(e / (2 + e)).
-
-    The series keeps full relative precision for small steps, where log(1 + e) would lose it; its last term
-    is 1e-7 of the first at e = 1.
-    """
-    e = tl.exp2(tl.abs(x) * -LOG2_E)
-    s = e / (2.0 + e)
-    q = s * s
-    series = 1 / 7 + q * (1 / 9 + q * (1 / 11 + q * (1 / 13)))
-    return tl.maximum(x, 0.0) + 2.0 * s * (1.0 + q * (1 / 3 + q * (1 / 5 + q * series)))
-
-
-@triton.jit
-def _sigmoid(x):
-    """`tl.sigmoid` through `tl.exp2`, which spares the instructions that keep e^x exact below 2^-126."""
-    return 1.0 / (1.0 + tl.exp2(x * -LOG2_E))
-
-
-@triton.jit
-def _computed_once(x):
-    """`x`, `[BLOCK_T, BLOCK_C]`. Triton else computes such values again in every layout that they are needed in.
-
-    It does not look behind a sum, and one over an axis of length one costs nothing.
-    """
-    return tl.sum(x[:, :, None], axis=2)
-
-
-@triton.jit
-def _row_of(tile, row, r):
-    """Row `r` of a float32 tile along time. Time lies in registers, so the others fold away (as integers:
-    adding a float zero would cost an instruction)."""
-    bits = tl.where(row[:, None, None, None] == r, tile.to(tl.int32, bitcast=True), 0)
-    return tl.sum(bits, axis=0).to(tl.float32, bitcast=True)
-
-
-@triton.jit
-def _row_as_tile(tile, row, r):
-    """`_row_of` as a tile of one step. What the backward kernel carries is in this form: it has the layout of the
-    tiles, and else Triton would carry and compute it in two."""
-    return _row_of(tile, row, r)[None, :, :, :]
-
-
-@triton.jit
-def _with_row(tile, row, r, one_step):
-    return tl.where(row[:, None, None, None] == r, one_step, tile)
-
-
-@triton.jit
-def _sum_over_state(tile):
-    return tl.sum(tl.sum(tile, axis=1), axis=2)
-
-
-@triton.jit
-def _sum_over_channels(tile, HALVINGS: tl.constexpr):
-    """`[sums, 1]` from `[sums, 2^HALVINGS]`.
-
-    `tl.split` wants its pairs in the registers of one thread, so all values go through shared memory, once, and each
-    thread adds up whole sums. `tl.sum` shuffles every value across the warp, five times for 32 channels.
-    """
-    for _ in tl.static_range(HALVINGS):
-        even, odd = tl.split(tl.reshape(tile, (tile.shape[0], tile.shape[1] // 2, 2)))
-        tile = even + odd
-    return tile
-
-
-@triton.jit
-def _load_rates(a_ptr, channel, CHANNELS, channel_stride, N, ROWS: tl.constexpr, LANES: tl.constexpr):
-    """A, times log2(e): `[1, ROWS, channels, LANES]`. Row by row: the layout of one large load would spread to all."""
-    lane = tl.arange(0, LANES)[None, :]
-    rate = tl.zeros((1, ROWS, channel.shape[0], LANES), dtype=tl.float32)
-    for r in tl.static_range(ROWS):
-        inside = (channel < CHANNELS)[:, None] & (lane < N - r * LANES)
-        values = tl.load(a_ptr + channel[:, None] * channel_stride + r * LANES + lane, mask=inside, other=0.0)
-        rate = tl.where(tl.arange(0, ROWS)[None, :, None, None] == r, values[None, None, :, :], rate)
-    return rate * LOG2_E
 
 
 @triton.jit
@@ -167,7 +99,7 @@ def scan_forward_kernel(
         b = tl.load(bc, mask=is_state, other=0.0)
         c = tl.load(bc + N, mask=is_state, other=0.0)
         u, z = u.to(tl.float32), z.to(tl.float32)
-        step = _softplus(delta.to(tl.float32) + bias[None, :])
+        step = softplus(delta.to(tl.float32) + bias[None, :])
 
         decay = tl.exp2(step[:, None, :, None] * rate[None, :, :, :])
         x = (step * u)[:, None, :, None] * b[:, :, None, :]
@@ -178,13 +110,13 @@ def scan_forward_kernel(
                 saved = (channel < width)[None, :, None] & (n < N)[:, None, :]
                 tl.store(start_states, state.to(starts_ptr.dtype.element_ty), mask=saved)
                 start_states += N * CHANNELS
-            state = tl.fma(_row_of(decay, row, r), state, _row_of(x, row, r))
-            states = _with_row(states, row, r, state[None, :, :, :])
-        state = _row_of(states, row, BLOCK_T - 1)  # from the tile: Triton else carries it in two layouts
-        y = _sum_over_state(states * c[:, :, None, :]) + skip[None, :] * u
+            state = tl.fma(row_of(decay, row, r), state, row_of(x, row, r))
+            states = with_row(states, row, r, state[None, :, :, :])
+        state = row_of(states, row, BLOCK_T - 1)  # from the tile: Triton else carries it in two layouts
+        y = sum_over_state(states * c[:, :, None, :]) + skip[None, :] * u
         rows = (batch * T + time)[:, None] * CHANNELS + channel[None, :]
         tl.store(ungated_ptr + rows, y.to(ungated_ptr.dtype.element_ty), mask=inside)
-        y = y * z * _sigmoid(z)
+        y = y * z * sigmoid(z)
         tl.store(y_ptr + rows, y.to(y_ptr.dtype.element_ty), mask=inside)
 
 
@@ -238,12 +170,12 @@ def scan_backward_kernel(
     is_channel = channel < CHANNELS
     n = tl.arange(0, ROWS)[:, None] * LANES + tl.arange(0, LANES)[None, :]
     row = tl.arange(0, BLOCK_T)
-    # Of the 2 x ROWS x LANES sums for B and C.
-    of_c = tl.arange(0, 2 * ROWS * LANES) // (ROWS * LANES)
-    of_n = tl.arange(0, 2 * ROWS * LANES) % (ROWS * LANES)
+    # Which of B (0) and C (1), and which state, a sum over channels belongs to.
+    which = tl.arange(0, 2 * ROWS * LANES) // (ROWS * LANES)
+    which_n = tl.arange(0, 2 * ROWS * LANES) % (ROWS * LANES)
 
-    is_start = is_channel[None, :, None] & (n < N)[:, None, :]
-    rate = _load_rates(a_ptr + group * a_group, channel, CHANNELS, a_channel, N, ROWS, LANES)
+    is_rate = is_channel[None, :, None] & (n < N)[:, None, :]
+    rate = load_rates(a_ptr + group * a_group, channel, CHANNELS, a_channel, N, ROWS, LANES)
     skip = tl.load(d_ptr + group * d_group + channel, mask=is_channel, other=0.0)
     bias = tl.load(bias_ptr + group * bias_group + channel, mask=is_channel, other=0.0)
 
@@ -273,58 +205,58 @@ def scan_backward_kernel(
         b = tl.load(bc, mask=is_state, other=0.0)
         c = tl.load(bc + N, mask=is_state, other=0.0)
         u, z = u.to(tl.float32), z.to(tl.float32)
-        state = tl.load(start_states, mask=is_start, other=0.0).to(tl.float32)[None, :, :, :]
+        state = tl.load(start_states, mask=is_rate, other=0.0).to(tl.float32)[None, :, :, :]
         start_states -= N * CHANNELS
 
         # The forward scan again. Steps after T have gradient 0 and so add nothing below.
         logit = delta.to(tl.float32) + bias[None, :]
-        step = _computed_once(_softplus(logit))
+        step = computed_once(softplus(logit))
         scaled = step * u
         decay = tl.exp2(step[:, None, :, None] * rate)
         x = scaled[:, None, :, None] * b[:, :, None, :]
         before, after = x, x
         for r in tl.static_range(BLOCK_T):
-            before = _with_row(before, row, r, state)
-            state = tl.fma(_row_as_tile(decay, row, r), state, _row_as_tile(x, row, r))
-            after = _with_row(after, row, r, state)
+            before = with_row(before, row, r, state)
+            state = tl.fma(row_as_tile(decay, row, r), state, row_as_tile(x, row, r))
+            after = with_row(after, row, r, state)
 
         # The gate: y = ungated z sigmoid(z).
         grad, ungated = grad.to(tl.float32), ungated.to(tl.float32)
-        sigmoid = _sigmoid(z)
-        grad_z = _computed_once(grad * ungated * sigmoid * (1.0 + z * (1.0 - sigmoid)))
-        grad_y = _computed_once(grad * z * sigmoid)
+        gate = sigmoid(z)
+        grad_z = computed_once(grad * ungated * gate * (1.0 + z * (1.0 - gate)))
+        grad_y = computed_once(grad * z * gate)
 
         grad_states, grad_exponent = x, x  # of the states after a step, and of its exponent, step rate
         for r in tl.static_range(BLOCK_T - 1, -1, -1):
-            of_y, of_step = _row_as_tile(grad_y[:, None, :, None], row, r), _row_as_tile(step[:, None, :, None], row, r)
-            grad_state = tl.fma(of_y, _row_as_tile(c[:, :, None, :], row, r), grad_state)
-            grad_states = _with_row(grad_states, row, r, grad_state)
-            grad_state *= _row_as_tile(decay, row, r)
-            exponent = grad_state * _row_as_tile(before, row, r)
-            grad_exponent = _with_row(grad_exponent, row, r, exponent)
+            of_y, of_step = row_as_tile(grad_y[:, None, :, None], row, r), row_as_tile(step[:, None, :, None], row, r)
+            grad_state = tl.fma(of_y, row_as_tile(c[:, :, None, :], row, r), grad_state)
+            grad_states = with_row(grad_states, row, r, grad_state)
+            grad_state *= row_as_tile(decay, row, r)
+            exponent = grad_state * row_as_tile(before, row, r)
+            grad_exponent = with_row(grad_exponent, row, r, exponent)
             grad_rate = tl.fma(exponent, of_step, grad_rate)
 
-        grad_x = _sum_over_state(grad_states * b[:, :, None, :])
-        grad_step = grad_x * u + _sum_over_state(grad_exponent * rate) * LN_2
-        grad_logit = _computed_once(grad_step * _sigmoid(logit))
-        grad_u = _computed_once(grad_x * step + grad_y * skip[None, :])
+        grad_x = sum_over_state(grad_states * b[:, :, None, :])
+        grad_step = grad_x * u + sum_over_state(grad_exponent * rate) * LN_2
+        grad_logit = computed_once(grad_step * sigmoid(logit))
+        grad_u = grad_x * step + grad_y * skip[None, :]
         grad_skip += grad_y * u
         grad_bias += grad_logit
         grad_bc = tl.join(grad_states * scaled[:, None, :, None], after * grad_y[:, None, :, None])
         grad_bc = tl.reshape(tl.permute(grad_bc, (0, 4, 1, 3, 2)), (BLOCK_T * 2 * ROWS * LANES, BLOCK_C))
-        grad_bc = tl.reshape(_sum_over_channels(grad_bc, HALVINGS), (BLOCK_T, 2 * ROWS * LANES))
+        grad_bc = tl.reshape(sum_over_channels(grad_bc, HALVINGS), (BLOCK_T, 2 * ROWS * LANES))
 
         tl.store(grad_u_ptr + rows, grad_u.to(grad_u_ptr.dtype.element_ty), mask=inside)
         tl.store(grad_delta_ptr + rows, grad_logit.to(grad_delta_ptr.dtype.element_ty), mask=inside)
         z_rows = batch * grad_z_batch + time[:, None] * grad_z_time + channel[None, :]
         tl.store(grad_z_ptr + z_rows, grad_z.to(grad_z_ptr.dtype.element_ty), mask=inside)
         part = (tl.program_id(0) * tl.num_programs(1) + batch) * T
-        sums = bc_sums_ptr + (part + time)[:, None] * (2 * N) + (of_c * N + of_n)[None, :]
-        tl.store(sums, grad_bc, mask=is_time[:, None] & (of_n < N)[None, :])
+        sums = bc_sums_ptr + (part + time)[:, None] * (2 * N) + (which * N + which_n)[None, :]
+        tl.store(sums, grad_bc, mask=is_time[:, None] & (which_n < N)[None, :])
 
     sums = sums_ptr + batch * (N + 2) * CHANNELS
     grad_rate = tl.reshape(grad_rate, (ROWS, BLOCK_C, LANES))
-    tl.store(sums + channel[None, :, None] * N + n[:, None, :], grad_rate, mask=is_start)
+    tl.store(sums + channel[None, :, None] * N + n[:, None, :], grad_rate, mask=is_rate)
     tl.store(sums + N * CHANNELS + channel, tl.sum(grad_skip, axis=0), mask=is_channel)
     tl.store(sums + (N + 1) * CHANNELS + channel, tl.sum(grad_bias, axis=0), mask=is_channel)
 

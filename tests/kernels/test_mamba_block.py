@@ -119,6 +119,25 @@ def test_replicas_under_vmap_equal_single_ones(device, backend):
         assert_matches([t[r] for t in together], single, 1e-5)
 
 
+def test_parameters_may_be_slices_of_one_tensor(device):
+    """As those of a population are; the kernels read them where they lie."""
+    xz, *parameters = (
+        torch.stack(t) for t in zip(*(make_inputs(2, 5, 3, 4, 2, 4, device, s) for s in range(2)), strict=True)
+    )
+    rows = torch.cat([t.flatten(1) for t in parameters], dim=1)
+    parts = rows.split([t[0].numel() for t in parameters], dim=1)
+    slices = [part.unflatten(1, t.shape[1:]) for part, t in zip(parts, parameters, strict=True)]
+    assert not any(t.is_contiguous() for t in slices)
+    grad = torch.randn(2, 2, 5, 3, device=device)
+
+    def run(*args):
+        return mamba_block(*args, backend="triton")
+
+    expected = output_and_gradients(torch.func.vmap(run), [xz, *parameters], grad)
+    actual = output_and_gradients(torch.func.vmap(run), [xz, *slices], grad)
+    assert_matches(actual, expected, 3e-6)
+
+
 def test_operator_traces_as_it_runs(device):
     """PyTorch's own check of the shapes promised to `torch.compile`, of aliasing and of the gradient formula."""
     xz, conv_weight, conv_bias, x_proj, dt_proj, dt_bias, A, D = make_inputs(2, 5, 3, 4, 2, 4, device)

@@ -126,7 +126,7 @@ def test_triton_is_the_recurrence_at_size(device, shape):
 @pytest.mark.gpu
 @pytest.mark.parametrize("shape", SHAPES + MORE_SHAPES, ids=str)
 def test_triton_in_bfloat16(device, shape):
-    """Results are rounded to bf16, 2^-8 of a number at most, and so are the states that the backward starts from."""
+    """Results are rounded to bf16, 2^-8 of a number at most, and so is what the backward kernel starts from."""
     check_triton(shape, torch.bfloat16, 2 * 2**-8, device)
 
 

@@ -1,0 +1,88 @@
+"""What the kernels of the selective scan do inside a tile `[BLOCK_T, ROWS, BLOCK_C, LANES]` (see `triton_scan.py`)."""
+
+import triton
+import triton.language as tl
+
+LOG2_E = tl.constexpr(1.4426950408889634)
+
+
+@triton.jit
+def softplus(x):
+    """log(1 + e^x) = max(x, 0) + log(1 + e) with e = e^-|x|, and log(1 + e) = 2 atanh(e / (2 + e)).
+
+    The series keeps full relative precision for small steps, where log(1 + e) would lose it; its last term
+    is 1e-7 of the first at e = 1.
+    """
+    e = tl.exp2(tl.abs(x) * -LOG2_E)
+    s = e / (2.0 + e)
+    q = s * s
+    series = 1 / 7 + q * (1 / 9 + q * (1 / 11 + q * (1 / 13)))
+    return tl.maximum(x, 0.0) + 2.0 * s * (1.0 + q * (1 / 3 + q * (1 / 5 + q * series)))
+
+
+@triton.jit
+def sigmoid(x):
+    """`tl.sigmoid` through `tl.exp2`, which spares the instructions that keep e^x exact below 2^-126."""
+    return 1.0 / (1.0 + tl.exp2(x * -LOG2_E))
+
+
+@triton.jit
+def computed_once(x):
+    """`x`, `[BLOCK_T, BLOCK_C]`. Triton else computes such values again in each layout that they are needed in.
+
+    It does not look behind a sum, and one over an axis of length one costs nothing.
+    """
+    return tl.sum(x[:, :, None], axis=2)
+
+
+@triton.jit
+def row_of(tile, row, r):
+    """Row `r` of a float32 tile along time. Time lies in registers, so the others fold away (as integers:
+    adding a float zero would cost an instruction)."""
+    bits = tl.where(row[:, None, None, None] == r, tile.to(tl.int32, bitcast=True), 0)
+    return tl.sum(bits, axis=0).to(tl.float32, bitcast=True)
+
+
+@triton.jit
+def row_as_tile(tile, row, r):
+    """`row_of` as a tile of one step. The backward kernel carries its state in this form, which has the layout of
+    the tiles: else Triton carries it in two layouts and computes each step twice."""
+    return row_of(tile, row, r)[None, :, :, :]
+
+
+@triton.jit
+def with_row(tile, row, r, one_step):
+    return tl.where(row[:, None, None, None] == r, one_step, tile)
+
+
+@triton.jit
+def sum_over_state(tile):
+    return tl.sum(tl.sum(tile, axis=1), axis=2)
+
+
+@triton.jit
+def sum_over_channels(tile, HALVINGS: tl.constexpr):
+    """`[sums, 1]` from `[sums, 2^HALVINGS]`.
+
+    `tl.split` wants its pairs in the registers of one thread, so all values go through shared memory, once, and each
+    thread adds up whole sums. `tl.sum` shuffles every value across the warp, five times for 32 channels.
+    """
+    for _ in tl.static_range(HALVINGS):
+        even, odd = tl.split(tl.reshape(tile, (tile.shape[0], tile.shape[1] // 2, 2)))
+        tile = even + odd
+    return tile
+
+
+@triton.jit
+def load_rates(a_ptr, channel, CHANNELS, channel_stride, N, ROWS: tl.constexpr, LANES: tl.constexpr):
+    """A times log2(e), `[1, ROWS, BLOCK_C, LANES]`.
+
+    Loaded row by row: the layout of one large load, which is good for memory, would become that of the tiles.
+    """
+    lane = tl.arange(0, LANES)[None, :]
+    rate = tl.zeros((1, ROWS, channel.shape[0], LANES), dtype=tl.float32)
+    for r in tl.static_range(ROWS):
+        inside = (channel < CHANNELS)[:, None] & (lane < N - r * LANES)
+        values = tl.load(a_ptr + channel[:, None] * channel_stride + r * LANES + lane, mask=inside, other=0.0)
+        rate = tl.where(tl.arange(0, ROWS)[None, :, None, None] == r, values[None, None, :, :], rate)
+    return rate * LOG2_E
