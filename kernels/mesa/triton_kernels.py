@@ -61,9 +61,13 @@ def conjugate_gradients(
     ridge,
     HELD: tl.constexpr,
     ITERATIONS: tl.constexpr,
+    TOLERANCE: tl.constexpr,
     FAST: tl.constexpr,
 ):
-    """Solves for every row of a chunk, from zero, as `reference.conjugate_gradients` does.
+    """Solves for every row of a chunk, from zero, by the steps of `reference.conjugate_gradients`.
+
+    They end when every row's residual is at most TOLERANCE of its right-hand side, or after ITERATIONS. A row of
+    zeros has converged from the start, and a row of NaN counts as if it had.
 
     A direction is cast at the start of its step: the products then take it from registers. As a 16-bit tensor
     that the loop carries, Triton would pass it to them through shared memory, behind two barriers.
@@ -73,7 +77,9 @@ def conjugate_gradients(
     residual = right
     direction = right
     norm = tl.sum(right * right, 1)
-    for _ in range(ITERATIONS):
+    bound = TOLERANCE * TOLERANCE * norm
+    taken = 0
+    while (taken < ITERATIONS) & (tl.max((norm > bound).to(tl.int32), 0) > 0):
         direction = rounded(direction, k.dtype)
         image = apply(direction, k, weights, from_start, high, low, ridge, HELD, FAST)
         step = norm / tl.maximum(tl.sum(direction * image, 1), tiny)
@@ -82,18 +88,30 @@ def conjugate_gradients(
         last = norm
         norm = tl.sum(residual * residual, 1)
         direction = residual + (norm / tl.maximum(last, tiny))[:, None] * direction
+        taken += 1
     return solution
 
 
 @triton.jit
-def solve(n, right, k, weights, from_start, key_state, ridge, ITERATIONS: tl.constexpr, FAST: tl.constexpr):
+def solve(
+    n,
+    right,
+    k,
+    weights,
+    from_start,
+    key_state,
+    ridge,
+    ITERATIONS: tl.constexpr,
+    TOLERANCE: tl.constexpr,
+    FAST: tl.constexpr,
+):
     """The solutions of chunk `n`; the first one holds no state, and spares the products with it."""
     high = key_state.to(k.dtype)
     low = (key_state - high).to(k.dtype)
     if n == 0:
-        x = conjugate_gradients(right, k, weights, from_start, high, low, ridge, False, ITERATIONS, FAST)
+        x = conjugate_gradients(right, k, weights, from_start, high, low, ridge, False, ITERATIONS, TOLERANCE, FAST)
     else:
-        x = conjugate_gradients(right, k, weights, from_start, high, low, ridge, True, ITERATIONS, FAST)
+        x = conjugate_gradients(right, k, weights, from_start, high, low, ridge, True, ITERATIONS, TOLERANCE, FAST)
     return x
 
 
@@ -150,6 +168,7 @@ def solve_kernel(
     D: tl.constexpr,
     C: tl.constexpr,
     ITERATIONS: tl.constexpr,
+    TOLERANCE: tl.constexpr,
     FAST: tl.constexpr,
     PRECISE: tl.constexpr,
 ):
@@ -167,7 +186,7 @@ def solve_kernel(
     key_state = load_state(key_states_ptr, index, n, D)
     q = load_rows(q_ptr, offsets, inside, D).to(tl.float32)
     k = load_rows(k_ptr, offsets, inside, D)
-    x = solve(n, q, k, weights, from_start, key_state, ridge, ITERATIONS, FAST)
+    x = solve(n, q, k, weights, from_start, key_state, ridge, ITERATIONS, TOLERANCE, FAST)
     store_rows(solutions_ptr, offsets, inside, x, D)
 
     v = load_rows(v_ptr, offsets, inside, D)
@@ -198,6 +217,7 @@ def adjoint_kernel(
     D: tl.constexpr,
     C: tl.constexpr,
     ITERATIONS: tl.constexpr,
+    TOLERANCE: tl.constexpr,
     FAST: tl.constexpr,
     PRECISE: tl.constexpr,
 ):
@@ -227,7 +247,7 @@ def adjoint_kernel(
     scores = (tl.dot(d_out, tl.trans(v), input_precision=FAST) * weights).to(k.dtype)
     d_x += tl.dot(scores, k, input_precision=FAST)
     key_state = load_state(key_states_ptr, index, n, D)
-    y = solve(n, d_x, k, weights, from_start, key_state, ridge, ITERATIONS, FAST)
+    y = solve(n, d_x, k, weights, from_start, key_state, ridge, ITERATIONS, TOLERANCE, FAST)
     store_rows(adjoints_ptr, offsets, inside, y, D)
     store_rows(dq_ptr, offsets, inside, y, D)
     # Loaded again: kept through the solve, they would take the registers that it needs.
@@ -348,9 +368,10 @@ def backward_chunk_kernel(
         d_key_state = load_state(d_key_states_ptr, index, behind, D)
         key_state = load_state(key_states_ptr, index, n, D)
         d_total += tl.sum(tl.sum(key_state * d_key_state, 1), 0)
-        through_key = product(k, d_key_state, PRECISE)
-        d_later += tl.sum(to_end * k * through_key, 1)
-        d_write += through_key + product(k, tl.trans(d_key_state), PRECISE)
+        # Of this gradient only k (S + S^T) k^T counts: H is symmetric.
+        through_key = product(k, d_key_state + tl.trans(d_key_state), PRECISE)
+        d_later += tl.sum(0.5 * to_end * k * through_key, 1)
+        d_write += through_key
         d_k += to_end * d_write
         d_beta += d_later
         d_total = tl.exp(total) * d_total + tl.sum(beta * d_later, 0)

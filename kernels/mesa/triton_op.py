@@ -15,6 +15,9 @@ from kernels.mesa.triton_kernels import (
     states_kernel,
 )
 
+# A chunk's steps end when no row's residual is larger, relative to its right-hand side.
+TOLERANCES = {torch.bfloat16: 1e-4, torch.float32: 1e-6}
+
 
 def mesa_triton(
     q: Tensor,
@@ -66,6 +69,7 @@ def forward(
         solutions,
         length,
         ITERATIONS=iterations,
+        TOLERANCE=TOLERANCES[k.dtype],
         **options,
         **precision,
     )
@@ -122,6 +126,7 @@ def backward(
         d_ridge,
         length,
         ITERATIONS=iterations,
+        TOLERANCE=TOLERANCES[k.dtype],
         **options,
         **precision,
     )
