@@ -108,11 +108,14 @@ def solve(
     """The solutions of chunk `n`; the first one holds no state, and spares the products with it."""
     high = key_state.to(k.dtype)
     low = (key_state - high).to(k.dtype)
+    # Gradients of positions far before the loss may be so small that their squares are zero.
+    scale = tl.maximum(tl.max(tl.abs(right), 1), 1.1754944e-38)[:, None]
+    right *= 1 / scale
     if n == 0:
         x = conjugate_gradients(right, k, weights, from_start, high, low, ridge, False, ITERATIONS, TOLERANCE, FAST)
     else:
         x = conjugate_gradients(right, k, weights, from_start, high, low, ridge, True, ITERATIONS, TOLERANCE, FAST)
-    return x
+    return scale * x
 
 
 @triton.jit(do_not_specialize=["T"])
