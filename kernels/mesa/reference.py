@@ -38,6 +38,9 @@ class Chunks(NamedTuple):
 def conjugate_gradients(chunks: Chunks, right: Tensor, iterations: int) -> Tensor:
     """Solves `x_i (H_i + diag(ridge)) = right_i` at every position, from zero, in a fixed number of steps."""
     tiny = torch.finfo(torch.float32).tiny  # keeps 0 / 0 at 0 once a row has converged
+    # Gradients of positions far before the loss may be so small that their squares are zero.
+    scale = right.abs().amax(-1, keepdim=True).clamp_min(tiny)
+    right = right / scale
     solution, residual, direction = torch.zeros_like(right), right, right
     norm = residual.square().sum(-1, keepdim=True)
     for _ in range(iterations):
@@ -47,7 +50,7 @@ def conjugate_gradients(chunks: Chunks, right: Tensor, iterations: int) -> Tenso
         residual = residual - step * image
         last, norm = norm, residual.square().sum(-1, keepdim=True)
         direction = residual + norm / last.clamp_min(tiny) * direction
-    return solution
+    return scale * solution
 
 
 class _SolveAdjoint(torch.autograd.Function):

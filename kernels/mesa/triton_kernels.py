@@ -363,19 +363,17 @@ def backward_chunk_kernel(
     if behind > 0:  # later chunks, through the states
         d_value_state = load_state(d_value_states_ptr, index, behind, D)
         value_state = load_state(value_states_ptr, index, n, D)
-        d_total += tl.sum(tl.sum(value_state * d_value_state, 1), 0)
+        d_key_state = load_state(d_key_states_ptr, index, behind, D)
+        key_state = load_state(key_states_ptr, index, n, D)
+        d_total += tl.sum(tl.sum(value_state * d_value_state + key_state * d_key_state, 1), 0)
         d_write = to_end * product(k, d_value_state, PRECISE)
         d_later = tl.sum(v * d_write, 1)
         d_v += d_write
         d_write = tl.dot(v, tl.trans(d_value_state).to(v.dtype), input_precision=FAST)
-        d_key_state = load_state(d_key_states_ptr, index, behind, D)
-        key_state = load_state(key_states_ptr, index, n, D)
-        d_total += tl.sum(tl.sum(key_state * d_key_state, 1), 0)
-        # Of this gradient only k (S + S^T) k^T counts: H is symmetric.
+        # k S k^T is half of k (S + S^T) k^T: one product for what S and S^T do.
         through_key = product(k, d_key_state + tl.trans(d_key_state), PRECISE)
         d_later += tl.sum(0.5 * to_end * k * through_key, 1)
-        d_write += through_key
-        d_k += to_end * d_write
+        d_k += to_end * (d_write + through_key)
         d_beta += d_later
         d_total = tl.exp(total) * d_total + tl.sum(beta * d_later, 0)
     d_cumulative += tl.load(d_reading_ptr + offsets, mask=inside, other=0.0) - beta * d_beta

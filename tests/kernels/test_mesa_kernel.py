@@ -121,6 +121,55 @@ def test_kernel_equals_the_formula(device, length):
     check(lambda *x: mesa(*x, iterations=20, chunk_size=16, backend="triton"), exact, inputs, 1e-5, NAMES)
 
 
+@pytest.mark.parametrize("backend", ["reference", "triton"])
+def test_gradients_whose_squares_vanish(device, backend):
+    """A loss at the last position reaches early ones through decays of 1e-30 and less: small, not lost."""
+    inputs = mesa_inputs(3, length=20, dtype=torch.float32, device=device)
+    *inputs, weights = (*inputs, torch.randn_like(inputs[2]))
+    leaves = [x.requires_grad_() for x in inputs]
+    out = mesa(*leaves, chunk_size=16, backend=backend)
+    whole = torch.autograd.grad(out, leaves, weights, retain_graph=True)
+    small = torch.autograd.grad(out, leaves, 2.0**-90 * weights)
+    for name, got, want in zip(NAMES, small, whole, strict=True):
+        torch.testing.assert_close(2.0**90 * got, want, rtol=1e-4, atol=1e-5, msg=lambda m, name=name: f"{name}: {m}")
+
+
+def test_the_kernel_stops_where_nothing_is_left(device):
+    """One key and one ridge: H + ridge has two eigenvalues, two steps solve, and no more are taken."""
+    q, k, v, log_decay, beta, ridge = mesa_inputs(4, length=20, dtype=torch.float32, device=device)
+    inputs = [q, k[:, :1].expand_as(k), v, log_decay, beta, torch.full_like(ridge, 0.25)]
+    few, many = (
+        value_and_gradients(lambda *x, n=n: mesa(*x, iterations=n, chunk_size=16, backend="triton"), inputs)
+        for n in (4, 40)
+    )
+    torch.testing.assert_close(few, many, rtol=0, atol=0)
+    check(lambda *x: mesa(*x, iterations=40, chunk_size=16, backend="triton"), exact, inputs, 1e-5, NAMES)
+
+
+def test_steps_depend_on_the_own_chunk_alone(device):
+    """The same bits beside a neighbour that takes every step, and beside one that is NaN."""
+    easy, hard = (mesa_inputs(seed, batch=1, length=33, dtype=torch.float32, device=device) for seed in (5, 6))
+    easy[1] = easy[1][:, :1].expand_as(easy[1])
+    hard[2:4] = hard[2], torch.zeros_like(hard[3])
+    broken = [torch.full_like(x, float("nan")) if i == 0 else x for i, x in enumerate(easy)]
+
+    def first_of(*sequences):
+        inputs = [torch.cat(parts) for parts in zip(*(x[:-1] for x in sequences), strict=True)] + [easy[-1]]
+        leaves = [x.detach().requires_grad_() for x in inputs]
+        out = mesa(*leaves, chunk_size=16, backend="triton")
+        return out[:1], [x[:1] for x in torch.autograd.grad(out, leaves[:-1], torch.ones_like(out))]
+
+    alone = first_of(easy)
+    for neighbour in (hard, broken):
+        torch.testing.assert_close(first_of(easy, neighbour), alone, rtol=0, atol=0)
+    q = easy[0].clone()
+    q[:, 20] = float("nan")
+    out = mesa(q, *easy[1:], chunk_size=16, backend="triton")
+    assert out[:, 20].isnan().all()
+    others = torch.arange(33, device=device) != 20
+    torch.testing.assert_close(out[:, others], alone[0][:, others], rtol=1e-5, atol=1e-6)
+
+
 def test_operators_are_registered_as_they_behave(device):
     """Shapes and dtypes of the fake results, no aliasing, an autograd formula: `torch.library.opcheck`."""
     from kernels.mesa import triton_op
