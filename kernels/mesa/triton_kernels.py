@@ -37,6 +37,23 @@ def rounded(x, dtype: tl.constexpr):
 
 
 @triton.jit
+def in_parts(x, dtype: tl.constexpr):
+    """`x` as a sum of two tensors of `dtype`; the second is zero where that is float32."""
+    high = x.to(dtype)
+    return high, (x - high).to(dtype)
+
+
+@triton.jit
+def product_of_parts(x, high, low, PRECISION: tl.constexpr):
+    """`x @ (high + low)` with 16 bits of mantissa at least."""
+    if high.dtype == tl.float32:
+        return tl.dot(x, high, input_precision=PRECISION)
+    else:
+        x_high = x.to(high.dtype)
+        return tl.dot(x_high, low, tl.dot((x - x_high).to(high.dtype), high, tl.dot(x_high, high)))
+
+
+@triton.jit
 def apply(x, k, weights, from_start, high, low, ridge, HELD: tl.constexpr, FAST: tl.constexpr):
     """`x_i (H_i + diag(ridge))` for every row of a chunk; `high + low` is H before the chunk, if it is HELD."""
     image = ridge * x
@@ -99,15 +116,14 @@ def solve(
     k,
     weights,
     from_start,
-    key_state,
+    high,
+    low,
     ridge,
     ITERATIONS: tl.constexpr,
     TOLERANCE: tl.constexpr,
     FAST: tl.constexpr,
 ):
     """The solutions of chunk `n`; the first one holds no state, and spares the products with it."""
-    high = key_state.to(k.dtype)
-    low = (key_state - high).to(k.dtype)
     # Gradients of positions far before the loss may be so small that their squares are zero.
     scale = tl.maximum(tl.max(tl.abs(right), 1), 1.1754944e-38)[:, None]
     right *= 1 / scale
@@ -186,10 +202,10 @@ def solve_kernel(
     cumulative, _total, beta = load_gates(log_decay_ptr, beta_ptr, offsets, inside)
     weights, from_start = decay_between(cumulative, C) * beta[None, :], tl.exp(cumulative)[:, None]
     ridge = tl.load(ridge_ptr + pid * D + tl.arange(0, D))[None, :]
-    key_state = load_state(key_states_ptr, index, n, D)
+    high, low = in_parts(load_state(key_states_ptr, index, n, D), k_ptr.dtype.element_ty)
     q = load_rows(q_ptr, offsets, inside, D).to(tl.float32)
     k = load_rows(k_ptr, offsets, inside, D)
-    x = solve(n, q, k, weights, from_start, key_state, ridge, ITERATIONS, TOLERANCE, FAST)
+    x = solve(n, q, k, weights, from_start, high, low, ridge, ITERATIONS, TOLERANCE, FAST)
     store_rows(solutions_ptr, offsets, inside, x, D)
 
     v = load_rows(v_ptr, offsets, inside, D)
@@ -249,15 +265,14 @@ def adjoint_kernel(
     k = load_rows(k_ptr, offsets, inside, D)
     scores = (tl.dot(d_out, tl.trans(v), input_precision=FAST) * weights).to(k.dtype)
     d_x += tl.dot(scores, k, input_precision=FAST)
-    key_state = load_state(key_states_ptr, index, n, D)
-    y = solve(n, d_x, k, weights, from_start, key_state, ridge, ITERATIONS, TOLERANCE, FAST)
+    high, low = in_parts(load_state(key_states_ptr, index, n, D), k.dtype)
+    y = solve(n, d_x, k, weights, from_start, high, low, ridge, ITERATIONS, TOLERANCE, FAST)
     store_rows(adjoints_ptr, offsets, inside, y, D)
     store_rows(dq_ptr, offsets, inside, y, D)
-    # Loaded again: kept through the solve, they would take the registers that it needs.
+    # Loaded again: kept through the solve, it would take the registers that the solve needs.
     x = load_rows(solutions_ptr, offsets, inside, D)
-    key_state = load_state(key_states_ptr, index, n, D)
-    read = from_start * product(x, key_state, PRECISE)
-    tl.store(d_reading_ptr + offsets, d_reading - tl.sum(y * read, 1), mask=inside)
+    d_reading -= tl.sum(x * (from_start * product_of_parts(y, high, low, PRECISE)), 1)
+    tl.store(d_reading_ptr + offsets, d_reading, mask=inside)
     tl.store(d_ridge_ptr + index * D + tl.arange(0, D), -tl.sum(x * y, 0))
 
 
