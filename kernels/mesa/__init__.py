@@ -27,9 +27,12 @@ def mesa(
     """`o_t = G_t (H_t + diag(ridge))^{-1} q_t`: the best linear map from keys to values so far, at `q_t`.
 
     `H_t = g_t H_{t-1} + beta_t k_t k_t^T` and `G_t = g_t G_{t-1} + beta_t v_t k_t^T`, both 0 before the first
-    position (arXiv 2506.05233, the mesa layer with forgetting). The systems are solved by `iterations` steps
-    of conjugate gradients from zero; the backward solves for the adjoint in the same way (implicit
-    differentiation), so that its memory does not grow with the number of steps.
+    position (arXiv 2506.05233, the mesa layer with forgetting). The systems are solved by conjugate
+    gradients from zero, in at most `iterations` steps; the backward solves for the adjoint in the same way
+    (implicit differentiation), so that its memory does not grow with the number of steps.
+
+    The reference takes all the steps. The Triton kernels stop a chunk where `|residual| <= 1e-4 |right-hand
+    side|` at each of its positions (1e-6 in float32), which depends on nothing outside that sequence and head.
 
     Args:
         q, k, v: `[B, T, H, D]`, float32 or bfloat16 (the reference takes float64 too). Unit-norm keys keep
@@ -37,7 +40,7 @@ def mesa(
         log_decay: `log g_t <= 0`, `[B, T, H]`, at least float32.
         beta: weight of a position, in [0, 1], `[B, T, H]`, at least float32.
         ridge: positive, `[H, D]`, at least float32.
-        iterations: steps of conjugate gradients; D steps solve exactly but for rounding.
+        iterations: the most steps of conjugate gradients; D steps solve exactly but for rounding.
         chunk_size: positions that are handled together. It changes the speed, not the function.
         backend: `auto`, `reference` (PyTorch, any device) or `triton`.
 

@@ -36,7 +36,7 @@ class Chunks(NamedTuple):
 
 
 def conjugate_gradients(chunks: Chunks, right: Tensor, iterations: int) -> Tensor:
-    """Solves `x_i (H_i + diag(ridge)) = right_i` at every position, from zero, in a fixed number of steps."""
+    """Solves `x_i (H_i + diag(ridge)) = right_i` at every position, from zero, in `iterations` steps."""
     tiny = torch.finfo(torch.float32).tiny  # keeps 0 / 0 at 0 once a row has converged
     # Gradients of positions far before the loss may be so small that their squares are zero.
     scale = right.abs().amax(-1, keepdim=True).clamp_min(tiny)

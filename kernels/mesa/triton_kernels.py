@@ -124,8 +124,10 @@ def solve(
     FAST: tl.constexpr,
 ):
     """The solutions of chunk `n`; the first one holds no state, and spares the products with it."""
-    # Gradients of positions far before the loss may be so small that their squares are zero.
-    scale = tl.maximum(tl.max(tl.abs(right), 1), 1.1754944e-38)[:, None]
+    # Gradients of positions far before the loss may be so small that their squares are zero. A power of two, so
+    # that 16-bit queries stay exact.
+    largest = tl.maximum(tl.max(tl.abs(right), 1), 1.1754944e-38)
+    scale = (largest.to(tl.int32, bitcast=True) & 0x7F800000).to(tl.float32, bitcast=True)[:, None]
     right *= 1 / scale
     if n == 0:
         x = conjugate_gradients(right, k, weights, from_start, high, low, ridge, False, ITERATIONS, TOLERANCE, FAST)
