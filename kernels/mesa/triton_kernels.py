@@ -30,8 +30,7 @@ def rounded(x, dtype: tl.constexpr):
     """`x`, still float32, with no more than the 8 bits of mantissa of a bfloat16: the cast to `dtype` is exact.
 
     A cast to bfloat16 and back would compile to a conversion for every number, which runs below the rate of these
-    two operations.
-    The product loses the lowest 16 bits, and the difference is exact.
+    two operations. The product loses the lowest 16 bits, and the difference is exact.
     """
     return x if dtype == tl.float32 else tl.fma(x, -65536.0, x * 65537.0)
 
@@ -124,8 +123,7 @@ def solve(
     FAST: tl.constexpr,
 ):
     """The solutions of chunk `n`; the first one holds no state, and spares the products with it."""
-    # Gradients of positions far before the loss may be so small that their squares are zero. A power of two, so
-    # that 16-bit queries stay exact.
+    # Squares of the gradients far before a loss would be zero. A power of two leaves 16-bit queries exact.
     largest = tl.maximum(tl.max(tl.abs(right), 1), 1.1754944e-38)
     scale = (largest.to(tl.int32, bitcast=True) & 0x7F800000).to(tl.float32, bitcast=True)[:, None]
     right *= 1 / scale
