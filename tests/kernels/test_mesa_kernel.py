@@ -168,6 +168,8 @@ def test_steps_depend_on_the_own_chunk_alone(device):
     assert out[:, 20].isnan().all()
     others = torch.arange(33, device=device) != 20
     torch.testing.assert_close(out[:, others], alone[0][:, others], rtol=1e-5, atol=1e-6)
+    # No row takes a step where all are NaN.
+    assert mesa(*broken, chunk_size=16, backend="triton").isnan().all()
 
 
 def test_operators_are_registered_as_they_behave(device):
