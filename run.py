@@ -30,6 +30,7 @@ from sweeps import record as records
 from sweeps.plots import save
 from sweeps.provenance import provenance
 from sweeps.run_figure import run_curves
+from sweeps.workers import keep_process
 from tasks.base import Task
 from tasks.data import load_or_generate
 from tasks.settings import build_task, register_resolvers, setting_name
@@ -191,6 +192,7 @@ def main(cfg: DictConfig) -> str | None:
         logging.disable(logging.INFO)  # the sweep shows its own progress
         cfg.trainer.progress = False
         claim_gpu()
+        keep_process()
     # Lightning's own use of PyTorch, nothing that a user can act on.
     warnings.filterwarnings("ignore", message=r"`isinstance\(treespec, LeafSpec\)` is deprecated")
     if cfg.dry_run:
