@@ -25,7 +25,7 @@ class RotaryEmbedding(nn.Module):
 
 
 # Columns. On an H200 the product of 3 x 131,072 bf16 rows of 128 takes 304 us for 520 columns and 148 for 544, 155
-# for 392 and 120 for 416: the library has few tiles whose width divides the odd ones.
+# for 392 and 120 for 416: other widths get the library's small or badly filled tiles.
 ALIGNMENT = 32
 
 

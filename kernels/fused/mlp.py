@@ -18,9 +18,9 @@ def swiglu_mlp(x: Tensor, gate_up: Tensor, down: Tensor, *, backend: str = "auto
         x: `[..., D]`.
         gate_up: `[2 H, D]`, the gate's weight above the other's.
         down: `[D, H]`. All three in one dtype.
-        backend: `auto`, `reference` (PyTorch) or `triton`: float32 and bfloat16, D up to 128. `auto` takes the
-            kernel in bfloat16 alone: in float32 the library's products are faster. Where it does not take it,
-            as for a wider D, it runs the three operators one by one, each with its own `auto`.
+        backend: `auto`, `reference` (PyTorch) or `triton`: float32, and bfloat16 outside of Triton's interpreter, D
+            up to 128. `auto` takes the kernel in bfloat16 alone: in float32 the library's products are faster. Where
+            it does not take it, as for a wider D, it runs the three operators one by one, each with its own `auto`.
 
     Returns:
         `[..., D]`.

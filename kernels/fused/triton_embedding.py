@@ -22,7 +22,7 @@ BACKWARD_PROGRAMS = 4 * 132  # of all groups together: four for each multiproces
     # The weights lie anywhere among the population's parameters.
     do_not_specialize_on_alignment=["weight_ptr"],
 )
-def _forward_kernel(
+def _embedding_forward_kernel(
     tokens_ptr,
     weight_ptr,
     y_ptr,
@@ -85,7 +85,7 @@ def forward(tokens: Tensor, weight: Tensor, out_dtype: torch.dtype) -> Tensor:
     block = min(triton.next_power_of_2(width), MAX_BLOCK_D)
     tile = TILE // block
     if y.numel():
-        _forward_kernel[triton.cdiv(rows, tile), groups, triton.cdiv(width, block)](
+        _embedding_forward_kernel[triton.cdiv(rows, tile), groups, triton.cdiv(width, block)](
             tokens.contiguous(),
             weight,
             y,

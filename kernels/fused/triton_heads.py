@@ -213,5 +213,5 @@ def _launch(moves: list[_Move], packed: Tensor, inverse_frequency: Tensor | None
 
 
 def _unit(x: Tensor) -> int:
-    """A divisor of all strides but the last, up to a vector: the compiler cannot see that of 520, say."""
+    """A divisor of all strides but the last, up to a vector: the compiler cannot see that of 544, say."""
     return gcd(VECTOR, *x.stride()[:3])

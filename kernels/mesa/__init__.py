@@ -32,7 +32,8 @@ def mesa(
     (implicit differentiation), so that its memory does not grow with the number of steps.
 
     The reference takes all the steps. The Triton kernels stop a chunk where `|residual| <= 1e-4 |right-hand
-    side|` at each of its positions (1e-6 in float32), which depends on nothing outside that sequence and head.
+    side|` at each of its positions (1e-6 in float32). So the last digits of a position, within that tolerance, may
+    depend on later positions of its chunk, and on `chunk_size`; on other sequences and heads nothing depends.
 
     Args:
         q, k, v: `[B, T, H, D]`, float32 or bfloat16 (the reference takes float64 too). Unit-norm keys keep
@@ -41,7 +42,7 @@ def mesa(
         beta: weight of a position, in [0, 1], `[B, T, H]`, at least float32.
         ridge: positive, `[H, D]`, at least float32.
         iterations: the most steps of conjugate gradients; D steps solve exactly but for rounding.
-        chunk_size: positions that are handled together. It changes the speed, not the function.
+        chunk_size: positions that are handled together. It changes the speed; the function only as said above.
         backend: `auto`, `reference` (PyTorch, any device) or `triton`.
 
     Returns:

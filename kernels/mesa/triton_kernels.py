@@ -83,7 +83,7 @@ def conjugate_gradients(
     """Solves for every row of a chunk, from zero, by the steps of `reference.conjugate_gradients`.
 
     They end when every row's residual is at most TOLERANCE of its right-hand side, or after ITERATIONS. A row of
-    zeros has converged from the start; a row of NaN counts as if it had, and its solution is NaN.
+    zeros has converged from the start; a row with NaN counts as if it had, and its solution is NaN there.
 
     A direction is cast at the start of its step: the products then take it from registers. As a 16-bit tensor
     that the loop carries, Triton would pass it to them through shared memory, behind two barriers.

@@ -22,7 +22,7 @@ def padded(state: int) -> int:
 
 def forward_tiles(state: int) -> Tiles:
     """Up to 16 states of a channel in one thread, so that no sum crosses threads where N is at most 16."""
-    return Tiles(block_t=4, stages=4, **_one_thread_per_channel(state))
+    return Tiles(block_t=4, stages=4, **_threads(state))
 
 
 def backward_tiles(state: int) -> Tiles:
@@ -30,9 +30,10 @@ def backward_tiles(state: int) -> Tiles:
 
     `block_t` divides that of the forward kernel, which saves the state that often.
     """
-    return Tiles(block_t=2, stages=3, **_one_thread_per_channel(state))
+    return Tiles(block_t=2, stages=3, **_threads(state))
 
 
-def _one_thread_per_channel(state: int) -> dict[str, int]:
+def _threads(state: int) -> dict[str, int]:
+    """One warp, a thread for up to 16 states of a channel."""
     lanes = max(1, padded(state) // 16)
     return {"block_c": 32 // lanes, "lanes": lanes, "warps": 1}

@@ -146,6 +146,15 @@ def test_the_kernel_stops_where_nothing_is_left(device):
     check(lambda *x: mesa(*x, iterations=40, chunk_size=16, backend="triton"), exact, inputs, 1e-5, NAMES)
 
 
+def test_later_positions_change_no_more_than_the_tolerance(device):
+    """Positions of a chunk step until all have converged: a later one may add steps to an earlier one."""
+    inputs = mesa_inputs(7, length=16, dtype=torch.float32, device=device)
+    changed = [x.clone() for x in inputs]
+    changed[0][:, 10:] = 0  # positions that need no step
+    outputs = [mesa(*x, chunk_size=16, backend="triton")[:, :10] for x in (inputs, changed)]
+    torch.testing.assert_close(*outputs, rtol=0, atol=2e-6)
+
+
 def test_steps_depend_on_the_own_chunk_alone(device):
     """The same bits beside a neighbour that takes more steps, and beside one that is NaN."""
     easy, hard = (mesa_inputs(seed, batch=1, length=33, dtype=torch.float32, device=device) for seed in (5, 6))

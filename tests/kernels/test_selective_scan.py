@@ -96,7 +96,7 @@ def triton(*args) -> Tensor:
     return selective_scan(*args, backend="triton")
 
 
-# (batch, T, channels, N). A tile is 4 steps of up to 32 channels; the last ones cover odd and large states.
+# (batch, T, channels, N). A tile is 4 steps (backward 2) of up to 32 channels; the last ones: odd and large states.
 SHAPES = [(2, 1, 33, 4), (1, 17, 33, 4), *((1, length, 3, 4) for length in (63, 64, 65, 127))]
 SHAPES += [(1, 9, 5, 16), (1, 9, 2, 11), (1, 5, 9, 64)]
 MORE_SHAPES = [(3, 63, 72, 16), (4, 64, 256, 16), (2, 127, 40, 32), (2, 500, 72, 4), (3, 129, 72, 64)]
@@ -139,9 +139,10 @@ def test_triton_takes_strided_inputs(device):
     u, z = torch.cat((u, z), dim=-1).chunk(2, dim=-1)
     B, C = torch.cat((B, C), dim=-1).chunk(2, dim=-1)
     delta = delta.transpose(1, 2).contiguous().transpose(1, 2)
-    A = A.T.contiguous().T
-    actual = output_and_gradients(triton, [u, delta, delta_bias, A, B, C, D, z], grad)
-    assert_matches(actual, expected, 2e-6)
+    columns = torch.cat((B.new_zeros(3, 1), A, B.new_zeros(3, 2)), dim=1)[:, 1:5]  # of a wider matrix
+    for rates in (A.T.contiguous().T, columns):
+        actual = output_and_gradients(triton, [u, delta, delta_bias, rates, B, C, D, z], grad)
+        assert_matches(actual, expected, 2e-6)
 
 
 @pytest.mark.parametrize("backend", ["reference", "triton"])

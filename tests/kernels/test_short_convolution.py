@@ -66,6 +66,15 @@ def test_replicas_under_vmap_equal_single_ones(device, backend):
         assert_matches([t[r] for t in together], single, 1e-6)
 
 
+def test_weights_may_be_columns_of_a_wider_matrix(device):
+    x, weight, bias = make_inputs(2, 9, 3, 4, device)
+    grad = torch.randn_like(x)
+    expected = output_and_gradients(definition, [t.double() for t in (x, weight, bias)], grad)
+    columns = torch.cat((weight, weight), dim=1)[:, :4]
+    actual = output_and_gradients(lambda *a: short_convolution(*a, backend="triton"), [x, columns, bias], grad)
+    assert_matches(actual, expected, 1e-6)
+
+
 def test_operator_traces_as_it_runs(device):
     """PyTorch's own check of the shapes promised to `torch.compile`, of aliasing and of the gradient formula."""
     x, weight, bias = make_inputs(2, 5, 3, 4, device)
