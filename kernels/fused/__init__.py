@@ -1,5 +1,6 @@
 """Small operators fused into single launches, and a linear layer whose weight gradient fills a GPU."""
 
+from kernels.fused.class_counts import class_counts
 from kernels.fused.cross_entropy import cross_entropy
 from kernels.fused.embedding import embedding
 from kernels.fused.heads import Form, Part, rotary, split_heads
@@ -12,6 +13,7 @@ __all__ = [
     "Form",
     "Part",
     "add_rms_norm",
+    "class_counts",
     "cross_entropy",
     "embedding",
     "join_rows",

@@ -16,6 +16,7 @@ from kernels.fused import (
     Form,
     Part,
     add_rms_norm,
+    class_counts,
     cross_entropy,
     embedding,
     linear,
@@ -81,6 +82,7 @@ def run_fused() -> None:
     differentiate(lambda x, u, w: add_rms_norm(x, u, w, 1e-5, backend="triton"), *[(2, 64, 128)] * 2, (128,))
     tokens = torch.randint(0, 16, (2, 4, 16))
     differentiate(lambda logits: cross_entropy(logits, tokens, backend="triton")[0], (2, 4, 16, 16))
+    class_counts(torch.randn(2, 4, 16, 16, dtype=BF16), tokens, backend="triton")
     differentiate(lambda table: embedding(tokens[0], table, backend="triton"), (16, 128), dtype=torch.float32)
 
 
