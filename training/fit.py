@@ -164,7 +164,9 @@ def _train_together(
     device = trainer.strategy.root_device
     module = PopulationTraining(
         population,
-        lambda population: make_optimizer(population, rates, schedule, total_steps),
+        lambda population: make_optimizer(
+            population, [rates[number] for number in population.replicas], schedule, total_steps
+        ),
         bf16=bf16,
         capture=config.cuda_graph and device.type == "cuda",
         stop_when_perfect=config.stop_when_perfect,

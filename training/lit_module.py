@@ -20,18 +20,20 @@ class _Epoch(NamedTuple):
     """What an epoch measured, on its way to the host."""
 
     number: int
+    replicas: list[int]
     names: tuple[str, ...]
-    values: Tensor  # [names, R]
+    values: Tensor  # [names, replicas]
     arrived: torch.cuda.Event | None
 
 
 class PopulationTraining(L.LightningModule):
     """Trains a population; after each epoch scores val and test and appends to `history`.
 
-    An epoch's row is read when the next epoch has begun, so that the device has work while the host turns to it.
+    An epoch's row is read when the next epoch has begun, so that the device has work while the host turns to it;
+    at the end of that one the population goes on without the replicas that have stopped.
     `history` holds one dict an epoch: `epoch` and, for each replica (lists of length R),
     `learning_rate`, `train_loss`, `diverged`, `active` (still training after it), `steps` (made so far) and
-    `{val,test}_{accuracy,token_accuracy,loss,perplexity}`.
+    `{val,test}_{accuracy,token_accuracy,loss,perplexity}`; of a replica that is no longer there, what was last known.
 
     Args:
         population: the replicas.
@@ -93,13 +95,15 @@ class PopulationTraining(L.LightningModule):
             logits = self.population(inputs[rows])
         return batch_scores(logits, targets[rows])
 
-    def _step_function(self, function: Callable[..., Tensor], chunk: Chunk, state: list[Tensor]) -> Callable:
-        """`function` on rows of the chunk's data, captured where that is asked for; made once."""
+    def _step_function(
+        self, function: Callable[..., Tensor], chunk: Chunk, rows: Tensor, state: list[Tensor]
+    ) -> Callable:
+        """`function` on rows of the chunk's data, captured for such `rows` where that is asked for; made once."""
         name = function.__name__
         if name not in self.steps:
             on_data = partial(function, chunk.inputs, chunk.targets)
             if self.capture:
-                on_data, reason = captured_or_plain(on_data, state, [chunk.rows[0]])
+                on_data, reason = captured_or_plain(on_data, state, [rows])
                 if reason is not None:
                     self.notes.append(reason)
             self.steps[name] = on_data
@@ -112,16 +116,41 @@ class PopulationTraining(L.LightningModule):
         self.steps.clear()  # captured graphs hold GPU memory, and refer back to this module
 
     def on_train_epoch_start(self) -> None:
+        self._drop_stopped()
         self.loss_sum = torch.zeros(len(self.population), device=self.device)
         self.steps_in_epoch = 0
 
+    def _drop_stopped(self) -> None:
+        """Goes on without the replicas that had stopped two epochs ago.
+
+        The last epoch may not have been read, and whether it has must change no result.
+        """
+        if self.current_epoch < 2:
+            return
+        active = self.history[self.current_epoch - 2]["active"]
+        rows = [row for row, number in enumerate(self.population.replicas) if active[number]]
+        if 0 < len(rows) < len(self.population):
+            self._keep(rows)
+            self.optimizer.keep(rows)
+            self.steps.clear()  # captured for more replicas
+
+    def _keep(self, rows: list[int]) -> None:
+        self.population.keep(rows)
+        self.diverged, self.lowest = self.diverged[rows], self.lowest[:, rows]
+
+    def _rows(self, chunk: Chunk) -> Tensor:
+        """The chunk's rows for the replicas that are left."""
+        replicas = self.population.replicas
+        return chunk.rows if len(replicas) == chunk.rows.shape[1] else chunk.rows[:, replicas]
+
     def training_step(self, chunk: Chunk, batch_idx: int) -> None:
         state = [self.population.parameters_by_replica, *self.optimizer.state_tensors()]
-        step = self._step_function(self.train_step, chunk, state)
+        batches = self._rows(chunk)
+        step = self._step_function(self.train_step, chunk, batches[0], state)
         was_active = self.optimizer.active
-        for rows in chunk.rows:
+        for rows in batches:
             self.loss_sum += step(rows)
-        self.steps_in_epoch += len(chunk.rows)
+        self.steps_in_epoch += len(batches)
         self.diverged |= was_active & ~self.optimizer.active
         self.read_epoch()
 
@@ -131,8 +160,9 @@ class PopulationTraining(L.LightningModule):
     def validation_step(self, chunk: Chunk, batch_idx: int, dataloader_idx: int) -> None:
         if self.finished:
             return  # known only since the next epoch began: it has no row
-        step = self._step_function(self.score_step, chunk, [])
-        for rows in chunk.rows:
+        batches = self._rows(chunk)
+        step = self._step_function(self.score_step, chunk, batches[0], [])
+        for rows in batches:
             self.scores[dataloader_idx].add(step(rows))
 
     def on_validation_epoch_end(self) -> None:
@@ -159,7 +189,7 @@ class PopulationTraining(L.LightningModule):
         if self.device.type == "cuda":
             arrived = torch.cuda.Event()
             arrived.record()
-        self.unread = _Epoch(self.current_epoch, tuple(measured), values, arrived)
+        self.unread = _Epoch(self.current_epoch, self.population.replicas, tuple(measured), values, arrived)
 
     def read_epoch(self) -> None:
         """Appends what the last epoch measured to the history: the one place where the host waits for the device."""
@@ -168,10 +198,12 @@ class PopulationTraining(L.LightningModule):
         epoch, self.unread = self.unread, None
         if epoch.arrived is not None:
             epoch.arrived.synchronize()
-        row = dict(zip(epoch.names, epoch.values.tolist(), strict=True))
-        for flag in ("diverged", "active"):
-            row[flag] = [bool(value) for value in row[flag]]
-        row["steps"] = [int(steps) for steps in row["steps"]]
+        types = {"diverged": bool, "active": bool, "steps": int}
+        row = {}
+        for name, values in zip(epoch.names, epoch.values.tolist(), strict=True):
+            row[name] = list(self.history[-1][name]) if self.history else [None] * len(values)
+            for number, value in zip(epoch.replicas, values, strict=True):
+                row[name][number] = types.get(name, float)(value)
         self.history.append({"epoch": epoch.number, **row})
         self._stop_if_finished()
         for logger in self.loggers:
@@ -195,8 +227,9 @@ class PopulationTraining(L.LightningModule):
 
     def on_save_checkpoint(self, checkpoint: dict) -> None:
         self.read_epoch()
-        checkpoint["history"] = self.history
+        checkpoint["history"], checkpoint["replicas"] = self.history, self.population.replicas
 
     def on_load_checkpoint(self, checkpoint: dict) -> None:
         self.history = checkpoint["history"]
+        self._keep(checkpoint["replicas"])  # their parameters and their optimizer's state come next
         self._stop_if_finished()

@@ -117,6 +117,11 @@ class PopulationOptimizer(torch.optim.Optimizer):
         """Stops the replicas marked in `replicas`, bool `[R]`, for good."""
         self.state[self.parameters]["active"] *= ~replicas
 
+    def keep(self, rows: Sequence[int]) -> None:
+        """Goes on with the replicas in these rows alone; the population must do the same."""
+        state = self.state[self.parameters]
+        state.update({name: tensor[list(rows)] for name, tensor in state.items() if tensor.ndim})
+
     @property
     def steps_taken(self) -> Tensor:
         """How many steps each replica made before it was frozen, float32 `[R]`."""

@@ -110,13 +110,16 @@ class _Parameters(torch.autograd.Function):
 
 
 class Population(nn.Module):
-    """R replicas of the model that `build` makes, one for each of `seeds` (its initial values' seed)."""
+    """R replicas of the model that `build` makes, one for each of `seeds` (its initial values' seed).
+
+    `replicas` are the numbers of those it holds: all at the start, in order, and what `keep` left of them later.
+    """
 
     def __init__(self, build: Callable[[], nn.Module], seeds: Sequence[int]):
         super().__init__()
-        self.seeds = tuple(seeds)
+        self.replicas = list(range(len(seeds)))
         rows = []
-        for seed in self.seeds:
+        for seed in seeds:
             with torch.random.fork_rng():
                 torch.manual_seed(seed)
                 model = build()
@@ -134,7 +137,13 @@ class Population(nn.Module):
         return super()._apply(fn, recurse)
 
     def __len__(self) -> int:
-        return len(self.seeds)
+        return len(self.replicas)
+
+    def keep(self, rows: Sequence[int]) -> None:
+        """Goes on with the replicas in these rows alone."""
+        self.replicas = [self.replicas[row] for row in rows]
+        parameters = self.parameters_by_replica
+        parameters.data, parameters.grad = parameters.data[list(rows)], None
 
     def forward(self, tokens: Tensor) -> Tensor:
         """Token ids `[R, B, T]`, each replica its own batch, to logits `[R, B, T, V]`."""

@@ -32,6 +32,23 @@ def test_both_paths_give_the_same_curves(tmp_path, mixer):
 
 
 @pytest.mark.gpu
+def test_a_step_is_captured_anew_when_a_replica_has_stopped(tmp_path):
+    def build():
+        return LanguageModel(VOCAB, WIDTH, n_layers=2, make_mixer=lambda: mixer_of("attn", WIDTH))
+
+    data = splits(train=80)
+    with_it = fit([REPLICAS[0], (1e30, 2), REPLICAS[1]], tmp_path, data=data, build=build, **on_gpu)
+    without = fit(REPLICAS, tmp_path, data=data, build=build, **on_gpu)
+    assert with_it.notes == [] and with_it.replicas[1]["status"] == "diverged"
+    for one, other in ((0, 0), (2, 1)):
+        losses, expected = (
+            torch.from_numpy(result.metrics.query("replica == @number")["val_loss"].to_numpy())
+            for result, number in ((with_it, one), (without, other))
+        )
+        torch.testing.assert_close(losses, expected, rtol=2e-2, atol=2e-3)
+
+
+@pytest.mark.gpu
 def test_capturing_changes_no_state():
     counter, total = torch.zeros((), device="cuda"), torch.zeros(3, device="cuda")
 

@@ -47,14 +47,23 @@ def test_an_interrupted_half_does_not_repeat_the_other(tmp_path, room_for, monke
     undisturbed = fit_both(tmp_path / "undisturbed")
     assert not stops_early or undisturbed.metrics["epoch"].max() < 11
     room_for(2)
-    limited = Population.forward
-    ran = []
+    limited, begin = Population.forward, Population.__init__
+    ran = []  # the number of replicas that a population began with, for each of its steps
+
+    def counting(self, build, seeds):
+        begin(self, build, seeds)
+        self.began_with = len(seeds)
+
+    def counted(self, tokens):
+        ran.append(self.began_with)
+        return limited(self, tokens)
 
     def interrupted(self, tokens):
-        ran.append(len(self))
-        if len(self) == 1 and self.training:
+        if self.began_with == 1 and self.training:
             raise InterruptedError("the second half")
-        return limited(self, tokens)
+        return counted(self, tokens)
+
+    monkeypatch.setattr(Population, "__init__", counting)
 
     with monkeypatch.context() as patch:
         patch.setattr(Population, "forward", interrupted)
@@ -63,7 +72,7 @@ def test_an_interrupted_half_does_not_repeat_the_other(tmp_path, room_for, monke
     assert ran.count(2) > 10
 
     ran.clear()
-    monkeypatch.setattr(Population, "forward", lambda self, tokens: ran.append(len(self)) or limited(self, tokens))
+    monkeypatch.setattr(Population, "forward", counted)
     halved = fit_both(tmp_path / "halved")
     assert set(ran) == {3, 1}  # the whole, which does not fit, and the half that was interrupted
     for replica in range(len(REPLICAS)):

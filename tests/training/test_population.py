@@ -34,9 +34,10 @@ def test_same_seed_means_same_start_and_same_order(tmp_path):
 
 
 def test_a_population_computes_what_its_models_compute():
-    population = Population(build_model, seeds=(0, 1))
+    seeds = (0, 1)
+    population = Population(build_model, seeds)
     tokens = torch.randint(VOCAB, (2, 3, 7))
-    for replica, seed in enumerate(population.seeds):
+    for replica, seed in enumerate(seeds):
         torch.manual_seed(seed)
         expected = build_model()(tokens[replica])
         torch.testing.assert_close(population(tokens)[replica], expected, rtol=1e-5, atol=1e-6)
@@ -135,6 +136,19 @@ def test_a_perfect_replica_is_frozen_whatever_its_neighbours_do(tmp_path):
 
     kept_on, its_metrics = replica_results(fit([fast], tmp_path, **settings), 0)
     assert len(its_metrics) == 8 and kept_on["steps"] > summary["steps"]
+
+
+def test_a_population_goes_on_without_the_replicas_that_have_stopped(tmp_path, monkeypatch):
+    """Two epochs later, since an epoch is read while the next one runs."""
+    sizes = []
+    forward = Population.forward
+    monkeypatch.setattr(Population, "forward", lambda self, tokens: sizes.append(len(self)) or forward(self, tokens))
+    wild, slow, fast = (1e30, 1), (1e-5, 0), (2e-2, 0)
+    result = fit([wild, slow, fast], tmp_path, data=splits(), epochs=9, stop_when_perfect=True)
+    own = [len(replica_results(result, replica)[1]) for replica in range(3)]
+    assert own[0] == 1 and own[1] == 9 and 1 < own[2] < 7
+    steps = 5 + 2 + 2  # an epoch's: training, val, test
+    assert sizes == [3] * (2 * steps) + [2] * (own[2] - 1) * steps + [1] * (8 - own[2]) * steps
 
 
 def test_results_select_the_epoch_of_the_lowest_perplexity(tmp_path):
