@@ -1,5 +1,9 @@
 """The captured step against the plain one, on a GPU: same seed, same curves; and what happens where CUDA refuses."""
 
+import gc
+import weakref
+from functools import partial
+
 import pytest
 import torch
 from every_mixer import MIXERS, mixer_of
@@ -62,6 +66,17 @@ def test_capturing_changes_no_state():
     assert step(torch.full((3,), 5.0, device="cuda")).tolist() == [10, 10, 10]
     assert step(torch.full((3,), 1.0, device="cuda")).tolist() == [12, 12, 12]
     assert counter.item() == 2
+
+
+@pytest.mark.gpu
+def test_a_graph_keeps_what_its_function_holds():
+    held = torch.ones(3, device="cuda")
+    alive = weakref.ref(held)
+    step = Captured(partial(torch.add, held), [], [torch.ones(3, device="cuda")])
+    del held
+    gc.collect()
+    assert alive() is not None
+    assert step(torch.full((3,), 4.0, device="cuda")).tolist() == [5, 5, 5]
 
 
 @pytest.mark.gpu
