@@ -12,9 +12,9 @@ ups, 345, 50, 17; gates and ups by two products, 128 rows and 8 warps, 238, 34, 
 backward (521, 72, 27): two stages, 806, 99, 28; 128 rows and 8 warps, 569, 73, 26; gates and ups read, by two products,
 562, 75, 28; inner columns in an order that lets each thread write what it holds, with a transposed copy of `down`, 500,
 68, 25: thirty lines for half a percent of a step; 64 rows and 16 columns, 636, 86, 34.
-The residual addition and the norm in the same launches, which spares 0.2 GB each way at 3 x 131,072 rows: forward as
-fast with 64 rows (373) and slower with 128 (405), backward slower (729 -> 810), for nothing overlaps with what a program
-reads first and writes last; a step of attention 8.30 -> 8.62 ms.
+The residual addition and the norm in the same launches, which spares 0.2 GB each way at 3 x 131,072 rows: forward no
+faster (373 -> 373, 405 with 128 rows) and backward slower (729 -> 810), for nothing overlaps with what a program reads
+first and writes last; a step of attention 8.30 -> 8.62 ms.
 """
 
 import torch
