@@ -1,10 +1,9 @@
 """Gated DeltaNet (Yang, Kautz, Hatamizadeh 2024, arXiv 2412.06464): an associative memory with decay."""
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
-from kernels.fused import Form, Part, linear, rms_norm, split_heads, swiglu
+from kernels.fused import Form, Part, gates, linear, rms_norm, split_heads, swiglu
 from kernels.gated_delta_rule import gated_delta_rule, gated_delta_rule_backend
 from mixers.base import SequenceMixer, head_dim_of
 from mixers.layers import ShortConvolution, convolve, project
@@ -65,15 +64,14 @@ class GatedDeltaNet(SequenceMixer):
     def forward(self, x: Tensor) -> Tensor:
         """`x` `[B, T, d_model]` to `[B, T, d_model]`."""
         packed = project(x, self.q_proj, self.k_proj, self.v_proj, self.g_proj, self.a_proj, self.b_proj)
-        number = Part(self.num_heads, 1, Form.FLOAT32)  # one of each head
+        number = Part(self.num_heads, 1)  # one of each head
         parts = (Part(3, self.d_model), Part(1, self.d_model), number, number)
         mixed, gate, decay_logit, beta_logit = (y.flatten(-2) for y in split_heads(packed, parts))
         mixed = convolve(mixed, self.q_conv, self.k_conv, self.v_conv)
         forms = (Form.UNIT_NORM, Form.UNIT_NORM, Form.COPY)
         q, k, v = split_heads(mixed, [Part(self.num_heads, self.head_dim, form) for form in forms])
         with torch.autocast(x.device.type, enabled=False):
-            log_decay = -self.A_log.exp() * F.softplus(decay_logit + self.dt_bias)
-            beta = beta_logit.sigmoid()
+            log_decay, beta = gates(decay_logit, beta_logit, self.dt_bias, log_rate=self.A_log)
             o = gated_delta_rule(q, k, v, log_decay, beta, chunk_size=self.chunk_size, backend=self.backend)
             o = swiglu(gate, rms_norm(o, self.norm.weight, NORM_EPS).flatten(-2))
         return linear(o, self.o_proj.weight)

@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from kernels.fused import Form, Part, linear, rms_norm, split_heads
+from kernels.fused import Form, Part, gates, linear, rms_norm, split_heads
 from kernels.mesa import mesa, mesa_backend
 from mixers.base import SequenceMixer, head_dim_of
 from mixers.layers import ShortConvolution, convolve, project
@@ -75,18 +75,18 @@ class MesaNet(SequenceMixer):
         """`x` `[B, T, d_model]` to `[B, T, d_model]`."""
         heads = (self.num_heads, self.head_dim)
         packed = project(x, self.q_proj, self.k_proj, self.v_proj, self.a_proj, self.b_proj)
-        number = Part(self.num_heads, 1, Form.FLOAT32)  # one of each head
+        number = Part(self.num_heads, 1)  # one of each head
         parts = (Part(2, self.d_model), Part(*heads, Form.COPY), number, number)
         mixed, v, decay_logit, beta_logit = split_heads(packed, parts)
         mixed = convolve(mixed.flatten(-2), self.q_conv, self.k_conv)
         q, k = split_heads(mixed, [Part(*heads, Form.UNIT_NORM)] * 2)
+        logits = decay_logit.squeeze(-1), beta_logit.squeeze(-1)
         with torch.autocast(x.device.type, enabled=False):
             o = mesa(
                 q,
                 k,
                 v,
-                F.logsigmoid(decay_logit.squeeze(-1) + self.a_proj.bias),
-                (beta_logit.squeeze(-1) + self.b_proj.bias).sigmoid(),
+                *gates(*logits, self.a_proj.bias, beta_bias=self.b_proj.bias),
                 (F.softplus(self.ridge_logit) + self.ridge_lower_bound).view(heads),
                 iterations=self.cg_iterations,
                 chunk_size=self.chunk_size,

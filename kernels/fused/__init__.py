@@ -3,6 +3,7 @@
 from kernels.fused.class_counts import class_counts
 from kernels.fused.cross_entropy import cross_entropy
 from kernels.fused.embedding import embedding
+from kernels.fused.gates import gates
 from kernels.fused.heads import Form, Part, rotary, split_heads
 from kernels.fused.linear import join_rows, linear
 from kernels.fused.mlp import swiglu_mlp
@@ -16,6 +17,7 @@ __all__ = [
     "class_counts",
     "cross_entropy",
     "embedding",
+    "gates",
     "join_rows",
     "linear",
     "rms_norm",
