@@ -170,7 +170,7 @@ def states_kernel(
         value_state = tl.exp(total) * value_state + product(weighted, v, PRECISE)
 
 
-@triton.jit(do_not_specialize=["T"])
+@triton.jit(do_not_specialize=["T", "SEQUENCES"])
 def solve_kernel(
     q_ptr,
     k_ptr,
@@ -183,6 +183,7 @@ def solve_kernel(
     out_ptr,
     solutions_ptr,
     T,
+    SEQUENCES,  # that share a ridge
     H: tl.constexpr,
     D: tl.constexpr,
     C: tl.constexpr,
@@ -201,7 +202,7 @@ def solve_kernel(
     index = pid.to(tl.int64) * tl.num_programs(0) + n
     cumulative, _total, beta = load_gates(log_decay_ptr, beta_ptr, offsets, inside)
     weights, from_start = decay_between(cumulative, C) * beta[None, :], tl.exp(cumulative)[:, None]
-    ridge = tl.load(ridge_ptr + pid * D + tl.arange(0, D))[None, :]
+    ridge = tl.load(ridge_ptr + (pid // (SEQUENCES * H) * H + head) * D + tl.arange(0, D))[None, :]
     high, low = in_parts(load_state(key_states_ptr, index, n, D), k_ptr.dtype.element_ty)
     q = load_rows(q_ptr, offsets, inside, D).to(tl.float32)
     k = load_rows(k_ptr, offsets, inside, D)
@@ -216,7 +217,7 @@ def solve_kernel(
     store_rows(out_ptr, offsets, inside, out, D)
 
 
-@triton.jit(do_not_specialize=["T"])
+@triton.jit(do_not_specialize=["T", "SEQUENCES"])
 def adjoint_kernel(
     d_out_ptr,
     k_ptr,
@@ -232,6 +233,7 @@ def adjoint_kernel(
     d_reading_ptr,
     d_ridge_ptr,
     T,
+    SEQUENCES,
     H: tl.constexpr,
     D: tl.constexpr,
     C: tl.constexpr,
@@ -254,7 +256,7 @@ def adjoint_kernel(
     index = pid.to(tl.int64) * tl.num_programs(0) + n
     cumulative, _total, beta = load_gates(log_decay_ptr, beta_ptr, offsets, inside)
     weights, from_start = decay_between(cumulative, C) * beta[None, :], tl.exp(cumulative)[:, None]
-    ridge = tl.load(ridge_ptr + pid * D + tl.arange(0, D))[None, :]
+    ridge = tl.load(ridge_ptr + (pid // (SEQUENCES * H) * H + head) * D + tl.arange(0, D))[None, :]
     d_out = load_rows(d_out_ptr, offsets, inside, D)
     x = load_rows(solutions_ptr, offsets, inside, D)
     value_state = load_state(value_states_ptr, index, n, D)
@@ -273,7 +275,8 @@ def adjoint_kernel(
     x = load_rows(solutions_ptr, offsets, inside, D)
     d_reading -= tl.sum(x * (from_start * product_of_parts(y, high, low, PRECISE)), 1)
     tl.store(d_reading_ptr + offsets, d_reading, mask=inside)
-    tl.store(d_ridge_ptr + index * D + tl.arange(0, D), -tl.sum(x * y, 0))
+    part = (batch * tl.num_programs(0) + n) * H + head
+    tl.store(d_ridge_ptr + part * D + tl.arange(0, D), -tl.sum(x * y, 0))
 
 
 @triton.jit(do_not_specialize=["T"])

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from kernels.chunked_triton import tile_options
 from kernels.dispatch import fold_replicas
+from kernels.fused.triton_sums import sum_parts
 from kernels.mesa.triton_kernels import (
     adjoint_kernel,
     backward_chunk_kernel,
@@ -30,9 +31,8 @@ def mesa_triton(
     chunk_size: int,
 ) -> Tensor:
     """See `kernels.mesa.mesa`."""
-    # The operator wants the batch in front of every tensor, so that replicas can fold into it.
-    ridge = ridge.float().expand(q.shape[0], *ridge.shape)
-    return forward(q, k, v, log_decay.float(), beta.float(), ridge, iterations, chunk_size)[0]
+    # One group of sequences; vmap folds replicas into more.
+    return forward(q, k, v, log_decay.float(), beta.float(), ridge.float()[None], iterations, chunk_size)[0]
 
 
 @torch.library.custom_op("mixerlab::mesa", mutates_args=())
@@ -46,7 +46,10 @@ def forward(
     iterations: int,
     chunk_size: int,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """The output, and for the backward the solutions and the states; `ridge` is `[B, H, D]`."""
+    """The output, and for the backward the solutions and the states; `ridge` is `[groups, H, D]`.
+
+    Each ridge serves the next `B / groups` sequences.
+    """
     q, k, v, log_decay, beta, ridge = (x.contiguous() for x in (q, k, v, log_decay, beta, ridge))
     batch, length, heads, _ = q.shape
     out, solutions, key_states, value_states = results = _forward_results(
@@ -68,6 +71,7 @@ def forward(
         out,
         solutions,
         length,
+        batch // len(ridge),
         ITERATIONS=iterations,
         TOLERANCE=TOLERANCES[k.dtype],
         **options,
@@ -109,7 +113,7 @@ def backward(
     )
     adjoints, d_reading = torch.empty_like(solutions), torch.empty_like(beta)
     d_key_states, d_value_states = torch.empty_like(key_states), torch.empty_like(value_states)
-    d_ridge = ridge.new_empty(batch, heads, chunks, head_dim)
+    d_ridge = ridge.new_empty(len(ridge), batch // len(ridge) * chunks, heads, head_dim)
     gates, states, solved = (log_decay, beta), (key_states, value_states), (solutions, adjoints)
     options, precision = tile_options(k, chunk_size), _precision(k)
     adjoint_kernel[(chunks, batch * heads)](
@@ -125,6 +129,7 @@ def backward(
         d_reading,
         d_ridge,
         length,
+        batch // len(ridge),
         ITERATIONS=iterations,
         TOLERANCE=TOLERANCES[k.dtype],
         **options,
@@ -152,7 +157,7 @@ def backward(
         **options,
         **precision,
     )
-    return d_q, d_k, d_v, d_log_decay, d_beta, d_ridge.sum(2)
+    return d_q, d_k, d_v, d_log_decay, d_beta, sum_parts(d_ridge, ridge.dtype)
 
 
 @backward.register_fake

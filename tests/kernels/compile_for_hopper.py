@@ -19,6 +19,7 @@ from kernels.fused import (
     class_counts,
     cross_entropy,
     embedding,
+    gates,
     linear,
     rms_norm,
     rotary,
@@ -80,6 +81,10 @@ def run_fused() -> None:
     differentiate(linear, (2, 4096, 128), (128, 128), backend="triton")
     differentiate(lambda x, w: rms_norm(x, w, 1e-5, backend="triton"), (2, 64, 128), (128,))
     differentiate(lambda x, u, w: add_rms_norm(x, u, w, 1e-5, backend="triton"), *[(2, 64, 128)] * 2, (128,))
+    logits, parameters = torch.randn(2, 2, 64, 544, dtype=BF16)[..., 512:514], torch.randn(2, 2, requires_grad=True)
+    for name in ("log_rate", "beta_bias"):
+        log_decay, beta = gates(*logits, parameters[0], **{name: parameters[1]}, backend="triton")
+        torch.autograd.grad(log_decay.sum() + beta.sum(), parameters)
     tokens = torch.randint(0, 16, (2, 4, 16))
     differentiate(lambda logits: cross_entropy(logits, tokens, backend="triton")[0], (2, 4, 16, 16))
     class_counts(torch.randn(2, 4, 16, 16, dtype=BF16), tokens, backend="triton")

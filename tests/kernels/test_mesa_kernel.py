@@ -196,7 +196,7 @@ def test_operators_are_registered_as_they_behave(device):
 
 
 def test_kernel_under_vmap(device):
-    replicas = [mesa_inputs(seed, batch=1, length=19, dtype=torch.float32, device=device) for seed in (1, 2)]
+    replicas = [mesa_inputs(seed, batch=2, length=19, dtype=torch.float32, device=device) for seed in (1, 2)]
     check_replicas(lambda *x: mesa(*x, iterations=4, chunk_size=16, backend="triton"), replicas)
 
 
