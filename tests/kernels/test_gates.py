@@ -64,22 +64,20 @@ def test_under_vmap(device, names, backend):
 
 @pytest.mark.parametrize("names", PARAMETERS[:2], ids=str)
 def test_strided_inputs_and_gradients(device, names):
-    """Columns of a packed tensor, parameters in one tensor of all of them, gradients laid out backwards."""
-    replicas, heads = 3, 2
-    (packed,) = draw((replicas, 4, 9, 11), device=device)
-    (flat,) = draw((replicas, 17), device=device, seed=1)
+    """Columns of a packed tensor, parameters among others of their replica, gradients laid out backwards."""
+    (packed,) = draw((3, 4, 9, 11), device=device)
+    biases, others = draw((3, 17), (3, 5), device=device, seed=1)
 
     def of(function):
-        def sliced(packed, flat):
+        def sliced(packed, biases, others):
             logits = packed[..., 3:5], packed[..., 6:10:2]
-            parameters = (flat[:, start : start + heads] for start in (3, 8, 12)[: 1 + len(names)])
-            log_decay, beta = torch.func.vmap(function)(*logits, *parameters)
+            log_decay, beta = torch.func.vmap(function)(*logits, biases[:, 3:5], others[:, 2:4])
             return log_decay.transpose(1, 2).contiguous(), beta.flip(-1).mT.contiguous()
 
         return sliced
 
-    actual = run(of(given(names, "triton")), [packed, flat])
-    check(actual, run(of(plain(names)), double([packed, flat])))
+    inputs = [packed, biases, others]
+    check(run(of(given(names, "triton")), inputs), run(of(plain(names)), double(inputs)))
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
