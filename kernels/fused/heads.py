@@ -19,9 +19,8 @@ class Form(IntEnum):
 
     VIEW = 0  # the columns where they lie: nothing runs
     COPY = 1  # the columns, contiguous where the kernel runs
-    FLOAT32 = 2  # the same in float32; float64 stays
-    ROTARY = 3  # each head's pairs turned by their position, as `rotary` does
-    UNIT_NORM = 4  # `x / sqrt(|x|^2 + 1e-6)` of each head
+    ROTARY = 2  # each head's pairs turned by their position, as `rotary` does
+    UNIT_NORM = 3  # `x / sqrt(|x|^2 + 1e-6)` of each head
 
 
 class Part(NamedTuple):
@@ -47,8 +46,8 @@ def split_heads(
         backend: `auto`, `reference` (PyTorch) or `triton` (float32 and bfloat16, arithmetic in float32).
 
     Returns:
-        One `[B, T, heads, width]` for each part, in the dtype of `packed` but for `FLOAT32`. From the kernel it is
-        contiguous but for `VIEW`.
+        One `[B, T, heads, width]` for each part, in the dtype of `packed`. From the kernel it is contiguous but
+        for `VIEW`.
 
     Raises:
         ValueError: shapes that do not fit, or a backend that cannot run here.
@@ -100,19 +99,16 @@ def views(packed: Tensor, parts: Sequence[Part]) -> list[Tensor]:
 
 
 def _reference(packed: Tensor, parts: Sequence[Part], inverse_frequency: Tensor | None) -> tuple[Tensor, ...]:
-    wide = torch.promote_types(packed.dtype, torch.float32)
-
     def formed(x: Tensor, form: Form) -> Tensor:
         match form:
             case Form.VIEW | Form.COPY:
                 return x
-            case Form.FLOAT32:
-                return x.to(wide)
             case Form.ROTARY:
                 return _rotated(x, inverse_frequency)
             case Form.UNIT_NORM:
                 # The root of the mean square is |x| / sqrt(width).
                 width = x.shape[-1]
+                wide = torch.promote_types(x.dtype, torch.float32)
                 gain = torch.full((width,), width**-0.5, dtype=wide, device=x.device)
                 return rms_norm(x, gain, UNIT_NORM_EPS / width, out_dtype=x.dtype, backend="reference")
 
@@ -160,9 +156,7 @@ def split_backward(
 def empty_results(packed, inverse_frequency, heads, widths, forms):
     """Room for what `split` returns."""
     return [
-        packed.new_empty(
-            (*packed.shape[:2], *part[:2]), dtype=torch.float32 if part.form == Form.FLOAT32 else packed.dtype
-        )
+        packed.new_empty((*packed.shape[:2], *part[:2]))
         for part in parts_of(heads, widths, forms)
         if part.form != Form.VIEW
     ]

@@ -22,7 +22,7 @@ VECTOR = 8  # elements: 16 bytes of bfloat16
 
 # What the kernel does with a part; a form's gradient is one of them too.
 _COPY, _ROTARY, _UNIT_NORM, _UNIT_NORM_GRADIENT, _ZERO = (tl.constexpr(i) for i in range(5))
-_FORWARD = {Form.COPY: _COPY, Form.FLOAT32: _COPY, Form.ROTARY: _ROTARY, Form.UNIT_NORM: _UNIT_NORM}
+_FORWARD = {Form.COPY: _COPY, Form.ROTARY: _ROTARY, Form.UNIT_NORM: _UNIT_NORM}
 _BACKWARD = {**_FORWARD, Form.VIEW: _COPY, Form.UNIT_NORM: _UNIT_NORM_GRADIENT}
 
 
