@@ -9,7 +9,7 @@ from kernels.fused.triton_sums import sum_parts
 from kernels.layout import unit_stride
 from kernels.selective_scan.triton_tiles import softplus
 
-TILE, WARPS = 1024, 4  # numbers of each tensor in a program
+TILE, WARPS = 512, 4  # numbers of each tensor in a program
 # One build for every number of rows and every place of the parameters among the population's.
 ANY = {
     "do_not_specialize": ["N", "parameter_strides"],
