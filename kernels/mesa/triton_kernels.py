@@ -90,8 +90,7 @@ def conjugate_gradients(
     """
     tiny = 1.1754944e-38
     solution = 0.0 * right  # NaN where that is
-    residual = right
-    direction = right
+    residual, direction = right, right
     norm = tl.sum(right * right, 1)
     bound = TOLERANCE * TOLERANCE * norm
     taken = 0
@@ -244,8 +243,7 @@ def adjoint_kernel(
 ):
     """One program per chunk, sequence and head: the adjoint solutions y, which are dq.
 
-    Also the gradient of `b_i` through what row i reads from the states (`d_reading`), and the chunk's share of
-    the ridge's gradient.
+    Also the gradient of `b_i` through what row i reads from the states (`d_reading`), and a part of the ridge's.
     """
     n, pid = tl.program_id(0), tl.program_id(1)
     batch, head = (pid // H).to(tl.int64), pid % H
@@ -275,8 +273,7 @@ def adjoint_kernel(
     x = load_rows(solutions_ptr, offsets, inside, D)
     d_reading -= tl.sum(x * (from_start * product_of_parts(y, high, low, PRECISE)), 1)
     tl.store(d_reading_ptr + offsets, d_reading, mask=inside)
-    part = (batch * tl.num_programs(0) + n) * H + head
-    tl.store(d_ridge_ptr + part * D + tl.arange(0, D), -tl.sum(x * y, 0))
+    tl.store(d_ridge_ptr + ((batch * tl.num_programs(0) + n) * H + head) * D + tl.arange(0, D), -tl.sum(x * y, 0))
 
 
 @triton.jit(do_not_specialize=["T"])
