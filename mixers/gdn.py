@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor, nn
 
-from kernels.fused import Form, Part, gates, linear, rms_norm, split_heads, swiglu
+from kernels.fused import Form, Part, gates, linear, rms_norm, swiglu
 from kernels.gated_delta_rule import gated_delta_rule, gated_delta_rule_backend
 from mixers.base import SequenceMixer, head_dim_of
 from mixers.layers import ShortConvolution, convolve, project
@@ -64,12 +64,12 @@ class GatedDeltaNet(SequenceMixer):
     def forward(self, x: Tensor) -> Tensor:
         """`x` `[B, T, d_model]` to `[B, T, d_model]`."""
         packed = project(x, self.q_proj, self.k_proj, self.v_proj, self.g_proj, self.a_proj, self.b_proj)
-        number = Part(self.num_heads, 1)  # one of each head
-        parts = (Part(3, self.d_model), Part(1, self.d_model), number, number)
-        mixed, gate, decay_logit, beta_logit = (y.flatten(-2) for y in split_heads(packed, parts))
-        mixed = convolve(mixed, self.q_conv, self.k_conv, self.v_conv)
         forms = (Form.UNIT_NORM, Form.UNIT_NORM, Form.COPY)
-        q, k, v = split_heads(mixed, [Part(self.num_heads, self.head_dim, form) for form in forms])
+        qkv = (Part(self.num_heads, self.head_dim, form) for form in forms)
+        number = Part(self.num_heads, 1)  # one of each head
+        parts = (*qkv, Part(1, self.d_model), number, number)
+        q, k, v, *others = convolve(packed, parts, self.q_conv, self.k_conv, self.v_conv)
+        gate, decay_logit, beta_logit = (y.flatten(-2) for y in others)
         with torch.autocast(x.device.type, enabled=False):
             log_decay, beta = gates(decay_logit, beta_logit, self.dt_bias, log_rate=self.A_log)
             o = gated_delta_rule(q, k, v, log_decay, beta, chunk_size=self.chunk_size, backend=self.backend)

@@ -1,12 +1,14 @@
 """Small parts that several mixers share: rotary embedding, short causal convolution."""
 
 import math
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
 
-from kernels.fused import join_rows, linear, rotary
+from kernels.fused import Part, join_rows, linear, rotary
 from kernels.short_convolution import short_convolution
+from kernels.short_convolution.heads import convolve_heads
 
 
 class RotaryEmbedding(nn.Module):
@@ -33,7 +35,7 @@ def project(x: Tensor, *projections: nn.Linear) -> Tensor:
     """What `projections` make of `x`, side by side: one matrix product, which reads `x` once.
 
     `[..., d_model]` to `[..., sum of their widths]`, and columns of zeros up to a multiple of 32: take the parts
-    with `split_heads`, which passes over those. Biases are left out: add them where they are needed.
+    with `split_heads` or `convolve`, which pass over those. Biases are left out: add them where they are needed.
     The projections stay separate parameters, which Muon orthogonalises one by one.
     """
     weights = [projection.weight for projection in projections]
@@ -56,6 +58,6 @@ class ShortConvolution(nn.Conv1d):
         return short_convolution(x, self.weight[:, 0], self.bias)
 
 
-def convolve(x: Tensor, *convolutions: ShortConvolution) -> Tensor:
-    """Convolutions without bias, each on its part of the channels of `x` `[B, T, C]`, in one launch."""
-    return short_convolution(x, torch.cat([convolution.weight[:, 0] for convolution in convolutions]))
+def convolve(packed: Tensor, parts: Sequence[Part], *convolutions: ShortConvolution) -> tuple[Tensor, ...]:
+    """`split_heads(packed, parts)`, the first parts passing `convolutions` without bias before they get their form."""
+    return convolve_heads(packed, join_rows(*(convolution.weight[:, 0] for convolution in convolutions)), parts)

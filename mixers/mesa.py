@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from kernels.fused import Form, Part, gates, linear, rms_norm, split_heads
+from kernels.fused import Form, Part, gates, linear, rms_norm
 from kernels.mesa import mesa, mesa_backend
 from mixers.base import SequenceMixer, head_dim_of
 from mixers.layers import ShortConvolution, convolve, project
@@ -76,10 +76,9 @@ class MesaNet(SequenceMixer):
         heads = (self.num_heads, self.head_dim)
         packed = project(x, self.q_proj, self.k_proj, self.v_proj, self.a_proj, self.b_proj)
         number = Part(self.num_heads, 1)  # one of each head
-        parts = (Part(2, self.d_model), Part(*heads, Form.COPY), number, number)
-        mixed, v, decay_logit, beta_logit = split_heads(packed, parts)
-        mixed = convolve(mixed.flatten(-2), self.q_conv, self.k_conv)
-        q, k = split_heads(mixed, [Part(*heads, Form.UNIT_NORM)] * 2)
+        normed = Part(*heads, Form.UNIT_NORM)
+        parts = (normed, normed, Part(*heads, Form.COPY), number, number)
+        q, k, v, decay_logit, beta_logit = convolve(packed, parts, self.q_conv, self.k_conv)
         logits = decay_logit.squeeze(-1), beta_logit.squeeze(-1)
         with torch.autocast(x.device.type, enabled=False):
             o = mesa(

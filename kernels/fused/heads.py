@@ -149,7 +149,9 @@ def split_backward(
     """The gradient of `packed` from one for each part, views too."""
     from kernels.fused import triton_heads
 
-    return triton_heads.split_backward(grads, packed, inverse_frequency, parts_of(heads, widths, forms))
+    grad_packed = packed.new_empty(packed.shape)
+    triton_heads.split_backward(grads, packed, inverse_frequency, parts_of(heads, widths, forms), grad_packed)
+    return grad_packed
 
 
 @split.register_fake
@@ -172,6 +174,11 @@ def parts_of(heads: list[int], widths: list[int], forms: list[int]) -> list[Part
     return [Part(h, w, Form(f)) for h, w, f in zip(heads, widths, forms, strict=True)]
 
 
+def lists_of(parts: Sequence[Part]) -> tuple[list[int], list[int], list[int]]:
+    """The lists that an operator takes for parts."""
+    return [part.heads for part in parts], [part.width for part in parts], [int(part.form) for part in parts]
+
+
 class _Split(torch.autograd.Function):
     """Joins the operators: an operator cannot return views of its input, a function can."""
 
@@ -179,7 +186,7 @@ class _Split(torch.autograd.Function):
     def forward(packed: Tensor, inverse_frequency: Tensor | None, parts: tuple[Part, ...]) -> tuple[Tensor, ...]:
         if all(part.form == Form.VIEW for part in parts):
             return tuple(views(packed, parts))
-        made = iter(split(packed, inverse_frequency, *_lists(parts)))
+        made = iter(split(packed, inverse_frequency, *lists_of(parts)))
         return tuple(
             x if part.form == Form.VIEW else next(made) for x, part in zip(views(packed, parts), parts, strict=True)
         )
@@ -191,7 +198,7 @@ class _Split(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, *grads: Tensor):
-        return split_backward(list(grads), *ctx.saved_tensors, *_lists(ctx.parts)), None, None
+        return split_backward(list(grads), *ctx.saved_tensors, *lists_of(ctx.parts)), None, None
 
     @staticmethod
     def vmap(info, in_dims, packed: Tensor, inverse_frequency: Tensor | None, parts: tuple[Part, ...]):
@@ -202,8 +209,3 @@ class _Split(torch.autograd.Function):
         packed = packed.movedim(dim, 0)
         results = _Split.apply(packed.flatten(0, 1), inverse_frequency, parts)
         return tuple(x.unflatten(0, packed.shape[:2]) for x in results), (0,) * len(results)
-
-
-def _lists(parts: Sequence[Part]) -> tuple[list[int], list[int], list[int]]:
-    heads, widths, forms = zip(*parts, strict=True)
-    return list(heads), list(widths), [int(form) for form in forms]

@@ -8,12 +8,11 @@ from collections.abc import Sequence
 from math import gcd
 from typing import NamedTuple
 
-import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
-from kernels.fused.heads import UNIT_NORM_EPS, Form, Part, empty_results, views
+from kernels.fused.heads import UNIT_NORM_EPS, Form, Part, empty_results, lists_of, views
 from kernels.layout import addressable
 
 TILE, TURNED_TILE, WARPS = 2048, 1024, 4  # elements of the largest part; fewer where a thread keeps angles
@@ -152,7 +151,7 @@ class _Move(NamedTuple):
 def split(packed: Tensor, inverse_frequency: Tensor | None, parts: Sequence[Part]) -> list[Tensor]:
     """`split` of `kernels.fused.heads`."""
     packed = addressable(packed)
-    results = empty_results(packed, inverse_frequency, *zip(*parts, strict=True))
+    results = empty_results(packed, inverse_frequency, *lists_of(parts))
     made = iter(results)
     moves = [
         _Move(_FORWARD[part.form], x, next(made), x)
@@ -164,11 +163,14 @@ def split(packed: Tensor, inverse_frequency: Tensor | None, parts: Sequence[Part
 
 
 def split_backward(
-    grads: Sequence[Tensor], packed: Tensor, inverse_frequency: Tensor | None, parts: Sequence[Part]
-) -> Tensor:
-    """`split_backward` of `kernels.fused.heads`."""
+    grads: Sequence[Tensor],
+    packed: Tensor,
+    inverse_frequency: Tensor | None,
+    parts: Sequence[Part],
+    grad_packed: Tensor,
+) -> None:
+    """Writes `grad_packed`, of unit stride in the columns: `split_backward` of `kernels.fused.heads`."""
     packed = addressable(packed)
-    grad_packed = torch.empty(packed.shape, dtype=packed.dtype, device=packed.device)
     targets, xs = views(grad_packed, parts), views(packed, parts)
     moves = [
         _Move(_BACKWARD[part.form], addressable(grad), target, x)
@@ -178,7 +180,6 @@ def split_backward(
     if padding.shape[-1]:
         moves.append(_Move(_ZERO, padding, padding, padding))
     _launch(moves, packed, inverse_frequency, -1.0)
-    return grad_packed
 
 
 def _launch(moves: list[_Move], packed: Tensor, inverse_frequency: Tensor | None, direction: float) -> None:

@@ -32,7 +32,7 @@ def short_convolution(x: Tensor, weight: Tensor, bias: Tensor | None = None, *, 
         )
     if bias is not None and bias.shape != x.shape[2:]:
         raise ValueError(f"bias has shape {tuple(bias.shape)}: pass {tuple(x.shape[2:])}, to fit x")
-    why = _why_not_triton(x, weight)
+    why = why_not_triton(x, weight)
     if resolve_backend(backend, x.device, supported=not why, why=why) == "reference":
         return short_convolution_reference(x, weight, bias)
     if bias is None:
@@ -41,7 +41,7 @@ def short_convolution(x: Tensor, weight: Tensor, bias: Tensor | None = None, *, 
     return convolution(x, weight.float()[None], bias.float()[None])
 
 
-def _why_not_triton(x: Tensor, weight: Tensor) -> str:
+def why_not_triton(x: Tensor, weight: Tensor) -> str:
     """Empty where the Triton kernel can run."""
     if x.dtype not in (torch.float32, torch.bfloat16):
         return f"the kernel takes float32 and bfloat16, not {x.dtype}"
