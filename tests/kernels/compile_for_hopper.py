@@ -31,6 +31,7 @@ from kernels.join_columns import join_columns
 from kernels.newton_schulz import orthogonalise
 from kernels.population_step import update_moments, update_parameters
 from kernels.selective_scan import selective_scan
+from kernels.short_convolution.heads import convolve_heads
 
 BF16 = torch.bfloat16
 
@@ -75,6 +76,10 @@ def run_fused() -> None:
     frequency = torch.rand(32)
     parts = [Part(2, 64, Form.ROTARY), Part(2, 64, Form.UNIT_NORM), Part(2, 64)]
     differentiate(lambda x: split_heads(x, parts, frequency, backend="triton"), (2, 64, 384))
+    normed, copied = (Part(2, 64, form) for form in (Form.UNIT_NORM, Form.COPY))
+    for parts in ([normed, normed, copied], [normed, normed], [copied]):
+        shapes = (2, 64, 416), (128 * len(parts), 4)
+        differentiate(lambda x, w, parts=parts: convolve_heads(x, w, parts, backend="triton"), *shapes)
     differentiate(lambda x: rotary(x, frequency, backend="triton"), (2, 64, 2, 64))
     differentiate(swiglu_mlp, (2, 64, 128), (704, 128), (128, 352), backend="triton")
     differentiate(swiglu_packed, (2, 64, 704), backend="triton")

@@ -8,6 +8,7 @@ from kernels.layout import addressable, unit_stride
 from kernels.selective_scan import selective_scan
 from kernels.selective_scan.block import mamba_block
 from kernels.short_convolution import short_convolution
+from kernels.short_convolution.heads import convolve_heads
 
 LENGTH, WIDTH = 2**12, 2**10  # of one sequence: 2^22 numbers
 
@@ -90,6 +91,11 @@ def heads(device):
     return [normal(2, 5, 6, device=device)], lambda x: split_heads(x, [part], backend="triton")[0]
 
 
+def convolved(device):
+    weight, part = torch.randn(6, 4, device=device), Part(3, 2, Form.UNIT_NORM)
+    return [normal(2, 5, 6, device=device)], lambda x: convolve_heads(x, weight, [part], backend="triton")[0]
+
+
 @pytest.mark.parametrize(
     "module, case",
     [
@@ -97,6 +103,7 @@ def heads(device):
         ("selective_scan.triton_scan", scan),
         ("selective_scan.block", block),
         ("fused.triton_heads", heads),
+        ("short_convolution.heads", convolved),
     ],
 )
 def test_kernels_with_32_bit_offsets_ask(device, module, case, monkeypatch):
@@ -115,6 +122,6 @@ def test_kernels_with_32_bit_offsets_ask(device, module, case, monkeypatch):
     asked.clear()
     torch.autograd.grad(y, inputs, grad)
     backward = {x.data_ptr() for x in (*inputs, grad)}
-    if case is block:  # `grad` is for the scan to ask about
+    if case in (block, convolved):  # `grad` is for the scan to ask about, or made contiguous
         backward = {inputs[0].data_ptr()}
     assert backward <= set(asked)

@@ -1,0 +1,226 @@
+"""`convolve_heads` against its formula in float64: head sizes, lengths, replicas, strides, and the two mixers."""
+
+from functools import partial
+
+import pytest
+import torch
+from every_mixer import mixer_of
+from fused_cases import BACKENDS, BFLOAT16, check, check_replicas, double, draw, run
+from torch.func import functional_call, stack_module_state, vmap
+
+import mixers.layers
+from kernels.fused import Form, Part
+from kernels.fused.heads import lists_of
+from kernels.short_convolution.heads import convolve, convolve_backward, convolve_heads
+
+PADDING = 3
+
+
+def parts_of(heads, width, forms="nnc"):
+    """Convolved parts, normed and copied, then one of each other form; no power of two wide."""
+    convolved = [Part(heads, width, Form.UNIT_NORM if form == "n" else Form.COPY) for form in forms]
+    others = [Part(1, 5), Part(heads, 3, Form.COPY), Part(heads, 1, Form.FLOAT32), Part(2, 3, Form.UNIT_NORM)]
+    return convolved, [*convolved, *others]
+
+
+def make_inputs(batch, length, convolved, parts, taps, device, seed=0):
+    columns, channels = (sum(part.heads * part.width for part in some) for some in (parts, convolved))
+    return draw((batch, length, columns + PADDING), (channels, taps), device=device, seed=seed)
+
+
+def plain(packed, weight, parts):
+    """Each part by slicing, from the formulas."""
+    channels, taps = weight.shape
+    padded = torch.cat((packed.new_zeros(packed.shape[0], taps - 1, channels), packed[..., :channels]), dim=1)
+    total = sum(weight[:, k] * padded[:, k : k + packed.shape[1]] for k in range(taps))
+    packed = torch.cat((total * torch.sigmoid(total), packed[..., channels:]), dim=-1)
+    results, start = [], 0
+    for heads, width, form in parts:
+        x = packed[..., start : start + heads * width].unflatten(-1, (heads, width))
+        start += heads * width
+        results.append(x / (x.square().sum(-1, keepdim=True) + 1e-6).sqrt() if form == Form.UNIT_NORM else x)
+    return results
+
+
+# (batch, T, heads, width, taps, forms of the convolved parts); a backward program takes 64 positions.
+CASES = [
+    (1, 1, 1, 64, 4, "nnc"),
+    (2, 19, 3, 7, 4, "nnc"),
+    (2, 70, 2, 16, 4, "nn"),
+    (1, 17, 2, 40, 3, "c"),
+    (1, 16, 1, 128, 4, "ncc"),
+    (3, 2, 5, 3, 2, "nn"),
+    (1, 5, 1, 96, 1, "nnc"),
+]
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_is_the_formula(device, case, backend):
+    batch, length, heads, width, taps, forms = case
+    convolved, parts = parts_of(heads, width, forms)
+    inputs = make_inputs(batch, length, convolved, parts, taps, device)
+    actual = run(lambda x, w: convolve_heads(x, w, parts, backend=backend), inputs)
+    check(actual, run(lambda x, w: plain(x, w, parts), double(inputs)))
+    assert not actual[-2][..., -PADDING:].any()
+    if backend == "triton":
+        assert all(x.is_contiguous() for x, part in zip(actual, parts, strict=False) if part.form != Form.VIEW)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_nothing_but_convolved_parts(device, backend):
+    parts = [Part(2, 8, Form.UNIT_NORM), Part(2, 8, Form.COPY)]
+    inputs = draw((2, 9, 32), (32, 4), device=device)
+    actual = run(lambda x, w: convolve_heads(x, w, parts, backend=backend), inputs)
+    check(actual, run(lambda x, w: plain(x, w, parts), double(inputs)))
+
+
+def test_strided_inputs_and_gradients(device):
+    """A packed tensor that is a part of transposed rows, one with columns apart, weights apart, gradients of which one
+    is transposed and one reversed.
+    """
+    convolved, parts = parts_of(3, 8)
+    packed, weight = make_inputs(7, 2, convolved, parts, 4, device)
+    inputs = [torch.cat((packed, packed + 1), dim=-1), torch.cat((weight, weight), dim=-1)]
+    columns = packed.shape[-1]
+    for slices in (lambda x: x[..., columns:], lambda x: x[..., ::2]):
+
+        def of(function, slices=slices):
+            def results(x, w):
+                q, k, *rest = function(slices(x.transpose(0, 1)), w[:, 4:], parts)
+                return q.transpose(1, 2).contiguous(), k.flip(-1).mT.contiguous(), *rest
+
+            return results
+
+        actual = run(of(partial(convolve_heads, backend="triton")), inputs)
+        check(actual, run(of(plain), double(inputs)))
+
+
+def test_views_are_views(device):
+    convolved, parts = parts_of(2, 8)
+    packed, weight = make_inputs(2, 4, convolved, parts, 4, device)
+    view = convolve_heads(packed, weight, parts, backend="triton")[len(convolved)]
+    assert view.data_ptr() == packed[..., len(weight) :].data_ptr()
+
+
+def test_a_unit_norm_of_zeros_is_zero(device):
+    inputs = torch.zeros(1, 3, 8, device=device), torch.ones(8, 4, device=device)
+    norm, *gradients = run(lambda x, w: convolve_heads(x, w, [Part(2, 4, Form.UNIT_NORM)], backend="triton"), inputs)
+    assert not norm.any() and all(gradient.isfinite().all() for gradient in gradients)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_under_vmap(device, backend):
+    """Each replica with its own weights, in rows of a tensor of all parameters; or all with the same."""
+    convolved, parts = parts_of(2, 7)
+    each = (make_inputs(2, 9, convolved, parts, 3, device, seed) for seed in range(2))
+    stacked = [torch.stack(t) for t in zip(*each, strict=True)]
+    check_replicas(lambda x, w: convolve_heads(x, w, parts, backend=backend), stacked)
+    rows = torch.cat((stacked[1].flatten(1), stacked[1].flatten(1)), dim=1)
+    channels, taps = stacked[1].shape[1:]
+
+    def with_part_of(x, row):
+        return convolve_heads(x[:, ::2], row[channels * taps :].view(channels, taps), parts, backend=backend)
+
+    check_replicas(with_part_of, [stacked[0], rows])
+    shared = stacked[1][0]
+    together = vmap(lambda x: convolve_heads(x, shared, parts, backend=backend))(stacked[0])
+    for r, x in enumerate(stacked[0]):
+        check([t[r] for t in together], convolve_heads(x, shared, parts, backend=backend))
+
+
+@pytest.mark.parametrize("name", ["gdn", "mesa"])
+def test_mixers_have_the_same_outputs_and_gradients(device, name, monkeypatch):
+    """Two replicas under vmap, with the kernel and with the operators that it joins."""
+    torch.manual_seed(0)
+    replicas = [mixer_of(name, 32, chunk_size=16, backend="reference").to(device) for _ in range(2)]
+    parameters, buffers = stack_module_state(replicas)
+    names = list(parameters)
+    x, *values = draw((2, 2, 19, 32), *(p.shape for p in parameters.values()), device=device)
+    values = [p.detach() + 0.1 * v for p, v in zip(parameters.values(), values, strict=True)]
+
+    def population(x, *values):
+        def mixer(x, values):
+            return functional_call(replicas[0], (dict(zip(names, values, strict=True)), buffers), (x,))
+
+        return vmap(mixer)(x, values)
+
+    results = []
+    for backend in BACKENDS:
+        monkeypatch.setattr(mixers.layers, "convolve_heads", partial(convolve_heads, backend=backend))
+        results.append(run(population, [x, *values]))
+    check(results[1], results[0], 2e-5)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_dtypes(device, backend):
+    """Nothing here is a product of matrices: the interpreter rounds as the kernel does."""
+    convolved, parts = parts_of(3, 7)
+    packed, weight = make_inputs(2, 9, convolved, parts, 4, device)
+    inputs = [packed.bfloat16(), weight]
+    actual = run(lambda x, w: convolve_heads(x, w, parts, backend=backend), inputs)
+    wide = (torch.float32 if part.form == Form.FLOAT32 else torch.bfloat16 for part in parts)
+    assert [x.dtype for x in actual] == [*wide, torch.bfloat16, torch.float32]
+    tolerance = BFLOAT16 if backend == "triton" else 2 * BFLOAT16  # the reference rounds before the norm too
+    check(actual, run(lambda x, w: plain(x, w, parts), double(inputs)), tolerance)
+
+
+UNFIT = [
+    ([Part(2, 4, Form.COPY)], 5, "at most 4 taps, not 5"),
+    ([Part(2, 4, Form.COPY), Part(1, 8, Form.COPY)], 4, "of one shape"),
+    ([Part(1, 130, Form.UNIT_NORM)], 4, "heads of at most 128"),
+    ([Part(2, 4, Form.COPY), Part(2, 4, Form.UNIT_NORM)], 4, "of unit norm first"),
+]
+
+
+@pytest.mark.parametrize("parts, taps, message", UNFIT, ids=[message for *_, message in UNFIT])
+def test_what_the_kernel_does_not_take(device, parts, taps, message):
+    """`triton` says why; `auto` runs the operators one by one."""
+    inputs = make_inputs(2, 6, parts, parts, taps, device)
+    with pytest.raises(ValueError, match=message):
+        convolve_heads(*inputs, parts, backend="triton")
+    actual = run(lambda x, w: convolve_heads(x, w, parts), inputs)
+    check(actual, run(lambda x, w: plain(x, w, parts), double(inputs)))
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_bad_arguments_are_named(device, backend):
+    packed, weight = draw((2, 3, 16), (8, 4), device=device)
+    part = Part(2, 4, Form.COPY)
+    bad = partial(convolve_heads, backend=backend)
+    with pytest.raises(ValueError, match=r"packed has shape \(2, 3, 16\) .* 24 columns"):
+        bad(packed, weight, [part, part, part])
+    with pytest.raises(ValueError, match=r"packed has shape \(3, 16\)"):
+        bad(packed[0], weight, [part])
+    with pytest.raises(ValueError, match=r"weight \(8, 0\)"):
+        bad(packed, weight[:, :0], [part])
+    with pytest.raises(ValueError, match=r"the parts end at columns \[8, 16\]: .* not 7"):
+        bad(packed, weight[1:], [part, part])
+    with pytest.raises(ValueError, match="pass UNIT_NORM or COPY"):
+        bad(packed, weight, [Part(2, 4), part])
+    with pytest.raises(ValueError, match="forms other than ROTARY"):
+        bad(packed, weight, [part, Part(2, 4, Form.ROTARY)])
+    with pytest.raises(ValueError, match=r"float32 and bfloat16, not torch.float64"):
+        convolve_heads(packed.double(), weight, [part], backend="triton")
+
+
+def test_traced_shapes_and_dtypes_are_the_real_ones(device):
+    convolved, parts = parts_of(2, 8)
+    packed, weight = make_inputs(2, 5, convolved, parts, 4, device)
+    grads = draw(*((2, 5, part.heads, part.width) for part in parts), device=device)
+    tests = ("test_schema", "test_faketensor")
+    torch.library.opcheck(convolve, (packed, weight[None], *lists_of(parts)), test_utils=tests)
+    torch.library.opcheck(convolve_backward, (grads, packed, weight[None], *lists_of(parts)), test_utils=tests)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("batch, length, heads, width", [(6, 128, 2, 64), (3, 333, 3, 96), (2, 2048, 8, 16)])
+def test_in_bfloat16(device, batch, length, heads, width):
+    """Two runs agree to the bit, and with float64 to the rounding of bfloat16."""
+    convolved, parts = parts_of(heads, width)
+    packed, weight = make_inputs(batch, length, convolved, parts, 4, device)
+    inputs = [packed.bfloat16(), weight]
+    first, second = (run(lambda x, w: convolve_heads(x, w, parts), inputs) for _ in range(2))
+    for a, b in zip(first, second, strict=True):
+        assert torch.equal(a, b)
+    check(first, run(lambda x, w: plain(x, w, parts), double(inputs)), BFLOAT16)
