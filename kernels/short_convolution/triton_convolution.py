@@ -1,10 +1,12 @@
 """Triton kernels of the short convolution, for up to 4 taps; fewer are the last of 4, the others being zero.
 
-A program takes CHUNK rows of a block of channels at a time: it asks for all of them, then computes from registers,
-so that the loads overlap. Backward, the outputs just after a chunk need its inputs too, and are computed again.
+A program, one warp, walks some stretches of the sequence side by side over a block of channels, each thread four
+channels of one stretch: the fewer threads share a row, the fewer shuffles its sum takes. It asks for UNROLL positions
+at once, so that the loads overlap, and carries three in registers. Backward, the outputs just after a stretch need its
+inputs too, and are computed again.
 
 The results may be several tensors, parts of the channels side by side. Where the first of them get unit norm per head,
-a block is a head: one warp, whose threads hold the channels of a row, adds up the squares.
+a block is a head.
 """
 
 from collections.abc import Sequence
@@ -14,20 +16,27 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from kernels.float32_sums import sum_float32_parts
+from kernels.fused.triton_mlp import _sigmoid
+from kernels.fused.triton_sums import sum_parts
 from kernels.layout import addressable
 
-CHUNK, BLOCK_C = 16, 64  # one warp per program
-CHUNKS = 4  # of a backward program, which sums the gradients of the parameters over them
+BLOCK_C = 64  # without heads
+WARP = 128  # channels of all stretches of a program
+UNROLL = 8
+# Positions of a stretch, at most. Backward a program also sums the gradients of the parameters over its stretches.
+FORWARD_ROWS, BACKWARD_ROWS = 32, 128
 
 
 @triton.jit
-def _place(CHANNELS, WIDTH: tl.constexpr, BLOCK_C: tl.constexpr):
-    """Of this program: the part of CHANNELS channels, its block of WIDTH in it, and the channel that ends the block."""
+def _place(CHANNELS, ROWS, STREAMS: tl.constexpr, WIDTH: tl.constexpr, BLOCK_C: tl.constexpr):
+    """Of this program: the part of CHANNELS channels, its block of WIDTH in it, `[1, BLOCK_C]`, the channel that ends
+    the block, and where its stretches start, `[STREAMS, 1]`.
+    """
     blocks = tl.cdiv(CHANNELS, WIDTH)
     part, block = tl.program_id(0) // blocks, tl.program_id(0) % blocks
-    channel = block * WIDTH + tl.arange(0, BLOCK_C)
-    return part, channel, CHANNELS if WIDTH == BLOCK_C else (block + 1) * WIDTH
+    channel = block * WIDTH + tl.arange(0, BLOCK_C)[None, :]
+    start = (tl.program_id(1) * STREAMS + tl.arange(0, STREAMS)[:, None]) * ROWS
+    return part, channel, CHANNELS if WIDTH == BLOCK_C else (block + 1) * WIDTH, start
 
 
 @triton.jit
@@ -41,15 +50,12 @@ def _pointer(ptrs, part):
 
 @triton.jit
 def _taps(weight_ptr, bias_ptr, channel, end, channel_stride, TAPS: tl.constexpr):
-    """The weights of taps 0 to 3, and the bias."""
+    """The weights of taps 0 to 3, and the bias, each `[1, BLOCK_C]`."""
     w0 = _tap(weight_ptr, channel, end, channel_stride, 0, TAPS)
     w1 = _tap(weight_ptr, channel, end, channel_stride, 1, TAPS)
     w2 = _tap(weight_ptr, channel, end, channel_stride, 2, TAPS)
     w3 = _tap(weight_ptr, channel, end, channel_stride, 3, TAPS)
-    if bias_ptr is None:
-        bias = tl.zeros_like(channel).to(tl.float32)
-    else:
-        bias = tl.load(bias_ptr + channel, mask=channel < end, other=0.0)
+    bias = tl.zeros_like(w3) if bias_ptr is None else tl.load(bias_ptr + channel, mask=channel < end, other=0.0)
     return w0, w1, w2, w3, bias
 
 
@@ -63,36 +69,70 @@ def _tap(weight_ptr, channel, end, channel_stride, tap: tl.constexpr, TAPS: tl.c
 
 @triton.jit
 def _row(ptr, time, stride, channel, T, end):
-    """One row; 0 outside the sequence."""
-    end = tl.where((time >= 0) & (time < T), end, 0)
-    return tl.load(ptr + time * stride + channel, mask=channel < end, other=0.0)
+    """One position of every stretch, `[STREAMS, BLOCK_C]`; 0 outside the sequence."""
+    return tl.load(ptr + (time * stride + channel), mask=(time >= 0) & (time < T) & (channel < end), other=0.0)
 
 
 @triton.jit
-def _preactivation(x, s: tl.constexpr, taps):
-    """The convolution where the inputs are rows s to s + 3 of the tuple `x`."""
-    total = taps[4] + taps[0] * x[s].to(tl.float32) + taps[1] * x[s + 1].to(tl.float32)
-    return total + taps[2] * x[s + 2].to(tl.float32) + taps[3] * x[s + 3].to(tl.float32)
+def _store_row(ptr, time, stride, channel, T, end, row):
+    row = row.to(ptr.dtype.element_ty)
+    tl.store(ptr + (time * stride + channel), row, mask=(time < T) & (channel < end))
+
+
+@triton.jit
+def _float32(row):
+    """`row.to(tl.float32)`, which takes three instructions for two bfloat16 numbers where this takes two."""
+    if row.dtype == tl.bfloat16:
+        return tl.inline_asm_elementwise(
+            "{shl.b32 $0, $2, 16; and.b32 $1, $2, 0xffff0000;}",
+            "=f,=f,r",
+            [row],
+            dtype=tl.float32,
+            is_pure=True,
+            pack=2,
+        )
+    return row.to(tl.float32)
+
+
+@triton.jit
+def _preactivation(x0, x1, x2, x3, taps):
+    return taps[4] + taps[0] * x0 + taps[1] * x1 + taps[2] * x2 + taps[3] * x3
 
 
 @triton.jit
 def _forward_rows(
-    x_ptr, x_time, y_ptr, taps, first, channel, end, T, CHANNELS, eps, CHUNK: tl.constexpr, UNIT_NORM: tl.constexpr
+    x_ptr,
+    x_time,
+    y_ptr,
+    taps,
+    start,
+    channel,
+    end,
+    T,
+    CHANNELS,
+    eps,
+    ROWS,
+    UNROLL: tl.constexpr,
+    UNIT_NORM: tl.constexpr,
 ):
-    x = ()
-    for s in tl.static_range(CHUNK + 3):
-        x += (_row(x_ptr, first + (s - 3), x_time, channel, T, end),)
-    for s in tl.static_range(CHUNK):
-        time = first + s
-        total = _preactivation(x, s, taps)
-        y = total * tl.sigmoid(total)
-        if UNIT_NORM:
-            y *= tl.rsqrt(tl.sum(y * y, axis=0) + eps)
-        row_end = tl.where(time < T, end, 0)
-        tl.store(y_ptr + time * CHANNELS + channel, y.to(y_ptr.dtype.element_ty), mask=channel < row_end)
+    x0 = _float32(_row(x_ptr, start - 3, x_time, channel, T, end))
+    x1 = _float32(_row(x_ptr, start - 2, x_time, channel, T, end))
+    x2 = _float32(_row(x_ptr, start - 1, x_time, channel, T, end))
+    for step in range(0, ROWS, UNROLL):
+        rows = ()
+        for s in tl.static_range(UNROLL):
+            rows += (_row(x_ptr, start + step + s, x_time, channel, T, end),)
+        for s in tl.static_range(UNROLL):
+            x3 = _float32(rows[s])
+            total = _preactivation(x0, x1, x2, x3, taps)
+            y = total * _sigmoid(total, x_ptr.dtype.element_ty)
+            if UNIT_NORM:
+                y *= tl.rsqrt(tl.sum(y * y, axis=1, keep_dims=True) + eps)
+            _store_row(y_ptr, start + step + s, CHANNELS, channel, T, end, y)
+            x0, x1, x2 = x1, x2, x3
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["ROWS"])
 def convolution_forward_kernel(
     x_ptr,
     weight_ptr,
@@ -109,14 +149,15 @@ def convolution_forward_kernel(
     eps,
     NORMED: tl.constexpr,  # how many of the parts, the first ones
     TAPS: tl.constexpr,
-    CHUNK: tl.constexpr,
+    ROWS,
+    STREAMS: tl.constexpr,
+    UNROLL: tl.constexpr,
     WIDTH: tl.constexpr,
     BLOCK_C: tl.constexpr,
 ):
     batch = tl.program_id(2).to(tl.int64)
     group = batch // group_size
-    first = tl.program_id(1) * CHUNK
-    part, channel, end = _place(CHANNELS, WIDTH, BLOCK_C)
+    part, channel, end, start = _place(CHANNELS, ROWS, STREAMS, WIDTH, BLOCK_C)
     x_ptr += batch * x_batch + part * CHANNELS
     y_ptr = _pointer(y_ptrs, part) + batch * T * CHANNELS
     weight_ptr += group * weight_group + part * CHANNELS * weight_channel
@@ -124,9 +165,23 @@ def convolution_forward_kernel(
         bias_ptr += group * bias_group + part * CHANNELS
     taps = _taps(weight_ptr, bias_ptr, channel, end, weight_channel, TAPS)
     if len(y_ptrs) == NORMED or (NORMED > 0 and part < NORMED):
-        _forward_rows(x_ptr, x_time, y_ptr, taps, first, channel, end, T, CHANNELS, eps, CHUNK, True)
+        _forward_rows(x_ptr, x_time, y_ptr, taps, start, channel, end, T, CHANNELS, eps, ROWS, UNROLL, True)
     else:
-        _forward_rows(x_ptr, x_time, y_ptr, taps, first, channel, end, T, CHANNELS, eps, CHUNK, False)
+        _forward_rows(x_ptr, x_time, y_ptr, taps, start, channel, end, T, CHANNELS, eps, ROWS, UNROLL, False)
+
+
+@triton.jit
+def _d_total(x0, x1, x2, x3, grad, taps, eps, UNIT_NORM: tl.constexpr):
+    """The gradient of the sum inside SiLU; 0 where `grad` is."""
+    total = _preactivation(x0, x1, x2, x3, taps)
+    sigmoid = _sigmoid(total, grad.dtype)
+    y = total * sigmoid
+    d_y = _float32(grad)
+    if UNIT_NORM:
+        scale = tl.rsqrt(tl.sum(y * y, axis=1, keep_dims=True) + eps)
+        along = scale * scale * scale * tl.sum(d_y * y, axis=1, keep_dims=True)
+        d_y = scale * d_y - along * y
+    return d_y * (sigmoid + y * (1.0 - sigmoid))
 
 
 @triton.jit
@@ -143,49 +198,42 @@ def _backward_rows(
     end,
     T,
     eps,
-    CHUNK: tl.constexpr,
-    CHUNKS: tl.constexpr,
+    ROWS,
+    UNROLL: tl.constexpr,
     UNIT_NORM: tl.constexpr,
 ):
     """Writes the rows of `grad_x`; returns the sums for the four taps and the bias."""
-    zero = tl.zeros_like(channel).to(tl.float32)
+    x, d_total = (), ()  # three rows each: of the stretch, and of what reads the stretch
+    for s in tl.static_range(6):
+        x += (_float32(_row(x_ptr, start + (s - 3), x_time, channel, T, end)),)
+    for s in tl.static_range(3):
+        grad = _row(grad_ptr, start + s, grad_time, channel, T, end)
+        d_total += (_d_total(x[s], x[s + 1], x[s + 2], x[s + 3], grad, taps, eps, UNIT_NORM),)
+    x0, x1, x2 = x[3], x[4], x[5]
+    d0, d1, d2 = d_total
+    zero = tl.zeros_like(x0)
     sum0, sum1, sum2, sum3, sum_bias = zero, zero, zero, zero, zero
-    for first in range(start, tl.minimum(start + CHUNK * CHUNKS, T), CHUNK):
-        x, grad = (), ()
-        for s in tl.static_range(CHUNK + 6):
-            x += (_row(x_ptr, first + (s - 3), x_time, channel, T, end),)
-        for s in tl.static_range(CHUNK + 3):
-            grad += (_row(grad_ptr, first + s, grad_time, channel, T, end),)
-        d_total = ()  # gradients of the sums inside SiLU; 0 after the sequence, as `grad` is
-        for s in tl.static_range(CHUNK + 3):
-            total = _preactivation(x, s, taps)
-            sigmoid = tl.sigmoid(total)
-            d_y = grad[s].to(tl.float32)
-            if UNIT_NORM:
-                y = total * sigmoid
-                scale = tl.rsqrt(tl.sum(y * y, axis=0) + eps)
-                d_y = scale * (d_y - y * (scale * scale * tl.sum(d_y * y, axis=0)))
-            d_total += (d_y * sigmoid * (1.0 + total * (1.0 - sigmoid)),)
-        for s in tl.static_range(CHUNK):
-            sum0 += d_total[s] * x[s].to(tl.float32)
-            sum1 += d_total[s] * x[s + 1].to(tl.float32)
-            sum2 += d_total[s] * x[s + 2].to(tl.float32)
-            sum3 += d_total[s] * x[s + 3].to(tl.float32)
-            sum_bias += d_total[s]
-            grad_x = (
-                taps[3] * d_total[s] + taps[2] * d_total[s + 1] + taps[1] * d_total[s + 2] + taps[0] * d_total[s + 3]
-            )
-            time = first + s
-            row_end = tl.where(time < T, end, 0)
-            tl.store(
-                grad_x_ptr + time * grad_x_time + channel,
-                grad_x.to(grad_x_ptr.dtype.element_ty),
-                mask=channel < row_end,
-            )
+    for step in range(0, ROWS, UNROLL):
+        rows, grads = (), ()
+        for s in tl.static_range(UNROLL):
+            rows += (_row(x_ptr, start + step + (s + 3), x_time, channel, T, end),)
+            grads += (_row(grad_ptr, start + step + (s + 3), grad_time, channel, T, end),)
+        for s in tl.static_range(UNROLL):
+            x3 = _float32(rows[s])
+            d3 = _d_total(x0, x1, x2, x3, grads[s], taps, eps, UNIT_NORM)
+            sum0 += d3 * x0
+            sum1 += d2 * x0
+            sum2 += d1 * x0
+            sum3 += d0 * x0
+            sum_bias += d0
+            grad_x = taps[3] * d0 + taps[2] * d1 + taps[1] * d2 + taps[0] * d3
+            _store_row(grad_x_ptr, start + step + s, grad_x_time, channel, T, end, grad_x)
+            x0, x1, x2 = x1, x2, x3
+            d0, d1, d2 = d1, d2, d3
     return sum0, sum1, sum2, sum3, sum_bias
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["ROWS"])
 def convolution_backward_kernel(
     x_ptr,
     weight_ptr,
@@ -208,15 +256,15 @@ def convolution_backward_kernel(
     eps,
     NORMED: tl.constexpr,  # how many of the parts, the first ones
     TAPS: tl.constexpr,
-    CHUNK: tl.constexpr,
-    CHUNKS: tl.constexpr,
+    ROWS,
+    STREAMS: tl.constexpr,
+    UNROLL: tl.constexpr,
     WIDTH: tl.constexpr,
     BLOCK_C: tl.constexpr,
 ):
     batch = tl.program_id(2).to(tl.int64)
     group = batch // group_size
-    start = tl.program_id(1) * CHUNK * CHUNKS
-    part, channel, end = _place(CHANNELS, WIDTH, BLOCK_C)
+    part, channel, end, start = _place(CHANNELS, ROWS, STREAMS, WIDTH, BLOCK_C)
     before = part * CHANNELS
     x_ptr += batch * x_batch + before
     grad_ptr = _pointer(grad_ptrs, part) + batch * grad_batch
@@ -228,9 +276,9 @@ def convolution_backward_kernel(
 
     x, grad, grad_x = (x_ptr, x_time), (grad_ptr, grad_time), (grad_x_ptr, grad_x_time)
     if len(grad_ptrs) == NORMED or (NORMED > 0 and part < NORMED):
-        sums = _backward_rows(*x, *grad, *grad_x, taps, start, channel, end, T, eps, CHUNK, CHUNKS, True)
+        sums = _backward_rows(*x, *grad, *grad_x, taps, start, channel, end, T, eps, ROWS, UNROLL, True)
     else:
-        sums = _backward_rows(*x, *grad, *grad_x, taps, start, channel, end, T, eps, CHUNK, CHUNKS, False)
+        sums = _backward_rows(*x, *grad, *grad_x, taps, start, channel, end, T, eps, ROWS, UNROLL, False)
 
     channels = len(grad_ptrs) * CHANNELS
     program = batch * tl.num_programs(1) + tl.program_id(1)
@@ -240,9 +288,10 @@ def convolution_backward_kernel(
         sums_ptr += program * TAPS * channels
     else:
         sums_ptr += program * (TAPS + 1) * channels
-        tl.store(sums_ptr + TAPS * channels + channel, sums[4], mask=is_channel)
+        tl.store(sums_ptr + TAPS * channels + channel, tl.sum(sums[4], axis=0, keep_dims=True), mask=is_channel)
     for tap in tl.static_range(4 - TAPS, 4):
-        tl.store(sums_ptr + channel * TAPS + (tap + TAPS - 4), sums[tap], mask=is_channel)
+        of_tap = tl.sum(sums[tap], axis=0, keep_dims=True)
+        tl.store(sums_ptr + channel * TAPS + (tap + TAPS - 4), of_tap, mask=is_channel)
 
 
 def forward(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
@@ -260,12 +309,21 @@ def forward_heads(x: Tensor, weight: Tensor, ys: Sequence[Tensor], normed: int, 
     _forward(x, weight, None, ys, ys[0].shape[3], normed, eps)
 
 
+def _tile(length: int, width: int, rows: int) -> dict[str, int]:
+    """The tile of a program: no more rows, in steps of UNROLL, than it takes to cover the sequence."""
+    block = triton.next_power_of_2(width)
+    streams = max(1, WARP // block)
+    rows = min(rows, UNROLL * triton.cdiv(length, UNROLL * streams))
+    return {"ROWS": rows, "STREAMS": streams, "UNROLL": UNROLL, "WIDTH": width, "BLOCK_C": block, "num_warps": 1}
+
+
 def _forward(x, weight, bias, ys, width, normed, eps) -> None:
     batch, length, _ = x.shape
     x, weight, bias = _readable(x, weight, bias)
     channels = weight.shape[1] // len(ys)
     blocks = len(ys) * triton.cdiv(channels, width)
-    convolution_forward_kernel[blocks, triton.cdiv(length, CHUNK), batch](
+    tile = _tile(length, width, FORWARD_ROWS)
+    convolution_forward_kernel[blocks, triton.cdiv(length, tile["ROWS"] * tile["STREAMS"]), batch](
         x,
         weight,
         bias,
@@ -279,10 +337,7 @@ def _forward(x, weight, bias, ys, width, normed, eps) -> None:
         eps,
         NORMED=normed,
         TAPS=weight.shape[2],
-        CHUNK=CHUNK,
-        WIDTH=width,
-        BLOCK_C=triton.next_power_of_2(width),
-        num_warps=1,
+        **tile,
     )
 
 
@@ -311,7 +366,8 @@ def _backward(grads, x, weight, bias, grad_x, width, normed, eps) -> Tensor:
     x, weight, bias = _readable(x, weight, bias)
     channels = weight.shape[1] // len(grads)
     blocks = len(grads) * triton.cdiv(channels, width)
-    programs = triton.cdiv(length, CHUNK * CHUNKS)
+    tile = _tile(length, width, BACKWARD_ROWS)
+    programs = triton.cdiv(length, tile["ROWS"] * tile["STREAMS"])
     per_channel = taps if bias is None else taps + 1
     sums = torch.empty((groups, batch // groups * programs, per_channel * weight.shape[1]), device=x.device)
     convolution_backward_kernel[blocks, programs, batch](
@@ -332,13 +388,9 @@ def _backward(grads, x, weight, bias, grad_x, width, normed, eps) -> Tensor:
         eps,
         NORMED=normed,
         TAPS=taps,
-        CHUNK=CHUNK,
-        CHUNKS=CHUNKS,
-        WIDTH=width,
-        BLOCK_C=triton.next_power_of_2(width),
-        num_warps=1,
+        **tile,
     )
-    return sum_float32_parts(sums)
+    return sum_parts(sums, torch.float32)
 
 
 def _readable(x: Tensor, weight: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor, Tensor | None]:

@@ -11,7 +11,7 @@ from kernels.short_convolution import short_convolution
 from kernels.short_convolution.operator import convolution
 
 assert_matches = partial(assert_close, names=("x", "weight", "bias"))
-# (batch, T, channels, taps); a program takes 32 steps of 128 channels.
+# (batch, T, channels, taps); a program takes 64 channels.
 SHAPES = [(1, 1, 3, 4), (2, 17, 5, 2), (1, 32, 3, 3), (1, 33, 130, 4), (1, 3, 4, 1)]
 
 
