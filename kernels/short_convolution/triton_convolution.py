@@ -21,7 +21,7 @@ from kernels.fused.triton_sums import sum_parts
 from kernels.layout import addressable
 
 BLOCK_C = 64  # without heads
-WARP = 128  # channels of all stretches of a program
+ACROSS = 128  # channels of all stretches of a program: four a thread
 UNROLL = 8
 # Positions of a stretch, at most. Backward a program also sums the gradients of the parameters over its stretches.
 FORWARD_ROWS, BACKWARD_ROWS = 32, 128
@@ -312,8 +312,8 @@ def forward_heads(x: Tensor, weight: Tensor, ys: Sequence[Tensor], normed: int, 
 def _tile(length: int, width: int, rows: int) -> dict[str, int]:
     """The tile of a program: no more rows, in steps of UNROLL, than it takes to cover the sequence."""
     block = triton.next_power_of_2(width)
-    streams = max(1, WARP // block)
-    rows = min(rows, UNROLL * triton.cdiv(length, UNROLL * streams))
+    streams = ACROSS // block
+    rows = min(rows, UNROLL * triton.cdiv(max(1, length), UNROLL * streams))
     return {"ROWS": rows, "STREAMS": streams, "UNROLL": UNROLL, "WIDTH": width, "BLOCK_C": block, "num_warps": 1}
 
 
