@@ -55,9 +55,9 @@ class ShortConvolution(nn.Conv1d):
         super().__init__(channels, channels, kernel_size, groups=channels, bias=bias)
 
     def forward(self, x: Tensor) -> Tensor:
-        return short_convolution(x, self.weight[:, 0], self.bias)
+        return short_convolution(x, self.weight.squeeze(1), self.bias)
 
 
 def convolve(packed: Tensor, parts: Sequence[Part], *convolutions: ShortConvolution) -> tuple[Tensor, ...]:
     """`split_heads(packed, parts)`, the first parts passing `convolutions` without bias before they get their form."""
-    return convolve_heads(packed, join_rows(*(convolution.weight[:, 0] for convolution in convolutions)), parts)
+    return convolve_heads(packed, join_rows(*(convolution.weight.squeeze(1) for convolution in convolutions)), parts)

@@ -16,7 +16,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from kernels.fused.triton_mlp import _sigmoid
+from kernels.fused.triton_mlp import logistic
 from kernels.fused.triton_sums import sum_parts
 from kernels.layout import addressable
 
@@ -125,7 +125,7 @@ def _forward_rows(
         for s in tl.static_range(UNROLL):
             x3 = _float32(rows[s])
             total = _preactivation(x0, x1, x2, x3, taps)
-            y = total * _sigmoid(total, x_ptr.dtype.element_ty)
+            y = total * logistic(total, x_ptr.dtype.element_ty)
             if UNIT_NORM:
                 y *= tl.rsqrt(tl.sum(y * y, axis=1, keep_dims=True) + eps)
             _store_row(y_ptr, start + step + s, CHANNELS, channel, T, end, y)
@@ -174,7 +174,7 @@ def convolution_forward_kernel(
 def _d_total(x0, x1, x2, x3, grad, taps, eps, UNIT_NORM: tl.constexpr):
     """The gradient of the sum inside SiLU; 0 where `grad` is."""
     total = _preactivation(x0, x1, x2, x3, taps)
-    sigmoid = _sigmoid(total, grad.dtype)
+    sigmoid = logistic(total, grad.dtype)
     y = total * sigmoid
     d_y = _float32(grad)
     if UNIT_NORM:
