@@ -94,20 +94,17 @@ def block(
     A: Tensor,
     D: Tensor,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """`mamba_block` for groups of parameters; then `u`, `[dt, B, C]`, `delta`, B and C in float32, and the result
-    before its gate and the states that the backward pass starts from.
+    """`mamba_block` for groups of parameters; then `u`, `dt`, `delta`, B and C in float32, and the result before its
+    gate and the states that the backward pass starts from.
     """
-    from kernels.selective_scan import triton_scan  # only where it runs: Triton is optional
+    from kernels.selective_scan import triton_products, triton_scan  # only where they run: Triton is optional
     from kernels.short_convolution import triton_convolution
 
-    rank = dt_proj.shape[2]
     x, z = addressable(xz).chunk(2, dim=-1)  # all of it: its gradient is written through the same offsets
     u = triton_convolution.forward(x, conv_weight, conv_bias)
-    dt_bc = _product(u, x_proj.mT)
-    delta = _product(dt_bc[..., :rank], dt_proj.mT)
-    BC = dt_bc[..., rank:].to(torch.float32, memory_format=torch.contiguous_format, copy=True)
+    dt, delta, BC = triton_products.scan_inputs(u, x_proj, dt_proj)
     y, ungated, states = triton_scan.forward(u, delta, dt_bias, A, BC, D, z)
-    return y, u, dt_bc, delta, BC, ungated, states
+    return y, u, dt, delta, BC, ungated, states
 
 
 @torch.library.custom_op("mixerlab::mamba_block_backward", mutates_args=())
@@ -122,27 +119,26 @@ def block_backward(
     A: Tensor,
     D: Tensor,
     u: Tensor,
-    dt_bc: Tensor,
+    dt: Tensor,
     delta: Tensor,
     BC: Tensor,
     ungated: Tensor,
     states: Tensor,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """Gradients of `xz`, `x_proj`, `dt_proj`, and packed those of the convolution's parameters and the scan's."""
-    from kernels.selective_scan import triton_scan
+    from kernels.selective_scan import triton_products, triton_scan
     from kernels.short_convolution import triton_convolution
 
-    groups, _, rank = dt_proj.shape
+    groups = len(dt_proj)
     x, z = addressable(xz).chunk(2, dim=-1)
-    grad_xz, grad_dt_bc = (torch.empty(t.shape, dtype=t.dtype, device=t.device) for t in (xz, dt_bc))
+    grad_xz = torch.empty(xz.shape, dtype=xz.dtype, device=xz.device)
     grad_x, grad_z = grad_xz.chunk(2, dim=-1)
-    grad_u, grad_delta, of_scan = triton_scan.backward(
-        grad, u, delta, dt_bias, A, BC, D, z, ungated, states, grad_dt_bc[..., rank:], grad_z
+    grad_u, grad_delta, of_BC, of_scan = triton_scan.backward(
+        grad, u, delta, dt_bias, A, BC, D, z, ungated, states, grad_z
     )
-    torch.bmm(_rows(grad_delta, groups), dt_proj, out=_rows(grad_dt_bc[..., :rank], groups))
-    of_dt_proj = weight_gradient(_rows(grad_delta, groups), _rows(dt_bc[..., :rank], groups))
+    grad_dt_bc = triton_products.scan_inputs_backward(of_BC, grad_delta, x_proj, dt_proj, grad_u)
+    of_dt_proj = weight_gradient(_rows(grad_delta, groups), _rows(dt, groups))
     of_x_proj = weight_gradient(_rows(grad_dt_bc, groups), _rows(u, groups))
-    _rows(grad_u, groups).baddbmm_(_rows(grad_dt_bc, groups), x_proj)
     of_convolution = triton_convolution.backward(grad_u, x, conv_weight, conv_bias, grad_x)
     return grad_xz, of_x_proj, of_dt_proj, of_convolution, of_scan
 
@@ -152,22 +148,17 @@ def _rows(x: Tensor, groups: int) -> Tensor:
     return x.view(groups, -1, x.shape[-1])
 
 
-def _product(x: Tensor, matrix: Tensor) -> Tensor:
-    """Each group's part of `x` `[batch, T, K]` times its `matrix` `[groups, K, M]`."""
-    return torch.bmm(_rows(x, matrix.shape[0]), matrix).view(*x.shape[:2], matrix.shape[2])
-
-
 @block.register_fake
 def _(xz, x_proj, dt_proj, conv_weight, conv_bias, dt_bias, A, D):
     batch, length, _ = xz.shape
     u = xz.new_empty((batch, length, dt_proj.shape[1]))
     BC = xz.new_empty((batch, length, 2 * A.shape[2]), dtype=torch.float32)
     delta, y, ungated = (u.new_empty(u.shape) for _ in range(3))
-    return y, u, xz.new_empty((batch, length, x_proj.shape[1])), delta, BC, ungated, u.new_empty(states_shape(u, A))
+    return y, u, xz.new_empty((batch, length, dt_proj.shape[2])), delta, BC, ungated, u.new_empty(states_shape(u, A))
 
 
 @block_backward.register_fake
-def _(grad, xz, x_proj, dt_proj, conv_weight, conv_bias, dt_bias, A, D, u, dt_bc, delta, BC, ungated, states):
+def _(grad, xz, x_proj, dt_proj, conv_weight, conv_bias, dt_bias, A, D, u, dt, delta, BC, ungated, states):
     groups, channels, n = A.shape
     of_convolution = A.new_empty((groups, channels * (conv_weight.shape[2] + 1)))
     of_scan = A.new_empty((groups, channels * (n + 2)))

@@ -31,7 +31,6 @@ from kernels.selective_scan.triton_tiles import (
 )
 
 LN_2 = tl.constexpr(0.6931471805599453)
-SUMMED = 2048  # numbers of a program that adds up gradients of B and C
 
 
 @triton.jit
@@ -261,22 +260,6 @@ def scan_backward_kernel(
     tl.store(sums + (N + 1) * CHANNELS + channel, tl.sum(grad_bias, axis=0), mask=is_channel)
 
 
-@triton.jit
-def scan_sum_blocks_kernel(
-    parts_ptr, sums_ptr, parts, rows, row_stride, WIDTH: tl.constexpr, COLUMNS: tl.constexpr, ROWS: tl.constexpr
-):
-    """Adds `[parts, rows, WIDTH]` over the parts into rows that lie `row_stride` apart."""
-    row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
-    column = tl.arange(0, COLUMNS)
-    mask = (row < rows)[:, None] & (column < WIDTH)[None, :]
-    total = tl.zeros((ROWS, COLUMNS), dtype=tl.float32)
-    for part in tl.range(parts, num_stages=4):
-        at = (part * rows + row)[:, None] * WIDTH + column[None, :]
-        total += tl.load(parts_ptr + at, mask=mask, other=0.0)
-    out = sums_ptr + row[:, None] * row_stride + column[None, :]
-    tl.store(out, total.to(sums_ptr.dtype.element_ty), mask=mask)
-
-
 def forward(u, delta, delta_bias, A, BC, D, z) -> tuple[Tensor, Tensor, Tensor]:
     """`scan` of `kernels.selective_scan.operator`: the output, the same before its gate, and the saved states."""
     batch, length, channels = u.shape
@@ -309,12 +292,13 @@ def forward(u, delta, delta_bias, A, BC, D, z) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def backward(
-    grad, u, delta, delta_bias, A, BC, D, z, ungated, starts, grad_BC, grad_z
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Writes `grad_BC` and `grad_z`, of unit stride in the last axis; batch and time of `grad_BC` fold into one.
+    grad, u, delta, delta_bias, A, BC, D, z, ungated, starts, grad_z
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Writes `grad_z`, of unit stride in the last axis.
 
-    Returns the gradients of `u` and `delta`, and those of the parameters, `[groups, channels * (N + 2)]`: of A,
-    D and `delta_bias`. No atomics: the same bits every time.
+    Returns the gradients of `u` and `delta`, those of B and C by blocks of channels, `[blocks, batch * T, 2 N]`, to be
+    added, and those of the parameters, `[groups, channels * (N + 2)]`: of A, D and `delta_bias`. No atomics: the same
+    bits every time.
     """
     batch, length, channels = u.shape
     groups, _, n = A.shape
@@ -350,12 +334,7 @@ def backward(
         HALVINGS=tiles.block_c.bit_length() - 1,
         **_blocks(n, tiles),
     )
-    columns = triton.next_power_of_2(2 * n)
-    rows = max(1, SUMMED // columns)
-    scan_sum_blocks_kernel[(triton.cdiv(batch * length, rows),)](
-        bc_sums, grad_BC, channel_blocks, batch * length, grad_BC.stride(1), WIDTH=2 * n, COLUMNS=columns, ROWS=rows
-    )
-    return grad_u, grad_delta, sum_float32_parts(sums)
+    return grad_u, grad_delta, bc_sums, sum_float32_parts(sums)
 
 
 def _group_strides(A: Tensor, D: Tensor, delta_bias: Tensor) -> tuple[int, ...]:
