@@ -72,7 +72,7 @@ class Mamba(SequenceMixer):
             self.x_proj.weight,
             self.dt_proj.weight,
             self.dt_proj.bias,
-            -self.A_log.float().exp(),
+            self.A_log,
             self.D,
             backend=self.backend,
         )

@@ -40,7 +40,7 @@ def scan_inputs_kernel(
     x_proj_group,
     x_proj_row,
     dt_proj_group,
-    dt_proj_row,
+    DT_PROJ_ROW: tl.constexpr,
     RANK: tl.constexpr,
     STATES: tl.constexpr,
     BLOCK_RANK: tl.constexpr,
@@ -77,7 +77,7 @@ def scan_inputs_kernel(
 
     for start in tl.range(0, CHANNELS, BLOCK_C, num_stages=STAGES):
         c = start + tl.arange(0, BLOCK_C)
-        weights = _weights(dt_proj_ptr, start, CHANNELS - start, dt_proj_row, BLOCK_C, r, RANK)
+        weights = _weights(dt_proj_ptr, start, CHANNELS - start, DT_PROJ_ROW, BLOCK_C, r, RANK)
         delta = tl.dot(dt, tl.trans(weights), input_precision="ieee").to(dtype)
         mask = inside & (c < CHANNELS)[None, :]
         tl.store(delta_ptr + before * CHANNELS + row * CHANNELS + c[None, :], delta, mask=mask)
@@ -97,7 +97,7 @@ def scan_inputs_backward_kernel(
     x_proj_group,
     x_proj_row,
     dt_proj_group,
-    dt_proj_row,
+    DT_PROJ_ROW: tl.constexpr,
     RANK: tl.constexpr,
     STATES: tl.constexpr,
     BLOCK_RANK: tl.constexpr,
@@ -128,7 +128,7 @@ def scan_inputs_backward_kernel(
         c = start + tl.arange(0, BLOCK_C)
         mask = inside & (c < CHANNELS)[None, :]
         grad_delta = tl.load(grad_delta_ptr + before * CHANNELS + row * CHANNELS + c[None, :], mask=mask, other=0.0)
-        weights = _weights(dt_proj_ptr, start, CHANNELS - start, dt_proj_row, BLOCK_C, r, RANK)
+        weights = _weights(dt_proj_ptr, start, CHANNELS - start, DT_PROJ_ROW, BLOCK_C, r, RANK)
         sums_dt = tl.dot(grad_delta, weights, sums_dt, input_precision="ieee")
     grad_dt = sums_dt.to(dtype)
 
@@ -163,9 +163,9 @@ def scan_inputs(u: Tensor, x_proj: Tensor, dt_proj: Tensor) -> tuple[Tensor, Ten
     delta = torch.empty_like(u)
     bc = torch.empty((batch, length, states), dtype=torch.float32, device=u.device)
     rows = batch // groups * length
-    blocks = _blocks(*FORWARD[u.dtype], rank, states)
+    blocks = _blocks(*FORWARD[u.dtype], x_proj, dt_proj)
     scan_inputs_kernel[triton.cdiv(rows, blocks["ROWS"]), groups](
-        u, x_proj, dt_proj, dt, delta, bc, rows, channels, *x_proj.stride()[:2], *dt_proj.stride()[:2], **blocks
+        u, x_proj, dt_proj, dt, delta, bc, rows, channels, *x_proj.stride()[:2], dt_proj.stride(0), **blocks
     )
     return dt, delta, bc
 
@@ -184,7 +184,7 @@ def scan_inputs_backward(
     x_proj, dt_proj = unit_stride(x_proj), unit_stride(dt_proj)
     grad_dt_bc = torch.empty((batch, length, rank + states), dtype=grad_u.dtype, device=grad_u.device)
     rows = batch // groups * length
-    blocks = _blocks(*BACKWARD[grad_u.dtype], rank, states)
+    blocks = _blocks(*BACKWARD[grad_u.dtype], x_proj, dt_proj)
     scan_inputs_backward_kernel[triton.cdiv(rows, blocks["ROWS"]), groups](
         bc_sums,
         grad_delta,
@@ -196,15 +196,18 @@ def scan_inputs_backward(
         channels,
         len(bc_sums),
         *x_proj.stride()[:2],
-        *dt_proj.stride()[:2],
+        dt_proj.stride(0),
         **blocks,
     )
     return grad_dt_bc
 
 
-def _blocks(rows: int, channels: int, stages: int, warps: int, rank: int, states: int) -> dict[str, int]:
+def _blocks(rows: int, channels: int, stages: int, warps: int, x_proj: Tensor, dt_proj: Tensor) -> dict[str, int]:
     """A product on the tensor cores wants 16 numbers or more along each side."""
+    rank = dt_proj.shape[2]
+    states = x_proj.shape[1] - rank
     return {
+        "DT_PROJ_ROW": dt_proj.stride(1),  # a constant, for a rank of 8 in bfloat16 is one load of 16 bytes
         "RANK": rank,
         "STATES": states,
         "BLOCK_RANK": max(16, triton.next_power_of_2(rank)),

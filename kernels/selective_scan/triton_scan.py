@@ -18,9 +18,9 @@ from kernels.float32_sums import sum_float32_parts
 from kernels.layout import addressable
 from kernels.selective_scan.tiles import Tiles, backward_tiles, forward_tiles, padded
 from kernels.selective_scan.triton_tiles import (
-    LOG2_E,
     computed_once,
     load_rates,
+    rates_of,
     row_as_tile,
     row_of,
     sigmoid,
@@ -66,6 +66,7 @@ def scan_forward_kernel(
     BLOCK_C: tl.constexpr,
     ROWS: tl.constexpr,
     LANES: tl.constexpr,
+    FROM_LOG: tl.constexpr,
     STAGES: tl.constexpr,
 ):
     batch = tl.program_id(1).to(tl.int64)
@@ -77,7 +78,7 @@ def scan_forward_kernel(
 
     is_rate = is_channel[None, :, None] & (n < N)[:, None, :]
     rates = a_ptr + group * a_group + channel[None, :, None] * a_channel + n[:, None, :]
-    rate = tl.load(rates, mask=is_rate, other=0.0) * LOG2_E  # [ROWS, BLOCK_C, LANES]
+    rate = rates_of(tl.load(rates, mask=is_rate, other=0.0), FROM_LOG)  # [ROWS, BLOCK_C, LANES]
     skip = tl.load(d_ptr + group * d_group + channel, mask=is_channel, other=0.0)
     bias = tl.load(bias_ptr + group * bias_group + channel, mask=is_channel, other=0.0)
 
@@ -160,6 +161,7 @@ def scan_backward_kernel(
     BLOCK_C: tl.constexpr,
     ROWS: tl.constexpr,
     LANES: tl.constexpr,
+    FROM_LOG: tl.constexpr,
     HALVINGS: tl.constexpr,
     STAGES: tl.constexpr,
 ):
@@ -174,7 +176,7 @@ def scan_backward_kernel(
     which_n = tl.arange(0, 2 * ROWS * LANES) % (ROWS * LANES)
 
     is_rate = is_channel[None, :, None] & (n < N)[:, None, :]
-    rate = load_rates(a_ptr + group * a_group, channel, CHANNELS, a_channel, N, ROWS, LANES)
+    rate = load_rates(a_ptr + group * a_group, channel, CHANNELS, a_channel, N, ROWS, LANES, FROM_LOG)
     skip = tl.load(d_ptr + group * d_group + channel, mask=is_channel, other=0.0)
     bias = tl.load(bias_ptr + group * bias_group + channel, mask=is_channel, other=0.0)
 
@@ -253,6 +255,8 @@ def scan_backward_kernel(
         sums = bc_sums_ptr + (part + time)[:, None] * (2 * N) + (which * N + which_n)[None, :]
         tl.store(sums, grad_bc, mask=is_time[:, None] & (which_n < N)[None, :])
 
+    if FROM_LOG:
+        grad_rate *= rate * LN_2
     sums = sums_ptr + batch * (N + 2) * CHANNELS
     grad_rate = tl.reshape(grad_rate, (ROWS, BLOCK_C, LANES))
     tl.store(sums + channel[None, :, None] * N + n[:, None, :], grad_rate, mask=is_rate)
@@ -260,8 +264,11 @@ def scan_backward_kernel(
     tl.store(sums + (N + 1) * CHANNELS + channel, tl.sum(grad_bias, axis=0), mask=is_channel)
 
 
-def forward(u, delta, delta_bias, A, BC, D, z) -> tuple[Tensor, Tensor, Tensor]:
-    """`scan` of `kernels.selective_scan.operator`: the output, the same before its gate, and the saved states."""
+def forward(u, delta, delta_bias, A, BC, D, z, *, from_log: bool = False) -> tuple[Tensor, Tensor, Tensor]:
+    """`scan` of `kernels.selective_scan.operator`: the output, the same before its gate, and the saved states.
+
+    With `from_log`, `A` is log(-A), here and in `backward`, which then gives the gradient of that.
+    """
     batch, length, channels = u.shape
     groups, _, n = A.shape
     tiles, every = forward_tiles(n), backward_tiles(n).block_t
@@ -286,13 +293,14 @@ def forward(u, delta, delta_bias, A, BC, D, z) -> tuple[Tensor, Tensor, Tensor]:
         *_group_strides(A, D, delta_bias),
         *_row_strides(u, delta, z, BC),
         EVERY=every,
+        FROM_LOG=from_log,
         **_blocks(n, tiles),
     )
     return y, ungated, starts
 
 
 def backward(
-    grad, u, delta, delta_bias, A, BC, D, z, ungated, starts, grad_z
+    grad, u, delta, delta_bias, A, BC, D, z, ungated, starts, grad_z, *, from_log: bool = False
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Writes `grad_z`, of unit stride in the last axis.
 
@@ -332,6 +340,7 @@ def backward(
         *_group_strides(A, D, delta_bias),
         *_row_strides(u, delta, z, BC, grad, grad_z),
         HALVINGS=tiles.block_c.bit_length() - 1,
+        FROM_LOG=from_log,
         **_blocks(n, tiles),
     )
     return grad_u, grad_delta, bc_sums, sum_float32_parts(sums)

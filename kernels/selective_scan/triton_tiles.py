@@ -74,8 +74,16 @@ def sum_over_channels(tile, HALVINGS: tl.constexpr):
 
 
 @triton.jit
-def load_rates(a_ptr, channel, CHANNELS, channel_stride, N, ROWS: tl.constexpr, LANES: tl.constexpr):
-    """A times log2(e), `[1, ROWS, BLOCK_C, LANES]`.
+def rates_of(values, FROM_LOG: tl.constexpr):
+    """A times log2(e), from A or from log(-A)."""
+    return -LOG2_E * tl.exp(values) if FROM_LOG else LOG2_E * values
+
+
+@triton.jit
+def load_rates(
+    a_ptr, channel, CHANNELS, channel_stride, N, ROWS: tl.constexpr, LANES: tl.constexpr, FROM_LOG: tl.constexpr
+):
+    """`rates_of` A, `[1, ROWS, BLOCK_C, LANES]`.
 
     Loaded row by row: the layout of one large load, which is good for memory, would become that of the tiles.
     """
@@ -85,4 +93,4 @@ def load_rates(a_ptr, channel, CHANNELS, channel_stride, N, ROWS: tl.constexpr, 
         inside = (channel < CHANNELS)[:, None] & (lane < N - r * LANES)
         values = tl.load(a_ptr + channel[:, None] * channel_stride + r * LANES + lane, mask=inside, other=0.0)
         rate = tl.where(tl.arange(0, ROWS)[None, :, None, None] == r, values[None, None, :, :], rate)
-    return rate * LOG2_E
+    return rates_of(rate, FROM_LOG)

@@ -13,19 +13,20 @@ from kernels.selective_scan import selective_scan
 from kernels.selective_scan.block import block, mamba_block
 from kernels.short_convolution import short_convolution
 
-NAMES = ("xz", "conv_weight", "conv_bias", "x_proj", "dt_proj", "dt_bias", "A", "D")
+NAMES = ("xz", "conv_weight", "conv_bias", "x_proj", "dt_proj", "dt_bias", "A_log", "D")
 assert_matches = partial(assert_close, names=NAMES)
 # (batch, T, channels, N, rank, taps)
 SHAPES = [(1, 1, 3, 4, 1, 4), (2, 19, 33, 4, 3, 4), (1, 6, 5, 16, 2, 3), (2, 5, 4, 11, 5, 1)]
 
 
-def definition(xz, conv_weight, conv_bias, x_proj, dt_proj, dt_bias, A, D) -> Tensor:
+def definition(xz, conv_weight, conv_bias, x_proj, dt_proj, dt_bias, A_log, D) -> Tensor:
     """Step by step, from figure 3 and equation 2 of the paper; autograd gives the gradients."""
     x, z = xz.chunk(2, dim=-1)
     taps = conv_weight.shape[1]
     padded = F.pad(x, (0, 0, taps - 1, 0))
     u = F.silu(conv_bias + sum(conv_weight[:, k] * padded[:, k : k + x.shape[1]] for k in range(taps)))
-    dt, B, C = (u @ x_proj.T).split((dt_proj.shape[1], A.shape[1], A.shape[1]), dim=-1)
+    dt, B, C = (u @ x_proj.T).split((dt_proj.shape[1], A_log.shape[1], A_log.shape[1]), dim=-1)
+    A = -A_log.exp()
     step = F.softplus(dt @ dt_proj.T + dt_bias)
     h = torch.zeros(x.shape[0], *A.shape, dtype=x.dtype, device=x.device)
     outputs = []
@@ -49,7 +50,7 @@ def make_inputs(batch, length, channels, n, rank, taps, device, seed=0) -> list[
         normal(rank + 2 * n, channels, scale=channels**-0.5),
         normal(channels, rank, scale=rank**-0.5),
         normal(channels) - 3,
-        -n * torch.rand(channels, n, generator=generator).to(device),
+        (n * torch.rand(channels, n, generator=generator)).log().to(device),
         normal(channels),
     ]
 
@@ -68,12 +69,12 @@ def test_is_the_definition(device, shape, backend):
     assert_matches(actual, expected, 3e-6)
 
 
-def parts(xz, conv_weight, conv_bias, x_proj, dt_proj, dt_bias, A, D) -> Tensor:
+def parts(xz, conv_weight, conv_bias, x_proj, dt_proj, dt_bias, A_log, D) -> Tensor:
     """The block from operators of their own, whose tests are elsewhere."""
     x, z = xz.chunk(2, dim=-1)
     u = short_convolution(x, conv_weight, conv_bias)
-    dt, B, C = linear(u, x_proj).split((dt_proj.shape[1], A.shape[1], A.shape[1]), dim=-1)
-    return selective_scan(u, linear(dt, dt_proj), dt_bias, A, B, C, D, z)
+    dt, B, C = linear(u, x_proj).split((dt_proj.shape[1], A_log.shape[1], A_log.shape[1]), dim=-1)
+    return selective_scan(u, linear(dt, dt_proj), dt_bias, -A_log.exp(), B, C, D, z)
 
 
 @pytest.mark.gpu
@@ -140,8 +141,8 @@ def test_parameters_may_be_slices_of_one_tensor(device):
 
 def test_operator_traces_as_it_runs(device):
     """PyTorch's own check of the shapes promised to `torch.compile`, of aliasing and of the gradient formula."""
-    xz, conv_weight, conv_bias, x_proj, dt_proj, dt_bias, A, D = make_inputs(2, 5, 3, 4, 2, 4, device)
-    parameters = (t[None] for t in (x_proj, dt_proj, conv_weight, conv_bias, dt_bias, A, D))
+    xz, conv_weight, conv_bias, x_proj, dt_proj, dt_bias, A_log, D = make_inputs(2, 5, 3, 4, 2, 4, device)
+    parameters = (t[None] for t in (x_proj, dt_proj, conv_weight, conv_bias, dt_bias, A_log, D))
     torch.library.opcheck(block, tuple(t.requires_grad_() for t in (xz, *parameters)))
 
 
@@ -163,8 +164,8 @@ def test_wrong_shapes_are_named():
         ("conv_bias", (1,), r"\(1,\): pass \[3\]"),
         ("dt_proj", (3,), r"\(3,\): pass \[channels, rank\]"),
         ("dt_bias", (2,), r"\(2,\): pass \[3\]"),
-        ("A", (1, 4), r"\(1, 4\): pass \[3, N\]"),
-        ("A", (4,), r"\(4,\): pass \[3, N\]"),
+        ("A_log", (1, 4), r"\(1, 4\): pass \[3, N\]"),
+        ("A_log", (4,), r"\(4,\): pass \[3, N\]"),
         ("D", (1, 3), r"\(1, 3\): pass \[3\]"),
     ],
 )
