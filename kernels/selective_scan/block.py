@@ -55,7 +55,8 @@ def mamba_block(
     if xz.ndim != 3 or xz.shape[2] != 2 * channels or x_proj.shape != (rank + 2 * n, channels):
         raise ValueError(
             f"xz has shape {tuple(xz.shape)} and x_proj {tuple(x_proj.shape)}: pass xz [batch, T, {2 * channels}] and"
-            f" x_proj [{rank + 2 * n}, {channels}], to fit dt_proj {tuple(dt_proj.shape)} and A_log {tuple(A_log.shape)}"
+            f" x_proj [{rank + 2 * n}, {channels}], to fit dt_proj {tuple(dt_proj.shape)} and A_log"
+            f" {tuple(A_log.shape)}"
         )
     x_proj, dt_proj = x_proj.to(xz.dtype), dt_proj.to(xz.dtype)
     scan_backend = selective_scan_backend(xz.device, xz.dtype, n, backend)

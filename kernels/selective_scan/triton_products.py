@@ -15,8 +15,8 @@ from kernels.layout import unit_stride
 
 # (rows, channels, stages, warps). float32 products run outside the tensor cores: a smaller tile keeps their sums in
 # registers.
-FORWARD = {torch.bfloat16: (64, 256, 1, 4), torch.float32: (32, 32, 1, 4)}
-BACKWARD = {torch.bfloat16: (64, 64, 3, 4), torch.float32: (32, 32, 1, 4)}
+FORWARD = {torch.bfloat16: (128, 64, 2, 8), torch.float32: (32, 32, 1, 4)}
+BACKWARD = {torch.bfloat16: (64, 64, 4, 4), torch.float32: (32, 32, 1, 4)}
 
 
 @triton.jit
@@ -175,8 +175,8 @@ def scan_inputs_backward(
 ) -> Tensor:
     """The gradient of `[dt, B, C]`, `[batch, T, rank + 2 N]`; adds to `grad_u` what comes from it.
 
-    `bc_sums` `[blocks, batch * T, 2 N]`, float32, are the gradients of B and C by blocks of channels. All are contiguous
-    but the matrices.
+    `bc_sums` `[blocks, batch * T, 2 N]`, float32, are the gradients of B and C by blocks of channels. All but the
+    matrices are contiguous.
     """
     batch, length, channels = grad_u.shape
     groups, _, rank = dt_proj.shape

@@ -56,7 +56,10 @@ def make_inputs(batch, length, channels, n, rank, taps, device, seed=0) -> list[
 
 
 def grad_like_output(xz: Tensor) -> Tensor:
-    return torch.randn_like(xz.chunk(2, dim=-1)[0], memory_format=torch.contiguous_format)
+    """The same everywhere and every time: of a few numbers, one draw in a hundred cancels in some gradient."""
+    batch, length, width = xz.shape
+    generator = torch.Generator().manual_seed(1)
+    return torch.randn(batch, length, width // 2, generator=generator).to(xz.device)
 
 
 @pytest.mark.parametrize("backend", ["reference", "triton"])
