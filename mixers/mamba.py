@@ -67,7 +67,7 @@ class Mamba(SequenceMixer):
     def forward(self, x: Tensor) -> Tensor:
         y = mamba_block(
             linear(x, self.in_proj.weight),
-            self.conv.weight[:, 0],
+            self.conv.weight.squeeze(1),
             self.conv.bias,
             self.x_proj.weight,
             self.dt_proj.weight,

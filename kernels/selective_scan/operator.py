@@ -36,14 +36,14 @@ def scan_backward(
     states: Tensor,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """Gradients of `u`, `delta`, `BC`, `z`, and packed those of the parameters (see `parameter_gradients`)."""
-    from kernels.float32_sums import sum_float32_parts
+    from kernels.fused.triton_sums import sum_parts
     from kernels.selective_scan import triton_scan
 
     grad_z = torch.empty(z.shape, dtype=z.dtype, device=z.device)
     grad_u, grad_delta, of_BC, of_parameters = triton_scan.backward(
         grad, u, delta, delta_bias, A, BC, D, z, ungated, states, grad_z
     )
-    grad_BC = sum_float32_parts(of_BC.flatten(1)[None]).view(BC.shape)
+    grad_BC = sum_parts(of_BC[None], torch.float32)[0].view(BC.shape)
     return grad_u, grad_delta, grad_BC, grad_z, of_parameters
 
 

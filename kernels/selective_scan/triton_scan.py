@@ -14,7 +14,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from kernels.float32_sums import sum_float32_parts
+from kernels.fused.triton_sums import sum_parts
 from kernels.layout import addressable
 from kernels.selective_scan.tiles import Tiles, backward_tiles, forward_tiles, padded
 from kernels.selective_scan.triton_tiles import (
@@ -343,7 +343,7 @@ def backward(
         FROM_LOG=from_log,
         **_blocks(n, tiles),
     )
-    return grad_u, grad_delta, bc_sums, sum_float32_parts(sums)
+    return grad_u, grad_delta, bc_sums, sum_parts(sums, torch.float32)
 
 
 def _group_strides(A: Tensor, D: Tensor, delta_bias: Tensor) -> tuple[int, ...]:
