@@ -6,7 +6,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from kernels.fused import add_rms_norm, embedding, join_rows, linear, swiglu_mlp
+from kernels.fused import add_rms_norm, embedding_rms_norm, join_rows, norm_linear, swiglu_mlp
 
 NORM_EPS = 1e-5
 
@@ -28,8 +28,8 @@ class SwiGLU(nn.Module):
 class Block(nn.Module):
     """`x + mixer(norm(x))`, then `x + mlp(norm(x))`; all `[B, T, d_model]`.
 
-    The stream passes between blocks as a sum that is not added up yet, `x + update`: adding it and
-    normalising it is one operator.
+    It takes the stream and its norm, by `mixer_norm`, and gives the stream as a sum that is not added up yet,
+    `x + update`: adding it and normalising it is one operator of whoever comes next.
     """
 
     def __init__(self, d_model: int, mixer: nn.Module):
@@ -39,22 +39,26 @@ class Block(nn.Module):
         self.mlp_norm = nn.RMSNorm(d_model, eps=NORM_EPS)
         self.mlp = SwiGLU(d_model)
 
-    def forward(self, x: Tensor, update: Tensor | None) -> tuple[Tensor, Tensor]:
-        x, normed = add_rms_norm(x, update, self.mixer_norm.weight, NORM_EPS)
+    def forward(self, x: Tensor, normed: Tensor) -> tuple[Tensor, Tensor]:
         x, normed = add_rms_norm(x, self.mixer(normed), self.mlp_norm.weight, NORM_EPS)
         return x, self.mlp(normed)
 
 
 class Blocks(nn.ModuleList):
-    """`n_layers` blocks in a row: the stream and the last update to it, both `[B, T, d_model]`."""
+    """`n_layers` blocks in a row: token ids, looked up in `table`, to the stream and the last update to it.
+
+    Ids are `[B, T]`, the table `[V, d_model]`, and both results `[B, T, d_model]`.
+    """
 
     def __init__(self, d_model: int, n_layers: int, make_mixer: Callable[[], nn.Module]):
         super().__init__(Block(d_model, make_mixer()) for _ in range(n_layers))
 
-    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        update = None
-        for block in self:
-            x, update = block(x, update)
+    def forward(self, tokens: Tensor, table: Tensor) -> tuple[Tensor, Tensor]:
+        first, *others = self
+        x, update = first(*embedding_rms_norm(tokens, table, first.mixer_norm.weight, NORM_EPS))
+        for block in others:
+            x, normed = add_rms_norm(x, update, block.mixer_norm.weight, NORM_EPS)
+            x, update = block(x, normed)
         return x, update
 
 
@@ -70,9 +74,8 @@ class LanguageModel(nn.Module):
         _initialise(self)
 
     def forward(self, tokens: Tensor) -> Tensor:
-        x, update = self.blocks(embedding(tokens, self.embedding.weight))
-        _, normed = add_rms_norm(x, update, self.norm.weight, NORM_EPS)
-        return linear(normed, self.head.weight) + self.head.bias
+        x, update = self.blocks(tokens, self.embedding.weight)
+        return norm_linear(x, update, self.norm.weight, self.head.weight, self.head.bias, NORM_EPS)
 
 
 class AutoEncoder(nn.Module):
@@ -105,10 +108,10 @@ class AutoEncoder(nn.Module):
         _initialise(self, linear_std=0.02)
 
     def forward(self, tokens: Tensor) -> Tensor:
-        x, update = self.blocks(embedding(tokens, self.embedding.weight))
+        x, update = self.blocks(tokens, self.embedding.weight)
         pooled = (x + update)[:, -1:]
-        normed = self.norm(self.decoder(pooled + self.positions))
-        return linear(normed, self.head.weight) + self.head.bias
+        x = self.decoder(pooled + self.positions)
+        return norm_linear(x, None, self.norm.weight, self.head.weight, self.head.bias, NORM_EPS)
 
 
 def position_table(seq_len: int, d_model: int) -> Tensor:

@@ -2,11 +2,12 @@
 
 from kernels.fused.class_counts import class_counts
 from kernels.fused.cross_entropy import cross_entropy
-from kernels.fused.embedding import embedding
+from kernels.fused.embedding import embedding, embedding_rms_norm
 from kernels.fused.gates import gates
 from kernels.fused.heads import Form, Part, rotary, split_heads
 from kernels.fused.linear import join_rows, linear
 from kernels.fused.mlp import swiglu_mlp
+from kernels.fused.norm_linear import norm_linear
 from kernels.fused.rms_norm import add_rms_norm, rms_norm
 from kernels.fused.swiglu import swiglu, swiglu_packed
 
@@ -17,9 +18,11 @@ __all__ = [
     "class_counts",
     "cross_entropy",
     "embedding",
+    "embedding_rms_norm",
     "gates",
     "join_rows",
     "linear",
+    "norm_linear",
     "rms_norm",
     "rotary",
     "split_heads",

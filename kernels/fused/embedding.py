@@ -1,4 +1,4 @@
-"""Embedding look-up whose weight gradient is a product with one-hot rows: no sort, no atomics."""
+"""Embedding look-up, alone or with the RMSNorm of its rows; its gradient is a product with one-hot rows."""
 
 import torch
 import torch.nn.functional as F
@@ -6,6 +6,7 @@ from torch import Tensor
 
 from kernels.dispatch import resolve_backend
 from kernels.fused.operators import register_gradient, register_replicas, why_not_triton
+from kernels.fused.rms_norm import add_rms_norm, default_dtype
 
 
 def embedding(tokens: Tensor, weight: Tensor, *, out_dtype: torch.dtype | None = None, backend: str = "auto") -> Tensor:
@@ -32,6 +33,19 @@ def embedding(tokens: Tensor, weight: Tensor, *, out_dtype: torch.dtype | None =
         return F.embedding(tokens, weight).to(out_dtype)
     # One group of parameters; vmap folds replicas into more.
     return look_up(tokens.reshape(1, -1), weight[None], out_dtype).view(*tokens.shape, -1)
+
+
+def embedding_rms_norm(
+    tokens: Tensor, table: Tensor, gain: Tensor, eps: float, *, backend: str = "auto"
+) -> tuple[Tensor, Tensor]:
+    """`x = embedding(tokens, table)` and `rms_norm(x, gain, eps)`, both `[..., D]`; the arguments are theirs.
+
+    The norm of a token is the same wherever it stands: what is normed is the table, and looked up twice. The norm's
+    backward has V rows too, for the gradients of both results are added up by token before it.
+    """
+    table, normed = add_rms_norm(table, None, gain, eps, out_dtype=table.dtype, backend=backend)
+    x = embedding(tokens, table, backend=backend)
+    return x, embedding(tokens, normed, out_dtype=default_dtype(x), backend=backend)
 
 
 @torch.library.custom_op("mixerlab::embedding", mutates_args=())

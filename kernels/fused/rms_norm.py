@@ -27,7 +27,7 @@ def rms_norm(
     Raises:
         ValueError: shapes that do not fit, or a backend that cannot run here.
     """
-    out_dtype = out_dtype or _default_dtype(x)
+    out_dtype = out_dtype or default_dtype(x)
     if _backend(backend, x, weight) == "reference":
         return _reference(x, weight, eps, out_dtype)
     # One group of parameters; vmap folds replicas into more.
@@ -50,7 +50,7 @@ def add_rms_norm(
     """
     if y is not None and x.shape != y.shape:
         raise ValueError(f"x has shape {tuple(x.shape)} and y {tuple(y.shape)}: pass two of the same shape")
-    out_dtype = out_dtype or _default_dtype(x)
+    out_dtype = out_dtype or default_dtype(x)
     if _backend(backend, x, weight, *(() if y is None else (y,))) == "reference":
         total = x if y is None else x + y
         return total, _reference(total, weight, eps, out_dtype)
@@ -67,7 +67,8 @@ def _reference(x: Tensor, weight: Tensor, eps: float, out_dtype: torch.dtype) ->
     return (wide * (wide.square().mean(-1, keepdim=True) + eps).rsqrt() * weight).to(out_dtype)
 
 
-def _default_dtype(x: Tensor) -> torch.dtype:
+def default_dtype(x: Tensor) -> torch.dtype:
+    """The dtype of autocast where that is on, else that of `x`."""
     kind = x.device.type
     return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else x.dtype
 

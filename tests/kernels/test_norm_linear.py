@@ -1,0 +1,111 @@
+"""Residual addition, norm and head in one operator, against the formula in float64: the result and every gradient."""
+
+import pytest
+import torch
+from fused_cases import BACKENDS, check, check_replicas, double, draw, run, same_bits_and_close
+
+from kernels.fused import norm_linear
+from kernels.fused.norm_linear import norm_product, norm_product_backward
+
+EPS = 1e-5
+
+
+def plain(x, y, gain, weight, bias):
+    total = x if y is None else x + y
+    normed = total / (total.square().mean(-1, keepdim=True) + EPS).sqrt() * gain
+    return normed @ weight.T + bias
+
+
+def inputs(rows, width, outputs, device) -> list[torch.Tensor]:
+    shape = (*rows, width)
+    return draw(shape, shape, (width,), (outputs, width), (outputs,), device=device)
+
+
+# (groups of) rows, width, outputs: whole tiles, parts of one, and the widest that the kernel takes.
+SHAPES = [((4, 16), 128, 16), ((2, 37), 24, 5), ((1,), 3, 1), ((33,), 128, 128)]
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("rows, width, outputs", SHAPES, ids=str)
+def test_norm_linear(device, rows, width, outputs, backend):
+    given = inputs(rows, width, outputs, device)
+    check(run(lambda *a: norm_linear(*a, EPS, backend=backend), given), run(plain, double(given)))
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_norm_linear_without_an_update(device, backend):
+    x, _, *parameters = inputs((2, 37), 24, 5, device)
+    given = [x, *parameters]
+    actual = run(lambda x, *a: norm_linear(x, None, *a, EPS, backend=backend), given)
+    check(actual, run(lambda x, *a: plain(x, None, *a), double(given)))
+
+
+def test_programs_that_take_several_steps(device, monkeypatch):
+    """As for many rows: two programs share 150 of them in tiles of 32."""
+    for programs in ("FORWARD_PROGRAMS", "BACKWARD_PROGRAMS"):
+        monkeypatch.setattr(f"kernels.fused.triton_norm_linear.{programs}", 2)
+    given = inputs((150,), 16, 20, device)
+    check(run(lambda *a: norm_linear(*a, EPS, backend="triton"), given), run(plain, double(given)))
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_norm_linear_under_vmap(device, backend):
+    """Weights are columns of one tensor of all parameters, at a place that no vector load can use; rows are strided."""
+    tensors = draw((3, 2, 9, 16), (3, 2, 9, 8), (3, 80), device=device)
+
+    def of_parameters(x, y, parameters):
+        gain, weight, bias = parameters[1:9], parameters[9:49].unflatten(0, (5, 8)), parameters[51:56]
+        return norm_linear(x[..., ::2], y, gain, weight, bias, EPS, backend=backend)
+
+    check_replicas(of_parameters, tensors)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_gradient_has_the_dtype_of_its_input(device, backend):
+    x, y, *parameters = inputs((40,), 16, 4, device)
+    for dtypes in ((torch.float32, torch.bfloat16), (torch.bfloat16, torch.float32), (torch.bfloat16, torch.bfloat16)):
+        given = [x.to(dtypes[0]), y.to(dtypes[1]), *parameters]
+
+        def function(x, *others):
+            with torch.autocast(x.device.type, torch.float32, enabled=False):
+                return norm_linear(x, *others, EPS, backend=backend)
+
+        if dtypes[0] == torch.float32:  # else the product is of bfloat16, which the interpreter cannot multiply
+            check(run(function, given), run(plain, double(given)), 4e-3)
+
+
+def test_bad_arguments_are_named(device):
+    x, y, gain, weight, bias = inputs((2, 3), 8, 4, device)
+    with pytest.raises(ValueError, match=r"weight \(4, 8\), bias \(3,\)"):
+        norm_linear(x, y, gain, weight, bias[:3], EPS)
+    with pytest.raises(ValueError, match=r"gain has shape \(7,\)"):
+        norm_linear(x, y, gain[:7], weight, bias, EPS)
+    with pytest.raises(ValueError, match=r"y \(1, 3, 8\)"):
+        norm_linear(x, y[:1], gain, weight, bias, EPS)
+    with pytest.raises(ValueError, match="at most 128 x 128, not 129 x 8"):
+        norm_linear(x, y, gain, *draw((129, 8), (129,), device=device), EPS, backend="triton")
+
+
+def test_traced_shapes_and_dtypes_are_the_real_ones(device):
+    x, gain, weight, bias, grad = draw((2, 5, 8), (2, 8), (2, 3, 8), (2, 3), (2, 5, 3), device=device)
+    shared = gain, weight
+    for y in (None, x, x.bfloat16()):
+        calls = {
+            norm_product: (x, y, *shared, bias, EPS, torch.float32),
+            norm_product_backward: (grad, x, y, *shared, EPS, torch.float32),
+        }
+        for operator, arguments in calls.items():
+            torch.library.opcheck(operator, arguments, test_utils=("test_schema", "test_faketensor"))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("rows, width, outputs", [((128, 128), 128, 16), ((3, 700), 96, 129), ((70, 33), 128, 128)])
+def test_norm_linear_in_bfloat16(device, rows, width, outputs):
+    """A float32 stream, a bfloat16 update, and float32 parameters that autocast rounds for the product."""
+    x, y, *parameters = inputs(rows, width, outputs, device)
+
+    def of_rounded(*arguments):
+        with torch.autocast("cuda", torch.bfloat16):
+            return norm_linear(*arguments, EPS)
+
+    same_bits_and_close(of_rounded, plain, [x, y.bfloat16(), *parameters])
