@@ -16,8 +16,9 @@ def norm_linear(
 ) -> Tensor:
     """`linear(rms_norm(x + y, gain, eps), weight) + bias`; without `y` it is the norm of `x`.
 
-    The kernel reads `x` and `y` once each way and writes neither their sum nor its norm. Under autocast the norm and
-    the weight are rounded to its dtype before they are multiplied.
+    The kernel reads `x` and `y` once each way and writes neither their sum nor its norm. Under autocast the factors of
+    the product are rounded to its dtype: the norm and the weight, or in the kernel the norm before its gain and the
+    weight times the gain.
 
     Args:
         x: `[..., D]`.
@@ -72,7 +73,7 @@ def norm_product(
 def norm_product_backward(
     grad: Tensor, x: Tensor, y: Tensor | None, gain: Tensor, weight: Tensor, eps: float, dtype: torch.dtype
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Gradients of `x` and of `y`, and those of weight, gain and bias in one row of each group, `[groups, V D + D + V]`.
+    """Gradients of `x`, of `y`, and of weight, gain and bias in one row of each group, `[groups, V D + D + V]`.
 
     That of `y` has no rows where it is that of `x`, to the dtype: an operator's results cannot be optional.
     """

@@ -1,8 +1,9 @@
 """Triton kernels of `norm_linear`: programs that stride over rows, with the whole weight in registers.
 
-With u = (x + y) / rms and G = (gradient of the result)^T u, one number for each of the weight's, the weight's gradient
-is G gain and the gain's is sum_v G W: one product gives both. Each program writes its part of these and of the bias's
-gradient; the parts are summed after. No atomics: the same bits every time.
+With u = (x + y) / rms, the result is u (W gain)^T + bias: the gain is multiplied into the weight, once a program. With
+G = (gradient of the result)^T u, a matrix like W, the gradient of W is G gain and that of the gain sum_v G W: one
+product gives both. Each program writes its part of these and of the bias's gradient; the parts are summed after. No
+atomics: the same bits every time.
 """
 
 import torch
@@ -16,7 +17,9 @@ from kernels.layout import unit_stride
 
 DTYPES = {torch.float32: tl.float32, torch.bfloat16: tl.bfloat16}
 FORWARD_PROGRAMS = BACKWARD_PROGRAMS = 4 * 132  # of all groups together: four a multiprocessor of an H100 or H200
-ROWS, WARPS, STAGES = 32, 0, 3
+# (rows of a step, warps, stages), for up to 32 outputs and for more.
+FORWARD = (32, 4, 3), (32, 8, 3)
+BACKWARD = (16, 4, 3), (16, 8, 3)
 # One build for every number of rows and every place of the weights among the population's parameters.
 ANY = {
     "do_not_specialize": ["N", "gain_group", "weight_group", "weight_row", "bias_group"],
@@ -30,6 +33,14 @@ def _load_sum(x_ptr, y_ptr, first, at, mask):
     if y_ptr is not None:
         x += tl.load(y_ptr + first + at, mask=mask, other=0.0).to(tl.float32)
     return x
+
+
+@triton.jit
+def _load_weights(gain_ptr, weight_ptr, weight_row, v, d, V: tl.constexpr, D: tl.constexpr):
+    gain = tl.load(gain_ptr + d, mask=d < D, other=0.0)
+    mask = (v < V)[:, None] & (d < D)[None, :]
+    weight = tl.load(weight_ptr + v[:, None] * weight_row + d[None, :], mask=mask, other=0.0)
+    return gain.to(tl.float32), weight.to(tl.float32)
 
 
 @triton.jit(**ANY)
@@ -55,17 +66,17 @@ def norm_linear_forward_kernel(
 ):
     group = tl.program_id(1).to(tl.int64)
     v, d = tl.arange(0, BLOCK_V), tl.arange(0, BLOCK_D)
-    gain = tl.load(gain_ptr + group * gain_group + d, mask=d < D, other=0.0).to(tl.float32)
     bias = tl.load(bias_ptr + group * bias_group + v, mask=v < V, other=0.0).to(tl.float32)
-    weight_at = group * weight_group + v[:, None] * weight_row + d[None, :]
-    weight = tl.load(weight_ptr + weight_at, mask=(v < V)[:, None] & (d < D)[None, :], other=0.0).to(DTYPE)
+    gain_ptr += group * gain_group
+    weight_ptr += group * weight_group
+    gain, weight = _load_weights(gain_ptr, weight_ptr, weight_row, v, d, V, D)
+    scaled = (weight * gain[None, :]).to(DTYPE)
     row = tl.arange(0, ROWS)
     for start in range(tl.program_id(0) * ROWS, N, tl.num_programs(0) * ROWS):
         first, inside = group * N + start, (start + row < N)[:, None]
         x = _load_sum(x_ptr, y_ptr, first * D, row[:, None] * D + d[None, :], inside & (d < D)[None, :])
         scale = tl.rsqrt(tl.sum(x * x, axis=1) / D + eps)
-        normed = (x * scale[:, None] * gain[None, :]).to(DTYPE)
-        out = tl.dot(normed, tl.trans(weight), input_precision="ieee") + bias[None, :]
+        out = tl.dot((x * scale[:, None]).to(DTYPE), tl.trans(scaled), input_precision="ieee") + bias[None, :]
         tl.store(out_ptr + first * V + (row[:, None] * V + v[None, :]), out, mask=inside & (v < V)[None, :])
 
 
@@ -94,10 +105,10 @@ def norm_linear_backward_kernel(
     group = tl.program_id(1).to(tl.int64)
     part, parts = tl.program_id(0), tl.num_programs(0)
     v, d = tl.arange(0, BLOCK_V), tl.arange(0, BLOCK_D)
-    of_weight = (v < V)[:, None] & (d < D)[None, :]
-    gain = tl.load(gain_ptr + group * gain_group + d, mask=d < D, other=0.0).to(tl.float32)
-    weight_at = group * weight_group + v[:, None] * weight_row + d[None, :]
-    weight = tl.load(weight_ptr + weight_at, mask=of_weight, other=0.0).to(DTYPE)
+    gain_ptr += group * gain_group
+    weight_ptr += group * weight_group
+    gain, weight = _load_weights(gain_ptr, weight_ptr, weight_row, v, d, V, D)
+    scaled = (weight * gain[None, :]).to(DTYPE)
     products = tl.zeros((BLOCK_V, BLOCK_D), dtype=tl.float32)  # G
     grad_bias = tl.zeros((ROWS, BLOCK_V), dtype=tl.float32)
     row = tl.arange(0, ROWS)
@@ -113,14 +124,15 @@ def norm_linear_backward_kernel(
         grad_bias += grad
         low = grad.to(DTYPE)
         products = tl.dot(tl.trans(low), x.to(DTYPE), products, input_precision="ieee")
-        grad_x = tl.dot(low, weight, input_precision="ieee") * gain[None, :]
+        grad_x = tl.dot(low, scaled, input_precision="ieee")
         grad_x = scale * (grad_x - x * (tl.sum(grad_x * x, axis=1) / D)[:, None])
         tl.store(grad_x_ptr + first * D + at, grad_x.to(grad_x_ptr.dtype.element_ty), mask=mask)
         if copy_ptr is not None:
             tl.store(copy_ptr + first * D + at, grad_x.to(copy_ptr.dtype.element_ty), mask=mask)
     sums = sums_ptr + (group * parts + part) * (V * D + D + V)
-    tl.store(sums + v[:, None] * D + d[None, :], products * gain[None, :], mask=of_weight)
-    tl.store(sums + V * D + d, tl.sum(products * weight.to(tl.float32), axis=0), mask=d < D)
+    gain, weight = _load_weights(gain_ptr, weight_ptr, weight_row, v, d, V, D)  # not kept in registers until here
+    tl.store(sums + v[:, None] * D + d[None, :], products * gain[None, :], mask=(v < V)[:, None] & (d < D)[None, :])
+    tl.store(sums + V * D + d, tl.sum(products * weight, axis=0), mask=d < D)
     tl.store(sums + V * D + D + v, tl.sum(grad_bias, axis=0), mask=v < V)
 
 
@@ -131,8 +143,9 @@ def forward(
     groups, rows, _ = x.shape
     out = torch.empty((groups, rows, weight.shape[1]), dtype=torch.float32, device=x.device)
     gain, weight, bias = unit_stride(gain), unit_stride(weight), unit_stride(bias)
+    tile = _tile(weight, dtype, FORWARD)
     if out.numel():
-        norm_linear_forward_kernel[_parts(rows, groups, FORWARD_PROGRAMS), groups](
+        norm_linear_forward_kernel[_parts(x, tile, FORWARD_PROGRAMS), groups](
             x.contiguous(),
             None if y is None else y.contiguous(),
             gain,
@@ -144,7 +157,7 @@ def forward(
             *weight.stride()[:2],
             bias.stride(0),
             eps,
-            **_tile(weight, dtype),
+            **tile,
         )
     return out
 
@@ -157,7 +170,8 @@ def backward(
     outputs = weight.shape[1]
     grad_x = torch.empty(x.shape, dtype=x.dtype, device=x.device)
     copy = empty_copy(x, other_dtype(x, y))
-    parts = _parts(rows, groups, BACKWARD_PROGRAMS)
+    tile = _tile(weight, dtype, BACKWARD)
+    parts = _parts(x, tile, BACKWARD_PROGRAMS)
     size = outputs * width + width + outputs
     sums = torch.empty((groups, parts, size), dtype=torch.float32, device=x.device)
     gain, weight = unit_stride(gain), unit_stride(weight)
@@ -175,25 +189,27 @@ def backward(
             gain.stride(0),
             *weight.stride()[:2],
             eps,
-            **_tile(weight, dtype),
+            **tile,
         )
     return grad_x, copy, sum_parts(sums, torch.float32)
 
 
-def _parts(rows: int, groups: int, programs: int) -> int:
-    return min(triton.cdiv(rows, ROWS), max(1, programs // groups))
+def _parts(x: Tensor, tile: dict, programs: int) -> int:
+    groups, rows, _ = x.shape
+    return min(triton.cdiv(rows, tile["ROWS"]), max(1, programs // groups))
 
 
-def _tile(weight: Tensor, dtype: torch.dtype) -> dict:
+def _tile(weight: Tensor, dtype: torch.dtype, configs: tuple) -> dict:
     outputs, width = weight.shape[1:]
     block_v, block_d = (max(16, triton.next_power_of_2(size)) for size in (outputs, width))
+    rows, warps, stages = configs[block_v > 32]
     return {
         "V": outputs,
         "D": width,
         "BLOCK_V": block_v,
         "BLOCK_D": block_d,
-        "ROWS": ROWS,
+        "ROWS": rows,
         "DTYPE": DTYPES[dtype],
-        "num_warps": WARPS or (8 if block_v > 32 else 4),
-        "num_stages": STAGES,
+        "num_warps": warps,
+        "num_stages": stages,
     }

@@ -21,6 +21,7 @@ from kernels.fused import (
     embedding,
     gates,
     linear,
+    norm_linear,
     rms_norm,
     rotary,
     split_heads,
@@ -90,6 +91,17 @@ def run_fused() -> None:
     for name in ("log_rate", "beta_bias"):
         log_decay, beta = gates(*logits, parameters[0], **{name: parameters[1]}, backend="triton")
         torch.autograd.grad(log_decay.sum() + beta.sum(), parameters)
+    with torch.autocast("cpu", BF16):
+        stream = (2, 64, 128)
+        for outputs in (16, 128):
+            head = (128,), (outputs, 128), (outputs,)
+            differentiate(
+                lambda x, y, *a: norm_linear(x, y.to(BF16), *a, 1e-5, backend="triton"),
+                stream,
+                stream,
+                *head,
+                dtype=torch.float32,
+            )
     tokens = torch.randint(0, 16, (2, 4, 16))
     differentiate(lambda logits: cross_entropy(logits, tokens, backend="triton")[0], (2, 4, 16, 16))
     class_counts(torch.randn(2, 4, 16, 16, dtype=BF16), tokens, backend="triton")

@@ -5,7 +5,16 @@ import torch
 from fused_cases import BACKENDS, BFLOAT16, check, check_replicas, double, draw, run, same_bits_and_close, scored_logits
 from torch import Tensor
 
-from kernels.fused import add_rms_norm, cross_entropy, embedding, rms_norm, rotary, swiglu, swiglu_packed
+from kernels.fused import (
+    add_rms_norm,
+    cross_entropy,
+    embedding,
+    embedding_rms_norm,
+    rms_norm,
+    rotary,
+    swiglu,
+    swiglu_packed,
+)
 from kernels.fused.cross_entropy import mean_losses, mean_losses_backward
 from kernels.fused.embedding import look_up, look_up_backward
 from kernels.fused.rms_norm import add_norm, norm, norm_backward
@@ -216,6 +225,17 @@ def test_embedding_in_another_dtype(device, backend):
     check(actual, run(lambda tokens, weight: weight[tokens], double(inputs)), BFLOAT16)
 
 
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_embedding_with_its_norm(device, backend):
+    """One token often, one never."""
+    tokens = torch.tensor([[1, 0, 1, 1, 4], [2, 2, 1, 0, 1]], device=device)
+    inputs = [tokens, *draw((5, 24), (24,), device=device)]
+    actual = run(lambda *a: embedding_rms_norm(*a, EPS, backend=backend), inputs)
+    check(actual, run(lambda tokens, table, gain: (table[tokens], plain_norm(table[tokens], gain)), double(inputs)))
+    stacked = [tokens, *draw((2, 5, 24), (2, 24), device=device)]
+    check_replicas(lambda *a: embedding_rms_norm(*a, EPS, backend=backend), stacked)
+
+
 def test_bad_embedding_arguments_are_named(device):
     with pytest.raises(ValueError, match=r"weight has shape \(2, 3, 5\)"):
         embedding(torch.zeros(2, dtype=torch.int64, device=device), torch.zeros(2, 3, 5, device=device))
@@ -295,6 +315,16 @@ def test_embedding_in_bfloat16(device, rows, vocabulary):
         lambda *a: embedding(*a, out_dtype=torch.bfloat16), lambda tokens, weight: weight[tokens], inputs
     )
     check(run(embedding, inputs), run(lambda tokens, weight: weight[tokens], double(inputs)))
+
+    def with_norm(tokens, table, gain):
+        with torch.autocast("cuda", torch.bfloat16):
+            return embedding_rms_norm(tokens, table, gain, EPS)
+
+    same_bits_and_close(
+        with_norm,
+        lambda tokens, table, gain: (table[tokens], plain_norm(table[tokens], gain)),
+        [*inputs, *draw((128,), device=device)],
+    )
 
 
 @pytest.mark.gpu

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from fused_cases import BACKENDS, check, check_replicas, double, draw, run, same_bits_and_close
+from fused_cases import BACKENDS, BFLOAT16, check, check_replicas, double, draw, run, same_bits_and_close
 
 from kernels.fused import norm_linear
 from kernels.fused.norm_linear import norm_product, norm_product_backward
@@ -58,20 +58,16 @@ def test_norm_linear_under_vmap(device, backend):
         return norm_linear(x[..., ::2], y, gain, weight, bias, EPS, backend=backend)
 
     check_replicas(of_parameters, tensors)
+    check_replicas(lambda x, parameters: of_parameters(x, None, parameters), [tensors[0], tensors[2]])
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_a_gradient_has_the_dtype_of_its_input(device, backend):
+def test_an_update_in_another_dtype(device, backend):
     x, y, *parameters = inputs((40,), 16, 4, device)
-    for dtypes in ((torch.float32, torch.bfloat16), (torch.bfloat16, torch.float32), (torch.bfloat16, torch.bfloat16)):
-        given = [x.to(dtypes[0]), y.to(dtypes[1]), *parameters]
-
-        def function(x, *others):
-            with torch.autocast(x.device.type, torch.float32, enabled=False):
-                return norm_linear(x, *others, EPS, backend=backend)
-
-        if dtypes[0] == torch.float32:  # else the product is of bfloat16, which the interpreter cannot multiply
-            check(run(function, given), run(plain, double(given)), 4e-3)
+    given = [x, y.bfloat16(), *parameters]
+    actual = run(lambda *a: norm_linear(*a, EPS, backend=backend), given)
+    assert [t.dtype for t in actual] == [torch.float32, torch.float32, torch.bfloat16, *[torch.float32] * 3]
+    check(actual, run(plain, double(given)), BFLOAT16)
 
 
 def test_bad_arguments_are_named(device):
@@ -99,13 +95,17 @@ def test_traced_shapes_and_dtypes_are_the_real_ones(device):
 
 
 @pytest.mark.gpu
+@pytest.mark.parametrize("stream", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("rows, width, outputs", [((128, 128), 128, 16), ((3, 700), 96, 129), ((70, 33), 128, 128)])
-def test_norm_linear_in_bfloat16(device, rows, width, outputs):
-    """A float32 stream, a bfloat16 update, and float32 parameters that autocast rounds for the product."""
+def test_norm_linear_in_bfloat16(device, rows, width, outputs, stream):
+    """A stream, a bfloat16 update, and float32 parameters that autocast rounds for the product."""
     x, y, *parameters = inputs(rows, width, outputs, device)
 
-    def of_rounded(*arguments):
+    def of_rounded(x, y, *others):
         with torch.autocast("cuda", torch.bfloat16):
-            return norm_linear(*arguments, EPS)
+            return norm_linear(x, y, *others, EPS)
 
-    same_bits_and_close(of_rounded, plain, [x, y.bfloat16(), *parameters])
+    same_bits_and_close(of_rounded, plain, [x.to(stream), y.bfloat16(), *parameters])
+    same_bits_and_close(
+        lambda x, *a: of_rounded(x, None, *a), lambda x, *a: plain(x, None, *a), [x.to(stream), *parameters]
+    )
