@@ -174,12 +174,14 @@ class _NormBeside(torch.autograd.Function):
 
     @staticmethod
     def forward(x: Tensor, weight: Tensor, eps: float, out_dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+        x = x.contiguous()  # once, not in each kernel
         return x.view_as(x), norm(x, weight, eps, out_dtype)  # a view: x itself could not be saved
 
     @staticmethod
     def setup_context(ctx, inputs, output) -> None:
         ctx.set_materialize_grads(False)
-        _save(ctx, inputs, output)
+        _, weight, ctx.eps, _ = inputs
+        ctx.save_for_backward(output[0], weight)
 
     @staticmethod
     def backward(ctx, grad_past: Tensor | None, grad: Tensor | None) -> tuple[Tensor | None, ...]:

@@ -17,11 +17,9 @@ BLOCK_N, MAX_BLOCK_V, MAX_BLOCK_D = 64, 64, 128
 BACKWARD_PROGRAMS = 4 * 132  # of all groups together: four for each multiprocessor of an H100 or H200
 
 
-@triton.jit(
-    do_not_specialize=["N", "weight_group"],
-    # The weights lie anywhere among the population's parameters.
-    do_not_specialize_on_alignment=["weight_ptr"],
-)
+# A build for weights that lie anywhere among the population's parameters, and one for those that can be read in
+# vectors: where a thread writes eight numbers of bfloat16, eight loads are what bounds the other.
+@triton.jit(do_not_specialize=["N"])
 def _embedding_forward_kernel(
     tokens_ptr,
     weight_ptr,

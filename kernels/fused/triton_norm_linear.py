@@ -16,10 +16,11 @@ from kernels.fused.triton_sums import sum_parts
 from kernels.layout import unit_stride
 
 DTYPES = {torch.float32: tl.float32, torch.bfloat16: tl.bfloat16}
-FORWARD_PROGRAMS = BACKWARD_PROGRAMS = 4 * 132  # of all groups together: four a multiprocessor of an H100 or H200
-# (rows of a step, warps, stages), for up to 32 outputs and for more.
-FORWARD = (32, 4, 3), (32, 8, 3)
-BACKWARD = (16, 4, 3), (16, 8, 3)
+PROCESSORS = 132  # multiprocessors of an H100 or H200
+# (programs of all groups together for each multiprocessor, rows of a step, warps, stages), for up to 32 outputs and
+# for more.
+FORWARD = (2, 32, 4, 3), (2, 32, 8, 3)
+BACKWARD = (4, 16, 4, 3), (1, 64, 8, 1)
 # One build for every number of rows and every place of the weights among the population's parameters.
 ANY = {
     "do_not_specialize": ["N", "gain_group", "weight_group", "weight_row", "bias_group"],
@@ -143,9 +144,9 @@ def forward(
     groups, rows, _ = x.shape
     out = torch.empty((groups, rows, weight.shape[1]), dtype=torch.float32, device=x.device)
     gain, weight, bias = unit_stride(gain), unit_stride(weight), unit_stride(bias)
-    tile = _tile(weight, dtype, FORWARD)
+    parts, tile = _launch(x, weight, dtype, FORWARD)
     if out.numel():
-        norm_linear_forward_kernel[_parts(x, tile, FORWARD_PROGRAMS), groups](
+        norm_linear_forward_kernel[parts, groups](
             x.contiguous(),
             None if y is None else y.contiguous(),
             gain,
@@ -170,8 +171,7 @@ def backward(
     outputs = weight.shape[1]
     grad_x = torch.empty(x.shape, dtype=x.dtype, device=x.device)
     copy = empty_copy(x, other_dtype(x, y))
-    tile = _tile(weight, dtype, BACKWARD)
-    parts = _parts(x, tile, BACKWARD_PROGRAMS)
+    parts, tile = _launch(x, weight, dtype, BACKWARD)
     size = outputs * width + width + outputs
     sums = torch.empty((groups, parts, size), dtype=torch.float32, device=x.device)
     gain, weight = unit_stride(gain), unit_stride(weight)
@@ -194,22 +194,20 @@ def backward(
     return grad_x, copy, sum_parts(sums, torch.float32)
 
 
-def _parts(x: Tensor, tile: dict, programs: int) -> int:
-    groups, rows, _ = x.shape
-    return min(triton.cdiv(rows, tile["ROWS"]), max(1, programs // groups))
-
-
-def _tile(weight: Tensor, dtype: torch.dtype, configs: tuple) -> dict:
-    outputs, width = weight.shape[1:]
+def _launch(x: Tensor, weight: Tensor, dtype: torch.dtype, configs: tuple) -> tuple[int, dict]:
+    """Programs of each group, and what a build depends on."""
+    groups, rows, width = x.shape
+    outputs = weight.shape[1]
     block_v, block_d = (max(16, triton.next_power_of_2(size)) for size in (outputs, width))
-    rows, warps, stages = configs[block_v > 32]
-    return {
+    programs, step, warps, stages = configs[block_v > 32]
+    tile = {
         "V": outputs,
         "D": width,
         "BLOCK_V": block_v,
         "BLOCK_D": block_d,
-        "ROWS": rows,
+        "ROWS": step,
         "DTYPE": DTYPES[dtype],
         "num_warps": warps,
         "num_stages": stages,
     }
+    return min(triton.cdiv(rows, step), max(1, programs * PROCESSORS // groups)), tile

@@ -226,13 +226,14 @@ def test_embedding_in_another_dtype(device, backend):
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_embedding_with_its_norm(device, backend):
-    """One token often, one never."""
+@pytest.mark.parametrize("vocabulary", [5, 513])  # the table is normed, or what is looked up
+def test_embedding_with_its_norm(device, vocabulary, backend):
+    """One token often, some never."""
     tokens = torch.tensor([[1, 0, 1, 1, 4], [2, 2, 1, 0, 1]], device=device)
-    inputs = [tokens, *draw((5, 24), (24,), device=device)]
+    inputs = [tokens, *draw((vocabulary, 24), (24,), device=device)]
     actual = run(lambda *a: embedding_rms_norm(*a, EPS, backend=backend), inputs)
     check(actual, run(lambda tokens, table, gain: (table[tokens], plain_norm(table[tokens], gain)), double(inputs)))
-    stacked = [tokens, *draw((2, 5, 24), (2, 24), device=device)]
+    stacked = [tokens, *draw((2, vocabulary, 24), (2, 24), device=device)]
     check_replicas(lambda *a: embedding_rms_norm(*a, EPS, backend=backend), stacked)
 
 

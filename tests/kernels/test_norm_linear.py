@@ -41,11 +41,11 @@ def test_norm_linear_without_an_update(device, backend):
 
 
 def test_programs_that_take_several_steps(device, monkeypatch):
-    """As for many rows: two programs share 150 of them in tiles of 32."""
-    for programs in ("FORWARD_PROGRAMS", "BACKWARD_PROGRAMS"):
-        monkeypatch.setattr(f"kernels.fused.triton_norm_linear.{programs}", 2)
-    given = inputs((150,), 16, 20, device)
-    check(run(lambda *a: norm_linear(*a, EPS, backend="triton"), given), run(plain, double(given)))
+    """As for many rows: the programs of one multiprocessor share 150 of them in tiles of at most 64."""
+    monkeypatch.setattr("kernels.fused.triton_norm_linear.PROCESSORS", 1)
+    for outputs in (20, 40):
+        given = inputs((150,), 16, outputs, device)
+        check(run(lambda *a: norm_linear(*a, EPS, backend="triton"), given), run(plain, double(given)))
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
