@@ -33,7 +33,7 @@ from kernels.selective_scan.triton_tiles import (
 LN_2 = tl.constexpr(0.6931471805599453)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["T"])
 def scan_forward_kernel(
     u_ptr,
     delta_ptr,
@@ -120,7 +120,7 @@ def scan_forward_kernel(
         tl.store(y_ptr + rows, y.to(y_ptr.dtype.element_ty), mask=inside)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["T"])
 def scan_backward_kernel(
     u_ptr,
     delta_ptr,

@@ -3,10 +3,8 @@
 A program, one warp, walks some stretches of the sequence side by side over a block of channels, each thread four
 channels of one stretch: the fewer threads share a row, the fewer shuffles its sum takes. It asks for UNROLL positions
 at once, so that the loads overlap, and carries three in registers. Backward, the outputs just after a stretch need its
-inputs too, and are computed again.
-
-The results may be several tensors, parts of the channels side by side. Where the first of them get unit norm per head,
-a block is a head.
+inputs too, and are computed again. The results may be several tensors, parts of the channels side by side. Where the
+first of them get unit norm per head, a block is a head.
 """
 
 from collections.abc import Sequence
@@ -25,6 +23,11 @@ ACROSS = 128  # channels of all stretches of a program: four a thread
 UNROLL = 8
 # Positions of a stretch, at most. Backward a program also sums the gradients of the parameters over its stretches.
 FORWARD_ROWS, BACKWARD_ROWS = 32, 128
+# One build for every length and every place of the parameters among the population's.
+ANY = {
+    "do_not_specialize": ["T", "ROWS", "weight_group", "bias_group"],
+    "do_not_specialize_on_alignment": ["weight_ptr", "bias_ptr"],
+}
 
 
 @triton.jit
@@ -132,7 +135,7 @@ def _forward_rows(
             x0, x1, x2 = x1, x2, x3
 
 
-@triton.jit(do_not_specialize=["ROWS"])
+@triton.jit(**ANY)
 def convolution_forward_kernel(
     x_ptr,
     weight_ptr,
@@ -233,7 +236,7 @@ def _backward_rows(
     return sum0, sum1, sum2, sum3, sum_bias
 
 
-@triton.jit(do_not_specialize=["ROWS"])
+@triton.jit(**ANY)
 def convolution_backward_kernel(
     x_ptr,
     weight_ptr,
