@@ -2,13 +2,16 @@
 
 import math
 from collections.abc import Callable
+from itertools import pairwise
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from kernels.fused import add_rms_norm, embedding_rms_norm, join_rows, norm_linear, swiglu_mlp
 
 NORM_EPS = 1e-5
+ALL = slice(None)
 
 
 class SwiGLU(nn.Module):
@@ -29,7 +32,8 @@ class Block(nn.Module):
     """`x + mixer(norm(x))`, then `x + mlp(norm(x))`; all `[B, T, d_model]`.
 
     It takes the stream and its norm, by `mixer_norm`, and gives the stream as a sum that is not added up yet,
-    `x + update`: adding it and normalising it is one operator of whoever comes next.
+    `x + update`: adding it and normalising it is one operator of whoever comes next. Behind the mixer it goes on
+    with `positions` alone.
     """
 
     def __init__(self, d_model: int, mixer: nn.Module):
@@ -39,27 +43,27 @@ class Block(nn.Module):
         self.mlp_norm = nn.RMSNorm(d_model, eps=NORM_EPS)
         self.mlp = SwiGLU(d_model)
 
-    def forward(self, x: Tensor, normed: Tensor) -> tuple[Tensor, Tensor]:
-        x, normed = add_rms_norm(x, self.mixer(normed), self.mlp_norm.weight, NORM_EPS)
+    def forward(self, x: Tensor, normed: Tensor, positions: slice = ALL) -> tuple[Tensor, Tensor]:
+        mixed = self.mixer(normed)
+        x, normed = add_rms_norm(x[:, positions], mixed[:, positions], self.mlp_norm.weight, NORM_EPS)
         return x, self.mlp(normed)
 
 
 class Blocks(nn.ModuleList):
     """`n_layers` blocks in a row: token ids, looked up in `table`, to the stream and the last update to it.
 
-    Ids are `[B, T]`, the table `[V, d_model]`, and both results `[B, T, d_model]`.
+    Ids are `[B, T]`, the table `[V, d_model]`, and both results `[B, T, d_model]`: of these, `positions`.
     """
 
     def __init__(self, d_model: int, n_layers: int, make_mixer: Callable[[], nn.Module]):
         super().__init__(Block(d_model, make_mixer()) for _ in range(n_layers))
 
-    def forward(self, tokens: Tensor, table: Tensor) -> tuple[Tensor, Tensor]:
-        first, *others = self
-        x, update = first(*embedding_rms_norm(tokens, table, first.mixer_norm.weight, NORM_EPS))
-        for block in others:
-            x, normed = add_rms_norm(x, update, block.mixer_norm.weight, NORM_EPS)
+    def forward(self, tokens: Tensor, table: Tensor, positions: slice = ALL) -> tuple[Tensor, Tensor]:
+        x, normed = embedding_rms_norm(tokens, table, self[0].mixer_norm.weight, NORM_EPS)
+        for block, following in pairwise(self):
             x, update = block(x, normed)
-        return x, update
+            x, normed = add_rms_norm(x, update, following.mixer_norm.weight, NORM_EPS)
+        return self[-1](x, normed, positions)
 
 
 class LanguageModel(nn.Module):
@@ -78,10 +82,22 @@ class LanguageModel(nn.Module):
         return norm_linear(x, update, self.norm.weight, self.head.weight, self.head.bias, NORM_EPS)
 
 
+class DecoderLayer(nn.Module):
+    """Norm, linear with a bias, GELU, position by position: `[..., d_model]` to the same."""
+
+    def __init__(self, d_model: int):
+        super().__init__()
+        self.norm = nn.RMSNorm(d_model, eps=NORM_EPS)
+        self.linear = nn.Linear(d_model, d_model)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.gelu(norm_linear(x, None, self.norm.weight, self.linear.weight, self.linear.bias, NORM_EPS))
+
+
 class AutoEncoder(nn.Module):
     """Token ids `[B, T]` to logits `[B, T, V]`, rebuilt from the encoder's output at the last position alone.
 
-    The decoder sees that vector plus a fixed table of positions, then twice norm, linear and GELU.
+    The decoder, two layers, sees that vector plus a fixed table of positions.
     """
 
     def __init__(
@@ -95,22 +111,15 @@ class AutoEncoder(nn.Module):
         super().__init__()
         self.embedding = nn.Embedding(vocab_size, d_model)
         self.blocks = Blocks(d_model, n_layers, make_mixer)
-        self.decoder = nn.Sequential(
-            *(
-                layer
-                for _ in range(2)
-                for layer in (nn.RMSNorm(d_model, eps=NORM_EPS), nn.Linear(d_model, d_model), nn.GELU())
-            )
-        )
+        self.decoder = nn.Sequential(DecoderLayer(d_model), DecoderLayer(d_model))
         self.norm = nn.RMSNorm(d_model, eps=NORM_EPS)
         self.head = nn.Linear(d_model, vocab_size)
         self.register_buffer("positions", position_table(seq_len, d_model), persistent=False)
         _initialise(self, linear_std=0.02)
 
     def forward(self, tokens: Tensor) -> Tensor:
-        x, update = self.blocks(tokens, self.embedding.weight)
-        pooled = (x + update)[:, -1:]
-        x = self.decoder(pooled + self.positions)
+        x, update = self.blocks(tokens, self.embedding.weight, positions=slice(-1, None))
+        x = self.decoder(x + update + self.positions)
         return norm_linear(x, None, self.norm.weight, self.head.weight, self.head.bias, NORM_EPS)
 
 

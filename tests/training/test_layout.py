@@ -85,14 +85,8 @@ def test_rules_of_the_backbone():
     }
     blocks = {f"blocks.{i}.{key}": rule for i in range(2) for key, rule in block.items()}
     assert language_model == ends | blocks
-    decoder = {
-        "decoder.0.weight": Rule.GAIN,
-        "decoder.1.weight": Rule.MATRIX,
-        "decoder.1.bias": Rule.GAIN,
-        "decoder.3.weight": Rule.GAIN,
-        "decoder.4.weight": Rule.MATRIX,
-        "decoder.4.bias": Rule.GAIN,
-    }
+    layer = {"norm.weight": Rule.GAIN, "linear.weight": Rule.MATRIX, "linear.bias": Rule.GAIN}
+    decoder = {f"decoder.{i}.{key}": rule for i in range(2) for key, rule in layer.items()}
     assert auto_encoder == ends | blocks | decoder
 
 
