@@ -67,7 +67,7 @@ class Case:
 
         def captured(function, state):
             rows = next(iter(data.train_dataloader())).rows[0]
-            return Captured(partial(function, data.inputs, data.targets), state, [rows])
+            return Captured(partial(function, data.examples), state, [rows])
 
         step = captured(module.train_step, [population.parameters_by_replica, *optimizer.state_tensors()])
         score = captured(module.score_step, [])

@@ -26,8 +26,9 @@ from torch import Tensor, nn
 
 from run import build_model, component
 from sweeps.provenance import versions
-from training.backbone import LanguageModel
+from training.backbone import ALL, LanguageModel
 from training.capture import Captured
+from training.datamodule import Examples
 from training.lit_module import PopulationTraining
 from training.population import Population
 
@@ -81,11 +82,11 @@ class Trial:
         self.state = [population.parameters_by_replica, *optimizer.state_tensors()]
         generator = torch.Generator(device).manual_seed(0)
         draw = partial(torch.randint, 0, VOCAB, device=device, generator=generator)
-        self.split = (draw((12_801, length)), draw((12_801, length)))
+        self.examples = Examples(draw((12_801, length)), draw((12_801, length)), ALL)
         self.rows = torch.randint(0, 12_800, (COMPARED_STEPS, replicas, BATCH), device=device, generator=generator)
 
     def step(self, rows: Tensor) -> Tensor:
-        return self.module.train_step(*self.split, rows)
+        return self.module.train_step(self.examples, rows)
 
     def optimizer_step(self, rows: Tensor) -> Tensor:
         self.optimizer.step()

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from kernels.fused import add_rms_norm, embedding_rms_norm, join_rows, norm_linear, swiglu_mlp
 
 NORM_EPS = 1e-5
-ALL = slice(None)
+ALL = slice(None)  # positions
 
 
 class SwiGLU(nn.Module):
@@ -33,7 +33,7 @@ class Block(nn.Module):
 
     It takes the stream and its norm, by `mixer_norm`, and gives the stream as a sum that is not added up yet,
     `x + update`: adding it and normalising it is one operator of whoever comes next. Behind the mixer it goes on
-    with `positions` alone.
+    with the `scored` positions alone.
     """
 
     def __init__(self, d_model: int, mixer: nn.Module):
@@ -43,31 +43,35 @@ class Block(nn.Module):
         self.mlp_norm = nn.RMSNorm(d_model, eps=NORM_EPS)
         self.mlp = SwiGLU(d_model)
 
-    def forward(self, x: Tensor, normed: Tensor, positions: slice = ALL) -> tuple[Tensor, Tensor]:
+    def forward(self, x: Tensor, normed: Tensor, scored: slice = ALL) -> tuple[Tensor, Tensor]:
         mixed = self.mixer(normed)
-        x, normed = add_rms_norm(x[:, positions], mixed[:, positions], self.mlp_norm.weight, NORM_EPS)
+        x, normed = add_rms_norm(x[:, scored], mixed[:, scored], self.mlp_norm.weight, NORM_EPS)
         return x, self.mlp(normed)
 
 
 class Blocks(nn.ModuleList):
     """`n_layers` blocks in a row: token ids, looked up in `table`, to the stream and the last update to it.
 
-    Ids are `[B, T]`, the table `[V, d_model]`, and both results `[B, T, d_model]`: of these, `positions`.
+    Ids are `[B, T]`, the table `[V, d_model]`, and both results `[B, T, d_model]`, or the `scored` positions of that:
+    nothing mixes positions after the last mixer, so the last MLP is spared the others.
     """
 
     def __init__(self, d_model: int, n_layers: int, make_mixer: Callable[[], nn.Module]):
         super().__init__(Block(d_model, make_mixer()) for _ in range(n_layers))
 
-    def forward(self, tokens: Tensor, table: Tensor, positions: slice = ALL) -> tuple[Tensor, Tensor]:
+    def forward(self, tokens: Tensor, table: Tensor, scored: slice = ALL) -> tuple[Tensor, Tensor]:
         x, normed = embedding_rms_norm(tokens, table, self[0].mixer_norm.weight, NORM_EPS)
         for block, following in pairwise(self):
             x, update = block(x, normed)
             x, normed = add_rms_norm(x, update, following.mixer_norm.weight, NORM_EPS)
-        return self[-1](x, normed, positions)
+        return self[-1](x, normed, scored)
 
 
 class LanguageModel(nn.Module):
-    """Token ids `[B, T]` to logits `[B, T, V]`: embedding, blocks, norm, linear head with a bias."""
+    """Token ids `[B, T]` to logits `[B, T, V]`: embedding, blocks, norm, linear head with a bias.
+
+    With `scored`, the logits of these positions alone.
+    """
 
     def __init__(self, vocab_size: int, d_model: int, n_layers: int, make_mixer: Callable[[], nn.Module]):
         super().__init__()
@@ -77,8 +81,8 @@ class LanguageModel(nn.Module):
         self.head = nn.Linear(d_model, vocab_size)
         _initialise(self)
 
-    def forward(self, tokens: Tensor) -> Tensor:
-        x, update = self.blocks(tokens, self.embedding.weight)
+    def forward(self, tokens: Tensor, scored: slice = ALL) -> Tensor:
+        x, update = self.blocks(tokens, self.embedding.weight, scored)
         return norm_linear(x, update, self.norm.weight, self.head.weight, self.head.bias, NORM_EPS)
 
 
@@ -97,7 +101,8 @@ class DecoderLayer(nn.Module):
 class AutoEncoder(nn.Module):
     """Token ids `[B, T]` to logits `[B, T, V]`, rebuilt from the encoder's output at the last position alone.
 
-    The decoder, two layers, sees that vector plus a fixed table of positions.
+    The decoder, two layers, sees that vector plus a fixed table of positions. With `scored`, the logits of these
+    positions alone.
     """
 
     def __init__(
@@ -117,9 +122,9 @@ class AutoEncoder(nn.Module):
         self.register_buffer("positions", position_table(seq_len, d_model), persistent=False)
         _initialise(self, linear_std=0.02)
 
-    def forward(self, tokens: Tensor) -> Tensor:
-        x, update = self.blocks(tokens, self.embedding.weight, positions=slice(-1, None))
-        x = self.decoder(x + update + self.positions)
+    def forward(self, tokens: Tensor, scored: slice = ALL) -> Tensor:
+        x, update = self.blocks(tokens, self.embedding.weight, scored=slice(-1, None))
+        x = self.decoder(x + update + self.positions[scored])
         return norm_linear(x, None, self.norm.weight, self.head.weight, self.head.bias, NORM_EPS)
 
 

@@ -14,18 +14,34 @@ from training.metrics import IGNORE_INDEX
 EVALUATED = ("val", "test")  # the order of the validation dataloaders
 
 
-class Chunk(NamedTuple):
-    """Consecutive batches of one split, for every replica.
+class Examples(NamedTuple):
+    """Every split of a task, on the device.
 
-    `inputs` and `targets` hold every split, int64 `[N + 1, T]`, so that what is captured for one of them serves
-    another; `rows` `[steps, R, B]` says which rows make each replica's batch at each step. Row N scores nothing:
-    it fills the last batch of an epoch, so that all batches have one shape and the mean loss is that of a short
-    batch.
+    Int64: `inputs` `[N + 1, T]`; `targets` `[N + 1, S]` of the S positions that are `scored`, as the others have no
+    target in any row. Row N scores nothing: it fills the last batch of an epoch, so that all batches have one
+    shape and the mean loss is that of a short batch.
     """
 
     inputs: Tensor
     targets: Tensor
+    scored: slice
+
+
+class Chunk(NamedTuple):
+    """Consecutive batches of one split, for every replica.
+
+    `rows` `[steps, R, B]` says which rows of `examples` make each replica's batch at each step. The examples are those
+    of all splits, so that what is captured for one of them serves another.
+    """
+
+    examples: Examples
     rows: Tensor
+
+
+def scored_positions(targets: np.ndarray) -> slice:
+    """From the first to the last position that has a target in any row of `targets` `[N, T]`."""
+    (positions,) = (targets != IGNORE_INDEX).any(axis=0).nonzero()
+    return slice(int(positions[0]), int(positions[-1]) + 1)
 
 
 def _mixed(seed: int, epoch: int) -> int:
@@ -36,16 +52,15 @@ def _mixed(seed: int, epoch: int) -> int:
 class _Chunks:
     """An epoch's chunks; `make_rows()` gives the rows `[steps, R, B]` anew at each iteration."""
 
-    def __init__(self, inputs: Tensor, targets: Tensor, make_rows: Callable[[], Tensor], steps: int, size: int):
-        self.inputs, self.targets, self.make_rows = inputs, targets, make_rows
-        self.steps, self.size = steps, size
+    def __init__(self, examples: Examples, make_rows: Callable[[], Tensor], steps: int, size: int):
+        self.examples, self.make_rows, self.steps, self.size = examples, make_rows, steps, size
 
     def __len__(self) -> int:
         return -(-self.steps // self.size)
 
     def __iter__(self) -> Iterator[Chunk]:
         for rows in self.make_rows().split(self.size):
-            yield Chunk(self.inputs, self.targets, rows)
+            yield Chunk(self.examples, rows)
 
 
 class PopulationData(L.LightningDataModule):
@@ -76,9 +91,10 @@ class PopulationData(L.LightningDataModule):
     def setup(self, stage: str) -> None:
         device = self.trainer.strategy.root_device
         inputs, targets = (np.concatenate(parts) for parts in zip(*self.arrays.values(), strict=True))
+        scored = scored_positions(targets)
         inputs = np.concatenate([inputs, inputs[:1]])
-        targets = np.concatenate([targets, np.full_like(targets[:1], IGNORE_INDEX)])
-        self.inputs, self.targets = torch.from_numpy(inputs).to(device), torch.from_numpy(targets).to(device)
+        targets = np.concatenate([targets, np.full_like(targets[:1], IGNORE_INDEX)])[:, scored]
+        self.examples = Examples(*(torch.tensor(part, device=device) for part in (inputs, targets)), scored)
         self.ranges, start = {}, 0
         for split, (rows, _) in self.arrays.items():
             self.ranges[split] = range(start, start + len(rows))
@@ -88,12 +104,12 @@ class PopulationData(L.LightningDataModule):
         """Row numbers `[R, rows]` cut into batches `[steps, R, B]`, the last one filled up with row N."""
         replicas, rows = order.shape
         missing = self._steps(rows) * self.batch_size - rows
-        order = torch.nn.functional.pad(order, (0, missing), value=len(self.inputs) - 1)
+        order = torch.nn.functional.pad(order, (0, missing), value=len(self.examples.inputs) - 1)
         return order.view(replicas, -1, self.batch_size).transpose(0, 1)
 
     def _shuffled(self) -> Tensor:
         """This epoch's order: a function of each replica's seed and the epoch alone, drawn on the device."""
-        rows, device, epoch = self.ranges["train"], self.inputs.device, self.trainer.current_epoch
+        rows, device, epoch = self.ranges["train"], self.examples.inputs.device, self.trainer.current_epoch
         generator = torch.Generator(device)
         orders = {
             seed: torch.randperm(len(rows), generator=generator.manual_seed(_mixed(seed, epoch)), device=device)
@@ -103,12 +119,12 @@ class PopulationData(L.LightningDataModule):
 
     def _in_order(self, split: str) -> Tensor:
         rows = self.ranges[split]
-        order = torch.arange(rows.start, rows.stop, device=self.inputs.device)
+        order = torch.arange(rows.start, rows.stop, device=self.examples.inputs.device)
         return self._batches(order.expand(len(self.seeds), -1))
 
     def _chunks(self, split: str, make_rows: Callable[[], Tensor]) -> _Chunks:
         steps = self._steps(len(self.ranges[split]))
-        return _Chunks(self.inputs, self.targets, make_rows, steps, self.steps_per_chunk)
+        return _Chunks(self.examples, make_rows, steps, self.steps_per_chunk)
 
     def train_dataloader(self) -> _Chunks:
         return self._chunks("train", self._shuffled)

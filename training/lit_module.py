@@ -10,7 +10,7 @@ from torch import Tensor
 
 from kernels.fused import cross_entropy
 from training.capture import captured_or_plain
-from training.datamodule import EVALUATED, Chunk
+from training.datamodule import EVALUATED, Chunk, Examples
 from training.metrics import Scores, batch_scores
 from training.optimizers import PopulationOptimizer
 from training.population import Population
@@ -76,12 +76,11 @@ class PopulationTraining(L.LightningModule):
     def _autocast(self):
         return torch.autocast(self.device.type, torch.bfloat16, enabled=self.bf16)
 
-    def train_step(self, inputs: Tensor, targets: Tensor, rows: Tensor) -> Tensor:
-        """One optimizer step on rows `[R, B]` of the data; the loss of each replica before it, `[R]`."""
-        batch_inputs, batch_targets = inputs[rows], targets[rows]
+    def train_step(self, examples: Examples, rows: Tensor) -> Tensor:
+        """One optimizer step on rows `[R, B]` of the examples; the loss of each replica before it, `[R]`."""
         with self._autocast():
-            logits = self.population(batch_inputs)
-        loss, _ = cross_entropy(logits, batch_targets)
+            logits = self.population(examples.inputs[rows], examples.scored)
+        loss, _ = cross_entropy(logits, examples.targets[rows])
         # Rows of the population do not interact: each gets the gradient of its own loss.
         parameters = self.population.parameters_by_replica
         (parameters.grad,) = torch.autograd.grad(loss, parameters, torch.ones_like(loss))
@@ -89,24 +88,24 @@ class PopulationTraining(L.LightningModule):
         return loss.detach()
 
     @torch.no_grad()
-    def score_step(self, inputs: Tensor, targets: Tensor, rows: Tensor) -> Tensor:
-        """The sums of `training.metrics.batch_scores` on rows `[R, B]` of the data."""
+    def score_step(self, examples: Examples, rows: Tensor) -> Tensor:
+        """The sums of `training.metrics.batch_scores` on rows `[R, B]` of the examples."""
         with self._autocast():
-            logits = self.population(inputs[rows])
-        return batch_scores(logits, targets[rows])
+            logits = self.population(examples.inputs[rows], examples.scored)
+        return batch_scores(logits, examples.targets[rows])
 
     def _step_function(
         self, function: Callable[..., Tensor], chunk: Chunk, rows: Tensor, state: list[Tensor]
     ) -> Callable:
-        """`function` on rows of the chunk's data, captured for such `rows` where that is asked for; made once."""
+        """`function` on rows of the chunk's examples, captured for such `rows` where that is asked for; made once."""
         name = function.__name__
         if name not in self.steps:
-            on_data = partial(function, chunk.inputs, chunk.targets)
+            on_rows = partial(function, chunk.examples)
             if self.capture:
-                on_data, reason = captured_or_plain(on_data, state, [rows])
+                on_rows, reason = captured_or_plain(on_rows, state, [rows])
                 if reason is not None:
                     self.notes.append(reason)
-            self.steps[name] = on_data
+            self.steps[name] = on_rows
         return self.steps[name]
 
     def on_fit_start(self) -> None:

@@ -145,14 +145,17 @@ class Population(nn.Module):
         parameters = self.parameters_by_replica
         parameters.data, parameters.grad = parameters.data[list(rows)], None
 
-    def forward(self, tokens: Tensor) -> Tensor:
-        """Token ids `[R, B, T]`, each replica its own batch, to logits `[R, B, T, V]`."""
+    def forward(self, tokens: Tensor, *others) -> Tensor:
+        """Token ids `[R, B, T]`, each replica its own batch, to logits `[R, B, T, V]`.
+
+        `others` go to the model of each replica as they are.
+        """
         kind = self.parameters_by_replica.device.type
         lowered = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else None
         values = _Parameters.apply(self.parameters_by_replica, self.layout, lowered)
         parameters = {slot.name: value for slot, value in zip(self.layout.slots, values, strict=True)}
 
         def one_replica(parameters: dict[str, Tensor], tokens: Tensor) -> Tensor:
-            return functional_call(self.model, parameters, (tokens,))
+            return functional_call(self.model, parameters, (tokens, *others))
 
         return vmap(one_replica)(parameters, tokens)

@@ -77,6 +77,13 @@ def test_the_auto_encoder_sees_the_last_position_alone():
     torch.testing.assert_close(model(tokens), expected)
 
 
+@pytest.mark.parametrize("make", [language_model, auto_encoder])
+def test_scored_positions_get_the_logits_that_they_get_among_all(make):
+    model = make().double()
+    tokens = torch.randint(VOCAB, (2, LENGTH))
+    torch.testing.assert_close(model(tokens, slice(5, 9)), model(tokens)[:, 5:9])
+
+
 def test_the_position_table():
     table = position_table(50, WIDTH)
     assert table.shape == (50, WIDTH)

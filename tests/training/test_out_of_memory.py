@@ -18,10 +18,10 @@ def room_for(monkeypatch):
     def limit(replicas):
         forward = Population.forward
 
-        def limited(self, tokens):
+        def limited(self, tokens, *others):
             if len(self) > replicas:
                 raise torch.OutOfMemoryError(f"no room for {len(self)} replicas")
-            return forward(self, tokens)
+            return forward(self, tokens, *others)
 
         monkeypatch.setattr(Population, "forward", limited)
 
@@ -54,14 +54,14 @@ def test_an_interrupted_half_does_not_repeat_the_other(tmp_path, room_for, monke
         begin(self, build, seeds)
         self.began_with = len(seeds)
 
-    def counted(self, tokens):
+    def counted(self, tokens, *others):
         ran.append(self.began_with)
-        return limited(self, tokens)
+        return limited(self, tokens, *others)
 
-    def interrupted(self, tokens):
+    def interrupted(self, tokens, *others):
         if self.began_with == 1 and self.training:
             raise InterruptedError("the second half")
-        return counted(self, tokens)
+        return counted(self, tokens, *others)
 
     monkeypatch.setattr(Population, "__init__", counting)
 

@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F
 from tiny_training import VOCAB, assert_same_results, build_model, fit, replica_results, splits
 
+from training.datamodule import scored_positions
 from training.fit import _label
 from training.metrics import IGNORE_INDEX
 from training.optimizers import AdamW, Muon
@@ -71,6 +72,16 @@ def test_training_equals_a_plain_loop(tmp_path):
                 for inputs, targets in zip(*(t.split(8) for t in tensors["test"]), strict=True)
             ]
         assert math.isclose(row["test_loss"], sum(losses) / 11, rel_tol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("places", "scored"), [([(0, 3), (2, 5)], slice(3, 6)), ([(1, 0)], slice(0, 1)), ([(0, 0), (2, 7)], slice(0, 8))]
+)
+def test_what_is_scored_reaches_from_the_first_to_the_last_target(places, scored):
+    targets = np.full((3, 8), IGNORE_INDEX)
+    for place in places:
+        targets[place] = 1
+    assert scored_positions(targets) == scored
 
 
 def test_a_diverged_replica_is_frozen_and_leaves_the_others_alone(tmp_path):
@@ -142,7 +153,7 @@ def test_a_population_goes_on_without_the_replicas_that_have_stopped(tmp_path, m
     """Two epochs later, since an epoch is read while the next one runs."""
     sizes = []
     forward = Population.forward
-    monkeypatch.setattr(Population, "forward", lambda self, tokens: sizes.append(len(self)) or forward(self, tokens))
+    monkeypatch.setattr(Population, "forward", lambda self, *given: sizes.append(len(self)) or forward(self, *given))
     wild, slow, fast = (1e30, 1), (1e-5, 0), (2e-2, 0)
     result = fit([wild, slow, fast], tmp_path, data=splits(), epochs=9, stop_when_perfect=True)
     own = [len(replica_results(result, replica)[1]) for replica in range(3)]
@@ -180,10 +191,10 @@ def test_the_epochs_order_the_rows_differently(tmp_path, monkeypatch):
     """Each epoch's rows in the order in which they are trained on."""
     seen = []
 
-    def spy(self, tokens):
+    def spy(self, tokens, *others):
         if torch.is_grad_enabled():
             seen.append(tokens[0])
-        return forward(self, tokens)
+        return forward(self, tokens, *others)
 
     forward = Population.forward
     monkeypatch.setattr(Population, "forward", spy)
