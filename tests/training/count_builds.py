@@ -1,0 +1,94 @@
+"""Prints which kernels each kind of cell makes Triton build anew: `python tests/training/count_builds.py MIXER`.
+
+The training and scoring steps of a population call their kernels as on a GPU, cell after cell. Nothing is compiled or
+run: Triton names the builds that it would make. The result is JSON, the names of kernels for each cell.
+"""
+
+import json
+import sys
+
+import torch
+from every_mixer import mixer_of
+from triton import knobs
+from triton.runtime import driver
+
+from kernels import dispatch
+
+resolve_as_asked = dispatch.resolve_backend
+
+
+def resolve_as_on_a_gpu(backend, device, supported=True, why=""):
+    return "triton" if supported else resolve_as_asked(backend, device, supported, why)
+
+
+dispatch.resolve_backend = resolve_as_on_a_gpu  # before the operators import it
+
+from compile_for_hopper import Hopper  # noqa: E402
+
+import kernels.gated_delta_rule  # noqa: E402
+import kernels.mesa  # noqa: E402
+import kernels.parallax  # noqa: E402
+import kernels.softmax_attention  # noqa: E402
+from training.backbone import ALL, LanguageModel  # noqa: E402
+from training.datamodule import Examples  # noqa: E402
+from training.lit_module import PopulationTraining  # noqa: E402
+from training.optimizers import Muon  # noqa: E402
+from training.population import Population  # noqa: E402
+from training.schedules import Constant  # noqa: E402
+
+# In their order: what one has built the next ones find.
+CELLS = {
+    "first": {},
+    "shorter": {"length": 112},
+    "odd": {"length": 127},
+    "long": {"length": 256},  # attention has other kernels for more than 128
+    "longer": {"length": 512},
+    "one replica": {"replicas": 1},
+    "fewer examples": {"rows": 40},
+    "fewer scored": {"scored": slice(96, 128)},
+    "other vocabulary": {"vocabulary": 48},
+}
+WIDTH, BATCH = 128, 16
+
+
+def make_steps(mixer: str, length=128, replicas=3, vocabulary=64, rows=64, scored=ALL) -> None:
+    options = {"backend": "triton"} if mixer == "mamba" else {}
+
+    def build():
+        return LanguageModel(vocabulary, WIDTH, 2, lambda: mixer_of(mixer, WIDTH, **options))
+
+    population = Population(build, range(replicas))
+    optimizer = Muon(population, [1e-3] * replicas, Constant(), 100, ns_dtype=torch.bfloat16)
+    module = PopulationTraining(population, lambda _: optimizer, bf16=True)
+    module.optimizer = optimizer
+    tokens = torch.zeros(rows, length, dtype=torch.long)
+    examples, batch = Examples(tokens, tokens[:, scored], scored), torch.zeros(replicas, BATCH, dtype=torch.long)
+    module.train_step(examples, batch)
+    module.score_step(examples, batch)
+
+
+def main(mixer: str) -> None:
+    known, new = set(), set()
+
+    def note(key, fn, **_) -> bool:
+        if (fn.name, key) not in known:
+            known.add((fn.name, key))
+            new.add(fn.name)
+        return True  # not to be compiled
+
+    driver.set_active(Hopper())
+    knobs.runtime.jit_cache_hook = note
+    # These look at the device.
+    kernels.gated_delta_rule.gated_delta_rule_backend = kernels.mesa.mesa_backend = lambda *_: "triton"
+    kernels.parallax.parallax_backend = lambda *_: "triton"
+    kernels.softmax_attention.is_short = lambda device, dtype, length, head_dim: length <= 128
+    built = {}
+    for cell, changes in CELLS.items():
+        new.clear()
+        make_steps(mixer, **changes)
+        built[cell] = sorted(new)
+    print(json.dumps(built))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

@@ -1,0 +1,43 @@
+"""Cells of a sweep that differ in length, replicas, examples or vocabulary find the kernels that others compiled."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from every_mixer import MIXERS
+
+ROOT = Path(__file__).parents[2]
+# Kernels that are built once more for a length that is no multiple of 16, for one above 128, and for a vocabulary.
+OF_ODD_LENGTHS = {
+    "attn": {"_short_attention_forward_kernel", "_short_attention_backward_kernel"},
+    "parallax": {"short_forward_kernel", "short_backward_kernel"},
+    "gdn": {"_split_heads_kernel"},
+    "mesa": {"_split_heads_kernel"},
+}
+OF_LONG = {"parallax": {"forward_kernel", "query_numbers_kernel", "rows_kernel", "columns_kernel"}}
+OF_A_VOCABULARY = {"norm_linear_forward_kernel", "norm_linear_backward_kernel"}  # up to the same power of two
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="Triton compiles on Linux")
+@pytest.mark.parametrize("mixer", MIXERS)
+def test_what_each_cell_builds_anew(mixer):
+    environment = {key: value for key, value in os.environ.items() if key != "TRITON_INTERPRET"}
+    environment["PYTHONPATH"] = os.pathsep.join(map(str, (ROOT, ROOT / "tests", ROOT / "tests" / "kernels")))
+    script = Path(__file__).with_name("count_builds.py")
+    done = subprocess.run([sys.executable, script, mixer], env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    builds = {cell: set(names) for cell, names in json.loads(done.stdout).items()}
+    assert len(builds.pop("first")) > 20
+    assert builds == {
+        "shorter": set(),
+        "odd": OF_ODD_LENGTHS.get(mixer, set()),
+        "long": OF_LONG.get(mixer, set()) | {"_sum_parts_kernel"},  # sums of more parts have a tile of their own
+        "longer": set(),
+        "one replica": set(),
+        "fewer examples": set(),
+        "fewer scored": set(),
+        "other vocabulary": OF_A_VOCABULARY,
+    }
