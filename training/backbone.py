@@ -29,11 +29,11 @@ class SwiGLU(nn.Module):
 
 
 class Block(nn.Module):
-    """`x + mixer(norm(x))`, then `x + mlp(norm(x))`; all `[B, T, d_model]`.
+    """`x + mixer(norm(x))`, then `x + mlp(norm(x))`, from `[B, T, d_model]` to the same.
 
     It takes the stream and its norm, by `mixer_norm`, and gives the stream as a sum that is not added up yet,
     `x + update`: adding it and normalising it is one operator of whoever comes next. Behind the mixer it goes on
-    with the `scored` positions alone.
+    with the S positions `scored` alone, and gives `[B, S, d_model]`.
     """
 
     def __init__(self, d_model: int, mixer: nn.Module):
@@ -45,6 +45,8 @@ class Block(nn.Module):
 
     def forward(self, x: Tensor, normed: Tensor, scored: slice = ALL) -> tuple[Tensor, Tensor]:
         mixed = self.mixer(normed)
+        if mixed.shape != normed.shape:
+            raise ValueError(f"the mixer gives {tuple(mixed.shape)} for {tuple(normed.shape)}: they must be equal")
         x, normed = add_rms_norm(x[:, scored], mixed[:, scored], self.mlp_norm.weight, NORM_EPS)
         return x, self.mlp(normed)
 
@@ -52,8 +54,8 @@ class Block(nn.Module):
 class Blocks(nn.ModuleList):
     """`n_layers` blocks in a row: token ids, looked up in `table`, to the stream and the last update to it.
 
-    Ids are `[B, T]`, the table `[V, d_model]`, and both results `[B, T, d_model]`, or the `scored` positions of that:
-    nothing mixes positions after the last mixer, so the last MLP is spared the others.
+    Ids are `[B, T]`, the table `[V, d_model]`, and both results `[B, S, d_model]`, of the S positions `scored`: nothing
+    mixes positions after the last mixer, so the last MLP is spared the others.
     """
 
     def __init__(self, d_model: int, n_layers: int, make_mixer: Callable[[], nn.Module]):
@@ -68,10 +70,7 @@ class Blocks(nn.ModuleList):
 
 
 class LanguageModel(nn.Module):
-    """Token ids `[B, T]` to logits `[B, T, V]`: embedding, blocks, norm, linear head with a bias.
-
-    With `scored`, the logits of these positions alone.
-    """
+    """Token ids `[B, T]` to logits `[B, S, V]` of the positions `scored`: embedding, blocks, norm, head with a bias."""
 
     def __init__(self, vocab_size: int, d_model: int, n_layers: int, make_mixer: Callable[[], nn.Module]):
         super().__init__()
@@ -99,10 +98,9 @@ class DecoderLayer(nn.Module):
 
 
 class AutoEncoder(nn.Module):
-    """Token ids `[B, T]` to logits `[B, T, V]`, rebuilt from the encoder's output at the last position alone.
+    """Token ids `[B, T]` to logits `[B, S, V]` of the positions `scored`, rebuilt from the encoder's last vector alone.
 
-    The decoder, two layers, sees that vector plus a fixed table of positions. With `scored`, the logits of these
-    positions alone.
+    The decoder, two layers, sees that vector plus a fixed table of positions.
     """
 
     def __init__(

@@ -39,8 +39,13 @@ class Chunk(NamedTuple):
 
 
 def scored_positions(targets: np.ndarray) -> slice:
-    """From the first to the last position that has a target in any row of `targets` `[N, T]`."""
+    """From the first to the last position that has a target in any row of `targets` `[N, T]`.
+
+    Raises ValueError where no row has one.
+    """
     (positions,) = (targets != IGNORE_INDEX).any(axis=0).nonzero()
+    if not len(positions):
+        raise ValueError(f"no row of the task has a target: all are {IGNORE_INDEX}, which is not scored")
     return slice(int(positions[0]), int(positions[-1]) + 1)
 
 

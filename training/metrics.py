@@ -21,7 +21,7 @@ def macro_accuracy(counts: Tensor) -> Tensor:
 
 
 def batch_scores(logits: Tensor, targets: Tensor) -> Tensor:
-    """One batch's share of `Scores.sums`, `[6, R]`: `logits` `[R, B, T, V]`, `targets` int64 `[R, B, T]`.
+    """One batch's share of `Scores.sums`, `[6, R]`: `logits` `[R, B, S, V]`, `targets` int64 `[R, B, S]`.
 
     Rows without a scored target do not count.
     """

@@ -18,6 +18,7 @@ from torch.autograd.function import once_differentiable
 from torch.func import functional_call, vmap
 
 from kernels.join_columns import join_columns
+from training.backbone import ALL
 
 log = logging.getLogger(__name__)
 
@@ -145,17 +146,14 @@ class Population(nn.Module):
         parameters = self.parameters_by_replica
         parameters.data, parameters.grad = parameters.data[list(rows)], None
 
-    def forward(self, tokens: Tensor, *others) -> Tensor:
-        """Token ids `[R, B, T]`, each replica its own batch, to logits `[R, B, T, V]`.
-
-        `others` go to the model of each replica as they are.
-        """
+    def forward(self, tokens: Tensor, scored: slice = ALL) -> Tensor:
+        """Token ids `[R, B, T]`, each replica its own batch, to logits `[R, B, S, V]` of the positions `scored`."""
         kind = self.parameters_by_replica.device.type
         lowered = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else None
         values = _Parameters.apply(self.parameters_by_replica, self.layout, lowered)
         parameters = {slot.name: value for slot, value in zip(self.layout.slots, values, strict=True)}
 
         def one_replica(parameters: dict[str, Tensor], tokens: Tensor) -> Tensor:
-            return functional_call(self.model, parameters, (tokens, *others))
+            return functional_call(self.model, parameters, (tokens, scored))
 
         return vmap(one_replica)(parameters, tokens)

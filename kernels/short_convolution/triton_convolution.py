@@ -23,7 +23,7 @@ ACROSS = 128  # channels of all stretches of a program: four a thread
 UNROLL = 8
 # Positions of a stretch, at most. Backward a program also sums the gradients of the parameters over its stretches.
 FORWARD_ROWS, BACKWARD_ROWS = 32, 128
-# One build for every length and every place of the parameters among the population's.
+# One build for every length, as far as rows are aligned alike, and every place of the parameters in the population.
 ANY = {
     "do_not_specialize": ["T", "ROWS", "weight_group", "bias_group"],
     "do_not_specialize_on_alignment": ["weight_ptr", "bias_ptr"],

@@ -84,6 +84,25 @@ def test_scored_positions_get_the_logits_that_they_get_among_all(make):
     torch.testing.assert_close(model(tokens, slice(5, 9)), model(tokens)[:, 5:9])
 
 
+@pytest.mark.parametrize(("make", "seen"), [(language_model, 4), (auto_encoder, 1)])
+def test_the_last_mlp_sees_the_positions_that_count(make, seen):
+    model, lengths = make(), []
+    for block in model.blocks:
+        block.mlp.register_forward_hook(lambda module, args, output: lengths.append(output.shape[1]))
+    model(torch.randint(VOCAB, (2, LENGTH)), slice(5, 9))
+    assert lengths == [LENGTH, seen]
+
+
+def test_a_mixer_of_another_length_is_refused():
+    class Padded(nn.Module):
+        def forward(self, x):
+            return F.pad(x, (0, 0, 0, 3))
+
+    model = LanguageModel(VOCAB, WIDTH, 1, Padded)
+    with pytest.raises(ValueError, match=r"the mixer gives \(2, 35, 128\) for \(2, 32, 128\)"):
+        model(torch.randint(VOCAB, (2, LENGTH)), slice(5, 9))
+
+
 def test_the_position_table():
     table = position_table(50, WIDTH)
     assert table.shape == (50, WIDTH)

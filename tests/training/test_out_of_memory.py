@@ -18,10 +18,10 @@ def room_for(monkeypatch):
     def limit(replicas):
         forward = Population.forward
 
-        def limited(self, tokens, *others):
+        def limited(self, tokens, scored):
             if len(self) > replicas:
                 raise torch.OutOfMemoryError(f"no room for {len(self)} replicas")
-            return forward(self, tokens, *others)
+            return forward(self, tokens, scored)
 
         monkeypatch.setattr(Population, "forward", limited)
 
@@ -54,14 +54,14 @@ def test_an_interrupted_half_does_not_repeat_the_other(tmp_path, room_for, monke
         begin(self, build, seeds)
         self.began_with = len(seeds)
 
-    def counted(self, tokens, *others):
+    def counted(self, tokens, scored):
         ran.append(self.began_with)
-        return limited(self, tokens, *others)
+        return limited(self, tokens, scored)
 
-    def interrupted(self, tokens, *others):
+    def interrupted(self, tokens, scored):
         if self.began_with == 1 and self.training:
             raise InterruptedError("the second half")
-        return counted(self, tokens, *others)
+        return counted(self, tokens, scored)
 
     monkeypatch.setattr(Population, "__init__", counting)
 

@@ -84,6 +84,24 @@ def test_what_is_scored_reaches_from_the_first_to_the_last_target(places, scored
     assert scored_positions(targets) == scored
 
 
+def test_a_task_that_scores_nothing_is_refused():
+    with pytest.raises(ValueError, match="no row of the task has a target"):
+        scored_positions(np.full((3, 8), IGNORE_INDEX))
+
+
+def test_a_position_that_one_split_alone_scores_is_scored(tmp_path):
+    """`splits` has no target at the ends; with one in the test rows, these score otherwise and training does not."""
+    data = splits(learnable=False)
+    inputs, targets = data["test"]
+    targets = targets.copy()
+    targets[:, [0, -1]] = (inputs[:, [0, -1]] + 3) % VOCAB
+    changed = fit([(1e-2, 0)], tmp_path, data=data | {"test": (inputs, targets)})
+    before = fit([(1e-2, 0)], tmp_path, data=data)
+    for column in ("train_loss", "val_loss"):
+        np.testing.assert_allclose(changed.metrics[column], before.metrics[column], rtol=1e-4)
+    assert (changed.metrics["test_loss"] != before.metrics["test_loss"]).all()
+
+
 def test_a_diverged_replica_is_frozen_and_leaves_the_others_alone(tmp_path):
     wild = (1e30, 1)
     with_it = fit([THREE[0], wild, THREE[2]], tmp_path)
@@ -191,10 +209,10 @@ def test_the_epochs_order_the_rows_differently(tmp_path, monkeypatch):
     """Each epoch's rows in the order in which they are trained on."""
     seen = []
 
-    def spy(self, tokens, *others):
+    def spy(self, tokens, scored):
         if torch.is_grad_enabled():
             seen.append(tokens[0])
-        return forward(self, tokens, *others)
+        return forward(self, tokens, scored)
 
     forward = Population.forward
     monkeypatch.setattr(Population, "forward", spy)
