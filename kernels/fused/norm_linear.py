@@ -1,4 +1,4 @@
-"""The end of a model as one operator: residual addition, RMSNorm and the head's product with its bias."""
+"""Residual addition, RMSNorm and a linear layer with its bias as one operator: the end of a model, a decoder layer."""
 
 import torch
 from torch import Tensor
