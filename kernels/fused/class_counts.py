@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from kernels.dispatch import resolve_backend
-from kernels.fused.cross_entropy import IGNORE_INDEX
+from kernels.fused.cross_entropy import IGNORE_INDEX, rows_of_groups
 from kernels.fused.operators import why_not_triton
 
 
@@ -25,14 +25,8 @@ def class_counts(logits: Tensor, targets: Tensor, *, backend: str = "auto") -> T
     Raises:
         ValueError: shapes that do not fit, or a backend that cannot run here.
     """
-    if logits.shape[:-1] != targets.shape or not targets.ndim:
-        raise ValueError(
-            f"logits has shape {tuple(logits.shape)} and targets {tuple(targets.shape)}: pass logits [G, ..., V]"
-            " and targets [G, ...]"
-        )
+    rows, flat = rows_of_groups(logits, targets)
     why = why_not_triton(logits)
-    groups, vocabulary = len(targets), logits.shape[-1]
-    rows, flat = logits.reshape(groups, -1, vocabulary), targets.reshape(groups, -1)
     if resolve_backend(backend, logits.device, supported=not why, why=why) == "triton":
         from kernels.fused import triton_class_counts  # only where it runs: Triton is optional
 
@@ -41,5 +35,5 @@ def class_counts(logits: Tensor, targets: Tensor, *, backend: str = "auto") -> T
     wanted = flat.where(scored, 0)
     predicted = rows.argmax(dim=2).where(scored, 0)
     counted = (wanted, scored), (predicted, scored), (wanted, scored & (wanted == predicted))
-    empty = torch.zeros(groups, vocabulary, dtype=torch.int32, device=logits.device)
+    empty = torch.zeros(len(rows), rows.shape[2], dtype=torch.int32, device=logits.device)
     return torch.stack([empty.scatter_add(1, classes, which.int()) for classes, which in counted], dim=1)

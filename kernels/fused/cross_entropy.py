@@ -26,20 +26,25 @@ def cross_entropy(logits: Tensor, targets: Tensor, *, backend: str = "auto") -> 
     Raises:
         ValueError: shapes that do not fit, or a backend that cannot run here.
     """
-    if logits.shape[:-1] != targets.shape or not targets.ndim:
-        raise ValueError(
-            f"logits has shape {tuple(logits.shape)} and targets {tuple(targets.shape)}: pass logits [G, ..., V]"
-            " and targets [G, ...]"
-        )
+    rows, flat = rows_of_groups(logits, targets)
     why = why_not_triton(logits)
-    groups, vocabulary = len(targets), logits.shape[-1]
-    rows, flat = logits.reshape(groups, -1, vocabulary), targets.reshape(groups, -1)
     if resolve_backend(backend, logits.device, supported=not why, why=why) == "reference":
         wide = rows.to(torch.promote_types(logits.dtype, torch.float32))
         losses = F.cross_entropy(wide.flatten(0, 1), flat.flatten(), ignore_index=IGNORE_INDEX, reduction="none")
         count = (flat != IGNORE_INDEX).sum(dim=1).to(wide.dtype)
         return losses.view(flat.shape).sum(dim=1) / count.clamp(min=1), count
     return mean_losses(rows, flat)[:2]
+
+
+def rows_of_groups(logits: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+    """`[G, ..., V]` as `[G, N, V]`, and `[G, ...]` as `[G, N]`; a ValueError for other shapes."""
+    if logits.shape[:-1] != targets.shape or not targets.ndim:
+        raise ValueError(
+            f"logits has shape {tuple(logits.shape)} and targets {tuple(targets.shape)}: pass logits [G, ..., V]"
+            " and targets [G, ...]"
+        )
+    groups, vocabulary = len(targets), logits.shape[-1]
+    return logits.reshape(groups, -1, vocabulary), targets.reshape(groups, -1)
 
 
 @torch.library.custom_op("mixerlab::cross_entropy", mutates_args=())

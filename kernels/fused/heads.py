@@ -179,17 +179,22 @@ def lists_of(parts: Sequence[Part]) -> tuple[list[int], list[int], list[int]]:
     return [part.heads for part in parts], [part.width for part in parts], [int(part.form) for part in parts]
 
 
+def with_views(made: Sequence[Tensor], packed: Tensor, parts: Sequence[Part]) -> tuple[Tensor, ...]:
+    """What an operator made of the parts of `packed`, and those that are views, which it cannot return."""
+    made = iter(made)
+    return tuple(
+        x if part.form == Form.VIEW else next(made) for x, part in zip(views(packed, parts), parts, strict=True)
+    )
+
+
 class _Split(torch.autograd.Function):
-    """Joins the operators: an operator cannot return views of its input, a function can."""
+    """Joins the operators, which cannot return views of their inputs, as a function can."""
 
     @staticmethod
     def forward(packed: Tensor, inverse_frequency: Tensor | None, parts: tuple[Part, ...]) -> tuple[Tensor, ...]:
         if all(part.form == Form.VIEW for part in parts):
             return tuple(views(packed, parts))
-        made = iter(split(packed, inverse_frequency, *lists_of(parts)))
-        return tuple(
-            x if part.form == Form.VIEW else next(made) for x, part in zip(views(packed, parts), parts, strict=True)
-        )
+        return with_views(split(packed, inverse_frequency, *lists_of(parts)), packed, parts)
 
     @staticmethod
     def setup_context(ctx, inputs, output) -> None:

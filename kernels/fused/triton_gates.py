@@ -7,7 +7,7 @@ from torch import Tensor
 
 from kernels.fused.triton_sums import sum_parts
 from kernels.layout import unit_stride
-from kernels.selective_scan.triton_tiles import softplus
+from kernels.triton_elementwise import softplus
 
 TILE, WARPS = 512, 4  # numbers of each tensor in a program
 # One build for every number of rows and every place of the parameters among the population's.

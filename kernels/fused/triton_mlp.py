@@ -22,6 +22,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from kernels.triton_elementwise import sigmoid_for
+
 # (rows, inner columns, stages, warps). float32 products run outside the tensor cores: a smaller tile keeps their sums
 # in registers.
 FORWARD = {torch.bfloat16: (128, 32, 3, 4), torch.float32: (32, 32, 1, 4)}
@@ -41,25 +43,6 @@ def _rounded(x, dtype: tl.constexpr):
             pack=2,
         )
     return x
-
-
-@triton.jit
-def logistic(x, dtype: tl.constexpr):
-    """The logistic function of float32 numbers; where `dtype` is bfloat16, by approximate instructions alone.
-
-    They err by some 1e-6 of it; with `tl.sigmoid` the forward takes half as long again.
-    """
-    if dtype == tl.bfloat16:
-        return tl.inline_asm_elementwise(
-            "{.reg .f32 t; mul.f32 t, $1, 0fBFB8AA3B; ex2.approx.ftz.f32 t, t;"  # 2^(-x log2(e))
-            " add.f32 t, t, 0f3F800000; rcp.approx.ftz.f32 $0, t;}",
-            "=f,f",
-            [x],
-            dtype=tl.float32,
-            is_pure=True,
-            pack=1,
-        )
-    return tl.sigmoid(x)
 
 
 @triton.jit
@@ -110,7 +93,7 @@ def mlp_forward_kernel(
         weight = tl.load(gate_up_weights + weight_at, mask=(h < H)[:, None] & d_in, other=0.0)
         gate_up = _rounded(tl.dot(x, tl.trans(weight), input_precision="ieee"), dtype)
         gate, up = _halves(gate_up, ROWS, COLUMNS)
-        hidden = gate * logistic(gate, dtype) * up
+        hidden = gate * sigmoid_for(gate, dtype) * up
         h = (start + tl.arange(0, COLUMNS))[None, :]
         down_weight = tl.load(down_weights + d[:, None] * H + h, mask=(d < D)[:, None] & (h < H), other=0.0)
         y = tl.dot(hidden.to(dtype), tl.trans(down_weight), y, input_precision="ieee")
@@ -160,7 +143,7 @@ def mlp_backward_kernel(
         h = (start + tl.arange(0, COLUMNS))[None, :]
         down_weight = tl.load(down_weights + d[:, None] * H + h, mask=(d < D)[:, None] & (h < H), other=0.0)
         grad_hidden = tl.dot(grad, down_weight, input_precision="ieee")
-        sigmoid = logistic(gate, dtype)
+        sigmoid = sigmoid_for(gate, dtype)
         silu = gate * sigmoid
         hidden = (silu * up).to(dtype)
         grad_gate = (grad_hidden * up * (sigmoid + silu * (1.0 - sigmoid))).to(dtype)

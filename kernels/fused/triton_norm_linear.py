@@ -11,7 +11,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from kernels.fused.norm_linear import empty_copy, other_dtype
+from kernels.fused.norm_linear import other_dtype
+from kernels.fused.rms_norm import empty_copy
 from kernels.fused.triton_sums import sum_parts
 from kernels.layout import unit_stride
 

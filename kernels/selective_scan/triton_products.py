@@ -20,6 +20,17 @@ BACKWARD = {torch.bfloat16: (64, 64, 4, 4), torch.float32: (32, 32, 1, 4)}
 
 
 @triton.jit
+def _tile(N, ROWS: tl.constexpr):
+    """This program's group (int64), its rows `[ROWS, 1]` counted from its first, which of them exist, and how many rows
+    of all groups lie before that first one.
+    """
+    group = tl.program_id(1).to(tl.int64)
+    first = tl.program_id(0) * ROWS
+    row = tl.arange(0, ROWS)[:, None]
+    return group, row, row < N - first, group * N + first
+
+
+@triton.jit
 def _weights(pointer, first, rows, row_stride, ROWS: tl.constexpr, column, columns):
     """Rows from `first` on and some columns of a matrix, `[ROWS, columns of a tile]`, zeros where it has none."""
     row = tl.arange(0, ROWS)
@@ -49,11 +60,7 @@ def scan_inputs_kernel(
     ROWS: tl.constexpr,
     STAGES: tl.constexpr,
 ):
-    group = tl.program_id(1).to(tl.int64)
-    first = tl.program_id(0) * ROWS
-    row = tl.arange(0, ROWS)[:, None]
-    inside = row < N - first
-    before = group * N + first
+    group, row, inside, before = _tile(N, ROWS)
     x_proj_ptr += group * x_proj_group
     dt_proj_ptr += group * dt_proj_group
     dtype = u_ptr.dtype.element_ty
@@ -106,11 +113,7 @@ def scan_inputs_backward_kernel(
     ROWS: tl.constexpr,
     STAGES: tl.constexpr,
 ):
-    group = tl.program_id(1).to(tl.int64)
-    first = tl.program_id(0) * ROWS
-    row = tl.arange(0, ROWS)[:, None]
-    inside = row < N - first
-    before = group * N + first
+    group, row, inside, before = _tile(N, ROWS)
     x_proj_ptr += group * x_proj_group
     dt_proj_ptr += group * dt_proj_group
     dtype = grad_u_ptr.dtype.element_ty

@@ -23,12 +23,11 @@ from kernels.selective_scan.triton_tiles import (
     rates_of,
     row_as_tile,
     row_of,
-    sigmoid,
-    softplus,
     sum_over_channels,
     sum_over_state,
     with_row,
 )
+from kernels.triton_elementwise import sigmoid, softplus
 
 LN_2 = tl.constexpr(0.6931471805599453)
 

@@ -3,27 +3,7 @@
 import triton
 import triton.language as tl
 
-LOG2_E = tl.constexpr(1.4426950408889634)
-
-
-@triton.jit
-def softplus(x):
-    """log(1 + e^x) = max(x, 0) + log(1 + e) with e = e^-|x|, and log(1 + e) = 2 atanh(e / (2 + e)).
-
-    The series keeps full relative precision for small steps, where log(1 + e) would lose it; its last term
-    is 1e-7 of the first at e = 1.
-    """
-    e = tl.exp2(tl.abs(x) * -LOG2_E)
-    s = e / (2.0 + e)
-    q = s * s
-    series = 1 / 7 + q * (1 / 9 + q * (1 / 11 + q * (1 / 13)))
-    return tl.maximum(x, 0.0) + 2.0 * s * (1.0 + q * (1 / 3 + q * (1 / 5 + q * series)))
-
-
-@triton.jit
-def sigmoid(x):
-    """`tl.sigmoid` through `tl.exp2`, which spares the instructions that keep e^x exact below 2^-126."""
-    return 1.0 / (1.0 + tl.exp2(x * -LOG2_E))
+from kernels.triton_elementwise import LOG2_E
 
 
 @triton.jit

@@ -5,9 +5,9 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from kernels.dispatch import resolve_backend
+from kernels.dispatch import fold_replicas, resolve_backend
 from kernels.fused import Form, Part, split_heads
-from kernels.fused.heads import UNIT_NORM_EPS, empty_results, lists_of, parts_of, views
+from kernels.fused.heads import UNIT_NORM_EPS, empty_results, lists_of, parts_of, with_views
 from kernels.layout import addressable
 from kernels.short_convolution import short_convolution, why_not_triton
 
@@ -131,14 +131,11 @@ def _(grads, packed, weight, heads, widths, forms):
 
 
 class _Convolve(torch.autograd.Function):
-    """Joins the operators: an operator cannot return views of its input, a function can."""
+    """Joins the operators, which cannot return views of their inputs, as a function can."""
 
     @staticmethod
     def forward(packed: Tensor, weight: Tensor, parts: tuple[Part, ...]) -> tuple[Tensor, ...]:
-        made = iter(convolve(packed, weight, *lists_of(parts)))
-        return tuple(
-            x if part.form == Form.VIEW else next(made) for x, part in zip(views(packed, parts), parts, strict=True)
-        )
+        return with_views(convolve(packed, weight, *lists_of(parts)), packed, parts)
 
     @staticmethod
     def setup_context(ctx, inputs, output) -> None:
@@ -151,11 +148,4 @@ class _Convolve(torch.autograd.Function):
 
     @staticmethod
     def vmap(info, in_dims, packed: Tensor, weight: Tensor, parts: tuple[Part, ...]):
-        """Replicas fold into the batch, and into the groups of weights."""
-
-        def folded(x: Tensor, dim: int | None) -> Tensor:
-            x = x.expand(info.batch_size, *x.shape) if dim is None else x.movedim(dim, 0)
-            return x.flatten(0, 1)
-
-        results = _Convolve.apply(folded(packed, in_dims[0]), folded(weight, in_dims[1]), parts)
-        return tuple(x.unflatten(0, (info.batch_size, -1)) for x in results), (0,) * len(results)
+        return fold_replicas(_Convolve.apply, info, in_dims, packed, weight, parts)

@@ -14,9 +14,9 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from kernels.fused.triton_mlp import logistic
 from kernels.fused.triton_sums import sum_parts
 from kernels.layout import addressable
+from kernels.triton_elementwise import sigmoid_for, to_float32
 
 BLOCK_C = 64  # without heads
 ACROSS = 128  # channels of all stretches of a program: four a thread
@@ -83,21 +83,6 @@ def _store_row(ptr, time, stride, channel, T, end, row):
 
 
 @triton.jit
-def _float32(row):
-    """`row.to(tl.float32)`, which takes three instructions for two bfloat16 numbers where this takes two."""
-    if row.dtype == tl.bfloat16:
-        return tl.inline_asm_elementwise(
-            "{shl.b32 $0, $2, 16; and.b32 $1, $2, 0xffff0000;}",
-            "=f,=f,r",
-            [row],
-            dtype=tl.float32,
-            is_pure=True,
-            pack=2,
-        )
-    return row.to(tl.float32)
-
-
-@triton.jit
 def _preactivation(x0, x1, x2, x3, taps):
     return taps[4] + taps[0] * x0 + taps[1] * x1 + taps[2] * x2 + taps[3] * x3
 
@@ -118,17 +103,17 @@ def _forward_rows(
     UNROLL: tl.constexpr,
     UNIT_NORM: tl.constexpr,
 ):
-    x0 = _float32(_row(x_ptr, start - 3, x_time, channel, T, end))
-    x1 = _float32(_row(x_ptr, start - 2, x_time, channel, T, end))
-    x2 = _float32(_row(x_ptr, start - 1, x_time, channel, T, end))
+    x0 = to_float32(_row(x_ptr, start - 3, x_time, channel, T, end))
+    x1 = to_float32(_row(x_ptr, start - 2, x_time, channel, T, end))
+    x2 = to_float32(_row(x_ptr, start - 1, x_time, channel, T, end))
     for step in range(0, ROWS, UNROLL):
         rows = ()
         for s in tl.static_range(UNROLL):
             rows += (_row(x_ptr, start + step + s, x_time, channel, T, end),)
         for s in tl.static_range(UNROLL):
-            x3 = _float32(rows[s])
+            x3 = to_float32(rows[s])
             total = _preactivation(x0, x1, x2, x3, taps)
-            y = total * logistic(total, x_ptr.dtype.element_ty)
+            y = total * sigmoid_for(total, x_ptr.dtype.element_ty)
             if UNIT_NORM:
                 y *= tl.rsqrt(tl.sum(y * y, axis=1, keep_dims=True) + eps)
             _store_row(y_ptr, start + step + s, CHANNELS, channel, T, end, y)
@@ -177,9 +162,9 @@ def convolution_forward_kernel(
 def _d_total(x0, x1, x2, x3, grad, taps, eps, UNIT_NORM: tl.constexpr):
     """The gradient of the sum inside SiLU; 0 where `grad` is."""
     total = _preactivation(x0, x1, x2, x3, taps)
-    sigmoid = logistic(total, grad.dtype)
+    sigmoid = sigmoid_for(total, grad.dtype)
     y = total * sigmoid
-    d_y = _float32(grad)
+    d_y = to_float32(grad)
     if UNIT_NORM:
         scale = tl.rsqrt(tl.sum(y * y, axis=1, keep_dims=True) + eps)
         along = scale * scale * scale * tl.sum(d_y * y, axis=1, keep_dims=True)
@@ -208,7 +193,7 @@ def _backward_rows(
     """Writes the rows of `grad_x`; returns the sums for the four taps and the bias."""
     x, d_total = (), ()  # three rows each: of the stretch, and of what reads the stretch
     for s in tl.static_range(6):
-        x += (_float32(_row(x_ptr, start + (s - 3), x_time, channel, T, end)),)
+        x += (to_float32(_row(x_ptr, start + (s - 3), x_time, channel, T, end)),)
     for s in tl.static_range(3):
         grad = _row(grad_ptr, start + s, grad_time, channel, T, end)
         d_total += (_d_total(x[s], x[s + 1], x[s + 2], x[s + 3], grad, taps, eps, UNIT_NORM),)
@@ -222,7 +207,7 @@ def _backward_rows(
             rows += (_row(x_ptr, start + step + (s + 3), x_time, channel, T, end),)
             grads += (_row(grad_ptr, start + step + (s + 3), grad_time, channel, T, end),)
         for s in tl.static_range(UNROLL):
-            x3 = _float32(rows[s])
+            x3 = to_float32(rows[s])
             d3 = _d_total(x0, x1, x2, x3, grads[s], taps, eps, UNIT_NORM)
             sum0 += d3 * x0
             sum1 += d2 * x0
