@@ -30,11 +30,11 @@ def _attend(
             keys = start + tl.arange(0, BLOCK_N)
             seen = visible(queries[:, None], keys[None, :], seq_len, window, CAUSAL, HAS_WINDOW)
             logits = tl.where(seen, logits, float("-inf"))
-        new_top = tl.maximum(top, tl.max(logits, 1))
-        # Subtract, then scale: a fused multiply-add would leave the rounding of `top * scale` in the weight
-        # of the key at the top, and where that weight is all there is, in every result.
-        p = tl.exp2((logits - new_top[:, None]) * scale_log2)
-        decay = tl.exp2((top - new_top) * scale_log2)
+        # Scaled before it is rounded and subtracted, so that the weights of a row share that rounding, and one
+        # multiply-add a pair makes the exponent.
+        new_top = tl.maximum(top, tl.max(logits, 1) * scale_log2)
+        p = tl.exp2(logits * scale_log2 - new_top[:, None])
+        decay = tl.exp2(top - new_top)
         top = new_top
         kept = mass * decay
         mass = kept + tl.sum(p, 1)
@@ -99,5 +99,5 @@ def forward_kernel(
     store_tile(mean_v_desc, batch, head, start_m, mean_v, BLOCK_M, BLOCK_D)
     store_tile(cov_desc, batch, head, start_m, cov, BLOCK_M, BLOCK_D)
     row = sequence.to(tl.int64) * seq_len + queries
-    tl.store(log_mass + row, top * scale_log2 + tl.log2(mass), mask=queries < seq_len)
+    tl.store(log_mass + row, top + tl.log2(mass), mask=queries < seq_len)
     tl.store(mean_t_out + row, mean_t, mask=queries < seq_len)
