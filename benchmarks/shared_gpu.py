@@ -1,0 +1,117 @@
+"""Training processes that share a GPU, with and without CUDA's Multi-Process Service.
+
+    python -m benchmarks.shared_gpu attn:128 mamba:128
+
+Each process makes captured steps of three replicas, as in `benchmarks.throughput`, of a mixer and length. Each runs
+alone first, then all run at once, without the service and with one that this program starts and ends. Printed are
+steps per second, and how many times what they would make by turns they make together: the sum over processes of the
+rate together over the rate alone.
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+
+import torch
+
+from benchmarks.throughput import MIXERS, Trial
+
+REPLICAS, STEPS_AT_ONCE = 3, 20
+CONTROL = "nvidia-cuda-mps-control"
+
+
+def work(cell: str, seconds: float) -> None:
+    """One process: says that it is ready, waits for a line, and answers with its steps per second."""
+    mixer, length = cell.split(":")
+    trial = Trial(mixer, int(length), REPLICAS)
+    step = trial.captured(trial.step)
+    torch.cuda.synchronize()
+    print("ready", flush=True)
+    sys.stdin.readline()
+    steps, started = 0, time.perf_counter()
+    while time.perf_counter() - started < seconds:
+        for _ in range(STEPS_AT_ONCE):
+            step(trial.rows[0])
+        torch.cuda.synchronize()
+        steps += STEPS_AT_ONCE
+    print(steps / (time.perf_counter() - started), flush=True)
+
+
+def together(cells: Sequence[str], seconds: float, environment: Mapping[str, str]) -> list[float]:
+    """Steps per second of a process for each cell, all at work at once."""
+    command = [sys.executable, "-m", "benchmarks.shared_gpu", "--seconds", str(seconds), "--work"]
+    workers = [
+        subprocess.Popen(
+            [*command, cell],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env={**os.environ, **environment},
+        )
+        for cell in cells
+    ]
+    try:
+        for cell, worker in zip(cells, workers, strict=True):
+            if worker.stdout.readline() != "ready\n":
+                raise RuntimeError(f"the process of {cell} ended with code {worker.wait()}")
+        for worker in workers:
+            worker.stdin.write("go\n")
+            worker.stdin.flush()
+        return [float(worker.stdout.readline()) for worker in workers]
+    finally:
+        for worker in workers:
+            worker.kill()
+            worker.wait()
+
+
+@contextmanager
+def service() -> Iterator[dict[str, str]]:
+    """A Multi-Process Service of our own: what a process must have in its environment to use it."""
+    with tempfile.TemporaryDirectory() as folder:
+        environment = {"CUDA_MPS_PIPE_DIRECTORY": folder, "CUDA_MPS_LOG_DIRECTORY": folder}
+        everything = {**os.environ, **environment}
+        subprocess.run([CONTROL, "-d"], env=everything, check=True)
+        try:
+            yield environment
+        finally:
+            subprocess.run([CONTROL], input="quit\n", text=True, env=everything, check=True)
+
+
+def _cell(text: str) -> str:
+    mixer, _, length = text.partition(":")
+    if mixer not in MIXERS or not length.isdigit() or int(length) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is no MIXER:LENGTH, as attn:128 is; mixers: {', '.join(MIXERS)}")
+    return text
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("cells", nargs="+", type=_cell, metavar="MIXER:LENGTH", help="one for each process")
+    parser.add_argument("--seconds", type=float, default=5.0, help="that steps are counted for")
+    parser.add_argument("--work", action="store_true", help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    if not torch.cuda.is_available():
+        sys.exit("this benchmark needs an NVIDIA GPU")
+    if given.work:
+        return work(*given.cells, given.seconds)
+    alone = {cell: together([cell], given.seconds, {})[0] for cell in dict.fromkeys(given.cells)}
+
+    def report(how: str, rates: Sequence[float]) -> None:
+        gain = sum(rate / alone[cell] for cell, rate in zip(given.cells, rates, strict=True))
+        rows = [f"{cell} {rate:.0f}" for cell, rate in zip(given.cells, rates, strict=True)]
+        print(json.dumps({"how": how, "steps/s": rows, "times by turns": round(gain, 3)}), flush=True)
+
+    print(json.dumps({"how": "alone", "steps/s": [f"{cell} {rate:.0f}" for cell, rate in alone.items()]}), flush=True)
+    report("together", together(given.cells, given.seconds, {}))
+    with service() as environment:
+        report("together, with the service", together(given.cells, given.seconds, environment))
+
+
+if __name__ == "__main__":
+    main()
