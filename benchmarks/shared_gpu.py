@@ -4,8 +4,8 @@
 
 Each process makes captured steps of three replicas, as in `benchmarks.throughput`, of a mixer and length. Each runs
 alone first, then all run at once, without the service and with one that this program starts and ends. Printed are
-steps per second, and how many times what they would make by turns they make together: the sum over processes of the
-rate together over the rate alone.
+steps per second: what each would make by turns, a share of its rate alone, and what each makes; and the sum over
+processes of that over the rate alone, how many times what they would make by turns they make together.
 """
 
 import argparse
@@ -56,14 +56,19 @@ def together(cells: Sequence[str], seconds: float, environment: Mapping[str, str
         )
         for cell in cells
     ]
+
+    def answers() -> list[str]:
+        lines = [worker.stdout.readline() for worker in workers]
+        if not all(lines):
+            raise RuntimeError(f"the process of {cells[lines.index('')]} ended before it had its result")
+        return lines
+
     try:
-        for cell, worker in zip(cells, workers, strict=True):
-            if worker.stdout.readline() != "ready\n":
-                raise RuntimeError(f"the process of {cell} ended with code {worker.wait()}")
+        answers()
         for worker in workers:
             worker.stdin.write("go\n")
             worker.stdin.flush()
-        return [float(worker.stdout.readline()) for worker in workers]
+        return [float(line) for line in answers()]
     finally:
         for worker in workers:
             worker.kill()
@@ -104,10 +109,10 @@ def main() -> None:
 
     def report(how: str, rates: Sequence[float]) -> None:
         gain = sum(rate / alone[cell] for cell, rate in zip(given.cells, rates, strict=True))
-        rows = [f"{cell} {rate:.0f}" for cell, rate in zip(given.cells, rates, strict=True)]
-        print(json.dumps({"how": how, "steps/s": rows, "times by turns": round(gain, 3)}), flush=True)
+        row = {"cells": given.cells, "how": how, "steps/s": [round(rate, 1) for rate in rates]}
+        print(json.dumps(row | {"times by turns": round(gain, 3)}), flush=True)
 
-    print(json.dumps({"how": "alone", "steps/s": [f"{cell} {rate:.0f}" for cell, rate in alone.items()]}), flush=True)
+    report("by turns", [alone[cell] / len(given.cells) for cell in given.cells])
     report("together", together(given.cells, given.seconds, {}))
     with service() as environment:
         report("together, with the service", together(given.cells, given.seconds, environment))

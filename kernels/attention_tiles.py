@@ -6,8 +6,6 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-LOG2_E = 1.4426950408889634
-
 
 @triton.jit
 def load_rows(x, strides, batch, head, rows, seq_len, head_dim, BLOCK_D: tl.constexpr):

@@ -6,13 +6,14 @@ import torch
 import triton
 from torch import Tensor
 
-from kernels.attention_tiles import LOG2_E, padded_head_dim, short_constants, with_strides
+from kernels.attention_tiles import padded_head_dim, short_constants, with_strides
 from kernels.layout import unit_stride
 from kernels.parallax.triton_backward_columns import columns_kernel
 from kernels.parallax.triton_backward_rows import query_numbers_kernel, rows_kernel
 from kernels.parallax.triton_forward import forward_kernel
 from kernels.parallax.triton_short import short_backward_kernel, short_forward_kernel
 from kernels.parallax.triton_tiles import descriptor
+from kernels.triton_elementwise import LOG2_E
 
 
 class Tiles(NamedTuple):
@@ -60,7 +61,7 @@ def run_forward(
         *(descriptor(x, tiles.keys) for x in (k, v)),
         *(descriptor(x, tiles.queries) for x in (o, mean_v, cov)),
         *(log_mass, mean_t),
-        *(heads, length, head_dim, window or 0, scale * LOG2_E),
+        *(heads, length, head_dim, window or 0, scale * LOG2_E.value),
         **_constants(q, k, causal, window, tiles),
     )
     return o, mean_v, cov, log_mass, mean_t
@@ -86,7 +87,7 @@ def run_backward(
     d_q, d_rho, d_k, d_v = (x.new_empty(x.shape) for x in (q, rho, k, v))
     beta, gamma = torch.empty_like(log_mass), torch.empty_like(log_mass)
     per_query = (log_mass, mean_t, beta, gamma)
-    numbers = (length, head_dim, window or 0, scale, scale * LOG2_E)
+    numbers = (length, head_dim, window or 0, scale, scale * LOG2_E.value)
 
     query_numbers_kernel[(triton.cdiv(length, 64) * batch * heads,)](
         *(d_o, d_o.stride(), mean_v, cov, cov.stride(), beta, gamma),
@@ -131,7 +132,7 @@ def run_short_forward(q: Tensor, rho: Tensor, k: Tensor, v: Tensor, scale: float
     batch, length, heads, head_dim = q.shape
     short_forward_kernel[(batch * heads,)](
         *with_strides(*map(unit_stride, (q, rho, k, v)), o),
-        *(heads, length, head_dim, scale * LOG2_E),
+        *(heads, length, head_dim, scale * LOG2_E.value),
         **short_constants(q, 64),
     )
     return o
@@ -145,7 +146,7 @@ def run_short_backward(
     batch, length, heads, head_dim = q.shape
     short_backward_kernel[(batch * heads,)](
         *with_strides(*map(unit_stride, (d_o, q, rho, k, v)), *gradients),
-        *(heads, length, head_dim, scale, scale * LOG2_E),
+        *(heads, length, head_dim, scale, scale * LOG2_E.value),
         **short_constants(q, 128 if head_dim > 64 and length > 64 else 64),
     )
     return gradients

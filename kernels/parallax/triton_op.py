@@ -23,7 +23,7 @@ def parallax_triton(
 ) -> Tensor:
     """`parallax_attention` through the kernels; see there."""
     if scale <= 0:
-        # The kernels take a running maximum of unscaled logits, which needs a positive scale.
+        # The kernels take the maximum of unscaled logits, which needs a positive scale.
         q, scale = (q * 0, 1.0) if scale == 0 else (-q, -scale)
     if is_short(q, k, causal, window):
         return parallax_short_forward(q, rho, k, v, scale)

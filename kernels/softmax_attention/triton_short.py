@@ -11,8 +11,9 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from kernels.attention_tiles import LOG2_E, load_sequence, product, short_constants, store_rows, with_strides
+from kernels.attention_tiles import load_sequence, product, short_constants, store_rows, with_strides
 from kernels.layout import unit_stride
+from kernels.triton_elementwise import LOG2_E
 
 BLOCK = 64  # positions of a tile
 
@@ -117,7 +118,7 @@ def forward(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     o = q.new_empty(q.shape)
     _short_attention_forward_kernel[(batch * heads,)](
         *with_strides(*map(unit_stride, (q, k, v)), o),
-        *(heads, length, head_dim, head_dim**-0.5 * LOG2_E),
+        *(heads, length, head_dim, head_dim**-0.5 * LOG2_E.value),
         **short_constants(q, BLOCK),
     )
     return o
@@ -129,7 +130,7 @@ def backward(d_o: Tensor, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tens
     gradients = tuple(x.new_empty(x.shape) for x in (q, k, v))
     _short_attention_backward_kernel[(batch * heads,)](
         *with_strides(*map(unit_stride, (d_o, q, k, v)), *gradients),
-        *(heads, length, head_dim, head_dim**-0.5, head_dim**-0.5 * LOG2_E),
+        *(heads, length, head_dim, head_dim**-0.5, head_dim**-0.5 * LOG2_E.value),
         **short_constants(q, BLOCK),
     )
     return gradients
