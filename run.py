@@ -71,6 +71,17 @@ def build_model(cfg: DictConfig, task: Task) -> nn.Module:
     return LanguageModel(task.vocab_size, **sizes)
 
 
+def _code(config: dict, task: Task) -> str:
+    """What decides which operations a step launches, beside the shapes of its tensors.
+
+    That is all of `config` but what a run keeps in tensors, or what a step does not see.
+    """
+    unseen = "task", "schedule", "seed", "logger", "results_dir", "force", "dry_run"
+    seen = {key: value for key, value in config.items() if key not in unseen}
+    seen["optimizer"] = {key: value for key, value in seen["optimizer"].items() if key not in ("lr", "weight_decay")}
+    return repr((seen, task.vocab_size, task.input_length, task.autoencode))
+
+
 def _replicas(config: dict) -> list[tuple[float, int]]:
     """The (learning rate, seed) of each replica."""
     rates, seeds = records.as_list(config["optimizer"]["lr"]), records.as_list(config["seed"])
@@ -137,6 +148,7 @@ def _train(
         trainer_config,
         folder,
         [instantiate(logger, save_dir=folder) for logger in cfg.logger.values()],
+        _code(config, task),
     )
     mixer = model.blocks[0].mixer
     counts = {

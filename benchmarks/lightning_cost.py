@@ -25,9 +25,9 @@ from tasks.settings import build_task
 from training.capture import Captured
 from training.datamodule import PopulationData
 from training.fit import TrainerConfig, train
-from training.lit_module import PopulationTraining
 from training.metrics import Scores
 from training.population import Population
+from training.steps import PopulationSteps
 
 ROOT = Path(__file__).parent.parent
 SHORT, LONG, ROUNDS = 2, 12, 3
@@ -62,15 +62,9 @@ class Case:
         data.trainer = SimpleNamespace(strategy=SimpleNamespace(root_device=device), current_epoch=0)
         data.setup("fit")
         optimizer = self.optimizer(population, rates, self.schedule, epochs * data.steps_per_epoch)
-        module = PopulationTraining(population, lambda _: optimizer, bf16=True).to(device)
-        module.optimizer = optimizer
-
-        def captured(function, state):
-            rows = next(iter(data.train_dataloader())).rows[0]
-            return Captured(partial(function, data.examples), state, [rows])
-
-        step = captured(module.train_step, [population.parameters_by_replica, *optimizer.state_tensors()])
-        score = captured(module.score_step, [])
+        steps = PopulationSteps(population, optimizer, data.examples, bf16=True)
+        rows = next(iter(data.train_dataloader())).rows[0]
+        step, score = (Captured(function, steps.tensors(), rows) for function in (steps.train, steps.score))
         for epoch in range(epochs):
             data.trainer.current_epoch = epoch
             loss = torch.zeros(len(REPLICAS), device=device)

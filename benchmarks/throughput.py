@@ -27,10 +27,10 @@ from torch import Tensor, nn
 from run import build_model, component
 from sweeps.provenance import versions
 from training.backbone import ALL, LanguageModel
-from training.capture import Captured
+from training.capture import Captured, Step
 from training.datamodule import Examples
-from training.lit_module import PopulationTraining
 from training.population import Population
+from training.steps import PopulationSteps
 
 ROOT = Path(__file__).parent.parent
 BATCH, WIDTH, VOCAB = 128, 128, 16
@@ -76,24 +76,20 @@ class Trial:
             schedule=component(cfg.schedule),
             total_steps=6000,
         )
-        self.module = PopulationTraining(population, lambda _: optimizer, bf16=True).to(device)
-        self.module.optimizer = optimizer
         self.optimizer = optimizer
-        self.state = [population.parameters_by_replica, *optimizer.state_tensors()]
         generator = torch.Generator(device).manual_seed(0)
         draw = partial(torch.randint, 0, VOCAB, device=device, generator=generator)
-        self.examples = Examples(draw((12_801, length)), draw((12_801, length)), ALL)
+        examples = Examples(draw((12_801, length)), draw((12_801, length)), ALL)
+        steps = PopulationSteps(population, optimizer, examples, bf16=True)
+        self.step, self.tensors = steps.train, steps.tensors()
         self.rows = torch.randint(0, 12_800, (COMPARED_STEPS, replicas, BATCH), device=device, generator=generator)
-
-    def step(self, rows: Tensor) -> Tensor:
-        return self.module.train_step(self.examples, rows)
 
     def optimizer_step(self, rows: Tensor) -> Tensor:
         self.optimizer.step()
         return rows
 
-    def captured(self, function: Callable[[Tensor], Tensor]) -> Captured:
-        return Captured(function, self.state, [self.rows[0]])
+    def captured(self, function: Step) -> Captured:
+        return Captured(function, self.tensors, self.rows[0])
 
 
 def milliseconds(function: Callable[[], object], repeats: int) -> float:

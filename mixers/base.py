@@ -9,7 +9,9 @@ class SequenceMixer(nn.Module):
 
     A mixer is written for one model. Training stacks replicas of it with `torch.func.vmap`, so `forward`
     must not branch on the values of tensors, call `.item()`, or write in place into a tensor that it did
-    not compute from its input. Under bf16 autocast, keep what needs range in float32 yourself.
+    not compute from its input. All other tensors that it reads must be parameters or buffers: a run may use
+    the graph that another one captured, and moves those to where the graph looks for them. Under bf16
+    autocast, keep what needs range in float32 yourself.
     """
 
     def forward(self, x: Tensor) -> Tensor:

@@ -20,8 +20,11 @@ def check_config(config, name):
 
 
 def check_forward(mixer, dtype=torch.float32):
-    """Shape, dtype, causality, and finite gradients to the input and every parameter, none of them unused."""
+    """Shape, dtype, causality, where its tensors are, and finite gradients to the input and every parameter."""
     mixer = mixer.to(dtype)
+    for module in mixer.modules():
+        stray = [name for name, value in vars(module).items() if isinstance(value, torch.Tensor)]
+        assert not stray, f"{stray} must be parameters or buffers"
     x = torch.randn(2, LENGTH, WIDTH, dtype=dtype, requires_grad=True)
     y = mixer(x)
     assert y.shape == x.shape, f"the shape is {tuple(y.shape)}"

@@ -8,8 +8,13 @@ import time
 
 import pytest
 from command_line import TINY, records, result_of, run_py, start_run_py
+from every_mixer import CONF
+from hydra import compose, initialize_config_dir
+from omegaconf import OmegaConf
 
+import run
 from sweeps.record import claim, run_folder, validate_record
+from tasks.settings import build_task
 
 ATTN = ("mixer=attn", "task=icr", *TINY)
 
@@ -207,3 +212,45 @@ def test_a_results_folder_that_cannot_be_written_is_refused(tmp_path):
     (tmp_path / "file").touch()
     outcome = run_py(*ATTN, f"results_dir={tmp_path / 'file' / 'results'}")
     assert outcome.code == 1 and "cannot be written" in outcome.err and "results_dir=DIR" in outcome.err
+
+
+def code(*overrides):
+    with initialize_config_dir(str(CONF), version_base="1.3"):
+        cfg = compose("config", list(overrides))
+    return run._code(OmegaConf.to_container(cfg, resolve=True), build_task(cfg.task))
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        ["optimizer.lr=[1e-2,1e-4]"],
+        ["optimizer.weight_decay=0.5"],
+        ["seed=[3,4]"],
+        ["schedule=cosine"],
+        ["task.setting=num_train_examples-800"],
+        ["task.data_seed=7"],
+        ["results_dir=elsewhere", "force=true"],
+    ],
+)
+def test_runs_that_differ_in_values_alone_share_their_code(overrides):
+    assert code(*overrides) == code()
+
+
+@pytest.mark.parametrize(
+    "override",
+    [
+        "mixer=attn",
+        "mixer.num_heads=4",
+        "mixer.backend=reference",
+        "model.n_layers=3",
+        "optimizer=adamw",
+        "optimizer.momentum=0.9",
+        "optimizer.max_grad_norm=2.0",
+        "trainer.precision=float32",
+        "task.setting=vocab_size-32",
+        "task.setting=seq_len-256",
+        "task=cmp",
+    ],
+)
+def test_runs_that_compute_otherwise_share_nothing(override):
+    assert code(override) != code()

@@ -1,7 +1,11 @@
-"""Runs a fixed sequence of device operations as one CUDA graph, so that the host launches it in microseconds."""
+"""Runs a fixed sequence of device operations as one CUDA graph, so that the host launches it in microseconds.
+
+A graph knows tensors by their addresses. `GraphCache` keeps the graphs of runs that are over, with those addresses, for
+a later run that does the same with tensors of the same shapes: it moves its own tensors there and captures nothing.
+"""
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 
 import torch
 from torch import Tensor
@@ -10,53 +14,118 @@ log = logging.getLogger(__name__)
 
 WARM_UP_CALLS = 2  # the first compiles kernels, the second finds all of them and their workspaces ready
 
+Step = Callable[[Tensor], Tensor]
+
+
+def room_for(count: int, least: int) -> int:
+    """A power of two, at least `least`: tensors of that length, for any count up to it, have one shape.
+
+    So graphs that only look up what they need in them serve more runs.
+    """
+    return max(least, 1 << (count - 1).bit_length())
+
 
 class Captured:
-    """`function`, captured for arguments of the shapes of `example`, replayed at each call.
+    """`function`, captured for an argument of the shape of `example`, replayed at each call.
 
-    `function` takes and returns tensors. Everything that it writes in place must be listed in `state`:
-    warming up runs it, and puts the state back afterwards. The returned tensor is overwritten by the
-    next call.
+    Everything that it writes in place must be listed in `state`: warming up runs it, and puts the state back
+    afterwards. The returned tensor is overwritten by the next call. `pool` is memory that graphs may share which are
+    never replayed at once.
     """
 
-    def __init__(self, function: Callable[..., Tensor], state: Sequence[Tensor], example: Sequence[Tensor]):
+    def __init__(
+        self, function: Step, state: Sequence[Tensor], example: Tensor, pool: torch.cuda.MemPool | None = None
+    ):
         self.function = function  # the graph reads tensors that it may hold, and keeps none alive
-        self.arguments = [argument.clone() for argument in example]
+        self.argument = example.clone()
         before = [tensor.detach().clone() for tensor in state]
         try:
             stream = torch.cuda.Stream()
             stream.wait_stream(torch.cuda.current_stream())
             with torch.cuda.stream(stream):
                 for _ in range(WARM_UP_CALLS):
-                    function(*self.arguments)
+                    function(self.argument)
             torch.cuda.current_stream().wait_stream(stream)
             self.graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(self.graph):
-                self.result = function(*self.arguments)
+            with torch.cuda.graph(self.graph, pool=pool and pool.id):
+                self.result = function(self.argument)
         finally:
             with torch.no_grad():
                 for tensor, value in zip(state, before, strict=True):
                     tensor.copy_(value)
 
-    def __call__(self, *arguments: Tensor) -> Tensor:
-        for static, argument in zip(self.arguments, arguments, strict=True):
-            static.copy_(argument)
+    def __call__(self, argument: Tensor) -> Tensor:
+        self.argument.copy_(argument)
         self.graph.replay()
         return self.result
 
 
-def captured_or_plain(
-    function: Callable[..., Tensor], state: Sequence[Tensor], example: Sequence[Tensor]
-) -> tuple[Callable[..., Tensor], str | None]:
-    """`Captured`, or `function` itself and the reason where CUDA refuses to capture it.
+class Graphs:
+    """Functions captured over the same `tensors`: all that they read or write, and that is there before and after."""
 
-    Running out of memory is no refusal: it propagates, since the plain path would need as much.
-    """
-    try:
-        return Captured(function, state, example), None
-    except torch.OutOfMemoryError:
-        raise
-    except RuntimeError as error:
-        reason = f"CUDA graph capture failed, so steps are launched one by one: {error}"
-        log.warning(reason)
-        return function, reason
+    def __init__(self, key: Hashable, tensors: Sequence[Tensor], pool: torch.cuda.MemPool):
+        self.key, self.pool = key, pool
+        self.places = [tensor.data for tensor in tensors]
+        self.made: dict[str, Captured] = {}
+
+    def move_in(self, tensors: Sequence[Tensor]) -> None:
+        """Moves others, of the same shapes, to where the graphs look for them."""
+        for place, tensor in zip(self.places, tensors, strict=True):
+            place.copy_(tensor.data)
+            tensor.data = place
+
+    def step(self, function: Step, example: Tensor) -> tuple[Step, str | None]:
+        """The graph of a function of this name; or `function` itself and the reason, where CUDA refuses to capture it.
+
+        Running out of memory is no refusal: it propagates, since the plain path would need as much.
+        """
+        name = function.__name__
+        try:
+            if name not in self.made:
+                self.made[name] = Captured(function, self.places, example, self.pool)
+            return self.made[name], None
+        except torch.OutOfMemoryError:
+            raise
+        except RuntimeError as error:
+            reason = f"CUDA graph capture failed, so steps are launched one by one: {error}"
+            log.warning(reason)
+            return function, reason
+
+
+class GraphCache:
+    """The `kept` last `Graphs` that were given back."""
+
+    def __init__(self, kept: int = 16):
+        self.kept = kept
+        self.free: dict[Hashable, Graphs] = {}
+        self.pool: torch.cuda.MemPool | None = None
+
+    def take(self, key: Hashable, tensors: Sequence[Tensor]) -> Graphs:
+        """Graphs over `tensors`, for the caller alone until they are given back.
+
+        What was captured under `key` for tensors of these shapes must do the same with these: `key` says all that
+        its code depends on. With None nothing is shared.
+        """
+        if key is not None:
+            key = key, *((tensor.shape, tensor.stride(), tensor.dtype, tensor.device) for tensor in tensors)
+        if key in self.free:
+            graphs = self.free.pop(key)
+            graphs.move_in(tensors)
+            return graphs
+        if self.pool is None:
+            self.pool = torch.cuda.MemPool()
+        return Graphs(key, tensors, self.pool)
+
+    def give_back(self, graphs: Graphs) -> None:
+        """For others to take. Nobody may use the tensors any more, nor the results."""
+        if graphs.key is not None:
+            self.free[graphs.key] = graphs
+            while len(self.free) > self.kept:
+                del self.free[next(iter(self.free))]
+
+    def clear(self) -> bool:
+        """Forgets all graphs that nobody has taken, and whether there were any."""
+        held = bool(self.free)
+        self.free.clear()
+        self.pool = None
+        return held

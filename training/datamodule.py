@@ -9,17 +9,19 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from training.capture import room_for
 from training.metrics import IGNORE_INDEX
 
 EVALUATED = ("val", "test")  # the order of the validation dataloaders
+LEAST_ROWS = 2**14  # that the examples have room for: those of a MAD run, at most 15,360
 
 
 class Examples(NamedTuple):
     """Every split of a task, on the device.
 
-    Int64: `inputs` `[N + 1, T]`; `targets` `[N + 1, S]` of the S positions that are `scored`, as the others have no
-    target in any row. Row N scores nothing: it fills the last batch of an epoch, so that all batches have one
-    shape and the mean loss is that of a short batch.
+    Int64: `inputs` `[M, T]`; `targets` `[M, S]` of the S positions that are `scored`, as the others have no target in
+    any row. Of the M rows, more than there are examples, the rest scores nothing. The last one fills the last batch of
+    an epoch, so that all batches have one shape and the mean loss is that of a short batch.
     """
 
     inputs: Tensor
@@ -47,6 +49,13 @@ def scored_positions(targets: np.ndarray) -> slice:
     if not len(positions):
         raise ValueError(f"no row of the task has a target: all are {IGNORE_INDEX}, which is not scored")
     return slice(int(positions[0]), int(positions[-1]) + 1)
+
+
+def _filled(array: np.ndarray, row: np.ndarray, device: torch.device) -> Tensor:
+    """`array` and, behind it, `row` over and over."""
+    tensor = torch.from_numpy(row).to(device).repeat(room_for(len(array) + 1, LEAST_ROWS), 1)
+    tensor[: len(array)] = torch.from_numpy(array)
+    return tensor
 
 
 def _mixed(seed: int, epoch: int) -> int:
@@ -97,16 +106,17 @@ class PopulationData(L.LightningDataModule):
         device = self.trainer.strategy.root_device
         inputs, targets = (np.concatenate(parts) for parts in zip(*self.arrays.values(), strict=True))
         scored = scored_positions(targets)
-        inputs = np.concatenate([inputs, inputs[:1]])
-        targets = np.concatenate([targets, np.full_like(targets[:1], IGNORE_INDEX)])[:, scored]
-        self.examples = Examples(*(torch.tensor(part, device=device) for part in (inputs, targets)), scored)
+        targets = targets[:, scored]
+        unscored = np.full_like(targets[0], IGNORE_INDEX)
+        filled = (_filled(array, row, device) for array, row in ((inputs, inputs[0]), (targets, unscored)))
+        self.examples = Examples(*filled, scored)
         self.ranges, start = {}, 0
         for split, (rows, _) in self.arrays.items():
             self.ranges[split] = range(start, start + len(rows))
             start += len(rows)
 
     def _batches(self, order: Tensor) -> Tensor:
-        """Row numbers `[R, rows]` cut into batches `[steps, R, B]`, the last one filled up with row N."""
+        """Row numbers `[R, rows]` cut into batches `[steps, R, B]`, the last one filled up with the last row of all."""
         replicas, rows = order.shape
         missing = self._steps(rows) * self.batch_size - rows
         order = torch.nn.functional.pad(order, (0, missing), value=len(self.examples.inputs) - 1)

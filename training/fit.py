@@ -3,8 +3,9 @@
 import hashlib
 import logging
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import lightning as L
@@ -14,6 +15,7 @@ import torch
 from torch import nn
 
 from training.callbacks import EpochProgress, ResumePoint
+from training.capture import GraphCache
 from training.datamodule import PopulationData
 from training.lit_module import PopulationTraining
 from training.optimizers import PopulationOptimizer
@@ -25,6 +27,8 @@ log = logging.getLogger(__name__)
 
 # (population, learning rates, schedule, total steps) -> optimizer
 MakeOptimizer = Callable[[Population, Sequence[float], Schedule, int], PopulationOptimizer]
+
+_graphs = GraphCache()  # of this process: what one run captured serves the next ones
 
 
 @dataclass(frozen=True)
@@ -92,36 +96,43 @@ def train(
     config: TrainerConfig,
     folder: Path,
     loggers: Sequence[L.pytorch.loggers.Logger] = (),
+    code: Hashable = None,
 ) -> RunResult:
     """Trains one replica for each (learning rate, seed) of `replicas`, together.
 
     An interrupted call continues from its last checkpoint in `folder`. A population that does not fit in
     the GPU's memory is halved, and the halves train one after the other.
+
+    Calls of the same `code` in one process share captured graphs where their tensors have the same shapes: it must say
+    all of `build_model` and `make_optimizer` but what they keep in tensors. With None nothing is shared.
     """
-    result = _train(build_model, splits, replicas, make_optimizer, schedule, config, folder, loggers)
+    train_together = partial(
+        _train_together, build_model, splits, make_optimizer, schedule, config, folder, loggers, code
+    )
+    result = _train_in_memory(train_together, replicas)
     for checkpoint in folder.glob("resume-*.ckpt"):
         checkpoint.unlink()
     return result
 
 
-def _train(
-    build_model, splits, replicas, make_optimizer, schedule, config, folder, loggers, *, is_half: bool = False
-) -> RunResult:
+def _train_in_memory(train_together: Callable[..., RunResult], replicas, is_half: bool = False) -> RunResult:
+    """`train_together(replicas, is_half)`, halved until it fits."""
     try:
-        return _train_together(
-            build_model, splits, replicas, make_optimizer, schedule, config, folder, loggers, is_half
-        )
+        return train_together(replicas, is_half)
     except torch.OutOfMemoryError:
-        if len(replicas) == 1:
+        graphs_had_memory = _graphs.clear()
+        if len(replicas) == 1 and not graphs_had_memory:
             raise
     # Outside the handler: the traceback no longer holds the tensors of the failed attempt.
     torch.cuda.empty_cache()
+    if graphs_had_memory:
+        return _train_in_memory(train_together, replicas, is_half)
     note = f"out of memory with {len(replicas)} replicas: trained in two halves"
     log.warning(note)
     middle = (len(replicas) + 1) // 2
     result = RunResult(notes=[note])
     for half in (replicas[:middle], replicas[middle:]):
-        part = _train(build_model, splits, half, make_optimizer, schedule, config, folder, loggers, is_half=True)
+        part = _train_in_memory(train_together, half, is_half=True)
         part.metrics["replica"] += len(result.replicas)
         result.replicas += part.replicas
         result.metrics = pd.concat([result.metrics, part.metrics], ignore_index=True)
@@ -131,7 +142,7 @@ def _train(
 
 
 def _train_together(
-    build_model, splits, replicas, make_optimizer, schedule, config, folder, loggers, is_half
+    build_model, splits, make_optimizer, schedule, config, folder, loggers, code, replicas, is_half
 ) -> RunResult:
     rates, seeds = zip(*replicas, strict=True)
     population = Population(build_model, seeds)
@@ -168,7 +179,8 @@ def _train_together(
             population, [rates[number] for number in population.replicas], schedule, total_steps
         ),
         bf16=bf16,
-        capture=config.cuda_graph and device.type == "cuda",
+        cache=_graphs if config.cuda_graph and device.type == "cuda" else None,
+        code=code,
         stop_when_perfect=config.stop_when_perfect,
     )
     if resume_from.exists():

@@ -1,19 +1,18 @@
 """The Lightning module: steps a population through chunks, scores it each epoch, keeps its history."""
 
-from collections.abc import Callable
-from functools import partial
+from collections.abc import Callable, Hashable
 from typing import NamedTuple
 
 import lightning as L
 import torch
 from torch import Tensor
 
-from kernels.fused import cross_entropy
-from training.capture import captured_or_plain
-from training.datamodule import EVALUATED, Chunk, Examples
-from training.metrics import Scores, batch_scores
+from training.capture import GraphCache, Graphs, Step
+from training.datamodule import EVALUATED, Chunk
+from training.metrics import Scores
 from training.optimizers import PopulationOptimizer
 from training.population import Population
+from training.steps import PopulationSteps
 
 
 class _Epoch(NamedTuple):
@@ -39,7 +38,9 @@ class PopulationTraining(L.LightningModule):
         population: the replicas.
         make_optimizer: builds the optimizer once the population is on its device.
         bf16: autocast to bfloat16 (float32 weights).
-        capture: run each step as one CUDA graph.
+        cache: run each step as one CUDA graph, from here where a run of the same `code` has left it.
+        code: the same for two trainings only if their steps launch the same operations on tensors of the same shapes;
+            None where nobody knows.
         stop_when_perfect: freeze a replica whose accuracy is 1.0 on val and test at the lowest perplexity
             so far: both selections take that checkpoint, and no later one can beat it. The run ends when
             none is left to train.
@@ -51,7 +52,8 @@ class PopulationTraining(L.LightningModule):
         make_optimizer: Callable[[Population], PopulationOptimizer],
         *,
         bf16: bool = False,
-        capture: bool = False,
+        cache: GraphCache | None = None,
+        code: Hashable = None,
         stop_when_perfect: bool = True,
     ):
         super().__init__()
@@ -59,12 +61,14 @@ class PopulationTraining(L.LightningModule):
         self.automatic_optimization = False
         self.population = population
         self.make_optimizer = make_optimizer
-        self.bf16, self.capture, self.stop_when_perfect = bf16, capture, stop_when_perfect
+        self.bf16, self.cache, self.code, self.stop_when_perfect = bf16, cache, code, stop_when_perfect
         self.history: list[dict] = []
         self.notes: list[str] = []
         self.unread: _Epoch | None = None
         self.finished = False  # no replica is left to train
-        self.steps: dict[str, Callable] = {}
+        self.steps: PopulationSteps | None = None  # of the replicas that are left
+        self.graphs: Graphs | None = None
+        self.ready: dict[str, Step] = {}
         replicas = len(population)
         self.register_buffer("diverged", torch.zeros(replicas, dtype=torch.bool))
         # The lowest perplexity of any epoch so far, on each of EVALUATED.
@@ -73,46 +77,38 @@ class PopulationTraining(L.LightningModule):
     def configure_optimizers(self) -> PopulationOptimizer:
         return self.make_optimizer(self.population)
 
-    def _autocast(self):
-        return torch.autocast(self.device.type, torch.bfloat16, enabled=self.bf16)
+    def _step(self, kind: str, chunk: Chunk, rows: Tensor) -> Step:
+        """The step of `PopulationSteps` of this name on the chunk's examples, made once."""
+        if self.steps is None:
+            self.steps = PopulationSteps(self.population, self.optimizer, chunk.examples, bf16=self.bf16)
+        if kind not in self.ready:
+            self.ready[kind] = self._captured(getattr(self.steps, kind), rows)
+        return self.ready[kind]
 
-    def train_step(self, examples: Examples, rows: Tensor) -> Tensor:
-        """One optimizer step on rows `[R, B]` of the examples; the loss of each replica before it, `[R]`."""
-        with self._autocast():
-            logits = self.population(examples.inputs[rows], examples.scored)
-        loss, _ = cross_entropy(logits, examples.targets[rows])
-        # Rows of the population do not interact: each gets the gradient of its own loss.
-        parameters = self.population.parameters_by_replica
-        (parameters.grad,) = torch.autograd.grad(loss, parameters, torch.ones_like(loss))
-        self.optimizer.step()
-        return loss.detach()
+    def _captured(self, step: Step, rows: Tensor) -> Step:
+        """`step` as one CUDA graph for such `rows`, or as it is where that is not asked for or not possible."""
+        if self.cache is None:
+            return step
+        if self.graphs is None:
+            own = self.bf16, repr(self.steps.examples.scored), rows.shape
+            self.graphs = self.cache.take(self.code and (self.code, own), self.steps.tensors())
+        step, reason = self.graphs.step(step, rows)
+        if reason is not None:
+            self.notes.append(reason)
+        return step
 
-    @torch.no_grad()
-    def score_step(self, examples: Examples, rows: Tensor) -> Tensor:
-        """The sums of `training.metrics.batch_scores` on rows `[R, B]` of the examples."""
-        with self._autocast():
-            logits = self.population(examples.inputs[rows], examples.scored)
-        return batch_scores(logits, examples.targets[rows])
-
-    def _step_function(
-        self, function: Callable[..., Tensor], chunk: Chunk, rows: Tensor, state: list[Tensor]
-    ) -> Callable:
-        """`function` on rows of the chunk's examples, captured for such `rows` where that is asked for; made once."""
-        name = function.__name__
-        if name not in self.steps:
-            on_rows = partial(function, chunk.examples)
-            if self.capture:
-                on_rows, reason = captured_or_plain(on_rows, state, [rows])
-                if reason is not None:
-                    self.notes.append(reason)
-            self.steps[name] = on_rows
-        return self.steps[name]
+    def _forget_steps(self) -> None:
+        """Of tensors that nobody will use any more."""
+        if self.graphs is not None:
+            self.cache.give_back(self.graphs)
+        self.steps = self.graphs = None
+        self.ready.clear()
 
     def on_fit_start(self) -> None:
         self.optimizer = self.optimizers(use_pl_optimizer=False)
 
     def teardown(self, stage: str) -> None:
-        self.steps.clear()  # captured graphs hold GPU memory, and refer back to this module
+        self._forget_steps()
 
     def on_train_epoch_start(self) -> None:
         self._drop_stopped()
@@ -131,7 +127,7 @@ class PopulationTraining(L.LightningModule):
         if 0 < len(rows) < len(self.population):
             self._keep(rows)
             self.optimizer.keep(rows)
-            self.steps.clear()  # captured for more replicas
+            self._forget_steps()  # of more replicas
 
     def _keep(self, rows: list[int]) -> None:
         self.population.keep(rows)
@@ -143,9 +139,8 @@ class PopulationTraining(L.LightningModule):
         return chunk.rows if len(replicas) == chunk.rows.shape[1] else chunk.rows[:, replicas]
 
     def training_step(self, chunk: Chunk, batch_idx: int) -> None:
-        state = [self.population.parameters_by_replica, *self.optimizer.state_tensors()]
         batches = self._rows(chunk)
-        step = self._step_function(self.train_step, chunk, batches[0], state)
+        step = self._step("train", chunk, batches[0])
         was_active = self.optimizer.active
         for rows in batches:
             self.loss_sum += step(rows)
@@ -160,7 +155,7 @@ class PopulationTraining(L.LightningModule):
         if self.finished:
             return  # known only since the next epoch began: it has no row
         batches = self._rows(chunk)
-        step = self._step_function(self.score_step, chunk, batches[0], [])
+        step = self._step("score", chunk, batches[0])
         for rows in batches:
             self.scores[dataloader_idx].add(step(rows))
 

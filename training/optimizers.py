@@ -12,8 +12,11 @@ from torch import Tensor
 
 from kernels.newton_schulz import orthogonalise
 from kernels.population_step import update_moments, update_parameters
+from training.capture import room_for
 from training.population import Population, Rule
 from training.schedules import Schedule
+
+LEAST_STEPS = 2**13  # that a schedule has room for: a MAD run makes 6,000 at most
 
 
 class PopulationOptimizer(torch.optim.Optimizer):
@@ -76,8 +79,8 @@ class PopulationOptimizer(torch.optim.Optimizer):
         }
 
     def _scheduled(self) -> Tensor:
-        """The `schedule` of `kernels.population_step.update_parameters`, `[4, total_steps]`."""
-        done = torch.arange(self.total_steps)
+        """The `schedule` of `kernels.population_step.update_parameters`, `[4, total_steps or more]`."""
+        done = torch.arange(room_for(self.total_steps, LEAST_STEPS)).clamp(max=self.total_steps - 1)
         progress = done / self.total_steps
         corrections = (1 - beta ** (done.double() + 1) for beta in self.betas)
         decay = self.base_weight_decay * self.schedule.weight_decay(progress)
@@ -104,9 +107,9 @@ class PopulationOptimizer(torch.optim.Optimizer):
     def parameters(self) -> Tensor:
         return self.param_groups[0]["params"][0]
 
-    def state_tensors(self) -> list[Tensor]:
-        """Everything a step writes besides the parameters."""
-        return list(self.state[self.parameters].values())
+    def tensors(self) -> list[Tensor]:
+        """Everything that a step reads or writes besides the parameters and their gradient."""
+        return [*self.state[self.parameters].values(), self.column_scale, self.scheduled]
 
     @property
     def active(self) -> Tensor:

@@ -81,6 +81,8 @@ class Flawed(SequenceMixer):
         self.proj = torch.nn.Linear(d_model, d_model)
         if flaw == "unused":
             self.spare = torch.nn.Parameter(torch.zeros(3))
+        if flaw == "stray":
+            self.table = torch.ones(d_model)
 
     def forward(self, x):
         y = self.proj(x)
@@ -100,6 +102,7 @@ class Flawed(SequenceMixer):
     ("flaw", "message"),
     [
         ("unused", "spare is not used"),
+        ("stray", "'table'.* must be parameters or buffers"),
         ("ahead", "sees position"),
         ("shape", "the shape is"),
         ("infinite", "not finite"),

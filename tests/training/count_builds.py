@@ -31,10 +31,10 @@ import kernels.parallax  # noqa: E402
 import kernels.softmax_attention  # noqa: E402
 from training.backbone import ALL, LanguageModel  # noqa: E402
 from training.datamodule import Examples  # noqa: E402
-from training.lit_module import PopulationTraining  # noqa: E402
 from training.optimizers import Muon  # noqa: E402
 from training.population import Population  # noqa: E402
 from training.schedules import Constant  # noqa: E402
+from training.steps import PopulationSteps  # noqa: E402
 
 # In their order: what one has built the next ones find.
 CELLS = {
@@ -59,12 +59,11 @@ def make_steps(mixer: str, length=128, replicas=3, vocabulary=64, rows=64, score
 
     population = Population(build, range(replicas))
     optimizer = Muon(population, [1e-3] * replicas, Constant(), 100, ns_dtype=torch.bfloat16)
-    module = PopulationTraining(population, lambda _: optimizer, bf16=True)
-    module.optimizer = optimizer
     tokens = torch.zeros(rows, length, dtype=torch.long)
-    examples, batch = Examples(tokens, tokens[:, scored], scored), torch.zeros(replicas, BATCH, dtype=torch.long)
-    module.train_step(examples, batch)
-    module.score_step(examples, batch)
+    steps = PopulationSteps(population, optimizer, Examples(tokens, tokens[:, scored], scored), bf16=True)
+    batch = torch.zeros(replicas, BATCH, dtype=torch.long)
+    steps.train(batch)
+    steps.score(batch)
 
 
 def main(mixer: str) -> None:

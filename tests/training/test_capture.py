@@ -10,7 +10,7 @@ from every_mixer import MIXERS, mixer_of
 from tiny_training import VOCAB, fit, splits
 
 from training.backbone import LanguageModel
-from training.capture import Captured, captured_or_plain
+from training.capture import Captured, GraphCache
 
 REPLICAS = [(5e-3, 0), (1e-3, 1)]
 WIDTH = 64
@@ -61,7 +61,7 @@ def test_capturing_changes_no_state():
         total.add_(x)
         return total * 2
 
-    step = Captured(add, [counter, total], [torch.ones(3, device="cuda")])
+    step = Captured(add, [counter, total], torch.ones(3, device="cuda"))
     assert counter.item() == 0 and total.tolist() == [0, 0, 0]
     assert step(torch.full((3,), 5.0, device="cuda")).tolist() == [10, 10, 10]
     assert step(torch.full((3,), 1.0, device="cuda")).tolist() == [12, 12, 12]
@@ -72,7 +72,7 @@ def test_capturing_changes_no_state():
 def test_a_graph_keeps_what_its_function_holds():
     held = torch.ones(3, device="cuda")
     alive = weakref.ref(held)
-    step = Captured(partial(torch.add, held), [], [torch.ones(3, device="cuda")])
+    step = Captured(partial(torch.add, held), [], torch.ones(3, device="cuda"))
     del held
     gc.collect()
     assert alive() is not None
@@ -87,7 +87,8 @@ def test_a_step_that_cuda_refuses_runs_plainly_and_says_so(caplog):
         total.add_(x.sum().item())  # a host synchronisation cannot be captured
         return total
 
-    step, reason = captured_or_plain(looks, [total], [torch.ones(2, device="cuda")])
+    graphs = GraphCache().take(None, [total])
+    step, reason = graphs.step(looks, torch.ones(2, device="cuda"))
     assert reason is not None and "capture failed" in reason and reason in caplog.text
     assert total.item() == 0
     assert step(torch.full((2,), 3.0, device="cuda")).item() == 6

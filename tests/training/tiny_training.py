@@ -35,7 +35,9 @@ def splits(train=70, val=20, test=20, learnable=True):
     return {name: successor_rows(rows, seed, learnable) for seed, (name, rows) in enumerate(sizes.items())}
 
 
-def fit(replicas, folder, *, data=None, optimizer=Muon, schedule=None, build=build_model, options=None, **config):
+def fit(
+    replicas, folder, *, data=None, optimizer=Muon, schedule=None, build=build_model, options=None, code=None, **config
+):
     """Trains `replicas`, a list of (lr, seed); `options` go to the optimizer, the rest to the trainer."""
     given = {
         "epochs": 3,
@@ -56,6 +58,7 @@ def fit(replicas, folder, *, data=None, optimizer=Muon, schedule=None, build=bui
         schedule or Constant(),
         TrainerConfig(**dict(OmegaConf.load(DEFAULTS)) | given | config),
         folder,
+        code=code,
     )
 
 

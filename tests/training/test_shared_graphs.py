@@ -1,0 +1,204 @@
+"""Runs of one process share captured graphs: a later run moves its tensors in, and gets what it would have alone."""
+
+import gc
+import weakref
+
+import pytest
+import torch
+from every_mixer import MIXERS, mixer_of
+from tiny_training import VOCAB, fit, splits
+
+import training.capture
+import training.fit
+from training.backbone import LanguageModel
+from training.capture import GraphCache, room_for
+from training.lit_module import PopulationTraining
+from training.optimizers import AdamW, Muon
+
+WIDTH = 64
+on_gpu = {"accelerator": "gpu", "precision": "bf16", "epochs": 5}
+
+
+@pytest.fixture
+def captured(monkeypatch):
+    """The names of functions that were captured; the cache of the process is empty at first."""
+    names = []
+    begin = training.capture.Captured.__init__
+
+    def noted(self, function, *arguments):
+        names.append(function.__name__)
+        begin(self, function, *arguments)
+
+    monkeypatch.setattr(training.capture.Captured, "__init__", noted)
+    monkeypatch.setattr(training.fit, "_graphs", GraphCache())
+    return names
+
+
+@pytest.fixture
+def on_a_cpu(monkeypatch):
+    """In the place of a graph, the function it was captured from: it too works on the first run's tensors.
+
+    Gives the names of functions that would have been captured.
+    """
+    names = []
+
+    class StandIn:
+        def __init__(self, function, state, example, pool):
+            names.append(function.__name__)
+            self.function = function
+
+        def __call__(self, argument):
+            return self.function(argument)
+
+    def caching(*arguments, **options):
+        return PopulationTraining(*arguments, **options | {"cache": training.fit._graphs})
+
+    monkeypatch.setattr(training.capture, "Captured", StandIn)
+    monkeypatch.setattr(torch.cuda, "MemPool", object)
+    monkeypatch.setattr(training.fit, "PopulationTraining", caching)
+    monkeypatch.setattr(training.fit, "_graphs", GraphCache())
+    return names
+
+
+def same(one, other):
+    assert one.replicas == other.replicas and one.metrics.equals(other.metrics)
+    assert one.notes == other.notes
+
+
+def test_a_later_run_captures_nothing_and_gets_what_it_would_alone(tmp_path, on_a_cpu):
+    later = {"replicas": [(2e-3, 5), (1e-2, 6)], "data": splits(train=33), "options": {"weight_decay": 0.5}}
+    alone = fit(folder=tmp_path, **later)
+    assert on_a_cpu == ["train", "score"]
+    on_a_cpu.clear()
+    fit([(5e-3, 0), (1e-3, 1)], tmp_path, code="attn")
+    assert on_a_cpu == ["train", "score"]
+    same(fit(folder=tmp_path, code="attn", **later), alone)
+    assert on_a_cpu == ["train", "score"]
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"code": "another"},
+        {"code": None},
+        {"batch_size": 8},
+        {"replicas": [(5e-3, 0)]},
+        {"optimizer": AdamW, "code": "adamw"},
+        {"precision": "bf16"},
+        {"data": splits(train=2**14)},
+    ],
+)
+def test_what_is_not_the_same_is_captured_anew(tmp_path, on_a_cpu, other):
+    given = {"replicas": [(5e-3, 0), (1e-3, 1)], "code": "attn", "epochs": 1, "optimizer": Muon}
+    fit(folder=tmp_path, **given)
+    fit(folder=tmp_path, **given | other)
+    assert on_a_cpu == ["train", "score"] * 2
+
+
+def test_out_of_memory_first_forgets_what_is_kept_for_others(tmp_path, on_a_cpu, monkeypatch):
+    replicas = [(5e-3, 0), (1e-3, 1)]
+    alone = fit(replicas, tmp_path, epochs=1)
+    fit(replicas, tmp_path, epochs=1, code="kept")
+    kept = weakref.ref(next(iter(training.fit._graphs.free.values())))
+    take = GraphCache.take
+
+    def full(self, key, tensors):
+        if self.free:
+            raise torch.OutOfMemoryError("the graphs of others take it all")
+        return take(self, key, tensors)
+
+    monkeypatch.setattr(GraphCache, "take", full)
+    same(fit(replicas, tmp_path, epochs=1), alone)  # whole: no note of halves
+    gc.collect()
+    assert kept() is None
+
+
+def test_tensors_move_to_where_the_graphs_look(on_a_cpu):
+    cache = GraphCache()
+    first, second = torch.arange(3.0), torch.nn.Parameter(torch.arange(3.0, 6))
+    graphs = cache.take("key", [first])
+    cache.give_back(graphs)
+    assert cache.take("key", [second]) is graphs
+    assert second.tolist() == [3, 4, 5] and second.data_ptr() == first.data_ptr() and second.requires_grad
+
+
+def test_graphs_are_for_one_at_a_time(on_a_cpu):
+    cache = GraphCache()
+    first, second, third = (torch.zeros(3) for _ in range(3))
+    graphs = cache.take("key", [first])
+    cache.give_back(graphs)
+    assert cache.take("key", [second]) is graphs
+    assert cache.take("key", [third]) is not graphs
+    assert second.data_ptr() == first.data_ptr() != third.data_ptr()
+
+
+@pytest.mark.parametrize(
+    "other", [torch.zeros(4), torch.zeros(3, dtype=torch.float64), torch.zeros(3, 2)[:, 0], torch.zeros(3, 1)]
+)
+def test_tensors_of_another_shape_have_graphs_of_their_own(on_a_cpu, other):
+    cache = GraphCache()
+    graphs = cache.take("key", [torch.zeros(3)])
+    cache.give_back(graphs)
+    assert cache.take("key", [other]) is not graphs
+
+
+def test_the_cache_keeps_the_last_ones(on_a_cpu):
+    cache = GraphCache(kept=2)
+    for key in ("a", "b", "c", None):
+        cache.give_back(cache.take(key, [torch.zeros(3)]))
+    assert [key for key, *_ in cache.free] == ["b", "c"]
+    assert cache.clear() and not cache.clear()
+    assert not cache.free
+
+
+def test_room_is_a_power_of_two():
+    assert [room_for(count, 8) for count in (1, 8, 9, 16, 17)] == [8, 8, 16, 16, 32]
+
+
+def build(mixer):
+    return LanguageModel(VOCAB, WIDTH, n_layers=2, make_mixer=lambda: mixer_of(mixer, WIDTH))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("mixer", MIXERS)
+def test_shared_graphs_give_the_same_bits(tmp_path, captured, mixer):
+    given = {"build": lambda: build(mixer), **on_gpu}
+    later = {"replicas": [(2e-3, 5), (1e-2, 6)], "data": splits(train=300), "options": {"weight_decay": 0.5}}
+    alone = fit(folder=tmp_path, **given, **later)
+    captured.clear()
+    fit([(5e-3, 0), (1e-3, 1)], tmp_path, code=mixer, **given)
+    assert captured == ["train", "score"]
+    same(fit(folder=tmp_path, code=mixer, **given, **later), alone)
+    assert captured == ["train", "score"]
+
+
+@pytest.mark.gpu
+def test_graphs_of_fewer_replicas_are_shared_too(tmp_path, captured):
+    """One replica diverges, and the others go on in graphs of their own; the next run finds both."""
+    given = {"build": lambda: build("attn"), **on_gpu}
+    later = {"replicas": [(2e-3, 5), (1e30, 6), (3e-3, 7)], "data": splits(train=300)}
+    alone = fit(folder=tmp_path, **given, **later)
+    captured.clear()
+    fit([(1e30, 0), (1e-3, 1), (1e-2, 2)], tmp_path, code="attn", **given)
+    assert captured == ["train", "score"] * 2
+    same(fit(folder=tmp_path, code="attn", **given, **later), alone)
+    assert captured == ["train", "score"] * 2
+
+
+@pytest.mark.gpu
+def test_graphs_share_their_memory():
+    cache = GraphCache()
+
+    def large(x):
+        return (x + torch.zeros(2**26, device="cuda")).sum()  # 256 MiB twice
+
+    def reserved_by(count):
+        before = torch.cuda.memory_reserved()
+        for _ in range(count):
+            graphs = cache.take(object(), [torch.zeros(1, device="cuda")])
+            graphs.step(large, torch.ones(1, device="cuda"))
+            cache.give_back(graphs)
+        return torch.cuda.memory_reserved() - before
+
+    assert reserved_by(1) > 0
+    assert reserved_by(4) == 0

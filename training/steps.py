@@ -1,0 +1,47 @@
+"""What a population does on its device: a step of training, and of scoring, on rows of its examples."""
+
+import torch
+from torch import Tensor
+
+from kernels.fused import cross_entropy
+from training.datamodule import Examples
+from training.metrics import batch_scores
+from training.optimizers import PopulationOptimizer
+from training.population import Population
+
+
+class PopulationSteps:
+    """The steps of `population`, which `optimizer` optimises, in bfloat16 autocast if `bf16`.
+
+    No step decides anything on the host, and all steps of one kind launch the same operations on the same tensors.
+    """
+
+    def __init__(self, population: Population, optimizer: PopulationOptimizer, examples: Examples, *, bf16: bool):
+        self.population, self.optimizer, self.examples, self.bf16 = population, optimizer, examples, bf16
+
+    def tensors(self) -> list[Tensor]:
+        """All that a step reads or writes, and that is there before and after it.
+
+        What the model reads must be a parameter or a buffer.
+        """
+        examples = self.examples.inputs, self.examples.targets
+        buffers = self.population.model.buffers()
+        return [self.population.parameters_by_replica, *self.optimizer.tensors(), *buffers, *examples]
+
+    def train(self, rows: Tensor) -> Tensor:
+        """One optimizer step on rows `[R, B]` of the examples; the loss of each replica before it, `[R]`."""
+        loss, _ = cross_entropy(self._logits(rows), self.examples.targets[rows])
+        # Rows of the population do not interact: each gets the gradient of its own loss.
+        parameters = self.population.parameters_by_replica
+        (parameters.grad,) = torch.autograd.grad(loss, parameters, torch.ones_like(loss))
+        self.optimizer.step()
+        return loss.detach()
+
+    @torch.no_grad()
+    def score(self, rows: Tensor) -> Tensor:
+        """The sums of `training.metrics.batch_scores` on rows `[R, B]` of the examples."""
+        return batch_scores(self._logits(rows), self.examples.targets[rows])
+
+    def _logits(self, rows: Tensor) -> Tensor:
+        with torch.autocast(rows.device.type, torch.bfloat16, enabled=self.bf16):
+            return self.population(self.examples.inputs[rows], self.examples.scored)
