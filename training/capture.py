@@ -29,13 +29,11 @@ class Captured:
     """`function`, captured for an argument of the shape of `example`, replayed at each call.
 
     Everything that it writes in place must be listed in `state`: warming up runs it, and puts the state back
-    afterwards. The returned tensor is overwritten by the next call. `pool` is memory that graphs may share which are
-    never replayed at once.
+    afterwards. The returned tensor is overwritten by the next call. What else the graph needs of memory it takes from
+    `memory`, or has for itself.
     """
 
-    def __init__(
-        self, function: Step, state: Sequence[Tensor], example: Tensor, pool: torch.cuda.MemPool | None = None
-    ):
+    def __init__(self, function: Step, state: Sequence[Tensor], example: Tensor, memory: "SharedMemory | None" = None):
         self.function = function  # the graph reads tensors that it may hold, and keeps none alive
         self.argument = example.clone()
         before = [tensor.detach().clone() for tensor in state]
@@ -47,7 +45,7 @@ class Captured:
                     function(self.argument)
             torch.cuda.current_stream().wait_stream(stream)
             self.graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(self.graph, pool=pool and pool.id):
+            with torch.cuda.graph(self.graph, pool=memory and memory.pool):
                 self.result = function(self.argument)
         finally:
             with torch.no_grad():
@@ -60,11 +58,22 @@ class Captured:
         return self.result
 
 
+class SharedMemory:
+    """Memory for graphs of which one at a time is replayed; it stays theirs as long as this or one of them is there."""
+
+    def __init__(self):
+        # PyTorch frees a pool with its last graph, and then refuses its name: an empty graph keeps it.
+        self.empty = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(self.empty):
+            torch.zeros((), device="cuda")
+        self.pool = self.empty.pool()
+
+
 class Graphs:
     """Functions captured over the same `tensors`: all that they read or write, and that is there before and after."""
 
-    def __init__(self, key: Hashable, tensors: Sequence[Tensor], pool: torch.cuda.MemPool):
-        self.key, self.pool = key, pool
+    def __init__(self, key: Hashable, tensors: Sequence[Tensor], memory: SharedMemory):
+        self.key, self.memory = key, memory
         self.places = [tensor.data for tensor in tensors]
         self.made: dict[str, Captured] = {}
 
@@ -82,7 +91,7 @@ class Graphs:
         name = function.__name__
         try:
             if name not in self.made:
-                self.made[name] = Captured(function, self.places, example, self.pool)
+                self.made[name] = Captured(function, self.places, example, self.memory)
             return self.made[name], None
         except torch.OutOfMemoryError:
             raise
@@ -98,7 +107,7 @@ class GraphCache:
     def __init__(self, kept: int = 16):
         self.kept = kept
         self.free: dict[Hashable, Graphs] = {}
-        self.pool: torch.cuda.MemPool | None = None
+        self.memory: SharedMemory | None = None
 
     def take(self, key: Hashable, tensors: Sequence[Tensor]) -> Graphs:
         """Graphs over `tensors`, for the caller alone until they are given back.
@@ -112,9 +121,9 @@ class GraphCache:
             graphs = self.free.pop(key)
             graphs.move_in(tensors)
             return graphs
-        if self.pool is None:
-            self.pool = torch.cuda.MemPool()
-        return Graphs(key, tensors, self.pool)
+        if self.memory is None:
+            self.memory = SharedMemory()
+        return Graphs(key, tensors, self.memory)
 
     def give_back(self, graphs: Graphs) -> None:
         """For others to take. Nobody may use the tensors any more, nor the results."""
@@ -127,5 +136,5 @@ class GraphCache:
         """Forgets all graphs that nobody has taken, and whether there were any."""
         held = bool(self.free)
         self.free.clear()
-        self.pool = None
+        self.memory = None
         return held

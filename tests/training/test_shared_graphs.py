@@ -43,7 +43,7 @@ def on_a_cpu(monkeypatch):
     names = []
 
     class StandIn:
-        def __init__(self, function, state, example, pool):
+        def __init__(self, function, state, example, memory):
             names.append(function.__name__)
             self.function = function
 
@@ -54,7 +54,7 @@ def on_a_cpu(monkeypatch):
         return PopulationTraining(*arguments, **options | {"cache": training.fit._graphs})
 
     monkeypatch.setattr(training.capture, "Captured", StandIn)
-    monkeypatch.setattr(torch.cuda, "MemPool", object)
+    monkeypatch.setattr(training.capture, "SharedMemory", object)
     monkeypatch.setattr(training.fit, "PopulationTraining", caching)
     monkeypatch.setattr(training.fit, "_graphs", GraphCache())
     return names
