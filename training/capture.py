@@ -45,7 +45,11 @@ class Captured:
                     function(self.argument)
             torch.cuda.current_stream().wait_stream(stream)
             self.graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(self.graph, pool=memory and memory.pool):
+            # The outer context: where capturing fails, PyTorch's own leaves its stream the current one.
+            with (
+                torch.cuda.stream(torch.cuda.current_stream()),
+                torch.cuda.graph(self.graph, pool=memory and memory.pool),
+            ):
                 self.result = function(self.argument)
         finally:
             with torch.no_grad():

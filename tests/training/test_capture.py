@@ -88,7 +88,9 @@ def test_a_step_that_cuda_refuses_runs_plainly_and_says_so(caplog):
         return total
 
     graphs = GraphCache().take(None, [total])
+    stream = torch.cuda.current_stream()
     step, reason = graphs.step(looks, torch.ones(2, device="cuda"))
+    assert torch.cuda.current_stream() == stream
     assert reason is not None and "capture failed" in reason and reason in caplog.text
     assert total.item() == 0
     assert step(torch.full((2,), 3.0, device="cuda")).item() == 6

@@ -192,13 +192,13 @@ def test_graphs_share_their_memory():
     def large(x):
         return (x + torch.zeros(2**26, device="cuda")).sum()  # 256 MiB twice
 
-    def reserved_by(count):
-        before = torch.cuda.memory_reserved()
-        for _ in range(count):
-            graphs = cache.take(object(), [torch.zeros(1, device="cuda")])
-            graphs.step(large, torch.ones(1, device="cuda"))
-            cache.give_back(graphs)
-        return torch.cuda.memory_reserved() - before
+    def held_after_one_more():
+        graphs = cache.take(object(), [torch.zeros(1, device="cuda")])
+        graphs.step(large, torch.ones(1, device="cuda"))
+        cache.give_back(graphs)
+        segments = torch.cuda.memory_snapshot()
+        return sum(part["total_size"] for part in segments if part["segment_pool_id"] == cache.memory.pool)
 
-    assert reserved_by(1) > 0
-    assert reserved_by(4) == 0
+    first = held_after_one_more()
+    assert first >= 2**29
+    assert [held_after_one_more() for _ in range(3)] == [first] * 3
