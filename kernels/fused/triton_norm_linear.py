@@ -6,6 +6,8 @@ product gives both. Each program writes its part of these and of the bias's grad
 atomics: the same bits every time.
 """
 
+import math
+
 import torch
 import triton
 import triton.language as tl
@@ -22,9 +24,11 @@ PROCESSORS = 132  # multiprocessors of an H100 or H200
 # for more.
 FORWARD = (2, 32, 4, 3), (2, 32, 8, 3)
 BACKWARD = (4, 16, 4, 3), (1, 64, 8, 1)
-# One build for every number of rows and every place of the weights among the population's parameters.
+UNIT = 4  # float32 numbers in the widest load: the number of outputs is passed in such units if they divide it
+# One build for every number of rows, every place of the weights among the population's parameters, and all numbers of
+# outputs that share a unit and BLOCK_V.
 ANY = {
-    "do_not_specialize": ["N", "gain_group", "weight_group", "weight_row", "bias_group"],
+    "do_not_specialize": ["N", "units", "gain_group", "weight_group", "weight_row", "bias_group"],
     "do_not_specialize_on_alignment": ["gain_ptr", "weight_ptr", "bias_ptr"],
 }
 
@@ -38,7 +42,7 @@ def _load_sum(x_ptr, y_ptr, first, at, mask):
 
 
 @triton.jit
-def _load_weights(gain_ptr, weight_ptr, weight_row, v, d, V: tl.constexpr, D: tl.constexpr):
+def _load_weights(gain_ptr, weight_ptr, weight_row, v, d, V, D: tl.constexpr):
     gain = tl.load(gain_ptr + d, mask=d < D, other=0.0)
     mask = (v < V)[:, None] & (d < D)[None, :]
     weight = tl.load(weight_ptr + v[:, None] * weight_row + d[None, :], mask=mask, other=0.0)
@@ -54,19 +58,20 @@ def norm_linear_forward_kernel(
     bias_ptr,
     out_ptr,
     N,
+    units,  # V / UNIT
     gain_group,
     weight_group,
     weight_row,
     bias_group,
     eps,
-    V: tl.constexpr,
+    UNIT: tl.constexpr,
     D: tl.constexpr,
     BLOCK_V: tl.constexpr,
     BLOCK_D: tl.constexpr,
     ROWS: tl.constexpr,
     DTYPE: tl.constexpr,
 ):
-    group = tl.program_id(1).to(tl.int64)
+    group, V = tl.program_id(1).to(tl.int64), units * UNIT
     v, d = tl.arange(0, BLOCK_V), tl.arange(0, BLOCK_D)
     bias = tl.load(bias_ptr + group * bias_group + v, mask=v < V, other=0.0).to(tl.float32)
     gain_ptr += group * gain_group
@@ -93,18 +98,19 @@ def norm_linear_backward_kernel(
     copy_ptr,  # None: no second copy of the gradient of x
     sums_ptr,
     N,
+    units,  # V / UNIT
     gain_group,
     weight_group,
     weight_row,
     eps,
-    V: tl.constexpr,
+    UNIT: tl.constexpr,
     D: tl.constexpr,
     BLOCK_V: tl.constexpr,
     BLOCK_D: tl.constexpr,
     ROWS: tl.constexpr,
     DTYPE: tl.constexpr,
 ):
-    group = tl.program_id(1).to(tl.int64)
+    group, V = tl.program_id(1).to(tl.int64), units * UNIT
     part, parts = tl.program_id(0), tl.num_programs(0)
     v, d = tl.arange(0, BLOCK_V), tl.arange(0, BLOCK_D)
     gain_ptr += group * gain_group
@@ -143,7 +149,8 @@ def forward(
 ) -> Tensor:
     """`norm_product` of `kernels.fused.norm_linear`."""
     groups, rows, _ = x.shape
-    out = torch.empty((groups, rows, weight.shape[1]), dtype=torch.float32, device=x.device)
+    outputs = weight.shape[1]
+    out = torch.empty((groups, rows, outputs), dtype=torch.float32, device=x.device)
     gain, weight, bias = unit_stride(gain), unit_stride(weight), unit_stride(bias)
     parts, tile = _launch(x, weight, dtype, FORWARD)
     if out.numel():
@@ -155,6 +162,7 @@ def forward(
             bias,
             out,
             rows,
+            outputs // tile["UNIT"],
             gain.stride(0),
             *weight.stride()[:2],
             bias.stride(0),
@@ -187,6 +195,7 @@ def backward(
             copy if copy.numel() else None,
             sums,
             rows,
+            outputs // tile["UNIT"],
             gain.stride(0),
             *weight.stride()[:2],
             eps,
@@ -202,7 +211,7 @@ def _launch(x: Tensor, weight: Tensor, dtype: torch.dtype, configs: tuple) -> tu
     block_v, block_d = (max(16, triton.next_power_of_2(size)) for size in (outputs, width))
     programs, step, warps, stages = configs[block_v > 32]
     tile = {
-        "V": outputs,
+        "UNIT": math.gcd(UNIT, outputs),
         "D": width,
         "BLOCK_V": block_v,
         "BLOCK_D": block_d,

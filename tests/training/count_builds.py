@@ -47,6 +47,8 @@ CELLS = {
     "fewer examples": {"rows": 40},
     "fewer scored": {"scored": slice(96, 128)},
     "other vocabulary": {"vocabulary": 48},
+    "odd vocabulary": {"vocabulary": 40},
+    "other odd vocabulary": {"vocabulary": 56},
 }
 WIDTH, BATCH = 128, 16
 

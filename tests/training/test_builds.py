@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-# Kernels that are built once more for a length that is no multiple of 16, for one above 128, and for a vocabulary.
+# Kernels that are built once more for a length that is no multiple of 16, for one above 128, and for a vocabulary that
+# is no multiple of 16; the vocabularies of all cells share their next power of two.
 # The mixers are ours, not all of `conf/mixer`: what others' kernels build is theirs to say.
 OF_ODD_LENGTHS = {
     "attn": {"_short_attention_forward_kernel", "_short_attention_backward_kernel"},
@@ -19,7 +20,16 @@ OF_ODD_LENGTHS = {
     "mesa": {"_split_heads_kernel"},
 }
 OF_LONG = {"parallax": {"forward_kernel", "query_numbers_kernel", "rows_kernel", "columns_kernel"}}
-OF_A_VOCABULARY = {"norm_linear_forward_kernel", "norm_linear_backward_kernel"}  # up to the same power of two
+OF_ODD_VOCABULARIES = {
+    "attn": set(),
+    "parallax": set(),
+    "gdn": {"gates_forward_kernel", "gates_backward_kernel"},
+    "mamba": {"scan_forward_kernel", "scan_backward_kernel"},
+    "mesa": {"gates_forward_kernel", "gates_backward_kernel"},
+}
+# With every mixer: by the logits, and by the number of parameters.
+LOGITS = {"_cross_entropy_forward_kernel", "_cross_entropy_backward_kernel", "class_counts_kernel"}
+PARAMETERS = {"_join_columns_kernel", "_squares_kernel", "_moments_kernel", "_parameters_kernel"}
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="Triton compiles on Linux")
@@ -40,5 +50,7 @@ def test_what_each_cell_builds_anew(mixer):
         "one replica": set(),
         "fewer examples": set(),
         "fewer scored": set(),
-        "other vocabulary": OF_A_VOCABULARY,
+        "other vocabulary": set(),
+        "odd vocabulary": OF_ODD_VOCABULARIES[mixer] | LOGITS | PARAMETERS,
+        "other odd vocabulary": set(),
     }
