@@ -22,7 +22,7 @@ def inputs(rows, width, outputs, device) -> list[torch.Tensor]:
 
 
 # (groups of) rows, width, outputs: whole tiles, parts of one, and the widest that the kernel takes.
-SHAPES = [((4, 16), 128, 16), ((2, 37), 24, 5), ((1,), 3, 1), ((33,), 128, 128)]
+SHAPES = [((4, 16), 128, 16), ((2, 37), 24, 5), ((9,), 24, 38), ((1,), 3, 1), ((33,), 128, 128)]
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
@@ -96,7 +96,10 @@ def test_traced_shapes_and_dtypes_are_the_real_ones(device):
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("stream", [torch.float32, torch.bfloat16], ids=str)
-@pytest.mark.parametrize("rows, width, outputs", [((128, 128), 128, 16), ((3, 700), 96, 129), ((70, 33), 128, 128)])
+@pytest.mark.parametrize(
+    "rows, width, outputs",
+    [((128, 128), 128, 16), ((70, 33), 128, 48), ((9, 70), 96, 50), ((3, 700), 96, 129), ((70, 33), 128, 128)],
+)
 def test_norm_linear_in_bfloat16(device, rows, width, outputs, stream):
     """A stream, a bfloat16 update, and float32 parameters that autocast rounds for the product."""
     x, y, *parameters = inputs(rows, width, outputs, device)
