@@ -72,11 +72,11 @@ def build_model(cfg: DictConfig, task: Task) -> nn.Module:
 
 
 def _code(config: dict, task: Task) -> str:
-    """What decides which operations a step launches, beside the shapes of its tensors.
+    """What decides which operations a step launches, beside its precision and the shapes of its tensors.
 
     That is all of `config` but what a run keeps in tensors, or what a step does not see.
     """
-    unseen = "task", "schedule", "seed", "logger", "results_dir", "force", "dry_run"
+    unseen = "task", "schedule", "seed", "trainer", "logger", "results_dir", "force", "dry_run"
     seen = {key: value for key, value in config.items() if key not in unseen}
     seen["optimizer"] = {key: value for key, value in seen["optimizer"].items() if key not in ("lr", "weight_decay")}
     return repr((seen, task.vocab_size, task.input_length, task.autoencode))

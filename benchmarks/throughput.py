@@ -81,7 +81,7 @@ class Trial:
         draw = partial(torch.randint, 0, VOCAB, device=device, generator=generator)
         examples = Examples(draw((12_801, length)), draw((12_801, length)), ALL)
         steps = PopulationSteps(population, optimizer, examples, bf16=True)
-        self.step, self.tensors = steps.train, steps.tensors()
+        self.step, self.state = steps.train, steps.written()
         self.rows = torch.randint(0, 12_800, (COMPARED_STEPS, replicas, BATCH), device=device, generator=generator)
 
     def optimizer_step(self, rows: Tensor) -> Tensor:
@@ -89,7 +89,7 @@ class Trial:
         return rows
 
     def captured(self, function: Step) -> Captured:
-        return Captured(function, self.tensors, self.rows[0])
+        return Captured(function, self.state, self.rows[0])
 
 
 def milliseconds(function: Callable[[], object], repeats: int) -> float:

@@ -9,8 +9,8 @@ class SequenceMixer(nn.Module):
 
     A mixer is written for one model. Training stacks replicas of it with `torch.func.vmap`, so `forward`
     must not branch on the values of tensors, call `.item()`, or write in place into a tensor that it did
-    not compute from its input. All other tensors that it reads must be parameters or buffers: a run may use
-    the graph that another one captured, and moves those to where the graph looks for them. Under bf16
+    not compute from its input. All other tensors that it reads must be parameters or buffers, or be kept for
+    good: a run may use the graph that another one captured, which looks for them where they were. Under bf16
     autocast, keep what needs range in float32 yourself.
     """
 

@@ -229,6 +229,7 @@ def code(*overrides):
         ["schedule=cosine"],
         ["task.setting=num_train_examples-800"],
         ["task.data_seed=7"],
+        ["trainer.epochs=3"],
         ["results_dir=elsewhere", "force=true"],
     ],
 )
@@ -246,7 +247,6 @@ def test_runs_that_differ_in_values_alone_share_their_code(overrides):
         "optimizer=adamw",
         "optimizer.momentum=0.9",
         "optimizer.max_grad_norm=2.0",
-        "trainer.precision=float32",
         "task.setting=vocab_size-32",
         "task.setting=seq_len-256",
         "task=cmp",

@@ -74,16 +74,23 @@ class SharedMemory:
 
 
 class Graphs:
-    """Functions captured over the same `tensors`: all that they read or write, and that is there before and after."""
+    """Functions captured over the same tensors: all those they need that are there before and after.
 
-    def __init__(self, key: Hashable, tensors: Sequence[Tensor], memory: SharedMemory):
+    Args:
+        key: that of `GraphCache`.
+        written: the tensors that they change.
+        read: those that they only read.
+        memory: that of `Captured`.
+    """
+
+    def __init__(self, key: Hashable, written: Sequence[Tensor], read: Sequence[Tensor], memory: SharedMemory | None):
         self.key, self.memory = key, memory
-        self.places = [tensor.data for tensor in tensors]
+        self.written, self.read = ([tensor.data for tensor in tensors] for tensors in (written, read))
         self.made: dict[str, Captured] = {}
 
-    def move_in(self, tensors: Sequence[Tensor]) -> None:
+    def move_in(self, written: Sequence[Tensor], read: Sequence[Tensor]) -> None:
         """Moves others, of the same shapes, to where the graphs look for them."""
-        for place, tensor in zip(self.places, tensors, strict=True):
+        for place, tensor in zip((*self.written, *self.read), (*written, *read), strict=True):
             place.copy_(tensor.data)
             tensor.data = place
 
@@ -95,7 +102,7 @@ class Graphs:
         name = function.__name__
         try:
             if name not in self.made:
-                self.made[name] = Captured(function, self.places, example, self.memory)
+                self.made[name] = Captured(function, self.written, example, self.memory)
             return self.made[name], None
         except torch.OutOfMemoryError:
             raise
@@ -106,39 +113,44 @@ class Graphs:
 
 
 class GraphCache:
-    """The `kept` last `Graphs` that were given back."""
+    """The `kept` last `Graphs` that were given back, in a process that trains one run at a time.
+
+    They keep their tensors, and in `memory` as much as the largest of them needs, from all others on the device.
+    """
 
     def __init__(self, kept: int = 16):
         self.kept = kept
         self.free: dict[Hashable, Graphs] = {}
         self.memory: SharedMemory | None = None
 
-    def take(self, key: Hashable, tensors: Sequence[Tensor]) -> Graphs:
-        """Graphs over `tensors`, for the caller alone until they are given back.
+    def take(self, key: Hashable, written: Sequence[Tensor], read: Sequence[Tensor]) -> Graphs:
+        """Graphs over these tensors, for the caller alone until they are given back.
 
         What was captured under `key` for tensors of these shapes must do the same with these: `key` says all that
-        its code depends on. With None nothing is shared.
+        its code depends on. With None nothing is shared, not even memory.
         """
-        if key is not None:
-            key = key, *((tensor.shape, tensor.stride(), tensor.dtype, tensor.device) for tensor in tensors)
+        if key is None:
+            return Graphs(None, written, read, None)
+        shapes = ((tensor.shape, tensor.stride(), tensor.dtype, tensor.device) for tensor in (*written, *read))
+        key = key, *shapes
         if key in self.free:
             graphs = self.free.pop(key)
-            graphs.move_in(tensors)
+            graphs.move_in(written, read)
             return graphs
         if self.memory is None:
             self.memory = SharedMemory()
-        return Graphs(key, tensors, self.memory)
+        return Graphs(key, written, read, self.memory)
 
     def give_back(self, graphs: Graphs) -> None:
-        """For others to take. Nobody may use the tensors any more, nor the results."""
+        """For others to take, once their steps are of no more use; a run may go on with some of their tensors."""
         if graphs.key is not None:
             self.free[graphs.key] = graphs
             while len(self.free) > self.kept:
                 del self.free[next(iter(self.free))]
 
     def clear(self) -> bool:
-        """Forgets all graphs that nobody has taken, and whether there were any."""
-        held = bool(self.free)
+        """Forgets all graphs that nobody has taken, and the memory of all; says whether there was any."""
+        had_memory = self.memory is not None
         self.free.clear()
         self.memory = None
-        return held
+        return had_memory

@@ -20,8 +20,8 @@ class Examples(NamedTuple):
     """Every split of a task, on the device.
 
     Int64: `inputs` `[M, T]`; `targets` `[M, S]` of the S positions that are `scored`, as the others have no target in
-    any row. Of the M rows, more than there are examples, the rest scores nothing. The last one fills the last batch of
-    an epoch, so that all batches have one shape and the mean loss is that of a short batch.
+    any row. The M rows are more than the examples; the others score nothing. The last one fills the last batch of an
+    epoch, so that all batches have one shape and the mean loss is that of a short batch.
     """
 
     inputs: Tensor

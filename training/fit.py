@@ -1,5 +1,6 @@
 """Trains the replicas of one run with Lightning: resumes, halves what does not fit in memory, returns results."""
 
+import gc
 import hashlib
 import logging
 import math
@@ -106,33 +107,33 @@ def train(
     Calls of the same `code` in one process share captured graphs where their tensors have the same shapes: it must say
     all of `build_model` and `make_optimizer` but what they keep in tensors. With None nothing is shared.
     """
-    train_together = partial(
-        _train_together, build_model, splits, make_optimizer, schedule, config, folder, loggers, code
-    )
-    result = _train_in_memory(train_together, replicas)
+    train_together = partial(_train_together, build_model, splits, make_optimizer, schedule, config, folder, loggers)
+    result = _train_in_memory(train_together, code, replicas)
     for checkpoint in folder.glob("resume-*.ckpt"):
         checkpoint.unlink()
     return result
 
 
-def _train_in_memory(train_together: Callable[..., RunResult], replicas, is_half: bool = False) -> RunResult:
-    """`train_together(replicas, is_half)`, halved until it fits."""
+def _train_in_memory(train_together: Callable[..., RunResult], code, replicas, is_half: bool = False) -> RunResult:
+    """`train_together(code, replicas, is_half)`: if it does not fit, without sharing graphs, and then in halves."""
     try:
-        return train_together(replicas, is_half)
+        return train_together(code, replicas, is_half)
     except torch.OutOfMemoryError:
         graphs_had_memory = _graphs.clear()
         if len(replicas) == 1 and not graphs_had_memory:
             raise
-    # Outside the handler: the traceback no longer holds the tensors of the failed attempt.
+    # Outside the handler: the traceback no longer holds the tensors of the failed attempt. Trainer and module do, which
+    # refer to each other.
+    gc.collect()
     torch.cuda.empty_cache()
     if graphs_had_memory:
-        return _train_in_memory(train_together, replicas, is_half)
+        return _train_in_memory(train_together, None, replicas, is_half)
     note = f"out of memory with {len(replicas)} replicas: trained in two halves"
     log.warning(note)
     middle = (len(replicas) + 1) // 2
     result = RunResult(notes=[note])
     for half in (replicas[:middle], replicas[middle:]):
-        part = _train_in_memory(train_together, half, is_half=True)
+        part = _train_in_memory(train_together, None, half, is_half=True)
         part.metrics["replica"] += len(result.replicas)
         result.replicas += part.replicas
         result.metrics = pd.concat([result.metrics, part.metrics], ignore_index=True)

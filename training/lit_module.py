@@ -39,8 +39,8 @@ class PopulationTraining(L.LightningModule):
         make_optimizer: builds the optimizer once the population is on its device.
         bf16: autocast to bfloat16 (float32 weights).
         cache: run each step as one CUDA graph, from here where a run of the same `code` has left it.
-        code: the same for two trainings only if their steps launch the same operations on tensors of the same shapes;
-            None where nobody knows.
+        code: trainings of the same code launch the same operations where their tensors have the same shapes. With None
+            nothing is shared.
         stop_when_perfect: freeze a replica whose accuracy is 1.0 on val and test at the lowest perplexity
             so far: both selections take that checkpoint, and no later one can beat it. The run ends when
             none is left to train.
@@ -90,15 +90,15 @@ class PopulationTraining(L.LightningModule):
         if self.cache is None:
             return step
         if self.graphs is None:
-            own = self.bf16, repr(self.steps.examples.scored), rows.shape
-            self.graphs = self.cache.take(self.code and (self.code, own), self.steps.tensors())
+            key = self.code, self.bf16, repr(self.steps.examples.scored), rows.shape
+            self.graphs = self.cache.take(None if self.code is None else key, self.steps.written(), self.steps.read())
         step, reason = self.graphs.step(step, rows)
         if reason is not None:
             self.notes.append(reason)
         return step
 
     def _forget_steps(self) -> None:
-        """Of tensors that nobody will use any more."""
+        """Those of more replicas than are left, or of none."""
         if self.graphs is not None:
             self.cache.give_back(self.graphs)
         self.steps = self.graphs = None
@@ -127,7 +127,7 @@ class PopulationTraining(L.LightningModule):
         if 0 < len(rows) < len(self.population):
             self._keep(rows)
             self.optimizer.keep(rows)
-            self._forget_steps()  # of more replicas
+            self._forget_steps()
 
     def _keep(self, rows: list[int]) -> None:
         self.population.keep(rows)

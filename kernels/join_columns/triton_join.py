@@ -1,7 +1,7 @@
 """`join_columns` in Triton: a program copies one block of one part, which a table on the device names."""
 
 from collections.abc import Sequence
-from functools import lru_cache
+from functools import cache
 
 import torch
 import triton
@@ -24,7 +24,7 @@ def _join_columns_kernel(parts, strides, joined, table, size, BLOCK: tl.constexp
             tl.store(target, value.to(tl.float32), mask=at < length)
 
 
-@lru_cache
+@cache  # all of them: a captured graph reads its table by address, and does not keep it alive
 def _table(lengths: tuple[int, ...], device: torch.device) -> Tensor:
     """Of each block: its part, where in that it starts, the part's length, and its first column; int32."""
     entries, column = [], 0

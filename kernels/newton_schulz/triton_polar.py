@@ -11,7 +11,7 @@ in registers, 66 us, and 176 us instead of 103 where a matrix of four blocks spi
 is 57 us this way, against 77 us with X in registers.
 """
 
-from functools import lru_cache
+from functools import cache
 
 import torch
 import triton
@@ -122,7 +122,7 @@ def _polar_step_kernel(
         tl.store(moved_blocks + (at + block) * (SHORT * BLOCK) + inside, x)
 
 
-@lru_cache
+@cache  # all of them: a captured graph reads its table by address, and does not keep it alive
 def _table(shapes: tuple[tuple[int, int], ...], device: torch.device) -> Tensor:
     """Of each block: its matrix's start, rows, columns and first block, and its own number in the matrix; int32.
 

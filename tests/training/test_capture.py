@@ -87,7 +87,7 @@ def test_a_step_that_cuda_refuses_runs_plainly_and_says_so(caplog):
         total.add_(x.sum().item())  # a host synchronisation cannot be captured
         return total
 
-    graphs = GraphCache().take(None, [total])
+    graphs = GraphCache().take(None, [total], [])
     stream = torch.cuda.current_stream()
     step, reason = graphs.step(looks, torch.ones(2, device="cuda"))
     assert torch.cuda.current_stream() == stream

@@ -1,6 +1,7 @@
 """A run trains a population: what one replica gets does not depend on its neighbours."""
 
 import math
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -8,7 +9,8 @@ import torch
 import torch.nn.functional as F
 from tiny_training import VOCAB, assert_same_results, build_model, fit, replica_results, splits
 
-from training.datamodule import scored_positions
+from training.capture import room_for
+from training.datamodule import LEAST_ROWS, PopulationData, scored_positions
 from training.fit import _label
 from training.metrics import IGNORE_INDEX
 from training.optimizers import AdamW, Muon
@@ -87,6 +89,16 @@ def test_what_is_scored_reaches_from_the_first_to_the_last_target(places, scored
 def test_a_task_that_scores_nothing_is_refused():
     with pytest.raises(ValueError, match="no row of the task has a target"):
         scored_positions(np.full((3, 8), IGNORE_INDEX))
+
+
+@pytest.mark.parametrize("rows", [LEAST_ROWS - 1, LEAST_ROWS])
+def test_what_fills_a_batch_is_no_example(rows):
+    data = PopulationData(splits(train=rows - 40, val=20, test=20), [0], batch_size=16)
+    data.trainer = SimpleNamespace(strategy=SimpleNamespace(root_device=torch.device("cpu")))
+    data.setup("fit")
+    assert len(data.examples.inputs) == room_for(rows + 1, LEAST_ROWS)
+    scored = (data.examples.targets != IGNORE_INDEX).any(dim=1)
+    assert scored[:rows].all() and not scored[rows:].any()
 
 
 def test_a_position_that_one_split_alone_scores_is_scored(tmp_path):

@@ -2,16 +2,18 @@
 
 import gc
 import weakref
+from functools import partial
 
+import numpy as np
 import pytest
 import torch
 from every_mixer import MIXERS, mixer_of
-from tiny_training import VOCAB, fit, splits
+from tiny_training import LENGTH, VOCAB, fit, splits
 
 import training.capture
 import training.fit
-from training.backbone import LanguageModel
-from training.capture import GraphCache, room_for
+from training.backbone import AutoEncoder, LanguageModel
+from training.capture import GraphCache, Graphs, room_for
 from training.lit_module import PopulationTraining
 from training.optimizers import AdamW, Muon
 
@@ -43,7 +45,7 @@ def on_a_cpu(monkeypatch):
     names = []
 
     class StandIn:
-        def __init__(self, function, state, example, memory):
+        def __init__(self, function, written, example, memory):
             names.append(function.__name__)
             self.function = function
 
@@ -58,6 +60,11 @@ def on_a_cpu(monkeypatch):
     monkeypatch.setattr(training.fit, "PopulationTraining", caching)
     monkeypatch.setattr(training.fit, "_graphs", GraphCache())
     return names
+
+
+def one_later(data):
+    """The same, each target a position later: other positions are scored, as many."""
+    return {name: (inputs, np.roll(targets, 1, axis=1)) for name, (inputs, targets) in data.items()}
 
 
 def same(one, other):
@@ -86,6 +93,7 @@ def test_a_later_run_captures_nothing_and_gets_what_it_would_alone(tmp_path, on_
         {"optimizer": AdamW, "code": "adamw"},
         {"precision": "bf16"},
         {"data": splits(train=2**14)},
+        {"data": one_later(splits())},
     ],
 )
 def test_what_is_not_the_same_is_captured_anew(tmp_path, on_a_cpu, other):
@@ -95,40 +103,56 @@ def test_what_is_not_the_same_is_captured_anew(tmp_path, on_a_cpu, other):
     assert on_a_cpu == ["train", "score"] * 2
 
 
-def test_out_of_memory_first_forgets_what_is_kept_for_others(tmp_path, on_a_cpu, monkeypatch):
+def test_fewer_replicas_have_graphs_of_their_own(tmp_path, on_a_cpu):
+    fit([(1e30, 0), (1e-3, 1)], tmp_path, epochs=4, code="attn")
+    assert on_a_cpu == ["train", "score"] * 2
+    assert len(training.fit._graphs.free) == 2
+
+
+def test_out_of_memory_is_tried_once_more_with_nothing_shared(tmp_path, on_a_cpu, monkeypatch):
     replicas = [(5e-3, 0), (1e-3, 1)]
     alone = fit(replicas, tmp_path, epochs=1)
     fit(replicas, tmp_path, epochs=1, code="kept")
-    kept = weakref.ref(next(iter(training.fit._graphs.free.values())))
-    take = GraphCache.take
+    kept = [weakref.ref(graphs) for graphs in training.fit._graphs.free.values()]
+    take, step = GraphCache.take, Graphs.step
 
-    def full(self, key, tensors):
-        if self.free:
-            raise torch.OutOfMemoryError("the graphs of others take it all")
-        return take(self, key, tensors)
+    def noted(self, key, written, read):
+        if key is None:
+            assert [graphs() for graphs in kept] == [None, None]  # before anything else asks for memory
+        return take(self, key, written, read)
 
-    monkeypatch.setattr(GraphCache, "take", full)
-    same(fit(replicas, tmp_path, epochs=1), alone)  # whole: no note of halves
-    gc.collect()
-    assert kept() is None
+    def full(self, function, example):
+        if self.memory is not None:
+            kept.append(weakref.ref(self))
+            raise torch.OutOfMemoryError("others have it")
+        return step(self, function, example)
+
+    monkeypatch.setattr(GraphCache, "take", noted)
+    monkeypatch.setattr(Graphs, "step", full)
+    gc.disable()
+    try:
+        same(fit(replicas, tmp_path, epochs=1, code="large"), alone)  # whole: no note of halves
+    finally:
+        gc.enable()
+    assert len(kept) == 2 and training.fit._graphs.memory is None
 
 
 def test_tensors_move_to_where_the_graphs_look(on_a_cpu):
     cache = GraphCache()
     first, second = torch.arange(3.0), torch.nn.Parameter(torch.arange(3.0, 6))
-    graphs = cache.take("key", [first])
+    graphs = cache.take("key", [first], [])
     cache.give_back(graphs)
-    assert cache.take("key", [second]) is graphs
+    assert cache.take("key", [second], []) is graphs
     assert second.tolist() == [3, 4, 5] and second.data_ptr() == first.data_ptr() and second.requires_grad
 
 
 def test_graphs_are_for_one_at_a_time(on_a_cpu):
     cache = GraphCache()
     first, second, third = (torch.zeros(3) for _ in range(3))
-    graphs = cache.take("key", [first])
+    graphs = cache.take("key", [first], [])
     cache.give_back(graphs)
-    assert cache.take("key", [second]) is graphs
-    assert cache.take("key", [third]) is not graphs
+    assert cache.take("key", [second], []) is graphs
+    assert cache.take("key", [third], []) is not graphs
     assert second.data_ptr() == first.data_ptr() != third.data_ptr()
 
 
@@ -137,45 +161,49 @@ def test_graphs_are_for_one_at_a_time(on_a_cpu):
 )
 def test_tensors_of_another_shape_have_graphs_of_their_own(on_a_cpu, other):
     cache = GraphCache()
-    graphs = cache.take("key", [torch.zeros(3)])
+    graphs = cache.take("key", [torch.zeros(3)], [])
     cache.give_back(graphs)
-    assert cache.take("key", [other]) is not graphs
+    assert cache.take("key", [other], []) is not graphs
 
 
 def test_the_cache_keeps_the_last_ones(on_a_cpu):
     cache = GraphCache(kept=2)
     for key in ("a", "b", "c", None):
-        cache.give_back(cache.take(key, [torch.zeros(3)]))
+        cache.give_back(cache.take(key, [torch.zeros(3)], []))
     assert [key for key, *_ in cache.free] == ["b", "c"]
     assert cache.clear() and not cache.clear()
-    assert not cache.free
+    assert not cache.free and cache.memory is None
 
 
 def test_room_is_a_power_of_two():
     assert [room_for(count, 8) for count in (1, 8, 9, 16, 17)] == [8, 8, 16, 16, 32]
 
 
-def build(mixer):
+def language_model(mixer="attn"):
     return LanguageModel(VOCAB, WIDTH, n_layers=2, make_mixer=lambda: mixer_of(mixer, WIDTH))
 
 
+def auto_encoder():
+    return AutoEncoder(VOCAB, LENGTH, WIDTH, n_layers=2, make_mixer=lambda: mixer_of("attn", WIDTH))
+
+
 @pytest.mark.gpu
-@pytest.mark.parametrize("mixer", MIXERS)
-def test_shared_graphs_give_the_same_bits(tmp_path, captured, mixer):
-    given = {"build": lambda: build(mixer), **on_gpu}
+@pytest.mark.parametrize("build", [*(partial(language_model, mixer) for mixer in MIXERS), auto_encoder])
+def test_shared_graphs_give_the_same_bits(tmp_path, captured, build):
+    given = {"build": build, **on_gpu}
     later = {"replicas": [(2e-3, 5), (1e-2, 6)], "data": splits(train=300), "options": {"weight_decay": 0.5}}
     alone = fit(folder=tmp_path, **given, **later)
     captured.clear()
-    fit([(5e-3, 0), (1e-3, 1)], tmp_path, code=mixer, **given)
+    fit([(5e-3, 0), (1e-3, 1)], tmp_path, code="it", **given)
     assert captured == ["train", "score"]
-    same(fit(folder=tmp_path, code=mixer, **given, **later), alone)
+    same(fit(folder=tmp_path, code="it", **given, **later), alone)
     assert captured == ["train", "score"]
 
 
 @pytest.mark.gpu
 def test_graphs_of_fewer_replicas_are_shared_too(tmp_path, captured):
     """One replica diverges, and the others go on in graphs of their own; the next run finds both."""
-    given = {"build": lambda: build("attn"), **on_gpu}
+    given = {"build": language_model, **on_gpu}
     later = {"replicas": [(2e-3, 5), (1e30, 6), (3e-3, 7)], "data": splits(train=300)}
     alone = fit(folder=tmp_path, **given, **later)
     captured.clear()
@@ -193,7 +221,7 @@ def test_graphs_share_their_memory():
         return (x + torch.zeros(2**26, device="cuda")).sum()  # 256 MiB twice
 
     def held_after_one_more():
-        graphs = cache.take(object(), [torch.zeros(1, device="cuda")])
+        graphs = cache.take(object(), [torch.zeros(1, device="cuda")], [])
         graphs.step(large, torch.ones(1, device="cuda"))
         cache.give_back(graphs)
         segments = torch.cuda.memory_snapshot()

@@ -1,0 +1,66 @@
+"""A step of a population touches what it names, and nothing else: a graph of it can serve other tensors."""
+
+import pytest
+import torch
+from every_mixer import MIXERS, mixer_of
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from training.backbone import ALL, AutoEncoder, LanguageModel
+from training.datamodule import Examples
+from training.optimizers import AdamW, Muon
+from training.population import Population
+from training.schedules import WSD
+from training.steps import PopulationSteps
+
+VOCAB, LENGTH, WIDTH = 8, 12, 32
+
+
+class Touched(TorchDispatchMode):
+    """The tensors that operations take and that none of them made."""
+
+    def __init__(self):
+        super().__init__()
+        self.made, self.found = [], []
+
+    def __torch_dispatch__(self, operation, types, arguments=(), options=None):
+        made = storages(self.made)
+        given = [x for x in tree_leaves((arguments, options)) if isinstance(x, torch.Tensor)]
+        self.found += [x for x in given if storage(x) not in made]
+        result = operation(*arguments, **(options or {}))
+        found = storages(self.found)
+        self.made += [x for x in tree_leaves(result) if isinstance(x, torch.Tensor) and storage(x) not in found]
+        return result
+
+
+def storage(tensor):
+    return tensor.untyped_storage()._cdata
+
+
+def storages(tensors):
+    return {storage(tensor) for tensor in tensors}
+
+
+def language_model(mixer):
+    return LanguageModel(VOCAB, WIDTH, 2, lambda: mixer_of(mixer, WIDTH))
+
+
+def auto_encoder(mixer):
+    return AutoEncoder(VOCAB, LENGTH, WIDTH, 2, lambda: mixer_of(mixer, WIDTH))
+
+
+@pytest.mark.parametrize("optimizer", [Muon, AdamW])
+@pytest.mark.parametrize("model", [language_model, auto_encoder])
+@pytest.mark.parametrize("mixer", MIXERS)
+def test_a_step_touches_what_it_names(mixer, model, optimizer):
+    population = Population(lambda: model(mixer), [0, 1])
+    tokens, rows = torch.randint(VOCAB, (20, LENGTH)), torch.randint(20, (2, 4))
+    steps = PopulationSteps(
+        population, optimizer(population, [1e-3, 1e-2], WSD(), 10), Examples(tokens, tokens.clone(), ALL), bf16=False
+    )
+    before = [tensor.clone() for tensor in steps.read()]
+    for step in (steps.train, steps.score):
+        with Touched() as touched:
+            step(rows)
+        assert storages(touched.found) <= storages([*steps.written(), *steps.read(), rows])
+    assert all(map(torch.equal, steps.read(), before))
