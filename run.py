@@ -71,15 +71,15 @@ def build_model(cfg: DictConfig, task: Task) -> nn.Module:
     return LanguageModel(task.vocab_size, **sizes)
 
 
-def _code(config: dict, task: Task) -> str:
-    """What decides which operations a step launches, beside its precision and the shapes of its tensors.
+def _graph_key(config: dict, task: Task) -> str:
+    """The same for runs whose steps launch the same operations, where precision and shapes of tensors are the same.
 
-    That is all of `config` but what a run keeps in tensors, or what a step does not see.
+    It is the identity of a run less what a run keeps in tensors, and what a step does not see.
     """
-    unseen = "task", "schedule", "seed", "trainer", "logger", "results_dir", "force", "dry_run"
-    seen = {key: value for key, value in config.items() if key not in unseen}
-    seen["optimizer"] = {key: value for key, value in seen["optimizer"].items() if key not in ("lr", "weight_decay")}
-    return repr((seen, task.vocab_size, task.input_length, task.autoencode))
+    unseen = dict.fromkeys(("schedule", "seed", "trainer"))
+    optimizer = config["optimizer"] | {"lr": None, "weight_decay": None}
+    sizes = [task.vocab_size, task.input_length, task.autoencode]
+    return records.run_id(config | unseen | {"optimizer": optimizer, "task": sizes})
 
 
 def _replicas(config: dict) -> list[tuple[float, int]]:
@@ -148,7 +148,7 @@ def _train(
         trainer_config,
         folder,
         [instantiate(logger, save_dir=folder) for logger in cfg.logger.values()],
-        _code(config, task),
+        _graph_key(config, task),
     )
     mixer = model.blocks[0].mixer
     counts = {

@@ -64,7 +64,7 @@ class Case:
         optimizer = self.optimizer(population, rates, self.schedule, epochs * data.steps_per_epoch)
         steps = PopulationSteps(population, optimizer, data.examples, bf16=True)
         rows = next(iter(data.train_dataloader())).rows[0]
-        step, score = (Captured(function, steps.written(), rows) for function in (steps.train, steps.score))
+        step, score = (Captured(function, steps.written_tensors(), rows) for function in (steps.train, steps.score))
         for epoch in range(epochs):
             data.trainer.current_epoch = epoch
             loss = torch.zeros(len(REPLICAS), device=device)

@@ -214,10 +214,10 @@ def test_a_results_folder_that_cannot_be_written_is_refused(tmp_path):
     assert outcome.code == 1 and "cannot be written" in outcome.err and "results_dir=DIR" in outcome.err
 
 
-def code(*overrides):
+def graph_key(*overrides):
     with initialize_config_dir(str(CONF), version_base="1.3"):
         cfg = compose("config", list(overrides))
-    return run._code(OmegaConf.to_container(cfg, resolve=True), build_task(cfg.task))
+    return run._graph_key(OmegaConf.to_container(cfg, resolve=True), build_task(cfg.task))
 
 
 @pytest.mark.parametrize(
@@ -233,8 +233,8 @@ def code(*overrides):
         ["results_dir=elsewhere", "force=true"],
     ],
 )
-def test_runs_that_differ_in_values_alone_share_their_code(overrides):
-    assert code(*overrides) == code()
+def test_runs_that_differ_in_values_alone_share_graphs(overrides):
+    assert graph_key(*overrides) == graph_key()
 
 
 @pytest.mark.parametrize(
@@ -253,4 +253,4 @@ def test_runs_that_differ_in_values_alone_share_their_code(overrides):
     ],
 )
 def test_runs_that_compute_otherwise_share_nothing(override):
-    assert code(override) != code()
+    assert graph_key(override) != graph_key()

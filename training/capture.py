@@ -25,6 +25,17 @@ def room_for(count: int, least: int) -> int:
     return max(least, 1 << (count - 1).bit_length())
 
 
+class SharedMemory:
+    """Memory for graphs of which one at a time is replayed; it stays theirs as long as this or one of them is there."""
+
+    def __init__(self):
+        # PyTorch frees a pool with its last graph, and then refuses its name: an empty graph keeps it.
+        self.empty = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(self.empty):
+            torch.zeros((), device="cuda")
+        self.pool = self.empty.pool()
+
+
 class Captured:
     """`function`, captured for an argument of the shape of `example`, replayed at each call.
 
@@ -33,7 +44,7 @@ class Captured:
     `memory`, or has for itself.
     """
 
-    def __init__(self, function: Step, state: Sequence[Tensor], example: Tensor, memory: "SharedMemory | None" = None):
+    def __init__(self, function: Step, state: Sequence[Tensor], example: Tensor, memory: SharedMemory | None = None):
         self.function = function  # the graph reads tensors that it may hold, and keeps none alive
         self.argument = example.clone()
         before = [tensor.detach().clone() for tensor in state]
@@ -60,17 +71,6 @@ class Captured:
         self.argument.copy_(argument)
         self.graph.replay()
         return self.result
-
-
-class SharedMemory:
-    """Memory for graphs of which one at a time is replayed; it stays theirs as long as this or one of them is there."""
-
-    def __init__(self):
-        # PyTorch frees a pool with its last graph, and then refuses its name: an empty graph keeps it.
-        self.empty = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(self.empty):
-            torch.zeros((), device="cuda")
-        self.pool = self.empty.pool()
 
 
 class Graphs:
@@ -126,8 +126,8 @@ class GraphCache:
     def take(self, key: Hashable, written: Sequence[Tensor], read: Sequence[Tensor]) -> Graphs:
         """Graphs over these tensors, for the caller alone until they are given back.
 
-        What was captured under `key` for tensors of these shapes must do the same with these: `key` says all that
-        its code depends on. With None nothing is shared, not even memory.
+        What was captured under `key` for tensors of these shapes must do the same with these. With None nothing is
+        shared, not even memory.
         """
         if key is None:
             return Graphs(None, written, read, None)

@@ -97,37 +97,41 @@ def train(
     config: TrainerConfig,
     folder: Path,
     loggers: Sequence[L.pytorch.loggers.Logger] = (),
-    code: Hashable = None,
+    graph_key: Hashable = None,
 ) -> RunResult:
     """Trains one replica for each (learning rate, seed) of `replicas`, together.
 
     An interrupted call continues from its last checkpoint in `folder`. A population that does not fit in
     the GPU's memory is halved, and the halves train one after the other.
 
-    Calls of the same `code` in one process share captured graphs where their tensors have the same shapes: it must say
-    all of `build_model` and `make_optimizer` but what they keep in tensors. With None nothing is shared.
+    Calls of the same `graph_key` in one process share captured graphs where their tensors have the same shapes: it must
+    say all of `build_model` and `make_optimizer` but what they keep in tensors. With None nothing is shared.
     """
     train_together = partial(_train_together, build_model, splits, make_optimizer, schedule, config, folder, loggers)
-    result = _train_in_memory(train_together, code, replicas)
+    result = _train_in_memory(train_together, graph_key, replicas)
     for checkpoint in folder.glob("resume-*.ckpt"):
         checkpoint.unlink()
     return result
 
 
-def _train_in_memory(train_together: Callable[..., RunResult], code, replicas, is_half: bool = False) -> RunResult:
-    """`train_together(code, replicas, is_half)`: if it does not fit, without sharing graphs, and then in halves."""
+def _train_in_memory(train_together: Callable[..., RunResult], graph_key, replicas, is_half: bool = False) -> RunResult:
+    """`train_together(graph_key, replicas, is_half)`; what does not fit shares no graphs, and then is halved."""
     try:
-        return train_together(code, replicas, is_half)
+        return train_together(graph_key, replicas, is_half)
     except torch.OutOfMemoryError:
         graphs_had_memory = _graphs.clear()
         if len(replicas) == 1 and not graphs_had_memory:
             raise
-    # Outside the handler: the traceback no longer holds the tensors of the failed attempt. Trainer and module do, which
-    # refer to each other.
+    # Outside the handler: the traceback no longer holds the tensors of the failed attempt. The cycle of trainer and
+    # module still does.
     gc.collect()
     torch.cuda.empty_cache()
     if graphs_had_memory:
-        return _train_in_memory(train_together, None, replicas, is_half)
+        note = "out of memory while graphs were shared with other runs: trained with its own"
+        log.warning(note)
+        result = _train_in_memory(train_together, None, replicas, is_half)
+        result.notes.insert(0, note)
+        return result
     note = f"out of memory with {len(replicas)} replicas: trained in two halves"
     log.warning(note)
     middle = (len(replicas) + 1) // 2
@@ -143,7 +147,7 @@ def _train_in_memory(train_together: Callable[..., RunResult], code, replicas, i
 
 
 def _train_together(
-    build_model, splits, make_optimizer, schedule, config, folder, loggers, code, replicas, is_half
+    build_model, splits, make_optimizer, schedule, config, folder, loggers, graph_key, replicas, is_half
 ) -> RunResult:
     rates, seeds = zip(*replicas, strict=True)
     population = Population(build_model, seeds)
@@ -181,7 +185,7 @@ def _train_together(
         ),
         bf16=bf16,
         cache=_graphs if config.cuda_graph and device.type == "cuda" else None,
-        code=code,
+        graph_key=graph_key,
         stop_when_perfect=config.stop_when_perfect,
     )
     if resume_from.exists():

@@ -38,9 +38,10 @@ class PopulationTraining(L.LightningModule):
         population: the replicas.
         make_optimizer: builds the optimizer once the population is on its device.
         bf16: autocast to bfloat16 (float32 weights).
-        cache: run each step as one CUDA graph, from here where a run of the same `code` has left it.
-        code: trainings of the same code launch the same operations where their tensors have the same shapes. With None
-            nothing is shared.
+        cache: run each step as one CUDA graph, from here where a run of the same `graph_key` has left it. With None
+            operations are launched one by one.
+        graph_key: the same for trainings that launch the same operations where their tensors have the same shapes.
+            With None nothing is shared.
         stop_when_perfect: freeze a replica whose accuracy is 1.0 on val and test at the lowest perplexity
             so far: both selections take that checkpoint, and no later one can beat it. The run ends when
             none is left to train.
@@ -53,7 +54,7 @@ class PopulationTraining(L.LightningModule):
         *,
         bf16: bool = False,
         cache: GraphCache | None = None,
-        code: Hashable = None,
+        graph_key: Hashable = None,
         stop_when_perfect: bool = True,
     ):
         super().__init__()
@@ -61,7 +62,7 @@ class PopulationTraining(L.LightningModule):
         self.automatic_optimization = False
         self.population = population
         self.make_optimizer = make_optimizer
-        self.bf16, self.cache, self.code, self.stop_when_perfect = bf16, cache, code, stop_when_perfect
+        self.bf16, self.cache, self.graph_key, self.stop_when_perfect = bf16, cache, graph_key, stop_when_perfect
         self.history: list[dict] = []
         self.notes: list[str] = []
         self.unread: _Epoch | None = None
@@ -90,8 +91,10 @@ class PopulationTraining(L.LightningModule):
         if self.cache is None:
             return step
         if self.graphs is None:
-            key = self.code, self.bf16, repr(self.steps.examples.scored), rows.shape
-            self.graphs = self.cache.take(None if self.code is None else key, self.steps.written(), self.steps.read())
+            key = None
+            if self.graph_key is not None:
+                key = self.graph_key, self.bf16, repr(self.steps.examples.scored), rows.shape
+            self.graphs = self.cache.take(key, self.steps.written_tensors(), self.steps.read_tensors())
         step, reason = self.graphs.step(step, rows)
         if reason is not None:
             self.notes.append(reason)

@@ -107,11 +107,11 @@ class PopulationOptimizer(torch.optim.Optimizer):
     def parameters(self) -> Tensor:
         return self.param_groups[0]["params"][0]
 
-    def written(self) -> list[Tensor]:
+    def written_tensors(self) -> list[Tensor]:
         """What a step changes besides the parameters, in an order that no checkpoint changes."""
         return [tensor for _, tensor in sorted(self.state[self.parameters].items())]
 
-    def read(self) -> list[Tensor]:
+    def read_tensors(self) -> list[Tensor]:
         """What else a step needs besides the parameters and their gradient."""
         return [self.column_scale, self.scheduled]
 

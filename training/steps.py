@@ -19,14 +19,14 @@ class PopulationSteps:
     def __init__(self, population: Population, optimizer: PopulationOptimizer, examples: Examples, *, bf16: bool):
         self.population, self.optimizer, self.examples, self.bf16 = population, optimizer, examples, bf16
 
-    def written(self) -> list[Tensor]:
+    def written_tensors(self) -> list[Tensor]:
         """What a step changes, and that is there before and after it."""
-        return [self.population.parameters_by_replica, *self.optimizer.written()]
+        return [self.population.parameters_by_replica, *self.optimizer.written_tensors()]
 
-    def read(self) -> list[Tensor]:
+    def read_tensors(self) -> list[Tensor]:
         """What else a step needs besides `rows`. A model's own tensors must be parameters or buffers."""
         examples = self.examples.inputs, self.examples.targets
-        return [*self.optimizer.read(), *self.population.model.buffers(), *examples]
+        return [*self.optimizer.read_tensors(), *self.population.model.buffers(), *examples]
 
     def train(self, rows: Tensor) -> Tensor:
         """One optimizer step on rows `[R, B]` of the examples; the loss of each replica before it, `[R]`."""

@@ -12,7 +12,7 @@ REPLICAS = [(5e-3, 0), (1e-3, 0), (5e-3, 1)]
 
 
 @pytest.fixture
-def room_for(monkeypatch):
+def fits_up_to(monkeypatch):
     """Makes every population larger than the given number of replicas run out of memory."""
 
     def limit(replicas):
@@ -28,9 +28,9 @@ def room_for(monkeypatch):
     return limit
 
 
-def test_halves_give_what_the_whole_gives(tmp_path, room_for):
+def test_halves_give_what_the_whole_gives(tmp_path, fits_up_to):
     whole = fit(REPLICAS, tmp_path / "whole")
-    room_for(1)
+    fits_up_to(1)
     halved = fit(REPLICAS, tmp_path / "halved")
     assert len(halved.notes) == 2 and "out of memory with 3 replicas" in halved.notes[0]
     assert whole.notes == []
@@ -40,13 +40,13 @@ def test_halves_give_what_the_whole_gives(tmp_path, room_for):
 
 
 @pytest.mark.parametrize("stops_early", [False, True])
-def test_an_interrupted_half_does_not_repeat_the_other(tmp_path, room_for, monkeypatch, stops_early):
+def test_an_interrupted_half_does_not_repeat_the_other(tmp_path, fits_up_to, monkeypatch, stops_early):
     # A task that is learned perfectly, within the epochs, or one that cannot be learned.
     given = {"data": splits(), "epochs": 12, "stop_when_perfect": True} if stops_early else {}
     fit_both = partial(fit, [(2e-2, seed) for seed in range(3)] if stops_early else REPLICAS, **given)
     undisturbed = fit_both(tmp_path / "undisturbed")
     assert not stops_early or undisturbed.metrics["epoch"].max() < 11
-    room_for(2)
+    fits_up_to(2)
     limited, begin = Population.forward, Population.__init__
     ran = []  # the number of replicas that a population began with, for each of its steps
 
@@ -80,7 +80,7 @@ def test_an_interrupted_half_does_not_repeat_the_other(tmp_path, room_for, monke
     assert not list((tmp_path / "halved").glob("resume-*"))
 
 
-def test_one_replica_that_does_not_fit_is_an_error(tmp_path, room_for):
-    room_for(0)
+def test_one_replica_that_does_not_fit_is_an_error(tmp_path, fits_up_to):
+    fits_up_to(0)
     with pytest.raises(torch.OutOfMemoryError, match="no room for 1 replicas"):
         fit(REPLICAS[:2], tmp_path)

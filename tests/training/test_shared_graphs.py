@@ -77,42 +77,42 @@ def test_a_later_run_captures_nothing_and_gets_what_it_would_alone(tmp_path, on_
     alone = fit(folder=tmp_path, **later)
     assert on_a_cpu == ["train", "score"]
     on_a_cpu.clear()
-    fit([(5e-3, 0), (1e-3, 1)], tmp_path, code="attn")
+    fit([(5e-3, 0), (1e-3, 1)], tmp_path, graph_key="attn")
     assert on_a_cpu == ["train", "score"]
-    same(fit(folder=tmp_path, code="attn", **later), alone)
+    same(fit(folder=tmp_path, graph_key="attn", **later), alone)
     assert on_a_cpu == ["train", "score"]
 
 
 @pytest.mark.parametrize(
     "other",
     [
-        {"code": "another"},
-        {"code": None},
+        {"graph_key": "another"},
+        {"graph_key": None},
         {"batch_size": 8},
         {"replicas": [(5e-3, 0)]},
-        {"optimizer": AdamW, "code": "adamw"},
+        {"optimizer": AdamW, "graph_key": "adamw"},
         {"precision": "bf16"},
         {"data": splits(train=2**14)},
         {"data": one_later(splits())},
     ],
 )
 def test_what_is_not_the_same_is_captured_anew(tmp_path, on_a_cpu, other):
-    given = {"replicas": [(5e-3, 0), (1e-3, 1)], "code": "attn", "epochs": 1, "optimizer": Muon}
+    given = {"replicas": [(5e-3, 0), (1e-3, 1)], "graph_key": "attn", "epochs": 1, "optimizer": Muon}
     fit(folder=tmp_path, **given)
     fit(folder=tmp_path, **given | other)
     assert on_a_cpu == ["train", "score"] * 2
 
 
 def test_fewer_replicas_have_graphs_of_their_own(tmp_path, on_a_cpu):
-    fit([(1e30, 0), (1e-3, 1)], tmp_path, epochs=4, code="attn")
+    fit([(1e30, 0), (1e-3, 1)], tmp_path, epochs=4, graph_key="attn")
     assert on_a_cpu == ["train", "score"] * 2
     assert len(training.fit._graphs.free) == 2
 
 
-def test_out_of_memory_is_tried_once_more_with_nothing_shared(tmp_path, on_a_cpu, monkeypatch):
+def test_out_of_memory_is_tried_once_more_with_nothing_shared(tmp_path, on_a_cpu, monkeypatch, caplog):
     replicas = [(5e-3, 0), (1e-3, 1)]
     alone = fit(replicas, tmp_path, epochs=1)
-    fit(replicas, tmp_path, epochs=1, code="kept")
+    fit(replicas, tmp_path, epochs=1, graph_key="kept")
     kept = [weakref.ref(graphs) for graphs in training.fit._graphs.free.values()]
     take, step = GraphCache.take, Graphs.step
 
@@ -131,9 +131,12 @@ def test_out_of_memory_is_tried_once_more_with_nothing_shared(tmp_path, on_a_cpu
     monkeypatch.setattr(Graphs, "step", full)
     gc.disable()
     try:
-        same(fit(replicas, tmp_path, epochs=1, code="large"), alone)  # whole: no note of halves
+        whole = fit(replicas, tmp_path, epochs=1, graph_key="large")
     finally:
         gc.enable()
+    note = whole.notes.pop()
+    assert "graphs were shared" in note and note in caplog.text
+    same(whole, alone)  # which has no note of halves
     assert len(kept) == 2 and training.fit._graphs.memory is None
 
 
@@ -194,9 +197,9 @@ def test_shared_graphs_give_the_same_bits(tmp_path, captured, build):
     later = {"replicas": [(2e-3, 5), (1e-2, 6)], "data": splits(train=300), "options": {"weight_decay": 0.5}}
     alone = fit(folder=tmp_path, **given, **later)
     captured.clear()
-    fit([(5e-3, 0), (1e-3, 1)], tmp_path, code="it", **given)
+    fit([(5e-3, 0), (1e-3, 1)], tmp_path, graph_key="it", **given)
     assert captured == ["train", "score"]
-    same(fit(folder=tmp_path, code="it", **given, **later), alone)
+    same(fit(folder=tmp_path, graph_key="it", **given, **later), alone)
     assert captured == ["train", "score"]
 
 
@@ -207,9 +210,9 @@ def test_graphs_of_fewer_replicas_are_shared_too(tmp_path, captured):
     later = {"replicas": [(2e-3, 5), (1e30, 6), (3e-3, 7)], "data": splits(train=300)}
     alone = fit(folder=tmp_path, **given, **later)
     captured.clear()
-    fit([(1e30, 0), (1e-3, 1), (1e-2, 2)], tmp_path, code="attn", **given)
+    fit([(1e30, 0), (1e-3, 1), (1e-2, 2)], tmp_path, graph_key="attn", **given)
     assert captured == ["train", "score"] * 2
-    same(fit(folder=tmp_path, code="attn", **given, **later), alone)
+    same(fit(folder=tmp_path, graph_key="attn", **given, **later), alone)
     assert captured == ["train", "score"] * 2
 
 

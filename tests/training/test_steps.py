@@ -58,9 +58,9 @@ def test_a_step_touches_what_it_names(mixer, model, optimizer):
     steps = PopulationSteps(
         population, optimizer(population, [1e-3, 1e-2], WSD(), 10), Examples(tokens, tokens.clone(), ALL), bf16=False
     )
-    before = [tensor.clone() for tensor in steps.read()]
+    before = [tensor.clone() for tensor in steps.read_tensors()]
     for step in (steps.train, steps.score):
         with Touched() as touched:
             step(rows)
-        assert storages(touched.found) <= storages([*steps.written(), *steps.read(), rows])
-    assert all(map(torch.equal, steps.read(), before))
+        assert storages(touched.found) <= storages([*steps.written_tensors(), *steps.read_tensors(), rows])
+    assert all(map(torch.equal, steps.read_tensors(), before))

@@ -36,7 +36,16 @@ def splits(train=70, val=20, test=20, learnable=True):
 
 
 def fit(
-    replicas, folder, *, data=None, optimizer=Muon, schedule=None, build=build_model, options=None, code=None, **config
+    replicas,
+    folder,
+    *,
+    data=None,
+    optimizer=Muon,
+    schedule=None,
+    build=build_model,
+    options=None,
+    graph_key=None,
+    **config,
 ):
     """Trains `replicas`, a list of (lr, seed); `options` go to the optimizer, the rest to the trainer."""
     given = {
@@ -58,7 +67,7 @@ def fit(
         schedule or Constant(),
         TrainerConfig(**dict(OmegaConf.load(DEFAULTS)) | given | config),
         folder,
-        code=code,
+        graph_key=graph_key,
     )
 
 
