@@ -3,8 +3,9 @@
 import torch
 from torch import Tensor, nn
 
-from kernels.fused import Form, Part, linear, split_heads
+from kernels.fused import Part, join_rows, linear, split_heads
 from kernels.parallax import parallax_attention, parallax_backend
+from kernels.parallax.projected import projected_parallax
 from mixers.base import SequenceMixer, head_dim_of
 from mixers.layers import RotaryEmbedding, project
 
@@ -52,17 +53,25 @@ class Parallax(SequenceMixer):
         self.rope = RotaryEmbedding(self.head_dim, rope_base)
 
     def forward(self, x: Tensor) -> Tensor:
-        packed = project(x, self.q_proj, self.k_proj, self.v_proj, self.r_proj)
-        turned = (True, True, False, self.rope_on_rho)
-        forms = [Form.ROTARY if turn and not self.qkr_norm else Form.VIEW for turn in turned]
-        parts = [Part(self.num_heads, self.head_dim, form) for form in forms]
-        q, k, v, rho = split_heads(packed, parts, self.rope.inverse_frequency)
+        projections = self.q_proj, self.k_proj, self.v_proj, self.r_proj
         if self.qkr_norm:
+            parts = [Part(self.num_heads, self.head_dim)] * 4
+            q, k, v, rho = split_heads(project(x, *projections), parts)
             q, k, rho = self.rope(self.q_norm(q)), self.rope(self.k_norm(k)), self.r_norm(rho)
             if self.rope_on_rho:
                 rho = self.rope(rho)
             q, k, rho = (y.to(v.dtype) for y in (q, k, rho))  # the norms may widen
-        o = parallax_attention(q, rho, k, v, backend=self.backend)
+            o = parallax_attention(q, rho, k, v, backend=self.backend)
+        else:
+            weight = join_rows(*(projection.weight for projection in projections))
+            o = projected_parallax(
+                x,
+                weight,
+                self.rope.inverse_frequency,
+                self.num_heads,
+                turn_rho=self.rope_on_rho,
+                backend=self.backend,
+            )
         return linear(o.flatten(2), self.o_proj.weight)
 
     def state_size(self, seq_len: int) -> int:

@@ -23,6 +23,7 @@ import triton.language as tl
 from torch import Tensor
 
 from kernels.triton_elementwise import sigmoid_for
+from kernels.triton_halves import beside, left_right
 
 # (rows, inner columns, stages, warps). float32 products run outside the tensor cores: a smaller tile keeps their sums
 # in registers.
@@ -43,18 +44,6 @@ def _rounded(x, dtype: tl.constexpr):
             pack=2,
         )
     return x
-
-
-@triton.jit
-def _halves(both, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
-    """The left and the right half of a tile, in the registers where they are."""
-    return tl.split(tl.permute(tl.reshape(both, (ROWS, 2, COLUMNS)), (0, 2, 1)))
-
-
-@triton.jit
-def _beside(left, right, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
-    """The tile that `_halves` takes apart."""
-    return tl.reshape(tl.permute(tl.join(left, right), (0, 2, 1)), (ROWS, 2 * COLUMNS))
 
 
 @triton.jit(do_not_specialize=["N"])
@@ -92,7 +81,7 @@ def mlp_forward_kernel(
         weight_at = (pair // COLUMNS * H + h)[:, None] * D + d[None, :]
         weight = tl.load(gate_up_weights + weight_at, mask=(h < H)[:, None] & d_in, other=0.0)
         gate_up = _rounded(tl.dot(x, tl.trans(weight), input_precision="ieee"), dtype)
-        gate, up = _halves(gate_up, ROWS, COLUMNS)
+        gate, up = left_right(gate_up, ROWS, COLUMNS)
         hidden = gate * sigmoid_for(gate, dtype) * up
         h = (start + tl.arange(0, COLUMNS))[None, :]
         down_weight = tl.load(down_weights + d[:, None] * H + h, mask=(d < D)[:, None] & (h < H), other=0.0)
@@ -139,7 +128,7 @@ def mlp_backward_kernel(
         weight_at = (pair // COLUMNS * H + h)[:, None] * D + d[None, :]
         weight = tl.load(gate_up_weights + weight_at, mask=(h < H)[:, None] & d_in, other=0.0)
         gate_up = _rounded(tl.dot(x, tl.trans(weight), input_precision="ieee"), dtype)
-        gate, up = _halves(gate_up, ROWS, COLUMNS)
+        gate, up = left_right(gate_up, ROWS, COLUMNS)
         h = (start + tl.arange(0, COLUMNS))[None, :]
         down_weight = tl.load(down_weights + d[:, None] * H + h, mask=(d < D)[:, None] & (h < H), other=0.0)
         grad_hidden = tl.dot(grad, down_weight, input_precision="ieee")
@@ -153,7 +142,7 @@ def mlp_backward_kernel(
         tl.store(grad_at, grad_gate, mask=inside)
         tl.store(grad_at + H, grad_up, mask=inside)
         tl.store(hidden_ptr + before * H + (row * H + h), hidden, mask=inside)
-        grad_gate_up = _beside(grad_gate, grad_up, ROWS, COLUMNS)
+        grad_gate_up = beside(grad_gate, grad_up, ROWS, COLUMNS)
         grad_x = tl.dot(grad_gate_up, weight, grad_x, input_precision="ieee")
     tl.store(grad_x_ptr + before * D + at, grad_x.to(dtype), mask=mask)
 

@@ -14,8 +14,8 @@ from kernels.fused.rms_norm import empty_copy
 from kernels.fused.triton_sums import sum_parts
 from kernels.layout import unit_stride
 
-TILE = 2048  # elements: 16 a thread
-WARPS = 4
+TILE = 2048  # elements
+WARPS = {"forward": 4, "backward": 8}
 BACKWARD_PROGRAMS = 4 * 132  # of all groups together: four for each multiprocessor of an H100 or H200
 # One build for every number of rows and every place of the weights among the population's parameters.
 ANY = {"do_not_specialize": ["N", "weight_group"], "do_not_specialize_on_alignment": ["weight_ptr"]}
@@ -106,7 +106,7 @@ def forward(
     normed = torch.empty(x.shape, dtype=out_dtype, device=x.device)
     weight = unit_stride(weight)
     if x.numel():
-        tile = _tile(width)
+        tile = _tile(width, "forward")
         _rms_norm_forward_kernel[triton.cdiv(rows, tile["ROWS"]), groups](
             x.contiguous(), y, weight, total, normed, rows, weight.stride(0), eps, **tile
         )
@@ -125,7 +125,7 @@ def backward(
     groups, rows, width = x.shape
     grad_x = torch.empty(x.shape, dtype=x.dtype, device=x.device)
     copy = empty_copy(x, copy_dtype)
-    tile = _tile(width)
+    tile = _tile(width, "backward")
     parts = min(triton.cdiv(rows, tile["ROWS"]), max(1, BACKWARD_PROGRAMS // groups))
     sums = torch.empty((groups, parts, width), dtype=torch.float32, device=x.device)
     weight = unit_stride(weight)
@@ -146,6 +146,6 @@ def backward(
     return grad_x, sum_parts(sums, weight.dtype), copy
 
 
-def _tile(width: int) -> dict[str, int]:
+def _tile(width: int, direction: str) -> dict[str, int]:
     block = triton.next_power_of_2(width)
-    return {"D": width, "BLOCK_D": block, "ROWS": max(1, TILE // block), "num_warps": WARPS}
+    return {"D": width, "BLOCK_D": block, "ROWS": max(1, TILE // block), "num_warps": WARPS[direction]}

@@ -10,54 +10,51 @@ import triton
 import triton.language as tl
 
 from kernels.attention_tiles import load_rows, product
-from kernels.parallax.triton_tiles import load_tile, store_tile, visible
+from kernels.parallax.triton_rotation import turned_back
+from kernels.parallax.triton_tiles import load_pair_tile, load_tile, numbers_of, store_tile, visible
+from kernels.triton_halves import beside, left_right
 
 
 @triton.jit
 def _columns(
-    d_k, d_v, k, v, q_desc, rho_desc, d_o_desc, log_mass, mean_t, beta, gamma,
+    d_k, d_v, k, v, q_rho_desc, d_o_desc, log_mass, weight_at_0, beta, gamma,
     batch, head, row_start, keys, first, last, seq_len, window, scale, scale_log2,
     CAUSAL: tl.constexpr, HAS_WINDOW: tl.constexpr, MASKED: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_D: tl.constexpr,
 ):  # fmt: skip
     """Adds what the queries `first .. last` give to dK and scale dV."""
     for start in range(first, last, BLOCK_M):
-        q = load_tile(q_desc, batch, head, start, BLOCK_M, BLOCK_D)
-        rho = load_tile(rho_desc, batch, head, start, BLOCK_M, BLOCK_D)
+        q_rho = load_pair_tile(q_rho_desc, batch, head, start, BLOCK_M, BLOCK_D)
         d_o = load_tile(d_o_desc, batch, head, start, BLOCK_M, BLOCK_D)
         queries = start + tl.arange(0, BLOCK_M)
-        inside = queries < seq_len
-        # An infinite mass: the queries past the end weigh every key 0.
-        log_mass_m = tl.load(log_mass + row_start + queries, mask=inside, other=float("inf"))
-        mean_t_m = tl.load(mean_t + row_start + queries, mask=inside, other=0.0)
-        beta_m = tl.load(beta + row_start + queries, mask=inside, other=0.0)
-        gamma_m = tl.load(gamma + row_start + queries, mask=inside, other=0.0)
-        logits = product(k, q.T)
-        t = product(k, rho.T)
-        a = product(v, d_o.T)
+        log_mass_m = tl.load(log_mass + row_start + queries)
+        weight_at_0_m = tl.load(weight_at_0 + row_start + queries)
+        beta_m = tl.load(beta + row_start + queries)
+        gamma_m = tl.load(gamma + row_start + queries)
+        logits, t = left_right(product(k, q_rho.T), keys.shape[0], BLOCK_M)
         if MASKED:
             seen = visible(queries[None, :], keys[:, None], seq_len, window, CAUSAL, HAS_WINDOW)
             logits = tl.where(seen, logits, float("-inf"))
         p = tl.exp2(logits * scale_log2 - log_mass_m[None, :])
         # The scale rides on 1 + t̄ - t, where it costs nothing: g1 gets it, and dV gives it back at the end.
-        weight = (scale * (1 + mean_t_m))[None, :] - t * scale
-        d_v = product((p * weight).to(q.dtype), d_o, d_v)
+        weight = weight_at_0_m[None, :] - t * scale
+        d_v = product((p * weight).to(v.dtype), d_o, d_v)
+        a = product(v, d_o.T)
         g2 = p * (beta_m[None, :] - a)
-        g1 = p * (scale * gamma_m)[None, :] - g2 * weight
-        d_k = product(g2.to(q.dtype), rho, d_k)
-        d_k = product(g1.to(q.dtype), q, d_k)
+        g1 = p * gamma_m[None, :] - g2 * weight
+        d_k = product(beside(g1.to(v.dtype), g2.to(v.dtype), keys.shape[0], BLOCK_M), q_rho, d_k)
     return d_k, d_v
 
 
 @triton.jit
 def columns_kernel(
-    q_desc, rho_desc, k, k_strides, v, v_strides, d_o_desc, log_mass, mean_t, beta, gamma,
-    d_k_desc, d_v_desc,
+    q_rho_desc, k, k_strides, v, v_strides, d_o_desc, log_mass, weight_at_0, beta, gamma,
+    d_k_desc, d_v_desc, frequency, group_size,
     kv_heads, seq_len, head_dim, window, scale, scale_log2,
-    GROUP: tl.constexpr, CAUSAL: tl.constexpr, HAS_WINDOW: tl.constexpr,
+    TURN_K: tl.constexpr, GROUP: tl.constexpr, CAUSAL: tl.constexpr, HAS_WINDOW: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
 ):  # fmt: skip
-    """Sums over the query heads that share the key head."""
+    """Sums over the query heads that share the key head; dK is turned back where k was turned."""
     blocks = tl.cdiv(seq_len, BLOCK_N)
     sequence = tl.program_id(0) // blocks
     batch = sequence // kv_heads
@@ -82,23 +79,26 @@ def columns_kernel(
             full_last = tl.maximum((start_n + window) // BLOCK_M * BLOCK_M, full)
 
     for head in range(kv_head * GROUP, (kv_head + 1) * GROUP):
-        row_start = (batch * kv_heads * GROUP + head).to(tl.int64) * seq_len
+        row_start = numbers_of(batch * kv_heads * GROUP + head, seq_len)
         if CAUSAL:
             d_k, d_v = _columns(
-                d_k, d_v, k_n, v_n, q_desc, rho_desc, d_o_desc, log_mass, mean_t, beta, gamma,
+                d_k, d_v, k_n, v_n, q_rho_desc, d_o_desc, log_mass, weight_at_0, beta, gamma,
                 batch, head, row_start, keys, first, tl.minimum(full, last), seq_len, window, scale, scale_log2,
                 CAUSAL, HAS_WINDOW, True, BLOCK_M, BLOCK_D,
             )  # fmt: skip
         d_k, d_v = _columns(
-            d_k, d_v, k_n, v_n, q_desc, rho_desc, d_o_desc, log_mass, mean_t, beta, gamma,
+            d_k, d_v, k_n, v_n, q_rho_desc, d_o_desc, log_mass, weight_at_0, beta, gamma,
             batch, head, row_start, keys, full, tl.minimum(full_last, last), seq_len, window, scale, scale_log2,
             CAUSAL, HAS_WINDOW, False, BLOCK_M, BLOCK_D,
         )  # fmt: skip
         if HAS_WINDOW:
             d_k, d_v = _columns(
-                d_k, d_v, k_n, v_n, q_desc, rho_desc, d_o_desc, log_mass, mean_t, beta, gamma,
+                d_k, d_v, k_n, v_n, q_rho_desc, d_o_desc, log_mass, weight_at_0, beta, gamma,
                 batch, head, row_start, keys, full_last, last, seq_len, window, scale, scale_log2,
                 CAUSAL, HAS_WINDOW, True, BLOCK_M, BLOCK_D,
             )  # fmt: skip
+    SHORT: tl.constexpr = d_k_desc.dtype != tl.float32
+    if TURN_K:
+        d_k = turned_back(d_k, frequency, batch // group_size, keys, BLOCK_N, BLOCK_D, SHORT)
     store_tile(d_k_desc, batch, kv_head, start_n, d_k, BLOCK_N, BLOCK_D)
-    store_tile(d_v_desc, batch, kv_head, start_n, d_v / scale, BLOCK_N, BLOCK_D)
+    store_tile(d_v_desc, batch, kv_head, start_n, d_v * (1 / scale), BLOCK_N, BLOCK_D)

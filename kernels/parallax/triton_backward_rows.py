@@ -9,16 +9,18 @@ The closed form of the Parallax paper's appendix. Two numbers of a query stand f
 import triton
 import triton.language as tl
 
-from kernels.attention_tiles import load_rows, product
-from kernels.parallax.triton_tiles import load_tile, seen_span, store_tile, visible
+from kernels.attention_tiles import load_pair, load_rows, product
+from kernels.parallax.triton_rotation import turned_back
+from kernels.parallax.triton_tiles import load_tile, numbers_of, seen_span, store_tile, visible
+from kernels.triton_halves import upper_lower
 
 
 @triton.jit
 def query_numbers_kernel(
-    d_o, d_o_strides, mean_v, cov, saved_strides, beta, gamma, heads, seq_len, head_dim,
+    d_o, d_o_strides, mean_v, cov, saved_strides, beta, gamma, heads, seq_len, head_dim, scale,
     BLOCK_M: tl.constexpr, BLOCK_D: tl.constexpr,
 ):  # fmt: skip
-    """β and γ of a block of queries."""
+    """β and scale γ of a block of queries."""
     blocks = tl.cdiv(seq_len, BLOCK_M)
     sequence = tl.program_id(0) // blocks
     batch = sequence // heads
@@ -27,24 +29,23 @@ def query_numbers_kernel(
     d_o = load_rows(d_o, d_o_strides, batch, head, queries, seq_len, head_dim, BLOCK_D).to(tl.float32)
     mean_v = load_rows(mean_v, saved_strides, batch, head, queries, seq_len, head_dim, BLOCK_D)
     cov = load_rows(cov, saved_strides, batch, head, queries, seq_len, head_dim, BLOCK_D)
-    row = sequence.to(tl.int64) * seq_len + queries
-    tl.store(beta + row, tl.sum(d_o * mean_v, 1), mask=queries < seq_len)
-    tl.store(gamma + row, tl.sum(d_o * cov, 1), mask=queries < seq_len)
+    row = numbers_of(sequence, seq_len) + queries
+    tl.store(beta + row, tl.sum(d_o * mean_v, 1))
+    tl.store(gamma + row, tl.sum(d_o * cov, 1) * scale)
 
 
 @triton.jit
 def _rows(
-    d_q, d_rho, q, rho, d_o, log_mass, mean_t, beta, gamma,
-    k_desc, v_desc, batch, kv_head, queries, first, last, seq_len, window, scale_log2,
+    d_q, d_rho, q_rho, d_o, log_mass, weight_at_0, beta, gamma,
+    k_desc, v_desc, batch, kv_head, queries, first, last, seq_len, window, scale, scale_log2,
     CAUSAL: tl.constexpr, HAS_WINDOW: tl.constexpr, MASKED: tl.constexpr,
     BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
 ):  # fmt: skip
-    """Adds what the keys `first .. last` give to dQ / scale and dR."""
+    """Adds what the keys `first .. last` give to dQ and dR."""
     for start in range(first, last, BLOCK_N):
         k = load_tile(k_desc, batch, kv_head, start, BLOCK_N, BLOCK_D)
         v = load_tile(v_desc, batch, kv_head, start, BLOCK_N, BLOCK_D)
-        logits = product(q, k.T)
-        t = product(rho, k.T)
+        logits, t = upper_lower(product(q_rho, k.T), queries.shape[0], BLOCK_N)
         a = product(d_o, v.T)
         if MASKED:
             keys = start + tl.arange(0, BLOCK_N)
@@ -52,7 +53,7 @@ def _rows(
             logits = tl.where(seen, logits, float("-inf"))
         p = tl.exp2(logits * scale_log2 - log_mass[:, None])
         g2 = p * (beta[:, None] - a)
-        g1 = p * gamma[:, None] - g2 * ((1 + mean_t[:, None]) - t)
+        g1 = p * gamma[:, None] - g2 * (weight_at_0[:, None] - t * scale)
         d_rho = product(g2.to(k.dtype), k, d_rho)
         d_q = product(g1.to(k.dtype), k, d_q)
     return d_q, d_rho
@@ -61,12 +62,12 @@ def _rows(
 @triton.jit
 def rows_kernel(
     q, q_strides, rho, rho_strides, k_desc, v_desc, d_o, d_o_strides,
-    log_mass, mean_t, beta, gamma, d_q_desc, d_rho_desc,
+    log_mass, weight_at_0, beta, gamma, d_q_desc, d_rho_desc, frequency, group_size,
     heads, seq_len, head_dim, window, scale, scale_log2,
-    GROUP: tl.constexpr, CAUSAL: tl.constexpr, HAS_WINDOW: tl.constexpr,
+    TURN_Q: tl.constexpr, TURN_RHO: tl.constexpr, GROUP: tl.constexpr, CAUSAL: tl.constexpr, HAS_WINDOW: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
 ):  # fmt: skip
-    """dQ and dR of a block of queries."""
+    """dQ and dR of a block of queries, each turned back where it was turned."""
     blocks = tl.cdiv(seq_len, BLOCK_M)
     sequence = tl.program_id(0) // blocks
     batch = sequence // heads
@@ -75,36 +76,39 @@ def rows_kernel(
     start_m = (blocks - 1 - tl.program_id(0) % blocks) * BLOCK_M
     kv_head = head // GROUP
     queries = start_m + tl.arange(0, BLOCK_M)
-    inside = queries < seq_len
-    row = sequence.to(tl.int64) * seq_len + queries
+    row = numbers_of(sequence, seq_len) + queries
 
-    q = load_rows(q, q_strides, batch, head, queries, seq_len, head_dim, BLOCK_D)
-    rho = load_rows(rho, rho_strides, batch, head, queries, seq_len, head_dim, BLOCK_D)
+    q_rho = load_pair(q, q_strides, rho, rho_strides, batch, head, start_m, seq_len, head_dim, BLOCK_M, BLOCK_D)
     d_o = load_rows(d_o, d_o_strides, batch, head, queries, seq_len, head_dim, BLOCK_D)
-    # An infinite mass: the queries past the end weigh every key 0.
-    log_mass_m = tl.load(log_mass + row, mask=inside, other=float("inf"))
-    mean_t_m = tl.load(mean_t + row, mask=inside, other=0.0)
-    beta_m = tl.load(beta + row, mask=inside, other=0.0)
-    gamma_m = tl.load(gamma + row, mask=inside, other=0.0)
+    log_mass_m = tl.load(log_mass + row)
+    weight_at_0_m = tl.load(weight_at_0 + row)
+    beta_m = tl.load(beta + row)
+    gamma_m = tl.load(gamma + row)
     d_q = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
     d_rho = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
 
     first, full, full_last, last = seen_span(start_m, seq_len, window, CAUSAL, HAS_WINDOW, BLOCK_M, BLOCK_N)
     if HAS_WINDOW:
         d_q, d_rho = _rows(
-            d_q, d_rho, q, rho, d_o, log_mass_m, mean_t_m, beta_m, gamma_m,
-            k_desc, v_desc, batch, kv_head, queries, first, full, seq_len, window, scale_log2,
+            d_q, d_rho, q_rho, d_o, log_mass_m, weight_at_0_m, beta_m, gamma_m,
+            k_desc, v_desc, batch, kv_head, queries, first, full, seq_len, window, scale, scale_log2,
             CAUSAL, HAS_WINDOW, True, BLOCK_N, BLOCK_D,
         )  # fmt: skip
     d_q, d_rho = _rows(
-        d_q, d_rho, q, rho, d_o, log_mass_m, mean_t_m, beta_m, gamma_m,
-        k_desc, v_desc, batch, kv_head, queries, full, full_last, seq_len, window, scale_log2,
+        d_q, d_rho, q_rho, d_o, log_mass_m, weight_at_0_m, beta_m, gamma_m,
+        k_desc, v_desc, batch, kv_head, queries, full, full_last, seq_len, window, scale, scale_log2,
         CAUSAL, HAS_WINDOW, False, BLOCK_N, BLOCK_D,
     )  # fmt: skip
     d_q, d_rho = _rows(
-        d_q, d_rho, q, rho, d_o, log_mass_m, mean_t_m, beta_m, gamma_m,
-        k_desc, v_desc, batch, kv_head, queries, full_last, last, seq_len, window, scale_log2,
+        d_q, d_rho, q_rho, d_o, log_mass_m, weight_at_0_m, beta_m, gamma_m,
+        k_desc, v_desc, batch, kv_head, queries, full_last, last, seq_len, window, scale, scale_log2,
         CAUSAL, HAS_WINDOW, True, BLOCK_N, BLOCK_D,
     )  # fmt: skip
-    store_tile(d_q_desc, batch, head, start_m, d_q * scale, BLOCK_M, BLOCK_D)
+    if TURN_Q:
+        d_q = turned_back(d_q, frequency, batch // group_size, queries, BLOCK_M, BLOCK_D, k_desc.dtype != tl.float32)
+    if TURN_RHO:
+        d_rho = turned_back(
+            d_rho, frequency, batch // group_size, queries, BLOCK_M, BLOCK_D, k_desc.dtype != tl.float32
+        )
+    store_tile(d_q_desc, batch, head, start_m, d_q, BLOCK_M, BLOCK_D)
     store_tile(d_rho_desc, batch, head, start_m, d_rho, BLOCK_M, BLOCK_D)

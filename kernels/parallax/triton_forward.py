@@ -11,7 +11,7 @@ import triton
 import triton.language as tl
 
 from kernels.attention_tiles import load_rows, product
-from kernels.parallax.triton_tiles import load_tile, seen_span, store_tile, visible
+from kernels.parallax.triton_tiles import load_tile, numbers_of, seen_span, store_tile, visible
 
 
 @triton.jit
@@ -52,8 +52,8 @@ def _attend(
 
 @triton.jit
 def forward_kernel(
-    q, q_strides, rho, rho_strides, k_desc, v_desc, o_desc, mean_v_desc, cov_desc, log_mass, mean_t_out,
-    heads, seq_len, head_dim, window, scale_log2,
+    q, q_strides, rho, rho_strides, k_desc, v_desc, o_desc, mean_v_desc, cov_desc, log_mass, weight_at_0,
+    heads, seq_len, head_dim, window, scale, scale_log2,
     GROUP: tl.constexpr, CAUSAL: tl.constexpr, HAS_WINDOW: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
 ):  # fmt: skip
@@ -93,11 +93,12 @@ def forward_kernel(
         CAUSAL, HAS_WINDOW, True, BLOCK_N, BLOCK_D,
     )  # fmt: skip
 
-    mean_v /= mass[:, None]
-    cov /= mass[:, None]
+    share = 1 / mass  # one division a query, not one a number
+    mean_v *= share[:, None]
+    cov *= share[:, None]
     store_tile(o_desc, batch, head, start_m, mean_v - cov, BLOCK_M, BLOCK_D)
     store_tile(mean_v_desc, batch, head, start_m, mean_v, BLOCK_M, BLOCK_D)
     store_tile(cov_desc, batch, head, start_m, cov, BLOCK_M, BLOCK_D)
-    row = sequence.to(tl.int64) * seq_len + queries
-    tl.store(log_mass + row, top + tl.log2(mass), mask=queries < seq_len)
-    tl.store(mean_t_out + row, mean_t, mask=queries < seq_len)
+    row = numbers_of(sequence, seq_len) + queries
+    tl.store(log_mass + row, tl.where(queries < seq_len, top + tl.log2(mass), float("inf")))
+    tl.store(weight_at_0 + row, scale * (1 + mean_t))

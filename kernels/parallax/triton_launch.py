@@ -12,7 +12,7 @@ from kernels.parallax.triton_backward_columns import columns_kernel
 from kernels.parallax.triton_backward_rows import query_numbers_kernel, rows_kernel
 from kernels.parallax.triton_forward import forward_kernel
 from kernels.parallax.triton_short import short_backward_kernel, short_forward_kernel
-from kernels.parallax.triton_tiles import descriptor
+from kernels.parallax.triton_tiles import ROOM, descriptor, pair_descriptor
 from kernels.triton_elementwise import LOG2_E
 
 
@@ -29,7 +29,7 @@ class Tiles(NamedTuple):
 # two or three programs a multiprocessor beat larger tiles: what one waits for, another computes.
 FORWARD_TILES = {16: Tiles(64, 64, 4, 3), 32: Tiles(64, 64, 4, 3), 64: Tiles(64, 64, 4, 3), 128: Tiles(64, 64, 4, 2)}
 ROWS_TILES = {16: Tiles(64, 64, 4, 3), 32: Tiles(64, 64, 4, 3), 64: Tiles(64, 64, 4, 3), 128: Tiles(64, 64, 4, 2)}
-COLUMNS_TILES = {16: Tiles(32, 64, 4, 2), 32: Tiles(32, 64, 4, 2), 64: Tiles(64, 64, 4, 3), 128: Tiles(32, 64, 4, 3)}
+COLUMNS_TILES = {16: Tiles(32, 64, 4, 2), 32: Tiles(32, 64, 4, 2), 64: Tiles(32, 64, 4, 3), 128: Tiles(32, 64, 4, 3)}
 # Up to here one program holds a sequence, as one or two tiles of 64 positions. Backward, two of width 128 would not
 # fit its registers: they are one tile of 128, by twice the warps.
 SHORT_LENGTH = 128
@@ -38,14 +38,17 @@ FLOAT32_TILES = Tiles(32, 32, 4, 2)
 
 
 def saved_like(q: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Buffers for what the forward saves: Σ p v and Σ_KV ρ `[B, T, Hq, D]`, log2 Σ exp and t̄ `[B, Hq, T]`.
+    """Buffers for what the forward saves: Σ p v and Σ_KV ρ `[B, T, Hq, D]`, log2 Σ exp and scale (1 + t̄) of each query.
+
+    The last two are float32 `[B, Hq, T rounded up to whole tiles]`.
 
     Σ p v stays in float32: the backward takes dO·(Σ p v) from dO·v, and where a query looks at one key the
     two are equal.
     """
     batch, length, heads, _ = q.shape
-    log_mass, mean_t = (q.new_empty(batch, heads, length, dtype=torch.float32) for _ in range(2))
-    return q.new_empty(q.shape, dtype=torch.float32), q.new_empty(q.shape), log_mass, mean_t
+    room = triton.cdiv(length, ROOM.value) * ROOM.value
+    log_mass, weight_at_0 = (q.new_empty(batch, heads, room, dtype=torch.float32) for _ in range(2))
+    return q.new_empty(q.shape, dtype=torch.float32), q.new_empty(q.shape), log_mass, weight_at_0
 
 
 def run_forward(
@@ -54,20 +57,21 @@ def run_forward(
     """The output `[B, T, Hq, D]` and the four tensors of `saved_like`."""
     batch, length, heads, head_dim = q.shape
     o = q.new_empty(q.shape)
-    mean_v, cov, log_mass, mean_t = saved_like(q)
+    mean_v, cov, log_mass, weight_at_0 = saved_like(q)
     tiles = _tiles(FORWARD_TILES, q)
     forward_kernel[(triton.cdiv(length, tiles.queries) * batch * heads,)](
         *(q, q.stride(), rho, rho.stride()),
         *(descriptor(x, tiles.keys) for x in (k, v)),
         *(descriptor(x, tiles.queries) for x in (o, mean_v, cov)),
-        *(log_mass, mean_t),
-        *(heads, length, head_dim, window or 0, scale * LOG2_E.value),
+        *(log_mass, weight_at_0),
+        *(heads, length, head_dim, window or 0, scale, scale * LOG2_E.value),
         **_constants(q, k, causal, window, tiles),
     )
-    return o, mean_v, cov, log_mass, mean_t
+    return o, mean_v, cov, log_mass, weight_at_0
 
 
 def run_backward(
+    gradients: tuple[Tensor, Tensor, Tensor, Tensor],
     d_o: Tensor,
     q: Tensor,
     rho: Tensor,
@@ -76,23 +80,31 @@ def run_backward(
     mean_v: Tensor,
     cov: Tensor,
     log_mass: Tensor,
-    mean_t: Tensor,
+    weight_at_0: Tensor,
     scale: float,
     causal: bool,
     window: int | None,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """dQ, dR, dK and dV."""
+    frequency: Tensor | None = None,
+    turn_rho: bool = False,
+) -> None:
+    """Writes dQ, dR, dK and dV into `gradients`.
+
+    With a `frequency` `[groups, D / 2]` q and k, and rho with `turn_rho`, have been turned by it (`run_projection`),
+    and the gradients are of what they were before.
+    """
     batch, length, heads, head_dim = q.shape
     kv_heads = k.shape[2]
-    d_q, d_rho, d_k, d_v = (x.new_empty(x.shape) for x in (q, rho, k, v))
+    d_q, d_rho, d_k, d_v = gradients
+    turn = frequency is not None
+    turned = (frequency, batch // frequency.shape[0] if turn else 1)
     beta, gamma = torch.empty_like(log_mass), torch.empty_like(log_mass)
-    per_query = (log_mass, mean_t, beta, gamma)
+    per_query = (log_mass, weight_at_0, beta, gamma)
     numbers = (length, head_dim, window or 0, scale, scale * LOG2_E.value)
 
-    query_numbers_kernel[(triton.cdiv(length, 64) * batch * heads,)](
+    query_numbers_kernel[(triton.cdiv(length, ROOM.value) * batch * heads,)](
         *(d_o, d_o.stride(), mean_v, cov, cov.stride(), beta, gamma),
-        *(heads, length, head_dim),
-        BLOCK_M=64,
+        *(heads, length, head_dim, scale),
+        BLOCK_M=ROOM.value,
         BLOCK_D=padded_head_dim(head_dim),
     )
     tiles = _tiles(ROWS_TILES, q)
@@ -102,20 +114,24 @@ def run_backward(
         *(d_o, d_o.stride()),
         *per_query,
         *(descriptor(x, tiles.queries) for x in (d_q, d_rho)),
+        *turned,
         *(heads, *numbers),
+        TURN_Q=turn,
+        TURN_RHO=turn_rho,
         **_constants(q, k, causal, window, tiles),
     )
     tiles = _tiles(COLUMNS_TILES, q)
     columns_kernel[(triton.cdiv(length, tiles.keys) * batch * kv_heads,)](
-        *(descriptor(x, tiles.queries) for x in (q, rho)),
+        pair_descriptor(q, rho, tiles.queries),
         *(k, k.stride(), v, v.stride()),
         descriptor(d_o, tiles.queries),
         *per_query,
         *(descriptor(x, tiles.keys) for x in (d_k, d_v)),
+        *turned,
         *(kv_heads, *numbers),
+        TURN_K=turn,
         **_constants(q, k, causal, window, tiles),
     )
-    return d_q, d_rho, d_k, d_v
 
 
 def is_short(q: Tensor, k: Tensor, causal: bool, window: int | None) -> bool:

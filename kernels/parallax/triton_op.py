@@ -15,7 +15,7 @@ from kernels.parallax.triton_launch import (
     run_short_forward,
     saved_like,
 )
-from kernels.parallax.triton_tiles import fits_copy_engine
+from kernels.parallax.triton_tiles import for_copy_engine
 
 
 def parallax_triton(
@@ -40,7 +40,7 @@ def parallax_forward(
     q: Tensor, rho: Tensor, k: Tensor, v: Tensor, scale: float, causal: bool, window: int | None
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """The output and what the backward needs (`triton_launch.saved_like`)."""
-    return run_forward(*_for_copy_engine(q, rho, k, v), scale, causal, window)
+    return run_forward(*map(for_copy_engine, (q, rho, k, v)), scale, causal, window)
 
 
 @parallax_forward.register_fake
@@ -58,18 +58,20 @@ def parallax_backward(
     mean_v: Tensor,
     cov: Tensor,
     log_mass: Tensor,
-    mean_t: Tensor,
+    weight_at_0: Tensor,
     scale: float,
     causal: bool,
     window: int | None,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """dQ, dR, dK and dV."""
-    inputs = _for_copy_engine(d_o, q, rho, k, v)
-    return run_backward(*inputs, mean_v, cov, log_mass, mean_t, scale, causal, window)
+    gradients = tuple(x.new_empty(x.shape) for x in (q, rho, k, v))
+    inputs = map(for_copy_engine, (d_o, q, rho, k, v))
+    run_backward(gradients, *inputs, mean_v, cov, log_mass, weight_at_0, scale, causal, window)
+    return gradients
 
 
 @parallax_backward.register_fake
-def _(d_o, q, rho, k, v, mean_v, cov, log_mass, mean_t, scale, causal, window):
+def _(d_o, q, rho, k, v, mean_v, cov, log_mass, weight_at_0, scale, causal, window):
     return tuple(x.new_empty(x.shape) for x in (q, rho, k, v))
 
 
@@ -134,8 +136,3 @@ for op in (parallax_backward, parallax_short_backward):
     op.register_autograd(_refuse, setup_context=_keep_nothing)
 for op in (parallax_forward, parallax_backward, parallax_short_forward, parallax_short_backward):
     op.register_vmap(partial(fold_replicas, op))
-
-
-def _for_copy_engine(*tensors: Tensor) -> list[Tensor]:
-    """The tensors, copied where the tensor copy engine cannot address them as they lie."""
-    return [x if fits_copy_engine(x) else x.contiguous() for x in tensors]

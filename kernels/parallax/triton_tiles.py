@@ -1,11 +1,15 @@
 """What the Parallax kernels of long sequences share: tiles of the copy engine, and which keys a query sees."""
 
+import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from kernels.attention_tiles import padded_head_dim
+
+ROOM = tl.constexpr(64)  # queries: a multiple of every tile
+LONGEST_STEP = 2**40  # bytes, for the tensor copy engine
 
 
 @triton.jit
@@ -15,9 +19,24 @@ def load_tile(desc, batch, head, row, ROWS: tl.constexpr, BLOCK_D: tl.constexpr)
 
 
 @triton.jit
+def load_pair_tile(desc, batch, head, row, ROWS: tl.constexpr, BLOCK_D: tl.constexpr):
+    """The same of two tensors (`pair_descriptor`), one above the other: `[2 ROWS, BLOCK_D]`."""
+    return desc.load([batch, head, 0, row, 0]).reshape(2 * ROWS, BLOCK_D)
+
+
+@triton.jit
 def store_tile(desc, batch, head, row, tile, ROWS: tl.constexpr, BLOCK_D: tl.constexpr):
     """Writes `[ROWS, BLOCK_D]` from `row` on; what lies outside the tensor is dropped."""
     desc.store([batch, head, row, 0], tile.to(desc.dtype).reshape(1, 1, ROWS, BLOCK_D))
+
+
+@triton.jit
+def numbers_of(sequence, seq_len):
+    """Where a sequence's numbers begin in a tensor of one number a query, which has room for whole tiles.
+
+    The queries past its end are there too, and `forward_kernel` gives them an infinite mass: they weigh every key 0.
+    """
+    return sequence.to(tl.int64) * (tl.cdiv(seq_len, ROOM) * ROOM)
 
 
 @triton.jit
@@ -56,11 +75,12 @@ def seen_span(
     return first, full, full_last, last
 
 
-def fits_copy_engine(x: Tensor) -> bool:
-    """Whether the tensor copy engine can address x `[B, T, H, D]`: 16-byte steps, a unit last stride."""
+def for_copy_engine(x: Tensor) -> Tensor:
+    """x, copied where the tensor copy engine cannot address it: it wants 16-byte steps and a unit last stride."""
     steps = [stride for size, stride in zip(x.shape, x.stride(), strict=True) if size > 1]
     aligned = all(step > 0 and step * x.element_size() % 16 == 0 for step in steps[:-1])
-    return x.stride(-1) == 1 and aligned and x.data_ptr() % 16 == 0
+    fits = x.stride(-1) == 1 and aligned and x.data_ptr() % 16 == 0
+    return x if fits else x.clone(memory_format=torch.contiguous_format)
 
 
 def descriptor(x: Tensor, rows: int) -> TensorDescriptor:
@@ -74,3 +94,20 @@ def descriptor(x: Tensor, rows: int) -> TensorDescriptor:
         [steps[0], steps[2], steps[1], 1],
         [1, 1, rows, padded_head_dim(head_dim)],
     )
+
+
+def pair_descriptor(x: Tensor, y: Tensor, rows: int) -> TensorDescriptor:
+    """Tiles of two tensors of one shape, x above y, addressed as (batch, head, 0, position, 0).
+
+    Where y lies behind x, as two parts of one projection do, the way there is one more step of the same tensor. Where
+    it does not, or their other steps differ, both are copied: the order of a sum must not depend on addresses.
+    """
+    apart = y.data_ptr() - x.data_ptr()
+    if not 0 < apart < LONGEST_STEP or apart % 16 or descriptor(x, rows).strides != descriptor(y, rows).strides:
+        x, y = torch.stack((x, y))
+        apart = y.data_ptr() - x.data_ptr()
+    both = descriptor(x, rows)
+    both.shape.insert(2, 2)
+    both.strides.insert(2, apart // x.element_size())
+    both.block_shape.insert(2, 2)
+    return both

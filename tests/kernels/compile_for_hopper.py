@@ -66,11 +66,13 @@ def differentiate(operator, *shapes, dtype=BF16, **given) -> None:
 
 def run_attention() -> None:
     from kernels.parallax.triton_op import parallax_triton
+    from kernels.parallax.triton_projected import projected
     from kernels.softmax_attention.short import short_attention
 
     differentiate(short_attention, *[(2, 128, 2, 64)] * 3)
     for length in (128, 256):  # one launch each way, and the kernels for any length
         differentiate(parallax_triton, *[(2, length, 2, 64)] * 4, scale=0.125, causal=True, window=None)
+    differentiate(lambda x, w: projected(x, w, torch.rand(1, 32), 2, True)[0], (1, 2, 256, 128), (1, 512, 128))
 
 
 def run_fused() -> None:

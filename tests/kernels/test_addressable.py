@@ -5,6 +5,7 @@ import torch
 
 from kernels.fused import Form, Part, split_heads
 from kernels.layout import addressable, unit_stride
+from kernels.parallax.triton_tiles import for_copy_engine
 from kernels.selective_scan import selective_scan
 from kernels.selective_scan.block import mamba_block
 from kernels.short_convolution import short_convolution
@@ -58,6 +59,20 @@ def test_unit_stride_allows_any_step_between_rows():
     rows = meta(1, 2**25, 4 * WIDTH)[..., :WIDTH]
     assert unit_stride(rows) is rows
     assert unit_stride(rows.mT).is_contiguous()
+
+
+@pytest.mark.parametrize(
+    "cut",
+    [lambda x: x[1:, :16], lambda x: x[:, 1:17], lambda x: x.mT, lambda x: x.flatten()[4:36].view(2, 16)],
+    ids=range(4),
+)
+def test_the_copy_engine_gets_what_it_can_address(cut):
+    """Rows of whole 16 bytes that begin at a multiple of 16: of 20 float32 here, where a copy is not always one."""
+    x = cut(torch.randn(20, 20))
+    copy = for_copy_engine(x)
+    assert torch.equal(copy, x) and copy.stride(1) == 1
+    assert copy.stride(0) % 4 == 0 and copy.data_ptr() % 16 == 0
+    assert (copy is x) == (x.stride(1) == 1 and x.data_ptr() % 16 == 0)
 
 
 def normal(*shape, device):

@@ -153,6 +153,18 @@ def test_deterministic(device):
     assert all(torch.equal(x, y) for x, y in zip(first, second, strict=True))
 
 
+@every_dtype
+def test_addresses_have_no_say(dtype, device):
+    """The same bits, whether q lies before rho in memory, behind it, or in other steps."""
+    q, rho, *others = draw(200, 16, batch=1, dtype=dtype, device=device)
+    before, behind = torch.stack((q, rho)), torch.stack((rho, q))
+    strided = torch.cat((q, rho), dim=-1)
+    pairs = before.unbind(), behind.unbind()[::-1], strided.split(16, dim=-1), (strided[..., :16], before[1])
+    first, *more = (run(parallax_attention, [*pair, *others], backend="triton") for pair in pairs)
+    for results in more:
+        assert all(torch.equal(x, y) for x, y in zip(first, results, strict=True))
+
+
 @pytest.mark.parametrize("window", [None, 7])
 @pytest.mark.parametrize("backend", ["reference", "triton"])
 def test_agrees_with_fla(backend, window, device):

@@ -27,7 +27,7 @@ from compile_for_hopper import Hopper  # noqa: E402
 
 import kernels.gated_delta_rule  # noqa: E402
 import kernels.mesa  # noqa: E402
-import kernels.parallax  # noqa: E402
+import kernels.parallax.projected  # noqa: E402
 import kernels.softmax_attention  # noqa: E402
 from training.backbone import ALL, LanguageModel  # noqa: E402
 from training.datamodule import Examples  # noqa: E402
@@ -81,7 +81,7 @@ def main(mixer: str) -> None:
     knobs.runtime.jit_cache_hook = note
     # These look at the device.
     kernels.gated_delta_rule.gated_delta_rule_backend = kernels.mesa.mesa_backend = lambda *_: "triton"
-    kernels.parallax.parallax_backend = lambda *_: "triton"
+    kernels.parallax.parallax_backend = kernels.parallax.projected.parallax_backend = lambda *_: "triton"
     kernels.softmax_attention.is_short = lambda device, dtype, length, head_dim: length <= 128
     built = {}
     for cell, changes in CELLS.items():

@@ -19,7 +19,9 @@ OF_ODD_LENGTHS = {
     "mamba": set(),
     "mesa": {"_split_heads_kernel"},
 }
-OF_LONG = {"parallax": {"forward_kernel", "query_numbers_kernel", "rows_kernel", "columns_kernel"}}
+OF_LONG = {
+    "parallax": {"projection_kernel", "forward_kernel", "query_numbers_kernel", "rows_kernel", "columns_kernel"},
+}
 OF_ODD_VOCABULARIES = {
     "attn": set(),
     "parallax": set(),

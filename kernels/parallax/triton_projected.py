@@ -1,0 +1,92 @@
+"""`projected_parallax` as one PyTorch operator, whose backward writes the gradient of the projection where it belongs.
+
+Replicas have their own x, weights and frequencies: they are groups, in front of all tensors.
+"""
+
+import torch
+from torch import Tensor
+
+from kernels.fused.linear import weight_gradient
+from kernels.fused.operators import register_gradient, register_replicas
+from kernels.parallax.triton_launch import run_backward, run_forward, saved_like
+from kernels.parallax.triton_projection import run_projection
+from kernels.parallax.triton_tiles import for_copy_engine
+
+
+@torch.library.custom_op("mixerlab::projected_parallax", mutates_args=())
+def projected(
+    x: Tensor, weight: Tensor, inverse_frequency: Tensor, heads: int, turn_rho: bool
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """The output `[groups, B, T, H, D]` for x `[groups, B, T, K]`, and what the backward needs."""
+    groups, batch, length, width = x.shape
+    rows = x.reshape(groups, batch * length, width)
+    packed = run_projection(rows, weight, inverse_frequency, length, heads, turn_rho)
+    packed = packed.view(groups * batch, length, -1)
+    q, k, v, rho = _parts(packed, heads)
+    o, *saved = run_forward(q, rho, k, v, q.shape[-1] ** -0.5, True, None)
+    return o.view(groups, batch, length, heads, -1), packed, *saved
+
+
+@projected.register_fake
+def _(x, weight, inverse_frequency, heads, turn_rho):
+    groups, batch, length, _ = x.shape
+    packed = x.new_empty(groups * batch, length, weight.shape[1])
+    q = _parts(packed, heads)[0]
+    return x.new_empty(groups, batch, length, *q.shape[2:]), packed, *saved_like(q)
+
+
+@torch.library.custom_op("mixerlab::projected_parallax_backward", mutates_args=())
+def projected_backward(
+    d_o: Tensor,
+    x: Tensor,
+    weight: Tensor,
+    inverse_frequency: Tensor,
+    packed: Tensor,
+    mean_v: Tensor,
+    cov: Tensor,
+    log_mass: Tensor,
+    weight_at_0: Tensor,
+    heads: int,
+    turn_rho: bool,
+) -> tuple[Tensor, Tensor]:
+    """The gradients of x and of the weight."""
+    d_packed = torch.empty_like(packed)
+    q, k, v, rho = _parts(packed, heads)
+    d_q, d_k, d_v, d_rho = _parts(d_packed, heads)
+    saved = mean_v, cov, log_mass, weight_at_0
+    run_backward(
+        (d_q, d_rho, d_k, d_v),
+        *(for_copy_engine(d_o.flatten(0, 1)), q, rho, k, v),
+        *saved,
+        *(q.shape[-1] ** -0.5, True, None),
+        frequency=inverse_frequency.contiguous(),
+        turn_rho=turn_rho,
+    )
+    rows = d_packed.view(x.shape[0], -1, weight.shape[1])
+    d_x = torch.bmm(rows, weight).view(x.shape)
+    return d_x, weight_gradient(rows, x.reshape(*d_x.shape[:1], -1, x.shape[-1]))
+
+
+@projected_backward.register_fake
+def _(d_o, x, weight, inverse_frequency, packed, mean_v, cov, log_mass, weight_at_0, heads, turn_rho):
+    return x.new_empty(x.shape), weight.new_empty(weight.shape)
+
+
+def _parts(packed: Tensor, heads: int) -> tuple[Tensor, ...]:
+    """q, k, v and rho `[B, T, H, D]`, where they lie in `packed` `[B, T, 4 H D]`."""
+    return packed.unflatten(-1, (4, heads, -1)).unbind(2)
+
+
+def _save(ctx, inputs, output):
+    *tensors, ctx.heads, ctx.turn_rho = inputs
+    _, *saved = output
+    ctx.save_for_backward(*tensors, *saved)
+    ctx.set_materialize_grads(False)  # as in triton_op.py
+
+
+def _gradients(ctx, d_o, *_):
+    return *projected_backward(d_o, *ctx.saved_tensors, ctx.heads, ctx.turn_rho), None, None, None
+
+
+register_gradient(projected, projected_backward, _save, _gradients)
+register_replicas(projected, projected_backward)

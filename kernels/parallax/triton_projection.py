@@ -1,0 +1,81 @@
+"""The projection to queries, keys, values and probes, turned by their positions before they leave the registers.
+
+One program a multiprocessor keeps the weights in shared memory and walks the rows.
+"""
+
+import triton
+import triton.language as tl
+from torch import Tensor
+from triton.tools.tensor_descriptor import TensorDescriptor
+
+from kernels.attention_tiles import product
+from kernels.parallax.triton_rotation import heads_turned
+from kernels.parallax.triton_tiles import for_copy_engine
+
+MAX_WEIGHT_BYTES = 2**17  # of 227 KB of shared memory
+PROCESSORS = 132  # of an H100 or H200
+# (rows of a tile, stages, warps) by the size of an element; full-precision products run without the matrix units.
+CONFIGS = {2: (64, 3, 4), 4: (32, 1, 4)}
+
+
+@triton.jit
+def projection_kernel(
+    x_desc, weight_desc, frequency, packed_desc, rows, seq_len,
+    HEADS: tl.constexpr, D: tl.constexpr, TURN_RHO: tl.constexpr,
+    ROWS: tl.constexpr, BLOCK_K: tl.constexpr, STAGES: tl.constexpr,
+):  # fmt: skip
+    group = tl.program_id(1)
+    WIDTH: tl.constexpr = HEADS * D
+    of_q = weight_desc.load([group, 0, 0]).reshape(WIDTH, BLOCK_K)
+    of_k = weight_desc.load([group, WIDTH, 0]).reshape(WIDTH, BLOCK_K)
+    of_v = weight_desc.load([group, 2 * WIDTH, 0]).reshape(WIDTH, BLOCK_K)
+    of_rho = weight_desc.load([group, 3 * WIDTH, 0]).reshape(WIDTH, BLOCK_K)
+    SHORT: tl.constexpr = x_desc.dtype != tl.float32
+    for start in tl.range(tl.program_id(0) * ROWS, rows, tl.num_programs(0) * ROWS, num_stages=STAGES):
+        x = x_desc.load([group, start, 0]).reshape(ROWS, BLOCK_K)
+        position = (start + tl.arange(0, ROWS)) % seq_len
+        q = heads_turned(product(x, of_q.T), frequency, group, position, ROWS, HEADS, D, SHORT)
+        packed_desc.store([group, start, 0], q.to(x.dtype).reshape(1, ROWS, WIDTH))
+        k = heads_turned(product(x, of_k.T), frequency, group, position, ROWS, HEADS, D, SHORT)
+        packed_desc.store([group, start, WIDTH], k.to(x.dtype).reshape(1, ROWS, WIDTH))
+        v = product(x, of_v.T)
+        packed_desc.store([group, start, 2 * WIDTH], v.to(x.dtype).reshape(1, ROWS, WIDTH))
+        rho = product(x, of_rho.T)
+        if TURN_RHO:
+            rho = heads_turned(rho, frequency, group, position, ROWS, HEADS, D, SHORT)
+        packed_desc.store([group, start, 3 * WIDTH], rho.to(x.dtype).reshape(1, ROWS, WIDTH))
+
+
+def run_projection(
+    x: Tensor, weight: Tensor, inverse_frequency: Tensor, seq_len: int, heads: int, turn_rho: bool
+) -> Tensor:
+    """`x` `[groups, N, K]` times `weight` `[groups, 4 heads D, K]`: q, k, v and rho, all but v (and rho) turned."""
+    groups, rows, width = x.shape
+    columns = weight.shape[1]
+    head_dim = columns // (4 * heads)
+    packed = x.new_empty(groups, rows, columns)
+    tile, stages, warps = CONFIGS[x.element_size()]
+    block_k = max(16, triton.next_power_of_2(width))
+    programs = min(triton.cdiv(rows, tile), max(1, PROCESSORS // groups))
+    projection_kernel[programs, groups](
+        _descriptor(x, tile, block_k),
+        _descriptor(weight, heads * head_dim, block_k),
+        inverse_frequency.contiguous(),
+        _descriptor(packed, tile, heads * head_dim),
+        rows,
+        seq_len,
+        HEADS=heads,
+        D=head_dim,
+        TURN_RHO=turn_rho,
+        ROWS=tile,
+        BLOCK_K=block_k,
+        STAGES=stages,
+        num_warps=warps,
+    )
+    return packed
+
+
+def _descriptor(x: Tensor, rows: int, columns: int) -> TensorDescriptor:
+    """Tiles of `[groups, N, K]`, addressed as (group, row, column)."""
+    x = for_copy_engine(x)
+    return TensorDescriptor(x, list(x.shape), list(x.stride()), [1, rows, columns])
