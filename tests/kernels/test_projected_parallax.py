@@ -102,13 +102,13 @@ def test_second_derivative_is_refused(device):
         d_x.sum().backward()
 
 
-def test_wrong_shapes():
-    x, weight = torch.zeros(1, 130, 16), torch.zeros(64, 16)
+def test_wrong_shapes(device):
+    x, weight = torch.zeros(1, 130, 16, device=device), torch.zeros(64, 16, device=device)
     with pytest.raises(ValueError, match=r"weight has shape \(64, 16\): pass rows for q, k, v and rho of heads=3"):
-        projected_parallax(x, weight, frequency(16), 3)
+        projected_parallax(x, weight, frequency(16, device), 3)
     for backend in ("reference", "triton"):
         with pytest.raises(ValueError, match=r"inverse_frequency has shape \(4,\): heads of 16 need \(8,?\)"):
-            projected_parallax(x, weight, frequency(8), 1, backend=backend)
+            projected_parallax(x, weight, frequency(8, device), 1, backend=backend)
 
 
 @pytest.mark.gpu
