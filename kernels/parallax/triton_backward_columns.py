@@ -51,7 +51,8 @@ def columns_kernel(
     q_rho_desc, k, k_strides, v, v_strides, d_o_desc, log_mass, weight_at_0, beta, gamma,
     d_k_desc, d_v_desc, frequency, group_size,
     kv_heads, seq_len, head_dim, window, scale, scale_log2,
-    TURN_K: tl.constexpr, GROUP: tl.constexpr, CAUSAL: tl.constexpr, HAS_WINDOW: tl.constexpr,
+    TURN_K: tl.constexpr, ROOM: tl.constexpr,
+    GROUP: tl.constexpr, CAUSAL: tl.constexpr, HAS_WINDOW: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
 ):  # fmt: skip
     """Sums over the query heads that share the key head; dK is turned back where k was turned."""
@@ -79,7 +80,7 @@ def columns_kernel(
             full_last = tl.maximum((start_n + window) // BLOCK_M * BLOCK_M, full)
 
     for head in range(kv_head * GROUP, (kv_head + 1) * GROUP):
-        row_start = numbers_of(batch * kv_heads * GROUP + head, seq_len)
+        row_start = numbers_of(batch * kv_heads * GROUP + head, seq_len, ROOM)
         if CAUSAL:
             d_k, d_v = _columns(
                 d_k, d_v, k_n, v_n, q_rho_desc, d_o_desc, log_mass, weight_at_0, beta, gamma,
@@ -97,8 +98,8 @@ def columns_kernel(
                 batch, head, row_start, keys, full_last, last, seq_len, window, scale, scale_log2,
                 CAUSAL, HAS_WINDOW, True, BLOCK_M, BLOCK_D,
             )  # fmt: skip
-    SHORT: tl.constexpr = d_k_desc.dtype != tl.float32
+    EXACT: tl.constexpr = d_k_desc.dtype == tl.float32
     if TURN_K:
-        d_k = turned_back(d_k, frequency, batch // group_size, keys, BLOCK_N, BLOCK_D, SHORT)
+        d_k = turned_back(d_k, frequency, batch // group_size, keys, BLOCK_N, BLOCK_D, EXACT)
     store_tile(d_k_desc, batch, kv_head, start_n, d_k, BLOCK_N, BLOCK_D)
     store_tile(d_v_desc, batch, kv_head, start_n, d_v * (1 / scale), BLOCK_N, BLOCK_D)

@@ -29,7 +29,7 @@ def query_numbers_kernel(
     d_o = load_rows(d_o, d_o_strides, batch, head, queries, seq_len, head_dim, BLOCK_D).to(tl.float32)
     mean_v = load_rows(mean_v, saved_strides, batch, head, queries, seq_len, head_dim, BLOCK_D)
     cov = load_rows(cov, saved_strides, batch, head, queries, seq_len, head_dim, BLOCK_D)
-    row = numbers_of(sequence, seq_len) + queries
+    row = numbers_of(sequence, seq_len, BLOCK_M) + queries
     tl.store(beta + row, tl.sum(d_o * mean_v, 1))
     tl.store(gamma + row, tl.sum(d_o * cov, 1) * scale)
 
@@ -64,7 +64,8 @@ def rows_kernel(
     q, q_strides, rho, rho_strides, k_desc, v_desc, d_o, d_o_strides,
     log_mass, weight_at_0, beta, gamma, d_q_desc, d_rho_desc, frequency, group_size,
     heads, seq_len, head_dim, window, scale, scale_log2,
-    TURN_Q: tl.constexpr, TURN_RHO: tl.constexpr, GROUP: tl.constexpr, CAUSAL: tl.constexpr, HAS_WINDOW: tl.constexpr,
+    TURN_Q: tl.constexpr, TURN_RHO: tl.constexpr, ROOM: tl.constexpr,
+    GROUP: tl.constexpr, CAUSAL: tl.constexpr, HAS_WINDOW: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
 ):  # fmt: skip
     """dQ and dR of a block of queries, each turned back where it was turned."""
@@ -76,7 +77,7 @@ def rows_kernel(
     start_m = (blocks - 1 - tl.program_id(0) % blocks) * BLOCK_M
     kv_head = head // GROUP
     queries = start_m + tl.arange(0, BLOCK_M)
-    row = numbers_of(sequence, seq_len) + queries
+    row = numbers_of(sequence, seq_len, ROOM) + queries
 
     q_rho = load_pair(q, q_strides, rho, rho_strides, batch, head, start_m, seq_len, head_dim, BLOCK_M, BLOCK_D)
     d_o = load_rows(d_o, d_o_strides, batch, head, queries, seq_len, head_dim, BLOCK_D)
@@ -104,11 +105,10 @@ def rows_kernel(
         k_desc, v_desc, batch, kv_head, queries, full_last, last, seq_len, window, scale, scale_log2,
         CAUSAL, HAS_WINDOW, True, BLOCK_N, BLOCK_D,
     )  # fmt: skip
+    EXACT: tl.constexpr = d_q_desc.dtype == tl.float32
     if TURN_Q:
-        d_q = turned_back(d_q, frequency, batch // group_size, queries, BLOCK_M, BLOCK_D, k_desc.dtype != tl.float32)
+        d_q = turned_back(d_q, frequency, batch // group_size, queries, BLOCK_M, BLOCK_D, EXACT)
     if TURN_RHO:
-        d_rho = turned_back(
-            d_rho, frequency, batch // group_size, queries, BLOCK_M, BLOCK_D, k_desc.dtype != tl.float32
-        )
+        d_rho = turned_back(d_rho, frequency, batch // group_size, queries, BLOCK_M, BLOCK_D, EXACT)
     store_tile(d_q_desc, batch, head, start_m, d_q, BLOCK_M, BLOCK_D)
     store_tile(d_rho_desc, batch, head, start_m, d_rho, BLOCK_M, BLOCK_D)

@@ -99,6 +99,6 @@ def forward_kernel(
     store_tile(o_desc, batch, head, start_m, mean_v - cov, BLOCK_M, BLOCK_D)
     store_tile(mean_v_desc, batch, head, start_m, mean_v, BLOCK_M, BLOCK_D)
     store_tile(cov_desc, batch, head, start_m, cov, BLOCK_M, BLOCK_D)
-    row = numbers_of(sequence, seq_len) + queries
+    row = numbers_of(sequence, seq_len, BLOCK_M) + queries
     tl.store(log_mass + row, tl.where(queries < seq_len, top + tl.log2(mass), float("inf")))
     tl.store(weight_at_0 + row, scale * (1 + mean_t))

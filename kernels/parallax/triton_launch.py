@@ -12,7 +12,7 @@ from kernels.parallax.triton_backward_columns import columns_kernel
 from kernels.parallax.triton_backward_rows import query_numbers_kernel, rows_kernel
 from kernels.parallax.triton_forward import forward_kernel
 from kernels.parallax.triton_short import short_backward_kernel, short_forward_kernel
-from kernels.parallax.triton_tiles import ROOM, descriptor, pair_descriptor
+from kernels.parallax.triton_tiles import descriptor, pair_descriptor
 from kernels.triton_elementwise import LOG2_E
 
 
@@ -40,13 +40,14 @@ FLOAT32_TILES = Tiles(32, 32, 4, 2)
 def saved_like(q: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Buffers for what the forward saves: Σ p v and Σ_KV ρ `[B, T, Hq, D]`, log2 Σ exp and scale (1 + t̄) of each query.
 
-    The last two are float32 `[B, Hq, T rounded up to whole tiles]`.
+    The last two are float32 `[B, Hq, T rounded up to whole tiles of the forward]`.
 
     Σ p v stays in float32: the backward takes dO·(Σ p v) from dO·v, and where a query looks at one key the
     two are equal.
     """
     batch, length, heads, _ = q.shape
-    room = triton.cdiv(length, ROOM.value) * ROOM.value
+    tile = _tiles(FORWARD_TILES, q).queries
+    room = triton.cdiv(length, tile) * tile
     log_mass, weight_at_0 = (q.new_empty(batch, heads, room, dtype=torch.float32) for _ in range(2))
     return q.new_empty(q.shape, dtype=torch.float32), q.new_empty(q.shape), log_mass, weight_at_0
 
@@ -101,10 +102,11 @@ def run_backward(
     per_query = (log_mass, weight_at_0, beta, gamma)
     numbers = (length, head_dim, window or 0, scale, scale * LOG2_E.value)
 
-    query_numbers_kernel[(triton.cdiv(length, ROOM.value) * batch * heads,)](
+    room = _tiles(FORWARD_TILES, q).queries  # a multiple of the other kernels' tiles of queries
+    query_numbers_kernel[(triton.cdiv(length, room) * batch * heads,)](
         *(d_o, d_o.stride(), mean_v, cov, cov.stride(), beta, gamma),
         *(heads, length, head_dim, scale),
-        BLOCK_M=ROOM.value,
+        BLOCK_M=room,
         BLOCK_D=padded_head_dim(head_dim),
     )
     tiles = _tiles(ROWS_TILES, q)
@@ -118,6 +120,7 @@ def run_backward(
         *(heads, *numbers),
         TURN_Q=turn,
         TURN_RHO=turn_rho,
+        ROOM=room,
         **_constants(q, k, causal, window, tiles),
     )
     tiles = _tiles(COLUMNS_TILES, q)
@@ -130,6 +133,7 @@ def run_backward(
         *turned,
         *(kv_heads, *numbers),
         TURN_K=turn,
+        ROOM=room,
         **_constants(q, k, causal, window, tiles),
     )
 

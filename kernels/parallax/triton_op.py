@@ -25,6 +25,8 @@ def parallax_triton(
     if scale <= 0:
         # The kernels take the maximum of unscaled logits, which needs a positive scale.
         q, scale = (q * 0, 1.0) if scale == 0 else (-q, -scale)
+    if window is not None:
+        window = min(window, q.shape[1])  # more changes nothing, and may be too large for the kernels' 32 bits
     if is_short(q, k, causal, window):
         return parallax_short_forward(q, rho, k, v, scale)
     head_dim = q.shape[-1]

@@ -38,8 +38,6 @@ def _(x, weight, inverse_frequency, heads, turn_rho):
 @torch.library.custom_op("mixerlab::projected_parallax_backward", mutates_args=())
 def projected_backward(
     d_o: Tensor,
-    x: Tensor,
-    weight: Tensor,
     inverse_frequency: Tensor,
     packed: Tensor,
     mean_v: Tensor,
@@ -48,8 +46,8 @@ def projected_backward(
     weight_at_0: Tensor,
     heads: int,
     turn_rho: bool,
-) -> tuple[Tensor, Tensor]:
-    """The gradients of x and of the weight."""
+) -> Tensor:
+    """The gradient of the projection `[groups, B T, 4 H D]`."""
     d_packed = torch.empty_like(packed)
     q, k, v, rho = _parts(packed, heads)
     d_q, d_k, d_v, d_rho = _parts(d_packed, heads)
@@ -62,14 +60,12 @@ def projected_backward(
         frequency=inverse_frequency.contiguous(),
         turn_rho=turn_rho,
     )
-    rows = d_packed.view(x.shape[0], -1, weight.shape[1])
-    d_x = torch.bmm(rows, weight).view(x.shape)
-    return d_x, weight_gradient(rows, x.reshape(*d_x.shape[:1], -1, x.shape[-1]))
+    return d_packed.view(d_o.shape[0], -1, packed.shape[-1])
 
 
 @projected_backward.register_fake
-def _(d_o, x, weight, inverse_frequency, packed, mean_v, cov, log_mass, weight_at_0, heads, turn_rho):
-    return x.new_empty(x.shape), weight.new_empty(weight.shape)
+def _(d_o, inverse_frequency, packed, mean_v, cov, log_mass, weight_at_0, heads, turn_rho):
+    return packed.new_empty(d_o.shape[0], packed.shape[0] // d_o.shape[0] * packed.shape[1], packed.shape[2])
 
 
 def _parts(packed: Tensor, heads: int) -> tuple[Tensor, ...]:
@@ -85,7 +81,12 @@ def _save(ctx, inputs, output):
 
 
 def _gradients(ctx, d_o, *_):
-    return *projected_backward(d_o, *ctx.saved_tensors, ctx.heads, ctx.turn_rho), None, None, None
+    x, weight, *saved = ctx.saved_tensors
+    of_x, of_weight, *_ = ctx.needs_input_grad
+    grad = projected_backward(d_o, *saved, ctx.heads, ctx.turn_rho)
+    d_x = torch.bmm(grad, weight).view(x.shape) if of_x else None
+    d_weight = weight_gradient(grad, x.reshape(x.shape[0], -1, x.shape[-1])) if of_weight else None
+    return d_x, d_weight, None, None, None
 
 
 register_gradient(projected, projected_backward, _save, _gradients)

@@ -12,7 +12,8 @@ from kernels.attention_tiles import product
 from kernels.parallax.triton_rotation import heads_turned
 from kernels.parallax.triton_tiles import for_copy_engine
 
-MAX_WEIGHT_BYTES = 2**17  # of 227 KB of shared memory
+MAX_WIDTH = 128  # of x, and of all heads together
+SHARED_MEMORY = 200 * 1024  # bytes: the weights, three tiles of x and one of results, of these widths
 PROCESSORS = 132  # of an H100 or H200
 # (rows of a tile, stages, warps) by the size of an element; full-precision products run without the matrix units.
 CONFIGS = {2: (64, 3, 4), 4: (32, 1, 4)}
@@ -30,19 +31,19 @@ def projection_kernel(
     of_k = weight_desc.load([group, WIDTH, 0]).reshape(WIDTH, BLOCK_K)
     of_v = weight_desc.load([group, 2 * WIDTH, 0]).reshape(WIDTH, BLOCK_K)
     of_rho = weight_desc.load([group, 3 * WIDTH, 0]).reshape(WIDTH, BLOCK_K)
-    SHORT: tl.constexpr = x_desc.dtype != tl.float32
+    EXACT: tl.constexpr = x_desc.dtype == tl.float32
     for start in tl.range(tl.program_id(0) * ROWS, rows, tl.num_programs(0) * ROWS, num_stages=STAGES):
         x = x_desc.load([group, start, 0]).reshape(ROWS, BLOCK_K)
         position = (start + tl.arange(0, ROWS)) % seq_len
-        q = heads_turned(product(x, of_q.T), frequency, group, position, ROWS, HEADS, D, SHORT)
+        q = heads_turned(product(x, of_q.T), frequency, group, position, ROWS, HEADS, D, EXACT)
         packed_desc.store([group, start, 0], q.to(x.dtype).reshape(1, ROWS, WIDTH))
-        k = heads_turned(product(x, of_k.T), frequency, group, position, ROWS, HEADS, D, SHORT)
+        k = heads_turned(product(x, of_k.T), frequency, group, position, ROWS, HEADS, D, EXACT)
         packed_desc.store([group, start, WIDTH], k.to(x.dtype).reshape(1, ROWS, WIDTH))
         v = product(x, of_v.T)
         packed_desc.store([group, start, 2 * WIDTH], v.to(x.dtype).reshape(1, ROWS, WIDTH))
         rho = product(x, of_rho.T)
         if TURN_RHO:
-            rho = heads_turned(rho, frequency, group, position, ROWS, HEADS, D, SHORT)
+            rho = heads_turned(rho, frequency, group, position, ROWS, HEADS, D, EXACT)
         packed_desc.store([group, start, 3 * WIDTH], rho.to(x.dtype).reshape(1, ROWS, WIDTH))
 
 
@@ -58,8 +59,8 @@ def run_projection(
     block_k = max(16, triton.next_power_of_2(width))
     programs = min(triton.cdiv(rows, tile), max(1, PROCESSORS // groups))
     projection_kernel[programs, groups](
-        _descriptor(x, tile, block_k),
-        _descriptor(weight, heads * head_dim, block_k),
+        _descriptor(for_copy_engine(x), tile, block_k),
+        _descriptor(for_copy_engine(weight), heads * head_dim, block_k),
         inverse_frequency.contiguous(),
         _descriptor(packed, tile, heads * head_dim),
         rows,
@@ -77,5 +78,4 @@ def run_projection(
 
 def _descriptor(x: Tensor, rows: int, columns: int) -> TensorDescriptor:
     """Tiles of `[groups, N, K]`, addressed as (group, row, column)."""
-    x = for_copy_engine(x)
     return TensorDescriptor(x, list(x.shape), list(x.stride()), [1, rows, columns])

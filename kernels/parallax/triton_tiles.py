@@ -8,7 +8,6 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 
 from kernels.attention_tiles import padded_head_dim
 
-ROOM = tl.constexpr(64)  # queries: a multiple of every tile
 LONGEST_STEP = 2**40  # bytes, for the tensor copy engine
 
 
@@ -31,10 +30,10 @@ def store_tile(desc, batch, head, row, tile, ROWS: tl.constexpr, BLOCK_D: tl.con
 
 
 @triton.jit
-def numbers_of(sequence, seq_len):
-    """Where a sequence's numbers begin in a tensor of one number a query, which has room for whole tiles.
+def numbers_of(sequence, seq_len, ROOM: tl.constexpr):
+    """Where a sequence's numbers begin in a tensor of one number a query, with room for whole tiles of the forward.
 
-    The queries past its end are there too, and `forward_kernel` gives them an infinite mass: they weigh every key 0.
+    The queries past its end are there too, and the forward gives them an infinite mass: they weigh every key 0.
     """
     return sequence.to(tl.int64) * (tl.cdiv(seq_len, ROOM) * ROOM)
 

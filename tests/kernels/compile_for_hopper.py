@@ -5,6 +5,8 @@ machine code, and not made: the operators' results are nonsense, only that they 
 whose kernels were compiled.
 """
 
+from functools import partial
+
 import torch
 from every_mixer import mixer_of
 from triton.backends.compiler import GPUTarget
@@ -35,6 +37,7 @@ from kernels.selective_scan import selective_scan
 from kernels.short_convolution.heads import convolve_heads
 
 BF16 = torch.bfloat16
+SHARED_MEMORY = 227 * 1024  # bytes that a program may have
 
 
 class Hopper:
@@ -72,7 +75,9 @@ def run_attention() -> None:
     differentiate(short_attention, *[(2, 128, 2, 64)] * 3)
     for length in (128, 256):  # one launch each way, and the kernels for any length
         differentiate(parallax_triton, *[(2, length, 2, 64)] * 4, scale=0.125, causal=True, window=None)
-    differentiate(lambda x, w: projected(x, w, torch.rand(1, 32), 2, True)[0], (1, 2, 256, 128), (1, 512, 128))
+    for heads in (1, 2, 8):
+        layer = partial(projected, inverse_frequency=torch.rand(1, 64 // heads), heads=heads, turn_rho=True)
+        differentiate(lambda x, w, layer=layer: layer(x, w)[0], (1, 2, 256, 128), (1, 512, 128))
 
 
 def run_fused() -> None:
@@ -142,7 +147,9 @@ def main() -> None:
 
     def compile_only(self, *args, warmup, **given):
         modules.add(self.fn.__module__)
-        return launch(self, *args, warmup=True, **given)
+        compiled = launch(self, *args, warmup=True, **given)
+        assert compiled.metadata.shared <= SHARED_MEMORY, (self.fn.__name__, compiled.metadata.shared)
+        return compiled
 
     jit.JITFunction.run = compile_only
     driver.set_active(Hopper())

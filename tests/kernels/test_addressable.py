@@ -5,7 +5,7 @@ import torch
 
 from kernels.fused import Form, Part, split_heads
 from kernels.layout import addressable, unit_stride
-from kernels.parallax.triton_tiles import for_copy_engine
+from kernels.parallax.triton_tiles import for_copy_engine, pair_descriptor
 from kernels.selective_scan import selective_scan
 from kernels.selective_scan.block import mamba_block
 from kernels.short_convolution import short_convolution
@@ -73,6 +73,23 @@ def test_the_copy_engine_gets_what_it_can_address(cut):
     assert torch.equal(copy, x) and copy.stride(1) == 1
     assert copy.stride(0) % 4 == 0 and copy.data_ptr() % 16 == 0
     assert (copy is x) == (x.stride(1) == 1 and x.data_ptr() % 16 == 0)
+
+
+def test_the_copy_engine_gets_an_expanded_tensor_copied():
+    assert for_copy_engine(torch.randn(1, 16).expand(3, 16)).is_contiguous()
+
+
+def test_two_tensors_are_one_where_the_copy_engine_reaches_both():
+    """From q to rho is a step of 16 bytes or a multiple, forwards; else both are copied, q first."""
+    packed = torch.randn(2, 5, 3, 4 * 16)
+    q, rho = packed[..., 16:32], packed[..., 48:]
+    together = pair_descriptor(q, rho, 32)
+    assert together.base is q and together.shape == [2, 3, 2, 5, 16] and together.strides == [960, 64, 32, 192, 1]
+    shifted = torch.randn(2 * q.numel() + 2)[2:].view(2, *q.shape)  # 8 bytes too far
+    for x, y in ((rho, q), (q, rho.contiguous()), (q.contiguous(), shifted[1]), (q, q)):
+        copied = pair_descriptor(x, y, 32)
+        assert copied.strides == [240, 16, 480, 48, 1]
+        assert torch.equal(copied.base, x) and torch.equal(copied.base._base[1], y)
 
 
 def normal(*shape, device):

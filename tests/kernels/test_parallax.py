@@ -45,7 +45,14 @@ def test_shared_key_heads(device):
 @every_dtype
 @pytest.mark.parametrize(
     "length, window",
-    [(70, 2), (70, 33), (100, 32), (70, 200), *(pytest.param(300, w, marks=gpu) for w in (3, 64, 190))],
+    [
+        (70, 2),
+        (70, 33),
+        (100, 32),
+        (70, 200),
+        (70, 2**31 - 1),
+        *(pytest.param(300, w, marks=gpu) for w in (3, 64, 190)),
+    ],
 )
 def test_window(length, window, dtype, device):
     tensors = draw(length, 16, heads=1, kv_heads=1, batch=1, dtype=dtype, device=device)
@@ -80,8 +87,8 @@ def test_zero_scale(dtype, device):
 @pytest.mark.parametrize("head_dim", [16, 12])
 def test_strides(length, head_dim, dtype, device):
     """Heads-first storage, slices of one packed projection, and a broadcast output gradient."""
-    q, rho, _, _, d_o = draw(length, head_dim, batch=1, dtype=dtype, device=device)
-    packed = torch.cat(draw(length, head_dim, batch=1, dtype=dtype, device=device)[:2], dim=-1)
+    q, rho, _, _, d_o = draw(length, head_dim, batch=2, dtype=dtype, device=device)
+    packed = torch.cat(draw(length, head_dim, batch=2, dtype=dtype, device=device)[:2], dim=-1)
     k, v = packed[..., :head_dim], packed[..., head_dim:]
     heads_first = q.transpose(1, 2).contiguous().transpose(1, 2)
     odd_start = torch.cat([rho[..., :1], rho], dim=-1)[..., 1:]

@@ -4,29 +4,42 @@ from functools import partial
 
 import pytest
 import torch
-from fused_cases import check, check_replicas, double, draw, run
+import triton
+import triton.language as tl
+from fused_cases import FLOAT32, check, check_replicas, double, draw, run
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from kernels.fused import Form, Part, linear, split_heads
-from kernels.parallax import parallax_attention
+from kernels.parallax import parallax_attention, triton_projection, triton_rotation
 from kernels.parallax.projected import projected_parallax
 from kernels.parallax.reference import parallax_reference
 
 kernel = partial(projected_parallax, backend="triton")
+ONE = "mixerlab::projected_parallax"
 
 
 def frequency(head_dim, device="cpu"):
     return 100.0 ** (-torch.arange(0, head_dim, 2, dtype=torch.float32, device=device) / head_dim)
 
 
-def exact(x, weight, heads, turn_rho):
+def inputs(length, width, heads, head_dim, device, batch=2, replicas=()):
+    """In the dtype that the operator takes there, and with scores of about one."""
+    x, weight = draw((*replicas, batch, length, width), (*replicas, 4 * heads * head_dim, width), device=device)
+    dtype = torch.bfloat16 if device == "cuda" else torch.float32
+    return [x.to(dtype), (weight * width**-0.5).to(dtype)]
+
+
+def tolerance(device):
+    return 0.01 if device == "cuda" else FLOAT32
+
+
+def exact(x, weight, heads, turn_rho=False):
     """The formulas, one by one: pairs (i, i + D/2) as complex numbers, turned by position times frequency."""
     q, k, v, rho = (x @ weight.T).unflatten(-1, (4, heads, -1)).unbind(2)
     head_dim = q.shape[-1]
     positions = torch.arange(x.shape[1], dtype=torch.float64, device=x.device)
-    turn = torch.polar(
-        torch.ones(()).double().to(x.device), positions[:, None] * frequency(head_dim, x.device).double()
-    )
+    angles = positions[:, None] * frequency(head_dim, x.device).double()
+    turn = torch.polar(torch.ones_like(angles), angles)
 
     def turned(y):
         z = torch.complex(*y.chunk(2, dim=-1)) * turn[:, None]
@@ -51,20 +64,34 @@ def operators_of(function):
 
 
 # length, width, heads, head dim: whole tiles and parts of one, widths below a power of two.
-SHAPES = [(192, 32, 2, 16), (141, 20, 1, 32), (130, 128, 2, 16)]
+SHAPES = [(192, 32, 2, 16), (141, 24, 1, 32), (130, 128, 2, 16)]
 
 
 @pytest.mark.parametrize("turn_rho", [False, True])
 @pytest.mark.parametrize("length, width, heads, head_dim", SHAPES)
 def test_against_the_formulas(device, length, width, heads, head_dim, turn_rho):
-    given = draw((2, length, width), (4 * heads * head_dim, width), device=device)
-    given[1] *= width**-0.5
+    given = inputs(length, width, heads, head_dim, device)
     function = partial(kernel, inverse_frequency=frequency(head_dim, device), heads=heads, turn_rho=turn_rho)
-    actual = run(function, given)
-    assert "mixerlab::projected_parallax" in operators_of(lambda: function(*given))
-    check(actual, run(partial(exact, heads=heads, turn_rho=turn_rho), double(given)))
+    assert ONE in operators_of(lambda: function(*given))
+    expected = run(partial(exact, heads=heads, turn_rho=turn_rho), double(given))
+    check(run(function, given), expected, tolerance(device))
 
 
+def test_programs_that_walk_several_tiles(device, monkeypatch):
+    monkeypatch.setattr(triton_projection, "PROCESSORS", 2)
+    given = inputs(130, 16, 1, 16, device, batch=4)
+    actual = run(partial(kernel, inverse_frequency=frequency(16, device), heads=1), given)
+    check(actual, run(partial(exact, heads=1), double(given)), tolerance(device))
+
+
+def test_a_broadcast_gradient_of_the_output(device):
+    given = inputs(130, 16, 1, 16, device)
+    grad = torch.ones(1, 1, 1, 1, dtype=given[0].dtype, device=device).expand(2, 130, 1, 16)
+    actual = run(partial(kernel, inverse_frequency=frequency(16, device), heads=1), given, [grad])
+    check(actual, run(partial(exact, heads=1), double(given), [grad]), tolerance(device))
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="compares float32, which runs in the interpreter alone")
 def test_replicas_under_vmap(device):
     """Weights are rows of one tensor of all parameters, at a place that the copy engine cannot address."""
     tensors = draw((3, 2, 130, 16), (3, 5 + 64 * 16), device=device)
@@ -76,47 +103,112 @@ def test_replicas_under_vmap(device):
 
 
 def test_replicas_with_their_own_frequencies(device):
-    x, weight = draw((2, 1, 130, 16), (64, 16), device=device)
+    x, weight = inputs(130, 16, 1, 16, device, replicas=(2,))
     frequencies = torch.stack([frequency(16, device), frequency(16, device) / 2])
-    together = torch.func.vmap(lambda x, f: kernel(x, weight, f, 1))(x, frequencies)
-    for i in range(2):
-        torch.testing.assert_close(together[i], kernel(x[i], weight, frequencies[i], 1))
+
+    def together(x, weight):
+        function = torch.func.vmap(lambda x, w, f: kernel(x, w, f, 1, turn_rho=True))
+        return function(x, weight, frequencies)
+
+    def alone(x, weight):
+        return torch.stack([kernel(x[i], weight[i], frequencies[i], 1, turn_rho=True) for i in range(2)])
+
+    for a, b in zip(run(together, [x, weight]), run(alone, [x, weight]), strict=True):
+        assert torch.equal(a, b)
+
+
+@pytest.mark.parametrize("frozen", [0, 1])
+def test_what_is_frozen_costs_nothing(device, frozen):
+    leaves = [t.requires_grad_(i != frozen) for i, t in enumerate(inputs(130, 16, 1, 16, device))]
+    both = run(partial(kernel, inverse_frequency=frequency(16, device), heads=1), leaves, [torch.ones(2, 130, 1, 16)])
+    result = kernel(*leaves, frequency(16, device), 1)
+    names = operators_of(lambda: result.backward(torch.ones_like(result)))
+    assert torch.equal(leaves[1 - frozen].grad, both[1 + 1 - frozen]) and leaves[frozen].grad is None
+    assert ("aten::bmm" in names, "mixerlab::linear_weight_gradient" in names) == (frozen == 1, frozen == 0)
+
+
+def test_compiles_without_a_break(device):
+    given = inputs(130, 16, 1, 16, device)
+    function = partial(kernel, inverse_frequency=frequency(16, device), heads=1)
+    compiled = torch.compile(function, fullgraph=True, backend="aot_eager", dynamic=True)
+    for a, b in zip(run(compiled, given), run(function, given), strict=True):
+        assert torch.equal(a, b)
 
 
 @pytest.mark.parametrize(
-    "length, width, head_dim", [(128, 16, 16), (130, 1024, 16), (130, 16, 8), (130, 18, 16)], ids=str
+    "length, width, heads, head_dim",
+    [(128, 16, 1, 16), (130, 136, 1, 16), (130, 16, 2, 128), (130, 16, 1, 8), (130, 16, 3, 16), (130, 18, 1, 16)],
 )
-def test_elsewhere_three_operators(device, length, width, head_dim):
-    """A short sequence, a large weight, heads that no tile fits, rows that the copy engine cannot address."""
-    given = draw((1, length, width), (4 * head_dim, width), device=device)
-    given[1] *= width**-0.5
-    function = partial(kernel, inverse_frequency=frequency(head_dim, device), heads=1)
-    assert "mixerlab::projected_parallax" not in operators_of(lambda: function(*given))
-    check(run(function, given), run(partial(exact, heads=1, turn_rho=False), double(given)))
+def test_elsewhere_three_operators(device, length, width, heads, head_dim):
+    """A short sequence; a wide x; wide heads, narrow ones, three; rows that the copy engine cannot address."""
+    given = inputs(length, width, heads, head_dim, device, batch=1)
+    function = partial(kernel, inverse_frequency=frequency(head_dim, device), heads=heads)
+    assert ONE not in operators_of(lambda: function(*given))
+    check(run(function, given), run(partial(exact, heads=heads), double(given)), tolerance(device))
+
+
+def test_frequencies_that_the_kernel_does_not_take(device):
+    x, weight = inputs(130, 16, 1, 16, device)
+    for other in (frequency(16, device).double(), frequency(16, device).requires_grad_()):
+        function = partial(kernel, x, weight, other, 1)
+        assert ONE not in operators_of(function)
+        check([function().detach()], [exact(x.double(), weight.double(), 1)], tolerance(device))
+
+
+@triton.jit
+def rotation_kernel(frequency, cos_ptr, sin_ptr, start, EXACT: tl.constexpr):
+    cos, sin = triton_rotation.rotation(frequency, 1, start + tl.arange(0, 64), 32, EXACT)
+    at = tl.arange(0, 64)[:, None] * 16 + tl.arange(0, 16)[None, :]
+    tl.store(cos_ptr + at, cos)
+    tl.store(sin_ptr + at, sin)
+
+
+@triton.jit
+def _by_polynomial(name: tl.constexpr, x):
+    if name == "cos":
+        return tl.cos(x)
+    return tl.sin(x)
+
+
+@pytest.mark.parametrize("start", [0, 2000, 99_936])
+def test_whole_turns_are_dropped_exactly(device, start, monkeypatch):
+    """At positions where float32 `position * frequency` is off by up to 4e-3; the interpreter has another sine."""
+    if device == "cpu":
+        monkeypatch.setattr(triton_rotation, "_hardware", _by_polynomial)
+    frequencies = torch.stack([torch.zeros(16), frequency(32)]).to(device)
+    cos, sin = torch.empty(2, 64, 16, device=device)
+    rotation_kernel[(1,)](frequencies, cos, sin, start, EXACT=False)
+    angles = torch.arange(start, start + 64, device=device)[:, None].double() * frequencies[1].double()
+    for actual, expected in ((cos, angles.cos()), (sin, angles.sin())):
+        assert (actual - expected).abs().max() < 2e-6
 
 
 def test_second_derivative_is_refused(device):
-    x, weight = (y.requires_grad_() for y in draw((1, 130, 16), (64, 16), device=device))
+    x, weight = (y.requires_grad_() for y in inputs(130, 16, 1, 16, device))
     (d_x,) = torch.autograd.grad(kernel(x, weight, frequency(16, device), 1).sum(), x, create_graph=True)
     with pytest.raises(RuntimeError, match="cannot be differentiated twice"):
         d_x.sum().backward()
 
 
-def test_wrong_shapes(device):
+@pytest.mark.parametrize("backend", ["reference", "triton"])
+def test_wrong_arguments(device, backend):
+    function = partial(projected_parallax, backend=backend)
     x, weight = torch.zeros(1, 130, 16, device=device), torch.zeros(64, 16, device=device)
-    with pytest.raises(ValueError, match=r"weight has shape \(64, 16\): pass rows for q, k, v and rho of heads=3"):
-        projected_parallax(x, weight, frequency(16, device), 3)
-    for backend in ("reference", "triton"):
-        with pytest.raises(ValueError, match=r"inverse_frequency has shape \(4,\): heads of 16 need \(8,?\)"):
-            projected_parallax(x, weight, frequency(8, device), 1, backend=backend)
+    for heads in (3, 0, -1):
+        with pytest.raises(ValueError, match=rf"weight has shape \(64, 16\) and heads={heads}: pass 4 heads D rows"):
+            function(x, weight, frequency(16, device), heads)
+    for wrong in (x[0], x[None], x[:0], x[:, :0]):
+        with pytest.raises(ValueError, match=r"x has shape .*: pass a non-empty \[B, T, K\]"):
+            function(wrong, weight, frequency(16, device), 1)
+    with pytest.raises(ValueError, match=r"inverse_frequency has shape \(4,\): heads of 16 need \(8,\)"):
+        function(x, weight, frequency(8, device), 1)
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("length, heads, head_dim", [(256, 2, 64), (1000, 8, 16), (300, 1, 128), (2048, 4, 32)])
-def test_bfloat16(device, length, heads, head_dim):
+def test_as_close_as_three_operators(device, length, heads, head_dim):
     """The same bits twice, and as close to float64 as three operators, which round in between."""
-    x, weight = draw((3, length, 128), (512, 128), device=device)
-    given = [x.bfloat16(), (weight / 128**0.5).bfloat16()]
+    given = inputs(length, 128, heads, head_dim, device, batch=12)  # more rows than one tile a program
     function = partial(projected_parallax, inverse_frequency=frequency(head_dim, device), heads=heads)
 
     def by_three(x, weight):
@@ -124,7 +216,7 @@ def test_bfloat16(device, length, heads, head_dim):
         q, k, v, rho = split_heads(linear(x, weight), parts, frequency(head_dim, device))
         return parallax_attention(q, rho, k, v)
 
-    expected = run(partial(exact, heads=heads, turn_rho=False), double(given))
+    expected = run(partial(exact, heads=heads), double(given))
     one, again, three = (run(f, given) for f in (function, function, by_three))
     for a, b, c, e in zip(one, again, three, expected, strict=True):
         assert torch.equal(a, b)
