@@ -10,7 +10,7 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 
 from kernels.attention_tiles import product
 from kernels.parallax.triton_rotation import heads_turned
-from kernels.parallax.triton_tiles import for_copy_engine
+from kernels.parallax.triton_tiles import for_copy_engine, steps_of
 
 MAX_WIDTH = 128  # of x, and of all heads together
 SHARED_MEMORY = 200 * 1024  # bytes: the weights, three tiles of x and one of results, of these widths
@@ -78,4 +78,4 @@ def run_projection(
 
 def _descriptor(x: Tensor, rows: int, columns: int) -> TensorDescriptor:
     """Tiles of `[groups, N, K]`, addressed as (group, row, column)."""
-    return TensorDescriptor(x, list(x.shape), list(x.stride()), [1, rows, columns])
+    return TensorDescriptor(x, list(x.shape), steps_of(x), [1, rows, columns])

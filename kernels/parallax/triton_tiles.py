@@ -82,15 +82,19 @@ def for_copy_engine(x: Tensor) -> Tensor:
     return x if fits else x.clone(memory_format=torch.contiguous_format)
 
 
+def steps_of(x: Tensor) -> list[int]:
+    """The strides of x for the copy engine: one of an axis of size one is never taken, but must be whole 16 bytes."""
+    return [stride if size > 1 else 16 for size, stride in zip(x.shape[:-1], x.stride()[:-1], strict=True)] + [1]
+
+
 def descriptor(x: Tensor, rows: int) -> TensorDescriptor:
     """Tiles of `rows` positions of one head of x `[B, T, H, D]`, addressed as (batch, head, position, 0)."""
     batch, length, heads, head_dim = x.shape
-    # A step along an axis of size one is never taken, but must still be a multiple of 16 bytes.
-    steps = [stride if size > 1 else 16 for size, stride in zip(x.shape, x.stride(), strict=True)]
+    of_batch, of_position, of_head, unit = steps_of(x)
     return TensorDescriptor(
         x,
         [batch, heads, length, head_dim],
-        [steps[0], steps[2], steps[1], 1],
+        [of_batch, of_head, of_position, unit],
         [1, 1, rows, padded_head_dim(head_dim)],
     )
 
@@ -102,7 +106,7 @@ def pair_descriptor(x: Tensor, y: Tensor, rows: int) -> TensorDescriptor:
     it does not, or their other steps differ, both are copied: the order of a sum must not depend on addresses.
     """
     apart = y.data_ptr() - x.data_ptr()
-    if not 0 < apart < LONGEST_STEP or apart % 16 or descriptor(x, rows).strides != descriptor(y, rows).strides:
+    if not 0 < apart < LONGEST_STEP or apart % 16 or steps_of(x) != steps_of(y):
         x, y = torch.stack((x, y))
         apart = y.data_ptr() - x.data_ptr()
     both = descriptor(x, rows)

@@ -4,6 +4,7 @@ import secrets
 
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from kernels.parallax import parallax_attention
 from kernels.parallax.reference import parallax_reference
@@ -32,6 +33,20 @@ def exact(tensors, *, scale=None, causal=True, window=None) -> list[Tensor]:
     """The same in float64 through PyTorch's autograd."""
     scale = tensors[0].shape[-1] ** -0.5 if scale is None else scale
     return run(parallax_reference, [x.double() for x in tensors], scale=scale, causal=causal, window=window)
+
+
+def operators_of(function) -> set[str]:
+    """The names of the operators that `function()` runs."""
+    names = set()
+
+    class Recorded(TorchDispatchMode):
+        def __torch_dispatch__(self, operator, types, arguments=(), options=None):
+            names.add(operator.overloadpacket._qualified_op_name)
+            return operator(*arguments, **(options or {}))
+
+    with Recorded():
+        function()
+    return names
 
 
 def relative_errors(got, expected) -> dict[str, tuple[float, float]]:

@@ -5,7 +5,7 @@ import torch
 
 from kernels.fused import Form, Part, split_heads
 from kernels.layout import addressable, unit_stride
-from kernels.parallax.triton_tiles import for_copy_engine, pair_descriptor
+from kernels.parallax.triton_tiles import for_copy_engine, pair_descriptor, steps_of
 from kernels.selective_scan import selective_scan
 from kernels.selective_scan.block import mamba_block
 from kernels.short_convolution import short_convolution
@@ -77,6 +77,11 @@ def test_the_copy_engine_gets_what_it_can_address(cut):
 
 def test_the_copy_engine_gets_an_expanded_tensor_copied():
     assert for_copy_engine(torch.randn(1, 16).expand(3, 16)).is_contiguous()
+
+
+def test_a_step_that_is_never_taken_suits_the_copy_engine():
+    assert steps_of(torch.empty_strided((1, 5, 16), (7, 24, 1))) == [16, 24, 1]
+    assert steps_of(torch.empty_strided((3, 1, 16), (32, 7, 1))) == [32, 16, 1]
 
 
 def test_two_tensors_are_one_where_the_copy_engine_reaches_both():

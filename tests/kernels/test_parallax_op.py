@@ -5,8 +5,7 @@ from functools import partial
 
 import pytest
 import torch
-from parallax_cases import draw, run
-from torch.utils._python_dispatch import TorchDispatchMode
+from parallax_cases import draw, operators_of, run
 
 from kernels.parallax import parallax_attention, parallax_backend
 
@@ -110,16 +109,8 @@ def test_second_derivative_is_refused(device):
 
 def test_what_is_saved_costs_no_zeros(device):
     """Autograd fills zeros for outputs without a gradient unless it is told not to: here, for all that is saved."""
-    names = set()
-
-    class Recorded(TorchDispatchMode):
-        def __torch_dispatch__(self, function, types, arguments=(), options=None):
-            names.add(function.overloadpacket._qualified_op_name)
-            return function(*arguments, **(options or {}))
-
     tensors = draw(20, 16, batch=1, device=device)
-    with Recorded():
-        run(triton_attention, tensors)
+    names = operators_of(lambda: run(triton_attention, tensors))
     assert "mixerlab::parallax_backward" in names
     assert not {"aten::zeros", "aten::zeros_like", "aten::new_zeros"} & names
 

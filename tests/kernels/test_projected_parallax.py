@@ -7,7 +7,7 @@ import torch
 import triton
 import triton.language as tl
 from fused_cases import FLOAT32, check, check_replicas, double, draw, run
-from torch.utils._python_dispatch import TorchDispatchMode
+from parallax_cases import operators_of
 
 from kernels.fused import Form, Part, linear, split_heads
 from kernels.parallax import parallax_attention, triton_projection, triton_rotation
@@ -48,19 +48,6 @@ def exact(x, weight, heads, turn_rho=False):
     q, k = turned(q), turned(k)
     rho = turned(rho) if turn_rho else rho
     return parallax_reference(q, rho, k, v, head_dim**-0.5, True, None)
-
-
-def operators_of(function):
-    names = set()
-
-    class Recorded(TorchDispatchMode):
-        def __torch_dispatch__(self, operator, types, arguments=(), options=None):
-            names.add(operator.overloadpacket._qualified_op_name)
-            return operator(*arguments, **(options or {}))
-
-    with Recorded():
-        function()
-    return names
 
 
 # length, width, heads, head dim: whole tiles and parts of one, widths below a power of two.
@@ -113,16 +100,16 @@ def test_replicas_with_their_own_frequencies(device):
     def alone(x, weight):
         return torch.stack([kernel(x[i], weight[i], frequencies[i], 1, turn_rho=True) for i in range(2)])
 
-    for a, b in zip(run(together, [x, weight]), run(alone, [x, weight]), strict=True):
-        assert torch.equal(a, b)
+    check(run(together, [x, weight]), run(alone, [x, weight]), tolerance(device))
 
 
 @pytest.mark.parametrize("frozen", [0, 1])
 def test_what_is_frozen_costs_nothing(device, frozen):
     leaves = [t.requires_grad_(i != frozen) for i, t in enumerate(inputs(130, 16, 1, 16, device))]
-    both = run(partial(kernel, inverse_frequency=frequency(16, device), heads=1), leaves, [torch.ones(2, 130, 1, 16)])
     result = kernel(*leaves, frequency(16, device), 1)
-    names = operators_of(lambda: result.backward(torch.ones_like(result)))
+    grad = torch.ones_like(result)
+    both = run(partial(kernel, inverse_frequency=frequency(16, device), heads=1), leaves, [grad])
+    names = operators_of(lambda: result.backward(grad))
     assert torch.equal(leaves[1 - frozen].grad, both[1 + 1 - frozen]) and leaves[frozen].grad is None
     assert ("aten::bmm" in names, "mixerlab::linear_weight_gradient" in names) == (frozen == 1, frozen == 0)
 
