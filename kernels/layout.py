@@ -12,6 +12,11 @@ def unit_stride(x: Tensor) -> Tensor:
     return x if x.stride(-1) == 1 else x.contiguous()
 
 
+def whole_rows(x: Tensor) -> Tensor:
+    """`x` `[groups, N, D]` with the rows of a group one after another; groups may be any step apart."""
+    return x if x.stride()[1:] == (x.shape[2], 1) else x.contiguous()
+
+
 def addressable(x: Tensor) -> Tensor:
     """`x` for a kernel with 64-bit offsets along the leading axis and 32-bit ones inside one element of it.
 

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor, nn
 
-from kernels.fused import Form, Part, linear, split_heads
+from kernels.fused import Embedded, Form, Part, linear, split_heads
 from kernels.softmax_attention import attention_backend, softmax_attention
 from mixers.base import SequenceMixer, head_dim_of
 from mixers.layers import RotaryEmbedding, project
@@ -19,6 +19,8 @@ class Attention(SequenceMixer):
         qk_norm: RMSNorm on each head's q and k before RoPE.
     """
 
+    takes_embedded = True
+
     def __init__(self, d_model: int, num_heads: int = 2, rope_base: float = 10_000.0, qk_norm: bool = False):
         super().__init__()
         self.d_model, self.num_heads = d_model, num_heads
@@ -31,7 +33,7 @@ class Attention(SequenceMixer):
         self.q_norm, self.k_norm = (nn.RMSNorm(self.head_dim) if qk_norm else nn.Identity() for _ in range(2))
         self.rope = RotaryEmbedding(self.head_dim, rope_base)
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor | Embedded) -> Tensor:
         packed = project(x, self.q_proj, self.k_proj, self.v_proj)
         forms = (Form.VIEW if self.qk_norm else Form.ROTARY,) * 2 + (Form.VIEW,)
         parts = [Part(self.num_heads, self.head_dim, form) for form in forms]

@@ -12,7 +12,13 @@ class SequenceMixer(nn.Module):
     not compute from its input. All other tensors that it reads must be parameters or buffers, or be kept for
     good: a run may use the graph that another one captured, which looks for them where they were. Under bf16
     autocast, keep what needs range in float32 yourself.
+
+    A mixer that does nothing with its input but multiply it, by `kernels.fused.linear` or `mixers.layers.project`, may
+    say `takes_embedded = True`: the first layer of a model then gives it a `kernels.fused.Embedded` `[B, T, d_model]`
+    where the vocabulary is small, of which the table is multiplied.
     """
+
+    takes_embedded = False
 
     def forward(self, x: Tensor) -> Tensor:
         """`x` `[B, T, d_model]` to `[B, T, d_model]`; the output at t depends on inputs up to t alone."""

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor, nn
 
-from kernels.fused import Form, Part, gates, linear, rms_norm, swiglu
+from kernels.fused import Embedded, Form, Part, gates, linear, rms_norm, swiglu
 from kernels.gated_delta_rule import gated_delta_rule, gated_delta_rule_backend
 from mixers.base import SequenceMixer, head_dim_of
 from mixers.layers import ShortConvolution, convolve, project
@@ -30,6 +30,8 @@ class GatedDeltaNet(SequenceMixer):
     Raises:
         ValueError: heads that do not divide the width, a `d_conv` or `chunk_size` below 1.
     """
+
+    takes_embedded = True
 
     def __init__(
         self,
@@ -61,7 +63,7 @@ class GatedDeltaNet(SequenceMixer):
             parameter._no_reinit = True
         self.norm = nn.RMSNorm(self.head_dim, eps=NORM_EPS)
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor | Embedded) -> Tensor:
         """`x` `[B, T, d_model]` to `[B, T, d_model]`."""
         packed = project(x, self.q_proj, self.k_proj, self.v_proj, self.g_proj, self.a_proj, self.b_proj)
         forms = (Form.UNIT_NORM, Form.UNIT_NORM, Form.COPY)
@@ -70,7 +72,7 @@ class GatedDeltaNet(SequenceMixer):
         parts = (*qkv, Part(1, self.d_model), number, number)
         q, k, v, *others = convolve(packed, parts, self.q_conv, self.k_conv, self.v_conv)
         gate, decay_logit, beta_logit = (y.flatten(-2) for y in others)
-        with torch.autocast(x.device.type, enabled=False):
+        with torch.autocast(packed.device.type, enabled=False):
             log_decay, beta = gates(decay_logit, beta_logit, self.dt_bias, log_rate=self.A_log)
             o = gated_delta_rule(q, k, v, log_decay, beta, chunk_size=self.chunk_size, backend=self.backend)
             o = swiglu(gate, rms_norm(o, self.norm.weight, NORM_EPS).flatten(-2))

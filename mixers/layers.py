@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from kernels.fused import Part, join_rows, linear, rotary
+from kernels.fused import Embedded, Part, join_rows, linear, rotary
 from kernels.short_convolution import short_convolution
 from kernels.short_convolution.heads import convolve_heads
 
@@ -31,7 +31,7 @@ class RotaryEmbedding(nn.Module):
 ALIGNMENT = 32
 
 
-def project(x: Tensor, *projections: nn.Linear) -> Tensor:
+def project(x: Tensor | Embedded, *projections: nn.Linear) -> Tensor:
     """What `projections` make of `x`, side by side: one matrix product, which reads `x` once.
 
     `[..., d_model]` to `[..., sum of their widths]`, and columns of zeros up to a multiple of 32: take the parts

@@ -5,7 +5,7 @@ import math
 import torch
 from torch import Tensor, nn
 
-from kernels.fused import linear
+from kernels.fused import Embedded, linear
 from kernels.selective_scan import selective_scan_backend
 from kernels.selective_scan.block import mamba_block
 from mixers.base import SequenceMixer
@@ -27,6 +27,8 @@ class Mamba(SequenceMixer):
     `A_log` is `[d_inner, d_state]`, yet no matrix (one rate per state): an optimizer for matrices must not
     take it.
     """
+
+    takes_embedded = True
 
     def __init__(
         self,
@@ -64,7 +66,7 @@ class Mamba(SequenceMixer):
             self.dt_proj.bias.copy_(dt + torch.log(-torch.expm1(-dt)))  # softplus of it is dt
         self.dt_proj.bias._no_reinit = True  # an initialiser that zeroes biases leaves it alone
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor | Embedded) -> Tensor:
         y = mamba_block(
             linear(x, self.in_proj.weight),
             self.conv.weight.squeeze(1),

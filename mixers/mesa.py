@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from kernels.fused import Form, Part, gates, linear, rms_norm
+from kernels.fused import Embedded, Form, Part, gates, linear, rms_norm
 from kernels.mesa import mesa, mesa_backend
 from mixers.base import SequenceMixer, head_dim_of
 from mixers.layers import ShortConvolution, convolve, project
@@ -36,6 +36,8 @@ class MesaNet(SequenceMixer):
     Raises:
         ValueError: heads that do not divide the width, or a number out of its range.
     """
+
+    takes_embedded = True
 
     def __init__(
         self,
@@ -71,7 +73,7 @@ class MesaNet(SequenceMixer):
         self.ridge_logit._no_reinit = True
         self.norm = nn.RMSNorm(self.head_dim, eps=NORM_EPS)
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor | Embedded) -> Tensor:
         """`x` `[B, T, d_model]` to `[B, T, d_model]`."""
         heads = (self.num_heads, self.head_dim)
         packed = project(x, self.q_proj, self.k_proj, self.v_proj, self.a_proj, self.b_proj)
@@ -80,7 +82,7 @@ class MesaNet(SequenceMixer):
         parts = (normed, normed, Part(*heads, Form.COPY), number, number)
         q, k, v, decay_logit, beta_logit = convolve(packed, parts, self.q_conv, self.k_conv)
         logits = decay_logit.squeeze(-1), beta_logit.squeeze(-1)
-        with torch.autocast(x.device.type, enabled=False):
+        with torch.autocast(packed.device.type, enabled=False):
             o = mesa(
                 q,
                 k,

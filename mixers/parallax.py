@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor, nn
 
-from kernels.fused import Part, join_rows, linear, split_heads
+from kernels.fused import Embedded, Part, join_rows, linear, split_heads
 from kernels.parallax import parallax_attention, parallax_backend
 from kernels.parallax.projected import projected_parallax
 from mixers.base import SequenceMixer, head_dim_of
@@ -26,6 +26,8 @@ class Parallax(SequenceMixer):
             starts with a standard deviation of 2.7 at heads of 64, and fuzzy recall is not learned.
         backend: `auto`, `reference` (PyTorch) or `triton`.
     """
+
+    takes_embedded = True
 
     def __init__(
         self,
@@ -52,7 +54,7 @@ class Parallax(SequenceMixer):
         )
         self.rope = RotaryEmbedding(self.head_dim, rope_base)
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor | Embedded) -> Tensor:
         projections = self.q_proj, self.k_proj, self.v_proj, self.r_proj
         if self.qkr_norm:
             parts = [Part(self.num_heads, self.head_dim)] * 4

@@ -6,6 +6,7 @@ import torch
 from hydra.utils import get_class
 from replicas import check_replicas
 
+from kernels.fused import Embedded
 from mixers.base import SequenceMixer
 
 WIDTH, LENGTH = 32, 19
@@ -44,6 +45,19 @@ def check_forward(mixer, dtype=torch.float32):
         assert moved[t], f"position {t} does not see itself"
 
 
+def check_embedded(mixer):
+    """A mixer that takes an `Embedded` gives for it, and its table and weights, what it gives for the rows of it."""
+    if not mixer.takes_embedded:
+        return
+    tokens, table = torch.randint(5, (2, LENGTH)), torch.randn(5, WIDTH, requires_grad=True)
+    late, at_once = mixer(Embedded(tokens, table)), mixer(table[tokens])
+    torch.testing.assert_close(late, at_once, rtol=1e-4, atol=1e-5)
+    weight, wanted = torch.randn_like(late), [table, *mixer.parameters()]
+    gradients = (torch.autograd.grad((y * weight).sum(), wanted) for y in (late, at_once))
+    for a, b in zip(*gradients, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-3, atol=1e-4)
+
+
 def check_lengths(mixer):
     """Any length from 1 up; a prefix of the input gives the same prefix of the output."""
     x = torch.randn(1, 70, WIDTH)
@@ -72,6 +86,7 @@ def check_everything(config, name, make_mixer):
     torch.manual_seed(0)
     check_config(config, name)
     check_forward(make())
+    check_embedded(make())
     check_lengths(make())
     check_declarations(make())
     check_replicas(make, length=LENGTH, d_model=WIDTH)

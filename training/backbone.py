@@ -8,7 +8,16 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from kernels.fused import add_rms_norm, embedding_rms_norm, join_rows, norm_linear, swiglu_mlp
+from kernels.fused import (
+    Embedded,
+    EmbeddedSum,
+    add_rms_norm,
+    embedded_add_rms_norm,
+    embedding_rms_norm,
+    join_rows,
+    norm_linear,
+    swiglu_mlp,
+)
 
 NORM_EPS = 1e-5
 ALL = slice(None)  # positions
@@ -33,7 +42,8 @@ class Block(nn.Module):
 
     It takes the stream and its norm, by `mixer_norm`, and gives the stream as a sum that is not added up yet,
     `x + update`: adding it and normalising it is one operator of whoever comes next. Behind the mixer it goes on
-    with the S positions `scored` alone, and gives `[B, S, d_model]`.
+    with the S positions `scored` alone, and gives `[B, S, d_model]`. The first block may get what is still to be looked
+    up.
     """
 
     def __init__(self, d_model: int, mixer: nn.Module):
@@ -43,12 +53,24 @@ class Block(nn.Module):
         self.mlp_norm = nn.RMSNorm(d_model, eps=NORM_EPS)
         self.mlp = SwiGLU(d_model)
 
-    def forward(self, x: Tensor, normed: Tensor, scored: slice = ALL) -> tuple[Tensor, Tensor]:
+    def forward(
+        self, x: Tensor | Embedded, normed: Tensor | Embedded, scored: slice = ALL
+    ) -> tuple[Tensor | EmbeddedSum, Tensor]:
+        if isinstance(normed, Embedded) and not getattr(self.mixer, "takes_embedded", False):
+            normed = normed.look_up()
         mixed = self.mixer(normed)
         if mixed.shape != normed.shape:
             raise ValueError(f"the mixer gives {tuple(mixed.shape)} for {tuple(normed.shape)}: they must be equal")
-        x, normed = add_rms_norm(x[:, scored], mixed[:, scored], self.mlp_norm.weight, NORM_EPS)
+        x, normed = add_norm(x[:, scored], mixed[:, scored], self.mlp_norm)
         return x, self.mlp(normed)
+
+
+def add_norm(
+    x: Tensor | Embedded | EmbeddedSum, update: Tensor, norm: nn.RMSNorm
+) -> tuple[Tensor | EmbeddedSum, Tensor]:
+    """`x + update` and its norm."""
+    operator = add_rms_norm if isinstance(x, Tensor) else embedded_add_rms_norm
+    return operator(x, update, norm.weight, NORM_EPS)
 
 
 class Blocks(nn.ModuleList):
@@ -65,8 +87,9 @@ class Blocks(nn.ModuleList):
         x, normed = embedding_rms_norm(tokens, table, self[0].mixer_norm.weight, NORM_EPS)
         for block, following in pairwise(self):
             x, update = block(x, normed)
-            x, normed = add_rms_norm(x, update, following.mixer_norm.weight, NORM_EPS)
-        return self[-1](x, normed, scored)
+            x, normed = add_norm(x, update, following.mixer_norm)
+        x, update = self[-1](x, normed, scored)
+        return x if isinstance(x, Tensor) else x.add_up(), update
 
 
 class LanguageModel(nn.Module):

@@ -2,7 +2,8 @@
 
 from kernels.fused.class_counts import class_counts
 from kernels.fused.cross_entropy import cross_entropy
-from kernels.fused.embedding import embedding, embedding_rms_norm
+from kernels.fused.embedding import Embedded, embedding
+from kernels.fused.embedding_norm import EmbeddedSum, embedded_add_rms_norm, embedding_rms_norm
 from kernels.fused.gates import gates
 from kernels.fused.heads import Form, Part, rotary, split_heads
 from kernels.fused.linear import join_rows, linear
@@ -12,11 +13,14 @@ from kernels.fused.rms_norm import add_rms_norm, rms_norm
 from kernels.fused.swiglu import swiglu, swiglu_packed
 
 __all__ = [
+    "Embedded",
+    "EmbeddedSum",
     "Form",
     "Part",
     "add_rms_norm",
     "class_counts",
     "cross_entropy",
+    "embedded_add_rms_norm",
     "embedding",
     "embedding_rms_norm",
     "gates",

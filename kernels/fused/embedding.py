@@ -1,4 +1,8 @@
-"""Embedding look-up, alone or with the RMSNorm of its rows; its gradient is a product with one-hot rows."""
+"""Embedding look-up, at once or put off; its gradient is a product with one-hot rows."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Self
 
 import torch
 import torch.nn.functional as F
@@ -6,11 +10,39 @@ from torch import Tensor
 
 from kernels.dispatch import resolve_backend
 from kernels.fused.operators import register_gradient, register_replicas, why_not_triton
-from kernels.fused.rms_norm import add_rms_norm, default_dtype
 
-# Rows of a table that is normed: the second gradient with one-hot rows costs a product with each. On an H200 a step of
-# a small attention model is as fast either way with 128 rows, 3 % slower with 512 and 4 % with 8,192.
-MOST_NORMED = 128
+
+@dataclass(frozen=True)
+class Embedded:
+    """`embedding(tokens, table)`, not looked up yet.
+
+    What is done to every position alike is done to the table instead (`through`): once for a token, not once for each
+    place where it stands. So are its gradients, which `look_up` adds up by token before they go on.
+
+    Args:
+        tokens: int64 `[...]`, from 0 to V - 1.
+        table: `[V, D]`.
+    """
+
+    tokens: Tensor
+    table: Tensor
+
+    @property
+    def shape(self) -> torch.Size:
+        """`[..., D]`."""
+        return self.tokens.shape + self.table.shape[1:]
+
+    def __getitem__(self, places) -> Self:
+        """Some of the places: what indexes the tokens."""
+        return replace(self, tokens=self.tokens[places])
+
+    def through(self, layer: Callable[[Tensor], Tensor]) -> Self:
+        """`layer`, from `[V, D]` to `[V, D']`, which must treat every row alike."""
+        return replace(self, table=layer(self.table))
+
+    def look_up(self, *, out_dtype: torch.dtype | None = None, backend: str = "auto") -> Tensor:
+        """`[..., D]`; the arguments are those of `embedding`."""
+        return embedding(self.tokens, self.table, out_dtype=out_dtype, backend=backend)
 
 
 def embedding(tokens: Tensor, weight: Tensor, *, out_dtype: torch.dtype | None = None, backend: str = "auto") -> Tensor:
@@ -37,21 +69,6 @@ def embedding(tokens: Tensor, weight: Tensor, *, out_dtype: torch.dtype | None =
         return F.embedding(tokens, weight).to(out_dtype)
     # One group of parameters; vmap folds replicas into more.
     return look_up(tokens.reshape(1, -1), weight[None], out_dtype).view(*tokens.shape, -1)
-
-
-def embedding_rms_norm(
-    tokens: Tensor, table: Tensor, gain: Tensor, eps: float, *, backend: str = "auto"
-) -> tuple[Tensor, Tensor]:
-    """`x = embedding(tokens, table)` and `rms_norm(x, gain, eps)`, both `[..., D]`; the arguments are theirs.
-
-    The norm of a token is the same wherever it stands: a small table is normed, and looked up twice. The norm's
-    backward has V rows too, for the gradients of both results are added up by token before it.
-    """
-    if len(table) > MOST_NORMED:
-        return add_rms_norm(embedding(tokens, table, backend=backend), None, gain, eps, backend=backend)
-    table, normed = add_rms_norm(table, None, gain, eps, out_dtype=table.dtype, backend=backend)
-    x = embedding(tokens, table, backend=backend)
-    return x, embedding(tokens, normed, out_dtype=default_dtype(x), backend=backend)
 
 
 @torch.library.custom_op("mixerlab::embedding", mutates_args=())

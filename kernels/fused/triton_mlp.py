@@ -22,6 +22,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from kernels.layout import whole_rows
 from kernels.triton_elementwise import sigmoid_for
 from kernels.triton_halves import beside, left_right
 
@@ -165,7 +166,7 @@ def backward(grad: Tensor, x: Tensor, gate_up_weight: Tensor, down_weight: Tenso
 def _launch(kernel, configs: dict, inputs: tuple[Tensor, ...], weights: tuple[Tensor, ...], results: tuple) -> None:
     groups, rows, width = inputs[0].shape
     tile, columns, stages, warps = configs[inputs[0].dtype]
-    inputs, weights = [t.contiguous() for t in inputs], [_whole_rows(t) for t in weights]
+    inputs, weights = [t.contiguous() for t in inputs], [whole_rows(t) for t in weights]
     if rows:
         kernel[triton.cdiv(rows, tile), groups](
             *inputs,
@@ -181,8 +182,3 @@ def _launch(kernel, configs: dict, inputs: tuple[Tensor, ...], weights: tuple[Te
             STAGES=stages,
             num_warps=warps,
         )
-
-
-def _whole_rows(weight: Tensor) -> Tensor:
-    """The weight with the rows of a group one after another; groups may be any step apart."""
-    return weight if weight.stride()[1:] == (weight.shape[2], 1) else weight.contiguous()

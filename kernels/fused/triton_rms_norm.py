@@ -3,6 +3,9 @@
 Forward: one tile of rows per program. Backward: a fixed number of programs stride over the rows, so that each
 keeps its part of the weight's gradient in registers; the parts are summed after. No atomics: the same bits
 every time. The scale of a row is computed again in the backward; nothing but the input is saved.
+
+With `tokens`, x is a small table and its rows are looked up, in the forward and again in the backward, which adds up
+their gradients by token, a product with one-hot rows as in `triton_embedding.py`, and writes nothing of x's size.
 """
 
 import torch
@@ -10,25 +13,37 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from kernels.fused import triton_embedding
 from kernels.fused.rms_norm import empty_copy
+from kernels.fused.triton_one_hot import add_by_token
 from kernels.fused.triton_sums import sum_parts
-from kernels.layout import unit_stride
+from kernels.layout import unit_stride, whole_rows
 
+PROCESSORS = 132  # multiprocessors of an H100 or H200
 TILE = 2048  # elements
-WARPS = {"forward": 4, "backward": 8}  # the backward keeps more of a tile: 236 us with 4, 201 with 8 (3 x 131,072 rows)
-BACKWARD_PROGRAMS = 4 * 132  # of all groups together: four for each multiprocessor of an H100 or H200
+FORWARD_WARPS = 4
+# Warps, programs of all groups together for each multiprocessor, stages. The backward keeps more of a tile than the
+# forward: 236 us with 4 warps, 201 with 8 (3 x 131,072 rows).
+BACKWARD = (8, 4, 3)
+# With the rows of a step in front, by how many tokens it adds up for. For more of them a second kernel adds up what
+# this one writes, as its sums would take most registers. 3 x 131,072 rows of 16 and 32 tokens took 190 and 217 us, and
+# 255 by two kernels.
+SUMMED = {16: (16, 8, 3, 1), 32: (32, 4, 4, 1)}
 # One build for every number of rows and every place of the weights among the population's parameters.
-ANY = {"do_not_specialize": ["N", "weight_group"], "do_not_specialize_on_alignment": ["weight_ptr"]}
+ANY = {"do_not_specialize": ["N", "V", "weight_group"], "do_not_specialize_on_alignment": ["weight_ptr"]}
 
 
 @triton.jit(**ANY)
 def _rms_norm_forward_kernel(
+    tokens_ptr,  # None: x has a row for each position, not for each token
     x_ptr,
     y_ptr,  # None: nothing is added
+    z_ptr,  # None: nothing else is added
     weight_ptr,
-    total_ptr,
+    total_ptr,  # None: the sum is not kept, and float32
     normed_ptr,
     N,
+    x_group,
     weight_group,
     eps,
     D: tl.constexpr,
@@ -41,10 +56,17 @@ def _rms_norm_forward_kernel(
     mask = (row < N)[:, None] & (column < D)[None, :]
     at = (group * N + row)[:, None] * D + column[None, :]
     weight = tl.load(weight_ptr + group * weight_group + column, mask=column < D, other=0.0).to(tl.float32)
-    x = tl.load(x_ptr + at, mask=mask, other=0.0).to(tl.float32)
+    x_at = at
+    if tokens_ptr is not None:
+        token = tl.load(tokens_ptr + group * N + row, mask=row < N, other=0)
+        x_at = group * x_group + token[:, None] * D + column[None, :]
+    x = tl.load(x_ptr + x_at, mask=mask, other=0.0).to(tl.float32)
     if y_ptr is not None:
-        # What is normed is the sum as stored: rounded, as the backward reads it.
         x += tl.load(y_ptr + at, mask=mask, other=0.0).to(tl.float32)
+    if z_ptr is not None:
+        x += tl.load(z_ptr + at, mask=mask, other=0.0).to(tl.float32)
+    if total_ptr is not None:
+        # What is normed is the sum as stored: rounded, as the backward reads it.
         total = x.to(total_ptr.dtype.element_ty)
         tl.store(total_ptr + at, total, mask=mask)
         x = total.to(tl.float32)
@@ -55,18 +77,23 @@ def _rms_norm_forward_kernel(
 
 @triton.jit(**ANY)
 def _rms_norm_backward_kernel(
+    tokens_ptr,  # None: x has a row for each position, and so has its gradient
     grad_ptr,
     past_ptr,  # None: no gradient reaches x but through the norm
     x_ptr,
+    y_ptr,  # None: nothing was added to x that it does not have
     weight_ptr,
-    grad_x_ptr,
+    grad_x_ptr,  # None: it is added up by token
     copy_ptr,  # None: no second copy of the gradient of x
-    sums_ptr,
+    sums_ptr,  # of each part: a row for the weight, and V for the tokens
     N,
+    V,
+    x_group,
     weight_group,
     eps,
     D: tl.constexpr,
     BLOCK_D: tl.constexpr,
+    BLOCK_V: tl.constexpr,
     ROWS: tl.constexpr,
 ):
     group = tl.program_id(1).to(tl.int64)
@@ -74,11 +101,19 @@ def _rms_norm_backward_kernel(
     column = tl.arange(0, BLOCK_D)
     weight = tl.load(weight_ptr + group * weight_group + column, mask=column < D, other=0.0).to(tl.float32)
     grad_weight = tl.zeros((ROWS, BLOCK_D), dtype=tl.float32)
+    v = tl.arange(0, BLOCK_V)
+    grad_table = tl.zeros((BLOCK_V, BLOCK_D), dtype=tl.float32)
     for start in range(part * ROWS, N, parts * ROWS):
         row = start + tl.arange(0, ROWS)
         mask = (row < N)[:, None] & (column < D)[None, :]
         at = (group * N + row)[:, None] * D + column[None, :]
-        x = tl.load(x_ptr + at, mask=mask, other=0.0).to(tl.float32)
+        x_at = at
+        if tokens_ptr is not None:
+            token = tl.load(tokens_ptr + group * N + row, mask=row < N, other=0)
+            x_at = group * x_group + token[:, None] * D + column[None, :]
+        x = tl.load(x_ptr + x_at, mask=mask, other=0.0).to(tl.float32)
+        if y_ptr is not None:
+            x += tl.load(y_ptr + at, mask=mask, other=0.0).to(tl.float32)
         grad = tl.load(grad_ptr + at, mask=mask, other=0.0).to(tl.float32)
         scale = tl.rsqrt(tl.sum(x * x, axis=1) / D + eps)[:, None]
         x *= scale
@@ -87,30 +122,83 @@ def _rms_norm_backward_kernel(
         grad_x = scale * (grad - x * (tl.sum(grad * x, axis=1) / D)[:, None])
         if past_ptr is not None:
             grad_x += tl.load(past_ptr + at, mask=mask, other=0.0).to(tl.float32)
-        tl.store(grad_x_ptr + at, grad_x.to(grad_x_ptr.dtype.element_ty), mask=mask)
+        if grad_x_ptr is not None:
+            tl.store(grad_x_ptr + at, grad_x.to(grad_x_ptr.dtype.element_ty), mask=mask)
+        else:
+            grad_table = add_by_token(grad_table, token, v, grad_x)  # past N they are zeros
         if copy_ptr is not None:
             tl.store(copy_ptr + at, grad_x.to(copy_ptr.dtype.element_ty), mask=mask)
-    sums = sums_ptr + (group * parts + part) * D + column
+    sums = sums_ptr + (group * parts + part) * (1 + V) * D + column
     tl.store(sums, tl.sum(grad_weight, axis=0), mask=column < D)
+    if grad_x_ptr is None:
+        mask = (v < V)[:, None] & (column < D)[None, :]
+        tl.store(sums[None, :] + (1 + v)[:, None] * D, grad_table, mask=mask)
 
 
 def forward(
     x: Tensor, y: Tensor | None, weight: Tensor, eps: float, out_dtype: torch.dtype
 ) -> tuple[Tensor | None, Tensor]:
     """`x + y` (None without `y`) and its norm, for `x` `[groups, N, D]` and `weight` `[groups, D]`."""
-    groups, rows, width = x.shape
     total = None
     if y is not None:
-        y = y.contiguous()
         total = torch.empty(x.shape, dtype=torch.promote_types(x.dtype, y.dtype), device=x.device)
     normed = torch.empty(x.shape, dtype=out_dtype, device=x.device)
-    weight = unit_stride(weight)
-    if x.numel():
-        tile = _tile(width, "forward")
-        _rms_norm_forward_kernel[triton.cdiv(rows, tile["ROWS"]), groups](
-            x.contiguous(), y, weight, total, normed, rows, weight.stride(0), eps, **tile
-        )
+    _forward(None, x.contiguous(), y, None, weight, eps, total, normed)
     return total, normed
+
+
+def looked_up_forward(
+    tokens: Tensor, table: Tensor, y: Tensor, weight: Tensor, eps: float, out_dtype: torch.dtype
+) -> Tensor:
+    """The norm of rows `tokens` `[groups, N]` of `table` `[groups, V, D]` plus `y`; the sum is not kept."""
+    normed = torch.empty(y.shape, dtype=out_dtype, device=y.device)
+    _forward(tokens.contiguous(), whole_rows(table), y, None, weight, eps, None, normed)
+    return normed
+
+
+def looked_up_sum(
+    tokens: Tensor, table: Tensor, y: Tensor, z: Tensor, weight: Tensor, eps: float, out_dtype: torch.dtype
+) -> tuple[Tensor, Tensor]:
+    """Those rows plus `y` plus `z`, float32, and the norm of it."""
+    total = torch.empty(y.shape, dtype=torch.float32, device=y.device)
+    normed = torch.empty(y.shape, dtype=out_dtype, device=y.device)
+    _forward(tokens.contiguous(), whole_rows(table), y, z, weight, eps, total, normed)
+    return total, normed
+
+
+def _forward(
+    tokens: Tensor | None,
+    x: Tensor,
+    y: Tensor | None,
+    z: Tensor | None,
+    weight: Tensor,
+    eps: float,
+    total: Tensor | None,
+    normed: Tensor,
+) -> None:
+    """Fills `total` and `normed`."""
+    groups, rows, width = normed.shape
+    weight = unit_stride(weight)
+    if normed.numel():
+        block = _block(width)
+        tile = max(1, TILE // block)
+        _rms_norm_forward_kernel[triton.cdiv(rows, tile), groups](
+            tokens,
+            x,
+            None if y is None else y.contiguous(),
+            None if z is None else z.contiguous(),
+            weight,
+            total,
+            normed,
+            rows,
+            x.stride(0),
+            weight.stride(0),
+            eps,
+            D=width,
+            BLOCK_D=block,
+            ROWS=tile,
+            num_warps=FORWARD_WARPS,
+        )
 
 
 def backward(
@@ -122,30 +210,77 @@ def backward(
     copy_dtype: torch.dtype | None,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """`norm_backward` of `kernels.fused.rms_norm`."""
-    groups, rows, width = x.shape
     grad_x = torch.empty(x.shape, dtype=x.dtype, device=x.device)
     copy = empty_copy(x, copy_dtype)
-    tile = _tile(width, "backward")
-    parts = min(triton.cdiv(rows, tile["ROWS"]), max(1, BACKWARD_PROGRAMS // groups))
-    sums = torch.empty((groups, parts, width), dtype=torch.float32, device=x.device)
+    sums = _backward(None, grad, grad_past, x.contiguous(), None, weight, eps, grad_x, copy if copy_dtype else None)
+    return grad_x, sums.squeeze(1).to(weight.dtype), copy
+
+
+def looked_up_backward(
+    grad: Tensor, grad_past: Tensor | None, tokens: Tensor, table: Tensor, y: Tensor, weight: Tensor, eps: float
+) -> tuple[Tensor, Tensor]:
+    """`look_up_add_norm_backward` of `kernels.fused.embedding_norm`."""
+    vocabulary = table.shape[1]
+    grad_y = torch.empty(y.shape, dtype=y.dtype, device=y.device)
+    summed = vocabulary <= max(SUMMED)
+    grad_x = None if summed else torch.empty(y.shape, dtype=torch.float32, device=y.device)
+    sums = _backward(
+        tokens.contiguous(), grad, grad_past, whole_rows(table), y.contiguous(), weight, eps, grad_x, grad_y
+    )
+    if grad_x is not None:
+        sums = torch.cat((sums, triton_embedding.backward(grad_x, tokens, vocabulary, torch.float32)), dim=1)
+    return grad_y, sums
+
+
+def _backward(
+    tokens: Tensor | None,
+    grad: Tensor,
+    grad_past: Tensor | None,
+    x: Tensor,
+    y: Tensor | None,
+    weight: Tensor,
+    eps: float,
+    grad_x: Tensor | None,
+    copy: Tensor | None,
+) -> Tensor:
+    """Fills `grad_x` and `copy`; returns float32 `[groups, 1, D]`, for the weight, and without `grad_x` V rows more."""
+    groups, rows, width = grad.shape
+    block = _block(width)
+    if grad_x is None:
+        vocabulary = x.shape[1]
+        block_v = next(most for most in SUMMED if vocabulary <= most)
+        tile, warps, programs, stages = SUMMED[block_v]
+    else:
+        vocabulary, block_v = 0, 16
+        tile, warps, programs, stages = max(1, TILE // block), *BACKWARD
+    parts = min(triton.cdiv(rows, tile), max(1, programs * PROCESSORS // groups))
+    sums = torch.empty((groups, parts, 1 + vocabulary, width), dtype=torch.float32, device=x.device)
     weight = unit_stride(weight)
-    if x.numel():
+    if grad.numel():
         _rms_norm_backward_kernel[parts, groups](
+            tokens,
             grad.contiguous(),
             None if grad_past is None else grad_past.contiguous(),
-            x.contiguous(),
+            x,
+            y,
             weight,
             grad_x,
-            copy if copy_dtype else None,
+            copy,
             sums,
             rows,
+            vocabulary,
+            x.stride(0),
             weight.stride(0),
             eps,
-            **tile,
+            D=width,
+            BLOCK_D=block,
+            BLOCK_V=block_v,
+            ROWS=tile,
+            num_warps=warps,
+            num_stages=stages,
         )
-    return grad_x, sum_parts(sums, weight.dtype), copy
+    return sum_parts(sums, torch.float32)
 
 
-def _tile(width: int, direction: str) -> dict[str, int]:
-    block = triton.next_power_of_2(width)
-    return {"D": width, "BLOCK_D": block, "ROWS": max(1, TILE // block), "num_warps": WARPS[direction]}
+def _block(width: int) -> int:
+    return max(16, triton.next_power_of_2(width))

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from kernels.fused import Form, Part, linear, split_heads
+from kernels.fused import Embedded, Form, Part, linear, split_heads
 from kernels.fused.linear import autocast
 from kernels.parallax import parallax_attention, parallax_backend
 
@@ -11,7 +11,7 @@ HEAD_DIMS = (16, 32, 64, 128)
 
 
 def projected_parallax(
-    x: Tensor,
+    x: Tensor | Embedded,
     weight: Tensor,
     inverse_frequency: Tensor,
     heads: int,
@@ -24,7 +24,8 @@ def projected_parallax(
     One operator does all of it in bfloat16, on a GPU with shared memory like Hopper's, where the kernels for long
     sequences run: T above 128, K and heads D at most 128, K a multiple of 8, heads a power of two, D one of 16, 32, 64
     and 128, frequencies that need no gradient. It turns in float32 before it rounds, and its backward writes one packed
-    gradient. Elsewhere it is `linear`, `split_heads` and `parallax_attention`.
+    gradient. Of an `Embedded` it multiplies the table, and the operator looks up and turns the products, for any K and
+    number of heads. Elsewhere it is `linear`, `split_heads` and `parallax_attention`.
 
     Args:
         x: `[B, T, K]`.
@@ -40,8 +41,7 @@ def projected_parallax(
     Raises:
         ValueError: shapes that do not fit, or a backend that cannot run here.
     """
-    x, weight = autocast(x), autocast(weight)
-    if x.ndim != 3 or 0 in x.shape:
+    if len(x.shape) != 3 or 0 in x.shape:
         raise ValueError(f"x has shape {tuple(x.shape)}: pass a non-empty [B, T, K]")
     if heads < 1 or weight.shape[0] % (4 * heads):
         raise ValueError(
@@ -52,38 +52,54 @@ def projected_parallax(
         raise ValueError(
             f"inverse_frequency has shape {tuple(inverse_frequency.shape)}: heads of {head_dim} need ({head_dim // 2},)"
         )
-    if _is_one_operator(x, weight, inverse_frequency, heads, backend):
-        from kernels.parallax.triton_projected import projected  # only where it runs: Triton is optional
+    frequency = inverse_frequency
+    # One group of parameters; vmap folds replicas into more.
+    if isinstance(x, Embedded):
+        packed = x.through(lambda table: linear(table, weight))
+        if _is_one_operator(packed.table, x.shape[1], head_dim, frequency, backend):
+            from kernels.parallax.triton_projected import looked_up  # only where it runs: Triton is optional
 
-        # One group of parameters; vmap folds replicas into more.
-        return projected(x[None], weight[None], inverse_frequency[None], heads, turn_rho)[0].flatten(0, 1)
+            o = looked_up(packed.tokens[None], packed.table[None], frequency[None], heads, turn_rho)[0]
+            return o.flatten(0, 1)
+        packed = packed.look_up()
+    else:
+        x, weight = autocast(x), autocast(weight)
+        if _is_one_operator(x, x.shape[1], head_dim, frequency, backend) and _fits_projection(x, weight, heads):
+            from kernels.parallax.triton_projected import projected
+
+            return projected(x[None], weight[None], frequency[None], heads, turn_rho)[0].flatten(0, 1)
+        packed = linear(x, weight)
     forms = [Form.ROTARY if turn else Form.VIEW for turn in (True, True, False, turn_rho)]
     parts = [Part(heads, head_dim, form) for form in forms]
-    q, k, v, rho = split_heads(linear(x, weight), parts, inverse_frequency)
+    q, k, v, rho = split_heads(packed, parts, frequency)
     return parallax_attention(q, rho, k, v, backend=backend)
 
 
-def _is_one_operator(x: Tensor, weight: Tensor, inverse_frequency: Tensor, heads: int, backend: str) -> bool:
-    head_dim = weight.shape[0] // (4 * heads)
+def _is_one_operator(x: Tensor, length: int, head_dim: int, frequency: Tensor, backend: str) -> bool:
+    """Whether the kernels for long sequences run, and turn, for what is of the dtype and on the device of `x`."""
     if parallax_backend(x.device, x.dtype, head_dim, backend) == "reference":
         return False
     from kernels.parallax.triton_launch import SHORT_LENGTH
+
+    # Float32 in the interpreter alone: on a GPU the kernels would take a minute to compile, and the library is faster.
+    dtypes = (torch.bfloat16,) if x.device.type == "cuda" else (torch.bfloat16, torch.float32)
+    fixed = frequency.dtype == torch.float32 and not frequency.requires_grad
+    return length > SHORT_LENGTH and head_dim in HEAD_DIMS and x.dtype in dtypes and fixed
+
+
+def _fits_projection(x: Tensor, weight: Tensor, heads: int) -> bool:
+    """Whether the kernel that multiplies takes them."""
     from kernels.parallax.triton_projection import MAX_WIDTH, SHARED_MEMORY
 
-    width = x.shape[2]
-    shapes = (
-        x.shape[1] > SHORT_LENGTH
-        and width == weight.shape[1] <= MAX_WIDTH
+    columns, width = weight.shape
+    return (
+        x.dtype == weight.dtype
+        and x.shape[2] == width <= MAX_WIDTH
         and width * x.element_size() % 16 == 0
         and heads & (heads - 1) == 0
-        and head_dim in HEAD_DIMS
-        and heads * head_dim <= MAX_WIDTH
+        and columns // 4 <= MAX_WIDTH
+        and (x.device.type != "cuda" or _shared_memory(x.device) >= SHARED_MEMORY)
     )
-    # Float32 in the interpreter alone: on a GPU the kernel would take a minute to compile, and the library is faster.
-    on_gpu = x.device.type == "cuda"
-    dtypes = x.dtype == weight.dtype and x.dtype in ((torch.bfloat16,) if on_gpu else (torch.bfloat16, torch.float32))
-    frequencies = inverse_frequency.dtype == torch.float32 and not inverse_frequency.requires_grad
-    return shapes and dtypes and frequencies and (not on_gpu or _shared_memory(x.device) >= SHARED_MEMORY)
 
 
 @torch.compiler.assume_constant_result

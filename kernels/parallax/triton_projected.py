@@ -1,14 +1,17 @@
-"""`projected_parallax` as one PyTorch operator, whose backward writes the gradient of the projection where it belongs.
+"""`projected_parallax` as a PyTorch operator, whose backward writes the gradient of the projection where it belongs.
 
-Replicas have their own x, weights and frequencies: they are groups, in front of all tensors.
+One for x that is multiplied by the weights, and one for a table of products that is looked up. Replicas have their own
+x, weights and frequencies: they are groups, in front of all tensors.
 """
 
 import torch
 from torch import Tensor
 
+from kernels.fused.embedding import look_up_backward
 from kernels.fused.linear import weight_gradient
 from kernels.fused.operators import register_gradient, register_replicas
 from kernels.parallax.triton_launch import run_backward, run_forward, saved_like
+from kernels.parallax.triton_look_up import run_look_up
 from kernels.parallax.triton_projection import run_projection
 from kernels.parallax.triton_tiles import for_copy_engine
 
@@ -21,18 +24,41 @@ def projected(
     groups, batch, length, width = x.shape
     rows = x.reshape(groups, batch * length, width)
     packed = run_projection(rows, weight, inverse_frequency, length, heads, turn_rho)
-    packed = packed.view(groups * batch, length, -1)
+    return _attend(packed.view(groups, batch, length, -1), heads)
+
+
+@torch.library.custom_op("mixerlab::looked_up_parallax", mutates_args=())
+def looked_up(
+    tokens: Tensor, table: Tensor, inverse_frequency: Tensor, heads: int, turn_rho: bool
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """`projected` of rows `tokens` `[groups, B, T]` of x, given the products of all rows, `[groups, V, 4 H D]`."""
+    packed = run_look_up(tokens.flatten(1), table, inverse_frequency, tokens.shape[2], heads, turn_rho)
+    return _attend(packed.view(*tokens.shape, -1), heads)
+
+
+def _attend(packed: Tensor, heads: int) -> tuple[Tensor, ...]:
+    groups = packed.shape[0]
+    packed = packed.flatten(0, 1)
     q, k, v, rho = _parts(packed, heads)
     o, *saved = run_forward(q, rho, k, v, q.shape[-1] ** -0.5, True, None)
-    return o.view(groups, batch, length, heads, -1), packed, *saved
+    return o.unflatten(0, (groups, -1)), packed, *saved
 
 
 @projected.register_fake
 def _(x, weight, inverse_frequency, heads, turn_rho):
-    groups, batch, length, _ = x.shape
-    packed = x.new_empty(groups * batch, length, weight.shape[1])
+    return _attended_like(x.new_empty(*x.shape[:3], weight.shape[1]), heads)
+
+
+@looked_up.register_fake
+def _(tokens, table, inverse_frequency, heads, turn_rho):
+    return _attended_like(table.new_empty(*tokens.shape, table.shape[2]), heads)
+
+
+def _attended_like(packed: Tensor, heads: int) -> tuple[Tensor, ...]:
+    groups = packed.shape[0]
+    packed = packed.flatten(0, 1)
     q = _parts(packed, heads)[0]
-    return x.new_empty(groups, batch, length, *q.shape[2:]), packed, *saved_like(q)
+    return q.new_empty(q.shape).unflatten(0, (groups, -1)), packed, *saved_like(q)
 
 
 @torch.library.custom_op("mixerlab::projected_parallax_backward", mutates_args=())
@@ -89,5 +115,12 @@ def _gradients(ctx, d_o, *_):
     return d_x, d_weight, None, None, None
 
 
+def _gradients_of_table(ctx, d_o, *_):
+    tokens, table, *saved = ctx.saved_tensors
+    grad = projected_backward(d_o, *saved, ctx.heads, ctx.turn_rho)
+    return None, look_up_backward(grad, tokens.flatten(1), table), None, None, None
+
+
 register_gradient(projected, projected_backward, _save, _gradients)
-register_replicas(projected, projected_backward)
+looked_up.register_autograd(_gradients_of_table, setup_context=_save)
+register_replicas(projected, looked_up, projected_backward)

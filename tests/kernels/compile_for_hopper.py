@@ -15,11 +15,13 @@ from triton.runtime import driver, jit
 import kernels.gated_delta_rule
 import kernels.mesa
 from kernels.fused import (
+    Embedded,
     Form,
     Part,
     add_rms_norm,
     class_counts,
     cross_entropy,
+    embedded_add_rms_norm,
     embedding,
     gates,
     linear,
@@ -71,15 +73,17 @@ def differentiate(operator, *shapes, dtype=BF16, **given) -> None:
 
 def run_attention() -> None:
     from kernels.parallax.triton_op import parallax_triton
-    from kernels.parallax.triton_projected import projected
+    from kernels.parallax.triton_projected import looked_up, projected
     from kernels.softmax_attention.short import short_attention
 
     differentiate(short_attention, *[(2, 128, 2, 64)] * 3)
     for length in (128, 256):  # one launch each way, and the kernels for any length
         differentiate(parallax_triton, *[(2, length, 2, 64)] * 4, scale=0.125, causal=True, window=None)
+    tokens = torch.zeros(1, 2, 256, dtype=torch.int64)
     for heads in (1, 2, 8):
-        layer = partial(projected, inverse_frequency=torch.rand(1, 64 // heads), heads=heads, turn_rho=True)
-        differentiate(lambda x, w, layer=layer: layer(x, w)[0], (1, 2, 256, 128), (1, 512, 128))
+        given = {"inverse_frequency": torch.rand(1, 64 // heads), "heads": heads, "turn_rho": True}
+        differentiate(lambda x, w, given=given: projected(x, w, **given)[0], (1, 2, 256, 128), (1, 512, 128))
+        differentiate(lambda table, given=given: looked_up(tokens, table, **given)[0], (1, 16, 512))
 
 
 def run_fused() -> None:
@@ -115,6 +119,14 @@ def run_fused() -> None:
     differentiate(lambda logits: cross_entropy(logits, tokens, backend="triton")[0], (2, 4, 16, 16))
     class_counts(torch.randn(2, 4, 16, 16, dtype=BF16), tokens, backend="triton")
     differentiate(lambda table: embedding(tokens[0], table, backend="triton"), (16, 128), dtype=torch.float32)
+    for vocabulary in (16, 32, 128):
+        shapes = (vocabulary, 128), *[(4, 16, 128)] * 2, *[(128,)] * 2
+        differentiate(partial(run_first_block, tokens[0]), *shapes, dtype=torch.float32)
+
+
+def run_first_block(tokens, table, y, z, gain, next_gain):
+    total, first = embedded_add_rms_norm(Embedded(tokens, table), y.to(BF16), gain, 1e-5, backend="triton")
+    return first, *embedded_add_rms_norm(total, z.to(BF16), next_gain, 1e-5, backend="triton")
 
 
 def run_mixers() -> None:

@@ -9,13 +9,13 @@ import triton.language as tl
 from fused_cases import FLOAT32, check, check_replicas, double, draw, run
 from parallax_cases import operators_of
 
-from kernels.fused import Form, Part, linear, split_heads
+from kernels.fused import Embedded, Form, Part, linear, split_heads
 from kernels.parallax import parallax_attention, triton_projection, triton_rotation
 from kernels.parallax.projected import projected_parallax
 from kernels.parallax.reference import parallax_reference
 
 kernel = partial(projected_parallax, backend="triton")
-ONE = "mixerlab::projected_parallax"
+ONE, LOOKED_UP = "mixerlab::projected_parallax", "mixerlab::looked_up_parallax"
 
 
 def frequency(head_dim, device="cpu"):
@@ -62,6 +62,44 @@ def test_against_the_formulas(device, length, width, heads, head_dim, turn_rho):
     assert ONE in operators_of(lambda: function(*given))
     expected = run(partial(exact, heads=heads, turn_rho=turn_rho), double(given))
     check(run(function, given), expected, tolerance(device))
+
+
+def of_table(function):
+    """`function` of x as `[B, T, K]` from x as a table of nine rows."""
+    tokens = torch.randint(9, (2, 199), generator=torch.Generator().manual_seed(1))
+
+    def looked_up(table, weight, make=Embedded, length=199):
+        return function(make(tokens[:, :length].to(table.device), table), weight)
+
+    return looked_up
+
+
+def rows_of(tokens, table):
+    return table[tokens]
+
+
+# Width of x, heads, head dim: heads and widths that the projection's kernel does not take as well.
+@pytest.mark.parametrize("turn_rho", [False, True])
+@pytest.mark.parametrize("width, heads, head_dim", [(32, 2, 16), (136, 3, 16), (18, 1, 32)])
+def test_a_table_is_multiplied_and_looked_up(device, width, heads, head_dim, turn_rho):
+    x, weight = inputs(9, width, heads, head_dim, device, batch=1)
+    given = [x[0], weight]
+    function = of_table(partial(kernel, inverse_frequency=frequency(head_dim, device), heads=heads, turn_rho=turn_rho))
+    assert LOOKED_UP in operators_of(lambda: function(*given))
+    formula = partial(of_table(partial(exact, heads=heads, turn_rho=turn_rho)), make=rows_of)
+    check(run(function, given), run(formula, double(given)), 2 * tolerance(device))
+    assert LOOKED_UP not in operators_of(lambda: function(*given, length=128))
+    check([function(*given, length=128)], [formula(*double(given), length=128)], 2 * tolerance(device))
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="compares float32, which runs in the interpreter alone")
+def test_replicas_of_a_table(device):
+    tokens = torch.randint(5, (3, 2, 130), generator=torch.Generator().manual_seed(1))
+    tensors = draw((3, 5, 16), (3, 64, 16), device=device)
+    frequencies = frequency(16, device)
+    check_replicas(
+        lambda tokens, table, weight: kernel(Embedded(tokens, table), weight / 4, frequencies, 1), [tokens, *tensors]
+    )
 
 
 def test_programs_that_walk_several_tiles(device, monkeypatch):

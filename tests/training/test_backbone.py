@@ -5,6 +5,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from kernels.fused import Embedded
 from mixers.attn import Attention
 from training.backbone import AutoEncoder, LanguageModel, SwiGLU, position_table
 
@@ -50,6 +51,31 @@ def test_blocks_are_residual_and_normed():
     x = model.embedding(tokens)
     normed = x / (x.square().mean(-1, keepdim=True) + 1e-5).sqrt()
     torch.testing.assert_close(model(tokens), F.linear(normed, model.head.weight, model.head.bias))
+
+
+@pytest.mark.parametrize("n_layers", [1, 2, 3])
+@pytest.mark.parametrize("vocab", [16, 200])
+def test_a_mixer_may_get_the_rows_or_the_table(n_layers, vocab):
+    """A mixer that takes an `Embedded` gets one of a small table, and any other a tensor; the model is the same."""
+    given = []
+
+    class Told(Attention):
+        def forward(self, x):
+            given.append(type(x))
+            return super().forward(x)
+
+    torch.manual_seed(0)
+    model = LanguageModel(vocab, WIDTH, n_layers, lambda: Told(WIDTH, num_heads=2)).double()
+    tokens = torch.randint(vocab, (2, LENGTH))
+    results = []
+    for takes, first in ((True, Embedded if vocab == 16 else torch.Tensor), (False, torch.Tensor)):
+        Told.takes_embedded = takes
+        given.clear()
+        logits = model(tokens)
+        assert given == [first] + [torch.Tensor] * (n_layers - 1)
+        results.append([logits, *torch.autograd.grad(logits.square().sum(), list(model.parameters()))])
+    for a, b in zip(*results, strict=True):
+        torch.testing.assert_close(a, b)
 
 
 def test_the_language_model_is_causal():

@@ -20,8 +20,13 @@ OF_ODD_LENGTHS = {
     "mesa": {"_split_heads_kernel"},
 }
 OF_LONG = {
-    "parallax": {"projection_kernel", "forward_kernel", "query_numbers_kernel", "rows_kernel", "columns_kernel"},
+    "parallax": {
+        *("look_up_kernel", "projection_kernel", "forward_kernel"),
+        *("query_numbers_kernel", "rows_kernel", "columns_kernel"),
+    },
 }
+SUMS = {"_sum_parts_kernel"}  # sums of more parts, of which longer sequences have more, take other tiles
+OF_LONGER = {"attn": SUMS, "parallax": SUMS, "gdn": set(), "mamba": SUMS, "mesa": SUMS}
 OF_ODD_VOCABULARIES = {
     "attn": set(),
     "parallax": set(),
@@ -47,8 +52,8 @@ def test_what_each_cell_builds_anew(mixer):
     assert builds == {
         "shorter": set(),
         "odd": OF_ODD_LENGTHS[mixer],
-        "long": OF_LONG.get(mixer, set()) | {"_sum_parts_kernel"},  # sums of more parts have a tile of their own
-        "longer": set(),
+        "long": OF_LONG.get(mixer, set()) | SUMS,
+        "longer": OF_LONGER[mixer],
         "one replica": set(),
         "fewer examples": set(),
         "fewer scored": set(),

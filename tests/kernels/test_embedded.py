@@ -1,0 +1,204 @@
+"""Rows that are looked up late: their norm, what is added to them, and products of their table, against float64."""
+
+import pytest
+import torch
+from fused_cases import BACKENDS, BFLOAT16, check, check_replicas, double, draw, run
+
+from kernels.fused import (
+    Embedded,
+    EmbeddedSum,
+    add_rms_norm,
+    embedded_add_rms_norm,
+    embedding_rms_norm,
+    linear,
+    triton_rms_norm,
+)
+from kernels.fused.embedding_norm import look_up_add_norm, look_up_add_norm_backward, sum_add_norm
+
+EPS = 1e-5
+
+
+def plain_norm(x, gain):
+    return x / (x.square().mean(-1, keepdim=True) + EPS).sqrt() * gain
+
+
+def plain(tokens, table, y, z, gain, next_gain):
+    """Twice the addition and its norm, which what is added next depends on, as a model's first block does."""
+    total = table[tokens] + y
+    normed = plain_norm(total, gain)
+    total = total + z + normed
+    return normed, total, plain_norm(total, next_gain)
+
+
+def twice(backend, sums=EmbeddedSum):
+    def add_twice(tokens, table, y, z, gain, next_gain):
+        total, normed = embedded_add_rms_norm(Embedded(tokens, table), y, gain, EPS, backend=backend)
+        assert isinstance(total, sums)
+        add_norm = add_rms_norm if isinstance(total, torch.Tensor) else embedded_add_rms_norm
+        return normed, *add_norm(total, z + normed.to(z.dtype), next_gain, EPS, backend=backend)
+
+    return add_twice
+
+
+def inputs(vocabulary, width, rows, device):
+    """Some tokens never, one often."""
+    tokens = torch.randint(max(1, vocabulary - 1), rows, generator=torch.Generator().manual_seed(1)).to(device)
+    tokens[..., ::3] = 0
+    shapes = (vocabulary, width), (*rows, width), (*rows, width), (width,), (width,)
+    return [tokens, *draw(*shapes, device=device)]
+
+
+def test_places_shapes_and_layers(device):
+    tokens, (table, weight) = torch.tensor([[1, 0, 1], [2, 2, 0]], device=device), draw((3, 4), (5, 4), device=device)
+    x = Embedded(tokens, table)
+    assert x.shape == (2, 3, 4) and x[:, 1:].shape == (2, 2, 4)
+    assert torch.equal(x[:, 1:].look_up(), table[tokens[:, 1:]])
+    assert torch.equal(x.through(lambda t: 2 * t).look_up(), 2 * table[tokens])
+    assert x.look_up(out_dtype=torch.bfloat16).dtype == torch.bfloat16
+    for backend in BACKENDS:
+        given = [tokens, table, weight]
+        actual = run(lambda tokens, t, w, backend=backend: linear(Embedded(tokens, t), w, backend=backend), given)
+        check(actual, run(lambda tokens, t, w: t[tokens] @ w.T, double(given)))
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("vocabulary", [5, 129])  # the table is normed, or what is looked up
+def test_embedding_with_its_norm(device, vocabulary, backend):
+    tokens = torch.tensor([[1, 0, 1, 1, 4], [2, 2, 1, 0, 1]], device=device)
+
+    def function(tokens, table, gain):
+        results = embedding_rms_norm(tokens, table, gain, EPS, backend=backend)
+        assert all(isinstance(x, Embedded) == (vocabulary == 5) for x in results)
+        return tuple(x.look_up(backend=backend) if isinstance(x, Embedded) else x for x in results)
+
+    given = [tokens, *draw((vocabulary, 24), (24,), device=device)]
+    check(
+        run(function, given),
+        run(lambda tokens, table, gain: (table[tokens], plain_norm(table[tokens], gain)), double(given)),
+    )
+    check_replicas(function, [tokens, *draw((2, vocabulary, 24), (2, 24), device=device)])
+
+
+# Added up in the launch for up to 16 and 32 tokens, by a second one for more; whole tiles and parts of one.
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize(
+    "vocabulary, width, rows", [(16, 128, (2, 64)), (5, 24, (3, 9)), (30, 3, (37,)), (33, 128, (1, 40)), (1, 16, (2,))]
+)
+def test_added_to_what_is_looked_up(device, vocabulary, width, rows, backend):
+    given = inputs(vocabulary, width, rows, device)
+    function = twice(backend, torch.Tensor if backend == "reference" else EmbeddedSum)
+    check(run(function, given), run(plain, double(given)))
+
+
+@pytest.mark.parametrize("vocabulary", [7, 40])
+def test_replicas_with_tables_among_other_parameters(device, vocabulary):
+    """At a place that no vector load can use."""
+    tokens, _, y, z, *gains = inputs(vocabulary, 12, (3, 2, 9), device)
+    (parameters,) = draw((3, 3 + vocabulary * 12), device=device, seed=2)
+    gains = [gain.expand(3, 12).clone() for gain in gains]
+
+    def function(tokens, parameters, *others):
+        return twice("triton")(tokens, parameters[3:].unflatten(0, (vocabulary, 12)), *others)
+
+    check_replicas(function, [tokens, parameters, y, z, *gains])
+
+
+@pytest.mark.parametrize("vocabulary", [5, 20, 50])
+def test_programs_that_take_several_steps(device, monkeypatch, vocabulary):
+    monkeypatch.setattr(triton_rms_norm, "PROCESSORS", 1)
+    given = inputs(vocabulary, 128, (331,), device)
+    check(run(twice("triton"), given), run(plain, double(given)))
+
+
+@pytest.mark.parametrize("wanted", ["sum", "norm"])
+def test_one_result_alone(device, wanted):
+    """The sum added up, without what comes next; a gradient that does not exist is no zero that is read."""
+    tokens, table, y, _, gain, _ = inputs(5, 24, (3, 9), device)
+
+    def function(tokens, table, y, gain):
+        total, normed = embedded_add_rms_norm(Embedded(tokens, table), y, gain, EPS, backend="triton")
+        return total.add_up() if wanted == "sum" else normed
+
+    def formula(tokens, table, y, gain):
+        total = table[tokens] + y
+        return total + 0 * gain if wanted == "sum" else plain_norm(total, gain)
+
+    given = [tokens, table, y, gain]
+    if wanted == "norm":
+        check(run(function, given), run(formula, double(given)))
+        return
+    table, y = table.requires_grad_(), y.requires_grad_()
+    total = function(tokens, table, y, gain)
+    assert torch.equal(total, table[tokens] + y)
+    (grad,) = draw(total.shape, device=device, seed=9)
+    of_table, of_y = torch.autograd.grad(total, [table, y], grad)
+    zeros = torch.zeros(5, 24, dtype=torch.float64, device=device)
+    check([of_table, of_y], [zeros.index_add(0, tokens.flatten(), grad.double().flatten(0, 1)), grad])
+
+
+def test_the_sum_takes_no_memory(device):
+    tokens, table, y, _, gain, _ = inputs(5, 24, (3, 9), device)
+    total, _ = embedded_add_rms_norm(Embedded(tokens, table), y, gain, EPS, backend="triton")
+    assert total.zero.shape == y.shape and total.zero.untyped_storage().nbytes() == 4 and not total.zero.any()
+    assert total.update.data_ptr() == y.data_ptr() and total.rows.table.data_ptr() == table.data_ptr()
+
+
+def test_elsewhere_it_is_looked_up_before(device):
+    """A large table, wide rows, a table that is not float32."""
+    for vocabulary, width in ((129, 16), (5, 136)):
+        given = inputs(vocabulary, width, (2, 7), device)
+        check(run(twice("auto", torch.Tensor), given), run(plain, double(given)))
+        with pytest.raises(ValueError, match=f"at most 128 x 128, not torch.float32 of {vocabulary} x {width}"):
+            embedded_add_rms_norm(Embedded(*given[:2]), given[2], given[4], EPS, backend="triton")
+    given = double(inputs(5, 16, (2, 7), device))
+    check(run(twice("auto", torch.Tensor), given), run(plain, given))
+
+
+def test_bad_arguments_are_named(device):
+    tokens, table, y, z, gain, _ = inputs(5, 24, (3, 9), device)
+    x = Embedded(tokens, table)
+    total, _ = embedded_add_rms_norm(x, y, gain, EPS, backend="triton")
+    for start in (x, total):
+        with pytest.raises(ValueError, match=r"x has shape \(3, 9, 24\) and y \(3, 8, 24\)"):
+            embedded_add_rms_norm(start, z[:, 1:], gain, EPS, backend="triton")
+        with pytest.raises(ValueError, match=r"weight has shape \(23,\)"):
+            embedded_add_rms_norm(start, z, gain[1:], EPS, backend="triton")
+
+
+def test_second_gradients_are_refused(device):
+    tokens, table, y, z, gain, next_gain = inputs(5, 24, (3, 9), device)
+    y.requires_grad_()
+    results = twice("triton")(tokens, table, y, z, gain, next_gain)
+    for result in results:
+        (grad,) = torch.autograd.grad(result.sum(), y, create_graph=True)
+        with pytest.raises(RuntimeError, match="cannot be differentiated twice"):
+            grad.sum().backward()
+
+
+def test_traced_shapes_and_dtypes_are_the_real_ones(device):
+    """What `torch.compile` assumes of each operator: results' shapes, dtypes and strides, no input changed."""
+    tokens, table, y, z, gain, _ = (t[None] for t in inputs(5, 24, (9,), device))
+    zero = torch.zeros((), device=device).expand(y.shape)
+    for operator, arguments in (
+        (look_up_add_norm, (tokens, table, y.bfloat16(), gain, EPS, torch.bfloat16)),
+        (look_up_add_norm_backward, (y, None, tokens, table, z.bfloat16(), gain, EPS)),
+        (sum_add_norm, (zero, tokens, table, y, z.bfloat16(), gain, EPS, torch.bfloat16)),
+    ):
+        torch.library.opcheck(operator, arguments, test_utils=("test_schema", "test_faketensor"))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("vocabulary, rows", [(16, (128, 128)), (32, (3, 700)), (64, (9, 300)), (128, (16, 1024))])
+def test_in_bfloat16(device, vocabulary, rows):
+    """A float32 table, updates and norms in bfloat16: the same bits twice, and float64 to the rounding."""
+    tokens, table, y, z, *gains = inputs(vocabulary, 128, rows, device)
+    given = [tokens, table, y.bfloat16(), z.bfloat16(), *gains]
+
+    def function(*given):
+        with torch.autocast("cuda", torch.bfloat16):
+            return twice("auto")(*given)
+
+    first, second = run(function, given), run(function, given)
+    for a, b in zip(first, second, strict=True):
+        assert torch.equal(a, b)
+    check(first, run(plain, double(given)), 2 * BFLOAT16)
