@@ -15,8 +15,8 @@ from kernels.layout import unit_stride
 
 TILE, WARPS = 2048, 4
 BLOCK_N, MAX_BLOCK_D = 64, 128
-# Another block of tokens reads the rows again, mostly from the cache, which costs less than large blocks of float32:
-# 3 x 131,072 rows took 66 us for 32 tokens in one block of 32, and 303 for 64 in one of 64.
+# Another block of tokens reads the rows again, but a large one of float32 takes longer than two: 3 x 131,072 rows took
+# 66 us for 32 tokens in a block of 32, and 303 for 64 in one of 64.
 MAX_BLOCK_V = {torch.float32: 32, torch.bfloat16: 64}
 BACKWARD_PROGRAMS = 4 * 132  # of all groups together: four for each multiprocessor of an H100 or H200
 
