@@ -15,7 +15,7 @@ class SequenceMixer(nn.Module):
 
     A mixer that does nothing with its input but multiply it, by `kernels.fused.linear` or `mixers.layers.project`, may
     say `takes_embedded = True`: the first layer of a model then gives it a `kernels.fused.Embedded` `[B, T, d_model]`
-    where the vocabulary is small, of which the table is multiplied.
+    where the vocabulary is small, of which the table is multiplied. A subclass that does more with it says `False`.
     """
 
     takes_embedded = False

@@ -12,12 +12,13 @@ from kernels.dispatch import resolve_backend
 from kernels.fused.operators import register_gradient, register_replicas, why_not_triton
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)  # tensors have no truth
 class Embedded:
     """`embedding(tokens, table)`, not looked up yet.
 
     What is done to every position alike is done to the table instead (`through`): once for a token, not once for each
-    place where it stands. So are its gradients, which `look_up` adds up by token before they go on.
+    place where it stands. So are its gradients, which `look_up` adds up by token before they go on: a row that is not
+    finite then makes those of the layer so, even where its token is never used.
 
     Args:
         tokens: int64 `[...]`, from 0 to V - 1.
@@ -33,7 +34,9 @@ class Embedded:
         return self.tokens.shape + self.table.shape[1:]
 
     def __getitem__(self, places) -> Self:
-        """Some of the places: what indexes the tokens."""
+        """Some of the places: what indexes the tokens, so without `...`, which would reach a tensor's last axis."""
+        if any(place is ... for place in (places if isinstance(places, tuple) else (places,))):
+            raise IndexError("an Embedded takes no `...`: index the axes of its tokens, or look it up before")
         return replace(self, tokens=self.tokens[places])
 
     def through(self, layer: Callable[[Tensor], Tensor]) -> Self:
@@ -51,7 +54,7 @@ def embedding(tokens: Tensor, weight: Tensor, *, out_dtype: torch.dtype | None =
     Args:
         tokens: int64 `[...]`, from 0 to V - 1 (not checked on a GPU).
         weight: `[V, D]`.
-        out_dtype: dtype of the result; that of `weight` by default.
+        out_dtype: dtype of the result, of up to 32 bits in the kernel; that of `weight` by default.
         backend: `auto`, `reference` (PyTorch) or `triton` (float32 and bfloat16). The kernel adds the gradient
             of a row in float32, in the same order every time, at the cost of N x V x D products.
 
@@ -64,11 +67,13 @@ def embedding(tokens: Tensor, weight: Tensor, *, out_dtype: torch.dtype | None =
     if weight.ndim != 2:
         raise ValueError(f"weight has shape {tuple(weight.shape)}: pass [V, D]")
     out_dtype = out_dtype or weight.dtype
-    why = why_not_triton(weight)
+    why = why_not_triton(weight) or ("the kernel gives no float64" if out_dtype == torch.float64 else "")
     if resolve_backend(backend, weight.device, supported=not why, why=why) == "reference":
-        return F.embedding(tokens, weight).to(out_dtype)
+        # PyTorch adds up a row's gradients in the dtype of the table: in bfloat16 a sum stops at some 256 equal terms.
+        wide = weight.to(torch.promote_types(weight.dtype, torch.float32))
+        return F.embedding(tokens, wide).to(out_dtype)
     # One group of parameters; vmap folds replicas into more.
-    return look_up(tokens.reshape(1, -1), weight[None], out_dtype).view(*tokens.shape, -1)
+    return look_up(tokens.reshape(1, -1), weight[None], out_dtype).view(*tokens.shape, weight.shape[1])
 
 
 @torch.library.custom_op("mixerlab::embedding", mutates_args=())

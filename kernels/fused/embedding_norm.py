@@ -30,7 +30,7 @@ def embedding_rms_norm(
     return Embedded(tokens, table), Embedded(tokens, normed)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class EmbeddedSum:
     """`rows.look_up() + update`, not added up yet: who comes next reads an update in bfloat16, not the float32 sum.
 

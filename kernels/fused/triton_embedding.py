@@ -17,7 +17,7 @@ TILE, WARPS = 2048, 4
 BLOCK_N, MAX_BLOCK_D = 64, 128
 # Another block of tokens reads the rows again, but a large one of float32 takes longer than two: 3 x 131,072 rows took
 # 66 us for 32 tokens in a block of 32, and 303 for 64 in one of 64.
-MAX_BLOCK_V = {torch.float32: 32, torch.bfloat16: 64}
+MAX_BLOCK_V = {4: 32, 2: 64}  # by the bytes of a number
 BACKWARD_PROGRAMS = 4 * 132  # of all groups together: four for each multiprocessor of an H100 or H200
 
 
@@ -102,7 +102,7 @@ def forward(tokens: Tensor, weight: Tensor, out_dtype: torch.dtype) -> Tensor:
 def backward(grad: Tensor, tokens: Tensor, vocabulary: int, dtype: torch.dtype) -> Tensor:
     """Gradient of the weight, `[groups, V, D]` in `dtype`, from that of the result `[groups, N, D]`."""
     groups, rows, width = grad.shape
-    block_v = min(max(triton.next_power_of_2(vocabulary), 16), MAX_BLOCK_V[grad.dtype])
+    block_v = min(max(triton.next_power_of_2(vocabulary), 16), MAX_BLOCK_V[grad.element_size()])
     block_d = min(max(triton.next_power_of_2(width), 16), MAX_BLOCK_D)
     blocks = triton.cdiv(vocabulary, block_v) * triton.cdiv(width, block_d)
     steps = triton.cdiv(rows, BLOCK_N)

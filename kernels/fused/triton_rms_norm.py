@@ -43,7 +43,7 @@ def _rms_norm_forward_kernel(
     total_ptr,  # None: the sum is not kept, and float32
     normed_ptr,
     N,
-    x_group,
+    x_group,  # with tokens
     weight_group,
     eps,
     D: tl.constexpr,
@@ -88,7 +88,7 @@ def _rms_norm_backward_kernel(
     sums_ptr,  # of each part: a row for the weight, and V for the tokens
     N,
     V,
-    x_group,
+    x_group,  # with tokens
     weight_group,
     eps,
     D: tl.constexpr,
@@ -115,7 +115,8 @@ def _rms_norm_backward_kernel(
         if y_ptr is not None:
             x += tl.load(y_ptr + at, mask=mask, other=0.0).to(tl.float32)
         grad = tl.load(grad_ptr + at, mask=mask, other=0.0).to(tl.float32)
-        scale = tl.rsqrt(tl.sum(x * x, axis=1) / D + eps)[:, None]
+        # None of no row: eps may be 0.
+        scale = tl.where(row < N, tl.rsqrt(tl.sum(x * x, axis=1) / D + eps), 0.0)[:, None]
         x *= scale
         grad_weight += grad * x
         grad *= weight[None, :]
@@ -191,7 +192,7 @@ def _forward(
             total,
             normed,
             rows,
-            x.stride(0),
+            0 if tokens is None else x.stride(0),
             weight.stride(0),
             eps,
             D=width,
@@ -269,7 +270,7 @@ def _backward(
             sums,
             rows,
             vocabulary,
-            x.stride(0),
+            0 if tokens is None else x.stride(0),
             weight.stride(0),
             eps,
             D=width,

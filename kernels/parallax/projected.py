@@ -21,15 +21,15 @@ def projected_parallax(
 ) -> Tensor:
     """`parallax_attention` of `q, k, v, rho = linear(x, weight)`, q and k turned by their position (RoFormer).
 
-    One operator does all of it in bfloat16, on a GPU with shared memory like Hopper's, where the kernels for long
-    sequences run: T above 128, K and heads D at most 128, K a multiple of 8, heads a power of two, D one of 16, 32, 64
-    and 128, frequencies that need no gradient. It turns in float32 before it rounds, and its backward writes one packed
-    gradient. Of an `Embedded` it multiplies the table, and the operator looks up and turns the products, for any K and
-    number of heads. Elsewhere it is `linear`, `split_heads` and `parallax_attention`.
+    One operator does all of it in bfloat16 on a GPU where the kernels for long sequences run: T above 128, D one of 16,
+    32, 64 and 128, frequencies that need no gradient. Its backward writes one packed gradient. Of a tensor it turns the
+    products in float32 before it rounds them, on a GPU with shared memory like Hopper's, for K and heads D of at most
+    128, K a multiple of 8 and heads a power of two. Of an `Embedded` it looks up and turns the rounded products of the
+    table, and adds up their gradients by token. Elsewhere it is `linear`, `split_heads` and `parallax_attention`.
 
     Args:
-        x: `[B, T, K]`.
-        weight: `[4 heads D, K]`, rows of queries, keys, values and probes. Under autocast both are cast first.
+        x: `[B, T, K]`. Under autocast it, or its table, and the weight are cast first.
+        weight: `[4 heads D, K]`, rows of queries, keys, values and probes.
         inverse_frequency: float32 `[D / 2]`, as `rotary` takes it.
         heads: a divisor of a quarter of the weight's rows.
         turn_rho: turn the probes as well.

@@ -31,7 +31,7 @@ def projected(
 def looked_up(
     tokens: Tensor, table: Tensor, inverse_frequency: Tensor, heads: int, turn_rho: bool
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """`projected` of rows `tokens` `[groups, B, T]` of x, given the products of all rows, `[groups, V, 4 H D]`."""
+    """What `projected` gives, of rows `tokens` `[groups, B, T]` of a table of rounded products `[groups, V, 4 H D]`."""
     packed = run_look_up(tokens.flatten(1), table, inverse_frequency, tokens.shape[2], heads, turn_rho)
     return _attend(packed.view(*tokens.shape, -1), heads)
 

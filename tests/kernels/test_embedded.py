@@ -1,14 +1,18 @@
 """Rows that are looked up late: their norm, what is added to them, and products of their table, against float64."""
 
+from functools import partial
+
 import pytest
 import torch
 from fused_cases import BACKENDS, BFLOAT16, check, check_replicas, double, draw, run
+from parallax_cases import operators_of
 
 from kernels.fused import (
     Embedded,
     EmbeddedSum,
     add_rms_norm,
     embedded_add_rms_norm,
+    embedding,
     embedding_rms_norm,
     linear,
     triton_rms_norm,
@@ -53,12 +57,36 @@ def test_places_shapes_and_layers(device):
     x = Embedded(tokens, table)
     assert x.shape == (2, 3, 4) and x[:, 1:].shape == (2, 2, 4)
     assert torch.equal(x[:, 1:].look_up(), table[tokens[:, 1:]])
+    with pytest.raises(IndexError, match="an Embedded takes no"):
+        x[..., :2]  # the last axis of a tensor, but positions of the tokens
     assert torch.equal(x.through(lambda t: 2 * t).look_up(), 2 * table[tokens])
     assert x.look_up(out_dtype=torch.bfloat16).dtype == torch.bfloat16
     for backend in BACKENDS:
         given = [tokens, table, weight]
         actual = run(lambda tokens, t, w, backend=backend: linear(Embedded(tokens, t), w, backend=backend), given)
         check(actual, run(lambda tokens, t, w: t[tokens] @ w.T, double(given)))
+        names = operators_of(lambda backend=backend: linear(x, weight, backend=backend))
+        for name in ("mixerlab::linear", "mixerlab::embedding"):
+            assert (name in names) == (backend == "triton")
+    assert linear(x[:0], weight, backend="triton").shape == (0, 3, 5)
+
+
+# Triton's interpreter multiplies the bits of bfloat16 numbers, not their values.
+@pytest.mark.parametrize("backend", ["reference", pytest.param("triton", marks=pytest.mark.gpu)])
+def test_a_token_that_stands_almost_everywhere(device, backend):
+    """Its gradient is a sum of thousands of alike numbers, which bfloat16 could not add up."""
+    tokens = torch.zeros(4096, dtype=torch.int64, device=device)
+    table = torch.ones(3, 8, dtype=torch.bfloat16, device=device, requires_grad=True)
+    x = embedding(tokens, table, backend=backend)
+    (grad,) = torch.autograd.grad(x, table, torch.full_like(x, 1.5))
+    assert grad.dtype == torch.bfloat16 and torch.equal(grad[0], torch.full_like(grad[0], 1.5 * 4096))
+    assert not grad[1:].any()
+
+
+def test_a_kernel_refuses_results_that_it_cannot_give(device):
+    tokens, (table,) = torch.tensor([1, 0], device=device), draw((3, 4), device=device)
+    with pytest.raises(ValueError, match="gives no float64"):
+        embedding(tokens, table, out_dtype=torch.float64, backend="triton")
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
@@ -136,6 +164,61 @@ def test_one_result_alone(device, wanted):
     check([of_table, of_y], [zeros.index_add(0, tokens.flatten(), grad.double().flatten(0, 1)), grad])
 
 
+# No product in it, so Triton's interpreter does bfloat16 right.
+@pytest.mark.parametrize("y_dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("z_dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("wanted", ["both", "sum"])
+def test_added_to_a_sum(device, y_dtype, z_dtype, wanted):
+    tokens, table, y, z, gain, _ = inputs(5, 24, (3, 9), device)
+    y, z = y.to(y_dtype), z.to(z_dtype).requires_grad_()
+    zero = torch.zeros((), device=device).expand(y.shape).requires_grad_()
+
+    def results(function, total, z_dtype, gain_dtype):
+        total, normed = function(total, z.to(z_dtype), gain.to(gain_dtype), EPS)
+        grads = draw(total.shape, normed.shape, device=device, dtype=torch.bfloat16, seed=3)
+        terms = [(total * grads[0]).sum(), (normed.float() * grads[1]).sum()]
+        gradients = torch.autograd.grad(sum(terms if wanted == "both" else terms[:1]), [zero, z])
+        return [total, normed, *gradients]
+
+    add_norm = partial(embedded_add_rms_norm, out_dtype=torch.bfloat16, backend="triton")
+    actual = results(add_norm, EmbeddedSum(Embedded(tokens, table), y, zero), z_dtype, torch.float32)
+    assert [x.dtype for x in actual] == [torch.float32, torch.bfloat16, torch.float32, z_dtype]
+    expected = results(add_rms_norm, (table[tokens] + y + zero).double(), torch.float64, torch.float64)
+    check([actual[0].detach(), actual[2]], [expected[0].detach(), expected[2]])
+    check([actual[1].detach(), actual[3]], [expected[1].detach(), expected[3]], BFLOAT16)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_norms_are_of_the_dtype_that_is_asked_for(device, backend):
+    tokens, table, y, z, gain, _ = inputs(5, 24, (3, 9), device)
+    for options in ({"out_dtype": torch.bfloat16}, {}):
+        with torch.autocast(device, torch.bfloat16, enabled=not options):
+            total, normed = embedded_add_rms_norm(Embedded(tokens, table), y, gain, EPS, backend=backend, **options)
+            add_norm = (
+                add_rms_norm if backend == "reference" or isinstance(total, torch.Tensor) else embedded_add_rms_norm
+            )
+            total, then = add_norm(total, z, gain, EPS, backend=backend, **options)
+            _, first = embedding_rms_norm(tokens, table, gain, EPS, backend=backend)
+        assert (total.dtype, normed.dtype, then.dtype) == (torch.float32, torch.bfloat16, torch.bfloat16)
+        assert first.table.dtype == (torch.float32 if options else torch.bfloat16)
+
+
+def test_a_table_with_gaps_between_its_rows(device):
+    tokens, _, *others = inputs(5, 24, (3, 9), device)
+    (wide,) = draw((5, 48), device=device, seed=4)
+    given = [tokens, wide, *others]
+    actual = run(lambda tokens, wide, *others: twice("triton")(tokens, wide[:, ::2], *others), given)
+    check(actual, run(lambda tokens, wide, *others: plain(tokens, wide[:, ::2], *others), double(given)))
+
+
+def test_rows_past_the_end_with_eps_zero(device):
+    tokens, table, y, _, gain, _ = inputs(5, 24, (3,), device)
+    y.requires_grad_(), table.requires_grad_(), gain.requires_grad_()
+    _, normed = embedded_add_rms_norm(Embedded(tokens, table), y, gain, 0.0, backend="triton")
+    for gradient in torch.autograd.grad(normed.sum(), [table, y, gain]):
+        assert gradient.isfinite().all()
+
+
 def test_the_sum_takes_no_memory(device):
     tokens, table, y, _, gain, _ = inputs(5, 24, (3, 9), device)
     total, _ = embedded_add_rms_norm(Embedded(tokens, table), y, gain, EPS, backend="triton")
@@ -185,6 +268,23 @@ def test_traced_shapes_and_dtypes_are_the_real_ones(device):
         (sum_add_norm, (zero, tokens, table, y, z.bfloat16(), gain, EPS, torch.bfloat16)),
     ):
         torch.library.opcheck(operator, arguments, test_utils=("test_schema", "test_faketensor"))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("vocabulary, rows", [(16, (128, 128)), (40, (3, 700)), (128, (16, 1024))])
+def test_the_first_projection_in_bfloat16(device, vocabulary, rows):
+    tokens, table, _, _, gain, _ = inputs(vocabulary, 128, rows, device)
+    given = [tokens, table, gain, *draw((512, 128), device=device, seed=5)]
+
+    def function(tokens, table, gain, weight):
+        with torch.autocast("cuda", torch.bfloat16):
+            return linear(embedding_rms_norm(tokens, table, gain, EPS)[1], weight)
+
+    first, second = run(function, given), run(function, given)
+    for a, b in zip(first, second, strict=True):
+        assert torch.equal(a, b)
+    expected = run(lambda tokens, table, gain, weight: plain_norm(table[tokens], gain) @ weight.T, double(given))
+    check(first, expected, 2 * BFLOAT16)
 
 
 @pytest.mark.gpu
