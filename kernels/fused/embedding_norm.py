@@ -8,7 +8,7 @@ from torch import Tensor
 from kernels.dispatch import resolve_backend
 from kernels.fused.embedding import Embedded, embedding, look_up_backward
 from kernels.fused.operators import register_gradient, register_replicas, why_not_triton
-from kernels.fused.rms_norm import add_rms_norm, default_dtype, norm_backward
+from kernels.fused.rms_norm import add_rms_norm, default_dtype, sum_gradients
 
 # Rows of a table that layers pass instead of what is looked up: the gradient of a look-up costs a product with that
 # many one-hot rows, each time.
@@ -202,18 +202,13 @@ def _gradients(ctx, grad_past, grad):
 
 def _save_sum(ctx, inputs, output):
     *_, z, weight, ctx.eps, _ = inputs
-    ctx.z_dtype = z.dtype
+    ctx.dtypes = torch.float32, z.dtype  # of zero and z, which stand where x and y do in `add_norm`
     ctx.set_materialize_grads(False)
     ctx.save_for_backward(output[0], weight)
 
 
 def _sum_gradients(ctx, grad_past, grad):
-    if grad is None:
-        of_zero, of_z, of_weight = grad_past, grad_past.to(ctx.z_dtype), None
-    else:
-        narrow = None if ctx.z_dtype == torch.float32 else ctx.z_dtype
-        of_zero, of_weight, of_z = norm_backward(grad, grad_past, *ctx.saved_tensors, ctx.eps, narrow)
-        of_z = of_z if narrow else of_zero
+    of_zero, of_z, of_weight, *_ = sum_gradients(ctx, grad_past, grad)
     return of_zero, None, None, None, of_z, of_weight, None, None
 
 

@@ -157,7 +157,8 @@ def _save_sum(ctx, inputs, output):
     ctx.save_for_backward(output[0], weight)
 
 
-def _sum_gradients(ctx, grad_past, grad):
+def sum_gradients(ctx, grad_past: Tensor | None, grad: Tensor | None) -> tuple[Tensor | None, ...]:
+    """Those of the arguments of `add_norm`, for an operator that saved its sum and weight, `eps` and `dtypes`."""
     x_dtype, y_dtype = ctx.dtypes
     if grad is None:
         return grad_past.to(x_dtype), grad_past.to(y_dtype), None, None, None
@@ -196,5 +197,5 @@ class _NormBeside(torch.autograd.Function):
 
 
 register_gradient(norm, norm_backward, _save, _gradients)
-add_norm.register_autograd(_sum_gradients, setup_context=_save_sum)
+add_norm.register_autograd(sum_gradients, setup_context=_save_sum)
 register_replicas(norm, add_norm, norm_backward)

@@ -115,7 +115,7 @@ def _rms_norm_backward_kernel(
         if y_ptr is not None:
             x += tl.load(y_ptr + at, mask=mask, other=0.0).to(tl.float32)
         grad = tl.load(grad_ptr + at, mask=mask, other=0.0).to(tl.float32)
-        # None of no row: eps may be 0.
+        # None for rows past N, where it would not be finite if eps were 0.
         scale = tl.where(row < N, tl.rsqrt(tl.sum(x * x, axis=1) / D + eps), 0.0)[:, None]
         x *= scale
         grad_weight += grad * x

@@ -52,26 +52,25 @@ def projected_parallax(
         raise ValueError(
             f"inverse_frequency has shape {tuple(inverse_frequency.shape)}: heads of {head_dim} need ({head_dim // 2},)"
         )
-    frequency = inverse_frequency
     # One group of parameters; vmap folds replicas into more.
     if isinstance(x, Embedded):
         packed = x.through(lambda table: linear(table, weight))
-        if _is_one_operator(packed.table, x.shape[1], head_dim, frequency, backend):
+        if _is_one_operator(packed.table, x.shape[1], head_dim, inverse_frequency, backend):
             from kernels.parallax.triton_projected import looked_up  # only where it runs: Triton is optional
 
-            o = looked_up(packed.tokens[None], packed.table[None], frequency[None], heads, turn_rho)[0]
+            o = looked_up(packed.tokens[None], packed.table[None], inverse_frequency[None], heads, turn_rho)[0]
             return o.flatten(0, 1)
         packed = packed.look_up()
     else:
         x, weight = autocast(x), autocast(weight)
-        if _is_one_operator(x, x.shape[1], head_dim, frequency, backend) and _fits_projection(x, weight, heads):
+        if _is_one_operator(x, x.shape[1], head_dim, inverse_frequency, backend) and _fits_projection(x, weight, heads):
             from kernels.parallax.triton_projected import projected
 
-            return projected(x[None], weight[None], frequency[None], heads, turn_rho)[0].flatten(0, 1)
+            return projected(x[None], weight[None], inverse_frequency[None], heads, turn_rho)[0].flatten(0, 1)
         packed = linear(x, weight)
     forms = [Form.ROTARY if turn else Form.VIEW for turn in (True, True, False, turn_rho)]
     parts = [Part(heads, head_dim, form) for form in forms]
-    q, k, v, rho = split_heads(packed, parts, frequency)
+    q, k, v, rho = split_heads(packed, parts, inverse_frequency)
     return parallax_attention(q, rho, k, v, backend=backend)
 
 

@@ -2,7 +2,19 @@
 
 import pytest
 import torch
-from fused_cases import BACKENDS, BFLOAT16, check, check_replicas, double, draw, run, same_bits_and_close, scored_logits
+from fused_cases import (
+    BACKENDS,
+    BFLOAT16,
+    EPS,
+    check,
+    check_replicas,
+    double,
+    draw,
+    plain_norm,
+    run,
+    same_bits_and_close,
+    scored_logits,
+)
 from torch import Tensor
 
 from kernels.fused import (
@@ -18,12 +30,6 @@ from kernels.fused.cross_entropy import mean_losses, mean_losses_backward
 from kernels.fused.embedding import look_up, look_up_backward
 from kernels.fused.rms_norm import add_norm, norm, norm_backward
 from kernels.fused.swiglu import packed_product, packed_product_backward, product, product_backward
-
-EPS = 1e-5
-
-
-def plain_norm(x, weight):
-    return x / (x.square().mean(-1, keepdim=True) + EPS).sqrt() * weight
 
 
 def plain_add_norm(x, y, weight):
