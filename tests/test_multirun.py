@@ -1,5 +1,6 @@
 """`python run.py -m`: a sweep ends in tables and figures, outlives failures and kills, and repeats nothing."""
 
+import json
 import os
 import random
 import signal
@@ -46,6 +47,16 @@ def test_a_sweep_ends_in_tables_and_figures(tmp_path):
                 assert f"{accuracy:.3f}" in table
         for figure in ("accuracy", "learning_rates", "training_curves"):
             assert (folder / f"{figure}.png").stat().st_size > 10_000 and (folder / f"{figure}.pdf").exists()
+
+
+def test_the_longest_runs_come_first(tmp_path):
+    lengths = (8, 32, 16)
+    grid = ("-m", "mixer=attn", "task=icr", *TINY, f"task.seq_len={','.join(map(str, lengths))}")
+    outcome = run_py(*grid, f"results_dir={tmp_path}")
+    assert outcome.code == 0
+    written = sorted(tmp_path.glob("runs/*/record.json"), key=lambda path: path.stat().st_mtime_ns)
+    found = [json.loads(path.read_text())["rows"][0]["hparams"]["task.seq_len"] for path in written]
+    assert found == sorted(lengths, reverse=True)
 
 
 def test_a_failing_cell_leaves_the_others_alone_and_is_tried_again(tmp_path):
