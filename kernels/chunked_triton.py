@@ -6,6 +6,17 @@ from torch import Tensor
 
 
 @triton.jit
+def chunk_rows(n, pid, T, H: tl.constexpr, C: tl.constexpr):
+    """Which of the C positions of chunk `n` the sequence has, and where they lie as rows of a `[B, T, H, ...]`.
+
+    Program `pid` has head `pid % H` of sequence `pid // H`.
+    """
+    batch, head = (pid // H).to(tl.int64), pid % H
+    t = n * C + tl.arange(0, C)
+    return t < T, (batch * T + t) * H + head
+
+
+@triton.jit
 def load_gates(log_decay, beta, offsets, inside):
     """The chunk's log decay summed from its start `[C]`, over all of it (a number), and `beta` `[C]`."""
     step = tl.load(log_decay + offsets, mask=inside, other=0.0)

@@ -12,6 +12,7 @@ import triton
 import triton.language as tl
 
 from kernels.chunked_triton import (
+    chunk_rows,
     decay_between,
     load_gates,
     load_rows,
@@ -103,11 +104,7 @@ def inverse_kernel(
 ):
     """One program per chunk, sequence and head: the inverse of the chunk's triangular system."""
     n, pid = tl.program_id(0), tl.program_id(1)
-    batch, head = (pid // H).to(tl.int64), pid % H
-    i = tl.arange(0, C)
-    t = n * C + i
-    inside = t < T
-    offsets = (batch * T + t) * H + head
+    inside, offsets = chunk_rows(n, pid, T, H, C)
     index = pid.to(tl.int64) * tl.num_programs(0) + n
     cumulative, _total, beta = load_gates(log_decay_ptr, beta_ptr, offsets, inside)
     k = load_rows(k_ptr, offsets, inside, D)
@@ -136,15 +133,12 @@ def forward_kernel(
 ):
     """One program per sequence and head: the output, and for the backward states, writes and errors."""
     pid = tl.program_id(0)
-    batch, head = (pid // H).to(tl.int64), pid % H
     chunks = tl.cdiv(T, C)
     i = tl.arange(0, C)
     dtype: tl.constexpr = q_ptr.dtype.element_ty
     state = tl.zeros([D, D], dtype=tl.float32)
     for n in range(chunks):
-        t = n * C + i
-        inside = t < T
-        offsets = (batch * T + t) * H + head
+        inside, offsets = chunk_rows(n, pid, T, H, C)
         index = pid.to(tl.int64) * chunks + n
         cumulative, total, beta = load_gates(log_decay_ptr, beta_ptr, offsets, inside)
         decay = decay_between(cumulative, C)
@@ -194,16 +188,12 @@ def backward_state_kernel(
 ):
     """One program per sequence and head: dv, d beta, and the gradient of the state behind each chunk."""
     pid = tl.program_id(0)
-    batch, head = (pid // H).to(tl.int64), pid % H
     chunks = tl.cdiv(T, C)
-    i = tl.arange(0, C)
     dtype: tl.constexpr = q_ptr.dtype.element_ty
     d_state = tl.zeros([D, D], dtype=tl.float32)
     for back in range(chunks):
         n = chunks - 1 - back
-        t = n * C + i
-        inside = t < T
-        offsets = (batch * T + t) * H + head
+        inside, offsets = chunk_rows(n, pid, T, H, C)
         index = pid.to(tl.int64) * chunks + n
         cumulative, total, beta = load_gates(log_decay_ptr, beta_ptr, offsets, inside)
         from_start, to_end = tl.exp(cumulative)[:, None], tl.exp(total - cumulative)[:, None]
@@ -253,11 +243,8 @@ def backward_chunk_kernel(
 ):
     """One program per chunk, sequence and head: dq, dk and the gradient of the log decay."""
     n, pid = tl.program_id(0), tl.program_id(1)
-    batch, head = (pid // H).to(tl.int64), pid % H
     i = tl.arange(0, C)
-    t = n * C + i
-    inside = t < T
-    offsets = (batch * T + t) * H + head
+    inside, offsets = chunk_rows(n, pid, T, H, C)
     index = pid.to(tl.int64) * tl.num_programs(0) + n
     dtype: tl.constexpr = q_ptr.dtype.element_ty
     # All loads first: each would wait alone behind the barriers of the products before it.

@@ -14,6 +14,7 @@ import triton
 import triton.language as tl
 
 from kernels.chunked_triton import (
+    chunk_rows,
     decay_between,
     load_gates,
     load_rows,
@@ -149,15 +150,11 @@ def states_kernel(
 ):
     """One program per sequence and head: H and G before each chunk."""
     pid = tl.program_id(0)
-    batch, head = (pid // H).to(tl.int64), pid % H
     chunks = tl.cdiv(T, C)
-    i = tl.arange(0, C)
     key_state = tl.zeros([D, D], dtype=tl.float32)
     value_state = tl.zeros([D, D], dtype=tl.float32)
     for n in range(chunks):
-        t = n * C + i
-        inside = t < T
-        offsets = (batch * T + t) * H + head
+        inside, offsets = chunk_rows(n, pid, T, H, C)
         index = pid.to(tl.int64) * chunks + n
         store_state(key_states_ptr, index, n, key_state, D)
         store_state(value_states_ptr, index, n, value_state, D)
@@ -193,11 +190,8 @@ def solve_kernel(
 ):
     """One program per chunk, sequence and head: the solutions x and the output."""
     n, pid = tl.program_id(0), tl.program_id(1)
-    batch, head = (pid // H).to(tl.int64), pid % H
-    i = tl.arange(0, C)
-    t = n * C + i
-    inside = t < T
-    offsets = (batch * T + t) * H + head
+    head = pid % H
+    inside, offsets = chunk_rows(n, pid, T, H, C)
     index = pid.to(tl.int64) * tl.num_programs(0) + n
     cumulative, _total, beta = load_gates(log_decay_ptr, beta_ptr, offsets, inside)
     weights, from_start = decay_between(cumulative, C) * beta[None, :], tl.exp(cumulative)[:, None]
@@ -247,10 +241,7 @@ def adjoint_kernel(
     """
     n, pid = tl.program_id(0), tl.program_id(1)
     batch, head = (pid // H).to(tl.int64), pid % H
-    i = tl.arange(0, C)
-    t = n * C + i
-    inside = t < T
-    offsets = (batch * T + t) * H + head
+    inside, offsets = chunk_rows(n, pid, T, H, C)
     index = pid.to(tl.int64) * tl.num_programs(0) + n
     cumulative, _total, beta = load_gates(log_decay_ptr, beta_ptr, offsets, inside)
     weights, from_start = decay_between(cumulative, C) * beta[None, :], tl.exp(cumulative)[:, None]
@@ -293,16 +284,12 @@ def backward_states_kernel(
 ):
     """One program per sequence and head: the gradients of H and G behind each chunk."""
     pid = tl.program_id(0)
-    batch, head = (pid // H).to(tl.int64), pid % H
     chunks = tl.cdiv(T, C)
-    i = tl.arange(0, C)
     d_key_state = tl.zeros([D, D], dtype=tl.float32)
     d_value_state = tl.zeros([D, D], dtype=tl.float32)
     for back in range(chunks):
         n = chunks - 1 - back
-        t = n * C + i
-        inside = t < T
-        offsets = (batch * T + t) * H + head
+        inside, offsets = chunk_rows(n, pid, T, H, C)
         index = pid.to(tl.int64) * chunks + n
         store_state(d_key_states_ptr, index, back, d_key_state, D)
         store_state(d_value_states_ptr, index, back, d_value_state, D)
@@ -345,11 +332,7 @@ def backward_chunk_kernel(
     Position j enters every later t as `exp(b_t - b_j) beta_j (x_t.k_j) (v_j.d_out_t - y_t.k_j)`.
     """
     n, pid = tl.program_id(0), tl.program_id(1)
-    batch, head = (pid // H).to(tl.int64), pid % H
-    i = tl.arange(0, C)
-    t = n * C + i
-    inside = t < T
-    offsets = (batch * T + t) * H + head
+    inside, offsets = chunk_rows(n, pid, T, H, C)
     index = pid.to(tl.int64) * tl.num_programs(0) + n
     # All loads of rows first: each would wait alone behind the barriers of the products before it.
     k = load_rows(k_ptr, offsets, inside, D)
