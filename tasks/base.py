@@ -1,8 +1,9 @@
 """The contract of a task: it generates token sequences with targets, and checks that a dataset obeys it."""
 
 from abc import ABC, abstractmethod
+from dataclasses import dataclass
 from numbers import Integral
-from typing import Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 
@@ -31,11 +32,12 @@ class TaskRuleError(ValueError):
         self.rule = rule
 
 
+@dataclass(kw_only=True, eq=False)
 class Task(ABC):
     """One synthetic task at one difficulty.
 
-    A constructor takes keyword parameters named like the keys of the task's yaml, and raises a ValueError
-    that starts with `task.<key>=<value>` for one that it cannot use.
+    Its fields are the parameters that the task's yaml must give; a subclass that adds some is such a dataclass too.
+    `__post_init__` raises a ValueError that starts with `task.<key>=<value>` for one that it cannot use.
 
     Attributes:
         vocab_size: number of token ids, special tokens included.
@@ -47,25 +49,26 @@ class Task(ABC):
         madlab_code: mad-lab's short name of the task, part of the folder name of its cached datasets.
     """
 
-    autoencode: bool = False
-    madlab_code: str
+    autoencode: ClassVar[bool] = False
+    madlab_code: ClassVar[str]
 
-    def __init__(
-        self,
-        *,
-        vocab_size: int,
-        seq_len: int,
-        num_train_examples: int,
-        num_val_examples: int,
-        num_test_examples: int,
-        data_seed: int,
-    ):
-        self.vocab_size = require_int("vocab_size", vocab_size, 1)
-        self.seq_len = require_int("seq_len", seq_len, 1)
-        self.num_train_examples = require_int("num_train_examples", num_train_examples, 1)
-        self.num_val_examples = require_int("num_val_examples", num_val_examples, 1)
-        self.num_test_examples = require_int("num_test_examples", num_test_examples, 1)
-        self.data_seed = require_int("data_seed", data_seed, 0)
+    vocab_size: int
+    seq_len: int
+    num_train_examples: int
+    num_val_examples: int
+    num_test_examples: int
+    data_seed: int
+
+    def __post_init__(self):
+        for key in ("vocab_size", "seq_len", "num_train_examples", "num_val_examples", "num_test_examples"):
+            self.require_int(key, 1)
+        self.require_int("data_seed", 0)
+
+    def require_int(self, key: str, minimum: int) -> None:
+        """Raises a ValueError that names the parameter `key` unless it is a whole number >= `minimum`."""
+        value = getattr(self, key)
+        if isinstance(value, bool) or not isinstance(value, Integral) or value < minimum:
+            raise ValueError(f"task.{key}={value}: must be a whole number of at least {minimum}")
 
     @property
     def input_length(self) -> int:
@@ -118,13 +121,6 @@ class Task(ABC):
                 self.check_rules(inputs[rows], targets[rows], split)
             except TaskRuleError as error:
                 raise TaskRuleError(error.array, start + error.row, error.rule) from None
-
-
-def require_int(key: str, value: int, minimum: int) -> int:
-    """`value` if it is a whole number >= `minimum`; a ValueError that names the key otherwise."""
-    if isinstance(value, bool) or not isinstance(value, Integral) or value < minimum:
-        raise ValueError(f"task.{key}={value}: must be a whole number of at least {minimum}")
-    return value
 
 
 def require(

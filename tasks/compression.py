@@ -21,31 +21,15 @@ class Compression(Task):
     autoencode = True
     madlab_code = "C"
 
-    def __init__(
-        self,
-        *,
-        vocab_size: int,
-        seq_len: int,
-        num_train_examples: int,
-        num_val_examples: int,
-        num_test_examples: int,
-        data_seed: int,
-    ):
-        super().__init__(
-            vocab_size=vocab_size,
-            seq_len=seq_len,
-            num_train_examples=num_train_examples,
-            num_val_examples=num_val_examples,
-            num_test_examples=num_test_examples,
-            data_seed=data_seed,
-        )
-        if vocab_size < 3:
+    def __post_init__(self):
+        super().__post_init__()
+        if self.vocab_size < 3:
             raise ValueError(
-                f"task.vocab_size={vocab_size}: two tokens and the compress token are needed: give at least 3"
+                f"task.vocab_size={self.vocab_size}: two tokens and the compress token are needed: give at least 3"
             )
-        if seq_len < 2:
-            raise ValueError(f"task.seq_len={seq_len}: one token and the compress token are needed: give at least 2")
-        self.compress_token = vocab_size - 1
+        if self.seq_len < 2:
+            raise ValueError(f"task.seq_len={self.seq_len}: a token and the compress token are needed: give at least 2")
+        self.compress_token = self.vocab_size - 1
 
     def generate_rows(self, num_rows: int, rng: np.random.Generator, split: Split) -> tuple[np.ndarray, np.ndarray]:
         inputs = np.full((num_rows, self.seq_len), self.compress_token, dtype=np.int64)

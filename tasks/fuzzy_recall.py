@@ -1,14 +1,17 @@
 """Fuzzy in-context recall: keys and values of several tokens (MAD's "fuzzy-in-context-recall")."""
 
+from dataclasses import dataclass
+
 import numpy as np
 
-from tasks.base import IGNORE_INDEX, Split, Task, require, require_int, require_targets
+from tasks.base import IGNORE_INDEX, Split, Task, require, require_targets
 from tasks.pairs import first_use
 
 # Motif codes (see `_encode`) stay exact in float64 and leave int64 room for a slot number.
 _MAX_CODES = 2**40
 
 
+@dataclass(kw_only=True, eq=False)
 class FuzzyRecall(Task):
     """In-context recall whose keys and values are motifs: tuples of distinct tokens of varying length.
 
@@ -29,46 +32,31 @@ class FuzzyRecall(Task):
 
     madlab_code = "FR"
 
-    def __init__(
-        self,
-        *,
-        vocab_size: int,
-        seq_len: int,
-        k_motif_size: int,
-        v_motif_size: int,
-        num_train_examples: int,
-        num_val_examples: int,
-        num_test_examples: int,
-        data_seed: int,
-    ):
-        super().__init__(
-            vocab_size=vocab_size,
-            seq_len=seq_len,
-            num_train_examples=num_train_examples,
-            num_val_examples=num_val_examples,
-            num_test_examples=num_test_examples,
-            data_seed=data_seed,
-        )
-        self.k_motif_size = require_int("k_motif_size", k_motif_size, 1)
-        self.v_motif_size = require_int("v_motif_size", v_motif_size, 1)
-        self.pad_token = vocab_size - 1
+    k_motif_size: int
+    v_motif_size: int
+
+    def __post_init__(self):
+        super().__post_init__()
+        self.require_int("k_motif_size", 1)
+        self.require_int("v_motif_size", 1)
+        self.pad_token = self.vocab_size - 1
         self.num_keys = self.pad_token // 2  # tokens that keys are made of
         self.num_values = self.pad_token - self.num_keys
-        needed = 1 + max(2 * max(k_motif_size, 2), 2 * max(v_motif_size, 2) - 1)
-        if vocab_size < needed:
+        needed = 1 + max(2 * max(self.k_motif_size, 2), 2 * max(self.v_motif_size, 2) - 1)
+        if self.vocab_size < needed:
             raise ValueError(
-                f"task.vocab_size={vocab_size}: motifs of k_motif_size={k_motif_size} and"
-                f" v_motif_size={v_motif_size} distinct tokens need a vocab_size of at least {needed}"
+                f"task.vocab_size={self.vocab_size}: motifs of k_motif_size={self.k_motif_size} and"
+                f" v_motif_size={self.v_motif_size} distinct tokens need a vocab_size of at least {needed}"
             )
-        if vocab_size ** max(k_motif_size, v_motif_size) > _MAX_CODES:
+        if self.vocab_size ** max(self.k_motif_size, self.v_motif_size) > _MAX_CODES:
             raise ValueError(
-                f"task.k_motif_size={k_motif_size}, task.v_motif_size={v_motif_size}: at task.vocab_size="
-                f"{vocab_size} the longer one has more than 2^40 forms: give smaller motifs or vocabulary"
+                f"task.k_motif_size={self.k_motif_size}, task.v_motif_size={self.v_motif_size}: at task.vocab_size="
+                f"{self.vocab_size} the longer one has more than 2^40 forms: give smaller motifs or vocabulary"
             )
-        if seq_len <= 2 * (k_motif_size + v_motif_size):
+        if self.seq_len <= 2 * (self.k_motif_size + self.v_motif_size):
             raise ValueError(
-                f"task.seq_len={seq_len}: must be above 2 * (k_motif_size + v_motif_size) ="
-                f" {2 * (k_motif_size + v_motif_size)}"
+                f"task.seq_len={self.seq_len}: must be above 2 * (k_motif_size + v_motif_size) ="
+                f" {2 * (self.k_motif_size + self.v_motif_size)}"
             )
 
     def generate_rows(self, num_rows: int, rng: np.random.Generator, split: Split) -> tuple[np.ndarray, np.ndarray]:

@@ -1,13 +1,15 @@
 """In-context recall, plain and noisy (MAD's "in-context-recall" and "noisy-in-context-recall")."""
 
+from dataclasses import dataclass
 from numbers import Real
 
 import numpy as np
 
-from tasks.base import IGNORE_INDEX, Split, Task, require, require_int, require_targets
+from tasks.base import IGNORE_INDEX, Split, Task, require, require_targets
 from tasks.pairs import first_use
 
 
+@dataclass(kw_only=True, eq=False)
 class InContextRecall(Task):
     """Key/value pairs, then the value of a repeated key must be told.
 
@@ -25,41 +27,26 @@ class InContextRecall(Task):
     Val has the targets of test. Source: MAD (Poli et al. 2024) as mad-lab generates it, multi_query=True.
     """
 
-    def __init__(
-        self,
-        *,
-        vocab_size: int,
-        seq_len: int,
-        frac_noise: float,
-        noise_vocab_size: int,
-        num_train_examples: int,
-        num_val_examples: int,
-        num_test_examples: int,
-        data_seed: int,
-    ):
-        super().__init__(
-            vocab_size=vocab_size,
-            seq_len=seq_len,
-            num_train_examples=num_train_examples,
-            num_val_examples=num_val_examples,
-            num_test_examples=num_test_examples,
-            data_seed=data_seed,
-        )
-        self.noise_vocab_size = require_int("noise_vocab_size", noise_vocab_size, 0)
-        if not isinstance(frac_noise, Real) or not 0 <= frac_noise < 1:
-            raise ValueError(f"task.frac_noise={frac_noise}: must be a number of at least 0 and below 1")
-        self.frac_noise = float(frac_noise)
-        if frac_noise > 0 and noise_vocab_size == 0:
+    frac_noise: float
+    noise_vocab_size: int
+
+    def __post_init__(self):
+        super().__post_init__()
+        self.require_int("noise_vocab_size", 0)
+        if not isinstance(self.frac_noise, Real) or not 0 <= self.frac_noise < 1:
+            raise ValueError(f"task.frac_noise={self.frac_noise}: must be a number of at least 0 and below 1")
+        self.frac_noise = float(self.frac_noise)
+        if self.frac_noise > 0 and self.noise_vocab_size == 0:
             raise ValueError(
-                f"task.noise_vocab_size=0: task.frac_noise={frac_noise} needs noise tokens, give at least 1"
+                f"task.noise_vocab_size=0: task.frac_noise={self.frac_noise} needs noise tokens, give at least 1"
             )
-        if seq_len % 2 or seq_len < 4:
-            raise ValueError(f"task.seq_len={seq_len}: recall needs an even length of at least 4")
-        self.num_plain = vocab_size - noise_vocab_size
+        if self.seq_len % 2 or self.seq_len < 4:
+            raise ValueError(f"task.seq_len={self.seq_len}: recall needs an even length of at least 4")
+        self.num_plain = self.vocab_size - self.noise_vocab_size
         if self.num_plain < 4:
             raise ValueError(
-                f"task.vocab_size={vocab_size}: two keys and two values are needed besides the"
-                f" {noise_vocab_size} noise tokens: give at least {noise_vocab_size + 4}"
+                f"task.vocab_size={self.vocab_size}: two keys and two values are needed besides the"
+                f" {self.noise_vocab_size} noise tokens: give at least {self.noise_vocab_size + 4}"
             )
         self.num_keys = self.num_plain // 2
 

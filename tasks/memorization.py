@@ -1,10 +1,13 @@
 """Memorization of one fixed key/value map (MAD's "memorization")."""
 
+from dataclasses import dataclass
+
 import numpy as np
 
-from tasks.base import IGNORE_INDEX, Split, Task, require, require_int, require_targets
+from tasks.base import IGNORE_INDEX, Split, Task, require, require_targets
 
 
+@dataclass(kw_only=True, eq=False)
 class Memorization(Task):
     """A fixed map from keys to values must be learnt by heart: the values never appear in the inputs.
 
@@ -23,35 +26,21 @@ class Memorization(Task):
 
     madlab_code = "M"
 
-    def __init__(
-        self,
-        *,
-        vocab_size: int,
-        seq_len: int,
-        map_seed: int,
-        num_train_examples: int,
-        num_val_examples: int,
-        num_test_examples: int,
-        data_seed: int,
-    ):
-        super().__init__(
-            vocab_size=vocab_size,
-            seq_len=seq_len,
-            num_train_examples=num_train_examples,
-            num_val_examples=num_val_examples,
-            num_test_examples=num_test_examples,
-            data_seed=data_seed,
-        )
-        self.map_seed = require_int("map_seed", map_seed, 0)
-        if vocab_size < 5:
+    map_seed: int
+
+    def __post_init__(self):
+        super().__post_init__()
+        self.require_int("map_seed", 0)
+        if self.vocab_size < 5:
             raise ValueError(
-                f"task.vocab_size={vocab_size}: two keys, two values and the insert token are needed: give at least 5"
+                f"task.vocab_size={self.vocab_size}: two keys, two values and the insert token are needed:"
+                " give at least 5"
             )
-        if seq_len % 2:
-            raise ValueError(f"task.seq_len={seq_len}: keys and insert tokens alternate, give an even length")
-        self.insert_token = vocab_size - 1
+        if self.seq_len % 2:
+            raise ValueError(f"task.seq_len={self.seq_len}: keys and insert tokens alternate, give an even length")
+        self.insert_token = self.vocab_size - 1
         self.num_keys = self.insert_token // 2
-        rng = np.random.default_rng(map_seed)
+        rng = np.random.default_rng(self.map_seed)
         keys = np.arange(self.num_keys)
         values = np.arange(self.num_keys, self.insert_token)
         rng.shuffle(keys)

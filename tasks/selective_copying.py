@@ -1,10 +1,13 @@
 """Selective copying of scattered tokens (MAD's "selective-copying")."""
 
+from dataclasses import dataclass
+
 import numpy as np
 
-from tasks.base import IGNORE_INDEX, Split, Task, require, require_int, require_targets
+from tasks.base import IGNORE_INDEX, Split, Task, require, require_targets
 
 
+@dataclass(kw_only=True, eq=False)
 class SelectiveCopying(Task):
     """Tokens scattered among blanks must be written out in order after the copy token.
 
@@ -22,38 +25,23 @@ class SelectiveCopying(Task):
 
     madlab_code = "SC"
 
-    def __init__(
-        self,
-        *,
-        vocab_size: int,
-        seq_len: int,
-        num_tokens_to_copy: int,
-        num_train_examples: int,
-        num_val_examples: int,
-        num_test_examples: int,
-        data_seed: int,
-    ):
-        super().__init__(
-            vocab_size=vocab_size,
-            seq_len=seq_len,
-            num_train_examples=num_train_examples,
-            num_val_examples=num_val_examples,
-            num_test_examples=num_test_examples,
-            data_seed=data_seed,
-        )
-        self.num_tokens_to_copy = require_int("num_tokens_to_copy", num_tokens_to_copy, 1)
-        if vocab_size < 4:
+    num_tokens_to_copy: int
+
+    def __post_init__(self):
+        super().__post_init__()
+        self.require_int("num_tokens_to_copy", 1)
+        if self.vocab_size < 4:
             raise ValueError(
-                f"task.vocab_size={vocab_size}: two data tokens, the blank and the copy token are needed:"
+                f"task.vocab_size={self.vocab_size}: two data tokens, the blank and the copy token are needed:"
                 " give at least 4"
             )
-        if seq_len <= 2 * num_tokens_to_copy + 1:
+        if self.seq_len <= 2 * self.num_tokens_to_copy + 1:
             raise ValueError(
-                f"task.seq_len={seq_len}: too short for task.num_tokens_to_copy={num_tokens_to_copy}: give a"
-                f" seq_len of at least {2 * num_tokens_to_copy + 2} or copy fewer tokens"
+                f"task.seq_len={self.seq_len}: too short for task.num_tokens_to_copy={self.num_tokens_to_copy}: give a"
+                f" seq_len of at least {2 * self.num_tokens_to_copy + 2} or copy fewer tokens"
             )
-        self.copy_token = vocab_size - 1
-        self.blank_token = vocab_size - 2
+        self.copy_token = self.vocab_size - 1
+        self.blank_token = self.vocab_size - 2
 
     def generate_rows(self, num_rows: int, rng: np.random.Generator, split: Split) -> tuple[np.ndarray, np.ndarray]:
         c = self.num_tokens_to_copy
