@@ -46,11 +46,12 @@ class Task(ABC):
         num_train_examples, num_val_examples, num_test_examples: rows of each split.
         data_seed: the seed of the three split streams.
         autoencode: True where the model must rebuild its whole input from one vector.
-        madlab_code: mad-lab's short name of the task, part of the folder name of its cached datasets.
+        madlab_code: mad-lab's short name of the task, part of the folder name of its cached datasets; None for a task
+            whose datasets are neither read nor written.
     """
 
     autoencode: ClassVar[bool] = False
-    madlab_code: ClassVar[str]
+    madlab_code: ClassVar[str | None] = None
 
     vocab_size: int
     seq_len: int

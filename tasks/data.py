@@ -65,7 +65,15 @@ def load_or_generate(task: Task, data_dir: str | Path | None = None) -> dict[Spl
 
 
 def dataset_folder(task: Task) -> str:
-    """mad-lab's name of the task's dataset, e.g. `t-CR_vs-16_sl-128_ntr-12800_nte-1280_km-1_vm-1_...`."""
+    """mad-lab's name of the task's dataset, e.g. `t-CR_vs-16_sl-128_ntr-12800_nte-1280_km-1_vm-1_...`.
+
+    Raises ValueError for a task that mad-lab has no name for.
+    """
+    if task.madlab_code is None:
+        raise ValueError(
+            f"{type(task).__name__} has no madlab_code, the task's short name in mad-lab's folder names, without which"
+            " task.data_dir and tasks.export do not work: set it on the class"
+        )
     fields = (f"{short}-{getattr(task, name, unused)}" for short, name, unused in _FOLDER_FIELDS)
     return "_".join([f"t-{task.madlab_code}", *fields]).replace(".", "#")
 

@@ -1,23 +1,42 @@
 """Difficulty as data: the named settings in a task's yaml, and the task that a config describes.
 
-A MAD task's yaml has `baseline` (parameters) and `changes` (parameter -> other values, one at a time); a
-challenge task's has `levels` (name -> parameters). `setting` names the one in use, and a parameter written as
-`${setting:<parameter>}` takes its value from there unless it is set directly.
+A task's yaml begins with what all tasks have in common, `conf/task_base.yaml`. It has either `baseline`
+(parameters) and `changes` (parameter -> other values, one at a time), or `levels` (name -> parameters), as the
+challenge tasks do. `setting` names the one in use, and a parameter written as `${setting:<parameter>}` takes its
+value from there unless it is set directly.
 """
 
 import inspect
 
 from hydra.utils import get_class
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig, ListConfig, OmegaConf
 
 from tasks.base import Task
 
 # Keys of a task's yaml that are not constructor parameters.
 _CONFIG_KEYS = {"name", "_target_", "setting", "baseline", "changes", "levels", "data_dir"}
 
+_BASE_LINE = "defaults: [/task_base@_here_, _self_]"
+_KEY_LINES = {  # key that every task's yaml must give -> the line that does
+    "name": "name: <name of the yaml>",
+    "_target_": "_target_: tasks.<file>.<Class>",
+    "setting": _BASE_LINE,
+    "data_dir": _BASE_LINE,
+}
+_LEVELS_LINE = "levels: {<setting>: {<parameter>: <value>, ...}, ...}"
+_SETTING_LINES = {  # key that holds settings -> (what its values must be, how it is written)
+    "baseline": (object, f"baseline: {{<parameter>: <value>, ...}}`, or `{_LEVELS_LINE}"),
+    "changes": (ListConfig, "changes: {<parameter>: [<other value>, ...], ...}"),
+    "levels": (DictConfig, _LEVELS_LINE),
+}
+
 
 def settings_of(task_cfg: DictConfig) -> dict[str, dict]:
-    """The named settings: name -> parameters that it changes, "baseline" first with {}; for levels, all."""
+    """The named settings: name -> parameters that it changes, "baseline" first with {}; for levels, all.
+
+    Raises a ValueError that names the first key that the task's yaml lacks, and the line to add.
+    """
+    _check_keys(task_cfg)
     if "levels" in task_cfg:
         return {name: dict(level) for name, level in task_cfg.levels.items()}
     return {"baseline": {}} | {
@@ -28,7 +47,7 @@ def settings_of(task_cfg: DictConfig) -> dict[str, dict]:
 def setting_name(task_cfg: DictConfig) -> str:
     """The label of the difficulty that the config resolves to.
 
-    The name of the setting whose parameters it has; where none has, `key-value` pairs joined by "," of what
+    The name of the setting whose parameters it has; where none has, `key=value` pairs joined by "," of what
     differs from the baseline, or, for a task with levels, the level's name and what differs from it.
     """
     settings = {name: _parameters(task_cfg, name) for name in settings_of(task_cfg)}
@@ -37,7 +56,7 @@ def setting_name(task_cfg: DictConfig) -> str:
         if parameters == resolved:
             return name
     origin = task_cfg.setting if "levels" in task_cfg else "baseline"
-    differing = [f"{key}-{value}" for key, value in resolved.items() if value != settings[origin][key]]
+    differing = [f"{key}={value}" for key, value in resolved.items() if value != settings[origin][key]]
     return ",".join(([origin] if "levels" in task_cfg else []) + differing)
 
 
@@ -47,21 +66,42 @@ def register_resolvers() -> None:
 
 
 def build_task(task_cfg: DictConfig) -> Task:
-    """The task that the config describes; ValueError for a setting or parameter that it cannot have."""
-    _parameters(task_cfg, task_cfg.setting)  # a wrong name is an error even where nothing is taken from it
-    task_class = get_class(task_cfg._target_)
+    """The task that the config describes; ValueError for a key that is missing, or of no use to the task."""
+    # A wrong name is an error even where nothing is taken from it.
+    _parameters(task_cfg, task_cfg.get("setting"))
+    try:
+        task_class = get_class(task_cfg._target_)
+    except (ImportError, ValueError) as error:
+        raise ValueError(f"task={task_cfg.name}: _target_={task_cfg._target_}: {error}") from error
     parameters = set(inspect.signature(task_class).parameters)
     given = set(task_cfg) - _CONFIG_KEYS
-    if given != parameters:
-        raise ValueError(
-            f"task={task_cfg.name}: {task_class.__name__} takes {', '.join(sorted(parameters))};"
-            f" missing: {', '.join(sorted(parameters - given)) or 'none'},"
-            f" unknown: {', '.join(sorted(given - parameters)) or 'none'}"
-        )
+    in_settings = {key for changed in settings_of(task_cfg).values() for key in changed}
+    wrong = [
+        f"{key} is missing, add `{key}: ${{setting:{key}}}` or a value to its yaml"
+        for key in sorted(parameters - given)
+    ] + [
+        f"{key} is no parameter of {task_class.__name__}, make it a field of this dataclass or remove it"
+        for key in sorted((given | in_settings | set(task_cfg.get("baseline", {}))) - parameters)
+    ]
+    if wrong:
+        raise ValueError(f"task={task_cfg.name}: {'; '.join(wrong)}")
     return task_class(**{key: task_cfg[key] for key in parameters})
 
 
-def _parameters(task_cfg: DictConfig, name: str) -> dict:
+def _check_keys(task_cfg: DictConfig) -> None:
+    """Raises a ValueError for the first key that is missing or cannot be read as settings."""
+    name = task_cfg.get("name", "?")
+    for key, line in _KEY_LINES.items():
+        if key not in task_cfg:
+            raise ValueError(f"task={name}: {key} is missing, add `{line}` to its yaml")
+    for key in ("levels",) if "levels" in task_cfg else ("baseline", "changes"):
+        kind, line = _SETTING_LINES[key]
+        value = task_cfg.get(key)
+        if not (isinstance(value, DictConfig) and all(isinstance(inner, kind) for inner in value.values())):
+            raise ValueError(f"task={name}: {key} is missing or in another form, write `{line}` in its yaml")
+
+
+def _parameters(task_cfg: DictConfig, name: str | None) -> dict:
     """All varying parameters under the named setting."""
     settings = settings_of(task_cfg)
     if name not in settings:
@@ -70,7 +110,7 @@ def _parameters(task_cfg: DictConfig, name: str) -> dict:
 
 
 def _resolve_setting(key: str, *, _parent_: DictConfig):
-    parameters = _parameters(_parent_, _parent_.setting)
+    parameters = _parameters(_parent_, _parent_.get("setting"))
     if key not in parameters:
         raise ValueError(
             f"task={_parent_.name}: ${{setting:{key}}} has no value, settings give {', '.join(parameters)}"

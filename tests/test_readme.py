@@ -5,10 +5,13 @@ import shlex
 
 import mixer_contract
 import pytest
+import task_contract
 from command_line import ROOT, TINY, result_of, run_py
 from every_mixer import config_of, mixer_of
+from hydra import compose, initialize_config_dir
 
 import mixers
+import tasks
 
 README = (ROOT / "README.md").read_text()
 
@@ -20,12 +23,13 @@ def blocks(language):
 
 @pytest.fixture
 def followed(tmp_path, monkeypatch):
-    """A folder where the README's two files stand; the mixer can be imported, as if it stood in `mixers/`."""
+    """A folder where the README's files stand; its classes can be imported as if from `mixers/` and `tasks/`."""
     for text in (*blocks("python"), *blocks("yaml")):
         path = tmp_path / text.splitlines()[0].removeprefix("# ")
         path.parent.mkdir(parents=True)
         path.write_text(text)
-    monkeypatch.setattr(mixers, "__path__", [*mixers.__path__, str(tmp_path / "mixers")])
+    for package in (mixers, tasks):
+        monkeypatch.setattr(package, "__path__", [*package.__path__, str(tmp_path / package.__name__)])
     return tmp_path
 
 
@@ -43,10 +47,27 @@ def test_the_new_mixer_trains_without_another_edit(followed):
     assert {(row["mixer"], row["status"]) for row in record["rows"]} == {("ema", "finished")}
 
 
-def test_the_new_mixer_takes_twenty_lines():
-    (source,), (config,) = blocks("python"), blocks("yaml")
-    lines = [line for line in (source + config).splitlines() if line and not line.startswith(("#", "import", "from"))]
-    assert len(lines) <= 20
+def test_the_new_task_keeps_the_contract(followed):
+    with initialize_config_dir(str(ROOT / "conf"), version_base="1.3"):
+        config = compose("config", ["task=delay", f"hydra.searchpath=[file://{followed / 'conf'}]"]).task
+    task_contract.check_everything(config, "delay")
+
+
+def test_the_new_task_trains_without_another_edit(followed):
+    outcome = run_py(
+        "--config-dir", str(followed / "conf"), "mixer=ema", "task=delay", *TINY, f"results_dir={followed / 'results'}"
+    )
+    assert outcome.code == 0, outcome.err
+    record, _ = result_of(followed / "results")
+    assert {(row["mixer"], row["task"], row["status"]) for row in record["rows"]} == {("ema", "delay", "finished")}
+
+
+@pytest.mark.parametrize(("kind", "most"), [("mixer", 20), ("task", 25)])
+def test_the_new_files_are_short(kind, most):
+    texts = [text for text in (*blocks("python"), *blocks("yaml")) if re.match(rf"# (conf/)?{kind}s?/", text)]
+    assert len(texts) == 2
+    lines = [line for line in "".join(texts).splitlines() if line and not line.startswith(("#", "import", "from"))]
+    assert len(lines) <= most
 
 
 COMMANDS = [

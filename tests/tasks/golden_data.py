@@ -1,7 +1,6 @@
 """mad-lab's own rows and tasks of the repository's configs, for the tests beside this file."""
 
 import json
-from copy import deepcopy
 from functools import cache
 from pathlib import Path
 
@@ -9,12 +8,15 @@ import numpy as np
 import pytest
 from hydra import compose, initialize_config_dir
 from omegaconf import DictConfig
+from task_contract import changed
 
 from tasks.base import Task
 from tasks.export import CONF
 from tasks.settings import build_task, register_resolvers
 
 REPO = Path(__file__).resolve().parents[2]
+MAD_TASKS = ("icr", "ncr", "fcr", "mem", "cmp", "sc")
+CHALLENGE_TASKS = ("icr_challenge", "ncr_challenge", "sc_challenge")
 TASK_NAMES = sorted(path.stem for path in (CONF / "task").glob("*.yaml"))
 _NAME_OF_CODE = {"CR": "icr", "NR": "ncr", "FR": "fcr", "M": "mem", "C": "cmp", "SC": "sc"}
 
@@ -28,10 +30,7 @@ def _composed(name: str) -> DictConfig:
 
 def task_config(name: str, **changes) -> DictConfig:
     """The config of `conf/task/<name>.yaml` with some keys set, as the command line would set them."""
-    cfg = deepcopy(_composed(name))
-    for key, value in changes.items():
-        cfg[key] = value
-    return cfg
+    return changed(_composed(name), **changes)
 
 
 def make_task(name: str, **parameters) -> Task:

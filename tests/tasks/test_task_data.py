@@ -141,6 +141,14 @@ def test_a_wrong_file_is_named_with_the_rule(task, dataset, name, change, messag
         load_or_generate(task, dataset)
 
 
+def test_a_task_without_mad_labs_short_name_is_named(task, dataset, monkeypatch):
+    monkeypatch.setattr(type(task), "madlab_code", None)
+    with pytest.raises(ValueError, match=r"InContextRecall has no madlab_code, .*: set it on the class"):
+        load_or_generate(task, dataset)
+    with pytest.raises(SystemExit, match="InContextRecall has no madlab_code"):
+        export.main([str(dataset), "task=icr"])
+
+
 @pytest.mark.parametrize("override", ["task.setting=frac_noise-0.4", "task.setting=128-512"])
 def test_export_takes_setting_names_from_the_command_line(tmp_path, override):
     name = "ncr" if "noise" in override else "sc_challenge"

@@ -2,10 +2,9 @@
 
 import numpy as np
 import pytest
-from golden_data import TASK_NAMES, make_task, task_config
+from golden_data import CHALLENGE_TASKS, MAD_TASKS, make_task
 
 from tasks.base import IGNORE_INDEX, SPLITS, TaskRuleError
-from tasks.settings import build_task, settings_of
 
 _ = IGNORE_INDEX
 
@@ -143,14 +142,10 @@ def test_arrays_of_the_wrong_form_are_refused():
 
 
 @pytest.mark.parametrize("split", SPLITS)
-@pytest.mark.parametrize("name", TASK_NAMES)
-def test_every_setting_generates_valid_rows(name, split):
-    for setting in settings_of(task_config(name)):
-        task = build_task(task_config(name, setting=setting))
-        inputs, targets = task.generate(16, np.random.default_rng(1), split)
-        assert inputs.shape == targets.shape == (16, task.input_length)
-        task.check(inputs, targets, split)
-        assert (targets[:, -1] >= 0).all()
+@pytest.mark.parametrize("name", MAD_TASKS + CHALLENGE_TASKS)
+def test_the_last_position_is_scored(name, split):
+    _, targets = make_task(name).generate(16, np.random.default_rng(1), split)
+    assert (targets[:, -1] >= 0).all()
 
 
 EDGES = [
@@ -169,21 +164,6 @@ EDGES = [
 def test_the_smallest_tasks_generate_valid_rows(name, parameters, split):
     task = make_task(name, **parameters)
     task.check(*task.generate(2000, np.random.default_rng(2), split), split)
-
-
-@pytest.mark.parametrize("name", TASK_NAMES)
-def test_generation_depends_on_its_generator_alone(name):
-    task = make_task(name)
-    np.random.seed(0)  # noqa: NPY002
-    first = task.generate(20, np.random.default_rng(4), "test")
-    state = np.random.get_state()[1].copy()  # noqa: NPY002
-    np.random.seed(1)  # noqa: NPY002
-    again = task.generate(20, np.random.default_rng(4), "test")
-    other = task.generate(20, np.random.default_rng(5), "test")
-    np.testing.assert_array_equal(first, again)
-    assert (first[0] != other[0]).any()
-    np.random.seed(0)  # noqa: NPY002
-    np.testing.assert_array_equal(state, np.random.get_state()[1])  # noqa: NPY002
 
 
 IMPOSSIBLE = [
@@ -209,18 +189,6 @@ IMPOSSIBLE = [
     ("sc", dict(vocab_size=3), r"task.vocab_size=3: .*at least 4"),
     ("sc", dict(seq_len=33), r"task.seq_len=33: too short for task.num_tokens_to_copy=16: .*at least 34"),
     ("sc", dict(num_tokens_to_copy=0), r"task.num_tokens_to_copy=0: must be a whole number of at least 1"),
-    *(
-        (name, {key: value}, rf"task.{key}={value}: must be a whole number")
-        for name in TASK_NAMES
-        for key, value in (
-            ("vocab_size", 0),
-            ("seq_len", -2),
-            ("num_train_examples", 0),
-            ("num_val_examples", 1.5),
-            ("num_test_examples", True),
-            ("data_seed", -1),
-        )
-    ),
 ]
 
 
@@ -230,7 +198,7 @@ def test_an_impossible_parameter_is_named(name, parameters, message):
         make_task(name, **parameters)
 
 
-@pytest.mark.parametrize("name", TASK_NAMES)
+@pytest.mark.parametrize("name", MAD_TASKS + CHALLENGE_TASKS)
 def test_val_is_generated_like_test(name):
     task = make_task(name)
     val, test = (task.generate(20, np.random.default_rng(6), split) for split in ("val", "test"))

@@ -1,13 +1,12 @@
 """Settings by name: the benchmark's grid, direct values, labels, and wrong names."""
 
 import pytest
-from golden_data import TASK_NAMES, task_config
+from golden_data import CHALLENGE_TASKS, MAD_TASKS, task_config
 from omegaconf import open_dict
 from omegaconf.errors import InterpolationResolutionError
 
 from tasks.settings import build_task, register_resolvers, setting_name, settings_of
 
-MAD_TASKS = ("icr", "ncr", "fcr", "mem", "cmp", "sc")
 GRID = {"icr": 11, "ncr": 14, "fcr": 11, "mem": 6, "cmp": 11, "sc": 13}
 CHALLENGE = {  # level -> vocab_size, seq_len and what sets the pairs or tokens
     "icr_challenge": {
@@ -26,7 +25,6 @@ CHALLENGE = {  # level -> vocab_size, seq_len and what sets the pairs or tokens
         "512-2048": dict(vocab_size=512, seq_len=2048, num_tokens_to_copy=512),
     },
 }
-EVERY_SETTING = [(name, setting) for name in TASK_NAMES for setting in settings_of(task_config(name))]
 
 
 def test_the_benchmark_has_66_settings():
@@ -41,14 +39,10 @@ def test_settings_are_one_change_from_the_baseline():
     assert settings["num_tokens_to_copy-96"] == {"num_tokens_to_copy": 96}
 
 
-@pytest.mark.parametrize(("name", "setting"), EVERY_SETTING)
-def test_a_setting_chosen_by_name_builds_its_task(name, setting):
-    cfg = task_config(name, setting=setting)
-    task = build_task(cfg)
-    expected = {**cfg.get("baseline", {}), **settings_of(cfg)[setting]}
-    assert {key: getattr(task, key) for key in expected} == expected
+@pytest.mark.parametrize("name", MAD_TASKS + CHALLENGE_TASKS)
+def test_the_benchmarks_tasks_have_its_sizes_and_seed(name):
+    task = build_task(task_config(name))
     assert (task.num_val_examples, task.num_test_examples, task.data_seed) == (1280, 1280, 12345)
-    assert setting_name(cfg) == setting
 
 
 @pytest.mark.parametrize("name", CHALLENGE)
@@ -79,12 +73,12 @@ def test_a_direct_value_wins_over_the_setting():
     [
         ("icr", dict(seq_len=512), "seq_len-512"),
         ("icr", dict(setting="seq_len-512", seq_len=128), "baseline"),
-        ("icr", dict(seq_len=64), "seq_len-64"),
-        ("icr", dict(setting="seq_len-512", vocab_size=8), "vocab_size-8,seq_len-512"),
-        ("fcr", dict(k_motif_size=2), "k_motif_size-2"),
-        ("ncr", dict(noise_vocab_size=8), "noise_vocab_size-8"),
+        ("icr", dict(seq_len=64), "seq_len=64"),
+        ("icr", dict(setting="seq_len-512", vocab_size=8), "vocab_size=8,seq_len=512"),
+        ("fcr", dict(k_motif_size=2), "k_motif_size=2"),
+        ("ncr", dict(noise_vocab_size=8), "noise_vocab_size=8"),
         ("icr_challenge", dict(vocab_size=256, seq_len=1024), "512-1024"),
-        ("sc_challenge", dict(setting="256-1024", seq_len=600), "256-1024,seq_len-600"),
+        ("sc_challenge", dict(setting="256-1024", seq_len=600), "256-1024,seq_len=600"),
     ],
 )
 def test_the_label_tells_what_the_config_resolves_to(name, changes, label):
@@ -105,15 +99,55 @@ def test_a_key_that_the_settings_lack_is_named():
         build_task(cfg)
 
 
-def test_a_parameter_that_the_task_lacks_is_named():
-    cfg = task_config("cmp")
+def with_lines(name, lines):
+    """A task's config as if its yaml had other lines; None takes one out."""
+    cfg = task_config(name)
     with open_dict(cfg):
-        cfg.depth = 3
-        with pytest.raises(ValueError, match=r"task=cmp: Compression takes .*; missing: none, unknown: depth"):
-            build_task(cfg)
-        del cfg.depth, cfg.seq_len
-        with pytest.raises(ValueError, match=r"task=cmp: .*; missing: seq_len, unknown: none"):
-            build_task(cfg)
+        for key, value in lines.items():
+            cfg.pop(key, None)
+            if value is not None:
+                cfg[key] = value
+    return cfg
+
+
+BASE = r"add `defaults: \[/task_base@_here_, _self_\]` to its yaml"
+
+
+@pytest.mark.parametrize(
+    ("name", "lines", "message"),
+    [
+        ("cmp", dict(name=None), "task=\\?: name is missing, add `name: <name of the yaml>`"),
+        ("cmp", dict(_target_=None), "task=cmp: _target_ is missing, add `_target_: tasks.<file>.<Class>`"),
+        ("cmp", dict(setting=None), f"task=cmp: setting is missing, {BASE}"),
+        ("cmp", dict(data_dir=None), f"task=cmp: data_dir is missing, {BASE}"),
+        ("cmp", dict(baseline=None), "task=cmp: baseline is missing .* write `baseline: {<parameter>: <value>, ...}"),
+        ("cmp", dict(changes=None), "task=cmp: changes is missing .* write `changes: {<parameter>: \\[<other value>"),
+        ("cmp", dict(changes={"seq_len": 64}), "task=cmp: changes is .* in another form, write `changes: {"),
+        ("sc_challenge", dict(levels=None), "task=sc_challenge: baseline is missing .*, or `levels: {<setting>: "),
+        ("sc_challenge", dict(levels={"1-2": 3}), "task=sc_challenge: levels is .* in another form, write `levels: {"),
+    ],
+)
+def test_a_key_that_the_yaml_lacks_is_named_with_the_line_to_add(name, lines, message):
+    cfg = with_lines(name, lines)
+    for use in (build_task, settings_of):
+        with pytest.raises(ValueError, match=message):
+            use(cfg)
+
+
+@pytest.mark.parametrize(
+    ("lines", "message"),
+    [
+        (dict(seq_len=None), r"seq_len is missing, add `seq_len: \$\{setting:seq_len\}` or a value to its yaml"),
+        (dict(depth=3), "depth is no parameter of Compression, make it a field of this dataclass or remove it"),
+        (dict(changes={"depth": [3]}), "depth is no parameter of Compression"),
+        (dict(baseline={"vocab_size": 16, "seq_len": 32, "num_train_examples": 9, "depth": 3}), "depth is no param"),
+        (dict(_target_="tasks.compression.Compresion"), "_target_=tasks.compression.Compresion: .*Compresion"),
+        (dict(_target_="tasks.compresion.Compression"), "_target_=tasks.compresion.Compression: .*compresion"),
+    ],
+)
+def test_a_parameter_or_class_that_does_not_fit_is_named(lines, message):
+    with pytest.raises(ValueError, match=rf"(?s)task=cmp: {message}"):
+        build_task(with_lines("cmp", lines))
 
 
 def test_the_resolver_can_be_registered_again():
