@@ -174,6 +174,8 @@ def main() -> None:
     parser.add_argument("--official-configs", choices=("all", "few"), default="all", help="that it tunes over")
     parser.add_argument("--output", type=Path, help="folder for table.csv and environment.json")
     options = parser.parse_args()
+    if not torch.cuda.is_available():
+        sys.exit("this benchmark needs an NVIDIA GPU")
 
     shapes = [s for group in options.shapes for s in SHAPES[group] if s[3] in options.head_dims]
     kernels = [kernel for kernel in peers.installed() if kernel.__name__ in options.kernels]

@@ -1,15 +1,17 @@
 """The Parallax benchmark's rows as a Markdown table: a line a shape, times side by side, ratios to the best peer.
 
-Prints one table of all files, in their order:
+Prints one table of all files, in their order; each kernel may be measured once at a shape:
 
-    python -m benchmarks.parallax_table results/benchmarks/parallax_kernel/*.csv
+    python -m benchmarks.parallax_table results/benchmarks/parallax_kernel/table.csv
 """
 
-import sys
+import argparse
+from pathlib import Path
 
 import pandas as pd
 
 PEERS = ["fla", "official"]
+SHAPE = ["B", "T", "H", "D"]
 
 
 def markdown(rows: pd.DataFrame) -> str:
@@ -19,7 +21,7 @@ def markdown(rows: pd.DataFrame) -> str:
         " | ours / SDPA | error: ours, fla, official | sharp |",
         "|---|---|---|---|---|---|---|---|---|---|",
     ]
-    for (batch, length, heads, head_dim), shape in rows.groupby(["B", "T", "H", "D"], sort=False):
+    for (batch, length, heads, head_dim), shape in rows.groupby(SHAPE, sort=False):
         kernels = shape.set_index("kernel")
         both = kernels.forward_ms + kernels.backward_ms
         ours, peers = kernels.loc["ours"], [name for name in PEERS if name in kernels.index]
@@ -43,5 +45,15 @@ def markdown(rows: pd.DataFrame) -> str:
     return "\n".join(lines)
 
 
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.parallax_table", description=__doc__.splitlines()[0])
+    parser.add_argument("files", nargs="+", type=Path, metavar="FILE", help="CSV of benchmarks.parallax_kernel")
+    given = parser.parse_args()
+    rows = pd.concat([pd.read_csv(path) for path in given.files])
+    if rows.duplicated(["kernel", *SHAPE]).any():
+        parser.error("a kernel is measured twice at the same shape: give files that measure different ones")
+    print(markdown(rows))
+
+
 if __name__ == "__main__":
-    print(markdown(pd.concat([pd.read_csv(path) for path in sys.argv[1:]])))
+    main()

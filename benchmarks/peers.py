@@ -1,5 +1,9 @@
-"""The kernels that the Parallax benchmark compares, behind one signature: q, rho, k, v `[B, T, H, D]`, causal."""
+"""The kernels that the Parallax benchmark compares, behind one signature: q, rho, k, v `[B, T, H, D]`, causal.
 
+As a program it compiles a share of the peers' kernels: `compile_peers` starts several.
+"""
+
+import argparse
 import importlib
 import subprocess
 import sys
@@ -138,7 +142,22 @@ def _compile_share(share: int, workers: int, head_dims: list[int]) -> None:
         call(fla, head_dim)
 
 
-if __name__ == "__main__":
-    if sys.argv[1] == "few":
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.peers",
+        description="Compiles a share of the peers' kernels into Triton's cache, for benchmarks.parallax_kernel.",
+    )
+    parser.add_argument("official_configs", choices=("all", "few"))
+    parser.add_argument("share", type=int, help="from 0")
+    parser.add_argument("workers", type=int, help="how many shares there are")
+    parser.add_argument("head_dims", nargs="*", type=int)
+    given = parser.parse_args()
+    if not torch.cuda.is_available():
+        sys.exit("this benchmark needs an NVIDIA GPU")
+    if given.official_configs == "few":
         limit_official_configs()
-    _compile_share(int(sys.argv[2]), int(sys.argv[3]), [int(d) for d in sys.argv[4:]])
+    _compile_share(given.share, given.workers, given.head_dims)
+
+
+if __name__ == "__main__":
+    main()

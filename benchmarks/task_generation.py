@@ -3,7 +3,7 @@
 Add task names to time others, e.g. `python -m benchmarks.task_generation icr_challenge`.
 """
 
-import sys
+import argparse
 import time
 
 from hydra import compose, initialize_config_dir
@@ -16,11 +16,14 @@ from tasks.settings import build_task, register_resolvers, settings_of
 MAD_TASKS = ("icr", "ncr", "fcr", "mem", "cmp", "sc")
 
 
-def main(names: list[str]) -> None:
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.task_generation", description=__doc__.splitlines()[0])
+    parser.add_argument("tasks", nargs="*", default=MAD_TASKS, metavar="TASK", help="default: the six of MAD")
+    given = parser.parse_args()
     register_resolvers()
     seconds = []
     with initialize_config_dir(str(CONF), version_base="1.3"):
-        for name in names:
+        for name in given.tasks:
             for setting in settings_of(compose(overrides=[f"+task={name}"]).task):
                 task = build_task(compose(overrides=[f"+task={name}", f"task.setting={setting}"]).task)
                 start = time.perf_counter()
@@ -32,4 +35,4 @@ def main(names: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:] or list(MAD_TASKS))
+    main()

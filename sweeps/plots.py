@@ -14,6 +14,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, MaxNLocator, NullLocator
+from matplotlib.transforms import ScaledTranslation
 
 from sweeps.collect import REPORTED, Selection
 from sweeps.names import BASELINE, MIXERS, TASKS, axis_of, in_order, is_challenge, is_custom, setting_rank, styles
@@ -28,6 +29,8 @@ AXIS_LABELS = {
     "num_tokens_to_copy": "tokens to copy",
 }
 ACCURACY_LIMITS = (-0.04, 1.04)
+# Between mixers at the same place, and from the first of them to the last at most: points of 1/72 inch.
+APART, WIDEST = 4.5, 18.0
 
 _CROSS_LOOK = {"marker": "x", "markersize": 7, "markeredgewidth": 1.8, "linestyle": "none"}
 _CROSS = Line2D([], [], color="0.3", label="no score", **_CROSS_LOOK)
@@ -88,11 +91,11 @@ def bars(table: Table, title: str) -> Figure:
     return figure
 
 
-def difficulty(frame: pd.DataFrame, cells: pd.DataFrame) -> Figure | None:
+def difficulty(frame: pd.DataFrame, cells: pd.DataFrame, selection: Selection) -> Figure | None:
     """Accuracy against each axis of difficulty, the baseline included: a row per task, a panel per axis.
 
-    `frame` (one row per replica) gives the value of the axis at the baseline, `cells` the accuracies. None
-    where no task has an axis.
+    `frame` (one row per replica) gives the value of the axis at the baseline, `cells` the accuracies, by
+    the `selection` that the title names. None where no task has an axis.
     """
     axes_of = _axes_by_task(cells)
     if not axes_of:
@@ -112,6 +115,7 @@ def difficulty(frame: pd.DataFrame, cells: pd.DataFrame) -> Figure | None:
                 panel.set_xlabel(AXIS_LABELS.get(axis, axis))
                 panel.set_title(task)
             line[0].set_ylabel("accuracy")
+        _title(figure, "Accuracy by difficulty", selection)
         _legend(figure, [*_line_handles(mixers), *explain.values()])
     return figure
 
@@ -144,6 +148,7 @@ def learning_rates(frame: pd.DataFrame, cells: pd.DataFrame, selection: Selectio
             panel.set_xlabel("learning rate")
         for line in grid:
             line[0].set_ylabel("accuracy")
+        _title(figure, "Accuracy by learning rate", selection)
         _legend(figure, [*_line_handles(mixers), *explain.values()])
     return figure
 
@@ -177,6 +182,7 @@ def training_curves(results_dir: str | Path, cells: pd.DataFrame, selection: Sel
             _loss_ticks(panel)
         for line, label in zip(grid, [f"accuracy on {split}", "training loss (nats)"] * len(grid), strict=False):
             line[0].set_ylabel(label)
+        _title(figure, "Training curves", selection)
         _legend(figure, _line_handles(mixers))
     return figure
 
@@ -189,6 +195,7 @@ def _looks() -> AbstractContextManager:
             "axes.titlesize": 10,
             "axes.labelsize": 9,
             "axes.xmargin": 0.08,
+            "figure.titlesize": 11,
             "legend.fontsize": 9,
             "xtick.labelsize": 8,
             "ytick.labelsize": 8,
@@ -202,13 +209,18 @@ def _looks() -> AbstractContextManager:
 
 
 def _panels(rows: int, columns: int, **shared: bool | str) -> tuple[Figure, list[list[Axes]]]:
-    figure = Figure(figsize=(1.8 + 2.3 * columns, 0.4 + 1.9 * rows), layout="constrained")
+    figure = Figure(figsize=(1.8 + 2.3 * columns, 0.7 + 1.9 * rows), layout="constrained")
     return figure, figure.subplots(rows, columns, squeeze=False, **shared).tolist()
+
+
+def _title(figure: Figure, what: str, selection: Selection) -> None:
+    figure.suptitle(f"{what}, {selection} selection")
 
 
 def _legend(figure: Figure, handles: Sequence[Line2D | Patch]) -> None:
     """One legend, beside the panels: there it fits any number of mixers."""
-    figure.legend(handles=handles, loc="outside right upper", frameon=False)
+    # The blank line leaves the figure's title its place.
+    figure.legend(handles=handles, loc="outside right upper", title=" ", frameon=False)
 
 
 def _line_handles(mixers: Sequence[str]) -> list[Line2D]:
@@ -217,27 +229,36 @@ def _line_handles(mixers: Sequence[str]) -> list[Line2D]:
     ]
 
 
-def _cross(panel: Axes, x: float, colour: str) -> None:
-    panel.plot(x, 0.0, color=colour, zorder=4, **_CROSS_LOOK)
+def _cross(panel: Axes, x: float, colour: str) -> list[Line2D]:
+    return panel.plot(x, 0.0, color=colour, zorder=4, **_CROSS_LOOK)
 
 
 def _accuracy_lines(panel: Axes, points: pd.DataFrame, x: str, mixers: Sequence[str]) -> dict[str, Line2D]:
     """One line per mixer through the mean `accuracy` at each x; returns what the legend must explain.
 
-    A mean over fewer points than there are is hollow, one over none is a cross at zero.
+    A mean over fewer points than there are is hollow, one over none is a cross at zero. Mixers are drawn side by
+    side, in the order of the legend: many reach the same accuracy, and the last one would hide the others.
     """
     explain = {}
-    for mixer, style in styles(mixers).items():
+    panel.margins(x=0.12)  # of the panel's width: what stands beside its place does not count into the limits
+    apart = min(APART, WIDEST / max(1, len(mixers) - 1))
+    for i, (mixer, style) in enumerate(styles(mixers).items()):
         groups = points[points["mixer"] == mixer].groupby(x)["accuracy"]
         means = groups.mean()
-        panel.plot(means.index, means, color=style.colour, marker=style.marker, label=mixer)
+        lines = panel.plot(means.index, means, color=style.colour, marker=style.marker, label=mixer)
         for place in means.index[groups.count() < groups.size()]:
             if pd.isna(means[place]):
-                _cross(panel, place, style.colour)
+                lines += _cross(panel, place, style.colour)
                 explain["cross"] = _CROSS
             else:
-                panel.plot(place, means[place], color=style.colour, marker=style.marker, markerfacecolor="white")
+                lines += panel.plot(
+                    place, means[place], color=style.colour, marker=style.marker, markerfacecolor="white"
+                )
                 explain["hollow"] = _HOLLOW
+        inches = (i - (len(mixers) - 1) / 2) * apart / 72
+        aside = ScaledTranslation(inches, 0, panel.figure.dpi_scale_trans)
+        for line in lines:
+            line.set_transform(panel.transData + aside)
     panel.set_ylim(*ACCURACY_LIMITS)
     return explain
 
@@ -302,12 +323,14 @@ def _curves(panel: Axes, results_dir: str | Path, of_setting: pd.DataFrame, colu
             without.append(row.mixer)
             continue
         curves = pd.concat(metrics[metrics["replica"] == replica] for metrics, replica in read)
+        # Markers at every fifth of a curve's length; a single point has none.
+        every, size = (0.2, 4) if curves["epoch"].nunique() > 1 else (1, 6)
         sns.lineplot(
             curves, x="epoch", y=column, ax=panel, errorbar="sd", color=look[row.mixer].colour,
-            marker=look[row.mixer].marker, markevery=0.2, markersize=4, markeredgewidth=0,
+            marker=look[row.mixer].marker, markevery=every, markersize=size, markeredgewidth=0,
         )  # fmt: skip
     if without:
         text = "no curve: " + ", ".join(without)
         panel.text(0.97, 0.05, text, transform=panel.transAxes, ha="right", fontsize=8)
     panel.set(xlabel="epoch", ylabel="")
-    panel.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=5))
+    panel.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=5, min_n_ticks=1))

@@ -1,20 +1,23 @@
 """The figure of a single run: what each replica's loss and accuracy did."""
 
 from pathlib import Path
+from textwrap import fill
 
 import pandas as pd
 import seaborn as sns
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
+from omegaconf import OmegaConf
 
-from sweeps.record import METRICS_FILE
+from sweeps.record import CONFIG_FILE, METRICS_FILE
 
 
 def run_curves(folder: Path) -> Figure:
     """Training loss (nats) and accuracy on val and test by epoch, a colour per learning rate.
 
-    Several seeds of a learning rate are drawn as their mean and range.
+    Several seeds of a learning rate are drawn as their mean and range, what ended after one epoch as a point.
     """
+    config = OmegaConf.load(folder / CONFIG_FILE)
     metrics = pd.read_csv(folder / METRICS_FILE)
     rates = sorted(metrics["lr"].unique())
     colours = dict(zip(rates, sns.color_palette("colorblind", len(rates)), strict=True))
@@ -25,6 +28,8 @@ def run_curves(folder: Path) -> Figure:
     )
     with sns.axes_style("whitegrid"):
         figure = Figure(figsize=(9, 3), layout="constrained")
+        title = f"{config.mixer.name} on {config.task.name}, {config.task.setting.replace(',', ', ')}"
+        figure.suptitle(fill(title, 100, break_on_hyphens=False), fontsize=11)
         axes = figure.subplots(1, len(panels))
     for ax, (column, label) in zip(axes, panels, strict=True):
         sns.lineplot(
@@ -37,8 +42,11 @@ def run_curves(folder: Path) -> Figure:
             legend=ax is axes[-1],
             ax=ax,
         )
+        for line in ax.lines:
+            if len(line.get_xdata()) == 1:
+                line.set_marker("o")
         ax.set(xlabel="epoch", ylabel=label)
-        ax.xaxis.set_major_locator(MaxNLocator(integer=True))
+        ax.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
         if column != "train_loss":
             ax.set_ylim(-0.04, 1.04)
     axes[-1].legend(title="learning rate", loc="center left", bbox_to_anchor=(1.02, 0.5))

@@ -2,12 +2,16 @@
 
 import fakes
 import numpy as np
+import pandas as pd
 import pytest
-from matplotlib.colors import to_hex
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.colors import to_hex, to_rgb
 
 from sweeps import plots
 from sweeps.collect import best_per_cell, collect
 from sweeps.names import MIXERS, styles
+from sweeps.record import METRICS_FILE, run_folder
+from sweeps.run_figure import run_curves
 from sweeps.tables import setting_table, task_table
 
 
@@ -46,6 +50,22 @@ def drawn(panel, mixer):
 def legend_texts(figure):
     (legend,) = figure.legends
     return [text.get_text() for text in legend.get_texts()]
+
+
+def painted(figure, panel, colour):
+    """How many pixels of the panel have this colour."""
+    canvas = FigureCanvasAgg(figure)
+    canvas.draw()
+    box = panel.get_window_extent()
+    picture = np.asarray(canvas.buffer_rgba())[::-1, :, :3]  # rows from below, as in the box
+    inside = picture[int(box.y0) : int(box.y1), int(box.x0) : int(box.x1)] / 255
+    return (np.abs(inside - to_rgb(colour)).max(axis=-1) < 0.02).sum()
+
+
+def keep_epochs(results, run_id, replica, epochs):
+    path = run_folder(results, run_id) / METRICS_FILE
+    metrics = pd.read_csv(path)
+    metrics[(metrics["replica"] != replica) | (metrics["epoch"] < epochs)].to_csv(path, index=False)
 
 
 def test_styles_are_fixed_and_distinct():
@@ -97,7 +117,7 @@ def test_bars_of_settings_cross_what_is_missing(cells):
 
 
 def test_difficulty_puts_the_baseline_at_its_value(frame, cells):
-    figure = plots.difficulty(frame, cells)
+    figure = plots.difficulty(frame, cells, "official")
     (panel,) = figure.axes  # mem has no axis here, icr has one
     assert panel.get_title() == "icr"
     assert panel.get_xlabel() == "sequence length (tokens)"
@@ -108,11 +128,47 @@ def test_difficulty_puts_the_baseline_at_its_value(frame, cells):
     assert [label.get_text() for label in panel.get_xticklabels()] == ["128", "256", "512"]
 
 
+def test_mixers_of_one_accuracy_stand_side_by_side(tmp_path):
+    for mixer in MIXERS:
+        for setting in ("baseline", "seq_len-256"):
+            fakes.add_run(tmp_path, [0.3, 1.0, "diverged"], mixer=mixer, setting=setting)
+    frame = collect(tmp_path)
+    cells = best_per_cell(frame)
+    for figure in (plots.difficulty(frame, cells, "official"), plots.learning_rates(frame, cells, "official")):
+        (panel,) = figure.axes
+        look = styles(MIXERS)
+        assert all(painted(figure, panel, style.colour) > 20 for style in look.values())
+        for lines in ([line for line in panel.lines if line.get_label() in look], crosses(panel)):
+            lefts = [line.get_transform().transform(line.get_xydata())[0, 0] for line in lines]
+            assert not lines or np.diff(lefts) == pytest.approx(plots.APART * figure.dpi / 72)
+        low, high = panel.get_xlim()
+        places = panel.lines[0].get_xdata()
+        assert 0 < low < min(places) and max(places) < high < 2 * max(places)
+
+
+@pytest.mark.parametrize("selection", ["official", "clean"])
+def test_figures_name_the_selection(results, frame, selection):
+    cells = best_per_cell(frame, selection)
+    for figure in (
+        plots.difficulty(frame, cells, selection),
+        plots.learning_rates(frame, cells, selection),
+        plots.training_curves(results, cells, selection),
+    ):
+        assert figure.get_suptitle().endswith(f", {selection} selection")
+
+
+def test_the_legend_leaves_the_title_its_place(frame, cells):
+    only = cells[cells["task"] == "icr"]
+    figure = plots.learning_rates(frame, only, "official")
+    figure.draw_without_rendering()
+    assert figure.legends[0].get_texts()[0].get_window_extent().y1 < figure._suptitle.get_window_extent().y0
+
+
 def test_no_difficulty_without_an_axis(tmp_path):
     fakes.add_run(tmp_path, [0.3, 0.9, 0.5])
     fakes.add_run(tmp_path, [0.3, 0.9, 0.5], task="icr_challenge", setting="256-512")
     frame = collect(tmp_path)
-    assert plots.difficulty(frame, best_per_cell(frame)) is None
+    assert plots.difficulty(frame, best_per_cell(frame), "official") is None
 
 
 def test_learning_rates(frame, cells):
@@ -155,6 +211,27 @@ def test_training_curves_show_the_best_replica(results, cells):
     assert accuracy_mem.get_title() == "mem"
 
 
+@pytest.mark.parametrize("epochs", [1, 2])
+def test_a_curve_of_one_epoch_is_seen(tmp_path, epochs):
+    run_id = fakes.add_run(tmp_path, [0.3, 0.9, 0.5])
+    keep_epochs(tmp_path, run_id, replica=1, epochs=epochs)
+    figure = plots.training_curves(tmp_path, best_per_cell(collect(tmp_path)), "official")
+    colour = styles(["attn"])["attn"].colour
+    assert [painted(figure, panel, colour) > 10 for panel in figure.axes] == [True, True]
+    assert all(tick.is_integer() for panel in figure.axes for tick in panel.get_xticks())
+
+
+def test_the_figure_of_a_run(tmp_path):
+    run_id = fakes.add_run(tmp_path, [0.3, 0.9, 0.5], setting="seq_len-256,vocab_size-8")
+    keep_epochs(tmp_path, run_id, replica=0, epochs=1)
+    figure = run_curves(run_folder(tmp_path, run_id))
+    assert figure.get_suptitle() == "attn on icr, seq_len-256, vocab_size-8"
+    for panel in figure.axes:
+        single, *others = (line for line in panel.lines if len(line.get_xdata()))
+        assert len(single.get_xdata()) == 1 and painted(figure, panel, single.get_color()) > 10
+        assert [line.get_marker() for line in others] == ["None", "None"]
+
+
 @pytest.mark.parametrize("lowest", [1e-6, 1e-2, 1.2])
 def test_a_loss_axis_has_ticks_at_any_range(lowest):
     figure, [[panel]] = plots._panels(1, 1)
@@ -177,7 +254,7 @@ def test_training_curves_say_who_has_none(tmp_path):
 
 
 def test_own_sizes_have_a_title_that_fits(tmp_path):
-    fakes.add_run(tmp_path, [0.3, 0.9, 0.5], setting="seq_len-32,vocab_size-8", seq_len=32)
+    fakes.add_run(tmp_path, [0.3, 0.9, 0.5], setting="seq_len=32,vocab_size=8", seq_len=32)
     accuracy, _ = plots.training_curves(tmp_path, best_per_cell(collect(tmp_path)), "official").axes
     assert accuracy.get_title() == "icr, own sizes"
 
@@ -193,7 +270,7 @@ def test_several_seeds_are_one_line_with_a_band(tmp_path):
 def test_one_colour_and_marker_per_mixer_in_every_figure(results, frame, cells):
     expected = {mixer: (style.colour, style.marker) for mixer, style in styles(cells["mixer"]).items()}
     for figure in (
-        plots.difficulty(frame, cells),
+        plots.difficulty(frame, cells, "official"),
         plots.learning_rates(frame, cells, "official"),
         plots.training_curves(results, cells, "official"),
     ):

@@ -1,0 +1,38 @@
+"""Benchmarks say how they are called, and refuse to start where there is no GPU to measure."""
+
+import importlib
+
+import pytest
+import torch
+
+# What each that measures a GPU is called with.
+ON_A_GPU = {
+    "lightning_cost": [],
+    "parallax_kernel": [],
+    "parallax_training": [],
+    "peers": ["few", "0", "1", "64"],
+    "shared_gpu": ["attn:128"],
+    "throughput": [],
+}
+
+
+def call(monkeypatch, name, *arguments):
+    monkeypatch.setattr("sys.argv", [name, *arguments])
+    importlib.import_module(f"benchmarks.{name}").main()
+
+
+@pytest.mark.parametrize("name", [*ON_A_GPU, "parallax_table", "task_generation"])
+def test_help(monkeypatch, capsys, name):
+    with pytest.raises(SystemExit) as stopped:
+        call(monkeypatch, name, "--help")
+    assert stopped.value.code == 0
+    assert capsys.readouterr().out.startswith("usage: ")
+
+
+@pytest.mark.parametrize("name", ON_A_GPU)
+def test_without_a_gpu_nothing_is_started(monkeypatch, tmp_path, name):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit, match="needs an NVIDIA GPU"):
+        call(monkeypatch, name, *ON_A_GPU[name])
+    assert list(tmp_path.iterdir()) == []
