@@ -8,8 +8,8 @@ Whatever `conf/` sets can be changed on the command line:
 """
 
 import logging
-import math
 import os
+import signal
 import sys
 import traceback
 import warnings
@@ -23,9 +23,11 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.errors import InstantiationException
 from hydra.types import RunMode
 from hydra.utils import instantiate
+from lightning.pytorch.utilities.exceptions import SIGTERMException
 from omegaconf import DictConfig, OmegaConf
 from torch import nn
 
+from run_config import checked, code_of_parts
 from sweeps import record as records
 from sweeps.plots import save
 from sweeps.provenance import provenance
@@ -33,7 +35,7 @@ from sweeps.run_figure import run_curves
 from sweeps.workers import keep_process
 from tasks.base import Task
 from tasks.data import load_or_generate
-from tasks.settings import build_task, register_resolvers, setting_name
+from tasks.settings import register_resolvers
 from training.backbone import AutoEncoder, LanguageModel
 from training.devices import claim_gpu
 from training.fit import RunResult, TrainerConfig, train
@@ -61,9 +63,6 @@ def component(cfg: DictConfig, **arguments):
 
 def build_model(cfg: DictConfig, task: Task) -> nn.Module:
     """One replica's model for `task`: a language model, or the auto-encoder where the task asks for it."""
-    for key, size in cfg.model.items():
-        if type(size) is not int or size < 1:
-            raise ValueError(f"model.{key}={size!r} must be a whole number of at least 1")
     make_mixer = partial(component, cfg.mixer, d_model=cfg.model.d_model)
     sizes = {"d_model": cfg.model.d_model, "n_layers": cfg.model.n_layers, "make_mixer": make_mixer}
     if task.autoencode:
@@ -82,47 +81,32 @@ def _graph_key(config: dict, task: Task) -> str:
     return records.run_id(config | unseen | {"optimizer": optimizer, "task": sizes})
 
 
-def _replicas(config: dict) -> list[tuple[float, int]]:
-    """The (learning rate, seed) of each replica."""
-    rates, seeds = records.as_list(config["optimizer"]["lr"]), records.as_list(config["seed"])
-    for key, values in (("optimizer.lr", rates), ("seed", seeds)):
-        if not values:
-            raise ValueError(f"{key}=[] names no replica: give a number, or a list of them")
-    for lr in rates:
-        if not (isinstance(lr, int | float) and 0 < lr < math.inf):
-            raise ValueError(f"optimizer.lr={lr!r} must be a finite number above 0")
-    for seed in seeds:
-        if type(seed) is not int or not 0 <= seed < 2**31:
-            raise ValueError(f"seed={seed!r} must be a whole number from 0 to 2^31 - 1")
-    return [(float(lr), seed) for seed in seeds for lr in rates]
-
-
 def run(cfg: DictConfig) -> dict | None:
     """Trains what `cfg` describes and writes its record, which it returns; None where another process has it."""
+    task, config = checked(cfg)
     records.check_writable(cfg.results_dir)
-    task = build_task(cfg.task)  # before anything else resolves: its message for a wrong setting is the clear one
-    config = OmegaConf.to_container(cfg, resolve=True)
-    config["task"]["setting"] = setting_name(cfg.task)
-    records.refuse_yes_and_no(config)
-    replicas = _replicas(config)
+    code = code_of_parts(config)
     folder = records.run_folder(cfg.results_dir, records.run_id(config))
     with records.claim(folder) as ours:
         if not ours:
             return None
         if not cfg.force and records.is_finished(folder):
             log.info("%s is finished: skipped (force=true repeats it)", folder)
-            return records.read_record(folder)
+            record = records.read_record(folder)
+            if changed := records.changed_code(record, code):
+                log.warning("but the code of its %s has changed: force=true trains it anew", " and ".join(changed))
+            return record
         if cfg.force:
             for checkpoint in folder.glob("resume-*.ckpt"):
                 checkpoint.unlink()
         records.write_config(folder, config)
         started_at = datetime.now(UTC)
         try:
-            record = _train(cfg, config, task, replicas, folder, started_at)
+            record = _train(cfg, config, task, code, folder, started_at)
         except Exception as error:
             reason = f"{type(error).__name__}: {error}"
             (folder / ERROR_FILE).write_text(traceback.format_exc())
-            origin = _provenance(started_at, RunResult(), {})
+            origin = _provenance(started_at, RunResult(), {}, code)
             records.write_record(folder, records.failed_record(config, reason, origin))
             raise
         records.write_record(folder, record)
@@ -130,9 +114,8 @@ def run(cfg: DictConfig) -> dict | None:
         return record
 
 
-def _train(
-    cfg: DictConfig, config: dict, task: Task, replicas: list[tuple[float, int]], folder: Path, started_at: datetime
-) -> dict:
+def _train(cfg: DictConfig, config: dict, task: Task, code: dict[str, str], folder: Path, started_at: datetime) -> dict:
+    replicas = records.replicas_of(config)
     trainer_config = TrainerConfig(**cfg.trainer)
     schedule = component(cfg.schedule)
     make_optimizer = partial(component, cfg.optimizer)
@@ -149,6 +132,7 @@ def _train(
         folder,
         [instantiate(logger, save_dir=folder) for logger in cfg.logger.values()],
         _graph_key(config, task),
+        code,
     )
     mixer = model.blocks[0].mixer
     counts = {
@@ -166,18 +150,19 @@ def _train(
         "error": None,
         "rows": rows,
         "provenance": _provenance(
-            started_at, result, {cfg.mixer.name: mixer.resolved_backend(result.torch_device, result.dtype)}
+            started_at, result, {cfg.mixer.name: mixer.resolved_backend(result.torch_device, result.dtype)}, code
         ),
     }
 
 
-def _provenance(started_at: datetime, result: RunResult, backends: dict[str, str]) -> dict:
+def _provenance(started_at: datetime, result: RunResult, backends: dict[str, str], code: dict[str, str]) -> dict:
     return provenance(
         started_at=started_at,
         wall_time_s=(datetime.now(UTC) - started_at).total_seconds(),
         device=result.device,
         precision=result.dtype and str(result.dtype).removeprefix("torch."),
         backends=backends,
+        code=code,
         notes=result.notes,
     )
 
@@ -207,15 +192,21 @@ def main(cfg: DictConfig) -> str | None:
         keep_process()
     # Lightning's own use of PyTorch, nothing that a user can act on.
     warnings.filterwarnings("ignore", message=r"`isinstance\(treespec, LeafSpec\)` is deprecated")
-    if cfg.dry_run:
-        print(OmegaConf.to_yaml(cfg, resolve=True))
-        return None
     try:
+        if cfg.dry_run:
+            _, config = checked(cfg)
+            folder = records.run_folder(cfg.results_dir, records.run_id(config))
+            print(OmegaConf.to_yaml(cfg, resolve=True))
+            print(f"# {folder}: {'finished' if records.is_finished(folder) else 'to run'}")
+            return None
         record = run(cfg)
     except ValueError as error:
         if in_sweep:
             raise  # the sweep goes on, and says at its end which cells failed
         sys.exit(f"error: {error}")
+    except SIGTERMException:  # Lightning's, which would end the process as if all were well
+        print("stopped by SIGTERM: the same command goes on from the last checkpoint", file=sys.stderr)
+        sys.exit(128 + signal.SIGTERM)
     if in_sweep:
         return record and record["run_id"]
     if record is None:

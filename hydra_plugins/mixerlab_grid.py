@@ -18,7 +18,7 @@ from tqdm import tqdm
 
 from sweeps import record as records
 from sweeps.report import report
-from tasks.settings import build_task, setting_name, settings_of
+from tasks.settings import settings_of
 
 ALL_SETTINGS = "task.setting=*"
 POLL_SECONDS = 2.0
@@ -34,6 +34,7 @@ class Cell:
     overrides: list[str]
     folder: Path
     label: tuple[str, str, str]  # mixer, task, setting
+    code: dict[str, str]  # `code_of` its mixer and its task
     cost: float  # rows that it trains and scores, times tokens of each; orders the cells, longest first
 
     @property
@@ -45,11 +46,12 @@ class GridSweeper(BasicSweeper):
     """Runs what is not finished yet, longest first, with overall progress; ends in tables and figures."""
 
     def sweep(self, arguments: list[str]) -> list:
-        force, results_dir = self.config.force, Path(self.config.results_dir)
+        force, results_dir = self.config.force, self.config.results_dir
         try:
             cells = self._cells(arguments)
             records.check_writable(results_dir)
             pending = [cell for cell in cells if force or not records.is_finished(cell.folder)]
+            changed = [cell for cell in cells if cell not in pending and _code_changed(cell)]
         except ValueError as error:
             sys.exit(f"error: {error}")
         pending.sort(key=lambda cell: -cell.cost)
@@ -61,6 +63,13 @@ class GridSweeper(BasicSweeper):
             print(f"{len(cells)} cells, {finished} of them finished")
             return []
         print(f"{len(cells)} cells: {finished} finished already, {len(pending)} to run", flush=True)
+        if changed:
+            names = ", ".join(sorted({name for cell in changed for name in cell.label[:2]}))
+            print(
+                f"{len(changed)} of the finished are by other code of their mixer or task ({names}):"
+                " force=true trains all cells anew",
+                flush=True,
+            )
         failed: dict[Cell, BaseException] = {}
         done: set[Cell] = set()
         with _Progress(pending):
@@ -120,16 +129,22 @@ class GridSweeper(BasicSweeper):
 
 
 def _cell(overrides: list[str], cfg: DictConfig) -> Cell:
-    task = build_task(cfg.task)
-    config = OmegaConf.to_container(cfg, resolve=True)
-    records.refuse_yes_and_no(config)
+    # Brings PyTorch along, and Hydra imports this file wherever it composes a config.
+    from run_config import checked, code_of_parts
+
+    task, config = checked(cfg)
     rows = 3 * task.num_train_examples + task.num_val_examples + task.num_test_examples
     return Cell(
         overrides=overrides,
         folder=records.run_folder(cfg.results_dir, records.run_id(config)),
-        label=(cfg.mixer.name, cfg.task.name, setting_name(cfg.task)),
+        label=(cfg.mixer.name, cfg.task.name, config["task"]["setting"]),
+        code=code_of_parts(config),
         cost=rows * (task.input_length + OVERHEAD_TOKENS) * cfg.trainer.epochs,
     )
+
+
+def _code_changed(cell: Cell) -> bool:
+    return bool(records.changed_code(records.read_record(cell.folder), cell.code))
 
 
 def _is_free(cell: Cell) -> bool:

@@ -11,9 +11,10 @@ from typing import Any, Literal
 import pandas as pd
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
+from yaml import YAMLError
 
 from sweeps.names import MIXERS, TASKS, rank, setting_rank
-from sweeps.record import CONFIG_FILE, LABELS, RESULTS, as_list, flatten, read_record, row_labels
+from sweeps.record import CONFIG_FILE, LABELS, RESULTS, flatten, read_record, replicas_of, row_labels
 
 Selection = Literal["official", "clean"]
 Cell = tuple[str, str, str]  # mixer, task, setting
@@ -59,7 +60,7 @@ def collect(results_dir: str | Path, run_ids: Collection[str] | None = None) -> 
         if run_ids is None or folder.name in run_ids:
             try:
                 rows += _rows_of(folder)
-            except (ValueError, KeyError, OSError, OmegaConfBaseException) as error:
+            except (ValueError, KeyError, OSError, OmegaConfBaseException, YAMLError) as error:
                 rows.append({"run_id": folder.name, "status": "unreadable", "error": str(error)})
     return pd.DataFrame(rows, columns=_columns(rows))
 
@@ -79,8 +80,7 @@ def _rows_of(folder: Path) -> list[dict[str, Any]]:
     config = OmegaConf.to_container(OmegaConf.load(folder / CONFIG_FILE))
     return [
         _tidy(row_labels(config, 0, lr, seed)) | {"replica": None, "status": "unfinished"}
-        for seed in as_list(config["seed"])
-        for lr in as_list(config["optimizer"]["lr"])
+        for lr, seed in replicas_of(config)
     ]
 
 
@@ -196,6 +196,14 @@ def complaints(frame: pd.DataFrame) -> list[str]:
     unreadable = frame[frame["status"] == "unreadable"]
     found = [f"unreadable: {error}" for error in unreadable["error"]]
     parameters = [column for column in frame if column.startswith("task.")]
+    for kind in ("mixer", "task"):
+        if f"code.{kind}" in frame:
+            versions = frame.groupby(kind)[f"code.{kind}"].nunique()
+            found += [
+                f"{kind} {name}: its code changed between these runs, of which there are {count} versions."
+                for name, count in versions.items()
+                if count > 1
+            ]
     for (task, setting), group in frame.groupby(["task", "setting"]):
         for column in parameters:
             values = sorted({str(value) for value in group[column].dropna()})

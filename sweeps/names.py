@@ -54,13 +54,13 @@ def is_challenge(task: str) -> bool:
 
 
 def is_custom(setting: str) -> bool:
-    """Whether a setting is of the user's own making: it differs from the baseline in several parameters."""
-    return "," in setting
+    """Whether a setting is of the user's own making, `seq_len=64,vocab_size=8`, and no named one, `seq_len-64`."""
+    return "=" in setting
 
 
 def axis_of(setting: str) -> tuple[str, float] | None:
-    """`("seq_len", 512.0)` for `seq_len-512`; None for the baseline and for names of another form."""
-    axis, _, value = setting.rpartition("-")
+    """`("seq_len", 512.0)` for `seq_len-512` or `seq_len=512`; None for the baseline and for names of another form."""
+    axis, _, value = setting.replace("=", "-").rpartition("-")
     try:
         return (axis, float(value)) if axis.isidentifier() else None
     except ValueError:

@@ -1,6 +1,9 @@
 """Where a record comes from: code, versions, machine, time. Nothing here is part of a result."""
 
+import ast
 import functools
+import hashlib
+import inspect
 import platform
 import shlex
 import subprocess
@@ -21,6 +24,7 @@ def provenance(
     device: str,
     precision: str | None,
     backends: Mapping[str, str],
+    code: Mapping[str, str],
     notes: Sequence[str] = (),
 ) -> dict[str, Any]:
     """The `provenance` of a record.
@@ -32,6 +36,7 @@ def provenance(
         precision: the dtype of the products, None for a run that failed.
         backends: what computed the mixing (a kernel or PyTorch), by mixer. Other operators take their kernel
             wherever it can run, and are not listed.
+        code: `code_of` the classes of mixer and task.
         notes: what happened on the way, such as a population halved for lack of memory.
     """
     return {
@@ -40,11 +45,22 @@ def provenance(
         "device": device,
         "precision": precision,
         "backends": dict(backends),
+        "code": dict(code),
         "versions": versions(),
         **_git_state(),
         "command": shlex.join(sys.argv),
         "notes": list(notes),
     }
+
+
+@functools.cache  # as for the state of git below
+def code_of(part: type) -> str:
+    """A hash of the module in which a class stands, blind to comments and docstrings."""
+    tree = ast.parse(inspect.getsource(inspect.getmodule(part)))
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef) and ast.get_docstring(node) is not None:
+            node.body = node.body[1:] or [ast.Pass()]
+    return hashlib.sha256(ast.unparse(tree).encode()).hexdigest()[:12]
 
 
 def versions() -> dict[str, str]:

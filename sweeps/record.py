@@ -70,8 +70,8 @@ ACCURACIES = (
 )
 LOSSES = ("official_loss", "clean_loss", "clean_val_loss", "train_loss", "val_loss", "test_loss")
 COUNTS = ("num_params", "state_size", "steps", "official_epoch", "clean_epoch")
-# ... and those that say how it went. `official_*`: at the checkpoint with the lowest test loss. `clean_*`: at
-# the one with the lowest validation loss. Without a prefix: after the last epoch.
+# ... and those that say how it went. `official_*`: at the checkpoint with the lowest test perplexity. `clean_*`:
+# at the one with the lowest validation perplexity. Without a prefix: after the last epoch.
 RESULTS = ("status", "error", *COUNTS, *ACCURACIES, *LOSSES)
 ROW_STATUSES = ("finished", "diverged", "failed")
 RECORD_STATUSES = ("finished", "failed")
@@ -110,13 +110,6 @@ def run_id(config: Mapping[str, Any]) -> str:
             canonical[key] = sorted(as_list(canonical[key]), key=repr)
     text = json.dumps(canonical, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()[:12]
-
-
-def refuse_yes_and_no(config: Mapping[str, Any]) -> None:
-    """`ValueError` for a value like `no`: Hydra reads it as a string, which Python takes for true."""
-    for key, value in flatten(config).items():
-        if isinstance(value, str) and value.lower() in ("yes", "no", "on", "off"):
-            raise ValueError(f"{key}={value} is a string to Hydra: write true or false")
 
 
 def as_list(value: Any) -> list:
@@ -171,11 +164,31 @@ def row_labels(config: Mapping[str, Any], replica: int, lr: float, seed: int) ->
     }
 
 
+def replicas_of(config: Mapping[str, Any]) -> list[tuple[float, int]]:
+    """The (learning rate, seed) of each replica, in the order of a record's rows.
+
+    Raises:
+        ValueError: a rate or seed that cannot be, none, or one twice.
+    """
+    rates, seeds = as_list(config["optimizer"]["lr"]), as_list(config["seed"])
+    for lr in rates:
+        if type(lr) not in (int, float) or not 0 < lr < math.inf:
+            raise ValueError(f"optimizer.lr={lr!r} must be a finite number above 0")
+    for seed in seeds:
+        if type(seed) is not int or not 0 <= seed < 2**31:
+            raise ValueError(f"seed={seed!r} must be a whole number from 0 to 2^31 - 1")
+    for key, values in (("optimizer.lr", rates), ("seed", seeds)):
+        if not values:
+            raise ValueError(f"{key}=[] names no replica: give a number, or a list of them")
+        if len(set(values)) < len(values):
+            raise ValueError(f"{key}={values} names one twice: a replica is a learning rate and a seed")
+    return [(float(lr), seed) for seed in seeds for lr in rates]
+
+
 def failed_record(config: Mapping[str, Any], error: str, provenance: Mapping[str, Any]) -> dict[str, Any]:
     """The record of a run that raised: one failed row for each learning rate and seed, without results."""
-    pairs = [(lr, seed) for seed in as_list(config["seed"]) for lr in as_list(config["optimizer"]["lr"])]
     nothing = dict.fromkeys(RESULTS) | {"status": "failed", "error": error}
-    rows = [row_labels(config, replica, lr, seed) | nothing for replica, (lr, seed) in enumerate(pairs)]
+    rows = [row_labels(config, replica, lr, seed) | nothing for replica, (lr, seed) in enumerate(replicas_of(config))]
     return {
         "run_id": run_id(config),
         "status": "failed",
@@ -280,7 +293,7 @@ def read_record(folder: str | Path) -> dict[str, Any] | None:
     except FileNotFoundError:
         return None
     except (ValueError, AttributeError, TypeError) as error:
-        raise ValueError(f"{path} is not a record ({error}): delete it, or repeat the run") from error
+        raise ValueError(f"{path} is not a record ({error}): delete it") from error
     return record
 
 
@@ -290,16 +303,22 @@ def is_finished(folder: str | Path) -> bool:
     return record is not None and record["status"] == "finished"
 
 
-def check_writable(results_dir: str | Path) -> None:
-    """Makes `results_dir`; `ValueError` where nothing can be written there."""
+def changed_code(record: Mapping[str, Any], code: Mapping[str, str]) -> list[str]:
+    """Of what (`mixer`, `task`) the code that made the record was another than `code`; what it does not say is not."""
+    made_by = record["provenance"].get("code", {})
+    return [kind for kind, version in code.items() if made_by.get(kind, version) != version]
+
+
+def check_writable(results_dir: str | Path, option: str = "results_dir") -> None:
+    """Makes `results_dir`; `ValueError` where nothing can be written there, which names the option that gave it."""
     try:
         Path(results_dir).mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=results_dir):
             pass
     except OSError as error:
         raise ValueError(
-            f"results_dir={str(results_dir)!r} cannot be written ({error.strerror}):"
-            " give a folder of yours with results_dir=DIR"
+            f"{option}={str(results_dir)!r} cannot be written ({error.strerror}):"
+            f" give a folder of yours with {option}=DIR"
         ) from error
 
 

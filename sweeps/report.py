@@ -16,9 +16,11 @@ from sweeps.tables import Table, setting_table, task_table, to_csv, to_latex, to
 
 SELECTIONS: tuple[Selection, ...] = ("official", "clean")
 EXPLAINED = {
-    "official": "Checkpoint with the lowest test loss, learning rate with the highest test accuracy.",
+    "official": "Checkpoint with the lowest test perplexity, learning rate with the highest test accuracy.",
     "clean": "Checkpoint and learning rate chosen on validation, accuracy on test.",
 }
+# The names of all tables and figures.
+WRITTEN = ("accuracy", "challenge", "settings", "difficulty", "learning_rates", "training_curves")
 
 
 @dataclass(frozen=True)
@@ -39,7 +41,7 @@ def report(
     mixers: Collection[str] = (),
     tasks: Collection[str] = (),
 ) -> Report:
-    """Writes the tidy rows, and for each selection the tables and figures, into `out`.
+    """Writes the tidy rows, and for each selection the tables and figures, into `out`, in place of an earlier report's.
 
     Args:
         results_dir: the folder that holds `runs/`.
@@ -60,7 +62,7 @@ def report(
     if any(of_selection.empty for of_selection in cells.values()):
         found = "; ".join(["train something first, or name another folder", *warnings])
         raise ValueError(f"no records in {Path(results_dir) / 'runs'}: {found}")
-    check_writable(out)
+    check_writable(out, "--out")
     files = [out / "rows.csv"]
     frame.to_csv(files[0], index=False)
     sections = []
@@ -77,7 +79,16 @@ def report(
             for name, table in tables.items()
             if name != "settings"
         ]
+    _remove_others(out, files)
     return Report(out, files, "\n".join(sections))
+
+
+def _remove_others(out: Path, files: Collection[Path]) -> None:
+    """What an earlier report left in `out` and this one has not written: it shows other records than `rows.csv` has."""
+    for selection in SELECTIONS:
+        for path in (out / selection).glob("*"):
+            if path.stem in WRITTEN and path not in files:
+                path.unlink()
 
 
 def _only(frame: pd.DataFrame, column: str, names: Collection[str]) -> pd.DataFrame:
@@ -130,7 +141,7 @@ def _figures(
         for name, title in (("accuracy", "MAD tasks"), ("challenge", "Challenge"))
         if name in tables
     }
-    figures["difficulty"] = plots.difficulty(frame, cells)
+    figures["difficulty"] = plots.difficulty(frame, cells, selection)
     figures["learning_rates"] = plots.learning_rates(frame, cells, selection)
     figures["training_curves"] = plots.training_curves(results_dir, cells, selection)
     drawn = [plots.save(figure, folder / name) for name, figure in figures.items() if figure is not None]

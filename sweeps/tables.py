@@ -76,16 +76,24 @@ def _worst(statuses: Iterable[str]) -> str:
 
 
 def task_table(cells: pd.DataFrame) -> Table:
-    """Tasks x mixers: the mean over the task's settings, and in `Avg` the plain mean of the task scores."""
+    """Tasks x mixers: the mean over the task's settings, and in `Avg` the plain mean of the task scores.
+
+    The user's own tasks are no part of `Avg` where MAD's stand beside them.
+    """
     by_setting = _scores(cells)
     mixers = tuple(in_order(cells["mixer"], MIXERS))
     rows = {}
     for task in in_order(cells["task"], TASKS):
         settings = [scores for (other, _), scores in by_setting.items() if other == task]
         rows[(task,)] = {mixer: mean_of(scores[mixer] for scores in settings) for mixer in mixers}
-    if len(rows) > 1:
-        rows[(AVERAGE,)] = {mixer: mean_of(scores[mixer] for scores in rows.values()) for mixer in mixers}
-    return Table(("task",), mixers, rows, _legend(rows) + _gaps(cells))
+    own = [name for (name,) in rows if name not in TASKS]
+    averaged = [scores for (name,), scores in rows.items() if name in TASKS] or list(rows.values())
+    notes = []
+    if len(averaged) > 1:
+        rows[(AVERAGE,)] = {mixer: mean_of(scores[mixer] for scores in averaged) for mixer in mixers}
+        if len(averaged) < len(rows) - 1:
+            notes = [f"{AVERAGE} is the mean of MAD's tasks, without {', '.join(own)}."]
+    return Table(("task",), mixers, rows, _legend(rows) + notes + _gaps(cells))
 
 
 def setting_table(cells: pd.DataFrame) -> Table:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-OURS = {"kernels", "mixers", "tasks", "training", "sweeps", "benchmarks", "hydra_plugins", "run"}
+OURS = {"kernels", "mixers", "tasks", "training", "sweeps", "benchmarks", "hydra_plugins", "run", "run_config"}
 # Of our own packages; a name covers what is inside it.
 MAY_IMPORT = {
     "kernels": {"kernels"},

@@ -13,7 +13,7 @@ import pytest
 from command_line import ROOT, TINY, records, run_py, start_run_py
 from hydra import compose, initialize_config_dir
 
-from sweeps.record import validate_record
+from sweeps.record import claim, validate_record
 
 GRID = ("-m", "mixer=attn,gdn", "task=icr,cmp", *TINY)
 CELLS = [("attn", "cmp"), ("attn", "icr"), ("gdn", "cmp"), ("gdn", "icr")]
@@ -195,6 +195,29 @@ def test_a_sweep_killed_at_random_moments_ends_like_an_undisturbed_one(tmp_path)
         for sweep in ("undisturbed", "killed")
     )
     assert len(killed) == 2 and killed == undisturbed
+
+
+@pytest.mark.skipif(not Path("/proc/self").exists(), reason="finds the sweep's processes in /proc")
+def test_the_processes_of_a_killed_sweep_end_with_it(tmp_path):
+    """A worker that trained on would hold its run, and its GPU."""
+    grid = ("-m", "mixer=attn", "task=icr", *TINY, "trainer.epochs=100000", f"results_dir={tmp_path}")
+    process = start_run_py(*grid, "hydra/launcher=processes", "hydra.launcher.n_jobs=2")
+    try:
+        while not list(tmp_path.glob("runs/*/resume-*")):
+            assert process.poll() is None, process.stdout.read()
+            time.sleep(0.1)
+        (folder,) = tmp_path.glob("runs/*")
+        process.kill()  # the sweep alone, not its group
+        for _ in range(100):
+            with claim(folder) as ours:
+                if ours:
+                    break
+            time.sleep(0.1)
+        assert ours, "the worker trains on"
+    finally:
+        _kill(_processes_of_group(process.pid))
+        process.wait()
+        process.stdout.close()
 
 
 def _kill(processes: list[int]) -> None:

@@ -2,7 +2,9 @@
 
 import csv
 import io
+import json
 import os
+import shutil
 import signal
 import time
 
@@ -46,7 +48,7 @@ def test_the_record_says_what_was_trained(finished):
     assert [(row["lr"], row["seed"]) for row in record["rows"]] == [(0.01, 0), (0.001, 0)]
     for row in record["rows"]:
         assert (row["mixer"], row["task"], row["status"]) == ("attn", "icr", "finished")
-        assert row["setting"] == "vocab_size-8,seq_len-16,num_train_examples-40"
+        assert row["setting"] == "vocab_size=8,seq_len=16,num_train_examples=40"
         assert row["steps"] == 3 * 3  # 3 epochs of 40 rows in batches of 16
         assert row["state_size"] == 2 * 2 * 16 * 15  # layers, keys and values, width, T = seq_len - 1
         # Embedding and head with bias, final norm, and two blocks: 2 norms, 4 of 16 x 16, 3 of 16 x 48.
@@ -76,6 +78,22 @@ def test_a_finished_run_is_skipped_and_force_repeats_it(finished):
     after = records(results)[run_id]
     assert after["provenance"]["wall_time_s"] != before["provenance"]["wall_time_s"]
     assert after["rows"] == before["rows"]
+
+
+def test_a_finished_run_says_that_the_code_has_changed_since(finished, tmp_path):
+    """Whoever edits a mixer and runs it again must not take the old score for the new one's."""
+    results = tmp_path / "results"
+    shutil.copytree(finished[0], results)
+    (path,) = results.glob("runs/*/record.json")
+    record = json.loads(path.read_text())
+    assert set(record["provenance"]["code"]) == {"mixer", "task"}
+    record["provenance"]["code"]["mixer"] = "another"
+    path.write_text(json.dumps(record))
+    again = run_py(*ATTN, f"results_dir={results}")
+    assert "is finished: skipped" in again.err
+    assert "the code of its mixer has changed: force=true trains it anew" in again.err
+    sweep = run_py("-m", *ATTN, f"results_dir={results}")
+    assert "1 of the finished are by other code of their mixer or task (attn, icr): force=true" in sweep.out
 
 
 def test_the_same_config_gives_the_same_record_bit_for_bit(finished, tmp_path):
@@ -128,6 +146,18 @@ def test_a_killed_run_resumes_and_ends_with_the_record_of_an_unbroken_one(tmp_pa
     assert not list(tmp_path.glob("*/runs/*/resume-*.ckpt"))
 
 
+def test_a_run_that_is_told_to_stop_says_how_it_goes_on(tmp_path):
+    process = start_run_py(*ATTN, "trainer.epochs=3000", f"results_dir={tmp_path}")
+    while not list(tmp_path.glob("runs/*/resume-*.ckpt")):
+        assert process.poll() is None, process.stdout.read()
+        time.sleep(0.01)
+    process.terminate()
+    output, _ = process.communicate(timeout=60)
+    assert process.returncode == 128 + signal.SIGTERM
+    assert "stopped by SIGTERM: the same command goes on from the last checkpoint" in output
+    assert not records(tmp_path)
+
+
 def test_another_optimizer_and_schedule(tmp_path):
     options = ("optimizer=adamw", "optimizer.lr=0.01", "schedule=cosine", "schedule.warmup=0")
     assert run_py(*ATTN, f"results_dir={tmp_path}", *options).code == 0
@@ -165,18 +195,25 @@ def test_a_failed_run_is_recorded_with_its_error(tmp_path):
 
 def test_dry_run_prints_the_config_and_trains_nothing(tmp_path):
     outcome = run_py(*ATTN, f"results_dir={tmp_path}", "dry_run=true")
-    assert outcome.code == 0 and "d_model: 16" in outcome.out
+    assert outcome.code == 0 and "d_model: 16" in outcome.out and outcome.out.endswith(": to run\n")
     assert not list(tmp_path.iterdir())
 
 
 REFUSED = [
-    (["mixer.qk_norm=no"], "mixer.qk_norm=no is a string", "write true or false"),
-    (["force=off"], "force=off is a string", "write true or false"),
+    (["mixer.qk_norm=no"], "mixer.qk_norm='no'", "must be true or false"),
+    (["force=off"], "force='off'", "must be true or false"),
+    (["dry_run=maybe"], "dry_run='maybe'", "must be true or false"),
+    (["mixer.num_heads=1.0"], "mixer.num_heads=1.0", "must be a whole number"),
+    (["mixer.rope_base=abc"], "mixer.rope_base='abc'", "must be a number"),
+    (["optimizer.betas=[0.9]"], "optimizer.betas=[0.9]", "must be a list of 2: a number, a number"),
+    (["optimizer.weight_decay=null"], "optimizer.weight_decay=None", "must be a number"),
+    (["+trainer.nope=1"], "trainer.nope=1: TrainerConfig takes epochs", "no nope"),
+    (["trainer.epochs=abc"], "trainer.epochs='abc'", "must be a whole number"),
     (["mixer=nope"], "Could not find 'mixer/nope'", "parallax"),
     (["task=nope"], "Could not find 'task/nope'", "icr_challenge"),
     (["task.setting=nope"], "task.setting=nope: icr has no such setting", "choose baseline, vocab_size-32"),
     (["task.nope=1"], "Key 'nope' is not in struct", "task.nope"),
-    (["+mixer.nope=1"], "unexpected keyword argument 'nope'", "mixers.attn.Attention"),
+    (["+mixer.nope=1"], "mixer.nope=1: Attention takes d_model, num_heads", "no nope"),
     (["model.d_model=15"], "mixer.num_heads=2 does not divide d_model=15", "choose a divisor"),
     (["model.d_model=18", "mixer.num_heads=6"], "heads of 3, and RoPE rotates pairs", "choose num_heads"),
     (["model.n_layers=0"], "model.n_layers=0", "at least 1"),
@@ -187,6 +224,8 @@ REFUSED = [
     (["optimizer.lr=nan"], "optimizer.lr=nan", "above 0"),
     (["optimizer.lr=fast"], "optimizer.lr='fast'", "above 0"),
     (["optimizer.lr=[]"], "optimizer.lr=[]", "give a number"),
+    (["optimizer.lr=true"], "optimizer.lr=True", "above 0"),
+    (["optimizer.lr=[0.01,0.01]"], "optimizer.lr=[0.01, 0.01] names one twice", "a replica is"),
     (["seed=1.5"], "seed=1.5", "whole number"),
     (["seed=-1"], "seed=-1", "whole number"),
     (["trainer.epochs=0"], "trainer.epochs=0", "at least 1"),

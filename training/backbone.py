@@ -150,11 +150,14 @@ class AutoEncoder(nn.Module):
 
 
 def position_table(seq_len: int, d_model: int) -> Tensor:
-    """Sines then cosines of position times 10000^(-j / (d_model/2 - 1)); float32 `[seq_len, d_model]`."""
-    half = d_model // 2
+    """Sines then cosines of position times 10000^(-j / (d_model/2 - 1)); float32 `[seq_len, d_model]`.
+
+    An odd width has a sine more than cosines.
+    """
+    half = (d_model + 1) // 2
     frequency = 10_000.0 ** (-torch.arange(half) / max(half - 1, 1))
     angles = torch.arange(seq_len)[:, None] * frequency
-    return torch.cat((angles.sin(), angles.cos()), dim=1)
+    return torch.cat((angles.sin(), angles.cos()), dim=1)[:, :d_model]
 
 
 def _initialise(model: nn.Module, linear_std: float | None = None) -> None:

@@ -96,7 +96,9 @@ class PopulationData(L.LightningDataModule):
     ):
         super().__init__()
         self.arrays, self.seeds = splits, tuple(seeds)
-        self.batch_size, self.steps_per_chunk = batch_size, steps_per_chunk
+        # No split fills a larger batch; what fills it up would be computed all the same.
+        self.batch_size = min(batch_size, max(len(rows) for rows, _ in splits.values()))
+        self.steps_per_chunk = steps_per_chunk
         self.steps_per_epoch = self._steps(len(splits["train"][0]))
 
     def _steps(self, rows: int) -> int:

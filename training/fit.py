@@ -58,20 +58,14 @@ class TrainerConfig:
 
     def __post_init__(self):
         for name in ("epochs", "batch_size"):
-            value = getattr(self, name)
-            if type(value) is not int or value < 1:
-                raise ValueError(f"trainer.{name}={value!r} must be a whole number of at least 1")
-        for name in ("cuda_graph", "stop_when_perfect", "progress"):
-            value = getattr(self, name)
-            if type(value) is not bool:  # `no` is a string to Hydra, and a string is true
-                raise ValueError(f"trainer.{name}={value!r}: choose true or false")
-        every = self.checkpoint_every
-        if isinstance(every, bool) or not (isinstance(every, int | float) and 0 <= every < math.inf):
-            raise ValueError(f"trainer.checkpoint_every={every!r} must be a finite number of seconds >= 0")
+            if getattr(self, name) < 1:
+                raise ValueError(f"trainer.{name}={getattr(self, name)} must be at least 1")
+        if not 0 <= self.checkpoint_every < math.inf:
+            raise ValueError(
+                f"trainer.checkpoint_every={self.checkpoint_every} must be a finite number of seconds >= 0"
+            )
         if self.accelerator not in ("auto", "cpu", "gpu"):
             raise ValueError(f"trainer.accelerator={self.accelerator!r}: choose auto, cpu or gpu")
-        if self.accelerator == "gpu" and not torch.cuda.is_available():
-            raise ValueError("trainer.accelerator='gpu', but PyTorch finds no GPU here: choose auto or cpu")
         if self.precision not in ("auto", "bf16", "float32"):
             raise ValueError(f"trainer.precision={self.precision!r}: choose auto, bf16 or float32")
 
@@ -98,16 +92,24 @@ def train(
     folder: Path,
     loggers: Sequence[L.pytorch.loggers.Logger] = (),
     graph_key: Hashable = None,
+    code: Mapping[str, str] | None = None,
 ) -> RunResult:
     """Trains one replica for each (learning rate, seed) of `replicas`, together.
 
-    An interrupted call continues from its last checkpoint in `folder`. A population that does not fit in
-    the GPU's memory is halved, and the halves train one after the other.
+    An interrupted call continues from its last checkpoint in `folder`, where its `code` was the same. A population
+    that does not fit in the GPU's memory is halved, and the halves train one after the other.
 
     Calls of the same `graph_key` in one process share captured graphs where their tensors have the same shapes: it must
     say all of `build_model` and `make_optimizer` but what they keep in tensors. With None nothing is shared.
+
+    Raises:
+        ValueError: a GPU is asked for, and there is none.
     """
-    train_together = partial(_train_together, build_model, splits, make_optimizer, schedule, config, folder, loggers)
+    if config.accelerator == "gpu" and not torch.cuda.is_available():
+        raise ValueError("trainer.accelerator='gpu', but PyTorch finds no GPU here: choose auto or cpu")
+    train_together = partial(
+        _train_together, build_model, splits, make_optimizer, schedule, config, folder, loggers, code
+    )
     result = _train_in_memory(train_together, graph_key, replicas)
     for checkpoint in folder.glob("resume-*.ckpt"):
         checkpoint.unlink()
@@ -147,7 +149,7 @@ def _train_in_memory(train_together: Callable[..., RunResult], graph_key, replic
 
 
 def _train_together(
-    build_model, splits, make_optimizer, schedule, config, folder, loggers, graph_key, replicas, is_half
+    build_model, splits, make_optimizer, schedule, config, folder, loggers, code, graph_key, replicas, is_half
 ) -> RunResult:
     rates, seeds = zip(*replicas, strict=True)
     population = Population(build_model, seeds)
@@ -160,7 +162,7 @@ def _train_together(
         accelerator = "gpu" if torch.cuda.is_available() else "cpu"
     # The precision is in the name: a run killed on a GPU must not go on in another one on a CPU.
     bf16 = config.precision == "bf16" or (config.precision == "auto" and accelerator == "gpu")
-    resume_from = folder / f"resume-{_label(replicas)}-{'bf16' if bf16 else 'float32'}.ckpt"
+    resume_from = folder / f"resume-{_label(replicas, code)}-{'bf16' if bf16 else 'float32'}.ckpt"
     trainer = L.Trainer(
         accelerator=accelerator,
         devices=1,
@@ -201,6 +203,6 @@ def _train_together(
     )
 
 
-def _label(replicas: Sequence[tuple[float, int]]) -> str:
-    """A name for these replicas in this order: a checkpoint's rows are theirs alone."""
-    return hashlib.sha256(repr(list(replicas)).encode()).hexdigest()[:12]
+def _label(replicas: Sequence[tuple[float, int]], code: Mapping[str, str] | None) -> str:
+    """A name for these replicas in this order, trained by this code: a checkpoint's rows are theirs alone."""
+    return hashlib.sha256(repr((list(replicas), code)).encode()).hexdigest()[:12]

@@ -65,7 +65,7 @@ def metrics_rows(history: History, replicas: Sequence[tuple[float, int]]) -> Ite
                 **{
                     f"{split}_{name}": epoch[f"{split}_{name}"]
                     for split in ("val", "test")
-                    for name in ("loss", "accuracy", "token_accuracy")
+                    for name in ("loss", "perplexity", "accuracy", "token_accuracy")
                 },
             }
 

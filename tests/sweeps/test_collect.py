@@ -164,14 +164,14 @@ def test_order_of_cells(results):
         fakes.add_run(results, [0.5, 0.6, 0.7], mixer=mixer)
     for task in ("zz_task", "mem", "aa_task"):
         fakes.add_run(results, [0.5, 0.6, 0.7], task=task)
-    for setting in ("vocab_size-64", "seq_len-1024", "seq_len-256", "seq_len-64,vocab_size-32"):
+    for setting in ("vocab_size-64", "seq_len-1024", "seq_len-256", "seq_len=64,vocab_size=32"):
         fakes.add_run(results, [0.5, 0.6, 0.7], setting=setting, data_seed=len(setting))
     cells = best_per_cell(collect(results))
     assert list(dict.fromkeys(cells["task"])) == ["icr", "mem", "aa_task", "zz_task"]
     assert list(dict.fromkeys(cells["mixer"])) == ["attn", "mesa", "alpha", "zeta"]
     icr = cells[(cells["task"] == "icr") & (cells["mixer"] == "attn")]["setting"].tolist()
     axes = ["seq_len-256", "seq_len-1024", "vocab_size-64"]
-    assert icr == ["baseline", *axes, "seq_len-64,vocab_size-32"]
+    assert icr == ["baseline", *axes, "seq_len=64,vocab_size=32"]
 
 
 def test_two_problems_under_one_name_are_reported(results):

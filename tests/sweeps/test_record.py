@@ -8,13 +8,14 @@ import sys
 import textwrap
 import time
 from datetime import UTC, datetime
+from importlib import import_module
 
 import fakes
 import pytest
 from omegaconf import OmegaConf
 
 from sweeps import record as records
-from sweeps.provenance import provenance
+from sweeps.provenance import code_of, provenance
 
 
 def with_key(config: dict, key: str, value) -> dict:
@@ -242,6 +243,7 @@ def test_provenance_says_what_ran():
         device="cpu",
         precision="float32",
         backends={"parallax": "reference"},
+        code={"mixer": "0123", "task": "4567"},
         notes=["population halved to 2: out of memory"],
     )
     assert origin["started_at"] == "2026-01-02T00:00:00+00:00"
@@ -249,6 +251,34 @@ def test_provenance_says_what_ran():
     assert origin["precision"] == "float32" and origin["backends"] == {"parallax": "reference"}
     assert origin["notes"] == ["population halved to 2: out of memory"]
     assert json.loads(json.dumps(origin)) == origin
+
+
+CODE = """class Twice:
+    factor = 2
+
+    def __call__(self, x):
+        return self.factor * x
+"""
+
+
+def test_the_code_of_a_class_is_its_module_without_comments_and_docstrings(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(tmp_path)
+    others = {
+        "as_it_is": CODE,
+        "commented": CODE.replace("factor = 2", '"""Doubles."""\n\n    factor = 2  # not 3'),
+        "changed": CODE.replace("factor = 2", "factor = 3"),
+    }
+    for name, text in others.items():
+        (tmp_path / f"{name}.py").write_text(text)
+    as_it_is, commented, changed = (code_of(import_module(name).Twice) for name in others)
+    assert as_it_is == commented != changed
+
+
+def test_changed_code_names_what_has_changed():
+    record = {"provenance": {"code": {"mixer": "0123", "task": "4567"}}}
+    assert records.changed_code(record, {"mixer": "0123", "task": "4567"}) == []
+    assert records.changed_code(record, {"mixer": "89ab", "task": "4567"}) == ["mixer"]
+    assert records.changed_code({"provenance": {}}, {"mixer": "89ab", "task": "4567"}) == []  # it does not say
 
 
 def test_provenance_needs_no_torch():

@@ -118,15 +118,33 @@ def test_the_harder_set_has_its_own_table_and_no_part_in_the_average(results, no
 
 
 def test_own_sizes_are_listed_but_part_of_no_mean(results, no_drawing):
-    fakes.add_run(results, [0.9, 1.0, 0.9], mixer="gdn", setting="seq_len-32,vocab_size-8", seq_len=32)
+    fakes.add_run(results, [0.9, 1.0, 0.9], mixer="gdn", setting="seq_len=32,vocab_size=8", seq_len=32)
     made = reports.report(results, selections=("official",))
     assert "| icr  | 0.700 | **0.800** |" in made.text
-    assert "- icr seq_len-32,vocab_size-8: own sizes, part of no mean." in made.text
-    assert "| icr  | seq_len-32,vocab_size-8 |" in (results / "report/official/settings.md").read_text()
+    assert "- icr seq_len=32,vocab_size=8: own sizes, part of no mean." in made.text
+    assert "| icr  | seq_len=32,vocab_size=8 |" in (results / "report/official/settings.md").read_text()
+
+
+def test_one_size_of_ones_own_is_part_of_no_mean_either(results, no_drawing):
+    fakes.add_run(results, [0.9, 1.0, 0.9], mixer="gdn", setting="seq_len=32", seq_len=32)
+    made = reports.report(results, selections=("official",))
+    assert "| icr  | 0.700 | **0.800** |" in made.text
+    assert "- icr seq_len=32: own sizes, part of no mean." in made.text
+
+
+def test_a_report_replaces_the_one_before(results, no_drawing):
+    fakes.add_run(results, [0.0, 0.1, 0.0], mixer="gdn", task="icr_challenge", setting="1024-2048")
+    reports.report(results)
+    folder = results / "report"
+    (folder / "official/notes.txt").write_text("mine")
+    assert (folder / "official/challenge.md").exists() and (folder / "clean/accuracy.md").exists()
+    reports.report(results, selections=("official",), tasks=("icr",))
+    assert not (folder / "official/challenge.md").exists() and not (folder / "clean/accuracy.md").exists()
+    assert (folder / "official/accuracy.md").exists() and (folder / "official/notes.txt").exists()
 
 
 def test_own_sizes_alone_are_a_table(tmp_path, no_drawing):
-    fakes.add_run(tmp_path, [0.9, 1.0, 0.9], setting="seq_len-32,vocab_size-8")
+    fakes.add_run(tmp_path, [0.9, 1.0, 0.9], setting="seq_len=32,vocab_size=8")
     made = reports.report(tmp_path, selections=("official",))
     assert "| icr  | **1.000** |" in made.text
     assert "own sizes" not in made.text

@@ -40,6 +40,17 @@ def test_task_table_by_hand(cells):
     }
 
 
+def test_tasks_of_ones_own_are_no_part_of_the_average(tmp_path):
+    for task, score in (("icr", 0.9), ("mem", 0.5), ("delay", 0.1), ("echo", 0.2)):
+        fakes.add_run(tmp_path, [0.0, score, 0.0], task=task)
+    cells = best_per_cell(collect(tmp_path))
+    table = task_table(cells)
+    assert text_of(table.rows["Avg",]["attn"]) == "0.700"
+    assert "Avg is the mean of MAD's tasks, without delay, echo." in table.notes
+    alone = task_table(cells[cells["task"].isin(["delay", "echo"])])
+    assert text_of(alone.rows["Avg",]["attn"]) == "0.150" and not alone.notes
+
+
 def test_setting_table_by_hand(cells):
     table = setting_table(cells)
     texts = {name: [text_of(row[mixer]) for mixer in table.mixers] for name, row in table.rows.items()}

@@ -129,6 +129,10 @@ def test_a_mixer_of_another_length_is_refused():
         model(torch.randint(VOCAB, (2, LENGTH)), slice(5, 9))
 
 
+def test_the_position_table_of_an_odd_width():
+    assert position_table(5, 7).shape == (5, 7)
+
+
 def test_the_position_table():
     table = position_table(50, WIDTH)
     assert table.shape == (50, WIDTH)

@@ -101,6 +101,13 @@ def test_what_fills_a_batch_is_no_example(rows):
     assert scored[:rows].all() and not scored[rows:].any()
 
 
+def test_a_batch_is_no_larger_than_what_there_is_to_fill_it():
+    data = splits(learnable=False)
+    largest = max(len(rows) for rows, _ in data.values())
+    assert PopulationData(data, [0], 10_000).batch_size == largest
+    assert PopulationData(data, [0], 16).batch_size == 16
+
+
 def test_a_position_that_one_split_alone_scores_is_scored(tmp_path):
     """`splits` has no target at the ends; with one in the test rows, these score otherwise and training does not."""
     data = splits(learnable=False)
@@ -275,7 +282,9 @@ def test_every_epoch_shows_every_row_once(tmp_path):
 def test_a_checkpoint_belongs_to_its_replicas_in_their_order():
     """The run's identity ignores the order of learning rates; a checkpoint's rows do not."""
     names = {
-        _label(replicas)
+        _label(replicas, None)
         for replicas in ([(1.0, 0), (2.0, 0), (3.0, 0)], [(2.0, 0), (1.0, 0), (3.0, 0)], [(1.0, 0), (3.0, 0)])
     }
     assert len(names) == 3
+    versions = {_label([(1.0, 0)], {"mixer": code, "task": "4567"}) for code in ("0123", "89ab")}
+    assert len(versions) == 2  # nor does what other code has trained

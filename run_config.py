@@ -1,0 +1,93 @@
+"""What a run's config asks for, checked key by key before anything is built or written: for `run.py` and the sweep."""
+
+import inspect
+import types
+from collections.abc import Callable, Mapping
+from typing import Any, Union, get_args, get_origin
+
+from hydra.utils import get_class
+from omegaconf import DictConfig, OmegaConf
+
+from sweeps.provenance import code_of
+from sweeps.record import replicas_of
+from tasks.base import Task
+from tasks.settings import build_task, setting_name
+from training.fit import TrainerConfig
+
+# Groups whose keys are the arguments of the class that their `_target_` names.
+COMPONENTS = ("mixer", "optimizer", "schedule")
+_NAMES = {bool: "true or false", int: "a whole number", float: "a number", str: "a string", types.NoneType: "null"}
+
+
+def checked(cfg: DictConfig) -> tuple[Task, dict]:
+    """The task, and the resolved config with the name of its setting.
+
+    Raises:
+        ValueError: a key that nobody takes or a value that no run can have, the first one.
+    """
+    task = build_task(cfg.task)  # before anything else resolves: its message for a wrong setting is the clear one
+    config = OmegaConf.to_container(cfg, resolve=True)
+    config["task"]["setting"] = setting_name(cfg.task)
+    _check(config)
+    return task, config
+
+
+def code_of_parts(config: Mapping[str, Any]) -> dict[str, str]:
+    """`code_of` the mixer and the task."""
+    return {part: code_of(get_class(config[part]["_target_"])) for part in ("mixer", "task")}
+
+
+def _check(config: Mapping[str, Any]) -> None:
+    for group in COMPONENTS:
+        given = {key: value for key, value in config[group].items() if key not in ("name", "_target_")}
+        if group == "optimizer":
+            del given["lr"]  # a number or a list of them: `replicas_of` looks at it
+        check_arguments(group, get_class(config[group]["_target_"]), given)
+    check_arguments("trainer", TrainerConfig, config["trainer"])
+    TrainerConfig(**config["trainer"])
+    for key, size in config["model"].items():
+        if type(size) is not int or size < 1:
+            raise ValueError(f"model.{key}={size!r} must be a whole number of at least 1")
+    for key in ("force", "dry_run"):
+        if type(config[key]) is not bool:
+            raise ValueError(f"{key}={config[key]!r} must be true or false")
+    if type(config["results_dir"]) is not str:
+        raise ValueError(f"results_dir={config['results_dir']!r} must be the name of a folder")
+    replicas_of(config)
+
+
+def check_arguments(group: str, function: Callable, given: Mapping[str, Any]) -> None:
+    """ValueError unless `function` takes every key of `given`, and its value where the annotation is a plain type."""
+    taken = inspect.signature(function).parameters
+    takes_all = any(parameter.kind is parameter.VAR_KEYWORD for parameter in taken.values())
+    for key, value in given.items():
+        if key in taken:
+            wanted = taken[key].annotation
+            if not _fits(value, wanted):
+                raise ValueError(f"{group}.{key}={value!r} must be {_described(wanted)}")
+        elif not takes_all:
+            raise ValueError(f"{group}.{key}={value!r}: {function.__name__} takes {', '.join(taken)}; no {key}")
+
+
+def _fits(value: Any, wanted: Any) -> bool:
+    """Whether a value from a config has the annotated type; True for annotations that are no plain types."""
+    if get_origin(wanted) in (Union, types.UnionType):
+        return any(_fits(value, one) for one in get_args(wanted))
+    if get_origin(wanted) is tuple and Ellipsis not in get_args(wanted):
+        items = get_args(wanted)
+        return (
+            isinstance(value, list | tuple)
+            and len(value) == len(items)
+            and all(_fits(one, item) for one, item in zip(value, items, strict=True))
+        )
+    if wanted is float:
+        return type(value) in (int, float)
+    return type(value) is wanted if wanted in _NAMES else True
+
+
+def _described(wanted: Any) -> str:
+    if get_origin(wanted) in (Union, types.UnionType):
+        return " or ".join(map(_described, get_args(wanted)))
+    if get_origin(wanted) is tuple:
+        return f"a list of {len(get_args(wanted))}: {', '.join(map(_described, get_args(wanted)))}"
+    return _NAMES[wanted]
