@@ -72,11 +72,15 @@ class GridSweeper(BasicSweeper):
             )
         failed: dict[Cell, BaseException] = {}
         done: set[Cell] = set()
+        waiting = False
         with _Progress(pending):
             while pending:
                 # What another sweep holds is waited for, and taken over should that sweep die.
                 free = [cell for cell in pending if _is_free(cell)]
                 if not free:
+                    if not waiting:
+                        tqdm.write(f"other processes train the last {len(pending)}: waiting for them", file=sys.stderr)
+                    waiting = True
                     time.sleep(POLL_SECONDS)
                     continue
                 results = self.launcher.launch([cell.overrides for cell in free], initial_job_idx=0)

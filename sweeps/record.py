@@ -6,7 +6,7 @@
      "rows": [one dict per replica: LABELS, "hparams", RESULTS],
      "provenance": {what may differ when the same run is repeated: times, device, versions, commit}}
 
-Everything outside `provenance` is the same, bit for bit, when the same config runs again on a CPU.
+Everything outside `provenance` is the same, bit for bit, when the same config runs again on a CPU in as many threads.
 Accuracies are in [0, 1], losses in nats. A number that does not exist or is not finite is null.
 """
 

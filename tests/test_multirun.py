@@ -13,7 +13,7 @@ import pytest
 from command_line import ROOT, TINY, records, run_py, start_run_py
 from hydra import compose, initialize_config_dir
 
-from sweeps.record import claim, validate_record
+from sweeps.record import claim, run_folder, validate_record
 
 GRID = ("-m", "mixer=attn,gdn", "task=icr,cmp", *TINY)
 CELLS = [("attn", "cmp"), ("attn", "icr"), ("gdn", "cmp"), ("gdn", "icr")]
@@ -148,6 +148,18 @@ def test_two_sweeps_on_one_folder_train_each_cell_once(tmp_path):
     assert not list(tmp_path.glob("runs/*/resume-*"))
 
 
+def test_a_sweep_says_that_it_waits_for_what_others_train(tmp_path):
+    grid = ("-m", "mixer=attn", "task=icr", *TINY, f"results_dir={tmp_path}")
+    run_id = run_py(*grid, "dry_run=true").out.split()[0]
+    with claim(run_folder(tmp_path, run_id)) as ours:
+        assert ours
+        process = start_run_py(*grid)
+        assert any("other processes train the last 1: waiting for them" in line for line in process.stdout)
+    output, _ = process.communicate(timeout=300)
+    assert process.returncode == 0 and "tables and figures" in output
+    assert statuses(tmp_path) == {("attn", "icr"): "finished"}
+
+
 def test_a_mistake_in_a_sweep_is_one_line():
     outcome = run_py("-m", "mixer=attn", "task=icr", "task.setting=nope")
     assert outcome.code == 1 and "choose baseline" in outcome.err
@@ -164,9 +176,13 @@ def test_a_sweep_killed_at_random_moments_ends_like_an_undisturbed_one(tmp_path)
     print("seed", seed)
     draw = random.Random(seed)
     grid = ("-m", "mixer=attn", "task=icr,cmp", *TINY, "trainer.epochs=40")
-    assert run_py(*grid, f"results_dir={tmp_path / 'undisturbed'}").code == 0
+    # Both by processes: joblib gives each its share of the threads, and sums depend on their number in the last bits.
+    grid = (*grid, "hydra/launcher=processes", "hydra.launcher.n_jobs=2")
+    undisturbed = start_run_py(*grid, f"results_dir={tmp_path / 'undisturbed'}")
+    output, _ = undisturbed.communicate(timeout=300)
+    assert undisturbed.returncode == 0, output
 
-    command = (*grid, f"results_dir={tmp_path / 'killed'}", "hydra/launcher=processes", "hydra.launcher.n_jobs=2")
+    command = (*grid, f"results_dir={tmp_path / 'killed'}")
     finished = {}
     for _ in range(2):
         process = start_run_py(*command)
