@@ -160,9 +160,19 @@ def test_a_sweep_says_that_it_waits_for_what_others_train(tmp_path):
     assert statuses(tmp_path) == {("attn", "icr"): "finished"}
 
 
-def test_a_mistake_in_a_sweep_is_one_line():
-    outcome = run_py("-m", "mixer=attn", "task=icr", "task.setting=nope")
-    assert outcome.code == 1 and "choose baseline" in outcome.err
+@pytest.mark.parametrize(
+    ("override", "fix"),
+    [
+        ("task.setting=nope", "choose baseline"),
+        ("optimizer.lr=-1", "above 0"),
+        ("trainer.epochs=1,abc", "must be a whole number"),
+        ("mixer.num_heads=2,two", "must be a whole number"),
+        ("results_dir=null", "must be the name of a folder"),
+    ],
+)
+def test_a_mistake_in_a_sweep_is_one_line(override, fix):
+    outcome = run_py("-m", "mixer=attn", "task=icr", override)
+    assert outcome.code == 1 and fix in outcome.err and not outcome.out
     assert "Traceback" not in outcome.err and len(outcome.err.splitlines()) < 5
 
 
