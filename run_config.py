@@ -9,7 +9,7 @@ from hydra.utils import get_class
 from omegaconf import DictConfig, OmegaConf
 
 from sweeps.provenance import code_of
-from sweeps.record import replicas_of
+from sweeps.record import flatten, replicas_of
 from tasks.base import Task
 from tasks.settings import build_task, setting_name
 from training.fit import TrainerConfig
@@ -54,6 +54,9 @@ def _check(config: Mapping[str, Any]) -> None:
     if type(config["results_dir"]) is not str:
         raise ValueError(f"results_dir={config['results_dir']!r} must be the name of a folder")
     replicas_of(config)
+    for key, value in flatten(config).items():  # also what no annotation tells to be a flag
+        if isinstance(value, str) and value.lower() in ("yes", "no", "on", "off"):
+            raise ValueError(f"{key}={value} is a string to Hydra, which Python takes for true: write true or false")
 
 
 def check_arguments(group: str, function: Callable, given: Mapping[str, Any]) -> None:

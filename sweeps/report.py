@@ -19,8 +19,11 @@ EXPLAINED = {
     "official": "Checkpoint with the lowest test perplexity, learning rate with the highest test accuracy.",
     "clean": "Checkpoint and learning rate chosen on validation, accuracy on test.",
 }
-# The names of all tables and figures.
-WRITTEN = ("accuracy", "challenge", "settings", "difficulty", "learning_rates", "training_curves")
+# The names of all files beside `rows.csv`.
+TABLES = ("accuracy", "challenge", "settings")
+FIGURES = ("accuracy", "challenge", "difficulty", "learning_rates", "training_curves")
+WRITTEN = {f"{name}{suffix}" for name in TABLES for suffix in (".md", ".csv", ".tex")}
+WRITTEN |= {f"{name}{suffix}" for name in FIGURES for suffix in (".png", ".pdf")}
 
 
 @dataclass(frozen=True)
@@ -86,9 +89,9 @@ def report(
 def _remove_others(out: Path, files: Collection[Path]) -> None:
     """What an earlier report left in `out` and this one has not written: it shows other records than `rows.csv` has."""
     for selection in SELECTIONS:
-        for path in (out / selection).glob("*"):
-            if path.stem in WRITTEN and path not in files:
-                path.unlink()
+        for path in (out / selection / name for name in WRITTEN):
+            if path not in files:
+                path.unlink(missing_ok=True)
 
 
 def _only(frame: pd.DataFrame, column: str, names: Collection[str]) -> pd.DataFrame:

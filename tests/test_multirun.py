@@ -4,6 +4,7 @@ import json
 import os
 import random
 import signal
+import threading
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -154,7 +155,10 @@ def test_a_sweep_says_that_it_waits_for_what_others_train(tmp_path):
     with claim(run_folder(tmp_path, run_id)) as ours:
         assert ours
         process = start_run_py(*grid)
+        in_vain = threading.Timer(120, process.kill)  # it would wait for ever
+        in_vain.start()
         assert any("other processes train the last 1: waiting for them" in line for line in process.stdout)
+        in_vain.cancel()
     output, _ = process.communicate(timeout=300)
     assert process.returncode == 0 and "tables and figures" in output
     assert statuses(tmp_path) == {("attn", "icr"): "finished"}

@@ -238,6 +238,11 @@ REFUSED = [
 ]
 
 
+def test_a_flag_without_an_annotation_is_no_string_either(tmp_path):
+    outcome = run_py(*ATTN, f"results_dir={tmp_path}", "+logger.mine.flag=off")
+    assert outcome.code == 1 and "logger.mine.flag=off is a string to Hydra" in outcome.err
+
+
 @pytest.mark.parametrize(("overrides", "message", "fix"), REFUSED, ids=[" ".join(case[0]) for case in REFUSED])
 def test_bad_input_is_refused_in_a_few_lines(tmp_path, overrides, message, fix):
     outcome = run_py(*ATTN, f"results_dir={tmp_path}", *overrides)

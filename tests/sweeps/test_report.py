@@ -1,5 +1,6 @@
 """`python -m sweeps.report`, and what a sweep calls at its end."""
 
+import json
 import os
 import subprocess
 import sys
@@ -136,11 +137,27 @@ def test_a_report_replaces_the_one_before(results, no_drawing):
     fakes.add_run(results, [0.0, 0.1, 0.0], mixer="gdn", task="icr_challenge", setting="1024-2048")
     reports.report(results)
     folder = results / "report"
-    (folder / "official/notes.txt").write_text("mine")
+    (folder / "official/challenge.txt").write_text("mine")
     assert (folder / "official/challenge.md").exists() and (folder / "clean/accuracy.md").exists()
     reports.report(results, selections=("official",), tasks=("icr",))
     assert not (folder / "official/challenge.md").exists() and not (folder / "clean/accuracy.md").exists()
-    assert (folder / "official/accuracy.md").exists() and (folder / "official/notes.txt").exists()
+    assert (folder / "official/accuracy.md").exists() and (folder / "official/challenge.txt").exists()
+
+
+def test_runs_by_several_versions_of_the_code_are_noted(results, no_drawing):
+    paths = sorted(results.glob("runs/*/record.json"))
+    mixer = json.loads(paths[0].read_text())["rows"][0]["mixer"]
+    records = [json.loads(path.read_text()) for path in paths]
+    own = [place for place, record in enumerate(records) if record["rows"][0]["mixer"] == mixer]
+    assert len(own) > 1
+    for versions, noted in ((("0123", "0123"), False), (("0123", "89ab"), True)):
+        for place, version in zip(own, versions, strict=False):
+            records[place]["provenance"]["code"] = {"mixer": version, "task": "4567"}
+            paths[place].write_text(json.dumps(records[place]))
+        text = reports.report(results, selections=("official",)).text
+        assert (
+            f"- mixer {mixer}: its code changed between these runs, of which there are 2 versions." in text
+        ) == noted
 
 
 def test_own_sizes_alone_are_a_table(tmp_path, no_drawing):
