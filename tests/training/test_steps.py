@@ -17,28 +17,27 @@ VOCAB, LENGTH, WIDTH = 8, 12, 32
 
 
 class Touched(TorchDispatchMode):
-    """The tensors that operations take and that none of them made."""
+    """The storages of tensors that operations take and that none of them made."""
 
     def __init__(self):
         super().__init__()
-        self.made, self.found = [], []
+        self.made, self.found = set(), set()
+        self.kept = []  # so that no storage is freed and its address given to another
 
     def __torch_dispatch__(self, operation, types, arguments=(), options=None):
-        made = storages(self.made)
-        given = [x for x in tree_leaves((arguments, options)) if isinstance(x, torch.Tensor)]
-        self.found += [x for x in given if storage(x) not in made]
+        self.found |= self._storages((arguments, options)) - self.made
         result = operation(*arguments, **(options or {}))
-        found = storages(self.found)
-        self.made += [x for x in tree_leaves(result) if isinstance(x, torch.Tensor) and storage(x) not in found]
+        self.made |= self._storages(result) - self.found
         return result
 
-
-def storage(tensor):
-    return tensor.untyped_storage()._cdata
+    def _storages(self, tree):
+        tensors = [x for x in tree_leaves(tree) if isinstance(x, torch.Tensor)]
+        self.kept += tensors
+        return storages(tensors)
 
 
 def storages(tensors):
-    return {storage(tensor) for tensor in tensors}
+    return {tensor.untyped_storage()._cdata for tensor in tensors}
 
 
 def language_model(mixer):
@@ -62,5 +61,5 @@ def test_a_step_touches_what_it_names(mixer, model, optimizer):
     for step in (steps.train, steps.score):
         with Touched() as touched:
             step(rows)
-        assert storages(touched.found) <= storages([*steps.written_tensors(), *steps.read_tensors(), rows])
+        assert touched.found <= storages([*steps.written_tensors(), *steps.read_tensors(), rows])
     assert all(map(torch.equal, steps.read_tensors(), before))
