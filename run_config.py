@@ -2,7 +2,7 @@
 
 import inspect
 import types
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Union, get_args, get_origin
 
 from hydra.utils import get_class
@@ -16,6 +16,9 @@ from training.fit import TrainerConfig
 
 # Groups whose keys are the arguments of the class that their `_target_` names.
 COMPONENTS = ("mixer", "optimizer", "schedule")
+# What `conf/config.yaml` and its groups give besides.
+_GROUPS = (*COMPONENTS, "task", "trainer", "model", "logger")
+_VALUES = ("seed", "results_dir", "force", "dry_run")
 _NAMES = {bool: "true or false", int: "a whole number", float: "a number", str: "a string", types.NoneType: "null"}
 
 
@@ -25,6 +28,7 @@ def checked(cfg: DictConfig) -> tuple[Task, dict]:
     Raises:
         ValueError: a key that nobody takes or a value that no run can have, the first one.
     """
+    _check_top_level(cfg)
     task = build_task(cfg.task)  # before anything else resolves: its message for a wrong setting is the clear one
     config = OmegaConf.to_container(cfg, resolve=True)
     config["task"]["setting"] = setting_name(cfg.task)
@@ -37,14 +41,34 @@ def code_of_parts(config: Mapping[str, Any]) -> dict[str, str]:
     return {part: code_of(get_class(config[part]["_target_"])) for part in ("mixer", "task")}
 
 
+def _check_top_level(cfg: DictConfig) -> None:
+    _check_keys("", cfg, (*_GROUPS, *_VALUES))
+    for group in _GROUPS:
+        if not isinstance(cfg[group], DictConfig):
+            raise ValueError(f"{group}={cfg[group]!r}: {group} has keys of its own, write {group}.<key>=<value>")
+
+
+def _check_keys(prefix: str, given: Iterable[str], wanted: Iterable[str]) -> None:
+    """ValueError for a key that is not wanted, or that is missing."""
+    for key in given:
+        if key not in wanted:
+            there_are = ", ".join(prefix + key for key in wanted)
+            raise ValueError(f"{prefix}{key} is no key of a config, there are {there_are}")
+    for key in wanted:
+        if key not in given:
+            raise ValueError(f"{prefix}{key} is missing, the files in conf/ have it")
+
+
 def _check(config: Mapping[str, Any]) -> None:
     for group in COMPONENTS:
-        given = {key: value for key, value in config[group].items() if key not in ("name", "_target_")}
-        if group == "optimizer":
-            del given["lr"]  # a number or a list of them: `replicas_of` looks at it
+        ours = ("name", "_target_", "lr") if group == "optimizer" else ("name", "_target_")
+        given = {key: value for key, value in config[group].items() if key not in ours}
+        _check_keys(f"{group}.", config[group], (*ours, *given))
         check_arguments(group, get_class(config[group]["_target_"]), given)
+    _check_keys("trainer.", config["trainer"], inspect.signature(TrainerConfig).parameters)
     check_arguments("trainer", TrainerConfig, config["trainer"])
     TrainerConfig(**config["trainer"])
+    _check_keys("model.", config["model"], ("d_model", "n_layers"))
     for key, size in config["model"].items():
         if type(size) is not int or size < 1:
             raise ValueError(f"model.{key}={size!r} must be a whole number of at least 1")
