@@ -27,6 +27,7 @@ from lightning.pytorch.utilities.exceptions import SIGTERMException
 from omegaconf import DictConfig, OmegaConf
 from torch import nn
 
+from mixers.base import SequenceMixer
 from run_config import checked, code_of_parts
 from sweeps import record as records
 from sweeps.plots import save
@@ -38,7 +39,7 @@ from tasks.data import load_or_generate
 from tasks.settings import register_resolvers
 from training.backbone import AutoEncoder, LanguageModel
 from training.devices import claim_gpu
-from training.fit import RunResult, TrainerConfig, train
+from training.fit import RunResult, TrainerConfig, forget_checkpoints, train
 
 log = logging.getLogger(__name__)
 
@@ -97,8 +98,7 @@ def run(cfg: DictConfig) -> dict | None:
                 log.warning("but the code of its %s has changed: force=true trains it anew", " and ".join(changed))
             return record
         if cfg.force:
-            for checkpoint in folder.glob("resume-*.ckpt"):
-                checkpoint.unlink()
+            forget_checkpoints(folder)
         records.write_config(folder, config)
         started_at = datetime.now(UTC)
         try:
@@ -119,7 +119,15 @@ def _train(cfg: DictConfig, config: dict, task: Task, code: dict[str, str], fold
     trainer_config = TrainerConfig(**cfg.trainer)
     schedule = component(cfg.schedule)
     make_optimizer = partial(component, cfg.optimizer)
-    model = build_model(cfg, task)  # one for its counts, and to refuse what does not fit before any training
+    # One for its counts, and to refuse what does not fit before any training.
+    model = build_model(cfg, task)
+    mixer = model.blocks[0].mixer
+    if not isinstance(mixer, SequenceMixer):
+        raise ValueError(f"mixer={cfg.mixer.name}: {type(mixer).__name__} must be a mixers.base.SequenceMixer")
+    counts = {
+        "num_params": sum(parameter.numel() for parameter in model.parameters()),
+        "state_size": cfg.model.n_layers * mixer.state_size(task.input_length),
+    }
     result = train(
         partial(build_model, cfg, task),
         load_or_generate(task, cfg.task.data_dir),
@@ -134,11 +142,6 @@ def _train(cfg: DictConfig, config: dict, task: Task, code: dict[str, str], fold
         _graph_key(config, task),
         code,
     )
-    mixer = model.blocks[0].mixer
-    counts = {
-        "num_params": sum(parameter.numel() for parameter in model.parameters()),
-        "state_size": cfg.model.n_layers * mixer.state_size(task.input_length),
-    }
     rows = [
         records.row_labels(config, number, lr, seed) | counts | measured
         for number, ((lr, seed), measured) in enumerate(zip(replicas, result.replicas, strict=True))

@@ -2,7 +2,7 @@
 
 import inspect
 import types
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, Union, get_args, get_origin
 
 from hydra.utils import get_class
@@ -14,8 +14,12 @@ from tasks.base import Task
 from tasks.settings import build_task, setting_name
 from training.fit import TrainerConfig
 
-# Groups whose keys are the arguments of the class that their `_target_` names.
-COMPONENTS = ("mixer", "optimizer", "schedule")
+# Groups whose keys are the arguments of the class that their `_target_` names, and which of those a run gives itself.
+COMPONENTS = {
+    "mixer": {"d_model"},
+    "optimizer": {"population", "lr", "schedule", "total_steps"},
+    "schedule": set(),
+}
 # What `conf/config.yaml` and its groups give besides.
 _GROUPS = (*COMPONENTS, "task", "trainer", "model", "logger")
 _VALUES = ("seed", "results_dir", "force", "dry_run")
@@ -60,11 +64,11 @@ def _check_keys(prefix: str, given: Iterable[str], wanted: Iterable[str]) -> Non
 
 
 def _check(config: Mapping[str, Any]) -> None:
-    for group in COMPONENTS:
+    for group, supplied in COMPONENTS.items():
         ours = ("name", "_target_", "lr") if group == "optimizer" else ("name", "_target_")
         given = {key: value for key, value in config[group].items() if key not in ours}
         _check_keys(f"{group}.", config[group], (*ours, *given))
-        check_arguments(group, get_class(config[group]["_target_"]), given)
+        check_arguments(group, get_class(config[group]["_target_"]), given, supplied)
     _check_keys("trainer.", config["trainer"], inspect.signature(TrainerConfig).parameters)
     check_arguments("trainer", TrainerConfig, config["trainer"])
     TrainerConfig(**config["trainer"])
@@ -83,16 +87,19 @@ def _check(config: Mapping[str, Any]) -> None:
             raise ValueError(f"{key}={value} is a string to Hydra, which Python takes for true: write true or false")
 
 
-def check_arguments(group: str, function: Callable, given: Mapping[str, Any]) -> None:
-    """ValueError unless `function` takes every key of `given`, and its value where the annotation is a plain type."""
-    taken = inspect.signature(function).parameters
+def check_arguments(group: str, function: Callable, given: Mapping[str, Any], supplied: Collection[str] = ()) -> None:
+    """ValueError unless `function` takes every key of `given`, and its value where the annotation is a plain type.
+
+    What is `supplied` by others is not to be given.
+    """
+    taken = {key: value for key, value in inspect.signature(function).parameters.items() if key not in supplied}
     takes_all = any(parameter.kind is parameter.VAR_KEYWORD for parameter in taken.values())
     for key, value in given.items():
         if key in taken:
             wanted = taken[key].annotation
             if not _fits(value, wanted):
                 raise ValueError(f"{group}.{key}={value!r} must be {_described(wanted)}")
-        elif not takes_all:
+        elif key in supplied or not takes_all:
             raise ValueError(f"{group}.{key}={value!r}: {function.__name__} takes {', '.join(taken)}; no {key}")
 
 

@@ -8,10 +8,15 @@ class SequenceMixer(nn.Module):
     """Maps a sequence to a sequence, position by position, looking only backwards.
 
     A mixer is written for one model. Training stacks replicas of it with `torch.func.vmap`, so `forward`
-    must not branch on the values of tensors, call `.item()`, or write in place into a tensor that it did
-    not compute from its input. All other tensors that it reads must be parameters or buffers, or be kept for
-    good: a run may use the graph that another one captured, which looks for them where they were. Under bf16
+    must not branch on the values of tensors, call `.item()`, draw random numbers, or write in place into a tensor
+    that it did not compute from its input. All other tensors that it reads must be parameters or buffers, or be kept
+    for good: a run may use the graph that another one captured, which looks for them where they were. Under bf16
     autocast, keep what needs range in float32 yourself.
+
+    All parameters are trained: weights of `nn.Linear` as matrices (Muon), parameters of two or more axes as tables and
+    the others as gains (both Adam; `training.population.Rule`). Buffers are the same for all replicas, and so for all
+    seeds. Biases of `nn.Linear` start at zero, and in the auto-encoder their weights are drawn anew; a parameter whose
+    `_no_reinit` is True stays as the mixer started it.
 
     A mixer that does nothing with its input but multiply it, by `kernels.fused.linear` or `mixers.layers.project`, may
     say `takes_embedded = True`: the first layer of a model then gives it a `kernels.fused.Embedded` `[B, T, d_model]`
@@ -22,11 +27,11 @@ class SequenceMixer(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """`x` `[B, T, d_model]` to `[B, T, d_model]`; the output at t depends on inputs up to t alone."""
-        raise NotImplementedError
+        raise NotImplementedError(f"{type(self).__name__} has no forward")
 
     def state_size(self, seq_len: int) -> int:
         """Numbers that one layer carries to predict the token after `seq_len` tokens (its memory)."""
-        raise NotImplementedError
+        raise NotImplementedError(f"{type(self).__name__} has no state_size")
 
     def resolved_backend(self, device: torch.device, dtype: torch.dtype) -> str:
         """What computes the mixing for inputs of `dtype` on `device`; goes into the record."""

@@ -11,9 +11,12 @@ import sys
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from importlib import metadata
+from importlib.util import resolve_name
 from pathlib import Path
 from typing import Any
 
+_ROOT = Path(__file__).parents[1]
+COMPUTING = ("mixers", "tasks", "kernels")  # our packages that make what a mixer or a task computes
 PACKAGES = ("mixerlab", "torch", "triton", "lightning", "hydra-core", "numpy", "fla-core")
 
 
@@ -55,12 +58,37 @@ def provenance(
 
 @functools.cache  # as for the state of git below
 def code_of(part: type) -> str:
-    """A hash of the module in which a class stands, blind to comments and docstrings."""
-    tree = ast.parse(inspect.getsource(inspect.getmodule(part)))
+    """A hash of the module in which a class stands and of what that imports, blind to comments and docstrings.
+
+    Of what it imports, and what that does, the modules of COMPUTING are in it, those named in functions too.
+    """
+    text, waiting = _code_and_imports(Path(inspect.getfile(part)), part.__module__)
+    code = {"": text}
+    while waiting:
+        name = waiting.pop()
+        path = _ROOT.joinpath(*name.split("."))
+        path = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
+        if name not in code and name.partition(".")[0] in COMPUTING and path.is_file():
+            code[name], imported = _code_and_imports(path, name)
+            waiting |= imported
+    return hashlib.sha256(repr(sorted(code.items())).encode()).hexdigest()[:12]
+
+
+@functools.cache  # for all mixers and tasks
+def _code_and_imports(path: Path, name: str) -> tuple[str, set[str]]:
+    """The code of a module, and the names of modules and of what is in modules that it imports."""
+    tree = ast.parse(path.read_text())
+    package = name if path.name == "__init__.py" else name.rpartition(".")[0]
+    imported = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef) and ast.get_docstring(node) is not None:
             node.body = node.body[1:] or [ast.Pass()]
-    return hashlib.sha256(ast.unparse(tree).encode()).hexdigest()[:12]
+        elif isinstance(node, ast.Import):
+            imported |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            module = resolve_name("." * node.level + (node.module or ""), package)
+            imported |= {module, *(f"{module}.{alias.name}" for alias in node.names)}
+    return ast.unparse(tree), imported
 
 
 def versions() -> dict[str, str]:

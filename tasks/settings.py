@@ -85,7 +85,8 @@ def build_task(task_cfg: DictConfig) -> Task:
     ]
     if wrong:
         raise ValueError(f"task={task_cfg.name}: {'; '.join(wrong)}")
-    return task_class(**{key: task_cfg[key] for key in parameters})
+    given = OmegaConf.to_container(task_cfg, resolve=True)
+    return task_class(**{key: given[key] for key in parameters})
 
 
 def _check_keys(task_cfg: DictConfig) -> None:

@@ -8,8 +8,10 @@ from replicas import check_replicas
 
 from kernels.fused import Embedded
 from mixers.base import SequenceMixer
+from training.backbone import LanguageModel
+from training.population import Population
 
-WIDTH, LENGTH = 32, 19
+VOCAB, WIDTH, LENGTH = 8, 32, 19
 
 
 def check_config(config, name):
@@ -73,6 +75,35 @@ def check_declarations(mixer):
     assert backend in ("torch", "reference")
 
 
+def check_population(make):
+    """Trained side by side, two seeds compute what each computes alone, and in bfloat16 nearly what in float32."""
+
+    def results(seeds, tokens, bf16):
+        population = Population(lambda: LanguageModel(VOCAB, WIDTH, 1, make), seeds)
+        with torch.autocast("cpu", torch.bfloat16, enabled=bf16):
+            logits = population(tokens)
+        loss = (logits.float() * weight).sum()
+        return logits.float(), torch.autograd.grad(loss, population.parameters_by_replica)[0]
+
+    tokens, weight = torch.randint(VOCAB, (2, 3, LENGTH)), torch.randn(3, LENGTH, VOCAB)
+    together = {bf16: results((0, 1), tokens, bf16) for bf16 in (False, True)}
+    for replica in range(2):
+        for bf16 in (False, True):
+            alone = results((replica,), tokens[replica : replica + 1], bf16)
+            for what, both, one in zip(("output", "gradient"), together[bf16], alone, strict=True):
+                off = _distance(both[replica], one[0])
+                assert off < 1e-4, f"the {what} of a replica is {off:.1e} off beside another (bf16: {bf16})"
+        for what, lowered, exact, most in zip(
+            ("output", "gradient"), together[True], together[False], (0.05, 0.15), strict=True
+        ):
+            off = _distance(exact[replica], lowered[replica])
+            assert off < most, f"the {what} under bf16 autocast is {off:.1e} off: keep what needs range in float32"
+
+
+def _distance(x, y):
+    return ((x - y).norm() / x.norm()).item()
+
+
 def check_everything(config, name, make_mixer):
     """The whole contract of the mixer that `make_mixer()` builds at width 32 from `config`."""
 
@@ -90,3 +121,4 @@ def check_everything(config, name, make_mixer):
     check_lengths(make())
     check_declarations(make())
     check_replicas(make, length=LENGTH, d_model=WIDTH)
+    check_population(make)

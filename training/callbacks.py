@@ -33,6 +33,8 @@ class ResumePoint(L.Callback):
     def _write(self, trainer: L.Trainer) -> None:
         partial = self.path.with_suffix(".partial")
         trainer.save_checkpoint(partial)
+        with partial.open("rb") as file:
+            os.fsync(file.fileno())  # the new name must not come to disk before what it names
         os.replace(partial, self.path)
         self.written_at = time.monotonic()
 

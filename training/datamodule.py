@@ -41,13 +41,8 @@ class Chunk(NamedTuple):
 
 
 def scored_positions(targets: np.ndarray) -> slice:
-    """From the first to the last position that has a target in any row of `targets` `[N, T]`.
-
-    Raises ValueError where no row has one.
-    """
+    """From the first to the last position that has a target in any row of `targets` `[N, T]`, at least one."""
     (positions,) = (targets != IGNORE_INDEX).any(axis=0).nonzero()
-    if not len(positions):
-        raise ValueError(f"no row of the task has a target: all are {IGNORE_INDEX}, which is not scored")
     return slice(int(positions[0]), int(positions[-1]) + 1)
 
 
@@ -85,6 +80,9 @@ class PopulationData(L.LightningDataModule):
         seeds: each replica's seed; it orders that replica's training rows, whatever its neighbours are.
         batch_size: rows a step.
         steps_per_chunk: batches that one Lightning batch carries, to spread Lightning's own cost a batch.
+
+    Raises:
+        ValueError: a split without a target.
     """
 
     def __init__(
@@ -95,6 +93,9 @@ class PopulationData(L.LightningDataModule):
         steps_per_chunk: int = 50,
     ):
         super().__init__()
+        for split, (_, targets) in splits.items():
+            if (targets == IGNORE_INDEX).all():
+                raise ValueError(f"no row of {split} has a target: all are {IGNORE_INDEX}, which is not scored")
         self.arrays, self.seeds = splits, tuple(seeds)
         # No split fills a larger batch; what fills it up would be computed all the same.
         self.batch_size = min(batch_size, max(len(rows) for rows, _ in splits.values()))

@@ -6,8 +6,8 @@ import logging
 import math
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
+from zipfile import is_zipfile
 
 import lightning as L
 import numpy as np
@@ -103,23 +103,109 @@ def train(
     say all of `build_model` and `make_optimizer` but what they keep in tensors. With None nothing is shared.
 
     Raises:
-        ValueError: a GPU is asked for, and there is none.
+        ValueError: a GPU is asked for, and there is none; a model whose replicas cannot train side by side
+            (`Population`); a split without a target.
     """
     if config.accelerator == "gpu" and not torch.cuda.is_available():
         raise ValueError("trainer.accelerator='gpu', but PyTorch finds no GPU here: choose auto or cpu")
-    train_together = partial(
-        _train_together, build_model, splits, make_optimizer, schedule, config, folder, loggers, code
-    )
-    result = _train_in_memory(train_together, graph_key, replicas)
-    for checkpoint in folder.glob("resume-*.ckpt"):
-        checkpoint.unlink()
+    training = _Training(build_model, splits, make_optimizer, schedule, config, folder, loggers, code)
+    result = _train_in_memory(training, replicas, graph_key)
+    forget_checkpoints(folder)
     return result
 
 
-def _train_in_memory(train_together: Callable[..., RunResult], graph_key, replicas, is_half: bool = False) -> RunResult:
-    """`train_together(graph_key, replicas, is_half)`; what does not fit shares no graphs, and then is halved."""
+def forget_checkpoints(folder: Path) -> None:
+    """Removes what training in `folder` could go on from, and what a write that was killed has left."""
+    for file in folder.glob("resume-*"):
+        file.unlink()
+
+
+@dataclass(frozen=True, eq=False)
+class _Training:
+    """What a run trains by, whichever of its replicas train together."""
+
+    build_model: Callable[[], nn.Module]
+    splits: Mapping[str, tuple[np.ndarray, np.ndarray]]
+    make_optimizer: MakeOptimizer
+    schedule: Schedule
+    config: TrainerConfig
+    folder: Path
+    loggers: Sequence[L.pytorch.loggers.Logger]
+    code: Mapping[str, str] | None
+
+    def together(
+        self, replicas: Sequence[tuple[float, int]], graph_key: Hashable, *, first: int, is_half: bool
+    ) -> RunResult:
+        """Trains `replicas`, of which the first is number `first` of the run, as one population."""
+        config = self.config
+        rates, seeds = zip(*replicas, strict=True)
+        population = Population(self.build_model, seeds)
+        log.info("parameters of one replica, by rule:\n%s", population.layout.describe())
+        data = PopulationData(self.splits, seeds, config.batch_size)
+        total_steps = config.epochs * data.steps_per_epoch
+        # Lightning would pick any accelerator under "auto"; we know CPUs and NVIDIA GPUs.
+        accelerator = config.accelerator
+        if accelerator == "auto":
+            accelerator = "gpu" if torch.cuda.is_available() else "cpu"
+        # The precision is in the name: a run killed on a GPU must not go on in another one on a CPU.
+        bf16 = config.precision == "bf16" or (config.precision == "auto" and accelerator == "gpu")
+        resume_from = self.folder / f"resume-{_label(replicas, self.code)}-{'bf16' if bf16 else 'float32'}.ckpt"
+        trainer = L.Trainer(
+            accelerator=accelerator,
+            devices=1,
+            max_epochs=config.epochs,
+            callbacks=[
+                # A half that is done must not train again because the other one is interrupted.
+                ResumePoint(resume_from, config.checkpoint_every, at_end=is_half),
+                *([EpochProgress()] if config.progress else []),
+            ],
+            logger=list(self.loggers),
+            default_root_dir=self.folder,
+            enable_checkpointing=False,  # ResumePoint keeps the one that is needed
+            enable_progress_bar=False,  # Lightning's starts anew every epoch; EpochProgress spans the run
+            enable_model_summary=False,
+            num_sanity_val_steps=0,
+        )
+        device = trainer.strategy.root_device
+        module = PopulationTraining(
+            population,
+            lambda population: self.make_optimizer(
+                population, [rates[number] for number in population.replicas], self.schedule, total_steps
+            ),
+            bf16=bf16,
+            cache=_graphs if config.cuda_graph and device.type == "cuda" else None,
+            graph_key=graph_key,
+            stop_when_perfect=config.stop_when_perfect,
+            first_replica=first,
+        )
+        if resume_from.exists() and not is_zipfile(resume_from):  # cut off by a disk that was full or lost power
+            module.notes.append(f"{resume_from.name} could not be read: trained from the start")
+            log.warning("%s cannot be read: training starts anew", resume_from)
+            resume_from.unlink()
+        if resume_from.exists():
+            log.info("continuing from %s", resume_from)
+        trainer.fit(module, datamodule=data, ckpt_path=resume_from if resume_from.exists() else None)
+        return RunResult(
+            replicas=[summarise(module.history, replica) for replica in range(len(replicas))],
+            metrics=pd.DataFrame(metrics_rows(module.history, replicas)),
+            notes=module.notes,
+            device=torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
+            torch_device=device,
+            dtype=torch.bfloat16 if bf16 else torch.float32,
+        )
+
+
+def _train_in_memory(
+    training: _Training,
+    replicas: Sequence[tuple[float, int]],
+    graph_key: Hashable,
+    *,
+    first: int = 0,
+    is_half: bool = False,
+) -> RunResult:
+    """`training.together(...)`; what does not fit in memory shares no graphs, and then is halved."""
     try:
-        return train_together(graph_key, replicas, is_half)
+        return training.together(replicas, graph_key, first=first, is_half=is_half)
     except torch.OutOfMemoryError:
         graphs_had_memory = _graphs.clear()
         if len(replicas) == 1 and not graphs_had_memory:
@@ -131,76 +217,21 @@ def _train_in_memory(train_together: Callable[..., RunResult], graph_key, replic
     if graphs_had_memory:
         note = "out of memory while graphs were shared with other runs: trained with its own"
         log.warning(note)
-        result = _train_in_memory(train_together, None, replicas, is_half)
+        result = _train_in_memory(training, replicas, None, first=first, is_half=is_half)
         result.notes.insert(0, note)
         return result
     note = f"out of memory with {len(replicas)} replicas: trained in two halves"
     log.warning(note)
     middle = (len(replicas) + 1) // 2
     result = RunResult(notes=[note])
-    for half in (replicas[:middle], replicas[middle:]):
-        part = _train_in_memory(train_together, None, half, is_half=True)
-        part.metrics["replica"] += len(result.replicas)
+    for start, half in ((0, replicas[:middle]), (middle, replicas[middle:])):
+        part = _train_in_memory(training, half, None, first=first + start, is_half=True)
+        part.metrics["replica"] += start
         result.replicas += part.replicas
         result.metrics = pd.concat([result.metrics, part.metrics], ignore_index=True)
         result.notes += part.notes
         result.device, result.torch_device, result.dtype = part.device, part.torch_device, part.dtype
     return result
-
-
-def _train_together(
-    build_model, splits, make_optimizer, schedule, config, folder, loggers, code, graph_key, replicas, is_half
-) -> RunResult:
-    rates, seeds = zip(*replicas, strict=True)
-    population = Population(build_model, seeds)
-    log.info("parameters of one replica, by rule:\n%s", population.layout.describe())
-    data = PopulationData(splits, seeds, config.batch_size)
-    total_steps = config.epochs * data.steps_per_epoch
-    # Lightning would pick any accelerator under "auto"; we know CPUs and NVIDIA GPUs.
-    accelerator = config.accelerator
-    if accelerator == "auto":
-        accelerator = "gpu" if torch.cuda.is_available() else "cpu"
-    # The precision is in the name: a run killed on a GPU must not go on in another one on a CPU.
-    bf16 = config.precision == "bf16" or (config.precision == "auto" and accelerator == "gpu")
-    resume_from = folder / f"resume-{_label(replicas, code)}-{'bf16' if bf16 else 'float32'}.ckpt"
-    trainer = L.Trainer(
-        accelerator=accelerator,
-        devices=1,
-        max_epochs=config.epochs,
-        callbacks=[
-            # A half that is done must not train again because the other one is interrupted.
-            ResumePoint(resume_from, config.checkpoint_every, at_end=is_half),
-            *([EpochProgress()] if config.progress else []),
-        ],
-        logger=list(loggers),
-        default_root_dir=folder,
-        enable_checkpointing=False,  # ResumePoint keeps the one that is needed
-        enable_progress_bar=False,  # Lightning's starts anew every epoch; EpochProgress spans the run
-        enable_model_summary=False,
-        num_sanity_val_steps=0,
-    )
-    device = trainer.strategy.root_device
-    module = PopulationTraining(
-        population,
-        lambda population: make_optimizer(
-            population, [rates[number] for number in population.replicas], schedule, total_steps
-        ),
-        bf16=bf16,
-        cache=_graphs if config.cuda_graph and device.type == "cuda" else None,
-        graph_key=graph_key,
-        stop_when_perfect=config.stop_when_perfect,
-    )
-    if resume_from.exists():
-        log.info("continuing from %s", resume_from)
-    trainer.fit(module, datamodule=data, ckpt_path=resume_from if resume_from.exists() else None)
-    return RunResult(
-        replicas=[summarise(module.history, replica) for replica in range(len(replicas))],
-        metrics=pd.DataFrame(metrics_rows(module.history, replicas)),
-        notes=module.notes,
-        device=torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
-        torch_device=device,
-        dtype=torch.bfloat16 if bf16 else torch.float32,
-    )
 
 
 def _label(replicas: Sequence[tuple[float, int]], code: Mapping[str, str] | None) -> str:

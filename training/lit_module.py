@@ -42,9 +42,10 @@ class PopulationTraining(L.LightningModule):
             operations are launched one by one.
         graph_key: the same for trainings that launch the same operations where their tensors have the same shapes.
             With None nothing is shared.
-        stop_when_perfect: freeze a replica whose accuracy is 1.0 on val and test at the lowest perplexity
-            so far: both selections take that checkpoint, and no later one can beat it. The run ends when
+        stop_when_perfect: freeze a replica whose accuracy is 1.0 on val and test at a lower perplexity than
+            before: both selections take that checkpoint, and no later one can beat it. The run ends when
             none is left to train.
+        first_replica: the number by which loggers know the first one.
     """
 
     def __init__(
@@ -56,6 +57,7 @@ class PopulationTraining(L.LightningModule):
         cache: GraphCache | None = None,
         graph_key: Hashable = None,
         stop_when_perfect: bool = True,
+        first_replica: int = 0,
     ):
         super().__init__()
         # A step is one call of the optimizer on all replicas, possibly many a Lightning batch.
@@ -63,6 +65,7 @@ class PopulationTraining(L.LightningModule):
         self.population = population
         self.make_optimizer = make_optimizer
         self.bf16, self.cache, self.graph_key, self.stop_when_perfect = bf16, cache, graph_key, stop_when_perfect
+        self.first_replica = first_replica
         self.history: list[dict] = []
         self.notes: list[str] = []
         self.unread: _Epoch | None = None
@@ -173,11 +176,11 @@ class PopulationTraining(L.LightningModule):
         for split, scores in zip(EVALUATED, self.scores, strict=True):
             measured |= {f"{split}_{name}": value for name, value in scores.means().items()}
         perplexity = torch.stack([measured[f"{split}_perplexity"] for split in EVALUATED])
-        self.lowest = torch.fmin(self.lowest, perplexity)
         if self.stop_when_perfect:
             perfect = (measured["val_accuracy"] == 1) & (measured["test_accuracy"] == 1)
-            # Both selections must take this epoch: an earlier one may have been surer, and less right.
-            optimizer.freeze(perfect & (perplexity == self.lowest).all(dim=0))
+            # Both selections must take this epoch: an earlier one may have been as sure, and less right.
+            optimizer.freeze(perfect & (perplexity < self.lowest).all(dim=0))
+        self.lowest = torch.fmin(self.lowest, perplexity)
         measured["steps"] = optimizer.steps_taken
         measured["diverged"] = self.diverged.float()
         measured["active"] = optimizer.active.float()
@@ -213,12 +216,11 @@ class PopulationTraining(L.LightningModule):
     def on_train_end(self) -> None:
         self.read_epoch()
 
-    @staticmethod
-    def _for_loggers(row: dict) -> dict[str, float]:
+    def _for_loggers(self, row: dict) -> dict[str, float]:
         return {
             f"{name}/replica-{replica}": value
             for name, values in row.items()
-            for replica, value in enumerate(values)
+            for replica, value in enumerate(values, self.first_replica)
             if name not in ("steps", "active")
         }
 

@@ -224,12 +224,11 @@ class Muon(PopulationOptimizer):
 
     def _column_scale(self) -> Tensor:
         scale = torch.empty(self.layout.size)
+        scale[self.layout.span(Rule.TABLE)] = self.table_lr_scale
+        scale[self.layout.span(Rule.GAIN)] = self.gain_lr_scale
         for slot in self.layout.slots:
-            scale[slot.start : slot.stop] = {
-                Rule.MATRIX: math.sqrt(max(1.0, slot.shape[0] / slot.shape[-1])),
-                Rule.TABLE: self.table_lr_scale,
-                Rule.GAIN: self.gain_lr_scale,
-            }[slot.rule]
+            if slot.rule is Rule.MATRIX:
+                scale[slot.start : slot.stop] = math.sqrt(max(1.0, slot.shape[0] / slot.shape[-1]))
         return scale
 
     def _decayed(self) -> int:

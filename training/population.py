@@ -49,9 +49,14 @@ class Layout:
     """The columns of every parameter of `model`, grouped by rule; same-shaped matrices stand together.
 
     Among those they keep the model's order, so that `kernels.fused.join_rows` finds neighbours to be neighbours.
+
+    Raises:
+        ValueError: a parameter that is not to be trained.
     """
 
     def __init__(self, model: nn.Module):
+        if fixed := [name for name, parameter in model.named_parameters() if not parameter.requires_grad]:
+            raise ValueError(f"{fixed[0]} has requires_grad=False: make it a buffer, all parameters are trained")
         hidden = {
             f"{name}.weight"
             for name, module in model.named_modules()
@@ -100,7 +105,7 @@ class _Parameters(torch.autograd.Function):
         matrices = layout.span(Rule.MATRIX)
         weights = flat[:, matrices].to(lowered or flat.dtype)
         return tuple(
-            (weights if slot.rule is Rule.MATRIX else flat)[:, slot.start : slot.stop].unflatten(1, slot.shape)
+            (weights if slot.rule is Rule.MATRIX else flat)[:, slot.start : slot.stop].view(len(flat), *slot.shape)
             for slot in layout.slots
         )
 
@@ -114,19 +119,27 @@ class Population(nn.Module):
     """R replicas of the model that `build` makes, one for each of `seeds` (its initial values' seed).
 
     `replicas` are the numbers of those it holds: all at the start, in order, and what `keep` left of them later.
+
+    Raises:
+        ValueError: a buffer that depends on the seed: replicas share their buffers.
     """
 
     def __init__(self, build: Callable[[], nn.Module], seeds: Sequence[int]):
         super().__init__()
         self.replicas = list(range(len(seeds)))
-        rows = []
+        rows, shared = [], None
         for seed in seeds:
-            with torch.random.fork_rng():
+            with torch.random.fork_rng(devices=()):  # models are built on the CPU
                 torch.manual_seed(seed)
                 model = build()
             layout = Layout(model)
             values = dict(model.named_parameters())
             rows.append(torch.cat([values[slot.name].detach().flatten() for slot in layout.slots]))
+            buffers = dict(model.named_buffers())
+            for name, buffer in buffers.items():
+                if shared is not None and not torch.equal(buffer, shared[name]):
+                    raise ValueError(f"buffer {name} depends on the seed: make it a parameter, or draw it from its own")
+            shared = buffers
         self.layout = layout
         self.parameters_by_replica = nn.Parameter(torch.stack(rows))
         # The model gives the code and the buffers; its own parameters are never used. It stays out of

@@ -27,7 +27,7 @@ def join_columns(parts: Sequence[Tensor], dtype: torch.dtype = torch.float32, *,
         raise ValueError(f"the parts have shapes {[tuple(part.shape) for part in parts]}: pass [R, ...] with one R")
     why = _why_not_triton(parts, dtype)
     if resolve_backend(backend, parts[0].device, supported=not why, why=why) == "reference":
-        return torch.cat([part.flatten(1).to(dtype) for part in parts], dim=1)
+        return torch.cat([part.reshape(len(part), -1).to(dtype) for part in parts], dim=1)
     from kernels.join_columns.triton_join import join_columns_triton  # Triton is optional
 
     return join_columns_triton(parts)

@@ -9,7 +9,7 @@ from kernels.join_columns import join_columns
 def draw(device):
     """Two rows of: several blocks, a scalar, a slice of a wider tensor, a transposed one, one row for both."""
     generator = torch.Generator().manual_seed(0)
-    shapes = ((40, 70), (1,), (9, 31), (8, 6), (5,), (3, 2, 2))
+    shapes = ((40, 70), (), (9, 31), (8, 6), (5,), (3, 2, 2))
     a, b, wide, tall, row, c = (torch.randn((2, *shape), generator=generator).to(device) for shape in shapes)
     return [a.bfloat16(), b, wide[:, 3:7], tall.mT.bfloat16(), row[:1].expand(2, 5), c]
 

@@ -3,19 +3,25 @@
 import copy
 import json
 import os
+import shutil
 import subprocess
 import sys
 import textwrap
 import time
 from datetime import UTC, datetime
 from importlib import import_module
+from pathlib import Path
 
 import fakes
 import pytest
 from omegaconf import OmegaConf
 
+from mixers.parallax import Parallax
+from sweeps import provenance as provenance_of
 from sweeps import record as records
 from sweeps.provenance import code_of, provenance
+
+ROOT = Path(__file__).parents[2]
 
 
 def with_key(config: dict, key: str, value) -> dict:
@@ -272,6 +278,25 @@ def test_the_code_of_a_class_is_its_module_without_comments_and_docstrings(tmp_p
         (tmp_path / f"{name}.py").write_text(text)
     as_it_is, commented, changed = (code_of(import_module(name).Twice) for name in others)
     assert as_it_is == commented != changed
+
+
+@pytest.mark.parametrize(
+    ("file", "noticed"),
+    [
+        ("kernels/parallax/reference.py", True),  # which a function of kernels/parallax/__init__.py imports
+        ("kernels/parallax/triton_forward.py", True),
+        ("mixers/layers.py", True),
+        ("mixers/mamba.py", False),
+        ("kernels/mesa/__init__.py", False),
+    ],
+)
+def test_the_code_of_a_mixer_is_all_that_it_imports(tmp_path, monkeypatch, file, noticed):
+    as_it_is = code_of(Parallax)
+    for package in provenance_of.COMPUTING:
+        shutil.copytree(ROOT / package, tmp_path / package)
+    (tmp_path / file).write_text((tmp_path / file).read_text() + "\nchanged = True\n")
+    monkeypatch.setattr(provenance_of, "_ROOT", tmp_path)
+    assert (code_of.__wrapped__(Parallax) != as_it_is) == noticed
 
 
 def test_changed_code_names_what_has_changed():

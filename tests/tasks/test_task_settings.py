@@ -1,10 +1,13 @@
 """Settings by name: the benchmark's grid, direct values, labels, and wrong names."""
 
+from dataclasses import dataclass
+
 import pytest
 from golden_data import CHALLENGE_TASKS, MAD_TASKS, task_config
 from omegaconf import open_dict
 from omegaconf.errors import InterpolationResolutionError
 
+from tasks.compression import Compression
 from tasks.settings import build_task, register_resolvers, setting_name, settings_of
 
 GRID = {"icr": 11, "ncr": 14, "fcr": 11, "mem": 6, "cmp": 11, "sc": 13}
@@ -97,6 +100,18 @@ def test_a_key_that_the_settings_lack_is_named():
     cfg = task_config("cmp", data_seed="${setting:data_seed}")
     with pytest.raises(ValueError, match=r"task=cmp: \$\{setting:data_seed\} has no value, settings give vocab"):
         build_task(cfg)
+
+
+def test_a_list_comes_as_a_list():
+    cfg = with_lines("cmp", {"_target_": f"{__name__}.Listed", "sizes": [1, 2]})
+    assert type(build_task(cfg).sizes) is list
+
+
+@dataclass(kw_only=True)
+class Listed(Compression):
+    """A task with a list among its parameters."""
+
+    sizes: list[int]
 
 
 def with_lines(name, lines):

@@ -4,6 +4,7 @@ from functools import partial
 
 import pytest
 import torch
+from lightning.pytorch.loggers.logger import DummyLogger
 from tiny_training import assert_same_results, fit, replica_results, splits
 
 from training.population import Population
@@ -37,6 +38,22 @@ def test_halves_give_what_the_whole_gives(tmp_path, fits_up_to):
     assert sorted(halved.metrics["replica"].unique()) == [0, 1, 2]
     for replica in range(len(REPLICAS)):
         assert_same_results(replica_results(whole, replica), replica_results(halved, replica))
+
+
+class Kept(DummyLogger):
+    def __init__(self):
+        super().__init__()
+        self.rates = {}
+
+    def log_metrics(self, metrics, step=None):
+        self.rates |= {name: rate for name, rate in metrics.items() if name.startswith("learning_rate")}
+
+
+def test_halves_keep_their_numbers_in_logs(tmp_path, fits_up_to):
+    fits_up_to(1)
+    logger = Kept()
+    fit(REPLICAS, tmp_path, loggers=[logger])
+    assert logger.rates == {f"learning_rate/replica-{i}": pytest.approx(lr) for i, (lr, _) in enumerate(REPLICAS)}
 
 
 @pytest.mark.parametrize("stops_early", [False, True])

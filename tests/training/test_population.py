@@ -8,11 +8,13 @@ import pytest
 import torch
 import torch.nn.functional as F
 from tiny_training import VOCAB, assert_same_results, build_model, fit, replica_results, splits
+from torch import nn
 
+from training.backbone import ALL
 from training.capture import room_for
 from training.datamodule import LEAST_ROWS, PopulationData, scored_positions
 from training.fit import _label
-from training.metrics import IGNORE_INDEX
+from training.metrics import IGNORE_INDEX, Scores
 from training.optimizers import AdamW, Muon
 from training.population import Population
 from training.schedules import WSD, Constant, Cosine
@@ -44,6 +46,34 @@ def test_a_population_computes_what_its_models_compute():
         torch.manual_seed(seed)
         expected = build_model()(tokens[replica])
         torch.testing.assert_close(population(tokens)[replica], expected, rtol=1e-5, atol=1e-6)
+
+
+class Scaled(nn.Module):
+    """The model with a scalar parameter and a buffer, `of` which the buffer's values come."""
+
+    def __init__(self, of=torch.ones):
+        super().__init__()
+        self.model, self.scale = build_model(), nn.Parameter(torch.tensor(0.5))
+        self.register_buffer("shift", of(VOCAB))
+
+    def forward(self, tokens, scored=ALL):
+        return self.scale * self.model(tokens, scored) + self.shift
+
+
+@pytest.mark.parametrize("optimizer", [Muon, AdamW])
+def test_a_parameter_may_be_a_scalar(tmp_path, optimizer):
+    together = fit(THREE, tmp_path, optimizer=optimizer, build=Scaled)
+    for number, replica in enumerate(THREE):
+        alone = fit([replica], tmp_path, optimizer=optimizer, build=Scaled)
+        assert_same_results(replica_results(together, number), replica_results(alone, 0))
+
+
+def test_what_replicas_cannot_share_is_refused():
+    Population(Scaled, [0, 1])
+    with pytest.raises(ValueError, match="buffer shift depends on the seed"):
+        Population(lambda: Scaled(torch.randn), [0, 1])
+    with pytest.raises(ValueError, match=r"has requires_grad=False: make it a buffer"):
+        Population(lambda: build_model().requires_grad_(False), [0])
 
 
 def test_training_equals_a_plain_loop(tmp_path):
@@ -87,8 +117,11 @@ def test_what_is_scored_reaches_from_the_first_to_the_last_target(places, scored
 
 
 def test_a_task_that_scores_nothing_is_refused():
-    with pytest.raises(ValueError, match="no row of the task has a target"):
-        scored_positions(np.full((3, 8), IGNORE_INDEX))
+    data = splits()
+    inputs, targets = data["val"]
+    data["val"] = inputs, np.full_like(targets, IGNORE_INDEX)
+    with pytest.raises(ValueError, match="no row of val has a target"):
+        PopulationData(data, [0], batch_size=16)
 
 
 @pytest.mark.parametrize("rows", [LEAST_ROWS - 1, LEAST_ROWS])
@@ -199,6 +232,21 @@ def test_a_population_goes_on_without_the_replicas_that_have_stopped(tmp_path, m
     assert sizes == [3] * (2 * steps) + [2] * (own[2] - 1) * steps + [1] * (8 - own[2]) * steps
 
 
+def test_a_replica_stops_only_where_both_selections_take_that_epoch(tmp_path, monkeypatch):
+    """Not where an earlier epoch has the same perplexity on val, and is less right on test."""
+    epochs = [((1, 1.5), (0.9, 1.6)), ((1, 1.5), (1, 1.4)), ((1, 1.4), (1, 1.3)), ((1, 1.0), (1, 1.0))]
+    measured = iter(split for epoch in epochs for split in epoch)
+
+    def means(scores):
+        accuracy, perplexity = next(measured)
+        values = {"accuracy": accuracy, "token_accuracy": accuracy, "loss": 1, "perplexity": perplexity}
+        return {name: torch.full((1,), float(value)) for name, value in values.items()}
+
+    monkeypatch.setattr(Scores, "means", means)
+    summary = fit([(1e-3, 0)], tmp_path, stop_when_perfect=True, epochs=4).replicas[0]
+    assert summary["official_epoch"] == summary["clean_epoch"] == 2 and summary["steps"] == 3 * 5
+
+
 def test_results_select_the_epoch_of_the_lowest_perplexity(tmp_path):
     """`official` by test, `clean` by val; on noise an overfitting model is best early."""
     result = fit([(2e-2, 0)], tmp_path, data=splits(train=32, learnable=False), epochs=8)
@@ -267,6 +315,15 @@ def test_an_interrupted_training_goes_on_from_its_last_epoch(tmp_path):
     assert Broken.steps == 28 + 15
     rows_of = unbroken.metrics["replica"].value_counts()
     assert rows_of[2] == 1 and rows_of[0] <= 5 and rows_of[1] == 8  # two were frozen before the failure
+
+
+def test_a_checkpoint_that_cannot_be_read_costs_its_epochs_alone(tmp_path):
+    replicas, settings = [(2e-2, 0)], {"epochs": 2, "checkpoint_every": 0}
+    whole = fit(replicas, tmp_path, **settings)
+    (tmp_path / f"resume-{_label(replicas, None)}-float32.ckpt").write_bytes(b"PK\x03\x04 and no more")
+    again = fit(replicas, tmp_path, **settings)
+    assert again.replicas == whole.replicas and "could not be read: trained from the start" in again.notes[0]
+    assert not list(tmp_path.glob("resume-*"))
 
 
 def test_every_epoch_shows_every_row_once(tmp_path):

@@ -45,6 +45,7 @@ def fit(
     build=build_model,
     options=None,
     graph_key=None,
+    loggers=(),
     **config,
 ):
     """Trains `replicas`, a list of (lr, seed); `options` go to the optimizer, the rest to the trainer."""
@@ -67,7 +68,8 @@ def fit(
         schedule or Constant(),
         TrainerConfig(**dict(OmegaConf.load(DEFAULTS)) | given | config),
         folder,
-        graph_key=graph_key,
+        loggers,
+        graph_key,
     )
 
 
