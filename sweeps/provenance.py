@@ -62,8 +62,8 @@ def code_of(part: type) -> str:
 
     Of what it imports, and what that does, the modules of COMPUTING are in it, those named in functions too.
     """
-    text, waiting = _code_and_imports(Path(inspect.getfile(part)), part.__module__)
-    code = {"": text}
+    text, imported = _code_and_imports(Path(inspect.getfile(part)), part.__module__)
+    code, waiting = {"": text}, set(imported)
     while waiting:
         name = waiting.pop()
         path = _ROOT.joinpath(*name.split("."))
@@ -75,7 +75,7 @@ def code_of(part: type) -> str:
 
 
 @functools.cache  # for all mixers and tasks
-def _code_and_imports(path: Path, name: str) -> tuple[str, set[str]]:
+def _code_and_imports(path: Path, name: str) -> tuple[str, frozenset[str]]:
     """The code of a module, and the names of modules and of what is in modules that it imports."""
     tree = ast.parse(path.read_text())
     package = name if path.name == "__init__.py" else name.rpartition(".")[0]
@@ -88,7 +88,7 @@ def _code_and_imports(path: Path, name: str) -> tuple[str, set[str]]:
         elif isinstance(node, ast.ImportFrom):
             module = resolve_name("." * node.level + (node.module or ""), package)
             imported |= {module, *(f"{module}.{alias.name}" for alias in node.names)}
-    return ast.unparse(tree), imported
+    return ast.unparse(tree), frozenset(imported)
 
 
 def versions() -> dict[str, str]:
