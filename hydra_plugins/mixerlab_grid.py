@@ -45,6 +45,9 @@ class Cell:
 class GridSweeper(BasicSweeper):
     """Runs what is not finished yet, longest first, with overall progress; ends in tables and figures."""
 
+    def __init__(self, params: dict[str, str] | None = None):
+        super().__init__(max_batch_size=None, params=params)  # what is launched at once is all that is to run
+
     def sweep(self, arguments: list[str]) -> list:
         force, results_dir = self.config.force, self.config.results_dir
         try:
@@ -110,7 +113,7 @@ class GridSweeper(BasicSweeper):
         """The grid, each cell composed once: that is also where a bad choice or key is refused."""
         parser = OverridesParser.create(config_loader=self.hydra_context.config_loader)
         overrides = parser.parse_overrides([*self._parse_config(), *arguments])
-        (grid,) = self.split_arguments(overrides, None)
+        (grid,) = self.split_arguments(overrides, self.max_batch_size)
         cells = {}
         for overrides in grid:
             wanted = [override for override in overrides if override != ALL_SETTINGS]

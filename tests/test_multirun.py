@@ -85,7 +85,12 @@ def test_a_failing_cell_leaves_the_others_alone_and_is_tried_again(tmp_path):
 
 
 def test_bad_input_ends_a_sweep_before_it_starts(tmp_path):
-    for override, message in (("mixer=attn,nope", "mixer/nope"), ("task.setting=nope", "no such setting")):
+    mistakes = {
+        "mixer=attn,nope": "mixer/nope",
+        "task.setting=nope": "no such setting",
+        "hydra.sweeper.max_batch_size=2": "Could not override",  # the other sweepers' key
+    }
+    for override, message in mistakes.items():
         outcome = run_py(*GRID, f"results_dir={tmp_path}", override)
         assert outcome.code == 1 and message in outcome.err and not records(tmp_path)
 
