@@ -44,6 +44,7 @@ from training.fit import RunResult, TrainerConfig, forget_checkpoints, train
 log = logging.getLogger(__name__)
 
 ERROR_FILE = "error.txt"  # the traceback of a run that failed, beside its record
+PATIENCE = 1.0  # seconds that one run waits for whoever has its claim: longer than a sweep looks at it
 
 register_resolvers()
 # Processes of a sweep on one host: one a GPU, else one for each two cores.
@@ -82,13 +83,13 @@ def _graph_key(config: dict, task: Task) -> str:
     return records.run_id(config | unseen | {"optimizer": optimizer, "task": sizes})
 
 
-def run(cfg: DictConfig) -> dict | None:
+def run(cfg: DictConfig, patience: float = 0) -> dict | None:
     """Trains what `cfg` describes and writes its record, which it returns; None where another process has it."""
     task, config = checked(cfg)
     records.check_writable(cfg.results_dir)
     code = code_of_parts(config)
     folder = records.run_folder(cfg.results_dir, records.run_id(config))
-    with records.claim(folder) as ours:
+    with records.claim(folder, patience) as ours:
         if not ours:
             return None
         if not cfg.force and records.is_finished(folder):
@@ -202,7 +203,7 @@ def main(cfg: DictConfig) -> str | None:
             print(OmegaConf.to_yaml(cfg, resolve=True))
             print(f"# {folder}: {'finished' if records.is_finished(folder) else 'to run'}")
             return None
-        record = run(cfg)
+        record = run(cfg, patience=0 if in_sweep else PATIENCE)  # a sweep comes back to what it did not get
     except ValueError as error:
         if in_sweep:
             raise  # the sweep goes on, and says at its end which cells failed

@@ -4,15 +4,19 @@ Hydra finds sweepers only in the namespace package `hydra_plugins`; that is why 
 """
 
 import copy
+import shlex
 import sys
 import threading
 import time
+from collections.abc import Sequence
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from pathlib import Path
 
 from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.utils import JobStatus
+from hydra.core.utils import JobReturn, JobStatus
+from hydra.plugins.launcher import Launcher
 from omegaconf import DictConfig, OmegaConf
 from tqdm import tqdm
 
@@ -45,6 +49,9 @@ class Cell:
 class GridSweeper(BasicSweeper):
     """Runs what is not finished yet, longest first, with overall progress; ends in tables and figures."""
 
+    def __init__(self, params: dict[str, str] | None = None):
+        super().__init__(max_batch_size=None, params=params)  # what is launched at once is all that is to run
+
     def sweep(self, arguments: list[str]) -> list:
         force, results_dir = self.config.force, self.config.results_dir
         try:
@@ -70,8 +77,8 @@ class GridSweeper(BasicSweeper):
                 " force=true trains all cells anew",
                 flush=True,
             )
-        failed: dict[Cell, BaseException] = {}
-        done: set[Cell] = set()
+        failed: dict[Cell, str] = {}
+        suspects: set[Cell] = set()  # that ran when a process died: any of them may have killed it
         waiting = False
         with _Progress(pending):
             while pending:
@@ -83,17 +90,17 @@ class GridSweeper(BasicSweeper):
                     waiting = True
                     time.sleep(POLL_SECONDS)
                     continue
-                results = self.launcher.launch([cell.overrides for cell in free], initial_job_idx=0)
-                for cell, result in zip(free, results, strict=True):
-                    if result.status is JobStatus.FAILED:
-                        failed[cell] = result._return_value
-                    elif result.return_value not in (None, cell.run_id):
-                        failed[cell] = RuntimeError(
-                            f"ran as {result.return_value}: its config has another value in another process"
-                        )
-                    elif result.return_value is not None:
-                        done.add(cell)
-                pending = [cell for cell in pending if cell not in done and cell not in failed]
+                batch = [cell for cell in free if cell not in suspects] or free[:1]
+                ended, new_suspects = _train(self.launcher, batch)
+                if new_suspects:
+                    names = "; ".join(" ".join(cell.label) for cell in new_suspects)
+                    tqdm.write(
+                        f"a process died; what may have killed it goes on after the others, one at a time: {names}",
+                        file=sys.stderr,
+                    )
+                suspects.update(new_suspects)
+                failed |= {cell: error for cell, error in ended.items() if error is not None}
+                pending = [cell for cell in pending if cell not in ended]
         summary = report(
             results_dir,
             run_ids={cell.run_id for cell in cells},
@@ -110,7 +117,7 @@ class GridSweeper(BasicSweeper):
         """The grid, each cell composed once: that is also where a bad choice or key is refused."""
         parser = OverridesParser.create(config_loader=self.hydra_context.config_loader)
         overrides = parser.parse_overrides([*self._parse_config(), *arguments])
-        (grid,) = self.split_arguments(overrides, None)
+        (grid,) = self.split_arguments(overrides, self.max_batch_size)
         cells = {}
         for overrides in grid:
             wanted = [override for override in overrides if override != ALL_SETTINGS]
@@ -155,6 +162,50 @@ def _is_free(cell: Cell) -> bool:
     """Whether no process is at the cell's run now."""
     with records.claim(cell.folder) as ours:
         return ours
+
+
+def _train(launcher: Launcher, cells: list[Cell]) -> tuple[dict[Cell, str | None], list[Cell]]:
+    """Those that ended, each with its error or None; and those that may have killed the process they ran in."""
+    before = {cell: _written(cell) for cell in cells}
+    try:
+        results = launcher.launch([cell.overrides for cell in cells], initial_job_idx=0)
+    except BrokenProcessPool as error:  # joblib's are kinds of it; it has killed its other processes by now
+        after = {cell: _written(cell) for cell in cells}
+        ended = {
+            cell: records.read_record(cell.folder)["error"]
+            for cell in cells
+            if after[cell][records.RECORD_FILE] != before[cell][records.RECORD_FILE]
+        }
+        rest = [cell for cell in cells if cell not in ended]
+        if len(cells) == 1:
+            return {cell: _death(cell, error) for cell in rest} | ended, []
+        begun = [cell for cell in rest if after[cell][records.CONFIG_FILE] != before[cell][records.CONFIG_FILE]]
+        return ended, begun or rest[:1]  # never none of the rest, or this could go on for ever
+    return _ended(cells, results), []
+
+
+def _ended(cells: list[Cell], results: Sequence[JobReturn]) -> dict[Cell, str | None]:
+    """The cells that are no other process's, each with its error or None."""
+    ended = {}
+    for cell, result in zip(cells, results, strict=True):
+        if result.status is JobStatus.FAILED:
+            ended[cell] = str(result._return_value)
+        elif result.return_value == cell.run_id:
+            ended[cell] = None
+        elif result.return_value is not None:
+            ended[cell] = f"ran as {result.return_value}: its config has another value in another process"
+    return ended
+
+
+def _written(cell: Cell) -> dict[str, int | None]:
+    """When the files were written last with which a run begins and ends."""
+    paths = [cell.folder / name for name in (records.CONFIG_FILE, records.RECORD_FILE)]
+    return {path.name: path.stat().st_mtime_ns if path.exists() else None for path in paths}
+
+
+def _death(cell: Cell, error: BrokenProcessPool) -> str:
+    command = shlex.join(["python", "run.py", *cell.overrides])
+    return f"its process died while it ran alone; to see how: {command}; joblib says: {' '.join(str(error).split())}"
 
 
 class _Progress:

@@ -16,6 +16,7 @@ import json
 import math
 import os
 import tempfile
+import time
 import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -336,8 +337,10 @@ os.register_at_fork(after_in_child=_let_go_in_child)
 
 
 @contextmanager
-def claim(folder: str | Path) -> Iterator[bool]:
+def claim(folder: str | Path, patience: float = 0) -> Iterator[bool]:
     """Claims a run for this process: yields True where it is ours, False where a living process has it.
+
+    `patience`: for so many seconds it tries again. A sweep claims a run for an instant only to see whether it is free.
 
     The kernel keeps the lock, so it ends with the process however that dies, and the next one takes over.
     Look at `is_finished` after claiming, not before: the former holder may just have written its record.
@@ -349,11 +352,7 @@ def claim(folder: str | Path) -> Iterator[bool]:
     _held.add(descriptor)
     ours = False
     try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            ours = True
-        except BlockingIOError:
-            pass
+        ours = _lock(descriptor, time.monotonic() + patience)
         yield ours
     finally:
         # In a forked child the descriptor is closed already, and its number may be another file's.
@@ -362,3 +361,14 @@ def claim(folder: str | Path) -> Iterator[bool]:
             if ours:
                 fcntl.flock(descriptor, fcntl.LOCK_UN)  # a child just being forked may still share it
             os.close(descriptor)
+
+
+def _lock(descriptor: int, until: float) -> bool:
+    while True:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return True
+        except BlockingIOError:
+            if time.monotonic() >= until:
+                return False
+            time.sleep(0.02)

@@ -85,7 +85,12 @@ def test_a_failing_cell_leaves_the_others_alone_and_is_tried_again(tmp_path):
 
 
 def test_bad_input_ends_a_sweep_before_it_starts(tmp_path):
-    for override, message in (("mixer=attn,nope", "mixer/nope"), ("task.setting=nope", "no such setting")):
+    mistakes = {
+        "mixer=attn,nope": "mixer/nope",
+        "task.setting=nope": "no such setting",
+        "hydra.sweeper.max_batch_size=2": "Could not override",  # the other sweepers' key
+    }
+    for override, message in mistakes.items():
         outcome = run_py(*GRID, f"results_dir={tmp_path}", override)
         assert outcome.code == 1 and message in outcome.err and not records(tmp_path)
 
@@ -207,10 +212,15 @@ def test_a_sweep_killed_at_random_moments_ends_like_an_undisturbed_one(tmp_path)
         victims = _processes_of_group(process.pid)
         _kill(victims if draw.random() < 0.5 else draw.sample(victims, min(1, len(victims))))
         try:
-            process.wait(timeout=60)  # without one of its workers a sweep ends by itself
+            process.wait(timeout=300)  # without one of its workers a sweep goes on
         finally:
             _kill(_processes_of_group(process.pid))
+            output = process.stdout.read()
             process.stdout.close()
+        if process.returncode != -signal.SIGKILL:
+            # 1 where the victim ran alone, as the last or again: then it is what seems to have killed its process.
+            assert process.returncode in (0, 1) and "tables and figures" in output, output
+            assert process.returncode == 0 or "its process died while it ran alone" in output
         after = records(tmp_path / "killed")
         assert all(after[run_id] == record for run_id, record in finished.items())  # not trained again
         finished |= {run_id: record for run_id, record in after.items() if record["status"] == "finished"}
@@ -225,6 +235,40 @@ def test_a_sweep_killed_at_random_moments_ends_like_an_undisturbed_one(tmp_path)
         for sweep in ("undisturbed", "killed")
     )
     assert len(killed) == 2 and killed == undisturbed
+
+
+FATAL = """
+import os, signal
+from mixers.attn import Attention
+
+class Fatal(Attention):
+    def forward(self, x):
+        if x.shape[1] == 24 - 1:  # task.seq_len=24
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().forward(x)
+"""
+
+
+def test_a_cell_that_kills_its_process_fails_alone_and_is_tried_again(tmp_path, monkeypatch):
+    (tmp_path / "fatal.py").write_text(FATAL)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
+    grid = ("-m", "mixer=attn", "mixer._target_=fatal.Fatal", "task=icr", *TINY, "task.seq_len=8,12,16,24,32")
+    command = (*grid, "hydra/launcher=processes", "hydra.launcher.n_jobs=2", f"results_dir={tmp_path}")
+    output = finish_in_processes(*command)
+    assert "a process died; what may have killed it goes on after the others, one at a time: attn icr" in output
+    (failed,) = (line for line in output.splitlines() if line.startswith("FAILED"))
+    assert failed.startswith("FAILED attn icr vocab_size=8,seq_len=24") and "SIGKILL" in failed
+    assert "task.seq_len=24" in failed.partition("python run.py ")[2]  # the command that shows how
+    assert "1 of 5 cells failed" in output and "Traceback" not in output
+    finished = records(tmp_path)
+    lengths = {record["rows"][0]["hparams"]["task.seq_len"] for record in finished.values()}
+    assert lengths == {8, 12, 16, 32} and {record["status"] for record in finished.values()} == {"finished"}
+    assert (tmp_path / "report" / "official" / "accuracy.md").exists()
+
+    again = finish_in_processes(*command)
+    assert "5 cells: 4 finished already, 1 to run" in again and "1 of 5 cells failed" in again
+    assert "a process died;" not in again  # it ran alone from the start
+    assert records(tmp_path) == finished
 
 
 @pytest.mark.skipif(not Path("/proc/self").exists(), reason="finds the sweep's processes in /proc")

@@ -1,12 +1,14 @@
 """`python run.py` from the command line to the record: one run, again, by force, killed and resumed, refused."""
 
 import csv
+import fcntl
 import io
 import json
 import os
 import shutil
 import signal
 import time
+from unittest import mock
 
 import pytest
 from command_line import TINY, records, result_of, run_py, start_run_py
@@ -118,6 +120,24 @@ def test_a_run_that_another_process_trains_is_left_to_it(finished, tmp_path):
         outcome = run_py(*ATTN, f"results_dir={tmp_path}")
     assert outcome.code == 0 and "another process is training this run" in outcome.err
     assert not records(tmp_path)
+
+
+def test_a_run_outlasts_a_look_at_its_claim(finished, tmp_path):
+    """As a sweep takes one; a run that gave up then would say that it is trained elsewhere, and exit with 0."""
+    results = tmp_path / "results"
+    shutil.copytree(finished[0], results)
+    look = claim(run_folder(results, next(iter(records(results)))))
+    assert look.__enter__()
+    lock, let_go = fcntl.flock, iter([False, True])
+
+    def second_try(descriptor, operation):
+        if operation & fcntl.LOCK_NB and next(let_go, False):
+            look.__exit__(None, None, None)
+        lock(descriptor, operation)
+
+    with mock.patch("fcntl.flock", second_try):
+        outcome = run_py(*ATTN, f"results_dir={results}")
+    assert outcome.code == 0 and "is finished: skipped" in outcome.err and "another process" not in outcome.err
 
 
 LONG = (*ATTN, "trainer.epochs=25")

@@ -6,6 +6,7 @@ import random
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -61,6 +62,20 @@ def test_a_claim_ends_with_an_exception(tmp_path):
         raise RuntimeError("boom")
     with claim(tmp_path) as ours:
         assert ours
+
+
+def test_patience_outlasts_a_look_at_the_claim(tmp_path):
+    look = claim(tmp_path)
+    assert look.__enter__()
+    timer = threading.Timer(0.1, look.__exit__, (None, None, None))
+    timer.start()
+    with claim(tmp_path) as ours:
+        assert not ours
+    with claim(tmp_path, patience=60) as ours:
+        assert ours
+        timer.join()
+        with claim(tmp_path, patience=0.1) as second:
+            assert not second
 
 
 @pytest.mark.parametrize("end", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
