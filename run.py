@@ -16,6 +16,7 @@ import warnings
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
+from typing import NoReturn
 
 import hydra
 import torch
@@ -181,8 +182,14 @@ def _summary(record: dict) -> str:
     for row in record["rows"]:
         scores = (row[f"{selection}_accuracy"] for selection in ("official", "clean"))
         official, clean = ("-" if score is None else f"{score:.3f}" for score in scores)
-        lines.append(f"{row['lr']:>13g}  {row['seed']:>4}  {official:>8}  {clean:>8}  {row['status']}")
+        reason = f": {row['error']}" if row["error"] else ""
+        lines.append(f"{row['lr']:>13g}  {row['seed']:>4}  {official:>8}  {clean:>8}  {row['status']}{reason}")
     return "\n".join(lines)
+
+
+def _stopped_by(number: signal.Signals) -> NoReturn:
+    print(f"stopped by {number.name}: the same command goes on from the last checkpoint", file=sys.stderr)
+    sys.exit(128 + number)
 
 
 @hydra.main(version_base="1.3", config_path="conf", config_name="config")
@@ -209,8 +216,11 @@ def main(cfg: DictConfig) -> str | None:
             raise  # the sweep goes on, and says at its end which cells failed
         sys.exit(f"error: {error}")
     except SIGTERMException:  # Lightning's, which would end the process as if all were well
-        print("stopped by SIGTERM: the same command goes on from the last checkpoint", file=sys.stderr)
-        sys.exit(128 + signal.SIGTERM)
+        _stopped_by(signal.SIGTERM)
+    except KeyboardInterrupt:
+        if in_sweep:
+            raise  # which ends the sweep
+        _stopped_by(signal.SIGINT)
     if in_sweep:
         return record and record["run_id"]
     if record is None:

@@ -68,7 +68,11 @@ def _check(config: Mapping[str, Any]) -> None:
         ours = ("name", "_target_", "lr") if group == "optimizer" else ("name", "_target_")
         given = {key: value for key, value in config[group].items() if key not in ours}
         _check_keys(f"{group}.", config[group], (*ours, *given))
-        check_arguments(group, get_class(config[group]["_target_"]), given, supplied)
+        try:
+            component = get_class(config[group]["_target_"])
+        except (ImportError, ValueError) as error:
+            raise ValueError(f"{group}={config[group]['name']}: {error}") from error
+        check_arguments(group, component, given, supplied)
     _check_keys("trainer.", config["trainer"], inspect.signature(TrainerConfig).parameters)
     check_arguments("trainer", TrainerConfig, config["trainer"])
     TrainerConfig(**config["trainer"])

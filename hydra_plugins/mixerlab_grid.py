@@ -3,8 +3,10 @@
 Hydra finds sweepers only in the namespace package `hydra_plugins`; that is why this file is here.
 """
 
+import contextlib
 import copy
 import shlex
+import signal
 import sys
 import threading
 import time
@@ -77,10 +79,29 @@ class GridSweeper(BasicSweeper):
                 " force=true trains all cells anew",
                 flush=True,
             )
+        try:
+            failed = self._train_all(pending)
+        except KeyboardInterrupt:
+            print("stopped by SIGINT: the same command goes on from here", file=sys.stderr)
+            sys.exit(128 + signal.SIGINT)
+        summary = report(
+            results_dir,
+            run_ids={cell.run_id for cell in cells},
+            expected=[cell.label for cell in cells],
+        )
+        print(f"\n{summary.text}\n\ntables and figures: {summary.folder}")
+        for cell, error in failed.items():
+            print(f"FAILED {' '.join(cell.label)}: {error} ({cell.folder})", file=sys.stderr)
+        if failed:
+            sys.exit(f"{len(failed)} of {len(cells)} cells failed")
+        return []
+
+    def _train_all(self, pending: list[Cell]) -> dict[Cell, str]:
+        """Trains what is pending, as long as others hold some of it; gives the errors of those that failed."""
         failed: dict[Cell, str] = {}
         suspects: set[Cell] = set()  # that ran when a process died: any of them may have killed it
         waiting = False
-        with _Progress(pending):
+        with _Progress(pending) if pending else contextlib.nullcontext():
             while pending:
                 # What another sweep holds is waited for, and taken over should that sweep die.
                 free = [cell for cell in pending if _is_free(cell)]
@@ -101,17 +122,7 @@ class GridSweeper(BasicSweeper):
                 suspects.update(new_suspects)
                 failed |= {cell: error for cell, error in ended.items() if error is not None}
                 pending = [cell for cell in pending if cell not in ended]
-        summary = report(
-            results_dir,
-            run_ids={cell.run_id for cell in cells},
-            expected=[cell.label for cell in cells],
-        )
-        print(f"\n{summary.text}\n\ntables and figures: {summary.folder}")
-        for cell, error in failed.items():
-            print(f"FAILED {' '.join(cell.label)}: {error} ({cell.folder})", file=sys.stderr)
-        if failed:
-            sys.exit(f"{len(failed)} of {len(cells)} cells failed")
-        return []
+        return failed
 
     def _cells(self, arguments: list[str]) -> list[Cell]:
         """The grid, each cell composed once: that is also where a bad choice or key is refused."""

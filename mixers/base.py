@@ -8,8 +8,9 @@ class SequenceMixer(nn.Module):
     """Maps a sequence to a sequence, position by position, looking only backwards.
 
     A mixer is written for one model. Training stacks replicas of it with `torch.func.vmap`, so `forward`
-    must not branch on the values of tensors, call `.item()`, draw random numbers, or write in place into a tensor
-    that it did not compute from its input. All other tensors that it reads must be parameters or buffers, or be kept
+    must not branch on the values of tensors, call `.item()`, draw random numbers (no dropout), use modules that `vmap`
+    refuses (`nn.GRU`, `nn.LSTM`, `nn.BatchNorm1d`), or write in place into a tensor that it did not compute from its
+    input. All other tensors that it reads must be parameters or buffers, or be kept
     for good: a run may use the graph that another one captured, which looks for them where they were. Under bf16
     autocast, keep what needs range in float32 yourself.
 

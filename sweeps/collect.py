@@ -24,6 +24,9 @@ Row = dict[str, Any]
 CHOSEN_BY = {"official": "official_accuracy", "clean": "clean_val_accuracy"}
 REPORTED = {"official": "official_accuracy", "clean": "clean_accuracy"}
 
+# Beside the keys of model, optimizer and schedule: what mixers must have in common to be compared.
+ALIKE = ("optimizer", "schedule", "weight_decay", "epochs", "batch_size")
+
 CELL_COLUMNS = (
     "mixer",
     "task",
@@ -209,4 +212,20 @@ def complaints(frame: pd.DataFrame) -> list[str]:
             values = sorted({str(value) for value in group[column].dropna()})
             if len(values) > 1:
                 found.append(f"{task} {setting}: runs with different {column} share this name ({', '.join(values)})")
-    return found
+    return found + _unlike_mixers(frame[frame["status"] == "finished"])
+
+
+def _unlike_mixers(frame: pd.DataFrame) -> list[str]:
+    """What the runs of one mixer have in other values than those of another, beside the mixer and the learning rate."""
+    found = []
+    for column in frame:
+        group, dot, _ = column.partition(".")
+        if column not in ALIKE and not (dot and group in ("model", "optimizer", "schedule")):
+            continue
+        if dot and group in frame and frame[group].nunique() > 1:
+            continue  # another optimizer or schedule: its own keys tell no more
+        of_mixer = frame.groupby("mixer")[column].agg(lambda values: ", ".join(sorted({str(v) for v in values})))
+        if of_mixer.nunique() > 1:
+            values = "; ".join(f"{mixer} {value}" for mixer, value in of_mixer.items())
+            found.append(f"{column} ({values})")
+    return [f"The mixers differ in more than the mixer: {', '.join(found)}."] if found else []

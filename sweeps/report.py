@@ -166,7 +166,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"error: {error}", file=sys.stderr)
         return 1
     print(made.text)
-    print(f"{len(made.files)} files in {made.folder}: rows.csv, and tables and figures for each selection")
+    print(f"{len(made.files)} files in {made.folder}: rows.csv, tables and figures")
     return 0
 
 

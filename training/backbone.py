@@ -59,6 +59,8 @@ class Block(nn.Module):
         if isinstance(normed, Embedded) and not getattr(self.mixer, "takes_embedded", False):
             normed = normed.look_up()
         mixed = self.mixer(normed)
+        if not isinstance(mixed, Tensor):
+            raise ValueError(f"the mixer gives a {type(mixed).__name__}: it must give a tensor [B, T, d_model]")
         if mixed.shape != normed.shape:
             raise ValueError(f"the mixer gives {tuple(mixed.shape)} for {tuple(normed.shape)}: they must be equal")
         x, normed = add_norm(x[:, scored], mixed[:, scored], self.mlp_norm)

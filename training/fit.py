@@ -13,6 +13,7 @@ import lightning as L
 import numpy as np
 import pandas as pd
 import torch
+from lightning.pytorch.utilities.exceptions import SIGTERMException
 from torch import nn
 
 from training.callbacks import EpochProgress, ResumePoint
@@ -184,7 +185,14 @@ class _Training:
             resume_from.unlink()
         if resume_from.exists():
             log.info("continuing from %s", resume_from)
-        trainer.fit(module, datamodule=data, ckpt_path=resume_from if resume_from.exists() else None)
+        try:
+            trainer.fit(module, datamodule=data, ckpt_path=resume_from if resume_from.exists() else None)
+        except SIGTERMException:
+            raise
+        except SystemExit:  # what Lightning makes of Ctrl-C
+            if trainer.interrupted:
+                raise KeyboardInterrupt from None
+            raise
         return RunResult(
             replicas=[summarise(module.history, replica) for replica in range(len(replicas))],
             metrics=pd.DataFrame(metrics_rows(module.history, replicas)),

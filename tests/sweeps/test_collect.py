@@ -180,3 +180,20 @@ def test_two_problems_under_one_name_are_reported(results):
     fakes.add_run(results, [0.5, 0.6, 0.7], vocab_size=32)
     (complaint,) = complaints(collect(results))
     assert complaint == "icr baseline: runs with different task.vocab_size share this name (16, 32)"
+
+
+def test_mixers_that_were_trained_otherwise_are_reported(results):
+    for mixer in ("attn", "mesa"):
+        fakes.add_run(results, [0.5, 0.6, 0.7], mixer=mixer)
+    frame = collect(results)
+    assert complaints(frame) == []
+    frame.loc[frame["mixer"] == "mesa", ["epochs", "optimizer", "optimizer.betas"]] = [80, "adamw", "[0.9, 0.95]"]
+    (complaint,) = complaints(frame)
+    assert complaint == (
+        "The mixers differ in more than the mixer: optimizer (attn muon; mesa adamw), epochs (attn 60; mesa 80)."
+    )
+    frame["optimizer"], frame["epochs"] = "muon", 60
+    (complaint,) = complaints(frame)
+    assert "optimizer.betas (attn [0.8, 0.95]; mesa [0.9, 0.95])" in complaint
+    frame.loc[frame["mixer"] == "mesa", "status"] = "failed"
+    assert complaints(frame) == []  # what has no score is compared with nothing

@@ -194,6 +194,7 @@ def test_a_replica_that_its_last_step_broke_is_recorded(tmp_path):
     assert [row["status"] for row in result.replicas] == ["finished", "diverged"]
     assert result.replicas[1]["error"] == "the loss was not finite after step 1"
     assert result.replicas[1]["test_loss"] is None
+    assert result.replicas[1]["official_accuracy"] is None and result.replicas[1]["clean_epoch"] is None
 
 
 def test_a_run_ends_when_all_its_replicas_diverged(tmp_path):
