@@ -271,6 +271,19 @@ def test_a_cell_that_kills_its_process_fails_alone_and_is_tried_again(tmp_path, 
     assert records(tmp_path) == finished
 
 
+@pytest.mark.parametrize("launcher", [[], ["hydra/launcher=processes", "hydra.launcher.n_jobs=2"]], ids=len)
+def test_a_sweep_that_is_interrupted_says_how_it_goes_on(tmp_path, launcher):
+    grid = ("-m", "mixer=attn", "task=icr", *TINY, "trainer.epochs=100000", f"results_dir={tmp_path}")
+    process = start_run_py(*grid, *launcher)
+    while not list(tmp_path.glob("runs/*/resume-*")):
+        assert process.poll() is None, process.stdout.read()
+        time.sleep(0.1)
+    os.killpg(process.pid, signal.SIGINT)  # as a terminal does
+    output, _ = process.communicate(timeout=60)
+    assert process.returncode == 128 + signal.SIGINT
+    assert "stopped by SIGINT: the same command goes on from here" in output and not records(tmp_path)
+
+
 @pytest.mark.skipif(not Path("/proc/self").exists(), reason="finds the sweep's processes in /proc")
 def test_the_processes_of_a_killed_sweep_end_with_it(tmp_path):
     """A worker that trained on would hold its run, and its GPU."""

@@ -129,6 +129,15 @@ def test_a_mixer_of_another_length_is_refused():
         model(torch.randint(VOCAB, (2, LENGTH)), slice(5, 9))
 
 
+def test_a_mixer_that_gives_more_than_a_tensor_is_refused():
+    class WithState(nn.Module):
+        def forward(self, x):
+            return x, None
+
+    with pytest.raises(ValueError, match="the mixer gives a tuple: it must give a tensor"):
+        LanguageModel(VOCAB, WIDTH, 1, WithState)(torch.randint(VOCAB, (2, LENGTH)))
+
+
 def test_the_position_table_of_an_odd_width():
     assert position_table(5, 7).shape == (5, 7)
 
