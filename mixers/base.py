@@ -7,12 +7,11 @@ from torch import Tensor, nn
 class SequenceMixer(nn.Module):
     """Maps a sequence to a sequence, position by position, looking only backwards.
 
-    A mixer is written for one model. Training stacks replicas of it with `torch.func.vmap`, so `forward`
-    must not branch on the values of tensors, call `.item()`, draw random numbers (no dropout), use modules that `vmap`
-    refuses (`nn.GRU`, `nn.LSTM`, `nn.BatchNorm1d`), or write in place into a tensor that it did not compute from its
-    input. All other tensors that it reads must be parameters or buffers, or be kept
-    for good: a run may use the graph that another one captured, which looks for them where they were. Under bf16
-    autocast, keep what needs range in float32 yourself.
+    A mixer is written for one model. Training stacks replicas of it with `torch.func.vmap`, so `forward` must not
+    branch on the values of tensors, call `.item()`, draw random numbers (no dropout), use modules that `vmap` refuses
+    (`nn.GRU`, `nn.LSTM`, `nn.BatchNorm1d`), or write in place into a tensor that it did not compute from its input. All
+    other tensors that it reads must be parameters or buffers, or be kept for good: a run may use the graph that another
+    one captured, which looks for them where they were. Under bf16 autocast, keep what needs range in float32 yourself.
 
     All parameters are trained: weights of `nn.Linear` as matrices (Muon), parameters of two or more axes as tables and
     the others as gains (both Adam; `training.population.Rule`). Buffers are the same for all replicas, and so for all

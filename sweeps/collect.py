@@ -114,10 +114,10 @@ def best_per_cell(
     Columns: `accuracy`, `token_accuracy`, `loss` (means over the `n` seeds of that learning rate), `std`
     (sample standard deviation of the accuracy, NaN below two seeds), `edge` (the best learning rate is the
     smallest or largest of several, and none between reached the same), `configs` (how many configurations
-    competed besides the learning rate), `diverged` and `lost` (replicas of the cell without a score, by
-    divergence or otherwise), `by_seed` (accuracy by seed), `replicas` (the (run_id, replica) behind it),
-    `status`: `ok`; `partial` (some replicas have no score); `diverged` or `failed` (none has); `missing`
-    (no run, or none that has ended).
+    competed besides the learning rate, less those that failed), `diverged` and `lost` (replicas of the cell
+    without a score, by divergence or otherwise), `by_seed` (accuracy by seed), `replicas` (the
+    (run_id, replica) behind it), `status`: `ok`; `partial` (some replicas have no score); `diverged` or
+    `failed` (none has); `missing` (no run, or none that has ended).
     """
     groups = defaultdict(list)
     for row in frame[frame["status"] != "unreadable"].to_dict("records"):
@@ -141,7 +141,7 @@ def _best(cell: Cell, group: list[Row], selection: Selection) -> Row:
     best = dict(zip(("mixer", "task", "setting"), cell, strict=True)) | {
         "n": 0,
         "edge": False,
-        "configs": len({row["config"] for row in group}),
+        "configs": len({row["config"] for row in group if row["status"] in ("finished", "diverged")}),
         "diverged": diverged,
         "lost": len(group) - finished - diverged,
         "by_seed": {},

@@ -23,8 +23,8 @@ def summarise(history: History, replica: int) -> dict:
     """The results of one replica: the columns `sweeps.record` names RESULTS, less counts that the model knows.
 
     `official`: the epoch of the lowest test perplexity, as mad-lab reports it. `clean`: the epoch of the
-    lowest validation perplexity, reported on test. Numbers that are not finite become None, and so does all
-    of a selection that has no epoch of finite perplexity.
+    lowest validation perplexity, reported on test. Numbers that are not finite become None, and so does the
+    selection of a replica that diverged before any epoch of finite perplexity.
     """
     epochs = own_epochs(history, replica)
     last = epochs[-1]
@@ -42,7 +42,7 @@ def summarise(history: History, replica: int) -> dict:
     }
     for selection, chosen_on in (("official", "test"), ("clean", "val")):
         best = min(epochs, key=lambda epoch: _finite_or_last(epoch[f"{chosen_on}_perplexity"]))
-        if not math.isfinite(best[f"{chosen_on}_perplexity"]):  # there is none to choose
+        if error and not math.isfinite(best[f"{chosen_on}_perplexity"]):  # there is none to choose
             best = dict.fromkeys(best)
         results[f"{selection}_epoch"] = best["epoch"]
         for name in ("accuracy", "token_accuracy", "loss"):

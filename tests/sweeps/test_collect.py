@@ -142,6 +142,15 @@ def test_configurations_compete_and_are_not_averaged(results):
     assert cell["edge"]
 
 
+def test_a_configuration_that_failed_has_not_competed(results):
+    fakes.add_run(results, [0.5, 0.7, 0.6])
+    fakes.add_run(results, ["failed"] * 3, num_heads=3)
+    cell = only_cell(results)
+    assert (cell["configs"], cell["lost"]) == (1, 3)
+    fakes.add_run(results, ["diverged"] * 3, num_heads=4)
+    assert only_cell(results)["configs"] == 2
+
+
 def test_no_score_at_all(results):
     fakes.add_run(results, ["diverged", "failed", "diverged"])
     fakes.add_run(results, ["failed"] * 3, mixer="gdn")

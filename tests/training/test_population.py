@@ -17,6 +17,7 @@ from training.fit import _label
 from training.metrics import IGNORE_INDEX, Scores
 from training.optimizers import AdamW, Muon
 from training.population import Population
+from training.results import summarise
 from training.schedules import WSD, Constant, Cosine
 
 THREE = [(1e-2, 0), (1e-3, 0), (3e-3, 5)]
@@ -195,6 +196,14 @@ def test_a_replica_that_its_last_step_broke_is_recorded(tmp_path):
     assert result.replicas[1]["error"] == "the loss was not finite after step 1"
     assert result.replicas[1]["test_loss"] is None
     assert result.replicas[1]["official_accuracy"] is None and result.replicas[1]["clean_epoch"] is None
+
+
+def test_a_loss_too_large_for_a_perplexity_is_no_divergence():
+    measured = {"loss": 100.0, "perplexity": math.inf, "accuracy": 0.25, "token_accuracy": 0.25}
+    scores = {f"{split}_{name}": [value] for split in ("val", "test") for name, value in measured.items()}
+    epoch = {"epoch": 0, "steps": [5], "active": [True], "diverged": [False], "train_loss": [100.0]}
+    summary = summarise([epoch | scores], 0)
+    assert summary["status"] == "finished" and summary["official_accuracy"] == summary["clean_accuracy"] == 0.25
 
 
 def test_a_run_ends_when_all_its_replicas_diverged(tmp_path):
