@@ -249,26 +249,21 @@ class Fatal(Attention):
 """
 
 
-def test_a_cell_that_kills_its_process_fails_alone_and_is_tried_again(tmp_path, monkeypatch):
+def test_a_cell_that_kills_its_process_fails_alone(tmp_path, monkeypatch):
     (tmp_path / "fatal.py").write_text(FATAL)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
-    grid = ("-m", "mixer=attn", "mixer._target_=fatal.Fatal", "task=icr", *TINY, "task.seq_len=8,12,16,24,32")
+    grid = ("-m", "mixer=attn", "mixer._target_=fatal.Fatal", "task=icr", *TINY, "task.seq_len=8,16,24")
     command = (*grid, "hydra/launcher=processes", "hydra.launcher.n_jobs=2", f"results_dir={tmp_path}")
     output = finish_in_processes(*command)
     assert "a process died; what may have killed it goes on after the others, one at a time: attn icr" in output
     (failed,) = (line for line in output.splitlines() if line.startswith("FAILED"))
     assert failed.startswith("FAILED attn icr vocab_size=8,seq_len=24") and "SIGKILL" in failed
     assert "task.seq_len=24" in failed.partition("python run.py ")[2]  # the command that shows how
-    assert "1 of 5 cells failed" in output and "Traceback" not in output
+    assert "1 of 3 cells failed" in output and "Traceback" not in output
     finished = records(tmp_path)
     lengths = {record["rows"][0]["hparams"]["task.seq_len"] for record in finished.values()}
-    assert lengths == {8, 12, 16, 32} and {record["status"] for record in finished.values()} == {"finished"}
+    assert lengths == {8, 16} and {record["status"] for record in finished.values()} == {"finished"}
     assert (tmp_path / "report" / "official" / "accuracy.md").exists()
-
-    again = finish_in_processes(*command)
-    assert "5 cells: 4 finished already, 1 to run" in again and "1 of 5 cells failed" in again
-    assert "a process died;" not in again  # it ran alone from the start
-    assert records(tmp_path) == finished
 
 
 @pytest.mark.parametrize("launcher", [[], ["hydra/launcher=processes", "hydra.launcher.n_jobs=2"]], ids=len)

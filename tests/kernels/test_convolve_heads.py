@@ -113,8 +113,8 @@ def test_a_unit_norm_of_zeros_is_zero(device):
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_under_vmap(device, backend):
     """Each replica with its own weights, in rows of a tensor of all parameters; or all with the same."""
-    convolved, parts = parts_of(2, 7)
-    each = (make_inputs(2, 9, convolved, parts, 3, device, seed) for seed in range(2))
+    convolved, parts = parts_of(1, 3, "nc")
+    each = (make_inputs(2, 5, convolved, parts, 3, device, seed) for seed in range(2))
     stacked = [torch.stack(t) for t in zip(*each, strict=True)]
     check_replicas(lambda x, w: convolve_heads(x, w, parts, backend=backend), stacked)
     rows = torch.cat((stacked[1].flatten(1), stacked[1].flatten(1)), dim=1)

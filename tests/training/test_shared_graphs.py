@@ -11,6 +11,7 @@ from every_mixer import MIXERS, mixer_of
 from tiny_training import LENGTH, VOCAB, fit, splits
 
 import training.capture
+import training.datamodule
 import training.fit
 from training.backbone import AutoEncoder, LanguageModel
 from training.capture import GraphCache, Graphs, room_for
@@ -92,11 +93,12 @@ def test_a_later_run_captures_nothing_and_gets_what_it_would_alone(tmp_path, on_
         {"replicas": [(5e-3, 0)]},
         {"optimizer": AdamW, "graph_key": "adamw"},
         {"precision": "bf16"},
-        {"data": splits(train=2**14)},
+        {"data": splits(train=2**7)},
         {"data": one_later(splits())},
     ],
 )
-def test_what_is_not_the_same_is_captured_anew(tmp_path, on_a_cpu, other):
+def test_what_is_not_the_same_is_captured_anew(tmp_path, on_a_cpu, other, monkeypatch):
+    monkeypatch.setattr(training.datamodule, "LEAST_ROWS", 2**7)  # as many as the 110 examples have room for
     given = {"replicas": [(5e-3, 0), (1e-3, 1)], "graph_key": "attn", "epochs": 1, "optimizer": Muon}
     fit(folder=tmp_path, **given)
     fit(folder=tmp_path, **given | other)
