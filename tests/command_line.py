@@ -4,9 +4,11 @@ import io
 import json
 import logging
 import runpy
+import signal
 import subprocess
 import sys
 from contextlib import redirect_stderr, redirect_stdout
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 from unittest import mock
@@ -65,6 +67,8 @@ def start_run_py(*arguments: str) -> subprocess.Popen:
         stderr=subprocess.STDOUT,
         text=True,
         start_new_session=True,
+        # A shell lets what it starts in the background ignore SIGINT, and that is inherited.
+        preexec_fn=partial(signal.signal, signal.SIGINT, signal.SIG_DFL),
     )
 
 
