@@ -2,7 +2,7 @@
 
 import inspect
 import types
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, Union, get_args, get_origin
 
 from hydra.utils import get_class
@@ -52,12 +52,16 @@ def _check_top_level(cfg: DictConfig) -> None:
             raise ValueError(f"{group}={cfg[group]!r}: {group} has keys of its own, write {group}.<key>=<value>")
 
 
-def _check_keys(prefix: str, given: Iterable[str], wanted: Iterable[str]) -> None:
+def _check_keys(prefix: str, given: Collection[str], wanted: Collection[str]) -> None:
     """ValueError for a key that is not wanted, or that is missing."""
     for key in given:
         if key not in wanted:
             there_are = ", ".join(prefix + key for key in wanted)
             raise ValueError(f"{prefix}{key} is no key of a config, there are {there_are}")
+    _check_present(prefix, given, wanted)
+
+
+def _check_present(prefix: str, given: Collection[str], wanted: Collection[str]) -> None:
     for key in wanted:
         if key not in given:
             raise ValueError(f"{prefix}{key} is missing, the files in conf/ have it")
@@ -67,7 +71,7 @@ def _check(config: Mapping[str, Any]) -> None:
     for group, supplied in COMPONENTS.items():
         ours = ("name", "_target_", "lr") if group == "optimizer" else ("name", "_target_")
         given = {key: value for key, value in config[group].items() if key not in ours}
-        _check_keys(f"{group}.", config[group], (*ours, *given))
+        _check_present(f"{group}.", config[group], ours)
         try:
             component = get_class(config[group]["_target_"])
         except (ImportError, ValueError) as error:

@@ -32,7 +32,13 @@ class ResumePoint(L.Callback):
 
     def _write(self, trainer: L.Trainer) -> None:
         partial = self.path.with_suffix(".partial")
-        trainer.save_checkpoint(partial)
+        try:
+            trainer.save_checkpoint(partial)
+        except RuntimeError as error:
+            # PyTorch's writer, interrupted halfway, ends in an error of its own: the run would count as failed.
+            if isinstance(error.__context__, KeyboardInterrupt):
+                raise error.__context__ from None
+            raise
         with partial.open("rb") as file:
             os.fsync(file.fileno())  # the new name must not come to disk before what it names
         os.replace(partial, self.path)

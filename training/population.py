@@ -138,7 +138,7 @@ class Population(nn.Module):
             buffers = dict(model.named_buffers())
             for name, buffer in buffers.items():
                 if shared is not None and not torch.equal(buffer, shared[name]):
-                    raise ValueError(f"buffer {name} depends on the seed: make it a parameter, or draw it from its own")
+                    raise ValueError(f"buffer {name} depends on the seed: replicas share buffers, make it a parameter")
             shared = buffers
         self.layout = layout
         self.parameters_by_replica = nn.Parameter(torch.stack(rows))

@@ -1,5 +1,6 @@
 """A run trains a population: what one replica gets does not depend on its neighbours."""
 
+import io
 import math
 from types import SimpleNamespace
 
@@ -11,6 +12,7 @@ from tiny_training import VOCAB, assert_same_results, build_model, fit, replica_
 from torch import nn
 
 from training.backbone import ALL
+from training.callbacks import ResumePoint
 from training.capture import room_for
 from training.datamodule import LEAST_ROWS, PopulationData, scored_positions
 from training.fit import _label
@@ -325,6 +327,22 @@ def test_an_interrupted_training_goes_on_from_its_last_epoch(tmp_path):
     assert Broken.steps == 28 + 15
     rows_of = unbroken.metrics["replica"].value_counts()
     assert rows_of[2] == 1 and rows_of[0] <= 5 and rows_of[1] == 8  # two were frozen before the failure
+
+
+def test_an_interrupt_while_a_checkpoint_is_written_is_no_failure(tmp_path):
+    class Interrupted(io.BytesIO):
+        writes = 0
+
+        def write(self, data):
+            self.writes += 1
+            if self.writes == 3:  # of which PyTorch, closing the file, makes a RuntimeError
+                raise KeyboardInterrupt
+            return super().write(data)
+
+    trainer = SimpleNamespace(save_checkpoint=lambda path: torch.save({"state": torch.zeros(9)}, Interrupted()))
+    with pytest.raises(KeyboardInterrupt):
+        ResumePoint(tmp_path / "resume-0.ckpt", every=0).on_train_epoch_end(trainer, None)
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_checkpoint_that_cannot_be_read_costs_its_epochs_alone(tmp_path):
