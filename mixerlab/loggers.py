@@ -10,6 +10,7 @@ from importlib.util import find_spec
 from typing import Any
 
 from mixerlab.sweeps.best import finished_at_best_rate
+from mixerlab.user_code import type_and_message
 
 log = logging.getLogger(__name__)
 
@@ -50,7 +51,7 @@ def started(loggers: Loggers, hyperparameters: Mapping[str, Any]) -> Iterator[No
             try:
                 logger.log_hyperparams(dict(hyperparameters))
             except Exception as error:  # of any service's client
-                raise ValueError(f"logger={name} does not start: {_one_line(error)}") from error
+                raise ValueError(f"logger={name} does not start: {type_and_message(error)}") from error
         yield
         succeeded = True
     finally:
@@ -82,16 +83,12 @@ def log_results(loggers: Loggers, hyperparameters: Mapping[str, Any], rows: Sequ
                 logger.log_hyperparams(dict(hyperparameters), best)
                 logger.finalize("success")
         except Exception as error:
-            log.warning("logger=%s did not take the results (%s); the record has them", name, _one_line(error))
+            log.warning("logger=%s did not take the results (%s); the record has them", name, type_and_message(error))
 
 
 def _is(logger: Any, name: str) -> bool:
     """Whether it is Lightning's logger of this class, or a subclass; Lightning is not imported for it."""
     return any(known.__name__ == name for known in type(logger).__mro__)
-
-
-def _one_line(error: BaseException) -> str:
-    return f"{type(error).__name__}: {' '.join(str(error).split())}"
 
 
 def _markdown(table: Sequence[Sequence[Any]]) -> str:

@@ -18,6 +18,7 @@ from hydra.core.utils import JobReturn, JobStatus
 from tqdm import tqdm
 
 from mixerlab.processes import Work, end_of, end_with, run_job_of
+from mixerlab.user_code import one_line, type_and_message
 
 START_SECONDS = 180.0  # for importing Ray, and for starting it on this host, which takes a minute on a busy one
 CONNECT_SECONDS = 25.0  # for joining a cluster: Ray itself tries a dead address forever
@@ -108,7 +109,7 @@ def _drive(connection: Connection) -> None:
             ray.init(**options.init)
             task = ray.remote(**options.remote)(run_job_of)
         except (ValueError, TypeError, ConnectionError, RuntimeError) as error:  # what Ray refuses
-            connection.send((_line(error), None))
+            connection.send((one_line(error), None))
             return
         connection.send((None, _note(options.remote)))
         numbers = {task.remote(work, first + number, list(job)): number for number, job in enumerate(jobs)}
@@ -136,7 +137,7 @@ def _result(reference: Any) -> tuple[JobStatus, Any]:
     try:
         return ray.get(reference)
     except ray.exceptions.RayError as error:  # its process or its node died more often than Ray tries
-        return JobStatus.FAILED, RuntimeError(f"{type(error).__name__}: {_line(error)}")
+        return JobStatus.FAILED, RuntimeError(type_and_message(error))
 
 
 def _note(remote: dict[str, Any]) -> str | None:
@@ -149,7 +150,3 @@ def _note(remote: dict[str, Any]) -> str | None:
         return None
     wanted = ", ".join(f"{number:g} {name}" for name, number in needs.items() if number)
     return f"no node of the Ray cluster has {wanted}, as hydra.launcher.ray.remote asks: waiting for one"
-
-
-def _line(error: BaseException) -> str:
-    return " ".join(str(error).split())[:300]

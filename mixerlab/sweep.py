@@ -4,7 +4,6 @@ import contextlib
 import copy
 import shlex
 import sys
-import threading
 import time
 from collections import Counter
 from collections.abc import Sequence
@@ -19,14 +18,15 @@ from omegaconf import DictConfig, OmegaConf
 from tqdm import tqdm
 
 from mixerlab.building import check_buildable
-from mixerlab.config import COMPONENTS, checked, code_versions
+from mixerlab.config import checked, code_versions
 from mixerlab.hybrid import expand
+from mixerlab.postponed import GROUPS
 from mixerlab.project import use_project
 from mixerlab.safe_files import remove_leftovers
 from mixerlab.slurm import SlurmJobs, slurm_jobs
+from mixerlab.sweep_progress import SweepProgress
 from mixerlab.sweeps.claims import holder, is_claimed
 from mixerlab.sweeps.files import (
-    RECORD_FILE,
     check_writable,
     read_record,
     record_bytes,
@@ -39,14 +39,12 @@ from mixerlab.sweeps.report import report
 from mixerlab.sweeps.schema import changed_code
 from mixerlab.tasks.settings import settings_of
 from mixerlab.training.checkpoints import forget_checkpoints
-from mixerlab.training.progress import Lines, is_terminal
 from mixerlab.training.trainer_config import KEPT, kept_in_sweep
+from mixerlab.user_code import type_and_message
 
 ALL_SETTINGS = "task.setting=*"
-COMPONENTS_OF_CELLS = (*COMPONENTS, "task")  # cells may choose several of each, with other keys
 POLL_SECONDS = 2.0
 MOST_SHOWN = 3  # of things that a message lists
-LONGEST_REASON = 500  # characters
 # A step takes as long as its tokens and this many more: launches, optimizer, the small products. Read off the runs'
 # wall times in results/draft/rows.csv, T = 32 to 1024, all mixers together.
 OVERHEAD_TOKENS = 50
@@ -142,7 +140,7 @@ class Sweep:
                     # Of a process that was killed after it had written its record:
                     forget_checkpoints(cell.folder)
                     remove_leftovers(cell.folder)
-            with _Progress(pending) if pending else contextlib.nullcontext():
+            with SweepProgress({cell.folder: cell.cost for cell in pending}) if pending else contextlib.nullcontext():
                 failed |= self.train(pending)
         except (ValueError, OSError) as error:  # of the launcher: no accounting; of the results folder: no locks
             sys.exit(f"error: {error}")
@@ -228,7 +226,7 @@ class Sweep:
             wanted = [override for override in overrides if override != ALL_SETTINGS]
             cfg, without = self._compose_what_applies(wanted)
             for override in wanted:
-                if (group := _key(override).partition(".")[0]) in COMPONENTS_OF_CELLS:
+                if (group := _key(override).partition(".")[0]) in GROUPS:
                     if override in without:
                         has_not.setdefault(override, {})[cfg[group].name] = without[override]
                     else:
@@ -270,7 +268,7 @@ class Sweep:
             except ConfigCompositionException as error:
                 key = getattr(error.__cause__, "full_key", None)
                 found = [o for o in overrides if f"{_key(o)}.".startswith(f"{key}.") and o not in without]
-                if not found or str(key).partition(".")[0] not in COMPONENTS_OF_CELLS:
+                if not found or str(key).partition(".")[0] not in GROUPS:
                     raise
                 without |= dict.fromkeys(found, error)
 
@@ -334,7 +332,7 @@ def _train(
     except ValueError:
         raise  # it is not set up
     except Exception as error:  # of any engine: a job that Slurm has cancelled, a cluster that is gone
-        reason = f"{type(error).__name__}: {' '.join(str(error).split())[:LONGEST_REASON]}"
+        reason = type_and_message(error)
         if jobs is not None and (unknown := jobs.wait()):  # the others train on: one that was killed costs only itself
             reason = f"{reason}; {unknown}"
         after = {cell: read_record(cell.folder) for cell in cells if record_bytes(cell.folder) != before[cell]}
@@ -353,56 +351,3 @@ def _ended(cells: list[Cell], results: Sequence[JobReturn]) -> dict[Cell, str | 
         elif result.return_value is not None:
             ended[cell] = f"ran as {result.return_value}: its config has another value in another process"
     return ended
-
-
-class _Progress:
-    """Counts the records that appear while a sweep runs, whoever writes them: this process or others.
-
-    On a terminal it is a bar, in a file or a pipe a line now and then.
-    """
-
-    def __init__(self, cells: list[Cell]):
-        self.waiting = {cell.folder / RECORD_FILE: cell.cost for cell in cells}
-        self.since = time.time()
-        self.total = sum(self.waiting.values())
-        self.bar = tqdm(
-            total=self.total,
-            bar_format="{desc} |{bar}| {percentage:3.0f}% of the work, {elapsed} passed, {remaining} left",
-            dynamic_ncols=True,
-            smoothing=0,  # the mean since the start: records come in bursts
-            disable=not is_terminal(),
-        )
-        self.lines = None if is_terminal() else Lines()
-        self.number = len(cells)
-        self.stop = threading.Event()
-        self.thread = threading.Thread(target=self._watch, daemon=True)
-
-    def __enter__(self) -> None:
-        self.thread.start()
-
-    def __exit__(self, *exception: object) -> None:
-        self.stop.set()
-        self.thread.join()
-        self._count(at_end=True)
-        self.bar.close()
-
-    def _watch(self) -> None:
-        while not self.stop.wait(POLL_SECONDS):
-            self._count()
-
-    def _count(self, at_end: bool = False) -> None:
-        for path in list(self.waiting):
-            if path.exists() and path.stat().st_mtime >= self.since:
-                self.bar.update(self.waiting.pop(path))
-        self.bar.set_description_str(self._done())
-        if self.lines is not None:
-            self.lines.tell(self._line, at_once=at_end)
-
-    def _done(self) -> str:
-        return f"{self.number - len(self.waiting)} of {self.number} runs done"
-
-    def _line(self) -> str:
-        passed = time.time() - self.since
-        share = 1 - sum(self.waiting.values()) / self.total
-        left = f", {tqdm.format_interval(passed / share - passed)} left" if 0 < share < 1 else ""
-        return f"{self._done()}, {100 * share:.0f}% of the work, {tqdm.format_interval(passed)} passed{left}"

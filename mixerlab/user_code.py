@@ -26,7 +26,7 @@ def place(error: BaseException) -> str:
 def with_place(error: BaseException) -> str:
     """One line: the type of `error`, its message and its `place`."""
     at = place(error)
-    return f"{type(error).__name__}: {one_line(error)}" + (f", in {at}" if at else "")
+    return type_and_message(error) + (f", in {at}" if at else "")
 
 
 def raised_by_us(error: BaseException) -> bool:
@@ -41,6 +41,11 @@ def _may_be_the_users(frame: FrameType) -> bool:
     if package == "mixerlab":
         return module.startswith("mixerlab.mixers.")
     return package not in _LIBRARIES and not frame.f_code.co_filename.startswith("<")
+
+
+def type_and_message(error: BaseException) -> str:
+    """One line: the type of `error` and its message."""
+    return f"{type(error).__name__}: {one_line(error)}"
 
 
 def one_line(error: BaseException) -> str:

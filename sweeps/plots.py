@@ -16,7 +16,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
-from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, MaxNLocator, NullLocator
+from matplotlib.ticker import MaxNLocator
 
 from mixerlab.sweeps.canvas import TICK, Sheet, looks, save, shortened, text_width
 from mixerlab.sweeps.collect import REPORTED, Selection
@@ -39,6 +39,7 @@ from mixerlab.sweeps.names import (
 )
 from mixerlab.sweeps.solved import interval
 from mixerlab.sweeps.tables import AVERAGE, Score, Table, mean_of, score_of
+from mixerlab.sweeps.ticks import loss_ticks, name_ticks, rate_ticks, size_ticks, value_ticks
 
 __all__ = [
     "ACCURACY_LIMITS",
@@ -211,7 +212,7 @@ def _by_axis(
                 panel = sheet.panel(task if origin == BASELINE else f"{task} {origin}")
                 points, chances = _along(frame, cells[cells["task"] == task], axis)
                 explain |= _accuracy_lines(panel, points, look) | _chance_line(panel, chances)
-                _value_ticks(panel, sorted(chances), sheet.inside(per_line))
+                value_ticks(panel, sorted(chances), sheet.inside(per_line))
                 panel.set_xlabel(AXIS_LABELS.get(key, key))
                 of_task.append(panel)
             if only is None:  # each task begins a line
@@ -249,7 +250,7 @@ def learning_rates(frame: pd.DataFrame, cells: pd.DataFrame, selection: Selectio
                 points[mixer] = [(lr, mean_of(_score(of.get(lr, {})) for of in of_mixer)) for lr in rates]
             explain |= _accuracy_lines(panel, points, look)
             explain |= _chance_line(panel, mean_chances(cells).get(task, np.nan))
-            _rate_ticks(
+            rate_ticks(
                 panel, sorted({lr for of_mixer in points.values() for lr, _ in of_mixer}), sheet.inside(per_line)
             )
             panel.set_xlabel("learning rate")
@@ -295,9 +296,9 @@ def accuracy_by_key(
             }
             explain |= _accuracy_lines(panel, points, look) | _chance_line(panel, chances.get(name[0], np.nan))
             if numeric:
-                _value_ticks(panel, sorted(places.values()), sheet.inside(per_line))
+                value_ticks(panel, sorted(places.values()), sheet.inside(per_line))
             else:
-                _name_ticks(panel, places, sheet.inside(per_line))
+                name_ticks(panel, places, sheet.inside(per_line))
             panel.set_xlabel(short[key])
         handles = _legend_of(_line_handles(look), explain)
         return sheet.arrange(f"Accuracy by {short[key]}", CHOSEN[selection], handles, per_line=per_line)
@@ -330,7 +331,7 @@ def accuracy_by_size(table: Table, cells: pd.DataFrame, selection: Selection, co
             _families(panel, places, look)
             explain |= _accuracy_lines(panel, {mixer: [at] for mixer, at in places.items()}, look, APART_MARKERS)
             explain |= _chance_line(panel, chances.get(name[0], np.nan))
-            _size_ticks(panel, [x for x, _ in places.values()])
+            size_ticks(panel, [x for x, _ in places.values()])
             panel.set_xlabel({"state_size": "state size (elements)", "num_params": "parameters"}[size])
         handles = _legend_of(_line_handles(look), explain)
         under = f"sizes are means over the settings; {CHOSEN[selection]}"
@@ -450,7 +451,7 @@ def training_curves(results_dir: str | Path, cells: pd.DataFrame, selection: Sel
             below.append(loss)
         _same_limits(below)
         for panel in below:
-            _loss_ticks(panel)
+            loss_ticks(panel)
         lines = []
         for first in range(0, len(tasks), per_line):
             lines += [above[first : first + per_line], below[first : first + per_line]]
@@ -598,75 +599,6 @@ def _places(values: Iterable[str]) -> tuple[dict[str, float], bool]:
         return {
             value: float(place) for place, value in enumerate(sorted(values, key=lambda value: rank(value, ())))
         }, False
-
-
-def _value_ticks(panel: Axes, values: Sequence[float], inches: float) -> None:
-    """Every value that was run is a tick; counts grow by factors, shares by steps."""
-    if values and min(values) > 0 and max(values) >= 4 * min(values):
-        panel.set_xscale("log", base=2)
-    _ticks(panel, values, [_short_number(value) for value in values], inches)
-
-
-def _rate_ticks(panel: Axes, values: Sequence[float], inches: float) -> None:
-    panel.set_xscale("log")
-    _ticks(panel, values, [f"{value:.0e}".replace("e-0", "e-") for value in values], inches)
-
-
-def _size_ticks(panel: Axes, values: Sequence[float]) -> None:
-    """Of a logarithmic axis: its decades, or a few numbers if it has less than one."""
-    if not values:
-        panel.set_xticks([])
-        return
-    low, high = min(values), max(values)
-    pad = max(1.15, (high / low) ** 0.12)
-    panel.set_xlim(low / pad, high * pad)
-    decades = [10.0**power for power in range(int(np.floor(np.log10(low))), int(np.ceil(np.log10(high))) + 1)]
-    inside = [value for value in decades if low / pad <= value <= high * pad]
-    places = inside if len(inside) > 1 else [low, high] if high > 1.25 * low else [low]
-    panel.xaxis.set_major_locator(FixedLocator(places))
-    panel.xaxis.set_minor_locator(NullLocator())
-    panel.set_xticklabels([_short_number(float(f"{value:.2g}")) for value in places])
-
-
-def _short_number(value: float) -> str:
-    for size, letter in ((1e9, "G"), (1e6, "M"), (1e4, "k")):
-        if abs(value) >= size:
-            return f"{value / min(size, {'k': 1e3}.get(letter, size)):g}{letter}"
-    return f"{value:g}"
-
-
-def _name_ticks(panel: Axes, places: Mapping[str, float], inches: float) -> None:
-    most = max(4, int(inches / len(places) / (0.55 * TICK / 72)))
-    _ticks(panel, list(places.values()), [shortened(name, most) for name in places], inches)
-
-
-def _ticks(panel: Axes, values: Sequence[float], labels: Sequence[str], inches: float) -> None:
-    """A tick at each value; of labels that would touch, the later has none. The outer points keep off the edges."""
-    panel.xaxis.set_major_locator(FixedLocator(values))
-    panel.xaxis.set_minor_locator(NullLocator())
-    if not values:
-        return
-    is_log = panel.get_xscale() == "log"
-    places = np.log(values) if is_log else np.asarray(values, float)
-    span = float(places.max() - places.min()) or 1.0
-    low, high = places.min() - 0.09 * span, places.max() + 0.09 * span
-    panel.set_xlim(*(np.exp((low, high)) if is_log else (low, high)))
-    kept, end = [], -np.inf
-    for place, label in zip((places - low) / (high - low) * inches, labels, strict=True):
-        half = text_width(label, TICK) / 2
-        fits = place - half > end + 0.05
-        kept.append(label if fits else "")
-        end = place + half if fits else end
-    panel.set_xticklabels(kept)
-
-
-def _loss_ticks(panel: Axes) -> None:
-    """Ticks of a logarithmic axis whose limits are known: 1, 2 and 5 of a decade, or decades where there are many."""
-    lowest, highest = panel.get_ylim()
-    # Of several decades and parts of them, the locator would show none in so small a panel.
-    panel.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if highest < 30 * lowest else (1,), numticks=6))
-    panel.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-    panel.yaxis.set_minor_locator(NullLocator())
 
 
 def _same_limits(panels: Sequence[Axes]) -> None:

@@ -17,6 +17,7 @@ from safetensors.torch import load, save
 from torch import Tensor, nn
 
 from mixerlab.training.population import Population
+from mixerlab.user_code import type_and_message
 
 _METADATA_KEY = "mixerlab"
 _DIGEST = "sha256"  # of the tensors, in the metadata: safetensors itself has no checksum
@@ -115,8 +116,7 @@ def unpack(content: bytes) -> tuple[dict[str, Tensor], dict[str, Any]]:
         about = json.loads(header["__metadata__"][_METADATA_KEY])
         written = about.pop(_DIGEST)
     except (SafetensorError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        reason = " ".join(str(error).split())[:200]
-        raise ValueError(f"it is no weights file of mixerlab ({type(error).__name__}: {reason})") from error
+        raise ValueError(f"it is no weights file of mixerlab ({type_and_message(error)})") from error
     if written != _digest(state):
         raise ValueError("its weights are not those that were written")
     return state, about

@@ -8,7 +8,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import to_hex, to_rgb
 from matplotlib.figure import Figure
 
-from mixerlab.sweeps import plots
+from mixerlab.sweeps import plots, ticks
 from mixerlab.sweeps.collect import best_per_cell, collect
 from mixerlab.sweeps.files import METRICS_FILE, read_record, record_bytes, run_folder, write_record
 from mixerlab.sweeps.keys import spread_out
@@ -396,7 +396,7 @@ def test_a_loss_axis_has_ticks_at_any_range(lowest):
     panel = figure.add_subplot()
     panel.set_yscale("log")
     panel.set_ylim(lowest, 2.5)
-    plots._loss_ticks(panel)
+    ticks.loss_ticks(panel)
     figure.draw_without_rendering()
     seen = [label.get_text() for label in panel.get_yticklabels() if lowest <= label.get_position()[1] <= 2.5]
     assert 1 <= len(seen) <= 8 and all(seen)

@@ -1,0 +1,81 @@
+"""Ticks of the panels of a figure: at the values that were run, with labels that do not touch.
+
+`inches` is the width of a panel.
+"""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullLocator
+
+from mixerlab.sweeps.canvas import TICK, shortened, text_width
+
+
+def value_ticks(panel: Axes, values: Sequence[float], inches: float) -> None:
+    """Every value that was run is a tick; counts grow by factors, shares by steps."""
+    if values and min(values) > 0 and max(values) >= 4 * min(values):
+        panel.set_xscale("log", base=2)
+    _ticks(panel, values, [short_number(value) for value in values], inches)
+
+
+def rate_ticks(panel: Axes, values: Sequence[float], inches: float) -> None:
+    panel.set_xscale("log")
+    _ticks(panel, values, [f"{value:.0e}".replace("e-0", "e-") for value in values], inches)
+
+
+def size_ticks(panel: Axes, values: Sequence[float]) -> None:
+    """Of a logarithmic axis: its decades, or a few numbers if it has less than one."""
+    if not values:
+        panel.set_xticks([])
+        return
+    low, high = min(values), max(values)
+    pad = max(1.15, (high / low) ** 0.12)
+    panel.set_xlim(low / pad, high * pad)
+    decades = [10.0**power for power in range(int(np.floor(np.log10(low))), int(np.ceil(np.log10(high))) + 1)]
+    inside = [value for value in decades if low / pad <= value <= high * pad]
+    places = inside if len(inside) > 1 else [low, high] if high > 1.25 * low else [low]
+    panel.xaxis.set_major_locator(FixedLocator(places))
+    panel.xaxis.set_minor_locator(NullLocator())
+    panel.set_xticklabels([short_number(float(f"{value:.2g}")) for value in places])
+
+
+def short_number(value: float) -> str:
+    for size, letter in ((1e9, "G"), (1e6, "M"), (1e4, "k")):
+        if abs(value) >= size:
+            return f"{value / min(size, {'k': 1e3}.get(letter, size)):g}{letter}"
+    return f"{value:g}"
+
+
+def name_ticks(panel: Axes, places: Mapping[str, float], inches: float) -> None:
+    most = max(4, int(inches / len(places) / (0.55 * TICK / 72)))
+    _ticks(panel, list(places.values()), [shortened(name, most) for name in places], inches)
+
+
+def _ticks(panel: Axes, values: Sequence[float], labels: Sequence[str], inches: float) -> None:
+    """A tick at each value; of labels that would touch, the later has none. The outer points keep off the edges."""
+    panel.xaxis.set_major_locator(FixedLocator(values))
+    panel.xaxis.set_minor_locator(NullLocator())
+    if not values:
+        return
+    is_log = panel.get_xscale() == "log"
+    places = np.log(values) if is_log else np.asarray(values, float)
+    span = float(places.max() - places.min()) or 1.0
+    low, high = places.min() - 0.09 * span, places.max() + 0.09 * span
+    panel.set_xlim(*(np.exp((low, high)) if is_log else (low, high)))
+    kept, end = [], -np.inf
+    for place, label in zip((places - low) / (high - low) * inches, labels, strict=True):
+        half = text_width(label, TICK) / 2
+        fits = place - half > end + 0.05
+        kept.append(label if fits else "")
+        end = place + half if fits else end
+    panel.set_xticklabels(kept)
+
+
+def loss_ticks(panel: Axes) -> None:
+    """Ticks of a logarithmic axis whose limits are known: 1, 2 and 5 of a decade, or decades where there are many."""
+    lowest, highest = panel.get_ylim()
+    # Of several decades and parts of them, the locator would show none in so small a panel.
+    panel.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if highest < 30 * lowest else (1,), numticks=6))
+    panel.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    panel.yaxis.set_minor_locator(NullLocator())
