@@ -1,6 +1,6 @@
 """What each fused operator saves on one GPU, against PyTorch and against Inductor.
 
-    python -m mixerlab.benchmarks.fused [--mixers ...] [--lengths 128 1024] [--without A B ...] [--out FILE]
+    python -m mixerlab.benchmarks.fused [--mixers ...] [--lengths 128 1024] [--without A B ... | --whole] [--out FILE]
 
 For each mixer and length, in one run: milliseconds of the captured training step and of the scoring step, three
 replicas, batch 128, width 128, two layers, vocabulary 16, Muon, bf16
@@ -8,10 +8,11 @@ replicas, batch 128, width 128, two layers, vocabulary 16, Muon, bf16
 - as it is;
 - without each operator that the model calls: if it is a formula, PyTorch computes it; if it joins others, those take
   its place;
-- with `torch.compile` (Inductor) of the whole model in place of all operators of `kernels/fused`;
+- with `torch.compile` (Inductor) of the whole model in place of all operators of `kernels/fused` and `convolve_heads`;
 - with `torch.compile` and the operators.
 
-`--without A B` measures the model as it is and without all of these operators at once, and nothing else.
+`--without A B` measures the model as it is and without all of these operators at once, and nothing else; `--whole` all
+but the single operators.
 
 Beside each time stands the largest difference of the losses of 20 steps from those of the model as it is. The first
 step, at the first length, is timed in a process of its own, with empty caches of Triton and Inductor
@@ -45,6 +46,7 @@ from torch.nn.attention import sdpa_kernel
 from mixerlab.benchmarks import throughput
 from mixerlab.benchmarks.throughput import Trial, milliseconds
 from mixerlab.kernels import fused
+from mixerlab.kernels.short_convolution.heads import convolve_heads
 from mixerlab.sweeps.provenance import versions
 from mixerlab.training.compiled import ATTENTION
 from mixerlab.training.population import ALL, Population
@@ -78,10 +80,8 @@ def _cat(*weights: Tensor) -> Tensor:
 
 FORMULAS = (
     "add_rms_norm",
-    "class_counts",
     "cross_entropy",
     "embedding",
-    "gates",
     "linear",
     "rms_norm",
     "rotary",
@@ -101,12 +101,24 @@ WITHOUT: dict[str, Callable[..., Any]] = {
 WITHOUT |= {name: partial(getattr(fused, name), backend="reference") for name in FORMULAS}
 
 
+# Not of `kernels/fused`, but the compiler looks past its autograd.Function, under vmap, and finds no gradient.
+FOR_INDUCTOR: dict[Callable[..., Any], Callable[..., Any]] = {
+    convolve_heads: partial(convolve_heads, backend="reference")
+}
+
+
+def left_out(
+    *names: str, others: Mapping[Callable[..., Any], Callable[..., Any]] | None = None
+) -> contextlib.AbstractContextManager[None]:
+    """Without the operators of these names; `others` are replaced as well."""
+    return replaced({getattr(fused, name): WITHOUT[name] for name in names} | dict(others or {}))
+
+
 @contextlib.contextmanager
-def replaced(operators: Mapping[str, Callable[..., Any]]) -> Iterator[None]:
-    """Every module of ours that has one of these operators of `kernels/fused` has its stand-in meanwhile."""
+def replaced(stand_ins: Mapping[Callable[..., Any], Callable[..., Any]]) -> Iterator[None]:
+    """Every module of ours that has one of these operators has its stand-in meanwhile."""
     with contextlib.ExitStack() as changes:
-        for name, stand_in in operators.items():
-            operator = getattr(fused, name)
+        for operator, stand_in in stand_ins.items():
             for module in [module for key, module in sys.modules.items() if key.startswith("mixerlab.")]:
                 for key in [key for key, value in vars(module).items() if value is operator]:
                     changes.enter_context(mock.patch.object(module, key, stand_in))
@@ -116,8 +128,9 @@ def replaced(operators: Mapping[str, Callable[..., Any]]) -> Iterator[None]:
 def operators_of(mixer: str, length: int) -> list[str]:
     """Which operators of `WITHOUT` a training step and a scoring step of the model call."""
     watched = {name: mock.Mock(wraps=getattr(fused, name)) for name in WITHOUT}
+    spies = {getattr(fused, name): spy for name, spy in watched.items()}
     imported = contextlib.nullcontext()  # modules that are imported late must find the operators themselves
-    for context in (imported, replaced(watched)):
+    for context in (imported, replaced(spies)):
         with context:
             trial = Trial(mixer, length, REPLICAS, wanted=False)
             trial.steps.train(trial.rows[0])
@@ -127,8 +140,8 @@ def operators_of(mixer: str, length: int) -> list[str]:
 
 def _variant(name: str) -> contextlib.AbstractContextManager[None]:
     if name.startswith(LEFT_OUT):
-        return replaced({one: WITHOUT[one] for one in name.removeprefix(LEFT_OUT).split(", ")})
-    return replaced(WITHOUT) if name == COMPILED else contextlib.nullcontext()
+        return left_out(*name.removeprefix(LEFT_OUT).split(", "))
+    return left_out(*WITHOUT, others=FOR_INDUCTOR) if name == COMPILED else contextlib.nullcontext()
 
 
 def _trial(mixer: str, length: int, variant: str) -> Trial:
@@ -197,6 +210,7 @@ def main() -> None:
     parser.add_argument("--lengths", nargs="+", type=int, default=[128, 1024])
     parser.add_argument("--repeats", type=int, default=100)
     parser.add_argument("--without", nargs="+", choices=WITHOUT, help="leave out all of these at once")
+    parser.add_argument("--whole", action="store_true", help="do not leave out single operators")
     parser.add_argument("--no-first-step", action="store_true", help="do not time the first step from empty caches")
     parser.add_argument("--jobs", type=int, default=1, help="processes at a time that make the first step")
     parser.add_argument("--first-step", nargs=3, metavar=("MIXER", "LENGTH", "VARIANT"), help=argparse.SUPPRESS)
@@ -218,7 +232,8 @@ def main() -> None:
             if given.without:
                 variants = [AS_IT_IS, LEFT_OUT + ", ".join(given.without)]
             else:
-                variants = [AS_IT_IS, *(LEFT_OUT + name for name in operators_of(mixer, length)), COMPILED, BOTH]
+                single = [] if given.whole else [LEFT_OUT + name for name in operators_of(mixer, length)]
+                variants = [AS_IT_IS, *single, COMPILED, BOTH]
             rows += _measured(mixer, length, variants, given.repeats)
             if given.out:  # now and then, so that an interrupted run keeps its rows
                 pd.DataFrame(rows).to_csv(given.out, index=False)

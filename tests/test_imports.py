@@ -13,7 +13,7 @@ OURS = {"mixerlab", "hydra_plugins"}
 # Of our own packages, less the prefix `mixerlab.`; a name covers what is inside it.
 MAY_IMPORT = {
     "kernels": {"kernels"},
-    "mixers": {"kernels", "mixers.base", "mixers.projected", "mixers.rotary", "mixers.convolution"},
+    "mixers": {"kernels", "mixers.base", "mixers.projected", "mixers.rotary", "mixers.convolution", "mixers.gates"},
     "models": {"models", "kernels", "mixers.projected"},
     "tasks": {"tasks", "arguments"},
     "training": {"training", "kernels", "safe_files", "interruption", "user_code"},

@@ -5,8 +5,26 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from mixerlab.kernels.fused import class_counts, cross_entropy
-from mixerlab.kernels.fused.cross_entropy import IGNORE_INDEX
+from mixerlab.kernels.fused.cross_entropy import IGNORE_INDEX, cross_entropy
+
+
+@torch.no_grad()
+def class_counts(logits: Tensor, targets: Tensor) -> Tensor:
+    """How often each class is the target, the prediction, and both, over positions with a target: int32 `[R, 3, V]`.
+
+    A prediction is the class of the largest logit; of several equal ones it is the first.
+
+    Args:
+        logits: `[R, ..., V]`.
+        targets: int64 `[R, ...]`, from 0 to V - 1, or -100 for a position without a target.
+    """
+    targets, logits = targets.flatten(1), logits.flatten(1, -2)
+    scored = targets != IGNORE_INDEX
+    wanted = targets.where(scored, 0)
+    predicted = logits.argmax(dim=2).where(scored, 0)
+    counted = (wanted, scored), (predicted, scored), (wanted, scored & (wanted == predicted))
+    empty = torch.zeros(len(logits), logits.shape[2], dtype=torch.int32, device=logits.device)
+    return torch.stack([empty.scatter_add(1, classes, which.int()) for classes, which in counted], dim=1)
 
 
 def macro_accuracy(counts: Tensor) -> Tensor:

@@ -1,10 +1,8 @@
 """Small operators fused into single launches, and a linear layer whose weight gradient fills a GPU."""
 
-from mixerlab.kernels.fused.class_counts import class_counts
 from mixerlab.kernels.fused.cross_entropy import cross_entropy
 from mixerlab.kernels.fused.embedding import Embedded, embedding
 from mixerlab.kernels.fused.embedding_norm import EmbeddedSum, embedded_add_rms_norm, embedding_rms_norm
-from mixerlab.kernels.fused.gates import gates
 from mixerlab.kernels.fused.heads import Form, Part, rotary, rotary_heads, split_heads
 from mixerlab.kernels.fused.linear import join_rows, linear
 from mixerlab.kernels.fused.mlp import swiglu_mlp
@@ -18,12 +16,10 @@ __all__ = [
     "Form",
     "Part",
     "add_rms_norm",
-    "class_counts",
     "cross_entropy",
     "embedded_add_rms_norm",
     "embedding",
     "embedding_rms_norm",
-    "gates",
     "join_rows",
     "linear",
     "norm_linear",

@@ -20,11 +20,9 @@ from mixerlab.kernels.fused import (
     Form,
     Part,
     add_rms_norm,
-    class_counts,
     cross_entropy,
     embedded_add_rms_norm,
     embedding,
-    gates,
     linear,
     norm_linear,
     rms_norm,
@@ -101,10 +99,6 @@ def run_fused() -> None:
     differentiate(linear, (2, 4096, 128), (128, 128), backend="triton")
     differentiate(lambda x, w: rms_norm(x, w, 1e-5, backend="triton"), (2, 64, 128), (128,))
     differentiate(lambda x, u, w: add_rms_norm(x, u, w, 1e-5, backend="triton"), *[(2, 64, 128)] * 2, (128,))
-    logits, parameters = torch.randn(2, 2, 64, 544, dtype=BF16)[..., 512:514], torch.randn(2, 2, requires_grad=True)
-    for name in ("log_rate", "beta_bias"):
-        log_decay, beta = gates(*logits, parameters[0], **{name: parameters[1]}, backend="triton")
-        torch.autograd.grad(log_decay.sum() + beta.sum(), parameters)
     with torch.autocast("cpu", BF16):
         stream = (2, 64, 128)
         for outputs in (16, 128):
@@ -118,7 +112,6 @@ def run_fused() -> None:
             )
     tokens = torch.randint(0, 16, (2, 4, 16))
     differentiate(lambda logits: cross_entropy(logits, tokens, backend="triton")[0], (2, 4, 16, 16))
-    class_counts(torch.randn(2, 4, 16, 16, dtype=BF16), tokens, backend="triton")
     differentiate(lambda table: embedding(tokens[0], table, backend="triton"), (16, 128), dtype=torch.float32)
     for vocabulary in (16, 32, 128):
         shapes = (vocabulary, 128), *[(4, 16, 128)] * 2, *[(128,)] * 2

@@ -30,12 +30,12 @@ OF_LONGER = {"attn": SUMS, "parallax": SUMS, "gdn": set(), "mamba": SUMS, "mesa"
 OF_ODD_VOCABULARIES = {
     "attn": set(),
     "parallax": set(),
-    "gdn": {"gates_forward_kernel", "gates_backward_kernel"},
+    "gdn": set(),
     "mamba": {"scan_forward_kernel", "scan_backward_kernel"},
-    "mesa": {"gates_forward_kernel", "gates_backward_kernel"},
+    "mesa": set(),
 }
 # With every mixer: by the logits, and by the number of parameters.
-LOGITS = {"_cross_entropy_forward_kernel", "_cross_entropy_backward_kernel", "class_counts_kernel"}
+LOGITS = {"_cross_entropy_forward_kernel", "_cross_entropy_backward_kernel"}
 PARAMETERS = {"_join_columns_kernel", "_squares_kernel", "_moments_kernel", "_parameters_kernel"}
 
 
