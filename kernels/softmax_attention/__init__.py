@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from mixerlab.kernels.common.registration import fold_replicas
-from mixerlab.kernels.softmax_attention.operator import flash_attention, short_attention
+from mixerlab.kernels.softmax_attention.operator import short_attention
 
 SHORT_LENGTH = 128  # positions that one program holds
 MAX_HEAD_DIM = 64  # above it, PyTorch's kernels are as fast
@@ -24,8 +24,8 @@ def softmax_attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     """`softmax(q k^T / sqrt(D)) v` over the keys up to each query; all `[B, T, H, D]`, differentiable."""
     if is_short(q.device, q.dtype, q.shape[1], q.shape[3]):
         return short_attention(q, k, v)
-    if torch.compiler.is_compiling():
-        return flash_attention(q, k, v)[0] if _is_flash(q) else _fused(q, k, v)
+    if torch.compiler.is_compiling():  # which knows PyTorch's own gradient, and its rule for vmap
+        return _fused(q, k, v)
     return _Attention.apply(q, k, v)
 
 
@@ -39,11 +39,6 @@ def attention_backend(device: torch.device, dtype: torch.dtype, head_dim: int) -
     if is_short(device, dtype, 1, head_dim):
         return f"triton up to {SHORT_LENGTH} positions, torch beyond"
     return "torch's attention" if device.type == "cuda" else "torch"
-
-
-def _is_flash(q: Tensor) -> bool:
-    """Whether PyTorch's flash attention takes these inputs."""
-    return q.device.type == "cuda" and q.dtype.itemsize == 2 and q.shape[3] % 8 == 0 and q.shape[3] <= 256
 
 
 def _fused(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
@@ -92,8 +87,8 @@ class _Gradients(torch.autograd.Function):
 class replicas_in_batch(TorchFunctionMode):
     """Meanwhile `F.scaled_dot_product_attention` under vmap is one call, with replicas folded into its batch.
 
-    What `softmax_attention` computes goes there. Under the compiler everything else is left to PyTorch's batching
-    rules, and so is dropout, which vmap refuses.
+    What `softmax_attention` computes goes there. Dropout is left to vmap, which refuses it. A compiled mixer does not
+    see this: its attention is taken apart by PyTorch's batching rules, whose results are right there.
     """
 
     def __torch_function__(
@@ -119,9 +114,10 @@ def _under_vmap(
     is_plain = is_causal and attn_mask is None and dropout_p == 0 and scale is None and query.ndim == 4
     if is_plain and query.shape == key.shape == value.shape:
         return softmax_attention(*(x.transpose(1, 2) for x in (query, key, value))).transpose(1, 2)
-    if dropout_p > 0 or torch.compiler.is_compiling():
-        options = {"dropout_p": dropout_p, "is_causal": is_causal, "scale": scale, "enable_gqa": enable_gqa}
-        return F.scaled_dot_product_attention(query, key, value, attn_mask, **options)
+    if dropout_p > 0:
+        return F.scaled_dot_product_attention(
+            query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
+        )
     return _AnyAttention.apply(query, key, value, attn_mask, is_causal, scale, enable_gqa)
 
 
