@@ -133,6 +133,15 @@ def origin_of(axis: str) -> tuple[str, str]:
     return origin or BASELINE, key
 
 
+def other_test_length(setting: str) -> tuple[str, int] | None:
+    """The setting and the length of test rows, if that is not the length of training: `("S3-128", 256)`."""
+    name, comma, swept = setting.partition(", ")  # the values of swept keys
+    axis = axis_of(name)
+    if axis is None or origin_of(axis[0])[1] != "test_seq_len":
+        return None
+    return f"{origin_of(axis[0])[0]}{comma}{swept}", int(axis[1])
+
+
 def setting_rank(setting: str) -> tuple:
     """Sort key of a setting: the baseline, then axis by axis by value, then others by their numbers.
 

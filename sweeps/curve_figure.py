@@ -1,0 +1,106 @@
+"""The training curves of the best learning rates."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+
+from mixerlab.sweeps.best import Selection
+from mixerlab.sweeps.canvas import TICK, Sheet, looks, shortened
+from mixerlab.sweeps.files import read_metrics, run_folder
+from mixerlab.sweeps.marks import ACCURACY_LIMITS, CHOSEN, Handles, chance_line, legend_of, line_handles, setting_title
+from mixerlab.sweeps.names import TASKS, Style, in_order, setting_rank, styles
+from mixerlab.sweeps.ticks import loss_ticks
+
+
+def training_curves(results_dir: str | Path, cells: pd.DataFrame, selection: Selection, columns: int = 2) -> Figure:
+    """Accuracy and, below, training loss (nats) by epoch, for each task, at the best learning rate.
+
+    Of each task its baseline, or its first setting if it has none. Several seeds are their mean and range. Accuracy is
+    on test (`official`) or on validation (`clean`).
+    """
+    split = {"official": "test", "clean": "val"}[selection]
+    look, tasks = styles(cells["mixer"]), in_order(cells["task"], TASKS)
+    per_line = min({1: 2, 2: 4}[columns], len(tasks))
+    explain: Handles = {}
+    with looks():
+        sheet = Sheet(columns)
+        above, below = [], []
+        for task in tasks:
+            of_task = cells[cells["task"] == task]
+            setting = min(of_task["setting"], key=setting_rank)
+            of_setting = of_task[of_task["setting"] == setting]
+            accuracy, loss = sheet.panel(setting_title(task, setting)), sheet.panel()
+            metrics, without = _metrics_of(results_dir, of_setting)
+            _curves(accuracy, metrics, f"{split}_accuracy", look)
+            _curves(loss, metrics, "train_loss", look)
+            explain |= chance_line(accuracy, float(of_setting["chance"].iloc[0]))
+            if without:
+                names = f"no curve: {', '.join(without)}" if len(without) < 4 else f"no curve of {len(without)}"
+                accuracy.text(
+                    0.97,
+                    0.06,
+                    shortened(names, 30),
+                    transform=accuracy.transAxes,
+                    ha="right",
+                    fontsize=TICK,
+                    color="0.4",
+                )
+            accuracy.set_ylim(*ACCURACY_LIMITS)
+            loss.set_yscale("log")
+            loss.set_xlabel("epoch")
+            above.append(accuracy)
+            below.append(loss)
+        _same_limits(below)
+        for panel in below:
+            loss_ticks(panel)
+        lines = []
+        for first in range(0, len(tasks), per_line):
+            lines += [above[first : first + per_line], below[first : first + per_line]]
+        ylabels = (f"accuracy on {split}", "training loss (nats)")
+        handles = legend_of(line_handles(look), explain)
+        return sheet.arrange(
+            "Training curves", CHOSEN[selection], handles, lines, per_line, ylabels, height=0.85, below=0.34
+        )
+
+
+def _same_limits(panels: Sequence[Axes]) -> None:
+    limits = [panel.get_ylim() for panel in panels if panel.lines]
+    for panel in panels if limits else ():
+        panel.set_ylim(min(low for low, _ in limits), max(high for _, high in limits))
+
+
+def _metrics_of(results_dir: str | Path, of_setting: pd.DataFrame) -> tuple[dict[str, list[pd.DataFrame]], list[str]]:
+    """By mixer the curve of each replica of its best learning rate, and the mixers without any."""
+    found: dict[str, list[pd.DataFrame]] = {}
+    without = []
+    for cell in of_setting.itertuples():
+        for run_id, replica in cell.replicas:
+            try:
+                metrics = read_metrics(run_folder(results_dir, run_id))
+            except ValueError:  # which `sweeps.collect` has put among the unreadable
+                continue
+            if metrics is not None:
+                found.setdefault(cell.mixer, []).append(metrics[metrics["replica"] == replica])
+        if cell.mixer not in found:
+            without.append(cell.mixer)
+    return found, without
+
+
+def _curves(panel: Axes, metrics: Mapping[str, Sequence[pd.DataFrame]], column: str, look: Mapping[str, Style]) -> None:
+    """One line per mixer: the mean over its replicas, and their range."""
+    for mixer, replicas in metrics.items():
+        curve = pd.concat(replicas).groupby("epoch")[column].agg(["mean", "min", "max"])
+        # Markers at every fifth of a curve's length; a single point has none.
+        every, size = (0.2, 3) if len(curve) > 1 else (1, 4.5)
+        style = look[mixer]
+        panel.plot(
+            curve.index, curve["mean"], color=style.colour, label=mixer, marker=style.marker, markersize=size,
+            markevery=every, markeredgewidth=0,
+        )  # fmt: skip
+        if len(replicas) > 1:
+            panel.fill_between(curve.index, curve["min"], curve["max"], color=style.colour, alpha=0.2, linewidth=0)
+    panel.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=4, min_n_ticks=1))
