@@ -20,6 +20,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.textpath import text_to_path
 from matplotlib.ticker import NullLocator
+from PIL import Image
 
 from mixerlab.safe_files import replace_file
 
@@ -226,8 +227,11 @@ def save(figure: Figure, stem: Path, formats: Sequence[str] = ("png",)) -> list[
             drawn = io.BytesIO()
             if path.suffix == ".png":
                 figure.set_dpi(DOTS_PER_INCH)
-                # `savefig` would draw it twice, and compressing as far as possible takes as long as drawing.
-                FigureCanvasAgg(figure).print_png(drawn, pil_kwargs={"compress_level": 1})
+                canvas = FigureCanvasAgg(figure)
+                canvas.draw()  # `savefig` would draw it twice
+                # Nothing is transparent; compressing as far as possible takes as long as drawing.
+                picture = Image.frombuffer("RGBA", canvas.get_width_height(), canvas.buffer_rgba()).convert("RGB")
+                picture.save(drawn, "png", compress_level=1, dpi=(DOTS_PER_INCH, DOTS_PER_INCH))
             else:
                 figure.savefig(drawn, format=path.suffix[1:])
             replace_file(path, drawn.getvalue())

@@ -14,9 +14,9 @@ import pandas as pd
 from mixerlab.sweeps.best import Selection, best_trial
 from mixerlab.sweeps.chance import chance_of
 from mixerlab.sweeps.files import read_metrics, read_run
-from mixerlab.sweeps.identity import IMPLIED, flatten, replicas_of, without_implied
+from mixerlab.sweeps.identity import IMPLIED, flatten, without_implied
 from mixerlab.sweeps.names import MIXERS, TASKS, rank, setting_rank
-from mixerlab.sweeps.schema import LABELS, LATER_RESULTS, RESULTS, row_labels
+from mixerlab.sweeps.schema import LABELS, LATER_RESULTS, RESULTS, labels_of_replicas
 from mixerlab.sweeps.solved import counts, known_steps, steps_in
 
 Cell = tuple[str, str, str]  # mixer, task, setting
@@ -72,9 +72,11 @@ def collect(results_dir: str | Path, run_ids: Collection[str] | None = None) -> 
                 found = _rows_of(results_dir, folder.name)
                 rows += found
                 metrics = read_metrics(folder)
-                for row in found:
-                    if metrics is not None and math.isnan(row.get("steps_to_90") or 0):  # an older record
-                        row["steps_to_90"] = steps_in(metrics, row["replica"])
+                older = [row for row in found if math.isnan(row.get("steps_to_90") or 0)]
+                if metrics is not None and older:
+                    steps = steps_in(metrics, [row["replica"] for row in older])
+                    for row in older:
+                        row["steps_to_90"] = steps[row["replica"]]
             except (ValueError, OSError, RecursionError) as error:
                 reason = " ".join(str(error).split())[:LONGEST_REASON]
                 rows.append({"run_id": folder.name, "status": "unreadable", "error": reason})
@@ -94,10 +96,7 @@ def _rows_of(results_dir: str | Path, identity: str) -> list[dict[str, Any]]:
         return [_tidy(row) | origin for row in rows]
     if config is None:
         return []
-    return [
-        _tidy(row_labels(config, 0, lr, seed)) | {"replica": None, "status": "unfinished"}
-        for lr, seed in replicas_of(config)
-    ]
+    return [_tidy(labels) | {"replica": None, "status": "unfinished"} for labels in labels_of_replicas(config)]
 
 
 def _tidy(row: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,8 +1,9 @@
 """The training curves of the best learning rates."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -34,7 +35,7 @@ def training_curves(results_dir: str | Path, cells: pd.DataFrame, selection: Sel
             setting = min(of_task["setting"], key=setting_rank)
             of_setting = of_task[of_task["setting"] == setting]
             accuracy, loss = sheet.panel(setting_title(task, setting)), sheet.panel()
-            metrics, without = _metrics_of(results_dir, of_setting)
+            metrics, without = _metrics_of(results_dir, of_setting, ("epoch", f"{split}_accuracy", "train_loss"))
             _curves(accuracy, metrics, f"{split}_accuracy", look)
             _curves(loss, metrics, "train_loss", look)
             explain |= chance_line(accuracy, float(of_setting["chance"].iloc[0]))
@@ -73,34 +74,51 @@ def _same_limits(panels: Sequence[Axes]) -> None:
         panel.set_ylim(min(low for low, _ in limits), max(high for _, high in limits))
 
 
-def _metrics_of(results_dir: str | Path, of_setting: pd.DataFrame) -> tuple[dict[str, list[pd.DataFrame]], list[str]]:
-    """By mixer the curve of each replica of its best learning rate, and the mixers without any."""
+def _metrics_of(
+    results_dir: str | Path, of_setting: pd.DataFrame, columns: Sequence[str]
+) -> tuple[dict[str, list[pd.DataFrame]], list[str]]:
+    """By mixer the `columns` of each replica of its best learning rate, and the mixers without any."""
     found: dict[str, list[pd.DataFrame]] = {}
     without = []
     for cell in of_setting.itertuples():
-        for run_id, replica in cell.replicas:
+        for run_id, replicas in _by_run(cell.replicas).items():
             try:
                 metrics = read_metrics(run_folder(results_dir, run_id))
             except ValueError:  # which `sweeps.collect` has put among the unreadable
                 continue
             if metrics is not None:
-                found.setdefault(cell.mixer, []).append(metrics[metrics["replica"] == replica])
+                drawn = metrics[list(columns)]
+                found.setdefault(cell.mixer, []).extend(drawn[metrics["replica"] == replica] for replica in replicas)
         if cell.mixer not in found:
             without.append(cell.mixer)
     return found, without
 
 
+def _by_run(replicas: Iterable[tuple[str, int]]) -> dict[str, list[int]]:
+    found: dict[str, list[int]] = {}
+    for run_id, replica in replicas:
+        found.setdefault(run_id, []).append(replica)
+    return found
+
+
 def _curves(panel: Axes, metrics: Mapping[str, Sequence[pd.DataFrame]], column: str, look: Mapping[str, Style]) -> None:
-    """One line per mixer: the mean over its replicas, and their range."""
+    """One line per mixer: the mean over its replicas, and their range. Files count epochs from 0, figures from 1."""
     for mixer, replicas in metrics.items():
-        curve = pd.concat(replicas).groupby("epoch")[column].agg(["mean", "min", "max"])
+        epochs, place = np.unique(np.concatenate([replica["epoch"] for replica in replicas]), return_inverse=True)
+        values = np.concatenate([replica[column] for replica in replicas])
+        place, values = place[~np.isnan(values)], values[~np.isnan(values)]
+        sums, counts = np.bincount(place, values, len(epochs)), np.bincount(place, minlength=len(epochs))
+        mean = np.divide(sums, counts, out=np.full(len(epochs), np.nan), where=counts > 0)
         # Markers at every fifth of a curve's length; a single point has none.
-        every, size = (0.2, 3) if len(curve) > 1 else (1, 4.5)
+        every, size = (0.2, 3) if len(epochs) > 1 else (1, 4.5)
         style = look[mixer]
         panel.plot(
-            curve.index, curve["mean"], color=style.colour, label=mixer, marker=style.marker, markersize=size,
-            markevery=every, markeredgewidth=0,
+            epochs + 1, mean, color=style.colour, label=mixer, marker=style.marker, markersize=size, markevery=every,
+            markeredgewidth=0,
         )  # fmt: skip
         if len(replicas) > 1:
-            panel.fill_between(curve.index, curve["min"], curve["max"], color=style.colour, alpha=0.2, linewidth=0)
+            low, high = mean.copy(), mean.copy()
+            np.minimum.at(low, place, values)
+            np.maximum.at(high, place, values)
+            panel.fill_between(epochs + 1, low, high, color=style.colour, alpha=0.2, linewidth=0)
     panel.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=4, min_n_ticks=1))

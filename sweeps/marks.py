@@ -1,6 +1,6 @@
 """The marks that figures share: lines, intervals over seeds, crosses, the line of chance, and what the legend says."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -70,11 +70,17 @@ def legend_of(mixers: Handles, explain: Handles) -> list[Line2D | Patch]:
     return [*mixers.values(), *(explain | future).values()]
 
 
-def mark_interval(panel: Axes, x: float, by_seed: Mapping[int, float], colour: str) -> None:
-    """The bootstrap interval of a mean over seeds, nothing for a single one."""
-    if (bounds := interval(list(by_seed.values()))) is not None:
+def mark_intervals(panel: Axes, points: Iterable[tuple[float, Score]], colour: str) -> None:
+    """The bootstrap interval over seeds at each x, as one line with gaps: lines are most of what a panel costs."""
+    places: list[float] = []
+    bounds: list[float] = []
+    for x, score in points:
+        if (found := interval(list(score.by_seed.values()))) is not None:
+            places += [x, x, np.nan]
+            bounds += [*found, np.nan]
+    if places:
         panel.plot(
-            [x, x], bounds, color=colour, linewidth=0.9, zorder=3.5, marker="_", markersize=2.5, label="_interval"
+            places, bounds, color=colour, linewidth=0.9, zorder=3.5, marker="_", markersize=2.5, label="_interval"
         )
 
 
@@ -112,8 +118,7 @@ def accuracy_lines(
                 markerfacecolor="white", label="_hollow",
             )  # fmt: skip
             explain["hollow"] = hollow_handle()
-        for x, score in of_mixer:
-            mark_interval(panel, x, score.by_seed, style.colour)
+        mark_intervals(panel, of_mixer, style.colour)
     panel.set_ylim(*ACCURACY_LIMITS)
     return explain
 

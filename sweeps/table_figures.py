@@ -22,7 +22,7 @@ from mixerlab.sweeps.marks import (
     Handles,
     cross_handle,
     legend_of,
-    mark_interval,
+    mark_intervals,
     setting_title,
 )
 from mixerlab.sweeps.names import BASELINE, Style, sees_future, styles
@@ -93,6 +93,7 @@ def _group(panel: Axes, place: float, row: Mapping[str, Score], look: Mapping[st
     """The bars of one row around `place`; returns what the legend must explain."""
     explain: Handles = {}
     width = min(0.3, 0.88 / len(look))
+    centres: list[tuple[float, Score]] = []
     for number, (mixer, style) in enumerate(look.items()):
         score, x = row[mixer], place + (number - (len(look) - 1) / 2) * width
         if score.mean is None:
@@ -106,7 +107,8 @@ def _group(panel: Axes, place: float, row: Mapping[str, Score], look: Mapping[st
             color=style.colour if score.complete else "white", edgecolor="white" if score.complete else style.colour,
             linewidth=0 if score.complete else 0.8,
         )  # fmt: skip
-        mark_interval(panel, x, score.by_seed, "0.15")
+        centres.append((x, score))
+    mark_intervals(panel, centres, "0.15")
     return explain
 
 

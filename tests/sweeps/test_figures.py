@@ -368,6 +368,8 @@ def test_training_curves_show_the_best_replica(results, cells):
     assert [line.get_color() for line in lines] == [style.colour for style in look.values()]
     ends = [line.get_ydata()[-1] for line in lines]
     assert ends == pytest.approx([top * (1 - np.exp(-11 / 3)) for top in (0.9, 0.95, 0.7)])
+    assert [line.get_xdata()[0] for line in lines] == [1, 1, 1]  # as in progress: the first epoch is 1
+    assert lines[0].get_xdata()[-1] == 12
     assert loss.get_yscale() == "log"
     assert loss.lines[0].get_ydata()[0] == pytest.approx(3)
     assert (accuracy.get_ylabel(), loss.get_ylabel()) == ("accuracy on test", "training loss (nats)")
@@ -391,7 +393,7 @@ def test_the_figure_of_a_run(tmp_path):
     assert figure.get_suptitle() == "attn on icr, seq_len-256, vocab_size-8"
     for panel in figure.axes:
         single, *others = (line for line in panel.lines if len(line.get_xdata()))
-        assert len(single.get_xdata()) == 1 and painted(figure, panel, single.get_color()) > 10
+        assert list(single.get_xdata()) == [1] and painted(figure, panel, single.get_color()) > 10
         assert [line.get_marker() for line in others] == ["None", "None"]
 
 
