@@ -1,18 +1,22 @@
 """What each fused operator saves on one GPU, against PyTorch and against Inductor.
 
-    python -m mixerlab.benchmarks.fused [--mixers ...] [--lengths 128 1024] [--out FILE]
+    python -m mixerlab.benchmarks.fused [--mixers ...] [--lengths 128 1024] [--without A B ...] [--out FILE]
 
 For each mixer and length, in one run: milliseconds of the captured training step and of the scoring step, three
 replicas, batch 128, width 128, two layers, vocabulary 16, Muon, bf16
 
 - as it is;
-- without one operator: if it is a formula, PyTorch computes it; if it joins others, those take its place;
+- without each operator that the model calls: if it is a formula, PyTorch computes it; if it joins others, those take
+  its place;
 - with `torch.compile` (Inductor) of the whole model in place of all operators of `kernels/fused`;
 - with `torch.compile` and the operators.
 
+`--without A B` measures the model as it is and without all of these operators at once, and nothing else.
+
 Beside each time stands the largest difference of the losses of 20 steps from those of the model as it is. The first
-step is timed in a process of its own, with empty caches of Triton and Inductor (`--no-first-step` leaves it out). Its
-time includes building the population and trying how it computes, where most kernels are compiled.
+step, at the first length, is timed in a process of its own, with empty caches of Triton and Inductor
+(`--no-first-step` leaves it out, `--jobs N` runs N of these processes at a time). Its time includes building the
+population and trying how it computes, where most kernels are compiled.
 """
 
 import argparse
@@ -25,7 +29,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -34,15 +39,20 @@ from unittest import mock
 import pandas as pd
 import torch
 from torch import Tensor
+from torch.func import functional_call, vmap
+from torch.nn.attention import sdpa_kernel
 
 from mixerlab.benchmarks import throughput
 from mixerlab.benchmarks.throughput import Trial, milliseconds
 from mixerlab.kernels import fused
 from mixerlab.sweeps.provenance import versions
+from mixerlab.training.compiled import ATTENTION
+from mixerlab.training.population import ALL, Population
 
 REPLICAS = 3
 MIXERS = tuple(mixer for mixer in throughput.MIXERS if mixer not in throughput.PLAIN)  # those with operators of ours
 COMPILED, BOTH = "Inductor in place of all", "Inductor and all"
+AS_IT_IS, LEFT_OUT = "as it is", "without "
 
 
 def _mlp(x: Tensor, gate_up: Tensor, down: Tensor) -> Tensor:
@@ -92,30 +102,57 @@ WITHOUT |= {name: partial(getattr(fused, name), backend="reference") for name in
 
 
 @contextlib.contextmanager
-def left_out(*names: str) -> Iterator[None]:
+def replaced(operators: Mapping[str, Callable[..., Any]]) -> Iterator[None]:
     """Every module of ours that has one of these operators of `kernels/fused` has its stand-in meanwhile."""
     with contextlib.ExitStack() as changes:
-        for name in names:
+        for name, stand_in in operators.items():
             operator = getattr(fused, name)
             for module in [module for key, module in sys.modules.items() if key.startswith("mixerlab.")]:
                 for key in [key for key, value in vars(module).items() if value is operator]:
-                    changes.enter_context(mock.patch.object(module, key, WITHOUT[name]))
+                    changes.enter_context(mock.patch.object(module, key, stand_in))
         yield
 
 
+def operators_of(mixer: str, length: int) -> list[str]:
+    """Which operators of `WITHOUT` a training step and a scoring step of the model call."""
+    watched = {name: mock.Mock(wraps=getattr(fused, name)) for name in WITHOUT}
+    imported = contextlib.nullcontext()  # modules that are imported late must find the operators themselves
+    for context in (imported, replaced(watched)):
+        with context:
+            trial = Trial(mixer, length, REPLICAS, wanted=False)
+            trial.steps.train(trial.rows[0])
+            trial.steps.score(trial.rows[0])
+    return [name for name, operator in watched.items() if operator.called]
+
+
 def _variant(name: str) -> contextlib.AbstractContextManager[None]:
-    if name.startswith("without "):
-        return left_out(name.removeprefix("without "))
-    return left_out(*WITHOUT) if name == COMPILED else contextlib.nullcontext()
+    if name.startswith(LEFT_OUT):
+        return replaced({one: WITHOUT[one] for one in name.removeprefix(LEFT_OUT).split(", ")})
+    return replaced(WITHOUT) if name == COMPILED else contextlib.nullcontext()
 
 
 def _trial(mixer: str, length: int, variant: str) -> Trial:
     trial = Trial(mixer, length, REPLICAS, wanted=False)  # only the variants of Inductor compile
     if variant in (COMPILED, BOTH):
-        population = trial.steps.population
-        compiled = torch.compile(population.forward, dynamic=False, fullgraph=True)
-        population.forward = compiled  # type: ignore[method-assign]  # of this one population
+        _compile(trial.steps.population)
     return trial
+
+
+def _compile(population: Population) -> None:
+    """From now on the model of all replicas is one compiled function. Taking the parameters apart stays outside."""
+
+    @partial(torch.compile, dynamic=False, fullgraph=True)
+    def model(parameters: Mapping[str, Tensor], tokens: Tensor, scored: slice) -> Tensor:
+        def one_replica(parameters: Mapping[str, Tensor], tokens: Tensor) -> Tensor:
+            return functional_call(population.model, dict(parameters), (tokens, scored))
+
+        return vmap(one_replica)(parameters, tokens)
+
+    def forward(tokens: Tensor, scored: slice = ALL) -> Tensor:
+        with sdpa_kernel(ATTENTION):
+            return model(population.parameters_by_name(), tokens, scored)
+
+    population.forward = forward  # type: ignore[method-assign]  # of this one population
 
 
 def measure(mixer: str, length: int, variant: str, repeats: int) -> tuple[dict[str, float], Tensor]:
@@ -159,7 +196,9 @@ def main() -> None:
     parser.add_argument("--mixers", nargs="+", default=MIXERS)
     parser.add_argument("--lengths", nargs="+", type=int, default=[128, 1024])
     parser.add_argument("--repeats", type=int, default=100)
+    parser.add_argument("--without", nargs="+", choices=WITHOUT, help="leave out all of these at once")
     parser.add_argument("--no-first-step", action="store_true", help="do not time the first step from empty caches")
+    parser.add_argument("--jobs", type=int, default=1, help="processes at a time that make the first step")
     parser.add_argument("--first-step", nargs=3, metavar=("MIXER", "LENGTH", "VARIANT"), help=argparse.SUPPRESS)
     parser.add_argument("--out", type=Path, help="CSV file for the table; versions go to a JSON file beside it")
     given = parser.parse_args()
@@ -176,28 +215,44 @@ def main() -> None:
     rows: list[dict[str, Any]] = []
     for length in given.lengths:
         for mixer in given.mixers:
-            exact = None
-            for variant in ("as it is", *(f"without {name}" for name in WITHOUT), COMPILED, BOTH):
-                row: dict[str, Any] = {"mixer": mixer, "T": length, "variant": variant}
-                try:
-                    times, losses = measure(mixer, length, variant, given.repeats)
-                    exact = losses if exact is None else exact
-                    row |= times | {"loss differs by": ((losses - exact).abs() / exact.abs()).max().item()}
-                    whole = variant in ("as it is", COMPILED, BOTH)
-                    if whole and not given.no_first_step:
-                        row["first step s"] = _first_step_from_empty_caches(mixer, length, variant)
-                except Exception as error:  # Inductor may refuse a mixer: the row says so, and the others are measured
-                    row["note"] = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
-                rows.append(row)
-                print(json.dumps({k: round(v, 4) if isinstance(v, float) else v for k, v in row.items()}), flush=True)
-                if given.out:  # after each row, so that an interrupted run keeps its rows
-                    pd.DataFrame(rows).to_csv(given.out, index=False)
-                gc.collect()
-                torch.cuda.empty_cache()
-    table = pd.DataFrame(rows)
-    base = table[table.variant == "as it is"].set_index(["mixer", "T"])["step ms"]
-    table["step / as it is"] = table["step ms"] / table.set_index(["mixer", "T"]).index.map(base)
-    print(table.round(3).to_string(index=False))
+            if given.without:
+                variants = [AS_IT_IS, LEFT_OUT + ", ".join(given.without)]
+            else:
+                variants = [AS_IT_IS, *(LEFT_OUT + name for name in operators_of(mixer, length)), COMPILED, BOTH]
+            rows += _measured(mixer, length, variants, given.repeats)
+            if given.out:  # now and then, so that an interrupted run keeps its rows
+                pd.DataFrame(rows).to_csv(given.out, index=False)
+    if not given.no_first_step and not given.without:
+        whole = [row for row in rows if row["T"] == given.lengths[0] and row["variant"] in (AS_IT_IS, COMPILED, BOTH)]
+        with ThreadPoolExecutor(given.jobs) as jobs:
+            for row, seconds in zip(whole, jobs.map(_first_step_of, whole), strict=True):
+                row["first step s"] = seconds
+        if given.out:
+            pd.DataFrame(rows).to_csv(given.out, index=False)
+    print(pd.DataFrame(rows).round(3).to_string(index=False))
+
+
+def _measured(mixer: str, length: int, variants: list[str], repeats: int) -> Iterator[dict[str, Any]]:
+    """A row for each of `variants`, of which the first is the model as it is."""
+    exact, base = None, float("nan")
+    for variant in variants:
+        row: dict[str, Any] = {"mixer": mixer, "T": length, "variant": variant}
+        try:
+            times, losses = measure(mixer, length, variant, repeats)
+            if exact is None:
+                exact, base = losses, times["step ms"]
+            row |= times | {"step / as it is": times["step ms"] / base}
+            row["loss differs by"] = ((losses - exact).abs() / exact.abs()).max().item()
+        except Exception as error:  # Inductor may refuse a mixer: the row says so, and the others are measured
+            row["note"] = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
+        print(json.dumps({k: round(v, 4) if isinstance(v, float) else v for k, v in row.items()}), flush=True)
+        gc.collect()
+        torch.cuda.empty_cache()
+        yield row
+
+
+def _first_step_of(row: dict[str, Any]) -> float:
+    return _first_step_from_empty_caches(row["mixer"], row["T"], row["variant"])
 
 
 if __name__ == "__main__":

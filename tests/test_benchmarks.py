@@ -12,7 +12,7 @@ from mixerlab.api import build_model
 from mixerlab.benchmarks import fused as benchmark_fused
 from mixerlab.benchmarks import throughput
 from mixerlab.benchmarks.ema import MovingAverage
-from mixerlab.benchmarks.fused import WITHOUT, left_out
+from mixerlab.benchmarks.fused import WITHOUT, replaced
 from mixerlab.kernels import fused
 
 ROOT = Path(__file__).parents[1]
@@ -79,18 +79,32 @@ def test_the_first_step_is_timed_from_before_the_population_is_tried(monkeypatch
     assert benchmark_fused.first_step("attn", 128, "as it is") == 6.0
 
 
-def test_only_the_variants_of_inductor_compile(monkeypatch):
-    wanted = []
+@pytest.fixture
+def tiny(monkeypatch):
+    """Trials of batch 2 on the CPU."""
+    monkeypatch.setattr(throughput, "DEVICE", torch.device("cpu"))
+    monkeypatch.setattr(throughput, "BATCH", 2)
 
-    def trial(*_, **options):
-        wanted.append(options)
-        return SimpleNamespace(steps=SimpleNamespace(population=SimpleNamespace(forward="as it is")))
 
-    monkeypatch.setattr(benchmark_fused, "Trial", trial)
-    monkeypatch.setattr(torch, "compile", lambda *_, **__: "compiled")
-    made = [benchmark_fused._trial("attn", 128, variant) for variant in ("as it is", benchmark_fused.COMPILED)]
-    assert [one.steps.population.forward for one in made] == ["as it is", "compiled"]
-    assert wanted == [{"wanted": False}] * 2
+def test_only_the_variants_of_inductor_compile(monkeypatch, tiny):
+    compiled = []
+
+    def compile_eagerly(function, **options):
+        compiled.append(options)
+        return compile_(function, backend="eager", **options)
+
+    compile_ = torch.compile
+    monkeypatch.setattr(torch, "compile", compile_eagerly)
+    trials = [benchmark_fused._trial("attn", 8, variant) for variant in ("as it is", benchmark_fused.COMPILED)]
+    assert compiled == [{"dynamic": False, "fullgraph": True}]
+    first, second = (trial.steps.train(trial.rows[0]) for trial in trials)
+    assert torch.equal(first, second) and first.shape == (3,)
+
+
+def test_only_operators_that_a_model_calls_are_left_out(tiny):
+    of_attention = set(benchmark_fused.operators_of("attn", 8))
+    assert {"embedding_rms_norm", "swiglu_mlp", "norm_linear", "cross_entropy", "class_counts"} <= of_attention
+    assert "gates" not in of_attention and "gates" in benchmark_fused.operators_of("gdn", 8)
 
 
 class Counting(MovingAverage):
@@ -105,10 +119,8 @@ class Counting(MovingAverage):
         return super().forward(x)
 
 
-def test_a_graph_holds_the_buffers_that_a_step_changes(monkeypatch):
+def test_a_graph_holds_the_buffers_that_a_step_changes(monkeypatch, tiny):
     """A captured step writes to them, so they are restored after its capture."""
-    monkeypatch.setattr(throughput, "DEVICE", torch.device("cpu"))
-    monkeypatch.setattr(throughput, "BATCH", 2)
     monkeypatch.setitem(throughput.PLAIN, "counting", f"{__name__}.Counting")
     trial = throughput.Trial("counting", 4, 2, wanted=False)
     owned = list(trial.steps.population.buffers_by_replica.values())
@@ -131,7 +143,7 @@ def test_a_model_without_the_fused_operators_computes_the_same(mixer):
     def homes():
         return {name: vars(sys.modules[operator.__module__])[name] for name, operator in operators.items()}
 
-    with left_out(*WITHOUT):
+    with replaced(WITHOUT):
         assert homes() == WITHOUT
         actual = model(tokens)
     assert homes() == operators
