@@ -17,7 +17,8 @@ from mixerlab.sweeps.collect import REPORTED
 from mixerlab.sweeps.keys import Swept, short_names, shown
 from mixerlab.sweeps.lengths import length_of_training
 from mixerlab.sweeps.marks import CHOSEN, Handles, accuracy_lines, chance_line, legend_of, line_handles, setting_title
-from mixerlab.sweeps.names import TASKS, axis_of, in_order, is_challenge, origin_of, rank, styles
+from mixerlab.sweeps.names import TASKS, axis_of, in_order, is_challenge, origin_of, rank
+from mixerlab.sweeps.styles import styles
 from mixerlab.sweeps.tables import AVERAGE, Score, Table, mean_of, score_of
 from mixerlab.sweeps.ticks import name_ticks, rate_ticks, value_ticks
 
@@ -67,16 +68,16 @@ def _by_axis(
     if not by_task:
         return None
     look = styles(cells["mixer"])
-    most, total = {1: 2, 2: 4}[columns], sum(map(len, by_task))
-    per_line = min(most, total if only is not None else max(map(len, by_task)))
-    lines = sum(-(-len(axes) // per_line) for axes in by_task)
-    # Each task begins a line, unless much of the sheet would stay empty.
-    packed = only is not None or total < 0.7 * lines * per_line
-    per_line = min(most, total) if packed else per_line
+    total = sum(map(len, by_task))
     explain: Handles = {}
     panels: list[list[Axes]] = []
     with looks():
         sheet = Sheet(columns)
+        per_line = sheet.per_line(max(map(len, by_task)))
+        lines = sum(-(-len(axes) // per_line) for axes in by_task)
+        # Each task begins a line, unless much of the sheet would stay empty.
+        packed = only is not None or total < 0.7 * lines * per_line
+        per_line = sheet.per_line(total) if packed else per_line
         for axes in by_task:
             first = len(sheet.panels)
             for axis in axes:
@@ -152,10 +153,10 @@ def learning_rates(frame: pd.DataFrame, cells: pd.DataFrame, selection: Selectio
         if configs.get(place, config) == config:
             of_rate = tried.setdefault(place, {}).setdefault(lr, {})
             of_rate[seed] = accuracy if status == "finished" else of_rate.get(seed)
-    per_line = min({1: 2, 2: 4}[columns], len(tasks))
     explain: Handles = {}
     with looks():
         sheet = Sheet(columns)
+        per_line = sheet.per_line(len(tasks))
         for task in tasks:
             panel, settings = sheet.panel(task), cells.loc[cells["task"] == task, "setting"].unique()
             points = {}
@@ -207,10 +208,10 @@ def accuracy_by_key(
     places, numeric = _places(values)
     chances = mean_chances(cells)
     rows = [name for name in table.rows if len(table.rows) <= MOST_PANELS or name == (AVERAGE,)]
-    per_line = min({1: 2, 2: 4}[columns], len(rows))
     explain: Handles = {}
     with looks():
         sheet = Sheet(columns)
+        per_line = sheet.per_line(len(rows))
         for name in rows:
             panel = sheet.panel(" ".join(name))
             points = {

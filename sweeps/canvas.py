@@ -83,6 +83,12 @@ def shortened(text: str, most: int = LONGEST_LABEL) -> str:
     return text if len(text) <= most else f"{text[: most - 1]}…"
 
 
+def even_lines(panels: int, most: int) -> int:
+    """How many panels a line has at most, if as few lines as possible are to be about equally long."""
+    lines = -(-panels // most)
+    return -(-panels // lines)
+
+
 class Sheet:
     """A figure to which panels are added, and which is arranged when all is drawn.
 
@@ -94,8 +100,13 @@ class Sheet:
     def __init__(self, columns: int, widest: float = WIDEST_PANEL):
         self.width = WIDTHS[columns]
         self.widest = widest
+        self.most = {1: 2, 2: 4}[columns]  # panels that a line has
         self.figure = Figure(figsize=(self.width, 3.0))
         self.panels: list[Axes] = []
+
+    def per_line(self, panels: int) -> int:
+        """How many panels of a common size a line has."""
+        return even_lines(panels, self.most)
 
     def panel(self, title: str = "") -> Axes:
         """A new panel; `arrange` gives it its place."""

@@ -24,8 +24,9 @@ from mixerlab.sweeps.canvas import save
 from mixerlab.sweeps.collect import best_per_cell
 from mixerlab.sweeps.files import check_writable
 from mixerlab.sweeps.marks import ACCURACY_LIMITS
-from mixerlab.sweeps.names import MIXERS, in_order, is_custom, styles
+from mixerlab.sweeps.names import MIXERS, in_order, is_custom
 from mixerlab.sweeps.sources import rows_of
+from mixerlab.sweeps.styles import styles
 from mixerlab.sweeps.tables import mean_of, setting_table
 
 ROOT = Path(__file__).parents[1]

@@ -13,7 +13,8 @@ from mixerlab.sweeps.best import Selection
 from mixerlab.sweeps.canvas import TICK, Sheet, looks, shortened
 from mixerlab.sweeps.files import read_metrics, run_folder
 from mixerlab.sweeps.marks import ACCURACY_LIMITS, CHOSEN, Handles, chance_line, legend_of, line_handles, setting_title
-from mixerlab.sweeps.names import TASKS, Style, in_order, setting_rank, styles
+from mixerlab.sweeps.names import TASKS, in_order, setting_rank
+from mixerlab.sweeps.styles import Style, styles
 from mixerlab.sweeps.ticks import loss_ticks
 
 
@@ -25,10 +26,10 @@ def training_curves(results_dir: str | Path, cells: pd.DataFrame, selection: Sel
     """
     split = {"official": "test", "clean": "val"}[selection]
     look, tasks = styles(cells["mixer"]), in_order(cells["task"], TASKS)
-    per_line = min({1: 2, 2: 4}[columns], len(tasks))
     explain: Handles = {}
     with looks():
         sheet = Sheet(columns)
+        per_line = sheet.per_line(len(tasks))
         above, below = [], []
         for task in tasks:
             of_task = cells[cells["task"] == task]

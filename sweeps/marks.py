@@ -8,8 +8,9 @@ from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
-from mixerlab.sweeps.names import BASELINE, Style, sees_future
+from mixerlab.sweeps.names import BASELINE, sees_future
 from mixerlab.sweeps.solved import interval
+from mixerlab.sweeps.styles import Style
 from mixerlab.sweeps.tables import Score
 from mixerlab.sweeps.ticks import short_number
 
@@ -98,6 +99,7 @@ def accuracy_lines(
     explain: Handles = {}
     largest, smallest = markers
     step = (largest - smallest) / max(4, len(look) - 1)
+    largest -= 0.75 * step * max(0, 5 - len(look))  # of few mixers no marker has to be large
     for number, (mixer, style) in enumerate(look.items()):
         of_mixer = points.get(mixer, ())
         if not of_mixer:

@@ -6,8 +6,8 @@
      "sha256": {"rows": of status, error and rows, "metrics.csv": of the file}}
 
 `sha256` is absent from records of earlier versions. Everything outside `provenance` is the same, bit for bit, when the
-same config runs again on a CPU in as many threads. Accuracies are in [0, 1], losses in nats; epochs count from 0. A number that does not
-exist or is not finite is null.
+same config runs again on a CPU in as many threads. Accuracies are in [0, 1], losses in nats, and the first epoch is 0.
+A number that does not exist or is not finite is null.
 """
 
 import hashlib

@@ -13,7 +13,8 @@ from mixerlab.sweeps.best import Selection
 from mixerlab.sweeps.canvas import Sheet, looks
 from mixerlab.sweeps.chance import mean_chances
 from mixerlab.sweeps.marks import APART_MARKERS, CHOSEN, Handles, accuracy_lines, chance_line, legend_of, line_handles
-from mixerlab.sweeps.names import Style, mixer_of, styles
+from mixerlab.sweeps.names import mixer_of
+from mixerlab.sweeps.styles import Style, styles
 from mixerlab.sweeps.tables import AVERAGE, Score, Table
 from mixerlab.sweeps.ticks import size_ticks
 
@@ -21,22 +22,24 @@ MOST_PANELS = 12  # with more rows in the table, only its last has panels
 
 
 def accuracy_by_size(table: Table, cells: pd.DataFrame, selection: Selection, columns: int = 2) -> Figure | None:
-    """Accuracy against state size, a panel per row of the table, and against parameters for the last; None: no scores.
+    """Accuracy against state size, a panel per row of the table, and against parameters for the last.
+
+    None if fewer than two columns have a score: there is nothing to compare.
 
     A size is the mean over the settings of the row that have a score. Lines join the columns of one mixer; the grey
     steps join what nothing smaller reaches.
     """
     scored = cells[cells["n"] > 0]
-    if scored.empty:
+    if scored["mixer"].nunique() < 2:
         return None
     look, chances = styles(table.mixers), mean_chances(cells)
     panels = [(name, "state_size") for name in table.rows] + [(list(table.rows)[-1], "num_params")]
     if len(panels) > MOST_PANELS:
         panels = panels[-2:]
-    per_line = min({1: 2, 2: 4}[columns], len(panels))
     explain: Handles = {}
     with looks():
         sheet = Sheet(columns)
+        per_line = sheet.per_line(len(panels))
         for name, size in panels:
             sizes = _mean_sizes(scored, name, size)
             row = {mixer: score for mixer, score in table.rows[name].items() if score.mean is not None}
@@ -47,7 +50,7 @@ def accuracy_by_size(table: Table, cells: pd.DataFrame, selection: Selection, co
             _families(panel, places, look)
             explain |= accuracy_lines(panel, {mixer: [at] for mixer, at in places.items()}, look, APART_MARKERS)
             explain |= chance_line(panel, chances.get(name[0], np.nan))
-            size_ticks(panel, [x for x, _ in places.values()])
+            size_ticks(panel, [x for x, _ in places.values()], sheet.inside(per_line))
             panel.set_xlabel({"state_size": "state size (elements)", "num_params": "parameters"}[size])
         handles = legend_of(line_handles(look), explain)
         under = f"sizes are means over the settings; {CHOSEN[selection]}"

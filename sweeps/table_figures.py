@@ -10,7 +10,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
 from mixerlab.sweeps.best import Selection
-from mixerlab.sweeps.canvas import TICK, Sheet, looks, shortened, text_width
+from mixerlab.sweeps.canvas import TICK, Sheet, even_lines, looks, shortened, text_width
 from mixerlab.sweeps.marks import (
     ACCURACY_LIMITS,
     CHANCE,
@@ -25,11 +25,12 @@ from mixerlab.sweeps.marks import (
     mark_intervals,
     setting_title,
 )
-from mixerlab.sweeps.names import BASELINE, Style, sees_future, styles
+from mixerlab.sweeps.names import BASELINE, sees_future
+from mixerlab.sweeps.styles import Style, styles
 from mixerlab.sweeps.tables import Score, Table
 
 NARROWEST_BAR = 0.058  # inches, with the gap beside it
-WIDEST_ROW = 1.24  # inches that a row of a table may have for its bars, if they are few
+WIDEST_BAR = 0.3
 WIDEST_CELL = 0.9  # inches, of the heat map
 
 
@@ -55,9 +56,10 @@ def bars(
         count = len(table.mixers)
         names = ["\n".join(name) for name in table.rows]
         least = max(
-            (count + 1.2) * NARROWEST_BAR, max(text_width(line, TICK) for name in names for line in name.split("\n"))
+            (count + 1.2) * NARROWEST_BAR,
+            0.08 + max(text_width(line, TICK) for name in names for line in name.split("\n")),
         )
-        sheet = Sheet(columns, widest=max(least, WIDEST_ROW) * len(names))
+        sheet = Sheet(columns, widest=max(least, (count + 1.2) * WIDEST_BAR) * len(names))
         together = sheet.inside(1) / len(names) >= least
         if together:
             panel = sheet.panel()
@@ -68,7 +70,7 @@ def bars(
             per_line, below = 1, 0.24 if len(table.labels) == 1 else 0.34
         else:
             per_line = next((n for n in (4, 3, 2) if sheet.inside(n) / (count + 1.2) >= NARROWEST_BAR), 1)
-            per_line, below = min(per_line, len(names)), 0.1
+            per_line, below = even_lines(len(names), per_line), 0.1
             for name, row in zip(names, table.rows.values(), strict=True):
                 panel = sheet.panel(name.replace("\n", " "))
                 explain |= _group(panel, 0, row, look)

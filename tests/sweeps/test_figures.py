@@ -1,5 +1,8 @@
 """The figures show every mixer in its colour, every score at its height, and every gap as a mark."""
 
+import itertools
+import math
+
 import fakes
 import numpy as np
 import pandas as pd
@@ -15,9 +18,10 @@ from mixerlab.sweeps.collect import best_per_cell, collect
 from mixerlab.sweeps.curve_figure import training_curves
 from mixerlab.sweeps.files import METRICS_FILE, read_record, record_bytes, run_folder, write_record
 from mixerlab.sweeps.keys import spread_out
-from mixerlab.sweeps.names import MIXERS, axis_of, styles
+from mixerlab.sweeps.names import MIXERS, axis_of
 from mixerlab.sweeps.run_figure import run_curves
 from mixerlab.sweeps.size_figure import accuracy_by_size
+from mixerlab.sweeps.styles import _from_oklch, _to_oklch, styles
 from mixerlab.sweeps.table_figures import bars, heat_map
 from mixerlab.sweeps.tables import setting_table, task_table
 
@@ -130,7 +134,31 @@ def test_the_columns_of_one_mixer_share_its_hue():
     look = styles([f"{mixer}, d_model={width}" for mixer in ("attn", "gdn") for width in (64, 128, 256)])
     assert list(look)[:3] == ["attn, d_model=64", "attn, d_model=128", "attn, d_model=256"]
     assert look["attn, d_model=128"].colour == styles(["attn"])["attn"].colour
+    lightness = [_to_oklch(look[f"gdn, d_model={width}"].colour)[0] for width in (64, 128, 256)]
+    assert lightness == sorted(lightness, reverse=True)
     assert all(len({getattr(style, part) for style in look.values()}) == 6 for part in ("colour", "marker", "hatch"))
+
+
+@pytest.mark.parametrize("variants", [2, 3, 5])
+def test_mixers_with_several_columns_share_no_colour_family(variants):
+    """Of one variant, no two of fifteen mixers are taken for one colour, in the darkest shades either."""
+    others = ("based", "delta", "gla", "hyena", "lion", "minimal", "retnet", "rwkv", "s4", "attn+gdn")
+    look = styles(f"{mixer}, num_heads={2**n}" for mixer in (*MIXERS, *others) for n in range(variants))
+    assert len({style.colour for style in look.values()}) == len(look) == 15 * variants
+    for n in range(variants):
+        shades = [_oklab(look[f"{mixer}, num_heads={2**n}"].colour) for mixer in (*MIXERS, *others)]
+        assert min(math.dist(one, other) for one, other in itertools.combinations(shades, 2)) > 0.04
+        assert min(math.dist(one, other) for one, other in itertools.combinations(shades[:5], 2)) > 0.08
+
+
+def _oklab(colour):
+    lightness, chroma, hue = _to_oklch(colour)
+    return lightness, chroma * math.cos(math.radians(hue)), chroma * math.sin(math.radians(hue))
+
+
+def test_colours_come_back_from_oklch():
+    for colour in ("#0072B2", "#D55E00", "#FFFFFF", "#123456"):
+        assert _from_oklch(*_to_oklch(colour)) == colour
 
 
 def test_bars(cells):
