@@ -204,7 +204,7 @@ def accuracy_by_key(
     series = {line: members for line, members in series.items() if len({value for value, _ in members}) > 1}
     if not series:
         return None
-    look = styles(series)
+    look = styles(series, beside=table.mixers)
     places, numeric = _places(values)
     chances = mean_chances(cells)
     rows = [name for name in table.rows if len(table.rows) <= MOST_PANELS or name == (AVERAGE,)]

@@ -34,43 +34,47 @@ class Style:
     hatch: str
 
 
-def styles(columns: Iterable[str]) -> dict[str, Style]:
+def styles(columns: Iterable[str], beside: Iterable[str] = ()) -> dict[str, Style]:
     """One style per column: fixed for the known mixers, the next free one for others in alphabetical order.
 
     If mixers have several columns, `attn, d_model=64` and `attn, d_model=128`, each mixer has a hue of its own, its
     columns are shades of that from light to dark, and markers and hatches differ between all columns, as far as there
     are enough. The columns of a single mixer have colours of their own.
+
+    Args:
+        columns: to draw.
+        beside: the columns that other figures of the report draw: mixers have the hues that they have there.
     """
-    names = in_order(columns, MIXERS)
-    families: dict[str, list[str]] = {}
-    for name in names:
-        families.setdefault(mixer_of(name), []).append(name)
-    if len(families) == 1:
-        return dict(zip(names, map(_nth, range(len(names))), strict=True)) if len(names) > 1 else _of_mixers(families)
-    if len(families) == len(names):
-        return _of_mixers(families)
+    names, others = in_order(columns, MIXERS), in_order(beside, MIXERS)
+    families = _by_mixer(names)
+    places = _places(in_order({*families, *_by_mixer(others)}, MIXERS))
+    if len(places) == 1 and len(names) > 1:
+        return dict(zip(names, map(_nth, range(len(names))), strict=True))
+    several = len(families) < len(names)
+    hues = several or (len(places) > 1 and len(_by_mixer(others)) < len(others))
     result = {}
-    for place, members in zip(_places(families), families.values(), strict=True):
+    for mixer, members in families.items():
         for number, name in enumerate(members):
-            other = _nth(names.index(name))
-            result[name] = Style(_shade(place, (number + 0.5) / len(members)), other.marker, other.hatch)
+            style = _nth(names.index(name) if several else places[mixer])
+            shade = _shade(places[mixer], (number + 0.5) / len(members)) if hues else style.colour
+            result[name] = Style(shade, style.marker, style.hatch)
     return {name: result[name] for name in names}
 
 
-def _of_mixers(families: dict[str, list[str]]) -> dict[str, Style]:
-    """Of one column for each mixer."""
-    return {members[0]: _nth(place) for place, members in zip(_places(families), families.values(), strict=True)}
+def _by_mixer(names: Iterable[str]) -> dict[str, list[str]]:
+    families: dict[str, list[str]] = {}
+    for name in names:
+        families.setdefault(mixer_of(name), []).append(name)
+    return families
 
 
-def _places(mixers: Iterable[str]) -> list[int]:
+def _places(mixers: Iterable[str]) -> dict[str, int]:
     """Which colour each mixer has: the known ones their own, the others the next after those."""
-    places, others = [], len(MIXERS)
+    places: dict[str, int] = {}
+    others = len(MIXERS)
     for mixer in mixers:
-        if mixer in MIXERS:
-            places.append(MIXERS.index(mixer))
-        else:
-            places.append(others)
-            others += 1
+        places[mixer] = MIXERS.index(mixer) if mixer in MIXERS else others
+        others += mixer not in MIXERS
     return places
 
 

@@ -128,7 +128,7 @@ def heat_map(table: Table, selection: Selection, columns: int = 2) -> Figure:
     with looks():
         sheet = Sheet(columns, widest=WIDEST_CELL * len(table.mixers))
         panel = sheet.panel()
-        labels = [shortened(name, 44 if columns == 2 else 26) for name in names]
+        labels = [_row_label(name, 44 if columns == 2 else 38) for name in names]
         left = 0.12 + max(text_width(label, TICK) for label in labels)
         wide = sheet.inside(1, left)
         cell, line = wide / len(table.mixers), 0.125
@@ -165,3 +165,11 @@ def heat_map(table: Table, selection: Selection, columns: int = 2) -> Figure:
             "Accuracy by setting", CHOSEN[selection], handles, height=line * len(names), left=left, below=0.08,
             ylabels=("",), above=above,
         )  # fmt: skip
+
+
+def _row_label(text: str, most: int) -> str:
+    """The text, or its beginning and its last part if it would not fit: that is what parts it from the rows above."""
+    head, comma, tail = text.rpartition(", ")
+    if len(text) <= most or not comma or len(tail) > most // 2:
+        return shortened(text, most)
+    return f"{shortened(head, most - len(tail) - 2)}, {tail}"

@@ -151,6 +151,16 @@ def test_mixers_with_several_columns_share_no_colour_family(variants):
         assert min(math.dist(one, other) for one, other in itertools.combinations(shades[:5], 2)) > 0.08
 
 
+def test_a_line_through_the_columns_of_a_mixer_has_its_hue():
+    columns = [f"{mixer}, num_heads={n}" for mixer in ("attn", "a", "b") for n in (2, 4, 8)]
+    middle = styles(columns)
+    lines = styles(["attn", "b"], beside=columns)
+    assert {mixer: style.colour for mixer, style in lines.items()} == {
+        mixer: middle[f"{mixer}, num_heads=4"].colour for mixer in ("attn", "b")
+    }
+    assert styles(["attn", "b"], beside=["attn", "b"]) == styles(["attn", "b"])
+
+
 def _oklab(colour):
     lightness, chroma, hue = _to_oklch(colour)
     return lightness, chroma * math.cos(math.radians(hue)), chroma * math.sin(math.radians(hue))

@@ -11,6 +11,8 @@ from mixerlab.sweeps.axis_figures import difficulty, lengths
 from mixerlab.sweeps.collect import best_per_cell, collect
 from mixerlab.sweeps.lengths import at_length_of_training, length_table
 from mixerlab.sweeps.names import other_test_length
+from mixerlab.sweeps.table_figures import heat_map
+from mixerlab.sweeps.tables import setting_table
 
 
 @pytest.fixture(scope="module")
@@ -82,6 +84,16 @@ def test_the_figure_has_chance_seeds_and_the_length_of_training(frame):
     assert under.get_text() == (
         "lengths in tokens; learning rate and checkpoint chosen on validation, which has the length of training"
     )
+
+
+@pytest.mark.parametrize("columns", [1, 2])
+def test_rows_of_the_heat_map_keep_their_lengths(frame, columns):
+    (panel,) = heat_map(setting_table(best_per_cell(frame)), "clean", columns).axes
+    labels = [label.get_text() for label in panel.get_yticklabels()]
+    beginning = {1: "icr 100k training", 2: "icr 100k training examples"}[columns]
+    assert all(label.startswith(beginning) for label in labels[:4])
+    assert [label.rpartition(", ")[2] for label in labels[1:4]] == [f"tested at {n}" for n in (64, 256, 1024)]
+    assert labels[-1] == "state_tracking S3-128, tested at 1024"
 
 
 def test_a_key_of_one_value_is_no_axis(frame):
