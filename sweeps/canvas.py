@@ -19,7 +19,6 @@ from matplotlib.font_manager import FontProperties
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.textpath import text_to_path
-from matplotlib.ticker import NullLocator
 from PIL import Image
 
 from mixerlab.safe_files import replace_file
@@ -173,7 +172,7 @@ class Sheet:
                     panel.set_ylabel(ylabels[row % len(ylabels)])
                 elif not own_ticks:  # the lines of those of the first, as one: ticks are most of what a panel costs
                     panel.hlines(line[0].get_yticks(), 0, 1, transform=panel.get_yaxis_transform(), **_GRID)
-                    panel.yaxis.set_major_locator(NullLocator())
+                    panel.yaxis.set_visible(False)
         self.figure.suptitle(heading, y=1 - 0.05 / total, va="top", fontsize=TITLE)
         if under:
             drop = 0.05 + _lines_of(heading) * 1.2 * TITLE / 72

@@ -221,7 +221,7 @@ def complaints(frame: pd.DataFrame, told: Collection[str] = ()) -> list[str]:
             found.append(f"The code of training changed between these runs ({versions.max()} versions).")
     for (task, setting), group in frame.groupby(["task", "setting"]):
         for column in parameters:
-            values = sorted({str(value) for value in group[column].dropna()})
+            values = sorted({str(value) for value in group[column].tolist() if not pd.isna(value)})
             if len(values) > 1:
                 found.append(f"{task} {setting}: runs with different {column} share this name ({', '.join(values)})")
     return found + _unlike_mixers(frame[frame["status"] == "finished"], told)
@@ -239,6 +239,8 @@ def _unlike_mixers(frame: pd.DataFrame, told: Collection[str]) -> list[str]:
         if column in told:
             continue
         said = frame[column]
+        if len(set(said.tolist())) < 2:
+            continue
         if column in IMPLIED:  # what an older record does not say
             said = said.astype(object).where(said.notna(), IMPLIED[column])
         of_mixer = said.groupby(frame["mixer"]).agg(lambda values: ", ".join(sorted({str(v) for v in values})))

@@ -17,6 +17,8 @@ from mixerlab.sweeps.names import TASKS, in_order, setting_rank
 from mixerlab.sweeps.styles import Style, styles
 from mixerlab.sweeps.ticks import loss_ticks
 
+Curve = dict[str, np.ndarray]  # of a replica: each drawn column of its metrics, float64 `[epochs]`
+
 
 def training_curves(results_dir: str | Path, cells: pd.DataFrame, selection: Selection, columns: int = 2) -> Figure:
     """Accuracy and, below, training loss (nats) by epoch, for each task, at the best learning rate.
@@ -77,9 +79,9 @@ def _same_limits(panels: Sequence[Axes]) -> None:
 
 def _metrics_of(
     results_dir: str | Path, of_setting: pd.DataFrame, columns: Sequence[str]
-) -> tuple[dict[str, list[pd.DataFrame]], list[str]]:
+) -> tuple[dict[str, list[Curve]], list[str]]:
     """By mixer the `columns` of each replica of its best learning rate, and the mixers without any."""
-    found: dict[str, list[pd.DataFrame]] = {}
+    found: dict[str, list[Curve]] = {}
     without = []
     for cell in of_setting.itertuples():
         for run_id, replicas in _by_run(cell.replicas).items():
@@ -88,8 +90,9 @@ def _metrics_of(
             except ValueError:  # which `sweeps.collect` has put among the unreadable
                 continue
             if metrics is not None:
-                drawn = metrics[list(columns)]
-                found.setdefault(cell.mixer, []).extend(drawn[metrics["replica"] == replica] for replica in replicas)
+                drawn = {column: metrics[column].to_numpy() for column in ("replica", *columns)}
+                own = [drawn["replica"] == replica for replica in replicas]
+                found.setdefault(cell.mixer, []).extend({name: drawn[name][rows] for name in columns} for rows in own)
         if cell.mixer not in found:
             without.append(cell.mixer)
     return found, without
@@ -102,7 +105,7 @@ def _by_run(replicas: Iterable[tuple[str, int]]) -> dict[str, list[int]]:
     return found
 
 
-def _curves(panel: Axes, metrics: Mapping[str, Sequence[pd.DataFrame]], column: str, look: Mapping[str, Style]) -> None:
+def _curves(panel: Axes, metrics: Mapping[str, Sequence[Curve]], column: str, look: Mapping[str, Style]) -> None:
     """One line per mixer: the mean over its replicas, and their range. Files count epochs from 0, figures from 1."""
     for mixer, replicas in metrics.items():
         epochs, place = np.unique(np.concatenate([replica["epoch"] for replica in replicas]), return_inverse=True)

@@ -1,6 +1,7 @@
 """Accuracy on test rows of other lengths than those of training: what a sweep like `experiment=frontier` leaves."""
 
 import csv
+import re
 
 import fakes
 import numpy as np
@@ -11,6 +12,7 @@ from mixerlab.sweeps.axis_figures import difficulty, lengths
 from mixerlab.sweeps.collect import best_per_cell, collect
 from mixerlab.sweeps.lengths import at_length_of_training, length_table
 from mixerlab.sweeps.names import other_test_length
+from mixerlab.sweeps.page import Part, page
 from mixerlab.sweeps.table_figures import heat_map
 from mixerlab.sweeps.tables import setting_table
 
@@ -51,6 +53,14 @@ def test_the_table_has_a_row_for_each_length_in_the_order_of_numbers(frame):
     accuracies = [row["attn"].mean for row in table.rows.values()]
     assert accuracies == pytest.approx([0.95, 0.9, 0.85, 0.8] * 2)
     assert len(table.rows["icr", "num_train_examples=100000", "128", "1024"]["attn+gdn"].by_seed) == 3
+
+
+def test_the_page_has_the_records_behind_each_length(frame):
+    cells = best_per_cell(frame, "clean")
+    part = Part("clean", "", "", {"lengths": length_table(frame, cells)}, cells, [])
+    (table, *_) = re.findall(r"<h3>By length</h3>.*", page("Report", [part], frame), re.DOTALL)
+    assert table.count("<details>") == 2 * 2 * 4 and table.count('<tr class="chosen">') == 2 * 2 * 4 * 3
+    assert "S3-128,test_seq_len=1024</td>" in table
 
 
 def test_no_table_without_other_lengths(frame):
