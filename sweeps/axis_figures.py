@@ -139,11 +139,13 @@ def _along(frame: pd.DataFrame, of_task: pd.DataFrame, name: str) -> _Axis:
     return _Axis(task, origin, key, ordered, chances)
 
 
-def learning_rates(frame: pd.DataFrame, cells: pd.DataFrame, selection: Selection, columns: int = 2) -> Figure:
-    """Accuracy by learning rate for each task, averaged over its settings.
+def learning_rates(frame: pd.DataFrame, cells: pd.DataFrame, selection: Selection, columns: int = 2) -> Figure | None:
+    """Accuracy by learning rate for each task, averaged over its settings; None if there is only one learning rate.
 
     Of each cell the configuration of its best entry; a mean over fewer settings than there are is hollow.
     """
+    if frame["lr"].nunique() < 2:
+        return None
     look, tasks = styles(cells["mixer"]), in_order(cells["task"], TASKS)
     tried: dict[tuple[str, str, str], dict[float, dict[int, float | None]]] = {}
     configs = {(cell.mixer, cell.task, cell.setting): cell.config for cell in cells.itertuples() if cell.n}

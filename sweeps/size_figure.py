@@ -75,7 +75,9 @@ def _families(panel: Axes, places: Mapping[str, tuple[float, Score]], look: Mapp
     for labels in members.values():
         if len(labels) > 1:
             line = sorted((places[label][0], places[label][1].mean) for label in labels)
-            panel.plot(*zip(*line, strict=True), color=look[labels[-1]].colour, linewidth=0.8, label="_family")
+            # The columns of a single mixer have no hue in common.
+            colour = look[labels[len(labels) // 2]].colour if len(members) > 1 else "0.6"
+            panel.plot(*zip(*line, strict=True), color=colour, linewidth=0.8, label="_family")
 
 
 def _frontier(panel: Axes, places: Mapping[str, tuple[float, Score]]) -> Handles:

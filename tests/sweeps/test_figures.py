@@ -333,6 +333,19 @@ def test_accuracy_by_state_size_and_its_frontier(tmp_path):
     assert accuracy_by_size(task_table(nothing), nothing, "official") is None
 
 
+def test_what_a_single_mixer_or_learning_rate_leaves_out(tmp_path):
+    """One point in a panel compares nothing."""
+    fakes.add_run(tmp_path, [0.9], lr=1e-3)
+    frame = collect(tmp_path)
+    cells = best_per_cell(frame)
+    assert accuracy_by_size(task_table(cells), cells, "official") is None
+    assert learning_rates(frame, cells, "official") is None
+    figure = bars(task_table(cells), "Accuracy by task", "official")
+    (panel,) = figure.axes
+    assert panel.get_position().width * figure.get_size_inches()[0] < 1
+    assert_legible(figure)
+
+
 def test_heat_map(cells):
     figure = heat_map(setting_table(cells), "official")
     (panel,) = figure.axes
