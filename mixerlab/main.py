@@ -113,7 +113,7 @@ def _figure(folder: Path) -> Path:
 
     figure = folder / "curves.png"
     if not figure.exists() or figure.stat().st_mtime_ns < (folder / RECORD_FILE).stat().st_mtime_ns:
-        from mixerlab.sweeps.plots import save
+        from mixerlab.sweeps.canvas import save
         from mixerlab.sweeps.run_figure import run_curves
 
         figure = save(run_curves(folder), folder / "curves")[0]

@@ -19,7 +19,7 @@ from matplotlib.font_manager import FontProperties
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.textpath import text_to_path
-from matplotlib.ticker import NullLocator
+from PIL import Image
 
 from mixerlab.safe_files import replace_file
 
@@ -28,6 +28,7 @@ FORMATS = ("png", "pdf", "svg")
 DOTS_PER_INCH = 160  # of a PNG
 TITLE, SUBTITLE, PANEL_TITLE, LABEL, TICK, LEGEND = 8.0, 6.5, 7.0, 6.5, 6.0, 6.5  # points
 LONGEST_LABEL = 44  # characters
+WIDEST_PANEL = 2.6  # inches
 # `$` in a name is a dollar, and no formula that may be malformed.
 NO_MATHTEXT: dict[Any, bool] = {"text.parse_math": False}
 
@@ -81,30 +82,43 @@ def shortened(text: str, most: int = LONGEST_LABEL) -> str:
     return text if len(text) <= most else f"{text[: most - 1]}…"
 
 
+def even_lines(panels: int, most: int) -> int:
+    """How many panels a line has at most, if as few lines as possible are to be about equally long."""
+    lines = -(-panels // most)
+    return -(-panels // lines)
+
+
 class Sheet:
     """A figure to which panels are added, and which is arranged when all is drawn.
 
     Args:
         columns: how many columns of a paper it is wide, 1 or 2.
+        widest: inches that a panel may be wide; lines of few panels stand in the middle.
     """
 
-    def __init__(self, columns: int):
+    def __init__(self, columns: int, widest: float = WIDEST_PANEL):
         self.width = WIDTHS[columns]
+        self.widest = widest
+        self.most = {1: 2, 2: 4}[columns]  # panels that a line has
         self.figure = Figure(figsize=(self.width, 3.0))
         self.panels: list[Axes] = []
+
+    def per_line(self, panels: int) -> int:
+        """How many panels of a common size a line has."""
+        return even_lines(panels, self.most)
 
     def panel(self, title: str = "") -> Axes:
         """A new panel; `arrange` gives it its place."""
         panel = self.figure.add_axes((0.0, 0.0, 1.0, 1.0), label=str(len(self.panels)))
         if title:
-            panel.set_title(shortened(title), y=1.0)  # told where, it looks for no place of its own
+            panel.set_title(title, y=1.0)  # told where, it looks for no place of its own
         self.panels.append(panel)
         return panel
 
     def inside(self, per_line: int, left: float = _LEFT, own_ticks: bool = False) -> float:
         """How wide a panel will be."""
         gaps = (per_line - 1) * (_BETWEEN + (_OWN_TICKS if own_ticks else 0))
-        return (self.width - left - _RIGHT - gaps) / per_line
+        return min(self.widest, (self.width - left - _RIGHT - gaps) / per_line)
 
     def arrange(
         self,
@@ -138,22 +152,27 @@ class Sheet:
         heading = fill(title, int(self.width * 72 / (0.56 * TITLE)), break_on_hyphens=False)
         under = fill(subtitle, int(self.width * 72 / (0.53 * SUBTITLE)), break_on_hyphens=False)
         top = 0.08 + _lines_of(heading) * 1.2 * TITLE / 72 + _lines_of(under) * 1.25 * SUBTITLE / 72
-        has_titles = any(panel.get_title() for panel in self.panels)
-        step = height + below + above + (_TITLE_LINE if has_titles else 0.08)
-        entries, legend_columns = self._legend_size(handles)
-        total = top + len(lines) * step + entries
-        self.figure.set_size_inches(self.width, total)
         inside = self.inside(per_line, left, own_ticks)
+        for panel in self.panels:
+            panel.set_title(_broken(panel.get_title(), inside), y=1.0)
+        title_lines = [max(_lines_of(panel.get_title()) for panel in line) for line in lines]
+        steps = [height + below + above + (0.08 if count == 0 else count * _TITLE_LINE) for count in title_lines]
+        entries, legend_columns = self._legend_size(handles)
+        total = top + sum(steps) + entries
+        self.figure.set_size_inches(self.width, total)
+        across = inside + _BETWEEN + (_OWN_TICKS if own_ticks else 0)
+        first = left + max(0.0, self.width - left - _RIGHT - (per_line * across - (across - inside))) / 2
+        floor = total - top + below
         for row, line in enumerate(lines):
-            floor = total - top - (row + 1) * step + below
+            floor -= steps[row]
             for place, panel in enumerate(line):
-                start = left + place * (inside + _BETWEEN + (_OWN_TICKS if own_ticks else 0))
+                start = first + place * across
                 panel.set_position((start / self.width, floor / total, inside / self.width, height / total))
                 if place == 0:
                     panel.set_ylabel(ylabels[row % len(ylabels)])
                 elif not own_ticks:  # the lines of those of the first, as one: ticks are most of what a panel costs
                     panel.hlines(line[0].get_yticks(), 0, 1, transform=panel.get_yaxis_transform(), **_GRID)
-                    panel.yaxis.set_major_locator(NullLocator())
+                    panel.yaxis.set_visible(False)
         self.figure.suptitle(heading, y=1 - 0.05 / total, va="top", fontsize=TITLE)
         if under:
             drop = 0.05 + _lines_of(heading) * 1.2 * TITLE / 72
@@ -188,6 +207,24 @@ class Sheet:
         return rows * (tallest * 1.05 + 0.35) * LEGEND / 72 + 0.1, columns
 
 
+def _broken(title: str, inches: float) -> str:
+    """The title of a panel, in two lines if one is too short; what does not fit then is cut."""
+    words, lines = title.split(" "), [""]
+    for word in words:
+        longer = f"{lines[-1]} {word}".lstrip()
+        if len(lines) == 1 and lines[0] and text_width(longer, PANEL_TITLE) > inches:
+            lines.append(word)
+        else:
+            lines[-1] = longer
+    return "\n".join(_cut(line, inches) for line in lines)
+
+
+def _cut(text: str, inches: float) -> str:
+    while len(text) > 1 and text_width(text, PANEL_TITLE) > inches:
+        text = f"{text[:-2]}…"
+    return text
+
+
 def _lines_of(text: str) -> int:
     return text.count("\n") + 1 if text else 0
 
@@ -200,8 +237,11 @@ def save(figure: Figure, stem: Path, formats: Sequence[str] = ("png",)) -> list[
             drawn = io.BytesIO()
             if path.suffix == ".png":
                 figure.set_dpi(DOTS_PER_INCH)
-                # `savefig` would draw it twice, and compressing as far as possible takes as long as drawing.
-                FigureCanvasAgg(figure).print_png(drawn, pil_kwargs={"compress_level": 1})
+                canvas = FigureCanvasAgg(figure)
+                canvas.draw()  # `savefig` would draw it twice
+                # Nothing is transparent; compressing as far as possible takes as long as drawing.
+                picture = Image.frombuffer("RGBA", canvas.get_width_height(), canvas.buffer_rgba()).convert("RGB")
+                picture.save(drawn, "png", compress_level=1, dpi=(DOTS_PER_INCH, DOTS_PER_INCH))
             else:
                 figure.savefig(drawn, format=path.suffix[1:])
             replace_file(path, drawn.getvalue())

@@ -2,7 +2,13 @@
 
 import math
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+from mixerlab.sweeps.names import TASKS
+from mixerlab.sweeps.tables import AVERAGE, Table
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 def chance_of(row: Mapping[str, Any]) -> float:
@@ -32,3 +38,19 @@ def _one_of(number: float) -> float:
 def _number(value: Any) -> float:
     """A stranger's record may have anything there."""
     return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else math.nan
+
+
+def mean_chances(cells: "pd.DataFrame") -> dict[str, float]:
+    """The mean over the settings of each task, and over the tasks; NaN if one is not known."""
+    of_setting = cells.drop_duplicates(["task", "setting"])
+    found = {task: float(group["chance"].mean(skipna=False)) for task, group in of_setting.groupby("task")}
+    averaged = [chance for task, chance in found.items() if task in TASKS] or list(found.values())
+    return found | {AVERAGE: sum(averaged) / len(averaged) if averaged else math.nan}
+
+
+def chances_of_rows(cells: "pd.DataFrame", table: Table) -> dict[tuple[str, ...], float]:
+    """The chance level of each row of a table of tasks or settings."""
+    if table.labels == ("task",):
+        return {(task,): chance for task, chance in mean_chances(cells).items()}
+    of_setting = cells.drop_duplicates(["task", "setting"])
+    return {(cell.task, cell.setting): float(cell.chance) for cell in of_setting.itertuples()}

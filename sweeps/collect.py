@@ -14,9 +14,9 @@ import pandas as pd
 from mixerlab.sweeps.best import Selection, best_trial
 from mixerlab.sweeps.chance import chance_of
 from mixerlab.sweeps.files import read_metrics, read_run
-from mixerlab.sweeps.identity import IMPLIED, flatten, replicas_of, without_implied
+from mixerlab.sweeps.identity import IMPLIED, flatten, without_implied
 from mixerlab.sweeps.names import MIXERS, TASKS, rank, setting_rank
-from mixerlab.sweeps.schema import LABELS, LATER_RESULTS, RESULTS, row_labels
+from mixerlab.sweeps.schema import LABELS, LATER_RESULTS, RESULTS, labels_of_replicas
 from mixerlab.sweeps.solved import counts, known_steps, steps_in
 
 Cell = tuple[str, str, str]  # mixer, task, setting
@@ -72,9 +72,11 @@ def collect(results_dir: str | Path, run_ids: Collection[str] | None = None) -> 
                 found = _rows_of(results_dir, folder.name)
                 rows += found
                 metrics = read_metrics(folder)
-                for row in found:
-                    if metrics is not None and math.isnan(row.get("steps_to_90") or 0):  # an older record
-                        row["steps_to_90"] = steps_in(metrics, row["replica"])
+                older = [row for row in found if math.isnan(row.get("steps_to_90") or 0)]
+                if metrics is not None and older:
+                    steps = steps_in(metrics, [row["replica"] for row in older])
+                    for row in older:
+                        row["steps_to_90"] = steps[row["replica"]]
             except (ValueError, OSError, RecursionError) as error:
                 reason = " ".join(str(error).split())[:LONGEST_REASON]
                 rows.append({"run_id": folder.name, "status": "unreadable", "error": reason})
@@ -94,10 +96,7 @@ def _rows_of(results_dir: str | Path, identity: str) -> list[dict[str, Any]]:
         return [_tidy(row) | origin for row in rows]
     if config is None:
         return []
-    return [
-        _tidy(row_labels(config, 0, lr, seed)) | {"replica": None, "status": "unfinished"}
-        for lr, seed in replicas_of(config)
-    ]
+    return [_tidy(labels) | {"replica": None, "status": "unfinished"} for labels in labels_of_replicas(config)]
 
 
 def _tidy(row: Mapping[str, Any]) -> dict[str, Any]:
@@ -222,7 +221,7 @@ def complaints(frame: pd.DataFrame, told: Collection[str] = ()) -> list[str]:
             found.append(f"The code of training changed between these runs ({versions.max()} versions).")
     for (task, setting), group in frame.groupby(["task", "setting"]):
         for column in parameters:
-            values = sorted({str(value) for value in group[column].dropna()})
+            values = sorted({str(value) for value in group[column].tolist() if not pd.isna(value)})
             if len(values) > 1:
                 found.append(f"{task} {setting}: runs with different {column} share this name ({', '.join(values)})")
     return found + _unlike_mixers(frame[frame["status"] == "finished"], told)
@@ -240,6 +239,8 @@ def _unlike_mixers(frame: pd.DataFrame, told: Collection[str]) -> list[str]:
         if column in told:
             continue
         said = frame[column]
+        if len(set(said.tolist())) < 2:
+            continue
         if column in IMPLIED:  # what an older record does not say
             said = said.astype(object).where(said.notna(), IMPLIED[column])
         of_mixer = said.groupby(frame["mixer"]).agg(lambda values: ", ".join(sorted({str(v) for v in values})))

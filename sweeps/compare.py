@@ -19,11 +19,14 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from mixerlab.safe_files import replace_file
-from mixerlab.sweeps import plots
-from mixerlab.sweeps.collect import Selection, best_per_cell
+from mixerlab.sweeps.best import Selection
+from mixerlab.sweeps.canvas import save
+from mixerlab.sweeps.collect import best_per_cell
 from mixerlab.sweeps.files import check_writable
-from mixerlab.sweeps.names import MIXERS, in_order, is_custom, styles
+from mixerlab.sweeps.marks import ACCURACY_LIMITS
+from mixerlab.sweeps.names import MIXERS, in_order, is_custom
 from mixerlab.sweeps.sources import rows_of
+from mixerlab.sweeps.styles import styles
 from mixerlab.sweeps.tables import mean_of, setting_table
 
 ROOT = Path(__file__).parents[1]
@@ -154,7 +157,7 @@ def scatter(pairs: Sequence[Pair]) -> Figure:
                 markerfacecolor=style.colour if complete else "white",
                 label=mixer if complete else None,
             )
-    axes.set(xlim=plots.ACCURACY_LIMITS, ylim=plots.ACCURACY_LIMITS, xlabel="published accuracy", ylabel="ours")
+    axes.set(xlim=ACCURACY_LIMITS, ylim=ACCURACY_LIMITS, xlabel="published accuracy", ylabel="ours")
     axes.set_aspect("equal")
     axes.legend(frameon=False)
     return figure
@@ -180,7 +183,7 @@ def compare(source: str | Path, published: Path, out: Path, selection: Selection
     text = markdown(pairs, told["source"])
     replace_file(out / f"{published.stem}.md", text)
     replace_file(out / f"{published.stem}.csv", to_csv(pairs))
-    plots.save(scatter(pairs), out / published.stem, ("png", "pdf"))
+    save(scatter(pairs), out / published.stem, ("png", "pdf"))
     return text
 
 

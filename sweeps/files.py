@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from mixerlab.safe_files import publish_file, read_bytes, replace_file
-from mixerlab.sweeps.identity import replicas_of, run_id
-from mixerlab.sweeps.schema import LABELS, LARGEST_NUMBER, row_labels, rows_digest, validate_record
+from mixerlab.sweeps.identity import run_id
+from mixerlab.sweeps.schema import LABELS, LARGEST_NUMBER, labels_of_replicas, rows_digest, validate_record
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -183,8 +183,7 @@ def read_config(folder: str | Path) -> dict[str, Any] | None:
 
 
 def _check_config(config: Mapping[str, Any]) -> None:
-    for lr, seed in replicas_of(config):
-        labels = row_labels(config, 0, lr, seed)
+    for labels in labels_of_replicas(config):
         for column, kind in LABELS.items():
             if type(labels[column]) is not kind:
                 raise ValueError(f"{column}={labels[column]!r} must be of type {kind.__name__}")
@@ -220,7 +219,7 @@ def read_run(results_dir: str | Path, identity: str) -> tuple[dict[str, Any] | N
         return None, config
     if config is None:
         raise ValueError(f"{folder} has a record, but no {CONFIG_FILE} that says of what")
-    expected = [row_labels(config, 0, lr, seed) for lr, seed in replicas_of(config)]
+    expected = labels_of_replicas(config)
     wanted, found = (
         sorted(tuple(row[column] for column in LABELS if column != "replica") for row in rows)
         for rows in (expected, record["rows"])
@@ -245,18 +244,17 @@ def read_metrics(folder: str | Path) -> "pd.DataFrame | None":
         written = _digests(folder).get(METRICS_FILE)
         if written is not None and written != _digest(content):
             raise ValueError("it is not the file that was written with the record")
-        metrics = pd.read_csv(io.BytesIO(content))
+        metrics = pd.read_csv(io.BytesIO(content), dtype=dict.fromkeys(DRAWN, float))
         missing = [column for column in DRAWN if column not in metrics]
         if missing:
             raise ValueError(f"it has no column {', '.join(missing)}")
         if metrics.empty:
             raise ValueError("it has no rows")
         for column in DRAWN:
-            metrics[column] = pd.to_numeric(metrics[column]).astype(float)
-            if (metrics[column].abs() > LARGEST_NUMBER).any():
+            values = metrics[column].to_numpy()
+            if (abs(values) > LARGEST_NUMBER).any():
                 raise ValueError(f"{column} has a number above {LARGEST_NUMBER:g}")
-        for column in ("epoch", "replica", "lr"):
-            if metrics[column].isna().any() or (metrics[column] < 0).any():
+            if column in ("epoch", "replica", "lr") and not (values >= 0).all():  # NaN is not
                 raise ValueError(f"{column} has a gap, or a number below 0")
     except FileNotFoundError:
         return None

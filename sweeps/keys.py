@@ -157,8 +157,7 @@ def swept_keys(frame: pd.DataFrame) -> list[str]:
         group = key.partition(".")[0]
         if column in _PLACES or "." not in key or group not in GROUPS:
             continue
-        values = _values(known, column)
-        if values.nunique() > 1:
+        if len(set(known[column].tolist())) > 1 and (values := _values(known, column)).nunique() > 1:
             scope = ["mixer", "task", *(["setting"] if group == "task" else [])]
             if group in ("optimizer", "schedule") and column != group:
                 scope.append(group)

@@ -21,7 +21,7 @@ from mixerlab.sweeps.tables import AVERAGE, Score, Table, best_of, text_of
 Row = dict[str, Any]
 Place = tuple[str, str, str]  # mixer, task, setting
 
-_HEADINGS = {"accuracy": "By task", "challenge": "The harder set", "settings": "By setting"}
+_HEADINGS = {"accuracy": "By task", "challenge": "The harder set", "settings": "By setting", "lengths": "By length"}
 _STYLE = """
 body { font: 15px/1.45 system-ui, sans-serif; margin: 2rem auto; max-width: 80rem; padding: 0 1rem; color: #222 }
 table { border-collapse: collapse; margin: .6rem 0; font-variant-numeric: tabular-nums }
@@ -110,11 +110,13 @@ def _table(table: Table, selection: Selection, groups: Mapping[Place, list[Row]]
     heads = "".join(f"<th>{_text(mixer)}</th>" for mixer in table.mixers)
     lines = []
     for place, (name, row) in enumerate(table.rows.items()):
-        best = best_of(row)
+        best, about = best_of(row), table.about.get(name, name)
         cells = "".join(f'<td class="name" data-value="{place}">{_text(part)}</td>' for part in name)
         for mixer in table.mixers:
             behind = [
-                (where, rows) for where, rows in groups.items() if where[0] == mixer and where[1:][: len(name)] == name
+                (where, rows)
+                for where, rows in groups.items()
+                if where[0] == mixer and where[1:][: len(about)] == about
             ]
             cells += _entry(row[mixer], mixer in best, selection, [] if name == (AVERAGE,) else behind, chosen)
         lines.append(f"<tr>{cells}</tr>")

@@ -1,26 +1,28 @@
 """Tables and figures from the records of a results folder: `mixerlab report [RESULTS_DIR]`."""
 
 import argparse
+import atexit
+import gc
 import json
-import re
 import sys
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 
 import pandas as pd
-from matplotlib.figure import Figure
 
 from mixerlab.safe_files import read_bytes, remove_leftovers, replace_file
-from mixerlab.sweeps import plots
+from mixerlab.sweeps import canvas
+from mixerlab.sweeps.best import Selection
 from mixerlab.sweeps.canvas import FORMATS, WIDTHS
 from mixerlab.sweeps.claims import claim, holder
-from mixerlab.sweeps.collect import Cell, Selection, best_per_cell, collect, complaints
+from mixerlab.sweeps.collect import Cell, best_per_cell, collect, complaints
+from mixerlab.sweeps.figures import FIGURES, SWEPT, figures_of
 from mixerlab.sweeps.files import check_writable
-from mixerlab.sweeps.keys import Swept, column_of, notes_of, only_where, spread_out
+from mixerlab.sweeps.keys import column_of, notes_of, only_where, spread_out
+from mixerlab.sweeps.lengths import at_length_of_training, length_table
 from mixerlab.sweeps.named import read_sweep
 from mixerlab.sweeps.names import is_challenge, is_custom
 from mixerlab.sweeps.page import Part, page
@@ -45,21 +47,10 @@ EXPLAINED = {
     "clean": "Checkpoint and learning rate chosen on validation, accuracy on test.",
 }
 # The names of all files beside `rows.csv`.
-TABLES = ("accuracy", "challenge", "settings")
-FIGURES = (
-    "accuracy",
-    "challenge",
-    "state_size",
-    "settings",
-    "lengths",
-    "difficulty",
-    "learning_rates",
-    "training_curves",
-)
+TABLES = ("accuracy", "challenge", "lengths", "settings")
 PAGE = "report.html"
-SWEPT = "by_"  # begins the name of a figure over the values of a key
 WRITTEN = {f"{name}{suffix}" for name in TABLES for suffix in (".md", ".csv", ".tex")}
-WRITTEN |= {"solved.md", "solved.csv", *(f"{name}_intervals.csv" for name in ("accuracy", "challenge"))}
+WRITTEN |= {"solved.md", "solved.csv", *(f"{name}_intervals.csv" for name in TABLES[:-1])}
 WRITTEN |= {f"{name}.{suffix}" for name in FIGURES for suffix in FORMATS}
 
 
@@ -87,7 +78,9 @@ def report(
     columns: int = 2,
     html: bool = False,
 ) -> Report:
-    """Writes the tidy rows, the tables of each selection and the figures of the first into `out`, over earlier ones.
+    """Writes the tidy rows, the tables of each selection and the figures into `out`, over earlier ones.
+
+    All figures are of the first selection, and those that it changes of each (`sweeps.figures.figures_of`).
 
     Args:
         results_dir: the folder that holds `runs/`; or an archive of records, or the `rows.csv` of a report, which
@@ -116,7 +109,7 @@ def report(
     check_writable(out, "--out")
     chosen = _Chosen(mixers, tasks, where, by)
     look = _Look([*formats, *(["png"] if html and "png" not in formats else [])], columns, html)
-    with claim(out, patience=PATIENCE) as alone:
+    with claim(out, patience=PATIENCE) as alone, _fewer_collections():
         if not alone:
             raise ValueError(f"{out} is being written by {holder(out)}: try again")
         remove_leftovers(out)
@@ -126,6 +119,17 @@ def report(
             return _report(None, read_rows(results_dir), out, expected, selections, chosen, look)
         with unpacked(results_dir) as folder:
             return _report(folder, collect(folder, run_ids), out, expected, selections, chosen, look)
+
+
+@contextmanager
+def _fewer_collections() -> Iterator[None]:
+    """Figures are many small objects, among which Python would look for cycles all the time: a tenth of a report's."""
+    before = gc.get_threshold()
+    gc.set_threshold(50_000)
+    try:
+        yield
+    finally:
+        gc.set_threshold(*before)
 
 
 @dataclass(frozen=True)
@@ -197,22 +201,23 @@ def _report(
         folder.mkdir(exist_ok=True)
         remove_leftovers(folder)
         benchmark, left_out = _benchmark_only(cells[selection])
-        tables = _tables(cells[selection], benchmark, [*left_out, *warnings])
+        tables = _tables(swept.frame, cells[selection], benchmark, [*left_out, *warnings])
         for name, table in tables.items():
             files += _write(table, folder / name)
         for name, text in (("solved.md", solved_markdown), ("solved.csv", solved_csv)):
             replace_file(folder / name, text(cells[selection]))
             files.append(folder / name)
-        for name in tables.keys() - {"settings"}:
+        for name in (name for name in tables if name != "settings"):
             files.append(folder / f"{name}_intervals.csv")
             replace_file(files[-1], intervals_csv(tables[name]))
         pictures = []
-        if selection == selections[0]:  # those of the other hardly differ, and drawing is most of a report's time
-            figures = _figures(results_dir, swept, cells[selection], benchmark, selection, tables, look.columns)
-            for name, figure in figures:
-                drawn = plots.save(figure, folder / name, look.formats)
-                pictures += [(figure.get_suptitle(), path) for path in drawn if path.suffix == ".png"]
-                files += drawn
+        for name, figure in figures_of(
+            results_dir, swept, cells[selection], benchmark, selection, tables, look.columns,
+            is_first=selection == selections[0],
+        ):  # fmt: skip
+            drawn = canvas.save(figure, folder / name, look.formats)
+            pictures += [(figure.get_suptitle(), path) for path in drawn if path.suffix == ".png"]
+            files += drawn
         heading = f"Checkpoint and learning rate chosen on {'test' if selection == 'official' else 'validation'}"
         parts.append(Part(selection, heading, EXPLAINED[selection], tables, cells[selection], pictures))
         sections += [
@@ -249,21 +254,33 @@ def _only(frame: pd.DataFrame, column: str, names: Collection[str]) -> pd.DataFr
 
 
 def _benchmark_only(cells: pd.DataFrame) -> tuple[pd.DataFrame, list[str]]:
-    """Without the settings of the user's own making, where a task has others; and a note on what was left out."""
-    custom = cells["setting"].map(is_custom).astype(bool)
-    left_out = custom & cells["task"].isin(cells.loc[~custom, "task"])
-    names = cells[left_out][["task", "setting"]].drop_duplicates().itertuples(index=False)
-    return cells[~left_out], [f"{task} {setting}: own sizes, part of no mean." for task, setting in names]
+    """What means are over, and notes on what was left out.
+
+    That are test rows of another length than the rows of training, and settings of the user's own making, if a task has
+    others.
+    """
+    same = at_length_of_training(cells)
+    notes = []
+    if len(same) < len(cells):
+        notes = ["Test rows of another length than those of training are part of no mean: see the table of lengths."]
+    custom = same["setting"].map(is_custom).astype(bool)
+    left_out = custom & same["task"].isin(same.loc[~custom, "task"])
+    names = same[left_out][["task", "setting"]].drop_duplicates().itertuples(index=False)
+    return same[~left_out], notes + [f"{task} {setting}: own sizes, part of no mean." for task, setting in names]
 
 
-def _tables(cells: pd.DataFrame, benchmark: pd.DataFrame, notes: Sequence[str]) -> dict[str, Table]:
-    """`accuracy` (the tasks and their average), `challenge` (the harder set by level) and all `settings`."""
+def _tables(
+    frame: pd.DataFrame, cells: pd.DataFrame, benchmark: pd.DataFrame, notes: Sequence[str]
+) -> dict[str, Table]:
+    """`accuracy` (the tasks and their average), `challenge` (the harder set by level), `lengths`, all `settings`."""
     harder = benchmark["task"].map(is_challenge).astype(bool)
     tables = {}
     if not harder.all():
         tables["accuracy"] = task_table(benchmark[~harder])
     if harder.any():
         tables["challenge"] = setting_table(benchmark[harder])
+    if (by_length := length_table(frame, cells)) is not None:
+        tables["lengths"] = by_length
     tables["settings"] = setting_table(cells)
     return {name: replace(table, notes=[*table.notes, *notes]) for name, table in tables.items()}
 
@@ -273,44 +290,6 @@ def _write(table: Table, stem: Path) -> list[Path]:
     for suffix, text in texts.items():
         replace_file(stem.with_suffix(suffix), text)
     return [stem.with_suffix(suffix) for suffix in texts]
-
-
-def _figures(
-    results_dir: Path | None,
-    swept: Swept,
-    cells: pd.DataFrame,
-    benchmark: pd.DataFrame,
-    selection: Selection,
-    tables: dict[str, Table],
-    columns: int,
-) -> Iterator[tuple[str, Figure]]:
-    """Each figure with its name, one after the other: all at once would take as much memory as there are mixers."""
-    frame, main = swept.frame, tables.get("accuracy", tables["settings"])
-    made: dict[str, Callable[[], Figure | None]] = {}
-    for name, title in (("accuracy", "Accuracy by task"), ("challenge", "Accuracy on the harder set")):
-        if name in tables:
-            chances = _chances_of_rows(benchmark, tables[name])
-            made[name] = partial(plots.bars, tables[name], title, selection, columns, chances)
-    for key in swept.keys:
-        name = SWEPT + re.sub(r"\W+", "_", key)
-        made[name] = partial(plots.accuracy_by_key, swept, main, benchmark, selection, key, columns)
-    made["state_size"] = partial(plots.accuracy_by_size, main, benchmark, selection, columns)
-    made["settings"] = partial(plots.heat_map, tables["settings"], selection, columns)
-    made["lengths"] = partial(plots.lengths, frame, cells, selection, columns)
-    made["difficulty"] = partial(plots.difficulty, frame, benchmark, selection, columns)
-    made["learning_rates"] = partial(plots.learning_rates, frame, benchmark, selection, columns)
-    if results_dir is not None:
-        made["training_curves"] = partial(plots.training_curves, results_dir, benchmark, selection, columns)
-    for name, draw in made.items():
-        if (figure := draw()) is not None:
-            yield name, figure
-
-
-def _chances_of_rows(cells: pd.DataFrame, table: Table) -> dict[tuple[str, ...], float]:
-    if table.labels == ("task",):
-        return {(task,): chance for task, chance in plots.mean_chances(cells).items()}
-    of_setting = cells.drop_duplicates(["task", "setting"])
-    return {(cell.task, cell.setting): float(cell.chance) for cell in of_setting.itertuples()}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -376,4 +355,5 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
+    atexit.register(gc.freeze)  # else Python looks through all objects once more before it ends
     sys.exit(main())

@@ -23,6 +23,7 @@ def run_curves(folder: Path) -> Figure:
     config, metrics = read_config(folder), read_metrics(folder)
     if config is None or metrics is None:
         raise ValueError(f"{folder} has no {CONFIG_FILE if config is None else METRICS_FILE}")
+    metrics["epoch"] += 1  # files count from 0, figures and progress from 1
     rates = sorted(metrics["lr"].unique())
     colours = dict(zip(rates, sns.color_palette("colorblind", len(rates)), strict=True))
     panels = (

@@ -6,8 +6,8 @@
      "sha256": {"rows": of status, error and rows, "metrics.csv": of the file}}
 
 `sha256` is absent from records of earlier versions. Everything outside `provenance` is the same, bit for bit, when the
-same config runs again on a CPU in as many threads. Accuracies are in [0, 1], losses in nats. A number that does not
-exist or is not finite is null.
+same config runs again on a CPU in as many threads. Accuracies are in [0, 1], losses in nats, and the first epoch is 0.
+A number that does not exist or is not finite is null.
 """
 
 import hashlib
@@ -62,6 +62,20 @@ _MISSING = object()
 
 def row_labels(config: Mapping[str, Any], replica: int, lr: float, seed: int) -> dict[str, Any]:
     """The part of a row that the config knows: `LABELS` and `hparams` (all other keys, dotted)."""
+    return _labels_but(config) | {"replica": replica, "lr": float(lr), "seed": seed}
+
+
+def labels_of_replicas(config: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """`row_labels` of each replica of a config, which costs little more than those of one."""
+    shared = _labels_but(config)
+    return [
+        shared | {"replica": replica, "lr": float(lr), "seed": seed, "hparams": dict(shared["hparams"])}
+        for replica, (lr, seed) in enumerate(replicas_of(config))
+    ]
+
+
+def _labels_but(config: Mapping[str, Any]) -> dict[str, Any]:
+    """What `row_labels` gives, with no replica in its place."""
     taken = {"optimizer.weight_decay", "trainer.epochs", "trainer.batch_size", *REPLICATED}
     groups = ("mixer", "task", "model", "optimizer", "schedule", "trainer")
     hparams = {
@@ -76,10 +90,10 @@ def row_labels(config: Mapping[str, Any], replica: int, lr: float, seed: int) ->
         "mixer": config["mixer"]["name"],
         "task": config["task"]["name"],
         "setting": config["task"]["setting"],
-        "replica": replica,
-        "lr": float(lr),
+        "replica": None,
+        "lr": None,
         "weight_decay": float(config["optimizer"]["weight_decay"]),
-        "seed": seed,
+        "seed": None,
         "optimizer": config["optimizer"]["name"],
         "schedule": config["schedule"]["name"],
         "epochs": config["trainer"]["epochs"],
@@ -91,7 +105,7 @@ def row_labels(config: Mapping[str, Any], replica: int, lr: float, seed: int) ->
 def failed_record(config: Mapping[str, Any], error: str, provenance: Mapping[str, Any]) -> dict[str, Any]:
     """The record of a run that raised: one failed row for each learning rate and seed, without results."""
     nothing = dict.fromkeys((*RESULTS, *LATER_RESULTS)) | {"status": "failed", "error": error}
-    rows = [row_labels(config, replica, lr, seed) | nothing for replica, (lr, seed) in enumerate(replicas_of(config))]
+    rows = [labels | nothing for labels in labels_of_replicas(config)]
     return {
         "run_id": run_id(config),
         "status": "failed",

@@ -6,7 +6,8 @@ Recall is learned in a jump: what a fixed budget shows is whether the jump came.
 import csv
 import io
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
 from itertools import product
 from statistics import median
 from typing import Any
@@ -32,12 +33,13 @@ def known_steps(row: Mapping[str, Any]) -> float:
     return math.inf if row["steps_to_90"] is None else float(row["steps_to_90"])
 
 
-def steps_in(metrics: pd.DataFrame, replica: int) -> float:
-    """The same from a run's `metrics.csv`, which older records have as well; NaN if it does not count steps."""
+def steps_in(metrics: pd.DataFrame, replicas: Iterable[int]) -> dict[int, float]:
+    """The same by replica from a run's `metrics.csv`, which older records have too; NaN if it does not count steps."""
     if "step" not in metrics:
-        return math.nan
-    reached = metrics[(metrics["replica"] == replica) & (metrics["test_accuracy"] >= SOLVED)]
-    return float(reached["step"].iloc[0]) if len(reached) else math.inf
+        return dict.fromkeys(replicas, math.nan)
+    reached = metrics.loc[metrics["test_accuracy"] >= SOLVED, ["replica", "step"]].drop_duplicates("replica")
+    first = dict(zip(reached["replica"], reached["step"], strict=True))
+    return {replica: float(first.get(replica, math.inf)) for replica in replicas}
 
 
 def interval(by_seed: Sequence[float], share: float = 0.95) -> tuple[float, float] | None:
@@ -50,11 +52,17 @@ def interval(by_seed: Sequence[float], share: float = 0.95) -> tuple[float, floa
     if n < 2:
         return None
     if n <= EXACT_SEEDS:
-        means = np.array([values[list(drawn)].mean() for drawn in product(range(n), repeat=n)])
+        means = values[_all_resamples(n)].mean(axis=1)
     else:
         means = values[np.random.default_rng(0).integers(n, size=(RESAMPLES, n))].mean(axis=1)
     low, high = np.quantile(means, ((1 - share) / 2, (1 + share) / 2), method="inverted_cdf")
     return float(low), float(high)
+
+
+@lru_cache
+def _all_resamples(n: int) -> np.ndarray:
+    """Each way to draw n of n with replacement: int `[n ** n, n]`."""
+    return np.array(list(product(range(n), repeat=n)))
 
 
 def _text(cell: Any) -> str:

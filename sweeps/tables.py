@@ -49,12 +49,16 @@ class Score:
 
 @dataclass(frozen=True)
 class Table:
-    """Scores by row, then by mixer; `labels` names the columns that a row's name fills; `notes` go below."""
+    """Scores by row, then by mixer; `labels` names the columns that a row's name fills; `notes` go below.
+
+    `about` has the task, or task and setting, of the rows that are named otherwise.
+    """
 
     labels: tuple[str, ...]
     mixers: tuple[str, ...]
     rows: dict[tuple[str, ...], dict[str, Score]]
     notes: list[str] = field(default_factory=list)
+    about: dict[tuple[str, ...], tuple[str, ...]] = field(default_factory=dict)
 
 
 def mean_of(scores: Iterable[Score]) -> Score:

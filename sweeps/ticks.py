@@ -24,8 +24,8 @@ def rate_ticks(panel: Axes, values: Sequence[float], inches: float) -> None:
     _ticks(panel, values, [f"{value:.0e}".replace("e-0", "e-") for value in values], inches)
 
 
-def size_ticks(panel: Axes, values: Sequence[float]) -> None:
-    """Of a logarithmic axis: its decades, or a few numbers if it has less than one."""
+def size_ticks(panel: Axes, values: Sequence[float], inches: float) -> None:
+    """Of a logarithmic axis: its decades, or the smallest and largest value if it has less than two."""
     if not values:
         panel.set_xticks([])
         return
@@ -34,10 +34,14 @@ def size_ticks(panel: Axes, values: Sequence[float]) -> None:
     panel.set_xlim(low / pad, high * pad)
     decades = [10.0**power for power in range(int(np.floor(np.log10(low))), int(np.ceil(np.log10(high))) + 1)]
     inside = [value for value in decades if low / pad <= value <= high * pad]
-    places = inside if len(inside) > 1 else [low, high] if high > 1.25 * low else [low]
+    places = inside if len(inside) > 1 else sorted({low, high})
+    labels = [short_number(float(f"{value:.{4 if value < 1e4 else 3}g}")) for value in places]
+    apart = inches * np.log(high / low) / (np.log(high / low) + 2 * np.log(pad))
+    if len(inside) < 2 and apart < 0.05 + sum(text_width(label, TICK) for label in labels) / 2:
+        places, labels = places[:1], labels[:1]
     panel.xaxis.set_major_locator(FixedLocator(places))
     panel.xaxis.set_minor_locator(NullLocator())
-    panel.set_xticklabels([short_number(float(f"{value:.2g}")) for value in places])
+    panel.set_xticklabels(labels)
 
 
 def short_number(value: float) -> str:

@@ -35,7 +35,7 @@ def call(monkeypatch, name, *arguments):
     importlib.import_module(f"mixerlab.benchmarks.{name}").main()
 
 
-@pytest.mark.parametrize("name", [*ON_A_GPU, "parallax_table", "task_generation"])
+@pytest.mark.parametrize("name", [*ON_A_GPU, "parallax_table", "report_time", "task_generation"])
 def test_help(monkeypatch, capsys, name):
     with pytest.raises(SystemExit) as stopped:
         call(monkeypatch, name, "--help")

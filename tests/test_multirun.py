@@ -405,7 +405,7 @@ def test_a_key_that_only_some_cells_have_runs_where_it_applies(tmp_path):
 
 
 def test_a_sweep_has_a_name_for_its_report(tmp_path, monkeypatch):
-    monkeypatch.setattr("mixerlab.sweeps.plots.save", lambda figure, stem, *_: [stem.with_suffix(".png")])
+    monkeypatch.setattr("mixerlab.sweeps.canvas.save", lambda figure, stem, *_: [stem.with_suffix(".png")])
     outcome = run_py(
         "-m", "mixer=attn", "task=icr", "sweep=heads", "mixer.num_heads=2,4", *TINY, f"results_dir={tmp_path}"
     )

@@ -27,13 +27,13 @@ import mixerlab.runs  # noqa: E402
 import mixerlab.sweep  # noqa: E402
 import mixerlab.training.fit  # noqa: E402, F401
 from mixerlab.safe_files import _LEFTOVER, replace_file  # noqa: E402
-from mixerlab.sweeps import plots, run_figure  # noqa: E402, F401
+from mixerlab.sweeps import canvas, run_figure  # noqa: E402, F401
 
 WRITES = {"os.mkdir", "os.rename", "os.link", "os.remove", "os.rmdir", "os.truncate"}
 
 
 def save_quickly(figure, stem, formats=("png",)):
-    """`plots.save` without the drawing."""
+    """`canvas.save` without the drawing."""
     paths = [stem.with_suffix(f".{name}") for name in formats]
     for path in paths:
         replace_file(path, b"figure")
@@ -135,7 +135,7 @@ def leftovers(folder: Path) -> list[str]:
 
 
 def main(folder: Path, ways: dict[str, int], arguments: list[str]) -> dict:
-    plots.save = save_quickly
+    canvas.save = save_quickly
     status, operations, output = forked(folder / "undisturbed", arguments)
     wrong = [] if status == 0 else [f"undisturbed: exit status {status}: {output}"]
     expected = told(folder / "undisturbed")

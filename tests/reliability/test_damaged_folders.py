@@ -10,8 +10,9 @@ import damage
 import fakes
 import pytest
 
-from mixerlab.sweeps import plots, report
+from mixerlab.sweeps import canvas, report
 from mixerlab.sweeps.collect import best_per_cell, collect, complaints
+from mixerlab.sweeps.curve_figure import training_curves
 from mixerlab.sweeps.files import read_metrics, read_run, run_folder
 from mixerlab.sweeps.schema import rows_digest
 from mixerlab.sweeps.tables import setting_table, to_csv, to_latex, to_markdown, to_rows_csv
@@ -82,7 +83,7 @@ def test_damaged_metrics_cost_their_curve(results, name):
     assert statuses[folder.name] == {"finished", "unreadable"} and accuracies == {"gdn": 0.9, "attn": 0.8}
     (note,) = notes
     assert note.startswith(f"unreadable: {folder}/metrics.csv")
-    figure = plots.training_curves(results, best_per_cell(collect(results)), "official")
+    figure = training_curves(results, best_per_cell(collect(results)), "official")
     assert any(text.get_text() == "no curve: attn" for panel in figure.axes for text in panel.texts)
 
 
@@ -177,7 +178,7 @@ def test_nothing_is_written_through_a_link(results, tmp_path_factory):
         (folder / name).symlink_to(outside)
     fakes.write_config(folder, fakes.config(mixer="attn"))
     fakes.write_metrics(folder, fakes.pd.DataFrame({"epoch": [0]}))
-    plots.save(plots.Figure(), folder / "curves")
+    canvas.save(canvas.Figure(), folder / "curves")
     assert outside.read_text() == "precious"
     assert not any(os.path.islink(folder / name) for name in ("config.yaml", "metrics.csv", "curves.png"))
     shutil.rmtree(folder)

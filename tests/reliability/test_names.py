@@ -7,7 +7,7 @@ import fakes
 import pandas as pd
 import pytest
 
-from mixerlab.sweeps import plots, report
+from mixerlab.sweeps import canvas, report
 from mixerlab.sweeps.collect import best_per_cell, collect
 from mixerlab.sweeps.run_figure import run_curves
 from mixerlab.sweeps.tables import setting_table, to_csv, to_latex, to_markdown, to_rows_csv
@@ -76,7 +76,7 @@ def test_figures_show_names_as_they_are(results):
     made = report.report(results, selections=("official",))
     assert len([file for file in made.files if file.suffix == ".png"]) >= 3
     folder = next(results.glob("runs/*"))
-    plots.save(run_curves(folder), folder / "curves")
+    canvas.save(run_curves(folder), folder / "curves")
 
 
 @pytest.mark.parametrize("name", [r"$\frac{$", "$x$"])
@@ -84,5 +84,5 @@ def test_a_dollar_is_no_formula(tmp_path, name):
     fakes.add_run(tmp_path, [0.3, 0.8, 0.5], mixer=name)
     (folder,) = tmp_path.glob("runs/*")
     figure = run_curves(folder)
-    plots.save(figure, folder / "curves")
+    canvas.save(figure, folder / "curves")
     assert name in figure.get_suptitle() and (folder / "curves.png").stat().st_size > 10_000

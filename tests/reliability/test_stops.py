@@ -10,7 +10,7 @@ import fakes
 import pytest
 from command_line import ROOT, TINY, records, run_py, start_run_py
 
-from mixerlab.sweeps import plots, report
+from mixerlab.sweeps import canvas, report
 
 ATTN = ("mixer=attn", "task=icr", *TINY, "trainer.epochs=1")
 IN_PROC = pytest.mark.skipif(not Path("/proc/self").exists(), reason="finds the sweep's processes in /proc")
@@ -67,7 +67,7 @@ def test_ctrl_c_while_figures_are_drawn_is_one_line(tmp_path, monkeypatch):
     def interrupted(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(plots, "save", interrupted)
+    monkeypatch.setattr(canvas, "save", interrupted)
     for start in ((), ("-m",)):
         outcome = run_py(*start, *ATTN, f"results_dir={tmp_path}")
         assert outcome.code == 128 + signal.SIGINT and "Traceback" not in outcome.err
@@ -104,7 +104,7 @@ def test_in_processes_only_the_cell_fails(tmp_path, monkeypatch, what):
 
 
 def test_a_sweep_over_two_folders_reports_each_cell_where_it_belongs(tmp_path, monkeypatch):
-    monkeypatch.setattr(plots, "save", lambda figure, stem, *_: [stem.with_suffix(".png")])
+    monkeypatch.setattr(canvas, "save", lambda figure, stem, *_: [stem.with_suffix(".png")])
     folders = [tmp_path / "a", tmp_path / "b"]
     (tmp_path / "current").mkdir()
     monkeypatch.chdir(tmp_path / "current")
@@ -130,7 +130,7 @@ def test_a_sweep_over_two_folders_leaves_submitits_files_in_the_first(tmp_path):
 
 
 def test_two_sweeps_that_end_together_share_their_report(tmp_path, monkeypatch):
-    monkeypatch.setattr(plots, "save", lambda figure, stem, *_: [stem.with_suffix(".png")])
+    monkeypatch.setattr(canvas, "save", lambda figure, stem, *_: [stem.with_suffix(".png")])
     began = time.time()
     runs = {mixer: fakes.add_run(tmp_path, [0.3, 0.8, 0.5], mixer=mixer) for mixer in ("attn", "gdn")}
 

@@ -180,3 +180,19 @@ def add_many_mixers(results: Path, number: int, seeds: Sequence[int] = (0, 1, 2)
                 }
                 add_run(results, scores, sizes=sizes, mixer=mixer, task=task, setting=setting, seed=list(seeds))
     return names
+
+
+def add_frontier(results: Path, mixers: Sequence[str]) -> None:
+    """What `experiment=frontier` leaves, under its labels: two tasks with test rows of several lengths, three seeds.
+
+    The first mixer has 0.95, 0.9, 0.85 and 0.8 at 64, 128, 256 and 1024 tokens, each other 0.1 less.
+    """
+    for task, setting, chance in (("icr", "num_train_examples=100000", 1 / 8), ("state_tracking", "S3-128", 1 / 6)):
+        for place, mixer in enumerate(mixers):
+            for level, length in enumerate((64, 128, 256, 1024)):
+                accuracy = 0.95 - 0.05 * level - 0.1 * place
+                scores = [accuracy + change for change in (-0.02, 0.0, 0.02)]
+                given: dict = {"seq_len": 128} | ({} if length == 128 else {"test_seq_len": length})
+                name = setting if length == 128 else f"{setting},test_seq_len={length}"
+                sizes: Any = {"chance": chance}
+                add_run(results, scores, sizes, mixer=mixer, task=task, setting=name, lr=1e-3, seed=[0, 1, 2], **given)

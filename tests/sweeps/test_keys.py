@@ -11,7 +11,7 @@ from mixerlab.sweeps.named import name_from, name_of, read_sweep, write_sweep
 
 @pytest.fixture(autouse=True)
 def no_drawing(monkeypatch):
-    monkeypatch.setattr(reports.plots, "save", lambda figure, stem, *_: [stem.with_suffix(".png")])
+    monkeypatch.setattr(reports.canvas, "save", lambda figure, stem, *_: [stem.with_suffix(".png")])
 
 
 @pytest.fixture

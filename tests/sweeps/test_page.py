@@ -49,7 +49,7 @@ def page_of(results, monkeypatch):
         stem.with_suffix(".png").write_bytes(b"picture")
         return [stem.with_suffix(".png")]
 
-    monkeypatch.setattr(reports.plots, "save", save)
+    monkeypatch.setattr(reports.canvas, "save", save)
     assert reports.main([str(results), "--html"]) == 0
     return (results / "report/report.html").read_text()
 

@@ -20,7 +20,7 @@ FIGURES = ("accuracy", "settings", "state_size", "lengths", "difficulty", "learn
 
 @pytest.fixture
 def no_drawing(monkeypatch):
-    monkeypatch.setattr(reports.plots, "save", lambda figure, stem, *_: [stem.with_suffix(".png")])
+    monkeypatch.setattr(reports.canvas, "save", lambda figure, stem, *_: [stem.with_suffix(".png")])
 
 
 @pytest.fixture

@@ -1,5 +1,8 @@
 """The figures show every mixer in its colour, every score at its height, and every gap as a mark."""
 
+import itertools
+import math
+
 import fakes
 import numpy as np
 import pandas as pd
@@ -8,12 +11,18 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import to_hex, to_rgb
 from matplotlib.figure import Figure
 
-from mixerlab.sweeps import plots, ticks
+from mixerlab.sweeps import ticks
+from mixerlab.sweeps.axis_figures import accuracy_by_key, difficulty, learning_rates, lengths
+from mixerlab.sweeps.canvas import save
 from mixerlab.sweeps.collect import best_per_cell, collect
+from mixerlab.sweeps.curve_figure import training_curves
 from mixerlab.sweeps.files import METRICS_FILE, read_record, record_bytes, run_folder, write_record
 from mixerlab.sweeps.keys import spread_out
-from mixerlab.sweeps.names import MIXERS, axis_of, styles
+from mixerlab.sweeps.names import MIXERS, axis_of
 from mixerlab.sweeps.run_figure import run_curves
+from mixerlab.sweeps.size_figure import accuracy_by_size
+from mixerlab.sweeps.styles import _from_oklch, _to_oklch, styles
+from mixerlab.sweeps.table_figures import bars, heat_map
 from mixerlab.sweeps.tables import setting_table, task_table
 
 
@@ -125,11 +134,45 @@ def test_the_columns_of_one_mixer_share_its_hue():
     look = styles([f"{mixer}, d_model={width}" for mixer in ("attn", "gdn") for width in (64, 128, 256)])
     assert list(look)[:3] == ["attn, d_model=64", "attn, d_model=128", "attn, d_model=256"]
     assert look["attn, d_model=128"].colour == styles(["attn"])["attn"].colour
+    lightness = [_to_oklch(look[f"gdn, d_model={width}"].colour)[0] for width in (64, 128, 256)]
+    assert lightness == sorted(lightness, reverse=True)
     assert all(len({getattr(style, part) for style in look.values()}) == 6 for part in ("colour", "marker", "hatch"))
 
 
+@pytest.mark.parametrize("variants", [2, 3, 5])
+def test_mixers_with_several_columns_share_no_colour_family(variants):
+    """Of one variant, no two of fifteen mixers are taken for one colour, in the darkest shades either."""
+    others = ("based", "delta", "gla", "hyena", "lion", "minimal", "retnet", "rwkv", "s4", "attn+gdn")
+    look = styles(f"{mixer}, num_heads={2**n}" for mixer in (*MIXERS, *others) for n in range(variants))
+    assert len({style.colour for style in look.values()}) == len(look) == 15 * variants
+    for n in range(variants):
+        shades = [_oklab(look[f"{mixer}, num_heads={2**n}"].colour) for mixer in (*MIXERS, *others)]
+        assert min(math.dist(one, other) for one, other in itertools.combinations(shades, 2)) > 0.04
+        assert min(math.dist(one, other) for one, other in itertools.combinations(shades[:5], 2)) > 0.08
+
+
+def test_a_line_through_the_columns_of_a_mixer_has_its_hue():
+    columns = [f"{mixer}, num_heads={n}" for mixer in ("attn", "a", "b") for n in (2, 4, 8)]
+    middle = styles(columns)
+    lines = styles(["attn", "b"], beside=columns)
+    assert {mixer: style.colour for mixer, style in lines.items()} == {
+        mixer: middle[f"{mixer}, num_heads=4"].colour for mixer in ("attn", "b")
+    }
+    assert styles(["attn", "b"], beside=["attn", "b"]) == styles(["attn", "b"])
+
+
+def _oklab(colour):
+    lightness, chroma, hue = _to_oklch(colour)
+    return lightness, chroma * math.cos(math.radians(hue)), chroma * math.sin(math.radians(hue))
+
+
+def test_colours_come_back_from_oklch():
+    for colour in ("#0072B2", "#D55E00", "#FFFFFF", "#123456"):
+        assert _from_oklch(*_to_oklch(colour)) == colour
+
+
 def test_bars(cells):
-    figure = plots.bars(task_table(cells), "Tasks", "official", chances={("icr",): 0.125})
+    figure = bars(task_table(cells), "Tasks", "official", chances={("icr",): 0.125})
     (axes,) = figure.axes
     look = styles(["attn", "parallax", "novel"])
     # icr: parallax and novel miss seq_len-512.
@@ -138,24 +181,24 @@ def test_bars(cells):
         "parallax": [(0.95 + 0.85) / 2, 0.6, 0.75],
         "novel": [(0.7 + 0.6) / 2, 0.6, 0.625],
     }
-    bars = {mixer: [c.patches[0] for c in axes.containers if c.get_label() == mixer] for mixer in heights}
+    drawn_bars = {mixer: [c.patches[0] for c in axes.containers if c.get_label() == mixer] for mixer in heights}
     for mixer, expected in heights.items():
-        assert [bar.get_height() for bar in bars[mixer]] == pytest.approx(expected)
+        assert [bar.get_height() for bar in drawn_bars[mixer]] == pytest.approx(expected)
         complete = [mixer == "attn", True, mixer == "attn"]
         faces = [look[mixer].colour if whole else "#FFFFFF" for whole in complete]
-        assert [to_hex(bar.get_facecolor()).upper() for bar in bars[mixer]] == faces
-        assert {bar.get_hatch() or "" for bar in bars[mixer]} == {look[mixer].hatch}
+        assert [to_hex(bar.get_facecolor()).upper() for bar in drawn_bars[mixer]] == faces
+        assert {bar.get_hatch() or "" for bar in drawn_bars[mixer]} == {look[mixer].hatch}
     assert crosses(axes) == []
     assert [label.get_text() for label in axes.get_xticklabels()] == ["icr", "mem", "Avg"]
     assert legend_texts(figure) == ["attn", "parallax", "novel", "incomplete mean", "chance"]
-    lefts = sorted(bar.get_x() for group in bars.values() for bar in group)
+    lefts = sorted(bar.get_x() for group in drawn_bars.values() for bar in group)
     assert np.diff(lefts).min() > 0.2  # no bar covers another
     (chance,) = [line for line in axes.lines if set(line.get_ydata()) == {0.125}]
     assert chance.get_xdata() == pytest.approx([-0.45, 0.45])
 
 
 def test_bars_of_settings_cross_what_is_missing(cells):
-    figure = plots.bars(setting_table(cells), "Settings", "official")
+    figure = bars(setting_table(cells), "Settings", "official")
     (axes,) = figure.axes
     assert len(axes.containers) == 10
     assert len(crosses(axes)) == 2
@@ -164,7 +207,7 @@ def test_bars_of_settings_cross_what_is_missing(cells):
 
 
 def test_difficulty_puts_the_baseline_at_its_value(frame, cells):
-    figure = plots.difficulty(frame, cells, "official")
+    figure = difficulty(frame, cells, "official")
     (panel,) = figure.axes  # mem has no axis here, icr has one
     assert panel.get_title() == "icr"
     assert panel.get_xlabel() == "sequence length (tokens)"
@@ -182,7 +225,7 @@ def test_mixers_of_one_accuracy_are_all_seen_and_on_their_ticks(tmp_path):
             fakes.add_run(tmp_path, [0.3, 1.0, "diverged"], mixer=mixer, setting=setting)
     frame = collect(tmp_path)
     cells = best_per_cell(frame)
-    for figure in (plots.difficulty(frame, cells, "official"), plots.learning_rates(frame, cells, "official")):
+    for figure in (difficulty(frame, cells, "official"), learning_rates(frame, cells, "official")):
         (panel,) = figure.axes
         look = styles(MIXERS)
         figure.set_dpi(300)
@@ -198,7 +241,7 @@ def test_mixers_of_one_accuracy_are_all_seen_and_on_their_ticks(tmp_path):
 def test_titles_say_how_was_chosen(results, frame):
     for selection, where in (("official", "test"), ("clean", "validation")):
         cells = best_per_cell(frame, selection)
-        figure = plots.difficulty(frame, cells, selection)
+        figure = difficulty(frame, cells, selection)
         assert figure.get_suptitle() == "Accuracy by difficulty"
         assert [text.get_text() for text in figure.texts[1:]] == [f"learning rate and checkpoint chosen on {where}"]
 
@@ -209,12 +252,12 @@ def test_lengths_trained_and_tested(tmp_path):
         fakes.add_run(tmp_path, [0.3, 0.8, 0.5], mixer=mixer, setting="seq_len-256")
         fakes.add_run(tmp_path, [0.3, 0.4, 0.5], mixer=mixer, setting="test_seq_len=512", test_seq_len=512)
     frame = collect(tmp_path)
-    figure = plots.lengths(frame, best_per_cell(frame), "official")
+    figure = lengths(frame, best_per_cell(frame), "official")
     trained, tested = figure.axes
-    assert (trained.get_xlabel(), tested.get_xlabel()) == ("sequence length (tokens)", "length of test rows (tokens)")
+    assert (trained.get_xlabel(), tested.get_xlabel()) == ("sequence length", "test length (trained at 128)")
     assert drawn(trained, "gdn") == pytest.approx({128: 0.9, 256: 0.8})
     assert drawn(tested, "gdn") == pytest.approx({128: 0.9, 512: 0.5})
-    assert plots.lengths(frame, best_per_cell(frame[frame["setting"] == "baseline"]), "official") is None
+    assert lengths(frame, best_per_cell(frame[frame["setting"] == "baseline"]), "official") is None
 
 
 def test_accuracy_by_the_length_of_test_rows_of_a_level(tmp_path):
@@ -225,11 +268,11 @@ def test_accuracy_by_the_length_of_test_rows_of_a_level(tmp_path):
     frame = collect(tmp_path)
     cells = best_per_cell(frame)
     assert cells["setting"].tolist() == ["A5-128", "S3-128", "S3-128,test_seq_len=256", "S3-128,test_seq_len=512"]
-    (panel,) = plots.difficulty(frame, cells, "official").axes  # of the lengths: groups are no axis
+    (panel,) = difficulty(frame, cells, "official").axes  # of the lengths: groups are no axis
     assert panel.get_title() == "state_tracking S3-128"
-    (panel,) = plots.lengths(frame, cells, "official").axes
+    (panel,) = lengths(frame, cells, "official").axes
     assert drawn(panel, "attn") == pytest.approx({128: 0.9, 256: 0.6, 512: 0.2})
-    assert (panel.get_title(), panel.get_xlabel()) == ("state_tracking S3-128", "length of test rows (tokens)")
+    assert (panel.get_title(), panel.get_xlabel()) == ("state_tracking S3-128", "test length (trained at 128)")
 
 
 @pytest.mark.parametrize(
@@ -257,7 +300,7 @@ def test_a_line_has_only_the_keys_of_its_columns(tmp_path):
             fakes.add_run(tmp_path, [0.3, accuracy, 0.5], mixer="gdn", changed=given)
     swept = spread_out(collect(tmp_path))
     cells = best_per_cell(swept.frame)
-    figure = plots.accuracy_by_key(swept, task_table(cells), cells, "official", "model.d_model")
+    figure = accuracy_by_key(swept, task_table(cells), cells, "official", "model.d_model")
     assert legend_texts(figure) == ["attn, head_dim=16", "attn, head_dim=32", "gdn, dim=1", "gdn, dim=2", "chance"]
 
 
@@ -269,10 +312,10 @@ def test_accuracy_by_a_swept_key(tmp_path):
     swept = spread_out(collect(tmp_path))
     cells = best_per_cell(swept.frame)
     table = task_table(cells)
-    (panel,) = plots.accuracy_by_key(swept, table, cells, "official", "model.d_model").axes
+    (panel,) = accuracy_by_key(swept, table, cells, "official", "model.d_model").axes
     assert drawn(panel, "attn, optimizer=muon") == pytest.approx({64: 0.5, 128: 0.7})
     assert panel.get_xlabel() == "d_model" and panel.get_title() == "icr"
-    figure = plots.accuracy_by_key(swept, table, cells, "official", "optimizer.name")
+    figure = accuracy_by_key(swept, table, cells, "official", "optimizer.name")
     assert legend_texts(figure) == ["attn, d_model=128", "chance"]  # the only line of two values
     assert [label.get_text() for label in figure.axes[0].get_xticklabels()] == ["adamw", "muon"]
 
@@ -282,16 +325,29 @@ def test_accuracy_by_state_size_and_its_frontier(tmp_path):
         sizes = {"state_size": size, "num_params": 10 * size}
         fakes.add_run(tmp_path, [0.3, accuracy, 0.5], sizes=sizes, mixer=mixer)
     cells = best_per_cell(collect(tmp_path))
-    state, parameters = plots.accuracy_by_size(task_table(cells), cells, "official").axes
+    state, parameters = accuracy_by_size(task_table(cells), cells, "official").axes
     assert (state.get_xlabel(), parameters.get_xlabel()) == ("state size (elements)", "parameters")
     assert drawn(state, "attn") == {4096: 0.9} and drawn(parameters, "gdn") == {10240: 0.7}
     assert drawn(state, "_frontier") == {1024: 0.7, 4096: 0.9}  # mamba is larger than gdn, and worse
     nothing = best_per_cell(collect(tmp_path / "nothing"), expected=[("attn", "icr", "baseline")])
-    assert plots.accuracy_by_size(task_table(nothing), nothing, "official") is None
+    assert accuracy_by_size(task_table(nothing), nothing, "official") is None
+
+
+def test_what_a_single_mixer_or_learning_rate_leaves_out(tmp_path):
+    """One point in a panel compares nothing."""
+    fakes.add_run(tmp_path, [0.9], lr=1e-3)
+    frame = collect(tmp_path)
+    cells = best_per_cell(frame)
+    assert accuracy_by_size(task_table(cells), cells, "official") is None
+    assert learning_rates(frame, cells, "official") is None
+    figure = bars(task_table(cells), "Accuracy by task", "official")
+    (panel,) = figure.axes
+    assert panel.get_position().width * figure.get_size_inches()[0] < 1
+    assert_legible(figure)
 
 
 def test_heat_map(cells):
-    figure = plots.heat_map(setting_table(cells), "official")
+    figure = heat_map(setting_table(cells), "official")
     (panel,) = figure.axes
     (mesh,) = panel.collections
     shown = np.ma.filled(mesh.get_array(), np.nan)
@@ -309,13 +365,13 @@ def test_no_text_lies_over_another(tmp_path, number, columns):
     cells = best_per_cell(frame)
     table = task_table(cells)
     for figure in (
-        plots.bars(table, "Accuracy by task", "official", columns),
-        plots.accuracy_by_size(table, cells, "official", columns),
-        plots.heat_map(setting_table(cells), "official", columns),
-        plots.difficulty(frame, cells, "official", columns),
-        plots.lengths(frame, cells, "official", columns),
-        plots.learning_rates(frame, cells, "official", columns),
-        plots.training_curves(tmp_path, cells, "official", columns),
+        bars(table, "Accuracy by task", "official", columns),
+        accuracy_by_size(table, cells, "official", columns),
+        heat_map(setting_table(cells), "official", columns),
+        difficulty(frame, cells, "official", columns),
+        lengths(frame, cells, "official", columns),
+        learning_rates(frame, cells, "official", columns),
+        training_curves(tmp_path, cells, "official", columns),
     ):
         assert figure.get_size_inches()[0] == {1: 3.25, 2: 6.75}[columns]
         assert_legible(figure)
@@ -325,11 +381,11 @@ def test_no_difficulty_without_an_axis(tmp_path):
     fakes.add_run(tmp_path, [0.3, 0.9, 0.5])
     fakes.add_run(tmp_path, [0.3, 0.9, 0.5], task="icr_challenge", setting="256-512")
     frame = collect(tmp_path)
-    assert plots.difficulty(frame, best_per_cell(frame), "official") is None
+    assert difficulty(frame, best_per_cell(frame), "official") is None
 
 
 def test_learning_rates(frame, cells):
-    figure = plots.learning_rates(frame, cells, "official")
+    figure = learning_rates(frame, cells, "official")
     icr, mem = figure.axes
     assert (icr.get_title(), mem.get_title()) == ("icr", "mem")
     assert drawn(icr, "attn") == pytest.approx({5e-4: 0.7 / 3, 1e-3: 2.3 / 3, 5e-3: 1.3 / 3})
@@ -342,7 +398,7 @@ def test_learning_rates(frame, cells):
 def test_a_task_without_any_score_is_crosses(tmp_path):
     fakes.add_run(tmp_path, ["diverged"] * 3)
     frame = collect(tmp_path)
-    (panel,) = plots.learning_rates(frame, best_per_cell(frame), "official").axes
+    (panel,) = learning_rates(frame, best_per_cell(frame), "official").axes
     (cross,) = crosses(panel)
     assert list(cross.get_xdata()) == [5e-4, 1e-3, 5e-3]
 
@@ -351,18 +407,20 @@ def test_clean_selection_draws_its_own_scores(tmp_path):
     fakes.add_run(tmp_path, [(0.3, 0.4), (0.9, 0.5), (0.5, 0.6)])
     frame = collect(tmp_path)
     frame["clean_accuracy"] /= 2
-    (panel,) = plots.learning_rates(frame, best_per_cell(frame, "clean"), "clean").axes
+    (panel,) = learning_rates(frame, best_per_cell(frame, "clean"), "clean").axes
     assert drawn(panel, "attn") == pytest.approx({5e-4: 0.15, 1e-3: 0.45, 5e-3: 0.25})
 
 
 def test_training_curves_show_the_best_replica(results, cells):
-    figure = plots.training_curves(results, cells, "official")
+    figure = training_curves(results, cells, "official")
     accuracy, loss, accuracy_mem, _ = figure.axes
     look = styles(["attn", "parallax", "novel"])
     lines = [line for line in accuracy.lines if line.get_label() in look]
     assert [line.get_color() for line in lines] == [style.colour for style in look.values()]
     ends = [line.get_ydata()[-1] for line in lines]
     assert ends == pytest.approx([top * (1 - np.exp(-11 / 3)) for top in (0.9, 0.95, 0.7)])
+    assert [line.get_xdata()[0] for line in lines] == [1, 1, 1]  # as in progress: the first epoch is 1
+    assert lines[0].get_xdata()[-1] == 12
     assert loss.get_yscale() == "log"
     assert loss.lines[0].get_ydata()[0] == pytest.approx(3)
     assert (accuracy.get_ylabel(), loss.get_ylabel()) == ("accuracy on test", "training loss (nats)")
@@ -373,7 +431,7 @@ def test_training_curves_show_the_best_replica(results, cells):
 def test_a_curve_of_one_epoch_is_seen(tmp_path, epochs):
     run_id = fakes.add_run(tmp_path, [0.3, 0.9, 0.5])
     keep_epochs(tmp_path, run_id, replica=1, epochs=epochs)
-    figure = plots.training_curves(tmp_path, best_per_cell(collect(tmp_path)), "official")
+    figure = training_curves(tmp_path, best_per_cell(collect(tmp_path)), "official")
     colour = styles(["attn"])["attn"].colour
     assert [painted(figure, panel, colour) > 10 for panel in figure.axes] == [True, True]
     assert all(tick.is_integer() for panel in figure.axes for tick in panel.get_xticks())
@@ -386,7 +444,7 @@ def test_the_figure_of_a_run(tmp_path):
     assert figure.get_suptitle() == "attn on icr, seq_len-256, vocab_size-8"
     for panel in figure.axes:
         single, *others = (line for line in panel.lines if len(line.get_xdata()))
-        assert len(single.get_xdata()) == 1 and painted(figure, panel, single.get_color()) > 10
+        assert list(single.get_xdata()) == [1] and painted(figure, panel, single.get_color()) > 10
         assert [line.get_marker() for line in others] == ["None", "None"]
 
 
@@ -405,22 +463,25 @@ def test_a_loss_axis_has_ticks_at_any_range(lowest):
 def test_training_curves_say_who_has_none(tmp_path):
     fakes.add_run(tmp_path, [0.3, 0.9, 0.5], task="icr_challenge", setting="256-512")
     fakes.add_run(tmp_path, ["failed"] * 3, mixer="gdn", task="icr_challenge", setting="256-512")
-    figure = plots.training_curves(tmp_path, best_per_cell(collect(tmp_path)), "clean")
+    figure = training_curves(tmp_path, best_per_cell(collect(tmp_path)), "clean")
     accuracy = figure.axes[0]
-    assert accuracy.get_title() == "icr_challenge, 256-512"
+    assert accuracy.get_title() == "icr_challenge 256-512"
     assert [text.get_text() for text in accuracy.texts] == ["no curve: gdn"]
     assert accuracy.get_ylabel() == "accuracy on val"
 
 
-def test_own_sizes_have_a_title_that_fits(tmp_path):
-    fakes.add_run(tmp_path, [0.3, 0.9, 0.5], setting="seq_len=32,vocab_size=8", seq_len=32)
-    accuracy, _ = plots.training_curves(tmp_path, best_per_cell(collect(tmp_path)), "official").axes
-    assert accuracy.get_title() == "icr, own sizes"
+def test_long_titles_fit(tmp_path):
+    long = "num_train_examples=100000,seq_len=32,vocab_size=8,frac_noise=0.25,noise_vocab_size=128"
+    for task in ("icr", "ncr", "fcr", "mem"):
+        fakes.add_run(tmp_path, [0.3, 0.9, 0.5], task=task, setting=long)
+    figure = training_curves(tmp_path, best_per_cell(collect(tmp_path)), "official")
+    assert figure.axes[0].get_title() == "icr 100k training examples,\nseq_len=32, vocab_size=8,…"
+    assert_legible(figure)
 
 
 def test_several_seeds_are_one_line_with_a_band(tmp_path):
     fakes.add_run(tmp_path, [0.3, 0.9, 0.5, 0.3, 0.7, 0.5], seed=[0, 1])
-    accuracy, _ = plots.training_curves(tmp_path, best_per_cell(collect(tmp_path)), "official").axes
+    accuracy, _ = training_curves(tmp_path, best_per_cell(collect(tmp_path)), "official").axes
     line, _ = accuracy.lines  # and chance
     assert line.get_ydata()[-1] == pytest.approx(0.8 * (1 - np.exp(-11 / 3)))
     assert len(accuracy.collections) == 1
@@ -429,9 +490,9 @@ def test_several_seeds_are_one_line_with_a_band(tmp_path):
 def test_one_colour_and_marker_per_mixer_in_every_figure(results, frame, cells):
     expected = {mixer: (style.colour, style.marker) for mixer, style in styles(cells["mixer"]).items()}
     for figure in (
-        plots.difficulty(frame, cells, "official"),
-        plots.learning_rates(frame, cells, "official"),
-        plots.training_curves(results, cells, "official"),
+        difficulty(frame, cells, "official"),
+        learning_rates(frame, cells, "official"),
+        training_curves(results, cells, "official"),
     ):
         (legend,) = figure.legends
         shown = {h.get_label(): (h.get_color(), h.get_marker()) for h in legend.legend_handles}
@@ -440,7 +501,7 @@ def test_one_colour_and_marker_per_mixer_in_every_figure(results, frame, cells):
 
 def test_saved_as_picture_and_as_pdf_even_if_empty(tmp_path):
     nothing = best_per_cell(collect(tmp_path), expected=[("attn", "icr", "baseline")])
-    paths = plots.save(plots.training_curves(tmp_path, nothing, "official"), tmp_path / "curves", ("png", "pdf"))
+    paths = save(training_curves(tmp_path, nothing, "official"), tmp_path / "curves", ("png", "pdf"))
     assert [path.name for path in paths] == ["curves.png", "curves.pdf"]
     assert paths[0].read_bytes().startswith(b"\x89PNG")
     assert paths[1].read_bytes().startswith(b"%PDF")

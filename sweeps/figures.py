@@ -1,0 +1,74 @@
+"""Which figures a report has, and what each is made of."""
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from pathlib import Path
+
+import pandas as pd
+from matplotlib.figure import Figure
+
+from mixerlab.sweeps.axis_figures import accuracy_by_key, difficulty, learning_rates, lengths
+from mixerlab.sweeps.best import Selection
+from mixerlab.sweeps.chance import chances_of_rows
+from mixerlab.sweeps.curve_figure import training_curves
+from mixerlab.sweeps.keys import Swept
+from mixerlab.sweeps.size_figure import accuracy_by_size
+from mixerlab.sweeps.table_figures import bars, heat_map
+from mixerlab.sweeps.tables import Table
+
+FIGURES = (
+    "accuracy",
+    "challenge",
+    "state_size",
+    "settings",
+    "lengths",
+    "difficulty",
+    "learning_rates",
+    "training_curves",
+)
+SWEPT = "by_"  # begins the name of a figure over the values of a key
+
+
+def figures_of(
+    results_dir: Path | None,
+    swept: Swept,
+    cells: pd.DataFrame,
+    benchmark: pd.DataFrame,
+    selection: Selection,
+    tables: Mapping[str, Table],
+    columns: int,
+    is_first: bool,
+) -> Iterator[tuple[str, Figure]]:
+    """Each figure with its name, one after the other: all at once would take as much memory as there are mixers.
+
+    Args:
+        results_dir: holds the training curves; None: there are none.
+        swept: the replicas, and the keys that were swept.
+        cells: as `sweeps.collect.best_per_cell` gives them.
+        benchmark: those of them that means are over.
+        selection: what chose checkpoint and learning rate.
+        tables: by name.
+        columns: of a paper's page, 1 or 2.
+        is_first: whether this is the first selection of the report, which has all figures. Drawing is most of a
+            report's time, and those of the other hardly differ, unless test rows have other lengths than validation.
+    """
+    frame, main = swept.frame, tables.get("accuracy", tables["settings"])
+    made: dict[str, Callable[[], Figure | None]] = {}
+    for name, title in (("accuracy", "Accuracy by task"), ("challenge", "Accuracy on the harder set")):
+        if name in tables:
+            chances = chances_of_rows(benchmark, tables[name])
+            made[name] = partial(bars, tables[name], title, selection, columns, chances)
+    for key in swept.keys:
+        name = SWEPT + re.sub(r"\W+", "_", key)
+        made[name] = partial(accuracy_by_key, swept, main, benchmark, selection, key, columns)
+    made["state_size"] = partial(accuracy_by_size, main, benchmark, selection, columns)
+    made["settings"] = partial(heat_map, tables["settings"], selection, columns)
+    made["lengths"] = partial(lengths, frame, cells, selection, columns)
+    made["difficulty"] = partial(difficulty, frame, benchmark, selection, columns)
+    made["learning_rates"] = partial(learning_rates, frame, benchmark, selection, columns)
+    if results_dir is not None:
+        made["training_curves"] = partial(training_curves, results_dir, benchmark, selection, columns)
+    for name, draw in made.items():
+        if (is_first or (name == "lengths" and name in tables)) and (figure := draw()) is not None:
+            yield name, figure

@@ -1,0 +1,139 @@
+"""The marks that figures share: lines, intervals over seeds, crosses, the line of chance, and what the legend says."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
+
+from mixerlab.sweeps.names import BASELINE, sees_future
+from mixerlab.sweeps.solved import interval
+from mixerlab.sweeps.styles import Style
+from mixerlab.sweeps.tables import Score
+from mixerlab.sweeps.ticks import short_number
+
+CHOSEN = {
+    "official": "learning rate and checkpoint chosen on test",
+    "clean": "learning rate and checkpoint chosen on validation",
+}
+ACCURACY_LIMITS = (-0.05, 1.06)
+# Of mixers at the same place the first is drawn largest and below, so that all are seen: points.
+NESTED_MARKERS = (7.0, 2.8)
+APART_MARKERS = (6.0, 4.4)  # of those that rarely lie at one place
+INCOMPLETE = "incomplete mean"
+CHANCE_LOOK: dict[str, Any] = {"color": "0.45", "linestyle": (0, (2, 1.5)), "linewidth": 0.9}
+CHANCE = Line2D([], [], label="chance", **CHANCE_LOOK)
+CROSS_LOOK: dict[str, Any] = {"marker": "x", "markersize": 4.5, "markeredgewidth": 1.2, "linestyle": "none"}
+FUTURE = Line2D([], [], linestyle="none", label="‡ sees the future")
+
+# Values of one's own, as a reader says them.
+_SPOKEN = {"num_train_examples": "{} training examples", "test_seq_len": "tested at {}"}
+
+Handles = dict[str, Line2D | Patch]
+
+
+def setting_title(task: str, setting: str) -> str:
+    """What a panel or a row about a setting is called: `icr`, `icr seq_len-256`, `icr 100k training examples`."""
+    parts = [] if setting == BASELINE else setting.split(",")
+    spoken = [part.strip() for part in parts]
+    for place, part in enumerate(spoken):
+        key, equals, value = part.partition("=")
+        if key in _SPOKEN and equals and value.isdecimal():
+            spoken[place] = _SPOKEN[key].format(short_number(float(value)))
+    return " ".join([task, *([", ".join(spoken)] if spoken else [])])
+
+
+def cross_handle() -> Line2D:
+    """What the legend shows for an entry without a score."""
+    return Line2D([], [], color="0.3", label="no score", **CROSS_LOOK)
+
+
+def hollow_handle() -> Line2D:
+    """What the legend shows for a mean over fewer settings than there are."""
+    return Line2D(
+        [], [], color="0.3", marker="o", markersize=4.5, markerfacecolor="white", linestyle="none", label=INCOMPLETE
+    )
+
+
+def line_handles(look: Mapping[str, Style]) -> Handles:
+    """What the legend shows for each column of the tables."""
+    return {
+        mixer: Line2D([], [], color=style.colour, marker=style.marker, markersize=4.5, label=mixer)
+        for mixer, style in look.items()
+    }
+
+
+def legend_of(mixers: Handles, explain: Handles) -> list[Line2D | Patch]:
+    """The mixers, then what else there is to explain."""
+    future = {"future": FUTURE} if any(map(sees_future, mixers)) else {}
+    return [*mixers.values(), *(explain | future).values()]
+
+
+def mark_intervals(panel: Axes, points: Iterable[tuple[float, Score]], colour: str) -> None:
+    """The bootstrap interval over seeds at each x, as one line with gaps: lines are most of what a panel costs."""
+    places: list[float] = []
+    bounds: list[float] = []
+    for x, score in points:
+        if (found := interval(list(score.by_seed.values()))) is not None:
+            places += [x, x, np.nan]
+            bounds += [*found, np.nan]
+    if places:
+        panel.plot(
+            places, bounds, color=colour, linewidth=0.9, zorder=3.5, marker="_", markersize=2.5, label="_interval"
+        )
+
+
+def accuracy_lines(
+    panel: Axes,
+    points: Mapping[str, Sequence[tuple[float, Score]]],
+    look: Mapping[str, Style],
+    markers: tuple[float, float] = NESTED_MARKERS,
+) -> Handles:
+    """A line per mixer through its accuracies, with their intervals over seeds; returns what the legend must explain.
+
+    A mean over fewer settings than there are is hollow, one over none is a cross at zero. Points stand at their places:
+    where several mixers reach the same, the markers lie on each other from large to small.
+    """
+    explain: Handles = {}
+    largest, smallest = markers
+    step = (largest - smallest) / max(4, len(look) - 1)
+    largest -= 0.75 * step * max(0, 5 - len(look))  # of few mixers no marker has to be large
+    for number, (mixer, style) in enumerate(look.items()):
+        of_mixer = points.get(mixer, ())
+        if not of_mixer:
+            continue
+        size = largest - number * step
+        means = [np.nan if score.mean is None else score.mean for _, score in of_mixer]
+        panel.plot(
+            [x for x, _ in of_mixer], means, color=style.colour, label=mixer, marker=style.marker, markersize=size,
+            markeredgewidth=0,
+        )  # fmt: skip
+        if crosses := [x for x, score in of_mixer if score.mean is None]:
+            panel.plot(crosses, [0.0] * len(crosses), color=style.colour, zorder=4, label="_cross", **CROSS_LOOK)
+            explain["cross"] = cross_handle()
+        hollow = [(x, score.mean) for x, score in of_mixer if score.mean is not None and not score.complete]
+        if hollow:
+            panel.plot(
+                *zip(*hollow, strict=True), color=style.colour, linestyle="none", marker=style.marker, markersize=size,
+                markerfacecolor="white", label="_hollow",
+            )  # fmt: skip
+            explain["hollow"] = hollow_handle()
+        mark_intervals(panel, of_mixer, style.colour)
+    panel.set_ylim(*ACCURACY_LIMITS)
+    return explain
+
+
+def chance_line(panel: Axes, level: float | Mapping[float, float]) -> Handles:
+    """The accuracy of a guess, one for the panel or by x; nothing where it is not known."""
+    if not isinstance(level, Mapping):
+        if np.isnan(level):
+            return {}
+        panel.axhline(level, zorder=1.5, label="_chance", **CHANCE_LOOK)
+        return {"chance": CHANCE}
+    known = [(x, chance) for x, chance in sorted(level.items()) if not np.isnan(chance)]
+    if not known:
+        return {}
+    panel.plot(*zip(*known, strict=True), zorder=1.5, label="_chance", **CHANCE_LOOK)
+    return {"chance": CHANCE}
