@@ -19,8 +19,6 @@ from pathlib import Path
 from mixerlab.results.portions import Job, Outcome, ended_well, work_through
 from mixerlab.sweeps.archive import pack, restore
 
-ROOT = Path(__file__).parents[1]
-
 
 def jobs_of(path: str) -> list[Job]:
     """The runs of a list, in its order."""
@@ -36,16 +34,13 @@ def trainer(common: list[str]) -> Callable[[str], None]:
     import logging
     import warnings
 
-    from hydra import compose, initialize_config_dir
-
-    from mixerlab.runs import run
+    import mixerlab
 
     logging.disable(logging.INFO)
     warnings.filterwarnings("ignore")
 
     def train(overrides: str) -> None:
-        with initialize_config_dir(str(ROOT / "conf"), version_base="1.3"):
-            run(compose("config", [*overrides.split(), "trainer.progress=false", *common]))
+        mixerlab.run(*overrides.split(), "trainer.progress=false", "trainer.keep_weights=none", *common)
 
     return train
 

@@ -12,12 +12,10 @@ import argparse
 import csv
 from pathlib import Path
 
-from hydra import compose, initialize_config_dir
-
+import mixerlab
 from mixerlab.tasks.data import dataset_folder, make_split, save_split
-from mixerlab.tasks.settings import build_task, register_resolvers
+from mixerlab.tasks.settings import build_task
 
-ROOT = Path(__file__).parents[2]
 TASKS = ("icr", "ncr", "fcr", "mem", "cmp", "sc")
 # Of each task the cheapest setting that parts mixers: those of the screen of recipes (results/screen/design.py).
 HARD = {
@@ -44,9 +42,7 @@ def task_overrides(task: str, setting: str, extra: list[str]) -> list[str]:
 
 def task_of(overrides: list[str]):
     """The task that overrides of `experiment=madlab` describe."""
-    register_resolvers()
-    with initialize_config_dir(str(ROOT / "conf"), version_base="1.3"):
-        return build_task(compose("config", ["experiment=madlab", "mixer=attn", *overrides]).task)
+    return build_task(mixerlab.compose("experiment=madlab", "mixer=attn", *overrides).task)
 
 
 def export(data_dir: Path, overrides: list[str]) -> None:

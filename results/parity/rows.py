@@ -13,13 +13,12 @@ from pathlib import Path
 from statistics import fmean, variance
 
 import pandas as pd
-from hydra import compose, initialize_config_dir
 
+import mixerlab
 from mixerlab.sweeps.sources import rows_of
 from mixerlab.sweeps.tables import STUDENT_T
-from mixerlab.tasks.settings import register_resolvers, setting_name
+from mixerlab.tasks.settings import setting_name
 
-ROOT = Path(__file__).parents[2]
 NONE = 0.005
 KEY = ["mixer", "task", "setting", "lr", "weight_decay", "seed"]
 OURS = {"official_accuracy": "ours", "official_epoch": "our_epoch", "steps": "our_steps", "wall_time_s": "our_wall_s"}
@@ -28,15 +27,11 @@ THEIRS = {"accuracy": "theirs", "best_epoch": "their_epoch", "epochs": "their_ep
 
 def side_by_side(listed: pd.DataFrame, theirs: pd.DataFrame, ours: pd.DataFrame) -> pd.DataFrame:
     """A row for each run that both sides ended; `wall_s` of ours is that of all its seeds together."""
-    register_resolvers()
-    with initialize_config_dir(str(ROOT / "conf"), version_base="1.3"):
-        # The list names a setting; our rows name what its overrides resolve to.
-        labels = {
-            (row.task, row.setting): setting_name(
-                compose("config", [text for text in row.overrides.split() if text.startswith("task")]).task
-            )
-            for row in listed.itertuples()
-        }
+    # The list names a setting; our rows name what its overrides resolve to.
+    labels = {
+        (row.task, row.setting): setting_name(mixerlab.compose(*row.overrides.split()).task)
+        for row in listed.itertuples()
+    }
     theirs = theirs.assign(label=[labels[row.task, row.setting] for row in theirs.itertuples()])
     ours = ours[ours["status"] == "finished"].rename(columns={"setting": "label"} | OURS)
     shared = ["mixer", "task", "label", "lr", "weight_decay", "seed"]
