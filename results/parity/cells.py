@@ -26,10 +26,10 @@ HARD = {
     "cmp": "num_train_examples-3200",
     "sc": "num_train_examples-800",
 }
-CELLS = (
+CELLS = (  # the longest first
+    *(("mamba", task, "baseline") for task in TASKS),
     *(("attn", task, "baseline") for task in TASKS),
     *(("attn", task, setting) for task, setting in HARD.items()),
-    *(("mamba", task, "baseline") for task in TASKS),
 )
 POINTS = ((5e-4, 0.0), (1e-3, 0.0), (1e-4, 0.0), (5e-4, 0.1), (1e-3, 0.1), (1e-4, 0.1))  # learning rate, weight decay
 SEEDS = (0, 1, 2)
@@ -75,7 +75,7 @@ def main() -> None:
                     *(f"optimizer.lr={lr}", f"optimizer.weight_decay={weight_decay}", f"seed=[{seeds}]"),
                 ]
                 cell = {"mixer": mixer, "task": task, "setting": setting, "lr": lr, "weight_decay": weight_decay}
-                unit = f"{mixer} {task} {setting}"
+                unit = f"{mixer} {task} {setting} {lr} {weight_decay}"
                 writer.writerow({"unit": unit, **cell, "seeds": seeds, "overrides": " ".join(overrides)})
 
 

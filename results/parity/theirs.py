@@ -13,8 +13,8 @@ checkpoint of the lowest test perplexity. Its seed orders the training rows; her
 values, which mad-lab leaves to chance.
 
 tests/parity/madlab.py says what stands in for CUDA extensions. On a GPU ours stands in for the selective scan as well
-(kernels/selective_scan), since mad-lab's reference would take minutes an epoch there; each process first checks on its
-device that both compute the same.
+(kernels/selective_scan), since the backward of mad-lab's reference writes the whole sequence once for each position;
+each process first checks on its device that both compute the same.
 """
 
 import argparse
@@ -58,7 +58,7 @@ def jobs_of(path: Path, done: list[dict[str, str]], epochs: int) -> list[Job]:
             seconds = -(-rows // 128) * epochs * SECONDS_PER_STEP[row["mixer"]]
             for seed in row["seeds"].split(","):
                 if tuple((row | {"seed": seed})[key] for key in KEY) not in finished:
-                    name = " ".join([row["unit"], row["lr"], row["weight_decay"], seed])
+                    name = f"{row['unit']} {seed}"
                     jobs.append(Job(name, row["unit"], seconds, row | {"seed": seed}))
     return jobs
 
@@ -73,7 +73,7 @@ def selective_scan(u, delta, A, B, C, D, z, delta_bias, delta_softplus, return_l
 
 
 def check_scan(reference: Callable, device: str) -> None:
-    """That both scans and their gradients are equal to the rounding of float32; AssertionError if they are not."""
+    """Raises AssertionError if the scans or their gradients differ by more than 1e-4 of the largest element."""
     import torch
 
     torch.manual_seed(0)
@@ -90,7 +90,7 @@ def check_scan(reference: Callable, device: str) -> None:
         made.append([out, *torch.autograd.grad((out * weights).sum(), list(inputs.values()))])
     for name, expected, found in zip(("out", *inputs), *made, strict=True):
         scale = expected.abs().max().item()
-        torch.testing.assert_close(found, expected, rtol=0, atol=2e-5 * scale, msg=lambda text, n=name: f"{n}: {text}")
+        torch.testing.assert_close(found, expected, rtol=0, atol=1e-4 * scale, msg=lambda text, n=name: f"{n}: {text}")
 
 
 def trainer(root: Path, data_dir: Path, logs: Path, epochs: int, precision: str) -> Callable[[Mapping[str, str]], dict]:
@@ -113,9 +113,7 @@ def trainer(root: Path, data_dir: Path, logs: Path, epochs: int, precision: str)
 
     madlab = load_madlab(root)
     their_train, configs = importlib.import_module("train"), importlib.import_module("mad.configs")
-    if torch.cuda.is_available():
-        check_scan(madlab.mamba.selective_scan_fn, "cuda")
-        madlab.mamba.selective_scan_fn = selective_scan
+    reference = madlab.mamba.selective_scan_fn
 
     def train(run: Mapping[str, str]) -> dict[str, Any]:
         task = task_of([text for text in run["overrides"].split() if text.startswith("task")])
@@ -131,6 +129,9 @@ def trainer(root: Path, data_dir: Path, logs: Path, epochs: int, precision: str)
             theirs.symlink_to(rows, target_is_directory=True)
         if theirs.resolve() != rows.resolve():
             raise ValueError(f"{theirs} is not {rows}: give a DATA_DIR of its own")
+        if run["mixer"] == "mamba" and torch.cuda.is_available() and madlab.mamba.selective_scan_fn is reference:
+            check_scan(reference, "cuda")
+            madlab.mamba.selective_scan_fn = selective_scan
         began = time.monotonic()
         model = build(madlab, run["task"], run["mixer"], task.vocab_size, task.seq_len, int(run["seed"]))
         folder = logs / "-".join(run[key] for key in KEY)
