@@ -105,7 +105,14 @@ def test_kernels_mixers_and_models_import_without_triton():
     subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)
 
 
-@pytest.mark.parametrize("folder", ["mixers", "models", "tasks", "kernels", "training", "sweeps", "benchmarks"])
+def test_other_libraries_do_not_find_our_kernels():
+    """transformers, which fla imports, imports any `kernels` that it finds, to see its version."""
+    code = "import mixerlab, importlib.util; assert importlib.util.find_spec('kernels') is None; import kernels"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert "ModuleNotFoundError: import of kernels halted" in done.stderr
+
+
+@pytest.mark.parametrize("folder", ["mixers", "models", "tasks", "training", "sweeps", "benchmarks"])
 def test_a_folder_imported_under_its_bare_name_raises(folder):
     """As `mixers` beside `mixerlab.mixers`, its classes would be others, and `isinstance` would fail."""
     code = f"import mixerlab, sys; sys.path.insert(0, {str(ROOT)!r})\nimport {folder}"

@@ -14,11 +14,15 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from mixerlab.training.population import Execution, Population
 from mixerlab.user_code import with_place
 
 BACKEND = "inductor"
+# PyTorch's attention kernels, for a mixer that calls them: without cuDNN's, which the compiler cannot take under vmap
+# (PyTorch 2.11: "expected Tensor() for op").
+ATTENTION = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
 
 Function = Callable[..., Tensor]  # (module, tensors by replica, shared tensors, x) to the outputs [R, B, T, d_model]
 # Of this process: cells of a sweep compile a mixer once. The key says what PyTorch would compile anew for.
@@ -200,7 +204,8 @@ def _try(function: Function, arguments: tuple[nn.Module, Mapping[str, Tensor], M
     module, by_replica, shared, x = arguments
     names, tensors = list(by_replica), [x, *by_replica.values()]
     x, *tensors = own = [tensor.detach().requires_grad_(tensor.requires_grad) for tensor in tensors]
-    result = function(module, dict(zip(names, tensors, strict=True)), shared, x)
+    with sdpa_kernel(ATTENTION):
+        result = function(module, dict(zip(names, tensors, strict=True)), shared, x)
     if result.requires_grad:
         wanted = [tensor for tensor in own if tensor.requires_grad]
         torch.autograd.grad(result, wanted, torch.ones_like(result), allow_unused=True)

@@ -19,7 +19,7 @@ def softmax_attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     """`softmax(q k^T / sqrt(D)) v` over the keys up to each query; all `[B, T, H, D]`, differentiable."""
     if is_short(q.device, q.dtype, q.shape[1], q.shape[3]):
         return short_attention(q, k, v)
-    if torch.compiler.is_compiling():  # never under vmap: the compiler knows PyTorch's own gradient
+    if torch.compiler.is_compiling():  # which knows PyTorch's own gradient, and its rule for vmap
         return _fused(q, k, v)
     return _Attention.apply(q, k, v)
 
@@ -33,7 +33,7 @@ def attention_backend(device: torch.device, dtype: torch.dtype, head_dim: int) -
     """What `softmax_attention` runs for sequences of any length, for a record."""
     if is_short(device, dtype, 1, head_dim):
         return f"triton up to {SHORT_LENGTH} positions, torch beyond"
-    return "torch"
+    return "torch's attention" if device.type == "cuda" else "torch"
 
 
 def _fused(q: Tensor, k: Tensor, v: Tensor) -> Tensor:

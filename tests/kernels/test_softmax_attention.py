@@ -102,7 +102,9 @@ def test_what_is_short():
     assert not is_short(on_gpu, BF16, 129, 64) and not is_short(on_gpu, BF16, 128, 65)
     assert not is_short(on_gpu, torch.float32, 128, 64) and not is_short(torch.device("cpu"), BF16, 128, 64)
     assert "128 positions" in attention_backend(on_gpu, BF16, 64)
-    assert attention_backend(on_gpu, BF16, 128) == attention_backend(torch.device("cpu"), BF16, 64) == "torch"
+    # Of these `torch` says that a compiler may take the mixer.
+    assert attention_backend(on_gpu, BF16, 128) == attention_backend(on_gpu, torch.float32, 64) == "torch's attention"
+    assert attention_backend(torch.device("cpu"), BF16, 64) == "torch"
 
 
 @gpu
