@@ -1,8 +1,8 @@
-"""Trains the runs of a list in its order, in several processes, for so many seconds; goes on the next time.
+"""Trains the runs of lists in their order, in several processes, for so many seconds; goes on the next time.
 
-    python results/train.py LIST.csv --processes 12 --gpus 2 --seconds 540 --results-dir DIR [--archive FILE] [--fit]
+    python results/train.py LIST.csv ... --processes 6 --gpus 2 --seconds 540 --results-dir DIR --archive FILE --fit
 
-Needs the repository root on PYTHONPATH. LIST.csv has the columns `unit`, `overrides` and, if known, `seconds`
+Needs the repository root on PYTHONPATH. A list has the columns `unit`, `overrides` and, if known, `seconds`
 (results/plan.py and results/screen/design.py write such lists). Finished runs are skipped. Runs that have begun when
 the time is over are killed, and go on from a checkpoint the next time on the same machine; with --fit, none begins
 that would not end in time. With --archive, FILE is restored before and holds all finished runs afterwards, so that
@@ -47,7 +47,7 @@ def trainer(common: list[str]) -> Callable[[str], None]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("list")
+    parser.add_argument("lists", nargs="+", metavar="LIST.csv")
     parser.add_argument("--processes", type=int, required=True)
     parser.add_argument("--seconds", type=float, required=True)
     parser.add_argument("--gpus", type=int, default=0)
@@ -68,7 +68,7 @@ def main() -> int:
                 file.write(f"{outcome.job.name}\n{outcome.error}\n")
 
     ended = work_through(
-        jobs_of(given.list),
+        [job for path in given.lists for job in jobs_of(path)],
         partial(trainer, [f"results_dir={results}", *given.extra]),
         processes=given.processes,
         gpus=given.gpus,
