@@ -32,9 +32,8 @@ def mesa(
     most `iterations` steps. The backward solves the adjoint system in the same way (implicit differentiation), so its
     memory does not grow with the number of steps.
 
-    The reference takes all the steps. The Triton kernels stop in a chunk when `|residual| <= 1e-4 |right-hand side|` at
-    each of its positions (1e-6 in float32). So within that tolerance a result may depend on later positions of its
-    chunk and on `chunk_size`. It never depends on other sequences or heads.
+    The reference takes all the steps. In the Triton kernels each position takes steps until `|residual| <= 1e-4
+    |right-hand side|` (1e-6 in float32). A result never depends on later positions, other sequences or heads.
 
     Args:
         q, k, v: `[B, T, H, D]`, float32 or bfloat16 (the reference takes float64 too). With keys of unit norm the
@@ -43,7 +42,7 @@ def mesa(
         beta: weight of a position, in [0, 1], `[B, T, H]`, at least float32.
         ridge: positive, `[H, D]`, at least float32.
         iterations: the most steps of conjugate gradients; but for rounding, D steps solve exactly.
-        chunk_size: positions that are processed together. It changes the speed, and the function only as said above.
+        chunk_size: positions that are processed together; it changes the speed and the rounding.
         backend: `auto`, `reference` (PyTorch, any device) or `triton`.
 
     Returns:

@@ -83,9 +83,10 @@ def conjugate_gradients(
 ):
     """Solves for every row of a chunk, from zero, by the steps of `reference.conjugate_gradients`.
 
-    The loop ends when the residual of every row is at most TOLERANCE of its right-hand side, or after ITERATIONS. A row
-    of zeros has converged from the start. A row with NaN counts as converged, and its solution is NaN in the same
-    places.
+    A row has converged when its residual is at most TOLERANCE of its right-hand side. Its solution stays as it is from
+    then on: more steps for the sake of later rows would let it depend on them. The loop ends when every row has
+    converged, or after ITERATIONS. A row of zeros has converged from the start. A row with NaN counts as converged, and
+    its solution is NaN in the same places.
 
     A direction is cast at the start of its step, so that the products take it from registers. If the loop carried it as
     a 16-bit tensor, Triton would pass it through shared memory, behind two barriers.
@@ -99,7 +100,7 @@ def conjugate_gradients(
     while (taken < ITERATIONS) & (tl.max((norm > bound).to(tl.int32), 0) > 0):
         direction = rounded(direction, k.dtype)
         image = apply(direction, k, weights, from_start, high, low, ridge, HELD, FAST)
-        step = norm / tl.maximum(tl.sum(direction * image, 1), tiny)
+        step = tl.where(norm > bound, norm / tl.maximum(tl.sum(direction * image, 1), tiny), 0.0)
         solution += step[:, None] * direction
         residual -= step[:, None] * image
         last = norm

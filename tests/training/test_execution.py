@@ -13,6 +13,7 @@ from every_mixer import MIXERS, mixer_of
 from tiny_training import VOCAB, WIDTH, assert_same_results, build_model, fit, replica_results, splits
 from torch import nn
 
+from mixerlab.mixers.base import SequenceMixer
 from mixerlab.models.language_model import LanguageModel
 from mixerlab.training import execution as of_execution
 from mixerlab.training.datamodule import Examples
@@ -42,7 +43,7 @@ class Scan(torch.autograd.Function):
         return later * decay, (later * x).sum(dim=(0, 1))
 
 
-class LikeFla(nn.Module):
+class LikeFla(SequenceMixer):
     def __init__(self):
         super().__init__()
         self.proj, self.decay = nn.Linear(WIDTH, WIDTH), nn.Parameter(torch.full((WIDTH,), 0.3))
@@ -51,7 +52,7 @@ class LikeFla(nn.Module):
         return Scan.apply(self.proj(x).contiguous(), self.decay)
 
 
-class Recurrent(nn.Module):
+class Recurrent(SequenceMixer):
     def __init__(self):
         super().__init__()
         self.rnn = nn.GRU(WIDTH, WIDTH, batch_first=True)
@@ -60,7 +61,7 @@ class Recurrent(nn.Module):
         return self.rnn(x)[0]
 
 
-class Dropped(nn.Module):
+class Dropped(SequenceMixer):
     def __init__(self, p=0.5):
         super().__init__()
         self.proj, self.p = nn.Linear(WIDTH, WIDTH), p
@@ -69,7 +70,7 @@ class Dropped(nn.Module):
         return F.dropout(self.proj(x).cumsum(dim=1), self.p, self.training)
 
 
-class Normed(nn.Module):
+class Normed(SequenceMixer):
     """Statistics over batch and time, and how often they were taken; vmap does both if they are each replica's own."""
 
     def __init__(self, momentum=0.1):
@@ -80,7 +81,7 @@ class Normed(nn.Module):
         return self.norm(self.proj(x).flatten(0, 1)).view_as(x)
 
 
-class Assigned(nn.Module):
+class Assigned(SequenceMixer):
     """A mean that is put in the place of the former one."""
 
     def __init__(self):
@@ -178,7 +179,7 @@ def test_kept_weights_hold_each_replicas_own_buffers(tmp_path):
     assert (one - other).abs().max() > 0.01
 
 
-class OnceChanged(nn.Module):
+class OnceChanged(SequenceMixer):
     """A buffer that the first call fills."""
 
     def __init__(self):
@@ -402,7 +403,7 @@ def test_runs_that_draw_random_numbers_share_graphs(tmp_path):
     assert later.metrics.equals(alone.metrics)
 
 
-class Wrapped(nn.Module):
+class Wrapped(SequenceMixer):
     """A layer of fla, which returns a tuple with its output in front."""
 
     def __init__(self, name, **options):
@@ -415,7 +416,7 @@ class Wrapped(nn.Module):
 
 FLA = {
     "GatedLinearAttention": {"hidden_size": 64, "num_heads": 2},
-    "RWKV7Attention": {"hidden_size": 64, "head_dim": 32, "layer_idx": 0},
+    "RWKV7Attention": {"hidden_size": 64, "head_dim": 32, "layer_idx": 0, "num_hidden_layers": 2},
 }
 
 
