@@ -5,6 +5,7 @@
     python results/plan.py challenge OUT.csv [--recipe NAME]   each reading of its labels, two seeds
     python results/plan.py table OUT.csv [--recipe NAME]       the 330 cells, four rates, three seeds
     python results/plan.py adamw OUT.csv [--recipe NAME]       attention and Parallax by AdamW: baselines, challenge
+    python results/plan.py wider OUT.csv [--rows ROWS]         one more rate for each cell of ROWS that has a dagger
 
 Needs the repository root on PYTHONPATH; `results/train.py` trains the list. A line holds `stage`, `unit` (runs that
 share what is compiled), `recipe`, `mixer`, `task`, `setting`, `overrides` (the arguments of run.py) and `seconds`: how
@@ -34,6 +35,7 @@ MIXERS = design.MIXERS
 TASKS = ("mem", "fcr", "icr", "ncr", "cmp", "sc")  # the cheapest first
 PER_GPU = 3  # processes
 LONG = 512  # tokens; from here on a run has one seed, so that three of them share a GPU's memory
+LEAST_REPLICAS = 1.5  # a single one takes half the time of three (README.md, on a GPU)
 SOLVED, ABOVE_CHANCE = 0.98, 0.02  # a mixer between these tells something of a setting
 
 # What a recipe sets for a mixer. The finalists of the screen (results/screen/README.md), and the default.
@@ -151,6 +153,19 @@ def adamw(recipe: str) -> Iterator[Run]:
                     yield from runs_of(stage, recipe, mixer, task, setting, [0, 1, 2], ADAMW)
 
 
+def wider(recipe: str, rows: Path) -> Iterator[Run]:
+    """For each cell of `rows` whose grid should be wider, the rate beyond its edge by a factor of two."""
+    frame = rows_of(rows)
+    cells = best_per_cell(frame)
+    for cell in cells[cells["edge"]].itertuples():
+        tried = frame[frame["config"] == cell.config]["lr"]
+        rate = 2 * cell.lr if cell.lr == tried.max() else cell.lr / 2
+        rates = [f"optimizer.lr={rate:g}"]
+        yield from runs_of(
+            f"beyond {cell.lr:g}", recipe, cell.mixer, cell.task, cell.setting, sorted(cell.by_seed), rates
+        )
+
+
 LISTS: dict[str, Callable[[str], Iterator[Run]]] = {
     "screen": screen,
     "finalists": finalists,
@@ -212,23 +227,25 @@ def replicas_of(overrides: str) -> int:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("which", choices=LISTS)
+    parser.add_argument("which", choices=[*LISTS, "wider"])
     parser.add_argument("out", type=Path)
     parser.add_argument("--recipe", choices=RECIPES, default="default")
+    parser.add_argument("--rows", type=Path, default=RESULTS / "draft" / "rows.csv", help="of this recipe; for `wider`")
     given = parser.parse_args()
+    runs = wider(given.recipe, given.rows) if given.which == "wider" else LISTS[given.which](given.recipe)
     costs, minutes, number = Costs(), Counter[str](), Counter[str]()
     with given.out.open("w", newline="") as file:
         writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
         writer.writeheader()
-        for run in LISTS[given.which](given.recipe):
+        for run in runs:
             cell = (run.mixer, run.task, run.setting)
-            gpu_seconds = costs.of_replica(run.recipe, *cell) * replicas_of(run.overrides)
+            gpu_seconds = costs.of_replica(run.recipe, *cell) * max(replicas_of(run.overrides), LEAST_REPLICAS)
             minutes[run.stage] += gpu_seconds / 60
             number[run.stage] += 1
             unit = f"{run.stage} {run.recipe} {run.mixer} {run.task} {lengths(run.task)[run.setting]}"
             writer.writerow(vars(run) | {"unit": unit, "seconds": round(gpu_seconds * PER_GPU, 1)})
-    for stage, runs in number.items():
-        print(f"{stage}: {runs} runs, {minutes[stage]:.0f} GPU minutes")
+    for stage in number:
+        print(f"{stage}: {number[stage]} runs, {minutes[stage]:.0f} GPU minutes")
 
 
 if __name__ == "__main__":

@@ -35,6 +35,15 @@ def test_recipes():
     assert plan.RECIPES["4x32"]["mamba"] == plan.RECIPES["2x64"]["mamba"]  # it has no heads
 
 
+def test_a_marked_cell_gets_the_rate_beyond_its_edge():
+    runs = {
+        (run.mixer, run.task, run.setting): run for run in plan.wider("default", plan.RESULTS / "draft" / "rows.csv")
+    }
+    assert len(runs) == 113
+    assert runs["attn", "cmp", "baseline"].overrides.split()[-2:] == ["seed=0", "optimizer.lr=0.01"]
+    assert {run.overrides.rpartition("=")[2] for run in runs.values()} == {"0.01", "0.00025"}
+
+
 def test_what_is_done_is_not_listed():
     done = plan.finished_in("screen/rows.csv")
     left = list(plan.screen("default"))
