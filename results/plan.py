@@ -16,9 +16,10 @@ prints the GPU minutes of each stage.
 import argparse
 import csv
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
+from itertools import product
 from pathlib import Path
 from statistics import fmean, median
 
@@ -34,8 +35,10 @@ RESULTS = Path(__file__).parent
 MIXERS = design.MIXERS
 TASKS = ("mem", "fcr", "icr", "ncr", "cmp", "sc")  # the cheapest first
 PER_GPU = 3  # processes
-LONG = 512  # tokens; from here on a run has one seed, so that three of them share a GPU's memory
-LEAST_REPLICAS = 1.5  # a single one takes half the time of three (README.md, on a GPU)
+LONG = 256  # tokens; from here on a run has one seed
+MOST_TOKENS = 3072  # of a run's rates side by side, each with its length
+LEAST_REPLICAS = 1.5  # below BUSY tokens a single one takes half the time of three (README.md, on a GPU)
+BUSY = 1024  # from here on a single replica fills the GPU
 SOLVED, ABOVE_CHANCE = 0.98, 0.02  # a mixer between these tells something of a setting
 
 # What a recipe sets for a mixer. The finalists of the screen (results/screen/README.md), and the default.
@@ -48,9 +51,9 @@ RECIPES: dict[str, dict[str, list[str]]] = {
         m: [text for text in given if "norm" not in text and "dt" not in text] for m, given in design.NORMED.items()
     },
 }
-TABLE_RATES = "[1e-2,5e-3,1e-3,5e-4]"
-DEFAULT_RATES = (5e-3, 1e-3, 5e-4)  # conf/optimizer/muon.yaml
-ADAMW = ["optimizer=adamw", "optimizer.lr=[3e-4,1e-3,3e-3]"]
+TABLE_RATES = ("1e-2", "5e-3", "1e-3", "5e-4")
+DEFAULT_RATES = ("5e-3", "1e-3", "5e-4")  # conf/optimizer/muon.yaml
+ADAMW_RATES = ("3e-4", "1e-3", "3e-3")
 
 # Readings of the challenge's labels (conf/task): the first number as pairs or as vocabulary, noise 0.5 or 0.2.
 CHALLENGE = ("icr_challenge", "ncr_vocab_challenge", "sc_challenge")
@@ -78,14 +81,32 @@ def lengths(task: str) -> dict[str, int]:
 
 
 def runs_of(
-    stage: str, recipe: str, mixer: str, task: str, setting: str, seeds: Iterable[int], extra: Iterable[str] = ()
+    stage: str,
+    recipe: str,
+    mixer: str,
+    task: str,
+    setting: str,
+    seeds: Sequence[int],
+    rates: Sequence[str] = (),
+    extra: Sequence[str] = (),
 ) -> Iterator[Run]:
-    """The runs of one cell: one with all seeds, or, where sequences are long, one for each."""
-    seeds = list(seeds)
-    for group in [[seed] for seed in seeds] if lengths(task)[setting] >= LONG else [seeds]:
-        named = str(group[0]) if len(group) == 1 else f"[{','.join(map(str, group))}]"
-        given = [f"mixer={mixer}", f"task={task}", f"task.setting={setting}", f"seed={named}"]
-        yield Run(stage, recipe, mixer, task, setting, " ".join([*given, *RECIPES[recipe][mixer], *extra]))
+    """The runs of one cell; no `rates`: the default's. One run if sequences are short, several if they are long.
+
+    Long replicas gain nothing from each other's company (BUSY), and a run should end within a portion.
+    """
+    length = lengths(task)[setting]
+    seed_groups = [[seed] for seed in seeds] if length >= LONG else [seeds]
+    most = max(1, MOST_TOKENS // length)  # of rates
+    chosen = rates or DEFAULT_RATES
+    rate_groups = [chosen[i : i + most] for i in range(0, len(chosen), most)] if len(chosen) > most else [rates]
+    for rate_group, seed_group in product(rate_groups, seed_groups):
+        given = [f"mixer={mixer}", f"task={task}", f"task.setting={setting}", f"seed={_listed(seed_group)}"]
+        given += [*RECIPES[recipe][mixer], *extra, *([f"optimizer.lr={_listed(rate_group)}"] if rate_group else [])]
+        yield Run(stage, recipe, mixer, task, setting, " ".join(given))
+
+
+def _listed(values: Sequence) -> str:
+    return str(values[0]) if len(values) == 1 else f"[{','.join(map(str, values))}]"
 
 
 def screen(recipe: str) -> Iterator[Run]:
@@ -132,7 +153,6 @@ def table(recipe: str) -> Iterator[Run]:
     cells = best_per_cell(rows_of(RESULTS / "draft" / "rows.csv"))
     tells = (cells["accuracy"] > cells["chance"] + ABOVE_CHANCE) & (cells["accuracy"] < SOLVED)
     telling = set(cells[tells][["task", "setting"]].itertuples(index=False, name=None))
-    rates = [f"optimizer.lr={TABLE_RATES}"]
     for stage, chosen, seeds in (
         ("cells that tell", telling.__contains__, [0, 1, 2]),
         ("the rest, one seed", lambda cell: cell not in telling, [0]),
@@ -142,7 +162,7 @@ def table(recipe: str) -> Iterator[Run]:
             for mixer in MIXERS:
                 for setting in lengths(task):
                     if chosen((task, setting)):
-                        yield from runs_of(stage, recipe, mixer, task, setting, seeds, rates)
+                        yield from runs_of(stage, recipe, mixer, task, setting, seeds, TABLE_RATES)
 
 
 def adamw(recipe: str) -> Iterator[Run]:
@@ -150,7 +170,7 @@ def adamw(recipe: str) -> Iterator[Run]:
         for task in tasks:
             for setting in ["baseline"] if task in TASKS else lengths(task):
                 for mixer in ("attn", "parallax"):
-                    yield from runs_of(stage, recipe, mixer, task, setting, [0, 1, 2], ADAMW)
+                    yield from runs_of(stage, recipe, mixer, task, setting, [0, 1, 2], ADAMW_RATES, ["optimizer=adamw"])
 
 
 def wider(recipe: str, rows: Path) -> Iterator[Run]:
@@ -160,9 +180,8 @@ def wider(recipe: str, rows: Path) -> Iterator[Run]:
     for cell in cells[cells["edge"]].itertuples():
         tried = frame[frame["config"] == cell.config]["lr"]
         rate = 2 * cell.lr if cell.lr == tried.max() else cell.lr / 2
-        rates = [f"optimizer.lr={rate:g}"]
         yield from runs_of(
-            f"beyond {cell.lr:g}", recipe, cell.mixer, cell.task, cell.setting, sorted(cell.by_seed), rates
+            f"beyond {cell.lr:g}", recipe, cell.mixer, cell.task, cell.setting, sorted(cell.by_seed), [f"{rate:g}"]
         )
 
 
@@ -239,7 +258,8 @@ def main() -> None:
         writer.writeheader()
         for run in runs:
             cell = (run.mixer, run.task, run.setting)
-            gpu_seconds = costs.of_replica(run.recipe, *cell) * max(replicas_of(run.overrides), LEAST_REPLICAS)
+            least = LEAST_REPLICAS if lengths(run.task)[run.setting] < BUSY else 1
+            gpu_seconds = costs.of_replica(run.recipe, *cell) * max(replicas_of(run.overrides), least)
             minutes[run.stage] += gpu_seconds / 60
             number[run.stage] += 1
             unit = f"{run.stage} {run.recipe} {run.mixer} {run.task} {lengths(run.task)[run.setting]}"

@@ -1,6 +1,5 @@
 """The lists of runs that are left for a GPU: each cell and seed once, those that tell mixers apart first."""
 
-import re
 from collections import Counter
 
 import pytest
@@ -8,25 +7,35 @@ import pytest
 from mixerlab.results import plan
 
 
-def seeds_of(run):
-    return [int(seed) for seed in re.search(r"seed=\[?([\d,]+)", run.overrides)[1].split(",")]
+def replicas(run, rates=plan.DEFAULT_RATES):
+    """The rates and seeds of a run."""
+    given = dict(text.split("=") for text in run.overrides.split())
+    trained = given["optimizer.lr"].strip("[]").split(",") if "optimizer.lr" in given else rates
+    return [(rate, int(seed)) for rate in trained for seed in given["seed"].strip("[]").split(",")]
 
 
-def test_the_table_has_each_cell_with_three_seeds():
+def counted(runs):
+    return Counter((run.mixer, run.task, run.setting, *replica) for run in runs for replica in replicas(run))
+
+
+def test_the_table_has_each_cell_at_four_rates_with_three_seeds():
     runs = list(plan.table("default"))
-    counted = Counter((run.mixer, run.task, run.setting, seed) for run in runs for seed in seeds_of(run))
-    assert len(counted) == 330 * 3 and set(counted.values()) == {1}
+    found = counted(runs)
+    assert len(found) == 330 * 4 * 3 and set(found.values()) == {1}
     stages = [run.stage for run in runs]
     assert list(dict.fromkeys(stages)) == sorted(set(stages), key=stages.index)  # one after the other
     first = {(run.task, run.setting) for run in runs if run.stage == "cells that tell"}
     assert ("fcr", "num_train_examples-3200") in first and ("icr", "baseline") not in first
-    assert all(plan.lengths(run.task)[run.setting] < plan.LONG or len(seeds_of(run)) == 1 for run in runs)
+    for run in runs:
+        length, rates = plan.lengths(run.task)[run.setting], {rate for rate, _ in replicas(run)}
+        assert length < plan.LONG or len(replicas(run)) == len(rates)  # one seed
+        assert len(rates) == 1 or len(rates) * length <= plan.MOST_TOKENS
 
 
 def test_the_challenge_has_every_reading():
-    counted = Counter((run.mixer, run.task, run.setting) for run in plan.challenge("2x64"))
-    assert len(counted) == 5 * (len(plan.CHALLENGE) + len(plan.OTHER_READINGS)) * 3
-    assert set(counted.values()) == {2}  # a run for each seed
+    found = counted(plan.challenge("2x64"))
+    cells = 5 * (len(plan.CHALLENGE) + len(plan.OTHER_READINGS)) * 3
+    assert len(found) == cells * 3 * 2 and set(found.values()) == {1}  # rates, seeds
 
 
 def test_recipes():
