@@ -7,13 +7,13 @@ from typing import Any
 import torch
 from hydra.utils import get_class
 from torch import Tensor, nn
-from torch.func import functional_call, stack_module_state, vmap
+from torch.func import functional_call, stack_module_state
 
 from mixerlab.mixers.base import SequenceMixer
 from mixerlab.models.language_model import LanguageModel
 from mixerlab.models.stream import ALL, ResidualStream
 from mixerlab.training.execution import Decision, choose_execution
-from mixerlab.training.population import Execution, Population
+from mixerlab.training.population import Execution, Population, side_by_side
 
 VOCAB, WIDTH, LENGTH = 8, 32, 19
 
@@ -121,7 +121,7 @@ def check_replicas(build: Callable[[], nn.Module], batch: int = 2, length: int =
     x = torch.randn(2, batch, length, d_model, requires_grad=True)
     weight = torch.randn_like(x)
 
-    stacked = vmap(lambda p, b, x: functional_call(models[0], (p, b), (x,)))(parameters, buffers, x)
+    stacked = side_by_side(lambda p, b, x: functional_call(models[0], (p, b), (x,)))(parameters, buffers, x)
     (stacked * weight).sum().backward()
     for r, model in enumerate(models):
         alone = x[r].detach().requires_grad_()

@@ -12,9 +12,9 @@ from functools import cache
 
 import torch
 from torch import Tensor
-from torch.func import functional_call, vmap
+from torch.func import functional_call
 
-from mixerlab.training.population import Execution, Population
+from mixerlab.training.population import Execution, Population, side_by_side
 from mixerlab.user_code import with_place
 
 
@@ -83,7 +83,7 @@ def _tried(population: Population, wanted: str, tokens: Tensor, scored: slice, b
 def _under_vmap(population: Population, tokens: Tensor, scored: slice, bf16: bool) -> tuple[set[str], str | None]:
     """The shared buffers that the model changes, and why `vmap` refuses it, or None if it does not."""
     try:
-        return _try(population, tokens, scored, bf16, vmap), None
+        return _try(population, tokens, scored, bf16, side_by_side), None
     except torch.OutOfMemoryError:
         raise
     except Exception as error:  # of any type; the caller finds out whether it is one of the model

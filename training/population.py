@@ -19,6 +19,7 @@ from torch.autograd.function import once_differentiable
 from torch.func import functional_call, vmap
 
 from mixerlab.kernels.optimizer.join_columns import join_columns
+from mixerlab.kernels.softmax_attention import replicas_in_batch
 from mixerlab.training.randomness import copy_of, drawing_from, generator_of
 
 log = logging.getLogger(__name__)
@@ -182,6 +183,16 @@ class _Parameters(torch.autograd.Function):
         return join_columns(gradients, ctx.dtype), None, None
 
 
+def side_by_side(one_replica: Callable[..., Any]) -> Callable[..., Any]:
+    """`torch.func.vmap`, by which replicas compute, but for attention, whose replicas are one batch."""
+
+    def replicas(*arguments: Any) -> Any:
+        with replicas_in_batch():
+            return vmap(one_replica)(*arguments)
+
+    return replicas
+
+
 class Population(nn.Module):
     """R replicas of the model that `build` makes, one for each of `seeds` (its initial values' seed).
 
@@ -304,7 +315,7 @@ class Population(nn.Module):
         parameters = self.parameters_by_name()
         if self.execution is Execution.VMAP:
             buffers = {name: buffer.clone() for name, buffer in self.buffers_by_replica.items()}
-            logits, changed = vmap(one_replica)(parameters, buffers, tokens)
+            logits, changed = side_by_side(one_replica)(parameters, buffers, tokens)
         else:
             rows = {name: values.unbind() for name, values in parameters.items()}
             results = []
