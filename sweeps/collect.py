@@ -123,13 +123,13 @@ def best_per_cell(
 
     The best learning rate is that of `sweeps.best.best_trial`. A diverged replica has no score.
 
-    Columns: `accuracy`, `token_accuracy`, `loss` (means over the `n` seeds of that learning rate), `std`
-    (sample standard deviation of the accuracy, NaN below two seeds), `edge` (the best learning rate is the
-    smallest or largest of several, and none between reached the same), `configs` (how many configurations
-    competed besides the learning rate, less those that failed), `diverged` and `lost` (replicas of the cell
-    without a score, by divergence or otherwise), `by_seed` (accuracy by seed), `replicas` (the
-    (run_id, replica) behind it), `solved` of the `known` replicas at any learning rate that reached a test accuracy of
-    0.9, and the median of the steps that those took (`steps_to_90`), `chance` (the accuracy of a guess on this task and
+    Columns: `accuracy`, `token_accuracy`, `loss` (means over the `n` seeds of that learning rate), `std` (sample
+    standard deviation of the accuracy, NaN below two seeds), `edge` (the best learning rate is the smallest or largest
+    of several, and its lead calls for a wider grid: `sweeps.edges`), `configs` (how many configurations competed
+    besides the learning rate, less those that failed), `diverged` and `lost` (replicas of the cell without a score, by
+    divergence or otherwise), `by_seed` (accuracy by seed), `replicas` (the (run_id, replica) behind it), `solved` of
+    the `known` replicas at any learning rate that reached a test accuracy of 0.9, and the median of the steps that
+    those took (`steps_to_90`), `chance` (the accuracy of a guess on this task and
     setting, NaN if that is not known), `status`: `ok`; `partial` (some replicas have no
     score); `diverged` or `failed` (none has); `missing` (no run, or none that has ended).
     """

@@ -1,9 +1,11 @@
 """Our numbers beside published ones: a table with differences, and a scatter with the diagonal.
 
     python -m mixerlab.sweeps.compare SOURCE [--published FILE ...] [--out DIR] [--selection official|clean]
+                                      [--reading ncr_challenge=ncr_vocab_challenge ...]
 
 SOURCE is an archive of records (`sweeps.archive`), a results folder, or the `rows.csv` of a report. A mean over fewer
-of a task's settings than the task has is marked with `*` and enters neither RMSE nor rank correlation.
+of a task's settings than the task has is marked with `*` and enters neither RMSE nor rank correlation. A reading takes
+another task of ours for a published one.
 """
 
 import argparse
@@ -11,7 +13,7 @@ import csv
 import io
 import json
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -175,12 +177,29 @@ def to_csv(pairs: Iterable[Pair]) -> str:
     return file.getvalue()
 
 
-def compare(source: str | Path, published: Path, out: Path, selection: Selection = "official") -> str:
+def read_as(frame: pd.DataFrame, readings: Mapping[str, str]) -> pd.DataFrame:
+    """The rows with tasks of ours under published names: `{"ncr_challenge": "ncr_vocab_challenge"}`."""
+    for published, ours in readings.items():
+        if ours not in set(frame["task"]):
+            raise ValueError(f"--reading {published}={ours}: there are no runs of {ours}")
+        frame = frame[frame["task"] != published].replace({"task": {ours: published}})
+    return frame
+
+
+def compare(
+    source: str | Path,
+    published: Path,
+    out: Path,
+    selection: Selection = "official",
+    readings: Mapping[str, str] | None = None,
+) -> str:
     """Writes `NAME.md`, `.csv`, `.png` and `.pdf` for the published file NAME into `out`; gives the Markdown."""
     told = read_published(published)
-    pairs = pairs_of(rows_of(source), told, selection)
+    readings = readings or {}
+    pairs = pairs_of(read_as(rows_of(source), readings), told, selection)
     check_writable(out, "--out")
-    text = markdown(pairs, told["source"])
+    read = "".join(f" Our {ours} is read as its {name}." for name, ours in readings.items())
+    text = markdown(pairs, told["source"] + read)
     replace_file(out / f"{published.stem}.md", text)
     replace_file(out / f"{published.stem}.csv", to_csv(pairs))
     save(scatter(pairs), out / published.stem, ("png", "pdf"))
@@ -197,15 +216,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--published", nargs="+", type=Path, help="default: all of results/published")
     parser.add_argument("--out", type=Path, default=Path("results/compare"), help="default: results/compare")
     parser.add_argument("--selection", choices=["official", "clean"], default="official")
+    parser.add_argument(
+        "--reading", nargs="+", default=[], metavar="PUBLISHED=OURS", help="our task for a published one"
+    )
     given = parser.parse_args(arguments)
     try:
+        if wrong := [reading for reading in given.reading if reading.count("=") != 1]:
+            raise ValueError(f"--reading {wrong[0]}: give PUBLISHED=OURS, such as ncr_challenge=ncr_vocab_challenge")
+        readings = dict(reading.split("=") for reading in given.reading)
         files = given.published or sorted(PUBLISHED.glob("*.json"))
         if not files:
             raise ValueError(
                 "an installed mixerlab has no results/published: name files of a checkout with --published"
             )
         for published in files:
-            print(compare(given.source, published, given.out, given.selection))
+            print(compare(given.source, published, given.out, given.selection, readings))
     except ValueError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1

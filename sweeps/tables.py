@@ -1,7 +1,7 @@
 """The accuracy tables, from one row per cell (`sweeps.collect.best_per_cell`), in Markdown, LaTeX and CSV.
 
 What a table never does is hide: a mean over fewer settings than there are carries `*` and k/n, is never bold,
-and the notes below name what is missing. A learning rate on the edge of its grid carries a dagger.
+and the notes below name what is missing. A learning rate whose grid should be wider carries a dagger.
 """
 
 import csv
@@ -13,6 +13,7 @@ from typing import Any
 
 import pandas as pd
 
+from mixerlab.sweeps.edges import MARGIN, SOLVED
 from mixerlab.sweeps.markup import escape_latex, escape_markdown, no_formula, one_line
 from mixerlab.sweeps.names import MIXERS, SEES_FUTURE, TASKS, in_order, sees_future
 from mixerlab.sweeps.solved import interval
@@ -27,7 +28,7 @@ class Score:
     """One entry of a table: the mean accuracy over the `done` of `total` settings that have a score.
 
     `by_seed` holds the same mean for each seed that all of them share; `edges` counts the settings whose best
-    learning rate lies on the edge of its grid; `status` says why there is no score where `done` is 0.
+    learning rate calls for a wider grid (`sweeps.edges`); `status` says why there is no score where `done` is 0.
     """
 
     mean: float | None
@@ -103,13 +104,15 @@ def task_table(cells: pd.DataFrame) -> Table:
         rows[(AVERAGE,)] = {mixer: mean_of(scores[mixer] for scores in averaged) for mixer in mixers}
         if len(averaged) < len(rows) - 1:
             notes = [f"{AVERAGE} is the mean of MAD's tasks, without {', '.join(own)}."]
-    return Table(("task",), mixers, rows, _legend(rows) + notes + _gaps(cells))
+    return Table(("task",), mixers, rows, _legend(rows, cells) + notes + _gaps(cells))
 
 
 def setting_table(cells: pd.DataFrame) -> Table:
     """(task, setting) x mixers."""
     rows = _scores(cells)
-    return Table(("task", "setting"), tuple(in_order(cells["mixer"], MIXERS)), rows, _legend(rows) + _gaps(cells))
+    return Table(
+        ("task", "setting"), tuple(in_order(cells["mixer"], MIXERS)), rows, _legend(rows, cells) + _gaps(cells)
+    )
 
 
 def _scores(cells: pd.DataFrame) -> dict[tuple[str, ...], dict[str, Score]]:
@@ -126,7 +129,7 @@ def score_of(cell: Any) -> Score:
     return Score(float(cell.accuracy), cell.by_seed, 1, 1, int(cell.edge), cell.status)
 
 
-def _legend(rows: Mapping[tuple[str, ...], Mapping[str, Score]]) -> list[str]:
+def _legend(rows: Mapping[tuple[str, ...], Mapping[str, Score]], cells: pd.DataFrame) -> list[str]:
     """What the marks mean that occur in these rows."""
     scores = [score for row in rows.values() for score in row.values() if score.mean is not None]
     notes = []
@@ -137,8 +140,9 @@ def _legend(rows: Mapping[tuple[str, ...], Mapping[str, Score]]) -> list[str]:
         )
     if any(score.edges for score in scores):
         notes.append(
-            "† The best learning rate is the smallest or largest tried, a wider grid may give more."
-            " †k: so in k of the settings."
+            f"† Below {SOLVED}, and best at the smallest or largest learning rate tried, more than {MARGIN} above those"
+            f" between: a wider grid may give more. So in {cells['edge'].sum()} of the"
+            f" {(cells['accuracy'] < SOLVED).sum()} cells below {SOLVED}; †k: in k of the settings."
         )
     if any(not score.complete for score in scores):
         notes.append("* Mean over the k of n settings that have a score (k/n): not comparable, so never bold.")

@@ -1,6 +1,6 @@
 """The rows of the screen: each replica of its records with the recipe that the design gives it.
 
-    python results/screen/rows.py RESULTS_DIR LIST.csv OUT.csv
+    python results/screen/rows.py RESULTS_DIR LIST.csv ... OUT.csv
 
 Needs the repository root on PYTHONPATH.
 """
@@ -31,6 +31,8 @@ KEPT += [
     "device",
     "precision",
     "wall_time_s",
+    "code.mixer",  # as records called it until 2026-11-22
+    "code.task",
     "code_version.mixer",
     "code_version.task",
     "git_commit",
@@ -40,13 +42,13 @@ KEPT += [
 
 
 def main() -> None:
-    results, listed, out = sys.argv[1:]
-    runs = pd.read_csv(listed)
+    results, *lists, out = sys.argv[1:]
+    runs = pd.concat([pd.read_csv(path) for path in lists], ignore_index=True)
     with initialize_config_dir(str(ROOT / "conf"), version_base="1.3"):
         runs["run_id"] = [run_id(checked(compose("config", text.split()))[1]) for text in runs["overrides"]]
     frame = collect(results)
     frame = frame[[column for column in KEPT if column in frame]]
-    joined = runs.drop(columns=["unit", "overrides"]).merge(frame, on="run_id", how="inner")
+    joined = runs.drop(columns=["unit", "overrides", "seconds"], errors="ignore").merge(frame, on="run_id", how="inner")
     joined["wall_time_s"] = joined["wall_time_s"].round(2)
     joined.to_csv(out, index=False)
     statuses = joined["status"].value_counts().to_dict()

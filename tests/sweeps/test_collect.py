@@ -83,7 +83,10 @@ def test_an_empty_folder_gives_an_empty_frame(results):
         ([0.9, 0.5, 0.7], 5e-4, 0.9, True),
         ([0.5, 0.7, 0.9], 5e-3, 0.9, True),
         ([1.0, 1.0, 1.0], 1e-3, 1.0, False),  # a tie that includes an inner one
-        ([1.0, 0.9, 1.0], 5e-4, 1.0, True),  # a tie between both edges
+        ([0.9, 0.8, 0.9], 5e-4, 0.9, True),  # a tie between both edges
+        ([0.5, 0.89, 0.9], 5e-3, 0.9, False),  # no more than 0.01 ahead of an inner one
+        ([0.5, 0.88, 0.9], 5e-3, 0.9, True),
+        ([0.5, 0.7, 0.98], 5e-3, 0.98, False),  # solved
         ([0.5, 0.7, "diverged"], 1e-3, 0.7, False),  # the diverged one belongs to the grid
         (["failed", 0.1, 0.0], 1e-3, 0.1, False),
     ],

@@ -80,6 +80,18 @@ def test_command_line_writes_table_and_figure(results, published, tmp_path, caps
     assert lines[3] == "means,mem,mesa,0.7,,,0,6" and len(lines) == 5
 
 
+def test_another_task_of_ours_is_read_as_a_published_one(results, published, tmp_path, capsys):
+    fakes.add_run(results, [0.9], lr=[1e-3], task="icr_vocab_challenge", setting="256-512")
+    run = [str(results), "--published", str(published), "--out", str(tmp_path / "out"), "--reading"]
+    assert compare.main([*run, "icr_challenge=icr_vocab_challenge"]) == 0
+    said = capsys.readouterr().out
+    assert "icr_challenge 256-512 | 0.900 (1.000) -0.100" in said
+    assert "Our icr_vocab_challenge is read as its icr_challenge." in said
+    for reading, message in (("icr_challenge", "give PUBLISHED=OURS"), ("icr_challenge=mqar", "no runs of mqar")):
+        assert compare.main([*run, reading]) == 1
+        assert message in capsys.readouterr().err
+
+
 def test_the_papers_numbers_are_75_and_of_our_tasks():
     told = read_published(compare.PUBLISHED / "parallax_paper.json")
     numbers = {of: sum(len(v) for k, v in told[of].items() if k != "columns") for of in ("means", "settings")}

@@ -1,0 +1,272 @@
+"""Writes the list of runs of one part of the work that is left for a GPU, in the order to run them.
+
+    python results/plan.py screen OUT.csv                      what results/screen/rows.csv lacks of the screen
+    python results/plan.py finalists OUT.csv                   what is left of three finalists up to length 256
+    python results/plan.py challenge OUT.csv [--recipe NAME]   each reading of its labels, two seeds
+    python results/plan.py table OUT.csv [--recipe NAME]       the 330 cells, four rates, three seeds
+    python results/plan.py adamw OUT.csv [--recipe NAME]       attention and Parallax by AdamW: baselines, challenge
+    python results/plan.py wider OUT.csv [--rows ROWS]         one more rate for each cell of ROWS that has a dagger
+
+Needs the repository root on PYTHONPATH; `results/train.py` trains the list. A line holds `stage`, `unit` (runs that
+share what is compiled), `recipe`, `mixer`, `task`, `setting`, `overrides` (the arguments of run.py) and `seconds`: how
+long the run takes in one of PER_GPU processes on an H200, by the wall times of the runs that were made so far. It also
+prints the GPU minutes of each stage.
+"""
+
+import argparse
+import csv
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache
+from itertools import product
+from pathlib import Path
+from statistics import fmean, median
+
+import pandas as pd
+
+import mixerlab
+from mixerlab.results.screen import design
+from mixerlab.sweeps.collect import best_per_cell
+from mixerlab.sweeps.sources import rows_of
+from mixerlab.tasks.settings import settings_of
+
+RESULTS = Path(__file__).parent
+MIXERS = design.MIXERS
+TASKS = ("mem", "fcr", "icr", "ncr", "cmp", "sc")  # the cheapest first
+PER_GPU = 3  # processes
+LONG = 256  # tokens; from here on a run has one seed
+MOST_TOKENS = 3072  # of a run's rates side by side, each with its length
+LEAST_REPLICAS = 1.5  # below BUSY tokens a single one takes half the time of three (README.md, on a GPU)
+BUSY = 1024  # from here on a single replica fills the GPU
+SOLVED, ABOVE_CHANCE = 0.98, 0.02  # a mixer between these tells something of a setting
+
+# What a recipe sets for a mixer. The finalists of the screen (results/screen/README.md), and the default.
+RECIPES: dict[str, dict[str, list[str]]] = {
+    "default": {mixer: [] for mixer in MIXERS},
+    "2x64": design.NORMED,
+    "4x32": {m: [*given, *([] if m == "mamba" else ["mixer.num_heads=4"])] for m, given in design.NORMED.items()},
+    # The initial values and gdn's wider values, which the screen speaks for, without norms and mamba's dt bias at zero.
+    "plain": {
+        m: [text for text in given if "norm" not in text and "dt" not in text] for m, given in design.NORMED.items()
+    },
+}
+TABLE_RATES = ("1e-2", "5e-3", "1e-3", "5e-4")
+DEFAULT_RATES = ("5e-3", "1e-3", "5e-4")  # conf/optimizer/muon.yaml
+ADAMW_RATES = ("3e-4", "1e-3", "3e-3")
+
+# Readings of the challenge's labels (conf/task): the first number as pairs or as vocabulary, noise 0.5 or 0.2.
+CHALLENGE = ("icr_challenge", "ncr_vocab_challenge", "sc_challenge")
+OTHER_READINGS = ("icr_vocab_challenge", "ncr_challenge")
+
+COLUMNS = ("stage", "unit", "recipe", "mixer", "task", "setting", "overrides", "seconds")
+
+
+@dataclass(frozen=True)
+class Run:
+    stage: str
+    recipe: str
+    mixer: str
+    task: str
+    setting: str
+    overrides: str
+
+
+@cache
+def lengths(task: str) -> dict[str, int]:
+    """The length of each setting of a task, in the order of its yaml."""
+    cfg = mixerlab.compose(f"task={task}").task
+    base = dict(cfg.get("baseline", {}))
+    return {name: (base | changed)["seq_len"] for name, changed in settings_of(cfg).items()}
+
+
+def runs_of(
+    stage: str,
+    recipe: str,
+    mixer: str,
+    task: str,
+    setting: str,
+    seeds: Sequence[int],
+    rates: Sequence[str] = (),
+    extra: Sequence[str] = (),
+) -> Iterator[Run]:
+    """The runs of one cell; no `rates`: the default's. One run if sequences are short, several if they are long.
+
+    Long replicas gain nothing from each other's company (BUSY), and a run should end within a portion.
+    """
+    length = lengths(task)[setting]
+    seed_groups = [[seed] for seed in seeds] if length >= LONG else [seeds]
+    most = max(1, MOST_TOKENS // length)  # of rates
+    chosen = rates or DEFAULT_RATES
+    rate_groups = [chosen[i : i + most] for i in range(0, len(chosen), most)] if len(chosen) > most else [rates]
+    for rate_group, seed_group in product(rate_groups, seed_groups):
+        given = [f"mixer={mixer}", f"task={task}", f"task.setting={setting}", f"seed={_listed(seed_group)}"]
+        given += [*RECIPES[recipe][mixer], *extra, *([f"optimizer.lr={_listed(rate_group)}"] if rate_group else [])]
+        yield Run(stage, recipe, mixer, task, setting, " ".join(given))
+
+
+def _listed(values: Sequence) -> str:
+    return str(values[0]) if len(values) == 1 else f"[{','.join(map(str, values))}]"
+
+
+def screen(recipe: str) -> Iterator[Run]:
+    done = finished_in("screen/rows.csv")
+    for run in design.screen():
+        if (run["recipe"], run["mixer"], run["task"], run["setting"]) not in done:
+            yield Run(run["stage"], run["recipe"], run["mixer"], run["task"], run["setting"], run["overrides"])
+
+
+def finished_in(rows: str) -> set[tuple]:
+    """Recipe, mixer, task and setting of the runs that ended."""
+    done = pd.read_csv(RESULTS / rows)
+    done = done[done["status"] == "finished"]
+    return set(done[["recipe", "mixer", "task", "setting"]].itertuples(index=False, name=None))
+
+
+def finalists(recipe: str) -> Iterator[Run]:
+    """One seed, the default rates, without what results/screen/finalists.tar.xz holds."""
+    done = finished_in("screen/finalist_rows.csv")
+    for name in ("2x64", "plain", "4x32"):
+        for task in TASKS:
+            for mixer in MIXERS:
+                if name != "2x64" and RECIPES[name][mixer] == RECIPES["2x64"][mixer]:
+                    continue
+                for setting, length in lengths(task).items():
+                    if length <= 256 and (name, mixer, task, setting) not in done:
+                        yield from runs_of(f"finalist {name}", name, mixer, task, setting, [0])
+
+
+def challenge(recipe: str) -> Iterator[Run]:
+    for stage, mixers, tasks in (
+        ("readings", ("attn", "parallax"), CHALLENGE + OTHER_READINGS),
+        ("challenge", ("gdn", "mamba", "mesa"), CHALLENGE),
+        ("other readings", ("gdn", "mamba", "mesa"), OTHER_READINGS),
+    ):
+        for task in tasks:
+            for setting in lengths(task):
+                for mixer in mixers:
+                    yield from runs_of(stage, recipe, mixer, task, setting, [0, 1])
+
+
+def table(recipe: str) -> Iterator[Run]:
+    """Three seeds first where the draft tells mixers apart; elsewhere one seed first."""
+    cells = best_per_cell(rows_of(RESULTS / "draft" / "rows.csv"))
+    tells = (cells["accuracy"] > cells["chance"] + ABOVE_CHANCE) & (cells["accuracy"] < SOLVED)
+    telling = set(cells[tells][["task", "setting"]].itertuples(index=False, name=None))
+    for stage, chosen, seeds in (
+        ("cells that tell", telling.__contains__, [0, 1, 2]),
+        ("the rest, one seed", lambda cell: cell not in telling, [0]),
+        ("the rest, two more seeds", lambda cell: cell not in telling, [1, 2]),
+    ):
+        for task in TASKS:
+            for mixer in MIXERS:
+                for setting in lengths(task):
+                    if chosen((task, setting)):
+                        yield from runs_of(stage, recipe, mixer, task, setting, seeds, TABLE_RATES)
+
+
+def adamw(recipe: str) -> Iterator[Run]:
+    for stage, tasks in (("adamw baselines", TASKS), ("adamw challenge", CHALLENGE)):
+        for task in tasks:
+            for setting in ["baseline"] if task in TASKS else lengths(task):
+                for mixer in ("attn", "parallax"):
+                    yield from runs_of(stage, recipe, mixer, task, setting, [0, 1, 2], ADAMW_RATES, ["optimizer=adamw"])
+
+
+def wider(recipe: str, rows: Path) -> Iterator[Run]:
+    """For each cell of `rows` whose grid should be wider, the rate beyond its edge by a factor of two."""
+    frame = rows_of(rows)
+    cells = best_per_cell(frame)
+    for cell in cells[cells["edge"]].itertuples():
+        tried = frame[frame["config"] == cell.config]["lr"]
+        rate = 2 * cell.lr if cell.lr == tried.max() else cell.lr / 2
+        yield from runs_of(
+            f"beyond {cell.lr:g}", recipe, cell.mixer, cell.task, cell.setting, sorted(cell.by_seed), [f"{rate:g}"]
+        )
+
+
+LISTS: dict[str, Callable[[str], Iterator[Run]]] = {
+    "screen": screen,
+    "finalists": finalists,
+    "challenge": challenge,
+    "table": table,
+    "adamw": adamw,
+}
+
+
+class Costs:
+    """GPU seconds of a replica, by what runs took that were made: results/draft, results/screen.
+
+    A cell that its recipe has not run takes what the default recipe's took, times what the recipe costs more on the
+    cells that both have (the median over those of the mixer). Where that was not run either, the task's longest
+    setting stands in, with a time that grows as length^1.2, as from 128 to 1,024 tokens.
+    """
+
+    # File, its recipe (None: it has a column), and processes on each GPU.
+    SOURCES = (("draft/rows.csv", "default", 2), ("screen/finalist_rows.csv", None, 3), ("screen/rows.csv", None, 3))
+
+    def __init__(self) -> None:
+        found = defaultdict(list)
+        for name, recipe, per_gpu in self.SOURCES:
+            frame = pd.read_csv(RESULTS / name, low_memory=False)
+            frame = frame[frame["status"] == "finished"]
+            for _, run in frame.groupby("run_id"):
+                row = run.iloc[0]
+                used = recipe or {"-": "default"}.get(row["recipe"], row["recipe"])
+                found[used, row["mixer"], row["task"], row["setting"]].append(row["wall_time_s"] / per_gpu / len(run))
+        self._known = {key: fmean(values) for key, values in found.items()}
+
+    def of_replica(self, recipe: str, mixer: str, task: str, setting: str) -> float:
+        known = self._known.get((recipe, mixer, task, setting))
+        return known if known is not None else self._default(mixer, task, setting) * self._ratio(recipe, mixer)
+
+    def _default(self, mixer: str, task: str, setting: str) -> float:
+        if (known := self._known.get(("default", mixer, task, setting))) is not None:
+            return known
+        base = task.removesuffix("_challenge").removesuffix("_vocab")
+        length, of_base = lengths(task)[setting], lengths(base)
+        nearest = min(of_base, key=lambda name: (abs(of_base[name] - length), name != "baseline"))
+        return self._known["default", mixer, base, nearest] * (length / of_base[nearest]) ** 1.2
+
+    def _ratio(self, recipe: str, mixer: str) -> float:
+        recipe = {"4x32": "2x64"}.get(recipe, recipe)  # not run yet: as much work
+        ratios = [
+            seconds / self._known["default", *cell]
+            for (name, *cell), seconds in self._known.items()
+            if name == recipe and cell[0] == mixer and ("default", *cell) in self._known
+        ]
+        return median(ratios) if ratios else 1.0
+
+
+def replicas_of(overrides: str) -> int:
+    given = dict(text.split("=", 1) for text in overrides.split())
+    rates = given["optimizer.lr"].strip("[]").split(",") if "optimizer.lr" in given else DEFAULT_RATES
+    return len(rates) * len(given.get("seed", "0").split(","))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("which", choices=[*LISTS, "wider"])
+    parser.add_argument("out", type=Path)
+    parser.add_argument("--recipe", choices=RECIPES, default="default")
+    parser.add_argument("--rows", type=Path, default=RESULTS / "draft" / "rows.csv", help="of this recipe; for `wider`")
+    given = parser.parse_args()
+    runs = wider(given.recipe, given.rows) if given.which == "wider" else LISTS[given.which](given.recipe)
+    costs, minutes, number = Costs(), Counter[str](), Counter[str]()
+    with given.out.open("w", newline="") as file:
+        writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
+        writer.writeheader()
+        for run in runs:
+            cell = (run.mixer, run.task, run.setting)
+            least = LEAST_REPLICAS if lengths(run.task)[run.setting] < BUSY else 1
+            gpu_seconds = costs.of_replica(run.recipe, *cell) * max(replicas_of(run.overrides), least)
+            minutes[run.stage] += gpu_seconds / 60
+            number[run.stage] += 1
+            unit = f"{run.stage} {run.recipe} {run.mixer} {run.task} {lengths(run.task)[run.setting]}"
+            writer.writerow(vars(run) | {"unit": unit, "seconds": round(gpu_seconds * PER_GPU, 1)})
+    for stage in number:
+        print(f"{stage}: {number[stage]} runs, {minutes[stage]:.0f} GPU minutes")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,166 @@
+"""Works through a list of jobs in several processes until the time is over: GPUs are lent in portions.
+
+`results/train.py` trains runs of ours with it, `results/parity/theirs.py` runs of mad-lab.
+"""
+
+import multiprocessing as mp
+import os
+import sys
+import time
+import traceback
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+LOST_DEVICE = 3  # exit status of a process whose CUDA context is lost: whatever it tried next would fail as well
+MOST_RESTARTS = 20
+
+
+@dataclass(frozen=True)
+class Job:
+    """A piece of work.
+
+    Attributes:
+        name: what messages call it.
+        unit: jobs that share it are best done by one process in a row, since they share what is compiled.
+        seconds: how long it takes in one of the processes; 0 if that is not known.
+        task: what the worker's function gets.
+    """
+
+    name: str
+    unit: str
+    seconds: float
+    task: Any
+
+
+@dataclass(frozen=True)
+class Outcome:
+    job: Job
+    value: Any  # what the worker's function returned, or None
+    error: str | None  # with its traceback
+    seconds: float
+
+
+def next_job(jobs: Sequence[Job], taken: Sequence[int], unit: str | None, left: float) -> int | None:
+    """The next job's index: of this unit, else of the first unit that no process has begun, else any.
+
+    Args:
+        taken: 1 for each job that a process has taken.
+        unit: of the process's last job.
+        left: seconds; a job that is known to take longer is left alone.
+    """
+    free = [index for index, job in enumerate(jobs) if not taken[index] and job.seconds <= left]
+    begun = {job.unit for index, job in enumerate(jobs) if taken[index]}
+    own = [index for index in free if jobs[index].unit == unit]
+    fresh = [index for index in free if jobs[index].unit not in begun]
+    return next(iter(own or fresh or free), None)
+
+
+def _work(number: int, gpus: int, jobs: Sequence[Job], taken, outcomes, until: float | None, setup) -> None:
+    if gpus:
+        os.environ["CUDA_VISIBLE_DEVICES"] = str(number % gpus)
+    do, unit = setup(), None
+    while True:
+        left = until - time.monotonic() if until else float("inf")
+        with taken.get_lock():
+            index = next_job(jobs, taken, unit, left)
+            if index is None:
+                return
+            taken[index] = 1
+        unit, started, value, error = jobs[index].unit, time.monotonic(), None, None
+        try:
+            value = do(jobs[index].task)
+        except Exception:
+            error = traceback.format_exc()
+        outcomes.put((index, value, error, time.monotonic() - started))
+        if error and gpus and _device_is_lost():
+            _leave(outcomes, LOST_DEVICE)
+
+
+def _device_is_lost() -> bool:
+    import torch
+
+    try:
+        torch.cuda.synchronize()
+    except RuntimeError:
+        return True
+    return False
+
+
+def _leave(outcomes, status: int) -> NoReturn:
+    outcomes.close()
+    outcomes.join_thread()  # what was put is on its way
+    os._exit(status)  # the interpreter's end would touch the lost context
+
+
+def work_through(
+    jobs: Sequence[Job],
+    setup: Callable[[], Callable[[Any], Any]],
+    *,
+    processes: int,
+    gpus: int,
+    seconds: float,
+    fit: bool,
+    done: Callable[[Outcome], None],
+) -> list[Outcome]:
+    """Does the jobs, as far as time allows, and gives what came of them; prints a line every 20 seconds.
+
+    Args:
+        setup: is called once in each process (and pickled for that), and gives the function that does a job.
+        processes: how many; process k sees GPU k modulo `gpus` only.
+        gpus: 0 leaves the choice of the device to the worker's function.
+        seconds: then processes are killed, whatever they do.
+        fit: do not begin a job that takes longer than what is left of `seconds`.
+        done: is called here after each job.
+    """
+    began = time.monotonic()
+    context = mp.get_context("spawn")
+    taken, outcomes = context.Array("b", len(jobs)), context.Queue()
+    until = began + seconds if fit else None
+
+    def start(number: int):
+        worker = context.Process(
+            target=_work, args=(number, gpus, jobs, taken, outcomes, until, setup), daemon=True, name=str(number)
+        )
+        worker.start()
+        return worker
+
+    workers, ended, restarts, shown = [start(number) for number in range(processes)], [], 0, began
+    while time.monotonic() - began < seconds:
+        alive = any(worker.is_alive() for worker in workers)
+        while not outcomes.empty():
+            index, value, error, spent = outcomes.get()
+            outcome = Outcome(jobs[index], value, error, spent)
+            ended.append(outcome)
+            done(outcome)
+        for place, worker in enumerate(workers):
+            died = worker.exitcode is not None and (worker.exitcode < 0 or worker.exitcode == LOST_DEVICE)
+            if died and restarts < MOST_RESTARTS and not all(taken):
+                restarts += 1
+                print(f"process {worker.name} ended with {worker.exitcode}: another takes its place", flush=True)
+                workers[place] = start(int(worker.name))
+                alive = True
+        if time.monotonic() - shown > 20 or not alive:
+            shown = time.monotonic()
+            failed = sum(outcome.error is not None for outcome in ended)
+            print(f"{shown - began:5.0f} s: {len(ended)} of {len(jobs)} done, {failed} of them failed", flush=True)
+        if not alive:
+            break
+        time.sleep(0.2)
+    for worker in workers:
+        if worker.is_alive():
+            worker.kill()
+            worker.join()
+    busy = sum(outcome.seconds for outcome in ended)
+    print(f"{len(ended)} of {len(jobs)} done, {time.monotonic() - began:.0f} s, {busy:.0f} s in jobs", flush=True)
+    return ended
+
+
+def ended_well(outcomes: Sequence[Outcome]) -> bool:
+    """Whether no job failed; prints the failures of each kind once."""
+    seen = set()
+    for outcome in outcomes:
+        if outcome.error and (kind := outcome.error.strip().splitlines()[-1][:100]) not in seen:
+            seen.add(kind)
+            print(f"FAILED {outcome.job.name}: {kind}", file=sys.stderr)
+    return not seen

@@ -1,0 +1,38 @@
+"""mad-lab's runs and ours side by side: which rows belong together, and when a difference is more than the seeds'."""
+
+import pandas as pd
+import pytest
+
+from mixerlab.results.parity.rows import is_within, markdown, side_by_side
+
+POINT = {"mixer": "attn", "task": "icr", "lr": 5e-4, "weight_decay": 0.0}
+
+
+@pytest.mark.parametrize(
+    ("theirs", "ours", "expected"),
+    [
+        ([0.50, 0.60, 0.70], [0.55, 0.65, 0.60], True),
+        ([0.50, 0.51, 0.52], [0.60, 0.61, 0.62], False),
+        ([0.9995, 0.9996, 0.9995], [0.9999, 0.9999, 0.9999], True),  # less than 0.005
+        ([0.5, 0.5, 0.5], [0.6, 0.6, 0.6], False),  # no spread at all
+        ([0.5], [0.9, 0.8], None),
+    ],
+)
+def test_within_the_spread_of_seeds(theirs, ours, expected):
+    assert is_within(theirs, ours) is expected
+
+
+def test_rows_of_the_same_run_stand_together():
+    """By what a setting resolves to; a run that one side lacks is in neither."""
+    overrides = "experiment=madlab mixer=attn task=icr task.setting=baseline task.num_train_examples=256"
+    listed = pd.DataFrame([POINT | {"setting": "baseline", "overrides": overrides}])
+    told = {"perplexity": 2.0, "best_epoch": 3, "epochs": 5, "wall_time_s": 9.0, "device": "cpu"}
+    theirs = pd.DataFrame([POINT | told | {"setting": "baseline", "seed": s, "accuracy": 0.5 + s / 10} for s in (0, 1)])
+    shared = POINT | {"setting": "num_train_examples=256", "status": "finished", "steps": 10, "precision": "float32"}
+    ours = pd.DataFrame(
+        [shared | {"seed": s, "official_accuracy": 0.4, "official_epoch": 1, "wall_time_s": 4.0} for s in (0, 2)]
+    )
+    rows = side_by_side(listed, theirs, ours)
+    assert rows[["setting", "seed", "theirs", "ours"]].values.tolist() == [["baseline", 0, 0.5, 0.4]]
+    assert rows["difference"].item() == pytest.approx(-0.1)
+    assert "| attn | icr | baseline | 0.0005 | 0.0 | 0.500" in markdown(rows) and "one seed" in markdown(rows)
