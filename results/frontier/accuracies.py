@@ -145,6 +145,18 @@ def recall(records: Records) -> Iterator[str]:
     yield from markdown(["task", "mixer", *header], table)
 
 
+def two_accuracies(records: Records) -> Iterator[str]:
+    yield "## icr and ncr at 512: MAD's accuracy beside token accuracy\n"
+    yield "Of each seed, at the chosen rate. The first, of the tables, is a mean over classes and batches.\n"
+    table = []
+    for task in ("icr", "ncr"):
+        for mixer in records.mixers:
+            rows = records.chosen(mixer, task, setting_of("num_train_examples=100000", 512))
+            scores = (", ".join(f"{x:.4f}" for x in rows[name]) for name in ("clean_accuracy", SEEN))
+            table.append([task, mixer, *scores])
+    yield from markdown(["task", "mixer", "MAD's", "token"], table)
+
+
 def stopped(records: Records) -> Iterator[str]:
     yield "## Replicas that stopped before their last epoch\n"
     yield "Perfect on validation and on the test rows of this length at one epoch (`trainer.stop_when_perfect`).\n"
@@ -165,7 +177,7 @@ def main(source: str, out: str) -> None:
     with unpacked(source) as folder:
         records = Records(folder)
         lines = ["# Token accuracies, clean selection\n", "Written by `accuracies.py` from the records.\n"]
-        for section in (state_tracking, mqar, recall, stopped):
+        for section in (state_tracking, mqar, recall, two_accuracies, stopped):
             lines += section(records)
     Path(out).write_text("\n".join(lines).rstrip("\n") + "\n")
     print(Path(out).read_text(), end="")
