@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from mixerlab.sweeps.names import TASKS
+from mixerlab.sweeps.names import averaged
 from mixerlab.sweeps.tables import AVERAGE, Table
 
 if TYPE_CHECKING:
@@ -44,8 +44,8 @@ def mean_chances(cells: "pd.DataFrame") -> dict[str, float]:
     """The mean over the settings of each task, and over the tasks; NaN if one is not known."""
     of_setting = cells.drop_duplicates(["task", "setting"])
     found = {task: float(group["chance"].mean(skipna=False)) for task, group in of_setting.groupby("task")}
-    averaged = [chance for task, chance in found.items() if task in TASKS] or list(found.values())
-    return found | {AVERAGE: sum(averaged) / len(averaged) if averaged else math.nan}
+    over = [found[task] for task in averaged(found)]
+    return found | {AVERAGE: sum(over) / len(over) if over else math.nan}
 
 
 def chances_of_rows(cells: "pd.DataFrame", table: Table) -> dict[tuple[str, ...], float]:

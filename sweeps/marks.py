@@ -1,5 +1,6 @@
 """The marks that figures share: lines, intervals over seeds, crosses, the line of chance, and what the legend says."""
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -26,6 +27,7 @@ INCOMPLETE = "incomplete mean"
 CHANCE_LOOK: dict[str, Any] = {"color": "0.45", "linestyle": (0, (2, 1.5)), "linewidth": 0.9}
 CHANCE = Line2D([], [], label="chance", **CHANCE_LOOK)
 CROSS_LOOK: dict[str, Any] = {"marker": "x", "markersize": 4.5, "markeredgewidth": 1.2, "linestyle": "none"}
+SEVERAL = "0.3"  # the colour of a cross that stands for several mixers
 FUTURE = Line2D([], [], linestyle="none", label="‡ sees the future")
 
 # Values of one's own, as a reader says them.
@@ -47,7 +49,7 @@ def setting_title(task: str, setting: str) -> str:
 
 def cross_handle() -> Line2D:
     """What the legend shows for an entry without a score."""
-    return Line2D([], [], color="0.3", label="no score", **CROSS_LOOK)
+    return Line2D([], [], color=SEVERAL, label="no score", **CROSS_LOOK)
 
 
 def hollow_handle() -> Line2D:
@@ -71,8 +73,11 @@ def legend_of(mixers: Handles, explain: Handles) -> list[Line2D | Patch]:
     return [*mixers.values(), *(explain | future).values()]
 
 
-def mark_intervals(panel: Axes, points: Iterable[tuple[float, Score]], colour: str) -> None:
-    """The bootstrap interval over seeds at each x, as one line with gaps: lines are most of what a panel costs."""
+def mark_intervals(panel: Axes, points: Iterable[tuple[float, Score]], colour: str, wider: float = 0.0) -> None:
+    """The bootstrap interval over seeds at each x, as one line with gaps: lines are most of what a panel costs.
+
+    `wider` (points): by how much the line is wider than the narrowest, so that one that others cover is seen.
+    """
     places: list[float] = []
     bounds: list[float] = []
     for x, score in points:
@@ -81,8 +86,9 @@ def mark_intervals(panel: Axes, points: Iterable[tuple[float, Score]], colour: s
             bounds += [*found, np.nan]
     if places:
         panel.plot(
-            places, bounds, color=colour, linewidth=0.9, zorder=3.5, marker="_", markersize=2.5, label="_interval"
-        )
+            places, bounds, color=colour, linewidth=0.9 + wider, zorder=3.5, marker="_", markersize=2.5 + wider,
+            label="_interval",
+        )  # fmt: skip
 
 
 def accuracy_lines(
@@ -93,10 +99,12 @@ def accuracy_lines(
 ) -> Handles:
     """A line per mixer through its accuracies, with their intervals over seeds; returns what the legend must explain.
 
-    A mean over fewer settings than there are is hollow, one over none is a cross at zero. Points stand at their places:
-    where several mixers reach the same, the markers lie on each other from large to small.
+    A mean over fewer settings than there are is hollow, one over none is a cross at zero, grey if several mixers have
+    none. Points stand at their places: where several mixers reach the same, the markers and intervals lie on each other
+    from large to small.
     """
     explain: Handles = {}
+    lacking = Counter(x for of_mixer in points.values() for x, score in of_mixer if score.mean is None)
     largest, smallest = markers
     step = (largest - smallest) / max(4, len(look) - 1)
     largest -= 0.75 * step * max(0, 5 - len(look))  # of few mixers no marker has to be large
@@ -110,9 +118,11 @@ def accuracy_lines(
             [x for x, _ in of_mixer], means, color=style.colour, label=mixer, marker=style.marker, markersize=size,
             markeredgewidth=0,
         )  # fmt: skip
-        if crosses := [x for x, score in of_mixer if score.mean is None]:
-            panel.plot(crosses, [0.0] * len(crosses), color=style.colour, zorder=4, label="_cross", **CROSS_LOOK)
-            explain["cross"] = cross_handle()
+        crosses = [x for x, score in of_mixer if score.mean is None]
+        for colour, shared in ((style.colour, False), (SEVERAL, True)):
+            if places := [x for x in crosses if (lacking[x] > 1) == shared]:
+                panel.plot(places, [0.0] * len(places), color=colour, zorder=4, label="_cross", **CROSS_LOOK)
+                explain["cross"] = cross_handle()
         hollow = [(x, score.mean) for x, score in of_mixer if score.mean is not None and not score.complete]
         if hollow:
             panel.plot(
@@ -120,7 +130,7 @@ def accuracy_lines(
                 markerfacecolor="white", label="_hollow",
             )  # fmt: skip
             explain["hollow"] = hollow_handle()
-        mark_intervals(panel, of_mixer, style.colour)
+        mark_intervals(panel, of_mixer, style.colour, 0.3 * (size - smallest))
     panel.set_ylim(*ACCURACY_LIMITS)
     return explain
 

@@ -24,6 +24,12 @@ def in_order(names: Iterable[str], known: tuple[str, ...]) -> list[str]:
     return sorted(set(names), key=lambda name: rank(name, known))
 
 
+def averaged(tasks: Iterable[str]) -> list[str]:
+    """The tasks that their average is over: MAD's, or all if none of them is."""
+    tasks = in_order(tasks, TASKS)
+    return [task for task in tasks if task in TASKS] or tasks
+
+
 def sees_future(column: str) -> bool:
     """Whether a column of the tables is of a mixer that may see the tokens that it predicts."""
     return column.partition(", ")[0].endswith(SEES_FUTURE)

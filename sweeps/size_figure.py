@@ -13,7 +13,7 @@ from mixerlab.sweeps.best import Selection
 from mixerlab.sweeps.canvas import Sheet, looks
 from mixerlab.sweeps.chance import mean_chances
 from mixerlab.sweeps.marks import APART_MARKERS, CHOSEN, Handles, accuracy_lines, chance_line, legend_of, line_handles
-from mixerlab.sweeps.names import mixer_of
+from mixerlab.sweeps.names import averaged, mixer_of
 from mixerlab.sweeps.styles import Style, styles
 from mixerlab.sweeps.tables import AVERAGE, Score, Table
 from mixerlab.sweeps.ticks import size_ticks
@@ -59,8 +59,8 @@ def accuracy_by_size(table: Table, cells: pd.DataFrame, selection: Selection, co
 
 def _mean_sizes(scored: pd.DataFrame, name: tuple[str, ...], size: str) -> dict[str, float]:
     """By column of the tables, over the settings that a row of the table is about."""
-    if name != (AVERAGE,):
-        scored = scored[scored["task"] == name[0]]
+    tasks = averaged(scored["task"]) if name == (AVERAGE,) else [name[0]]
+    scored = scored[scored["task"].isin(tasks)]
     if len(name) > 1:
         scored = scored[scored["setting"] == name[1]]
     of_task = scored.groupby(["mixer", "task"])[size].mean()

@@ -18,6 +18,7 @@ from mixerlab.sweeps.collect import best_per_cell, collect
 from mixerlab.sweeps.curve_figure import training_curves
 from mixerlab.sweeps.files import METRICS_FILE, read_record, record_bytes, run_folder, write_record
 from mixerlab.sweeps.keys import spread_out
+from mixerlab.sweeps.marks import SEVERAL
 from mixerlab.sweeps.names import MIXERS, axis_of
 from mixerlab.sweeps.run_figure import run_curves
 from mixerlab.sweeps.size_figure import accuracy_by_size
@@ -331,6 +332,27 @@ def test_accuracy_by_state_size_and_its_frontier(tmp_path):
     assert drawn(state, "_frontier") == {1024: 0.7, 4096: 0.9}  # mamba is larger than gdn, and worse
     nothing = best_per_cell(collect(tmp_path / "nothing"), expected=[("attn", "icr", "baseline")])
     assert accuracy_by_size(task_table(nothing), nothing, "official") is None
+
+
+def test_sizes_of_the_average_are_of_its_tasks(tmp_path):
+    for mixer, larger in (("attn", 1), ("gdn", 2)):
+        for task, size in (("icr", 1000), ("ncr", 3000), ("own_task", 80_000)):
+            sizes = {"state_size": size * larger, "num_params": 10 * size * larger}
+            fakes.add_run(tmp_path, [0.3, 0.9, 0.5], sizes=sizes, mixer=mixer, task=task)
+    cells = best_per_cell(collect(tmp_path))
+    *_, state, parameters = accuracy_by_size(task_table(cells), cells, "official").axes
+    assert drawn(state, "attn") == {2000: 0.9} and drawn(parameters, "gdn") == {40_000: 0.9}
+
+
+def test_only_one_mixer_without_a_score_has_a_cross_of_its_colour(tmp_path):
+    for mixer, settings in (("attn", ("baseline",)), ("gdn", ("baseline", "seq_len-256")), ("mesa", ("seq_len-512",))):
+        for setting in settings:
+            fakes.add_run(tmp_path, [0.9, 0.8, 0.7], mixer=mixer, setting=setting)
+    frame = collect(tmp_path)
+    (panel,) = difficulty(frame, best_per_cell(frame), "official").axes
+    found = {(x, to_hex(line.get_color())) for line in crosses(panel) for x in line.get_xdata()}
+    mesa = styles(["attn", "gdn", "mesa"])["mesa"].colour.lower()
+    assert found == {(128, mesa), (256, to_hex(SEVERAL)), (512, to_hex(SEVERAL))}
 
 
 def test_what_a_single_mixer_or_learning_rate_leaves_out(tmp_path):
