@@ -209,8 +209,9 @@ def main() -> None:
     parser.add_argument("--mixers", nargs="+", default=MIXERS)
     parser.add_argument("--lengths", nargs="+", type=int, default=[128, 1024])
     parser.add_argument("--repeats", type=int, default=100)
-    parser.add_argument("--without", nargs="+", choices=WITHOUT, help="leave out all of these at once")
-    parser.add_argument("--whole", action="store_true", help="do not leave out single operators")
+    variants = parser.add_mutually_exclusive_group()
+    variants.add_argument("--without", nargs="+", choices=WITHOUT, help="leave out all of these at once")
+    variants.add_argument("--whole", action="store_true", help="do not leave out single operators")
     parser.add_argument("--no-first-step", action="store_true", help="do not time the first step from empty caches")
     parser.add_argument("--jobs", type=int, default=1, help="processes at a time that make the first step")
     parser.add_argument("--first-step", nargs=3, metavar=("MIXER", "LENGTH", "VARIANT"), help=argparse.SUPPRESS)
@@ -230,15 +231,19 @@ def main() -> None:
     for length in given.lengths:
         for mixer in given.mixers:
             if given.without:
-                variants = [AS_IT_IS, LEFT_OUT + ", ".join(given.without)]
+                wanted = [AS_IT_IS, LEFT_OUT + ", ".join(given.without)]
             else:
                 single = [] if given.whole else [LEFT_OUT + name for name in operators_of(mixer, length)]
-                variants = [AS_IT_IS, *single, COMPILED, BOTH]
-            rows += _measured(mixer, length, variants, given.repeats)
+                wanted = [AS_IT_IS, *single, COMPILED, BOTH]
+            rows += _measured(mixer, length, wanted, given.repeats)
             if given.out:  # now and then, so that an interrupted run keeps its rows
                 pd.DataFrame(rows).to_csv(given.out, index=False)
     if not given.no_first_step and not given.without:
-        whole = [row for row in rows if row["T"] == given.lengths[0] and row["variant"] in (AS_IT_IS, COMPILED, BOTH)]
+        whole = [
+            row
+            for row in rows
+            if row["T"] == given.lengths[0] and row["variant"] in (AS_IT_IS, COMPILED, BOTH) and "note" not in row
+        ]
         with ThreadPoolExecutor(given.jobs) as jobs:
             for row, seconds in zip(whole, jobs.map(_first_step_of, whole), strict=True):
                 row["first step s"] = seconds

@@ -27,10 +27,10 @@ __all__ = ["SequenceMixer", "Task", "build_model", "collect", "compose", "load",
 # In a checkout the subpackages are the folders beside this one; in an installed copy they are inside it.
 if not (Path(__file__).parent / "mixers").is_dir():
     __path__.append(str(Path(__file__).parents[1]))
-    # transformers, which fla imports, imports any `kernels` that it finds: a library for it, but no folder of ours.
+    # transformers, which fla imports, imports any `kernels` that it finds: it expects Hugging Face's library.
     _found = importlib.util.find_spec("kernels")
     if _found is not None and _found.origin == str(Path(__file__).parents[1] / "kernels" / "__init__.py"):
-        sys.modules["kernels"] = None  # type: ignore[assignment]  # for Python: there is none
+        sys.modules["kernels"] = None  # type: ignore[assignment]  # so that Python finds no such module
 
 # Imported on first use: PyTorch and pandas take seconds, and `mixerlab --help` needs neither.
 _MODULES = {

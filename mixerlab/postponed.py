@@ -7,7 +7,7 @@ one value, `choice(8)`, such a key is left to the cells, and `mixerlab.sweep` sa
 
 from collections.abc import Sequence
 
-# What a sweep may choose several of, with other keys.
+# Groups of which a sweep may choose several entries.
 GROUPS = ("mixer", "task", "optimizer", "schedule")
 
 

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, vmap
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from mixerlab.training.population import Execution, Population
+from mixerlab.training.population import Execution, Population, side_by_side
 from mixerlab.user_code import with_place
 
 BACKEND = "inductor"
@@ -137,7 +137,7 @@ class _CompiledForward:
     def _uncompiled(self, failure: str) -> Function:
         self.report(failure)
         del self.mixer.forward  # from the next call on it is the class's
-        return _over_replicas
+        return _uncompiled_over_replicas
 
 
 class _OverReplicas(torch.autograd.Function):
@@ -175,6 +175,17 @@ def _over_replicas(
         return functional_call(module, {**tensors, **shared}, (x,))
 
     return vmap(one_replica)(by_replica, x)
+
+
+def _uncompiled_over_replicas(
+    module: nn.Module, by_replica: Mapping[str, Tensor], shared: Mapping[str, Tensor], x: Tensor
+) -> Tensor:
+    """`_over_replicas` as a population computes it, for the call in which compiling failed."""
+
+    def one_replica(tensors: Mapping[str, Tensor], x: Tensor) -> Tensor:
+        return functional_call(module, {**tensors, **shared}, (x,))
+
+    return side_by_side(one_replica)(by_replica, x)
 
 
 def _settings(module: nn.Module) -> str:

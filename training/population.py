@@ -19,7 +19,7 @@ from torch.autograd.function import once_differentiable
 from torch.func import functional_call, vmap
 
 from mixerlab.kernels.optimizer.join_columns import join_columns
-from mixerlab.kernels.softmax_attention import replicas_in_batch
+from mixerlab.kernels.softmax_attention.under_vmap import replicas_in_batch
 from mixerlab.training.randomness import copy_of, drawing_from, generator_of
 
 log = logging.getLogger(__name__)
@@ -184,7 +184,7 @@ class _Parameters(torch.autograd.Function):
 
 
 def side_by_side(one_replica: Callable[..., Any]) -> Callable[..., Any]:
-    """`torch.func.vmap`, by which replicas compute, but for attention, whose replicas are one batch."""
+    """`torch.func.vmap`, except that attention folds the replicas into its batch."""
 
     def replicas(*arguments: Any) -> Any:
         with replicas_in_batch():
