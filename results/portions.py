@@ -45,7 +45,7 @@ def next_job(jobs: Sequence[Job], taken: Sequence[int], unit: str | None, left: 
     """The next job's index: of this unit, else of the first unit that no process has begun, else any.
 
     Args:
-        taken: 1 for each job that a process has taken.
+        taken: for each job the number of the process that has taken it, from 1 on, or 0.
         unit: of the process's last job.
         left: seconds; a job that is known to take longer is left alone.
     """
@@ -66,7 +66,7 @@ def _work(number: int, gpus: int, jobs: Sequence[Job], taken, outcomes, until: f
             index = next_job(jobs, taken, unit, left)
             if index is None:
                 return
-            taken[index] = 1
+            taken[index] = number + 1
         unit, started, value, error = jobs[index].unit, time.monotonic(), None, None
         try:
             value = do(jobs[index].task)
@@ -115,7 +115,7 @@ def work_through(
     """
     began = time.monotonic()
     context = mp.get_context("spawn")
-    taken, outcomes = context.Array("b", len(jobs)), context.Queue()
+    taken, outcomes = context.Array("i", len(jobs)), context.Queue()
     until = began + seconds if fit else None
 
     def start(number: int):
@@ -125,21 +125,36 @@ def work_through(
         worker.start()
         return worker
 
-    workers, ended, restarts, shown = [start(number) for number in range(processes)], [], 0, began
+    ended: list[Outcome] = []
+    reported: set[int] = set()
+
+    def report(index: int, value: Any, error: str | None, spent: float) -> None:
+        if index in reported:  # its process died right after it
+            return
+        reported.add(index)
+        ended.append(Outcome(jobs[index], value, error, spent))
+        done(ended[-1])
+
+    workers: list[Any] = [start(number) for number in range(processes)]
+    restarts, shown, broken = 0, began, []
     while time.monotonic() - began < seconds:
         alive = any(worker.is_alive() for worker in workers)
+        died = [worker for worker in workers if worker.exitcode]
         while not outcomes.empty():
-            index, value, error, spent = outcomes.get()
-            outcome = Outcome(jobs[index], value, error, spent)
-            ended.append(outcome)
-            done(outcome)
-        for place, worker in enumerate(workers):
-            died = worker.exitcode is not None and (worker.exitcode < 0 or worker.exitcode == LOST_DEVICE)
-            if died and restarts < MOST_RESTARTS and not all(taken):
+            report(*outcomes.get())
+        for worker in died:  # what it had put has been reported
+            number = int(worker.name)
+            for index, owner in enumerate(taken):
+                if owner == number + 1 and index not in reported:
+                    report(index, None, f"its process ended with {worker.exitcode}", 0.0)
+            workers.remove(worker)
+            if (worker.exitcode < 0 or worker.exitcode == LOST_DEVICE) and restarts < MOST_RESTARTS and not all(taken):
                 restarts += 1
-                print(f"process {worker.name} ended with {worker.exitcode}: another takes its place", flush=True)
-                workers[place] = start(int(worker.name))
+                print(f"process {number} ended with {worker.exitcode}: another takes its place", flush=True)
+                workers.append(start(number))
                 alive = True
+            else:
+                broken.append(worker.exitcode)
         if time.monotonic() - shown > 20 or not alive:
             shown = time.monotonic()
             failed = sum(outcome.error is not None for outcome in ended)
@@ -151,6 +166,8 @@ def work_through(
         if worker.is_alive():
             worker.kill()
             worker.join()
+    if broken and not all(taken):
+        raise RuntimeError(f"processes ended with {broken}, and jobs are left: see their messages above")
     busy = sum(outcome.seconds for outcome in ended)
     print(f"{len(ended)} of {len(jobs)} done, {time.monotonic() - began:.0f} s, {busy:.0f} s in jobs", flush=True)
     return ended

@@ -179,11 +179,13 @@ def to_csv(pairs: Iterable[Pair]) -> str:
 
 def read_as(frame: pd.DataFrame, readings: Mapping[str, str]) -> pd.DataFrame:
     """The rows with tasks of ours under published names: `{"ncr_challenge": "ncr_vocab_challenge"}`."""
+    tasks = frame["task"]
     for published, ours in readings.items():
-        if ours not in set(frame["task"]):
+        if ours not in set(tasks):
             raise ValueError(f"--reading {published}={ours}: there are no runs of {ours}")
-        frame = frame[frame["task"] != published].replace({"task": {ours: published}})
-    return frame
+    names = {ours: published for published, ours in readings.items()}  # all at once: two tasks may change places
+    kept = tasks.isin(names) | ~tasks.isin(readings)
+    return frame.assign(task=tasks.replace(names))[kept]
 
 
 def compare(

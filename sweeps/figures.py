@@ -13,6 +13,7 @@ from mixerlab.sweeps.best import Selection
 from mixerlab.sweeps.chance import chances_of_rows
 from mixerlab.sweeps.curve_figure import training_curves
 from mixerlab.sweeps.keys import Swept
+from mixerlab.sweeps.names import is_challenge
 from mixerlab.sweeps.size_figure import accuracy_by_size
 from mixerlab.sweeps.table_figures import bars, heat_map
 from mixerlab.sweeps.tables import Table
@@ -54,15 +55,18 @@ def figures_of(
             report's time, and those of the other hardly differ, unless test rows have other lengths than validation.
     """
     frame, main = swept.frame, tables.get("accuracy", tables["settings"])
+    harder = benchmark["task"].map(is_challenge).astype(bool)
+    cells_of = {"accuracy": benchmark[~harder], "challenge": benchmark[harder]}
+    of_main = cells_of["accuracy"] if "accuracy" in tables else benchmark
     made: dict[str, Callable[[], Figure | None]] = {}
     for name, title in (("accuracy", "Accuracy by task"), ("challenge", "Accuracy on the harder set")):
         if name in tables:
-            chances = chances_of_rows(benchmark, tables[name])
+            chances = chances_of_rows(cells_of[name], tables[name])
             made[name] = partial(bars, tables[name], title, selection, columns, chances)
     for key in swept.keys:
         name = SWEPT + re.sub(r"\W+", "_", key)
-        made[name] = partial(accuracy_by_key, swept, main, benchmark, selection, key, columns)
-    made["state_size"] = partial(accuracy_by_size, main, benchmark, selection, columns)
+        made[name] = partial(accuracy_by_key, swept, main, of_main, selection, key, columns)
+    made["state_size"] = partial(accuracy_by_size, main, of_main, selection, columns)
     made["settings"] = partial(heat_map, tables["settings"], selection, columns)
     made["lengths"] = partial(lengths, frame, cells, selection, columns)
     made["difficulty"] = partial(difficulty, frame, benchmark, selection, columns)

@@ -1,14 +1,13 @@
 """Causal softmax attention: our own kernels for short sequences, where they are faster, and PyTorch's for the rest.
 
-Under vmap replicas fold into the batch, for PyTorch's kernels too (`batched.py`).
+Under vmap replicas fold into the batch, for PyTorch's kernels too (`operator.py`).
 """
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from mixerlab.kernels.softmax_attention.batched import batched_attention
-from mixerlab.kernels.softmax_attention.operator import short_attention
+from mixerlab.kernels.softmax_attention.operator import batched_attention, short_attention
 
 SHORT_LENGTH = 128  # positions that one program holds
 MAX_HEAD_DIM = 64  # above it, PyTorch's kernels are as fast
@@ -18,10 +17,10 @@ def softmax_attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     """`softmax(q k^T / sqrt(D)) v` over the keys up to each query; all `[B, T, H, D]`, differentiable."""
     if is_short(q.device, q.dtype, q.shape[1], q.shape[3]):
         return short_attention(q, k, v)
-    heads_first = (x.transpose(1, 2) for x in (q, k, v))
+    q, k, v = (x.transpose(1, 2) for x in (q, k, v))
     if torch.compiler.is_compiling():  # which knows PyTorch's own gradient, and its rule for vmap
-        return F.scaled_dot_product_attention(*heads_first, is_causal=True).transpose(1, 2)
-    return batched_attention(*heads_first, is_causal=True).transpose(1, 2)
+        return F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2)
+    return batched_attention(q, k, v, is_causal=True).transpose(1, 2)
 
 
 def is_short(device: torch.device, dtype: torch.dtype, length: int, head_dim: int) -> bool:

@@ -56,9 +56,20 @@ def test_what_dies_or_fails_costs_itself_only(tmp_path, capsys):
         jobs, partial(worker, tmp_path), processes=1, gpus=0, seconds=60, fit=False, done=lambda o: told.append(o.value)
     )
     assert sorted(path.name for path in tmp_path.iterdir()) == ["dies", "fails", "one", "other"]
-    assert told == [None, "ONE", "OTHER"]
+    assert sorted(map(str, told)) == ["None", "None", "ONE", "OTHER"]
     assert not ended_well(ended)
-    assert "no such thing" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "no such thing" in said and "its process ended with -9" in said
+
+
+def no_setup():
+    raise ValueError("no such folder")
+
+
+def test_processes_that_cannot_start_are_an_error():
+    given = {"processes": 2, "gpus": 0, "seconds": 60, "fit": False, "done": lambda _: None}
+    with pytest.raises(RuntimeError, match=r"processes ended with \[1, 1\], and jobs are left"):
+        work_through([Job("one", "a", 0, "one")], no_setup, **given)
 
 
 def test_the_time_ends_a_job(tmp_path):
