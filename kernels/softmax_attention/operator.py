@@ -101,7 +101,7 @@ class _Attention(torch.autograd.Function):
         full = [x if x is None else x[(slice(None), *(None,) * (max(axes, 4) - x.ndim))] for x in in_front]
         # To one axis in front of the heads, which PyTorch's fused kernels want.
         lead = torch.broadcast_shapes(*(x.shape[:-3] for x in full if x is not None))
-        folded = [x if x is None else x.expand(*lead, *x.shape[-3:]).flatten(0, -4) for x in full]
+        folded: list[Any] = [x if x is None else x.expand(*lead, *x.shape[-3:]).flatten(0, -4) for x in full]
         # Inside another vmap the replicas of that one are folded in as well.
         attention = _Attention.apply if torch._C._are_functorch_transforms_active() else _attention
         o = attention(*folded, is_causal, scale, enable_gqa).unflatten(0, lead)
