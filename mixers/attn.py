@@ -45,8 +45,8 @@ class Attention(ProjectedMixer):
     def mix(self, projected: Tensor) -> Tensor:
         rotated = (not self.qk_norm, not self.qk_norm, False)  # behind their norms, if they have any
         q, k, v = rotary_heads(projected, self.num_heads, self.rope.inverse_frequency, rotated)
-        if self.qk_norm:
-            q, k = self.rope(self.q_norm(q)), self.rope(self.k_norm(k))
+        if self.qk_norm:  # norms widen under autocast, and the short kernels take 16 bits
+            q, k = self.rope(self.q_norm(q).to(v.dtype)), self.rope(self.k_norm(k).to(v.dtype))
         return softmax_attention(q, k, v).flatten(2)
 
     def state_size(self, seq_len: int) -> int:

@@ -62,10 +62,11 @@ class Parallax(ProjectedMixer):
         rotated = (False,) * 4 if self.qkr_norm else (True, True, False, self.rope_on_rho)
         q, k, v, rho = rotary_heads(projected, self.num_heads, self.rope.inverse_frequency, rotated)
         if self.qkr_norm:
-            q, k, rho = self.rope(self.q_norm(q)), self.rope(self.k_norm(k)), self.r_norm(rho)
+            norms = (self.q_norm, q), (self.k_norm, k), (self.r_norm, rho)
+            q, k, rho = (norm(y).to(v.dtype) for norm, y in norms)  # norms widen under autocast
+            q, k = self.rope(q), self.rope(k)
             if self.rope_on_rho:
                 rho = self.rope(rho)
-            q, k, rho = (y.to(v.dtype) for y in (q, k, rho))  # the norms may widen
         return parallax_attention(q, rho, k, v, backend=self.backend).flatten(2)
 
     def project_and_mix_at_once(self, x: Tensor, rows: Tensor | None = None) -> Tensor | None:

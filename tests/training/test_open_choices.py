@@ -1,6 +1,8 @@
 """The choices that the paper leaves open: what each key does to a model, an optimizer, a run and its identity."""
 
 import copy
+from functools import partial
+from unittest import mock
 
 import pytest
 import torch
@@ -12,6 +14,7 @@ from torch import nn
 from mixerlab.building import build_model
 from mixerlab.config import checked
 from mixerlab.contract import check_forward, check_lengths, check_population, check_small_vocabulary
+from mixerlab.mixers import attn, parallax
 from mixerlab.sweeps.identity import IMPLIED, flatten, run_id, without_implied
 from mixerlab.training.optimizers import AdamW, Muon
 from mixerlab.training.population import Grouping, Layout, Population, Rule
@@ -362,3 +365,18 @@ def test_flags_and_numbers_are_told_apart():
         "other": False,
     }
     assert without_implied({"mixer.bias": False, "mixer.expand_v": 1}) == {}
+
+
+@pytest.mark.parametrize(
+    ("module", "mixer", "operator"),
+    [
+        (attn, partial(attn.Attention, qk_norm=True), "softmax_attention"),
+        (parallax, partial(parallax.Parallax, qkr_norm=True), "parallax_attention"),
+    ],
+)
+def test_norms_leave_the_dtype_that_the_kernels_take(module, mixer, operator):
+    """A norm under autocast gives float32, with which attention would not run its short kernels."""
+    with mock.patch.object(module, operator, wraps=getattr(module, operator)) as attention:
+        with torch.autocast("cpu", torch.bfloat16):
+            mixer(32)(torch.randn(2, 9, 32))
+    assert {x.dtype for x in attention.call_args.args} == {torch.bfloat16}
