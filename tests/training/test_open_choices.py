@@ -367,6 +367,13 @@ def test_flags_and_numbers_are_told_apart():
     assert without_implied({"mixer.bias": False, "mixer.expand_v": 1}) == {}
 
 
+class Widening(nn.Module):
+    """As a norm may be under autocast."""
+
+    def forward(self, x):
+        return x.float()
+
+
 @pytest.mark.parametrize(
     ("module", "mixer", "operator"),
     [
@@ -375,8 +382,11 @@ def test_flags_and_numbers_are_told_apart():
     ],
 )
 def test_norms_leave_the_dtype_that_the_kernels_take(module, mixer, operator):
-    """A norm under autocast gives float32, with which attention would not run its short kernels."""
-    with mock.patch.object(module, operator, wraps=getattr(module, operator)) as attention:
-        with torch.autocast("cpu", torch.bfloat16):
-            mixer(32)(torch.randn(2, 9, 32))
-    assert {x.dtype for x in attention.call_args.args} == {torch.bfloat16}
+    """With float32, attention would not run its short kernels."""
+    mixer = mixer(32)
+    for name in ("q_norm", "k_norm", "r_norm"):
+        setattr(mixer, name, Widening())
+    attention = mock.patch.object(module, operator, wraps=getattr(module, operator))
+    with attention as calls, torch.autocast("cpu", torch.bfloat16):
+        mixer(torch.randn(2, 9, 32))
+    assert {x.dtype for x in calls.call_args.args} == {torch.bfloat16}
