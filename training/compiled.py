@@ -168,24 +168,21 @@ class _OverReplicas(torch.autograd.Function):
         return compiled.over_replicas(by_replica, shared, x), 0
 
 
+def _one_replica(module: nn.Module, shared: Mapping[str, Tensor]) -> Callable[[Mapping[str, Tensor], Tensor], Tensor]:
+    return lambda tensors, x: functional_call(module, {**tensors, **shared}, (x,))
+
+
 def _over_replicas(
     module: nn.Module, by_replica: Mapping[str, Tensor], shared: Mapping[str, Tensor], x: Tensor
 ) -> Tensor:
-    def one_replica(tensors: Mapping[str, Tensor], x: Tensor) -> Tensor:
-        return functional_call(module, {**tensors, **shared}, (x,))
-
-    return vmap(one_replica)(by_replica, x)
+    return vmap(_one_replica(module, shared))(by_replica, x)
 
 
 def _uncompiled_over_replicas(
     module: nn.Module, by_replica: Mapping[str, Tensor], shared: Mapping[str, Tensor], x: Tensor
 ) -> Tensor:
     """`_over_replicas` as a population computes it, for the call in which compiling failed."""
-
-    def one_replica(tensors: Mapping[str, Tensor], x: Tensor) -> Tensor:
-        return functional_call(module, {**tensors, **shared}, (x,))
-
-    return side_by_side(one_replica)(by_replica, x)
+    return side_by_side(_one_replica(module, shared))(by_replica, x)
 
 
 def _settings(module: nn.Module) -> str:

@@ -1,4 +1,4 @@
-"""What the operators on logits and targets share."""
+"""What a target is: the index that does not count, and rows of targets for groups of parameters."""
 
 from torch import Tensor
 
