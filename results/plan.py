@@ -28,6 +28,7 @@ import pandas as pd
 import mixerlab
 from mixerlab.results.screen import design
 from mixerlab.sweeps.collect import best_per_cell
+from mixerlab.sweeps.edges import SOLVED
 from mixerlab.sweeps.sources import rows_of
 from mixerlab.tasks.settings import settings_of
 
@@ -39,7 +40,7 @@ LONG = 256  # tokens; from here on a run has one seed
 MOST_TOKENS = 3072  # of a run's rates side by side, each with its length
 LEAST_REPLICAS = 1.5  # below BUSY tokens a single one takes half the time of three (README.md, on a GPU)
 BUSY = 1024  # from here on a single replica fills the GPU
-SOLVED, ABOVE_CHANCE = 0.98, 0.02  # a mixer between these tells something of a setting
+ABOVE_CHANCE = 0.02  # a mixer between it and SOLVED tells something of a setting
 
 # What a recipe sets for a mixer. The finalists of the screen (results/screen/README.md), and the default.
 RECIPES: dict[str, dict[str, list[str]]] = {
@@ -109,7 +110,7 @@ def _listed(values: Sequence) -> str:
     return str(values[0]) if len(values) == 1 else f"[{','.join(map(str, values))}]"
 
 
-def screen(recipe: str) -> Iterator[Run]:
+def screen() -> Iterator[Run]:
     done = finished_in("screen/rows.csv")
     for run in design.screen():
         if (run["recipe"], run["mixer"], run["task"], run["setting"]) not in done:
@@ -123,7 +124,7 @@ def finished_in(rows: str) -> set[tuple]:
     return set(done[["recipe", "mixer", "task", "setting"]].itertuples(index=False, name=None))
 
 
-def finalists(recipe: str) -> Iterator[Run]:
+def finalists() -> Iterator[Run]:
     """One seed, the default rates, without what results/screen/finalists.tar.xz holds."""
     done = finished_in("screen/finalist_rows.csv")
     for name in ("2x64", "plain", "4x32"):
@@ -174,8 +175,14 @@ def adamw(recipe: str) -> Iterator[Run]:
 
 
 def wider(recipe: str, rows: Path) -> Iterator[Run]:
-    """For each cell of `rows` whose grid should be wider, the rate beyond its edge by a factor of two."""
+    """For each cell of `rows` whose grid should be wider, the rate beyond its edge by a factor of two.
+
+    Raises:
+        ValueError: rows that were not trained with Muon, as these runs are.
+    """
     frame = rows_of(rows)
+    if others := set(frame["optimizer"]) - {"muon"}:
+        raise ValueError(f"{rows} has runs by {', '.join(sorted(others))}: give rows of Muon only")
     cells = best_per_cell(frame)
     for cell in cells[cells["edge"]].itertuples():
         tried = frame[frame["config"] == cell.config]["lr"]
@@ -185,13 +192,8 @@ def wider(recipe: str, rows: Path) -> Iterator[Run]:
         )
 
 
-LISTS: dict[str, Callable[[str], Iterator[Run]]] = {
-    "screen": screen,
-    "finalists": finalists,
-    "challenge": challenge,
-    "table": table,
-    "adamw": adamw,
-}
+OF_THE_SCREEN: dict[str, Callable[[], Iterator[Run]]] = {"screen": screen, "finalists": finalists}
+OF_A_RECIPE: dict[str, Callable[[str], Iterator[Run]]] = {"challenge": challenge, "table": table, "adamw": adamw}
 
 
 class Costs:
@@ -246,12 +248,22 @@ def replicas_of(overrides: str) -> int:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("which", choices=[*LISTS, "wider"])
+    parser.add_argument("which", choices=[*OF_THE_SCREEN, *OF_A_RECIPE, "wider"])
     parser.add_argument("out", type=Path)
-    parser.add_argument("--recipe", choices=RECIPES, default="default")
-    parser.add_argument("--rows", type=Path, default=RESULTS / "draft" / "rows.csv", help="of this recipe; for `wider`")
+    parser.add_argument("--recipe", choices=RECIPES, help="default: that of the configs")
+    parser.add_argument("--rows", type=Path, help="of this recipe; for `wider` (default: those of the draft)")
     given = parser.parse_args()
-    runs = wider(given.recipe, given.rows) if given.which == "wider" else LISTS[given.which](given.recipe)
+    if given.recipe and given.which in OF_THE_SCREEN:
+        parser.error(f"{given.which} has recipes of its own: leave out --recipe")
+    if given.rows and given.which != "wider":
+        parser.error(f"{given.which} takes no --rows")
+    recipe = given.recipe or "default"
+    if given.which in OF_THE_SCREEN:
+        runs = OF_THE_SCREEN[given.which]()
+    elif given.which == "wider":
+        runs = wider(recipe, given.rows or RESULTS / "draft" / "rows.csv")
+    else:
+        runs = OF_A_RECIPE[given.which](recipe)
     costs, minutes, number = Costs(), Counter[str](), Counter[str]()
     with given.out.open("w", newline="") as file:
         writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")

@@ -55,7 +55,7 @@ def test_a_marked_cell_gets_the_rate_beyond_its_edge():
 
 def test_what_is_done_is_not_listed():
     done = plan.finished_in("screen/rows.csv")
-    left = list(plan.screen("default"))
+    left = list(plan.screen())
     assert not {(run.recipe, run.mixer, run.task, run.setting) for run in left} & done
     assert len(left) + len(done) == 960
 
@@ -68,3 +68,18 @@ def test_costs_come_from_runs():
     assert longer == pytest.approx(costs.of_replica("default", "attn", "sc", "seq_len-1024") * 2**1.2)
     assert plan.replicas_of("mixer=attn seed=[0,1] optimizer.lr=[1e-2,1e-3]") == 4
     assert plan.replicas_of("mixer=attn seed=0") == 3
+
+
+@pytest.mark.parametrize("given", [["screen", "--recipe", "2x64"], ["table", "--rows", "rows.csv"]])
+def test_an_option_of_another_list_is_refused(monkeypatch, capsys, tmp_path, given):
+    monkeypatch.setattr("sys.argv", ["plan.py", given[0], str(tmp_path / "list.csv"), *given[1:]])
+    with pytest.raises(SystemExit):
+        plan.main()
+    assert given[1] in capsys.readouterr().err and not list(tmp_path.iterdir())
+
+
+def test_rows_of_another_optimizer_are_refused(tmp_path):
+    rows = tmp_path / "rows.csv"
+    rows.write_text((plan.RESULTS / "draft" / "rows.csv").read_text().replace(",muon,", ",adamw,"))
+    with pytest.raises(ValueError, match=r"runs by adamw: give rows of Muon only"):
+        list(plan.wider("default", rows))
