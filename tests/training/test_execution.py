@@ -96,11 +96,15 @@ class Assigned(SequenceMixer):
         return y - self.mean
 
 
-class NormedAndDropped(nn.Sequential):
+class NormedAndDropped(SequenceMixer):
     """All that a replica has for itself."""
 
     def __init__(self):
-        super().__init__(Normed(), Dropped(0.1), LikeFla())
+        super().__init__()
+        self.parts = nn.Sequential(Normed(), Dropped(0.1), LikeFla())
+
+    def forward(self, x):
+        return self.parts(x)
 
 
 def of(mixer):
@@ -382,9 +386,8 @@ def test_a_captured_loop_trains_as_one_launched_one_by_one(tmp_path, mixer):
         for graph in (False, True)
     )
     assert plain.notes == captured.notes
-    for column in ("train_loss", "val_loss"):
-        one, other = (torch.from_numpy(result.metrics[column].to_numpy()) for result in (plain, captured))
-        torch.testing.assert_close(one, other, rtol=2e-2, atol=2e-3)
+    losses = ["train_loss", "val_loss"]
+    assert plain.metrics[losses].equals(captured.metrics[losses])
 
 
 @pytest.mark.gpu
@@ -420,9 +423,17 @@ FLA = {
 }
 
 
+@pytest.fixture
+def first_configuration(monkeypatch):
+    """Autotuned kernels take the first of their configurations: RWKV7's have some 500, which take over five minutes."""
+    autotuner = importlib.import_module("triton.runtime.autotuner").Autotuner
+    monkeypatch.setattr(autotuner, "prune_configs", lambda self, kwargs: self.configs[:1])
+
+
 @pytest.mark.gpu
 @pytest.mark.skipif(importlib.util.find_spec("fla.layers") is None, reason="needs pip install mixerlab[fla]")
 @pytest.mark.parametrize("name", FLA)
+@pytest.mark.usefixtures("first_configuration")
 def test_a_layer_of_fla_trains(tmp_path, name):
     def build():
         return LanguageModel(VOCAB, 64, n_layers=2, make_mixer=lambda: Wrapped(name, **FLA[name]))
