@@ -5,7 +5,7 @@ from torch import Tensor, nn
 
 from mixerlab.kernels.fused.heads import rotary_heads
 from mixerlab.kernels.softmax_attention import attention_backend, softmax_attention
-from mixerlab.mixers.base import head_dim_of
+from mixerlab.mixers.base import NORM_EPS, head_dim_of
 from mixerlab.mixers.projected import ProjectedMixer
 from mixerlab.mixers.rotary import RotaryEmbedding
 
@@ -17,7 +17,7 @@ class Attention(ProjectedMixer):
         d_model: width; `num_heads` must divide it into even heads.
         num_heads: heads of size d_model / num_heads.
         rope_base: base of the rotary frequencies.
-        qk_norm: RMSNorm on each head's q and k before RoPE.
+        qk_norm: RMSNorm on each head's q and k before RoPE, with `NORM_EPS`.
         bias: biases on the four projections, as mad-lab's attention has them.
     """
 
@@ -39,14 +39,14 @@ class Attention(ProjectedMixer):
         self.k_proj = nn.Linear(d_model, d_model, bias=bias)
         self.v_proj = nn.Linear(d_model, d_model, bias=bias)
         self.o_proj = nn.Linear(d_model, d_model, bias=bias)
-        self.q_norm, self.k_norm = (nn.RMSNorm(self.head_dim) if qk_norm else nn.Identity() for _ in range(2))
+        if qk_norm:
+            self.q_norm, self.k_norm = (nn.RMSNorm(self.head_dim, eps=NORM_EPS) for _ in range(2))
         self.rope = RotaryEmbedding(self.head_dim, rope_base)
 
     def mix(self, projected: Tensor) -> Tensor:
-        rotated = (not self.qk_norm, not self.qk_norm, False)  # behind their norms, if they have any
-        q, k, v = rotary_heads(projected, self.num_heads, self.rope.inverse_frequency, rotated)
-        if self.qk_norm:  # norms widen under autocast, and the short kernels take 16 bits
-            q, k = self.rope(self.q_norm(q).to(v.dtype)), self.rope(self.k_norm(k).to(v.dtype))
+        gains = (self.q_norm.weight, self.k_norm.weight, None) if self.qk_norm else None
+        rotated = True, True, False
+        q, k, v = rotary_heads(projected, self.num_heads, self.rope.inverse_frequency, rotated, gains, NORM_EPS)
         return softmax_attention(q, k, v).flatten(2)
 
     def state_size(self, seq_len: int) -> int:

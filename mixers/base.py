@@ -3,6 +3,8 @@
 import torch
 from torch import Tensor, nn
 
+NORM_EPS = 1e-5  # of RMSNorm, added to the mean square
+
 
 class SequenceMixer(nn.Module):
     """Maps a sequence to a sequence, position by position, looking only backwards.

@@ -6,13 +6,12 @@ from torch import Tensor, nn
 from mixerlab.kernels.fused.rms_norm import rms_norm
 from mixerlab.kernels.fused.swiglu import swiglu
 from mixerlab.kernels.gated_delta_rule import gated_delta_rule, gated_delta_rule_backend
-from mixerlab.mixers.base import head_dim_of, keep_initial_values
+from mixerlab.mixers.base import NORM_EPS, head_dim_of, keep_initial_values
 from mixerlab.mixers.convolution import ShortConvolution, split_and_convolve
 from mixerlab.mixers.gates import gates
 from mixerlab.mixers.projected import ProjectedMixer
 
 DECAY_RATES = (1.0, 16.0)  # exp(A_log) at the start, uniform in this range (Mamba-2)
-NORM_EPS = 1e-5
 TIME_STEPS = (1e-3, 1e-1)  # softplus(dt_bias) at the start, log-uniform in this range (Mamba-2)
 
 

@@ -8,12 +8,11 @@ from torch import Tensor, nn
 
 from mixerlab.kernels.fused.rms_norm import rms_norm
 from mixerlab.kernels.mesa import mesa, mesa_backend
-from mixerlab.mixers.base import head_dim_of, keep_initial_values
+from mixerlab.mixers.base import NORM_EPS, head_dim_of, keep_initial_values
 from mixerlab.mixers.convolution import ShortConvolution, split_and_convolve
 from mixerlab.mixers.gates import gates
 from mixerlab.mixers.projected import ProjectedMixer
 
-NORM_EPS = 1e-5
 INITIAL_RIDGE = 1.0
 
 

@@ -7,7 +7,7 @@ from mixerlab.kernels.fused.heads import rotary_heads
 from mixerlab.kernels.fused.rms_norm import default_dtype
 from mixerlab.kernels.parallax import parallax_attention, parallax_backend
 from mixerlab.kernels.parallax.projected import is_one_operator, projected_parallax
-from mixerlab.mixers.base import head_dim_of, keep_initial_values
+from mixerlab.mixers.base import NORM_EPS, head_dim_of, keep_initial_values
 from mixerlab.mixers.projected import ProjectedMixer
 from mixerlab.mixers.rotary import RotaryEmbedding
 
@@ -23,7 +23,7 @@ class Parallax(ProjectedMixer):
         num_heads: heads of size d_model / num_heads.
         rope_base: base of the rotary frequencies of q and k.
         rope_on_rho: rotate rho as well.
-        qkr_norm: RMSNorm on each head's q, k and rho, before RoPE.
+        qkr_norm: RMSNorm on each head's q, k and rho, before RoPE, with `NORM_EPS`.
         zero_init_rho: start `W_R` at zero, which is softmax attention. With PyTorch's default the unscaled `rho k`
             starts with a standard deviation of 2.7 at heads of 64, and fuzzy recall is not learned.
         bias: biases on the five projections, zero at the start; without the operator that projects, which is faster.
@@ -53,20 +53,14 @@ class Parallax(ProjectedMixer):
         if zero_init_rho:
             nn.init.zeros_(self.r_proj.weight)
             keep_initial_values(self.r_proj.weight)
-        self.q_norm, self.k_norm, self.r_norm = (
-            nn.RMSNorm(self.head_dim) if qkr_norm else nn.Identity() for _ in range(3)
-        )
+        if qkr_norm:
+            self.q_norm, self.k_norm, self.r_norm = (nn.RMSNorm(self.head_dim, eps=NORM_EPS) for _ in range(3))
         self.rope = RotaryEmbedding(self.head_dim, rope_base)
 
     def mix(self, projected: Tensor) -> Tensor:
-        rotated = (False,) * 4 if self.qkr_norm else (True, True, False, self.rope_on_rho)
-        q, k, v, rho = rotary_heads(projected, self.num_heads, self.rope.inverse_frequency, rotated)
-        if self.qkr_norm:
-            norms = (self.q_norm, q), (self.k_norm, k), (self.r_norm, rho)
-            q, k, rho = (norm(y).to(v.dtype) for norm, y in norms)  # norms widen under autocast
-            q, k = self.rope(q), self.rope(k)
-            if self.rope_on_rho:
-                rho = self.rope(rho)
+        gains = (self.q_norm.weight, self.k_norm.weight, None, self.r_norm.weight) if self.qkr_norm else None
+        rotated = True, True, False, self.rope_on_rho
+        q, k, v, rho = rotary_heads(projected, self.num_heads, self.rope.inverse_frequency, rotated, gains, NORM_EPS)
         return parallax_attention(q, rho, k, v, backend=self.backend).flatten(2)
 
     def project_and_mix_at_once(self, x: Tensor, rows: Tensor | None = None) -> Tensor | None:

@@ -89,6 +89,10 @@ def run_fused() -> None:
     frequency = torch.rand(32)
     parts = [Part(2, 64, Form.ROTARY), Part(2, 64, Form.UNIT_NORM), Part(2, 64)]
     differentiate(lambda x: split_heads(x, parts, frequency, backend="triton"), (2, 64, 384))
+    parts = [Part(2, 64, Form.RMS_NORM_ROTARY), Part(2, 64, Form.RMS_NORM), Part(2, 64)]
+    differentiate(
+        lambda x, *gains: split_heads(x, parts, frequency, gains, 1e-5, backend="triton"), (2, 64, 416), (64,), (64,)
+    )
     normed, copied = (Part(2, 64, form) for form in (Form.UNIT_NORM, Form.COPY))
     for parts in ([normed, normed, copied], [normed, normed], [copied]):
         shapes = (2, 64, 416), (128 * len(parts), 4)

@@ -130,6 +130,11 @@ def heads(device):
     return [normal(2, 5, 6, device=device)], lambda x: split_heads(x, [part], backend="triton")[0]
 
 
+def normed_heads(device):
+    gain, parts = torch.randn(2, device=device), [Part(3, 2, Form.RMS_NORM)]
+    return [normal(2, 5, 6, device=device)], lambda x: split_heads(x, parts, gains=[gain], eps=1.0, backend="triton")[0]
+
+
 def convolved(device):
     weight, part = torch.randn(6, 4, device=device), Part(3, 2, Form.UNIT_NORM)
     return [normal(2, 5, 6, device=device)], lambda x: convolve_heads(x, weight, [part], backend="triton")[0]
@@ -142,6 +147,7 @@ def convolved(device):
         ("selective_scan.triton_scan", scan),
         ("selective_scan.block.operator", block),
         ("fused.heads.triton_kernels", heads),
+        ("fused.heads.triton_kernels", normed_heads),
         ("short_convolution.heads.operator", convolved),
     ],
 )

@@ -198,10 +198,12 @@ def test_bad_arguments_are_named(device, backend):
         bad(packed, weight[:, :0], [part])
     with pytest.raises(ValueError, match=r"the parts end at columns \[8, 16\]: .* not 7"):
         bad(packed, weight[1:], [part, part])
-    with pytest.raises(ValueError, match="pass UNIT_NORM or COPY"):
-        bad(packed, weight, [Part(2, 4), part])
-    with pytest.raises(ValueError, match="forms other than ROTARY"):
-        bad(packed, weight, [part, Part(2, 4, Form.ROTARY)])
+    for form in set(Form) - {Form.UNIT_NORM, Form.COPY}:
+        with pytest.raises(ValueError, match="pass UNIT_NORM or COPY"):
+            bad(packed, weight, [Part(2, 4, form), part])
+    for form in (Form.ROTARY, Form.RMS_NORM, Form.RMS_NORM_ROTARY):
+        with pytest.raises(ValueError, match="pass UNIT_NORM, COPY or VIEW"):
+            bad(packed, weight, [part, Part(2, 4, form)])
     with pytest.raises(ValueError, match=r"float32 and bfloat16, not torch.float64"):
         convolve_heads(packed.double(), weight, [part], backend="triton")
 

@@ -2,10 +2,24 @@
 
 import pytest
 import torch
-from fused_cases import BACKENDS, BFLOAT16, check, check_replicas, double, draw, run
+import torch.nn.functional as F
+from fused_cases import (
+    BACKENDS,
+    BFLOAT16,
+    EPS,
+    check,
+    check_replicas,
+    double,
+    draw,
+    plain_norm,
+    run,
+    same_bits_and_close,
+)
 
-from mixerlab.kernels.fused import Form, Part, split_heads
+from mixerlab.kernels.fused import Form, Part, rotary_heads, split_heads
+from mixerlab.kernels.fused.heads import triton_kernels
 from mixerlab.kernels.fused.heads.operator import split, split_backward
+from mixerlab.kernels.fused.heads.parts import lists_of
 
 WIDTH = 10  # not a power of two, nor are the 3 heads, the 19 positions and the columns below
 PARTS = [
@@ -18,19 +32,32 @@ PARTS = [
 ]
 COLUMNS = sum(part.heads * part.width for part in PARTS)
 PADDING = 3
+# With gains: also the first part and the last, and forms without a gain between them.
+NORMED = [
+    Part(3, WIDTH, Form.RMS_NORM_ROTARY),
+    Part(1, 5),
+    Part(2, WIDTH, Form.RMS_NORM),
+    Part(2, 7, Form.UNIT_NORM),
+    Part(1, WIDTH, Form.ROTARY),
+    Part(1, WIDTH, Form.RMS_NORM_ROTARY),
+]
+NORMED_COLUMNS = sum(part.heads * part.width for part in NORMED)
+GAINS = [(WIDTH,)] * 3
 
 
 def frequencies(width, device):
     return 100.0 ** (-torch.arange(0, width, 2, device=device) / width)
 
 
-def plain(packed, parts, frequency):
+def plain(packed, parts, frequency, gains=()):
     """Each part by slicing, from the formulas."""
-    results, start = [], 0
+    results, start, gains = [], 0, iter(gains)
     for heads, width, form in parts:
         x = packed[..., start : start + heads * width].unflatten(-1, (heads, width))
         start += heads * width
-        if form == Form.ROTARY:
+        if form in (Form.RMS_NORM, Form.RMS_NORM_ROTARY):
+            x = plain_norm(x, next(gains))
+        if form in (Form.ROTARY, Form.RMS_NORM_ROTARY):
             angles = torch.arange(x.shape[1], device=x.device, dtype=x.dtype)[:, None, None] * frequency.to(x.dtype)
             rotated = torch.complex(*x.chunk(2, dim=-1)) * torch.polar(torch.ones_like(angles), angles)
             x = torch.cat((rotated.real, rotated.imag), dim=-1)
@@ -57,9 +84,79 @@ def test_every_form(device, padding, backend):
 def test_one_part_alone(device, form, backend):
     """Also more positions than a program takes, and only views."""
     frequency = frequencies(16, device)
-    inputs = draw((1, 70, 32), device=device)
-    actual = run(lambda x: split_heads(x, [Part(2, 16, form)], frequency, backend=backend), inputs)
-    check(actual, run(lambda x: plain(x, [Part(2, 16, form)], frequency), double(inputs)))
+    inputs = draw((1, 70, 32), *[(16,)] * form.has_gain, device=device)
+    parts = [Part(2, 16, form)]
+    actual = run(lambda x, *gains: split_heads(x, parts, frequency, gains, EPS, backend=backend), inputs)
+    check(actual, run(lambda x, *gains: plain(x, parts, frequency, gains), double(inputs)))
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("padding", [0, PADDING])
+def test_gains(device, padding, backend):
+    frequency = frequencies(WIDTH, device)
+    inputs = draw((2, 19, NORMED_COLUMNS + padding), *GAINS, device=device)
+    actual = run(lambda x, *gains: split_heads(x, NORMED, frequency, gains, EPS, backend=backend), inputs)
+    check(actual, run(lambda x, *gains: plain(x, NORMED, frequency, gains), double(inputs)))
+    assert not actual[len(NORMED)][..., NORMED_COLUMNS:].any()
+
+
+def test_gains_of_programs_that_take_several_blocks(device, monkeypatch):
+    """As for many positions: three programs share 5 sequences of 3 blocks each, and so begin within a sequence."""
+    monkeypatch.setattr(triton_kernels, "processors", lambda device: 3)
+    monkeypatch.setattr(triton_kernels, "SUMMING_PROGRAMS", 1)
+    frequency = frequencies(32, device)
+    parts = [Part(2, 32, Form.RMS_NORM_ROTARY), Part(2, 32, Form.RMS_NORM)]
+    inputs = draw((5, 37, 128), (32,), (32,), device=device)
+    actual = run(lambda x, *gains: split_heads(x, parts, frequency, gains, EPS, backend="triton"), inputs)
+    check(actual, run(lambda x, *gains: plain(x, parts, frequency, gains), double(inputs)))
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("rotated", [True, False])
+def test_is_pytorchs_norm_before_the_rotation(device, rotated, backend):
+    frequency = frequencies(16, device)
+    inputs = draw((2, 9, 64), (16,), (16,), device=device)
+
+    def by_pytorch(packed, *gains):
+        first, second, rest = packed.split((32, 16, 16), dim=-1)
+        normed = [
+            F.rms_norm(x.unflatten(-1, (-1, 16)), (16,), gain, EPS)
+            for x, gain in zip((first, second), gains, strict=True)
+        ]
+        if rotated:
+            normed = [plain(x.flatten(2), [Part(x.shape[2], 16, Form.ROTARY)], frequency)[0] for x in normed]
+        return *normed, rest.unflatten(-1, (1, 16))
+
+    form = Form.RMS_NORM_ROTARY if rotated else Form.RMS_NORM
+    parts = [Part(2, 16, form), Part(1, 16, form), Part(1, 16)]
+    actual = run(lambda x, *gains: split_heads(x, parts, frequency, gains, EPS, backend=backend), inputs)
+    check(actual, run(by_pytorch, inputs))
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_rotary_heads(device, backend):
+    """Each part rotated or not, normed or not."""
+    frequency = frequencies(6, device)
+    inputs = draw((2, 5, 4 * 12), (6,), (6,), device=device)
+    forms = Form.RMS_NORM_ROTARY, Form.ROTARY, Form.VIEW, Form.RMS_NORM
+    rotated = True, True, False, False
+
+    def of(x, *gains):
+        return rotary_heads(x, 2, frequency, rotated, (gains[0], None, None, gains[1]), EPS, backend=backend)
+
+    actual = run(of, inputs)
+    expected = [Part(2, 6, form) for form in forms]
+    check(actual, run(lambda x, *gains: plain(x, expected, frequency, gains), double(inputs)))
+    without = rotary_heads(inputs[0], 2, frequency, rotated, backend=backend)
+    expected = [Part(2, 6, Form.ROTARY if rotates else Form.VIEW) for rotates in rotated]
+    check(without, plain(inputs[0].double(), expected, frequency))
+
+
+def test_second_derivatives_of_the_reference():
+    frequency = frequencies(4, "cpu").double()
+    parts = [Part(2, 4, Form.RMS_NORM_ROTARY), Part(1, 4, Form.RMS_NORM)]
+    inputs = [x.requires_grad_() for x in draw((1, 3, 12), (4,), (4,), dtype=torch.float64)]
+    assert torch.autograd.gradgradcheck(lambda x, *gains: split_heads(x, parts, frequency, gains, EPS), inputs)
 
 
 def test_strided_inputs_and_gradients(device):
@@ -76,6 +173,21 @@ def test_strided_inputs_and_gradients(device):
 
     actual = run(of(lambda x: split_heads(x, PARTS, frequency, backend="triton")), [wide])
     check(actual, run(of(lambda x: plain(x, PARTS, frequency)), double([wide])))
+
+
+def test_strided_inputs_and_gradients_of_norms(device):
+    frequency = frequencies(WIDTH, device)
+    inputs = draw((19, 2, 2 * NORMED_COLUMNS), *GAINS, device=device)
+
+    def of(function):
+        def parts(x, *gains):
+            q, _, k, *_, rho = function(x.transpose(0, 1)[..., ::2], gains)
+            return q.transpose(1, 2).contiguous(), k.flip(-1).mT.contiguous(), rho
+
+        return parts
+
+    actual = run(of(lambda x, gains: split_heads(x, NORMED, frequency, gains, EPS, backend="triton")), inputs)
+    check(actual, run(of(lambda x, gains: plain(x, NORMED, frequency, gains)), double(inputs)))
 
 
 def test_views_are_views(device):
@@ -99,6 +211,75 @@ def test_under_vmap(device, backend):
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
+def test_gains_under_vmap(device, backend):
+    """Each replica has its own, at places of its row of all parameters."""
+    frequency = frequencies(WIDTH, device)
+
+    def of(packed, parameters):
+        gains = [parameters[start : start + WIDTH] for start in (23, 3, 43)]
+        return split_heads(packed[:, ::2], NORMED, frequency, gains, EPS, backend=backend)
+
+    check_replicas(of, draw((2, 2, 5, NORMED_COLUMNS + PADDING), (2, 61), device=device))
+
+
+def test_neighbouring_gains_are_read_where_they_are(device, monkeypatch):
+    """As training lays them out: the kernel gets their place among all parameters of all replicas."""
+    parameters, packed = torch.randn(3, 61, device=device), torch.randn(3, 2, 5, 12, device=device)
+    read = []
+    monkeypatch.setattr(triton_kernels, "whole_rows", lambda gains: read.append(gains) or gains)
+    parts = [Part(1, 6, Form.RMS_NORM)] * 2
+
+    def of(packed, parameters):
+        return split_heads(packed, parts, gains=[parameters[5:11], parameters[11:17]], eps=EPS, backend="triton")
+
+    torch.func.vmap(of)(packed, parameters)
+    (gains,) = read
+    assert gains.data_ptr() == parameters[:, 5:].data_ptr() and gains.stride() == (61, 6, 1)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_replicas_can_share_gains(device, backend):
+    """The gradient of a gain without a replica axis is the sum of the replicas'."""
+    frequency = frequencies(WIDTH, device)
+    inputs = draw((2, 2, 5, NORMED_COLUMNS), (2, WIDTH), *GAINS[1:], device=device)
+
+    def one_by_one(packed, own, *shared):
+        replicas = [plain(x, NORMED, frequency, (gain, *shared)) for x, gain in zip(packed, own, strict=True)]
+        return [torch.stack(parts) for parts in zip(*replicas, strict=True)]
+
+    together = torch.func.vmap(
+        lambda x, *gains: split_heads(x, NORMED, frequency, gains, EPS, backend=backend), (0, 0, None, None)
+    )
+    check(run(together, inputs), run(one_by_one, double(inputs)))
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("gain_dtype", [torch.float32, torch.bfloat16])
+def test_dtypes_of_gains(device, gain_dtype, backend):
+    """The results have the dtype of `packed`, whatever that of the gains, and each gradient that of its input."""
+    frequency = frequencies(WIDTH, device)
+    packed, *gains = draw((2, 9, NORMED_COLUMNS), *GAINS, device=device)
+    inputs = [packed.bfloat16(), *(gain.to(gain_dtype) for gain in gains)]
+    actual = run(lambda x, *gains: split_heads(x, NORMED, frequency, gains, EPS, backend=backend), inputs)
+    assert [x.dtype for x in actual] == [torch.bfloat16] * (len(NORMED) + 1) + [gain_dtype] * 3
+    expected = run(lambda x, *gains: plain(x, NORMED, frequency, gains), double(inputs))
+    of_gains = len(NORMED) + 1
+    check(actual[:of_gains], expected[:of_gains], BFLOAT16)
+    # Triton's interpreter cuts bits off where a GPU rounds: an element changes by up to 2^-7, and a gain has only ten.
+    check(actual[of_gains:], expected[of_gains:], 2 * BFLOAT16)
+
+
+def test_rms_norms_of_zeros_and_of_nothing(device):
+    """Heads of zeros stay zeros, with a finite gradient. Without sequences the gains' gradients are zeros."""
+    for batch in (1, 0):
+        inputs = [torch.zeros(batch, 3, 8, device=device), torch.ones(4, device=device)]
+        norm, grad, of_gain = run(
+            lambda x, gain: split_heads(x, [Part(2, 4, Form.RMS_NORM)], None, [gain], EPS, backend="triton"), inputs
+        )
+        assert not norm.any() and grad.isfinite().all() and not of_gain.any()
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
 def test_dtypes(device, backend):
     frequency = frequencies(WIDTH, device)
     packed = draw((2, 9, COLUMNS), device=device, dtype=torch.bfloat16)
@@ -119,6 +300,21 @@ def test_bad_arguments_are_named(device):
         split_heads(packed, [Part(2, 4, Form.ROTARY)], packed[0, 0, :4])
     with pytest.raises(ValueError, match=r"float32 and bfloat16, not torch.float64"):
         split_heads(packed.double(), [Part(2, 4)], backend="triton")
+    with pytest.raises(ValueError, match="inverse_frequency has shape None: heads of 4"):
+        split_heads(packed, [Part(2, 4, Form.RMS_NORM_ROTARY)], None, [packed[0, 0, :4]], EPS)
+    norm, gain = Part(1, 4, Form.RMS_NORM), packed[0, 0, :4]
+    with pytest.raises(ValueError, match=r"gains have shapes \[\(4,\)\] for RMS-normed heads of \[4, 4\]"):
+        split_heads(packed, [norm, norm], None, [gain], EPS)
+    with pytest.raises(ValueError, match=r"gains have shapes \[\(4,\)\] for RMS-normed heads of \[\]"):
+        split_heads(packed, [Part(1, 4)], None, [gain], EPS)
+    with pytest.raises(ValueError, match=r"gains have shapes \[\(3,\)\] for RMS-normed heads of \[4\]"):
+        split_heads(packed, [norm], None, [gain[:3]], EPS)
+    with pytest.raises(ValueError, match="all of one width"):
+        split_heads(packed, [norm, Part(1, 3, Form.RMS_NORM)], None, [gain, gain[:3]], EPS)
+    with pytest.raises(ValueError, match=r"eps=0.0: pass a number above 0"):
+        split_heads(packed, [norm], None, [gain])
+    with pytest.raises(ValueError, match=r"float32 and bfloat16, not torch.float64"):
+        split_heads(packed, [norm], None, [gain.double()], EPS, backend="triton")
     with pytest.raises(ValueError, match=r"one .* for all replicas"):
         parts = [Part(2, 4, Form.ROTARY)]
         torch.func.vmap(lambda x, f: split_heads(x, parts, f, backend="triton"))(packed[None], packed[None, 0, 0, :2])
@@ -126,12 +322,14 @@ def test_bad_arguments_are_named(device):
 
 def test_traced_shapes_and_dtypes_are_the_real_ones(device):
     frequency = frequencies(WIDTH, device)
-    (packed,) = draw((2, 4, COLUMNS), device=device)
-    grads = draw(*((2, 4, part.heads, part.width) for part in PARTS), device=device)
-    lists = [list(numbers) for numbers in zip(*((h, w, int(f)) for h, w, f in PARTS), strict=True)]
     tests = ("test_schema", "test_faketensor")
-    torch.library.opcheck(split, (packed, frequency, *lists), test_utils=tests)
-    torch.library.opcheck(split_backward, (grads, packed, frequency, *lists), test_utils=tests)
+    for parts, gains in ((PARTS, None), (NORMED, draw((2, 3, WIDTH), device=device)[0])):
+        columns = sum(part.heads * part.width for part in parts)
+        (packed,) = draw((2, 4, columns), device=device)
+        grads = draw(*((2, 4, part.heads, part.width) for part in parts), device=device)
+        rest = packed, frequency, gains, EPS, *lists_of(parts)
+        torch.library.opcheck(split, rest, test_utils=tests)
+        torch.library.opcheck(split_backward, (grads, *rest), test_utils=tests)
 
 
 @pytest.mark.gpu
@@ -140,8 +338,11 @@ def test_in_bfloat16(device, batch, length, heads, width):
     """Two runs agree bit for bit, and with float64 within the rounding of bfloat16."""
     frequency = frequencies(width, device)
     parts = [Part(heads, width, form) for form in (*Form, Form.ROTARY)] + [Part(heads, 1, Form.COPY)]
-    packed = draw((batch, length, (5 * width + 1) * heads + PADDING), device=device, dtype=torch.bfloat16)
-    first, second = (run(lambda x: split_heads(x, parts, frequency), packed) for _ in range(2))
-    for a, b in zip(first, second, strict=True):
-        assert torch.equal(a, b)
-    check(first, run(lambda x: plain(x, parts, frequency), double(packed)), BFLOAT16)
+    columns = sum(part.heads * part.width for part in parts) + PADDING
+    packed = draw((batch, length, columns), device=device, dtype=torch.bfloat16)
+    inputs = packed + draw((width,), (width,), device=device, seed=1)
+    same_bits_and_close(
+        lambda x, *gains: split_heads(x, parts, frequency, gains, EPS),
+        lambda x, *gains: plain(x, parts, frequency, gains),
+        inputs,
+    )

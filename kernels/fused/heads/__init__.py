@@ -8,21 +8,31 @@ from torch import Tensor
 from mixerlab.kernels.common.dispatch import resolve_backend, why_not_triton
 from mixerlab.kernels.fused.heads.operator import Split
 from mixerlab.kernels.fused.heads.parts import UNIT_NORM_EPS, Form, Part, columns_of, split_sizes
+from mixerlab.kernels.fused.linear import join_rows
 
 
 def split_heads(
-    packed: Tensor, parts: Sequence[Part], inverse_frequency: Tensor | None = None, *, backend: str = "auto"
+    packed: Tensor,
+    parts: Sequence[Part],
+    inverse_frequency: Tensor | None = None,
+    gains: Sequence[Tensor] = (),
+    eps: float = 0.0,
+    *,
+    backend: str = "auto",
 ) -> tuple[Tensor, ...]:
     """The parts of `packed`, side by side from its first column on, each in its form.
 
     Slices would give the same, but autograd pads the gradient of each slice to the width of `packed` and adds them up.
     Here one launch reads the gradients of all parts, takes them back through rotation and norm, and writes the gradient
-    of `packed`.
+    of `packed`. With gains, a second launch adds up the parts of their gradients.
 
     Args:
         packed: `[B, T, C]`; the kernel takes any strides whose last is one.
         parts: together at most C columns. Those after them are padding, with gradient zero.
-        inverse_frequency: that of `rotary`, for all parts of that form and all replicas.
+        inverse_frequency: that of `rotary`, for all parts that are rotated and all replicas.
+        gains: `[width]` for each RMS-normed part, in their order; these parts have heads of one width. If the gains are
+            neighbours in memory, they are read where they are (`join_rows`); else they are copied first.
+        eps: added to the mean square of RMS-normed heads; above 0 if there are any.
         backend: `auto`, `reference` (PyTorch) or `triton` (float32 and bfloat16, arithmetic in float32).
 
     Returns:
@@ -36,15 +46,25 @@ def split_heads(
     if packed.ndim != 3 or columns > packed.shape[-1]:
         raise ValueError(f"packed has shape {tuple(packed.shape)}: pass [B, T, C] with the parts' {columns} columns")
     for part in parts:
-        if part.form == Form.ROTARY and (inverse_frequency is None or 2 * inverse_frequency.numel() != part.width):
+        if part.form.rotates and (inverse_frequency is None or 2 * inverse_frequency.numel() != part.width):
             given = None if inverse_frequency is None else tuple(inverse_frequency.shape)
             raise ValueError(f"inverse_frequency has shape {given}: heads of {part.width} need ({part.width / 2:g},)")
-    why = why_not_triton(packed)
+    normed = [part.width for part in parts if part.form.has_gain]
+    if [tuple(gain.shape) for gain in gains] != [(width,) for width in normed] or len(set(normed)) > 1:
+        raise ValueError(
+            f"gains have shapes {[tuple(gain.shape) for gain in gains]} for RMS-normed heads of {normed}: pass one"
+            " [width] for each of these parts, all of one width"
+        )
+    if normed and not eps > 0:
+        raise ValueError(f"eps={eps}: pass a number above 0 for the RMS-normed parts")
+    why = why_not_triton(packed, *gains)
     if inverse_frequency is not None and inverse_frequency.dtype != torch.float32:
         why = f"the kernel takes a float32 inverse_frequency, not {inverse_frequency.dtype}"
     if resolve_backend(backend, packed.device, supported=not why, why=why) == "reference":
-        return _reference(packed, parts, inverse_frequency)
-    return Split.apply(packed, inverse_frequency, parts)
+        return _reference(packed, parts, inverse_frequency, gains, eps)
+    # One group of parameters; under vmap each replica is another.
+    joined = join_rows(*(gain[None] for gain in gains))[None] if gains else None
+    return Split.apply(packed, inverse_frequency, joined, eps, parts)
 
 
 def rotary(x: Tensor, inverse_frequency: Tensor, *, backend: str = "auto") -> Tensor:
@@ -72,32 +92,58 @@ def rotary(x: Tensor, inverse_frequency: Tensor, *, backend: str = "auto") -> Te
 
 
 def rotary_heads(
-    packed: Tensor, num_heads: int, inverse_frequency: Tensor, rotated: Sequence[bool], *, backend: str = "auto"
+    packed: Tensor,
+    num_heads: int,
+    inverse_frequency: Tensor,
+    rotated: Sequence[bool],
+    gains: Sequence[Tensor | None] | None = None,
+    eps: float = 0.0,
+    *,
+    backend: str = "auto",
 ) -> tuple[Tensor, ...]:
     """The parts of `packed`, one for each of `rotated`: `[B, T, num_heads, D]`, rotated as by `rotary` if it says so.
 
-    The arguments and errors are those of `split_heads`.
+    Args:
+        gains: for each part None, or `[D]`: RMSNorm of its heads with this gain, before the rotation. Without `gains`
+            no part is normed.
+
+    The other arguments and the errors are those of `split_heads`.
     """
     width = 2 * inverse_frequency.shape[0]
-    parts = [Part(num_heads, width, Form.ROTARY if rotates else Form.VIEW) for rotates in rotated]
-    return split_heads(packed, parts, inverse_frequency, backend=backend)
+    gains = [None] * len(rotated) if gains is None else gains
+    forms = {
+        (False, False): Form.VIEW,
+        (True, False): Form.ROTARY,
+        (False, True): Form.RMS_NORM,
+        (True, True): Form.RMS_NORM_ROTARY,
+    }
+    parts = [
+        Part(num_heads, width, forms[rotates, gain is not None]) for rotates, gain in zip(rotated, gains, strict=True)
+    ]
+    given = [gain for gain in gains if gain is not None]
+    return split_heads(packed, parts, inverse_frequency, given, eps, backend=backend)
 
 
-def _reference(packed: Tensor, parts: Sequence[Part], inverse_frequency: Tensor | None) -> tuple[Tensor, ...]:
-    def formed(x: Tensor, form: Form) -> Tensor:
-        match form:
-            case Form.VIEW | Form.COPY:
-                return x
-            case Form.ROTARY:
-                assert inverse_frequency is not None  # `split_heads` has checked it
-                return _rotated(x, inverse_frequency)
-            case Form.UNIT_NORM:
-                return _unit_norm(x)
-
+def _reference(
+    packed: Tensor,
+    parts: Sequence[Part],
+    inverse_frequency: Tensor | None,
+    gains: Sequence[Tensor],
+    eps: float,
+) -> tuple[Tensor, ...]:
     *columns, _ = packed.split(split_sizes(parts, packed.shape[-1]), dim=-1)
-    return tuple(
-        formed(x.unflatten(-1, (part.heads, part.width)), part.form) for x, part in zip(columns, parts, strict=True)
-    )
+    remaining, results = iter(gains), []
+    for part, column in zip(parts, columns, strict=True):
+        x = y = column.unflatten(-1, (part.heads, part.width))
+        if part.form == Form.UNIT_NORM:
+            y = _unit_norm(x)
+        if part.form.has_gain:
+            y = _rms_norm(x, next(remaining), eps)
+        if part.form.rotates:
+            assert inverse_frequency is not None  # `split_heads` has checked it
+            y = _rotated(y, inverse_frequency)
+        results.append(y.to(x.dtype))
+    return tuple(results)
 
 
 def _unit_norm(x: Tensor) -> Tensor:
@@ -105,7 +151,12 @@ def _unit_norm(x: Tensor) -> Tensor:
     width = x.shape[-1]
     wide = x.to(torch.promote_types(x.dtype, torch.float32))
     scale = (wide.square().mean(-1, keepdim=True) + UNIT_NORM_EPS / width).rsqrt()
-    return (wide * scale * torch.full((width,), width**-0.5, dtype=wide.dtype, device=x.device)).to(x.dtype)
+    return wide * scale * torch.full((width,), width**-0.5, dtype=wide.dtype, device=x.device)
+
+
+def _rms_norm(x: Tensor, gain: Tensor, eps: float) -> Tensor:
+    wide = x.to(torch.promote_types(x.dtype, torch.float32))
+    return wide * (wide.square().mean(-1, keepdim=True) + eps).rsqrt() * gain
 
 
 def _rotated(x: Tensor, inverse_frequency: Tensor) -> Tensor:
@@ -114,4 +165,4 @@ def _rotated(x: Tensor, inverse_frequency: Tensor) -> Tensor:
     angles = positions[:, None, None] * inverse_frequency.to(wide)  # [T, 1, D / 2]
     cos, sin = angles.cos(), angles.sin()
     first, second = x.to(wide).chunk(2, dim=-1)
-    return torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1).to(x.dtype)
+    return torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1)

@@ -3,17 +3,27 @@
 import torch
 from torch import Tensor
 
+from mixerlab.kernels.common.registration import fold_replicas
 from mixerlab.kernels.fused.heads.parts import Form, Part, empty_results, lists_of, parts_of, views, with_views
 
 
 @torch.library.custom_op("mixerlab::split_heads", mutates_args=())
 def split(
-    packed: Tensor, inverse_frequency: Tensor | None, heads: list[int], widths: list[int], forms: list[int]
+    packed: Tensor,
+    inverse_frequency: Tensor | None,
+    gains: Tensor | None,
+    eps: float,
+    heads: list[int],
+    widths: list[int],
+    forms: list[int],
 ) -> list[Tensor]:
-    """The parts of `split_heads` that are not views."""
+    """The parts of `split_heads` that are not views, for `gains` `[groups, RMS-normed parts, width]`.
+
+    `packed` `[groups * B, T, C]` has the sequences of one group of parameters after another.
+    """
     from mixerlab.kernels.fused.heads import triton_kernels  # here, because Triton is optional
 
-    return triton_kernels.split(packed, inverse_frequency, parts_of(heads, widths, forms))
+    return triton_kernels.split(packed, inverse_frequency, parts_of(heads, widths, forms), gains, eps)
 
 
 @torch.library.custom_op("mixerlab::split_heads_backward", mutates_args=())
@@ -21,52 +31,69 @@ def split_backward(
     grads: list[Tensor],
     packed: Tensor,
     inverse_frequency: Tensor | None,
+    gains: Tensor | None,
+    eps: float,
     heads: list[int],
     widths: list[int],
     forms: list[int],
-) -> Tensor:
-    """The gradient of `packed` from those of all parts, including the views."""
+) -> list[Tensor]:
+    """The gradient of `packed` from those of all parts, including the views, and that of `gains` if there are any."""
     from mixerlab.kernels.fused.heads import triton_kernels
 
     grad_packed = packed.new_empty(packed.shape)
-    triton_kernels.split_backward(grads, packed, inverse_frequency, parts_of(heads, widths, forms), grad_packed)
-    return grad_packed
+    grad_gains = triton_kernels.split_backward(
+        grads, packed, inverse_frequency, parts_of(heads, widths, forms), grad_packed, gains, eps
+    )
+    return [grad_packed] if grad_gains is None else [grad_packed, grad_gains]
 
 
 @split.register_fake
-def _(packed, inverse_frequency, heads, widths, forms):
+def _(packed, inverse_frequency, gains, eps, heads, widths, forms):
     return empty_results(packed, parts_of(heads, widths, forms))
 
 
 @split_backward.register_fake
-def _(grads, packed, inverse_frequency, heads, widths, forms):
-    return packed.new_empty(packed.shape)
+def _(grads, packed, inverse_frequency, gains, eps, heads, widths, forms):
+    return [x.new_empty(x.shape) for x in (packed, gains) if x is not None]
 
 
 class Split(torch.autograd.Function):
     """`split` and its backward, with the parts that are views: a function can return views of its inputs."""
 
     @staticmethod
-    def forward(packed: Tensor, inverse_frequency: Tensor | None, parts: tuple[Part, ...]) -> tuple[Tensor, ...]:
+    def forward(
+        packed: Tensor, inverse_frequency: Tensor | None, gains: Tensor | None, eps: float, parts: tuple[Part, ...]
+    ) -> tuple[Tensor, ...]:
         if all(part.form == Form.VIEW for part in parts):
             return tuple(views(packed, parts))
-        return with_views(split(packed, inverse_frequency, *lists_of(parts)), packed, parts)
+        return with_views(split(packed, inverse_frequency, gains, eps, *lists_of(parts)), packed, parts)
 
     @staticmethod
     def setup_context(ctx, inputs, output) -> None:
-        *tensors, ctx.parts = inputs
+        *tensors, ctx.eps, ctx.parts = inputs
         ctx.save_for_backward(*tensors)
 
     @staticmethod
     def backward(ctx, *grads: Tensor):
-        return split_backward(list(grads), *ctx.saved_tensors, *lists_of(ctx.parts)), None, None
+        grad_packed, *grad_gains = split_backward(list(grads), *ctx.saved_tensors, ctx.eps, *lists_of(ctx.parts))
+        return grad_packed, None, grad_gains[0] if grad_gains else None, None, None
 
     @staticmethod
-    def vmap(info, in_dims, packed: Tensor, inverse_frequency: Tensor | None, parts: tuple[Part, ...]):
-        """Replicas fold into the batch. They share the frequencies, which have no axis to fold into."""
-        dim, frequency_dim, _ = in_dims
+    def vmap(
+        info,
+        in_dims,
+        packed: Tensor,
+        inverse_frequency: Tensor | None,
+        gains: Tensor | None,
+        eps: float,
+        parts: tuple[Part, ...],
+    ):
+        """Replicas fold into the batch and the groups. They share the frequencies, which have no axis to fold into."""
+        dim, frequency_dim, gains_dim, *_ = in_dims
         if frequency_dim is not None:
             raise ValueError("inverse_frequency has a replica axis: pass one [D / 2] for all replicas")
-        packed = packed.movedim(dim, 0)
-        results = Split.apply(packed.flatten(0, 1), inverse_frequency, parts)
-        return tuple(x.unflatten(0, packed.shape[:2]) for x in results), (0,) * len(results)
+
+        def folded(packed: Tensor, gains: Tensor | None) -> tuple[Tensor, ...]:
+            return Split.apply(packed, inverse_frequency, gains, eps, parts)
+
+        return fold_replicas(folded, info, (dim, gains_dim), packed, gains)

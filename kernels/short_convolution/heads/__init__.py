@@ -25,8 +25,8 @@ def convolve_heads(
     Args:
         packed: `[B, T, C]`; the kernel takes any strides whose last is one.
         weight: `[channels, taps]`, for the first `channels` columns; the last tap is for the current position.
-        parts: as `split_heads` takes them, but without `ROTARY`. The first of them, with `channels` columns together,
-            are convolved; they are `UNIT_NORM` or `COPY`.
+        parts: as `split_heads` takes them, but neither rotated nor RMS-normed. The first of them, with `channels`
+            columns together, are convolved; they are `UNIT_NORM` or `COPY`.
         backend: `auto`, `reference` (PyTorch) or `triton`. The kernel takes float32 and bfloat16, at most 4 taps, and
             convolved parts of one shape, those of unit norm first, with heads of at most 128. Otherwise `auto` runs
             `split_heads`, `short_convolution` and `split_heads` again.
@@ -47,8 +47,8 @@ def convolve_heads(
     convolved, others = divided(parts, weight.shape[0])
     if any(part.form not in (Form.UNIT_NORM, Form.COPY) for part in convolved):
         raise ValueError(f"the convolved parts are {convolved}: pass UNIT_NORM or COPY as their form")
-    if any(part.form == Form.ROTARY for part in others):
-        raise ValueError(f"the other parts are {others}: pass forms other than ROTARY")
+    if any(part.form not in (Form.UNIT_NORM, Form.COPY, Form.VIEW) for part in others):
+        raise ValueError(f"the other parts are {others}: pass UNIT_NORM, COPY or VIEW as their form")
     why = why_not_kernel(packed, weight) or _why_not_one_launch(convolved)
     if resolve_backend(backend, packed.device, supported=not why, why=why) == "triton":
         # One group of parameters; under vmap each replica is another.
