@@ -19,12 +19,8 @@ OF_ODD_LENGTHS = {
     "mamba": set(),
     "mesa": {"_split_heads_kernel"},
 }
-OF_LONG = {
-    "parallax": {
-        *("look_up_kernel", "projection_kernel", "forward_kernel"),
-        *("preprocess_kernel", "dq_kernel", "dkv_kernel"),
-    },
-}
+PROJECTING = {"look_up_kernel", "projection_kernel"}  # of the operator that projects, which does not norm
+OF_LONG = {"parallax": PROJECTING | {"forward_kernel", "preprocess_kernel", "dq_kernel", "dkv_kernel"}}
 SUMS = {"_sum_parts_kernel"}  # sums of more parts, of which longer sequences have more, take other tiles
 OF_LONGER = {"attn": SUMS, "parallax": SUMS, "gdn": set(), "mamba": SUMS, "mesa": SUMS}
 OF_ODD_VOCABULARIES = {
@@ -41,19 +37,23 @@ PARAMETERS = {"_join_columns_kernel", "_squares_kernel", "_moments_kernel", "_pa
 
 @pytest.mark.skipif(sys.platform != "linux", reason="Triton compiles on Linux")
 @pytest.mark.slow
-@pytest.mark.parametrize("mixer", OF_ODD_LENGTHS)
-def test_what_each_cell_builds_anew(mixer):
+@pytest.mark.parametrize(
+    "mixer, norms",
+    [*((mixer, ()) for mixer in OF_ODD_LENGTHS), ("attn", ("qk_norm",)), ("parallax", ("qkr_norm",))],
+)
+def test_what_each_cell_builds_anew(mixer, norms):
     environment = {key: value for key, value in os.environ.items() if key != "TRITON_INTERPRET"}
     environment["PYTHONPATH"] = os.pathsep.join(map(str, (ROOT, ROOT / "tests", ROOT / "tests" / "kernels")))
     script = Path(__file__).with_name("count_builds.py")
-    done = subprocess.run([sys.executable, script, mixer], env=environment, capture_output=True, text=True, check=False)
+    command = [sys.executable, script, mixer, *norms]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
     builds = {cell: set(names) for cell, names in json.loads(done.stdout).items()}
     assert len(builds.pop("first")) > 20
     assert builds == {
         "shorter": set(),
         "odd": OF_ODD_LENGTHS[mixer],
-        "long": OF_LONG.get(mixer, set()) | SUMS,
+        "long": OF_LONG.get(mixer, set()) - (PROJECTING if norms else set()) | SUMS,
         "longer": OF_LONGER[mixer],
         "one replica": set(),
         "fewer examples": set(),

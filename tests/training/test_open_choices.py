@@ -15,6 +15,7 @@ from mixerlab.building import build_model
 from mixerlab.config import checked
 from mixerlab.contract import check_forward, check_lengths, check_population, check_small_vocabulary
 from mixerlab.mixers import attn, parallax
+from mixerlab.mixers.base import NORM_EPS
 from mixerlab.sweeps.identity import IMPLIED, flatten, run_id, without_implied
 from mixerlab.training.optimizers import AdamW, Muon
 from mixerlab.training.population import Grouping, Layout, Population, Rule
@@ -365,6 +366,35 @@ def test_flags_and_numbers_are_told_apart():
         "other": False,
     }
     assert without_implied({"mixer.bias": False, "mixer.expand_v": 1}) == {}
+
+
+@pytest.mark.parametrize(
+    ("module", "mixer", "operator", "normed", "rotated"),
+    [
+        (attn, partial(attn.Attention, qk_norm=True), "softmax_attention", "qk", "qk"),
+        (parallax, partial(parallax.Parallax, qkr_norm=True), "parallax_attention", "qkr", "qk"),
+        (parallax, partial(parallax.Parallax, qkr_norm=True, rope_on_rho=True), "parallax_attention", "qkr", "qkr"),
+    ],
+)
+def test_norms_are_pytorchs_before_the_rotation(module, mixer, operator, normed, rotated):
+    torch.manual_seed(0)
+    mixer = mixer(32, zero_init_rho=False) if module is parallax else mixer(32)
+    norms = {name: getattr(mixer, f"{name}_norm") for name in normed}
+    for norm in norms.values():
+        nn.init.normal_(norm.weight)
+    x = torch.randn(2, 9, 32)
+    with mock.patch.object(module, operator, wraps=getattr(module, operator)) as calls:
+        mixer(x)
+    given = dict(zip("qrkv" if module is parallax else "qkv", calls.call_args.args, strict=True))
+    turns = torch.arange(9)[:, None] * 10_000.0 ** (-torch.arange(0, 16, 2) / 16)
+    turns = torch.polar(torch.ones_like(turns), turns)[:, None]
+    for name, norm in norms.items():
+        expected = norm(getattr(mixer, f"{name}_proj")(x).unflatten(-1, (2, 16)))
+        if name in rotated:
+            pairs = torch.complex(*expected.chunk(2, dim=-1)) * turns
+            expected = torch.cat((pairs.real, pairs.imag), dim=-1)
+        torch.testing.assert_close(given[name], expected)
+    assert {norm.eps for norm in norms.values()} == {NORM_EPS}
 
 
 @pytest.mark.parametrize(
