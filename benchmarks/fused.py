@@ -84,7 +84,6 @@ FORMULAS = (
     "embedding",
     "linear",
     "rms_norm",
-    "rotary",
     "rotary_heads",
     "split_heads",
     "swiglu",

@@ -3,7 +3,7 @@
 from mixerlab.kernels.fused.cross_entropy import cross_entropy
 from mixerlab.kernels.fused.embedding import Embedded, embedding
 from mixerlab.kernels.fused.embedding_norm import EmbeddedSum, embedded_add_rms_norm, embedding_rms_norm
-from mixerlab.kernels.fused.heads import Form, Part, rotary, rotary_heads, split_heads
+from mixerlab.kernels.fused.heads import Form, Part, rotary_heads, split_heads
 from mixerlab.kernels.fused.linear import join_rows, linear
 from mixerlab.kernels.fused.mlp import swiglu_mlp
 from mixerlab.kernels.fused.norm_linear import norm_linear
@@ -24,7 +24,6 @@ __all__ = [
     "linear",
     "norm_linear",
     "rms_norm",
-    "rotary",
     "rotary_heads",
     "split_heads",
     "swiglu",

@@ -26,7 +26,7 @@ from mixerlab.kernels.fused import (
     linear,
     norm_linear,
     rms_norm,
-    rotary,
+    rotary_heads,
     split_heads,
     swiglu_mlp,
     swiglu_packed,
@@ -97,7 +97,7 @@ def run_fused() -> None:
     for parts in ([normed, normed, copied], [normed, normed], [copied]):
         shapes = (2, 64, 416), (128 * len(parts), 4)
         differentiate(lambda x, w, parts=parts: convolve_heads(x, w, parts, backend="triton"), *shapes)
-    differentiate(lambda x: rotary(x, frequency, backend="triton"), (2, 64, 2, 64))
+    differentiate(lambda x: rotary_heads(x, 2, frequency, [True], backend="triton"), (2, 64, 128))
     differentiate(swiglu_mlp, (2, 64, 128), (704, 128), (128, 352), backend="triton")
     differentiate(swiglu_packed, (2, 64, 704), backend="triton")
     differentiate(linear, (2, 4096, 128), (128, 128), backend="triton")

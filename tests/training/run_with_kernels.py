@@ -31,25 +31,26 @@ from mixerlab.models.language_model import LanguageModel  # noqa: E402
 from mixerlab.models.stream import ALL  # noqa: E402
 
 WIDTH, LENGTH = 16, 9
-# Layers, vocabulary, scored positions, frozen parameters. Above a vocabulary of 32 another kernel sums the gradients.
+# Layers, vocabulary, scored positions, frozen parameters, and whether attention norms its q and k. Above a vocabulary
+# of 32 another kernel sums the gradients.
 MODELS = {
-    "one layer": (1, 7, ALL, ""),
-    "one layer, some positions": (1, 7, slice(-3, None), ""),
-    "two layers, some positions": (2, 7, slice(2, 4), ""),
-    "three layers": (3, 40, ALL, ""),
-    "frozen table": (2, 7, ALL, "embedding"),
-    "frozen mixers": (2, 7, ALL, "mixer."),
-    "frozen norms": (2, 7, ALL, "norm"),
-    "all but the head frozen": (2, 7, ALL, "blocks"),
+    "one layer": (1, 7, ALL, "", False),
+    "one layer, some positions": (1, 7, slice(-3, None), "", False),
+    "two layers, some positions": (2, 7, slice(2, 4), "", True),
+    "three layers": (3, 40, ALL, "", False),
+    "frozen table": (2, 7, ALL, "embedding", False),
+    "frozen mixers": (2, 7, ALL, "mixer.", True),
+    "frozen norms": (2, 7, ALL, "norm", True),
+    "all but the head frozen": (2, 7, ALL, "blocks", False),
 }
 
 
-def results(kind, n_layers, vocabulary, scored, frozen):
+def results(kind, n_layers, vocabulary, scored, frozen, qk_norm):
     """Logits, and the gradients of all parameters that are not frozen."""
     torch.manual_seed(0)
 
     def make_mixer():
-        return Attention(WIDTH, num_heads=2)
+        return Attention(WIDTH, num_heads=2, qk_norm=qk_norm)
 
     if kind is AutoEncoder:
         model = AutoEncoder(vocabulary, LENGTH, WIDTH, n_layers, make_mixer)

@@ -29,7 +29,9 @@ def split_heads(
     Args:
         packed: `[B, T, C]`; the kernel takes any strides whose last is one.
         parts: together at most C columns. Those after them are padding, with gradient zero.
-        inverse_frequency: that of `rotary`, for all parts that are rotated and all replicas.
+        inverse_frequency: float32 `[D / 2]`, radians per position, for all parts that are rotated and all replicas;
+            without a gradient. The pairs `(x_i, x_{i + D/2})` of a head at position t are rotated by
+            `t * inverse_frequency_i` (Su et al. 2021, RoFormer).
         gains: `[width]` for each RMS-normed part, in their order; these parts have heads of one width. If the gains are
             neighbours in memory, they are read where they are (`join_rows`); else they are copied first.
         eps: added to the mean square of RMS-normed heads; above 0 if there are any.
@@ -67,30 +69,6 @@ def split_heads(
     return Split.apply(packed, inverse_frequency, joined, eps, parts)
 
 
-def rotary(x: Tensor, inverse_frequency: Tensor, *, backend: str = "auto") -> Tensor:
-    """Rotates the pairs `(x_i, x_{i + D/2})` at position t by `t * inverse_frequency_i` (Su et al. 2021, RoFormer).
-
-    Args:
-        x: `[B, T, H, D]`, D even.
-        inverse_frequency: float32 `[D / 2]`, radians per position; without a gradient, and the same for all replicas.
-        backend: as `split_heads` takes it, whose rotation this is.
-
-    Returns:
-        `[B, T, H, D]` in the dtype of `x`.
-
-    Raises:
-        ValueError: shapes that do not fit, or a backend that cannot run here.
-    """
-    if x.ndim != 4 or inverse_frequency.ndim != 1 or x.shape[3] != 2 * inverse_frequency.shape[0]:
-        raise ValueError(
-            f"x has shape {tuple(x.shape)} and inverse_frequency {tuple(inverse_frequency.shape)}: pass"
-            " x [B, T, H, D] and inverse_frequency [D / 2]"
-        )
-    part = Part(x.shape[2], x.shape[3], Form.ROTARY)
-    (rotated,) = split_heads(x.flatten(2), [part], inverse_frequency, backend=backend)
-    return rotated
-
-
 def rotary_heads(
     packed: Tensor,
     num_heads: int,
@@ -101,7 +79,7 @@ def rotary_heads(
     *,
     backend: str = "auto",
 ) -> tuple[Tensor, ...]:
-    """The parts of `packed`, one for each of `rotated`: `[B, T, num_heads, D]`, rotated as by `rotary` if it says so.
+    """The parts of `packed`, one for each of `rotated`: `[B, T, num_heads, D]`, rotated if it says so.
 
     Args:
         gains: for each part None, or `[D]`: RMSNorm of its heads with this gain, before the rotation. Without `gains`

@@ -14,7 +14,7 @@ class Form(IntEnum):
 
     VIEW = 0  # a view of its columns: nothing runs
     COPY = 1  # its columns, made contiguous if the kernel runs
-    ROTARY = 2  # the pairs of each head rotated by their position, as `rotary` does
+    ROTARY = 2  # the pairs of each head rotated by their position
     UNIT_NORM = 3  # `x / sqrt(|x|^2 + 1e-6)` of each head
     RMS_NORM = 4  # `x / sqrt(mean(x^2) + eps) * gain` of each head; the heads of a part share its gain
     RMS_NORM_ROTARY = 5  # such a norm, then the rotation, without rounding in between

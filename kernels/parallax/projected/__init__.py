@@ -38,7 +38,7 @@ def projected_parallax(
     Args:
         x: `[B, T, K]`, or `[N, K]` with `rows`. Under autocast x and the weight are cast first.
         weight: `[4 heads D, K]`: the rows of queries, keys, values and probes.
-        inverse_frequency: float32 `[D / 2]`, as `rotary` takes it.
+        inverse_frequency: float32 `[D / 2]`, as `rotary_heads` takes it.
         heads: how many; it divides a quarter of the weight's rows.
         rows: int64 `[B, T]`, from 0 to N - 1: the input is `x[rows]`.
         rotate_rho: rotate the probes too.
