@@ -9,7 +9,8 @@ compared. The peer, measured in the same run, is the same attention model in a p
 torch.optim.Muon and fused AdamW. Batch 128, width 128, two layers, vocabulary 16, Muon, bf16.
 
 `plain` (`benchmarks/plain_attention.py`) and `ema` (the README's) are mixers in plain PyTorch. They are measured as
-`trainer.compile=auto` runs them, and uncompiled.
+`trainer.compile=auto` runs them, and uncompiled. Options go behind a mixer's name:
+`--mixers "attn mixer.qk_norm=true"`.
 """
 
 import argparse
@@ -62,8 +63,9 @@ def task_of(length: int, vocab: int = VOCAB) -> Task:
 
 
 def config(mixer: str) -> DictConfig:
+    """Of a mixer's name, and overrides behind it: `attn mixer.qk_norm=true`."""
     if mixer not in PLAIN:
-        return compose(f"mixer={mixer}")
+        return compose(*f"mixer={mixer}".split())
     cfg = compose("mixer=attn")
     cfg.mixer = {"name": mixer, "_target_": PLAIN[mixer]}
     return cfg

@@ -17,7 +17,7 @@ class Attention(ProjectedMixer):
         d_model: width; `num_heads` must divide it into even heads.
         num_heads: heads of size d_model / num_heads.
         rope_base: base of the rotary frequencies.
-        qk_norm: RMSNorm on each head's q and k before RoPE, with `NORM_EPS`.
+        qk_norm: RMSNorm on each head's q and k before RoPE, with the epsilon of the other norms, 1e-5.
         bias: biases on the four projections, as mad-lab's attention has them.
     """
 

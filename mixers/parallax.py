@@ -23,7 +23,8 @@ class Parallax(ProjectedMixer):
         num_heads: heads of size d_model / num_heads.
         rope_base: base of the rotary frequencies of q and k.
         rope_on_rho: rotate rho as well.
-        qkr_norm: RMSNorm on each head's q, k and rho, before RoPE, with `NORM_EPS`.
+        qkr_norm: RMSNorm on each head's q, k and rho, before RoPE, with the epsilon of the other norms, 1e-5. While rho
+            is zero, its norm multiplies the gradient by 316 (1 / sqrt(1e-5)).
         zero_init_rho: start `W_R` at zero, which is softmax attention. With PyTorch's default the unscaled `rho k`
             starts with a standard deviation of 2.7 at heads of 64, and fuzzy recall is not learned.
         bias: biases on the five projections, zero at the start; without the operator that projects, which is faster.

@@ -105,6 +105,7 @@ def test_only_operators_that_a_model_calls_are_left_out(tiny):
     of_attention = set(benchmark_fused.operators_of("attn", 8))
     assert {"embedding_rms_norm", "swiglu_mlp", "norm_linear", "cross_entropy"} <= of_attention
     assert "swiglu" not in of_attention and "swiglu" in benchmark_fused.operators_of("gdn", 8)
+    assert "rotary_heads" in benchmark_fused.operators_of("attn mixer.qk_norm=true", 8)
 
 
 class Counting(MovingAverage):

@@ -430,7 +430,7 @@ def _launch(
     if not packed.numel() or not moves:
         return torch.zeros_like(gains) if is_backward and gains is not None else None
     batch, length = packed.shape[:2]
-    tensors = [tuple(move[i] for move in moves) for i in (2, 3, 4)]  # sources, targets and parts of packed
+    tensors = tuple(zip(*((move.source, move.target, move.x) for move in moves), strict=True))
     units = [tuple(map(_unit, group)) for group in tensors]
     strides = [
         tuple(tuple(s // unit for s in x.stride()[:3]) for x, unit in zip(group, of_group, strict=True))
@@ -479,7 +479,7 @@ def _launch(
         BLOCK_T=block_t,
         num_warps=WARPS,
     )
-    return None if sums is None else sum_parts(sums, gains.dtype)
+    return None if gains is None or sums is None else sum_parts(sums, gains.dtype)
 
 
 def _unit(x: Tensor) -> int:
