@@ -133,10 +133,10 @@ def test_every_fused_operator_can_be_left_out():
     assert set(WITHOUT) == set(fused.__all__) - types
 
 
-@pytest.mark.parametrize("mixer", ["attn", "gdn"])
+@pytest.mark.parametrize("mixer", ["attn", "attn mixer.qk_norm=true", "gdn"])
 def test_a_model_without_the_fused_operators_computes_the_same(mixer):
     torch.manual_seed(0)
-    model = build_model(f"mixer={mixer}", "task=icr")
+    model = build_model(*f"mixer={mixer}".split(), "task=icr")
     tokens = torch.randint(16, (2, 16))
     expected = model(tokens)
     operators = {name: getattr(fused, name) for name in WITHOUT}
