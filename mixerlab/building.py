@@ -127,7 +127,7 @@ def mixers_in(cfg: DictConfig, model: LanguageModel | AutoEncoder) -> list[tuple
 
 
 def grouping_of(cfg: DictConfig) -> Grouping:
-    return Grouping(**{key: cfg.optimizer[key] for key in ("filters", "decoder") if key in cfg.optimizer})
+    return Grouping(**{key: cfg.optimizer[key] for key in ("filters", "decoder", "head") if key in cfg.optimizer})
 
 
 def build_model(cfg: DictConfig, task: Task | _Sizes) -> LanguageModel | AutoEncoder:

@@ -1,6 +1,7 @@
 """Writes the list of runs of one part of the work that is left for a GPU, in the order to run them.
 
     python results/plan.py screen OUT.csv                      what results/screen/rows.csv lacks of the screen
+    python results/plan.py heads OUT.csv                       other head sizes, on the cells that tell them apart
     python results/plan.py finalists OUT.csv                   what is left of three finalists up to length 256
     python results/plan.py challenge OUT.csv [--recipe NAME]   each reading of its labels, two seeds
     python results/plan.py table OUT.csv [--recipe NAME]       the 330 cells, four rates, three seeds
@@ -47,6 +48,7 @@ RECIPES: dict[str, dict[str, list[str]]] = {
     "default": {mixer: [] for mixer in MIXERS},
     "2x64": design.NORMED,
     "4x32": {m: [*given, *([] if m == "mamba" else ["mixer.num_heads=4"])] for m, given in design.NORMED.items()},
+    "1x128": {m: [*given, *([] if m == "mamba" else ["mixer.num_heads=1"])] for m, given in design.NORMED.items()},
     # The initial values and gdn's wider values, which the screen speaks for, without norms and mamba's dt bias at zero.
     "plain": {
         m: [text for text in given if "norm" not in text and "dt" not in text] for m, given in design.NORMED.items()
@@ -59,6 +61,16 @@ ADAMW_RATES = ("3e-4", "1e-3", "3e-3")
 # Readings of the challenge's labels (conf/task): the first number as pairs or as vocabulary, noise 0.5 or 0.2.
 CHALLENGE = ("icr_challenge", "ncr_vocab_challenge", "sc_challenge")
 OTHER_READINGS = ("icr_vocab_challenge", "ncr_challenge")
+
+# Cells on which the recipes or the mixers of the screen and of the finalists differ.
+HEAD_CELLS = {
+    "mem": ("vocab_size-1024", "vocab_size-4096"),
+    "fcr": ("baseline", "num_train_examples-6400", "seq_len-256"),
+    "icr": ("num_train_examples-800", "num_train_examples-1600"),
+    "ncr": ("num_train_examples-800", "num_train_examples-1600"),
+    "cmp": ("num_train_examples-3200", "vocab_size-64"),
+    "sc": ("num_train_examples-800", "num_train_examples-1600", "num_tokens_to_copy-64", "num_tokens_to_copy-96"),
+}
 
 COLUMNS = ("stage", "unit", "recipe", "mixer", "task", "setting", "overrides", "seconds")
 
@@ -137,6 +149,17 @@ def finalists() -> Iterator[Run]:
                         yield from runs_of(f"finalist {name}", name, mixer, task, setting, [0])
 
 
+def heads() -> Iterator[Run]:
+    """One seed, the default rates. Not mesa with one head of 128, which has no kernel."""
+    done = finished_in("screen/finalist_rows.csv")
+    for task, settings in HEAD_CELLS.items():
+        for name, mixers in (("1x128", ("attn", "parallax", "gdn")), ("4x32", ("attn", "parallax", "gdn", "mesa"))):
+            for mixer in mixers:
+                for setting in settings:
+                    if (name, mixer, task, setting) not in done:
+                        yield from runs_of(f"heads {name}", name, mixer, task, setting, [0])
+
+
 def challenge(recipe: str) -> Iterator[Run]:
     for stage, mixers, tasks in (
         ("readings", ("attn", "parallax"), CHALLENGE + OTHER_READINGS),
@@ -192,7 +215,7 @@ def wider(recipe: str, rows: Path) -> Iterator[Run]:
         )
 
 
-OF_THE_SCREEN: dict[str, Callable[[], Iterator[Run]]] = {"screen": screen, "finalists": finalists}
+OF_THE_SCREEN: dict[str, Callable[[], Iterator[Run]]] = {"screen": screen, "heads": heads, "finalists": finalists}
 OF_A_RECIPE: dict[str, Callable[[str], Iterator[Run]]] = {"challenge": challenge, "table": table, "adamw": adamw}
 
 
@@ -231,7 +254,7 @@ class Costs:
         return self._known["default", mixer, base, nearest] * (length / of_base[nearest]) ** 1.2
 
     def _ratio(self, recipe: str, mixer: str) -> float:
-        recipe = {"4x32": "2x64"}.get(recipe, recipe)  # not run yet: as much work
+        recipe = {"4x32": "2x64", "1x128": "2x64"}.get(recipe, recipe)  # hardly run yet: as much work
         ratios = [
             seconds / self._known["default", *cell]
             for (name, *cell), seconds in self._known.items()

@@ -28,8 +28,9 @@ PART = 0.25  # of a difference
 
 RULES = f"""\
 Those of the {{total}} published numbers from which ours differ by more than {FAR}, and the reason as far as an
-experiment shows it. **Explained**: with another recipe in the settings that were run with it, and ours in the others,
-the mean is within {FAR} of the published one. **In part**: that takes away at least a quarter of the difference.
+experiment shows it. **Explained**: with another recipe or checkpoint in the settings that were run with it, and ours in
+the others, the mean is within {FAR} of the published one. **In part**: that takes away at least a quarter of the
+difference. Only the experiment that comes nearest is named.
 **Indicated**: on a cell of the task, a factor of the screen moves the mixer towards the published mean by more than
 {FAR} and more than twice its standard error.
 """
@@ -37,7 +38,7 @@ the mean is within {FAR} of the published one. **In part**: that takes away at l
 
 @dataclass(frozen=True)
 class Recipe:
-    """A recipe that was run: what it changes by mixer, and its score by (mixer, task, setting)."""
+    """A recipe or a checkpoint: what it changes by mixer, and its score by (mixer, task, setting)."""
 
     changes: Mapping[str, str]
     scores: Mapping[tuple[str, str, str], float]
@@ -58,9 +59,11 @@ class Effect:
 def recipes_of(told: Mapping) -> list[Recipe]:
     made = []
     for recipe in told["recipes"]:
-        rows = pd.read_csv(RESULTS / recipe["rows"])
-        rows = rows[(rows["status"] == "finished") & (rows["recipe"] == recipe["name"])]
-        by_rate = rows.groupby(["mixer", "task", "setting", "lr"])["official_accuracy"].mean()
+        rows = pd.read_csv(RESULTS / recipe["rows"], low_memory=False)
+        rows = rows[rows["status"] == "finished"]
+        if "name" in recipe:
+            rows = rows[rows["recipe"] == recipe["name"]]
+        by_rate = rows.groupby(["mixer", "task", "setting", "lr"])[recipe["score"]].mean()
         made.append(Recipe(recipe["changes"], by_rate.groupby(level=[0, 1, 2]).max().to_dict()))
     return made
 
@@ -87,15 +90,18 @@ def reason(
     assert pair.ours is not None
     task, _, setting = pair.name.partition(" ")
     gap = pair.ours - pair.published
-    found = []
     own = {key: score for key, score in ours.items() if key[:2] == (pair.mixer, task) and setting in ("", key[2])}
+    tried = []
     for recipe in recipes:
         run = {key: recipe.scores[key] for key in own if key in recipe.scores}
         mean = sum({**own, **run}.values()) / len(own)
-        closed = 1 - abs(mean - pair.published) / abs(gap)
-        if abs(mean - pair.published) <= FAR or closed >= PART:
-            verdict = "Explained" if abs(mean - pair.published) <= FAR else f"In part ({closed:.0%})"
-            extent = "" if setting else f" ({len(run)} of {len(own)} settings run)"
+        tried.append((abs(mean - pair.published), mean, len(run), recipe))
+    found = []
+    for left, mean, number, recipe in sorted(tried, key=lambda one: one[0])[:1]:
+        closed = 1 - left / abs(gap)
+        if left <= FAR or closed >= PART:
+            verdict = "Explained" if left <= FAR else f"In part ({closed:.0%})"
+            extent = "" if setting else f" ({number} of {len(own)} settings run)"
             found.append(f"{verdict}: {mean:.3f} with {recipe.changes[pair.mixer]}{extent}.")
     towards = [
         f"{effect.what} {effect.size:+.2f} ({effect.setting})"

@@ -41,6 +41,7 @@ IMPLIED = {
     "mixer.zero_dt_bias": False,
     "optimizer.filters": "adam",
     "optimizer.decoder": "muon",
+    "optimizer.head": "adam",
     "optimizer.bf16_matrices": False,
     "trainer.stop_above": None,
     "task.test_seq_len": None,

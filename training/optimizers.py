@@ -198,7 +198,7 @@ class Muon(PopulationOptimizer):
     sqrt(max(1, rows/columns)), the spectral scaling. The matrices of all replicas are orthogonalised together, in
     `ns_dtype` (None: bfloat16 on a GPU, float32 on a CPU). `table_lr_scale` multiplies the learning rate of the
     embedding, the head and other tensors of two or more axes, `gain_lr_scale` that of norms, gains and biases. The
-    paper leaves open how `filters` and `decoder` are optimised; both must equal those of its `Grouping`.
+    paper leaves open how `filters`, `decoder` and `head` are optimised; they must equal those of its `Grouping`.
     """
 
     def __init__(
@@ -220,9 +220,10 @@ class Muon(PopulationOptimizer):
         max_grad_norm: float | None = 1.0,
         filters: str = "adam",
         decoder: str = "muon",
+        head: str = "adam",
         bf16_matrices: bool = False,
     ):
-        assert population.layout.grouping == Grouping(filters, decoder), "a population lays its parameters out"
+        assert population.layout.grouping == Grouping(filters, decoder, head), "a population lays its parameters out"
         if not 0 <= momentum < 1:
             raise ValueError(f"optimizer.momentum={momentum} must be in [0, 1)")
         if ns_steps < 1:

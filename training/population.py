@@ -34,11 +34,14 @@ class Execution(StrEnum):
     LOOP = "loop"  # one after another
 
 
+HEAD = "head.weight"  # of the output layer
+
+
 class Rule(StrEnum):
     """How a parameter is optimised."""
 
     MATRIX = "matrix"  # weight of a hidden nn.Linear, and what `Grouping` adds: Muon
-    TABLE = "table"  # embedding, head, and other parameters of two or more axes: Adam, 0.3x learning rate
+    TABLE = "table"  # embedding, head (by default), and other parameters of two or more axes: Adam, 0.3x learning rate
     GAIN = "gain"  # norms, other gains and biases: Adam, 0.015x learning rate
 
 
@@ -50,13 +53,15 @@ class Grouping:
         filters: a mixer's parameters of two or more axes that are no linear weights: convolution filters, the
             `A_log` of mamba. Muon takes their axes but the first as one.
         decoder: the two matrices of the auto-encoder's decoder.
+        head: the weight of the output layer. Autocast treats it as before.
     """
 
     filters: str = "adam"
     decoder: str = "muon"
+    head: str = "adam"
 
     def __post_init__(self):
-        for key in ("filters", "decoder"):
+        for key in ("filters", "decoder", "head"):
             if getattr(self, key) not in ("adam", "muon"):
                 raise ValueError(f"optimizer.{key}={getattr(self, key)!r}: choose adam or muon")
 
@@ -64,10 +69,12 @@ class Grouping:
         """The rule of the model's parameter `name`; `is_linear`: it is the weight of an nn.Linear."""
         if parameter.ndim < 2:
             return Rule.GAIN
-        if is_linear and name.startswith("decoder."):
+        if name == HEAD:
+            by_muon = self.head == "muon"
+        elif is_linear and name.startswith("decoder."):
             by_muon = self.decoder == "muon"
         elif is_linear:
-            by_muon = name != "head.weight"
+            by_muon = True
         else:
             by_muon = ".mixer." in name and self.filters == "muon"
         return Rule.MATRIX if by_muon else Rule.TABLE
@@ -99,7 +106,7 @@ class Layout:
 
     Among those they keep the model's order, but for the layers that a module names in an attribute
     `input_projections`: their weights stand side by side in that order, so that `kernels.fused.join_rows` joins those
-    of one shape without a copy. Linear weights stand first among the matrices.
+    of one shape without a copy. Hidden linear weights stand first among the matrices.
 
     Raises:
         ValueError: a parameter that is not to be trained.
@@ -110,8 +117,9 @@ class Layout:
         if fixed := [name for name, parameter in model.named_parameters() if not parameter.requires_grad]:
             raise ValueError(f"{fixed[0]} has requires_grad=False: make it a buffer, all parameters are trained")
         linear = {f"{name}.weight" for name, module in model.named_modules() if isinstance(module, nn.Linear)}
+        hidden = linear - {HEAD}
         entries = [
-            (grouping.rule_of(name, p, name in linear), name not in linear, p.shape, name)
+            (grouping.rule_of(name, p, name in linear), name not in hidden, p.shape, name)
             for name, p in model.named_parameters()
         ]
         rules, places = list(Rule), _places(model)

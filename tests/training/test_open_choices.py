@@ -183,6 +183,17 @@ def test_adam_may_take_the_decoder():
     assert {rules[name] for name in changed} == {Rule.TABLE}
 
 
+@pytest.mark.parametrize("task", ["icr", "cmp"])
+def test_muon_may_take_the_head(task):
+    model = model_of("mixer=attn", f"task={task}")
+    usual, by_muon = Layout(model), Layout(model, Grouping(head="muon"))
+    rules = {slot.name: slot.rule for slot in usual.slots}
+    changed = {slot.name: slot.rule for slot in by_muon.slots if slot.rule != rules[slot.name]}
+    assert changed == {"head.weight": Rule.MATRIX}
+    lowered = [{slot.name for slot in layout.slots if slot.is_product} for layout in (usual, by_muon)]
+    assert lowered[0] == lowered[1] and by_muon.products() == usual.products()
+
+
 class Filter(nn.Module):
     """A model whose mixer is a convolution, with a linear layer beside it."""
 
@@ -260,7 +271,7 @@ def test_without_a_largest_norm_nothing_is_clipped(optimizer):
     assert torch.equal(*moved)
 
 
-@pytest.mark.parametrize("key", ["filters", "decoder"])
+@pytest.mark.parametrize("key", ["filters", "decoder", "head"])
 def test_a_group_that_is_none_is_refused(key):
     with pytest.raises(ValueError, match=f"optimizer.{key}='sgd': choose adam or muon"):
         Grouping(**{key: "sgd"})
@@ -342,6 +353,7 @@ OTHER = {
     "mixer.zero_dt_bias": ("mamba", "icr", "true"),
     "optimizer.filters": ("mamba", "icr", "muon"),
     "optimizer.decoder": ("attn", "cmp", "adam"),
+    "optimizer.head": ("attn", "icr", "muon"),
     "optimizer.bf16_matrices": ("attn", "icr", "true"),
     "trainer.stop_above": ("attn", "icr", "0.999"),
     "task.test_seq_len": ("attn", "icr", "256"),
