@@ -29,6 +29,8 @@ VECTOR = 8  # elements: 16 bytes of bfloat16
 # once. Parts of gradients are 1.6 % of the bytes that the backward moves for one replica at B = 128, T = 128 with two
 # heads of 64, 0.2 % at T = 1024, and at most 6 % if each program has one block (T = 32).
 SUMMING_PROGRAMS = 4
+# One build for any number of replicas, and for gains at any place among the population's parameters.
+ANY = {"do_not_specialize": ["T", "sequences", "gain_group"], "do_not_specialize_on_alignment": ["gains_ptr"]}
 
 # What the kernel does with a part, in the forward or in the backward of its form.
 _COPY, _ROTARY, _UNIT_NORM, _UNIT_NORM_GRADIENT, _ZERO = (tl.constexpr(i) for i in range(5))
@@ -252,11 +254,7 @@ def _store_sums(ptr, at, sums, PIECES: tl.constexpr, WIDTH: tl.constexpr, BLOCK_
         tl.store(ptr + at + i * WIDTH + column, total, mask=column < WIDTH)
 
 
-# One build for any number of replicas, and for gains at any place among the population's parameters.
-@triton.jit(
-    do_not_specialize=["T", "sequences", "gain_group"],
-    do_not_specialize_on_alignment=["gains_ptr"],
-)
+@triton.jit(**ANY)
 def _split_heads_kernel(
     sources,
     targets,
