@@ -42,6 +42,7 @@ IMPLIED = {
     "optimizer.filters": "adam",
     "optimizer.decoder": "muon",
     "optimizer.head": "adam",
+    "optimizer.decayed": "matrices",
     "optimizer.bf16_matrices": False,
     "trainer.stop_above": None,
     "task.test_seq_len": None,

@@ -77,6 +77,7 @@ class PopulationOptimizer(torch.optim.Optimizer):
         self.bf16_matrices = bf16_matrices
         self._round_matrices()
         self.column_scale = self._column_scale().to(parameters.device)
+        self.column_decay = self._column_decay().to(parameters.device)
         self.scheduled = self._scheduled().to(parameters.device)
         self.state[parameters] = {
             "lr": torch.tensor(lr, device=parameters.device),
@@ -101,8 +102,8 @@ class PopulationOptimizer(torch.optim.Optimizer):
         """Each column's multiplier of the learning rate, float32 `[P]`."""
         raise NotImplementedError
 
-    def _decayed(self) -> int:
-        """Weight decay applies to this many columns, counted from the first."""
+    def _column_decay(self) -> Tensor:
+        """Each column's multiplier of the weight decay, float32 `[P]`."""
         raise NotImplementedError
 
     def _matrices(self) -> int:
@@ -123,7 +124,7 @@ class PopulationOptimizer(torch.optim.Optimizer):
 
     def read_tensors(self) -> list[Tensor]:
         """The tensors that a step only reads, except the gradient."""
-        return [self.column_scale, self.scheduled]
+        return [self.column_scale, self.column_decay, self.scheduled]
 
     @property
     def active(self) -> Tensor:
@@ -178,8 +179,8 @@ class PopulationOptimizer(torch.optim.Optimizer):
             active=state["active"],
             lr=state["lr"],
             column_scale=self.column_scale,
+            column_decay=self.column_decay,
             schedule=self.scheduled,
-            decayed=self._decayed(),
             eps=self.eps,
         )
         self._round_matrices()
@@ -192,13 +193,15 @@ class PopulationOptimizer(torch.optim.Optimizer):
 
 
 class Muon(PopulationOptimizer):
-    """Muon on hidden matrices, Adam without weight decay on all else (Parallax paper, section Muon Optimizer).
+    """Muon on hidden matrices, Adam on all else (Parallax paper, section Muon Optimizer).
 
     A hidden matrix moves along the polar factor of its momentum (equation muon_update), scaled by
     sqrt(max(1, rows/columns)), the spectral scaling. The matrices of all replicas are orthogonalised together, in
     `ns_dtype` (None: bfloat16 on a GPU, float32 on a CPU). `table_lr_scale` multiplies the learning rate of the
     embedding, the head and other tensors of two or more axes, `gain_lr_scale` that of norms, gains and biases. The
-    paper leaves open how `filters`, `decoder` and `head` are optimised; they must equal those of its `Grouping`.
+    paper leaves open how `filters`, `decoder` and `head` are optimised; they must equal those of its `Grouping`. It also
+    leaves open what has weight decay. `decayed` is `matrices`, or `all`: then what Adam optimises shrinks as well, at
+    its own learning rate.
     """
 
     def __init__(
@@ -221,6 +224,7 @@ class Muon(PopulationOptimizer):
         filters: str = "adam",
         decoder: str = "muon",
         head: str = "adam",
+        decayed: str = "matrices",
         bf16_matrices: bool = False,
     ):
         assert population.layout.grouping == Grouping(filters, decoder, head), "a population lays its parameters out"
@@ -231,7 +235,9 @@ class Muon(PopulationOptimizer):
         for key, value in (("table_lr_scale", table_lr_scale), ("gain_lr_scale", gain_lr_scale)):
             if not 0 <= value < math.inf:
                 raise ValueError(f"optimizer.{key}={value} must be a finite number >= 0")
-        self.momentum, self.nesterov, self.ns_steps = momentum, nesterov, ns_steps
+        if decayed not in ("matrices", "all"):
+            raise ValueError(f"optimizer.decayed={decayed!r}: choose matrices or all")
+        self.momentum, self.nesterov, self.ns_steps, self.decayed = momentum, nesterov, ns_steps, decayed
         self.table_lr_scale, self.gain_lr_scale = table_lr_scale, gain_lr_scale
         self.ns_dtype = ns_dtype
         matrices = (slot for slot in population.layout.slots if slot.rule is Rule.MATRIX)
@@ -259,8 +265,13 @@ class Muon(PopulationOptimizer):
                 scale[slot.start : slot.stop] = math.sqrt(max(1.0, slot.shape[0] / math.prod(slot.shape[1:])))
         return scale
 
-    def _decayed(self) -> int:
-        return self._matrices()
+    def _column_decay(self) -> Tensor:
+        decay = torch.zeros(self.layout.size)
+        decay[: self._matrices()] = 1
+        if self.decayed == "all":
+            decay[self.layout.span(Rule.TABLE)] = self.table_lr_scale
+            decay[self.layout.span(Rule.GAIN)] = self.gain_lr_scale
+        return decay
 
     def _matrices(self) -> int:
         return self.layout.span(Rule.MATRIX).stop
@@ -300,5 +311,5 @@ class AdamW(PopulationOptimizer):
     def _column_scale(self) -> Tensor:
         return torch.ones(self.layout.size)
 
-    def _decayed(self) -> int:
-        return self.layout.size
+    def _column_decay(self) -> Tensor:
+        return torch.ones(self.layout.size)

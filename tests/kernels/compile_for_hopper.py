@@ -150,7 +150,8 @@ def run_optimizer() -> None:
     )  # fmt: skip
     update_parameters(
         gradient.clone(), torch.zeros(replicas, matrices), first, second, **counters, lr=torch.ones(replicas),
-        column_scale=torch.ones(columns), schedule=torch.ones(4, 10), decayed=matrices, eps=1e-8, backend="triton",
+        column_scale=torch.ones(columns), column_decay=torch.ones(columns), schedule=torch.ones(4, 10), eps=1e-8,
+        backend="triton",
     )  # fmt: skip
     join_columns([torch.randn(2, 4, 4), torch.randn(2, 3).to(BF16)], backend="triton")
 

@@ -209,6 +209,13 @@ def test_weight_decay_is_annealed_with_gamma():
         assert torch.equal(ours[name][-1], start[name])  # Muon decays nothing but matrices
 
 
+def test_all_parameters_may_decay_each_at_its_learning_rate():
+    gradients = [{name: torch.zeros_like(g) for name, g in gradients_for(1)[0].items()}]
+    start, ours = stepped(lambda *args: Muon(*args, weight_decay=0.1, decayed="all"), [0.5], gradients)
+    for name, scale in (("tall.weight", 1.0), ("embedding.weight", 0.3), ("gain.weight", 0.015)):
+        torch.testing.assert_close(ours[name][-1], start[name] * (1 - 0.5 * 0.1 * scale), rtol=1e-6, atol=1e-8)
+
+
 @pytest.mark.parametrize(
     ("options", "named"),
     [
@@ -230,8 +237,8 @@ def test_refuses_with_the_key_and_the_value(optimizer, options, named):
         optimizer(population, schedule=Constant(), total_steps=STEPS, **arguments)
 
 
-@pytest.mark.parametrize("options", [{"momentum": 1.0}, {"momentum": -0.1}, {"ns_steps": 0}])
+@pytest.mark.parametrize("options", [{"momentum": 1.0}, {"momentum": -0.1}, {"ns_steps": 0}, {"decayed": "none"}])
 def test_muon_refuses_with_the_key_and_the_value(options):
     ((key, value),) = options.items()
-    with pytest.raises(ValueError, match=f"optimizer.{key}={value}"):
+    with pytest.raises(ValueError, match=f"optimizer.{key}={value!r}"):
         Muon(Population(Parts, seeds=[0]), [1e-3], Constant(), STEPS, **options)

@@ -77,8 +77,8 @@ def update_parameters(
     active: Tensor,
     lr: Tensor,
     column_scale: Tensor,
+    column_decay: Tensor,
     schedule: Tensor,
-    decayed: int,
     eps: float,
     backend: str = "auto",
 ) -> None:
@@ -95,9 +95,9 @@ def update_parameters(
         active: `[R]`; rows with 0 keep their parameters, whatever the other tensors hold.
         lr: peak learning rates, `[R]`.
         column_scale: multiplies the learning rate, not the decay, `[P]`.
+        column_decay: multiplies the weight decay, `[P]`.
         schedule: `[4, steps]`, steps >= 1. A column for each step: the multiplier of the learning rate, the weight
             decay, and the bias corrections `1 - beta^step` of both moments. The last one also serves all later steps.
-        decayed: how many columns, from the first on, have weight decay.
         eps: added to the root of the second moment.
         backend: `auto`, `reference` (PyTorch) or `triton` (float32).
 
@@ -115,15 +115,15 @@ def update_parameters(
         ("active", active, rows[:1]),
         ("lr", lr, rows[:1]),
         ("column_scale", column_scale, rows[1:]),
+        ("column_decay", column_decay, rows[1:]),
         ("schedule", schedule, (4, None)),
     )
     _check_counts(
         ("polar.shape[1]", polar.shape[1], 0, rows[1]),
         ("schedule.shape[1]", schedule.shape[1], 1, math.inf),
-        ("decayed", decayed, 0, rows[1]),
     )
-    tensors = parameters, polar, first_moment, second_moment, step, active, lr, column_scale, schedule
-    _backend(backend, parameters).update_parameters(*tensors, decayed, eps)
+    tensors = parameters, polar, first_moment, second_moment, step, active, lr, column_scale, column_decay, schedule
+    _backend(backend, parameters).update_parameters(*tensors, eps)
 
 
 def _check_tensors(*table: tuple[str, Tensor, tuple[int | None, ...]]) -> None:

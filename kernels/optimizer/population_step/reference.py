@@ -38,8 +38,8 @@ def update_parameters(
     active: Tensor,
     lr: Tensor,
     column_scale: Tensor,
+    column_decay: Tensor,
     schedule: Tensor,
-    decayed: int,
     eps: float,
 ) -> None:
     column = step.long().clamp(max=schedule.shape[1]) - 1
@@ -48,5 +48,5 @@ def update_parameters(
     adam = first_moment[:, rest] / correction1 / ((second_moment[:, rest] / correction2).sqrt() + eps)
     rate = (lr * multiplier)[:, None]
     updated = parameters - rate * column_scale * torch.cat((polar, adam), dim=1)
-    updated[:, :decayed] -= rate * decay * parameters[:, :decayed]
+    updated -= rate * decay * column_decay * parameters
     parameters.copy_(torch.where(active[:, None] > 0, updated, parameters))

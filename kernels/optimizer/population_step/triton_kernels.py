@@ -83,11 +83,11 @@ def _parameters_kernel(
     active,
     lr,
     column_scale,
+    column_decay,
     schedule,
     size,
     steps,
     matrices,
-    decayed,
     eps,
     BLOCK: tl.constexpr,
 ):
@@ -107,7 +107,7 @@ def _parameters_kernel(
 
     value = tl.load(parameters + place, mask=inside, other=0.0)
     scale = tl.load(column_scale + column, mask=inside, other=0.0)
-    shrinkage = tl.where(column < decayed, decay, 0.0)
+    shrinkage = decay * tl.load(column_decay + column, mask=inside, other=0.0)
     moved = value - rate * (scale * direction + shrinkage * value)
     tl.store(parameters + place, tl.where(tl.load(active + replica) > 0, moved, value), mask=inside)
 
@@ -164,8 +164,8 @@ def update_parameters(
     active: Tensor,
     lr: Tensor,
     column_scale: Tensor,
+    column_decay: Tensor,
     schedule: Tensor,
-    decayed: int,
     eps: float,
 ) -> None:
     replicas, size = parameters.shape
@@ -178,11 +178,11 @@ def update_parameters(
         active,
         lr,
         column_scale,
+        column_decay,
         schedule,
         size,
         schedule.shape[1],
         polar.shape[1],
-        decayed,
         eps,
         BLOCK=BLOCK,
         num_warps=WARPS,
