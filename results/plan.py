@@ -1,7 +1,7 @@
 """Writes the list of runs of one part of the work that is left for a GPU, in the order to run them.
 
     python results/plan.py screen OUT.csv                      what results/screen/rows.csv lacks of the screen
-    python results/plan.py heads OUT.csv                       other head sizes, on the cells that tell them apart
+    python results/plan.py variants OUT.csv                    2x64 with one choice changed, on cells that tell
     python results/plan.py finalists OUT.csv                   what is left of three finalists up to length 256
     python results/plan.py challenge OUT.csv [--recipe NAME]   each reading of its labels, two seeds
     python results/plan.py table OUT.csv [--recipe NAME]       the 330 cells, four rates, three seeds
@@ -49,6 +49,8 @@ RECIPES: dict[str, dict[str, list[str]]] = {
     "2x64": design.NORMED,
     "4x32": {m: [*given, *([] if m == "mamba" else ["mixer.num_heads=4"])] for m, given in design.NORMED.items()},
     "1x128": {m: [*given, *([] if m == "mamba" else ["mixer.num_heads=1"])] for m, given in design.NORMED.items()},
+    "2x64, all decayed": {m: [*given, "optimizer.decayed=all"] for m, given in design.NORMED.items()},
+    "2x64, head by Muon": {m: [*given, "optimizer.head=muon"] for m, given in design.NORMED.items()},
     # The initial values and gdn's wider values, which the screen speaks for, without norms and mamba's dt bias at zero.
     "plain": {
         m: [text for text in given if "norm" not in text and "dt" not in text] for m, given in design.NORMED.items()
@@ -62,8 +64,16 @@ ADAMW_RATES = ("3e-4", "1e-3", "3e-3")
 CHALLENGE = ("icr_challenge", "ncr_vocab_challenge", "sc_challenge")
 OTHER_READINGS = ("icr_vocab_challenge", "ncr_challenge")
 
+# What is changed in 2x64, for which mixers. Mesa with one head of 128 has no kernel. A choice of the optimizer acts on
+# all mixers: three show it.
+VARIANTS = {
+    "2x64, all decayed": ("attn", "gdn", "mamba"),
+    "1x128": ("attn", "parallax", "gdn"),
+    "4x32": ("attn", "parallax", "gdn", "mesa"),
+    "2x64, head by Muon": ("attn", "gdn", "mamba"),
+}
 # Cells on which the recipes or the mixers of the screen and of the finalists differ.
-HEAD_CELLS = {
+VARIANT_CELLS = {
     "mem": ("vocab_size-1024", "vocab_size-4096"),
     "fcr": ("baseline", "num_train_examples-6400", "seq_len-256"),
     "icr": ("num_train_examples-800", "num_train_examples-1600"),
@@ -149,15 +159,15 @@ def finalists() -> Iterator[Run]:
                         yield from runs_of(f"finalist {name}", name, mixer, task, setting, [0])
 
 
-def heads() -> Iterator[Run]:
-    """One seed, the default rates. Not mesa with one head of 128, which has no kernel."""
+def variants() -> Iterator[Run]:
+    """One seed, the default rates."""
     done = finished_in("screen/finalist_rows.csv")
-    for task, settings in HEAD_CELLS.items():
-        for name, mixers in (("1x128", ("attn", "parallax", "gdn")), ("4x32", ("attn", "parallax", "gdn", "mesa"))):
+    for name, mixers in VARIANTS.items():
+        for task, settings in VARIANT_CELLS.items():
             for mixer in mixers:
                 for setting in settings:
                     if (name, mixer, task, setting) not in done:
-                        yield from runs_of(f"heads {name}", name, mixer, task, setting, [0])
+                        yield from runs_of(f"variant {name}", name, mixer, task, setting, [0])
 
 
 def challenge(recipe: str) -> Iterator[Run]:
@@ -215,7 +225,7 @@ def wider(recipe: str, rows: Path) -> Iterator[Run]:
         )
 
 
-OF_THE_SCREEN: dict[str, Callable[[], Iterator[Run]]] = {"screen": screen, "heads": heads, "finalists": finalists}
+OF_THE_SCREEN: dict[str, Callable[[], Iterator[Run]]] = {"screen": screen, "variants": variants, "finalists": finalists}
 OF_A_RECIPE: dict[str, Callable[[str], Iterator[Run]]] = {"challenge": challenge, "table": table, "adamw": adamw}
 
 
@@ -254,7 +264,7 @@ class Costs:
         return self._known["default", mixer, base, nearest] * (length / of_base[nearest]) ** 1.2
 
     def _ratio(self, recipe: str, mixer: str) -> float:
-        recipe = {"4x32": "2x64", "1x128": "2x64"}.get(recipe, recipe)  # hardly run yet: as much work
+        recipe = "2x64" if recipe in VARIANTS else recipe  # hardly run yet: as much work
         ratios = [
             seconds / self._known["default", *cell]
             for (name, *cell), seconds in self._known.items()

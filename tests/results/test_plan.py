@@ -44,10 +44,10 @@ def test_recipes():
     assert plan.RECIPES["4x32"]["mamba"] == plan.RECIPES["2x64"]["mamba"]  # it has no heads
 
 
-def test_head_sizes_are_compared_on_the_same_cells():
+def test_variants_are_compared_on_the_same_cells():
     done = plan.finished_in("screen/finalist_rows.csv")
-    left = {(run.recipe, run.mixer, run.task, run.setting) for run in plan.heads()}
-    cells = {(task, setting) for task, settings in plan.HEAD_CELLS.items() for setting in settings}
+    left = {(run.recipe, run.mixer, run.task, run.setting) for run in plan.variants()}
+    cells = {(task, setting) for task, settings in plan.VARIANT_CELLS.items() for setting in settings}
     of_attention = {key for key in left | done if key[:2] == ("1x128", "attn")}
     assert {key[2:] for key in of_attention} == cells and not left & done
     assert ("1x128", "mesa") not in {key[:2] for key in left}
