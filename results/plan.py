@@ -67,9 +67,9 @@ OTHER_READINGS = ("icr_vocab_challenge", "ncr_challenge")
 # What is changed in 2x64, for which mixers. Mesa with one head of 128 has no kernel. A choice of the optimizer acts on
 # all mixers: three show it.
 VARIANTS = {
-    "2x64, all decayed": ("attn", "gdn", "mamba"),
     "1x128": ("attn", "parallax", "gdn"),
     "4x32": ("attn", "parallax", "gdn", "mesa"),
+    "2x64, all decayed": ("attn", "gdn", "mamba"),
     "2x64, head by Muon": ("attn", "gdn", "mamba"),
 }
 # Cells on which the recipes or the mixers of the screen and of the finalists differ.
