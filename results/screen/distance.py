@@ -57,7 +57,9 @@ def rows_of(recipes: Mapping[str, str], default: pd.DataFrame, finalists: pd.Dat
     """The rows of each mixer under its recipe, and the default's in the settings that this recipe lacks."""
     own = finalists[finalists["recipe"] == finalists["mixer"].map(recipes)]
     cells = pd.MultiIndex.from_frame(own[CELL])
-    return pd.concat([own, default[~pd.MultiIndex.from_frame(default[CELL]).isin(cells)]])
+    rows = pd.concat([own, default[~pd.MultiIndex.from_frame(default[CELL]).isin(cells)]])
+    assert not rows.duplicated([*CELL, "lr"]).any(), "a mean would count a run twice"
+    return rows
 
 
 def means_of(rows: pd.DataFrame, checkpoint: str, rate: str) -> pd.Series:

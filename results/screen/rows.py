@@ -46,6 +46,7 @@ def main() -> None:
     runs = pd.concat([pd.read_csv(path) for path in lists], ignore_index=True)
     with initialize_config_dir(str(ROOT / "conf"), version_base="1.3"):
         runs["run_id"] = [run_id(checked(compose("config", text.split()))[1]) for text in runs["overrides"]]
+    runs = runs.drop_duplicates("run_id")  # a later list may have what an earlier one had no time for
     frame = collect(results)
     frame = frame[[column for column in KEPT if column in frame]]
     joined = runs.drop(columns=["unit", "overrides", "seconds"], errors="ignore").merge(frame, on="run_id", how="inner")
