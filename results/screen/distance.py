@@ -102,6 +102,10 @@ def report() -> str:
             lines.append(
                 f"| {mixer} {task} | {total[mixer, task]} | {paper[mixer, task]:.3f} | {' | '.join(entries)} |"
             )
+    for mixer in MIXERS:
+        entries = [f"{means[mixer].loc[list(TASKS)].mean():.3f}" for means in first.values()]
+        mean = sum(paper[mixer, task] for task in TASKS) / len(TASKS)
+        lines.append(f"| {mixer}, mean of the tasks | | {mean:.3f} | {' | '.join(entries)} |")
     lines += ["", "RMSE over the 30 means, and Spearman's rank correlation:", ""]
     lines += [f"| checkpoint | rate | {' | '.join(candidates)} |", f"|---|---|{'---|' * len(candidates)}"]
     for checkpoint in CHECKPOINTS:
