@@ -30,7 +30,7 @@ RULES = f"""\
 Those of the {{total}} published numbers from which ours differ by more than {FAR}, and the reason as far as an
 experiment shows it. **Explained**: with another recipe or checkpoint in the settings that were run with it, and ours in
 the others, the mean is within {FAR} of the published one. **In part**: that takes away at least a quarter of the
-difference. Only the experiment that comes nearest is named.
+difference. Only one experiment is named: the first that explains the difference, else the one that comes nearest.
 **Indicated**: on a cell of the task, a factor of the screen moves the mixer towards the published mean by more than
 {FAR} and more than twice its standard error.
 """
@@ -92,12 +92,12 @@ def reason(
     gap = pair.ours - pair.published
     own = {key: score for key, score in ours.items() if key[:2] == (pair.mixer, task) and setting in ("", key[2])}
     tried = []
-    for recipe in recipes:
+    for recipe in (recipe for recipe in recipes if pair.mixer in recipe.changes):
         run = {key: recipe.scores[key] for key in own if key in recipe.scores}
         mean = sum({**own, **run}.values()) / len(own)
         tried.append((abs(mean - pair.published), mean, len(run), recipe))
     found = []
-    for left, mean, number, recipe in sorted(tried, key=lambda one: one[0])[:1]:
+    for left, mean, number, recipe in sorted(tried, key=lambda one: max(one[0], FAR))[:1]:
         closed = 1 - left / abs(gap)
         if left <= FAR or closed >= PART:
             verdict = "Explained" if left <= FAR else f"In part ({closed:.0%})"

@@ -198,10 +198,10 @@ class Muon(PopulationOptimizer):
     A hidden matrix moves along the polar factor of its momentum (equation muon_update), scaled by
     sqrt(max(1, rows/columns)), the spectral scaling. The matrices of all replicas are orthogonalised together, in
     `ns_dtype` (None: bfloat16 on a GPU, float32 on a CPU). `table_lr_scale` multiplies the learning rate of the
-    embedding, the head and other tensors of two or more axes, `gain_lr_scale` that of norms, gains and biases. The
-    paper leaves open how `filters`, `decoder` and `head` are optimised; they must equal those of its `Grouping`. It
-    also leaves open what has weight decay: `decayed` is `matrices` or `all`. With `all`, what Adam optimises shrinks as
-    well, at its own learning rate.
+    embedding, the head (unless Muon has it) and other tensors of two or more axes, `gain_lr_scale` that of norms, gains
+    and biases. The paper leaves open how `filters`, `decoder` and `head` are optimised; they must equal those of its
+    `Grouping`. It also leaves open what has weight decay: `decayed` is `matrices` or `all`. With `all`, what Adam
+    optimises shrinks as well, at its own learning rate.
     """
 
     def __init__(

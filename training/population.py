@@ -53,7 +53,7 @@ class Grouping:
         filters: a mixer's parameters of two or more axes that are no linear weights: convolution filters, the
             `A_log` of mamba. Muon takes their axes but the first as one.
         decoder: the two matrices of the auto-encoder's decoder.
-        head: the weight of the output layer. Autocast treats it as before.
+        head: the weight of the output layer. It is not cast together with the hidden weights in either case.
     """
 
     filters: str = "adam"

@@ -1,4 +1,4 @@
-"""How far recipes are from the paper's 30 means, by the ways in which its words on the reported accuracy can be read.
+"""How far recipes are from the paper's 30 means, for each reading of which accuracy the paper reports.
 
     python results/screen/distance.py OUT.md
 

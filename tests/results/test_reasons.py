@@ -23,7 +23,8 @@ def recipe(**scores):
         (recipe(a=0.6), [], "In part (33%): 0.600 with norms (1 of 2 settings run)."),
         (recipe(a=0.7), [], "Unexplained."),  # a sixth of the difference
         (recipe(a=0.0, b=0.0), [], "Unexplained."),  # as far off on the other side
-        (recipe(a=0.6) + recipe(a=0.2), [], "Explained: 0.400 with norms (1 of 2 settings run)."),  # the nearest
+        (recipe(a=0.6) + recipe(a=0.5), [], "In part (50%): 0.550 with norms (1 of 2 settings run)."),  # the nearest
+        (recipe(a=0.2, b=0.68) + recipe(a=0.2), [], "Explained: 0.440 with norms (2 of 2 settings run)."),  # the first
         ([], [Effect("biases", "attn", "mem", "a", -0.2, ERROR)], "Indicated: biases -0.20 (a)."),
         ([], [Effect("biases", "attn", "mem", "a", 0.2, ERROR)], "Unexplained."),  # away from the paper
         ([], [Effect("biases", "attn", "mem", "a", -0.2, 0.11)], "Unexplained."),  # within two errors
