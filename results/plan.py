@@ -65,7 +65,7 @@ CHALLENGE = ("icr_challenge", "ncr_vocab_challenge", "sc_challenge")
 OTHER_READINGS = ("icr_vocab_challenge", "ncr_challenge")
 
 # Recipes that differ from 2x64 in one choice, and their mixers. Mesa with one head of 128 has no kernel. A choice of
-# the optimizer acts on all mixers: three show it. 2x64 itself is for the mixers whose norms have changed since its runs.
+# the optimizer acts on all mixers: three show it. 2x64 itself is for the mixers whose norms have changed since then.
 VARIANTS = {
     "2x64": ("attn", "parallax"),
     "1x128": ("attn", "parallax", "gdn"),
