@@ -161,8 +161,9 @@ def finalists() -> Iterator[Run]:
 
 
 def variants() -> Iterator[Run]:
-    """One seed, the default rates. To train in a results folder of its own: norms of heads have changed since those
-    runs of the finalists that have the same run_id.
+    """One seed, the default rates.
+
+    To train in a results folder of its own: finalists of the same `run_id` had other norms of heads.
     """
     for name, mixers in VARIANTS.items():
         for task, settings in VARIANT_CELLS.items():

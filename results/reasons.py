@@ -97,7 +97,8 @@ def reason(
         mean = sum({**own, **run}.values()) / len(own)
         tried.append((abs(mean - pair.published), mean, len(run), recipe))
     found = []
-    for left, mean, number, recipe in sorted(tried, key=lambda one: max(one[0], FAR))[:1]:
+    if tried:
+        left, mean, number, recipe = min(tried, key=lambda one: max(one[0], FAR))
         closed = 1 - left / abs(gap)
         if left <= FAR or closed >= PART:
             verdict = "Explained" if left <= FAR else f"In part ({closed:.0%})"

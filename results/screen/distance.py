@@ -7,7 +7,6 @@ setting, the default recipe's runs (results/draft, PyTorch's initial values) sta
 are a recipe's own. One seed.
 """
 
-import json
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -15,7 +14,7 @@ from pathlib import Path
 import pandas as pd
 
 from mixerlab.results.plan import MIXERS, RECIPES
-from mixerlab.sweeps.compare import Pair, distance
+from mixerlab.sweeps.compare import Pair, distance, read_published
 
 RESULTS = Path(__file__).parents[1]
 TASKS = ("cmp", "icr", "fcr", "ncr", "mem", "sc")
@@ -53,7 +52,7 @@ def _finished(path: Path) -> pd.DataFrame:
     return rows[(rows["status"] == "finished") & rows["task"].isin(TASKS)]
 
 
-def rows_of(recipes: Mapping[str, str], default: pd.DataFrame, finalists: pd.DataFrame) -> pd.DataFrame:
+def with_default(recipes: Mapping[str, str], default: pd.DataFrame, finalists: pd.DataFrame) -> pd.DataFrame:
     """The rows of each mixer under its recipe, and the default's in the settings that this recipe lacks."""
     own = finalists[finalists["recipe"] == finalists["mixer"].map(recipes)]
     cells = pd.MultiIndex.from_frame(own[CELL])
@@ -65,6 +64,7 @@ def rows_of(recipes: Mapping[str, str], default: pd.DataFrame, finalists: pd.Dat
 def means_of(rows: pd.DataFrame, checkpoint: str, rate: str) -> pd.Series:
     """The mean of each (mixer, task), for a key of CHECKPOINTS and one of RATES."""
     column = CHECKPOINTS[checkpoint]
+    assert rate in RATES
     if rate == "each setting's best":
         return rows.groupby(CELL)[column].max().groupby(CELL[:2]).mean()
     by_rate = rows.groupby([*CELL[:2], "lr"])[column].mean()
@@ -72,14 +72,14 @@ def means_of(rows: pd.DataFrame, checkpoint: str, rate: str) -> pd.Series:
 
 
 def published() -> dict[tuple[str, str], float]:
-    paper = json.loads((RESULTS / "published" / "parallax_paper.json").read_text())["means"]
+    paper = read_published(RESULTS / "published" / "parallax_paper.json")["means"]
     return {(m, t): value for t in TASKS for m, value in zip(paper["columns"], paper[t], strict=True)}
 
 
 def report() -> str:
     default, finalists, paper = default_rows(), finalist_rows(), published()
     candidates = {"default": default} | {
-        name: rows_of(recipes, default, finalists) for name, recipes in CANDIDATES.items()
+        name: with_default(recipes, default, finalists) for name, recipes in CANDIDATES.items()
     }
     first = {name: means_of(rows, *FIRST) for name, rows in candidates.items()}
     settings = {name: rows.drop_duplicates(CELL) for name, rows in candidates.items()}

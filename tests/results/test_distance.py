@@ -33,5 +33,5 @@ def test_readings(checkpoint, rate, mean):
 
 def test_the_default_stands_in_for_settings_that_were_not_run():
     default, own = ROWS.assign(recipe="default"), ROWS[ROWS["setting"] == "a"].assign(recipe="2x64")
-    rows = distance.rows_of(distance.CANDIDATES["2x64"], default, own)
+    rows = distance.with_default(distance.CANDIDATES["2x64"], default, own)
     assert rows.groupby("setting")["recipe"].unique().map(list).to_dict() == {"a": ["2x64"], "b": ["default"]}

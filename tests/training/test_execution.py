@@ -425,7 +425,7 @@ FLA = {
 
 @pytest.fixture
 def first_configuration(monkeypatch):
-    """Autotuned kernels take the first of their configurations: RWKV7's have some 500, which take over five minutes."""
+    """Autotuned kernels take the first of their configurations: RWKV7's have hundreds, which take over four minutes."""
     autotuner = importlib.import_module("triton.runtime.autotuner").Autotuner
     monkeypatch.setattr(autotuner, "prune_configs", lambda self, kwargs: self.configs[:1])
 
