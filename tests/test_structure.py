@@ -77,9 +77,11 @@ def stays(mixer, x):
         code = frame.f_code
         if event == "call":
             names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
-            ours = Path(code.co_filename).is_relative_to(ROOT) and not code.co_name.startswith("<")
+            path = Path(code.co_filename)
+            of_a_library = "site-packages" in path.parts  # of a virtual environment in the checkout
+            ours = path.is_relative_to(ROOT) and not of_a_library and not code.co_name.startswith("<")
             given = ours and any(has_length(frame.f_locals[name]) for name in names)
-            calls.append(([], given, str(Path(code.co_filename).relative_to(ROOT)) if given else ""))
+            calls.append(([], given, str(path.relative_to(ROOT)) if given else ""))
         elif event == "return" and len(calls) > 1:
             inside, given, file = calls.pop()
             if not given:
