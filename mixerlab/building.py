@@ -16,7 +16,8 @@ from omegaconf import DictConfig, OmegaConf
 from mixerlab.hybrid import is_hybrid, mixers_of
 from mixerlab.loggers import check_installed
 from mixerlab.mixers.base import SequenceMixer
-from mixerlab.models.auto_encoder import AutoEncoder
+from mixerlab.models.auto_encoder import LINEAR_STD, AutoEncoder
+from mixerlab.models.initial_values import overwritten
 from mixerlab.models.language_model import LanguageModel
 from mixerlab.sweeps.files import run_folder
 from mixerlab.sweeps.identity import as_list, run_id
@@ -137,6 +138,21 @@ def build_model(cfg: DictConfig, task: Task | _Sizes) -> LanguageModel | AutoEnc
     if task.autoencode:
         return AutoEncoder(task.vocab_size, task.input_length, **sizes, redraw_all=cfg.model.autoencoder_redraw_all)
     return LanguageModel(task.vocab_size, **sizes, linear_std=cfg.model.linear_std)
+
+
+def initial_value_warnings(cfg: DictConfig, autoencode: bool) -> list[str]:
+    """A sentence for each mixer whose initial values the model overwrites although they look chosen."""
+    if autoencode and cfg.model.autoencoder_redraw_all:
+        return []  # as asked for
+    linear_std = LINEAR_STD if autoencode else cfg.model.linear_std
+    warnings: list[str] = []
+    for mixer in mixers_of(cfg.mixer).values():
+        if names := list(overwritten(component(mixer, d_model=cfg.model.d_model), linear_std)):
+            warnings.append(
+                f"mixer={mixer.name} sets initial values of {', '.join(names)}, and the model overwrites them:"
+                " mixerlab.mixers.base.keep_initial_values(parameter) keeps them"
+            )
+    return list(dict.fromkeys(warnings))
 
 
 def _layer_mixers(cfg: DictConfig) -> Iterator[SequenceMixer]:

@@ -11,7 +11,7 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig
 
 from mixerlab.api import compose
-from mixerlab.building import component
+from mixerlab.building import component, initial_value_warnings
 from mixerlab.contract import WIDTH, ContractBroken, check_everything
 from mixerlab.hybrid import is_hybrid, mixers_of
 from mixerlab.project import current_target
@@ -27,8 +27,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = parser.parse_intermixed_args(arguments)
     checked = given.name
     try:
-        mixer = compose(f"mixer={given.name}", *given.overrides, config_dir=given.config_dir).mixer
-        for name, config in _distinct(mixer, given.name):
+        cfg = compose(f"mixer={given.name}", *given.overrides, config_dir=given.config_dir)
+        for name, config in _distinct(cfg.mixer, given.name):
             checked = name
             for key in ("name", "_target_"):
                 if not config.get(key):
@@ -39,6 +39,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 f"{name} keeps the contract: shapes, causality, gradients, any length, replicas, bfloat16, declarations"
             )
             print(decision.why or "replicas compute side by side, under vmap")
+        for warning in initial_value_warnings(cfg, autoencode=False):
+            print(f"note: {warning}")
     except (ContractBroken, ValueError, HydraException) as error:
         print(f"error: {checked}: {error}", file=sys.stderr)
         return 1

@@ -14,7 +14,15 @@ import torch
 from hydra.utils import get_class
 from omegaconf import DictConfig
 
-from mixerlab.building import build_model, check_buildable, component, grouping_of, loggers_of, mixers_in
+from mixerlab.building import (
+    build_model,
+    check_buildable,
+    component,
+    grouping_of,
+    initial_value_warnings,
+    loggers_of,
+    mixers_in,
+)
 from mixerlab.causality import CausalityCheck, SeesFuture
 from mixerlab.config import checked, code_versions
 from mixerlab.interruption import Terminated, interruption_behind
@@ -229,6 +237,9 @@ def _train(
 
     cfg, config, task = this.cfg, this.config, this.task
     replicas = replicas_of(config)
+    notes = initial_value_warnings(cfg, task.autoencode)
+    for note in notes:
+        log.warning(note)
     model = build_model(cfg, task)
     counts = {
         "num_params": sum(parameter.numel() for parameter in model.parameters()),
@@ -261,7 +272,7 @@ def _train(
         precision=str(result.dtype).removeprefix("torch."),
         backends=_backends(mixers_in(cfg, model), result.torch_device, result.dtype),
         sees_future=None if causality is None else causality.leak is not None,
-        notes=[*result.notes, *([str(causality.leak)] if causality and causality.leak else [])],
+        notes=[*notes, *result.notes, *([str(causality.leak)] if causality and causality.leak else [])],
     )
     return {"run_id": run_id(config), "status": "finished", "error": None, "rows": rows, "provenance": told}, result
 

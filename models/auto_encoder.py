@@ -11,6 +11,7 @@ from mixerlab.models.initial_values import initialise
 from mixerlab.models.stream import ALL, ResidualStream
 
 LAST = slice(-1, None)  # position
+LINEAR_STD = 0.02  # of the initial weights, as in mad-lab
 
 
 class DecoderLayer(nn.Module):
@@ -50,7 +51,7 @@ class AutoEncoder(nn.Module):
         self.norm = nn.RMSNorm(d_model, eps=NORM_EPS)
         self.head = nn.Linear(d_model, vocab_size)
         self.register_buffer("positions", position_table(seq_len, d_model), persistent=False)
-        initialise(self, linear_std=0.02, redraw_all=redraw_all)
+        initialise(self, LINEAR_STD, redraw_all)
 
     def forward(self, tokens: Tensor, scored: slice = ALL) -> Tensor:
         x = ResidualStream.of_tokens(tokens, self.embedding.weight)

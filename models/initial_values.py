@@ -1,13 +1,17 @@
 """The values that a model starts with."""
 
+from collections.abc import Iterator
+
 from torch import Tensor, nn
+
+# Six times the standard error of a standard deviation, of n uniform or normal values at most 0.71 / sqrt(n).
+TOLERANCE = 4.2
 
 
 def initialise(model: nn.Module, linear_std: float | None, redraw_all: bool = False) -> None:
-    """mad-lab's initial values: embedding N(0, 0.02), linear biases 0, linear weights PyTorch's default.
+    """Embedding N(0, 0.02), linear weights N(0, `linear_std`) or PyTorch's default if it is None, linear biases 0.
 
-    With `linear_std` linear weights are N(0, linear_std) too. A parameter that its mixer started on purpose
-    (attribute `_no_reinit`) is left alone, unless `redraw_all`.
+    A parameter that its mixer started on purpose (attribute `_no_reinit`) is left alone, unless `redraw_all`.
     """
 
     def is_free(parameter: Tensor) -> bool:
@@ -21,3 +25,28 @@ def initialise(model: nn.Module, linear_std: float | None, redraw_all: bool = Fa
                 nn.init.zeros_(module.bias)
             if linear_std is not None and is_free(module.weight):
                 nn.init.normal_(module.weight, std=linear_std)
+
+
+def overwritten(mixer: nn.Module, linear_std: float | None) -> Iterator[str]:
+    """Names of parameters that `initialise` overwrites although the mixer seems to have set them on purpose.
+
+    That is, values that look neither like PyTorch's default, uniform in +-1/sqrt(fan_in), nor like what `initialise`
+    draws, and biases other than zero. Small tensors may be missed.
+    """
+    for name, module in mixer.named_modules():
+        if not isinstance(module, nn.Linear):
+            continue
+        bound = module.in_features**-0.5 if module.in_features else 0.0
+        for kind, parameter in module.named_parameters(recurse=False):
+            redrawn = linear_std is not None if kind == "weight" else bool(parameter.any())
+            if not redrawn or hasattr(parameter, "_no_reinit") or parameter.numel() < 2:
+                continue
+            is_default = parameter.abs().max().item() <= 1.001 * bound and _has_std(parameter, bound / 3**0.5)
+            if not is_default and not (kind == "weight" and linear_std and _has_std(parameter, linear_std)):
+                yield f"{name}.{kind}" if name else kind
+
+
+def _has_std(parameter: Tensor, std: float) -> bool:
+    """Whether values around zero with this standard deviation could be these; a constant is no such sample."""
+    found = parameter.square().mean().sqrt().item()
+    return bool(parameter.min() < parameter.max()) and abs(found - std) <= TOLERANCE / parameter.numel() ** 0.5 * std
