@@ -12,8 +12,7 @@ replicas, batch 128, width 128, two layers, vocabulary 16, Muon, bf16
 - with `torch.compile` and the operators.
 
 `--without A B` measures the model as it is and without all of these operators at once, and nothing else; `--whole` all
-but the single operators. Options go behind a mixer's name: `--mixers "attn mixer.qk_norm=true"` norms the heads that
-`rotary_heads` rotates.
+but the single operators. Options go behind a mixer's name: `--mixers "attn mixer.qk_norm=false"`.
 
 Beside each time stands the largest difference of the losses of 20 steps from those of the model as it is. The first
 step, at the first length, is timed in a process of its own, with empty caches of Triton and Inductor

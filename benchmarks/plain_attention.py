@@ -8,7 +8,7 @@ from mixerlab.mixers.base import SequenceMixer
 
 
 class PlainAttention(SequenceMixer):
-    """`mixers.attn.Attention` in plain PyTorch: `nn.Linear`, RoPE, `F.scaled_dot_product_attention`."""
+    """`mixers.attn.Attention` without norms, in plain PyTorch: `nn.Linear`, RoPE, `F.scaled_dot_product_attention`."""
 
     inverse_frequency: Tensor
 

@@ -9,8 +9,8 @@ compared. The peer, measured in the same run, is the same attention model in a p
 torch.optim.Muon and fused AdamW. Batch 128, width 128, two layers, vocabulary 16, Muon, bf16.
 
 `plain` (`benchmarks/plain_attention.py`) and `ema` (the README's) are mixers in plain PyTorch. They are measured as
-`trainer.compile=auto` runs them, and uncompiled. Options go behind a mixer's name:
-`--mixers "attn mixer.qk_norm=true"`.
+`trainer.compile=auto` runs them, and uncompiled. The peer and `plain` have no norms of heads. Options go behind a
+mixer's name: `--mixers "attn mixer.qk_norm=false"`.
 """
 
 import argparse
@@ -196,12 +196,12 @@ def measure_shares(row: dict, repeats: int) -> dict:
 
 
 class Peer(L.LightningModule):
-    """The attention model as a user would write it in plain Lightning: eager, one replica."""
+    """The attention model, without norms of heads, as a user would write it in plain Lightning: eager, one replica."""
 
     def __init__(self, length: int):
         super().__init__()
         self.automatic_optimization = False  # Lightning requires this for two optimizers
-        self.model = build_model(config("attn"), task_of(length))
+        self.model = build_model(config("attn mixer.qk_norm=false"), task_of(length))
 
     def configure_optimizers(self):
         assert isinstance(self.model, LanguageModel)

@@ -44,10 +44,13 @@ class Attention(ProjectedMixer):
         self.rope = RotaryEmbedding(self.head_dim, rope_base)
 
     def mix(self, projected: Tensor) -> Tensor:
+        return softmax_attention(*self.heads(projected)).flatten(2)
+
+    def heads(self, projected: Tensor) -> tuple[Tensor, ...]:
+        """q and k, normed and rotated, and v: `[B, T, num_heads, head_dim]` of what `project` gives."""
         gains = (self.q_norm.weight, self.k_norm.weight, None) if self.qk_norm else None
         rotated = True, True, False
-        q, k, v = rotary_heads(projected, self.num_heads, self.rope.inverse_frequency, rotated, gains, NORM_EPS)
-        return softmax_attention(q, k, v).flatten(2)
+        return rotary_heads(projected, self.num_heads, self.rope.inverse_frequency, rotated, gains, NORM_EPS)
 
     def state_size(self, seq_len: int) -> int:
         """Keys and values of every token."""

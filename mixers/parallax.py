@@ -25,8 +25,8 @@ class Parallax(ProjectedMixer):
         rope_on_rho: rotate rho as well.
         qkr_norm: RMSNorm on each head's q, k and rho, before RoPE, with the epsilon of the other norms, 1e-5. While rho
             is zero, its norm multiplies the gradient by 316 (1 / sqrt(1e-5)).
-        zero_init_rho: start `W_R` at zero, which is softmax attention. With PyTorch's default the unscaled `rho k`
-            starts with a standard deviation of 2.7 at heads of 64, and fuzzy recall is not learned.
+        zero_init_rho: start `W_R` at zero, which is softmax attention. With PyTorch's initial values and no norms, the
+            unscaled `rho k` starts with a standard deviation of 2.7 at heads of 64, and fuzzy recall is not learned.
         bias: biases on the five projections, zero at the start; without the operator that projects, which is faster.
         backend: `auto`, `reference` (PyTorch) or `triton`.
     """

@@ -1,12 +1,11 @@
 """Writes the list of runs of one part of the work that is left for a GPU, in the order to run them.
 
-    python results/plan.py screen OUT.csv                      what results/screen/rows.csv lacks of the screen
-    python results/plan.py variants OUT.csv                    2x64 with one choice changed, on cells that tell apart
-    python results/plan.py finalists OUT.csv                   what is left of three finalists up to length 256
-    python results/plan.py challenge OUT.csv [--recipe NAME]   each reading of its labels, two seeds
-    python results/plan.py table OUT.csv [--recipe NAME]       the 330 cells, four rates, three seeds
-    python results/plan.py adamw OUT.csv [--recipe NAME]       attention and Parallax by AdamW: baselines, challenge
-    python results/plan.py wider OUT.csv [--rows ROWS]         one more rate for each cell of ROWS that has a dagger
+    python results/plan.py screen OUT.csv        what results/screen/rows.csv lacks of the screen
+    python results/plan.py finalists OUT.csv     what is left of three finalists up to length 256
+    python results/plan.py challenge OUT.csv     each reading of its labels, two seeds
+    python results/plan.py table OUT.csv         the 330 cells, four rates, three seeds
+    python results/plan.py adamw OUT.csv         attention and Parallax by AdamW: baselines, challenge
+    python results/plan.py wider OUT.csv ROWS    one more rate for each cell of ROWS that has a dagger
 
 Needs the repository root on PYTHONPATH; `results/train.py` trains the list. A line holds `stage`, `unit` (runs that
 share what is compiled), `recipe`, `mixer`, `task`, `setting`, `overrides` (the arguments of run.py) and `seconds`: how
@@ -23,13 +22,16 @@ from functools import cache
 from itertools import product
 from pathlib import Path
 from statistics import fmean, median
+from typing import ClassVar
 
 import pandas as pd
 
 import mixerlab
+from mixerlab.config import checked
 from mixerlab.results.screen import design
 from mixerlab.sweeps.collect import best_per_cell
 from mixerlab.sweeps.edges import SOLVED
+from mixerlab.sweeps.identity import run_id
 from mixerlab.sweeps.sources import rows_of
 from mixerlab.tasks.settings import settings_of
 
@@ -43,19 +45,7 @@ LEAST_REPLICAS = 1.5  # below BUSY tokens a single one takes half the time of th
 BUSY = 1024  # from here on a single replica fills the GPU
 ABOVE_CHANCE = 0.02  # a mixer between it and SOLVED tells something of a setting
 
-# What a recipe sets for a mixer. The finalists of the screen (results/screen/README.md), and the default.
-RECIPES: dict[str, dict[str, list[str]]] = {
-    "default": {mixer: [] for mixer in MIXERS},
-    "2x64": design.NORMED,
-    "4x32": {m: [*given, *([] if m == "mamba" else ["mixer.num_heads=4"])] for m, given in design.NORMED.items()},
-    "1x128": {m: [*given, *([] if m == "mamba" else ["mixer.num_heads=1"])] for m, given in design.NORMED.items()},
-    "2x64, all decayed": {m: [*given, "optimizer.decayed=all"] for m, given in design.NORMED.items()},
-    "2x64, head by Muon": {m: [*given, "optimizer.head=muon"] for m, given in design.NORMED.items()},
-    # The initial values and gdn's wider values, which the screen speaks for, without norms and mamba's dt bias at zero.
-    "plain": {
-        m: [text for text in given if "norm" not in text and "dt" not in text] for m, given in design.NORMED.items()
-    },
-}
+DEFAULT = "default"  # the recipe of conf/
 TABLE_RATES = ("1e-2", "5e-3", "1e-3", "5e-4")
 DEFAULT_RATES = ("5e-3", "1e-3", "5e-4")  # conf/optimizer/muon.yaml
 ADAMW_RATES = ("3e-4", "1e-3", "3e-3")
@@ -63,25 +53,6 @@ ADAMW_RATES = ("3e-4", "1e-3", "3e-3")
 # Readings of the challenge's labels (conf/task): the first number as pairs or as vocabulary, noise 0.5 or 0.2.
 CHALLENGE = ("icr_challenge", "ncr_vocab_challenge", "sc_challenge")
 OTHER_READINGS = ("icr_vocab_challenge", "ncr_challenge")
-
-# Recipes that differ from 2x64 in one choice, and their mixers. Mesa with one head of 128 has no kernel. A choice of
-# the optimizer acts on all mixers: three show it. 2x64 itself is for the mixers whose norms have changed since then.
-VARIANTS = {
-    "2x64": ("attn", "parallax"),
-    "1x128": ("attn", "parallax", "gdn"),
-    "4x32": ("attn", "parallax", "gdn", "mesa"),
-    "2x64, all decayed": ("attn", "gdn", "mamba"),
-    "2x64, head by Muon": ("attn", "gdn", "mamba"),
-}
-# Cells on which the recipes or the mixers of the screen and of the finalists differ.
-VARIANT_CELLS = {
-    "mem": ("vocab_size-1024", "vocab_size-4096"),
-    "fcr": ("baseline", "num_train_examples-6400", "seq_len-256"),
-    "icr": ("num_train_examples-800", "num_train_examples-1600"),
-    "ncr": ("num_train_examples-800", "num_train_examples-1600"),
-    "cmp": ("num_train_examples-3200", "vocab_size-64"),
-    "sc": ("num_train_examples-800", "num_train_examples-1600", "num_tokens_to_copy-64", "num_tokens_to_copy-96"),
-}
 
 COLUMNS = ("stage", "unit", "recipe", "mixer", "task", "setting", "overrides", "seconds")
 
@@ -106,13 +77,13 @@ def lengths(task: str) -> dict[str, int]:
 
 def runs_of(
     stage: str,
-    recipe: str,
     mixer: str,
     task: str,
     setting: str,
     seeds: Sequence[int],
     rates: Sequence[str] = (),
     extra: Sequence[str] = (),
+    recipe: str = DEFAULT,
 ) -> Iterator[Run]:
     """The runs of one cell; no `rates`: the default's. One run if sequences are short, several if they are long.
 
@@ -125,8 +96,12 @@ def runs_of(
     rate_groups = [chosen[i : i + most] for i in range(0, len(chosen), most)] if len(chosen) > most else [rates]
     for rate_group, seed_group in product(rate_groups, seed_groups):
         given = [f"mixer={mixer}", f"task={task}", f"task.setting={setting}", f"seed={_listed(seed_group)}"]
-        given += [*RECIPES[recipe][mixer], *extra, *([f"optimizer.lr={_listed(rate_group)}"] if rate_group else [])]
+        given += [*_recipe(recipe, mixer), *extra, *([f"optimizer.lr={_listed(rate_group)}"] if rate_group else [])]
         yield Run(stage, recipe, mixer, task, setting, " ".join(given))
+
+
+def _recipe(name: str, mixer: str) -> list[str]:
+    return [] if name == DEFAULT else design.RECIPES[name][mixer]
 
 
 def _listed(values: Sequence) -> str:
@@ -153,26 +128,14 @@ def finalists() -> Iterator[Run]:
     for name in ("2x64", "plain", "4x32"):
         for task in TASKS:
             for mixer in MIXERS:
-                if name != "2x64" and RECIPES[name][mixer] == RECIPES["2x64"][mixer]:
+                if name != "2x64" and _recipe(name, mixer) == _recipe("2x64", mixer):
                     continue
                 for setting, length in lengths(task).items():
                     if length <= 256 and (name, mixer, task, setting) not in done:
-                        yield from runs_of(f"finalist {name}", name, mixer, task, setting, [0])
+                        yield from runs_of(f"finalist {name}", mixer, task, setting, [0], recipe=name)
 
 
-def variants() -> Iterator[Run]:
-    """One seed, the default rates.
-
-    To train in a results folder of its own: finalists of the same `run_id` had other norms of heads.
-    """
-    for name, mixers in VARIANTS.items():
-        for task, settings in VARIANT_CELLS.items():
-            for mixer in mixers:
-                for setting in settings:
-                    yield from runs_of(f"variant {name}", name, mixer, task, setting, [0])
-
-
-def challenge(recipe: str) -> Iterator[Run]:
+def challenge() -> Iterator[Run]:
     for stage, mixers, tasks in (
         ("readings", ("attn", "parallax"), CHALLENGE + OTHER_READINGS),
         ("challenge", ("gdn", "mamba", "mesa"), CHALLENGE),
@@ -181,10 +144,10 @@ def challenge(recipe: str) -> Iterator[Run]:
         for task in tasks:
             for setting in lengths(task):
                 for mixer in mixers:
-                    yield from runs_of(stage, recipe, mixer, task, setting, [0, 1])
+                    yield from runs_of(stage, mixer, task, setting, [0, 1])
 
 
-def table(recipe: str) -> Iterator[Run]:
+def table() -> Iterator[Run]:
     """Three seeds first where the draft tells mixers apart; elsewhere one seed first."""
     cells = best_per_cell(rows_of(RESULTS / "draft" / "rows.csv"))
     tells = (cells["accuracy"] > cells["chance"] + ABOVE_CHANCE) & (cells["accuracy"] < SOLVED)
@@ -198,79 +161,104 @@ def table(recipe: str) -> Iterator[Run]:
             for mixer in MIXERS:
                 for setting in lengths(task):
                     if chosen((task, setting)):
-                        yield from runs_of(stage, recipe, mixer, task, setting, seeds, TABLE_RATES)
+                        yield from runs_of(stage, mixer, task, setting, seeds, TABLE_RATES)
 
 
-def adamw(recipe: str) -> Iterator[Run]:
+def adamw() -> Iterator[Run]:
     for stage, tasks in (("adamw baselines", TASKS), ("adamw challenge", CHALLENGE)):
         for task in tasks:
             for setting in ["baseline"] if task in TASKS else lengths(task):
                 for mixer in ("attn", "parallax"):
-                    yield from runs_of(stage, recipe, mixer, task, setting, [0, 1, 2], ADAMW_RATES, ["optimizer=adamw"])
+                    yield from runs_of(stage, mixer, task, setting, [0, 1, 2], ADAMW_RATES, ["optimizer=adamw"])
 
 
-def wider(recipe: str, rows: Path) -> Iterator[Run]:
+def wider(rows: Path) -> Iterator[Run]:
     """For each cell of `rows` whose grid should be wider, the rate beyond its edge by a factor of two.
 
     Raises:
-        ValueError: rows that were not trained with Muon, as these runs are.
+        ValueError: rows that were not trained with Muon and the default recipe, as these runs are.
     """
     frame = rows_of(rows)
     if others := set(frame["optimizer"]) - {"muon"}:
         raise ValueError(f"{rows} has runs by {', '.join(sorted(others))}: give rows of Muon only")
+    for _, of_mixer in frame.groupby("mixer"):
+        _require_default(rows, of_mixer[of_mixer["run_id"] == of_mixer["run_id"].iloc[0]])
     cells = best_per_cell(frame)
     for cell in cells[cells["edge"]].itertuples():
         tried = frame[frame["config"] == cell.config]["lr"]
         rate = 2 * cell.lr if cell.lr == tried.max() else cell.lr / 2
-        yield from runs_of(
-            f"beyond {cell.lr:g}", recipe, cell.mixer, cell.task, cell.setting, sorted(cell.by_seed), [f"{rate:g}"]
-        )
+        seeds = sorted(cell.by_seed)
+        yield from runs_of(f"beyond {cell.lr:g}", cell.mixer, cell.task, cell.setting, seeds, [f"{rate:g}"])
 
 
-OF_THE_SCREEN: dict[str, Callable[[], Iterator[Run]]] = {"screen": screen, "variants": variants, "finalists": finalists}
-OF_A_RECIPE: dict[str, Callable[[str], Iterator[Run]]] = {"challenge": challenge, "table": table, "adamw": adamw}
+def _require_default(rows: Path, run: pd.DataFrame) -> None:
+    """ValueError unless conf/ describes this run, a row for each of its replicas."""
+    first = run.iloc[0]
+    given = [f"{key}={first[key]}" for key in ("mixer", "task")] + [f"task.setting={first['setting']}"]
+    for key, name in (("lr", "optimizer.lr"), ("seed", "seed")):
+        given.append(f"{name}={_listed(run[key].unique())}")
+    if run_id(checked(mixerlab.compose(*given))[1]) != first["run_id"]:
+        raise ValueError(f"{rows}: run {first['run_id']} of {first['mixer']} has another recipe than conf/ now")
+
+
+LISTS: dict[str, Callable[[], Iterator[Run]]] = {
+    "screen": screen,
+    "finalists": finalists,
+    "challenge": challenge,
+    "table": table,
+    "adamw": adamw,
+}
 
 
 class Costs:
-    """GPU seconds of a replica, by what runs took that were made: results/draft, results/screen.
+    """GPU seconds of a replica, by what runs took that were made: results/draft, results/screen, results/challenge.
 
-    A cell that its recipe has not run takes what the default recipe's took, times what the recipe costs more on the
-    cells that both have (the median over those of the mixer). Where that was not run either, the task's longest
-    setting stands in, with a time that grows as length^1.2, as from 128 to 1,024 tokens.
+    A cell that its recipe has not run takes what the draft's took, times what the recipe costs more on the cells that
+    both have (the median over those of the mixer). Where that was not run either, the task's longest setting stands in,
+    with a time that grows as length^1.2, as from 128 to 1,024 tokens.
     """
 
-    # File, its recipe (None: it has a column), and processes on each GPU.
-    SOURCES = (("draft/rows.csv", "default", 2), ("screen/finalist_rows.csv", None, 3), ("screen/rows.csv", None, 3))
+    # File, its recipe (None: it has a column), and processes on each GPU. A later file's time of a cell counts.
+    SOURCES = (
+        ("draft/rows.csv", "draft", 2),
+        ("screen/rows.csv", None, 3),
+        ("screen/finalist_rows.csv", None, 3),
+        ("screen/variant_rows.csv", None, 3),
+        ("challenge/rows.csv", None, 3),
+    )
+    # Recipes that take as long as another one: `-` is all factors of the screen at their lower level.
+    SAME: ClassVar = {"-": "draft", DEFAULT: "2x64"}
 
     def __init__(self) -> None:
-        found = defaultdict(list)
+        self._known: dict[tuple[str, str, str, str], float] = {}
         for name, recipe, per_gpu in self.SOURCES:
+            found = defaultdict(list)
             frame = pd.read_csv(RESULTS / name, low_memory=False)
             frame = frame[frame["status"] == "finished"]
             for _, run in frame.groupby("run_id"):
                 row = run.iloc[0]
-                used = recipe or {"-": "default"}.get(row["recipe"], row["recipe"])
+                used = recipe or self.SAME.get(row["recipe"], row["recipe"])
                 found[used, row["mixer"], row["task"], row["setting"]].append(row["wall_time_s"] / per_gpu / len(run))
-        self._known = {key: fmean(values) for key, values in found.items()}
+            self._known |= {key: fmean(values) for key, values in found.items()}
 
     def of_replica(self, recipe: str, mixer: str, task: str, setting: str) -> float:
+        recipe = self.SAME.get(recipe, recipe)
         known = self._known.get((recipe, mixer, task, setting))
-        return known if known is not None else self._default(mixer, task, setting) * self._ratio(recipe, mixer)
+        return known if known is not None else self._draft(mixer, task, setting) * self._ratio(recipe, mixer)
 
-    def _default(self, mixer: str, task: str, setting: str) -> float:
-        if (known := self._known.get(("default", mixer, task, setting))) is not None:
+    def _draft(self, mixer: str, task: str, setting: str) -> float:
+        if (known := self._known.get(("draft", mixer, task, setting))) is not None:
             return known
         base = task.removesuffix("_challenge").removesuffix("_vocab")
         length, of_base = lengths(task)[setting], lengths(base)
         nearest = min(of_base, key=lambda name: (abs(of_base[name] - length), name != "baseline"))
-        return self._known["default", mixer, base, nearest] * (length / of_base[nearest]) ** 1.2
+        return self._known["draft", mixer, base, nearest] * (length / of_base[nearest]) ** 1.2
 
     def _ratio(self, recipe: str, mixer: str) -> float:
-        recipe = "2x64" if recipe in VARIANTS else recipe  # hardly run yet: as much work
         ratios = [
-            seconds / self._known["default", *cell]
+            seconds / self._known["draft", *cell]
             for (name, *cell), seconds in self._known.items()
-            if name == recipe and cell[0] == mixer and ("default", *cell) in self._known
+            if name == recipe and cell[0] == mixer and ("draft", *cell) in self._known
         ]
         return median(ratios) if ratios else 1.0
 
@@ -283,24 +271,13 @@ def replicas_of(overrides: str) -> int:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("which", choices=[*OF_THE_SCREEN, *OF_A_RECIPE, "wider"])
+    parser.add_argument("which", choices=[*LISTS, "wider"])
     parser.add_argument("out", type=Path)
-    parser.add_argument("--recipe", choices=RECIPES, help="default: that of the configs")
-    parser.add_argument("--rows", type=Path, help="of this recipe; for `wider` (default: those of the draft)")
+    parser.add_argument("rows", type=Path, nargs="?", help="for `wider`: of runs with the recipe of the configs")
     given = parser.parse_args()
-    if given.recipe and given.which in OF_THE_SCREEN:
-        parser.error(f"{given.which} has recipes of its own: leave out --recipe")
-    if given.which == "adamw" and any("optimizer." in text for text in RECIPES[given.recipe or "default"]["attn"]):
-        parser.error(f"{given.recipe} sets keys of Muon, which AdamW does not have: choose another recipe")
-    if given.rows and given.which != "wider":
-        parser.error(f"{given.which} takes no --rows")
-    recipe = given.recipe or "default"
-    if given.which in OF_THE_SCREEN:
-        runs = OF_THE_SCREEN[given.which]()
-    elif given.which == "wider":
-        runs = wider(recipe, given.rows or RESULTS / "draft" / "rows.csv")
-    else:
-        runs = OF_A_RECIPE[given.which](recipe)
+    if (given.rows is None) == (given.which == "wider"):
+        parser.error(f"{given.which} takes {'the rows of a table' if given.which == 'wider' else 'no rows'}")
+    runs = wider(given.rows) if given.rows else LISTS[given.which]()
     costs, minutes, number = Costs(), Counter[str](), Counter[str]()
     with given.out.open("w", newline="") as file:
         writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")

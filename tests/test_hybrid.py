@@ -90,8 +90,10 @@ def test_the_identity_holds_every_layer(expanded):
     identities.add(run_id(config))
     assert len(identities) == 4
     config = copy.deepcopy(expanded)
+    config["mixer"]["options"]["1"]["expand_v"] = 1
+    implied = run_id(config)
     del config["mixer"]["options"]["0"]["bias"], config["mixer"]["options"]["1"]["expand_v"]
-    assert run_id(config) == run_id(expanded)
+    assert run_id(config) == implied != run_id(expanded)
 
 
 def test_the_code_of_all_layers_counts(expanded):

@@ -144,7 +144,7 @@ def test_what_to_type_to_get_the_weights(run, tmp_path):
     [
         ["mixer=gdn", "task=sc", "task.setting=seq_len-512", "seed=[0,1]"],
         ["experiment=madlab", "mixer=mamba"],
-        ["mixer=parallax", "mixer.qkr_norm=true", "mixer.name=\"a variant: ''b''\""],
+        ["mixer=parallax", "mixer.qkr_norm=false", "mixer.name=\"a variant: ''b''\""],
         ["mixer=hybrid", "mixer.layers=[attn,gdn]", "mixer.options.1.num_heads=4", "task=ncr"],
         ["optimizer.lr=1e-5", "schedule=cosine", "task.vocab_size=20"],
     ],

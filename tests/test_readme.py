@@ -129,6 +129,9 @@ def test_the_attention_map_is_drawn(project, monkeypatch):
     heads = names["heads"]
     assert heads.shape == (2, 15, 15) and not heads.triu(1).any()
     torch.testing.assert_close(heads.sum(dim=-1), torch.ones(2, 15))
+    mixed = torch.einsum("hts,bshd->bthd", heads, names["v"]).flatten(2)
+    mixer, x = names["mixer"], names["read"][0]
+    torch.testing.assert_close(mixed, mixer.mix(mixer.project(x)))  # what the layer attends to indeed
     assert (project / "attention_map.png").stat().st_size > 5_000
 
 

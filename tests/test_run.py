@@ -56,7 +56,7 @@ def test_the_record_says_what_was_trained(finished):
         assert row["steps"] == 3 * 3  # 3 epochs of 40 rows in batches of 16
         assert row["state_size"] == 2 * 2 * 16 * 15  # layers, keys and values, width, T = seq_len - 1
         # Embedding and head with bias, final norm, and two blocks: 2 norms, 4 of 16 x 16, 3 of 16 x 48.
-        assert row["num_params"] == 8 * 16 + 8 * 17 + 16 + 2 * (2 * 16 + 4 * 256 + 3 * 16 * 48)
+        assert row["num_params"] == 8 * 16 + 8 * 17 + 16 + 2 * (2 * 16 + 4 * 256 + 2 * 8 + 3 * 16 * 48)
         assert row["hparams"]["mixer.num_heads"] == 2
     origin = record["provenance"]
     assert origin["device"] == "cpu" and "attn" in origin["backends"] and origin["wall_time_s"] > 0

@@ -2,6 +2,7 @@
 
     python results/screen/design.py screen OUT.csv       writes the list, a run a line, in the order to run them
     python results/screen/design.py finalists OUT.csv    what was run of the finalists, and the challenge
+    python results/screen/design.py variants OUT.csv     the finalist 2x64 with one choice changed, on 15 cells
 
 Needs the repository root on PYTHONPATH. A line holds `stage`, `unit` (runs that one process makes in a row), `recipe`,
 the eight factors as -1 or 1, `mixer`, `task`, `setting` and `overrides`: the arguments of run.py, separated by spaces.
@@ -35,6 +36,12 @@ UPPER = {
     "F": {"attn": ["mixer.qk_norm=true"], "parallax": ["mixer.qkr_norm=true"]},
     "G": {"*": ["model.autoencoder_redraw_all=true"]},
     "H": {"*": ["optimizer.bf16_matrices=true"]},
+}
+# What its lower level sets, where that is no longer the default (conf/): the screen was designed before.
+LOWER = {
+    "A": {"*": ["model.linear_std=null"]},
+    "E": {"gdn": ["mixer.expand_v=1"]},
+    "F": {"attn": ["mixer.qk_norm=false"], "parallax": ["mixer.qkr_norm=false"]},
 }
 # Cheap cells that discriminate first, for all recipes: of two sizes of a task that in which more mixers were away from
 # 0 and 1 in results/draft. Then one with 12,800 examples, and what is left.
@@ -78,8 +85,8 @@ def overrides_of(levels: dict[str, int], mixer: str) -> list[str]:
     """What a recipe sets for a mixer."""
     given = []
     for factor, level in levels.items():
-        if level > 0:
-            given += UPPER[factor].get(mixer, UPPER[factor].get("*", []))
+        sets = (UPPER if level > 0 else LOWER).get(factor, {})
+        given += sets.get(mixer, sets.get("*", []))
     return given
 
 
@@ -104,6 +111,49 @@ NORMED = {
     "gdn": ["model.linear_std=0.02", "mixer.expand_v=2"],
     "mamba": ["model.linear_std=0.02", "mixer.zero_dt_bias=true"],
     "mesa": ["model.linear_std=0.02"],
+}
+PLAIN = {  # without norms, and mamba's dt bias kept
+    "attn": ["model.linear_std=0.02", "mixer.qk_norm=false"],
+    "parallax": ["model.linear_std=0.02", "mixer.qkr_norm=false"],
+    "gdn": NORMED["gdn"],
+    "mamba": ["model.linear_std=0.02"],
+    "mesa": NORMED["mesa"],
+}
+
+
+def _with(*given: str) -> dict[str, list[str]]:
+    """2x64 with more keys; mamba has no heads."""
+    return {
+        m: [*of_2x64, *(key for key in given if "heads" not in key or m != "mamba")] for m, of_2x64 in NORMED.items()
+    }
+
+
+# What a recipe sets for a mixer.
+RECIPES: dict[str, dict[str, list[str]]] = {
+    "2x64": NORMED,
+    "plain": PLAIN,
+    "4x32": _with("mixer.num_heads=4"),
+    "1x128": _with("mixer.num_heads=1"),
+    "2x64, all decayed": _with("optimizer.decayed=all"),
+    "2x64, head by Muon": _with("optimizer.head=muon"),
+}
+# Recipes that differ from 2x64 in one choice, and their mixers. Mesa with one head of 128 has no kernel. A choice of
+# the optimizer acts on all mixers: three show it. 2x64 itself is for the mixers whose norms changed after its runs.
+VARIANTS = {
+    "2x64": ("attn", "parallax"),
+    "4x32": ("attn", "parallax", "gdn", "mesa"),
+    "2x64, all decayed": ("attn", "gdn", "mamba"),
+    "2x64, head by Muon": ("attn", "gdn", "mamba"),
+    "1x128": ("attn", "parallax", "gdn"),
+}
+# Cells on which the recipes or the mixers of the screen and of the finalists differ.
+VARIANT_CELLS = {
+    "mem": ("vocab_size-1024", "vocab_size-4096"),
+    "fcr": ("baseline", "num_train_examples-6400", "seq_len-256"),
+    "icr": ("num_train_examples-800", "num_train_examples-1600"),
+    "ncr": ("num_train_examples-800", "num_train_examples-1600"),
+    "cmp": ("num_train_examples-3200", "vocab_size-64"),
+    "sc": ("num_train_examples-800", "num_train_examples-1600", "num_tokens_to_copy-64", "num_tokens_to_copy-96"),
 }
 FEWER = tuple(f"num_train_examples-{number}" for number in (800, 1600, 3200, 6400))
 VOCABULARIES = ("vocab_size-32", "vocab_size-64", "vocab_size-128")
@@ -150,12 +200,25 @@ def finalists() -> list[dict]:
     return runs
 
 
+def variants() -> list[dict]:
+    """One seed, the default rates. To train in a results folder of its own: finalists of the same `run_id` had other
+    norms of heads.
+    """
+    runs = []
+    for (recipe, mixers), (task, settings) in product(VARIANTS.items(), VARIANT_CELLS.items()):
+        for mixer, setting in product(mixers, settings):
+            label = {"stage": "variants", "unit": f"{recipe} {mixer} {task}", "recipe": recipe, "mixer": mixer}
+            given = [f"mixer={mixer}", f"task={task}", f"task.setting={setting}", "seed=0", *RECIPES[recipe][mixer]]
+            runs.append(label | {"task": task, "setting": setting, "overrides": " ".join(given)})
+    return runs
+
+
 def main() -> None:
     which, out = sys.argv[1:]
     with open(out, "w", newline="") as file:
         writer = csv.DictWriter(file, COLUMNS)
         writer.writeheader()
-        writer.writerows({"screen": screen, "finalists": finalists}[which]())
+        writer.writerows({"screen": screen, "finalists": finalists, "variants": variants}[which]())
 
 
 if __name__ == "__main__":

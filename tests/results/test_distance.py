@@ -31,7 +31,8 @@ def test_readings(checkpoint, rate, mean):
     assert distance.means_of(ROWS, checkpoint, rate)["gdn", "mem"] == pytest.approx(mean)
 
 
-def test_the_default_stands_in_for_settings_that_were_not_run():
-    default, own = ROWS.assign(recipe="default"), ROWS[ROWS["setting"] == "a"].assign(recipe="2x64")
-    rows = distance.with_default(distance.CANDIDATES["2x64"], default, own)
-    assert rows.groupby("setting")["recipe"].unique().map(list).to_dict() == {"a": ["2x64"], "b": ["default"]}
+def test_the_draft_stands_in_for_settings_that_were_not_run():
+    draft, finalists = ROWS.assign(recipe="draft"), ROWS[ROWS["setting"] == "a"].assign(recipe="2x64")
+    own = distance.of_recipes(distance.CANDIDATES["2x64"], pd.concat([finalists, ROWS.assign(recipe="plain")]))
+    rows = distance.completed(own, draft)
+    assert rows.groupby("setting")["recipe"].unique().map(list).to_dict() == {"a": ["2x64"], "b": ["draft"]}

@@ -2,9 +2,14 @@
 
 from collections import Counter
 
+import pandas as pd
 import pytest
 
+import mixerlab
+from mixerlab.config import checked
 from mixerlab.results import plan
+from mixerlab.results.screen import design
+from mixerlab.sweeps.identity import run_id
 
 
 def replicas(run, rates=plan.DEFAULT_RATES):
@@ -19,7 +24,7 @@ def counted(runs):
 
 
 def test_the_table_has_each_cell_at_four_rates_with_three_seeds():
-    runs = list(plan.table("default"))
+    runs = list(plan.table())
     found = counted(runs)
     assert len(found) == 330 * 4 * 3 and set(found.values()) == {1}
     stages = [run.stage for run in runs]
@@ -33,34 +38,59 @@ def test_the_table_has_each_cell_at_four_rates_with_three_seeds():
 
 
 def test_the_challenge_has_every_reading():
-    found = counted(plan.challenge("2x64"))
+    found = counted(plan.challenge())
     cells = 5 * (len(plan.CHALLENGE) + len(plan.OTHER_READINGS)) * 3
     assert len(found) == cells * 3 * 2 and set(found.values()) == {1}  # rates, seeds
 
 
 def test_recipes():
-    assert plan.RECIPES["plain"]["attn"] == ["model.linear_std=0.02"]
-    assert plan.RECIPES["plain"]["mamba"] == ["model.linear_std=0.02"]
-    assert plan.RECIPES["4x32"]["mamba"] == plan.RECIPES["2x64"]["mamba"]  # it has no heads
+    assert design.RECIPES["plain"]["mamba"] == ["model.linear_std=0.02"]
+    assert design.RECIPES["4x32"]["mamba"] == design.RECIPES["2x64"]["mamba"]  # it has no heads
+    assert "mixer.num_heads=1" in design.RECIPES["1x128"]["gdn"]
+
+
+def test_the_default_is_2x64_with_the_dt_bias_of_mamba_kept():
+    of_plain = design.RECIPES["2x64"] | {"mamba": design.RECIPES["plain"]["mamba"]}
+    for mixer, given in of_plain.items():
+        default, explicit = (checked(mixerlab.compose(f"mixer={mixer}", *more))[1] for more in ([], given))
+        assert run_id(default) == run_id(explicit)
 
 
 def test_variants_are_compared_on_the_same_cells():
-    cells = {(task, setting) for task, settings in plan.VARIANT_CELLS.items() for setting in settings}
-    listed = [(run.recipe, run.mixer, run.task, run.setting) for run in plan.variants()]
+    cells = {(task, setting) for task, settings in design.VARIANT_CELLS.items() for setting in settings}
+    listed = [(run["recipe"], run["mixer"], run["task"], run["setting"]) for run in design.variants()]
     assert len(listed) == len(set(listed)) == 15 * len(cells)
     assert {key[2:] for key in listed if key[:2] == ("1x128", "attn")} == cells
-    assert ("1x128", "mesa") not in {key[:2] for key in listed}
     assert all(setting in plan.lengths(task) for task, setting in cells)
-    assert "mixer.num_heads=1" in plan.RECIPES["1x128"]["gdn"]
 
 
-def test_a_marked_cell_gets_the_rate_beyond_its_edge():
-    runs = {
-        (run.mixer, run.task, run.setting): run for run in plan.wider("default", plan.RESULTS / "draft" / "rows.csv")
-    }
+@pytest.mark.parametrize(
+    ("rows", "names"),
+    [("rows.csv", ["design"]), ("finalist_rows.csv", ["finalists", "finalists_2"]), ("variant_rows.csv", ["variants"])],
+)
+def test_the_lists_still_describe_the_runs_that_were_made(rows, names):
+    """Whatever the defaults have become since: the overrides say all that matters. Each 40th run is looked at."""
+    folder, cell = plan.RESULTS / "screen", ["recipe", "mixer", "task", "setting"]
+    listed = pd.concat([pd.read_csv(folder / f"{name}.csv")[[*cell, "overrides"]] for name in names])
+    made = pd.read_csv(folder / rows)[[*cell, "run_id"]].drop_duplicates("run_id")
+    some = listed.merge(made, on=cell).drop_duplicates("run_id").iloc[::40]
+    assert len(some) > 4
+    assert [run_id(checked(mixerlab.compose(*text.split()))[1]) for text in some["overrides"]] == list(some["run_id"])
+
+
+def test_a_marked_cell_gets_the_rate_beyond_its_edge(monkeypatch):
+    monkeypatch.setattr(plan, "_require_default", lambda rows, run: None)  # the draft's recipe is another one
+    runs = {(run.mixer, run.task, run.setting): run for run in plan.wider(plan.RESULTS / "draft" / "rows.csv")}
     assert len(runs) == 113
     assert runs["attn", "cmp", "baseline"].overrides.split()[-2:] == ["seed=0", "optimizer.lr=0.01"]
     assert {run.overrides.rpartition("=")[2] for run in runs.values()} == {"0.01", "0.00025"}
+
+
+def test_a_wider_grid_is_for_runs_of_the_default():
+    with pytest.raises(ValueError, match=r"rows.csv: run \w+ of attn has another recipe than conf/ now"):
+        list(plan.wider(plan.RESULTS / "draft" / "rows.csv"))
+    runs = plan.wider(plan.RESULTS / "challenge" / "records.tar.xz")  # each seed by itself, the sequences are long
+    assert [(run.mixer, run.task, run.setting) for run in runs] == 2 * [("parallax", "sc_challenge", "128-512")]
 
 
 def test_what_is_done_is_not_listed():
@@ -73,23 +103,25 @@ def test_what_is_done_is_not_listed():
 def test_costs_come_from_runs():
     """A cell that was run costs what it took; twice the replicas or a longer sequence cost more."""
     costs = plan.Costs()
-    assert 3 * costs.of_replica("default", "attn", "sc", "seq_len-1024") == pytest.approx(94 / 2, abs=1)
-    longer = costs.of_replica("default", "attn", "sc_challenge", "512-2048")
-    assert longer == pytest.approx(costs.of_replica("default", "attn", "sc", "seq_len-1024") * 2**1.2)
+    assert 3 * costs.of_replica("draft", "attn", "sc", "seq_len-1024") == pytest.approx(94 / 2, abs=1)
+    longer = costs.of_replica("draft", "attn", "sc_challenge", "512-2048")
+    assert longer == pytest.approx(costs.of_replica("draft", "attn", "sc", "seq_len-1024") * 2**1.2)
+    assert costs.of_replica("default", "gdn", "mem", "baseline") == costs.of_replica("2x64", "gdn", "mem", "baseline")
     assert plan.replicas_of("mixer=attn seed=[0,1] optimizer.lr=[1e-2,1e-3]") == 4
     assert plan.replicas_of("mixer=attn seed=0") == 3
 
 
-@pytest.mark.parametrize("given", [["screen", "--recipe", "2x64"], ["table", "--rows", "rows.csv"]])
-def test_an_option_of_another_list_is_refused(monkeypatch, capsys, tmp_path, given):
+@pytest.mark.parametrize(("given", "message"), [(["table", "rows.csv"], "no rows"), (["wider"], "rows of a table")])
+def test_rows_are_for_a_wider_grid_only(monkeypatch, capsys, tmp_path, given, message):
     monkeypatch.setattr("sys.argv", ["plan.py", given[0], str(tmp_path / "list.csv"), *given[1:]])
     with pytest.raises(SystemExit):
         plan.main()
-    assert given[1] in capsys.readouterr().err and not list(tmp_path.iterdir())
+    assert f"{given[0]} takes {message}" in capsys.readouterr().err.replace("the rows", "rows")
+    assert not list(tmp_path.iterdir())
 
 
 def test_rows_of_another_optimizer_are_refused(tmp_path):
     rows = tmp_path / "rows.csv"
     rows.write_text((plan.RESULTS / "draft" / "rows.csv").read_text().replace(",muon,", ",adamw,"))
     with pytest.raises(ValueError, match=r"runs by adamw: give rows of Muon only"):
-        list(plan.wider("default", rows))
+        list(plan.wider(rows))

@@ -1,8 +1,8 @@
-"""Prints which kernels Triton must build for each cell of a sequence: `python count_builds.py MIXER [SWITCH...]`.
+"""Prints which kernels Triton must build for each cell of a sequence: `python count_builds.py MIXER OPTIONS`.
 
 The training and scoring steps of a population call their kernels as on a GPU, cell after cell. Nothing is compiled or
 run: a hook records the builds that Triton would make and that no earlier cell has made. The result is JSON: the names
-of the kernels for each cell. The mixer's options that are named as switches are true.
+of the kernels for each cell. OPTIONS is a JSON object of options of the mixer.
 """
 
 import json
@@ -55,8 +55,8 @@ CELLS = {
 WIDTH, BATCH = 128, 16
 
 
-def make_steps(mixer: str, switches=(), length=128, replicas=3, vocabulary=64, rows=64, scored=ALL) -> None:
-    options = dict.fromkeys(switches, True) | ({"backend": "triton"} if mixer == "mamba" else {})
+def make_steps(mixer: str, options, length=128, replicas=3, vocabulary=64, rows=64, scored=ALL) -> None:
+    options = options | ({"backend": "triton"} if mixer == "mamba" else {})
 
     def build():
         return LanguageModel(vocabulary, WIDTH, 2, lambda: mixer_of(mixer, WIDTH, **options))
@@ -70,7 +70,7 @@ def make_steps(mixer: str, switches=(), length=128, replicas=3, vocabulary=64, r
     steps.score(batch)
 
 
-def main(mixer: str, *switches: str) -> None:
+def main(mixer: str, options: str) -> None:
     known, new = set(), set()
 
     def note(key, fn, **_) -> bool:
@@ -92,7 +92,7 @@ def main(mixer: str, *switches: str) -> None:
     built = {}
     for cell, changes in CELLS.items():
         new.clear()
-        make_steps(mixer, switches, **changes)
+        make_steps(mixer, json.loads(options), **changes)
         built[cell] = sorted(new)
     print(json.dumps(built))
 

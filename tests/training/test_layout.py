@@ -38,8 +38,8 @@ def test_matrices_of_one_shape_are_adjacent(name):
 
 
 EXPECTED = {  # of one block's mixer; everything that ends in _proj.weight is a matrix
-    "attn": {},
-    "parallax": {},
+    "attn": dict.fromkeys(("q_norm.weight", "k_norm.weight"), Rule.GAIN),
+    "parallax": dict.fromkeys(("q_norm.weight", "k_norm.weight", "r_norm.weight"), Rule.GAIN),
     "gdn": {
         "A_log": Rule.GAIN,
         "dt_bias": Rule.GAIN,

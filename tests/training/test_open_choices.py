@@ -1,6 +1,7 @@
 """The choices that the paper leaves open: what each key does to a model, an optimizer, a run and its identity."""
 
 import copy
+import json
 from functools import partial
 from unittest import mock
 
@@ -42,11 +43,11 @@ def model_of(*overrides):
 @pytest.mark.parametrize(
     ("name", "options"),
     [
+        ("attn", {"bias": True, "qk_norm": False}),
         ("attn", {"bias": True}),
-        ("attn", {"bias": True, "qk_norm": True}),
-        ("parallax", {"bias": True, "zero_init_rho": False}),
-        ("parallax", {"bias": True, "qkr_norm": True, "zero_init_rho": False, "rope_on_rho": True}),
-        ("gdn", {"expand_v": 2}),
+        ("parallax", {"bias": True, "qkr_norm": False, "zero_init_rho": False}),
+        ("parallax", {"bias": True, "zero_init_rho": False, "rope_on_rho": True}),
+        ("gdn", {"expand_v": 1}),
         ("mamba", {"zero_dt_bias": True}),
     ],
 )
@@ -86,7 +87,8 @@ def test_biases_are_those_of_linear_layers(name):
 
 @pytest.mark.parametrize("name", ["attn", "parallax"])
 def test_attention_with_biases_has_mad_labs_parameters(name):
-    model = model_of(f"mixer={name}", "mixer.num_heads=16", "mixer.bias=true")
+    norm = {"attn": "mixer.qk_norm=false", "parallax": "mixer.qkr_norm=false"}[name]
+    model = model_of(f"mixer={name}", "mixer.num_heads=16", "mixer.bias=true", norm)
     extra = 2 * 128 * 129 if name == "parallax" else 0
     assert sum(parameter.numel() for parameter in model.parameters()) == 407_184 + extra
 
@@ -98,7 +100,7 @@ def test_wider_values_are_two_maps_of_the_same_keys():
     assert wide.v_proj.weight.shape == wide.g_proj.weight.shape == (2 * WIDTH, WIDTH)
     assert wide.o_proj.weight.shape == (WIDTH, 2 * WIDTH) and wide.norm.weight.shape == (WIDTH,)
     assert wide.state_size(7) == 2 * 16 * 32 + 4 * WIDTH * 3
-    narrow = mixer_of("gdn", WIDTH, num_heads=2)
+    narrow = mixer_of("gdn", WIDTH, expand_v=1, num_heads=2)
     same = {key: value for key, value in wide.state_dict().items() if value.shape == narrow.state_dict()[key].shape}
     narrow.load_state_dict(same, strict=False)
     # Both halves of a head's values are the narrow mixer's, and so are gate and output.
@@ -364,7 +366,8 @@ OTHER = {
 @pytest.mark.parametrize("key", IMPLIED)
 def test_a_key_that_came_later_leaves_older_runs_what_they_were(key):
     mixer, task, value = OTHER[key]
-    config = config_of(f"mixer={mixer}", f"task={task}")
+    implied = json.dumps(IMPLIED[key])
+    config = config_of(f"mixer={mixer}", f"task={task}", f"{key}={implied}")
     assert key in flatten(config)
     older = copy.deepcopy(config)
     group, name = key.split(".")
