@@ -3,8 +3,8 @@
     python results/screen/distance.py OUT.md
 
 Needs the repository root on PYTHONPATH. A mean of a task is over all its settings. Where a recipe was not run on a
-setting, the default recipe's runs (results/draft, PyTorch's initial values) stand in: the table says how many settings
-are a recipe's own. One seed.
+setting, the draft's runs (results/draft: PyTorch's initial values, no norms) stand in: the table says how many settings
+are a recipe's own. The variants, with one choice changed, have 15 cells, and stand in for 2x64 there. One seed.
 """
 
 import sys
@@ -13,14 +13,14 @@ from pathlib import Path
 
 import pandas as pd
 
-from mixerlab.results.plan import MIXERS, RECIPES
+from mixerlab.results.screen.design import MIXERS, RECIPES, VARIANT_CELLS, VARIANTS
 from mixerlab.sweeps.compare import Pair, distance, read_published
 
 RESULTS = Path(__file__).parents[1]
 TASKS = ("cmp", "icr", "fcr", "ncr", "mem", "sc")
 CELL = ["mixer", "task", "setting"]
 
-# The recipe of each mixer. "2x64" sets mamba's dt bias to zero, which "plain" keeps.
+# The recipe of each mixer. "2x64" sets mamba's dt bias to zero, which "plain" keeps; conf/ has 2x64 with it kept.
 CANDIDATES: dict[str, dict[str, str]] = {
     "2x64": dict.fromkeys(MIXERS, "2x64"),
     "2x64, dt bias kept": dict.fromkeys(MIXERS, "2x64") | {"mamba": "plain"},
@@ -33,8 +33,8 @@ RATES = ("each setting's best", "each task's best", "5e-3 for all")
 FIRST = next(iter(CHECKPOINTS)), RATES[0]  # mad-lab's rules, and this project's `official` accuracy
 
 
-def default_rows() -> pd.DataFrame:
-    return _finished(RESULTS / "draft" / "rows.csv").assign(recipe="default")
+def draft_rows() -> pd.DataFrame:
+    return _finished(RESULTS / "draft" / "rows.csv").assign(recipe="draft")
 
 
 def finalist_rows() -> pd.DataFrame:
@@ -52,11 +52,15 @@ def _finished(path: Path) -> pd.DataFrame:
     return rows[(rows["status"] == "finished") & rows["task"].isin(TASKS)]
 
 
-def with_default(recipes: Mapping[str, str], default: pd.DataFrame, finalists: pd.DataFrame) -> pd.DataFrame:
-    """The rows of each mixer under its recipe, and the default's in the settings that this recipe lacks."""
-    own = finalists[finalists["recipe"] == finalists["mixer"].map(recipes)]
+def of_recipes(recipes: Mapping[str, str], rows: pd.DataFrame) -> pd.DataFrame:
+    """The rows of each mixer under its recipe."""
+    return rows[rows["recipe"] == rows["mixer"].map(recipes)]
+
+
+def completed(own: pd.DataFrame, others: pd.DataFrame) -> pd.DataFrame:
+    """`own`, and the rows of `others` in the cells that it lacks."""
     cells = pd.MultiIndex.from_frame(own[CELL])
-    rows = pd.concat([own, default[~pd.MultiIndex.from_frame(default[CELL]).isin(cells)]])
+    rows = pd.concat([own, others[~pd.MultiIndex.from_frame(others[CELL]).isin(cells)]])
     assert not rows.duplicated([*CELL, "lr"]).any(), "a mean would count a run twice"
     return rows
 
@@ -77,16 +81,20 @@ def published() -> dict[tuple[str, str], float]:
 
 
 def report() -> str:
-    default, finalists, paper = default_rows(), finalist_rows(), published()
-    candidates = {"default": default} | {
-        name: with_default(recipes, default, finalists) for name, recipes in CANDIDATES.items()
+    return "\n".join([*_of_finalists(), "", *_of_variants()]) + "\n"
+
+
+def _of_finalists() -> list[str]:
+    draft, finalists, paper = draft_rows(), finalist_rows(), published()
+    candidates = {"draft": draft} | {
+        name: completed(of_recipes(recipes, finalists), draft) for name, recipes in CANDIDATES.items()
     }
     first = {name: means_of(rows, *FIRST) for name, rows in candidates.items()}
     settings = {name: rows.drop_duplicates(CELL) for name, rows in candidates.items()}
-    total = settings["default"].groupby(CELL[:2]).size()
+    total = settings["draft"].groupby(CELL[:2]).size()
     lines = [
         f"Means by the checkpoint of the {FIRST[0]} at {FIRST[1]} rate; in brackets how many settings are the recipe's"
-        " own. The others are the default recipe's.",
+        " own. The others are the draft's.",
         "",
         f"| mixer, task | settings | paper | {' | '.join(candidates)} |",
         f"|---|{'---|' * (2 + len(candidates))}",
@@ -96,8 +104,8 @@ def report() -> str:
             entries = []
             for name, means in first.items():
                 of_mixer = settings[name].query("mixer == @mixer and task == @task")
-                own = sum(of_mixer["recipe"] != "default")
-                counted = f" ({own})" if name != "default" and own < total[mixer, task] else ""
+                own = sum(of_mixer["recipe"] != "draft")
+                counted = f" ({own})" if name != "draft" and own < total[mixer, task] else ""
                 entries.append(f"{means[mixer, task]:.3f}{counted}")
             lines.append(
                 f"| {mixer} {task} | {total[mixer, task]} | {paper[mixer, task]:.3f} | {' | '.join(entries)} |"
@@ -106,8 +114,39 @@ def report() -> str:
         entries = [f"{means[mixer].loc[list(TASKS)].mean():.3f}" for means in first.values()]
         mean = sum(paper[mixer, task] for task in TASKS) / len(TASKS)
         lines.append(f"| {mixer}, mean of the tasks | | {mean:.3f} | {' | '.join(entries)} |")
-    lines += ["", "RMSE over the 30 means, and Spearman's rank correlation:", ""]
-    lines += [f"| checkpoint | rate | {' | '.join(candidates)} |", f"|---|---|{'---|' * len(candidates)}"]
+    return [*lines, "", "RMSE over the 30 means, and Spearman's rank correlation:", "", *_distances(candidates)]
+
+
+def _of_variants() -> list[str]:
+    draft, paper = draft_rows(), published()
+    variants = _finished(RESULTS / "screen" / "variant_rows.csv")
+    # Attention and Parallax were run again on these cells.
+    base = completed(variants[variants["recipe"] == "2x64"], of_recipes(CANDIDATES["2x64"], finalist_rows()))
+    chosen = pd.MultiIndex.from_tuples([(task, one) for task, settings in VARIANT_CELLS.items() for one in settings])
+    cells = {"2x64": base[pd.MultiIndex.from_frame(base[["task", "setting"]]).isin(chosen)]}
+    cells |= {name: variants[variants["recipe"] == name] for name in VARIANTS if name != "2x64"}
+    means = {name: means_of(rows, *FIRST) for name, rows in cells.items()}
+    lines = [
+        "**One choice changed**, on 15 cells: means of a task's cells, chosen as above; `-`: not run. The paper's means"
+        " are over all settings, and show only the direction.",
+        "",
+        f"| mixer, task | cells | paper, all settings | {' | '.join(cells)} |",
+        f"|---|{'---|' * (2 + len(cells))}",
+    ]
+    for mixer in MIXERS:
+        for task in TASKS:
+            entries = [f"{of[mixer, task]:.3f}" if (mixer, task) in of else "-" for of in means.values()]
+            number = len(VARIANT_CELLS[task])
+            lines.append(f"| {mixer} {task} | {number} | {paper[mixer, task]:.3f} | {' | '.join(entries)} |")
+    told = "RMSE over the 30 means, and Spearman's rank correlation, with these cells in the place of those of 2x64:"
+    whole = {name: completed(completed(rows, base), draft) for name, rows in cells.items()}
+    return [*lines, "", told, "", *_distances(whole)]
+
+
+def _distances(candidates: Mapping[str, pd.DataFrame]) -> list[str]:
+    """A line for each checkpoint and rate, a column for each candidate."""
+    paper = published()
+    lines = [f"| checkpoint | rate | {' | '.join(candidates)} |", f"|---|---|{'---|' * len(candidates)}"]
     for checkpoint in CHECKPOINTS:
         for rate in RATES:
             entries = []
@@ -117,7 +156,7 @@ def report() -> str:
                 _, rmse, spearman = distance(pairs)
                 entries.append(f"{rmse:.3f}, {spearman:.2f}")
             lines.append(f"| {checkpoint} | {rate} | {' | '.join(entries)} |")
-    return "\n".join(lines) + "\n"
+    return lines
 
 
 if __name__ == "__main__":
