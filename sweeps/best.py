@@ -16,9 +16,10 @@ CHOSEN_BY = {"official": "official_accuracy", "clean": "clean_val_accuracy"}
 def best_trial(rows: Sequence[Mapping[str, Any]], selection: Selection) -> tuple[list[Mapping[str, Any]], bool]:
     """The finished rows, by seed, of the best (configuration, learning rate), and whether its grid should be wider.
 
-    The best has the highest accuracy averaged over its seeds, on test (`official`) or on validation (`clean`). One at
-    which a seed was lost competes only where every other lost as many. Between equals, one inside the grid wins, then
-    the smaller learning rate. `sweeps.edges.wants_a_wider_grid` says when a grid should be wider.
+    The best has the highest accuracy averaged over its seeds, on test (`official`) or on validation (`clean`). One that
+    lacks a seed which its configuration has, lost or not run yet, competes only where every other lacks as many: a mean
+    over fewer seeds is higher by luck. Between equals, one inside the grid wins, then the smaller learning rate.
+    `sweeps.edges.wants_a_wider_grid` says when a grid should be wider.
 
     Args:
         rows: of a record, which has one configuration, or of `sweeps.collect.collect`, whose `config` names it.
@@ -28,11 +29,12 @@ def best_trial(rows: Sequence[Mapping[str, Any]], selection: Selection) -> tuple
         No rows and False if no replica finished.
     """
     trials: dict[tuple[str, float], list[Mapping[str, Any]]] = {}
-    grids: dict[str, set[float]] = {}
+    grids, seeds = defaultdict[str, set[float]](set), defaultdict[str, set[int]](set)
     for row in rows:
         config = row.get("config", "")
         trials.setdefault((config, row["lr"]), []).append(row)
-        grids.setdefault(config, set()).add(row["lr"])
+        grids[config].add(row["lr"])
+        seeds[config].add(row["seed"])
     ranked, scores = [], defaultdict[str, dict[float, float]](dict)
     for (config, lr), tried in trials.items():
         finished = [row for row in tried if row["status"] == "finished"]
@@ -41,7 +43,7 @@ def best_trial(rows: Sequence[Mapping[str, Any]], selection: Selection) -> tuple
             score = round(fmean(row[CHOSEN_BY[selection]] for row in finished), 12)
             scores[config][lr] = score
             edge = on_the_edge(lr, grids[config])
-            ranked.append(((len(tried) - len(finished), -score, edge, lr, config), finished))
+            ranked.append(((len(seeds[config]) - len(finished), -score, edge, lr, config), finished))
     if not ranked:
         return [], False
     (_, _, _, lr, config), finished = min(ranked, key=lambda entry: entry[0])

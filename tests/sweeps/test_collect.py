@@ -136,6 +136,13 @@ def test_a_learning_rate_that_lost_a_seed_comes_last(results):
     assert (cell["diverged"], cell["lost"], cell["status"]) == (1, 0, "partial")
 
 
+def test_a_learning_rate_without_a_seed_that_others_have_comes_last(results):
+    fakes.add_run(results, [0.5, 0.7, 0.8], seed=0)
+    fakes.add_run(results, [0.5, 0.7], lr=[5e-4, 1e-3], seed=1)
+    cell = only_cell(results)
+    assert (cell["accuracy"], cell["n"], cell["lost"], cell["status"]) == (pytest.approx(0.7), 2, 0, "ok")
+
+
 def test_the_same_replica_in_two_populations_counts_once(results):
     fakes.add_run(results, [0.5, 0.7, 0.6])
     fakes.add_run(results, ["failed", 0.6], lr=[1e-3, 5e-3])
