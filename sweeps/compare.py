@@ -1,4 +1,4 @@
-"""Our numbers beside published ones: a table with differences, and a scatter with the diagonal.
+"""Our numbers beside published ones: a table with differences, a scatter with the diagonal, and bars.
 
     python -m mixerlab.sweeps.compare SOURCE [--published FILE ...] [--out DIR] [--selection official|clean]
                                       [--reading ncr_challenge=ncr_vocab_challenge ...]
@@ -18,17 +18,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pandas as pd
-from matplotlib.figure import Figure
 
 from mixerlab.safe_files import replace_file
 from mixerlab.sweeps.best import Selection
 from mixerlab.sweeps.canvas import save
 from mixerlab.sweeps.collect import best_per_cell
+from mixerlab.sweeps.compare_figures import scatter, side_by_side
 from mixerlab.sweeps.files import check_writable
-from mixerlab.sweeps.marks import ACCURACY_LIMITS
 from mixerlab.sweeps.names import MIXERS, in_order, is_custom
 from mixerlab.sweeps.sources import rows_of
-from mixerlab.sweeps.styles import styles
 from mixerlab.sweeps.tables import mean_of, setting_table
 
 ROOT = Path(__file__).parents[1]
@@ -140,31 +138,6 @@ def _entry(pair: Pair) -> str:
     return f"{pair.ours:.3f}{mark} ({pair.published:.3f}) {pair.ours - pair.published:+.3f}"
 
 
-def scatter(pairs: Sequence[Pair]) -> Figure:
-    """Ours over the published number, a colour a mixer, hollow where ours misses settings; the diagonal is equality."""
-    shown = [pair for pair in pairs if pair.ours is not None]
-    look = styles(pair.mixer for pair in shown)
-    figure = Figure(figsize=(4.2, 4.2), layout="constrained")
-    axes = figure.add_subplot()
-    axes.plot([0, 1], [0, 1], color="0.7", linewidth=1, zorder=0)
-    for mixer, style in look.items():
-        for complete in (True, False):
-            chosen = [pair for pair in shown if pair.mixer == mixer and pair.complete is complete]
-            axes.plot(
-                [pair.published for pair in chosen],
-                [pair.ours for pair in chosen if pair.ours is not None],
-                linestyle="none",
-                marker=style.marker,
-                color=style.colour,
-                markerfacecolor=style.colour if complete else "white",
-                label=mixer if complete else None,
-            )
-    axes.set(xlim=ACCURACY_LIMITS, ylim=ACCURACY_LIMITS, xlabel="published accuracy", ylabel="ours")
-    axes.set_aspect("equal")
-    axes.legend(frameon=False)
-    return figure
-
-
 def to_csv(pairs: Iterable[Pair]) -> str:
     """A row for each published number."""
     file = io.StringIO()
@@ -195,7 +168,11 @@ def compare(
     selection: Selection = "official",
     readings: Mapping[str, str] | None = None,
 ) -> str:
-    """Writes `NAME.md`, `.csv`, `.png` and `.pdf` for the published file NAME into `out`; gives the Markdown."""
+    """Writes table and figures of the published file NAME into `out`: `NAME.md` and `.csv`, a scatter, and bars.
+
+    Returns:
+        The Markdown.
+    """
     told = read_published(published)
     readings = readings or {}
     pairs = pairs_of(read_as(rows_of(source), readings), told, selection)
@@ -205,6 +182,10 @@ def compare(
     replace_file(out / f"{published.stem}.md", text)
     replace_file(out / f"{published.stem}.csv", to_csv(pairs))
     save(scatter(pairs), out / published.stem, ("png", "pdf"))
+    for of in ("means", "settings"):
+        chosen = [pair for pair in pairs if pair.of == of]
+        if any(pair.ours is not None for pair in chosen):
+            save(side_by_side(chosen, selection), out / f"{published.stem}_{of}", ("png", "pdf"))
     return text
 
 

@@ -7,6 +7,7 @@ import pytest
 
 from mixerlab.sweeps import archive, compare
 from mixerlab.sweeps.compare import distance, pairs_of, read_published, rows_of
+from mixerlab.sweeps.compare_figures import side_by_side
 from mixerlab.sweeps.report import report
 
 SETTINGS = ("baseline", "vocab_size-512", "vocab_size-1024", "vocab_size-2048", "vocab_size-4096", "vocab_size-8192")
@@ -71,13 +72,25 @@ def test_the_rank_correlation_is_spearmans():
 def test_command_line_writes_table_and_figure(results, published, tmp_path, capsys):
     out = tmp_path / "out"
     assert compare.main([str(results), "--published", str(published), "--out", str(out)]) == 0
-    assert {path.name for path in out.iterdir()} == {f"published.{kind}" for kind in ("md", "csv", "png", "pdf")}
+    figures = {f"published{of}.{kind}" for of in ("", "_means", "_settings") for kind in ("png", "pdf")}
+    assert {path.name for path in out.iterdir()} == {"published.md", "published.csv"} | figures
     text = (out / "published.md").read_text()
     assert text in capsys.readouterr().out
     assert r"| mem | 0.650 (0.600) +0.050 | 0.500\* (3/6) (0.500) +0.000 | - (0.700) |" in text
     assert "Complete: 1 of 3. RMSE 0.050. Off by more than 0.05: " in text
     lines = (out / "published.csv").read_text().splitlines()
     assert lines[3] == "means,mem,mesa,0.7,,,0,6" and len(lines) == 5
+
+
+def test_bars_stand_below_their_published_numbers(results, published):
+    pairs = [pair for pair in pairs_of(rows_of(results), read_published(published)) if pair.of == "means"]
+    (panel,) = side_by_side(pairs, "official").axes
+    assert panel.get_title() == "mem"
+    heights = [bar.get_height() for bar in panel.patches]
+    assert heights == [pytest.approx(0.65), pytest.approx(0.5)]  # mesa has none: a cross
+    assert panel.patches[1].get_facecolor()[:3] == (1, 1, 1)  # gdn misses settings
+    lines = {tuple(line.get_xdata()): line.get_ydata()[0] for line in panel.lines if len(line.get_xdata()) == 2}
+    assert lines == {(-0.45, 0.45): 0.6, (0.55, 1.45): 0.5, (1.55, 2.45): 0.7}
 
 
 def test_another_task_of_ours_is_read_as_a_published_one(results, published, tmp_path, capsys):
