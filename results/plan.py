@@ -2,7 +2,7 @@
 
     python results/plan.py screen OUT.csv        what results/screen/rows.csv lacks of the screen
     python results/plan.py finalists OUT.csv     what is left of three finalists up to length 256
-    python results/plan.py challenge OUT.csv     each reading of its labels, two seeds
+    python results/plan.py challenge OUT.csv     the readings of its labels, two seeds
     python results/plan.py table OUT.csv         the 330 cells, four rates, three seeds
     python results/plan.py adamw OUT.csv         attention and Parallax by AdamW: baselines, challenge
     python results/plan.py wider OUT.csv ROWS    one more rate for each cell of ROWS that has a dagger
@@ -136,15 +136,14 @@ def finalists() -> Iterator[Run]:
 
 
 def challenge() -> Iterator[Run]:
+    """Attention and Parallax on every reading, the others on one; each stage with its first seed first."""
     for stage, mixers, tasks in (
         ("readings", ("attn", "parallax"), CHALLENGE + OTHER_READINGS),
         ("challenge", ("gdn", "mamba", "mesa"), CHALLENGE),
-        ("other readings", ("gdn", "mamba", "mesa"), OTHER_READINGS),
     ):
-        for task in tasks:
-            for setting in lengths(task):
-                for mixer in mixers:
-                    yield from runs_of(stage, mixer, task, setting, [0, 1])
+        for seed, task in product((0, 1), tasks):
+            for setting, mixer in product(lengths(task), mixers):
+                yield from runs_of(stage, mixer, task, setting, [seed])
 
 
 def table() -> Iterator[Run]:

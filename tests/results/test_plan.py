@@ -37,10 +37,13 @@ def test_the_table_has_each_cell_at_four_rates_with_three_seeds():
         assert len(rates) == 1 or len(rates) * length <= plan.MOST_TOKENS
 
 
-def test_the_challenge_has_every_reading():
-    found = counted(plan.challenge())
-    cells = 5 * (len(plan.CHALLENGE) + len(plan.OTHER_READINGS)) * 3
+def test_attention_and_parallax_run_every_reading_of_the_challenge():
+    runs = list(plan.challenge())
+    found = counted(runs)
+    cells = (5 * len(plan.CHALLENGE) + 2 * len(plan.OTHER_READINGS)) * 3
     assert len(found) == cells * 3 * 2 and set(found.values()) == {1}  # rates, seeds
+    readings = [replicas(run)[0][1] for run in runs if run.stage == "readings"]
+    assert readings == sorted(readings)  # the first seed first
 
 
 def test_recipes():
