@@ -17,7 +17,7 @@ from pathlib import Path
 import pandas as pd
 
 from mixerlab.sweeps.collect import best_per_cell
-from mixerlab.sweeps.compare import Pair, pairs_of, read_published
+from mixerlab.sweeps.published import Pair, pairs_of, read_published
 from mixerlab.sweeps.sources import rows_of
 
 RESULTS = Path(__file__).parent

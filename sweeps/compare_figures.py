@@ -1,7 +1,6 @@
 """Figures of our numbers and published ones: a scatter with the diagonal, and bars side by side."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
@@ -19,15 +18,13 @@ from mixerlab.sweeps.marks import (
     legend_of,
 )
 from mixerlab.sweeps.names import MIXERS, in_order
+from mixerlab.sweeps.published import Pair
 from mixerlab.sweeps.styles import styles
-
-if TYPE_CHECKING:
-    from mixerlab.sweeps.compare import Pair
 
 BAR = 0.8  # width; the line of the published number is a little wider
 
 
-def scatter(pairs: Sequence["Pair"]) -> Figure:
+def scatter(pairs: Sequence[Pair]) -> Figure:
     """Ours over the published number, a colour a mixer, hollow where ours misses settings; the diagonal is equality."""
     shown = [pair for pair in pairs if pair.ours is not None]
     look = styles(pair.mixer for pair in shown)
@@ -52,7 +49,7 @@ def scatter(pairs: Sequence["Pair"]) -> Figure:
     return figure
 
 
-def side_by_side(pairs: Sequence["Pair"], selection: Selection) -> Figure:
+def side_by_side(pairs: Sequence[Pair], selection: Selection) -> Figure:
     """A panel for each name: ours as a bar for each mixer, and the published number as a line across it.
 
     A bar is hollow where ours misses settings; a cross stands where we have no number.

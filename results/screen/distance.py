@@ -14,7 +14,7 @@ from pathlib import Path
 import pandas as pd
 
 from mixerlab.results.screen.design import MIXERS, RECIPES, VARIANT_CELLS, VARIANTS
-from mixerlab.sweeps.compare import Pair, distance, read_published
+from mixerlab.sweeps.published import Pair, distance, read_published
 
 RESULTS = Path(__file__).parents[1]
 TASKS = ("cmp", "icr", "fcr", "ncr", "mem", "sc")

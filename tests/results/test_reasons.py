@@ -4,7 +4,7 @@ import pytest
 
 from mixerlab.results import reasons
 from mixerlab.results.reasons import Effect, Recipe, reason, section, with_section
-from mixerlab.sweeps.compare import Pair
+from mixerlab.sweeps.published import Pair
 
 OURS = {("attn", "mem", "a"): 0.8, ("attn", "mem", "b"): 0.6, ("gdn", "mem", "a"): 0.0}
 PAIR = Pair("means", "mem", "attn", 0.40, 0.70, 2, 2)

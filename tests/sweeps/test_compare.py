@@ -6,9 +6,10 @@ import fakes
 import pytest
 
 from mixerlab.sweeps import archive, compare
-from mixerlab.sweeps.compare import distance, pairs_of, read_published, rows_of
 from mixerlab.sweeps.compare_figures import side_by_side
+from mixerlab.sweeps.published import Pair, distance, pairs_of, read_published
 from mixerlab.sweeps.report import report
+from mixerlab.sweeps.sources import rows_of
 
 SETTINGS = ("baseline", "vocab_size-512", "vocab_size-1024", "vocab_size-2048", "vocab_size-4096", "vocab_size-8192")
 
@@ -65,7 +66,7 @@ def test_only_complete_means_count(results, published):
 
 def test_the_rank_correlation_is_spearmans():
     ours, told = [0.1, 0.4, 0.2, 0.9], [0.2, 0.3, 0.4, 0.8]
-    pairs = [compare.Pair("means", "mem", "attn", b, a, 1, 1) for a, b in zip(ours, told, strict=True)]
+    pairs = [Pair("means", "mem", "attn", b, a, 1, 1) for a, b in zip(ours, told, strict=True)]
     assert distance(pairs)[2] == pytest.approx(0.8)  # 1 - 6 sum d^2 / (n (n^2 - 1)), d = 0, 1, 1, 0
 
 

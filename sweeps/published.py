@@ -1,0 +1,85 @@
+"""Published accuracies and ours, number by number, and how far apart they are."""
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pandas as pd
+
+from mixerlab.sweeps.best import Selection
+from mixerlab.sweeps.collect import best_per_cell
+from mixerlab.sweeps.names import is_custom
+from mixerlab.sweeps.tables import mean_of, setting_table
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A published accuracy and ours, over the `done` of `total` settings that it is a mean of; None: we have none."""
+
+    of: str  # "means" or "settings"
+    name: str  # a task, or a task and its setting
+    mixer: str
+    published: float
+    ours: float | None
+    done: int
+    total: int
+
+    @property
+    def complete(self) -> bool:
+        return self.done == self.total
+
+
+def read_published(path: str | Path) -> dict:
+    """One file of `results/published`; `ValueError` where it is none."""
+    try:
+        published = json.loads(Path(path).read_text())
+        for table in ("means", "settings"):
+            for name, values in published.get(table, {}).items():
+                if name != "columns" and len(values) != len(published[table]["columns"]):
+                    raise ValueError(f"{table}, {name}: {len(values)} numbers for its columns")
+                if table == "means" and name != "columns" and type(published["over"].get(name)) is not int:
+                    raise ValueError(f"over, {name}: it must say how many settings that mean is over")
+        if not isinstance(published["source"], str):
+            raise ValueError("source must say where the numbers are from")
+    except OSError as error:
+        raise ValueError(f"{path} cannot be read ({error.strerror}): give a file of results/published") from error
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ValueError(
+            f"{path} is no table of published numbers ({error}): see results/published/README.md"
+        ) from error
+    return published
+
+
+def pairs_of(frame: pd.DataFrame, published: dict, selection: Selection = "official") -> list[Pair]:
+    """Each published number with ours; settings of our own making are left out."""
+    frame = frame[~frame["setting"].map(lambda name: isinstance(name, str) and is_custom(name)).astype(bool)]
+    ours = setting_table(best_per_cell(frame, selection)).rows
+    made = []
+    for of in ("means", "settings"):
+        table = published.get(of, {"columns": []})
+        for name, values in table.items():
+            if name == "columns":
+                continue
+            task, _, setting = name.partition(" ")
+            wanted = [key for key in ours if key == (task, setting) or (not setting and key[0] == task)]
+            total = 1 if setting else published["over"][task]
+            for mixer, value in zip(table["columns"], values, strict=True):
+                if value is None:
+                    continue
+                scores = [ours[key][mixer] for key in wanted if mixer in ours.get(key, {})]
+                done = [score for score in scores if score.mean is not None]
+                mean = mean_of(done).mean if done else None
+                made.append(Pair(of, name, mixer, value, mean, len(done), total))
+    return made
+
+
+def distance(pairs: Iterable[Pair]) -> tuple[int, float | None, float | None]:
+    """How many numbers are complete, and over those the RMSE and Spearman's rank correlation."""
+    both = pd.DataFrame([(pair.ours, pair.published) for pair in pairs if pair.complete], columns=["ours", "published"])
+    if both.empty:
+        return 0, None, None
+    rmse = ((both["ours"] - both["published"]) ** 2).mean() ** 0.5
+    ranks = both.rank()
+    enough = len(both) > 2 and (ranks.nunique() > 1).all()
+    return len(both), float(rmse), float(ranks["ours"].corr(ranks["published"])) if enough else None
