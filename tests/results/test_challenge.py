@@ -1,0 +1,21 @@
+"""The challenge's tables are what its records say, and the floor that its page names is measured."""
+
+import pytest
+
+from mixerlab.results.challenge.most_frequent import accuracy
+from mixerlab.results.plan import RESULTS
+from mixerlab.sweeps.report import report
+
+FOLDER = RESULTS / "challenge"
+
+
+def test_the_tables_come_from_the_records(tmp_path):
+    made = report(FOLDER / "records.tar.xz", tmp_path, selections=["official"], formats=())
+    for name in ("challenge.md", "solved.md"):
+        assert (FOLDER / "official" / name).read_text() == (made.folder / "official" / name).read_text()
+
+
+@pytest.mark.parametrize(("level", "told"), [("256-512", "0.059"), ("512-1024", "0.035")])
+def test_the_most_frequent_value_scores_what_the_page_says(level, told):
+    assert f"{accuracy(level):.3f}" == told
+    assert told in (FOLDER / "README.md").read_text()
