@@ -177,6 +177,14 @@ def _distance(x: Tensor, y: Tensor) -> float:
     return ((x - y).norm() / x.norm()).item()
 
 
+def without_zeros(mixer: SequenceMixer) -> SequenceMixer:
+    """The mixer itself, with N(0, 0.1) in parameters that start at zero: they would hide the gradients of others."""
+    for parameter in mixer.parameters():
+        if not parameter.any():
+            nn.init.normal_(parameter, std=0.1)
+    return mixer
+
+
 def check_everything(config: Mapping[str, Any], name: str, make_mixer: Callable[[], SequenceMixer]) -> Decision:
     """The whole contract of the mixer that `make_mixer()` builds at width 32 from `config`.
 
@@ -188,11 +196,7 @@ def check_everything(config: Mapping[str, Any], name: str, make_mixer: Callable[
     """
 
     def make() -> SequenceMixer:
-        mixer = make_mixer()
-        for parameter in mixer.parameters():
-            if not parameter.any():  # what starts at zero would hide what it feeds
-                torch.nn.init.normal_(parameter, std=0.1)
-        return mixer
+        return without_zeros(make_mixer())
 
     torch.manual_seed(0)
     check_config(config, name)

@@ -1,10 +1,10 @@
 """Figures of our numbers and published ones: a scatter with the diagonal, and bars side by side."""
 
 from collections.abc import Sequence
+from typing import Any
 
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.patches import Patch
 
 from mixerlab.sweeps.best import Selection
 from mixerlab.sweeps.canvas import Sheet, looks
@@ -12,16 +12,19 @@ from mixerlab.sweeps.marks import (
     ACCURACY_LIMITS,
     CHOSEN,
     CROSS_LOOK,
-    INCOMPLETE,
     Handles,
+    bar_handle,
     cross_handle,
+    draw_bar,
+    hollow_bar_handle,
     legend_of,
 )
 from mixerlab.sweeps.names import MIXERS, in_order
 from mixerlab.sweeps.published import Pair
 from mixerlab.sweeps.styles import styles
 
-BAR = 0.8  # width; the line of the published number is a little wider
+BAR, LINE = 0.8, 0.9  # widths, of places that are 1 apart
+PUBLISHED_LOOK: dict[str, Any] = {"color": "black", "linewidth": 1.4}
 
 
 def scatter(pairs: Sequence[Pair]) -> Figure:
@@ -56,30 +59,22 @@ def side_by_side(pairs: Sequence[Pair], selection: Selection) -> Figure:
     """
     mixers = in_order((pair.mixer for pair in pairs), MIXERS)
     look, places = styles(mixers), {mixer: place for place, mixer in enumerate(mixers)}
-    handles: Handles = {
-        mixer: Patch(facecolor=style.colour, edgecolor="white", linewidth=0, hatch=style.hatch or None, label=mixer)
-        for mixer, style in look.items()
-    }
-    explain: Handles = {"published": Line2D([], [], color="black", linewidth=1.4, label="published")}
+    handles: Handles = {mixer: bar_handle(mixer, style) for mixer, style in look.items()}
+    explain: Handles = {"published": Line2D([], [], label="published", **PUBLISHED_LOOK)}
     with looks():
         sheet = Sheet(2)
         for name in dict.fromkeys(pair.name for pair in pairs):
             panel = sheet.panel(name)
             for pair in (pair for pair in pairs if pair.name == name):
                 x, style = places[pair.mixer], look[pair.mixer]
-                panel.plot([x - 0.45, x + 0.45], [pair.published] * 2, color="black", linewidth=1.4, zorder=4)
+                panel.plot([x - LINE / 2, x + LINE / 2], [pair.published] * 2, zorder=4, **PUBLISHED_LOOK)
                 if pair.ours is None:
                     panel.plot(x, 0.0, color=style.colour, zorder=5, **CROSS_LOOK)
                     explain["cross"] = cross_handle()
                     continue
                 if not pair.complete:
-                    explain["hollow"] = Patch(facecolor="white", edgecolor="0.3", linewidth=0.8, label=INCOMPLETE)
-                panel.bar(
-                    x, pair.ours, BAR, hatch=style.hatch or None,
-                    color=style.colour if pair.complete else "white",
-                    edgecolor="white" if pair.complete else style.colour,
-                    linewidth=0 if pair.complete else 0.8,
-                )  # fmt: skip
+                    explain["hollow"] = hollow_bar_handle()
+                draw_bar(panel, x, pair.ours, BAR, style, pair.complete)
             panel.set(xticks=[], xlim=(-0.7, len(mixers) - 0.3), ylim=ACCURACY_LIMITS)
         return sheet.arrange(
             "Ours beside the published accuracy", CHOSEN[selection], legend_of(handles, explain),

@@ -52,6 +52,24 @@ def cross_handle() -> Line2D:
     return Line2D([], [], color=SEVERAL, label="no score", **CROSS_LOOK)
 
 
+def bar_handle(mixer: str, style: Style) -> Patch:
+    """What the legend shows for a mixer in a figure of bars."""
+    return Patch(facecolor=style.colour, edgecolor="white", linewidth=0, hatch=style.hatch or None, label=mixer)
+
+
+def hollow_bar_handle() -> Patch:
+    """What the legend of bars shows for a mean over fewer settings than there are."""
+    return Patch(facecolor="white", edgecolor="0.3", linewidth=0.8, label=INCOMPLETE)
+
+
+def draw_bar(panel: Axes, x: float, height: float, width: float, style: Style, complete: bool, label: str = "") -> None:
+    """A bar in the look of its mixer, hollow if its mean misses settings."""
+    panel.bar(
+        x, height, width, label=label, hatch=style.hatch or None, color=style.colour if complete else "white",
+        edgecolor="white" if complete else style.colour, linewidth=0 if complete else 0.8,
+    )  # fmt: skip
+
+
 def hollow_handle() -> Line2D:
     """What the legend shows for a mean over fewer settings than there are."""
     return Line2D(

@@ -18,9 +18,11 @@ from mixerlab.sweeps.marks import (
     CHOSEN,
     CROSS_LOOK,
     FUTURE,
-    INCOMPLETE,
     Handles,
+    bar_handle,
     cross_handle,
+    draw_bar,
+    hollow_bar_handle,
     legend_of,
     mark_intervals,
     setting_title,
@@ -47,10 +49,7 @@ def bars(
     too narrow, each row has a panel of its own. `chances` gives the chance level by row.
     """
     look = styles(table.mixers)
-    handles: Handles = {
-        mixer: Patch(facecolor=style.colour, edgecolor="white", linewidth=0, hatch=style.hatch or None, label=mixer)
-        for mixer, style in look.items()
-    }
+    handles: Handles = {mixer: bar_handle(mixer, style) for mixer, style in look.items()}
     explain: Handles = {}
     with looks():
         count = len(table.mixers)
@@ -103,12 +102,8 @@ def _group(panel: Axes, place: float, row: Mapping[str, Score], look: Mapping[st
             explain["cross"] = cross_handle()
             continue
         if not score.complete:
-            explain["hollow"] = Patch(facecolor="white", edgecolor="0.3", linewidth=0.8, label=INCOMPLETE)
-        panel.bar(
-            x, score.mean, 0.9 * width, label=mixer, hatch=style.hatch or None,
-            color=style.colour if score.complete else "white", edgecolor="white" if score.complete else style.colour,
-            linewidth=0 if score.complete else 0.8,
-        )  # fmt: skip
+            explain["hollow"] = hollow_bar_handle()
+        draw_bar(panel, x, score.mean, 0.9 * width, style, score.complete, mixer)
         centres.append((x, score))
     mark_intervals(panel, centres, "0.15")
     return explain

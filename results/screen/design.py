@@ -121,19 +121,18 @@ PLAIN = {  # without norms, and mamba's dt bias kept
 }
 
 
-def _with(*given: str) -> dict[str, list[str]]:
-    """2x64 with more keys; mamba has no heads."""
-    return {
-        m: [*of_2x64, *(key for key in given if "heads" not in key or m != "mamba")] for m, of_2x64 in NORMED.items()
-    }
+def _with(key: str, mixers: tuple[str, ...] = MIXERS) -> dict[str, list[str]]:
+    """2x64 with one more key for these mixers."""
+    return {mixer: [*given, key] if mixer in mixers else given for mixer, given in NORMED.items()}
 
 
+WITH_HEADS = ("attn", "parallax", "gdn", "mesa")
 # What a recipe sets for a mixer.
 RECIPES: dict[str, dict[str, list[str]]] = {
     "2x64": NORMED,
     "plain": PLAIN,
-    "4x32": _with("mixer.num_heads=4"),
-    "1x128": _with("mixer.num_heads=1"),
+    "4x32": _with("mixer.num_heads=4", WITH_HEADS),
+    "1x128": _with("mixer.num_heads=1", WITH_HEADS),
     "2x64, all decayed": _with("optimizer.decayed=all"),
     "2x64, head by Muon": _with("optimizer.head=muon"),
 }
@@ -157,7 +156,7 @@ VARIANT_CELLS = {
 }
 FEWER = tuple(f"num_train_examples-{number}" for number in (800, 1600, 3200, 6400))
 VOCABULARIES = ("vocab_size-32", "vocab_size-64", "vocab_size-128")
-SETTINGS = {  # those of length 128 and less; of sc (256) those in which the default recipe tells mixers apart
+SETTINGS = {  # those of length 128 and less; of sc (256) those in which the draft tells mixers apart
     "mem": ("baseline", *(f"vocab_size-{size}" for size in (512, 1024, 2048, 4096, 8192))),
     "fcr": ("baseline", *VOCABULARIES, *FEWER),
     "icr": ("baseline", *VOCABULARIES, *FEWER),
@@ -201,8 +200,9 @@ def finalists() -> list[dict]:
 
 
 def variants() -> list[dict]:
-    """One seed, the default rates. To train in a results folder of its own: finalists of the same `run_id` had other
-    norms of heads.
+    """One seed, the default rates.
+
+    To train in a results folder of its own: finalists of the same `run_id` had other norms of heads.
     """
     runs = []
     for (recipe, mixers), (task, settings) in product(VARIANTS.items(), VARIANT_CELLS.items()):

@@ -5,7 +5,7 @@ import torch
 from every_mixer import CONF, MIXERS, config_of, mixer_of
 from hydra import compose, initialize_config_dir
 
-from mixerlab.contract import LENGTH, WIDTH, check_everything, check_forward
+from mixerlab.contract import LENGTH, WIDTH, check_everything, check_forward, without_zeros
 from mixerlab.mixers.base import SequenceMixer
 
 every_mixer = pytest.mark.parametrize("name", MIXERS)
@@ -21,11 +21,7 @@ def test_hydra_finds_it_and_it_runs_in_double_precision(name):
     with initialize_config_dir(str(CONF), version_base="1.3"):
         assert compose("config", [f"mixer={name}"]).mixer.name == name
     torch.manual_seed(1)
-    mixer = mixer_of(name, WIDTH)
-    for parameter in mixer.parameters():
-        if not parameter.any():  # what starts at zero would hide what it feeds
-            torch.nn.init.normal_(parameter, std=0.1)
-    check_forward(mixer, torch.float64)
+    check_forward(without_zeros(mixer_of(name, WIDTH)), torch.float64)
 
 
 @pytest.mark.parametrize("name", ["parallax", "gdn", "mamba", "mesa"])

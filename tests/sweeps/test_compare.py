@@ -83,7 +83,7 @@ def test_command_line_writes_table_and_figure(results, published, tmp_path, caps
     assert lines[3] == "means,mem,mesa,0.7,,,0,6" and len(lines) == 5
 
 
-def test_bars_stand_below_their_published_numbers(results, published):
+def test_bars_are_ours_and_lines_the_published_numbers(results, published):
     pairs = [pair for pair in pairs_of(rows_of(results), read_published(published)) if pair.of == "means"]
     (panel,) = side_by_side(pairs, "official").axes
     assert panel.get_title() == "mem"

@@ -14,7 +14,13 @@ from torch import nn
 
 from mixerlab.building import build_model
 from mixerlab.config import checked
-from mixerlab.contract import check_forward, check_lengths, check_population, check_small_vocabulary
+from mixerlab.contract import (
+    check_forward,
+    check_lengths,
+    check_population,
+    check_small_vocabulary,
+    without_zeros,
+)
 from mixerlab.mixers import attn, parallax
 from mixerlab.mixers.base import NORM_EPS
 from mixerlab.sweeps.identity import IMPLIED, flatten, run_id, without_implied
@@ -53,11 +59,7 @@ def model_of(*overrides):
 )
 def test_a_mixer_keeps_its_contract(name, options):
     def make():
-        mixer = mixer_of(name, WIDTH, **options)
-        for parameter in mixer.parameters():
-            if not parameter.any():
-                nn.init.normal_(parameter, std=0.1)
-        return mixer
+        return without_zeros(mixer_of(name, WIDTH, **options))
 
     torch.manual_seed(0)
     check_forward(make())

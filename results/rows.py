@@ -1,6 +1,6 @@
-"""The rows of the screen: each replica of its records with the recipe that the design gives it.
+"""Rows of lists of runs: each replica of their records, with the recipe that its list gives it.
 
-    python results/screen/rows.py RESULTS_DIR LIST.csv ... OUT.csv
+    python results/rows.py RESULTS_DIR LIST.csv ... OUT.csv
 
 Needs the repository root on PYTHONPATH.
 """
@@ -16,7 +16,7 @@ from mixerlab.sweeps.collect import collect
 from mixerlab.sweeps.identity import run_id
 from mixerlab.tasks.settings import register_resolvers
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[1]
 register_resolvers()
 KEPT = ["run_id", "replica", "lr", "seed", "status", "steps", "steps_to_90", "num_params", "official_accuracy"]
 KEPT += [
