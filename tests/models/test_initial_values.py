@@ -1,38 +1,82 @@
-"""Which initial values of a mixer the model draws anew, and that it says so."""
+"""What a model starts with, which initial values of a mixer it draws anew, and that it says so."""
 
 from functools import partial
 
 import pytest
+import torch
 from command_line import TINY
 from torch import nn
 
 import mixerlab
 from mixerlab import check
 from mixerlab.building import initial_value_warnings
+from mixerlab.config import checked
 from mixerlab.mixers.base import keep_initial_values
 from mixerlab.models.initial_values import overwritten
 
 MIXERS = ("attn", "parallax", "gdn", "mamba", "mesa")
 
 
-def project(folder):
+def built(*overrides):
+    torch.manual_seed(0)
+    return mixerlab.build_model(*overrides)
+
+
+@pytest.fixture
+def config_dir(tmp_path):
     """A folder of yamls with a mixer that starts its output projection at zero."""
-    (folder / "conf" / "mixer").mkdir(parents=True)
-    (folder / "zeroed.py").write_text(
+    (tmp_path / "conf" / "mixer").mkdir(parents=True)
+    (tmp_path / "zeroed.py").write_text(
         "from mixerlab.mixers.attn import Attention\n\n\n"
         "class Zeroed(Attention):\n"
         "    def __init__(self, d_model):\n"
         "        super().__init__(d_model)\n"
         "        self.o_proj.weight.data.zero_()\n"
     )
-    (folder / "conf" / "mixer" / "zeroed.yaml").write_text("name: zeroed\n_target_: zeroed.Zeroed\n")
-    return folder / "conf"
+    (tmp_path / "conf" / "mixer" / "zeroed.yaml").write_text("name: zeroed\n_target_: zeroed.Zeroed\n")
+    return tmp_path / "conf"
 
 
 def started(start, parameter="weight"):
     linear = nn.Linear(64, 32)
     start(getattr(linear, parameter))
     return nn.Sequential(nn.Linear(8, 64), linear), getattr(linear, parameter)
+
+
+def linear_weights(model):
+    return {name: module.weight for name, module in model.named_modules() if isinstance(module, nn.Linear)}
+
+
+def test_linear_weights_of_the_language_model():
+    for std, expected in (("null", 128**-0.5 / 3**0.5), ("0.02", 0.02), ("0.5", 0.5)):
+        model = built("mixer=attn", f"model.linear_std={std}")
+        weight = model.blocks[0].mixer.q_proj.weight
+        assert weight.std().item() == pytest.approx(expected, rel=0.05)
+        assert model.embedding.weight.std().item() == pytest.approx(0.02, rel=0.1)
+    kept = built("mixer=parallax", "model.linear_std=0.02").blocks[0].mixer.r_proj.weight
+    assert not kept.any()
+
+
+@pytest.mark.parametrize("redraws", [False, True])
+def test_the_auto_encoder_may_redraw_what_a_mixer_started_on_purpose(redraws):
+    key = f"model.autoencoder_redraw_all={str(redraws).lower()}"
+    parallax = built("task=cmp", "mixer=parallax", key).blocks[0].mixer
+    mamba = built("task=cmp", "mixer=mamba", key).blocks[0].mixer
+    assert parallax.r_proj.weight.any() == redraws
+    assert mamba.dt_proj.bias.any() != redraws
+    for weight in linear_weights(built("task=cmp", "mixer=mamba", key)).values():
+        assert weight.std().item() == pytest.approx(0.02, rel=0.1)
+
+
+@pytest.mark.parametrize("value", ["0", "-1", "wide", ".inf", "true"])
+def test_a_spread_that_cannot_be_is_refused(value):
+    with pytest.raises(ValueError, match=r"model.linear_std=.*, or null for PyTorch's default"):
+        checked(mixerlab.compose(f"model.linear_std={value}"))
+
+
+def test_a_redraw_that_is_no_flag_is_refused():
+    with pytest.raises(ValueError, match=r"model\.autoencoder_redraw_all=1 must be true or false"):
+        checked(mixerlab.compose("model.autoencoder_redraw_all=1"))
 
 
 @pytest.mark.parametrize(
@@ -66,8 +110,7 @@ def test_what_pytorch_starts_is_nobodys_choice():
     assert not list(overwritten(nn.ModuleList((nothing, nn.utils.parametrizations.orthogonal(nn.Linear(8, 8)))), 0.02))
 
 
-def test_a_redraw_that_was_asked_for_is_not_warned_of(tmp_path):
-    config_dir = project(tmp_path)
+def test_a_redraw_that_was_asked_for_is_not_warned_of(config_dir):
     given = "mixer=zeroed", "task=cmp"
     assert initial_value_warnings(mixerlab.compose(*given, config_dir=config_dir), True)
     redrawn = mixerlab.compose(*given, "model.autoencoder_redraw_all=true", config_dir=config_dir)
@@ -80,15 +123,14 @@ def test_our_mixers_keep_what_they_start_on_purpose(mixer):
         assert not initial_value_warnings(mixerlab.compose(f"mixer={mixer}"), autoencode)
 
 
-def test_each_mixer_of_a_hybrid_is_named_once(tmp_path):
-    cfg = mixerlab.compose("mixer=hybrid", "mixer.layers=[zeroed,attn,zeroed]", config_dir=project(tmp_path))
+def test_each_mixer_of_a_hybrid_is_named_once(config_dir):
+    cfg = mixerlab.compose("mixer=hybrid", "mixer.layers=[zeroed,attn,zeroed]", config_dir=config_dir)
     (warning,) = initial_value_warnings(cfg, autoencode=False)
     assert warning.startswith("mixer=zeroed sets initial values of o_proj.weight, and the model overwrites them")
     assert "keep_initial_values" in warning
 
 
-def test_the_check_and_the_record_say_so(tmp_path, capsys):
-    config_dir = project(tmp_path)
+def test_the_check_and_the_record_say_so(config_dir, tmp_path, capsys):
     assert check.main(["zeroed", "--config-dir", str(config_dir)]) == 0
     assert "note: mixer=zeroed sets initial values of o_proj.weight" in capsys.readouterr().out
     record = mixerlab.run("mixer=zeroed", "task=icr", *TINY, f"results_dir={tmp_path / 'res'}", config_dir=config_dir)

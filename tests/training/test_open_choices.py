@@ -122,45 +122,6 @@ def test_the_dt_bias_of_mamba_may_start_at_zero():
     assert not bias.any() and not hasattr(bias, "_no_reinit")
 
 
-# Initial values
-
-
-def linear_weights(model):
-    return {name: module.weight for name, module in model.named_modules() if isinstance(module, nn.Linear)}
-
-
-def test_linear_weights_of_the_language_model():
-    for std, expected in (("null", 128**-0.5 / 3**0.5), ("0.02", 0.02), ("0.5", 0.5)):
-        model = model_of("mixer=attn", f"model.linear_std={std}")
-        weight = model.blocks[0].mixer.q_proj.weight
-        assert weight.std().item() == pytest.approx(expected, rel=0.05)
-        assert model.embedding.weight.std().item() == pytest.approx(0.02, rel=0.1)
-    kept = model_of("mixer=parallax", "model.linear_std=0.02").blocks[0].mixer.r_proj.weight
-    assert not kept.any()
-
-
-@pytest.mark.parametrize("redraws", [False, True])
-def test_the_auto_encoder_may_redraw_what_a_mixer_started_on_purpose(redraws):
-    key = f"model.autoencoder_redraw_all={str(redraws).lower()}"
-    parallax = model_of("task=cmp", "mixer=parallax", key).blocks[0].mixer
-    mamba = model_of("task=cmp", "mixer=mamba", key).blocks[0].mixer
-    assert parallax.r_proj.weight.any() == redraws
-    assert mamba.dt_proj.bias.any() != redraws
-    for weight in linear_weights(model_of("task=cmp", "mixer=mamba", key)).values():
-        assert weight.std().item() == pytest.approx(0.02, rel=0.1)
-
-
-@pytest.mark.parametrize("value", ["0", "-1", "wide", ".inf", "true"])
-def test_a_spread_that_cannot_be_is_refused(value):
-    with pytest.raises(ValueError, match=r"model.linear_std=.*, or null for PyTorch's default"):
-        checked(composed(f"model.linear_std={value}"))
-
-
-def test_a_redraw_that_is_no_flag_is_refused():
-    with pytest.raises(ValueError, match=r"model\.autoencoder_redraw_all=1 must be true or false"):
-        checked(composed("model.autoencoder_redraw_all=1"))
-
-
 # Optimizer
 
 
