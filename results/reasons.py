@@ -16,8 +16,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from mixerlab.sweeps.collect import best_per_cell
-from mixerlab.sweeps.published import Pair, pairs_of, read_published
+from mixerlab.sweeps.published import Pair, pairs_of, read_published, scores_of
 from mixerlab.sweeps.sources import rows_of
 
 RESULTS = Path(__file__).parent
@@ -63,8 +62,8 @@ def recipes_of(told: Mapping) -> list[Recipe]:
         rows = rows[rows["status"] == "finished"]
         if "name" in recipe:
             rows = rows[rows["recipe"] == recipe["name"]]
-        by_rate = rows.groupby(["mixer", "task", "setting", "lr"])[recipe["score"]].mean()
-        made.append(Recipe(recipe["changes"], by_rate.groupby(level=[0, 1, 2]).max().to_dict()))
+        by_seed = rows.groupby(["mixer", "task", "setting", "seed"])[recipe["score"]].max()  # its best rate
+        made.append(Recipe(recipe["changes"], by_seed.groupby(level=[0, 1, 2]).mean().to_dict()))
     return made
 
 
@@ -121,8 +120,7 @@ def section(source: str | Path) -> str:
     told = json.loads(EXPERIMENTS.read_text())
     recipes, effects = recipes_of(told), effects_of(told)
     frame = rows_of(source)
-    cells = best_per_cell(frame)
-    ours = cells.set_index(["mixer", "task", "setting"])["accuracy"].dropna().to_dict()
+    ours = scores_of(frame)
     pairs = [pair for file in sorted(PUBLISHED.glob("*.json")) for pair in pairs_of(frame, read_published(file))]
     complete = [pair for pair in pairs if pair.complete and pair.ours is not None]
     lines = [RULES.format(total=len(pairs)), "| number | ours | published | reason |", "|---|--:|--:|---|"]

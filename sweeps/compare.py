@@ -3,8 +3,9 @@
     python -m mixerlab.sweeps.compare SOURCE [--published FILE ...] [--out DIR] [--selection official|clean]
                                       [--reading ncr_challenge=ncr_vocab_challenge ...]
 
-SOURCE is an archive of records (`sweeps.archive`), a results folder, or the `rows.csv` of a report. A mean over fewer
-of a task's settings than the task has is marked with `*` and enters neither RMSE nor rank correlation. A reading takes
+SOURCE is an archive of records (`sweeps.archive`), a results folder, or the `rows.csv` of a report. Ours is what a
+paper with one seed reports, the accuracy at the best learning rate, averaged over our seeds. A mean over fewer of a
+task's settings than the task has is marked with `*` and enters neither RMSE nor rank correlation. A reading takes
 another task of ours for a published one.
 """
 
@@ -32,7 +33,8 @@ PUBLISHED = ROOT / "results" / "published"
 
 def markdown(pairs: Sequence[Pair], source: str) -> str:
     """A table for means and one for settings: ours, the published number in brackets, and the difference."""
-    lines = [f"Ours, (published), difference. Published: {source}", ""]
+    lines = ["Ours (each seed's best learning rate, mean over seeds), (published), difference."]
+    lines += [f"Published: {source}", ""]
     for of, title in (("means", "Means over a task's settings"), ("settings", "Single settings")):
         chosen = [pair for pair in pairs if pair.of == of]
         if not chosen:

@@ -77,6 +77,6 @@ def side_by_side(pairs: Sequence[Pair], selection: Selection) -> Figure:
                 draw_bar(panel, x, pair.ours, BAR, style, pair.complete)
             panel.set(xticks=[], xlim=(-0.7, len(mixers) - 0.3), ylim=ACCURACY_LIMITS)
         return sheet.arrange(
-            "Ours beside the published accuracy", CHOSEN[selection], legend_of(handles, explain),
+            "Ours beside the published accuracy", f"{CHOSEN[selection]}, for each seed", legend_of(handles, explain),
             per_line=3, below=0.1, height=0.95,
         )  # fmt: skip

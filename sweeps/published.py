@@ -1,16 +1,17 @@
 """Published accuracies and ours, number by number, and how far apart they are."""
 
 import json
+from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import fmean
 
 import pandas as pd
 
 from mixerlab.sweeps.best import Selection
-from mixerlab.sweeps.collect import best_per_cell
+from mixerlab.sweeps.collect import Cell, best_per_cell
 from mixerlab.sweeps.names import is_custom
-from mixerlab.sweeps.tables import mean_of, setting_table
 
 
 @dataclass(frozen=True)
@@ -51,10 +52,28 @@ def read_published(path: str | Path) -> dict:
     return published
 
 
+def scores_of(frame: pd.DataFrame, selection: Selection = "official") -> dict[Cell, float]:
+    """Our accuracy of each cell as a paper with one seed finds it: each seed's best learning rate, mean over seeds.
+
+    The report's tables have one learning rate for all seeds of a cell. Where recall comes in a jump, and at another
+    rate for each seed, that is lower. A seed that has fewer rates than another of its cell is left out.
+    """
+    ended = frame[frame["status"].isin(["finished", "diverged"])]
+    cell = ["mixer", "task", "setting"]
+    tried = ended.drop_duplicates([*cell, "seed", "config", "lr"]).groupby([*cell, "seed"]).size()
+    whole = set(tried[tried == tried.groupby(level=cell).transform("max")].index)
+    found = defaultdict[Cell, list[float]](list)
+    for seed, of_seed in ended.groupby("seed"):
+        for best in best_per_cell(of_seed, selection).dropna(subset="accuracy").itertuples():
+            if (key := (best.mixer, best.task, best.setting)) + (seed,) in whole:
+                found[key].append(best.accuracy)
+    return {key: fmean(scores) for key, scores in found.items()}
+
+
 def pairs_of(frame: pd.DataFrame, published: dict, selection: Selection = "official") -> list[Pair]:
-    """Each published number with ours; settings of our own making are left out."""
+    """Each published number with ours (`scores_of`); settings of our own making are left out."""
     frame = frame[~frame["setting"].map(lambda name: isinstance(name, str) and is_custom(name)).astype(bool)]
-    ours = setting_table(best_per_cell(frame, selection)).rows
+    ours = scores_of(frame, selection)
     made = []
     for of in ("means", "settings"):
         table = published.get(of, {"columns": []})
@@ -62,15 +81,12 @@ def pairs_of(frame: pd.DataFrame, published: dict, selection: Selection = "offic
             if name == "columns":
                 continue
             task, _, setting = name.partition(" ")
-            wanted = [key for key in ours if key == (task, setting) or (not setting and key[0] == task)]
             total = 1 if setting else published["over"][task]
             for mixer, value in zip(table["columns"], values, strict=True):
                 if value is None:
                     continue
-                scores = [ours[key][mixer] for key in wanted if mixer in ours.get(key, {})]
-                done = [score for score in scores if score.mean is not None]
-                mean = mean_of(done).mean if done else None
-                made.append(Pair(of, name, mixer, value, mean, len(done), total))
+                done = [score for key, score in ours.items() if key[:2] == (mixer, task) and setting in ("", key[2])]
+                made.append(Pair(of, name, mixer, value, fmean(done) if done else None, len(done), total))
     return made
 
 

@@ -6,8 +6,9 @@ import fakes
 import pytest
 
 from mixerlab.sweeps import archive, compare
+from mixerlab.sweeps.collect import best_per_cell, collect
 from mixerlab.sweeps.compare_figures import side_by_side
-from mixerlab.sweeps.published import Pair, distance, pairs_of, read_published
+from mixerlab.sweeps.published import Pair, distance, pairs_of, read_published, scores_of
 from mixerlab.sweeps.report import report
 from mixerlab.sweeps.sources import rows_of
 
@@ -56,6 +57,17 @@ def test_pairs_from_every_source_are_the_same(results, published, tmp_path):
     ]
     ours = [pair.ours for pair in from_folder]
     assert ours == [pytest.approx(0.65), pytest.approx(0.5), None, pytest.approx(0.8)]
+
+
+def test_each_seed_has_its_own_best_rate(tmp_path):
+    rates = [1e-3, 5e-3]
+    fakes.add_run(tmp_path, [1.0, 0.1, 0.2, 0.9], lr=rates, seed=[0, 1], task="mem", setting="baseline")
+    fakes.add_run(tmp_path, [0.3], lr=[1e-3], seed=2, task="mem", setting="baseline")  # 5e-3 has not been run
+    fakes.add_run(tmp_path, ["diverged", 0.5], lr=rates, seed=3, task="mem", setting="baseline")
+    frame = collect(tmp_path)
+    assert scores_of(frame) == {("attn", "mem", "baseline"): pytest.approx((1.0 + 0.9 + 0.5) / 3)}
+    two_seeds = frame[frame["seed"] < 2]
+    assert best_per_cell(two_seeds)["accuracy"].tolist() == [pytest.approx(0.6)]  # the report: one rate for all seeds
 
 
 def test_only_complete_means_count(results, published):
