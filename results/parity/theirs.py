@@ -47,7 +47,7 @@ def read_done(path: Path) -> list[dict[str, str]]:
 
 
 def jobs_of(path: Path, done: list[dict[str, str]], epochs: int) -> list[Job]:
-    """A job for each seed of each line that is not done."""
+    """A job for each seed of each line that is not done: by itself, since mad-lab shares nothing between runs."""
     from mixerlab.results.parity.cells import task_of
 
     finished = {tuple(row[key] for key in KEY) for row in done}
@@ -59,7 +59,7 @@ def jobs_of(path: Path, done: list[dict[str, str]], epochs: int) -> list[Job]:
             for seed in row["seeds"].split(","):
                 if tuple((row | {"seed": seed})[key] for key in KEY) not in finished:
                     name = f"{row['unit']} {seed}"
-                    jobs.append(Job(name, row["unit"], seconds, row | {"seed": seed}))
+                    jobs.append(Job(name, name, seconds, row | {"seed": seed}))
     return jobs
 
 
