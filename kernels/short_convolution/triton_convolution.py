@@ -8,6 +8,7 @@ of some of the channels. If the first of them get unit norm per head, a block of
 """
 
 from collections.abc import Sequence
+from itertools import accumulate
 
 import torch
 import triton
@@ -34,23 +35,27 @@ ANY = {
 def _place(CHANNELS, ROWS, STREAMS: tl.constexpr, WIDTH: tl.constexpr, BLOCK_C: tl.constexpr):
     """What this program works on.
 
-    Returns the part of CHANNELS channels, the channels of its block of WIDTH in that part, `[1, BLOCK_C]`, the end of
-    the block, and the positions where its stretches start, `[STREAMS, 1]`.
+    Returns the first of its block of WIDTH channels, all of them, `[1, BLOCK_C]`, the end of the block, and the
+    positions where its stretches start, `[STREAMS, 1]`.
     """
-    blocks = tl.cdiv(CHANNELS, WIDTH)
-    part, block = tl.program_id(0) // blocks, tl.program_id(0) % blocks
-    channel = block * WIDTH + tl.arange(0, BLOCK_C)[None, :]
+    first = tl.program_id(0) * WIDTH
+    channel = first + tl.arange(0, BLOCK_C)[None, :]
     start = (tl.program_id(1) * STREAMS + tl.arange(0, STREAMS)[:, None]) * ROWS
-    return part, channel, CHANNELS if WIDTH == BLOCK_C else (block + 1) * WIDTH, start
+    return first, channel, CHANNELS if WIDTH == BLOCK_C else first + WIDTH, start
 
 
 @triton.jit
-def _pointer(ptrs, part):
-    """`ptrs[part]`: Triton indexes tuples only with what the compiler knows."""
-    ptr = ptrs[0]
+def _part(ptrs, starts, strides, batch, first):
+    """Where the part with channel `first` would have channel 0 of this sequence, and its stride of time.
+
+    Triton indexes tuples only with what the compiler knows, so this goes through all parts.
+    """
+    ptr, time_stride = ptrs[0] + batch * strides[0][0], strides[0][1]
     for i in tl.static_range(1, len(ptrs)):
-        ptr = tl.where(part == i, ptrs[i], ptr)
-    return ptr
+        is_here = first >= starts[i]
+        ptr = tl.where(is_here, ptrs[i] + (batch * strides[i][0] - starts[i]), ptr)
+        time_stride = tl.where(is_here, strides[i][1], time_stride)
+    return ptr, time_stride
 
 
 @triton.jit
@@ -94,12 +99,12 @@ def _forward_rows(
     x_ptr,
     x_time,
     y_ptr,
+    y_time,
     taps,
     start,
     channel,
     end,
     T,
-    CHANNELS,
     eps,
     ROWS,
     UNROLL: tl.constexpr,
@@ -118,7 +123,7 @@ def _forward_rows(
             y = total * sigmoid_for(total, x_ptr.dtype.element_ty)
             if UNIT_NORM:
                 y *= tl.rsqrt(tl.sum(y * y, axis=1, keep_dims=True) + eps)
-            _store_row(y_ptr, start + step + s, CHANNELS, channel, T, end, y)
+            _store_row(y_ptr, start + step + s, y_time, channel, T, end, y)
             x0, x1, x2 = x1, x2, x3
 
 
@@ -128,8 +133,10 @@ def convolution_forward_kernel(
     weight_ptr,
     bias_ptr,
     y_ptrs,
+    y_starts,  # the first channel of each part
+    y_strides,  # of its batch and time
     T,
-    CHANNELS,  # of each part
+    CHANNELS,  # of all parts
     group_size,
     weight_group,
     weight_channel,
@@ -147,17 +154,17 @@ def convolution_forward_kernel(
 ):
     batch = tl.program_id(2).to(tl.int64)
     group = batch // group_size
-    part, channel, end, start = _place(CHANNELS, ROWS, STREAMS, WIDTH, BLOCK_C)
-    x_ptr += batch * x_batch + part * CHANNELS
-    y_ptr = _pointer(y_ptrs, part) + batch * T * CHANNELS
-    weight_ptr += group * weight_group + part * CHANNELS * weight_channel
+    first, channel, end, start = _place(CHANNELS, ROWS, STREAMS, WIDTH, BLOCK_C)
+    x = x_ptr + batch * x_batch, x_time
+    y = _part(y_ptrs, y_starts, y_strides, batch, first)
+    weight_ptr += group * weight_group
     if bias_ptr is not None:
-        bias_ptr += group * bias_group + part * CHANNELS
+        bias_ptr += group * bias_group
     taps = _taps(weight_ptr, bias_ptr, channel, end, weight_channel, TAPS)
-    if len(y_ptrs) == NORMED or (NORMED > 0 and part < NORMED):
-        _forward_rows(x_ptr, x_time, y_ptr, taps, start, channel, end, T, CHANNELS, eps, ROWS, UNROLL, True)
+    if len(y_ptrs) == NORMED or (NORMED > 0 and first < y_starts[NORMED]):
+        _forward_rows(*x, *y, taps, start, channel, end, T, eps, ROWS, UNROLL, True)
     else:
-        _forward_rows(x_ptr, x_time, y_ptr, taps, start, channel, end, T, CHANNELS, eps, ROWS, UNROLL, False)
+        _forward_rows(*x, *y, taps, start, channel, end, T, eps, ROWS, UNROLL, False)
 
 
 @triton.jit
@@ -231,18 +238,18 @@ def convolution_backward_kernel(
     weight_ptr,
     bias_ptr,
     grad_ptrs,
+    grad_starts,  # the first channel of each part
+    grad_strides,  # of its batch and time
     grad_x_ptr,
     sums_ptr,
     T,
-    CHANNELS,  # of each part
+    CHANNELS,  # of all parts
     group_size,
     weight_group,
     weight_channel,
     bias_group,
     x_batch,
     x_time,
-    grad_batch,
-    grad_time,
     grad_x_batch,
     grad_x_time,
     eps,
@@ -256,31 +263,25 @@ def convolution_backward_kernel(
 ):
     batch = tl.program_id(2).to(tl.int64)
     group = batch // group_size
-    part, channel, end, start = _place(CHANNELS, ROWS, STREAMS, WIDTH, BLOCK_C)
-    before = part * CHANNELS
-    x_ptr += batch * x_batch + before
-    grad_ptr = _pointer(grad_ptrs, part) + batch * grad_batch
-    grad_x_ptr += batch * grad_x_batch + before
-    weight_ptr += group * weight_group + before * weight_channel
+    first, channel, end, start = _place(CHANNELS, ROWS, STREAMS, WIDTH, BLOCK_C)
+    x, grad_x = (x_ptr + batch * x_batch, x_time), (grad_x_ptr + batch * grad_x_batch, grad_x_time)
+    grad = _part(grad_ptrs, grad_starts, grad_strides, batch, first)
+    weight_ptr += group * weight_group
     if bias_ptr is not None:
-        bias_ptr += group * bias_group + before
+        bias_ptr += group * bias_group
     taps = _taps(weight_ptr, bias_ptr, channel, end, weight_channel, TAPS)
-
-    x, grad, grad_x = (x_ptr, x_time), (grad_ptr, grad_time), (grad_x_ptr, grad_x_time)
-    if len(grad_ptrs) == NORMED or (NORMED > 0 and part < NORMED):
+    if len(grad_ptrs) == NORMED or (NORMED > 0 and first < grad_starts[NORMED]):
         sums = _backward_rows(*x, *grad, *grad_x, taps, start, channel, end, T, eps, ROWS, UNROLL, True)
     else:
         sums = _backward_rows(*x, *grad, *grad_x, taps, start, channel, end, T, eps, ROWS, UNROLL, False)
 
-    channels = len(grad_ptrs) * CHANNELS
     program = batch * tl.num_programs(1) + tl.program_id(1)
     is_channel = channel < end
-    channel += before
     if bias_ptr is None:
-        sums_ptr += program * TAPS * channels
+        sums_ptr += program * TAPS * CHANNELS
     else:
-        sums_ptr += program * (TAPS + 1) * channels
-        tl.store(sums_ptr + TAPS * channels + channel, tl.sum(sums[4], axis=0, keep_dims=True), mask=is_channel)
+        sums_ptr += program * (TAPS + 1) * CHANNELS
+        tl.store(sums_ptr + TAPS * CHANNELS + channel, tl.sum(sums[4], axis=0, keep_dims=True), mask=is_channel)
     for tap in tl.static_range(4 - TAPS, 4):
         of_tap = tl.sum(sums[tap], axis=0, keep_dims=True)
         tl.store(sums_ptr + channel * TAPS + (tap + TAPS - 4), of_tap, mask=is_channel)
@@ -296,9 +297,9 @@ def forward(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
 def forward_heads(x: Tensor, weight: Tensor, ys: Sequence[Tensor], normed: int, eps: float) -> None:
     """Writes the convolution without bias to `ys`, contiguous `[batch, T, heads, width]`, each some channels of `x`.
 
-    The first `normed` of them get unit norm per head, `y / sqrt(|y|^2 + eps)`.
+    Their heads have the same width. The first `normed` of them get unit norm per head, `y / sqrt(|y|^2 + eps)`.
     """
-    _forward(x, weight, None, ys, ys[0].shape[3], normed, eps)
+    _forward(x, weight, None, [y.flatten(2) for y in ys], ys[0].shape[3], normed, eps)
 
 
 def _tile(length: int, width: int, rows: int) -> dict[str, int]:
@@ -309,17 +310,23 @@ def _tile(length: int, width: int, rows: int) -> dict[str, int]:
     return {"ROWS": rows, "STREAMS": streams, "UNROLL": UNROLL, "WIDTH": width, "BLOCK_C": block, "num_warps": 1}
 
 
+def _parts(tensors: Sequence[Tensor]) -> tuple[tuple, tuple, tuple]:
+    """What the kernels take for parts `[batch, T, channels]`: these, their first channels and their strides."""
+    *starts, _ = accumulate((x.shape[2] for x in tensors), initial=0)
+    return tuple(tensors), tuple(starts), tuple(x.stride()[:2] for x in tensors)
+
+
 def _forward(x, weight, bias, ys, width, normed, eps) -> None:
     batch, length, _ = x.shape
     x, weight, bias = _readable(x, weight, bias)
-    channels = weight.shape[1] // len(ys)
-    blocks = len(ys) * triton.cdiv(channels, width)
+    channels = weight.shape[1]
     tile = _tile(length, width, FORWARD_ROWS)
-    convolution_forward_kernel[blocks, triton.cdiv(length, tile["ROWS"] * tile["STREAMS"]), batch](
+    programs = triton.cdiv(length, tile["ROWS"] * tile["STREAMS"])
+    convolution_forward_kernel[triton.cdiv(channels, width), programs, batch](
         x,
         weight,
         bias,
-        tuple(ys),
+        *_parts(ys),
         length,
         channels,
         batch // weight.shape[0],
@@ -353,19 +360,17 @@ def backward_heads(
 
 def _backward(grads, x, weight, bias, grad_x, width, normed, eps) -> Tensor:
     batch, length, _ = x.shape
-    groups, _, taps = weight.shape
+    groups, channels, taps = weight.shape
     x, weight, bias = _readable(x, weight, bias)
-    channels = weight.shape[1] // len(grads)
-    blocks = len(grads) * triton.cdiv(channels, width)
     tile = _tile(length, width, BACKWARD_ROWS)
     programs = triton.cdiv(length, tile["ROWS"] * tile["STREAMS"])
     per_channel = taps if bias is None else taps + 1
-    sums = torch.empty((groups, batch // groups * programs, per_channel * weight.shape[1]), device=x.device)
-    convolution_backward_kernel[blocks, programs, batch](
+    sums = torch.empty((groups, batch // groups * programs, per_channel * channels), device=x.device)
+    convolution_backward_kernel[triton.cdiv(channels, width), programs, batch](
         x,
         weight,
         bias,
-        tuple(grads),
+        *_parts(grads),
         grad_x,
         sums,
         length,
@@ -374,7 +379,6 @@ def _backward(grads, x, weight, bias, grad_x, width, normed, eps) -> Tensor:
         *weight.stride()[:2],
         0 if bias is None else bias.stride(0),
         *x.stride()[:2],
-        *grads[0].stride()[:2],
         *grad_x.stride()[:2],
         eps,
         NORMED=normed,

@@ -18,9 +18,12 @@ PADDING = 3
 
 
 def parts_of(heads, width, forms="nnc"):
-    """Convolved parts, normed and copied, then one of each other form. No width is a power of two."""
-    convolved = [Part(heads, width, Form.UNIT_NORM if form == "n" else Form.COPY) for form in forms]
-    others = [Part(1, 5), Part(heads, 3, Form.COPY), Part(heads, 1), Part(2, 3, Form.UNIT_NORM)]
+    """Convolved parts, normed and copied, then some of each other form. Few widths are powers of two."""
+    convolved = [
+        Part(count, width, Form.UNIT_NORM if form == "n" else Form.COPY)
+        for count, form in zip(heads, forms, strict=True)
+    ]
+    others = [Part(1, 5), Part(heads[0], 3, Form.COPY), Part(heads[0], 1), Part(2, 3, Form.UNIT_NORM)]
     return convolved, [*convolved, *others]
 
 
@@ -43,16 +46,21 @@ def plain(packed, weight, parts):
     return results
 
 
-# (batch, T, heads, width, taps, forms of the convolved parts); a program takes at most 32 * 128 elements
-# forward and 128 * 128 backward.
+# (batch, T, heads of each convolved part, their width, taps, forms of these parts); a program takes at most 32 * 128
+# elements forward and 128 * 128 backward.
 CASES = [
-    (1, 1, 1, 64, 4, "nnc"),
-    (2, 19, 3, 7, 4, "nnc"),
-    pytest.param((2, 70, 2, 16, 4, "nn"), marks=pytest.mark.slow),
-    (1, 17, 2, 40, 3, "c"),
-    pytest.param((1, 133, 1, 128, 4, "nc"), marks=pytest.mark.slow),
-    pytest.param((3, 2, 5, 3, 2, "nn"), marks=pytest.mark.slow),
-    (1, 5, 1, 96, 1, "nnc"),
+    (1, 1, (1, 1, 1), 64, 4, "nnc"),
+    (2, 19, (3, 3, 3), 7, 4, "nnc"),
+    (2, 18, (2, 2, 4), 16, 4, "nnc"),
+    (2, 9, (1, 3), 7, 4, "nc"),
+    pytest.param((2, 70, (2, 2), 16, 4, "nn"), marks=pytest.mark.slow),
+    pytest.param((1, 70, (2, 2, 4), 64, 4, "nnc"), marks=pytest.mark.slow),
+    pytest.param((3, 21, (4, 1, 3, 2), 24, 4, "nnnc"), marks=pytest.mark.slow),
+    pytest.param((2, 6, (1, 3, 2), 1, 2, "ccc"), marks=pytest.mark.slow),
+    (1, 17, (2,), 40, 3, "c"),
+    pytest.param((1, 133, (1, 1), 128, 4, "nc"), marks=pytest.mark.slow),
+    pytest.param((3, 2, (5, 5), 3, 2, "nn"), marks=pytest.mark.slow),
+    (1, 5, (1, 1, 1), 96, 1, "nnc"),
 ]
 
 
@@ -82,7 +90,7 @@ def test_strided_inputs_and_gradients(device):
     """A packed tensor that is a part of transposed rows, one with columns apart, weights apart, gradients of which one
     is transposed and one reversed.
     """
-    convolved, parts = parts_of(3, 8)
+    convolved, parts = parts_of((3, 3, 2), 8)
     packed, weight = make_inputs(7, 2, convolved, parts, 4, device)
     inputs = [torch.cat((packed, packed + 1), dim=-1), torch.cat((weight, weight), dim=-1)]
     columns = packed.shape[-1]
@@ -100,7 +108,7 @@ def test_strided_inputs_and_gradients(device):
 
 
 def test_views_are_views(device):
-    convolved, parts = parts_of(2, 8)
+    convolved, parts = parts_of((2, 2, 4), 8)
     packed, weight = make_inputs(2, 4, convolved, parts, 4, device)
     view = convolve_heads(packed, weight, parts, backend="triton")[len(convolved)]
     assert view.data_ptr() == packed[..., len(weight) :].data_ptr()
@@ -115,7 +123,7 @@ def test_a_unit_norm_of_zeros_is_zero(device):
 @pytest.mark.parametrize("backend", ["reference", pytest.param("triton", marks=pytest.mark.slow)])
 def test_under_vmap(device, backend):
     """Each replica has its own weights, in rows of a tensor of all parameters, or all share the same."""
-    convolved, parts = parts_of(1, 3, "nc")
+    convolved, parts = parts_of((1, 2), 3, "nc")
     each = (make_inputs(2, 5, convolved, parts, 3, device, seed) for seed in range(2))
     stacked = [torch.stack(t) for t in zip(*each, strict=True)]
     check_replicas(lambda x, w: convolve_heads(x, w, parts, backend=backend), stacked)
@@ -133,11 +141,11 @@ def test_under_vmap(device, backend):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("name", "options"), [("gdn", {"expand_v": 1}), ("mesa", {})])
-def test_mixers_have_the_same_outputs_and_gradients(device, name, options, monkeypatch):
+@pytest.mark.parametrize("name", ["gdn", "mesa"])
+def test_mixers_have_the_same_outputs_and_gradients(device, name, monkeypatch):
     """Two replicas under vmap, with the kernel and with the operators that it joins."""
     torch.manual_seed(0)
-    replicas = [mixer_of(name, 32, chunk_size=16, backend="reference", **options).to(device) for _ in range(2)]
+    replicas = [mixer_of(name, 32, chunk_size=16, backend="reference").to(device) for _ in range(2)]
     parameters, buffers = stack_module_state(replicas)
     names = list(parameters)
     x, *values = draw((2, 2, 19, 32), *(p.shape for p in parameters.values()), device=device)
@@ -158,7 +166,7 @@ def test_mixers_have_the_same_outputs_and_gradients(device, name, options, monke
 
 @pytest.mark.parametrize("backend", ["reference", pytest.param("triton", marks=pytest.mark.gpu)])
 def test_dtypes(device, backend):
-    convolved, parts = parts_of(3, 7)
+    convolved, parts = parts_of((3, 3, 1), 7)
     packed, weight = make_inputs(2, 9, convolved, parts, 4, device)
     inputs = [packed.bfloat16(), weight]
     actual = run(lambda x, w: convolve_heads(x, w, parts, backend=backend), inputs)
@@ -169,7 +177,7 @@ def test_dtypes(device, backend):
 
 UNFIT = [
     ([Part(2, 4, Form.COPY)], 5, "at most 4 taps, not 5"),
-    ([Part(2, 4, Form.COPY), Part(1, 8, Form.COPY)], 4, "of one shape"),
+    ([Part(2, 4, Form.COPY), Part(1, 8, Form.COPY)], 4, "of one width"),
     ([Part(1, 130, Form.UNIT_NORM)], 4, "heads of at most 128"),
     ([Part(2, 4, Form.COPY), Part(2, 4, Form.UNIT_NORM)], 4, "of unit norm first"),
 ]
@@ -209,7 +217,7 @@ def test_bad_arguments_are_named(device, backend):
 
 
 def test_traced_shapes_and_dtypes_are_the_real_ones(device):
-    convolved, parts = parts_of(2, 8)
+    convolved, parts = parts_of((2, 2, 4), 8)
     packed, weight = make_inputs(2, 5, convolved, parts, 4, device)
     grads = draw(*((2, 5, part.heads, part.width) for part in parts), device=device)
     tests = ("test_schema", "test_faketensor")
@@ -218,7 +226,10 @@ def test_traced_shapes_and_dtypes_are_the_real_ones(device):
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("batch, length, heads, width", [(6, 128, 2, 64), (3, 333, 3, 96), (2, 2048, 8, 16)])
+@pytest.mark.parametrize(
+    "batch, length, heads, width",
+    [(6, 128, (2, 2, 2), 64), (6, 128, (2, 2, 4), 64), (3, 333, (3, 3, 1), 96), (2, 2048, (8, 8, 16), 16)],
+)
 def test_in_bfloat16(device, batch, length, heads, width):
     """Two runs agree bit for bit, and with float64 within the rounding of bfloat16."""
     convolved, parts = parts_of(heads, width)

@@ -28,7 +28,7 @@ def convolve_heads(
         parts: as `split_heads` takes them, but neither rotated nor RMS-normed. The first of them, with `channels`
             columns together, are convolved; they are `UNIT_NORM` or `COPY`.
         backend: `auto`, `reference` (PyTorch) or `triton`. The kernel takes float32 and bfloat16, at most 4 taps, and
-            convolved parts of one shape, those of unit norm first, with heads of at most 128. Otherwise `auto` runs
+            convolved parts of one width, those of unit norm first, with heads of at most 128. Otherwise `auto` runs
             `split_heads`, `short_convolution` and `split_heads` again.
 
     Returns:
@@ -60,8 +60,8 @@ def convolve_heads(
 
 def _why_not_one_launch(convolved: Sequence[Part]) -> str:
     """Why the kernel does not give these parts; empty if it does."""
-    if len({part[:2] for part in convolved}) > 1 or convolved[0].width > WIDEST_HEAD:
-        return f"the kernel takes convolved parts of one shape, heads of at most {WIDEST_HEAD}, not {convolved}"
+    if len({part.width for part in convolved}) > 1 or convolved[0].width > WIDEST_HEAD:
+        return f"the kernel takes convolved parts of one width, heads of at most {WIDEST_HEAD}, not {convolved}"
     if any(part.form == Form.UNIT_NORM for part in convolved[normed(convolved) :]):
         return f"the kernel takes the convolved parts of unit norm first, not {convolved}"
     return ""
