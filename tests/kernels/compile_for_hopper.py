@@ -31,6 +31,7 @@ from mixerlab.kernels.fused import (
     swiglu_mlp,
     swiglu_packed,
 )
+from mixerlab.kernels.fused.heads.parts import columns_of
 from mixerlab.kernels.optimizer.join_columns import join_columns
 from mixerlab.kernels.optimizer.newton_schulz import orthogonalise
 from mixerlab.kernels.optimizer.population_step import update_moments, update_parameters
@@ -93,9 +94,9 @@ def run_fused() -> None:
     differentiate(
         lambda x, *gains: split_heads(x, parts, frequency, gains, 1e-5, backend="triton"), (2, 64, 416), (64,), (64,)
     )
-    normed, copied = (Part(2, 64, form) for form in (Form.UNIT_NORM, Form.COPY))
+    normed, copied = Part(2, 64, Form.UNIT_NORM), Part(4, 64, Form.COPY)
     for parts in ([normed, normed, copied], [normed, normed], [copied]):
-        shapes = (2, 64, 416), (128 * len(parts), 4)
+        shapes = (2, 64, 544), (columns_of(parts), 4)
         differentiate(lambda x, w, parts=parts: convolve_heads(x, w, parts, backend="triton"), *shapes)
     differentiate(lambda x: rotary_heads(x, 2, frequency, [True], backend="triton"), (2, 64, 128))
     differentiate(swiglu_mlp, (2, 64, 128), (704, 128), (128, 352), backend="triton")
