@@ -5,7 +5,8 @@
 Needs the repository root on PYTHONPATH. THEIRS.csv is from theirs.py; RESULTS is the folder or the archive in which
 results/train.py left ours. OUT.csv has the runs that both sides ended. Beside it, a Markdown table has for each cell
 the means over seeds, and whether their difference lies within the spread of the seeds: Welch's interval of 95 % reaches
-0. A difference of at most 0.005 counts as none, since both sides stop above 0.999.
+0. A difference of at most 0.005 counts as none, since both sides stop above 0.999; where they do, the epoch of the
+reported checkpoint tells more.
 """
 
 import sys
@@ -65,8 +66,11 @@ def is_within(one: list[float], other: list[float]) -> bool | None:
 
 
 def markdown(rows: pd.DataFrame) -> str:
-    lines = ["| mixer | task | setting | lr | decay | mad-lab | ours | difference | within the seeds' spread |"]
-    lines.append("|---|---|---|--:|--:|--:|--:|--:|---|")
+    lines = [
+        "| mixer | task | setting | lr | decay | mad-lab | ours | difference | within the seeds' spread"
+        " | best epoch, mad-lab | ours |",
+        "|---|---|---|--:|--:|--:|--:|--:|---|--:|--:|",
+    ]
     verdicts = []
     for key, group in rows.groupby(KEY[:-1], sort=False):
         theirs, ours = list(group["theirs"]), list(group["ours"])
@@ -74,7 +78,10 @@ def markdown(rows: pd.DataFrame) -> str:
         said = {True: "yes", False: "**no**", None: "one seed"}[verdicts[-1]]
         shown = [f"{fmean(values):.3f} ({min(values):.3f} to {max(values):.3f})" for values in (theirs, ours)]
         name = " | ".join(map(str, key))
-        lines.append(f"| {name} | {' | '.join(shown)} | {fmean(ours) - fmean(theirs):+.3f} | {said} |")
+        epochs = [f"{group[side].min():.0f} to {group[side].max():.0f}" for side in ("their_epoch", "our_epoch")]
+        lines.append(
+            f"| {name} | {' | '.join(shown)} | {fmean(ours) - fmean(theirs):+.3f} | {said} | {' | '.join(epochs)} |"
+        )
     judged = [verdict for verdict in verdicts if verdict is not None]
     lines += [
         "",

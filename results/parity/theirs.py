@@ -1,6 +1,6 @@
 """Trains the cells of a list with mad-lab's own train.py, in several processes, for so many seconds.
 
-    python results/parity/theirs.py MADLAB_DIR LIST.csv DATA_DIR OUT.csv --processes 16 --gpus 2 --seconds 540
+    python results/parity/theirs.py MADLAB_DIR LIST.csv DATA_DIR OUT.csv --processes 8 --gpus 2 --seconds 570
 
 Needs the repository root on PYTHONPATH, and pytorch_lightning, torchmetrics, einops, pandas and tqdm. MADLAB_DIR is a
 checkout of mad-lab (https://github.com/athms/mad-lab, seen at 0f49a45), LIST.csv and DATA_DIR are from cells.py.
@@ -34,9 +34,10 @@ from mixerlab.results.portions import Job, Outcome, ended_well, work_through
 COLUMNS = ("mixer", "task", "setting", "lr", "weight_decay", "seed", "accuracy", "perplexity", "best_epoch", "epochs")
 COLUMNS += ("wall_time_s", "device", "torch", "lightning")
 KEY = ("mixer", "task", "setting", "lr", "weight_decay", "seed")
-# Seconds for a step in one of eight processes on a GPU, for the choice of what still fits into the time. A process on
-# its own H200 made 153 steps of attention a second; mamba's is a guess until a first portion has been run.
-SECONDS_PER_STEP = {"attn": 1 / 120, "mamba": 1 / 80}
+# Seconds for a step in one of four processes on a GPU, for the choice of what still fits into the time. An H200 starts
+# some 240 steps a second for all its processes together: eight beside two of ours made 20 to 35 each, attention or
+# mamba, and a single one of attention 153.
+SECONDS_PER_STEP = {"attn": 1 / 55, "mamba": 1 / 55}
 
 
 def read_done(path: Path) -> list[dict[str, str]]:

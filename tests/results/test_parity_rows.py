@@ -4,6 +4,7 @@ import pandas as pd
 import pytest
 
 from mixerlab.results.parity.rows import is_within, markdown, side_by_side
+from mixerlab.results.plan import RESULTS
 
 POINT = {"mixer": "attn", "task": "icr", "lr": 5e-4, "weight_decay": 0.0}
 
@@ -36,3 +37,8 @@ def test_rows_of_the_same_run_stand_together():
     assert rows[["setting", "seed", "theirs", "ours"]].values.tolist() == [["baseline", 0, 0.5, 0.4]]
     assert rows["difference"].item() == pytest.approx(-0.1)
     assert "| attn | icr | baseline | 0.0005 | 0.0 | 0.500" in markdown(rows) and "one seed" in markdown(rows)
+
+
+def test_the_committed_table_is_that_of_its_rows():
+    folder = RESULTS / "parity"
+    assert markdown(pd.read_csv(folder / "rows.csv")) == (folder / "rows.md").read_text()

@@ -1,0 +1,20 @@
+"""The tables of the challenge and of AdamW are what their records say; the challenge's floor is measured."""
+
+import pytest
+
+from mixerlab.results.challenge.most_frequent import accuracy
+from mixerlab.results.plan import RESULTS
+from mixerlab.sweeps.report import report
+
+
+@pytest.mark.parametrize(("folder", "table"), [("challenge", "challenge.md"), ("adamw", "settings.md")])
+def test_the_tables_come_from_the_records(tmp_path, folder, table):
+    made = report(RESULTS / folder / "records.tar.xz", tmp_path, selections=["official"], formats=())
+    for name in (table, "solved.md"):
+        assert (RESULTS / folder / "official" / name).read_text() == (made.folder / "official" / name).read_text()
+
+
+@pytest.mark.parametrize(("level", "told"), [("256-512", "0.059"), ("512-1024", "0.035"), ("1024-2048", "0.019")])
+def test_the_most_frequent_value_scores_what_the_page_says(level, told):
+    assert f"{accuracy(level):.3f}" == told
+    assert told in (RESULTS / "challenge" / "README.md").read_text()
