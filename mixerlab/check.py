@@ -30,9 +30,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         cfg = compose(f"mixer={given.name}", *given.overrides, config_dir=given.config_dir)
         for name, config in _distinct(cfg.mixer, given.name):
             checked = name
-            for key in ("name", "_target_"):
-                if not config.get(key):
-                    raise ValueError(f"the yaml conf/mixer/{name}.yaml lacks the key {key}")
             config._target_ = current_target(config._target_)
             decision = check_everything(config, name, partial(component, config, d_model=WIDTH))
             print(

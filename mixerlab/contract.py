@@ -9,6 +9,7 @@ from hydra.utils import get_class
 from torch import Tensor, nn
 from torch.func import functional_call, stack_module_state
 
+from mixerlab.hybrid import check_yaml
 from mixerlab.mixers.base import SequenceMixer
 from mixerlab.models.language_model import LanguageModel
 from mixerlab.models.stream import ALL, ResidualStream
@@ -40,9 +41,9 @@ def _require_close(what: str, actual: Tensor, expected: Tensor, rtol: float, ato
 
 def check_config(config: Mapping[str, Any], name: str) -> None:
     """The yaml has the name of its file, and every argument of the constructor as a key, so that it can be set."""
+    check_yaml(config, name)
     mixer_class = get_class(config["_target_"])
     _require(issubclass(mixer_class, SequenceMixer), f"{mixer_class.__name__} must be a subclass of SequenceMixer")
-    _require(config["name"] == name, f"`name: {config['name']}` in the yaml must be the file's name, {name}")
     keys = set(config) - {"name", "_target_"}
     arguments = set(inspect.signature(mixer_class).parameters) - {"d_model"}
     _require(not keys - arguments, f"the yaml has keys that the constructor does not take: {sorted(keys - arguments)}")

@@ -45,6 +45,21 @@ def mixers_of(mixer: Mapping[str, Any] | DictConfig) -> dict[str, Any]:
     return {f"mixer.options.{number}": options[number] for number in numbers}
 
 
+def check_yaml(mixer: Mapping[str, Any] | DictConfig, file: str) -> None:
+    """Raises ValueError unless what `conf/mixer/<file>.yaml` gives has a class and the file's name.
+
+    The name labels the mixer in records and tables: two files of one name would be averaged as if they were one mixer.
+    """
+    for key in ("name", "_target_"):
+        if not mixer.get(key):
+            raise ValueError(f"the yaml conf/mixer/{file}.yaml lacks the key {key}")
+    name = file.rpartition("/")[2]
+    if mixer["name"] != name:
+        raise ValueError(
+            f"conf/mixer/{file}.yaml: `name: {mixer['name']}` in the yaml must be the file's name: write `name: {name}`"
+        )
+
+
 def check_keys(mixer: Mapping[str, Any], n_layers: int) -> None:
     """Raises ValueError if an expanded hybrid has unknown keys, or cannot fill `n_layers` layers."""
     for key in mixer:
@@ -59,7 +74,7 @@ def check_keys(mixer: Mapping[str, Any], n_layers: int) -> None:
 
 
 def expand(cfg: DictConfig, hydra_config: DictConfig | HydraConf, loader: ConfigLoader) -> None:
-    """Gives a hybrid in `cfg.mixer` the config of every layer, and a name; leaves any other mixer as it is.
+    """Gives a hybrid in `cfg.mixer` the config of every layer, and a name; any other mixer stays, if its yaml may.
 
     Args:
         cfg: a composed config.
@@ -67,10 +82,16 @@ def expand(cfg: DictConfig, hydra_config: DictConfig | HydraConf, loader: Config
         loader: what composed it.
 
     Raises:
-        ValueError: a mixer that does not exist, or a key that it does not have.
+        ValueError: a mixer that does not exist, a key that it does not have, or a yaml that `check_yaml` refuses.
     """
     mixer = cfg.mixer
-    if not isinstance(mixer, DictConfig) or not is_hybrid(mixer):
+    if not isinstance(mixer, DictConfig):
+        return
+    if not is_hybrid(mixer):
+        file = hydra_config.runtime.choices.get("mixer")
+        # Overrides may have changed both on purpose: then it is the yaml alone that counts.
+        if file and not (mixer.get("_target_") and mixer.get("name") == file):
+            check_yaml(_composed(file, hydra_config, loader), file)
         return
     names, given = _layers(mixer), _options(mixer)
     for key in given:
@@ -79,6 +100,8 @@ def expand(cfg: DictConfig, hydra_config: DictConfig | HydraConf, loader: Config
                 f"mixer.options.{key}: mixer.layers=[{','.join(names)}] has layers 0 to {len(names) - 1}, no {key}"
             )
     composed = {name: _composed(name, hydra_config, loader) for name in dict.fromkeys(names)}
+    for name, layer in composed.items():
+        check_yaml(layer, name)
     options: dict[str, dict[str, Any]] = {}
     for number, name in enumerate(names):
         own = given.get(str(number), {})

@@ -38,7 +38,6 @@ OmegaConf.register_new_resolver("processes", _processes, replace=True)
 def train_cell(cfg: DictConfig) -> str | None:
     """Returns the `run_id` of what was trained or found finished, or None if another process is training it."""
     hydra_config = HydraConfig.get()
-    use_project(hydra_config)
     in_sweep = hydra_config.mode == RunMode.MULTIRUN
     if in_sweep:
         _prepare_worker(cfg)
@@ -47,6 +46,7 @@ def train_cell(cfg: DictConfig) -> str | None:
     # Lightning's own use of PyTorch, nothing that a user can act on.
     warnings.filterwarnings("ignore", message=r"`isinstance\(treespec, LeafSpec\)` is deprecated")
     try:
+        use_project(hydra_config)
         expand(cfg, hydra_config, GlobalHydra.instance().config_loader())
         if cfg.dry_run:
             folder, state = run_state(cfg)

@@ -6,6 +6,7 @@ folder that holds `conf`: `_target_: mixers.ema.MovingAverage` is `mixers/ema.py
 
 import sys
 from importlib.machinery import ModuleSpec
+from importlib.resources import files
 from importlib.util import find_spec, module_from_spec
 from pathlib import Path
 
@@ -17,14 +18,25 @@ _FORMER_PACKAGES = ("mixers", "tasks", "training")
 
 
 def use_project(hydra_config: DictConfig | HydraConf) -> None:
-    """Makes the modules beside the folder given with `--config-dir` importable, in this process."""
+    """Makes the modules beside the folder given with `--config-dir` importable, in this process.
+
+    Raises:
+        ValueError: as `use_folder`.
+    """
     for source in hydra_config.runtime.config_sources:
         if source.provider == "command-line" and source.schema == "file":
             use_folder(Path(source.path))
 
 
 def use_folder(config_dir: Path) -> None:
-    """The same for a folder of yamls."""
+    """The same for a folder of yamls.
+
+    Raises:
+        ValueError: there is no such folder, or one of its yamls has the place of one of ours, which Hydra would take.
+    """
+    if not config_dir.is_dir():
+        raise ValueError(f"--config-dir {config_dir}: there is no such folder")
+    _check_no_file_of_ours(config_dir.resolve())
     project = config_dir.resolve().parent
     if str(project) not in sys.path:
         sys.path.insert(0, str(project))
@@ -37,6 +49,17 @@ def use_folder(config_dir: Path) -> None:
             spec = ModuleSpec(name, None, is_package=True)
             spec.submodule_search_locations = [str(folder)]
             sys.modules[name] = module_from_spec(spec)
+
+
+def _check_no_file_of_ours(config_dir: Path) -> None:
+    ours = files("mixerlab.conf")
+    if config_dir == Path(str(ours)).resolve():
+        return
+    for path in sorted(config_dir.rglob("*.yaml")):
+        file = path.relative_to(config_dir)
+        if ours.joinpath(*file.parts).is_file():
+            group = "config" if file.parent == Path() else file.parent.as_posix()
+            raise ValueError(f"{config_dir.name}/{file}: mixerlab has a {group} {file.stem}; choose another name")
 
 
 def current_target(target: str) -> str:

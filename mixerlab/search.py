@@ -61,11 +61,11 @@ class Search:
         A failed trial is reported, and the search continues. Ends the process with a message if the search is refused
         or no trial succeeds.
         """
-        use_project(self.sweep.config.hydra)
         began_at = time.time()
         parser = OverridesParser.create(config_loader=self.sweep.hydra_context.config_loader)
         parsed = parser.parse_overrides(overrides)
         try:
+            use_project(self.sweep.config.hydra)
             if find_spec("optuna") is None:
                 raise ValueError("hydra/sweeper=optuna needs a package that is not installed: pip install optuna")
             fixed = [str(override.input_line) for override in parsed if not override.is_sweep_override()]

@@ -82,9 +82,9 @@ class Sweep:
 
         Ends the process with a message if the grid is refused or a cell fails.
         """
-        use_project(self.config.hydra)
         began_at = time.time()
         try:
+            use_project(self.config.hydra)
             cells, left_out = self.cells(grid)
             if not self.config.dry_run:
                 for results_dir in dict.fromkeys(cell.results_dir for cell in cells):

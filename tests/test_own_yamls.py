@@ -1,0 +1,77 @@
+"""A user's own yamls: what a run, a sweep, `mixerlab check` and Python refuse of them before they build anything."""
+
+import pytest
+from command_line import TINY, run_py
+from every_mixer import CONF
+
+import mixerlab
+from mixerlab.check import main as check
+
+YAML = "name: {name}\n_target_: mixerlab.mixers.attn.Attention\nnum_heads: 2\nqk_norm: true\nbias: false\n"
+
+
+@pytest.fixture
+def own(tmp_path):
+    """Writes a yaml of one's own, `group/name`, and gives the options with which the command finds it."""
+
+    def write(file, text):
+        path = tmp_path / "conf" / f"{file}.yaml"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+        return "--config-dir", str(tmp_path / "conf")
+
+    return write
+
+
+def refused_everywhere(options, mixer, message, capsys):
+    """A run, a sweep, a hybrid, the check and Python say the same."""
+    dry = ("task=icr", *TINY, "dry_run=true")
+    for given in ([f"mixer={mixer}"], ["-m", f"mixer=attn,{mixer}"], ["mixer=hybrid", f"mixer.layers=[attn,{mixer}]"]):
+        outcome = run_py(*options, *given, *dry)
+        assert (outcome.code, outcome.err) == (1, f"error: {message}\n")
+    assert check([mixer, *options]) == 1
+    assert capsys.readouterr().err == f"error: {mixer}: {message}\n"
+    with pytest.raises(ValueError) as caught:
+        mixerlab.compose(f"mixer={mixer}", config_dir=options[1])
+    assert str(caught.value) == message
+
+
+@pytest.mark.parametrize("text", [YAML.format(name="attn"), "defaults: [attn]\n"], ids=["copied", "inherited"])
+def test_a_name_that_is_not_the_files(own, text, capsys):
+    """Tables would average it with the mixer whose name it has."""
+    message = "conf/mixer/myattn.yaml: `name: attn` in the yaml must be the file's name: write `name: myattn`"
+    refused_everywhere(own("mixer/myattn", text), "myattn", message, capsys)
+
+
+def test_a_name_that_is_set_on_purpose(own):
+    options = own("mixer/myattn", YAML.format(name="myattn"))
+    for given in (["mixer.name=other"], ["mixer.name=other", "mixer._target_=mixerlab.mixers.attn.Attention"]):
+        assert "name: other" in run_py(*options, "mixer=myattn", "task=icr", *TINY, *given, "dry_run=true").out
+
+
+@pytest.mark.parametrize(
+    ("text", "key"),
+    [("name: bare\n", "_target_"), ("_target_: mixerlab.mixers.attn.Attention\n", "name"), ("", "name")],
+    ids=["no class", "no name", "empty"],
+)
+def test_a_yaml_that_lacks_a_key(own, text, key, capsys):
+    message = f"the yaml conf/mixer/bare.yaml lacks the key {key}"
+    refused_everywhere(own("mixer/bare", text), "bare", message, capsys)
+
+
+@pytest.mark.parametrize("file", ["mixer/gdn", "task/icr", "optimizer/muon", "hydra/launcher/slurm"])
+def test_a_yaml_in_the_place_of_one_of_ours(own, file, capsys):
+    """Hydra would take ours, without a word."""
+    options = own(file, YAML.format(name="gdn"))
+    group, _, name = file.rpartition("/")
+    message = f"conf/{file}.yaml: mixerlab has a {group} {name}; choose another name"
+    refused_everywhere(options, "gdn", message, capsys)
+
+
+def test_our_own_folder_is_no_users_folder():
+    assert mixerlab.compose("mixer=gdn", config_dir=CONF).mixer.name == "gdn"
+
+
+def test_a_folder_that_is_not_there(tmp_path, capsys):
+    assert check(["attn", "--config-dir", str(tmp_path / "nowhere")]) == 1
+    assert capsys.readouterr().err == f"error: attn: --config-dir {tmp_path / 'nowhere'}: there is no such folder\n"
