@@ -19,6 +19,7 @@ from mixerlab.mixers.base import SequenceMixer
 from mixerlab.models.auto_encoder import LINEAR_STD, AutoEncoder
 from mixerlab.models.initial_values import overwritten
 from mixerlab.models.language_model import LanguageModel
+from mixerlab.strays import strays
 from mixerlab.sweeps.files import run_folder
 from mixerlab.sweeps.identity import as_list, run_id
 from mixerlab.tasks.base import Task
@@ -94,8 +95,11 @@ def _built(parts: str, autoencode: bool) -> list[tuple[str, SequenceMixer]]:
     population = Population(partial(build_model, cfg, small), (0,), grouping_of(cfg))
     component(cfg.optimizer, population=population, lr=[rate], schedule=schedule, total_steps=8)
     mixers = mixers_in(cfg, build_model(cfg, small))
-    for name, mixer in mixers:  # for a GPU, whatever this host has: the hosts that train may have one
-        try:
+    for name, mixer in mixers:
+        for stray in strays(mixer):
+            if stray.is_lost:
+                raise ValueError(f"mixer={name}: {stray}")
+        try:  # for a GPU, whatever this host has: the hosts that train may have one
             _told(mixer, name, "resolved_backend", torch.device("cuda"), torch.bfloat16)
         except _ErrorOfTheirs:  # without a GPU a mixer may fail because it asks for the GPU's capability
             if torch.cuda.is_available():

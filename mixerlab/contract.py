@@ -13,6 +13,7 @@ from mixerlab.hybrid import check_yaml
 from mixerlab.mixers.base import SequenceMixer
 from mixerlab.models.language_model import LanguageModel
 from mixerlab.models.stream import ALL, ResidualStream
+from mixerlab.strays import strays
 from mixerlab.training.execution import Decision, choose_execution
 from mixerlab.training.population import Execution, Population, side_by_side
 
@@ -56,9 +57,8 @@ def check_forward(mixer: nn.Module, dtype: torch.dtype = torch.float32) -> None:
     As it is scored: without dropout, and with statistics that stay.
     """
     mixer = mixer.to(dtype).eval()
-    for module in mixer.modules():
-        stray = [name for name, value in vars(module).items() if isinstance(value, Tensor)]
-        _require(not stray, f"{stray} must be parameters or buffers")
+    for stray in strays(mixer):
+        raise ContractBroken(str(stray))
     x = torch.randn(2, LENGTH, WIDTH, dtype=dtype, requires_grad=True)
     y = mixer(x)
     _require(y.shape == x.shape, f"the output's shape is {tuple(y.shape)} for an input of {tuple(x.shape)}")

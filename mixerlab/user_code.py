@@ -6,7 +6,7 @@ from pathlib import Path
 from types import FrameType
 
 _LIBRARIES = {"torch", "hydra", "omegaconf", "lightning", "triton", *sys.stdlib_module_names}
-_INSTALLED = {"site-packages", "dist-packages"}
+INSTALLED = {"site-packages", "dist-packages"}
 
 
 def place(error: BaseException) -> str:
@@ -16,7 +16,7 @@ def place(error: BaseException) -> str:
     the user's code calls an installed package, as a wrapped layer does, it is the user's line that is named.
     """
     frames = [(frame, line) for frame, line in traceback.walk_tb(error.__traceback__) if _may_be_the_users(frame)]
-    own = [(frame, line) for frame, line in frames if not _INSTALLED & set(Path(frame.f_code.co_filename).parts)]
+    own = [(frame, line) for frame, line in frames if not INSTALLED & set(Path(frame.f_code.co_filename).parts)]
     if not frames:
         return ""
     frame, line = (own or frames)[-1]

@@ -104,7 +104,7 @@ class Flawed(SequenceMixer):
     ("flaw", "message"),
     [
         ("unused", "spare is not used"),
-        ("stray", "'table'.* must be parameters or buffers"),
+        ("stray", "^table is no parameter or buffer"),
         ("ahead", "sees position"),
         ("shape", "shape is"),
         ("infinite", "not finite"),
