@@ -79,6 +79,19 @@ def check_forward(mixer: nn.Module, dtype: torch.dtype = torch.float32) -> None:
         _require(moved[t], f"position {t} does not see itself")
 
 
+def check_same_again(mixer: nn.Module) -> None:
+    """The same input gives the same output: a mixer that remembers its last call would seem to see the future."""
+    mixer.eval()
+    x = torch.randn(2, LENGTH, WIDTH)
+    with torch.no_grad():
+        first, second = mixer(x), mixer(x)
+    _require(
+        first.shape == second.shape and torch.allclose(first, second, equal_nan=True),
+        "gives different outputs for the same input: it keeps state between calls, or draws random numbers in"
+        " evaluation mode. Compute all of forward from x, parameters and buffers, and draw only if self.training",
+    )
+
+
 def check_small_vocabulary(mixer: SequenceMixer) -> None:
     """As the first layer of a model with a small vocabulary, the mixer computes what it computes of tensors."""
     mixer.eval()
@@ -201,6 +214,7 @@ def check_everything(config: Mapping[str, Any], name: str, make_mixer: Callable[
 
     torch.manual_seed(0)
     check_config(config, name)
+    check_same_again(make())
     check_forward(make())
     check_small_vocabulary(make())
     check_lengths(make())

@@ -5,7 +5,15 @@ import torch
 from every_mixer import CONF, MIXERS, config_of, mixer_of
 from hydra import compose, initialize_config_dir
 
-from mixerlab.contract import LENGTH, WIDTH, check_everything, check_forward, without_zeros
+from mixerlab.contract import (
+    LENGTH,
+    WIDTH,
+    ContractBroken,
+    check_everything,
+    check_forward,
+    check_same_again,
+    without_zeros,
+)
 from mixerlab.mixers.base import SequenceMixer
 
 every_mixer = pytest.mark.parametrize("name", MIXERS)
@@ -113,3 +121,23 @@ class Flawed(SequenceMixer):
 def test_the_contract_notices(flaw, message):
     with pytest.raises(AssertionError, match=message):
         check_forward(Flawed(WIDTH, flaw))
+
+
+class Remembers(Flawed):
+    """A mixer whose output depends on how often it was called."""
+
+    def __init__(self, d_model, after):
+        super().__init__(d_model, "")
+        self.after, self.seen = after, []
+
+    def forward(self, x):
+        self.seen.append(x)
+        return super().forward(x) if len(self.seen) < self.after else self.seen[0].new_zeros(1, 2, WIDTH)
+
+
+def test_a_mixer_that_remembers_its_last_call():
+    """It is no leak: the check must not lead to model.may_see_future."""
+    config = {"name": "remembers", "_target_": f"{__name__}.Remembers", "after": 2}
+    with pytest.raises(ContractBroken, match="different outputs for the same input: it keeps state between calls"):
+        check_everything(config, "remembers", lambda: Remembers(WIDTH, after=2))
+    check_same_again(Remembers(WIDTH, after=3))
