@@ -9,12 +9,14 @@ from typing import Any
 
 from hydra.errors import HydraException
 from omegaconf import DictConfig
+from yaml import MarkedYAMLError
 
 from mixerlab.api import compose
 from mixerlab.building import component, initial_value_warnings
 from mixerlab.contract import WIDTH, ContractBroken, check_everything
 from mixerlab.hybrid import is_hybrid, mixers_of
 from mixerlab.project import current_target
+from mixerlab.refusals import refusal
 from mixerlab.user_code import with_place
 
 
@@ -22,7 +24,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """The exit status: 0 if the mixer keeps the contract, 1 with one line on stderr if not."""
     parser = argparse.ArgumentParser(prog="mixerlab check", description=__doc__)
     parser.add_argument("name", help="a yaml in conf/mixer/, yours or ours; of a hybrid each layer is checked")
-    parser.add_argument("overrides", nargs="*", metavar="mixer.KEY=VALUE", help="settings to check it with")
+    parser.add_argument("overrides", nargs="*", default=[], metavar="mixer.KEY=VALUE", help="settings to check it with")
     parser.add_argument("--config-dir", type=Path, help="your own folder of yamls; classes are found beside it")
     given = parser.parse_intermixed_args(arguments)
     checked = given.name
@@ -38,13 +40,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
             print(decision.why or "replicas compute side by side, under vmap")
         for warning in initial_value_warnings(cfg, autoencode=False):
             print(f"note: {warning}")
-    except (ContractBroken, ValueError, HydraException) as error:
-        print(f"error: {checked}: {error}", file=sys.stderr)
-        return 1
+    except (HydraException, MarkedYAMLError) as error:
+        return _say(checked, refusal(error))
+    except (ContractBroken, ValueError) as error:
+        return _say(checked, str(error))
     except Exception as error:  # of the mixer
-        print(f"error: {checked}: {with_place(error)}", file=sys.stderr)
-        return 1
+        return _say(checked, with_place(error))
     return 0
+
+
+def _say(checked: str, message: str) -> int:
+    """Says what is wrong with the mixer `checked`, which the message may begin with; gives the exit status."""
+    print(f"error: {checked}: {message.removeprefix(f'{checked}: ')}", file=sys.stderr)
+    return 1
 
 
 def _distinct(mixer: DictConfig, name: str) -> list[tuple[str, Any]]:

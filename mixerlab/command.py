@@ -6,6 +6,7 @@ mixerlab -m experiment=mad_table                            the MAD table
 mixerlab report [RESULTS_DIR]                               tables and figures of the records so far
 mixerlab check NAME [--config-dir DIR]                      whether a mixer of your own keeps the contract
 mixerlab export DIR task=NAME                               a dataset in mad-lab's layout
+mixerlab                                                    the help, as with --help
 """
 
 import importlib
@@ -21,25 +22,24 @@ TOOLS = {
     "export": "mixerlab.tasks.export",
     "report": "mixerlab.sweeps.report",
 }
+# How a run that was stopped goes on when its command is given again.
+GOES_ON = "goes on from the last checkpoint, or from the start if there is none yet"
+_RAISE = "HYDRA_FULL_ERROR"  # if it is "1", Hydra raises what it would print
 
 
 def main() -> None:
-    """Ends the process with the tool's exit status, or returns after a run or a sweep.
+    """Ends the process with the tool's exit status, or returns after a run or a sweep. Without arguments: the help.
 
     Ctrl-C, SIGTERM, a full disk and a closed pipe end it with one line, whenever they come.
     """
     is_tool = len(sys.argv) > 1 and sys.argv[1] in TOOLS
-    again = "does it again" if is_tool else "goes on from the last checkpoint"
+    again = "does it again" if is_tool else GOES_ON
     with terminated_by_signal():
         try:
             if is_tool:
                 tool = importlib.import_module(TOOLS[sys.argv[1]])
                 sys.exit(tool.main(sys.argv[2:]))
-            from mixerlab.main import main as train
-            from mixerlab.postponed import postponed
-
-            sys.argv[1:] = postponed(sys.argv[1:])
-            train()
+            _train()
         except Terminated:
             _end(signal.SIGTERM, f"the same command {again}")
         except KeyboardInterrupt:
@@ -50,6 +50,30 @@ def main() -> None:
         except OSError as error:
             where = f" ({error.filename})" if error.filename else ""
             sys.exit(f"error: {error.strerror or error}{where}; fix this, then run the same command again: it {again}")
+
+
+def _train() -> None:
+    """A run, a sweep or one of Hydra's options; ends the process with a message if Hydra refuses the arguments."""
+    arguments = sys.argv[1:] or ["--help"]
+    if "=" not in arguments[0] and not arguments[0].startswith(("-", "~")):
+        sys.exit(f"error: no tool {arguments[0]}: {', '.join(TOOLS)}; settings are KEY=VALUE")
+    from hydra.errors import HydraException
+    from yaml import MarkedYAMLError
+
+    from mixerlab.main import main as train
+    from mixerlab.postponed import postponed
+    from mixerlab.refusals import refusal
+
+    sys.argv[1:] = postponed(arguments)
+    if os.environ.get(_RAISE) == "1":  # the user wants tracebacks
+        return train()
+    os.environ[_RAISE] = "1"
+    try:
+        train()
+    except (HydraException, MarkedYAMLError) as error:
+        sys.exit(f"error: {refusal(error)}")
+    finally:
+        del os.environ[_RAISE]
 
 
 def _end(number: signal.Signals, again: str) -> NoReturn:

@@ -5,14 +5,13 @@ import math
 from collections.abc import Collection, Mapping
 from typing import Any, cast
 
-from hydra.utils import get_class
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from mixerlab.arguments import check_arguments
 from mixerlab.code_version import code_version
 from mixerlab.hybrid import check_keys, is_hybrid, mixers_of
-from mixerlab.project import current_target
+from mixerlab.project import class_of, current_target
 from mixerlab.sweeps.identity import flatten, replicas_of
 from mixerlab.sweeps.named import check_sweep_name
 from mixerlab.sweeps.schema import check_name
@@ -157,9 +156,9 @@ def _check_component(prefix: str, part: Mapping[str, Any], supplied: Collection[
     _check_name(f"{prefix}.name", part.get("name"))
     _check_present(f"{prefix}.", part, ours)
     try:
-        component = get_class(part["_target_"])
-    except (ImportError, ValueError) as error:
-        raise ValueError(f"{prefix}={part['name']}: {' '.join(str(error).split())}") from error
+        component = class_of(part["_target_"])
+    except ValueError as error:
+        raise ValueError(f"{prefix}={part['name']}: {error}") from error
     check_arguments(prefix, component, {key: value for key, value in part.items() if key not in ours}, supplied)
 
 

@@ -5,7 +5,6 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
-from hydra.utils import get_class
 from torch import Tensor, nn
 from torch.func import functional_call, stack_module_state
 
@@ -13,6 +12,7 @@ from mixerlab.hybrid import check_yaml
 from mixerlab.mixers.base import SequenceMixer
 from mixerlab.models.language_model import LanguageModel
 from mixerlab.models.stream import ALL, ResidualStream
+from mixerlab.project import class_of
 from mixerlab.strays import strays
 from mixerlab.training.execution import Decision, choose_execution
 from mixerlab.training.population import Execution, Population, side_by_side
@@ -43,7 +43,7 @@ def _require_close(what: str, actual: Tensor, expected: Tensor, rtol: float, ato
 def check_config(config: Mapping[str, Any], name: str) -> None:
     """The yaml has the name of its file, and every argument of the constructor as a key, so that it can be set."""
     check_yaml(config, name)
-    mixer_class = get_class(config["_target_"])
+    mixer_class = class_of(config["_target_"])
     _require(issubclass(mixer_class, SequenceMixer), f"{mixer_class.__name__} must be a subclass of SequenceMixer")
     keys = set(config) - {"name", "_target_"}
     arguments = set(inspect.signature(mixer_class).parameters) - {"d_model"}

@@ -6,7 +6,6 @@ PyTorch, Lightning, pandas and matplotlib are imported where they are used: `--h
 import logging
 import os
 import sys
-import warnings
 from pathlib import Path
 
 import hydra
@@ -15,6 +14,7 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 
+from mixerlab.command import GOES_ON
 from mixerlab.hybrid import expand
 from mixerlab.project import use_project
 from mixerlab.tasks.settings import register_resolvers
@@ -43,8 +43,6 @@ def train_cell(cfg: DictConfig) -> str | None:
         _prepare_worker(cfg)
     from mixerlab.runs import RunFailed, run, run_state
 
-    # Lightning's own use of PyTorch, nothing that a user can act on.
-    warnings.filterwarnings("ignore", message=r"`isinstance\(treespec, LeafSpec\)` is deprecated")
     try:
         use_project(hydra_config)
         expand(cfg, hydra_config, GlobalHydra.instance().config_loader())
@@ -70,10 +68,7 @@ def train_cell(cfg: DictConfig) -> str | None:
 def _message(error: Exception) -> str:
     if isinstance(error, OSError):
         where = f": {error.filename}" if error.filename else ""
-        return (
-            f"{error.strerror or error}{where}; fix this, then run the same command again: it goes on from the last"
-            " checkpoint"
-        )
+        return f"{error.strerror or error}{where}; fix this, then run the same command again: it {GOES_ON}"
     return str(error)
 
 

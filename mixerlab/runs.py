@@ -3,6 +3,7 @@
 import json
 import logging
 import traceback
+import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -235,6 +236,7 @@ def _train(
     """The record of a run that trains to its end, and what it measured; `origin` is what its provenance begins with."""
     from mixerlab.training.fit import train  # brings Lightning and pandas, which a finished run does not need
 
+    _quiet_lightning()
     cfg, config, task = this.cfg, this.config, this.task
     replicas = replicas_of(config)
     notes = initial_value_warnings(cfg, task.autoencode)
@@ -275,6 +277,13 @@ def _train(
         notes=[*notes, *result.notes, *([str(causality.leak)] if causality and causality.leak else [])],
     )
     return {"run_id": run_id(config), "status": "finished", "error": None, "rows": rows, "provenance": told}, result
+
+
+def _quiet_lightning() -> None:
+    """No more of Lightning's advice, of which devices it has found, or of its own use of PyTorch; its warnings stay."""
+    # By its own name: Lightning sets the level of the logger above it when it is imported.
+    logging.getLogger("lightning.pytorch.utilities.rank_zero").setLevel(logging.WARNING)
+    warnings.filterwarnings("ignore", message=r"`isinstance\(treespec, LeafSpec\)` is deprecated")
 
 
 def _causality_check(config: Mapping[str, Any], task: Task) -> CausalityCheck:

@@ -150,7 +150,10 @@ def _parameters(task_cfg: DictConfig, name: str | None) -> dict:
     """All varying parameters under the named setting."""
     settings = settings_of(task_cfg)
     if name not in settings:
-        raise ValueError(f"task.setting={name}: {task_cfg.name} has no such setting; choose {', '.join(settings)}")
+        every = ", or with -m `*` for all" if name == "*" else ""
+        raise ValueError(
+            f"task.setting={name}: {task_cfg.name} has no such setting; choose {', '.join(settings)}{every}"
+        )
     return dict(task_cfg.get("baseline", {})) | settings[name]
 
 

@@ -75,3 +75,39 @@ def test_our_own_folder_is_no_users_folder():
 def test_a_folder_that_is_not_there(tmp_path, capsys):
     assert check(["attn", "--config-dir", str(tmp_path / "nowhere")]) == 1
     assert capsys.readouterr().err == f"error: attn: --config-dir {tmp_path / 'nowhere'}: there is no such folder\n"
+
+
+def test_a_yaml_that_cannot_be_read(own, tmp_path, capsys):
+    options = own("mixer/typo", "name: typo\n_target_: : a.b\n")
+    message = f"{tmp_path}/conf/mixer/typo.yaml, line 2, column 11: mapping values are not allowed here\n"
+    for given in (["mixer=typo"], ["-m", "mixer=attn,typo"]):
+        assert run_py(*options, *given)[::2] == (1, f"error: {message}")
+    assert check(["typo", *options]) == 1
+    assert capsys.readouterr().err == f"error: typo: {message}"
+
+
+BROKEN = "class Fails:\n    def __init__(self, d_model):\n        raise KeyError(d_model)\n"
+
+
+def test_the_check_says_each_thing_once(own, tmp_path, capsys):
+    (tmp_path / "only_fails.py").write_text(BROKEN)
+    own("mixer/missing", "name: missing\n_target_: only_fails.Missing\n")
+    options = own("mixer/unknown", "name: unknown\n_target_: no_such_module.Mixer\n")
+    messages = {
+        "missing": f"missing: {tmp_path}/only_fails.py has no class Missing; its classes: Fails",
+        "unknown": "unknown: no_such_module cannot be imported: ModuleNotFoundError: No module named 'no_such_module'",
+    }
+    for mixer, message in messages.items():
+        assert check([mixer, *options]) == 1
+        assert capsys.readouterr().err == f"error: {message}\n"
+        assert run_py(*options, f"mixer={mixer}").err == f"error: mixer={message}\n"
+
+
+def test_the_check_of_a_mixer_that_is_not_found_names_the_option(capsys):
+    assert check(["cmean"]) == 1
+    said = capsys.readouterr().err
+    assert said.startswith("error: cmean: In 'config': Could not find 'mixer/cmean'; there are: attn, gdn")
+    assert said.endswith("; --config-dir DIR adds your own\n") and said.count("\n") == 1
+    with pytest.raises(SystemExit):
+        check([])
+    assert capsys.readouterr().err.endswith("required: name\n")

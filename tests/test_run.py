@@ -7,13 +7,16 @@ import json
 import os
 import shutil
 import signal
+import subprocess
+import sys
 import time
 from unittest import mock
 
 import pytest
-from command_line import TINY, records, result_of, run_py, start_run_py
+from command_line import ROOT, TINY, records, result_of, run_py, start_run_py
 from every_mixer import CONF
 from hydra import compose, initialize_config_dir
+from hydra.errors import ConfigCompositionException
 from omegaconf import OmegaConf
 
 from mixerlab import runs
@@ -189,7 +192,7 @@ def test_a_run_that_is_told_to_stop_says_how_it_goes_on(tmp_path, number):
     process.send_signal(number)
     output, _ = process.communicate(timeout=60)
     assert process.returncode == 128 + number
-    assert f"stopped by {number.name}: the same command goes on from the last checkpoint" in output
+    assert f"stopped by {number.name}: the same command goes on from the last checkpoint, or from the start" in output
     assert not records(tmp_path)
 
 
@@ -273,15 +276,21 @@ REFUSED = [
     (["mixer=nope"], "Could not find 'mixer/nope'", "parallax"),
     (["task=nope"], "Could not find 'task/nope'", "icr_challenge"),
     (["task.setting=nope"], "task.setting=nope: icr has no such setting", "choose baseline, vocab_size-32"),
-    (["task.nope=1"], "Key 'nope' is not in struct", "task.nope"),
+    (["task.nope=1"], "unknown key task.nope; valid keys: task.setting", "task.seq_len"),
+    (["mixer.num_head=4"], "unknown key mixer.num_head; valid keys: mixer.num_heads", "mixer.rope_base"),
+    (["mixr=attn"], "unknown key mixr; valid keys: model", "mixer"),
+    (["task.setting=*"], "task.setting=*: icr has no such setting", "or with -m `*` for all"),
+    (["report"], "report: settings are KEY=VALUE", ""),
     (["+mixer.nope=1"], "unknown key mixer.nope=1", "Attention takes: num_heads"),
     (["+mixer.d_model=16"], "unknown key mixer.d_model=16", "Attention takes: num_heads"),
     (["mixer._target_=torch.nn.Identity"], "Identity must be a", "SequenceMixer"),
     (
         ["mixer._target_=mixerlab.mixers.atn.Attention"],
-        "mixer=attn: Error loading 'mixerlab.mixers.atn.Attention'",
+        "error: mixer=attn: mixerlab.mixers.atn cannot be imported: ModuleNotFoundError",
         "mixers.atn",
     ),
+    (["mixer._target_=mixerlab.mixers.attn.Atention"], "attn.py has no class Atention", "its classes: Attention"),
+    (["optimizer._target_=Muon"], "optimizer=muon: _target_='Muon' must be the dotted name of a class", ""),
     (["model.d_model=15"], "mixer.num_heads=2 does not divide d_model=15", "choose a divisor"),
     (["model.d_model=18", "mixer.num_heads=6"], "heads of 3, and RoPE rotates pairs", "choose num_heads"),
     (["model.n_layers=0"], "model.n_layers=0", "at least 1"),
@@ -316,9 +325,41 @@ def test_bad_input_is_refused_in_a_few_lines(tmp_path, overrides, message, fix):
     outcome = run_py(*ATTN, f"results_dir={tmp_path}", *overrides)
     assert outcome.code == 1
     assert message in outcome.err and fix in outcome.err
-    beside_choices = [line for line in outcome.err.splitlines() if not line.startswith("\t")]  # Hydra lists all tasks
-    assert "Traceback" not in outcome.err and len(beside_choices) < 20
+    assert "Traceback" not in outcome.err and outcome.err.startswith("error: ") and outcome.err.count("\n") == 1
     assert not list(tmp_path.glob("*"))  # a refused configuration leaves nothing
+
+
+def test_a_tool_that_there_is_not():
+    outcome = run_py("reprot")
+    assert (outcome.code, outcome.err) == (
+        1,
+        "error: no tool reprot: check, export, report; settings are KEY=VALUE\n",
+    )
+
+
+def test_without_arguments_it_helps():
+    outcome = run_py()
+    assert outcome.code == 0 and outcome == run_py("--help") and "mixerlab check NAME" in outcome.out
+
+
+def test_hydras_tracebacks_are_there_for_whoever_wants_them(monkeypatch):
+    monkeypatch.setenv("HYDRA_FULL_ERROR", "1")
+    with pytest.raises(ConfigCompositionException):
+        run_py("mixr=attn")
+    assert os.environ["HYDRA_FULL_ERROR"] == "1"
+
+
+QUIET = """
+import logging, mixerlab
+mixerlab.run({})
+logging.getLogger("mixerlab").warning("ours")
+"""
+
+
+def test_lightning_is_as_quiet_in_python_as_on_the_command_line(tmp_path):
+    code = QUIET.format(", ".join(map(repr, (*ATTN, "trainer.epochs=1", f"results_dir={tmp_path}"))))
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "ours\n")
 
 
 def test_a_results_folder_that_cannot_be_written_is_refused(tmp_path):
