@@ -15,15 +15,13 @@ import signal
 import sys
 from typing import NoReturn
 
-from mixerlab.interruption import Terminated, terminated_by_signal
+from mixerlab.interruption import GOES_ON, Terminated, terminated_by_signal
 
 TOOLS = {
     "check": "mixerlab.check",
     "export": "mixerlab.tasks.export",
     "report": "mixerlab.sweeps.report",
 }
-# How a run that was stopped goes on when its command is given again.
-GOES_ON = "goes on from the last checkpoint, or from the start if there is none yet"
 _RAISE = "HYDRA_FULL_ERROR"  # if it is "1", Hydra raises what it would print
 
 

@@ -6,6 +6,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
+# What the command of a run that was stopped does when it is given again.
+GOES_ON = "goes on from the last checkpoint, or from the start if there is none yet"
+
 
 class Terminated(SystemExit):
     """SIGTERM came. It is not the run that failed."""

@@ -14,8 +14,8 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 
-from mixerlab.command import GOES_ON
 from mixerlab.hybrid import expand
+from mixerlab.interruption import GOES_ON
 from mixerlab.project import use_project
 from mixerlab.tasks.settings import register_resolvers
 

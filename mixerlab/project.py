@@ -86,10 +86,12 @@ def class_of(target: str) -> type:
     except Exception as error:  # of the user's code
         raise ValueError(f"{module_name} cannot be imported: {with_place(error)}") from error
     found = getattr(module, name, None)
-    if not isinstance(found, type):
-        own = [key for key, value in vars(module).items() if getattr(value, "__module__", None) == module_name]
-        classes = ", ".join(key for key in own if isinstance(getattr(module, key), type)) or "none"
+    if found is None:
+        own = [value for value in vars(module).values() if getattr(value, "__module__", None) == module_name]
+        classes = ", ".join(value.__name__ for value in own if isinstance(value, type)) or "none"
         raise ValueError(f"{module.__file__ or module_name} has no class {name}; its classes: {classes}")
+    if not isinstance(found, type):
+        raise ValueError(f"{target} is no class")
     return found
 
 

@@ -22,7 +22,7 @@ def refusal(error: HydraException | MarkedYAMLError) -> str:
     cause = error.__cause__
     if isinstance(cause, ConfigAttributeError | ConfigKeyError) and isinstance(cause.parent_node, DictConfig):
         outer, dot, _ = str(cause.full_key).rpartition(".")
-        keys = [f"{outer}{dot}{key}" for key in cause.parent_node if key not in _NO_SETTINGS]
+        keys = [f"{outer}{dot}{key}" for key in map(str, cause.parent_node) if key not in _NO_SETTINGS]
         valid = ", ".join(keys if outer else [*keys, "experiment"]) or "none"  # a choice that leaves no key behind
         return f"unknown key {cause.full_key}; valid keys: {valid}"
     return "\n".join([str(error), *([str(cause)] if isinstance(cause, OmegaConfBaseException) else [])])

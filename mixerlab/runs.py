@@ -29,6 +29,7 @@ from mixerlab.config import checked, code_versions
 from mixerlab.interruption import Terminated, interruption_behind
 from mixerlab.loggers import log_results, started
 from mixerlab.mixers.base import SequenceMixer
+from mixerlab.repeatability import KEEPS_STATE, KeepsState, keeps_state
 from mixerlab.safe_files import remove_leftovers, replace_file
 from mixerlab.sweeps.claims import claim
 from mixerlab.sweeps.files import (
@@ -58,6 +59,7 @@ if TYPE_CHECKING:
     from lightning.pytorch.loggers import Logger
 
     from mixerlab.training.fit import RunResult
+    from mixerlab.training.population import Population
 
 log = logging.getLogger(__name__)
 
@@ -182,7 +184,7 @@ def _trained(
         if (interruption := interruption_behind(error)) is not None:
             raise interruption from None
         failure = error
-        reason = str(error) if isinstance(error, SeesFuture) else with_place(error)
+        reason = str(error) if isinstance(error, SeesFuture | KeepsState) else with_place(error)
         replace_file(folder / ERROR_FILE, traceback.format_exc())
         record = failed_record(this.config, reason, provenance(**origin))
     else:
@@ -261,7 +263,7 @@ def _train(
         graph_key=_graph_key(config, task),
         code=origin["code"],
         grouping=grouping_of(cfg),
-        check=causality,
+        check=causality and partial(_check_outputs, causality),
     )
     assert result.torch_device is not None and result.dtype is not None  # training has come to its end
     rows = [
@@ -295,6 +297,16 @@ def _causality_check(config: Mapping[str, Any], task: Task) -> CausalityCheck:
         may_see_future=config["model"]["may_see_future"],
         key=json.dumps([config["mixer"], model], sort_keys=True),
     )
+
+
+def _check_outputs(causality: CausalityCheck, population: "Population", bf16: bool, batch_size: int) -> None:
+    """As `CausalityCheck`, but a mixer that only seems to see the future is refused for the state that it keeps."""
+    try:
+        causality(population, bf16, batch_size)
+    except SeesFuture:
+        if keeps_state(population, causality.vocab_size, causality.length):
+            raise KeepsState(f"mixer={causality.name} {KEEPS_STATE}") from None
+        raise
 
 
 def _backends(mixers: Iterable[tuple[str, SequenceMixer]], device: torch.device, dtype: torch.dtype) -> dict[str, str]:

@@ -14,6 +14,7 @@ from mixerlab import causality
 from mixerlab.causality import CausalityCheck, _Look, cuts, find_leak
 from mixerlab.mixers.base import SequenceMixer
 from mixerlab.models.language_model import LanguageModel
+from mixerlab.repeatability import KEEPS_STATE, keeps_state
 from mixerlab.training.execution import choose_execution
 from mixerlab.training.population import Population
 
@@ -227,3 +228,40 @@ def test_a_process_looks_once_for_all_cells_of_a_shape(tmp_path, monkeypatch):
         record = mixerlab.run(*attn, f"seed={seed}", f"task.seq_len={length}")
         assert record["provenance"]["sees_future"] is False
     assert looks == [(8, 15, 2), (8, 23, 2)]
+
+
+class Remembers(SequenceMixer):
+    """Adds the mean of its last input to a causal output."""
+
+    def __init__(self, d_model=WIDTH):
+        super().__init__()
+        self.linear, self.seen = nn.Linear(d_model, d_model), []
+
+    def forward(self, x):
+        y = self.linear(x)
+        self.seen = [*self.seen[-1:], x.detach()]
+        return y + self.seen[0].mean()
+
+
+def test_state_is_no_sight_of_the_future():
+    assert keeps_state(population_of(Remembers), VOCAB, LENGTH)
+    for flaw in ("", "mean", "by FFT"):
+        assert not keeps_state(population_of(lambda: Flawed(flaw)), VOCAB, LENGTH)  # noqa: B023
+    population = population_of(Drops)
+    population.compute_in_a_loop()
+    assert not keeps_state(population, VOCAB, LENGTH) and population.model.training
+
+
+def test_a_run_is_refused_for_its_state(tmp_path):
+    """model.may_see_future=true would train it."""
+    mine = "mixer=attn", "mixer.name=mine", f"mixer._target_={__name__}.RemembersToo", "task=icr"
+    outcome = run_py(*mine, *TINY, f"results_dir={tmp_path}")
+    assert outcome.code == 1 and outcome.err.splitlines()[-1] == f"error: mixer=mine {KEEPS_STATE}"
+
+
+class RemembersToo(Remembers):
+    def __init__(self, d_model, num_heads, rope_base, qk_norm, bias):
+        super().__init__(d_model)
+
+    def state_size(self, seq_len):
+        return 1

@@ -290,6 +290,7 @@ REFUSED = [
         "mixers.atn",
     ),
     (["mixer._target_=mixerlab.mixers.attn.Atention"], "attn.py has no class Atention", "its classes: Attention"),
+    (["mixer._target_=os.system"], "mixer=attn: os.system is no class", ""),
     (["optimizer._target_=Muon"], "optimizer=muon: _target_='Muon' must be the dotted name of a class", ""),
     (["model.d_model=15"], "mixer.num_heads=2 does not divide d_model=15", "choose a divisor"),
     (["model.d_model=18", "mixer.num_heads=6"], "heads of 3, and RoPE rotates pairs", "choose num_heads"),

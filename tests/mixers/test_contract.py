@@ -140,4 +140,4 @@ def test_a_mixer_that_remembers_its_last_call():
     config = {"name": "remembers", "_target_": f"{__name__}.Remembers", "after": 2}
     with pytest.raises(ContractBroken, match="different outputs for the same input: it keeps state between calls"):
         check_everything(config, "remembers", lambda: Remembers(WIDTH, after=2))
-    check_same_again(Remembers(WIDTH, after=3))
+    check_same_again(Remembers(WIDTH, after=4))

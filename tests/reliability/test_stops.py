@@ -10,6 +10,7 @@ import fakes
 import pytest
 from command_line import ROOT, TINY, records, run_py, start_run_py
 
+from mixerlab.interruption import GOES_ON
 from mixerlab.sweeps import canvas, report
 
 ATTN = ("mixer=attn", "task=icr", *TINY, "trainer.epochs=1")
@@ -71,7 +72,7 @@ def test_ctrl_c_while_figures_are_drawn_is_one_line(tmp_path, monkeypatch):
     for start in ((), ("-m",)):
         outcome = run_py(*start, *ATTN, f"results_dir={tmp_path}")
         assert outcome.code == 128 + signal.SIGINT and "Traceback" not in outcome.err
-        assert outcome.err.splitlines()[-1] == ("stopped by SIGINT: the same command goes on from the last checkpoint")
+        assert outcome.err.splitlines()[-1] == f"stopped by SIGINT: the same command {GOES_ON}"
     assert {record["status"] for record in records(tmp_path).values()} == {"finished"}
 
 

@@ -1,0 +1,47 @@
+"""Whether a model gives the same outputs for the same input; one that does not seems to see the future.
+
+A mixer that stores its last input in a Python list, for instance, gives other outputs when another input came before.
+The check of causality compares two calls, and cannot tell that from a leak: what it refuses is looked at once more.
+"""
+
+import copy
+
+import torch
+
+from mixerlab.training.execution import leaving_no_trace
+from mixerlab.training.population import Population
+
+KEEPS_STATE = (
+    "gives different outputs for the same input: it keeps state between calls. Compute all of forward from x,"
+    " parameters and buffers"
+)
+# Two outputs are the same if they differ by no more than this share of the largest: atomic sums of a GPU differ.
+_ROUNDING = 1e-4
+
+
+class KeepsState(ValueError):
+    """The outputs of a mixer depend on its earlier calls."""
+
+
+def keeps_state(population: Population, vocab_size: int, length: int) -> bool:
+    """Whether two calls with the same tokens differ, with a call with others between them.
+
+    In evaluation mode and float32, with the same random numbers. The population and the state of all random generators
+    stay as they were.
+    """
+    was_training, saved = population.model.training, copy.deepcopy(population.state_dict())
+    generator = torch.Generator().manual_seed(0)
+    one, other = torch.randint(vocab_size, (2, len(population), 2, length), generator=generator).to(population.device)
+    outputs = []
+    try:
+        population.model.eval()
+        with leaving_no_trace(population.device), torch.no_grad():
+            for tokens in (one, other, one):
+                population.load_state_dict(copy.deepcopy(saved))
+                torch.manual_seed(0)
+                outputs.append(population(tokens))
+    finally:
+        population.load_state_dict(saved)
+        population.model.train(was_training)
+    first, _, second = outputs
+    return not torch.allclose(first, second, rtol=0, atol=_ROUNDING * first.abs().max().item(), equal_nan=True)
