@@ -122,6 +122,7 @@ def run(cfg: DictConfig, patience: float = 0) -> dict[str, Any] | None:
         RunFailed: training failed, which the record says.
         OSError: the record cannot be written, for instance because the disk is full.
     """
+    _quiet_lightning()
     this = _Run.of(cfg)
     splits = None
     if cfg.force or not is_finished(this.folder):  # what refuses to train does so before anything is written
@@ -238,7 +239,6 @@ def _train(
     """The record of a run that trains to its end, and what it measured; `origin` is what its provenance begins with."""
     from mixerlab.training.fit import train  # brings Lightning and pandas, which a finished run does not need
 
-    _quiet_lightning()
     cfg, config, task = this.cfg, this.config, this.task
     replicas = replicas_of(config)
     notes = initial_value_warnings(cfg, task.autoencode)
