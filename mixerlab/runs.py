@@ -44,7 +44,7 @@ from mixerlab.sweeps.files import (
     write_record,
 )
 from mixerlab.sweeps.identity import flatten, is_volatile, replicas_of, run_id
-from mixerlab.sweeps.provenance import provenance
+from mixerlab.sweeps.provenance import git_state, provenance
 from mixerlab.sweeps.schema import changed_code, failed_record, row_labels, rows_digest
 from mixerlab.tasks.base import Task
 from mixerlab.tasks.data import Arrays, dataset_digest, load_or_generate
@@ -171,7 +171,7 @@ def _trained(
     folder = this.folder
     before = record_bytes(folder)
     write_config(folder, this.config)
-    origin: dict[str, Any] = {"started_at": datetime.now(UTC), "code": code}
+    origin: dict[str, Any] = {"started_at": datetime.now(UTC), "code": code, "git": git_state()}
     failure = None
     try:
         record, result = _train(this, splits, origin, list(loggers.values()))
