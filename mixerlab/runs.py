@@ -271,8 +271,8 @@ def _train(
         device=result.device,
         precision=str(result.dtype).removeprefix("torch."),
         backends=_backends(mixers_in(cfg, model), result.torch_device, result.dtype),
-        sees_future=None if causality is None else causality.leak is not None,
-        notes=[*notes, *result.notes, *([str(causality.leak)] if causality and causality.leak else [])],
+        sees_future=None if causality is None else causality.sees_future,
+        notes=[*notes, *result.notes, *([] if causality is None else causality.notes)],
     )
     return {"run_id": run_id(config), "status": "finished", "error": None, "rows": rows, "provenance": told}, result
 

@@ -35,7 +35,8 @@ def provenance(
         precision: the dtype of the matrix products; None for a run that failed.
         backends: what computed the mixing (a kernel or PyTorch), by mixer. Other operators use their kernel
             wherever it can run, and are not listed.
-        sees_future: whether outputs depend on later inputs; None if nobody looked, as for the auto-encoder.
+        sees_future: whether outputs depend on later inputs; None if nobody looked, as for the auto-encoder, or if it
+            could not be told, as a note says.
         notes: what happened on the way, such as a population halved for lack of memory.
     """
     return {

@@ -94,6 +94,14 @@ class Flawed(SequenceMixer):
             y = y[:, 1:]
         if self.flaw == "infinite":
             y = y + (y - y.detach()).abs().sqrt()
+        if self.flaw == "late":
+            y = y.roll(1, dims=1) * (torch.arange(y.shape[1]) > 0)[:, None]
+        if self.flaw == "ahead in small numbers":
+            y = 1e-7 * (y + x.mean(dim=1, keepdim=True))
+        if self.flaw == "by FFT":  # none: a causal convolution that is right up to rounding, of large numbers
+            length = y.shape[1]
+            kernel = torch.fft.rfft(0.9 ** torch.arange(length), 2 * length)[:, None]
+            y = 1e3 * torch.fft.irfft(torch.fft.rfft(y, 2 * length, dim=1) * kernel, 2 * length, dim=1)[:, :length]
         return y
 
     def state_size(self, seq_len):
@@ -106,6 +114,8 @@ class Flawed(SequenceMixer):
         ("unused", "spare is not used"),
         ("stray", "'table'.* must be parameters or buffers"),
         ("ahead", "sees position"),
+        ("ahead in small numbers", "sees position"),
+        ("late", "position 1 does not see itself"),
         ("shape", "shape is"),
         ("infinite", "not finite"),
     ],
@@ -113,3 +123,8 @@ class Flawed(SequenceMixer):
 def test_the_contract_notices(flaw, message):
     with pytest.raises(AssertionError, match=message):
         check_forward(Flawed(WIDTH, flaw))
+
+
+def test_rounding_is_no_look_ahead():
+    torch.manual_seed(0)
+    check_forward(Flawed(WIDTH, "by FFT"))
