@@ -283,6 +283,8 @@ REFUSED = [
     (["model=big"], "model='big'", "model.<key>=<value>"),
     (["+model.nope=1"], "unknown key model.nope", "valid keys: model.d_model, model.n_layers"),
     (["~mixer._target_"], "mixer._target_ is missing", "conf/"),
+    (['mixer.name="gdn, wide"'], "mixer.name='gdn, wide' must not hold ', '", "tables"),
+    (['mixer.name="gdn ‡"'], "mixer.name='gdn ‡' must not hold", "nor end with ' ‡'"),
     (["~optimizer.lr"], "optimizer.lr is missing", "conf/"),
     (["trainer.epochs=abc"], "trainer.epochs='abc'", "must be a whole number"),
     (["mixer=nope"], "Could not find 'mixer/nope'", "parallax"),

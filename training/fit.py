@@ -304,7 +304,7 @@ def _train_in_memory(
         result.replicas += part.replicas
         result.metrics = pd.concat([result.metrics, part.metrics], ignore_index=True)
         result.weights += part.weights
-        result.notes += part.notes
+        result.notes += [note for note in part.notes if note not in result.notes]
         result.device, result.torch_device, result.dtype = part.device, part.torch_device, part.dtype
     return result
 
