@@ -164,9 +164,11 @@ class _Training:
         accelerator = config.accelerator
         if accelerator == "auto":
             accelerator = "gpu" if torch.cuda.is_available() else "cpu"
-        # The precision is in the name: a run killed on a GPU must not go on in another one on a CPU.
         bf16 = config.precision == "bf16" or (config.precision == "auto" and accelerator == "gpu")
-        resume_from = self.folder / f"resume-{_label(replicas, self.code)}-{'bf16' if bf16 else 'float32'}.ckpt"
+        # Device and precision are in the name: a run killed on a GPU must not go on on a CPU, whose generator draws
+        # another order of rows.
+        prefix = f"resume-{_label(replicas, self.code)}"
+        resume_from = self.folder / f"{prefix}-{accelerator}-{'bf16' if bf16 else 'float32'}.ckpt"
         resumes = resume_from.is_symlink() or resume_from.exists()
         selections_kept = config.selections_kept
         if resumes:
@@ -179,6 +181,10 @@ class _Training:
                 selections_kept = ()
                 notes = [*notes, f"{resume_from.name} has no weights of the epochs so far: none are kept"]
                 log.info(notes[-1])
+        else:
+            for other in sorted(self.folder.glob(f"{prefix}-*.ckpt")):
+                notes = [*notes, f"{other.name} is of another device or precision: trained from the start"]
+                log.warning(notes[-1])
         # A half that is done must not train again because the other one is interrupted.
         resume_point = ResumePoint(resume_from, config.checkpoint_every, at_end=is_half)
         trainer = L.Trainer(

@@ -109,7 +109,7 @@ def whole(tmp_path_factory):
     """What a training gives, and the checkpoint that it leaves after its last epoch but one."""
     folder = tmp_path_factory.mktemp("whole")
     result = fit(REPLICAS, folder, **SETTINGS)
-    return result, (folder / f"resume-{_label(REPLICAS, None)}-float32.ckpt").read_bytes()
+    return result, (folder / f"resume-{_label(REPLICAS, None)}-cpu-float32.ckpt").read_bytes()
 
 
 SLOW = ("garbage", "a key missing", "no dict", "a link")
@@ -118,7 +118,7 @@ SLOW = ("garbage", "a key missing", "no dict", "a link")
 @pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.slow) if n in SLOW else n for n in USELESS])
 def test_a_checkpoint_that_is_of_no_use_costs_its_epochs(tmp_path, caplog, whole, name):
     result, content = whole
-    path = tmp_path / f"resume-{_label(REPLICAS, None)}-float32.ckpt"
+    path = tmp_path / f"resume-{_label(REPLICAS, None)}-cpu-float32.ckpt"
     path.write_bytes(content)
     USELESS[name](path)
     again = fit(REPLICAS, tmp_path, **SETTINGS)
@@ -129,6 +129,16 @@ def test_a_checkpoint_that_is_of_no_use_costs_its_epochs(tmp_path, caplog, whole
     assert aside.is_symlink() or aside.exists()
     checkpoints.forget_checkpoints(tmp_path)
     assert not list(tmp_path.glob("resume-*"))
+
+
+@pytest.mark.parametrize("name", ["gpu-float32", "cpu-bf16"])
+def test_a_checkpoint_of_another_device_or_precision_is_not_continued(tmp_path, whole, name):
+    result, content = whole
+    other = tmp_path / f"resume-{_label(REPLICAS, None)}-{name}.ckpt"
+    other.write_bytes(content)
+    again = fit(REPLICAS, tmp_path, **SETTINGS)
+    assert again.notes == [f"{other.name} is of another device or precision: trained from the start"]
+    assert again.replicas == result.replicas and other.read_bytes() == content
 
 
 class FailsOnce(CSVLogger):
@@ -164,7 +174,7 @@ def fails_once(error):
 @pytest.mark.parametrize("name", ["logger", "disk", "GPU", "reading"])
 def test_what_fails_beside_a_whole_checkpoint_leaves_it(tmp_path, monkeypatch, whole, name):
     result, content = whole
-    path = tmp_path / f"resume-{_label(REPLICAS, None)}-float32.ckpt"
+    path = tmp_path / f"resume-{_label(REPLICAS, None)}-cpu-float32.ckpt"
     path.write_bytes(content)
     loggers = [FailsOnce(tmp_path)] if name == "logger" else []
     if name in ("disk", "GPU"):
