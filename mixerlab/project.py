@@ -24,7 +24,7 @@ def use_project(hydra_config: DictConfig | HydraConf) -> None:
 
 
 def use_folder(config_dir: Path) -> None:
-    """The same for a folder of yamls."""
+    """Makes modules beside `config_dir` importable in this process."""
     project = config_dir.resolve().parent
     if str(project) not in sys.path:
         sys.path.insert(0, str(project))
