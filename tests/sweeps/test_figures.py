@@ -509,6 +509,20 @@ def test_several_seeds_are_one_line_with_a_band(tmp_path):
     assert len(accuracy.collections) == 1
 
 
+def test_a_frozen_seed_counts_until_the_last_one_ends(tmp_path):
+    """Its accuracy stays what it was; without it the mean would fall to that of the other."""
+    run_id = fakes.add_run(tmp_path, [0.3, 0.9, 0.5, 0.3, 0.7, "diverged"], seed=[0, 1])
+    keep_epochs(tmp_path, run_id, replica=1, epochs=4)  # 0.9, frozen
+    keep_epochs(tmp_path, run_id, replica=5, epochs=4)  # diverged
+    frozen, ended = 0.9 * (1 - np.exp(-3 / 3)), 0.7 * (1 - np.exp(-11 / 3))
+    accuracy, _ = training_curves(tmp_path, best_per_cell(collect(tmp_path)), "official").axes
+    line, _ = accuracy.lines  # and chance
+    assert len(line.get_xdata()) == 12 and line.get_ydata()[-1] == pytest.approx((frozen + ended) / 2)
+    *_, test = run_curves(run_folder(tmp_path, run_id)).axes
+    means = [line.get_ydata()[-1] for line in test.lines if len(line.get_xdata())]
+    assert means == pytest.approx([0.3 * (1 - np.exp(-11 / 3)), (frozen + ended) / 2, 0.5 * (1 - np.exp(-11 / 3))])
+
+
 def test_one_colour_and_marker_per_mixer_in_every_figure(results, frame, cells):
     expected = {mixer: (style.colour, style.marker) for mixer, style in styles(cells["mixer"]).items()}
     for figure in (
