@@ -12,14 +12,23 @@ from matplotlib.figure import Figure
 
 from mixerlab.sweeps.best import Selection
 from mixerlab.sweeps.canvas import Sheet, looks
-from mixerlab.sweeps.chance import mean_chances
+from mixerlab.sweeps.chance import chances_of_rows, mean_chances
 from mixerlab.sweeps.collect import REPORTED
 from mixerlab.sweeps.keys import Swept, short_names, shown
 from mixerlab.sweeps.lengths import length_of_training
-from mixerlab.sweeps.marks import CHOSEN, Handles, accuracy_lines, chance_line, legend_of, line_handles, setting_title
+from mixerlab.sweeps.marks import (
+    CHOSEN,
+    Handles,
+    accuracy_lines,
+    chance_line,
+    legend_of,
+    line_handles,
+    rows_with_panels,
+    setting_title,
+)
 from mixerlab.sweeps.names import TASKS, axis_of, in_order, is_challenge, origin_of, rank
 from mixerlab.sweeps.styles import styles
-from mixerlab.sweeps.tables import AVERAGE, Score, Table, mean_of, score_of
+from mixerlab.sweeps.tables import Score, Table, mean_of, score_of
 from mixerlab.sweeps.ticks import name_ticks, rate_ticks, value_ticks
 
 AXIS_LABELS = {
@@ -30,7 +39,6 @@ AXIS_LABELS = {
     "frac_noise": "share of noise",
     "num_tokens_to_copy": "tokens to copy",
 }
-MOST_PANELS = 12  # with more rows in the table, only their average has one
 
 
 def difficulty(frame: pd.DataFrame, cells: pd.DataFrame, selection: Selection, columns: int = 2) -> Figure | None:
@@ -189,7 +197,7 @@ def _score(by_seed: Mapping[int, float | None]) -> Score:
 def accuracy_by_key(
     swept: Swept, table: Table, cells: pd.DataFrame, selection: Selection, key: str, columns: int = 2
 ) -> Figure | None:
-    """Accuracy against a swept key: a panel per row of the table, a line per mixer and values of the other keys.
+    """Accuracy against a swept key: a panel per row (`rows_with_panels`), a line per mixer and other keys.
 
     None if no line has two values.
     """
@@ -208,8 +216,7 @@ def accuracy_by_key(
         return None
     look = styles(series, beside=table.mixers)
     places, numeric = _places(values)
-    chances = mean_chances(cells)
-    rows = [name for name in table.rows if len(table.rows) <= MOST_PANELS or name == (AVERAGE,)]
+    rows, chances = rows_with_panels(table), chances_of_rows(cells, table)
     explain: Handles = {}
     with looks():
         sheet = Sheet(columns)
@@ -220,7 +227,7 @@ def accuracy_by_key(
                 line: sorted((places[value], table.rows[name][label]) for value, label in members)
                 for line, members in series.items()
             }
-            explain |= accuracy_lines(panel, points, look) | chance_line(panel, chances.get(name[0], np.nan))
+            explain |= accuracy_lines(panel, points, look) | chance_line(panel, chances.get(name, np.nan))
             if numeric:
                 value_ticks(panel, sorted(places.values()), sheet.inside(per_line))
             else:

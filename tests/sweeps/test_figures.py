@@ -321,6 +321,30 @@ def test_accuracy_by_a_swept_key(tmp_path):
     assert [label.get_text() for label in figure.axes[0].get_xticklabels()] == ["adamw", "muon"]
 
 
+def test_of_many_settings_the_last_of_each_task_has_a_panel(tmp_path):
+    """A table of settings has no average: five challenge tasks of three levels are 15 rows."""
+    tasks = ("icr_challenge", "ncr_challenge", "sc_challenge", "icr_vocab_challenge", "ncr_vocab_challenge")
+    for width in (64, 128):
+        for task in tasks:
+            for level, accuracy in (("128-512", 0.9), ("256-1024", 0.8), ("512-2048", 0.2 + width / 256)):
+                given = {"model.d_model": width}
+                vocab_size = int(level.partition("-")[0])
+                fakes.add_run(
+                    tmp_path, [accuracy], task=task, setting=level, lr=1e-3, changed=given, vocab_size=vocab_size
+                )
+    swept = spread_out(collect(tmp_path))
+    cells = best_per_cell(swept.frame)
+    table = setting_table(cells)
+    hardest = [f"{task} 512-2048" for task in tasks]
+    figure = accuracy_by_key(swept, table, cells, "official", "model.d_model")
+    assert [panel.get_title().replace("\n", " ") for panel in figure.axes] == hardest
+    assert drawn(figure.axes[0], "attn") == pytest.approx({64: 0.45, 128: 0.7})
+    assert set(drawn(figure.axes[0], "_chance").values()) == {1 / 256}  # of this level, not of the task's mean
+    figure = accuracy_by_size(table, cells, "official")
+    assert [panel.get_title().replace("\n", " ") for panel in figure.axes] == [*hardest, hardest[-1]]
+    assert_legible(figure)
+
+
 def test_accuracy_by_state_size_and_its_frontier(tmp_path):
     for mixer, size, accuracy in (("attn", 4096, 0.9), ("gdn", 1024, 0.7), ("mamba", 2048, 0.6)):
         sizes = {"state_size": size, "num_params": 10 * size}
