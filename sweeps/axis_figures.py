@@ -150,7 +150,8 @@ def _along(frame: pd.DataFrame, of_task: pd.DataFrame, name: str) -> _Axis:
 def learning_rates(frame: pd.DataFrame, cells: pd.DataFrame, selection: Selection, columns: int = 2) -> Figure | None:
     """Accuracy by learning rate for each task, averaged over its settings; None if there is only one learning rate.
 
-    Of each cell the configuration of its best entry; a mean over fewer settings than there are is hollow.
+    Of each cell the configuration of its best entry. Hollow is a mean that misses settings, or seeds that a setting has
+    at any rate.
     """
     if frame["lr"].nunique() < 2:
         return None
@@ -173,7 +174,7 @@ def learning_rates(frame: pd.DataFrame, cells: pd.DataFrame, selection: Selectio
             for mixer in look:
                 of_mixer = [tried.get((mixer, task, setting), {}) for setting in settings]
                 rates = sorted({lr for of_setting in of_mixer for lr in of_setting})
-                points[mixer] = [(lr, mean_of(_score(of.get(lr, {})) for of in of_mixer)) for lr in rates]
+                points[mixer] = [(lr, mean_of(_score(of, lr) for of in of_mixer)) for lr in rates]
             explain |= accuracy_lines(panel, points, look)
             explain |= chance_line(panel, mean_chances(cells).get(task, np.nan))
             rate_ticks(
@@ -186,12 +187,16 @@ def learning_rates(frame: pd.DataFrame, cells: pd.DataFrame, selection: Selectio
         return sheet.arrange("Accuracy by learning rate", under, handles, per_line=per_line)
 
 
-def _score(by_seed: Mapping[int, float | None]) -> Score:
-    """Of one setting, from the accuracy of each seed; None: it has none."""
-    scored = {seed: accuracy for seed, accuracy in by_seed.items() if accuracy is not None}
+def _score(of_setting: Mapping[float, Mapping[int, float | None]], lr: float) -> Score:
+    """Of one setting at a rate, from the accuracy by rate and seed (None: it has none).
+
+    Incomplete unless it has all seeds: the mean over those that did not diverge is higher by luck.
+    """
+    seeds = {seed for of_rate in of_setting.values() for seed in of_rate}
+    scored = {seed: score for seed, score in of_setting.get(lr, {}).items() if score is not None}
     if not scored:
         return Score(None, {}, 0, 1, 0, "missing")
-    return Score(fmean(scored.values()), scored, 1, 1, 0, "ok")
+    return Score(fmean(scored.values()), scored, int(len(scored) == len(seeds)), 1, 0, "ok")
 
 
 def accuracy_by_key(

@@ -441,6 +441,18 @@ def test_learning_rates(frame, cells):
     assert [label.get_text() for label in icr.get_xticklabels()] == ["5e-4", "1e-3", "5e-3"]
 
 
+def test_a_rate_at_which_a_seed_diverged_or_was_not_run_is_hollow(tmp_path):
+    scores = [0.3, 0.9, 0.5, 0.3, 0.7, "diverged", 0.3, 0.8, "diverged"]
+    fakes.add_run(tmp_path, scores, seed=[0, 1, 2])
+    fakes.add_run(tmp_path, [0.4], lr=1e-4, mixer="gdn")
+    fakes.add_run(tmp_path, [0.4, 0.5], lr=1e-3, seed=[0, 1], mixer="gdn")
+    frame = collect(tmp_path)
+    (panel,) = learning_rates(frame, best_per_cell(frame), "official").axes
+    assert drawn(panel, "attn") == pytest.approx({5e-4: 0.3, 1e-3: 0.8, 5e-3: 0.5})
+    hollow = [list(line.get_xdata()) for line in panel.lines if line.get_label() == "_hollow"]
+    assert hollow == [[5e-3], [1e-4]]
+
+
 def test_a_task_without_any_score_is_crosses(tmp_path):
     fakes.add_run(tmp_path, ["diverged"] * 3)
     frame = collect(tmp_path)
