@@ -17,8 +17,8 @@ def best_trial(rows: Sequence[Mapping[str, Any]], selection: Selection) -> tuple
     """The finished rows, by seed, of the best (configuration, learning rate), and whether its grid should be wider.
 
     The best has the highest accuracy averaged over its seeds, on test (`official`) or on validation (`clean`). One that
-    has fewer seeds than another, lost or not run yet, competes only with those that have as few: a mean over fewer seeds
-    is higher by luck. Between equals, one inside the grid wins, then the smaller learning rate.
+    has fewer seeds than another, lost or not run yet, competes only with those that have as few: a mean over fewer
+    seeds is higher by luck. Between equals, one inside the grid wins, then the smaller learning rate.
     `sweeps.edges.wants_a_wider_grid` says when a grid should be wider.
 
     Args:

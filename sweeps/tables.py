@@ -161,7 +161,7 @@ def _legend(rows: Mapping[tuple[str, ...], Mapping[str, Score]], cells: pd.DataF
         notes.append(
             f"† Below {SOLVED}, and best at the smallest or largest learning rate tried, more than {MARGIN} above those"
             f" between: a wider grid may give more. So in {cells['edge'].sum()} of the"
-            f" {(cells['accuracy'] < SOLVED).sum()} cells below {SOLVED}; †k: in k of the settings."
+            f" {(cells['chosen_by'] < SOLVED).sum()} cells below {SOLVED}; †k: in k of the settings."
         )
     if any(not score.complete for score in scores):
         notes.append("* Mean over the k of n settings that have a score (k/n): not comparable, so never bold.")

@@ -83,6 +83,14 @@ def test_notes_name_every_gap(cells):
     assert not any(note.startswith("*") for note in setting_table(cells).notes)
 
 
+def test_daggers_and_the_cells_that_might_have_one_count_by_the_choosing_accuracy(tmp_path):
+    """Of `clean` that is validation; by test it would be "1 of the 0 cells"."""
+    fakes.add_run(tmp_path, [(0.1, 0.1), (0.1, 0.1), (0.99, 0.9)])  # (test, validation)
+    frame = collect(tmp_path)
+    (note,) = setting_table(best_per_cell(frame, "clean")).notes
+    assert "in 1 of the 1 cells below 0.98" in note
+
+
 def test_a_clean_table_has_no_notes(tmp_path):
     fakes.add_run(tmp_path, [0.1, 0.9, 0.1])
     assert task_table(best_per_cell(collect(tmp_path))).notes == []
