@@ -13,7 +13,7 @@ from typing import Any
 
 import pandas as pd
 
-from mixerlab.sweeps.edges import MARGIN, SOLVED
+from mixerlab.sweeps.edges import MARGIN, NEAR_PERFECT
 from mixerlab.sweeps.markup import escape_latex, escape_markdown, no_formula, one_line
 from mixerlab.sweeps.names import MIXERS, SEES_FUTURE, TASKS, in_order, sees_future
 from mixerlab.sweeps.solved import interval
@@ -159,9 +159,9 @@ def _legend(rows: Mapping[tuple[str, ...], Mapping[str, Score]], cells: pd.DataF
         )
     if any(score.edges for score in scores):
         notes.append(
-            f"† Below {SOLVED}, and best at the smallest or largest learning rate tried, more than {MARGIN} above those"
-            f" between: a wider grid may give more. So in {cells['edge'].sum()} of the"
-            f" {(cells['chosen_by'] < SOLVED).sum()} cells below {SOLVED}; †k: in k of the settings."
+            f"† Below {NEAR_PERFECT}, and best at the smallest or largest learning rate tried, more than {MARGIN} above"
+            f" those between: a wider grid may give more. So in {cells['edge'].sum()} of the"
+            f" {(cells['chosen_by'] < NEAR_PERFECT).sum()} cells below {NEAR_PERFECT}; †k: in k of the settings."
         )
     if any(not score.complete for score in scores):
         notes.append("* Mean over the k of n settings that have a score (k/n): not comparable, so never bold.")
