@@ -230,7 +230,7 @@ def complaints(frame: pd.DataFrame, told: Collection[str] = ()) -> list[str]:
 
 
 def _unlike_mixers(frame: pd.DataFrame, told: Collection[str]) -> list[str]:
-    """What the runs of one mixer have in other values than those of another, beside the mixer and the learning rate."""
+    """Settings, other than mixer and learning rate, whose values differ between mixers."""
     found = []
     for column in frame:
         group, dot, _ = column.partition(".")

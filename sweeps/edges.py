@@ -16,7 +16,7 @@ def on_the_edge(rate: float, grid: set[float]) -> bool:
 
 
 def wants_a_wider_grid(best: float, scores: Mapping[float, float], grid: set[float]) -> bool:
-    """Whether the best rate is at the edge of its grid, below NEAR_PERFECT, and more than MARGIN ahead of all inner ones.
+    """Whether the best rate is at the edge of its grid, below NEAR_PERFECT, and over MARGIN ahead of all inner ones.
 
     Args:
         best: the rate that was chosen, one of `scores`.

@@ -1,7 +1,7 @@
 """The accuracy tables, from one row per cell (`sweeps.collect.best_per_cell`), in Markdown, LaTeX and CSV.
 
-What a table never does is hide: a mean over fewer settings than there are carries `*` and k/n, is never bold,
-and the notes below name what is missing. A learning rate whose grid should be wider carries a dagger.
+Tables never hide gaps: a mean over fewer settings than there are carries `*` and k/n, is never bold, and the notes
+below name what is missing. A learning rate whose grid should be wider carries a dagger.
 """
 
 import csv
@@ -160,7 +160,7 @@ def _legend(rows: Mapping[tuple[str, ...], Mapping[str, Score]], cells: pd.DataF
     if any(score.edges for score in scores):
         notes.append(
             f"† Below {NEAR_PERFECT}, and best at the smallest or largest learning rate tried, more than {MARGIN} above"
-            f" those between: a wider grid may give more. So in {cells['edge'].sum()} of the"
+            f" those between: a wider grid may give more. This applies to {cells['edge'].sum()} of the"
             f" {(cells['chosen_by'] < NEAR_PERFECT).sum()} cells below {NEAR_PERFECT}; †k: in k of the settings."
         )
     if any(not score.complete for score in scores):
