@@ -1,5 +1,6 @@
 """mixerlab from Python: what `import mixerlab` offers besides base classes and records."""
 
+import json
 from pathlib import Path
 
 from hydra import compose as hydra_compose
@@ -30,7 +31,8 @@ def compose(*overrides: str, config_dir: str | Path | None = None) -> DictConfig
     search = []
     if config_dir is not None:
         use_folder(Path(config_dir))
-        search = [f"hydra.searchpath=[file://{Path(config_dir).resolve()}]"]
+        folder = json.dumps([f"file://{Path(config_dir).resolve()}"], ensure_ascii=False)
+        search = [f"hydra.searchpath={folder}"]
     with initialize_config_module("mixerlab.conf", version_base="1.3"):
         cfg = hydra_compose("config", [*search, *overrides], return_hydra_config=True)
         hydra_config = cfg.hydra

@@ -23,6 +23,7 @@ from mixerlab.strays import strays
 from mixerlab.sweeps.files import run_folder
 from mixerlab.sweeps.identity import as_list, run_id
 from mixerlab.tasks.base import Task
+from mixerlab.training.optimizers import PopulationOptimizer
 from mixerlab.training.population import Grouping, Population
 from mixerlab.user_code import one_line, raised_by_us, with_place
 
@@ -93,7 +94,12 @@ def _built(parts: str, autoencode: bool) -> list[tuple[str, SequenceMixer]]:
     schedule = component(cfg.schedule)
     small = _Sizes(vocab_size=2, input_length=1, autoencode=autoencode)
     population = Population(partial(build_model, cfg, small), (0,), grouping_of(cfg))
-    component(cfg.optimizer, population=population, lr=[rate], schedule=schedule, total_steps=8)
+    optimizer = component(cfg.optimizer, population=population, lr=[rate], schedule=schedule, total_steps=8)
+    if not isinstance(optimizer, PopulationOptimizer):
+        raise ValueError(
+            f"optimizer={cfg.optimizer.name}: {type(optimizer).__name__} must be a subclass of"
+            " mixerlab.training.optimizers.PopulationOptimizer"
+        )
     mixers = mixers_in(cfg, build_model(cfg, small))
     for name, mixer in mixers:
         for stray in strays(mixer):

@@ -23,10 +23,17 @@ log = logging.getLogger(__name__)
 NOISE = 0.05  # standard deviation of what is added to each parameter, of the size of a linear weight at width 128
 # Beyond these shares of the change from t on, a change before t is no rounding. A mixer that computes the right thing
 # from all positions (a convolution by FFT) leaves about 1e-6 in float32, and flips last bits in bfloat16.
-_ROUNDING = {torch.float32: 1e-4, torch.bfloat16: 5e-2}
+_ROUNDING = {torch.float64: 1e-10, torch.float32: 1e-4, torch.bfloat16: 5e-2}
 _SEED = 0
 
-_known: dict[Hashable, "Leak | None"] = {}  # of this process: cells of a sweep share mixers and shapes
+UNTOLD = "the outputs are not finite at the start: whether they depend on later inputs cannot be told"
+
+_known: dict[Hashable, "Leak | str | None"] = {}  # of this process: cells of a sweep share mixers and shapes
+
+
+def is_rounding(change: float, later_change: float, dtype: torch.dtype) -> bool:
+    """Whether outputs in `dtype` that change by `later_change` from t on may change by `change` through rounding."""
+    return change <= _ROUNDING[dtype] * later_change
 
 
 class Leak(NamedTuple):
@@ -67,7 +74,7 @@ class CausalityCheck:
         vocab_size, length: of the task: token ids below `vocab_size`, `length` of them.
         may_see_future: note what it sees, in place of refusing it.
         key: must say all of the model. Precision, device and how replicas compute are added.
-        leak: what was found; None before the check, and if nothing was found.
+        found: a leak, or UNTOLD; None before the check, and if nothing was found.
     """
 
     name: str
@@ -75,7 +82,17 @@ class CausalityCheck:
     length: int
     may_see_future: bool
     key: Hashable
-    leak: Leak | None = None
+    found: Leak | str | None = None
+
+    @property
+    def sees_future(self) -> bool | None:
+        """Of a population that was checked; None if it cannot be told."""
+        return None if self.found == UNTOLD else self.found is not None
+
+    @property
+    def notes(self) -> list[str]:
+        """What the record says of it."""
+        return [] if self.found is None else [str(self.found)]
 
     def __call__(self, population: Population, bf16: bool, batch_size: int) -> None:
         """Raises SeesFuture; `population` is on its device, and stays as it is.
@@ -88,16 +105,18 @@ class CausalityCheck:
             # With the shapes of training a GPU launches the same kernels, and compiles none for the check only.
             batch = batch_size if population.device.type == "cuda" else 2
             _known[key] = find_leak(population, self.vocab_size, self.length, batch, bf16=bf16)
-        self.leak = _known[key]
-        if self.leak is not None and not self.may_see_future:
+        self.found = _known[key]
+        if self.found == UNTOLD:
+            log.warning(UNTOLD)
+        if self.sees_future and not self.may_see_future:
             raise SeesFuture(
-                f"mixer={self.name} sees the future: {self.leak}. model.may_see_future=true trains it all the same, and"
-                " tables mark it"
+                f"mixer={self.name} sees the future: {self.found}. model.may_see_future=true trains it all the same,"
+                " and tables mark it"
             )
 
 
-def find_leak(population: Population, vocab_size: int, length: int, batch: int = 2, *, bf16: bool) -> Leak | None:
-    """How the logits of a population depend on later tokens; None if they do not.
+def find_leak(population: Population, vocab_size: int, length: int, batch: int = 2, *, bf16: bool) -> Leak | str | None:
+    """How the logits of a population depend on later tokens; None if they do not, UNTOLD if they are not finite.
 
     Looks in scoring mode, and then in training mode, where a norm over time or over the batch sees more. A change
     counts if it is no rounding: what changes in bfloat16 is looked at in float32 again. Costs four forward passes of
@@ -109,13 +128,15 @@ def find_leak(population: Population, vocab_size: int, length: int, batch: int =
     saved = copy.deepcopy(population.state_dict())
     try:
         with leaving_no_trace(population.device):
+            is_told = True
             for training in (False, True):
                 population.model.train(training)
                 look = _Look(population, saved, (len(population), batch, length), vocab_size, training)
                 leak = look(torch.bfloat16 if bf16 else torch.float32)
                 if leak is not None:
                     return leak
-            return None
+                is_told &= look.is_finite
+            return None if is_told else UNTOLD
     finally:
         population.load_state_dict(saved)
         population.model.train(was_training)
@@ -129,7 +150,10 @@ def cuts(length: int) -> tuple[int, int]:
 
 
 class _Look:
-    """One mode's look at a population: logits of some tokens, and of the same with others from one of `cuts` on."""
+    """One mode's look at a population: logits of some tokens, and of the same with others from one of `cuts` on.
+
+    `is_finite` says of the last look whether they were finite; if not, that there is no leak means nothing.
+    """
 
     def __init__(
         self, population: Population, saved: dict, shape: tuple[int, int, int], vocab_size: int, training: bool
@@ -155,7 +179,7 @@ class _Look:
         most = before.max().item()
         if most == 0:
             return None
-        if most <= _ROUNDING[dtype] * later:
+        if is_rounding(most, later, dtype):
             return None if dtype == torch.float32 else self(torch.float32)
         _, row, position = (int(index) for index in torch.unravel_index(before.argmax(), before.shape))
         return Leak(position, self.cuts[row], most, later, self.training)
@@ -164,10 +188,9 @@ class _Look:
         """The largest change of a logit at each position of the first two sequences, `[R, 2, T]`."""
         for noise in (self.noise, torch.zeros_like(self.noise)):
             one, other = (self._logits(tokens, dtype, noise) for tokens in (self.tokens, self.changed))
-            if one.isfinite().all() and other.isfinite().all():
+            self.is_finite = bool(one.isfinite().all() and other.isfinite().all())
+            if self.is_finite:
                 break
-        else:
-            log.warning("the outputs are not finite at the start: whether they depend on later inputs cannot be told")
         change = torch.where(one == other, 0, (one - other).abs()).masked_fill(one.isnan() & other.isnan(), 0)
         return change.nan_to_num(nan=torch.inf).amax(dim=-1)
 

@@ -14,6 +14,7 @@ from mixerlab.hybrid import check_keys, is_hybrid, mixers_of
 from mixerlab.project import class_of, current_target
 from mixerlab.sweeps.identity import flatten, replicas_of
 from mixerlab.sweeps.named import check_sweep_name
+from mixerlab.sweeps.names import SEES_FUTURE
 from mixerlab.sweeps.schema import check_name
 from mixerlab.tasks.base import Task
 from mixerlab.tasks.data import digest_on_disk
@@ -109,6 +110,7 @@ def _check_present(prefix: str, given: Collection[str], wanted: Collection[str])
 def _check(config: Mapping[str, Any]) -> None:
     for group in (*COMPONENTS, "task"):
         _check_name(f"{group}.name", config[group].get("name"))
+    _check_column(config["mixer"]["name"])
     check_name("task.setting", config["task"]["setting"])
     for prefix, mixer in mixers_of(config["mixer"]).items():
         _check_component(prefix, mixer, COMPONENTS["mixer"])
@@ -169,6 +171,15 @@ def _check_name(key: str, value: Any) -> None:
         raise ValueError(f"{key}={value!r} must begin with a letter or a digit")
     if len(value) > _LONGEST_NAME:
         raise ValueError(f"{key}={value[:20]!r}... has {len(value)} characters, and must have at most {_LONGEST_NAME}")
+
+
+def _check_column(name: str) -> None:
+    """Raises ValueError for a mixer's name that tables would take for another one and what they write behind it."""
+    if ", " in name or name.endswith(SEES_FUTURE):
+        raise ValueError(
+            f"mixer.name={name!r} must not hold ', ' nor end with {SEES_FUTURE!r}: tables write values of keys and that"
+            " mark behind a mixer's name"
+        )
 
 
 def _check_data_keys(task: Mapping[str, Any]) -> None:

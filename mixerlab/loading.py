@@ -32,7 +32,7 @@ from mixerlab.training.results import CHOSEN_ON
 from mixerlab.training.weights import put_in, unpack
 
 _HEADER = 16 << 20  # bytes, above what the names of any model's tensors take
-_PLAIN = re.compile(r"[A-Za-z_/][\w/.-]*")  # strings that an override holds without quotes
+_PLAIN = re.compile(r"[A-Za-z_/][\w/.-]*", re.ASCII)  # strings that an override holds without quotes
 _KEYWORDS = ("null", "true", "false", "nan", "inf")
 
 
@@ -217,4 +217,4 @@ def _as_override(value: Any) -> str:
         return f"[{','.join(map(_as_override, value))}]"
     if isinstance(value, str) and _PLAIN.fullmatch(value) and value.lower() not in _KEYWORDS:
         return value
-    return json.dumps(value)
+    return json.dumps(value, ensure_ascii=False)

@@ -167,8 +167,7 @@ def run_job_of(work: Work, number: int, overrides: list[str]) -> tuple[JobStatus
 
 
 def end_with(sentinel: int, grace: float = 0) -> None:
-    """Ends this process `grace` seconds after the sweep has ended, however that was: it would train on, and keep its
-    GPU."""
+    """Kills this process `grace` seconds after the parent exits; otherwise it would keep training and hold its GPU."""
     wait([sentinel])
     time.sleep(grace)
     os.kill(os.getpid(), signal.SIGKILL)  # whatever it does: what is on disk survives that at any moment

@@ -32,7 +32,7 @@ def use_project(hydra_config: DictConfig | HydraConf) -> None:
 
 
 def use_folder(config_dir: Path) -> None:
-    """The same for a folder of yamls.
+    """Makes modules beside `config_dir` importable in this process.
 
     Raises:
         ValueError: there is no such folder, or one of its yamls has the place of one of ours, which Hydra would take.

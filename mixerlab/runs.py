@@ -46,7 +46,7 @@ from mixerlab.sweeps.files import (
     write_record,
 )
 from mixerlab.sweeps.identity import flatten, is_volatile, replicas_of, run_id
-from mixerlab.sweeps.provenance import provenance
+from mixerlab.sweeps.provenance import git_state, provenance
 from mixerlab.sweeps.schema import changed_code, failed_record, row_labels, rows_digest
 from mixerlab.tasks.base import Task
 from mixerlab.tasks.data import Arrays, dataset_digest, load_or_generate
@@ -175,7 +175,7 @@ def _trained(
     folder = this.folder
     before = record_bytes(folder)
     write_config(folder, this.config)
-    origin: dict[str, Any] = {"started_at": datetime.now(UTC), "code": code}
+    origin: dict[str, Any] = {"started_at": datetime.now(UTC), "code": code, "git": git_state()}
     failure = None
     try:
         record, result = _train(this, splits, origin, list(loggers.values()))
@@ -275,8 +275,8 @@ def _train(
         device=result.device,
         precision=str(result.dtype).removeprefix("torch."),
         backends=_backends(mixers_in(cfg, model), result.torch_device, result.dtype),
-        sees_future=None if causality is None else causality.leak is not None,
-        notes=[*notes, *result.notes, *([str(causality.leak)] if causality and causality.leak else [])],
+        sees_future=None if causality is None else causality.sees_future,
+        notes=[*notes, *result.notes, *([] if causality is None else causality.notes)],
     )
     return {"run_id": run_id(config), "status": "finished", "error": None, "rows": rows, "provenance": told}, result
 

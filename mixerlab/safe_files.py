@@ -79,15 +79,6 @@ class _written:
         self.temporary.unlink(missing_ok=True)
 
 
-def sync_file(path: Path) -> None:
-    """Waits until the content of `path`, which another library wrote, is on disk."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
 def _sync_folder(folder: Path) -> None:
     descriptor = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
     try:

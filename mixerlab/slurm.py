@@ -64,7 +64,7 @@ def slurm_jobs(launcher: Any) -> SlurmJobs | None:
 
 
 def _missing_of_accounting() -> str | None:
-    """What keeps this cluster's jobs from being accounted for, and what mends it; None if nothing does."""
+    """What keeps this cluster's jobs from being accounted for, and how to fix it; None if nothing does."""
     _, error = _slurm("sacct", "--noheader", "--allocations")
     if error is not None:
         return f"{error}. Set AccountingStorageType=accounting_storage/slurmdbd in slurm.conf"

@@ -19,7 +19,7 @@ from mixerlab.mixers.projected import ProjectedMixer
 ALL = slice(None)  # positions
 
 
-@dataclass(frozen=True, eq=False)  # tensors have no truth
+@dataclass(frozen=True, eq=False)  # tensor equality has no single truth value
 class ResidualStream:
     """What the layers of a model read and add to: `[B, T, d_model]`, the sum `total + update`.
 

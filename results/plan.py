@@ -30,7 +30,7 @@ import mixerlab
 from mixerlab.config import checked
 from mixerlab.results.screen import design
 from mixerlab.sweeps.collect import best_per_cell
-from mixerlab.sweeps.edges import SOLVED
+from mixerlab.sweeps.edges import NEAR_PERFECT
 from mixerlab.sweeps.identity import run_id
 from mixerlab.sweeps.sources import rows_of
 from mixerlab.tasks.settings import settings_of
@@ -43,7 +43,7 @@ LONG = 256  # tokens; from here on a run has one seed
 MOST_TOKENS = 3072  # of a run's rates side by side, each with its length
 LEAST_REPLICAS = 1.5  # below BUSY tokens a single one takes half the time of three (README.md, on a GPU)
 BUSY = 1024  # from here on a single replica fills the GPU
-ABOVE_CHANCE = 0.02  # a mixer between it and SOLVED tells something of a setting
+ABOVE_CHANCE = 0.02  # a mixer between it and NEAR_PERFECT tells something of a setting
 
 DEFAULT = "default"  # the recipe of conf/
 TABLE_RATES = ("1e-2", "5e-3", "1e-3", "5e-4")
@@ -155,7 +155,7 @@ def challenge() -> Iterator[Run]:
 def table() -> Iterator[Run]:
     """Three seeds first where the draft tells mixers apart; elsewhere one seed first."""
     cells = best_per_cell(rows_of(RESULTS / "draft" / "rows.csv"))
-    tells = (cells["accuracy"] > cells["chance"] + ABOVE_CHANCE) & (cells["accuracy"] < SOLVED)
+    tells = (cells["accuracy"] > cells["chance"] + ABOVE_CHANCE) & (cells["accuracy"] < NEAR_PERFECT)
     telling = set(cells[tells][["task", "setting"]].itertuples(index=False, name=None))
     for stage, chosen, seeds in (
         ("cells that tell", telling.__contains__, [0, 1, 2]),

@@ -16,22 +16,21 @@ from pathlib import Path
 
 import pandas as pd
 
-from mixerlab.sweeps.published import Pair, pairs_of, read_published, scores_of
+from mixerlab.sweeps.published import FAR, Pair, is_far, pairs_of, read_published, scores_of
 from mixerlab.sweeps.sources import rows_of
 
 RESULTS = Path(__file__).parent
 README, EXPERIMENTS, PUBLISHED = RESULTS / "README.md", RESULTS / "experiments.json", RESULTS / "published"
 BEGIN, END = "<!-- written by results/reasons.py -->\n", "<!-- end -->\n"
-FAR = 0.05  # a difference that wants a reason; also the least effect that is one
 PART = 0.25  # of a difference
 
 RULES = f"""\
-Those of the {{total}} published numbers from which ours differ by more than {FAR}, and the reason as far as an
-experiment shows it. **Explained**: with another recipe or checkpoint in the settings that were run with it, and ours in
-the others, the mean is within {FAR} of the published one. **In part**: that takes away at least a quarter of the
-difference. Only one experiment is named: the first that explains the difference, else the one that comes nearest.
+Of the {{total}} published numbers, these are the ones that ours miss by more than {FAR}, each with the reason as far
+as an experiment shows it. **Explained**: with another recipe or checkpoint in the settings that were run with it, and
+ours in the others, the mean is within {FAR} of the published one. **In part**: that takes away at least a quarter of
+the difference. Only one experiment is named: the first that explains the difference, else the one that comes nearest.
 **Indicated**: on a cell of the task, a factor of the screen moves the mixer towards the published mean by more than
-{FAR} and more than twice its standard error.
+{FAR}, the least effect that counts as one, and more than twice its standard error.
 """
 
 
@@ -126,14 +125,14 @@ def section(source: str | Path) -> str:
     lines = [RULES.format(total=len(pairs)), "| number | ours | published | reason |", "|---|--:|--:|---|"]
     reasons = []
     for pair in complete:
-        if pair.ours is not None and abs(pair.ours - pair.published) > FAR:
+        if pair.ours is not None and is_far(pair.ours - pair.published):
             reasons.append(reason(pair, ours, recipes, effects))
             lines.append(f"| {pair.mixer} {pair.name} | {pair.ours:.3f} | {pair.published:.3f} | {reasons[-1]} |")
     unexplained = sum(text == "Unexplained." for text in reasons)
     explained = sum("Explained" in text for text in reasons)
     lines += [
         "",
-        f"Off by more than {FAR}: {len(reasons)} of the {len(complete)} numbers that we have, out of {len(pairs)}.",
+        f"Off by more than {FAR}: {len(reasons)} of the {len(complete)} numbers that can be compared so far.",
     ]
     lines[-1] += f" Explained {explained}, in part or indicated {len(reasons) - explained - unexplained},"
     lines[-1] += f" unexplained {unexplained}."

@@ -13,7 +13,7 @@ import lzma
 import re
 import sys
 import tarfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from mixerlab.safe_files import read_bytes, replace_file
@@ -24,7 +24,10 @@ from mixerlab.sweeps.files import (
     METRICS_FILE,
     RECORD_FILE,
     check_writable,
+    has_rows_of,
     is_finished,
+    is_written_with,
+    parse_config,
     parse_record,
     run_folder,
 )
@@ -37,7 +40,8 @@ def pack(results_dir: str | Path, file: str | Path) -> int:
     """Packs the finished runs of `results_dir` into `file`, which is replaced at once; gives their number.
 
     Raises:
-        ValueError: no run is finished, a record that cannot be read, a finished run without one of its files.
+        ValueError: no run is finished, a record that cannot be read, a finished run whose files are not all there or
+            not of one run.
         OSError: `file` cannot be written; an earlier one is as it was.
     """
     folders = [folder for folder in sorted(Path(results_dir).glob("runs/*/")) if is_finished(folder)]
@@ -46,21 +50,28 @@ def pack(results_dir: str | Path, file: str | Path) -> int:
     content = io.BytesIO()
     with lzma.open(content, "wb") as packed, tarfile.open(fileobj=packed, mode="w") as archive:
         for folder in folders:
-            for name in FILES:
-                _add(archive, f"runs/{folder.name}/{name}", folder / name)
+            for name, text in _contents(folder).items():
+                member = tarfile.TarInfo(f"runs/{folder.name}/{name}")
+                member.size = len(text)
+                archive.addfile(member, io.BytesIO(text))
     replace_file(Path(file), content.getvalue())
     return len(folders)
 
 
-def _add(archive: tarfile.TarFile, name: str, path: Path) -> None:
+def _contents(folder: Path) -> dict[str, bytes]:
+    """The files of a finished run by name; `ValueError` if `restore` would refuse them."""
+    contents = {}
+    for path in (folder / name for name in FILES):
+        try:
+            contents[path.name] = read_bytes(path, LARGEST_METRICS)
+        except (OSError, ValueError) as error:
+            reason = error.strerror if isinstance(error, OSError) else error
+            raise ValueError(f"{path} cannot be read ({reason}): delete its run's folder to train it anew") from error
     try:
-        content = read_bytes(path, LARGEST_METRICS)
-    except (OSError, ValueError) as error:
-        reason = error.strerror if isinstance(error, OSError) else error
-        raise ValueError(f"{path} cannot be read ({reason}): delete its run's folder to train it anew") from error
-    member = tarfile.TarInfo(name)
-    member.size = len(content)
-    archive.addfile(member, io.BytesIO(content))
+        _check_run(folder.name, contents)
+    except ValueError as error:
+        raise ValueError(f"{folder} is no whole run ({error}): delete it to train it anew") from error
+    return contents
 
 
 def restore(file: str | Path, results_dir: str | Path) -> tuple[int, int]:
@@ -85,7 +96,7 @@ def restore(file: str | Path, results_dir: str | Path) -> tuple[int, int]:
             if not ours or is_finished(folder):
                 continue
             for name in FILES:
-                replace_file(folder / name, contents[name].decode())
+                replace_file(folder / name, contents[name])
             restored += 1
     return restored, len(runs) - restored
 
@@ -103,7 +114,7 @@ def _checked(file: str | Path) -> dict[str, dict[str, bytes]]:
         for identity, contents in runs.items():
             if missing := [name for name in FILES if name not in contents]:
                 raise ValueError(f"runs/{identity} has no {', '.join(missing)}")
-            _check_record(identity, contents[RECORD_FILE])
+            _check_run(identity, contents)
     except OSError as error:
         raise ValueError(f"{file} cannot be read ({error.strerror or error}): give an archive") from error
     except (lzma.LZMAError, tarfile.TarError, EOFError, ValueError) as error:
@@ -125,10 +136,19 @@ def _members(file: str | Path) -> Iterator[tuple[str, bytes]]:
             yield member.name, content.read()
 
 
-def _check_record(identity: str, text: bytes) -> None:
-    record = parse_record(text)
+def _check_run(identity: str, contents: Mapping[str, bytes]) -> None:
+    """`ValueError` unless these files, by name, are of the finished run `identity`, and belong together."""
+    record = parse_record(contents[RECORD_FILE])
     if record["run_id"] != identity or record["status"] != "finished":
         raise ValueError(f"runs/{identity} holds the record of {record['run_id']}, {record['status']}")
+    try:
+        config = parse_config(contents[CONFIG_FILE], identity)
+    except ValueError as error:
+        raise ValueError(f"runs/{identity}/{CONFIG_FILE} is not its config: {error}") from error
+    if not has_rows_of(record, config):
+        raise ValueError(f"runs/{identity}/{RECORD_FILE} has other rows than its {CONFIG_FILE} describes")
+    if not is_written_with(contents[METRICS_FILE], contents[RECORD_FILE]):
+        raise ValueError(f"runs/{identity}/{METRICS_FILE} is not the file that was written with the record")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

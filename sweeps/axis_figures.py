@@ -12,14 +12,23 @@ from matplotlib.figure import Figure
 
 from mixerlab.sweeps.best import Selection
 from mixerlab.sweeps.canvas import Sheet, looks
-from mixerlab.sweeps.chance import mean_chances
+from mixerlab.sweeps.chance import chances_of_rows, mean_chances
 from mixerlab.sweeps.collect import REPORTED
 from mixerlab.sweeps.keys import Swept, short_names, shown
 from mixerlab.sweeps.lengths import length_of_training
-from mixerlab.sweeps.marks import CHOSEN, Handles, accuracy_lines, chance_line, legend_of, line_handles, setting_title
+from mixerlab.sweeps.marks import (
+    CHOSEN,
+    Handles,
+    accuracy_lines,
+    chance_line,
+    legend_of,
+    line_handles,
+    rows_with_panels,
+    setting_title,
+)
 from mixerlab.sweeps.names import TASKS, axis_of, in_order, is_challenge, origin_of, rank
 from mixerlab.sweeps.styles import styles
-from mixerlab.sweeps.tables import AVERAGE, Score, Table, mean_of, score_of
+from mixerlab.sweeps.tables import Score, Table, mean_of, score_of
 from mixerlab.sweeps.ticks import name_ticks, rate_ticks, value_ticks
 
 AXIS_LABELS = {
@@ -30,7 +39,6 @@ AXIS_LABELS = {
     "frac_noise": "share of noise",
     "num_tokens_to_copy": "tokens to copy",
 }
-MOST_PANELS = 12  # with more rows in the table, only their average has one
 
 
 def difficulty(frame: pd.DataFrame, cells: pd.DataFrame, selection: Selection, columns: int = 2) -> Figure | None:
@@ -142,7 +150,8 @@ def _along(frame: pd.DataFrame, of_task: pd.DataFrame, name: str) -> _Axis:
 def learning_rates(frame: pd.DataFrame, cells: pd.DataFrame, selection: Selection, columns: int = 2) -> Figure | None:
     """Accuracy by learning rate for each task, averaged over its settings; None if there is only one learning rate.
 
-    Of each cell the configuration of its best entry; a mean over fewer settings than there are is hollow.
+    Of each cell the configuration of its best entry. Hollow is a mean that misses settings, or seeds that a setting has
+    at any rate.
     """
     if frame["lr"].nunique() < 2:
         return None
@@ -165,7 +174,7 @@ def learning_rates(frame: pd.DataFrame, cells: pd.DataFrame, selection: Selectio
             for mixer in look:
                 of_mixer = [tried.get((mixer, task, setting), {}) for setting in settings]
                 rates = sorted({lr for of_setting in of_mixer for lr in of_setting})
-                points[mixer] = [(lr, mean_of(_score(of.get(lr, {})) for of in of_mixer)) for lr in rates]
+                points[mixer] = [(lr, mean_of(_score(of, lr) for of in of_mixer)) for lr in rates]
             explain |= accuracy_lines(panel, points, look)
             explain |= chance_line(panel, mean_chances(cells).get(task, np.nan))
             rate_ticks(
@@ -178,18 +187,22 @@ def learning_rates(frame: pd.DataFrame, cells: pd.DataFrame, selection: Selectio
         return sheet.arrange("Accuracy by learning rate", under, handles, per_line=per_line)
 
 
-def _score(by_seed: Mapping[int, float | None]) -> Score:
-    """Of one setting, from the accuracy of each seed; None: it has none."""
-    scored = {seed: accuracy for seed, accuracy in by_seed.items() if accuracy is not None}
+def _score(of_setting: Mapping[float, Mapping[int, float | None]], lr: float) -> Score:
+    """Of one setting at a rate, from the accuracy by rate and seed (None: it has none).
+
+    Incomplete unless it has all seeds: the mean over those that did not diverge is higher by luck.
+    """
+    seeds = {seed for of_rate in of_setting.values() for seed in of_rate}
+    scored = {seed: score for seed, score in of_setting.get(lr, {}).items() if score is not None}
     if not scored:
         return Score(None, {}, 0, 1, 0, "missing")
-    return Score(fmean(scored.values()), scored, 1, 1, 0, "ok")
+    return Score(fmean(scored.values()), scored, int(len(scored) == len(seeds)), 1, 0, "ok")
 
 
 def accuracy_by_key(
     swept: Swept, table: Table, cells: pd.DataFrame, selection: Selection, key: str, columns: int = 2
 ) -> Figure | None:
-    """Accuracy against a swept key: a panel per row of the table, a line per mixer and values of the other keys.
+    """Accuracy against a swept key: a panel per row (`rows_with_panels`), a line per mixer and other keys.
 
     None if no line has two values.
     """
@@ -208,8 +221,7 @@ def accuracy_by_key(
         return None
     look = styles(series, beside=table.mixers)
     places, numeric = _places(values)
-    chances = mean_chances(cells)
-    rows = [name for name in table.rows if len(table.rows) <= MOST_PANELS or name == (AVERAGE,)]
+    rows, chances = rows_with_panels(table), chances_of_rows(cells, table)
     explain: Handles = {}
     with looks():
         sheet = Sheet(columns)
@@ -220,7 +232,7 @@ def accuracy_by_key(
                 line: sorted((places[value], table.rows[name][label]) for value, label in members)
                 for line, members in series.items()
             }
-            explain |= accuracy_lines(panel, points, look) | chance_line(panel, chances.get(name[0], np.nan))
+            explain |= accuracy_lines(panel, points, look) | chance_line(panel, chances.get(name, np.nan))
             if numeric:
                 value_ticks(panel, sorted(places.values()), sheet.inside(per_line))
             else:

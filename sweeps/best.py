@@ -17,8 +17,8 @@ def best_trial(rows: Sequence[Mapping[str, Any]], selection: Selection) -> tuple
     """The finished rows, by seed, of the best (configuration, learning rate), and whether its grid should be wider.
 
     The best has the highest accuracy averaged over its seeds, on test (`official`) or on validation (`clean`). One that
-    lacks a seed which its configuration has, lost or not run yet, competes only where every other lacks as many: a mean
-    over fewer seeds is higher by luck. Between equals, one inside the grid wins, then the smaller learning rate.
+    has fewer seeds than another, lost or not run yet, competes only with those that have as few: a mean over fewer
+    seeds is higher by luck. Between equals, one inside the grid wins, then the smaller learning rate.
     `sweeps.edges.wants_a_wider_grid` says when a grid should be wider.
 
     Args:
@@ -29,12 +29,11 @@ def best_trial(rows: Sequence[Mapping[str, Any]], selection: Selection) -> tuple
         No rows and False if no replica finished.
     """
     trials: dict[tuple[str, float], list[Mapping[str, Any]]] = {}
-    grids, seeds = defaultdict[str, set[float]](set), defaultdict[str, set[int]](set)
+    grids = defaultdict[str, set[float]](set)
     for row in rows:
         config = row.get("config", "")
         trials.setdefault((config, row["lr"]), []).append(row)
         grids[config].add(row["lr"])
-        seeds[config].add(row["seed"])
     ranked, scores = [], defaultdict[str, dict[float, float]](dict)
     for (config, lr), tried in trials.items():
         finished = [row for row in tried if row["status"] == "finished"]
@@ -43,7 +42,7 @@ def best_trial(rows: Sequence[Mapping[str, Any]], selection: Selection) -> tuple
             score = round(fmean(row[CHOSEN_BY[selection]] for row in finished), 12)
             scores[config][lr] = score
             edge = on_the_edge(lr, grids[config])
-            ranked.append(((len(seeds[config]) - len(finished), -score, edge, lr, config), finished))
+            ranked.append(((-len(finished), -score, edge, lr, config), finished))
     if not ranked:
         return [], False
     (_, _, _, lr, config), finished = min(ranked, key=lambda entry: entry[0])

@@ -111,7 +111,7 @@ class Sheet:
         """A new panel; `arrange` gives it its place."""
         panel = self.figure.add_axes((0.0, 0.0, 1.0, 1.0), label=str(len(self.panels)))
         if title:
-            panel.set_title(title, y=1.0)  # told where, it looks for no place of its own
+            panel.set_title(title, y=1.0)  # a fixed y skips matplotlib's automatic placement
         self.panels.append(panel)
         return panel
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pandas as pd
 
-from mixerlab.sweeps.best import Selection, best_trial
+from mixerlab.sweeps.best import CHOSEN_BY, Selection, best_trial
 from mixerlab.sweeps.chance import chance_of
 from mixerlab.sweeps.files import read_metrics, read_run
 from mixerlab.sweeps.identity import IMPLIED, flatten, without_implied
@@ -35,6 +35,7 @@ CELL_COLUMNS = (
     "setting",
     "status",
     "accuracy",
+    "chosen_by",
     "std",
     "n",
     "token_accuracy",
@@ -123,14 +124,14 @@ def best_per_cell(
 
     The best learning rate is that of `sweeps.best.best_trial`. A diverged replica has no score.
 
-    Columns: `accuracy`, `token_accuracy`, `loss` (means over the `n` seeds of that learning rate), `std` (sample
-    standard deviation of the accuracy, NaN below two seeds), `edge` (the best learning rate is the smallest or largest
-    of several, and its lead calls for a wider grid: `sweeps.edges`), `configs` (how many configurations competed
-    besides the learning rate, less those that failed), `diverged` and `lost` (replicas of the cell without a score, by
-    divergence or otherwise), `by_seed` (accuracy by seed), `replicas` (the (run_id, replica) behind it), `solved` of
-    the `known` replicas at any learning rate that reached a test accuracy of 0.9, and the median of the steps that
-    those took (`steps_to_90`), `chance` (the accuracy of a guess on this task and
-    setting, NaN if that is not known), `status`: `ok`; `partial` (some replicas have no
+    Columns: `accuracy`, `token_accuracy`, `loss` (means over the `n` seeds of that learning rate), `chosen_by` (the
+    accuracy that chose it: of `clean` on validation), `std` (sample standard deviation of the accuracy, NaN below two
+    seeds), `edge` (the best learning rate is the smallest or largest of several, and its lead calls for a wider grid:
+    `sweeps.edges`), `configs` (how many configurations competed besides the learning rate, less those that failed),
+    `diverged` and `lost` (replicas of the cell without a score, by divergence or otherwise), `by_seed` (accuracy by
+    seed), `replicas` (the (run_id, replica) behind it), `solved` of the `known` replicas at any learning rate that
+    reached a test accuracy of 0.9, and the median of the steps that those took (`steps_to_90`), `chance` (the accuracy
+    of a guess on this task and setting, NaN if that is not known), `status`: `ok`; `partial` (some replicas have no
     score); `diverged` or `failed` (none has); `missing` (no run, or none that has ended).
     """
     groups = defaultdict(list)
@@ -177,6 +178,7 @@ def _best(cell: Cell, group: list[Row], selection: Selection) -> Row:
     return best | {
         "status": "ok" if finished == len(group) else "partial",
         "accuracy": fmean(scores),
+        "chosen_by": round(fmean(row[CHOSEN_BY[selection]] for row in seeds), 12),  # as `best_trial` compares it
         "std": stdev(scores) if len(scores) > 1 else None,
         "n": len(scores),
         "token_accuracy": fmean(row[f"{selection}_token_accuracy"] for row in seeds),
@@ -228,7 +230,7 @@ def complaints(frame: pd.DataFrame, told: Collection[str] = ()) -> list[str]:
 
 
 def _unlike_mixers(frame: pd.DataFrame, told: Collection[str]) -> list[str]:
-    """What the runs of one mixer have in other values than those of another, beside the mixer and the learning rate."""
+    """Settings, other than mixer and learning rate, whose values differ between mixers."""
     found = []
     for column in frame:
         group, dot, _ = column.partition(".")

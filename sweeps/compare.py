@@ -24,7 +24,7 @@ from mixerlab.sweeps.canvas import save
 from mixerlab.sweeps.compare_figures import scatter, side_by_side
 from mixerlab.sweeps.files import check_writable
 from mixerlab.sweeps.names import MIXERS, in_order
-from mixerlab.sweeps.published import Pair, distance, pairs_of, read_published
+from mixerlab.sweeps.published import FAR, Pair, distance, is_far, pairs_of, read_published
 from mixerlab.sweeps.sources import rows_of
 
 ROOT = Path(__file__).parents[1]
@@ -50,8 +50,8 @@ def markdown(pairs: Sequence[Pair], source: str) -> str:
         if rmse is not None:
             lines[-1] += f" RMSE {rmse:.3f}" + (f", Spearman {spearman:.2f}." if spearman is not None else ".")
             complete = [(pair.ours, pair.published) for pair in chosen if pair.complete and pair.ours is not None]
-            far = sum(abs(ours - published) > 0.05 for ours, published in complete)
-            lines[-1] += f" Off by more than 0.05: {far}."
+            far = sum(is_far(ours - published) for ours, published in complete)
+            lines[-1] += f" Off by more than {FAR}: {far}."
         if any(pair.done and not pair.complete for pair in chosen):
             lines += ["", r"\* Over k of n settings (k/n): not comparable, part of neither number."]
         lines.append("")

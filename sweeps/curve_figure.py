@@ -11,13 +11,12 @@ from matplotlib.ticker import MaxNLocator
 
 from mixerlab.sweeps.best import Selection
 from mixerlab.sweeps.canvas import TICK, Sheet, looks, shortened
+from mixerlab.sweeps.curves import Curve, carried_forward
 from mixerlab.sweeps.files import read_metrics, run_folder
 from mixerlab.sweeps.marks import ACCURACY_LIMITS, CHOSEN, Handles, chance_line, legend_of, line_handles, setting_title
 from mixerlab.sweeps.names import TASKS, in_order, setting_rank
 from mixerlab.sweeps.styles import Style, styles
 from mixerlab.sweeps.ticks import loss_ticks
-
-Curve = dict[str, np.ndarray]  # of a replica: each drawn column of its metrics, float64 `[epochs]`
 
 
 def training_curves(results_dir: str | Path, cells: pd.DataFrame, selection: Selection, columns: int = 2) -> Figure:
@@ -106,9 +105,14 @@ def _by_run(replicas: Iterable[tuple[str, int]]) -> dict[str, list[int]]:
 
 
 def _curves(panel: Axes, metrics: Mapping[str, Sequence[Curve]], column: str, look: Mapping[str, Style]) -> None:
-    """One line per mixer: the mean over its replicas, and their range. Files count epochs from 0, figures from 1."""
+    """One line per mixer: the mean over its replicas, and their range. Files count epochs from 0, figures from 1.
+
+    The replicas have all finished; one that was frozen counts with its last values until the last one ends.
+    """
     for mixer, replicas in metrics.items():
-        epochs, place = np.unique(np.concatenate([replica["epoch"] for replica in replicas]), return_inverse=True)
+        epochs = np.unique(np.concatenate([replica["epoch"] for replica in replicas]))
+        replicas = [carried_forward(replica, epochs) for replica in replicas]
+        place = np.searchsorted(epochs, np.concatenate([replica["epoch"] for replica in replicas]))
         values = np.concatenate([replica[column] for replica in replicas])
         place, values = place[~np.isnan(values)], values[~np.isnan(values)]
         sums, counts = np.bincount(place, values, len(epochs)), np.bincount(place, minlength=len(epochs))

@@ -1,12 +1,12 @@
 """When the best learning rate of a cell says that its grid should be wider.
 
-Many cells are solved at every rate, or at the outermost ones only by rounding: those say nothing. An edge counts if it
-is ahead of every rate between by more than MARGIN, on a cell that is not solved.
+Many cells are near perfect at every rate, or best at the outermost ones only by rounding: those say nothing. An edge
+counts if it is ahead of every rate between by more than MARGIN, on a cell below NEAR_PERFECT.
 """
 
 from collections.abc import Mapping
 
-SOLVED = 0.98  # accuracy
+NEAR_PERFECT = 0.98  # accuracy
 MARGIN = 0.01
 
 
@@ -16,14 +16,14 @@ def on_the_edge(rate: float, grid: set[float]) -> bool:
 
 
 def wants_a_wider_grid(best: float, scores: Mapping[float, float], grid: set[float]) -> bool:
-    """Whether the best rate is on the edge of its grid, below SOLVED, and more than MARGIN ahead of every inner rate.
+    """Whether the best rate is at the edge of its grid, below NEAR_PERFECT, and over MARGIN ahead of all inner ones.
 
     Args:
         best: the rate that was chosen, one of `scores`.
         scores: accuracy by rate, without the rates at which nothing finished.
         grid: all rates that were tried.
     """
-    if not on_the_edge(best, grid) or scores[best] >= SOLVED:
+    if not on_the_edge(best, grid) or scores[best] >= NEAR_PERFECT:
         return False
     # Rounded: 0.9 - 0.89 is more than 0.01 in its last bit.
     leads = (round(scores[best] - score, 12) for rate, score in scores.items() if not on_the_edge(rate, grid))

@@ -167,18 +167,26 @@ def read_config(folder: str | Path) -> dict[str, Any] | None:
     folder = Path(folder)
     path = folder / CONFIG_FILE
     try:
-        config = _plain_yaml(read_bytes(path, LARGEST_CONFIG))
+        return parse_config(read_bytes(path, LARGEST_CONFIG), folder.name)
+    except FileNotFoundError:
+        return None
+    except ValueError as error:
+        raise ValueError(f"{path} is not this run's config ({error})") from error
+
+
+def parse_config(content: bytes, identity: str) -> dict[str, Any]:
+    """The config in the text of a `config.yaml`; `ValueError` with the reason if it is none of the run `identity`."""
+    try:
+        config = _plain_yaml(content)
         if not isinstance(config, dict):
             raise ValueError("it is no mapping")
         _check_config(config)
-        if run_id(config) != folder.name:
+        if run_id(config) != identity:
             raise ValueError(f"it describes run {run_id(config)}")
-    except FileNotFoundError:
-        return None
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError, yaml.YAMLError) as error:
         # What is no config fails in many ways while it is taken for one.
         reason = f"{type(error).__name__}: {error}" if not isinstance(error, ValueError) else str(error)
-        raise ValueError(f"{path} is not this run's config ({' '.join(reason.split())})") from error
+        raise ValueError(" ".join(reason.split())) from error
     return config
 
 
@@ -219,14 +227,19 @@ def read_run(results_dir: str | Path, identity: str) -> tuple[dict[str, Any] | N
         return None, config
     if config is None:
         raise ValueError(f"{folder} has a record, but no {CONFIG_FILE} that says of what")
+    if not has_rows_of(record, config):
+        raise ValueError(f"{folder / RECORD_FILE} has other rows than its {CONFIG_FILE} describes")
+    return record, config
+
+
+def has_rows_of(record: Mapping[str, Any], config: Mapping[str, Any]) -> bool:
+    """Whether the record has a row for each replica of the config, and no other."""
     expected = labels_of_replicas(config)
     wanted, found = (
         sorted(tuple(row[column] for column in LABELS if column != "replica") for row in rows)
         for rows in (expected, record["rows"])
     )
-    if wanted != found or [row["replica"] for row in record["rows"]] != list(range(len(expected))):
-        raise ValueError(f"{folder / RECORD_FILE} has other rows than its {CONFIG_FILE} describes")
-    return record, config
+    return wanted == found and [row["replica"] for row in record["rows"]] == list(range(len(expected)))
 
 
 def read_metrics(folder: str | Path) -> "pd.DataFrame | None":
@@ -241,8 +254,7 @@ def read_metrics(folder: str | Path) -> "pd.DataFrame | None":
     path = folder / METRICS_FILE
     try:
         content = read_bytes(path, LARGEST_METRICS)
-        written = _digests(folder).get(METRICS_FILE)
-        if written is not None and written != _digest(content):
+        if not is_written_with(content, record_bytes(folder) or b"{}"):
             raise ValueError("it is not the file that was written with the record")
         metrics = pd.read_csv(io.BytesIO(content), dtype=dict.fromkeys(DRAWN, float))
         missing = [column for column in DRAWN if column not in metrics]
@@ -263,12 +275,13 @@ def read_metrics(folder: str | Path) -> "pd.DataFrame | None":
     return metrics
 
 
-def _digests(folder: Path) -> dict[str, str]:
+def is_written_with(metrics: bytes, record: bytes) -> bool:
+    """Whether the text of a record has the digest of these bytes of a `metrics.csv`; True if it has none."""
     try:
-        digests = json.loads(record_bytes(folder) or b"{}").get("sha256", {})
+        written = json.loads(record).get("sha256", {}).get(METRICS_FILE)
     except (ValueError, AttributeError, RecursionError):
-        return {}  # a record that cannot be read, which is said elsewhere
-    return digests if isinstance(digests, dict) else {}
+        return True  # a record that cannot be read, which is said elsewhere
+    return written in (None, _digest(metrics))
 
 
 def _digest(content: bytes) -> str:

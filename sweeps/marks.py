@@ -1,4 +1,4 @@
-"""The marks that figures share: lines, intervals over seeds, crosses, the line of chance, and what the legend says."""
+"""What figures share: lines, intervals over seeds, crosses, the line of chance, the legend, which rows have panels."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -12,7 +12,7 @@ from matplotlib.patches import Patch
 from mixerlab.sweeps.names import BASELINE, sees_future
 from mixerlab.sweeps.solved import interval
 from mixerlab.sweeps.styles import Style
-from mixerlab.sweeps.tables import Score
+from mixerlab.sweeps.tables import AVERAGE, Score, Table
 from mixerlab.sweeps.ticks import short_number
 
 CHOSEN = {
@@ -23,6 +23,7 @@ ACCURACY_LIMITS = (-0.05, 1.06)
 # Of mixers at the same place the first is drawn largest and below, so that all are seen: points.
 NESTED_MARKERS = (7.0, 2.8)
 APART_MARKERS = (6.0, 4.4)  # of those that rarely lie at one place
+MOST_PANELS = 12  # rows of a table that have a panel each
 INCOMPLETE = "incomplete mean"
 CHANCE_LOOK: dict[str, Any] = {"color": "0.45", "linestyle": (0, (2, 1.5)), "linewidth": 0.9}
 CHANCE = Line2D([], [], label="chance", **CHANCE_LOOK)
@@ -45,6 +46,18 @@ def setting_title(task: str, setting: str) -> str:
         if key in _SPOKEN and equals and value.isdecimal():
             spoken[place] = _SPOKEN[key].format(short_number(float(value)))
     return " ".join([task, *([", ".join(spoken)] if spoken else [])])
+
+
+def rows_with_panels(table: Table) -> list[tuple[str, ...]]:
+    """The rows of a table that have a panel in a figure with one for each: all, if there are at most `MOST_PANELS`.
+
+    Of more, the average if the table has one; else the last setting of each task, which is its hardest level. The heat
+    map shows the others.
+    """
+    rows = list(table.rows)
+    if len(rows) <= MOST_PANELS:
+        return rows
+    return [(AVERAGE,)] if (AVERAGE,) in rows else list({name[0]: name for name in rows}.values())
 
 
 def cross_handle() -> Line2D:

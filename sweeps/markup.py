@@ -12,6 +12,7 @@ def escape_markdown(text: str) -> str:
 
 
 def one_line(text: str) -> str:
+    """`text` in one line: what cannot be printed, line breaks included, is a space, and several spaces are one."""
     return " ".join("".join(c if c.isprintable() else " " for c in text).split())
 
 

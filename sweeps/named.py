@@ -30,7 +30,7 @@ def check_sweep_name(name: object) -> None:
 
 
 def name_of(run_ids: Iterable[str]) -> str:
-    """A name for a sweep that was given none: the same runs have the same."""
+    """A name for a sweep that was given none. Deterministic: the same runs always get the same name."""
     return hashlib.sha256(" ".join(sorted(run_ids)).encode()).hexdigest()[:8]
 
 

@@ -18,6 +18,7 @@ def provenance(
     *,
     started_at: datetime,
     code: Mapping[str, str],
+    git: Mapping[str, Any],
     device: str = "",
     precision: str | None = None,
     backends: Mapping[str, str] | None = None,
@@ -29,11 +30,13 @@ def provenance(
     Args:
         started_at: when the run began, with a time zone; time before a restart does not count.
         code: a hash of the code of each part of the run, from `mixerlab.config.code_versions`.
+        git: what `git_state` gave when the run began.
         device: the name of the processor that trained; empty for a run that failed.
         precision: the dtype of the matrix products; None for a run that failed.
         backends: what computed the mixing (a kernel or PyTorch), by mixer. Other operators use their kernel
             wherever it can run, and are not listed.
-        sees_future: whether outputs depend on later inputs; None if nobody looked, as for the auto-encoder.
+        sees_future: whether outputs depend on later inputs; None if nobody looked, as for the auto-encoder, or if it
+            could not be told, as a note says.
         notes: what happened on the way, such as a population halved for lack of memory.
     """
     return {
@@ -45,7 +48,7 @@ def provenance(
         "sees_future": sees_future,
         "code_version": dict(code),
         "versions": versions(),
-        **_git_state(),
+        **git,
         "command": shlex.join(sys.argv),
         "notes": list(notes),
     }
@@ -62,8 +65,10 @@ def versions() -> dict[str, str]:
     return found
 
 
-@functools.cache  # the code that runs is the code of the time it was imported
-def _git_state() -> dict[str, Any]:
+@functools.cache  # the code that runs is the code of the time it was imported: ask before a run, not after it
+def git_state() -> dict[str, Any]:
+    """The commit of the checkout that this code is in, and whether it has changes since; None of an installed copy."""
+
     def git(*arguments: str) -> str:
         command = ["git", "-C", str(Path(__file__).parent), *arguments]
         return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()

@@ -256,8 +256,7 @@ def _only(frame: pd.DataFrame, column: str, names: Collection[str]) -> pd.DataFr
 def _benchmark_only(cells: pd.DataFrame) -> tuple[pd.DataFrame, list[str]]:
     """What means are over, and notes on what was left out.
 
-    That are test rows of another length than the rows of training, and settings of the user's own making, if a task has
-    others.
+    These are test rows whose length differs from training, and the user's own settings where the task has named ones.
     """
     same = at_length_of_training(cells)
     notes = []

@@ -1,28 +1,35 @@
 """The figure of a single run: what each replica's loss and accuracy did."""
 
+from collections.abc import Collection
 from pathlib import Path
 from textwrap import fill
 
+import numpy as np
+import pandas as pd
 import seaborn as sns
 from matplotlib import rc_context
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from mixerlab.sweeps.canvas import NO_MATHTEXT
-from mixerlab.sweeps.files import CONFIG_FILE, METRICS_FILE, read_config, read_metrics
+from mixerlab.sweeps.curves import carried_forward
+from mixerlab.sweeps.files import CONFIG_FILE, DRAWN, METRICS_FILE, RECORD_FILE, read_config, read_metrics, read_record
 
 
 def run_curves(folder: Path) -> Figure:
     """Training loss (nats) and accuracy on val and test by epoch, a colour per learning rate.
 
-    Several seeds of a learning rate are drawn as their mean and range, what ended after one epoch as a point.
+    Several seeds of a learning rate are drawn as their mean and range, what ended after one epoch as a point. A seed
+    that was frozen counts with its last values until the last seed ends; one that diverged counts until it did.
 
     Raises:
         ValueError: a file that is missing or damaged; says which.
     """
-    config, metrics = read_config(folder), read_metrics(folder)
-    if config is None or metrics is None:
-        raise ValueError(f"{folder} has no {CONFIG_FILE if config is None else METRICS_FILE}")
+    config, metrics, record = read_config(folder), read_metrics(folder), read_record(folder)
+    if config is None or metrics is None or record is None:
+        lacking = CONFIG_FILE if config is None else METRICS_FILE if metrics is None else RECORD_FILE
+        raise ValueError(f"{folder} has no {lacking}")
+    metrics = _to_the_end(metrics, {row["replica"] for row in record["rows"] if row["status"] == "finished"})
     metrics["epoch"] += 1  # files count from 0, figures and progress from 1
     rates = sorted(metrics["lr"].unique())
     colours = dict(zip(rates, sns.color_palette("colorblind", len(rates)), strict=True))
@@ -57,3 +64,14 @@ def run_curves(folder: Path) -> Figure:
             ax.set_ylim(-0.04, 1.04)
     axes[-1].legend(title="learning rate", loc="center left", bbox_to_anchor=(1.02, 0.5))
     return figure
+
+
+def _to_the_end(metrics: pd.DataFrame, finished: Collection[int]) -> pd.DataFrame:
+    """The drawn columns, with each finished replica carried forward to the last epoch of its learning rate."""
+    curves = []
+    for _, of_rate in metrics.groupby("lr"):
+        epochs = np.unique(of_rate["epoch"])
+        for replica, own in of_rate.groupby("replica"):
+            curve = {name: own[name].to_numpy() for name in DRAWN}
+            curves.append(pd.DataFrame(carried_forward(curve, epochs) if replica in finished else curve))
+    return pd.concat(curves, ignore_index=True)

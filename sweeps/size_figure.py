@@ -11,18 +11,25 @@ from matplotlib.lines import Line2D
 
 from mixerlab.sweeps.best import Selection
 from mixerlab.sweeps.canvas import Sheet, looks
-from mixerlab.sweeps.chance import mean_chances
-from mixerlab.sweeps.marks import APART_MARKERS, CHOSEN, Handles, accuracy_lines, chance_line, legend_of, line_handles
+from mixerlab.sweeps.chance import chances_of_rows
+from mixerlab.sweeps.marks import (
+    APART_MARKERS,
+    CHOSEN,
+    Handles,
+    accuracy_lines,
+    chance_line,
+    legend_of,
+    line_handles,
+    rows_with_panels,
+)
 from mixerlab.sweeps.names import averaged, mixer_of
 from mixerlab.sweeps.styles import Style, styles
 from mixerlab.sweeps.tables import AVERAGE, Score, Table
 from mixerlab.sweeps.ticks import size_ticks
 
-MOST_PANELS = 12  # with more rows in the table, only its last has panels
-
 
 def accuracy_by_size(table: Table, cells: pd.DataFrame, selection: Selection, columns: int = 2) -> Figure | None:
-    """Accuracy against state size, a panel per row of the table, and against parameters for the last.
+    """Accuracy against state size, a panel per row (`rows_with_panels`), and against parameters for the last.
 
     None if fewer than two columns have a score: there is nothing to compare.
 
@@ -32,10 +39,9 @@ def accuracy_by_size(table: Table, cells: pd.DataFrame, selection: Selection, co
     scored = cells[cells["n"] > 0]
     if scored["mixer"].nunique() < 2:
         return None
-    look, chances = styles(table.mixers), mean_chances(cells)
-    panels = [(name, "state_size") for name in table.rows] + [(list(table.rows)[-1], "num_params")]
-    if len(panels) > MOST_PANELS:
-        panels = panels[-2:]
+    look, chances = styles(table.mixers), chances_of_rows(cells, table)
+    rows = rows_with_panels(table)
+    panels = [*((name, "state_size") for name in rows), (rows[-1], "num_params")]
     explain: Handles = {}
     with looks():
         sheet = Sheet(columns)
@@ -49,7 +55,7 @@ def accuracy_by_size(table: Table, cells: pd.DataFrame, selection: Selection, co
             explain |= _frontier(panel, places)
             _families(panel, places, look)
             explain |= accuracy_lines(panel, {mixer: [at] for mixer, at in places.items()}, look, APART_MARKERS)
-            explain |= chance_line(panel, chances.get(name[0], np.nan))
+            explain |= chance_line(panel, chances.get(name, np.nan))
             size_ticks(panel, [x for x, _ in places.values()], sheet.inside(per_line))
             panel.set_xlabel({"state_size": "state size (elements)", "num_params": "parameters"}[size])
         handles = legend_of(line_handles(look), explain)

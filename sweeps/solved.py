@@ -1,4 +1,4 @@
-"""Capacity or luck: how many runs of a cell were solved, how soon, and how sure a mean over seeds is.
+"""How many runs solved a cell, how fast, and how certain the mean over seeds is.
 
 Recall is learned in a jump: what a fixed budget shows is whether the jump came. A run is a learning rate and a seed.
 """

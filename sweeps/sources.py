@@ -9,8 +9,12 @@ import pandas as pd
 
 from mixerlab.sweeps.archive import restore
 from mixerlab.sweeps.collect import collect
-from mixerlab.sweeps.schema import LATER_RESULTS
+from mixerlab.sweeps.schema import LABELS, LATER_RESULTS
 
+# Columns of text, also where it looks like a number: a mixer may be called 1e3, and a hash may be 1234e567.
+_TEXT = [name for name, kind in LABELS.items() if kind is str]
+_TEXT += ["status", "error", "config", "git_commit"]
+_TEXT += ["code_version.mixer", "code_version.task", "code_version.training"]
 _WANTED = ("mixer", "task", "setting", "lr", "seed", "status", "config", "official_accuracy")
 
 
@@ -22,7 +26,10 @@ def is_rows(source: str | Path) -> bool:
 def read_rows(path: str | Path) -> pd.DataFrame:
     """The `rows.csv` of a report as `sweeps.collect.collect` gave it; `ValueError` if it is none."""
     try:
-        frame = pd.read_csv(path, low_memory=False)
+        # Only what is empty is missing: a mixer may be called NA.
+        frame = pd.read_csv(
+            path, dtype=dict.fromkeys(_TEXT, str), keep_default_na=False, na_values=[""], low_memory=False
+        )
     except (ValueError, OSError) as error:
         raise ValueError(f"{path} cannot be read as the rows.csv of a report ({error})") from error
     if missing := [column for column in _WANTED if column not in frame]:

@@ -1,7 +1,7 @@
 """The accuracy tables, from one row per cell (`sweeps.collect.best_per_cell`), in Markdown, LaTeX and CSV.
 
-What a table never does is hide: a mean over fewer settings than there are carries `*` and k/n, is never bold,
-and the notes below name what is missing. A learning rate whose grid should be wider carries a dagger.
+Tables never hide gaps: a mean over fewer settings than there are carries `*` and k/n, is never bold, and the notes
+below name what is missing. A learning rate whose grid should be wider carries a dagger.
 """
 
 import csv
@@ -13,7 +13,7 @@ from typing import Any
 
 import pandas as pd
 
-from mixerlab.sweeps.edges import MARGIN, SOLVED
+from mixerlab.sweeps.edges import MARGIN, NEAR_PERFECT
 from mixerlab.sweeps.markup import escape_latex, escape_markdown, no_formula, one_line
 from mixerlab.sweeps.names import MIXERS, SEES_FUTURE, TASKS, in_order, sees_future
 from mixerlab.sweeps.solved import interval
@@ -27,8 +27,9 @@ STUDENT_T = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.2
 class Score:
     """One entry of a table: the mean accuracy over the `done` of `total` settings that have a score.
 
-    `by_seed` holds the same mean for each seed that all of them share; `edges` counts the settings whose best
-    learning rate calls for a wider grid (`sweeps.edges`); `status` says why there is no score where `done` is 0.
+    `by_seed` holds the same mean for each seed, if all of them have the same seeds; else it is empty, and `uneven` is
+    the fewest and the most seeds of a setting. `edges` counts the settings whose best learning rate calls for a wider
+    grid (`sweeps.edges`); `status` says why there is no score where `done` is 0.
     """
 
     mean: float | None
@@ -37,10 +38,17 @@ class Score:
     total: int
     edges: int
     status: str
+    uneven: tuple[int, int] | None = None
 
     @property
     def complete(self) -> bool:
         return self.done == self.total
+
+    @property
+    def seeds(self) -> str:
+        """How many seeds a setting has: `3`, or `1 to 3` where they differ."""
+        fewest, most = self.uneven or (len(self.by_seed), len(self.by_seed))
+        return f"{most}" if fewest == most else f"{fewest} to {most}"
 
     @property
     def spread(self) -> float | None:
@@ -65,19 +73,25 @@ class Table:
 def mean_of(scores: Iterable[Score]) -> Score:
     """The plain mean of several scores, as one score.
 
-    Where one of them has no value, it is the mean of the others, and incomplete.
+    Where one of them has no value, it is the mean of the others, and incomplete. Each counts with all of its seeds.
+    Where these differ, no seed has a mean of its own, and so the score has no spread, interval or tie with the best
+    one: over the seeds that all share they would be of another mean than this.
     """
     scores = list(scores)
     scored = [score for score in scores if score.mean is not None]
     means = [score.mean for score in scores if score.mean is not None]
-    shared = set.intersection(*(set(score.by_seed) for score in scored)) if scored else set()
+    seeds = {frozenset(score.by_seed) for score in scored}
+    even = len(seeds) < 2 and all(score.uneven is None for score in scored)
+    shared = sorted(next(iter(seeds), ())) if even else []
+    numbers = [number for score in scored for number in score.uneven or (len(score.by_seed),)]
     return Score(
         mean=fmean(means) if means else None,
-        by_seed={seed: fmean(score.by_seed[seed] for score in scored) for seed in sorted(shared)},
+        by_seed={seed: fmean(score.by_seed[seed] for score in scored) for seed in shared},
         done=sum(score.done for score in scores),
         total=sum(score.total for score in scores),
         edges=sum(score.edges for score in scores),
         status=_worst(score.status for score in scores),
+        uneven=None if even else (min(numbers), max(numbers)),
     )
 
 
@@ -138,11 +152,16 @@ def _legend(rows: Mapping[tuple[str, ...], Mapping[str, Score]], cells: pd.DataF
             "mean ± std (n): the sample standard deviation over n seeds. Bold: the highest, and those whose difference"
             " from it has an interval (Student's, 95 %, over the seeds that both have) that reaches 0."
         )
+    if any(_has_uneven_seeds(score) for score in scores):
+        notes.append(
+            "(n to m seeds): the settings have different seeds. The mean is over all of them and has no interval: it is"
+            " bold only where it is the highest."
+        )
     if any(score.edges for score in scores):
         notes.append(
-            f"† Below {SOLVED}, and best at the smallest or largest learning rate tried, more than {MARGIN} above those"
-            f" between: a wider grid may give more. So in {cells['edge'].sum()} of the"
-            f" {(cells['accuracy'] < SOLVED).sum()} cells below {SOLVED}; †k: in k of the settings."
+            f"† Below {NEAR_PERFECT}, and best at the smallest or largest learning rate tried, more than {MARGIN} above"
+            f" those between: a wider grid may give more. This applies to {cells['edge'].sum()} of the"
+            f" {(cells['chosen_by'] < NEAR_PERFECT).sum()} cells below {NEAR_PERFECT}; †k: in k of the settings."
         )
     if any(not score.complete for score in scores):
         notes.append("* Mean over the k of n settings that have a score (k/n): not comparable, so never bold.")
@@ -199,13 +218,20 @@ def _listed(some: Iterable[Any], totals: Mapping[str, Collection[str]]) -> str:
     return ", ".join(parts)
 
 
+def _has_uneven_seeds(score: Score) -> bool:
+    """Whether the entry says so: one seed for each setting needs no word, whichever it is."""
+    return score.uneven is not None and max(score.uneven) > 1
+
+
 def text_of(score: Score) -> str:
     """An entry as plain text, such as `0.812 ± 0.003 (5)* (9/11) †2`."""
     if score.mean is None:
         return score.status if score.total == 1 else f"{score.status} (0/{score.total})"
     text = f"{score.mean:.3f}"
     if score.spread is not None:
-        text += f" ± {score.spread:.3f} ({len(score.by_seed)})"
+        text += f" ± {score.spread:.3f} ({score.seeds})"
+    elif _has_uneven_seeds(score):
+        text += f" ({score.seeds} seeds)"
     if not score.complete:
         text += f"* ({score.done}/{score.total})"
     if score.edges:
@@ -312,5 +338,5 @@ def intervals_csv(table: Table) -> str:
             low, high = interval(list(score.by_seed.values())) or ("", "")
             mean = "" if score.mean is None else score.mean
             labels = map(no_formula, (*name, mixer))
-            writer.writerow([*labels, mean, score.done, score.total, len(score.by_seed), low, high])
+            writer.writerow([*labels, mean, score.done, score.total, score.seeds, low, high])
     return file.getvalue()

@@ -20,6 +20,7 @@ def value_ticks(panel: Axes, values: Sequence[float], inches: float) -> None:
 
 
 def rate_ticks(panel: Axes, values: Sequence[float], inches: float) -> None:
+    """Every learning rate that was run is a tick of a logarithmic axis, written as `5e-4`."""
     panel.set_xscale("log")
     _ticks(panel, values, [f"{value:.0e}".replace("e-0", "e-") for value in values], inches)
 
@@ -45,13 +46,15 @@ def size_ticks(panel: Axes, values: Sequence[float], inches: float) -> None:
 
 
 def short_number(value: float) -> str:
-    for size, letter in ((1e9, "G"), (1e6, "M"), (1e4, "k")):
-        if abs(value) >= size:
-            return f"{value / min(size, {'k': 1e3}.get(letter, size)):g}{letter}"
+    """The number with a letter for its size from 10,000 on: `4096`, `12.8k`, `1.5M`, `2G`."""
+    for least, divisor, letter in ((1e9, 1e9, "G"), (1e6, 1e6, "M"), (1e4, 1e3, "k")):
+        if abs(value) >= least:
+            return f"{value / divisor:g}{letter}"
     return f"{value:g}"
 
 
 def name_ticks(panel: Axes, places: Mapping[str, float], inches: float) -> None:
+    """Every name is a tick at its place, shortened so that neighbours do not touch."""
     most = max(4, int(inches / len(places) / (0.55 * TICK / 72)))
     _ticks(panel, list(places.values()), [shortened(name, most) for name in places], inches)
 

@@ -13,6 +13,8 @@ from mixerlab.tasks.base import SPLITS
 from mixerlab.tasks.data import dataset_folder, make_split, save_split
 from mixerlab.tasks.settings import build_task, register_resolvers
 
+_USAGE = "usage: mixerlab export DIR task=<name> [task.setting=... task.<key>=...]"
+
 
 def export(data_dir: Path, overrides: list[str]) -> Path:
     """Generates the dataset of the task given by `overrides` and returns its folder in `data_dir`."""
@@ -30,8 +32,11 @@ def export(data_dir: Path, overrides: list[str]) -> Path:
 
 
 def main(arguments: list[str]) -> None:
+    if {"-h", "--help"} & set(arguments):
+        print(f"{_USAGE}\n\n{__doc__}", end="")
+        return
     if len(arguments) < 2 or not any(argument.startswith("task=") for argument in arguments[1:]):
-        raise SystemExit("usage: mixerlab export DIR task=<name> [task.setting=... task.<key>=...]")
+        raise SystemExit(_USAGE)
     try:
         print(export(Path(arguments[0]), arguments[1:]))
     except (ValueError, HydraException, OSError) as error:

@@ -11,7 +11,7 @@ from torch import nn
 
 import mixerlab
 from mixerlab import causality
-from mixerlab.causality import CausalityCheck, _Look, cuts, find_leak
+from mixerlab.causality import UNTOLD, CausalityCheck, _Look, cuts, find_leak
 from mixerlab.mixers.base import SequenceMixer
 from mixerlab.models.language_model import LanguageModel
 from mixerlab.repeatability import KEEPS_STATE, keeps_state
@@ -49,6 +49,8 @@ class Flawed(SequenceMixer):
             return past - past.mean(dim=1, keepdim=True)
         if self.flaw == "not finite":
             return past + self.positive.log() * y.mean(dim=1, keepdim=True)
+        if self.flaw == "nothing but NaN":
+            return past * torch.nan
         if self.flaw == "by FFT":  # a causal convolution that is right up to rounding
             kernel = 0.9 ** torch.arange(length, device=x.device)
             spectrum = torch.fft.rfft(y.float(), 2 * length, dim=1) * torch.fft.rfft(kernel, 2 * length)[:, None]
@@ -105,6 +107,22 @@ def test_rounding_is_no_leak(bf16, monkeypatch):
     assert find_leak(population, VOCAB, LENGTH, bf16=bf16) is None
     exactly(monkeypatch)
     assert find_leak(population, VOCAB, LENGTH, bf16=bf16) is not None
+
+
+@pytest.mark.parametrize("bf16", [False, True])
+def test_of_nothing_but_nan_nobody_can_tell(bf16):
+    assert find_leak(population_of(lambda: Flawed("nothing but NaN")), VOCAB, LENGTH, bf16=bf16) == UNTOLD
+
+
+def test_a_record_of_nothing_but_nan_does_not_say_that_the_mixer_is_causal(tmp_path, monkeypatch):
+    code = "import torch\nfrom mixerlab.mixers.attn import Attention\nclass Broken(Attention):\n"
+    code += "    def forward(self, x):\n        return super().forward(x) * torch.nan\n"
+    (tmp_path / "all_nan.py").write_text(code)
+    monkeypatch.syspath_prepend(tmp_path)
+    broken = ("mixer=attn", "mixer.name=broken", "mixer._target_=all_nan.Broken", "task=icr", *TINY)
+    record = mixerlab.run(*broken, f"results_dir={tmp_path}/results")
+    assert {row["status"] for row in record["rows"]} == {"diverged"}
+    assert record["provenance"]["sees_future"] is None and record["provenance"]["notes"][-1] == UNTOLD
 
 
 def test_the_population_stays_as_it_was():

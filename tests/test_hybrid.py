@@ -72,6 +72,13 @@ def test_mixers_and_hybrids_of_a_project(project):
     assert (gdn["num_heads"], gdn["d_conv"]) == (4, 2)
 
 
+@pytest.mark.parametrize("name", ["my conf", "a(b), c", "k=v", "résultats", "d'où"])
+def test_a_project_in_a_folder_of_any_name(project, name):
+    folder = project.rename(project.with_name(name))
+    for mixer in ("mine", "striped"):
+        assert mixerlab.compose(f"mixer={mixer}", config_dir=folder).mixer.name == mixer
+
+
 def test_a_name_of_the_users_own_and_hydras_own_form():
     mixer = mixerlab.compose(*HYBRID, "mixer.layers=[attn,gdn]", "mixer.name=ours", "+mixer@mixer.options.1=gdn").mixer
     assert mixer.name == "ours" and mixer.options["1"] == yaml_of("gdn")

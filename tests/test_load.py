@@ -10,7 +10,7 @@ from command_line import TINY, records, run_py
 
 import mixerlab
 from mixerlab.config import checked
-from mixerlab.loading import overrides_of
+from mixerlab.loading import _as_override, overrides_of
 from mixerlab.sweeps.files import read_run, run_folder, weights_file, weights_files
 from mixerlab.sweeps.identity import run_id
 from mixerlab.tasks.data import load_or_generate
@@ -142,6 +142,7 @@ def test_what_to_type_to_get_the_weights(run, tmp_path):
 @pytest.mark.parametrize(
     "overrides",
     [
+        ["mixer=attn", 'mixer.name="große Köpfe"'],
         ["mixer=gdn", "task=sc", "task.setting=seq_len-512", "seed=[0,1]"],
         ["experiment=madlab", "mixer=mamba"],
         ["mixer=parallax", "mixer.qkr_norm=false", "mixer.name=\"a variant: ''b''\""],
@@ -154,6 +155,11 @@ def test_a_config_as_overrides(overrides):
     found = overrides_of(config)
     _, again = checked(mixerlab.compose(*found))
     assert run_id(again) == run_id(config) and len(found) < 20
+
+
+@pytest.mark.parametrize("value", ["/tmp/résultats", "ünicode", "a b", "a,b", "k=v", "name", "/tmp/results-2"])
+def test_a_string_as_an_override(value):
+    assert mixerlab.compose(f"results_dir={_as_override(value)}").results_dir == value
 
 
 def test_a_config_that_no_yaml_describes():

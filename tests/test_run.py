@@ -19,6 +19,7 @@ from hydra import compose, initialize_config_dir
 from hydra.errors import ConfigCompositionException
 from omegaconf import OmegaConf
 
+import mixerlab
 from mixerlab import runs
 from mixerlab.sweeps.claims import claim
 from mixerlab.sweeps.files import run_folder
@@ -71,6 +72,20 @@ def test_the_record_says_what_was_trained(finished):
     ]
     last = record["rows"][1]
     assert float(rows[-1]["test_accuracy"]) == last["test_accuracy"] and float(rows[-1]["lr"]) == 0.001
+
+
+def test_the_record_names_the_commit_that_was_there_when_the_run_began(tmp_path, monkeypatch):
+    commits, train = ["before"], runs._train
+
+    def train_while_somebody_commits(*arguments):
+        done = train(*arguments)
+        commits.append("after")
+        return done
+
+    monkeypatch.setattr(runs, "git_state", lambda: {"git_commit": commits[-1], "git_dirty": False})
+    monkeypatch.setattr(runs, "_train", train_while_somebody_commits)
+    record = mixerlab.run("mixer=attn", "task=icr", *TINY, f"results_dir={tmp_path}")
+    assert record["provenance"]["git_commit"] == "before" and commits[-1] == "after"
 
 
 def test_a_finished_run_is_skipped_and_force_repeats_it(finished):
@@ -271,6 +286,8 @@ REFUSED = [
     (["model=big"], "model='big'", "model.<key>=<value>"),
     (["+model.nope=1"], "unknown key model.nope", "valid keys: model.d_model, model.n_layers"),
     (["~mixer._target_"], "mixer._target_ is missing", "conf/"),
+    (['mixer.name="gdn, wide"'], "mixer.name='gdn, wide' must not hold ', '", "tables"),
+    (['mixer.name="gdn ‡"'], "mixer.name='gdn ‡' must not hold", "nor end with ' ‡'"),
     (["~optimizer.lr"], "optimizer.lr is missing", "conf/"),
     (["trainer.epochs=abc"], "trainer.epochs='abc'", "must be a whole number"),
     (["mixer=nope"], "Could not find 'mixer/nope'", "parallax"),

@@ -51,6 +51,11 @@ class NeedsGPU(SequenceMixer):
 
     def state_size(self, seq_len):
         return 1
+
+
+class NoOptimizer:
+    def __init__(self, population, lr, schedule, total_steps):
+        pass
 """
 
 
@@ -87,6 +92,13 @@ def test_a_mixer_may_need_a_gpu_to_say_its_backend_there(file, monkeypatch):
         check_buildable(cfg, task, config)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     assert check_buildable(cfg, task, config) == 2
+
+
+def test_an_optimizer_that_steps_no_population_is_refused(file):
+    cfg = compose("mixer=attn", "task=icr")
+    cfg.optimizer = {"name": "mine", "lr": 0.1, "_target_": "failing_mixers.NoOptimizer"}
+    with pytest.raises(ValueError, match=r"^optimizer=mine: NoOptimizer must be a subclass of .*PopulationOptimizer$"):
+        check_buildable(cfg, *checked(cfg))
 
 
 def test_a_forward_that_fails_says_where(file, tmp_path, capsys):

@@ -27,10 +27,6 @@ class ResumePoint(L.Callback):
     def __init__(self, path: Path, every: float, at_end: bool = False):
         self.path, self.every, self.at_end = path, every, at_end
         self.written_at = time.monotonic()
-        self.training_began = False  # until then, an error is one of restoring a checkpoint
-
-    def on_train_start(self, trainer: L.Trainer, module: L.LightningModule) -> None:
-        self.training_began = True
 
     def on_train_epoch_end(self, trainer: L.Trainer, module: L.LightningModule) -> None:
         if time.monotonic() - self.written_at >= self.every:

@@ -6,6 +6,7 @@ digest is. PyTorch itself looks at no checksum: of fourteen checkpoints with a b
 
 import hashlib
 import io
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -42,17 +43,20 @@ def read_checkpoint(path: Path) -> dict[str, Any]:
 
     Raises:
         DamagedCheckpoint: says why.
+        OSError: the file may be whole, and could not be read: no permission, an error of the disk.
     """
     try:
         content = read_bytes(path, LARGEST)
-        head = len(_MAGIC) + _DIGITS
-        if not content.startswith(_MAGIC) or content[head : head + 1] != b"\n":
-            raise DamagedCheckpoint("it does not begin as a checkpoint of mixerlab does")
-        payload = memoryview(content)[head + 1 :]
-        if hashlib.sha256(payload).hexdigest().encode() != content[len(_MAGIC) : head]:
-            raise DamagedCheckpoint("its content is not what was written")
-    except (OSError, ValueError) as error:
+    except ValueError as error:
+        if isinstance(cause := error.__cause__, OSError):
+            raise OSError(cause.errno, f"the checkpoint cannot be read: {cause.strerror}", str(path)) from error
         raise DamagedCheckpoint(str(error)) from error
+    head = len(_MAGIC) + _DIGITS
+    if not content.startswith(_MAGIC) or content[head : head + 1] != b"\n":
+        raise DamagedCheckpoint("it does not begin as a checkpoint of mixerlab does")
+    payload = memoryview(content)[head + 1 :]
+    if hashlib.sha256(payload).hexdigest().encode() != content[len(_MAGIC) : head]:
+        raise DamagedCheckpoint("its content is not what was written")
     try:
         checkpoint = torch.load(io.BytesIO(payload), map_location="cpu", weights_only=True)
     except Exception as error:  # a stranger's file with a digest of its own fails in any way; it costs its epochs only
@@ -62,7 +66,13 @@ def read_checkpoint(path: Path) -> dict[str, Any]:
     return checkpoint
 
 
+def set_aside(path: Path) -> Path:
+    """Renames a checkpoint that is of no use to `*.damaged`, in place of an earlier one; returns the new path."""
+    return path.replace(path.with_name(f"{path.name}.damaged"))
+
+
 def forget_checkpoints(folder: Path) -> None:
-    """Removes what training in `folder` could go on from."""
+    """Removes what training in `folder` could go on from, and what was set aside."""
     for file in folder.glob("resume-*"):
-        file.unlink(missing_ok=True)
+        with suppress(IsADirectoryError):  # a folder is not ours
+            file.unlink(missing_ok=True)

@@ -88,8 +88,8 @@ class PopulationData(L.LightningDataModule):
 
     Args:
         splits: `train`, `val` and `test`, each `(inputs, targets)`, int64 `[N, T]`; test may have another T.
-        seeds: each replica's seed. It determines the order of that replica's training rows, independently of the other
-            replicas.
+        seeds: each replica's seed. On one type of device it determines the order of that replica's training rows,
+            independently of the other replicas.
         batch_size: rows per step and replica.
         steps_per_group: steps per Lightning batch, to spread Lightning's overhead per batch over many steps.
 
@@ -160,7 +160,10 @@ class PopulationData(L.LightningDataModule):
         return order.view(replicas, -1, self.batch_size).transpose(0, 1)
 
     def _shuffled(self) -> Tensor:
-        """This epoch's training batches. The order depends only on each replica's seed and the epoch."""
+        """This epoch's training batches, in an order drawn from each replica's seed and the epoch.
+
+        A generator of the device draws it: a CPU and a GPU draw different orders.
+        """
         assert self.trainer is not None, "a Trainer calls this"
         rows, device, epoch = self.ranges["train"], self.examples.inputs.device, self.trainer.current_epoch
         generator = torch.Generator(device)

@@ -38,7 +38,14 @@ def _prefix(gpu: str) -> str:
 
 
 def _open(path: Path) -> int:
-    return os.open(path, os.O_RDONLY | os.O_CREAT)  # reading suffices for a lock, so another user's file works too
+    """A lock file, made if it is missing. Reading suffices for a lock, so another user's file works too."""
+    while True:
+        with suppress(FileNotFoundError):
+            return os.open(path, os.O_RDONLY)
+        with suppress(FileExistsError):  # another process has just made it
+            lock = os.open(path, os.O_RDONLY | os.O_CREAT | os.O_EXCL)
+            os.fchmod(lock, 0o644)  # whatever the umask is
+            return lock
 
 
 @contextmanager

@@ -4,6 +4,7 @@ import gc
 import hashlib
 import logging
 import signal
+import traceback
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,13 +14,14 @@ import lightning as L
 import numpy as np
 import pandas as pd
 import torch
+from lightning.pytorch.trainer.connectors import checkpoint_connector
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 from torch import nn
 
 from mixerlab.interruption import Terminated, interruption_behind
 from mixerlab.training.callbacks import CheckpointFiles, EpochProgress, ResumePoint
 from mixerlab.training.capture import GraphCache
-from mixerlab.training.checkpoints import DamagedCheckpoint, read_checkpoint
+from mixerlab.training.checkpoints import DamagedCheckpoint, read_checkpoint, set_aside
 from mixerlab.training.compiled import compile_mixers
 from mixerlab.training.datamodule import PopulationData
 from mixerlab.training.execution import choose_execution
@@ -139,8 +141,10 @@ class _Training:
         except _CannotRestore as error:
             # The name says for which replicas and which code it was: whatever is wrong is wrong with the file.
             note = f"{error.path.name} could not be restored ({error.reason}): trained from the start"
-            log.warning("%s cannot be restored (%s): training starts anew", error.path, error.reason)
-            error.path.unlink()
+            aside = set_aside(error.path)
+            log.warning(
+                "%s cannot be restored (%s) and is now %s: training starts anew", error.path, error.reason, aside.name
+            )
         return self._attempt(replicas, graph_key, is_half, notes=[note])
 
     def _attempt(
@@ -160,9 +164,11 @@ class _Training:
         accelerator = config.accelerator
         if accelerator == "auto":
             accelerator = "gpu" if torch.cuda.is_available() else "cpu"
-        # The precision is in the name: a run killed on a GPU must not go on in another one on a CPU.
         bf16 = config.precision == "bf16" or (config.precision == "auto" and accelerator == "gpu")
-        resume_from = self.folder / f"resume-{_label(replicas, self.code)}-{'bf16' if bf16 else 'float32'}.ckpt"
+        # Device and precision are in the name: a run killed on a GPU must not go on on a CPU, whose generator draws
+        # another order of rows.
+        prefix = f"resume-{_label(replicas, self.code)}"
+        resume_from = self.folder / f"{prefix}-{accelerator}-{'bf16' if bf16 else 'float32'}.ckpt"
         resumes = resume_from.is_symlink() or resume_from.exists()
         selections_kept = config.selections_kept
         if resumes:
@@ -175,6 +181,10 @@ class _Training:
                 selections_kept = ()
                 notes = [*notes, f"{resume_from.name} has no weights of the epochs so far: none are kept"]
                 log.info(notes[-1])
+        else:
+            for other in sorted(self.folder.glob(f"{prefix}-*.ckpt")):
+                notes = [*notes, f"{other.name} is of another device or precision: trained from the start"]
+                log.warning(notes[-1])
         # A half that is done must not train again because the other one is interrupted.
         resume_point = ResumePoint(resume_from, config.checkpoint_every, at_end=is_half)
         trainer = L.Trainer(
@@ -236,7 +246,7 @@ class _Training:
         except (Exception, SystemExit) as error:
             if (interruption := interruption_behind(error)) is not None:
                 raise interruption from None
-            if isinstance(error, Exception) and resumes and not resume_point.training_began:
+            if isinstance(error, Exception) and resumes and _is_of_checkpoint(error):
                 raise _CannotRestore(resume_from, f"{type(error).__name__}: {error}") from error
             raise
         finally:
@@ -252,6 +262,18 @@ class _Training:
             torch_device=device,
             dtype=dtype,
         )
+
+
+def _is_of_checkpoint(error: Exception) -> bool:
+    """Whether Lightning raised `error` because of what a checkpoint holds, while it restored state from it.
+
+    A logger that cannot write fails between `trainer.fit` and the first step too; a disk or a GPU that fails while the
+    state is restored says nothing about the file.
+    """
+    if isinstance(error, OSError) or "CUDA" in str(error):  # load_state_dict wraps errors of CUDA in one of its own
+        return False
+    frames = (frame for frame, _ in traceback.walk_tb(error.__traceback__))
+    return any(frame.f_globals.get("__name__") == checkpoint_connector.__name__ for frame in frames)
 
 
 def _train_in_memory(
@@ -288,7 +310,7 @@ def _train_in_memory(
         result.replicas += part.replicas
         result.metrics = pd.concat([result.metrics, part.metrics], ignore_index=True)
         result.weights += part.weights
-        result.notes += part.notes
+        result.notes += [note for note in part.notes if note not in result.notes]
         result.device, result.torch_device, result.dtype = part.device, part.torch_device, part.dtype
     return result
 

@@ -102,6 +102,14 @@ class Flawed(SequenceMixer):
             y = y[:, 1:]
         if self.flaw == "infinite":
             y = y + (y - y.detach()).abs().sqrt()
+        if self.flaw == "late":
+            y = y.roll(1, dims=1) * (torch.arange(y.shape[1]) > 0)[:, None]
+        if self.flaw == "ahead in small numbers":
+            y = 1e-7 * (y + x.mean(dim=1, keepdim=True))
+        if self.flaw == "by FFT":  # none: a causal convolution that is right up to rounding, of large numbers
+            length = y.shape[1]
+            kernel = torch.fft.rfft(0.9 ** torch.arange(length), 2 * length)[:, None]
+            y = 1e3 * torch.fft.irfft(torch.fft.rfft(y, 2 * length, dim=1) * kernel, 2 * length, dim=1)[:, :length]
         return y
 
     def state_size(self, seq_len):
@@ -114,6 +122,8 @@ class Flawed(SequenceMixer):
         ("unused", "spare is not used"),
         ("stray", "^table is no parameter or buffer"),
         ("ahead", "sees position"),
+        ("ahead in small numbers", "sees position"),
+        ("late", "position 1 does not see itself"),
         ("shape", "shape is"),
         ("infinite", "not finite"),
     ],
@@ -141,3 +151,8 @@ def test_a_mixer_that_remembers_its_last_call():
     with pytest.raises(ContractBroken, match="different outputs for the same input: it keeps state between calls"):
         check_everything(config, "remembers", lambda: Remembers(WIDTH, after=2))
     check_same_again(Remembers(WIDTH, after=4))
+
+
+def test_rounding_is_no_look_ahead():
+    torch.manual_seed(0)
+    check_forward(Flawed(WIDTH, "by FFT"))

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from lightning.pytorch.loggers import CSVLogger
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "training"))
 
@@ -15,6 +16,7 @@ from tiny_training import fit
 from mixerlab.training import checkpoints
 from mixerlab.training.checkpoints import DamagedCheckpoint, read_checkpoint, write_checkpoint
 from mixerlab.training.fit import _label
+from mixerlab.training.lit_module import PopulationTraining
 
 REPLICAS, SETTINGS = [(2e-2, 0)], {"epochs": 3, "checkpoint_every": 0}
 
@@ -107,7 +109,7 @@ def whole(tmp_path_factory):
     """What a training gives, and the checkpoint that it leaves after its last epoch but one."""
     folder = tmp_path_factory.mktemp("whole")
     result = fit(REPLICAS, folder, **SETTINGS)
-    return result, (folder / f"resume-{_label(REPLICAS, None)}-float32.ckpt").read_bytes()
+    return result, (folder / f"resume-{_label(REPLICAS, None)}-cpu-float32.ckpt").read_bytes()
 
 
 SLOW = ("garbage", "a key missing", "no dict", "a link")
@@ -116,20 +118,83 @@ SLOW = ("garbage", "a key missing", "no dict", "a link")
 @pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.slow) if n in SLOW else n for n in USELESS])
 def test_a_checkpoint_that_is_of_no_use_costs_its_epochs(tmp_path, caplog, whole, name):
     result, content = whole
-    path = tmp_path / f"resume-{_label(REPLICAS, None)}-float32.ckpt"
+    path = tmp_path / f"resume-{_label(REPLICAS, None)}-cpu-float32.ckpt"
     path.write_bytes(content)
     USELESS[name](path)
     again = fit(REPLICAS, tmp_path, **SETTINGS)
     assert again.replicas == result.replicas and again.metrics.equals(result.metrics)
     assert f"{path.name} could not be restored" in again.notes[0]
     assert f"{path} cannot be restored" in caplog.text
+    aside = path.with_name(f"{path.name}.damaged")
+    assert aside.is_symlink() or aside.exists()
+    checkpoints.forget_checkpoints(tmp_path)
+    assert not list(tmp_path.glob("resume-*"))
+
+
+@pytest.mark.parametrize("name", ["gpu-float32", "cpu-bf16"])
+def test_a_checkpoint_of_another_device_or_precision_is_not_continued(tmp_path, whole, name):
+    result, content = whole
+    other = tmp_path / f"resume-{_label(REPLICAS, None)}-{name}.ckpt"
+    other.write_bytes(content)
+    again = fit(REPLICAS, tmp_path, **SETTINGS)
+    assert again.notes == [f"{other.name} is of another device or precision: trained from the start"]
+    assert again.replicas == result.replicas and other.read_bytes() == content
+
+
+class FailsOnce(CSVLogger):
+    """Cannot write when training begins, as on a full disk."""
+
+    failed = False
+
+    def save(self):
+        if not self.failed:
+            self.failed = True
+            raise OSError(28, "No space left on device")
+
+
+def raises(error):
+    def function(*_):
+        raise error
+
+    return function
+
+
+def fails_once(error):
+    """`PopulationTraining.on_load_checkpoint` that raises `error` at its first call."""
+    errors, restore = [error], PopulationTraining.on_load_checkpoint
+
+    def on_load_checkpoint(self, checkpoint):
+        if errors:
+            raise errors.pop()
+        restore(self, checkpoint)
+
+    return on_load_checkpoint
+
+
+@pytest.mark.parametrize("name", ["logger", "disk", "GPU", "reading"])
+def test_what_fails_beside_a_whole_checkpoint_leaves_it(tmp_path, monkeypatch, whole, name):
+    result, content = whole
+    path = tmp_path / f"resume-{_label(REPLICAS, None)}-cpu-float32.ckpt"
+    path.write_bytes(content)
+    loggers = [FailsOnce(tmp_path)] if name == "logger" else []
+    if name in ("disk", "GPU"):
+        error = OSError(5, "Input/output error") if name == "disk" else torch.AcceleratorError("CUDA error: launch")
+        monkeypatch.setattr(PopulationTraining, "on_load_checkpoint", fails_once(error))
+    with monkeypatch.context() as patch:
+        if name == "reading":
+            patch.setattr("os.fstat", raises(OSError(5, "Input/output error")))
+        with pytest.raises((OSError, torch.AcceleratorError)) as caught:
+            fit(REPLICAS, tmp_path, loggers=loggers, **SETTINGS)
+    if name == "reading":
+        assert str(caught.value) == f"[Errno 5] the checkpoint cannot be read: Input/output error: '{path}'"
+    assert path.read_bytes() == content
+    again = fit(REPLICAS, tmp_path, loggers=loggers, **SETTINGS)
+    assert again.notes == [] and again.replicas == result.replicas
 
 
 def test_a_disk_that_is_full_costs_the_checkpoint_and_not_the_run(tmp_path, monkeypatch, whole):
-    def full(*_):
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr("mixerlab.training.callbacks.write_checkpoint", full)
+    full = OSError(28, "No space left on device")
+    monkeypatch.setattr("mixerlab.training.callbacks.write_checkpoint", raises(full))
     result = fit(REPLICAS, tmp_path, **SETTINGS)
     assert result.replicas == whole[0].replicas
     assert result.notes == [

@@ -1,6 +1,7 @@
 """Archives of records: what goes in comes back, nothing else does, and nothing leaves the folder."""
 
 import io
+import json
 import lzma
 import tarfile
 
@@ -10,7 +11,7 @@ import pytest
 from mixerlab.sweeps import archive
 from mixerlab.sweeps.claims import claim
 from mixerlab.sweeps.collect import collect
-from mixerlab.sweeps.files import RECORD_FILE, run_folder, write_config, write_record
+from mixerlab.sweeps.files import CONFIG_FILE, METRICS_FILE, RECORD_FILE, run_folder, write_config, write_record
 
 
 @pytest.fixture
@@ -122,6 +123,68 @@ def test_an_archive_of_anything_else_is_refused_before_a_file_is_written(tmp_pat
     with pytest.raises(ValueError, match=message):
         archive.restore(file, other)
     assert not other.exists() and not (tmp_path / "escaped").exists()
+
+
+def damaged(file, change):
+    """The archive with its last run's files changed."""
+    runs = archive._checked(file)
+    *_, last = runs
+    change(runs[last])
+    members = [(f"runs/{run}/{name}", content) for run, files in runs.items() for name, content in files.items()]
+    return made(file, *members)
+
+
+def without_digests(files):
+    record = json.loads(files[RECORD_FILE])
+    del record["sha256"]  # as of earlier versions
+    files[RECORD_FILE] = json.dumps(record).encode()
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda files: files.update({CONFIG_FILE: b"garbage"}), "config.yaml is not its config: it is no mapping"),
+        (lambda files: files.update({CONFIG_FILE: b"\xff"}), "config.yaml is not its config: 'utf-8'"),
+        (lambda files: files.update({CONFIG_FILE: b"a: 1"}), "config.yaml is not its config"),
+        (lambda files: files.update({METRICS_FILE: b"\xff"}), "metrics.csv is not the file that was written"),
+    ],
+)
+def test_a_damaged_run_is_refused_before_a_file_is_written(results, tmp_path, change, message):
+    file, other = tmp_path / "a.tar.xz", tmp_path / "elsewhere"
+    archive.pack(results, file)
+    damaged(file, change)
+    with pytest.raises(ValueError, match=message):
+        archive.restore(file, other)
+    assert not other.exists()
+
+
+def test_the_record_of_another_config_is_refused(results, tmp_path):
+    def another_seed(files):
+        without_digests(files)
+        record = json.loads(files[RECORD_FILE])
+        record["rows"][0]["seed"] = 7
+        files[RECORD_FILE] = json.dumps(record).encode()
+
+    file = tmp_path / "a.tar.xz"
+    archive.pack(results, file)
+    damaged(file, another_seed)
+    with pytest.raises(ValueError, match=r"record.json has other rows than its config.yaml describes"):
+        archive.restore(file, tmp_path / "elsewhere")
+
+
+def test_metrics_that_no_digest_vouches_for_come_back_as_they_are(results, tmp_path):
+    file, other = tmp_path / "a.tar.xz", tmp_path / "elsewhere"
+    archive.pack(results, file)
+    damaged(file, lambda files: (without_digests(files), files.update({METRICS_FILE: b"\xff"})))
+    assert archive.restore(file, other) == (3, 0)
+    assert sorted(path.read_bytes() == b"\xff" for path in other.glob("runs/*/metrics.csv")) == [False, False, True]
+
+
+def test_what_could_not_be_restored_is_not_packed(results, tmp_path):
+    (config, *_) = (path.with_name(CONFIG_FILE) for path in results.glob("runs/*/metrics.csv"))
+    config.write_text("garbage")
+    with pytest.raises(ValueError, match=r"is no whole run \(.*config.yaml is not its config.*delete it to train"):
+        archive.pack(results, tmp_path / "a.tar.xz")
 
 
 def test_a_record_under_another_name_is_refused(results, tmp_path):

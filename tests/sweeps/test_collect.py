@@ -143,6 +143,13 @@ def test_a_learning_rate_without_a_seed_that_others_have_comes_last(results):
     assert (cell["accuracy"], cell["n"], cell["lost"], cell["status"]) == (pytest.approx(0.7), 2, 0, "ok")
 
 
+def test_a_configuration_with_fewer_seeds_than_another_comes_last(results):
+    fakes.add_run(results, [0.8, 0.6, 0.7], lr=1e-3, seed=[0, 1, 2])
+    fakes.add_run(results, [0.8], lr=1e-3, num_heads=2)  # which says no more than the first seed above
+    (cell,) = best_per_cell(collect(results)).to_dict("records")
+    assert (cell["n"], cell["configs"], cell["accuracy"]) == (3, 2, pytest.approx(0.7))
+
+
 def test_the_same_replica_in_two_populations_counts_once(results):
     fakes.add_run(results, [0.5, 0.7, 0.6])
     fakes.add_run(results, ["failed", 0.6], lr=[1e-3, 5e-3])

@@ -5,12 +5,14 @@ import json
 import fakes
 import pytest
 
+from mixerlab.api import compose
 from mixerlab.sweeps import archive, compare
 from mixerlab.sweeps.collect import best_per_cell, collect
 from mixerlab.sweeps.compare_figures import side_by_side
-from mixerlab.sweeps.published import Pair, distance, pairs_of, read_published, scores_of
+from mixerlab.sweeps.published import Pair, distance, is_far, named_settings, pairs_of, read_published, scores_of
 from mixerlab.sweeps.report import report
 from mixerlab.sweeps.sources import rows_of
+from mixerlab.tasks.settings import settings_of
 
 SETTINGS = ("baseline", "vocab_size-512", "vocab_size-1024", "vocab_size-2048", "vocab_size-4096", "vocab_size-8192")
 
@@ -74,6 +76,31 @@ def test_only_complete_means_count(results, published):
     pairs = pairs_of(rows_of(results), read_published(published))
     assert distance(pairs) == (2, pytest.approx(((0.05**2 + 0.2**2) / 2) ** 0.5), None)
     assert distance([]) == (0, None, None)
+
+
+def test_a_setting_of_another_yaml_completes_no_mean(tmp_path, published):
+    """A user's `conf/task/mem.yaml` may have other settings, as many as the task's own."""
+    for number, setting in enumerate((*SETTINGS[:-1], "vocab_size-300")):
+        fakes.add_run(tmp_path, [0.5 + 0.1 * number], lr=[1e-3], task="mem", setting=setting)
+    mem, *_ = pairs_of(rows_of(tmp_path), read_published(published))
+    assert (mem.done, mem.total, mem.complete) == (5, 6, False)
+    assert mem.ours == pytest.approx(0.7)
+
+
+@pytest.mark.parametrize("task", sorted(path.stem for path in (compare.ROOT / "conf" / "task").glob("*.yaml")))
+def test_settings_are_those_of_the_tasks(task):
+    assert named_settings(task) == set(settings_of(compose(f"task={task}").task))
+
+
+def test_a_task_of_ones_own_has_the_settings_that_were_run():
+    assert named_settings("delay") is None and named_settings("../config") is None
+
+
+@pytest.mark.parametrize(
+    ("difference", "far"), [(0.55 - 0.5, False), (0.5 - 0.55, False), (0.0501, True), (-0.06, True)]
+)
+def test_a_difference_is_far_by_more_than_rounding(difference, far):
+    assert is_far(difference) == far
 
 
 def test_the_rank_correlation_is_spearmans():

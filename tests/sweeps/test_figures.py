@@ -321,6 +321,30 @@ def test_accuracy_by_a_swept_key(tmp_path):
     assert [label.get_text() for label in figure.axes[0].get_xticklabels()] == ["adamw", "muon"]
 
 
+def test_of_many_settings_the_last_of_each_task_has_a_panel(tmp_path):
+    """A table of settings has no average: five challenge tasks of three levels are 15 rows."""
+    tasks = ("icr_challenge", "ncr_challenge", "sc_challenge", "icr_vocab_challenge", "ncr_vocab_challenge")
+    for width in (64, 128):
+        for task in tasks:
+            for level, accuracy in (("128-512", 0.9), ("256-1024", 0.8), ("512-2048", 0.2 + width / 256)):
+                given = {"model.d_model": width}
+                vocab_size = int(level.partition("-")[0])
+                fakes.add_run(
+                    tmp_path, [accuracy], task=task, setting=level, lr=1e-3, changed=given, vocab_size=vocab_size
+                )
+    swept = spread_out(collect(tmp_path))
+    cells = best_per_cell(swept.frame)
+    table = setting_table(cells)
+    hardest = [f"{task} 512-2048" for task in tasks]
+    figure = accuracy_by_key(swept, table, cells, "official", "model.d_model")
+    assert [panel.get_title().replace("\n", " ") for panel in figure.axes] == hardest
+    assert drawn(figure.axes[0], "attn") == pytest.approx({64: 0.45, 128: 0.7})
+    assert set(drawn(figure.axes[0], "_chance").values()) == {1 / 256}  # of this level, not of the task's mean
+    figure = accuracy_by_size(table, cells, "official")
+    assert [panel.get_title().replace("\n", " ") for panel in figure.axes] == [*hardest, hardest[-1]]
+    assert_legible(figure)
+
+
 def test_accuracy_by_state_size_and_its_frontier(tmp_path):
     for mixer, size, accuracy in (("attn", 4096, 0.9), ("gdn", 1024, 0.7), ("mamba", 2048, 0.6)):
         sizes = {"state_size": size, "num_params": 10 * size}
@@ -417,6 +441,18 @@ def test_learning_rates(frame, cells):
     assert [label.get_text() for label in icr.get_xticklabels()] == ["5e-4", "1e-3", "5e-3"]
 
 
+def test_a_rate_at_which_a_seed_diverged_or_was_not_run_is_hollow(tmp_path):
+    scores = [0.3, 0.9, 0.5, 0.3, 0.7, "diverged", 0.3, 0.8, "diverged"]
+    fakes.add_run(tmp_path, scores, seed=[0, 1, 2])
+    fakes.add_run(tmp_path, [0.4], lr=1e-4, mixer="gdn")
+    fakes.add_run(tmp_path, [0.4, 0.5], lr=1e-3, seed=[0, 1], mixer="gdn")
+    frame = collect(tmp_path)
+    (panel,) = learning_rates(frame, best_per_cell(frame), "official").axes
+    assert drawn(panel, "attn") == pytest.approx({5e-4: 0.3, 1e-3: 0.8, 5e-3: 0.5})
+    hollow = [list(line.get_xdata()) for line in panel.lines if line.get_label() == "_hollow"]
+    assert hollow == [[5e-3], [1e-4]]
+
+
 def test_a_task_without_any_score_is_crosses(tmp_path):
     fakes.add_run(tmp_path, ["diverged"] * 3)
     frame = collect(tmp_path)
@@ -507,6 +543,20 @@ def test_several_seeds_are_one_line_with_a_band(tmp_path):
     line, _ = accuracy.lines  # and chance
     assert line.get_ydata()[-1] == pytest.approx(0.8 * (1 - np.exp(-11 / 3)))
     assert len(accuracy.collections) == 1
+
+
+def test_a_frozen_seed_counts_until_the_last_one_ends(tmp_path):
+    """Its accuracy stays what it was; without it the mean would fall to that of the other."""
+    run_id = fakes.add_run(tmp_path, [0.3, 0.9, 0.5, 0.3, 0.7, "diverged"], seed=[0, 1])
+    keep_epochs(tmp_path, run_id, replica=1, epochs=4)  # 0.9, frozen
+    keep_epochs(tmp_path, run_id, replica=5, epochs=4)  # diverged
+    frozen, ended = 0.9 * (1 - np.exp(-3 / 3)), 0.7 * (1 - np.exp(-11 / 3))
+    accuracy, _ = training_curves(tmp_path, best_per_cell(collect(tmp_path)), "official").axes
+    line, _ = accuracy.lines  # and chance
+    assert len(line.get_xdata()) == 12 and line.get_ydata()[-1] == pytest.approx((frozen + ended) / 2)
+    *_, test = run_curves(run_folder(tmp_path, run_id)).axes
+    means = [line.get_ydata()[-1] for line in test.lines if len(line.get_xdata())]
+    assert means == pytest.approx([0.3 * (1 - np.exp(-11 / 3)), (frozen + ended) / 2, 0.5 * (1 - np.exp(-11 / 3))])
 
 
 def test_one_colour_and_marker_per_mixer_in_every_figure(results, frame, cells):

@@ -282,11 +282,13 @@ def test_provenance_says_what_ran():
         precision="float32",
         backends={"parallax": "reference"},
         code={"mixer": "0123", "task": "4567"},
+        git={"git_commit": "89ab", "git_dirty": False},
         notes=["population halved to 2: out of memory"],
     )
     assert origin["started_at"] == "2026-01-02T00:00:00+00:00"
     assert {"python", "torch", "numpy"} <= origin["versions"].keys()
     assert origin["precision"] == "float32" and origin["backends"] == {"parallax": "reference"}
+    assert origin["git_commit"] == "89ab" and origin["git_dirty"] is False
     assert origin["notes"] == ["population halved to 2: out of memory"]
     assert json.loads(json.dumps(origin)) == origin
 

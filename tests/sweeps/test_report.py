@@ -11,7 +11,9 @@ import pandas as pd
 import pytest
 
 from mixerlab.sweeps import report as reports
+from mixerlab.sweeps.collect import collect
 from mixerlab.sweeps.files import run_folder
+from mixerlab.sweeps.sources import read_rows
 
 REPOSITORY = Path(__file__).parents[2]
 # The figures have tests of their own; drawing them is nearly all the time of a report.
@@ -48,6 +50,20 @@ def test_command_line_writes_everything(results):
     rows = pd.read_csv(results / "report" / "rows.csv")
     assert len(rows) == 12
     assert rows.groupby("mixer")["official_accuracy"].max().to_dict() == {"attn": 0.8, "gdn": 0.9}
+
+
+def test_names_that_look_like_numbers_or_gaps_come_back_from_rows_csv(results, no_drawing):
+    """A name may be `NA` or `1e3`, and a hash of eight digits may be a number too large for a float."""
+    for mixer in ("NA", "None", "1e3", "1000"):
+        fakes.add_run(results, [0.3, 0.4, 0.5], mixer=mixer, setting="0512")
+    made = reports.report(results, selections=("official",))
+    text = ["run_id", "mixer", "task", "setting", "optimizer", "status", "config"]
+    path = made.folder / "rows.csv"
+    pd.read_csv(path, dtype=str, keep_default_na=False).assign(config="1234e567").to_csv(path, index=False)
+    frame = read_rows(path)
+    assert frame[text].equals(collect(results)[text].assign(config="1234e567"))
+    again = reports.report(path, results / "again", selections=("official",)).text
+    assert again == made.text
 
 
 def test_command_line_says_where_it_looked(tmp_path, capsys):

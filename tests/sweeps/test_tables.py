@@ -6,7 +6,18 @@ import fakes
 import pytest
 
 from mixerlab.sweeps.collect import best_per_cell, collect
-from mixerlab.sweeps.tables import Score, mean_of, setting_table, task_table, text_of, to_csv, to_latex, to_markdown
+from mixerlab.sweeps.tables import (
+    Score,
+    best_of,
+    intervals_csv,
+    mean_of,
+    setting_table,
+    task_table,
+    text_of,
+    to_csv,
+    to_latex,
+    to_markdown,
+)
 
 
 @pytest.fixture
@@ -70,6 +81,14 @@ def test_notes_name_every_gap(cells):
     assert len([note for note in notes if note.startswith("*")]) == 1
     assert not any("±" in note for note in notes)
     assert not any(note.startswith("*") for note in setting_table(cells).notes)
+
+
+def test_daggers_and_the_cells_that_might_have_one_count_by_the_choosing_accuracy(tmp_path):
+    """Of `clean` that is validation; by test it would be "1 of the 0 cells"."""
+    fakes.add_run(tmp_path, [(0.1, 0.1), (0.1, 0.1), (0.99, 0.9)])  # (test, validation)
+    frame = collect(tmp_path)
+    (note,) = setting_table(best_per_cell(frame, "clean")).notes
+    assert "This applies to 1 of the 1 cells below 0.98" in note
 
 
 def test_a_clean_table_has_no_notes(tmp_path):
@@ -160,12 +179,29 @@ def test_spread_over_seeds(tmp_path):
     assert any(note.startswith("mean ± std (n)") for note in table.notes)
 
 
-def test_seeds_that_some_setting_lacks_do_not_enter_the_spread():
-    two = Score(0.5, {0: 0.4, 1: 0.6}, 1, 1, 0, "ok")
-    one = Score(0.3, {1: 0.3}, 1, 1, 0, "ok")
-    assert mean_of([two, one]).mean == pytest.approx(0.4)
-    assert mean_of([two, one]).by_seed == {1: pytest.approx(0.45)}
-    assert mean_of([two, one]).spread is None
+def test_a_mean_over_settings_of_different_seeds_has_no_spread():
+    """The mean takes in every seed, so a spread over those that all share would be of another number."""
+    three = Score(1.9 / 3, {0: 0.5, 1: 0.5, 2: 0.9}, 1, 1, 0, "ok")
+    two = Score(0.6, {0: 0.6, 1: 0.6}, 1, 1, 0, "ok")
+    mean = mean_of([three, two])
+    assert mean.mean == pytest.approx((1.9 / 3 + 0.6) / 2)
+    assert (mean.by_seed, mean.spread, text_of(mean)) == ({}, None, "0.617 (2 to 3 seeds)")
+    one = Score(0.3, {0: 0.3}, 1, 1, 0, "ok")
+    assert text_of(mean_of([mean, one])) == "0.458 (1 to 3 seeds)"
+    assert text_of(mean_of([mean, Score(None, {}, 0, 1, 0, "missing")])) == "0.617 (2 to 3 seeds)* (2/3)"
+    assert text_of(mean_of([two, Score(0.4, {2: 0.4, 3: 0.4}, 1, 1, 0, "ok")])) == "0.500 (2 seeds)"
+    assert text_of(mean_of([one, Score(0.4, {1: 0.4}, 1, 1, 0, "ok")])) == "0.350"
+
+
+def test_a_mean_over_settings_of_different_seeds_is_bold_only_if_it_is_the_highest(tmp_path):
+    for mixer, accuracy in (("attn", 0.6), ("gdn", 0.61)):
+        fakes.add_run(tmp_path, [accuracy - 0.1, accuracy, accuracy + 0.1], lr=1e-3, seed=[0, 1, 2], mixer=mixer)
+        fakes.add_run(tmp_path, [accuracy], lr=1e-3, mixer=mixer, setting="seq_len-256")
+    table = task_table(best_per_cell(collect(tmp_path)))
+    assert best_of(table.rows["icr",]) == {"gdn"}
+    assert intervals_csv(table).splitlines()[1] == "icr,attn,0.6,2,2,1 to 3,,"
+    (note,) = table.notes
+    assert note.startswith("(n to m seeds): the settings have different seeds.")
 
 
 def test_a_row_without_any_score():

@@ -165,6 +165,15 @@ def test_a_task_without_mad_labs_short_name_is_named(task, dataset, monkeypatch)
         export.main([str(dataset), "task=icr"])
 
 
+@pytest.mark.parametrize("option", ["-h", "--help"])
+def test_export_says_how_it_is_used(capsys, option):
+    export.main([option])
+    said = capsys.readouterr()
+    assert said.out.startswith("usage: mixerlab export DIR task=") and "mad-lab" in said.out and not said.err
+    with pytest.raises(SystemExit, match=r"^usage: mixerlab export DIR task="):
+        export.main([])
+
+
 @pytest.mark.parametrize("override", ["task.setting=frac_noise-0.4", "task.setting=128-512"])
 def test_export_takes_setting_names_from_the_command_line(tmp_path, override):
     name = "ncr" if "noise" in override else "sc_challenge"

@@ -2,6 +2,7 @@
 
 import itertools
 import os
+import stat
 import tempfile
 
 import pytest
@@ -48,6 +49,29 @@ def test_more_processes_than_gpus_share_them_evenly(claim):
 @pytest.mark.parametrize("names", [("5", "7"), ("GPU-3f1c-9a", "GPU-3f1c-9b"), ("MIG-GPU-3f/1/0", "MIG-GPU-3f/2/0")])
 def test_only_visible_gpus_are_taken(claim, names):
     assert [claim(", ".join(names))[0] for _ in range(3)] == [*names, names[0]]
+
+
+def test_another_user_can_read_the_locks_whatever_the_umask(claim, tmp_path):
+    before = os.umask(0o077)
+    try:
+        claim()
+    finally:
+        os.umask(before)
+    assert {stat.S_IMODE(path.stat().st_mode) for path in tmp_path.glob("*.lock")} == {0o644}
+
+
+def test_locks_of_another_user_are_opened_and_not_made(claim, tmp_path, monkeypatch):
+    """In a folder such as /tmp Linux refuses O_CREAT on another user's file (fs.protected_regular)."""
+    first, _ = claim()
+    made, open_file = [], os.open
+
+    def watched(path, flags, *mode):
+        made.extend([path] if flags & os.O_CREAT else [])
+        return open_file(path, flags, *mode)
+
+    monkeypatch.setattr(os, "open", watched)
+    second, _ = claim()
+    assert first != second and [path.name for path in made] == [f"mixerlab-gpu-{second}-user-2.lock"]
 
 
 def test_a_second_claim_of_one_process_changes_nothing(claim):

@@ -40,6 +40,12 @@ def test_halves_give_the_results_of_the_whole(tmp_path, fits_up_to):
         assert_same_results(replica_results(whole, replica), replica_results(halved, replica))
 
 
+def test_what_both_halves_note_is_noted_once(tmp_path, fits_up_to):
+    fits_up_to(1)
+    halved = fit(REPLICAS, tmp_path, execution="loop")
+    assert len(halved.notes) == 3 and "one after another" in halved.notes[-1]
+
+
 class Kept(DummyLogger):
     def __init__(self):
         super().__init__()

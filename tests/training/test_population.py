@@ -347,7 +347,7 @@ def test_an_interrupt_while_a_checkpoint_is_written_is_no_failure(tmp_path, monk
 def test_a_checkpoint_that_cannot_be_read_costs_only_its_epochs(tmp_path):
     replicas, settings = [(2e-2, 0)], {"epochs": 2, "checkpoint_every": 0}
     whole = fit(replicas, tmp_path, **settings)
-    (tmp_path / f"resume-{_label(replicas, None)}-float32.ckpt").write_bytes(b"PK\x03\x04 and no more")
+    (tmp_path / f"resume-{_label(replicas, None)}-cpu-float32.ckpt").write_bytes(b"PK\x03\x04 and no more")
     again = fit(replicas, tmp_path, **settings)
     assert again.replicas == whole.replicas and "trained from the start" in again.notes[0]
 
