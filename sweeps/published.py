@@ -8,14 +8,11 @@ from pathlib import Path
 from statistics import fmean
 
 import pandas as pd
-import yaml
 
 from mixerlab.sweeps.best import Selection
 from mixerlab.sweeps.collect import Cell, best_per_cell
-from mixerlab.sweeps.names import is_custom
 
 FAR = 0.05  # of an accuracy: a larger difference from the published one wants a reason
-_TASKS = Path(__file__).parents[1] / "conf" / "task"
 
 
 def is_far(difference: float) -> bool:
@@ -48,8 +45,8 @@ def read_published(path: str | Path) -> dict:
             for name, values in published.get(table, {}).items():
                 if name != "columns" and len(values) != len(published[table]["columns"]):
                     raise ValueError(f"{table}, {name}: {len(values)} numbers for its columns")
-                if table == "means" and name != "columns" and type(published["over"].get(name)) is not int:
-                    raise ValueError(f"over, {name}: it must say how many settings that mean is over")
+                if table == "means" and name != "columns" and type(published["over"].get(name)) is not list:
+                    raise ValueError(f"over, {name}: it must list the settings that the mean is over")
         if not isinstance(published["source"], str):
             raise ValueError("source must say where the numbers are from")
     except OSError as error:
@@ -79,25 +76,8 @@ def scores_of(frame: pd.DataFrame, selection: Selection = "official") -> dict[Ce
     return {key: fmean(scores) for key, scores in found.items()}
 
 
-def named_settings(task: str) -> set[str] | None:
-    """The names of a task's settings; None for a task of the user's own, whose yaml is elsewhere.
-
-    They are those of `tasks.settings.settings_of`, which this folder cannot import.
-    """
-    if task not in (path.stem for path in _TASKS.glob("*.yaml")):
-        return None
-    told = yaml.safe_load((_TASKS / f"{task}.yaml").read_text())
-    if "levels" in told:
-        return set(told["levels"])
-    return {"baseline", *(f"{key}-{value}" for key, values in told["changes"].items() for value in values)}
-
-
 def pairs_of(frame: pd.DataFrame, published: dict, selection: Selection = "official") -> list[Pair]:
-    """Each published number with ours (`scores_of`).
-
-    A mean is over the task's named settings: those of our own making, or of another yaml of this name, are left out.
-    """
-    frame = frame[~frame["setting"].map(lambda name: isinstance(name, str) and is_custom(name)).astype(bool)]
+    """Each published number with ours (`scores_of`), over the settings that the published one is over."""
     ours = scores_of(frame, selection)
     made = []
     for of in ("means", "settings"):
@@ -106,14 +86,12 @@ def pairs_of(frame: pd.DataFrame, published: dict, selection: Selection = "offic
             if name == "columns":
                 continue
             task, _, setting = name.partition(" ")
-            total = 1 if setting else published["over"][task]
-            named = {setting} if setting else named_settings(task)
+            over = [setting] if setting else published["over"][task]
             for mixer, value in zip(table["columns"], values, strict=True):
                 if value is None:
                     continue
-                own = {key[2]: score for key, score in ours.items() if key[:2] == (mixer, task)}
-                done = [score for key, score in own.items() if named is None or key in named]
-                made.append(Pair(of, name, mixer, value, fmean(done) if done else None, len(done), total))
+                done = [ours[mixer, task, one] for one in over if (mixer, task, one) in ours]
+                made.append(Pair(of, name, mixer, value, fmean(done) if done else None, len(done), len(over)))
     return made
 
 

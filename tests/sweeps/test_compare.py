@@ -9,7 +9,7 @@ from mixerlab.api import compose
 from mixerlab.sweeps import archive, compare
 from mixerlab.sweeps.collect import best_per_cell, collect
 from mixerlab.sweeps.compare_figures import side_by_side
-from mixerlab.sweeps.published import Pair, distance, is_far, named_settings, pairs_of, read_published, scores_of
+from mixerlab.sweeps.published import Pair, distance, is_far, pairs_of, read_published, scores_of
 from mixerlab.sweeps.report import report
 from mixerlab.sweeps.sources import rows_of
 from mixerlab.tasks.settings import settings_of
@@ -36,7 +36,7 @@ def published(tmp_path):
     path = tmp_path / "published.json"
     tables = {
         "source": "a paper",
-        "over": {"mem": 6},
+        "over": {"mem": SETTINGS},
         "means": {"columns": ["attn", "gdn", "mesa"], "mem": [0.60, 0.5, 0.7]},
         "settings": {"columns": ["attn", "gdn"], "icr_challenge 256-512": [1.0, None]},
     }
@@ -87,13 +87,11 @@ def test_a_setting_of_another_yaml_completes_no_mean(tmp_path, published):
     assert mem.ours == pytest.approx(0.7)
 
 
-@pytest.mark.parametrize("task", sorted(path.stem for path in (compare.ROOT / "conf" / "task").glob("*.yaml")))
-def test_settings_are_those_of_the_tasks(task):
-    assert named_settings(task) == set(settings_of(compose(f"task={task}").task))
-
-
-def test_a_task_of_ones_own_has_the_settings_that_were_run():
-    assert named_settings("delay") is None and named_settings("../config") is None
+def test_the_papers_means_are_over_all_settings_of_their_tasks():
+    told = read_published(compare.PUBLISHED / "parallax_paper.json")
+    assert set(told["over"]) == set(told["means"]) - {"columns"}
+    for task, over in told["over"].items():
+        assert over == list(settings_of(compose(f"task={task}").task))
 
 
 @pytest.mark.parametrize(
@@ -161,7 +159,10 @@ def test_the_papers_numbers_are_75_and_of_our_tasks():
         ("{", "is no table of published numbers"),
         ('{"means": {}}', "is no table of published numbers"),
         ('{"source": "x", "means": {"columns": ["attn"], "mem": []}}', "means, mem: 0 numbers for its columns"),
-        ('{"source": "x", "over": {}, "means": {"columns": ["a"], "mem": [1]}}', "over, mem: it must say how many"),
+        (
+            '{"source": "x", "over": {}, "means": {"columns": ["a"], "mem": [1]}}',
+            "over, mem: it must list the settings",
+        ),
     ],
 )
 def test_what_is_no_published_table_is_refused(results, tmp_path, capsys, content, message):
