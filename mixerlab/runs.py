@@ -277,6 +277,7 @@ def _train(
         backends=_backends(mixers_in(cfg, model), result.torch_device, result.dtype),
         sees_future=None if causality is None else causality.sees_future,
         notes=[*notes, *result.notes, *([] if causality is None else causality.notes)],
+        resumed_after_s=result.resumed_after_s,
     )
     return {"run_id": run_id(config), "status": "finished", "error": None, "rows": rows, "provenance": told}, result
 

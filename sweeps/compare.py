@@ -1,7 +1,7 @@
 """Our numbers beside published ones: a table with differences, a scatter with the diagonal, and bars.
 
     python -m mixerlab.sweeps.compare SOURCE [--published FILE ...] [--out DIR] [--selection official|clean]
-                                      [--reading ncr_challenge=ncr_vocab_challenge ...]
+                                      [--reading ncr_vocab_challenge=ncr_challenge ...]
 
 SOURCE is an archive of records (`sweeps.archive`), a results folder, or the `rows.csv` of a report. Ours is what a
 paper with one seed reports, the accuracy at the best learning rate, averaged over our seeds. A mean over fewer of a
@@ -78,7 +78,7 @@ def to_csv(pairs: Iterable[Pair]) -> str:
 
 
 def read_as(frame: pd.DataFrame, readings: Mapping[str, str]) -> pd.DataFrame:
-    """The rows with tasks of ours under published names: `{"ncr_challenge": "ncr_vocab_challenge"}`."""
+    """The rows with tasks of ours under published names: `{"ncr_vocab_challenge": "ncr_challenge"}`."""
     tasks = frame["task"]
     for published, ours in readings.items():
         if ours not in set(tasks):
@@ -132,7 +132,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = parser.parse_args(arguments)
     try:
         if wrong := [reading for reading in given.reading if reading.count("=") != 1]:
-            raise ValueError(f"--reading {wrong[0]}: give PUBLISHED=OURS, such as ncr_challenge=ncr_vocab_challenge")
+            raise ValueError(f"--reading {wrong[0]}: give PUBLISHED=OURS, such as ncr_vocab_challenge=ncr_challenge")
         readings = dict(reading.split("=") for reading in given.reading)
         files = given.published or sorted(PUBLISHED.glob("*.json"))
         if not files:

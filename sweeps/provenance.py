@@ -24,11 +24,12 @@ def provenance(
     backends: Mapping[str, str] | None = None,
     sees_future: bool | None = None,
     notes: Sequence[str] = (),
+    resumed_after_s: float = 0,
 ) -> dict[str, Any]:
     """The `provenance` of a record that is written now.
 
     Args:
-        started_at: when the run began, with a time zone; time before a restart does not count.
+        started_at: when the process that ended the run began it, with a time zone.
         code: a hash of the code of each part of the run, from `mixerlab.config.code_versions`.
         git: what `git_state` gave when the run began.
         device: the name of the processor that trained; empty for a run that failed.
@@ -38,10 +39,13 @@ def provenance(
         sees_future: whether outputs depend on later inputs; None if nobody looked, as for the auto-encoder, or if it
             could not be told, as a note says.
         notes: what happened on the way, such as a population halved for lack of memory.
+        resumed_after_s: seconds of training, by processes that were stopped, that the run went on from; `wall_time_s`
+            includes them, but not what was trained between the last checkpoint and the stop.
     """
     return {
         "started_at": started_at.isoformat(timespec="seconds"),
-        "wall_time_s": (datetime.now(UTC) - started_at).total_seconds(),
+        "wall_time_s": (datetime.now(UTC) - started_at).total_seconds() + resumed_after_s,
+        "resumed_after_s": resumed_after_s,
         "device": device,
         "precision": precision,
         "backends": dict(backends or {}),

@@ -194,6 +194,10 @@ def test_a_killed_run_resumes_and_ends_with_the_record_of_an_unbroken_one(tmp_pa
         assert outcome.code == 0
         assert ("continuing from" in outcome.err) == (name == "killed")
     assert result_of(tmp_path / "killed") == result_of(tmp_path / "unbroken")
+    for name in ("killed", "unbroken"):
+        (record,) = records(tmp_path / name).values()
+        earlier = record["provenance"]["resumed_after_s"]
+        assert (earlier > 0) == (name == "killed") and record["provenance"]["wall_time_s"] > earlier
     assert not list(tmp_path.glob("*/runs/*/resume-*.ckpt"))
 
 

@@ -22,11 +22,21 @@ class ResumePoint(L.Callback):
     A run at MAD sizes makes many epochs a second on a GPU, so a checkpoint is written at most every `every` seconds: a
     killed run loses that much, or the running epoch if that is longer. `at_end` writes one more when training is done.
     One that cannot be written, because the disk is full, costs a warning: the run goes on.
+
+    Attributes:
+        resumed_after_s: seconds of training behind the checkpoint that this training continues; 0 if it continues none.
     """
 
     def __init__(self, path: Path, every: float, at_end: bool = False):
         self.path, self.every, self.at_end = path, every, at_end
-        self.written_at = time.monotonic()
+        self.began = self.written_at = time.monotonic()
+        self.resumed_after_s = 0.0
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"spent_s": self.resumed_after_s + time.monotonic() - self.began}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self.resumed_after_s = float(state_dict["spent_s"])
 
     def on_train_epoch_end(self, trainer: L.Trainer, module: L.LightningModule) -> None:
         if time.monotonic() - self.written_at >= self.every:

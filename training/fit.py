@@ -51,6 +51,7 @@ class RunResult:
     """What a run measured: `replicas` as `training.results.summarise` gives them, and the metrics table.
 
     `weights` has for each replica the state of its model, name to tensor, by the selections that are kept.
+    `resumed_after_s` is the training that other processes did before they were stopped, in seconds.
     """
 
     replicas: list[dict] = field(default_factory=list)
@@ -60,6 +61,7 @@ class RunResult:
     device: str = ""
     torch_device: torch.device | None = None
     dtype: torch.dtype | None = None
+    resumed_after_s: float = 0.0
 
 
 def train(
@@ -261,6 +263,7 @@ class _Training:
             device=torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
             torch_device=device,
             dtype=dtype,
+            resumed_after_s=resume_point.resumed_after_s,
         )
 
 
@@ -312,6 +315,7 @@ def _train_in_memory(
         result.weights += part.weights
         result.notes += [note for note in part.notes if note not in result.notes]
         result.device, result.torch_device, result.dtype = part.device, part.torch_device, part.dtype
+        result.resumed_after_s += part.resumed_after_s
     return result
 
 

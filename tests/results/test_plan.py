@@ -4,6 +4,7 @@ from collections import Counter
 
 import pandas as pd
 import pytest
+from omegaconf import OmegaConf
 
 import mixerlab
 from mixerlab.config import checked
@@ -11,6 +12,7 @@ from mixerlab.results import plan
 from mixerlab.results.screen import design
 from mixerlab.sweeps.collect import best_per_cell
 from mixerlab.sweeps.identity import run_id
+from mixerlab.sweeps.published import read_published
 from mixerlab.sweeps.sources import rows_of
 
 
@@ -47,6 +49,22 @@ def test_attention_and_parallax_run_every_reading_of_the_challenge():
     for stage in {run.stage for run in runs}:
         seeds = [replicas(run)[0][1] for run in runs if run.stage == stage]
         assert seeds == sorted(seeds)  # the first seed first
+
+
+def test_the_challenge_is_read_as_the_papers_numbers_are_published():
+    published = read_published(plan.RESULTS / "published" / "parallax_paper.json")["settings"]
+    named = {name for name in published if name != "columns"}
+    assert named == {f"{task} {setting}" for task in plan.CHALLENGE for setting in plan.lengths(task)}
+    sweep = OmegaConf.load(plan.RESULTS.parent / "conf" / "experiment" / "challenge.yaml").hydra.sweeper.params
+    assert tuple(sweep.task.split(",")) == plan.CHALLENGE
+
+
+def test_the_reasons_change_what_they_say():
+    for run in plan.reasons():
+        key = {"mamba": "zero_dt_bias", "attn": "qk_norm", "parallax": "qkr_norm"}[run.mixer]
+        changed, default = (mixerlab.compose(*text).mixer for text in (run.overrides.split(), [f"mixer={run.mixer}"]))
+        assert {name for name in changed if changed[name] != default[name]} == {key}
+        assert run.mixer == "mamba" or run.task == "sc_challenge"
 
 
 def test_recipes():

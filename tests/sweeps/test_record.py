@@ -289,7 +289,7 @@ def test_provenance_says_what_ran():
     assert {"python", "torch", "numpy"} <= origin["versions"].keys()
     assert origin["precision"] == "float32" and origin["backends"] == {"parallax": "reference"}
     assert origin["git_commit"] == "89ab" and origin["git_dirty"] is False
-    assert origin["notes"] == ["population halved to 2: out of memory"]
+    assert origin["notes"] == ["population halved to 2: out of memory"] and origin["resumed_after_s"] == 0
     assert json.loads(json.dumps(origin)) == origin
 
 

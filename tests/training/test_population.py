@@ -324,6 +324,7 @@ def test_an_interrupted_training_continues_from_its_last_epoch(tmp_path):
     unbroken = fit(replicas, tmp_path / "unbroken", **settings)
     assert resumed.replicas == unbroken.replicas and resumed.metrics.equals(unbroken.metrics)
     assert Broken.steps == 28 + 15
+    assert resumed.resumed_after_s > 0 == unbroken.resumed_after_s
     rows_of = unbroken.metrics["replica"].value_counts()
     assert rows_of[2] == 1 and rows_of[0] <= 5 and rows_of[1] == 8  # two were frozen before the failure
 
