@@ -137,35 +137,38 @@ def work_through(
 
     workers: list[Any] = [start(number) for number in range(processes)]
     restarts, shown, broken = 0, began, []
-    while time.monotonic() - began < seconds:
-        alive = any(worker.is_alive() for worker in workers)
-        died = [worker for worker in workers if worker.exitcode]
-        while not outcomes.empty():
-            report(*outcomes.get())
-        for worker in died:  # what it had put has been reported
-            number = int(worker.name)
-            for index, owner in enumerate(taken):
-                if owner == number + 1 and index not in reported:
-                    report(index, None, f"its process ended with {worker.exitcode}", 0.0)
-            workers.remove(worker)
-            if (worker.exitcode < 0 or worker.exitcode == LOST_DEVICE) and restarts < MOST_RESTARTS and not all(taken):
-                restarts += 1
-                print(f"process {number} ended with {worker.exitcode}: another takes its place", flush=True)
-                workers.append(start(number))
-                alive = True
-            else:
-                broken.append(worker.exitcode)
-        if time.monotonic() - shown > 20 or not alive:
-            shown = time.monotonic()
-            failed = sum(outcome.error is not None for outcome in ended)
-            print(f"{shown - began:5.0f} s: {len(ended)} of {len(jobs)} done, {failed} of them failed", flush=True)
-        if not alive:
-            break
-        time.sleep(0.2)
-    for worker in workers:
-        if worker.is_alive():
-            worker.kill()
-            worker.join()
+    try:
+        while time.monotonic() - began < seconds:
+            alive = any(worker.is_alive() for worker in workers)
+            died = [worker for worker in workers if worker.exitcode]
+            while not outcomes.empty():
+                report(*outcomes.get())
+            for worker in died:  # what it had put has been reported
+                number = int(worker.name)
+                for index, owner in enumerate(taken):
+                    if owner == number + 1 and index not in reported:
+                        report(index, None, f"its process ended with {worker.exitcode}", 0.0)
+                workers.remove(worker)
+                killed = worker.exitcode < 0 or worker.exitcode == LOST_DEVICE
+                if killed and restarts < MOST_RESTARTS and not all(taken):
+                    restarts += 1
+                    print(f"process {number} ended with {worker.exitcode}: another takes its place", flush=True)
+                    workers.append(start(number))
+                    alive = True
+                else:
+                    broken.append(worker.exitcode)
+            if time.monotonic() - shown > 20 or not alive:
+                shown = time.monotonic()
+                failed = sum(outcome.error is not None for outcome in ended)
+                print(f"{shown - began:5.0f} s: {len(ended)} of {len(jobs)} done, {failed} of them failed", flush=True)
+            if not alive:
+                break
+            time.sleep(0.2)
+    finally:  # also when this process is told to stop
+        for worker in workers:
+            if worker.is_alive():
+                worker.kill()
+                worker.join()
     if broken and not all(taken):
         raise RuntimeError(f"processes ended with {broken}, and jobs are left: see their messages above")
     busy = sum(outcome.seconds for outcome in ended)

@@ -6,18 +6,22 @@ Needs the repository root on PYTHONPATH. A list has the columns `unit`, `overrid
 (results/plan.py and results/screen/design.py write such lists). Finished runs are skipped. Runs that have begun when
 the time is over are killed, and go on from a checkpoint the next time on the same machine; with --fit, none begins
 that would not end in time. With --archive, FILE is restored before and holds all finished runs afterwards, so that
-another machine goes on with it.
+another machine goes on with it. It is also written now and then, and when the script is told to stop (SIGTERM, Ctrl-C).
 """
 
 import argparse
 import csv
+import signal
 import sys
+import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import NoReturn
 
 from mixerlab.results.portions import Job, Outcome, ended_well, work_through
 from mixerlab.sweeps.archive import pack, restore
+from mixerlab.sweeps.files import is_finished
 
 
 def jobs_of(path: str) -> list[Job]:
@@ -45,6 +49,32 @@ def trainer(common: list[str]) -> Callable[[str], None]:
     return train
 
 
+class Archive:
+    """The finished runs of a results folder in one file, written again while more of them end."""
+
+    LEAST_S = 60.0  # between two writings
+    SHARE = 0.05  # of the time, at most: writing a thousand runs takes some twenty seconds
+
+    def __init__(self, results: Path, file: Path):
+        self.results, self.file = results, file
+        self.due = time.monotonic() + self.LEAST_S
+
+    def write(self) -> None:
+        if any(is_finished(folder) for folder in self.results.glob("runs/*/")):
+            began = time.monotonic()
+            number = pack(self.results, self.file)
+            self.due = time.monotonic() + max(self.LEAST_S, (time.monotonic() - began) / self.SHARE)
+            print(f"{number} finished runs in {self.file}", flush=True)
+
+    def write_if_due(self) -> None:
+        if time.monotonic() > self.due:
+            self.write()
+
+
+def stop(number: int, _frame: object) -> NoReturn:
+    raise SystemExit(128 + number)
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("lists", nargs="+", metavar="LIST.csv")
@@ -58,26 +88,32 @@ def main() -> int:
     given = parser.parse_args()
     results = Path(given.results_dir)
     results.mkdir(parents=True, exist_ok=True)
+    archive = Archive(results, given.archive) if given.archive else None
     if given.archive and given.archive.exists():
         restored, there = restore(given.archive, results)
         print(f"{restored} runs restored, {there} were there")
+    signal.signal(signal.SIGTERM, stop)
 
     def note(outcome: Outcome) -> None:
         if outcome.error:
             with (results / "errors.txt").open("a") as file:
                 file.write(f"{outcome.job.name}\n{outcome.error}\n")
+        if archive:
+            archive.write_if_due()
 
-    ended = work_through(
-        [job for path in given.lists for job in jobs_of(path)],
-        partial(trainer, [f"results_dir={results}", *given.extra]),
-        processes=given.processes,
-        gpus=given.gpus,
-        seconds=given.seconds,
-        fit=given.fit,
-        done=note,
-    )
-    if given.archive and any((results / "runs").glob("*/record.json")):
-        print(f"{pack(results, given.archive)} finished runs in {given.archive}")
+    try:
+        ended = work_through(
+            [job for path in given.lists for job in jobs_of(path)],
+            partial(trainer, [f"results_dir={results}", *given.extra]),
+            processes=given.processes,
+            gpus=given.gpus,
+            seconds=given.seconds,
+            fit=given.fit,
+            done=note,
+        )
+    finally:
+        if archive:
+            archive.write()
     return not ended_well(ended)
 
 

@@ -13,6 +13,9 @@ from pathlib import Path
 import pytest
 
 from mixerlab.results.portions import Job, ended_well, next_job, work_through
+from mixerlab.results.train import Archive
+from mixerlab.sweeps.archive import restore
+from mixerlab.tests.sweeps import fakes
 
 ROOT = Path(__file__).parents[2]
 JOBS = [Job(name, unit, seconds, name) for name, unit, seconds in (("a1", "a", 5), ("b1", "b", 9), ("a2", "a", 5))]
@@ -82,6 +85,20 @@ def test_the_time_ends_a_job(tmp_path):
     assert time.monotonic() - began < 10
 
 
+def test_an_archive_is_written_when_it_is_due_and_a_run_has_ended(tmp_path):
+    archive = Archive(tmp_path, tmp_path / "archive.tar.xz")
+    fakes.add_run(tmp_path, [0.5], lr=[1e-3])
+    archive.write_if_due()
+    assert not archive.file.exists()
+    archive.due = 0
+    archive.write_if_due()
+    assert restore(archive.file, tmp_path / "elsewhere") == (1, 0)
+    assert archive.due - time.monotonic() == pytest.approx(Archive.LEAST_S, abs=5)
+    empty = Archive(tmp_path / "nothing", tmp_path / "empty.tar.xz")
+    empty.write()
+    assert not empty.file.exists()
+
+
 TINY = ["task.num_train_examples=64", "task.num_test_examples=32", "task.num_val_examples=32", "trainer.batch_size=16"]
 TINY += ["trainer.epochs=2", "model.d_model=16", "task.seq_len=16", "trainer.checkpoint_every=0"]
 
@@ -113,3 +130,29 @@ def test_a_list_goes_on_from_its_archive_elsewhere(tmp_path):
     said, then = train("there", "--seconds", "120")
     assert "1 runs restored" in said and "3 finished runs" in said and len(then) == 3
     assert first.items() <= then.items()
+
+
+@pytest.mark.slow  # two processes that import PyTorch
+def test_a_portion_that_is_told_to_stop_keeps_what_has_ended(tmp_path):
+    with (tmp_path / "list.csv").open("w", newline="") as file:
+        writer = csv.DictWriter(file, ["unit", "overrides"])
+        writer.writeheader()
+        for epochs in (2, 1_000_000):
+            writer.writerow({"unit": "a", "overrides": f"mixer=attn task=icr trainer.epochs={epochs}"})
+    script = [sys.executable, str(ROOT / "results" / "train.py"), str(tmp_path / "list.csv"), "--processes", "1"]
+    given = ["--results-dir", str(tmp_path), "--archive", str(tmp_path / "archive.tar.xz"), "--seconds", "300"]
+    tiny = [text for text in TINY if not text.startswith("trainer.epochs")]
+    process = subprocess.Popen([*script, *given, "--extra", *tiny], env=os.environ | {"PYTHONPATH": str(ROOT)})
+    try:
+        while not (list(tmp_path.glob("runs/*/record.json")) and list(tmp_path.glob("runs/*/resume-*.ckpt"))):
+            assert process.poll() is None
+            time.sleep(0.05)
+        process.terminate()
+        assert process.wait(60) == 128 + signal.SIGTERM
+    finally:
+        process.kill()
+    checkpoint = next(tmp_path.glob("runs/*/resume-*.ckpt"))
+    written = checkpoint.stat().st_mtime_ns
+    assert restore(tmp_path / "archive.tar.xz", tmp_path / "elsewhere") == (1, 0)
+    time.sleep(0.5)
+    assert checkpoint.stat().st_mtime_ns == written  # its process has ended too
