@@ -1,4 +1,4 @@
-"""`mixerlab` as this checkout has it: `python run.py mixer=parallax task=icr`."""
+"""Runs the `mixerlab` command from this checkout: `python run.py mixer=parallax task=icr`."""
 
 from mixerlab.command import main
 

@@ -1,4 +1,4 @@
-"""`mixerlab check NAME`: whether a mixer keeps the contract of `mixerlab.SequenceMixer`."""
+"""Checks that a mixer keeps the contract of `mixerlab.SequenceMixer`: `mixerlab check NAME`."""
 
 import argparse
 import sys

@@ -1,11 +1,11 @@
-"""The command `mixerlab`: a run or a sweep, or one of a few tools named by its first argument.
+"""The `mixerlab` command: a run, a sweep, or one of a few tools, which the first argument names.
 
-mixerlab mixer=parallax task=icr                            one run: all learning rates at once
+mixerlab mixer=parallax task=icr                            one run: all learning rates, trained together
 mixerlab -m mixer=attn,parallax task=icr 'task.setting=*'   a sweep, ending in tables and figures
 mixerlab -m experiment=mad_table                            the MAD table
 mixerlab report [RESULTS_DIR]                               tables and figures of the records so far
-mixerlab check NAME [--config-dir DIR]                      whether a mixer of your own keeps the contract
-mixerlab export DIR task=NAME                               a dataset in mad-lab's layout
+mixerlab check NAME [--config-dir DIR]                      checks that a mixer keeps the contract
+mixerlab export DIR task=NAME                               writes a dataset in mad-lab's layout
 mixerlab                                                    the help, as with --help
 """
 

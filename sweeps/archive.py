@@ -1,10 +1,10 @@
-"""Finished records in one file, so that a sweep goes on elsewhere and its results are kept.
+"""Packs finished records into one file, to keep them or to continue a sweep on another machine.
 
-    python -m mixerlab.sweeps.archive FILE             packs what is finished under results/ into FILE (.tar.xz)
-    python -m mixerlab.sweeps.archive FILE --restore   puts it back where it is missing
+    python -m mixerlab.sweeps.archive FILE             packs the finished runs under results/ into FILE (.tar.xz)
+    python -m mixerlab.sweeps.archive FILE --restore   restores those that are missing under results/
 
 An archive holds `runs/<run_id>/config.yaml`, `record.json` and `metrics.csv` of each finished run, and nothing else: no
-weights, no checkpoints. The same records give the same bytes.
+weights, no checkpoints. The same records always give the same bytes.
 """
 
 import argparse

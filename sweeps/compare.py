@@ -1,12 +1,12 @@
-"""Our numbers beside published ones: a table with differences, a scatter with the diagonal, and bars.
+"""Compares our numbers with published ones: a table with differences, a scatter plot with the diagonal, and bars.
 
     python -m mixerlab.sweeps.compare SOURCE [--published FILE ...] [--out DIR] [--selection official|clean]
                                       [--reading ncr_vocab_challenge=ncr_challenge ...]
 
-SOURCE is an archive of records (`sweeps.archive`), a results folder, or the `rows.csv` of a report. Ours is what a
-paper with one seed reports, the accuracy at the best learning rate, averaged over our seeds. A mean over fewer of a
-task's settings than the task has is marked with `*` and enters neither RMSE nor rank correlation. A reading takes
-another task of ours for a published one.
+SOURCE is an archive of records (`sweeps.archive`), a results folder, or the `rows.csv` of a report. Our number is what
+a paper with one seed would report, the accuracy at the best learning rate, averaged over our seeds. If a mean lacks
+some of the task's settings, it is marked with `*` and enters neither RMSE nor rank correlation.
+`--reading PUBLISHED=OURS` compares a published task with a different task of ours.
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""Tables and figures from the records of a results folder: `mixerlab report [RESULTS_DIR]`."""
+"""Makes tables and figures from the records in a results folder: `mixerlab report [RESULTS_DIR]`."""
 
 import argparse
 import atexit
