@@ -5,8 +5,9 @@
 
 SOURCE is an archive of records (`sweeps.archive`), a results folder, or the `rows.csv` of a report. Ours is what a
 paper with one seed reports, the accuracy at the best learning rate, averaged over our seeds. A mean over fewer of a
-task's settings than the task has is marked with `*` and enters neither RMSE nor rank correlation. A reading takes
-another task of ours for a published one.
+task's settings than the task has is marked with `*` and enters neither RMSE nor rank correlation. A cell that was run
+with fewer learning rates than the published number is the best of counts as missing. A reading takes another task of
+ours for a published one.
 """
 
 import argparse
