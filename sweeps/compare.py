@@ -5,7 +5,8 @@
 
 SOURCE is an archive of records (`sweeps.archive`), a results folder, or the `rows.csv` of a report. Our number is what
 a paper with one seed would report, the accuracy at the best learning rate, averaged over our seeds. If a mean lacks
-some of the task's settings, it is marked with `*` and enters neither RMSE nor rank correlation.
+some of the task's settings, it is marked with `*` and enters neither RMSE nor rank correlation. A published number is
+the best of several learning rates; if one of our cells was run with fewer, it counts as missing.
 `--reading PUBLISHED=OURS` compares a published task with a different task of ours.
 """
 

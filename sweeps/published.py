@@ -49,6 +49,8 @@ def read_published(path: str | Path) -> dict:
                     raise ValueError(f"over, {name}: it must list the settings that the mean is over")
         if not isinstance(published["source"], str):
             raise ValueError("source must say where the numbers are from")
+        if type(published.get("rates", 1)) is not int:
+            raise ValueError("rates must be a whole number of learning rates")
     except OSError as error:
         raise ValueError(f"{path} cannot be read ({error.strerror}): give a file of results/published") from error
     except (ValueError, KeyError, TypeError, AttributeError) as error:
@@ -58,16 +60,17 @@ def read_published(path: str | Path) -> dict:
     return published
 
 
-def scores_of(frame: pd.DataFrame, selection: Selection = "official") -> dict[Cell, float]:
+def scores_of(frame: pd.DataFrame, selection: Selection = "official", rates: int = 1) -> dict[Cell, float]:
     """Our accuracy of each cell as a paper with one seed finds it: each seed's best learning rate, mean over seeds.
 
     The report's tables have one learning rate for all seeds of a cell. Where recall comes in a jump, and at another
-    rate for each seed, that is lower. A seed that has fewer rates than another of its cell is left out.
+    rate for each seed, that is lower. A seed that has fewer rates than another of its cell, or than `rates`, is left
+    out.
     """
     ended = frame[frame["status"].isin(["finished", "diverged"])]
     cell = ["mixer", "task", "setting"]
     tried = ended.drop_duplicates([*cell, "seed", "config", "lr"]).groupby([*cell, "seed"]).size()
-    whole = set(tried[tried == tried.groupby(level=cell).transform("max")].index)
+    whole = set(tried[(tried == tried.groupby(level=cell).transform("max")) & (tried >= rates)].index)
     found = defaultdict[Cell, list[float]](list)
     for seed, of_seed in ended.groupby("seed"):
         for best in best_per_cell(of_seed, selection).dropna(subset="accuracy").itertuples():
@@ -78,7 +81,7 @@ def scores_of(frame: pd.DataFrame, selection: Selection = "official") -> dict[Ce
 
 def pairs_of(frame: pd.DataFrame, published: dict, selection: Selection = "official") -> list[Pair]:
     """Each published number with ours (`scores_of`), over the settings that the published one is over."""
-    ours = scores_of(frame, selection)
+    ours = scores_of(frame, selection, published.get("rates", 1))
     made = []
     for of in ("means", "settings"):
         table = published.get(of, {"columns": []})

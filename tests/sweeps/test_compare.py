@@ -68,6 +68,7 @@ def test_each_seed_has_its_own_best_rate(tmp_path):
     fakes.add_run(tmp_path, ["diverged", 0.5], lr=rates, seed=3, task="mem", setting="baseline")
     frame = collect(tmp_path)
     assert scores_of(frame) == {("attn", "mem", "baseline"): pytest.approx((1.0 + 0.9 + 0.5) / 3)}
+    assert scores_of(frame, rates=2) == scores_of(frame) and scores_of(frame, rates=3) == {}
     two_seeds = frame[frame["seed"] < 2]
     assert best_per_cell(two_seeds)["accuracy"].tolist() == [pytest.approx(0.6)]  # the report: one rate for all seeds
 
@@ -143,6 +144,12 @@ def test_another_task_of_ours_is_read_as_a_published_one(results, published, tmp
         assert message in capsys.readouterr().err
 
 
+def test_a_cell_with_fewer_rates_than_published_has_no_score(results, published):
+    told = read_published(published) | {"rates": 2}
+    pairs = {(pair.name, pair.mixer): pair.done for pair in pairs_of(rows_of(results), told)}
+    assert pairs["mem", "attn"] == 6 and pairs["icr_challenge 256-512", "attn"] == 0
+
+
 def test_the_papers_numbers_are_75_and_of_our_tasks():
     told = read_published(compare.PUBLISHED / "parallax_paper.json")
     numbers = {of: sum(len(v) for k, v in told[of].items() if k != "columns") for of in ("means", "settings")}
@@ -159,6 +166,7 @@ def test_the_papers_numbers_are_75_and_of_our_tasks():
         ("{", "is no table of published numbers"),
         ('{"means": {}}', "is no table of published numbers"),
         ('{"source": "x", "means": {"columns": ["attn"], "mem": []}}', "means, mem: 0 numbers for its columns"),
+        ('{"source": "x", "rates": [1e-3]}', "rates must be a whole number of learning rates"),
         (
             '{"source": "x", "over": {}, "means": {"columns": ["a"], "mem": [1]}}',
             "over, mem: it must list the settings",
