@@ -8,12 +8,12 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, stack_module_state
 
+from mixerlab.arguments import class_of
 from mixerlab.causality import is_rounding
 from mixerlab.hybrid import check_yaml
 from mixerlab.mixers.base import SequenceMixer
 from mixerlab.models.language_model import LanguageModel
 from mixerlab.models.stream import ALL, ResidualStream
-from mixerlab.project import class_of
 from mixerlab.repeatability import KEEPS_STATE
 from mixerlab.strays import strays
 from mixerlab.training.execution import Decision, choose_execution
