@@ -14,7 +14,7 @@ from mixerlab.hybrid import check_yaml
 from mixerlab.mixers.base import SequenceMixer
 from mixerlab.models.language_model import LanguageModel
 from mixerlab.models.stream import ALL, ResidualStream
-from mixerlab.repeatability import KEEPS_STATE
+from mixerlab.repeatability import KEEPS_STATE, repeats
 from mixerlab.strays import strays
 from mixerlab.training.execution import Decision, choose_execution
 from mixerlab.training.population import Execution, Population, side_by_side
@@ -89,12 +89,8 @@ def check_same_again(mixer: nn.Module) -> None:
     """The same input gives the same output after another: a mixer that remembers it would seem to see the future."""
     mixer.eval()
     x = torch.randn(2, LENGTH, WIDTH)
-    with torch.no_grad():
-        first, _, second = mixer(x), mixer(torch.randn_like(x)), mixer(x)
-    _require(
-        first.shape == second.shape and torch.allclose(first, second, equal_nan=True),
-        f"{KEEPS_STATE}, and draw random numbers only if self.training",
-    )
+    same_again = repeats(mixer, x, torch.randn_like(x))
+    _require(same_again, f"{KEEPS_STATE}, and draw random numbers only if self.training")
 
 
 def check_small_vocabulary(mixer: SequenceMixer) -> None:
