@@ -1,11 +1,33 @@
-"""Whether the keys of a config fit the signature that takes them."""
+"""The class that a config names, and whether the config's keys fit the signature that takes them."""
 
 import inspect
 import types
 from collections.abc import Callable, Collection, Mapping
+from importlib import import_module
 from typing import Any, Union, get_args, get_origin
 
+from mixerlab.user_code import with_place
+
 _NAMES = {bool: "true or false", int: "a whole number", float: "a number", str: "a string", types.NoneType: "null"}
+
+
+def class_of(target: str) -> type:
+    """The class of a dotted name; ValueError if its module cannot be imported or has no such class."""
+    module_name, _, name = target.rpartition(".")
+    if not module_name:
+        raise ValueError(f"_target_={target!r} must be the dotted name of a class")
+    try:
+        module = import_module(module_name)
+    except Exception as error:  # of the user's code
+        raise ValueError(f"{module_name} cannot be imported: {with_place(error)}") from error
+    found = getattr(module, name, None)
+    if found is None:
+        own = [value for value in vars(module).values() if getattr(value, "__module__", None) == module_name]
+        classes = ", ".join(value.__name__ for value in own if isinstance(value, type)) or "none"
+        raise ValueError(f"{module.__file__ or module_name} has no class {name}; its classes: {classes}")
+    if not isinstance(found, type):
+        raise ValueError(f"{target} is no class")
+    return found
 
 
 def check_arguments(group: str, function: Callable, given: Mapping[str, Any], supplied: Collection[str] = ()) -> None:

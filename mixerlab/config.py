@@ -8,10 +8,10 @@ from typing import Any, cast
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from mixerlab.arguments import check_arguments
+from mixerlab.arguments import check_arguments, class_of
 from mixerlab.code_version import code_version
 from mixerlab.hybrid import check_keys, is_hybrid, mixers_of
-from mixerlab.project import class_of, current_target
+from mixerlab.project import current_target
 from mixerlab.sweeps.identity import flatten, replicas_of
 from mixerlab.sweeps.named import check_sweep_name
 from mixerlab.sweeps.names import SEES_FUTURE

@@ -5,7 +5,6 @@ folder that holds `conf`: `_target_: mixers.ema.MovingAverage` is `mixers/ema.py
 """
 
 import sys
-from importlib import import_module
 from importlib.machinery import ModuleSpec
 from importlib.resources import files
 from importlib.util import find_spec, module_from_spec
@@ -13,8 +12,6 @@ from pathlib import Path
 
 from hydra.conf import HydraConf
 from omegaconf import DictConfig
-
-from mixerlab.user_code import with_place
 
 # Folders that were packages of these names before there was a package `mixerlab`; `_target_`s of that time lack it.
 _FORMER_PACKAGES = ("mixers", "tasks", "training")
@@ -74,25 +71,6 @@ def current_target(target: str) -> str:
     if module.partition(".")[0] in _FORMER_PACKAGES and not _exists(module) and _exists(f"mixerlab.{module}"):
         return f"mixerlab.{target}"
     return target
-
-
-def class_of(target: str) -> type:
-    """The class of a dotted name; ValueError if its module cannot be imported or has no such class."""
-    module_name, _, name = target.rpartition(".")
-    if not module_name:
-        raise ValueError(f"_target_={target!r} must be the dotted name of a class")
-    try:
-        module = import_module(module_name)
-    except Exception as error:  # of the user's code
-        raise ValueError(f"{module_name} cannot be imported: {with_place(error)}") from error
-    found = getattr(module, name, None)
-    if found is None:
-        own = [value for value in vars(module).values() if getattr(value, "__module__", None) == module_name]
-        classes = ", ".join(value.__name__ for value in own if isinstance(value, type)) or "none"
-        raise ValueError(f"{module.__file__ or module_name} has no class {name}; its classes: {classes}")
-    if not isinstance(found, type):
-        raise ValueError(f"{target} is no class")
-    return found
 
 
 def _exists(module: str) -> bool:

@@ -25,12 +25,12 @@ BEGIN, END = "<!-- written by results/reasons.py -->\n", "<!-- end -->\n"
 PART = 0.25  # of a difference
 
 RULES = f"""\
-Of the {{total}} published numbers, these are the ones that ours miss by more than {FAR}, each with the reason as far
-as an experiment shows it. **Explained**: with another recipe or checkpoint in the settings that were run with it, and
-ours in the others, the mean is within {FAR} of the published one. **In part**: that takes away at least a quarter of
-the difference. Only one experiment is named: the first that explains the difference, else the one that comes nearest.
-**Indicated**: on a cell of the task, a factor of the screen moves the mixer towards the published mean by more than
-{FAR}, the least effect that counts as one, and more than twice its standard error.
+The table lists those of the {{total}} published numbers that ours miss by more than {FAR}, each with the reason as far
+as an experiment shows it. **Explained**: another recipe or checkpoint, in the settings that were run with it, brings
+the mean to within {FAR} of the published one; ours stand in for the other settings. **In part**: it removes at least a
+quarter of the difference. Only one experiment is named: the first that explains the difference, or else the one that
+comes nearest. **Indicated**: on a cell of the task, a factor of the screen moves the mixer towards the published mean
+by more than {FAR}, the smallest effect that counts, and by more than twice its standard error.
 """
 
 

@@ -158,8 +158,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("file", metavar="FILE", help="the archive")
-    parser.add_argument("--results-dir", default="results", help="holds runs/ (default: results)")
-    parser.add_argument("--restore", action="store_true", help="from the archive to the folder")
+    parser.add_argument("--results-dir", default="results", help="the results folder (default: results)")
+    parser.add_argument("--restore", action="store_true", help="unpack the archive into the results folder")
     given = parser.parse_args(arguments)
     try:
         if given.restore:

@@ -12,6 +12,7 @@ from textwrap import fill
 from typing import Any
 
 import matplotlib
+import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
@@ -27,7 +28,8 @@ WIDTHS = {1: 3.25, 2: 6.75}  # of one and two columns
 FORMATS = ("png", "pdf", "svg")
 DOTS_PER_INCH = 160  # of a PNG
 TITLE, SUBTITLE, PANEL_TITLE, LABEL, TICK, LEGEND = 8.0, 6.5, 7.0, 6.5, 6.0, 6.5  # points
-LONGEST_LABEL = 44  # characters
+LONGEST_LINE = 44  # characters of a label in the legend
+_MOST_LINES = 12
 WIDEST_PANEL = 2.6  # inches
 # `$` in a name is a dollar, and no formula that may be malformed.
 NO_MATHTEXT: dict[Any, bool] = {"text.parse_math": False}
@@ -75,11 +77,6 @@ def text_width(text: str, points: float) -> float:
     """How many inches wide a text is."""
     width, _, _ = text_to_path.get_text_width_height_descent(text, FontProperties(size=points), ismath=False)
     return width / 72
-
-
-def shortened(text: str, most: int = LONGEST_LABEL) -> str:
-    """The text, or its beginning if it would not fit."""
-    return text if len(text) <= most else f"{text[: most - 1]}…"
 
 
 def even_lines(panels: int, most: int) -> int:
@@ -198,13 +195,14 @@ class Sheet:
         if not handles:
             return 0.0, 1
         for handle in handles:
-            handle.set_label(shortened(str(handle.get_label())))
+            label = str(handle.get_label())
+            handle.set_label(fill(label, LONGEST_LINE, break_on_hyphens=False, max_lines=_MOST_LINES, placeholder="…"))
         widest = max(text_width(line, LEGEND) for handle in handles for line in str(handle.get_label()).split("\n"))
         entry = widest + (2.0 + 0.5 + 1.2) * LEGEND / 72
         columns = max(1, min(len(handles), int((self.width - 0.1) / entry)))
-        rows = -(-len(handles) // columns)
-        tallest = max(str(handle.get_label()).count("\n") + 1 for handle in handles)
-        return rows * (tallest * 1.05 + 0.35) * LEGEND / 72 + 0.1, columns
+        heights = [1.4 * _lines_of(str(handle.get_label())) for handle in handles]
+        tallest = max(sum(column) for column in np.array_split(heights, columns))  # as matplotlib splits them
+        return tallest * LEGEND / 72 + 0.1, columns
 
 
 def _broken(title: str, inches: float) -> str:

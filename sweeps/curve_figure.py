@@ -10,9 +10,10 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from mixerlab.sweeps.best import Selection
-from mixerlab.sweeps.canvas import TICK, Sheet, looks, shortened
+from mixerlab.sweeps.canvas import TICK, Sheet, looks
 from mixerlab.sweeps.curves import Curve, carried_forward
 from mixerlab.sweeps.files import read_metrics, run_folder
+from mixerlab.sweeps.labels import shortened
 from mixerlab.sweeps.marks import ACCURACY_LIMITS, CHOSEN, Handles, chance_line, legend_of, line_handles, setting_title
 from mixerlab.sweeps.names import TASKS, in_order, setting_rank
 from mixerlab.sweeps.styles import Style, styles

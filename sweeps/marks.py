@@ -9,6 +9,8 @@ from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
+from mixerlab.sweeps.canvas import LONGEST_LINE
+from mixerlab.sweeps.labels import without_shared
 from mixerlab.sweeps.names import BASELINE, sees_future
 from mixerlab.sweeps.solved import interval
 from mixerlab.sweeps.styles import Style
@@ -99,9 +101,15 @@ def line_handles(look: Mapping[str, Style]) -> Handles:
 
 
 def legend_of(mixers: Handles, explain: Handles) -> list[Line2D | Patch]:
-    """The mixers, then what else there is to explain."""
+    """The mixers, then what else there is to explain. What all mixers share is said once, if a label is long."""
     future = {"future": FUTURE} if any(map(sees_future, mixers)) else {}
-    return [*mixers.values(), *(explain | future).values()]
+    shared = {}
+    if max(map(len, mixers), default=0) > LONGEST_LINE:
+        labels, of_all = without_shared(list(mixers))
+        for handle, label in zip(mixers.values(), labels, strict=True):
+            handle.set_label(label)
+        shared = {"shared": Line2D([], [], linestyle="none", label=f"all: {of_all}")} if of_all else {}
+    return [*mixers.values(), *(shared | explain | future).values()]
 
 
 def mark_intervals(panel: Axes, points: Iterable[tuple[float, Score]], colour: str, wider: float = 0.0) -> None:

@@ -261,11 +261,11 @@ def _benchmark_only(cells: pd.DataFrame) -> tuple[pd.DataFrame, list[str]]:
     same = at_length_of_training(cells)
     notes = []
     if len(same) < len(cells):
-        notes = ["Test rows of another length than those of training are part of no mean: see the table of lengths."]
+        notes = ["Cells tested at another length than the trained one are left out of the means: see the table of lengths."]
     custom = same["setting"].map(is_custom).astype(bool)
     left_out = custom & same["task"].isin(same.loc[~custom, "task"])
     names = same[left_out][["task", "setting"]].drop_duplicates().itertuples(index=False)
-    return same[~left_out], notes + [f"{task} {setting}: own sizes, part of no mean." for task, setting in names]
+    return same[~left_out], notes + [f"{task} {setting}: sizes of its own, left out of the means." for task, setting in names]
 
 
 def _tables(
@@ -297,7 +297,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "results_dir",
         nargs="?",
         default="results",
-        help="holds runs/ (default: results); or an archive of records, or the rows.csv of a report",
+        help="a results folder (default: results), an archive of records, or the rows.csv of a report",
     )
     parser.add_argument("--out", help="where to write (default: RESULTS_DIR/report)")
     parser.add_argument("--selection", choices=[*SELECTIONS, "both"], default="both")
@@ -317,16 +317,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
         nargs="+",
         action="extend",
         metavar="KEY",
-        help="a column for each value of these keys, such as model.d_model, and of no others; `--by mixer`: of none"
+        help="a column for each value of these keys, such as model.d_model, and of no other; `--by mixer`: one per mixer"
         " (default: the keys that were swept)",
     )
     parser.add_argument(
-        "--columns", type=int, choices=WIDTHS, default=2, help="of a paper's page that figures are wide (default: 2)"
+        "--columns", type=int, choices=WIDTHS, default=2, help="width of the figures, in columns of a paper (default: 2)"
     )
     parser.add_argument(
         "--format", nargs="+", choices=FORMATS, default=["png"], metavar="FORMAT", help="png (default), pdf, svg"
     )
-    parser.add_argument("--html", action="store_true", help="also report.html, one page with all of it")
+    parser.add_argument("--html", action="store_true", help="also write report.html, one page with everything")
     given = parser.parse_args(arguments)
     selections = SELECTIONS if given.selection == "both" else (given.selection,)
     try:

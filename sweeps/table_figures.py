@@ -10,7 +10,8 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
 from mixerlab.sweeps.best import Selection
-from mixerlab.sweeps.canvas import TICK, Sheet, even_lines, looks, shortened, text_width
+from mixerlab.sweeps.canvas import TICK, Sheet, even_lines, looks, text_width
+from mixerlab.sweeps.labels import shortened, told_apart, without_shared
 from mixerlab.sweeps.marks import (
     ACCURACY_LIMITS,
     CHANCE,
@@ -34,6 +35,7 @@ from mixerlab.sweeps.tables import Score, Table
 NARROWEST_BAR = 0.058  # inches, with the gap beside it
 WIDEST_BAR = 0.3
 WIDEST_CELL = 0.9  # inches, of the heat map
+LONGEST_COLUMN = 30  # characters above it
 
 
 def bars(
@@ -127,7 +129,10 @@ def heat_map(table: Table, selection: Selection, columns: int = 2) -> Figure:
         left = 0.12 + max(text_width(label, TICK) for label in labels)
         wide = sheet.inside(1, left)
         cell, line = wide / len(table.mixers), 0.125
-        mixers = [shortened(mixer, 30) for mixer in table.mixers]
+        mixers, shared = list(table.mixers), ""
+        if max(map(len, mixers)) > LONGEST_COLUMN:
+            mixers, shared = without_shared(mixers)
+            mixers = told_apart(mixers, LONGEST_COLUMN)
         widest = max(text_width(mixer, TICK) for mixer in mixers)
         upright = widest > cell - 0.04
         above = 0.08 + (widest if upright else TICK * 1.3 / 72)
@@ -156,8 +161,9 @@ def heat_map(table: Table, selection: Selection, columns: int = 2) -> Figure:
         if np.isnan(values).any():
             handles.append(Line2D([], [], color="0.4", marker="x", linestyle="none", markersize=3.5, label="no score"))
         handles += [FUTURE] if any(map(sees_future, table.mixers)) else []
+        under = CHOSEN[selection] + (f"; all columns: {shared}" if shared else "")
         return sheet.arrange(
-            "Accuracy by setting", CHOSEN[selection], handles, height=line * len(names), left=left, below=0.08,
+            "Accuracy by setting", under, handles, height=line * len(names), left=left, below=0.08,
             ylabels=("",), above=above,
         )  # fmt: skip
 

@@ -9,7 +9,8 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullLocator
 
-from mixerlab.sweeps.canvas import TICK, shortened, text_width
+from mixerlab.sweeps.canvas import TICK, text_width
+from mixerlab.sweeps.labels import told_apart
 
 
 def value_ticks(panel: Axes, values: Sequence[float], inches: float) -> None:
@@ -56,7 +57,7 @@ def short_number(value: float) -> str:
 def name_ticks(panel: Axes, places: Mapping[str, float], inches: float) -> None:
     """Every name is a tick at its place, shortened so that neighbours do not touch."""
     most = max(4, int(inches / len(places) / (0.55 * TICK / 72)))
-    _ticks(panel, list(places.values()), [shortened(name, most) for name in places], inches)
+    _ticks(panel, list(places.values()), told_apart(list(places), most), inches)
 
 
 def _ticks(panel: Axes, values: Sequence[float], labels: Sequence[str], inches: float) -> None:

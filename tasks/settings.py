@@ -10,10 +10,9 @@ import inspect
 from collections.abc import Mapping
 from typing import Any
 
-from hydra.utils import get_class
 from omegaconf import DictConfig, ListConfig, OmegaConf
 
-from mixerlab.arguments import check_arguments
+from mixerlab.arguments import check_arguments, class_of
 from mixerlab.tasks.base import SPLITS, Task
 
 # Keys of a task's yaml that are not constructor parameters.
@@ -84,13 +83,19 @@ def register_resolvers() -> None:
 
 
 def build_task(task_cfg: DictConfig) -> Task:
-    """The task that the config describes; ValueError for a key that is missing, or of no use to the task."""
+    """The task that the config describes.
+
+    Raises:
+        ValueError: a key that is missing or of no use to the task, or a class that is not there or no task.
+    """
     # A wrong name is an error even where nothing is taken from it.
     _parameters(task_cfg, task_cfg.get("setting"))
     try:
-        task_class = get_class(task_cfg._target_)
-    except (ImportError, ValueError) as error:
-        raise ValueError(f"task={task_cfg.name}: _target_={task_cfg._target_}: {error}") from error
+        task_class = class_of(task_cfg._target_)
+    except ValueError as error:
+        raise ValueError(f"task={task_cfg.name}: {error}") from error
+    if not issubclass(task_class, Task):
+        raise ValueError(f"task={task_cfg.name}: {task_class.__name__} must be a subclass of mixerlab.Task")
     parameters = set(inspect.signature(task_class).parameters)
     given = (set(task_cfg) | set(_LATER)) - _CONFIG_KEYS
     in_settings = {key for changed in settings_of(task_cfg).values() for key in changed}
@@ -105,7 +110,7 @@ def build_task(task_cfg: DictConfig) -> Task:
         raise ValueError(f"task={task_cfg.name}: {'; '.join(wrong)}")
     resolved = OmegaConf.to_container(task_cfg, resolve=True)
     assert isinstance(resolved, dict)
-    arguments = {key: (_LATER | resolved)[key] for key in parameters}
+    arguments: dict[str, Any] = {key: (_LATER | resolved)[key] for key in parameters}
     if arguments["test_seq_len"] == arguments["seq_len"]:
         arguments["test_seq_len"] = None
     check_arguments("task", task_class, arguments)

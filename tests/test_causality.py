@@ -1,6 +1,7 @@
 """What a run checks before it trains: no output of a language model depends on a later token."""
 
 import copy
+import itertools
 from types import SimpleNamespace
 
 import pytest
@@ -14,7 +15,7 @@ from mixerlab import causality
 from mixerlab.causality import UNTOLD, CausalityCheck, _Look, cuts, find_leak
 from mixerlab.mixers.base import SequenceMixer
 from mixerlab.models.language_model import LanguageModel
-from mixerlab.repeatability import KEEPS_STATE, keeps_state
+from mixerlab.repeatability import KEEPS_STATE, keeps_state, repeats
 from mixerlab.training.execution import choose_execution
 from mixerlab.training.population import Population
 
@@ -268,6 +269,12 @@ def test_state_is_no_sight_of_the_future():
     population = population_of(Drops)
     population.compute_in_a_loop()
     assert not keeps_state(population, VOCAB, LENGTH) and population.model.training
+
+
+@pytest.mark.parametrize(("share", "same"), [(0, True), (1e-6, True), (1e-2, False)])
+def test_rounding_is_no_state(share, same):
+    calls = itertools.count()
+    assert repeats(lambda x: x + share * next(calls), torch.ones(3), torch.zeros(3)) == same
 
 
 def test_a_run_is_refused_for_its_state(tmp_path):

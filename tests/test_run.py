@@ -311,6 +311,11 @@ REFUSED = [
         "mixers.atn",
     ),
     (["mixer._target_=mixerlab.mixers.attn.Atention"], "attn.py has no class Atention", "its classes: Attention"),
+    (
+        ["task._target_=mixerlab.tasks.in_context_recall.Recall"],
+        "in_context_recall.py has no class Recall; its classes: InContextRecall",
+        "error: task=icr: ",
+    ),
     (["mixer._target_=os.system"], "mixer=attn: os.system is no class", ""),
     (["optimizer._target_=Muon"], "optimizer=muon: _target_='Muon' must be the dotted name of a class", ""),
     (["model.d_model=15"], "mixer.num_heads=2 does not divide d_model=15", "choose a divisor"),

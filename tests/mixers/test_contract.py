@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+import torch.nn.functional as F
 from every_mixer import CONF, MIXERS, config_of, mixer_of
 from hydra import compose, initialize_config_dir
 
@@ -11,6 +12,7 @@ from mixerlab.contract import (
     ContractBroken,
     check_everything,
     check_forward,
+    check_population,
     check_same_again,
     without_zeros,
 )
@@ -151,6 +153,83 @@ def test_a_mixer_that_remembers_its_last_call():
     with pytest.raises(ContractBroken, match="different outputs for the same input: it keeps state between calls"):
         check_everything(config, "remembers", lambda: Remembers(WIDTH, after=2))
     check_same_again(Remembers(WIDTH, after=4))
+
+
+@pytest.mark.parametrize(
+    "name", ["mesa", *(pytest.param(name, marks=pytest.mark.slow) for name in MIXERS if name != "mesa")]
+)
+def test_rounding_to_bfloat16_is_no_wrong_gradient(name):
+    """Whatever is drawn: the norm of mesa's heads makes much of the last bits where a query and a key nearly cancel."""
+    for seed in range(10):
+        torch.manual_seed(seed)
+        check_population(lambda: without_zeros(mixer_of(name, WIDTH)))
+
+
+class WrongInBfloat16(SequenceMixer):
+    """Linear attention with a decay, right in float32. Under autocast it has `flaw` in its tensor `where`."""
+
+    def __init__(self, d_model, where=None, flaw=None):
+        super().__init__()
+        self.q, self.k, self.v, self.a, self.o = (torch.nn.Linear(d_model, d_model, bias=False) for _ in range(5))
+        self.where, self.flaw = where, flaw
+
+    def flawed(self, name, x):
+        if name != self.where or not torch.is_autocast_enabled("cpu"):
+            return x
+        match self.flaw:
+            case "no gradient":
+                return x.detach()
+            case "a gradient that is a fifth too large":
+                return 1.2 * x - 0.2 * x.detach()
+            case "an infinite gradient in some sequences":
+                root = torch.where(x[:, :1, :1] > 0.5, x - x.detach(), 1).sqrt()
+                return x + root - root.detach()
+
+    def forward(self, x):
+        total = F.logsigmoid(self.flawed("a", self.a(x)).float() + 3).cumsum(1)
+        q, k, v = self.flawed("q", self.q(x)), self.k(x), self.flawed("v", self.v(x))
+        scores = ((q * total.exp()).float() @ (k * (-total).exp()).float().mT).tril()
+        return self.o(scores @ v.float())
+
+    def state_size(self, seq_len):
+        return WIDTH**2
+
+
+@pytest.mark.parametrize(
+    ("where", "flaw", "message"),
+    [
+        ("q", "no gradient", "gradient of mixer.q.weight under bf16 autocast is 1.0e.00 off"),
+        ("a", "no gradient", "gradient of mixer.a.weight under bf16 autocast is 1.0e.00 off"),
+        ("v", "a gradient that is a fifth too large", "gradient of mixer.v.weight under bf16 autocast is 2.0e-01 off"),
+        ("v", "an infinite gradient in some sequences", r"gradient is not finite \(bf16 autocast: True\)"),
+    ],
+)
+def test_a_wrong_gradient_in_bfloat16(where, flaw, message):
+    for seed in range(10):
+        torch.manual_seed(seed)
+        with pytest.raises(ContractBroken, match=message):
+            check_population(lambda: WrongInBfloat16(WIDTH, where, flaw))
+
+
+def test_the_same_mixer_with_a_right_gradient():
+    for seed in range(10):
+        torch.manual_seed(seed)
+        check_population(lambda: WrongInBfloat16(WIDTH))
+
+
+def test_a_gradient_that_is_zero_but_for_rounding():
+    """Under a softmax a bias of the keys changes nothing, so its gradient has no size to measure an error by."""
+
+    class WithKeyBias(SequenceMixer):
+        def __init__(self):
+            super().__init__()
+            self.q, self.k, self.v = (torch.nn.Linear(WIDTH, WIDTH) for _ in range(3))
+
+        def forward(self, x):
+            return F.scaled_dot_product_attention(self.q(x), self.k(x), self.v(x), is_causal=True)
+
+    torch.manual_seed(0)
+    check_population(WithKeyBias)
 
 
 def test_rounding_is_no_look_ahead():
