@@ -128,7 +128,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--out", type=Path, default=Path("results/compare"), help="default: results/compare")
     parser.add_argument("--selection", choices=["official", "clean"], default="official")
     parser.add_argument(
-        "--reading", nargs="+", default=[], metavar="PUBLISHED=OURS", help="compare our task OURS with the published task PUBLISHED"
+        "--reading", nargs="+", default=[], metavar="PUBLISHED=OURS", help="our task to compare with a published one"
     )
     given = parser.parse_args(arguments)
     try:

@@ -261,11 +261,11 @@ def _benchmark_only(cells: pd.DataFrame) -> tuple[pd.DataFrame, list[str]]:
     same = at_length_of_training(cells)
     notes = []
     if len(same) < len(cells):
-        notes = ["Cells tested at another length than the trained one are left out of the means: see the table of lengths."]
+        notes = ["Cells tested at another length than they trained at are left out of the means: see table lengths."]
     custom = same["setting"].map(is_custom).astype(bool)
     left_out = custom & same["task"].isin(same.loc[~custom, "task"])
     names = same[left_out][["task", "setting"]].drop_duplicates().itertuples(index=False)
-    return same[~left_out], notes + [f"{task} {setting}: sizes of its own, left out of the means." for task, setting in names]
+    return same[~left_out], notes + [f"{task} {setting}: own sizes, left out of the means." for task, setting in names]
 
 
 def _tables(
@@ -317,11 +317,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         nargs="+",
         action="extend",
         metavar="KEY",
-        help="a column for each value of these keys, such as model.d_model, and of no other; `--by mixer`: one per mixer"
+        help="a column for each value of these keys, such as model.d_model, and no other; `--by mixer`: one per mixer"
         " (default: the keys that were swept)",
     )
     parser.add_argument(
-        "--columns", type=int, choices=WIDTHS, default=2, help="width of the figures, in columns of a paper (default: 2)"
+        "--columns", type=int, choices=WIDTHS, default=2, help="width of figures in columns of a paper (default: 2)"
     )
     parser.add_argument(
         "--format", nargs="+", choices=FORMATS, default=["png"], metavar="FORMAT", help="png (default), pdf, svg"

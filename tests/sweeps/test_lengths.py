@@ -117,7 +117,7 @@ def test_a_report_means_over_no_lengths_and_draws_them_for_each_selection(result
     monkeypatch.setattr(reports.canvas, "save", lambda figure, stem, *_: [stem.with_suffix(".png")])
     made = reports.report(results, tmp_path / "report")
     assert "| icr            | **0.900" in made.text.split("## lengths")[0]
-    assert "cells tested at another length than the trained one are left out of the means" in made.text.lower()
+    assert "cells tested at another length than they trained at are left out of the means" in made.text.lower()
     written = {path.relative_to(made.folder).as_posix() for path in made.files}
     both = {
         f"{selection}/lengths.{kind}" for selection in ("official", "clean") for kind in ("md", "csv", "tex", "png")

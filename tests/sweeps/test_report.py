@@ -140,7 +140,7 @@ def test_own_sizes_are_listed_but_part_of_no_mean(results, no_drawing):
     fakes.add_run(results, [0.9, 1.0, 0.9], mixer="gdn", setting="seq_len=32,vocab_size=8", seq_len=32)
     made = reports.report(results, selections=("official",))
     assert "| icr  | 0.700 | **0.800** |" in made.text
-    assert "- icr seq_len=32,vocab_size=8: sizes of its own, left out of the means." in made.text
+    assert "- icr seq_len=32,vocab_size=8: own sizes, left out of the means." in made.text
     assert "| icr  | seq_len=32,vocab_size=8 |" in (results / "report/official/settings.md").read_text()
 
 
@@ -148,7 +148,7 @@ def test_one_size_of_ones_own_is_part_of_no_mean_either(results, no_drawing):
     fakes.add_run(results, [0.9, 1.0, 0.9], mixer="gdn", setting="seq_len=32", seq_len=32)
     made = reports.report(results, selections=("official",))
     assert "| icr  | 0.700 | **0.800** |" in made.text
-    assert "- icr seq_len=32: sizes of its own, left out of the means." in made.text
+    assert "- icr seq_len=32: own sizes, left out of the means." in made.text
 
 
 def test_a_report_replaces_the_one_before(results, no_drawing):
