@@ -16,6 +16,7 @@ from mixerlab import check
 PAGES = {
     page: (ROOT / page).read_text() for page in ("README.md", "mixers/README.md", "tasks/README.md", "sweeps/README.md")
 }
+OVERVIEWS = {page: (ROOT / page).read_text() for page in ("kernels/README.md", "benchmarks/README.md")}
 
 
 def blocks(language):
@@ -135,9 +136,23 @@ def test_the_attention_map_is_drawn(project, monkeypatch):
     assert (project / "attention_map.png").stat().st_size > 5_000
 
 
-@pytest.mark.parametrize("page", PAGES)
+def test_the_kernels_example_runs():
+    (example,) = re.findall(r"^```python\n(.*?)^```", OVERVIEWS["kernels/README.md"], flags=re.DOTALL | re.MULTILINE)
+    names = {}
+    exec(example, names)
+    assert names["o"].shape == names["q"].grad.shape
+
+
+def test_overviews_name_all_there_is():
+    folders = {path.name for path in (ROOT / "kernels").iterdir() if (path / "__init__.py").exists()}
+    commands = {path.stem for path in (ROOT / "benchmarks").glob("*.py")} - {"__init__"}
+    for page, names in (("kernels/README.md", folders), ("benchmarks/README.md", commands)):
+        assert not {name for name in names if name not in OVERVIEWS[page]}, page
+
+
+@pytest.mark.parametrize("page", [*PAGES, *OVERVIEWS])
 def test_links_lead_somewhere(page):
-    for link in re.findall(r"\]\(([^)#]+)", PAGES[page]):
+    for link in re.findall(r"\]\(([^)#]+)", (PAGES | OVERVIEWS)[page]):
         assert link.startswith("https://") or (ROOT / page).parent.joinpath(link).exists(), link
 
 
