@@ -46,12 +46,13 @@ def training_curves(results_dir: str | Path, cells: pd.DataFrame, selection: Sel
                 names = f"no curve: {', '.join(without)}" if len(without) < 4 else f"no curve of {len(without)}"
                 accuracy.text(
                     0.97,
-                    0.06,
+                    0.14,  # above the line of chance
                     shortened(names, 30),
                     transform=accuracy.transAxes,
                     ha="right",
                     fontsize=TICK,
                     color="0.4",
+                    bbox={"facecolor": "white", "edgecolor": "none", "alpha": 0.8, "pad": 1},
                 )
             accuracy.set_ylim(*ACCURACY_LIMITS)
             loss.set_yscale("log")
