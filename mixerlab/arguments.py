@@ -11,9 +11,9 @@ from mixerlab.user_code import with_place
 _NAMES = {bool: "true or false", int: "a whole number", float: "a number", str: "a string", types.NoneType: "null"}
 
 
-def class_of(target: str) -> type:
-    """The class of a dotted name; ValueError if its module cannot be imported or has no such class."""
-    module_name, _, name = target.rpartition(".")
+def class_of(target: object) -> type:
+    """The class that a config's `_target_` names; ValueError if it cannot be imported or is no class."""
+    module_name, _, name = target.rpartition(".") if isinstance(target, str) else ("", "", "")
     if not module_name:
         raise ValueError(f"_target_={target!r} must be the dotted name of a class")
     try:

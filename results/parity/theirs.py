@@ -48,7 +48,10 @@ def read_done(path: Path) -> list[dict[str, str]]:
 
 
 def jobs_of(path: Path, done: list[dict[str, str]], epochs: int) -> list[Job]:
-    """A job for each seed of each line that is not done: by itself, since mad-lab shares nothing between runs."""
+    """A job for each seed of each line that is not done: by itself, since mad-lab shares nothing between runs.
+
+    The longest come first: a long one that begins last leaves the other processes idle, or does not end in time.
+    """
     from mixerlab.results.parity.cells import task_of
 
     finished = {tuple(row[key] for key in KEY) for row in done}
@@ -61,7 +64,7 @@ def jobs_of(path: Path, done: list[dict[str, str]], epochs: int) -> list[Job]:
                 if tuple((row | {"seed": seed})[key] for key in KEY) not in finished:
                     name = f"{row['unit']} {seed}"
                     jobs.append(Job(name, name, seconds, row | {"seed": seed}))
-    return jobs
+    return sorted(jobs, key=lambda job: -job.seconds)
 
 
 def selective_scan(u, delta, A, B, C, D, z, delta_bias, delta_softplus, return_last_state):

@@ -180,6 +180,7 @@ def test_a_key_that_the_yaml_lacks_is_named_with_the_line_to_add(name, lines, me
             "mixerlab.tasks.compresion cannot be imported: ModuleNotFoundError: No module named 'mixerlab.tasks.comp",
         ),
         (dict(_target_="Compression"), "_target_='Compression' must be the dotted name of a class"),
+        (dict(_target_=5), "_target_=5 must be the dotted name of a class"),
         (dict(_target_="mixerlab.tasks.base.TaskRuleError"), "TaskRuleError must be a subclass of mixerlab.Task"),
     ],
 )
