@@ -274,7 +274,16 @@ def test_state_is_no_sight_of_the_future():
 @pytest.mark.parametrize(("share", "same"), [(0, True), (1e-6, True), (1e-2, False)])
 def test_rounding_is_no_state(share, same):
     calls = itertools.count()
-    assert repeats(lambda x: x + share * next(calls), torch.ones(3), torch.zeros(3)) == same
+    assert repeats(lambda x: x + share * next(calls), torch.ones(3), torch.zeros(3), of_largest=1e-4) == same
+
+
+def test_rounding_of_a_small_element_is_measured_by_it():
+    calls, x = itertools.count(), torch.tensor([1.0, 1e-3])
+
+    def drifting(x):
+        return x + torch.tensor([0.0, 1e-6]) * next(calls)
+
+    assert repeats(drifting, x, x, of_largest=1e-5) and not repeats(drifting, x, x, of_each=1e-5)
 
 
 def test_a_run_is_refused_for_its_state(tmp_path):

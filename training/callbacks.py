@@ -23,20 +23,26 @@ class ResumePoint(L.Callback):
     killed run loses that much, or the running epoch if that is longer. `at_end` writes one more when training is done.
     One that cannot be written, because the disk is full, costs a warning: the run goes on.
 
+    Args:
+        training: names this call of `train`, which may make several attempts: time that an attempt left in a checkpoint
+            is not from before.
+
     Attributes:
-        resumed_after_s: seconds of training behind the checkpoint that this training continues; 0 if it continues none.
+        resumed_after_s: seconds that earlier trainings left in the checkpoint that this one continues; 0 without one.
     """
 
-    def __init__(self, path: Path, every: float, at_end: bool = False):
-        self.path, self.every, self.at_end = path, every, at_end
+    def __init__(self, path: Path, every: float, at_end: bool, training: str):
+        self.path, self.every, self.at_end, self.training = path, every, at_end, training
         self.began = self.written_at = time.monotonic()
         self.resumed_after_s = 0.0
 
     def state_dict(self) -> dict[str, Any]:
-        return {"spent_s": self.resumed_after_s + time.monotonic() - self.began}
+        before = self.resumed_after_s
+        return {"before_s": before, "spent_s": before + time.monotonic() - self.began, "training": self.training}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        self.resumed_after_s = float(state_dict["spent_s"])
+        is_own = state_dict["training"] == self.training
+        self.resumed_after_s = float(state_dict["before_s" if is_own else "spent_s"])
 
     def on_train_epoch_end(self, trainer: L.Trainer, module: L.LightningModule) -> None:
         if time.monotonic() - self.written_at >= self.every:

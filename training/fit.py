@@ -9,6 +9,7 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
+from uuid import uuid4
 
 import lightning as L
 import numpy as np
@@ -135,6 +136,7 @@ class _Training:
     code: Mapping[str, str] | None
     grouping: Grouping
     check: Callable[[Population, bool, int], None] | None
+    name: str = field(default_factory=lambda: uuid4().hex)  # of this call of `train`
 
     def together(self, replicas: Sequence[tuple[float, int]], graph_key: Hashable, *, is_half: bool) -> RunResult:
         """Trains `replicas` as one population."""
@@ -188,7 +190,7 @@ class _Training:
                 notes = [*notes, f"{other.name} is of another device or precision: trained from the start"]
                 log.warning(notes[-1])
         # A half that is done must not train again because the other one is interrupted.
-        resume_point = ResumePoint(resume_from, config.checkpoint_every, at_end=is_half)
+        resume_point = ResumePoint(resume_from, config.checkpoint_every, is_half, self.name)
         trainer = L.Trainer(
             accelerator=accelerator,
             devices=1,

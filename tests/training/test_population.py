@@ -314,6 +314,16 @@ class Broken(Muon):
         super().step(closure)
 
 
+def test_time_before_an_attempt_counts_once(tmp_path):
+    """A training that runs out of memory makes another attempt, and may go on from its own checkpoint."""
+    first, again, later = (callbacks.ResumePoint(tmp_path, 60, False, name) for name in ("one", "one", "other"))
+    first.resumed_after_s, first.began = 100.0, first.began - 20
+    left = first.state_dict()
+    again.load_state_dict(left)
+    later.load_state_dict(left)
+    assert again.resumed_after_s == 100 and later.resumed_after_s == pytest.approx(120, abs=5)
+
+
 def test_an_interrupted_training_continues_from_its_last_epoch(tmp_path):
     """Replicas that diverged or are perfect stay frozen; only the interrupted epoch is trained again."""
     replicas = [(2e-2, 0), (1e-3, 0), (1e30, 1)]
