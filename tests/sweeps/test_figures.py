@@ -7,6 +7,7 @@ import fakes
 import numpy as np
 import pandas as pd
 import pytest
+from figure_texts import assert_legible, legend_texts
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import to_hex, to_rgb
 from matplotlib.figure import Figure
@@ -18,7 +19,6 @@ from mixerlab.sweeps.collect import best_per_cell, collect
 from mixerlab.sweeps.curve_figure import training_curves
 from mixerlab.sweeps.files import METRICS_FILE, read_record, record_bytes, run_folder, write_record
 from mixerlab.sweeps.keys import spread_out
-from mixerlab.sweeps.labels import told_apart, without_shared
 from mixerlab.sweeps.marks import SEVERAL
 from mixerlab.sweeps.names import MIXERS, axis_of
 from mixerlab.sweeps.run_figure import run_curves
@@ -60,39 +60,9 @@ def drawn(panel, mixer):
     return dict(zip(np.asarray(line.get_xdata(), float), np.asarray(line.get_ydata(), float), strict=True))
 
 
-def legend_texts(figure):
-    (legend,) = figure.legends
-    return [text.get_text() for text in legend.get_texts()]
-
-
 def marked(panel, label):
     """How many points the marks with this label have, of crosses and hollow ones."""
     return sum(len(line.get_xdata()) for line in panel.lines if line.get_label() == label)
-
-
-def texts_of(figure):
-    """Where each text of the figure lies, in inches."""
-    canvas = FigureCanvasAgg(figure)
-    canvas.draw()
-    found = [*figure.texts, *(text for legend in figure.legends for text in legend.get_texts())]
-    for panel in figure.axes:
-        found += [panel.title, panel.xaxis.label, panel.yaxis.label, *panel.texts]
-        for place, axis in enumerate((panel.xaxis, panel.yaxis)):
-            low, high = sorted(axis.get_view_interval())  # ticks beyond it are not drawn
-            found += [text for text in axis.get_ticklabels() if low <= text.get_position()[place] <= high]
-    boxes = [(text.get_text(), text.get_window_extent(canvas.get_renderer())) for text in found if text.get_text()]
-    return [(text, box) for text, box in boxes if box.width and box.height]
-
-
-def assert_legible(figure):
-    """No text lies over another, or beyond the sheet."""
-    boxes = texts_of(figure)
-    width, height = figure.get_size_inches() * figure.dpi
-    for number, (text, box) in enumerate(boxes):
-        assert box.x0 >= -1 and box.x1 <= width + 1 and box.y0 >= -1 and box.y1 <= height + 1, text
-        for other, place in boxes[number + 1 :]:
-            apart = box.x1 <= place.x0 + 1 or place.x1 <= box.x0 + 1 or box.y1 <= place.y0 + 1 or place.y1 <= box.y0 + 1
-            assert apart, (text, other)
 
 
 def painted(figure, panel, colour):
@@ -422,75 +392,6 @@ def test_no_text_lies_over_another(tmp_path, number, columns):
     ):
         assert figure.get_size_inches()[0] == {1: 3.25, 2: 6.75}[columns]
         assert_legible(figure)
-
-
-def heads_of(figure):
-    """The names above the columns of a heat map."""
-    return [label.get_text() for label in figure.axes[0].get_xticklabels()]
-
-
-@pytest.mark.parametrize("columns", [1, 2])
-def test_long_labels_differ_and_say_once_what_they_share(tmp_path, columns):
-    """Six columns, whose names begin with two keys that all have and end with the one that differs."""
-    for mixer in ("attn", "gdn"):
-        for weight_decay, accuracy in ((0.01, 0.5), (0.1, 0.7), (0.11, 0.9)):
-            given = {"model.autoencoder_redraw_all": True, "trainer.batch_size": 128}
-            given |= {"optimizer.weight_decay": weight_decay, "mixer.head_dim": 16}
-            fakes.add_run(tmp_path, [0.3, accuracy, 0.5], mixer=mixer, changed=given)
-    keys = ["mixer.head_dim", "model.autoencoder_redraw_all", "optimizer.weight_decay", "trainer.batch_size"]
-    swept = spread_out(collect(tmp_path), keys)
-    cells = best_per_cell(swept.frame)
-    assert cells["mixer"][0] == "attn, head_dim=16, autoencoder_redraw_all=true, weight_decay=0.01, batch_size=128"
-    told = [f"{mixer}, weight_decay={decay}" for mixer in ("attn", "gdn") for decay in ("0.01", "0.1", "0.11")]
-    shared = "head_dim=16,\nautoencoder_redraw_all=true, batch_size=128"
-    figure = bars(task_table(cells), "Accuracy by task", "official", columns)
-    assert legend_texts(figure) == [*told, f"all: {shared}"]
-    assert_legible(figure)
-    figure = accuracy_by_key(swept, task_table(cells), cells, "official", "optimizer.weight_decay", columns)
-    assert legend_texts(figure) == ["attn", "gdn", f"all: {shared}", "chance"]
-    figure = heat_map(setting_table(cells), "official", columns)
-    assert heads_of(figure) == told
-    assert "all columns: head_dim=16" in figure.texts[-1].get_text().replace("\n", " ")
-    assert_legible(figure)
-
-
-@pytest.mark.parametrize("columns", [1, 2])
-def test_long_labels_that_share_nothing_are_whole(tmp_path, columns):
-    for width, batch_size, weight_decay in itertools.product((64, 128), (32, 64), (0.01, 0.1)):
-        given = {"model.d_model": width, "trainer.batch_size": batch_size, "optimizer.weight_decay": weight_decay}
-        fakes.add_run(tmp_path, [0.3, 0.9, 0.5], mixer="a_mixer_with_a_long_name", changed=given)
-    cells = best_per_cell(spread_out(collect(tmp_path)).frame)
-    names = list(task_table(cells).mixers)
-    assert min(map(len, names)) > 44
-    figure = bars(task_table(cells), "Accuracy by task", "official", columns)
-    assert [text.replace("\n", " ") for text in legend_texts(figure)] == names
-    assert_legible(figure)
-    figure = heat_map(setting_table(cells), "official", columns)
-    assert heads_of(figure) == names
-    assert_legible(figure)
-
-
-@pytest.mark.parametrize(
-    ("labels", "told"),
-    [
-        (["adamw", "muon_with_decay"], ["adamw", "muon_wi…"]),
-        (["muon_decay_1_per_step", "muon_decay_2_per_step"], ["muon_decay_1_per_step", "muon_decay_2_per_step"]),
-        (["cosine_slow", "cosine_fast", "linear"], ["…ne_slow", "…ne_fast", "linear"]),
-        (["constant", "constant"], ["constant", "constant"]),
-    ],
-)
-def test_cut_labels_differ(labels, told):
-    assert told_apart(labels, 8) == told
-
-
-def test_what_columns_share_is_whole_keys():
-    columns = ['hybrid, layers=["attn", "gdn"], d_model=64', 'hybrid, layers=["gdn", "gdn"], d_model=64']
-    assert without_shared(columns) == (
-        ['hybrid, layers=["attn", "gdn"]', 'hybrid, layers=["gdn", "gdn"]'],
-        "d_model=64",
-    )
-    assert without_shared(["attn, d_model=64", "gdn"]) == (["attn, d_model=64", "gdn"], "")
-    assert without_shared(["attn, d_model=64"]) == (["attn, d_model=64"], "")
 
 
 def test_no_difficulty_without_an_axis(tmp_path):
