@@ -1,11 +1,13 @@
 """What is compared with mad-lab, and on which data: writes both.
 
-    python results/parity/cells.py DATA_DIR LIST.csv [--points N] [--extra task.KEY=VALUE ...]
+    python results/parity/cells.py DATA_DIR LIST.csv [--points N] [--seeds N ...] [--most-rows N]
+        [--extra task.KEY=VALUE ...]
 
 Needs the repository root on PYTHONPATH. DATA_DIR gets each cell's dataset in mad-lab's layout; runs of both sides read
 it. LIST.csv gets a line for each cell at each point of mad-lab's grid of rates and weight decays, in the order to run
 them: `overrides` are the arguments of run.py for all seeds of ours, and `results/parity/theirs.py` trains each seed of
-the line by itself. `--points 1` is the first point only, the default of mad-lab's train.py.
+the line by itself. `--points 1` is the first point only, the default of mad-lab's train.py. `--seeds 3 4 5` lists other
+seeds than 0, 1 and 2, and `--most-rows` only the cells with at most so many training rows, which cost little.
 """
 
 import argparse
@@ -59,16 +61,24 @@ def main() -> None:
     parser.add_argument("data_dir", type=Path)
     parser.add_argument("list", type=Path)
     parser.add_argument("--points", type=int, default=len(POINTS))
+    parser.add_argument("--seeds", type=int, nargs="+", default=SEEDS)
+    parser.add_argument("--most-rows", type=int, default=None, help="training rows of a listed cell")
     parser.add_argument("--extra", nargs="*", default=[], metavar="task.KEY=VALUE")
     given = parser.parse_args()
     for task, setting in sorted({cell[1:] for cell in CELLS}):
         export(given.data_dir, task_overrides(task, setting, given.extra))
+    cells = [
+        cell
+        for cell in CELLS
+        if given.most_rows is None
+        or task_of(task_overrides(*cell[1:], given.extra)).num_train_examples <= given.most_rows
+    ]
     with given.list.open("w", newline="") as file:
         writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
         writer.writeheader()
         for lr, weight_decay in POINTS[: given.points]:
-            for mixer, task, setting in CELLS:
-                seeds = ",".join(map(str, SEEDS))
+            for mixer, task, setting in cells:
+                seeds = ",".join(map(str, given.seeds))
                 overrides = [
                     *("experiment=madlab", f"mixer={mixer}", *task_overrides(task, setting, given.extra)),
                     f"task.data_dir={given.data_dir}",

@@ -1,9 +1,12 @@
 """mad-lab's runs and ours side by side: which rows belong together, and when a difference is more than the seeds'."""
 
+from itertools import combinations, product
+from statistics import fmean, pstdev
+
 import pandas as pd
 import pytest
 
-from mixerlab.results.parity.rows import is_within, markdown, side_by_side
+from mixerlab.results.parity.rows import is_within, markdown, side_by_side, together
 from mixerlab.results.plan import RESULTS
 
 POINT = {"mixer": "attn", "task": "icr", "lr": 5e-4, "weight_decay": 0.0}
@@ -21,6 +24,31 @@ POINT = {"mixer": "attn", "task": "icr", "lr": 5e-4, "weight_decay": 0.0}
 )
 def test_within_the_spread_of_seeds(theirs, ours, expected):
     assert is_within(theirs, ours) is expected
+
+
+CELLS = [([0.2, 0.3, 0.7], [0.1, 0.5, 0.4]), ([0.8, 0.7, 0.75], [0.6, 0.72, 0.65]), ([0.1, 0.4, 0.2], [0.1, 0.3, 0.12])]
+
+
+def test_all_cells_together_are_a_permutation_test():
+    """Near to what all exchanges of sides within the cells give; a cell without any spread tells nothing."""
+
+    def scores(cell):
+        values = [*cell[0], *cell[1]]
+        means = [(fmean(values[i] for i in chosen), chosen) for chosen in combinations(range(6), 3)]
+        return [(mean - fmean(values)) / pstdev(values) for mean, _ in means]
+
+    exchanged = [abs(sum(parts)) for parts in product(*map(scores, CELLS))]
+    found = abs(sum(scores(cell)[0] for cell in CELLS))  # the first choice is mad-lab's side as it was
+    exact = sum(value >= found - 1e-9 for value in exchanged) / len(exchanged)
+    assert together(CELLS) == pytest.approx(exact, abs=0.03)
+    assert together([*CELLS, ([0.5] * 3, [0.5] * 3)]) == together(CELLS)
+    assert together([cell[::-1] for cell in CELLS]) == pytest.approx(together(CELLS))
+
+
+def test_small_differences_of_one_sign_count_together():
+    one, other = ([0.50, 0.52, 0.54], [0.51, 0.53, 0.55]), ([0.51, 0.53, 0.55], [0.50, 0.52, 0.54])
+    assert together([one] * 40) < 0.001 < 0.9 < together([one, other] * 20)
+    assert together([]) is None
 
 
 def test_rows_of_the_same_run_stand_together():
