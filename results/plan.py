@@ -3,7 +3,7 @@
     python results/plan.py screen OUT.csv        what results/screen/rows.csv lacks of the screen
     python results/plan.py finalists OUT.csv     what is left of three finalists up to length 256
     python results/plan.py challenge OUT.csv     the readings of its labels, two seeds
-    python results/plan.py reasons OUT.csv       other recipes on the challenge, where ours is far from the paper
+    python results/plan.py recipes OUT.csv       other recipes on the challenge, where ours is far from the paper
     python results/plan.py table OUT.csv         the 330 cells, four rates: each once, then two more seeds
     python results/plan.py adamw OUT.csv         attention and Parallax by AdamW: baselines, challenge
     python results/plan.py wider OUT.csv ROWS    one more rate for each cell of ROWS that has a dagger
@@ -153,7 +153,7 @@ def challenge() -> Iterator[Run]:
                 yield from runs_of(stage, mixer, task, setting, [seed])
 
 
-def reasons() -> Iterator[Run]:
+def recipes() -> Iterator[Run]:
     """Recipes that could explain bars far from the paper's, one seed.
 
     The paper's mamba hardly recalls, and ours does: with the bias of its time steps at zero (`2x64`) it recalled less
@@ -232,7 +232,7 @@ LISTS: dict[str, Callable[[], Iterator[Run]]] = {
     "screen": screen,
     "finalists": finalists,
     "challenge": challenge,
-    "reasons": reasons,
+    "recipes": recipes,
     "table": table,
     "adamw": adamw,
 }

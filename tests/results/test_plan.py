@@ -62,8 +62,8 @@ def test_the_challenge_is_read_as_the_papers_numbers_are_published():
     assert tuple(sweep.task.split(",")) == plan.CHALLENGE
 
 
-def test_the_reasons_change_what_they_say():
-    for run in plan.reasons():
+def test_the_other_recipes_change_what_they_say():
+    for run in plan.recipes():
         key = {"mamba": "zero_dt_bias", "attn": "qk_norm", "parallax": "qkr_norm"}[run.mixer]
         changed, default = (mixerlab.compose(*text).mixer for text in (run.overrides.split(), [f"mixer={run.mixer}"]))
         other_data = "task.vocab_size=16" in run.overrides
