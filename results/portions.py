@@ -93,6 +93,75 @@ def _leave(outcomes, status: int) -> NoReturn:
     os._exit(status)  # the interpreter's end would touch the lost context
 
 
+class _Crew:
+    """The processes that work through `jobs`, and what came of these so far (`ended`).
+
+    Args:
+        until: on the clock of `time.monotonic`; no job begins that would take longer. None: whatever time is left.
+
+    The others are those of `work_through`.
+    """
+
+    def __init__(
+        self,
+        jobs: Sequence[Job],
+        setup: Callable[[], Callable[[Any], Any]],
+        processes: int,
+        gpus: int,
+        until: float | None,
+        done: Callable[[Outcome], None],
+    ):
+        self.jobs, self.setup, self.gpus, self.until, self.done = jobs, setup, gpus, until, done
+        self.context = mp.get_context("spawn")
+        self.taken, self.outcomes = self.context.Array("i", len(jobs)), self.context.Queue()
+        self.ended: list[Outcome] = []
+        self.reported: set[int] = set()
+        self.broken: list[int] = []  # exit statuses of processes that nobody replaced
+        self.restarts = 0
+        self.workers: list[Any] = [self._start(number) for number in range(processes)]
+
+    def _start(self, number: int):
+        arguments = (number, self.gpus, self.jobs, self.taken, self.outcomes, self.until, self.setup)
+        worker = self.context.Process(target=_work, args=arguments, daemon=True, name=str(number))
+        worker.start()
+        return worker
+
+    def is_at_work(self) -> bool:
+        return any(worker.is_alive() for worker in self.workers)
+
+    def look_after(self) -> None:
+        """Reports the jobs that have ended, and replaces the processes that were killed."""
+        died = [worker for worker in self.workers if worker.exitcode]
+        while not self.outcomes.empty():
+            self._report(*self.outcomes.get())
+        for worker in died:  # what it had put has been reported
+            number = int(worker.name)
+            for index, owner in enumerate(self.taken):
+                if owner == number + 1:
+                    self._report(index, None, f"its process ended with {worker.exitcode}", 0.0)
+            self.workers.remove(worker)
+            killed = worker.exitcode < 0 or worker.exitcode == LOST_DEVICE
+            if killed and self.restarts < MOST_RESTARTS and not all(self.taken):
+                self.restarts += 1
+                print(f"process {number} ended with {worker.exitcode}: another takes its place", flush=True)
+                self.workers.append(self._start(number))
+            else:
+                self.broken.append(worker.exitcode)
+
+    def _report(self, index: int, value: Any, error: str | None, spent: float) -> None:
+        if index in self.reported:  # its process died right after it
+            return
+        self.reported.add(index)
+        self.ended.append(Outcome(self.jobs[index], value, error, spent))
+        self.done(self.ended[-1])
+
+    def kill(self) -> None:
+        for worker in self.workers:
+            if worker.is_alive():
+                worker.kill()
+                worker.join()
+
+
 def work_through(
     jobs: Sequence[Job],
     setup: Callable[[], Callable[[Any], Any]],
@@ -112,68 +181,32 @@ def work_through(
         seconds: then processes are killed, whatever they do.
         fit: do not begin a job that takes longer than what is left of `seconds`.
         done: is called here after each job.
+
+    Raises:
+        RuntimeError: processes ended, and left jobs that nobody does.
     """
-    began = time.monotonic()
-    context = mp.get_context("spawn")
-    taken, outcomes = context.Array("i", len(jobs)), context.Queue()
-    until = began + seconds if fit else None
-
-    def start(number: int):
-        worker = context.Process(
-            target=_work, args=(number, gpus, jobs, taken, outcomes, until, setup), daemon=True, name=str(number)
-        )
-        worker.start()
-        return worker
-
-    ended: list[Outcome] = []
-    reported: set[int] = set()
-
-    def report(index: int, value: Any, error: str | None, spent: float) -> None:
-        if index in reported:  # its process died right after it
-            return
-        reported.add(index)
-        ended.append(Outcome(jobs[index], value, error, spent))
-        done(ended[-1])
-
-    workers: list[Any] = [start(number) for number in range(processes)]
-    restarts, shown, broken = 0, began, []
+    began = shown = time.monotonic()
+    crew = _Crew(jobs, setup, processes, gpus, began + seconds if fit else None, done)
+    at_work = True
     try:
-        while time.monotonic() - began < seconds:
-            alive = any(worker.is_alive() for worker in workers)
-            died = [worker for worker in workers if worker.exitcode]
-            while not outcomes.empty():
-                report(*outcomes.get())
-            for worker in died:  # what it had put has been reported
-                number = int(worker.name)
-                for index, owner in enumerate(taken):
-                    if owner == number + 1 and index not in reported:
-                        report(index, None, f"its process ended with {worker.exitcode}", 0.0)
-                workers.remove(worker)
-                killed = worker.exitcode < 0 or worker.exitcode == LOST_DEVICE
-                if killed and restarts < MOST_RESTARTS and not all(taken):
-                    restarts += 1
-                    print(f"process {number} ended with {worker.exitcode}: another takes its place", flush=True)
-                    workers.append(start(number))
-                    alive = True
-                else:
-                    broken.append(worker.exitcode)
-            if time.monotonic() - shown > 20 or not alive:
+        while at_work and time.monotonic() - began < seconds:
+            at_work = crew.is_at_work()  # before the last outcomes are read
+            crew.look_after()
+            at_work = at_work or crew.is_at_work()
+            if time.monotonic() - shown > 20 or not at_work:
                 shown = time.monotonic()
-                failed = sum(outcome.error is not None for outcome in ended)
-                print(f"{shown - began:5.0f} s: {len(ended)} of {len(jobs)} done, {failed} of them failed", flush=True)
-            if not alive:
-                break
-            time.sleep(0.2)
+                failed = sum(outcome.error is not None for outcome in crew.ended)
+                counts = f"{len(crew.ended)} of {len(jobs)} done, {failed} of them failed"
+                print(f"{shown - began:5.0f} s: {counts}", flush=True)
+            if at_work:
+                time.sleep(0.2)
     finally:  # also when this process is told to stop
-        for worker in workers:
-            if worker.is_alive():
-                worker.kill()
-                worker.join()
-    if broken and not all(taken):
-        raise RuntimeError(f"processes ended with {broken}, and jobs are left: see their messages above")
-    busy = sum(outcome.seconds for outcome in ended)
-    print(f"{len(ended)} of {len(jobs)} done, {time.monotonic() - began:.0f} s, {busy:.0f} s in jobs", flush=True)
-    return ended
+        crew.kill()
+    if crew.broken and not all(crew.taken):
+        raise RuntimeError(f"processes ended with {crew.broken}, and jobs are left: see their messages above")
+    busy = sum(outcome.seconds for outcome in crew.ended)
+    print(f"{len(crew.ended)} of {len(jobs)} done, {time.monotonic() - began:.0f} s, {busy:.0f} s in jobs", flush=True)
+    return crew.ended
 
 
 def ended_well(outcomes: Sequence[Outcome]) -> bool:
