@@ -6,16 +6,17 @@ Needs the repository root on PYTHONPATH. THEIRS.csv is from theirs.py; RESULTS i
 results/train.py left ours. OUT.csv has the runs that both sides ended. Beside it, a Markdown table has for each cell
 the means over seeds, and whether their difference lies within the spread of the seeds: Welch's interval of 95 % reaches
 0. A difference of at most 0.005 counts as none, since both sides stop above 0.999; where they do, the epoch of the
-reported checkpoint tells more. With three seeds this finds only large differences, so the table ends with one test over
-all cells that neither side solves, which finds smaller ones if they have the same sign.
+reported checkpoint tells more. With three seeds this finds only large differences, so the table ends with tests over
+all cells that neither side solves, which find smaller ones if they have the same sign.
 """
 
 import sys
 from collections.abc import Sequence
-from math import erfc
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean, variance
 
+import numpy as np
 import pandas as pd
 
 import mixerlab
@@ -25,6 +26,7 @@ from mixerlab.sweeps.tables import STUDENT_T
 from mixerlab.tasks.settings import setting_name
 
 NONE = 0.005
+DRAWS = 100_000  # of a permutation test
 KEY = ["mixer", "task", "setting", "lr", "weight_decay", "seed"]
 OURS = {"official_accuracy": "ours", "official_epoch": "our_epoch", "steps": "our_steps", "wall_time_s": "our_wall_s"}
 THEIRS = {"accuracy": "theirs", "best_epoch": "their_epoch", "epochs": "their_epochs", "wall_time_s": "their_wall_s"}
@@ -56,31 +58,58 @@ def side_by_side(listed: pd.DataFrame, theirs: pd.DataFrame, ours: pd.DataFrame)
     ].sort_values(KEY)
 
 
-def is_within(one: list[float], other: list[float]) -> bool | None:
-    """Whether the difference of two means may be chance; None below two seeds on either side."""
+def half_width(one: list[float], other: list[float]) -> float | None:
+    """Half of Welch's interval of 95 % for the difference of two means; None below two seeds on either side."""
     if min(len(one), len(other)) < 2:
         return None
-    difference = abs(fmean(one) - fmean(other))
     errors = [variance(values) / len(values) for values in (one, other)]
-    if difference <= NONE or not sum(errors):
-        return difference <= NONE
+    if not sum(errors):
+        return 0.0
     parts = [error**2 / (len(values) - 1) for error, values in zip(errors, (one, other), strict=True)]
     freedom = max(1, int(sum(errors) ** 2 / sum(parts)))
-    return difference <= STUDENT_T[min(freedom, len(STUDENT_T)) - 1] * sum(errors) ** 0.5
+    return STUDENT_T[min(freedom, len(STUDENT_T)) - 1] * sum(errors) ** 0.5
 
 
-def together(cells: Sequence[tuple[list[float], list[float]]]) -> float | None:
-    """The p of the hypothesis that in no cell does it matter which side trained a run; None without a cell.
+def is_within(one: list[float], other: list[float]) -> bool | None:
+    """Whether the difference of two means may be chance; None below two seeds on either side."""
+    half = half_width(one, other)
+    return None if half is None else abs(fmean(one) - fmean(other)) <= max(half, NONE)
 
-    A permutation test that exchanges the sides within each cell. Each difference of means is divided by its standard
-    deviation over the permutations, and the sum over cells is taken as normal, as it nearly is with ten cells.
+
+@dataclass(frozen=True)
+class Together:
+    """All cells at once: the mean over them of ours minus mad-lab's, and how likely chance makes one as large.
+
+    `scaled` is the mean with each cell's difference in units of the standard deviation of its runs, so that cells
+    whose seeds hardly differ count as much as others. Both p are of permutation tests (DRAWS, from a fixed seed) that
+    exchange the sides within each cell.
     """
-    scores = []
+
+    mean: float
+    p_of_mean: float
+    scaled: float
+    p_of_scaled: float
+
+
+def together(cells: Sequence[tuple[list[float], list[float]]]) -> Together | None:
+    """None if no cell has a spread."""
+    draws = np.random.default_rng(0)
+    plain, scaled = [], []  # of each cell the difference, and after it what exchanges of its sides give
     for theirs, ours in cells:
-        spread = variance([*theirs, *ours]) * (1 / len(theirs) + 1 / len(ours))
-        if spread:
-            scores.append((fmean(ours) - fmean(theirs)) / spread**0.5)
-    return erfc(abs(sum(scores)) / (2 * len(scores)) ** 0.5) if scores else None
+        values = np.array([*ours, *theirs])
+        if not values.std():
+            continue
+        exchanged = np.vstack([values, draws.permuted(np.tile(values, (DRAWS, 1)), axis=1)])
+        plain.append(exchanged[:, : len(ours)].mean(axis=1) - exchanged[:, len(ours) :].mean(axis=1))
+        scaled.append(plain[-1] / values.std(ddof=1))
+    if not plain:
+        return None
+    return Together(*_tested(np.mean(plain, axis=0)), *_tested(np.mean(scaled, axis=0)))
+
+
+def _tested(means: np.ndarray) -> tuple[float, float]:
+    """The first mean, and the share of all, itself among them, that are as far from 0."""
+    return float(means[0]), float((np.abs(means) >= abs(means[0]) - 1e-12).mean())
 
 
 def markdown(rows: pd.DataFrame) -> str:
@@ -97,22 +126,23 @@ def markdown(rows: pd.DataFrame) -> str:
             unsolved.append((theirs, ours))
         said = {True: "yes", False: "**no**", None: "one seed"}[verdicts[-1]]
         shown = [f"{fmean(values):.3f} ({min(values):.3f} to {max(values):.3f})" for values in (theirs, ours)]
+        half = half_width(theirs, ours)
+        shown.append(f"{fmean(ours) - fmean(theirs):+.3f}" + ("" if half is None else f" ± {half:.3f}"))
         name = " | ".join(map(str, key))
         epochs = [f"{group[side].min():.0f} to {group[side].max():.0f}" for side in ("their_epoch", "our_epoch")]
-        lines.append(
-            f"| {name} | {' | '.join(shown)} | {fmean(ours) - fmean(theirs):+.3f} | {said} | {' | '.join(epochs)} |"
-        )
+        lines.append(f"| {name} | {' | '.join(shown)} | {said} | {' | '.join(epochs)} |")
     judged = [verdict for verdict in verdicts if verdict is not None]
     lines += [
         "",
-        f"Within the spread of the seeds: {sum(judged)} of {len(judged)}. In brackets, lowest to highest seed.",
+        f"Within the spread of the seeds: {sum(judged)} of {len(judged)}. In brackets, lowest to highest seed; after ±,"
+        " half of Welch's interval of 95 %. A difference of at most 0.005 counts as within.",
     ]
-    if (p := together(unsolved)) is not None:
-        mean = fmean(fmean(ours) - fmean(theirs) for theirs, ours in unsolved)
+    if (all_at_once := together(unsolved)) is not None:
         lines += [
             "",
             f"The {len(unsolved)} cells in which both means are below {NEAR_PERFECT}, taken together: mean difference"
-            f" {mean:+.3f}, p = {p:.2f} (permutation test over the sides).",
+            f" {all_at_once.mean:+.3f}, p = {all_at_once.p_of_mean:.2f}. In units of the standard deviation of each"
+            f" cell's runs: {all_at_once.scaled:+.2f}, p = {all_at_once.p_of_scaled:.2f}. (Permutation tests.)",
         ]
     return "\n".join(lines) + "\n"
 

@@ -53,13 +53,27 @@ def _of_mixer(name, value):
     return [(name.replace("conv1d", "conv"), value)]
 
 
-def population_of(case, cfg, task):
-    """One replica, with mad-lab's initial values."""
-    population = Population(lambda: build_model(cfg, task), (0,))
+def configured(case):
+    """Config and task of mad-lab's recipe."""
+    name, mixer = case.split(".")
+    with initialize_config_dir(str(ROOT / "conf"), version_base="1.3"):
+        cfg = compose("config", ["experiment=madlab", f"mixer={mixer}", f"task={name}"])
+    return cfg, checked(cfg)[0]
+
+
+def starting_values(case, cfg):
+    """Values from the distributions of mad-lab's initial values, by our names."""
     values = {name: drawn(name, how) for name, how in GOLDEN["initial_values"][case].items()}
     named = ours(values, cfg.model.n_layers)
     if cfg.mixer.name == "attn":
         named = {name.replace("mixer.out_proj", "mixer.o_proj"): value for name, value in named.items()}
+    return named
+
+
+def population_of(case, cfg, task):
+    """One replica, with mad-lab's initial values."""
+    population = Population(lambda: build_model(cfg, task), (0,))
+    named = starting_values(case, cfg)
     assert named.keys() == {slot.name for slot in population.layout.slots}
     with torch.no_grad():
         for slot in population.layout.slots:
@@ -73,13 +87,11 @@ def population_of(case, cfg, task):
 @pytest.mark.parametrize("case", GOLDEN["cases"])
 def test_twenty_steps_are_mad_labs(case):
     """Losses of all steps, and loss, perplexity and accuracy of a test batch after them."""
-    (name, mixer), settings, expected = case.split("."), GOLDEN["settings"], GOLDEN["cases"][case]
-    with initialize_config_dir(str(ROOT / "conf"), version_base="1.3"):
-        cfg = compose("config", ["experiment=madlab", f"mixer={mixer}", f"task={name}"])
-    task = checked(cfg)[0]
+    settings, expected = GOLDEN["settings"], GOLDEN["cases"][case]
+    cfg, task = configured(case)
     population = population_of(case, cfg, task)
     with np.load(DATA / "batches.npz") as file:
-        inputs, targets = (torch.from_numpy(file[f"{name}.{part}"]).long() for part in ("inputs", "targets"))
+        inputs, targets = (torch.from_numpy(file[f"{cfg.task.name}.{part}"]).long() for part in ("inputs", "targets"))
     options = {key: value for key, value in cfg.optimizer.items() if key not in ("lr", "weight_decay")}
     optimizer = component(
         options | {"_target_": cfg.optimizer._target_},
@@ -104,6 +116,27 @@ def test_twenty_steps_are_mad_labs(case):
     assert loss == pytest.approx(expected["test_loss"], abs=TOLERANCE, rel=0)
     assert np.exp(loss) == pytest.approx(expected["test_perplexity"], rel=TOLERANCE)
     assert macro == pytest.approx(expected["test_accuracy"], abs=TOLERANCE, rel=0)
+
+
+@pytest.mark.parametrize("case", GOLDEN["cases"])
+def test_a_training_of_ours_starts_as_mad_labs_does(case):
+    """Each parameter's initial values over eight seeds have the mean, spread and tail of mad-lab's, over one seed."""
+    cfg, task = configured(case)
+    population = Population(lambda: build_model(cfg, task), range(8))
+    found_by_name = {
+        slot.name: population.parameters_by_replica[:, slot.start : slot.stop].detach().numpy().astype(np.float64)
+        for slot in population.layout.slots
+    }
+    for name, value in starting_values(case, cfg).items():
+        expected, found = value.astype(np.float64), found_by_name[name]
+        if not expected.std() or name.endswith("A_log"):  # not random
+            assert np.allclose(found, expected.flatten(), rtol=1e-6, atol=0), name
+            continue
+        error = expected.size**-0.5
+        assert abs(found.mean() - expected.mean()) < 5 * error * expected.std(), name
+        assert found.std() == pytest.approx(expected.std(), rel=5 * error), name
+        tails = [np.quantile(np.abs(x - x.mean()), 0.99) / x.std() for x in (found, expected)]
+        assert tails[0] == pytest.approx(tails[1], rel=5 * error), name
 
 
 def test_the_values_fill_mad_labs_parameters():

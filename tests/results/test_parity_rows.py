@@ -29,25 +29,32 @@ def test_within_the_spread_of_seeds(theirs, ours, expected):
 CELLS = [([0.2, 0.3, 0.7], [0.1, 0.5, 0.4]), ([0.8, 0.7, 0.75], [0.6, 0.72, 0.65]), ([0.1, 0.4, 0.2], [0.1, 0.3, 0.12])]
 
 
-def test_all_cells_together_are_a_permutation_test():
+def test_all_cells_together_are_permutation_tests():
     """Near to what all exchanges of sides within the cells give; a cell without any spread tells nothing."""
 
-    def scores(cell):
-        values = [*cell[0], *cell[1]]
-        means = [(fmean(values[i] for i in chosen), chosen) for chosen in combinations(range(6), 3)]
-        return [(mean - fmean(values)) / pstdev(values) for mean, _ in means]
+    def exact(scale):
+        def differences(cell):
+            values = [*cell[0], *cell[1]]
+            size = scale(values)
+            return [2 * (fmean(values) - fmean(values[i] for i in part)) / size for part in combinations(range(6), 3)]
 
-    exchanged = [abs(sum(parts)) for parts in product(*map(scores, CELLS))]
-    found = abs(sum(scores(cell)[0] for cell in CELLS))  # the first choice is mad-lab's side as it was
-    exact = sum(value >= found - 1e-9 for value in exchanged) / len(exchanged)
-    assert together(CELLS) == pytest.approx(exact, abs=0.03)
-    assert together([*CELLS, ([0.5] * 3, [0.5] * 3)]) == together(CELLS)
-    assert together([cell[::-1] for cell in CELLS]) == pytest.approx(together(CELLS))
+        exchanged = [abs(sum(parts)) for parts in product(*map(differences, CELLS))]
+        found = abs(sum(differences(cell)[0] for cell in CELLS))  # the first part is mad-lab's side as it was
+        return sum(value >= found - 1e-9 for value in exchanged) / len(exchanged)
+
+    told = together(CELLS)
+    assert told.p_of_scaled == pytest.approx(exact(pstdev), abs=0.01)
+    assert told.p_of_mean == pytest.approx(exact(lambda _: 1), abs=0.01)
+    assert told.mean == pytest.approx(fmean(fmean(ours) - fmean(theirs) for theirs, ours in CELLS))
+    assert together([*CELLS, ([0.5] * 3, [0.5] * 3)]) == told == together(CELLS)
+    assert together([cell[::-1] for cell in CELLS]).scaled == pytest.approx(-told.scaled)
 
 
 def test_small_differences_of_one_sign_count_together():
     one, other = ([0.50, 0.52, 0.54], [0.51, 0.53, 0.55]), ([0.51, 0.53, 0.55], [0.50, 0.52, 0.54])
-    assert together([one] * 40) < 0.001 < 0.9 < together([one, other] * 20)
+    assert together([one] * 40).p_of_mean < 0.001 < 0.9 < together([one, other] * 20).p_of_mean
+    noisy = [0.1, 0.5, 0.9], [0.9, 0.5, 0.1]
+    assert together([one] * 40 + [noisy]).p_of_scaled < 0.001 < together([one] * 4 + [noisy] * 4).p_of_mean
     assert together([]) is None
 
 
