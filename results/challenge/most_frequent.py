@@ -1,31 +1,40 @@
-"""What a model scores on `icr_challenge` that does not recall: the most frequent value of the row so far.
+"""What a model scores on the challenge's recall that does not recall: the most frequent value of the row so far.
 
     python results/challenge/most_frequent.py
 
-Needs the repository root on PYTHONPATH. Prints the share of right answers on 100 test rows of each level.
+Needs the repository root on PYTHONPATH. Prints MAD's accuracy, which the tables have, on one batch of each level.
 """
 
 import numpy as np
+import torch
 
 import mixerlab
 from mixerlab.results.plan import lengths
 from mixerlab.tasks.settings import build_task
+from mixerlab.training.metrics import macro_accuracy
+
+TASKS = ("icr_challenge", "ncr_vocab_challenge")
+ROWS = 128  # of a batch, which the metric depends on
 
 
-def accuracy(level: str, rows: int = 100) -> float:
-    task = build_task(mixerlab.compose("task=icr_challenge", f"task.setting={level}").task)
-    inputs, targets = task.generate(rows, np.random.default_rng(0), "test")
-    right = asked = 0
+def accuracy(name: str, level: str) -> float:
+    task = build_task(mixerlab.compose(f"task={name}", f"task.setting={level}").task)
+    inputs, targets = task.generate(ROWS, np.random.default_rng(0), "test")
+    symbols = task.vocab_size - getattr(task, "noise_vocab_size", 0)  # the first half of them are keys
+    wanted, predicted, right = counts = np.zeros((3, task.vocab_size), dtype=np.int64)
     for row, answers in zip(inputs, targets, strict=True):
-        counts = np.zeros(task.vocab_size, dtype=int)
-        for position, (token, answer) in enumerate(zip(row, answers, strict=True)):
+        seen = np.zeros(task.vocab_size, dtype=int)
+        for token, answer in zip(row, answers, strict=True):
             if answer >= 0:  # a key that was shown before
-                asked += 1
-                right += int(counts.argmax() == answer)
-            counts[token] += position % 2  # keys and values alternate
-    return right / asked
+                guess = seen.argmax()
+                wanted[answer] += 1
+                predicted[guess] += 1
+                right[guess] += guess == answer
+            seen[token] += symbols // 2 <= token < symbols
+    return macro_accuracy(torch.from_numpy(counts)[None]).item()
 
 
 if __name__ == "__main__":
-    for level in lengths("icr_challenge"):
-        print(f"{level}: {accuracy(level):.3f}")
+    for task_name in TASKS:
+        for label in lengths(task_name):
+            print(f"{task_name} {label}: {accuracy(task_name, label):.3f}")
