@@ -1,36 +1,51 @@
 """Why our numbers differ from the published ones, as far as an experiment shows it: a section of results/README.md.
 
-    python results/reasons.py results/draft/rows.csv
+    python results/reasons.py results/draft/rows.csv results/challenge/records.tar.xz
 
-Needs the repository root on PYTHONPATH. The source is what `sweeps.compare` takes: rows, an archive or a results
-folder. results/experiments.json names the experiments: whole recipes that were run, with what they change for each
-mixer, and the factors of the screen, whose effects are in a file. Which experiment bears on which number follows from
-their rows, by the rules that the section states.
+Needs the repository root on PYTHONPATH. Each source is what `sweeps.compare` takes: rows, an archive or a results
+folder. A number comes from the first source that has all its settings. results/experiments.json names the experiments:
+whole recipes that were run, with what they change for each mixer, and the factors of the screen, whose effects are in a
+file. They change the recipe of the first source, and bear on its numbers only. Which experiment bears on which number
+follows from their rows, by the rules that the section states.
+
+In experiments.json, `names` is the name of a recipe's rows by mixer; `confounded` lists the mixers that have a factor,
+but whose effect the screen cannot tell from an interaction of others.
 """
 
 import json
 import sys
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
+from textwrap import fill
 
 import pandas as pd
 
-from mixerlab.sweeps.published import FAR, Pair, is_far, pairs_of, read_published, scores_of
+from mixerlab.sweeps.collect import Cell
+from mixerlab.sweeps.published import FAR, Pair, distance, is_far, pairs_of, read_published, scores_of
 from mixerlab.sweeps.sources import rows_of
 
 RESULTS = Path(__file__).parent
 README, EXPERIMENTS, PUBLISHED = RESULTS / "README.md", RESULTS / "experiments.json", RESULTS / "published"
 BEGIN, END = "<!-- written by results/reasons.py -->\n", "<!-- end -->\n"
 PART = 0.25  # of a difference
+ERRORS = 4  # of an effect: above 3.3, the effect of a factor that mamba does not have (results/screen/README.md)
+RMSE, SPEARMAN, BARS, BAR = 0.06, 0.90, 40, 0.15  # what this project aims at
 
 RULES = f"""\
 The table lists those of the {{total}} published numbers that ours miss by more than {FAR}, each with the reason as far
 as an experiment shows it. **Explained**: another recipe or checkpoint, in the settings that were run with it, brings
 the mean to within {FAR} of the published one; ours stand in for the other settings. **In part**: it removes at least a
 quarter of the difference. Only one experiment is named: the first that explains the difference, or else the one that
-comes nearest. **Indicated**: on a cell of the task, a factor of the screen moves the mixer towards the published mean
-by more than {FAR}, the smallest effect that counts, and by more than twice its standard error.
+comes nearest. So each number has its own recipe, the best of up to {{choices}} recipes and checkpoints. What a single
+recipe does to all the numbers is in the table after this one. **Indicated**: on a cell of the task, a factor of the
+screen moves the mixer towards the published mean by more than {FAR}, and by more than {ERRORS} times its standard
+error. If it moves the mixer away from the mean by as much on another cell of the task, that is listed too. The
+experiments change the draft's recipe, so none bears on the challenge.
+
+{{false_alarms}}
 """
 
 
@@ -38,8 +53,9 @@ by more than {FAR}, the smallest effect that counts, and by more than twice its 
 class Recipe:
     """A recipe or a checkpoint: what it changes by mixer, and its score by (mixer, task, setting)."""
 
+    label: str
     changes: Mapping[str, str]
-    scores: Mapping[tuple[str, str, str], float]
+    scores: Mapping[Cell, float]
 
 
 @dataclass(frozen=True)
@@ -53,32 +69,47 @@ class Effect:
     size: float
     error: float
 
+    def counts(self, errors: int = ERRORS) -> bool:
+        return abs(self.size) > max(FAR, errors * self.error)
+
 
 def recipes_of(told: Mapping) -> list[Recipe]:
     made = []
     for recipe in told["recipes"]:
         rows = pd.read_csv(RESULTS / recipe["rows"], low_memory=False)
         rows = rows[rows["status"] == "finished"]
-        if "name" in recipe:
-            rows = rows[rows["recipe"] == recipe["name"]]
+        if "names" in recipe:
+            rows = rows[rows["recipe"] == rows["mixer"].map(recipe["names"])]
         by_seed = rows.groupby(["mixer", "task", "setting", "seed"])[recipe["score"]].max()  # its best rate
-        made.append(Recipe(recipe["changes"], by_seed.groupby(level=[0, 1, 2]).mean().to_dict()))
+        made.append(Recipe(recipe["label"], recipe["changes"], by_seed.groupby(level=[0, 1, 2]).mean().to_dict()))
     return made
 
 
-def effects_of(told: Mapping) -> list[Effect]:
-    """Of the mixers and tasks that have a factor: the screen's file has noise where they have not."""
-    return [
-        Effect(what, row["mixer"], row["task"], row["setting"], row[f"effect_{name}"], row["se"])
-        for _, row in pd.read_csv(RESULTS / told["effects"]).iterrows()
-        for name, factor in told["factors"].items()
-        if (what := factor["changes"].get(row["mixer"])) and row["task"] in factor.get("tasks", [row["task"]])
-    ]
+def effects_of(told: Mapping) -> tuple[list[Effect], list[Effect]]:
+    """Those of the factors that a mixer has on a task, and those of factors that it lacks, which should be zero."""
+    own, phantoms = [], []
+    table = pd.read_csv(RESULTS / told["effects"]).dropna(subset="se")
+    for (_, row), (name, factor) in product(table.iterrows(), told["factors"].items()):
+        what, applies = factor["changes"].get(row["mixer"]), row["task"] in factor.get("tasks", [row["task"]])
+        effect = Effect(what or name, row["mixer"], row["task"], row["setting"], row[f"effect_{name}"], row["se"])
+        if what and applies:
+            own.append(effect)
+        elif row["mixer"] not in factor.get("confounded", []):
+            phantoms.append(effect)
+    return own, phantoms
 
 
-def reason(
-    pair: Pair, ours: Mapping[tuple[str, str, str], float], recipes: Iterable[Recipe], effects: Iterable[Effect]
-) -> str:
+def false_alarms(phantoms: Collection[Effect]) -> str:
+    """How often the rule for effects takes one that should be zero."""
+    flagged = Counter(effect.mixer for effect in phantoms if effect.counts())
+    of = Counter(effect.mixer for effect in phantoms)
+    by_mixer = ", ".join(f"{number} of {of[mixer]} for {mixer}" for mixer, number in flagged.items())
+    text = "A factor that a mixer does not have should have no effect. The rule for effects flags"
+    text += f" {flagged.total()} of {len(phantoms)} of these" + (f" ({by_mixer})" if flagged else "")
+    return text + f"; with two standard errors it would flag {sum(effect.counts(2) for effect in phantoms)}."
+
+
+def reason(pair: Pair, ours: Mapping[Cell, float], recipes: Iterable[Recipe], effects: Iterable[Effect]) -> str:
     """Why this number is off.
 
     Args:
@@ -88,45 +119,72 @@ def reason(
     assert pair.ours is not None
     task, _, setting = pair.name.partition(" ")
     gap = pair.ours - pair.published
-    own = {key: score for key, score in ours.items() if key[:2] == (pair.mixer, task) and setting in ("", key[2])}
     tried = []
-    for recipe in (recipe for recipe in recipes if pair.mixer in recipe.changes):
-        run = {key: recipe.scores[key] for key in own if key in recipe.scores}
-        mean = sum({**own, **run}.values()) / len(own)
-        tried.append((abs(mean - pair.published), mean, len(run), recipe))
+    for recipe in recipes:
+        if (changed := with_recipe(pair, ours, recipe)) is not None:
+            mean, number, total = changed
+            tried.append((abs(mean - pair.published), mean, f"{number} of {total}", recipe))
     found = []
     if tried:
-        left, mean, number, recipe = min(tried, key=lambda one: max(one[0], FAR))
+        left, mean, run, recipe = min(tried, key=lambda one: max(one[0], FAR))
         closed = 1 - left / abs(gap)
         if left <= FAR or closed >= PART:
             verdict = "Explained" if left <= FAR else f"In part ({closed:.0%})"
-            extent = "" if setting else f" ({number} of {len(own)} settings run)"
+            extent = "" if setting else f" ({run} settings run)"
             found.append(f"{verdict}: {mean:.3f} with {recipe.changes[pair.mixer]}{extent}.")
-    towards = [
-        f"{effect.what} {effect.size:+.2f} ({effect.setting})"
-        for effect in sorted(effects, key=lambda effect: -abs(effect.size))
-        if (effect.mixer, effect.task) == (pair.mixer, task)
-        and effect.size * gap < 0
-        and abs(effect.size) > max(FAR, 2 * effect.error)
+    counted = [one for one in effects if (one.mixer, one.task) == (pair.mixer, task) and one.counts()]
+    named = {one.what for one in counted if one.size * gap < 0}
+    shown = [
+        f"{one.what} {one.size:+.2f} ({one.setting}{', away' if one.size * gap > 0 else ''})"
+        for one in sorted(counted, key=lambda one: -abs(one.size))
+        if one.what in named
     ]
-    if towards:
-        found.append(f"Indicated: {', '.join(towards)}.")
+    if shown:
+        found.append(f"Indicated: {', '.join(shown)}.")
     return " ".join(found) or "Unexplained."
 
 
-def section(source: str | Path) -> str:
-    """The section for this source, in Markdown."""
+def with_recipe(pair: Pair, ours: Mapping[Cell, float], recipe: Recipe) -> tuple[float, int, int] | None:
+    """The number with this recipe where it was run and ours elsewhere, the settings run, and all; None: none was."""
+    task, _, setting = pair.name.partition(" ")
+    own = {key: score for key, score in ours.items() if key[:2] == (pair.mixer, task) and setting in ("", key[2])}
+    run = {key: recipe.scores[key] for key in own if key in recipe.scores}
+    if pair.mixer not in recipe.changes or not run:
+        return None
+    return sum({**own, **run}.values()) / len(own), len(run), len(own)
+
+
+def alone(pairs: Iterable[Pair], ours: Mapping[Cell, float], recipe: Recipe) -> tuple[int, int, int, int]:
+    """The numbers that a recipe has runs of, those off without it, and those that it alone brings in and puts out."""
+    before, after = [], []
+    for pair in pairs:
+        if pair.ours is not None and (changed := with_recipe(pair, ours, recipe)) is not None:
+            before.append(is_far(pair.ours - pair.published))
+            after.append(is_far(changed[0] - pair.published))
+    both = list(zip(before, after, strict=True))
+    return len(both), sum(before), both.count((True, False)), both.count((False, True))
+
+
+def section(*sources: str | Path) -> str:
+    """The section for these sources, in Markdown."""
     told = json.loads(EXPERIMENTS.read_text())
-    recipes, effects = recipes_of(told), effects_of(told)
-    frame = rows_of(source)
-    ours = scores_of(frame)
-    pairs = [pair for file in sorted(PUBLISHED.glob("*.json")) for pair in pairs_of(frame, read_published(file))]
+    recipes, (effects, phantoms) = recipes_of(told), effects_of(told)
+    published = [read_published(file) for file in sorted(PUBLISHED.glob("*.json"))]
+    frames = [rows_of(source) for source in sources]
+    ours = scores_of(frames[0])
+    of_sources = [[pair for one in published for pair in pairs_of(frame, one)] for frame in frames]
+    pairs = [next((pair for pair in same if pair.complete), same[0]) for same in zip(*of_sources, strict=True)]
     complete = [pair for pair in pairs if pair.complete and pair.ours is not None]
-    lines = [RULES.format(total=len(pairs)), "| number | ours | published | reason |", "|---|--:|--:|---|"]
+    first = [pair for pair in of_sources[0] if pair.complete]
+    changes = {(mixer, what) for recipe in recipes for mixer, what in recipe.changes.items()}
+    choices = max(Counter(mixer for mixer, _ in changes).values())
+    rules = RULES.format(total=len(pairs), choices=choices, false_alarms=false_alarms(phantoms))
+    lines = ["\n\n".join(fill(part, 120, break_on_hyphens=False) for part in rules.split("\n\n")), ""]
+    lines += ["| number | ours | published | reason |", "|---|--:|--:|---|"]
     reasons = []
     for pair in complete:
         if pair.ours is not None and is_far(pair.ours - pair.published):
-            reasons.append(reason(pair, ours, recipes, effects))
+            reasons.append(reason(pair, ours, recipes, effects) if pair in first else "Unexplained.")
             lines.append(f"| {pair.mixer} {pair.name} | {pair.ours:.3f} | {pair.published:.3f} | {reasons[-1]} |")
     unexplained = sum(text == "Unexplained." for text in reasons)
     explained = sum("Explained" in text for text in reasons)
@@ -134,9 +192,39 @@ def section(source: str | Path) -> str:
         "",
         f"Off by more than {FAR}: {len(reasons)} of the {len(complete)} numbers that can be compared so far.",
     ]
-    lines[-1] += f" Explained {explained}, in part or indicated {len(reasons) - explained - unexplained},"
+    lines += [f"Explained {explained}, in part or indicated {len(reasons) - explained - unexplained},"]
     lines[-1] += f" unexplained {unexplained}."
-    return "\n".join(lines) + "\n"
+    lines += [
+        "",
+        "What one recipe alone does, over the numbers that it has runs of, with ours in the other settings:",
+        "",
+    ]
+    lines += ["| recipe | numbers | off with ours | brought to within 0.05 | newly off |", "|---|--:|--:|--:|--:|"]
+    for recipe in recipes:
+        lines.append(f"| {recipe.label} | {' | '.join(map(str, alone(first, ours, recipe)))} |")
+    return "\n".join([*lines, "", *targets(pairs)]) + "\n"
+
+
+def targets(pairs: Iterable[Pair]) -> list[str]:
+    """What the project aims at, and what these numbers reach."""
+    means, bars = ([pair for pair in pairs if pair.of == of] for of in ("means", "settings"))
+    number, rmse, spearman = distance(means)
+    reached = "nothing to compare yet" if rmse is None else f"{rmse:.3f}"
+    if spearman is not None:
+        reached += f" and {spearman:.2f}"
+    done = [pair for pair in bars if pair.complete and pair.ours is not None]
+    near = sum(round(abs(pair.ours - pair.published), 12) <= BAR for pair in done if pair.ours is not None)
+    most = len(bars) - len(done) + near
+    return [
+        "What this project aims at, and what these numbers reach:",
+        "",
+        "| target | reached |",
+        "|---|---|",
+        f"| RMSE at most {RMSE:.2f} and Spearman at least {SPEARMAN:.2f} over the {len(means)} means |"
+        f" {reached} ({number} comparable) |",
+        f"| at least {BARS} of the {len(bars)} bars of the challenge within {BAR} |"
+        f" {near} of the {len(done)} comparable; at most {most} if all others were |",
+    ]
 
 
 def with_section(text: str, made: str) -> str:
@@ -151,7 +239,7 @@ def with_section(text: str, made: str) -> str:
 
 
 def main() -> None:
-    README.write_text(with_section(README.read_text(), section(sys.argv[1])))
+    README.write_text(with_section(README.read_text(), section(*sys.argv[1:])))
 
 
 if __name__ == "__main__":

@@ -2,10 +2,10 @@
 
     python results/screen/analyse.py results/screen/rows.csv OUT_DIR
 
-A response is the official test accuracy at the best of the three learning rates (the highest mean over seeds), the
-mean over the seeds. A main effect is the mean response at a factor's upper level less that at its lower one, over the
-recipes that have a record. Its standard error comes from the seeds: pooled over the recipes of that mixer and cell, one
-variance each at the chosen rate, so it leaves out what the choice of the rate adds.
+A response is the official test accuracy at the best of the three learning rates (the highest mean over seeds; of
+equal ones the highest rate), the mean over the seeds. A main effect is the mean response at a factor's upper level less
+that at its lower one, over the recipes that have a record. Its standard error comes from the seeds: pooled over the
+recipes of that mixer and cell, one variance each at the chosen rate, so it leaves out what the choice of the rate adds.
 """
 
 import sys
@@ -23,7 +23,7 @@ def responses(rows: pd.DataFrame) -> pd.DataFrame:
     """A row for each (mixer, cell, recipe): `accuracy` (mean over seeds at the best rate), `lr`, `n`, `variance`."""
     rows = rows[rows["status"] == "finished"]
     by_rate = rows.groupby([*KEYS, "recipe", *FACTORS, "lr"])["official_accuracy"].agg(["mean", "count", "var"])
-    best = by_rate.reset_index().sort_values("mean").groupby([*KEYS, "recipe"]).tail(1)
+    best = by_rate.reset_index().sort_values(["mean", "lr"]).groupby([*KEYS, "recipe"]).tail(1)
     return best.rename(columns={"mean": "accuracy", "count": "n", "var": "variance"}).sort_values([*KEYS, "recipe"])
 
 

@@ -1,18 +1,36 @@
 """Reasons for numbers that are off: the rules, and the README's section."""
 
+import json
+
 import pytest
 
 from mixerlab.results import reasons
-from mixerlab.results.reasons import Effect, Recipe, reason, section, with_section
+from mixerlab.results.reasons import (
+    Effect,
+    Recipe,
+    alone,
+    effects_of,
+    false_alarms,
+    reason,
+    recipes_of,
+    section,
+    targets,
+    with_section,
+)
 from mixerlab.sweeps.published import Pair
 
 OURS = {("attn", "mem", "a"): 0.8, ("attn", "mem", "b"): 0.6, ("gdn", "mem", "a"): 0.0}
 PAIR = Pair("means", "mem", "attn", 0.40, 0.70, 2, 2)
 ERROR = 0.01
+TOLD = json.loads(reasons.EXPERIMENTS.read_text())
 
 
 def recipe(**scores):
-    return [Recipe({"attn": "norms"}, {("attn", "mem", setting): score for setting, score in scores.items()})]
+    return [Recipe("new", {"attn": "norms"}, {("attn", "mem", setting): score for setting, score in scores.items()})]
+
+
+def biases(size, error=ERROR, setting="a", task="mem", mixer="attn"):
+    return Effect("biases", mixer, task, setting, size, error)
 
 
 @pytest.mark.parametrize(
@@ -23,14 +41,18 @@ def recipe(**scores):
         (recipe(a=0.6), [], "In part (33%): 0.600 with norms (1 of 2 settings run)."),
         (recipe(a=0.7), [], "Unexplained."),  # a sixth of the difference
         (recipe(a=0.0, b=0.0), [], "Unexplained."),  # as far off on the other side
+        (recipe(c=0.0), [], "Unexplained."),  # it has no run of these settings
         (recipe(a=0.6) + recipe(a=0.5), [], "In part (50%): 0.550 with norms (1 of 2 settings run)."),  # the nearest
         (recipe(a=0.2, b=0.68) + recipe(a=0.2), [], "Explained: 0.440 with norms (2 of 2 settings run)."),  # the first
-        ([], [Effect("biases", "attn", "mem", "a", -0.2, ERROR)], "Indicated: biases -0.20 (a)."),
-        ([], [Effect("biases", "attn", "mem", "a", 0.2, ERROR)], "Unexplained."),  # away from the paper
-        ([], [Effect("biases", "attn", "mem", "a", -0.2, 0.11)], "Unexplained."),  # within two errors
-        ([], [Effect("biases", "attn", "mem", "a", -0.04, ERROR)], "Unexplained."),
-        ([], [Effect("biases", "attn", "icr", "a", -0.2, ERROR)], "Unexplained."),
-        ([], [Effect("biases", "gdn", "mem", "a", -0.2, ERROR)], "Unexplained."),
+        ([], [biases(-0.2)], "Indicated: biases -0.20 (a)."),
+        ([], [biases(0.2)], "Unexplained."),  # away from the paper
+        ([], [biases(-0.2), biases(0.3, setting="b")], "Indicated: biases +0.30 (b, away), biases -0.20 (a)."),
+        ([], [biases(-0.2), biases(0.04, setting="b")], "Indicated: biases -0.20 (a)."),
+        ([], [biases(-0.2), biases(0.3, setting="b", error=0.1)], "Indicated: biases -0.20 (a)."),
+        ([], [biases(-0.2, error=0.051)], "Unexplained."),  # within four errors
+        ([], [biases(-0.04)], "Unexplained."),
+        ([], [biases(-0.2, task="icr")], "Unexplained."),
+        ([], [biases(-0.2, mixer="gdn")], "Unexplained."),
     ],
 )
 def test_the_rules(recipes, effects, expected):
@@ -42,10 +64,45 @@ def test_a_single_setting():
     assert reason(pair, OURS, recipe(a=0.0, b=0.97), []) == "Explained: 0.970 with norms."
 
 
-def test_the_readme_has_the_section_of_the_draft():
+def test_what_one_recipe_does_to_all_numbers():
+    near = Pair("settings", "mem b", "attn", 0.6, 0.6, 1, 1)
+    other = Pair("means", "mem", "gdn", 0.5, 0.0, 1, 1)  # the recipe has no runs of it
+    (brings_in,), (puts_out,) = recipe(a=0.2), recipe(a=0.0, b=0.8)
+    assert alone([PAIR, near, other], OURS, brings_in) == (1, 1, 1, 0)
+    assert alone([PAIR, near, other], OURS, puts_out) == (2, 1, 1, 1)
+
+
+def test_rows_of_a_recipe_may_have_another_name_for_each_mixer():
+    made = {one.label: one.scores for one in recipes_of(TOLD)}
+    key = ("mamba", "icr", "num_train_examples-800")
+    assert made["the default"][key] == made["`plain`"][key] != made["`2x64`"][key]
+    key = ("attn", "mem", "vocab_size-4096")
+    assert made["the default"][key] == made["`2x64`"][key] != made["`plain`"][key]
+
+
+def test_effects_of_factors_that_a_mixer_lacks_are_false_alarms():
+    own, phantoms = effects_of(TOLD)
+    assert not any(effect.what == "random W_R" or (effect.mixer, effect.what) == ("parallax", "E") for effect in own)
+    assert not any((effect.mixer, effect.what) == ("parallax", "E") for effect in phantoms)  # it has E: confounded
+    assert {effect.what for effect in phantoms if effect.mixer == "attn"} == {"E", "G"}
+    assert "flags 4 of 68 of these (4 of 14 for attn); with two standard errors it would flag 5." in false_alarms(
+        phantoms
+    )
+
+
+def test_targets():
+    bars = [Pair("settings", f"sc {n}", "attn", 0.5, 0.5 + off, 1, 1) for n, off in enumerate((0.15, 0.16, -0.15))]
+    told = targets([PAIR, *bars, Pair("settings", "sc 3", "attn", 0.5, None, 0, 1)])
+    assert told[4].endswith("| 0.300 (1 comparable) |")
+    assert told[5].endswith("| 2 of the 3 comparable; at most 3 if all others were |")
+
+
+def test_the_readme_has_the_section_of_the_draft_and_of_the_challenge():
     text = reasons.README.read_text()
-    assert with_section(text, section(reasons.RESULTS / "draft" / "rows.csv")) == text
+    sources = reasons.RESULTS / "draft" / "rows.csv", reasons.RESULTS / "challenge" / "records.tar.xz"
+    assert with_section(text, section(*sources)) == text
     assert "| gdn mem | 0.418 | 0.792 | In part" in text
+    assert "| attn sc_challenge 512-2048 | 0.648 | 0.240 | Unexplained. |" in text
 
 
 def test_a_readme_without_a_place_is_refused():
