@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from statistics import fmean
 from typing import Any, Literal
 
-from mixerlab.sweeps.edges import on_the_edge, wants_a_wider_grid
+from mixerlab.sweeps.edges import MARGIN, NEAR_PERFECT, on_the_edge, wants_a_wider_grid
 
 Selection = Literal["official", "clean"]
 
@@ -16,10 +16,13 @@ CHOSEN_BY = {"official": "official_accuracy", "clean": "clean_val_accuracy"}
 def best_trial(rows: Sequence[Mapping[str, Any]], selection: Selection) -> tuple[list[Mapping[str, Any]], bool]:
     """The finished rows, by seed, of the best (configuration, learning rate), and whether its grid should be wider.
 
-    The best has the highest accuracy averaged over its seeds, on test (`official`) or on validation (`clean`). One that
-    has fewer seeds than another, lost or not run yet, competes only with those that have as few: a mean over fewer
-    seeds is higher by luck. Between equals, one inside the grid wins, then the smaller learning rate.
-    `sweeps.edges.wants_a_wider_grid` says when a grid should be wider.
+    The best has the highest accuracy averaged over seeds, on test (`official`) or on validation (`clean`). All are
+    compared on the same seeds, those at which any finished: where a rate diverged it counts as 0, and where it has no
+    score for another reason (failed, not run yet), as the lowest of all rates at that seed. One that finished fewer
+    seeds than another must lead by more than `sweeps.edges.MARGIN`. So it can win, but not by lacking the hard seeds: a
+    mean over fewer seeds is higher by luck. Between equals, one with more seeds wins, then the higher mean over its own
+    seeds, then one inside the grid, then the smaller learning rate. `sweeps.edges.wants_a_wider_grid` says when a grid
+    should be wider.
 
     Args:
         rows: of a record, which has one configuration, or of `sweeps.collect.collect`, whose `config` names it.
@@ -30,23 +33,35 @@ def best_trial(rows: Sequence[Mapping[str, Any]], selection: Selection) -> tuple
     """
     trials: dict[tuple[str, float], list[Mapping[str, Any]]] = {}
     grids = defaultdict[str, set[float]](set)
+    known: dict[tuple[str, float], dict[int, float]] = {}  # what counts of a trial at a seed
+    lowest: dict[int, float] = {}
     for row in rows:
-        config = row.get("config", "")
-        trials.setdefault((config, row["lr"]), []).append(row)
-        grids[config].add(row["lr"])
-    ranked, scores = [], defaultdict[str, dict[float, float]](dict)
-    for (config, lr), tried in trials.items():
-        finished = [row for row in tried if row["status"] == "finished"]
-        if finished:
-            # Rounded: the means of (0.1, 0.1, 0.4) and (0.1, 0.2, 0.3) differ in their last bit.
-            score = round(fmean(row[CHOSEN_BY[selection]] for row in finished), 12)
-            scores[config][lr] = score
-            edge = on_the_edge(lr, grids[config])
-            ranked.append(((-len(finished), -score, edge, lr, config), finished))
-    if not ranked:
+        trial = row.get("config", ""), row["lr"]
+        grids[trial[0]].add(row["lr"])
+        if row["status"] in ("finished", "diverged"):
+            score = row[CHOSEN_BY[selection]] if row["status"] == "finished" else 0.0
+            known.setdefault(trial, {})[row["seed"]] = score
+            lowest[row["seed"]] = min(score, lowest.get(row["seed"], score))
+        if row["status"] == "finished":
+            trials.setdefault(trial, []).append(row)
+    if not trials:
         return [], False
-    (_, _, _, lr, config), finished = min(ranked, key=lambda entry: entry[0])
-    return sorted(finished, key=lambda row: row["seed"]), wants_a_wider_grid(lr, scores[config], grids[config])
+    most = max(map(len, trials.values()))
+    seeds = {row["seed"] for finished in trials.values() for row in finished}
+    ranked, scores = [], defaultdict[str, dict[float, float]](dict)
+    for (config, lr), finished in trials.items():
+        # Rounded: the means of (0.1, 0.1, 0.4) and (0.1, 0.2, 0.3) differ in their last bit.
+        score = round(fmean(known[config, lr].get(seed, lowest[seed]) for seed in seeds), 12)
+        mean = round(fmean(row[CHOSEN_BY[selection]] for row in finished), 12)
+        scores[config][lr] = score
+        lead = round(score - MARGIN, 12) if len(finished) < most else score
+        edge = on_the_edge(lr, grids[config])
+        ranked.append(((-lead, -len(finished), -mean, edge, lr, config), finished))
+    (_, _, mean, _, lr, config), finished = min(ranked, key=lambda entry: entry[0])
+    # Of its own seeds, as the tables show it and count those below: the score may be over others as well.
+    solved = -mean >= NEAR_PERFECT
+    wider = not solved and wants_a_wider_grid(lr, scores[config], grids[config])
+    return sorted(finished, key=lambda row: row["seed"]), wider
 
 
 def finished_at_best_rate(rows: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:

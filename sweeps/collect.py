@@ -52,6 +52,7 @@ CELL_COLUMNS = (
     "replicas",
     "solved",
     "known",
+    "solved_by_seed",
     "steps_to_90",
     "chance",
 )
@@ -130,8 +131,9 @@ def best_per_cell(
     `sweeps.edges`), `configs` (how many configurations competed besides the learning rate, less those that failed),
     `diverged` and `lost` (replicas of the cell without a score, by divergence or otherwise), `by_seed` (accuracy by
     seed), `replicas` (the (run_id, replica) behind it), `solved` of the `known` replicas at any learning rate that
-    reached a test accuracy of 0.9, and the median of the steps that those took (`steps_to_90`), `chance` (the accuracy
-    of a guess on this task and setting, NaN if that is not known), `status`: `ok`; `partial` (some replicas have no
+    reached a test accuracy of 0.9, `solved_by_seed` (the share of them by seed), `steps_to_90` (the median of the steps
+    that all took, NaN unless more than half got there: `sweeps.solved.counts`), `chance` (the accuracy of a guess on
+    this task and setting, NaN if that is not known), `status`: `ok`; `partial` (some replicas have no
     score); `diverged` or `failed` (none has); `missing` (no run, or none that has ended).
     """
     groups = defaultdict(list)
@@ -168,7 +170,7 @@ def _best(cell: Cell, group: list[Row], selection: Selection) -> Row:
         "lost": len(group) - finished - diverged,
         "by_seed": {},
         "replicas": [],
-        **counts([row["steps_to_90"] for row in group if row["status"] in ("finished", "diverged")]),
+        **counts((row["seed"], row["steps_to_90"]) for row in group if row["status"] in ("finished", "diverged")),
     }
     if not finished:
         ended = diverged or statuses["failed"]
@@ -178,7 +180,7 @@ def _best(cell: Cell, group: list[Row], selection: Selection) -> Row:
     return best | {
         "status": "ok" if finished == len(group) else "partial",
         "accuracy": fmean(scores),
-        "chosen_by": round(fmean(row[CHOSEN_BY[selection]] for row in seeds), 12),  # as `best_trial` compares it
+        "chosen_by": round(fmean(row[CHOSEN_BY[selection]] for row in seeds), 12),  # as by `best_trial`
         "std": stdev(scores) if len(scores) > 1 else None,
         "n": len(scores),
         "token_accuracy": fmean(row[f"{selection}_token_accuracy"] for row in seeds),

@@ -10,9 +10,9 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
 from mixerlab.sweeps.canvas import LONGEST_LINE
+from mixerlab.sweeps.intervals import interval
 from mixerlab.sweeps.labels import without_shared
 from mixerlab.sweeps.names import BASELINE, sees_future
-from mixerlab.sweeps.solved import interval
 from mixerlab.sweeps.styles import Style
 from mixerlab.sweeps.tables import AVERAGE, Score, Table
 from mixerlab.sweeps.ticks import short_number
@@ -113,7 +113,7 @@ def legend_of(mixers: Handles, explain: Handles) -> list[Line2D | Patch]:
 
 
 def mark_intervals(panel: Axes, points: Iterable[tuple[float, Score]], colour: str, wider: float = 0.0) -> None:
-    """The bootstrap interval over seeds at each x, as one line with gaps: lines are most of what a panel costs.
+    """The interval over seeds (Student's, 95 %) at each x, as one line with gaps: lines are most of what a panel costs.
 
     `wider` (points): by how much the line is wider than the narrowest, so that one that others cover is seen.
     """

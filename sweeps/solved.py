@@ -6,21 +6,17 @@ Recall is learned in a jump: what a fixed budget shows is whether the jump came.
 import csv
 import io
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from functools import lru_cache
-from itertools import product
-from statistics import median
+from collections.abc import Iterable, Mapping
+from statistics import fmean, median
 from typing import Any
 
-import numpy as np
 import pandas as pd
 
+from mixerlab.sweeps.intervals import bootstrap, interval
 from mixerlab.sweeps.markup import escape_markdown
 from mixerlab.sweeps.names import MIXERS, in_order
 
 SOLVED = 0.9  # test accuracy
-EXACT_SEEDS = 5  # up to so many, all resamples are made
-RESAMPLES = 10_000
 
 
 def known_steps(row: Mapping[str, Any]) -> float:
@@ -42,43 +38,21 @@ def steps_in(metrics: pd.DataFrame, replicas: Iterable[int]) -> dict[int, float]
     return {replica: float(first.get(replica, math.inf)) for replica in replicas}
 
 
-def interval(by_seed: Sequence[float], share: float = 0.95) -> tuple[float, float] | None:
-    """The percentile bootstrap interval of the mean over seeds; None below two.
-
-    That of two or three seeds is their range.
-    """
-    values = np.asarray(by_seed, float)
-    n = len(values)
-    if n < 2:
-        return None
-    if n <= EXACT_SEEDS:
-        means = values[_all_resamples(n)].mean(axis=1)
-    else:
-        means = values[np.random.default_rng(0).integers(n, size=(RESAMPLES, n))].mean(axis=1)
-    low, high = np.quantile(means, ((1 - share) / 2, (1 + share) / 2), method="inverted_cdf")
-    return float(low), float(high)
-
-
-@lru_cache
-def _all_resamples(n: int) -> np.ndarray:
-    """Each way to draw n of n with replacement: int `[n ** n, n]`."""
-    return np.array(list(product(range(n), repeat=n)))
-
-
 def _text(cell: Any) -> str:
-    """`5/6, 1,200`: solved of all runs whose steps are known, and the median steps of those that were."""
+    """`5/6, 1,200`: solved of all runs whose steps are known, and their median steps; `2/6, -` where it has none."""
     if not cell.known:
         return "-"
-    text = f"{cell.solved}/{cell.known}"
-    return f"{text}, {cell.steps_to_90:,.0f}" if cell.solved else text
+    has_median = 2 * cell.solved > cell.known
+    return f"{cell.solved}/{cell.known}, {f'{cell.steps_to_90:,.0f}' if has_median else '-'}"
 
 
 def solved_markdown(cells: pd.DataFrame) -> str:
-    """(task, setting) x mixers: the share of (rate, seed) that solved the cell, and the median steps to it."""
+    """(task, setting) x mixers: the share of (rate, seed) that solved the cell, and the median steps (`counts`)."""
     mixers = in_order(cells["mixer"], MIXERS)
     lines = [
-        f"Runs (learning rate, seed) that reached a test accuracy of {SOLVED}, and the median of the steps to it,",
-        "counted to the end of the first such epoch.",
+        f"Runs (learning rate, seed) that reached a test accuracy of {SOLVED}, and the median over all runs of the",
+        "steps to it, counted to the end of the first such epoch. A run that never reached it counts as infinitely",
+        "late, so there is a median only where more than half did.",
         "",
         f"| task | setting | {' | '.join(map(escape_markdown, mixers))} |",
         f"|---|---|{'---|' * len(mixers)}",
@@ -91,21 +65,41 @@ def solved_markdown(cells: pd.DataFrame) -> str:
 
 
 def solved_csv(cells: pd.DataFrame) -> str:
-    """A row for each cell: `solved` of `known` runs, `steps_to_90` (median), the mean's interval over seeds."""
+    """A row for each cell.
+
+    `solved` of `known` runs, the bootstrap interval of that share over seeds (`share_low`, `share_high`), `steps_to_90`
+    (median, empty where no more than half solved it), the mean accuracy over `n` seeds and its interval (Student's,
+    `low`, `high`). An interval is empty below two seeds.
+    """
     file = io.StringIO()
     writer = csv.writer(file, lineterminator="\n")
-    writer.writerow(["task", "setting", "mixer", "solved", "known", "steps_to_90", "accuracy", "n", "low", "high"])
+    columns = ["task", "setting", "mixer", "solved", "known", "share_low", "share_high", "steps_to_90"]
+    writer.writerow([*columns, "accuracy", "n", "low", "high"])
     for cell in cells.itertuples():
         low, high = interval(list(cell.by_seed.values())) or ("", "")
-        steps = cell.steps_to_90 if cell.solved else ""
+        share_low, share_high = bootstrap(list(cell.solved_by_seed.values())) or ("", "")
+        steps = cell.steps_to_90 if 2 * cell.solved > cell.known else ""
         accuracy = cell.accuracy if cell.n else ""
-        row = [cell.task, cell.setting, cell.mixer, cell.solved, cell.known, steps, accuracy, cell.n, low, high]
-        writer.writerow(row)
+        row = [cell.task, cell.setting, cell.mixer, cell.solved, cell.known, share_low, share_high, steps]
+        writer.writerow([*row, accuracy, cell.n, low, high])
     return file.getvalue()
 
 
-def counts(steps: Sequence[float]) -> dict[str, float | int | None]:
-    """`known`, `solved` and `steps_to_90` of a cell from the steps of its runs."""
-    known = [value for value in steps if not math.isnan(value)]
-    reached = [value for value in known if math.isfinite(value)]
-    return {"known": len(known), "solved": len(reached), "steps_to_90": median(reached) if reached else None}
+def counts(steps: Iterable[tuple[int, float]]) -> dict[str, Any]:
+    """`known`, `solved`, `solved_by_seed` (shares) and `steps_to_90` of a cell from the (seed, steps) of its runs.
+
+    A run that never solved the cell counts as infinitely late: the median over those that did would be the smaller, the
+    fewer did. So `steps_to_90` is None unless more than half of the runs solved it.
+    """
+    by_seed: dict[int, list[float]] = {}
+    for seed, value in steps:
+        if not math.isnan(value):
+            by_seed.setdefault(seed, []).append(value)
+    known = [value for of_seed in by_seed.values() for value in of_seed]
+    middle = median(known) if known else math.inf
+    return {
+        "known": len(known),
+        "solved": sum(map(math.isfinite, known)),
+        "solved_by_seed": {seed: fmean(map(math.isfinite, by_seed[seed])) for seed in sorted(by_seed)},
+        "steps_to_90": middle if math.isfinite(middle) else None,
+    }

@@ -14,13 +14,11 @@ from typing import Any
 import pandas as pd
 
 from mixerlab.sweeps.edges import MARGIN, NEAR_PERFECT
+from mixerlab.sweeps.intervals import half_width, interval
 from mixerlab.sweeps.markup import escape_latex, escape_markdown, no_formula, one_line
 from mixerlab.sweeps.names import MIXERS, SEES_FUTURE, TASKS, in_order, sees_future
-from mixerlab.sweeps.solved import interval
 
 AVERAGE = "Avg"
-# The 97.5 % quantiles of Student's t for 1, 2, ... degrees of freedom; the last serves for all above it.
-STUDENT_T = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228)
 
 
 @dataclass(frozen=True)
@@ -146,22 +144,29 @@ def score_of(cell: Any) -> Score:
 def _legend(rows: Mapping[tuple[str, ...], Mapping[str, Score]], cells: pd.DataFrame) -> list[str]:
     """What the marks mean that occur in these rows."""
     scores = [score for row in rows.values() for score in row.values() if score.mean is not None]
+    scored = {mixer for row in rows.values() for mixer, score in row.items() if score.mean is not None}
     notes = []
     if any(score.spread is not None for score in scores):
         notes.append(
             "mean ± std (n): the sample standard deviation over n seeds. Bold: the highest, and those whose difference"
-            " from it has an interval (Student's, 95 %, over the seeds that both have) that reaches 0."
+            " from it has an interval (Student's, 95 %, over the seeds that both have) that reaches 0; nothing where no"
+            " other entry shares two seeds with the highest."
         )
+        if any(len(score.by_seed) == 2 for score in scores):
+            notes.append("Two seeds tell apart only large differences: most entries in bold may well be unequal.")
+    elif len(scored) > 1 and not any(_has_uneven_seeds(score) for score in scores):
+        notes.append("One seed: nothing is bold, since nothing says how far seeds differ.")
     if any(_has_uneven_seeds(score) for score in scores):
         notes.append(
             "(n to m seeds): the settings have different seeds. The mean is over all of them and has no interval: it is"
-            " bold only where it is the highest."
+            " never bold."
         )
     if any(score.edges for score in scores):
         notes.append(
             f"† Below {NEAR_PERFECT}, and best at the smallest or largest learning rate tried, more than {MARGIN} above"
-            f" those between: a wider grid may give more. This applies to {cells['edge'].sum()} of the"
-            f" {(cells['chosen_by'] < NEAR_PERFECT).sum()} cells below {NEAR_PERFECT}; †k: in k of the settings."
+            " those between (of two, above the other): a wider grid may give more. This applies to"
+            f" {cells['edge'].sum()} of the {(cells['chosen_by'] < NEAR_PERFECT).sum()} cells below {NEAR_PERFECT};"
+            " †k: in k of the settings."
         )
     if any(not score.complete for score in scores):
         notes.append("* Mean over the k of n settings that have a score (k/n): not comparable, so never bold.")
@@ -240,14 +245,24 @@ def text_of(score: Score) -> str:
 
 
 def best_of(row: dict[str, Score]) -> set[str]:
-    """The mixers whose complete score is the highest at the printed precision, or may be by its spread over seeds."""
+    """The mixers whose complete score is the highest at the printed precision, or may be by its spread over seeds.
+
+    None where no other complete score shares two seeds with the highest: nothing then says how far seeds differ.
+    """
     complete = {
         mixer: round(score.mean, 3)
         for mixer, score in row.items()
         if score.mean is not None and score.complete and not sees_future(mixer)
     }
     best = {mixer for mixer, mean in complete.items() if mean == max(complete.values())}
-    return best | {mixer for mixer in complete if any(_may_be_equal(row[mixer], row[other]) for other in best)}
+    compared = {
+        (one, other) for one in best for other in complete if one != other and len(_shared(row[one], row[other])) > 1
+    }
+    return {one for one, _ in compared} | {other for one, other in compared if _may_be_equal(row[other], row[one])}
+
+
+def _shared(one: Score, other: Score) -> list[int]:
+    return sorted(set(one.by_seed) & set(other.by_seed))
 
 
 def _may_be_equal(one: Score, best: Score) -> bool:
@@ -256,16 +271,12 @@ def _may_be_equal(one: Score, best: Score) -> bool:
     It is Student's. Two or three resampled differences are all of one sign too often: a bootstrap interval would part
     two mixers that are equal every second or fourth time.
     """
-    shared = sorted(set(one.by_seed) & set(best.by_seed))
-    if len(shared) < 2:
-        return False
-    differences = [best.by_seed[seed] - one.by_seed[seed] for seed in shared]
-    half = STUDENT_T[min(len(shared) - 2, len(STUDENT_T) - 1)] * stdev(differences) / len(shared) ** 0.5
-    return fmean(differences) <= half
+    differences = [best.by_seed[seed] - one.by_seed[seed] for seed in _shared(one, best)]
+    return fmean(differences) <= half_width(differences)
 
 
 def to_markdown(table: Table) -> str:
-    """The table with the best entry of each row in bold, columns aligned, and the notes as a list."""
+    """The table with the best entries of each row (`best_of`) in bold, columns aligned, and the notes as a list."""
     header = [*table.labels, *table.mixers]
     lines = [[escape_markdown(label) for label in header]]
     for name, row in table.rows.items():
@@ -329,7 +340,10 @@ def to_rows_csv(frame: pd.DataFrame) -> str:
 
 
 def intervals_csv(table: Table) -> str:
-    """A row for each entry of a table of means: the mean, its seeds and its bootstrap interval over them (95 %)."""
+    """A row for each entry of a table of means: the mean, its `n` seeds and its interval over them.
+
+    `low` and `high` are Student's (95 %), cut to [0, 1], and empty for one seed or where settings have different seeds.
+    """
     file = io.StringIO()
     writer = csv.writer(file, lineterminator="\n")
     writer.writerow([*table.labels, "mixer", "mean", "settings", "of", "n", "low", "high"])

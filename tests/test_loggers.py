@@ -29,7 +29,7 @@ def a_row(lr, seed, val, status="finished"):
     [
         ([a_row(0.1, 0, 0.5), a_row(0.2, 0, 0.75), a_row(0.3, 0, 0.25)], [(0.2, 0)]),
         ([a_row(0.1, 0, 0.5), a_row(0.2, 0, 1.0), a_row(0.1, 1, 0.75), a_row(0.2, 1, 0.0)], [(0.1, 0), (0.1, 1)]),
-        # A rate that lost a seed is chosen only where all did.
+        # A seed that diverged counts as 0.
         (
             [a_row(0.1, 0, 0.5), a_row(0.2, 0, 1.0), a_row(0.1, 1, 0.5), a_row(0.2, 1, None, "diverged")],
             [(0.1, 0), (0.1, 1)],

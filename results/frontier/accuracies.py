@@ -15,8 +15,8 @@ import pandas as pd
 
 from mixerlab.sweeps.collect import best_per_cell, collect
 from mixerlab.sweeps.files import METRICS_FILE, run_folder
+from mixerlab.sweeps.intervals import STUDENT_T
 from mixerlab.sweeps.sources import unpacked
-from mixerlab.sweeps.tables import STUDENT_T
 
 TRAINED, LENGTHS = 128, (128, 256, 512)
 SEEN = "clean_token_accuracy"

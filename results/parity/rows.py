@@ -21,8 +21,8 @@ import pandas as pd
 
 import mixerlab
 from mixerlab.sweeps.edges import NEAR_PERFECT
+from mixerlab.sweeps.intervals import STUDENT_T
 from mixerlab.sweeps.sources import rows_of
-from mixerlab.sweeps.tables import STUDENT_T
 from mixerlab.tasks.settings import setting_name
 
 NONE = 0.005

@@ -36,7 +36,7 @@ def test_a_swept_key_is_a_column_for_each_value_of_every_mixer(results):
     text = report(results)
     columns = [f"{mixer}, d_model={width}" for mixer in ("attn", "gdn") for width in (64, 128, 256)]
     assert header(text) == ["task", *columns]
-    assert "| icr  |            0.160 |             0.320 |         **0.640** |" in text
+    assert "| icr  |            0.160 |             0.320 |             0.640 |" in text
     assert "configurations" not in text and "differ in more" not in text
     gap = "attn, d_model=64; attn, d_model=256; gdn, d_model=64; gdn, d_model=256: missing on mem (baseline)."
     assert f"- {gap}" in text
@@ -69,8 +69,8 @@ def test_a_key_of_the_task_makes_rows(tmp_path):
         fakes.add_run(tmp_path, [0.1, seed / 10, 0.1], data_seed=seed)
     report(tmp_path)
     table = (tmp_path / "report/official/settings.md").read_text()
-    assert "| icr  | baseline, data_seed=1 | **0.100** |" in table
-    assert "| icr  | baseline, data_seed=2 | **0.200** |" in table and "share this name" not in table
+    assert "| icr  | baseline, data_seed=1 | 0.100 |" in table
+    assert "| icr  | baseline, data_seed=2 | 0.200 |" in table and "share this name" not in table
 
 
 def test_null_and_older_records(tmp_path):
@@ -100,7 +100,7 @@ def test_by_other_keys(results):
 
 def test_where(results):
     text = report(results, where=["model.d_model=64.0", "optimizer=muon"])
-    assert header(text) == ["task", "attn", "gdn"] and "**0.160**" in text and "mem" not in text
+    assert header(text) == ["task", "attn", "gdn"] and "| 0.160 |" in text and "mem" not in text
     rows = (results / "report/rows.csv").read_text()
     assert len(rows.splitlines()) == 1 + 6
     for condition, message in {
@@ -116,7 +116,7 @@ def test_a_mixer_that_sees_the_future_is_marked(results):
     fakes.add_run(results, [0.1, 1.0, 0.1], mixer="bidir", changed={"model.may_see_future": True})
     text = report(results, by=["mixer"])
     assert header(text) == ["task", "attn", "gdn", "bidir ‡"]
-    assert "| icr  | **0.640 †" in text.replace("**0.640**", "**0.640 †") and "**1.000" not in text
+    assert "| icr  | 0.640 †" in text.replace("0.640 |", "0.640 † |")
     assert "- ‡ May see the tokens that it predicts (model.may_see_future=true)" in text
     assert r"bidir $^{\ddagger}$" in (results / "report/official/accuracy.tex").read_text()
     assert "‡" not in report(results, mixers=["attn"])
@@ -147,7 +147,7 @@ def test_the_runs_of_one_sweep(results, capsys):
     write_sweep(results, "wide", [wide], [("attn", "icr", "baseline"), ("mesa", "icr", "baseline")])
     assert reports.main([str(results), "--sweep", "wide", "--selection", "official"]) == 0
     printed = capsys.readouterr().out
-    assert header(printed) == ["task", "attn", "mesa"] and "| icr  | **0.640** | missing |" in printed
+    assert header(printed) == ["task", "attn", "mesa"] and "| icr  | 0.640 | missing |" in printed
     assert reports.main([str(results), "--sweep", "nope"]) == 1
     assert "no sweep has this name" in capsys.readouterr().err
     assert reports.main([str(results), "--sweep", "../runs"]) == 1
