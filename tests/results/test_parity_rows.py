@@ -6,7 +6,7 @@ from statistics import fmean, pstdev
 import pandas as pd
 import pytest
 
-from mixerlab.results.parity.rows import is_within, markdown, side_by_side, together
+from mixerlab.results.parity.rows import half_width, is_within, markdown, side_by_side, together
 from mixerlab.results.plan import RESULTS
 
 POINT = {"mixer": "attn", "task": "icr", "lr": 5e-4, "weight_decay": 0.0}
@@ -77,3 +77,14 @@ def test_rows_of_the_same_run_stand_together():
 def test_the_committed_table_is_that_of_its_rows():
     folder = RESULTS / "parity"
     assert markdown(pd.read_csv(folder / "rows.csv")) == (folder / "rows.md").read_text()
+
+
+@pytest.mark.parametrize(("measured", "told"), [("test_accuracy", "-0.001 ± 0.004"), ("test_loss", "+0.003 ± 0.005")])
+def test_in_float32_the_page_says_what_the_rows_do(measured, told):
+    folder = RESULTS / "parity"
+    rows = pd.read_csv(folder / "float32.csv")
+    by_seed = rows[rows["epoch"].between(2, 11)].groupby(["side", "seed"])[measured].mean()
+    ours, theirs = list(by_seed["ours"]), list(by_seed["mad-lab"])
+    assert len(ours) == len(theirs) == 8
+    assert f"{fmean(ours) - fmean(theirs):+.3f} ± {half_width(ours, theirs):.3f}" == told
+    assert told in " ".join((folder / "README.md").read_text().split())
