@@ -6,14 +6,19 @@ from pathlib import Path
 from hydra import compose as hydra_compose
 from hydra import initialize_config_module
 from hydra.core.global_hydra import GlobalHydra
+from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from torch import nn
+from yaml import MarkedYAMLError
 
 from mixerlab import building, runs
 from mixerlab.config import checked
 from mixerlab.hybrid import expand
 from mixerlab.project import use_folder
+from mixerlab.refusals import refusal, wrong_choice
 from mixerlab.tasks.settings import register_resolvers
+
+_CONFIG_DIR = "config_dir=DIR or --config-dir DIR"  # `mixerlab check` composes here too
 
 
 def compose(*overrides: str, config_dir: str | Path | None = None) -> DictConfig:
@@ -24,9 +29,13 @@ def compose(*overrides: str, config_dir: str | Path | None = None) -> DictConfig
         config_dir: a folder of your own yamls, as with `--config-dir`; classes are found in the folder that holds it.
 
     Raises:
-        hydra.errors.HydraException: an override that Hydra refuses.
-        ValueError: a hybrid's layer that does not exist, or a key that it does not have.
+        ValueError: an override that is no string, or that Hydra refuses; a yaml that cannot be read; a hybrid's layer
+            that does not exist, or a key that it does not have.
     """
+    for override in overrides:
+        if not isinstance(override, str):
+            kind = type(override).__name__
+            raise ValueError(f"override {override!r} is a {kind}, not a string: write 'mixer=attn', 'task=icr'")
     register_resolvers()
     search = []
     if config_dir is not None:
@@ -34,10 +43,17 @@ def compose(*overrides: str, config_dir: str | Path | None = None) -> DictConfig
         folder = json.dumps([f"file://{Path(config_dir).resolve()}"], ensure_ascii=False)
         search = [f"hydra.searchpath={folder}"]
     with initialize_config_module("mixerlab.conf", version_base="1.3"):
-        cfg = hydra_compose("config", [*search, *overrides], return_hydra_config=True)
-        hydra_config = cfg.hydra
-        cfg = OmegaConf.masked_copy(cfg, [str(key) for key in cfg if key != "hydra"])
-        expand(cfg, hydra_config, GlobalHydra.instance().config_loader())
+        try:
+            cfg = hydra_compose("config", [*search, *overrides], return_hydra_config=True)
+            hydra_config = cfg.hydra
+            cfg = OmegaConf.masked_copy(cfg, [str(key) for key in cfg if key != "hydra"])
+            expand(cfg, hydra_config, GlobalHydra.instance().config_loader())
+        except (HydraException, MarkedYAMLError) as error:
+            raise ValueError(refusal(error, overrides, _CONFIG_DIR)) from error
+        except ValueError as error:
+            if wrong := wrong_choice(overrides, _CONFIG_DIR):
+                raise ValueError(wrong) from error
+            raise
         return cfg
 
 
@@ -52,12 +68,19 @@ def run(*overrides: str, config_dir: str | Path | None = None, config: DictConfi
         The record, or None if another process is training this run.
 
     Raises:
-        ValueError: a value in the config that no run can have.
+        ValueError: as `compose`; a value in the config that no run can have; or `dry_run=true`, which leaves no record
+            to return.
         mixerlab.runs.RunFailed: training failed, which the record says too.
     """
     if config is not None and overrides:
         raise ValueError(f"give a config or overrides ({', '.join(overrides)}), not both")
-    return runs.run(compose(*overrides, config_dir=config_dir) if config is None else config)
+    cfg = compose(*overrides, config_dir=config_dir) if config is None else config
+    if cfg.get("dry_run") is True:
+        raise ValueError(
+            "dry_run=true: mixerlab.run trains and returns a record; mixerlab.compose(...) gives the config alone, and"
+            " the command line says what would run"
+        )
+    return runs.run(cfg)
 
 
 def build_model(*overrides: str, config_dir: str | Path | None = None) -> nn.Module:
@@ -66,7 +89,7 @@ def build_model(*overrides: str, config_dir: str | Path | None = None) -> nn.Mod
     It maps token ids, int64 `[B, T]`, to logits `[B, T, V]`.
 
     Raises:
-        ValueError: a value in the config that no run can have.
+        ValueError: as `compose`, or a value in the config that no run can have.
     """
     cfg = compose(*overrides, config_dir=config_dir)
     task, _ = checked(cfg)

@@ -2,14 +2,17 @@
 
 A mixer whose output at t depends on inputs after t can copy the answers of a language-model task: it trains without an
 error and tops the table. Two sequences that differ from position t on must give the same outputs before t. That is
-checked with the model, length, precision, device and kernels of the run, and with parameters moved away from their
+checked with the model, lengths, precision, device and kernels of the run, and with parameters moved away from their
 initial values, because a gate that starts at zero hides what it lets through.
+
+The two sequences of a batch differ from different positions on, so a model that mixes over the batch shows up as well.
+If no output depends on later tokens once all rows of the batch differ from the same position on, it sees no future.
 """
 
 import copy
 import logging
 from collections.abc import Hashable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import torch
@@ -45,6 +48,7 @@ class Leak(NamedTuple):
         change: the largest change of a logit at `position`.
         later_change: the largest change of any logit from `since` on.
         training: seen in training mode; in scoring mode there was none.
+        between_rows: the tokens that changed are those of other rows of the batch, and no later ones matter.
     """
 
     position: int
@@ -52,9 +56,15 @@ class Leak(NamedTuple):
     change: float
     later_change: float
     training: bool
+    between_rows: bool = False
 
     def __str__(self) -> str:
         mode = ", in training mode only" if self.training else ""
+        if self.between_rows:
+            return (
+                f"rows of a batch influence each other: the logits of one at position {self.position} change by"
+                f" {self.change:.2g} when the tokens of others from position {self.since} on change{mode}"
+            )
         return (
             f"the logits at position {self.position} change by {self.change:.2g} when the tokens from position"
             f" {self.since} on change (those from there on change by {self.later_change:.2g}{mode})"
@@ -65,62 +75,103 @@ class SeesFuture(ValueError):
     """A mixer sees the future, and model.may_see_future is false; the message says how."""
 
 
+class MixesRows(ValueError):
+    """Scored rows influence each other, so that a score depends on the batches; the message says how."""
+
+
 @dataclass
 class CausalityCheck:
-    """Refuses a population that sees the future. A process looks once for all runs of the same `key`.
+    """Refuses a population that sees the future, or mixes the rows that it scores.
+
+    A process looks once for all runs of the same `key`.
 
     Attributes:
         name: the mixer's, for the message.
-        vocab_size, length: of the task: token ids below `vocab_size`, `length` of them.
+        vocab_size: of the task: token ids are below it.
+        lengths: of the rows that train, and then of those that are only scored, if that is another one.
         may_see_future: note what it sees, in place of refusing it.
         key: must say all of the model. Precision, device and how replicas compute are added.
         found: a leak, or UNTOLD; None before the check, and if nothing was found.
+        found_at: the length of the rows in which that was.
     """
 
     name: str
     vocab_size: int
-    length: int
+    lengths: tuple[int, ...]
     may_see_future: bool
     key: Hashable
-    found: Leak | str | None = None
+    found: Leak | str | None = field(default=None, init=False)
+    found_at: int = field(default=0, init=False)
 
     @property
     def sees_future(self) -> bool | None:
         """Of a population that was checked; None if it cannot be told."""
-        return None if self.found == UNTOLD else self.found is not None
+        if isinstance(self.found, Leak):
+            return not self.found.between_rows
+        return None if self.found == UNTOLD else False
 
     @property
     def notes(self) -> list[str]:
         """What the record says of it."""
-        return [] if self.found is None else [str(self.found)]
+        return [] if self.found is None else [f"{self.found}{self._where}"]
+
+    @property
+    def _where(self) -> str:
+        return "" if self.found_at == self.lengths[0] else f", in test rows of {self.found_at} tokens"
 
     def __call__(self, population: Population, bf16: bool, batch_size: int) -> None:
-        """Raises SeesFuture; `population` is on its device, and stays as it is.
+        """Raises SeesFuture or MixesRows; `population` is on its device, and stays as it is.
 
         `batch_size` is how many sequences of each replica a step of training has.
         """
-        how = population.device, population.execution
-        key = self.key, self.vocab_size, self.length, bf16, *how
-        if key not in _known:
-            # With the shapes of training a GPU launches the same kernels, and compiles none for the check only.
-            batch = batch_size if population.device.type == "cuda" else 2
-            _known[key] = find_leak(population, self.vocab_size, self.length, batch, bf16=bf16)
-        self.found = _known[key]
+        looks = [(self._look(population, length, bf16, batch_size), length) for length in self.lengths]
+        self.found, self.found_at = max(looks, key=lambda look: _gravity(look[0]))
         if self.found == UNTOLD:
             log.warning(UNTOLD)
-        if self.sees_future and not self.may_see_future:
+        if not isinstance(self.found, Leak):
+            return
+        if self.found.between_rows:
+            if not self.found.training:
+                raise MixesRows(f"mixer={self.name}: {self.found}{self._where}. Compute each row of x by itself")
+            log.warning("mixer=%s: %s", self.name, self.found)
+        elif not self.may_see_future:
             raise SeesFuture(
-                f"mixer={self.name} sees the future: {self.found}. model.may_see_future=true trains it all the same,"
-                " and tables mark it"
+                f"mixer={self.name} sees the future: {self.found}{self._where}. model.may_see_future=true trains it all"
+                " the same, and tables mark it"
             )
 
+    def _look(self, population: Population, length: int, bf16: bool, batch_size: int) -> Leak | str | None:
+        """`find_leak` at this length, of this process."""
+        scored_only = length != self.lengths[0]
+        key = self.key, self.vocab_size, length, scored_only, bf16, population.device, population.execution
+        if key not in _known:
+            # With the shapes of training a GPU launches the same kernels, and compiles none for the check only. Longer
+            # rows are fewer, so that they fit in memory.
+            rows = max(2, min(batch_size, batch_size * self.lengths[0] // length)) if scored_only else batch_size
+            batch = rows if population.device.type == "cuda" else 2
+            _known[key] = find_leak(population, self.vocab_size, length, batch, bf16=bf16, scored_only=scored_only)
+        return _known[key]
 
-def find_leak(population: Population, vocab_size: int, length: int, batch: int = 2, *, bf16: bool) -> Leak | str | None:
-    """How the logits of a population depend on later tokens; None if they do not, UNTOLD if they are not finite.
 
-    Looks in scoring mode, and then in training mode, where a norm over time or over the batch sees more. A change
-    counts if it is no rounding: what changes in bfloat16 is looked at in float32 again. Costs four forward passes of
-    `batch` sequences for each replica. The population and the state of all random generators stay as they were.
+def _gravity(found: Leak | str | None) -> int:
+    """Which of two things that were found is told."""
+    if isinstance(found, Leak):
+        return (1 if found.training else 4) if found.between_rows else 3
+    return 0 if found is None else 2
+
+
+def find_leak(
+    population: Population, vocab_size: int, length: int, batch: int = 2, *, bf16: bool, scored_only: bool = False
+) -> Leak | str | None:
+    """How the logits of a population depend on later tokens, or on those of other rows.
+
+    Looks in scoring mode, and then, unless rows are `scored_only`, in training mode, where a norm over time or over the
+    batch sees more. A change counts if it is no rounding: what changes in bfloat16 is looked at in float32 again. Costs
+    two forward passes of `batch` sequences for each replica and mode. The population and the state of all random
+    generators stay as they were.
+
+    Returns:
+        None if they do not, UNTOLD if they are not finite.
     """
     if length < 2:
         return None
@@ -129,7 +180,7 @@ def find_leak(population: Population, vocab_size: int, length: int, batch: int =
     try:
         with leaving_no_trace(population.device):
             is_told = True
-            for training in (False, True):
+            for training in (False,) if scored_only else (False, True):
                 population.model.train(training)
                 look = _Look(population, saved, (len(population), batch, length), vocab_size, training)
                 leak = look(torch.bfloat16 if bf16 else torch.float32)
@@ -152,6 +203,8 @@ def cuts(length: int) -> tuple[int, int]:
 class _Look:
     """One mode's look at a population: logits of some tokens, and of the same with others from one of `cuts` on.
 
+    Neighbouring rows have different cuts. Only if something changes before them, every row is cut at the same position.
+
     `is_finite` says of the last look whether they were finite; if not, that there is no leak means nothing.
     """
 
@@ -160,34 +213,43 @@ class _Look:
     ):
         self.population, self.saved, self.training = population, saved, training
         self.device = population.device
-        _, batch, length = shape
-        self.cuts = cuts(length)
+        _, self.batch, self.length = shape
+        self.cuts = cuts(self.length)
         generator = torch.Generator().manual_seed(_SEED)
         self.tokens = torch.randint(vocab_size, shape, generator=generator)
         # Another token at every position: none is the same by chance.
         steps = torch.randint(1, max(vocab_size, 2), self.tokens.shape, generator=generator)
-        others = (self.tokens + steps) % vocab_size
-        later = torch.arange(length) >= torch.tensor(self.cuts)[torch.arange(batch) % 2, None]  # [B, T]
-        self.changed = torch.where(later, others, self.tokens)
-        self.later = later[:2].to(self.device)
+        self.others = (self.tokens + steps) % vocab_size
         values = saved["parameters_by_replica"]
         self.noise = NOISE * torch.randn(values.shape, generator=generator).to(self.device)
 
     def __call__(self, dtype: torch.dtype) -> Leak | None:
-        change = self._change(dtype)
-        before, later = change.masked_fill(self.later, 0), change[:, self.later].max().item()
+        leak = self._leak(dtype, self.cuts)
+        if leak is None or self.batch == 1:
+            return leak
+        for cut in self.cuts:
+            if (of_same := self._leak(dtype, (cut, cut))) is not None:
+                return of_same
+        return leak._replace(since=sum(self.cuts) - leak.since, between_rows=True)  # the cut of the other rows
+
+    def _leak(self, dtype: torch.dtype, cuts: tuple[int, int]) -> Leak | None:
+        """What changes before the cuts, of which even rows have the first and odd rows the second."""
+        is_later = torch.arange(self.length) >= torch.tensor(cuts)[torch.arange(self.batch) % 2, None]  # [B, T]
+        change = self._change(dtype, torch.where(is_later, self.others, self.tokens))
+        is_later = is_later[:2].to(self.device)
+        before, later = change.masked_fill(is_later, 0), change[:, is_later].max().item()
         most = before.max().item()
         if most == 0:
             return None
         if is_rounding(most, later, dtype):
-            return None if dtype == torch.float32 else self(torch.float32)
+            return None if dtype == torch.float32 else self._leak(torch.float32, cuts)
         _, row, position = (int(index) for index in torch.unravel_index(before.argmax(), before.shape))
-        return Leak(position, self.cuts[row], most, later, self.training)
+        return Leak(position, cuts[row], most, later, self.training)
 
-    def _change(self, dtype: torch.dtype) -> Tensor:
+    def _change(self, dtype: torch.dtype, changed: Tensor) -> Tensor:
         """The largest change of a logit at each position of the first two sequences, `[R, 2, T]`."""
         for noise in (self.noise, torch.zeros_like(self.noise)):
-            one, other = (self._logits(tokens, dtype, noise) for tokens in (self.tokens, self.changed))
+            one, other = (self._logits(tokens, dtype, noise) for tokens in (self.tokens, changed))
             self.is_finite = bool(one.isfinite().all() and other.isfinite().all())
             if self.is_finite:
                 break

@@ -60,8 +60,9 @@ def _train() -> None:
 
     from mixerlab.main import main as train
     from mixerlab.postponed import postponed
-    from mixerlab.refusals import refusal
+    from mixerlab.refusals import refusal, wrong_choice
 
+    arguments = _overrides_first(arguments)
     sys.argv[1:] = postponed(arguments)
     if os.environ.get(_RAISE) == "1":  # the user wants tracebacks
         return train()
@@ -69,9 +70,24 @@ def _train() -> None:
     try:
         train()
     except (HydraException, MarkedYAMLError) as error:
-        sys.exit(f"error: {refusal(error)}")
+        sys.exit(f"error: {refusal(error, arguments)}")
+    except ValueError:  # what Hydra's own classes raise
+        if (wrong := wrong_choice(arguments)) is None:
+            raise
+        sys.exit(f"error: {wrong}")
     finally:
         del os.environ[_RAISE]
+
+
+def _overrides_first(arguments: list[str]) -> list[str]:
+    """The arguments with the overrides before the options: Hydra refuses an override behind the value of an option."""
+    from hydra._internal.utils import get_args_parser
+
+    overrides = get_args_parser().parse_intermixed_args(arguments).overrides or []
+    options = list(arguments)
+    for override in overrides:
+        options.remove(override)
+    return [*overrides, *options]
 
 
 def _end(number: signal.Signals, again: str) -> NoReturn:

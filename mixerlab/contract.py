@@ -9,12 +9,12 @@ from torch import Tensor, nn
 from torch.func import functional_call, stack_module_state
 
 from mixerlab.arguments import class_of
-from mixerlab.causality import is_rounding
+from mixerlab.causality import Leak, find_leak, is_rounding
 from mixerlab.hybrid import check_yaml
 from mixerlab.mixers.base import SequenceMixer
 from mixerlab.models.language_model import LanguageModel
 from mixerlab.models.stream import ALL, ResidualStream
-from mixerlab.repeatability import KEEPS_STATE, repeats
+from mixerlab.repeatability import KEEPS_STATE, repeats, writes_buffers
 from mixerlab.strays import strays
 from mixerlab.training.execution import Decision, choose_execution
 from mixerlab.training.population import Execution, Population, side_by_side
@@ -54,6 +54,16 @@ def check_config(config: Mapping[str, Any], name: str) -> None:
     _require(not arguments - keys, f"the yaml lacks arguments of the constructor: {sorted(arguments - keys)}")
 
 
+def check_output(mixer: nn.Module, x: Tensor) -> Tensor:
+    """The output for `x`, which must be a tensor of the shape and dtype of `x`."""
+    y = mixer(x)
+    told = f"{type(mixer).__name__} gives a {type(y).__name__}: it must give a tensor [B, T, d_model]"
+    _require(isinstance(y, Tensor), told)
+    _require(y.shape == x.shape, f"the output's shape is {tuple(y.shape)} for an input of {tuple(x.shape)}")
+    _require(y.dtype == x.dtype, f"the output's dtype is {y.dtype} for an input of {x.dtype}")
+    return y
+
+
 def check_forward(mixer: nn.Module, dtype: torch.dtype = torch.float32) -> None:
     """Shape, dtype, causality, tensors that are parameters or buffers, finite gradients to the input and parameters.
 
@@ -63,9 +73,7 @@ def check_forward(mixer: nn.Module, dtype: torch.dtype = torch.float32) -> None:
     if stray := next(strays(mixer), None):
         raise ContractBroken(str(stray))
     x = torch.randn(2, LENGTH, WIDTH, dtype=dtype, requires_grad=True)
-    y = mixer(x)
-    _require(y.shape == x.shape, f"the output's shape is {tuple(y.shape)} for an input of {tuple(x.shape)}")
-    _require(y.dtype == dtype, f"the output's dtype is {y.dtype} for an input of {dtype}")
+    y = check_output(mixer, x)
     _require(y.isfinite().all(), "the output is not finite")
 
     (y * torch.randn_like(y)).sum().backward()
@@ -89,8 +97,25 @@ def check_same_again(mixer: nn.Module) -> None:
     """The same input gives the same output after another: a mixer that remembers it would seem to see the future."""
     mixer.eval()
     x = torch.randn(2, LENGTH, WIDTH)
+    before = {name: buffer.clone() for name, buffer in mixer.named_buffers()}
     same_again = repeats(mixer, x, torch.randn_like(x), of_each=1e-5)
+    written = [name for name, buffer in mixer.named_buffers() if not torch.equal(buffer, before.get(name, buffer))]
+    _require(same_again or not written, f"it {writes_buffers(written)}")
     _require(same_again, f"{KEEPS_STATE}, and draw random numbers only if self.training")
+
+
+def check_causality(make: Callable[[], SequenceMixer]) -> None:
+    """In a model, as a run looks: in evaluation and in training mode, with noise in all parameters.
+
+    Rows may influence each other in training mode only, as through the statistics of a norm.
+    """
+    population = Population(lambda: LanguageModel(VOCAB, WIDTH, 1, make), [0])
+    choose_execution(population, "auto", torch.randint(VOCAB, (1, 2, LENGTH)), ALL, bf16=False)
+    leak = find_leak(population, VOCAB, LENGTH, bf16=False)
+    if isinstance(leak, Leak) and leak.between_rows:
+        _require(leak.training, f"{leak}. Compute each row of x by itself")
+    elif isinstance(leak, Leak):
+        raise ContractBroken(f"it sees the future: {leak}")
 
 
 def check_small_vocabulary(mixer: SequenceMixer) -> None:
@@ -236,8 +261,11 @@ def check_everything(config: Mapping[str, Any], name: str, make_mixer: Callable[
     torch.manual_seed(0)
     check_config(config, name)
     with torch.random.fork_rng(devices=()):  # so that the checks after it draw what they drew without it
+        check_output(make().eval(), torch.randn(2, LENGTH, WIDTH))
         check_same_again(make())
     check_forward(make())
+    with torch.random.fork_rng(devices=()):
+        check_causality(make)
     check_small_vocabulary(make())
     check_lengths(make())
     check_declarations(make())

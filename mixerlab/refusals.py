@@ -1,15 +1,32 @@
 """What Hydra refuses of a command, and PyYAML of a file, in words that lead to the fix."""
 
+from collections.abc import Iterable
+from importlib.resources import files
+from typing import Any
+
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import ChoiceSweep, Override
 from hydra.errors import HydraException, MissingConfigException, OverrideParseException
 from omegaconf import DictConfig
 from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBaseException
 from yaml import MarkedYAMLError
 
 _NO_SETTINGS = ("hydra", "name", "_target_")
+_CONFIG_DIR = "--config-dir DIR"
+_ONE_NAME = ("mixer", "experiment")  # config.yaml makes a name of them; the other groups may also be a list of yamls
 
 
-def refusal(error: HydraException | MarkedYAMLError) -> str:
-    """The message of `error`: Hydra's own, unless it leads astray as its advice to add a misspelt key with `+` does."""
+def refusal(
+    error: HydraException | MarkedYAMLError, overrides: Iterable[str] = (), config_dir: str = _CONFIG_DIR
+) -> str:
+    """The message of `error`: Hydra's own, unless it leads astray as its advice to add a misspelt key with `+` does.
+
+    Args:
+        overrides: what was composed; a `wrong_choice` among them is what Hydra stumbled over.
+        config_dir: how the user gives a folder of their own.
+    """
+    if wrong := wrong_choice(overrides, config_dir):
+        return wrong
     if isinstance(error, MarkedYAMLError):
         mark = error.problem_mark or error.context_mark
         where = f"{mark.name}, line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
@@ -18,7 +35,7 @@ def refusal(error: HydraException | MarkedYAMLError) -> str:
         return f"{error.override}: settings are KEY=VALUE"
     if isinstance(error, MissingConfigException) and error.options:
         what = str(error).splitlines()[0]
-        return f"{what}; there are: {', '.join(sorted(error.options))}; --config-dir DIR adds your own"
+        return f"{what}; there are: {', '.join(sorted(error.options))}; {config_dir} adds your own"
     cause = error.__cause__
     if isinstance(cause, ConfigAttributeError | ConfigKeyError) and isinstance(cause.parent_node, DictConfig):
         outer, dot, _ = str(cause.full_key).rpartition(".")
@@ -26,3 +43,42 @@ def refusal(error: HydraException | MarkedYAMLError) -> str:
         valid = ", ".join(keys if outer else [*keys, "experiment"]) or "none"  # a choice that leaves no key behind
         return f"unknown key {cause.full_key}; valid keys: {valid}"
     return "\n".join([str(error), *([str(cause)] if isinstance(cause, OmegaConfBaseException) else [])])
+
+
+def wrong_choice(overrides: Iterable[str], config_dir: str = _CONFIG_DIR) -> str | None:
+    """What to say of the first choice of a group that is no name, such as `mixer=3`; None if there is none.
+
+    Hydra says what its classes would have taken (`mixer=3`), or that an interpolation failed (`mixer=[ema]`). Options
+    of the command line may stand among the overrides.
+    """
+    parser = OverridesParser.create()
+    for text in overrides:
+        if text.startswith("-"):
+            continue
+        try:
+            override = parser.parse_override(text)
+        except HydraException:
+            continue  # the value of an option, or what Hydra says itself
+        group = override.key_or_group
+        folder = files("mixerlab.conf").joinpath(*group.split("/"))
+        if override.is_delete() or group == "layers" or not folder.is_dir():
+            continue
+        value: Any = override.value()
+        for one in value.list if isinstance(value, ChoiceSweep) else [value]:
+            if (why := _no_name(group, one)) is not None:
+                names = sorted(file.name.removesuffix(".yaml") for file in folder.iterdir() if ".yaml" in file.name)
+                written = Override._get_value_element_as_str(one)
+                written = written.lower() if isinstance(one, bool) else written
+                return f"{group}={written} {why}; there are: {', '.join(names)}; {config_dir} adds your own"
+    return None
+
+
+def _no_name(group: str, value: object) -> str | None:
+    """Why a choice is not the name of a yaml of this group; None if it may be."""
+    if value is None:
+        return "names nothing"
+    if isinstance(value, bool):
+        return "is a truth value, not a name"
+    if isinstance(value, int | float):
+        return "is a number, not a name"
+    return "is a list, not a name" if isinstance(value, list) and group in _ONE_NAME else None

@@ -2,14 +2,19 @@
 
 A mixer that stores its last input in a Python list, for instance, gives other outputs when another input came before.
 The check of causality compares two calls, and cannot tell that from a leak: what it refuses is looked at once more.
+
+A mixer that writes a buffer in evaluation mode and reads it does so once it is loaded. A run does not show it, because
+a population drops what evaluation mode writes: the model is looked at by itself.
 """
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import torch
 from torch import Tensor
+from torch.func import functional_call
 
+from mixerlab.causality import NOISE
 from mixerlab.training.execution import leaving_no_trace
 from mixerlab.training.population import Population
 
@@ -60,3 +65,52 @@ def keeps_state(population: Population, vocab_size: int, length: int) -> bool:
     finally:
         population.load_state_dict(saved)
         population.model.train(was_training)
+
+
+def written_buffers(population: Population, vocab_size: int, length: int, *, bf16: bool) -> list[str]:
+    """The buffers that a model writes in evaluation mode, if it then gives other outputs for the same input.
+
+    Looks at the first replica by itself, as it starts, if the trial of `choose_execution` saw that a buffer changes;
+    under bf16 autocast if the run trains so. The population and the state of all random generators stay as they were.
+    """
+    if not population.buffers_by_replica:
+        return []
+    model, was_training = population.model, population.model.training
+    generator = torch.Generator().manual_seed(0)
+    one, other = torch.randint(vocab_size, (2, 2, length), generator=generator).to(population.device)
+    start = {name: buffer.clone() for name, buffer in model.named_buffers()}
+    start |= {name: buffer[0].clone() for name, buffer in population.buffers_by_replica.items()}
+    parameters = {}
+    for name, values in population.parameters_by_name().items():
+        noise = NOISE * torch.randn(values[0].shape, generator=generator)
+        parameters[name] = values[0].detach() + noise.to(values)
+
+    def written(dtype: torch.dtype) -> list[str]:
+        tensors = parameters | {name: buffer.clone() for name, buffer in start.items()}
+
+        def logits(tokens: Tensor) -> Tensor:  # `tensors` takes what it writes, for the next call
+            torch.manual_seed(0)
+            with torch.autocast(population.device.type, dtype, enabled=dtype == torch.bfloat16):
+                return functional_call(model, tensors, (tokens,)).float()
+
+        if repeats(logits, one, other, of_largest=_ROUNDING):
+            return []
+        return [name for name, buffer in start.items() if not torch.equal(tensors[name], buffer)]
+
+    try:
+        model.eval()
+        with leaving_no_trace(population.device):
+            if bf16 and not written(torch.bfloat16):
+                return []
+            return written(torch.float32)  # what changes in bfloat16 may be rounding
+    finally:
+        model.train(was_training)
+
+
+def writes_buffers(names: Iterable[str]) -> str:
+    """What is wrong with a mixer that writes these buffers, named as in the mixer or the model."""
+    of_mixer = dict.fromkeys(name.rpartition(".mixer.")[2] for name in names)
+    return (
+        f"writes {', '.join(of_mixer)} in evaluation mode, so that it gives different outputs for the same input: write"
+        " buffers only if self.training"
+    )

@@ -24,12 +24,12 @@ from mixerlab.building import (
     loggers_of,
     mixers_in,
 )
-from mixerlab.causality import CausalityCheck, SeesFuture
+from mixerlab.causality import CausalityCheck, MixesRows, SeesFuture
 from mixerlab.config import checked, code_versions
 from mixerlab.interruption import Terminated, interruption_behind
 from mixerlab.loggers import log_results, started
 from mixerlab.mixers.base import SequenceMixer
-from mixerlab.repeatability import KEEPS_STATE, KeepsState, keeps_state
+from mixerlab.repeatability import KEEPS_STATE, KeepsState, keeps_state, writes_buffers, written_buffers
 from mixerlab.safe_files import remove_leftovers, replace_file
 from mixerlab.sweeps.claims import claim
 from mixerlab.sweeps.files import (
@@ -49,7 +49,8 @@ from mixerlab.sweeps.identity import flatten, is_volatile, replicas_of, run_id
 from mixerlab.sweeps.provenance import git_state, provenance
 from mixerlab.sweeps.schema import changed_code, failed_record, row_labels, rows_digest
 from mixerlab.tasks.base import Task
-from mixerlab.tasks.data import Arrays, dataset_digest, load_or_generate
+from mixerlab.tasks.data import dataset_digest, load_or_generate
+from mixerlab.tasks.generated import Arrays, WrongRows
 from mixerlab.training.checkpoints import forget_checkpoints
 from mixerlab.training.trainer_config import TrainerConfig, check_accelerator
 from mixerlab.training.weights import pack
@@ -90,10 +91,17 @@ class _Run:
         state_size = check_buildable(cfg, task, config)
         return cls(cfg, task, config, state_size, run_folder(cfg.results_dir, run_id(config)))
 
-    def splits(self) -> Mapping[str, Arrays]:
-        """The data, which are those that the run's identity names."""
+    def splits(self) -> Mapping[str, Arrays] | WrongRows:
+        """The data, which are those that the run's identity names; or what is wrong with rows that the task generates.
+
+        Raises:
+            ValueError: what is wrong with the files in `data_dir`.
+        """
         options = self.config["task"]
-        splits = load_or_generate(self.task, options["data_dir"], options.get("allow_shared_rows", False))
+        try:
+            splits = load_or_generate(self.task, options["data_dir"], options.get("allow_shared_rows", False))
+        except WrongRows as error:
+            return error
         if options["data_dir"] is not None and dataset_digest(splits) != options["data_sha256"]:
             changed = f"task.data_dir={options['data_dir']}: its files changed while they were read"
             raise ValueError(f"{changed}: run it again")
@@ -119,7 +127,7 @@ def run(cfg: DictConfig, patience: float = 0) -> dict[str, Any] | None:
     Raises:
         ValueError: a value in the config that no run can have, in which case nothing is written; a results folder
             that cannot be used; or a logger that does not start, in which case a record that is there stays.
-        RunFailed: training failed, which the record says.
+        RunFailed: training failed, or the task's rows are not as they must be, which the record says.
         OSError: the record cannot be written, for instance because the disk is full.
     """
     _quiet_lightning()
@@ -165,7 +173,7 @@ def _found(this: _Run, code: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _trained(
-    this: _Run, splits: Mapping[str, Arrays], code: Mapping[str, str], loggers: Mapping[str, "Logger"]
+    this: _Run, splits: Mapping[str, Arrays] | WrongRows, code: Mapping[str, str], loggers: Mapping[str, "Logger"]
 ) -> dict[str, Any]:
     """Trains the run, writes all that it leaves, and gives its record: the last of it to be written.
 
@@ -178,6 +186,8 @@ def _trained(
     origin: dict[str, Any] = {"started_at": datetime.now(UTC), "code": code, "git": git_state()}
     failure = None
     try:
+        if isinstance(splits, WrongRows):  # recorded, as an error of a mixer is
+            raise splits
         record, result = _train(this, splits, origin, list(loggers.values()))
     except (Terminated, KeyboardInterrupt):
         raise
@@ -185,7 +195,9 @@ def _trained(
         if (interruption := interruption_behind(error)) is not None:
             raise interruption from None
         failure = error
-        reason = str(error) if isinstance(error, SeesFuture | KeepsState) else with_place(error)
+        reason = str(error) if isinstance(error, SeesFuture | MixesRows | KeepsState) else with_place(error)
+        if isinstance(error, WrongRows):
+            reason = f"task={this.config['task']['name']}: {error}"
         replace_file(folder / ERROR_FILE, traceback.format_exc())
         record = failed_record(this.config, reason, provenance(**origin))
     else:
@@ -263,7 +275,7 @@ def _train(
         graph_key=_graph_key(config, task),
         code=origin["code"],
         grouping=grouping_of(cfg),
-        check=causality and partial(_check_outputs, causality),
+        check=partial(_check_outputs, causality, config["mixer"]["name"], task),
     )
     assert result.torch_device is not None and result.dtype is not None  # training has come to its end
     rows = [
@@ -294,19 +306,29 @@ def _causality_check(config: Mapping[str, Any], task: Task) -> CausalityCheck:
     return CausalityCheck(
         name=config["mixer"]["name"],
         vocab_size=task.vocab_size,
-        length=task.input_length,
+        lengths=tuple(dict.fromkeys((task.input_length, task.of_split("test").input_length))),
         may_see_future=config["model"]["may_see_future"],
         key=json.dumps([config["mixer"], model], sort_keys=True),
     )
 
 
-def _check_outputs(causality: CausalityCheck, population: "Population", bf16: bool, batch_size: int) -> None:
-    """As `CausalityCheck`, but a mixer that only seems to see the future is refused for the state that it keeps."""
+def _check_outputs(
+    causality: CausalityCheck | None, name: str, task: Task, population: "Population", bf16: bool, batch_size: int
+) -> None:
+    """As `CausalityCheck`, but a mixer that keeps state is refused for that, also if it may see the future.
+
+    Raises:
+        KeepsState, SeesFuture, MixesRows: which it is.
+    """
+    if written := written_buffers(population, task.vocab_size, task.input_length, bf16=bf16):
+        raise KeepsState(f"mixer={name} {writes_buffers(written)}")
+    if causality is None:
+        return
     try:
         causality(population, bf16, batch_size)
-    except SeesFuture:
-        if keeps_state(population, causality.vocab_size, causality.length):
-            raise KeepsState(f"mixer={causality.name} {KEEPS_STATE}") from None
+    except (SeesFuture, MixesRows):
+        if keeps_state(population, causality.vocab_size, causality.found_at):
+            raise KeepsState(f"mixer={name} {KEEPS_STATE}") from None
         raise
 
 

@@ -22,9 +22,10 @@ from mixerlab.config import checked, code_versions
 from mixerlab.hybrid import expand
 from mixerlab.postponed import GROUPS
 from mixerlab.project import use_project
+from mixerlab.refusals import wrong_choice
 from mixerlab.safe_files import remove_leftovers
 from mixerlab.slurm import SlurmJobs, slurm_jobs
-from mixerlab.sweep_progress import SweepProgress
+from mixerlab.sweep_progress import SweepProgress, counted
 from mixerlab.sweeps.claims import holder, is_claimed
 from mixerlab.sweeps.files import (
     check_writable,
@@ -34,6 +35,7 @@ from mixerlab.sweeps.files import (
     selections_without_weights,
 )
 from mixerlab.sweeps.identity import run_id
+from mixerlab.sweeps.keys import short_names
 from mixerlab.sweeps.named import name_from, name_of, write_sweep
 from mixerlab.sweeps.report import report
 from mixerlab.sweeps.schema import changed_code
@@ -110,27 +112,31 @@ class Sweep:
                 lacking.append(cell)
         pending.sort(key=lambda cell: -cell.cost)
         finished = len(cells) - len(pending) - len(failed)
+        names = _told_apart(cells)
         if self.config.dry_run:
+            width = max(50, *map(len, names.values()))
             for cell in cells:
                 state = "damaged" if cell in failed else "to run" if cell in pending else "finished"
-                print(f"{cell.run_id}  {' '.join(cell.label):<50} {state}")
-            print(f"{len(cells)} cells, {finished} of them finished")
+                print(f"{cell.run_id}  {names[cell]:<{width}} {state}")
+            print(f"{counted(len(cells), 'cell')}, {finished} of them finished")
             return
-        print(f"{len(cells)} cells: {finished} finished already, {len(pending)} to run", flush=True)
+        print(f"{counted(len(cells), 'cell')}: {finished} finished already, {len(pending)} to run", flush=True)
         try:
             name = self.note(cells)
         except (ValueError, OSError) as error:  # of the results folder: it is being written, or the disk is full
             sys.exit(f"error: {error}")
         if changed:
-            names = ", ".join(sorted({name for cell in changed for name in cell.label[:2]}))
+            parts = ", ".join(sorted({name for cell in changed for name in cell.label[:2]}))
+            since = f"since {'it was' if len(changed) == 1 else 'they were'} trained"
             print(
-                f"The code of {len(changed)} finished cells has changed since they were trained ({names}):"
+                f"The code of {counted(len(changed), 'finished cell')} has changed {since} ({parts}):"
                 " force=true trains all cells again",
                 flush=True,
             )
         if lacking:
+            have = "has" if len(lacking) == 1 else "have"
             print(
-                f"{len(lacking)} finished cells have no {' and '.join(lacking[0].keeps)} weights:"
+                f"{counted(len(lacking), 'finished cell')} {have} no {' and '.join(lacking[0].keeps)} weights:"
                 " force=true trains all cells again and keeps them",
                 flush=True,
             )
@@ -146,9 +152,9 @@ class Sweep:
             sys.exit(f"error: {error}")
         self.report_on(cells, began_at, name)
         for cell, reason in failed.items():
-            print(f"FAILED {' '.join(cell.label)}: {reason} ({cell.folder})", file=sys.stderr)
+            print(f"FAILED {names[cell]}: {reason} ({cell.folder})", file=sys.stderr)
         if failed:
-            sys.exit(f"{len(failed)} of {len(cells)} cells failed")
+            sys.exit(f"{len(failed)} of {counted(len(cells), 'cell')} failed")
 
     def note(self, cells: list[Cell]) -> str:
         """Notes which runs are this sweep's, and gives its name: `sweep`, the experiment's or one made of the runs."""
@@ -274,7 +280,12 @@ class Sweep:
 
     def _compose(self, overrides: list[str]) -> DictConfig:
         loader = self.hydra_context.config_loader
-        with_hydra = loader.load_sweep_config(self.config, list(overrides))
+        try:
+            with_hydra = loader.load_sweep_config(self.config, list(overrides))
+        except ValueError as error:  # what Hydra's own classes raise
+            if wrong := wrong_choice(overrides):
+                raise ValueError(wrong) from error
+            raise
         cfg = OmegaConf.masked_copy(with_hydra, [str(key) for key in with_hydra if key != "hydra"])
         expand(cfg, with_hydra.hydra, loader)
         return cfg
@@ -285,6 +296,23 @@ def _by_folder(cells: list[Cell]) -> dict[str, list[Cell]]:
     for cell in cells:
         found.setdefault(cell.results_dir, []).append(cell)
     return found
+
+
+def _told_apart(cells: list[Cell]) -> dict[Cell, str]:
+    """What to call each cell: its label, and the overrides by which it differs from others of this label."""
+    of_label: dict[tuple[str, str, str], list[Cell]] = {}
+    for cell in cells:
+        of_label.setdefault(cell.label, []).append(cell)
+    names = {}
+    for label, own in of_label.items():
+        given = {cell: dict(override.lstrip("+").partition("=")[::2] for override in cell.overrides) for cell in own}
+        keys = list(dict.fromkeys(key for values in given.values() for key in values))
+        differ = [key for key in keys if len({values.get(key) for values in given.values()}) > 1]
+        short = short_names(differ)
+        for cell, values in given.items():
+            told = [f"{short[key]}={values[key]}" for key in differ if key in values]
+            names[cell] = ", ".join([" ".join(label), *told])
+    return names
 
 
 def _key(override: str) -> str:

@@ -13,6 +13,11 @@ from mixerlab.training.progress import Lines, is_terminal
 POLL_SECONDS = 2.0
 
 
+def counted(number: int, noun: str) -> str:
+    """`1 cell`, `2 cells`."""
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
 class SweepProgress:
     """Counts the records that appear while a sweep runs, whoever writes them: this process or others.
 
@@ -60,7 +65,7 @@ class SweepProgress:
             self.lines.tell(self._line, at_once=at_end)
 
     def _done(self) -> str:
-        return f"{self.number - len(self.waiting)} of {self.number} runs done"
+        return f"{self.number - len(self.waiting)} of {counted(self.number, 'run')} done"
 
     def _line(self) -> str:
         passed = time.time() - self.since

@@ -4,7 +4,9 @@
     python -m mixerlab.sweeps.archive FILE --restore   restores those that are missing under results/
 
 An archive holds `runs/<run_id>/config.yaml`, `record.json` and `metrics.csv` of each finished run, and nothing else: no
-weights, no checkpoints. The same records always give the same bytes.
+weights, no checkpoints, no names of sweeps (`sweeps/`): to have `mixerlab report --sweep NAME` after a restore, repeat
+the sweep's command, which finds its runs finished and notes them under its name. The same records always give the same
+bytes. A FILE that holds runs which the results folder lacks is only replaced with --force.
 """
 
 import argparse
@@ -14,6 +16,7 @@ import re
 import sys
 import tarfile
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from mixerlab.safe_files import read_bytes, replace_file
@@ -39,12 +42,14 @@ _MEMBER = re.compile(r"runs/([0-9a-f]{12})/(" + "|".join(map(re.escape, FILES)) 
 def pack(results_dir: str | Path, file: str | Path) -> int:
     """Packs the finished runs of `results_dir` into `file`, which is replaced at once; gives their number.
 
+    It replaces whatever was there: `check_keeps` says whether runs would be lost.
+
     Raises:
         ValueError: no run is finished, a record that cannot be read, a finished run whose files are not all there or
             not of one run.
         OSError: `file` cannot be written; an earlier one is as it was.
     """
-    folders = [folder for folder in sorted(Path(results_dir).glob("runs/*/")) if is_finished(folder)]
+    folders = _finished(results_dir)
     if not folders:
         raise ValueError(f"results_dir={str(results_dir)!r} has no finished run: train some, or name another folder")
     content = io.BytesIO()
@@ -56,6 +61,35 @@ def pack(results_dir: str | Path, file: str | Path) -> int:
                 archive.addfile(member, io.BytesIO(text))
     replace_file(Path(file), content.getvalue())
     return len(folders)
+
+
+def check_keeps(file: str | Path, results_dir: str | Path) -> None:
+    """`ValueError` if `file` is there and replacing it with the finished runs of `results_dir` would lose a run.
+
+    Only the names in the archive are read, not the records. An empty file has nothing to lose.
+    """
+    file = Path(file)
+    if not file.is_file() or not file.stat().st_size:
+        return
+    try:
+        with _reading(file):
+            held = {_member_of(name)[0] for name, _ in _members(file)}
+    except ValueError as error:
+        raise ValueError(f"{error}; to replace it add --force") from error
+    lost = len(held - {folder.name for folder in _finished(results_dir)})
+    if lost:
+        raise ValueError(
+            f"{file} holds {_runs(lost, 'finished run')} that results_dir={str(results_dir)!r} has not: to unpack it"
+            " add --restore; to replace it --force"
+        )
+
+
+def _finished(results_dir: str | Path) -> list[Path]:
+    return [folder for folder in sorted(Path(results_dir).glob("runs/*/")) if is_finished(folder)]
+
+
+def _runs(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 def _contents(folder: Path) -> dict[str, bytes]:
@@ -104,24 +138,37 @@ def restore(file: str | Path, results_dir: str | Path) -> tuple[int, int]:
 def _checked(file: str | Path) -> dict[str, dict[str, bytes]]:
     """The files of each run of an archive, by run_id and name; `ValueError` where it is not what `pack` writes."""
     runs: dict[str, dict[str, bytes]] = {}
-    try:
+    with _reading(file):
         for name, content in _members(file):
-            match = _MEMBER.fullmatch(name)
-            if match is None:
-                raise ValueError(f"{name!r} is no file of a run")
-            if runs.setdefault(match[1], {}).setdefault(match[2], content) is not content:
+            identity, part = _member_of(name)
+            if runs.setdefault(identity, {}).setdefault(part, content) is not content:
                 raise ValueError(f"{name!r} is there twice")
         for identity, contents in runs.items():
             if missing := [name for name in FILES if name not in contents]:
                 raise ValueError(f"runs/{identity} has no {', '.join(missing)}")
             _check_run(identity, contents)
+    return runs
+
+
+@contextmanager
+def _reading(file: str | Path) -> Iterator[None]:
+    """`ValueError`, which names the file, for whatever is wrong with it."""
+    try:
+        yield
     except OSError as error:
         raise ValueError(f"{file} cannot be read ({error.strerror or error}): give an archive") from error
     except (lzma.LZMAError, tarfile.TarError, EOFError, ValueError) as error:
         raise ValueError(
             f"{file} is no archive of records ({error}): make one with python -m mixerlab.sweeps.archive"
         ) from error
-    return runs
+
+
+def _member_of(name: str) -> tuple[str, str]:
+    """The run_id and the file that a member is of; `ValueError` for a name that `pack` does not give."""
+    match = _MEMBER.fullmatch(name)
+    if match is None:
+        raise ValueError(f"{name!r} is no file of a run")
+    return match[1], match[2]
 
 
 def _members(file: str | Path) -> Iterator[tuple[str, bytes]]:
@@ -159,15 +206,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("file", metavar="FILE", help="the archive")
     parser.add_argument("--results-dir", default="results", help="the results folder (default: results)")
-    parser.add_argument("--restore", action="store_true", help="unpack the archive into the results folder")
+    either = parser.add_mutually_exclusive_group()
+    either.add_argument("--restore", action="store_true", help="unpack the archive into the results folder")
+    either.add_argument("--force", action="store_true", help="replace FILE even if it holds runs that would be lost")
     given = parser.parse_args(arguments)
     try:
         if given.restore:
             restored, there = restore(given.file, given.results_dir)
-            print(f"{restored} runs restored to {given.results_dir}, {there} left as they were")
+            print(f"{_runs(restored, 'run')} restored to {given.results_dir}, {there} left as they were")
         else:
+            if not given.force:
+                check_keeps(given.file, given.results_dir)
             number = pack(given.results_dir, given.file)
-            print(f"{number} finished runs packed, {Path(given.file).stat().st_size / 1e6:.2f} MB: {given.file}")
+            size = Path(given.file).stat().st_size / 1e6
+            print(f"{_runs(number, 'finished run')} packed, {size:.2f} MB: {given.file}")
     except (ValueError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1

@@ -25,6 +25,7 @@ from mixerlab.sweeps.marks import (
     line_handles,
     rows_with_panels,
     setting_title,
+    with_intervals,
 )
 from mixerlab.sweeps.names import TASKS, axis_of, in_order, is_challenge, origin_of, rank
 from mixerlab.sweeps.styles import styles
@@ -101,7 +102,7 @@ def _by_axis(
             if any(axis.key == "test_seq_len" for axes in by_task for axis in axes):
                 under += {"official": ", at each length", "clean": ", which has the length of training"}[selection]
         handles = legend_of(line_handles(look), explain)
-        return sheet.arrange(title, under, handles, None if packed else panels, per_line)
+        return sheet.arrange(title, with_intervals(under, sheet.panels), handles, None if packed else panels, per_line)
 
 
 def _axis_label(frame: pd.DataFrame, axis: _Axis, with_unit: bool) -> str:
@@ -183,7 +184,7 @@ def learning_rates(frame: pd.DataFrame, cells: pd.DataFrame, selection: Selectio
             panel.set_xlabel("learning rate")
         handles = legend_of(line_handles(look), explain)
         how = CHOSEN[selection].removeprefix("learning rate and ")
-        under = f"mean over the settings of each task, {how}"
+        under = with_intervals(f"mean over the settings of each task, {how}", sheet.panels)
         return sheet.arrange("Accuracy by learning rate", under, handles, per_line=per_line)
 
 
@@ -239,7 +240,8 @@ def accuracy_by_key(
                 name_ticks(panel, places, sheet.inside(per_line))
             panel.set_xlabel(short[key])
         handles = legend_of(line_handles(look), explain)
-        return sheet.arrange(f"Accuracy by {short[key]}", CHOSEN[selection], handles, per_line=per_line)
+        under = with_intervals(CHOSEN[selection], sheet.panels)
+        return sheet.arrange(f"Accuracy by {short[key]}", under, handles, per_line=per_line)
 
 
 def _places(values: Iterable[str]) -> tuple[dict[str, float], bool]:

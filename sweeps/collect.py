@@ -5,6 +5,7 @@ import json
 import math
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
@@ -13,7 +14,8 @@ import pandas as pd
 
 from mixerlab.sweeps.best import CHOSEN_BY, Selection, best_trial
 from mixerlab.sweeps.chance import chance_of
-from mixerlab.sweeps.files import read_metrics, read_run
+from mixerlab.sweeps.files import read_config, read_metrics, read_run, run_folder
+from mixerlab.sweeps.grids import grids, identified
 from mixerlab.sweeps.identity import IMPLIED, flatten, without_implied
 from mixerlab.sweeps.names import MIXERS, TASKS, rank, setting_rank
 from mixerlab.sweeps.schema import LABELS, LATER_RESULTS, RESULTS, labels_of_replicas
@@ -42,6 +44,8 @@ CELL_COLUMNS = (
     "loss",
     "lr",
     "edge",
+    "lacking",
+    "added",
     "config",
     "configs",
     "diverged",
@@ -63,13 +67,17 @@ def collect(results_dir: str | Path, run_ids: Collection[str] | None = None) -> 
 
     Columns: `LABELS`, `RESULTS`, `config` (a hash of all hyperparameters but learning rate and seed), every
     hyperparameter and every entry of the provenance under its dotted name. Besides the statuses of a record,
-    a row may be `unfinished` (there is a config but no record: it runs, or was killed) or `unreadable` (the
-    error names the file). A damaged `metrics.csv` is such a row beside those of its record. Losses in nats,
-    accuracies in [0, 1]. `steps_to_90` is inf for a replica that never got there, and NaN if that is not known.
+    a row may be `unfinished` (there is a config but no record: it runs, or was killed), `unreadable` (the
+    error names the file) or `missing` (one of `run_ids` has left nothing that can be read, and the other runs tell what
+    it was: `sweeps.grids.identified`). A damaged run is an unreadable row with the error and no labels, and, if its
+    config can be read, one with labels and no error for each replica. A damaged `metrics.csv` is an unreadable row
+    beside those of its record. Losses in nats, accuracies in [0, 1]. `steps_to_90` is inf for a replica that never got
+    there, and NaN if that is not known.
     """
-    rows = []
+    rows: list[dict[str, Any]] = []
     for folder in sorted(Path(results_dir).glob("runs/*/")):
         if run_ids is None or folder.name in run_ids:
+            found = None
             try:
                 found = _rows_of(results_dir, folder.name)
                 rows += found
@@ -82,6 +90,10 @@ def collect(results_dir: str | Path, run_ids: Collection[str] | None = None) -> 
             except (ValueError, OSError, RecursionError) as error:
                 reason = " ".join(str(error).split())[:LONGEST_REASON]
                 rows.append({"run_id": folder.name, "status": "unreadable", "error": reason})
+                if found is None:
+                    rows += _labelled(results_dir, folder.name)
+    if run_ids is not None:
+        rows += _missing(results_dir, set(run_ids), rows)
     return pd.DataFrame(rows, columns=_columns(rows))
 
 
@@ -101,6 +113,36 @@ def _rows_of(results_dir: str | Path, identity: str) -> list[dict[str, Any]]:
     return [_tidy(labels) | {"replica": None, "status": "unfinished"} for labels in labels_of_replicas(config)]
 
 
+def _labelled(results_dir: str | Path, identity: str) -> list[dict[str, Any]]:
+    """A row for each replica of a run whose record is damaged, none if its config is as well."""
+    try:
+        config = None if (folder := run_folder(results_dir, identity)).is_symlink() else read_config(folder)
+    except (ValueError, OSError, RecursionError):
+        return []
+    labels = [] if config is None else labels_of_replicas(config)
+    return [_tidy(row) | {"replica": None, "status": "unreadable"} for row in labels]
+
+
+def _missing(results_dir: str | Path, run_ids: set[str], rows: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """A row for each replica of those of `run_ids` that no row is of but that the configs of others identify."""
+    known = {row["run_id"] for row in rows if "mixer" in row}
+    if known >= run_ids:
+        return []
+    configs = []
+    for identity in sorted(known):
+        with suppress(ValueError, OSError, RecursionError):
+            if (config := read_config(run_folder(results_dir, identity))) is not None:
+                configs.append(config)
+    found = identified(run_ids - known, configs)
+    labels = [row for config in found for row in labels_of_replicas(config)]
+    return [_tidy(row) | {"replica": None, "status": "missing"} for row in labels]
+
+
+def are_known(frame: pd.DataFrame, run_ids: Collection[str]) -> bool:
+    """Whether the frame says of each of these runs what it was, missing or not."""
+    return set(run_ids) <= set(frame.loc[frame["mixer"].notna(), "run_id"])
+
+
 def _tidy(row: Mapping[str, Any]) -> dict[str, Any]:
     """A record's row, flat, with the hash of its configuration."""
     shared = ("weight_decay", "optimizer", "schedule", "epochs", "batch_size")
@@ -117,7 +159,10 @@ def _scalar(value: Any) -> Any:
 
 
 def best_per_cell(
-    frame: pd.DataFrame, selection: Selection = "official", expected: Iterable[Cell] | None = None
+    frame: pd.DataFrame,
+    selection: Selection = "official",
+    expected: Iterable[Cell] | None = None,
+    all_known: bool = False,
 ) -> pd.DataFrame:
     """One row per (mixer, task, setting): what the best learning rate reached.
 
@@ -125,19 +170,28 @@ def best_per_cell(
 
     The best learning rate is that of `sweeps.best.best_trial`. A diverged replica has no score.
 
+    Args:
+        frame: as `collect` gives it.
+        selection: what chooses checkpoint and learning rate.
+        expected: (mixer, task, setting) that must have a row.
+        all_known: no run is absent from the frame: the learning rates of a cell are those of its own rows, whatever
+            other cells have (`sweeps.grids`).
+
     Columns: `accuracy`, `token_accuracy`, `loss` (means over the `n` seeds of that learning rate), `chosen_by` (the
     accuracy that chose it: of `clean` on validation), `std` (sample standard deviation of the accuracy, NaN below two
     seeds), `edge` (the best learning rate is the smallest or largest of several, and its lead calls for a wider grid:
-    `sweeps.edges`), `configs` (how many configurations competed besides the learning rate, less those that failed),
-    `diverged` and `lost` (replicas of the cell without a score, by divergence or otherwise), `by_seed` (accuracy by
-    seed), `replicas` (the (run_id, replica) behind it), `solved` of the `known` replicas at any learning rate that
-    reached a test accuracy of 0.9, `solved_by_seed` (the share of them by seed), `steps_to_90` (the median of the steps
-    that all took, NaN unless more than half got there: `sweeps.solved.counts`), `chance` (the accuracy of a guess on
-    this task and setting, NaN if that is not known), `status`: `ok`; `partial` (some replicas have no
-    score); `diverged` or `failed` (none has); `missing` (no run, or none that has ended).
+    `sweeps.edges`; never if rates are lacking), `lacking` and `added` (learning rates that the cell should have and has
+    no score at, and those that it has beyond its row: `sweeps.grids`), `configs` (how many configurations competed
+    besides the learning rate, less those that failed), `diverged` and `lost` (replicas of the cell without a score, by
+    divergence or otherwise), `by_seed` (accuracy by seed), `replicas` (the (run_id, replica) behind it), `solved` of
+    the `known` replicas at any learning rate that reached a test accuracy of 0.9, `solved_by_seed` (the share of them
+    by seed), `steps_to_90` (the median of the steps that all took, NaN unless more than half got there:
+    `sweeps.solved.counts`), `chance` (the accuracy of a guess on this task and setting, NaN if that is not known),
+    `status`: `ok`; `partial` (some replicas have no score); `diverged` or `failed` (none has); `missing` (no run, or
+    none that has ended).
     """
     groups = defaultdict(list)
-    for row in frame[frame["status"] != "unreadable"].to_dict("records"):
+    for row in frame[frame["mixer"].notna()].to_dict("records"):
         groups[row["mixer"], row["task"], row["setting"]].append(row)
     named = {*groups, *(expected or ())}
     mixers, problems = {cell[0] for cell in named}, {cell[1:] for cell in named}
@@ -150,6 +204,10 @@ def best_per_cell(
                 chances[cell[1:]] = chance_of(row)
     for cell, made in zip(cells, best, strict=True):
         made["chance"] = chances.get(cell[1:], math.nan)
+    of_cells = grids(groups, all_known)
+    for cell, made in zip(cells, best, strict=True):
+        made["lacking"], made["added"] = of_cells[cell] if made["n"] else ((), ())
+        made["edge"] = made["edge"] and not made["lacking"]
     return pd.DataFrame(best, columns=list(CELL_COLUMNS))
 
 
@@ -208,7 +266,7 @@ def complaints(frame: pd.DataFrame, told: Collection[str] = ()) -> list[str]:
         told: columns of the frame whose values the tables show anyway.
     """
     unreadable = frame[frame["status"] == "unreadable"]
-    found = [f"unreadable: {error}" for error in unreadable["error"]]
+    found = [f"unreadable: {error}" for error in unreadable["error"].dropna()]
     parameters = [column for column in frame if column.startswith("task.") and column not in told]
     for part in ("mixer", "task"):
         if f"code_version.{part}" in frame:

@@ -33,12 +33,15 @@ PUBLISHED = ROOT / "results" / "published"
 
 
 def markdown(pairs: Sequence[Pair], source: str) -> str:
-    """A table for means and one for settings: ours, the published number in brackets, and the difference."""
+    """A table for means and one for settings: ours, the published number in brackets, and the difference.
+
+    One without any number of ours is left out.
+    """
     lines = ["Ours (each seed's best learning rate, mean over seeds), (published), difference."]
     lines += [f"Published: {source}", ""]
     for of, title in (("means", "Means over a task's settings"), ("settings", "Single settings")):
         chosen = [pair for pair in pairs if pair.of == of]
-        if not chosen:
+        if all(pair.ours is None for pair in chosen):
             continue
         mixers = in_order((pair.mixer for pair in chosen), MIXERS)
         number, rmse, spearman = distance(chosen)
@@ -56,6 +59,8 @@ def markdown(pairs: Sequence[Pair], source: str) -> str:
         if any(pair.done and not pair.complete for pair in chosen):
             lines += ["", r"\* Over k of n settings (k/n): not comparable, part of neither number."]
         lines.append("")
+    if all(pair.ours is None for pair in pairs):
+        lines += ["We have none of the published numbers.", ""]
     return "\n".join(lines)
 
 
@@ -63,7 +68,8 @@ def _entry(pair: Pair) -> str:
     if pair.ours is None:
         return f"- ({pair.published:.3f})"
     mark = "" if pair.complete else rf"\* ({pair.done}/{pair.total})"
-    return f"{pair.ours:.3f}{mark} ({pair.published:.3f}) {pair.ours - pair.published:+.3f}"
+    off = round(pair.ours - pair.published, 3) + 0.0  # no -0.000
+    return f"{pair.ours:.3f}{mark} ({pair.published:.3f}) {off:+.3f}"
 
 
 def to_csv(pairs: Iterable[Pair]) -> str:
@@ -109,7 +115,7 @@ def compare(
     text = markdown(pairs, told["source"] + read)
     replace_file(out / f"{published.stem}.md", text)
     replace_file(out / f"{published.stem}.csv", to_csv(pairs))
-    save(scatter(pairs), out / published.stem, ("png", "pdf"))
+    save(scatter(pairs, selection), out / published.stem, ("png", "pdf"))
     for of in ("means", "settings"):
         chosen = [pair for pair in pairs if pair.of == of]
         if any(pair.ours is not None for pair in chosen):

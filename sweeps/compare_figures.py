@@ -1,5 +1,6 @@
 """Figures of our numbers and published ones: a scatter with the diagonal, and bars side by side."""
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -17,39 +18,84 @@ from mixerlab.sweeps.marks import (
     cross_handle,
     draw_bar,
     hollow_bar_handle,
+    hollow_handle,
     legend_of,
+    line_handles,
 )
 from mixerlab.sweeps.names import MIXERS, in_order
 from mixerlab.sweeps.published import Pair
 from mixerlab.sweeps.styles import styles
 
 BAR, LINE = 0.8, 0.9  # widths, of places that are 1 apart
+DIAGONAL_LOOK: dict[str, Any] = {"color": "0.7", "linewidth": 1.0}
+MARKER, STEP = 4.0, 0.03  # points, and how far apart two of them can be told (accuracy)
+SCATTER_LIMITS = (-0.08, 1.12)  # beyond [0, 1]: points there may have been moved
+# Where a point may be moved to, the nearest first.
+_AROUND = sorted(
+    (
+        (STEP * (column + 0.5 * (row % 2)), STEP * row * math.sqrt(3) / 2)
+        for row in range(-4, 5)
+        for column in range(-5, 5)
+    ),
+    key=lambda place: (round(math.hypot(*place), 9), place),
+)
 PUBLISHED_LOOK: dict[str, Any] = {"color": "black", "linewidth": 1.4}
 
 
-def scatter(pairs: Sequence[Pair]) -> Figure:
-    """Ours over the published number, a colour a mixer, hollow where ours misses settings; the diagonal is equality."""
-    shown = [pair for pair in pairs if pair.ours is not None]
-    look = styles(pair.mixer for pair in shown)
-    figure = Figure(figsize=(4.2, 4.2), layout="constrained")
-    axes = figure.add_subplot()
-    axes.plot([0, 1], [0, 1], color="0.7", linewidth=1, zorder=0)
-    for mixer, style in look.items():
-        for complete in (True, False):
-            chosen = [pair for pair in shown if pair.mixer == mixer and pair.complete is complete]
-            axes.plot(
-                [pair.published for pair in chosen],
-                [pair.ours for pair in chosen if pair.ours is not None],
-                linestyle="none",
-                marker=style.marker,
-                color=style.colour,
-                markerfacecolor=style.colour if complete else "white",
-                label=mixer if complete else None,
-            )
-    axes.set(xlim=ACCURACY_LIMITS, ylim=ACCURACY_LIMITS, xlabel="published accuracy", ylabel="ours")
-    axes.set_aspect("equal")
-    axes.legend(frameon=False)
-    return figure
+def scatter(pairs: Sequence[Pair], selection: Selection) -> Figure:
+    """Ours over the published number, a colour a mixer, hollow where ours misses settings; the diagonal is equality.
+
+    Points at about the same place are drawn beside each other, which the subtitle says.
+    """
+    shown = [(pair, pair.ours) for pair in pairs if pair.ours is not None]
+    places = _apart([(pair.published, ours) for pair, ours in shown])
+    look = styles(pair.mixer for pair, _ in shown)
+    handles: Handles = line_handles(look)
+    explain: Handles = {"equal": Line2D([], [], label="ours = published", **DIAGONAL_LOOK)}
+    with looks():
+        sheet = Sheet(1)
+        panel = sheet.panel()
+        panel.plot([0, 1], [0, 1], zorder=1, **DIAGONAL_LOOK)
+        for (pair, _), (x, y) in zip(shown, places, strict=True):
+            style = look[pair.mixer]
+            panel.plot(
+                x, y, linestyle="none", marker=style.marker, markersize=MARKER, color=style.colour, label=pair.mixer,
+                markerfacecolor=style.colour if pair.complete else "white", markeredgewidth=0.6,
+            )  # fmt: skip
+            if not pair.complete:
+                explain["hollow"] = hollow_handle()
+        panel.set(xlim=SCATTER_LIMITS, ylim=SCATTER_LIMITS, xlabel="published accuracy")
+        panel.set_xticks(panel.get_yticks())
+        panel.set(xlim=SCATTER_LIMITS, ylim=SCATTER_LIMITS)
+        for handle in handles.values():
+            handle.set_linestyle("none")
+        under = f"{CHOSEN[selection]}, for each seed"
+        moved = max(
+            (math.dist(place, (pair.published, ours)) for place, (pair, ours) in zip(places, shown, strict=True)),
+            default=0,
+        )
+        if moved:
+            under += f"; points that would hide each other are moved by up to {moved:.2f}"
+        return sheet.arrange(
+            "Ours against the published accuracy", under, legend_of(handles, explain), height=sheet.inside(1),
+            ylabels=("our accuracy",),
+        )  # fmt: skip
+
+
+def _apart(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
+    """The points, those nearer than `STEP` to an earlier one moved to the nearest free place of a grid around it."""
+    drawn: list[tuple[float, float]] = []
+    for x, y in points:
+        near = min(drawn, key=lambda place: math.dist(place, (x, y)), default=None)
+        if near is not None and math.dist(near, (x, y)) < STEP:
+            free = [
+                place
+                for dx, dy in _AROUND
+                if all(math.dist(place := (x + dx, y + dy), other) > 0.99 * STEP for other in drawn)
+            ]
+            x, y = free[0] if free else (x, y)
+        drawn.append((x, y))
+    return drawn
 
 
 def side_by_side(pairs: Sequence[Pair], selection: Selection) -> Figure:

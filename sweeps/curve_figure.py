@@ -67,9 +67,10 @@ def training_curves(results_dir: str | Path, cells: pd.DataFrame, selection: Sel
             lines += [above[first : first + per_line], below[first : first + per_line]]
         ylabels = (f"accuracy on {split}", "training loss (nats)")
         handles = legend_of(line_handles(look), explain)
-        return sheet.arrange(
-            "Training curves", CHOSEN[selection], handles, lines, per_line, ylabels, height=0.85, below=0.34
-        )
+        under = CHOSEN[selection]
+        if any(panel.collections for panel in sheet.panels):
+            under += "; line and band: mean and range over seeds"
+        return sheet.arrange("Training curves", under, handles, lines, per_line, ylabels, height=0.85, below=0.34)
 
 
 def _same_limits(panels: Sequence[Axes]) -> None:

@@ -124,7 +124,7 @@ def only_where(frame: pd.DataFrame, conditions: Iterable[str]) -> pd.DataFrame:
         if not equals or not key:
             raise ValueError(f"--where {condition}: write KEY=VALUE, such as model.d_model=64")
         values = _values(frame, column_of(frame, key))
-        unreadable = frame["status"] == "unreadable"
+        unreadable = frame["mixer"].isna()
         kept = values == _wanted(text)
         if not (kept & ~unreadable).any():
             there = ", ".join(sorted(set(values[~unreadable]), key=lambda text: rank(text, ()))[:10])
@@ -149,7 +149,7 @@ def swept_keys(frame: pd.DataFrame) -> list[str]:
 
     The keys of an optimizer or schedule count within the runs of one optimizer or schedule.
     """
-    known = frame[frame["status"] != "unreadable"]
+    known = frame[frame["mixer"].notna()]
     names = {column: key for key, column in COLUMNS.items()}
     found = []
     for column in known:
@@ -193,7 +193,7 @@ def spread_out(frame: pd.DataFrame, by: Collection[str] | None = None) -> Swept:
     wanted = swept if by is None else [key for key in dict.fromkeys(by) if key not in ("mixer", "mixer.name")]
     for key in wanted:
         column_of(frame, key)
-    readable = frame["status"] != "unreadable"
+    readable = frame["mixer"].notna()
     in_rows = [key for key in wanted if key.startswith("task.") and COLUMNS.get(key) not in ("task", "setting")]
     in_columns = [key for key in wanted if not key.startswith("task.")]
     result = frame.astype({"mixer": object, "setting": object})

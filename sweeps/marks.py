@@ -21,6 +21,7 @@ CHOSEN = {
     "official": "learning rate and checkpoint chosen on test",
     "clean": "learning rate and checkpoint chosen on validation",
 }
+INTERVALS = "error bars: 95 % interval over seeds, Student's"
 ACCURACY_LIMITS = (-0.05, 1.06)
 # Of mixers at the same place the first is drawn largest and below, so that all are seen: points.
 NESTED_MARKERS = (7.0, 2.8)
@@ -128,6 +129,12 @@ def mark_intervals(panel: Axes, points: Iterable[tuple[float, Score]], colour: s
             places, bounds, color=colour, linewidth=0.9 + wider, zorder=3.5, marker="_", markersize=2.5 + wider,
             label="_interval",
         )  # fmt: skip
+
+
+def with_intervals(subtitle: str, panels: Iterable[Axes]) -> str:
+    """The subtitle, and what error bars are if a panel has any."""
+    has_any = any(line.get_label() == "_interval" for panel in panels for line in panel.lines)
+    return f"{subtitle}; {INTERVALS}" if has_any else subtitle
 
 
 def accuracy_lines(

@@ -76,7 +76,7 @@ class Part:
 
 def page(title: str, parts: Iterable[Part], frame: pd.DataFrame) -> str:
     """The page; `frame` has a row for each replica (`sweeps.collect.collect`), under the names that the tables have."""
-    known = frame[frame["status"] != "unreadable"]
+    known = frame[frame["mixer"].notna()]
     groups: dict[Place, list[Row]] = {}
     for row in known.to_dict("records"):
         groups.setdefault((row["mixer"], row["task"], row["setting"]), []).append(row)

@@ -18,7 +18,7 @@ from mixerlab.sweeps import canvas
 from mixerlab.sweeps.best import Selection
 from mixerlab.sweeps.canvas import FORMATS, WIDTHS
 from mixerlab.sweeps.claims import claim, holder
-from mixerlab.sweeps.collect import Cell, best_per_cell, collect, complaints
+from mixerlab.sweeps.collect import Cell, are_known, best_per_cell, collect, complaints
 from mixerlab.sweeps.figures import FIGURES, SWEPT, figures_of
 from mixerlab.sweeps.files import check_writable
 from mixerlab.sweeps.keys import column_of, notes_of, only_where, spread_out
@@ -116,9 +116,11 @@ def report(
         if beside_those_since is not None:
             run_ids, expected = _joined(out, run_ids, expected, beside_those_since)
         if is_rows(results_dir):
-            return _report(None, read_rows(results_dir), out, expected, selections, chosen, look)
+            return _report(None, read_rows(results_dir), out, expected, selections, chosen, look, False)
         with unpacked(results_dir) as folder:
-            return _report(folder, collect(folder, run_ids), out, expected, selections, chosen, look)
+            frame = collect(folder, run_ids)
+            all_known = run_ids is not None and are_known(frame, run_ids)
+            return _report(folder, frame, out, expected, selections, chosen, look, all_known)
 
 
 @contextmanager
@@ -181,6 +183,7 @@ def _report(
     selections: Sequence[Selection],
     chosen: _Chosen,
     look: _Look,
+    all_known: bool,
 ) -> Report:
     frame = _only(_only(frame, "mixer", chosen.mixers), "task", chosen.tasks)
     if frame["mixer"].notna().any():
@@ -188,7 +191,7 @@ def _report(
     swept = spread_out(frame, chosen.by)
     warnings = [*notes_of(swept), *complaints(frame, [column_of(frame, key) for key in swept.told])]
     wanted = swept.expected(expected or ())
-    cells = {selection: best_per_cell(swept.frame, selection, wanted) for selection in selections}
+    cells = {selection: best_per_cell(swept.frame, selection, wanted, all_known) for selection in selections}
     if any(of_selection.empty for of_selection in cells.values()):
         found = "; ".join(["train something first, or name another folder", *warnings])
         raise ValueError(f"no records in {results_dir / 'runs' if results_dir else 'that file'}: {found}")

@@ -21,6 +21,7 @@ from mixerlab.sweeps.marks import (
     legend_of,
     line_handles,
     rows_with_panels,
+    with_intervals,
 )
 from mixerlab.sweeps.names import averaged, mixer_of
 from mixerlab.sweeps.styles import Style, styles
@@ -29,7 +30,9 @@ from mixerlab.sweeps.ticks import size_ticks
 
 
 def accuracy_by_size(table: Table, cells: pd.DataFrame, selection: Selection, columns: int = 2) -> Figure | None:
-    """Accuracy against state size, a panel per row (`rows_with_panels`), and against parameters for the last.
+    """Accuracy against state size and against parameters, two panels per row (`rows_with_panels`).
+
+    If the table has an average, only that has a panel for parameters, which the subtitle says.
 
     None if fewer than two columns have a score: there is nothing to compare.
 
@@ -41,7 +44,10 @@ def accuracy_by_size(table: Table, cells: pd.DataFrame, selection: Selection, co
         return None
     look, chances = styles(table.mixers), chances_of_rows(cells, table)
     rows = rows_with_panels(table)
-    panels = [*((name, "state_size") for name in rows), (rows[-1], "num_params")]
+    if (AVERAGE,) in rows:
+        panels = [*((name, "state_size") for name in rows), ((AVERAGE,), "num_params")]
+    else:
+        panels = [(name, size) for name in rows for size in ("state_size", "num_params")]
     explain: Handles = {}
     with looks():
         sheet = Sheet(columns)
@@ -59,7 +65,8 @@ def accuracy_by_size(table: Table, cells: pd.DataFrame, selection: Selection, co
             size_ticks(panel, [x for x, _ in places.values()], sheet.inside(per_line))
             panel.set_xlabel({"state_size": "state size (elements)", "num_params": "parameters"}[size])
         handles = legend_of(line_handles(look), explain)
-        under = f"sizes are means over the settings; {CHOSEN[selection]}"
+        only = f"; against parameters only {AVERAGE}" if len(rows) > 1 and (AVERAGE,) in rows else ""
+        under = with_intervals(f"sizes are means over the settings{only}; {CHOSEN[selection]}", sheet.panels)
         return sheet.arrange("Accuracy by state size and parameters", under, handles, per_line=per_line)
 
 

@@ -1,6 +1,7 @@
 """Figures of a table: its rows as bars, and its settings as a heat map."""
 
 from collections.abc import Mapping
+from textwrap import wrap
 
 import numpy as np
 from matplotlib import colormaps
@@ -27,6 +28,7 @@ from mixerlab.sweeps.marks import (
     legend_of,
     mark_intervals,
     setting_title,
+    with_intervals,
 )
 from mixerlab.sweeps.names import BASELINE, sees_future
 from mixerlab.sweeps.styles import Style, styles
@@ -87,8 +89,8 @@ def bars(
         for panel in sheet.panels:
             panel.set_ylim(*ACCURACY_LIMITS)
         return sheet.arrange(
-            title, CHOSEN[selection], legend_of(handles, explain), per_line=per_line, below=below,
-            height=1.5 if together else 0.95,
+            title, with_intervals(CHOSEN[selection], sheet.panels), legend_of(handles, explain), per_line=per_line,
+            below=below, height=1.5 if together else 0.95,
         )  # fmt: skip
 
 
@@ -126,9 +128,9 @@ def heat_map(table: Table, selection: Selection, columns: int = 2) -> Figure:
         sheet = Sheet(columns, widest=WIDEST_CELL * len(table.mixers))
         panel = sheet.panel()
         labels = [_row_label(name, 44 if columns == 2 else 38) for name in names]
-        left = 0.12 + max(text_width(label, TICK) for label in labels)
+        left = 0.12 + max(text_width(line, TICK) for label in labels for line in label.split("\n"))
         wide = sheet.inside(1, left)
-        cell, line = wide / len(table.mixers), 0.125
+        cell, line = wide / len(table.mixers), 0.21 if any("\n" in label for label in labels) else 0.125
         mixers, shared = list(table.mixers), ""
         if max(map(len, mixers)) > LONGEST_COLUMN:
             mixers, shared = without_shared(mixers)
@@ -169,6 +171,17 @@ def heat_map(table: Table, selection: Selection, columns: int = 2) -> Figure:
 
 
 def _row_label(text: str, most: int) -> str:
+    """The text in one line or two; what does not fit is cut from the second."""
+    if len(text) <= most:
+        return text
+    head, comma, tail = text.rpartition(", ")
+    if comma and max(len(head) + 1, len(tail)) <= most:
+        return f"{head},\n{tail}"
+    first = wrap(text, most, break_on_hyphens=False)[0]
+    return f"{first}\n{_with_its_end(text[len(first) :].lstrip(), most)}"
+
+
+def _with_its_end(text: str, most: int) -> str:
     """The text, or its beginning and its last part if it would not fit: that is what parts it from the rows above."""
     head, comma, tail = text.rpartition(", ")
     if len(text) <= most or not comma or len(tail) > most // 2:

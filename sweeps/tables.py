@@ -1,7 +1,8 @@
 """The accuracy tables, from one row per cell (`sweeps.collect.best_per_cell`), in Markdown, LaTeX and CSV.
 
 Tables never hide gaps: a mean over fewer settings than there are carries `*` and k/n, is never bold, and the notes
-below name what is missing. A learning rate whose grid should be wider carries a dagger.
+below name what is missing. A learning rate whose grid should be wider carries a dagger, a score whose cell lacks
+learning rates a §, and is never bold.
 """
 
 import csv
@@ -27,7 +28,8 @@ class Score:
 
     `by_seed` holds the same mean for each seed, if all of them have the same seeds; else it is empty, and `uneven` is
     the fewest and the most seeds of a setting. `edges` counts the settings whose best learning rate calls for a wider
-    grid (`sweeps.edges`); `status` says why there is no score where `done` is 0.
+    grid (`sweeps.edges`), `lacking` those that lack learning rates (`sweeps.grids`); `status` says why there is no
+    score where `done` is 0.
     """
 
     mean: float | None
@@ -37,6 +39,7 @@ class Score:
     edges: int
     status: str
     uneven: tuple[int, int] | None = None
+    lacking: int = 0
 
     @property
     def complete(self) -> bool:
@@ -90,6 +93,7 @@ def mean_of(scores: Iterable[Score]) -> Score:
         edges=sum(score.edges for score in scores),
         status=_worst(score.status for score in scores),
         uneven=None if even else (min(numbers), max(numbers)),
+        lacking=sum(score.lacking for score in scores),
     )
 
 
@@ -138,7 +142,9 @@ def score_of(cell: Any) -> Score:
     """The score of one row of `sweeps.collect.best_per_cell`, from `itertuples`."""
     if not cell.n:
         return Score(None, {}, 0, 1, 0, cell.status)
-    return Score(float(cell.accuracy), cell.by_seed, 1, 1, int(cell.edge), cell.status)
+    return Score(
+        float(cell.accuracy), cell.by_seed, 1, 1, int(cell.edge), cell.status, lacking=int(len(cell.lacking) > 0)
+    )
 
 
 def _legend(rows: Mapping[tuple[str, ...], Mapping[str, Score]], cells: pd.DataFrame) -> list[str]:
@@ -198,6 +204,7 @@ def _gaps(cells: pd.DataFrame) -> list[str]:
             counts.append(f"{mixer} {diverged} diverged, {lost} otherwise")
     if counts:
         notes.append(f"Replicas without a score beside others of their cell: {'; '.join(counts)}.")
+    notes += _grid_notes(rows, totals)
     for mixer, own in of_mixer.items():
         if several := [row for row in own if row.configs > 1]:
             most = max(row.configs for row in several)
@@ -207,6 +214,31 @@ def _gaps(cells: pd.DataFrame) -> list[str]:
             f"{SEES_FUTURE.strip()} May see the tokens that it predicts (model.may_see_future=true): not comparable, so"
             " never bold."
         )
+    return notes
+
+
+def _grid_notes(rows: Iterable[Any], totals: Mapping[str, Collection[str]]) -> list[str]:
+    """Which cells lack learning rates, and which have more than their row."""
+    lacking: dict[tuple[str, tuple[float, ...]], list[Any]] = {}
+    added: dict[tuple[str, tuple[float, ...]], list[Any]] = {}
+    for row in rows:
+        for found, rates in ((lacking, row.lacking), (added, row.added)):
+            if rates:
+                found.setdefault((row.mixer, rates), []).append(row)
+    notes = []
+    for found, text in (
+        (
+            lacking,
+            "§ No run has ended at a learning rate that was to be tried, or that most others were tried at: never bold,"
+            " and without a dagger. §k: in k of the settings. Missing: ",
+        ),
+        (added, "Learning rates beyond those of most others in the row, which do not lack them: "),
+    ):
+        told = [
+            f"{mixer} at {', '.join(f'{rate:g}' for rate in rates)} on {_listed(group, totals)}"
+            for (mixer, rates), group in found.items()
+        ]
+        notes += [f"{text}{'; '.join(told)}."] if told else []
     return notes
 
 
@@ -229,7 +261,7 @@ def _has_uneven_seeds(score: Score) -> bool:
 
 
 def text_of(score: Score) -> str:
-    """An entry as plain text, such as `0.812 ± 0.003 (5)* (9/11) †2`."""
+    """An entry as plain text, such as `0.812 ± 0.003 (5)* (9/11) §1 †2`."""
     if score.mean is None:
         return score.status if score.total == 1 else f"{score.status} (0/{score.total})"
     text = f"{score.mean:.3f}"
@@ -239,6 +271,8 @@ def text_of(score: Score) -> str:
         text += f" ({score.seeds} seeds)"
     if not score.complete:
         text += f"* ({score.done}/{score.total})"
+    if score.lacking:
+        text += " §" if score.total == 1 else f" §{score.lacking}"
     if score.edges:
         text += " †" if score.total == 1 else f" †{score.edges}"
     return text
@@ -252,7 +286,7 @@ def best_of(row: dict[str, Score]) -> set[str]:
     complete = {
         mixer: round(score.mean, 3)
         for mixer, score in row.items()
-        if score.mean is not None and score.complete and not sees_future(mixer)
+        if score.mean is not None and score.complete and not score.lacking and not sees_future(mixer)
     }
     best = {mixer for mixer, mean in complete.items() if mean == max(complete.values())}
     compared = {

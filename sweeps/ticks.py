@@ -27,7 +27,10 @@ def rate_ticks(panel: Axes, values: Sequence[float], inches: float) -> None:
 
 
 def size_ticks(panel: Axes, values: Sequence[float], inches: float) -> None:
-    """Of a logarithmic axis: its decades, or the smallest and largest value if it has less than two."""
+    """Of a logarithmic axis: its decades, or every value if it has less than two of them.
+
+    Of values whose labels would touch, the smallest and the largest have one first, then the others from the left.
+    """
     if not values:
         panel.set_xticks([])
         return
@@ -36,11 +39,16 @@ def size_ticks(panel: Axes, values: Sequence[float], inches: float) -> None:
     panel.set_xlim(low / pad, high * pad)
     decades = [10.0**power for power in range(int(np.floor(np.log10(low))), int(np.ceil(np.log10(high))) + 1)]
     inside = [value for value in decades if low / pad <= value <= high * pad]
-    places = inside if len(inside) > 1 else sorted({low, high})
+    places = inside if len(inside) > 1 else sorted(set(values))
     labels = [short_number(float(f"{value:.{4 if value < 1e4 else 3}g}")) for value in places]
-    apart = inches * np.log(high / low) / (np.log(high / low) + 2 * np.log(pad))
-    if len(inside) < 2 and apart < 0.05 + sum(text_width(label, TICK) for label in labels) / 2:
-        places, labels = places[:1], labels[:1]
+    if len(inside) < 2:
+        at = np.log(np.asarray(places) / low * pad) / np.log(high / low * pad**2) * inches
+        half = [text_width(label, TICK) / 2 for label in labels]
+        kept: list[int] = []
+        for place in dict.fromkeys([0, len(places) - 1, *range(len(places))]):
+            if all(abs(at[place] - at[other]) > half[place] + half[other] + 0.05 for other in kept):
+                kept.append(place)
+        labels = [label if place in kept else "" for place, label in enumerate(labels)]
     panel.xaxis.set_major_locator(FixedLocator(places))
     panel.xaxis.set_minor_locator(NullLocator())
     panel.set_xticklabels(labels)

@@ -2,11 +2,12 @@
 
 A cached dataset is `DIR/<folder>/{train,test}/{inputs,targets}.npy`, int64, where `dataset_folder` spells the
 folder as mad-lab does. mad-lab has no validation split: ours is generated from our own val stream, unless
-the folder has a `val/` beside the others, as `python -m mixerlab.tasks.export` writes it. Test rows of another length
+the folder has a `val/` beside the others, as `mixerlab export` writes it. Test rows of another length
 than the others (`task.test_seq_len`) are always generated. mad-lab draws its rows from
 another stream, so that a row in two splits is chance, likely only for tiny vocabularies and lengths. A dataset of
 which more than `MOST_SHARED` of val's rows are also in train or test is refused unless that is allowed by name; fewer
-are counted and logged, never removed.
+are counted and logged, never removed. Generated splits may share rows by chance, which is logged; only splits of which
+one repeats the other are refused.
 
 What was read is part of a run's identity, by its digest.
 """
@@ -21,12 +22,17 @@ from tokenize import TokenError
 import numpy as np
 
 from mixerlab.tasks.base import SPLITS, Split, Task, TaskRuleError
+from mixerlab.tasks.generated import Arrays, WrongRows, generate
 
 log = logging.getLogger(__name__)
 
 MOST_SHARED = 0.001  # of val's rows, with each of the other splits
 
-Arrays = tuple[np.ndarray, np.ndarray]  # inputs, targets
+# Generated rows in common are no chance if so many of them are shared and so many of those behind them are distinct.
+_NEARLY_ALL = 0.9
+_MOSTLY_DISTINCT = 0.75
+_COMPARED: tuple[tuple[Split, Split], ...] = (("val", "train"), ("val", "test"), ("test", "train"))
+_FEW_ROWS = 16  # so few different rows say nothing
 
 # mad-lab's field names in a dataset's folder, in order: (short name, attribute of the task, unused value).
 _FOLDER_FIELDS = (
@@ -50,8 +56,12 @@ def split_rng(data_seed: int, split: Split) -> np.random.Generator:
 
 
 def make_split(task: Task, split: Split) -> Arrays:
-    """The split's `(inputs, targets)`, generated; the same for the same task and data seed."""
-    return task.of_split(split).generate(task.num_examples(split), split_rng(task.data_seed, split), split)
+    """The split's `(inputs, targets)`, generated and checked; the same for the same task and data seed.
+
+    Raises:
+        WrongRows: what the task generates is not as it must be.
+    """
+    return generate(task.of_split(split), split, functools.partial(split_rng, task.data_seed, split))
 
 
 def load_or_generate(
@@ -62,12 +72,15 @@ def load_or_generate(
     Raises:
         ValueError: the folder lacks this task's dataset, a file is not as it should be, or more than `MOST_SHARED` of
             val's rows are also in another split and `allow_shared_rows` is False.
+        WrongRows: as `make_split`; or of generated splits one repeats another and `allow_shared_rows` is False.
     """
     if data_dir is None:
-        return {split: make_split(task, split) for split in SPLITS}
+        generated: dict[str, Arrays] = {split: make_split(task, split) for split in SPLITS}
+        _check_splits_differ(generated, allow_shared_rows)
+        return generated
     folder = find_dataset(task, Path(data_dir))
     data = _from_folder(task, folder, load_split)
-    for split, other in (("val", "train"), ("val", "test"), ("test", "train")):
+    for split, other in _COMPARED:
         rows = len(data[split][0])
         shared = count_shared_rows(data[split][0], data[other][0])
         if split == "val" and shared > MOST_SHARED * rows and not allow_shared_rows:
@@ -78,6 +91,38 @@ def load_or_generate(
         if shared:
             log.warning("%s: %d of %d %s rows are also in %s", folder, shared, rows, split, other)
     return data
+
+
+def _check_splits_differ(data: Mapping[str, Arrays], allow_shared_rows: bool) -> None:
+    """Raises WrongRows if one split repeats another beyond chance; logs what they share otherwise."""
+    for split, other in _COMPARED:
+        rows, others = data[split][0], data[other][0]
+        shared = count_shared_rows(rows, others)
+        if not allow_shared_rows and shared and _repeats(rows, others, shared):
+            raise WrongRows(
+                f"{shared} of {len(rows)} {split} rows are also in {other}: {split} would not measure what is new to"
+                " the model. Draw all that is random from the generator `rng` that generate_rows gets, another one for"
+                " each split; or allow it with task.allow_shared_rows=true"
+            )
+        if shared > MOST_SHARED * len(rows):
+            log.info("%d of %d %s rows are also in %s", shared, len(rows), split, other)
+
+
+def _repeats(rows: np.ndarray, others: np.ndarray, shared: int) -> bool:
+    """Whether `rows`, of which `shared` are in `others`, are no draws of their own."""
+    both = min(len(rows), len(others))
+    if np.array_equal(rows[:both], others[:both]):
+        return _num_distinct(rows[:both]) >= _FEW_ROWS
+    if shared < _NEARLY_ALL * len(rows):
+        return False
+    # A new draw is in a sample with a probability of 1 - (rows that the sample has once) / (its size), by Good and
+    # Turing: about a half at most if this share of the sample is distinct, however small the task's space of rows.
+    distinct = _num_distinct(others)
+    return distinct >= _FEW_ROWS and distinct > _MOSTLY_DISTINCT * len(others) and _num_distinct(rows) >= _FEW_ROWS
+
+
+def _num_distinct(rows: np.ndarray) -> int:
+    return len({row.tobytes() for row in rows})
 
 
 def dataset_digest(data: Mapping[str, Arrays]) -> str:
@@ -136,7 +181,7 @@ def dataset_folder(task: Task) -> str:
     if task.madlab_code is None:
         raise ValueError(
             f"{type(task).__name__} has no madlab_code, the task's short name in mad-lab's folder names, without which"
-            " task.data_dir and tasks.export do not work: set it on the class"
+            " task.data_dir and `mixerlab export` do not work: set it on the class"
         )
     fields = (f"{short}-{getattr(task, name, unused)}" for short, name, unused in _FOLDER_FIELDS)
     return "_".join([f"t-{task.madlab_code}", *fields]).replace(".", "#")
@@ -201,9 +246,16 @@ def save_split(arrays: Arrays, folder: Path, split: Split) -> None:
 
 
 def count_shared_rows(rows: np.ndarray, others: np.ndarray) -> int:
-    """How many of `rows` `[N, T]` also stand in `others` `[M, T]`."""
-    known = {row.tobytes() for row in others}
-    return sum(row.tobytes() in known for row in rows)
+    """How many of `rows` `[N, T]` also stand in `others` `[M, T]`; none if T differs."""
+    if rows.shape[1] != others.shape[1]:
+        return 0
+    # Only rows whose hashes meet are compared: a table of 2^20 flags finds them faster than a set of all rows.
+    weights = np.random.default_rng(0).integers(2**63 - 1, size=rows.shape[1])  # the sums wrap around
+    of_rows, of_others = (np.einsum("nt,t->n", array, weights).view(np.uint64) >> 44 for array in (rows, others))
+    is_hash = np.zeros(2**20, dtype=bool)
+    is_hash[of_rows] = True
+    known = {row.tobytes() for row in others[is_hash[of_others]]}
+    return sum(row.tobytes() in known for row in rows) if known else 0
 
 
 def _read(path: Path) -> np.ndarray:

@@ -14,6 +14,7 @@ from omegaconf import DictConfig, ListConfig, OmegaConf
 
 from mixerlab.arguments import check_arguments, class_of
 from mixerlab.tasks.base import SPLITS, Task
+from mixerlab.user_code import with_place
 
 # Keys of a task's yaml that are not constructor parameters.
 _CONFIG_KEYS = {"name", "_target_", "setting", "baseline", "changes", "levels", "data_dir", "allow_shared_rows"}
@@ -115,8 +116,13 @@ def build_task(task_cfg: DictConfig) -> Task:
         arguments["test_seq_len"] = None
     check_arguments("task", task_class, arguments)
     _check_size(arguments)
-    task = task_class(**arguments)
-    task.of_split("test")  # which refuses a length that the task cannot have
+    try:
+        task = task_class(**arguments)
+        task.of_split("test")  # which refuses a length that the task cannot have
+    except ValueError:
+        raise
+    except Exception as error:  # of the user's code
+        raise ValueError(f"task={task_cfg.name}: {with_place(error)}") from error
     return task
 
 

@@ -12,10 +12,10 @@ from torch import nn
 
 import mixerlab
 from mixerlab import causality
-from mixerlab.causality import UNTOLD, CausalityCheck, _Look, cuts, find_leak
+from mixerlab.causality import UNTOLD, CausalityCheck, MixesRows, _Look, cuts, find_leak
 from mixerlab.mixers.base import SequenceMixer
 from mixerlab.models.language_model import LanguageModel
-from mixerlab.repeatability import KEEPS_STATE, keeps_state, repeats
+from mixerlab.repeatability import KEEPS_STATE, keeps_state, repeats, written_buffers
 from mixerlab.training.execution import choose_execution
 from mixerlab.training.population import Population
 
@@ -48,6 +48,16 @@ class Flawed(SequenceMixer):
             return past + torch.cat(chunks, dim=1)
         if self.flaw == "norm over time" and self.training:
             return past - past.mean(dim=1, keepdim=True)
+        if self.flaw == "in long rows" and length > LENGTH:
+            return past + y.mean(dim=1, keepdim=True)
+        if self.flaw == "in long rows, in training" and length > LENGTH and self.training:
+            return past + y.mean(dim=1, keepdim=True)
+        if self.flaw == "over the batch":
+            return past + y.mean(dim=0, keepdim=True).cumsum(1)
+        if self.flaw == "over the batch, in training" and self.training:
+            return past - y.mean(dim=0, keepdim=True)
+        if self.flaw == "over the batch and ahead":
+            return past + y.mean(dim=(0, 1), keepdim=True)
         if self.flaw == "not finite":
             return past + self.positive.log() * y.mean(dim=1, keepdim=True)
         if self.flaw == "nothing but NaN":
@@ -186,7 +196,7 @@ def test_on_a_gpu_the_batch_is_that_of_training(device, batch, monkeypatch):
     batches = []
     monkeypatch.setattr(causality, "_known", {})
     monkeypatch.setattr(causality, "find_leak", lambda *arguments, **_: batches.append(arguments[3]))
-    check = CausalityCheck("mine", VOCAB, LENGTH, may_see_future=False, key="mine")
+    check = CausalityCheck("mine", VOCAB, (LENGTH,), may_see_future=False, key="mine")
     check(SimpleNamespace(device=torch.device(device), execution="vmap"), False, 7)
     assert batches == [batch]
 
@@ -247,6 +257,8 @@ def test_a_process_looks_once_for_all_cells_of_a_shape(tmp_path, monkeypatch):
         record = mixerlab.run(*attn, f"seed={seed}", f"task.seq_len={length}")
         assert record["provenance"]["sees_future"] is False
     assert looks == [(8, 15, 2), (8, 23, 2)]
+    mixerlab.run(*attn, "task.seq_len=24", "task.test_seq_len=32")
+    assert looks[2:] == [(8, 31, 2)]  # the verdict at the length of training says nothing of another
 
 
 class Remembers(SequenceMixer):
@@ -299,3 +311,102 @@ class RemembersToo(Remembers):
 
     def state_size(self, seq_len):
         return 1
+
+
+@pytest.mark.parametrize(("flaw", "training"), [("over the batch", False), ("over the batch, in training", True)])
+@pytest.mark.parametrize("bf16", [False, True])
+def test_rows_that_influence_each_other_are_no_sight_of_the_future(flaw, training, bf16):
+    for batch in (2, 5):
+        leak = find_leak(population_of(lambda: Flawed(flaw)), VOCAB, LENGTH, batch, bf16=bf16)
+        assert leak.between_rows and leak.training == training
+        assert str(leak).startswith("rows of a batch influence each other: ") and leak.position >= leak.since
+    ahead = find_leak(population_of(lambda: Flawed("over the batch and ahead")), VOCAB, LENGTH, bf16=bf16)
+    assert not ahead.between_rows
+
+
+def checked(flaw, lengths, may_see_future=False):
+    check = CausalityCheck("mine", VOCAB, lengths, may_see_future, key=flaw)
+    check(population_of(lambda: Flawed(flaw)), False, 2)
+    return check
+
+
+@pytest.mark.parametrize("may_see_future", [False, True])
+def test_rows_that_influence_each_other_are_refused_where_they_are_scored(may_see_future):
+    with pytest.raises(MixesRows, match=r"^mixer=mine: rows of a batch influence each other: .* by itself$"):
+        checked("over the batch", (LENGTH,), may_see_future)
+    trains = checked("over the batch, in training", (LENGTH,), may_see_future)
+    assert trains.sees_future is False
+    assert trains.notes[0].startswith("rows of a batch influence") and "in training mode only" in trains.notes[0]
+
+
+def test_test_rows_of_another_length_are_looked_at():
+    assert checked("in long rows", (LENGTH,)).notes == []
+    with pytest.raises(causality.SeesFuture, match=r"sees the future: .*, in test rows of 70 tokens\. model"):
+        checked("in long rows", (LENGTH, 70))
+    allowed = checked("in long rows", (LENGTH, 70), may_see_future=True)
+    assert allowed.sees_future is True and allowed.notes[0].endswith(", in test rows of 70 tokens")
+    assert checked("in long rows, in training", (LENGTH, 70)).sees_future is False  # no such row trains
+
+
+class InLongRows(SequenceMixer):
+    def __init__(self, d_model, num_heads, rope_base, qk_norm, bias):
+        super().__init__()
+        self.mixer = Flawed("in long rows", d_model)
+
+    def forward(self, x):
+        return self.mixer(x)
+
+    def state_size(self, seq_len):
+        return 1
+
+
+def test_a_run_is_refused_for_its_test_rows(tmp_path):
+    mine = "mixer=attn", "mixer.name=mine", f"mixer._target_={__name__}.InLongRows", "task=icr", "task.test_seq_len=64"
+    outcome = run_py(*mine, *TINY, f"results_dir={tmp_path}")
+    said = outcome.err.splitlines()[-1]
+    assert outcome.code == 1 and said.startswith("error: mixer=mine sees the future: ")
+    assert "in test rows of 63 tokens" in said
+
+
+class Writes(SequenceMixer):
+    """Writes the mean of its output into a buffer, in evaluation mode too, and adds what was there."""
+
+    def __init__(self, d_model=WIDTH, num_heads=1, rope_base=1, qk_norm=False, bias=False, how="assign"):
+        super().__init__()
+        self.linear, self.how, self.gate = nn.Linear(d_model, d_model), how, nn.Parameter(torch.zeros(d_model))
+        self.register_buffer("h", torch.zeros(d_model))
+
+    def forward(self, x):
+        y, h = self.linear(x), self.h.clone()
+        if self.how == "in place":
+            self.h.copy_(y.detach().mean((0, 1)))
+        elif self.how == "unread" or self.training or self.how == "assign":
+            self.h = y.detach().mean((0, 1))
+        return y if self.how == "unread" else y + self.gate * h
+
+    def state_size(self, seq_len):
+        return 1
+
+
+@pytest.mark.parametrize("bf16", [False, True])
+@pytest.mark.parametrize(
+    ("how", "is_state"), [("assign", True), ("in place", True), ("in training", False), ("unread", False)]
+)
+def test_a_buffer_that_is_written_in_evaluation_mode_is_state(how, is_state, bf16):
+    population = population_of(lambda: Writes(how=how))
+    choose_execution(population, "auto", torch.randint(VOCAB, (2, 2, LENGTH)), slice(None), bf16=bf16)
+    assert population.buffers_by_replica
+    before, random = copy.deepcopy(population.get_extra_state()), torch.random.get_rng_state()
+    written = written_buffers(population, VOCAB, LENGTH, bf16=bf16)
+    assert written == ([f"blocks.{block}.mixer.h" for block in range(2)] if is_state else [])
+    torch.testing.assert_close(population.get_extra_state(), before, rtol=0, atol=0)
+    assert torch.equal(torch.random.get_rng_state(), random) and population.model.training
+    assert not any(buffer.any() for buffer in population.model.buffers())
+
+
+@pytest.mark.parametrize("task", ["icr", "cmp"])
+def test_a_run_is_refused_for_a_buffer_that_it_writes_in_evaluation_mode(task, tmp_path):
+    mine = "mixer=attn", "mixer.name=mine", f"mixer._target_={__name__}.Writes", f"task={task}"
+    outcome = run_py(*mine, *TINY, f"results_dir={tmp_path}")
+    assert outcome.code == 1
+    assert outcome.err.splitlines()[-1].startswith("error: mixer=mine writes h in evaluation mode, so that it gives")

@@ -19,6 +19,7 @@ from omegaconf import OmegaConf
 
 from mixerlab.postponed import postponed
 from mixerlab.sweep import Sweep
+from mixerlab.sweep_progress import SweepProgress
 from mixerlab.sweeps.claims import claim
 from mixerlab.sweeps.files import run_folder
 from mixerlab.sweeps.schema import validate_record
@@ -405,6 +406,35 @@ def test_a_key_that_only_some_cells_have_runs_where_it_applies(tmp_path):
         assert outcome.code == 0 and f"{override} applies to {applies}; without it" in outcome.out
     typing_error = run_py("-m", "mixer=attn", "task=icr,sc", "task.num_token=8", f"results_dir={tmp_path}")
     assert typing_error.code == 1 and "unknown key task.num_token;" in typing_error.err
+
+
+def test_one_run_is_counted_in_the_singular(tmp_path):
+    done = [SweepProgress(dict.fromkeys(map(Path, names), 1.0))._done() for names in ("a", "ab")]
+    assert done == ["0 of 1 run done", "0 of 2 runs done"]
+
+
+def test_a_dry_run_tells_its_runs_apart_by_the_swept_keys(tmp_path):
+    """Of the keys of a task, only those that its setting does not say; of a single run none."""
+    where = ("dry_run=true", f"results_dir={tmp_path}")
+    grid = ("mixer=attn,mamba", "task=icr", "mixer.num_heads=2,4", "seed=0,1", "model.d_model=32")
+    _, *cells, total = run_py("-m", *grid, *where).out.splitlines()
+    assert [line[14:].rstrip("untor ").rstrip() for line in cells] == [
+        "attn icr baseline, num_heads=2, seed=0",
+        "attn icr baseline, num_heads=2, seed=1",
+        "attn icr baseline, num_heads=4, seed=0",
+        "attn icr baseline, num_heads=4, seed=1",
+        "mamba icr baseline, seed=0",
+        "mamba icr baseline, seed=1",
+    ]
+    assert total == "6 cells, 0 of them finished"
+    one, total = run_py("-m", "mixer=attn", "task=icr", "seed=0", *where).out.splitlines()
+    assert one.split()[1:] == ["attn", "icr", "baseline", "to", "run"] and total == "1 cell, 0 of them finished"
+    first, second, _ = run_py("-m", "mixer=attn", "task=icr", "task.seq_len=64,96", *where).out.splitlines()
+    assert [line.split()[1:4] for line in (first, second)] == [
+        ["attn", "icr", f"seq_len={length}"] for length in (64, 96)
+    ]
+    cells = run_py("-m", "mixer=attn", "task=icr", "optimizer=muon,adamw", *where).out.splitlines()[:2]
+    assert [line.split()[4] for line in cells] == ["optimizer=muon", "optimizer=adamw"]
 
 
 def test_a_sweep_has_a_name_for_its_report(tmp_path, monkeypatch):

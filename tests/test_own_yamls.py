@@ -107,7 +107,7 @@ def test_the_check_of_a_mixer_that_is_not_found_names_the_option(capsys):
     assert check(["cmean"]) == 1
     said = capsys.readouterr().err
     assert said.startswith("error: cmean: In 'config': Could not find 'mixer/cmean'; there are: attn, gdn")
-    assert said.endswith("; --config-dir DIR adds your own\n") and said.count("\n") == 1
+    assert said.endswith("; config_dir=DIR or --config-dir DIR adds your own\n") and said.count("\n") == 1
     with pytest.raises(SystemExit):
         check([])
     assert capsys.readouterr().err.endswith("required: name\n")

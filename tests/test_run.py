@@ -126,7 +126,7 @@ def test_a_finished_run_says_that_the_code_has_changed_since(finished, tmp_path)
     assert "is finished: skipped" in again.err
     assert "The code of its mixer has changed since: force=true trains it again" in again.err
     sweep = run_py("-m", *ATTN, f"results_dir={results}")
-    assert "The code of 1 finished cells has changed since they were trained (attn, icr): force=true" in sweep.out
+    assert "The code of 1 finished cell has changed since it was trained (attn, icr): force=true" in sweep.out
 
 
 def test_the_same_config_gives_the_same_record_bit_for_bit(finished, tmp_path):
@@ -296,6 +296,15 @@ REFUSED = [
     (["trainer.epochs=abc"], "trainer.epochs='abc'", "must be a whole number"),
     (["mixer=nope"], "Could not find 'mixer/nope'", "parallax"),
     (["task=nope"], "Could not find 'task/nope'", "icr_challenge"),
+    (["mixer=3"], "mixer=3 is a number, not a name; there are: attn, gdn", "--config-dir DIR adds your own"),
+    (["mixer=nan"], "mixer=nan is a number, not a name; there are: attn", "parallax"),
+    (["mixer=true"], "mixer=true is a truth value, not a name; there are: attn", "parallax"),
+    (["mixer=null"], "mixer=null names nothing; there are: attn", "parallax"),
+    (["mixer=[ema]"], "mixer=[ema] is a list, not a name; there are: attn", "parallax"),
+    (["task=3"], "task=3 is a number, not a name; there are: cmp", "icr"),
+    (["-m", "mixer=attn,3"], "mixer=3 is a number, not a name; there are: attn", "parallax"),
+    (["-m", "mixer=gdn,[ema]"], "mixer=[ema] is a list, not a name; there are: attn", "parallax"),
+    (["hydra/launcher=3"], "hydra/launcher=3 is a number, not a name; there are: processes", "slurm"),
     (["task.setting=nope"], "task.setting=nope: icr has no such setting", "choose baseline, vocab_size-32"),
     (["task.nope=1"], "unknown key task.nope; valid keys: task.setting", "task.seq_len"),
     (["mixer.num_head=4"], "unknown key mixer.num_head; valid keys: mixer.num_heads", "mixer.rope_base"),
@@ -367,6 +376,55 @@ def test_a_tool_that_there_is_not():
 def test_without_arguments_it_helps():
     outcome = run_py()
     assert outcome.code == 0 and outcome == run_py("--help") and "mixerlab check NAME" in outcome.out
+
+
+IN_PYTHON = [
+    (["mixer=ema"], "Could not find 'mixer/ema'; there are: attn, gdn", "; config_dir=DIR or --config-dir"),
+    (["mixer=3"], "mixer=3 is a number, not a name; there are: attn", "config_dir=DIR"),
+    (["mixer=[ema]"], "mixer=[ema] is a list, not a name; there are: attn", "config_dir=DIR"),
+    (["foo=1"], "unknown key foo; valid keys: model, seed", "experiment"),
+    (["mixer=attn", "mixer.num_head=4"], "unknown key mixer.num_head; valid keys: mixer.num_heads", "mixer.rope_base"),
+    (["mixer"], "mixer: settings are KEY=VALUE", ""),
+    ([{"mixer": "ema"}], "override {'mixer': 'ema'} is a dict, not a string", "write 'mixer=attn', 'task=icr'"),
+    ([["mixer=attn"]], "override ['mixer=attn'] is a list, not a string", "write 'mixer=attn', 'task=icr'"),
+]
+
+
+@pytest.mark.parametrize(("overrides", "message", "fix"), IN_PYTHON, ids=[str(case[0]) for case in IN_PYTHON])
+def test_python_refuses_what_the_command_line_does_and_says_as_much(overrides, message, fix):
+    for function in (mixerlab.compose, mixerlab.build_model, mixerlab.run):
+        with pytest.raises(ValueError) as caught:
+            function(*overrides)
+        assert message in str(caught.value) and fix in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_a_yaml_that_python_cannot_read_is_a_value_error(tmp_path):
+    (tmp_path / "conf/mixer").mkdir(parents=True)
+    (tmp_path / "conf/mixer/typo.yaml").write_text("name: typo\n_target_: : a.b\n")
+    with pytest.raises(ValueError, match=r"typo\.yaml, line 2, column 11: mapping values are not allowed here"):
+        mixerlab.compose("mixer=typo", config_dir=tmp_path / "conf")
+
+
+def test_a_dry_run_from_python_is_refused_and_trains_nothing(tmp_path):
+    given = (*ATTN, f"results_dir={tmp_path}", "dry_run=true")
+    with pytest.raises(ValueError, match=r"dry_run=true: mixerlab\.run trains and returns a record; mixerlab\.compose"):
+        mixerlab.run(*given)
+    with pytest.raises(ValueError, match="dry_run=true"):
+        mixerlab.run(config=mixerlab.compose(*given))
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("option", [["--config-dir", "{}"], ["-cd", "{}"], ["--config-dir={}"]], ids=" ".join)
+def test_options_may_stand_anywhere_among_the_overrides(tmp_path, option):
+    (tmp_path / "conf/mixer").mkdir(parents=True)
+    yaml = (CONF / "mixer/attn.yaml").read_text()
+    (tmp_path / "conf/mixer/mine.yaml").write_text(yaml.replace("name: attn", "name: mine"))
+    option = [part.format(tmp_path / "conf") for part in option]
+    given = ["mixer=mine", "task=icr", "dry_run=true", f"results_dir={tmp_path}"]
+    expected = run_py(*option, *given)
+    assert expected.code == 0 and "name: mine" in expected.out
+    for place in range(1, len(given) + 1):
+        assert run_py(*given[:place], *option, *given[place:]) == expected
 
 
 def test_hydras_tracebacks_are_there_for_whoever_wants_them(monkeypatch):

@@ -93,6 +93,8 @@ class Flawed(SequenceMixer):
         self.proj = torch.nn.Linear(d_model, d_model)
         if flaw == "unused":
             self.spare = torch.nn.Parameter(torch.zeros(3))
+        if flaw == "writes":
+            self.register_buffer("h", torch.zeros(d_model))
         if flaw == "stray":
             self.table = torch.ones(d_model)
 
@@ -100,6 +102,16 @@ class Flawed(SequenceMixer):
         y = self.proj(x)
         if self.flaw == "ahead":
             y = y + x.mean(dim=1, keepdim=True)
+        if self.flaw == "ahead in training" and self.training:
+            y = y + x.roll(-1, dims=1)
+        if self.flaw == "over the batch":
+            y = y.cumsum(1) + x.mean(dim=0, keepdim=True).cumsum(1)
+        if self.flaw == "writes":
+            y, self.h = y + self.h, y.detach().mean((0, 1))
+        if self.flaw == "tuple":
+            return y, None
+        if self.flaw == "nothing":
+            return None
         if self.flaw == "shape":
             y = y[:, 1:]
         if self.flaw == "infinite":
@@ -133,6 +145,23 @@ class Flawed(SequenceMixer):
 def test_the_contract_notices(flaw, message):
     with pytest.raises(AssertionError, match=message):
         check_forward(Flawed(WIDTH, flaw))
+
+
+@pytest.mark.parametrize(
+    ("flaw", "message"),
+    [
+        ("ahead in training", "^it sees the future: the logits at position .* in training mode only"),
+        ("over the batch", "^rows of a batch influence each other: "),
+        ("writes", "^it writes h in evaluation mode, so that it gives different outputs"),
+        ("tuple", r"^Flawed gives a tuple: it must give a tensor \[B, T, d_model\]$"),
+        ("nothing", "^Flawed gives a NoneType: it must give a tensor"),
+        ("shape", "^the output's shape is"),
+    ],
+)
+def test_the_whole_contract_notices(flaw, message):
+    config = {"name": "flawed", "_target_": f"{__name__}.Flawed", "flaw": flaw}
+    with pytest.raises(ContractBroken, match=message):
+        check_everything(config, "flawed", lambda: Flawed(WIDTH, flaw))
 
 
 class Remembers(Flawed):

@@ -69,6 +69,52 @@ def test_what_is_finished_or_claimed_stays_as_it_is(results, tmp_path):
     assert archive.restore(file, other) == (1, 2)
 
 
+def test_an_archive_is_not_replaced_where_runs_would_be_lost(results, tmp_path, capsys):
+    """As by a slip on the machine where it was to be restored; without finished runs there too."""
+    file, other = tmp_path / "a.tar.xz", tmp_path / "elsewhere"
+    archive.pack(results, file)
+    packed = file.read_bytes()
+    other.mkdir()
+    for number in (3, 2):
+        assert archive.main([str(file), "--results-dir", str(other)]) == 1
+        said = capsys.readouterr()
+        assert said.out == "" and said.err == (
+            f"error: {file} holds {number} finished runs that results_dir={str(other)!r} has not: to unpack it add"
+            " --restore; to replace it --force\n"
+        )
+        assert file.read_bytes() == packed
+        if number == 3:
+            fakes.add_run(other, [0.2, 0.5, 0.9], mixer="attn")
+    assert archive.main([str(file), "--results-dir", str(other), "--force"]) == 0
+    assert "1 finished run packed" in capsys.readouterr().out and len(archive._checked(file)) == 1
+    with pytest.raises(SystemExit):
+        archive.main([str(file), "--restore", "--force"])
+
+
+def test_an_archive_that_only_grows_is_replaced(results, tmp_path, capsys):
+    file = tmp_path / "a.tar.xz"
+    file.touch()  # as by mktemp: nothing is lost
+    assert archive.main([str(file), "--results-dir", str(results)]) == 0
+    fakes.add_run(results, [0.1], mixer="mesa", lr=1e-2)
+    assert archive.main([str(file), "--results-dir", str(results)]) == 0
+    assert len(archive._checked(file)) == 4
+
+
+def test_a_file_that_is_no_archive_is_not_replaced(results, tmp_path, capsys):
+    file = tmp_path / "notes.txt"
+    file.write_text("mine")
+    assert archive.main([str(file), "--results-dir", str(results)]) == 1
+    said = capsys.readouterr().err
+    assert "is no archive of records" in said and said.endswith("; to replace it add --force\n")
+    assert file.read_text() == "mine"
+
+
+def test_its_help_says_what_an_archive_lacks(capsys):
+    with pytest.raises(SystemExit):
+        archive.main(["--help"])
+    assert "no names of sweeps" in capsys.readouterr().out
+
+
 def test_nothing_finished_is_refused(tmp_path, capsys):
     assert archive.main([str(tmp_path / "a.tar.xz"), "--results-dir", str(tmp_path)]) == 1
     assert "has no finished run: train some" in capsys.readouterr().err

@@ -1,6 +1,7 @@
 """Our numbers beside published ones: from each kind of source, complete or not, and what is refused."""
 
 import json
+import math
 
 import fakes
 import pytest
@@ -8,7 +9,7 @@ import pytest
 from mixerlab.api import compose
 from mixerlab.sweeps import archive, compare
 from mixerlab.sweeps.collect import best_per_cell, collect
-from mixerlab.sweeps.compare_figures import side_by_side
+from mixerlab.sweeps.compare_figures import STEP, scatter, side_by_side
 from mixerlab.sweeps.published import Pair, distance, is_far, pairs_of, read_published, scores_of
 from mixerlab.sweeps.report import report
 from mixerlab.sweeps.sources import rows_of
@@ -130,6 +131,29 @@ def test_bars_are_ours_and_lines_the_published_numbers(results, published):
     assert panel.patches[1].get_facecolor()[:3] == (1, 1, 1)  # gdn misses settings
     lines = {tuple(line.get_xdata()): line.get_ydata()[0] for line in panel.lines if len(line.get_xdata()) == 2}
     assert lines == {(-0.45, 0.45): 0.6, (0.55, 1.45): 0.5, (1.55, 2.45): 0.7}
+
+
+def test_points_at_one_place_are_all_seen():
+    pairs = [Pair("settings", f"icr {n}", mixer, 1.0, 1.0, 1, 1) for n in range(6) for mixer in ("attn", "gdn")]
+    pairs.append(Pair("settings", "icr", "attn", 0.5, 0.25, 1, 1))
+    figure = scatter(pairs, "clean")
+    places = [
+        (line.get_xdata()[0], line.get_ydata()[0]) for line in figure.axes[0].lines if line.get_marker() != "None"
+    ]
+    assert len(places) == 13 and places[0] == (1.0, 1.0) and places[-1] == (0.5, 0.25)
+    apart = [math.dist(one, other) for number, one in enumerate(places) for other in places[number + 1 :]]
+    assert min(apart) > 0.99 * STEP and all(math.dist(place, (1.0, 1.0)) < 0.07 for place in places[:-1])
+    under = figure.texts[1].get_text().replace("\n", " ")
+    assert figure.get_suptitle() == "Ours against the published accuracy" and "chosen on validation" in under
+    assert "points that would hide each other are moved by up to 0.05" in under
+    assert "moved" not in scatter(pairs[-1:], "clean").texts[1].get_text()
+
+
+def test_the_table_has_no_minus_zero_and_no_empty_part():
+    means = [Pair("means", "mem", "attn", 0.7, None, 0, 6)]
+    text = compare.markdown([*means, Pair("settings", "icr 1", "attn", 0.9, 0.8999, 1, 1)], "a paper")
+    assert "| icr 1 | 0.900 (0.900) +0.000 |" in text and "Means" not in text
+    assert "We have none of the published numbers." in compare.markdown(means, "a paper")
 
 
 def test_another_task_of_ours_is_read_as_a_published_one(results, published, tmp_path, capsys):

@@ -312,7 +312,9 @@ def test_of_many_settings_the_last_of_each_task_has_a_panel(tmp_path):
     assert drawn(figure.axes[0], "attn") == pytest.approx({64: 0.45, 128: 0.7})
     assert set(drawn(figure.axes[0], "_chance").values()) == {1 / 256}  # of this level, not of the task's mean
     figure = accuracy_by_size(table, cells, "official")
-    assert [panel.get_title().replace("\n", " ") for panel in figure.axes] == [*hardest, hardest[-1]]
+    assert [panel.get_title().replace("\n", " ") for panel in figure.axes] == [name for name in hardest for _ in "ab"]
+    sizes = ["state size (elements)", "parameters"]
+    assert [panel.get_xlabel() for panel in figure.axes] == sizes * len(hardest)
     assert_legible(figure)
 
 
@@ -327,6 +329,42 @@ def test_accuracy_by_state_size_and_its_frontier(tmp_path):
     assert drawn(state, "_frontier") == {1024: 0.7, 4096: 0.9}  # mamba is larger than gdn, and worse
     nothing = best_per_cell(collect(tmp_path / "nothing"), expected=[("attn", "icr", "baseline")])
     assert accuracy_by_size(task_table(nothing), nothing, "official") is None
+
+
+def test_every_size_between_is_a_tick_too(tmp_path):
+    for mixer, size in (("attn", 25_800), ("gdn", 29_000), ("mamba", 32_300)):
+        fakes.add_run(tmp_path, [0.5], sizes={"state_size": size, "num_params": size}, mixer=mixer, lr=1e-3)
+    cells = best_per_cell(collect(tmp_path))
+    for panel in accuracy_by_size(task_table(cells), cells, "official").axes:
+        assert panel.get_xticks().tolist() == [25_800, 29_000, 32_300]
+        assert [label.get_text() for label in panel.get_xticklabels()] == ["25.8k", "29k", "32.3k"]
+    assert_legible(accuracy_by_size(task_table(cells), cells, "official", 1))
+
+
+def test_only_the_average_has_a_panel_of_parameters_where_there_is_one(tmp_path):
+    for mixer in ("attn", "gdn"):
+        for task in ("icr", "mem"):
+            fakes.add_run(tmp_path, [0.5], mixer=mixer, task=task, lr=1e-3)
+    cells = best_per_cell(collect(tmp_path))
+    figure = accuracy_by_size(task_table(cells), cells, "official")
+    assert [panel.get_xlabel() for panel in figure.axes] == ["state size (elements)"] * 3 + ["parameters"]
+    assert "against parameters only Avg" in figure.texts[1].get_text()
+
+
+def test_error_bars_are_explained_where_there_are_any(tmp_path):
+    for mixer in ("attn", "gdn"):
+        fakes.add_run(tmp_path, [0.3, 0.5, 0.4, 0.6], mixer=mixer, lr=[1e-3, 5e-3], seed=[0, 1])
+    for seeds, told in (((0, 1), True), ((0,), False)):
+        frame = collect(tmp_path)
+        frame = frame[frame["seed"].isin(seeds)]
+        cells = best_per_cell(frame)
+        for figure in (
+            bars(task_table(cells), "Accuracy by task", "official"),
+            accuracy_by_size(task_table(cells), cells, "official"),
+            learning_rates(frame, cells, "official"),
+        ):
+            under = figure.texts[1].get_text().replace("\n", " ")
+            assert under.endswith("; error bars: 95 % interval over seeds, Student's") == told
 
 
 def test_sizes_of_the_average_are_of_its_tasks(tmp_path):

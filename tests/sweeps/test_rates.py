@@ -1,0 +1,138 @@
+"""A cell that lacks learning rates says so, whatever became of its runs; one that has more is no fault of the others.
+
+`test_grid.py` is about Hydra's grids.
+"""
+
+import shutil
+
+import fakes
+import pytest
+
+from mixerlab.sweeps import report as reports
+from mixerlab.sweeps.collect import best_per_cell, collect
+from mixerlab.sweeps.files import run_folder
+from mixerlab.sweeps.grids import identified
+from mixerlab.sweeps.named import write_sweep
+from mixerlab.sweeps.tables import best_of, setting_table, task_table, text_of, to_latex
+
+MIXERS, TASKS = ("attn", "ema", "gru"), ("icr", "mem")
+LOW, HIGH = (5e-3, 1e-3), 1e-2
+
+
+def add(results, mixer, task, rates, scores):
+    return fakes.add_run(results, scores, mixer=mixer, task=task, lr=rates, seed=[0, 1])
+
+
+@pytest.fixture
+def runs(tmp_path):
+    """`run_id` by mixer, task and rates. The best rate is the largest, so that each cell has a dagger."""
+    made = {}
+    for mixer in MIXERS:
+        for task in TASKS:
+            made[mixer, task, LOW] = add(tmp_path, mixer, task, LOW, [0.40, 0.30, 0.42, 0.31])
+            made[mixer, task, HIGH] = add(tmp_path, mixer, task, HIGH, [0.50, 0.52])
+    write_sweep(tmp_path, "mine", made.values(), [(mixer, task, "baseline") for mixer in MIXERS for task in TASKS])
+    return made
+
+
+@pytest.fixture(autouse=True)
+def no_drawing(monkeypatch):
+    monkeypatch.setattr(reports.canvas, "save", lambda figure, stem, *_: [stem.with_suffix(".png")])
+
+
+def marks(cells):
+    """By (mixer, task): which rates it lacks, which it has beyond the others, and whether it has a dagger."""
+    return {(cell.mixer, cell.task): (cell.lacking, cell.added, cell.edge) for cell in cells.itertuples()}
+
+
+def reported(results, capsys, *options):
+    assert reports.main([str(results), "--selection", "official", *options]) == 0
+    return capsys.readouterr().out
+
+
+def test_a_whole_sweep_has_no_such_note(runs, tmp_path, capsys):
+    assert "§" not in reported(tmp_path, capsys) + reported(tmp_path, capsys, "--sweep", "mine")
+
+
+@pytest.mark.parametrize("options", [(), ("--sweep", "mine")])
+def test_a_deleted_run_is_named_by_its_rates(runs, tmp_path, capsys, options):
+    shutil.rmtree(run_folder(tmp_path, runs["attn", "icr", HIGH]))
+    said = reported(tmp_path, capsys, *options)
+    row = next(line for line in said.splitlines() if line.startswith("| icr"))
+    _, _, attn, ema, _, _ = (entry.strip() for entry in row.split("|"))
+    assert attn == "0.410 ± 0.014 (2) §" and ema == "**0.510 ± 0.014 (2) †**"
+    assert "Missing: attn at 0.01 on icr (baseline)." in said
+    assert ("attn 0 diverged, 2 otherwise" in said) == bool(options)
+
+
+@pytest.mark.parametrize("options", [(), ("--sweep", "mine")])
+@pytest.mark.parametrize("mixers", [MIXERS, ("gru",)])
+def test_a_damaged_record_costs_its_rates(runs, tmp_path, capsys, options, mixers):
+    """Its config says which, even where no other mixer is shown."""
+    (run_folder(tmp_path, runs["gru", "mem", LOW]) / "record.json").write_text("{")
+    said = reported(tmp_path, capsys, *options, "--mixer", *mixers)
+    assert "Missing: gru at 0.001, 0.005 on mem (baseline)." in said
+    assert "0.510 ± 0.014 (2) § " in said and said.count("unreadable: ") == 1
+
+
+def test_a_run_that_is_damaged_whole_is_told_by_the_others_of_its_sweep(runs, tmp_path, capsys):
+    folder = run_folder(tmp_path, runs["gru", "mem", LOW])
+    for name in ("record.json", "config.yaml"):
+        (folder / name).write_text("{")
+    assert "gru at 0.001, 0.005 on mem" in reported(tmp_path, capsys, "--sweep", "mine", "--mixer", "gru")
+
+
+def test_a_sweep_tells_what_two_mixers_cannot(tmp_path, capsys):
+    """The sweep gave attn a rate that it gave no other: only attn can lack it."""
+    ids = [add(tmp_path, mixer, "icr", LOW, [0.4, 0.3, 0.4, 0.3]) for mixer in ("attn", "gdn")]
+    ids.append(add(tmp_path, "attn", "icr", HIGH, [0.5, 0.5]))
+    write_sweep(tmp_path, "two", ids, [(mixer, "icr", "baseline") for mixer in ("attn", "gdn")])
+    said = reported(tmp_path, capsys, "--sweep", "two")
+    assert "§" not in said and "which do not lack them: attn at 0.01 on icr (baseline)." in said
+
+
+def test_an_added_rate_is_no_fault_of_the_others(tmp_path):
+    """As `plan.py wider` adds them: for a cell with a dagger."""
+    for mixer in MIXERS:
+        for task in TASKS:
+            add(tmp_path, mixer, task, LOW, [0.4, 0.3, 0.4, 0.3])
+    for task in TASKS:
+        add(tmp_path, "attn", task, HIGH, [0.5, 0.5])
+    cells = best_per_cell(collect(tmp_path))
+    found = marks(cells)
+    assert found["attn", "icr"] == ((), (HIGH,), True)
+    assert found["ema", "icr"] == found["gru", "mem"] == ((), (), True)
+    (note,) = [note for note in task_table(cells).notes if "beyond" in note]
+    assert note.endswith("attn at 0.01 on icr (baseline), mem (baseline).")
+
+
+def test_another_optimizer_has_a_grid_of_its_own(tmp_path):
+    for mixer in MIXERS:
+        add(tmp_path, mixer, "icr", LOW, [0.4, 0.3, 0.4, 0.3])
+    fakes.add_run(tmp_path, [0.5], mixer="attn", lr=1e-4, changed={"optimizer.name": "adamw"})
+    assert {lacking for lacking, _, _ in marks(best_per_cell(collect(tmp_path))).values()} == {()}
+
+
+@pytest.mark.parametrize("status", ["failed", "diverged"])
+def test_a_rate_that_diverged_was_tried_and_one_that_failed_was_not(tmp_path, status):
+    add(tmp_path, "attn", "icr", LOW, [0.4, 0.3, 0.4, 0.3])
+    add(tmp_path, "attn", "icr", HIGH, [status, status])
+    (cell,) = best_per_cell(collect(tmp_path)).itertuples()
+    assert cell.lacking == ((HIGH,) if status == "failed" else ())
+
+
+def test_a_mean_with_such_a_setting_is_marked_and_never_bold(runs, tmp_path):
+    shutil.rmtree(run_folder(tmp_path, runs["attn", "icr", HIGH]))
+    table = task_table(best_per_cell(collect(tmp_path)))
+    average = table.rows["Avg",]
+    assert text_of(average["attn"]) == "0.460 ± 0.014 (2) §1 †1"
+    assert best_of(average) == {"ema", "gru"}
+    assert "§" in to_latex(setting_table(best_per_cell(collect(tmp_path))))
+
+
+def test_only_rates_and_seeds_of_other_runs_are_tried():
+    low, high = fakes.config(lr=LOW, seed=[0, 1]), fakes.config(lr=HIGH, seed=[0, 1])
+    other = fakes.config(mixer="gdn", lr=HIGH, seed=[0, 1])
+    (found,) = identified([fakes.run_id(high), "of-no-run"], [low, other])
+    assert fakes.run_id(found) == fakes.run_id(high)
+    assert identified([fakes.run_id(high)], [low]) == identified(["of-no-run"], []) == []

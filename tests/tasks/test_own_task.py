@@ -1,0 +1,250 @@
+"""A task of the user's own: rows that are not as they must be are refused by name, and `mixerlab export` finds it."""
+
+import sys
+
+import numpy as np
+import pytest
+from command_line import TINY, records, run_py
+from golden_data import make_task
+
+from mixerlab.sweeps.schema import validate_record
+from mixerlab.tasks import export
+from mixerlab.tasks.base import SPLITS, Task, TaskRuleError
+from mixerlab.tasks.data import count_shared_rows, load_or_generate, make_split
+from mixerlab.tasks.generated import WrongRows
+
+SIZES = dict(vocab_size=16, seq_len=12, num_train_examples=200, num_val_examples=40, num_test_examples=40, data_seed=1)
+
+
+class Own(Task):
+    """Random tokens; the target is the token itself. Subclasses draw other rows."""
+
+    def generate_rows(self, num_rows, rng, split):
+        inputs = rng.integers(self.vocab_size, size=(num_rows, self.seq_len))
+        return inputs, inputs.copy()
+
+    def check_rules(self, inputs, targets, split):
+        wrong = (inputs != targets).any(axis=1)
+        if wrong.any():
+            raise TaskRuleError("targets", int(np.argmax(wrong)), "the target is the input")
+
+
+def own(rows, **sizes):
+    """A task with `rows(task, num_rows, rng, split)` as its `generate_rows`."""
+    return type("Mine", (Own,), {"generate_rows": rows})(**SIZES | sizes)
+
+
+def good(task, num_rows, rng, split):
+    return Own.generate_rows(task, num_rows, rng, split)
+
+
+def test_right_rows_stay_as_they_are():
+    task = own(good)
+    data = load_or_generate(task)
+    for number, split in enumerate(SPLITS):
+        stream = np.random.default_rng(np.random.SeedSequence(1, spawn_key=(number,)))
+        expected = task.generate(task.num_examples(split), stream, split)
+        assert all(map(np.array_equal, data[split], expected))
+
+
+def changed(change):
+    def rows(task, num_rows, rng, split):
+        return change(*good(task, num_rows, rng, split))
+
+    return rows
+
+
+def one_row_wrong(inputs, targets):
+    targets = targets.copy()
+    targets[len(targets) // 2, 3] ^= 1
+    return inputs, targets
+
+
+def too_high(inputs, targets):
+    inputs = inputs.copy()
+    inputs[7, 3] = 16
+    return inputs, targets
+
+
+def global_numpy(task, num_rows, rng, split):
+    inputs = np.random.randint(0, task.vocab_size, (num_rows, task.seq_len))  # noqa: NPY002
+    return inputs, inputs
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        (changed(lambda i, t: (i + 0.5, t)), r"^train inputs: dtype is float64, must be int64"),
+        (changed(lambda i, t: (i, t.astype(np.float32))), r"^train targets: dtype is float32, must be int64"),
+        (changed(lambda i, t: (i[:, 1:], t)), r"^train inputs: shape is \(32, 11\), must be \(32, 12\)"),
+        (changed(lambda i, t: (i[:1], t)), r"^train inputs: shape is \(1, 12\), must be \(32, 12\)"),
+        (changed(lambda i, t: i), r"^train rows: found ndarray, must be \(inputs, targets\).*\(32, 12\)"),
+        (changed(lambda i, t: None), r"^train rows: found NoneType, must be \(inputs, targets\)"),
+        (changed(too_high), r"^train inputs, row 7, position 3: found 16, must be in 0..15 \(task.vocab_size=16\)"),
+        (changed(lambda i, t: (i, t - 20)), r"^train targets, row 0, position 0: found -\d+, .* 0..15 .* or -100"),
+        (changed(one_row_wrong), r"^train targets, row \d+: the target is the input, says Own.check_rules \(.*:\d+\)"),
+        (global_numpy, r"^train rows differ when they are generated again from the same seed: .* `rng`"),
+    ],
+    ids=["float", "float-targets", "narrow", "one-row", "no-pair", "none", "high", "low", "rule", "global"],
+)
+def test_wrong_rows_are_refused(rows, message):
+    with pytest.raises(WrongRows, match=message) as caught:
+        make_split(own(rows), "train")
+    assert f"({__file__}:" in str(caught.value)
+
+
+def test_an_error_of_the_task_says_where():
+    with pytest.raises(WrongRows, match=rf"^val rows: KeyError: 'x', in .*<lambda> \({__file__}:\d+\)$"):
+        make_split(own(changed(lambda i, t: {}["x"])), "val")
+
+
+def test_a_rule_that_is_broken_names_the_row_of_the_split():
+    """It is checked on a sample; a task with a `generate` of its own is checked too."""
+
+    class Whole(Own):
+        def generate(self, num_examples, rng, split):
+            inputs, targets = Own.generate_rows(self, num_examples, rng, split)
+            targets[-1] = 15 - targets[-1]
+            return inputs, targets
+
+    with pytest.raises(WrongRows, match=r"^train targets, row 999: the target is the input"):
+        make_split(Whole(**SIZES | {"num_train_examples": 1000}), "train")
+
+
+def fixed_seed(task, num_rows, rng, split):
+    return good(task, num_rows, np.random.default_rng(0), split)
+
+
+def from_a_pool(task, num_rows, rng, split):
+    """Rows of one stream in an order that depends on the split's."""
+    inputs, targets = good(task, num_rows, np.random.default_rng(0), split)
+    order = rng.permutation(num_rows)
+    return inputs[order], targets[order]
+
+
+@pytest.mark.parametrize("rows", [fixed_seed, from_a_pool])
+def test_splits_that_repeat_each_other_are_refused(rows):
+    task = own(rows, num_train_examples=128)
+    with pytest.raises(WrongRows, match=r"^40 of 40 val rows are also in train: .*task.allow_shared_rows=true$"):
+        load_or_generate(task)
+    assert len(load_or_generate(task, allow_shared_rows=True)["train"][0]) == 128
+
+
+def test_rows_shared_by_chance_are_a_note(caplog):
+    """In a small space of rows every val row is in train, also if the splits are tiny or all rows are one."""
+    with caplog.at_level("INFO"):
+        load_or_generate(own(good, vocab_size=2, seq_len=5))
+    assert "40 of 40 val rows are also in train" in caplog.text
+    for sizes in (dict(vocab_size=1), dict(vocab_size=2, seq_len=1), dict(vocab_size=4, seq_len=4)):
+        for count in (1, 3, 32, 300):
+            load_or_generate(own(good, num_train_examples=count, num_val_examples=count, **sizes))
+
+
+@pytest.mark.parametrize(
+    ("name", "sizes"),
+    [
+        ("mem", dict(vocab_size=5, seq_len=2)),
+        ("mem", dict(vocab_size=256, seq_len=2)),
+        ("state_tracking", dict(group="Z2", vocab_size=2, seq_len=4)),
+        ("cmp", dict(vocab_size=3, seq_len=2)),
+        ("icr", dict(vocab_size=4, seq_len=4)),
+        ("sc", dict(vocab_size=4, seq_len=6, num_tokens_to_copy=2)),
+    ],
+)
+@pytest.mark.parametrize("rows", [1, 32, 1280])
+def test_our_tasks_at_their_smallest(name, sizes, rows):
+    for seed in range(5):
+        counts = dict(num_train_examples=2 * rows, num_val_examples=rows, num_test_examples=rows)
+        load_or_generate(make_task(name, **sizes, **counts, data_seed=seed))
+
+
+def test_shared_rows_are_counted_one_by_one():
+    rng = np.random.default_rng(0)
+    rows, others = rng.integers(3, size=(500, 4)), rng.integers(3, size=(60, 4))
+    known = {tuple(row) for row in others}
+    assert count_shared_rows(rows, others) == sum(tuple(row) in known for row in rows) > 0
+    assert count_shared_rows(rows, others[:, :3]) == 0
+
+
+TASK = """
+from dataclasses import dataclass
+
+from mixerlab.tasks.base import Task
+
+
+@dataclass(kw_only=True, eq=False)
+class Echo(Task):
+    madlab_code = "E"
+    broken: bool
+
+    def generate_rows(self, num_rows, rng, split):
+        if self.broken:
+            return {}["x"]
+        inputs = rng.integers(self.vocab_size, size=(num_rows, self.seq_len))
+        return inputs, inputs
+
+    def check_rules(self, inputs, targets, split):
+        pass
+"""
+YAML = """
+defaults: [/task_base@_here_, _self_]
+name: echo
+_target_: echo_tasks.Echo
+baseline: {vocab_size: 16, seq_len: 16, num_train_examples: 40}
+changes: {}
+broken: false
+"""
+
+
+@pytest.fixture
+def project(tmp_path, monkeypatch):
+    """A project with a task `echo`; the folder of its yamls."""
+    conf = tmp_path / "conf"
+    (conf / "task").mkdir(parents=True)
+    (conf / "task" / "echo.yaml").write_text(YAML)
+    (tmp_path / "echo_tasks.py").write_text(TASK)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "echo_tasks", raising=False)
+    return conf
+
+
+def test_a_run_whose_task_fails_is_recorded(project, tmp_path):
+    results = tmp_path / "results"
+    grid = ("--config-dir", str(project), "mixer=attn", "task=echo", *TINY, f"results_dir={results}")
+    single = run_py(*grid, "task.broken=true")
+    message = f"task=echo: train rows: KeyError: 'x', in Echo.generate_rows ({tmp_path / 'echo_tasks.py'}:14)"
+    assert (single.code, single.err) == (1, f"error: {message}\n")
+    sweep = run_py("-m", *grid, "task.broken=false,true")
+    assert sweep.code == 1 and message in sweep.err and "Traceback" not in sweep.err
+    found = {record["status"]: record for record in records(results).values()}
+    assert set(found) == {"finished", "failed"} and found["failed"]["error"] == message
+    validate_record(found["failed"])
+    (error,) = results.glob("runs/*/error.txt")
+    assert "echo_tasks.py" in error.read_text()
+    assert "failed" in (results / "report" / "official" / "settings.md").read_text()
+
+
+def test_a_task_of_ones_own_is_exported(project, tmp_path, capsys):
+    arguments = ["task=echo", "task.num_val_examples=30", "task.num_test_examples=30", "--config-dir", str(project)]
+    export.main([str(tmp_path / "data"), *arguments])
+    folder = capsys.readouterr().out.strip()
+    assert folder.startswith(str(tmp_path / "data" / "t-E_vs-16"))
+    assert np.load(f"{folder}/val/inputs.npy").shape == (30, 16)
+    with pytest.raises(SystemExit, match=r"^error: task=echo: train rows: KeyError: 'x', in Echo.generate_rows"):
+        export.main([str(tmp_path / "none"), *arguments, "task.broken=true"])
+    assert not (tmp_path / "none").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["task=nope"], r"^error: .*Could not find 'task/nope'; there are: cmp, .*--config-dir DIR adds your own$"),
+        (["task=icr", "foo"], r"^error: foo: settings are KEY=VALUE$"),
+        (["task=icr", "mixer=attn"], r"^error: mixer=attn: export takes task=<name> and task.<key>=<value>$"),
+        (["task=icr", "--config-dir", "nowhere"], r"^error: --config-dir nowhere: there is no such folder$"),
+    ],
+)
+def test_a_wrong_argument_is_one_line(tmp_path, arguments, message):
+    with pytest.raises(SystemExit, match=message) as caught:
+        export.main([str(tmp_path), *arguments])
+    assert "\n" not in str(caught.value)
