@@ -46,17 +46,17 @@ def mixers_of(mixer: Mapping[str, Any] | DictConfig) -> dict[str, Any]:
 
 
 def check_yaml(mixer: Mapping[str, Any] | DictConfig, file: str) -> None:
-    """Raises ValueError unless what `conf/mixer/<file>.yaml` gives has a class and the file's name.
+    """Raises ValueError unless what `mixer/<file>.yaml` gives has a class and the file's name.
 
     The name labels the mixer in records and tables: two files of one name would be averaged as if they were one mixer.
     """
     for key in ("name", "_target_"):
         if not mixer.get(key):
-            raise ValueError(f"the yaml conf/mixer/{file}.yaml lacks the key {key}")
+            raise ValueError(f"the yaml of mixer={file} lacks the key {key}")
     name = file.rpartition("/")[2]
     if mixer["name"] != name:
         raise ValueError(
-            f"conf/mixer/{file}.yaml: `name: {mixer['name']}` in the yaml must be the file's name: write `name: {name}`"
+            f"mixer={file}: `name: {mixer['name']}` in its yaml must be the file's name: write `name: {name}`"
         )
 
 

@@ -242,7 +242,8 @@ def _write_weights(folder: Path, record: Mapping[str, Any], weights: list[dict[s
         if path not in written:
             path.unlink()
     if written:
-        log.info("weights: %d files of %.1f MB together in %s", len(written), sum(written.values()) / 1e6, folder)
+        number = "1 file" if len(written) == 1 else f"{len(written)} files"
+        log.info("weights: %s, %.1f MB, in %s", number, sum(written.values()) / 1e6, folder)
 
 
 def _train(

@@ -104,6 +104,8 @@ def report(
     if out is None:
         out = (Path(results_dir).parent if Path(results_dir).is_file() else Path(results_dir)) / "report"
     out = Path(out)
+    if not Path(results_dir).exists():
+        raise ValueError(f"there is no folder or file {results_dir}: name a results folder, an archive or a rows.csv")
     if run_ids is None and expected is None and not Path(results_dir).is_file() and not _has_runs(results_dir):
         raise ValueError(f"no records in {Path(results_dir) / 'runs'}: train something first, or name another folder")
     check_writable(out, "--out")

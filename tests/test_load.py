@@ -104,7 +104,7 @@ def test_a_run_keeps_official_weights_and_says_if_it_has_none(tmp_path, caplog):
 
     official = [f"replica-{number}.official.safetensors" for number in (0, 1)]
     assert run("force=true") == (rows, official)
-    assert re.fullmatch(r"weights: 2 files of 0\.1 MB together in .*/runs/[0-9a-f]{12}", lines[-1])
+    assert re.fullmatch(r"weights: 2 files, 0\.1 MB, in .*/runs/[0-9a-f]{12}", lines[-1])
     assert run() == (rows, official) and len(lines) == 1
     assert run("force=true", "trainer.keep_weights=none") == (rows, [])  # not those of the training before
 

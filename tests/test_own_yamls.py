@@ -39,7 +39,7 @@ def refused_everywhere(options, mixer, message, capsys):
 @pytest.mark.parametrize("text", [YAML.format(name="attn"), "defaults: [attn]\n"], ids=["copied", "inherited"])
 def test_a_name_that_is_not_the_files(own, text, capsys):
     """Tables would average it with the mixer whose name it has."""
-    message = "conf/mixer/myattn.yaml: `name: attn` in the yaml must be the file's name: write `name: myattn`"
+    message = "mixer=myattn: `name: attn` in its yaml must be the file's name: write `name: myattn`"
     refused_everywhere(own("mixer/myattn", text), "myattn", message, capsys)
 
 
@@ -55,7 +55,7 @@ def test_a_name_that_is_set_on_purpose(own):
     ids=["no class", "no name", "empty"],
 )
 def test_a_yaml_that_lacks_a_key(own, text, key, capsys):
-    message = f"the yaml conf/mixer/bare.yaml lacks the key {key}"
+    message = f"the yaml of mixer=bare lacks the key {key}"
     refused_everywhere(own("mixer/bare", text), "bare", message, capsys)
 
 

@@ -69,7 +69,7 @@ def test_names_that_look_like_numbers_or_gaps_come_back_from_rows_csv(results, n
 def test_command_line_says_where_it_looked(tmp_path, capsys):
     assert reports.main([str(tmp_path / "nowhere")]) == 1
     assert capsys.readouterr().err == (
-        f"error: no records in {tmp_path}/nowhere/runs: train something first, or name another folder\n"
+        f"error: there is no folder or file {tmp_path}/nowhere: name a results folder, an archive or a rows.csv\n"
     )
     assert not (tmp_path / "nowhere").exists()
 
