@@ -1,6 +1,5 @@
 """mixerlab from Python: what `import mixerlab` offers besides base classes and records."""
 
-import json
 from pathlib import Path
 
 from hydra import compose as hydra_compose
@@ -15,7 +14,7 @@ from mixerlab import building, runs
 from mixerlab.config import checked
 from mixerlab.hybrid import expand
 from mixerlab.project import use_folder
-from mixerlab.refusals import refusal, wrong_choice
+from mixerlab.refusals import check_choices, refusal
 from mixerlab.tasks.settings import register_resolvers
 
 _CONFIG_DIR = "config_dir=DIR or --config-dir DIR"  # `mixerlab check` composes here too
@@ -36,12 +35,9 @@ def compose(*overrides: str, config_dir: str | Path | None = None) -> DictConfig
         if not isinstance(override, str):
             kind = type(override).__name__
             raise ValueError(f"override {override!r} is a {kind}, not a string: write 'mixer=attn', 'task=icr'")
+    check_choices(overrides, _CONFIG_DIR)
     register_resolvers()
-    search = []
-    if config_dir is not None:
-        use_folder(Path(config_dir))
-        folder = json.dumps([f"file://{Path(config_dir).resolve()}"], ensure_ascii=False)
-        search = [f"hydra.searchpath={folder}"]
+    search = [] if config_dir is None else [use_folder(Path(config_dir))]
     with initialize_config_module("mixerlab.conf", version_base="1.3"):
         try:
             cfg = hydra_compose("config", [*search, *overrides], return_hydra_config=True)
@@ -49,11 +45,7 @@ def compose(*overrides: str, config_dir: str | Path | None = None) -> DictConfig
             cfg = OmegaConf.masked_copy(cfg, [str(key) for key in cfg if key != "hydra"])
             expand(cfg, hydra_config, GlobalHydra.instance().config_loader())
         except (HydraException, MarkedYAMLError) as error:
-            raise ValueError(refusal(error, overrides, _CONFIG_DIR)) from error
-        except ValueError as error:
-            if wrong := wrong_choice(overrides, _CONFIG_DIR):
-                raise ValueError(wrong) from error
-            raise
+            raise ValueError(refusal(error, _CONFIG_DIR)) from error
         return cfg
 
 

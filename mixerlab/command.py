@@ -60,9 +60,13 @@ def _train() -> None:
 
     from mixerlab.main import main as train
     from mixerlab.postponed import postponed
-    from mixerlab.refusals import refusal, wrong_choice
+    from mixerlab.refusals import check_choices, refusal
 
     arguments = _overrides_first(arguments)
+    try:
+        check_choices(arguments)
+    except ValueError as error:
+        sys.exit(f"error: {error}")
     sys.argv[1:] = postponed(arguments)
     if os.environ.get(_RAISE) == "1":  # the user wants tracebacks
         return train()
@@ -70,11 +74,7 @@ def _train() -> None:
     try:
         train()
     except (HydraException, MarkedYAMLError) as error:
-        sys.exit(f"error: {refusal(error, arguments)}")
-    except ValueError:  # what Hydra's own classes raise
-        if (wrong := wrong_choice(arguments)) is None:
-            raise
-        sys.exit(f"error: {wrong}")
+        sys.exit(f"error: {refusal(error)}")
     finally:
         del os.environ[_RAISE]
 

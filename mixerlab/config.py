@@ -12,6 +12,7 @@ from mixerlab.arguments import check_arguments, class_of
 from mixerlab.code_version import code_version
 from mixerlab.hybrid import check_keys, is_hybrid, mixers_of
 from mixerlab.project import current_target
+from mixerlab.refusals import unresolved
 from mixerlab.sweeps.identity import flatten, replicas_of
 from mixerlab.sweeps.named import check_sweep_name
 from mixerlab.sweeps.names import SEES_FUTURE
@@ -62,8 +63,7 @@ def checked(cfg: DictConfig) -> tuple[Task, dict[str, Any]]:
         config["task"]["setting"] = setting_name(cfg.task)
         config["task"]["test_seq_len"] = task.test_seq_len  # null for the length of the other rows: the same run
     except OmegaConfBaseException as error:  # a value that is ???, or ${nothing}
-        where = f"{error.full_key}: " if error.full_key else ""
-        raise ValueError(f"{where}{str(error).splitlines()[0]}") from error
+        raise ValueError(unresolved(error)) from error
     _check(config)
     if config["task"]["data_dir"] is not None:
         config["task"]["data_sha256"] = digest_on_disk(task, config["task"]["data_dir"])

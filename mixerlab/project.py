@@ -4,6 +4,7 @@
 folder that holds `conf`: `_target_: mixers.ema.MovingAverage` is `mixers/ema.py` beside `conf`.
 """
 
+import json
 import sys
 from importlib.machinery import ModuleSpec
 from importlib.resources import files
@@ -28,8 +29,8 @@ def use_project(hydra_config: DictConfig | HydraConf) -> None:
             use_folder(Path(source.path))
 
 
-def use_folder(config_dir: Path) -> None:
-    """Makes modules beside `config_dir` importable in this process.
+def use_folder(config_dir: Path) -> str:
+    """Makes modules beside `config_dir` importable in this process; gives the override by which Hydra finds its yamls.
 
     Raises:
         ValueError: there is no such folder, or one of its yamls has the place of one of ours, which Hydra would take.
@@ -49,6 +50,7 @@ def use_folder(config_dir: Path) -> None:
             spec = ModuleSpec(name, None, is_package=True)
             spec.submodule_search_locations = [str(folder)]
             sys.modules[name] = module_from_spec(spec)
+    return f"hydra.searchpath={json.dumps([f'file://{config_dir.resolve()}'], ensure_ascii=False)}"
 
 
 def _check_no_file_of_ours(config_dir: Path) -> None:

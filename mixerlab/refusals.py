@@ -16,17 +16,12 @@ _CONFIG_DIR = "--config-dir DIR"
 _ONE_NAME = ("mixer", "experiment")  # config.yaml makes a name of them; the other groups may also be a list of yamls
 
 
-def refusal(
-    error: HydraException | MarkedYAMLError, overrides: Iterable[str] = (), config_dir: str = _CONFIG_DIR
-) -> str:
+def refusal(error: HydraException | MarkedYAMLError, config_dir: str = _CONFIG_DIR) -> str:
     """The message of `error`: Hydra's own, unless it leads astray as its advice to add a misspelt key with `+` does.
 
     Args:
-        overrides: what was composed; a `wrong_choice` among them is what Hydra stumbled over.
         config_dir: how the user gives a folder of their own.
     """
-    if wrong := wrong_choice(overrides, config_dir):
-        return wrong
     if isinstance(error, MarkedYAMLError):
         mark = error.problem_mark or error.context_mark
         where = f"{mark.name}, line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
@@ -45,11 +40,13 @@ def refusal(
     return "\n".join([str(error), *([str(cause)] if isinstance(cause, OmegaConfBaseException) else [])])
 
 
-def wrong_choice(overrides: Iterable[str], config_dir: str = _CONFIG_DIR) -> str | None:
-    """What to say of the first choice of a group that is no name, such as `mixer=3`; None if there is none.
+def check_choices(overrides: Iterable[str], config_dir: str = _CONFIG_DIR) -> None:
+    """To call before Hydra composes: of `mixer=3` it says what its classes would have taken, not what to write.
 
-    Hydra says what its classes would have taken (`mixer=3`), or that an interpolation failed (`mixer=[ema]`). Options
-    of the command line may stand among the overrides.
+    Options of the command line may stand among the overrides.
+
+    Raises:
+        ValueError: the choice of a group is no name, or one is removed that config.yaml needs.
     """
     parser = OverridesParser.create()
     for text in overrides:
@@ -58,19 +55,29 @@ def wrong_choice(overrides: Iterable[str], config_dir: str = _CONFIG_DIR) -> str
         try:
             override = parser.parse_override(text)
         except HydraException:
-            continue  # the value of an option, or what Hydra says itself
+            continue  # the value of an option, or what Hydra will refuse with a message of its own
         group = override.key_or_group
         folder = files("mixerlab.conf").joinpath(*group.split("/"))
-        if override.is_delete() or group == "layers" or not folder.is_dir():
+        if group == "layers" or not folder.is_dir():
+            continue
+        names = sorted(file.name.removesuffix(".yaml") for file in folder.iterdir() if ".yaml" in file.name)
+        there_are = f"there are: {', '.join(names)}; {config_dir} adds your own"
+        if override.is_delete():
+            if group in _ONE_NAME:
+                raise ValueError(f"{text}: {group} cannot be removed; {there_are}")
             continue
         value: Any = override.value()
         for one in value.list if isinstance(value, ChoiceSweep) else [value]:
             if (why := _no_name(group, one)) is not None:
-                names = sorted(file.name.removesuffix(".yaml") for file in folder.iterdir() if ".yaml" in file.name)
                 written = Override._get_value_element_as_str(one)
                 written = written.lower() if isinstance(one, bool) else written
-                return f"{group}={written} {why}; there are: {', '.join(names)}; {config_dir} adds your own"
-    return None
+                raise ValueError(f"{group}={written} {why}; {there_are}")
+
+
+def unresolved(error: OmegaConfBaseException) -> str:
+    """What is wrong with a value that is ???, or `${nothing}`."""
+    where = f"{error.full_key}: " if error.full_key else ""
+    return f"{where}{str(error).splitlines()[0]}"
 
 
 def _no_name(group: str, value: object) -> str | None:

@@ -46,6 +46,7 @@ from mixerlab.sweeps.files import (
     write_record,
 )
 from mixerlab.sweeps.identity import flatten, is_volatile, replicas_of, run_id
+from mixerlab.sweeps.markup import counted
 from mixerlab.sweeps.provenance import git_state, provenance
 from mixerlab.sweeps.schema import changed_code, failed_record, row_labels, rows_digest
 from mixerlab.tasks.base import Task
@@ -91,21 +92,28 @@ class _Run:
         state_size = check_buildable(cfg, task, config)
         return cls(cfg, task, config, state_size, run_folder(cfg.results_dir, run_id(config)))
 
-    def splits(self) -> Mapping[str, Arrays] | WrongRows:
-        """The data, which are those that the run's identity names; or what is wrong with rows that the task generates.
+    def read_splits(self) -> Mapping[str, Arrays] | None:
+        """The data in `data_dir`, which are those that the run's identity names; None if the task generates them.
 
         Raises:
-            ValueError: what is wrong with the files in `data_dir`.
+            ValueError: what is wrong with the files.
         """
         options = self.config["task"]
-        try:
-            splits = load_or_generate(self.task, options["data_dir"], options.get("allow_shared_rows", False))
-        except WrongRows as error:
-            return error
-        if options["data_dir"] is not None and dataset_digest(splits) != options["data_sha256"]:
+        if options["data_dir"] is None:
+            return None
+        splits = load_or_generate(self.task, options["data_dir"], options.get("allow_shared_rows", False))
+        if dataset_digest(splits) != options["data_sha256"]:
             changed = f"task.data_dir={options['data_dir']}: its files changed while they were read"
             raise ValueError(f"{changed}: run it again")
         return splits
+
+    def generate_splits(self) -> Mapping[str, Arrays]:
+        """Raises WrongRows, which names the task."""
+        options = self.config["task"]
+        try:
+            return load_or_generate(self.task, None, options.get("allow_shared_rows", False))
+        except WrongRows as error:
+            raise WrongRows(f"task={options['name']}: {error}") from error
 
 
 def run_state(cfg: DictConfig) -> tuple[Path, str]:
@@ -135,7 +143,7 @@ def run(cfg: DictConfig, patience: float = 0) -> dict[str, Any] | None:
     splits = None
     if cfg.force or not is_finished(this.folder):  # what refuses to train does so before anything is written
         check_accelerator(cfg.trainer.accelerator)
-        splits = this.splits()
+        splits = this.read_splits()
     check_writable(cfg.results_dir)
     code = code_versions(this.config)
     with claim(this.folder, patience) as ours:
@@ -148,7 +156,7 @@ def run(cfg: DictConfig, patience: float = 0) -> dict[str, Any] | None:
         with started(loggers, _hyperparameters(this.config)):  # one that does not start leaves what there is
             if cfg.force:
                 forget_checkpoints(this.folder)
-            return _trained(this, splits or this.splits(), code, loggers)
+            return _trained(this, splits or this.read_splits(), code, loggers)
 
 
 class RunFailed(RuntimeError):
@@ -173,9 +181,11 @@ def _found(this: _Run, code: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _trained(
-    this: _Run, splits: Mapping[str, Arrays] | WrongRows, code: Mapping[str, str], loggers: Mapping[str, "Logger"]
+    this: _Run, splits: Mapping[str, Arrays] | None, code: Mapping[str, str], loggers: Mapping[str, "Logger"]
 ) -> dict[str, Any]:
     """Trains the run, writes all that it leaves, and gives its record: the last of it to be written.
+
+    Without `splits` the task generates them. An error in its code is recorded, as one in a mixer's is.
 
     Raises:
         RunFailed: training failed, which the record says.
@@ -186,8 +196,9 @@ def _trained(
     origin: dict[str, Any] = {"started_at": datetime.now(UTC), "code": code, "git": git_state()}
     failure = None
     try:
-        if isinstance(splits, WrongRows):  # recorded, as an error of a mixer is
-            raise splits
+        if splits is None:
+            splits = this.generate_splits()
+            origin["started_at"] = datetime.now(UTC)  # the wall time is that of training
         record, result = _train(this, splits, origin, list(loggers.values()))
     except (Terminated, KeyboardInterrupt):
         raise
@@ -195,9 +206,8 @@ def _trained(
         if (interruption := interruption_behind(error)) is not None:
             raise interruption from None
         failure = error
-        reason = str(error) if isinstance(error, SeesFuture | MixesRows | KeepsState) else with_place(error)
-        if isinstance(error, WrongRows):
-            reason = f"task={this.config['task']['name']}: {error}"
+        told = SeesFuture | MixesRows | KeepsState | WrongRows
+        reason = str(error) if isinstance(error, told) else with_place(error)
         replace_file(folder / ERROR_FILE, traceback.format_exc())
         record = failed_record(this.config, reason, provenance(**origin))
     else:
@@ -242,8 +252,8 @@ def _write_weights(folder: Path, record: Mapping[str, Any], weights: list[dict[s
         if path not in written:
             path.unlink()
     if written:
-        number = "1 file" if len(written) == 1 else f"{len(written)} files"
-        log.info("weights: %s, %.1f MB, in %s", number, sum(written.values()) / 1e6, folder)
+        size = sum(written.values()) / 1e6
+        log.info("weights: %s, %.1f MB, in %s", counted(len(written), "file"), size, folder)
 
 
 def _train(

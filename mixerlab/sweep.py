@@ -22,10 +22,9 @@ from mixerlab.config import checked, code_versions
 from mixerlab.hybrid import expand
 from mixerlab.postponed import GROUPS
 from mixerlab.project import use_project
-from mixerlab.refusals import wrong_choice
 from mixerlab.safe_files import remove_leftovers
 from mixerlab.slurm import SlurmJobs, slurm_jobs
-from mixerlab.sweep_progress import SweepProgress, counted
+from mixerlab.sweep_progress import SweepProgress
 from mixerlab.sweeps.claims import holder, is_claimed
 from mixerlab.sweeps.files import (
     check_writable,
@@ -36,6 +35,7 @@ from mixerlab.sweeps.files import (
 )
 from mixerlab.sweeps.identity import run_id
 from mixerlab.sweeps.keys import short_names
+from mixerlab.sweeps.markup import counted
 from mixerlab.sweeps.named import name_from, name_of, write_sweep
 from mixerlab.sweeps.report import report
 from mixerlab.sweeps.schema import changed_code
@@ -280,12 +280,7 @@ class Sweep:
 
     def _compose(self, overrides: list[str]) -> DictConfig:
         loader = self.hydra_context.config_loader
-        try:
-            with_hydra = loader.load_sweep_config(self.config, list(overrides))
-        except ValueError as error:  # what Hydra's own classes raise
-            if wrong := wrong_choice(overrides):
-                raise ValueError(wrong) from error
-            raise
+        with_hydra = loader.load_sweep_config(self.config, list(overrides))
         cfg = OmegaConf.masked_copy(with_hydra, [str(key) for key in with_hydra if key != "hydra"])
         expand(cfg, with_hydra.hydra, loader)
         return cfg

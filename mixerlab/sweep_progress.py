@@ -8,14 +8,10 @@ from pathlib import Path
 from tqdm import tqdm
 
 from mixerlab.sweeps.files import RECORD_FILE
+from mixerlab.sweeps.markup import counted
 from mixerlab.training.progress import Lines, is_terminal
 
 POLL_SECONDS = 2.0
-
-
-def counted(number: int, noun: str) -> str:
-    """`1 cell`, `2 cells`."""
-    return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 class SweepProgress:

@@ -22,6 +22,7 @@ from typing import NoReturn
 from mixerlab.results.portions import Job, Outcome, ended_well, work_through
 from mixerlab.sweeps.archive import pack, restore
 from mixerlab.sweeps.files import is_finished
+from mixerlab.sweeps.markup import counted
 
 
 def jobs_of(path: str) -> list[Job]:
@@ -64,7 +65,7 @@ class Archive:
             began = time.monotonic()
             number = pack(self.results, self.file)
             self.due = time.monotonic() + max(self.LEAST_S, (time.monotonic() - began) / self.SHARE)
-            print(f"{number} finished runs in {self.file}", flush=True)
+            print(f"{counted(number, 'finished run')} in {self.file}", flush=True)
 
     def write_if_due(self) -> None:
         if time.monotonic() > self.due:
@@ -91,7 +92,7 @@ def main() -> int:
     archive = Archive(results, given.archive) if given.archive else None
     if given.archive and given.archive.exists():
         restored, there = restore(given.archive, results)
-        print(f"{restored} runs restored, {there} were there")
+        print(f"{counted(restored, 'run')} restored, {there} already there")
     signal.signal(signal.SIGTERM, stop)
 
     def note(outcome: Outcome) -> None:

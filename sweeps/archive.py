@@ -34,6 +34,7 @@ from mixerlab.sweeps.files import (
     parse_record,
     run_folder,
 )
+from mixerlab.sweeps.markup import counted
 
 FILES = (CONFIG_FILE, METRICS_FILE, RECORD_FILE)  # the record last: with it a run is finished
 _MEMBER = re.compile(r"runs/([0-9a-f]{12})/(" + "|".join(map(re.escape, FILES)) + ")")
@@ -79,17 +80,13 @@ def check_keeps(file: str | Path, results_dir: str | Path) -> None:
     lost = len(held - {folder.name for folder in _finished(results_dir)})
     if lost:
         raise ValueError(
-            f"{file} holds {_runs(lost, 'finished run')} that results_dir={str(results_dir)!r} has not: to unpack it"
+            f"{file} holds {counted(lost, 'finished run')} that results_dir={str(results_dir)!r} has not: to unpack it"
             " add --restore; to replace it --force"
         )
 
 
 def _finished(results_dir: str | Path) -> list[Path]:
     return [folder for folder in sorted(Path(results_dir).glob("runs/*/")) if is_finished(folder)]
-
-
-def _runs(number: int, noun: str) -> str:
-    return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 def _contents(folder: Path) -> dict[str, bytes]:
@@ -213,13 +210,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         if given.restore:
             restored, there = restore(given.file, given.results_dir)
-            print(f"{_runs(restored, 'run')} restored to {given.results_dir}, {there} left as they were")
+            print(f"{counted(restored, 'run')} restored to {given.results_dir}, {there} left as they were")
         else:
             if not given.force:
                 check_keeps(given.file, given.results_dir)
             number = pack(given.results_dir, given.file)
             size = Path(given.file).stat().st_size / 1e6
-            print(f"{_runs(number, 'finished run')} packed, {size:.2f} MB: {given.file}")
+            print(f"{counted(number, 'finished run')} packed, {size:.2f} MB: {given.file}")
     except (ValueError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1

@@ -11,6 +11,11 @@ def escape_markdown(text: str) -> str:
     return _MARKDOWN.sub(lambda match: f"\\{match[0]}", one_line(text))
 
 
+def counted(number: int, noun: str) -> str:
+    """`1 cell`, `2 cells`."""
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
 def one_line(text: str) -> str:
     """`text` in one line: what cannot be printed, line breaks included, is a space, and several spaces are one."""
     return " ".join("".join(c if c.isprintable() else " " for c in text).split())

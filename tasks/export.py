@@ -5,7 +5,6 @@ are found with `--config-dir`, as in a run.
 """
 
 import argparse
-import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,7 +15,7 @@ from omegaconf.errors import OmegaConfBaseException
 from yaml import MarkedYAMLError
 
 from mixerlab.project import use_folder
-from mixerlab.refusals import refusal
+from mixerlab.refusals import check_choices, refusal, unresolved
 from mixerlab.tasks.base import SPLITS
 from mixerlab.tasks.data import dataset_folder, load_or_generate, save_split
 from mixerlab.tasks.generated import WrongRows
@@ -41,11 +40,9 @@ def export(data_dir: Path, overrides: Sequence[str], config_dir: Path | None = N
         key = override.lstrip("+~").partition("=")[0]
         if "=" in override and key != "task" and not key.startswith("task."):
             raise ValueError(f"{override}: export takes task=<name> and task.<key>=<value>")
+    check_choices(overrides)
     register_resolvers()
-    search = []
-    if config_dir is not None:
-        use_folder(config_dir)
-        search = [f"hydra.searchpath={json.dumps([f'file://{config_dir.resolve()}'], ensure_ascii=False)}"]
+    search = [] if config_dir is None else [use_folder(config_dir)]
     # The main config has other groups, which do not matter here, and gives the messages of a run.
     with initialize_config_module("mixerlab.conf", version_base="1.3"):
         cfg = compose("config", [*search, *overrides]).task
@@ -78,8 +75,7 @@ def main(arguments: Sequence[str]) -> None:
     except (HydraException, MarkedYAMLError) as error:
         raise SystemExit(f"error: {refusal(error)}") from error
     except OmegaConfBaseException as error:  # a value that is ???, or ${nothing}
-        where = f"{error.full_key}: " if error.full_key else ""
-        raise SystemExit(f"error: {where}{str(error).splitlines()[0]}") from error
+        raise SystemExit(f"error: {unresolved(error)}") from error
     except (ValueError, OSError) as error:
         raise SystemExit(f"error: {error}") from error
 

@@ -300,6 +300,7 @@ REFUSED = [
     (["mixer=nan"], "mixer=nan is a number, not a name; there are: attn", "parallax"),
     (["mixer=true"], "mixer=true is a truth value, not a name; there are: attn", "parallax"),
     (["mixer=null"], "mixer=null names nothing; there are: attn", "parallax"),
+    (["~mixer"], "~mixer: mixer cannot be removed; there are: attn", "parallax"),
     (["mixer=[ema]"], "mixer=[ema] is a list, not a name; there are: attn", "parallax"),
     (["task=3"], "task=3 is a number, not a name; there are: cmp", "icr"),
     (["-m", "mixer=attn,3"], "mixer=3 is a number, not a name; there are: attn", "parallax"),
@@ -381,6 +382,7 @@ def test_without_arguments_it_helps():
 IN_PYTHON = [
     (["mixer=ema"], "Could not find 'mixer/ema'; there are: attn, gdn", "; config_dir=DIR or --config-dir"),
     (["mixer=3"], "mixer=3 is a number, not a name; there are: attn", "config_dir=DIR"),
+    (["~mixer"], "~mixer: mixer cannot be removed; there are: attn", "parallax"),
     (["mixer=[ema]"], "mixer=[ema] is a list, not a name; there are: attn", "config_dir=DIR"),
     (["foo=1"], "unknown key foo; valid keys: model, seed", "experiment"),
     (["mixer=attn", "mixer.num_head=4"], "unknown key mixer.num_head; valid keys: mixer.num_heads", "mixer.rope_base"),

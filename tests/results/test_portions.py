@@ -126,9 +126,9 @@ def test_a_list_goes_on_from_its_archive_elsewhere(tmp_path):
         return done.stdout, {record["run_id"]: record for record in records}
 
     said, first = train("here", "--seconds", "120", "--fit")
-    assert "1 of 3 done" in said and "1 finished runs" in said and len(first) == 1
+    assert "1 of 3 done" in said and "1 finished run in" in said and len(first) == 1
     said, then = train("there", "--seconds", "120")
-    assert "1 runs restored" in said and "3 finished runs" in said and len(then) == 3
+    assert "1 run restored" in said and "3 finished runs" in said and len(then) == 3
     assert first.items() <= then.items()
 
 
