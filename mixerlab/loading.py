@@ -87,7 +87,7 @@ def load(
         raise ValueError(f"{run_folder} has no record: its run has not ended")
     if record["status"] != "finished":
         raise ValueError(f"the run in {run_folder} has failed ({record['error']}): it has no weights")
-    number = _best(results_dir, record, selection) if replica is None else replica
+    number = _best(results_dir, record, config, selection) if replica is None else replica
     if number not in range(len(record["rows"])):
         raise ValueError(f"replica={number!r}: the run has replicas 0 to {len(record['rows']) - 1}")
     row = record["rows"][number]
@@ -113,9 +113,11 @@ def load(
     return Loaded(model.eval(), task, config, row)
 
 
-def _best(results_dir: Path, record: Mapping[str, Any], selection: Literal["official", "clean"]) -> int:
+def _best(
+    results_dir: Path, record: Mapping[str, Any], config: Mapping[str, Any], selection: Literal["official", "clean"]
+) -> int:
     """The number of the run's best replica."""
-    (cell,) = best_per_cell(collect(results_dir, {record["run_id"]}), selection).to_dict("records")
+    (cell,) = best_per_cell(collect(results_dir, {record["run_id"]: config}), selection).to_dict("records")
     if not cell["replicas"]:
         raise ValueError(f"no replica of the run has finished ({cell['status']}): name one with replica=NUMBER")
     seeds = [record["rows"][number] for _, number in cell["replicas"]]  # at the best learning rate

@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from hydra.core.utils import JobReturn, JobStatus
 from hydra.errors import ConfigCompositionException
@@ -59,6 +60,7 @@ class Cell:
     overrides: list[str]
     results_dir: str
     folder: Path
+    config: dict[str, Any]  # resolved
     label: tuple[str, str, str]  # mixer, task, setting
     code: dict[str, str]  # `mixerlab.config.code_versions` of it
     keeps: tuple[str, ...]  # the selections whose weights it keeps
@@ -162,7 +164,7 @@ class Sweep:
         name = self.config.sweep or (experiment and name_from(experiment))
         name = name or name_of(cell.run_id for cell in cells)
         for results_dir, own in _by_folder(cells).items():
-            write_sweep(results_dir, name, [cell.run_id for cell in own], [cell.label for cell in own])
+            write_sweep(results_dir, name, {cell.run_id: cell.config for cell in own})
         return name
 
     def report_on(self, cells: list[Cell], began_at: float, name: str) -> list[Path]:
@@ -171,12 +173,8 @@ class Sweep:
         for results_dir, own in _by_folder(cells).items():
             again = shlex.join(["mixerlab", "report", results_dir, "--sweep", name])
             try:
-                summary = report(
-                    results_dir,
-                    run_ids={cell.run_id for cell in own},
-                    expected=[cell.label for cell in own],
-                    beside_those_since=began_at,
-                )
+                configs = {cell.run_id: cell.config for cell in own}
+                summary = report(results_dir, configs=configs, beside_those_since=began_at)
             except (ValueError, OSError) as error:
                 sys.exit(f"error: the cells are trained, but their report cannot be written ({error}); later: {again}")
             print(f"\n{summary.text}\n\ntables and figures: {summary.folder}\nagain, or by other keys: {again}")
@@ -329,6 +327,7 @@ def _cell(overrides: list[str], cfg: DictConfig) -> Cell:
         overrides=overrides,
         results_dir=cfg.results_dir,
         folder=run_folder(cfg.results_dir, run_id(config)),
+        config=config,
         label=(cfg.mixer.name, cfg.task.name, config["task"]["setting"]),
         code=code_versions(config),
         keeps=KEPT[kept_in_sweep(cfg.trainer.keep_weights)],

@@ -5,7 +5,6 @@ import json
 import math
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping
-from contextlib import suppress
 from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
@@ -15,7 +14,7 @@ import pandas as pd
 from mixerlab.sweeps.best import CHOSEN_BY, Selection, best_trial
 from mixerlab.sweeps.chance import chance_of
 from mixerlab.sweeps.files import read_config, read_metrics, read_run, run_folder
-from mixerlab.sweeps.grids import grids, identified
+from mixerlab.sweeps.grids import grids
 from mixerlab.sweeps.identity import IMPLIED, flatten, without_implied
 from mixerlab.sweeps.names import MIXERS, TASKS, rank, setting_rank
 from mixerlab.sweeps.schema import LABELS, LATER_RESULTS, RESULTS, labels_of_replicas
@@ -62,21 +61,20 @@ CELL_COLUMNS = (
 )
 
 
-def collect(results_dir: str | Path, run_ids: Collection[str] | None = None) -> pd.DataFrame:
-    """One row per replica of every run in `results_dir` (or of `run_ids`).
+def collect(results_dir: str | Path, configs: Mapping[str, Mapping[str, Any]] | None = None) -> pd.DataFrame:
+    """One row per replica of every run in `results_dir`, or of those in `configs`, which are by `run_id`.
 
     Columns: `LABELS`, `RESULTS`, `config` (a hash of all hyperparameters but learning rate and seed), every
     hyperparameter and every entry of the provenance under its dotted name. Besides the statuses of a record,
     a row may be `unfinished` (there is a config but no record: it runs, or was killed), `unreadable` (the
-    error names the file) or `missing` (one of `run_ids` has left nothing that can be read, and the other runs tell what
-    it was: `sweeps.grids.identified`). A damaged run is an unreadable row with the error and no labels, and, if its
-    config can be read, one with labels and no error for each replica. A damaged `metrics.csv` is an unreadable row
-    beside those of its record. Losses in nats, accuracies in [0, 1]. `steps_to_90` is inf for a replica that never got
-    there, and NaN if that is not known.
+    error names the file) or `missing` (one of `configs` has left nothing that can be read). A damaged run is an
+    unreadable row with the error and no labels, and, if its config can be read, one with labels and no error for each
+    replica. A damaged `metrics.csv` is an unreadable row beside those of its record. Losses in nats, accuracies in
+    [0, 1]. `steps_to_90` is inf for a replica that never got there, and NaN if that is not known.
     """
     rows: list[dict[str, Any]] = []
     for folder in sorted(Path(results_dir).glob("runs/*/")):
-        if run_ids is None or folder.name in run_ids:
+        if configs is None or folder.name in configs:
             found = None
             try:
                 found = _rows_of(results_dir, folder.name)
@@ -92,8 +90,10 @@ def collect(results_dir: str | Path, run_ids: Collection[str] | None = None) -> 
                 rows.append({"run_id": folder.name, "status": "unreadable", "error": reason})
                 if found is None:
                     rows += _labelled(results_dir, folder.name)
-    if run_ids is not None:
-        rows += _missing(results_dir, set(run_ids), rows)
+    known = {row["run_id"] for row in rows if "mixer" in row}
+    for identity, config in (configs or {}).items():
+        if identity not in known:
+            rows += [_tidy(row) | {"replica": None, "status": "missing"} for row in labels_of_replicas(config)]
     return pd.DataFrame(rows, columns=_columns(rows))
 
 
@@ -123,26 +123,6 @@ def _labelled(results_dir: str | Path, identity: str) -> list[dict[str, Any]]:
     return [_tidy(row) | {"replica": None, "status": "unreadable"} for row in labels]
 
 
-def _missing(results_dir: str | Path, run_ids: set[str], rows: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """A row for each replica of those of `run_ids` that no row is of but that the configs of others identify."""
-    known = {row["run_id"] for row in rows if "mixer" in row}
-    if known >= run_ids:
-        return []
-    configs = []
-    for identity in sorted(known):
-        with suppress(ValueError, OSError, RecursionError):
-            if (config := read_config(run_folder(results_dir, identity))) is not None:
-                configs.append(config)
-    found = identified(run_ids - known, configs)
-    labels = [row for config in found for row in labels_of_replicas(config)]
-    return [_tidy(row) | {"replica": None, "status": "missing"} for row in labels]
-
-
-def are_known(frame: pd.DataFrame, run_ids: Collection[str]) -> bool:
-    """Whether the frame says of each of these runs what it was, missing or not."""
-    return set(run_ids) <= set(frame.loc[frame["mixer"].notna(), "run_id"])
-
-
 def _tidy(row: Mapping[str, Any]) -> dict[str, Any]:
     """A record's row, flat, with the hash of its configuration."""
     shared = ("weight_decay", "optimizer", "schedule", "epochs", "batch_size")
@@ -161,19 +141,17 @@ def _scalar(value: Any) -> Any:
 def best_per_cell(
     frame: pd.DataFrame,
     selection: Selection = "official",
-    expected: Iterable[Cell] | None = None,
     all_known: bool = False,
 ) -> pd.DataFrame:
     """One row per (mixer, task, setting): what the best learning rate reached.
 
-    Every mixer stands against every (task, setting) that any of them has, and every cell of `expected`.
+    Every mixer stands against every (task, setting) that any of them has.
 
     The best learning rate is that of `sweeps.best.best_trial`. A diverged replica has no score.
 
     Args:
         frame: as `collect` gives it.
         selection: what chooses checkpoint and learning rate.
-        expected: (mixer, task, setting) that must have a row.
         all_known: no run is absent from the frame: the learning rates of a cell are those of its own rows, whatever
             other cells have (`sweeps.grids`).
 
@@ -193,8 +171,7 @@ def best_per_cell(
     groups = defaultdict(list)
     for row in frame[frame["mixer"].notna()].to_dict("records"):
         groups[row["mixer"], row["task"], row["setting"]].append(row)
-    named = {*groups, *(expected or ())}
-    mixers, problems = {cell[0] for cell in named}, {cell[1:] for cell in named}
+    mixers, problems = {cell[0] for cell in groups}, {cell[1:] for cell in groups}
     cells = sorted(((mixer, *problem) for mixer in mixers for problem in problems), key=_cell_rank)
     best = [_best(cell, groups.get(cell, []), selection) for cell in cells]
     chances: dict[tuple[str, ...], float] = {}  # by task and setting: the first that is known

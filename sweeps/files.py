@@ -32,6 +32,8 @@ METRICS_FILE = "metrics.csv"
 # Bytes. A record has 2 kB for each replica, metrics 200 bytes for each replica and epoch.
 LARGEST_RECORD, LARGEST_CONFIG, LARGEST_METRICS = 32 << 20, 1 << 20, 256 << 20
 DEEPEST_CONFIG = 30  # levels of nesting
+# What is no config fails in many ways while it is taken for one.
+NO_CONFIG = (ValueError, KeyError, TypeError, AttributeError, OverflowError)
 # The columns of metrics.csv that figures draw.
 DRAWN = ("epoch", "replica", "lr", "train_loss", "val_accuracy", "test_accuracy")
 
@@ -178,23 +180,23 @@ def parse_config(content: bytes, identity: str) -> dict[str, Any]:
     """The config in the text of a `config.yaml`; `ValueError` with the reason if it is none of the run `identity`."""
     try:
         config = _plain_yaml(content)
-        if not isinstance(config, dict):
-            raise ValueError("it is no mapping")
-        _check_config(config)
-        if run_id(config) != identity:
-            raise ValueError(f"it describes run {run_id(config)}")
-    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, yaml.YAMLError) as error:
-        # What is no config fails in many ways while it is taken for one.
+        check_config(config, identity)
+    except (*NO_CONFIG, yaml.YAMLError) as error:
         reason = f"{type(error).__name__}: {error}" if not isinstance(error, ValueError) else str(error)
         raise ValueError(" ".join(reason.split())) from error
     return config
 
 
-def _check_config(config: Mapping[str, Any]) -> None:
+def check_config(config: Any, identity: str) -> None:
+    """Raises one of `NO_CONFIG` unless this is the config of the run `identity`."""
+    if not isinstance(config, dict):
+        raise ValueError("it is no mapping")
     for labels in labels_of_replicas(config):
         for column, kind in LABELS.items():
             if type(labels[column]) is not kind:
                 raise ValueError(f"{column}={labels[column]!r} must be of type {kind.__name__}")
+    if run_id(config) != identity:
+        raise ValueError(f"it describes run {run_id(config)}")
 
 
 def _plain_yaml(content: bytes) -> Any:

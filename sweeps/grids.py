@@ -12,10 +12,8 @@ others do not lack it. A cell without a score lacks nothing but the score.
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
-
-from mixerlab.sweeps.identity import as_list, run_id
 
 Rates = tuple[float, ...]
 Cell = tuple[str, str, str]  # mixer, task, setting
@@ -59,32 +57,3 @@ def grids(
     made = defaultdict[Cell, tuple[Rates, Rates]](lambda: ((), ()))
     made |= {cell: (tuple(sorted(lacking[cell])), tuple(sorted(added[cell]))) for cell in {*lacking, *added}}
     return made
-
-
-def identified(run_ids: Collection[str], configs: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """The configs of those of `run_ids` that differ from one of `configs` only in learning rates and seeds.
-
-    A `run_id` is a hash, which cannot be turned round, but the runs of a sweep are alike: of each config, the rates and
-    seeds that any other has are tried until the hash is one of these.
-    """
-    configs = list(configs)
-    choices = {repr((as_list(one["optimizer"]["lr"]), as_list(one["seed"]))): one for one in configs}
-    given = [(one["optimizer"]["lr"], one["seed"]) for one in choices.values()]
-    rates = list({repr(lr): lr for lr, _ in given}.values())
-    seeds = list({repr(seed): seed for _, seed in given}.values())
-    wanted, seen = set(run_ids), set()
-    found: list[dict[str, Any]] = []
-    for config in configs:
-        alike = {**config, "optimizer": {**config["optimizer"], "lr": None}, "seed": None}
-        if (key := run_id(alike)) in seen:
-            continue
-        seen.add(key)
-        for lr in rates:
-            for seed in seeds:
-                if not wanted:
-                    return found
-                other = {**config, "optimizer": {**config["optimizer"], "lr": lr}, "seed": seed}
-                if (identity := run_id(other)) in wanted:
-                    wanted.remove(identity)
-                    found.append(other)
-    return found

@@ -17,7 +17,6 @@ from typing import Any
 import pandas as pd
 import yaml
 
-from mixerlab.sweeps.collect import Cell
 from mixerlab.sweeps.identity import IMPLIED
 from mixerlab.sweeps.names import SEES_FUTURE, rank
 
@@ -57,7 +56,6 @@ class Swept:
         keys: the keys that columns show.
         told: these, and the keys that rows and marks show.
         columns: what each value of `mixer` in the frame stands for.
-        rows: (task, setting) in the frame by (task, setting) before.
         hidden: keys that differ between runs of one column, and their values, by column.
     """
 
@@ -65,20 +63,7 @@ class Swept:
     keys: list[str]
     told: list[str]
     columns: dict[str, Column]
-    rows: dict[tuple[str, str], list[str]]
     hidden: dict[str, dict[str, list[str]]]
-
-    def expected(self, cells: Iterable[Cell]) -> list[Cell]:
-        """Cells (mixer, task, setting) that must show up, under the names that columns and rows have here."""
-        of_mixer: dict[str, list[str]] = {}
-        for label, column in self.columns.items():
-            of_mixer.setdefault(column.mixer, []).append(label)
-        return [
-            (label, task, row)
-            for mixer, task, setting in cells
-            for label in of_mixer.get(mixer, [mixer])
-            for row in self.rows.get((task, setting), [setting])
-        ]
 
 
 def shown(value: Any) -> str:
@@ -213,14 +198,9 @@ def spread_out(frame: pd.DataFrame, by: Collection[str] | None = None) -> Swept:
         label: Column(known["mixer"][group.index[0]], {key: _plain(known, key, group.index[0]) for key in in_columns})
         for label, group in labels.groupby(labels, sort=False)
     }
-    rows: dict[tuple[str, str], list[str]] = {}
-    for task, before, after in zip(known["task"], known["setting"], result.loc[readable, "setting"], strict=True):
-        names_of = rows.setdefault((task, before), [])
-        if after not in names_of:
-            names_of.append(after)
     hidden = _hidden(result[readable], [key for key in swept if key not in wanted])
     told = [*wanted, *([FUTURE_KEY] if FUTURE_KEY in frame else [])]
-    return Swept(result, in_columns, told, columns, rows, hidden)
+    return Swept(result, in_columns, told, columns, hidden)
 
 
 def _plain(frame: pd.DataFrame, key: str, place: Any) -> Any:

@@ -1,26 +1,27 @@
 """The runs of a sweep under its name: `results_dir/sweeps/NAME.json`, which `mixerlab report --sweep NAME` reads.
 
-A run does not know its sweep, since several may share it. A sweep that takes a name again adds its runs to it.
+A run does not know its sweep, since several may share it. A sweep that takes a name again adds its runs to it. The note
+holds the config of each run, so that a report can tell what a run was that has been deleted.
 """
 
 import hashlib
 import json
 import re
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 from mixerlab.safe_files import read_bytes, remove_leftovers, replace_file
 from mixerlab.sweeps.claims import claim, holder
+from mixerlab.sweeps.files import NO_CONFIG, check_config
 
-if TYPE_CHECKING:
-    from mixerlab.sweeps.collect import Cell
+Configs = Mapping[str, Mapping[str, Any]]  # of runs, by `run_id`
 
 LONGEST_NAME = 100  # characters
 _NAME = re.compile(rf"[A-Za-z0-9][A-Za-z0-9._-]{{0,{LONGEST_NAME - 1}}}")
 PATIENCE = 60.0  # seconds that a sweep waits for another one to note its runs
-_LARGEST = 16 << 20  # bytes
+LARGEST_NOTE = 64 << 20  # bytes; a run has some three thousand
 
 
 def check_sweep_name(name: object) -> None:
@@ -39,8 +40,8 @@ def name_from(experiment: str) -> str:
     return re.sub(r"[^A-Za-z0-9._-]", "-", experiment).lstrip("._-")[:LONGEST_NAME]
 
 
-def write_sweep(results_dir: str | Path, name: str, run_ids: Collection[str], cells: Iterable["Cell"]) -> None:
-    """Notes these runs and cells under `name`, beside those that are there.
+def write_sweep(results_dir: str | Path, name: str, configs: Configs) -> None:
+    """Notes these runs under `name`, beside those that are there.
 
     Raises:
         ValueError: `name` cannot name a sweep, or another process has been writing there for a minute.
@@ -52,16 +53,14 @@ def write_sweep(results_dir: str | Path, name: str, run_ids: Collection[str], ce
         if not alone:
             raise ValueError(f"{path.parent} is being written by {holder(path.parent)}: try again")
         remove_leftovers(path.parent)
-        known_ids: set[str] = set()
-        known_cells: list[Cell] = []
+        known: Configs = {}
         with suppress(ValueError):  # none of this name, or one that is damaged
-            known_ids, known_cells = read_sweep(results_dir, name)
-        content = {"run_ids": sorted({*known_ids, *run_ids}), "cells": list(dict.fromkeys([*known_cells, *cells]))}
-        replace_file(path, json.dumps(content) + "\n")
+            known = read_sweep(results_dir, name)
+        replace_file(path, json.dumps({"runs": {**known, **configs}}) + "\n")
 
 
-def read_sweep(results_dir: str | Path, name: str) -> tuple[set[str], "list[Cell]"]:
-    """The `run_id`s of a sweep and its (mixer, task, setting).
+def read_sweep(results_dir: str | Path, name: str) -> Configs:
+    """The runs of a sweep.
 
     Raises:
         ValueError: there is none of this name, which says what there is; or its file is damaged.
@@ -69,14 +68,22 @@ def read_sweep(results_dir: str | Path, name: str) -> tuple[set[str], "list[Cell
     check_sweep_name(name)
     path = _path(results_dir, name)
     try:
-        content = json.loads(read_bytes(path, most=_LARGEST))
-        cells = [(str(mixer), str(task), str(setting)) for mixer, task, setting in content["cells"]]
-        return {str(run) for run in content["run_ids"]}, cells
+        return checked_configs(json.loads(read_bytes(path, most=LARGEST_NOTE))["runs"])
     except FileNotFoundError:
         names = ", ".join(sorted(other.stem for other in path.parent.glob("[!.]*.json"))) or "none"
         raise ValueError(f"--sweep {name}: no sweep has this name in {path.parent}; there are {names}") from None
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise ValueError(f"{path} is not what a sweep wrote ({error}): delete it") from error
+    except (*NO_CONFIG, RecursionError) as error:
+        raise ValueError(
+            f"{path} is not what a sweep of this version wrote ({error}): delete it, then start the sweep again, which"
+            " trains nothing that is finished"
+        ) from error
+
+
+def checked_configs(configs: Any) -> Configs:
+    """`configs`; one of `NO_CONFIG` if they are none."""
+    for identity, config in configs.items():
+        check_config(config, identity)
+    return configs
 
 
 def _path(results_dir: str | Path, name: str) -> Path:

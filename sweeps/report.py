@@ -6,7 +6,7 @@ import gc
 import json
 import sys
 import time
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,12 +18,12 @@ from mixerlab.sweeps import canvas
 from mixerlab.sweeps.best import Selection
 from mixerlab.sweeps.canvas import FORMATS, WIDTHS
 from mixerlab.sweeps.claims import claim, holder
-from mixerlab.sweeps.collect import Cell, are_known, best_per_cell, collect, complaints
+from mixerlab.sweeps.collect import best_per_cell, collect, complaints
 from mixerlab.sweeps.figures import FIGURES, SWEPT, figures_of
-from mixerlab.sweeps.files import check_writable
+from mixerlab.sweeps.files import NO_CONFIG, check_writable
 from mixerlab.sweeps.keys import column_of, notes_of, only_where, spread_out
 from mixerlab.sweeps.lengths import at_length_of_training, length_table
-from mixerlab.sweeps.named import read_sweep
+from mixerlab.sweeps.named import LARGEST_NOTE, Configs, checked_configs, read_sweep
 from mixerlab.sweeps.names import is_challenge, is_custom
 from mixerlab.sweeps.page import Part, page
 from mixerlab.sweeps.solved import solved_csv, solved_markdown
@@ -66,8 +66,7 @@ class Report:
 def report(
     results_dir: str | Path,
     out: str | Path | None = None,
-    run_ids: Collection[str] | None = None,
-    expected: Iterable[Cell] | None = None,
+    configs: Configs | None = None,
     selections: Sequence[Selection] = SELECTIONS,
     mixers: Collection[str] = (),
     tasks: Collection[str] = (),
@@ -86,8 +85,7 @@ def report(
         results_dir: the folder that holds `runs/`; or an archive of records, or the `rows.csv` of a report, which
             has no training curves.
         out: where to write; where None, `report` in that folder or beside that file.
-        run_ids: only these runs; all where None.
-        expected: (mixer, task, setting) that must show up, as missing where there is no record.
+        configs: only these runs, by `run_id`; those without a record show up as missing. All where None.
         selections: what chooses checkpoint and learning rate.
         mixers, tasks: only records of these, where any are given.
         where: only records that meet every `KEY=VALUE` (`sweeps.keys.only_where`).
@@ -106,7 +104,7 @@ def report(
     out = Path(out)
     if not Path(results_dir).exists():
         raise ValueError(f"there is no folder or file {results_dir}: name a results folder, an archive or a rows.csv")
-    if run_ids is None and expected is None and not Path(results_dir).is_file() and not _has_runs(results_dir):
+    if configs is None and not Path(results_dir).is_file() and not _has_runs(results_dir):
         raise ValueError(f"no records in {Path(results_dir) / 'runs'}: train something first, or name another folder")
     check_writable(out, "--out")
     chosen = _Chosen(mixers, tasks, where, by)
@@ -116,13 +114,11 @@ def report(
             raise ValueError(f"{out} is being written by {holder(out)}: try again")
         remove_leftovers(out)
         if beside_those_since is not None:
-            run_ids, expected = _joined(out, run_ids, expected, beside_those_since)
+            configs = _joined(out, configs or {}, beside_those_since)
         if is_rows(results_dir):
-            return _report(None, read_rows(results_dir), out, expected, selections, chosen, look, False)
+            return _report(None, read_rows(results_dir), out, selections, chosen, look, False)
         with unpacked(results_dir) as folder:
-            frame = collect(folder, run_ids)
-            all_known = run_ids is not None and are_known(frame, run_ids)
-            return _report(folder, frame, out, expected, selections, chosen, look, all_known)
+            return _report(folder, collect(folder, configs), out, selections, chosen, look, configs is not None)
 
 
 @contextmanager
@@ -159,29 +155,21 @@ def _has_runs(results_dir: str | Path) -> bool:
     return any(Path(results_dir).glob("runs/*/"))
 
 
-def _joined(
-    out: Path, run_ids: Collection[str] | None, expected: Iterable[Cell] | None, since: float
-) -> tuple[set[str], list[Cell]]:
-    """These runs and cells, and those of the report in `out` if it was written since then; kept for the next one."""
+def _joined(out: Path, configs: Configs, since: float) -> Configs:
+    """These runs, and those of the report in `out` if it was written since then; kept for the next one."""
     path = out / COVERED
-    run_ids, expected = set(run_ids or ()), list(expected or ())
-    with suppress(OSError, ValueError, KeyError, TypeError):  # none, or not ours: then there is nothing to join
-        covered = json.loads(read_bytes(path, most=16 << 20))
+    with suppress(OSError, *NO_CONFIG):  # none, or not ours: then there is nothing to join
+        covered = json.loads(read_bytes(path, most=LARGEST_NOTE))
         if float(covered["written_at"]) >= since:
-            known = {str(name) for name in covered["run_ids"]}
-            cells = [(str(mixer), str(task), str(setting)) for mixer, task, setting in covered["expected"]]
-            run_ids |= known
-            expected += [cell for cell in cells if cell not in expected]
-    content = {"written_at": time.time(), "run_ids": sorted(run_ids), "expected": expected}
-    replace_file(path, json.dumps(content) + "\n")
-    return run_ids, expected
+            configs = {**checked_configs(covered["runs"]), **configs}
+    replace_file(path, json.dumps({"written_at": time.time(), "runs": configs}) + "\n")
+    return configs
 
 
 def _report(
     results_dir: Path | None,
     frame: pd.DataFrame,
     out: Path,
-    expected: Iterable[Cell] | None,
     selections: Sequence[Selection],
     chosen: _Chosen,
     look: _Look,
@@ -192,8 +180,7 @@ def _report(
         frame = only_where(frame, chosen.where)
     swept = spread_out(frame, chosen.by)
     warnings = [*notes_of(swept), *complaints(frame, [column_of(frame, key) for key in swept.told])]
-    wanted = swept.expected(expected or ())
-    cells = {selection: best_per_cell(swept.frame, selection, wanted, all_known) for selection in selections}
+    cells = {selection: best_per_cell(swept.frame, selection, all_known) for selection in selections}
     if any(of_selection.empty for of_selection in cells.values()):
         found = "; ".join(["train something first, or name another folder", *warnings])
         raise ValueError(f"no records in {results_dir / 'runs' if results_dir else 'that file'}: {found}")
@@ -335,12 +322,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = parser.parse_args(arguments)
     selections = SELECTIONS if given.selection == "both" else (given.selection,)
     try:
-        run_ids, expected = read_sweep(given.results_dir, given.sweep) if given.sweep is not None else (None, None)
         made = report(
             given.results_dir,
             given.out,
-            run_ids,
-            expected,
+            read_sweep(given.results_dir, given.sweep) if given.sweep is not None else None,
             selections,
             mixers=given.mixer,
             tasks=given.task,

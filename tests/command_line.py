@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import NamedTuple
 from unittest import mock
 
+from mixerlab.sweeps.schema import validate_record
+
 ROOT = Path(__file__).parents[1]
 
 # Overrides that make any run of `icr`, `mem` or `cmp` a matter of a second.
@@ -72,9 +74,26 @@ def start_run_py(*arguments: str) -> subprocess.Popen:
     )
 
 
+def finish_in_processes(*arguments):
+    """The outcome of `python run.py` with workers of its own; a cell fails."""
+    process = start_run_py(*arguments)
+    output, _ = process.communicate(timeout=300)
+    assert process.returncode == 1, output
+    return output
+
+
 def records(results_dir: Path) -> dict[str, dict]:
     """The records in a results folder by run_id."""
     return {path.parent.name: json.loads(path.read_text()) for path in results_dir.glob("runs/*/record.json")}
+
+
+def statuses(results_dir):
+    """{(mixer, task): status}, of valid records only."""
+    found = {}
+    for record in records(results_dir).values():
+        validate_record(record)
+        found[record["rows"][0]["mixer"], record["rows"][0]["task"]] = record["status"]
+    return found
 
 
 def result_of(results_dir: Path) -> tuple[dict, bytes]:

@@ -1,79 +1,20 @@
 """What a run checks before it trains: no output of a language model depends on a later token."""
 
 import copy
-import itertools
 from types import SimpleNamespace
 
 import pytest
 import torch
 from command_line import TINY, records, run_py
 from every_mixer import MIXERS, mixer_of
+from flawed_mixers import LENGTH, VOCAB, WIDTH, Drops, Flawed, population_of
 from torch import nn
 
 import mixerlab
 from mixerlab import causality
 from mixerlab.causality import UNTOLD, CausalityCheck, MixesRows, _Look, cuts, find_leak
 from mixerlab.mixers.base import SequenceMixer
-from mixerlab.models.language_model import LanguageModel
-from mixerlab.repeatability import KEEPS_STATE, keeps_state, repeats, written_buffers
 from mixerlab.training.execution import choose_execution
-from mixerlab.training.population import Population
-
-VOCAB, WIDTH, LENGTH = 8, 16, 50
-
-
-class Flawed(SequenceMixer):
-    """A causal mean over the past, and something else."""
-
-    def __init__(self, flaw="", d_model=WIDTH):
-        super().__init__()
-        self.flaw = flaw
-        self.linear = nn.Linear(d_model, d_model, bias=False)
-        self.gate, self.positive = nn.Parameter(torch.zeros(d_model)), nn.Parameter(torch.full((d_model,), 1e-3))
-
-    def forward(self, x):
-        length = x.shape[1]
-        y = self.linear(x)
-        past = y.cumsum(1) / torch.arange(1, length + 1, device=x.device)[:, None]
-        if self.flaw == "mean":
-            return past + y.mean(dim=1, keepdim=True)
-        if self.flaw == "closed gate":
-            return past + self.gate * y.mean(dim=1, keepdim=True)
-        if self.flaw == "next":
-            return past + y.roll(-1, dims=1)
-        if self.flaw == "last":
-            return past + y[:, -1:]
-        if self.flaw == "chunk":  # as a kernel that lacks the mask within a chunk
-            chunks = [chunk.mean(dim=1, keepdim=True).expand_as(chunk) for chunk in y.split(16, dim=1)]
-            return past + torch.cat(chunks, dim=1)
-        if self.flaw == "norm over time" and self.training:
-            return past - past.mean(dim=1, keepdim=True)
-        if self.flaw == "in long rows" and length > LENGTH:
-            return past + y.mean(dim=1, keepdim=True)
-        if self.flaw == "in long rows, in training" and length > LENGTH and self.training:
-            return past + y.mean(dim=1, keepdim=True)
-        if self.flaw == "over the batch":
-            return past + y.mean(dim=0, keepdim=True).cumsum(1)
-        if self.flaw == "over the batch, in training" and self.training:
-            return past - y.mean(dim=0, keepdim=True)
-        if self.flaw == "over the batch and ahead":
-            return past + y.mean(dim=(0, 1), keepdim=True)
-        if self.flaw == "not finite":
-            return past + self.positive.log() * y.mean(dim=1, keepdim=True)
-        if self.flaw == "nothing but NaN":
-            return past * torch.nan
-        if self.flaw == "by FFT":  # a causal convolution that is right up to rounding
-            kernel = 0.9 ** torch.arange(length, device=x.device)
-            spectrum = torch.fft.rfft(y.float(), 2 * length, dim=1) * torch.fft.rfft(kernel, 2 * length)[:, None]
-            return torch.fft.irfft(spectrum, 2 * length, dim=1)[:, :length].to(y.dtype)
-        return past
-
-    def state_size(self, seq_len):
-        return 1
-
-
-def population_of(make, seeds=(0, 1), vocabulary=VOCAB, width=WIDTH):
-    return Population(lambda: LanguageModel(vocabulary, width, 2, make), seeds)
 
 
 def exactly(monkeypatch):
@@ -154,15 +95,6 @@ class Normed(SequenceMixer):
 
     def forward(self, x):
         return self.norm(x.mT).mT
-
-
-class Drops(SequenceMixer):
-    def __init__(self):
-        super().__init__()
-        self.gru, self.dropout = nn.GRU(WIDTH, WIDTH, batch_first=True), nn.Dropout(0.2)
-
-    def forward(self, x):
-        return self.dropout(self.gru(x)[0])
 
 
 @pytest.mark.parametrize(("make", "execution", "leaks"), [(Normed, "vmap", True), (Drops, "loop", False)])
@@ -261,58 +193,6 @@ def test_a_process_looks_once_for_all_cells_of_a_shape(tmp_path, monkeypatch):
     assert looks[2:] == [(8, 31, 2)]  # the verdict at the length of training says nothing of another
 
 
-class Remembers(SequenceMixer):
-    """Adds the mean of its last input to a causal output."""
-
-    def __init__(self, d_model=WIDTH):
-        super().__init__()
-        self.linear, self.seen = nn.Linear(d_model, d_model), []
-
-    def forward(self, x):
-        y = self.linear(x)
-        self.seen = [*self.seen[-1:], x.detach()]
-        return y + self.seen[0].mean()
-
-
-def test_state_is_no_sight_of_the_future():
-    assert keeps_state(population_of(Remembers), VOCAB, LENGTH)
-    for flaw in ("", "mean", "by FFT"):
-        assert not keeps_state(population_of(lambda: Flawed(flaw)), VOCAB, LENGTH)  # noqa: B023
-    population = population_of(Drops)
-    population.compute_in_a_loop()
-    assert not keeps_state(population, VOCAB, LENGTH) and population.model.training
-
-
-@pytest.mark.parametrize(("share", "same"), [(0, True), (1e-6, True), (1e-2, False)])
-def test_rounding_is_no_state(share, same):
-    calls = itertools.count()
-    assert repeats(lambda x: x + share * next(calls), torch.ones(3), torch.zeros(3), of_largest=1e-4) == same
-
-
-def test_rounding_of_a_small_element_is_measured_by_it():
-    calls, x = itertools.count(), torch.tensor([1.0, 1e-3])
-
-    def drifting(x):
-        return x + torch.tensor([0.0, 1e-6]) * next(calls)
-
-    assert repeats(drifting, x, x, of_largest=1e-5) and not repeats(drifting, x, x, of_each=1e-5)
-
-
-def test_a_run_is_refused_for_its_state(tmp_path):
-    """model.may_see_future=true would train it."""
-    mine = "mixer=attn", "mixer.name=mine", f"mixer._target_={__name__}.RemembersToo", "task=icr"
-    outcome = run_py(*mine, *TINY, f"results_dir={tmp_path}")
-    assert outcome.code == 1 and outcome.err.splitlines()[-1] == f"error: mixer=mine {KEEPS_STATE}"
-
-
-class RemembersToo(Remembers):
-    def __init__(self, d_model, num_heads, rope_base, qk_norm, bias):
-        super().__init__(d_model)
-
-    def state_size(self, seq_len):
-        return 1
-
-
 @pytest.mark.parametrize(("flaw", "training"), [("over the batch", False), ("over the batch, in training", True)])
 @pytest.mark.parametrize("bf16", [False, True])
 def test_rows_that_influence_each_other_are_no_sight_of_the_future(flaw, training, bf16):
@@ -366,47 +246,3 @@ def test_a_run_is_refused_for_its_test_rows(tmp_path):
     said = outcome.err.splitlines()[-1]
     assert outcome.code == 1 and said.startswith("error: mixer=mine sees the future: ")
     assert "in test rows of 63 tokens" in said
-
-
-class Writes(SequenceMixer):
-    """Writes the mean of its output into a buffer, in evaluation mode too, and adds what was there."""
-
-    def __init__(self, d_model=WIDTH, num_heads=1, rope_base=1, qk_norm=False, bias=False, how="assign"):
-        super().__init__()
-        self.linear, self.how, self.gate = nn.Linear(d_model, d_model), how, nn.Parameter(torch.zeros(d_model))
-        self.register_buffer("h", torch.zeros(d_model))
-
-    def forward(self, x):
-        y, h = self.linear(x), self.h.clone()
-        if self.how == "in place":
-            self.h.copy_(y.detach().mean((0, 1)))
-        elif self.how == "unread" or self.training or self.how == "assign":
-            self.h = y.detach().mean((0, 1))
-        return y if self.how == "unread" else y + self.gate * h
-
-    def state_size(self, seq_len):
-        return 1
-
-
-@pytest.mark.parametrize("bf16", [False, True])
-@pytest.mark.parametrize(
-    ("how", "is_state"), [("assign", True), ("in place", True), ("in training", False), ("unread", False)]
-)
-def test_a_buffer_that_is_written_in_evaluation_mode_is_state(how, is_state, bf16):
-    population = population_of(lambda: Writes(how=how))
-    choose_execution(population, "auto", torch.randint(VOCAB, (2, 2, LENGTH)), slice(None), bf16=bf16)
-    assert population.buffers_by_replica
-    before, random = copy.deepcopy(population.get_extra_state()), torch.random.get_rng_state()
-    written = written_buffers(population, VOCAB, LENGTH, bf16=bf16)
-    assert written == ([f"blocks.{block}.mixer.h" for block in range(2)] if is_state else [])
-    torch.testing.assert_close(population.get_extra_state(), before, rtol=0, atol=0)
-    assert torch.equal(torch.random.get_rng_state(), random) and population.model.training
-    assert not any(buffer.any() for buffer in population.model.buffers())
-
-
-@pytest.mark.parametrize("task", ["icr", "cmp"])
-def test_a_run_is_refused_for_a_buffer_that_it_writes_in_evaluation_mode(task, tmp_path):
-    mine = "mixer=attn", "mixer.name=mine", f"mixer._target_={__name__}.Writes", f"task={task}"
-    outcome = run_py(*mine, *TINY, f"results_dir={tmp_path}")
-    assert outcome.code == 1
-    assert outcome.err.splitlines()[-1].startswith("error: mixer=mine writes h in evaluation mode, so that it gives")

@@ -133,12 +133,12 @@ def test_a_sweep_over_two_folders_leaves_submitits_files_in_the_first(tmp_path):
 def test_two_sweeps_that_end_together_share_their_report(tmp_path, monkeypatch):
     monkeypatch.setattr(canvas, "save", lambda figure, stem, *_: [stem.with_suffix(".png")])
     began = time.time()
-    runs = {mixer: fakes.add_run(tmp_path, [0.3, 0.8, 0.5], mixer=mixer) for mixer in ("attn", "gdn")}
+    for mixer in ("attn", "gdn"):
+        fakes.add_run(tmp_path, [0.3, 0.8, 0.5], mixer=mixer)
 
     def reported(mixer, since):
-        return report.report(
-            tmp_path, run_ids={runs[mixer]}, expected=[(mixer, "icr", "baseline")], beside_those_since=since
-        ).text
+        configs = fakes.by_run_id(fakes.config(mixer=mixer))
+        return report.report(tmp_path, configs=configs, beside_those_since=since).text
 
     assert "gdn" not in reported("attn", began)
     together = reported("gdn", began)

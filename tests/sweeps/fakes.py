@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from mixerlab.sweeps.files import run_folder, write_config, write_metrics, write_record
+from mixerlab.sweeps.files import read_config, run_folder, write_config, write_metrics, write_record
 from mixerlab.sweeps.identity import run_id
 from mixerlab.sweeps.schema import row_labels
 
@@ -137,6 +137,16 @@ def add_run(
     return made["run_id"]
 
 
+def by_run_id(*configs: dict) -> dict[str, dict]:
+    """As a sweep notes its runs."""
+    return {run_id(config): config for config in configs}
+
+
+def configs_in(results: Path) -> dict[str, dict]:
+    """Those of all runs in this folder, by `run_id`."""
+    return by_run_id(*(read_config(folder) for folder in (results / "runs").iterdir()))
+
+
 def _curve(row: dict, epochs: int = 12) -> pd.DataFrame:
     epoch = np.arange(epochs)
     reached = row["official_accuracy"] or 0.1
@@ -146,6 +156,17 @@ def _curve(row: dict, epochs: int = 12) -> pd.DataFrame:
         frame[f"{split}_loss"] = 1 - accuracy
         frame[f"{split}_accuracy"] = frame[f"{split}_token_accuracy"] = accuracy
     return frame.assign(replica=row["replica"], lr=row["lr"], seed=row["seed"], lr_now=row["lr"])
+
+
+def add_three_mixers(results: Path) -> Path:
+    """Three mixers on two tasks: of the setting seq_len-512, parallax has no score and novel no run; the folder."""
+    for mixer, top in (("attn", 0.9), ("parallax", 0.95), ("novel", 0.7)):
+        add_run(results, [0.3, top, 0.5], mixer=mixer)
+        add_run(results, [0.2, top - 0.1, 0.4], mixer=mixer, setting="seq_len-256")
+        add_run(results, [0.6, 0.5, "diverged"], mixer=mixer, task="mem")
+    add_run(results, [0.2, 0.6, 0.4], mixer="attn", setting="seq_len-512")
+    add_run(results, ["diverged"] * 3, mixer="parallax", setting="seq_len-512")
+    return results
 
 
 def add_many_mixers(results: Path, number: int, seeds: Sequence[int] = (0, 1, 2)) -> list[str]:

@@ -1,6 +1,8 @@
-"""The texts of a figure, and whether they can be read."""
+"""The texts of a figure and whether they can be read, its lines, crosses and colours."""
 
+import numpy as np
 from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.colors import to_rgb
 
 
 def legend_texts(figure):
@@ -31,3 +33,23 @@ def assert_legible(figure):
         for other, place in boxes[number + 1 :]:
             apart = box.x1 <= place.x0 + 1 or place.x1 <= box.x0 + 1 or box.y1 <= place.y0 + 1 or place.y1 <= box.y0 + 1
             assert apart, (text, other)
+
+
+def crosses(panel):
+    return [line for line in panel.lines if line.get_marker() == "x"]
+
+
+def drawn(panel, mixer):
+    """Points of the mixer's line, found by its label."""
+    (line,) = [line for line in panel.lines if line.get_label() == mixer]
+    return dict(zip(np.asarray(line.get_xdata(), float), np.asarray(line.get_ydata(), float), strict=True))
+
+
+def painted(figure, panel, colour):
+    """How many pixels of the panel have this colour."""
+    canvas = FigureCanvasAgg(figure)
+    canvas.draw()
+    box = panel.get_window_extent()
+    picture = np.asarray(canvas.buffer_rgba())[::-1, :, :3]  # rows from below, as in the box
+    inside = picture[int(box.y0) : int(box.y1), int(box.x0) : int(box.x1)] / 255
+    return (np.abs(inside - to_rgb(colour)).max(axis=-1) < 0.02).sum()

@@ -68,7 +68,18 @@ def test_what_failed_or_never_ended_or_cannot_be_read_is_a_row(results):
 def test_only_the_runs_asked_for(results):
     wanted = fakes.add_run(results, [0.5, 0.6, 0.7])
     fakes.add_run(results, [0.5, 0.6, 0.7], mixer="gdn")
-    assert set(collect(results, run_ids={wanted})["run_id"]) == {wanted}
+    assert set(collect(results, fakes.by_run_id(fakes.config()))["run_id"]) == {wanted}
+
+
+def test_a_run_asked_for_that_has_left_nothing_is_missing(results):
+    fakes.add_run(results, [0.5, 0.6, 0.7])
+    gone = fakes.config(mixer="gdn", lr=[1e-3, 1e-2], seed=[0, 1])
+    frame = collect(results, fakes.by_run_id(fakes.config(), gone))
+    missing = frame[frame["mixer"] == "gdn"]
+    assert missing[["status", "lr", "seed"]].values.tolist() == [
+        ["missing", lr, seed] for seed in (0, 1) for lr in (1e-3, 1e-2)
+    ]
+    assert set(missing["run_id"]) == {run_id(gone)} and set(frame["status"]) == {"finished", "missing"}
 
 
 def test_an_empty_folder_gives_an_empty_frame(results):
@@ -177,7 +188,8 @@ def test_a_configuration_that_failed_has_not_competed(results):
 def test_no_score_at_all(results):
     fakes.add_run(results, ["diverged", "failed", "diverged"])
     fakes.add_run(results, ["failed"] * 3, mixer="gdn")
-    cells = best_per_cell(collect(results), expected=[("mesa", "sc", "baseline")])
+    asked = fakes.configs_in(results) | fakes.by_run_id(fakes.config(mixer="mesa", task="sc"))
+    cells = best_per_cell(collect(results, asked))
     status = cells.set_index(["mixer", "task"])["status"].to_dict()
     assert status == {
         ("attn", "icr"): "diverged",

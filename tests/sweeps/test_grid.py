@@ -18,7 +18,7 @@ def cells(tmp_path):
         write_config(folder, config)
         write_record(folder, failed_record(config, "of an earlier sweep", {}))
     return [
-        Cell([f"task.seq_len={folder.name}"], str(tmp_path), folder, ("attn", "icr", ""), {}, (), 0)
+        Cell([f"task.seq_len={folder.name}"], str(tmp_path), folder, {}, ("attn", "icr", ""), {}, (), 0)
         for folder in folders
     ]
 

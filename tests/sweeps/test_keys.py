@@ -1,5 +1,7 @@
 """Keys that were swept have columns and rows of their own; `--by`, `--where` and `--sweep` choose, for any mixers."""
 
+import json
+
 import fakes
 import pytest
 
@@ -143,8 +145,9 @@ def test_what_columns_stand_for(results):
 
 
 def test_the_runs_of_one_sweep(results, capsys):
-    wide = fakes.run_id(fakes.config(changed={"model.d_model": 256}))
-    write_sweep(results, "wide", [wide], [("attn", "icr", "baseline"), ("mesa", "icr", "baseline")])
+    wide = {"model.d_model": 256}
+    runs = fakes.by_run_id(fakes.config(changed=wide), fakes.config(mixer="mesa", changed=wide))
+    write_sweep(results, "wide", runs)
     assert reports.main([str(results), "--sweep", "wide", "--selection", "official"]) == 0
     printed = capsys.readouterr().out
     assert header(printed) == ["task", "attn", "mesa"] and "| icr  | 0.640 | missing |" in printed
@@ -154,22 +157,25 @@ def test_the_runs_of_one_sweep(results, capsys):
 
 
 def test_a_name_that_is_taken_again_adds_its_runs(tmp_path):
-    write_sweep(tmp_path, "a", ["1"], [("attn", "icr", "baseline")])
-    write_sweep(tmp_path, "a", ["2"], [("gdn", "icr", "baseline"), ("attn", "icr", "baseline")])
-    assert read_sweep(tmp_path, "a") == ({"1", "2"}, [("attn", "icr", "baseline"), ("gdn", "icr", "baseline")])
+    one, other = fakes.by_run_id(fakes.config()), fakes.by_run_id(fakes.config(mixer="gdn"))
+    write_sweep(tmp_path, "a", one)
+    write_sweep(tmp_path, "a", other)
+    assert read_sweep(tmp_path, "a") == one | other
     assert name_of(["1", "2"]) == name_of(["2", "1"]) != name_of(["1"])
     with pytest.raises(ValueError, match=r"sweep='a/b' must be a name"):
-        write_sweep(tmp_path, "a/b", ["1"], [("attn", "icr", "baseline")])
-    (tmp_path / "sweeps/a.json").write_text("[")
-    with pytest.raises(ValueError, match="delete it"):
-        read_sweep(tmp_path, "a")
+        write_sweep(tmp_path, "a/b", one)
+    damaged = ("[", "[]", '{"run_ids": ["1"], "cells": []}', '{"runs": []}', '{"runs": {"1": {}}}')
+    for content in (*damaged, json.dumps({"runs": {"1": fakes.config()}})):
+        (tmp_path / "sweeps/a.json").write_text(content)
+        with pytest.raises(ValueError, match="delete it, then start the sweep again"):
+            read_sweep(tmp_path, "a")
 
 
 def test_an_experiment_gives_its_sweep_a_name_that_can_be_read(tmp_path):
     for experiment, name in (("mad_table", "mad_table"), ("mine/wide", "mine-wide"), ("../x y", "x-y")):
         assert name_from(experiment) == name
-        write_sweep(tmp_path, name, ["1"], [("attn", "icr", "baseline")])
-        assert read_sweep(tmp_path, name)[0] == {"1"}
+        write_sweep(tmp_path, name, runs := fakes.by_run_id(fakes.config()))
+        assert read_sweep(tmp_path, name) == runs
     assert name_from("_/") == "" and len(name_from("a" * 200)) == 100
 
 

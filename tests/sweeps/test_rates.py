@@ -11,7 +11,6 @@ import pytest
 from mixerlab.sweeps import report as reports
 from mixerlab.sweeps.collect import best_per_cell, collect
 from mixerlab.sweeps.files import run_folder
-from mixerlab.sweeps.grids import identified
 from mixerlab.sweeps.named import write_sweep
 from mixerlab.sweeps.tables import best_of, setting_table, task_table, text_of, to_latex
 
@@ -31,7 +30,7 @@ def runs(tmp_path):
         for task in TASKS:
             made[mixer, task, LOW] = add(tmp_path, mixer, task, LOW, [0.40, 0.30, 0.42, 0.31])
             made[mixer, task, HIGH] = add(tmp_path, mixer, task, HIGH, [0.50, 0.52])
-    write_sweep(tmp_path, "mine", made.values(), [(mixer, task, "baseline") for mixer in MIXERS for task in TASKS])
+    write_sweep(tmp_path, "mine", fakes.configs_in(tmp_path))
     return made
 
 
@@ -75,18 +74,31 @@ def test_a_damaged_record_costs_its_rates(runs, tmp_path, capsys, options, mixer
     assert "0.510 ± 0.014 (2) § " in said and said.count("unreadable: ") == 1
 
 
-def test_a_run_that_is_damaged_whole_is_told_by_the_others_of_its_sweep(runs, tmp_path, capsys):
+def test_its_sweep_tells_what_a_run_was_that_is_damaged_whole(runs, tmp_path, capsys):
     folder = run_folder(tmp_path, runs["gru", "mem", LOW])
     for name in ("record.json", "config.yaml"):
         (folder / name).write_text("{")
     assert "gru at 0.001, 0.005 on mem" in reported(tmp_path, capsys, "--sweep", "mine", "--mixer", "gru")
 
 
+def test_its_sweep_tells_a_rate_that_no_run_is_left_of(runs, tmp_path, capsys):
+    for task in TASKS:
+        for mixer in MIXERS:
+            shutil.rmtree(run_folder(tmp_path, runs[mixer, task, HIGH]))
+    assert "§" not in reported(tmp_path, capsys)
+    said = reported(tmp_path, capsys, "--sweep", "mine")
+    assert "Missing: attn at 0.01 on icr (baseline), mem (baseline); ema at 0.01 on icr (baseline)" in said
+    shutil.rmtree(run_folder(tmp_path, runs["attn", "icr", LOW]))
+    said = reported(tmp_path, capsys, "--sweep", "mine")
+    assert "- attn: missing on icr (baseline)." in said and "attn at 0.01 on mem (baseline)." in said
+
+
 def test_a_sweep_tells_what_two_mixers_cannot(tmp_path, capsys):
     """The sweep gave attn a rate that it gave no other: only attn can lack it."""
-    ids = [add(tmp_path, mixer, "icr", LOW, [0.4, 0.3, 0.4, 0.3]) for mixer in ("attn", "gdn")]
-    ids.append(add(tmp_path, "attn", "icr", HIGH, [0.5, 0.5]))
-    write_sweep(tmp_path, "two", ids, [(mixer, "icr", "baseline") for mixer in ("attn", "gdn")])
+    for mixer in ("attn", "gdn"):
+        add(tmp_path, mixer, "icr", LOW, [0.4, 0.3, 0.4, 0.3])
+    add(tmp_path, "attn", "icr", HIGH, [0.5, 0.5])
+    write_sweep(tmp_path, "two", fakes.configs_in(tmp_path))
     said = reported(tmp_path, capsys, "--sweep", "two")
     assert "§" not in said and "which do not lack them: attn at 0.01 on icr (baseline)." in said
 
@@ -128,11 +140,3 @@ def test_a_mean_with_such_a_setting_is_marked_and_never_bold(runs, tmp_path):
     assert text_of(average["attn"]) == "0.460 ± 0.014 (2) §1 †1"
     assert best_of(average) == {"ema", "gru"}
     assert "§" in to_latex(setting_table(best_per_cell(collect(tmp_path))))
-
-
-def test_only_rates_and_seeds_of_other_runs_are_tried():
-    low, high = fakes.config(lr=LOW, seed=[0, 1]), fakes.config(lr=HIGH, seed=[0, 1])
-    other = fakes.config(mixer="gdn", lr=HIGH, seed=[0, 1])
-    (found,) = identified([fakes.run_id(high), "of-no-run"], [low, other])
-    assert fakes.run_id(found) == fakes.run_id(high)
-    assert identified([fakes.run_id(high)], [low]) == identified(["of-no-run"], []) == []

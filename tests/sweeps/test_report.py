@@ -110,8 +110,10 @@ def test_unreadable_records_are_in_the_notes_whatever_the_filter(results, no_dra
 
 def test_a_sweep_shows_its_missing_cells(results, no_drawing):
     mine = fakes.add_run(results, [0.3, 0.4, 0.5], mixer="mesa")
-    expected = [("mesa", "icr", "baseline"), ("mesa", "icr", "seq_len-256"), ("mesa", "mem", "baseline")]
-    made = reports.report(results, run_ids={mine}, expected=expected, selections=("official",))
+    cells = (("icr", "baseline"), ("icr", "seq_len-256"), ("mem", "baseline"))
+    configs = fakes.by_run_id(*(fakes.config(mixer="mesa", task=task, setting=setting) for task, setting in cells))
+    assert mine in configs
+    made = reports.report(results, configs=configs, selections=("official",))
     assert "| icr  | 0.500* (1/2) †1 |" in made.text
     assert "| mem  |         missing |" in made.text
     assert "- mesa: missing on icr (seq_len-256), mem (baseline)." in made.text
@@ -119,7 +121,7 @@ def test_a_sweep_shows_its_missing_cells(results, no_drawing):
 
 
 def test_a_sweep_of_which_nothing_is_left(tmp_path, no_drawing):
-    made = reports.report(tmp_path, expected=[("attn", "icr", "baseline")], selections=("clean",))
+    made = reports.report(tmp_path, configs=fakes.by_run_id(fakes.config()), selections=("clean",))
     assert "| icr  | missing |" in made.text
 
 

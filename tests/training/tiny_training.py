@@ -16,6 +16,7 @@ from mixerlab.training.schedules import Constant
 from mixerlab.training.trainer_config import TrainerConfig
 
 VOCAB, LENGTH, WIDTH = 8, 10, 16
+THREE = [(1e-2, 0), (1e-3, 0), (3e-3, 5)]  # replicas, by (lr, seed)
 DEFAULTS = Path(__file__).parents[2] / "conf" / "trainer" / "default.yaml"
 
 

@@ -1,0 +1,52 @@
+"""Which runs of a sweep may share CUDA graphs: those that compute the same with other values."""
+
+import pytest
+from every_mixer import CONF
+from hydra import compose, initialize_config_dir
+from omegaconf import OmegaConf
+
+from mixerlab import runs
+from mixerlab.tasks.settings import build_task
+
+
+def graph_key(*overrides):
+    with initialize_config_dir(str(CONF), version_base="1.3"):
+        cfg = compose("config", list(overrides))
+    return runs._graph_key(OmegaConf.to_container(cfg, resolve=True), build_task(cfg.task))
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        ["optimizer.lr=[1e-2,1e-4]"],
+        ["optimizer.weight_decay=0.5"],
+        ["seed=[3,4]"],
+        ["schedule=cosine"],
+        ["model.may_see_future=true"],
+        ["task.setting=num_train_examples-800"],
+        ["task.data_seed=7"],
+        ["trainer.epochs=3"],
+        ["results_dir=elsewhere", "force=true"],
+    ],
+)
+def test_runs_that_differ_in_values_alone_share_graphs(overrides):
+    assert graph_key(*overrides) == graph_key()
+
+
+@pytest.mark.parametrize(
+    "override",
+    [
+        "mixer=attn",
+        "mixer.num_heads=4",
+        "mixer.backend=reference",
+        "model.n_layers=3",
+        "optimizer=adamw",
+        "optimizer.momentum=0.9",
+        "optimizer.max_grad_norm=2.0",
+        "task.setting=vocab_size-32",
+        "task.setting=seq_len-256",
+        "task=cmp",
+    ],
+)
+def test_runs_that_compute_otherwise_share_nothing(override):
+    assert graph_key(override) != graph_key()

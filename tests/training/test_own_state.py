@@ -1,0 +1,137 @@
+"""Buffers and random numbers are each replica's own: in training, in kept weights, and from a checkpoint on."""
+
+import pytest
+import torch
+from stateful_mixers import Assigned, Dropped, Normed, NormedAndDropped, of
+from tiny_training import THREE, VOCAB, WIDTH, assert_same_results, fit, replica_results
+from torch import nn
+
+from mixerlab.mixers.base import SequenceMixer
+from mixerlab.training import execution as of_execution
+from mixerlab.training.execution import choose_execution
+from mixerlab.training.optimizers import Muon
+from mixerlab.training.population import ALL, Execution, Population
+
+
+@pytest.mark.parametrize(
+    "mixer", [Normed, *(pytest.param(m, marks=pytest.mark.slow) for m in (Assigned, lambda: Normed(momentum=None)))]
+)
+def test_buffers_that_training_changes_are_each_replicas_own(tmp_path, mixer):
+    together = fit(THREE, tmp_path, build=of(mixer), epochs=2)
+    for number, replica in enumerate(THREE):
+        alone = fit([replica], tmp_path, build=of(mixer), epochs=2)
+        assert alone.notes == together.notes
+        assert_same_results(replica_results(together, number), replica_results(alone, 0))
+
+
+@pytest.mark.parametrize("execution", [Execution.VMAP, Execution.LOOP])
+def test_statistics_are_those_of_a_model_by_itself(execution):
+    tokens = torch.randint(VOCAB, (2, 3, 7))
+    population = Population(of(Normed), (0, 1))
+    decision = choose_execution(population, execution, tokens, ALL, bf16=False)
+    assert decision.execution is population.execution is execution
+    names = {f"blocks.{block}.mixer.norm.{name}" for block in range(2) for name in nn.BatchNorm1d(1).state_dict()}
+    assert set(population.buffers_by_replica) == {name for name in names if not name.endswith(("weight", "bias"))}
+    for _ in range(2):
+        population(tokens)
+    population.model.eval()
+    scores = population(tokens)
+    for replica, seed in enumerate((0, 1)):
+        torch.manual_seed(seed)
+        model = of(Normed)()
+        for _ in range(2):
+            model(tokens[replica])
+        model.eval()
+        for name, buffer in population.buffers_by_replica.items():
+            torch.testing.assert_close(buffer[replica], model.state_dict()[name])
+        torch.testing.assert_close(scores[replica], model(tokens[replica]))
+
+
+class OnceChanged(SequenceMixer):
+    """A buffer that the first call fills."""
+
+    def __init__(self):
+        super().__init__()
+        self.proj, self.filled = nn.Linear(WIDTH, WIDTH), False
+        self.register_buffer("scale", torch.ones(WIDTH))
+
+    def forward(self, x):
+        if not self.filled:
+            self.scale.fill_(1.0)
+            self.filled = True
+        return self.proj(x) * self.scale
+
+
+def test_a_buffer_that_changes_once_is_no_refusal():
+    population = Population(of(OnceChanged), (0, 1))
+    decision = choose_execution(population, "auto", torch.randint(VOCAB, (2, 3, 7)), ALL, bf16=False)
+    assert decision == of_execution.Decision(Execution.VMAP)
+    assert set(population.buffers_by_replica) == {f"blocks.{block}.mixer.scale" for block in range(2)}
+
+
+def test_kept_weights_hold_each_replicas_own_buffers(tmp_path):
+    replicas = THREE[:2]
+    together = fit(replicas, tmp_path, build=of(Normed), keep_weights="official").weights
+    for replica, of_both in zip(replicas, together, strict=True):
+        alone = fit([replica], tmp_path, build=of(Normed), keep_weights="official").weights[0]["official"]
+        assert of_both["official"].keys() == alone.keys()
+        for name, value in of_both["official"].items():
+            if "running" in name:
+                torch.testing.assert_close(value, alone[name], rtol=1e-4, atol=1e-4)
+    one, other = (weights["official"]["blocks.0.mixer.norm.running_mean"] for weights in together)
+    assert (one - other).abs().max() > 0.01
+
+
+def test_kept_weights_have_the_statistics_of_their_replica(tmp_path):
+    given = {"build": of(Normed), "epochs": 2, "keep_weights": "official"}
+    together, alone = fit(THREE[:2], tmp_path, **given), fit(THREE[1:2], tmp_path, **given)
+    name = "blocks.1.mixer.norm.running_mean"
+    first, second = (weights["official"][name] for weights in together.weights)
+    torch.testing.assert_close(second, alone.weights[0]["official"][name], rtol=1e-4, atol=1e-6)
+    assert (first - second).abs().max() > 1e-3
+
+
+class Broken(Muon):
+    """Muon that fails in the third of four epochs (5 steps each)."""
+
+    steps = 0
+
+    def step(self, closure=None):
+        type(self).steps += 1
+        if self.steps == 13:
+            raise RuntimeError("power failure")
+        super().step(closure)
+
+
+def test_a_loop_continues_with_its_random_numbers_and_buffers(tmp_path):
+    """With a replica that leaves: it diverges in the first epoch, and is gone from the third one on."""
+    replicas = [(1e30, 3), (1e-2, 0), (1e-3, 5)]
+    given = {"build": of(NormedAndDropped), "epochs": 4, "checkpoint_every": 0}
+    unbroken = fit(replicas, tmp_path / "unbroken", **given)
+    with pytest.raises(RuntimeError, match="power failure"):
+        fit(replicas, tmp_path / "broken", optimizer=Broken, **given)
+    torch.manual_seed(99)  # the default generator has no part in it
+    resumed = fit(replicas, tmp_path / "broken", optimizer=Broken, **given)
+    assert Broken.steps == 13 + 10
+    assert resumed.replicas == unbroken.replicas and resumed.metrics.equals(unbroken.metrics)
+    assert resumed.notes == unbroken.notes and "could not be restored" not in resumed.notes[0]
+    alone = fit(replicas[2:], tmp_path / "alone", **given)
+    assert_same_results(replica_results(unbroken, 2), replica_results(alone, 0))
+
+
+def test_a_checkpoint_with_other_buffers_is_not_used():
+    one, other = (Population(of(mixer), (0,)) for mixer in (Normed, Dropped))
+    one.own(["blocks.0.mixer.norm.running_mean"])
+    with pytest.raises(ValueError, match="not those of the checkpoint"):
+        other.load_state_dict(one.state_dict(), strict=False)
+
+
+def test_dropout_is_off_in_scoring(tmp_path):
+    """At a rate that changes nothing, scores are those of the model without dropout; training losses are not."""
+    given = {"epochs": 2, "batch_size": 70}  # a batch is an epoch
+    dropped, plain = (fit([(1e-12, 0)], tmp_path, build=of(lambda p=p: Dropped(p)), **given) for p in (0.5, 0.0))
+    assert dropped.metrics["test_loss"].tolist() == pytest.approx(plain.metrics["test_loss"].tolist(), rel=1e-6)
+    assert dropped.metrics["test_loss"].nunique() == 1
+    first, second = dropped.metrics["train_loss"]
+    assert first != pytest.approx(second, rel=1e-4)
+    assert plain.metrics["train_loss"][0] == pytest.approx(plain.metrics["train_loss"][1], rel=1e-5)
