@@ -4,6 +4,7 @@
     python results/plan.py finalists OUT.csv     what is left of three finalists up to length 256
     python results/plan.py challenge OUT.csv     the readings of its labels, two seeds
     python results/plan.py recipes OUT.csv       other recipes on the challenge, where ours is far from the paper
+    python results/plan.py w_r OUT.csv           Parallax's W_R at zero and random, which the screen could not tell
     python results/plan.py table OUT.csv         the 330 cells, four rates: each once, then two more seeds
     python results/plan.py adamw OUT.csv         attention and Parallax by AdamW: baselines, challenge
     python results/plan.py wider OUT.csv ROWS    one more rate for each cell of ROWS that has a dagger
@@ -170,6 +171,11 @@ def recipes() -> Iterator[Run]:
                 yield from runs_of(stage, mixer, task, setting, [0], extra=extra, recipe=recipe)
 
 
+def w_r() -> Iterator[Run]:
+    for run in design.w_r():
+        yield Run(run["stage"], run["recipe"], run["mixer"], run["task"], run["setting"], run["overrides"])
+
+
 def table() -> Iterator[Run]:
     """Every cell once; then two more seeds of the cells that tell mixers apart in the draft; then of the others.
 
@@ -233,6 +239,7 @@ LISTS: dict[str, Callable[[], Iterator[Run]]] = {
     "finalists": finalists,
     "challenge": challenge,
     "recipes": recipes,
+    "w_r": w_r,
     "table": table,
     "adamw": adamw,
 }

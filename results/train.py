@@ -7,10 +7,12 @@ Needs the repository root on PYTHONPATH. A list has the columns `unit`, `overrid
 the time is over are killed, and go on from a checkpoint the next time on the same machine; with --fit, none begins
 that would not end in time. With --archive, FILE is restored before and holds all finished runs afterwards, so that
 another machine goes on with it. It is also written now and then, and when the script is told to stop (SIGTERM, Ctrl-C).
+What the processes print is in DIR/logs, and the tracebacks of runs that failed in DIR/errors.txt.
 """
 
 import argparse
 import csv
+import os
 import signal
 import sys
 import time
@@ -34,18 +36,25 @@ def jobs_of(path: str) -> list[Job]:
         ]
 
 
-def trainer(common: list[str]) -> Callable[[str], None]:
-    """What trains one run, in a process of its own."""
-    import logging
-    import warnings
+def trainer(results: Path, common: list[str]) -> Callable[[str], None]:
+    """What trains one run, in a process of its own, which writes what it prints to `results/logs`."""
+    log = results / "logs" / f"{os.getpid()}.txt"
+    log.parent.mkdir(exist_ok=True)
+    with log.open("w") as file:
+        for stream in (1, 2):  # also of what is not Python
+            os.dup2(file.fileno(), stream)
 
     import mixerlab
 
-    logging.disable(logging.INFO)
-    warnings.filterwarnings("ignore")
-
     def train(overrides: str) -> None:
-        mixerlab.run(*overrides.split(), "trainer.progress=false", "trainer.keep_weights=none", *common)
+        print(overrides, flush=True)
+        mixerlab.run(
+            *overrides.split(),
+            f"results_dir={results}",
+            "trainer.progress=false",
+            "trainer.keep_weights=none",
+            *common,
+        )
 
     return train
 
@@ -105,7 +114,7 @@ def main() -> int:
     try:
         ended = work_through(
             [job for path in given.lists for job in jobs_of(path)],
-            partial(trainer, [f"results_dir={results}", *given.extra]),
+            partial(trainer, results, given.extra),
             processes=given.processes,
             gpus=given.gpus,
             seconds=given.seconds,

@@ -130,6 +130,8 @@ def test_a_list_goes_on_from_its_archive_elsewhere(tmp_path):
     said, then = train("there", "--seconds", "120")
     assert "1 run restored" in said and "3 finished runs" in said and len(then) == 3
     assert first.items() <= then.items()
+    (log,) = (tmp_path / "here" / "logs").iterdir()
+    assert log.read_text().startswith("mixer=attn task=icr seed=0\n")
 
 
 @pytest.mark.slow  # two processes that import PyTorch

@@ -4,7 +4,7 @@ import pandas as pd
 import pytest
 
 from mixerlab.results.plan import RESULTS
-from mixerlab.results.screen import analyse, claims, design
+from mixerlab.results.screen import analyse, claims, design, w_r
 
 SCREEN = RESULTS / "screen"
 CELL = ("fcr", "a")
@@ -52,3 +52,25 @@ def test_a_recipe_counts_where_one_mixer_is_above_chance(attn, parallax, expecte
     index = pd.MultiIndex.from_tuples(told, names=["mixer", "task", "setting", "recipe"])
     scores = pd.Series(list(told.values()), index).dropna()
     assert claims.count(scores, "parallax", ("attn", "parallax"), (CELL,), 0.125) == expected
+
+
+def test_w_r_is_tried_at_both_levels_of_all_that_the_screen_ties_it_to():
+    runs = design.w_r()
+    for task, setting in {(run["task"], run["setting"]) for run in runs}:
+        levels = [(run["A"], run["E"], run["F"]) for run in runs if (run["task"], run["setting"]) == (task, setting)]
+        assert len(levels) == len(set(levels)) == 8
+    assert {run["B"] for run in runs} == {-1}  # two heads
+    assert all(("zero_init_rho=false" in run["overrides"]) == (run["E"] == 1) for run in runs)
+
+
+def test_w_r_is_compared_at_the_best_rate_of_each_side_on_the_seeds_of_both():
+    scores = {(-1, 1e-3): (0.9, 0.8, 0.7), (-1, 5e-3): (0.6, 0.9, 0.1), (1, 1e-3): (0.1, 0.1), (1, 5e-3): (0.5, 0.3)}
+    rows = pd.DataFrame(
+        {"task": "mem", "setting": "a", "A": 1, "F": 1, "E": level, "lr": lr, "seed": seed, "device": "cpu"}
+        | {"status": "finished", "official_accuracy": accuracy}
+        for (level, lr), accuracies in scores.items()
+        for seed, accuracy in enumerate(accuracies)
+    )
+    (found,) = w_r.differences(rows)
+    assert found["zero"] == [0.9, 0.8] and found["random"] == [0.5, 0.3]
+    assert "| 0.850 | 0.400 | -0.450 ± 0.635 | 2 | cpu |" in w_r.report(rows)
