@@ -72,7 +72,7 @@ def run(*overrides: str, config_dir: str | Path | None = None, config: DictConfi
             "dry_run=true: mixerlab.run trains and returns a record; mixerlab.compose(...) gives the config alone, and"
             " the command line says what would run"
         )
-    return runs.run(cfg)
+    return runs.run(cfg, patience=runs.PATIENCE)
 
 
 def build_model(*overrides: str, config_dir: str | Path | None = None) -> nn.Module:

@@ -31,6 +31,7 @@ COMPONENTS = {
 # The other keys at the top level of a config.
 _GROUPS = (*COMPONENTS, "task", "trainer", "model", "logger")
 _VALUES = ("seed", "results_dir", "force", "dry_run", "sweep", "wait")
+CHANGED = "changed"  # of `force`: repeats finished runs whose code has changed since
 _LONGEST_NAME = 100  # characters
 # Beyond these a value is a typing error: its run would take days, or more memory than there is.
 _LARGEST = {
@@ -129,7 +130,9 @@ def _check(config: Mapping[str, Any]) -> None:
     std = model["linear_std"]
     if std is not None and (type(std) not in (int, float) or not 0 < std < math.inf):
         raise ValueError(f"model.linear_std={std!r} must be a finite number above 0, or null for PyTorch's default")
-    flags = {key: config[key] for key in ("force", "dry_run")}
+    if config["force"] != CHANGED and type(config["force"]) is not bool:
+        raise ValueError(f"force={config['force']!r} must be true, false or {CHANGED}")
+    flags = {"dry_run": config["dry_run"]}
     flags |= {f"model.{key}": model[key] for key in ("autoencoder_redraw_all", "may_see_future")}
     for key, flag in flags.items():
         if type(flag) is not bool:

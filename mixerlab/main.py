@@ -21,8 +21,6 @@ from mixerlab.tasks.settings import register_resolvers
 
 log = logging.getLogger(__name__)
 
-PATIENCE = 1.0  # seconds that a single run waits for another process to release it; a sweep's check takes an instant
-
 
 def _processes() -> int:
     """How many processes a sweep on this host starts: one for each GPU, or else one for every two cores."""
@@ -41,7 +39,7 @@ def train_cell(cfg: DictConfig) -> str | None:
     in_sweep = hydra_config.mode == RunMode.MULTIRUN
     if in_sweep:
         _prepare_worker(cfg)
-    from mixerlab.runs import RunFailed, run, run_state
+    from mixerlab.runs import PATIENCE, RunFailed, run, run_state
 
     try:
         use_project(hydra_config)

@@ -25,7 +25,7 @@ from mixerlab.building import (
     mixers_in,
 )
 from mixerlab.causality import CausalityCheck, MixesRows, SeesFuture
-from mixerlab.config import checked, code_versions
+from mixerlab.config import CHANGED, checked, code_versions
 from mixerlab.interruption import Terminated, interruption_behind
 from mixerlab.loggers import log_results, started
 from mixerlab.mixers.base import SequenceMixer
@@ -52,7 +52,7 @@ from mixerlab.sweeps.schema import changed_code, failed_record, row_labels, rows
 from mixerlab.tasks.base import Task
 from mixerlab.tasks.data import dataset_digest, load_or_generate
 from mixerlab.tasks.generated import Arrays, WrongRows
-from mixerlab.training.checkpoints import forget_checkpoints
+from mixerlab.training.checkpoints import begin_by_force, end_by_force, forget_checkpoints, is_interrupted_by_force
 from mixerlab.training.trainer_config import TrainerConfig, check_accelerator
 from mixerlab.training.weights import pack
 from mixerlab.user_code import with_place
@@ -65,6 +65,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+PATIENCE = 1.0  # seconds that a single run waits for another process to release it; a sweep's check takes an instant
 ERROR_FILE = "error.txt"  # the traceback of a run that failed, beside its record
 
 
@@ -140,37 +141,59 @@ def run(cfg: DictConfig, patience: float = 0) -> dict[str, Any] | None:
     """
     _quiet_lightning()
     this = _Run.of(cfg)
+    code = code_versions(this.config)
     splits = None
-    if cfg.force or not is_finished(this.folder):  # what refuses to train does so before anything is written
+    if _trains(this, code):  # what refuses to train does so before anything is written
         check_accelerator(cfg.trainer.accelerator)
         splits = this.read_splits()
     check_writable(cfg.results_dir)
-    code = code_versions(this.config)
     with claim(this.folder, patience) as ours:
         if not ours:
             return None
         remove_leftovers(this.folder)
-        if not cfg.force and is_finished(this.folder):
+        if not _trains(this, code):
             return _found(this, code)
         loggers = loggers_of(cfg, this.folder)
         with started(loggers, _hyperparameters(this.config)):  # one that does not start leaves what there is
-            if cfg.force:
-                forget_checkpoints(this.folder)
+            if cfg.force is True or _has_result(this.folder):
+                begin_by_force(this.folder, record_bytes(this.folder))
             return _trained(this, splits or this.read_splits(), code, loggers)
 
 
 class RunFailed(RuntimeError):
-    """Training failed; the message is the record's error, and the cause is what was raised."""
+    """Training failed; the message says how, and the cause is what was raised."""
+
+
+def _trains(this: _Run, code: Mapping[str, str]) -> bool:
+    """Whether this command trains the run, as far as records say."""
+    if this.cfg.force is True or not is_finished(this.folder):
+        return True
+    return this.cfg.force == CHANGED and bool(changed_code(_record(this.folder), code))
+
+
+def _has_result(folder: Path) -> bool:
+    """Whether there is a record with results, and not a damaged one."""
+    try:
+        return is_finished(folder)
+    except ValueError:
+        return False
+
+
+def _record(folder: Path) -> dict[str, Any]:
+    """Of a run that has one."""
+    record = read_record(folder)
+    assert record is not None
+    return record
 
 
 def _found(this: _Run, code: Mapping[str, str]) -> dict[str, Any]:
     """The record of a run that is finished; says what today's command would make otherwise."""
-    forget_checkpoints(this.folder)  # of a process that was killed after it had written its record
+    if not is_interrupted_by_force(this.folder, record_bytes(this.folder)):
+        forget_checkpoints(this.folder)  # of a process that was killed after it had written its record
     log.info("%s is finished: skipped (force=true repeats it)", this.folder)
-    record = read_record(this.folder)
-    assert record is not None  # it is finished
+    record = _record(this.folder)
     if changed := changed_code(record, code):
-        log.warning("The code of its %s has changed since: force=true trains it again", " and ".join(changed))
+        log.warning("The code of its %s has changed since: force=changed trains it again", " and ".join(changed))
     wanted = TrainerConfig(**this.cfg.trainer).selections_kept
     if lacking := selections_without_weights(this.folder, record, wanted):
         log.info(
@@ -188,11 +211,12 @@ def _trained(
     Without `splits` the task generates them. An error in its code is recorded, as one in a mixer's is.
 
     Raises:
-        RunFailed: training failed, which the record says.
+        RunFailed: training failed, which the record says; unless it has the results of an earlier training, which stay.
     """
     folder = this.folder
-    before = record_bytes(folder)
-    write_config(folder, this.config)
+    before, keeps = record_bytes(folder), _has_result(folder)
+    if not keeps:
+        write_config(folder, this.config)
     origin: dict[str, Any] = {"started_at": datetime.now(UTC), "code": code, "git": git_state()}
     failure = None
     try:
@@ -209,17 +233,20 @@ def _trained(
         told = SeesFuture | MixesRows | KeepsState | WrongRows
         reason = str(error) if isinstance(error, told) else with_place(error)
         replace_file(folder / ERROR_FILE, traceback.format_exc())
+        end_by_force(folder)
+        if keeps:
+            raise RunFailed(f"{reason} (the record in {folder} is of the training before, and stays)") from error
         record = failed_record(this.config, reason, provenance(**origin))
     else:
+        if keeps:
+            write_config(folder, this.config)
         write_metrics(folder, result.metrics)
         _write_weights(folder, record, result.weights)
     try:
         write_record(folder, record, replaces=before)
     except FileExistsError:
         log.warning("%s: another process has written this run's record meanwhile; it stays", folder)
-        published = read_record(folder)
-        assert published is not None  # the other process's
-        return published
+        return _record(folder)
     if failure is not None:
         raise RunFailed(record["error"]) from failure
     (folder / ERROR_FILE).unlink(missing_ok=True)  # of an earlier try
@@ -271,7 +298,7 @@ def _train(
     counts = {
         "num_params": sum(parameter.numel() for parameter in model.parameters()),
         "state_size": this.state_size,
-        "chance": task.chance,
+        "chance": None if task.chance is None else float(task.chance),
     }
     causality = None if task.autoencode else _causality_check(config, task)
     result = train(

@@ -122,8 +122,8 @@ class Search:
             except ValueError as error:  # values that no run can have, or a damaged record
                 one.error = str(error)
                 continue
-            again = self.sweep.config.force and one.cell.folder not in self.trained
-            if again or record is None or record["status"] != "finished":
+            finished = record is not None and record["status"] == "finished"
+            if self.sweep.is_pending(one.cell, record) and not (finished and one.cell.folder in self.trained):
                 pending[one.cell.folder] = one.cell
         try:
             failed = {cell.folder: reason for cell, reason in self.sweep.train(list(pending.values())).items()}

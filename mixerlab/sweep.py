@@ -6,7 +6,7 @@ import shlex
 import sys
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,14 +19,14 @@ from omegaconf import DictConfig, OmegaConf
 from tqdm import tqdm
 
 from mixerlab.building import check_buildable
-from mixerlab.config import checked, code_versions
+from mixerlab.config import CHANGED, checked, code_versions
 from mixerlab.hybrid import expand
 from mixerlab.postponed import GROUPS
 from mixerlab.project import use_project
 from mixerlab.safe_files import remove_leftovers
 from mixerlab.slurm import SlurmJobs, slurm_jobs
 from mixerlab.sweep_progress import SweepProgress
-from mixerlab.sweeps.claims import holder, is_claimed
+from mixerlab.sweeps.claims import claim, holder, is_claimed
 from mixerlab.sweeps.files import (
     check_writable,
     read_record,
@@ -41,7 +41,7 @@ from mixerlab.sweeps.named import name_from, name_of, write_sweep
 from mixerlab.sweeps.report import report
 from mixerlab.sweeps.schema import changed_code
 from mixerlab.tasks.settings import settings_of
-from mixerlab.training.checkpoints import forget_checkpoints
+from mixerlab.training.checkpoints import forget_checkpoints, is_interrupted_by_force
 from mixerlab.training.trainer_config import KEPT, kept_in_sweep
 from mixerlab.user_code import type_and_message
 
@@ -101,13 +101,14 @@ class Sweep:
         pending, changed, lacking = [], [], []
         for cell in cells:
             try:
-                record = None if self.config.force else read_record(cell.folder)
+                record = None if self.config.force is True else read_record(cell.folder)
             except ValueError as error:  # it stays as it is: what it was may be told from it
                 failed[cell] = str(error)
                 continue
-            if record is None or record["status"] != "finished":
+            if self.is_pending(cell, record):
                 pending.append(cell)
                 continue
+            assert record is not None
             if changed_code(record, cell.code):
                 changed.append(cell)
             if selections_without_weights(cell.folder, record, cell.keeps):
@@ -132,7 +133,7 @@ class Sweep:
             since = f"since {'it was' if len(changed) == 1 else 'they were'} trained"
             print(
                 f"The code of {counted(len(changed), 'finished cell')} has changed {since} ({parts}):"
-                " force=true trains all cells again",
+                f" force={CHANGED} trains {'it' if len(changed) == 1 else 'them'} again",
                 flush=True,
             )
         if lacking:
@@ -144,10 +145,8 @@ class Sweep:
             )
         try:
             for cell in cells:
-                if cell not in pending and not is_claimed(cell.folder):
-                    # Of a process that was killed after it had written its record:
-                    forget_checkpoints(cell.folder)
-                    remove_leftovers(cell.folder)
+                if cell not in pending:
+                    _clean(cell.folder)
             with SweepProgress({cell.folder: cell.cost for cell in pending}) if pending else contextlib.nullcontext():
                 failed |= self.train(pending)
         except (ValueError, OSError) as error:  # of the launcher: no accounting; of the results folder: no locks
@@ -157,6 +156,12 @@ class Sweep:
             print(f"FAILED {names[cell]}: {reason} ({cell.folder})", file=sys.stderr)
         if failed:
             sys.exit(f"{len(failed)} of {counted(len(cells), 'cell')} failed")
+
+    def is_pending(self, cell: Cell, record: Mapping[str, Any] | None) -> bool:
+        """Whether the cell, which has this record, is to be trained."""
+        if self.config.force is True or record is None or record["status"] != "finished":
+            return True
+        return self.config.force == CHANGED and bool(changed_code(record, cell.code))
 
     def note(self, cells: list[Cell]) -> str:
         """Notes which runs are this sweep's, and gives its name: `sweep`, the experiment's or one made of the runs."""
@@ -282,6 +287,15 @@ class Sweep:
         cfg = OmegaConf.masked_copy(with_hydra, [str(key) for key in with_hydra if key != "hydra"])
         expand(cfg, with_hydra.hydra, loader)
         return cfg
+
+
+def _clean(folder: Path) -> None:
+    """Removes what a process left that was killed after it had written its record, unless another one is there."""
+    with claim(folder) as ours:
+        if ours:
+            if not is_interrupted_by_force(folder, record_bytes(folder)):
+                forget_checkpoints(folder)
+            remove_leftovers(folder)
 
 
 def _by_folder(cells: list[Cell]) -> dict[str, list[Cell]]:

@@ -31,7 +31,8 @@ VOLATILE = (
     "task.allow_shared_rows",
 )
 # Keys that came later, and what the code did before each of them: a run that has this value is the run that it was, and
-# records made before are still found. A key stays here for good; one whose default changes keeps its first value.
+# records made before are still found. A key stays here for good; one whose default changes keeps its first value. Those
+# of `mixer` and `optimizer` are keys of these classes: another one may have a key of this name, and another default.
 IMPLIED = {
     "model.linear_std": None,
     "model.autoencoder_redraw_all": False,
@@ -47,8 +48,16 @@ IMPLIED = {
     "trainer.stop_above": None,
     "task.test_seq_len": None,
 }
+_IMPLYING = {
+    "mixers.attn.Attention",
+    "mixers.parallax.Parallax",
+    "mixers.gdn.GatedDeltaNet",
+    "mixers.mamba.Mamba",
+    "training.optimizers.Muon",
+    "training.optimizers.AdamW",
+}
 # The keys of a hybrid's layers, which imply what those of the mixer do.
-_OF_LAYER = re.compile(r"^mixer\.options\.\d+\.")
+_OF_LAYER = re.compile(r"^(mixer\.options\.\d+)\.")
 # The hash of a cached dataset's content stands in the identity for the folder that it was read from.
 DATA_PATH, DATA_DIGEST = "task.data_dir", "task.data_sha256"
 # Keys that take one value or a list of them, one per replica. Their order cannot change a result.
@@ -93,11 +102,19 @@ def run_id(config: Mapping[str, Any]) -> str:
 
 
 def without_implied(flat: Mapping[str, Any]) -> dict[str, Any]:
-    """Dotted keys and their values, less those at the value that older records imply (`IMPLIED`)."""
-    return {key: value for key, value in flat.items() if not _is_implied(key, value)}
+    """Dotted keys and their values, less those at the value that older records imply (`IMPLIED`).
+
+    A mixer or optimizer whose class is not among the keys, as in a record's `hparams`, is one of ours.
+    """
+    return {key: value for key, value in flat.items() if not _is_implied(key, value, flat)}
 
 
-def _is_implied(key: str, value: Any) -> bool:
+def _is_implied(key: str, value: Any, flat: Mapping[str, Any]) -> bool:
+    layer = _OF_LAYER.match(key)
+    group = layer[1] if layer else key.partition(".")[0]
+    target = flat.get(f"{group}._target_") if group.startswith(("mixer", "optimizer")) else None
+    if target is not None and str(target).removeprefix("mixerlab.") not in _IMPLYING:
+        return False
     key = _OF_LAYER.sub("mixer.", key)
     return key in IMPLIED and _same(value, IMPLIED[key])
 

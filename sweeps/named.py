@@ -8,7 +8,6 @@ import hashlib
 import json
 import re
 from collections.abc import Iterable, Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +43,8 @@ def write_sweep(results_dir: str | Path, name: str, configs: Configs) -> None:
     """Notes these runs under `name`, beside those that are there.
 
     Raises:
-        ValueError: `name` cannot name a sweep, or another process has been writing there for a minute.
+        ValueError: `name` cannot name a sweep, what is there under this name cannot be read, or another process has
+            been writing there for a minute.
         OSError: the disk is full, or the folder cannot be written.
     """
     check_sweep_name(name)
@@ -54,7 +54,7 @@ def write_sweep(results_dir: str | Path, name: str, configs: Configs) -> None:
             raise ValueError(f"{path.parent} is being written by {holder(path.parent)}: try again")
         remove_leftovers(path.parent)
         known: Configs = {}
-        with suppress(ValueError):  # none of this name, or one that is damaged
+        if path.exists():
             known = read_sweep(results_dir, name)
         replace_file(path, json.dumps({"runs": {**known, **configs}}) + "\n")
 

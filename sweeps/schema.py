@@ -92,7 +92,7 @@ def _labels_but(config: Mapping[str, Any]) -> dict[str, Any]:
         "setting": config["task"]["setting"],
         "replica": None,
         "lr": None,
-        "weight_decay": float(config["optimizer"]["weight_decay"]),
+        "weight_decay": float(config["optimizer"].get("weight_decay", 0.0)),  # an optimizer may have none
         "seed": None,
         "optimizer": config["optimizer"]["name"],
         "schedule": config["schedule"]["name"],

@@ -8,6 +8,7 @@ value from there unless it is set directly.
 
 import inspect
 from collections.abc import Mapping
+from numbers import Real
 from typing import Any
 
 from omegaconf import DictConfig, ListConfig, OmegaConf
@@ -56,8 +57,9 @@ def setting_name(task_cfg: DictConfig) -> str:
     """The label of the difficulty that the config resolves to.
 
     The name of the setting whose parameters it has; where none has, `key=value` pairs joined by "," of what
-    differs from the baseline, or, for a task with levels, the level's name and what differs from it. Test rows of
-    another length count as a difference.
+    differs from the baseline, or, for a task with levels, the name of the nearest level and what differs from it: that
+    with the fewest differences, of equal ones the first. So it depends on the values only, as a `run_id` does. Test
+    rows of another length count as a difference.
     """
     label = _label_at_one_length(task_cfg)
     test_seq_len = task_cfg.get("test_seq_len")
@@ -70,12 +72,14 @@ def setting_name(task_cfg: DictConfig) -> str:
 def _label_at_one_length(task_cfg: DictConfig) -> str:
     settings = {name: _parameters(task_cfg, name) for name in settings_of(task_cfg)}
     resolved = {key: task_cfg[key] for key in next(iter(settings.values()))}
-    for name, parameters in settings.items():
-        if parameters == resolved:
-            return name
-    origin = task_cfg.setting if "levels" in task_cfg else "baseline"
-    differing = [f"{key}={value}" for key, value in resolved.items() if value != settings[origin][key]]
-    return ",".join(([origin] if "levels" in task_cfg else []) + differing)
+    differing = {
+        name: [f"{key}={value}" for key, value in resolved.items() if value != parameters[key]]
+        for name, parameters in settings.items()
+    }
+    nearest = min(differing, key=lambda name: len(differing[name]))
+    if not differing[nearest]:
+        return nearest
+    return ",".join([nearest, *differing[nearest]] if "levels" in task_cfg else differing["baseline"])
 
 
 def register_resolvers() -> None:
@@ -119,11 +123,17 @@ def build_task(task_cfg: DictConfig) -> Task:
     try:
         task = task_class(**arguments)
         task.of_split("test")  # which refuses a length that the task cannot have
+        _check_chance(task.chance)
     except ValueError:
         raise
     except Exception as error:  # of the user's code
         raise ValueError(f"task={task_cfg.name}: {with_place(error)}") from error
     return task
+
+
+def _check_chance(chance: object) -> None:
+    if chance is not None and not (isinstance(chance, Real) and 0 <= float(chance) <= 1):
+        raise ValueError(f"chance={chance!r} must be an accuracy in [0, 1], or None")
 
 
 def _check_size(arguments: Mapping[str, Any]) -> None:

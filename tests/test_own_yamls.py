@@ -1,7 +1,7 @@
 """A user's own yamls: what a run, a sweep, `mixerlab check` and Python refuse of them before they build anything."""
 
 import pytest
-from command_line import TINY, run_py
+from command_line import TINY, records, run_py
 from every_mixer import CONF
 
 import mixerlab
@@ -111,3 +111,26 @@ def test_the_check_of_a_mixer_that_is_not_found_names_the_option(capsys):
     with pytest.raises(SystemExit):
         check([])
     assert capsys.readouterr().err.endswith("required: name\n")
+
+
+OWN_OPTIMIZER = """
+from mixerlab.training.optimizers import AdamW
+
+
+class Plain(AdamW):
+    def __init__(self, population, lr, schedule, total_steps):
+        super().__init__(population, lr, schedule, total_steps, weight_decay=0.0)
+"""
+
+
+def test_an_optimizer_without_weight_decay(own, tmp_path):
+    """Its runs have a record, beside others of a sweep."""
+    options = own("optimizer/plain", "name: plain\n_target_: plain_adam.Plain\nlr: 0.001\n")
+    (tmp_path / "plain_adam.py").write_text(OWN_OPTIMIZER)
+    given = (*options, "mixer=attn", "task=icr", *TINY, f"results_dir={tmp_path / 'results'}")
+    outcome = run_py("-m", *given, "optimizer=plain,adamw")
+    assert outcome.code == 0, outcome.err
+    decays = {
+        run["rows"][0]["optimizer"]: run["rows"][0]["weight_decay"] for run in records(tmp_path / "results").values()
+    }
+    assert decays["plain"] == 0.0 < decays["adamw"]

@@ -12,7 +12,7 @@ ATTN = ("mixer=attn", "task=icr", *TINY)
 
 REFUSED = [
     (["mixer.qk_norm=no"], "mixer.qk_norm='no'", "must be true or false"),
-    (["force=off"], "force='off'", "must be true or false"),
+    (["force=off"], "force='off'", "must be true, false or changed"),
     (["dry_run=maybe"], "dry_run='maybe'", "must be true or false"),
     (["mixer.num_heads=1.0"], "mixer.num_heads=1.0", "must be a whole number"),
     (["mixer.rope_base=abc"], "mixer.rope_base='abc'", "must be a number"),

@@ -120,9 +120,12 @@ def test_a_finished_run_says_that_the_code_has_changed_since(finished, tmp_path)
     path.write_text(json.dumps(record))
     again = run_py(*ATTN, f"results_dir={results}")
     assert "is finished: skipped" in again.err
-    assert "The code of its mixer has changed since: force=true trains it again" in again.err
+    assert "The code of its mixer has changed since: force=changed trains it again" in again.err
     sweep = run_py("-m", *ATTN, f"results_dir={results}")
-    assert "The code of 1 finished cell has changed since it was trained (attn, icr): force=true" in sweep.out
+    assert (
+        "The code of 1 finished cell has changed since it was trained (attn, icr): force=changed trains it again"
+        in sweep.out
+    )
 
 
 def test_the_same_config_gives_the_same_record_bit_for_bit(finished, tmp_path):

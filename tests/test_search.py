@@ -9,6 +9,7 @@ from command_line import TINY, records, run_py
 from hydra.core.override_parser.overrides_parser import OverridesParser
 
 import mixerlab.search
+from mixerlab.sweep import Sweep
 from mixerlab.sweeps.best import finished_at_best_rate
 
 SEARCH = ("-m", "hydra/sweeper=optuna", "mixer=attn", "task=icr", *TINY, "trainer.epochs=2")
@@ -119,6 +120,8 @@ class FakeSweep:
         self.cell = SimpleNamespace(folder=folder, run_id=folder.name)
         self.config = SimpleNamespace(force=True)
         self.trained = []
+
+    is_pending = Sweep.is_pending
 
     def cells(self, grid):
         return [self.cell], []

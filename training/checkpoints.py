@@ -71,6 +71,38 @@ def set_aside(path: Path) -> Path:
     return path.replace(path.with_name(f"{path.name}.damaged"))
 
 
+# While a training by force lasts: holds the digest of the record that was there when it began.
+_BY_FORCE = "resume-by-force"
+
+
+def begin_by_force(folder: Path, record: bytes | None) -> None:
+    """Has training begin from the start, unless it was by force before and was interrupted: then it goes on.
+
+    Args:
+        record: what the folder's `record.json` holds now, None if there is none.
+    """
+    if not is_interrupted_by_force(folder, record):
+        forget_checkpoints(folder)
+        replace_file(folder / _BY_FORCE, _digest(record))
+
+
+def is_interrupted_by_force(folder: Path, record: bytes | None) -> bool:
+    """Whether a training by force has begun since this record was written, and has neither finished nor failed."""
+    try:
+        return (folder / _BY_FORCE).read_text() == _digest(record)
+    except (OSError, UnicodeDecodeError):
+        return False
+
+
+def end_by_force(folder: Path) -> None:
+    """Has the next training by force begin from the start."""
+    (folder / _BY_FORCE).unlink(missing_ok=True)
+
+
+def _digest(record: bytes | None) -> str:
+    return "none" if record is None else hashlib.sha256(record).hexdigest()
+
+
 def forget_checkpoints(folder: Path) -> None:
     """Removes what training in `folder` could go on from, and what was set aside."""
     for file in folder.glob("resume-*"):

@@ -35,10 +35,10 @@ def config(
     if axis in parameters:
         parameters[axis] = type(parameters[axis])(value)
     made: dict[str, Any] = {
-        "mixer": {"name": mixer, "_target_": f"mixers.{mixer}.Mixer", "num_heads": num_heads},
+        "mixer": {"name": mixer, "_target_": f"mixerlab.mixers.{mixer}.Mixer", "num_heads": num_heads},
         "task": {
             "name": task,
-            "_target_": f"tasks.{task}.Task",
+            "_target_": f"mixerlab.tasks.{task}.Task",
             "setting": setting,
             "baseline": BASELINES.get(task, {}),
             "changes": {"seq_len": [256, 512]},

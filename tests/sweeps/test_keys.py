@@ -169,6 +169,9 @@ def test_a_name_that_is_taken_again_adds_its_runs(tmp_path):
         (tmp_path / "sweeps/a.json").write_text(content)
         with pytest.raises(ValueError, match="delete it, then start the sweep again"):
             read_sweep(tmp_path, "a")
+        with pytest.raises(ValueError, match="delete it, then start the sweep again"):
+            write_sweep(tmp_path, "a", one)
+        assert (tmp_path / "sweeps/a.json").read_text() == content  # runs that it may name are not forgotten
 
 
 def test_an_experiment_gives_its_sweep_a_name_that_can_be_read(tmp_path):

@@ -248,3 +248,26 @@ def test_a_wrong_argument_is_one_line(tmp_path, arguments, message):
     with pytest.raises(SystemExit, match=message) as caught:
         export.main([str(tmp_path), *arguments])
     assert "\n" not in str(caught.value)
+
+
+def with_chance(tmp_path, chance):
+    (tmp_path / "echo_tasks.py").write_text(
+        f"import numpy as np\n{TASK}\n    @property\n    def chance(self):\n        return {chance}\n"
+    )
+
+
+@pytest.mark.parametrize(("chance", "recorded"), [("np.float32(0.25)", 0.25), ("1", 1.0), ("None", None)])
+def test_chance_may_be_any_number(project, tmp_path, chance, recorded):
+    with_chance(tmp_path, chance)
+    results = tmp_path / "results"
+    assert run_py("--config-dir", str(project), "mixer=attn", "task=echo", *TINY, f"results_dir={results}").code == 0
+    (record,) = records(results).values()
+    assert {row["chance"] for row in record["rows"]} == {recorded}
+
+
+@pytest.mark.parametrize("chance", ["1.5", "'high'", "float('nan')"])
+def test_a_chance_that_is_no_accuracy_is_refused(project, tmp_path, chance):
+    with_chance(tmp_path, chance)
+    outcome = run_py("--config-dir", str(project), "mixer=attn", "task=echo", *TINY, f"results_dir={tmp_path}")
+    assert outcome.code == 1 and "must be an accuracy in [0, 1], or None" in outcome.err
+    assert not records(tmp_path)

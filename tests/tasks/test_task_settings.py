@@ -93,6 +93,8 @@ def test_a_direct_value_wins_over_the_setting():
         ("ncr", dict(noise_vocab_size=8), "noise_vocab_size=8"),
         ("icr_challenge", dict(vocab_size=256, seq_len=1024), "512-1024"),
         ("sc_challenge", dict(setting="256-1024", seq_len=600), "256-1024,seq_len=600"),
+        ("mqar", dict(setting="4-64", num_kv_pairs=5), "4-64,num_kv_pairs=5"),
+        ("mqar", dict(setting="8-128", seq_len=64, num_kv_pairs=5), "4-64,num_kv_pairs=5"),  # the same run
         ("icr", dict(test_seq_len=256), "test_seq_len=256"),
         ("icr", dict(test_seq_len=128), "baseline"),
         ("icr", dict(setting="seq_len-512", test_seq_len=1024), "seq_len-512,test_seq_len=1024"),

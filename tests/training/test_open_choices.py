@@ -338,6 +338,22 @@ def test_a_key_that_came_later_leaves_older_runs_what_they_were(key):
     assert run_id(older) == run_id(config) != run_id(config_of(f"mixer={mixer}", f"task={task}", f"{key}={value}"))
 
 
+def test_a_key_of_another_class_implies_nothing():
+    """Its default may be another: `bias` of a mixer of the user's own."""
+    config = config_of("mixer=attn", "task=icr")
+    assert config["mixer"]["bias"] is False
+    for group, key in (("mixer", "bias"), ("optimizer", "head")):
+        own = copy.deepcopy(config)
+        own[group]["_target_"] = "mixers.own.Own"
+        without = copy.deepcopy(own)
+        del without[group][key]
+        assert run_id(without) != run_id(own)
+    layers = {f"mixer.options.{number}": target for number, target in enumerate(("mixers.own.Own", None))}
+    flat = {f"{layer}.bias": False for layer in layers}
+    flat |= {f"{layer}._target_": target for layer, target in layers.items() if target}
+    assert set(flat) - set(without_implied(flat)) == {"mixer.options.1.bias"}
+
+
 def test_flags_and_numbers_are_told_apart():
     assert without_implied({"mixer.bias": 0, "mixer.expand_v": True, "other": False}) == {
         "mixer.bias": 0,

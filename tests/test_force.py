@@ -1,0 +1,118 @@
+"""`force`: what repeats a finished run, what is left when that is stopped or fails, and what a sweep repeats."""
+
+import json
+import os
+import shutil
+import signal
+import time
+
+import pytest
+from command_line import TINY, records, result_of, run_py, start_run_py
+
+from mixerlab.sweeps.claims import claim
+from mixerlab.sweeps.files import run_folder
+
+ATTN = ("mixer=attn", "task=icr", *TINY)
+LONG = (*ATTN, "trainer.epochs=25")
+FORCED = (*LONG, "force=true")
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """A results folder with the long run, finished."""
+    results = tmp_path_factory.mktemp("results")
+    assert run_py(*LONG, f"results_dir={results}").code == 0
+    return results
+
+
+@pytest.fixture
+def results(trained, tmp_path):
+    return shutil.copytree(trained, tmp_path / "results")
+
+
+def interrupted(results) -> None:
+    """Starts the long run by force and kills it as soon as there is a checkpoint."""
+    process = start_run_py(*FORCED, f"results_dir={results}")
+    try:
+        while not list(results.glob("runs/*/resume-*.ckpt")):
+            assert process.poll() is None, process.stdout.read()
+            time.sleep(0.002)
+    finally:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+
+
+def test_a_training_by_force_that_was_killed_goes_on(results, trained):
+    interrupted(results)
+    assert "is finished: skipped" in run_py(*LONG, f"results_dir={results}").err  # the record of before counts
+    sweep = run_py("-m", *LONG, f"results_dir={results}")
+    assert "1 finished already" in sweep.out
+    again = run_py(*FORCED, f"results_dir={results}")
+    assert again.code == 0 and "continuing from" in again.err
+    assert result_of(results) == result_of(trained) and not list(results.glob("runs/*/resume-*"))
+    assert "continuing from" not in run_py(*FORCED, f"results_dir={results}").err
+
+
+def test_what_a_process_left_that_was_killed_after_its_record_is_not_gone_on_from(results):
+    interrupted(results)
+    (path,) = results.glob("runs/*/record.json")
+    path.write_text(json.dumps(json.loads(path.read_text()), indent=2))  # as if this training had written it
+    assert "continuing from" not in run_py(*FORCED, f"results_dir={results}").err
+
+
+def test_a_training_by_force_that_fails_leaves_the_results_of_the_one_before(results, monkeypatch):
+    before = {path: path.read_bytes() for path in results.glob("runs/*/*") if path.name != ".claim"}
+
+    def broken(*_, **__):
+        raise RuntimeError("out of memory")
+
+    monkeypatch.setattr("mixerlab.training.fit.train", broken)
+    outcome = run_py(*FORCED, f"results_dir={results}")
+    folder = next(iter(before)).parent
+    assert outcome.code == 1 and "out of memory" in outcome.err
+    assert outcome.err.endswith(f" (the record in {folder} is of the training before, and stays)\n")
+    (error,) = results.glob("runs/*/error.txt")
+    assert "out of memory" in error.read_text()
+    assert {path: path.read_bytes() for path in before} == before
+    assert not list(results.glob("runs/*/resume-*"))
+    sweep = run_py("-m", *FORCED, f"results_dir={results}")
+    assert sweep.code == 1 and "1 of 1 cell failed" in sweep.err
+    assert {path: path.read_bytes() for path in before} == before
+
+
+def of_other_code(results) -> None:
+    (path,) = results.glob("runs/*/record.json")
+    record = json.loads(path.read_text())
+    record["provenance"]["code_version"]["mixer"] = "another"
+    path.write_text(json.dumps(record))
+
+
+@pytest.mark.parametrize("sweep", [(), ("-m",)])
+def test_changed_repeats_what_other_code_made_and_nothing_else(results, sweep):
+    given = (*sweep, *LONG, "force=changed", f"results_dir={results}")
+    finished = "1 finished already" if sweep else "is finished: skipped"
+    kept = records(results)
+    assert finished in "".join(run_py(*given)[1:]) and records(results) == kept
+    of_other_code(results)
+    ((run, before),) = records(results).items()
+    assert run_py(*given).code == 0
+    after = records(results)[run]
+    assert after["provenance"]["code_version"]["mixer"] != "another" and after["rows"] == before["rows"]
+    assert finished in "".join(run_py(*given)[1:]) and records(results) == {run: after}
+
+
+def test_a_sweep_leaves_a_run_alone_that_another_process_trains(results):
+    ((run, _),) = records(results).items()
+    folder = run_folder(results, run)
+    (folder / "resume-mine.ckpt").write_text("")
+    with claim(folder):
+        assert run_py("-m", *LONG, f"results_dir={results}").code == 0
+        assert (folder / "resume-mine.ckpt").exists()
+    assert run_py("-m", *LONG, f"results_dir={results}").code == 0
+    assert not (folder / "resume-mine.ckpt").exists()
+
+
+@pytest.mark.parametrize("value", ["1", "maybe", "null"])
+def test_other_values_are_refused(value, tmp_path):
+    outcome = run_py(*ATTN, f"force={value}", f"results_dir={tmp_path}")
+    assert outcome.code == 1 and "must be true, false or changed" in outcome.err
