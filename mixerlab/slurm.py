@@ -15,6 +15,10 @@ POLL_SECONDS = 2.0
 TIMEOUT = 120.0  # seconds for one command: Slurm's own repeat their requests for about a minute
 
 
+class SlurmFailed(RuntimeError):
+    """A command of Slurm's gave no answer; the message says which, and why."""
+
+
 class SlurmJobs:
     """The jobs of one sweep. If its block ends with an exception, those still queued or running are cancelled.
 
@@ -32,16 +36,14 @@ class SlurmJobs:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if kind is not None:
-            _, failure = _slurm("scancel", "--me", f"--name={self.name}")
-            if failure is not None:
+            try:
+                _slurm("scancel", "--me", f"--name={self.name}")
+            except SlurmFailed as failure:
                 print(f"{failure}: jobs may be left, see squeue --me --name={self.name}", file=sys.stderr)
 
-    def wait(self) -> str | None:
-        """Returns when none is queued or running, or with what went wrong when Slurm does not say."""
-        while True:
-            jobs, error = _slurm("squeue", "--me", "--noheader", f"--name={self.name}")
-            if error is not None or not jobs.strip():
-                return error
+    def wait(self) -> None:
+        """Returns when none is queued or running; raises SlurmFailed when Slurm does not say."""
+        while _slurm("squeue", "--me", "--noheader", f"--name={self.name}").strip():
             time.sleep(POLL_SECONDS)
 
 
@@ -65,15 +67,15 @@ def slurm_jobs(launcher: Any) -> SlurmJobs | None:
 
 def _missing_of_accounting() -> str | None:
     """What keeps this cluster's jobs from being accounted for, and how to fix it; None if nothing does."""
-    _, error = _slurm("sacct", "--noheader", "--allocations")
-    if error is not None:
-        return f"{error}. Set AccountingStorageType=accounting_storage/slurmdbd in slurm.conf"
-    # For a cluster that its database does not know, sacct succeeds and lists no jobs.
-    config, error = _slurm("scontrol", "show", "config")
-    if error is None:
-        clusters, error = _slurm("sacctmgr", "--noheader", "--parsable2", "list", "clusters", "format=cluster")
-    if error is not None:
-        return f"{error}. Ask your cluster's administrator"
+    try:
+        _slurm("sacct", "--noheader", "--allocations")
+    except SlurmFailed as failure:
+        return f"{failure}. Set AccountingStorageType=accounting_storage/slurmdbd in slurm.conf"
+    try:  # for a cluster that its database does not know, sacct succeeds and lists no jobs
+        config = _slurm("scontrol", "show", "config")
+        clusters = _slurm("sacctmgr", "--noheader", "--parsable2", "list", "clusters", "format=cluster")
+    except SlurmFailed as failure:
+        return f"{failure}. Ask your cluster's administrator"
     name = re.search(r"^ClusterName\s*=\s*(\S+)", config, re.MULTILINE)
     if name is None or name[1] not in clusters.split():
         cluster = name[1] if name else "NAME"
@@ -81,15 +83,15 @@ def _missing_of_accounting() -> str | None:
     return None
 
 
-def _slurm(*command: str) -> tuple[str, str | None]:
-    """The output of a command of Slurm's, and why it failed, if it did."""
+def _slurm(*command: str) -> str:
+    """The output of a command of Slurm's."""
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT)
     except FileNotFoundError:
-        return "", f"there is no command `{command[0]}`"
+        raise SlurmFailed(f"there is no command `{command[0]}`") from None
     except subprocess.TimeoutExpired:
-        return "", f"`{command[0]}` gave no answer in {TIMEOUT:.0f} s"
+        raise SlurmFailed(f"`{command[0]}` gave no answer in {TIMEOUT:.0f} s") from None
     if done.returncode:
         said = " ".join(done.stderr.split()) or f"exit code {done.returncode}"
-        return "", f"`{command[0]}` failed ({said})"
-    return done.stdout, None
+        raise SlurmFailed(f"`{command[0]}` failed ({said})")
+    return done.stdout

@@ -24,7 +24,7 @@ from mixerlab.hybrid import expand
 from mixerlab.postponed import GROUPS
 from mixerlab.project import use_project
 from mixerlab.safe_files import remove_leftovers
-from mixerlab.slurm import SlurmJobs, slurm_jobs
+from mixerlab.slurm import SlurmFailed, SlurmJobs, slurm_jobs
 from mixerlab.sweep_progress import SweepProgress
 from mixerlab.sweeps.claims import claim, holder, is_claimed
 from mixerlab.sweeps.files import (
@@ -369,8 +369,11 @@ def _train(
         raise  # it is not set up
     except Exception as error:  # of any engine: a job that Slurm has cancelled, a cluster that is gone
         reason = type_and_message(error)
-        if jobs is not None and (unknown := jobs.wait()):  # the others train on: one that was killed costs only itself
-            reason = f"{reason}; {unknown}"
+        try:
+            if jobs is not None:  # the others train on: one that was killed costs only itself
+                jobs.wait()
+        except SlurmFailed as failure:
+            reason = f"{reason}; {failure}"
         after = {cell: read_record(cell.folder) for cell in cells if record_bytes(cell.folder) != before[cell]}
         return {cell: record["error"] for cell, record in after.items() if record is not None}, reason
     return _ended(cells, results), None

@@ -3,6 +3,7 @@
 import fakes
 import pytest
 
+from mixerlab.slurm import SlurmFailed
 from mixerlab.sweep import Cell, _train
 from mixerlab.sweeps.files import record_bytes, run_folder, write_config, write_record
 from mixerlab.sweeps.identity import run_id
@@ -58,7 +59,7 @@ def test_jobs_that_run_on_are_waited_for(cells):
                 fakes.record(CONFIGS[1], [0.5, 0.6, 0.7]),
                 replaces=record_bytes(cells[1].folder),
             )
-            return "`squeue` failed"
+            raise SlurmFailed("`squeue` failed")
 
     ended, reason = _train(Launcher(), cells, Jobs())
     assert ended == {cells[1]: None}

@@ -5,7 +5,7 @@ import sys
 import pytest
 
 from mixerlab import slurm
-from mixerlab.slurm import slurm_jobs
+from mixerlab.slurm import SlurmFailed, slurm_jobs
 
 
 class SlurmLauncher:
@@ -90,14 +90,15 @@ def test_jobs_of_two_sweeps_have_different_names(accounting):
 def test_waits_until_the_queue_is_empty(command, jobs, tmp_path):
     polled = f"{tmp_path}/polled"
     command("squeue", f"[ -e {polled}2 ] || echo 7_1; [ ! -e {polled} ] || : > {polled}2; : > {polled}")
-    assert jobs.wait() is None
+    jobs.wait()
     polls = [call for call in calls(tmp_path) if call.startswith("squeue")]
     assert polls == [f"squeue --me --noheader --name={jobs.name}"] * 3
 
 
 def test_does_not_wait_for_a_slurm_that_is_gone(command, jobs):
     command("squeue", "echo Unable to contact slurm controller >&2; exit 1")
-    assert jobs.wait() == "`squeue` failed (Unable to contact slurm controller)"
+    with pytest.raises(SlurmFailed, match=r"^`squeue` failed \(Unable to contact slurm controller\)$"):
+        jobs.wait()
 
 
 def test_a_sweep_that_is_stopped_cancels_its_jobs(command, jobs, tmp_path):
