@@ -3,10 +3,12 @@
 import io
 import json
 import logging
+import os
 import runpy
 import signal
 import subprocess
 import sys
+import time
 from contextlib import redirect_stderr, redirect_stdout
 from functools import partial
 from pathlib import Path
@@ -72,6 +74,18 @@ def start_run_py(*arguments: str) -> subprocess.Popen:
         # A shell lets what it starts in the background ignore SIGINT, and that is inherited.
         preexec_fn=partial(signal.signal, signal.SIGINT, signal.SIG_DFL),
     )
+
+
+def kill_at_first_checkpoint(results_dir: Path, *arguments: str) -> None:
+    """Starts a run and kills it as soon as there is a checkpoint to resume from."""
+    process = start_run_py(*arguments, f"results_dir={results_dir}")
+    try:
+        while not list(results_dir.glob("runs/*/resume-*.ckpt")):
+            assert process.poll() is None, process.stdout.read()
+            time.sleep(0.002)
+    finally:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
 
 
 def finish_in_processes(*arguments):

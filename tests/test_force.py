@@ -1,13 +1,10 @@
 """`force`: what repeats a finished run, what is left when that is stopped or fails, and what a sweep repeats."""
 
 import json
-import os
 import shutil
-import signal
-import time
 
 import pytest
-from command_line import TINY, records, result_of, run_py, start_run_py
+from command_line import TINY, kill_at_first_checkpoint, records, result_of, run_py
 
 from mixerlab.sweeps.claims import claim
 from mixerlab.sweeps.files import run_folder
@@ -30,20 +27,8 @@ def results(trained, tmp_path):
     return shutil.copytree(trained, tmp_path / "results")
 
 
-def interrupted(results) -> None:
-    """Starts the long run by force and kills it as soon as there is a checkpoint."""
-    process = start_run_py(*FORCED, f"results_dir={results}")
-    try:
-        while not list(results.glob("runs/*/resume-*.ckpt")):
-            assert process.poll() is None, process.stdout.read()
-            time.sleep(0.002)
-    finally:
-        os.killpg(process.pid, signal.SIGKILL)
-        process.communicate()
-
-
 def test_a_training_by_force_that_was_killed_goes_on(results, trained):
-    interrupted(results)
+    kill_at_first_checkpoint(results, *FORCED)
     assert "is finished: skipped" in run_py(*LONG, f"results_dir={results}").err  # the record of before counts
     sweep = run_py("-m", *LONG, f"results_dir={results}")
     assert "1 finished already" in sweep.out
@@ -54,7 +39,7 @@ def test_a_training_by_force_that_was_killed_goes_on(results, trained):
 
 
 def test_what_a_process_left_that_was_killed_after_its_record_is_not_gone_on_from(results):
-    interrupted(results)
+    kill_at_first_checkpoint(results, *FORCED)
     (path,) = results.glob("runs/*/record.json")
     path.write_text(json.dumps(json.loads(path.read_text()), indent=2))  # as if this training had written it
     assert "continuing from" not in run_py(*FORCED, f"results_dir={results}").err

@@ -4,7 +4,6 @@ import csv
 import fcntl
 import io
 import json
-import os
 import shutil
 import signal
 import subprocess
@@ -13,7 +12,7 @@ import time
 from unittest import mock
 
 import pytest
-from command_line import ROOT, TINY, records, result_of, run_py, start_run_py
+from command_line import ROOT, TINY, kill_at_first_checkpoint, records, result_of, run_py, start_run_py
 from every_mixer import CONF
 
 import mixerlab
@@ -173,20 +172,8 @@ def test_a_run_outlasts_a_look_at_its_claim(finished, tmp_path):
 LONG = (*ATTN, "trainer.epochs=25")
 
 
-def killed_run(results_dir) -> None:
-    """Starts the long run and kills it as soon as there is a checkpoint to resume from."""
-    process = start_run_py(*LONG, f"results_dir={results_dir}")
-    try:
-        while not list(results_dir.glob("runs/*/resume-*.ckpt")):
-            assert process.poll() is None, process.stdout.read()
-            time.sleep(0.002)
-    finally:
-        os.killpg(process.pid, signal.SIGKILL)
-        process.communicate()
-
-
 def test_a_killed_run_resumes_and_ends_with_the_record_of_an_unbroken_one(tmp_path):
-    killed_run(tmp_path / "killed")
+    kill_at_first_checkpoint(tmp_path / "killed", *LONG)
     assert not records(tmp_path / "killed")
     for name in ("killed", "unbroken"):
         outcome = run_py(*LONG, f"results_dir={tmp_path / name}")
