@@ -25,6 +25,7 @@ from mixerlab.sweeps.identity import as_list, run_id
 from mixerlab.tasks.base import Task
 from mixerlab.training.optimizers import PopulationOptimizer
 from mixerlab.training.population import Grouping, Population
+from mixerlab.training.schedules import Schedule
 from mixerlab.user_code import one_line, raised_by_us, with_place
 
 if TYPE_CHECKING:
@@ -76,6 +77,9 @@ def check_buildable(cfg: DictConfig, task: Task, config: Mapping[str, Any]) -> i
     return cfg.model.n_layers // len(mixers) * sum(sizes)
 
 
+_GRID = 1000  # points of progress at which a schedule is looked at
+
+
 class _Sizes(NamedTuple):
     """What a model takes from its task."""
 
@@ -92,6 +96,7 @@ def _built(parts: str, autoencode: bool) -> list[tuple[str, SequenceMixer]]:
     cfg = OmegaConf.create(config)
     cfg.model.n_layers = len(mixers_of(cfg.mixer))
     schedule = component(cfg.schedule)
+    _check_schedule(schedule, cfg.schedule.name)
     small = _Sizes(vocab_size=2, input_length=1, autoencode=autoencode)
     population = Population(partial(build_model, cfg, small), (0,), grouping_of(cfg))
     optimizer = component(cfg.optimizer, population=population, lr=[rate], schedule=schedule, total_steps=8)
@@ -111,6 +116,25 @@ def _built(parts: str, autoencode: bool) -> list[tuple[str, SequenceMixer]]:
             if torch.cuda.is_available():
                 raise
     return mixers
+
+
+def _check_schedule(schedule: Schedule, name: str) -> None:
+    """ValueError unless its multipliers are finite and not negative, as far as a grid of progress shows."""
+    progress = torch.arange(_GRID) / _GRID
+    for what in ("learning_rate", "weight_decay"):
+        try:
+            values = getattr(schedule, what)(progress)
+        except Exception as error:  # of the user's code
+            raise ValueError(f"schedule={name}: {what}: {with_place(error)}") from error
+        if not isinstance(values, torch.Tensor) or values.shape != progress.shape:
+            given = f"shape {list(values.shape)}" if isinstance(values, torch.Tensor) else repr(values)
+            raise ValueError(f"schedule={name}: {what}(progress) gives {given}, and must give a tensor like progress")
+        if (wrong := ~(values.isfinite() & (values >= 0))).any():
+            first = int(wrong.int().argmax())
+            raise ValueError(
+                f"schedule={name}: {what} is {values[first]:.3g} at progress {progress[first]:g}, and must be finite"
+                " and at least 0"
+            )
 
 
 class _ErrorOfTheirs(ValueError):

@@ -179,12 +179,13 @@ def check_population(make: Callable[[], SequenceMixer]) -> Decision:
     """In a model, seeds together compute what each computes by itself, and in bfloat16 nearly what in float32.
 
     Returns:
-        How replicas of this mixer compute when `trainer.replicas` is auto.
+        How replicas of this mixer compute when `trainer.replicas` is auto: in a loop if vmap refuses it in float32 or
+        in bfloat16.
     """
 
-    def population_of(seeds: list[int], tokens: Tensor) -> tuple[Population, Decision]:
+    def population_of(seeds: list[int], tokens: Tensor, bf16: bool) -> tuple[Population, Decision]:
         population = Population(lambda: LanguageModel(VOCAB, WIDTH, 1, make), seeds)
-        decision = choose_execution(population, "auto", tokens, ALL, bf16=False)
+        decision = choose_execution(population, "auto", tokens, ALL, bf16=bf16)
         population.model.eval()
         return population, decision
 
@@ -199,12 +200,14 @@ def check_population(make: Callable[[], SequenceMixer]) -> Decision:
 
     seeds = torch.randint(2**31, (DRAWS,)).tolist()
     tokens, weight = torch.randint(VOCAB, (DRAWS, 3, LENGTH)), torch.randn(3, LENGTH, VOCAB)
-    population, decision = population_of(seeds, tokens)
-    together = {bf16: results(population, tokens, bf16) for bf16 in (False, True)}
+    population, decision = population_of(seeds, tokens, bf16=False)
+    # vmap may refuse in bfloat16 only: a convolution with a bias, whose dtype autocast leaves.
+    in_bf16, bf16_decision = population_of(seeds, tokens, bf16=True)
+    together = {False: results(population, tokens, False), True: results(in_bf16, tokens, True)}
     for replica in range(2):
         its_tokens = tokens[replica : replica + 1]
-        by_itself, _ = population_of([seeds[replica]], its_tokens)
         for bf16 in (False, True):
+            by_itself, _ = population_of([seeds[replica]], its_tokens, bf16)
             alone = results(by_itself, its_tokens, bf16)
             for what, both, one in zip(("output", "gradient"), together[bf16], alone, strict=True):
                 off = ((both[replica] - one[0]).norm() / both[replica].norm()).item()
@@ -217,7 +220,7 @@ def check_population(make: Callable[[], SequenceMixer]) -> Decision:
         columns = slice(slot.start, slot.stop)
         what = f"the gradient of {slot.name.removeprefix('blocks.0.')}"
         _require_near_in_bf16(what, exact_gradient[:, columns], lowered_gradient[:, columns], 0.15, least)
-    return decision
+    return decision if decision.execution is Execution.LOOP else bf16_decision
 
 
 def _require_near_in_bf16(what: str, exact: Tensor, lowered: Tensor, most: float, least: Tensor | None = None) -> None:

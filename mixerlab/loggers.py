@@ -7,9 +7,10 @@ import logging
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
+from statistics import fmean
 from typing import Any
 
-from mixerlab.sweeps.best import finished_at_best_rate
+from mixerlab.sweeps.best import accuracy_of, ended_at_best_rate
 from mixerlab.user_code import type_and_message
 
 log = logging.getLogger(__name__)
@@ -64,14 +65,16 @@ def started(loggers: Loggers, hyperparameters: Mapping[str, Any]) -> Iterator[No
 def log_results(loggers: Loggers, hyperparameters: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> None:
     """Gives the rows of a record to the loggers that can show a table, and the best learning rate's as a summary.
 
-    The record is written by now: a logger that fails costs a warning.
+    In the summary a diverged replica counts as accuracy 0, and is one of `best/seeds` and of `best/diverged`. The
+    record is written by now: a logger that fails costs a warning.
     """
     table = [[row[column] for column in RESULT_COLUMNS] for row in rows]
     best: dict[str, float] = {}
-    if chosen := finished_at_best_rate(rows):
+    if chosen := ended_at_best_rate(rows):
         best = {"best/lr": chosen[0]["lr"], "best/seeds": len(chosen)}
+        best["best/diverged"] = sum(row["status"] == "diverged" for row in chosen)
         for column in ("clean_val_accuracy", "clean_accuracy"):
-            best[f"best/{column}"] = sum(row[column] for row in chosen) / len(chosen)
+            best[f"best/{column}"] = fmean(accuracy_of(row, column) for row in chosen)
     for name, logger in loggers.items():
         try:
             if _is(logger, "WandbLogger"):

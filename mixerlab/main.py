@@ -4,7 +4,6 @@ PyTorch, Lightning, pandas and matplotlib are imported where they are used: `--h
 """
 
 import logging
-import os
 import sys
 from pathlib import Path
 
@@ -26,7 +25,9 @@ def _processes() -> int:
     """How many processes a sweep on this host starts: one for each GPU, or else one for every two cores."""
     import torch
 
-    return torch.cuda.device_count() or max(1, (os.cpu_count() or 1) // 2)
+    from mixerlab.processes import cpu_cores
+
+    return torch.cuda.device_count() or max(1, cpu_cores() // 2)
 
 
 register_resolvers()

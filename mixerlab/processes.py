@@ -79,6 +79,13 @@ def end_of(status: int) -> str:
     return f"ended with exit status {status}"
 
 
+def cpu_cores() -> int:
+    """How many cores this process may use: taskset, Slurm and containers allow fewer than the host has."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1  # macOS
+
+
 def run_in_processes(jobs: Sequence[Sequence[str]], first: int, work: Work, processes: int) -> list[JobReturn]:
     """Runs each job, a list of overrides, in one of several processes.
 
@@ -93,7 +100,7 @@ def run_in_processes(jobs: Sequence[Sequence[str]], first: int, work: Work, proc
     """
     waiting = list(enumerate(jobs))[::-1]
     results: dict[int, JobReturn] = {}
-    threads = max(1, (os.cpu_count() or 1) // processes)
+    threads = max(1, cpu_cores() // processes)
     workers: list[_Worker] = []
     try:
         while len(results) < len(jobs):

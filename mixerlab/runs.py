@@ -29,6 +29,7 @@ from mixerlab.config import CHANGED, checked, code_versions
 from mixerlab.interruption import Terminated, interruption_behind
 from mixerlab.loggers import log_results, started
 from mixerlab.mixers.base import SequenceMixer
+from mixerlab.project import project_in_use
 from mixerlab.repeatability import KEEPS_STATE, KeepsState, keeps_state, writes_buffers, written_buffers
 from mixerlab.safe_files import remove_leftovers, replace_file
 from mixerlab.sweeps.claims import claim
@@ -217,7 +218,7 @@ def _trained(
     before, keeps = record_bytes(folder), _has_result(folder)
     if not keeps:
         write_config(folder, this.config)
-    origin: dict[str, Any] = {"started_at": datetime.now(UTC), "code": code, "git": git_state()}
+    origin: dict[str, Any] = {"started_at": datetime.now(UTC), "code": code, "git": git_state(project_in_use())}
     failure = None
     try:
         if splits is None:

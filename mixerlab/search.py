@@ -21,7 +21,7 @@ from hydra.core.override_parser.types import IntervalSweep, Override, RangeSweep
 from mixerlab.project import use_project
 from mixerlab.safe_files import replace_file
 from mixerlab.sweep import ALL_SETTINGS, Cell, Sweep
-from mixerlab.sweeps.best import finished_at_best_rate
+from mixerlab.sweeps.best import accuracy_of, ended_at_best_rate
 from mixerlab.sweeps.files import check_writable, read_record
 
 if TYPE_CHECKING:
@@ -34,7 +34,10 @@ RANDOM_TRIALS = 5  # at the start, before the sampler has something to go by
 
 @dataclass
 class _Tried:
-    """One trial: the values that were proposed, and its run or the reason why it has none."""
+    """One trial: the values that were proposed, its run, and why it failed if it did.
+
+    A failed trial has the accuracy 0 if its replicas diverged, which the sampler learns from, and else none.
+    """
 
     trial: "Trial"
     values: dict[str, Any]
@@ -44,7 +47,7 @@ class _Tried:
 
 
 class Search:
-    """Maximises the validation accuracy of a run: of its best learning rate, averaged over the seeds.
+    """Maximises the validation accuracy of a run: of its best learning rate, averaged over the seeds (`_outcome`).
 
     Args:
         sweep: composes, trains and reports the runs.
@@ -105,9 +108,11 @@ class Search:
             for one in batch:
                 if one.accuracy is None:
                     study.tell(one.trial, state=optuna.trial.TrialState.FAIL)
-                    print(f"trial {one.trial.number} FAILED: {one.error} ({_named(one.values)})", file=sys.stderr)
                 else:
                     study.tell(one.trial, one.accuracy)
+                if one.error is not None:
+                    print(f"trial {one.trial.number} FAILED: {one.error} ({_named(one.values)})", file=sys.stderr)
+                else:
                     print(f"trial {one.trial.number}: {one.accuracy:.4f} ({_named(one.values)})", flush=True)
             tried += batch
         return tried
@@ -134,8 +139,7 @@ class Search:
             if one.cell is not None and one.error is None:
                 one.error = failed.get(one.cell.folder)
                 if one.error is None:
-                    one.accuracy = _accuracy(one.cell.folder)
-                    one.error = None if one.accuracy is not None else "no replica finished"
+                    one.accuracy, one.error = _outcome(one.cell.folder)
 
     def _report(self, tried: Sequence[_Tried], began_at: float) -> None:
         """Tables and figures of all runs, `trials.csv`, and the best trial."""
@@ -147,13 +151,13 @@ class Search:
                     replace_file(folder / TRIALS_FILE, _table(tried))
             except (ValueError, OSError) as error:
                 sys.exit(f"error: the trials are trained, but their report cannot be written ({error})")
-        accuracies = [one.accuracy for one in tried if one.accuracy is not None]
-        if not accuracies:
+        succeeded = [one for one in tried if one.error is None]
+        if not succeeded:
             sys.exit(f"error: all {len(tried)} trials failed")
-        best = next(one for one in tried if one.accuracy == max(accuracies))
-        assert best.cell is not None  # it has an accuracy
+        best = max(succeeded, key=lambda one: one.accuracy or 0.0)  # the first of equals
+        assert best.cell is not None
         print(
-            f"\nbest of {len(tried)} trials ({len(tried) - len(accuracies)} failed): validation accuracy"
+            f"\nbest of {len(tried)} trials ({len(tried) - len(succeeded)} failed): validation accuracy"
             f" {best.accuracy:.4f} with {' '.join(_overrides(best.values))}\nrecord: {best.cell.folder}"
         )
 
@@ -184,11 +188,15 @@ def _distribution(override: Override) -> "BaseDistribution":
     return CategoricalDistribution(choices)
 
 
-def _accuracy(folder: Path) -> float | None:
+def _outcome(folder: Path) -> tuple[float | None, str | None]:
+    """The accuracy of a run for the sampler, in which a diverged replica counts as 0, and why the trial failed."""
     record = read_record(folder)
     assert record is not None, "it has just been trained or found"
-    chosen = finished_at_best_rate(record["rows"])
-    return fmean(row["clean_val_accuracy"] for row in chosen) if chosen else None
+    if chosen := ended_at_best_rate(record["rows"]):
+        return fmean(accuracy_of(row, "clean_val_accuracy") for row in chosen), None
+    if any(row["status"] == "diverged" for row in record["rows"]):
+        return 0.0, "no replica finished, and a diverged one counts as accuracy 0"
+    return None, "no replica finished"
 
 
 def _overrides(values: Mapping[str, Any]) -> list[str]:

@@ -54,7 +54,7 @@ class AutoEncoder(nn.Module):
         initialise(self, LINEAR_STD, redraw_all)
 
     def forward(self, tokens: Tensor, scored: slice = ALL) -> Tensor:
-        x = ResidualStream.of_tokens(tokens, self.embedding.weight)
+        x = ResidualStream.embedded(tokens, self.embedding)
         encoded = self.blocks(x, LAST).value()  # [B, 1, d_model]
         x = self.decoder(encoded + self.positions[scored])
         return ResidualStream(x).normed_linear(self.norm, self.head)

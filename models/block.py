@@ -3,11 +3,12 @@
 import math
 from collections.abc import Callable
 
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from mixerlab.kernels.fused.linear import join_rows
 from mixerlab.kernels.fused.mlp import swiglu_mlp
-from mixerlab.models.stream import ALL, ResidualStream
+from mixerlab.models.stream import ALL, ResidualStream, is_hooked
 
 NORM_EPS = 1e-5
 
@@ -25,6 +26,8 @@ class SwiGLU(nn.Module):
         self.w3 = nn.Linear(d_inner, d_model, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
+        if is_hooked(self.w1) or is_hooked(self.w2) or is_hooked(self.w3):
+            return self.w3(F.silu(self.w1(x)) * self.w2(x))
         return swiglu_mlp(x, join_rows(self.w1.weight, self.w2.weight), self.w3.weight)
 
 

@@ -11,14 +11,18 @@ TOLERANCE = 4.2
 def initialise(model: nn.Module, linear_std: float | None, redraw_all: bool = False) -> None:
     """Embedding N(0, 0.02), linear weights N(0, `linear_std`) or PyTorch's default if it is None, linear biases 0.
 
-    A parameter that its mixer started on purpose (attribute `_no_reinit`) is left alone, unless `redraw_all`.
+    A parameter that its mixer started on purpose (attribute `_no_reinit`) is left alone, and so are a mixer's own
+    embeddings; unless `redraw_all`, as mad-lab does.
+
+    Args:
+        model: its attribute `embedding` embeds the tokens.
     """
 
     def is_free(parameter: Tensor) -> bool:
         return redraw_all or not hasattr(parameter, "_no_reinit")
 
     for module in model.modules():
-        if isinstance(module, nn.Embedding):
+        if isinstance(module, nn.Embedding) and (redraw_all or module is model.embedding):
             nn.init.normal_(module.weight, std=0.02)
         elif isinstance(module, nn.Linear):
             if module.bias is not None and is_free(module.bias):

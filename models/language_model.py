@@ -31,5 +31,5 @@ class LanguageModel(nn.Module):
         initialise(self, linear_std)
 
     def forward(self, tokens: Tensor, scored: slice = ALL) -> Tensor:
-        x = ResidualStream.of_tokens(tokens, self.embedding.weight)
+        x = ResidualStream.embedded(tokens, self.embedding)
         return self.blocks(x, scored).normed_linear(self.norm, self.head)

@@ -3,6 +3,9 @@
 There are three such things. An addition and the norm behind it are one launch. With a small vocabulary, everything up
 to the first projection is computed once for each token of the vocabulary, rather than once for each position. The last
 addition, the last norm and the head are one operator. A block sees none of this.
+
+What is fused does not call the modules whose weights it reads. So one with hooks is left out of it and called, which
+gives the same within rounding: diagnostics of a trained model see every layer.
 """
 
 from dataclasses import dataclass
@@ -10,6 +13,7 @@ from typing import Self
 
 from torch import Tensor, nn
 
+from mixerlab.kernels.common.autocast import default_dtype
 from mixerlab.kernels.fused.embedding import Embedded, embedding
 from mixerlab.kernels.fused.embedding_norm import EmbeddedSum, embedded_add_rms_norm, embedding_rms_norm
 from mixerlab.kernels.fused.norm_linear import norm_linear
@@ -19,11 +23,18 @@ from mixerlab.mixers.projected import ProjectedMixer
 ALL = slice(None)  # positions
 
 
+def is_hooked(module: nn.Module) -> bool:
+    """Whether the module has hooks of its own, forward or backward, which run only if it is called."""
+    return bool(
+        module._forward_hooks or module._forward_pre_hooks or module._backward_hooks or module._backward_pre_hooks
+    )
+
+
 @dataclass(frozen=True, eq=False)  # tensor equality has no single truth value
 class ResidualStream:
     """What the layers of a model read and add to: `[B, T, d_model]`, the sum `total + update`.
 
-    The next norm adds the two up. `ResidualStream(x)` makes a stream of a tensor, `of_tokens` one of token ids.
+    The next norm adds the two up. `ResidualStream(x)` makes a stream of a tensor, `embedded` one of token ids.
 
     Args:
         total: a tensor `[B, T, d_model]`, or rows of a table that have not been looked up yet.
@@ -34,8 +45,13 @@ class ResidualStream:
     update: Tensor | None = None
 
     @classmethod
+    def embedded(cls, tokens: Tensor, embedding: nn.Embedding) -> Self:
+        """The stream at the start of a model: `embedding(tokens)`, for token ids `[B, T]`, int64."""
+        return cls(embedding(tokens)) if is_hooked(embedding) else cls.of_tokens(tokens, embedding.weight)
+
+    @classmethod
     def of_tokens(cls, tokens: Tensor, table: Tensor) -> Self:
-        """The stream at the start of a model: rows `tokens` `[B, T]`, int64, of `table` `[V, d_model]`."""
+        """The rows `tokens` `[B, T]`, int64, of `table` `[V, d_model]`."""
         return cls(Embedded(tokens, table))
 
     def add(self, layer: nn.Module, norm: nn.RMSNorm) -> Self:
@@ -68,6 +84,8 @@ class ResidualStream:
 
     def normed_linear(self, norm: nn.RMSNorm, linear: nn.Linear) -> Tensor:
         """`linear(norm(x))`, the end of a model: `[B, T, linear.out_features]`. The linear layer needs a bias."""
+        if is_hooked(norm) or is_hooked(linear):
+            return linear(norm(self.value()))
         return norm_linear(self._total(), self.update, norm.weight, linear.weight, linear.bias, _eps(norm))
 
     def _total(self) -> Tensor:
@@ -77,6 +95,9 @@ class ResidualStream:
 
     def _add_up_and_norm(self, norm: nn.RMSNorm) -> tuple[Tensor | Embedded | EmbeddedSum, Tensor | Embedded]:
         """`x`, which may still be a sum that the next norm adds up, and `norm(x)`."""
+        if is_hooked(norm):
+            total = self.value()
+            return total, norm(total).to(default_dtype(total))  # the layer gets the dtype that the operators give it
         gain, eps = norm.weight, _eps(norm)
         if isinstance(self.total, Embedded) and self.update is None:
             return embedding_rms_norm(self.total.tokens, self.total.table, gain, eps)
@@ -93,11 +114,14 @@ def _eps(norm: nn.RMSNorm) -> float:
 def _apply(layer: nn.Module, x: Tensor | Embedded) -> Tensor:
     """`layer(x)`. If `x` is a table, a `ProjectedMixer` projects the table, and the products are looked up.
 
-    A mixer that replaces `forward`, as a compiled one does, may do anything with its input: it gets the rows.
+    A mixer that replaces `forward`, as a compiled one does, may do anything with its input: it gets the rows. So does
+    one with hooks, on itself or on a layer inside, which are meant for its input and not for a table.
     """
     if isinstance(x, Tensor):
         return layer(x)
     if not isinstance(layer, ProjectedMixer) or getattr(layer.forward, "__func__", None) != ProjectedMixer.forward:
+        return layer(x.look_up())
+    if any(map(is_hooked, layer.modules())):
         return layer(x.look_up())
     mixed = layer.project_and_mix_at_once(x.table, x.tokens)
     if mixed is None:

@@ -191,13 +191,14 @@ def learning_rates(frame: pd.DataFrame, cells: pd.DataFrame, selection: Selectio
 def _score(of_setting: Mapping[float, Mapping[int, float | None]], lr: float) -> Score:
     """Of one setting at a rate, from the accuracy by rate and seed (None: it has none).
 
-    Incomplete unless it has all seeds: the mean over those that did not diverge is higher by luck.
+    Some are lost unless it has all seeds: the mean over those that did not diverge is higher by luck.
     """
     seeds = {seed for of_rate in of_setting.values() for seed in of_rate}
     scored = {seed: score for seed, score in of_setting.get(lr, {}).items() if score is not None}
     if not scored:
         return Score(None, {}, 0, 1, 0, "missing")
-    return Score(fmean(scored.values()), scored, int(len(scored) == len(seeds)), 1, 0, "ok")
+    lost = ((len(scored), len(seeds)),) if len(scored) < len(seeds) else ()
+    return Score(fmean(scored.values()), scored, 1, 1, 0, "ok", lost=lost)
 
 
 def accuracy_by_key(

@@ -11,6 +11,7 @@ Selection = Literal["official", "clean"]
 
 # The accuracy that chooses the learning rate.
 CHOSEN_BY = {"official": "official_accuracy", "clean": "clean_val_accuracy"}
+ENDED = ("finished", "diverged")  # statuses of replicas that count, see `accuracy_of`
 
 
 def best_trial(rows: Sequence[Mapping[str, Any]], selection: Selection) -> tuple[list[Mapping[str, Any]], bool]:
@@ -38,8 +39,8 @@ def best_trial(rows: Sequence[Mapping[str, Any]], selection: Selection) -> tuple
     for row in rows:
         trial = row.get("config", ""), row["lr"]
         grids[trial[0]].add(row["lr"])
-        if row["status"] in ("finished", "diverged"):
-            score = row[CHOSEN_BY[selection]] if row["status"] == "finished" else 0.0
+        if row["status"] in ENDED:
+            score = accuracy_of(row, CHOSEN_BY[selection])
             known.setdefault(trial, {})[row["seed"]] = score
             lowest[row["seed"]] = min(score, lowest.get(row["seed"], score))
         if row["status"] == "finished":
@@ -64,6 +65,16 @@ def best_trial(rows: Sequence[Mapping[str, Any]], selection: Selection) -> tuple
     return sorted(finished, key=lambda row: row["seed"]), wider
 
 
-def finished_at_best_rate(rows: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """The finished rows of a record at its best learning rate by validation, by seed; none if no replica finished."""
-    return best_trial(rows, "clean")[0]
+def ended_at_best_rate(rows: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """The rows of a record at its best learning rate by validation that finished or diverged, by seed.
+
+    None if no replica finished. `accuracy_of` says what each counts.
+    """
+    finished, _ = best_trial(rows, "clean")
+    best = [row for row in rows if finished and row["lr"] == finished[0]["lr"] and row["status"] in ENDED]
+    return sorted(best, key=lambda row: row["seed"])
+
+
+def accuracy_of(row: Mapping[str, Any], column: str) -> float:
+    """An accuracy of a row that ended: a diverged replica counts as 0."""
+    return row[column] if row["status"] == "finished" else 0.0

@@ -29,6 +29,9 @@ REPORTED = {"official": "official_accuracy", "clean": "clean_accuracy"}
 LONGEST_REASON = 500  # characters of an error in a table's notes
 # Beside the keys of model, optimizer and schedule: what mixers must have in common to be compared.
 ALIKE = ("optimizer", "schedule", "weight_decay", "epochs", "batch_size")
+MACHINE = ("precision", "device")  # where runs trained, from the provenance: a config may leave it open
+# Parts of a run that have a name and a class. The class is no part of a record's rows.
+CLASSED = ("mixer", "task", "optimizer", "schedule")
 
 CELL_COLUMNS = (
     "mixer",
@@ -49,6 +52,7 @@ CELL_COLUMNS = (
     "configs",
     "diverged",
     "lost",
+    "seeds",
     "num_params",
     "state_size",
     "by_seed",
@@ -65,13 +69,19 @@ def collect(results_dir: str | Path, configs: Mapping[str, Mapping[str, Any]] | 
     """One row per replica of every run in `results_dir`, or of those in `configs`, which are by `run_id`.
 
     Columns: `LABELS`, `RESULTS`, `config` (a hash of all hyperparameters but learning rate and seed), every
-    hyperparameter and every entry of the provenance under its dotted name. Besides the statuses of a record,
-    a row may be `unfinished` (there is a config but no record: it runs, or was killed), `unreadable` (the
-    error names the file) or `missing` (one of `configs` has left nothing that can be read). A damaged run is an
-    unreadable row with the error and no labels, and, if its config can be read, one with labels and no error for each
-    replica. A damaged `metrics.csv` is an unreadable row beside those of its record. Losses in nats, accuracies in
-    [0, 1]. `steps_to_90` is inf for a replica that never got there, and NaN if that is not known.
+    hyperparameter and every entry of the provenance under its dotted name. If runs of several classes share the name of
+    a mixer, task, optimizer or schedule, the class is part of `config` and has a column such as `mixer._target_`.
+    Besides the statuses of a record, a row may be `unfinished` (there is a config but no record: it runs, or was
+    killed), `unreadable` (the error names the file) or `missing` (one of `configs` has left nothing that can be read).
+    A damaged run is an unreadable row with the error and no labels, and, if its config can be read, one with labels and
+    no error for each replica. A damaged `metrics.csv` is an unreadable row beside those of its record. Losses in nats,
+    accuracies in [0, 1]. `steps_to_90` is inf for a replica that never got there, and NaN if that is not known.
+
+    Raises:
+        ValueError: there is no such folder.
     """
+    if configs is None and not Path(results_dir).is_dir():
+        raise ValueError(f"there is no folder {results_dir}: name a results folder")
     rows: list[dict[str, Any]] = []
     for folder in sorted(Path(results_dir).glob("runs/*/")):
         if configs is None or folder.name in configs:
@@ -93,7 +103,8 @@ def collect(results_dir: str | Path, configs: Mapping[str, Mapping[str, Any]] | 
     known = {row["run_id"] for row in rows if "mixer" in row}
     for identity, config in (configs or {}).items():
         if identity not in known:
-            rows += [_tidy(row) | {"replica": None, "status": "missing"} for row in labels_of_replicas(config)]
+            rows += _without_record(config, "missing")
+    _part_classes(rows)
     return pd.DataFrame(rows, columns=_columns(rows))
 
 
@@ -107,10 +118,15 @@ def _rows_of(results_dir: str | Path, identity: str) -> list[dict[str, Any]]:
     if record is not None:
         origin = {key: _scalar(value) for key, value in flatten(record["provenance"]).items()}
         rows = [row if row["status"] == "failed" else row | {"steps_to_90": known_steps(row)} for row in record["rows"]]
-        return [_tidy(row) | origin for row in rows]
-    if config is None:
-        return []
-    return [_tidy(labels) | {"replica": None, "status": "unfinished"} for labels in labels_of_replicas(config)]
+        classes = _classes(config or {})
+        return [_tidy(row, classes) | origin for row in rows]
+    return [] if config is None else _without_record(config, "unfinished")
+
+
+def _without_record(config: Mapping[str, Any], status: str) -> list[dict[str, Any]]:
+    """A row for each replica of a run of which there is no more than the config."""
+    told, classes = {"replica": None, "status": status}, _classes(config)
+    return [_tidy(labels, classes) | told for labels in labels_of_replicas(config)]
 
 
 def _labelled(results_dir: str | Path, identity: str) -> list[dict[str, Any]]:
@@ -119,17 +135,45 @@ def _labelled(results_dir: str | Path, identity: str) -> list[dict[str, Any]]:
         config = None if (folder := run_folder(results_dir, identity)).is_symlink() else read_config(folder)
     except (ValueError, OSError, RecursionError):
         return []
-    labels = [] if config is None else labels_of_replicas(config)
-    return [_tidy(row) | {"replica": None, "status": "unreadable"} for row in labels]
+    return [] if config is None else _without_record(config, "unreadable")
 
 
-def _tidy(row: Mapping[str, Any]) -> dict[str, Any]:
-    """A record's row, flat, with the hash of its configuration."""
+def _tidy(row: Mapping[str, Any], classes: Mapping[str, str | None]) -> dict[str, Any]:
+    """A record's row, flat, with its classes and the hash of its configuration."""
     shared = ("weight_decay", "optimizer", "schedule", "epochs", "batch_size")
-    identity = json.dumps([[row[key] for key in shared], without_implied(row["hparams"])], sort_keys=True)
+    told = {key: value for key, value in without_implied({**row["hparams"], **classes}).items() if key not in classes}
+    identity = json.dumps([[row[key] for key in shared], told], sort_keys=True)
     flat = {key: value for key, value in row.items() if key != "hparams"}
-    flat["config"] = hashlib.sha256(identity.encode()).hexdigest()[:8]
-    return flat | {key: _scalar(value) for key, value in row["hparams"].items()}
+    flat["config"] = _hash(identity)
+    return {**flat, **classes, **{key: _scalar(value) for key, value in row["hparams"].items()}}
+
+
+def _hash(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:8]
+
+
+def _classes(config: Mapping[str, Any]) -> dict[str, str | None]:
+    """The class of each part of a run; of a hybrid those of its layers. Older records name ours without `mixerlab.`."""
+    found = {}
+    for part in CLASSED:
+        keys = sorted(flatten({part: config.get(part)}).items())
+        targets = [str(target).removeprefix("mixerlab.") for key, target in keys if key.endswith("._target_")]
+        found[f"{part}._target_"] = " + ".join(targets) or None
+    return found
+
+
+def _part_classes(rows: Iterable[dict[str, Any]]) -> None:
+    """Makes the class part of `config` where several share a name, and leaves it out of the rows elsewhere."""
+    sharing = defaultdict[tuple[str, str], set[str]](set)
+    for row in rows:
+        for part in CLASSED:
+            if (target := row.get(f"{part}._target_")) is not None:
+                sharing[part, row[part]].add(target)
+    for row in rows:
+        for part in CLASSED:
+            target = row.pop(f"{part}._target_", None)
+            if target is not None and len(sharing[part, row[part]]) > 1:
+                row |= {f"{part}._target_": target, "config": _hash(f"{row['config']} {target}")}
 
 
 def _scalar(value: Any) -> Any:
@@ -161,9 +205,10 @@ def best_per_cell(
     `sweeps.edges`; never if rates are lacking), `lacking` and `added` (learning rates that the cell should have and has
     no score at, and those that it has beyond its row: `sweeps.grids`), `configs` (how many configurations competed
     besides the learning rate, less those that failed), `diverged` and `lost` (replicas of the cell without a score, by
-    divergence or otherwise), `by_seed` (accuracy by seed), `replicas` (the (run_id, replica) behind it), `solved` of
-    the `known` replicas at any learning rate that reached a test accuracy of 0.9, `solved_by_seed` (the share of them
-    by seed), `steps_to_90` (the median of the steps that all took, NaN unless more than half got there:
+    divergence or otherwise), `seeds` (how many seeds the cell has at any learning rate: the best one lost some if that
+    is more than `n`), `by_seed` (accuracy by seed), `replicas` (the (run_id, replica) behind it), `solved` of the
+    `known` replicas at any learning rate that reached a test accuracy of 0.9, `solved_by_seed` (the share of them by
+    seed), `steps_to_90` (the median of the steps that all took, NaN unless more than half got there:
     `sweeps.solved.counts`), `chance` (the accuracy of a guess on this task and setting, NaN if that is not known),
     `status`: `ok`; `partial` (some replicas have no score); `diverged` or `failed` (none has); `missing` (no run, or
     none that has ended).
@@ -203,6 +248,7 @@ def _best(cell: Cell, group: list[Row], selection: Selection) -> Row:
         "configs": len({row["config"] for row in group if row["status"] in ("finished", "diverged")}),
         "diverged": diverged,
         "lost": len(group) - finished - diverged,
+        "seeds": len({row["seed"] for row in group}),
         "by_seed": {},
         "replicas": [],
         **counts((row["seed"], row["steps_to_90"]) for row in group if row["status"] in ("finished", "diverged")),
@@ -236,7 +282,7 @@ def _one_per_replica(group: list[Row]) -> list[Row]:
 
 
 def complaints(frame: pd.DataFrame, told: Collection[str] = ()) -> list[str]:
-    """What a reader of the tables must know: unreadable records, and cells that mix several problems.
+    """What a reader of the tables must know: unreadable records, and runs that differ in more than the tables show.
 
     Args:
         frame: as `collect` gives it.
@@ -247,7 +293,7 @@ def complaints(frame: pd.DataFrame, told: Collection[str] = ()) -> list[str]:
     parameters = [column for column in frame if column.startswith("task.") and column not in told]
     for part in ("mixer", "task"):
         if f"code_version.{part}" in frame:
-            versions = frame.groupby(part)[f"code_version.{part}"].nunique()
+            versions = frame.groupby(_named_with_class(frame, part))[f"code_version.{part}"].nunique()
             found += [
                 f"{part} {name}: its code changed between these runs ({count} versions)."
                 for name, count in versions.items()
@@ -263,7 +309,58 @@ def complaints(frame: pd.DataFrame, told: Collection[str] = ()) -> list[str]:
             values = sorted({str(value) for value in group[column].tolist() if not pd.isna(value)})
             if len(values) > 1:
                 found.append(f"{task} {setting}: runs with different {column} share this name ({', '.join(values)})")
-    return found + _unlike_mixers(frame[frame["status"] == "finished"], told)
+    finished = frame[frame["status"] == "finished"]
+    return found + _shared_names(frame) + _unlike_machines(finished, told) + _unlike_mixers(finished, told)
+
+
+def _named_with_class(frame: pd.DataFrame, part: str) -> pd.Series:
+    """The names of a part of the runs, with the class where several share a name."""
+    if f"{part}._target_" not in frame:
+        return frame[part]
+    classes = frame[f"{part}._target_"]
+    return frame[part].where(classes.isna(), frame[part] + " (" + classes.astype(str) + ")")
+
+
+def _shared_names(frame: pd.DataFrame) -> list[str]:
+    """The names under which there are runs of several classes."""
+    found = []
+    for part in CLASSED:
+        if f"{part}._target_" in frame:
+            for name, classes in frame.groupby(part)[f"{part}._target_"]:
+                known = sorted(set(classes.dropna()))
+                if len(known) > 1:
+                    number = "two" if len(known) == 2 else len(known)
+                    found.append(
+                        f"{part} {name}: runs of {number} classes ({', '.join(known)}) share this name:"
+                        " give each a name"
+                    )
+    return found
+
+
+def _unlike_machines(frame: pd.DataFrame, told: Collection[str]) -> list[str]:
+    """Precisions and devices, if they differ between mixers or within a task and setting."""
+    found = []
+    for column in MACHINE:
+        if column not in frame or column in told:
+            continue
+        known = frame[frame[column].notna()]
+        values = known[column].map(str)
+        if values.nunique() < 2:
+            continue
+        of_mixer = _values_of_mixers(values, known["mixer"])
+        of_cells = values.groupby([known["task"], known["setting"]]).nunique()
+        if of_mixer.nunique() > 1 or (of_cells > 1).any():
+            found.append(f"{column} ({_listed(of_mixer)})")
+    return [f"The runs differ in {', '.join(found)}, which may change scores as well."] if found else []
+
+
+def _values_of_mixers(values: pd.Series, mixers: pd.Series) -> pd.Series:
+    """All values that each mixer has, as text."""
+    return values.groupby(mixers).agg(lambda of_one: ", ".join(sorted({str(value) for value in of_one})))
+
+
+def _listed(of_mixer: pd.Series) -> str:
+    return "; ".join(f"{mixer} {values}" for mixer, values in of_mixer.items())
 
 
 def _unlike_mixers(frame: pd.DataFrame, told: Collection[str]) -> list[str]:
@@ -282,8 +379,7 @@ def _unlike_mixers(frame: pd.DataFrame, told: Collection[str]) -> list[str]:
             continue
         if column in IMPLIED:  # what an older record does not say
             said = said.astype(object).where(said.notna(), IMPLIED[column])
-        of_mixer = said.groupby(frame["mixer"]).agg(lambda values: ", ".join(sorted({str(v) for v in values})))
+        of_mixer = _values_of_mixers(said, frame["mixer"])
         if of_mixer.nunique() > 1:
-            values = "; ".join(f"{mixer} {value}" for mixer, value in of_mixer.items())
-            found.append(f"{column} ({values})")
+            found.append(f"{column} ({_listed(of_mixer)})")
     return [f"The mixers differ in more than the mixer: {', '.join(found)}."] if found else []

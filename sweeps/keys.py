@@ -1,8 +1,8 @@
 """Which keys of the configs were swept, and the columns and rows that they make.
 
 A sweep over `model.d_model` gives the columns `attn, d_model=64` and `attn, d_model=128`. One over a key of the task,
-such as `task.data_seed`, gives the rows `baseline, data_seed=1` and `baseline, data_seed=2`. Learning rates and seeds
-give neither.
+such as `task.data_seed`, gives the rows `baseline, data_seed=1` and `baseline, data_seed=2`, whatever keys a report is
+by: scores on different data never compete. Learning rates and seeds give neither.
 """
 
 import difflib
@@ -168,14 +168,15 @@ def spread_out(frame: pd.DataFrame, by: Collection[str] | None = None) -> Swept:
 
     Args:
         frame: as `sweeps.collect.collect` gives it.
-        by: the keys to spread out, swept or not; None: those that were swept. The runs of one column that differ in
-            others compete, and `hidden` names these.
+        by: the keys to spread out, swept or not, beside the keys of the task that were swept; None: all that were
+            swept. The runs of one column that differ in others compete, and `hidden` names these.
 
     Raises:
         ValueError: a key that no record has.
     """
     swept = swept_keys(frame)
-    wanted = swept if by is None else [key for key in dict.fromkeys(by) if key not in ("mixer", "mixer.name")]
+    given = swept if by is None else [key for key in by if key not in ("mixer", "mixer.name")]
+    wanted = list(dict.fromkeys([*given, *(key for key in swept if key.startswith("task."))]))
     for key in wanted:
         column_of(frame, key)
     readable = frame["mixer"].notna()

@@ -74,20 +74,20 @@ def bar_handle(mixer: str, style: Style) -> Patch:
 
 
 def hollow_bar_handle() -> Patch:
-    """What the legend of bars shows for a mean over fewer settings than there are."""
+    """What the legend of bars shows for a mean over fewer settings or seeds than there are."""
     return Patch(facecolor="white", edgecolor="0.3", linewidth=0.8, label=INCOMPLETE)
 
 
-def draw_bar(panel: Axes, x: float, height: float, width: float, style: Style, complete: bool, label: str = "") -> None:
-    """A bar in the look of its mixer, hollow if its mean misses settings."""
+def draw_bar(panel: Axes, x: float, height: float, width: float, style: Style, whole: bool, label: str = "") -> None:
+    """A bar in the look of its mixer, hollow if its mean misses settings or seeds."""
     panel.bar(
-        x, height, width, label=label, hatch=style.hatch or None, color=style.colour if complete else "white",
-        edgecolor="white" if complete else style.colour, linewidth=0 if complete else 0.8,
+        x, height, width, label=label, hatch=style.hatch or None, color=style.colour if whole else "white",
+        edgecolor="white" if whole else style.colour, linewidth=0 if whole else 0.8,
     )  # fmt: skip
 
 
 def hollow_handle() -> Line2D:
-    """What the legend shows for a mean over fewer settings than there are."""
+    """What the legend shows for a mean over fewer settings or seeds than there are."""
     return Line2D(
         [], [], color="0.3", marker="o", markersize=4.5, markerfacecolor="white", linestyle="none", label=INCOMPLETE
     )
@@ -145,9 +145,9 @@ def accuracy_lines(
 ) -> Handles:
     """A line per mixer through its accuracies, with their intervals over seeds; returns what the legend must explain.
 
-    A mean over fewer settings than there are is hollow, one over none is a cross at zero, grey if several mixers have
-    none. Points stand at their places: where several mixers reach the same, the markers and intervals lie on each other
-    from large to small.
+    A mean over fewer settings or seeds than there are is hollow, one over none is a cross at zero, grey if several
+    mixers have none. Points stand at their places: where several mixers reach the same, the markers and intervals lie
+    on each other from large to small.
     """
     explain: Handles = {}
     lacking = Counter(x for of_mixer in points.values() for x, score in of_mixer if score.mean is None)
@@ -169,7 +169,7 @@ def accuracy_lines(
             if places := [x for x in crosses if (lacking[x] > 1) == shared]:
                 panel.plot(places, [0.0] * len(places), color=colour, zorder=4, label="_cross", **CROSS_LOOK)
                 explain["cross"] = cross_handle()
-        hollow = [(x, score.mean) for x, score in of_mixer if score.mean is not None and not score.complete]
+        hollow = [(x, score.mean) for x, score in of_mixer if score.mean is not None and not score.whole]
         if hollow:
             panel.plot(
                 *zip(*hollow, strict=True), color=style.colour, linestyle="none", marker=style.marker, markersize=size,

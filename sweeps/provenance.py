@@ -70,14 +70,31 @@ def versions() -> dict[str, str]:
 
 
 @functools.cache  # the code that runs is the code of the time it was imported: ask before a run, not after it
-def git_state() -> dict[str, Any]:
-    """The commit of the checkout that this code is in, and whether it has changes since; None of an installed copy."""
+def git_state(project: Path | None = None) -> dict[str, Any]:
+    """The commit of the checkout that this code is in, and whether it has changes since; None of an installed copy.
 
-    def git(*arguments: str) -> str:
-        command = ["git", "-C", str(Path(__file__).parent), *arguments]
-        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
-
+    Args:
+        project: the user's own folder of mixers and tasks, whose commit is told as well.
+    """
+    code = Path(__file__)
     try:
-        return {"git_commit": git("rev-parse", "HEAD"), "git_dirty": bool(git("status", "--porcelain"))}
-    except (OSError, subprocess.CalledProcessError):  # no git, or an installed copy outside a checkout
-        return {"git_commit": None, "git_dirty": None}
+        _git(code.parent, "ls-files", "--error-unmatch", code.name)  # not a copy inside another repository
+        found = _commit(code.parent)
+    except (OSError, subprocess.CalledProcessError):  # no git, or an installed copy
+        found = {"git_commit": None, "git_dirty": None}
+    if project is None:
+        return found
+    try:
+        return found | {"project": _commit(project)}
+    except (OSError, subprocess.CalledProcessError):  # no git, or no repository
+        return found | {"project": {"git_commit": None, "git_dirty": None}}
+
+
+def _commit(folder: Path) -> dict[str, Any]:
+    dirty = bool(_git(folder, "status", "--porcelain"))
+    return {"git_commit": _git(folder, "rev-parse", "HEAD"), "git_dirty": dirty}
+
+
+def _git(folder: Path, *arguments: str) -> str:
+    command = ["git", "-C", str(folder), *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()

@@ -310,7 +310,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         action="extend",
         metavar="KEY",
         help="a column for each value of these keys, such as model.d_model, and no other; `--by mixer`: one per mixer"
-        " (default: the keys that were swept)",
+        " (default: the keys that were swept; those of the task always have rows of their own)",
     )
     parser.add_argument(
         "--columns", type=int, choices=WIDTHS, default=2, help="width of figures in columns of a paper (default: 2)"

@@ -94,10 +94,10 @@ def _families(panel: Axes, places: Mapping[str, tuple[float, Score]], look: Mapp
 
 
 def _frontier(panel: Axes, places: Mapping[str, tuple[float, Score]]) -> Handles:
-    """A line through what nothing smaller reaches, of complete scores."""
+    """A line through what nothing smaller reaches, of whole scores."""
     best: list[tuple[float, float]] = []
     for x, score in sorted(places.values(), key=lambda place: (place[0], -(place[1].mean or 0))):
-        if score.complete and score.mean is not None and (not best or score.mean > best[-1][1]):
+        if score.whole and score.mean is not None and (not best or score.mean > best[-1][1]):
             best.append((x, score.mean))
     if len(best) < 2:
         return {}

@@ -49,8 +49,8 @@ def bars(
 ) -> Figure:
     """Accuracy by row of the table, a bar per mixer, with its interval over seeds (Student's, 95 %) if it has several.
 
-    A mean that misses settings is hollow; an entry without any score is a cross. With so many mixers that bars would be
-    too narrow, each row has a panel of its own. `chances` gives the chance level by row.
+    A mean that misses settings or seeds is hollow; an entry without any score is a cross. With so many mixers that bars
+    would be too narrow, each row has a panel of its own. `chances` gives the chance level by row.
     """
     look = styles(table.mixers)
     handles: Handles = {mixer: bar_handle(mixer, style) for mixer, style in look.items()}
@@ -105,9 +105,9 @@ def _group(panel: Axes, place: float, row: Mapping[str, Score], look: Mapping[st
             panel.plot(x, 0.0, color=style.colour, zorder=4, **CROSS_LOOK)
             explain["cross"] = cross_handle()
             continue
-        if not score.complete:
+        if not score.whole:
             explain["hollow"] = hollow_bar_handle()
-        draw_bar(panel, x, score.mean, 0.9 * width, style, score.complete, mixer)
+        draw_bar(panel, x, score.mean, 0.9 * width, style, score.whole, mixer)
         centres.append((x, score))
     mark_intervals(panel, centres, "0.15")
     return explain

@@ -1,8 +1,8 @@
 """The accuracy tables, from one row per cell (`sweeps.collect.best_per_cell`), in Markdown, LaTeX and CSV.
 
 Tables never hide gaps: a mean over fewer settings than there are carries `*` and k/n, is never bold, and the notes
-below name what is missing. A learning rate whose grid should be wider carries a dagger, a score whose cell lacks
-learning rates a §, and is never bold.
+below name what is missing. So does a mean over fewer seeds than its cell has, which carries ¶ and k/n. A learning rate
+whose grid should be wider carries a dagger, a score whose cell lacks learning rates a §, and is never bold.
 """
 
 import csv
@@ -28,8 +28,9 @@ class Score:
 
     `by_seed` holds the same mean for each seed, if all of them have the same seeds; else it is empty, and `uneven` is
     the fewest and the most seeds of a setting. `edges` counts the settings whose best learning rate calls for a wider
-    grid (`sweeps.edges`), `lacking` those that lack learning rates (`sweeps.grids`); `status` says why there is no
-    score where `done` is 0.
+    grid (`sweeps.edges`), `lacking` those that lack learning rates (`sweeps.grids`); `lost` has, for each setting whose
+    best learning rate lost seeds, how many seeds its mean is over and how many it should be over; `status` says why
+    there is no score where `done` is 0.
     """
 
     mean: float | None
@@ -40,10 +41,16 @@ class Score:
     status: str
     uneven: tuple[int, int] | None = None
     lacking: int = 0
+    lost: tuple[tuple[int, int], ...] = ()
 
     @property
     def complete(self) -> bool:
         return self.done == self.total
+
+    @property
+    def whole(self) -> bool:
+        """Whether the mean is over all settings and all of their seeds."""
+        return self.complete and not self.lost
 
     @property
     def seeds(self) -> str:
@@ -94,6 +101,7 @@ def mean_of(scores: Iterable[Score]) -> Score:
         status=_worst(score.status for score in scores),
         uneven=None if even else (min(numbers), max(numbers)),
         lacking=sum(score.lacking for score in scores),
+        lost=tuple(seeds for score in scores for seeds in score.lost),
     )
 
 
@@ -143,7 +151,14 @@ def score_of(cell: Any) -> Score:
     if not cell.n:
         return Score(None, {}, 0, 1, 0, cell.status)
     return Score(
-        float(cell.accuracy), cell.by_seed, 1, 1, int(cell.edge), cell.status, lacking=int(len(cell.lacking) > 0)
+        mean=float(cell.accuracy),
+        by_seed=cell.by_seed,
+        done=1,
+        total=1,
+        edges=int(cell.edge),
+        status=cell.status,
+        lacking=int(len(cell.lacking) > 0),
+        lost=((cell.n, cell.seeds),) if cell.n < cell.seeds else (),
     )
 
 
@@ -176,6 +191,11 @@ def _legend(rows: Mapping[tuple[str, ...], Mapping[str, Score]], cells: pd.DataF
         )
     if any(not score.complete for score in scores):
         notes.append("* Mean over the k of n settings that have a score (k/n): not comparable, so never bold.")
+    if any(score.lost for score in scores):
+        notes.append(
+            "¶k/n Mean over k of the n seeds of the cell: at the best learning rate the other seeds diverged, failed or"
+            " are missing. Without them a mean is higher by luck, so it is never bold. ¶k: in k of the settings."
+        )
     return notes
 
 
@@ -261,7 +281,7 @@ def _has_uneven_seeds(score: Score) -> bool:
 
 
 def text_of(score: Score) -> str:
-    """An entry as plain text, such as `0.812 ± 0.003 (5)* (9/11) §1 †2`."""
+    """An entry as plain text, such as `0.812 ± 0.003 (5)* (9/11) ¶1 §1 †2` or, of one setting, `0.812 ¶1/3`."""
     if score.mean is None:
         return score.status if score.total == 1 else f"{score.status} (0/{score.total})"
     text = f"{score.mean:.3f}"
@@ -271,6 +291,9 @@ def text_of(score: Score) -> str:
         text += f" ({score.seeds} seeds)"
     if not score.complete:
         text += f"* ({score.done}/{score.total})"
+    if score.lost:
+        (scored, seeds), *_ = score.lost
+        text += f" ¶{scored}/{seeds}" if score.total == 1 else f" ¶{len(score.lost)}"
     if score.lacking:
         text += " §" if score.total == 1 else f" §{score.lacking}"
     if score.edges:
@@ -279,18 +302,18 @@ def text_of(score: Score) -> str:
 
 
 def best_of(row: dict[str, Score]) -> set[str]:
-    """The mixers whose complete score is the highest at the printed precision, or may be by its spread over seeds.
+    """The mixers whose whole score is the highest at the printed precision, or may be by its spread over seeds.
 
-    None where no other complete score shares two seeds with the highest: nothing then says how far seeds differ.
+    None where no other whole score shares two seeds with the highest: nothing then says how far seeds differ.
     """
-    complete = {
+    whole = {
         mixer: round(score.mean, 3)
         for mixer, score in row.items()
-        if score.mean is not None and score.complete and not score.lacking and not sees_future(mixer)
+        if score.mean is not None and score.whole and not score.lacking and not sees_future(mixer)
     }
-    best = {mixer for mixer, mean in complete.items() if mean == max(complete.values())}
+    best = {mixer for mixer, mean in whole.items() if mean == max(whole.values())}
     compared = {
-        (one, other) for one in best for other in complete if one != other and len(_shared(row[one], row[other])) > 1
+        (one, other) for one in best for other in whole if one != other and len(_shared(row[one], row[other])) > 1
     }
     return {one for one, _ in compared} | {other for one, other in compared if _may_be_equal(row[other], row[one])}
 

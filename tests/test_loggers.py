@@ -11,7 +11,7 @@ import pytest
 from command_line import TINY, records, run_py
 
 import mixerlab.loggers
-from mixerlab.sweeps.best import finished_at_best_rate
+from mixerlab.sweeps.best import ended_at_best_rate
 
 RUN = ("mixer=attn", "task=icr", *TINY, "trainer.epochs=2", "seed=[0,1]")
 
@@ -36,9 +36,10 @@ def a_row(lr, seed, val, status="finished"):
         ),
         (
             [a_row(0.1, 0, None, "diverged"), a_row(0.2, 0, 1.0), a_row(0.1, 1, 0.5), a_row(0.2, 1, None, "diverged")],
-            [(0.2, 0)],
+            [(0.2, 0), (0.2, 1)],
         ),
         ([a_row(0.1, 0, None, "failed")], []),
+        ([a_row(0.1, 0, None, "diverged")], []),
         # Between equals one inside the grid, as in the tables.
         ([a_row(0.1, 0, 0.5), a_row(0.2, 0, 0.5), a_row(0.3, 0, 0.5)], [(0.2, 0)]),
         (
@@ -48,7 +49,26 @@ def a_row(lr, seed, val, status="finished"):
     ],
 )
 def test_the_best_rate_is_the_best_mean_on_validation(rows, best):
-    assert [(found["lr"], found["seed"]) for found in finished_at_best_rate(rows)] == best
+    assert [(found["lr"], found["seed"]) for found in ended_at_best_rate(rows)] == best
+
+
+class WandbLogger:
+    """Keeps what the logger of this name is told."""
+
+    def __init__(self):
+        self.experiment = mock.Mock(summary={})
+
+    def log_table(self, key, columns, data):
+        self.table = data
+
+
+def test_a_diverged_replica_counts_as_0_in_the_summary():
+    nothing = dict.fromkeys(mixerlab.loggers.RESULT_COLUMNS)
+    ended = [nothing | a_row(0.1, seed, 0.9) | {"clean_accuracy": 0.6} for seed in (0, 1)]
+    logger = WandbLogger()
+    mixerlab.loggers.log_results({"wandb": logger}, {}, [*ended, nothing | a_row(0.1, 2, None, "diverged")])
+    summary = {"lr": 0.1, "seeds": 3, "diverged": 1, "clean_val_accuracy": 0.6, "clean_accuracy": 0.4}
+    assert logger.experiment.summary == pytest.approx({f"best/{key}": value for key, value in summary.items()})
 
 
 @pytest.mark.parametrize(("logger", "mode"), [("wandb", ()), ("tensorboard", ("-m",))])
@@ -97,7 +117,7 @@ def test_tensorboard_has_hyperparameters_series_and_table(tmp_path):
         values = [event.value for event in events.Scalars(f"test_accuracy/{name}")]
         assert len(values) == 2 and values[-1] == pytest.approx(row["test_accuracy"])
     (best,) = events.Scalars("best/clean_val_accuracy")
-    chosen = finished_at_best_rate(record["rows"])
+    chosen = ended_at_best_rate(record["rows"])
     assert best.value == pytest.approx(sum(r["clean_val_accuracy"] for r in chosen) / len(chosen))
     (table,) = events.Tensors("results/text_summary")
     text = table.tensor_proto.string_val[0].decode()
@@ -124,7 +144,7 @@ def test_wandb_offline_has_hyperparameters_series_and_table(tmp_path):
         name = f"lr-{row['lr']}_seed-{row['seed']}"
         values = [step[f"test_accuracy/{name}"] for step in history if f"test_accuracy/{name}" in step]
         assert len(values) == 2 and values[-1] == pytest.approx(row["test_accuracy"])
-    chosen = finished_at_best_rate(record["rows"])
+    chosen = ended_at_best_rate(record["rows"])
     assert summary["best/lr"] == chosen[0]["lr"]
     assert summary["best/clean_accuracy"] == pytest.approx(sum(r["clean_accuracy"] for r in chosen) / len(chosen))
     (table,) = (tmp_path / "runs" / identity).rglob("results_*.table.json")

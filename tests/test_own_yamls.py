@@ -1,5 +1,7 @@
 """A user's own yamls: what a run, a sweep, `mixerlab check` and Python refuse of them before they build anything."""
 
+import sys
+
 import pytest
 from command_line import TINY, records, run_py
 from every_mixer import CONF
@@ -134,3 +136,36 @@ def test_an_optimizer_without_weight_decay(own, tmp_path):
         run["rows"][0]["optimizer"]: run["rows"][0]["weight_decay"] for run in records(tmp_path / "results").values()
     }
     assert decays["plain"] == 0.0 < decays["adamw"]
+
+
+SCHEDULE = """
+import torch
+
+
+class Own:
+    def learning_rate(self, progress):
+        return {}
+
+    def weight_decay(self, progress):
+        return torch.ones_like(progress)
+"""
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ("0.5", "learning_rate(progress) gives 0.5, and must give a tensor like progress"),
+        ("progress[:3]", "learning_rate(progress) gives shape [3], and must give a tensor like progress"),
+        ("(0.5 - progress).sqrt()", "learning_rate is nan at progress 0.501, and must be finite and at least 0"),
+        ("0.25 - progress", "learning_rate is -0.001 at progress 0.251, and must be finite and at least 0"),
+        ("progress.half_life()", "learning_rate: AttributeError: 'Tensor' object has no attribute 'half_life'"),
+    ],
+)
+def test_a_schedule_that_cannot_be_is_refused_by_name(own, tmp_path, monkeypatch, given, message):
+    options = own("schedule/mine", "name: mine\n_target_: own_schedule.Own\n")
+    (tmp_path / "own_schedule.py").write_text(SCHEDULE.format(given))
+    monkeypatch.delitem(sys.modules, "own_schedule", raising=False)
+    monkeypatch.syspath_prepend(tmp_path)
+    outcome = run_py(*options, "mixer=attn", "task=icr", "schedule=mine", *TINY, f"results_dir={tmp_path}")
+    assert outcome.code == 1 and f"error: schedule=mine: {message}" in outcome.err
+    assert not records(tmp_path)

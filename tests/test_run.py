@@ -77,7 +77,7 @@ def test_the_record_names_the_commit_that_was_there_when_the_run_began(tmp_path,
         commits.append("after")
         return done
 
-    monkeypatch.setattr(runs, "git_state", lambda: {"git_commit": commits[-1], "git_dirty": False})
+    monkeypatch.setattr(runs, "git_state", lambda project: {"git_commit": commits[-1], "git_dirty": False})
     monkeypatch.setattr(runs, "_train", train_while_somebody_commits)
     record = mixerlab.run("mixer=attn", "task=icr", *TINY, f"results_dir={tmp_path}")
     assert record["provenance"]["git_commit"] == "before" and commits[-1] == "after"

@@ -10,7 +10,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 
 import mixerlab.search
 from mixerlab.sweep import Sweep
-from mixerlab.sweeps.best import finished_at_best_rate
+from mixerlab.sweeps.best import accuracy_of, ended_at_best_rate
 
 SEARCH = ("-m", "hydra/sweeper=optuna", "mixer=attn", "task=icr", *TINY, "trainer.epochs=2")
 
@@ -79,8 +79,8 @@ def test_ten_trials_find_the_best_validation_accuracy(tmp_path):
     for trial in trials:
         if not trial["error"]:
             (lr,) = {row["lr"] for row in found[trial["run_id"]]["rows"]}
-            chosen = finished_at_best_rate(found[trial["run_id"]]["rows"])
-            accuracy = fmean(row["clean_val_accuracy"] for row in chosen)
+            chosen = ended_at_best_rate(found[trial["run_id"]]["rows"])
+            accuracy = fmean(accuracy_of(row, "clean_val_accuracy") for row in chosen)
             assert float(trial["optimizer.lr"]) == pytest.approx(lr) and 1e-4 <= lr <= 1e-1
             assert float(trial["clean_val_accuracy"]) == pytest.approx(accuracy)
     best = max(float(trial["clean_val_accuracy"]) for trial in trials if not trial["error"])
@@ -144,6 +144,35 @@ def test_a_value_that_is_proposed_again_is_not_trained_again(tmp_path, monkeypat
         search._train(batch, [])
     assert sweep.trained == [[sweep.cell], []]  # force=true trains a finished run once
     assert [one.accuracy for (one,) in batches] == [0.5, 0.5]
+
+
+@pytest.mark.parametrize(
+    ("accuracies", "told", "error"),
+    [
+        ([0.9, 0.6, 0.6], 0.7, None),
+        ([0.9, None, None], 0.3, None),
+        ([None, None, None], 0.0, "no replica finished, and a diverged one counts as accuracy 0"),
+    ],
+)
+def test_a_diverged_replica_counts_as_0_in_a_search(tmp_path, monkeypatch, accuracies, told, error):
+    rows = [
+        {"lr": 0.1, "seed": seed, "status": "diverged" if val is None else "finished", "clean_val_accuracy": val}
+        for seed, val in enumerate(accuracies)
+    ]
+    monkeypatch.setattr(mixerlab.search, "read_record", lambda folder: {"status": "finished", "rows": rows})
+    batch = [mixerlab.search._Tried(None, {"mixer": "attn"})]
+    search = mixerlab.search.Search(FakeSweep(tmp_path), n_trials=1, n_jobs=1, seed=0)
+    search._train(batch, [])
+    assert (batch[0].accuracy, batch[0].error) == (pytest.approx(told), error)
+
+
+def test_a_search_in_which_every_replica_diverges_names_no_best_trial(tmp_path, monkeypatch):
+    monkeypatch.setattr(FakeSweep, "note", lambda self, cells: "name")
+    monkeypatch.setattr(FakeSweep, "report_on", lambda self, cells, began_at, name: [], raising=False)
+    search = mixerlab.search.Search(FakeSweep(tmp_path), n_trials=1, n_jobs=1, seed=0)
+    tried = mixerlab.search._Tried(None, {}, cell=search.sweep.cell, accuracy=0.0, error="no replica finished")
+    with pytest.raises(SystemExit, match="error: all 1 trials failed"):
+        search._report([tried], 0.0)
 
 
 def test_a_full_disk_at_the_end_of_a_search_is_one_line(tmp_path):

@@ -109,13 +109,19 @@ class Layout:
     of one shape without a copy. Hidden linear weights stand first among the matrices.
 
     Raises:
-        ValueError: a parameter that is not to be trained.
+        ValueError: a parameter that is not to be trained, or that is not float32 beside others that are.
     """
 
     def __init__(self, model: nn.Module, grouping: Grouping = PAPER):
         self.grouping = grouping
         if fixed := [name for name, parameter in model.named_parameters() if not parameter.requires_grad]:
-            raise ValueError(f"{fixed[0]} has requires_grad=False: make it a buffer, all parameters are trained")
+            raise ValueError(f"{fixed[0]} has requires_grad=False, and all parameters are trained: make it a buffer")
+        all_double = {parameter.dtype for parameter in model.parameters()} == {torch.float64}  # as tests have them
+        for name, parameter in model.named_parameters():
+            if parameter.dtype != torch.float32 and not all_double:
+                kind = str(parameter.dtype).removeprefix("torch.")
+                fix = "its real and imaginary parts as two of float32" if parameter.is_complex() else "it as float32"
+                raise ValueError(f"{name} is {kind}, and parameters are trained in float32: keep {fix}")
         linear = {f"{name}.weight" for name, module in model.named_modules() if isinstance(module, nn.Linear)}
         hidden = linear - {HEAD}
         entries = [
@@ -234,7 +240,10 @@ class Population(nn.Module):
             buffers = dict(model.named_buffers())
             for name, buffer in buffers.items():
                 if shared is not None and not torch.equal(buffer, shared[name]):
-                    raise ValueError(f"buffer {name} depends on the seed: replicas share buffers, make it a parameter")
+                    raise ValueError(
+                        f"buffer {name} depends on the seed, and replicas share buffers: train one seed per run, as"
+                        " with -m seed=0,1 in place of seed=[0,1], or draw it with a torch.Generator of a fixed seed"
+                    )
             shared = buffers
         self.layout = layout
         self.execution = Execution.VMAP

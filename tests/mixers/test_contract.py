@@ -264,3 +264,22 @@ def test_a_gradient_that_is_zero_but_for_rounding():
 def test_rounding_is_no_look_ahead():
     torch.manual_seed(0)
     check_forward(Flawed(WIDTH, "by FFT"))
+
+
+class Convolved(SequenceMixer):
+    """Under autocast, vmap refuses its bias, which stays float32; a loop takes it."""
+
+    def __init__(self, d_model):
+        super().__init__()
+        self.convolution = torch.nn.Conv1d(d_model, d_model, 3, groups=d_model)
+
+    def forward(self, x):
+        return self.convolution(F.pad(x.mT, (2, 0))).mT
+
+    def state_size(self, seq_len):
+        return 2 * self.convolution.in_channels
+
+
+def test_a_mixer_that_vmap_refuses_in_bfloat16_only_keeps_the_contract():
+    torch.manual_seed(0)
+    assert "one after another" in check_population(lambda: Convolved(WIDTH)).why

@@ -12,7 +12,9 @@ from mixerlab import check
 from mixerlab.building import initial_value_warnings
 from mixerlab.config import checked
 from mixerlab.mixers.base import keep_initial_values
+from mixerlab.models.auto_encoder import AutoEncoder
 from mixerlab.models.initial_values import overwritten
+from mixerlab.models.language_model import LanguageModel
 
 MIXERS = ("attn", "parallax", "gdn", "mamba", "mesa")
 
@@ -135,3 +137,23 @@ def test_the_check_and_the_record_say_so(config_dir, tmp_path, capsys):
     assert "note: mixer=zeroed sets initial values of o_proj.weight" in capsys.readouterr().out
     record = mixerlab.run("mixer=zeroed", "task=icr", *TINY, f"results_dir={tmp_path / 'res'}", config_dir=config_dir)
     assert record["provenance"]["notes"][0].startswith("mixer=zeroed sets initial values of o_proj.weight")
+
+
+class Positions(nn.Module):
+    """A mixer with an embedding, which it starts at zero."""
+
+    def __init__(self):
+        super().__init__()
+        self.positions = nn.Embedding(8, 16)
+        nn.init.zeros_(self.positions.weight)
+
+    def forward(self, x):
+        return x + self.positions(torch.arange(x.shape[1]))
+
+
+def test_an_embedding_of_a_mixer_keeps_its_values():
+    model = LanguageModel(8, 16, 1, Positions)
+    assert not model.blocks[0].mixer.positions.weight.any()
+    assert model.embedding.weight.std() < 0.1
+    as_in_madlab = AutoEncoder(8, 8, 16, 1, Positions, redraw_all=True)
+    assert as_in_madlab.blocks[0].mixer.positions.weight.any()

@@ -262,6 +262,85 @@ def test_mixers_that_were_trained_otherwise_are_reported(results):
     assert complaints(frame) == []  # what has no score is compared with nothing
 
 
+GPU = {"device": "NVIDIA H200", "precision": "bfloat16"}
+CPU = {"device": "cpu", "precision": "float32"}
+
+
+def test_runs_on_other_devices_or_in_another_precision_are_reported(results):
+    """The config of both says `auto`, and so they have one `run_id`."""
+    fakes.add_run(results, [0.5, 0.6, 0.7], provenance=GPU)
+    fakes.add_run(results, [0.5, 0.6, 0.7], mixer="gdn", provenance=GPU)
+    assert complaints(collect(results)) == []
+    fakes.add_run(results, [0.5, 0.6, 0.7], mixer="mesa", provenance=CPU)
+    (complaint,) = complaints(collect(results))
+    assert complaint == (
+        "The runs differ in precision (attn bfloat16; gdn bfloat16; mesa float32),"
+        " device (attn NVIDIA H200; gdn NVIDIA H200; mesa cpu), which may change scores as well."
+    )
+
+
+def test_seeds_of_one_cell_on_other_devices_are_reported(results):
+    fakes.add_run(results, [0.5, 0.6, 0.7], seed=0, provenance=GPU)
+    fakes.add_run(results, [0.5, 0.6, 0.7], seed=1, provenance=GPU | {"device": "NVIDIA A100"})
+    (complaint,) = complaints(collect(results))
+    assert complaint.startswith("The runs differ in device (attn NVIDIA A100, NVIDIA H200),")
+
+
+def test_devices_that_part_tasks_and_no_mixers_are_no_complaint(results):
+    for mixer in ("attn", "gdn"):
+        fakes.add_run(results, [0.5, 0.6, 0.7], mixer=mixer, provenance=GPU)
+        fakes.add_run(results, [0.5, 0.6, 0.7], mixer=mixer, task="mem", provenance=CPU)
+    failed = fakes.config(mixer="mesa")
+    write_config(run_folder(results, run_id(failed)), failed)
+    nowhere = failed_record(failed, "out of memory", {"device": "", "precision": None})
+    write_record(run_folder(results, run_id(failed)), nowhere)
+    assert complaints(collect(results)) == []
+
+
+def add_class(results, scores, target, **given):
+    return fakes.add_run(results, scores, mixer="own", changed={"mixer._target_": target}, **given)
+
+
+def test_two_classes_under_one_name_are_reported_and_not_taken_for_each_other(results):
+    add_class(results, [0.1, 0.2, 0.1], "mixers.own.Own")
+    before = collect(results)
+    add_class(results, [0.1, 0.9, 0.1], "mixers.own2.Own", seed=[0])
+    fakes.add_run(results, [0.1, 0.5, 0.1])
+    frame = collect(results)
+    assert frame["config"].nunique() == 3 and "mixer._target_" not in before
+    assert set(frame["mixer._target_"].dropna()) == {"mixers.own.Own", "mixers.own2.Own"}
+    assert complaints(frame) == [
+        "mixer own: runs of two classes (mixers.own.Own, mixers.own2.Own) share this name: give each a name"
+    ]
+    cells = best_per_cell(frame).set_index("mixer")
+    assert (cells.loc["own", "configs"], cells.loc["own", "n"], cells.loc["own", "accuracy"]) == (2, 1, 0.9)
+
+
+def test_classes_are_known_of_runs_that_have_no_record(results):
+    add_class(results, [0.1, 0.2, 0.1], "mixers.own.Own")
+    lost = fakes.config(mixer="own", changed={"mixer._target_": "mixers.own2.Own"})
+    (complaint,) = complaints(collect(results, fakes.configs_in(results) | fakes.by_run_id(lost)))
+    assert complaint.startswith("mixer own: runs of two classes")
+
+
+def test_a_class_of_an_older_record_is_the_same(results):
+    """Records of earlier versions name it without `mixerlab.`."""
+    add_class(results, [0.1, 0.2, 0.1], "mixers.gdn.GatedDeltaNet", seed=0)
+    add_class(results, [0.1, 0.3, 0.1], "mixerlab.mixers.gdn.GatedDeltaNet", seed=1)
+    frame = collect(results)
+    assert complaints(frame) == [] and "mixer._target_" not in frame and frame["config"].nunique() == 1
+
+
+def test_two_classes_do_not_pass_for_code_that_changed(results):
+    add_class(results, [0.1, 0.2, 0.1], "mixers.own.Own", provenance={"code_version": {"mixer": "a"}})
+    add_class(results, [0.1, 0.2, 0.1], "mixers.own2.Own", provenance={"code_version": {"mixer": "b"}})
+    (complaint,) = complaints(collect(results))
+    assert "two classes" in complaint
+    add_class(results, [0.1, 0.2, 0.1], "mixers.own2.Own", seed=1, provenance={"code_version": {"mixer": "c"}})
+    _, changed = sorted(complaints(collect(results)), key=len, reverse=True)
+    assert changed == "mixer own (mixers.own2.Own): its code changed between these runs (2 versions)."
+
+
 @pytest.mark.parametrize("unfinished", ["attn", "gdn", "mesa"])  # one of them is read last
 def test_a_run_that_has_not_ended_hides_no_chance_level(results, unfinished):
     """Only a record says what a guess reaches on a task that is not one of MAD's."""
@@ -280,3 +359,19 @@ def test_between_equal_learning_rates_one_inside_the_grid_is_best(results):
     fakes.add_run(results, [0.5, 0.5, 0.5])
     cell = only_cell(results)
     assert (cell["lr"], cell["edge"]) == (1e-3, False)
+
+
+def test_a_key_of_another_class_is_part_of_its_configuration_whatever_ours_implies(results):
+    """`bias` of a mixer of the user's own: its runs with false and without the key are two configurations."""
+    own = {"mixer._target_": "mixers.own.Own"}
+    fakes.add_run(results, [0.5, 0.6, 0.7], mixer="own", changed=own)
+    fakes.add_run(results, [0.5, 0.6, 0.7], mixer="own", changed=own | {"mixer.bias": False})
+    ours = {"mixer._target_": "mixerlab.mixers.attn.Attention"}
+    fakes.add_run(results, [0.5, 0.6, 0.7], changed=ours, seed=1)
+    fakes.add_run(results, [0.5, 0.6, 0.7], changed=ours | {"mixer.bias": False}, seed=2)
+    assert collect(results).groupby("mixer")["config"].nunique().to_dict() == {"own": 2, "attn": 1}
+
+
+def test_a_folder_that_is_not_there_is_refused(tmp_path):
+    with pytest.raises(ValueError, match=r"there is no folder .*resluts: name a results folder"):
+        collect(tmp_path / "resluts")

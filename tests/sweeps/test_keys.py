@@ -75,6 +75,35 @@ def test_a_key_of_the_task_makes_rows(tmp_path):
     assert "| icr  | baseline, data_seed=2 | 0.200 |" in table and "share this name" not in table
 
 
+@pytest.mark.parametrize("by", [["mixer"], ["model.d_model"], ["task.data_seed"], ["task.data_seed", "model.d_model"]])
+def test_runs_on_different_data_never_compete_whatever_by_names(tmp_path, by):
+    for seed in (1, 2, 3):
+        for width in (64, 128):
+            scores = [0.1, seed / 10 + width / 1000, 0.1]
+            fakes.add_run(tmp_path, scores, data_seed=seed, changed={"model.d_model": width})
+    report(tmp_path, by=by)
+    table = (tmp_path / "report/official/settings.md").read_text()
+    rows = [line.split("|")[2].strip() for line in table.splitlines()[2:5]]
+    assert rows == ["baseline, data_seed=1", "baseline, data_seed=2", "baseline, data_seed=3"]
+    last = [entry.split()[0] for entry in table.splitlines()[4].split("|")[3:-1]]
+    assert last == (["0.364", "0.428"] if "model.d_model" in by else ["0.428"])
+    assert "share this name" not in table and "data_seed (1, 2, 3)" not in table
+    hidden = "- attn: its runs differ in model.d_model (64, 128), of which an entry is the best"
+    assert (hidden in table) == ("model.d_model" not in by)
+
+
+def test_two_classes_under_one_name_have_columns_of_their_own(tmp_path):
+    for target, score in (("mixers.own.Own", 0.2), ("mixers.own2.Own", 0.9)):
+        fakes.add_run(tmp_path, [0.1, score, 0.1], mixer="own", changed={"mixer._target_": target})
+    text = report(tmp_path)
+    columns = [label.replace("\\", "") for label in header(text)]
+    assert columns == ["task", "own, _target_=mixers.own.Own", "own, _target_=mixers.own2.Own"]
+    assert "own: runs of two classes (mixers.own.Own, mixers.own2.Own) share this name: give each a name" in text
+    assert report(tmp_path / "report/rows.csv", out=tmp_path / "again") == text
+    together = report(tmp_path, by=["mixer"]).replace("\\", "")
+    assert "- own: its runs differ in mixer._target_ (mixers.own.Own, mixers.own2.Own), of which" in together
+
+
 def test_null_and_older_records(tmp_path):
     """A key that came later has the value that older records imply; null is a value."""
     fakes.add_run(tmp_path, [0.1, 0.7, 0.1])

@@ -48,6 +48,15 @@ def test_bars(cells):
     assert chance.get_xdata() == pytest.approx([-0.45, 0.45])
 
 
+def test_a_bar_whose_mean_lacks_seeds_is_hollow(tmp_path):
+    for mixer, scores in (("attn", [0.8, 0.7]), ("gdn", [0.9, "diverged"])):
+        fakes.add_run(tmp_path, scores, lr=1e-3, seed=[0, 1], mixer=mixer)
+    figure = bars(setting_table(best_per_cell(collect(tmp_path))), "Settings", "official")
+    faces = [to_hex(container.patches[0].get_facecolor()).upper() for container in figure.axes[0].containers]
+    assert faces == [styles(["attn", "gdn"])["attn"].colour, "#FFFFFF"]
+    assert legend_texts(figure) == ["attn", "gdn", "incomplete mean"]
+
+
 def test_bars_of_settings_cross_what_is_missing(cells):
     figure = bars(setting_table(cells), "Settings", "official")
     (axes,) = figure.axes

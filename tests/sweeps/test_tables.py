@@ -193,6 +193,55 @@ def test_what_sees_the_future_is_never_bold():
     assert best_of({mixer: Score(mean, {0: mean, 1: mean}, 1, 1, 0, "ok") for mixer, mean in means.items()}) == {"attn"}
 
 
+@pytest.fixture
+def survivors(tmp_path):
+    """Three seeds at one rate: of gdn one diverged, of mamba two have no score, all below a complete attn and mesa."""
+    for mixer, scores in {
+        "attn": [0.80, 0.81, 0.79],
+        "gdn": [0.95, 0.95, "diverged"],
+        "mamba": [0.95, "failed", "diverged"],
+        "mesa": [0.70, 0.71, 0.69],
+    }.items():
+        fakes.add_run(tmp_path, scores, lr=1e-3, seed=[0, 1, 2], mixer=mixer)
+    return tmp_path
+
+
+def test_an_entry_says_that_seeds_are_lost_and_is_never_bold(survivors):
+    table = setting_table(best_per_cell(collect(survivors)))
+    assert best_of(table.rows["icr", "baseline"]) == {"attn"}
+    entries = ["**0.800 ± 0.010 (3)**", "0.950 ± 0.000 (2) ¶2/3", "0.950 ¶1/3", "0.700 ± 0.010 (3)"]
+    assert [entry.strip() for entry in to_markdown(table).splitlines()[2].split("|")[3:-1]] == entries
+    assert to_csv(table).splitlines()[1].endswith(",".join(["", *entries]).replace("*", ""))
+    assert r"& 0.950 $\pm$ 0.000 (2) ¶2/3 & 0.950 ¶1/3 &" in to_latex(table)
+    (note,) = [note for note in table.notes if note.startswith("¶")]
+    assert note.startswith("¶k/n Mean over k of the n seeds")
+
+
+def test_a_mean_over_settings_says_in_how_many_seeds_are_lost(survivors):
+    for mixer in ("attn", "gdn", "mamba"):
+        fakes.add_run(survivors, [0.6, 0.61, 0.59], lr=1e-3, seed=[0, 1, 2], mixer=mixer, setting="seq_len-256")
+    row = task_table(best_per_cell(collect(survivors))).rows["icr",]
+    assert [text_of(row[mixer]) for mixer in ("gdn", "mamba")] == ["0.775 (2 to 3 seeds) ¶1", "0.775 (1 to 3 seeds) ¶1"]
+
+
+@pytest.mark.parametrize("other", [None, "failed", 0.3])
+def test_a_seed_that_only_other_rates_have_is_lost(tmp_path, other):
+    """Whether its run at the best rate failed or is no longer there; one that no rate has is not."""
+    fakes.add_run(tmp_path, [0.5, 0.9], lr=[1e-3, 1e-2], seed=0)
+    if other is None:
+        fakes.add_run(tmp_path, [0.4], lr=1e-3, seed=1)
+    else:
+        fakes.add_run(tmp_path, [0.4, other], lr=[1e-3, 1e-2], seed=1)
+    text = text_of(setting_table(best_per_cell(collect(tmp_path))).rows["icr", "baseline"]["attn"])
+    assert text.startswith("0.600 ± 0.424 (2)" if other == 0.3 else "0.900 ¶1/2")
+
+
+def test_a_clean_table_says_nothing_of_lost_seeds(tmp_path):
+    """A rate that lost seeds and is not the best costs the entry nothing."""
+    fakes.add_run(tmp_path, [0.9, 0.1, 0.9, "diverged"], lr=[1e-3, 1e-2], seed=[0, 1])
+    assert "¶" not in to_markdown(setting_table(best_per_cell(collect(tmp_path))))
+
+
 def test_csv(cells):
     lines = to_csv(task_table(cells)).splitlines()
     assert lines[0] == "task,attn,gdn,new_mixer,attn_text,gdn_text,new_mixer_text"

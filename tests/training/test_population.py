@@ -72,10 +72,28 @@ def test_a_parameter_may_be_a_scalar(tmp_path, optimizer):
 
 def test_what_replicas_cannot_share_is_refused():
     Population(Scaled, [0, 1])
-    with pytest.raises(ValueError, match="buffer shift depends on the seed"):
+    message = "buffer shift depends on the seed, and replicas share buffers: train one seed per run"
+    with pytest.raises(ValueError, match=message):
         Population(lambda: Scaled(torch.randn), [0, 1])
-    with pytest.raises(ValueError, match=r"has requires_grad=False: make it a buffer"):
+    with pytest.raises(ValueError, match=r"has requires_grad=False, and all parameters are trained: make it a buffer"):
         Population(lambda: build_model().requires_grad_(False), [0])
+
+
+@pytest.mark.parametrize(
+    ("dtype", "fix"),
+    [
+        (torch.complex64, "scale is complex64, .*: keep its real and imaginary parts as two of float32"),
+        (torch.float64, "scale is float64, and parameters are trained in float32: keep it as float32"),
+    ],
+)
+def test_a_parameter_of_another_dtype_is_refused_by_name(dtype, fix):
+    def build():
+        model = Scaled()
+        model.scale = torch.nn.Parameter(model.scale.detach().to(dtype))
+        return model
+
+    with pytest.raises(ValueError, match=fix):
+        Population(build, [0])
 
 
 def test_training_equals_a_plain_loop(tmp_path):
