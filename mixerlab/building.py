@@ -77,7 +77,7 @@ def check_buildable(cfg: DictConfig, task: Task, config: Mapping[str, Any]) -> i
     return cfg.model.n_layers // len(mixers) * sum(sizes)
 
 
-_GRID = 1000  # points of progress at which a schedule is looked at
+_GRID = 10_000  # points of progress at which a schedule is looked at: more than the steps of a MAD run, at most 6,000
 
 
 class _Sizes(NamedTuple):

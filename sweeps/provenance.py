@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 PACKAGES = ("mixerlab", "torch", "triton", "lightning", "hydra-core", "numpy", "fla-core")
+_GIT_TIMEOUT = 10.0  # seconds
 
 
 def provenance(
@@ -74,27 +75,30 @@ def git_state(project: Path | None = None) -> dict[str, Any]:
     """The commit of the checkout that this code is in, and whether it has changes since; None of an installed copy.
 
     Args:
-        project: the user's own folder of mixers and tasks, whose commit is told as well.
+        project: the user's own folder of mixers and tasks, whose commit is told as well; None if git tracks none of it.
+            Files that git does not track are changes of it if they are Python's: results may lie there too.
     """
     code = Path(__file__)
-    try:
-        _git(code.parent, "ls-files", "--error-unmatch", code.name)  # not a copy inside another repository
-        found = _commit(code.parent)
-    except (OSError, subprocess.CalledProcessError):  # no git, or an installed copy
-        found = {"git_commit": None, "git_dirty": None}
-    if project is None:
-        return found
-    try:
-        return found | {"project": _commit(project)}
-    except (OSError, subprocess.CalledProcessError):  # no git, or no repository
-        return found | {"project": {"git_commit": None, "git_dirty": None}}
+    found = _commit(code.parent, code.name, ":/")  # not of another repository, in which a copy is installed
+    return found if project is None else found | {"project": _commit(project, ".", "*.py")}
 
 
-def _commit(folder: Path) -> dict[str, Any]:
-    dirty = bool(_git(folder, "status", "--porcelain"))
-    return {"git_commit": _git(folder, "rev-parse", "HEAD"), "git_dirty": dirty}
+def _commit(folder: Path, tracked: str, new: str) -> dict[str, Any]:
+    """Of the repository that `folder` is in; None if `tracked`, a path there, is no part of it, or git does not say.
+
+    Of files that git does not track, those count as changes that the pattern `new` has.
+    """
+    try:
+        _git(folder, "ls-files", "--error-unmatch", tracked)
+        commit = _git(folder, "rev-parse", "HEAD")
+        changes = _git(folder, "status", "--porcelain", "--untracked-files=no")
+        return {"git_commit": commit, "git_dirty": bool(changes or _git(folder, "status", "--porcelain", "--", new))}
+    except (OSError, subprocess.SubprocessError):  # no git, no repository, one of another user, or a huge one
+        return {"git_commit": None, "git_dirty": None}
 
 
 def _git(folder: Path, *arguments: str) -> str:
-    command = ["git", "-C", str(folder), *arguments]
-    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+    # Without its locks, which could refuse a commit that the user makes at the moment.
+    command = ["git", "--no-optional-locks", "-C", str(folder), *arguments]
+    done = subprocess.run(command, capture_output=True, check=True, timeout=_GIT_TIMEOUT)
+    return done.stdout.decode(errors="replace").strip()  # a file's name may be in any encoding

@@ -156,8 +156,9 @@ class Own:
     [
         ("0.5", "learning_rate(progress) gives 0.5, and must give a tensor like progress"),
         ("progress[:3]", "learning_rate(progress) gives shape [3], and must give a tensor like progress"),
-        ("(0.5 - progress).sqrt()", "learning_rate is nan at progress 0.501, and must be finite and at least 0"),
-        ("0.25 - progress", "learning_rate is -0.001 at progress 0.251, and must be finite and at least 0"),
+        ("(0.5 - progress).sqrt()", "learning_rate is nan at progress 0.5001, and must be finite and at least 0"),
+        ("(0.9996 - progress).sqrt()", "learning_rate is nan at progress 0.9997, and must be finite and at least 0"),
+        ("0.25 - progress", "learning_rate is -0.0001 at progress 0.2501, and must be finite and at least 0"),
         ("progress.half_life()", "learning_rate: AttributeError: 'Tensor' object has no attribute 'half_life'"),
     ],
 )

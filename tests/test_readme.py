@@ -122,9 +122,11 @@ def test_the_python_example_runs(project, monkeypatch, capsys):
     assert isinstance(names["model"], torch.nn.Module)
 
 
-def test_the_attention_map_is_drawn(project, monkeypatch):
+@pytest.mark.parametrize("layer", [0, 1])
+def test_the_attention_map_is_drawn(project, monkeypatch, layer):
     monkeypatch.chdir(project)
     example = (project / "attention_map.py").read_text().replace('"experiment=quickstart"', ", ".join(map(repr, TINY)))
+    example = example.replace("blocks[1]", f"blocks[{layer}]")
     names = {}
     exec(example, names)
     heads = names["heads"]

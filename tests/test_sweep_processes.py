@@ -12,8 +12,32 @@ from pathlib import Path
 import pytest
 from command_line import TINY, finish_in_processes, records, run_py, start_run_py, statuses
 
+from mixerlab import main
+from mixerlab import processes as in_processes
 from mixerlab.sweeps.claims import claim
 from mixerlab.sweeps.files import run_folder
+
+
+def test_a_sweep_counts_the_cores_that_it_may_use(monkeypatch):
+    """Not those of the host, of which taskset, Slurm and containers may give it a few."""
+    monkeypatch.setattr(os, "cpu_count", lambda: 64)
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 0)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: {1, 3, 5, 7, 9, 11}, raising=False)
+    threads = []
+
+    class Started(Exception):
+        pass
+
+    def start(its_threads, work):
+        threads.append(its_threads)
+        raise Started
+
+    monkeypatch.setattr(in_processes, "_Worker", start)
+    with pytest.raises(Started):
+        in_processes.run_in_processes([[]] * 3, 0, work=None, processes=3)
+    assert main._processes() == 3 and threads == [2]
+    monkeypatch.delattr(os, "sched_getaffinity")  # as on macOS
+    assert main._processes() == 32
 
 
 @pytest.mark.slow

@@ -10,6 +10,8 @@ from mixerlab.kernels.fused.embedding import Embedded
 from mixerlab.kernels.fused.embedding_norm import EmbeddedSum
 from mixerlab.mixers.attn import Attention
 from mixerlab.mixers.base import SequenceMixer
+from mixerlab.mixers.projected import ProjectedMixer
+from mixerlab.models.auto_encoder import AutoEncoder
 from mixerlab.models.block import Block
 from mixerlab.models.language_model import LanguageModel
 from mixerlab.models.stream import ResidualStream
@@ -133,6 +135,98 @@ def test_a_mixer_that_changes_forward_is_called():
     added = [x.add(layer, first).value() - x.value() for layer in (mixer, plain)]
     torch.testing.assert_close(added[0], 2 * added[1])
     assert given == [(2, LENGTH, WIDTH)]
+
+
+MAKE = {
+    "language model": lambda name: LanguageModel(9, WIDTH, 2, lambda: mixer_called(name)),
+    "auto-encoder": lambda name: AutoEncoder(9, LENGTH, WIDTH, 2, lambda: mixer_called(name)),
+}
+
+
+def hooked_by_position(model):
+    """The modules that a model is made of, down to the mixers, with what each one gives for each position."""
+    ends = ("embedding", "norm", "mixer_norm", "mixer", "mlp_norm", "mlp", "w1", "w2", "w3", "linear", "head")
+    return {
+        name: getattr(module, "out_features", WIDTH)
+        for name, module in model.named_modules()
+        if ".mixer." not in name and name.rpartition(".")[2] in ends
+    }
+
+
+@pytest.mark.parametrize("kind", MAKE)
+@pytest.mark.parametrize("name", [*MIXERS, "plain"])
+def test_hooks_fire_on_every_module_and_change_no_result(name, kind):
+    torch.manual_seed(0)
+    model = MAKE[kind](name).double()
+    random_gains(model)
+    tokens, parameters, fired = torch.randint(9, (2, LENGTH)), list(model.parameters()), {}
+    fused, sizes = model(tokens), hooked_by_position(model)
+
+    def keep(name):
+        return lambda module, inputs, output: fired.update({name: output.shape})
+
+    hooks = [model.get_submodule(name).register_forward_hook(keep(name)) for name in sizes]
+    compare(model(tokens), fused, parameters)
+    assert {name: (shape[0], shape[-1]) for name, shape in fired.items()} == {
+        name: (2, size) for name, size in sizes.items()
+    }
+    assert fired["blocks.0.mixer_norm"][1] == fired["blocks.0.mlp.w1"][1] == LENGTH  # positions, not rows of a table
+    for hook in hooks:
+        hook.remove()
+    assert torch.equal(model(tokens), fused)
+
+
+@pytest.mark.parametrize("place", ["embedding", "blocks.0.mixer_norm", "blocks.0.mixer", "blocks.1.mlp.w2", "head"])
+@pytest.mark.parametrize("kind", ["forward_pre", "full_backward", "full_backward_pre"])
+@pytest.mark.filterwarnings("ignore:Full backward hook is firing")  # token ids have no gradient
+def test_one_hook_of_any_kind_fires(kind, place):
+    model, fired = LanguageModel(9, WIDTH, 2, lambda: Attention(WIDTH)), []
+    getattr(model.get_submodule(place), f"register_{kind}_hook")(lambda *arguments: fired.append(arguments))
+    model(torch.randint(9, (2, LENGTH))).sum().backward()
+    assert len(fired) == 1
+
+
+@pytest.mark.parametrize("place", ["embedding", "blocks.0.mlp_norm", "blocks.1.mlp", "blocks.1.mlp.w2", "norm"])
+def test_what_a_hook_returns_takes_the_place_of_the_output(place):
+    model = LanguageModel(9, WIDTH, 2, lambda: Attention(WIDTH))
+    tokens = torch.randint(9, (2, LENGTH))
+    before = model(tokens)
+    model.get_submodule(place).register_forward_hook(lambda module, inputs, output: torch.zeros_like(output))
+    assert not torch.allclose(model(tokens), before)
+
+
+def test_a_hook_inside_a_mixer_sees_positions():
+    """Not the rows of the table from which the first layer's projections would be looked up."""
+
+    class Calling(Attention):
+        def project(self, x):
+            return torch.cat([self.q_proj(x), self.k_proj(x), self.v_proj(x)], dim=-1)
+
+    assert Calling.forward is ProjectedMixer.forward
+    model, shapes = LanguageModel(9, WIDTH, 1, lambda: Calling(WIDTH)), []
+    tokens = torch.randint(9, (2, LENGTH))
+    before = model(tokens)
+    model.blocks[0].mixer.q_proj.register_forward_hook(lambda module, inputs, output: shapes.append(output.shape))
+    torch.testing.assert_close(model(tokens), before)
+    assert shapes == [(2, LENGTH, WIDTH)]
+
+
+def test_a_hook_on_a_norm_leaves_the_layer_the_dtype_of_autocast():
+    """PyTorch's own norm gives float32 there."""
+    given, normed, first = [], [], nn.RMSNorm(WIDTH, eps=1e-5)
+
+    class Seeing(nn.Identity):
+        def forward(self, x):
+            given.append(x.dtype)
+            return x
+
+    x = ResidualStream(torch.randn(2, LENGTH, WIDTH))
+    with torch.autocast("cpu", torch.bfloat16):
+        fused = x.add(Seeing(), first).value()
+        first.register_forward_hook(lambda module, inputs, output: normed.append(output))
+        hooked = x.add(Seeing(), first).value()
+    assert len(normed) == 1 and given == [torch.bfloat16] * 2
+    torch.testing.assert_close(hooked, fused, rtol=2**-7, atol=2**-7)
 
 
 def totals():

@@ -1,8 +1,12 @@
 """Which commits a record names: that of this checkout, and that of the user's own project."""
 
+import os
 import subprocess
+import sys
+from pathlib import Path
 
 import pytest
+from command_line import ROOT
 
 from mixerlab import project
 from mixerlab.sweeps import provenance
@@ -47,6 +51,62 @@ def test_a_copy_that_is_installed_in_a_users_repository_has_no_commit(repository
 def test_a_project_outside_a_repository_has_no_commit(tmp_path, monkeypatch):
     monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
     assert state(tmp_path)["project"] == {"git_commit": None, "git_dirty": None}
+
+
+def test_a_project_of_which_the_repository_around_it_has_nothing_has_no_commit(repository):
+    """Such as one below a home folder whose settings are in git."""
+    folder, commit = repository
+    mine = folder / "mine"
+    mine.mkdir()
+    (mine / "mixer.py").write_text("x = 1\n")
+    assert state(mine)["project"] == {"git_commit": None, "git_dirty": None}
+    subprocess.run(["git", "-C", mine, "add", "mixer.py"], check=True)
+    assert state(mine)["project"] == {"git_commit": commit, "git_dirty": True}
+
+
+def test_results_in_a_project_are_no_change_of_it_but_a_new_module_is(repository):
+    folder, commit = repository
+    (folder / "results" / "runs").mkdir(parents=True)
+    (folder / "results" / "runs" / "record.json").write_text("{}")
+    assert state(folder)["project"] == {"git_commit": commit, "git_dirty": False}
+    (folder / "mixers").mkdir()
+    (folder / "mixers" / "new.py").write_text("x = 1\n")
+    assert state(folder)["project"] == {"git_commit": commit, "git_dirty": True}
+
+
+def test_a_git_that_takes_too_long_or_is_not_there_leaves_the_commit_open(repository, monkeypatch):
+    folder, _ = repository
+    for seconds, path in ((0, None), (10, "")):
+        monkeypatch.setattr(provenance, "_GIT_TIMEOUT", seconds)
+        if path is not None:
+            monkeypatch.setenv("PATH", path)
+        nothing = {"git_commit": None, "git_dirty": None}
+        assert state(folder) == nothing | {"project": nothing}
+
+
+@pytest.mark.skipif(sys.platform == "darwin", reason="its file systems refuse such names")
+def test_a_name_in_another_encoding_is_a_change_too(repository):
+    folder, _ = repository
+    subprocess.run(["git", "-C", folder, "config", "core.quotePath", "false"], check=True)
+    Path(os.fsdecode(os.fsencode(folder) + b"/\xff.py")).write_text("")
+    assert state(folder)["project"]["git_dirty"] is True
+
+
+def test_asking_for_the_state_takes_no_lock(repository):
+    """A commit that the user makes at that moment would fail."""
+    folder, _ = repository
+    index = folder / ".git" / "index"
+    os.utime(folder / "mine.py", (0, 0))  # which git would write down, if it might
+    before = index.stat().st_mtime_ns
+    assert state(folder)["project"]["git_dirty"] is False and index.stat().st_mtime_ns == before
+
+
+@pytest.mark.skipif(not (ROOT / ".git").exists(), reason="only git knows what it ignores")
+def test_what_runs_and_sweeps_leave_is_ignored():
+    left = "runs/0123/record.json", "sweeps/mine.txt", "report/rows.csv", ".submitit/1/log", "logs/1.txt", "errors.txt"
+    paths = [f"results/{name}" for name in left]
+    done = subprocess.run(["git", "check-ignore", *paths], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.stdout.split() == paths
 
 
 def test_the_project_is_the_folder_beside_whose_yamls_classes_were_found(tmp_path, monkeypatch):
