@@ -16,7 +16,7 @@ from omegaconf import DictConfig
 
 # Folders that were packages of these names before there was a package `mixerlab`; `_target_`s of that time lack it.
 _FORMER_PACKAGES = ("mixers", "tasks", "training")
-_used: list[Path] = []  # the projects of this process, the last one last
+_used: list[Path] = []  # the project that this process used last, if any
 
 
 def use_project(hydra_config: DictConfig | HydraConf) -> None:
@@ -40,7 +40,7 @@ def use_folder(config_dir: Path) -> str:
         raise ValueError(f"--config-dir {config_dir}: there is no such folder")
     _check_no_file_of_ours(config_dir.resolve())
     project = config_dir.resolve().parent
-    _used.append(project)
+    _used[:] = [project]
     if str(project) not in sys.path:
         sys.path.insert(0, str(project))
     for name in _FORMER_PACKAGES:
@@ -57,7 +57,7 @@ def use_folder(config_dir: Path) -> str:
 
 def project_in_use() -> Path | None:
     """The folder beside whose yamls classes were last made importable, None if there is none."""
-    return _used[-1] if _used else None
+    return _used[0] if _used else None
 
 
 def _check_no_file_of_ours(config_dir: Path) -> None:

@@ -13,7 +13,7 @@ from mixerlab.sweeps.schema import LABELS, LATER_RESULTS
 
 # Columns of text, also where it looks like a number: a mixer may be called 1e3, and a hash may be 1234e567.
 _TEXT = [name for name, kind in LABELS.items() if kind is str]
-_TEXT += ["status", "error", "config", "git_commit"]
+_TEXT += ["status", "error", "config", "git_commit", "project.git_commit"]
 _TEXT += ["code_version.mixer", "code_version.task", "code_version.training"]
 _WANTED = ("mixer", "task", "setting", "lr", "seed", "status", "config", "official_accuracy")
 

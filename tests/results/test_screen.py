@@ -74,3 +74,7 @@ def test_w_r_is_compared_at_the_best_rate_of_each_side_on_the_seeds_of_both():
     (found,) = w_r.differences(rows)
     assert found["zero"] == [0.9, 0.8] and found["random"] == [0.5, 0.3]
     assert "| 0.850 | 0.400 | -0.450 ± 0.635 | 2 | cpu |" in w_r.report(rows)
+
+
+def test_the_page_on_w_r_is_what_its_rows_say():
+    assert (SCREEN / "w_r.md").read_text() == w_r.report(pd.read_csv(SCREEN / "w_r_rows.csv"))
