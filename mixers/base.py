@@ -15,11 +15,11 @@ class SequenceMixer(nn.Module):
     graph that another one captured, which looks for them where they were. Under bf16 autocast, keep what needs range in
     float32 yourself.
 
-    All parameters are trained: weights of `nn.Linear` as matrices (Muon), parameters of two or more axes as tables and
-    the others as gains (both Adam; `training.population.Rule`). Buffers start the same for all replicas, and so for all
-    seeds; each replica has its own of those that `forward` changes in training mode. The model draws the weights of
-    `nn.Linear` from N(0, `model.linear_std`) and sets their biases to zero, whatever the mixer gave them, but for a
-    parameter that is marked with `keep_initial_values`.
+    All parameters are float32 and trained: weights of `nn.Linear` as matrices (Muon), parameters of two or more axes as
+    tables and the others as gains (both Adam; `training.population.Rule`). Buffers start the same for all replicas, and
+    so for all seeds; each replica has its own of those that `forward` changes in training mode. The model draws the
+    weights of `nn.Linear` from N(0, `model.linear_std`) and sets their biases to zero, whatever the mixer gave them,
+    but for a parameter that is marked with `keep_initial_values`.
 
     `mixers.projected.ProjectedMixer` is for mixers that begin and end with linear layers: it makes those fast.
     """
