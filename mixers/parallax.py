@@ -26,7 +26,8 @@ class Parallax(ProjectedMixer):
         qkr_norm: RMSNorm on each head's q, k and rho, before RoPE, with the epsilon of the other norms, 1e-5. While rho
             is zero, its norm multiplies the gradient by 316 (1 / sqrt(1e-5)).
         zero_init_rho: start `W_R` at zero, which is softmax attention. With PyTorch's initial values and no norms, the
-            unscaled `rho k` starts with a standard deviation of 2.7 at heads of 64, and fuzzy recall is not learned.
+            unscaled `rho k` starts with a standard deviation of 2.7 at heads of 64; a random `W_R` learned no more than
+            zero on any cell tried, and less fuzzy recall (results/screen/w_r.md).
         bias: biases on the five projections, zero at the start; without the operator that projects, which is faster.
         backend: `auto`, `reference` (PyTorch) or `triton`.
     """

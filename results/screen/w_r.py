@@ -1,8 +1,8 @@
 """What W_R does in Parallax, started at zero (the default) or random, at both levels of the screen's factors A and F.
 
-    python results/screen/w_r.py ROWS.csv OUT.md
+    python results/screen/w_r.py ROWS.csv ... OUT.md
 
-Needs the repository root on PYTHONPATH. ROWS.csv has the runs of `design.py w_r` (results/rows.py). What is compared
+Needs the repository root on PYTHONPATH. Each ROWS.csv has runs of `design.py w_r` (results/rows.py). What is compared
 is the test accuracy at the best learning rate of each side, chosen as in the screen, on the seeds that both have.
 """
 
@@ -31,6 +31,8 @@ def by_seed(rows: pd.DataFrame) -> dict[int, float]:
 
 def differences(rows: pd.DataFrame) -> list[dict]:
     """By cell, for those that have both sides: accuracy by seed with W_R at `zero` and `random`."""
+    # A recipe is named by the factors at their upper level.
+    rows = rows.assign(**{factor: [1 if factor in name else -1 for name in rows["recipe"]] for factor in "AEF"})
     found = []
     for key, group in rows[rows["status"] == "finished"].groupby(CELL, sort=False):
         sides = {name: by_seed(group[group["E"] == level]) for name, level in (("zero", -1), ("random", 1))}
@@ -54,5 +56,5 @@ def report(rows: pd.DataFrame) -> str:
 
 
 if __name__ == "__main__":
-    source, out = sys.argv[1:]
-    Path(out).write_text(report(pd.read_csv(source)))
+    *sources, out = sys.argv[1:]
+    Path(out).write_text(report(pd.concat([pd.read_csv(source) for source in sources])))
