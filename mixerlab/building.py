@@ -31,6 +31,8 @@ from mixerlab.user_code import one_line, raised_by_us, with_place
 if TYPE_CHECKING:
     from lightning.pytorch.loggers import Logger
 
+_GRID = 10_000  # points of progress at which a schedule is looked at: more than the steps of a MAD run, at most 6,000
+
 
 def component(cfg: Mapping[str, Any] | DictConfig, **arguments: Any) -> Any:
     """Instantiates a config whose `name` is a label.
@@ -75,9 +77,6 @@ def check_buildable(cfg: DictConfig, task: Task, config: Mapping[str, Any]) -> i
         _told(mixer, name, "state_size", task.of_split("test").input_length)
     loggers_of(cfg, run_folder(cfg.results_dir, run_id(config)))
     return cfg.model.n_layers // len(mixers) * sum(sizes)
-
-
-_GRID = 10_000  # points of progress at which a schedule is looked at: more than the steps of a MAD run, at most 6,000
 
 
 class _Sizes(NamedTuple):

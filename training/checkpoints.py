@@ -89,8 +89,8 @@ def begin_by_force(folder: Path, record: bytes | None) -> None:
 def is_interrupted_by_force(folder: Path, record: bytes | None) -> bool:
     """Whether a training by force has begun since this record was written, and has neither finished nor failed."""
     try:
-        return (folder / _BY_FORCE).read_text() == _digest(record)
-    except (OSError, UnicodeDecodeError):
+        return (folder / _BY_FORCE).read_bytes() == _digest(record).encode()
+    except FileNotFoundError:
         return False
 
 

@@ -3,7 +3,6 @@
     python results/screen/design.py screen OUT.csv       writes the list, a run a line, in the order to run them
     python results/screen/design.py finalists OUT.csv    what was run of the finalists, and the challenge
     python results/screen/design.py variants OUT.csv     the finalist 2x64 with one choice changed, on 15 cells
-    python results/screen/design.py w_r OUT.csv          Parallax's W_R at zero and random, which the screen cannot tell
 
 Needs the repository root on PYTHONPATH. A line holds `stage`, `unit` (runs that one process makes in a row), `recipe`,
 the eight factors as -1 or 1, `mixer`, `task`, `setting` and `overrides`: the arguments of run.py, separated by spaces.
@@ -217,11 +216,10 @@ def variants() -> list[dict]:
 def w_r() -> list[dict]:
     """All combinations of A, E and F for Parallax with two heads: in the screen E is the product of A, B and F."""
     runs = []
-    for task, setting in (*STAGES["first"], *STAGES["fcr"]):
-        seeds = SEEDS["first"] if (task, setting) in STAGES["first"] else SEEDS["fcr"]
-        for a, f, e in product((1, -1), repeat=3):
+    for stage in ("first", "fcr"):
+        for (task, setting), a, f, e in product(STAGES[stage], (1, -1), (1, -1), (1, -1)):
             levels = dict.fromkeys(FACTORS, -1) | {"A": a, "E": e, "F": f}
-            given = ["mixer=parallax", f"task={task}", f"task.setting={setting}", f"seed={seeds}"]
+            given = ["mixer=parallax", f"task={task}", f"task.setting={setting}", f"seed={SEEDS[stage]}"]
             label = {"stage": "w_r", "unit": f"w_r {task} {setting} {f}", "recipe": name_of(levels), **levels}
             text = " ".join([*given, *overrides_of(levels, "parallax")])
             runs.append(label | {"mixer": "parallax", "task": task, "setting": setting, "overrides": text})
@@ -233,7 +231,7 @@ def main() -> None:
     with open(out, "w", newline="") as file:
         writer = csv.DictWriter(file, COLUMNS)
         writer.writeheader()
-        writer.writerows({"screen": screen, "finalists": finalists, "variants": variants, "w_r": w_r}[which]())
+        writer.writerows({"screen": screen, "finalists": finalists, "variants": variants}[which]())
 
 
 if __name__ == "__main__":

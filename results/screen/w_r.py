@@ -2,7 +2,7 @@
 
     python results/screen/w_r.py ROWS.csv ... OUT.md
 
-Needs the repository root on PYTHONPATH. Each ROWS.csv has runs of `design.py w_r` (results/rows.py). What is compared
+Needs the repository root on PYTHONPATH. Each ROWS.csv has runs of `../plan.py w_r` (../rows.py). What is compared
 is the test accuracy at the best learning rate of each side, chosen as in the screen, on the seeds that both have.
 """
 
