@@ -28,16 +28,8 @@ from mixerlab.sweeps.names import is_challenge, is_custom
 from mixerlab.sweeps.page import Part, page
 from mixerlab.sweeps.solved import solved_csv, solved_markdown
 from mixerlab.sweeps.sources import is_rows, read_rows, unpacked
-from mixerlab.sweeps.tables import (
-    Table,
-    intervals_csv,
-    setting_table,
-    task_table,
-    to_csv,
-    to_latex,
-    to_markdown,
-    to_rows_csv,
-)
+from mixerlab.sweeps.table_files import intervals_csv, to_csv, to_latex, to_markdown, to_rows_csv
+from mixerlab.sweeps.tables import Table, setting_table, task_table
 
 PATIENCE = 60.0  # seconds that a report waits for another one of the same folder
 COVERED = "covered.json"  # what the report of a sweep is about

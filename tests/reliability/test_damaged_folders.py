@@ -15,7 +15,8 @@ from mixerlab.sweeps.collect import best_per_cell, collect, complaints
 from mixerlab.sweeps.curve_figure import training_curves
 from mixerlab.sweeps.files import read_metrics, read_run, run_folder
 from mixerlab.sweeps.schema import rows_digest
-from mixerlab.sweeps.tables import setting_table, to_csv, to_latex, to_markdown, to_rows_csv
+from mixerlab.sweeps.table_files import to_csv, to_latex, to_markdown, to_rows_csv
+from mixerlab.sweeps.tables import setting_table
 
 
 @pytest.fixture

@@ -10,7 +10,8 @@ import pytest
 from mixerlab.sweeps import canvas, report
 from mixerlab.sweeps.collect import best_per_cell, collect
 from mixerlab.sweeps.run_figure import run_curves
-from mixerlab.sweeps.tables import setting_table, to_csv, to_latex, to_markdown, to_rows_csv
+from mixerlab.sweeps.table_files import to_csv, to_latex, to_markdown, to_rows_csv
+from mixerlab.sweeps.tables import setting_table
 
 NAMES = [
     r"\input{/etc/passwd}",

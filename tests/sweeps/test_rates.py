@@ -12,7 +12,8 @@ from mixerlab.sweeps import report as reports
 from mixerlab.sweeps.collect import best_per_cell, collect
 from mixerlab.sweeps.files import run_folder
 from mixerlab.sweeps.named import write_sweep
-from mixerlab.sweeps.tables import best_of, setting_table, task_table, text_of, to_latex
+from mixerlab.sweeps.table_files import to_latex
+from mixerlab.sweeps.tables import best_of, setting_table, task_table, text_of
 
 MIXERS, TASKS = ("attn", "ema", "gru"), ("icr", "mem")
 LOW, HIGH = (5e-3, 1e-3), 1e-2

@@ -11,7 +11,8 @@ from mixerlab.sweeps.collect import best_per_cell, collect
 from mixerlab.sweeps.files import RECORD_FILE, run_folder, write_record
 from mixerlab.sweeps.intervals import bootstrap, interval
 from mixerlab.sweeps.solved import counts, solved_csv, solved_markdown
-from mixerlab.sweeps.tables import intervals_csv, task_table, to_markdown
+from mixerlab.sweeps.table_files import intervals_csv, to_markdown
+from mixerlab.sweeps.tables import task_table
 
 
 def add_run(results, scores, steps=None, **overrides):

@@ -6,18 +6,8 @@ import fakes
 import pytest
 
 from mixerlab.sweeps.collect import best_per_cell, collect
-from mixerlab.sweeps.tables import (
-    Score,
-    best_of,
-    intervals_csv,
-    mean_of,
-    setting_table,
-    task_table,
-    text_of,
-    to_csv,
-    to_latex,
-    to_markdown,
-)
+from mixerlab.sweeps.table_files import intervals_csv, to_csv, to_latex, to_markdown
+from mixerlab.sweeps.tables import Score, best_of, mean_of, setting_table, task_table, text_of
 
 
 @pytest.fixture
