@@ -177,24 +177,24 @@ def w_r() -> Iterator[Run]:
 
 
 def table() -> Iterator[Run]:
-    """Every cell once; then two more seeds of the cells that tell mixers apart in the draft; then of the others.
+    """Every cell once at the default's rates; then at 1e-2; then two more seeds, first of cells that tell mixers apart.
 
-    Short cells that tell have their three seeds in one run, the first: it costs less than a run for each.
+    Runs of the screen that have the default recipe are part of the table (results/table), so its first stage is theirs.
     """
     cells = best_per_cell(rows_of(RESULTS / "draft" / "rows.csv"))
     tells = (cells["accuracy"] > cells["chance"] + ABOVE_CHANCE) & (cells["accuracy"] < NEAR_PERFECT)
     telling = set(cells[tells][["task", "setting"]].itertuples(index=False, name=None))
-    for stage, chosen, short_seeds, long_seeds in (
-        ("every cell", telling.__contains__, [0, 1, 2], [0]),
-        ("every cell", lambda cell: cell not in telling, [0], [0]),
-        ("cells that tell, two more seeds", telling.__contains__, [], [1, 2]),
-        ("the rest, two more seeds", lambda cell: cell not in telling, [1, 2], [1, 2]),
+    for stage, chosen, seeds, rates in (
+        ("every cell", lambda cell: True, [0], ()),
+        ("every cell at 1e-2", lambda cell: True, [0], ["1e-2"]),
+        ("cells that tell, two more seeds", telling.__contains__, [1, 2], TABLE_RATES),
+        ("the rest, two more seeds", lambda cell: cell not in telling, [1, 2], TABLE_RATES),
     ):
         for task in TASKS:
-            for mixer in MIXERS:
-                for setting, length in lengths(task).items():
-                    if chosen((task, setting)) and (seeds := short_seeds if length < LONG else long_seeds):
-                        yield from runs_of(stage, mixer, task, setting, seeds, TABLE_RATES)
+            for setting in lengths(task):
+                for mixer in MIXERS:
+                    if chosen((task, setting)):
+                        yield from runs_of(stage, mixer, task, setting, seeds, rates)
 
 
 def adamw() -> Iterator[Run]:

@@ -41,11 +41,16 @@ KEPT += [
 ]
 
 
+def with_run_ids(runs: pd.DataFrame) -> pd.DataFrame:
+    """The runs of a list with the `run_id` that the configs now give to their overrides."""
+    with initialize_config_dir(str(ROOT / "conf"), version_base="1.3"):
+        ids = [run_id(checked(compose("config", text.split()))[1]) for text in runs["overrides"]]
+    return runs.assign(run_id=ids)
+
+
 def main() -> None:
     results, *lists, out = sys.argv[1:]
-    runs = pd.concat([pd.read_csv(path) for path in lists], ignore_index=True)
-    with initialize_config_dir(str(ROOT / "conf"), version_base="1.3"):
-        runs["run_id"] = [run_id(checked(compose("config", text.split()))[1]) for text in runs["overrides"]]
+    runs = with_run_ids(pd.concat([pd.read_csv(path) for path in lists], ignore_index=True))
     runs = runs.drop_duplicates("run_id")  # a later list may have what an earlier one had no time for
     frame = collect(results)
     frame = frame[[column for column in KEPT if column in frame]]
