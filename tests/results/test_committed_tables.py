@@ -1,4 +1,4 @@
-"""The tables of the challenge and of AdamW are what their records say; the challenge's floor is measured."""
+"""The tables of MAD, of the challenge and of AdamW are what their records say; the challenge's floor is measured."""
 
 import pytest
 
@@ -7,7 +7,10 @@ from mixerlab.results.plan import RESULTS, lengths
 from mixerlab.sweeps.report import report
 
 
-@pytest.mark.parametrize(("folder", "table"), [("challenge", "challenge.md"), ("adamw", "settings.md")])
+@pytest.mark.parametrize(
+    ("folder", "table"),
+    [("challenge", "challenge.md"), ("adamw", "settings.md"), ("table", "settings.md"), ("table", "accuracy.md")],
+)
 def test_the_tables_come_from_the_records(tmp_path, folder, table):
     made = report(RESULTS / folder / "records.tar.xz", tmp_path, selections=["official"], formats=())
     for name in (table, "solved.md"):
