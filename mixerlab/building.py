@@ -20,8 +20,8 @@ from mixerlab.models.auto_encoder import LINEAR_STD, AutoEncoder
 from mixerlab.models.initial_values import overwritten
 from mixerlab.models.language_model import LanguageModel
 from mixerlab.strays import strays
-from mixerlab.sweeps.files import run_folder
-from mixerlab.sweeps.identity import as_list, run_id
+from mixerlab.sweeps.records.files import run_folder
+from mixerlab.sweeps.records.identity import as_list, run_id
 from mixerlab.tasks.base import Task
 from mixerlab.training.optimizers import PopulationOptimizer
 from mixerlab.training.population import Grouping, Population

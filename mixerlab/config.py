@@ -13,10 +13,10 @@ from mixerlab.code_version import code_version
 from mixerlab.hybrid import check_keys, is_hybrid, mixers_of
 from mixerlab.project import current_target
 from mixerlab.refusals import unresolved
-from mixerlab.sweeps.identity import flatten, replicas_of
-from mixerlab.sweeps.named import check_sweep_name
 from mixerlab.sweeps.names import SEES_FUTURE
-from mixerlab.sweeps.schema import check_name
+from mixerlab.sweeps.records.identity import flatten, replicas_of
+from mixerlab.sweeps.records.named import check_sweep_name
+from mixerlab.sweeps.records.schema import check_name
 from mixerlab.tasks.base import Task
 from mixerlab.tasks.data import digest_on_disk
 from mixerlab.tasks.settings import build_task, setting_name

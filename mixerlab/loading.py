@@ -23,9 +23,9 @@ from mixerlab.project import current_target, use_folder
 from mixerlab.safe_files import read_bytes
 from mixerlab.sweeps.best import CHOSEN_BY
 from mixerlab.sweeps.collect import best_per_cell, collect
-from mixerlab.sweeps.files import read_run, weights_file, weights_files
-from mixerlab.sweeps.identity import DATA_DIGEST, IMPLIED, flatten, is_volatile, run_id
-from mixerlab.sweeps.schema import rows_digest
+from mixerlab.sweeps.records.files import read_run, weights_file, weights_files
+from mixerlab.sweeps.records.identity import DATA_DIGEST, IMPLIED, flatten, is_volatile, run_id
+from mixerlab.sweeps.records.schema import rows_digest
 from mixerlab.tasks.base import Task
 from mixerlab.tasks.settings import build_task, register_resolvers, settings_of
 from mixerlab.training.results import CHOSEN_ON

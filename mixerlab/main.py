@@ -73,7 +73,7 @@ def _message(error: Exception) -> str:
 
 def _say_who_trains(cfg: DictConfig) -> None:
     from mixerlab.runs import run_state
-    from mixerlab.sweeps.claims import holder
+    from mixerlab.sweeps.records.claims import holder
 
     folder, _ = run_state(cfg)
     log.info("another process is training this run (%s); nothing to do here", holder(folder))
@@ -91,7 +91,7 @@ def _prepare_worker(cfg: DictConfig) -> None:
 
 
 def _print_result(results_dir: str, record: dict) -> None:
-    from mixerlab.sweeps.files import RECORD_FILE, run_folder
+    from mixerlab.sweeps.records.files import RECORD_FILE, run_folder
 
     folder = run_folder(results_dir, record["run_id"])
     print(f"\n{_summary(record)}\n\nrecord: {folder / RECORD_FILE}", flush=True)
@@ -103,12 +103,12 @@ def _print_result(results_dir: str, record: dict) -> None:
 
 def _figure(folder: Path) -> Path:
     """The run's curves, drawn unless they were drawn from the same record before."""
-    from mixerlab.sweeps.files import RECORD_FILE
+    from mixerlab.sweeps.records.files import RECORD_FILE
 
     figure = folder / "curves.png"
     if not figure.exists() or figure.stat().st_mtime_ns < (folder / RECORD_FILE).stat().st_mtime_ns:
-        from mixerlab.sweeps.canvas import save
-        from mixerlab.sweeps.run_figure import run_curves
+        from mixerlab.sweeps.figures.canvas import save
+        from mixerlab.sweeps.figures.run import run_curves
 
         figure = save(run_curves(folder), folder / "curves")[0]
     return figure

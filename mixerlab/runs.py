@@ -32,8 +32,9 @@ from mixerlab.mixers.base import SequenceMixer
 from mixerlab.project import project_in_use
 from mixerlab.repeatability import KEEPS_STATE, KeepsState, keeps_state, writes_buffers, written_buffers
 from mixerlab.safe_files import remove_leftovers, replace_file
-from mixerlab.sweeps.claims import claim
-from mixerlab.sweeps.files import (
+from mixerlab.sweeps.markup import counted
+from mixerlab.sweeps.records.claims import claim
+from mixerlab.sweeps.records.files import (
     check_writable,
     is_finished,
     read_record,
@@ -46,10 +47,9 @@ from mixerlab.sweeps.files import (
     write_metrics,
     write_record,
 )
-from mixerlab.sweeps.identity import flatten, is_volatile, replicas_of, run_id
-from mixerlab.sweeps.markup import counted
-from mixerlab.sweeps.provenance import git_state, provenance
-from mixerlab.sweeps.schema import changed_code, failed_record, row_labels, rows_digest
+from mixerlab.sweeps.records.identity import flatten, is_volatile, replicas_of, run_id
+from mixerlab.sweeps.records.provenance import git_state, provenance
+from mixerlab.sweeps.records.schema import changed_code, failed_record, row_labels, rows_digest
 from mixerlab.tasks.base import Task
 from mixerlab.tasks.data import dataset_digest, load_or_generate
 from mixerlab.tasks.generated import Arrays, WrongRows

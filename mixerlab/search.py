@@ -22,7 +22,7 @@ from mixerlab.project import use_project
 from mixerlab.safe_files import replace_file
 from mixerlab.sweep import ALL_SETTINGS, Cell, Sweep
 from mixerlab.sweeps.best import accuracy_of, ended_at_best_rate
-from mixerlab.sweeps.files import check_writable, read_record
+from mixerlab.sweeps.records.files import check_writable, read_record
 
 if TYPE_CHECKING:
     from optuna import Trial

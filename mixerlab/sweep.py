@@ -26,20 +26,20 @@ from mixerlab.project import use_project
 from mixerlab.safe_files import remove_leftovers
 from mixerlab.slurm import SlurmFailed, SlurmJobs, slurm_jobs
 from mixerlab.sweep_progress import SweepProgress
-from mixerlab.sweeps.claims import claim, holder, is_claimed
-from mixerlab.sweeps.files import (
+from mixerlab.sweeps.keys import short_names
+from mixerlab.sweeps.markup import counted
+from mixerlab.sweeps.records.claims import claim, holder, is_claimed
+from mixerlab.sweeps.records.files import (
     check_writable,
     read_record,
     record_bytes,
     run_folder,
     selections_without_weights,
 )
-from mixerlab.sweeps.identity import run_id
-from mixerlab.sweeps.keys import short_names
-from mixerlab.sweeps.markup import counted
-from mixerlab.sweeps.named import name_from, name_of, write_sweep
+from mixerlab.sweeps.records.identity import run_id
+from mixerlab.sweeps.records.named import name_from, name_of, write_sweep
+from mixerlab.sweeps.records.schema import changed_code
 from mixerlab.sweeps.report import report
-from mixerlab.sweeps.schema import changed_code
 from mixerlab.tasks.settings import settings_of
 from mixerlab.training.checkpoints import forget_checkpoints, is_interrupted_by_force
 from mixerlab.training.trainer_config import KEPT, kept_in_sweep

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from tqdm import tqdm
 
-from mixerlab.sweeps.files import RECORD_FILE
 from mixerlab.sweeps.markup import counted
+from mixerlab.sweeps.records.files import RECORD_FILE
 from mixerlab.training.progress import Lines, is_terminal
 
 POLL_SECONDS = 2.0

@@ -33,7 +33,7 @@ from mixerlab.config import checked
 from mixerlab.results.screen import design
 from mixerlab.sweeps.collect import best_per_cell
 from mixerlab.sweeps.edges import NEAR_PERFECT
-from mixerlab.sweeps.identity import run_id
+from mixerlab.sweeps.records.identity import run_id
 from mixerlab.sweeps.sources import rows_of
 from mixerlab.tasks.settings import settings_of
 
@@ -245,8 +245,13 @@ LISTS: dict[str, Callable[[], Iterator[Run]]] = {
 }
 
 
+def charged(task: str, setting: str, replicas: int) -> float:
+    """As many replicas side by side cost what these cost."""
+    return max(replicas, LEAST_REPLICAS if lengths(task)[setting] < BUSY else 1)
+
+
 class Costs:
-    """GPU seconds of a replica, by what runs took that were made: results/draft, results/screen, results/challenge.
+    """GPU seconds of a replica, by what runs took that were made (SOURCES).
 
     A cell that its recipe has not run takes what the draft's took, times what the recipe costs more on the cells that
     both have (the median over those of the mixer). Where that was not run either, the task's longest setting stands in,
@@ -260,6 +265,7 @@ class Costs:
         ("screen/finalist_rows.csv", None, 3),
         ("screen/variant_rows.csv", None, 3),
         ("challenge/rows.csv", None, 3),
+        ("table/rows.csv", None, 3),
     )
     # Recipes that take as long as another one: `-` is all factors of the screen at their lower level.
     SAME: ClassVar = {"-": "draft", DEFAULT: "2x64"}
@@ -273,7 +279,9 @@ class Costs:
             for _, run in frame.groupby("run_id"):
                 row = run.iloc[0]
                 used = recipe or self.SAME.get(row["recipe"], row["recipe"])
-                found[used, row["mixer"], row["task"], row["setting"]].append(row["wall_time_s"] / per_gpu / len(run))
+                cell = row["task"], row["setting"]
+                replica = row["wall_time_s"] / per_gpu / charged(*cell, len(run))
+                found[used, row["mixer"], *cell].append(replica)
             self._known |= {key: fmean(values) for key, values in found.items()}
 
     def of_replica(self, recipe: str, mixer: str, task: str, setting: str) -> float:
@@ -319,8 +327,8 @@ def main() -> None:
         writer.writeheader()
         for run in runs:
             cell = (run.mixer, run.task, run.setting)
-            least = LEAST_REPLICAS if lengths(run.task)[run.setting] < BUSY else 1
-            gpu_seconds = costs.of_replica(run.recipe, *cell) * max(replicas_of(run.overrides), least)
+            replicas = charged(run.task, run.setting, replicas_of(run.overrides))
+            gpu_seconds = costs.of_replica(run.recipe, *cell) * replicas
             minutes[run.stage] += gpu_seconds / 60
             number[run.stage] += 1
             unit = f"{run.stage} {run.recipe} {run.mixer} {run.task} {lengths(run.task)[run.setting]}"

@@ -13,7 +13,7 @@ from hydra import compose, initialize_config_dir
 
 from mixerlab.config import checked
 from mixerlab.sweeps.collect import collect
-from mixerlab.sweeps.identity import run_id
+from mixerlab.sweeps.records.identity import run_id
 from mixerlab.tasks.settings import register_resolvers
 
 ROOT = Path(__file__).parents[1]

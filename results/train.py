@@ -23,8 +23,8 @@ from typing import NoReturn
 
 from mixerlab.results.portions import Job, Outcome, ended_well, work_through
 from mixerlab.sweeps.archive import pack, restore
-from mixerlab.sweeps.files import is_finished
 from mixerlab.sweeps.markup import counted
+from mixerlab.sweeps.records.files import is_finished
 
 
 def jobs_of(path: str) -> list[Job]:

@@ -20,8 +20,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from mixerlab.safe_files import read_bytes, replace_file
-from mixerlab.sweeps.claims import claim
-from mixerlab.sweeps.files import (
+from mixerlab.sweeps.markup import counted
+from mixerlab.sweeps.records.claims import claim
+from mixerlab.sweeps.records.files import (
     CONFIG_FILE,
     LARGEST_METRICS,
     METRICS_FILE,
@@ -34,7 +35,6 @@ from mixerlab.sweeps.files import (
     parse_record,
     run_folder,
 )
-from mixerlab.sweeps.markup import counted
 
 FILES = (CONFIG_FILE, METRICS_FILE, RECORD_FILE)  # the record last: with it a run is finished
 _MEMBER = re.compile(r"runs/([0-9a-f]{12})/(" + "|".join(map(re.escape, FILES)) + ")")

@@ -13,11 +13,11 @@ import pandas as pd
 
 from mixerlab.sweeps.best import CHOSEN_BY, Selection, best_trial
 from mixerlab.sweeps.chance import chance_of
-from mixerlab.sweeps.files import read_config, read_metrics, read_run, run_folder
 from mixerlab.sweeps.grids import grids
-from mixerlab.sweeps.identity import IMPLIED, flatten, without_implied
 from mixerlab.sweeps.names import MIXERS, TASKS, rank, setting_rank
-from mixerlab.sweeps.schema import LABELS, LATER_RESULTS, RESULTS, labels_of_replicas
+from mixerlab.sweeps.records.files import read_config, read_metrics, read_run, run_folder
+from mixerlab.sweeps.records.identity import IMPLIED, flatten, without_implied
+from mixerlab.sweeps.records.schema import LABELS, LATER_RESULTS, RESULTS, labels_of_replicas
 from mixerlab.sweeps.solved import counts, known_steps, steps_in
 
 Cell = tuple[str, str, str]  # mixer, task, setting

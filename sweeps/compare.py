@@ -21,11 +21,11 @@ import pandas as pd
 
 from mixerlab.safe_files import replace_file
 from mixerlab.sweeps.best import Selection
-from mixerlab.sweeps.canvas import save
-from mixerlab.sweeps.compare_figures import scatter, side_by_side
-from mixerlab.sweeps.files import check_writable
+from mixerlab.sweeps.figures.canvas import save
+from mixerlab.sweeps.figures.comparison import scatter, side_by_side
 from mixerlab.sweeps.names import MIXERS, in_order
 from mixerlab.sweeps.published import FAR, Pair, distance, is_far, pairs_of, read_published
+from mixerlab.sweeps.records.files import check_writable
 from mixerlab.sweeps.sources import rows_of
 
 ROOT = Path(__file__).parents[1]

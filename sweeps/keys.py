@@ -17,8 +17,8 @@ from typing import Any
 import pandas as pd
 import yaml
 
-from mixerlab.sweeps.identity import IMPLIED
 from mixerlab.sweeps.names import SEES_FUTURE, rank
+from mixerlab.sweeps.records.identity import IMPLIED
 
 GROUPS = ("mixer", "task", "model", "optimizer", "schedule", "trainer")
 # Keys of a config that a row has under another name.

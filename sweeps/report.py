@@ -14,18 +14,18 @@ from pathlib import Path
 import pandas as pd
 
 from mixerlab.safe_files import read_bytes, remove_leftovers, replace_file
-from mixerlab.sweeps import canvas
 from mixerlab.sweeps.best import Selection
-from mixerlab.sweeps.canvas import FORMATS, WIDTHS
-from mixerlab.sweeps.claims import claim, holder
 from mixerlab.sweeps.collect import best_per_cell, collect, complaints
-from mixerlab.sweeps.figures import FIGURES, SWEPT, figures_of
-from mixerlab.sweeps.files import NO_CONFIG, check_writable
+from mixerlab.sweeps.figures import canvas
+from mixerlab.sweeps.figures.canvas import FORMATS, WIDTHS
+from mixerlab.sweeps.figures.of_report import FIGURES, SWEPT, figures_of
 from mixerlab.sweeps.keys import column_of, notes_of, only_where, spread_out
 from mixerlab.sweeps.lengths import at_length_of_training, length_table
-from mixerlab.sweeps.named import LARGEST_NOTE, Configs, checked_configs, read_sweep
 from mixerlab.sweeps.names import is_challenge, is_custom
 from mixerlab.sweeps.page import Part, page
+from mixerlab.sweeps.records.claims import claim, holder
+from mixerlab.sweeps.records.files import NO_CONFIG, check_writable
+from mixerlab.sweeps.records.named import LARGEST_NOTE, Configs, checked_configs, read_sweep
 from mixerlab.sweeps.solved import solved_csv, solved_markdown
 from mixerlab.sweeps.sources import is_rows, read_rows, unpacked
 from mixerlab.sweeps.table_files import intervals_csv, to_csv, to_latex, to_markdown, to_rows_csv
@@ -71,7 +71,7 @@ def report(
 ) -> Report:
     """Writes the tidy rows, the tables of each selection and the figures into `out`, over earlier ones.
 
-    All figures are of the first selection, and those that it changes of each (`sweeps.figures.figures_of`).
+    All figures are of the first selection, and those that it changes of each (`sweeps.figures.of_report.figures_of`).
 
     Args:
         results_dir: the folder that holds `runs/`; or an archive of records, or the `rows.csv` of a report, which

@@ -9,7 +9,7 @@ import pandas as pd
 
 from mixerlab.sweeps.archive import restore
 from mixerlab.sweeps.collect import collect
-from mixerlab.sweeps.schema import LABELS, LATER_RESULTS
+from mixerlab.sweeps.records.schema import LABELS, LATER_RESULTS
 
 # Columns of text, also where it looks like a number: a mixer may be called 1e3, and a hash may be 1234e567.
 _TEXT = [name for name, kind in LABELS.items() if kind is str]

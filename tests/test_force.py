@@ -6,8 +6,8 @@ import shutil
 import pytest
 from command_line import TINY, kill_at_first_checkpoint, records, result_of, run_py
 
-from mixerlab.sweeps.claims import claim
-from mixerlab.sweeps.files import run_folder
+from mixerlab.sweeps.records.claims import claim
+from mixerlab.sweeps.records.files import run_folder
 
 ATTN = ("mixer=attn", "task=icr", *TINY)
 LONG = (*ATTN, "trainer.epochs=25")

@@ -18,8 +18,8 @@ from mixerlab.config import checked, code_versions
 from mixerlab.hybrid import mixers_of
 from mixerlab.kernels.fused import cross_entropy
 from mixerlab.runs import run_state
-from mixerlab.sweeps.identity import run_id
-from mixerlab.sweeps.schema import row_labels
+from mixerlab.sweeps.records.identity import run_id
+from mixerlab.sweeps.records.schema import row_labels
 from mixerlab.training.execution import Decision
 from mixerlab.training.population import Execution, Population
 

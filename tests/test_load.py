@@ -11,8 +11,8 @@ from command_line import TINY, records, run_py
 import mixerlab
 from mixerlab.config import checked
 from mixerlab.loading import _as_override, overrides_of
-from mixerlab.sweeps.files import read_run, run_folder, weights_file, weights_files
-from mixerlab.sweeps.identity import run_id
+from mixerlab.sweeps.records.files import read_run, run_folder, weights_file, weights_files
+from mixerlab.sweeps.records.identity import run_id
 from mixerlab.tasks.data import load_or_generate
 from mixerlab.training.weights import pack, unpack
 

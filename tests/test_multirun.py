@@ -156,7 +156,7 @@ def test_one_run_is_counted_in_the_singular(tmp_path):
 
 
 def test_a_sweep_has_a_name_for_its_report(tmp_path, monkeypatch):
-    monkeypatch.setattr("mixerlab.sweeps.canvas.save", lambda figure, stem, *_: [stem.with_suffix(".png")])
+    monkeypatch.setattr("mixerlab.sweeps.figures.canvas.save", lambda figure, stem, *_: [stem.with_suffix(".png")])
     outcome = run_py(
         "-m", "mixer=attn", "task=icr", "sweep=heads", "mixer.num_heads=2,4", *TINY, f"results_dir={tmp_path}"
     )

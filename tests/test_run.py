@@ -17,9 +17,9 @@ from every_mixer import CONF
 
 import mixerlab
 from mixerlab import runs
-from mixerlab.sweeps.claims import claim
-from mixerlab.sweeps.files import run_folder
-from mixerlab.sweeps.schema import validate_record
+from mixerlab.sweeps.records.claims import claim
+from mixerlab.sweeps.records.files import run_folder
+from mixerlab.sweeps.records.schema import validate_record
 
 ATTN = ("mixer=attn", "task=icr", *TINY)
 

@@ -14,8 +14,8 @@ from command_line import TINY, finish_in_processes, records, run_py, start_run_p
 
 from mixerlab import main
 from mixerlab import processes as in_processes
-from mixerlab.sweeps.claims import claim
-from mixerlab.sweeps.files import run_folder
+from mixerlab.sweeps.records.claims import claim
+from mixerlab.sweeps.records.files import run_folder
 
 
 def test_a_sweep_counts_the_cores_that_it_may_use(monkeypatch):

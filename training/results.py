@@ -25,7 +25,7 @@ def own_epochs(history: History, replica: int) -> list[dict]:
 
 
 def summarise(history: History, replica: int) -> dict:
-    """The results of one replica: RESULTS and LATER_RESULTS of `sweeps.schema`, except counts that the model knows.
+    """The results of one replica: RESULTS and LATER_RESULTS of `sweeps.records.schema`, but for what the model counts.
 
     `official`: the epoch of the lowest test perplexity, as mad-lab reports it. `clean`: the epoch of the
     lowest validation perplexity, reported on test. Values that are not finite become None. So does the whole

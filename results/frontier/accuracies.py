@@ -14,8 +14,8 @@ from statistics import fmean, stdev
 import pandas as pd
 
 from mixerlab.sweeps.collect import best_per_cell, collect
-from mixerlab.sweeps.files import METRICS_FILE, run_folder
 from mixerlab.sweeps.intervals import STUDENT_T
+from mixerlab.sweeps.records.files import METRICS_FILE, run_folder
 from mixerlab.sweeps.sources import unpacked
 
 TRAINED, LENGTHS = 128, (128, 256, 512)

@@ -27,7 +27,7 @@ import mixerlab.runs  # noqa: E402
 import mixerlab.sweep  # noqa: E402
 import mixerlab.training.fit  # noqa: E402, F401
 from mixerlab.safe_files import _LEFTOVER, replace_file  # noqa: E402
-from mixerlab.sweeps import canvas, run_figure  # noqa: E402, F401
+from mixerlab.sweeps.figures import canvas, run  # noqa: E402, F401
 
 WRITES = {"os.mkdir", "os.rename", "os.link", "os.remove", "os.rmdir", "os.truncate"}
 

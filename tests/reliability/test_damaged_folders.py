@@ -10,11 +10,12 @@ import damage
 import fakes
 import pytest
 
-from mixerlab.sweeps import canvas, report
+from mixerlab.sweeps import report
 from mixerlab.sweeps.collect import best_per_cell, collect, complaints
-from mixerlab.sweeps.curve_figure import training_curves
-from mixerlab.sweeps.files import read_metrics, read_run, run_folder
-from mixerlab.sweeps.schema import rows_digest
+from mixerlab.sweeps.figures import canvas
+from mixerlab.sweeps.figures.training_curves import training_curves
+from mixerlab.sweeps.records.files import read_metrics, read_run, run_folder
+from mixerlab.sweeps.records.schema import rows_digest
 from mixerlab.sweeps.table_files import to_csv, to_latex, to_markdown, to_rows_csv
 from mixerlab.sweeps.tables import setting_table
 

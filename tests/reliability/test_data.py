@@ -9,8 +9,8 @@ from hydra import compose, initialize_config_module
 
 from mixerlab.config import checked
 from mixerlab.runs import run
-from mixerlab.sweeps.identity import run_id
-from mixerlab.sweeps.schema import row_labels
+from mixerlab.sweeps.records.identity import run_id
+from mixerlab.sweeps.records.schema import row_labels
 from mixerlab.tasks.data import dataset_digest, load_or_generate
 from mixerlab.tasks.export import export
 from mixerlab.tasks.settings import register_resolvers

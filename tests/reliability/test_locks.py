@@ -10,8 +10,8 @@ import pytest
 from command_line import TINY, records, run_py
 
 from mixerlab import runs
-from mixerlab.sweeps.claims import claim, holder, is_claimed
-from mixerlab.sweeps.files import run_folder
+from mixerlab.sweeps.records.claims import claim, holder, is_claimed
+from mixerlab.sweeps.records.files import run_folder
 
 ATTN = ("mixer=attn", "task=icr", *TINY, "trainer.epochs=1")
 

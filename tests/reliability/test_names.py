@@ -7,9 +7,10 @@ import fakes
 import pandas as pd
 import pytest
 
-from mixerlab.sweeps import canvas, report
+from mixerlab.sweeps import report
 from mixerlab.sweeps.collect import best_per_cell, collect
-from mixerlab.sweeps.run_figure import run_curves
+from mixerlab.sweeps.figures import canvas
+from mixerlab.sweeps.figures.run import run_curves
 from mixerlab.sweeps.table_files import to_csv, to_latex, to_markdown, to_rows_csv
 from mixerlab.sweeps.tables import setting_table
 

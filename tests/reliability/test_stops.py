@@ -11,7 +11,8 @@ import pytest
 from command_line import ROOT, TINY, records, run_py, start_run_py
 
 from mixerlab.interruption import GOES_ON
-from mixerlab.sweeps import canvas, report
+from mixerlab.sweeps import report
+from mixerlab.sweeps.figures import canvas
 
 ATTN = ("mixer=attn", "task=icr", *TINY, "trainer.epochs=1")
 IN_PROC = pytest.mark.skipif(not Path("/proc/self").exists(), reason="finds the sweep's processes in /proc")

@@ -11,8 +11,8 @@ from mixerlab.config import checked
 from mixerlab.results import plan
 from mixerlab.results.screen import design
 from mixerlab.sweeps.collect import best_per_cell
-from mixerlab.sweeps.identity import run_id
 from mixerlab.sweeps.published import read_published
+from mixerlab.sweeps.records.identity import run_id
 from mixerlab.sweeps.sources import rows_of
 
 

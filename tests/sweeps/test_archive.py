@@ -9,9 +9,9 @@ import fakes
 import pytest
 
 from mixerlab.sweeps import archive
-from mixerlab.sweeps.claims import claim
 from mixerlab.sweeps.collect import collect
-from mixerlab.sweeps.files import CONFIG_FILE, METRICS_FILE, RECORD_FILE, run_folder, write_config, write_record
+from mixerlab.sweeps.records.claims import claim
+from mixerlab.sweeps.records.files import CONFIG_FILE, METRICS_FILE, RECORD_FILE, run_folder, write_config, write_record
 
 
 @pytest.fixture

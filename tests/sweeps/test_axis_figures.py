@@ -5,13 +5,13 @@ import pytest
 from figure_texts import assert_legible, crosses, drawn, legend_texts, painted
 from matplotlib.colors import to_hex
 
-from mixerlab.sweeps.axis_figures import accuracy_by_key, difficulty, learning_rates, lengths
 from mixerlab.sweeps.collect import best_per_cell, collect
+from mixerlab.sweeps.figures.axis import accuracy_by_key, difficulty, learning_rates, lengths
+from mixerlab.sweeps.figures.marks import SEVERAL
+from mixerlab.sweeps.figures.size import accuracy_by_size
+from mixerlab.sweeps.figures.styles import styles
 from mixerlab.sweeps.keys import spread_out
-from mixerlab.sweeps.marks import SEVERAL
 from mixerlab.sweeps.names import MIXERS, axis_of
-from mixerlab.sweeps.size_figure import accuracy_by_size
-from mixerlab.sweeps.styles import styles
 from mixerlab.sweeps.tables import setting_table, task_table
 
 

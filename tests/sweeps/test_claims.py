@@ -14,13 +14,13 @@ import fake_sweep
 import fakes
 import pytest
 
-from mixerlab.sweeps.claims import claim
-from mixerlab.sweeps.files import read_record, run_folder
-from mixerlab.sweeps.identity import run_id
+from mixerlab.sweeps.records.claims import claim
+from mixerlab.sweeps.records.files import read_record, run_folder
+from mixerlab.sweeps.records.identity import run_id
 
 HOLDER = """
 import sys, time
-from mixerlab.sweeps.claims import claim
+from mixerlab.sweeps.records.claims import claim
 with claim(sys.argv[1]) as ours:
     print(ours, flush=True)
     time.sleep(60)
@@ -28,7 +28,7 @@ with claim(sys.argv[1]) as ours:
 
 PARENT = """
 import os, sys, time
-from mixerlab.sweeps.claims import claim
+from mixerlab.sweeps.records.claims import claim
 with claim(sys.argv[1]):
     ready, write = os.pipe()
     child = os.fork()

@@ -7,9 +7,9 @@ import pandas as pd
 import pytest
 
 from mixerlab.sweeps.collect import best_per_cell, collect, complaints
-from mixerlab.sweeps.files import run_folder, write_config, write_record
-from mixerlab.sweeps.identity import run_id
-from mixerlab.sweeps.schema import failed_record
+from mixerlab.sweeps.records.files import run_folder, write_config, write_record
+from mixerlab.sweeps.records.identity import run_id
+from mixerlab.sweeps.records.schema import failed_record
 
 
 @pytest.fixture

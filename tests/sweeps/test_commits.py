@@ -9,7 +9,7 @@ import pytest
 from command_line import ROOT
 
 from mixerlab import project
-from mixerlab.sweeps import provenance
+from mixerlab.sweeps.records import provenance
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ import pytest
 from mixerlab.api import compose
 from mixerlab.sweeps import archive, compare
 from mixerlab.sweeps.collect import best_per_cell, collect
-from mixerlab.sweeps.compare_figures import STEP, scatter, side_by_side
+from mixerlab.sweeps.figures.comparison import STEP, scatter, side_by_side
 from mixerlab.sweeps.published import Pair, distance, is_far, pairs_of, read_published, scores_of
 from mixerlab.sweeps.report import report
 from mixerlab.sweeps.sources import rows_of

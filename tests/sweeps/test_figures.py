@@ -4,13 +4,13 @@ import fakes
 import pytest
 from figure_texts import assert_legible
 
-from mixerlab.sweeps.axis_figures import difficulty, learning_rates, lengths
-from mixerlab.sweeps.canvas import save
 from mixerlab.sweeps.collect import best_per_cell, collect
-from mixerlab.sweeps.curve_figure import training_curves
-from mixerlab.sweeps.size_figure import accuracy_by_size
-from mixerlab.sweeps.styles import styles
-from mixerlab.sweeps.table_figures import bars, heat_map
+from mixerlab.sweeps.figures.axis import difficulty, learning_rates, lengths
+from mixerlab.sweeps.figures.canvas import save
+from mixerlab.sweeps.figures.size import accuracy_by_size
+from mixerlab.sweeps.figures.styles import styles
+from mixerlab.sweeps.figures.table import bars, heat_map
+from mixerlab.sweeps.figures.training_curves import training_curves
 from mixerlab.sweeps.tables import setting_table, task_table
 
 

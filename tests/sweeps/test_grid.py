@@ -5,9 +5,9 @@ import pytest
 
 from mixerlab.slurm import SlurmFailed
 from mixerlab.sweep import Cell, _train
-from mixerlab.sweeps.files import record_bytes, run_folder, write_config, write_record
-from mixerlab.sweeps.identity import run_id
-from mixerlab.sweeps.schema import failed_record
+from mixerlab.sweeps.records.files import record_bytes, run_folder, write_config, write_record
+from mixerlab.sweeps.records.identity import run_id
+from mixerlab.sweeps.records.schema import failed_record
 
 CONFIGS = [fakes.config(setting=setting) for setting in ("baseline", "seq_len-256", "seq_len-512", "seq_len-1024")]
 

@@ -8,7 +8,7 @@ import pytest
 from mixerlab.sweeps import report as reports
 from mixerlab.sweeps.collect import collect
 from mixerlab.sweeps.keys import shown, spread_out, swept_keys
-from mixerlab.sweeps.named import name_from, name_of, read_sweep, write_sweep
+from mixerlab.sweeps.records.named import name_from, name_of, read_sweep, write_sweep
 
 
 @pytest.fixture(autouse=True)

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 from mixerlab.sweeps import report as reports
-from mixerlab.sweeps.axis_figures import difficulty, lengths
 from mixerlab.sweeps.collect import best_per_cell, collect
+from mixerlab.sweeps.figures.axis import difficulty, lengths
+from mixerlab.sweeps.figures.table import heat_map
 from mixerlab.sweeps.lengths import at_length_of_training, length_table
 from mixerlab.sweeps.names import other_test_length
 from mixerlab.sweeps.page import Part, page
-from mixerlab.sweeps.table_figures import heat_map
 from mixerlab.sweeps.tables import setting_table
 
 

@@ -10,8 +10,8 @@ import pytest
 
 from mixerlab.sweeps import report as reports
 from mixerlab.sweeps.collect import best_per_cell, collect
-from mixerlab.sweeps.files import run_folder
-from mixerlab.sweeps.named import write_sweep
+from mixerlab.sweeps.records.files import run_folder
+from mixerlab.sweeps.records.named import write_sweep
 from mixerlab.sweeps.table_files import to_latex
 from mixerlab.sweeps.tables import best_of, setting_table, task_table, text_of
 

@@ -17,7 +17,7 @@ import pytest
 import mixerlab
 from mixerlab import code_version as code_versions
 from mixerlab.code_version import COMPUTING, code_version
-from mixerlab.sweeps.files import (
+from mixerlab.sweeps.records.files import (
     check_writable,
     is_finished,
     read_config,
@@ -27,9 +27,9 @@ from mixerlab.sweeps.files import (
     write_config,
     write_record,
 )
-from mixerlab.sweeps.identity import run_id
-from mixerlab.sweeps.provenance import provenance
-from mixerlab.sweeps.schema import changed_code, failed_record, row_labels
+from mixerlab.sweeps.records.identity import run_id
+from mixerlab.sweeps.records.provenance import provenance
+from mixerlab.sweeps.records.schema import changed_code, failed_record, row_labels
 
 ROOT = Path(__file__).parents[2]
 
@@ -232,7 +232,7 @@ def test_a_writer_killed_at_any_moment_leaves_a_whole_record(tmp_path):
         """
         import sys
         import fakes
-        from mixerlab.sweeps.files import record_bytes, run_folder, write_record
+        from mixerlab.sweeps.records.files import record_bytes, run_folder, write_record
         # Large enough that a write in place would be seen half done.
         config = fakes.config(seed=list(range(10)))
         pair = [fakes.record(config, [score] * 30) for score in (0.25, 0.75)]
@@ -331,7 +331,7 @@ def test_the_code_of_a_module_does_not_count_comments_and_docstrings(tmp_path, m
         ("training.optimizers", "kernels/optimizer/newton_schulz/triton_kernels.py", True),
         ("training.fit", "training/lit_module.py", True),
         ("training.fit", "mixers/attn.py", False),
-        ("training.fit", "sweeps/schema.py", False),
+        ("training.fit", "sweeps/records/schema.py", False),
         ("tasks.compression", "tasks/in_context_recall.py", False),
         ("tasks.compression", "tasks/base.py", True),
     ],
@@ -381,5 +381,5 @@ def test_changed_code_names_what_has_changed():
 
 
 def test_provenance_needs_no_torch():
-    script = "import sys, mixerlab.sweeps.provenance, mixerlab.sweeps.report; sys.exit('torch' in sys.modules)"
+    script = "import sys, mixerlab.sweeps.records.provenance, mixerlab.sweeps.report; sys.exit('torch' in sys.modules)"
     subprocess.run([sys.executable, "-c", script], check=True)

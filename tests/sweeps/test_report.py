@@ -12,7 +12,7 @@ import pytest
 
 from mixerlab.sweeps import report as reports
 from mixerlab.sweeps.collect import collect
-from mixerlab.sweeps.files import run_folder
+from mixerlab.sweeps.records.files import run_folder
 from mixerlab.sweeps.sources import read_rows
 
 REPOSITORY = Path(__file__).parents[2]

@@ -4,7 +4,7 @@ import fakes
 from figure_texts import assert_legible, drawn
 
 from mixerlab.sweeps.collect import best_per_cell, collect
-from mixerlab.sweeps.size_figure import accuracy_by_size
+from mixerlab.sweeps.figures.size import accuracy_by_size
 from mixerlab.sweeps.tables import task_table
 
 

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from mixerlab.sweeps.collect import best_per_cell, collect
-from mixerlab.sweeps.files import RECORD_FILE, run_folder, write_record
 from mixerlab.sweeps.intervals import bootstrap, interval
+from mixerlab.sweeps.records.files import RECORD_FILE, run_folder, write_record
 from mixerlab.sweeps.solved import counts, solved_csv, solved_markdown
 from mixerlab.sweeps.table_files import intervals_csv, to_markdown
 from mixerlab.sweeps.tables import task_table

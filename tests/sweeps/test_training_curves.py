@@ -7,12 +7,12 @@ import pytest
 from figure_texts import assert_legible, painted
 from matplotlib.figure import Figure
 
-from mixerlab.sweeps import ticks
 from mixerlab.sweeps.collect import best_per_cell, collect
-from mixerlab.sweeps.curve_figure import training_curves
-from mixerlab.sweeps.files import METRICS_FILE, read_record, record_bytes, run_folder, write_record
-from mixerlab.sweeps.run_figure import run_curves
-from mixerlab.sweeps.styles import styles
+from mixerlab.sweeps.figures import ticks
+from mixerlab.sweeps.figures.run import run_curves
+from mixerlab.sweeps.figures.styles import styles
+from mixerlab.sweeps.figures.training_curves import training_curves
+from mixerlab.sweeps.records.files import METRICS_FILE, read_record, record_bytes, run_folder, write_record
 
 
 @pytest.fixture(scope="module")

@@ -23,7 +23,7 @@ from mixerlab.contract import (
 )
 from mixerlab.mixers import attn, parallax
 from mixerlab.mixers.base import NORM_EPS
-from mixerlab.sweeps.identity import IMPLIED, flatten, run_id, without_implied
+from mixerlab.sweeps.records.identity import IMPLIED, flatten, run_id, without_implied
 from mixerlab.training.optimizers import AdamW, Muon
 from mixerlab.training.population import Grouping, Layout, Population, Rule
 from mixerlab.training.results import summarise

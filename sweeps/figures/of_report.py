@@ -8,14 +8,14 @@ from pathlib import Path
 import pandas as pd
 from matplotlib.figure import Figure
 
-from mixerlab.sweeps.axis_figures import accuracy_by_key, difficulty, learning_rates, lengths
 from mixerlab.sweeps.best import Selection
 from mixerlab.sweeps.chance import chances_of_rows
-from mixerlab.sweeps.curve_figure import training_curves
+from mixerlab.sweeps.figures.axis import accuracy_by_key, difficulty, learning_rates, lengths
+from mixerlab.sweeps.figures.size import accuracy_by_size
+from mixerlab.sweeps.figures.table import bars, heat_map
+from mixerlab.sweeps.figures.training_curves import training_curves
 from mixerlab.sweeps.keys import Swept
 from mixerlab.sweeps.names import is_challenge
-from mixerlab.sweeps.size_figure import accuracy_by_size
-from mixerlab.sweeps.table_figures import bars, heat_map
 from mixerlab.sweeps.tables import Table
 
 FIGURES = (

@@ -10,14 +10,22 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from mixerlab.sweeps.best import Selection
-from mixerlab.sweeps.canvas import TICK, Sheet, looks
-from mixerlab.sweeps.curves import Curve, carried_forward
-from mixerlab.sweeps.files import read_metrics, run_folder
-from mixerlab.sweeps.labels import shortened
-from mixerlab.sweeps.marks import ACCURACY_LIMITS, CHOSEN, Handles, chance_line, legend_of, line_handles, setting_title
+from mixerlab.sweeps.figures.canvas import TICK, Sheet, looks
+from mixerlab.sweeps.figures.curves import Curve, carried_forward
+from mixerlab.sweeps.figures.labels import shortened
+from mixerlab.sweeps.figures.marks import (
+    ACCURACY_LIMITS,
+    CHOSEN,
+    Handles,
+    chance_line,
+    legend_of,
+    line_handles,
+    setting_title,
+)
+from mixerlab.sweeps.figures.styles import Style, styles
+from mixerlab.sweeps.figures.ticks import loss_ticks
 from mixerlab.sweeps.names import TASKS, in_order, setting_rank
-from mixerlab.sweeps.styles import Style, styles
-from mixerlab.sweeps.ticks import loss_ticks
+from mixerlab.sweeps.records.files import read_metrics, run_folder
 
 
 def training_curves(results_dir: str | Path, cells: pd.DataFrame, selection: Selection, columns: int = 2) -> Figure:

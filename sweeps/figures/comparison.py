@@ -8,8 +8,8 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from mixerlab.sweeps.best import Selection
-from mixerlab.sweeps.canvas import Sheet, looks
-from mixerlab.sweeps.marks import (
+from mixerlab.sweeps.figures.canvas import Sheet, looks
+from mixerlab.sweeps.figures.marks import (
     ACCURACY_LIMITS,
     CHOSEN,
     CROSS_LOOK,
@@ -22,9 +22,9 @@ from mixerlab.sweeps.marks import (
     legend_of,
     line_handles,
 )
+from mixerlab.sweeps.figures.styles import styles
 from mixerlab.sweeps.names import MIXERS, in_order
 from mixerlab.sweeps.published import Pair
-from mixerlab.sweeps.styles import styles
 
 BAR, LINE = 0.8, 0.9  # widths, of places that are 1 apart
 DIAGONAL_LOOK: dict[str, Any] = {"color": "0.7", "linewidth": 1.0}

@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from mixerlab.safe_files import publish_file, read_bytes, replace_file
-from mixerlab.sweeps.identity import run_id
-from mixerlab.sweeps.schema import LABELS, LARGEST_NUMBER, labels_of_replicas, rows_digest, validate_record
+from mixerlab.sweeps.records.identity import run_id
+from mixerlab.sweeps.records.schema import LABELS, LARGEST_NUMBER, labels_of_replicas, rows_digest, validate_record
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -10,9 +10,9 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from mixerlab.sweeps.best import Selection
-from mixerlab.sweeps.canvas import Sheet, looks
 from mixerlab.sweeps.chance import chances_of_rows
-from mixerlab.sweeps.marks import (
+from mixerlab.sweeps.figures.canvas import Sheet, looks
+from mixerlab.sweeps.figures.marks import (
     APART_MARKERS,
     CHOSEN,
     Handles,
@@ -23,10 +23,10 @@ from mixerlab.sweeps.marks import (
     rows_with_panels,
     with_intervals,
 )
+from mixerlab.sweeps.figures.styles import Style, styles
+from mixerlab.sweeps.figures.ticks import size_ticks
 from mixerlab.sweeps.names import averaged, mixer_of
-from mixerlab.sweeps.styles import Style, styles
 from mixerlab.sweeps.tables import AVERAGE, Score, Table
-from mixerlab.sweeps.ticks import size_ticks
 
 
 def accuracy_by_size(table: Table, cells: pd.DataFrame, selection: Selection, columns: int = 2) -> Figure | None:

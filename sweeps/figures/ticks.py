@@ -9,8 +9,8 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullLocator
 
-from mixerlab.sweeps.canvas import TICK, text_width
-from mixerlab.sweeps.labels import told_apart
+from mixerlab.sweeps.figures.canvas import TICK, text_width
+from mixerlab.sweeps.figures.labels import told_apart
 
 
 def value_ticks(panel: Axes, values: Sequence[float], inches: float) -> None:

@@ -11,9 +11,17 @@ from matplotlib import rc_context
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from mixerlab.sweeps.canvas import NO_MATHTEXT
-from mixerlab.sweeps.curves import carried_forward
-from mixerlab.sweeps.files import CONFIG_FILE, DRAWN, METRICS_FILE, RECORD_FILE, read_config, read_metrics, read_record
+from mixerlab.sweeps.figures.canvas import NO_MATHTEXT
+from mixerlab.sweeps.figures.curves import carried_forward
+from mixerlab.sweeps.records.files import (
+    CONFIG_FILE,
+    DRAWN,
+    METRICS_FILE,
+    RECORD_FILE,
+    read_config,
+    read_metrics,
+    read_record,
+)
 
 
 def run_curves(folder: Path) -> Figure:

@@ -11,9 +11,9 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
 from mixerlab.sweeps.best import Selection
-from mixerlab.sweeps.canvas import TICK, Sheet, even_lines, looks, text_width
-from mixerlab.sweeps.labels import shortened, told_apart, without_shared
-from mixerlab.sweeps.marks import (
+from mixerlab.sweeps.figures.canvas import TICK, Sheet, even_lines, looks, text_width
+from mixerlab.sweeps.figures.labels import shortened, told_apart, without_shared
+from mixerlab.sweeps.figures.marks import (
     ACCURACY_LIMITS,
     CHANCE,
     CHANCE_LOOK,
@@ -30,8 +30,8 @@ from mixerlab.sweeps.marks import (
     setting_title,
     with_intervals,
 )
+from mixerlab.sweeps.figures.styles import Style, styles
 from mixerlab.sweeps.names import BASELINE, sees_future
-from mixerlab.sweeps.styles import Style, styles
 from mixerlab.sweeps.tables import Score, Table
 
 NARROWEST_BAR = 0.058  # inches, with the gap beside it

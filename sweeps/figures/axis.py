@@ -11,12 +11,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from mixerlab.sweeps.best import Selection
-from mixerlab.sweeps.canvas import Sheet, looks
 from mixerlab.sweeps.chance import chances_of_rows, mean_chances
 from mixerlab.sweeps.collect import REPORTED
-from mixerlab.sweeps.keys import Swept, short_names, shown
-from mixerlab.sweeps.lengths import length_of_training
-from mixerlab.sweeps.marks import (
+from mixerlab.sweeps.figures.canvas import Sheet, looks
+from mixerlab.sweeps.figures.marks import (
     CHOSEN,
     Handles,
     accuracy_lines,
@@ -27,10 +25,12 @@ from mixerlab.sweeps.marks import (
     setting_title,
     with_intervals,
 )
+from mixerlab.sweeps.figures.styles import styles
+from mixerlab.sweeps.figures.ticks import name_ticks, rate_ticks, value_ticks
+from mixerlab.sweeps.keys import Swept, short_names, shown
+from mixerlab.sweeps.lengths import length_of_training
 from mixerlab.sweeps.names import TASKS, axis_of, in_order, is_challenge, origin_of, rank
-from mixerlab.sweeps.styles import styles
 from mixerlab.sweeps.tables import Score, Table, mean_of, score_of
-from mixerlab.sweeps.ticks import name_ticks, rate_ticks, value_ticks
 
 AXIS_LABELS = {
     "vocab_size": "vocabulary size",

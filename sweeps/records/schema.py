@@ -15,7 +15,15 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from mixerlab.sweeps.identity import DATA_DIGEST, DATA_PATH, REPLICATED, flatten, is_volatile, replicas_of, run_id
+from mixerlab.sweeps.records.identity import (
+    DATA_DIGEST,
+    DATA_PATH,
+    REPLICATED,
+    flatten,
+    is_volatile,
+    replicas_of,
+    run_id,
+)
 
 # The columns that say which replica a row is, with their types ...
 LABELS = {

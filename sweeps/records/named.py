@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from mixerlab.safe_files import read_bytes, remove_leftovers, replace_file
-from mixerlab.sweeps.claims import claim, holder
-from mixerlab.sweeps.files import NO_CONFIG, check_config
+from mixerlab.sweeps.records.claims import claim, holder
+from mixerlab.sweeps.records.files import NO_CONFIG, check_config
 
 Configs = Mapping[str, Mapping[str, Any]]  # of runs, by `run_id`
 
