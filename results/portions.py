@@ -1,4 +1,4 @@
-"""Works through a list of jobs in several processes until the time is over: GPUs are lent in portions.
+"""Works through a list of jobs in several processes until the time is over.
 
 `results/train.py` trains runs of ours with it, `results/parity/theirs.py` runs of mad-lab.
 """
