@@ -183,6 +183,8 @@ def table() -> Iterator[Run]:
     """
     cells = best_per_cell(rows_of(RESULTS / "draft" / "rows.csv"))
     tells = (cells["accuracy"] > cells["chance"] + ABOVE_CHANCE) & (cells["accuracy"] < NEAR_PERFECT)
+    every = [(task, setting) for task in TASKS for setting in lengths(task)]
+    longest_first = sorted(every, key=lambda cell: -lengths(cell[0])[cell[1]])  # short runs fill the end of a portion
     telling = set(cells[tells][["task", "setting"]].itertuples(index=False, name=None))
     for stage, chosen, seeds, rates in (
         ("every cell", lambda cell: True, [0], ()),
@@ -190,11 +192,8 @@ def table() -> Iterator[Run]:
         ("cells that tell, two more seeds", telling.__contains__, [1, 2], TABLE_RATES),
         ("the rest, two more seeds", lambda cell: cell not in telling, [1, 2], TABLE_RATES),
     ):
-        for task in TASKS:
-            for setting in lengths(task):
-                for mixer in MIXERS:
-                    if chosen((task, setting)):
-                        yield from runs_of(stage, mixer, task, setting, seeds, rates)
+        for (task, setting), mixer in product(filter(chosen, longest_first), MIXERS):
+            yield from runs_of(stage, mixer, task, setting, seeds, rates)
 
 
 def adamw() -> Iterator[Run]:

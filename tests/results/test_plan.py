@@ -36,6 +36,8 @@ def test_the_table_has_each_cell_at_four_rates_with_three_seeds():
     first = [run for run in runs if run.stage == "every cell"]
     assert set(counted(first).values()) == {1} and len(counted(first)) == 330 * 3  # the default's rates
     assert {seed for run in first for _, seed in replicas(run)} == {0}
+    of_first = [plan.lengths(run.task)[run.setting] for run in first]
+    assert of_first == sorted(of_first, reverse=True)
     for run in runs:
         length, rates = plan.lengths(run.task)[run.setting], {rate for rate, _ in replicas(run)}
         assert length < plan.LONG or len(replicas(run)) == len(rates)  # one seed
