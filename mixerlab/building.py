@@ -119,7 +119,7 @@ def _built(parts: str, autoencode: bool) -> list[tuple[str, SequenceMixer]]:
 
 def _check_schedule(schedule: Schedule, name: str) -> None:
     """ValueError unless its multipliers are finite and not negative, as far as a grid of progress shows."""
-    progress = torch.arange(_GRID) / _GRID
+    progress = torch.arange(_GRID + 1) / _GRID
     for what in ("learning_rate", "weight_decay"):
         try:
             values = getattr(schedule, what)(progress)

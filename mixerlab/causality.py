@@ -29,7 +29,7 @@ NOISE = 0.05  # standard deviation of what is added to each parameter, of the si
 _ROUNDING = {torch.float64: 1e-10, torch.float32: 1e-4, torch.bfloat16: 5e-2}
 _SEED = 0
 
-_known: dict[Hashable, "Leak | Untold | None"] = {}  # of this process: runs of a sweep share mixers and shapes
+_known: dict[Hashable, "Leak | Undetermined | None"] = {}  # of this process: runs of a sweep share mixers and shapes
 
 
 def is_rounding(change: float, later_change: float, dtype: torch.dtype) -> bool:
@@ -69,11 +69,11 @@ class Leak(NamedTuple):
         )
 
 
-class Untold:
-    """Nothing can be told: the outputs are not finite at the start."""
+class Undetermined:
+    """It cannot be determined: the outputs are not finite at the start."""
 
     def __str__(self) -> str:
-        return "the outputs are not finite at the start: whether they depend on later inputs cannot be told"
+        return "the outputs are not finite at the start: whether they depend on later inputs cannot be determined"
 
 
 class SeesFuture(ValueError):
@@ -105,15 +105,15 @@ class CausalityCheck:
     lengths: tuple[int, ...]
     may_see_future: bool
     key: Hashable
-    found: Leak | Untold | None = field(default=None, init=False)
+    found: Leak | Undetermined | None = field(default=None, init=False)
     found_at: int = field(default=0, init=False)
 
     @property
     def sees_future(self) -> bool | None:
-        """Of a population that was checked; None if it cannot be told."""
+        """Of a population that was checked; None if it cannot be determined."""
         if isinstance(self.found, Leak):
             return not self.found.between_rows
-        return None if isinstance(self.found, Untold) else False
+        return None if isinstance(self.found, Undetermined) else False
 
     @property
     def notes(self) -> list[str]:
@@ -131,7 +131,7 @@ class CausalityCheck:
         """
         looks = [(self._look(population, length, bf16, batch_size), length) for length in self.lengths]
         self.found, self.found_at = max(looks, key=lambda look: _gravity(look[0]))
-        if isinstance(self.found, Untold):
+        if isinstance(self.found, Undetermined):
             log.warning("%s", self.found)
         if not isinstance(self.found, Leak):
             return
@@ -145,7 +145,7 @@ class CausalityCheck:
                 " the same, and tables mark it"
             )
 
-    def _look(self, population: Population, length: int, bf16: bool, batch_size: int) -> Leak | Untold | None:
+    def _look(self, population: Population, length: int, bf16: bool, batch_size: int) -> Leak | Undetermined | None:
         """`find_leak` at this length, of this process."""
         scored_only = length != self.lengths[0]
         key = self.key, self.vocab_size, length, scored_only, bf16, population.device, population.execution
@@ -158,7 +158,7 @@ class CausalityCheck:
         return _known[key]
 
 
-def _gravity(found: Leak | Untold | None) -> int:
+def _gravity(found: Leak | Undetermined | None) -> int:
     """Which of two things that were found is told."""
     if isinstance(found, Leak):
         return (1 if found.training else 4) if found.between_rows else 3
@@ -167,7 +167,7 @@ def _gravity(found: Leak | Untold | None) -> int:
 
 def find_leak(
     population: Population, vocab_size: int, length: int, batch: int = 2, *, bf16: bool, scored_only: bool = False
-) -> Leak | Untold | None:
+) -> Leak | Undetermined | None:
     """How the logits of a population depend on later tokens, or on those of other rows.
 
     Looks in scoring mode, and then, unless rows are `scored_only`, in training mode, where a norm over time or over the
@@ -176,7 +176,7 @@ def find_leak(
     generators stay as they were.
 
     Returns:
-        None if they do not, `Untold` if they are not finite.
+        None if they do not, `Undetermined` if they are not finite.
     """
     if length < 2:
         return None
@@ -192,7 +192,7 @@ def find_leak(
                 if leak is not None:
                     return leak
                 is_told &= look.is_finite
-            return None if is_told else Untold()
+            return None if is_told else Undetermined()
     finally:
         population.load_state_dict(saved)
         population.model.train(was_training)

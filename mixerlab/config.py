@@ -151,7 +151,8 @@ def _check(config: Mapping[str, Any]) -> None:
         if isinstance(flat.get(key), int | float) and flat[key] > largest:
             raise ValueError(f"{key}={flat[key]} must be at most {largest}")
     for key, value in flat.items():  # also flags that have no type annotation
-        if isinstance(value, str) and value.lower() in ("yes", "no", "on", "off"):
+        is_name = key in ("sweep", "results_dir") or key.endswith(".name")
+        if isinstance(value, str) and not is_name and value.lower() in ("yes", "no", "on", "off"):
             raise ValueError(f"{key}={value} would be read as a string, which counts as true: write true or false")
 
 

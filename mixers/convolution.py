@@ -34,7 +34,7 @@ def split_and_convolve(
 ) -> tuple[Tensor, ...]:
     """The parts of `packed` `[B, T, C]`, side by side from its first column, in one launch each way.
 
-    The arguments name the parts in their order. The first three kinds come as heads, `[B, T, heads, head_dim]`.
+    The arguments name the parts in their order. The first three kinds are returned as heads, `[B, T, heads, head_dim]`.
 
     Args:
         packed: what a projection made.

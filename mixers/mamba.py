@@ -26,8 +26,8 @@ class Mamba(ProjectedMixer):
             in its language model until December 2024.
         backend: of the scan: `auto`, `reference` or `triton`.
 
-    `A_log` is `[d_inner, d_state]`, yet no matrix (one rate per state): an optimizer for matrices must not
-    take it.
+    `A_log` is `[d_inner, d_state]`, yet no matrix (one rate per state): Muon takes it only with
+    `optimizer.filters=muon`.
     """
 
     input_projections = ("in_proj",)
@@ -64,6 +64,7 @@ class Mamba(ProjectedMixer):
         self.D = nn.Parameter(torch.ones(self.d_inner))
         self.out_proj = nn.Linear(self.d_inner, d_model, bias=False)
 
+        # PyTorch's default already, and the model redraws it; without this line the other values would change.
         nn.init.uniform_(self.dt_proj.weight, -(dt_rank**-0.5), dt_rank**-0.5)
         if zero_dt_bias:
             nn.init.zeros_(self.dt_proj.bias)

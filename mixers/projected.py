@@ -14,11 +14,19 @@ from mixerlab.mixers.base import SequenceMixer
 ALIGNMENT = 32
 
 
+def is_hooked(module: nn.Module) -> bool:
+    """Whether the module has hooks of its own, forward or backward, which run only if it is called."""
+    return bool(
+        module._forward_hooks or module._forward_pre_hooks or module._backward_hooks or module._backward_pre_hooks
+    )
+
+
 class ProjectedMixer(SequenceMixer):
     """`project_out(mix(project(x)))`. A subclass makes the linear layers, names them, and writes `mix`.
 
     All input projections are one matrix product, which reads `x` once. They stay separate parameters, which Muon
     orthogonalises one by one, and training lays those of one shape side by side, so that joining them copies nothing.
+    If one of the layers has hooks, all are called, which gives the same within rounding.
 
     Attributes:
         input_projections: the names of the `nn.Linear`s that read `x`, in the order in which `mix` gets their results.
@@ -44,7 +52,7 @@ class ProjectedMixer(SequenceMixer):
         The first layer of a model with a small vocabulary takes these steps one by one (`models/stream.py`): it
         projects a table of rows, and then looks up the products. It does so for mixers that leave `forward` as it is.
         """
-        mixed = self.project_and_mix_at_once(x)
+        mixed = None if self._input_is_hooked() else self.project_and_mix_at_once(x)
         if mixed is None:
             mixed = self.mix(self.project(x))
         return self.project_out(mixed)
@@ -54,6 +62,8 @@ class ProjectedMixer(SequenceMixer):
         layers = self._input_layers()
         width = sum(layer.out_features for layer in layers)
         padding = -width % ALIGNMENT if len(layers) > 1 else 0
+        if self._input_is_hooked():
+            return F.pad(torch.cat([self._called(name, x) for name in self.input_projections], dim=-1), (0, padding))
         projected = linear(x, self.input_weight(padding))
         biases = [
             None if name in self.biases_in_mix else layer.bias
@@ -84,8 +94,18 @@ class ProjectedMixer(SequenceMixer):
     def project_out(self, mixed: Tensor) -> Tensor:
         """What `mix` gives, `[B, T, ...]`, to the mixer's output `[B, T, d_model]`."""
         layer = getattr(self, self.output_projection)
+        if is_hooked(layer):
+            return layer(mixed)
         y = linear(mixed, layer.weight)
         return y if layer.bias is None else y + layer.bias.to(y.dtype)
+
+    def _input_is_hooked(self) -> bool:
+        return any(map(is_hooked, self._input_layers()))
+
+    def _called(self, name: str, x: Tensor) -> Tensor:
+        layer = getattr(self, name)
+        y = layer(x)
+        return y - layer.bias.to(y.dtype) if name in self.biases_in_mix and layer.bias is not None else y
 
     def _input_layers(self) -> list[nn.Linear]:
         return [getattr(self, name) for name in self.input_projections]

@@ -4,7 +4,8 @@ from collections.abc import Iterator
 
 from torch import Tensor, nn
 
-# Six times the standard error of a standard deviation, of n uniform or normal values at most 0.71 / sqrt(n).
+# Six standard errors of a sample's standard deviation: each is at most 0.71 / sqrt(n) of it, for n uniform or normal
+# values.
 TOLERANCE = 4.2
 
 

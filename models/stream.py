@@ -18,16 +18,9 @@ from mixerlab.kernels.fused.embedding import Embedded, embedding
 from mixerlab.kernels.fused.embedding_norm import EmbeddedSum, embedded_add_rms_norm, embedding_rms_norm
 from mixerlab.kernels.fused.norm_linear import norm_linear
 from mixerlab.kernels.fused.rms_norm import add_rms_norm
-from mixerlab.mixers.projected import ProjectedMixer
+from mixerlab.mixers.projected import ProjectedMixer, is_hooked
 
 ALL = slice(None)  # positions
-
-
-def is_hooked(module: nn.Module) -> bool:
-    """Whether the module has hooks of its own, forward or backward, which run only if it is called."""
-    return bool(
-        module._forward_hooks or module._forward_pre_hooks or module._backward_hooks or module._backward_pre_hooks
-    )
 
 
 @dataclass(frozen=True, eq=False)  # tensor equality has no single truth value

@@ -62,7 +62,9 @@ def axis_of(setting: str) -> tuple[str, float] | None:
     `S3-128,test_seq_len=256`.
     """
     origin, comma, last = setting.rpartition(",")
-    axis, _, value = last.replace("=", "-").rpartition("-")
+    axis, equals, value = last.partition("=")
+    if not equals:
+        axis, _, value = last.rpartition("-")
     if _PARAMETER.fullmatch(axis) is None or (comma and axis != "test_seq_len"):
         return None
     try:

@@ -64,13 +64,22 @@ for (const table of document.querySelectorAll("table.sorts")) {
 
 @dataclass(frozen=True)
 class Part:
-    """What one selection shows: its heading and how it was chosen, tables by name, and pictures by heading."""
+    """What one selection shows.
+
+    Attributes:
+        selection, heading, explained: which it is, in words, and how it was chosen.
+        tables: by name.
+        cells: as `sweeps.collect.best_per_cell` gives them.
+        in_means: those of the cells that means are over.
+        pictures: by heading.
+    """
 
     selection: Selection
     heading: str
     explained: str
     tables: Mapping[str, Table]
     cells: pd.DataFrame
+    in_means: pd.DataFrame
     pictures: Sequence[tuple[str, Path]]
 
 
@@ -84,8 +93,9 @@ def page(title: str, parts: Iterable[Part], frame: pd.DataFrame) -> str:
     for part in parts:
         body.append(f"<h2>{_text(part.heading)}</h2><p>{_text(part.explained)}</p>")
         body.append("<p>A click on a heading sorts, a click on a number shows the records behind it.</p>")
-        chosen = {(cell.mixer, cell.task, cell.setting): set(cell.replicas) for cell in part.cells.itertuples()}
         for heading, table in part.tables.items():
+            cells = part.in_means if heading in ("accuracy", "challenge") else part.cells
+            chosen = {(cell.mixer, cell.task, cell.setting): set(cell.replicas) for cell in cells.itertuples()}
             body.append(
                 f"<h3>{_text(_HEADINGS.get(heading, heading))}</h3>{_table(table, part.selection, groups, chosen)}"
             )

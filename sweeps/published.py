@@ -65,7 +65,7 @@ def scores_of(frame: pd.DataFrame, selection: Selection = "official", rates: int
 
     The report's tables have one learning rate for all seeds of a cell. Where recall comes in a jump, and at another
     rate for each seed, that is lower. A seed that has fewer rates than another of its cell, or than `rates`, is left
-    out.
+    out. One that diverged at all of its rates counts as 0.
     """
     ended = frame[frame["status"].isin(["finished", "diverged"])]
     cell = ["mixer", "task", "setting"]
@@ -73,9 +73,9 @@ def scores_of(frame: pd.DataFrame, selection: Selection = "official", rates: int
     whole = set(tried[(tried == tried.groupby(level=cell).transform("max")) & (tried >= rates)].index)
     found = defaultdict[Cell, list[float]](list)
     for seed, of_seed in ended.groupby("seed"):
-        for best in best_per_cell(of_seed, selection).dropna(subset="accuracy").itertuples():
+        for best in best_per_cell(of_seed, selection).itertuples():
             if (key := (best.mixer, best.task, best.setting)) + (seed,) in whole:
-                found[key].append(best.accuracy)
+                found[key].append(best.accuracy if best.n else 0.0)
     return {key: fmean(scores) for key, scores in found.items()}
 
 

@@ -203,7 +203,7 @@ def _report(
             pictures += [(figure.get_suptitle(), path) for path in drawn if path.suffix == ".png"]
             files += drawn
         heading = f"Checkpoint and learning rate chosen on {'test' if selection == 'official' else 'validation'}"
-        parts.append(Part(selection, heading, EXPLAINED[selection], tables, cells[selection], pictures))
+        parts.append(Part(selection, heading, EXPLAINED[selection], tables, cells[selection], benchmark, pictures))
         sections += [
             f"## {name}, {selection} selection\n{EXPLAINED[selection]}\n\n{to_markdown(table)}"
             for name, table in tables.items()

@@ -12,7 +12,7 @@ from torch import nn
 
 import mixerlab
 from mixerlab import causality
-from mixerlab.causality import CausalityCheck, MixesRows, Untold, _Look, cuts, find_leak
+from mixerlab.causality import CausalityCheck, MixesRows, Undetermined, _Look, cuts, find_leak
 from mixerlab.mixers.base import SequenceMixer
 from mixerlab.training.execution import choose_execution
 
@@ -64,7 +64,7 @@ def test_rounding_is_no_leak(bf16, monkeypatch):
 @pytest.mark.parametrize("bf16", [False, True])
 def test_of_nothing_but_nan_nobody_can_tell(bf16):
     found = find_leak(population_of(lambda: Flawed("nothing but NaN")), VOCAB, LENGTH, bf16=bf16)
-    assert isinstance(found, Untold)
+    assert isinstance(found, Undetermined)
 
 
 def test_a_record_of_nothing_but_nan_does_not_say_that_the_mixer_is_causal(tmp_path, monkeypatch):
@@ -75,7 +75,7 @@ def test_a_record_of_nothing_but_nan_does_not_say_that_the_mixer_is_causal(tmp_p
     broken = ("mixer=attn", "mixer.name=broken", "mixer._target_=all_nan.Broken", "task=icr", *TINY)
     record = mixerlab.run(*broken, f"results_dir={tmp_path}/results")
     assert {row["status"] for row in record["rows"]} == {"diverged"}
-    assert record["provenance"]["sees_future"] is None and record["provenance"]["notes"][-1] == str(Untold())
+    assert record["provenance"]["sees_future"] is None and record["provenance"]["notes"][-1] == str(Undetermined())
 
 
 def test_the_population_stays_as_it_was():

@@ -98,7 +98,7 @@ class Graphs:
         generators: those that the functions draw from, as for `Captured`.
 
     Attributes:
-        notes: what the caller has to say of the functions in its record, and whoever takes them later, too.
+        notes: for the record of this run, and of each later run that reuses the graphs.
     """
 
     def __init__(

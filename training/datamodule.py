@@ -19,9 +19,9 @@ LEAST_ROWS = 2**14  # smallest size of the example tensors: a MAD run has at mos
 class Examples(NamedTuple):
     """Splits of one length T, on the device, in tensors of M rows, more than there are examples.
 
-    All splits of a task have one length, but for test rows that are `apart`. The surplus rows have no targets. The last
-    of them pads the last batch of an epoch: all batches then have the same shape, and the mean loss of the last one is
-    that of its examples.
+    All splits have the same length, except test rows of another length, which are `apart`. The surplus rows have no
+    targets. The last of them pads the last batch of an epoch: all batches then have the same shape, and the mean loss
+    of the last one is that of its examples.
 
     Attributes:
         inputs: int64 `[M, T]`.

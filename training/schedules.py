@@ -1,6 +1,7 @@
 """Learning-rate and weight-decay schedules as pure functions of progress, so that they run on the device.
 
-Progress is the fraction of the training's steps already made, a float32 tensor in [0, 1).
+Progress is the fraction of the training's steps already made, a float32 tensor in [0, 1]; 1 only for the learning rate
+that is reported after the last step.
 """
 
 from typing import Protocol
@@ -29,7 +30,7 @@ class WSD:
     """
 
     def __init__(self, warmup: float = 0.0, decay: float = 0.2, gamma: float = 0.0):
-        if not (0 <= warmup < 1 and 0 < decay <= 1 - warmup):
+        if not (0 <= warmup < 1 and decay > 0 and round(warmup + decay, 12) <= 1):
             raise ValueError(
                 f"schedule.warmup={warmup} and schedule.decay={decay} must be fractions of the training with"
                 " 0 <= warmup, 0 < decay and warmup + decay <= 1"

@@ -229,7 +229,7 @@ def _lines_of(text: str) -> int:
 
 def save(figure: Figure, stem: Path, formats: Sequence[str] = ("png",)) -> list[Path]:
     """Writes `stem`.png and so on, each whole or not at all."""
-    paths = [stem.with_suffix(f".{name}") for name in formats]
+    paths = [stem.with_name(f"{stem.name}.{name}") for name in formats]  # a stem may have dots
     with looks():
         for path in paths:
             drawn = io.BytesIO()

@@ -103,4 +103,4 @@ def _frontier(panel: Axes, places: Mapping[str, tuple[float, Score]]) -> Handles
         return {}
     look: dict[str, Any] = {"color": "0.7", "linewidth": 2.4, "solid_capstyle": "round"}
     panel.plot(*zip(*best, strict=True), zorder=1, drawstyle="steps-post", label="_frontier", **look)
-    return {"frontier": Line2D([], [], label="none smaller is better", **look)}
+    return {"frontier": Line2D([], [], label="Pareto frontier", **look)}

@@ -21,9 +21,14 @@ def value_ticks(panel: Axes, values: Sequence[float], inches: float) -> None:
 
 
 def rate_ticks(panel: Axes, values: Sequence[float], inches: float) -> None:
-    """Every learning rate that was run is a tick of a logarithmic axis, written as `5e-4`."""
+    """Every learning rate that was run is a tick of a logarithmic axis, written as `5e-4` or `3.16e-4`."""
     panel.set_xscale("log")
-    _ticks(panel, values, [f"{value:.0e}".replace("e-0", "e-") for value in values], inches)
+    _ticks(panel, values, [_rate(value) for value in values], inches)
+
+
+def _rate(value: float) -> str:
+    mantissa, exponent = f"{value:.2e}".split("e")
+    return f"{float(mantissa):g}e{int(exponent)}"
 
 
 def size_ticks(panel: Axes, values: Sequence[float], inches: float) -> None:

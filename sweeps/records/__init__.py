@@ -1,4 +1,4 @@
-"""The files of a run: what they say, which run they are of, who may write them, and where they come from."""
+"""The files that runs and sweeps leave: what they say, which run they are of, who may write them, and their origin."""
 
 from mixerlab import require_prefix
 

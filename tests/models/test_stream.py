@@ -144,12 +144,18 @@ MAKE = {
 
 
 def hooked_by_position(model):
-    """The modules that a model is made of, down to the mixers, with what each one gives for each position."""
+    """The modules that a model is made of, to the outer layers of mixers, with what each gives for each position."""
     ends = ("embedding", "norm", "mixer_norm", "mixer", "mlp_norm", "mlp", "w1", "w2", "w3", "linear", "head")
+    outer = {
+        f"{name}.{layer}"
+        for name, module in model.named_modules()
+        if isinstance(module, ProjectedMixer)
+        for layer in (*module.input_projections, module.output_projection)
+    }
     return {
         name: getattr(module, "out_features", WIDTH)
         for name, module in model.named_modules()
-        if ".mixer." not in name and name.rpartition(".")[2] in ends
+        if name in outer or (".mixer." not in name and name.rpartition(".")[2] in ends)
     }
 
 
@@ -186,7 +192,13 @@ def test_one_hook_of_any_kind_fires(kind, place):
     assert len(fired) == 1
 
 
-@pytest.mark.parametrize("place", ["embedding", "blocks.0.mlp_norm", "blocks.1.mlp", "blocks.1.mlp.w2", "norm"])
+@pytest.mark.parametrize(
+    "place",
+    [
+        *("embedding", "blocks.0.mlp_norm", "blocks.1.mlp", "blocks.1.mlp.w2", "norm"),
+        *("blocks.0.mixer.v_proj", "blocks.1.mixer.q_proj", "blocks.1.mixer.o_proj"),
+    ],
+)
 def test_what_a_hook_returns_takes_the_place_of_the_output(place):
     model = LanguageModel(9, WIDTH, 2, lambda: Attention(WIDTH))
     tokens = torch.randint(9, (2, LENGTH))

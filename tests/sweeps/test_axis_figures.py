@@ -1,6 +1,7 @@
 """The figures of accuracy along an axis: a task's difficulty, lengths, learning rates and swept keys."""
 
 import fakes
+import matplotlib.pyplot as plt
 import pytest
 from figure_texts import assert_legible, crosses, drawn, legend_texts, painted
 from matplotlib.colors import to_hex
@@ -10,6 +11,7 @@ from mixerlab.sweeps.figures.axis import accuracy_by_key, difficulty, learning_r
 from mixerlab.sweeps.figures.marks import SEVERAL
 from mixerlab.sweeps.figures.size import accuracy_by_size
 from mixerlab.sweeps.figures.styles import styles
+from mixerlab.sweeps.figures.ticks import rate_ticks
 from mixerlab.sweeps.keys import spread_out
 from mixerlab.sweeps.names import MIXERS, axis_of
 from mixerlab.sweeps.tables import setting_table, task_table
@@ -98,6 +100,7 @@ def test_no_difficulty_without_an_axis(tmp_path):
     [
         ("seq_len-512", ("seq_len", 512.0)),
         ("frac_noise=0.2", ("frac_noise", 0.2)),
+        ("frac_noise=1e-05", ("frac_noise", 1e-5)),
         ("depth-3", ("depth", 3.0)),
         ("S3-128,test_seq_len=256", ("S3-128,test_seq_len", 256.0)),
         *((level, None) for level in ("baseline", "A5-8", "S3-128", "s3-128", "4-64", "A5-8,seq_len=16")),
@@ -230,3 +233,11 @@ def test_of_many_settings_the_last_of_each_task_has_a_panel(tmp_path):
     sizes = ["state size (elements)", "parameters"]
     assert [panel.get_xlabel() for panel in figure.axes] == sizes * len(hardest)
     assert_legible(figure)
+
+
+def test_rates_that_differ_have_labels_that_differ():
+    figure, panel = plt.subplots()
+    rates = [2.5e-4, 3e-4, 10**-2.5, 1e-2]
+    rate_ticks(panel, rates, inches=10.0)
+    assert [label.get_text() for label in panel.get_xticklabels()] == ["2.5e-4", "3e-4", "3.16e-3", "1e-2"]
+    plt.close(figure)

@@ -74,6 +74,12 @@ def test_each_seed_has_its_own_best_rate(tmp_path):
     assert best_per_cell(two_seeds)["accuracy"].tolist() == [pytest.approx(0.6)]  # the report: one rate for all seeds
 
 
+def test_a_seed_that_diverged_at_all_rates_counts_as_0(tmp_path):
+    rates = [1e-3, 5e-3]
+    fakes.add_run(tmp_path, [0.9, 0.5, "diverged", "diverged"], lr=rates, seed=[0, 1], task="mem", setting="baseline")
+    assert scores_of(collect(tmp_path)) == {("attn", "mem", "baseline"): pytest.approx(0.45)}
+
+
 def test_only_complete_means_count(results, published):
     pairs = pairs_of(rows_of(results), read_published(published))
     assert distance(pairs) == (2, pytest.approx(((0.05**2 + 0.2**2) / 2) ** 0.5), None)

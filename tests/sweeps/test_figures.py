@@ -93,7 +93,7 @@ def test_what_a_single_mixer_or_learning_rate_leaves_out(tmp_path):
 
 def test_saved_as_picture_and_as_pdf_even_if_empty(tmp_path):
     nothing = best_per_cell(collect(tmp_path, fakes.by_run_id(fakes.config())))
-    paths = save(training_curves(tmp_path, nothing, "official"), tmp_path / "curves", ("png", "pdf"))
-    assert [path.name for path in paths] == ["curves.png", "curves.pdf"]
+    paths = save(training_curves(tmp_path, nothing, "official"), tmp_path / "2605.29157", ("png", "pdf"))
+    assert [path.name for path in paths] == ["2605.29157.png", "2605.29157.pdf"]  # a dot is no suffix
     assert paths[0].read_bytes().startswith(b"\x89PNG")
     assert paths[1].read_bytes().startswith(b"%PDF")

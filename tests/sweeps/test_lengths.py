@@ -57,7 +57,7 @@ def test_the_table_has_a_row_for_each_length_in_the_order_of_numbers(frame):
 
 def test_the_page_has_the_records_behind_each_length(frame):
     cells = best_per_cell(frame, "clean")
-    part = Part("clean", "", "", {"lengths": length_table(frame, cells)}, cells, [])
+    part = Part("clean", "", "", {"lengths": length_table(frame, cells)}, cells, cells, [])
     (table, *_) = re.findall(r"<h3>By length</h3>.*", page("Report", [part], frame), re.DOTALL)
     assert table.count("<details>") == 2 * 2 * 4 and table.count('<tr class="chosen">') == 2 * 2 * 4 * 3
     assert "S3-128,test_seq_len=1024</td>" in table

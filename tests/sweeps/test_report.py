@@ -138,9 +138,13 @@ def test_the_harder_set_has_its_own_table_and_no_part_in_the_average(results, no
     assert "Avg" not in challenge
 
 
-def test_own_sizes_are_listed_but_part_of_no_mean(results, no_drawing):
+def test_own_sizes_are_listed_but_part_of_no_mean(results):
     fakes.add_run(results, [0.9, 1.0, 0.9], mixer="gdn", setting="seq_len=32,vocab_size=8", seq_len=32)
-    made = reports.report(results, selections=("official",))
+    made = reports.report(results, selections=("official",), html=True)
+    of_means, of_settings = (results / "report/report.html").read_text().split("<h3>")[1:3]
+    counted, listed = '<tr class="chosen"><td>seq_len=32,vocab_size=8', "<td>seq_len=32,vocab_size=8"
+    assert of_means.count(listed) == 3 and counted not in of_means
+    assert of_settings.count(listed) == 3 and of_settings.count(counted) == 1
     assert "| icr  | 0.700 | 0.800 |" in made.text
     assert "- icr seq_len=32,vocab_size=8: own sizes, left out of the means." in made.text
     assert "| icr  | seq_len=32,vocab_size=8 |" in (results / "report/official/settings.md").read_text()

@@ -10,9 +10,15 @@ import pytest
 from mixerlab.sweeps.collect import best_per_cell, collect
 from mixerlab.sweeps.intervals import bootstrap, interval
 from mixerlab.sweeps.records.files import RECORD_FILE, run_folder, write_record
+from mixerlab.sweeps.solved import SOLVED as SOLVED_IN_TABLES
 from mixerlab.sweeps.solved import counts, solved_csv, solved_markdown
 from mixerlab.sweeps.table_files import intervals_csv, to_markdown
 from mixerlab.sweeps.tables import task_table
+from mixerlab.training.results import SOLVED
+
+
+def test_records_and_tables_mean_the_same_by_solved():
+    assert SOLVED == SOLVED_IN_TABLES  # in two places, since sweeps import nothing of training
 
 
 def add_run(results, scores, steps=None, **overrides):

@@ -40,6 +40,11 @@ def test_constant():
     check(Constant().weight_decay(PROGRESS), [1.0] * 7)
 
 
+def test_wsd_may_have_no_stable_phase():
+    for warmup in range(100):  # 1 - 0.8 < 0.2
+        WSD(warmup / 100, (100 - warmup) / 100)
+
+
 @pytest.mark.parametrize(
     ("schedule", "options", "named"),
     [
