@@ -49,7 +49,9 @@ def check_config(config: Mapping[str, Any], name: str) -> None:
     mixer_class = class_of(config["_target_"])
     _require(issubclass(mixer_class, SequenceMixer), f"{mixer_class.__name__} must be a subclass of SequenceMixer")
     keys = set(config) - {"name", "_target_"}
-    arguments = set(inspect.signature(mixer_class).parameters) - {"d_model"}
+    arguments = set(inspect.signature(mixer_class).parameters)
+    _require("d_model" in arguments, f"the constructor of {mixer_class.__name__} must take d_model: the model gives it")
+    arguments -= {"d_model"}
     _require(not keys - arguments, f"the yaml has keys that the constructor does not take: {sorted(keys - arguments)}")
     _require(not arguments - keys, f"the yaml lacks arguments of the constructor: {sorted(arguments - keys)}")
 

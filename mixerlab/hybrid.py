@@ -50,6 +50,8 @@ def check_yaml(mixer: Mapping[str, Any] | DictConfig, file: str) -> None:
 
     The name labels the mixer in records and tables: two files of one name would be averaged as if they were one mixer.
     """
+    if file.endswith((".yaml", ".yml")):
+        raise ValueError(f"mixer={file}: give the name without its suffix: {file.rpartition('.')[0]}")
     for key in ("name", "_target_"):
         if not mixer.get(key):
             raise ValueError(f"the yaml of mixer={file} lacks the key {key}")

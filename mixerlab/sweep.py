@@ -37,7 +37,7 @@ from mixerlab.sweeps.records.files import (
     selections_without_weights,
 )
 from mixerlab.sweeps.records.identity import run_id
-from mixerlab.sweeps.records.named import name_from, name_of, write_sweep
+from mixerlab.sweeps.records.named import name_from, name_of, read_sweep, write_sweep
 from mixerlab.sweeps.records.schema import changed_code
 from mixerlab.sweeps.report import report
 from mixerlab.tasks.settings import settings_of
@@ -182,7 +182,9 @@ class Sweep:
                 summary = report(results_dir, configs=configs, beside_those_since=began_at)
             except (ValueError, OSError) as error:
                 sys.exit(f"error: the cells are trained, but their report cannot be written ({error}); later: {again}")
-            print(f"\n{summary.text}\n\ntables and figures: {summary.folder}\nagain, or by other keys: {again}")
+            others = len(read_sweep(results_dir, name)) - len(own)
+            more = f"with {counted(others, 'other run')} of this sweep" if others else "again, or by other keys"
+            print(f"\n{summary.text}\n\ntables and figures: {summary.folder}\n{more}: {again}")
             folders.append(Path(summary.folder))
         return folders
 

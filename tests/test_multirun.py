@@ -163,6 +163,8 @@ def test_a_sweep_has_a_name_for_its_report(tmp_path, monkeypatch):
     assert "| attn, num_heads=2 |" in outcome.out and "| attn, num_heads=4 |" in outcome.out
     assert f"again, or by other keys: mixerlab report {tmp_path} --sweep heads" in outcome.out
     assert set(json.loads((tmp_path / "sweeps/heads.json").read_text())["runs"]) == set(records(tmp_path))
+    more = run_py("-m", "mixer=attn", "task=icr", "sweep=heads", "mixer.num_heads=1", *TINY, f"results_dir={tmp_path}")
+    assert f"with 2 other runs of this sweep: mixerlab report {tmp_path} --sweep heads" in more.out
     refused = run_py("-m", "mixer=attn", "task=icr", "sweep=../heads", f"results_dir={tmp_path}")
     assert refused.code == 1 and "sweep='../heads' must be a name of letters" in refused.err
 

@@ -170,3 +170,8 @@ def test_a_schedule_that_cannot_be_is_refused_by_name(own, tmp_path, monkeypatch
     outcome = run_py(*options, "mixer=attn", "task=icr", "schedule=mine", *TINY, f"results_dir={tmp_path}")
     assert outcome.code == 1 and f"error: schedule=mine: {message}" in outcome.err
     assert not records(tmp_path)
+
+
+def test_a_mixer_is_named_without_the_suffix_of_its_yaml(own, capsys):
+    assert check(["mine.yaml", *own("mixer/mine", YAML.format(name="mine"))]) == 1
+    assert "mixer=mine.yaml: give the name without its suffix: mine" in capsys.readouterr().err

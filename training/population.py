@@ -347,5 +347,11 @@ class Population(nn.Module):
             }
         if self.model.training:
             for name, buffer in self.buffers_by_replica.items():
+                if changed[name].shape != buffer.shape:
+                    before, after = (list(tensor.shape[1:]) for tensor in (buffer, changed[name]))
+                    raise ValueError(
+                        f"forward replaces the buffer {name} of shape {before} by one of {after}: a buffer keeps its"
+                        " shape, so make it in __init__, or compute it from x"
+                    )
                 buffer.copy_(changed[name].detach())
         return logits

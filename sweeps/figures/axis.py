@@ -209,7 +209,6 @@ def accuracy_by_key(
     None if no line has two values.
     """
     of_key = {label: column for label, column in swept.columns.items() if label in table.mixers}
-    values = {shown(column.values[key]) for column in of_key.values()}
     others = [other for other in swept.keys if other != key]
     short = short_names(swept.keys)
     series: dict[str, list[tuple[str, str]]] = {}  # line -> (value, column of the table)
@@ -222,7 +221,7 @@ def accuracy_by_key(
     if not series:
         return None
     look = styles(series, beside=table.mixers)
-    places, numeric = _places(values)
+    places, numeric = _places({value for members in series.values() for value, _ in members})
     rows, chances = rows_with_panels(table), chances_of_rows(cells, table)
     explain: Handles = {}
     with looks():

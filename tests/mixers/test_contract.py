@@ -10,6 +10,7 @@ from mixerlab.contract import (
     LENGTH,
     WIDTH,
     ContractBroken,
+    check_config,
     check_everything,
     check_forward,
     check_population,
@@ -93,6 +94,8 @@ class Flawed(SequenceMixer):
         self.proj = torch.nn.Linear(d_model, d_model)
         if flaw == "unused":
             self.spare = torch.nn.Parameter(torch.zeros(3))
+        if flaw == "grows a buffer":
+            self.register_buffer("mask", torch.empty(0, 0), persistent=False)
         if flaw == "writes":
             self.register_buffer("h", torch.zeros(d_model))
         if flaw == "stray":
@@ -114,6 +117,10 @@ class Flawed(SequenceMixer):
             return None
         if self.flaw == "shape":
             y = y[:, 1:]
+        if self.flaw == "NaN":
+            return y * torch.nan
+        if self.flaw == "grows a buffer":
+            self.mask = torch.ones(x.shape[1], x.shape[1], device=x.device).tril()
         if self.flaw == "infinite":
             y = y + (y - y.detach()).abs().sqrt()
         if self.flaw == "late":
@@ -156,12 +163,32 @@ def test_the_contract_notices(flaw, message):
         ("tuple", r"^Flawed gives a tuple: it must give a tensor \[B, T, d_model\]$"),
         ("nothing", "^Flawed gives a NoneType: it must give a tensor"),
         ("shape", "^the output's shape is"),
+        ("NaN", "^the output is not finite"),
     ],
 )
 def test_the_whole_contract_notices(flaw, message):
     config = {"name": "flawed", "_target_": f"{__name__}.Flawed", "flaw": flaw}
     with pytest.raises(ContractBroken, match=message):
         check_everything(config, "flawed", lambda: Flawed(WIDTH, flaw))
+
+
+def test_a_buffer_keeps_its_shape():
+    config = {"name": "flawed", "_target_": f"{__name__}.Flawed", "flaw": "grows a buffer"}
+    with pytest.raises(
+        ValueError, match=r"the buffer .*mask of shape \[0, 0\] by one of \[.*: a buffer keeps its shape"
+    ):
+        check_everything(config, "flawed", lambda: Flawed(WIDTH, "grows a buffer"))
+
+
+class WithoutWidth(SequenceMixer):
+    def __init__(self, dim: int = WIDTH):
+        super().__init__()
+
+
+def test_a_constructor_must_take_the_width():
+    config = {"name": "thin", "_target_": f"{__name__}.WithoutWidth", "dim": 16}
+    with pytest.raises(ContractBroken, match="the constructor of WithoutWidth must take d_model"):
+        check_config(config, "thin")
 
 
 class Remembers(Flawed):

@@ -191,6 +191,8 @@ def test_a_line_has_only_the_keys_of_its_columns(tmp_path):
     cells = best_per_cell(swept.frame)
     figure = accuracy_by_key(swept, task_table(cells), cells, "official", "model.d_model")
     assert legend_texts(figure) == ["attn, head_dim=16", "attn, head_dim=32", "gdn, dim=1", "gdn, dim=2", "chance"]
+    (panel,) = accuracy_by_key(swept, task_table(cells), cells, "official", "mixer.dim").axes
+    assert [label.get_text() for label in panel.get_xticklabels()] == ["1", "2"]  # none for attn, which has no such key
 
 
 def test_accuracy_by_a_swept_key(tmp_path):
