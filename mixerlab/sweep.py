@@ -49,7 +49,7 @@ ALL_SETTINGS = "task.setting=*"
 POLL_SECONDS = 2.0
 MOST_SHOWN = 3  # items listed in one message
 # A step takes as long as its tokens and this many more: launches, optimizer, the small products. Read off the runs'
-# wall times in results/draft/rows.csv, T = 32 to 1024, all mixers together.
+# wall times in results/rounding/rows.csv, T = 32 to 1024, all mixers together.
 OVERHEAD_TOKENS = 50
 
 

@@ -5,9 +5,9 @@
     python results/plan.py challenge OUT.csv     the readings of its labels, two seeds
     python results/plan.py recipes OUT.csv       other recipes on the challenge, where ours is far from the paper
     python results/plan.py w_r OUT.csv           Parallax's W_R at zero and random, which the screen could not tell
-    python results/plan.py table OUT.csv         the 330 cells, four rates: each once, then two more seeds
+    python results/plan.py table OUT.csv         the 330 cells: each once, then two more seeds
     python results/plan.py adamw OUT.csv         attention and Parallax by AdamW: baselines, challenge
-    python results/plan.py wider OUT.csv ROWS    one more rate for each cell of ROWS that has a dagger
+    python results/plan.py wider OUT.csv ROWS    the rates that cells of ROWS with a dagger or a § want
 
 Needs the repository root on PYTHONPATH; `results/train.py` trains the list. A line holds `stage`, `unit` (runs that
 share what is compiled), `recipe`, `mixer`, `task`, `setting`, `overrides` (the arguments of run.py) and `seconds`: how
@@ -17,6 +17,7 @@ prints the GPU minutes of each stage.
 
 import argparse
 import csv
+import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -48,7 +49,6 @@ BUSY = 1024  # from here on a single replica fills the GPU
 ABOVE_CHANCE = 0.02  # a mixer between it and NEAR_PERFECT tells something of a setting
 
 DEFAULT = "default"  # the recipe of conf/
-TABLE_RATES = ("1e-2", "5e-3", "1e-3", "5e-4")
 DEFAULT_RATES = ("5e-3", "1e-3", "5e-4")  # conf/optimizer/muon.yaml
 ADAMW_RATES = ("3e-4", "1e-3", "3e-3")
 
@@ -177,23 +177,26 @@ def w_r() -> Iterator[Run]:
 
 
 def table() -> Iterator[Run]:
-    """Every cell once at the default's rates; then at 1e-2; then two more seeds, first of cells that tell mixers apart.
+    """Every cell once at the default's rates; then two more seeds, first of the settings that tell mixers apart.
 
-    Runs of the screen that have the default recipe are part of the table (results/table), so its first stage is theirs.
+    These have the rates that their cell has with the first seed (`wider`). A setting tells mixers apart if one of them
+    lies between ABOVE_CHANCE over chance and NEAR_PERFECT.
     """
-    cells = best_per_cell(rows_of(RESULTS / "draft" / "rows.csv"))
+    rows = rows_of(RESULTS / "table" / "rows.csv")
+    rows = rows[rows["task"].isin(TASKS) & (rows["seed"] == 0)]
+    tried = rows.groupby(["mixer", "task", "setting"])["lr"].unique()
+    cells = best_per_cell(rows)
     tells = (cells["accuracy"] > cells["chance"] + ABOVE_CHANCE) & (cells["accuracy"] < NEAR_PERFECT)
+    telling = set(cells[tells][["task", "setting"]].itertuples(index=False, name=None))
     every = [(task, setting) for task in TASKS for setting in lengths(task)]
     longest_first = sorted(every, key=lambda cell: -lengths(cell[0])[cell[1]])  # short runs fill the end of a portion
-    telling = set(cells[tells][["task", "setting"]].itertuples(index=False, name=None))
-    for stage, chosen, seeds, rates in (
-        ("every cell", lambda cell: True, [0], ()),
-        ("every cell at 1e-2", lambda cell: True, [0], ["1e-2"]),
-        ("cells that tell, two more seeds", telling.__contains__, [1, 2], TABLE_RATES),
-        ("the rest, two more seeds", lambda cell: cell not in telling, [1, 2], TABLE_RATES),
-    ):
-        for (task, setting), mixer in product(filter(chosen, longest_first), MIXERS):
-            yield from runs_of(stage, mixer, task, setting, seeds, rates)
+    for (task, setting), mixer in product(longest_first, MIXERS):
+        yield from runs_of("every cell", mixer, task, setting, [0])
+    for stage, tell in (("cells that tell, two more seeds", True), ("the rest, two more seeds", False)):
+        chosen = [cell for cell in longest_first if (cell in telling) == tell]
+        for (task, setting), mixer in product(chosen, MIXERS):
+            rates = [f"{rate:g}" for rate in sorted(tried[mixer, task, setting], reverse=True)]
+            yield from runs_of(stage, mixer, task, setting, [1, 2], rates)
 
 
 def adamw() -> Iterator[Run]:
@@ -206,6 +209,8 @@ def adamw() -> Iterator[Run]:
 
 def wider(rows: Path) -> Iterator[Run]:
     """For each cell of `rows` whose grid should be wider, the rate beyond its edge by a factor of two.
+
+    Then, for each cell that lacks rates that most others have (`sweeps.grids`), these.
 
     Raises:
         ValueError: rows that were not trained with Muon and the default recipe, as these runs are.
@@ -221,6 +226,9 @@ def wider(rows: Path) -> Iterator[Run]:
         rate = 2 * cell.lr if cell.lr == tried.max() else cell.lr / 2
         seeds = sorted(cell.by_seed)
         yield from runs_of(f"beyond {cell.lr:g}", cell.mixer, cell.task, cell.setting, seeds, [f"{rate:g}"])
+    for cell in cells[cells["lacking"].map(len) > 0].itertuples():
+        rates = [f"{rate:g}" for rate in cell.lacking]
+        yield from runs_of("as most others", cell.mixer, cell.task, cell.setting, sorted(cell.by_seed), rates)
 
 
 def _require_default(rows: Path, run: pd.DataFrame) -> None:
@@ -244,6 +252,12 @@ LISTS: dict[str, Callable[[], Iterator[Run]]] = {
 }
 
 
+def processes_per_gpu(command: str) -> float:
+    """Of `results/train.py`, by the command that started it."""
+    given = {name: int(count) for name, count in re.findall(r"--(processes|gpus) (\d+)", command)}
+    return given["processes"] / given.get("gpus", 1)
+
+
 def charged(task: str, setting: str, replicas: int) -> float:
     """As many replicas side by side cost what these cost."""
     return max(replicas, LEAST_REPLICAS if lengths(task)[setting] < BUSY else 1)
@@ -257,14 +271,14 @@ class Costs:
     with a time that grows as length^1.2, as from 128 to 1,024 tokens.
     """
 
-    # File, its recipe (None: it has a column), and processes on each GPU. A later file's time of a cell counts.
+    # File, its recipe (None: it has a column), and processes on each GPU (None: by its column `command`). A later
+    # file's time of a cell counts.
     SOURCES = (
-        ("draft/rows.csv", "draft", 2),
+        ("rounding/rows.csv", "draft", 2),
         ("screen/rows.csv", None, 3),
         ("screen/finalist_rows.csv", None, 3),
         ("screen/variant_rows.csv", None, 3),
-        ("challenge/rows.csv", None, 3),
-        ("table/rows.csv", None, 3),
+        ("table/rows.csv", DEFAULT, None),
     )
     # Recipes that take as long as another one: `-` is all factors of the screen at their lower level.
     SAME: ClassVar = {"-": "draft", DEFAULT: "2x64"}
@@ -277,9 +291,11 @@ class Costs:
             frame = frame[frame["status"] == "finished"]
             for _, run in frame.groupby("run_id"):
                 row = run.iloc[0]
-                used = recipe or self.SAME.get(row["recipe"], row["recipe"])
+                named = recipe or row["recipe"]
+                used = self.SAME.get(named, named)
                 cell = row["task"], row["setting"]
-                replica = row["wall_time_s"] / per_gpu / charged(*cell, len(run))
+                shared_by = per_gpu or processes_per_gpu(row["command"])
+                replica = row["wall_time_s"] / shared_by / charged(*cell, len(run))
                 found[used, row["mixer"], *cell].append(replica)
             self._known |= {key: fmean(values) for key, values in found.items()}
 

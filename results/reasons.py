@@ -1,15 +1,15 @@
 """Why our numbers differ from the published ones, as far as an experiment shows it: a section of results/README.md.
 
-    python results/reasons.py results/draft/rows.csv results/challenge/records.tar.xz
+    python results/reasons.py results/table/rows.csv
 
-Needs the repository root on PYTHONPATH. Each source is what `sweeps.compare` takes: rows, an archive or a results
-folder. A number comes from the first source that has all its settings. results/experiments.json names the experiments:
-whole recipes that were run, with what they change for each mixer, and the factors of the screen, whose effects are in a
-file. They change the recipe of the first source, and bear on its numbers only. Which experiment bears on which number
-follows from their rows, by the rules that the section states.
+Needs the repository root on PYTHONPATH. The source is what `sweeps.compare` takes: rows, an archive or a results
+folder. It has the default recipe. results/experiments.json names the experiments: whole recipes that were run, with
+what they change for each mixer, and the factors of the screen, whose effects are in a file. Which experiment bears on
+which number follows from their rows, by the rules that the section states.
 
-In experiments.json, `names` is the name of a recipe's rows by mixer; `confounded` lists the mixers that have a factor,
-but whose effect the screen cannot tell from an interaction of others.
+In experiments.json, `changes` says what differs from the default, and `names` is the name of a recipe's rows by mixer.
+Of a factor, `upper` lists the mixers whose default is its upper level: for them the change is to the lower one.
+`confounded` lists those that have it, but whose effect the screen cannot tell from an interaction of others.
 """
 
 import json
@@ -28,7 +28,8 @@ from mixerlab.sweeps.published import FAR, Pair, distance, is_far, pairs_of, rea
 from mixerlab.sweeps.sources import rows_of
 
 RESULTS = Path(__file__).parent
-README, EXPERIMENTS, PUBLISHED = RESULTS / "README.md", RESULTS / "experiments.json", RESULTS / "published"
+README, EXPERIMENTS = RESULTS / "README.md", RESULTS / "experiments.json"
+PAPER = RESULTS / "published" / "parallax_paper.json"
 BEGIN, END = "<!-- written by results/reasons.py -->\n", "<!-- end -->\n"
 PART = 0.25  # of a difference
 ERRORS = 4  # of an effect: above 3.3, the effect of a factor that mamba does not have (results/screen/README.md)
@@ -42,8 +43,8 @@ quarter of the difference. Only one experiment is named: the first that explains
 comes nearest. So each number has its own recipe, the best of up to {{choices}} recipes and checkpoints. What a single
 recipe does to all the numbers is in the table after this one. **Indicated**: on a cell of the task, a factor of the
 screen moves the mixer towards the published mean by more than {FAR}, and by more than {ERRORS} times its standard
-error. If it moves the mixer away from the mean by as much on another cell of the task, that is listed too. The
-experiments change the draft's recipe, so none bears on the challenge.
+error. If it moves the mixer away from the mean by as much on another cell of the task, that is listed too. Of our
+learning rates, only the paper's three count.
 
 {{false_alarms}}
 """
@@ -51,7 +52,7 @@ experiments change the draft's recipe, so none bears on the challenge.
 
 @dataclass(frozen=True)
 class Recipe:
-    """A recipe or a checkpoint: what it changes by mixer, and its score by (mixer, task, setting)."""
+    """A recipe or a checkpoint: what differs from the default by mixer, and its score by (mixer, task, setting)."""
 
     label: str
     changes: Mapping[str, str]
@@ -60,7 +61,7 @@ class Recipe:
 
 @dataclass(frozen=True)
 class Effect:
-    """What a factor of the screen did to a mixer on a cell: the main effect, and its standard error."""
+    """What leaving the default's level of a factor does to a mixer on a cell: the main effect, its standard error."""
 
     what: str
     mixer: str
@@ -73,11 +74,12 @@ class Effect:
         return abs(self.size) > max(FAR, errors * self.error)
 
 
-def recipes_of(told: Mapping) -> list[Recipe]:
+def recipes_of(told: Mapping, rates: Collection[float]) -> list[Recipe]:
+    """The recipes of experiments.json, with the best of these learning rates for each seed."""
     made = []
     for recipe in told["recipes"]:
         rows = pd.read_csv(RESULTS / recipe["rows"], low_memory=False)
-        rows = rows[rows["status"] == "finished"]
+        rows = rows[(rows["status"] == "finished") & rows["lr"].isin(rates)]
         if "names" in recipe:
             rows = rows[rows["recipe"] == rows["mixer"].map(recipe["names"])]
         by_seed = rows.groupby(["mixer", "task", "setting", "seed"])[recipe["score"]].max()  # its best rate
@@ -91,7 +93,8 @@ def effects_of(told: Mapping) -> tuple[list[Effect], list[Effect]]:
     table = pd.read_csv(RESULTS / told["effects"]).dropna(subset="se")
     for (_, row), (name, factor) in product(table.iterrows(), told["factors"].items()):
         what, applies = factor["changes"].get(row["mixer"]), row["task"] in factor.get("tasks", [row["task"]])
-        effect = Effect(what or name, row["mixer"], row["task"], row["setting"], row[f"effect_{name}"], row["se"])
+        size = row[f"effect_{name}"] * (-1 if row["mixer"] in factor.get("upper", []) else 1)
+        effect = Effect(what or name, row["mixer"], row["task"], row["setting"], size, row["se"])
         if what and applies:
             own.append(effect)
         elif row["mixer"] not in factor.get("confounded", []):
@@ -165,17 +168,12 @@ def alone(pairs: Iterable[Pair], ours: Mapping[Cell, float], recipe: Recipe) -> 
     return len(both), sum(before), both.count((True, False)), both.count((False, True))
 
 
-def section(*sources: str | Path) -> str:
-    """The section for these sources, in Markdown."""
-    told = json.loads(EXPERIMENTS.read_text())
-    recipes, (effects, phantoms) = recipes_of(told), effects_of(told)
-    published = [read_published(file) for file in sorted(PUBLISHED.glob("*.json"))]
-    frames = [rows_of(source) for source in sources]
-    ours = scores_of(frames[0])
-    of_sources = [[pair for one in published for pair in pairs_of(frame, one)] for frame in frames]
-    pairs = [next((pair for pair in same if pair.complete), same[0]) for same in zip(*of_sources, strict=True)]
+def section(source: str | Path) -> str:
+    """The section for these rows, in Markdown."""
+    told, published, frame = json.loads(EXPERIMENTS.read_text()), read_published(PAPER), rows_of(source)
+    recipes, (effects, phantoms) = recipes_of(told, published["rates"]), effects_of(told)
+    ours, pairs = scores_of(frame, rates=published["rates"]), pairs_of(frame, published)
     complete = [pair for pair in pairs if pair.complete and pair.ours is not None]
-    first = [pair for pair in of_sources[0] if pair.complete]
     changes = {(mixer, what) for recipe in recipes for mixer, what in recipe.changes.items()}
     choices = max(Counter(mixer for mixer, _ in changes).values())
     rules = RULES.format(total=len(pairs), choices=choices, false_alarms=false_alarms(phantoms))
@@ -184,7 +182,7 @@ def section(*sources: str | Path) -> str:
     reasons = []
     for pair in complete:
         if pair.ours is not None and is_far(pair.ours - pair.published):
-            reasons.append(reason(pair, ours, recipes, effects) if pair in first else "Unexplained.")
+            reasons.append(reason(pair, ours, recipes, effects))
             lines.append(f"| {pair.mixer} {pair.name} | {pair.ours:.3f} | {pair.published:.3f} | {reasons[-1]} |")
     unexplained = sum(text == "Unexplained." for text in reasons)
     explained = sum("Explained" in text for text in reasons)
@@ -201,7 +199,7 @@ def section(*sources: str | Path) -> str:
     ]
     lines += ["| recipe | numbers | off with ours | brought to within 0.05 | newly off |", "|---|--:|--:|--:|--:|"]
     for recipe in recipes:
-        lines.append(f"| {recipe.label} | {' | '.join(map(str, alone(first, ours, recipe)))} |")
+        lines.append(f"| {recipe.label} | {' | '.join(map(str, alone(complete, ours, recipe)))} |")
     return "\n".join([*lines, "", *targets(pairs)]) + "\n"
 
 
@@ -239,7 +237,7 @@ def with_section(text: str, made: str) -> str:
 
 
 def main() -> None:
-    README.write_text(with_section(README.read_text(), section(*sys.argv[1:])))
+    README.write_text(with_section(README.read_text(), section(sys.argv[1])))
 
 
 if __name__ == "__main__":

@@ -349,8 +349,10 @@ def _unlike_machines(frame: pd.DataFrame, told: Collection[str]) -> list[str]:
             continue
         of_mixer = _values_of_mixers(values, known["mixer"])
         of_cells = values.groupby([known["task"], known["setting"]]).nunique()
-        if of_mixer.nunique() > 1 or (of_cells > 1).any():
+        if of_mixer.nunique() > 1:
             found.append(f"{column} ({_listed(of_mixer)})")
+        elif (of_cells > 1).any():
+            found.append(f"{column} ({of_mixer.iloc[0]})")
     return [f"The runs differ in {', '.join(found)}, which may change scores as well."] if found else []
 
 

@@ -1,12 +1,13 @@
 """Compares our numbers with published ones: a table with differences, a scatter plot with the diagonal, and bars.
 
     python -m mixerlab.sweeps.compare SOURCE [--published FILE ...] [--out DIR] [--selection official|clean]
-                                      [--reading ncr_vocab_challenge=ncr_challenge ...]
+                                      [--reading ncr_vocab_challenge=ncr_challenge ...] [--all-rates]
 
 SOURCE is an archive of records (`sweeps.archive`), a results folder, or the `rows.csv` of a report. Our number is what
 a paper with one seed would report, the accuracy at the best learning rate, averaged over our seeds. If a mean lacks
 some of the task's settings, it is marked with `*` and enters neither RMSE nor rank correlation. A published number is
-the best of several learning rates; if one of our cells was run with fewer, it counts as missing.
+the best of the learning rates that its file lists: of ours only these count, and a cell that lacks one counts as
+missing. `--all-rates` takes the best of all rates that we tried.
 `--reading PUBLISHED=OURS` compares a published task with a different task of ours.
 """
 
@@ -14,7 +15,7 @@ import argparse
 import csv
 import io
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 
 import pandas as pd
@@ -32,12 +33,16 @@ ROOT = Path(__file__).parents[1]
 PUBLISHED = ROOT / "results" / "published"
 
 
-def markdown(pairs: Sequence[Pair], source: str) -> str:
+def markdown(pairs: Sequence[Pair], source: str, rates: Collection[float] = ()) -> str:
     """A table for means and one for settings: ours, the published number in brackets, and the difference.
 
     One without any number of ours is left out.
+
+    Args:
+        rates: the learning rates of which ours are the best. Empty: all that were tried.
     """
-    lines = ["Ours (each seed's best learning rate, mean over seeds), (published), difference."]
+    of_rates = f" of {', '.join(f'{rate:g}' for rate in rates)}" if rates else ""
+    lines = [f"Ours (each seed's best learning rate{of_rates}, mean over seeds), (published), difference."]
     lines += [f"Published: {source}", ""]
     for of, title in (("means", "Means over a task's settings"), ("settings", "Single settings")):
         chosen = [pair for pair in pairs if pair.of == of]
@@ -101,6 +106,7 @@ def compare(
     out: Path,
     selection: Selection = "official",
     readings: Mapping[str, str] | None = None,
+    all_rates: bool = False,
 ) -> str:
     """Writes table and figures of the published file NAME into `out`: `NAME.md` and `.csv`, a scatter, and bars.
 
@@ -109,10 +115,10 @@ def compare(
     """
     told = read_published(published)
     readings = readings or {}
-    pairs = pairs_of(read_as(rows_of(source), readings), told, selection)
+    pairs = pairs_of(read_as(rows_of(source), readings), told, selection, all_rates)
     check_writable(out, "--out")
     read = "".join(f" Our {ours} is read as its {name}." for name, ours in readings.items())
-    text = markdown(pairs, told["source"] + read)
+    text = markdown(pairs, told["source"] + read, () if all_rates else told.get("rates", ()))
     replace_file(out / f"{published.stem}.md", text)
     replace_file(out / f"{published.stem}.csv", to_csv(pairs))
     save(scatter(pairs, selection), out / published.stem, ("png", "pdf"))
@@ -136,6 +142,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--reading", nargs="+", default=[], metavar="PUBLISHED=OURS", help="our task to compare with a published one"
     )
+    parser.add_argument("--all-rates", action="store_true", help="the best of all our learning rates")
     given = parser.parse_args(arguments)
     try:
         if wrong := [reading for reading in given.reading if reading.count("=") != 1]:
@@ -147,7 +154,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 "an installed mixerlab has no results/published: name files of a checkout with --published"
             )
         for published in files:
-            print(compare(given.source, published, given.out, given.selection, readings))
+            print(compare(given.source, published, given.out, given.selection, readings, given.all_rates))
     except ValueError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1

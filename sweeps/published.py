@@ -2,7 +2,7 @@
 
 import json
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
@@ -49,8 +49,9 @@ def read_published(path: str | Path) -> dict:
                     raise ValueError(f"over, {name}: it must list the settings that the mean is over")
         if not isinstance(published["source"], str):
             raise ValueError("source must say where the numbers are from")
-        if type(published.get("rates", 1)) is not int:
-            raise ValueError("rates must be a whole number of learning rates")
+        rates = published.get("rates", [])
+        if type(rates) is not list or not all(type(rate) in (int, float) and rate > 0 for rate in rates):
+            raise ValueError("rates must be a list of learning rates")
     except OSError as error:
         raise ValueError(f"{path} cannot be read ({error.strerror}): give a file of results/published") from error
     except (ValueError, KeyError, TypeError, AttributeError) as error:
@@ -60,17 +61,24 @@ def read_published(path: str | Path) -> dict:
     return published
 
 
-def scores_of(frame: pd.DataFrame, selection: Selection = "official", rates: int = 1) -> dict[Cell, float]:
+def scores_of(
+    frame: pd.DataFrame, selection: Selection = "official", rates: Collection[float] = ()
+) -> dict[Cell, float]:
     """Our accuracy of each cell as a paper with one seed finds it: each seed's best learning rate, mean over seeds.
 
     The report's tables have one learning rate for all seeds of a cell. Where recall comes in a jump, and at another
-    rate for each seed, that is lower. A seed that has fewer rates than another of its cell, or than `rates`, is left
-    out. One that diverged at all of its rates counts as 0.
+    rate for each seed, that is lower. A seed that has fewer rates than another of its cell is left out. One that
+    diverged at all of its rates counts as 0.
+
+    Args:
+        rates: only these learning rates count, and a seed that lacks one of them is left out. Empty: all that it has.
     """
     ended = frame[frame["status"].isin(["finished", "diverged"])]
+    if rates:
+        ended = ended[ended["lr"].isin(rates)]
     cell = ["mixer", "task", "setting"]
     tried = ended.drop_duplicates([*cell, "seed", "config", "lr"]).groupby([*cell, "seed"]).size()
-    whole = set(tried[(tried == tried.groupby(level=cell).transform("max")) & (tried >= rates)].index)
+    whole = set(tried[(tried == tried.groupby(level=cell).transform("max")) & (tried >= len(set(rates)))].index)
     found = defaultdict[Cell, list[float]](list)
     for seed, of_seed in ended.groupby("seed"):
         for best in best_per_cell(of_seed, selection).itertuples():
@@ -79,9 +87,14 @@ def scores_of(frame: pd.DataFrame, selection: Selection = "official", rates: int
     return {key: fmean(scores) for key, scores in found.items()}
 
 
-def pairs_of(frame: pd.DataFrame, published: dict, selection: Selection = "official") -> list[Pair]:
-    """Each published number with ours (`scores_of`), over the settings that the published one is over."""
-    ours = scores_of(frame, selection, published.get("rates", 1))
+def pairs_of(
+    frame: pd.DataFrame, published: dict, selection: Selection = "official", all_rates: bool = False
+) -> list[Pair]:
+    """Each published number with ours (`scores_of`), over the settings that the published one is over.
+
+    Of our learning rates those count that the published numbers are the best of; with `all_rates`, all.
+    """
+    ours = scores_of(frame, selection, () if all_rates else published.get("rates", ()))
     made = []
     for of in ("means", "settings"):
         table = published.get(of, {"columns": []})

@@ -19,6 +19,7 @@ from mixerlab.sweeps.intervals import half_width
 from mixerlab.sweeps.names import MIXERS, SEES_FUTURE, TASKS, in_order, sees_future
 
 AVERAGE = "Avg"
+MOST_NAMED = 12  # cells in the note on additional learning rates
 
 
 @dataclass(frozen=True)
@@ -237,7 +238,7 @@ def _gaps(cells: pd.DataFrame) -> list[str]:
 
 
 def _grid_notes(rows: Iterable[Any], totals: Mapping[str, Collection[str]]) -> list[str]:
-    """Which cells lack learning rates, and which have more than their row."""
+    """Which cells lack learning rates, and which have more than their row: of more than MOST_NAMED, how many."""
     lacking: dict[tuple[str, tuple[float, ...]], list[Any]] = {}
     added: dict[tuple[str, tuple[float, ...]], list[Any]] = {}
     for row in rows:
@@ -245,6 +246,16 @@ def _grid_notes(rows: Iterable[Any], totals: Mapping[str, Collection[str]]) -> l
             if rates:
                 found.setdefault((row.mixer, rates), []).append(row)
     notes = []
+    if (number := sum(map(len, added.values()))) > MOST_NAMED:
+        of_mixer: dict[str, int] = {}
+        for (mixer, _), group in added.items():
+            of_mixer[mixer] = of_mixer.get(mixer, 0) + len(group)
+        counts = ", ".join(f"{mixer} {of_mixer[mixer]}" for mixer in in_order(of_mixer, MIXERS))
+        notes.append(
+            f"{number} cells have learning rates beyond those of most others in their row, which do not lack them:"
+            f" {counts} (rows.csv has each cell's)."
+        )
+        added = {}
     for found, text in (
         (
             lacking,

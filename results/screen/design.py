@@ -44,7 +44,7 @@ LOWER = {
     "F": {"attn": ["mixer.qk_norm=false"], "parallax": ["mixer.qkr_norm=false"]},
 }
 # Cheap cells that discriminate first, for all recipes: of two sizes of a task that in which more mixers were away from
-# 0 and 1 in results/draft. Then one with 12,800 examples, and what is left.
+# 0 and 1 in results/rounding. Then one with 12,800 examples, and what is left.
 STAGES = {
     "first": (
         ("mem", "vocab_size-1024"),

@@ -145,9 +145,9 @@ def accuracy_lines(
 ) -> Handles:
     """A line per mixer through its accuracies, with their intervals over seeds; returns what the legend must explain.
 
-    A mean over fewer settings or seeds than there are is hollow, one over none is a cross at zero, grey if several
-    mixers have none. Points stand at their places: where several mixers reach the same, the markers and intervals lie
-    on each other from large to small.
+    A mean over fewer settings or seeds than there are is hollow, and no line leads to one over fewer settings than the
+    mixer's others. One over none is a cross at zero, grey if several mixers have none. Points stand at their places:
+    where several mixers reach the same, the markers and intervals lie on each other from large to small.
     """
     explain: Handles = {}
     lacking = Counter(x for of_mixer in points.values() for x, score in of_mixer if score.mean is None)
@@ -159,7 +159,9 @@ def accuracy_lines(
         if not of_mixer:
             continue
         size = largest - number * step
-        means = [np.nan if score.mean is None else score.mean for _, score in of_mixer]
+        # No line leads to a mean over fewer settings: it would rise where these are easier.
+        most = max(score.done for _, score in of_mixer)
+        means = [score.mean if score.mean is not None and score.done == most else np.nan for _, score in of_mixer]
         panel.plot(
             [x for x, _ in of_mixer], means, color=style.colour, label=mixer, marker=style.marker, markersize=size,
             markeredgewidth=0,

@@ -4,7 +4,10 @@ import pytest
 
 from mixerlab.results.challenge.most_frequent import TASKS, accuracy
 from mixerlab.results.plan import RESULTS, lengths
+from mixerlab.sweeps.archive import restore
+from mixerlab.sweeps.collect import collect
 from mixerlab.sweeps.report import report
+from mixerlab.sweeps.table_files import to_rows_csv
 
 
 @pytest.mark.parametrize(
@@ -17,11 +20,23 @@ def test_the_tables_come_from_the_records(tmp_path, folder, table):
         assert (RESULTS / folder / "official" / name).read_text() == (made.folder / "official" / name).read_text()
 
 
+def test_the_tables_by_validation_come_from_the_records(tmp_path):
+    made = report(RESULTS / "table" / "records.tar.xz", tmp_path, selections=["clean"], formats=())
+    for name in ("accuracy.md", "settings.md"):
+        assert (RESULTS / "table" / "clean" / name).read_text() == (made.folder / "clean" / name).read_text()
+
+
+def test_the_rows_are_those_of_both_archives(tmp_path):
+    for folder in ("table", "challenge"):
+        restore(RESULTS / folder / "records.tar.xz", tmp_path)
+    assert (RESULTS / "table" / "rows.csv").read_text() == to_rows_csv(collect(tmp_path))
+
+
 LEVELS = [(name, level) for name in TASKS for level in lengths(name)]
 
 
 @pytest.mark.parametrize(
-    ("level", "told"), zip(LEVELS, ("0.062", "0.032", "0.018", "0.066", "0.035", "0.019"), strict=True)
+    ("level", "told"), list(zip(LEVELS, ("0.062", "0.032", "0.018", "0.066", "0.035", "0.019"), strict=True))
 )
 def test_the_most_frequent_value_scores_what_the_page_says(level, told):
     assert f"{accuracy(*level):.3f}" == told

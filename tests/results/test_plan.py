@@ -27,10 +27,14 @@ def counted(runs):
     return Counter((run.mixer, run.task, run.setting, *replica) for run in runs for replica in replicas(run))
 
 
-def test_the_table_has_each_cell_at_four_rates_with_three_seeds():
+def test_the_table_has_each_cell_with_three_seeds_at_the_rates_of_the_first():
     runs = list(plan.table())
     found = counted(runs)
-    assert len(found) == 330 * 4 * 3 and set(found.values()) == {1}
+    rows = rows_of(plan.RESULTS / "table" / "rows.csv")
+    rows = rows[rows["task"].isin(plan.TASKS)]
+    made = set(rows[["mixer", "task", "setting", "lr"]].itertuples(index=False, name=None))
+    assert {(*cell, float(rate)) for *cell, rate, seed in found if seed == 1} == made and len(made) > 330 * 3
+    assert len(found) == 330 * 3 + 2 * len(made) and set(found.values()) == {1}
     stages = [run.stage for run in runs]
     assert list(dict.fromkeys(stages)) == sorted(set(stages), key=stages.index)  # one after the other
     first = [run for run in runs if run.stage == "every cell"]
@@ -106,9 +110,12 @@ def test_the_lists_still_describe_the_runs_that_were_made(rows, names):
     assert [run_id(checked(mixerlab.compose(*text.split()))[1]) for text in some["overrides"]] == list(some["run_id"])
 
 
+FIRST_TABLE = plan.RESULTS / "rounding" / "rows.csv"
+
+
 def test_a_marked_cell_gets_the_rate_beyond_its_edge(monkeypatch):
-    monkeypatch.setattr(plan, "_require_default", lambda rows, run: None)  # the draft's recipe is another one
-    runs = {(run.mixer, run.task, run.setting): run for run in plan.wider(plan.RESULTS / "draft" / "rows.csv")}
+    monkeypatch.setattr(plan, "_require_default", lambda rows, run: None)  # these rows have another recipe
+    runs = {(run.mixer, run.task, run.setting): run for run in plan.wider(FIRST_TABLE)}
     assert len(runs) == 113
     assert runs["attn", "cmp", "baseline"].overrides.split()[-2:] == ["seed=0", "optimizer.lr=0.01"]
     assert {run.overrides.rpartition("=")[2] for run in runs.values()} == {"0.01", "0.00025"}
@@ -116,13 +123,25 @@ def test_a_marked_cell_gets_the_rate_beyond_its_edge(monkeypatch):
 
 def test_a_wider_grid_is_for_runs_of_the_default():
     with pytest.raises(ValueError, match=r"rows.csv: run \w+ of attn has another recipe than conf/ now"):
-        list(plan.wider(plan.RESULTS / "draft" / "rows.csv"))
+        list(plan.wider(FIRST_TABLE))
     archive = plan.RESULTS / "challenge" / "records.tar.xz"
     cells = best_per_cell(rows_of(archive))
     wanted = {(cell.mixer, cell.task, cell.setting): cell.n for cell in cells[cells["edge"]].itertuples()}
     assert ("parallax", "sc_challenge", "128-512") in wanted
     found = Counter((run.mixer, run.task, run.setting) for run in plan.wider(archive))
     assert found == wanted  # a run for each seed, since the sequences are long
+
+
+def test_a_cell_gets_the_rates_that_most_others_have(tmp_path):
+    """A § of the tables."""
+    rows = rows_of(plan.RESULTS / "table" / "rows.csv")
+    cell = (rows["mixer"] == "attn") & (rows["task"] == "mem") & (rows["setting"] == "vocab_size-2048")
+    assert len(rows[cell]) > 3
+    rows[(rows["task"] == "mem") & ~(cell & rows["lr"].isin([1e-3, 5e-4]))].to_csv(tmp_path / "rows.csv", index=False)
+    runs = [run for run in plan.wider(tmp_path / "rows.csv") if run.mixer == "attn" and run.stage == "as most others"]
+    assert [run.overrides for run in runs] == [
+        "mixer=attn task=mem task.setting=vocab_size-2048 seed=0 optimizer.lr=[0.0005,0.001]"
+    ]
 
 
 def test_what_is_done_is_not_listed():
@@ -154,6 +173,6 @@ def test_rows_are_for_a_wider_grid_only(monkeypatch, capsys, tmp_path, given, me
 
 def test_rows_of_another_optimizer_are_refused(tmp_path):
     rows = tmp_path / "rows.csv"
-    rows.write_text((plan.RESULTS / "draft" / "rows.csv").read_text().replace(",muon,", ",adamw,"))
+    rows.write_text(FIRST_TABLE.read_text().replace(",muon,", ",adamw,"))
     with pytest.raises(ValueError, match=r"runs by adamw: give rows of Muon only"):
         list(plan.wider(rows))

@@ -119,6 +119,18 @@ def test_an_added_rate_is_no_fault_of_the_others(tmp_path):
     assert note.endswith("attn at 0.01 on icr (baseline), mem (baseline).")
 
 
+def test_many_cells_with_added_rates_are_counted(tmp_path):
+    settings = [f"seq_len-{length}" for length in range(100, 114)]
+    for setting in settings:
+        for mixer in MIXERS:
+            fakes.add_run(tmp_path, [0.4, 0.3], mixer=mixer, lr=LOW, setting=setting)
+        if setting != settings[-1]:
+            fakes.add_run(tmp_path, [0.5], mixer="attn", lr=HIGH, setting=setting)
+    fakes.add_run(tmp_path, [0.5], mixer="gru", lr=2 * HIGH, setting=settings[0])
+    (note,) = [note for note in setting_table(best_per_cell(collect(tmp_path))).notes if "beyond" in note]
+    assert note.startswith("14 cells have learning rates beyond") and ": attn 13, gru 1 (rows.csv" in note
+
+
 def test_another_optimizer_has_a_grid_of_its_own(tmp_path):
     for mixer in MIXERS:
         add(tmp_path, mixer, "icr", LOW, [0.4, 0.3, 0.4, 0.3])
