@@ -144,7 +144,7 @@ def run(cfg: DictConfig, patience: float = 0) -> dict[str, Any] | None:
     this = _Run.of(cfg)
     code = code_versions(this.config)
     splits = None
-    if _trains(this, code):  # what refuses to train does so before anything is written
+    if _must_train(this, code):  # what refuses to train does so before anything is written
         check_accelerator(cfg.trainer.accelerator)
         splits = this.read_splits()
     check_writable(cfg.results_dir)
@@ -152,20 +152,20 @@ def run(cfg: DictConfig, patience: float = 0) -> dict[str, Any] | None:
         if not ours:
             return None
         remove_leftovers(this.folder)
-        if not _trains(this, code):
-            return _found(this, code)
+        if not _must_train(this, code):
+            return _existing_record(this, code)
         loggers = loggers_of(cfg, this.folder)
         with started(loggers, _hyperparameters(this.config)):  # one that does not start leaves what there is
             if cfg.force is True or _has_result(this.folder):
                 begin_by_force(this.folder, record_bytes(this.folder))
-            return _trained(this, splits or this.read_splits(), code, loggers)
+            return _train_and_record(this, splits or this.read_splits(), code, loggers)
 
 
 class RunFailed(RuntimeError):
     """Training failed; the message says how, and the cause is what was raised."""
 
 
-def _trains(this: _Run, code: Mapping[str, str]) -> bool:
+def _must_train(this: _Run, code: Mapping[str, str]) -> bool:
     """Whether this command trains the run, as far as records say."""
     if this.cfg.force is True or not is_finished(this.folder):
         return True
@@ -187,7 +187,7 @@ def _record(folder: Path) -> dict[str, Any]:
     return record
 
 
-def _found(this: _Run, code: Mapping[str, str]) -> dict[str, Any]:
+def _existing_record(this: _Run, code: Mapping[str, str]) -> dict[str, Any]:
     """The record of a run that is finished; says what today's command would make otherwise."""
     if not is_interrupted_by_force(this.folder, record_bytes(this.folder)):
         forget_checkpoints(this.folder)  # of a process that was killed after it had written its record
@@ -204,7 +204,7 @@ def _found(this: _Run, code: Mapping[str, str]) -> dict[str, Any]:
     return record
 
 
-def _trained(
+def _train_and_record(
     this: _Run, splits: Mapping[str, Arrays] | None, code: Mapping[str, str], loggers: Mapping[str, "Logger"]
 ) -> dict[str, Any]:
     """Trains the run, writes all that it leaves, and gives its record: the last of it to be written.
@@ -224,7 +224,7 @@ def _trained(
         if splits is None:
             splits = this.generate_splits()
             origin["started_at"] = datetime.now(UTC)  # the wall time is that of training
-        record, result = _train(this, splits, origin, list(loggers.values()))
+        record, result = _measure(this, splits, origin, list(loggers.values()))
     except (Terminated, KeyboardInterrupt):
         raise
     except (Exception, SystemExit) as error:  # SystemExit: the user's code calls `sys.exit`
@@ -284,7 +284,7 @@ def _write_weights(folder: Path, record: Mapping[str, Any], weights: list[dict[s
         log.info("weights: %s, %.1f MB, in %s", counted(len(written), "file"), size, folder)
 
 
-def _train(
+def _measure(
     this: _Run, splits: Mapping[str, Arrays], origin: Mapping[str, Any], loggers: Sequence["Logger"]
 ) -> tuple[dict[str, Any], "RunResult"]:
     """The record of a run that trains to its end, and what it measured; `origin` is what its provenance begins with."""

@@ -70,7 +70,7 @@ def test_the_record_says_what_was_trained(finished):
 
 
 def test_the_record_names_the_commit_that_was_there_when_the_run_began(tmp_path, monkeypatch):
-    commits, train = ["before"], runs._train
+    commits, train = ["before"], runs._measure
 
     def train_while_somebody_commits(*arguments):
         done = train(*arguments)
@@ -78,7 +78,7 @@ def test_the_record_names_the_commit_that_was_there_when_the_run_began(tmp_path,
         return done
 
     monkeypatch.setattr(runs, "git_state", lambda project: {"git_commit": commits[-1], "git_dirty": False})
-    monkeypatch.setattr(runs, "_train", train_while_somebody_commits)
+    monkeypatch.setattr(runs, "_measure", train_while_somebody_commits)
     record = mixerlab.run("mixer=attn", "task=icr", *TINY, f"results_dir={tmp_path}")
     assert record["provenance"]["git_commit"] == "before" and commits[-1] == "after"
 

@@ -63,7 +63,7 @@ def test_a_file_system_without_locks_is_one_line(tmp_path, monkeypatch, number):
 def test_where_locks_do_not_hold_one_of_two_publishes(tmp_path, monkeypatch):
     """Another host trains the same cell meanwhile, and is done first."""
     monkeypatch.setattr(fcntl, "flock", lambda descriptor, operation: None)
-    train, others = runs._train, []
+    train, others = runs._measure, []
 
     def train_twice(*arguments):
         if not others:
@@ -72,7 +72,7 @@ def test_where_locks_do_not_hold_one_of_two_publishes(tmp_path, monkeypatch):
             others[0] = records(tmp_path)
         return train(*arguments)
 
-    monkeypatch.setattr(runs, "_train", train_twice)
+    monkeypatch.setattr(runs, "_measure", train_twice)
     outcome = run_py(*ATTN, f"results_dir={tmp_path}")
     assert outcome.code == 0 and "another process has written this run's record meanwhile; it stays" in outcome.err
     assert records(tmp_path) == others[0]
