@@ -96,6 +96,7 @@ def forked(folder: Path, arguments: list[str], way: str = "", last: int = 0) -> 
     child = os.fork()
     if child == 0:
         status = 99
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in a shell's background ignores it
         try:
             os.close(read)
             stopper = Stopper(folder, way, last)
