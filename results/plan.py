@@ -208,9 +208,9 @@ def adamw() -> Iterator[Run]:
 
 
 def wider(rows: Path) -> Iterator[Run]:
-    """For each cell of `rows` whose grid should be wider, the rate beyond its edge by a factor of two.
+    """For each cell of `rows` that lacks rates that most others have (`sweeps.grids`), these.
 
-    Then, for each cell that lacks rates that most others have (`sweeps.grids`), these.
+    Then, for each cell whose grid should be wider, the rate beyond its edge by a factor of two.
 
     Raises:
         ValueError: rows that were not trained with Muon and the default recipe, as these runs are.
@@ -221,14 +221,14 @@ def wider(rows: Path) -> Iterator[Run]:
     for _, of_mixer in frame.groupby("mixer"):
         _require_default(rows, of_mixer[of_mixer["run_id"] == of_mixer["run_id"].iloc[0]])
     cells = best_per_cell(frame)
+    for cell in cells[cells["lacking"].map(len) > 0].itertuples():
+        rates = [f"{rate:g}" for rate in cell.lacking]
+        yield from runs_of("as most others", cell.mixer, cell.task, cell.setting, sorted(cell.by_seed), rates)
     for cell in cells[cells["edge"]].itertuples():
         tried = frame[frame["config"] == cell.config]["lr"]
         rate = 2 * cell.lr if cell.lr == tried.max() else cell.lr / 2
         seeds = sorted(cell.by_seed)
         yield from runs_of(f"beyond {cell.lr:g}", cell.mixer, cell.task, cell.setting, seeds, [f"{rate:g}"])
-    for cell in cells[cells["lacking"].map(len) > 0].itertuples():
-        rates = [f"{rate:g}" for rate in cell.lacking]
-        yield from runs_of("as most others", cell.mixer, cell.task, cell.setting, sorted(cell.by_seed), rates)
 
 
 def _require_default(rows: Path, run: pd.DataFrame) -> None:
@@ -253,7 +253,7 @@ LISTS: dict[str, Callable[[], Iterator[Run]]] = {
 
 
 def processes_per_gpu(command: str) -> float:
-    """Of `results/train.py`, by the command that started it."""
+    """How many processes shared a GPU, by the command that started `results/train.py`."""
     given = {name: int(count) for name, count in re.findall(r"--(processes|gpus) (\d+)", command)}
     return given["processes"] / given.get("gpus", 1)
 

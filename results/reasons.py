@@ -61,7 +61,7 @@ class Recipe:
 
 @dataclass(frozen=True)
 class Effect:
-    """What leaving the default's level of a factor does to a mixer on a cell: the main effect, its standard error."""
+    """What leaving the default level of a factor does to a mixer on a cell: the main effect and its standard error."""
 
     what: str
     mixer: str
@@ -237,7 +237,8 @@ def with_section(text: str, made: str) -> str:
 
 
 def main() -> None:
-    README.write_text(with_section(README.read_text(), section(sys.argv[1])))
+    (source,) = sys.argv[1:]
+    README.write_text(with_section(README.read_text(), section(source)))
 
 
 if __name__ == "__main__":

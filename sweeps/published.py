@@ -49,8 +49,8 @@ def read_published(path: str | Path) -> dict:
                     raise ValueError(f"over, {name}: it must list the settings that the mean is over")
         if not isinstance(published["source"], str):
             raise ValueError("source must say where the numbers are from")
-        rates = published.get("rates", [])
-        if type(rates) is not list or not all(type(rate) in (int, float) and rate > 0 for rate in rates):
+        rates = published.get("rates", [1.0])
+        if type(rates) is not list or not rates or not all(type(rate) in (int, float) and rate > 0 for rate in rates):
             raise ValueError("rates must be a list of learning rates")
     except OSError as error:
         raise ValueError(f"{path} cannot be read ({error.strerror}): give a file of results/published") from error

@@ -161,7 +161,10 @@ def accuracy_lines(
         size = largest - number * step
         # No line leads to a mean over fewer settings: it would rise where these are easier.
         most = max(score.done for _, score in of_mixer)
-        means = [score.mean if score.mean is not None and score.done == most else np.nan for _, score in of_mixer]
+        means = [
+            score.mean if score.mean is not None and (score.complete or score.done == most) else np.nan
+            for _, score in of_mixer
+        ]
         panel.plot(
             [x for x, _ in of_mixer], means, color=style.colour, label=mixer, marker=style.marker, markersize=size,
             markeredgewidth=0,

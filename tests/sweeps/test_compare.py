@@ -216,6 +216,7 @@ def test_the_papers_numbers_are_75_and_of_our_tasks():
         ('{"means": {}}', "is no table of published numbers"),
         ('{"source": "x", "means": {"columns": ["attn"], "mem": []}}', "means, mem: 0 numbers for its columns"),
         ('{"source": "x", "rates": 3}', "rates must be a list of learning rates"),
+        ('{"source": "x", "rates": []}', "rates must be a list of learning rates"),
         (
             '{"source": "x", "over": {}, "means": {"columns": ["a"], "mem": [1]}}',
             "over, mem: it must list the settings",
