@@ -41,7 +41,7 @@ from mixerlab.tasks.settings import settings_of
 RESULTS = Path(__file__).parent
 MIXERS = design.MIXERS
 TASKS = ("mem", "fcr", "icr", "ncr", "cmp", "sc")  # the cheapest first
-PER_GPU = 3  # processes
+PER_GPU = 4  # processes, at most
 LONG = 256  # tokens; from here on a run has one seed
 MOST_TOKENS = 3072  # of a run's rates side by side, each with its length
 LEAST_REPLICAS = 1.5  # below BUSY tokens a single one takes half the time of three (README.md, on a GPU)
@@ -255,6 +255,7 @@ LISTS: dict[str, Callable[[], Iterator[Run]]] = {
 def processes_per_gpu(command: str) -> float:
     """How many processes shared a GPU, by the command that started `results/train.py`."""
     given = {name: int(count) for name, count in re.findall(r"--(processes|gpus) (\d+)", command)}
+    assert "processes" in given, f"not a command of results/train.py: {command}"
     return given["processes"] / given.get("gpus", 1)
 
 
@@ -335,7 +336,7 @@ def main() -> None:
     given = parser.parse_args()
     if (given.rows is None) == (given.which == "wider"):
         parser.error(f"{given.which} takes {'the rows of a table' if given.which == 'wider' else 'no rows'}")
-    runs = wider(given.rows) if given.rows else LISTS[given.which]()
+    runs = list(wider(given.rows) if given.rows else LISTS[given.which]())  # OUT stays as it is if this fails
     costs, minutes, number = Costs(), Counter[str](), Counter[str]()
     with given.out.open("w", newline="") as file:
         writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")

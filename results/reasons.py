@@ -12,8 +12,8 @@ Of a factor, `upper` lists the mixers whose default is its upper level: for them
 `confounded` lists those that have it, but whose effect the screen cannot tell from an interaction of others.
 """
 
+import argparse
 import json
-import sys
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
@@ -237,8 +237,9 @@ def with_section(text: str, made: str) -> str:
 
 
 def main() -> None:
-    (source,) = sys.argv[1:]
-    README.write_text(with_section(README.read_text(), section(source)))
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("source", type=Path)
+    README.write_text(with_section(README.read_text(), section(parser.parse_args().source)))
 
 
 if __name__ == "__main__":

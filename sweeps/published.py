@@ -49,8 +49,7 @@ def read_published(path: str | Path) -> dict:
                     raise ValueError(f"over, {name}: it must list the settings that the mean is over")
         if not isinstance(published["source"], str):
             raise ValueError("source must say where the numbers are from")
-        rates = published.get("rates", [1.0])
-        if type(rates) is not list or not rates or not all(type(rate) in (int, float) and rate > 0 for rate in rates):
+        if "rates" in published and not _are_rates(published["rates"]):
             raise ValueError("rates must be a list of learning rates")
     except OSError as error:
         raise ValueError(f"{path} cannot be read ({error.strerror}): give a file of results/published") from error
@@ -59,6 +58,10 @@ def read_published(path: str | Path) -> dict:
             f"{path} is no table of published numbers ({error}): see results/published/README.md"
         ) from error
     return published
+
+
+def _are_rates(given: object) -> bool:
+    return isinstance(given, list) and bool(given) and all(type(one) in (int, float) and one > 0 for one in given)
 
 
 def scores_of(

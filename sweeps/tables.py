@@ -7,6 +7,7 @@ below name what is missing. So does a mean over fewer seeds than its cell has, w
 whose grid should be wider carries a dagger, a score whose cell lacks learning rates a §, and is never bold.
 """
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from statistics import fmean, stdev
@@ -247,9 +248,7 @@ def _grid_notes(rows: Iterable[Any], totals: Mapping[str, Collection[str]]) -> l
                 found.setdefault((row.mixer, rates), []).append(row)
     notes = []
     if (number := sum(map(len, added.values()))) > MOST_NAMED:
-        of_mixer: dict[str, int] = {}
-        for (mixer, _), group in added.items():
-            of_mixer[mixer] = of_mixer.get(mixer, 0) + len(group)
+        of_mixer = Counter(row.mixer for group in added.values() for row in group)
         counts = ", ".join(f"{mixer} {of_mixer[mixer]}" for mixer in in_order(of_mixer, MIXERS))
         notes.append(
             f"{number} cells have learning rates beyond those of most others in their row, which do not lack them:"

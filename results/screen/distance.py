@@ -23,6 +23,7 @@ from mixerlab.results.screen.design import MIXERS, RECIPES, VARIANT_CELLS, VARIA
 from mixerlab.sweeps.published import FAR, Pair, distance, is_far, read_published
 
 RESULTS = Path(__file__).parents[1]
+PAPER = RESULTS / "published" / "parallax_paper.json"
 TASKS = ("cmp", "icr", "fcr", "ncr", "mem", "sc")
 CELL = ["mixer", "task", "setting"]
 
@@ -31,7 +32,6 @@ CANDIDATES = ("2x64", DEFAULT, "plain", "4x32")
 # "We sweep the peak learning rate ... and report the best checkpoint per task."
 CHECKPOINTS = {"lowest test loss": "official_accuracy", "last epoch": "test_accuracy"}
 RATES = ("each setting's best", "each task's best", "5e-3 for all")
-GRID = (5e-3, 1e-3, 5e-4)  # the paper's
 FIRST = next(iter(CHECKPOINTS)), RATES[0]  # mad-lab's rules, and this project's `official` accuracy
 
 
@@ -60,7 +60,7 @@ def of_candidate(name: str) -> pd.DataFrame:
         rows = finalist_rows()
         return rows[rows["recipe"] == name]
     table = _finished(RESULTS / "table" / "rows.csv").assign(recipe=DEFAULT)
-    return table[(table["seed"] == 0) & table["lr"].isin(GRID)]
+    return table[(table["seed"] == 0) & table["lr"].isin(read_published(PAPER)["rates"])]
 
 
 def completed(own: pd.DataFrame, others: pd.DataFrame) -> pd.DataFrame:
@@ -82,7 +82,7 @@ def means_of(rows: pd.DataFrame, checkpoint: str, rate: str) -> pd.Series:
 
 
 def published() -> dict[tuple[str, str], float]:
-    paper = read_published(RESULTS / "published" / "parallax_paper.json")["means"]
+    paper = read_published(PAPER)["means"]
     return {(m, t): value for t in TASKS for m, value in zip(paper["columns"], paper[t], strict=True)}
 
 

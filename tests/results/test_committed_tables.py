@@ -11,19 +11,18 @@ from mixerlab.sweeps.table_files import to_rows_csv
 
 
 @pytest.mark.parametrize(
-    ("folder", "table"),
-    [("challenge", "challenge.md"), ("adamw", "settings.md"), ("table", "settings.md"), ("table", "accuracy.md")],
+    ("folder", "selection", "tables"),
+    [
+        ("challenge", "official", ("challenge.md", "solved.md")),
+        ("adamw", "official", ("settings.md", "solved.md")),
+        ("table", "official", ("settings.md", "accuracy.md", "solved.md")),
+        ("table", "clean", ("settings.md", "accuracy.md")),
+    ],
 )
-def test_the_tables_come_from_the_records(tmp_path, folder, table):
-    made = report(RESULTS / folder / "records.tar.xz", tmp_path, selections=["official"], formats=())
-    for name in (table, "solved.md"):
-        assert (RESULTS / folder / "official" / name).read_text() == (made.folder / "official" / name).read_text()
-
-
-def test_the_tables_by_validation_come_from_the_records(tmp_path):
-    made = report(RESULTS / "table" / "records.tar.xz", tmp_path, selections=["clean"], formats=())
-    for name in ("accuracy.md", "settings.md"):
-        assert (RESULTS / "table" / "clean" / name).read_text() == (made.folder / "clean" / name).read_text()
+def test_the_tables_come_from_the_records(tmp_path, folder, selection, tables):
+    made = report(RESULTS / folder / "records.tar.xz", tmp_path, selections=[selection], formats=())
+    for name in tables:
+        assert (RESULTS / folder / selection / name).read_text() == (made.folder / selection / name).read_text()
 
 
 def test_the_rows_are_those_of_both_archives(tmp_path):
