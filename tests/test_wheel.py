@@ -19,12 +19,14 @@ FOREIGN = ("kernels", "mixers", "tasks")
 
 @pytest.fixture(scope="module")
 def tracked():
-    """The files of this checkout, without what git ignores."""
+    """The files of this checkout, without what git ignores, and without a virtual environment of any name."""
     if shutil.which("git") is None or not (ROOT / ".git").exists():
         pytest.skip("only git knows which files are part of the package")
     command = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"]
     listed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
-    return [Path(name) for name in listed.split("\0") if name and (ROOT / name).exists()]
+    environments = {path.parent.name for path in ROOT.glob("*/pyvenv.cfg")}
+    names = [Path(name) for name in listed.split("\0") if name and (ROOT / name).exists()]
+    return [name for name in names if name.parts[0] not in environments]
 
 
 @pytest.fixture(scope="module")
