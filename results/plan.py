@@ -7,7 +7,7 @@
     python results/plan.py w_r OUT.csv           Parallax's W_R at zero and random, which the screen could not tell
     python results/plan.py table OUT.csv         the 330 cells: each once, then two more seeds
     python results/plan.py adamw OUT.csv         attention and Parallax by AdamW: baselines, challenge
-    python results/plan.py wider OUT.csv ROWS    the rates that cells of ROWS with a dagger or a § want
+    python results/plan.py wider OUT.csv ROWS    the rates that the other mixers have, and those beyond a †
 
 Needs the repository root on PYTHONPATH; `results/train.py` trains the list. A line holds `stage`, `unit` (runs that
 share what is compiled), `recipe`, `mixer`, `task`, `setting`, `overrides` (the arguments of run.py) and `seconds`: how
@@ -208,9 +208,11 @@ def adamw() -> Iterator[Run]:
 
 
 def wider(rows: Path) -> Iterator[Run]:
-    """For each cell of `rows` that lacks rates that most others have (`sweeps.grids`), these.
+    """The learning rates that cells of `rows` still want.
 
-    Then, for each cell whose grid should be wider, the rate beyond its edge by a factor of two.
+    First those that a cell lacks: what most others have (`sweeps.grids`) and, below NEAR_PERFECT, what any other cell
+    below it has tried of the same setting, so that the mixers of a setting are compared at the same rates. Then, for
+    each cell whose grid should be wider, the rate beyond its edge by a factor of two.
 
     Raises:
         ValueError: rows that were not trained with Muon and the default recipe, as these runs are.
@@ -221,14 +223,24 @@ def wider(rows: Path) -> Iterator[Run]:
     for _, of_mixer in frame.groupby("mixer"):
         _require_default(rows, of_mixer[of_mixer["run_id"] == of_mixer["run_id"].iloc[0]])
     cells = best_per_cell(frame)
-    for cell in cells[cells["lacking"].map(len) > 0].itertuples():
-        rates = [f"{rate:g}" for rate in cell.lacking]
-        yield from runs_of("as most others", cell.mixer, cell.task, cell.setting, sorted(cell.by_seed), rates)
-    for cell in cells[cells["edge"]].itertuples():
-        tried = frame[frame["config"] == cell.config]["lr"]
-        rate = 2 * cell.lr if cell.lr == tried.max() else cell.lr / 2
+    tried = {key: set(rates) for key, rates in frame.groupby(["mixer", "task", "setting"])["lr"]}
+    of_setting = defaultdict[tuple[str, str], set[float]](set)
+    for cell in cells[cells["accuracy"] < NEAR_PERFECT].itertuples():
+        of_setting[cell.task, cell.setting] |= tried[cell.mixer, cell.task, cell.setting]
+    beyond = []
+    for cell in cells[cells["accuracy"].notna()].itertuples():
+        own = tried[cell.mixer, cell.task, cell.setting]
+        lacking = set(cell.lacking)
+        if cell.accuracy < NEAR_PERFECT:
+            lacking |= of_setting[cell.task, cell.setting] - own
         seeds = sorted(cell.by_seed)
-        yield from runs_of(f"beyond {cell.lr:g}", cell.mixer, cell.task, cell.setting, seeds, [f"{rate:g}"])
+        if lacking:
+            rates = [f"{rate:g}" for rate in sorted(lacking)]
+            yield from runs_of("the same rates for all", cell.mixer, cell.task, cell.setting, seeds, rates)
+        rate = 2 * cell.lr if cell.lr == max(own) else cell.lr / 2
+        if cell.edge and rate not in lacking:
+            beyond += runs_of(f"beyond {cell.lr:g}", cell.mixer, cell.task, cell.setting, seeds, [f"{rate:g}"])
+    yield from beyond
 
 
 def _require_default(rows: Path, run: pd.DataFrame) -> None:

@@ -121,6 +121,22 @@ def test_a_marked_cell_gets_the_rate_beyond_its_edge(monkeypatch):
     assert {run.overrides.rpartition("=")[2] for run in runs.values()} == {"0.01", "0.00025"}
 
 
+def test_mixers_are_compared_at_the_same_rates(monkeypatch, tmp_path):
+    """What one unsolved cell of a setting was given, the other unsolved ones get too, once."""
+    monkeypatch.setattr(plan, "_require_default", lambda rows, run: None)
+    first = rows_of(FIRST_TABLE)
+    setting = (first["task"] == "cmp") & (first["setting"] == "baseline")
+    more = first[setting & (first["mixer"] == "attn") & (first["lr"] == 5e-3)].assign(lr=1e-2, run_id="wider")
+    pd.concat([first, more]).to_csv(tmp_path / "rows.csv", index=False)
+    runs = [run for run in plan.wider(tmp_path / "rows.csv") if (run.task, run.setting) == ("cmp", "baseline")]
+    below = best_per_cell(first[setting])
+    others = set(below[below["accuracy"] < plan.NEAR_PERFECT]["mixer"]) - {"attn"}
+    assert len(others) > 1
+    got = {run.mixer: run.overrides.rpartition("=")[2] for run in runs if run.stage == "the same rates for all"}
+    assert got == dict.fromkeys(others, "0.01")
+    assert {run.mixer for run in runs if run.stage.startswith("beyond")} <= {"attn"}
+
+
 def test_a_wider_grid_is_for_runs_of_the_default():
     with pytest.raises(ValueError, match=r"rows.csv: run \w+ of attn has another recipe than conf/ now"):
         list(plan.wider(FIRST_TABLE))
@@ -128,7 +144,8 @@ def test_a_wider_grid_is_for_runs_of_the_default():
     cells = best_per_cell(rows_of(archive))
     wanted = {(cell.mixer, cell.task, cell.setting): cell.n for cell in cells[cells["edge"]].itertuples()}
     assert ("parallax", "sc_challenge", "128-512") in wanted
-    found = Counter((run.mixer, run.task, run.setting) for run in plan.wider(archive))
+    beyond = [run for run in plan.wider(archive) if run.stage.startswith("beyond")]
+    found = Counter((run.mixer, run.task, run.setting) for run in beyond)
     assert found == wanted  # a run for each seed, since the sequences are long
 
 
@@ -138,7 +155,11 @@ def test_a_cell_gets_the_rates_that_most_others_have(tmp_path):
     cell = (rows["mixer"] == "attn") & (rows["task"] == "mem") & (rows["setting"] == "vocab_size-2048")
     assert len(rows[cell]) > 3
     rows[(rows["task"] == "mem") & ~(cell & rows["lr"].isin([1e-3, 5e-4]))].to_csv(tmp_path / "rows.csv", index=False)
-    runs = [run for run in plan.wider(tmp_path / "rows.csv") if run.mixer == "attn" and run.stage == "as most others"]
+    runs = [
+        run
+        for run in plan.wider(tmp_path / "rows.csv")
+        if run.mixer == "attn" and run.stage == "the same rates for all"
+    ]
     assert [run.overrides for run in runs] == [
         "mixer=attn task=mem task.setting=vocab_size-2048 seed=0 optimizer.lr=[0.0005,0.001]"
     ]
