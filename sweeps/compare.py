@@ -118,14 +118,15 @@ def compare(
     pairs = pairs_of(read_as(rows_of(source), readings), told, selection, all_rates)
     check_writable(out, "--out")
     read = "".join(f" Our {ours} is read as its {name}." for name, ours in readings.items())
-    text = markdown(pairs, told["source"] + read, () if all_rates else told.get("rates", ()))
+    rates = () if all_rates else told.get("rates", ())
+    text = markdown(pairs, told["source"] + read, rates)
     replace_file(out / f"{published.stem}.md", text)
     replace_file(out / f"{published.stem}.csv", to_csv(pairs))
-    save(scatter(pairs, selection), out / published.stem, ("png", "pdf"))
+    save(scatter(pairs, selection, rates), out / published.stem, ("png", "pdf"))
     for of in ("means", "settings"):
         chosen = [pair for pair in pairs if pair.of == of]
         if any(pair.ours is not None for pair in chosen):
-            save(side_by_side(chosen, selection), out / f"{published.stem}_{of}", ("png", "pdf"))
+            save(side_by_side(chosen, selection, rates), out / f"{published.stem}_{of}", ("png", "pdf"))
     return text
 
 

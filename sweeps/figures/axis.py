@@ -1,5 +1,6 @@
 """Accuracy against what was varied: difficulty, length, learning rate, or any key that was swept."""
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
@@ -152,7 +153,8 @@ def learning_rates(frame: pd.DataFrame, cells: pd.DataFrame, selection: Selectio
     """Accuracy by learning rate for each task, averaged over its settings; None if there is only one learning rate.
 
     Of each cell the configuration of its best entry. Hollow is a mean that misses settings, or seeds that a setting has
-    at any rate.
+    at any rate. A mixer's rates that only some of its settings were run at are left out: where a grid was widened for
+    single settings, their mean says which settings these are.
     """
     if frame["lr"].nunique() < 2:
         return None
@@ -166,6 +168,7 @@ def learning_rates(frame: pd.DataFrame, cells: pd.DataFrame, selection: Selectio
             of_rate = tried.setdefault(place, {}).setdefault(lr, {})
             of_rate[seed] = accuracy if status == "finished" else of_rate.get(seed)
     explain: Handles = {}
+    left_out = False
     with looks():
         sheet = Sheet(columns)
         per_line = sheet.per_line(len(tasks))
@@ -174,7 +177,9 @@ def learning_rates(frame: pd.DataFrame, cells: pd.DataFrame, selection: Selectio
             points = {}
             for mixer in look:
                 of_mixer = [tried.get((mixer, task, setting), {}) for setting in settings]
-                rates = sorted({lr for of_setting in of_mixer for lr in of_setting})
+                run_at = Counter(lr for of_setting in of_mixer for lr in of_setting)
+                rates = sorted(lr for lr, number in run_at.items() if number == max(run_at.values()))
+                left_out |= len(rates) < len(run_at)
                 points[mixer] = [(lr, mean_of(_score(of, lr) for of in of_mixer)) for lr in rates]
             explain |= accuracy_lines(panel, points, look)
             explain |= chance_line(panel, mean_chances(cells).get(task, np.nan))
@@ -184,7 +189,8 @@ def learning_rates(frame: pd.DataFrame, cells: pd.DataFrame, selection: Selectio
             panel.set_xlabel("learning rate")
         handles = legend_of(line_handles(look), explain)
         how = CHOSEN[selection].removeprefix("learning rate and ")
-        under = with_intervals(f"mean over the settings of each task, {how}", sheet.panels)
+        without = ", without rates that only some of them have" if left_out else ""
+        under = with_intervals(f"mean over the settings of each task{without}; {how}", sheet.panels)
         return sheet.arrange("Accuracy by learning rate", under, handles, per_line=per_line)
 
 

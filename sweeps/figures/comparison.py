@@ -1,7 +1,7 @@
 """Figures of our numbers and published ones: a scatter with the diagonal, and bars side by side."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from matplotlib.figure import Figure
@@ -23,6 +23,7 @@ from mixerlab.sweeps.figures.marks import (
     line_handles,
 )
 from mixerlab.sweeps.figures.styles import styles
+from mixerlab.sweeps.figures.ticks import rate_text
 from mixerlab.sweeps.names import MIXERS, in_order
 from mixerlab.sweeps.published import Pair
 
@@ -42,10 +43,11 @@ _AROUND = sorted(
 PUBLISHED_LOOK: dict[str, Any] = {"color": "black", "linewidth": 1.4}
 
 
-def scatter(pairs: Sequence[Pair], selection: Selection) -> Figure:
+def scatter(pairs: Sequence[Pair], selection: Selection, rates: Collection[float] = ()) -> Figure:
     """Ours over the published number, a colour a mixer, hollow where ours misses settings; the diagonal is equality.
 
-    Points at about the same place are drawn beside each other, which the subtitle says.
+    Points at about the same place are drawn beside each other, which the subtitle says, as it does the learning rates
+    of which ours are the best (`rates`; empty: all that were tried).
     """
     shown = [(pair, pair.ours) for pair in pairs if pair.ours is not None]
     places = _apart([(pair.published, ours) for pair, ours in shown])
@@ -69,7 +71,7 @@ def scatter(pairs: Sequence[Pair], selection: Selection) -> Figure:
         panel.set(xlim=SCATTER_LIMITS, ylim=SCATTER_LIMITS)
         for handle in handles.values():
             handle.set_linestyle("none")
-        under = f"{CHOSEN[selection]}, for each seed"
+        under = _chosen(selection, rates)
         moved = max(
             (math.dist(place, (pair.published, ours)) for place, (pair, ours) in zip(places, shown, strict=True)),
             default=0,
@@ -80,6 +82,11 @@ def scatter(pairs: Sequence[Pair], selection: Selection) -> Figure:
             "Ours against the published accuracy", under, legend_of(handles, explain), height=sheet.inside(1),
             ylabels=("our accuracy",),
         )  # fmt: skip
+
+
+def _chosen(selection: Selection, rates: Collection[float]) -> str:
+    of_rates = f", among {', '.join(map(rate_text, rates))}" if rates else ""
+    return f"{CHOSEN[selection]}, for each seed{of_rates}"
 
 
 def _apart(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
@@ -98,10 +105,11 @@ def _apart(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
     return drawn
 
 
-def side_by_side(pairs: Sequence[Pair], selection: Selection) -> Figure:
+def side_by_side(pairs: Sequence[Pair], selection: Selection, rates: Collection[float] = ()) -> Figure:
     """A panel for each name: ours as a bar for each mixer, and the published number as a line across it.
 
-    A bar is hollow where ours misses settings; a cross stands where we have no number.
+    A bar is hollow where ours misses settings; a cross stands where we have no number. The subtitle names the `rates`
+    of which ours are the best (empty: all that were tried).
     """
     mixers = in_order((pair.mixer for pair in pairs), MIXERS)
     look, places = styles(mixers), {mixer: place for place, mixer in enumerate(mixers)}
@@ -123,6 +131,6 @@ def side_by_side(pairs: Sequence[Pair], selection: Selection) -> Figure:
                 draw_bar(panel, x, pair.ours, BAR, style, pair.complete)
             panel.set(xticks=[], xlim=(-0.7, len(mixers) - 0.3), ylim=ACCURACY_LIMITS)
         return sheet.arrange(
-            "Ours beside the published accuracy", f"{CHOSEN[selection]}, for each seed", legend_of(handles, explain),
-            per_line=3, below=0.1, height=0.95,
+            "Ours beside the published accuracy", _chosen(selection, rates), legend_of(handles, explain), per_line=3,
+            below=0.1, height=0.95,
         )  # fmt: skip

@@ -21,21 +21,19 @@ def value_ticks(panel: Axes, values: Sequence[float], inches: float) -> None:
 
 
 def rate_ticks(panel: Axes, values: Sequence[float], inches: float) -> None:
-    """Every learning rate that was run is a tick of a logarithmic axis, written as `5e-4` or `3.16e-4`."""
+    """Every learning rate that was run is a tick of a logarithmic axis."""
     panel.set_xscale("log")
-    _ticks(panel, values, [_rate(value) for value in values], inches)
+    _ticks(panel, values, [rate_text(value) for value in values], inches)
 
 
-def _rate(value: float) -> str:
+def rate_text(value: float) -> str:
+    """`5e-4` or `3.16e-4`."""
     mantissa, exponent = f"{value:.2e}".split("e")
     return f"{float(mantissa):g}e{int(exponent)}"
 
 
 def size_ticks(panel: Axes, values: Sequence[float], inches: float) -> None:
-    """Of a logarithmic axis: its decades, or every value if it has less than two of them.
-
-    Of values whose labels would touch, the smallest and the largest have one first, then the others from the left.
-    """
+    """Of a logarithmic axis: its decades, or every value if it has less than two of them."""
     if not values:
         panel.set_xticks([])
         return
@@ -47,13 +45,7 @@ def size_ticks(panel: Axes, values: Sequence[float], inches: float) -> None:
     places = inside if len(inside) > 1 else sorted(set(values))
     labels = [short_number(float(f"{value:.{4 if value < 1e4 else 3}g}")) for value in places]
     if len(inside) < 2:
-        at = np.log(np.asarray(places) / low * pad) / np.log(high / low * pad**2) * inches
-        half = [text_width(label, TICK) / 2 for label in labels]
-        kept: list[int] = []
-        for place in dict.fromkeys([0, len(places) - 1, *range(len(places))]):
-            if all(abs(at[place] - at[other]) > half[place] + half[other] + 0.05 for other in kept):
-                kept.append(place)
-        labels = [label if place in kept else "" for place, label in enumerate(labels)]
+        labels = _apart(labels, np.log(np.asarray(places) / low * pad) / np.log(high / low * pad**2) * inches)
     panel.xaxis.set_major_locator(FixedLocator(places))
     panel.xaxis.set_minor_locator(NullLocator())
     panel.set_xticklabels(labels)
@@ -74,7 +66,7 @@ def name_ticks(panel: Axes, places: Mapping[str, float], inches: float) -> None:
 
 
 def _ticks(panel: Axes, values: Sequence[float], labels: Sequence[str], inches: float) -> None:
-    """A tick at each value; of labels that would touch, the later has none. The outer points keep off the edges."""
+    """A tick at each value, with those labels that do not touch. The outer points keep off the edges."""
     panel.xaxis.set_major_locator(FixedLocator(values))
     panel.xaxis.set_minor_locator(NullLocator())
     if not values:
@@ -84,13 +76,20 @@ def _ticks(panel: Axes, values: Sequence[float], labels: Sequence[str], inches: 
     span = float(places.max() - places.min()) or 1.0
     low, high = places.min() - 0.09 * span, places.max() + 0.09 * span
     panel.set_xlim(*(np.exp((low, high)) if is_log else (low, high)))
-    kept, end = [], -np.inf
-    for place, label in zip((places - low) / (high - low) * inches, labels, strict=True):
-        half = text_width(label, TICK) / 2
-        fits = place - half > end + 0.05
-        kept.append(label if fits else "")
-        end = place + half if fits else end
-    panel.set_xticklabels(kept)
+    panel.set_xticklabels(_apart(labels, (places - low) / (high - low) * inches))
+
+
+def _apart(labels: Sequence[str], at: np.ndarray) -> list[str]:
+    """The labels, at these places in inches, without those that would touch others.
+
+    The first and the last have priority, then the others from the left.
+    """
+    half = [text_width(label, TICK) / 2 for label in labels]
+    kept: list[int] = []
+    for number in dict.fromkeys([0, len(labels) - 1, *range(len(labels))]):
+        if all(abs(at[number] - at[other]) > half[number] + half[other] + 0.05 for other in kept):
+            kept.append(number)
+    return [label if number in kept else "" for number, label in enumerate(labels)]
 
 
 def loss_ticks(panel: Axes) -> None:

@@ -163,14 +163,28 @@ def test_a_rate_at_which_a_seed_diverged_or_was_not_run_is_hollow(tmp_path):
     assert hollow == [[5e-3], [1e-4]]
 
 
-def test_no_line_leads_to_a_rate_that_only_some_settings_have(tmp_path):
+def test_a_rate_that_only_some_settings_have_is_left_out(tmp_path):
     fakes.add_run(tmp_path, [0.2, 0.3], lr=[1e-3, 5e-3])
     fakes.add_run(tmp_path, [0.4, 0.5, 0.9], lr=[1e-3, 5e-3, 1e-2], setting="seq_len-256")
     frame = collect(tmp_path)
-    (panel,) = learning_rates(frame, best_per_cell(frame), "official").axes
+    figure = learning_rates(frame, best_per_cell(frame), "official")
+    (panel,) = figure.axes
+    assert drawn(panel, "attn") == pytest.approx({1e-3: 0.3, 5e-3: 0.4})
+    assert [label.get_text() for label in panel.get_xticklabels()] == ["1e-3", "5e-3"]
+    assert not marked(panel, "_hollow")
+    assert "without rates that only some of them have" in figure.texts[1].get_text()
+
+
+def test_a_rate_at_which_a_setting_diverged_is_hollow_and_no_line_leads_to_it(tmp_path):
+    fakes.add_run(tmp_path, [0.2, 0.3, "diverged"])
+    fakes.add_run(tmp_path, [0.4, 0.5, 0.9], setting="seq_len-256")
+    frame = collect(tmp_path)
+    figure = learning_rates(frame, best_per_cell(frame), "official")
+    (panel,) = figure.axes
     shown = {lr: mean for lr, mean in drawn(panel, "attn").items() if not np.isnan(mean)}
-    assert shown == pytest.approx({1e-3: 0.3, 5e-3: 0.4})
-    assert [list(line.get_xdata()) for line in panel.lines if line.get_label() == "_hollow"] == [[1e-2]]
+    assert shown == pytest.approx({5e-4: 0.3, 1e-3: 0.4})
+    assert [list(line.get_xdata()) for line in panel.lines if line.get_label() == "_hollow"] == [[5e-3]]
+    assert "without" not in figure.texts[1].get_text()
 
 
 def test_a_task_without_any_score_is_crosses(tmp_path):

@@ -132,7 +132,9 @@ def test_command_line_writes_table_and_figure(results, published, tmp_path, caps
 
 def test_bars_are_ours_and_lines_the_published_numbers(results, published):
     pairs = [pair for pair in pairs_of(rows_of(results), read_published(published)) if pair.of == "means"]
-    (panel,) = side_by_side(pairs, "official").axes
+    figure = side_by_side(pairs, "official", [5e-3, 5e-4])
+    assert figure.texts[1].get_text().endswith("for each seed, among 5e-3, 5e-4")
+    (panel,) = figure.axes
     assert panel.get_title() == "mem"
     heights = [bar.get_height() for bar in panel.patches]
     assert heights == [pytest.approx(0.65), pytest.approx(0.5)]  # mesa has none: a cross
