@@ -1,6 +1,7 @@
-"""How many runs solved a cell, how fast, and how certain the mean over seeds is.
+"""How many replicas solved a cell, how fast, and how certain the mean over seeds is.
 
-Recall is learned in a jump: what a fixed budget shows is whether the jump came. A run is a learning rate and a seed.
+Recall is learned in a jump: what a fixed budget shows is whether the jump came. A replica has one learning rate and one
+seed.
 """
 
 import csv
@@ -39,7 +40,7 @@ def steps_in(metrics: pd.DataFrame, replicas: Iterable[int]) -> dict[int, float]
 
 
 def _text(cell: Any) -> str:
-    """`5/6, 1,200`: solved of all runs whose steps are known, and their median steps; `2/6, -` where it has none."""
+    """`5/6, 1,200`: solved of all replicas with known steps, and their median steps; `2/6, -` where it has none."""
     if not cell.known:
         return "-"
     has_median = 2 * cell.solved > cell.known
@@ -50,9 +51,9 @@ def solved_markdown(cells: pd.DataFrame) -> str:
     """(task, setting) x mixers: the share of (rate, seed) that solved the cell, and the median steps (`counts`)."""
     mixers = in_order(cells["mixer"], MIXERS)
     lines = [
-        f"Runs (learning rate, seed) that reached a test accuracy of {SOLVED}, and the median over all runs of the",
-        "steps to it, counted to the end of the first such epoch. A run that never reached it counts as infinitely",
-        "late, so there is a median only where more than half did.",
+        f"Replicas (learning rate, seed) that reached a test accuracy of {SOLVED}, and the median over all of them of",
+        "the steps to it, counted to the end of the first such epoch. A replica that never reached it counts as",
+        "infinitely late, so there is a median only where more than half did.",
         "",
         f"| task | setting | {' | '.join(map(escape_markdown, mixers))} |",
         f"|---|---|{'---|' * len(mixers)}",
@@ -67,9 +68,9 @@ def solved_markdown(cells: pd.DataFrame) -> str:
 def solved_csv(cells: pd.DataFrame) -> str:
     """A row for each cell.
 
-    `solved` of `known` runs, the bootstrap interval of that share over seeds (`share_low`, `share_high`), `steps_to_90`
-    (median, empty where no more than half solved it), the mean accuracy over `n` seeds and its interval (Student's,
-    `low`, `high`). An interval is empty below two seeds.
+    `solved` of `known` replicas, the bootstrap interval of that share over seeds (`share_low`, `share_high`),
+    `steps_to_90` (median, empty where no more than half solved it), the mean accuracy over `n` seeds and its interval
+    (Student's, `low`, `high`). An interval is empty below two seeds.
     """
     file = io.StringIO()
     writer = csv.writer(file, lineterminator="\n")
@@ -86,10 +87,10 @@ def solved_csv(cells: pd.DataFrame) -> str:
 
 
 def counts(steps: Iterable[tuple[int, float]]) -> dict[str, Any]:
-    """`known`, `solved`, `solved_by_seed` (shares) and `steps_to_90` of a cell from the (seed, steps) of its runs.
+    """`known`, `solved`, `solved_by_seed` (shares) and `steps_to_90` of a cell from the (seed, steps) of its replicas.
 
-    A run that never solved the cell counts as infinitely late: the median over those that did would be the smaller, the
-    fewer did. So `steps_to_90` is None unless more than half of the runs solved it.
+    A replica that never solved the cell counts as infinitely late: the median over those that did would be the smaller,
+    the fewer did. So `steps_to_90` is None unless more than half of the replicas solved it.
     """
     by_seed: dict[int, list[float]] = {}
     for seed, value in steps:
