@@ -7,7 +7,7 @@
     python results/plan.py w_r OUT.csv           Parallax's W_R at zero and random, which the screen could not tell
     python results/plan.py table OUT.csv         the 330 cells: each once, then two more seeds
     python results/plan.py adamw OUT.csv         attention and Parallax by AdamW: baselines, challenge
-    python results/plan.py wider OUT.csv ROWS    the rates that the other mixers have, and those beyond a †
+    python results/plan.py wider OUT.csv ROWS    the rates that unsolved cells of ROWS want, alike for all mixers
 
 Needs the repository root on PYTHONPATH; `results/train.py` trains the list. A line holds `stage`, `unit` (runs that
 share what is compiled), `recipe`, `mixer`, `task`, `setting`, `overrides` (the arguments of run.py) and `seconds`: how
@@ -51,6 +51,7 @@ ABOVE_CHANCE = 0.02  # a mixer between it and NEAR_PERFECT tells something of a 
 DEFAULT = "default"  # the recipe of conf/
 DEFAULT_RATES = ("5e-3", "1e-3", "5e-4")  # conf/optimizer/muon.yaml
 ADAMW_RATES = ("3e-4", "1e-3", "3e-3")
+HIGH_RATES = (1e-2, 2e-2)  # where most cells below NEAR_PERFECT are best; the default stops below
 
 # Readings of the challenge's labels (conf/task): for icr the first number is the pairs, for ncr the vocabulary
 # (results/challenge/README.md says why). The other reading of each is run too.
@@ -210,9 +211,9 @@ def adamw() -> Iterator[Run]:
 def wider(rows: Path) -> Iterator[Run]:
     """The learning rates that cells of `rows` still want.
 
-    First those that a cell lacks: what most others have (`sweeps.grids`) and, below NEAR_PERFECT, what any other cell
-    below it has tried of the same setting, so that the mixers of a setting are compared at the same rates. Then, for
-    each cell whose grid should be wider, the rate beyond its edge by a factor of two.
+    Cells below NEAR_PERFECT get, for all mixers of a setting alike, HIGH_RATES, what another of them has tried, and,
+    where one is best at the edge of its grid (`sweeps.edges`), the rate beyond it by a factor of two. Any cell gets the
+    rates that it lacks (`sweeps.grids`).
 
     Raises:
         ValueError: rows that were not trained with Muon and the default recipe, as these runs are.
@@ -223,24 +224,21 @@ def wider(rows: Path) -> Iterator[Run]:
     for _, of_mixer in frame.groupby("mixer"):
         _require_default(rows, of_mixer[of_mixer["run_id"] == of_mixer["run_id"].iloc[0]])
     cells = best_per_cell(frame)
+    cells = cells[cells["accuracy"].notna()]
     tried = {key: set(rates) for key, rates in frame.groupby(["mixer", "task", "setting"])["lr"]}
-    of_setting = defaultdict[tuple[str, str], set[float]](set)
+    of_setting = defaultdict[tuple[str, str], set[float]](lambda: set(HIGH_RATES))
     for cell in cells[cells["accuracy"] < NEAR_PERFECT].itertuples():
-        of_setting[cell.task, cell.setting] |= tried[cell.mixer, cell.task, cell.setting]
-    beyond = []
-    for cell in cells[cells["accuracy"].notna()].itertuples():
         own = tried[cell.mixer, cell.task, cell.setting]
-        lacking = set(cell.lacking)
+        of_setting[cell.task, cell.setting] |= own
+        if cell.edge:
+            of_setting[cell.task, cell.setting].add(2 * cell.lr if cell.lr == max(own) else cell.lr / 2)
+    for cell in cells.itertuples():
+        wanted = set(cell.lacking)
         if cell.accuracy < NEAR_PERFECT:
-            lacking |= of_setting[cell.task, cell.setting] - own
-        seeds = sorted(cell.by_seed)
-        if lacking:
-            rates = [f"{rate:g}" for rate in sorted(lacking)]
-            yield from runs_of("the same rates for all", cell.mixer, cell.task, cell.setting, seeds, rates)
-        rate = 2 * cell.lr if cell.lr == max(own) else cell.lr / 2
-        if cell.edge and rate not in lacking:
-            beyond += runs_of(f"beyond {cell.lr:g}", cell.mixer, cell.task, cell.setting, seeds, [f"{rate:g}"])
-    yield from beyond
+            wanted |= of_setting[cell.task, cell.setting] - tried[cell.mixer, cell.task, cell.setting]
+        if wanted:
+            rates = [f"{rate:g}" for rate in sorted(wanted)]
+            yield from runs_of("wider", cell.mixer, cell.task, cell.setting, sorted(cell.by_seed), rates)
 
 
 def _require_default(rows: Path, run: pd.DataFrame) -> None:

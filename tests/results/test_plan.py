@@ -113,40 +113,54 @@ def test_the_lists_still_describe_the_runs_that_were_made(rows, names):
 FIRST_TABLE = plan.RESULTS / "rounding" / "rows.csv"
 
 
-def test_a_marked_cell_gets_the_rate_beyond_its_edge(monkeypatch):
+def rates_of(run):
+    """The learning rates that a run's overrides name, as written."""
+    return run.overrides.rpartition("optimizer.lr=")[2].strip("[]").split(",")
+
+
+def test_unsolved_cells_get_the_same_rates_for_all_mixers(monkeypatch, tmp_path):
+    """High ones, what another mixer was given, and what lies beyond an edge: each cell what it has not tried."""
     monkeypatch.setattr(plan, "_require_default", lambda rows, run: None)  # these rows have another recipe
-    runs = {(run.mixer, run.task, run.setting): run for run in plan.wider(FIRST_TABLE)}
-    assert len(runs) == 113
-    assert runs["attn", "cmp", "baseline"].overrides.split()[-2:] == ["seed=0", "optimizer.lr=0.01"]
-    assert {run.overrides.rpartition("=")[2] for run in runs.values()} == {"0.01", "0.00025"}
+    first = rows_of(FIRST_TABLE)
+    of_setting = (first["task"] == "cmp") & (first["setting"] == "baseline")
+    is_attn = of_setting & (first["mixer"] == "attn") & (first["lr"] == 5e-3)
+    higher = [first[is_attn].assign(lr=lr, official_accuracy=0.9 if lr == 4e-2 else 0.8) for lr in (1e-2, 4e-2)]
+    rows = pd.concat([first, *(rows.assign(run_id=f"wider{number}") for number, rows in enumerate(higher))])
+    rows.to_csv(tmp_path / "rows.csv", index=False)
+    cells = best_per_cell(first[of_setting])
+    unsolved = set(cells[cells["accuracy"] < plan.NEAR_PERFECT]["mixer"])
+    assert len(unsolved) > 2 and "attn" in unsolved
+    runs = [run for run in plan.wider(tmp_path / "rows.csv") if (run.task, run.setting) == ("cmp", "baseline")]
+    assert {run.mixer: rates_of(run) for run in runs} == {
+        mixer: ["0.02", "0.08"] if mixer == "attn" else ["0.01", "0.02", "0.04", "0.08"] for mixer in unsolved
+    }
 
 
-def test_mixers_are_compared_at_the_same_rates(monkeypatch, tmp_path):
-    """What one unsolved cell of a setting was given, the other unsolved ones get too, once."""
+def test_a_low_edge_gets_the_rate_below_and_a_solved_cell_none(monkeypatch, tmp_path):
     monkeypatch.setattr(plan, "_require_default", lambda rows, run: None)
     first = rows_of(FIRST_TABLE)
-    setting = (first["task"] == "cmp") & (first["setting"] == "baseline")
-    more = first[setting & (first["mixer"] == "attn") & (first["lr"] == 5e-3)].assign(lr=1e-2, run_id="wider")
-    pd.concat([first, more]).to_csv(tmp_path / "rows.csv", index=False)
-    runs = [run for run in plan.wider(tmp_path / "rows.csv") if (run.task, run.setting) == ("cmp", "baseline")]
-    below = best_per_cell(first[setting])
-    others = set(below[below["accuracy"] < plan.NEAR_PERFECT]["mixer"]) - {"attn"}
-    assert len(others) > 1
-    got = {run.mixer: run.overrides.rpartition("=")[2] for run in runs if run.stage == "the same rates for all"}
-    assert got == dict.fromkeys(others, "0.01")
-    assert {run.mixer for run in runs if run.stage.startswith("beyond")} <= {"attn"}
+    rows = first[(first["task"] == "cmp") & (first["setting"] == "baseline") & first["mixer"].isin(["attn", "gdn"])]
+    rows.loc[rows["mixer"] == "attn", "official_accuracy"] = 1.0
+    rows.loc[rows["mixer"] == "gdn", "official_accuracy"] = rows["lr"].map({5e-4: 0.6, 1e-3: 0.5, 5e-3: 0.4})
+    rows.to_csv(tmp_path / "rows.csv", index=False)
+    (run,) = plan.wider(tmp_path / "rows.csv")
+    assert (run.mixer, rates_of(run)) == ("gdn", ["0.00025", "0.01", "0.02"])
 
 
 def test_a_wider_grid_is_for_runs_of_the_default():
     with pytest.raises(ValueError, match=r"rows.csv: run \w+ of attn has another recipe than conf/ now"):
         list(plan.wider(FIRST_TABLE))
+
+
+def test_each_seed_of_a_long_cell_gets_its_run():
     archive = plan.RESULTS / "challenge" / "records.tar.xz"
     cells = best_per_cell(rows_of(archive))
-    wanted = {(cell.mixer, cell.task, cell.setting): cell.n for cell in cells[cells["edge"]].itertuples()}
-    assert ("parallax", "sc_challenge", "128-512") in wanted
-    beyond = [run for run in plan.wider(archive) if run.stage.startswith("beyond")]
-    found = Counter((run.mixer, run.task, run.setting) for run in beyond)
-    assert found == wanted  # a run for each seed, since the sequences are long
+    cell = cells[(cells["mixer"] == "attn") & (cells["task"] == "sc_challenge") & (cells["setting"] == "256-1024")]
+    assert cell["n"].item() == 2
+    runs = [
+        run for run in plan.wider(archive) if (run.mixer, run.task, run.setting) == ("attn", "sc_challenge", "256-1024")
+    ]
+    assert len({run.overrides.split()[3] for run in runs}) == 2
 
 
 def test_a_cell_gets_the_rates_that_most_others_have(tmp_path):
@@ -155,13 +169,10 @@ def test_a_cell_gets_the_rates_that_most_others_have(tmp_path):
     cell = (rows["mixer"] == "attn") & (rows["task"] == "mem") & (rows["setting"] == "vocab_size-2048")
     assert len(rows[cell]) > 3
     rows[(rows["task"] == "mem") & ~(cell & rows["lr"].isin([1e-3, 5e-4]))].to_csv(tmp_path / "rows.csv", index=False)
-    runs = [
-        run for run in plan.wider(tmp_path / "rows.csv") if run.mixer == "attn" and run.stage.startswith("the same")
-    ]
-    (run,) = (run for run in runs if run.setting == "vocab_size-2048")
-    assert run.overrides.startswith(
-        "mixer=attn task=mem task.setting=vocab_size-2048 seed=0 optimizer.lr=[0.0005,0.001"
+    (run,) = (
+        run for run in plan.wider(tmp_path / "rows.csv") if (run.mixer, run.setting) == ("attn", "vocab_size-2048")
     )
+    assert rates_of(run)[:2] == ["0.0005", "0.001"]
 
 
 def test_what_is_done_is_not_listed():
