@@ -89,9 +89,15 @@ def bars(
         for panel in sheet.panels:
             panel.set_ylim(*ACCURACY_LIMITS)
         return sheet.arrange(
-            title, with_intervals(CHOSEN[selection], sheet.panels), legend_of(handles, explain), per_line=per_line,
+            title, with_intervals(_how(table, selection), sheet.panels), legend_of(handles, explain), per_line=per_line,
             below=below, height=1.5 if together else 0.95,
         )  # fmt: skip
+
+
+def _how(table: Table, selection: Selection) -> str:
+    """How the scores were chosen, and that they have no spread, if no entry has a second seed."""
+    seeds = {score.seeds for row in table.rows.values() for score in row.values() if score.mean is not None}
+    return CHOSEN[selection] + ("; one seed" if seeds == {"1"} else "")
 
 
 def _group(panel: Axes, place: float, row: Mapping[str, Score], look: Mapping[str, Style]) -> Handles:
@@ -163,7 +169,7 @@ def heat_map(table: Table, selection: Selection, columns: int = 2) -> Figure:
         if np.isnan(values).any():
             handles.append(Line2D([], [], color="0.4", marker="x", linestyle="none", markersize=3.5, label="no score"))
         handles += [FUTURE] if any(map(sees_future, table.mixers)) else []
-        under = CHOSEN[selection] + (f"; all columns: {shared}" if shared else "")
+        under = _how(table, selection) + (f"; all columns: {shared}" if shared else "")
         return sheet.arrange(
             "Accuracy by setting", under, handles, height=line * len(names), left=left, below=0.08,
             ylabels=("",), above=above,

@@ -41,6 +41,7 @@ def test_bars(cells):
         assert {bar.get_hatch() or "" for bar in drawn_bars[mixer]} == {look[mixer].hatch}
     assert crosses(axes) == []
     assert [label.get_text() for label in axes.get_xticklabels()] == ["icr", "mem", "Avg"]
+    assert figure.texts[1].get_text() == "learning rate and checkpoint chosen on test; one seed"
     assert legend_texts(figure) == ["attn", "parallax", "novel", "incomplete mean", "chance"]
     lefts = sorted(bar.get_x() for group in drawn_bars.values() for bar in group)
     assert np.diff(lefts).min() > 0.2  # no bar covers another
@@ -52,6 +53,7 @@ def test_a_bar_whose_mean_lacks_seeds_is_hollow(tmp_path):
     for mixer, scores in (("attn", [0.8, 0.7]), ("gdn", [0.9, "diverged"])):
         fakes.add_run(tmp_path, scores, lr=1e-3, seed=[0, 1], mixer=mixer)
     figure = bars(setting_table(best_per_cell(collect(tmp_path))), "Settings", "official")
+    assert "one seed" not in figure.texts[1].get_text()
     faces = [to_hex(container.patches[0].get_facecolor()).upper() for container in figure.axes[0].containers]
     assert faces == [styles(["attn", "gdn"])["attn"].colour, "#FFFFFF"]
     assert legend_texts(figure) == ["attn", "gdn", "incomplete mean"]
