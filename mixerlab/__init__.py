@@ -50,6 +50,11 @@ def __getattr__(name: str) -> Any:
     return getattr(importlib.import_module(_MODULES[name]), name)
 
 
+def __dir__() -> list[str]:
+    """With the names that are imported on first use, so that completion offers them."""
+    return sorted({*globals(), *__all__})
+
+
 def require_prefix(package: str) -> None:
     """Raises ImportError where a folder of this package is imported under its bare name.
 

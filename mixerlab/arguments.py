@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Mapping
 from importlib import import_module
 from typing import Any, Union, get_args, get_origin
 
+from mixerlab.code_version import note_import
 from mixerlab.user_code import with_place
 
 _NAMES = {bool: "true or false", int: "a whole number", float: "a number", str: "a string", types.NoneType: "null"}
@@ -27,6 +28,7 @@ def class_of(target: object) -> type:
         raise ValueError(f"{module.__file__ or module_name} has no class {name}; its classes: {classes}")
     if not isinstance(found, type):
         raise ValueError(f"{target} is no class")
+    note_import(module_name)
     return found
 
 

@@ -199,10 +199,22 @@ def find_leak(
 
 
 def cuts(length: int) -> tuple[int, int]:
-    """Two positions from which on tokens change: odd, near a third and two thirds, off the edges of chunks of 16 n."""
-    found = [max(1, min(length - 1, length * part // 3 | 1)) for part in (1, 2)]
-    one, other = (cut + 4 if cut % 16 in (1, 15) and cut + 4 < length else cut for cut in found)
-    return one, other
+    """Two positions from which on tokens change, near a third and two thirds.
+
+    A mixer that sees the whole of its chunk leaks nothing at a position where a chunk begins. So both are off the edges
+    of chunks of 16 n, the first is odd, and their distance is a prime: otherwise both would be edges of all chunks
+    whose length divides it, if one is.
+    """
+    one = max(1, min(length - 1, length // 3 | 1))
+    if one % 16 in (1, 15) and one + 4 < length:
+        one += 4
+    near = 2 * length // 3
+    later = [cut for cut in range(one, length) if _is_prime(cut - one) and cut % 16 not in (0, 1, 15)]
+    return one, min(later, key=lambda cut: abs(cut - near), default=max(1, min(length - 1, near | 1)))
+
+
+def _is_prime(number: int) -> bool:
+    return number > 1 and all(number % divisor for divisor in range(2, int(number**0.5) + 1))
 
 
 class _Look:

@@ -3,36 +3,82 @@
 import ast
 import functools
 import hashlib
+import logging
+import sys
 from collections.abc import Iterable
+from importlib.machinery import ModuleSpec
 from importlib.util import find_spec, resolve_name
 from pathlib import Path
 
 import mixerlab
+
+log = logging.getLogger(__name__)
 
 # Our packages whose code can change a result. The others read configs, write records and draw.
 COMPUTING = ("mixers", "tasks", "kernels", "models", "training")
 _INSTALLED = {"site-packages", "dist-packages"}
 
 
-@functools.cache  # the code that runs is the code of the time when it was imported
 def code_version(*modules: str) -> str:
     """A hash of the source of these modules and of all that they import, directly or not; 12 hex digits.
+
+    Of the source as it was when this process imported it, since that is what runs (`note_import`). Warns once of a
+    user's file that has changed since.
 
     Imports inside functions count. Two kinds of imports are followed: the packages in COMPUTING, and from a user's
     own module those in the same project folder. A name that a package's `__init__` only passes on
     (`from mixerlab.kernels.fused import linear`) counts as the module that defines it, without its neighbours.
     """
-    code: dict[str, str] = {}
+    code = _used(modules)
+    for name, (path, source) in code.items():
+        if not name.startswith("mixerlab."):
+            _warn_of_change(path, name, source)
+    # Those of our own modules are long, and a sweep asks for every cell.
+    return _hash(tuple(sorted((name, source.text) for name, (_, source) in code.items())))
+
+
+@functools.cache
+def _hash(texts: tuple[tuple[str, str], ...]) -> str:
+    return hashlib.sha256(repr(list(texts)).encode()).hexdigest()[:12]
+
+
+def note_import(module: str) -> None:
+    """Reads the source of an imported module, and of all that it imports, before anyone edits it."""
+    if (getattr(sys.modules[module], "__file__", None) or "").endswith(".py"):
+        _used((module,))
+
+
+def _used(modules: tuple[str, ...]) -> dict[str, tuple[Path, "_Source"]]:
+    """These modules and those that they import, directly or not, with file and source."""
+    code = _closures.get(modules, {})
+    if code and all(_source(path, name) is source for name, (path, source) in code.items()):
+        return code
+    code = _closures[modules] = {}
     waiting = {(name, _located(name)) for name in modules}
     while waiting:
         name, path = waiting.pop()
         if name not in code:
             source = _source(path, name)
-            code[name] = source.text
+            code[name] = path, source
             for imported in source.imports:
                 if (target := _definition(*imported, path, name)) is not None:
                     waiting.add(target)
-    return hashlib.sha256(repr(sorted(code.items())).encode()).hexdigest()[:12]
+    return code
+
+
+def _warn_of_change(path: Path, name: str, source: "_Source") -> None:
+    """Of code that is edited in a session of Python, which goes on with what it imported."""
+    try:
+        now = _Source(path, name).text
+    except (OSError, SyntaxError, ValueError):
+        now = ""
+    if now != source.text and _warned.get(path) != now:
+        _warned[path] = now
+        log.warning(
+            "%s has changed since it was imported, and this process runs it as it was: restart Python, or reload the"
+            " module with importlib.reload",
+            path,
+        )
 
 
 class _Source:
@@ -58,9 +104,17 @@ class _Source:
         self.text = ast.unparse(tree)
 
 
-@functools.cache
+_closures: dict[tuple[str, ...], dict[str, tuple[Path, _Source]]] = {}  # what modules use, as long as none is reloaded
+_read: dict[Path, tuple[ModuleSpec | None, _Source]] = {}
+_warned: dict[Path, str] = {}  # the new text
+
+
 def _source(path: Path, name: str) -> _Source:
-    return _Source(path, name)
+    """As it was when it was first asked for since the module was imported, or reloaded, which makes a new spec."""
+    spec = getattr(sys.modules.get(name), "__spec__", None)
+    if path not in _read or (spec is not None and _read[path][0] is not spec):
+        _read[path] = spec, _Source(path, name)
+    return _read[path][1]
 
 
 def _definition(module: str, name: str | None, importer: Path, importing: str) -> tuple[str, Path] | None:

@@ -2,6 +2,7 @@
 
 import importlib
 import json
+import logging
 import re
 import shlex
 from collections.abc import Mapping
@@ -15,6 +16,7 @@ from omegaconf import OmegaConf
 
 from mixerlab.api import compose
 from mixerlab.building import build_model
+from mixerlab.code_version import code_version
 from mixerlab.config import checked
 from mixerlab.hybrid import is_hybrid, mixers_of
 from mixerlab.models.auto_encoder import AutoEncoder
@@ -30,6 +32,8 @@ from mixerlab.tasks.base import Task
 from mixerlab.tasks.settings import build_task, register_resolvers, settings_of
 from mixerlab.training.results import CHOSEN_ON
 from mixerlab.training.weights import put_in, unpack
+
+log = logging.getLogger(__name__)
 
 _HEADER = 16 << 20  # bytes, above what the names of any model's tensors take
 _PLAIN = re.compile(r"[A-Za-z_/][\w/.-]*", re.ASCII)  # strings that an override holds without quotes
@@ -70,6 +74,8 @@ def load(
         selection: whose epoch: of the lowest perplexity on test (`official`) or on val (`clean`).
         config_dir: your own folder of yamls, as with `--config-dir`, if the run has a mixer or task of yours.
 
+    Warns if the code of the mixer has changed since.
+
     Raises:
         ValueError: no finished run is in the folder; the weights were not kept, in which case the message has the
             command that keeps them; they are damaged, another run's, or another model's.
@@ -98,6 +104,7 @@ def load(
         again = _again(folder, config, selection, config_dir)
         raise ValueError(f"{run_folder} has no {selection} weights of replica {number}. {again}")
     task, model = _built(config)
+    _warn_of_other_code(run_folder, record, config)
     try:
         state, about = unpack(read_bytes(path, _HEADER + _bytes_of(model)))
         for key, expected in {"run_id": folder.name, "replica": number, "selection": selection}.items():
@@ -111,6 +118,19 @@ def load(
             f"{path} cannot be loaded: {error}. {_again(folder, config, selection, config_dir)}"
         ) from error
     return Loaded(model.eval(), task, config, row)
+
+
+def _warn_of_other_code(run_folder: str | Path, record: Mapping[str, Any], config: Mapping[str, Any]) -> None:
+    """Weights that fit say nothing of a `forward` that has changed."""
+    targets = [current_target(mixer["_target_"]) for mixer in mixers_of(config["mixer"]).values()]
+    now = code_version(*(target.rpartition(".")[0] for target in targets))
+    if now != record["provenance"].get("code_version", {}).get("mixer", now):
+        log.warning(
+            "%s was trained with other code of mixer=%s than today's: the model may compute something else than its"
+            " record scores",
+            run_folder,
+            config["mixer"]["name"],
+        )
 
 
 def _best(

@@ -2,7 +2,9 @@
 
 from collections.abc import Iterator
 
+import torch
 from torch import Tensor, nn
+from torch.nn.utils import parametrize
 
 # Six standard errors of a sample's standard deviation: each is at most 0.71 / sqrt(n) of it, for n uniform or normal
 # values.
@@ -13,7 +15,8 @@ def initialise(model: nn.Module, linear_std: float | None, redraw_all: bool = Fa
     """Embedding N(0, 0.02), linear weights N(0, `linear_std`) or PyTorch's default if it is None, linear biases 0.
 
     A parameter that its mixer started on purpose (attribute `_no_reinit`) is left alone, and so are a mixer's own
-    embeddings; unless `redraw_all`, as mad-lab does.
+    embeddings; unless `redraw_all`, as mad-lab does. A parametrized weight (`torch.nn.utils.parametrizations`) gets the
+    values that its parametrization makes of the drawn ones.
 
     Args:
         model: its attribute `embedding` embeds the tokens.
@@ -29,7 +32,10 @@ def initialise(model: nn.Module, linear_std: float | None, redraw_all: bool = Fa
             if module.bias is not None and is_free(module.bias):
                 nn.init.zeros_(module.bias)
             if linear_std is not None and is_free(module.weight):
-                nn.init.normal_(module.weight, std=linear_std)
+                if parametrize.is_parametrized(module, "weight"):  # which computes the weight anew each time
+                    module.weight = nn.init.normal_(torch.empty_like(module.weight), std=linear_std)
+                else:
+                    nn.init.normal_(module.weight, std=linear_std)
 
 
 def overwritten(mixer: nn.Module, linear_std: float | None) -> Iterator[str]:

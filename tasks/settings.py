@@ -95,6 +95,7 @@ def build_task(task_cfg: DictConfig) -> Task:
     """
     # A wrong name is an error even where nothing is taken from it.
     _parameters(task_cfg, task_cfg.get("setting"))
+    _check_effect(task_cfg)
     try:
         task_class = class_of(task_cfg._target_)
     except ValueError as error:
@@ -129,6 +130,19 @@ def build_task(task_cfg: DictConfig) -> Task:
     except Exception as error:  # of the user's code
         raise ValueError(f"task={task_cfg.name}: {with_place(error)}") from error
     return task
+
+
+def _check_effect(task_cfg: DictConfig) -> None:
+    """Raises a ValueError if the setting changes one parameter, and that has been set to another value directly."""
+    if "levels" in task_cfg:
+        return
+    name = task_cfg.setting
+    for key, value in settings_of(task_cfg)[name].items():
+        if key in task_cfg and task_cfg[key] != value:
+            raise ValueError(
+                f"task.setting={name} has no effect, because task.{key}={task_cfg[key]} is set as well, directly or by"
+                " an experiment: leave one of them out"
+            )
 
 
 def _check_chance(chance: object) -> None:

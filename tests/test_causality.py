@@ -143,12 +143,43 @@ def test_a_run_checks_with_no_more_rows_than_it_has(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("length", [2, 3, 5, 16, 17, 31, 32, 100, 127, 128, 511, 1023, 1024])
-def test_the_positions_are_odd_and_off_the_edges_of_chunks(length):
-    found = cuts(length)
+def test_the_positions_are_off_the_edges_of_chunks(length):
+    one, other = found = cuts(length)
     assert all(1 <= cut < length for cut in found)
     if length >= 16:
-        assert all(cut % 2 for cut in found) and found[0] < found[1]
+        assert one % 2 and one < other
         assert not {0, 1, 15} & {cut % 16 for cut in found}
+
+
+@pytest.mark.parametrize("length", [16, 32, 100, 128, 512, 1023, 1024, 2048])
+def test_wherever_chunks_begin_one_position_is_inside_of_one(length):
+    """Of chunks of equal length; the first may be shorter. Only chunks as long as the prime distance could hide."""
+    one, other = cuts(length)
+    hidden = {
+        chunk
+        for chunk in range(2, length)
+        for first in range(chunk)
+        if all((cut - first) % chunk == 0 for cut in (one, other))
+    }
+    assert hidden == {other - one}
+
+
+@pytest.mark.parametrize("chunk", [2, 4, 7])
+def test_a_mean_over_chunks_after_a_first_token_is_found(chunk):
+    class Chunked(SequenceMixer):
+        def __init__(self):
+            super().__init__()
+            self.out = nn.Linear(WIDTH, WIDTH, bias=False)
+
+        def forward(self, x):
+            of_chunk = torch.arange(x.shape[1]).add(chunk - 1) // chunk
+            same = (of_chunk[:, None] == of_chunk).to(x.dtype)
+            return self.out(same / same.sum(-1, keepdim=True) @ x)
+
+        def state_size(self, seq_len):
+            return chunk * WIDTH
+
+    assert find_leak(population_of(Chunked), VOCAB, LENGTH, bf16=False) is not None
 
 
 @pytest.fixture

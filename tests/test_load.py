@@ -1,5 +1,6 @@
 """`mixerlab.load` gives the model that a record scores, or says what to type to get it."""
 
+import json
 import re
 import shlex
 import shutil
@@ -236,6 +237,17 @@ def test_a_mixer_that_is_not_found_says_how_to_name_its_folder(run, monkeypatch)
     monkeypatch.setattr("mixerlab.loading.read_run", lambda *_: (record, config))
     with pytest.raises(ValueError, match=r"^mixer=mine: my_mixers\.mine\.Mine cannot be imported .* give config_dir="):
         mixerlab.load(run, 0)
+
+
+def test_a_mixer_whose_code_has_changed_is_told(run, caplog):
+    mixerlab.load(run)
+    assert not caplog.text
+    path = run / "record.json"
+    record = json.loads(path.read_text())
+    record["provenance"]["code_version"]["mixer"] = "another"
+    path.write_text(json.dumps(record))
+    mixerlab.load(run)
+    assert "was trained with other code of mixer=attn than today's" in caplog.text
 
 
 def test_no_interpolation_is_resolved(run):

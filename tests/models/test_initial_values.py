@@ -6,6 +6,7 @@ import pytest
 import torch
 from command_line import TINY
 from torch import nn
+from torch.nn.utils import parametrizations
 
 import mixerlab
 from mixerlab import check
@@ -13,7 +14,7 @@ from mixerlab.building import initial_value_warnings
 from mixerlab.config import checked
 from mixerlab.mixers.base import keep_initial_values
 from mixerlab.models.auto_encoder import AutoEncoder
-from mixerlab.models.initial_values import overwritten
+from mixerlab.models.initial_values import initialise, overwritten
 from mixerlab.models.language_model import LanguageModel
 
 MIXERS = ("attn", "parallax", "gdn", "mamba", "mesa")
@@ -157,3 +158,23 @@ def test_an_embedding_of_a_mixer_keeps_its_values():
     assert model.embedding.weight.std() < 0.1
     as_in_madlab = AutoEncoder(8, 8, 16, 1, Positions, redraw_all=True)
     assert as_in_madlab.blocks[0].mixer.positions.weight.any()
+
+
+@pytest.mark.parametrize("wrapped", [parametrizations.weight_norm, parametrizations.spectral_norm])
+def test_a_parametrized_weight_is_made_of_the_drawn_values(wrapped):
+    model = nn.Module()
+    model.embedding, model.linear = nn.Embedding(4, 64), wrapped(nn.Linear(64, 48))
+    initialise(model, linear_std=None)
+    before = model.linear.weight.detach().clone()
+    torch.manual_seed(0)
+    initialise(model, linear_std=0.02)
+    torch.manual_seed(0)
+    drawn = nn.init.normal_(torch.empty(4, 64), std=0.02), nn.init.normal_(torch.empty(48, 64), std=0.02)
+    weight = model.linear.weight.detach()  # spectral_norm's is another at each look
+    assert not torch.equal(weight, before)
+    # Neither changes the direction of the matrix: of each row, or of all.
+    dim = 1 if wrapped is parametrizations.weight_norm else None
+    norms = [torch.linalg.vector_norm(matrix, dim=dim, keepdim=True) for matrix in (weight, drawn[1])]
+    torch.testing.assert_close(weight / norms[0], drawn[1] / norms[1])
+    if wrapped is parametrizations.weight_norm:
+        torch.testing.assert_close(weight, drawn[1])

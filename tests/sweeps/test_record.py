@@ -301,13 +301,19 @@ CODE = """class Twice:
 """
 
 
+def read_anew(monkeypatch, module):
+    """The version of its code in a process that has not read it yet."""
+    for known in ("_read", "_closures"):
+        monkeypatch.setattr(code_versions, known, {})
+    return code_version(module)
+
+
 def test_the_code_of_a_module_does_not_count_comments_and_docstrings(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(tmp_path)
 
     def version(text):
         (tmp_path / "twice.py").write_text(text)
-        code_versions._source.cache_clear()
-        return code_version.__wrapped__("twice")
+        return read_anew(monkeypatch, "twice")
 
     commented = CODE.replace("factor = 2", '"""Doubles."""\n\n    factor = 2  # not 3')
     assert version(CODE) == version(commented) != version(CODE.replace("factor = 2", "factor = 3"))
@@ -344,10 +350,9 @@ def test_the_code_of_a_part_is_all_that_it_imports(tmp_path, monkeypatch, target
             shutil.copytree(ROOT / package, tmp_path / package)
     monkeypatch.setattr(mixerlab, "__path__", [str(tmp_path)])
     monkeypatch.setattr(code_versions, "_located", lambda name: tmp_path / f"{target.replace('.', '/')}.py")
-    assert code_version.__wrapped__(module) == as_it_is
+    assert read_anew(monkeypatch, module) == as_it_is
     (tmp_path / file).write_text((tmp_path / file).read_text() + "\nchanged = True\n")
-    code_versions._source.cache_clear()
-    assert (code_version.__wrapped__(module) != as_it_is) == noticed
+    assert (read_anew(monkeypatch, module) != as_it_is) == noticed
 
 
 @pytest.mark.parametrize(("file", "noticed"), [("mixers/helper.py", True), ("shared.py", True), ("other.py", False)])
@@ -366,11 +371,10 @@ def test_the_code_of_a_users_own_mixer_has_what_it_imports_of_the_users(tmp_path
     for name, text in files.items():
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(text)
-    before = code_version.__wrapped__("mine.mixer")
+    before = read_anew(monkeypatch, "mine.mixer")
     path = tmp_path / file.replace("mixers/", "mine/")
     path.write_text(path.read_text() + "constant = 2\n")
-    code_versions._source.cache_clear()
-    assert (code_version.__wrapped__("mine.mixer") != before) == noticed
+    assert (read_anew(monkeypatch, "mine.mixer") != before) == noticed
 
 
 def test_changed_code_names_what_has_changed():

@@ -76,10 +76,9 @@ def test_every_change_is_a_parameter_of_the_baseline():
             assert len(set(values)) == len(values)
 
 
-def test_a_direct_value_wins_over_the_setting():
-    cfg = task_config("icr", setting="seq_len-512", seq_len=64, num_test_examples=10)
-    task = build_task(cfg)
-    assert (task.seq_len, task.vocab_size, task.num_test_examples) == (64, 16, 10)
+def test_values_may_be_set_beside_the_setting():
+    task = build_task(task_config("icr", setting="seq_len-512", vocab_size=8, num_test_examples=10))
+    assert (task.seq_len, task.vocab_size, task.num_test_examples) == (512, 8, 10)
 
 
 @pytest.mark.parametrize(
@@ -195,3 +194,11 @@ def test_the_resolver_can_be_registered_again():
     register_resolvers()
     register_resolvers()
     assert task_config("icr").seq_len == 128
+
+
+def test_a_setting_without_effect_is_refused():
+    message = r"task.setting=vocab_size-32 has no effect, because task.vocab_size=16 is set as well, .* leave one"
+    with pytest.raises(ValueError, match=message):
+        build_task(task_config("icr", setting="vocab_size-32", vocab_size=16))
+    assert build_task(task_config("icr", setting="vocab_size-32", vocab_size=32)).vocab_size == 32
+    assert build_task(task_config("icr_challenge", setting="512-1024", vocab_size=64)).vocab_size == 64
