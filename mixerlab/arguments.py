@@ -33,7 +33,7 @@ def class_of(target: object) -> type:
 
 
 def check_arguments(group: str, function: Callable, given: Mapping[str, Any], supplied: Collection[str] = ()) -> None:
-    """Raises ValueError unless `function` takes every key of `given`, with a value of the annotated type.
+    """Raises ValueError unless `function` takes every key of `given`, with a value of the annotated type, and no other.
 
     Annotations that are not plain types are not checked. Keys in `supplied` are given by the run, not by the user.
     """
@@ -52,6 +52,16 @@ def check_arguments(group: str, function: Callable, given: Mapping[str, Any], su
         elif key in supplied or not takes_all:
             raise ValueError(
                 f"unknown key {group}.{key}={value!r}; {function.__name__} takes: {', '.join(taken) or 'nothing'}"
+            )
+    for key in supplied:
+        if key not in parameters and not takes_all:
+            raise ValueError(f"{group}: {function.__name__} must take {key}, which a run gives it")
+    for key, parameter in taken.items():
+        is_one = parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
+        if is_one and parameter.default is parameter.empty and key not in given:
+            raise ValueError(
+                f"{group}.{key} is missing, which {function.__name__} takes: add `{key}: <value>` to its yaml, or give"
+                " it a default"
             )
 
 

@@ -33,8 +33,12 @@ def _require(condition: object, message: str) -> None:
 
 
 def _gradient(label: str, tensor: Tensor) -> Tensor:
+    if not tensor.requires_grad:
+        raise ContractBroken(f"{label} has requires_grad=False: what does not train is a buffer")
     if tensor.grad is None:
-        raise ContractBroken(f"{label} is not used: it gets no gradient")
+        raise ContractBroken(
+            f"{label} gets no gradient: it is not used, or torch.no_grad, detach or NumPy keeps its gradient away"
+        )
     return tensor.grad
 
 
@@ -99,8 +103,10 @@ def check_same_again(mixer: nn.Module) -> None:
     """The same input gives the same output after another: a mixer that remembers it would seem to see the future."""
     mixer.eval()
     x = torch.randn(2, LENGTH, WIDTH)
+    given = x.clone()
     before = {name: buffer.clone() for name, buffer in mixer.named_buffers()}
     same_again = repeats(mixer, x, torch.randn_like(x), of_each=1e-5)
+    _require(torch.equal(x, given), "it overwrites its input: write x = 2 * x in place of x *= 2")
     written = [name for name, buffer in mixer.named_buffers() if not torch.equal(buffer, before.get(name, buffer))]
     _require(same_again or not written, f"it {writes_buffers(written)}")
     _require(same_again, f"{KEEPS_STATE}, and draw random numbers only if self.training")

@@ -11,6 +11,7 @@ gives the same within rounding: diagnostics of a trained model see every layer.
 from dataclasses import dataclass
 from typing import Self
 
+import torch
 from torch import Tensor, nn
 
 from mixerlab.kernels.common.autocast import default_dtype
@@ -63,6 +64,10 @@ class ResidualStream:
             raise ValueError(
                 f"{type(layer).__name__} gives {tuple(update.shape)} for {tuple(normed.shape)}: they must be equal"
             )
+        # Autocast gives bfloat16 for float32.
+        wanted = norm.weight.dtype
+        if update.dtype not in (wanted, torch.float32, torch.bfloat16, torch.float16):
+            raise ValueError(f"{type(layer).__name__} gives {update.dtype} for {wanted}: they must be equal")
         return type(self)(total, update)
 
     def at(self, positions: slice) -> Self:

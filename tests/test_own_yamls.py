@@ -175,3 +175,20 @@ def test_a_schedule_that_cannot_be_is_refused_by_name(own, tmp_path, monkeypatch
 def test_a_mixer_is_named_without_the_suffix_of_its_yaml(own, capsys):
     assert check(["mine.yaml", *own("mixer/mine", YAML.format(name="mine"))]) == 1
     assert "mixer=mine.yaml: give the name without its suffix: mine" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("signature", "message"),
+    [
+        ("self, rate=1.0", "mixer: Mine must take d_model, which a run gives it"),
+        ("self, d_model, rate", "mixer.rate is missing, which Mine takes: add `rate: <value>` to its yaml, or give it"),
+    ],
+)
+def test_a_constructor_that_the_yaml_does_not_fit(own, tmp_path, signature, message):
+    name = f"unfit_{tmp_path.name}"
+    (tmp_path / f"{name}.py").write_text(
+        f"from mixerlab import SequenceMixer\nclass Mine(SequenceMixer):\n    def __init__({signature}): ...\n"
+    )
+    options = own("mixer/mine", f"name: mine\n_target_: {name}.Mine\n")
+    outcome = run_py(*options, "mixer=mine", "task=icr", *TINY, "dry_run=true")
+    assert outcome.code == 1 and message in outcome.err and len(outcome.err.splitlines()) == 1

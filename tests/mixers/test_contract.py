@@ -98,6 +98,8 @@ class Flawed(SequenceMixer):
             self.register_buffer("mask", torch.empty(0, 0), persistent=False)
         if flaw == "writes":
             self.register_buffer("h", torch.zeros(d_model))
+        if flaw == "frozen":
+            self.requires_grad_(False)
         if flaw == "stray":
             self.table = torch.ones(d_model)
 
@@ -117,6 +119,10 @@ class Flawed(SequenceMixer):
             return None
         if self.flaw == "shape":
             y = y[:, 1:]
+        if self.flaw == "overwrites":
+            x *= 2
+        if self.flaw == "cut off":
+            y = self.proj(x.detach())
         if self.flaw == "NaN":
             return y * torch.nan
         if self.flaw == "grows a buffer":
@@ -140,7 +146,9 @@ class Flawed(SequenceMixer):
 @pytest.mark.parametrize(
     ("flaw", "message"),
     [
-        ("unused", "spare is not used"),
+        ("unused", "spare gets no gradient: it is not used, or"),
+        ("frozen", r"^proj\.\w+ has requires_grad=False: what does not train is a buffer$"),
+        ("cut off", "^x gets no gradient: it is not used, or torch.no_grad, detach or NumPy"),
         ("stray", "^table is no parameter or buffer"),
         ("ahead", "sees position"),
         ("ahead in small numbers", "sees position"),
@@ -163,6 +171,7 @@ def test_the_contract_notices(flaw, message):
         ("tuple", r"^Flawed gives a tuple: it must give a tensor \[B, T, d_model\]$"),
         ("nothing", "^Flawed gives a NoneType: it must give a tensor"),
         ("shape", "^the output's shape is"),
+        ("overwrites", r"^it overwrites its input: write x = 2 \* x"),
         ("NaN", "^the output is not finite"),
     ],
 )

@@ -278,7 +278,12 @@ def test_what_a_layer_adds_to_any_stream(kind, has_update):
 
 
 @pytest.mark.parametrize(
-    ("result", "message"), [((None, None), "Wrong gives a tuple"), (torch.zeros(2, 3), r"Wrong gives \(2, 3\) for")]
+    ("result", "message"),
+    [
+        ((None, None), "Wrong gives a tuple"),
+        (torch.zeros(2, 3), r"Wrong gives \(2, 3\) for"),
+        (torch.zeros(2, LENGTH, WIDTH, dtype=torch.float64), r"Wrong gives torch.float64 for torch.float32"),
+    ],
 )
 def test_a_layer_that_gives_something_else_is_named(result, message):
     class Wrong(nn.Module):
