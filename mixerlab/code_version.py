@@ -53,7 +53,7 @@ def _used(modules: tuple[str, ...]) -> dict[str, tuple[Path, "_Source"]]:
     code = _closures.get(modules, {})
     if code and all(_source(path, name) is source for name, (path, source) in code.items()):
         return code
-    code = _closures[modules] = {}
+    code = {}
     waiting = {(name, _located(name)) for name in modules}
     while waiting:
         name, path = waiting.pop()
@@ -63,6 +63,7 @@ def _used(modules: tuple[str, ...]) -> dict[str, tuple[Path, "_Source"]]:
             for imported in source.imports:
                 if (target := _definition(*imported, path, name)) is not None:
                     waiting.add(target)
+    _closures[modules] = code
     return code
 
 
