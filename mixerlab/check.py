@@ -5,10 +5,10 @@ import sys
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from hydra.errors import HydraException
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 from yaml import MarkedYAMLError
 
 from mixerlab.api import compose
@@ -33,7 +33,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for name, config in _distinct(cfg.mixer, given.name):
             checked = name
             config._target_ = current_target(config._target_)
-            decision = check_everything(config, name, partial(component, config, d_model=WIDTH))
+            values = cast(dict[str, Any], OmegaConf.to_container(config, resolve=True))
+            decision = check_everything(values, name, partial(component, values, d_model=WIDTH))
             print(
                 f"{name} keeps the contract: shapes, causality, gradients, any length, replicas, bfloat16, declarations"
             )

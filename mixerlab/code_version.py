@@ -50,7 +50,7 @@ def note_import(module: str) -> None:
 
 def _used(modules: tuple[str, ...]) -> dict[str, tuple[Path, "_Source"]]:
     """These modules and those that they import, directly or not, with file and source."""
-    code = _closures.get(modules, {})
+    code = _uses.get(modules, {})
     if code and all(_source(path, name) is source for name, (path, source) in code.items()):
         return code
     code = {}
@@ -63,7 +63,7 @@ def _used(modules: tuple[str, ...]) -> dict[str, tuple[Path, "_Source"]]:
             for imported in source.imports:
                 if (target := _definition(*imported, path, name)) is not None:
                     waiting.add(target)
-    _closures[modules] = code
+    _uses[modules] = code
     return code
 
 
@@ -105,7 +105,7 @@ class _Source:
         self.text = ast.unparse(tree)
 
 
-_closures: dict[tuple[str, ...], dict[str, tuple[Path, _Source]]] = {}  # what modules use, as long as none is reloaded
+_uses: dict[tuple[str, ...], dict[str, tuple[Path, _Source]]] = {}  # by these modules
 _read: dict[Path, tuple[ModuleSpec | None, _Source]] = {}
 _warned: dict[Path, str] = {}  # the new text
 

@@ -2,7 +2,7 @@
 
 import inspect
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any, cast
 
 from omegaconf import DictConfig, OmegaConf
@@ -74,7 +74,6 @@ def checked(cfg: DictConfig) -> tuple[Task, dict[str, Any]]:
 def code_versions(config: Mapping[str, Any]) -> dict[str, str]:
     """A hash of the code of each part of a run: `mixer`, `task`, and `training` with model, optimizer and schedule."""
     parts = {
-        "mixer": [mixer["_target_"] for mixer in mixers_of(config["mixer"]).values()],
         "task": [config["task"]["_target_"]],
         "training": [
             "mixerlab.training.fit.train",
@@ -84,7 +83,16 @@ def code_versions(config: Mapping[str, Any]) -> dict[str, str]:
             config["schedule"]["_target_"],
         ],
     }
-    return {part: code_version(*(target.rpartition(".")[0] for target in targets)) for part, targets in parts.items()}
+    return {"mixer": mixer_version(config)} | {part: _version_of(targets) for part, targets in parts.items()}
+
+
+def mixer_version(config: Mapping[str, Any]) -> str:
+    """The hash of the mixers' code, which today's names of classes lead to."""
+    return _version_of(current_target(mixer["_target_"]) for mixer in mixers_of(config["mixer"]).values())
+
+
+def _version_of(targets: Iterable[str]) -> str:
+    return code_version(*(target.rpartition(".")[0] for target in targets))
 
 
 def _check_top_level(cfg: DictConfig) -> None:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, stack_module_state
 
-from mixerlab.arguments import class_of
+from mixerlab.arguments import check_arguments, class_of
 from mixerlab.causality import Leak, find_leak, is_rounding
 from mixerlab.hybrid import check_yaml
 from mixerlab.mixers.base import SequenceMixer
@@ -52,12 +52,12 @@ def check_config(config: Mapping[str, Any], name: str) -> None:
     check_yaml(config, name)
     mixer_class = class_of(config["_target_"])
     _require(issubclass(mixer_class, SequenceMixer), f"{mixer_class.__name__} must be a subclass of SequenceMixer")
-    keys = set(config) - {"name", "_target_"}
-    arguments = set(inspect.signature(mixer_class).parameters)
-    _require("d_model" in arguments, f"the constructor of {mixer_class.__name__} must take d_model: the model gives it")
-    arguments -= {"d_model"}
-    _require(not keys - arguments, f"the yaml has keys that the constructor does not take: {sorted(keys - arguments)}")
-    _require(not arguments - keys, f"the yaml lacks arguments of the constructor: {sorted(arguments - keys)}")
+    given = {key: value for key, value in config.items() if key not in ("name", "_target_")}
+    check_arguments("mixer", mixer_class, given, ("d_model",))
+    arguments = set(inspect.signature(mixer_class).parameters) - {"d_model"}
+    _require(
+        not arguments - set(given), f"the yaml lacks arguments of the constructor: {sorted(arguments - set(given))}"
+    )
 
 
 def check_output(mixer: nn.Module, x: Tensor) -> Tensor:

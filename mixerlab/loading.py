@@ -16,8 +16,7 @@ from omegaconf import OmegaConf
 
 from mixerlab.api import compose
 from mixerlab.building import build_model
-from mixerlab.code_version import code_version
-from mixerlab.config import checked
+from mixerlab.config import checked, mixer_version
 from mixerlab.hybrid import is_hybrid, mixers_of
 from mixerlab.models.auto_encoder import AutoEncoder
 from mixerlab.models.language_model import LanguageModel
@@ -122,8 +121,7 @@ def load(
 
 def _warn_of_other_code(run_folder: str | Path, record: Mapping[str, Any], config: Mapping[str, Any]) -> None:
     """Weights that fit say nothing of a `forward` that has changed."""
-    targets = [current_target(mixer["_target_"]) for mixer in mixers_of(config["mixer"]).values()]
-    now = code_version(*(target.rpartition(".")[0] for target in targets))
+    now = mixer_version(config)
     if now != record["provenance"].get("code_version", {}).get("mixer", now):
         log.warning(
             "%s was trained with other code of mixer=%s than today's: the model may compute something else than its"

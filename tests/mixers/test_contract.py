@@ -196,14 +196,28 @@ class WithoutWidth(SequenceMixer):
 
 def test_a_constructor_must_take_the_width():
     config = {"name": "thin", "_target_": f"{__name__}.WithoutWidth", "dim": 16}
-    with pytest.raises(ContractBroken, match="the constructor of WithoutWidth must take d_model"):
+    with pytest.raises(ValueError, match="mixer: WithoutWidth must take d_model, which a run gives it"):
         check_config(config, "thin")
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"after": "two"}, "mixer.after='two' must be a whole number"),
+        ({"after": 2, "late": 1}, "unknown key mixer.late=1; Remembers takes: after"),
+        ({}, "mixer.after is missing, which Remembers takes"),
+    ],
+)
+def test_the_yaml_fits_the_constructor(given, message):
+    config = {"name": "remembers", "_target_": f"{__name__}.Remembers", **given}
+    with pytest.raises(ValueError, match=message):
+        check_config(config, "remembers")
 
 
 class Remembers(Flawed):
     """A mixer whose output depends on how often it was called."""
 
-    def __init__(self, d_model, after):
+    def __init__(self, d_model, after: int):
         super().__init__(d_model, "")
         self.after, self.seen = after, []
 

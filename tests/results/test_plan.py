@@ -139,7 +139,9 @@ def test_unsolved_cells_get_the_same_rates_for_all_mixers(monkeypatch, tmp_path)
 def test_a_low_edge_gets_the_rate_below_and_a_solved_cell_none(monkeypatch, tmp_path):
     monkeypatch.setattr(plan, "_require_default", lambda rows, run: None)
     first = rows_of(FIRST_TABLE)
-    rows = first[(first["task"] == "cmp") & (first["setting"] == "baseline") & first["mixer"].isin(["attn", "gdn"])]
+    rows = first[
+        (first["task"] == "cmp") & (first["setting"] == "baseline") & first["mixer"].isin(["attn", "gdn"])
+    ].copy()
     rows.loc[rows["mixer"] == "attn", "official_accuracy"] = 1.0
     rows.loc[rows["mixer"] == "gdn", "official_accuracy"] = rows["lr"].map({5e-4: 0.6, 1e-3: 0.5, 5e-3: 0.4})
     rows.to_csv(tmp_path / "rows.csv", index=False)

@@ -303,7 +303,7 @@ CODE = """class Twice:
 
 def read_anew(monkeypatch, module):
     """The version of its code in a process that has not read it yet."""
-    for known in ("_read", "_closures"):
+    for known in ("_read", "_uses"):
         monkeypatch.setattr(code_versions, known, {})
     return code_version(module)
 
