@@ -56,7 +56,7 @@ HIGH_RATES = (1e-2, 2e-2)  # where most cells below NEAR_PERFECT are best; the d
 # Readings of the challenge's labels (conf/task): for icr the first number is the pairs, for ncr the vocabulary
 # (results/challenge/README.md says why). The other reading of each is run too.
 CHALLENGE = ("icr_challenge", "ncr_vocab_challenge", "sc_challenge")
-OTHER_NCR, OTHER_ICR = "ncr_challenge", "icr_vocab_challenge"
+OTHER_NCR, OTHER_ICR, OTHER_SC = "ncr_challenge", "icr_vocab_challenge", "sc_vocab16_challenge"
 
 COLUMNS = ("stage", "unit", "recipe", "mixer", "task", "setting", "overrides", "seconds")
 
@@ -77,6 +77,12 @@ def lengths(task: str) -> dict[str, int]:
     cfg = mixerlab.compose(f"task={task}").task
     base = dict(cfg.get("baseline", {}))
     return {name: (base | changed)["seq_len"] for name, changed in settings_of(cfg).items()}
+
+
+def longest_first(tasks: Sequence[str]) -> list[tuple[str, str]]:
+    """Task and setting, by length: of a portion, short runs fill the end."""
+    every = [(task, setting) for task in tasks for setting in lengths(task)]
+    return sorted(every, key=lambda cell: -lengths(cell[0])[cell[1]])
 
 
 def runs_of(
@@ -140,36 +146,34 @@ def finalists() -> Iterator[Run]:
 
 
 def challenge() -> Iterator[Run]:
-    """Attention and Parallax on every reading, the others on one; each stage with its first seed first.
+    """Attention and Parallax on every reading, the others where it could decide.
 
-    mamba has both readings of ncr: of the recurrent mixers only it has a number in the paper that could part them.
+    Each stage has its first seed first, and of a seed the longest runs first: short ones fill the end of a portion.
+    Of ncr only mamba has a number in the paper that could part the readings; of sc all mixers have.
     """
     for stage, mixers, tasks in (
+        ("copying, vocabulary of 16", MIXERS, (OTHER_SC,)),
         ("attn and parallax", ("attn", "parallax"), (*CHALLENGE, OTHER_NCR)),
         ("the recurrent mixers", ("gdn", "mamba", "mesa"), CHALLENGE),
         ("mamba, pairs of ncr", ("mamba",), (OTHER_NCR,)),
         ("vocabulary of icr", ("attn", "parallax"), (OTHER_ICR,)),
     ):
-        for seed, task in product((0, 1), tasks):
-            for setting, mixer in product(lengths(task), mixers):
-                yield from runs_of(stage, mixer, task, setting, [seed])
+        for seed, (task, setting), mixer in product((0, 1), longest_first(tasks), mixers):
+            yield from runs_of(stage, mixer, task, setting, [seed])
 
 
 def recipes() -> Iterator[Run]:
     """Recipes that could explain bars far from the paper's, one seed.
 
     The paper's mamba hardly recalls, and ours does: with the bias of its time steps at zero (`2x64`) it recalled less
-    in the screen. Its attention copies less than ours: `plain` has no norms on q and k; and the labels of `sc` say
-    nothing of the vocabulary, which may have stayed at the 16 of MAD.
+    in the screen. Its attention copies less than ours: `plain` has no norms on q and k.
     """
-    for stage, recipe, mixers, tasks, extra in (
-        ("mamba, dt bias at zero", "2x64", ("mamba",), CHALLENGE, []),
-        ("copying without norms", "plain", ("attn", "parallax"), ("sc_challenge",), []),
-        ("copying from 16 tokens", DEFAULT, ("attn", "parallax"), ("sc_challenge",), ["task.vocab_size=16"]),
+    for stage, recipe, mixers, tasks in (
+        ("mamba, dt bias at zero", "2x64", ("mamba",), CHALLENGE),
+        ("copying without norms", "plain", ("attn", "parallax"), ("sc_challenge",)),
     ):
-        for task in tasks:
-            for setting, mixer in product(lengths(task), mixers):
-                yield from runs_of(stage, mixer, task, setting, [0], extra=extra, recipe=recipe)
+        for (task, setting), mixer in product(longest_first(tasks), mixers):
+            yield from runs_of(stage, mixer, task, setting, [0], recipe=recipe)
 
 
 def w_r() -> Iterator[Run]:
@@ -189,23 +193,21 @@ def table() -> Iterator[Run]:
     cells = best_per_cell(rows)
     tells = (cells["accuracy"] > cells["chance"] + ABOVE_CHANCE) & (cells["accuracy"] < NEAR_PERFECT)
     telling = set(cells[tells][["task", "setting"]].itertuples(index=False, name=None))
-    every = [(task, setting) for task in TASKS for setting in lengths(task)]
-    longest_first = sorted(every, key=lambda cell: -lengths(cell[0])[cell[1]])  # short runs fill the end of a portion
-    for (task, setting), mixer in product(longest_first, MIXERS):
+    cells_of_all = longest_first(TASKS)
+    for (task, setting), mixer in product(cells_of_all, MIXERS):
         yield from runs_of("every cell", mixer, task, setting, [0])
     for stage, tell in (("cells that tell, two more seeds", True), ("the rest, two more seeds", False)):
-        chosen = [cell for cell in longest_first if (cell in telling) == tell]
+        chosen = [cell for cell in cells_of_all if (cell in telling) == tell]
         for (task, setting), mixer in product(chosen, MIXERS):
             rates = [f"{rate:g}" for rate in sorted(tried[mixer, task, setting], reverse=True)]
             yield from runs_of(stage, mixer, task, setting, [1, 2], rates)
 
 
 def adamw() -> Iterator[Run]:
-    for stage, tasks in (("adamw baselines", TASKS), ("adamw challenge", CHALLENGE)):
-        for task in tasks:
-            for setting in ["baseline"] if task in TASKS else lengths(task):
-                for mixer in ("attn", "parallax"):
-                    yield from runs_of(stage, mixer, task, setting, [0, 1, 2], ADAMW_RATES, ["optimizer=adamw"])
+    baselines = [(task, "baseline") for task in TASKS]
+    for stage, cells in (("adamw baselines", baselines), ("adamw challenge", longest_first(CHALLENGE))):
+        for (task, setting), mixer in product(cells, ("attn", "parallax")):
+            yield from runs_of(stage, mixer, task, setting, [0, 1, 2], ADAMW_RATES, ["optimizer=adamw"])
 
 
 def wider(rows: Path) -> Iterator[Run]:
@@ -232,7 +234,8 @@ def wider(rows: Path) -> Iterator[Run]:
         of_setting[cell.task, cell.setting] |= own
         if cell.edge:
             of_setting[cell.task, cell.setting].add(2 * cell.lr if cell.lr == max(own) else cell.lr / 2)
-    for cell in cells.itertuples():
+    cells = cells.assign(length=[lengths(cell.task)[cell.setting] for cell in cells.itertuples()])
+    for cell in cells.sort_values("length", ascending=False, kind="stable").itertuples():
         wanted = set(cell.lacking)
         if cell.accuracy < NEAR_PERFECT:
             wanted |= of_setting[cell.task, cell.setting] - tried[cell.mixer, cell.task, cell.setting]
@@ -293,6 +296,7 @@ class Costs:
     )
     # Recipes that take as long as another one: `-` is all factors of the screen at their lower level.
     SAME: ClassVar = {"-": "draft", DEFAULT: "2x64"}
+    SAME_TASK: ClassVar = {OTHER_SC: "sc_challenge"}  # of the same lengths
 
     def __init__(self) -> None:
         self._known: dict[tuple[str, str, str, str], float] = {}
@@ -311,7 +315,7 @@ class Costs:
             self._known |= {key: fmean(values) for key, values in found.items()}
 
     def of_replica(self, recipe: str, mixer: str, task: str, setting: str) -> float:
-        recipe = self.SAME.get(recipe, recipe)
+        recipe, task = self.SAME.get(recipe, recipe), self.SAME_TASK.get(task, task)
         known = self._known.get((recipe, mixer, task, setting))
         return known if known is not None else self._draft(mixer, task, setting) * self._ratio(recipe, mixer)
 

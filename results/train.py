@@ -5,9 +5,11 @@
 Needs the repository root on PYTHONPATH. A list has the columns `unit`, `overrides` and, if known, `seconds`
 (results/plan.py and results/screen/design.py write such lists). Finished runs are skipped. Runs that have begun when
 the time is over are killed, and go on from a checkpoint the next time on the same machine; with --fit, none begins
-that would not end in time. With --archive, FILE is restored before and holds all finished runs afterwards, so that
-another machine goes on with it. It is also written now and then, and when the script is told to stop (SIGTERM, Ctrl-C).
-What the processes print is in DIR/logs, and the tracebacks of runs that failed in DIR/errors.txt.
+that would not end in time. The seconds of results/plan.py are those of four processes on an H200: --pace says how many
+times as long a run takes here, such as 0.6 with two processes on an H100. With --archive, FILE is restored before and
+holds all finished runs afterwards, so that another machine goes on with it. It is also written now and then, and when
+the script is told to stop (SIGTERM, Ctrl-C). What the processes print is in DIR/logs, and the tracebacks of runs that
+failed in DIR/errors.txt.
 """
 
 import argparse
@@ -27,11 +29,11 @@ from mixerlab.sweeps.markup import counted
 from mixerlab.sweeps.records.files import is_finished
 
 
-def jobs_of(path: str) -> list[Job]:
-    """The runs of a list, in its order."""
+def jobs_of(path: str, pace: float = 1.0) -> list[Job]:
+    """The runs of a list, in its order; `pace` times its seconds."""
     with open(path, newline="") as file:
         return [
-            Job(row["overrides"], row["unit"], float(row.get("seconds") or 0), row["overrides"])
+            Job(row["overrides"], row["unit"], pace * float(row.get("seconds") or 0), row["overrides"])
             for row in csv.DictReader(file)
         ]
 
@@ -94,6 +96,7 @@ def main() -> int:
     parser.add_argument("--results-dir", default="results")
     parser.add_argument("--archive", type=Path, help="restored before, written afterwards")
     parser.add_argument("--fit", action="store_true", help="begin no run that would not end in time")
+    parser.add_argument("--pace", type=float, default=1.0, metavar="FACTOR", help="of the seconds in the lists")
     parser.add_argument("--extra", nargs="*", default=[], metavar="KEY=VALUE")
     given = parser.parse_args()
     results = Path(given.results_dir)
@@ -113,7 +116,7 @@ def main() -> int:
 
     try:
         ended = work_through(
-            [job for path in given.lists for job in jobs_of(path)],
+            [job for path in given.lists for job in jobs_of(path, given.pace)],
             partial(trainer, results, given.extra),
             processes=given.processes,
             gpus=given.gpus,

@@ -4,6 +4,7 @@ import pytest
 
 from mixerlab.results.challenge.most_frequent import TASKS, accuracy
 from mixerlab.results.plan import RESULTS, lengths
+from mixerlab.results.table import facts
 from mixerlab.sweeps.archive import restore
 from mixerlab.sweeps.collect import collect
 from mixerlab.sweeps.report import report
@@ -29,6 +30,10 @@ def test_the_rows_are_those_of_both_archives(tmp_path):
     for folder in ("table", "challenge"):
         restore(RESULTS / folder / "records.tar.xz", tmp_path)
     assert (RESULTS / "table" / "rows.csv").read_text() == to_rows_csv(collect(tmp_path))
+
+
+def test_the_facts_of_the_table_come_from_its_rows():
+    assert (RESULTS / "table" / "facts.md").read_text() == facts.report()
 
 
 LEVELS = [(name, level) for name in TASKS for level in lengths(name)]

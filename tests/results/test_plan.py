@@ -51,7 +51,7 @@ def test_the_table_has_each_cell_with_three_seeds_at_the_rates_of_the_first():
 def test_attention_and_parallax_run_every_reading_of_the_challenge():
     runs = list(plan.challenge())
     found = counted(runs)
-    cells = (5 * len(plan.CHALLENGE) + 3 + 2) * 3  # and the other reading of ncr, of icr
+    cells = (5 * len(plan.CHALLENGE) + 3 + 2 + 5) * 3  # and the other reading of ncr, of icr, of sc
     assert len(found) == cells * 3 * 2 and set(found.values()) == {1}  # rates, seeds
     for stage in {run.stage for run in runs}:
         seeds = [replicas(run)[0][1] for run in runs if run.stage == stage]
@@ -70,8 +70,7 @@ def test_the_other_recipes_change_what_they_say():
     for run in plan.recipes():
         key = {"mamba": "zero_dt_bias", "attn": "qk_norm", "parallax": "qkr_norm"}[run.mixer]
         changed, default = (mixerlab.compose(*text).mixer for text in (run.overrides.split(), [f"mixer={run.mixer}"]))
-        other_data = "task.vocab_size=16" in run.overrides
-        assert {name for name in changed if changed[name] != default[name]} == (set() if other_data else {key})
+        assert {name for name in changed if changed[name] != default[name]} == {key}
         assert run.mixer == "mamba" or run.task == "sc_challenge"
 
 
@@ -190,6 +189,7 @@ def test_costs_come_from_runs():
     assert 3 * costs.of_replica("draft", "attn", "sc", "seq_len-1024") == pytest.approx(94 / 2, abs=1)
     longer = costs.of_replica("draft", "attn", "sc_challenge", "512-2048")
     assert longer == pytest.approx(costs.of_replica("draft", "attn", "sc", "seq_len-1024") * 2**1.2)
+    assert costs.of_replica("draft", "attn", plan.OTHER_SC, "512-2048") == longer
     assert costs.of_replica("default", "gdn", "mem", "baseline") == costs.of_replica("2x64", "gdn", "mem", "baseline")
     assert plan.replicas_of("mixer=attn seed=[0,1] optimizer.lr=[1e-2,1e-3]") == 4
     assert plan.replicas_of("mixer=attn seed=0") == 3

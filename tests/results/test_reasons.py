@@ -107,6 +107,7 @@ def test_targets():
     told = targets([PAIR, *bars, Pair("settings", "sc 3", "attn", 0.5, None, 0, 1)])
     assert told[4].endswith("| 0.300 (1 comparable) |")
     assert told[5].endswith("| 2 of the 3 comparable; at most 3 if all others were |")
+    assert targets([PAIR, *bars])[5].endswith("| 2 of 3 |")
 
 
 def test_the_readme_has_the_section_of_the_table_and_of_the_challenge():

@@ -16,7 +16,8 @@ from mixerlab.tasks.settings import build_task, register_resolvers
 
 REPO = Path(__file__).resolve().parents[2]
 MAD_TASKS = ("icr", "ncr", "fcr", "mem", "cmp", "sc")
-CHALLENGE_TASKS = ("icr_challenge", "ncr_challenge", "sc_challenge", "icr_vocab_challenge", "ncr_vocab_challenge")
+CHALLENGE_TASKS = ("icr_challenge", "ncr_challenge", "sc_challenge")
+CHALLENGE_TASKS += ("icr_vocab_challenge", "ncr_vocab_challenge", "sc_vocab16_challenge")
 TASK_NAMES = sorted(path.stem for path in (CONF / "task").glob("*.yaml"))
 _NAME_OF_CODE = {"CR": "icr", "NR": "ncr", "FR": "fcr", "M": "mem", "C": "cmp", "SC": "sc"}
 

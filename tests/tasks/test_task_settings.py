@@ -38,6 +38,11 @@ CHALLENGE = {  # level -> its vocab_size, seq_len, and the parameter that sets i
         "256-1024": dict(vocab_size=256, seq_len=1024, frac_noise=0.2),
         "512-2048": dict(vocab_size=512, seq_len=2048, frac_noise=0.2),
     },
+    "sc_vocab16_challenge": {
+        "128-512": dict(vocab_size=16, seq_len=512, num_tokens_to_copy=128),
+        "256-1024": dict(vocab_size=16, seq_len=1024, num_tokens_to_copy=256),
+        "512-2048": dict(vocab_size=16, seq_len=2048, num_tokens_to_copy=512),
+    },
 }
 
 

@@ -1,0 +1,51 @@
+"""Makes anew all that is committed of the table and the challenge, from their archives of records.
+
+    python results/remake.py
+
+Needs the repository root on PYTHONPATH. Run it after new runs have joined results/table/records.tar.xz or
+results/challenge/records.tar.xz: it writes the rows, the tables and figures in `official/` and `clean/`, the
+comparisons with the paper, results/table/facts.md, results/screen/distance.md and the section of results/README.md
+that results/reasons.py writes. What pages say of these in prose is left to their author; tests compare some of it.
+"""
+
+import shutil
+import tempfile
+from pathlib import Path
+
+from mixerlab.results import reasons
+from mixerlab.results.screen import distance
+from mixerlab.results.table import facts
+from mixerlab.sweeps.archive import restore
+from mixerlab.sweeps.collect import collect
+from mixerlab.sweeps.compare import compare
+from mixerlab.sweeps.report import report
+from mixerlab.sweeps.table_files import to_rows_csv
+
+RESULTS = Path(__file__).parent
+TABLE, CHALLENGE = RESULTS / "table", RESULTS / "challenge"
+ROWS = TABLE / "rows.csv"
+BESIDE = "beside_the_paper.png"  # from `compare`, which names it by the published file
+
+
+def remake(scratch: Path) -> None:
+    for folder in (TABLE, CHALLENGE):
+        restore(folder / "records.tar.xz", scratch / "both")
+    ROWS.write_text(to_rows_csv(collect(scratch / "both")))
+    for folder in (TABLE, CHALLENGE):
+        made = report(folder / "records.tar.xz", scratch / folder.name).folder
+        for selection in ("official", "clean"):
+            for file in sorted((folder / selection).glob("*")):
+                if file.name != BESIDE:
+                    shutil.copyfile(made / selection / file.name, file)
+    for source, of, folder in ((ROWS, "means", TABLE), (CHALLENGE / "records.tar.xz", "settings", CHALLENGE)):
+        out = scratch / of
+        compare(source, reasons.PAPER, out)
+        shutil.copyfile(out / f"{reasons.PAPER.stem}_{of}.png", folder / "official" / BESIDE)
+    (TABLE / "facts.md").write_text(facts.report())
+    (RESULTS / "screen" / "distance.md").write_text(distance.report())
+    reasons.README.write_text(reasons.with_section(reasons.README.read_text(), reasons.section(ROWS)))
+
+
+if __name__ == "__main__":
+    with tempfile.TemporaryDirectory() as folder:
+        remake(Path(folder))

@@ -1,0 +1,122 @@
+"""What results/table/README.md says of the table as a whole, from its rows: learning rates, edges, leads.
+
+    python results/table/facts.py results/table/facts.md
+
+Needs the repository root on PYTHONPATH.
+"""
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import pandas as pd
+
+from mixerlab.results.plan import lengths
+from mixerlab.results.screen.design import MIXERS
+from mixerlab.sweeps.collect import best_per_cell
+from mixerlab.sweeps.edges import MARGIN, NEAR_PERFECT
+from mixerlab.sweeps.published import read_published
+from mixerlab.sweeps.sources import rows_of
+
+RESULTS = Path(__file__).parents[1]
+TASKS = ("icr", "ncr", "fcr", "mem", "cmp", "sc")
+CELL = ["mixer", "task", "setting"]
+HIGH = (1e-2, 2e-2, 4e-2)  # of interest beside the paper's rates, which end at 5e-3
+MUCH = 0.05
+LEADS = ("attn", "parallax")  # whose difference is split by tasks
+
+
+def report() -> str:
+    rows = rows_of(RESULTS / "table" / "rows.csv")
+    rows = rows[rows["task"].isin(TASKS)]
+    papers = read_published(RESULTS / "published" / "parallax_paper.json")["rates"]
+    wide = best_per_cell(rows).set_index(CELL)
+    narrow = best_per_cell(rows[rows["lr"].isin(papers)]).set_index(CELL)
+    lines = [
+        "Made by `python results/table/facts.py`. *Unsolved*: below "
+        f"{NEAR_PERFECT} at the best of all rates. *The paper's rates*: {', '.join(f'{rate:g}' for rate in papers)}.",
+        "",
+        *counts(rows, wide, narrow),
+        "",
+        *gains(wide, narrow),
+        "",
+        *leads(wide, narrow),
+        "",
+        *fuzzy(wide, narrow),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def counts(rows: pd.DataFrame, wide: pd.DataFrame, narrow: pd.DataFrame) -> list[str]:
+    unsolved = wide[wide["accuracy"] < NEAR_PERFECT]
+    gain = (wide["accuracy"] - narrow["accuracy"])[unsolved.index]
+    told = [
+        ("runs, replicas", f"{rows['run_id'].nunique()}, {len(rows)}"),
+        ("replicas that diverged or failed", f"{(rows['status'] != 'finished').sum()}"),
+        ("cells, seeds", f"{len(wide)}, {rows['seed'].nunique()}"),
+        ("unsolved cells", f"{len(unsolved)}"),
+    ]
+    told += [(f"of these best at {rate:g} or more", f"{(unsolved['lr'] >= rate).sum()}") for rate in HIGH]
+    for least in (MARGIN, MUCH):
+        told.append((f"of these with more than {least} over the paper's rates", f"{(gain > least).sum()}"))
+    for selection in ("official", "clean"):
+        cells = best_per_cell(rows, selection)
+        below = cells[cells["accuracy"] < NEAR_PERFECT]
+        told.append((f"daggers, {selection} selection", f"{below['edge'].sum()} of {len(below)}"))
+    settings, unequal = unequal_grids(rows, unsolved)
+    told.append(("settings with unsolved cells; of these with unequal rates", f"{settings}; {unequal}"))
+    exact = wide[wide.index.get_level_values("task").isin(["icr", "ncr"])]["accuracy"]
+    told.append(("lowest accuracy on `icr` and `ncr`", f"{exact.min():.3f}"))
+    return ["| | |", "|---|---|", *(f"| {name} | {value} |" for name, value in told)]
+
+
+def unequal_grids(rows: pd.DataFrame, unsolved: pd.DataFrame) -> tuple[int, int]:
+    """How many settings have unsolved cells, and in how many these were not run at the same learning rates."""
+    tried = rows.groupby(CELL)["lr"].unique().map(frozenset).loc[unsolved.index]
+    grids = tried.groupby(level=["task", "setting"]).nunique()
+    return len(grids), int((grids > 1).sum())
+
+
+def gains(wide: pd.DataFrame, narrow: pd.DataFrame) -> list[str]:
+    means = pd.DataFrame({name: task_means(cells).mean() for name, cells in (("all", wide), ("paper", narrow))})
+    lines = ["| mean over tasks | " + " | ".join(MIXERS) + " |", "|---" * (len(MIXERS) + 1) + "|"]
+    lines.append(_line("all rates", means["all"][list(MIXERS)]))
+    lines.append(_line("the paper's rates", means["paper"][list(MIXERS)]))
+    return [*lines, _line("gain", (means["all"] - means["paper"])[list(MIXERS)])]
+
+
+def leads(wide: pd.DataFrame, narrow: pd.DataFrame) -> list[str]:
+    """What each task adds to the difference between the means of two mixers."""
+    first, second = LEADS
+    lines = [f"| {first} minus {second} | " + " | ".join(TASKS) + " | sum |", "|---" * (len(TASKS) + 2) + "|"]
+    for name, cells in (("all rates", wide), ("the paper's rates", narrow)):
+        means = task_means(cells)
+        share = (means[first] - means[second])[list(TASKS)] / len(TASKS)
+        lines.append(_line(name, [*share, share.sum()], "+.3f"))
+    return lines
+
+
+def fuzzy(wide: pd.DataFrame, narrow: pd.DataFrame) -> list[str]:
+    """`fcr`, where most of that difference is, by setting."""
+    lines = ["| `fcr` | " + " | ".join(MIXERS) + " |", "|---" * (len(MIXERS) + 1) + "|"]
+    of_all, of_papers = (cells["accuracy"].xs("fcr", level="task").unstack("mixer") for cells in (wide, narrow))
+    best_at = wide["lr"].xs("fcr", level="task").unstack("mixer")
+    for setting in lengths("fcr"):
+        entries = (
+            f"{of_all[mixer][setting]:.3f} at {best_at[mixer][setting]:g} ({of_papers[mixer][setting]:.3f})"
+            for mixer in MIXERS
+        )
+        lines.append(f"| {setting} | {' | '.join(entries)} |")
+    return [*lines, "", "Accuracy at the best of all rates, that rate, and in brackets accuracy with the paper's."]
+
+
+def task_means(cells: pd.DataFrame) -> pd.DataFrame:
+    return cells["accuracy"].groupby(level=["task", "mixer"]).mean().unstack("mixer")
+
+
+def _line(name: str, values: Sequence[float] | pd.Series, form: str = ".3f") -> str:
+    return f"| {name} | {' | '.join(format(value, form) for value in values)} |"
+
+
+if __name__ == "__main__":
+    Path(sys.argv[1]).write_text(report())
