@@ -4,7 +4,7 @@ import inspect
 import types
 from collections.abc import Callable, Collection, Mapping
 from importlib import import_module
-from typing import Any, Union, get_args, get_origin
+from typing import Any, Literal, Union, get_args, get_origin
 
 from mixerlab.code_version import note_import
 from mixerlab.user_code import with_place
@@ -69,6 +69,8 @@ def _fits(value: Any, wanted: Any) -> bool:
     """Whether a value from a config has the annotated type; True for annotations that are no plain types."""
     if get_origin(wanted) in (Union, types.UnionType):
         return any(_fits(value, one) for one in get_args(wanted))
+    if get_origin(wanted) is Literal:
+        return any(type(value) is type(one) and value == one for one in get_args(wanted))  # 1 is not true
     if get_origin(wanted) is tuple and Ellipsis not in get_args(wanted):
         items = get_args(wanted)
         return (
@@ -84,6 +86,8 @@ def _fits(value: Any, wanted: Any) -> bool:
 def _described(wanted: Any) -> str:
     if get_origin(wanted) in (Union, types.UnionType):
         return " or ".join(map(_described, get_args(wanted)))
+    if get_origin(wanted) is Literal:
+        return f"one of {', '.join(map(repr, get_args(wanted)))}"
     if get_origin(wanted) is tuple:
         return f"a list of {len(get_args(wanted))}: {', '.join(map(_described, get_args(wanted)))}"
     return _NAMES[wanted]

@@ -2,12 +2,12 @@
 
 from collections.abc import Iterable
 from importlib.resources import files
-from typing import Any
+from typing import Any, cast
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import ChoiceSweep, Override
 from hydra.errors import HydraException, MissingConfigException, OverrideParseException
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBaseException
 from yaml import MarkedYAMLError
 
@@ -36,8 +36,16 @@ def refusal(error: HydraException | MarkedYAMLError, config_dir: str = _CONFIG_D
         outer, dot, _ = str(cause.full_key).rpartition(".")
         keys = [f"{outer}{dot}{key}" for key in map(str, cause.parent_node) if key not in _NO_SETTINGS]
         valid = ", ".join(keys if outer else [*keys, "experiment"]) or "none"  # a choice that leaves no key behind
-        return f"unknown key {cause.full_key}; valid keys: {valid}"
+        there = [] if outer else _keys_named(str(cause.key), cause.parent_node)
+        there_is = f"there is {', '.join(there)}; " if there and cause.key not in _NO_SETTINGS else ""
+        return f"unknown key {cause.full_key}; {there_is}valid keys: {valid}"
     return "\n".join([str(error), *([str(cause)] if isinstance(cause, OmegaConfBaseException) else [])])
+
+
+def _keys_named(name: str, config: DictConfig) -> list[str]:
+    """The keys of this name in the groups of a config: `optimizer.lr` for `lr`."""
+    groups = cast(dict[str, Any], OmegaConf.to_container(config))
+    return [f"{group}.{name}" for group, part in groups.items() if isinstance(part, dict) and name in part]
 
 
 def check_choices(overrides: Iterable[str], config_dir: str = _CONFIG_DIR) -> None:

@@ -45,6 +45,7 @@ REFUSED = [
     (["task.nope=1"], "unknown key task.nope; valid keys: task.setting", "task.seq_len"),
     (["mixer.num_head=4"], "unknown key mixer.num_head; valid keys: mixer.num_heads", "mixer.rope_base"),
     (["mixr=attn"], "unknown key mixr; valid keys: model", "mixer"),
+    (["lr=0.1"], "unknown key lr; there is optimizer.lr; valid keys: model", "mixer"),
     (["task.setting=*"], "task.setting=*: icr has no such setting", "or with -m `*` for all"),
     (["report"], "report: settings are KEY=VALUE", ""),
     (["+mixer.nope=1"], "unknown key mixer.nope=1", "Attention takes: num_heads"),

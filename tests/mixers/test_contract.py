@@ -1,5 +1,7 @@
 """The contract of a sequence mixer, for every mixer in `conf/mixer/`."""
 
+from typing import Literal
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -187,6 +189,25 @@ def test_a_buffer_keeps_its_shape():
         ValueError, match=r"the buffer .*mask of shape \[0, 0\] by one of \[.*: a buffer keeps its shape"
     ):
         check_everything(config, "flawed", lambda: Flawed(WIDTH, "grows a buffer"))
+
+
+class Chooses(SequenceMixer):
+    def __init__(self, d_model: int, order: Literal[1, 2] = 1, gate: Literal["silu", "gelu"] | None = None):
+        super().__init__()
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"gate": "relu"}, "mixer.gate='relu' must be one of 'silu', 'gelu' or null"),
+        ({"gate": None, "order": True}, "mixer.order=True must be one of 1, 2"),
+    ],
+)
+def test_a_value_is_one_of_the_annotated(given, message):
+    config = {"name": "chooses", "_target_": f"{__name__}.Chooses", "gate": "silu", "order": 2}
+    check_config(config, "chooses")
+    with pytest.raises(ValueError, match=message):
+        check_config(config | given, "chooses")
 
 
 class WithoutWidth(SequenceMixer):
