@@ -6,8 +6,8 @@ import shlex
 import sys
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -71,6 +71,42 @@ class Cell:
         return self.folder.name
 
 
+@dataclass
+class Found:
+    """What a results folder has of the cells of a sweep.
+
+    Attributes:
+        pending: to be trained, the longest first.
+        damaged: why the record of a cell cannot be read.
+        finished: how many are; of these
+        changed: were trained by other code than today's;
+        lacking: have no weights that are to be kept.
+    """
+
+    pending: list[Cell] = field(default_factory=list)
+    damaged: dict[Cell, str] = field(default_factory=dict)
+    finished: int = 0
+    changed: list[Cell] = field(default_factory=list)
+    lacking: list[Cell] = field(default_factory=list)
+
+    def offers(self) -> Iterator[str]:
+        """Which finished cells the user may want to train again, and how, a line each."""
+        if self.changed:
+            parts = ", ".join(sorted({name for cell in self.changed for name in cell.label[:2]}))
+            one = len(self.changed) == 1
+            yield (
+                f"The code of {counted(len(self.changed), 'finished cell')} has changed since"
+                f" {'it was' if one else 'they were'} trained ({parts}): force={CHANGED} trains"
+                f" {'it' if one else 'them'} again"
+            )
+        if self.lacking:
+            have = "has" if len(self.lacking) == 1 else "have"
+            yield (
+                f"{counted(len(self.lacking), 'finished cell')} {have} no {' and '.join(self.lacking[0].keeps)}"
+                " weights: force=true trains all cells again and keeps them"
+            )
+
+
 class Sweep:
     """Trains the cells of a grid that are not finished, and reports all of them.
 
@@ -97,58 +133,28 @@ class Sweep:
             sys.exit(f"error: {error}")
         for line in left_out:
             print(line, flush=True)
-        failed: dict[Cell, str] = {}
-        pending, changed, lacking = [], [], []
-        for cell in cells:
-            try:
-                record = None if self.config.force is True else read_record(cell.folder)
-            except ValueError as error:  # it stays as it is: what it was may be told from it
-                failed[cell] = str(error)
-                continue
-            if self.is_pending(cell, record):
-                pending.append(cell)
-                continue
-            assert record is not None
-            if changed_code(record, cell.code):
-                changed.append(cell)
-            if selections_without_weights(cell.folder, record, cell.keeps):
-                lacking.append(cell)
-        pending.sort(key=lambda cell: -cell.cost)
-        finished = len(cells) - len(pending) - len(failed)
+        found = self.find(cells)
         names = _told_apart(cells)
         if self.config.dry_run:
-            width = max(50, *map(len, names.values()))
-            for cell in cells:
-                state = "damaged" if cell in failed else "to run" if cell in pending else "finished"
-                print(f"{cell.run_id}  {names[cell]:<{width}} {state}")
-            print(f"{counted(len(cells), 'cell')}, {finished} of them finished")
+            _list(cells, found, names)
             return
-        print(f"{counted(len(cells), 'cell')}: {finished} finished already, {len(pending)} to run", flush=True)
+        print(
+            f"{counted(len(cells), 'cell')}: {found.finished} finished already, {len(found.pending)} to run", flush=True
+        )
         try:
             name = self.note(cells)
         except (ValueError, OSError) as error:  # of the results folder: it is being written, or the disk is full
             sys.exit(f"error: {error}")
-        if changed:
-            parts = ", ".join(sorted({name for cell in changed for name in cell.label[:2]}))
-            since = f"since {'it was' if len(changed) == 1 else 'they were'} trained"
-            print(
-                f"The code of {counted(len(changed), 'finished cell')} has changed {since} ({parts}):"
-                f" force={CHANGED} trains {'it' if len(changed) == 1 else 'them'} again",
-                flush=True,
-            )
-        if lacking:
-            have = "has" if len(lacking) == 1 else "have"
-            print(
-                f"{counted(len(lacking), 'finished cell')} {have} no {' and '.join(lacking[0].keeps)} weights:"
-                " force=true trains all cells again and keeps them",
-                flush=True,
-            )
+        for line in found.offers():
+            print(line, flush=True)
+        failed = dict(found.damaged)
         try:
             for cell in cells:
-                if cell not in pending:
+                if cell not in found.pending:
                     _clean(cell.folder)
-            with SweepProgress({cell.folder: cell.cost for cell in pending}) if pending else contextlib.nullcontext():
-                failed |= self.train(pending)
+            costs = {cell.folder: cell.cost for cell in found.pending}
+            with SweepProgress(costs) if costs else contextlib.nullcontext():
+                failed |= self.train(found.pending)
         except (ValueError, OSError) as error:  # of the launcher: no accounting; of the results folder: no locks
             sys.exit(f"error: {error}")
         self.report_on(cells, began_at, name)
@@ -156,6 +162,27 @@ class Sweep:
             print(f"FAILED {names[cell]}: {reason} ({cell.folder})", file=sys.stderr)
         if failed:
             sys.exit(f"{len(failed)} of {counted(len(cells), 'cell')} failed")
+
+    def find(self, cells: Iterable[Cell]) -> Found:
+        """What the results folder has of these cells."""
+        found = Found()
+        for cell in cells:
+            try:
+                record = None if self.config.force is True else read_record(cell.folder)
+            except ValueError as error:  # it stays as it is: what it was may be told from it
+                found.damaged[cell] = str(error)
+                continue
+            if self.is_pending(cell, record):
+                found.pending.append(cell)
+                continue
+            assert record is not None
+            found.finished += 1
+            if changed_code(record, cell.code):
+                found.changed.append(cell)
+            if selections_without_weights(cell.folder, record, cell.keeps):
+                found.lacking.append(cell)
+        found.pending.sort(key=lambda cell: -cell.cost)
+        return found
 
     def is_pending(self, cell: Cell, record: Mapping[str, Any] | None) -> bool:
         """Whether the cell, which has this record, is to be trained."""
@@ -305,6 +332,15 @@ def _by_folder(cells: list[Cell]) -> dict[str, list[Cell]]:
     for cell in cells:
         found.setdefault(cell.results_dir, []).append(cell)
     return found
+
+
+def _list(cells: Sequence[Cell], found: Found, names: Mapping[Cell, str]) -> None:
+    """Prints each cell and its state: what `dry_run=true` is for."""
+    width = max(50, *map(len, names.values()))
+    for cell in cells:
+        state = "damaged" if cell in found.damaged else "to run" if cell in found.pending else "finished"
+        print(f"{cell.run_id}  {names[cell]:<{width}} {state}")
+    print(f"{counted(len(cells), 'cell')}, {found.finished} of them finished")
 
 
 def _told_apart(cells: list[Cell]) -> dict[Cell, str]:

@@ -156,7 +156,7 @@ class _Training:
         replicas: Sequence[tuple[float, int]],
         graph_key: Hashable,
         is_half: bool,
-        notes: list[str],
+        notes: Sequence[str],
     ) -> RunResult:
         config = self.config
         rates, seeds = zip(*replicas, strict=True)
@@ -164,46 +164,11 @@ class _Training:
         log.info("parameters of one replica, by rule:\n%s", population.layout.describe())
         data = PopulationData(self.splits, seeds, config.batch_size)
         total_steps = config.epochs * data.steps_per_epoch
-        # Lightning would pick any accelerator under "auto"; we know CPUs and NVIDIA GPUs.
-        accelerator = config.accelerator
-        if accelerator == "auto":
-            accelerator = "gpu" if torch.cuda.is_available() else "cpu"
-        bf16 = config.precision == "bf16" or (config.precision == "auto" and accelerator == "gpu")
-        # Device and precision are in the name: a run killed on a GPU must not go on on a CPU, whose generator draws
-        # another order of rows.
-        prefix = f"resume-{_label(replicas, self.code)}"
-        resume_from = self.folder / f"{prefix}-{accelerator}-{'bf16' if bf16 else 'float32'}.ckpt"
-        resumes = resume_from.is_symlink() or resume_from.exists()
-        selections_kept = config.selections_kept
-        if resumes:
-            try:
-                checkpoint = read_checkpoint(resume_from)
-            except DamagedCheckpoint as error:
-                raise _CannotRestore(resume_from, str(error)) from error
-            if config.keep_weights == "auto" and not selections_in(checkpoint):
-                # It was killed in a sweep. Whoever asks for weights by name gets them from a training of all epochs.
-                selections_kept = ()
-                notes = [*notes, f"{resume_from.name} has no weights of the epochs so far: none are kept"]
-                log.info(notes[-1])
-        else:
-            for other in sorted(self.folder.glob(f"{prefix}-*.ckpt")):
-                notes = [*notes, f"{other.name} is of another device or precision: trained from the start"]
-                log.warning(notes[-1])
+        accelerator, bf16 = _accelerator_and_bf16(config)
+        earlier = self._earlier(replicas, accelerator, bf16)
         # A half that is done must not train again because the other one is interrupted.
-        resume_point = ResumePoint(resume_from, config.checkpoint_every, is_half, self.name)
-        trainer = L.Trainer(
-            accelerator=accelerator,
-            devices=1,
-            max_epochs=config.epochs,
-            callbacks=[resume_point, *([EpochProgress()] if config.progress else [])],
-            plugins=[CheckpointFiles()],
-            logger=list(self.loggers),
-            default_root_dir=self.folder,
-            enable_checkpointing=False,  # ResumePoint keeps the one that is needed
-            enable_progress_bar=False,  # Lightning's starts anew every epoch; EpochProgress spans the run
-            enable_model_summary=False,
-            num_sanity_val_steps=0,
-        )
+        resume_point = ResumePoint(earlier.path, config.checkpoint_every, is_half, self.name)
+        trainer = self._trainer(accelerator, resume_point)
         device = trainer.strategy.root_device
         tokens, scored = data.first_batch(device)
         decision = choose_execution(population.to(device), config.replicas, tokens, scored, bf16=bf16, key=graph_key)
@@ -222,40 +187,14 @@ class _Training:
             stop_when_perfect=config.stop_when_perfect,
             stop_above=config.stop_above,
             series=[series_name(lr, seed) for lr, seed in replicas],
-            selections_kept=selections_kept,
+            selections_kept=earlier.selections_kept,
         )
-        module.notes += notes + ([decision.why] if decision.why else [])
-
+        module.notes += [*notes, *earlier.notes, *([decision.why] if decision.why else [])]
         if self.check is not None:
             self.check(population, bf16, data.batch_size)
-
-        told = module.notes  # not the module, which a compiled mixer in a cached graph would keep alive
-
-        def report(line: str) -> None:
-            if line not in told:
-                told.append(line)
-                log.info(line)
-
         dtype = torch.bfloat16 if bf16 else torch.float32
-        compile_mixers(population, config.compile, dtype=dtype, report=report)
-        if resumes:
-            log.info("continuing from %s", resume_from)
-        on_interrupt = signal.getsignal(signal.SIGINT)
-        try:
-            trainer.fit(module, datamodule=data, ckpt_path=resume_from if resumes else None)
-        except SIGTERMException:
-            raise Terminated from None
-        except torch.OutOfMemoryError:
-            raise
-        except (Exception, SystemExit) as error:
-            if (interruption := interruption_behind(error)) is not None:
-                raise interruption from None
-            if isinstance(error, Exception) and resumes and _is_of_checkpoint(error):
-                raise _CannotRestore(resume_from, f"{type(error).__name__}: {error}") from error
-            raise
-        finally:
-            if signal.getsignal(signal.SIGINT) is not on_interrupt:  # Lightning turns off the next Ctrl-C
-                signal.signal(signal.SIGINT, on_interrupt)
+        _compile(population, config, dtype, module.notes)
+        _fit(trainer, module, data, earlier)
         results = [summarise(module.history, replica) for replica in range(len(replicas))]
         return RunResult(
             replicas=results,
@@ -267,6 +206,111 @@ class _Training:
             dtype=dtype,
             resumed_after_s=resume_point.resumed_after_s,
         )
+
+    def _earlier(self, replicas: Sequence[tuple[float, int]], accelerator: str, bf16: bool) -> "_Earlier":
+        """What an interrupted training of these replicas has left.
+
+        Raises:
+            _CannotRestore: a damaged checkpoint.
+        """
+        # Device and precision are in the name: a run killed on a GPU must not go on on a CPU, whose generator draws
+        # another order of rows.
+        prefix = f"resume-{_label(replicas, self.code)}"
+        path = self.folder / f"{prefix}-{accelerator}-{'bf16' if bf16 else 'float32'}.ckpt"
+        earlier = _Earlier(path, path.is_symlink() or path.exists(), self.config.selections_kept)
+        if not earlier.exists:
+            for other in sorted(self.folder.glob(f"{prefix}-*.ckpt")):
+                earlier.notes.append(f"{other.name} is of another device or precision: trained from the start")
+                log.warning(earlier.notes[-1])
+            return earlier
+        try:
+            checkpoint = read_checkpoint(path)
+        except DamagedCheckpoint as error:
+            raise _CannotRestore(path, str(error)) from error
+        if self.config.keep_weights == "auto" and not selections_in(checkpoint):
+            # It was killed in a sweep. Whoever asks for weights by name gets them from a training of all epochs.
+            earlier.selections_kept = ()
+            earlier.notes.append(f"{path.name} has no weights of the epochs so far: none are kept")
+            log.info(earlier.notes[-1])
+        return earlier
+
+    def _trainer(self, accelerator: str, resume_point: ResumePoint) -> L.Trainer:
+        config = self.config
+        return L.Trainer(
+            accelerator=accelerator,
+            devices=1,
+            max_epochs=config.epochs,
+            callbacks=[resume_point, *([EpochProgress()] if config.progress else [])],
+            plugins=[CheckpointFiles()],
+            logger=list(self.loggers),
+            default_root_dir=self.folder,
+            enable_checkpointing=False,  # ResumePoint keeps the one that is needed
+            enable_progress_bar=False,  # Lightning's starts anew every epoch; EpochProgress spans the run
+            enable_model_summary=False,
+            num_sanity_val_steps=0,
+        )
+
+
+@dataclass
+class _Earlier:
+    """The checkpoint of an interrupted training at `path`, if it `exists`, and what it means for the one that follows.
+
+    `selections_kept` are those of which weights are kept; `notes` go into the record.
+    """
+
+    path: Path
+    exists: bool
+    selections_kept: tuple[str, ...]
+    notes: list[str] = field(default_factory=list)
+
+
+def _accelerator_and_bf16(config: TrainerConfig) -> tuple[str, bool]:
+    """`cpu` or `gpu` (Lightning would pick any accelerator under "auto"), and whether training is under autocast."""
+    accelerator = config.accelerator
+    if accelerator == "auto":
+        accelerator = "gpu" if torch.cuda.is_available() else "cpu"
+    return accelerator, config.precision == "bf16" or (config.precision == "auto" and accelerator == "gpu")
+
+
+def _compile(population: Population, config: TrainerConfig, dtype: torch.dtype, notes: list[str]) -> None:
+    """Compiles mixers as `config.compile` says, and adds to `notes`, also later, what came of it.
+
+    It gets the notes and not the module, which a compiled mixer in a cached graph would keep alive.
+    """
+
+    def report(line: str) -> None:
+        if line not in notes:
+            notes.append(line)
+            log.info(line)
+
+    compile_mixers(population, config.compile, dtype=dtype, report=report)
+
+
+def _fit(trainer: L.Trainer, module: PopulationTraining, data: PopulationData, earlier: _Earlier) -> None:
+    """Trains, from the earlier checkpoint if there is one.
+
+    Raises:
+        Terminated: SIGTERM came. Other interruptions raise what they are, however Lightning wraps them.
+        _CannotRestore: Lightning could not restore the checkpoint.
+    """
+    if earlier.exists:
+        log.info("continuing from %s", earlier.path)
+    on_interrupt = signal.getsignal(signal.SIGINT)
+    try:
+        trainer.fit(module, datamodule=data, ckpt_path=earlier.path if earlier.exists else None)
+    except SIGTERMException:
+        raise Terminated from None
+    except torch.OutOfMemoryError:
+        raise
+    except (Exception, SystemExit) as error:
+        if (interruption := interruption_behind(error)) is not None:
+            raise interruption from None
+        if isinstance(error, Exception) and earlier.exists and _is_of_checkpoint(error):
+            raise _CannotRestore(earlier.path, f"{type(error).__name__}: {error}") from error
+        raise
+    finally:
+        if signal.getsignal(signal.SIGINT) is not on_interrupt:  # Lightning turns off the next Ctrl-C
+            signal.signal(signal.SIGINT, on_interrupt)
 
 
 def _is_of_checkpoint(error: Exception) -> bool:
