@@ -188,7 +188,7 @@ def section(source: str | Path) -> str:
     explained = sum("Explained" in text for text in reasons)
     lines += [
         "",
-        f"Off by more than {FAR}: {len(reasons)} of the {len(complete)} numbers that can be compared so far.",
+        f"Off by more than {FAR}: {len(reasons)} of the {len(complete)} numbers that can be compared.",
     ]
     lines += [f"Explained {explained}, in part or indicated {len(reasons) - explained - unexplained},"]
     lines[-1] += f" unexplained {unexplained}."

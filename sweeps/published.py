@@ -22,7 +22,10 @@ def is_far(difference: float) -> bool:
 
 @dataclass(frozen=True)
 class Pair:
-    """A published accuracy and ours, over the `done` of `total` settings that it is a mean of; None: we have none."""
+    """A published accuracy and ours, over the `done` of `total` settings that it is a mean of; None: we have none.
+
+    Of a single setting, `by_seed` are ours of each seed.
+    """
 
     of: str  # "means" or "settings"
     name: str  # a task, or a task and its setting
@@ -31,6 +34,7 @@ class Pair:
     ours: float | None
     done: int
     total: int
+    by_seed: tuple[float, ...] = ()
 
     @property
     def complete(self) -> bool:
@@ -67,7 +71,14 @@ def _are_rates(given: object) -> bool:
 def scores_of(
     frame: pd.DataFrame, selection: Selection = "official", rates: Collection[float] = ()
 ) -> dict[Cell, float]:
-    """Our accuracy of each cell as a paper with one seed finds it: each seed's best learning rate, mean over seeds.
+    """The mean over seeds of `scores_by_seed`."""
+    return {cell: fmean(scores) for cell, scores in scores_by_seed(frame, selection, rates).items()}
+
+
+def scores_by_seed(
+    frame: pd.DataFrame, selection: Selection = "official", rates: Collection[float] = ()
+) -> dict[Cell, list[float]]:
+    """Our accuracy of each cell as a paper with one seed finds it: the best learning rate of each seed.
 
     The report's tables have one learning rate for all seeds of a cell. Where recall comes in a jump, and at another
     rate for each seed, that is lower. A seed that has fewer rates than another of its cell is left out. One that
@@ -87,17 +98,17 @@ def scores_of(
         for best in best_per_cell(of_seed, selection).itertuples():
             if (key := (best.mixer, best.task, best.setting)) + (seed,) in whole:
                 found[key].append(best.accuracy if best.n else 0.0)
-    return {key: fmean(scores) for key, scores in found.items()}
+    return dict(found)
 
 
 def pairs_of(
     frame: pd.DataFrame, published: dict, selection: Selection = "official", all_rates: bool = False
 ) -> list[Pair]:
-    """Each published number with ours (`scores_of`), over the settings that the published one is over.
+    """Each published number with ours (`scores_by_seed`), over the settings that the published one is over.
 
     Of our learning rates those count that the published numbers are the best of; with `all_rates`, all.
     """
-    ours = scores_of(frame, selection, () if all_rates else published.get("rates", ()))
+    ours = scores_by_seed(frame, selection, () if all_rates else published.get("rates", ()))
     made = []
     for of in ("means", "settings"):
         table = published.get(of, {"columns": []})
@@ -110,7 +121,9 @@ def pairs_of(
                 if value is None:
                     continue
                 done = [ours[mixer, task, one] for one in over if (mixer, task, one) in ours]
-                made.append(Pair(of, name, mixer, value, fmean(done) if done else None, len(done), len(over)))
+                mean = fmean(map(fmean, done)) if done else None
+                by_seed = tuple(done[0]) if setting and done else ()
+                made.append(Pair(of, name, mixer, value, mean, len(done), len(over), by_seed))
     return made
 
 

@@ -61,7 +61,7 @@ def counts(rows: pd.DataFrame, wide: pd.DataFrame, narrow: pd.DataFrame) -> list
         told.append((f"of these with more than {least} over the paper's rates", f"{(gain > least).sum()}"))
     for selection in ("official", "clean"):
         cells = best_per_cell(rows, selection)
-        below = cells[cells["accuracy"] < NEAR_PERFECT]
+        below = cells[cells["chosen_by"] < NEAR_PERFECT]
         told.append((f"daggers, {selection} selection", f"{below['edge'].sum()} of {len(below)}"))
     settings, unequal = unequal_grids(rows, unsolved)
     told.append(("settings with unsolved cells; of these with unequal rates", f"{settings}; {unequal}"))

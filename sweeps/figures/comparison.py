@@ -41,6 +41,15 @@ _AROUND = sorted(
     key=lambda place: (round(math.hypot(*place), 9), place),
 )
 PUBLISHED_LOOK: dict[str, Any] = {"color": "black", "linewidth": 1.4}
+SEEDS_APART = 0.2
+SEED_LOOK: dict[str, Any] = {
+    "linestyle": "none",
+    "marker": "o",
+    "markersize": 3.0,
+    "markerfacecolor": "white",
+    "markeredgecolor": "black",
+    "markeredgewidth": 0.6,
+}
 
 
 def scatter(pairs: Sequence[Pair], selection: Selection, rates: Collection[float] = ()) -> Figure:
@@ -108,8 +117,9 @@ def _apart(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
 def side_by_side(pairs: Sequence[Pair], selection: Selection, rates: Collection[float] = ()) -> Figure:
     """A panel for each name: ours as a bar for each mixer, and the published number as a line across it.
 
-    A bar is hollow where ours misses settings; a cross stands where we have no number. The subtitle names the `rates`
-    of which ours are the best (empty: all that were tried).
+    Of a single setting, a dot marks each of our seeds, of which the bar is the mean. A bar is hollow where ours misses
+    settings; a cross stands where we have no number. The subtitle names the `rates` of which ours are the best (empty:
+    all that were tried).
     """
     mixers = in_order((pair.mixer for pair in pairs), MIXERS)
     look, places = styles(mixers), {mixer: place for place, mixer in enumerate(mixers)}
@@ -129,6 +139,10 @@ def side_by_side(pairs: Sequence[Pair], selection: Selection, rates: Collection[
                 if not pair.complete:
                     explain["hollow"] = hollow_bar_handle()
                 draw_bar(panel, x, pair.ours, BAR, style, pair.complete)
+                if pair.by_seed:
+                    apart = [x + SEEDS_APART * (i - (len(pair.by_seed) - 1) / 2) for i in range(len(pair.by_seed))]
+                    panel.plot(apart, pair.by_seed, zorder=5, clip_on=False, **SEED_LOOK)
+                    explain["seed"] = Line2D([], [], label="our seeds", **SEED_LOOK)
             panel.set(xticks=[], xlim=(-0.7, len(mixers) - 0.3), ylim=ACCURACY_LIMITS)
         return sheet.arrange(
             "Ours beside the published accuracy", _chosen(selection, rates), legend_of(handles, explain), per_line=3,

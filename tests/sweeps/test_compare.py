@@ -143,6 +143,16 @@ def test_bars_are_ours_and_lines_the_published_numbers(results, published):
     assert lines == {(-0.45, 0.45): 0.6, (0.55, 1.45): 0.5, (1.55, 2.45): 0.7}
 
 
+def test_a_dot_marks_each_seed_of_a_setting(tmp_path):
+    fakes.add_run(tmp_path, [0.8, 0.4], seed=[0, 1], lr=[1e-3], task="mem", setting="baseline")
+    published = {"settings": {"columns": ["attn", "gdn"], "mem baseline": [0.7, 0.5]}}
+    pairs = pairs_of(collect(tmp_path), published)
+    assert [pair.by_seed for pair in pairs] == [(0.8, 0.4), ()]
+    (panel,) = side_by_side(pairs, "official").axes
+    (dots,) = (line for line in panel.lines if line.get_marker() == "o")
+    assert list(dots.get_ydata()) == [0.8, 0.4] and len(set(dots.get_xdata())) == 2
+
+
 def test_points_at_one_place_are_all_seen():
     pairs = [Pair("settings", f"icr {n}", mixer, 1.0, 1.0, 1, 1) for n in range(6) for mixer in ("attn", "gdn")]
     pairs.append(Pair("settings", "icr", "attn", 0.5, 0.25, 1, 1))
