@@ -3,7 +3,8 @@
 `inches` is the width of a panel.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -82,13 +83,22 @@ def _ticks(panel: Axes, values: Sequence[float], labels: Sequence[str], inches: 
 def _apart(labels: Sequence[str], at: np.ndarray) -> list[str]:
     """The labels, at these places in inches, without those that would touch others.
 
-    The first and the last have priority, then the others from the left.
+    Of evenly spaced ones every second, third, ... stays, counted from the last. Else the first and the last have
+    priority, then the others from the left.
     """
     half = [text_width(label, TICK) / 2 for label in labels]
+
+    def fits(number: int, others: Iterable[int]) -> bool:
+        return all(abs(at[number] - at[other]) > half[number] + half[other] + 0.05 for other in others)
+
     kept: list[int] = []
-    for number in dict.fromkeys([0, len(labels) - 1, *range(len(labels))]):
-        if all(abs(at[number] - at[other]) > half[number] + half[other] + 0.05 for other in kept):
-            kept.append(number)
+    if len(at) > 2 and np.allclose(np.diff(at), at[1] - at[0]):
+        strides = (list(range(len(labels) - 1, -1, -stride)) for stride in range(1, len(labels) + 1))
+        kept = next(some for some in strides if all(fits(b, [a]) for a, b in pairwise(some)))
+    else:
+        for number in dict.fromkeys([0, len(labels) - 1, *range(len(labels))]):
+            if fits(number, kept):
+                kept.append(number)
     return [label if number in kept else "" for number, label in enumerate(labels)]
 
 

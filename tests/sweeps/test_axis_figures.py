@@ -12,7 +12,7 @@ from mixerlab.sweeps.figures.axis import accuracy_by_key, difficulty, learning_r
 from mixerlab.sweeps.figures.marks import SEVERAL
 from mixerlab.sweeps.figures.size import accuracy_by_size
 from mixerlab.sweeps.figures.styles import styles
-from mixerlab.sweeps.figures.ticks import rate_ticks
+from mixerlab.sweeps.figures.ticks import rate_ticks, value_ticks
 from mixerlab.sweeps.keys import spread_out
 from mixerlab.sweeps.names import MIXERS, axis_of
 from mixerlab.sweeps.tables import setting_table, task_table
@@ -260,6 +260,16 @@ def test_of_many_settings_the_last_of_each_task_has_a_panel(tmp_path):
     sizes = ["state size (elements)", "parameters"]
     assert [panel.get_xlabel() for panel in figure.axes] == sizes * len(hardest)
     assert_legible(figure)
+
+
+def test_where_labels_of_even_places_do_not_fit_every_second_one_stays():
+    sizes = [256, 512, 1024, 2048, 4096, 8192]
+    figure, panel = plt.subplots()
+    value_ticks(panel, sizes, inches=10.0)
+    assert [label.get_text() for label in panel.get_xticklabels()] == list(map(str, sizes))
+    value_ticks(panel, sizes, inches=1.4)
+    assert [label.get_text() for label in panel.get_xticklabels()] == ["", "512", "", "2048", "", "8192"]
+    plt.close(figure)
 
 
 def test_rates_that_differ_have_labels_that_differ():
