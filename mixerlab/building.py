@@ -13,6 +13,7 @@ from hydra.errors import InstantiationException
 from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
 
+from mixerlab.config import code_versions
 from mixerlab.hybrid import is_hybrid, mixers_of
 from mixerlab.loggers import check_installed
 from mixerlab.mixers.base import SequenceMixer
@@ -68,7 +69,7 @@ def check_buildable(cfg: DictConfig, task: Task, config: Mapping[str, Any]) -> i
         ValueError: the first refusal.
     """
     parts = {key: config[key] for key in ("mixer", "model", "optimizer", "schedule")}
-    mixers = _built(json.dumps(parts, sort_keys=True), task.autoencode)
+    mixers = _built(json.dumps(parts, sort_keys=True), task.autoencode, json.dumps(code_versions(config)))
     sizes = [_told(mixer, name, "state_size", task.input_length) for name, mixer in mixers]
     for (name, mixer), size in zip(mixers, sizes, strict=True):
         if isinstance(size, bool) or not isinstance(size, int) or size < 1:
@@ -88,8 +89,11 @@ class _Sizes(NamedTuple):
 
 
 @functools.lru_cache(maxsize=64)  # most cells of a sweep differ in their task only
-def _built(parts: str, autoencode: bool) -> list[tuple[str, SequenceMixer]]:
-    """The mixers of a model with as few layers as it can have; one replica of it has been built with its optimizer."""
+def _built(parts: str, autoencode: bool, code: str) -> list[tuple[str, SequenceMixer]]:
+    """The mixers of a model with as few layers as it can have; one replica of it has been built with its optimizer.
+
+    `code` tells apart what classes of the same names were before and after a module was reloaded.
+    """
     config = json.loads(parts)
     rate = as_list(config["optimizer"]["lr"])[0]
     cfg = OmegaConf.create(config)

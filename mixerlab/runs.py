@@ -54,6 +54,7 @@ from mixerlab.tasks.base import Task
 from mixerlab.tasks.data import dataset_digest, load_or_generate
 from mixerlab.tasks.generated import Arrays, WrongRows
 from mixerlab.training.checkpoints import begin_by_force, end_by_force, forget_checkpoints, is_interrupted_by_force
+from mixerlab.training.optimizers import PopulationOptimizer
 from mixerlab.training.trainer_config import TrainerConfig, check_accelerator
 from mixerlab.training.weights import pack
 from mixerlab.user_code import with_place
@@ -301,7 +302,7 @@ def _measure(
         "state_size": this.state_size,
         "chance": None if task.chance is None else float(task.chance),
     }
-    causality = None if task.autoencode else _causality_check(config, task)
+    causality = None if task.autoencode else _causality_check(config, task, origin["code"])
     result = train(
         replicas,
         build_model=partial(build_model, cfg, task),
@@ -311,7 +312,7 @@ def _measure(
         config=TrainerConfig(**cfg.trainer),
         folder=this.folder,
         loggers=loggers,
-        graph_key=_graph_key(config, task),
+        graph_key=_graph_key(config, task, origin["code"]),
         code=origin["code"],
         grouping=grouping_of(cfg),
         check=partial(_check_outputs, causality, config["mixer"]["name"], task),
@@ -340,14 +341,14 @@ def _quiet_lightning() -> None:
     warnings.filterwarnings("ignore", message=r"`isinstance\(treespec, LeafSpec\)` is deprecated")
 
 
-def _causality_check(config: Mapping[str, Any], task: Task) -> CausalityCheck:
+def _causality_check(config: Mapping[str, Any], task: Task, code: Mapping[str, str]) -> CausalityCheck:
     model = {key: value for key, value in config["model"].items() if key != "may_see_future"}
     return CausalityCheck(
         name=config["mixer"]["name"],
         vocab_size=task.vocab_size,
         lengths=tuple(dict.fromkeys((task.input_length, task.of_split("test").input_length))),
         may_see_future=config["model"]["may_see_future"],
-        key=json.dumps([config["mixer"], model], sort_keys=True),
+        key=json.dumps([config["mixer"], model, code["mixer"]], sort_keys=True),
     )
 
 
@@ -379,15 +380,17 @@ def _backends(mixers: Iterable[tuple[str, SequenceMixer]], device: torch.device,
     return {name: ", ".join(backends) for name, backends in told.items()}
 
 
-def _graph_key(config: Mapping[str, Any], task: Task) -> str:
+def _graph_key(config: Mapping[str, Any], task: Task, code: Mapping[str, str]) -> str:
     """Equal for runs whose steps launch the same operations on tensors of the same shapes and precision.
 
-    It is the identity of a run without what the step reads from tensors, and without what the step does not see.
+    It is the identity of a run without what the step reads from tensors, and without what the step does not see, and
+    with the hashes of its code, which may be reloaded. Only of our own step is it known what it reads from tensors.
     """
     optimizer: Any = get_class(config["optimizer"]["_target_"])
-    in_tensors = dict.fromkeys(optimizer.IN_TENSORS)
+    steps_as_ours = optimizer.step is PopulationOptimizer.step
+    in_tensors = dict.fromkeys(optimizer.IN_TENSORS if steps_as_ours else ())
     sizes = [task.vocab_size, task.input_length, task.autoencode]
-    not_seen = dict.fromkeys(("schedule", "seed", "trainer"))
+    not_seen = dict.fromkeys(("schedule", "seed", "trainer") if steps_as_ours else ("seed",))
     model = config["model"] | {"may_see_future": False}  # the causality check reads it, and no step does
     computed = {"model": model, "optimizer": config["optimizer"] | in_tensors, "task": sizes}
-    return run_id({**config, **not_seen, **computed})
+    return run_id({**config, **not_seen, **computed, "code": [code["mixer"], code["training"]]})

@@ -7,12 +7,15 @@ from omegaconf import OmegaConf
 
 from mixerlab import runs
 from mixerlab.tasks.settings import build_task
+from mixerlab.training.optimizers import AdamW
+
+CODE = {"mixer": "0" * 12, "task": "0" * 12, "training": "0" * 12}
 
 
-def graph_key(*overrides):
+def graph_key(*overrides, code=None):
     with initialize_config_dir(str(CONF), version_base="1.3"):
         cfg = compose("config", list(overrides))
-    return runs._graph_key(OmegaConf.to_container(cfg, resolve=True), build_task(cfg.task))
+    return runs._graph_key(OmegaConf.to_container(cfg, resolve=True), build_task(cfg.task), code or CODE)
 
 
 @pytest.mark.parametrize(
@@ -50,3 +53,19 @@ def test_runs_that_differ_in_values_alone_share_graphs(overrides):
 )
 def test_runs_that_compute_otherwise_share_nothing(override):
     assert graph_key(override) != graph_key()
+
+
+def test_runs_of_other_code_share_nothing():
+    assert graph_key(code=CODE | {"task": "1" * 12}) == graph_key()
+    assert graph_key(code=CODE | {"mixer": "1" * 12}) != graph_key() != graph_key(code=CODE | {"training": "1" * 12})
+
+
+class Steps(AdamW):
+    def step(self, closure=None):
+        raise NotImplementedError
+
+
+@pytest.mark.parametrize("override", ["schedule=cosine", "optimizer.weight_decay=0.5", "trainer.epochs=3"])
+def test_of_a_step_that_is_not_ours_nothing_is_known_to_be_in_tensors(override):
+    own = ("optimizer=adamw", f"optimizer._target_={__name__}.Steps")
+    assert graph_key(*own, override) != graph_key(*own) == graph_key(*own, "seed=3")
