@@ -4,9 +4,11 @@ import inspect
 import types
 from collections.abc import Callable, Collection, Mapping
 from importlib import import_module
+from importlib.util import find_spec
 from typing import Any, Literal, Union, get_args, get_origin
 
 from mixerlab.code_version import note_import
+from mixerlab.project import project_in_use
 from mixerlab.user_code import with_place
 
 _NAMES = {bool: "true or false", int: "a whole number", float: "a number", str: "a string", types.NoneType: "null"}
@@ -17,12 +19,19 @@ def class_of(target: object) -> type:
     module_name, _, name = target.rpartition(".") if isinstance(target, str) else ("", "", "")
     if not module_name:
         raise ValueError(f"_target_={target!r} must be the dotted name of a class")
+    if module_name == "__main__":
+        raise ValueError(f"_target_={target}: a class in a script or notebook cannot be a run's: put it in a module")
     try:
         module = import_module(module_name)
     except Exception as error:  # of the user's code
-        raise ValueError(f"{module_name} cannot be imported: {with_place(error)}") from error
+        lacks = isinstance(error, ModuleNotFoundError) and module_name.startswith(error.name or "-")
+        where = f"; looked beside the yamls, in {project}" if lacks and (project := project_in_use()) else ""
+        raise ValueError(f"{module_name} cannot be imported: {with_place(error)}{where}") from error
+    _check_file(module)
     found = getattr(module, name, None)
-    if found is None:
+    if found is None or isinstance(found, types.ModuleType):
+        if _is_module(f"{module_name}.{name}"):
+            raise ValueError(f"_target_={target} is a module: write {target}.<Class>, the name of a class in it")
         own = [value for value in vars(module).values() if getattr(value, "__module__", None) == module_name]
         classes = ", ".join(value.__name__ for value in own if isinstance(value, type)) or "none"
         raise ValueError(f"{module.__file__ or module_name} has no class {name}; its classes: {classes}")
@@ -30,6 +39,26 @@ def class_of(target: object) -> type:
         raise ValueError(f"{target} is no class")
     note_import(module_name)
     return found
+
+
+def _check_file(module: types.ModuleType) -> None:
+    """ValueError if the project in use has a file for this module, and another one was imported before."""
+    project, imported = project_in_use(), getattr(module, "__file__", None)
+    if project is None or imported is None:
+        return
+    path = project.joinpath(*module.__name__.split("."))
+    for file in (path.with_suffix(".py"), path / "__init__.py"):
+        if file.is_file() and not file.samefile(imported):
+            raise ValueError(
+                f"{module.__name__} is {file}, and this process has imported {imported} under this name: restart Python"
+            )
+
+
+def _is_module(name: str) -> bool:
+    try:
+        return find_spec(name) is not None
+    except ImportError:
+        return False
 
 
 def check_arguments(group: str, function: Callable, given: Mapping[str, Any], supplied: Collection[str] = ()) -> None:

@@ -62,6 +62,23 @@ def check_yaml(mixer: Mapping[str, Any] | DictConfig, file: str) -> None:
         )
 
 
+def check_names(cfg: DictConfig, hydra_config: DictConfig | HydraConf) -> None:
+    """Raises ValueError unless task, optimizer and schedule have the names of their yamls, as `check_yaml` of a mixer.
+
+    On the command line a name may be set on purpose.
+    """
+    for group in ("task", "optimizer", "schedule"):
+        file, part = hydra_config.runtime.choices.get(group), cfg.get(group)
+        if not isinstance(file, str) or not isinstance(part, DictConfig) or not part.get("name"):
+            continue  # which is told elsewhere
+        name = file.rpartition("/")[2]
+        if part.name != name and not any(given.startswith(f"{group}.name=") for given in hydra_config.overrides.task):
+            raise ValueError(
+                f"{group}={file}: `name: {part.name}` in its yaml must be the file's name, by which tables call it:"
+                f" write `name: {name}`"
+            )
+
+
 def check_keys(mixer: Mapping[str, Any], n_layers: int) -> None:
     """Raises ValueError if an expanded hybrid has unknown keys, or cannot fill `n_layers` layers."""
     for key in mixer:
@@ -76,7 +93,7 @@ def check_keys(mixer: Mapping[str, Any], n_layers: int) -> None:
 
 
 def expand(cfg: DictConfig, hydra_config: DictConfig | HydraConf, loader: ConfigLoader) -> None:
-    """Gives a hybrid in `cfg.mixer` the config of every layer, and a name; any other mixer stays, if its yaml may.
+    """Gives a hybrid in `cfg.mixer` the config of every layer, and a name; all else stays, if its yaml may.
 
     Args:
         cfg: a composed config.
@@ -84,8 +101,10 @@ def expand(cfg: DictConfig, hydra_config: DictConfig | HydraConf, loader: Config
         loader: what composed it.
 
     Raises:
-        ValueError: a mixer that does not exist, a key that it does not have, or a yaml that `check_yaml` refuses.
+        ValueError: a mixer that does not exist, a key that it does not have, or a yaml that `check_yaml` or
+            `check_names` refuses.
     """
+    check_names(cfg, hydra_config)
     mixer = cfg.mixer
     if not isinstance(mixer, DictConfig):
         return

@@ -45,6 +45,25 @@ def test_a_name_that_is_not_the_files(own, text, capsys):
     refused_everywhere(own("mixer/myattn", text), "myattn", message, capsys)
 
 
+COPIES = {
+    "task": ("short", (CONF / "task" / "icr.yaml").read_text(), "icr"),
+    "optimizer": ("adam", "defaults: [adamw]\n", "adamw"),
+    "schedule": ("mine", "name: wsd\n_target_: mixerlab.training.schedules.WSD\n", "wsd"),
+}
+
+
+@pytest.mark.parametrize("group", COPIES)
+def test_a_copied_yaml_needs_a_name_of_its_own(own, group):
+    """Tables would average its runs with those of the yaml that was copied."""
+    file, text, name = COPIES[group]
+    options, given = own(f"{group}/{file}", text), (f"{group}={file}", "mixer=attn", *TINY, "dry_run=true")
+    message = f"error: {group}={file}: `name: {name}` in its yaml must be the file's name, by which tables call it:"
+    for command in (given, ("-m", *given)):
+        outcome = run_py(*options, *command)
+        assert (outcome.code, outcome.err) == (1, f"{message} write `name: {file}`\n")
+    assert run_py(*options, *given, f"{group}.name=other").code == 0
+
+
 def test_a_name_that_is_set_on_purpose(own):
     options = own("mixer/myattn", YAML.format(name="myattn"))
     for given in (["mixer.name=other"], ["mixer.name=other", "mixer._target_=mixerlab.mixers.attn.Attention"]):
@@ -97,7 +116,8 @@ def test_the_check_says_each_thing_once(own, tmp_path, capsys):
     options = own("mixer/unknown", "name: unknown\n_target_: no_such_module.Mixer\n")
     messages = {
         "missing": f"missing: {tmp_path}/only_fails.py has no class Missing; its classes: Fails",
-        "unknown": "unknown: no_such_module cannot be imported: ModuleNotFoundError: No module named 'no_such_module'",
+        "unknown": "unknown: no_such_module cannot be imported: ModuleNotFoundError: No module named 'no_such_module';"
+        f" looked beside the yamls, in {tmp_path}",
     }
     for mixer, message in messages.items():
         assert check([mixer, *options]) == 1
@@ -192,3 +212,33 @@ def test_a_constructor_that_the_yaml_does_not_fit(own, tmp_path, signature, mess
     options = own("mixer/mine", f"name: mine\n_target_: {name}.Mine\n")
     outcome = run_py(*options, "mixer=mine", "task=icr", *TINY, "dry_run=true")
     assert outcome.code == 1 and message in outcome.err and len(outcome.err.splitlines()) == 1
+
+
+def test_a_module_in_place_of_its_class(own, tmp_path, capsys):
+    name = f"module_{tmp_path.name}"
+    (tmp_path / f"{name}.py").write_text(BROKEN)
+    (tmp_path / f"package_{tmp_path.name}").mkdir()
+    (tmp_path / f"package_{tmp_path.name}" / "own.py").write_text(BROKEN)
+    for target in (f"package_{tmp_path.name}.own", "mixerlab.mixers.attn"):
+        options = own("mixer/mine", f"name: mine\n_target_: {target}\n")
+        assert check(["mine", *options]) == 1
+        message = f"_target_={target} is a module: write {target}.<Class>, the name of a class in it"
+        assert capsys.readouterr().err == f"error: mine: {message}\n"
+
+
+def test_a_class_of_a_script_is_refused(own, capsys):
+    assert check(["mine", *own("mixer/mine", "name: mine\n_target_: __main__.Mine\n")]) == 1
+    assert "a class in a script or notebook cannot be a run's: put it in a module" in capsys.readouterr().err
+
+
+def test_a_second_copy_of_a_project_is_not_taken_for_the_first(tmp_path):
+    """As in a notebook that looks at an old and a new copy."""
+    name = f"twice_{tmp_path.name}"
+    for copy in ("a", "b"):
+        folder = tmp_path / copy / "conf" / "mixer"
+        folder.mkdir(parents=True)
+        (folder / "mine.yaml").write_text(YAML.format(name="mine").replace("mixerlab.mixers.attn", name))
+        (tmp_path / copy / f"{name}.py").write_text("from mixerlab.mixers.attn import Attention\n")
+    mixerlab.build_model("mixer=mine", "task=icr", config_dir=tmp_path / "a" / "conf")
+    with pytest.raises(ValueError, match=rf"{name} is .*/b/{name}.py, and this process has imported .*/a/.*: restart"):
+        mixerlab.build_model("mixer=mine", "task=icr", config_dir=tmp_path / "b" / "conf")
