@@ -82,9 +82,8 @@ def check_arguments(group: str, function: Callable, given: Mapping[str, Any], su
             raise ValueError(
                 f"unknown key {group}.{key}={value!r}; {function.__name__} takes: {', '.join(taken) or 'nothing'}"
             )
-    for key in supplied:
-        if key not in parameters and not takes_all:
-            raise ValueError(f"{group}: {function.__name__} must take {key}, which a run gives it")
+    if not takes_all and (lacking := [key for key in supplied if key not in parameters]):
+        raise ValueError(f"{group}: {function.__name__} must take {', '.join(lacking)}, which a run gives it")
     for key, parameter in taken.items():
         is_one = parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
         if is_one and parameter.default is parameter.empty and key not in given:

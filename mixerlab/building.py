@@ -35,14 +35,14 @@ if TYPE_CHECKING:
 _GRID = 10_000  # points of progress at which a schedule is looked at: more than the steps of a MAD run, at most 6,000
 
 
-def component(cfg: Mapping[str, Any] | DictConfig, **arguments: Any) -> Any:
-    """Instantiates a config whose `name` is a label.
+def component(cfg: Mapping[str, Any] | DictConfig, group: str = "", **arguments: Any) -> Any:
+    """Instantiates a config whose `name` is a label, which messages give after its `group`, if that is said.
 
     Raises:
         ValueError: what a constructor of ours refuses, without Hydra's traceback around it. Any other error of a
             constructor is one too, with its place in the user's code.
     """
-    name = cfg.get("name", cfg.get("_target_"))
+    name = f"{group}={cfg['name']}" if group else cfg.get("name", cfg.get("_target_"))
     return _instantiated({str(key): value for key, value in cfg.items() if key != "name"}, name, **arguments)
 
 
@@ -98,16 +98,12 @@ def _built(parts: str, autoencode: bool, code: str) -> list[tuple[str, SequenceM
     rate = as_list(config["optimizer"]["lr"])[0]
     cfg = OmegaConf.create(config)
     cfg.model.n_layers = len(mixers_of(cfg.mixer))
-    schedule = component(cfg.schedule)
+    schedule = component(cfg.schedule, "schedule")
     _check_schedule(schedule, cfg.schedule.name)
     small = _Sizes(vocab_size=2, input_length=1, autoencode=autoencode)
     population = Population(partial(build_model, cfg, small), (0,), grouping_of(cfg))
-    optimizer = component(cfg.optimizer, population=population, lr=[rate], schedule=schedule, total_steps=8)
-    if not isinstance(optimizer, PopulationOptimizer):
-        raise ValueError(
-            f"optimizer={cfg.optimizer.name}: {type(optimizer).__name__} must be a subclass of"
-            " mixerlab.training.optimizers.PopulationOptimizer"
-        )
+    of_run = {"population": population, "lr": [rate], "schedule": schedule, "total_steps": 8}
+    _check_step(component(cfg.optimizer, "optimizer", **of_run), cfg.optimizer.name)
     mixers = mixers_in(cfg, build_model(cfg, small))
     for name, mixer in mixers:
         for stray in strays(mixer):
@@ -119,6 +115,29 @@ def _built(parts: str, autoencode: bool, code: str) -> list[tuple[str, SequenceM
             if torch.cuda.is_available():
                 raise
     return mixers
+
+
+def _check_step(optimizer: PopulationOptimizer, name: str) -> None:
+    """ValueError unless a step of the user's own counts itself, and stops a replica whose gradient is not finite."""
+    if type(optimizer).step is PopulationOptimizer.step:
+        return
+    parameters, state = optimizer.parameters, optimizer.state[optimizer.parameters]
+    seen = []  # in steps with a finite gradient, one that is not, and a finite one again
+    for gradient in (1.0, torch.nan, 1.0):
+        parameters.grad = torch.full_like(parameters, gradient)
+        before = parameters.detach().clone()
+        try:
+            optimizer.step()
+        except Exception as error:  # of the user's code
+            raise ValueError(f"optimizer={name}: {with_place(error)}") from error
+        stays = not optimizer.active.any() and torch.equal(parameters, before)
+        seen.append((stays, state["step_number"].item(), state["steps_taken"].item()))
+    if seen != [(False, 1, 1), (True, 2, 1), (True, 3, 1)]:
+        raise ValueError(
+            f"optimizer={name}: its step must add 1 to `step_number` and, for each active replica, to `steps_taken`,"
+            " and must clear `active` and leave the parameters of a replica whose gradient was not finite:"
+            " see training/README.md"
+        )
 
 
 def _check_schedule(schedule: Schedule, name: str) -> None:

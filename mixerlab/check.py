@@ -13,7 +13,7 @@ from yaml import MarkedYAMLError
 
 from mixerlab.api import compose
 from mixerlab.building import component, initial_value_warnings
-from mixerlab.contract import WIDTH, ContractBroken, check_everything
+from mixerlab.contract import WIDTH, ContractBroken, check_config, check_everything
 from mixerlab.hybrid import is_hybrid, mixers_of
 from mixerlab.project import current_target
 from mixerlab.refusals import refusal
@@ -24,17 +24,34 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """The exit status: 0 if the mixer keeps the contract, 1 with one line on stderr if not."""
     parser = argparse.ArgumentParser(prog="mixerlab check", description=__doc__)
     parser.add_argument("name", help="a yaml in conf/mixer/, yours or ours; of a hybrid each layer is checked")
-    parser.add_argument("overrides", nargs="*", default=[], metavar="mixer.KEY=VALUE", help="settings to check it with")
+    parser.add_argument(
+        "overrides",
+        nargs="*",
+        default=[],
+        metavar="mixer.KEY=VALUE",
+        help=f"settings to check it with; and model.d_model=..., in place of {WIDTH}",
+    )
     parser.add_argument("--config-dir", type=Path, help="your own folder of yamls; classes are found beside it")
     given = parser.parse_intermixed_args(arguments)
-    checked = given.name
+    checked = given.name = given.name.removeprefix("mixer=")
+    width, note = WIDTH, ""
     try:
+        for text in given.overrides:
+            if not text.startswith(("mixer.", "model.")):
+                raise ValueError(f"{text} changes nothing here: give mixer.KEY=VALUE or model.KEY=VALUE")
+        if "=" in given.name:
+            raise ValueError("give the name of a mixer, and then mixer.KEY=VALUE")
         cfg = compose(f"mixer={given.name}", *given.overrides, config_dir=given.config_dir)
+        if any(text.startswith("model.d_model=") for text in given.overrides):
+            width = cfg.model.d_model
         for name, config in _distinct(cfg.mixer, given.name):
-            checked = name
+            checked, note = name, ""
             config._target_ = current_target(config._target_)
             values = cast(dict[str, Any], OmegaConf.to_container(config, resolve=True))
-            decision = check_everything(values, name, partial(component, values, d_model=WIDTH))
+            check_config(values, name)
+            note = f" (checked at d_model={width}; model.d_model=... checks at another width)"
+            decision = check_everything(values, name, partial(component, values, d_model=width), width)
+            note = ""
             print(
                 f"{name} keeps the contract: shapes, causality, gradients, any length, replicas, bfloat16, declarations"
             )
@@ -43,10 +60,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
             print(f"note: {warning}")
     except (HydraException, MarkedYAMLError) as error:
         return _say(checked, refusal(error))
-    except (ContractBroken, ValueError) as error:
+    except ContractBroken as error:
         return _say(checked, str(error))
+    except ValueError as error:
+        return _say(checked, f"{error}{note}")
     except Exception as error:  # of the mixer
-        return _say(checked, with_place(error))
+        return _say(checked, f"{with_place(error)}{note}")
     return 0
 
 

@@ -20,13 +20,14 @@ from mixerlab.sweeps.records.schema import check_name
 from mixerlab.tasks.base import Task
 from mixerlab.tasks.data import digest_on_disk
 from mixerlab.tasks.settings import build_task, setting_name
+from mixerlab.training.optimizers import PopulationOptimizer
 from mixerlab.training.trainer_config import TrainerConfig
 
 # Groups whose keys are the arguments of the class that their `_target_` names, with the arguments that a run supplies.
-COMPONENTS = {
-    "mixer": {"d_model"},
-    "optimizer": {"population", "lr", "schedule", "total_steps"},
-    "schedule": set(),
+COMPONENTS: dict[str, tuple[str, ...]] = {
+    "mixer": ("d_model",),
+    "optimizer": ("population", "lr", "schedule", "total_steps"),
+    "schedule": (),
 }
 # The other keys at the top level of a config.
 _GROUPS = (*COMPONENTS, "task", "trainer", "model", "logger")
@@ -123,7 +124,7 @@ def _check(config: Mapping[str, Any]) -> None:
     check_name("task.setting", config["task"]["setting"])
     for prefix, mixer in mixers_of(config["mixer"]).items():
         _check_component(prefix, mixer, COMPONENTS["mixer"])
-    _check_component("optimizer", config["optimizer"], COMPONENTS["optimizer"], beside=("lr",))
+    _check_component("optimizer", config["optimizer"], COMPONENTS["optimizer"], ("lr",), PopulationOptimizer)
     _check_component("schedule", config["schedule"], COMPONENTS["schedule"])
     _check_keys("trainer.", config["trainer"], inspect.signature(TrainerConfig).parameters)
     check_arguments("trainer", TrainerConfig, config["trainer"])
@@ -164,8 +165,13 @@ def _check(config: Mapping[str, Any]) -> None:
             raise ValueError(f"{key}={value} would be read as a string, which counts as true: write true or false")
 
 
-def _check_component(prefix: str, part: Mapping[str, Any], supplied: Collection[str], beside: tuple = ()) -> None:
-    """Raises ValueError unless `_target_` names a class that takes the other keys, except `name` and those `beside`."""
+def _check_component(
+    prefix: str, part: Mapping[str, Any], supplied: Collection[str], beside: tuple = (), base: type = object
+) -> None:
+    """Raises ValueError unless `_target_` names a class that takes the other keys, except `name` and those `beside`.
+
+    It must be a subclass of `base`.
+    """
     ours = ("name", "_target_", *beside)
     _check_name(f"{prefix}.name", part.get("name"))
     _check_present(f"{prefix}.", part, ours)
@@ -173,6 +179,9 @@ def _check_component(prefix: str, part: Mapping[str, Any], supplied: Collection[
         component = class_of(part["_target_"])
     except ValueError as error:
         raise ValueError(f"{prefix}={part['name']}: {error}") from error
+    if not issubclass(component, base):
+        wanted = f"{base.__module__}.{base.__name__}"
+        raise ValueError(f"{prefix}={part['name']}: {component.__name__} must be a subclass of {wanted}")
     check_arguments(prefix, component, {key: value for key, value in part.items() if key not in ours}, supplied)
 
 

@@ -149,10 +149,13 @@ class Task(ABC):
         for start in range(0, len(inputs), _ROWS_AT_ONCE):
             rows = slice(start, start + _ROWS_AT_ONCE)
             try:
-                self.check_rules(inputs[rows], targets[rows], split)
+                said = self.check_rules(inputs[rows], targets[rows], split)
             except TaskRuleError as error:
-                assert error.row is not None, "a rule of rows is broken by a row"
+                if error.row is None:
+                    raise
                 raise TaskRuleError(error.array, start + error.row, error.rule) from None
+            if said is not None:
+                raise TypeError(f"check_rules gives {said!r}: it must raise TaskRuleError, as `require` does")
 
 
 def require(

@@ -214,6 +214,25 @@ def test_a_constructor_that_the_yaml_does_not_fit(own, tmp_path, signature, mess
     assert outcome.code == 1 and message in outcome.err and len(outcome.err.splitlines()) == 1
 
 
+def test_the_check_is_made_at_a_width(capsys):
+    assert check(["attn", "mixer.num_heads=3", "model.d_model=48"]) == 0
+    assert check(["mixer=attn", "mixer.num_heads=3"]) == 1
+    said = capsys.readouterr().err
+    assert said.endswith(" (checked at d_model=32; model.d_model=... checks at another width)\n"), said
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (["attn", "task=sc"], "attn: task=sc changes nothing here: give mixer.KEY=VALUE or model.KEY=VALUE"),
+        (["num_heads=2"], "num_heads=2: give the name of a mixer, and then mixer.KEY=VALUE"),
+    ],
+)
+def test_what_the_check_takes(given, message, capsys):
+    assert check(given) == 1
+    assert capsys.readouterr().err == f"error: {message}\n"
+
+
 def test_a_module_in_place_of_its_class(own, tmp_path, capsys):
     name = f"module_{tmp_path.name}"
     (tmp_path / f"{name}.py").write_text(BROKEN)
@@ -242,3 +261,41 @@ def test_a_second_copy_of_a_project_is_not_taken_for_the_first(tmp_path):
     mixerlab.build_model("mixer=mine", "task=icr", config_dir=tmp_path / "a" / "conf")
     with pytest.raises(ValueError, match=rf"{name} is .*/b/{name}.py, and this process has imported .*/a/.*: restart"):
         mixerlab.build_model("mixer=mine", "task=icr", config_dir=tmp_path / "b" / "conf")
+
+
+OWN_STEP = """
+import torch
+
+from mixerlab.training.optimizers import AdamW
+
+
+class Own(AdamW):
+    @torch.no_grad()
+    def step(self, closure=None):
+        state = self.state[self.parameters]
+        {}
+        self.parameters.sub_(self.learning_rates()[:, None] * self.parameters.grad * active[:, None])
+"""
+COUNTS = """state["active"] *= self.parameters.grad.isfinite().all(1)
+        active = state["active"]
+        state["step_number"] += 1
+        state["steps_taken"] += active
+        self.parameters.grad.nan_to_num_()"""
+
+
+@pytest.mark.parametrize(
+    "lacks", ["", 'state["step_number"] += 1', 'state["steps_taken"] += active', "self.parameters.grad.nan_to_num_()"]
+)
+def test_a_step_of_ones_own_counts_and_freezes(own, tmp_path, lacks):
+    """What it lacks is told before it trains: without the number of the step, the rate would never fall."""
+    name = f"own_step_{tmp_path.name}"
+    (tmp_path / f"{name}.py").write_text(OWN_STEP.format(COUNTS.replace(lacks, "pass") if lacks else COUNTS))
+    options = own("optimizer/own", f"name: own\n_target_: {name}.Own\nlr: 0.001\n")
+    outcome = run_py(*options, "mixer=attn", "task=icr", "optimizer=own", *TINY, f"results_dir={tmp_path / 'results'}")
+    if not lacks:
+        assert outcome.code == 0, outcome.err
+        (record,) = records(tmp_path / "results").values()
+        assert record["rows"][0]["steps"] > 0 and record["rows"][0]["test_loss"] < 5
+        return
+    assert outcome.code == 1 and outcome.err.startswith("error: optimizer=own: its step must add 1 to `step_number`")
+    assert not records(tmp_path / "results")

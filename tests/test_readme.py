@@ -13,9 +13,8 @@ from every_mixer import mixer_of
 import mixerlab
 from mixerlab import check
 
-PAGES = {
-    page: (ROOT / page).read_text() for page in ("README.md", "mixers/README.md", "tasks/README.md", "sweeps/README.md")
-}
+FOLDERS = ("", "mixers/", "tasks/", "sweeps/", "training/")
+PAGES = {page: (ROOT / page).read_text() for page in (f"{folder}README.md" for folder in FOLDERS)}
 OVERVIEWS = {page: (ROOT / page).read_text() for page in ("kernels/README.md", "benchmarks/README.md")}
 
 
@@ -33,8 +32,9 @@ def project(tmp_path, monkeypatch):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
     monkeypatch.setattr(sys, "path", sys.path[:])  # to which the project is added
-    for name in ("mixers", "mixers.ema", "tasks", "tasks.delay"):
-        monkeypatch.delitem(sys.modules, name, raising=False)
+    for folder, module in (("mixers", "ema"), ("tasks", "delay"), ("optimizers", "signum"), ("schedules", "steps")):
+        for name in (folder, f"{folder}.{module}"):
+            monkeypatch.delitem(sys.modules, name, raising=False)
     return tmp_path
 
 
@@ -52,6 +52,15 @@ def test_a_mixer_that_breaks_the_contract_is_refused_in_one_line(project, capsys
     path.write_text(path.read_text().replace("torch.where(age >= 0, ", "(").replace(".exp(), 0)", ".exp())"))
     assert check.main(["ema", "--config-dir", str(project / "conf")]) == 1
     assert re.fullmatch(r"error: ema: position \d+ sees position \d+, which is later\n", capsys.readouterr().err)
+
+
+def test_the_new_optimizer_and_schedule_train(project):
+    outcome = run_in(project, "mixer=attn", "task=icr", "optimizer=signum", "schedule=halved")
+    assert outcome.code == 0, outcome.err
+    record, _ = result_of(project / "results")
+    assert {(row["optimizer"], row["schedule"], row["status"]) for row in record["rows"]} == {
+        ("signum", "halved", "finished")
+    }
 
 
 def test_the_new_mixer_trains(project):

@@ -43,6 +43,7 @@ REFUSED = [
     (["hydra/launcher=3"], "hydra/launcher=3 is a number, not a name; there are: processes", "slurm"),
     (["task.setting=nope"], "task.setting=nope: icr has no such setting", "choose baseline, vocab_size-32"),
     (["task.nope=1"], "unknown key task.nope; valid keys: task.setting", "task.seq_len"),
+    (["mixer.half_life=2"], "unknown key mixer.half_life; ", "of its class can be set once its yaml has it"),
     (["mixer.num_head=4"], "unknown key mixer.num_head; valid keys: mixer.num_heads", "mixer.rope_base"),
     (["mixr=attn"], "unknown key mixr; valid keys: model", "mixer"),
     (["lr=0.1"], "unknown key lr; there is optimizer.lr; valid keys: model", "mixer"),

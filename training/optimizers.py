@@ -33,13 +33,15 @@ class PopulationOptimizer(torch.optim.Optimizer):
             step and after each one. The tensor that holds them, their moments and the step itself stay float32.
 
     A replica with a non-finite gradient is frozen: after the step, its entry in `active` (bool `[R]`) is False, and its
-    parameters are those before the step.
+    parameters are those before the step. A subclass says what it does otherwise than Adam by `lr_scale`, `decay_scale`,
+    `directed` and `direction` (training/README.md).
     """
 
-    # Arguments whose values a step reads from tensors. Optimizers that differ only in these can share a captured step.
+    # Arguments whose values `step` reads from tensors. Optimizers that differ only in these can share a captured step,
+    # if they have this class's `step`.
     IN_TENSORS: ClassVar = frozenset({"lr", "weight_decay"})
 
-    # For the first `_matrices()` columns: the decay rate of the momentum, and whether it is Nesterov's.
+    # For the first `directed()` columns: the decay rate of the momentum, and whether it is Nesterov's.
     momentum: float = 0.0
     nesterov: bool = False
 
@@ -76,8 +78,8 @@ class PopulationOptimizer(torch.optim.Optimizer):
         self.max_grad_norm = math.inf if max_grad_norm is None else max_grad_norm
         self.bf16_matrices = bf16_matrices
         self._round_matrices()
-        self.column_scale = self._column_scale().to(parameters.device)
-        self.column_decay = self._column_decay().to(parameters.device)
+        self.column_scale = self.lr_scale().to(parameters.device)
+        self.column_decay = self.decay_scale().to(parameters.device)
         self.scheduled = self._scheduled().to(parameters.device)
         self.state[parameters] = {
             "lr": torch.tensor(lr, device=parameters.device),
@@ -98,21 +100,21 @@ class PopulationOptimizer(torch.optim.Optimizer):
         rows = self.schedule.learning_rate(progress), decay, *corrections
         return torch.stack([row.float() for row in rows])
 
-    def _column_scale(self) -> Tensor:
+    def lr_scale(self) -> Tensor:
         """Each column's multiplier of the learning rate, float32 `[P]`."""
-        raise NotImplementedError
+        raise NotImplementedError(f"{type(self).__name__} must define lr_scale")
 
-    def _column_decay(self) -> Tensor:
+    def decay_scale(self) -> Tensor:
         """Each column's multiplier of the weight decay, float32 `[P]`."""
-        raise NotImplementedError
+        raise NotImplementedError(f"{type(self).__name__} must define decay_scale")
 
-    def _matrices(self) -> int:
-        """This many columns, from the first, move along the polar factor of their momentum; the others by Adam."""
+    def directed(self) -> int:
+        """This many columns, from the first, move along the `direction` of their momentum; the others by Adam."""
         return 0
 
-    def _polar(self, momentum: Tensor) -> Tensor:
-        """The directions of those columns, `[R, _matrices()]`, from their momentum. Not called if there are none."""
-        raise NotImplementedError
+    def direction(self, momentum: Tensor) -> Tensor:
+        """The directions of those columns, `[R, directed()]`, from their momentum. Not called if there are none."""
+        raise NotImplementedError(f"{type(self).__name__} must define direction")
 
     @property
     def parameters(self) -> Tensor:
@@ -156,7 +158,7 @@ class PopulationOptimizer(torch.optim.Optimizer):
         assert closure is None, "a population's step takes no closure"
         parameters, state = self.parameters, self.state[self.parameters]
         assert parameters.grad is not None
-        matrices = self._matrices()
+        matrices = self.directed()
         momentum = update_moments(
             parameters.grad,
             state["first_moment"],
@@ -172,7 +174,7 @@ class PopulationOptimizer(torch.optim.Optimizer):
         )
         update_parameters(
             parameters,
-            self._polar(momentum) if matrices else momentum,
+            self.direction(momentum) if matrices else momentum,
             state["first_moment"],
             state["second_moment"],
             step=state["step_number"],
@@ -256,7 +258,7 @@ class Muon(PopulationOptimizer):
             bf16_matrices=bf16_matrices,
         )
 
-    def _column_scale(self) -> Tensor:
+    def lr_scale(self) -> Tensor:
         scale = torch.empty(self.layout.size)
         scale[self.layout.span(Rule.TABLE)] = self.table_lr_scale
         scale[self.layout.span(Rule.GAIN)] = self.gain_lr_scale
@@ -265,18 +267,18 @@ class Muon(PopulationOptimizer):
                 scale[slot.start : slot.stop] = math.sqrt(max(1.0, slot.shape[0] / math.prod(slot.shape[1:])))
         return scale
 
-    def _column_decay(self) -> Tensor:
+    def decay_scale(self) -> Tensor:
         decay = torch.zeros(self.layout.size)
-        decay[: self._matrices()] = 1
+        decay[: self.directed()] = 1
         if self.decayed == "all":
             decay[self.layout.span(Rule.TABLE)] = self.table_lr_scale
             decay[self.layout.span(Rule.GAIN)] = self.gain_lr_scale
         return decay
 
-    def _matrices(self) -> int:
+    def directed(self) -> int:
         return self.layout.span(Rule.MATRIX).stop
 
-    def _polar(self, momentum: Tensor) -> Tensor:
+    def direction(self, momentum: Tensor) -> Tensor:
         return orthogonalise(momentum, self.matrix_shapes, self.ns_steps, dtype=self.ns_dtype)
 
 
@@ -308,8 +310,8 @@ class AdamW(PopulationOptimizer):
             bf16_matrices=bf16_matrices,
         )
 
-    def _column_scale(self) -> Tensor:
+    def lr_scale(self) -> Tensor:
         return torch.ones(self.layout.size)
 
-    def _column_decay(self) -> Tensor:
+    def decay_scale(self) -> Tensor:
         return torch.ones(self.layout.size)

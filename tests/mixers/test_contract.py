@@ -13,8 +13,10 @@ from mixerlab.contract import (
     WIDTH,
     ContractBroken,
     check_config,
+    check_declarations,
     check_everything,
     check_forward,
+    check_lengths,
     check_population,
     check_same_again,
     without_zeros,
@@ -189,6 +191,44 @@ def test_a_buffer_keeps_its_shape():
         ValueError, match=r"the buffer .*mask of shape \[0, 0\] by one of \[.*: a buffer keeps its shape"
     ):
         check_everything(config, "flawed", lambda: Flawed(WIDTH, "grows a buffer"))
+
+
+class Remembers64(SequenceMixer):
+    """Has a longest sequence, says so in `state_size`, and takes settings that its yaml need not have."""
+
+    def __init__(self, d_model: int, longest: int = 64, **options):
+        super().__init__()
+        self.place, self.out = torch.nn.Parameter(torch.ones(longest, 1)), torch.nn.Linear(d_model, d_model)
+
+    def forward(self, x):
+        return self.out(x * self.place[: x.shape[1]])
+
+    def state_size(self, seq_len):
+        if seq_len > len(self.place):
+            raise ValueError(f"at most {len(self.place)} tokens")
+        return 1
+
+
+@pytest.mark.parametrize("longest", [64, 100, 19])
+def test_a_longest_sequence_is_no_breach(longest):
+    config = {"name": "short", "_target_": f"{__name__}.Remembers64", "longest": longest}
+    mixer = Remembers64(WIDTH, longest)
+    check_config(config, "short")
+    check_lengths(mixer)
+    check_declarations(mixer)
+
+
+class WholeLength(torch.nn.Module):
+    def forward(self, x):
+        return x / x.shape[1]
+
+    def state_size(self, seq_len):
+        return 1
+
+
+def test_an_output_that_depends_on_the_length():
+    with pytest.raises(ContractBroken, match="first 1 of 70 positions alone differs .* must not depend on the length"):
+        check_lengths(WholeLength())
 
 
 class Chooses(SequenceMixer):
