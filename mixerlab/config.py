@@ -97,6 +97,8 @@ def _version_of(targets: Iterable[str]) -> str:
 
 
 def _check_top_level(cfg: DictConfig) -> None:
+    if "experiment" in cfg:  # where Hydra puts the keys of a yaml that does not say otherwise
+        raise ValueError("the experiment's yaml must begin with the line `# @package _global_` (sweeps/README.md)")
     _check_keys("", cfg, (*_GROUPS, *_VALUES))
     for group in _GROUPS:
         if not isinstance(cfg[group], DictConfig):

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import hydra
+from hydra.conf import HydraConf
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
@@ -47,9 +48,12 @@ def train_cell(cfg: DictConfig) -> str | None:
         expand(cfg, hydra_config, GlobalHydra.instance().config_loader())
         if cfg.dry_run:
             folder, state = run_state(cfg)
+            _say_what_is_left_out(hydra_config)
             print(OmegaConf.to_yaml(cfg, resolve=True))
             print(f"# {folder}: {state}")
             return None
+        if not in_sweep:
+            _say_what_is_left_out(hydra_config)
         record = run(cfg, patience=0 if in_sweep else PATIENCE)  # a sweep comes back to what it could not claim
     except (ValueError, OSError, RunFailed) as error:
         if in_sweep:
@@ -62,6 +66,17 @@ def train_cell(cfg: DictConfig) -> str | None:
         return None
     _print_result(cfg.results_dir, record)
     return record["run_id"]
+
+
+def _say_what_is_left_out(hydra_config: HydraConf) -> None:
+    """Of an experiment with a grid, a single run trains one cell."""
+    if grid := hydra_config.sweeper.get("params"):
+        given = " ".join(f"{key}={value}" for key, value in grid.items())
+        log.warning("one run, and not the grid %s of experiment=%s: -m trains it", given, _experiment(hydra_config))
+
+
+def _experiment(hydra_config: HydraConf) -> str:
+    return str(hydra_config.runtime.choices.get("experiment"))
 
 
 def _message(error: Exception) -> str:

@@ -299,3 +299,15 @@ def test_a_step_of_ones_own_counts_and_freezes(own, tmp_path, lacks):
         return
     assert outcome.code == 1 and outcome.err.startswith("error: optimizer=own: its step must add 1 to `step_number`")
     assert not records(tmp_path / "results")
+
+
+def test_an_experiment_without_its_first_line(own):
+    outcome = run_py(*own("experiment/mine", "seed: [0, 1]\n"), "mixer=attn", "experiment=mine", "dry_run=true")
+    message = "error: the experiment's yaml must begin with the line `# @package _global_` (sweeps/README.md)\n"
+    assert (outcome.code, outcome.err) == (1, message)
+
+
+def test_a_single_run_says_that_it_leaves_a_grid_out(own):
+    grid = "# @package _global_\nhydra: {sweeper: {params: {mixer: 'attn,gdn'}}}\n"
+    outcome = run_py(*own("experiment/mine", grid), "mixer=attn", "experiment=mine", "dry_run=true")
+    assert "one run, and not the grid mixer=attn,gdn of experiment=mine: -m trains it" in outcome.out + outcome.err

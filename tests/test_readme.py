@@ -28,7 +28,8 @@ def blocks(language):
 def project(tmp_path, monkeypatch):
     """A folder of the user's own, where the README's files stand."""
     for text in (*blocks("python"), *blocks("yaml")):
-        path = tmp_path / text.splitlines()[0].removeprefix("# ")
+        (first, *_) = (line for line in text.splitlines() if not line.startswith("# @package"))
+        path = tmp_path / first.removeprefix("# ")
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
     monkeypatch.setattr(sys, "path", sys.path[:])  # to which the project is added
@@ -61,6 +62,12 @@ def test_the_new_optimizer_and_schedule_train(project):
     assert {(row["optimizer"], row["schedule"], row["status"]) for row in record["rows"]} == {
         ("signum", "halved", "finished")
     }
+
+
+def test_the_new_experiment_is_a_sweep(project):
+    outcome = run_py("--config-dir", str(project / "conf"), "experiment=small", "dry_run=true")
+    assert outcome.code == 0, outcome.err
+    assert "4 cells, 0 of them finished" in outcome.out
 
 
 def test_the_new_mixer_trains(project):

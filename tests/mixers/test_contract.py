@@ -227,7 +227,7 @@ class WholeLength(torch.nn.Module):
 
 
 def test_an_output_that_depends_on_the_length():
-    with pytest.raises(ContractBroken, match="first 1 of 70 positions alone differs .* must not depend on the length"):
+    with pytest.raises(ContractBroken, match=r"first 1 of 70 positions alone differs .* must not depend on the length"):
         check_lengths(WholeLength())
 
 
