@@ -24,7 +24,7 @@ from mixerlab.strays import strays
 from mixerlab.sweeps.records.files import run_folder
 from mixerlab.sweeps.records.identity import as_list, run_id
 from mixerlab.tasks.base import Task
-from mixerlab.training.optimizers import PopulationOptimizer
+from mixerlab.training.optimizers import PopulationOptimizer, has_own_step
 from mixerlab.training.population import Grouping, Population
 from mixerlab.training.schedules import Schedule
 from mixerlab.user_code import one_line, raised_by_us, with_place
@@ -119,7 +119,7 @@ def _built(parts: str, autoencode: bool, code: str) -> list[tuple[str, SequenceM
 
 def _check_step(optimizer: PopulationOptimizer, name: str) -> None:
     """ValueError unless a step of the user's own counts itself, and stops a replica whose gradient is not finite."""
-    if type(optimizer).step is PopulationOptimizer.step:
+    if not has_own_step(type(optimizer)):
         return
     parameters, state = optimizer.parameters, optimizer.state[optimizer.parameters]
     seen = []  # in steps with a finite gradient, one that is not, and a finite one again

@@ -54,7 +54,7 @@ from mixerlab.tasks.base import Task
 from mixerlab.tasks.data import dataset_digest, load_or_generate
 from mixerlab.tasks.generated import Arrays, WrongRows
 from mixerlab.training.checkpoints import begin_by_force, end_by_force, forget_checkpoints, is_interrupted_by_force
-from mixerlab.training.optimizers import PopulationOptimizer
+from mixerlab.training.optimizers import has_own_step
 from mixerlab.training.trainer_config import TrainerConfig, check_accelerator
 from mixerlab.training.weights import pack
 from mixerlab.user_code import with_place
@@ -387,10 +387,10 @@ def _graph_key(config: Mapping[str, Any], task: Task, code: Mapping[str, str]) -
     with the hashes of its code, which may be reloaded. Only of our own step is it known what it reads from tensors.
     """
     optimizer: Any = get_class(config["optimizer"]["_target_"])
-    steps_as_ours = optimizer.step is PopulationOptimizer.step
-    in_tensors = dict.fromkeys(optimizer.IN_TENSORS if steps_as_ours else ())
+    own_step = has_own_step(optimizer)
+    in_tensors = dict.fromkeys(() if own_step else optimizer.IN_TENSORS)
     sizes = [task.vocab_size, task.input_length, task.autoencode]
-    not_seen = dict.fromkeys(("schedule", "seed", "trainer") if steps_as_ours else ("seed",))
+    not_seen = dict.fromkeys(("seed",) if own_step else ("schedule", "seed", "trainer"))
     model = config["model"] | {"may_see_future": False}  # the causality check reads it, and no step does
     computed = {"model": model, "optimizer": config["optimizer"] | in_tensors, "task": sizes}
     return run_id({**config, **not_seen, **computed, "code": [code["mixer"], code["training"]]})

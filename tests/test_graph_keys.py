@@ -5,11 +5,21 @@ from every_mixer import CONF
 from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
+import mixerlab
 from mixerlab import runs
+from mixerlab.building import check_buildable
+from mixerlab.config import checked
 from mixerlab.tasks.settings import build_task
 from mixerlab.training.optimizers import AdamW
 
 CODE = {"mixer": "0" * 12, "task": "0" * 12, "training": "0" * 12}
+
+
+@pytest.fixture(autouse=True, scope="module")
+def instance():
+    """PyTorch replaces the step of a class when it makes the first instance."""
+    cfg = mixerlab.compose("mixer=attn", "task=icr", "optimizer=muon")
+    check_buildable(cfg, *checked(cfg))
 
 
 def graph_key(*overrides, code=None):

@@ -253,7 +253,7 @@ def test_in_a_sweep_the_layers_are_only_the_hybrids(one_pattern, tmp_path):
 def test_check_takes_each_layer_once(capsys, monkeypatch):
     seen = []
 
-    def check_everything(config, name, make):
+    def check_everything(config, name, make, d_model):
         seen.append((name, type(make()).__name__))
         return Decision(Execution.VMAP)
 

@@ -4,6 +4,7 @@ A step is a fixed list of tensor operations without decisions on the host: learn
 the set of active replicas are tensors on the device. One step moves all replicas; nothing crosses rows.
 """
 
+import inspect
 import math
 from collections.abc import Sequence
 from typing import ClassVar
@@ -192,6 +193,11 @@ class PopulationOptimizer(torch.optim.Optimizer):
         if self.bf16_matrices:
             matrices = self.parameters[:, self.layout.span(Rule.MATRIX)]
             matrices.copy_(matrices.to(torch.bfloat16))
+
+
+def has_own_step(optimizer: type[PopulationOptimizer]) -> bool:
+    """Whether a class overrides the step of all; PyTorch wraps that of every class of which there is an instance."""
+    return inspect.unwrap(optimizer.step) is not inspect.unwrap(PopulationOptimizer.step)
 
 
 class Muon(PopulationOptimizer):

@@ -1,5 +1,6 @@
 """What a model starts with, which initial values of a mixer it draws anew, and that it says so."""
 
+import sys
 from functools import partial
 
 import pytest
@@ -26,8 +27,9 @@ def built(*overrides):
 
 
 @pytest.fixture
-def config_dir(tmp_path):
+def config_dir(tmp_path, monkeypatch):
     """A folder of yamls with a mixer that starts its output projection at zero."""
+    monkeypatch.delitem(sys.modules, "zeroed", raising=False)  # of another test
     (tmp_path / "conf" / "mixer").mkdir(parents=True)
     (tmp_path / "zeroed.py").write_text(
         "from mixerlab.mixers.attn import Attention\n\n\n"
