@@ -16,6 +16,7 @@ from omegaconf import DictConfig
 
 # Folders that were packages of these names before there was a package `mixerlab`; `_target_`s of that time lack it.
 _FORMER_PACKAGES = ("mixers", "tasks", "training")
+_OUR_FOLDERS = (*_FORMER_PACKAGES, "kernels", "models", "sweeps", "results", "benchmarks")
 _used: list[Path] = []  # the project that this process used last, if any
 
 
@@ -41,18 +42,25 @@ def use_folder(config_dir: Path) -> str:
     _check_no_file_of_ours(config_dir.resolve())
     project = config_dir.resolve().parent
     _used[:] = [project]
-    if str(project) not in sys.path:
+    if sys.path[0] != str(project):
         sys.path.insert(0, str(project))
-    for name in _FORMER_PACKAGES:
-        # If a checkout of mixerlab is on sys.path, its folder `mixers` has an `__init__.py` and would be found before
-        # a project's folder that has none, wherever the two stand on the path.
-        folder = project / name
-        known = getattr(sys.modules.get(name), "__path__", [])
-        if folder.is_dir() and not (folder / "__init__.py").exists() and str(folder) not in known:
-            spec = ModuleSpec(name, None, is_package=True)
-            spec.submodule_search_locations = [str(folder)]
-            sys.modules[name] = module_from_spec(spec)
+    if project != Path(str(files("mixerlab"))).parent:
+        for name in _OUR_FOLDERS:
+            if (project / name).is_dir():
+                _prefer(name, project / name)
     return f"hydra.searchpath={json.dumps([f'file://{config_dir.resolve()}'], ensure_ascii=False)}"
+
+
+def _prefer(name: str, folder: Path) -> None:
+    """Makes `import name` find this folder of a project, and not the one of that name in a checkout of mixerlab."""
+    if (folder / "__init__.py").exists():  # the project stands first on sys.path
+        if sys.modules.get(name, folder) is None:  # barred, as our `kernels` is under its bare name
+            del sys.modules[name]
+    elif str(folder) not in getattr(sys.modules.get(name), "__path__", []):
+        # Python would take a folder that has an `__init__.py`, wherever the two stand on the path.
+        spec = ModuleSpec(name, None, is_package=True)
+        spec.submodule_search_locations = [str(folder)]
+        sys.modules[name] = module_from_spec(spec)
 
 
 def project_in_use() -> Path | None:

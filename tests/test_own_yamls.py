@@ -1,9 +1,10 @@
 """A user's own yamls: what a run, a sweep, `mixerlab check` and Python refuse of them before they build anything."""
 
+import subprocess
 import sys
 
 import pytest
-from command_line import TINY, records, run_py
+from command_line import ROOT, TINY, records, run_py
 from every_mixer import CONF
 
 import mixerlab
@@ -311,3 +312,22 @@ def test_a_single_run_says_that_it_leaves_a_grid_out(own):
     grid = "# @package _global_\nhydra: {sweeper: {params: {mixer: 'attn,gdn'}}}\n"
     outcome = run_py(*own("experiment/mine", grid), "mixer=attn", "experiment=mine", "dry_run=true")
     assert "one run, and not the grid mixer=attn,gdn of experiment=mine: -m trains it" in outcome.out + outcome.err
+
+
+IMPORTS = "from mixerlab.mixers.attn import Attention\nfrom {0}.mine import FACTOR\nclass Mine(Attention): pass\n"
+
+
+@pytest.mark.parametrize("with_init", [False, True])
+@pytest.mark.parametrize("folder", ["kernels", "models"])
+def test_a_project_may_have_folders_of_our_names(tmp_path, folder, with_init):
+    """From a checkout, whose own folders of these names stand on the path too."""
+    (tmp_path / folder).mkdir()
+    (tmp_path / folder / "mine.py").write_text("FACTOR = 1\n")
+    if with_init:
+        (tmp_path / folder / "__init__.py").touch()
+    (tmp_path / "own.py").write_text(IMPORTS.format(folder))
+    (tmp_path / "conf" / "mixer").mkdir(parents=True)
+    (tmp_path / "conf" / "mixer" / "mine.yaml").write_text("name: mine\n_target_: own.Mine\n")
+    given = ["--config-dir", tmp_path / "conf", "mixer=mine", "task=icr", "dry_run=true"]
+    done = subprocess.run([sys.executable, ROOT / "run.py", *given], capture_output=True, text=True, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
