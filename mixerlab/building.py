@@ -70,12 +70,12 @@ def check_buildable(cfg: DictConfig, task: Task, config: Mapping[str, Any]) -> i
     """
     parts = {key: config[key] for key in ("mixer", "model", "optimizer", "schedule")}
     mixers = _built(json.dumps(parts, sort_keys=True), task.autoencode, json.dumps(code_versions(config)))
-    sizes = [_told(mixer, name, "state_size", task.input_length) for name, mixer in mixers]
+    sizes = [_call(mixer, name, "state_size", task.input_length) for name, mixer in mixers]
     for (name, mixer), size in zip(mixers, sizes, strict=True):
         if isinstance(size, bool) or not isinstance(size, int) or size < 1:
             raise ValueError(f"mixer={name}: state_size gives {size!r}, and must give a whole number above 0")
         # A mixer with a longest sequence refuses the length of longer test rows here.
-        _told(mixer, name, "state_size", task.of_split("test").input_length)
+        _call(mixer, name, "state_size", task.of_split("test").input_length)
     loggers_of(cfg, run_folder(cfg.results_dir, run_id(config)))
     return cfg.model.n_layers // len(mixers) * sum(sizes)
 
@@ -110,7 +110,7 @@ def _built(parts: str, autoencode: bool, code: str) -> list[tuple[str, SequenceM
             if stray.is_lost:
                 raise ValueError(f"mixer={name}: {stray}")
         try:  # for a GPU, whatever this host has: the hosts that train may have one
-            _told(mixer, name, "resolved_backend", torch.device("cuda"), torch.bfloat16)
+            _call(mixer, name, "resolved_backend", torch.device("cuda"), torch.bfloat16)
         except _ErrorOfTheirs:  # without a GPU a mixer may fail because it asks for the GPU's capability
             if torch.cuda.is_available():
                 raise
@@ -163,8 +163,8 @@ class _ErrorOfTheirs(ValueError):
     """An error of the user's code that is not a refusal, a ValueError of its own."""
 
 
-def _told(mixer: SequenceMixer, name: str, method: str, *arguments: Any) -> Any:
-    """What a mixer says of itself; ValueError for any error of the user's code."""
+def _call(mixer: SequenceMixer, name: str, method: str, *arguments: Any) -> Any:
+    """What a method of a mixer gives; ValueError for any error of the user's code."""
     try:
         return getattr(mixer, method)(*arguments)
     except ValueError:

@@ -65,8 +65,8 @@ def check_config(config: Mapping[str, Any], name: str) -> None:
 def check_output(mixer: nn.Module, x: Tensor) -> Tensor:
     """The output for `x`, which must be a tensor of the shape and dtype of `x`."""
     y = mixer(x)
-    told = f"{type(mixer).__name__} gives a {type(y).__name__}: it must give a tensor [B, T, d_model]"
-    _require(isinstance(y, Tensor), told)
+    message = f"{type(mixer).__name__} gives a {type(y).__name__}: it must give a tensor [B, T, d_model]"
+    _require(isinstance(y, Tensor), message)
     _require(y.shape == x.shape, f"the output's shape is {tuple(y.shape)} for an input of {tuple(x.shape)}")
     _require(y.dtype == x.dtype, f"the output's dtype is {y.dtype} for an input of {x.dtype}")
     return y

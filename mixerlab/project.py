@@ -42,7 +42,7 @@ def use_folder(config_dir: Path) -> str:
     _check_no_file_of_ours(config_dir.resolve())
     project = config_dir.resolve().parent
     _used[:] = [project]
-    if sys.path[0] != str(project):
+    if sys.path[:1] != [str(project)]:
         sys.path.insert(0, str(project))
     if project != Path(str(files("mixerlab"))).parent:
         for name in _OUR_FOLDERS:

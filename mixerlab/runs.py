@@ -232,8 +232,8 @@ def _train_and_record(
         if (interruption := interruption_behind(error)) is not None:
             raise interruption from None
         failure = error
-        told = SeesFuture | MixesRows | KeepsState | WrongRows
-        reason = str(error) if isinstance(error, told) else with_place(error)
+        is_refusal = isinstance(error, SeesFuture | MixesRows | KeepsState | WrongRows)
+        reason = str(error) if is_refusal else with_place(error)
         replace_file(folder / ERROR_FILE, traceback.format_exc())
         end_by_force(folder)
         if keeps:
@@ -322,7 +322,7 @@ def _measure(
         row_labels(config, number, lr, seed) | counts | measured
         for number, ((lr, seed), measured) in enumerate(zip(replicas, result.replicas, strict=True))
     ]
-    told = provenance(
+    made_by = provenance(
         **origin,
         device=result.device,
         precision=str(result.dtype).removeprefix("torch."),
@@ -331,7 +331,7 @@ def _measure(
         notes=[*notes, *result.notes, *([] if causality is None else causality.notes)],
         resumed_after_s=result.resumed_after_s,
     )
-    return {"run_id": run_id(config), "status": "finished", "error": None, "rows": rows, "provenance": told}, result
+    return {"run_id": run_id(config), "status": "finished", "error": None, "rows": rows, "provenance": made_by}, result
 
 
 def _quiet_lightning() -> None:
@@ -374,10 +374,10 @@ def _check_outputs(
 
 def _backends(mixers: Iterable[tuple[str, SequenceMixer]], device: torch.device, dtype: torch.dtype) -> dict[str, str]:
     """What computes each mixer, by name; layers of one name may have several backends."""
-    told: dict[str, dict[str, None]] = {}
+    backends: dict[str, dict[str, None]] = {}
     for name, mixer in mixers:
-        told.setdefault(name, {})[mixer.resolved_backend(device, dtype)] = None
-    return {name: ", ".join(backends) for name, backends in told.items()}
+        backends.setdefault(name, {})[mixer.resolved_backend(device, dtype)] = None
+    return {name: ", ".join(of_mixer) for name, of_mixer in backends.items()}
 
 
 def _graph_key(config: Mapping[str, Any], task: Task, code: Mapping[str, str]) -> str:

@@ -76,11 +76,11 @@ class Found:
     """What a results folder has of the cells of a sweep.
 
     Attributes:
-        pending: to be trained, the longest first.
-        damaged: why the record of a cell cannot be read.
-        finished: how many are; of these
-        changed: were trained by other code than today's;
-        lacking: have no weights that are to be kept.
+        pending: the cells that will train, the longest first.
+        damaged: the cells whose record cannot be read, and why.
+        finished: how many cells are finished.
+        changed: the finished cells that were trained by other code than today's.
+        lacking: the finished cells that have no weights of the epochs that are to be kept.
     """
 
     pending: list[Cell] = field(default_factory=list)
@@ -355,8 +355,8 @@ def _told_apart(cells: list[Cell]) -> dict[Cell, str]:
         differ = [key for key in keys if len({values.get(key) for values in given.values()}) > 1]
         short = short_names(differ)
         for cell, values in given.items():
-            told = [f"{short[key]}={values[key]}" for key in differ if key in values]
-            names[cell] = ", ".join([" ".join(label), *told])
+            swept = [f"{short[key]}={values[key]}" for key in differ if key in values]
+            names[cell] = ", ".join([" ".join(label), *swept])
     return names
 
 

@@ -19,7 +19,7 @@ from mixerlab.sweeps.collect import best_per_cell, collect, complaints
 from mixerlab.sweeps.figures import canvas
 from mixerlab.sweeps.figures.canvas import FORMATS, WIDTHS
 from mixerlab.sweeps.figures.of_report import FIGURES, SWEPT, figures_of
-from mixerlab.sweeps.keys import column_of, notes_of, only_where, spread_out
+from mixerlab.sweeps.keys import Swept, column_of, notes_of, only_where, spread_out
 from mixerlab.sweeps.lengths import at_length_of_training, length_table
 from mixerlab.sweeps.names import is_challenge, is_custom
 from mixerlab.sweeps.page import Part, page
@@ -178,42 +178,61 @@ def _report(
         raise ValueError(f"no records in {results_dir / 'runs' if results_dir else 'that file'}: {found}")
     files = [out / "rows.csv"]
     replace_file(files[0], to_rows_csv(frame))
-    sections = []
     parts: list[Part] = []
     for selection in selections:
-        folder = out / selection
-        folder.mkdir(exist_ok=True)
-        remove_leftovers(folder)
-        benchmark, left_out = _benchmark_only(cells[selection])
-        tables = _tables(swept.frame, cells[selection], benchmark, [*left_out, *warnings])
-        for name, table in tables.items():
-            files += _write(table, folder / name)
-        for name, text in (("solved.md", solved_markdown), ("solved.csv", solved_csv)):
-            replace_file(folder / name, text(cells[selection]))
-            files.append(folder / name)
-        for name in (name for name in tables if name != "settings"):
-            files.append(folder / f"{name}_intervals.csv")
-            replace_file(files[-1], intervals_csv(tables[name]))
-        pictures = []
-        for name, figure in figures_of(
-            results_dir, swept, cells[selection], benchmark, selection, tables, look.columns,
+        part, written = _of_selection(
+            results_dir, swept, cells[selection], out / selection, selection, warnings, look,
             is_first=selection == selections[0],
-        ):  # fmt: skip
-            drawn = canvas.save(figure, folder / name, look.formats)
-            pictures += [(figure.get_suptitle(), path) for path in drawn if path.suffix == ".png"]
-            files += drawn
-        heading = f"Checkpoint and learning rate chosen on {'test' if selection == 'official' else 'validation'}"
-        parts.append(Part(selection, heading, EXPLAINED[selection], tables, cells[selection], benchmark, pictures))
-        sections += [
-            f"## {name}, {selection} selection\n{EXPLAINED[selection]}\n\n{to_markdown(table)}"
-            for name, table in tables.items()
-            if name != "settings"
-        ]
+        )  # fmt: skip
+        parts.append(part)
+        files += written
     if look.html:
         files.append(out / PAGE)
         replace_file(files[-1], page("Accuracy of sequence mixers", parts, swept.frame))
     _remove_others(out, files)
+    sections = [
+        f"## {name}, {part.selection} selection\n{EXPLAINED[part.selection]}\n\n{to_markdown(table)}"
+        for part in parts
+        for name, table in part.tables.items()
+        if name != "settings"
+    ]
     return Report(out, files, "\n".join(sections))
+
+
+def _of_selection(
+    results_dir: Path | None,
+    swept: Swept,
+    cells: pd.DataFrame,
+    folder: Path,
+    selection: Selection,
+    warnings: Sequence[str],
+    look: _Look,
+    *,
+    is_first: bool,
+) -> tuple[Part, list[Path]]:
+    """Writes the tables and, of the first selection, the figures into `folder`; gives them, and the files."""
+    folder.mkdir(exist_ok=True)
+    remove_leftovers(folder)
+    benchmark, left_out = _benchmark_only(cells)
+    tables = _tables(swept.frame, cells, benchmark, [*left_out, *warnings])
+    files: list[Path] = []
+    for name, table in tables.items():
+        files += _write(table, folder / name)
+    for name, text in (("solved.md", solved_markdown), ("solved.csv", solved_csv)):
+        files.append(folder / name)
+        replace_file(files[-1], text(cells))
+    for name in (name for name in tables if name != "settings"):
+        files.append(folder / f"{name}_intervals.csv")
+        replace_file(files[-1], intervals_csv(tables[name]))
+    pictures = []
+    for name, figure in figures_of(
+        results_dir, swept, cells, benchmark, selection, tables, look.columns, is_first=is_first
+    ):
+        drawn = canvas.save(figure, folder / name, look.formats)
+        pictures += [(figure.get_suptitle(), path) for path in drawn if path.suffix == ".png"]
+        files += drawn
+    heading = f"Checkpoint and learning rate chosen on {'test' if selection == 'official' else 'validation'}"
+    return Part(selection, heading, EXPLAINED[selection], tables, cells, benchmark, pictures), files
 
 
 def _remove_others(out: Path, files: Collection[Path]) -> None:

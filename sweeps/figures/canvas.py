@@ -165,30 +165,33 @@ class Sheet:
             for place, panel in enumerate(line):
                 start = first + place * across
                 panel.set_position((start / self.width, floor / total, inside / self.width, height / total))
-                if place == 0:
-                    panel.set_ylabel(ylabels[row % len(ylabels)])
-                elif not own_ticks:  # the lines of those of the first, as one: ticks are most of what a panel costs
-                    panel.hlines(line[0].get_yticks(), 0, 1, transform=panel.get_yaxis_transform(), **_GRID)
-                    panel.yaxis.set_visible(False)
+            _share_ticks(line, ylabels[row % len(ylabels)], own_ticks)
+        self._write_heading(heading, under, total)
+        if handles:
+            self._draw_legend(handles, legend_columns, total)
+        return self.figure
+
+    def _write_heading(self, heading: str, under: str, total: float) -> None:
+        """The title and, if there is one, the subtitle, of a figure that is `total` inches high."""
         self.figure.suptitle(heading, y=1 - 0.05 / total, va="top", fontsize=TITLE)
         if under:
             drop = 0.05 + _lines_of(heading) * 1.2 * TITLE / 72
             self.figure.text(0.5, 1 - drop / total, under, ha="center", va="top", fontsize=SUBTITLE, color="0.35")
-        if handles:
-            self.figure.legend(
-                handles=handles,
-                loc="lower center",
-                bbox_to_anchor=(0.5, 0.02 / total),
-                ncols=legend_columns,
-                frameon=False,
-                handlelength=2.0,
-                handletextpad=0.5,
-                columnspacing=1.2,
-                labelspacing=0.35,
-                borderpad=0.1,
-                borderaxespad=0,
-            )
-        return self.figure
+
+    def _draw_legend(self, handles: Sequence[Line2D | Patch], columns: int, total: float) -> None:
+        self.figure.legend(
+            handles=handles,
+            loc="lower center",
+            bbox_to_anchor=(0.5, 0.02 / total),
+            ncols=columns,
+            frameon=False,
+            handlelength=2.0,
+            handletextpad=0.5,
+            columnspacing=1.2,
+            labelspacing=0.35,
+            borderpad=0.1,
+            borderaxespad=0,
+        )
 
     def _legend_size(self, handles: Sequence[Line2D | Patch]) -> tuple[float, int]:
         """The height of the legend, and its columns."""
@@ -203,6 +206,14 @@ class Sheet:
         heights = [1.4 * _lines_of(str(handle.get_label())) for handle in handles]
         tallest = max(sum(column) for column in np.array_split(heights, columns))  # as matplotlib splits them
         return tallest * LEGEND / 72 + 0.1, columns
+
+
+def _share_ticks(line: Sequence[Axes], ylabel: str, own_ticks: bool) -> None:
+    """The first panel of a line has the label, and its ticks are those of all unless they have their own."""
+    line[0].set_ylabel(ylabel)
+    for panel in () if own_ticks else line[1:]:  # lines as one object: ticks are most of what a panel costs
+        panel.hlines(line[0].get_yticks(), 0, 1, transform=panel.get_yaxis_transform(), **_GRID)
+        panel.yaxis.set_visible(False)
 
 
 def _broken(title: str, inches: float) -> str:
