@@ -153,7 +153,10 @@ def test_one_visible_key(length, window, dtype, device):
     # What remains: float32 rounding of t - t, where t = ρ·k is a few hundred, and of dO·v - dO·v, times ρ.
     largest_t = (rho.double() * k.double()).sum(-1).abs().max().item()
     torch.testing.assert_close(o, v, rtol=0, atol=2**-24 * largest_t * v.abs().max().item() + 1e-6)
-    torch.testing.assert_close(dv, d_o, rtol=0, atol=2e-4)
+    # dV is dO (1 - (t - t)), of two t that are summed in different orders. In float32, a sum of 16 products in pairs is
+    # off by up to 5 x 2^-24 of the sum of their sizes. (In 300 draws dV was off by up to 3.5 x 2^-24 of it.)
+    size_of_t = (rho.double() * k.double()).abs().sum(-1, keepdim=True)
+    assert ((dv - d_o).abs() <= (10 * 2**-24 * size_of_t * d_o.double().abs()).clamp(min=2e-4)).all()
     for gradient in (dq, drho, dk):
         assert gradient.abs().max() < 1e-3
 
