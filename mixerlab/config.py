@@ -131,23 +131,37 @@ def _check(config: Mapping[str, Any]) -> None:
     _check_keys("trainer.", config["trainer"], inspect.signature(TrainerConfig).parameters)
     check_arguments("trainer", TrainerConfig, config["trainer"])
     TrainerConfig(**config["trainer"])
-    model = config["model"]
+    _check_model(config["model"], config["mixer"])
+    _check_values(config)
+    _check_data_keys(config["task"])
+    replicas_of(config)
+    _check_typing_errors(flatten(config))
+
+
+def _check_model(model: Mapping[str, Any], mixer: Mapping[str, Any]) -> None:
     _check_keys("model.", model, ("d_model", "n_layers", "linear_std", "autoencoder_redraw_all", "may_see_future"))
     for key in ("d_model", "n_layers"):
         if type(model[key]) is not int or model[key] < 1:
             raise ValueError(f"model.{key}={model[key]!r} must be a whole number of at least 1")
-    if is_hybrid(config["mixer"]):
-        check_keys(config["mixer"], model["n_layers"])
+    if is_hybrid(mixer):
+        check_keys(mixer, model["n_layers"])
     std = model["linear_std"]
     if std is not None and (type(std) not in (int, float) or not 0 < std < math.inf):
         raise ValueError(f"model.linear_std={std!r} must be a finite number above 0, or null for PyTorch's default")
+    for key in ("autoencoder_redraw_all", "may_see_future"):
+        _check_flag(f"model.{key}", model[key])
+
+
+def _check_flag(key: str, flag: object) -> None:
+    if type(flag) is not bool:
+        raise ValueError(f"{key}={flag!r} must be true or false")
+
+
+def _check_values(config: Mapping[str, Any]) -> None:
+    """The values at the top level of a config, but the seeds."""
     if config["force"] != CHANGED and type(config["force"]) is not bool:
         raise ValueError(f"force={config['force']!r} must be true, false or {CHANGED}")
-    flags = {"dry_run": config["dry_run"]}
-    flags |= {f"model.{key}": model[key] for key in ("autoencoder_redraw_all", "may_see_future")}
-    for key, flag in flags.items():
-        if type(flag) is not bool:
-            raise ValueError(f"{key}={flag!r} must be true or false")
+    _check_flag("dry_run", config["dry_run"])
     if type(config["results_dir"]) is not str or not config["results_dir"].strip():
         raise ValueError(f"results_dir={config['results_dir']!r} must be the name of a folder")
     if config["sweep"] is not None:
@@ -155,13 +169,14 @@ def _check(config: Mapping[str, Any]) -> None:
     wait = config["wait"]
     if wait is not None and (type(wait) not in (int, float) or not 0 <= wait < math.inf):
         raise ValueError(f"wait={wait!r} must be a number of seconds, or null: as long as it takes")
-    _check_data_keys(config["task"])
-    replicas_of(config)
-    flat = flatten(config)
+
+
+def _check_typing_errors(flat: Mapping[str, Any]) -> None:
+    """Numbers of too many digits, and flags that would be read as strings, also those without a type annotation."""
     for key, largest in _LARGEST.items():
         if isinstance(flat.get(key), int | float) and flat[key] > largest:
             raise ValueError(f"{key}={flat[key]} must be at most {largest}")
-    for key, value in flat.items():  # also flags that have no type annotation
+    for key, value in flat.items():
         is_name = key in ("sweep", "results_dir") or key.endswith(".name")
         if isinstance(value, str) and not is_name and value.lower() in ("yes", "no", "on", "off"):
             raise ValueError(f"{key}={value} would be read as a string, which counts as true: write true or false")

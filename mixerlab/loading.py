@@ -86,13 +86,8 @@ def load(
         raise ValueError(f"{run_folder} is no folder of a run: give results/runs/<run_id>")
     if config_dir is not None:
         use_folder(Path(config_dir))
-    results_dir = folder.parents[1]
-    record, config = read_run(results_dir, folder.name)
-    if record is None or config is None:
-        raise ValueError(f"{run_folder} has no record: its run has not ended")
-    if record["status"] != "finished":
-        raise ValueError(f"the run in {run_folder} has failed ({record['error']}): it has no weights")
-    number = _best(results_dir, record, config, selection) if replica is None else replica
+    record, config = _finished(folder, run_folder)
+    number = _best(folder.parents[1], record, config, selection) if replica is None else replica
     if number not in range(len(record["rows"])):
         raise ValueError(f"replica={number!r}: the run has replicas 0 to {len(record['rows']) - 1}")
     row = record["rows"][number]
@@ -105,18 +100,39 @@ def load(
     task, model = _built(config)
     _warn_of_other_code(run_folder, record, config)
     try:
-        state, about = unpack(read_bytes(path, _HEADER + _bytes_of(model)))
-        for key, expected in {"run_id": folder.name, "replica": number, "selection": selection}.items():
-            if about.get(key) != expected:
-                raise ValueError(f"it is of {key} {about.get(key)!r}, not {expected!r}")
-        if about.get("rows_sha256") != rows_digest(record):
-            raise ValueError("it is of another training of this run than the record")
-        put_in(model, state)
+        _read_weights(model, path, record, {"run_id": folder.name, "replica": number, "selection": selection})
     except ValueError as error:
         raise ValueError(
             f"{path} cannot be loaded: {error}. {_again(folder, config, selection, config_dir)}"
         ) from error
     return Loaded(model.eval(), task, config, row)
+
+
+def _finished(folder: Path, given: str | Path) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Record and config of a run; ValueError, which names the folder as it was given, unless it has finished."""
+    record, config = read_run(folder.parents[1], folder.name)
+    if record is None or config is None:
+        raise ValueError(f"{given} has no record: its run has not ended")
+    if record["status"] != "finished":
+        raise ValueError(f"the run in {given} has failed ({record['error']}): it has no weights")
+    return record, config
+
+
+def _read_weights(
+    model: LanguageModel | AutoEncoder, path: Path, record: Mapping[str, Any], expected: Mapping[str, Any]
+) -> None:
+    """Puts a file's weights in `model`.
+
+    Raises:
+        ValueError: they are damaged, of another model, of another replica than `expected`, or not the record's.
+    """
+    state, about = unpack(read_bytes(path, _HEADER + _bytes_of(model)))
+    for key, value in expected.items():
+        if about.get(key) != value:
+            raise ValueError(f"it is of {key} {about.get(key)!r}, not {value!r}")
+    if about.get("rows_sha256") != rows_digest(record):
+        raise ValueError("it is of another training of this run than the record")
+    put_in(model, state)
 
 
 def _warn_of_other_code(run_folder: str | Path, record: Mapping[str, Any], config: Mapping[str, Any]) -> None:
