@@ -4,11 +4,10 @@ import inspect
 import types
 from collections.abc import Callable, Collection, Mapping
 from importlib import import_module
-from importlib.util import find_spec
 from typing import Any, Literal, Union, get_args, get_origin
 
-from mixerlab.code_version import note_import
-from mixerlab.project import project_in_use
+from mixerlab.code_version import file_in, note_import
+from mixerlab.project import is_module, project_in_use
 from mixerlab.user_code import with_place
 
 _NAMES = {bool: "true or false", int: "a whole number", float: "a number", str: "a string", types.NoneType: "null"}
@@ -24,13 +23,15 @@ def class_of(target: object) -> type:
     try:
         module = import_module(module_name)
     except Exception as error:  # of the user's code
-        lacks = isinstance(error, ModuleNotFoundError) and module_name.startswith(error.name or "-")
-        where = f"; looked beside the yamls, in {project}" if lacks and (project := project_in_use()) else ""
-        raise ValueError(f"{module_name} cannot be imported: {with_place(error)}{where}") from error
+        message = f"{module_name} cannot be imported: {with_place(error)}"
+        is_absent = isinstance(error, ModuleNotFoundError) and f"{module_name}.".startswith(f"{error.name}.")
+        if is_absent and (project := project_in_use()) is not None:
+            message += f"; looked beside the yamls, in {project}"
+        raise ValueError(message) from error
     _check_file(module)
     found = getattr(module, name, None)
     if found is None or isinstance(found, types.ModuleType):
-        if _is_module(f"{module_name}.{name}"):
+        if is_module(f"{module_name}.{name}"):
             raise ValueError(f"_target_={target} is a module: write {target}.<Class>, the name of a class in it")
         own = [value for value in vars(module).values() if getattr(value, "__module__", None) == module_name]
         classes = ", ".join(value.__name__ for value in own if isinstance(value, type)) or "none"
@@ -46,19 +47,11 @@ def _check_file(module: types.ModuleType) -> None:
     project, imported = project_in_use(), getattr(module, "__file__", None)
     if project is None or imported is None:
         return
-    path = project.joinpath(*module.__name__.split("."))
-    for file in (path.with_suffix(".py"), path / "__init__.py"):
-        if file.is_file() and not file.samefile(imported):
-            raise ValueError(
-                f"{module.__name__} is {file}, and this process has imported {imported} under this name: restart Python"
-            )
-
-
-def _is_module(name: str) -> bool:
-    try:
-        return find_spec(name) is not None
-    except ImportError:
-        return False
+    file = file_in([project], module.__name__.split("."))
+    if file is not None and not file.samefile(imported):
+        raise ValueError(
+            f"{module.__name__} is {file}, and this process has imported {imported} under this name: restart Python"
+        )
 
 
 def check_arguments(group: str, function: Callable, given: Mapping[str, Any], supplied: Collection[str] = ()) -> None:

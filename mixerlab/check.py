@@ -9,15 +9,15 @@ from typing import Any, cast
 
 from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
 from yaml import MarkedYAMLError
 
 from mixerlab.api import compose
 from mixerlab.building import component, initial_value_warnings
-from mixerlab.contract import WIDTH, ContractBroken, check_config, check_everything
+from mixerlab.contract import WIDTH, ContractBroken, check_everything
 from mixerlab.hybrid import is_hybrid, mixers_of
 from mixerlab.project import current_target
-from mixerlab.refusals import refusal
-from mixerlab.user_code import with_place
+from mixerlab.refusals import refusal, unresolved
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -34,7 +34,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--config-dir", type=Path, help="your own folder of yamls; classes are found beside it")
     given = parser.parse_intermixed_args(arguments)
     checked = given.name = given.name.removeprefix("mixer=")
-    width, note = WIDTH, ""
+    width = WIDTH
     try:
         for text in given.overrides:
             if not text.startswith(("mixer.", "model.")):
@@ -45,13 +45,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if any(text.startswith("model.d_model=") for text in given.overrides):
             width = cfg.model.d_model
         for name, config in _distinct(cfg.mixer, given.name):
-            checked, note = name, ""
+            checked = name
             config._target_ = current_target(config._target_)
             values = cast(dict[str, Any], OmegaConf.to_container(config, resolve=True))
-            check_config(values, name)
-            note = f" (checked at d_model={width}; model.d_model=... checks at another width)"
             decision = check_everything(values, name, partial(component, values, d_model=width), width)
-            note = ""
             print(
                 f"{name} keeps the contract: shapes, causality, gradients, any length, replicas, bfloat16, declarations"
             )
@@ -60,12 +57,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
             print(f"note: {warning}")
     except (HydraException, MarkedYAMLError) as error:
         return _say(checked, refusal(error))
-    except ContractBroken as error:
+    except OmegaConfBaseException as error:
+        return _say(checked, unresolved(error))
+    except (ContractBroken, ValueError) as error:
         return _say(checked, str(error))
-    except ValueError as error:
-        return _say(checked, f"{error}{note}")
-    except Exception as error:  # of the mixer
-        return _say(checked, f"{with_place(error)}{note}")
     return 0
 
 

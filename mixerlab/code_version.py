@@ -135,15 +135,16 @@ def _followed(name: str, importer: Path, importing: str) -> Path | None:
     if parts[0] == "mixerlab":
         if len(parts) == 1 or parts[1] not in COMPUTING:
             return None
-        return _file_in(mixerlab.__path__, parts[1:])
+        return file_in(mixerlab.__path__, parts[1:])
     if importing.startswith("mixerlab."):
         return None
     depth = len(importing.split(".")) - (importer.name != "__init__.py")
     project = importer.parents[depth]
-    return None if _INSTALLED & set(project.parts) else _file_in([project], parts)
+    return None if _INSTALLED & set(project.parts) else file_in([project], parts)
 
 
-def _file_in(folders: Iterable[str | Path], parts: list[str]) -> Path | None:
+def file_in(folders: Iterable[str | Path], parts: list[str]) -> Path | None:
+    """The file of a module in the first of these folders that has one."""
     for folder in folders:
         path = Path(folder).joinpath(*parts)
         for file in (path.with_suffix(".py"), path / "__init__.py"):

@@ -10,7 +10,6 @@ from torch.func import functional_call, stack_module_state
 
 from mixerlab.arguments import check_arguments, class_of
 from mixerlab.causality import Leak, find_leak, is_rounding
-from mixerlab.hybrid import check_yaml
 from mixerlab.mixers.base import SequenceMixer
 from mixerlab.models.language_model import LanguageModel
 from mixerlab.models.stream import ALL, ResidualStream
@@ -18,6 +17,8 @@ from mixerlab.repeatability import KEEPS_STATE, repeats, writes_buffers
 from mixerlab.strays import strays
 from mixerlab.training.execution import Decision, choose_execution
 from mixerlab.training.population import Execution, Population, side_by_side
+from mixerlab.user_code import with_place
+from mixerlab.yamls import check_yaml
 
 VOCAB, WIDTH, LENGTH = 8, 32, 19
 DRAWS = 9  # of weights and tokens, over which the error in bfloat16 is a median
@@ -25,6 +26,10 @@ DRAWS = 9  # of weights and tokens, over which the error in bfloat16 is a median
 
 class ContractBroken(AssertionError):
     """A mixer does not keep the contract; the message says how."""
+
+
+class FailsAtWidth(ValueError):
+    """A mixer raises an error, perhaps of the width at which it was checked, which the message names."""
 
 
 def _require(condition: object, message: str) -> None:
@@ -148,12 +153,8 @@ def check_lengths(mixer: SequenceMixer, d_model: int = WIDTH) -> None:
     x = torch.randn(1, next((length for length in (70, 48, 32) if _accepts(mixer, length)), LENGTH), d_model)
     whole = mixer(x)
     for length in (length for length in (1, 2, 5, 64) if length < x.shape[1]):
-        off = (mixer(x[:, :length]) - whole[:, :length]).abs()
-        _require(
-            (off <= 1e-5 + 1e-4 * whole[:, :length].abs()).all(),
-            f"the output for the first {length} of {x.shape[1]} positions alone differs from theirs in the whole"
-            f" sequence, by up to {off.max().item():.1e}: outputs must not depend on the length",
-        )
+        what = f"the first {length} of {x.shape[1]} positions must give the same outputs without the others"
+        _require_close(what, mixer(x[:, :length]), whole[:, :length], rtol=1e-4, atol=1e-5)
 
 
 def _accepts(mixer: SequenceMixer, length: int) -> bool:
@@ -282,13 +283,23 @@ def check_everything(
 
     Raises:
         ContractBroken: the first check that the mixer fails.
+        FailsAtWidth: the mixer raises an error.
+        ValueError: the yaml does not fit the class.
     """
-
-    def make() -> SequenceMixer:
-        return without_zeros(make_mixer())
-
     torch.manual_seed(0)
     check_config(config, name)
+    try:
+        return _check_built(lambda: without_zeros(make_mixer()), d_model)
+    except ContractBroken:
+        raise
+    except Exception as error:  # of the mixer
+        message = str(error) if isinstance(error, ValueError) else with_place(error)
+        at = f"checked at d_model={d_model}; model.d_model=... checks at another width"
+        raise FailsAtWidth(f"{message} ({at})") from error
+
+
+def _check_built(make: Callable[[], SequenceMixer], d_model: int) -> Decision:
+    """`check_everything` but the yaml."""
     with torch.random.fork_rng(devices=()):  # so that the checks after it draw what they drew without it
         check_output(make().eval(), torch.randn(2, LENGTH, d_model))
         check_same_again(make(), d_model)

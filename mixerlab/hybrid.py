@@ -15,6 +15,8 @@ from hydra.errors import HydraException, MissingConfigException
 from hydra.types import RunMode
 from omegaconf import DictConfig, ListConfig, OmegaConf, open_dict
 
+from mixerlab.yamls import check_names, check_yaml
+
 NAME = "hybrid"
 _KEYS = ("name", "layers", "options")
 _LAYER = "hybrid_layer"  # the yaml from which a layer is composed
@@ -43,40 +45,6 @@ def mixers_of(mixer: Mapping[str, Any] | DictConfig) -> dict[str, Any]:
     if not numbers or not isinstance(options, Mapping | DictConfig) or set(options) != set(numbers):
         raise ValueError("mixer.options must have the config of every layer: compose a hybrid with mixerlab.compose")
     return {f"mixer.options.{number}": options[number] for number in numbers}
-
-
-def check_yaml(mixer: Mapping[str, Any] | DictConfig, file: str) -> None:
-    """Raises ValueError unless what `mixer/<file>.yaml` gives has a class and the file's name.
-
-    The name labels the mixer in records and tables: two files of one name would be averaged as if they were one mixer.
-    """
-    if file.endswith((".yaml", ".yml")):
-        raise ValueError(f"mixer={file}: give the name without its suffix: {file.rpartition('.')[0]}")
-    for key in ("name", "_target_"):
-        if not mixer.get(key):
-            raise ValueError(f"the yaml of mixer={file} lacks the key {key}")
-    name = file.rpartition("/")[2]
-    if mixer["name"] != name:
-        raise ValueError(
-            f"mixer={file}: `name: {mixer['name']}` in its yaml must be the file's name: write `name: {name}`"
-        )
-
-
-def check_names(cfg: DictConfig, hydra_config: DictConfig | HydraConf) -> None:
-    """Raises ValueError unless task, optimizer and schedule have the names of their yamls, as `check_yaml` of a mixer.
-
-    On the command line a name may be set on purpose.
-    """
-    for group in ("task", "optimizer", "schedule"):
-        file, part = hydra_config.runtime.choices.get(group), cfg.get(group)
-        if not isinstance(file, str) or not isinstance(part, DictConfig) or not part.get("name"):
-            continue  # which is told elsewhere
-        name = file.rpartition("/")[2]
-        if part.name != name and not any(given.startswith(f"{group}.name=") for given in hydra_config.overrides.task):
-            raise ValueError(
-                f"{group}={file}: `name: {part.name}` in its yaml must be the file's name, by which tables call it:"
-                f" write `name: {name}`"
-            )
 
 
 def check_keys(mixer: Mapping[str, Any], n_layers: int) -> None:

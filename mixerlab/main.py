@@ -46,14 +46,13 @@ def train_cell(cfg: DictConfig) -> str | None:
     try:
         use_project(hydra_config)
         expand(cfg, hydra_config, GlobalHydra.instance().config_loader())
+        if not in_sweep:
+            _say_what_is_left_out(hydra_config)
         if cfg.dry_run:
             folder, state = run_state(cfg)
-            _say_what_is_left_out(hydra_config)
             print(OmegaConf.to_yaml(cfg, resolve=True))
             print(f"# {folder}: {state}")
             return None
-        if not in_sweep:
-            _say_what_is_left_out(hydra_config)
         record = run(cfg, patience=0 if in_sweep else PATIENCE)  # a sweep comes back to what it could not claim
     except (ValueError, OSError, RunFailed) as error:
         if in_sweep:
@@ -72,11 +71,8 @@ def _say_what_is_left_out(hydra_config: HydraConf) -> None:
     """Of an experiment with a grid, a single run trains one cell."""
     if grid := hydra_config.sweeper.get("params"):
         given = " ".join(f"{key}={value}" for key, value in grid.items())
-        log.warning("one run, and not the grid %s of experiment=%s: -m trains it", given, _experiment(hydra_config))
-
-
-def _experiment(hydra_config: HydraConf) -> str:
-    return str(hydra_config.runtime.choices.get("experiment"))
+        experiment = hydra_config.runtime.choices.get("experiment")
+        log.warning("one run, and not the grid %s of experiment=%s: -m trains it", given, experiment)
 
 
 def _message(error: Exception) -> str:

@@ -85,12 +85,13 @@ def current_target(target: str) -> str:
     A project of the user's own may have a folder `mixers` too: a module that is there keeps its name.
     """
     module = target.rpartition(".")[0]
-    if module.partition(".")[0] in _FORMER_PACKAGES and not _exists(module) and _exists(f"mixerlab.{module}"):
+    if module.partition(".")[0] in _FORMER_PACKAGES and not is_module(module) and is_module(f"mixerlab.{module}"):
         return f"mixerlab.{target}"
     return target
 
 
-def _exists(module: str) -> bool:
+def is_module(module: str) -> bool:
+    """Whether Python finds a module of this name, without importing it (but its packages)."""
     try:
         return find_spec(module) is not None
     except ImportError:  # also what `require_prefix` raises, for one of our folders under its bare name

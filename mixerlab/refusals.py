@@ -11,9 +11,10 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBaseException
 from yaml import MarkedYAMLError
 
+from mixerlab.postponed import GROUPS
+
 _NO_SETTINGS = ("hydra", "name", "_target_")
 _CONFIG_DIR = "--config-dir DIR"
-_CLASSED = ("mixer", "task", "optimizer", "schedule")  # whose keys are arguments of a class
 _ONE_NAME = ("mixer", "experiment")  # config.yaml makes a name of them; the other groups may also be a list of yamls
 
 
@@ -39,7 +40,7 @@ def refusal(error: HydraException | MarkedYAMLError, config_dir: str = _CONFIG_D
         valid = ", ".join(keys if outer else [*keys, "experiment"]) or "none"  # a choice that leaves no key behind
         there = [] if outer else _keys_named(str(cause.key), cause.parent_node)
         there_is = f"there is {', '.join(there)}; " if there and cause.key not in _NO_SETTINGS else ""
-        grows = "; another argument of its class can be set once its yaml has it" if outer in _CLASSED else ""
+        grows = "; another argument of its class can be set once its yaml has it" if outer in GROUPS else ""
         return f"unknown key {cause.full_key}; {there_is}valid keys: {valid}{grows}"
     return "\n".join([str(error), *([str(cause)] if isinstance(cause, OmegaConfBaseException) else [])])
 

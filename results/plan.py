@@ -234,8 +234,7 @@ def wider(rows: Path) -> Iterator[Run]:
         of_setting[cell.task, cell.setting] |= own
         if cell.edge:
             of_setting[cell.task, cell.setting].add(2 * cell.lr if cell.lr == max(own) else cell.lr / 2)
-    cells = cells.assign(length=[lengths(cell.task)[cell.setting] for cell in cells.itertuples()])
-    for cell in cells.sort_values("length", ascending=False, kind="stable").itertuples():
+    for cell in sorted(cells.itertuples(), key=lambda cell: -lengths(cell.task)[cell.setting]):
         wanted = set(cell.lacking)
         if cell.accuracy < NEAR_PERFECT:
             wanted |= of_setting[cell.task, cell.setting] - tried[cell.mixer, cell.task, cell.setting]

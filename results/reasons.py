@@ -237,10 +237,15 @@ def with_section(text: str, made: str) -> str:
     return before + BEGIN + "\n" + made + "\n" + END + after
 
 
+def update(source: str | Path) -> None:
+    """Writes the section for these rows into results/README.md."""
+    README.write_text(with_section(README.read_text(), section(source)))
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("source", type=Path)
-    README.write_text(with_section(README.read_text(), section(parser.parse_args().source)))
+    update(parser.parse_args().source)
 
 
 if __name__ == "__main__":

@@ -43,7 +43,7 @@ def remake(scratch: Path) -> None:
         shutil.copyfile(out / f"{reasons.PAPER.stem}_{of}.png", folder / "official" / BESIDE)
     (TABLE / "facts.md").write_text(facts.report())
     (RESULTS / "screen" / "distance.md").write_text(distance.report())
-    reasons.README.write_text(reasons.with_section(reasons.README.read_text(), reasons.section(ROWS)))
+    reasons.update(ROWS)
 
 
 if __name__ == "__main__":

@@ -234,6 +234,12 @@ def test_what_the_check_takes(given, message, capsys):
     assert capsys.readouterr().err == f"error: {message}\n"
 
 
+def test_a_value_that_leads_nowhere(own, capsys):
+    assert check(["mine", *own("mixer/mine", YAML.format(name="mine") + "rope_base: ${nowhere}\n")]) == 1
+    said = capsys.readouterr().err
+    assert said == "error: mine: mixer.rope_base: Interpolation key 'nowhere' not found\n", said
+
+
 def test_a_module_in_place_of_its_class(own, tmp_path, capsys):
     name = f"module_{tmp_path.name}"
     (tmp_path / f"{name}.py").write_text(BROKEN)

@@ -11,15 +11,17 @@ from pathlib import Path
 
 import pandas as pd
 
-from mixerlab.results.plan import lengths
-from mixerlab.results.screen.design import MIXERS
+from mixerlab.results import plan
+from mixerlab.results.plan import MIXERS
+from mixerlab.sweeps import names
 from mixerlab.sweeps.collect import best_per_cell
 from mixerlab.sweeps.edges import MARGIN, NEAR_PERFECT
+from mixerlab.sweeps.names import in_order
 from mixerlab.sweeps.published import read_published
 from mixerlab.sweeps.sources import rows_of
 
 RESULTS = Path(__file__).parents[1]
-TASKS = ("icr", "ncr", "fcr", "mem", "cmp", "sc")
+TASKS = tuple(in_order(plan.TASKS, names.TASKS))
 CELL = ["mixer", "task", "setting"]
 HIGH = (1e-2, 2e-2, 4e-2)  # of interest beside the paper's rates, which end at 5e-3
 MUCH = 0.05
@@ -101,7 +103,7 @@ def fuzzy(wide: pd.DataFrame, narrow: pd.DataFrame) -> list[str]:
     lines = ["| `fcr` | " + " | ".join(MIXERS) + " |", "|---" * (len(MIXERS) + 1) + "|"]
     of_all, of_papers = (cells["accuracy"].xs("fcr", level="task").unstack("mixer") for cells in (wide, narrow))
     best_at = wide["lr"].xs("fcr", level="task").unstack("mixer")
-    for setting in lengths("fcr"):
+    for setting in plan.lengths("fcr"):
         entries = (
             f"{of_all[mixer][setting]:.3f} at {best_at[mixer][setting]:g} ({of_papers[mixer][setting]:.3f})"
             for mixer in MIXERS

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from mixerlab.results.portions import Job, ended_well, next_job, work_through
-from mixerlab.results.train import Archive
+from mixerlab.results.train import Archive, jobs_of
 from mixerlab.sweeps.archive import restore
 from mixerlab.tests.sweeps import fakes
 
@@ -158,3 +158,9 @@ def test_a_portion_that_is_told_to_stop_keeps_what_has_ended(tmp_path):
     assert restore(tmp_path / "archive.tar.xz", tmp_path / "elsewhere") == (1, 0)
     time.sleep(0.5)
     assert checkpoint.stat().st_mtime_ns == written  # its process has ended too
+
+
+def test_the_pace_is_of_the_seconds_of_a_list(tmp_path):
+    (tmp_path / "list.csv").write_text("unit,overrides,seconds\na,mixer=attn,30\na,mixer=gdn,\n")
+    assert [job.seconds for job in jobs_of(tmp_path / "list.csv", pace=0.5)] == [15, 0]
+    assert [job.seconds for job in jobs_of(tmp_path / "list.csv")] == [30, 0]
