@@ -91,7 +91,7 @@ def current_target(target: str) -> str:
 
 
 def is_module(module: str) -> bool:
-    """Whether Python finds a module of this name, without importing it (but its packages)."""
+    """Whether Python finds a module of this name, and imports only the packages that it is in."""
     try:
         return find_spec(module) is not None
     except ImportError:  # also what `require_prefix` raises, for one of our folders under its bare name
