@@ -1,7 +1,6 @@
 """Replicas one after another on a GPU: captured in a CUDA graph, with random numbers, and with layers of fla."""
 
 import importlib
-import importlib.util
 
 import pytest
 from stateful_mixers import REFUSED, Dropped, Normed, NormedAndDropped, of
@@ -9,6 +8,7 @@ from tiny_training import THREE, VOCAB, assert_same_results, fit, replica_result
 
 from mixerlab.mixers.base import SequenceMixer
 from mixerlab.models.language_model import LanguageModel
+from mixerlab.project import is_module
 
 on_gpu = {"accelerator": "gpu", "precision": "bf16", "epochs": 20}
 
@@ -67,7 +67,7 @@ def first_configuration(monkeypatch):
 
 
 @pytest.mark.gpu
-@pytest.mark.skipif(importlib.util.find_spec("fla.layers") is None, reason="needs pip install mixerlab[fla]")
+@pytest.mark.skipif(not is_module("fla.layers"), reason="needs pip install mixerlab[fla]")
 @pytest.mark.parametrize("name", FLA)
 @pytest.mark.usefixtures("first_configuration")
 def test_a_layer_of_fla_trains(tmp_path, name):
