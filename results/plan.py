@@ -149,16 +149,18 @@ def challenge() -> Iterator[Run]:
     """Attention and Parallax on every reading, the others where it could decide.
 
     Each stage has its first seed first, and of a seed the longest runs first: short ones fill the end of a portion.
-    Of ncr only mamba has a number in the paper that could part the readings; of sc all mixers have.
+    Of ncr only mamba has a number in the paper that could part the readings; of sc all mixers have, and one seed was
+    enough to rule the other reading out.
     """
-    for stage, mixers, tasks in (
-        ("copying, vocabulary of 16", MIXERS, (OTHER_SC,)),
-        ("attn and parallax", ("attn", "parallax"), (*CHALLENGE, OTHER_NCR)),
-        ("the recurrent mixers", ("gdn", "mamba", "mesa"), CHALLENGE),
-        ("mamba, pairs of ncr", ("mamba",), (OTHER_NCR,)),
-        ("vocabulary of icr", ("attn", "parallax"), (OTHER_ICR,)),
+    both = (0, 1)
+    for stage, mixers, tasks, seeds in (
+        ("attn and parallax", ("attn", "parallax"), (*CHALLENGE, OTHER_NCR), both),
+        ("the recurrent mixers", ("gdn", "mamba", "mesa"), CHALLENGE, both),
+        ("copying, vocabulary of 16", MIXERS, (OTHER_SC,), both[:1]),
+        ("mamba, pairs of ncr", ("mamba",), (OTHER_NCR,), both),
+        ("vocabulary of icr", ("attn", "parallax"), (OTHER_ICR,), both),
     ):
-        for seed, (task, setting), mixer in product((0, 1), longest_first(tasks), mixers):
+        for seed, (task, setting), mixer in product(seeds, longest_first(tasks), mixers):
             yield from runs_of(stage, mixer, task, setting, [seed])
 
 
@@ -211,7 +213,7 @@ def adamw() -> Iterator[Run]:
 
 
 def wider(rows: Path) -> Iterator[Run]:
-    """The learning rates that cells of `rows` still want.
+    """The learning rates that cells of `rows` still want, without the readings of the challenge that we did not choose.
 
     Cells below NEAR_PERFECT get, for all mixers of a setting alike, HIGH_RATES, what another of them has tried, and,
     where one is best at the edge of its grid (`sweeps.edges`), the rate beyond it by a factor of two. Any cell gets the
@@ -221,6 +223,7 @@ def wider(rows: Path) -> Iterator[Run]:
         ValueError: rows that were not trained with Muon and the default recipe, as these runs are.
     """
     frame = rows_of(rows)
+    frame = frame[frame["task"].isin((*TASKS, *CHALLENGE))]
     if others := set(frame["optimizer"]) - {"muon"}:
         raise ValueError(f"{rows} has runs by {', '.join(sorted(others))}: give rows of Muon only")
     for _, of_mixer in frame.groupby("mixer"):
@@ -295,7 +298,6 @@ class Costs:
     )
     # Recipes that take as long as another one: `-` is all factors of the screen at their lower level.
     SAME: ClassVar = {"-": "draft", DEFAULT: "2x64"}
-    SAME_TASK: ClassVar = {OTHER_SC: "sc_challenge"}  # of the same lengths
 
     def __init__(self) -> None:
         self._known: dict[tuple[str, str, str, str], float] = {}
@@ -314,7 +316,7 @@ class Costs:
             self._known |= {key: fmean(values) for key, values in found.items()}
 
     def of_replica(self, recipe: str, mixer: str, task: str, setting: str) -> float:
-        recipe, task = self.SAME.get(recipe, recipe), self.SAME_TASK.get(task, task)
+        recipe = self.SAME.get(recipe, recipe)
         known = self._known.get((recipe, mixer, task, setting))
         return known if known is not None else self._draft(mixer, task, setting) * self._ratio(recipe, mixer)
 

@@ -16,6 +16,7 @@ from mixerlab.results.plan import MIXERS
 from mixerlab.sweeps import names
 from mixerlab.sweeps.collect import best_per_cell
 from mixerlab.sweeps.edges import MARGIN, NEAR_PERFECT
+from mixerlab.sweeps.markup import counted
 from mixerlab.sweeps.names import in_order
 from mixerlab.sweeps.published import read_published
 from mixerlab.sweeps.sources import rows_of
@@ -52,10 +53,12 @@ def report() -> str:
 def counts(rows: pd.DataFrame, wide: pd.DataFrame, narrow: pd.DataFrame) -> list[str]:
     unsolved = wide[wide["accuracy"] < NEAR_PERFECT]
     gain = (wide["accuracy"] - narrow["accuracy"])[unsolved.index]
+    by_seeds = wide["by_seed"].map(len).value_counts().sort_index()
     told = [
         ("runs, replicas", f"{rows['run_id'].nunique()}, {len(rows)}"),
         ("replicas that diverged or failed", f"{(rows['status'] != 'finished').sum()}"),
-        ("cells, seeds", f"{len(wide)}, {rows['seed'].nunique()}"),
+        ("cells", f"{len(wide)}"),
+        *((f"cells with {counted(seeds, 'seed')}", f"{cells}") for seeds, cells in by_seeds.items()),
         ("unsolved cells", f"{len(unsolved)}"),
     ]
     told += [(f"of these best at {rate:g} or more", f"{(unsolved['lr'] >= rate).sum()}") for rate in HIGH]
