@@ -2,7 +2,7 @@
 
 Before a sweep begins, Hydra composes a config of everything that the command gives as a single value, with the default
 task and mixer. It would refuse `task=icr,sc task.num_tokens_to_copy=8`, since its `icr` has no such key. As a choice of
-one value, `choice(8)`, such a key is left to the cells, and `mixerlab.sweep` says which of them have it.
+one value, `choice(8)`, such a key is left to the cells, and `mixerlab.cells` says which of them have it.
 """
 
 from collections.abc import Sequence

@@ -18,9 +18,10 @@ from typing import TYPE_CHECKING, Any
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import IntervalSweep, Override, RangeSweep
 
+from mixerlab.cells import ALL_SETTINGS, Cell
 from mixerlab.project import use_project
 from mixerlab.safe_files import replace_file
-from mixerlab.sweep import ALL_SETTINGS, Cell, Sweep
+from mixerlab.sweep import Sweep
 from mixerlab.sweeps.best import accuracy_of, ended_at_best_rate
 from mixerlab.sweeps.records.files import check_writable, read_record
 
@@ -122,7 +123,7 @@ class Search:
         pending: dict[Path, Cell] = {}
         for one in batch:
             try:
-                (one.cell,), _ = self.sweep.cells([[*fixed, *_overrides(one.values)]])
+                (one.cell,), _ = self.sweep.composer.cells([[*fixed, *_overrides(one.values)]])
                 record = read_record(one.cell.folder)
             except ValueError as error:  # values that no run can have, or a damaged record
                 one.error = str(error)

@@ -1,7 +1,6 @@
-"""A sweep: a grid of cells (mixer x task x setting x whatever else varies), each a run of its own."""
+"""A sweep: trains the cells of a grid that are not finished, and reports all of them."""
 
 import contextlib
-import copy
 import shlex
 import sys
 import time
@@ -12,63 +11,33 @@ from pathlib import Path
 from typing import Any
 
 from hydra.core.utils import JobReturn, JobStatus
-from hydra.errors import ConfigCompositionException
 from hydra.plugins.launcher import Launcher
 from hydra.types import HydraContext
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 from tqdm import tqdm
 
-from mixerlab.building import check_buildable
-from mixerlab.config import CHANGED, checked, code_versions
-from mixerlab.hybrid import expand
-from mixerlab.postponed import GROUPS
+from mixerlab.cells import Cell, Composer, told_apart
+from mixerlab.config import CHANGED
 from mixerlab.project import use_project
 from mixerlab.safe_files import remove_leftovers
 from mixerlab.slurm import SlurmFailed, SlurmJobs, slurm_jobs
 from mixerlab.sweep_progress import SweepProgress
-from mixerlab.sweeps.keys import short_names
 from mixerlab.sweeps.markup import counted
 from mixerlab.sweeps.records.claims import claim, holder, is_claimed
 from mixerlab.sweeps.records.files import (
     check_writable,
     read_record,
     record_bytes,
-    run_folder,
     selections_without_weights,
 )
-from mixerlab.sweeps.records.identity import run_id
 from mixerlab.sweeps.records.named import name_from, name_of, read_sweep, write_sweep
 from mixerlab.sweeps.records.schema import changed_code
 from mixerlab.sweeps.report import report
-from mixerlab.tasks.settings import settings_of
 from mixerlab.training.checkpoints import forget_checkpoints, is_interrupted_by_force
-from mixerlab.training.trainer_config import KEPT, kept_in_sweep
 from mixerlab.user_code import type_and_message
 
-ALL_SETTINGS = "task.setting=*"
 POLL_SECONDS = 2.0
-MOST_SHOWN = 3  # items listed in one message
-# A step takes as long as its tokens and this many more: launches, optimizer, the small products. Read off the runs'
-# wall times in results/rounding/rows.csv, T = 32 to 1024, all mixers together.
-OVERHEAD_TOKENS = 50
-
-
-@dataclass(frozen=True, eq=False)
-class Cell:
-    """One run of the sweep."""
-
-    overrides: list[str]
-    results_dir: str
-    folder: Path
-    config: dict[str, Any]  # resolved
-    label: tuple[str, str, str]  # mixer, task, setting
-    code: dict[str, str]  # `mixerlab.config.code_versions` of it
-    keeps: tuple[str, ...]  # the selections whose weights it keeps
-    cost: float  # rows that it trains and scores, times tokens of each; orders the cells, longest first
-
-    @property
-    def run_id(self) -> str:
-        return self.folder.name
+MOST_SHOWN = 3  # holders listed in one message
 
 
 @dataclass
@@ -116,6 +85,7 @@ class Sweep:
 
     def __init__(self, hydra_context: HydraContext, config: DictConfig, launcher: Launcher):
         self.hydra_context, self.config, self.launcher = hydra_context, config, launcher
+        self.composer = Composer(hydra_context, config)
 
     def run(self, grid: list[list[str]]) -> None:
         """Trains and reports; `grid` has the overrides of each combination, in which `task.setting=*` may stand.
@@ -125,7 +95,7 @@ class Sweep:
         began_at = time.time()
         try:
             use_project(self.config.hydra)
-            cells, left_out = self.cells(grid)
+            cells, left_out = self.composer.cells(grid)
             if not self.config.dry_run:
                 for results_dir in dict.fromkeys(cell.results_dir for cell in cells):
                     check_writable(results_dir)
@@ -134,7 +104,7 @@ class Sweep:
         for line in left_out:
             print(line, flush=True)
         found = self.find(cells)
-        names = _told_apart(cells)
+        names = told_apart(cells)
         if self.config.dry_run:
             _list(cells, found, names)
             return
@@ -251,72 +221,6 @@ class Sweep:
                 pending = [cell for cell in pending if cell not in ended]
         return failed
 
-    def cells(self, grid: list[list[str]]) -> tuple[list[Cell], list[str]]:
-        """The cells, each composed, checked and built once: that is also where a bad choice or key is refused.
-
-        Also a line for each key that some of them do not have, which run without it.
-        """
-        cells: dict[Path, Cell] = {}
-        refused: dict[str, str] = {}  # message -> the first cell that it is about
-        has: dict[str, set[str]] = {}  # override -> the choices (of mixer, task and so on) that have its key
-        has_not: dict[str, dict[str, ConfigCompositionException]] = {}  # and those that have not
-        for overrides in grid:
-            wanted = [override for override in overrides if override != ALL_SETTINGS]
-            cfg, without = self._compose_what_applies(wanted)
-            for override in wanted:
-                if (group := _key(override).partition(".")[0]) in GROUPS:
-                    if override in without:
-                        has_not.setdefault(override, {})[cfg[group].name] = without[override]
-                    else:
-                        has.setdefault(override, set()).add(cfg[group].name)
-            wanted = [override for override in wanted if override not in without]
-            named = [(wanted, cfg)]
-            if ALL_SETTINGS in overrides:
-                # A setting is one value of the composed config: copying that is faster than composing again.
-                named = [
-                    ([*wanted, f"task.setting={name}"], _with_setting(cfg, name)) for name in settings_of(cfg.task)
-                ]
-            for with_setting, of_setting in named:
-                try:
-                    cell = _cell(with_setting, of_setting)
-                    cells[cell.folder.absolute()] = cell  # the same run reached twice is one cell
-                except ValueError as error:
-                    refused.setdefault(str(error), " ".join(with_setting))
-        for override, errors in has_not.items():
-            if override not in has:  # a typing error
-                raise next(iter(errors.values()))
-        if refused:
-            shown = [f"{message} ({cell})" if cell else message for message, cell in list(refused.items())[:MOST_SHOWN]]
-            rest = len(refused) - len(shown)
-            raise ValueError("\n".join([*shown, *([f"and {rest} other errors"] if rest else [])]))
-        left_out: dict[tuple[str, ...], list[str]] = {}  # what applies where -> the values of one key
-        for override, errors in has_not.items():
-            key, _, value = override.partition("=")
-            where = f"applies to {', '.join(sorted(has[override]))}; without it, as they have no such key, run"
-            left_out.setdefault((key, f"{where}: {', '.join(sorted(errors))}"), []).append(value)
-        lines = [f"{key}={','.join(values)} {where}" for (key, where), values in left_out.items()]
-        return list(cells.values()), lines
-
-    def _compose_what_applies(self, overrides: list[str]) -> tuple[DictConfig, dict[str, ConfigCompositionException]]:
-        """The config without the overrides whose key the chosen mixer, task and so on do not have; and these."""
-        without: dict[str, ConfigCompositionException] = {}
-        while True:
-            try:
-                return self._compose([override for override in overrides if override not in without]), without
-            except ConfigCompositionException as error:
-                key = getattr(error.__cause__, "full_key", None)
-                found = [o for o in overrides if f"{_key(o)}.".startswith(f"{key}.") and o not in without]
-                if not found or str(key).partition(".")[0] not in GROUPS:
-                    raise
-                without |= dict.fromkeys(found, error)
-
-    def _compose(self, overrides: list[str]) -> DictConfig:
-        loader = self.hydra_context.config_loader
-        with_hydra = loader.load_sweep_config(self.config, list(overrides))
-        cfg = OmegaConf.masked_copy(with_hydra, [str(key) for key in with_hydra if key != "hydra"])
-        expand(cfg, with_hydra.hydra, loader)
-        return cfg
-
 
 def _clean(folder: Path) -> None:
     """Removes what a process left that was killed after it had written its record, unless another one is there."""
@@ -341,50 +245,6 @@ def _list(cells: Sequence[Cell], found: Found, names: Mapping[Cell, str]) -> Non
         state = "damaged" if cell in found.damaged else "to run" if cell in found.pending else "finished"
         print(f"{cell.run_id}  {names[cell]:<{width}} {state}")
     print(f"{counted(len(cells), 'cell')}, {found.finished} of them finished")
-
-
-def _told_apart(cells: list[Cell]) -> dict[Cell, str]:
-    """What to call each cell: its label, and the overrides by which it differs from others of this label."""
-    of_label: dict[tuple[str, str, str], list[Cell]] = {}
-    for cell in cells:
-        of_label.setdefault(cell.label, []).append(cell)
-    names = {}
-    for label, own in of_label.items():
-        given = {cell: dict(override.lstrip("+").partition("=")[::2] for override in cell.overrides) for cell in own}
-        keys = list(dict.fromkeys(key for values in given.values() for key in values))
-        differ = [key for key in keys if len({values.get(key) for values in given.values()}) > 1]
-        short = short_names(differ)
-        for cell, values in given.items():
-            swept = [f"{short[key]}={values[key]}" for key in differ if key in values]
-            names[cell] = ", ".join([" ".join(label), *swept])
-    return names
-
-
-def _key(override: str) -> str:
-    return override.partition("=")[0]
-
-
-def _with_setting(cfg: DictConfig, name: str) -> DictConfig:
-    of_setting = copy.deepcopy(cfg)
-    of_setting.task.setting = name
-    return of_setting
-
-
-def _cell(overrides: list[str], cfg: DictConfig) -> Cell:
-    task, config = checked(cfg)
-    check_buildable(cfg, task, config)
-    tokens = (3 * task.num_train_examples + task.num_val_examples) * (task.input_length + OVERHEAD_TOKENS)
-    tokens += task.num_test_examples * (task.of_split("test").input_length + OVERHEAD_TOKENS)
-    return Cell(
-        overrides=overrides,
-        results_dir=cfg.results_dir,
-        folder=run_folder(cfg.results_dir, run_id(config)),
-        config=config,
-        label=(cfg.mixer.name, cfg.task.name, config["task"]["setting"]),
-        code=code_versions(config),
-        keeps=KEPT[kept_in_sweep(cfg.trainer.keep_weights)],
-        cost=tokens * cfg.trainer.epochs,
-    )
 
 
 def _holders(cells: list[Cell]) -> str:

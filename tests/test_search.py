@@ -120,11 +120,9 @@ class FakeSweep:
         self.cell = SimpleNamespace(folder=folder, run_id=folder.name)
         self.config = SimpleNamespace(force=True)
         self.trained = []
+        self.composer = SimpleNamespace(cells=lambda grid: ([self.cell], []))
 
     is_pending = Sweep.is_pending
-
-    def cells(self, grid):
-        return [self.cell], []
 
     def train(self, pending):
         self.trained.append(pending)

@@ -3,8 +3,9 @@
 import fakes
 import pytest
 
+from mixerlab.cells import Cell
 from mixerlab.slurm import SlurmFailed
-from mixerlab.sweep import Cell, _train
+from mixerlab.sweep import _train
 from mixerlab.sweeps.records.files import record_bytes, run_folder, write_config, write_record
 from mixerlab.sweeps.records.identity import run_id
 from mixerlab.sweeps.records.schema import failed_record
