@@ -60,7 +60,7 @@ def check_arguments(group: str, function: Callable, given: Mapping[str, Any], su
     Annotations that are not plain types are not checked. Keys in `supplied` are given by the run, not by the user.
     """
     try:
-        parameters = inspect.signature(function).parameters
+        parameters = _signature(function).parameters
     except ValueError as error:  # of some classes written in C
         name = function.__name__
         raise ValueError(f"{group}: {name} does not say what it takes: give a class written in Python") from error
@@ -84,6 +84,17 @@ def check_arguments(group: str, function: Callable, given: Mapping[str, Any], su
                 f"{group}.{key} is missing, which {function.__name__} takes: add `{key}: <value>` to its yaml, or give"
                 " it a default"
             )
+
+
+def _signature(function: Callable) -> inspect.Signature:
+    """The signature, with annotations that are strings evaluated (`from __future__ import annotations`).
+
+    They stay strings if one of them cannot be evaluated, such as a name that only type checkers import.
+    """
+    try:
+        return inspect.signature(function, eval_str=True)
+    except (NameError, AttributeError, TypeError, SyntaxError):
+        return inspect.signature(function)
 
 
 def _fits(value: Any, wanted: Any) -> bool:

@@ -238,6 +238,14 @@ class Chooses(SequenceMixer):
         super().__init__()
 
 
+class ChoosesByStrings(SequenceMixer):
+    """As with `from __future__ import annotations`."""
+
+    def __init__(self, d_model: "int", order: "Literal[1, 2]" = 1, gate: 'Literal["silu", "gelu"] | None' = None):
+        super().__init__()
+
+
+@pytest.mark.parametrize("chooses", [Chooses, ChoosesByStrings])
 @pytest.mark.parametrize(
     ("given", "message"),
     [
@@ -245,11 +253,21 @@ class Chooses(SequenceMixer):
         ({"gate": None, "order": True}, "mixer.order=True must be one of 1, 2"),
     ],
 )
-def test_a_value_is_one_of_the_annotated(given, message):
-    config = {"name": "chooses", "_target_": f"{__name__}.Chooses", "gate": "silu", "order": 2}
+def test_a_value_is_one_of_the_annotated(chooses, given, message):
+    config = {"name": "chooses", "_target_": f"{__name__}.{chooses.__name__}", "gate": "silu", "order": 2}
     check_config(config, "chooses")
     with pytest.raises(ValueError, match=message):
         check_config(config | given, "chooses")
+
+
+class OnlyForTypeCheckers(SequenceMixer):
+    def __init__(self, d_model: int, order: "imported_by_nobody.Order" = 1):  # noqa: F821
+        super().__init__()
+
+
+def test_an_annotation_that_cannot_be_evaluated_is_not_checked():
+    config = {"name": "only", "_target_": f"{__name__}.OnlyForTypeCheckers", "order": "second"}
+    check_config(config, "only")
 
 
 class WithoutWidth(SequenceMixer):
