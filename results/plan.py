@@ -150,7 +150,7 @@ def challenge() -> Iterator[Run]:
 
     Each stage has its first seed first, and of a seed the longest runs first: short ones fill the end of a portion.
     Of ncr only mamba has a number in the paper that could part the readings; of sc all mixers have, and one seed was
-    enough to rule the other reading out.
+    enough: it is the paper's own bars that speak against the other reading.
     """
     both = (0, 1)
     for stage, mixers, tasks, seeds in (
