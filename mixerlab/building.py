@@ -48,7 +48,7 @@ def component(cfg: Mapping[str, Any] | DictConfig, group: str = "", **arguments:
 
 def _instantiated(cfg: Mapping[str, Any], name: str, **arguments: Any) -> Any:
     try:
-        return instantiate(cfg, **arguments)
+        return instantiate(cfg, _convert_="object", **arguments)  # a list, not a ListConfig, which PyTorch refuses
     except InstantiationException as error:
         cause = error.__cause__ or error
         if type(cause) is ValueError and raised_by_us(cause):
@@ -101,9 +101,16 @@ def _built(parts: str, autoencode: bool, code: str) -> list[tuple[str, SequenceM
     schedule = component(cfg.schedule, "schedule")
     _check_schedule(schedule, cfg.schedule.name)
     small = _Sizes(vocab_size=2, input_length=1, autoencode=autoencode)
-    population = Population(partial(build_model, cfg, small), (0,), grouping_of(cfg))
-    of_run = {"population": population, "lr": [rate], "schedule": schedule, "total_steps": 8}
-    _check_step(component(cfg.optimizer, "optimizer", **of_run), cfg.optimizer.name)
+
+    def optimizer_of(replicas: int) -> PopulationOptimizer:
+        population = Population(partial(build_model, cfg, small), [0] * replicas, grouping_of(cfg))
+        of_run = {"population": population, "lr": [rate] * replicas, "schedule": schedule, "total_steps": 8}
+        return component(cfg.optimizer, "optimizer", **of_run)
+
+    optimizer = optimizer_of(1)
+    _check_step(optimizer, cfg.optimizer.name)
+    if type(optimizer).__module__ != PopulationOptimizer.__module__:
+        _check_replicas_apart(optimizer_of(2), cfg.optimizer.name)
     mixers = mixers_in(cfg, build_model(cfg, small))
     for name, mixer in mixers:
         for stray in strays(mixer):
@@ -138,6 +145,73 @@ def _check_step(optimizer: PopulationOptimizer, name: str) -> None:
             " and must clear `active` and leave the parameters of a replica whose gradient was not finite:"
             " see training/README.md"
         )
+
+
+def _check_replicas_apart(optimizer: PopulationOptimizer, name: str) -> None:
+    """ValueError unless an optimizer of the user's own moves each of two replicas by its gradient and state only."""
+    parameters, state = optimizer.parameters, optimizer.state[optimizer.parameters]
+    start, start_state = parameters.detach().clone(), {key: tensor.clone() for key, tensor in state.items()}
+    gradients = torch.randn(2, *parameters.shape, generator=torch.Generator().manual_seed(0))
+    attributes = _values_in(optimizer)
+
+    def first_replica(share: float) -> torch.Tensor:
+        """Where two steps move it, if the other one has `share` of its gradients. (Below 1, as these are clipped.)"""
+        parameters.data.copy_(start)
+        for key, tensor in start_state.items():
+            state[key].copy_(tensor)
+        with torch.random.fork_rng(devices=()):
+            torch.manual_seed(0)
+            for gradient in gradients.clone():
+                gradient[1] *= share
+                parameters.grad = gradient
+                optimizer.step()
+        return parameters[0].detach().clone()
+
+    try:
+        _check_direction(optimizer, name)
+        moved = first_replica(1.0)
+        changed = [key for key, value in _values_in(optimizer).items() if not _same(value, attributes.get(key))]
+        again, beside_another = first_replica(1.0), first_replica(-1e-4)
+    except Exception as error:  # of the user's code
+        if type(error) is ValueError and raised_by_us(error):
+            raise
+        raise ValueError(f"optimizer={name}: {with_place(error)}") from error
+    rounding = 1e-3 * (moved - start[0]).abs().max().item()
+    if changed or not torch.allclose(again, moved, rtol=0, atol=rounding):
+        kept = f"{', '.join(changed)} change" if changed else "its step changes with how often it was called"
+        raise ValueError(
+            f"optimizer={name}: {kept}, and a checkpoint has only self.state[self.parameters]: keep its tensors there"
+        )
+    if not torch.allclose(beside_another, moved, rtol=0, atol=rounding):
+        raise ValueError(
+            f"optimizer={name}: its step mixes replicas: one moves otherwise beside another with other gradients. Each"
+            " row of a tensor [R, ...] is a replica: reduce over dim=1, and never over the rows"
+        )
+
+
+def _check_direction(optimizer: PopulationOptimizer, name: str) -> None:
+    """ValueError unless `direction` gives a tensor like the momentum."""
+    if not (directed := optimizer.directed()):
+        return
+    given = optimizer.direction(torch.ones(len(optimizer.parameters), directed))
+    wanted = [len(optimizer.parameters), directed]
+    if not isinstance(given, torch.Tensor) or list(given.shape) != wanted:
+        shape = f"{list(given.shape)}" if isinstance(given, torch.Tensor) else repr(given)
+        raise ValueError(
+            f"optimizer={name}: direction gives {shape} for a momentum of {wanted}, and must give a tensor like it"
+        )
+
+
+def _values_in(optimizer: PopulationOptimizer) -> dict[str, Any]:
+    """The numbers and tensors that an optimizer keeps in attributes; copies."""
+    values = {key: value for key, value in vars(optimizer).items() if isinstance(value, int | float | torch.Tensor)}
+    return {key: value.clone() if isinstance(value, torch.Tensor) else value for key, value in values.items()}
+
+
+def _same(one: Any, other: Any) -> bool:
+    if isinstance(one, torch.Tensor) and isinstance(other, torch.Tensor):
+        return torch.equal(one, other)
+    return type(one) is type(other) and one == other
 
 
 def _check_schedule(schedule: Schedule, name: str) -> None:

@@ -203,13 +203,16 @@ def cuts(length: int) -> tuple[int, int]:
 
     A mixer that sees the whole of its chunk leaks nothing at a position where a chunk begins. So both are off the edges
     of chunks of 16 n, the first is odd, and their distance is a prime: otherwise both would be edges of all chunks
-    whose length divides it, if one is.
+    whose length divides it, if one is. It does not divide the first: chunks of that length, counted from the start of
+    the sequence, have no edge at either.
     """
     one = max(1, min(length - 1, length // 3 | 1))
     if one % 16 in (1, 15) and one + 4 < length:
         one += 4
     near = 2 * length // 3
-    later = [cut for cut in range(one, length) if _is_prime(cut - one) and cut % 16 not in (0, 1, 15)]
+    later = [
+        cut for cut in range(one, length) if _is_prime(cut - one) and one % (cut - one) and cut % 16 not in (0, 1, 15)
+    ]
     return one, min(later, key=lambda cut: abs(cut - near), default=max(1, min(length - 1, near | 1)))
 
 

@@ -13,9 +13,9 @@ from mixerlab.causality import Leak, find_leak, is_rounding
 from mixerlab.mixers.base import SequenceMixer
 from mixerlab.models.language_model import LanguageModel
 from mixerlab.models.stream import ALL, ResidualStream
-from mixerlab.repeatability import KEEPS_STATE, repeats, writes_buffers
+from mixerlab.repeatability import KEEPS_STATE, keeps_state, repeats, writes_buffers
 from mixerlab.strays import strays
-from mixerlab.training.execution import Decision, choose_execution
+from mixerlab.training.execution import Decision, choose_execution, made_in_forward
 from mixerlab.training.population import Execution, Population, side_by_side
 from mixerlab.user_code import with_place
 from mixerlab.yamls import check_yaml
@@ -69,7 +69,10 @@ def check_config(config: Mapping[str, Any], name: str) -> None:
 
 def check_output(mixer: nn.Module, x: Tensor) -> Tensor:
     """The output for `x`, which must be a tensor of the shape and dtype of `x`."""
+    before = set(mixer.state_dict())
     y = mixer(x)
+    made = set(mixer.state_dict()) - before
+    _require(not made, made_in_forward(made))
     message = f"{type(mixer).__name__} gives a {type(y).__name__}: it must give a tensor [B, T, d_model]"
     _require(isinstance(y, Tensor), message)
     _require(y.shape == x.shape, f"the output's shape is {tuple(y.shape)} for an input of {tuple(x.shape)}")
@@ -116,7 +119,7 @@ def check_same_again(mixer: nn.Module, d_model: int = WIDTH) -> None:
     _require(torch.equal(x, given), "it overwrites its input: write x = 2 * x in place of x *= 2")
     written = [name for name, buffer in mixer.named_buffers() if not torch.equal(buffer, before.get(name, buffer))]
     _require(same_again or not written, f"it {writes_buffers(written)}")
-    _require(same_again, f"{KEEPS_STATE}, and draw random numbers only if self.training")
+    _require(same_again, f"it {KEEPS_STATE}, and draw random numbers only if self.training")
 
 
 def check_causality(make: Callable[[], SequenceMixer], d_model: int = WIDTH) -> None:
@@ -127,6 +130,7 @@ def check_causality(make: Callable[[], SequenceMixer], d_model: int = WIDTH) -> 
     population = Population(lambda: LanguageModel(VOCAB, d_model, 1, make), [0])
     choose_execution(population, "auto", torch.randint(VOCAB, (1, 2, LENGTH)), ALL, bf16=False)
     leak = find_leak(population, VOCAB, LENGTH, bf16=False)
+    _require(not isinstance(leak, Leak) or not keeps_state(population, VOCAB, LENGTH), f"it {KEEPS_STATE}")
     if isinstance(leak, Leak) and leak.between_rows:
         _require(leak.training, f"{leak}. Compute each row of x by itself")
     elif isinstance(leak, Leak):

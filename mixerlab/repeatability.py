@@ -46,8 +46,8 @@ def repeats(
 def keeps_state(population: Population, vocab_size: int, length: int) -> bool:
     """Whether two calls with the same tokens differ, with a call with others between them.
 
-    In evaluation mode and float32, with the same random numbers. The population and the state of all random generators
-    stay as they were.
+    In evaluation and in training mode, in float32, with the same random numbers. The population and the state of all
+    random generators stay as they were.
     """
     was_training, saved = population.model.training, copy.deepcopy(population.state_dict())
     generator = torch.Generator().manual_seed(0)
@@ -59,9 +59,12 @@ def keeps_state(population: Population, vocab_size: int, length: int) -> bool:
         return population(tokens)
 
     try:
-        population.model.eval()
         with leaving_no_trace(population.device):
-            return not repeats(logits, one, other, of_largest=_ROUNDING)
+            for training in (False, True):
+                population.model.train(training)
+                if not repeats(logits, one, other, of_largest=_ROUNDING):
+                    return True
+        return False
     finally:
         population.load_state_dict(saved)
         population.model.train(was_training)

@@ -1,6 +1,7 @@
 """What a run checks before it trains: no output of a language model depends on a later token."""
 
 import copy
+import math
 from types import SimpleNamespace
 
 import pytest
@@ -149,6 +150,10 @@ def test_the_positions_are_off_the_edges_of_chunks(length):
     if length >= 16:
         assert one % 2 and one < other
         assert not {0, 1, 15} & {cut % 16 for cut in found}
+
+
+def test_chunks_counted_from_the_start_do_not_have_edges_at_both_positions():
+    assert {math.gcd(*cuts(length)) for length in range(4, 2100)} == {1}
 
 
 @pytest.mark.parametrize("length", [16, 32, 100, 128, 512, 1023, 1024, 2048])

@@ -308,6 +308,46 @@ def test_a_step_of_ones_own_counts_and_freezes(own, tmp_path, lacks):
     assert not records(tmp_path / "results")
 
 
+OWN_DIRECTION = """
+from mixerlab.training.optimizers import AdamW
+
+
+class Own(AdamW):
+    momentum = 0.9
+    previous = 0.0
+
+    def directed(self):
+        return self.layout.size
+
+    def direction(self, momentum):
+        {}
+"""
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        ("return momentum / momentum.norm(dim=1, keepdim=True)", None),
+        ("return momentum / momentum.norm()", "its step mixes replicas: one moves otherwise beside another"),
+        (
+            "self.previous = 0.5 * self.previous + momentum; return self.previous",
+            "previous change, and a checkpoint has only self.state[self.parameters]: keep its tensors there",
+        ),
+        ("return momentum[:, 1:]", "direction gives [2, "),
+        ("return momentum.no_such_method()", "AttributeError: 'Tensor' object has no attribute 'no_such_method'"),
+    ],
+)
+def test_a_direction_of_ones_own_is_of_each_replica_by_itself(own, tmp_path, body, message):
+    name = f"own_direction_{tmp_path.name}".replace("[", "_").replace("]", "_")
+    (tmp_path / f"{name}.py").write_text(OWN_DIRECTION.format(body))
+    options = own("optimizer/own", f"name: own\n_target_: {name}.Own\nlr: 0.001\n")
+    outcome = run_py(*options, "mixer=attn", "task=icr", "optimizer=own", *TINY, f"results_dir={tmp_path / 'results'}")
+    if message is None:
+        assert outcome.code == 0, outcome.err
+    else:
+        assert outcome.code == 1 and outcome.err.startswith(f"error: optimizer=own: {message}")
+
+
 def test_an_experiment_without_its_first_line(own):
     outcome = run_py(*own("experiment/mine", "seed: [0, 1]\n"), "mixer=attn", "experiment=mine", "dry_run=true")
     message = "error: the experiment's yaml must begin with the line `# @package _global_` (sweeps/README.md)\n"

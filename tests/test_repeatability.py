@@ -9,6 +9,7 @@ from command_line import TINY, run_py
 from flawed_mixers import LENGTH, VOCAB, WIDTH, Drops, Flawed, population_of
 from torch import nn
 
+from mixerlab.contract import ContractBroken, check_causality
 from mixerlab.mixers.base import SequenceMixer
 from mixerlab.repeatability import KEEPS_STATE, keeps_state, repeats, written_buffers
 from mixerlab.training.execution import choose_execution
@@ -34,6 +35,23 @@ def test_state_is_no_sight_of_the_future():
     population = population_of(Drops)
     population.compute_in_a_loop()
     assert not keeps_state(population, VOCAB, LENGTH) and population.model.training
+
+
+class CountsSteps(SequenceMixer):
+    def __init__(self, d_model=WIDTH):
+        super().__init__()
+        self.linear, self.steps = nn.Linear(d_model, d_model), 0
+
+    def forward(self, x):
+        self.steps += self.training
+        return self.linear(x) / (1 + 0.01 * self.steps)
+
+
+def test_state_in_training_mode_only():
+    """The check of causality compares two calls in that mode too, and would take it for a leak."""
+    assert keeps_state(population_of(CountsSteps), VOCAB, LENGTH)
+    with pytest.raises(ContractBroken, match=f"it {KEEPS_STATE}"):
+        check_causality(CountsSteps, WIDTH)
 
 
 @pytest.mark.parametrize(("share", "same"), [(0, True), (1e-6, True), (1e-2, False)])

@@ -5,7 +5,7 @@ looks at, random numbers, modules such as `nn.GRU`. These errors share no except
 counts as a refusal only if a single replica runs without one.
 """
 
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
@@ -13,9 +13,24 @@ from functools import cache
 import torch
 from torch import Tensor
 from torch.func import functional_call
+from torch.utils.checkpoint import CheckpointError
 
 from mixerlab.training.population import Execution, Population, side_by_side
 from mixerlab.user_code import with_place
+
+LATE_READ = (
+    "its backward reads parameters of a module once forward has ended, as torch.utils.checkpoint does when it computes"
+    " again; they are no replica's then. Hand them over as arguments, checkpoint(function, x, self.proj.weight,"
+    " use_reentrant=False), or do without it"
+)
+
+
+class LateRead(ValueError):
+    """Backward reads parameters from the module, which has them only during forward (`functional_call`)."""
+
+
+class MadeInForward(ValueError):
+    """Forward makes a parameter, a layer or a buffer, which a run would neither train nor load again."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +57,7 @@ def choose_execution(
     must say all of the model but the values of its tensors; with None nothing is remembered.
 
     Raises:
-        ValueError: `vmap` is wanted, and refuses the model.
+        ValueError: `vmap` is wanted, and refuses the model; or LateRead, MadeInForward.
         Exception: what the model raises for one replica without `vmap` too.
     """
     if key is None:
@@ -61,6 +76,20 @@ def choose_execution(
 
 def _tried(population: Population, wanted: str, tokens: Tensor, scored: slice, bf16: bool) -> Decision:
     """`choose_execution` by trial."""
+    before = set(population.model.state_dict())
+    decision = _decided(population, wanted, tokens, scored, bf16)
+    if made := set(population.model.state_dict()) - before:
+        raise MadeInForward(made_in_forward(made))
+    return decision
+
+
+def made_in_forward(names: Iterable[str]) -> str:
+    """What is wrong with a model whose forward makes these parameters, layers or buffers."""
+    return f"forward makes {', '.join(sorted(names))}, which a run does not train or load again: make it in __init__"
+
+
+def _decided(population: Population, wanted: str, tokens: Tensor, scored: slice, bf16: bool) -> Decision:
+    """How it computes; its own buffers, and a loop, are set up."""
     changed: set[str] = set()
     refusal = None
     if wanted != "loop":
@@ -129,14 +158,46 @@ def _try(
 
     with leaving_no_trace(tokens.device):
         model.train()
-        computed = logits()
-        torch.autograd.grad(computed, population.parameters_by_replica, torch.ones_like(computed))
+        _check_late_reads(population, logits)
         with torch.no_grad():
             model.eval()
             logits()
             model.train()
         changed.update(name for given in given_buffers for name in given if not torch.equal(given[name], shared[name]))
     return changed
+
+
+def _check_late_reads(population: Population, logits: Callable[[], Tensor]) -> None:
+    """Computes forward and backward; LateRead if backward reads parameters that the model has beside the replicas'."""
+
+    def gradient(computed: Tensor) -> Tensor:
+        return torch.autograd.grad(computed, population.parameters_by_replica, torch.ones_like(computed))[0]
+
+    try:
+        computed = logits()
+        with _unreadable(population):
+            found = gradient(computed)
+        if not found.isfinite().all() and computed.isfinite().all() and gradient(logits()).isfinite().all():
+            raise LateRead(LATE_READ)
+    except CheckpointError as error:  # what it saved and what it computed again differ
+        raise LateRead(LATE_READ) from error
+
+
+@contextmanager
+def _unreadable(population: Population) -> Iterator[None]:
+    """The model's own parameters are NaN. A population computes with its replicas' in their place."""
+    parameters = dict(population.model.named_parameters())
+    own = [parameters[slot.name] for slot in population.layout.slots]
+    values = [parameter.detach().clone() for parameter in own]
+    try:
+        with torch.no_grad():
+            for parameter in own:
+                parameter.fill_(torch.nan)
+        yield
+    finally:
+        with torch.no_grad():
+            for parameter, value in zip(own, values, strict=True):
+                parameter.copy_(value)
 
 
 @cache
