@@ -79,7 +79,8 @@ def _message(error: Exception) -> str:
     if isinstance(error, OSError):
         where = f": {error.filename}" if error.filename else ""
         return f"{error.strerror or error}{where}; fix this, then run the same command again: it {GOES_ON}"
-    return str(error)
+    traceback = getattr(error, "traceback", None)  # of RunFailed
+    return f"{error}; its traceback: {traceback}" if traceback else str(error)
 
 
 def _say_who_trains(cfg: DictConfig) -> None:

@@ -163,7 +163,13 @@ def run(cfg: DictConfig, patience: float = 0) -> dict[str, Any] | None:
 
 
 class RunFailed(RuntimeError):
-    """Training failed; the message says how, and the cause is what was raised."""
+    """Training failed; the message says how, and the cause is what was raised.
+
+    Attributes:
+        traceback: the file that has it; None if the message says all, as that of a refusal does.
+    """
+
+    traceback: Path | None = None
 
 
 def _must_train(this: _Run, code: Mapping[str, str]) -> bool:
@@ -231,8 +237,7 @@ def _train_and_record(
     except (Exception, SystemExit) as error:  # SystemExit: the user's code calls `sys.exit`
         if (interruption := interruption_behind(error)) is not None:
             raise interruption from None
-        failure = error
-        is_refusal = isinstance(error, SeesFuture | MixesRows | KeepsState | WrongRows)
+        failure, is_refusal = error, isinstance(error, SeesFuture | MixesRows | KeepsState | WrongRows)
         reason = str(error) if is_refusal else with_place(error)
         replace_file(folder / ERROR_FILE, traceback.format_exc())
         end_by_force(folder)
@@ -250,7 +255,9 @@ def _train_and_record(
         log.warning("%s: another process has written this run's record meanwhile; it stays", folder)
         return _record(folder)
     if failure is not None:
-        raise RunFailed(record["error"]) from failure
+        failed = RunFailed(record["error"])
+        failed.traceback = None if is_refusal else folder / ERROR_FILE
+        raise failed from failure
     (folder / ERROR_FILE).unlink(missing_ok=True)  # of an earlier try
     forget_checkpoints(folder)
     log_results(loggers, _hyperparameters(this.config), record["rows"])

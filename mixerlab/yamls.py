@@ -6,6 +6,8 @@ from typing import Any
 from hydra.conf import HydraConf
 from omegaconf import DictConfig
 
+from mixerlab.postponed import GROUPS
+
 
 def check_yaml(mixer: Mapping[str, Any] | DictConfig, file: str) -> None:
     """Raises ValueError unless what `mixer/<file>.yaml` gives has a class and the file's name.
@@ -27,8 +29,16 @@ def check_yaml(mixer: Mapping[str, Any] | DictConfig, file: str) -> None:
 def check_names(cfg: DictConfig, hydra_config: DictConfig | HydraConf) -> None:
     """Raises ValueError unless task, optimizer and schedule have the names of their yamls, as `check_yaml` of a mixer.
 
-    On the command line a name may be set on purpose.
+    On the command line a name may be set on purpose. Also if the yaml of one of these groups, or of a mixer, does not
+    fill its group.
     """
+    for group in GROUPS:
+        file = hydra_config.runtime.choices.get(group)
+        if isinstance(file, str) and group not in cfg:
+            raise ValueError(
+                f"{group}={file}: its yaml puts its keys elsewhere than under `{group}`: remove its line `# @package"
+                " _global_`, which is for experiments"
+            )
     for group in ("task", "optimizer", "schedule"):
         file, part = hydra_config.runtime.choices.get(group), cfg.get(group)
         if not isinstance(file, str) or not isinstance(part, DictConfig) or not part.get("name"):

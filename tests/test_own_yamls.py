@@ -348,6 +348,33 @@ def test_a_direction_of_ones_own_is_of_each_replica_by_itself(own, tmp_path, bod
         assert outcome.code == 1 and outcome.err.startswith(f"error: optimizer=own: {message}")
 
 
+@pytest.mark.parametrize("group", ["mixer", "task", "optimizer", "schedule"])
+def test_a_yaml_with_the_first_line_of_an_experiment(own, group):
+    options = own(f"{group}/mine", f"# @package _global_\n{YAML.format(name='mine')}")
+    outcome = run_py(*options, "mixer=attn", f"{group}=mine", "dry_run=true")
+    assert outcome.code == 1
+    assert outcome.err.startswith(f"error: {group}=mine: its yaml puts its keys elsewhere than under `{group}`: remove")
+
+
+LISTS = """
+from mixerlab.mixers.attn import Attention
+
+
+class Mine(Attention):
+    def __init__(self, d_model, sizes, table):
+        super().__init__(d_model)
+        assert type(sizes) is list and type(sizes[1]) is list and type(table) is dict, (sizes, table)
+"""
+
+
+def test_a_mixer_gets_lists_and_dicts_of_python(own, tmp_path):
+    """PyTorch takes no ListConfig as a shape or as sizes."""
+    name = f"lists_{tmp_path.name}"
+    (tmp_path / f"{name}.py").write_text(LISTS)
+    own("mixer/mine", f"name: mine\n_target_: {name}.Mine\nsizes: [1, [2]]\ntable: {{a: 1}}\n")
+    mixerlab.build_model("mixer=mine", "task=icr", config_dir=tmp_path / "conf")
+
+
 def test_an_experiment_without_its_first_line(own):
     outcome = run_py(*own("experiment/mine", "seed: [0, 1]\n"), "mixer=attn", "experiment=mine", "dry_run=true")
     message = "error: the experiment's yaml must begin with the line `# @package _global_` (sweeps/README.md)\n"
