@@ -249,8 +249,9 @@ def test_a_failed_run_is_recorded_with_its_error(tmp_path, monkeypatch, what, er
     results = tmp_path / "results"
     outcome = run_py(*ATTN, f"results_dir={results}", f"mixer._target_={module}.Broken")
     error += f", in Broken.forward ({tmp_path / module}.py:7)"
-    assert outcome.code == 1 and f"error: {error}" in outcome.err and "Traceback" not in outcome.err
     ((run_id, record),) = records(results).items()
+    told = f"error: {error}; its traceback: {run_folder(results, run_id) / 'error.txt'}"
+    assert outcome.code == 1 and outcome.err.splitlines()[-1] == told and "Traceback" not in outcome.err
     assert record["status"] == "failed" and record["error"] == error
     assert "Traceback" in (run_folder(results, run_id) / "error.txt").read_text()
 

@@ -120,11 +120,9 @@ def test_by_other_keys(results):
     text = report(results, by=["optimizer.name"])
     assert header(text) == ["task", "attn, optimizer=muon", "gdn, optimizer=muon"]
     assert "- attn, optimizer=muon: its runs differ in model.d_model (64, 128, 256), of which an entry is" in text
-    assert header(report(results, by=["optimizer.lr"], tasks=["mem"]))[1:4] == [
-        "attn, lr=0.0005",
-        "attn, lr=0.001",
-        "attn, lr=0.005",
-    ]
+    text = report(results, by=["optimizer.lr"], tasks=["mem"])
+    assert header(text)[1:4] == ["attn, lr=0.0005", "attn, lr=0.001", "attn, lr=0.005"]
+    assert "Learning rates beyond" not in text  # each column has its own
     with pytest.raises(ValueError, match=r"no record has the key model\.d_modl: there are model\.d_model"):
         report(results, by=["model.d_modl"])
 
