@@ -3,6 +3,7 @@
 Every Hydra program in the environment imports this file, so it imports nothing of ours until it runs.
 """
 
+import sys
 from collections.abc import Sequence
 from typing import Any
 
@@ -22,6 +23,9 @@ class GridSweeper(BasicSweeper):
         super().__init__(max_batch_size=None, params=params)  # everything that is to run is launched at once
 
     def setup(self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig) -> None:
+        for key, value in (self.params or {}).items():
+            if key in ("mixer", "task", "optimizer", "schedule") and not isinstance(value, str):
+                sys.exit(f"error: hydra.sweeper.params.{key} is no string: write its choices as `{key}: one,other`")
         # `results_dir=a,b` leaves the default in the sweep's own config, in which a launcher finds where to keep its
         # files: they go to the first of the folders. Of the other overrides only choices count: a key such as
         # `mixer.layers` may be one that the first cell does not have.

@@ -32,7 +32,8 @@ def refusal(error: HydraException | MarkedYAMLError, config_dir: str = _CONFIG_D
         return f"{error.override}: settings are KEY=VALUE"
     if isinstance(error, MissingConfigException) and error.options:
         what = str(error).splitlines()[0]
-        return f"{what}; there are: {', '.join(sorted(error.options))}; {config_dir} adds your own"
+        place = f", as {error.missing_cfg_file}.yaml in that folder" if error.missing_cfg_file else ""
+        return f"{what}; there are: {', '.join(sorted(error.options))}; {config_dir} adds your own{place}"
     cause = error.__cause__
     if isinstance(cause, ConfigAttributeError | ConfigKeyError) and isinstance(cause.parent_node, DictConfig):
         outer, dot, _ = str(cause.full_key).rpartition(".")

@@ -15,7 +15,7 @@ from mixerlab.sweeps.best import CHOSEN_BY, Selection, best_trial
 from mixerlab.sweeps.chance import chance_of
 from mixerlab.sweeps.grids import grids
 from mixerlab.sweeps.names import MIXERS, TASKS, rank, setting_rank
-from mixerlab.sweeps.records.files import read_config, read_metrics, read_run, run_folder
+from mixerlab.sweeps.records.files import RECORD_FILE, read_config, read_metrics, read_run, run_folder
 from mixerlab.sweeps.records.identity import IMPLIED, flatten, without_implied
 from mixerlab.sweeps.records.schema import LABELS, LATER_RESULTS, RESULTS, labels_of_replicas
 from mixerlab.sweeps.solved import counts, known_steps, steps_in
@@ -65,6 +65,14 @@ CELL_COLUMNS = (
 )
 
 
+def check_results_dir(path: str | Path) -> None:
+    """ValueError if there is no such folder, or if it is the folder `runs` of a results folder."""
+    if not Path(path).is_dir():
+        raise ValueError(f"there is no folder {path}: name a results folder")
+    if not (Path(path) / "runs").exists() and any(Path(path).glob(f"*/{RECORD_FILE}")):
+        raise ValueError(f"{path} holds the runs of a results folder: name that folder, {Path(path).absolute().parent}")
+
+
 def collect(results_dir: str | Path, configs: Mapping[str, Mapping[str, Any]] | None = None) -> pd.DataFrame:
     """One row per replica of every run in `results_dir`, or of those in `configs`, which are by `run_id`.
 
@@ -78,10 +86,10 @@ def collect(results_dir: str | Path, configs: Mapping[str, Mapping[str, Any]] | 
     accuracies in [0, 1]. `steps_to_90` is inf for a replica that never got there, and NaN if that is not known.
 
     Raises:
-        ValueError: there is no such folder.
+        ValueError: there is no such folder, or it is the folder `runs` of one.
     """
-    if configs is None and not Path(results_dir).is_dir():
-        raise ValueError(f"there is no folder {results_dir}: name a results folder")
+    if configs is None:
+        check_results_dir(results_dir)
     rows: list[dict[str, Any]] = []
     for folder in sorted(Path(results_dir).glob("runs/*/")):
         if configs is None or folder.name in configs:

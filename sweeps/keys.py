@@ -244,8 +244,18 @@ def _hidden(frame: pd.DataFrame, keys: Iterable[str]) -> dict[str, dict[str, lis
 
 
 def notes_of(swept: Swept) -> list[str]:
-    """One line for each column whose entries are the best of several configurations, with the keys that differ."""
+    """What labels do not say.
+
+    A line for each column whose entries are the best of several configurations, with the keys that differ; and one for
+    each key that is null in a column.
+    """
+    null = {key for column in swept.columns.values() for key, value in column.values.items() if value is None}
+    short = short_names(swept.keys)
     return [
+        f"{short[key]}=null: {key} is null, or the runs were made before there was this key."
+        for key in swept.keys
+        if key in null
+    ] + [
         f"{label}: its runs differ in "
         + "; ".join(f"{key} ({', '.join(values)})" for key, values in keys.items())
         + f", of which an entry is the best: --by {' '.join(keys)} makes columns of them."

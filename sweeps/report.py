@@ -15,7 +15,7 @@ import pandas as pd
 
 from mixerlab.safe_files import read_bytes, remove_leftovers, replace_file
 from mixerlab.sweeps.best import Selection
-from mixerlab.sweeps.collect import best_per_cell, collect, complaints
+from mixerlab.sweeps.collect import best_per_cell, check_results_dir, collect, complaints
 from mixerlab.sweeps.figures import canvas
 from mixerlab.sweeps.figures.canvas import FORMATS, WIDTHS
 from mixerlab.sweeps.figures.of_report import FIGURES, SWEPT, figures_of
@@ -97,6 +97,7 @@ def report(
     if not Path(results_dir).exists():
         raise ValueError(f"there is no folder or file {results_dir}: name a results folder, an archive or a rows.csv")
     if configs is None and not Path(results_dir).is_file() and not _has_runs(results_dir):
+        check_results_dir(results_dir)
         raise ValueError(f"no records in {Path(results_dir) / 'runs'}: train something first, or name another folder")
     check_writable(out, "--out")
     chosen = _Chosen(mixers, tasks, where, by)

@@ -130,7 +130,8 @@ def test_the_check_of_a_mixer_that_is_not_found_names_the_option(capsys):
     assert check(["cmean"]) == 1
     said = capsys.readouterr().err
     assert said.startswith("error: cmean: In 'config': Could not find 'mixer/cmean'; there are: attn, gdn")
-    assert said.endswith("; config_dir=DIR or --config-dir DIR adds your own\n") and said.count("\n") == 1
+    assert said.endswith("; config_dir=DIR or --config-dir DIR adds your own, as mixer/cmean.yaml in that folder\n")
+    assert said.count("\n") == 1
     with pytest.raises(SystemExit):
         check([])
     assert capsys.readouterr().err.endswith("required: name\n")
@@ -379,6 +380,13 @@ def test_an_experiment_without_its_first_line(own):
     outcome = run_py(*own("experiment/mine", "seed: [0, 1]\n"), "mixer=attn", "experiment=mine", "dry_run=true")
     message = "error: the experiment's yaml must begin with the line `# @package _global_` (sweeps/README.md)\n"
     assert (outcome.code, outcome.err) == (1, message)
+
+
+def test_choices_of_a_grid_are_a_string(own):
+    grid = "# @package _global_\nhydra: {mode: MULTIRUN, sweeper: {params: {mixer: [attn, gdn]}}}\n"
+    outcome = run_py(*own("experiment/mine", grid), "experiment=mine", "dry_run=true")
+    message = "error: hydra.sweeper.params.mixer is no string: write its choices as `mixer: one,other`"
+    assert outcome.code == 1 and outcome.err.splitlines()[-1] == message
 
 
 def test_a_single_run_says_that_it_leaves_a_grid_out(own):

@@ -10,6 +10,7 @@ from mixerlab.sweeps.collect import best_per_cell, collect, complaints
 from mixerlab.sweeps.records.files import run_folder, write_config, write_record
 from mixerlab.sweeps.records.identity import run_id
 from mixerlab.sweeps.records.schema import failed_record
+from mixerlab.sweeps.report import report
 
 
 @pytest.fixture
@@ -375,3 +376,10 @@ def test_a_key_of_another_class_is_part_of_its_configuration_whatever_ours_impli
 def test_a_folder_that_is_not_there_is_refused(tmp_path):
     with pytest.raises(ValueError, match=r"there is no folder .*resluts: name a results folder"):
         collect(tmp_path / "resluts")
+
+
+def test_the_folder_of_the_runs_themselves_is_refused(tmp_path):
+    fakes.add_run(tmp_path, [0.5, 0.6, 0.7])
+    for look in (collect, report):
+        with pytest.raises(ValueError, match=rf"runs holds the runs of a results folder: name that folder, {tmp_path}"):
+            look(tmp_path / "runs")

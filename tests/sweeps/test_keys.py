@@ -110,7 +110,9 @@ def test_null_and_older_records(tmp_path):
     fakes.add_run(tmp_path, [0.1, 0.8, 0.1], changed={"model.linear_std": None}, seed=1)
     assert swept_keys(collect(tmp_path)) == []
     fakes.add_run(tmp_path, [0.1, 0.9, 0.1], changed={"model.linear_std": 0.02})
-    assert header(report(tmp_path)) == ["task", "attn, linear_std=0.02", "attn, linear_std=null"]
+    text = report(tmp_path)
+    assert header(text) == ["task", "attn, linear_std=0.02", "attn, linear_std=null"]
+    assert "linear_std=null: model.linear_std is null, or the runs were made before there was this key." in text
     assert "0.900" in report(tmp_path, where=["model.linear_std=2e-2"])
     assert "0.750" in report(tmp_path, where=["model.linear_std=null"])
 
