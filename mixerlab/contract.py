@@ -122,6 +122,24 @@ def check_same_again(mixer: nn.Module, d_model: int = WIDTH) -> None:
     _require(same_again, f"it {KEEPS_STATE}, and draw random numbers only if self.training")
 
 
+def check_draws(make: Callable[[], SequenceMixer], d_model: int = WIDTH) -> None:
+    """In evaluation mode nothing is drawn: not even once, in the first call, as a loaded model would draw it anew."""
+    x = torch.randn(2, LENGTH, d_model)
+
+    def output(seed: int) -> Tensor:
+        with torch.random.fork_rng(devices=()), torch.no_grad():
+            torch.manual_seed(0)
+            mixer = make().eval()
+            torch.manual_seed(seed)
+            return mixer(x.clone())
+
+    _require(
+        torch.allclose(output(1), output(2), rtol=1e-5, atol=1e-6, equal_nan=True),
+        "forward draws random numbers in evaluation mode, so that a loaded model gives other outputs: draw them in"
+        " __init__, into a buffer",
+    )
+
+
 def check_causality(make: Callable[[], SequenceMixer], d_model: int = WIDTH) -> None:
     """In a model, as a run looks: in evaluation and in training mode, with noise in all parameters.
 
@@ -307,6 +325,7 @@ def _check_built(make: Callable[[], SequenceMixer], d_model: int) -> Decision:
     with torch.random.fork_rng(devices=()):  # so that the checks after it draw what they drew without it
         check_output(make().eval(), torch.randn(2, LENGTH, d_model))
         check_same_again(make(), d_model)
+        check_draws(make, d_model)
     check_forward(make(), d_model=d_model)
     with torch.random.fork_rng(devices=()):
         check_causality(make, d_model)

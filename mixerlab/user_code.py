@@ -1,5 +1,6 @@
 """Where in the user's code an error arose, for a message that names it."""
 
+import linecache
 import sys
 import traceback
 from pathlib import Path
@@ -15,18 +16,28 @@ def place(error: BaseException) -> str:
     That is code outside mixerlab (its mixers count as a user's), PyTorch and the other libraries that call a mixer. If
     the user's code calls an installed package, as a wrapped layer does, it is the user's line that is named.
     """
-    frames = [(frame, line) for frame, line in traceback.walk_tb(error.__traceback__) if _may_be_the_users(frame)]
-    own = [(frame, line) for frame, line in frames if not INSTALLED & set(Path(frame.f_code.co_filename).parts)]
-    if not frames:
+    found = _users_line(error)
+    if found is None:
         return ""
-    frame, line = (own or frames)[-1]
+    frame, line = found
     return f"{frame.f_code.co_qualname} ({frame.f_code.co_filename}:{line})"
 
 
+def _users_line(error: BaseException) -> tuple[FrameType, int] | None:
+    """Frame and line of `place`."""
+    frames = [(frame, line) for frame, line in traceback.walk_tb(error.__traceback__) if _may_be_the_users(frame)]
+    own = [(frame, line) for frame, line in frames if not INSTALLED & set(Path(frame.f_code.co_filename).parts)]
+    return (own or frames)[-1] if frames else None
+
+
 def with_place(error: BaseException) -> str:
-    """One line: the type of `error`, its message and its `place`."""
-    at = place(error)
-    return type_and_message(error) + (f", in {at}" if at else "")
+    """One line: the type of `error`, its message and its `place`; of a bare `assert` the line itself."""
+    at, found = place(error), _users_line(error)
+    said = type_and_message(error)
+    if found is not None and not one_line(error):
+        frame, line = found
+        said += f": {linecache.getline(frame.f_code.co_filename, line).strip()}"
+    return said + (f", in {at}" if at else "")
 
 
 def raised_by_us(error: BaseException) -> bool:
@@ -44,8 +55,9 @@ def _may_be_the_users(frame: FrameType) -> bool:
 
 
 def type_and_message(error: BaseException) -> str:
-    """One line: the type of `error` and its message."""
-    return f"{type(error).__name__}: {one_line(error)}"
+    """One line: the type of `error` and its message, if it has one."""
+    message = one_line(error)
+    return f"{type(error).__name__}: {message}" if message else type(error).__name__
 
 
 def one_line(error: BaseException) -> str:

@@ -111,6 +111,15 @@ def test_a_forward_that_fails_says_where(file, tmp_path, capsys):
     assert f", in LateInTorch.forward ({file}:23) (checked at d_model=32; model.d_model=" in error
 
 
+def test_a_bare_assert_is_its_line(tmp_path):
+    path = tmp_path / "asserts.py"
+    path.write_text("def check(heads):\n    assert 64 % heads == 0\n")
+    with pytest.raises(AssertionError) as caught:
+        exec(compile(path.read_text(), str(path), "exec"), scope := {"__name__": "asserts"})
+        scope["check"](3)
+    assert with_place(caught.value) == f"AssertionError: assert 64 % heads == 0, in check ({path}:2)"
+
+
 def test_an_error_outside_the_users_code_has_no_place():
     with pytest.raises(Exception) as caught:
         OmegaConf.create({"a": "${nothing}"}).a  # noqa: B018

@@ -7,6 +7,7 @@ import torch
 import torch.nn.functional as F
 from every_mixer import CONF, MIXERS, config_of, mixer_of
 from hydra import compose, initialize_config_dir
+from torch import nn
 
 from mixerlab.contract import (
     LENGTH,
@@ -14,6 +15,7 @@ from mixerlab.contract import (
     ContractBroken,
     check_config,
     check_declarations,
+    check_draws,
     check_everything,
     check_forward,
     check_lengths,
@@ -258,6 +260,25 @@ def test_a_value_is_one_of_the_annotated(chooses, given, message):
     check_config(config, "chooses")
     with pytest.raises(ValueError, match=message):
         check_config(config | given, "chooses")
+
+
+class DrawsOnce(SequenceMixer):
+    """A table that the first call draws: another one once the weights are loaded."""
+
+    def __init__(self, d_model=WIDTH):
+        super().__init__()
+        self.linear, self.table = nn.Linear(d_model, d_model), None
+
+    def forward(self, x):
+        if self.table is None or self.table.shape[0] < x.shape[1]:
+            self.table = torch.randn(x.shape[1], x.shape[2])
+        return self.linear(x) + self.table[: x.shape[1]]
+
+
+def test_what_the_first_call_draws():
+    check_same_again(DrawsOnce())
+    with pytest.raises(ContractBroken, match="forward draws random numbers in evaluation mode"):
+        check_draws(DrawsOnce)
 
 
 class OnlyForTypeCheckers(SequenceMixer):
