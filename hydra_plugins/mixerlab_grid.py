@@ -23,8 +23,10 @@ class GridSweeper(BasicSweeper):
         super().__init__(max_batch_size=None, params=params)  # everything that is to run is launched at once
 
     def setup(self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig) -> None:
+        from mixerlab.postponed import GROUPS
+
         for key, value in (self.params or {}).items():
-            if key in ("mixer", "task", "optimizer", "schedule") and not isinstance(value, str):
+            if key in (*GROUPS, "experiment") and not isinstance(value, str):
                 sys.exit(f"error: hydra.sweeper.params.{key} is no string: write its choices as `{key}: one,other`")
         # `results_dir=a,b` leaves the default in the sweep's own config, in which a launcher finds where to keep its
         # files: they go to the first of the folders. Of the other overrides only choices count: a key such as

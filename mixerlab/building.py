@@ -16,6 +16,7 @@ from omegaconf import DictConfig, OmegaConf
 from mixerlab.config import code_versions
 from mixerlab.hybrid import is_hybrid, mixers_of
 from mixerlab.loggers import check_installed
+from mixerlab.mixers.attn import Attention
 from mixerlab.mixers.base import SequenceMixer
 from mixerlab.models.auto_encoder import LINEAR_STD, AutoEncoder
 from mixerlab.models.initial_values import overwritten
@@ -48,7 +49,9 @@ def component(cfg: Mapping[str, Any] | DictConfig, group: str = "", **arguments:
 
 def _instantiated(cfg: Mapping[str, Any], name: str, **arguments: Any) -> Any:
     try:
-        return instantiate(cfg, _convert_="object", **arguments)  # a list, not a ListConfig, which PyTorch refuses
+        # A list, and not a ListConfig, which PyTorch refuses as a shape.
+        convert = {} if "_convert_" in cfg else {"_convert_": "object"}
+        return instantiate(cfg, **convert, **arguments)
     except InstantiationException as error:
         cause = error.__cause__ or error
         if type(cause) is ValueError and raised_by_us(cause):
@@ -101,16 +104,12 @@ def _built(parts: str, autoencode: bool, code: str) -> list[tuple[str, SequenceM
     schedule = component(cfg.schedule, "schedule")
     _check_schedule(schedule, cfg.schedule.name)
     small = _Sizes(vocab_size=2, input_length=1, autoencode=autoencode)
-
-    def optimizer_of(replicas: int) -> PopulationOptimizer:
-        population = Population(partial(build_model, cfg, small), [0] * replicas, grouping_of(cfg))
-        of_run = {"population": population, "lr": [rate] * replicas, "schedule": schedule, "total_steps": 8}
-        return component(cfg.optimizer, "optimizer", **of_run)
-
-    optimizer = optimizer_of(1)
+    population = Population(partial(build_model, cfg, small), (0,), grouping_of(cfg))
+    of_run = {"population": population, "lr": [rate], "schedule": schedule, "total_steps": 8}
+    optimizer = component(cfg.optimizer, "optimizer", **of_run)
     _check_step(optimizer, cfg.optimizer.name)
     if type(optimizer).__module__ != PopulationOptimizer.__module__:
-        _check_replicas_apart(optimizer_of(2), cfg.optimizer.name)
+        _check_replicas_apart(json.dumps([config["optimizer"], config["schedule"]], sort_keys=True), code)
     mixers = mixers_in(cfg, build_model(cfg, small))
     for name, mixer in mixers:
         for stray in strays(mixer):
@@ -147,71 +146,77 @@ def _check_step(optimizer: PopulationOptimizer, name: str) -> None:
         )
 
 
-def _check_replicas_apart(optimizer: PopulationOptimizer, name: str) -> None:
-    """ValueError unless an optimizer of the user's own moves each of two replicas by its gradient and state only."""
+@functools.lru_cache(maxsize=64)
+@torch.no_grad()
+def _check_replicas_apart(parts: str, code: str) -> None:
+    """ValueError unless an optimizer of the user's own moves each of two replicas by its gradient and state only.
+
+    On a CPU and with a small model, whatever the run's: an optimizer that needs a GPU is not checked.
+    """
+    config, of_schedule = json.loads(parts)
+    cfg, width = OmegaConf.create(config), 16
+    population = Population(
+        partial(LanguageModel, 8, width, n_layers=1, make_mixer=partial(Attention, width, num_heads=2)),
+        (0, 0),
+        grouping_of(OmegaConf.create({"optimizer": cfg})),
+    )
+    rates, schedule = [as_list(config["lr"])[0]] * 2, component(OmegaConf.create(of_schedule), "schedule")
+    optimizer = component(cfg, "optimizer", population=population, lr=rates, schedule=schedule, total_steps=8)
     parameters, state = optimizer.parameters, optimizer.state[optimizer.parameters]
-    start, start_state = parameters.detach().clone(), {key: tensor.clone() for key, tensor in state.items()}
+    if others := [key for key, value in state.items() if not isinstance(value, torch.Tensor)]:
+        raise ValueError(f"optimizer={cfg.name}: self.state[self.parameters] has {others[0]}, which is no tensor")
+    start, start_state = parameters.clone(), {key: tensor.clone() for key, tensor in state.items()}
     gradients = torch.randn(2, *parameters.shape, generator=torch.Generator().manual_seed(0))
-    attributes = _values_in(optimizer)
 
     def first_replica(share: float) -> torch.Tensor:
         """Where two steps move it, if the other one has `share` of its gradients. (Below 1, as these are clipped.)"""
-        parameters.data.copy_(start)
-        for key, tensor in start_state.items():
-            state[key].copy_(tensor)
+        parameters.copy_(start)
+        for key in list(state):
+            if key in start_state:
+                state[key].copy_(start_state[key])
+            else:  # made in a step
+                del state[key]
         with torch.random.fork_rng(devices=()):
             torch.manual_seed(0)
             for gradient in gradients.clone():
                 gradient[1] *= share
                 parameters.grad = gradient
                 optimizer.step()
-        return parameters[0].detach().clone()
+        return parameters[0].clone()
 
     try:
-        _check_direction(optimizer, name)
-        moved = first_replica(1.0)
-        changed = [key for key, value in _values_in(optimizer).items() if not _same(value, attributes.get(key))]
-        again, beside_another = first_replica(1.0), first_replica(-1e-4)
-    except Exception as error:  # of the user's code
-        if type(error) is ValueError and raised_by_us(error):
-            raise
-        raise ValueError(f"optimizer={name}: {with_place(error)}") from error
+        given = optimizer.direction(torch.ones(2, optimizer.directed())) if optimizer.directed() else None
+        _check_direction(given, [2, optimizer.directed()], cfg.name)
+        moved, again, beside_another = first_replica(1.0), first_replica(1.0), first_replica(-1e-4)
+    except _WrongDirection:
+        raise
+    except Exception:  # of the user's code, which may need a GPU: a run on this device raises it again
+        return
+    if not moved.isfinite().all():
+        raise ValueError(f"optimizer={cfg.name}: from finite gradients its step gives parameters that are not finite")
     rounding = 1e-3 * (moved - start[0]).abs().max().item()
-    if changed or not torch.allclose(again, moved, rtol=0, atol=rounding):
-        kept = f"{', '.join(changed)} change" if changed else "its step changes with how often it was called"
+    if not torch.allclose(again, moved, rtol=0, atol=rounding):
         raise ValueError(
-            f"optimizer={name}: {kept}, and a checkpoint has only self.state[self.parameters]: keep its tensors there"
+            f"optimizer={cfg.name}: its step depends on what it keeps outside of self.state[self.parameters], which a"
+            " checkpoint does not have: keep tensors there, one row a replica"
         )
     if not torch.allclose(beside_another, moved, rtol=0, atol=rounding):
         raise ValueError(
-            f"optimizer={name}: its step mixes replicas: one moves otherwise beside another with other gradients. Each"
-            " row of a tensor [R, ...] is a replica: reduce over dim=1, and never over the rows"
+            f"optimizer={cfg.name}: its step mixes replicas: one moves otherwise beside another with other gradients."
+            " Each row of a tensor [R, ...] is a replica: reduce over dim=1, and never over the rows"
         )
 
 
-def _check_direction(optimizer: PopulationOptimizer, name: str) -> None:
-    """ValueError unless `direction` gives a tensor like the momentum."""
-    if not (directed := optimizer.directed()):
-        return
-    given = optimizer.direction(torch.ones(len(optimizer.parameters), directed))
-    wanted = [len(optimizer.parameters), directed]
-    if not isinstance(given, torch.Tensor) or list(given.shape) != wanted:
+class _WrongDirection(ValueError):
+    """`direction` gives something else than a tensor like the momentum."""
+
+
+def _check_direction(given: Any, wanted: list[int], name: str) -> None:
+    if given is not None and (not isinstance(given, torch.Tensor) or list(given.shape) != wanted):
         shape = f"{list(given.shape)}" if isinstance(given, torch.Tensor) else repr(given)
-        raise ValueError(
+        raise _WrongDirection(
             f"optimizer={name}: direction gives {shape} for a momentum of {wanted}, and must give a tensor like it"
         )
-
-
-def _values_in(optimizer: PopulationOptimizer) -> dict[str, Any]:
-    """The numbers and tensors that an optimizer keeps in attributes; copies."""
-    values = {key: value for key, value in vars(optimizer).items() if isinstance(value, int | float | torch.Tensor)}
-    return {key: value.clone() if isinstance(value, torch.Tensor) else value for key, value in values.items()}
-
-
-def _same(one: Any, other: Any) -> bool:
-    if isinstance(one, torch.Tensor) and isinstance(other, torch.Tensor):
-        return torch.equal(one, other)
-    return type(one) is type(other) and one == other
 
 
 def _check_schedule(schedule: Schedule, name: str) -> None:

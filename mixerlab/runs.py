@@ -54,6 +54,7 @@ from mixerlab.tasks.base import Task
 from mixerlab.tasks.data import dataset_digest, load_or_generate
 from mixerlab.tasks.generated import Arrays, WrongRows
 from mixerlab.training.checkpoints import begin_by_force, end_by_force, forget_checkpoints, is_interrupted_by_force
+from mixerlab.training.execution import NoReplicas
 from mixerlab.training.optimizers import has_own_step
 from mixerlab.training.trainer_config import TrainerConfig, check_accelerator
 from mixerlab.training.weights import pack
@@ -237,8 +238,11 @@ def _train_and_record(
     except (Exception, SystemExit) as error:  # SystemExit: the user's code calls `sys.exit`
         if (interruption := interruption_behind(error)) is not None:
             raise interruption from None
-        failure, is_refusal = error, isinstance(error, SeesFuture | MixesRows | KeepsState | WrongRows)
+        failure = error
+        is_refusal = isinstance(error, SeesFuture | MixesRows | KeepsState | WrongRows | NoReplicas)
         reason = str(error) if is_refusal else with_place(error)
+        if isinstance(error, NoReplicas):
+            reason = f"mixer={this.cfg.mixer.name}: {reason}"
         replace_file(folder / ERROR_FILE, traceback.format_exc())
         end_by_force(folder)
         if keeps:

@@ -34,9 +34,11 @@ def with_place(error: BaseException) -> str:
     """One line: the type of `error`, its message and its `place`; of a bare `assert` the line itself."""
     at, found = place(error), _users_line(error)
     said = type_and_message(error)
-    if found is not None and not one_line(error):
+    if found is not None and isinstance(error, AssertionError) and not one_line(error):
         frame, line = found
-        said += f": {linecache.getline(frame.f_code.co_filename, line).strip()}"
+        linecache.checkcache(frame.f_code.co_filename)
+        source = linecache.getline(frame.f_code.co_filename, line).strip()
+        said += f": {source}" if source.startswith("assert ") else ""
     return said + (f", in {at}" if at else "")
 
 

@@ -27,17 +27,19 @@ def check_yaml(mixer: Mapping[str, Any] | DictConfig, file: str) -> None:
 
 
 def check_names(cfg: DictConfig, hydra_config: DictConfig | HydraConf) -> None:
-    """Raises ValueError unless task, optimizer and schedule have the names of their yamls, as `check_yaml` of a mixer.
+    """Checks that the yamls of task, optimizer and schedule have their files' names, as `check_yaml` does of a mixer.
 
-    On the command line a name may be set on purpose. Also if the yaml of one of these groups, or of a mixer, does not
-    fill its group.
+    On the command line a name may be set on purpose.
+
+    Raises:
+        ValueError: another name; or a yaml of one of these groups, or of a mixer, with keys outside its group.
     """
     for group in GROUPS:
         file = hydra_config.runtime.choices.get(group)
         if isinstance(file, str) and group not in cfg:
             raise ValueError(
-                f"{group}={file}: its yaml puts its keys elsewhere than under `{group}`: remove its line `# @package"
-                " _global_`, which is for experiments"
+                f"{group}={file}: its yaml puts its keys elsewhere than under `{group}`: remove its line `# @package`,"
+                " which is for experiments"
             )
     for group in ("task", "optimizer", "schedule"):
         file, part = hydra_config.runtime.choices.get(group), cfg.get(group)

@@ -174,12 +174,12 @@ def _report(
     swept = spread_out(frame, chosen.by)
     warnings = [*notes_of(swept), *complaints(frame, [column_of(frame, key) for key in swept.told])]
     cells = {selection: best_per_cell(swept.frame, selection, all_known) for selection in selections}
-    if "optimizer.lr" in swept.told:  # each column or row has one rate, and so lacks none
-        for of_selection in cells.values():
-            of_selection[["lacking", "added"]] = [[(), ()]] * len(of_selection)
     if any(of_selection.empty for of_selection in cells.values()):
         found = "; ".join(["train something first, or name another folder", *warnings])
         raise ValueError(f"no records in {results_dir / 'runs' if results_dir else 'that file'}: {found}")
+    if "optimizer.lr" in swept.told:  # each column or row has one rate, and so lacks none
+        for of_selection in cells.values():
+            of_selection[["lacking", "added"]] = [[(), ()]] * len(of_selection)
     files = [out / "rows.csv"]
     replace_file(files[0], to_rows_csv(frame))
     parts: list[Part] = []

@@ -332,10 +332,12 @@ class Own(AdamW):
         ("return momentum / momentum.norm()", "its step mixes replicas: one moves otherwise beside another"),
         (
             "self.previous = 0.5 * self.previous + momentum; return self.previous",
-            "previous change, and a checkpoint has only self.state[self.parameters]: keep its tensors there",
+            "its step depends on what it keeps outside of self.state[self.parameters], which a checkpoint",
         ),
         ("return momentum[:, 1:]", "direction gives [2, "),
-        ("return momentum.no_such_method()", "AttributeError: 'Tensor' object has no attribute 'no_such_method'"),
+        ("self.last = momentum.norm(dim=1); return momentum", None),
+        ("state = self.state[self.parameters]; return state.setdefault('own', 0 * momentum).add_(momentum)", None),
+        ("return momentum / 0", "from finite gradients its step gives parameters that are not finite"),
     ],
 )
 def test_a_direction_of_ones_own_is_of_each_replica_by_itself(own, tmp_path, body, message):

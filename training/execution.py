@@ -6,12 +6,12 @@ counts as a refusal only if a single replica runs without one.
 """
 
 from collections.abc import Callable, Hashable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.func import functional_call
 from torch.utils.checkpoint import CheckpointError
 
@@ -19,18 +19,18 @@ from mixerlab.training.population import Execution, Population, side_by_side
 from mixerlab.user_code import with_place
 
 LATE_READ = (
-    "its backward reads parameters of a module once forward has ended, as torch.utils.checkpoint does when it computes"
-    " again; they are no replica's then. Hand them over as arguments, checkpoint(function, x, self.proj.weight,"
-    " use_reentrant=False), or do without it"
+    "backward reads parameters from the module, which has a replica's values only during forward."
+    " torch.utils.checkpoint does so when it computes again: hand every parameter over as an argument,"
+    " checkpoint(function, x, self.decay, use_reentrant=False), or do without it"
+)
+ALIAS = (
+    "forward reads a parameter from a list, a dict or a closure, where it has the values of no replica: read it as an"
+    " attribute of its module, or keep several in an nn.ParameterList"
 )
 
 
-class LateRead(ValueError):
-    """Backward reads parameters from the module, which has them only during forward (`functional_call`)."""
-
-
-class MadeInForward(ValueError):
-    """Forward makes a parameter, a layer or a buffer, which a run would neither train nor load again."""
+class NoReplicas(ValueError):
+    """A model that cannot be one of several replicas; the message says why, without the mixer's name."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ def choose_execution(
     must say all of the model but the values of its tensors; with None nothing is remembered.
 
     Raises:
-        ValueError: `vmap` is wanted, and refuses the model; or LateRead, MadeInForward.
+        ValueError: `vmap` is wanted, and refuses the model; or NoReplicas.
         Exception: what the model raises for one replica without `vmap` too.
     """
     if key is None:
@@ -79,7 +79,7 @@ def _tried(population: Population, wanted: str, tokens: Tensor, scored: slice, b
     before = set(population.model.state_dict())
     decision = _decided(population, wanted, tokens, scored, bf16)
     if made := set(population.model.state_dict()) - before:
-        raise MadeInForward(made_in_forward(made))
+        raise NoReplicas(made_in_forward(made))
     return decision
 
 
@@ -158,7 +158,7 @@ def _try(
 
     with leaving_no_trace(tokens.device):
         model.train()
-        _check_late_reads(population, logits)
+        _check_reads(population, logits)
         with torch.no_grad():
             model.eval()
             logits()
@@ -167,25 +167,36 @@ def _try(
     return changed
 
 
-def _check_late_reads(population: Population, logits: Callable[[], Tensor]) -> None:
-    """Computes forward and backward; LateRead if backward reads parameters that the model has beside the replicas'."""
+def _check_reads(population: Population, logits: Callable[[], Tensor]) -> None:
+    """Computes forward and backward; NoReplicas if either reads parameters that are no replica's.
 
-    def gradient(computed: Tensor) -> Tensor:
-        return torch.autograd.grad(computed, population.parameters_by_replica, torch.ones_like(computed))[0]
+    A population gives its model the parameters of a replica during forward (`functional_call`). What the model has of
+    its own is that of no replica: whoever reads it trains with wrong values, and without an error.
+    """
 
-    try:
+    def backward(computed: Tensor) -> None:
+        torch.autograd.grad(computed, population.parameters_by_replica, torch.ones_like(computed))
+
+    with _own_values_nan(population):
         computed = logits()
-        with _unreadable(population):
-            found = gradient(computed)
-        if not found.isfinite().all() and computed.isfinite().all() and gradient(logits()).isfinite().all():
-            raise LateRead(LATE_READ)
-    except CheckpointError as error:  # what it saved and what it computed again differ
-        raise LateRead(LATE_READ) from error
+    if not computed.isfinite().all() and logits().isfinite().all():
+        raise NoReplicas(ALIAS)
+    try:
+        with _own_parameters_gone(population):
+            backward(computed)
+        return
+    except torch.OutOfMemoryError:
+        raise
+    except Exception as error:  # of any type, from a tensor without values
+        late = error
+    with suppress(CheckpointError):  # what it saved and what it computed again differ
+        backward(logits())  # what fails here too is an error of the model
+    raise NoReplicas(LATE_READ) from late
 
 
 @contextmanager
-def _unreadable(population: Population) -> Iterator[None]:
-    """The model's own parameters are NaN. A population computes with its replicas' in their place."""
+def _own_values_nan(population: Population) -> Iterator[None]:
+    """The parameters that the model has of its own are NaN."""
     parameters = dict(population.model.named_parameters())
     own = [parameters[slot.name] for slot in population.layout.slots]
     values = [parameter.detach().clone() for parameter in own]
@@ -198,6 +209,22 @@ def _unreadable(population: Population) -> Iterator[None]:
         with torch.no_grad():
             for parameter, value in zip(own, values, strict=True):
                 parameter.copy_(value)
+
+
+@contextmanager
+def _own_parameters_gone(population: Population) -> Iterator[None]:
+    """The modules have tensors without values in the place of parameters: to compute with one is an error."""
+    modules = list(population.model.modules())
+    had = [dict(module._parameters) for module in modules]
+    try:
+        for module in modules:
+            for name, parameter in module._parameters.items():
+                if parameter is not None:
+                    module._parameters[name] = nn.Parameter(parameter.to("meta"), requires_grad=False)
+        yield
+    finally:
+        for module, parameters in zip(modules, had, strict=True):
+            module._parameters.update(parameters)
 
 
 @cache

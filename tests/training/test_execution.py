@@ -6,13 +6,24 @@ from functools import cache, partial
 import pytest
 import torch
 from every_mixer import mixer_of
-from stateful_mixers import REFUSED, MadeLate, Normed, NormedAndDropped, Recomputed, Recurrent, Wrong, line_of, of
+from stateful_mixers import (
+    REFUSED,
+    Aliased,
+    MadeLate,
+    Normed,
+    NormedAndDropped,
+    Recomputed,
+    Recurrent,
+    Wrong,
+    line_of,
+    of,
+)
 from tiny_training import THREE, VOCAB, assert_same_results, build_model, fit, replica_results
 
 from mixerlab.models.language_model import LanguageModel
 from mixerlab.training import execution as of_execution
 from mixerlab.training.datamodule import Examples
-from mixerlab.training.execution import LateRead, MadeInForward, choose_execution, leaving_no_trace
+from mixerlab.training.execution import NoReplicas, choose_execution, leaving_no_trace
 from mixerlab.training.optimizers import Muon
 from mixerlab.training.population import ALL, Population
 from mixerlab.training.schedules import WSD
@@ -107,20 +118,32 @@ def test_the_current_stream_waits_for_a_trial_that_fails_and_trials_share_a_stre
     assert waits == [(side, current), (current, side)] * 2
 
 
-def test_what_backward_reads_late_is_refused():
+@pytest.mark.parametrize(
+    ("mixer", "message"),
+    [
+        (Recomputed, "backward reads parameters from the module"),
+        (partial(Recomputed, activation=torch.relu), "backward reads"),  # whose gradient hides a NaN
+        (partial(Recomputed, linear=True), "backward reads"),
+        (Aliased, "forward reads a parameter from a list"),
+    ],
+    ids=["sigmoid", "relu", "linear", "alias"],
+)
+def test_reading_what_is_no_replicas_is_refused(mixer, message):
     """A population gives a model its parameters during forward only: the gradient would be one of other values."""
     tokens = torch.randint(VOCAB, (2, 3, 8))
-    population = Population(of(Recomputed), (0, 1))
-    before = {name: parameter.clone() for name, parameter in population.model.named_parameters()}
-    with pytest.raises(LateRead, match=r"torch.utils.checkpoint.*Hand them over as arguments"):
+    population = Population(of(mixer), (0, 1))
+    before = {name: (parameter, parameter.clone()) for name, parameter in population.model.named_parameters()}
+    with pytest.raises(NoReplicas, match=message):
         choose_execution(population, "auto", tokens, ALL, bf16=False)
-    assert all(torch.equal(parameter, before[name]) for name, parameter in population.model.named_parameters())
+    for name, parameter in population.model.named_parameters():
+        assert parameter is before[name][0] and torch.equal(parameter, before[name][1])
 
 
 def test_a_parameter_that_is_handed_over_is_no_late_read(tmp_path):
-    (together,) = (fit(THREE, tmp_path, build=of(partial(Recomputed, arguments=True)), epochs=2),)
+    build = of(partial(Recomputed, arguments=True))
+    together = fit(THREE, tmp_path, build=build, epochs=2)
     for number, replica in enumerate(THREE):
-        alone = fit([replica], tmp_path, build=of(partial(Recomputed, arguments=True)), epochs=2)
+        alone = fit([replica], tmp_path, build=build, epochs=2)
         assert_same_results(replica_results(together, number), replica_results(alone, 0))
 
 
@@ -130,7 +153,7 @@ def test_a_parameter_that_is_handed_over_is_no_late_read(tmp_path):
 )
 def test_what_forward_makes_is_refused(what, name):
     population = Population(of(partial(MadeLate, what)), (0, 1))
-    with pytest.raises(MadeInForward, match=f"forward makes blocks.0.{name}.*: make it in __init__"):
+    with pytest.raises(NoReplicas, match=f"forward makes blocks.0.{name}.*: make it in __init__"):
         choose_execution(population, "auto", torch.randint(VOCAB, (2, 3, 8)), ALL, bf16=False)
 
 
