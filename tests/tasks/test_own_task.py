@@ -238,7 +238,10 @@ def test_a_task_of_ones_own_is_exported(project, tmp_path, capsys):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["task=nope"], r"^error: .*Could not find 'task/nope'; there are: cmp, .*--config-dir DIR adds your own, as task/nope.yaml in that folder$"),
+        (
+            ["task=nope"],
+            r"^error: .*Could not find 'task/nope'; there are: cmp, .*DIR adds your own, as task/nope.yaml in that folder$",
+        ),
         (["task=icr", "foo"], r"^error: foo: settings are KEY=VALUE$"),
         (["task=icr", "mixer=attn"], r"^error: mixer=attn: export takes task=<name> and task.<key>=<value>$"),
         (["task=icr", "--config-dir", "nowhere"], r"^error: --config-dir nowhere: there is no such folder$"),
