@@ -240,7 +240,7 @@ def test_a_task_of_ones_own_is_exported(project, tmp_path, capsys):
     [
         (
             ["task=nope"],
-            r"^error: .*Could not find 'task/nope'; there are: cmp, .*DIR adds your own, as task/nope.yaml in that folder$",
+            r"^error: .*Could not find 'task/nope'; there are: .*DIR adds your own, as task/nope.yaml in that folder$",
         ),
         (["task=icr", "foo"], r"^error: foo: settings are KEY=VALUE$"),
         (["task=icr", "mixer=attn"], r"^error: mixer=attn: export takes task=<name> and task.<key>=<value>$"),
