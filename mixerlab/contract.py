@@ -15,7 +15,7 @@ from mixerlab.models.language_model import LanguageModel
 from mixerlab.models.stream import ALL, ResidualStream
 from mixerlab.repeatability import KEEPS_STATE, keeps_state, repeats, writes_buffers
 from mixerlab.strays import strays
-from mixerlab.training.execution import Decision, choose_execution, made_in_forward
+from mixerlab.training.execution import Decision, StrayParameters, choose_execution, made_in_forward
 from mixerlab.training.population import Execution, Population, side_by_side
 from mixerlab.user_code import with_place
 from mixerlab.yamls import check_yaml
@@ -314,6 +314,8 @@ def check_everything(
         return _check_built(lambda: without_zeros(make_mixer()), d_model)
     except ContractBroken:
         raise
+    except StrayParameters as error:
+        raise ContractBroken(str(error)) from error
     except Exception as error:  # of the mixer
         message = str(error) if isinstance(error, ValueError) else with_place(error)
         at = f"checked at d_model={d_model}; model.d_model=... checks at another width"

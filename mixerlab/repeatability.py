@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.func import functional_call
 
-from mixerlab.causality import NOISE
+from mixerlab.causality import NOISE, CausalityCheck, MixesRows, SeesFuture
 from mixerlab.training.execution import leaving_no_trace
 from mixerlab.training.population import Population
 
@@ -117,3 +117,29 @@ def writes_buffers(names: Iterable[str]) -> str:
         f"writes {', '.join(of_mixer)} in evaluation mode, so that it gives different outputs for the same input: write"
         " buffers only if self.training"
     )
+
+
+def check_outputs(
+    causality: CausalityCheck | None,
+    name: str,
+    vocab_size: int,
+    length: int,
+    population: Population,
+    bf16: bool,
+    batch_size: int,
+) -> None:
+    """As `CausalityCheck`, but a mixer that keeps state is refused for that, also if it may see the future.
+
+    Raises:
+        KeepsState, SeesFuture, MixesRows: which it is.
+    """
+    if written := written_buffers(population, vocab_size, length, bf16=bf16):
+        raise KeepsState(f"mixer={name} {writes_buffers(written)}")
+    if causality is None:
+        return
+    try:
+        causality(population, bf16, batch_size)
+    except (SeesFuture, MixesRows):
+        if keeps_state(population, causality.vocab_size, causality.found_at):
+            raise KeepsState(f"mixer={name} {KEEPS_STATE}") from None
+        raise

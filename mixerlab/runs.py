@@ -30,7 +30,7 @@ from mixerlab.interruption import Terminated, interruption_behind
 from mixerlab.loggers import log_results, started
 from mixerlab.mixers.base import SequenceMixer
 from mixerlab.project import project_in_use
-from mixerlab.repeatability import KEEPS_STATE, KeepsState, keeps_state, writes_buffers, written_buffers
+from mixerlab.repeatability import KeepsState, check_outputs
 from mixerlab.safe_files import remove_leftovers, replace_file
 from mixerlab.sweeps.markup import counted
 from mixerlab.sweeps.records.claims import claim
@@ -54,7 +54,7 @@ from mixerlab.tasks.base import Task
 from mixerlab.tasks.data import dataset_digest, load_or_generate
 from mixerlab.tasks.generated import Arrays, WrongRows
 from mixerlab.training.checkpoints import begin_by_force, end_by_force, forget_checkpoints, is_interrupted_by_force
-from mixerlab.training.execution import NoReplicas
+from mixerlab.training.execution import StrayParameters
 from mixerlab.training.optimizers import has_own_step
 from mixerlab.training.trainer_config import TrainerConfig, check_accelerator
 from mixerlab.training.weights import pack
@@ -64,7 +64,6 @@ if TYPE_CHECKING:
     from lightning.pytorch.loggers import Logger
 
     from mixerlab.training.fit import RunResult
-    from mixerlab.training.population import Population
 
 log = logging.getLogger(__name__)
 
@@ -239,9 +238,9 @@ def _train_and_record(
         if (interruption := interruption_behind(error)) is not None:
             raise interruption from None
         failure = error
-        is_refusal = isinstance(error, SeesFuture | MixesRows | KeepsState | WrongRows | NoReplicas)
+        is_refusal = isinstance(error, SeesFuture | MixesRows | KeepsState | WrongRows | StrayParameters)
         reason = str(error) if is_refusal else with_place(error)
-        if isinstance(error, NoReplicas):
+        if isinstance(error, StrayParameters):
             reason = f"mixer={this.cfg.mixer.name}: {reason}"
         replace_file(folder / ERROR_FILE, traceback.format_exc())
         end_by_force(folder)
@@ -325,8 +324,8 @@ def _measure(
         loggers=loggers,
         graph_key=_graph_key(config, task, origin["code"]),
         code=origin["code"],
-        grouping=grouping_of(cfg),
-        check=partial(_check_outputs, causality, config["mixer"]["name"], task),
+        grouping=grouping_of(cfg.optimizer),
+        check=partial(check_outputs, causality, config["mixer"]["name"], task.vocab_size, task.input_length),
     )
     assert result.torch_device is not None and result.dtype is not None  # training has come to its end
     rows = [
@@ -361,26 +360,6 @@ def _causality_check(config: Mapping[str, Any], task: Task, code: Mapping[str, s
         may_see_future=config["model"]["may_see_future"],
         key=json.dumps([config["mixer"], model, code["mixer"]], sort_keys=True),
     )
-
-
-def _check_outputs(
-    causality: CausalityCheck | None, name: str, task: Task, population: "Population", bf16: bool, batch_size: int
-) -> None:
-    """As `CausalityCheck`, but a mixer that keeps state is refused for that, also if it may see the future.
-
-    Raises:
-        KeepsState, SeesFuture, MixesRows: which it is.
-    """
-    if written := written_buffers(population, task.vocab_size, task.input_length, bf16=bf16):
-        raise KeepsState(f"mixer={name} {writes_buffers(written)}")
-    if causality is None:
-        return
-    try:
-        causality(population, bf16, batch_size)
-    except (SeesFuture, MixesRows):
-        if keeps_state(population, causality.vocab_size, causality.found_at):
-            raise KeepsState(f"mixer={name} {KEEPS_STATE}") from None
-        raise
 
 
 def _backends(mixers: Iterable[tuple[str, SequenceMixer]], device: torch.device, dtype: torch.dtype) -> dict[str, str]:

@@ -17,29 +17,27 @@ def place(error: BaseException) -> str:
     the user's code calls an installed package, as a wrapped layer does, it is the user's line that is named.
     """
     found = _users_line(error)
-    if found is None:
-        return ""
-    frame, line = found
-    return f"{frame.f_code.co_qualname} ({frame.f_code.co_filename}:{line})"
-
-
-def _users_line(error: BaseException) -> tuple[FrameType, int] | None:
-    """Frame and line of `place`."""
-    frames = [(frame, line) for frame, line in traceback.walk_tb(error.__traceback__) if _may_be_the_users(frame)]
-    own = [(frame, line) for frame, line in frames if not INSTALLED & set(Path(frame.f_code.co_filename).parts)]
-    return (own or frames)[-1] if frames else None
+    return f"{found.name} ({found.filename}:{found.lineno})" if found else ""
 
 
 def with_place(error: BaseException) -> str:
     """One line: the type of `error`, its message and its `place`; of a bare `assert` the line itself."""
-    at, found = place(error), _users_line(error)
-    said = type_and_message(error)
-    if found is not None and isinstance(error, AssertionError) and not one_line(error):
-        frame, line = found
-        linecache.checkcache(frame.f_code.co_filename)
-        source = linecache.getline(frame.f_code.co_filename, line).strip()
-        said += f": {source}" if source.startswith("assert ") else ""
-    return said + (f", in {at}" if at else "")
+    said, found = type_and_message(error), _users_line(error)
+    if found is None:
+        return said
+    if isinstance(error, AssertionError) and not one_line(error) and (found.line or "").startswith("assert "):
+        said += f": {found.line}"
+    return f"{said}, in {place(error)}"
+
+
+def _users_line(error: BaseException) -> traceback.FrameSummary | None:
+    frames = [(frame, line) for frame, line in traceback.walk_tb(error.__traceback__) if _may_be_the_users(frame)]
+    own = [(frame, line) for frame, line in frames if not INSTALLED & set(Path(frame.f_code.co_filename).parts)]
+    if not frames:
+        return None
+    frame, line = (own or frames)[-1]
+    linecache.checkcache(frame.f_code.co_filename)
+    return traceback.FrameSummary(frame.f_code.co_filename, line, frame.f_code.co_qualname)
 
 
 def raised_by_us(error: BaseException) -> bool:

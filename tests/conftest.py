@@ -1,4 +1,4 @@
-"""What all tests share: one thread, interpolations of configs, and no tests marked `gpu` where there is no GPU."""
+"""What all tests share: one thread, interpolations, a user's yamls, and no tests marked `gpu` without a GPU."""
 
 import os
 from collections import Counter
@@ -35,3 +35,16 @@ def mark_sampled(items):
             if place[test] % sampled.args[0]:
                 item.add_marker(pytest.mark.slow)
             place[test] += 1
+
+
+@pytest.fixture
+def own(tmp_path):
+    """Writes a yaml of one's own, `group/name`, and gives the options with which the command finds it."""
+
+    def write(file, text):
+        path = tmp_path / "conf" / f"{file}.yaml"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+        return "--config-dir", str(tmp_path / "conf")
+
+    return write

@@ -29,8 +29,8 @@ ALIAS = (
 )
 
 
-class NoReplicas(ValueError):
-    """A model that cannot be one of several replicas; the message says why, without the mixer's name."""
+class StrayParameters(ValueError):
+    """A model reads or makes parameters that are no replica's; the message does not name the mixer."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ def choose_execution(
     must say all of the model but the values of its tensors; with None nothing is remembered.
 
     Raises:
-        ValueError: `vmap` is wanted, and refuses the model; or NoReplicas.
+        ValueError: `vmap` is wanted, and refuses the model; or StrayParameters.
         Exception: what the model raises for one replica without `vmap` too.
     """
     if key is None:
@@ -79,7 +79,7 @@ def _tried(population: Population, wanted: str, tokens: Tensor, scored: slice, b
     before = set(population.model.state_dict())
     decision = _decided(population, wanted, tokens, scored, bf16)
     if made := set(population.model.state_dict()) - before:
-        raise NoReplicas(made_in_forward(made))
+        raise StrayParameters(made_in_forward(made))
     return decision
 
 
@@ -168,7 +168,7 @@ def _try(
 
 
 def _check_reads(population: Population, logits: Callable[[], Tensor]) -> None:
-    """Computes forward and backward; NoReplicas if either reads parameters that are no replica's.
+    """Computes forward and backward; StrayParameters if either reads parameters that are no replica's.
 
     A population gives its model the parameters of a replica during forward (`functional_call`). What the model has of
     its own is that of no replica: whoever reads it trains with wrong values, and without an error.
@@ -180,7 +180,7 @@ def _check_reads(population: Population, logits: Callable[[], Tensor]) -> None:
     with _own_values_nan(population):
         computed = logits()
     if not computed.isfinite().all() and logits().isfinite().all():
-        raise NoReplicas(ALIAS)
+        raise StrayParameters(ALIAS)
     try:
         with _own_parameters_gone(population):
             backward(computed)
@@ -191,7 +191,7 @@ def _check_reads(population: Population, logits: Callable[[], Tensor]) -> None:
         late = error
     with suppress(CheckpointError):  # what it saved and what it computed again differ
         backward(logits())  # what fails here too is an error of the model
-    raise NoReplicas(LATE_READ) from late
+    raise StrayParameters(LATE_READ) from late
 
 
 @contextmanager

@@ -173,9 +173,13 @@ class PopulationOptimizer(torch.optim.Optimizer):
             betas=self.betas,
             max_norm=self.max_grad_norm,
         )
+        direction = self.direction(momentum) if matrices else momentum
+        if not isinstance(direction, Tensor) or direction.shape != momentum.shape:
+            given = f"a tensor {list(direction.shape)}" if isinstance(direction, Tensor) else repr(direction)
+            raise ValueError(f"direction gives {given} for a momentum {list(momentum.shape)}: it must have its shape")
         update_parameters(
             parameters,
-            self.direction(momentum) if matrices else momentum,
+            direction,
             state["first_moment"],
             state["second_moment"],
             step=state["step_number"],

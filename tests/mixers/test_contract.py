@@ -1,13 +1,12 @@
 """The contract of a sequence mixer, for every mixer in `conf/mixer/`."""
 
-from typing import Literal
-
 import pytest
 import torch
 import torch.nn.functional as F
 from every_mixer import CONF, MIXERS, config_of, mixer_of
 from hydra import compose, initialize_config_dir
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 from mixerlab.contract import (
     LENGTH,
@@ -127,6 +126,11 @@ class Flawed(SequenceMixer):
             y = y[:, 1:]
         if self.flaw == "overwrites":
             x *= 2
+        if self.flaw == "recomputes":
+            y = checkpoint(lambda y: self.proj(y).sigmoid(), y, use_reentrant=False)
+        if self.flaw == "makes a layer":
+            self.late = torch.nn.Linear(x.shape[2], x.shape[2])
+            y = self.late(y)
         if self.flaw == "cut off":
             y = self.proj(x.detach())
         if self.flaw == "NaN":
@@ -178,6 +182,8 @@ def test_the_contract_notices(flaw, message):
         ("nothing", "^Flawed gives a NoneType: it must give a tensor"),
         ("shape", "^the output's shape is"),
         ("overwrites", r"^it overwrites its input: write x = 2 \* x"),
+        ("recomputes", "^backward reads parameters from the module"),
+        ("makes a layer", "^forward makes late.bias, late.weight, which a run does not train"),
         ("NaN", "^the output is not finite"),
     ],
 )
@@ -235,33 +241,6 @@ def test_an_output_that_depends_on_the_length():
         check_lengths(WholeLength())
 
 
-class Chooses(SequenceMixer):
-    def __init__(self, d_model: int, order: Literal[1, 2] = 1, gate: Literal["silu", "gelu"] | None = None):
-        super().__init__()
-
-
-class ChoosesByStrings(SequenceMixer):
-    """As with `from __future__ import annotations`."""
-
-    def __init__(self, d_model: "int", order: "Literal[1, 2]" = 1, gate: 'Literal["silu", "gelu"] | None' = None):
-        super().__init__()
-
-
-@pytest.mark.parametrize("chooses", [Chooses, ChoosesByStrings])
-@pytest.mark.parametrize(
-    ("given", "message"),
-    [
-        ({"gate": "relu"}, "mixer.gate='relu' must be one of 'silu', 'gelu' or null"),
-        ({"gate": None, "order": True}, "mixer.order=True must be one of 1, 2"),
-    ],
-)
-def test_a_value_is_one_of_the_annotated(chooses, given, message):
-    config = {"name": "chooses", "_target_": f"{__name__}.{chooses.__name__}", "gate": "silu", "order": 2}
-    check_config(config, "chooses")
-    with pytest.raises(ValueError, match=message):
-        check_config(config | given, "chooses")
-
-
 class DrawsOnce(SequenceMixer):
     """A table that the first call draws: another one once the weights are loaded."""
 
@@ -279,27 +258,6 @@ def test_what_the_first_call_draws():
     check_same_again(DrawsOnce())
     with pytest.raises(ContractBroken, match="forward draws random numbers in evaluation mode"):
         check_draws(DrawsOnce)
-
-
-class OnlyForTypeCheckers(SequenceMixer):
-    def __init__(self, d_model: int, order: "imported_by_nobody.Order" = 1):  # noqa: F821
-        super().__init__()
-
-
-def test_an_annotation_that_cannot_be_evaluated_is_not_checked():
-    config = {"name": "only", "_target_": f"{__name__}.OnlyForTypeCheckers", "order": "second"}
-    check_config(config, "only")
-
-
-class WithoutWidth(SequenceMixer):
-    def __init__(self, dim: int = WIDTH):
-        super().__init__()
-
-
-def test_a_constructor_must_take_the_width():
-    config = {"name": "thin", "_target_": f"{__name__}.WithoutWidth", "dim": 16}
-    with pytest.raises(ValueError, match="mixer: WithoutWidth must take d_model, which a run gives it"):
-        check_config(config, "thin")
 
 
 @pytest.mark.parametrize(
