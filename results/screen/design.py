@@ -135,6 +135,7 @@ RECIPES: dict[str, dict[str, list[str]]] = {
     "1x128": _with("mixer.num_heads=1", WITH_HEADS),
     "2x64, all decayed": _with("optimizer.decayed=all"),
     "2x64, head by Muon": _with("optimizer.head=muon"),
+    "PyTorch's init": {mixer: ["model.linear_std=null"] for mixer in MIXERS},  # the rest as in conf/
 }
 # Recipes that differ from 2x64 in one choice, and their mixers. Mesa with one head of 128 has no kernel. A choice of
 # the optimizer acts on all mixers: three show it. 2x64 itself is for the mixers whose norms changed after its runs.
