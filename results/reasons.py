@@ -7,24 +7,26 @@ folder. It has the default recipe. results/experiments.json names the experiment
 what they change for each mixer, and the factors of the screen, whose effects are in a file. Which experiment bears on
 which number follows from their rows, by the rules that the section states.
 
-In experiments.json, `changes` says what differs from the default, and `names` is the name of a recipe's rows by mixer.
-Of a factor, `upper` lists the mixers whose default is its upper level: for them the change is to the lower one.
-`confounded` lists those that have it, but whose effect the screen cannot tell from an interaction of others.
+In experiments.json, `rows` lists the files of a recipe's rows, `changes` says what differs from the default, and
+`names` is the name of a recipe's rows by mixer. Of a factor, `upper` lists the mixers whose default is its upper level:
+for them the change is to the lower one. `confounded` lists those that have it, but whose effect the screen cannot tell
+from an interaction of others.
 """
 
 import argparse
 import json
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
+from statistics import fmean
 from textwrap import fill
 
 import pandas as pd
 
 from mixerlab.sweeps.collect import Cell
-from mixerlab.sweeps.published import FAR, Pair, distance, is_far, pairs_of, read_published, scores_of
+from mixerlab.sweeps.published import FAR, Pair, distance, is_far, pairs_of, read_published, scores_by_seed
 from mixerlab.sweeps.sources import rows_of
 
 RESULTS = Path(__file__).parent
@@ -33,18 +35,19 @@ PAPER = RESULTS / "published" / "parallax_paper.json"
 BEGIN, END = "<!-- written by results/reasons.py -->\n", "<!-- end -->\n"
 PART = 0.25  # of a difference
 ERRORS = 4  # of an effect: above 3.3, the effect of a factor that mamba does not have (results/screen/README.md)
+Scores = Mapping[Cell, Mapping[int, float]]  # by (mixer, task, setting), then by seed
 RMSE, SPEARMAN, BARS, BAR = 0.06, 0.90, 40, 0.15  # what this project aims at
 
 RULES = f"""\
 The table lists those of the {{total}} published numbers that ours miss by more than {FAR}, each with the reason as far
 as an experiment shows it. **Explained**: another recipe or checkpoint, in the settings that were run with it, brings
 the mean to within {FAR} of the published one; ours stand in for the other settings. **In part**: it removes at least a
-quarter of the difference. Only one experiment is named: the first that explains the difference, or else the one that
-comes nearest. So each number has its own recipe, the best of up to {{choices}} recipes and checkpoints. What a single
-recipe does to all the numbers is in the table after this one. **Indicated**: on a cell of the task, a factor of the
-screen moves the mixer towards the published mean by more than {FAR}, and by more than {ERRORS} times its standard
-error. If it moves the mixer away from the mean by as much on another cell of the task, that is listed too. Of our
-learning rates, only the paper's three count.
+quarter of the difference. An experiment is compared with ours over the seeds that both have. Only one is named: the
+first that explains the difference, or else the one that comes nearest. So each number has its own recipe, the best of
+up to {{choices}} recipes and checkpoints. What a single recipe does to all the numbers is in the table after this one.
+**Indicated**: on a cell of the task, a factor of the screen moves the mixer towards the published mean by more than
+{FAR}, and by more than {ERRORS} times its standard error. If it moves the mixer away from the mean by as much on
+another cell of the task, that is listed too. Of our learning rates, only the paper's three count.
 
 {{false_alarms}}
 """
@@ -52,11 +55,21 @@ learning rates, only the paper's three count.
 
 @dataclass(frozen=True)
 class Recipe:
-    """A recipe or a checkpoint: what differs from the default by mixer, and its score by (mixer, task, setting)."""
+    """A recipe or a checkpoint: what differs from the default by mixer, and its scores."""
 
     label: str
     changes: Mapping[str, str]
-    scores: Mapping[Cell, float]
+    scores: Scores
+
+
+@dataclass(frozen=True)
+class Changed:
+    """A number without and with a recipe, where the default stands in for settings that the recipe has not run."""
+
+    without: float  # over the same seeds
+    mean: float
+    run: int  # settings
+    settings: int
 
 
 @dataclass(frozen=True)
@@ -75,15 +88,18 @@ class Effect:
 
 
 def recipes_of(told: Mapping, rates: Collection[float]) -> list[Recipe]:
-    """The recipes of experiments.json, with the best of these learning rates for each seed."""
+    """The recipes of experiments.json, each seed at the best of these learning rates."""
     made = []
     for recipe in told["recipes"]:
-        rows = pd.read_csv(RESULTS / recipe["rows"], low_memory=False)
+        rows = pd.concat([pd.read_csv(RESULTS / name, low_memory=False) for name in recipe["rows"]])
         rows = rows[(rows["status"] == "finished") & rows["lr"].isin(rates)]
         if "names" in recipe:
             rows = rows[rows["recipe"] == rows["mixer"].map(recipe["names"])]
-        by_seed = rows.groupby(["mixer", "task", "setting", "seed"])[recipe["score"]].max()  # its best rate
-        made.append(Recipe(recipe["label"], recipe["changes"], by_seed.groupby(level=[0, 1, 2]).mean().to_dict()))
+        scores = defaultdict[Cell, dict[int, float]](dict)
+        best = rows.groupby(["mixer", "task", "setting", "seed"])[recipe["score"]].max()
+        for (mixer, task, setting, seed), score in best.items():
+            scores[mixer, task, setting][seed] = score
+        made.append(Recipe(recipe["label"], recipe["changes"], dict(scores)))
     return made
 
 
@@ -112,29 +128,24 @@ def false_alarms(phantoms: Collection[Effect]) -> str:
     return text + f"; with two standard errors it would flag {sum(effect.counts(2) for effect in phantoms)}."
 
 
-def reason(pair: Pair, ours: Mapping[Cell, float], recipes: Iterable[Recipe], effects: Iterable[Effect]) -> str:
-    """Why this number is off.
-
-    Args:
-        pair: a complete number.
-        ours: our score by (mixer, task, setting).
-    """
+def reason(pair: Pair, ours: Scores, recipes: Iterable[Recipe], effects: Iterable[Effect]) -> str:
+    """Why this number, which is complete, is off."""
     assert pair.ours is not None
     task, _, setting = pair.name.partition(" ")
     gap = pair.ours - pair.published
     tried = []
     for recipe in recipes:
-        if (changed := with_recipe(pair, ours, recipe)) is not None:
-            mean, number, total = changed
-            tried.append((abs(mean - pair.published), mean, f"{number} of {total}", recipe))
+        changed = with_recipe(pair, ours, recipe)
+        if changed is not None and is_far(changed.without - pair.published):
+            left = abs(changed.mean - pair.published)
+            tried.append((left, 1 - left / abs(changed.without - pair.published), changed, recipe))
     found = []
     if tried:
-        left, mean, run, recipe = min(tried, key=lambda one: max(one[0], FAR))
-        closed = 1 - left / abs(gap)
+        left, closed, changed, recipe = min(tried, key=lambda one: max(one[0], FAR))
         if left <= FAR or closed >= PART:
             verdict = "Explained" if left <= FAR else f"In part ({closed:.0%})"
-            extent = "" if setting else f" ({run} settings run)"
-            found.append(f"{verdict}: {mean:.3f} with {recipe.changes[pair.mixer]}{extent}.")
+            extent = "" if setting else f" ({changed.run} of {changed.settings} settings run)"
+            found.append(f"{verdict}: {changed.mean:.3f} with {recipe.changes[pair.mixer]}{extent}.")
     counted = [one for one in effects if (one.mixer, one.task) == (pair.mixer, task) and one.counts()]
     named = {one.what for one in counted if one.size * gap < 0}
     shown = [
@@ -147,23 +158,30 @@ def reason(pair: Pair, ours: Mapping[Cell, float], recipes: Iterable[Recipe], ef
     return " ".join(found) or "Unexplained."
 
 
-def with_recipe(pair: Pair, ours: Mapping[Cell, float], recipe: Recipe) -> tuple[float, int, int] | None:
-    """The number with this recipe where it was run and ours elsewhere, the settings run, and all; None: none was."""
+def with_recipe(pair: Pair, ours: Scores, recipe: Recipe) -> Changed | None:
+    """The number with this recipe; None if no setting of it was run with a seed that ours has too."""
     task, _, setting = pair.name.partition(" ")
-    own = {key: score for key, score in ours.items() if key[:2] == (pair.mixer, task) and setting in ("", key[2])}
-    run = {key: recipe.scores[key] for key in own if key in recipe.scores}
+    without, means, run = [], [], 0
+    for cell, own in ours.items():
+        if cell[:2] != (pair.mixer, task) or setting not in ("", cell[2]):
+            continue
+        its = recipe.scores.get(cell, {})
+        both = own.keys() & its.keys()
+        run += bool(both)
+        without.append(fmean(own[seed] for seed in both or own))
+        means.append(fmean(its[seed] for seed in both) if both else without[-1])
     if pair.mixer not in recipe.changes or not run:
         return None
-    return sum({**own, **run}.values()) / len(own), len(run), len(own)
+    return Changed(fmean(without), fmean(means), run, len(means))
 
 
-def alone(pairs: Iterable[Pair], ours: Mapping[Cell, float], recipe: Recipe) -> tuple[int, int, int, int]:
+def alone(pairs: Iterable[Pair], ours: Scores, recipe: Recipe) -> tuple[int, int, int, int]:
     """The numbers that a recipe has runs of, those off without it, and those that it alone brings in and puts out."""
     before, after = [], []
     for pair in pairs:
         if pair.ours is not None and (changed := with_recipe(pair, ours, recipe)) is not None:
-            before.append(is_far(pair.ours - pair.published))
-            after.append(is_far(changed[0] - pair.published))
+            before.append(is_far(changed.without - pair.published))
+            after.append(is_far(changed.mean - pair.published))
     both = list(zip(before, after, strict=True))
     return len(both), sum(before), both.count((True, False)), both.count((False, True))
 
@@ -172,7 +190,7 @@ def section(source: str | Path) -> str:
     """The section for these rows, in Markdown."""
     told, published, frame = json.loads(EXPERIMENTS.read_text()), read_published(PAPER), rows_of(source)
     recipes, (effects, phantoms) = recipes_of(told, published["rates"]), effects_of(told)
-    ours, pairs = scores_of(frame, rates=published["rates"]), pairs_of(frame, published)
+    ours, pairs = scores_by_seed(frame, rates=published["rates"]), pairs_of(frame, published)
     complete = [pair for pair in pairs if pair.complete and pair.ours is not None]
     changes = {(mixer, what) for recipe in recipes for mixer, what in recipe.changes.items()}
     choices = max(Counter(mixer for mixer, _ in changes).values())
@@ -194,7 +212,8 @@ def section(source: str | Path) -> str:
     lines[-1] += f" unexplained {unexplained}."
     lines += [
         "",
-        "What one recipe alone does, over the numbers that it has runs of, with ours in the other settings:",
+        "What one recipe alone does, over the numbers that it has runs of, with ours in the other settings, and over",
+        "the seeds that both have:",
         "",
     ]
     lines += ["| recipe | numbers | off with ours | brought to within 0.05 | newly off |", "|---|--:|--:|--:|--:|"]

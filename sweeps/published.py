@@ -68,17 +68,10 @@ def _are_rates(given: object) -> bool:
     return isinstance(given, list) and bool(given) and all(type(one) in (int, float) and one > 0 for one in given)
 
 
-def scores_of(
-    frame: pd.DataFrame, selection: Selection = "official", rates: Collection[float] = ()
-) -> dict[Cell, float]:
-    """The mean over seeds of `scores_by_seed`."""
-    return {cell: fmean(scores) for cell, scores in scores_by_seed(frame, selection, rates).items()}
-
-
 def scores_by_seed(
     frame: pd.DataFrame, selection: Selection = "official", rates: Collection[float] = ()
-) -> dict[Cell, list[float]]:
-    """Our accuracy of each cell as a paper with one seed finds it: the best learning rate of each seed.
+) -> dict[Cell, dict[int, float]]:
+    """Our accuracy of each cell and seed as a paper with one seed finds it: at the seed's best learning rate.
 
     The report's tables have one learning rate for all seeds of a cell. Where recall comes in a jump, and at another
     rate for each seed, that is lower. A seed that has fewer rates than another of its cell is left out. One that
@@ -93,11 +86,11 @@ def scores_by_seed(
     cell = ["mixer", "task", "setting"]
     tried = ended.drop_duplicates([*cell, "seed", "config", "lr"]).groupby([*cell, "seed"]).size()
     whole = set(tried[(tried == tried.groupby(level=cell).transform("max")) & (tried >= len(set(rates)))].index)
-    found = defaultdict[Cell, list[float]](list)
+    found = defaultdict[Cell, dict[int, float]](dict)
     for seed, of_seed in ended.groupby("seed"):
         for best in best_per_cell(of_seed, selection).itertuples():
             if (key := (best.mixer, best.task, best.setting)) + (seed,) in whole:
-                found[key].append(best.accuracy if best.n else 0.0)
+                found[key][seed] = best.accuracy if best.n else 0.0
     return dict(found)
 
 
@@ -120,7 +113,7 @@ def pairs_of(
             for mixer, value in zip(table["columns"], values, strict=True):
                 if value is None:
                     continue
-                done = [ours[mixer, task, one] for one in over if (mixer, task, one) in ours]
+                done = [ours[mixer, task, one].values() for one in over if (mixer, task, one) in ours]
                 mean = fmean(map(fmean, done)) if done else None
                 by_seed = tuple(done[0]) if setting and done else ()
                 made.append(Pair(of, name, mixer, value, mean, len(done), len(over), by_seed))

@@ -67,12 +67,26 @@ def test_the_challenge_is_read_as_the_papers_numbers_are_published():
     assert tuple(sweep.task.split(",")) == plan.CHALLENGE
 
 
+OF_RECIPES = pd.read_csv(plan.RESULTS / "challenge" / "recipes.csv")
+
+
 def test_the_other_recipes_change_what_they_say():
-    for run in plan.recipes():
-        key = {"mamba": "zero_dt_bias", "attn": "qk_norm", "parallax": "qkr_norm"}[run.mixer]
-        changed, default = (mixerlab.compose(*text).mixer for text in (run.overrides.split(), [f"mixer={run.mixer}"]))
-        assert {name for name in changed if changed[name] != default[name]} == {key}
-        assert run.mixer == "mamba" or run.task == "sc_challenge"
+    of_mixer = {"mamba": "zero_dt_bias", "attn": "qk_norm", "parallax": "qkr_norm"}
+    for run in OF_RECIPES.drop_duplicates(["stage", "mixer", "task"]).itertuples():
+        changed, default = (mixerlab.compose(*text) for text in (run.overrides.split(), [f"mixer={run.mixer}"]))
+        others = {f"mixer.{name}" for name in changed.mixer if changed.mixer[name] != default.mixer[name]}
+        others |= {f"model.{name}" for name in changed.model if changed.model[name] != default.model[name]}
+        initial = run.recipe == "PyTorch's init"
+        assert others == {"model.linear_std" if initial else f"mixer.{of_mixer[run.mixer]}"}
+        assert run.task == "sc_challenge" or (run.mixer == "mamba" and not initial)
+
+
+def test_the_recipes_that_are_left_and_those_that_were_run_are_the_list():
+    made = set(pd.read_csv(plan.RESULTS / "challenge" / "recipe_rows.csv")["run_id"])
+    ids = {text: run_id(checked(mixerlab.compose(*text.split()))[1]) for text in OF_RECIPES["overrides"]}
+    left = [run.overrides for run in plan.recipes()]
+    assert len(left) + len(made) == len(ids)
+    assert {ids[text] for text in left} | made == set(ids.values())
 
 
 def test_recipes():

@@ -7,6 +7,7 @@ import pytest
 
 from mixerlab.results import reasons
 from mixerlab.results.reasons import (
+    Changed,
     Effect,
     Recipe,
     alone,
@@ -16,18 +17,21 @@ from mixerlab.results.reasons import (
     recipes_of,
     section,
     targets,
+    with_recipe,
     with_section,
 )
 from mixerlab.sweeps.published import Pair
 
-OURS = {("attn", "mem", "a"): 0.8, ("attn", "mem", "b"): 0.6, ("gdn", "mem", "a"): 0.0}
+OURS = {("attn", "mem", "a"): {0: 0.8}, ("attn", "mem", "b"): {0: 0.6}, ("gdn", "mem", "a"): {0: 0.0}}
 PAIR = Pair("means", "mem", "attn", 0.40, 0.70, 2, 2)
 ERROR = 0.01
 TOLD = json.loads(reasons.EXPERIMENTS.read_text())
 
 
 def recipe(**scores):
-    return [Recipe("new", {"attn": "norms"}, {("attn", "mem", setting): score for setting, score in scores.items()})]
+    """One that ran these settings with seed 0."""
+    by_cell = {("attn", "mem", setting): {0: score} for setting, score in scores.items()}
+    return [Recipe("new", {"attn": "norms"}, by_cell)]
 
 
 def biases(size, error=ERROR, setting="a", task="mem", mixer="attn"):
@@ -65,6 +69,23 @@ def test_a_single_setting():
     assert reason(pair, OURS, recipe(a=0.0, b=0.97), []) == "Explained: 0.970 with norms."
 
 
+def test_a_recipe_is_compared_over_the_seeds_that_both_have():
+    pair = Pair("settings", "mem b", "attn", 0.2, 0.6, 1, 1)
+    ours = {("attn", "mem", "b"): {0: 0.3, 1: 0.9}}
+    (new,) = recipe(b=0.27)
+    assert with_recipe(pair, ours, new) == Changed(without=0.3, mean=0.27, run=1, settings=1)
+    assert reason(pair, ours, [new], []) == "In part (30%): 0.270 with norms."  # 82% of the mean's difference
+    near = {("attn", "mem", "b"): {0: 0.24, 1: 0.96}}
+    assert reason(pair, near, recipe(b=0.2), []) == "Unexplained."  # with this seed, ours was not off
+    assert with_recipe(pair, {("attn", "mem", "b"): {1: 0.9}}, new) is None
+
+
+def test_of_a_mean_ours_stands_in_with_all_its_seeds():
+    ours = {("attn", "mem", "a"): {0: 0.8, 1: 0.0}, ("attn", "mem", "b"): {0: 0.6, 1: 0.2}}
+    changed = with_recipe(PAIR, ours, recipe(a=0.2)[0])
+    assert changed == Changed(without=pytest.approx(0.6), mean=pytest.approx(0.3), run=1, settings=2)
+
+
 def test_what_one_recipe_does_to_all_numbers():
     near = Pair("settings", "mem b", "attn", 0.6, 0.6, 1, 1)
     other = Pair("means", "mem", "gdn", 0.5, 0.0, 1, 1)  # the recipe has no runs of it
@@ -78,8 +99,10 @@ def test_a_recipe_has_the_best_of_the_papers_rates_and_only_the_mixers_that_it_c
     rows = pd.read_csv(reasons.RESULTS / "rounding" / "rows.csv", low_memory=False)
     rows = rows[(rows["mixer"] == "gdn") & (rows["task"] == "mem") & (rows["setting"] == "vocab_size-4096")]
     best = rows[rows["lr"] > 5e-4]["official_accuracy"].max()
-    assert made["draft"].scores["gdn", "mem", "vocab_size-4096"] == best
-    assert {mixer for mixer, _, _ in made["`2x64`, for mamba"].scores} == {"mamba"}
+    assert made["draft"].scores["gdn", "mem", "vocab_size-4096"] == {0: best}
+    of_mamba = made["`2x64`, for mamba"].scores
+    assert {mixer for mixer, _, _ in of_mamba} == {"mamba"}
+    assert {"icr", "icr_challenge"} < {task for _, task, _ in of_mamba}, "from both of its files"
     assert made["default, last epoch"].changes["attn"] == "the accuracy of the last epoch"
 
 
@@ -114,7 +137,7 @@ def test_the_readme_has_the_section_of_the_table_and_of_the_challenge():
     text = reasons.README.read_text()
     assert with_section(text, section(reasons.RESULTS / "table" / "rows.csv")) == text
     assert "| gdn mem | 0.698 | 0.792 | Unexplained. |" in text
-    assert "| attn sc_challenge 512-2048 | 0.648 | 0.240 | Unexplained. |" in text
+    assert "| attn sc_challenge 512-2048 | 0.648 | 0.240 | Explained: 0.266 with PyTorch's initial values. |" in text
 
 
 def test_a_readme_without_a_place_is_refused():

@@ -10,7 +10,7 @@ from mixerlab.api import compose
 from mixerlab.sweeps import archive, compare
 from mixerlab.sweeps.collect import best_per_cell, collect
 from mixerlab.sweeps.figures.comparison import STEP, scatter, side_by_side
-from mixerlab.sweeps.published import Pair, distance, is_far, pairs_of, read_published, scores_of
+from mixerlab.sweeps.published import Pair, distance, is_far, pairs_of, read_published, scores_by_seed
 from mixerlab.sweeps.report import report
 from mixerlab.sweeps.sources import rows_of
 from mixerlab.tasks.settings import settings_of
@@ -68,10 +68,10 @@ def test_each_seed_has_its_own_best_rate(tmp_path):
     fakes.add_run(tmp_path, [0.3], lr=[1e-3], seed=2, task="mem", setting="baseline")  # 5e-3 has not been run
     fakes.add_run(tmp_path, ["diverged", 0.5], lr=rates, seed=3, task="mem", setting="baseline")
     frame = collect(tmp_path)
-    assert scores_of(frame) == {("attn", "mem", "baseline"): pytest.approx((1.0 + 0.9 + 0.5) / 3)}
-    assert scores_of(frame, rates=rates) == scores_of(frame)
-    assert scores_of(frame, rates=[*rates, 5e-4]) == {}, "a rate is lacking"
-    assert scores_of(frame, rates=[1e-3]) == {("attn", "mem", "baseline"): pytest.approx((1.0 + 0.2 + 0.3 + 0.0) / 4)}
+    assert scores_by_seed(frame) == {("attn", "mem", "baseline"): {0: 1.0, 1: 0.9, 3: 0.5}}
+    assert scores_by_seed(frame, rates=rates) == scores_by_seed(frame)
+    assert scores_by_seed(frame, rates=[*rates, 5e-4]) == {}, "a rate is lacking"
+    assert scores_by_seed(frame, rates=[1e-3]) == {("attn", "mem", "baseline"): {0: 1.0, 1: 0.2, 2: 0.3, 3: 0.0}}
     two_seeds = frame[frame["seed"] < 2]
     assert best_per_cell(two_seeds)["accuracy"].tolist() == [pytest.approx(0.6)]  # the report: one rate for all seeds
 
@@ -79,7 +79,7 @@ def test_each_seed_has_its_own_best_rate(tmp_path):
 def test_a_seed_that_diverged_at_all_rates_counts_as_0(tmp_path):
     rates = [1e-3, 5e-3]
     fakes.add_run(tmp_path, [0.9, 0.5, "diverged", "diverged"], lr=rates, seed=[0, 1], task="mem", setting="baseline")
-    assert scores_of(collect(tmp_path)) == {("attn", "mem", "baseline"): pytest.approx(0.45)}
+    assert scores_by_seed(collect(tmp_path)) == {("attn", "mem", "baseline"): {0: 0.9, 1: 0.0}}
 
 
 def test_only_complete_means_count(results, published):
