@@ -13,6 +13,7 @@ from mixerlab.results.reasons import (
     alone,
     effects_of,
     false_alarms,
+    mirrored,
     reason,
     recipes_of,
     section,
@@ -46,6 +47,8 @@ def biases(size, error=ERROR, setting="a", task="mem", mixer="attn"):
         (recipe(a=0.6), [], "In part (33%): 0.600 with norms (1 of 2 settings run)."),
         (recipe(a=0.7), [], "Unexplained."),  # a sixth of the difference
         (recipe(a=0.0, b=0.0), [], "Unexplained."),  # as far off on the other side
+        (recipe(a=0.05, b=0.6), [], "Unexplained."),  # nearer, but on the other side
+        (recipe(a=0.7) + recipe(a=0.66), [], "Unexplained."),  # neither removes a quarter
         (recipe(c=0.0), [], "Unexplained."),  # it has no run of these settings
         (recipe(a=0.6) + recipe(a=0.5), [], "In part (50%): 0.550 with norms (1 of 2 settings run)."),  # the nearest
         (recipe(a=0.2, b=0.68) + recipe(a=0.2), [], "Explained: 0.440 with norms (2 of 2 settings run)."),  # the first
@@ -64,6 +67,13 @@ def test_the_rules(recipes, effects, expected):
     assert reason(PAIR, OURS, recipes, effects) == expected
 
 
+def test_a_small_gain_explains_nothing():
+    """Even if the number was nearly explained before."""
+    pair = Pair("settings", "mem b", "attn", 0.54, 0.6, 1, 1)
+    assert reason(pair, OURS, recipe(b=0.59), []) == "Unexplained."
+    assert reason(pair, OURS, recipe(b=0.58), []) == "Explained: 0.580 with norms."
+
+
 def test_a_single_setting():
     pair = Pair("settings", "mem b", "attn", 1.0, 0.6, 1, 1)
     assert reason(pair, OURS, recipe(a=0.0, b=0.97), []) == "Explained: 0.970 with norms."
@@ -74,7 +84,9 @@ def test_a_recipe_is_compared_over_the_seeds_that_both_have():
     ours = {("attn", "mem", "b"): {0: 0.3, 1: 0.9}}
     (new,) = recipe(b=0.27)
     assert with_recipe(pair, ours, new) == Changed(without=0.3, mean=0.27, run=1, settings=1)
-    assert reason(pair, ours, [new], []) == "In part (30%): 0.270 with norms."  # 82% of the mean's difference
+    assert (
+        reason(pair, ours, [new], []) == "In part (30%): 0.270 instead of 0.300 with norms."
+    )  # 82% of the mean's difference
     near = {("attn", "mem", "b"): {0: 0.24, 1: 0.96}}
     assert reason(pair, near, recipe(b=0.2), []) == "Unexplained."  # with this seed, ours was not off
     assert with_recipe(pair, {("attn", "mem", "b"): {1: 0.9}}, new) is None
@@ -84,6 +96,15 @@ def test_of_a_mean_ours_stands_in_with_all_its_seeds():
     ours = {("attn", "mem", "a"): {0: 0.8, 1: 0.0}, ("attn", "mem", "b"): {0: 0.6, 1: 0.2}}
     changed = with_recipe(PAIR, ours, recipe(a=0.2)[0])
     assert changed == Changed(without=pytest.approx(0.6), mean=pytest.approx(0.3), run=1, settings=2)
+
+
+def test_what_the_rules_make_of_numbers_as_far_off_in_the_other_direction():
+    at_one = Pair("settings", "mem a", "attn", 0.5, 0.8, 1, 1)  # its mirror image would be 1.1
+    told = mirrored([PAIR, at_one], OURS, recipe(a=0.2), [])
+    assert "For 1 number it is a possible accuracy. Of these, 1 are explained and 0 in part or indicated;" in told
+    assert told.endswith("of their mirror images, 0 and 0.")
+    assert mirrored([PAIR], OURS, recipe(b=0.9), []).endswith("of their mirror images, 0 and 1.")
+    assert "For 0 numbers" in mirrored([at_one], OURS, recipe(a=0.2), [])
 
 
 def test_what_one_recipe_does_to_all_numbers():
@@ -137,7 +158,7 @@ def test_the_readme_has_the_section_of_the_table_and_of_the_challenge():
     text = reasons.README.read_text()
     assert with_section(text, section(reasons.RESULTS / "table" / "rows.csv")) == text
     assert "| gdn mem | 0.698 | 0.792 | Unexplained. |" in text
-    assert "| attn sc_challenge 512-2048 | 0.648 | 0.240 | Explained: 0.266 with PyTorch's initial values. |" in text
+    assert "| attn sc_challenge 512-2048 | 0.648 | 0.240 | Explained: 0.266 instead of 0.785 with PyTorch's" in text
 
 
 def test_a_readme_without_a_place_is_refused():
