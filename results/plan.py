@@ -171,7 +171,7 @@ def recipes() -> Iterator[Run]:
     than ours: with PyTorch's initial values mamba's mean of `sc` came nearer to the paper's. There Parallax led
     attention with the first seed, as in the paper: these two get a second.
     """
-    done = finished_in("challenge/recipe_rows.csv", "seed")
+    done = finished_in("challenge/recipe_rows.csv", "seed", "lr")
     for stage, recipe, mixers, tasks, seed in (
         ("mamba, dt bias at zero", "2x64", ("mamba",), CHALLENGE, 0),
         ("copying without norms", "plain", ("attn", "parallax"), ("sc_challenge",), 0),
@@ -179,7 +179,7 @@ def recipes() -> Iterator[Run]:
         ("the same, second seed", "PyTorch's init", ("attn", "parallax"), ("sc_challenge",), 1),
     ):
         for (task, setting), mixer in product(longest_first(tasks), mixers):
-            if (recipe, mixer, task, setting, seed) not in done:
+            if not all((recipe, mixer, task, setting, seed, float(rate)) in done for rate in DEFAULT_RATES):
                 yield from runs_of(stage, mixer, task, setting, [seed], recipe=recipe)
 
 

@@ -94,16 +94,17 @@ class Effect:
 
 
 def recipes_of(told: Mapping, rates: Collection[float]) -> list[Recipe]:
-    """The recipes of experiments.json, each seed at the best of these learning rates."""
+    """The recipes of experiments.json, each seed at the best of these learning rates, if it has them all."""
     made = []
     for recipe in told["recipes"]:
         rows = pd.concat([pd.read_csv(RESULTS / name, low_memory=False) for name in recipe["rows"]])
         rows = rows[(rows["status"] == "finished") & rows["lr"].isin(rates)]
         if "names" in recipe:
             rows = rows[rows["recipe"] == rows["mixer"].map(recipe["names"])]
+        of_seed = rows.groupby(["mixer", "task", "setting", "seed"])
+        whole = of_seed["lr"].nunique() == len(rates)
         scores = defaultdict[Cell, dict[int, float]](dict)
-        best = rows.groupby(["mixer", "task", "setting", "seed"])[recipe["score"]].max()
-        for (mixer, task, setting, seed), score in best.items():
+        for (mixer, task, setting, seed), score in of_seed[recipe["score"]].max()[whole].items():
             scores[mixer, task, setting][seed] = score
         made.append(Recipe(recipe["label"], recipe["changes"], dict(scores)))
     return made
@@ -157,11 +158,11 @@ def reason(pair: Pair, ours: Scores, recipes: Iterable[Recipe], effects: Iterabl
             score += f" instead of {changed.without:.3f}"
         extent = "" if setting else f" ({changed.run} of {changed.settings} settings run)"
         found.append(f"{verdict}: {score} with {recipe.changes[pair.mixer]}{extent}.")
-    counted = [one for one in effects if (one.mixer, one.task) == (pair.mixer, task) and one.counts()]
-    named = {one.what for one in counted if one.size * gap < 0}
+    clear = [one for one in effects if (one.mixer, one.task) == (pair.mixer, task) and one.counts()]
+    named = {one.what for one in clear if one.size * gap < 0}
     shown = [
         f"{one.what} {one.size:+.2f} ({one.setting}{', away' if one.size * gap > 0 else ''})"
-        for one in sorted(counted, key=lambda one: -abs(one.size))
+        for one in sorted(clear, key=lambda one: -abs(one.size))
         if one.what in named
     ]
     if shown:

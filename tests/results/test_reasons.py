@@ -84,9 +84,8 @@ def test_a_recipe_is_compared_over_the_seeds_that_both_have():
     ours = {("attn", "mem", "b"): {0: 0.3, 1: 0.9}}
     (new,) = recipe(b=0.27)
     assert with_recipe(pair, ours, new) == Changed(without=0.3, mean=0.27, run=1, settings=1)
-    assert (
-        reason(pair, ours, [new], []) == "In part (30%): 0.270 instead of 0.300 with norms."
-    )  # 82% of the mean's difference
+    # Compared with the mean of our seeds, 0.6, it would be 82%.
+    assert reason(pair, ours, [new], []) == "In part (30%): 0.270 instead of 0.300 with norms."
     near = {("attn", "mem", "b"): {0: 0.24, 1: 0.96}}
     assert reason(pair, near, recipe(b=0.2), []) == "Unexplained."  # with this seed, ours was not off
     assert with_recipe(pair, {("attn", "mem", "b"): {1: 0.9}}, new) is None
@@ -125,6 +124,15 @@ def test_a_recipe_has_the_best_of_the_papers_rates_and_only_the_mixers_that_it_c
     assert {mixer for mixer, _, _ in of_mamba} == {"mamba"}
     assert {"icr", "icr_challenge"} < {task for _, task, _ in of_mamba}, "from both of its files"
     assert made["default, last epoch"].changes["attn"] == "the accuracy of the last epoch"
+
+
+def test_a_seed_of_a_recipe_that_lacks_a_rate_is_left_out(tmp_path, monkeypatch):
+    monkeypatch.setattr(reasons, "RESULTS", tmp_path)
+    told = {"recipes": [{"label": "new", "rows": ["rows.csv"], "score": "official_accuracy", "changes": {}}]}
+    rows = "mixer,task,setting,seed,lr,status,official_accuracy\n"
+    rows += "".join(f"attn,mem,a,{seed},{lr},finished,0.5\n" for seed, lr in [(0, 5e-3), (0, 1e-3), (1, 5e-3)])
+    (tmp_path / "rows.csv").write_text(rows)
+    assert recipes_of(told, [5e-3, 1e-3])[0].scores == {("attn", "mem", "a"): {0: 0.5}}
 
 
 def test_an_effect_is_that_of_leaving_the_default():
