@@ -66,7 +66,7 @@ def test_the_record_says_what_was_trained(finished):
         (str(replica), str(epoch), str(3 * (epoch + 1))) for replica in range(2) for epoch in range(3)
     ]
     last = record["rows"][1]
-    assert float(rows[-1]["test_accuracy"]) == last["test_accuracy"] and float(rows[-1]["lr"]) == 0.001
+    assert rows[-1]["test_accuracy"] == f"{last['test_accuracy']:.7g}" and float(rows[-1]["lr"]) == 0.001
 
 
 def test_the_record_names_the_commit_that_was_there_when_the_run_began(tmp_path, monkeypatch):

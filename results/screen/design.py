@@ -136,6 +136,9 @@ RECIPES: dict[str, dict[str, list[str]]] = {
     "2x64, all decayed": _with("optimizer.decayed=all"),
     "2x64, head by Muon": _with("optimizer.head=muon"),
     "PyTorch's init": {mixer: ["model.linear_std=null"] for mixer in MIXERS},  # the rest as in conf/
+    "mad-lab's attention": {
+        "attn": ["model.linear_std=null", "mixer.qk_norm=false", "mixer.num_heads=16", "mixer.bias=true"]
+    },
 }
 # Recipes that differ from 2x64 in one choice, and their mixers. Mesa with one head of 128 has no kernel. A choice of
 # the optimizer acts on all mixers: three show it. 2x64 itself is for the mixers whose norms changed after its runs.

@@ -101,8 +101,13 @@ def write_config(folder: str | Path, config: Mapping[str, Any]) -> None:
 
 
 def write_metrics(folder: str | Path, metrics: "pd.DataFrame") -> None:
-    """Writes the rows of `metrics.csv` (replica x epoch), atomically."""
-    replace_file(Path(folder) / METRICS_FILE, metrics.to_csv(index=False))
+    """Writes the rows of `metrics.csv` (replica x epoch), atomically.
+
+    Measured values get seven significant digits, as many as float32 has. Learning rates stay as the config gives them.
+    """
+    if "lr" in metrics:
+        metrics = metrics.assign(lr=metrics["lr"].map(repr))
+    replace_file(Path(folder) / METRICS_FILE, metrics.to_csv(index=False, float_format="%.7g"))
 
 
 def record_bytes(folder: str | Path) -> bytes | None:

@@ -218,7 +218,7 @@ def test_the_papers_numbers_are_75_and_of_our_tasks():
     frame = rows_of(compare.ROOT / "results" / "table" / "rows.csv")
     pairs = [pair for pair in pairs_of(frame, told) if pair.of == "means"]
     number, rmse, _ = distance(pairs)
-    assert (number, rmse) == (30, pytest.approx(0.117, abs=5e-4))  # what results/README.md says
+    assert (number, rmse) == (30, pytest.approx(0.121, abs=5e-4))  # what results/README.md says
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import fakes
+import pandas as pd
 import pytest
 
 import mixerlab
@@ -25,6 +26,7 @@ from mixerlab.sweeps.records.files import (
     record_bytes,
     run_folder,
     write_config,
+    write_metrics,
     write_record,
 )
 from mixerlab.sweeps.records.identity import run_id
@@ -42,6 +44,12 @@ def with_key(config: dict, key: str, value) -> dict:
         node = node.setdefault(parent, {})
     node[last] = value
     return changed
+
+
+def test_metrics_have_the_digits_of_float32_and_the_rates_all(tmp_path):
+    rows = {"epoch": [0, 1], "lr": [0.0123456789012, 2.5e-4], "test_loss": [2.718562364578247, float("nan")]}
+    write_metrics(tmp_path, pd.DataFrame(rows))
+    assert (tmp_path / "metrics.csv").read_text() == "epoch,lr,test_loss\n0,0.0123456789012,2.718562\n1,0.00025,\n"
 
 
 def test_identity_is_stable():
