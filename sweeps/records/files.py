@@ -105,9 +105,8 @@ def write_metrics(folder: str | Path, metrics: "pd.DataFrame") -> None:
 
     Measured values get seven significant digits, as many as float32 has. Learning rates stay as the config gives them.
     """
-    if "lr" in metrics:
-        metrics = metrics.assign(lr=metrics["lr"].map(repr))
-    replace_file(Path(folder) / METRICS_FILE, metrics.to_csv(index=False, float_format="%.7g"))
+    as_given = metrics.assign(lr=metrics["lr"].astype(str))
+    replace_file(Path(folder) / METRICS_FILE, as_given.to_csv(index=False, float_format="%.7g"))
 
 
 def record_bytes(folder: str | Path) -> bytes | None:

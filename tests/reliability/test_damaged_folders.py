@@ -179,7 +179,7 @@ def test_nothing_is_written_through_a_link(results, tmp_path_factory):
         (folder / name).unlink(missing_ok=True)
         (folder / name).symlink_to(outside)
     fakes.write_config(folder, fakes.config(mixer="attn"))
-    fakes.write_metrics(folder, fakes.pd.DataFrame({"epoch": [0]}))
+    fakes.write_metrics(folder, fakes.pd.DataFrame({"epoch": [0], "lr": [1e-3]}))
     canvas.save(canvas.Figure(), folder / "curves")
     assert outside.read_text() == "precious"
     assert not any(os.path.islink(folder / name) for name in ("config.yaml", "metrics.csv", "curves.png"))

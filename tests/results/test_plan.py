@@ -71,14 +71,21 @@ OF_RECIPES = pd.read_csv(plan.RESULTS / "challenge" / "recipes.csv")
 
 
 def test_the_other_recipes_change_what_they_say():
-    of_mixer = {"mamba": "zero_dt_bias", "attn": "qk_norm", "parallax": "qkr_norm"}
-    for run in OF_RECIPES.drop_duplicates(["stage", "mixer", "task"]).itertuples():
+    initial = {"model.linear_std"}
+    changes = {
+        "2x64": {"mamba": {"mixer.zero_dt_bias"}},
+        "plain": {"attn": {"mixer.qk_norm"}, "parallax": {"mixer.qkr_norm"}},
+        "PyTorch's init": dict.fromkeys(plan.MIXERS, initial),
+        "mad-lab's attention": {"attn": initial | {"mixer.qk_norm", "mixer.num_heads", "mixer.bias"}},
+    }
+    recalling = {("2x64", "mamba"), *(("PyTorch's init", mixer) for mixer in ("attn", "parallax", "mamba"))}
+    left = pd.DataFrame(map(vars, plan.recipes()), columns=OF_RECIPES.columns)
+    for run in pd.concat([OF_RECIPES, left]).drop_duplicates(["stage", "mixer", "task"]).itertuples():
         changed, default = (mixerlab.compose(*text) for text in (run.overrides.split(), [f"mixer={run.mixer}"]))
         others = {f"mixer.{name}" for name in changed.mixer if changed.mixer[name] != default.mixer[name]}
         others |= {f"model.{name}" for name in changed.model if changed.model[name] != default.model[name]}
-        initial = run.recipe == "PyTorch's init"
-        assert others == {"model.linear_std" if initial else f"mixer.{of_mixer[run.mixer]}"}
-        assert run.task == "sc_challenge" or (run.mixer == "mamba" and not initial)
+        assert others == changes[run.recipe][run.mixer]
+        assert run.task == "sc_challenge" or (run.recipe, run.mixer) in recalling
 
 
 def test_the_recipes_of_the_list_were_run_or_are_left():
