@@ -7,10 +7,10 @@ folder. It has the default recipe. results/experiments.json names the experiment
 what they change for each mixer, and the factors of the screen, whose effects are in a file. Which experiment bears on
 which number follows from their rows, by the rules that the section states.
 
-In experiments.json, `rows` lists the files of a recipe's rows, `changes` says what differs from the default, and
-`names` is the name of a recipe's rows by mixer. Of a factor, `upper` lists the mixers whose default is its upper level:
-for them the change is to the lower one. `confounded` lists those that have it, but whose effect the screen cannot tell
-from an interaction of others.
+In experiments.json, `rows` lists the files of a recipe's rows, `changes` says by mixer what differs from the default,
+and `names` is the name of a recipe's rows by mixer. Each recipe counts with both of CHECKPOINTS. Of a factor, `upper`
+lists the mixers whose default is its upper level: for them the change is to the lower one. `confounded` lists those
+that have it, but whose effect the screen cannot tell from an interaction of others.
 """
 
 import argparse
@@ -36,6 +36,7 @@ PAPER = RESULTS / "published" / "parallax_paper.json"
 BEGIN, END = "<!-- written by results/reasons.py -->\n", "<!-- end -->\n"
 PART = 0.25  # of a difference
 ERRORS = 4  # of an effect: above 3.3, the effect of a factor that mamba does not have (results/screen/README.md)
+CHECKPOINTS = {"official_accuracy": "", "test_accuracy": "the accuracy of the last epoch"}  # as a change
 Scores = Mapping[Cell, Mapping[int, float]]  # by (mixer, task, setting), then by seed
 RMSE, SPEARMAN, BARS, BAR = 0.06, 0.90, 40, 0.15  # what this project aims at
 
@@ -96,7 +97,10 @@ class Effect:
 def recipes_of(told: Mapping, rates: Collection[float]) -> list[Recipe]:
     """The recipes of experiments.json, each seed at the best of these learning rates, if it has them all."""
     made = []
-    for recipe in told["recipes"]:
+    for (column, checkpoint), recipe in product(CHECKPOINTS.items(), told["recipes"]):
+        changes = {mixer: ", ".join(filter(None, (what, checkpoint))) for mixer, what in recipe["changes"].items()}
+        if not any(changes.values()):
+            continue  # ours
         rows = pd.concat([pd.read_csv(RESULTS / name, low_memory=False) for name in recipe["rows"]])
         rows = rows[(rows["status"] == "finished") & rows["lr"].isin(rates)]
         if "names" in recipe:
@@ -104,9 +108,10 @@ def recipes_of(told: Mapping, rates: Collection[float]) -> list[Recipe]:
         of_seed = rows.groupby(["mixer", "task", "setting", "seed"])
         whole = of_seed["lr"].nunique() == len(rates)
         scores = defaultdict[Cell, dict[int, float]](dict)
-        for (mixer, task, setting, seed), score in of_seed[recipe["score"]].max()[whole].items():
+        for (mixer, task, setting, seed), score in of_seed[column].max()[whole].items():
             scores[mixer, task, setting][seed] = score
-        made.append(Recipe(recipe["label"], recipe["changes"], dict(scores)))
+        label = f"{recipe['label']}, last epoch" if checkpoint else recipe["label"]
+        made.append(Recipe(label, changes, dict(scores)))
     return made
 
 

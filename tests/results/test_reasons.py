@@ -128,11 +128,14 @@ def test_a_recipe_has_the_best_of_the_papers_rates_and_only_the_mixers_that_it_c
 
 def test_a_seed_of_a_recipe_that_lacks_a_rate_is_left_out(tmp_path, monkeypatch):
     monkeypatch.setattr(reasons, "RESULTS", tmp_path)
-    told = {"recipes": [{"label": "new", "rows": ["rows.csv"], "score": "official_accuracy", "changes": {}}]}
-    rows = "mixer,task,setting,seed,lr,status,official_accuracy\n"
-    rows += "".join(f"attn,mem,a,{seed},{lr},finished,0.5\n" for seed, lr in [(0, 5e-3), (0, 1e-3), (1, 5e-3)])
+    told = {"recipes": [{"label": "new", "rows": ["rows.csv"], "changes": {"attn": "norms"}}]}
+    rows = "mixer,task,setting,seed,lr,status,official_accuracy,test_accuracy\n"
+    rows += "".join(f"attn,mem,a,{seed},{lr},finished,0.5,0.4\n" for seed, lr in [(0, 5e-3), (0, 1e-3), (1, 5e-3)])
     (tmp_path / "rows.csv").write_text(rows)
-    assert recipes_of(told, [5e-3, 1e-3])[0].scores == {("attn", "mem", "a"): {0: 0.5}}
+    best, last = recipes_of(told, [5e-3, 1e-3])
+    assert best == Recipe("new", {"attn": "norms"}, {("attn", "mem", "a"): {0: 0.5}})
+    assert last.label == "new, last epoch" and last.scores == {("attn", "mem", "a"): {0: 0.4}}
+    assert last.changes == {"attn": "norms, the accuracy of the last epoch"}
 
 
 def test_an_effect_is_that_of_leaving_the_default():
