@@ -31,6 +31,7 @@ KEPT += [
     "device",
     "precision",
     "wall_time_s",
+    "command",
     "code.mixer",  # as records called it until 2026-11-22
     "code.task",
     "code_version.mixer",

@@ -121,7 +121,11 @@ def test_variants_are_compared_on_the_same_cells():
 
 @pytest.mark.parametrize(
     ("rows", "names"),
-    [("rows.csv", ["design"]), ("finalist_rows.csv", ["finalists", "finalists_2"]), ("variant_rows.csv", ["variants"])],
+    [
+        ("rows.csv", ["design"]),
+        ("finalist_rows.csv", ["finalists", "finalists_2", "finalists_3"]),
+        ("variant_rows.csv", ["variants"]),
+    ],
 )
 def test_the_lists_still_describe_the_runs_that_were_made(rows, names):
     """Whatever the defaults have become since: the overrides say all that matters. Each 40th run is looked at."""
