@@ -28,7 +28,7 @@ from mixerlab.sweeps.records.files import NO_CONFIG, check_writable
 from mixerlab.sweeps.records.named import LARGEST_NOTE, Configs, checked_configs, read_sweep
 from mixerlab.sweeps.solved import solved_csv, solved_markdown
 from mixerlab.sweeps.sources import is_rows, read_rows, unpacked
-from mixerlab.sweeps.table_files import intervals_csv, to_csv, to_latex, to_markdown, to_rows_csv
+from mixerlab.sweeps.table_files import intervals_csv, to_csv, to_latex, to_markdown, to_rows_csv, to_text
 from mixerlab.sweeps.tables import Table, setting_table, task_table
 
 PATIENCE = 60.0  # seconds that a report waits for another one of the same folder
@@ -48,7 +48,7 @@ WRITTEN |= {f"{name}.{suffix}" for name in FIGURES for suffix in FORMATS}
 
 @dataclass(frozen=True)
 class Report:
-    """What was written: the folder, its files, and the main tables as one Markdown text."""
+    """What was written: the folder, its files, and the main tables as text for a terminal."""
 
     folder: Path
     files: list[Path]
@@ -195,7 +195,7 @@ def _report(
         replace_file(files[-1], page("Accuracy of sequence mixers", parts, swept.frame))
     _remove_others(out, files)
     sections = [
-        f"## {name}, {part.selection} selection\n{EXPLAINED[part.selection]}\n\n{to_markdown(table)}"
+        f"## {name}, {part.selection} selection\n{EXPLAINED[part.selection]}\n\n{to_text(table)}"
         for part in parts
         for name, table in part.tables.items()
         if name != "settings"

@@ -2,6 +2,7 @@
 
 import csv
 import io
+from collections.abc import Callable
 
 import pandas as pd
 
@@ -12,12 +13,21 @@ from mixerlab.sweeps.tables import AVERAGE, Score, Table, best_of, text_of
 
 def to_markdown(table: Table) -> str:
     """The table with the best entries of each row (`best_of`) in bold, columns aligned, and the notes as a list."""
+    return _aligned(table, escape_markdown)
+
+
+def to_text(table: Table) -> str:
+    """As `to_markdown`, for a terminal: names stay as they are, such as `mixer.layers=[attn,gdn]`."""
+    return _aligned(table, one_line)
+
+
+def _aligned(table: Table, shown: Callable[[str], str]) -> str:
     header = [*table.labels, *table.mixers]
-    lines = [[escape_markdown(label) for label in header]]
+    lines = [[shown(label) for label in header]]
     for name, row in table.rows.items():
         best = best_of(row)
         entries = [f"**{text_of(row[m])}**" if m in best else text_of(row[m]) for m in table.mixers]
-        lines.append([*map(escape_markdown, name), *entries])
+        lines.append([*map(shown, name), *entries])
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     left = len(table.labels)
     ruler = ["-" * width if i < left else "-" * (width - 1) + ":" for i, width in enumerate(widths)]
@@ -28,7 +38,7 @@ def to_markdown(table: Table) -> str:
             for i, (text, width) in enumerate(zip(line, widths, strict=True))
         ]
         rendered.append(f"| {' | '.join(cells)} |")
-    notes = [f"- {escape_markdown(note)}" for note in table.notes]
+    notes = [f"- {shown(note)}" for note in table.notes]
     return "\n".join([*rendered, *([""] if notes else []), *notes]) + "\n"
 
 

@@ -226,6 +226,17 @@ def test_a_longest_sequence_is_no_breach(longest):
     check_declarations(mixer)
 
 
+class ShortByMistake(Short):
+    def state_size(self, seq_len):
+        return self.sizes[seq_len]
+
+
+def test_another_error_of_state_size_is_shown():
+    """Only a ValueError says that a sequence is too long."""
+    with pytest.raises(AttributeError, match="sizes"):
+        check_lengths(ShortByMistake(WIDTH))
+
+
 class WholeLength(torch.nn.Module):
     def forward(self, x):
         return x / x.shape[1]

@@ -11,7 +11,7 @@ from mixerlab.sweeps import report
 from mixerlab.sweeps.collect import best_per_cell, collect
 from mixerlab.sweeps.figures import canvas
 from mixerlab.sweeps.figures.run import run_curves
-from mixerlab.sweeps.table_files import to_csv, to_latex, to_markdown, to_rows_csv
+from mixerlab.sweeps.table_files import to_csv, to_latex, to_markdown, to_rows_csv, to_text
 from mixerlab.sweeps.tables import setting_table
 
 NAMES = [
@@ -61,6 +61,13 @@ def test_markdown_has_one_column_for_each_mixer(results):
     assert {len(re.findall(r"(?<!\\)\|", line)) for line in table} == {len(NAMES) + 3}
     for markup in ("<script>", "[link]", "`code`", "*bold*"):
         assert not any(re.search(rf"(?<!\\){re.escape(markup)}", line) for line in table)
+
+
+def test_a_terminal_shows_names_as_they_are(results):
+    """In one line each, and without control characters."""
+    text = to_text(setting_table(best_per_cell(collect(results))))
+    assert "[link]" in text and "\\[" not in text
+    assert text.replace("\n", "").isprintable()
 
 
 def test_csv_has_no_formula(results):
