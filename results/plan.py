@@ -1,7 +1,7 @@
 """Writes the list of runs of one part of the work that is left for a GPU, in the order to run them.
 
     python results/plan.py screen OUT.csv        what results/screen/rows.csv lacks of the screen
-    python results/plan.py finalists OUT.csv     what is left of three finalists up to length 256
+    python results/plan.py finalists OUT.csv     what is left of four finalists up to length 256
     python results/plan.py challenge OUT.csv     the readings of its labels, two seeds
     python results/plan.py recipes OUT.csv       other recipes on the challenge, where ours is far from the paper
     python results/plan.py w_r OUT.csv           Parallax's W_R at zero and random, which the screen could not tell
@@ -136,20 +136,21 @@ def finalists() -> Iterator[Run]:
     """One seed, the default rates, without what results/screen/finalists.tar.xz holds.
 
     The default with PyTorch's initial values comes first: copying on the challenge has the paper's order with them. It
-    is the draft's recipe for mamba and mesa, whose rows are in results/rounding.
+    is the draft's recipe for mamba and mesa, whose rows are in results/rounding, and on `cmp` it is the default, since
+    the auto-encoder has initial values of its own.
     """
     done = finished_in("screen/finalist_rows.csv")
-    for name, mixers in (
-        ("PyTorch's init", ("attn", "parallax", "gdn")),
-        ("2x64", MIXERS),
-        ("plain", ("attn", "parallax", "mamba")),
-        ("4x32", design.WITH_HEADS),
+    language = tuple(task for task in TASKS if task != "cmp")
+    for name, mixers, tasks in (
+        ("PyTorch's init", ("attn", "parallax", "gdn"), language),
+        ("2x64", MIXERS, TASKS),
+        ("plain", ("attn", "parallax", "mamba"), TASKS),
+        ("4x32", design.WITH_HEADS, TASKS),
     ):
-        for task in TASKS:
-            for mixer in mixers:
-                for setting, length in lengths(task).items():
-                    if length <= 256 and (name, mixer, task, setting) not in done:
-                        yield from runs_of(f"finalist {name}", mixer, task, setting, [0], recipe=name)
+        for task, mixer in product(tasks, mixers):
+            for setting, length in lengths(task).items():
+                if length <= 256 and (name, mixer, task, setting) not in done:
+                    yield from runs_of(f"finalist {name}", mixer, task, setting, [0], recipe=name)
 
 
 def challenge() -> Iterator[Run]:
@@ -300,9 +301,10 @@ def charged(task: str, setting: str, replicas: int) -> float:
 class Costs:
     """GPU seconds of a replica, by what runs took that were made (SOURCES).
 
-    A cell that its recipe has not run takes what the draft's took, times what the recipe costs more on the cells that
-    both have (the median over those of the mixer). Where that was not run either, the task's longest setting stands in,
-    with a time that grows as length^1.2, as from 128 to 1,024 tokens.
+    A cell that its recipe has not run takes what the default's took, times what the recipe costs more on the cells that
+    both have (the median over those of the mixer). Where the default has not run it either, the same holds of the
+    draft; where not even that was run, the task's longest setting stands in, with a time that grows as length^1.2, as
+    from 128 to 1,024 tokens.
     """
 
     # File, its recipe (None: it has a column), and processes on each GPU (None: by its column `command`). A later
@@ -336,8 +338,10 @@ class Costs:
 
     def of_replica(self, recipe: str, mixer: str, task: str, setting: str) -> float:
         recipe = self.SAME.get(recipe, recipe)
-        known = self._known.get((recipe, mixer, task, setting))
-        return known if known is not None else self._draft(mixer, task, setting) * self._ratio(recipe, mixer)
+        for base in (recipe, self.SAME[DEFAULT]):
+            if (known := self._known.get((base, mixer, task, setting))) is not None:
+                return known * self._ratio(recipe, base, mixer)
+        return self._draft(mixer, task, setting) * self._ratio(recipe, "draft", mixer)
 
     def _draft(self, mixer: str, task: str, setting: str) -> float:
         if (known := self._known.get(("draft", mixer, task, setting))) is not None:
@@ -347,11 +351,11 @@ class Costs:
         nearest = min(of_base, key=lambda name: (abs(of_base[name] - length), name != "baseline"))
         return self._known["draft", mixer, base, nearest] * (length / of_base[nearest]) ** 1.2
 
-    def _ratio(self, recipe: str, mixer: str) -> float:
+    def _ratio(self, recipe: str, base: str, mixer: str) -> float:
         ratios = [
-            seconds / self._known["draft", *cell]
+            seconds / self._known[base, *cell]
             for (name, *cell), seconds in self._known.items()
-            if name == recipe and cell[0] == mixer and ("draft", *cell) in self._known
+            if name == recipe and cell[0] == mixer and (base, *cell) in self._known
         ]
         return median(ratios) if ratios else 1.0
 
