@@ -139,6 +139,7 @@ RECIPES: dict[str, dict[str, list[str]]] = {
     "mad-lab's attention": {
         "attn": ["model.linear_std=null", "mixer.qk_norm=false", "mixer.num_heads=16", "mixer.bias=true"]
     },
+    "4 states": {"mamba": ["mixer.d_state=4"]},  # as in mad-lab
 }
 # Recipes that differ from 2x64 in one choice, and their mixers. Mesa with one head of 128 has no kernel. A choice of
 # the optimizer acts on all mixers: three show it. 2x64 itself is for the mixers whose norms changed after its runs.

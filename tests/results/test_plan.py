@@ -77,8 +77,13 @@ def test_the_other_recipes_change_what_they_say():
         "plain": {"attn": {"mixer.qk_norm"}, "parallax": {"mixer.qkr_norm"}},
         "PyTorch's init": dict.fromkeys(plan.MIXERS, initial),
         "mad-lab's attention": {"attn": initial | {"mixer.qk_norm", "mixer.num_heads", "mixer.bias"}},
+        "4 states": {"mamba": {"mixer.d_state"}},
     }
-    recalling = {("2x64", "mamba"), *(("PyTorch's init", mixer) for mixer in ("attn", "parallax", "mamba"))}
+    recalling = {
+        ("2x64", "mamba"),
+        ("4 states", "mamba"),
+        *(("PyTorch's init", mixer) for mixer in ("attn", "parallax", "mamba")),
+    }
     left = pd.DataFrame(map(vars, plan.recipes()), columns=OF_RECIPES.columns)
     for run in pd.concat([OF_RECIPES, left]).drop_duplicates(["stage", "mixer", "task"]).itertuples():
         changed, default = (mixerlab.compose(*text) for text in (run.overrides.split(), [f"mixer={run.mixer}"]))
