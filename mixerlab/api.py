@@ -14,7 +14,7 @@ from mixerlab import building, runs
 from mixerlab.config import checked
 from mixerlab.hybrid import expand
 from mixerlab.project import use_folder
-from mixerlab.refusals import check_choices, refusal
+from mixerlab.refusals import check_choices, check_one_run, refusal
 from mixerlab.tasks.settings import register_resolvers
 
 _CONFIG_DIR = "config_dir=DIR or --config-dir DIR"  # `mixerlab check` composes here too
@@ -35,6 +35,7 @@ def compose(*overrides: str, config_dir: str | Path | None = None) -> DictConfig
         if not isinstance(override, str):
             kind = type(override).__name__
             raise ValueError(f"override {override!r} is a {kind}, not a string: write 'mixer=attn', 'task=icr'")
+        check_one_run(override)
     check_choices(overrides, _CONFIG_DIR)
     register_resolvers()
     search = [] if config_dir is None else [use_folder(Path(config_dir))]

@@ -156,8 +156,8 @@ def _call(mixer: SequenceMixer, name: str, method: str, *arguments: Any) -> Any:
     """What a method of a mixer gives; ValueError for any error of the user's code."""
     try:
         return getattr(mixer, method)(*arguments)
-    except ValueError:
-        raise
+    except ValueError as error:
+        raise ValueError(f"mixer={name}: {error}") from error
     except Exception as error:
         raise _ErrorOfTheirs(f"mixer={name}: {method} raises {type(error).__name__}: {one_line(error)}") from error
 

@@ -7,12 +7,14 @@ mixerlab report [RESULTS_DIR]                               tables and figures o
 mixerlab check NAME [--config-dir DIR]                      checks that a mixer keeps the contract
 mixerlab export DIR task=NAME                               writes a dataset in mad-lab's layout
 mixerlab                                                    the help, as with --help
+mixerlab --version                                          the version
 """
 
 import importlib
 import os
 import signal
 import sys
+from importlib import metadata
 from typing import NoReturn
 
 from mixerlab.interruption import GOES_ON, Terminated, terminated_by_signal
@@ -30,6 +32,8 @@ def main() -> None:
 
     Ctrl-C, SIGTERM, a full disk and a closed pipe end it with one line, whenever they come.
     """
+    if sys.argv[1:] == ["--version"]:
+        return print(f"mixerlab {metadata.version('mixerlab')}")
     is_tool = len(sys.argv) > 1 and sys.argv[1] in TOOLS
     again = "does it again" if is_tool else GOES_ON
     with terminated_by_signal():

@@ -39,10 +39,10 @@ def _require(condition: object, message: str) -> None:
 
 def _gradient(label: str, tensor: Tensor) -> Tensor:
     if not tensor.requires_grad:
-        raise ContractBroken(f"{label} has requires_grad=False: what does not train is a buffer")
+        raise ContractBroken(f"{label!r} has requires_grad=False: what does not train is a buffer")
     if tensor.grad is None:
         raise ContractBroken(
-            f"{label} gets no gradient: it is not used, or torch.no_grad, detach or NumPy keeps its gradient away"
+            f"{label!r} gets no gradient: forward does not use it, or cuts it off with detach, torch.no_grad or NumPy"
         )
     return tensor.grad
 
@@ -175,7 +175,8 @@ def check_lengths(mixer: SequenceMixer, d_model: int = WIDTH) -> None:
     x = torch.randn(1, next((length for length in (70, 48, 32) if _accepts(mixer, length)), LENGTH), d_model)
     whole = mixer(x)
     for length in (length for length in (1, 2, 5, 64) if length < x.shape[1]):
-        what = f"the first {length} of {x.shape[1]} positions must give the same outputs without the others"
+        what = f"the outputs of the first {length} of {x.shape[1]} positions change when the others are removed"
+        what += ": forward depends on later positions or on the length"
         _require_close(what, mixer(x[:, :length]), whole[:, :length], rtol=1e-4, atol=1e-5)
 
 

@@ -30,6 +30,9 @@ def refusal(error: HydraException | MarkedYAMLError, config_dir: str = _CONFIG_D
         return f"{where}{error.problem or error.context}"
     if isinstance(error, OverrideParseException) and "=" not in error.override:
         return f"{error.override}: settings are KEY=VALUE"
+    if isinstance(error, OverrideParseException) and error.override.endswith(","):
+        key = error.override.partition("=")[0]
+        return f"{error.override} ends with a comma: leave out the space after it, or quote all of it: '{key}=...'"
     if isinstance(error, MissingConfigException) and error.options:
         what = str(error).splitlines()[0]
         place = f", as {error.missing_cfg_file}.yaml in that folder" if error.missing_cfg_file else ""
@@ -42,6 +45,8 @@ def refusal(error: HydraException | MarkedYAMLError, config_dir: str = _CONFIG_D
         there = [] if outer else _keys_named(str(cause.key), cause.parent_node)
         there_is = f"there is {', '.join(there)}; " if there and cause.key not in _NO_SETTINGS else ""
         grows = "; another argument of its class can be set once its yaml has it" if outer in GROUPS else ""
+        if outer == "mixer" and "layers" in cause.parent_node:
+            grows = f"; a key of a layer is mixer.options.<layer>.{cause.key}, with layers counted from 0"
         return f"unknown key {cause.full_key}; {there_is}valid keys: {valid}{grows}"
     return "\n".join([str(error), *([str(cause)] if isinstance(cause, OmegaConfBaseException) else [])])
 
@@ -50,6 +55,21 @@ def _keys_named(name: str, config: DictConfig) -> list[str]:
     """The keys of this name in the groups of a config: `optimizer.lr` for `lr`."""
     groups = cast(dict[str, Any], OmegaConf.to_container(config))
     return [f"{group}.{name}" for group, part in groups.items() if isinstance(part, dict) and name in part]
+
+
+def check_one_run(override: str) -> None:
+    """Raises ValueError for an option, or an override with several values: a sweep, which the Python API cannot run."""
+    if override.startswith("-"):
+        raise ValueError(f"{override} is an option of the command line: here only settings KEY=VALUE can be given")
+    try:
+        several = OverridesParser.create().parse_override(override).is_sweep_override()
+    except HydraException:
+        return  # Hydra will refuse it with a message of its own
+    if several:
+        raise ValueError(
+            f"{override} has several values, and this is about one run: loop over them in Python, or sweep with"
+            " `mixerlab -m` on the command line"
+        )
 
 
 def check_choices(overrides: Iterable[str], config_dir: str = _CONFIG_DIR) -> None:

@@ -16,7 +16,7 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import IntervalSweep, Override, RangeSweep
+from hydra.core.override_parser.types import ChoiceSweep, IntervalSweep, Override, RangeSweep
 
 from mixerlab.cells import ALL_SETTINGS, Cell
 from mixerlab.project import use_project
@@ -72,10 +72,12 @@ class Search:
             use_project(self.sweep.config.hydra)
             if find_spec("optuna") is None:
                 raise ValueError("hydra/sweeper=optuna needs a package that is not installed: pip install optuna")
-            fixed = [str(override.input_line) for override in parsed if not override.is_sweep_override()]
+            single = [_only_value(override) for override in parsed]
+            fixed = [text for text in single if text is not None]
             if ALL_SETTINGS in fixed:
                 raise ValueError(f"hydra/sweeper=optuna searches one setting of a task, not {ALL_SETTINGS}")
-            space = {o.get_key_element(): _distribution(o) for o in parsed if o.is_sweep_override()}
+            searched = [override for override, text in zip(parsed, single, strict=True) if text is None]
+            space = {override.get_key_element(): _distribution(override) for override in searched}
             if not space:
                 raise ValueError(
                     "hydra/sweeper=optuna has no key to search: give one several values, for example"
@@ -161,6 +163,16 @@ class Search:
             f"\nbest of {len(tried)} trials ({len(tried) - len(succeeded)} failed): validation accuracy"
             f" {best.accuracy:.4f} with {' '.join(_overrides(best.values))}\nrecord: {best.cell.folder}"
         )
+
+
+def _only_value(override: Override) -> str | None:
+    """The override with its value if there is nothing to search: one value, or a choice of one; None if there is."""
+    if not override.is_sweep_override():
+        return str(override.input_line)
+    value = override.value()
+    if not isinstance(value, ChoiceSweep) or len(value.list) != 1:
+        return None
+    return f"{override.get_key_element()}={Override._get_value_element_as_str(value.list[0])}"
 
 
 def _distribution(override: Override) -> "BaseDistribution":

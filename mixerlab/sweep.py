@@ -64,15 +64,15 @@ class Found:
             parts = ", ".join(sorted({name for cell in self.changed for name in cell.label[:2]}))
             one = len(self.changed) == 1
             yield (
-                f"The code of {counted(len(self.changed), 'finished cell')} has changed since"
+                f"The code of {counted(len(self.changed), 'finished run')} has changed since"
                 f" {'it was' if one else 'they were'} trained ({parts}): force={CHANGED} trains"
                 f" {'it' if one else 'them'} again"
             )
         if self.lacking:
             have = "has" if len(self.lacking) == 1 else "have"
             yield (
-                f"{counted(len(self.lacking), 'finished cell')} {have} no {' and '.join(self.lacking[0].keeps)}"
-                " weights: force=true trains all cells again and keeps them"
+                f"{counted(len(self.lacking), 'finished run')} {have} no {' and '.join(self.lacking[0].keeps)}"
+                " weights: force=true trains all runs again and keeps them"
             )
 
 
@@ -109,7 +109,7 @@ class Sweep:
             _list(cells, found, names)
             return
         print(
-            f"{counted(len(cells), 'cell')}: {found.finished} finished already, {len(found.pending)} to run", flush=True
+            f"{counted(len(cells), 'run')}: {found.finished} finished already, {len(found.pending)} to run", flush=True
         )
         try:
             name = self.note(cells)
@@ -131,7 +131,7 @@ class Sweep:
         for cell, reason in failed.items():
             print(f"FAILED {names[cell]}: {reason} ({cell.folder})", file=sys.stderr)
         if failed:
-            sys.exit(f"{len(failed)} of {counted(len(cells), 'cell')} failed")
+            sys.exit(f"{len(failed)} of {counted(len(cells), 'run')} failed")
 
     def find(self, cells: Iterable[Cell]) -> Found:
         """What the results folder has of these cells."""
@@ -178,10 +178,13 @@ class Sweep:
                 configs = {cell.run_id: cell.config for cell in own}
                 summary = report(results_dir, configs=configs, beside_those_since=began_at)
             except (ValueError, OSError) as error:
-                sys.exit(f"error: the cells are trained, but their report cannot be written ({error}); later: {again}")
+                sys.exit(f"error: the runs are trained, but their report cannot be written ({error}); later: {again}")
             others = len(read_sweep(results_dir, name)) - len(own)
             more = f"with {counted(others, 'other run')} of this sweep" if others else "again, or by other keys"
-            print(f"\n{summary.text}\n\ntables and figures: {summary.folder}\n{more}: {again}")
+            print(f"\n{summary.text}\n")
+            if summary.joined:
+                print(f"these include {counted(summary.joined, 'run')} of another sweep, which ran beside this one")
+            print(f"tables and figures: {summary.folder}\n{more}: {again}")
             folders.append(Path(summary.folder))
         return folders
 
@@ -215,7 +218,7 @@ class Sweep:
                     ended |= {cell: f"the launcher failed twice: {engine_failed}" for cell in lost if tries[cell] >= 2}
                     again = sum(cell not in ended for cell in lost)
                     tqdm.write(
-                        f"the launcher failed ({engine_failed}); cells to try once more: {again}", file=sys.stderr
+                        f"the launcher failed ({engine_failed}); runs to try once more: {again}", file=sys.stderr
                     )
                 failed |= {cell: error for cell, error in ended.items() if error is not None}
                 pending = [cell for cell in pending if cell not in ended]
@@ -244,7 +247,7 @@ def _list(cells: Sequence[Cell], found: Found, names: Mapping[Cell, str]) -> Non
     for cell in cells:
         state = "damaged" if cell in found.damaged else "to run" if cell in found.pending else "finished"
         print(f"{cell.run_id}  {names[cell]:<{width}} {state}")
-    print(f"{counted(len(cells), 'cell')}, {found.finished} of them finished")
+    print(f"{counted(len(cells), 'run')}, {found.finished} of them finished")
 
 
 def _holders(cells: list[Cell]) -> str:

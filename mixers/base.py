@@ -50,6 +50,8 @@ def keep_initial_values(parameter: Tensor) -> None:
 
 def head_dim_of(d_model: int, num_heads: int, *, rope: bool = False) -> int:
     """The size of one head; `ValueError` where the heads do not divide the width or RoPE gets an odd one."""
+    if rope and d_model % 2:
+        raise ValueError(f"RoPE rotates pairs, and d_model={d_model} is odd: choose an even model.d_model")
     if num_heads < 1 or d_model % num_heads:
         raise ValueError(
             f"mixer.num_heads={num_heads} does not divide d_model={d_model}: choose a divisor of {d_model}"

@@ -62,7 +62,8 @@ class ResidualStream:
             )
         if update.shape != normed.shape:
             raise ValueError(
-                f"{type(layer).__name__} gives {tuple(update.shape)} for {tuple(normed.shape)}: they must be equal"
+                f"{type(layer).__name__} gives the shape {tuple(update.shape)} for an input of {tuple(normed.shape)}:"
+                " they must be the same"
             )
         # Autocast gives bfloat16 for float32.
         wanted = norm.weight.dtype

@@ -249,8 +249,8 @@ def notes_of(swept: Swept) -> list[str]:
     A line for each column whose entries are the best of several configurations, with the keys that differ; and one for
     each key that is null in a column.
     """
-    null = {key for column in swept.columns.values() for key, value in column.values.items() if value is None}
     short = short_names(swept.keys)
+    null = {key for key in swept.keys for label in swept.columns if f", {short[key]}=null" in label}
     return [
         f"{short[key]}=null: {key} is null, or the runs were made before there was this key."
         for key in swept.keys

@@ -48,11 +48,17 @@ WRITTEN |= {f"{name}.{suffix}" for name in FIGURES for suffix in FORMATS}
 
 @dataclass(frozen=True)
 class Report:
-    """What was written: the folder, its files, and the main tables as text for a terminal."""
+    """What was written: the folder, its files, and the main tables as text for a terminal.
+
+    `joined` is how many runs are of a sweep that ran beside the reported one (`report`, beside_those_since). `removed`
+    are files of an earlier report in the same folder that this one does not have.
+    """
 
     folder: Path
     files: list[Path]
     text: str
+    joined: int = 0
+    removed: tuple[Path, ...] = ()
 
 
 def report(
@@ -106,12 +112,14 @@ def report(
         if not alone:
             raise ValueError(f"{out} is being written by {holder(out)}: try again")
         remove_leftovers(out)
+        own = configs
         if beside_those_since is not None:
             configs = _joined(out, configs or {}, beside_those_since)
         if is_rows(results_dir):
             return _report(None, read_rows(results_dir), out, selections, chosen, look, False)
         with unpacked(results_dir) as folder:
-            return _report(folder, collect(folder, configs), out, selections, chosen, look, configs is not None)
+            made = _report(folder, collect(folder, configs), out, selections, chosen, look, configs is not None)
+            return replace(made, joined=len(configs or ()) - len(own or ()))
 
 
 @contextmanager
@@ -193,14 +201,14 @@ def _report(
     if look.html:
         files.append(out / PAGE)
         replace_file(files[-1], page("Accuracy of sequence mixers", parts, swept.frame))
-    _remove_others(out, files)
+    removed = _remove_others(out, files)
     sections = [
         f"## {name}, {part.selection} selection\n{EXPLAINED[part.selection]}\n\n{to_text(table)}"
         for part in parts
         for name, table in part.tables.items()
         if name != "settings"
     ]
-    return Report(out, files, "\n".join(sections))
+    return Report(out, files, "\n".join(sections), removed=removed)
 
 
 def _of_selection(
@@ -239,15 +247,19 @@ def _of_selection(
     return Part(selection, heading, EXPLAINED[selection], tables, cells, benchmark, pictures), files
 
 
-def _remove_others(out: Path, files: Collection[Path]) -> None:
+def _remove_others(out: Path, files: Collection[Path]) -> tuple[Path, ...]:
     """What an earlier report left in `out` and this one has not written: it shows other records than `rows.csv` has."""
+    others = [out / PAGE]
     for selection in SELECTIONS:
         swept = [path for suffix in FORMATS for path in (out / selection).glob(f"{SWEPT}*.{suffix}")]
-        for path in [*(out / selection / name for name in WRITTEN), *swept]:
-            if path not in files:
-                path.unlink(missing_ok=True)
-    if out / PAGE not in files:
-        (out / PAGE).unlink(missing_ok=True)
+        others += [*(out / selection / name for name in sorted(WRITTEN)), *sorted(swept)]
+    removed = tuple(path for path in others if path not in files and path.is_file())
+    for path in removed:
+        path.unlink()
+    for selection in SELECTIONS:
+        with suppress(OSError):  # it is not there, or not empty
+            (out / selection).rmdir()
+    return removed
 
 
 def _only(frame: pd.DataFrame, column: str, names: Collection[str]) -> pd.DataFrame:
@@ -355,6 +367,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 1
     print(made.text)
     print(f"{len(made.files)} files in {made.folder}: rows.csv, tables and figures")
+    if made.removed:
+        names = ", ".join(str(path.relative_to(made.folder)) for path in made.removed)
+        print(f"removed from it, since this report has no such files: {names} (--out DIR keeps both)")
     return 0
 
 

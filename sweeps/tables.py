@@ -17,6 +17,7 @@ import pandas as pd
 
 from mixerlab.sweeps.edges import MARGIN, NEAR_PERFECT
 from mixerlab.sweeps.intervals import half_width
+from mixerlab.sweeps.markup import counted
 from mixerlab.sweeps.names import MIXERS, SEES_FUTURE, TASKS, in_order, sees_future
 
 AVERAGE = "Avg"
@@ -170,9 +171,9 @@ def _legend(rows: Mapping[tuple[str, ...], Mapping[str, Score]], cells: pd.DataF
     notes = []
     if any(score.spread is not None for score in scores):
         notes.append(
-            "mean ± std (n): the sample standard deviation over n seeds. Bold: the highest, and those whose difference"
-            " from it has an interval (Student's, 95 %, over the seeds that both have) that reaches 0; nothing where no"
-            " other entry shares two seeds with the highest."
+            "mean ± std (n): the sample standard deviation over n seeds. Bold: the highest score, and every score whose"
+            " difference from it has a 95% Student t interval (over the seeds that both have) that includes 0. Nothing"
+            " is bold if no other score shares two seeds with the highest."
         )
         if any(len(score.by_seed) == 2 for score in scores):
             notes.append("Two seeds tell apart only large differences: most entries in bold may well be unequal.")
@@ -185,10 +186,10 @@ def _legend(rows: Mapping[tuple[str, ...], Mapping[str, Score]], cells: pd.DataF
         )
     if any(score.edges for score in scores):
         notes.append(
-            f"† Below {NEAR_PERFECT}, and best at the smallest or largest learning rate tried, more than {MARGIN} above"
-            " those between (of two, above the other): a wider grid may give more. This applies to"
-            f" {cells['edge'].sum()} of the {(cells['chosen_by'] < NEAR_PERFECT).sum()} cells below {NEAR_PERFECT};"
-            " †k: in k of the settings."
+            f"† Below {NEAR_PERFECT}, and best at the smallest or largest learning rate tried, by more than {MARGIN}"
+            " over every rate in between (of two rates, over the other): a wider grid may give more. This applies to"
+            f" {cells['edge'].sum()} of {counted(int((cells['chosen_by'] < NEAR_PERFECT).sum()), 'cell')} below"
+            f" {NEAR_PERFECT}; †k: in k of the settings."
         )
     if any(not score.complete for score in scores):
         notes.append("* Mean over the k of n settings that have a score (k/n): not comparable, so never bold.")

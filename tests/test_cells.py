@@ -20,7 +20,7 @@ def dry_run(*overrides, results_dir):
 @pytest.mark.slow
 def test_the_table_is_66_settings_of_five_mixers(tmp_path):
     cells, total = dry_run("experiment=mad_table", results_dir=tmp_path)
-    assert total == "330 cells, 0 of them finished" and len(set(cells)) == 330
+    assert total == "330 runs, 0 of them finished" and len(set(cells)) == 330
     assert {mixer for mixer, _, _ in cells} == {"attn", "parallax", "gdn", "mamba", "mesa"}
     by_task = pd.Series([task for mixer, task, _ in cells if mixer == "attn"]).value_counts().to_dict()
     assert by_task == {"icr": 11, "ncr": 14, "fcr": 11, "mem": 6, "cmp": 11, "sc": 13}
@@ -29,7 +29,7 @@ def test_the_table_is_66_settings_of_five_mixers(tmp_path):
 @pytest.mark.slow
 def test_the_frontier_is_four_tasks_at_three_lengths(tmp_path):
     cells, total = dry_run("experiment=frontier", results_dir=tmp_path)
-    assert total == "60 cells, 0 of them finished" and len(set(cells)) == 60
+    assert total == "60 runs, 0 of them finished" and len(set(cells)) == 60
     assert {mixer for mixer, _, _ in cells} == {"attn", "parallax", "gdn", "mamba", "mesa"}
     of_attn = {(task, setting) for mixer, task, setting in cells if mixer == "attn"}
     rows = "num_train_examples=100000"  # what the levels of the first two have anyway
@@ -44,7 +44,7 @@ def test_the_frontier_is_four_tasks_at_three_lengths(tmp_path):
 @pytest.mark.slow
 def test_the_challenge_is_nine_cells_of_five_mixers(tmp_path):
     cells, total = dry_run("experiment=challenge", results_dir=tmp_path)
-    assert total == "45 cells, 0 of them finished"
+    assert total == "45 runs, 0 of them finished"
     assert ("mesa", "sc_challenge", "512-2048") in cells
 
 
@@ -68,9 +68,9 @@ def test_a_dry_run_tells_its_runs_apart_by_the_swept_keys(tmp_path):
         "mamba icr baseline, seed=0",
         "mamba icr baseline, seed=1",
     ]
-    assert total == "6 cells, 0 of them finished"
+    assert total == "6 runs, 0 of them finished"
     one, total = run_py("-m", "mixer=attn", "task=icr", "seed=0", *where).out.splitlines()
-    assert one.split()[1:] == ["attn", "icr", "baseline", "to", "run"] and total == "1 cell, 0 of them finished"
+    assert one.split()[1:] == ["attn", "icr", "baseline", "to", "run"] and total == "1 run, 0 of them finished"
     first, second, _ = run_py("-m", "mixer=attn", "task=icr", "task.seq_len=64,96", *where).out.splitlines()
     assert [line.split()[1:4] for line in (first, second)] == [
         ["attn", "icr", f"seq_len={length}"] for length in (64, 96)

@@ -61,7 +61,7 @@ def test_a_training_by_force_that_fails_leaves_the_results_of_the_one_before(res
     assert {path: path.read_bytes() for path in before} == before
     assert not list(results.glob("runs/*/resume-*"))
     sweep = run_py("-m", *FORCED, f"results_dir={results}")
-    assert sweep.code == 1 and "1 of 1 cell failed" in sweep.err
+    assert sweep.code == 1 and "1 of 1 run failed" in sweep.err
     assert {path: path.read_bytes() for path in before} == before
 
 

@@ -235,7 +235,7 @@ def test_layers_of_one_mixer_are_the_plain_mixer(tmp_path):
 def test_a_sweep_through_processes_has_a_column_for_each_hybrid(tmp_path, project):
     grid = ("-m", "mixer=hybrid,attn", "mixer.layers=[attn,gdn],[gdn,mine]", "task=icr", *TINY)
     outcome = run_py("--config-dir", str(project), *grid, f"results_dir={tmp_path}/results", "hydra/launcher=processes")
-    assert outcome.code == 0 and "3 cells: 0 finished already, 3 to run" in outcome.out
+    assert outcome.code == 0 and "3 runs: 0 finished already, 3 to run" in outcome.out
     table = (tmp_path / "results" / "report" / "official" / "accuracy.md").read_text()
     assert table.splitlines()[0].replace(" ", "") == "|task|attn|attn+gdn|gdn+mine|"
     backends = [set(record["provenance"]["backends"]) for record in records(tmp_path / "results").values()]

@@ -22,7 +22,7 @@ CELLS = [("attn", "cmp"), ("attn", "icr"), ("gdn", "cmp"), ("gdn", "icr")]
 def test_a_sweep_ends_in_tables_and_figures(tmp_path):
     outcome = run_py(*GRID, f"results_dir={tmp_path}")
     assert outcome.code == 0
-    assert "4 cells: 0 finished already, 4 to run" in outcome.out and "4 of 4 runs done" in outcome.err
+    assert "4 runs: 0 finished already, 4 to run" in outcome.out and "4 of 4 runs done" in outcome.err
     assert f"tables and figures: {tmp_path / 'report'}" in outcome.out
     assert statuses(tmp_path) == dict.fromkeys(CELLS, "finished")
     assert not list(tmp_path.glob("runs/*/*.safetensors"))
@@ -81,7 +81,7 @@ def by_length(results):
 def test_a_failing_cell_leaves_the_others_alone_and_is_tried_again(broken):
     results, grid = broken
     outcome = run_py(*grid)
-    assert outcome.code == 1 and "1 of 2 cells failed" in outcome.err and "Traceback" not in outcome.err
+    assert outcome.code == 1 and "1 of 2 runs failed" in outcome.err and "Traceback" not in outcome.err
     assert "FAILED attn icr vocab_size=8,seq_len=24" in outcome.err and "ArithmeticError: no such length" in outcome.err
     before = by_length(results)
     assert {length: record["status"] for length, record in before.items()} == {16: "finished", 24: "failed"}
@@ -89,7 +89,7 @@ def test_a_failing_cell_leaves_the_others_alone_and_is_tried_again(broken):
 
     time.sleep(1)  # `started_at` counts seconds
     again = run_py(*grid)
-    assert again.code == 1 and "2 cells: 1 finished already, 1 to run" in again.out
+    assert again.code == 1 and "2 runs: 1 finished already, 1 to run" in again.out
     for length, record in by_length(results).items():
         tried_again = record["provenance"]["started_at"] != before[length]["provenance"]["started_at"]
         assert tried_again == (length == 24)
@@ -119,7 +119,7 @@ def test_submitit_as_on_a_cluster(broken):
     results, grid = broken
     output = finish_in_processes(*grid, "hydra/launcher=submitit_local")
     assert {length: record["status"] for length, record in by_length(results).items()} == {16: "finished", 24: "failed"}
-    assert "FAILED attn icr" in output and "1 of 2 cells failed" in output
+    assert "FAILED attn icr" in output and "1 of 2 runs failed" in output
     assert (results / "report" / "official" / "accuracy.md").exists()
 
 

@@ -127,6 +127,8 @@ def test_the_check_of_a_mixer_that_is_not_found_names_the_option(capsys):
 def test_a_mixer_is_named_without_the_suffix_of_its_yaml(own, capsys):
     assert check(["mine.yaml", *own("mixer/mine", YAML.format(name="mine"))]) == 1
     assert "mixer=mine.yaml: give the name without its suffix: mine" in capsys.readouterr().err
+    assert check(["conf/mixer/mine.yaml"]) == 1
+    assert "give the name of a mixer, such as mine, not the path of its yaml" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

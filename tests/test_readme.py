@@ -67,7 +67,7 @@ def test_the_new_optimizer_and_schedule_train(project):
 def test_the_new_experiment_is_a_sweep(project):
     outcome = run_py("--config-dir", str(project / "conf"), "experiment=small", "dry_run=true")
     assert outcome.code == 0, outcome.err
-    assert "4 cells, 0 of them finished" in outcome.out
+    assert "4 runs, 0 of them finished" in outcome.out
 
 
 def test_the_new_mixer_trains(project):

@@ -1,6 +1,7 @@
 """What the command line and Python refuse, each mistake in one line that names it and says what to change."""
 
 import os
+from importlib import metadata
 
 import pytest
 from command_line import TINY, run_py
@@ -65,7 +66,15 @@ REFUSED = [
     ),
     (["mixer._target_=os.system"], "mixer=attn: os.system is no class", ""),
     (["optimizer._target_=Muon"], "optimizer=muon: _target_='Muon' must be the dotted name of a class", ""),
-    (["model.d_model=15"], "mixer.num_heads=2 does not divide d_model=15", "choose a divisor"),
+    (["model.d_model=15"], "RoPE rotates pairs, and d_model=15 is odd", "choose an even model.d_model"),
+    (["mixer=gdn", "model.d_model=15"], "mixer.num_heads=2 does not divide d_model=15", "choose a divisor"),
+    (["optimizer.lr=[1e-3,", "5e-4]"], "optimizer.lr=[1e-3, ends with a comma", "leave out the space after it"),
+    (["-m", "mixer=attn,", "gdn"], "mixer=attn, ends with a comma", "or quote all of it: 'mixer=...'"),
+    (
+        ["mixer=hybrid", "mixer.layers=[attn,gdn]", "mixer.num_heads=4"],
+        "unknown key mixer.num_heads; valid keys: mixer.options, mixer.layers",
+        "a key of a layer is mixer.options.<layer>.num_heads",
+    ),
     (["model.d_model=18", "mixer.num_heads=6"], "heads of 3, and RoPE rotates pairs", "choose num_heads"),
     (["model.n_layers=0"], "model.n_layers=0", "at least 1"),
     (["task.vocab_size=3"], "task.vocab_size=3", "at least 4"),
@@ -103,6 +112,10 @@ def test_a_flag_without_an_annotation_is_no_string_either(tmp_path):
     assert outcome.code == 1 and "logger.mine.flag=off would be read as a string" in outcome.err
 
 
+def test_the_version_is_ours():
+    assert run_py("--version").out == f"mixerlab {metadata.version('mixerlab')}\n"
+
+
 def test_a_tool_that_there_is_not():
     outcome = run_py("reprot")
     assert (outcome.code, outcome.err) == (
@@ -132,6 +145,8 @@ IN_PYTHON = [
     (["foo=1"], "unknown key foo; valid keys: model, seed", "experiment"),
     (["mixer=attn", "mixer.num_head=4"], "unknown key mixer.num_head; valid keys: mixer.num_heads", "mixer.rope_base"),
     (["mixer"], "mixer: settings are KEY=VALUE", ""),
+    (["mixer=attn,gdn"], "mixer=attn,gdn has several values", "loop over them in Python, or sweep with `mixerlab -m`"),
+    (["-m"], "-m is an option of the command line", "KEY=VALUE"),
     ([{"mixer": "ema"}], "override {'mixer': 'ema'} is a dict, not a string", "write 'mixer=attn', 'task=icr'"),
     ([["mixer=attn"]], "override ['mixer=attn'] is a list, not a string", "write 'mixer=attn', 'task=icr'"),
 ]

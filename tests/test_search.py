@@ -59,6 +59,12 @@ def test_what_is_refused(tmp_path, overrides, message):
     assert outcome.code == 1 and message in outcome.err and not records(tmp_path / "results")
 
 
+def test_a_key_with_one_value_is_not_searched():
+    """The command makes a choice of one value of each key that not all mixers have (`mixerlab.postponed`)."""
+    parsed = OverridesParser.create().parse_overrides(["task.seq_len=choice(32)", "seed=0", "optimizer.lr=1e-3,1e-2"])
+    assert [mixerlab.search._only_value(override) for override in parsed] == ["task.seq_len=32", "seed=0", None]
+
+
 @pytest.mark.slow
 def test_ten_trials_find_the_best_validation_accuracy(tmp_path):
     """One of the three numbers of heads does not divide the width, so some trials fail; the others go on."""

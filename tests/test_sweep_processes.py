@@ -130,7 +130,7 @@ def test_a_sweep_killed_at_random_moments_ends_like_an_undisturbed_one(tmp_path)
     process = start_run_py(*command)
     output, _ = process.communicate(timeout=300)
     assert process.returncode == 0, output
-    assert f"2 cells: {len(finished)} finished already, {2 - len(finished)} to run" in output
+    assert f"2 runs: {len(finished)} finished already, {2 - len(finished)} to run" in output
     assert set(statuses(tmp_path / "killed").values()) == {"finished"}
     assert all(records(tmp_path / "killed")[run_id] == record for run_id, record in finished.items())
     undisturbed, killed = (
@@ -161,7 +161,7 @@ def test_a_cell_that_kills_its_process_fails_alone(tmp_path, monkeypatch):
     output = finish_in_processes(*command)
     (failed,) = (line for line in output.splitlines() if line.startswith("FAILED"))
     assert failed.startswith("FAILED attn icr vocab_size=8,seq_len=24") and "SIGKILL" in failed
-    assert "1 of 3 cells failed" in output and "Traceback" not in output
+    assert "1 of 3 runs failed" in output and "Traceback" not in output
     finished = records(tmp_path)
     lengths = {record["rows"][0]["hparams"]["task.seq_len"] for record in finished.values()}
     assert lengths == {8, 16} and {record["status"] for record in finished.values()} == {"finished"}

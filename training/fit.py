@@ -219,8 +219,10 @@ class _Training:
         path = self.folder / f"{prefix}-{accelerator}-{'bf16' if bf16 else 'float32'}.ckpt"
         earlier = _Earlier(path, path.is_symlink() or path.exists(), self.config.selections_kept)
         if not earlier.exists:
-            for other in sorted(self.folder.glob(f"{prefix}-*.ckpt")):
-                earlier.notes.append(f"{other.name} is of another device or precision: trained from the start")
+            for other in sorted(self.folder.glob(f"resume-{_replicas_label(replicas)}-*.ckpt")):
+                same_code = other.name.startswith(f"{prefix}-")
+                why = "another device or precision" if same_code else "other code of the mixer, the task or training"
+                earlier.notes.append(f"{other.name} is of {why}: trained from the start")
                 log.warning(earlier.notes[-1])
             return earlier
         try:
@@ -367,4 +369,12 @@ def _train_in_memory(
 
 def _label(replicas: Sequence[tuple[float, int]], code: Mapping[str, str] | None) -> str:
     """A name for these replicas in this order, trained by this code: a checkpoint's rows are theirs alone."""
-    return hashlib.sha256(repr((list(replicas), code)).encode()).hexdigest()[:12]
+    return f"{_replicas_label(replicas)}-{_short_hash(code)}"
+
+
+def _replicas_label(replicas: Sequence[tuple[float, int]]) -> str:
+    return _short_hash(list(replicas))
+
+
+def _short_hash(value: object) -> str:
+    return hashlib.sha256(repr(value).encode()).hexdigest()[:12]

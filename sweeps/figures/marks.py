@@ -21,7 +21,7 @@ CHOSEN = {
     "official": "learning rate and checkpoint chosen on test",
     "clean": "learning rate and checkpoint chosen on validation",
 }
-INTERVALS = "error bars: 95 % interval over seeds, Student's"
+INTERVALS = "error bars: 95% Student t intervals over seeds, cut to [0, 1]"
 ACCURACY_LIMITS = (-0.05, 1.06)
 # Of mixers at the same place the first is drawn largest and below, so that all are seen: points.
 NESTED_MARKERS = (7.0, 2.8)

@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 import seaborn as sns
 from matplotlib import rc_context
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
@@ -70,8 +71,15 @@ def run_curves(folder: Path) -> Figure:
         ax.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
         if column != "train_loss":
             ax.set_ylim(-0.04, 1.04)
-    axes[-1].legend(title="learning rate", loc="center left", bbox_to_anchor=(1.02, 0.5))
+    _show_legend(axes[-1], {row["lr"] for row in record["rows"] if row["status"] == "diverged"})
     return figure
+
+
+def _show_legend(ax: Axes, diverged: Collection[float]) -> None:
+    """Beside the panel; rates of which a replica `diverged` are marked, since they may have no curve."""
+    handles, labels = ax.get_legend_handles_labels()
+    labels = [f"{label} (diverged)" if float(label) in diverged else label for label in labels]
+    ax.legend(handles, labels, title="learning rate", loc="center left", bbox_to_anchor=(1.02, 0.5))
 
 
 def _to_the_end(metrics: pd.DataFrame, finished: Collection[int]) -> pd.DataFrame:

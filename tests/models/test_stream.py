@@ -281,7 +281,7 @@ def test_what_a_layer_adds_to_any_stream(kind, has_update):
     ("result", "message"),
     [
         ((None, None), "Wrong gives a tuple"),
-        (torch.zeros(2, 3), r"Wrong gives \(2, 3\) for"),
+        (torch.zeros(2, 3), r"Wrong gives the shape \(2, 3\) for an input of"),
         (torch.zeros(2, LENGTH, WIDTH, dtype=torch.float64), r"Wrong gives torch.float64 for torch.float32"),
     ],
 )

@@ -133,7 +133,7 @@ SINGLE = [
     ("schedule=cosine schedule.warmup=2", "warmup"),
     ("mixer.num_heads=3", "mixer.num_heads=3 does not divide"),
     ("mixer.num_heads=128", "RoPE rotates pairs"),
-    ("model.d_model=15", "does not divide"),
+    ("model.d_model=15", "d_model=15 is odd"),
     ("optimizer.momentum=1", "optimizer.momentum=1"),
     ("optimizer.betas=[0.9]", "must be a list of 2"),
     ("optimizer.betas=[0.9,1.0]", "betas"),

@@ -141,6 +141,16 @@ def test_a_checkpoint_of_another_device_or_precision_is_not_continued(tmp_path, 
     assert again.replicas == result.replicas and other.read_bytes() == content
 
 
+def test_a_checkpoint_of_other_code_is_not_continued_and_the_log_says_so(tmp_path, caplog, whole):
+    result, content = whole
+    other = tmp_path / f"resume-{_label(REPLICAS, {'mixer': 'before'})}-cpu-float32.ckpt"
+    other.write_bytes(content)
+    again = fit(REPLICAS, tmp_path, **SETTINGS)
+    assert again.notes == [f"{other.name} is of other code of the mixer, the task or training: trained from the start"]
+    assert again.notes[0] in caplog.text
+    assert again.replicas == result.replicas
+
+
 class FailsOnce(CSVLogger):
     """Cannot write when training begins, as on a full disk."""
 

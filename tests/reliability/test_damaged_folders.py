@@ -167,7 +167,7 @@ def test_a_sweep_leaves_a_damaged_record_alone_and_trains_the_others(tmp_path):
     damaged.parent.mkdir(parents=True)
     damaged.write_text("{")
     outcome = run_py(*grid)
-    assert outcome.code == 1 and "1 of 2 cells failed" in outcome.err and f"{damaged} is not a record" in outcome.err
+    assert outcome.code == 1 and "1 of 2 runs failed" in outcome.err and f"{damaged} is not a record" in outcome.err
     assert damaged.read_text() == "{" and json.loads((run_folder(tmp_path, second) / "record.json").read_text())
 
 

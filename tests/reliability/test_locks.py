@@ -45,7 +45,7 @@ def test_a_sweep_waits_no_longer_than_it_is_told(tmp_path):
     with claim(run_folder(tmp_path, run_id)):
         outcome = run_py(*grid, "wait=0")
     assert outcome.code == 1 and "another process still trains it after wait=0 seconds" in outcome.err
-    assert f"process {os.getpid()} on " in outcome.err and "1 of 1 cell failed" in outcome.err
+    assert f"process {os.getpid()} on " in outcome.err and "1 of 1 run failed" in outcome.err
 
 
 @pytest.mark.parametrize("number", [errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS])

@@ -97,7 +97,7 @@ def test_in_processes_only_the_cell_fails(tmp_path, monkeypatch, what):
         "hydra/launcher=processes", "hydra.launcher.n_jobs=1",
     )  # fmt: skip
     output, _ = process.communicate(timeout=300)
-    assert process.returncode == 1 and "1 of 3 cells failed" in output, output
+    assert process.returncode == 1 and "1 of 3 runs failed" in output, output
     (failed,) = (line for line in output.splitlines() if line.startswith("FAILED"))
     reason = {"sys.exit(3)": "SystemExit: 3", "os.abort()": "its process was killed by SIGABRT"}
     assert "seq_len=24" in failed and reason.get(what, "KeyboardInterrupt") in failed
@@ -111,7 +111,7 @@ def test_a_sweep_over_two_folders_reports_each_cell_where_it_belongs(tmp_path, m
     (tmp_path / "current").mkdir()
     monkeypatch.chdir(tmp_path / "current")
     outcome = run_py("-m", *ATTN, f"results_dir={folders[0]},{folders[1]}")
-    assert outcome.code == 0 and "2 cells: 0 finished already, 2 to run" in outcome.out
+    assert outcome.code == 0 and "2 runs: 0 finished already, 2 to run" in outcome.out
     for folder in folders:
         assert len(records(folder)) == 1 and f"tables and figures: {folder / 'report'}" in outcome.out
         assert "missing" not in (folder / "report" / "official" / "accuracy.md").read_text()
@@ -119,7 +119,7 @@ def test_a_sweep_over_two_folders_reports_each_cell_where_it_belongs(tmp_path, m
     assert list(records(folders[0])) == list(records(folders[1]))
     assert not list(Path.cwd().iterdir())
     again = run_py("-m", *ATTN, f"results_dir={folders[0]},{folders[1]}")
-    assert "2 cells: 2 finished already, 0 to run" in again.out
+    assert "2 runs: 2 finished already, 0 to run" in again.out
 
 
 @pytest.mark.slow
@@ -139,12 +139,14 @@ def test_two_sweeps_that_end_together_share_their_report(tmp_path, monkeypatch):
 
     def reported(mixer, since):
         configs = fakes.by_run_id(fakes.config(mixer=mixer))
-        return report.report(tmp_path, configs=configs, beside_those_since=since).text
+        return report.report(tmp_path, configs=configs, beside_those_since=since)
 
-    assert "gdn" not in reported("attn", began)
+    alone = reported("attn", began)
+    assert "gdn" not in alone.text and alone.joined == 0
     together = reported("gdn", began)
-    assert "attn" in together and "gdn" in together and "missing" not in together
-    assert "attn" not in reported("gdn", time.time())  # a later sweep replaces the report
+    assert "attn" in together.text and "gdn" in together.text and "missing" not in together.text
+    assert together.joined == 1
+    assert "attn" not in reported("gdn", time.time()).text  # a later sweep replaces the report
 
 
 def test_a_full_disk_is_one_line(tmp_path, monkeypatch):

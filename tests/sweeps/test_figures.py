@@ -75,7 +75,7 @@ def test_error_bars_are_explained_where_there_are_any(tmp_path):
             learning_rates(frame, cells, "official"),
         ):
             under = figure.texts[1].get_text().replace("\n", " ")
-            assert under.endswith("; error bars: 95 % interval over seeds, Student's") == told
+            assert under.endswith("; error bars: 95% Student t intervals over seeds, cut to [0, 1]") == told
 
 
 def test_what_a_single_mixer_or_learning_rate_leaves_out(tmp_path):

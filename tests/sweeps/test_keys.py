@@ -117,6 +117,14 @@ def test_null_and_older_records(tmp_path):
     assert "0.750" in report(tmp_path, where=["model.linear_std=null"])
 
 
+def test_a_mixer_without_a_swept_key_has_no_note_on_it(tmp_path):
+    fakes.add_run(tmp_path, [0.1, 0.7, 0.1])
+    fakes.add_run(tmp_path, [0.1, 0.8, 0.1], changed={"mixer.num_heads": 4})
+    fakes.add_run(tmp_path, [0.1, 0.9, 0.1], mixer="mamba")
+    text = report(tmp_path)
+    assert "mamba" in header(text) and "null" not in text
+
+
 def test_by_other_keys(results):
     assert header(report(results, by=["mixer"])) == ["task", "attn", "gdn"]
     text = report(results, by=["optimizer.name"])

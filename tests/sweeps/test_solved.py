@@ -146,7 +146,7 @@ def test_nothing_is_bold_where_no_two_entries_share_two_seeds(tmp_path):
     for mixer, scores in (("mamba", [0.4, 0.41, 0.42]), ("mesa", [0.6, 0.61, 0.62])):
         fakes.add_run(tmp_path, scores, lr=1e-3, seed=[0, 1, 2], mixer=mixer)
     text = to_markdown(task_table(best_per_cell(collect(tmp_path))))
-    assert "**" not in text and "nothing where no other entry shares two seeds with the highest" in text
+    assert "**" not in text and "Nothing is bold if no other score shares two seeds with the highest." in text
     fakes.add_run(tmp_path, [0.91, 0.92], lr=1e-3, seed=[1, 2])  # attn again
     text = to_markdown(task_table(best_per_cell(collect(tmp_path))))
     assert text.count("**") == 2 and "**0.910" in text and "Two seeds tell apart" not in text

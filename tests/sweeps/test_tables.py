@@ -78,7 +78,7 @@ def test_daggers_and_the_cells_that_might_have_one_count_by_the_choosing_accurac
     fakes.add_run(tmp_path, [(0.1, 0.1), (0.1, 0.1), (0.99, 0.9)])  # (test, validation)
     frame = collect(tmp_path)
     (note,) = setting_table(best_per_cell(frame, "clean")).notes
-    assert "This applies to 1 of the 1 cells below 0.98" in note
+    assert "This applies to 1 of 1 cell below 0.98" in note
 
 
 def test_a_clean_table_has_no_notes(tmp_path):

@@ -92,6 +92,13 @@ def test_training_curves_say_who_has_none(tmp_path):
     assert accuracy.get_ylabel() == "accuracy on val"
 
 
+def test_a_run_shows_which_rates_diverged(tmp_path):
+    run_id = fakes.add_run(tmp_path, [0.3, "diverged", 0.5])
+    *_, test = run_curves(run_folder(tmp_path, run_id)).axes
+    labels = [text.get_text() for text in test.get_legend().get_texts()]
+    assert [label.endswith(" (diverged)") for label in labels] == [False, True, False]
+
+
 def test_long_titles_fit(tmp_path):
     long = "num_train_examples=100000,seq_len=32,vocab_size=8,frac_noise=0.25,noise_vocab_size=128"
     for task in ("icr", "ncr", "fcr", "mem"):

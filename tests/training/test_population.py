@@ -207,6 +207,8 @@ def test_a_replica_without_one_good_step_is_recorded(tmp_path):
     summary = result.replicas[1]
     assert (summary["status"], summary["steps"]) == ("diverged", 0)
     assert summary["test_loss"] is None and summary["train_loss"] is None
+    assert summary["test_accuracy"] is None and summary["val_accuracy"] is None  # what a NaN predicts says nothing
+    assert result.metrics.loc[result.metrics["replica"] == 1, ["val_accuracy", "test_token_accuracy"]].isna().all(None)
 
 
 def test_a_replica_that_diverged_in_its_last_step_is_recorded(tmp_path):
