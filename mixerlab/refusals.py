@@ -1,6 +1,7 @@
 """What Hydra refuses of a command, and PyYAML of a file, in words that lead to the fix."""
 
 from collections.abc import Iterable
+from difflib import get_close_matches
 from importlib.resources import files
 from typing import Any, cast
 
@@ -44,6 +45,9 @@ def refusal(error: HydraException | MarkedYAMLError, config_dir: str = _CONFIG_D
         valid = ", ".join(keys if outer else [*keys, "experiment"]) or "none"  # a choice that leaves no key behind
         there = [] if outer else _keys_named(str(cause.key), cause.parent_node)
         there_is = f"there is {', '.join(there)}; " if there and cause.key not in _NO_SETTINGS else ""
+        last_parts = [key.rpartition(".")[2] for key in keys]
+        if near := get_close_matches(str(cause.key), last_parts, n=1, cutoff=0.7):
+            there_is = f"did you mean {outer}{dot}{near[0]}? "
         grows = "; another argument of its class can be set once its yaml has it" if outer in GROUPS else ""
         if outer == "mixer" and "layers" in cause.parent_node:
             grows = f"; a key of a layer is mixer.options.<layer>.{cause.key}, with layers counted from 0"
