@@ -29,16 +29,23 @@ ALIAS = (
 )
 
 
+DRAWS = (
+    "the model draws random numbers in evaluation mode, so each score is that of one draw: give F.dropout"
+    " training=self.training, or draw in __init__, into a buffer"
+)
+
+
 class StrayParameters(ValueError):
     """A model reads or makes parameters that are no replica's; the message does not name the mixer."""
 
 
 @dataclass(frozen=True)
 class Decision:
-    """How replicas compute; `why` says it of a loop, as a note for the record."""
+    """How replicas compute. As notes for the record, `why` says it of a loop, and `warning` what spoils the scores."""
 
     execution: Execution
     why: str | None = None
+    warning: str | None = None
 
 
 # Of this process: cells of a sweep try once. With each decision, the names of the buffers that replicas own by it.
@@ -95,9 +102,9 @@ def _decided(population: Population, wanted: str, tokens: Tensor, scored: slice,
     if wanted != "loop":
         changed, refusal = _under_vmap(population, tokens, scored, bf16)
         if refusal is None and not changed:
-            return Decision(Execution.VMAP)
-    # Of both: a mixer may change a buffer in its first call only.
-    population.own(changed | _alone(population, tokens, scored, bf16))
+            return Decision(Execution.VMAP)  # which allows no random numbers
+    alone = _alone(population, tokens, scored, bf16)
+    population.own(changed | alone.changed)  # of both: a mixer may change a buffer in its first call only
     if wanted != "loop" and population.buffers_by_replica:
         _, refusal = _under_vmap(population, tokens, scored, bf16)
         if refusal is None:
@@ -106,21 +113,30 @@ def _decided(population: Population, wanted: str, tokens: Tensor, scored: slice,
         raise ValueError(f"trainer.replicas=vmap, but vmap refuses the model: {refusal}; choose auto or loop")
     population.compute_in_a_loop()
     because = "trainer.replicas=loop" if wanted == "loop" else f"vmap refuses the model: {refusal}"
-    return Decision(Execution.LOOP, f"replicas compute one after another ({because})")
+    why = f"replicas compute one after another ({because})"
+    return Decision(Execution.LOOP, why, DRAWS if alone.draws else None)
+
+
+@dataclass(frozen=True)
+class _Trial:
+    """The shared buffers that a model changes, and whether it draws random numbers in evaluation mode."""
+
+    changed: set[str]
+    draws: bool
 
 
 def _under_vmap(population: Population, tokens: Tensor, scored: slice, bf16: bool) -> tuple[set[str], str | None]:
     """The shared buffers that the model changes, and why `vmap` refuses it, or None if it does not."""
     try:
-        return _try(population, tokens, scored, bf16, side_by_side), None
+        return _try(population, tokens, scored, bf16, side_by_side).changed, None
     except torch.OutOfMemoryError:
         raise
     except Exception as error:  # of any type; the caller finds out whether it is one of the model
         return set(), with_place(error)  # not the error, whose traceback would keep the tensors of the trial
 
 
-def _alone(population: Population, tokens: Tensor, scored: slice, bf16: bool) -> set[str]:
-    """The shared buffers that the model of the first replica changes when it computes by itself."""
+def _alone(population: Population, tokens: Tensor, scored: slice, bf16: bool) -> _Trial:
+    """What the model of the first replica does when it computes by itself."""
 
     def first(function: Callable) -> Callable:
         def computed(parameters: dict[str, Tensor], buffers: dict[str, Tensor], tokens: Tensor) -> Tensor:
@@ -136,8 +152,8 @@ def _alone(population: Population, tokens: Tensor, scored: slice, bf16: bool) ->
 
 def _try(
     population: Population, tokens: Tensor, scored: slice, bf16: bool, over_replicas: Callable[[Callable], Callable]
-) -> set[str]:
-    """Computes forward and backward, and forward in evaluation mode; the names of shared buffers that change."""
+) -> _Trial:
+    """Computes forward and backward, and forward in evaluation mode."""
     model, given_buffers = population.model, []
     changed: set[str] = set()
     shared = {name: buffer for name, buffer in model.named_buffers() if name not in population.buffers_by_replica}
@@ -161,10 +177,17 @@ def _try(
         _check_reads(population, logits)
         with torch.no_grad():
             model.eval()
+            before = _generators(tokens.device)
             logits()
+            draws = any(not torch.equal(a, b) for a, b in zip(before, _generators(tokens.device), strict=True))
             model.train()
         changed.update(name for given in given_buffers for name in given if not torch.equal(given[name], shared[name]))
-    return changed
+    return _Trial(changed, draws)
+
+
+def _generators(device: torch.device) -> list[Tensor]:
+    """The states of the generators that a model on `device` may draw from."""
+    return [torch.get_rng_state(), *([torch.cuda.get_rng_state(device)] if device.type == "cuda" else [])]
 
 
 def _check_reads(population: Population, logits: Callable[[], Tensor]) -> None:

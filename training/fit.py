@@ -173,6 +173,8 @@ class _Training:
         tokens, scored = data.first_batch(device)
         decision = choose_execution(population.to(device), config.replicas, tokens, scored, bf16=bf16, key=graph_key)
         log.info(decision.why or "replicas compute side by side, under vmap")
+        if decision.warning:
+            log.warning(decision.warning)
         module = PopulationTraining(
             population,
             lambda population: self.make_optimizer(
@@ -189,7 +191,7 @@ class _Training:
             series=[series_name(lr, seed) for lr, seed in replicas],
             selections_kept=earlier.selections_kept,
         )
-        module.notes += [*notes, *earlier.notes, *([decision.why] if decision.why else [])]
+        module.notes += [*notes, *earlier.notes, *filter(None, (decision.why, decision.warning))]
         if self.check is not None:
             self.check(population, bf16, data.batch_size)
         dtype = torch.bfloat16 if bf16 else torch.float32

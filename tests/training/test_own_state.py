@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+import torch.nn.functional as F
 from stateful_mixers import Assigned, Dropped, Normed, NormedAndDropped, of
 from tiny_training import THREE, VOCAB, WIDTH, assert_same_results, fit, replica_results
 from torch import nn
@@ -124,6 +125,17 @@ def test_a_checkpoint_with_other_buffers_is_not_used():
     one.own(["blocks.0.mixer.norm.running_mean"])
     with pytest.raises(ValueError, match="not those of the checkpoint"):
         other.load_state_dict(one.state_dict(), strict=False)
+
+
+class AlwaysDropped(Dropped):
+    def forward(self, x):
+        return F.dropout(self.proj(x).cumsum(dim=1), self.p)
+
+
+@pytest.mark.parametrize(("mixer", "warns"), [(AlwaysDropped, True), (Dropped, False)])
+def test_dropout_that_is_on_in_scoring_is_warned_of(tmp_path, caplog, mixer, warns):
+    result = fit([(1e-3, 0)], tmp_path, build=of(mixer), epochs=1)
+    assert (of_execution.DRAWS in result.notes) == (of_execution.DRAWS in caplog.text) == warns
 
 
 def test_dropout_is_off_in_scoring(tmp_path):
