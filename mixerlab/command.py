@@ -32,8 +32,9 @@ def main() -> None:
 
     Ctrl-C, SIGTERM, a full disk and a closed pipe end it with one line, whenever they come.
     """
-    if sys.argv[1:] == ["--version"]:
-        return print(f"mixerlab {metadata.version('mixerlab')}")
+    if "--version" in sys.argv[1:]:
+        print(f"mixerlab {metadata.version('mixerlab')}")
+        return
     is_tool = len(sys.argv) > 1 and sys.argv[1] in TOOLS
     again = "does it again" if is_tool else GOES_ON
     with terminated_by_signal():

@@ -175,8 +175,10 @@ def check_lengths(mixer: SequenceMixer, d_model: int = WIDTH) -> None:
     x = torch.randn(1, next((length for length in (70, 48, 32) if _accepts(mixer, length)), LENGTH), d_model)
     whole = mixer(x)
     for length in (length for length in (1, 2, 5, 64) if length < x.shape[1]):
-        what = f"the outputs of the first {length} of {x.shape[1]} positions change when the others are removed"
-        what += ": forward depends on later positions or on the length"
+        what = (
+            f"the outputs of the first {length} of {x.shape[1]} positions change when the others are removed (forward"
+            " depends on later positions or on the length)"
+        )
         _require_close(what, mixer(x[:, :length]), whole[:, :length], rtol=1e-4, atol=1e-5)
 
 

@@ -47,11 +47,16 @@ def mixers_of(mixer: Mapping[str, Any] | DictConfig) -> dict[str, Any]:
     return {f"mixer.options.{number}": options[number] for number in numbers}
 
 
+def key_of_layer(key: object) -> str:
+    """How to set a key of one layer of a hybrid."""
+    return f"a key of a layer is mixer.options.<layer>.{key}, with layers counted from 0"
+
+
 def check_keys(mixer: Mapping[str, Any], n_layers: int) -> None:
     """Raises ValueError if an expanded hybrid has unknown keys, or cannot fill `n_layers` layers."""
     for key in mixer:
         if key not in _KEYS:
-            raise ValueError(f"unknown key mixer.{key}; a hybrid has: {', '.join(_KEYS)}")
+            raise ValueError(f"unknown key mixer.{key}; a hybrid has: {', '.join(_KEYS)}; {key_of_layer(key)}")
     pattern = len(mixer["layers"])
     if n_layers % pattern:
         raise ValueError(
@@ -123,6 +128,8 @@ def _options(mixer: DictConfig) -> dict[str, dict[str, Any]]:
     for key, keys in given.items():
         number = str(key)
         if not isinstance(keys, dict):
+            if not number.isdecimal():
+                raise ValueError(f"mixer.options.{number}={keys!r} names no layer: {key_of_layer(number)}")
             raise ValueError(f"mixer.options.{number}={keys!r} must be a group: mixer.options.{number}.num_heads=4")
         by_layer[number] = _merged(by_layer.get(number, {}), keys)
     return by_layer

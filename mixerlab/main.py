@@ -131,7 +131,7 @@ def _summary(record: dict) -> str:
     head = record["rows"][0]
     lines = [
         f"{head['mixer']} on {head['task']} ({head['setting']}): {head['num_params']:,} parameters",
-        f"{'':>13}  {'':>4}  {'accuracy on test':^18}",
+        f"{'accuracy on test':>37}",
         f"{'learning rate':>13}  {'seed':>4}  {'official':>8}  {'clean':>8}  status",
     ]
     for row in record["rows"]:

@@ -36,6 +36,8 @@ def postponed(arguments: Sequence[str]) -> list[str]:
         override = parsed.get(argument)
         if override is None or override.type is not OverrideType.CHANGE or override.is_sweep_override():
             return False
+        if override.value() is None:  # Hydra has no choice of null
+            return False
         group, dot, _ = override.get_key_element().partition(".")
         return bool(dot) and group in GROUPS and group in varied
 

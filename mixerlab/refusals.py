@@ -12,6 +12,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBaseException
 from yaml import MarkedYAMLError
 
+from mixerlab.hybrid import is_hybrid, key_of_layer
 from mixerlab.postponed import GROUPS
 
 _NO_SETTINGS = ("hydra", "name", "_target_")
@@ -29,11 +30,12 @@ def refusal(error: HydraException | MarkedYAMLError, config_dir: str = _CONFIG_D
         mark = error.problem_mark or error.context_mark
         where = f"{mark.name}, line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
         return f"{where}{error.problem or error.context}"
+    if isinstance(error, OverrideParseException) and error.override.startswith(","):
+        return f"{error.override} begins with a comma: leave out the space before it, or quote the whole setting"
     if isinstance(error, OverrideParseException) and "=" not in error.override:
         return f"{error.override}: settings are KEY=VALUE"
     if isinstance(error, OverrideParseException) and error.override.endswith(","):
-        key = error.override.partition("=")[0]
-        return f"{error.override} ends with a comma: leave out the space after it, or quote all of it: '{key}=...'"
+        return f"{error.override} ends with a comma: remove it or, if a space follows it, quote the whole setting"
     if isinstance(error, MissingConfigException) and error.options:
         what = str(error).splitlines()[0]
         place = f", as {error.missing_cfg_file}.yaml in that folder" if error.missing_cfg_file else ""
@@ -49,8 +51,8 @@ def refusal(error: HydraException | MarkedYAMLError, config_dir: str = _CONFIG_D
         if near := get_close_matches(str(cause.key), last_parts, n=1, cutoff=0.7):
             there_is = f"did you mean {outer}{dot}{near[0]}? "
         grows = "; another argument of its class can be set once its yaml has it" if outer in GROUPS else ""
-        if outer == "mixer" and "layers" in cause.parent_node:
-            grows = f"; a key of a layer is mixer.options.<layer>.{cause.key}, with layers counted from 0"
+        if outer == "mixer" and is_hybrid(cause.parent_node):
+            grows = f"; {key_of_layer(cause.key)}"
         return f"unknown key {cause.full_key}; {there_is}valid keys: {valid}{grows}"
     return "\n".join([str(error), *([str(cause)] if isinstance(cause, OmegaConfBaseException) else [])])
 
@@ -62,18 +64,15 @@ def _keys_named(name: str, config: DictConfig) -> list[str]:
 
 
 def check_one_run(override: str) -> None:
-    """Raises ValueError for an option, or an override with several values: a sweep, which the Python API cannot run."""
+    """Raises ValueError for an option of the command line, and for an override that describes a sweep."""
     if override.startswith("-"):
         raise ValueError(f"{override} is an option of the command line: here only settings KEY=VALUE can be given")
     try:
-        several = OverridesParser.create().parse_override(override).is_sweep_override()
+        is_sweep = OverridesParser.create().parse_override(override).is_sweep_override()
     except HydraException:
         return  # Hydra will refuse it with a message of its own
-    if several:
-        raise ValueError(
-            f"{override} has several values, and this is about one run: loop over them in Python, or sweep with"
-            " `mixerlab -m` on the command line"
-        )
+    if is_sweep:
+        raise ValueError(f"{override} describes a sweep, which `mixerlab -m` runs: here give one value for each key")
 
 
 def check_choices(overrides: Iterable[str], config_dir: str = _CONFIG_DIR) -> None:

@@ -16,7 +16,7 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import ChoiceSweep, IntervalSweep, Override, RangeSweep
+from hydra.core.override_parser.types import IntervalSweep, Override, RangeSweep
 
 from mixerlab.cells import ALL_SETTINGS, Cell
 from mixerlab.project import use_project
@@ -72,7 +72,7 @@ class Search:
             use_project(self.sweep.config.hydra)
             if find_spec("optuna") is None:
                 raise ValueError("hydra/sweeper=optuna needs a package that is not installed: pip install optuna")
-            single = [_only_value(override) for override in parsed]
+            single = [_fixed(override) for override in parsed]
             fixed = [text for text in single if text is not None]
             if ALL_SETTINGS in fixed:
                 raise ValueError(f"hydra/sweeper=optuna searches one setting of a task, not {ALL_SETTINGS}")
@@ -165,14 +165,14 @@ class Search:
         )
 
 
-def _only_value(override: Override) -> str | None:
-    """The override with its value if there is nothing to search: one value, or a choice of one; None if there is."""
+def _fixed(override: Override) -> str | None:
+    """The override with its value, if it has a single one; None if there is something to search."""
     if not override.is_sweep_override():
         return str(override.input_line)
-    value = override.value()
-    if not isinstance(value, ChoiceSweep) or len(value.list) != 1:
+    if isinstance(override.value(), IntervalSweep):
         return None
-    return f"{override.get_key_element()}={Override._get_value_element_as_str(value.list[0])}"
+    values = list(override.sweep_string_iterator())
+    return f"{override.get_key_element()}={values[0]}" if len(values) == 1 else None
 
 
 def _distribution(override: Override) -> "BaseDistribution":

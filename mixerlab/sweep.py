@@ -179,11 +179,14 @@ class Sweep:
                 summary = report(results_dir, configs=configs, beside_those_since=began_at)
             except (ValueError, OSError) as error:
                 sys.exit(f"error: the runs are trained, but their report cannot be written ({error}); later: {again}")
-            others = len(read_sweep(results_dir, name)) - len(own)
+            others = len(read_sweep(results_dir, name).keys() - configs.keys() - summary.joined)
             more = f"with {counted(others, 'other run')} of this sweep" if others else "again, or by other keys"
             print(f"\n{summary.text}\n")
             if summary.joined:
-                print(f"these include {counted(summary.joined, 'run')} of another sweep, which ran beside this one")
+                joined = counted(len(summary.joined), "run")
+                print(f"these include {joined} of another command, which ran beside this one")
+            if (removed := summary.what_was_removed()) is not None:
+                print(removed)
             print(f"tables and figures: {summary.folder}\n{more}: {again}")
             folders.append(Path(summary.folder))
         return folders

@@ -341,9 +341,11 @@ class Costs:
 
     def of_replica(self, recipe: str, mixer: str, task: str, setting: str) -> float:
         recipe = self.SAME.get(recipe, recipe)
-        for base in (recipe, self.SAME[DEFAULT]):
-            if (known := self._known.get((base, mixer, task, setting))) is not None:
-                return known * self._ratio(recipe, base, mixer)
+        default = self.SAME[DEFAULT]
+        if (known := self._known.get((recipe, mixer, task, setting))) is not None:
+            return known
+        if (known := self._known.get((default, mixer, task, setting))) is not None:
+            return known * self._ratio(recipe, default, mixer)
         return self._draft(mixer, task, setting) * self._ratio(recipe, "draft", mixer)
 
     def _draft(self, mixer: str, task: str, setting: str) -> float:

@@ -18,12 +18,12 @@ RESAMPLES = 10_000
 
 
 def half_width(values: Sequence[float]) -> float:
-    """Half of Student's 95 % interval of the mean of at least two values."""
+    """Half of Student's 95% interval of the mean of at least two values."""
     return STUDENT_T[min(len(values) - 2, len(STUDENT_T) - 1)] * stdev(values) / len(values) ** 0.5
 
 
 def interval(by_seed: Sequence[float]) -> tuple[float, float] | None:
-    """Student's 95 % interval of a mean accuracy over seeds, cut to [0, 1]; None below two seeds.
+    """Student's 95% interval of a mean accuracy over seeds, cut to [0, 1]; None below two seeds.
 
     Of two seeds that differ by 0.08 or more it is at least 1 wide before the cut: two say little.
     """
@@ -36,7 +36,7 @@ def interval(by_seed: Sequence[float]) -> tuple[float, float] | None:
 def bootstrap(by_seed: Sequence[float], share: float = 0.95) -> tuple[float, float] | None:
     """The percentile bootstrap interval of the mean over seeds; None below two.
 
-    That of two or three seeds is their range. It is too narrow for few seeds: of normal values, what is called 95 %
+    That of two or three seeds is their range. It is too narrow for few seeds: of normal values, what is called 95%
     covers the mean in 50 % of cases with two seeds, 75 % with three, 84 % with five and 90 % with nine. Only shares of
     solved runs have it: they are whole numbers of runs, far from Student's assumptions. Means have `interval`.
     """

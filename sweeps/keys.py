@@ -250,7 +250,12 @@ def notes_of(swept: Swept) -> list[str]:
     each key that is null in a column.
     """
     short = short_names(swept.keys)
-    null = {key for key in swept.keys for label in swept.columns if f", {short[key]}=null" in label}
+    null = {
+        key
+        for label, column in swept.columns.items()
+        for key, value in column.values.items()
+        if value is None and f", {short[key]}=null" in label  # a label leaves out keys that its mixer does not have
+    }
     return [
         f"{short[key]}=null: {key} is null, or the runs were made before there was this key."
         for key in swept.keys

@@ -32,6 +32,7 @@ from mixerlab.sweeps.table_files import intervals_csv, to_csv, to_latex, to_mark
 from mixerlab.sweeps.tables import Table, setting_table, task_table
 
 PATIENCE = 60.0  # seconds that a report waits for another one of the same folder
+MOST_NAMED = 4  # files, in a line
 COVERED = "covered.json"  # what the report of a sweep is about
 SELECTIONS: tuple[Selection, ...] = ("official", "clean")
 EXPLAINED = {
@@ -50,15 +51,23 @@ WRITTEN |= {f"{name}.{suffix}" for name in FIGURES for suffix in FORMATS}
 class Report:
     """What was written: the folder, its files, and the main tables as text for a terminal.
 
-    `joined` is how many runs are of a sweep that ran beside the reported one (`report`, beside_those_since). `removed`
+    `joined` are the `run_id`s of a command that ran beside the reported one (`report`, beside_those_since). `removed`
     are files of an earlier report in the same folder that this one does not have.
     """
 
     folder: Path
     files: list[Path]
     text: str
-    joined: int = 0
+    joined: frozenset[str] = frozenset()
     removed: tuple[Path, ...] = ()
+
+    def what_was_removed(self) -> str | None:
+        """A line on `removed`, if there are any."""
+        if not self.removed:
+            return None
+        names = [str(path.relative_to(self.folder)) for path in self.removed]
+        more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
+        return f"removed, as they were of an earlier report: {', '.join(names[:MOST_NAMED])}{more}"
 
 
 def report(
@@ -119,7 +128,7 @@ def report(
             return _report(None, read_rows(results_dir), out, selections, chosen, look, False)
         with unpacked(results_dir) as folder:
             made = _report(folder, collect(folder, configs), out, selections, chosen, look, configs is not None)
-            return replace(made, joined=len(configs or ()) - len(own or ()))
+            return replace(made, joined=frozenset(configs or ()) - frozenset(own or ()))
 
 
 @contextmanager
@@ -253,7 +262,7 @@ def _remove_others(out: Path, files: Collection[Path]) -> tuple[Path, ...]:
     for selection in SELECTIONS:
         swept = [path for suffix in FORMATS for path in (out / selection).glob(f"{SWEPT}*.{suffix}")]
         others += [*(out / selection / name for name in sorted(WRITTEN)), *sorted(swept)]
-    removed = tuple(path for path in others if path not in files and path.is_file())
+    removed = tuple(path for path in others if path not in files and (path.is_file() or path.is_symlink()))
     for path in removed:
         path.unlink()
     for selection in SELECTIONS:
@@ -367,9 +376,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 1
     print(made.text)
     print(f"{len(made.files)} files in {made.folder}: rows.csv, tables and figures")
-    if made.removed:
-        names = ", ".join(str(path.relative_to(made.folder)) for path in made.removed)
-        print(f"removed from it, since this report has no such files: {names} (--out DIR keeps both)")
+    if (removed := made.what_was_removed()) is not None:
+        print(f"{removed} (with --out DIR a report goes elsewhere)")
     return 0
 
 

@@ -87,7 +87,7 @@ def to_rows_csv(frame: pd.DataFrame) -> str:
 def intervals_csv(table: Table) -> str:
     """A row for each entry of a table of means: the mean, its `n` seeds and its interval over them.
 
-    `low` and `high` are Student's (95 %), cut to [0, 1], and empty for one seed or where settings have different seeds.
+    `low` and `high` are Student's (95%), cut to [0, 1], and empty for one seed or where settings have different seeds.
     """
     file = io.StringIO()
     writer = csv.writer(file, lineterminator="\n")

@@ -117,7 +117,7 @@ def test_a_sweep_keeps_weights_if_it_is_told_to(tmp_path):
     assert run_py(*sweep).code == 0
     assert not weights_files(folder_of(tmp_path))
     assert "finished runs have no" not in run_py(*sweep).out
-    line = "1 finished run has no official and clean weights: force=true trains all cells again and keeps them"
+    line = "1 finished run has no official and clean weights: force=true trains all runs again and keeps them"
     assert line in run_py(*sweep, "trainer.keep_weights=both").out.splitlines()
     assert run_py(*sweep, "trainer.keep_weights=clean", "force=true").code == 0
     assert len(weights_files(folder_of(tmp_path))) == 2

@@ -69,8 +69,19 @@ REFUSED = [
     (["optimizer._target_=Muon"], "optimizer=muon: _target_='Muon' must be the dotted name of a class", ""),
     (["model.d_model=15"], "RoPE rotates pairs, and d_model=15 is odd", "choose an even model.d_model"),
     (["mixer=gdn", "model.d_model=15"], "mixer.num_heads=2 does not divide d_model=15", "choose a divisor"),
-    (["optimizer.lr=[1e-3,", "5e-4]"], "optimizer.lr=[1e-3, ends with a comma", "leave out the space after it"),
-    (["-m", "mixer=attn,", "gdn"], "mixer=attn, ends with a comma", "or quote all of it: 'mixer=...'"),
+    (["optimizer.lr=[1e-3,", "5e-4]"], "optimizer.lr=[1e-3, ends with a comma", "quote the whole setting"),
+    (["-m", "mixer=attn,", "gdn"], "mixer=attn, ends with a comma", "remove it or, if a space follows it, quote"),
+    (["-m", "mixer=attn", ",gdn"], ",gdn begins with a comma", "leave out the space before it"),
+    (
+        ["mixer=hybrid", "mixer.num_heads=4", "mixer.layers=[attn,gdn]"],
+        "unknown key mixer.num_heads; valid keys: mixer.options, mixer.layers",
+        "a key of a layer is mixer.options.<layer>.num_heads",
+    ),
+    (
+        ["mixer=hybrid", "mixer.layers=[attn,gdn]", "mixer.options.num_heads=4"],
+        "mixer.options.num_heads=4 names no layer",
+        "a key of a layer is mixer.options.<layer>.num_heads",
+    ),
     (
         ["mixer=hybrid", "mixer.layers=[attn,gdn]", "mixer.num_heads=4"],
         "unknown key mixer.num_heads; valid keys: mixer.options, mixer.layers",
@@ -114,7 +125,8 @@ def test_a_flag_without_an_annotation_is_no_string_either(tmp_path):
 
 
 def test_the_version_is_ours():
-    assert run_py("--version").out == f"mixerlab {metadata.version('mixerlab')}\n"
+    for arguments in (["--version"], ["mixer=attn", "--version"]):
+        assert run_py(*arguments).out == f"mixerlab {metadata.version('mixerlab')}\n"
 
 
 def test_a_tool_that_there_is_not():
@@ -150,7 +162,7 @@ IN_PYTHON = [
         "mixer.rope_base",
     ),
     (["mixer"], "mixer: settings are KEY=VALUE", ""),
-    (["mixer=attn,gdn"], "mixer=attn,gdn has several values", "loop over them in Python, or sweep with `mixerlab -m`"),
+    (["mixer=attn,gdn"], "mixer=attn,gdn describes a sweep, which `mixerlab -m` runs", "here give one value"),
     (["-m"], "-m is an option of the command line", "KEY=VALUE"),
     ([{"mixer": "ema"}], "override {'mixer': 'ema'} is a dict, not a string", "write 'mixer=attn', 'task=icr'"),
     ([["mixer=attn"]], "override ['mixer=attn'] is a list, not a string", "write 'mixer=attn', 'task=icr'"),

@@ -213,6 +213,7 @@ def test_another_optimizer_and_schedule(tmp_path):
 def test_a_diverged_learning_rate_stands_in_the_record_beside_the_others(tmp_path):
     outcome = run_py(*ATTN, f"results_dir={tmp_path}", "optimizer.lr=[0.01,1e30]")
     assert outcome.code == 0 and "-         -  diverged: the gradient was not finite in step" in outcome.out
+    assert "accuracy on test\nlearning rate  seed  official     clean  status\n" in outcome.out
     record, _ = result_of(tmp_path)
     fine, wild = record["rows"]
     assert (fine["status"], fine["error"]) == ("finished", None)

@@ -61,8 +61,16 @@ def test_what_is_refused(tmp_path, overrides, message):
 
 def test_a_key_with_one_value_is_not_searched():
     """The command makes a choice of one value of each key that not all mixers have (`mixerlab.postponed`)."""
-    parsed = OverridesParser.create().parse_overrides(["task.seq_len=choice(32)", "seed=0", "optimizer.lr=1e-3,1e-2"])
-    assert [mixerlab.search._only_value(override) for override in parsed] == ["task.seq_len=32", "seed=0", None]
+    given = {
+        "task.seq_len=choice(32)": "task.seq_len=32",
+        "mixer.backend=choice('a b')": "mixer.backend=a\\ b",
+        "task.seq_len=range(1,2)": "task.seq_len=1",
+        "seed=0": "seed=0",
+        "optimizer.lr=1e-3,1e-2": None,
+        "optimizer.lr=tag(log,interval(1e-4,1e-2))": None,
+    }
+    parsed = OverridesParser.create().parse_overrides(list(given))
+    assert [mixerlab.search._fixed(override) for override in parsed] == list(given.values())
 
 
 @pytest.mark.slow

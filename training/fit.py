@@ -221,10 +221,13 @@ class _Training:
         path = self.folder / f"{prefix}-{accelerator}-{'bf16' if bf16 else 'float32'}.ckpt"
         earlier = _Earlier(path, path.is_symlink() or path.exists(), self.config.selections_kept)
         if not earlier.exists:
+            reasons: dict[str, str] = {}
             for other in sorted(self.folder.glob(f"resume-{_replicas_label(replicas)}-*.ckpt")):
                 same_code = other.name.startswith(f"{prefix}-")
-                why = "another device or precision" if same_code else "other code of the mixer, the task or training"
-                earlier.notes.append(f"{other.name} is of {why}: trained from the start")
+                why = "on another device or precision" if same_code else "by other mixer, task or training code"
+                reasons[why] = other.name
+            for why, name in reasons.items():
+                earlier.notes.append(f"{name} was written {why}: training starts over")
                 log.warning(earlier.notes[-1])
             return earlier
         try:

@@ -1,12 +1,11 @@
 """Turns a population's history into results: each replica's own epochs, its two selections and its metrics rows."""
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 # The selections, and the split whose lowest perplexity chooses the epoch. `training.weights.KeptWeights` follows the
 # same rule on the device.
 CHOSEN_ON = {"official": "test", "clean": "val"}
-EVERY_SCORE = ("loss", "perplexity", "accuracy", "token_accuracy")
 SOLVED = 0.9  # a test accuracy that recall reaches only after its jump
 
 History = Sequence[Mapping]  # PopulationTraining.history: one dict per epoch, with lists over replicas
@@ -15,11 +14,16 @@ History = Sequence[Mapping]  # PopulationTraining.history: one dict per epoch, w
 def own_epochs(history: History, replica: int) -> list[dict]:
     """The epochs in which `replica` trained, as flat dicts; for a frozen replica up to the epoch that froze it.
 
-    Later epochs exist only because other replicas went on, so they are not part of its result.
+    Later epochs exist only because other replicas went on, so they are not part of its result. Accuracies are NaN where
+    the loss is not finite.
     """
     epochs = []
     for row in history:
-        epochs.append({name: value[replica] if isinstance(value, list) else value for name, value in row.items()})
+        epoch = {name: value[replica] if isinstance(value, list) else value for name, value in row.items()}
+        for split in ("val", "test"):
+            if not math.isfinite(epoch[f"{split}_loss"]):  # then the predictions are arbitrary
+                epoch |= {f"{split}_accuracy": math.nan, f"{split}_token_accuracy": math.nan}
+        epochs.append(epoch)
         if not row["active"][replica]:
             break
     return epochs
@@ -45,8 +49,7 @@ def summarise(history: History, replica: int) -> dict:
         "steps": last["steps"],
         "steps_to_90": next((epoch["steps"] for epoch in epochs if epoch["test_accuracy"] >= SOLVED), None),
         "train_loss": last["train_loss"],
-        **_scores(last, "val", ("loss", "accuracy")),
-        **_scores(last, "test", ("loss", "accuracy")),
+        **{f"{split}_{name}": last[f"{split}_{name}"] for split in ("val", "test") for name in ("loss", "accuracy")},
     }
     for selection, chosen_on in CHOSEN_ON.items():
         best = min(epochs, key=lambda epoch: _finite_or_last(epoch[f"{chosen_on}_perplexity"]))
@@ -73,15 +76,12 @@ def metrics_rows(history: History, replicas: Sequence[tuple[float, int]]) -> Ite
                 "seed": seed,
                 "lr_now": epoch["learning_rate"],
                 "train_loss": epoch["train_loss"],
-                **_scores(epoch, "val", EVERY_SCORE),
-                **_scores(epoch, "test", EVERY_SCORE),
+                **{
+                    f"{split}_{name}": epoch[f"{split}_{name}"]
+                    for split in ("val", "test")
+                    for name in ("loss", "perplexity", "accuracy", "token_accuracy")
+                },
             }
-
-
-def _scores(epoch: Mapping[str, float], split: str, names: Iterable[str]) -> dict[str, float]:
-    """The scores of an epoch on a split; NaN where the loss is not finite, since its predictions are arbitrary."""
-    scores = {f"{split}_{name}": epoch[f"{split}_{name}"] for name in names}
-    return scores if math.isfinite(epoch[f"{split}_loss"]) else dict.fromkeys(scores, math.nan)
 
 
 def _finite_or_last(value: float) -> float:

@@ -37,7 +37,7 @@ def above_chance(accuracy: float, chance: float) -> float:
 
 
 def with_interval(values: Sequence[float], digits: int = 3) -> str:
-    """The mean over seeds, and half of its interval (Student's, 95 %)."""
+    """The mean over seeds, and half of its interval (Student's, 95%)."""
     half = STUDENT_T[len(values) - 2] * stdev(values) / len(values) ** 0.5
     return f"{fmean(values):.{digits}f} ± {half:.{digits}f}"
 
@@ -87,7 +87,7 @@ class Records:
 
 def state_tracking(records: Records) -> Iterator[str]:
     yield "## state_tracking, S3, trained at 128\n"
-    yield "Mean over three seeds and its interval (Student's, 95 %). `129-512`: only the positions beyond training."
+    yield "Mean over three seeds and its interval (Student's, 95%). `129-512`: only the positions beyond training."
     yield "`known`: how many positions of 128 a model must know, and guess the others, to have its accuracy at 128.\n"
     table = []
     for mixer in records.mixers:

@@ -4,7 +4,7 @@
 
 Needs the repository root on PYTHONPATH. THEIRS.csv is from theirs.py; RESULTS is the folder or the archive in which
 results/train.py left ours. OUT.csv has the runs that both sides ended. Beside it, a Markdown table has for each cell
-the means over seeds, and whether their difference lies within the spread of the seeds: Welch's interval of 95 % reaches
+the means over seeds, and whether their difference lies within the spread of the seeds: Welch's interval of 95% reaches
 0. A difference of at most 0.005 counts as none, since both sides stop above 0.999; where they do, the epoch of the
 reported checkpoint tells more. With three seeds this finds only large differences, so the table ends with tests over
 all cells that neither side solves, which find smaller ones if they have the same sign.
@@ -59,7 +59,7 @@ def side_by_side(listed: pd.DataFrame, theirs: pd.DataFrame, ours: pd.DataFrame)
 
 
 def half_width(one: list[float], other: list[float]) -> float | None:
-    """Half of Welch's interval of 95 % for the difference of two means; None below two seeds on either side."""
+    """Half of Welch's interval of 95% for the difference of two means; None below two seeds on either side."""
     if min(len(one), len(other)) < 2:
         return None
     errors = [variance(values) / len(values) for values in (one, other)]
@@ -135,7 +135,7 @@ def markdown(rows: pd.DataFrame) -> str:
     lines += [
         "",
         f"Within the spread of the seeds: {sum(judged)} of {len(judged)}. In brackets, lowest to highest seed; after ±,"
-        " half of Welch's interval of 95 %. A difference of at most 0.005 counts as within.",
+        " half of Welch's interval of 95%. A difference of at most 0.005 counts as within.",
     ]
     if (all_at_once := together(unsolved)) is not None:
         lines += [

@@ -16,7 +16,7 @@ from mixerlab.sweeps.intervals import half_width
 
 CELL = ["task", "setting", "A", "F", "device"]
 HEAD = (
-    "| task | setting | linear weights | norms on q, k, rho | W_R at zero | random | random - zero (95 %) | seeds"
+    "| task | setting | linear weights | norms on q, k, rho | W_R at zero | random | random - zero (95%) | seeds"
     " | device |"
 )
 A, F = {1: "N(0, 0.02)", -1: "PyTorch's"}, {1: "yes", -1: "no"}

@@ -114,7 +114,7 @@ def legend_of(mixers: Handles, explain: Handles) -> list[Line2D | Patch]:
 
 
 def mark_intervals(panel: Axes, points: Iterable[tuple[float, Score]], colour: str, wider: float = 0.0) -> None:
-    """The interval over seeds (Student's, 95 %) at each x, as one line with gaps: lines are most of what a panel costs.
+    """The interval over seeds (Student's, 95%) at each x, as one line with gaps: lines are most of what a panel costs.
 
     `wider` (points): by how much the line is wider than the narrowest, so that one that others cover is seen.
     """

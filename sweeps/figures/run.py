@@ -1,8 +1,9 @@
 """The figure of a single run: what each replica's loss and accuracy did."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from textwrap import fill
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -71,14 +72,17 @@ def run_curves(folder: Path) -> Figure:
         ax.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
         if column != "train_loss":
             ax.set_ylim(-0.04, 1.04)
-    _show_legend(axes[-1], {row["lr"] for row in record["rows"] if row["status"] == "diverged"})
+    _show_legend(axes[-1], record["rows"])
     return figure
 
 
-def _show_legend(ax: Axes, diverged: Collection[float]) -> None:
-    """Beside the panel; rates of which a replica `diverged` are marked, since they may have no curve."""
+def _show_legend(ax: Axes, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Beside the panel; it says which learning rates diverged, since a replica that did may have no curve."""
     handles, labels = ax.get_legend_handles_labels()
-    labels = [f"{label} (diverged)" if float(label) in diverged else label for label in labels]
+    for number, label in enumerate(labels):
+        diverged = [row["status"] == "diverged" for row in rows if row["lr"] == float(label)]
+        if any(diverged):
+            labels[number] += " (diverged)" if all(diverged) else f" ({sum(diverged)} of {len(diverged)} diverged)"
     ax.legend(handles, labels, title="learning rate", loc="center left", bbox_to_anchor=(1.02, 0.5))
 
 

@@ -47,7 +47,7 @@ def bars(
     columns: int = 2,
     chances: Mapping[tuple[str, ...], float] | None = None,
 ) -> Figure:
-    """Accuracy by row of the table, a bar per mixer, with its interval over seeds (Student's, 95 %) if it has several.
+    """Accuracy by row of the table, a bar per mixer, with its interval over seeds (Student's, 95%) if it has several.
 
     A mean that misses settings or seeds is hollow; an entry without any score is a cross. With so many mixers that bars
     would be too narrow, each row has a panel of its own. `chances` gives the chance level by row.

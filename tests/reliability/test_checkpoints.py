@@ -137,7 +137,7 @@ def test_a_checkpoint_of_another_device_or_precision_is_not_continued(tmp_path, 
     other = tmp_path / f"resume-{_label(REPLICAS, None)}-{name}.ckpt"
     other.write_bytes(content)
     again = fit(REPLICAS, tmp_path, **SETTINGS)
-    assert again.notes == [f"{other.name} is of another device or precision: trained from the start"]
+    assert again.notes == [f"{other.name} was written on another device or precision: training starts over"]
     assert again.replicas == result.replicas and other.read_bytes() == content
 
 
@@ -146,7 +146,7 @@ def test_a_checkpoint_of_other_code_is_not_continued_and_the_log_says_so(tmp_pat
     other = tmp_path / f"resume-{_label(REPLICAS, {'mixer': 'before'})}-cpu-float32.ckpt"
     other.write_bytes(content)
     again = fit(REPLICAS, tmp_path, **SETTINGS)
-    assert again.notes == [f"{other.name} is of other code of the mixer, the task or training: trained from the start"]
+    assert again.notes == [f"{other.name} was written by other mixer, task or training code: training starts over"]
     assert again.notes[0] in caplog.text
     assert again.replicas == result.replicas
 

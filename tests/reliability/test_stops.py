@@ -4,6 +4,7 @@ import os
 import signal
 import time
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 import fakes
@@ -142,11 +143,26 @@ def test_two_sweeps_that_end_together_share_their_report(tmp_path, monkeypatch):
         return report.report(tmp_path, configs=configs, beside_those_since=since)
 
     alone = reported("attn", began)
-    assert "gdn" not in alone.text and alone.joined == 0
+    assert "gdn" not in alone.text and not alone.joined
     together = reported("gdn", began)
     assert "attn" in together.text and "gdn" in together.text and "missing" not in together.text
-    assert together.joined == 1
+    assert together.joined == set(fakes.by_run_id(fakes.config(mixer="attn")))
     assert "attn" not in reported("gdn", time.time()).text  # a later sweep replaces the report
+
+
+def test_a_sweep_says_whose_runs_its_report_has(tmp_path, monkeypatch):
+    """A report of another command was written while this one trained."""
+    other = fakes.by_run_id(fakes.config(mixer="gdn"))
+    fakes.add_run(tmp_path, [0.3, 0.8, 0.5], mixer="gdn")
+    monkeypatch.setattr("mixerlab.sweep.report", partial(report_beside, other))
+    outcome = run_py("-m", *ATTN, f"results_dir={tmp_path}")
+    assert "these include 1 run of another command, which ran beside this one" in outcome.out
+    assert "again, or by other keys: mixerlab report" in outcome.out
+
+
+def report_beside(other, results_dir, configs, beside_those_since):
+    report.report(results_dir, configs=other, beside_those_since=beside_those_since)
+    return report.report(results_dir, configs=configs, beside_those_since=beside_those_since)
 
 
 def test_a_full_disk_is_one_line(tmp_path, monkeypatch):

@@ -125,6 +125,13 @@ def test_a_mixer_without_a_swept_key_has_no_note_on_it(tmp_path):
     assert "mamba" in header(text) and "null" not in text
 
 
+def test_a_value_that_begins_with_null_has_no_note_on_it(tmp_path):
+    for score, kind in ((0.7, "nullable"), (0.8, "other")):
+        fakes.add_run(tmp_path, [0.1, score, 0.1], changed={"mixer.kind": kind})
+    text = report(tmp_path)
+    assert header(text) == ["task", "attn, kind=nullable", "attn, kind=other"] and "is null" not in text
+
+
 def test_by_other_keys(results):
     assert header(report(results, by=["mixer"])) == ["task", "attn", "gdn"]
     text = report(results, by=["optimizer.name"])

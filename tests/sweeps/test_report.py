@@ -88,7 +88,9 @@ def test_both_selections_and_another_folder(results, tmp_path, no_drawing, capsy
     printed = capsys.readouterr().out
     assert printed.index("## accuracy, official selection") < printed.index("## accuracy, clean selection")
     assert (out / "clean/settings.tex").exists()
-    assert not (results / "report").exists()
+    assert not (results / "report").exists() and "removed" not in printed
+    assert reports.main([str(results), "--out", str(out), "--selection", "official"]) == 0
+    assert "removed, as they were of an earlier report: clean/" in capsys.readouterr().out
 
 
 def test_filters(results, no_drawing):
@@ -166,6 +168,8 @@ def test_a_report_replaces_the_one_before(results, no_drawing):
     made = reports.report(results, selections=("official",), tasks=("icr",))
     assert {folder / "official/challenge.md", folder / "clean/accuracy.md"} <= set(made.removed)
     assert not any(path.exists() for path in made.removed) and not (folder / "clean").exists()
+    told = made.what_was_removed()
+    assert told.startswith("removed, as they were of an earlier report: official/") and told.endswith(" more")
     assert (folder / "official/accuracy.md").exists() and (folder / "official/challenge.txt").exists()
 
 

@@ -12,7 +12,15 @@ from mixerlab.sweeps.figures import ticks
 from mixerlab.sweeps.figures.run import run_curves
 from mixerlab.sweeps.figures.styles import styles
 from mixerlab.sweeps.figures.training_curves import training_curves
-from mixerlab.sweeps.records.files import METRICS_FILE, read_record, record_bytes, run_folder, write_record
+from mixerlab.sweeps.records.files import (
+    METRICS_FILE,
+    read_metrics,
+    read_record,
+    record_bytes,
+    run_folder,
+    write_metrics,
+    write_record,
+)
 
 
 @pytest.fixture(scope="module")
@@ -93,10 +101,17 @@ def test_training_curves_say_who_has_none(tmp_path):
 
 
 def test_a_run_shows_which_rates_diverged(tmp_path):
-    run_id = fakes.add_run(tmp_path, [0.3, "diverged", 0.5])
-    *_, test = run_curves(run_folder(tmp_path, run_id)).axes
+    """With a curve or without one, and of how many seeds."""
+    run_id = fakes.add_run(tmp_path, [0.3, "diverged", 0.5, 0.4, 0.6, "diverged"], seed=[0, 1])
+    folder = run_folder(tmp_path, run_id)
+    metrics = read_metrics(folder)
+    scores = [name for name in metrics if name.startswith(("val_", "test_", "train_"))]
+    metrics.loc[metrics["replica"].isin([1, 5]), scores] = np.nan
+    write_metrics(folder, metrics)
+    write_record(folder, read_record(folder), replaces=record_bytes(folder))  # with the digest of these metrics
+    *_, test = run_curves(folder).axes
     labels = [text.get_text() for text in test.get_legend().get_texts()]
-    assert [label.endswith(" (diverged)") for label in labels] == [False, True, False]
+    assert [label.partition(" ")[2] for label in labels] == ["", "(1 of 2 diverged)", "(1 of 2 diverged)"]
 
 
 def test_long_titles_fit(tmp_path):

@@ -121,7 +121,7 @@ class Limited(Attention):
         (("task.test_seq_len=0",), "task.test_seq_len=0: must be a whole number of at least 1"),
         (("task.test_seq_len=long",), "task.test_seq_len='long' must be"),
         (("task.test_seq_len=100000000000",), "task.test_seq_len=100000000000 with 16 test rows is more than memory"),
-        (("mixer._target_=limited.Limited", "task.test_seq_len=48"), "at most 40 tokens, not 47"),
+        (("mixer._target_=limited.Limited", "task.test_seq_len=48"), "mixer=attn: at most 40 tokens, not 47"),
     ],
 )
 def test_a_length_that_cannot_be_is_one_line(tmp_path, monkeypatch, overrides, message):
