@@ -12,6 +12,7 @@ mixerlab --version                                          the version
 
 import importlib
 import os
+import shlex
 import signal
 import sys
 from importlib import metadata
@@ -66,22 +67,27 @@ def _train() -> None:
     from mixerlab.main import main as train
     from mixerlab.postponed import postponed
     from mixerlab.refusals import check_choices, refusal
+    from mixerlab.sweeps.records.provenance import COMMAND
 
     arguments = _overrides_first(arguments)
     try:
         check_choices(arguments)
     except ValueError as error:
         sys.exit(f"error: {error}")
+    os.environ[COMMAND] = shlex.join(sys.argv)
     sys.argv[1:] = postponed(arguments)
-    if os.environ.get(_RAISE) == "1":  # the user wants tracebacks
-        return train()
+    wants_tracebacks = os.environ.get(_RAISE) == "1"
     os.environ[_RAISE] = "1"
     try:
         train()
     except (HydraException, MarkedYAMLError) as error:
+        if wants_tracebacks:
+            raise
         sys.exit(f"error: {refusal(error)}")
     finally:
-        del os.environ[_RAISE]
+        del os.environ[COMMAND]
+        if not wants_tracebacks:
+            del os.environ[_RAISE]
 
 
 def _overrides_first(arguments: list[str]) -> list[str]:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shlex
 import time
 from pathlib import Path
 from types import SimpleNamespace
@@ -26,6 +27,8 @@ def test_a_sweep_ends_in_tables_and_figures(tmp_path):
     assert f"tables and figures: {tmp_path / 'report'}" in outcome.out
     assert statuses(tmp_path) == dict.fromkeys(CELLS, "finished")
     assert not list(tmp_path.glob("runs/*/*.safetensors"))
+    (command,) = {record["provenance"]["command"] for record in records(tmp_path).values()}
+    assert shlex.split(command)[1:] == [*GRID, f"results_dir={tmp_path}"]  # as it was typed
 
     rows = pd.read_csv(tmp_path / "report" / "rows.csv")
     assert sorted(set(zip(rows["mixer"], rows["task"], strict=True))) == CELLS and len(rows) == 8

@@ -1,6 +1,7 @@
 """Where a record comes from: code, versions, machine, time. Nothing here is part of a result."""
 
 import functools
+import os
 import platform
 import shlex
 import subprocess
@@ -12,6 +13,9 @@ from pathlib import Path
 from typing import Any
 
 PACKAGES = ("mixerlab", "torch", "triton", "lightning", "hydra-core", "numpy", "fla-core")
+# The variable in which the `mixerlab` command leaves what the user typed: it changes `sys.argv` for Hydra, and the
+# processes of a launcher have arguments of their own.
+COMMAND = "MIXERLAB_COMMAND"
 _GIT_TIMEOUT = 10.0  # seconds
 
 
@@ -54,7 +58,7 @@ def provenance(
         "code_version": dict(code),
         "versions": versions(),
         **git,
-        "command": shlex.join(sys.argv),
+        "command": os.environ.get(COMMAND, shlex.join(sys.argv)),
         "notes": list(notes),
     }
 
