@@ -24,7 +24,7 @@ from mixerlab.sweeps.lengths import at_length_of_training, length_table
 from mixerlab.sweeps.names import is_challenge, is_custom
 from mixerlab.sweeps.page import Part, page
 from mixerlab.sweeps.records.claims import claim, holder
-from mixerlab.sweeps.records.files import NO_CONFIG, check_writable
+from mixerlab.sweeps.records.files import NO_CONFIG, RECORD_FILE, check_writable
 from mixerlab.sweeps.records.named import LARGEST_NOTE, Configs, checked_configs, read_sweep
 from mixerlab.sweeps.solved import solved_csv, solved_markdown
 from mixerlab.sweeps.sources import is_rows, read_rows, unpacked
@@ -113,6 +113,9 @@ def report(
         raise ValueError(f"there is no folder or file {results_dir}: name a results folder, an archive or a rows.csv")
     if configs is None and not Path(results_dir).is_file() and not _has_runs(results_dir):
         check_results_dir(results_dir)
+        if (Path(results_dir) / RECORD_FILE).exists():
+            whole = Path(results_dir).resolve().parents[1]
+            raise ValueError(f"{results_dir} is a single run: name its results folder, {whole}")
         raise ValueError(f"no records in {Path(results_dir) / 'runs'}: train something first, or name another folder")
     check_writable(out, "--out")
     chosen = _Chosen(mixers, tasks, where, by)

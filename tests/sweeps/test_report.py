@@ -74,6 +74,12 @@ def test_command_line_says_where_it_looked(tmp_path, capsys):
     assert not (tmp_path / "nowhere").exists()
 
 
+def test_a_single_run_is_no_results_folder(results, capsys):
+    run = next(results.glob("runs/*"))
+    assert reports.main([str(run)]) == 1
+    assert capsys.readouterr().err == f"error: {run} is a single run: name its results folder, {results}\n"
+
+
 def test_only_unreadable_records(tmp_path):
     broken = run_folder(tmp_path, "broken")
     broken.mkdir(parents=True)
