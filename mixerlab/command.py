@@ -15,7 +15,6 @@ import os
 import shlex
 import signal
 import sys
-from importlib import metadata
 from typing import NoReturn
 
 from mixerlab.interruption import GOES_ON, Terminated, terminated_by_signal
@@ -34,7 +33,9 @@ def main() -> None:
     Ctrl-C, SIGTERM, a full disk and a closed pipe end it with one line, whenever they come.
     """
     if "--version" in sys.argv[1:]:
-        print(f"mixerlab {metadata.version('mixerlab')}")
+        from mixerlab.sweeps.records.provenance import versions
+
+        print(f"mixerlab {versions().get('mixerlab', 'is not installed')}")
         return
     is_tool = len(sys.argv) > 1 and sys.argv[1] in TOOLS
     again = "does it again" if is_tool else GOES_ON

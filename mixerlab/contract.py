@@ -135,8 +135,8 @@ def check_draws(make: Callable[[], SequenceMixer], d_model: int = WIDTH) -> None
 
     _require(
         torch.allclose(output(1), output(2), rtol=1e-5, atol=1e-6, equal_nan=True),
-        "forward draws random numbers in evaluation mode, so that a loaded model gives other outputs: draw them in"
-        " __init__, into a buffer",
+        "forward draws random numbers in evaluation mode, so that a loaded model gives other outputs: give F.dropout"
+        " training=self.training, or draw in __init__, into a buffer",
     )
 
 
@@ -329,8 +329,8 @@ def _check_built(make: Callable[[], SequenceMixer], d_model: int) -> Decision:
     """`check_everything` but the yaml."""
     with torch.random.fork_rng(devices=()):  # so that the checks after it draw what they drew without it
         check_output(make().eval(), torch.randn(2, LENGTH, d_model))
+        check_draws(make, d_model)  # what draws would also give other outputs the second time
         check_same_again(make(), d_model)
-        check_draws(make, d_model)
     check_forward(make(), d_model=d_model)
     with torch.random.fork_rng(devices=()):
         check_causality(make, d_model)

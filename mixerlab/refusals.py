@@ -30,12 +30,13 @@ def refusal(error: HydraException | MarkedYAMLError, config_dir: str = _CONFIG_D
         mark = error.problem_mark or error.context_mark
         where = f"{mark.name}, line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
         return f"{where}{error.problem or error.context}"
-    if isinstance(error, OverrideParseException) and error.override.startswith(","):
-        return f"{error.override} begins with a comma: leave out the space before it, or quote the whole setting"
-    if isinstance(error, OverrideParseException) and "=" not in error.override:
-        return f"{error.override}: settings are KEY=VALUE"
-    if isinstance(error, OverrideParseException) and error.override.endswith(","):
-        return f"{error.override} ends with a comma: remove it or, if a space follows it, quote the whole setting"
+    if isinstance(error, OverrideParseException):
+        if error.override.startswith(","):
+            return f"{error.override} begins with a comma: leave out the space before it, or quote the whole setting"
+        if "=" not in error.override:
+            return f"{error.override}: settings are KEY=VALUE"
+        if error.override.endswith(","):
+            return f"{error.override} ends with a comma: remove it or, if a space follows it, quote the whole setting"
     if isinstance(error, MissingConfigException) and error.options:
         what = str(error).splitlines()[0]
         place = f", as {error.missing_cfg_file}.yaml in that folder" if error.missing_cfg_file else ""
@@ -46,14 +47,14 @@ def refusal(error: HydraException | MarkedYAMLError, config_dir: str = _CONFIG_D
         keys = [f"{outer}{dot}{key}" for key in map(str, cause.parent_node) if key not in _NO_SETTINGS]
         valid = ", ".join(keys if outer else [*keys, "experiment"]) or "none"  # a choice that leaves no key behind
         there = [] if outer else _keys_named(str(cause.key), cause.parent_node)
-        there_is = f"there is {', '.join(there)}; " if there and cause.key not in _NO_SETTINGS else ""
+        hint = f"there is {', '.join(there)}; " if there and cause.key not in _NO_SETTINGS else ""
         last_parts = [key.rpartition(".")[2] for key in keys]
         if near := get_close_matches(str(cause.key), last_parts, n=1, cutoff=0.7):
-            there_is = f"did you mean {outer}{dot}{near[0]}? "
+            hint = f"did you mean {outer}{dot}{near[0]}? "
         grows = "; another argument of its class can be set once its yaml has it" if outer in GROUPS else ""
         if outer == "mixer" and is_hybrid(cause.parent_node):
             grows = f"; {key_of_layer(cause.key)}"
-        return f"unknown key {cause.full_key}; {there_is}valid keys: {valid}{grows}"
+        return f"unknown key {cause.full_key}; {hint}valid keys: {valid}{grows}"
     return "\n".join([str(error), *([str(cause)] if isinstance(cause, OmegaConfBaseException) else [])])
 
 

@@ -19,8 +19,8 @@ from mixerlab.training.execution import leaving_no_trace
 from mixerlab.training.population import Population
 
 KEEPS_STATE = (
-    "gives different outputs for the same input: it keeps state between calls, or draws random numbers in evaluation"
-    " mode. Compute all of forward from x, parameters and buffers"
+    "gives different outputs for the same input: it keeps state between calls. Compute all of forward from x,"
+    " parameters and buffers"
 )
 # Two outputs are the same if they differ by no more than this share of the largest: atomic sums of a GPU differ.
 _ROUNDING = 1e-4

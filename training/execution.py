@@ -27,8 +27,6 @@ ALIAS = (
     "forward reads a parameter from a list, a dict or a closure, where it has the values of no replica: read it as an"
     " attribute of its module, or keep several in an nn.ParameterList"
 )
-
-
 DRAWS = (
     "the model draws random numbers in evaluation mode, so each score is that of one draw: give F.dropout"
     " training=self.training, or draw in __init__, into a buffer"

@@ -135,6 +135,8 @@ class Flawed(SequenceMixer):
             y = self.proj(x.detach())
         if self.flaw == "NaN":
             return y * torch.nan
+        if self.flaw == "dropout":
+            return torch.nn.functional.dropout(y, 0.1)
         if self.flaw == "grows a buffer":
             self.mask = torch.ones(x.shape[1], x.shape[1], device=x.device).tril()
         if self.flaw == "infinite":
@@ -185,6 +187,7 @@ def test_the_contract_notices(flaw, message):
         ("recomputes", "^backward reads parameters from the module"),
         ("makes a layer", "^forward makes late.bias, late.weight, which a run does not train"),
         ("NaN", "^the output is not finite"),
+        ("dropout", "^forward draws random numbers in evaluation mode"),
     ],
 )
 def test_the_whole_contract_notices(flaw, message):
@@ -226,15 +229,10 @@ def test_a_longest_sequence_is_no_breach(longest):
     check_declarations(mixer)
 
 
-class ShortByMistake(Short):
-    def state_size(self, seq_len):
-        return self.sizes[seq_len]
-
-
-def test_another_error_of_state_size_is_shown():
-    """Only a ValueError says that a sequence is too long."""
+def test_only_a_value_error_says_that_a_sequence_is_too_long(monkeypatch):
+    monkeypatch.setattr(Short, "state_size", lambda self, seq_len: self.sizes[seq_len])
     with pytest.raises(AttributeError, match="sizes"):
-        check_lengths(ShortByMistake(WIDTH))
+        check_lengths(Short(WIDTH))
 
 
 class WholeLength(torch.nn.Module):

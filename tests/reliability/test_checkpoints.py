@@ -131,24 +131,24 @@ def test_a_checkpoint_that_is_of_no_use_costs_its_epochs(tmp_path, caplog, whole
     assert not list(tmp_path.glob("resume-*"))
 
 
-@pytest.mark.parametrize("name", ["gpu-float32", "cpu-bf16"])
-def test_a_checkpoint_of_another_device_or_precision_is_not_continued(tmp_path, whole, name):
+@pytest.mark.parametrize(
+    ("code", "name", "why"),
+    [
+        (None, "gpu-float32", "on another device or precision"),
+        (None, "cpu-bf16", "on another device or precision"),
+        ({"mixer": "before"}, "cpu-float32", "by other mixer, task or training code"),
+    ],
+)
+def test_a_checkpoint_of_another_training_is_not_continued_and_the_log_says_so(
+    tmp_path, caplog, whole, code, name, why
+):
     result, content = whole
-    other = tmp_path / f"resume-{_label(REPLICAS, None)}-{name}.ckpt"
+    other = tmp_path / f"resume-{_label(REPLICAS, code)}-{name}.ckpt"
     other.write_bytes(content)
     again = fit(REPLICAS, tmp_path, **SETTINGS)
-    assert again.notes == [f"{other.name} was written on another device or precision: training starts over"]
-    assert again.replicas == result.replicas and other.read_bytes() == content
-
-
-def test_a_checkpoint_of_other_code_is_not_continued_and_the_log_says_so(tmp_path, caplog, whole):
-    result, content = whole
-    other = tmp_path / f"resume-{_label(REPLICAS, {'mixer': 'before'})}-cpu-float32.ckpt"
-    other.write_bytes(content)
-    again = fit(REPLICAS, tmp_path, **SETTINGS)
-    assert again.notes == [f"{other.name} was written by other mixer, task or training code: training starts over"]
+    assert again.notes == [f"{other.name} was written {why}: training starts over"]
     assert again.notes[0] in caplog.text
-    assert again.replicas == result.replicas
+    assert again.replicas == result.replicas and other.read_bytes() == content
 
 
 class FailsOnce(CSVLogger):
