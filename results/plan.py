@@ -181,7 +181,7 @@ def recipes() -> Iterator[Run]:
     and k, and mad-lab's has 16 heads of 8. The paper's recurrent mixers copy more than ours: with PyTorch's initial
     values mamba's mean of `sc` came nearer to it. There Parallax led attention with the first seed, as in the paper:
     these two got a second. On recall, attention did not learn 1,024 tokens with them, which it does in the paper and
-    with the default, and Parallax did: a second seed is to show whether that was luck.
+    with the default, and Parallax did; a second seed showed that it was partly luck.
     """
     done = finished_in("challenge/recipe_rows.csv", "seed", "lr")
     copying, recall = ("sc_challenge",), ("icr_challenge", "ncr_vocab_challenge")
