@@ -1,7 +1,7 @@
 """Writes the list of runs of one part of the work that is left for a GPU, in the order to run them.
 
-    python results/plan.py screen OUT.csv        what results/screen/rows.csv lacks of the screen
-    python results/plan.py finalists OUT.csv     what is left of four finalists up to length 256
+    python results/plan.py screen OUT.csv        sixteen recipes on cheap cells, two seeds
+    python results/plan.py finalists OUT.csv     five recipes on the settings up to length 256
     python results/plan.py challenge OUT.csv     the readings of its labels, two seeds
     python results/plan.py recipes OUT.csv       other recipes on the challenge, where ours is far from the paper
     python results/plan.py w_r OUT.csv           Parallax's W_R at zero and random, which the screen could not tell
@@ -9,7 +9,8 @@
     python results/plan.py adamw OUT.csv         attention and Parallax by AdamW: baselines, challenge
     python results/plan.py wider OUT.csv ROWS    the rates that unsolved cells of ROWS want, alike for all mixers
 
-Needs the repository root on PYTHONPATH; `results/train.py` trains the list. A line holds `stage`, `unit` (runs that
+What the committed rows have is left out, except of `w_r`. Needs the repository root on PYTHONPATH; `results/train.py`
+trains the list. A line holds `stage`, `unit` (runs that
 share what is compiled), `recipe`, `mixer`, `task`, `setting`, `overrides` (the arguments of run.py) and `seconds`: how
 long the run takes in one of PER_GPU processes on an H200, by the wall times of the runs that were made so far. It also
 prints the GPU minutes of each stage.
@@ -19,7 +20,7 @@ import argparse
 import csv
 import re
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import product
@@ -58,6 +59,7 @@ HIGH_RATES = (1e-2, 2e-2)  # where most cells below NEAR_PERFECT are best; the d
 CHALLENGE = ("icr_challenge", "ncr_vocab_challenge", "sc_challenge")
 OTHER_NCR, OTHER_ICR, OTHER_SC = "ncr_challenge", "icr_vocab_challenge", "sc_vocab16_challenge"
 
+Replica = tuple[str, str, str, int, float]  # mixer, task, setting, seed and learning rate
 COLUMNS = ("stage", "unit", "recipe", "mixer", "task", "setting", "overrides", "seconds")
 
 
@@ -94,20 +96,29 @@ def runs_of(
     rates: Sequence[str] = (),
     extra: Sequence[str] = (),
     recipe: str = DEFAULT,
+    made: Collection[Replica] = (),
 ) -> Iterator[Run]:
     """The runs of one cell; no `rates`: the default's. One run if sequences are short, several if they are long.
 
-    Long replicas gain nothing from each other's company (BUSY), and a run should end within a portion.
+    Long replicas gain nothing from each other's company (BUSY), and a run should end within a portion. The replicas of
+    `made` are left out.
     """
     length = lengths(task)[setting]
-    seed_groups = [[seed] for seed in seeds] if length >= LONG else [seeds]
     most = max(1, MOST_TOKENS // length)  # of rates
-    chosen = rates or DEFAULT_RATES
-    rate_groups = [chosen[i : i + most] for i in range(0, len(chosen), most)] if len(chosen) > most else [rates]
-    for rate_group, seed_group in product(rate_groups, seed_groups):
-        given = [f"mixer={mixer}", f"task={task}", f"task.setting={setting}", f"seed={_listed(seed_group)}"]
-        given += [*_recipe(recipe, mixer), *extra, *([f"optimizer.lr={_listed(rate_group)}"] if rate_group else [])]
-        yield Run(stage, recipe, mixer, task, setting, " ".join(given))
+    lacking = [
+        tuple(rate for rate in rates or DEFAULT_RATES if (mixer, task, setting, seed, float(rate)) not in made)
+        for seed in seeds
+    ]
+    for of_seeds in dict.fromkeys(lacking):  # the rates that several seeds lack
+        group = [seed for seed, of_seed in zip(seeds, lacking, strict=True) if of_seed == of_seeds]
+        seed_groups = [[seed] for seed in group] if length >= LONG else [group]
+        rate_groups = [of_seeds[i : i + most] for i in range(0, len(of_seeds), most)]
+        for rate_group, seed_group in product(rate_groups, seed_groups):
+            given = [f"mixer={mixer}", f"task={task}", f"task.setting={setting}", f"seed={_listed(seed_group)}"]
+            given += [*_recipe(recipe, mixer), *extra]
+            if rates or rate_group != DEFAULT_RATES:
+                given.append(f"optimizer.lr={_listed(rate_group)}")
+            yield Run(stage, recipe, mixer, task, setting, " ".join(given))
 
 
 def _recipe(name: str, mixer: str) -> list[str]:
@@ -125,11 +136,22 @@ def screen() -> Iterator[Run]:
             yield Run(run["stage"], run["recipe"], run["mixer"], run["task"], run["setting"], run["overrides"])
 
 
-def finished_in(rows: str, *more: str) -> set[tuple]:
-    """Recipe, mixer, task and setting of the runs that ended, and what more columns have."""
-    done = pd.read_csv(RESULTS / rows)
-    done = done[done["status"] == "finished"]
-    return set(done[["recipe", "mixer", "task", "setting", *more]].itertuples(index=False, name=None))
+def finished_in(rows: str) -> set[tuple[str, str, str, str]]:
+    """Recipe, mixer, task and setting of the runs that ended."""
+    return set(_finished(rows)[["recipe", "mixer", "task", "setting"]].itertuples(index=False, name=None))
+
+
+def replicas_in(rows: str, recipe: str | None = None) -> set[Replica]:
+    """The replicas that ended; of a file with several recipes, of one."""
+    done = _finished(rows)
+    if recipe is not None:
+        done = done[done["recipe"] == recipe]
+    return set(done[["mixer", "task", "setting", "seed", "lr"]].itertuples(index=False, name=None))
+
+
+def _finished(rows: str) -> pd.DataFrame:
+    done = pd.read_csv(RESULTS / rows, low_memory=False)
+    return done[done["status"] == "finished"]
 
 
 def finalists() -> Iterator[Run]:
@@ -162,6 +184,7 @@ def challenge() -> Iterator[Run]:
     Of ncr only mamba has a number in the paper that could part the readings; of sc all mixers have, and one seed was
     enough: it is the paper's own bars that speak against the other reading.
     """
+    made = replicas_in("table/rows.csv")
     for stage, mixers, tasks, seeds in (
         ("attn and parallax", ("attn", "parallax"), (*CHALLENGE, OTHER_NCR), (0, 1)),
         ("the recurrent mixers", ("gdn", "mamba", "mesa"), CHALLENGE, (0, 1)),
@@ -170,7 +193,7 @@ def challenge() -> Iterator[Run]:
         ("vocabulary of icr", ("attn", "parallax"), (OTHER_ICR,), (0, 1)),
     ):
         for seed, (task, setting), mixer in product(seeds, longest_first(tasks), mixers):
-            yield from runs_of(stage, mixer, task, setting, [seed])
+            yield from runs_of(stage, mixer, task, setting, [seed], made=made)
 
 
 def recipes() -> Iterator[Run]:
@@ -180,10 +203,9 @@ def recipes() -> Iterator[Run]:
     in the screen, and mad-lab's has four states. The paper's attention copies less than ours: `plain` has no norms on q
     and k, and mad-lab's has 16 heads of 8. The paper's recurrent mixers copy more than ours: with PyTorch's initial
     values mamba's mean of `sc` came nearer to it. There Parallax led attention with the first seed, as in the paper:
-    these two got a second. On recall, attention did not learn 1,024 tokens with them, which it does in the paper and
-    with the default, and Parallax did; a second seed showed that it was partly luck.
+    these two got a second. On recall, attention did not learn 1,024 tokens with them and the first seed, which it does
+    in the paper and with the default; with the second it did in half of its replicas.
     """
-    done = finished_in("challenge/recipe_rows.csv", "seed", "lr")
     copying, recall = ("sc_challenge",), ("icr_challenge", "ncr_vocab_challenge")
     for stage, recipe, mixers, tasks, seed in (
         ("mamba, dt bias at zero", "2x64", ("mamba",), CHALLENGE, 0),
@@ -195,9 +217,9 @@ def recipes() -> Iterator[Run]:
         ("recall, second seed", "PyTorch's init", ("attn", "parallax"), recall, 1),
         ("mamba, four states", "4 states", ("mamba",), CHALLENGE, 0),
     ):
+        made = replicas_in("challenge/recipe_rows.csv", recipe)
         for (task, setting), mixer in product(longest_first(tasks), mixers):
-            if not all((recipe, mixer, task, setting, seed, float(rate)) in done for rate in DEFAULT_RATES):
-                yield from runs_of(stage, mixer, task, setting, [seed], recipe=recipe)
+            yield from runs_of(stage, mixer, task, setting, [seed], recipe=recipe, made=made)
 
 
 def w_r() -> Iterator[Run]:
@@ -212,6 +234,7 @@ def table() -> Iterator[Run]:
     lies between ABOVE_CHANCE over chance and NEAR_PERFECT.
     """
     rows = rows_of(RESULTS / "table" / "rows.csv")
+    made = replicas_in("table/rows.csv")
     rows = rows[rows["task"].isin(TASKS) & (rows["seed"] == 0)]
     tried = rows.groupby(["mixer", "task", "setting"])["lr"].unique()
     cells = best_per_cell(rows)
@@ -219,19 +242,20 @@ def table() -> Iterator[Run]:
     telling = set(cells[tells][["task", "setting"]].itertuples(index=False, name=None))
     cells_of_all = longest_first(TASKS)
     for (task, setting), mixer in product(cells_of_all, MIXERS):
-        yield from runs_of("every cell", mixer, task, setting, [0])
+        yield from runs_of("every cell", mixer, task, setting, [0], made=made)
     for stage, tell in (("cells that tell, two more seeds", True), ("the rest, two more seeds", False)):
         chosen = [cell for cell in cells_of_all if (cell in telling) == tell]
         for (task, setting), mixer in product(chosen, MIXERS):
             rates = [f"{rate:g}" for rate in sorted(tried[mixer, task, setting], reverse=True)]
-            yield from runs_of(stage, mixer, task, setting, [1, 2], rates)
+            yield from runs_of(stage, mixer, task, setting, [1, 2], rates, made=made)
 
 
 def adamw() -> Iterator[Run]:
     baselines = [(task, "baseline") for task in TASKS]
+    made = replicas_in("adamw/rows.csv")
     for stage, cells in (("adamw baselines", baselines), ("adamw challenge", longest_first(CHALLENGE))):
         for (task, setting), mixer in product(cells, ("attn", "parallax")):
-            yield from runs_of(stage, mixer, task, setting, [0, 1, 2], ADAMW_RATES, ["optimizer=adamw"])
+            yield from runs_of(stage, mixer, task, setting, [0, 1, 2], ADAMW_RATES, ["optimizer=adamw"], made=made)
 
 
 def wider(rows: Path) -> Iterator[Run]:

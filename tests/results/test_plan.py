@@ -27,33 +27,57 @@ def counted(runs):
     return Counter((run.mixer, run.task, run.setting, *replica) for run in runs for replica in replicas(run))
 
 
-def test_the_table_has_each_cell_with_three_seeds_at_the_rates_of_the_first():
-    runs = list(plan.table())
+def listed(runs):
+    """The replicas of a list, as `replicas_in` has those that were made; none may be there twice."""
     found = counted(runs)
-    rows = rows_of(plan.RESULTS / "table" / "rows.csv")
-    rows = rows[rows["task"].isin(plan.TASKS)]
-    made = set(rows[["mixer", "task", "setting", "lr"]].itertuples(index=False, name=None))
-    assert {(*cell, float(rate)) for *cell, rate, seed in found if seed == 1} == made and len(made) > 330 * 3
-    assert len(found) == 330 * 3 + 2 * len(made) and set(found.values()) == {1}
+    assert set(found.values()) <= {1}
+    return {(*cell, seed, float(rate)) for *cell, rate, seed in found}
+
+
+def test_the_table_gets_each_cell_with_three_seeds_at_the_rates_of_the_first():
+    """What is listed and what was made: together all, and nothing twice."""
+    runs, made = list(plan.table()), plan.replicas_in("table/rows.csv")
+    left = listed(runs)
+    assert left and not left & made
+    both = {replica for replica in left | made if replica[1] in plan.TASKS}
+    tried = {(*cell, lr) for *cell, seed, lr in both if seed == 0}
+    assert len({cell[:3] for cell in tried}) == 330 and len(tried) > 330 * 3
+    for seed in (1, 2):
+        assert {(*cell, lr) for *cell, of, lr in both if of == seed} == tried
     stages = [run.stage for run in runs]
     assert list(dict.fromkeys(stages)) == sorted(set(stages), key=stages.index)  # one after the other
-    first = [run for run in runs if run.stage == "every cell"]
-    assert set(counted(first).values()) == {1} and len(counted(first)) == 330 * 3  # the default's rates
-    assert {seed for run in first for _, seed in replicas(run)} == {0}
-    of_first = [plan.lengths(run.task)[run.setting] for run in first]
-    assert of_first == sorted(of_first, reverse=True)
     for run in runs:
         length, rates = plan.lengths(run.task)[run.setting], {rate for rate, _ in replicas(run)}
         assert length < plan.LONG or len(replicas(run)) == len(rates)  # one seed
         assert len(rates) == 1 or len(rates) * length <= plan.MOST_TOKENS
 
 
-def test_attention_and_parallax_run_every_reading_of_the_challenge():
+def test_a_list_starts_with_every_cell_once(monkeypatch):
+    monkeypatch.setattr(plan, "replicas_in", lambda rows, recipe=None: set())
+    first = [run for run in plan.table() if run.stage == "every cell"]
+    assert len(listed(first)) == 330 * 3  # the default's rates
+    assert {seed for run in first for _, seed in replicas(run)} == {0}
+    of_first = [plan.lengths(run.task)[run.setting] for run in first]
+    assert of_first == sorted(of_first, reverse=True)
+
+
+def test_seeds_that_lack_other_rates_get_runs_of_their_own():
+    cell = ("attn", "fcr", "baseline")
+    made = {(*cell, 1, 1e-2), (*cell, 3, 1e-2), (*cell, 3, 2e-2)}
+    runs = list(plan.runs_of("stage", *cell, [1, 2, 3, 4], ["1e-2", "2e-2"], made=made))
+    assert [replicas(run) for run in runs] == [
+        [("2e-2", 1)],
+        [("1e-2", 2), ("1e-2", 4), ("2e-2", 2), ("2e-2", 4)],
+    ]
+
+
+def test_attention_and_parallax_run_every_reading_of_the_challenge(monkeypatch):
+    assert not listed(plan.challenge()) & plan.replicas_in("table/rows.csv")
+    monkeypatch.setattr(plan, "replicas_in", lambda rows, recipe=None: set())
     runs = list(plan.challenge())
-    found = counted(runs)
     cells = (5 * len(plan.CHALLENGE) + 3 + 2) * 3  # and the other reading of ncr, of icr
     of_sc = 5 * 3  # its other reading has one seed
-    assert len(found) == (cells * 2 + of_sc) * 3 and set(found.values()) == {1}  # seeds, rates
+    assert len(listed(runs)) == (cells * 2 + of_sc) * 3  # seeds, rates
     for stage in {run.stage for run in runs}:
         seeds = [replicas(run)[0][1] for run in runs if run.stage == stage]
         assert seeds == sorted(seeds)  # the first seed first
