@@ -54,7 +54,7 @@ def installed() -> list[Attention]:
         try:
             importlib.import_module(module)
         except ImportError as error:
-            print(f"{peer.__name__} is left out: {error} (pip install 'mixerlab[bench]')")
+            print(f"{peer.__name__} is left out: {error} (pip install -e '.[bench]')")
         else:
             found.append(peer)
     return found

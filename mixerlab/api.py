@@ -27,6 +27,9 @@ def compose(*overrides: str, config_dir: str | Path | None = None) -> DictConfig
         overrides: as on the command line, such as `"mixer=gdn"` or `"task.seq_len=64"`.
         config_dir: a folder of your own yamls, as with `--config-dir`; classes are found in the folder that holds it.
 
+    Returns:
+        The composed config, with interpolations, as `mixerlab.run(config=...)` takes it.
+
     Raises:
         ValueError: an override that is no string, or that Hydra refuses; a yaml that cannot be read; a hybrid's layer
             that does not exist, or a key that it does not have.
@@ -70,16 +73,20 @@ def run(*overrides: str, config_dir: str | Path | None = None, config: DictConfi
     cfg = compose(*overrides, config_dir=config_dir) if config is None else config
     if cfg.get("dry_run") is True:
         raise ValueError(
-            "dry_run=true: mixerlab.run trains and returns a record; mixerlab.compose(...) gives the config alone, and"
+            "dry_run=true: mixerlab.run trains and returns a record; mixerlab.compose(...) only gives the config, and"
             " the command line says what would run"
         )
     return runs.run(cfg, patience=runs.PATIENCE)
 
 
 def build_model(*overrides: str, config_dir: str | Path | None = None) -> nn.Module:
-    """The model that a run with these overrides trains, untrained, on the CPU, in float32.
+    """The untrained model of a run with these overrides, on the CPU, in float32.
 
-    It maps token ids, int64 `[B, T]`, to logits `[B, T, V]`.
+    It maps token ids, int64 `[B, T]`, to logits, float32 `[B, T, V]`. Initial values come from PyTorch's global
+    generator: call `torch.manual_seed` first to repeat them.
+
+    Args:
+        overrides, config_dir: as for `compose`.
 
     Raises:
         ValueError: as `compose`, or a value in the config that no run can have.

@@ -28,8 +28,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "overrides",
         nargs="*",
         default=[],
-        metavar="mixer.KEY=VALUE",
-        help=f"settings to check it with; and model.d_model=..., in place of {WIDTH}",
+        metavar="KEY=VALUE",
+        help=f"settings of the mixer or model, such as mixer.num_heads=4 or model.d_model=128 (default width: {WIDTH})",
     )
     parser.add_argument("--config-dir", type=Path, help="your own folder of yamls; classes are found beside it")
     given = parser.parse_intermixed_args(arguments)

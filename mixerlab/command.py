@@ -3,7 +3,7 @@
 mixerlab mixer=parallax task=icr                            one run: all learning rates, trained together
 mixerlab -m mixer=attn,parallax task=icr 'task.setting=*'   a sweep, ending in tables and figures
 mixerlab -m experiment=mad_table                            the MAD table
-mixerlab report [RESULTS_DIR]                               tables and figures of the records so far
+mixerlab report [SOURCE]                                    tables and figures of the records so far
 mixerlab check NAME [--config-dir DIR]                      checks that a mixer keeps the contract
 mixerlab export DIR task=NAME                               writes a dataset in mad-lab's layout
 mixerlab                                                    the help, as with --help

@@ -19,6 +19,9 @@ class Attention(ProjectedMixer):
         rope_base: base of the rotary frequencies.
         qk_norm: RMSNorm on each head's q and k before RoPE, with the epsilon of the other norms, 1e-5.
         bias: biases on the four projections, as mad-lab's attention has them.
+
+    Raises:
+        ValueError: heads that do not divide the width or are odd, or a `rope_base` that is not a finite number above 0.
     """
 
     input_projections = ("q_proj", "k_proj", "v_proj")

@@ -11,9 +11,9 @@ class SequenceMixer(nn.Module):
 
     A mixer is written for one model. Training runs replicas of it side by side with `torch.func.vmap`, or one after
     another if `vmap` refuses the mixer, which is slower (`mixers/README.md`). `forward` must not write in place into a
-    parameter. All other tensors that it reads must be parameters or buffers, or be kept for good: a run may use the
-    graph that another one captured, which looks for them where they were. Under bf16 autocast, keep what needs range in
-    float32 yourself.
+    parameter. Register every tensor that it keeps as a parameter or buffer. (A run may reuse the CUDA graph of an
+    earlier run, which would read an unregistered tensor at its old address.) Under bf16 autocast, keep what needs range
+    in float32 yourself.
 
     All parameters are float32 and trained: weights of `nn.Linear` as matrices (Muon), parameters of two or more axes as
     tables and the others as gains (both Adam; `training.population.Rule`). Buffers start the same for all replicas, and
@@ -44,7 +44,10 @@ class SequenceMixer(nn.Module):
 
 
 def keep_initial_values(parameter: Tensor) -> None:
-    """Marks a parameter that stays as the mixer started it, with `_no_reinit`."""
+    """Keeps the model from redrawing this parameter of an `nn.Linear` when it is built.
+
+    Sets the attribute `_no_reinit`. The auto-encoder redraws it all the same if `model.autoencoder_redraw_all=true`.
+    """
     parameter._no_reinit = True  # type: ignore[attr-defined]  # an attribute of ours
 
 

@@ -17,7 +17,7 @@ class Mamba(ProjectedMixer):
 
     Args:
         d_model: width of the layer's input and output.
-        d_state: N, numbers of state per inner channel.
+        d_state: N, elements of state per inner channel.
         expand: inner channels per channel of the model.
         d_conv: positions that the short convolution sees.
         dt_rank: rank of the projection to the step sizes; `None` takes d_model / 16, rounded up.
@@ -25,6 +25,9 @@ class Mamba(ProjectedMixer):
         zero_dt_bias: the bias of the step sizes starts at zero instead, steps at softplus(0) = 0.69. mad-lab zeroed it
             in its language model until December 2024.
         backend: of the scan: `auto`, `reference` or `triton`.
+
+    Raises:
+        ValueError: a size below 1, or not 0 < dt_min <= dt_max.
 
     `A_log` is `[d_inner, d_state]`, yet no matrix (one rate per state): Muon takes it only with
     `optimizer.filters=muon`.

@@ -28,8 +28,12 @@ class Parallax(ProjectedMixer):
         zero_init_rho: start `W_R` at zero, which is softmax attention. With PyTorch's initial values and no norms, the
             unscaled `rho k` starts with a standard deviation of 2.7 at heads of 64; a random `W_R` learned no more than
             zero on any cell tried, and less fuzzy recall (results/screen/w_r.md).
-        bias: biases on the five projections, zero at the start; without the operator that projects, which is faster.
+        bias: biases on the five projections, zero at the start. Like `qkr_norm`, they rule out the faster operator that
+            projects and attends in one (`kernels.parallax.projected`).
         backend: `auto`, `reference` (PyTorch) or `triton`.
+
+    Raises:
+        ValueError: heads that do not divide the width or are odd, or a `rope_base` that is not a finite number above 0.
     """
 
     input_projections = ("q_proj", "k_proj", "v_proj", "r_proj")

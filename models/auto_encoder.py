@@ -27,10 +27,11 @@ class DecoderLayer(nn.Module):
 
 
 class AutoEncoder(nn.Module):
-    """Token ids `[B, T]` to logits `[B, S, V]` of the positions `scored`, rebuilt from the encoder's last vector alone.
+    """Token ids, int64 `[B, T]`, to logits `[B, S, V]` of the positions `scored`, from the encoder's last vector only.
 
-    The decoder, two layers, sees that vector plus a fixed table of positions. Linear weights start N(0, 0.02); those
-    that a mixer started on purpose, and its biases, only with `redraw_all`, as in mad-lab.
+    The decoder, two layers, sees that vector plus a fixed table of positions. Linear weights start from N(0, 0.02), and
+    biases at zero. A mixer's linear parameters that are marked (`keep_initial_values`), and its embeddings, keep their
+    values unless `redraw_all`, which is what mad-lab does.
     """
 
     positions: Tensor

@@ -10,9 +10,16 @@ from mixerlab.models.stream import ALL, ResidualStream
 
 
 class LanguageModel(nn.Module):
-    """Token ids `[B, T]` to logits `[B, S, V]` of the positions `scored`: embedding, blocks, norm, head with a bias.
+    """Token ids, int64 `[B, T]`, to logits `[B, S, V]` of the positions `scored`.
 
-    Linear weights start N(0, `linear_std`), or at PyTorch's default, uniform in +-1/sqrt(fan_in), where it is None.
+    Embedding, blocks, RMSNorm, and a head with a bias.
+
+    Args:
+        vocab_size: V.
+        d_model: width.
+        n_layers: how many blocks.
+        make_mixer: makes one block's mixer, `[B, T, d_model]` to the same; called once for each block.
+        linear_std: standard deviation of the initial linear weights; None: PyTorch's, uniform in +-1/sqrt(fan_in).
     """
 
     def __init__(

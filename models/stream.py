@@ -4,8 +4,9 @@ There are three such things. An addition and the norm behind it are one launch. 
 to the first projection is computed once for each token of the vocabulary, rather than once for each position. The last
 addition, the last norm and the head are one operator. A block sees none of this.
 
-What is fused does not call the modules whose weights it reads. So one with hooks is left out of it and called, which
-gives the same within rounding: diagnostics of a trained model see every layer.
+What is fused does not call the modules whose weights it reads. So a module with hooks is left out of it and called,
+which gives the same within rounding. Only inside our mixers do some hooks never fire: those on norms of heads, rotary
+embeddings, convolutions and Mamba's small projections.
 """
 
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Makes tables and figures from the records in a results folder: `mixerlab report [RESULTS_DIR]`."""
+"""Makes tables and figures from the records in a results folder: `mixerlab report [SOURCE]`."""
 
 import argparse
 import atexit
@@ -328,10 +328,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "results_dir",
         nargs="?",
         default="results",
-        help="a results folder (default: results), an archive of records, or the rows.csv of a report",
+        metavar="SOURCE",
+        help="a results folder (default: results), an archive of records, or a report's rows.csv; before the options",
     )
-    parser.add_argument("--out", help="where to write (default: RESULTS_DIR/report)")
-    parser.add_argument("--selection", choices=[*SELECTIONS, "both"], default="both")
+    parser.add_argument("--out", help="where to write (default: report/ in that folder, or beside that file)")
+    parser.add_argument(
+        "--selection",
+        choices=[*SELECTIONS, "both"],
+        default="both",
+        help="how checkpoint and learning rate are chosen: official, on test; clean, on validation (default: both)",
+    )
     parser.add_argument("--mixer", nargs="+", action="extend", default=[], help="only these mixers")
     parser.add_argument("--task", nargs="+", action="extend", default=[], help="only these tasks")
     parser.add_argument("--sweep", metavar="NAME", help="only the runs of this sweep (sweep=NAME, or its experiment)")

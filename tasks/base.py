@@ -49,6 +49,7 @@ class Task(ABC):
         data_seed: seed from which the random streams of the three splits are derived.
         test_seq_len: `seq_len` of the test rows, if that is another one; None: that of the others.
         autoencode: True if the model must reconstruct its whole input from one vector.
+        chance: expected test accuracy of a uniform guess, in [0, 1]; None (the default) if it is not known.
         madlab_code: mad-lab's short name of the task, part of the folder name of its cached datasets; None for a task
             whose datasets are neither read nor written.
     """
@@ -113,7 +114,13 @@ class Task(ABC):
         }[split]
 
     def generate(self, num_examples: int, rng: np.random.Generator, split: Split) -> tuple[np.ndarray, np.ndarray]:
-        """Returns `(inputs, targets)`, each int64 `[num_examples, T]`; `IGNORE_INDEX` marks unscored targets."""
+        """Returns `(inputs, targets)`, each int64 `[num_examples, T]`; `IGNORE_INDEX` marks unscored targets.
+
+        Args:
+            num_examples: how many rows.
+            rng: what the rows are drawn from; the same state gives the same rows.
+            split: `train`, `val` or `test`; some tasks ask for more in `train`.
+        """
         inputs = np.empty((num_examples, self.input_length), dtype=np.int64)
         targets = np.empty_like(inputs)
         for start in range(0, num_examples, _ROWS_AT_ONCE):

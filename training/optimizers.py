@@ -205,15 +205,25 @@ def has_own_step(optimizer: type[PopulationOptimizer]) -> bool:
 
 
 class Muon(PopulationOptimizer):
-    """Muon on hidden matrices, Adam on all else (Parallax paper, section Muon Optimizer).
+    """Muon (Jordan et al. 2024) on hidden matrices, Adam on all else (Parallax paper, section Muon Optimizer).
 
     A hidden matrix moves along the polar factor of its momentum (equation muon_update), scaled by
-    sqrt(max(1, rows/columns)), the spectral scaling. The matrices of all replicas are orthogonalised together, in
-    `ns_dtype` (None: bfloat16 on a GPU, float32 on a CPU). `table_lr_scale` multiplies the learning rate of the
-    embedding, the head (unless Muon has it) and other tensors of two or more axes, `gain_lr_scale` that of norms, gains
-    and biases. The paper leaves open how `filters`, `decoder` and `head` are optimised; they must equal those of its
-    `Grouping`. It also leaves open what has weight decay: `decayed` is `matrices` or `all`. With `all`, what Adam
-    optimises shrinks as well, at its own learning rate.
+    sqrt(max(1, rows/columns)), the spectral scaling. The matrices of all replicas are orthogonalised together.
+
+    Args:
+        population, lr, schedule, total_steps, weight_decay, max_grad_norm, bf16_matrices: as for `PopulationOptimizer`.
+        momentum: decay rate of the momentum of matrices.
+        nesterov: orthogonalise the gradient moved towards the momentum, not the momentum itself.
+        ns_steps: Newton-Schulz iterations.
+        ns_dtype: of their products; None: bfloat16 on a GPU, float32 on a CPU.
+        betas, eps: Adam's.
+        table_lr_scale: of `lr`, for the embedding, the head (unless Muon has it), other tensors of two or more axes.
+        gain_lr_scale: of `lr`, for norms, other gains and biases.
+        filters, decoder, head: `adam` or `muon`, which the paper leaves open; equal to the population's `Grouping`.
+        decayed: what has weight decay, also left open: `matrices`, or `all`, each at its own learning rate.
+
+    Raises:
+        ValueError: a number out of its range, or an unknown `decayed`.
     """
 
     def __init__(

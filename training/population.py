@@ -272,7 +272,7 @@ class Population(nn.Module):
         return [self.parameters_by_replica, *self.buffers_by_replica.values()]
 
     def keep(self, rows: Sequence[int]) -> None:
-        """Goes on with the replicas in these rows alone."""
+        """Goes on with only the replicas in these rows."""
         self.replicas = [self.replicas[row] for row in rows]
         parameters = self.parameters_by_replica
         parameters.data, parameters.grad = parameters.data[list(rows)], None

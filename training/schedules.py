@@ -11,7 +11,11 @@ from torch import Tensor
 
 
 class Schedule(Protocol):
-    """Multipliers of the peak learning rate and of the weight decay at `progress`."""
+    """Multipliers of the peak learning rate and of the weight decay.
+
+    Both methods get `progress`, float32 of any shape, and return a tensor of that shape with finite values of at
+    least 0.
+    """
 
     def learning_rate(self, progress: Tensor) -> Tensor: ...
 
@@ -27,6 +31,14 @@ class WSD:
 
     In the decay phase, `gamma` anneals the weight decay: lambda * (1 - t)^gamma, where t is the fraction of that phase
     already made (Parallax paper, appendix Advantage Shrinkage During Decay). gamma = 0 keeps it constant.
+
+    Args:
+        warmup: fraction of the training, in [0, 1).
+        decay: fraction of the training, above 0; warmup + decay is at most 1.
+        gamma: finite, at least 0.
+
+    Raises:
+        ValueError: a value out of its range.
     """
 
     def __init__(self, warmup: float = 0.0, decay: float = 0.2, gamma: float = 0.0):
