@@ -7,7 +7,7 @@
     model = mixerlab.build_model("mixer=gdn", "task=icr")  # an untrained nn.Module
     loaded = mixerlab.load("results/runs/<run_id>")  # the trained model of a finished run, its task, config and scores
 
-`SequenceMixer` and `Task` are the base classes of mixers and tasks.
+`SequenceMixer` and `Task` are the base classes of mixers and tasks. `run` raises `RunFailed` if training fails.
 """
 
 import importlib.util
@@ -19,10 +19,11 @@ if TYPE_CHECKING:
     from mixerlab.api import build_model, compose, run
     from mixerlab.loading import load
     from mixerlab.mixers.base import SequenceMixer
+    from mixerlab.runs import RunFailed
     from mixerlab.sweeps.collect import collect
     from mixerlab.tasks.base import Task
 
-__all__ = ["SequenceMixer", "Task", "build_model", "collect", "compose", "load", "run"]
+__all__ = ["RunFailed", "SequenceMixer", "Task", "build_model", "collect", "compose", "load", "run"]
 
 # In a checkout the subpackages are the folders beside this one; in an installed copy they are inside it.
 if not (Path(__file__).parent / "mixers").is_dir():
@@ -34,6 +35,7 @@ if not (Path(__file__).parent / "mixers").is_dir():
 
 # Imported on first use: PyTorch and pandas take seconds, and `mixerlab --help` needs neither.
 _MODULES = {
+    "RunFailed": "mixerlab.runs",
     "SequenceMixer": "mixerlab.mixers.base",
     "Task": "mixerlab.tasks.base",
     "build_model": "mixerlab.api",

@@ -15,7 +15,9 @@ from mixerlab.config import checked
 from mixerlab.hybrid import expand
 from mixerlab.project import use_folder
 from mixerlab.refusals import check_choices, check_one_run, refusal
+from mixerlab.sweeps.records.identity import replicas_of
 from mixerlab.tasks.settings import register_resolvers
+from mixerlab.training.randomness import seeded
 
 _CONFIG_DIR = "config_dir=DIR or --config-dir DIR"  # `mixerlab check` composes here too
 
@@ -58,7 +60,7 @@ def run(*overrides: str, config_dir: str | Path | None = None, config: DictConfi
 
     Args:
         overrides, config_dir: as for `compose`.
-        config: a composed config, in place of overrides.
+        config: a composed config, in place of overrides; `config_dir` is then where its classes are.
 
     Returns:
         The record, or None if another process is training this run.
@@ -66,11 +68,17 @@ def run(*overrides: str, config_dir: str | Path | None = None, config: DictConfi
     Raises:
         ValueError: as `compose`; a value in the config that no run can have; or `dry_run=true`, which leaves no record
             to return.
-        mixerlab.runs.RunFailed: training failed, which the record says too.
+        mixerlab.RunFailed: training failed, which the record says too.
+        OSError: the record cannot be written, for example because the disk is full.
     """
     if config is not None and overrides:
         raise ValueError(f"give a config or overrides ({', '.join(overrides)}), not both")
-    cfg = compose(*overrides, config_dir=config_dir) if config is None else config
+    if config is None:
+        cfg = compose(*overrides, config_dir=config_dir)
+    else:
+        cfg = config
+        if config_dir is not None:
+            use_folder(Path(config_dir))
     if cfg.get("dry_run") is True:
         raise ValueError(
             "dry_run=true: mixerlab.run trains and returns a record; mixerlab.compose(...) only gives the config, and"
@@ -82,8 +90,8 @@ def run(*overrides: str, config_dir: str | Path | None = None, config: DictConfi
 def build_model(*overrides: str, config_dir: str | Path | None = None) -> nn.Module:
     """The untrained model of a run with these overrides, on the CPU, in float32.
 
-    It maps token ids, int64 `[B, T]`, to logits, float32 `[B, T, V]`. Initial values come from PyTorch's global
-    generator: call `torch.manual_seed` first to repeat them.
+    It maps token ids, int64 `[B, T]`, to logits, float32 `[B, T, V]`. Its initial values are those of the run's first
+    seed.
 
     Args:
         overrides, config_dir: as for `compose`.
@@ -92,5 +100,7 @@ def build_model(*overrides: str, config_dir: str | Path | None = None) -> nn.Mod
         ValueError: as `compose`, or a value in the config that no run can have.
     """
     cfg = compose(*overrides, config_dir=config_dir)
-    task, _ = checked(cfg)
-    return building.build_model(cfg, task)
+    task, config = checked(cfg)
+    _, seed = replicas_of(config)[0]
+    with seeded(seed):
+        return building.build_model(cfg, task)

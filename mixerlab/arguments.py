@@ -2,7 +2,7 @@
 
 import inspect
 import types
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from importlib import import_module
 from typing import Any, Literal, Union, get_args, get_origin
 
@@ -110,9 +110,23 @@ def _fits(value: Any, wanted: Any) -> bool:
             and len(value) == len(items)
             and all(_fits(one, item) for one, item in zip(value, items, strict=True))
         )
+    if _is_list(wanted):
+        return isinstance(value, list | tuple) and all(_fits(one, _item(wanted)) for one in value)
+    if (get_origin(wanted) or wanted) in (dict, Mapping):
+        return isinstance(value, Mapping)
     if wanted is float:
         return type(value) in (int, float)
     return type(value) is wanted if wanted in _NAMES else True
+
+
+def _is_list(wanted: Any) -> bool:
+    """Whether it is a list of any length; a tuple of a certain length is none."""
+    return (get_origin(wanted) or wanted) in (list, tuple, Sequence)
+
+
+def _item(wanted: Any) -> Any:
+    """What each item of a list must be."""
+    return next(iter(get_args(wanted)), Any)
 
 
 def _described(wanted: Any) -> str:
@@ -122,4 +136,6 @@ def _described(wanted: Any) -> str:
         return f"one of {', '.join(map(repr, get_args(wanted)))}"
     if get_origin(wanted) is tuple:
         return f"a list of {len(get_args(wanted))}: {', '.join(map(_described, get_args(wanted)))}"
-    return _NAMES[wanted]
+    if _is_list(wanted):
+        return f"a list, each {_described(_item(wanted))}" if _item(wanted) in _NAMES else "a list"
+    return _NAMES.get(wanted, "a mapping, {key: value}")

@@ -5,11 +5,13 @@ error and tops the table. Two sequences that differ from position t on must give
 checked with the model, lengths, precision, device and kernels of the run, and with parameters moved away from their
 initial values, because a gate that starts at zero hides what it lets through.
 
-The two sequences of a batch differ from different positions on, so a model that mixes over the batch shows up as well.
-If no output depends on later tokens once all rows of the batch differ from the same position on, it sees no future.
+The sequences of a batch differ from different positions on (`cuts`), so one pass looks at many of these, and a model
+that mixes over the batch shows up as well. If no output depends on later tokens once all rows of the batch differ from
+the same position on, it sees no future.
 """
 
 import copy
+import functools
 import logging
 from collections.abc import Hashable
 from dataclasses import dataclass, field
@@ -20,6 +22,7 @@ from torch import Tensor
 
 from mixerlab.training.execution import leaving_no_trace
 from mixerlab.training.population import Population
+from mixerlab.user_code import RefusedCode
 
 log = logging.getLogger(__name__)
 
@@ -28,6 +31,9 @@ NOISE = 0.05  # standard deviation of what is added to each parameter, of the si
 # from all positions (a convolution by FFT) leaves about 1e-6 in float32, and flips last bits in bfloat16.
 _ROUNDING = {torch.float64: 1e-10, torch.float32: 1e-4, torch.bfloat16: 5e-2}
 _SEED = 0
+ROWS = 16  # that are compared, each with tokens that change from another position on
+_MOST_LOGITS = 1 << 24  # of these rows, so that they fit in memory
+_LONGEST_CHUNK = 512  # tokens, of chunks whose edges are looked at
 
 _known: dict[Hashable, "Leak | Undetermined | None"] = {}  # of this process: runs of a sweep share mixers and shapes
 
@@ -76,11 +82,11 @@ class Undetermined:
         return "the outputs are not finite at the start: whether they depend on later inputs cannot be determined"
 
 
-class SeesFuture(ValueError):
+class SeesFuture(RefusedCode):
     """A mixer sees the future, and model.may_see_future is false; the message says how."""
 
 
-class MixesRows(ValueError):
+class MixesRows(RefusedCode):
     """Scored rows influence each other, so that a score depends on the batches; the message says how."""
 
 
@@ -132,7 +138,7 @@ class CausalityCheck:
         looks = [(self._look(population, length, bf16, batch_size), length) for length in self.lengths]
         self.found, self.found_at = max(looks, key=lambda look: _gravity(look[0]))
         if isinstance(self.found, Undetermined):
-            log.warning("%s", self.found)
+            log.warning("mixer=%s: %s", self.name, self.found)
         if not isinstance(self.found, Leak):
             return
         if self.found.between_rows:
@@ -153,7 +159,7 @@ class CausalityCheck:
             # With the shapes of training a GPU launches the same kernels, and compiles none for the check only. Longer
             # rows are fewer, so that they fit in memory.
             rows = max(2, min(batch_size, batch_size * self.lengths[0] // length)) if scored_only else batch_size
-            batch = rows if population.device.type == "cuda" else 2
+            batch = rows if population.device.type == "cuda" else ROWS
             _known[key] = find_leak(population, self.vocab_size, length, batch, bf16=bf16, scored_only=scored_only)
         return _known[key]
 
@@ -166,7 +172,7 @@ def _gravity(found: Leak | Undetermined | None) -> int:
 
 
 def find_leak(
-    population: Population, vocab_size: int, length: int, batch: int = 2, *, bf16: bool, scored_only: bool = False
+    population: Population, vocab_size: int, length: int, batch: int = ROWS, *, bf16: bool, scored_only: bool = False
 ) -> Leak | Undetermined | None:
     """How the logits of a population depend on later tokens, or on those of other rows.
 
@@ -198,8 +204,32 @@ def find_leak(
         population.model.train(was_training)
 
 
-def cuts(length: int) -> tuple[int, int]:
-    """Two positions from which on tokens change, near a third and two thirds.
+def cuts(length: int, number: int = ROWS) -> tuple[int, ...]:
+    """Positions from which on tokens change, at most `number`: two `inside` of chunks, the others at their `edges`."""
+    return tuple(dict.fromkeys((*inside(length), *edges(length, number))))[:number]
+
+
+@functools.cache
+def edges(length: int, number: int) -> tuple[int, ...]:
+    """The second position, the last, and others at which chunks begin: a leak across an edge shows only there.
+
+    They are edges of chunks, counted from the start, of as many lengths as can be. Powers of two count most, then short
+    chunks.
+    """
+    found = list(dict.fromkeys((1, length - 1)))
+    chunks = torch.arange(2, min(length, _LONGEST_CHUNK + 1))
+    is_edge = torch.arange(length)[:, None] % chunks == 0
+    is_edge[0] = False
+    weight = 1 / chunks + (chunks & (chunks - 1) == 0)
+    while len(found) < number and weight.any():
+        cut = (is_edge * weight).sum(dim=1).argmax()
+        weight = weight.masked_fill(is_edge[cut], 0)
+        found.append(int(cut))
+    return tuple(found)
+
+
+def inside(length: int) -> tuple[int, int]:
+    """Two positions near a third and two thirds, of which one is inside of a chunk, wherever chunks begin.
 
     A mixer that sees the whole of its chunk leaks nothing at a position where a chunk begins. So both are off the edges
     of chunks of 16 n, the first is odd, and their distance is a prime: otherwise both would be edges of all chunks
@@ -223,7 +253,8 @@ def _is_prime(number: int) -> bool:
 class _Look:
     """One mode's look at a population: logits of some tokens, and of the same with others from one of `cuts` on.
 
-    Neighbouring rows have different cuts. Only if something changes before them, every row is cut at the same position.
+    The rows that are compared have different cuts. Only if something changes before them, every row is cut at the same
+    position.
 
     `is_finite` says of the last look whether they were finite; if not, that there is no leak means nothing.
     """
@@ -234,7 +265,8 @@ class _Look:
         self.population, self.saved, self.training = population, saved, training
         self.device = population.device
         _, self.batch, self.length = shape
-        self.cuts = cuts(self.length)
+        self.cuts = cuts(self.length, min(self.batch, ROWS, max(2, _MOST_LOGITS // (self.length * vocab_size))))
+        self.rows = len(self.cuts)  # that are compared
         generator = torch.Generator().manual_seed(_SEED)
         self.tokens = torch.randint(vocab_size, shape, generator=generator)
         # Another token at every position: none is the same by chance.
@@ -247,16 +279,18 @@ class _Look:
         leak = self._leak(dtype, self.cuts)
         if leak is None or self.batch == 1:
             return leak
-        for cut in self.cuts:
-            if (of_same := self._leak(dtype, (cut, cut))) is not None:
+        for cut in sorted(self.cuts, key=lambda cut: cut != leak.since):
+            if (of_same := self._leak(dtype, (cut,))) is not None:
                 return of_same
-        return leak._replace(since=sum(self.cuts) - leak.since, between_rows=True)  # the cut of the other rows
+        others = min(cut for cut in self.cuts if cut != leak.since)
+        return leak._replace(since=others, between_rows=True)
 
-    def _leak(self, dtype: torch.dtype, cuts: tuple[int, int]) -> Leak | None:
-        """What changes before the cuts, of which even rows have the first and odd rows the second."""
-        is_later = torch.arange(self.length) >= torch.tensor(cuts)[torch.arange(self.batch) % 2, None]  # [B, T]
+    def _leak(self, dtype: torch.dtype, cuts: tuple[int, ...]) -> Leak | None:
+        """What changes before the cuts, which the rows have in turn."""
+        cut_of_row = torch.tensor(cuts)[torch.arange(self.batch) % len(cuts), None]
+        is_later = torch.arange(self.length) >= cut_of_row  # [B, T]
         change = self._change(dtype, torch.where(is_later, self.others, self.tokens))
-        is_later = is_later[:2].to(self.device)
+        is_later = is_later[: self.rows].to(self.device)
         before, later = change.masked_fill(is_later, 0), change[:, is_later].max().item()
         most = before.max().item()
         if most == 0:
@@ -264,10 +298,10 @@ class _Look:
         if is_rounding(most, later, dtype):
             return None if dtype == torch.float32 else self._leak(torch.float32, cuts)
         _, row, position = (int(index) for index in torch.unravel_index(before.argmax(), before.shape))
-        return Leak(position, cuts[row], most, later, self.training)
+        return Leak(position, cuts[row % len(cuts)], most, later, self.training)
 
     def _change(self, dtype: torch.dtype, changed: Tensor) -> Tensor:
-        """The largest change of a logit at each position of the first two sequences, `[R, 2, T]`."""
+        """The largest change of a logit at each position of the rows that are compared, `[R, rows, T]`."""
         for noise in (self.noise, torch.zeros_like(self.noise)):
             one, other = (self._logits(tokens, dtype, noise) for tokens in (self.tokens, changed))
             self.is_finite = bool(one.isfinite().all() and other.isfinite().all())
@@ -277,7 +311,7 @@ class _Look:
         return change.nan_to_num(nan=torch.inf).amax(dim=-1)
 
     def _logits(self, tokens: Tensor, dtype: torch.dtype, noise: Tensor) -> Tensor:
-        """Of the first two sequences, float32 `[R, 2, T, V]`; all random generators and buffers start as ever."""
+        """Of the rows that are compared, float32 `[R, rows, T, V]`; random generators and buffers start as ever."""
         values = {"parameters_by_replica": self.saved["parameters_by_replica"] + noise}
         self.population.load_state_dict(copy.deepcopy(self.saved) | values)
         torch.manual_seed(_SEED)
@@ -285,5 +319,5 @@ class _Look:
             torch.set_grad_enabled(self.training),
             torch.autocast(self.device.type, torch.bfloat16, enabled=dtype == torch.bfloat16),
         ):
-            logits = self.population(tokens.to(self.device))[:, :2].detach()
+            logits = self.population(tokens.to(self.device))[:, : self.rows].detach()
             return logits.to(torch.float32, copy=True)  # a view would keep the logits of the whole batch

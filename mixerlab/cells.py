@@ -18,6 +18,7 @@ from omegaconf import DictConfig, OmegaConf
 from mixerlab.building import check_buildable
 from mixerlab.config import checked, code_versions
 from mixerlab.hybrid import expand
+from mixerlab.override_text import as_override
 from mixerlab.postponed import GROUPS
 from mixerlab.sweeps.keys import short_names
 from mixerlab.sweeps.records.files import run_folder
@@ -151,7 +152,7 @@ def _by_setting(cfg: DictConfig, overrides: list[str], every: bool) -> Iterator[
     for name in settings_of(cfg.task):
         of_setting = copy.deepcopy(cfg)  # faster than composing again, for one value
         of_setting.task.setting = name
-        yield of_setting, [*overrides, f"task.setting={name}"]
+        yield of_setting, [*overrides, f"task.setting={as_override(name)}"]
 
 
 def _cell(overrides: list[str], cfg: DictConfig) -> Cell:

@@ -11,12 +11,12 @@ from importlib.util import find_spec, resolve_name
 from pathlib import Path
 
 import mixerlab
+from mixerlab.user_code import INSTALLED
 
 log = logging.getLogger(__name__)
 
 # Our packages whose code can change a result. The others read configs, write records and draw.
 COMPUTING = ("mixers", "tasks", "kernels", "models", "training")
-_INSTALLED = {"site-packages", "dist-packages"}
 
 
 def code_version(*modules: str) -> str:
@@ -140,7 +140,7 @@ def _followed(name: str, importer: Path, importing: str) -> Path | None:
         return None
     depth = len(importing.split(".")) - (importer.name != "__init__.py")
     project = importer.parents[depth]
-    return None if _INSTALLED & set(project.parts) else file_in([project], parts)
+    return None if INSTALLED & set(project.parts) else file_in([project], parts)
 
 
 def file_in(folders: Iterable[str | Path], parts: list[str]) -> Path | None:

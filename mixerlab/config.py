@@ -32,6 +32,7 @@ COMPONENTS: dict[str, tuple[str, ...]] = {
 # The other keys at the top level of a config.
 _GROUPS = (*COMPONENTS, "task", "trainer", "model", "logger")
 _VALUES = ("seed", "results_dir", "force", "dry_run", "sweep", "wait")
+MOST_STEPS = 2**24  # the optimizer counts them in float32
 CHANGED = "changed"  # of `force`: repeats finished runs whose code has changed since
 _LONGEST_NAME = 100  # characters
 # Beyond these a value is a typing error: its run would take days, or more memory than there is.
@@ -136,6 +137,7 @@ def _check(config: Mapping[str, Any]) -> None:
     _check_data_keys(config["task"])
     replicas_of(config)
     _check_typing_errors(flatten(config))
+    _check_steps(config["task"], config["trainer"])
 
 
 def _check_model(model: Mapping[str, Any], mixer: Mapping[str, Any]) -> None:
@@ -169,6 +171,12 @@ def _check_values(config: Mapping[str, Any]) -> None:
     wait = config["wait"]
     if wait is not None and (type(wait) not in (int, float) or not 0 <= wait < math.inf):
         raise ValueError(f"wait={wait!r} must be a number of seconds, or null: as long as it takes")
+
+
+def _check_steps(task: Mapping[str, Any], trainer: Mapping[str, Any]) -> None:
+    steps = trainer["epochs"] * math.ceil(task["num_train_examples"] / trainer["batch_size"])
+    if steps > MOST_STEPS:
+        raise ValueError(f"trainer.epochs={trainer['epochs']} makes {steps} steps: a run has at most {MOST_STEPS}")
 
 
 def _check_typing_errors(flat: Mapping[str, Any]) -> None:

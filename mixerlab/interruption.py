@@ -1,6 +1,7 @@
 """How a run is told to stop: SIGTERM raises `Terminated`, wherever the program is."""
 
 import signal
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,16 +15,24 @@ class Terminated(SystemExit):
     """SIGTERM came. It is not the run that failed."""
 
 
-def interruption_behind(error: BaseException) -> BaseException | None:
-    """The Ctrl-C or SIGTERM that `error` is, or that was being handled when it was raised.
+@contextmanager
+def interruptions_unwrapped() -> Iterator[None]:
+    """Within the block, an error behind which there is a Ctrl-C or a SIGTERM is raised as that one.
 
     What is interrupted halfway often ends in an error of its own: PyTorch's writer of checkpoints does, and Lightning
-    makes `SystemExit` of Ctrl-C. That is no failed run.
+    makes `SystemExit` of Ctrl-C. That is no failed run. What the caller is handling when the block begins, a Ctrl-C
+    perhaps, is behind every error of the block too, and is none of its own.
     """
-    behind: BaseException | None = error
-    while behind is not None and not isinstance(behind, KeyboardInterrupt | Terminated):
-        behind = behind.__context__
-    return behind
+    of_the_caller = sys.exception()
+    try:
+        yield
+    except (Exception, SystemExit) as error:
+        behind: BaseException | None = error
+        while behind is not None and behind is not of_the_caller:
+            if isinstance(behind, KeyboardInterrupt | Terminated):
+                raise behind from None
+            behind = behind.__context__
+        raise
 
 
 @contextmanager

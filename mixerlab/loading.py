@@ -3,7 +3,6 @@
 import importlib
 import json
 import logging
-import re
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -20,6 +19,7 @@ from mixerlab.config import checked, mixer_version
 from mixerlab.hybrid import is_hybrid, mixers_of
 from mixerlab.models.auto_encoder import AutoEncoder
 from mixerlab.models.language_model import LanguageModel
+from mixerlab.override_text import as_override
 from mixerlab.project import current_target, use_folder
 from mixerlab.safe_files import read_bytes
 from mixerlab.sweeps.best import CHOSEN_BY
@@ -35,8 +35,6 @@ from mixerlab.training.weights import put_in, unpack
 log = logging.getLogger(__name__)
 
 _HEADER = 16 << 20  # bytes, above what the names of any model's tensors take
-_PLAIN = re.compile(r"[A-Za-z_/][\w/.-]*", re.ASCII)  # strings that an override holds without quotes
-_KEYWORDS = ("null", "true", "false", "nan", "inf")
 
 
 @dataclass(frozen=True, eq=False)
@@ -196,7 +194,7 @@ def _again(folder: Path, config: Mapping[str, Any], selection: str, config_dir: 
     own = ["--config-dir", str(config_dir)] if config_dir is not None else []
     results_dir, here = folder.parents[1], Path.cwd()
     name = str(results_dir.relative_to(here) if results_dir.is_relative_to(here) else results_dir)
-    where = [f"results_dir={_as_override(name)}"] if name != "results" else []
+    where = [f"results_dir={as_override(name)}"] if name != "results" else []
     return f"To train it again and keep them: {shlex.join(['mixerlab', *own, *overrides, *where, *keep])}"
 
 
@@ -209,7 +207,7 @@ def overrides_of(config: Mapping[str, Any], config_dir: str | Path | None = None
     mixer = config["mixer"]
     choices = [[f"mixer={mixer['name']}"]]
     if is_hybrid(mixer):
-        choices.append(["mixer=hybrid", f"mixer.layers={_as_override(mixer['layers'])}"])
+        choices.append(["mixer=hybrid", f"mixer.layers={as_override(mixer['layers'])}"])
     elif (file := mixer["_target_"].split(".")[-2]) != mixer["name"]:
         choices.append([f"mixer={file}"])
     for choice in choices:
@@ -241,16 +239,7 @@ def _from_yamls(config: Mapping[str, Any], overrides: list[str], config_dir: str
         if is_volatile(key) or key == DATA_DIGEST:
             continue
         if key not in values:
-            overrides.append(f"+{key}={_as_override(value)}")
+            overrides.append(f"+{key}={as_override(value)}")
         elif values[key] != value:
-            overrides.append(f"{key}={_as_override(value)}")
+            overrides.append(f"{key}={as_override(value)}")
     return overrides
-
-
-def _as_override(value: Any) -> str:
-    """A value as Hydra's grammar of overrides has it."""
-    if isinstance(value, list | tuple):
-        return f"[{','.join(map(_as_override, value))}]"
-    if isinstance(value, str) and _PLAIN.fullmatch(value) and value.lower() not in _KEYWORDS:
-        return value
-    return json.dumps(value, ensure_ascii=False)

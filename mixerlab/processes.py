@@ -64,13 +64,6 @@ class _Worker:
     def lives(self) -> bool:
         return self.job is None  # it has given back what it had
 
-    def stop(self) -> None:
-        self.connection.close()
-        self.process.terminate()
-        self.process.join(GRACE)
-        self.process.kill()
-        self.process.join()
-
 
 def end_of(status: int) -> str:
     """How a process ended, by its exit status as `multiprocessing` gives it."""
@@ -116,11 +109,24 @@ def run_in_processes(jobs: Sequence[Sequence[str]], first: int, work: Work, proc
                     _give_next(worker, waiting, first)
                 else:
                     workers.remove(worker)
-                    worker.stop()
+                    _stop([worker])
     finally:
-        for worker in workers:
-            worker.stop()
+        _stop(workers)
     return [results[job] for job in range(len(jobs))]
+
+
+def _stop(workers: Sequence[_Worker]) -> None:
+    """Ends them at the same time: those that have not ended `GRACE` seconds after SIGTERM are killed."""
+    for worker in workers:
+        worker.connection.close()
+        worker.process.terminate()
+    deadline = time.monotonic() + GRACE
+    for worker in workers:
+        worker.process.join(max(0.0, deadline - time.monotonic()))
+    for worker in workers:
+        worker.process.kill()
+    for worker in workers:
+        worker.process.join()
 
 
 def _give_next(worker: _Worker, waiting: list[tuple[int, Sequence[str]]], first: int) -> None:

@@ -49,12 +49,14 @@ def refusal(error: HydraException | MarkedYAMLError, config_dir: str = _CONFIG_D
         there = [] if outer else _keys_named(str(cause.key), cause.parent_node)
         hint = f"there is {', '.join(there)}; " if there and cause.key not in _NO_SETTINGS else ""
         last_parts = [key.rpartition(".")[2] for key in keys]
-        if near := get_close_matches(str(cause.key), last_parts, n=1, cutoff=0.7):
+        if near := get_close_matches(str(cause.key), last_parts, n=1, cutoff=0.65):
             hint = f"did you mean {outer}{dot}{near[0]}? "
+        name = cause.parent_node.get("name") if outer in GROUPS else None
+        of = f" of {outer}={name}" if name else ""  # in a sweep, of several
         grows = "; another argument of its class can be set once its yaml has it" if outer in GROUPS else ""
         if outer == "mixer" and is_hybrid(cause.parent_node):
             grows = f"; {key_of_layer(cause.key)}"
-        return f"unknown key {cause.full_key}; {hint}valid keys: {valid}{grows}"
+        return f"unknown key {cause.full_key}; {hint}valid keys{of}: {valid}{grows}"
     return "\n".join([str(error), *([str(cause)] if isinstance(cause, OmegaConfBaseException) else [])])
 
 
@@ -124,4 +126,9 @@ def _no_name(group: str, value: object) -> str | None:
         return "is a truth value, not a name"
     if isinstance(value, int | float):
         return "is a number, not a name"
-    return "is a list, not a name" if isinstance(value, list) and group in _ONE_NAME else None
+    if isinstance(value, list):
+        if group in _ONE_NAME:
+            return "is a list, not a name"
+        if not all(isinstance(name, str) for name in value):
+            return "is a list of other things than names"
+    return None

@@ -17,6 +17,7 @@ from torch.func import functional_call
 from mixerlab.causality import NOISE, CausalityCheck, MixesRows, SeesFuture
 from mixerlab.training.execution import leaving_no_trace
 from mixerlab.training.population import Population
+from mixerlab.user_code import RefusedCode
 
 KEEPS_STATE = (
     "gives different outputs for the same input: it keeps state between calls. Compute all of forward from x,"
@@ -26,7 +27,7 @@ KEEPS_STATE = (
 _ROUNDING = 1e-4
 
 
-class KeepsState(ValueError):
+class KeepsState(RefusedCode):
     """The outputs of a mixer depend on its earlier calls."""
 
 

@@ -24,21 +24,23 @@ from mixerlab.building import (
     loggers_of,
     mixers_in,
 )
-from mixerlab.causality import CausalityCheck, MixesRows, SeesFuture
+from mixerlab.causality import CausalityCheck
 from mixerlab.config import CHANGED, checked, code_versions
-from mixerlab.interruption import Terminated, interruption_behind
+from mixerlab.interruption import Terminated, interruptions_unwrapped
 from mixerlab.loggers import log_results, started
 from mixerlab.mixers.base import SequenceMixer
 from mixerlab.project import project_in_use
-from mixerlab.repeatability import KeepsState, check_outputs
+from mixerlab.repeatability import check_outputs
 from mixerlab.safe_files import remove_leftovers, replace_file
 from mixerlab.sweeps.markup import counted
 from mixerlab.sweeps.records.claims import claim
 from mixerlab.sweeps.records.files import (
     check_writable,
+    has_its_metrics,
     is_finished,
     read_record,
     record_bytes,
+    remove_metrics,
     run_folder,
     selections_without_weights,
     weights_file,
@@ -58,7 +60,7 @@ from mixerlab.training.execution import StrayParameters
 from mixerlab.training.optimizers import has_own_step
 from mixerlab.training.trainer_config import TrainerConfig, check_accelerator
 from mixerlab.training.weights import pack
-from mixerlab.user_code import with_place
+from mixerlab.user_code import RefusedCode, with_place
 
 if TYPE_CHECKING:
     from lightning.pytorch.loggers import Logger
@@ -126,7 +128,7 @@ def run_state(cfg: DictConfig) -> tuple[Path, str]:
         ValueError: a value in the config that no run can have.
     """
     folder = _Run.of(cfg).folder
-    return folder, "finished" if is_finished(folder) else "to run"
+    return folder, "finished" if is_finished(folder) and not is_half_replaced(folder) else "to run"
 
 
 def run(cfg: DictConfig, patience: float = 0) -> dict[str, Any] | None:
@@ -174,9 +176,17 @@ class RunFailed(RuntimeError):
 
 def _must_train(this: _Run, code: Mapping[str, str]) -> bool:
     """Whether this command trains the run, as far as records say."""
-    if this.cfg.force is True or not is_finished(this.folder):
+    if this.cfg.force is True or not is_finished(this.folder) or is_half_replaced(this.folder):
         return True
     return this.cfg.force == CHANGED and bool(changed_code(_record(this.folder), code))
+
+
+def is_half_replaced(folder: Path) -> bool:
+    """Whether a training by force was stopped while it replaced the files of the one before: it must be completed.
+
+    The record is replaced last, and so is still that of the training before.
+    """
+    return is_interrupted_by_force(folder, record_bytes(folder)) and not has_its_metrics(folder)
 
 
 def _has_result(folder: Path) -> bool:
@@ -216,7 +226,7 @@ def _train_and_record(
 ) -> dict[str, Any]:
     """Trains the run, writes all that it leaves, and gives its record: the last of it to be written.
 
-    Without `splits` the task generates them. An error in its code is recorded, as one in a mixer's is.
+    Without `splits` the task generates them.
 
     Raises:
         RunFailed: training failed, which the record says; unless it has the results of an earlier training, which stay.
@@ -225,46 +235,56 @@ def _train_and_record(
     before, keeps = record_bytes(folder), _has_result(folder)
     if not keeps:
         write_config(folder, this.config)
-    origin: dict[str, Any] = {"started_at": datetime.now(UTC), "code": code, "git": git_state(project_in_use())}
-    failure = None
-    try:
-        if splits is None:
-            splits = this.generate_splits()
-            origin["started_at"] = datetime.now(UTC)  # the wall time is that of training
-        record, result = _measure(this, splits, origin, list(loggers.values()))
-    except (Terminated, KeyboardInterrupt):
-        raise
-    except (Exception, SystemExit) as error:  # SystemExit: the user's code calls `sys.exit`
-        if (interruption := interruption_behind(error)) is not None:
-            raise interruption from None
-        failure = error
-        is_refusal = isinstance(error, SeesFuture | MixesRows | KeepsState | WrongRows | StrayParameters)
-        reason = str(error) if is_refusal else with_place(error)
-        if isinstance(error, StrayParameters):
-            reason = f"mixer={this.cfg.mixer.name}: {reason}"
-        replace_file(folder / ERROR_FILE, traceback.format_exc())
-        end_by_force(folder)
+    record, result = _outcome(this, splits, code, list(loggers.values()))
+    if isinstance(result, BaseException):
+        replace_file(folder / ERROR_FILE, "".join(traceback.format_exception(result)))
+        if not (keeps and is_half_replaced(folder)):  # which the next command is to complete
+            end_by_force(folder)
         if keeps:
-            raise RunFailed(f"{reason} (the record in {folder} is of the training before, and stays)") from error
-        record = failed_record(this.config, reason, provenance(**origin))
+            reason = f"{record['error']} (the record in {folder} is of the training before, and stays)"
+            raise RunFailed(reason) from result
     else:
         if keeps:
+            remove_metrics(folder)  # whoever comes after a kill now completes what begins here: `is_half_replaced`
             write_config(folder, this.config)
-        write_metrics(folder, result.metrics)
         _write_weights(folder, record, result.weights)
+        write_metrics(folder, result.metrics)
     try:
         write_record(folder, record, replaces=before)
     except FileExistsError:
         log.warning("%s: another process has written this run's record meanwhile; it stays", folder)
         return _record(folder)
-    if failure is not None:
+    if isinstance(result, BaseException):
         failed = RunFailed(record["error"])
-        failed.traceback = None if is_refusal else folder / ERROR_FILE
-        raise failed from failure
+        failed.traceback = None if isinstance(result, RefusedCode) else folder / ERROR_FILE
+        raise failed from result
     (folder / ERROR_FILE).unlink(missing_ok=True)  # of an earlier try
     forget_checkpoints(folder)
     log_results(loggers, _hyperparameters(this.config), record["rows"])
     return record
+
+
+def _outcome(
+    this: _Run, splits: Mapping[str, Arrays] | None, code: Mapping[str, str], loggers: Sequence["Logger"]
+) -> tuple[dict[str, Any], "RunResult | Exception | SystemExit"]:
+    """Trains; gives the record, and what was measured, or the error that ended it.
+
+    An error in the task's code is recorded, as one in a mixer's is.
+    """
+    origin: dict[str, Any] = {"started_at": datetime.now(UTC), "code": code, "git": git_state(project_in_use())}
+    try:
+        with interruptions_unwrapped():
+            if splits is None:
+                splits = this.generate_splits()
+                origin["started_at"] = datetime.now(UTC)  # the wall time is that of training
+            return _measure(this, splits, origin, loggers)
+    except Terminated:
+        raise
+    except (Exception, SystemExit) as error:  # SystemExit: the user's code calls `sys.exit`
+        reason = str(error) if isinstance(error, RefusedCode) else with_place(error)
+        if isinstance(error, StrayParameters):
+            reason = f"mixer={this.cfg.mixer.name}: {reason}"
+        return failed_record(this.config, reason, provenance(**origin)), error
 
 
 def _hyperparameters(config: Mapping[str, Any]) -> dict[str, Any]:

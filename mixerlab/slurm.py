@@ -23,18 +23,22 @@ class SlurmJobs:
     """The jobs of one sweep. If its block ends with an exception, those still queued or running are cancelled.
 
     Args:
-        params: of submitit's Slurm launcher. Its jobs get a name here that no other sweep's have.
+        params: of submitit's Slurm launcher. Within the block its jobs have a name that no others have, `name`; after
+            it `params` is as it was, since a search has a block for each batch.
     """
 
     def __init__(self, params: dict[str, Any]):
-        self.name = params["name"] = f"{params['name']}-{uuid.uuid4().hex[:8]}"
+        self.params, self.given = params, params["name"]
+        self.name = f"{self.given}-{uuid.uuid4().hex[:8]}"
 
     def __enter__(self) -> "SlurmJobs":
+        self.params["name"] = self.name
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self.params["name"] = self.given
         if kind is not None:
             try:
                 _slurm("scancel", "--me", f"--name={self.name}")

@@ -19,6 +19,7 @@ from tqdm import tqdm
 from mixerlab.cells import Cell, Composer, told_apart
 from mixerlab.config import CHANGED
 from mixerlab.project import use_project
+from mixerlab.runs import is_half_replaced
 from mixerlab.safe_files import remove_leftovers
 from mixerlab.slurm import SlurmFailed, SlurmJobs, slurm_jobs
 from mixerlab.sweep_progress import SweepProgress
@@ -139,10 +140,11 @@ class Sweep:
         for cell in cells:
             try:
                 record = None if self.config.force is True else read_record(cell.folder)
-            except ValueError as error:  # it stays as it is: what it was may be told from it
+                is_pending = self.is_pending(cell, record)
+            except (ValueError, OSError) as error:  # it stays as it is: what it was may be told from it
                 found.damaged[cell] = str(error)
                 continue
-            if self.is_pending(cell, record):
+            if is_pending:
                 found.pending.append(cell)
                 continue
             assert record is not None
@@ -157,6 +159,8 @@ class Sweep:
     def is_pending(self, cell: Cell, record: Mapping[str, Any] | None) -> bool:
         """Whether the cell, which has this record, is to be trained."""
         if self.config.force is True or record is None or record["status"] != "finished":
+            return True
+        if is_half_replaced(cell.folder):
             return True
         return self.config.force == CHANGED and bool(changed_code(record, cell.code))
 

@@ -10,6 +10,10 @@ _LIBRARIES = {"torch", "hydra", "omegaconf", "lightning", "triton", *sys.stdlib_
 INSTALLED = {"site-packages", "dist-packages"}
 
 
+class RefusedCode(ValueError):
+    """The user's code is not as it must be; the message says what to change, and needs no place and no traceback."""
+
+
 def place(error: BaseException) -> str:
     """`function (file:line)` of the innermost frame of `error` that runs the user's code; empty if there is none.
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pandas as pd
 
-from mixerlab.sweeps.best import CHOSEN_BY, Selection, best_trial
+from mixerlab.sweeps.best import CHOSEN_BY, ENDED, Selection, best_trial
 from mixerlab.sweeps.chance import chance_of
 from mixerlab.sweeps.grids import grids
 from mixerlab.sweeps.names import MIXERS, TASKS, rank, setting_rank
@@ -253,13 +253,13 @@ def _best(cell: Cell, group: list[Row], selection: Selection) -> Row:
     best: dict[str, Any] = dict(zip(("mixer", "task", "setting"), cell, strict=True)) | {
         "n": 0,
         "edge": False,
-        "configs": len({row["config"] for row in group if row["status"] in ("finished", "diverged")}),
+        "configs": len({row["config"] for row in group if row["status"] in ENDED}),
         "diverged": diverged,
         "lost": len(group) - finished - diverged,
         "seeds": len({row["seed"] for row in group}),
         "by_seed": {},
         "replicas": [],
-        **counts((row["seed"], row["steps_to_90"]) for row in group if row["status"] in ("finished", "diverged")),
+        **counts((row["seed"], row["steps_to_90"]) for row in group if row["status"] in ENDED),
     }
     if not finished:
         ended = diverged or statuses["failed"]

@@ -15,6 +15,8 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from mixerlab.sweeps.best import ENDED
+
 Rates = tuple[float, ...]
 Cell = tuple[str, str, str]  # mixer, task, setting
 
@@ -34,7 +36,7 @@ def grids(
         for row in rows:
             place = cell, row.get("optimizer")
             planned.setdefault(place, set()).add(row["lr"])
-            if row["status"] in ("finished", "diverged"):
+            if row["status"] in ENDED:
                 tried.setdefault(place, set()).add(row["lr"])
     of_row: dict[tuple, list[Cell]] = {}
     cells_with: dict[Any, int] = Counter(optimizer for _, optimizer in tried)

@@ -8,6 +8,7 @@ by: scores on different data never compete. Learning rates and seeds give neithe
 import difflib
 import json
 import math
+import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
@@ -35,6 +36,7 @@ COLUMNS = {
 }
 # Not swept: each is a row, a column or a replica anyway.
 _PLACES = ("mixer", "task", "setting", "lr", "seed", "run_id", "replica")
+_OF_LAYER = re.compile(r"^mixer\.options\.(\d+)\.")  # a key of one layer of a hybrid
 FUTURE_KEY = "model.may_see_future"
 FOUND = "sees_future"  # in the provenance: what the run found
 
@@ -157,8 +159,11 @@ def _key_rank(key: str) -> tuple[int, bool, str]:
 
 
 def short_names(keys: Sequence[str]) -> dict[str, str]:
-    """What each key is called in a label: its last part, or the group of a name; in full if two would be the same."""
-    short = {key: key.removesuffix(".name").rpartition(".")[2] for key in keys}
+    """What each key is called in a label: its last part, or the group of a name; in full if two would be the same.
+
+    A key of one layer of a hybrid is called `layer 0 num_heads`.
+    """
+    short = {key: _OF_LAYER.sub(r"layer \1 ", key).removesuffix(".name").rpartition(".")[2] for key in keys}
     counts = Counter(short.values())
     return {key: name if counts[name] == 1 else key for key, name in short.items()}
 

@@ -9,7 +9,7 @@ from statistics import fmean
 
 import pandas as pd
 
-from mixerlab.sweeps.best import Selection
+from mixerlab.sweeps.best import ENDED, Selection
 from mixerlab.sweeps.collect import Cell, best_per_cell
 
 FAR = 0.05  # of an accuracy: a larger difference from the published one wants a reason
@@ -80,7 +80,7 @@ def scores_by_seed(
     Args:
         rates: only these learning rates count, and a seed that lacks one of them is left out. Empty: all that it has.
     """
-    ended = frame[frame["status"].isin(["finished", "diverged"])]
+    ended = frame[frame["status"].isin(ENDED)]
     if rates:
         ended = ended[ended["lr"].isin(rates)]
     cell = ["mixer", "task", "setting"]

@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from mixerlab.interruption import interruption_behind
+from mixerlab.interruption import Terminated, interruptions_unwrapped
 from mixerlab.tasks.base import IGNORE_INDEX, Split, Task, TaskRuleError
-from mixerlab.user_code import with_place
+from mixerlab.user_code import RefusedCode, with_place
 
 _FIRST_ROWS = 32  # drawn twice before the split is generated
 _RULE_ROWS = 256  # of which `check_rules` sees, spread over the split
@@ -17,7 +17,7 @@ _ROWS_AT_ONCE = 512  # whose tokens are compared with the vocabulary, few enough
 Arrays = tuple[np.ndarray, np.ndarray]  # inputs, targets
 
 
-class WrongRows(ValueError):
+class WrongRows(RefusedCode):
     """A task's rows cannot be generated, or are not as they must be; the message does not say `task=<name>`."""
 
 
@@ -34,16 +34,15 @@ def generate(task: Task, split: Split, make_rng: Callable[[], np.random.Generato
     """
     num_rows = task.num_examples(split)
     try:
-        _check_first_rows(task, split, min(num_rows, _FIRST_ROWS), make_rng)
-        arrays = _pair(task, split, task.generate(num_rows, make_rng(), split), num_rows)
-        for name, array in zip(("inputs", "targets"), arrays, strict=True):
-            _check_tokens(task, split, name, array)
-        _check_sample(task, split, arrays)
-    except WrongRows:
+        with interruptions_unwrapped():
+            _check_first_rows(task, split, min(num_rows, _FIRST_ROWS), make_rng)
+            arrays = _pair(task, split, task.generate(num_rows, make_rng(), split), num_rows)
+            for name, array in zip(("inputs", "targets"), arrays, strict=True):
+                _check_tokens(task, split, name, array)
+            _check_sample(task, split, arrays)
+    except (WrongRows, Terminated):
         raise
     except (Exception, SystemExit) as error:  # SystemExit: the user's code calls `sys.exit`
-        if interruption_behind(error) is not None:
-            raise
         raise WrongRows(f"{split} rows: {with_place(error)}") from error
     return arrays
 

@@ -18,7 +18,8 @@ from mixerlab.tasks.base import SPLITS, Task
 from mixerlab.user_code import with_place
 
 # Keys of a task's yaml that are not constructor parameters.
-_CONFIG_KEYS = {"name", "_target_", "setting", "baseline", "changes", "levels", "data_dir", "allow_shared_rows"}
+_CONFIG_KEYS = {"name", "_target_", "setting", "baseline", "changes", "levels", "allow_shared_rows"}
+_CONFIG_KEYS |= {"data_dir", "data_sha256"}  # the second only in the resolved config of a run
 # Parameters that came later, with the value that a config without them means.
 _LATER = {"test_seq_len": None}
 # Of both arrays of all splits: 64 GiB of int64. More is a typing error.
@@ -179,6 +180,11 @@ def _check_keys(task_cfg: DictConfig) -> None:
         value = task_cfg.get(key)
         if not (isinstance(value, DictConfig) and all(isinstance(inner, kind) for inner in value.values())):
             raise ValueError(f"task={name}: {key} is missing or in another form, write `{line}` in its yaml")
+    for level in task_cfg.get("levels", ()):
+        if "=" in str(level):
+            raise ValueError(
+                f"task={name}: the level {level!r} has a `=`, as in labels of sizes that no setting has: leave it out"
+            )
 
 
 def _parameters(task_cfg: DictConfig, name: str | None) -> dict:

@@ -13,7 +13,7 @@ from torch import nn
 
 import mixerlab
 from mixerlab import causality
-from mixerlab.causality import CausalityCheck, MixesRows, Undetermined, _Look, cuts, find_leak
+from mixerlab.causality import ROWS, CausalityCheck, MixesRows, Undetermined, _Look, cuts, find_leak, inside
 from mixerlab.mixers.base import SequenceMixer
 from mixerlab.training.execution import choose_execution
 
@@ -117,15 +117,15 @@ def test_any_batch_will_do(batch):
     assert find_leak(population_of(Flawed), VOCAB, LENGTH, batch, bf16=False) is None
 
 
-def test_a_look_keeps_the_logits_of_two_sequences_only():
+def test_a_look_keeps_the_logits_of_the_rows_that_it_compares():
     population = population_of(Flawed)
-    look = _Look(population, copy.deepcopy(population.state_dict()), (2, 5, LENGTH), VOCAB, training=True)
+    look = _Look(population, copy.deepcopy(population.state_dict()), (2, ROWS + 3, LENGTH), VOCAB, training=True)
     logits = look._logits(look.tokens, torch.float32, look.noise)
-    assert logits.shape == (2, 2, LENGTH, VOCAB)
+    assert logits.shape == (2, ROWS, LENGTH, VOCAB)
     assert logits.untyped_storage().nbytes() == 4 * logits.numel()
 
 
-@pytest.mark.parametrize(("device", "batch"), [("cpu", 2), ("cuda", 7)])
+@pytest.mark.parametrize(("device", "batch"), [("cpu", ROWS), ("cuda", 7)])
 def test_on_a_gpu_the_batch_is_that_of_training(device, batch, monkeypatch):
     batches = []
     monkeypatch.setattr(causality, "_known", {})
@@ -145,7 +145,7 @@ def test_a_run_checks_with_no_more_rows_than_it_has(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("length", [2, 3, 5, 16, 17, 31, 32, 100, 127, 128, 511, 1023, 1024])
 def test_the_positions_are_off_the_edges_of_chunks(length):
-    one, other = found = cuts(length)
+    one, other = found = inside(length)
     assert all(1 <= cut < length for cut in found)
     if length >= 16:
         assert one % 2 and one < other
@@ -153,13 +153,13 @@ def test_the_positions_are_off_the_edges_of_chunks(length):
 
 
 def test_chunks_counted_from_the_start_do_not_have_edges_at_both_positions():
-    assert {math.gcd(*cuts(length)) for length in range(4, 2100)} == {1}
+    assert {math.gcd(*inside(length)) for length in range(4, 2100)} == {1}
 
 
 @pytest.mark.parametrize("length", [16, 32, 100, 128, 512, 1023, 1024, 2048])
 def test_wherever_chunks_begin_one_position_is_inside_of_one(length):
     """Of chunks of equal length; the first may be shorter. Only chunks as long as the prime distance could hide."""
-    one, other = cuts(length)
+    one, other = inside(length)
     hidden = {
         chunk
         for chunk in range(2, length)
@@ -167,6 +167,38 @@ def test_wherever_chunks_begin_one_position_is_inside_of_one(length):
         if all((cut - first) % chunk == 0 for cut in (one, other))
     }
     assert hidden == {other - one}
+
+
+class AcrossEdges(SequenceMixer):
+    """A causal sum, and at the last position of each chunk the next token."""
+
+    def __init__(self, chunk):
+        super().__init__()
+        self.out, self.chunk = nn.Linear(WIDTH, WIDTH, bias=False), chunk
+
+    def forward(self, x):
+        at = torch.arange(x.shape[1])
+        is_last = (at % self.chunk == self.chunk - 1) & (at < x.shape[1] - 1)
+        return self.out(x).cumsum(1) + is_last[:, None] * x.roll(-1, dims=1)
+
+    def state_size(self, seq_len):
+        return WIDTH
+
+
+@pytest.mark.parametrize("chunk", [1, 2, 3, 5, 7, 11, 16, 24, 32])
+def test_a_leak_at_the_edge_of_chunks_only_is_found(chunk):
+    leak = find_leak(population_of(lambda: AcrossEdges(chunk)), VOCAB, LENGTH, bf16=False)
+    assert leak is not None and leak.since == leak.position + 1 and leak.since % chunk == 0
+    assert find_leak(population_of(lambda: AcrossEdges(LENGTH)), VOCAB, LENGTH, bf16=False) is None
+
+
+@pytest.mark.parametrize("length", [2, 3, 5, 31, 127, 128, 256, 1023, 2048])
+def test_chunks_of_common_lengths_have_an_edge_among_the_positions(length):
+    found = cuts(length)
+    assert len(found) == len(set(found)) <= ROWS and all(1 <= cut < length for cut in found)
+    assert {1, length - 1} <= set(found)
+    common = [chunk for chunk in (2, 3, 4, 5, 6, 7, 8, 10, 12, 16, 32, 64, 128, 256, 512) if chunk < length]
+    assert not [chunk for chunk in common if all(cut % chunk for cut in found)]
 
 
 @pytest.mark.parametrize("chunk", [2, 4, 7])
@@ -225,9 +257,9 @@ def test_a_process_looks_once_for_all_cells_of_a_shape(tmp_path, monkeypatch):
     for seed, length in ((0, 16), (1, 16), (0, 24)):
         record = mixerlab.run(*attn, f"seed={seed}", f"task.seq_len={length}")
         assert record["provenance"]["sees_future"] is False
-    assert looks == [(8, 15, 2), (8, 23, 2)]
+    assert looks == [(8, 15, ROWS), (8, 23, ROWS)]
     mixerlab.run(*attn, "task.seq_len=24", "task.test_seq_len=32")
-    assert looks[2:] == [(8, 31, 2)]  # the verdict at the length of training says nothing of another
+    assert looks[2:] == [(8, 31, ROWS)]  # the verdict at the length of training says nothing of another
 
 
 @pytest.mark.parametrize(("flaw", "training"), [("over the batch", False), ("over the batch, in training", True)])

@@ -2,12 +2,15 @@
 
 import json
 import shutil
+import signal
 
 import pytest
 from command_line import TINY, kill_at_first_checkpoint, records, result_of, run_py
 
+from mixerlab.loading import load
 from mixerlab.sweeps.records.claims import claim
-from mixerlab.sweeps.records.files import run_folder
+from mixerlab.sweeps.records.files import read_metrics, read_record, run_folder, weights_files
+from mixerlab.training.datamodule import PopulationData
 
 ATTN = ("mixer=attn", "task=icr", *TINY)
 LONG = (*ATTN, "trainer.epochs=25")
@@ -63,6 +66,60 @@ def test_a_training_by_force_that_fails_leaves_the_results_of_the_one_before(res
     sweep = run_py("-m", *FORCED, f"results_dir={results}")
     assert sweep.code == 1 and "1 of 1 run failed" in sweep.err
     assert {path: path.read_bytes() for path in before} == before
+
+
+class OtherOrder(PopulationData):
+    """Replicas see their rows in another order, as if by other code."""
+
+    def __init__(self, splits, seeds, batch_size):
+        super().__init__(splits, [seed + 1 for seed in seeds], batch_size)
+
+
+def stop_while_it_replaces_files(results, monkeypatch, before="write_record"):
+    """A training by force, with other results, that is stopped just before it writes this file."""
+
+    def stop(*_, **__):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr("mixerlab.training.fit.PopulationData", OtherOrder)
+        patched.setattr(f"mixerlab.runs.{before}", stop)
+        assert run_py(*FORCED, f"results_dir={results}").code == 128 + signal.SIGINT
+
+
+@pytest.mark.parametrize("before", ["write_record", "_write_weights", "write_metrics"])
+@pytest.mark.parametrize("sweep", [(), pytest.param(("-m",), marks=pytest.mark.sampled(3))])
+def test_a_training_by_force_stopped_while_it_replaces_files_is_completed(results, trained, monkeypatch, sweep, before):
+    stop_while_it_replaces_files(results, monkeypatch, before)
+    (folder,) = results.glob("runs/*")
+    assert read_record(folder) == read_record(run_folder(trained, folder.name))  # still that of before
+    assert run_py(*LONG, "dry_run=true", f"results_dir={results}").out.endswith("to run\n")
+    assert "0 of them finished" in run_py("-m", *LONG, "dry_run=true", f"results_dir={results}").out
+    monkeypatch.setattr("mixerlab.training.fit.PopulationData", OtherOrder)
+    outcome = run_py(*sweep, *LONG, f"results_dir={results}")
+    assert outcome.code == 0 and not list(folder.glob("resume-*"))
+    assert read_record(folder)["rows"] != read_record(run_folder(trained, folder.name))["rows"]
+    assert read_metrics(folder) is not None and bool(sweep) != bool(weights_files(folder))
+    if not sweep:
+        assert "continuing from" in outcome.err and load(folder).row in read_record(folder)["rows"]
+    assert "finished" in run_py(*LONG, "dry_run=true", f"results_dir={results}").out
+
+
+def test_completing_it_is_tried_again_if_it_fails(results, trained, monkeypatch):
+    stop_while_it_replaces_files(results, monkeypatch)
+    (folder,) = results.glob("runs/*")
+
+    def broken(*_, **__):
+        raise RuntimeError("out of memory")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("mixerlab.training.fit.train", broken)
+        for _ in range(2):
+            outcome = run_py(*LONG, f"results_dir={results}")
+            assert outcome.code == 1 and "is of the training before, and stays" in outcome.err
+    assert read_record(folder) == read_record(run_folder(trained, folder.name))
+    assert run_py(*LONG, f"results_dir={results}").code == 0
+    assert read_metrics(folder) is not None and not list(folder.glob("resume-*")) + list(folder.glob("error.txt"))
 
 
 def of_other_code(results) -> None:

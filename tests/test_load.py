@@ -11,10 +11,12 @@ from command_line import TINY, records, run_py
 
 import mixerlab
 from mixerlab.config import checked
-from mixerlab.loading import _as_override, overrides_of
+from mixerlab.loading import overrides_of
+from mixerlab.override_text import as_override
 from mixerlab.sweeps.records.files import read_run, run_folder, weights_file, weights_files
 from mixerlab.sweeps.records.identity import run_id
 from mixerlab.tasks.data import load_or_generate
+from mixerlab.tasks.export import export
 from mixerlab.training.weights import pack, unpack
 
 ATTN = ("mixer=attn", "task=icr", *TINY)
@@ -160,7 +162,7 @@ def test_a_config_as_overrides(overrides):
 
 @pytest.mark.parametrize("value", ["/tmp/résultats", "ünicode", "a b", "a,b", "k=v", "name", "/tmp/results-2"])
 def test_a_string_as_an_override(value):
-    assert mixerlab.compose(f"results_dir={_as_override(value)}").results_dir == value
+    assert mixerlab.compose(f"results_dir={as_override(value)}").results_dir == value
 
 
 def test_a_config_that_no_yaml_describes():
@@ -267,3 +269,10 @@ def test_a_diverged_replica_has_no_weights(tmp_path, caplog):
     assert "no official weights" not in caplog.text  # there is nothing more to get
     with pytest.raises(ValueError, match="replica 1 diverged before the end of an epoch: it has no weights"):
         mixerlab.load(folder, 1)
+
+
+def test_a_run_on_a_dataset_on_disk_is_loaded(tmp_path):
+    export(tmp_path / "data", ["task=icr", *(override for override in TINY if override.startswith("task."))])
+    on_disk = (f"task.data_dir={tmp_path / 'data'}", "trainer.keep_weights=official", f"results_dir={tmp_path}")
+    mixerlab.run(*ATTN, *on_disk)
+    assert mixerlab.load(folder_of(tmp_path)).row["status"] == "finished"

@@ -6,6 +6,7 @@ import sys
 import pytest
 from command_line import ROOT, TINY, run_py
 from every_mixer import CONF
+from omegaconf import OmegaConf
 
 import mixerlab
 from mixerlab.check import main as check
@@ -230,6 +231,35 @@ def test_a_mixer_gets_lists_and_dicts_of_python(own, tmp_path):
     mixerlab.build_model("mixer=mine", "task=icr", config_dir=tmp_path / "conf")
 
 
+ANNOTATED = """
+from collections.abc import Sequence
+from mixerlab.mixers.attn import Attention
+
+
+class Mine(Attention):
+    def __init__(self, d_model, dims: list[int] | None = None, rates: Sequence[float] = (), table: dict | None = None):
+        super().__init__(d_model)
+"""
+
+
+def test_items_of_a_list_are_compared_with_its_annotation(own, tmp_path):
+    name = f"annotated_{tmp_path.name}"
+    (tmp_path / f"{name}.py").write_text(ANNOTATED)
+    own("mixer/mine", f"name: mine\n_target_: {name}.Mine\ndims: null\nrates: []\ntable: null\n")
+    mine = {"config_dir": tmp_path / "conf"}
+    mixerlab.build_model(
+        "mixer=mine", "task=icr", "mixer.dims=[1,2]", "mixer.rates=[1,0.5]", "mixer.table={a: 1}", **mine
+    )
+    for given, message in (
+        ("mixer.dims=3", r"mixer.dims=3 must be a list, each a whole number or null"),
+        ("mixer.dims=[1,a]", r"mixer.dims=\[1, 'a'\] must be a list, each a whole number or null"),
+        ("mixer.rates=[1,true]", r"mixer.rates=\[1, True\] must be a list, each a number"),
+        ("mixer.table=[1]", r"mixer.table=\[1\] must be a mapping, {key: value} or null"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            mixerlab.build_model("mixer=mine", "task=icr", given, **mine)
+
+
 def test_an_experiment_without_its_first_line(own):
     outcome = run_py(*own("experiment/mine", "seed: [0, 1]\n"), "mixer=attn", "experiment=mine", "dry_run=true")
     message = "error: the experiment's yaml must begin with the line `# @package _global_` (sweeps/README.md)\n"
@@ -266,3 +296,41 @@ def test_a_project_may_have_folders_of_our_names(tmp_path, folder, with_init):
     given = ["--config-dir", tmp_path / "conf", "mixer=mine", "task=icr", "dry_run=true"]
     done = subprocess.run([sys.executable, ROOT / "run.py", *given], capture_output=True, text=True, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
+
+
+LEVELS = """defaults: [/task_base@_here_, _self_]
+name: mine
+_target_: mixerlab.tasks.in_context_recall.InContextRecall
+setting: easy
+vocab_size: 8
+num_train_examples: 40
+frac_noise: 0.0
+noise_vocab_size: 0
+levels: {easy: {seq_len: 8}, 'T 12, c 3': {seq_len: 12}, (a): {seq_len: 16}}
+"""
+
+
+def test_settings_may_have_names_that_need_quotes(own, tmp_path):
+    tiny = [override for override in TINY if "seq_len" not in override and "vocab_size" not in override]
+    command = (*own("task/mine", LEVELS), "-m", "mixer=attn", "task=mine", "task.setting=*", *tiny)
+    outcome = run_py(*command, f"results_dir={tmp_path / 'results'}")
+    assert outcome.code == 0, outcome.err
+    assert set(mixerlab.collect(tmp_path / "results")["setting"]) == {"easy", "T 12, c 3", "(a)"}
+
+
+def test_a_composed_config_runs_with_the_classes_of_its_folder(own, tmp_path):
+    """In a process that has not composed it."""
+    (tmp_path / "elsewhere.py").write_text("from mixerlab.mixers.attn import Attention\nclass Mine(Attention): pass\n")
+    own("mixer/mine", "name: mine\n_target_: elsewhere.Mine\n")
+    options = ["mixer=mine", "task=icr", *TINY, f"results_dir={tmp_path / 'results'}"]
+    saved = tmp_path / "config.yaml"
+    script = """
+import sys, mixerlab
+from omegaconf import OmegaConf
+print(mixerlab.run(config=OmegaConf.load(sys.argv[1]), config_dir=sys.argv[2])["status"])
+"""
+    cfg = mixerlab.compose(*options, config_dir=tmp_path / "conf")
+    saved.write_text(OmegaConf.to_yaml(cfg))
+    command = [sys.executable, "-c", script, str(saved), str(tmp_path / "conf")]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
+    assert done.stdout.splitlines()[-1:] == ["finished"], done.stderr

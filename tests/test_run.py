@@ -12,6 +12,7 @@ import time
 from unittest import mock
 
 import pytest
+import torch
 from command_line import ROOT, TINY, kill_at_first_checkpoint, records, result_of, run_py, start_run_py
 from every_mixer import CONF
 
@@ -292,3 +293,14 @@ def test_lightning_is_as_quiet_in_python_as_on_the_command_line(tmp_path):
     code = QUIET.format(", ".join(map(repr, (*ATTN, "trainer.epochs=1", f"results_dir={tmp_path}"))))
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "ours\n")
+
+
+def test_an_untrained_model_has_the_initial_values_of_the_first_seed():
+    torch.manual_seed(0)
+    before = torch.get_rng_state()
+    first, again, other = (
+        torch.cat([parameter.detach().flatten() for parameter in mixerlab.build_model(*ATTN, seed).parameters()])
+        for seed in ("seed=3", "seed=[3,4]", "seed=4")
+    )
+    assert torch.equal(first, again) and not torch.equal(first, other)
+    assert torch.equal(torch.get_rng_state(), before)  # nothing is drawn from the caller's random numbers

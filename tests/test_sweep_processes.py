@@ -1,5 +1,6 @@
 """Processes of sweeps: side by side on one results folder, interrupted, and killed at any moment."""
 
+import multiprocessing
 import os
 import random
 import signal
@@ -9,6 +10,7 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
+import deferring_worker
 import pytest
 from command_line import TINY, finish_in_processes, records, run_py, start_run_py, statuses
 
@@ -38,6 +40,29 @@ def test_a_sweep_counts_the_cores_that_it_may_use(monkeypatch):
     assert main._processes() == 3 and threads == [2]
     monkeypatch.delattr(os, "sched_getaffinity")  # as on macOS
     assert main._processes() == 32
+
+
+def test_all_processes_are_told_to_stop_before_any_is_waited_for(tmp_path, monkeypatch):
+    """They defer SIGTERM, as training does that writes a checkpoint: three for ever, one for less than the grace."""
+    monkeypatch.setattr(in_processes, "_serve", deferring_worker.serve)
+    monkeypatch.setattr(in_processes, "GRACE", 2.0)
+    stopped_at = []
+
+    def interrupted(connections):
+        until = time.monotonic() + 120
+        while len(list(tmp_path.glob("ready-*"))) < len(connections):
+            assert time.monotonic() < until, "the processes do not start"
+            time.sleep(0.01)
+        stopped_at.append(time.monotonic())
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(in_processes, "wait", interrupted)
+    jobs = [[str(tmp_path), seconds] for seconds in ("60", "60", "60", "0.1")]
+    with pytest.raises(KeyboardInterrupt):
+        in_processes.run_in_processes(jobs, 0, work=None, processes=4)
+    assert 2 <= time.monotonic() - stopped_at[0] < 5  # one grace, not one for each
+    assert [path.name for path in tmp_path.glob("saved-*")] == ["saved-3"]
+    assert not multiprocessing.active_children()
 
 
 @pytest.mark.slow

@@ -6,6 +6,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from uuid import uuid4
 
 import torch
 
@@ -27,7 +28,8 @@ def claim_gpu() -> None:
     folder = Path(tempfile.gettempdir())
     with _locked(folder / "mixerlab-gpus.lock"):
         gpu = min(gpus, key=lambda gpu: sum(_is_held(path) for path in folder.glob(f"{_prefix(gpu)}*.lock")))
-        lock = _open(folder / f"{_prefix(gpu)}{os.getpid()}.lock")
+        # Not the process id: containers that share this folder have equal ones, and this would wait for another's.
+        lock = _open(folder / f"{_prefix(gpu)}{uuid4().hex}.lock")
         fcntl.flock(lock, fcntl.LOCK_EX)
     _held.append(lock)
     os.environ["CUDA_VISIBLE_DEVICES"] = gpu

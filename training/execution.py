@@ -16,7 +16,7 @@ from torch.func import functional_call
 from torch.utils.checkpoint import CheckpointError
 
 from mixerlab.training.population import Execution, Population, side_by_side
-from mixerlab.user_code import with_place
+from mixerlab.user_code import RefusedCode, with_place
 
 LATE_READ = (
     "backward reads parameters from the module, which has a replica's values only during forward."
@@ -33,7 +33,7 @@ DRAWS = (
 )
 
 
-class StrayParameters(ValueError):
+class StrayParameters(RefusedCode):
     """A model reads or makes parameters that are no replica's; the message does not name the mixer."""
 
 

@@ -19,7 +19,7 @@ from lightning.pytorch.trainer.connectors import checkpoint_connector
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 from torch import nn
 
-from mixerlab.interruption import Terminated, interruption_behind
+from mixerlab.interruption import Terminated, interruptions_unwrapped
 from mixerlab.training.callbacks import CheckpointFiles, EpochProgress, ResumePoint
 from mixerlab.training.capture import GraphCache
 from mixerlab.training.checkpoints import DamagedCheckpoint, read_checkpoint, set_aside
@@ -304,15 +304,14 @@ def _fit(trainer: L.Trainer, module: PopulationTraining, data: PopulationData, e
         log.info("continuing from %s", earlier.path)
     on_interrupt = signal.getsignal(signal.SIGINT)
     try:
-        trainer.fit(module, datamodule=data, ckpt_path=earlier.path if earlier.exists else None)
+        with interruptions_unwrapped():
+            trainer.fit(module, datamodule=data, ckpt_path=earlier.path if earlier.exists else None)
     except SIGTERMException:
         raise Terminated from None
     except torch.OutOfMemoryError:
         raise
-    except (Exception, SystemExit) as error:
-        if (interruption := interruption_behind(error)) is not None:
-            raise interruption from None
-        if isinstance(error, Exception) and earlier.exists and _is_of_checkpoint(error):
+    except Exception as error:
+        if earlier.exists and _is_of_checkpoint(error):
             raise _CannotRestore(earlier.path, f"{type(error).__name__}: {error}") from error
         raise
     finally:

@@ -20,7 +20,7 @@ from torch.func import functional_call, vmap
 
 from mixerlab.kernels.optimizer.join_columns import join_columns
 from mixerlab.kernels.softmax_attention.under_vmap import replicas_in_batch
-from mixerlab.training.randomness import copy_of, drawing_from, generator_of
+from mixerlab.training.randomness import copy_of, drawing_from, generator_of, seeded
 
 log = logging.getLogger(__name__)
 
@@ -207,6 +207,24 @@ def side_by_side(one_replica: Callable[..., Any]) -> Callable[..., Any]:
     return replicas
 
 
+def require_same_again(build: Callable[[], nn.Module], seed: int, built: nn.Module) -> None:
+    """Raises ValueError unless `build` gives the initial values of `built` again, with the same seed."""
+    with seeded(seed):
+        again = dict(build().named_parameters())
+    for name, parameter in built.named_parameters():
+        if not _equal(parameter, again[name]):
+            raise ValueError(
+                f"parameter {name} starts otherwise each time the model is built with the same seed: draw it with"
+                " torch (torch.empty draws nothing), or give your own generator a fixed seed, as in"
+                " numpy.random.default_rng(0)"
+            )
+
+
+def _equal(one: Tensor, other: Tensor) -> bool:
+    """Whether two tensors have the same shape and elements; NaN equals NaN."""
+    return one.shape == other.shape and bool(((one == other) | ((one != one) & (other != other))).all())
+
+
 class Population(nn.Module):
     """R replicas of the model that `build` makes, one for each of `seeds` (its initial values' seed).
 
@@ -221,7 +239,8 @@ class Population(nn.Module):
         generators: in a loop one for each replica, on the device of the parameters; else none.
 
     Raises:
-        ValueError: a buffer that depends on the seed: replicas start with the same ones.
+        ValueError: a model that starts otherwise each time it is built with the same seed, or a buffer that depends on
+            the seed: replicas start with the same ones.
     """
 
     model: nn.Module
@@ -231,20 +250,20 @@ class Population(nn.Module):
         self.seeds, self.replicas = list(seeds), list(range(len(seeds)))
         rows, shared = [], None
         for seed in seeds:
-            with torch.random.fork_rng(devices=()):  # models are built on the CPU
-                torch.manual_seed(seed)
+            with seeded(seed):
                 model = build()
             layout = Layout(model, grouping)
             values = dict(model.named_parameters())
             rows.append(torch.cat([values[slot.name].detach().flatten() for slot in layout.slots]))
             buffers = dict(model.named_buffers())
             for name, buffer in buffers.items():
-                if shared is not None and not torch.equal(buffer, shared[name]):
+                if shared is not None and not _equal(buffer, shared[name]):
                     raise ValueError(
                         f"buffer {name} depends on the seed, and replicas share buffers: train one seed per run, as"
                         " with -m seed=0,1 in place of seed=[0,1], or draw it with a torch.Generator of a fixed seed"
                     )
             shared = buffers
+        require_same_again(build, seeds[-1], model)
         self.layout = layout
         self.execution = Execution.VMAP
         self.compiled: frozenset[str] = frozenset()

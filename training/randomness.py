@@ -1,9 +1,10 @@
-"""Random numbers of replicas that run one after another: each draws from a generator of its own.
+"""Random numbers: seeds of initial values, and a generator for each replica of those that run one after another.
 
 So what a replica draws depends on its seed and its steps, and not on the other replicas. Under `vmap` there is no such
 way: `randomness="different"` draws one tensor for all replicas.
 """
 
+import random
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -11,6 +12,25 @@ import numpy as np
 import torch
 
 _STREAM = 1  # of a seed: initial values and the order of rows come from other streams
+
+
+@contextmanager
+def seeded(seed: int) -> Iterator[None]:
+    """The global generators of PyTorch (on the CPU), NumPy and Python start from `seed`, from 0 to 2^32 - 1.
+
+    Afterwards they are as they were before.
+    """
+    # NumPy's legacy generator, because that is the one a mixer may draw from without having made one.
+    of_numpy, of_python = np.random.get_state(), random.getstate()  # noqa: NPY002
+    try:
+        with torch.random.fork_rng(devices=()):
+            torch.manual_seed(seed)
+            np.random.seed(seed)  # noqa: NPY002
+            random.seed(seed)
+            yield
+    finally:
+        np.random.set_state(of_numpy)  # noqa: NPY002
+        random.setstate(of_python)
 
 
 def generator_of(seed: int, device: torch.device) -> torch.Generator:

@@ -1,5 +1,6 @@
 """The contract of a sequence mixer, for every mixer in `conf/mixer/`."""
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -141,8 +142,6 @@ class Flawed(SequenceMixer):
             self.mask = torch.ones(x.shape[1], x.shape[1], device=x.device).tril()
         if self.flaw == "infinite":
             y = y + (y - y.detach()).abs().sqrt()
-        if self.flaw == "late":
-            y = y.roll(1, dims=1) * (torch.arange(y.shape[1]) > 0)[:, None]
         if self.flaw == "ahead in small numbers":
             y = 1e-7 * (y + x.mean(dim=1, keepdim=True))
         if self.flaw == "by FFT":  # none: a causal convolution that is right up to rounding, of large numbers
@@ -164,7 +163,6 @@ class Flawed(SequenceMixer):
         ("stray", "^table is no parameter or buffer"),
         ("ahead", "sees position"),
         ("ahead in small numbers", "sees position"),
-        ("late", "position 1 does not see itself"),
         ("shape", "shape is"),
         ("infinite", "not finite"),
     ],
@@ -265,6 +263,22 @@ def test_what_the_first_call_draws():
     check_same_again(DrawsOnce())
     with pytest.raises(ContractBroken, match="forward draws random numbers in evaluation mode"):
         check_draws(DrawsOnce)
+
+
+class DrawnByNumPy(SequenceMixer):
+    def __init__(self, draw, d_model=WIDTH):
+        super().__init__()
+        self.scale = nn.Parameter(torch.tensor(draw(d_model), dtype=torch.float32))
+
+    def forward(self, x):
+        return self.scale * x
+
+
+def test_initial_values_must_come_from_the_seed():
+    check_draws(lambda: DrawnByNumPy(np.random.randn))
+    generator = np.random.default_rng()
+    with pytest.raises(ContractBroken, match="parameter scale starts otherwise each time"):
+        check_draws(lambda: DrawnByNumPy(generator.random))
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,9 @@
 often it was stopped (in each way at every STEP-th operation), and what went wrong. A process that has imported
 everything forks for each run: importing takes longer than the runs.
 
+If the last argument is `force=true`, what is stopped is a training by force of runs that are finished and had other
+results. The command without it must then leave each run as it was or as the whole training by force makes it.
+
 An operation is a file opened for writing, a write, an fsync, a rename, a link, a removal or a new folder, in the
 results folder. The ways to stop just before one: KILL, TERM and INT send that signal, before a write when half of it is
 written; FULL makes this operation and all later ones that need space fail, as on a full disk.
@@ -13,9 +16,11 @@ import errno
 import hashlib
 import json
 import os
+import shutil
 import signal
 import sys
 import traceback
+from itertools import product
 from pathlib import Path
 
 HERE = Path(__file__).parent
@@ -24,10 +29,10 @@ sys.path[:0] = [str(HERE.parent), str(HERE.parents[1])]
 from command_line import run_py  # noqa: E402
 
 import mixerlab.runs  # noqa: E402
-import mixerlab.sweep  # noqa: E402
-import mixerlab.training.fit  # noqa: E402, F401
+import mixerlab.sweep  # noqa: E402, F401
 from mixerlab.safe_files import _LEFTOVER, replace_file  # noqa: E402
 from mixerlab.sweeps.figures import canvas, run  # noqa: E402, F401
+from mixerlab.training import fit  # noqa: E402
 
 WRITES = {"os.mkdir", "os.rename", "os.link", "os.remove", "os.rmdir", "os.truncate"}
 
@@ -38,6 +43,12 @@ def save_quickly(figure, stem, formats=("png",)):
     for path in paths:
         replace_file(path, b"figure")
     return paths
+
+
+def train_otherwise() -> None:
+    """From now on, replicas see their rows in another order, as if by other code."""
+    given = fit.PopulationData
+    fit.PopulationData = lambda splits, seeds, rows: given(splits, [seed + 1 for seed in seeds], rows)
 
 
 # The exit status of a command that was stopped in each way.
@@ -89,7 +100,9 @@ class Stopper:
         self.fsync(descriptor)
 
 
-def forked(folder: Path, arguments: list[str], way: str = "", last: int = 0) -> tuple[int, int, str]:
+def forked(
+    folder: Path, arguments: list[str], way: str = "", last: int = 0, *, otherwise: bool = False
+) -> tuple[int, int, str]:
     """(exit status as of `Popen`, operations, output) of the command, stopped at operation `last`, if above 0."""
     read, write = os.pipe()
     log = folder.parent / f"{folder.name}.log"
@@ -99,6 +112,8 @@ def forked(folder: Path, arguments: list[str], way: str = "", last: int = 0) -> 
         signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in a shell's background ignores it
         try:
             os.close(read)
+            if otherwise:
+                train_otherwise()
             stopper = Stopper(folder, way, last)
             outcome = run_py(*arguments, f"results_dir={folder}")
             log.write_text(outcome.out + outcome.err)
@@ -135,28 +150,65 @@ def leftovers(folder: Path) -> list[str]:
     return [str(path) for path in files if _LEFTOVER.fullmatch(path.name) or path.name.startswith("resume-")]
 
 
+def stopped_badly(way: str, status: int, output: str) -> str | None:
+    """What is wrong with how a command that was stopped ended."""
+    if status not in STATUS[way] or "Traceback" in output:
+        return f"exit status {status}: {output[-1500:]}"
+    if way in ("TERM", "INT") and f"stopped by SIG{way}: the same command goes on" not in output:
+        return f"it does not say how to go on: {output[-300:]}"
+    if way == "FULL" and status == 1 and "No space left on device" not in output:
+        return f"it does not say that the disk is full: {output[-300:]}"
+    return None
+
+
+def completed_badly(results: Path, arguments: list[str], *allowed: dict) -> str | None:
+    """What is wrong with the command run again, after which `results` must be one of `allowed`.
+
+    The last of them is what the whole command leaves: then nothing is left to go on from.
+    """
+    status, _, output = forked(results, arguments)
+    if status != 0:
+        return f"exit status {status} when run again: {output[-1500:]}"
+    if (found := told(results)) not in allowed:
+        return "other records"
+    left = leftovers(results)
+    return f"{left} are left" if left and found == allowed[-1] else None
+
+
+def mixed(before: dict, after: dict) -> list[dict]:
+    """Every way in which each run is as in `before` or as in `after`; the last is `after`."""
+    either = product(*((before[run_id], after[run_id]) for run_id in after))
+    return [dict(zip(after, of_runs, strict=True)) for of_runs in either]
+
+
 def main(folder: Path, ways: dict[str, int], arguments: list[str]) -> dict:
     canvas.save = save_quickly
-    status, operations, output = forked(folder / "undisturbed", arguments)
-    wrong = [] if status == 0 else [f"undisturbed: exit status {status}: {output}"]
+    plain = [argument for argument in arguments if argument != "force=true"]
+    is_forced, finished, wrong = plain != arguments, folder / "finished", []
+
+    def new(name: str) -> Path:
+        return shutil.copytree(finished, folder / name) if is_forced else folder / name
+
+    before = {}
+    if is_forced:
+        status, _, output = forked(finished, plain, otherwise=True)
+        wrong += [] if status == 0 else [f"finished: exit status {status}: {output}"]
+        before = told(finished)
+    status, operations, output = forked(new("undisturbed"), arguments)
+    wrong += [] if status == 0 else [f"undisturbed: exit status {status}: {output}"]
     expected = told(folder / "undisturbed")
+    for run_id, (record, metrics, _) in before.items():
+        if record == expected[run_id][0] or metrics == expected[run_id][1]:
+            wrong.append(f"{run_id}: the training by force has the results of before")
     stops = [(way, last) for way, step in ways.items() for last in range(1, operations + 1, step)]
     for way, last in stops:
-        where, results = f"{way} at operation {last}", folder / f"{way}-{last}"
+        results = new(f"{way}-{last}")
         status, _, output = forked(results, arguments, way, last)
-        if status not in STATUS[way] or "Traceback" in output:
-            wrong.append(f"{where}: exit status {status}: {output[-1500:]}")
-        elif way in ("TERM", "INT") and f"stopped by SIG{way}: the same command goes on" not in output:
-            wrong.append(f"{where}: it does not say how to go on: {output[-300:]}")
-        elif way == "FULL" and status == 1 and "No space left on device" not in output:
-            wrong.append(f"{where}: it does not say that the disk is full: {output[-300:]}")
-        status, _, output = forked(results, arguments)
-        if status != 0:
-            wrong.append(f"{where}: exit status {status} when run again: {output[-1500:]}")
-        elif told(results) != expected:
-            wrong.append(f"{where}: other records")
-        elif left := leftovers(results):
-            wrong.append(f"{where}: {left} are left")
+        found = stopped_badly(way, status, output)
+        if is_forced:
+            found = found or completed_badly(results, plain, *mixed(before, expected))
+        found = found or completed_badly(results, arguments, expected)
+        wrong += [f"{way} at operation {last}: {found}"] if found else []
     return {"operations": operations, "stops": len(stops), "records": len(expected), "wrong": wrong}
 
 

@@ -39,6 +39,18 @@ def test_a_run_stopped_at_many_file_operations_completes(tmp_path, ways):
     assert outcome["operations"] > 30 and outcome["records"] == 1 and outcome["wrong"] == []
 
 
+def test_a_training_by_force_stopped_at_a_few_file_operations_leaves_each_run_whole(tmp_path):
+    outcome = stopped(tmp_path, "KILL=22,TERM=50", (*RUN, "force=true"))
+    assert outcome["operations"] > 50 and outcome["records"] == 1 and outcome["wrong"] == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("ways", "command"), [("KILL=7,TERM=17,FULL=13", RUN), ("KILL=31,INT=53", SWEEP)])
+def test_a_training_by_force_stopped_at_many_file_operations_leaves_each_run_whole(tmp_path, ways, command):
+    outcome = stopped(tmp_path, ways, (*command, "force=true"))
+    assert outcome["operations"] > 50 and outcome["wrong"] == []
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("ways", ["KILL=31", "TERM=61,INT=71,FULL=41"])
 def test_a_sweep_stopped_at_many_file_operations_completes(tmp_path, ways):

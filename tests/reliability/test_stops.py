@@ -2,6 +2,7 @@
 
 import os
 import signal
+import sys
 import time
 from contextlib import suppress
 from functools import partial
@@ -11,7 +12,8 @@ import fakes
 import pytest
 from command_line import ROOT, TINY, records, run_py, start_run_py
 
-from mixerlab.interruption import GOES_ON
+import mixerlab
+from mixerlab.interruption import GOES_ON, Terminated, interruptions_unwrapped
 from mixerlab.sweeps import report
 from mixerlab.sweeps.figures import canvas
 
@@ -85,6 +87,75 @@ def test_an_interrupt_of_the_users_code_is_no_failed_run(tmp_path, monkeypatch):
     mixer = ("mixer._target_=interrupts.Interrupts", "task.seq_len=24", f"results_dir={results}")
     outcome = run_py(*ATTN, *mixer)
     assert outcome.code == 128 + signal.SIGINT and "stopped by SIGINT" in outcome.err and not records(results)
+
+
+@pytest.mark.parametrize("first", [KeyboardInterrupt(), Terminated()])
+@pytest.mark.parametrize("is_handled", [False, True])
+def test_what_handling_an_interruption_raises_is_no_failed_run(first, is_handled):
+    """Also if the caller itself is handling one."""
+
+    def interrupted():
+        with interruptions_unwrapped():
+            try:
+                try:
+                    raise first
+                finally:
+                    raise OSError("a file that is not whole")
+            except OSError:
+                sys.exit(1)
+
+    with pytest.raises(type(first)) as caught:
+        if is_handled:
+            try:
+                raise KeyboardInterrupt
+            except KeyboardInterrupt:
+                interrupted()
+        else:
+            interrupted()
+    assert caught.value is first
+
+
+def test_an_interrupt_that_became_another_error_in_training_is_no_failed_run(tmp_path, monkeypatch):
+    what = """if torch.is_grad_enabled():
+                try:
+                    raise KeyboardInterrupt
+                finally:
+                    raise RuntimeError("half a step")"""
+    (tmp_path / "becomes_an_error.py").write_text(INTERRUPTS.format(module="torch", what=what))
+    monkeypatch.syspath_prepend(tmp_path)
+    results = tmp_path / "results"
+    mixer = ("mixer._target_=becomes_an_error.Interrupts", "task.seq_len=24", f"results_dir={results}")
+    try:
+        raise KeyboardInterrupt
+    except KeyboardInterrupt:
+        outcome = run_py(*ATTN, *mixer)
+    assert outcome.code == 128 + signal.SIGINT and "stopped by SIGINT" in outcome.err and not records(results)
+
+
+FAILING_ROWS = """
+from mixerlab.tasks.in_context_recall import InContextRecall
+
+class Rows(InContextRecall):
+    def generate_rows(self, num_rows, rng, split):
+        raise RuntimeError("broken")
+"""
+
+
+@pytest.mark.parametrize("what", ["mixer._target_=fails_by_itself.Interrupts", "task._target_=fails_by_itself.Rows"])
+def test_a_run_that_fails_while_an_interrupt_is_handled_has_failed(tmp_path, monkeypatch, what):
+    """As in a notebook that trains once more in its `except KeyboardInterrupt`."""
+    mixer = INTERRUPTS.format(module="torch", what='raise RuntimeError("broken")')
+    (tmp_path / "fails_by_itself.py").write_text(mixer + FAILING_ROWS)
+    monkeypatch.syspath_prepend(tmp_path)
+    results = tmp_path / "results"
+    try:
+        raise KeyboardInterrupt
+    except KeyboardInterrupt:
+        with pytest.raises(mixerlab.RunFailed, match="RuntimeError: broken"):
+            mixerlab.run(*ATTN, what, "task.seq_len=24", f"results_dir={results}")
+    ((run, record),) = records(results).items()
+    assert record["status"] == "failed" and "RuntimeError: broken" in record["error"]
+    assert "broken" in (results / "runs" / run / "error.txt").read_text()
 
 
 @pytest.mark.slow

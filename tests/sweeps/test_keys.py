@@ -7,7 +7,7 @@ import pytest
 
 from mixerlab.sweeps import report as reports
 from mixerlab.sweeps.collect import collect
-from mixerlab.sweeps.keys import shown, spread_out, swept_keys
+from mixerlab.sweeps.keys import short_names, shown, spread_out, swept_keys
 from mixerlab.sweeps.records.named import name_from, name_of, read_sweep, write_sweep
 
 
@@ -49,6 +49,11 @@ def test_a_key_of_one_mixer_is_in_its_columns_only(results):
     labels = header(report(results, tasks=["icr"]))[1:]
     assert "attn, num_heads=4, d_model=128" in labels and "attn, num_heads=8, d_model=128" in labels
     assert "gdn, d_model=128" in labels
+
+
+def test_a_key_of_one_layer_names_the_layer():
+    keys = ["mixer.options.0.num_heads", "mixer.options.1.num_heads", "mixer.num_heads", "mixer.layers"]
+    assert list(short_names(keys).values()) == ["layer 0 num_heads", "layer 1 num_heads", "num_heads", "layers"]
 
 
 def test_a_key_that_differs_between_tasks_is_not_swept(tmp_path):

@@ -1,5 +1,6 @@
 """What a sweep asks of Slurm, with stand-ins for its commands; tests/cluster/slurm.sh runs a real one."""
 
+import contextlib
 import sys
 
 import pytest
@@ -82,9 +83,19 @@ def test_sacct_that_does_not_answer(command, monkeypatch):
 
 def test_jobs_of_two_sweeps_have_different_names(accounting):
     launchers = [SlurmLauncher(), SlurmLauncher()]
-    names = [slurm_jobs(launcher).name for launcher in launchers]
-    assert [launcher.params["name"] for launcher in launchers] == names
-    assert len(set(names)) == 2
+    with slurm_jobs(launchers[0]) as first, slurm_jobs(launchers[1]) as second:
+        assert [launcher.params["name"] for launcher in launchers] == [first.name, second.name]
+    assert first.name != second.name
+
+
+def test_names_do_not_grow_with_the_batches_of_a_search(accounting):
+    launcher, names = SlurmLauncher(), []
+    for _ in range(4):
+        with contextlib.suppress(ZeroDivisionError), slurm_jobs(launcher):
+            names.append(launcher.params["name"])
+            raise ZeroDivisionError  # what fails leaves the name as it was, too
+    assert len(set(names)) == 4 and {len(name) for name in names} == {len("mixerlab-") + 8}
+    assert launcher.params["name"] == "mixerlab"
 
 
 def test_waits_until_the_queue_is_empty(command, jobs, tmp_path):

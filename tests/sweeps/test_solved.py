@@ -5,20 +5,34 @@ import math
 
 import fakes
 import numpy as np
+import pandas as pd
 import pytest
 
 from mixerlab.sweeps.collect import best_per_cell, collect
 from mixerlab.sweeps.intervals import bootstrap, interval
-from mixerlab.sweeps.records.files import RECORD_FILE, run_folder, write_record
+from mixerlab.sweeps.records.files import RECORD_FILE, read_metrics, run_folder, write_metrics, write_record
 from mixerlab.sweeps.solved import SOLVED as SOLVED_IN_TABLES
-from mixerlab.sweeps.solved import counts, solved_csv, solved_markdown
+from mixerlab.sweeps.solved import counts, known_steps, solved_csv, solved_markdown, steps_in
 from mixerlab.sweeps.table_files import intervals_csv, to_markdown
 from mixerlab.sweeps.tables import task_table
-from mixerlab.training.results import SOLVED
+from mixerlab.training.results import SOLVED, metrics_rows, summarise
 
 
 def test_records_and_tables_mean_the_same_by_solved():
     assert SOLVED == SOLVED_IN_TABLES  # in two places, since sweeps import nothing of training
+
+
+@pytest.mark.parametrize(("towards", "steps"), [(0, math.inf), (0.9, 100), (1, 100)])
+def test_a_record_and_its_metrics_agree_on_float32_accuracies_next_to_solved(tmp_path, towards, steps):
+    """float32 0.9 is below 0.9, and `metrics.csv`, with seven significant digits, has it as 0.9."""
+    accuracy = np.nextafter(np.float32(SOLVED), np.float32(towards)).item()
+    measured = dict(accuracy=accuracy, token_accuracy=accuracy, loss=1.0, perplexity=3.0)
+    epoch = {f"{split}_{name}": [value] for split in ("val", "test") for name, value in measured.items()}
+    epoch |= {"epoch": 0, "steps": [100], "active": [True], "diverged": [False], "train_loss": [1.0]}
+    epoch |= {"learning_rate": [1e-3]}
+    write_metrics(tmp_path, pd.DataFrame(metrics_rows([epoch], [(1e-3, 0)])))
+    assert steps_in(read_metrics(tmp_path), [0]) == {0: steps}
+    assert known_steps(summarise([epoch], 0)) == steps
 
 
 def add_run(results, scores, steps=None, **overrides):

@@ -160,6 +160,7 @@ BASE = r"add `defaults: \[/task_base@_here_, _self_\]` to its yaml"
         ("cmp", dict(changes=None), "task=cmp: changes is missing .* write `changes: {<parameter>: \\[<other value>"),
         ("cmp", dict(changes={"seq_len": 64}), "task=cmp: changes is .* in another form, write `changes: {"),
         ("sc_challenge", dict(levels=None), "task=sc_challenge: baseline is missing .*, or `levels: {<setting>: "),
+        ("sc_challenge", dict(levels={"T=2": {}}), "task=sc_challenge: the level 'T=2' has a `=`"),
         ("sc_challenge", dict(levels={"1-2": 3}), "task=sc_challenge: levels is .* in another form, write `levels: {"),
     ],
 )

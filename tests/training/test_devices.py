@@ -1,6 +1,6 @@
 """On a host with several GPUs, each process takes one that the fewest other processes use."""
 
-import itertools
+import fcntl
 import os
 import stat
 import tempfile
@@ -13,15 +13,18 @@ from mixerlab.training import devices
 
 @pytest.fixture
 def claim(monkeypatch, tmp_path):
-    """A function that claims a GPU as a new process would, on a host with two GPUs; returns the GPU and the lock."""
+    """A function that claims a GPU as a new process would, on a host with two GPUs; returns the GPU and the lock.
+
+    The processes have the same id, as those of containers may that share a folder /tmp. A claim that would wait for
+    another's lock raises `BlockingIOError`.
+    """
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     monkeypatch.setattr(tempfile, "gettempdir", lambda: str(tmp_path))
-    pids = itertools.count(1)
+    flock = fcntl.flock
+    monkeypatch.setattr(fcntl, "flock", lambda file, operation: flock(file, operation | fcntl.LOCK_NB))
 
     def as_a_new_process(visible=None):
         monkeypatch.setattr(devices, "_held", [])
-        pid = next(pids)
-        monkeypatch.setattr(os, "getpid", lambda: pid)
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible or "")
         devices.claim_gpu()
         (lock,) = devices._held
@@ -71,7 +74,8 @@ def test_locks_of_another_user_are_opened_and_not_made(claim, tmp_path, monkeypa
 
     monkeypatch.setattr(os, "open", watched)
     second, _ = claim()
-    assert first != second and [path.name for path in made] == [f"mixerlab-gpu-{second}-user-2.lock"]
+    (own,) = made
+    assert first != second and own.name.startswith(f"mixerlab-gpu-{second}-user-")
 
 
 def test_a_second_claim_of_one_process_changes_nothing(claim):

@@ -2,6 +2,7 @@
 
 import io
 import math
+import random
 from types import SimpleNamespace
 
 import numpy as np
@@ -77,6 +78,37 @@ def test_what_replicas_cannot_share_is_refused():
         Population(lambda: Scaled(torch.randn), [0, 1])
     with pytest.raises(ValueError, match=r"has requires_grad=False, and all parameters are trained: make it a buffer"):
         Population(lambda: build_model().requires_grad_(False), [0])
+
+
+def test_a_buffer_of_nan_is_the_same_for_all_seeds():
+    Population(lambda: Scaled(lambda size: torch.full((size,), torch.nan)), [0, 1])
+
+
+class Drawn(nn.Module):
+    """The model with a parameter whose initial values come from the function `draw`."""
+
+    def __init__(self, draw):
+        super().__init__()
+        self.model, self.scale = build_model(), nn.Parameter(torch.tensor(draw(VOCAB), dtype=torch.float32))
+
+    def forward(self, tokens, scored=ALL):
+        return self.scale * self.model(tokens, scored)
+
+
+def test_initial_values_from_numpy_or_python_depend_on_the_seed_only():
+    for draw in (np.random.randn, lambda size: [random.random() for _ in range(size)]):
+        before = np.random.get_state()[2], random.getstate()  # noqa: NPY002
+        population = Population(lambda: Drawn(draw), [0, 1, 0])  # noqa: B023
+        first, second, again = population.parameters_by_replica
+        assert torch.equal(first, again) and not torch.equal(first, second)
+        assert (np.random.get_state()[2], random.getstate()) == before  # noqa: NPY002
+
+
+def test_initial_values_that_no_seed_repeats_are_refused():
+    generator = np.random.default_rng()
+    message = r"parameter scale starts otherwise each time the model is built with the same seed: draw it with torch"
+    with pytest.raises(ValueError, match=message):
+        Population(lambda: Drawn(generator.random), [0])
 
 
 @pytest.mark.parametrize(
