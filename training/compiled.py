@@ -40,7 +40,7 @@ def compile_mixers(
     of their own. `false`: none. Only mixers under `vmap` are compiled, whose buffers do not change. A mixer is compiled
     when it is first called, again for other shapes, as when a replica has left, and once for scoring. One that cannot
     be copied, or that PyTorch cannot compile, runs as it is. `report` gets a line for each mixer class that says what
-    happened.
+    happened, and for one whose kernel does not take its sizes.
     """
     if wanted is False:
         return
@@ -50,9 +50,16 @@ def compile_mixers(
     for name, mixer in population.model.named_modules():
         if mixer not in mixers:
             continue
-        if wanted == "auto" and (device.type != "cuda" or mixer.resolved_backend(device, dtype) != "torch"):
-            continue
         label = type(mixer).__name__
+        if wanted == "auto":
+            backend = mixer.resolved_backend(device, dtype) if device.type == "cuda" else None
+            if backend == "reference" and getattr(mixer, "backend", None) == "auto":
+                report(
+                    f"{label} runs as its PyTorch reference, which is slow: its kernel does not take these sizes"
+                    " (backend=triton says why)"
+                )
+            if backend != "torch":
+                continue
         if population.execution is not Execution.VMAP:
             report(f"{label} is not compiled: replicas compute one after another")
         elif any(buffer.startswith(f"{name}.") for buffer in population.buffers_by_replica):

@@ -221,6 +221,16 @@ def test_auto_compiles_what_has_no_kernels_on_a_gpu_only(monkeypatch):
     assert not is_compiled(lambda: mixer_of("gdn", WIDTH), "cuda")
 
 
+def test_auto_says_which_mixer_has_no_kernel_for_its_sizes(monkeypatch):
+    said = []
+    monkeypatch.setattr(Population, "device", torch.device("cuda"))
+    for states, backend in ((4, "auto"), (2, "auto"), (2, "reference")):
+        population = Population(of(lambda: mixer_of("mamba", WIDTH, d_state=states, backend=backend)), (0,))  # noqa: B023
+        compile_mixers(population, "auto", dtype=torch.bfloat16, report=said.append)
+    (line,) = set(said)  # of two layers
+    assert line.startswith("Mamba runs as its PyTorch reference, which is slow: its kernel does not take")
+
+
 def test_the_plain_attention_computes_attention():
     ours, plain = mixer_of("attn", WIDTH, qk_norm=False), PlainAttention(WIDTH)
     plain.load_state_dict(ours.state_dict(), strict=False)
