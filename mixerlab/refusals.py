@@ -17,6 +17,7 @@ from mixerlab.postponed import GROUPS
 
 _NO_SETTINGS = ("hydra", "name", "_target_")
 _CONFIG_DIR = "--config-dir DIR"
+_QUOTED = """'task.setting="a=b"'"""
 _ONE_NAME = ("mixer", "experiment")  # config.yaml makes a name of them; the other groups may also be a list of yamls
 
 
@@ -37,6 +38,13 @@ def refusal(error: HydraException | MarkedYAMLError, config_dir: str = _CONFIG_D
             return f"{error.override}: settings are KEY=VALUE"
         if error.override.endswith(","):
             return f"{error.override} ends with a comma: remove it or, if a space follows it, quote the whole setting"
+        for opening, closing in ("[]", "{}", "()"):
+            if error.override.count(opening) != error.override.count(closing):
+                return (
+                    f"{error.override} has a `{opening}` or a `{closing}` too many: close it, and if the value has"
+                    " spaces, quote the whole setting"
+                )
+        return f"{error.override} cannot be read ({str(error).splitlines()[0]}): quote its value, as in {_QUOTED}"
     if isinstance(error, MissingConfigException) and error.options:
         what = str(error).splitlines()[0]
         place = f", as {error.missing_cfg_file}.yaml in that folder" if error.missing_cfg_file else ""
