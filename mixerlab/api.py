@@ -77,6 +77,7 @@ def run(*overrides: str, config_dir: str | Path | None = None, config: DictConfi
         cfg = compose(*overrides, config_dir=config_dir)
     else:
         cfg = config
+        register_resolvers()  # one that was saved has interpolations
         if config_dir is not None:
             use_folder(Path(config_dir))
     if cfg.get("dry_run") is True:
