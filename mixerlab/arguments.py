@@ -103,7 +103,7 @@ def _fits(value: Any, wanted: Any) -> bool:
         return any(_fits(value, one) for one in get_args(wanted))
     if get_origin(wanted) is Literal:
         return any(type(value) is type(one) and value == one for one in get_args(wanted))  # 1 is not true
-    if get_origin(wanted) is tuple and Ellipsis not in get_args(wanted):
+    if get_origin(wanted) is tuple and not _is_list(wanted):
         items = get_args(wanted)
         return (
             isinstance(value, list | tuple)
@@ -121,7 +121,8 @@ def _fits(value: Any, wanted: Any) -> bool:
 
 def _is_list(wanted: Any) -> bool:
     """Whether it is a list of any length; a tuple of a certain length is none."""
-    return (get_origin(wanted) or wanted) in (list, tuple, Sequence)
+    is_of_certain_length = get_origin(wanted) is tuple and get_args(wanted) and Ellipsis not in get_args(wanted)
+    return (get_origin(wanted) or wanted) in (list, tuple, Sequence) and not is_of_certain_length
 
 
 def _item(wanted: Any) -> Any:
@@ -134,8 +135,10 @@ def _described(wanted: Any) -> str:
         return " or ".join(map(_described, get_args(wanted)))
     if get_origin(wanted) is Literal:
         return f"one of {', '.join(map(repr, get_args(wanted)))}"
-    if get_origin(wanted) is tuple:
+    if get_origin(wanted) is tuple and not _is_list(wanted):
         return f"a list of {len(get_args(wanted))}: {', '.join(map(_described, get_args(wanted)))}"
     if _is_list(wanted):
-        return f"a list, each {_described(_item(wanted))}" if _item(wanted) in _NAMES else "a list"
-    return _NAMES.get(wanted, "a mapping, {key: value}")
+        return "a list" if _item(wanted) is Any else f"a list, each {_described(_item(wanted))}"
+    if (get_origin(wanted) or wanted) in (dict, Mapping):
+        return "a mapping, {key: value}"
+    return _NAMES.get(wanted, "a value of another type")

@@ -154,12 +154,13 @@ class CausalityCheck:
     def _look(self, population: Population, length: int, bf16: bool, batch_size: int) -> Leak | Undetermined | None:
         """`find_leak` at this length, of this process."""
         scored_only = length != self.lengths[0]
-        key = self.key, self.vocab_size, length, scored_only, bf16, population.device, population.execution
+        # With the shapes of training a GPU launches the same kernels, and compiles none for the check only. Longer rows
+        # are fewer, so that they fit in memory.
+        rows = max(2, min(batch_size, batch_size * self.lengths[0] // length)) if scored_only else batch_size
+        batch = rows if population.device.type == "cuda" else rows_in_memory(length, self.vocab_size)
+        compared = min(batch, ROWS)
+        key = self.key, self.vocab_size, length, scored_only, bf16, population.device, population.execution, compared
         if key not in _known:
-            # With the shapes of training a GPU launches the same kernels, and compiles none for the check only. Longer
-            # rows are fewer, so that they fit in memory.
-            rows = max(2, min(batch_size, batch_size * self.lengths[0] // length)) if scored_only else batch_size
-            batch = rows if population.device.type == "cuda" else ROWS
             _known[key] = find_leak(population, self.vocab_size, length, batch, bf16=bf16, scored_only=scored_only)
         return _known[key]
 
@@ -204,6 +205,11 @@ def find_leak(
         population.model.train(was_training)
 
 
+def rows_in_memory(length: int, vocab_size: int) -> int:
+    """How many rows are compared: `ROWS`, or fewer, at least 2, whose logits fit in memory."""
+    return max(2, min(ROWS, _MOST_LOGITS // (length * vocab_size)))
+
+
 def cuts(length: int, number: int = ROWS) -> tuple[int, ...]:
     """Positions from which on tokens change, at most `number`: two `inside` of chunks, the others at their `edges`."""
     return tuple(dict.fromkeys((*inside(length), *edges(length, number))))[:number]
@@ -218,7 +224,7 @@ def edges(length: int, number: int) -> tuple[int, ...]:
     """
     found = list(dict.fromkeys((1, length - 1)))
     chunks = torch.arange(2, min(length, _LONGEST_CHUNK + 1))
-    is_edge = torch.arange(length)[:, None] % chunks == 0
+    is_edge = torch.arange(min(length, 8 * _LONGEST_CHUNK))[:, None] % chunks == 0  # these are enough
     is_edge[0] = False
     weight = 1 / chunks + (chunks & (chunks - 1) == 0)
     while len(found) < number and weight.any():
@@ -265,7 +271,7 @@ class _Look:
         self.population, self.saved, self.training = population, saved, training
         self.device = population.device
         _, self.batch, self.length = shape
-        self.cuts = cuts(self.length, min(self.batch, ROWS, max(2, _MOST_LOGITS // (self.length * vocab_size))))
+        self.cuts = cuts(self.length, min(self.batch, rows_in_memory(self.length, vocab_size)))
         self.rows = len(self.cuts)  # that are compared
         generator = torch.Generator().manual_seed(_SEED)
         self.tokens = torch.randint(vocab_size, shape, generator=generator)

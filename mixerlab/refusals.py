@@ -38,13 +38,17 @@ def refusal(error: HydraException | MarkedYAMLError, config_dir: str = _CONFIG_D
             return f"{error.override}: settings are KEY=VALUE"
         if error.override.endswith(","):
             return f"{error.override} ends with a comma: remove it or, if a space follows it, quote the whole setting"
+        first, *others = str(error).splitlines()
+        if others and " while evaluating " in others[0]:  # a function of Hydra's refuses its arguments: `interval(1)`
+            return f"{error.override}: {others[0]}"
         for opening, closing in ("[]", "{}", "()"):
             if error.override.count(opening) != error.override.count(closing):
                 return (
-                    f"{error.override} has a `{opening}` or a `{closing}` too many: close it, and if the value has"
-                    " spaces, quote the whole setting"
+                    f"{error.override} has a `{opening}` or a `{closing}` too many: close it or leave it out. If the"
+                    f" value has spaces, quote the whole setting; if it has such a sign, quote it, as in {_QUOTED}"
                 )
-        return f"{error.override} cannot be read ({str(error).splitlines()[0]}): quote its value, as in {_QUOTED}"
+        why = "" if error.override in first else f" ({first})"
+        return f"{error.override} cannot be read{why}: settings are KEY=VALUE; quote its value, as in {_QUOTED}"
     if isinstance(error, MissingConfigException) and error.options:
         what = str(error).splitlines()[0]
         place = f", as {error.missing_cfg_file}.yaml in that folder" if error.missing_cfg_file else ""
@@ -60,7 +64,7 @@ def refusal(error: HydraException | MarkedYAMLError, config_dir: str = _CONFIG_D
         if near := get_close_matches(str(cause.key), last_parts, n=1, cutoff=0.65):
             hint = f"did you mean {outer}{dot}{near[0]}? "
         name = cause.parent_node.get("name") if outer in GROUPS else None
-        of = f" of {outer}={name}" if name else ""  # in a sweep, of several
+        of = f" of {outer}={name}" if name else ""  # a sweep may have several mixers, and only this one refuses the key
         grows = "; another argument of its class can be set once its yaml has it" if outer in GROUPS else ""
         if outer == "mixer" and is_hybrid(cause.parent_node):
             grows = f"; {key_of_layer(cause.key)}"

@@ -36,11 +36,9 @@ from mixerlab.sweeps.markup import counted
 from mixerlab.sweeps.records.claims import claim
 from mixerlab.sweeps.records.files import (
     check_writable,
-    has_its_metrics,
     is_finished,
     read_record,
     record_bytes,
-    remove_metrics,
     run_folder,
     selections_without_weights,
     weights_file,
@@ -55,7 +53,14 @@ from mixerlab.sweeps.records.schema import changed_code, failed_record, row_labe
 from mixerlab.tasks.base import Task
 from mixerlab.tasks.data import dataset_digest, load_or_generate
 from mixerlab.tasks.generated import Arrays, WrongRows
-from mixerlab.training.checkpoints import begin_by_force, end_by_force, forget_checkpoints, is_interrupted_by_force
+from mixerlab.training.checkpoints import (
+    begin_by_force,
+    begin_replacing,
+    end_by_force,
+    forget_checkpoints,
+    is_half_replaced,
+    is_interrupted_by_force,
+)
 from mixerlab.training.execution import StrayParameters
 from mixerlab.training.optimizers import has_own_step
 from mixerlab.training.trainer_config import TrainerConfig, check_accelerator
@@ -128,7 +133,9 @@ def run_state(cfg: DictConfig) -> tuple[Path, str]:
         ValueError: a value in the config that no run can have.
     """
     folder = _Run.of(cfg).folder
-    return folder, "finished" if is_finished(folder) and not is_half_replaced(folder) else "to run"
+    return folder, "finished" if is_finished(folder) and not is_half_replaced(
+        folder, record_bytes(folder)
+    ) else "to run"
 
 
 def run(cfg: DictConfig, patience: float = 0) -> dict[str, Any] | None:
@@ -176,17 +183,13 @@ class RunFailed(RuntimeError):
 
 def _must_train(this: _Run, code: Mapping[str, str]) -> bool:
     """Whether this command trains the run, as far as records say."""
-    if this.cfg.force is True or not is_finished(this.folder) or is_half_replaced(this.folder):
+    if (
+        this.cfg.force is True
+        or not is_finished(this.folder)
+        or is_half_replaced(this.folder, record_bytes(this.folder))
+    ):
         return True
     return this.cfg.force == CHANGED and bool(changed_code(_record(this.folder), code))
-
-
-def is_half_replaced(folder: Path) -> bool:
-    """Whether a training by force was stopped while it replaced the files of the one before: it must be completed.
-
-    The record is replaced last, and so is still that of the training before.
-    """
-    return is_interrupted_by_force(folder, record_bytes(folder)) and not has_its_metrics(folder)
 
 
 def _has_result(folder: Path) -> bool:
@@ -238,14 +241,14 @@ def _train_and_record(
     record, result = _outcome(this, splits, code, list(loggers.values()))
     if isinstance(result, BaseException):
         replace_file(folder / ERROR_FILE, "".join(traceback.format_exception(result)))
-        if not (keeps and is_half_replaced(folder)):  # which the next command is to complete
+        if not (keeps and is_half_replaced(folder, record_bytes(folder))):  # which the next command is to complete
             end_by_force(folder)
         if keeps:
             reason = f"{record['error']} (the record in {folder} is of the training before, and stays)"
             raise RunFailed(reason) from result
     else:
         if keeps:
-            remove_metrics(folder)  # whoever comes after a kill now completes what begins here: `is_half_replaced`
+            begin_replacing(folder, before)  # whoever comes after a kill now completes it: `is_half_replaced`
             write_config(folder, this.config)
         _write_weights(folder, record, result.weights)
         write_metrics(folder, result.metrics)

@@ -180,7 +180,10 @@ def _distribution(override: Override) -> "BaseDistribution":
     from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 
     key, value = override.get_key_element(), override.value()
-    by_logarithm = "log" in getattr(value, "tags", ())
+    tags: set[str] = set(getattr(value, "tags", ()))
+    by_logarithm = "log" in tags
+    if unknown := tags - {"log"}:
+        raise ValueError(f"{override.input_line}: the tag {min(unknown)} says nothing here; write tag(log,...)")
     if isinstance(value, IntervalSweep):
         assert value.start is not None and value.end is not None  # the grammar wants both
         try:

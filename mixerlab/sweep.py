@@ -19,7 +19,6 @@ from tqdm import tqdm
 from mixerlab.cells import Cell, Composer, told_apart
 from mixerlab.config import CHANGED
 from mixerlab.project import use_project
-from mixerlab.runs import is_half_replaced
 from mixerlab.safe_files import remove_leftovers
 from mixerlab.slurm import SlurmFailed, SlurmJobs, slurm_jobs
 from mixerlab.sweep_progress import SweepProgress
@@ -34,7 +33,7 @@ from mixerlab.sweeps.records.files import (
 from mixerlab.sweeps.records.named import name_from, name_of, read_sweep, write_sweep
 from mixerlab.sweeps.records.schema import changed_code
 from mixerlab.sweeps.report import report
-from mixerlab.training.checkpoints import forget_checkpoints, is_interrupted_by_force
+from mixerlab.training.checkpoints import forget_checkpoints, is_half_replaced, is_interrupted_by_force
 from mixerlab.user_code import type_and_message
 
 POLL_SECONDS = 2.0
@@ -160,7 +159,7 @@ class Sweep:
         """Whether the cell, which has this record, is to be trained."""
         if self.config.force is True or record is None or record["status"] != "finished":
             return True
-        if is_half_replaced(cell.folder):
+        if is_half_replaced(cell.folder, record_bytes(cell.folder)):
             return True
         return self.config.force == CHANGED and bool(changed_code(record, cell.code))
 

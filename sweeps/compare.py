@@ -100,6 +100,19 @@ def read_as(frame: pd.DataFrame, readings: Mapping[str, str]) -> pd.DataFrame:
     return frame.assign(task=tasks.replace(names))[kept]
 
 
+def check_readings(readings: Mapping[str, str], published: Iterable[Path]) -> None:
+    """ValueError for a reading of a task of which no file has a number."""
+    files = [read_published(path) for path in published]
+    tables = [table for told in files for of in ("means", "settings") if isinstance(table := told.get(of), Mapping)]
+    tasks = {name.partition(" ")[0] for table in tables for name in table if name != "columns"}
+    for name, ours in readings.items():
+        if name not in tasks:
+            raise ValueError(
+                f"--reading {name}={ours}: there is no published number of {name}; there are of"
+                f" {', '.join(sorted(tasks))}"
+            )
+
+
 def compare(
     source: str | Path,
     published: Path,
@@ -127,6 +140,9 @@ def compare(
         chosen = [pair for pair in pairs if pair.of == of]
         if any(pair.ours is not None for pair in chosen):
             save(side_by_side(chosen, selection, rates), out / f"{published.stem}_{of}", ("png", "pdf"))
+        else:  # bars of an earlier comparison
+            for suffix in ("png", "pdf"):
+                (out / f"{published.stem}_{of}.{suffix}").unlink(missing_ok=True)
     return text
 
 
@@ -154,6 +170,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             raise ValueError(
                 "an installed mixerlab has no results/published: name files of a checkout with --published"
             )
+        check_readings(readings, files)
         for published in files:
             print(compare(given.source, published, given.out, given.selection, readings, given.all_rates))
     except ValueError as error:

@@ -183,7 +183,7 @@ def _check_keys(task_cfg: DictConfig) -> None:
     for level in task_cfg.get("levels", ()):
         if "=" in str(level):
             raise ValueError(
-                f"task={name}: the level {level!r} has a `=`, as in labels of sizes that no setting has: leave it out"
+                f"task={name}: the level {level!r} has a `=`, by which tables tell sizes from names: rename it"
             )
 
 

@@ -105,6 +105,18 @@ def test_a_training_by_force_stopped_while_it_replaces_files_is_completed(result
     assert "finished" in run_py(*LONG, "dry_run=true", f"results_dir={results}").out
 
 
+def test_it_is_completed_also_beside_a_record_without_a_digest(results, trained, monkeypatch):
+    """As records had none until 2026-11-24."""
+    (path,) = results.glob("runs/*/record.json")
+    record = json.loads(path.read_text())
+    del record["sha256"]
+    path.write_text(json.dumps(record))
+    stop_while_it_replaces_files(results, monkeypatch)
+    monkeypatch.setattr("mixerlab.training.fit.PopulationData", OtherOrder)
+    assert run_py(*LONG, f"results_dir={results}").code == 0
+    assert load(path.parent).row in read_record(path.parent)["rows"] != record["rows"]
+
+
 def test_completing_it_is_tried_again_if_it_fails(results, trained, monkeypatch):
     stop_while_it_replaces_files(results, monkeypatch)
     (folder,) = results.glob("runs/*")

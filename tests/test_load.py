@@ -160,7 +160,9 @@ def test_a_config_as_overrides(overrides):
     assert run_id(again) == run_id(config) and len(found) < 20
 
 
-@pytest.mark.parametrize("value", ["/tmp/résultats", "ünicode", "a b", "a,b", "k=v", "name", "/tmp/results-2"])
+@pytest.mark.parametrize(
+    "value", ["/tmp/résultats", "ünicode", "a b", "a,b", "k=v", "name", "/tmp/results-2", "a\\b", "a\\", 'a"b']
+)
 def test_a_string_as_an_override(value):
     assert mixerlab.compose(f"results_dir={as_override(value)}").results_dir == value
 

@@ -237,15 +237,27 @@ from mixerlab.mixers.attn import Attention
 
 
 class Mine(Attention):
-    def __init__(self, d_model, dims: list[int] | None = None, rates: Sequence[float] = (), table: dict | None = None):
+    def __init__(
+        self,
+        d_model,
+        dims: list[int] | None,
+        rates: Sequence[float],
+        table: dict | None,
+        pair: tuple[int, str],
+        many: tuple[int, ...],
+        some: list[int | None],
+    ):
         super().__init__(d_model)
 """
+
+
+REST = "rates: []\ntable: null\npair: [1, a]\nmany: [1]\nsome: [1, null]\n"
 
 
 def test_items_of_a_list_are_compared_with_its_annotation(own, tmp_path):
     name = f"annotated_{tmp_path.name}"
     (tmp_path / f"{name}.py").write_text(ANNOTATED)
-    own("mixer/mine", f"name: mine\n_target_: {name}.Mine\ndims: null\nrates: []\ntable: null\n")
+    own("mixer/mine", f"name: mine\n_target_: {name}.Mine\ndims: null\n" + REST)
     mine = {"config_dir": tmp_path / "conf"}
     mixerlab.build_model(
         "mixer=mine", "task=icr", "mixer.dims=[1,2]", "mixer.rates=[1,0.5]", "mixer.table={a: 1}", **mine
@@ -254,6 +266,9 @@ def test_items_of_a_list_are_compared_with_its_annotation(own, tmp_path):
         ("mixer.dims=3", r"mixer.dims=3 must be a list, each a whole number or null"),
         ("mixer.dims=[1,a]", r"mixer.dims=\[1, 'a'\] must be a list, each a whole number or null"),
         ("mixer.rates=[1,true]", r"mixer.rates=\[1, True\] must be a list, each a number"),
+        ("mixer.pair=[1]", r"mixer.pair=\[1\] must be a list of 2: a whole number, a string"),
+        ("mixer.many=[a]", r"mixer.many=\['a'\] must be a list, each a whole number"),
+        ("mixer.some=[a]", r"mixer.some=\['a'\] must be a list, each a whole number or null"),
         ("mixer.table=[1]", r"mixer.table=\[1\] must be a mapping, {key: value} or null"),
     ):
         with pytest.raises(ValueError, match=message):

@@ -75,6 +75,8 @@ REFUSED = [
     (["model.d_model=15"], "RoPE rotates pairs, and d_model=15 is odd", "choose an even model.d_model"),
     (["mixer=gdn", "model.d_model=15"], "mixer.num_heads=2 does not divide d_model=15", "choose a divisor"),
     (["optimizer.lr=[1e-3,", "5e-4]"], "optimizer.lr=[1e-3, ends with a comma", "quote the whole setting"),
+    (["optimizer.lr=interval(1)"], "optimizer.lr=interval(1): TypeError while evaluating", "'end'"),
+    (["+task.data_sha256=foo"], "unknown key task.data_sha256", "task.data_dir"),
     (["optimizer.lr=[1e-3"], "optimizer.lr=[1e-3 has a `[` or a `]` too many", "close it"),
     (["task.setting=a=b"], "task.setting=a=b cannot be read (mismatched input '=' expecting <EOF>)", "quote its value"),
     (["-m", "mixer=attn,", "gdn"], "mixer=attn, ends with a comma", "remove it or, if a space follows it, quote"),

@@ -40,6 +40,8 @@ def test_what_optuna_may_choose_from():
         distribution("a=tag(log,interval(0,1))")
     with pytest.raises(ValueError, match="is for an interval"):
         distribution("a=tag(log,choice(1,2))")
+    with pytest.raises(ValueError, match=r"the tag lgo says nothing here; write tag\(log,"):
+        distribution("a=tag(lgo,interval(1e-4,1e-2))")
 
 
 @pytest.mark.slow

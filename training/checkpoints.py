@@ -73,6 +73,7 @@ def set_aside(path: Path) -> Path:
 
 # While a training by force lasts: holds the digest of the record that was there when it began.
 _BY_FORCE = "resume-by-force"
+_REPLACING = "resume-replacing"
 
 
 def begin_by_force(folder: Path, record: bytes | None) -> None:
@@ -90,6 +91,19 @@ def is_interrupted_by_force(folder: Path, record: bytes | None) -> bool:
     """Whether a training by force has begun since this record was written, and has neither finished nor failed."""
     try:
         return (folder / _BY_FORCE).read_bytes() == _digest(record).encode()
+    except FileNotFoundError:
+        return False
+
+
+def begin_replacing(folder: Path, record: bytes | None) -> None:
+    """Notes that from now on files beside this record, which is replaced last, are those of a training by force."""
+    replace_file(folder / _REPLACING, _digest(record))
+
+
+def is_half_replaced(folder: Path, record: bytes | None) -> bool:
+    """Whether a training by force was stopped while it replaced the files beside this record: it must be completed."""
+    try:
+        return (folder / _REPLACING).read_bytes() == _digest(record).encode()
     except FileNotFoundError:
         return False
 

@@ -40,7 +40,7 @@ def compile_mixers(
     of their own. `false`: none. Only mixers under `vmap` are compiled, whose buffers do not change. A mixer is compiled
     when it is first called, again for other shapes, as when a replica has left, and once for scoring. One that cannot
     be copied, or that PyTorch cannot compile, runs as it is. `report` gets a line for each mixer class that says what
-    happened, and for one whose kernel does not take its sizes.
+    happened.
     """
     if wanted is False:
         return
@@ -51,15 +51,8 @@ def compile_mixers(
         if mixer not in mixers:
             continue
         label = type(mixer).__name__
-        if wanted == "auto":
-            backend = mixer.resolved_backend(device, dtype) if device.type == "cuda" else None
-            if backend == "reference" and getattr(mixer, "backend", None) == "auto":
-                report(
-                    f"{label} runs as its PyTorch reference, which is slow: its kernel does not take these sizes"
-                    " (backend=triton says why)"
-                )
-            if backend != "torch":
-                continue
+        if wanted == "auto" and (device.type != "cuda" or mixer.resolved_backend(device, dtype) != "torch"):
+            continue
         if population.execution is not Execution.VMAP:
             report(f"{label} is not compiled: replicas compute one after another")
         elif any(buffer.startswith(f"{name}.") for buffer in population.buffers_by_replica):
@@ -74,6 +67,23 @@ def compile_mixers(
                 continue
             mixer.forward = _CompiledForward(mixer, module, report)
             population.compiled |= {name}
+
+
+def without_kernels(population: Population, dtype: torch.dtype) -> list[str]:
+    """A line for each mixer class whose kernel does not take its sizes on this GPU, with `backend=auto`."""
+    if population.device.type != "cuda":
+        return []
+    slow = {
+        type(block.mixer).__name__
+        for block in cast(Iterable[Any], getattr(population.model, "blocks", ()))
+        if getattr(block.mixer, "backend", None) == "auto"
+        and block.mixer.resolved_backend(population.device, dtype) == "reference"
+    }
+    return [
+        f"{name} runs as its PyTorch reference, which is slow: its kernel does not take these sizes in"
+        f" {str(dtype).removeprefix('torch.')} (mixer.backend=triton says why)"
+        for name in sorted(slow)
+    ]
 
 
 class _CompiledForward:

@@ -23,7 +23,7 @@ from mixerlab.interruption import Terminated, interruptions_unwrapped
 from mixerlab.training.callbacks import CheckpointFiles, EpochProgress, ResumePoint
 from mixerlab.training.capture import GraphCache
 from mixerlab.training.checkpoints import DamagedCheckpoint, read_checkpoint, set_aside
-from mixerlab.training.compiled import compile_mixers
+from mixerlab.training.compiled import compile_mixers, without_kernels
 from mixerlab.training.datamodule import PopulationData
 from mixerlab.training.execution import choose_execution
 from mixerlab.training.lit_module import PopulationTraining, selections_in, series_name
@@ -290,6 +290,8 @@ def _compile(population: Population, config: TrainerConfig, dtype: torch.dtype, 
             notes.append(line)
             log.info(line)
 
+    for line in without_kernels(population, dtype):
+        report(line)
     compile_mixers(population, config.compile, dtype=dtype, report=report)
 
 

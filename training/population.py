@@ -210,14 +210,20 @@ def side_by_side(one_replica: Callable[..., Any]) -> Callable[..., Any]:
 def require_same_again(build: Callable[[], nn.Module], seed: int, built: nn.Module) -> None:
     """Raises ValueError unless `build` gives the initial values of `built` again, with the same seed."""
     with seeded(seed):
-        again = dict(build().named_parameters())
-    for name, parameter in built.named_parameters():
-        if not _equal(parameter, again[name]):
+        again = _tensors(build())
+    for (kind, name), tensor in _tensors(built).items():
+        if not _equal(tensor, again[kind, name]):
             raise ValueError(
-                f"parameter {name} starts otherwise each time the model is built with the same seed: draw it with"
+                f"{kind} {name} starts otherwise each time the model is built with the same seed: draw it with"
                 " torch (torch.empty draws nothing), or give your own generator a fixed seed, as in"
                 " numpy.random.default_rng(0)"
             )
+
+
+def _tensors(model: nn.Module) -> dict[tuple[str, str], Tensor]:
+    """The parameters and buffers, each by what it is and its name."""
+    parameters = {("parameter", name): parameter for name, parameter in model.named_parameters()}
+    return parameters | {("buffer", name): buffer for name, buffer in model.named_buffers()}
 
 
 def _equal(one: Tensor, other: Tensor) -> bool:
@@ -255,6 +261,8 @@ class Population(nn.Module):
             layout = Layout(model, grouping)
             values = dict(model.named_parameters())
             rows.append(torch.cat([values[slot.name].detach().flatten() for slot in layout.slots]))
+            if shared is None:
+                require_same_again(build, seed, model)
             buffers = dict(model.named_buffers())
             for name, buffer in buffers.items():
                 if shared is not None and not _equal(buffer, shared[name]):
@@ -263,7 +271,6 @@ class Population(nn.Module):
                         " with -m seed=0,1 in place of seed=[0,1], or draw it with a torch.Generator of a fixed seed"
                     )
             shared = buffers
-        require_same_again(build, seeds[-1], model)
         self.layout = layout
         self.execution = Execution.VMAP
         self.compiled: frozenset[str] = frozenset()

@@ -24,7 +24,7 @@ def seeded(seed: int) -> Iterator[None]:
     of_numpy, of_python = np.random.get_state(), random.getstate()  # noqa: NPY002
     try:
         with torch.random.fork_rng(devices=()):
-            torch.manual_seed(seed)
+            torch.default_generator.manual_seed(seed)  # `torch.manual_seed` also seeds those of GPUs
             np.random.seed(seed)  # noqa: NPY002
             random.seed(seed)
             yield

@@ -109,11 +109,6 @@ def write_metrics(folder: str | Path, metrics: "pd.DataFrame") -> None:
     replace_file(Path(folder) / METRICS_FILE, as_given.to_csv(index=False, float_format="%.7g"))
 
 
-def remove_metrics(folder: str | Path) -> None:
-    """Removes `metrics.csv`: what replaces the files beside a record does so first, which `has_its_metrics` tells."""
-    (Path(folder) / METRICS_FILE).unlink(missing_ok=True)
-
-
 def record_bytes(folder: str | Path) -> bytes | None:
     """What `record.json` holds, whatever that is; None if there is no such file. `ValueError` if it cannot be read."""
     path = Path(folder) / RECORD_FILE
@@ -284,15 +279,6 @@ def read_metrics(folder: str | Path) -> "pd.DataFrame | None":
     except (ValueError, TypeError, OverflowError) as error:
         raise ValueError(f"{path} cannot be drawn ({' '.join(str(error).split())})") from error
     return metrics
-
-
-def has_its_metrics(folder: str | Path) -> bool:
-    """Whether `metrics.csv` is there, and is not known to be another file than was written with the record."""
-    folder = Path(folder)
-    try:
-        return is_written_with(read_bytes(folder / METRICS_FILE, LARGEST_METRICS), record_bytes(folder) or b"{}")
-    except (FileNotFoundError, ValueError):
-        return False
 
 
 def is_written_with(metrics: bytes, record: bytes) -> bool:

@@ -183,7 +183,11 @@ def test_another_task_of_ours_is_read_as_a_published_one(results, published, tmp
     said = capsys.readouterr().out
     assert "icr_challenge 256-512 | 0.900 (1.000) -0.100" in said
     assert "Our icr_vocab_challenge is read as its icr_challenge." in said
-    for reading, message in (("icr_challenge", "give PUBLISHED=OURS"), ("icr_challenge=mqar", "no runs of mqar")):
+    for reading, message in (
+        ("icr_challenge", "give PUBLISHED=OURS"),
+        ("icr_challenge=mqar", "no runs of mqar"),
+        ("nope=icr", "there is no published number of nope; there are of "),
+    ):
         assert compare.main([*run, reading]) == 1
         assert message in capsys.readouterr().err
 

@@ -109,6 +109,9 @@ def test_initial_values_that_no_seed_repeats_are_refused():
     message = r"parameter scale starts otherwise each time the model is built with the same seed: draw it with torch"
     with pytest.raises(ValueError, match=message):
         Population(lambda: Drawn(generator.random), [0])
+    for seeds in ([0], [0, 1]):
+        with pytest.raises(ValueError, match="buffer shift starts otherwise each time"):
+            Population(lambda: Scaled(lambda size: torch.tensor(generator.random(size))), seeds)
 
 
 @pytest.mark.parametrize(
