@@ -99,6 +99,15 @@ def main() -> int:
     parser.add_argument("--pace", type=float, default=1.0, metavar="FACTOR", help="of the seconds in the lists")
     parser.add_argument("--extra", nargs="*", default=[], metavar="KEY=VALUE")
     given = parser.parse_args()
+    for name in ("processes", "seconds", "pace"):
+        if not getattr(given, name) > 0:
+            parser.error(f"--{name} {getattr(given, name)} must be above 0")
+    if missing := [path for path in given.lists if not Path(path).exists()]:
+        parser.error(f"there is no list {missing[0]}: results/plan.py writes lists")
+    jobs = [job for path in given.lists for job in jobs_of(path, given.pace)]
+    shortest = min((job.seconds for job in jobs), default=0)
+    if given.fit and shortest > given.seconds:
+        parser.error(f"--seconds {given.seconds:g}: none of {len(jobs)} runs fits, the shortest takes {shortest:g} s")
     results = Path(given.results_dir)
     results.mkdir(parents=True, exist_ok=True)
     archive = Archive(results, given.archive) if given.archive else None
@@ -116,7 +125,7 @@ def main() -> int:
 
     try:
         ended = work_through(
-            [job for path in given.lists for job in jobs_of(path, given.pace)],
+            jobs,
             partial(trainer, results, given.extra),
             processes=given.processes,
             gpus=given.gpus,

@@ -36,6 +36,8 @@ COLUMNS = {
 }
 # Not swept: each is a row, a column or a replica anyway.
 _PLACES = ("mixer", "task", "setting", "lr", "seed", "run_id", "replica")
+# The digest of a dataset on disk, of which a label shows the first digits: `baseline, data=83b4fe8e`.
+_DATA, _DATA_LABEL, _DIGITS = "task.data_sha256", "data", 8
 _OF_LAYER = re.compile(r"^mixer\.options\.(\d+)\.")  # a key of one layer of a hybrid
 FUTURE_KEY = "model.may_see_future"
 FOUND = "sees_future"  # in the provenance: what the run found
@@ -164,6 +166,7 @@ def short_names(keys: Sequence[str]) -> dict[str, str]:
     A key of one layer of a hybrid is called `layer 0 num_heads`.
     """
     short = {key: _OF_LAYER.sub(r"layer \1 ", key).removesuffix(".name").rpartition(".")[2] for key in keys}
+    short |= {key: _DATA_LABEL for key in keys if key == _DATA}
     counts = Counter(short.values())
     return {key: name if counts[name] == 1 else key for key, name in short.items()}
 
@@ -225,8 +228,11 @@ def _relabelled(frame: pd.DataFrame, name: str, keys: Sequence[str], scope: list
     for key in keys:
         column = column_of(frame, key)
         values, group = _values(frame, column), key.partition(".")[0]
-        told = values.map(lambda text, short=short[key]: f", {short}={text}")
-        if group in ("mixer", "task"):
+        digits = _DIGITS if key == _DATA else None
+        told = values.map(lambda text, short=short[key], digits=digits: f", {short}={text[:digits]}")
+        if key == _DATA:  # generated rows are those of the setting's name
+            has = values != "null"
+        elif group in ("mixer", "task"):
             differs = values.groupby([frame[part] for part in scope]).transform("nunique") > 1
             has = differs if differs.any() else values != "null"
         elif group in ("optimizer", "schedule") and column != group:

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from mixerlab.results.portions import Job, ended_well, next_job, work_through
-from mixerlab.results.train import Archive, jobs_of
+from mixerlab.results.train import Archive, jobs_of, main
 from mixerlab.sweeps.archive import restore
 from mixerlab.tests.sweeps import fakes
 
@@ -164,3 +164,20 @@ def test_the_pace_is_of_the_seconds_of_a_list(tmp_path):
     (tmp_path / "list.csv").write_text("unit,overrides,seconds\na,mixer=attn,30\na,mixer=gdn,\n")
     assert [job.seconds for job in jobs_of(tmp_path / "list.csv", pace=0.5)] == [15, 0]
     assert [job.seconds for job in jobs_of(tmp_path / "list.csv")] == [30, 0]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--processes", "1", "--seconds", "20", "--fit"], "none of 1 runs fits, the shortest takes 30 s"),
+        (["--processes", "0", "--seconds", "20"], "--processes 0 must be above 0"),
+        (["other.csv", "--processes", "1", "--seconds", "20"], "there is no list other.csv"),
+    ],
+)
+def test_a_portion_that_can_train_nothing_is_refused(tmp_path, monkeypatch, capsys, options, message):
+    path = tmp_path / "list.csv"
+    path.write_text("unit,overrides,seconds\na,mixer=attn,30\n")
+    monkeypatch.setattr("sys.argv", ["train.py", str(path), *options, f"--results-dir={tmp_path / 'results'}"])
+    with pytest.raises(SystemExit):
+        main()
+    assert message in capsys.readouterr().err and not (tmp_path / "results").exists()

@@ -80,6 +80,16 @@ def test_a_key_of_the_task_makes_rows(tmp_path):
     assert "| icr  | baseline, data_seed=2 | 0.200 |" in table and "share this name" not in table
 
 
+def test_rows_from_a_dataset_on_disk_are_a_setting_of_their_own(tmp_path):
+    fakes.add_run(tmp_path, [0.1, 0.7, 0.1])
+    fakes.add_run(tmp_path, [0.1, 0.8, 0.1], mixer="gdn")
+    fakes.add_run(tmp_path, [0.1, 0.9, 0.1], changed={"task.data_sha256": "0123456789abcdef", "task.data_dir": "d"})
+    frame = spread_out(collect(tmp_path)).frame
+    assert set(frame["setting"]) == {"baseline", "baseline, data=01234567"}
+    text = report(tmp_path)
+    assert "| icr  | 0.700 | 0.800 |" in text and "01234567" not in text.splitlines()[5]
+
+
 @pytest.mark.parametrize("by", [["mixer"], ["model.d_model"], ["task.data_seed"], ["task.data_seed", "model.d_model"]])
 def test_runs_on_different_data_never_compete_whatever_by_names(tmp_path, by):
     for seed in (1, 2, 3):
