@@ -36,6 +36,7 @@ from mixerlab.sweeps.records.files import (
     run_folder,
 )
 
+_XZ = b"\xfd7zXZ\x00"  # how such a file begins
 FILES = (CONFIG_FILE, METRICS_FILE, RECORD_FILE)  # the record last: with it a run is finished
 _MEMBER = re.compile(r"runs/([0-9a-f]{12})/(" + "|".join(map(re.escape, FILES)) + ")")
 
@@ -155,6 +156,8 @@ def _reading(file: str | Path) -> Iterator[None]:
     except OSError as error:
         raise ValueError(f"{file} cannot be read ({error.strerror or error}): give an archive") from error
     except (lzma.LZMAError, tarfile.TarError, EOFError, ValueError) as error:
+        if isinstance(error, EOFError) and Path(file).read_bytes().startswith(_XZ):
+            raise ValueError(f"{file} is not complete: copy it again") from error
         raise ValueError(
             f"{file} is no archive of records ({error}): make one with python -m mixerlab.sweeps.archive"
         ) from error

@@ -251,6 +251,15 @@ def test_a_link_out_of_the_folder_is_not_followed(results, tmp_path):
     assert written(other) == {} and list(outside.iterdir()) == []
 
 
+def test_an_archive_that_was_cut_says_so(results, tmp_path, capsys):
+    whole, cut = tmp_path / "a.tar.xz", tmp_path / "b.tar.xz"
+    archive.pack(results, whole)
+    cut.write_bytes(whole.read_bytes()[:-100])
+    assert archive.main([str(cut), "--restore", "--results-dir", str(tmp_path / "c")]) == 1
+    assert capsys.readouterr().err == f"error: {cut} is not complete: copy it again\n"
+    assert not (tmp_path / "c").exists()
+
+
 @pytest.mark.parametrize("content", [b"", b"no archive", lzma.compress(b"no archive")])
 def test_what_is_no_archive_is_one_line(tmp_path, content, capsys):
     (tmp_path / "a").write_bytes(content)
