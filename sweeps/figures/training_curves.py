@@ -40,10 +40,11 @@ def training_curves(results_dir: str | Path, cells: pd.DataFrame, selection: Sel
     with looks():
         sheet = Sheet(columns)
         per_line = sheet.per_line(len(tasks))
-        above, below = [], []
+        above, below, settings = [], [], []
         for task in tasks:
             of_task = cells[cells["task"] == task]
             setting = min(of_task["setting"], key=setting_rank)
+            settings.append(setting)
             of_setting = of_task[of_task["setting"] == setting]
             accuracy, loss = sheet.panel(setting_title(task, setting)), sheet.panel()
             metrics, without = _metrics_of(results_dir, of_setting, ("epoch", f"{split}_accuracy", "train_loss"))
@@ -67,15 +68,17 @@ def training_curves(results_dir: str | Path, cells: pd.DataFrame, selection: Sel
             loss.set_xlabel("epoch")
             above.append(accuracy)
             below.append(loss)
-        _same_limits(below)
-        for panel in below:
-            loss_ticks(panel)
         lines = []
         for first in range(0, len(tasks), per_line):
             lines += [above[first : first + per_line], below[first : first + per_line]]
+            _same_limits(lines[-1])  # the first panel of a line has the tick labels of all
+        for panel in below:
+            loss_ticks(panel)
         ylabels = (f"accuracy on {split}", "training loss (nats)")
         handles = legend_of(line_handles(look), explain)
         under = CHOSEN[selection]
+        if set(settings) == {"baseline"}:  # otherwise the titles say which
+            under = f"baselines; {under}"
         if any(panel.collections for panel in sheet.panels):
             under += "; line and band: mean and range over seeds"
         return sheet.arrange("Training curves", under, handles, lines, per_line, ylabels, height=0.85, below=0.34)

@@ -55,6 +55,7 @@ def test_training_curves_show_the_best_replica(results, cells):
     assert loss.lines[0].get_ydata()[0] == pytest.approx(3)
     assert (accuracy.get_ylabel(), loss.get_ylabel()) == ("accuracy on test", "training loss (nats)")
     assert accuracy_mem.get_title() == "mem"
+    assert any(text.get_text().startswith("baselines; ") for text in figure.texts)
 
 
 @pytest.mark.parametrize("epochs", [1, 2])
