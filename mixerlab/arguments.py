@@ -103,15 +103,15 @@ def _fits(value: Any, wanted: Any) -> bool:
         return any(_fits(value, one) for one in get_args(wanted))
     if get_origin(wanted) is Literal:
         return any(type(value) is type(one) and value == one for one in get_args(wanted))  # 1 is not true
-    if get_origin(wanted) is tuple and not _is_list(wanted):
+    if _is_list(wanted):
+        return isinstance(value, list | tuple) and all(_fits(one, _item(wanted)) for one in value)
+    if get_origin(wanted) is tuple:
         items = get_args(wanted)
         return (
             isinstance(value, list | tuple)
             and len(value) == len(items)
             and all(_fits(one, item) for one, item in zip(value, items, strict=True))
         )
-    if _is_list(wanted):
-        return isinstance(value, list | tuple) and all(_fits(one, _item(wanted)) for one in value)
     if (get_origin(wanted) or wanted) in (dict, Mapping):
         return isinstance(value, Mapping)
     if wanted is float:
@@ -135,10 +135,10 @@ def _described(wanted: Any) -> str:
         return " or ".join(map(_described, get_args(wanted)))
     if get_origin(wanted) is Literal:
         return f"one of {', '.join(map(repr, get_args(wanted)))}"
-    if get_origin(wanted) is tuple and not _is_list(wanted):
-        return f"a list of {len(get_args(wanted))}: {', '.join(map(_described, get_args(wanted)))}"
     if _is_list(wanted):
         return "a list" if _item(wanted) is Any else f"a list, each {_described(_item(wanted))}"
+    if get_origin(wanted) is tuple:
+        return f"a list of {len(get_args(wanted))}: {', '.join(map(_described, get_args(wanted)))}"
     if (get_origin(wanted) or wanted) in (dict, Mapping):
         return "a mapping, {key: value}"
     return _NAMES.get(wanted, "a value of another type")

@@ -124,9 +124,11 @@ def check_same_again(mixer: nn.Module, d_model: int = WIDTH) -> None:
 
 
 def check_draws(make: Callable[[], SequenceMixer], d_model: int = WIDTH) -> None:
-    """In evaluation mode nothing is drawn: not even once, in the first call, as a loaded model would draw it anew."""
-    x = torch.randn(2, LENGTH, d_model)
+    """Initial values come from the seed, and in evaluation mode nothing is drawn.
 
+    Not even once, in the first call, as a loaded model would draw it anew.
+    """
+    x = torch.randn(2, LENGTH, d_model)
     with seeded(0):
         built = make()
     try:

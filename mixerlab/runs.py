@@ -133,9 +133,7 @@ def run_state(cfg: DictConfig) -> tuple[Path, str]:
         ValueError: a value in the config that no run can have.
     """
     folder = _Run.of(cfg).folder
-    return folder, "finished" if is_finished(folder) and not is_half_replaced(
-        folder, record_bytes(folder)
-    ) else "to run"
+    return folder, "finished" if _is_done(folder) else "to run"
 
 
 def run(cfg: DictConfig, patience: float = 0) -> dict[str, Any] | None:
@@ -183,13 +181,14 @@ class RunFailed(RuntimeError):
 
 def _must_train(this: _Run, code: Mapping[str, str]) -> bool:
     """Whether this command trains the run, as far as records say."""
-    if (
-        this.cfg.force is True
-        or not is_finished(this.folder)
-        or is_half_replaced(this.folder, record_bytes(this.folder))
-    ):
+    if this.cfg.force is True or not _is_done(this.folder):
         return True
     return this.cfg.force == CHANGED and bool(changed_code(_record(this.folder), code))
+
+
+def _is_done(folder: Path) -> bool:
+    """Whether there is a record with results, and no training by force was stopped while it replaced them."""
+    return is_finished(folder) and not is_half_replaced(folder, record_bytes(folder))
 
 
 def _has_result(folder: Path) -> bool:
@@ -241,7 +240,7 @@ def _train_and_record(
     record, result = _outcome(this, splits, code, list(loggers.values()))
     if isinstance(result, BaseException):
         replace_file(folder / ERROR_FILE, "".join(traceback.format_exception(result)))
-        if not (keeps and is_half_replaced(folder, record_bytes(folder))):  # which the next command is to complete
+        if not (keeps and is_half_replaced(folder, before)):  # which the next command is to complete
             end_by_force(folder)
         if keeps:
             reason = f"{record['error']} (the record in {folder} is of the training before, and stays)"

@@ -18,8 +18,17 @@ from mixerlab.tasks.base import SPLITS, Task
 from mixerlab.user_code import with_place
 
 # Keys of a task's yaml that are not constructor parameters.
-_CONFIG_KEYS = {"name", "_target_", "setting", "baseline", "changes", "levels", "allow_shared_rows"}
-_CONFIG_KEYS |= {"data_dir", "data_sha256"}  # the second only in the resolved config of a run
+_CONFIG_KEYS = {
+    "name",
+    "_target_",
+    "setting",
+    "baseline",
+    "changes",
+    "levels",
+    "allow_shared_rows",
+    "data_dir",
+    "data_sha256",  # only in the resolved config of a run
+}
 # Parameters that came later, with the value that a config without them means.
 _LATER = {"test_seq_len": None}
 # Of both arrays of all splits: 64 GiB of int64. More is a typing error.

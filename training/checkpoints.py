@@ -71,9 +71,9 @@ def set_aside(path: Path) -> Path:
     return path.replace(path.with_name(f"{path.name}.damaged"))
 
 
-# While a training by force lasts: holds the digest of the record that was there when it began.
-_BY_FORCE = "resume-by-force"
-_REPLACING = "resume-replacing"
+# Files that hold the digest of the record that was there when a training by force began, and when it began to replace
+# what stands beside that record.
+_BY_FORCE, _REPLACING = "resume-by-force", "resume-replacing"
 
 
 def begin_by_force(folder: Path, record: bytes | None) -> None:
@@ -89,10 +89,7 @@ def begin_by_force(folder: Path, record: bytes | None) -> None:
 
 def is_interrupted_by_force(folder: Path, record: bytes | None) -> bool:
     """Whether a training by force has begun since this record was written, and has neither finished nor failed."""
-    try:
-        return (folder / _BY_FORCE).read_bytes() == _digest(record).encode()
-    except FileNotFoundError:
-        return False
+    return _is_of(folder / _BY_FORCE, record)
 
 
 def begin_replacing(folder: Path, record: bytes | None) -> None:
@@ -102,15 +99,20 @@ def begin_replacing(folder: Path, record: bytes | None) -> None:
 
 def is_half_replaced(folder: Path, record: bytes | None) -> bool:
     """Whether a training by force was stopped while it replaced the files beside this record: it must be completed."""
-    try:
-        return (folder / _REPLACING).read_bytes() == _digest(record).encode()
-    except FileNotFoundError:
-        return False
+    return _is_of(folder / _REPLACING, record)
 
 
 def end_by_force(folder: Path) -> None:
     """Has the next training by force begin from the start."""
     (folder / _BY_FORCE).unlink(missing_ok=True)
+
+
+def _is_of(file: Path, record: bytes | None) -> bool:
+    """Whether there is such a file, and it has the digest of this record."""
+    try:
+        return file.read_bytes() == _digest(record).encode()
+    except FileNotFoundError:
+        return False
 
 
 def _digest(record: bytes | None) -> str:

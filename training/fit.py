@@ -280,7 +280,7 @@ def _accelerator_and_bf16(config: TrainerConfig) -> tuple[str, bool]:
 
 
 def _compile(population: Population, config: TrainerConfig, dtype: torch.dtype, notes: list[str]) -> None:
-    """Compiles mixers as `config.compile` says, and adds to `notes`, also later, what came of it.
+    """Compiles mixers as `config.compile` says, and adds to `notes`, also later, what came of it and what is slow.
 
     It gets the notes and not the module, which a compiled mixer in a cached graph would keep alive.
     """
