@@ -152,7 +152,7 @@ def test_variants_are_compared_on_the_same_cells():
     ("rows", "names"),
     [
         ("rows.csv", ["design"]),
-        ("finalist_rows.csv", ["finalists", "finalists_2", "finalists_3", "finalists_4"]),
+        ("finalist_rows.csv", ["finalists", "finalists_2", "finalists_3", "finalists_4", "finalists_5"]),
         ("variant_rows.csv", ["variants"]),
     ],
 )
