@@ -4,9 +4,9 @@
 
 Needs the repository root on PYTHONPATH. A mean of a task is over all its settings. Where a recipe was not run on a
 setting, the draft's runs (results/rounding: PyTorch's initial values, no norms) stand in: the table says how many
-settings are a recipe's own. The distances are given with the default's runs in their place, too. The default's are those
-of results/table, at the rates that all candidates have. The variants, with one choice changed, have 15 cells, and stand
-in for 2x64 there. One seed.
+settings are a recipe's own. The distances are given with the default's runs in their place, too. The default's are
+those of results/table, at the rates that all candidates have. The variants, with one choice changed, have 15 cells, and
+stand in for 2x64 there. One seed.
 
 The second part asks of each recipe whether it is nearer than the draft: whether a few means make the difference (the
 RMSE without the two that gain most), how many means it fixes and breaks, and an interval of the gain in RMSE, from

@@ -12,6 +12,7 @@ from pathlib import Path
 import pandas as pd
 
 from mixerlab.results import plan
+from mixerlab.results.costs import lengths
 from mixerlab.results.plan import MIXERS
 from mixerlab.sweeps import names
 from mixerlab.sweeps.collect import best_per_cell
@@ -106,7 +107,7 @@ def fuzzy(wide: pd.DataFrame, narrow: pd.DataFrame) -> list[str]:
     lines = ["| `fcr` | " + " | ".join(MIXERS) + " |", "|---" * (len(MIXERS) + 1) + "|"]
     of_all, of_papers = (cells["accuracy"].xs("fcr", level="task").unstack("mixer") for cells in (wide, narrow))
     best_at = wide["lr"].xs("fcr", level="task").unstack("mixer")
-    for setting in plan.lengths("fcr"):
+    for setting in lengths("fcr"):
         entries = (
             f"{of_all[mixer][setting]:.3f} at {best_at[mixer][setting]:g} ({of_papers[mixer][setting]:.3f})"
             for mixer in MIXERS

@@ -9,6 +9,7 @@ from omegaconf import OmegaConf
 import mixerlab
 from mixerlab.config import checked
 from mixerlab.results import plan
+from mixerlab.results.costs import lengths
 from mixerlab.results.screen import design
 from mixerlab.sweeps.collect import best_per_cell
 from mixerlab.sweeps.published import read_published
@@ -47,7 +48,7 @@ def test_the_table_gets_each_cell_with_three_seeds_at_the_rates_of_the_first():
     stages = [run.stage for run in runs]
     assert list(dict.fromkeys(stages)) == sorted(set(stages), key=stages.index)  # one after the other
     for run in runs:
-        length, rates = plan.lengths(run.task)[run.setting], {rate for rate, _ in replicas(run)}
+        length, rates = lengths(run.task)[run.setting], {rate for rate, _ in replicas(run)}
         assert length < plan.LONG or len(replicas(run)) == len(rates)  # one seed
         assert len(rates) == 1 or len(rates) * length <= plan.MOST_TOKENS
 
@@ -57,7 +58,7 @@ def test_a_list_starts_with_every_cell_once(monkeypatch):
     first = [run for run in plan.table() if run.stage == "every cell"]
     assert len(listed(first)) == 330 * 3  # the default's rates
     assert {seed for run in first for _, seed in replicas(run)} == {0}
-    of_first = [plan.lengths(run.task)[run.setting] for run in first]
+    of_first = [lengths(run.task)[run.setting] for run in first]
     assert of_first == sorted(of_first, reverse=True)
 
 
@@ -86,7 +87,7 @@ def test_attention_and_parallax_run_every_reading_of_the_challenge(monkeypatch):
 def test_the_challenge_is_read_as_the_papers_numbers_are_published():
     published = read_published(plan.RESULTS / "published" / "parallax_paper.json")["settings"]
     named = {name for name in published if name != "columns"}
-    assert named == {f"{task} {setting}" for task in plan.CHALLENGE for setting in plan.lengths(task)}
+    assert named == {f"{task} {setting}" for task in plan.CHALLENGE for setting in lengths(task)}
     sweep = OmegaConf.load(plan.RESULTS.parent / "conf" / "experiment" / "challenge.yaml").hydra.sweeper.params
     assert tuple(sweep.task.split(",")) == plan.CHALLENGE
 
@@ -145,7 +146,7 @@ def test_variants_are_compared_on_the_same_cells():
     listed = [(run["recipe"], run["mixer"], run["task"], run["setting"]) for run in design.variants()]
     assert len(listed) == len(set(listed)) == 15 * len(cells)
     assert {key[2:] for key in listed if key[:2] == ("1x128", "attn")} == cells
-    assert all(setting in plan.lengths(task) for task, setting in cells)
+    assert all(setting in lengths(task) for task, setting in cells)
 
 
 @pytest.mark.parametrize(
@@ -240,16 +241,7 @@ def test_what_is_done_is_not_listed():
     assert len(left) + len(done) == 960
 
 
-def test_costs_come_from_runs():
-    """A cell that was run costs what it took; twice the replicas or a longer sequence cost more."""
-    costs = plan.Costs()
-    assert 3 * costs.of_replica("draft", "attn", "sc", "seq_len-1024") == pytest.approx(94 / 2, abs=1)
-    longer = costs.of_replica("draft", "gdn", "icr_vocab_challenge", "1024-2048")  # which no recipe has run
-    assert longer == pytest.approx(costs.of_replica("draft", "gdn", "icr", "seq_len-1024") * 2**1.2)
-    of_default = costs.of_replica("default", "attn", "sc_challenge", "512-2048")
-    of_heads = costs._ratio("4x32", "2x64", "attn")
-    assert costs.of_replica("4x32", "attn", "sc_challenge", "512-2048") == pytest.approx(of_default * of_heads)
-    assert costs.of_replica("default", "gdn", "mem", "baseline") == costs.of_replica("2x64", "gdn", "mem", "baseline")
+def test_replicas_of_a_run_are_read_from_its_overrides():
     assert plan.replicas_of("mixer=attn seed=[0,1] optimizer.lr=[1e-2,1e-3]") == 4
     assert plan.replicas_of("mixer=attn seed=0") == 3
 
