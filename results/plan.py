@@ -5,15 +5,15 @@
     python results/plan.py challenge OUT.csv     the readings of its labels, two seeds
     python results/plan.py recipes OUT.csv       other recipes on the challenge, where ours is far from the paper
     python results/plan.py w_r OUT.csv           Parallax's W_R at zero and random, which the screen could not tell
+    python results/plan.py steps OUT.csv         how large Muon's step is for a matrix, on 15 cells
     python results/plan.py table OUT.csv         the 330 cells: each once, then two more seeds
     python results/plan.py adamw OUT.csv         attention and Parallax by AdamW: baselines, challenge
     python results/plan.py wider OUT.csv ROWS    the rates that unsolved cells of ROWS want, alike for all mixers
 
-What the committed rows have is left out, except of `w_r`. Needs the repository root on PYTHONPATH; `results/train.py`
-trains the list. A line holds `stage`, `unit` (runs that
-share what is compiled), `recipe`, `mixer`, `task`, `setting`, `overrides` (the arguments of run.py) and `seconds`: how
-long the run takes in one of PER_GPU processes on an H200, by the wall times of the runs that were made so far. It also
-prints the GPU minutes of each stage.
+What the committed rows have is left out, except of `w_r` and `steps`. Needs the repository root on PYTHONPATH;
+`results/train.py` trains the list. A line holds `stage`, `unit` (runs that share what is compiled), `recipe`, `mixer`,
+`task`, `setting`, `overrides` (the arguments of run.py) and `seconds`: how long the run takes in one of PER_GPU
+processes on an H200, by the wall times of the runs that were made so far. It also prints the GPU minutes of each stage.
 """
 
 import argparse
@@ -44,6 +44,7 @@ MOST_TOKENS = 3072  # of a run's rates side by side, each with its length
 ABOVE_CHANCE = 0.02  # a mixer between it and NEAR_PERFECT tells something of a setting
 
 DEFAULT_RATES = ("5e-3", "1e-3", "5e-4")  # conf/optimizer/muon.yaml
+SLOW_RATES = ("1.5e-3", "3e-4", "1.5e-4")  # 0.3 of these
 ADAMW_RATES = ("3e-4", "1e-3", "3e-3")
 HIGH_RATES = (1e-2, 2e-2)  # where most cells below NEAR_PERFECT are best; the default stops below
 
@@ -212,6 +213,19 @@ def w_r() -> Iterator[Run]:
         yield Run(run["stage"], run["recipe"], run["mixer"], run["task"], run["setting"], run["overrides"])
 
 
+def steps() -> Iterator[Run]:
+    """How large Muon's step is for a matrix, which the paper leaves open: on 15 cells, three mixers, one seed.
+
+    The paper's equation has no scale by the matrix's shape, and ours has. The paper's `cmp` lies between our rates 1e-3
+    and 5e-3, but its `mem` at 5e-3: smaller steps for the matrices only, with the embedding's as they are, could be
+    what it has.
+    """
+    cells = [(task, setting) for task, settings in design.VARIANT_CELLS.items() for setting in settings]
+    for recipe, rates in (("no update scale", ()), ("matrices at 0.3", SLOW_RATES)):
+        for mixer, (task, setting) in product(("attn", "gdn", "mamba"), cells):
+            yield from runs_of(f"step, {recipe}", mixer, task, setting, [0], rates, recipe=recipe)
+
+
 def table() -> Iterator[Run]:
     """Every cell once at the default's rates; then two more seeds, first of the settings that tell mixers apart.
 
@@ -293,6 +307,7 @@ LISTS: dict[str, Callable[[], Iterator[Run]]] = {
     "challenge": challenge,
     "recipes": recipes,
     "w_r": w_r,
+    "steps": steps,
     "table": table,
     "adamw": adamw,
 }

@@ -6,7 +6,7 @@ the set of active replicas are tensors on the device. One step moves all replica
 
 import inspect
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import ClassVar
 
 import torch
@@ -18,6 +18,13 @@ from mixerlab.training.capture import room_for
 from mixerlab.training.population import Grouping, Population, Rule
 from mixerlab.training.schedules import Schedule
 
+# Muon: by rows and columns of a matrix. The first two have the names of `torch.optim.Muon`'s `adjust_lr_fn`.
+UPDATE_SCALES: dict[str, Callable[[int, int], float]] = {
+    "original": lambda rows, columns: math.sqrt(max(1.0, rows / columns)),  # Jordan et al. 2024
+    "match_rms_adamw": lambda rows, columns: 0.2 * math.sqrt(max(rows, columns)),  # Liu et al. 2025, Moonlight
+    "spectral": lambda rows, columns: math.sqrt(rows / columns),  # Bernstein & Newhouse 2024
+    "none": lambda rows, columns: 1.0,
+}
 LEAST_STEPS = 2**13  # smallest length of the schedule tensor: a MAD run makes at most 6,000 steps
 
 
@@ -207,13 +214,15 @@ def has_own_step(optimizer: type[PopulationOptimizer]) -> bool:
 class Muon(PopulationOptimizer):
     """Muon (Jordan et al. 2024) on hidden matrices, Adam on all else (Parallax paper, section Muon Optimizer).
 
-    A hidden matrix moves along the polar factor of its momentum (equation muon_update), scaled by
-    sqrt(max(1, rows/columns)), the spectral scaling. The matrices of all replicas are orthogonalised together.
+    A hidden matrix moves along the polar factor of its momentum (equation muon_update), times `update_scale`. The
+    matrices of all replicas are orthogonalised together.
 
     Args:
         population, lr, schedule, total_steps, weight_decay, max_grad_norm, bf16_matrices: as for `PopulationOptimizer`.
         momentum: decay rate of the momentum of matrices.
         nesterov: orthogonalise the gradient moved towards the momentum, not the momentum itself.
+        update_scale: a name of UPDATE_SCALES: by what a matrix's shape scales its learning rate (weight decay has no
+            scale). The paper's equation has none, and does not say whether its code does.
         ns_steps: Newton-Schulz iterations.
         ns_dtype: of their products; None: bfloat16 on a GPU, float32 on a CPU.
         betas, eps: Adam's.
@@ -223,7 +232,7 @@ class Muon(PopulationOptimizer):
         decayed: what has weight decay, also left open: `matrices`, or `all`, each at its own learning rate.
 
     Raises:
-        ValueError: a number out of its range, or an unknown `decayed`.
+        ValueError: a number out of its range, or an unknown `decayed` or `update_scale`.
     """
 
     def __init__(
@@ -236,6 +245,7 @@ class Muon(PopulationOptimizer):
         weight_decay: float = 0.1,
         momentum: float = 0.95,
         nesterov: bool = False,
+        update_scale: str = "original",
         ns_steps: int = 5,
         ns_dtype: torch.dtype | None = None,
         betas: tuple[float, float] = (0.8, 0.95),
@@ -259,6 +269,9 @@ class Muon(PopulationOptimizer):
                 raise ValueError(f"optimizer.{key}={value} must be a finite number >= 0")
         if decayed not in ("matrices", "all"):
             raise ValueError(f"optimizer.decayed={decayed!r}: choose matrices or all")
+        if update_scale not in UPDATE_SCALES:
+            raise ValueError(f"optimizer.update_scale={update_scale!r}: choose {', '.join(UPDATE_SCALES)}")
+        self.update_scale = update_scale
         self.momentum, self.nesterov, self.ns_steps, self.decayed = momentum, nesterov, ns_steps, decayed
         self.table_lr_scale, self.gain_lr_scale = table_lr_scale, gain_lr_scale
         self.ns_dtype = ns_dtype
@@ -282,9 +295,10 @@ class Muon(PopulationOptimizer):
         scale = torch.empty(self.layout.size)
         scale[self.layout.span(Rule.TABLE)] = self.table_lr_scale
         scale[self.layout.span(Rule.GAIN)] = self.gain_lr_scale
+        of_shape = UPDATE_SCALES[self.update_scale]
         for slot in self.layout.slots:
             if slot.rule is Rule.MATRIX:
-                scale[slot.start : slot.stop] = math.sqrt(max(1.0, slot.shape[0] / math.prod(slot.shape[1:])))
+                scale[slot.start : slot.stop] = of_shape(slot.shape[0], math.prod(slot.shape[1:]))
         return scale
 
     def decay_scale(self) -> Tensor:

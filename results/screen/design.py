@@ -140,6 +140,9 @@ RECIPES: dict[str, dict[str, list[str]]] = {
         "attn": ["model.linear_std=null", "mixer.qk_norm=false", "mixer.num_heads=16", "mixer.bias=true"]
     },
     "4 states": {"mamba": ["mixer.d_state=4"]},  # as in mad-lab
+    "no update scale": {mixer: ["optimizer.update_scale=none"] for mixer in MIXERS},  # the paper's equation
+    # At 0.3 of the default's rates: the embedding and the norms keep theirs.
+    "matrices at 0.3": {mixer: ["optimizer.table_lr_scale=1", "optimizer.gain_lr_scale=0.05"] for mixer in MIXERS},
 }
 # Recipes that differ from 2x64 in one choice, and their mixers. Mesa with one head of 128 has no kernel. A choice of
 # the optimizer acts on all mixers: three show it. 2x64 itself is for the mixers whose norms changed after its runs.

@@ -44,6 +44,7 @@ IMPLIED = {
     "optimizer.decoder": "muon",
     "optimizer.head": "adam",
     "optimizer.decayed": "matrices",
+    "optimizer.update_scale": "original",
     "optimizer.bf16_matrices": False,
     "trainer.stop_above": None,
     "task.test_seq_len": None,

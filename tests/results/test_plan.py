@@ -128,6 +128,15 @@ def test_the_recipes_of_the_list_were_run_or_are_left():
     assert not made & left
 
 
+def test_smaller_steps_of_the_matrices_leave_those_of_the_embedding_and_norms():
+    runs = [run for run in plan.steps() if run.recipe == "matrices at 0.3"]
+    changed, default = (mixerlab.compose(*text).optimizer for text in (runs[0].overrides.split(), []))
+    for old, new in zip(default.lr, changed.lr, strict=True):
+        assert new == pytest.approx(0.3 * old)
+        assert new * changed.table_lr_scale == pytest.approx(old * default.table_lr_scale)
+        assert new * changed.gain_lr_scale == pytest.approx(old * default.gain_lr_scale)
+
+
 def test_recipes():
     assert design.RECIPES["plain"]["mamba"] == ["model.linear_std=0.02"]
     assert design.RECIPES["4x32"]["mamba"] == design.RECIPES["2x64"]["mamba"]  # it has no heads

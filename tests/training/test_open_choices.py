@@ -320,6 +320,7 @@ OTHER = {
     "optimizer.decoder": ("attn", "cmp", "adam"),
     "optimizer.head": ("attn", "icr", "muon"),
     "optimizer.decayed": ("attn", "icr", "all"),
+    "optimizer.update_scale": ("attn", "icr", "none"),
     "optimizer.bf16_matrices": ("attn", "icr", "true"),
     "trainer.stop_above": ("attn", "icr", "0.999"),
     "task.test_seq_len": ("attn", "icr", "256"),

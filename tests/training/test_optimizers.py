@@ -88,15 +88,17 @@ def torchs(make, start, gradients, name, replica, clip=math.inf):
     return torch.stack(history)
 
 
-@pytest.mark.parametrize("nesterov", [False, True])
+@pytest.mark.parametrize(("nesterov", "scale"), [(False, "original"), (True, "original"), (False, "match_rms_adamw")])
 @pytest.mark.parametrize("name", ["tall.weight", "wide.weight"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_muon_is_torchs(dtype, name, nesterov):
+def test_muon_is_torchs(dtype, name, nesterov, scale):
     # torch always orthogonalises in bfloat16; without that cast the match is tight.
     exactly = WithoutBfloat16() if dtype == torch.float32 else nullcontext()
     lr, gradients = [0.02, 0.1], gradients_for(2)
     start, ours = stepped(
-        lambda *args: Muon(*args, nesterov=nesterov, ns_dtype=dtype, weight_decay=0.3, max_grad_norm=math.inf),
+        lambda *args: Muon(
+            *args, nesterov=nesterov, update_scale=scale, ns_dtype=dtype, weight_decay=0.3, max_grad_norm=math.inf
+        ),
         lr,
         gradients,
     )
@@ -104,7 +106,7 @@ def test_muon_is_torchs(dtype, name, nesterov):
         with exactly:
             theirs = torchs(
                 lambda p, lr=lr[replica]: torch.optim.Muon(
-                    p, lr=lr, weight_decay=0.3, momentum=0.95, nesterov=nesterov
+                    p, lr=lr, weight_decay=0.3, momentum=0.95, nesterov=nesterov, adjust_lr_fn=scale
                 ),
                 start,
                 gradients,
@@ -114,6 +116,18 @@ def test_muon_is_torchs(dtype, name, nesterov):
         moved = (theirs - start[name][replica]).norm()
         error = (ours[name][:, replica] - theirs).norm() / moved
         assert error < (1e-5 if dtype == torch.float32 else 2e-2)
+
+
+@pytest.mark.parametrize(("scale", "tall", "wide"), [("spectral", (40 / 12) ** 0.5, (12 / 40) ** 0.5), ("none", 1, 1)])
+def test_the_update_is_scaled_by_the_matrixs_shape(scale, tall, wide):
+    """The first step moves a matrix by lr times the scale times the polar factor of its gradient."""
+    gradients = gradients_for(1)[:1]
+    start, ours = stepped(
+        lambda *args: Muon(*args, update_scale=scale, weight_decay=0, max_grad_norm=None), [0.02], gradients
+    )
+    for name, factor in (("tall.weight", tall), ("wide.weight", wide)):
+        polar = newton_schulz(gradients[0][name], 5, torch.float32)
+        torch.testing.assert_close(ours[name][0], start[name] - 0.02 * factor * polar, rtol=1e-5, atol=1e-6)
 
 
 def test_the_patch_removes_the_cast_of_torchs_muon():
@@ -237,7 +251,10 @@ def test_refuses_with_the_key_and_the_value(optimizer, options, named):
         optimizer(population, schedule=Constant(), total_steps=STEPS, **arguments)
 
 
-@pytest.mark.parametrize("options", [{"momentum": 1.0}, {"momentum": -0.1}, {"ns_steps": 0}, {"decayed": "none"}])
+@pytest.mark.parametrize(
+    "options",
+    [{"momentum": 1.0}, {"momentum": -0.1}, {"ns_steps": 0}, {"decayed": "none"}, {"update_scale": "rms"}],
+)
 def test_muon_refuses_with_the_key_and_the_value(options):
     ((key, value),) = options.items()
     with pytest.raises(ValueError, match=f"optimizer.{key}={value!r}"):
