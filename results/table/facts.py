@@ -17,6 +17,7 @@ from mixerlab.results.plan import MIXERS
 from mixerlab.sweeps import names
 from mixerlab.sweeps.collect import best_per_cell
 from mixerlab.sweeps.edges import MARGIN, NEAR_PERFECT
+from mixerlab.sweeps.intervals import half_width
 from mixerlab.sweeps.markup import counted
 from mixerlab.sweeps.names import in_order
 from mixerlab.sweeps.published import read_published
@@ -45,6 +46,8 @@ def report() -> str:
         *gains(wide, narrow),
         "",
         *leads(wide, narrow),
+        "",
+        *leads_by_seed(rows, papers),
         "",
         *fuzzy(wide, narrow),
     ]
@@ -100,6 +103,35 @@ def leads(wide: pd.DataFrame, narrow: pd.DataFrame) -> list[str]:
         share = (means[first] - means[second])[list(TASKS)] / len(TASKS)
         lines.append(_line(name, [*share, share.sum()], "+.3f"))
     return lines
+
+
+def leads_by_seed(rows: pd.DataFrame, papers: Sequence[float]) -> list[str]:
+    """How sure the difference of these two is, task by task: over the settings that have several seeds of both."""
+    first, second = LEADS
+    lines = [
+        f"| {first} minus {second}, each seed at its best rate | settings | above 0 | by seed | mean |",
+        "|---|--:|--:|---|---|",
+    ]
+    for name, chosen in (("all rates", rows), ("the paper's rates", rows[rows["lr"].isin(papers)])):
+        best = chosen.groupby([*CELL, "seed"])["official_accuracy"].max().unstack("seed")
+        difference = (best.loc[first] - best.loc[second]).dropna()
+        for task in TASKS:
+            if task not in difference.index.unique("task"):
+                continue
+            of_task = difference.loc[task]
+            above, by_seed = (of_task.mean(axis=1) > 0).sum(), of_task.mean()
+            seeds = ", ".join(f"{value:+.3f}" for value in by_seed)
+            lines.append(f"| `{task}`, {name} | {len(of_task)} | {above} | {seeds} | {_with_interval(by_seed)} |")
+        filled = (best.loc[first] - best.loc[second]).T.ffill().T  # a setting's only seed stands for all
+        by_seed = filled.groupby(level="task").mean().mean()
+        seeds = ", ".join(f"{value:+.3f}" for value in by_seed)
+        lines.append(f"| mean of the tasks, {name} | {len(filled)} | | {seeds} | {_with_interval(by_seed)} |")
+    note = "±: half of a 95% Student t interval over the seeds, which share their rows, on these settings."
+    return [*lines, "", note]
+
+
+def _with_interval(by_seed: pd.Series) -> str:
+    return f"{by_seed.mean():+.3f} ± {half_width(list(by_seed)):.3f}"
 
 
 def fuzzy(wide: pd.DataFrame, narrow: pd.DataFrame) -> list[str]:
