@@ -8,7 +8,18 @@ import pandas as pd
 
 from mixerlab.sweeps.intervals import interval
 from mixerlab.sweeps.markup import escape_latex, escape_markdown, no_formula, one_line
-from mixerlab.sweeps.tables import AVERAGE, Score, Table, best_of, text_of
+from mixerlab.sweeps.tables import (
+    AVERAGE,
+    EXPLAINS,
+    SPREAD,
+    UNEVEN,
+    Score,
+    Table,
+    best_of,
+    has_uneven_seeds,
+    marks_of,
+    text_of,
+)
 
 
 def to_markdown(table: Table) -> str:
@@ -43,25 +54,58 @@ def _aligned(table: Table, shown: Callable[[str], str]) -> str:
 
 
 def to_latex(table: Table) -> str:
-    """A `tabular` for the booktabs package, best entries bold, with the notes as comments."""
-    columns = "l" * len(table.labels) + "r" * len(table.mixers)
-    lines = [rf"\begin{{tabular}}{{{columns}}}", r"\toprule"]
+    """A `tabular` for the booktabs package, best means bold, with the notes that a reader needs below it.
+
+    The other notes are comments. Seeds are subscripts and marks are superscripts, and a spread says over how many seeds
+    it is only if these are fewer than the most: so the six tasks and five mixers fit the width of a NeurIPS page (5.5
+    inches).
+    """
+    columns = "l" * (len(table.labels) + len(table.mixers))  # so that means, all of five characters, are aligned
+    lines = [rf"\begin{{tabular}}{{@{{}}{columns}@{{}}}}", r"\toprule"]
+    most = max((len(score.by_seed) for row in table.rows.values() for score in row.values()), default=0)
     lines += [" & ".join(map(escape_latex, (*table.labels, *table.mixers))) + r" \\", r"\midrule"]
     for name, row in table.rows.items():
         best = best_of(row)
         if name == (AVERAGE,):
             lines.append(r"\midrule")
-        entries = [rf"\textbf{{{_latex(row[m])}}}" if m in best else _latex(row[m]) for m in table.mixers]
+        entries = [_latex(row[mixer], mixer in best, most) for mixer in table.mixers]
         lines.append(" & ".join([*map(escape_latex, name), *entries]) + r" \\")
     lines += [r"\bottomrule", r"\end{tabular}"]
-    return "\n".join([*lines, *(f"% {one_line(note)}" for note in table.notes)]) + "\n"
+    spread = f"Subscript ± std: the sample standard deviation over {most} seeds, or over n if (n) follows."
+    below = [
+        note.replace(SPREAD, spread).replace(UNEVEN, "Subscript n--m (seeds)")
+        for note in table.notes
+        if note.startswith(EXPLAINS)
+    ]
+    if below:  # in one box with the table, so that both are placed, and may be scaled, together
+        lines = [r"\begin{tabular}{@{}c@{}}", *lines, r"\\ \noalign{\medskip}"]
+        lines += [r"\parbox{\linewidth}{\footnotesize\raggedright"]
+        lines += [rf"{_with_symbols(escape_latex(note))}\par" for note in below]
+        lines += ["}", r"\end{tabular}"]
+    comments = [f"% {one_line(note)}" for note in table.notes if not note.startswith(EXPLAINS)]
+    return "\n".join([r"% \usepackage{booktabs}", *lines, *comments]) + "\n"
 
 
-def _latex(score: Score) -> str:
-    text = escape_latex(text_of(score)).replace("±", r"$\pm$")
-    head, dagger, count = text.partition(" †")
-    exponent = rf"\dagger {count}".strip()
-    return head + (f"$^{{{exponent}}}$" if dagger else "")
+def _latex(score: Score, is_best: bool, most: int) -> str:
+    """An entry: the mean, its spread or the seeds of its settings as a subscript, and its marks as a superscript.
+
+    `most` is the number of seeds that a spread need not name.
+    """
+    if score.mean is None:
+        return escape_latex(text_of(score))
+    text = rf"\textbf{{{score.mean:.3f}}}" if is_best else f"{score.mean:.3f}"
+    if score.spread is not None:
+        seeds = f" ({score.seeds})" if len(score.by_seed) < most else ""
+        text += rf"\textsubscript{{$\pm${score.spread:.3f}{seeds}}}"
+    elif has_uneven_seeds(score):
+        text += rf"\textsubscript{{{score.seeds.replace(' to ', '--')}}}"
+    marks = _with_symbols(marks_of(score).strip())
+    return text + (rf"\textsuperscript{{{marks}}}" if marks else "")
+
+
+def _with_symbols(text: str) -> str:
+    """Commands for the characters that older versions of LaTeX do not have in text."""
+    return text.replace("±", r"$\pm$").replace("†", r"$\dagger$")
 
 
 def to_csv(table: Table) -> str:

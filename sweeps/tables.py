@@ -22,6 +22,10 @@ from mixerlab.sweeps.names import MIXERS, SEES_FUTURE, TASKS, in_order, sees_fut
 
 AVERAGE = "Avg"
 MOST_NAMED = 12  # cells in the note on additional learning rates
+SPREAD = "mean ± std (n): the sample standard deviation over n seeds."
+UNEVEN = "(n to m seeds)"
+# How the notes begin that a reader of the entries needs: what their marks, bold and the average mean.
+EXPLAINS = (SPREAD, "One seed:", "Two seeds", UNEVEN, "†", "*", "¶", "§", "‡", f"{AVERAGE} is")
 
 
 @dataclass(frozen=True)
@@ -171,17 +175,17 @@ def _legend(rows: Mapping[tuple[str, ...], Mapping[str, Score]], cells: pd.DataF
     notes = []
     if any(score.spread is not None for score in scores):
         notes.append(
-            "mean ± std (n): the sample standard deviation over n seeds. Bold: the highest score, and every score whose"
-            " difference from it has a 95% Student t interval (over the seeds that both have) that includes 0. Nothing"
-            " is bold if no other score shares two seeds with the highest."
+            f"{SPREAD} Bold: the highest score, and every score whose difference from it has a 95% Student t interval"
+            " (over the seeds that both have) that includes 0. Nothing is bold if no other score shares two seeds with"
+            " the highest."
         )
         if any(len(score.by_seed) == 2 for score in scores):
             notes.append("Two seeds tell apart only large differences: most entries in bold may well be unequal.")
-    elif len(scored) > 1 and not any(_has_uneven_seeds(score) for score in scores):
+    elif len(scored) > 1 and not any(has_uneven_seeds(score) for score in scores):
         notes.append("One seed: nothing is bold, since nothing says how far seeds differ.")
-    if any(_has_uneven_seeds(score) for score in scores):
+    if any(has_uneven_seeds(score) for score in scores):
         notes.append(
-            "(n to m seeds): the settings have different seeds. The mean is over all of them and has no interval: it is"
+            f"{UNEVEN}: the settings have different seeds. The mean is over all of them and has no interval: it is"
             " never bold."
         )
     if any(score.edges for score in scores):
@@ -285,7 +289,7 @@ def _listed(some: Iterable[Any], totals: Mapping[str, Collection[str]]) -> str:
     return ", ".join(parts)
 
 
-def _has_uneven_seeds(score: Score) -> bool:
+def has_uneven_seeds(score: Score) -> bool:
     """Whether the entry says so: one seed for each setting needs no word, whichever it is."""
     return score.uneven is not None and max(score.uneven) > 1
 
@@ -297,10 +301,14 @@ def text_of(score: Score) -> str:
     text = f"{score.mean:.3f}"
     if score.spread is not None:
         text += f" ± {score.spread:.3f} ({score.seeds})"
-    elif _has_uneven_seeds(score):
+    elif has_uneven_seeds(score):
         text += f" ({score.seeds} seeds)"
-    if not score.complete:
-        text += f"* ({score.done}/{score.total})"
+    return text + marks_of(score)
+
+
+def marks_of(score: Score) -> str:
+    """What follows the mean and its seeds, such as `* (9/11) ¶1 §1 †2` or, of one setting, ` ¶1/3`."""
+    text = "" if score.complete else f"* ({score.done}/{score.total})"
     if score.lost:
         (scored, seeds), *_ = score.lost
         text += f" ¶{scored}/{seeds}" if score.total == 1 else f" ¶{len(score.lost)}"

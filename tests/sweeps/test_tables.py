@@ -1,11 +1,13 @@
 """The arithmetic of the tables, checked by hand, and what they say about gaps."""
 
 import math
+import re
 
 import fakes
 import pytest
 
 from mixerlab.sweeps.collect import best_per_cell, collect
+from mixerlab.sweeps.names import MIXERS
 from mixerlab.sweeps.table_files import intervals_csv, to_csv, to_latex, to_markdown
 from mixerlab.sweeps.tables import Score, best_of, mean_of, setting_table, task_table, text_of
 
@@ -131,21 +133,69 @@ def test_markdown(cells):
 
 def test_latex(cells):
     lines = to_latex(task_table(cells)).splitlines()
-    assert lines[:10] == [
-        r"\begin{tabular}{lrrr}",
+    assert lines[:16] == [
+        r"% \usepackage{booktabs}",
+        r"\begin{tabular}{@{}c@{}}",
+        r"\begin{tabular}{@{}llll@{}}",
         r"\toprule",
         r"task & attn & gdn & new\_mixer \\",
         r"\midrule",
-        r"icr & 0.700$^{\dagger 1}$ & 0.990* (1/2) & 0.600 \\",
+        r"icr & 0.700\textsuperscript{$\dagger$1} & 0.990\textsuperscript{* (1/2)} & 0.600 \\",
         r"mem & 0.400 & 0.400 & missing \\",
         r"\midrule",
-        r"Avg & 0.550$^{\dagger 1}$ & 0.695* (2/3) & 0.600* (2/3) \\",
+        r"Avg & 0.550\textsuperscript{$\dagger$1} & 0.695\textsuperscript{* (2/3)} & 0.600\textsuperscript{* (2/3)} \\",
         r"\bottomrule",
         r"\end{tabular}",
+        r"\\ \noalign{\medskip}",
+        r"\parbox{\linewidth}{\footnotesize\raggedright",
+        r"One seed: nothing is bold, since nothing says how far seeds differ.\par",
+        lines[15],
     ]
-    assert all(line.startswith("% ") for line in lines[10:])
+    assert lines[15].startswith(r"$\dagger$ Below 0.98") and lines[16].startswith("* Mean over the k of n settings")
+    assert lines[17:19] == ["}", r"\end{tabular}"]
+    assert lines[19:] and all(line.startswith("% ") for line in lines[19:])  # gaps, which mark nothing
     by_setting = to_latex(setting_table(cells))
-    assert r"icr & seq\_len-256 & 0.500$^{\dagger}$ & diverged & 0.400 \\" in by_setting
+    assert r"icr & seq\_len-256 & 0.500\textsuperscript{$\dagger$} & diverged & 0.400 \\" in by_setting
+
+
+def test_a_latex_table_without_marks_has_nothing_below_it(tmp_path):
+    fakes.add_run(tmp_path, [0.1, 0.9, 0.1])
+    lines = to_latex(task_table(best_per_cell(collect(tmp_path)))).splitlines()
+    assert lines[1] == r"\begin{tabular}{@{}ll@{}}" and lines[-1] == r"\end{tabular}"
+
+
+def printed_width(latex):
+    """Points that the entries of a `to_latex` take in 10 pt Times, from the widths of digits and of gaps.
+
+    pdfTeX gives 286 for the first table of `test_latex_fits_the_width_of_a_page`.
+    """
+    body = latex[latex.index(r"\toprule") : latex.index(r"\bottomrule")]
+    rows = [line.removesuffix(r" \\").split(" & ") for line in body.splitlines() if " & " in line]
+    widths = [[_width(entry) for entry in row] for row in rows]
+    return sum(map(max, zip(*widths, strict=True))) + 12 * (len(rows[0]) - 1)
+
+
+def _width(entry):
+    entry = re.sub(r"\$\\(pm|dagger)\$", "x", entry)
+    small = re.findall(r"\\text(?:sub|super)script\{([^}]*)\}", entry)
+    normal = re.sub(r"\\text(?:sub|super)script\{[^}]*\}", "", entry).replace(r"\textbf{", "").replace("}", "")
+    points = [(normal, 10), *((text.replace("--", "-"), 7) for text in small)]
+    return sum((0.5 * len(text) - 0.25 * sum(map(text.count, " .()"))) * size for text, size in points)
+
+
+@pytest.mark.parametrize(("seeds", "more"), [([0, 1, 2], [0]), ([0, 1, 2], [0, 1, 2])])
+def test_latex_fits_the_width_of_a_page(tmp_path, seeds, more):
+    """Five mixers on six tasks with daggers: settings of three seeds beside settings of one, and of three each."""
+    for mixer in MIXERS:
+        for task in ("icr", "ncr", "fcr", "mem", "cmp", "sc"):
+            for setting, given in (("baseline", seeds), ("seq_len-256", more)):
+                scores = [score + 0.01 * seed for seed in given for score in (0.5, 0.9)]
+                fakes.add_run(tmp_path, scores, lr=[1e-3, 5e-3], seed=given, mixer=mixer, task=task, setting=setting)
+    latex = to_latex(task_table(best_per_cell(collect(tmp_path))))
+    assert latex.count(r"$\dagger$") > 35
+    assert (r"0.905\textsubscript{1--3}\textsuperscript{$\dagger$2}" in latex) == (more == [0])
+    assert ("Subscript n--m (seeds): the settings have different seeds." in latex) == (more == [0])
+    assert printed_width(latex) < 397  # 5.5 inches
 
 
 @pytest.fixture
@@ -174,7 +224,8 @@ def test_bold_in_markdown_and_latex(seeds):
         # 0.4 and 0.3996 print the same: both bold.
         "| mem  | **0.400 ± 0.010 (3)** |    **0.400 ± 0.010 (3)** |     0.300 ± 0.010 (3) |",
     ]
-    both = r"mem & \textbf{0.400 $\pm$ 0.010 (3)} & \textbf{0.400 $\pm$ 0.010 (3)} & 0.300 $\pm$ 0.010 (3) \\"
+    spread = r"\textsubscript{$\pm$0.010}"
+    both = rf"mem & \textbf{{0.400}}{spread} & \textbf{{0.400}}{spread} & 0.300{spread} \\"
     assert both in to_latex(seeds)
 
 
@@ -202,7 +253,8 @@ def test_an_entry_says_that_seeds_are_lost_and_is_never_bold(survivors):
     entries = ["**0.800 ± 0.010 (3)**", "0.950 ± 0.000 (2) ¶2/3", "0.950 ¶1/3", "0.700 ± 0.010 (3)"]
     assert [entry.strip() for entry in to_markdown(table).splitlines()[2].split("|")[3:-1]] == entries
     assert to_csv(table).splitlines()[1].endswith(",".join(["", *entries]).replace("*", ""))
-    assert r"& 0.950 $\pm$ 0.000 (2) ¶2/3 & 0.950 ¶1/3 &" in to_latex(table)
+    lost = r"& 0.950\textsubscript{$\pm$0.000 (2)}\textsuperscript{¶2/3} & 0.950\textsuperscript{¶1/3} &"
+    assert lost in to_latex(table)
     (note,) = [note for note in table.notes if note.startswith("¶")]
     assert note.startswith("¶k/n Mean over k of the n seeds")
 
@@ -247,7 +299,8 @@ def test_spread_over_seeds(tmp_path):
     assert score.mean == pytest.approx(0.6)
     assert score.spread == pytest.approx(0.1 * math.sqrt(2))
     assert text_of(score) == "0.600 ± 0.141 (2)"
-    assert r"& 0.600 $\pm$ 0.141 (2) \\" in to_latex(table)
+    assert r"& 0.600\textsubscript{$\pm$0.141} \\" in to_latex(table)
+    assert r"Subscript $\pm$ std: the sample standard deviation over 2 seeds, or over n" in to_latex(table)
     assert any(note.startswith("mean ± std (n)") for note in table.notes)
 
 
