@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 from mixerlab.sweeps.best import Selection
 from mixerlab.sweeps.chance import chances_of_rows, mean_chances
 from mixerlab.sweeps.collect import REPORTED
-from mixerlab.sweeps.figures.canvas import Sheet, looks
+from mixerlab.sweeps.figures.canvas import TALLEST, Sheet, even_lines, looks
 from mixerlab.sweeps.figures.marks import (
     CHOSEN,
     Handles,
@@ -33,6 +33,7 @@ from mixerlab.sweeps.lengths import length_of_training
 from mixerlab.sweeps.names import TASKS, axis_of, in_order, is_challenge, origin_of, rank
 from mixerlab.sweeps.tables import Score, Table, mean_of, score_of
 
+MOST_LINES = 6  # of panels on a page
 AXIS_LABELS = {
     "vocab_size": "vocabulary size",
     "seq_len": "sequence length (tokens)",
@@ -85,25 +86,31 @@ def _by_axis(
         sheet = Sheet(columns)
         per_line = sheet.per_line(max(map(len, by_task)))
         lines = sum(-(-len(axes) // per_line) for axes in by_task)
-        # Each task begins a line, unless much of the sheet would stay empty.
-        packed = only is not None or total < 0.7 * lines * per_line
-        per_line = sheet.per_line(total) if packed else per_line
+        # Each task begins a line, unless much of the sheet would stay empty or that takes more than a page.
+        packed = only is not None or lines > MOST_LINES or total < 0.7 * lines * per_line
+        if packed:
+            per_line = sheet.per_line(total)
+            if -(-total // per_line) > MOST_LINES:
+                per_line = even_lines(total, sheet.most + 1)
+        in_tokens = only is not None or per_line > sheet.most  # the subtitle has the unit of lengths, for short labels
         for axes in by_task:
             first = len(sheet.panels)
             for axis in axes:
                 panel = sheet.panel(setting_title(axis.task, axis.origin))
                 explain |= accuracy_lines(panel, axis.points, look) | chance_line(panel, axis.chances)
                 value_ticks(panel, sorted(axis.chances), sheet.inside(per_line))
-                panel.set_xlabel(_axis_label(frame, axis, with_unit=only is None))
+                panel.set_xlabel(_axis_label(frame, axis, with_unit=not in_tokens))
             of_task = sheet.panels[first:]
             panels += [of_task[start : start + per_line] for start in range(0, len(of_task), per_line)]
         under = CHOSEN[selection]
-        if only is not None:
+        if in_tokens:
             under = f"lengths in tokens; {under}"
-            if any(axis.key == "test_seq_len" for axes in by_task for axis in axes):
-                under += {"official": ", at each length", "clean": ", which has the length of training"}[selection]
+        if only is not None and any(axis.key == "test_seq_len" for axes in by_task for axis in axes):
+            under += {"official": ", at each length", "clean": ", which has the length of training"}[selection]
         handles = legend_of(line_handles(look), explain)
-        return sheet.arrange(title, with_intervals(under, sheet.panels), handles, None if packed else panels, per_line)
+        return sheet.arrange(
+            title, with_intervals(under, sheet.panels), handles, None if packed else panels, per_line, tallest=TALLEST
+        )
 
 
 def _axis_label(frame: pd.DataFrame, axis: _Axis, with_unit: bool) -> str:

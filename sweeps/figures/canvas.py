@@ -5,6 +5,7 @@ texts are measured, so that none lies over another, whatever the mixers are call
 """
 
 import io
+import math
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -31,12 +32,14 @@ TITLE, SUBTITLE, PANEL_TITLE, LABEL, TICK, LEGEND = 8.0, 6.5, 7.0, 6.5, 6.0, 6.5
 LONGEST_LINE = 44  # characters of a label in the legend
 _MOST_LINES = 12
 WIDEST_PANEL = 2.6  # inches
+TALLEST = 8.5  # inches: a page of 9 without a caption
 # `$` in a name is a dollar, and no formula that may be malformed.
 NO_MATHTEXT: dict[Any, bool] = {"text.parse_math": False}
 
 _GRID: dict[str, Any] = {"color": "0.9", "linewidth": 0.5, "zorder": 0.5}
 _LEFT, _RIGHT, _BETWEEN, _OWN_TICKS = 0.47, 0.1, 0.13, 0.3
 _TITLE_LINE, _BELOW = 0.17, 0.38  # of a panel: the line above it, and what ticks and their label take below
+_LOWEST = 0.5  # inches of a panel: in less, tick labels would touch
 
 
 def looks() -> AbstractContextManager:
@@ -130,6 +133,7 @@ class Sheet:
         below: float = _BELOW,
         own_ticks: bool = False,
         above: float = 0.0,
+        tallest: float = math.inf,
     ) -> Figure:
         """Gives every part its place.
 
@@ -143,6 +147,7 @@ class Sheet:
             left, below: the room beside and below the panels for ticks and labels.
             above: more room above the panels.
             own_ticks: whether each panel has tick labels of its own; else the first of a line has those of all.
+            tallest: of the figure, for which panels are made lower, down to half an inch.
         """
         if lines is None:
             lines = [self.panels[first : first + per_line] for first in range(0, len(self.panels), per_line)]
@@ -152,16 +157,25 @@ class Sheet:
         inside = self.inside(per_line, left, own_ticks)
         for panel in self.panels:
             panel.set_title(_broken(panel.get_title(), inside), y=1.0)
+            panel.set_xlabel(_broken(panel.get_xlabel(), inside + _BETWEEN / 2, LABEL))
         title_lines = [max(_lines_of(panel.get_title()) for panel in line) for line in lines]
-        steps = [height + below + above + (0.08 if count == 0 else count * _TITLE_LINE) for count in title_lines]
+        label_lines = [max(_lines_of(panel.get_xlabel()) for panel in line) for line in lines]
+        belows = [below + max(0, count - 1) * 1.2 * LABEL / 72 for count in label_lines]
+        around = [
+            under_panel + above + (0.08 if count == 0 else count * _TITLE_LINE)
+            for under_panel, count in zip(belows, title_lines, strict=True)
+        ]
         entries, legend_columns = self._legend_size(handles)
-        total = top + sum(steps) + entries
+        if lines:
+            height = min(height, max(_LOWEST, (tallest - top - sum(around) - entries) / len(lines)))
+        total = top + sum(around) + len(lines) * height + entries
         self.figure.set_size_inches(self.width, total)
         across = inside + _BETWEEN + (_OWN_TICKS if own_ticks else 0)
         first = left + max(0.0, self.width - left - _RIGHT - (per_line * across - (across - inside))) / 2
-        floor = total - top + below
+        edge = total - top
         for row, line in enumerate(lines):
-            floor -= steps[row]
+            edge -= height + around[row]
+            floor = edge + belows[row]
             for place, panel in enumerate(line):
                 start = first + place * across
                 panel.set_position((start / self.width, floor / total, inside / self.width, height / total))
@@ -216,20 +230,20 @@ def _share_ticks(line: Sequence[Axes], ylabel: str, own_ticks: bool) -> None:
         panel.yaxis.set_visible(False)
 
 
-def _broken(title: str, inches: float) -> str:
-    """The title of a panel, in two lines if one is too short; what does not fit then is cut."""
-    words, lines = title.split(" "), [""]
+def _broken(text: str, inches: float, points: float = PANEL_TITLE) -> str:
+    """The title or label of a panel, in two lines if one is too short; what does not fit then is cut."""
+    words, lines = text.split(" "), [""]
     for word in words:
         longer = f"{lines[-1]} {word}".lstrip()
-        if len(lines) == 1 and lines[0] and text_width(longer, PANEL_TITLE) > inches:
+        if len(lines) == 1 and lines[0] and text_width(longer, points) > inches:
             lines.append(word)
         else:
             lines[-1] = longer
-    return "\n".join(_cut(line, inches) for line in lines)
+    return "\n".join(_cut(line, inches, points) for line in lines)
 
 
-def _cut(text: str, inches: float) -> str:
-    while len(text) > 1 and text_width(text, PANEL_TITLE) > inches:
+def _cut(text: str, inches: float, points: float) -> str:
+    while len(text) > 1 and text_width(text, points) > inches:
         text = f"{text[:-2]}…"
     return text
 

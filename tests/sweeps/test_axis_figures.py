@@ -111,6 +111,28 @@ def test_only_a_parameter_is_an_axis(setting, axis):
     assert axis_of(setting) == axis
 
 
+@pytest.mark.parametrize("columns", [1, 2])
+def test_the_difficulty_of_six_tasks_fits_a_page(tmp_path, columns):
+    """Each task has three axes, one also test rows of another length; before, two columns were 10 inches high."""
+    sizes = {"vocab_size": 16, "seq_len": 128, "num_train_examples": 12800}
+    for task in ("icr", "ncr", "fcr", "mem", "cmp", "sc"):
+        for setting in ("baseline", "vocab_size-128", "seq_len-1024", "num_train_examples-800"):
+            fakes.add_run(tmp_path, [0.9, 0.8], lr=1e-3, seed=[0, 1], task=task, setting=setting, **sizes)
+    fakes.add_run(tmp_path, [0.5], lr=1e-3, setting="test_seq_len=512", test_seq_len=512, **sizes)
+    frame = collect(tmp_path)
+    figure = difficulty(frame, best_per_cell(frame), "official", columns)
+    height = figure.get_size_inches()[1]
+    assert len(figure.axes) == 19 and height <= 8.5 + 1e-6
+    assert_legible(figure)
+    boxes = [panel.get_position() for panel in figure.axes]
+    assert all(box.height * height >= 0.5 - 1e-6 for box in boxes)
+    lines = {}
+    for panel, box in zip(figure.axes, boxes, strict=True):
+        lines.setdefault(round(box.y0, 6), []).append(panel.get_title())
+    each_its_own = all(len(set(titles)) == 1 for titles in lines.values())
+    assert (len(lines), each_its_own) == {1: (7, False), 2: (6, True)}[columns]
+
+
 def test_lengths_trained_and_tested(tmp_path):
     for mixer in ("attn", "gdn"):
         fakes.add_run(tmp_path, [0.3, 0.9, 0.5], mixer=mixer)
