@@ -59,4 +59,4 @@ def length_table(frame: pd.DataFrame, cells: pd.DataFrame) -> Table | None:
     rows: dict[tuple[str, ...], dict[str, Score]] = {name: table.rows[place] for place, name in places.items()}
     labels = ("task", "setting", "trained at", "tested at")
     about: dict[tuple[str, ...], tuple[str, ...]] = {name: place for place, name in places.items()}
-    return replace(table, labels=labels, rows=rows, notes=[NOTE, *table.notes], about=about)
+    return replace(table, labels=labels, rows=rows, legend=[NOTE, *table.legend], about=about)

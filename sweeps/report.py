@@ -312,7 +312,7 @@ def _tables(
     if (by_length := length_table(frame, cells)) is not None:
         tables["lengths"] = by_length
     tables["settings"] = setting_table(cells)
-    return {name: replace(table, notes=[*table.notes, *notes]) for name, table in tables.items()}
+    return {name: replace(table, remarks=[*table.remarks, *notes]) for name, table in tables.items()}
 
 
 def _write(table: Table, stem: Path) -> list[Path]:

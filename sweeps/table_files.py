@@ -10,7 +10,6 @@ from mixerlab.sweeps.intervals import interval
 from mixerlab.sweeps.markup import escape_latex, escape_markdown, no_formula, one_line
 from mixerlab.sweeps.tables import (
     AVERAGE,
-    EXPLAINS,
     SPREAD,
     UNEVEN,
     Score,
@@ -54,9 +53,9 @@ def _aligned(table: Table, shown: Callable[[str], str]) -> str:
 
 
 def to_latex(table: Table) -> str:
-    """A `tabular` for the booktabs package, best means bold, with the notes that a reader needs below it.
+    """A `tabular` for the booktabs package, best means bold, with the legend below it and the remarks as comments.
 
-    The other notes are comments. Seeds are subscripts and marks are superscripts, and a spread says over how many seeds
+    Seeds are subscripts and marks are superscripts, and a spread says over how many seeds
     it is only if these are fewer than the most: so the six tasks and five mixers fit the width of a NeurIPS page (5.5
     inches).
     """
@@ -72,17 +71,13 @@ def to_latex(table: Table) -> str:
         lines.append(" & ".join([*map(escape_latex, name), *entries]) + r" \\")
     lines += [r"\bottomrule", r"\end{tabular}"]
     spread = f"Subscript ± std: the sample standard deviation over {most} seeds, or over n if (n) follows."
-    below = [
-        note.replace(SPREAD, spread).replace(UNEVEN, "Subscript n--m (seeds)")
-        for note in table.notes
-        if note.startswith(EXPLAINS)
-    ]
+    below = [note.replace(SPREAD, spread).replace(UNEVEN, "Subscript n--m (seeds)") for note in table.legend]
     if below:  # in one box with the table, so that both are placed, and may be scaled, together
         lines = [r"\begin{tabular}{@{}c@{}}", *lines, r"\\ \noalign{\medskip}"]
         lines += [r"\parbox{\linewidth}{\footnotesize\raggedright"]
         lines += [rf"{_with_symbols(escape_latex(note))}\par" for note in below]
         lines += ["}", r"\end{tabular}"]
-    comments = [f"% {one_line(note)}" for note in table.notes if not note.startswith(EXPLAINS)]
+    comments = [f"% {one_line(remark)}" for remark in table.remarks]
     return "\n".join([r"% \usepackage{booktabs}", *lines, *comments]) + "\n"
 
 

@@ -8,7 +8,7 @@ whose grid should be wider carries a dagger, a score whose cell lacks learning r
 """
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import fmean, stdev
 from typing import Any
@@ -24,8 +24,6 @@ AVERAGE = "Avg"
 MOST_NAMED = 12  # cells in the note on additional learning rates
 SPREAD = "mean ± std (n): the sample standard deviation over n seeds."
 UNEVEN = "(n to m seeds)"
-# How the notes begin that a reader of the entries needs: what their marks, bold and the average mean.
-EXPLAINS = (SPREAD, "One seed:", "Two seeds", UNEVEN, "†", "*", "¶", "§", "‡", f"{AVERAGE} is")
 
 
 @dataclass(frozen=True)
@@ -72,16 +70,22 @@ class Score:
 
 @dataclass(frozen=True)
 class Table:
-    """Scores by row, then by mixer; `labels` names the columns that a row's name fills; `notes` go below.
+    """Scores by row, then by mixer; `labels` names the columns that a row's name fills.
 
-    `about` has the task, or task and setting, of the rows that are named otherwise.
+    `legend` says what a reader of the entries needs (what marks, bold and the average mean), `remarks` what is missing
+    and where the numbers come from. `about` has the task, or task and setting, of the rows that are named otherwise.
     """
 
     labels: tuple[str, ...]
     mixers: tuple[str, ...]
     rows: dict[tuple[str, ...], dict[str, Score]]
-    notes: list[str] = field(default_factory=list)
+    legend: list[str] = field(default_factory=list)
+    remarks: list[str] = field(default_factory=list)
     about: dict[tuple[str, ...], tuple[str, ...]] = field(default_factory=dict)
+
+    @property
+    def notes(self) -> list[str]:
+        return [*self.legend, *self.remarks]
 
 
 def mean_of(scores: Iterable[Score]) -> Score:
@@ -129,20 +133,19 @@ def task_table(cells: pd.DataFrame) -> Table:
         rows[(task,)] = {mixer: mean_of(scores[mixer] for scores in settings) for mixer in mixers}
     own = [name for (name,) in rows if name not in TASKS]
     averaged = [scores for (name,), scores in rows.items() if name in TASKS] or list(rows.values())
-    notes = []
+    of_average = []
     if len(averaged) > 1:
         rows[(AVERAGE,)] = {mixer: mean_of(scores[mixer] for scores in averaged) for mixer in mixers}
         if len(averaged) < len(rows) - 1:
-            notes = [f"{AVERAGE} is the mean of MAD's tasks, without {', '.join(own)}."]
-    return Table(("task",), mixers, rows, _legend(rows, cells) + notes + _gaps(cells))
+            of_average = [f"{AVERAGE} is the mean of MAD's tasks, without {', '.join(own)}."]
+    return Table(("task",), mixers, rows, _legend(rows, cells) + of_average, _remarks(cells))
 
 
 def setting_table(cells: pd.DataFrame) -> Table:
     """(task, setting) x mixers."""
     rows = _scores(cells)
-    return Table(
-        ("task", "setting"), tuple(in_order(cells["mixer"], MIXERS)), rows, _legend(rows, cells) + _gaps(cells)
-    )
+    mixers = tuple(in_order(cells["mixer"], MIXERS))
+    return Table(("task", "setting"), mixers, rows, _legend(rows, cells), _remarks(cells))
 
 
 def _scores(cells: pd.DataFrame) -> dict[tuple[str, ...], dict[str, Score]]:
@@ -202,16 +205,26 @@ def _legend(rows: Mapping[tuple[str, ...], Mapping[str, Score]], cells: pd.DataF
             "¶k/n Mean over k of the n seeds of the cell: at the best learning rate the other seeds diverged, failed or"
             " are missing. Without them a mean is higher by luck, so it is never bold. ¶k: in k of the settings."
         )
+    every = list(cells.itertuples())
+    if lacking := _rates_told(((row, row.lacking) for row in every if row.lacking), _settings_of(every)):
+        notes.append(
+            "§ No run has ended at a learning rate that was to be tried, or that most others were tried at: never bold,"
+            f" and without a dagger. §k: in k of the settings. Missing: {lacking}."
+        )
+    if any(map(sees_future, cells["mixer"].unique())):
+        notes.append(
+            f"{SEES_FUTURE.strip()} May see the tokens that it predicts (model.may_see_future=true): not comparable, so"
+            " never bold."
+        )
     return notes
 
 
-def _gaps(cells: pd.DataFrame) -> list[str]:
+def _remarks(cells: pd.DataFrame) -> list[str]:
     """What has no score, in a line for each mixer or for several that lack the same; what entries are the best of."""
     rows = list(cells.itertuples())
-    totals: dict[str, set[str]] = {}  # the settings of each task
+    totals = _settings_of(rows)
     of_mixer: dict[str, list[Any]] = {}
     for row in rows:
-        totals.setdefault(row.task, set()).add(row.setting)
         of_mixer.setdefault(row.mixer, []).append(row)
     lines: dict[str, list[str]] = {}
     for mixer, own in of_mixer.items():
@@ -230,50 +243,45 @@ def _gaps(cells: pd.DataFrame) -> list[str]:
             counts.append(f"{mixer} {diverged} diverged, {lost} otherwise")
     if counts:
         notes.append(f"Replicas without a score beside others of their cell: {'; '.join(counts)}.")
-    notes += _grid_notes(rows, totals)
+    notes += _added_rates(rows, totals)
     for mixer, own in of_mixer.items():
         if several := [row for row in own if row.configs > 1]:
             most = max(row.configs for row in several)
             notes.append(f"{mixer}: the best of up to {most} configurations on {_listed(several, totals)}.")
-    if any(map(sees_future, of_mixer)):
-        notes.append(
-            f"{SEES_FUTURE.strip()} May see the tokens that it predicts (model.may_see_future=true): not comparable, so"
-            " never bold."
-        )
     return notes
 
 
-def _grid_notes(rows: Iterable[Any], totals: Mapping[str, Collection[str]]) -> list[str]:
-    """Which cells lack learning rates, and which have more than their row: of more than MOST_NAMED, how many."""
-    lacking: dict[tuple[str, tuple[float, ...]], list[Any]] = {}
-    added: dict[tuple[str, tuple[float, ...]], list[Any]] = {}
+def _settings_of(rows: Iterable[Any]) -> dict[str, set[str]]:
+    """The settings of each task."""
+    settings: dict[str, set[str]] = {}
     for row in rows:
-        for found, rates in ((lacking, row.lacking), (added, row.added)):
-            if rates:
-                found.setdefault((row.mixer, rates), []).append(row)
-    notes = []
-    if (number := sum(map(len, added.values()))) > MOST_NAMED:
-        of_mixer = Counter(row.mixer for group in added.values() for row in group)
+        settings.setdefault(row.task, set()).add(row.setting)
+    return settings
+
+
+def _added_rates(rows: Sequence[Any], totals: Mapping[str, Collection[str]]) -> list[str]:
+    """Which cells have learning rates beyond those of their row: of more than MOST_NAMED, how many."""
+    added = [row for row in rows if row.added]
+    if len(added) > MOST_NAMED:
+        of_mixer = Counter(row.mixer for row in added)
         counts = ", ".join(f"{mixer} {of_mixer[mixer]}" for mixer in in_order(of_mixer, MIXERS))
-        notes.append(
-            f"{number} cells have learning rates beyond those of most others in their row, which do not lack them:"
+        return [
+            f"{len(added)} cells have learning rates beyond those of most others in their row, which do not lack them:"
             f" {counts} (rows.csv has each cell's)."
-        )
-        added = {}
-    for found, text in (
-        (
-            lacking,
-            "§ No run has ended at a learning rate that was to be tried, or that most others were tried at: never bold,"
-            " and without a dagger. §k: in k of the settings. Missing: ",
-        ),
-        (added, "Learning rates beyond those of most others in the row, which do not lack them: "),
-    ):
-        told = [
-            f"{mixer} at {', '.join(f'{rate:g}' for rate in rates)} on {_listed(group, totals)}"
-            for (mixer, rates), group in found.items()
         ]
-        notes += [f"{text}{'; '.join(told)}."] if told else []
-    return notes
+    told = _rates_told(((row, row.added) for row in added), totals)
+    return [f"Learning rates beyond those of most others in the row, which do not lack them: {told}."] if told else []
+
+
+def _rates_told(found: Iterable[tuple[Any, tuple[float, ...]]], totals: Mapping[str, Collection[str]]) -> str:
+    """Rows with some of their learning rates, by mixer and rates."""
+    grouped: dict[tuple[str, tuple[float, ...]], list[Any]] = {}
+    for row, rates in found:
+        grouped.setdefault((row.mixer, rates), []).append(row)
+    return "; ".join(
+        f"{mixer} at {', '.join(f'{rate:g}' for rate in rates)} on {_listed(group, totals)}"
+        for (mixer, rates), group in grouped.items()
+    )
 
 
 def _listed(some: Iterable[Any], totals: Mapping[str, Collection[str]]) -> str:
