@@ -5,7 +5,8 @@
 Needs the repository root on PYTHONPATH.
 """
 
-import sys
+import argparse
+from collections.abc import Sequence
 from pathlib import Path
 
 import pandas as pd
@@ -49,15 +50,23 @@ def with_run_ids(runs: pd.DataFrame) -> pd.DataFrame:
     return runs.assign(run_id=ids)
 
 
-def main() -> None:
-    results, *lists, out = sys.argv[1:]
-    runs = with_run_ids(pd.concat([pd.read_csv(path) for path in lists], ignore_index=True))
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("results_dir", metavar="RESULTS_DIR")
+    parser.add_argument("lists", nargs="+", metavar="LIST.csv")
+    parser.add_argument("out", metavar="OUT.csv")
+    given = parser.parse_args(arguments)
+    if missing := [path for path in given.lists if not Path(path).exists()]:
+        parser.error(f"there is no list {missing[0]}: results/plan.py writes lists")
+    if not Path(given.results_dir).is_dir():
+        parser.error(f"there is no folder {given.results_dir}: name a results folder")
+    runs = with_run_ids(pd.concat([pd.read_csv(path) for path in given.lists], ignore_index=True))
     runs = runs.drop_duplicates("run_id")  # a later list may have what an earlier one had no time for
-    frame = collect(results)
+    frame = collect(given.results_dir)
     frame = frame[[column for column in KEPT if column in frame]]
     joined = runs.drop(columns=["unit", "overrides", "seconds"], errors="ignore").merge(frame, on="run_id", how="inner")
     joined["wall_time_s"] = joined["wall_time_s"].round(2)
-    joined.to_csv(out, index=False)
+    joined.to_csv(given.out, index=False)
     statuses = joined["status"].value_counts().to_dict()
     print(f"{joined['run_id'].nunique()} of {len(runs)} runs, {len(joined)} replicas: {statuses}")
 
