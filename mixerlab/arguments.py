@@ -86,6 +86,12 @@ def check_arguments(group: str, function: Callable, given: Mapping[str, Any], su
             )
 
 
+def takes_only_whole_numbers(function: Callable, name: str) -> bool:
+    """Whether `check_arguments` takes 1 for this argument and refuses 0.5."""
+    parameter = _signature(function).parameters.get(name)
+    return parameter is not None and _fits(1, parameter.annotation) and not _fits(0.5, parameter.annotation)
+
+
 def _signature(function: Callable) -> inspect.Signature:
     """The signature, with annotations that are strings evaluated (`from __future__ import annotations`).
 

@@ -76,7 +76,7 @@ class Composer:
         keys = _Keys()
         for overrides in grid:
             wanted = [override for override in overrides if override != ALL_SETTINGS]
-            cfg, without = self._compose_what_applies(wanted)
+            cfg, without = self.compose_what_applies(wanted)
             keys.note(cfg, wanted, without)
             given = [override for override in wanted if override not in without]
             for of_setting, with_setting in _by_setting(cfg, given, every=ALL_SETTINGS in overrides):
@@ -92,7 +92,7 @@ class Composer:
             raise ValueError("\n".join([*shown, *([f"and {rest} other errors"] if rest else [])]))
         return list(cells.values()), keys.left_out()
 
-    def _compose_what_applies(self, overrides: list[str]) -> tuple[DictConfig, dict[str, ConfigCompositionException]]:
+    def compose_what_applies(self, overrides: list[str]) -> tuple[DictConfig, dict[str, ConfigCompositionException]]:
         """The config without the overrides whose key the chosen mixer, task and so on do not have; and these."""
         without: dict[str, ConfigCompositionException] = {}
         while True:

@@ -8,7 +8,7 @@ from typing import Any, cast
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from mixerlab.arguments import check_arguments, class_of
+from mixerlab.arguments import check_arguments, class_of, takes_only_whole_numbers
 from mixerlab.code_version import code_version
 from mixerlab.hybrid import check_keys, is_hybrid, mixers_of
 from mixerlab.project import current_target
@@ -32,6 +32,7 @@ COMPONENTS: dict[str, tuple[str, ...]] = {
 # The other keys at the top level of a config.
 _GROUPS = (*COMPONENTS, "task", "trainer", "model", "logger")
 _VALUES = ("seed", "results_dir", "force", "dry_run", "sweep", "wait")
+_SIZES_OF_MODEL = ("d_model", "n_layers")
 MOST_STEPS = 2**24  # the optimizer counts them in float32
 CHANGED = "changed"  # of `force`: repeats finished runs whose code has changed since
 _LONGEST_NAME = 100  # characters
@@ -71,6 +72,23 @@ def checked(cfg: DictConfig) -> tuple[Task, dict[str, Any]]:
     if config["task"]["data_dir"] is not None:
         config["task"]["data_sha256"] = digest_on_disk(task, config["task"]["data_dir"])
     return task, config
+
+
+def is_whole_number(cfg: DictConfig, key: str) -> bool:
+    """Whether `checked` refuses 0.5 for a key of a composed config because the key takes whole numbers only.
+
+    Raises:
+        ValueError: the class that takes the key cannot be imported.
+    """
+    prefix, _, name = key.rpartition(".")
+    if prefix == "model":
+        return name in _SIZES_OF_MODEL
+    if prefix == "trainer":
+        return takes_only_whole_numbers(TrainerConfig, name)
+    part = OmegaConf.select(cfg, prefix) if prefix.partition(".")[0] in (*COMPONENTS, "task") else None
+    if not isinstance(part, DictConfig) or not isinstance(part.get("_target_"), str):
+        return False
+    return takes_only_whole_numbers(class_of(current_target(part._target_)), name)
 
 
 def code_versions(config: Mapping[str, Any]) -> dict[str, str]:
@@ -141,8 +159,8 @@ def _check(config: Mapping[str, Any]) -> None:
 
 
 def _check_model(model: Mapping[str, Any], mixer: Mapping[str, Any]) -> None:
-    _check_keys("model.", model, ("d_model", "n_layers", "linear_std", "autoencoder_redraw_all", "may_see_future"))
-    for key in ("d_model", "n_layers"):
+    _check_keys("model.", model, (*_SIZES_OF_MODEL, "linear_std", "autoencoder_redraw_all", "may_see_future"))
+    for key in _SIZES_OF_MODEL:
         if type(model[key]) is not int or model[key] < 1:
             raise ValueError(f"model.{key}={model[key]!r} must be a whole number of at least 1")
     if is_hybrid(mixer):

@@ -7,7 +7,7 @@ from typing import Any, cast
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import ChoiceSweep, Override
-from hydra.errors import HydraException, MissingConfigException, OverrideParseException
+from hydra.errors import HydraException, InstantiationException, MissingConfigException, OverrideParseException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBaseException
 from yaml import MarkedYAMLError
@@ -54,6 +54,8 @@ def refusal(error: HydraException | MarkedYAMLError, config_dir: str = _CONFIG_D
         place = f", as {error.missing_cfg_file}.yaml in that folder" if error.missing_cfg_file else ""
         return f"{what}; there are: {', '.join(sorted(error.options))}; {config_dir} adds your own{place}"
     cause = error.__cause__
+    if isinstance(error, InstantiationException) and str(cause).startswith("hydra."):  # a sweeper or launcher of ours
+        return str(cause)
     if isinstance(cause, ConfigAttributeError | ConfigKeyError) and isinstance(cause.parent_node, DictConfig):
         outer, dot, _ = str(cause.full_key).rpartition(".")
         keys = [f"{outer}{dot}{key}" for key in map(str, cause.parent_node) if key not in _NO_SETTINGS]

@@ -19,6 +19,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import IntervalSweep, Override, RangeSweep
 
 from mixerlab.cells import ALL_SETTINGS, Cell
+from mixerlab.config import is_whole_number
 from mixerlab.project import use_project
 from mixerlab.safe_files import replace_file
 from mixerlab.sweep import Sweep
@@ -31,6 +32,11 @@ if TYPE_CHECKING:
 
 TRIALS_FILE = "trials.csv"  # in the folder of the report
 RANDOM_TRIALS = 5  # at the start, before the sampler has something to go by
+# Keys by which runs differ only by luck, and what to write in place of a search.
+_LUCK = {
+    "seed": "give every run all of them, as in seed=[0,1], to search for the best mean",
+    "task.data_seed": "give it one value",
+}
 
 
 @dataclass
@@ -77,12 +83,14 @@ class Search:
             if ALL_SETTINGS in fixed:
                 raise ValueError(f"hydra/sweeper=optuna searches one setting of a task, not {ALL_SETTINGS}")
             searched = [override for override, text in zip(parsed, single, strict=True) if text is None]
+            _check_no_luck(searched)
             space = {override.get_key_element(): _distribution(override) for override in searched}
             if not space:
                 raise ValueError(
                     "hydra/sweeper=optuna has no key to search: give one several values, for example"
                     " 'optimizer.lr=tag(log,interval(1e-4,1e-2))'"
                 )
+            self._check_whole_numbers(fixed, searched)
             if self.sweep.config.dry_run:
                 self._say_space(space)
                 return
@@ -91,6 +99,25 @@ class Search:
             sys.exit(f"error: {error}")
         tried = self._search(fixed, space)
         self._report(tried, began_at)
+
+    def _check_whole_numbers(self, fixed: Sequence[str], searched: Sequence[Override]) -> None:
+        """ValueError for an interval of a key that takes whole numbers only: Optuna would propose fractions."""
+        with_fractions = [override for override in searched if _has_fractions(override)]
+        if not with_fractions:
+            return
+        first = [
+            f"{override.get_key_element()}={next(override.sweep_string_iterator())}"
+            for override in searched
+            if not isinstance(override.value(), IntervalSweep)
+        ]
+        cfg, _ = self.sweep.composer.compose_what_applies([*fixed, *first])
+        for override in with_fractions:
+            if is_whole_number(cfg, override.key_or_group):
+                key, _, interval = str(override.input_line).partition("=")
+                raise ValueError(
+                    f"{override.input_line}: {override.key_or_group} takes whole numbers only, and an interval has"
+                    f" fractions; write '{key}=int({interval})'"
+                )
 
     def _say_space(self, space: Mapping[str, "BaseDistribution"]) -> None:
         for key, distribution in space.items():
@@ -173,6 +200,18 @@ def _fixed(override: Override) -> str | None:
         return None
     values = list(override.sweep_string_iterator())
     return f"{override.get_key_element()}={values[0]}" if len(values) == 1 else None
+
+
+def _check_no_luck(searched: Sequence[Override]) -> None:
+    """ValueError for a key of which the best value would be the luckiest one."""
+    for override in searched:
+        if (instead := _LUCK.get(override.key_or_group)) is not None:
+            raise ValueError(f"{override.input_line}: a search would choose the luckiest seed; {instead}")
+
+
+def _has_fractions(override: Override) -> bool:
+    value = override.value()
+    return isinstance(value, IntervalSweep) and type(value.start) is not int
 
 
 def _distribution(override: Override) -> "BaseDistribution":

@@ -42,6 +42,11 @@ REFUSED = [
     (["-m", "mixer=attn,3"], "mixer=3 is a number, not a name; there are: attn", "parallax"),
     (["optimizer=[1]"], "optimizer=[1] is a list of other things than names; there are: adamw, muon", "--config-dir"),
     (["-m", "mixer=gdn,[ema]"], "mixer=[ema] is a list, not a name; there are: attn", "parallax"),
+    (
+        ["-m", "hydra/launcher=processes", "hydra.launcher.n_jobs=0"],
+        "error: hydra.launcher.n_jobs=0 must be a whole number of at least 1",
+        "",
+    ),
     (["hydra/launcher=3"], "hydra/launcher=3 is a number, not a name; there are: processes", "slurm"),
     (["task.setting=nope"], "task.setting=nope: icr has no such setting", "choose baseline, vocab_size-32"),
     (["task.nope=1"], "unknown key task.nope; valid keys of task=icr: task.setting", "task.seq_len"),

@@ -9,6 +9,7 @@ from command_line import TINY, records, run_py
 from hydra.core.override_parser.overrides_parser import OverridesParser
 
 import mixerlab.search
+from mixerlab.config import is_whole_number
 from mixerlab.sweep import Sweep
 from mixerlab.sweeps.best import accuracy_of, ended_at_best_rate
 
@@ -44,6 +45,76 @@ def test_what_optuna_may_choose_from():
         distribution("a=tag(lgo,interval(1e-4,1e-2))")
 
 
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (
+            ["hydra.sweeper.n_trials=0", "optimizer.lr=interval(1e-3,1e-2)"],
+            "hydra.sweeper.n_trials=0 must be a whole number of at least 1",
+        ),
+        (
+            ["seed=0,1,2"],
+            "seed=0,1,2: a search would choose the luckiest seed; give every run all of them, as in seed=[0,1], to"
+            " search for the best mean",
+        ),
+        (
+            ["task.data_seed=range(0,9)", "model.d_model=16,32"],
+            "task.data_seed=range(0,9): a search would choose the luckiest seed; give it one value",
+        ),
+        (
+            ["model.n_layers=interval(1,8)"],
+            "model.n_layers=interval(1,8): model.n_layers takes whole numbers only, and an interval has fractions;"
+            " write 'model.n_layers=int(interval(1,8))'",
+        ),
+        (
+            ["mixer=attn,gdn", "optimizer.lr=interval(1e-3,1e-2)", "++mixer.num_heads=tag(log,interval(1,4))"],
+            "++mixer.num_heads=tag(log,interval(1,4)): mixer.num_heads takes whole numbers only, and an interval has"
+            " fractions; write '++mixer.num_heads=int(tag(log,interval(1,4)))'",
+        ),
+    ],
+)
+def test_what_a_search_refuses_before_its_first_trial(tmp_path, given, message):
+    pytest.importorskip("optuna")
+    outcome = run_py(*SEARCH, *given, f"results_dir={tmp_path / 'results'}")
+    assert (outcome.code, outcome.err.splitlines()) == (1, [f"error: {message}"])
+    assert not (tmp_path / "results").exists()
+
+
+@pytest.mark.parametrize(
+    ("key", "expected"),
+    [
+        ("model.d_model", True),
+        ("model.linear_std", False),
+        ("trainer.epochs", True),
+        ("task.vocab_size", True),
+        ("task.test_seq_len", True),  # or null
+        ("optimizer.ns_steps", True),
+        ("optimizer.lr", False),
+        ("schedule.decay", False),
+        ("mixer.options.0.num_heads", True),
+        ("mixer.options.0.rope_base", False),
+        ("mixer.options.0.nope", False),
+        ("wait", False),
+    ],
+)
+def test_which_keys_take_whole_numbers_only(key, expected):
+    cfg = mixerlab.compose("mixer=hybrid", "mixer.layers=[attn,gdn]", "task=icr")
+    assert is_whole_number(cfg, key) == expected
+
+
+def test_a_search_may_have_several_seeds_in_each_run_and_intervals_of_numbers(tmp_path):
+    pytest.importorskip("optuna")
+    given = ("seed=[0,1]", "model.n_layers=int(interval(1,3))", "mixer.rope_base=interval(100,10000)", "dry_run=true")
+    outcome = run_py(*SEARCH, *given, f"results_dir={tmp_path / 'results'}")
+    assert outcome.code == 0, outcome.err
+    assert "model.n_layers: IntDistribution(high=3," in outcome.out and "rope_base: FloatDist" in outcome.out
+
+
+def test_a_sweep_over_seeds_is_no_search(tmp_path):
+    outcome = run_py("-m", "mixer=attn", "task=icr", *TINY, "seed=0,1", "dry_run=true", f"results_dir={tmp_path}")
+    assert outcome.code == 0 and "2 runs, 0 of them finished" in outcome.out
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("overrides", "message"),
@@ -51,7 +122,6 @@ def test_what_optuna_may_choose_from():
         ((), "has no key to search"),
         (("task.setting=*", "optimizer.lr=interval(1e-3,1e-2)"), "searches one setting of a task"),
         (("optimizer.lr=tag(log,interval(0,1))",), "optimizer.lr=tag(log,interval(0,1))"),
-        (("hydra.sweeper.n_trials=0", "optimizer.lr=interval(1e-3,1e-2)"), "n_trials=0 must be a whole number"),
         (("mixer=nope", "optimizer.lr=interval(1e-3,1e-2)"), "mixer/nope"),
     ],
 )
