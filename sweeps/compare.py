@@ -149,6 +149,7 @@ def compare(
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="python -m mixerlab.sweeps.compare",
+        usage="%(prog)s SOURCE [OPTION ...]",  # SOURCE first: behind --published or --reading it would be one of theirs
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

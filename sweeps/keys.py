@@ -103,7 +103,8 @@ def _values(frame: pd.DataFrame, column: str) -> pd.Series:
 def only_where(frame: pd.DataFrame, conditions: Iterable[str]) -> pd.DataFrame:
     """The rows that meet every `KEY=VALUE`; values count as in YAML, so `64` is `64.0`, and `null` is also no key.
 
-    What cannot be read may be any of them, and stays.
+    `KEY=a,b` is either of both, unless a record has the value `a,b`, as a setting may. What cannot be read may be any
+    of them, and stays.
 
     Raises:
         ValueError: another form, a key that no record has, or a value that none has.
@@ -114,11 +115,14 @@ def only_where(frame: pd.DataFrame, conditions: Iterable[str]) -> pd.DataFrame:
             raise ValueError(f"--where {condition}: write KEY=VALUE, such as model.d_model=64")
         values = _values(frame, column_of(frame, key))
         unreadable = frame["mixer"].isna()
-        kept = values == _wanted(text)
-        if not (kept & ~unreadable).any():
-            there = ", ".join(sorted(set(values[~unreadable]), key=lambda text: rank(text, ()))[:10])
-            raise ValueError(f"--where {condition}: no record has this value; there are {there}")
-        frame = frame[kept | unreadable]
+        there = set(values[~unreadable])
+        wanted = [_wanted(text)]
+        if wanted[0] not in there:
+            wanted = _each(text) or wanted
+        if lacking := [value for value in wanted if value not in there]:
+            known = ", ".join(sorted(there, key=lambda text: rank(text, ()))[:10])
+            raise ValueError(f"--where {condition}: no record has the value {' or '.join(lacking)}; there are {known}")
+        frame = frame[values.isin(wanted) | unreadable]
     return frame
 
 
@@ -131,6 +135,15 @@ def _wanted(text: str) -> str:
         return shown(yaml.safe_load(text))
     except yaml.YAMLError:
         return text
+
+
+def _each(text: str) -> list[str]:
+    """`a` and `b` of `a,b`; a comma in brackets or quotes is part of a value."""
+    try:
+        items = yaml.safe_load(f"[{text}]")
+    except yaml.YAMLError:
+        return []
+    return [_wanted(item) if isinstance(item, str) else shown(item) for item in items]
 
 
 def swept_keys(frame: pd.DataFrame) -> list[str]:

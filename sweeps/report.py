@@ -1,6 +1,5 @@
 """Makes tables and figures from the records in a results folder: `mixerlab report [SOURCE]`."""
 
-import argparse
 import atexit
 import gc
 import json
@@ -17,7 +16,7 @@ from mixerlab.safe_files import read_bytes, remove_leftovers, replace_file
 from mixerlab.sweeps.best import Selection
 from mixerlab.sweeps.collect import best_per_cell, check_results_dir, collect, complaints
 from mixerlab.sweeps.figures import canvas
-from mixerlab.sweeps.figures.canvas import FORMATS, WIDTHS
+from mixerlab.sweeps.figures.canvas import FORMATS
 from mixerlab.sweeps.figures.of_report import FIGURES, SWEPT, figures_of
 from mixerlab.sweeps.keys import Swept, column_of, notes_of, only_where, spread_out
 from mixerlab.sweeps.lengths import at_length_of_training, length_table
@@ -25,9 +24,10 @@ from mixerlab.sweeps.names import is_challenge, is_custom
 from mixerlab.sweeps.page import Part, page
 from mixerlab.sweeps.records.claims import claim, holder
 from mixerlab.sweeps.records.files import NO_CONFIG, RECORD_FILE, check_writable
-from mixerlab.sweeps.records.named import LARGEST_NOTE, Configs, checked_configs, read_sweep
+from mixerlab.sweeps.records.named import LARGEST_NOTE, Configs, checked_configs
+from mixerlab.sweeps.report_options import parse_options
 from mixerlab.sweeps.solved import solved_csv, solved_markdown
-from mixerlab.sweeps.sources import is_rows, read_rows, unpacked
+from mixerlab.sweeps.sources import check_exists, has_runs, is_rows, read_rows, runs_of_sweep, unpacked
 from mixerlab.sweeps.table_files import intervals_csv, to_csv, to_latex, to_markdown, to_rows_csv, to_text
 from mixerlab.sweeps.tables import Table, setting_table, task_table
 
@@ -109,9 +109,8 @@ def report(
     if out is None:
         out = (Path(results_dir).parent if Path(results_dir).is_file() else Path(results_dir)) / "report"
     out = Path(out)
-    if not Path(results_dir).exists():
-        raise ValueError(f"there is no folder or file {results_dir}: name a results folder, an archive or a rows.csv")
-    if configs is None and not Path(results_dir).is_file() and not _has_runs(results_dir):
+    check_exists(results_dir)
+    if configs is None and not Path(results_dir).is_file() and not has_runs(results_dir):
         check_results_dir(results_dir)
         if (Path(results_dir) / RECORD_FILE).exists():
             whole = Path(results_dir).resolve().parents[1]
@@ -162,10 +161,6 @@ class _Look:
     formats: Sequence[str]
     columns: int
     html: bool
-
-
-def _has_runs(results_dir: str | Path) -> bool:
-    return any(Path(results_dir).glob("runs/*/"))
 
 
 def _joined(out: Path, configs: Configs, since: float) -> Configs:
@@ -323,54 +318,13 @@ def _write(table: Table, stem: Path) -> list[Path]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="mixerlab report", description=__doc__)
-    parser.add_argument(
-        "results_dir",
-        nargs="?",
-        default="results",
-        metavar="SOURCE",
-        help="a results folder (default: results), an archive of records, or a report's rows.csv; before the options",
-    )
-    parser.add_argument("--out", help="where to write (default: report/ in that folder, or beside that file)")
-    parser.add_argument(
-        "--selection",
-        choices=[*SELECTIONS, "both"],
-        default="both",
-        help="how checkpoint and learning rate are chosen: official, on test; clean, on validation (default: both)",
-    )
-    parser.add_argument("--mixer", nargs="+", action="extend", default=[], help="only these mixers")
-    parser.add_argument("--task", nargs="+", action="extend", default=[], help="only these tasks")
-    parser.add_argument("--sweep", metavar="NAME", help="only the runs of this sweep (sweep=NAME, or its experiment)")
-    parser.add_argument(
-        "--where",
-        nargs="+",
-        action="extend",
-        default=[],
-        metavar="KEY=VALUE",
-        help="only records with these values, such as optimizer.name=adamw",
-    )
-    parser.add_argument(
-        "--by",
-        nargs="+",
-        action="extend",
-        metavar="KEY",
-        help="a column for each value of these keys, such as model.d_model, and no other; `--by mixer`: one per mixer"
-        " (default: the keys that were swept; those of the task always have rows of their own)",
-    )
-    parser.add_argument(
-        "--columns", type=int, choices=WIDTHS, default=2, help="width of figures in columns of a paper (default: 2)"
-    )
-    parser.add_argument(
-        "--format", nargs="+", choices=FORMATS, default=["png"], metavar="FORMAT", help="png (default), pdf, svg"
-    )
-    parser.add_argument("--html", action="store_true", help="also write report.html, one page with everything")
-    given = parser.parse_args(arguments)
+    given = parse_options(__doc__, arguments)
     selections = SELECTIONS if given.selection == "both" else (given.selection,)
     try:
         made = report(
-            given.results_dir,
+            given.source,
             given.out,
-            read_sweep(given.results_dir, given.sweep) if given.sweep is not None else None,
+            runs_of_sweep(given.source, given.sweep) if given.sweep is not None else None,
             selections,
             mixers=given.mixer,
             tasks=given.task,

@@ -9,6 +9,7 @@ import pandas as pd
 
 from mixerlab.sweeps.archive import restore
 from mixerlab.sweeps.collect import collect
+from mixerlab.sweeps.records.named import Configs, read_sweep
 from mixerlab.sweeps.records.schema import LABELS, LATER_RESULTS
 
 # Columns of text, also where it looks like a number: a mixer may be called 1e3, and a hash may be 1234e567.
@@ -21,6 +22,34 @@ _WANTED = ("mixer", "task", "setting", "lr", "seed", "status", "config", "offici
 def is_rows(source: str | Path) -> bool:
     """Whether the source is the `rows.csv` of a report."""
     return Path(source).suffix == ".csv" and Path(source).is_file()
+
+
+def has_runs(source: str | Path) -> bool:
+    """Whether the source is a results folder with runs, finished or not."""
+    return any(Path(source).glob("runs/*/"))
+
+
+def check_exists(source: str | Path) -> None:
+    """`ValueError` if there is no such folder or file."""
+    if not Path(source).exists():
+        raise ValueError(f"there is no folder or file {source}: name a results folder, an archive or a rows.csv")
+
+
+def runs_of_sweep(source: str | Path, name: str) -> Configs:
+    """The runs of a sweep (`sweeps.records.named.read_sweep`); `ValueError` also for a source that is no folder."""
+    check_exists(source)
+    if Path(source).is_dir():
+        return read_sweep(source, name)
+    if is_rows(source):
+        raise ValueError(
+            f"--sweep {name}: {source} holds no names of sweeps; name the results folder in place of this file, or"
+            " choose its runs with --mixer, --task and --where"
+        )
+    raise ValueError(
+        f"--sweep {name}: an archive such as {source} holds no names of sweeps; choose its runs with --mixer, --task"
+        " and --where, or unpack it (python -m mixerlab.sweeps.archive FILE --restore) and repeat the sweep's command,"
+        " which trains nothing that is finished"
+    )
 
 
 def read_rows(path: str | Path) -> pd.DataFrame:

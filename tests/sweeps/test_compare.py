@@ -247,6 +247,12 @@ def test_what_is_no_published_table_is_refused(results, tmp_path, capsys, conten
     assert message in error and error.count("\n") == 1
 
 
+def test_the_usage_has_the_source_before_the_options(results, published, capsys):
+    with pytest.raises(SystemExit):
+        compare.main(["--published", str(published), str(results)])
+    assert "compare SOURCE [OPTION ...]\n" in capsys.readouterr().err
+
+
 def test_what_holds_no_runs_is_refused(tmp_path, published):
     (tmp_path / "rows.csv").write_text("a,b\n1,2\n")
     for source, message in (

@@ -6,6 +6,7 @@ import fakes
 import pytest
 
 from mixerlab.sweeps import report as reports
+from mixerlab.sweeps.archive import pack
 from mixerlab.sweeps.collect import collect
 from mixerlab.sweeps.keys import short_names, shown, spread_out, swept_keys
 from mixerlab.sweeps.records.named import name_from, name_of, read_sweep, write_sweep
@@ -165,12 +166,29 @@ def test_where(results):
     rows = (results / "report/rows.csv").read_text()
     assert len(rows.splitlines()) == 1 + 6
     for condition, message in {
-        "model.d_model=7": "no record has this value; there are 64, 128, 256",
+        "model.d_model=7": "no record has the value 7; there are 64, 128, 256",
+        "model.d_model=64,7,8": "no record has the value 7 or 8; there are 64, 128, 256",
         "model.d_model": "write KEY=VALUE",
         "nope=1": "no record has the key nope",
     }.items():
         with pytest.raises(ValueError, match=message):
             report(results, where=[condition])
+
+
+def test_where_a_key_has_one_of_several_values(results):
+    text = report(results, where=["model.d_model=64,1.28e2", "task.name=icr"])
+    widths = [f"{mixer}, d_model={width}" for mixer in ("attn", "gdn") for width in (64, 128)]
+    assert header(text) == ["task", *widths]
+
+
+def test_where_a_comma_is_part_of_the_value(tmp_path):
+    for sizes in ({"seq_len": 32}, {"vocab_size": 8}, {"seq_len": 32, "vocab_size": 8}):
+        setting = ",".join(f"{key}={value}" for key, value in sizes.items())
+        fakes.add_run(tmp_path, [0.1, 0.7, 0.1], setting=setting, **sizes)
+    report(tmp_path, where=["task.setting=seq_len=32,vocab_size=8", "optimizer.betas=[0.8,0.95]"])
+    assert len((tmp_path / "report/rows.csv").read_text().splitlines()) == 1 + 3
+    report(tmp_path, where=["task.setting=vocab_size=8,seq_len=32"])  # no setting is called so
+    assert len((tmp_path / "report/rows.csv").read_text().splitlines()) == 1 + 6
 
 
 def test_a_mixer_that_sees_the_future_is_marked(results):
@@ -215,6 +233,20 @@ def test_the_runs_of_one_sweep(results, capsys):
     assert reports.main([str(results), "--sweep", "../runs"]) == 1
 
 
+def test_an_archive_and_rows_hold_no_names_of_sweeps(results, tmp_path, capsys):
+    pack(results, tmp_path / "all.tar.xz")
+    report(results)
+    for source, told in {
+        "all.tar.xz": "or unpack it (python -m mixerlab.sweeps.archive FILE --restore) and repeat the sweep's command",
+        "report/rows.csv": "name the results folder in place of this file",
+    }.items():
+        assert reports.main([str(tmp_path / source), "--sweep", "wide"]) == 1
+        (message,) = capsys.readouterr().err.splitlines()
+        assert f"{tmp_path / source} holds no names of sweeps" in message and told in message
+    assert reports.main([str(tmp_path / "nowhere"), "--sweep", "wide"]) == 1
+    assert f"there is no folder or file {tmp_path}/nowhere" in capsys.readouterr().err
+
+
 def test_a_name_that_is_taken_again_adds_its_runs(tmp_path):
     one, other = fakes.by_run_id(fakes.config()), fakes.by_run_id(fakes.config(mixer="gdn"))
     write_sweep(tmp_path, "a", one)
@@ -242,8 +274,6 @@ def test_an_experiment_gives_its_sweep_a_name_that_can_be_read(tmp_path):
 
 
 def test_a_report_from_rows_and_from_an_archive_is_the_same(results, tmp_path):
-    from mixerlab.sweeps.archive import pack
-
     pack(results, tmp_path / "all.tar.xz")
     from_folder = report(results)
     assert report(results / "report/rows.csv", out=tmp_path / "a") == from_folder

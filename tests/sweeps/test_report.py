@@ -74,6 +74,39 @@ def test_command_line_says_where_it_looked(tmp_path, capsys):
     assert not (tmp_path / "nowhere").exists()
 
 
+@pytest.mark.parametrize("source", ["", "report/rows.csv"])
+@pytest.mark.parametrize("option", [("--mixer", "attn"), ("--task", "icr"), ("--where", "seed=0"), ("--by", "mixer")])
+def test_a_source_behind_an_option_is_not_taken_for_one_of_its_values(results, no_drawing, capsys, option, source):
+    if source:
+        reports.report(results)
+    path = str(results / source)
+    with pytest.raises(SystemExit) as stopped:
+        reports.main([*option, path])
+    message = capsys.readouterr().err.splitlines()[-1]
+    assert stopped.value.code == 2
+    assert f"{option[0]} took {path} as one of its values" in message
+    assert f"give it first: mixerlab report {path} {option[0]} ..." in message
+    assert reports.main([path, *option]) == 0 and reports.main([*option, "--", path]) == 0
+
+
+def test_a_source_behind_formats_is_not_taken_for_one(results, capsys):
+    with pytest.raises(SystemExit):
+        reports.main(["--format", "pdf", str(results)])
+    usage, message = capsys.readouterr().err.splitlines()
+    assert usage == "usage: mixerlab report [SOURCE] [OPTION ...]"
+    assert message.endswith(f"--format: {results} is not one of png, pdf, svg; SOURCE comes before the options")
+
+
+def test_a_mixer_that_is_called_as_a_results_folder(results, no_drawing, monkeypatch, capsys):
+    """`mixerlab report --mixer gdn` may mean the mixer or the folder; with SOURCE it can only be the mixer."""
+    fakes.add_run(results / "gdn", [0.3, 0.4, 0.5])
+    monkeypatch.chdir(results)
+    with pytest.raises(SystemExit):
+        reports.main(["--mixer", "gdn"])
+    assert "if not, give SOURCE too: mixerlab report results --mixer ..." in capsys.readouterr().err
+    assert reports.main([".", "--mixer", "gdn"]) == 0
+
+
 def test_a_single_run_is_no_results_folder(results, capsys):
     run = next(results.glob("runs/*"))
     assert reports.main([str(run)]) == 1
