@@ -5,14 +5,15 @@ error and tops the table. Two sequences that differ from position t on must give
 checked with the model, lengths, precision, device and kernels of the run, and with parameters moved away from their
 initial values, because a gate that starts at zero hides what it lets through.
 
-The sequences of a batch differ from different positions on (`cuts`), so one pass looks at many of these, and a model
-that mixes over the batch shows up as well. If no output depends on later tokens once all rows of the batch differ from
-the same position on, it sees no future.
+The sequences of a population differ from different positions on (`cuts`), so one pass looks at many of these, and a
+model that mixes over the batch shows up as well. If no output depends on later tokens once all rows differ from the
+same position on, it sees no future.
 """
 
 import copy
 import functools
 import logging
+import math
 from collections.abc import Hashable
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -31,8 +32,10 @@ NOISE = 0.05  # standard deviation of what is added to each parameter, of the si
 # from all positions (a convolution by FFT) leaves about 1e-6 in float32, and flips last bits in bfloat16.
 _ROUNDING = {torch.float64: 1e-10, torch.float32: 1e-4, torch.bfloat16: 5e-2}
 _SEED = 0
-ROWS = 16  # that are compared, each with tokens that change from another position on
+CUTS = 16  # that one pass tries; each row that is compared, of any replica, has tokens that change from one on
 _MOST_LOGITS = 1 << 24  # of these rows, so that they fit in memory
+_MOST_TOKENS = 1 << 13  # of these rows on a CPU, where a pass takes time in proportion
+_FEWEST = 6  # positions on a CPU, however long the rows: with fewer, chunks of 5 to 7 tokens go unseen
 _LONGEST_CHUNK = 512  # tokens, of chunks whose edges are looked at
 
 _known: dict[Hashable, "Leak | Undetermined | None"] = {}  # of this process: runs of a sweep share mixers and shapes
@@ -49,6 +52,7 @@ class Leak(NamedTuple):
     Attributes:
         position: whose output changes.
         since: from this later position on, the tokens changed.
+        replica: which shows it, counted in the population.
         change: the largest change of a logit at `position`.
         later_change: the largest change of any logit from `since` on.
         training: seen in training mode; in scoring mode there was none.
@@ -57,6 +61,7 @@ class Leak(NamedTuple):
 
     position: int
     since: int
+    replica: int
     change: float
     later_change: float
     training: bool
@@ -157,9 +162,10 @@ class CausalityCheck:
         # With the shapes of training a GPU launches the same kernels, and compiles none for the check only. Longer rows
         # are fewer, so that they fit in memory.
         rows = max(2, min(batch_size, batch_size * self.lengths[0] // length)) if scored_only else batch_size
-        batch = rows if population.device.type == "cuda" else rows_in_memory(length, self.vocab_size)
-        compared = min(batch, ROWS)
-        key = self.key, self.vocab_size, length, scored_only, bf16, population.device, population.execution, compared
+        replicas, on_gpu = len(population), population.device.type == "cuda"
+        batch = rows if on_gpu else rows_on_cpu(length, self.vocab_size, replicas)
+        tried = number_of_cuts(length, self.vocab_size, replicas * batch)
+        key = self.key, self.vocab_size, length, scored_only, bf16, population.device, population.execution, tried
         if key not in _known:
             _known[key] = find_leak(population, self.vocab_size, length, batch, bf16=bf16, scored_only=scored_only)
         return _known[key]
@@ -173,7 +179,7 @@ def _gravity(found: Leak | Undetermined | None) -> int:
 
 
 def find_leak(
-    population: Population, vocab_size: int, length: int, batch: int = ROWS, *, bf16: bool, scored_only: bool = False
+    population: Population, vocab_size: int, length: int, batch: int = CUTS, *, bf16: bool, scored_only: bool = False
 ) -> Leak | Undetermined | None:
     """How the logits of a population depend on later tokens, or on those of other rows.
 
@@ -205,12 +211,18 @@ def find_leak(
         population.model.train(was_training)
 
 
-def rows_in_memory(length: int, vocab_size: int) -> int:
-    """How many rows are compared: `ROWS`, or fewer, at least 2, whose logits fit in memory."""
-    return max(2, min(ROWS, _MOST_LOGITS // (length * vocab_size)))
+def rows_on_cpu(length: int, vocab_size: int, replicas: int) -> int:
+    """How many rows each replica has on a CPU, at least 2: enough for all positions, of long rows for fewer."""
+    positions = min(max(_FEWEST, _MOST_TOKENS // length), number_of_cuts(length, vocab_size, CUTS))
+    return max(2, math.ceil(positions / replicas))
 
 
-def cuts(length: int, number: int = ROWS) -> tuple[int, ...]:
+def number_of_cuts(length: int, vocab_size: int, rows: int) -> int:
+    """How many positions `rows` sequences try: `CUTS`, or fewer, so that the logits of each fit in memory."""
+    return min(rows, CUTS, max(2, _MOST_LOGITS // (length * vocab_size)))
+
+
+def cuts(length: int, number: int = CUTS) -> tuple[int, ...]:
     """Positions from which on tokens change, at most `number`: two `inside` of chunks, the others at their `edges`."""
     return tuple(dict.fromkeys((*inside(length), *edges(length, number))))[:number]
 
@@ -259,8 +271,8 @@ def _is_prime(number: int) -> bool:
 class _Look:
     """One mode's look at a population: logits of some tokens, and of the same with others from one of `cuts` on.
 
-    The rows that are compared have different cuts. Only if something changes before them, every row is cut at the same
-    position.
+    The rows that are compared, of one replica and of another, have different cuts: replicas compute with the same code.
+    Only if something changes before them, every row is cut at the same position.
 
     `is_finite` says of the last look whether they were finite; if not, that there is no leak means nothing.
     """
@@ -270,9 +282,12 @@ class _Look:
     ):
         self.population, self.saved, self.training = population, saved, training
         self.device = population.device
-        _, self.batch, self.length = shape
-        self.cuts = cuts(self.length, min(self.batch, rows_in_memory(self.length, vocab_size)))
-        self.rows = len(self.cuts)  # that are compared
+        replicas, self.batch, self.length = shape
+        self.cuts = cuts(self.length, number_of_cuts(self.length, vocab_size, replicas * self.batch))
+        # Of each replica so many are compared. Two show whether rows of a batch influence each other.
+        self.rows = max(min(2, self.batch), math.ceil(len(self.cuts) / replicas))
+        row = torch.arange(replicas)[:, None] * self.rows + torch.arange(self.batch)
+        self.cut_of_row = torch.tensor(self.cuts)[row % len(self.cuts)]  # [R, B]
         generator = torch.Generator().manual_seed(_SEED)
         self.tokens = torch.randint(vocab_size, shape, generator=generator)
         # Another token at every position: none is the same by chance.
@@ -282,29 +297,28 @@ class _Look:
         self.noise = NOISE * torch.randn(values.shape, generator=generator).to(self.device)
 
     def __call__(self, dtype: torch.dtype) -> Leak | None:
-        leak = self._leak(dtype, self.cuts)
+        leak = self._leak(dtype, self.cut_of_row)
         if leak is None or self.batch == 1:
             return leak
         for cut in sorted(self.cuts, key=lambda cut: cut != leak.since):
-            if (of_same := self._leak(dtype, (cut,))) is not None:
+            if (of_same := self._leak(dtype, torch.full_like(self.cut_of_row, cut))) is not None:
                 return of_same
-        others = min(cut for cut in self.cuts if cut != leak.since)
+        others = min(cut for cut in self.cut_of_row[leak.replica].tolist() if cut != leak.since)
         return leak._replace(since=others, between_rows=True)
 
-    def _leak(self, dtype: torch.dtype, cuts: tuple[int, ...]) -> Leak | None:
-        """What changes before the cuts, which the rows have in turn."""
-        cut_of_row = torch.tensor(cuts)[torch.arange(self.batch) % len(cuts), None]
-        is_later = torch.arange(self.length) >= cut_of_row  # [B, T]
+    def _leak(self, dtype: torch.dtype, cut_of_row: Tensor) -> Leak | None:
+        """What changes before the cuts, `[R, B]`."""
+        is_later = torch.arange(self.length) >= cut_of_row[..., None]  # [R, B, T]
         change = self._change(dtype, torch.where(is_later, self.others, self.tokens))
-        is_later = is_later[: self.rows].to(self.device)
-        before, later = change.masked_fill(is_later, 0), change[:, is_later].max().item()
+        is_later = is_later[:, : self.rows].to(self.device)
+        before, later = change.masked_fill(is_later, 0), change[is_later].max().item()
         most = before.max().item()
         if most == 0:
             return None
         if is_rounding(most, later, dtype):
-            return None if dtype == torch.float32 else self._leak(torch.float32, cuts)
-        _, row, position = (int(index) for index in torch.unravel_index(before.argmax(), before.shape))
-        return Leak(position, cuts[row % len(cuts)], most, later, self.training)
+            return None if dtype == torch.float32 else self._leak(torch.float32, cut_of_row)
+        replica, row, position = (int(index) for index in torch.unravel_index(before.argmax(), before.shape))
+        return Leak(position, int(cut_of_row[replica, row]), replica, most, later, self.training)
 
     def _change(self, dtype: torch.dtype, changed: Tensor) -> Tensor:
         """The largest change of a logit at each position of the rows that are compared, `[R, rows, T]`."""

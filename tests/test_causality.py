@@ -2,7 +2,6 @@
 
 import copy
 import math
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -13,9 +12,20 @@ from torch import nn
 
 import mixerlab
 from mixerlab import causality
-from mixerlab.causality import ROWS, CausalityCheck, MixesRows, Undetermined, _Look, cuts, find_leak, inside
+from mixerlab.causality import (
+    CUTS,
+    CausalityCheck,
+    MixesRows,
+    Undetermined,
+    _Look,
+    cuts,
+    find_leak,
+    inside,
+    rows_on_cpu,
+)
 from mixerlab.mixers.base import SequenceMixer
 from mixerlab.training.execution import choose_execution
+from mixerlab.training.population import Population
 
 
 def exactly(monkeypatch):
@@ -119,10 +129,27 @@ def test_any_batch_will_do(batch):
 
 def test_a_look_keeps_the_logits_of_the_rows_that_it_compares():
     population = population_of(Flawed)
-    look = _Look(population, copy.deepcopy(population.state_dict()), (2, ROWS + 3, LENGTH), VOCAB, training=True)
+    look = _Look(population, copy.deepcopy(population.state_dict()), (2, CUTS + 3, LENGTH), VOCAB, training=True)
     logits = look._logits(look.tokens, torch.float32, look.noise)
-    assert logits.shape == (2, ROWS, LENGTH, VOCAB)
+    assert logits.shape == (2, CUTS // 2, LENGTH, VOCAB)
     assert logits.untyped_storage().nbytes() == 4 * logits.numel()
+
+
+@pytest.mark.parametrize(("replicas", "batch"), [(1, CUTS), (3, 6), (4, 4), (CUTS, 2)])
+def test_replicas_try_different_positions(replicas, batch):
+    population = population_of(Flawed, range(replicas))
+    saved = copy.deepcopy(population.state_dict())
+    look = _Look(population, saved, (replicas, batch, LENGTH), VOCAB, training=False)
+    tried = look.cut_of_row[:, : look.rows]
+    assert set(tried.flatten().tolist()) == set(cuts(LENGTH))
+    assert all(len(set(of_replica)) == look.rows for of_replica in tried.tolist())
+
+
+def test_a_leak_that_only_one_replica_tries_is_found():
+    """Without the others, its two rows look inside of chunks only."""
+    assert find_leak(population_of(lambda: AcrossEdges(16), [0]), VOCAB, LENGTH, 2, bf16=False) is None
+    leak = find_leak(population_of(lambda: AcrossEdges(16), range(8)), VOCAB, LENGTH, 2, bf16=False)
+    assert leak is not None and leak.since % 16 == 0 and leak.replica > 0
 
 
 def test_a_look_with_fewer_rows_says_nothing_of_one_with_more(monkeypatch):
@@ -131,20 +158,22 @@ def test_a_look_with_fewer_rows_says_nothing_of_one_with_more(monkeypatch):
     check = CausalityCheck("mine", VOCAB, (LENGTH,), may_see_future=True, key="mine")
     population = population_of(lambda: AcrossEdges(16))
     found = []
-    for rows in (2, ROWS):
-        monkeypatch.setattr(causality, "rows_in_memory", lambda length, vocab_size, rows=rows: rows)
+    for tried in (2, CUTS):
+        monkeypatch.setattr(causality, "number_of_cuts", lambda length, vocab_size, rows, tried=tried: tried)
         check(population, False, 7)
         found.append(check.found)
     assert found[0] is None and found[1].since % 16 == 0
 
 
-@pytest.mark.parametrize(("device", "batch"), [("cpu", ROWS), ("cuda", 7)])
+@pytest.mark.parametrize(("device", "batch"), [("cpu", CUTS), ("cuda", 7)])
 def test_on_a_gpu_the_batch_is_that_of_training(device, batch, monkeypatch):
     batches = []
     monkeypatch.setattr(causality, "_known", {})
     monkeypatch.setattr(causality, "find_leak", lambda *arguments, **_: batches.append(arguments[3]))
     check = CausalityCheck("mine", VOCAB, (LENGTH,), may_see_future=False, key="mine")
-    check(SimpleNamespace(device=torch.device(device), execution="vmap"), False, 7)
+    population = population_of(Flawed, [0])
+    monkeypatch.setattr(Population, "device", torch.device(device))
+    check(population, False, 7)
     assert batches == [batch]
 
 
@@ -208,10 +237,31 @@ def test_a_leak_at_the_edge_of_chunks_only_is_found(chunk):
 @pytest.mark.parametrize("length", [2, 3, 5, 31, 127, 128, 256, 1023, 2048])
 def test_chunks_of_common_lengths_have_an_edge_among_the_positions(length):
     found = cuts(length)
-    assert len(found) == len(set(found)) <= ROWS and all(1 <= cut < length for cut in found)
+    assert len(found) == len(set(found)) <= CUTS and all(1 <= cut < length for cut in found)
     assert {1, length - 1} <= set(found)
     common = [chunk for chunk in (*range(2, 28 if length >= 64 else 13), 32, 64, 128, 256, 512) if chunk < length]
     assert not [chunk for chunk in common if all(cut % chunk for cut in found)]
+
+
+@pytest.mark.parametrize("replicas", [1, 2, 3, 6])
+@pytest.mark.parametrize(
+    ("length", "tried", "all_up_to"),
+    [(127, CUTS, 27), (512, CUTS, 27), (1023, 8, 18), (1024, 8, 18), (2047, 6, 10), (2048, 6, 10), (8192, 6, 10)],
+)
+def test_a_cpu_tries_fewer_positions_of_long_rows(length, tried, all_up_to, replicas):
+    """Chunks of any length up to `all_up_to`, and of a power of two, still have an edge among them."""
+    rows = rows_on_cpu(length, 16, replicas)
+    assert rows >= 2 and tried <= rows * replicas < max(tried + replicas, 2 * replicas + 1)
+    found = cuts(length, min(CUTS, rows * replicas))
+    lengths = (*range(2, all_up_to + 1), 32, 64, 128, 256, 512)
+    assert not [chunk for chunk in lengths if chunk < length and all(cut % chunk for cut in found)]
+
+
+@pytest.mark.parametrize("chunk", [10, 512])
+def test_a_leak_at_the_edge_of_chunks_is_found_in_long_rows_on_a_cpu(chunk):
+    check = CausalityCheck("mine", VOCAB, (2047,), may_see_future=True, key=chunk)
+    check(population_of(lambda: AcrossEdges(chunk)), False, 128)
+    assert check.sees_future is True and check.found.since % chunk == 0
 
 
 @pytest.mark.parametrize("chunk", [2, 4, 7])
@@ -270,9 +320,9 @@ def test_a_process_looks_once_for_all_cells_of_a_shape(tmp_path, monkeypatch):
     for seed, length in ((0, 16), (1, 16), (0, 24)):
         record = mixerlab.run(*attn, f"seed={seed}", f"task.seq_len={length}")
         assert record["provenance"]["sees_future"] is False
-    assert looks == [(8, 15, ROWS), (8, 23, ROWS)]
+    assert looks == [(8, 15, CUTS), (8, 23, CUTS)]
     mixerlab.run(*attn, "task.seq_len=24", "task.test_seq_len=32")
-    assert looks[2:] == [(8, 31, ROWS)]  # the verdict at the length of training says nothing of another
+    assert looks[2:] == [(8, 31, CUTS)]  # the verdict at the length of training says nothing of another
 
 
 @pytest.mark.parametrize(("flaw", "training"), [("over the batch", False), ("over the batch, in training", True)])
