@@ -43,7 +43,7 @@ def compose(*overrides: str, config_dir: str | Path | None = None) -> DictConfig
         check_one_run(override)
     check_choices(overrides, _CONFIG_DIR)
     register_resolvers()
-    search = [] if config_dir is None else [use_folder(Path(config_dir))]
+    search = use_folder(None if config_dir is None else Path(config_dir))
     with initialize_config_module("mixerlab.conf", version_base="1.3"):
         try:
             cfg = hydra_compose("config", [*search, *overrides], return_hydra_config=True)
@@ -60,7 +60,8 @@ def run(*overrides: str, config_dir: str | Path | None = None, config: DictConfi
 
     Args:
         overrides, config_dir: as for `compose`.
-        config: a composed config, in place of overrides; `config_dir` is then where its classes are.
+        config: a composed config, in place of overrides; `config_dir` is then where its classes are. Without it, that
+            of the last call counts.
 
     Returns:
         The record, or None if another process is training this run.

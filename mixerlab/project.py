@@ -31,12 +31,18 @@ def use_project(hydra_config: DictConfig | HydraConf) -> None:
             use_folder(Path(source.path))
 
 
-def use_folder(config_dir: Path) -> str:
+def use_folder(config_dir: Path | None) -> list[str]:
     """Makes modules beside `config_dir` importable in this process; gives the override by which Hydra finds its yamls.
+
+    With None no project is in use from now on: what follows is not recorded as that of an earlier one, although modules
+    of that one can still be imported.
 
     Raises:
         ValueError: there is no such folder, or one of its yamls has the place of one of ours, which Hydra would take.
     """
+    if config_dir is None:
+        _used.clear()
+        return []
     if not config_dir.is_dir():
         raise ValueError(f"--config-dir {config_dir}: there is no such folder")
     _check_no_file_of_ours(config_dir.resolve())
@@ -48,7 +54,7 @@ def use_folder(config_dir: Path) -> str:
         for name in _OUR_FOLDERS:
             if (project / name).is_dir():
                 _prefer(name, project / name)
-    return f"hydra.searchpath={json.dumps([f'file://{config_dir.resolve()}'], ensure_ascii=False)}"
+    return [f"hydra.searchpath={json.dumps([f'file://{config_dir.resolve()}'], ensure_ascii=False)}"]
 
 
 def _prefer(name: str, folder: Path) -> None:
@@ -64,7 +70,7 @@ def _prefer(name: str, folder: Path) -> None:
 
 
 def project_in_use() -> Path | None:
-    """The folder beside whose yamls classes were last made importable, None if there is none."""
+    """The folder that holds the yamls which `use_folder` got last; None if it got none."""
     return _used[0] if _used else None
 
 

@@ -42,7 +42,7 @@ def export(data_dir: Path, overrides: Sequence[str], config_dir: Path | None = N
             raise ValueError(f"{override}: export takes task=<name> and task.<key>=<value>")
     check_choices(overrides)
     register_resolvers()
-    search = [] if config_dir is None else [use_folder(config_dir)]
+    search = use_folder(config_dir)
     # The main config has other groups, which do not matter here, and gives the messages of a run.
     with initialize_config_module("mixerlab.conf", version_base="1.3"):
         cfg = compose("config", [*search, *overrides]).task

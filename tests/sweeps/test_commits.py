@@ -6,8 +6,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from command_line import ROOT
+from command_line import ROOT, TINY
 
+import mixerlab
 from mixerlab import project
 from mixerlab.sweeps.records import provenance
 
@@ -116,3 +117,15 @@ def test_the_project_is_the_folder_beside_whose_yamls_classes_were_found(tmp_pat
     monkeypatch.setattr("sys.path", [])
     project.use_folder(tmp_path / "conf")
     assert project.project_in_use() == tmp_path
+
+
+def test_a_record_names_the_project_of_its_own_call(repository, monkeypatch):
+    """Not that of an earlier one; and a config is of the project in which it was composed."""
+    folder, commit = repository
+    monkeypatch.setattr(project, "_used", [])
+    monkeypatch.setattr("sys.path", sys.path[:])
+    (folder / "conf").mkdir()
+    tiny = ("mixer=attn", "task=icr", *TINY, "trainer.epochs=1", f"results_dir={folder / 'results'}")
+    config = mixerlab.compose(*tiny, config_dir=folder / "conf")
+    assert mixerlab.run(config=config)["provenance"]["project"]["git_commit"] == commit
+    assert "project" not in mixerlab.run(*tiny, "seed=1")["provenance"]
