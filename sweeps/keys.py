@@ -37,7 +37,7 @@ COLUMNS = {
 # Not swept: each is a row, a column or a replica anyway.
 _PLACES = ("mixer", "task", "setting", "lr", "seed", "run_id", "replica")
 # The digest of a dataset on disk, of which a label shows the first digits: `baseline, data=83b4fe8e`.
-_DATA, _DATA_LABEL, _DIGITS = "task.data_sha256", "data", 8
+_DATA, _DIGITS = "task.data_sha256", 8
 _OF_LAYER = re.compile(r"^mixer\.options\.(\d+)\.")  # a key of one layer of a hybrid
 FUTURE_KEY = "model.may_see_future"
 FOUND = "sees_future"  # in the provenance: what the run found
@@ -176,10 +176,12 @@ def _key_rank(key: str) -> tuple[int, bool, str]:
 def short_names(keys: Sequence[str]) -> dict[str, str]:
     """What each key is called in a label: its last part, or the group of a name; in full if two would be the same.
 
-    A key of one layer of a hybrid is called `layer 0 num_heads`.
+    A key of one layer of a hybrid is called `layer 0 num_heads`, and a digest by what it is of.
     """
-    short = {key: _OF_LAYER.sub(r"layer \1 ", key).removesuffix(".name").rpartition(".")[2] for key in keys}
-    short |= {key: _DATA_LABEL for key in keys if key == _DATA}
+    short = {
+        key: _OF_LAYER.sub(r"layer \1 ", key).removesuffix(".name").removesuffix("_sha256").rpartition(".")[2]
+        for key in keys
+    }
     counts = Counter(short.values())
     return {key: name if counts[name] == 1 else key for key, name in short.items()}
 
@@ -241,10 +243,8 @@ def _relabelled(frame: pd.DataFrame, name: str, keys: Sequence[str], scope: list
     for key in keys:
         column = column_of(frame, key)
         values, group = _values(frame, column), key.partition(".")[0]
-        digits = _DIGITS if key == _DATA else None
-        told = values.map(lambda text, short=short[key], digits=digits: f", {short}={text[:digits]}")
         if key == _DATA:  # generated rows are those of the setting's name
-            has = values != "null"
+            has, values = values != "null", values.map(lambda text: text[:_DIGITS])
         elif group in ("mixer", "task"):
             differs = values.groupby([frame[part] for part in scope]).transform("nunique") > 1
             has = differs if differs.any() else values != "null"
@@ -252,6 +252,7 @@ def _relabelled(frame: pd.DataFrame, name: str, keys: Sequence[str], scope: list
             has = (values != "null").groupby([frame["mixer"], frame[group]]).transform("any")
         else:
             has = pd.Series(True, index=frame.index)
+        told = values.map(lambda text, short=short[key]: f", {short}={text}")
         labels = labels.where(~has, labels + told)
     return labels
 
