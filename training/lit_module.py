@@ -87,12 +87,14 @@ class PopulationTraining(L.LightningModule):
         self.bf16, self.cache, self.graph_key, self.stop_when_perfect = bf16, cache, graph_key, stop_when_perfect
         self.stop_above, self.series = stop_above, series
         self.history: list[dict] = []
-        self.notes: list[str] = []
+        self.notes: list[str] = []  # of this run, for its record
         self.unread: _Epoch | None = None
         self.finished = False  # no replica is left to train
         self.steps: PopulationSteps | None = None  # for the replicas that are left
         self.graphs: Graphs | None = None
-        self.notes_of_graphs: list[str] = []  # those that came up when functions were captured
+        # Those of `notes` that came up when functions were captured. A mixer says something only once, so graphs that
+        # are captured later, for fewer replicas, get a copy of them: a run that reuses those alone says it too.
+        self.notes_of_graphs: list[str] = []
         self.ready: dict[str, Step] = {}
         replicas = len(population)
         self.register_buffer("diverged", torch.zeros(replicas, dtype=torch.bool))
