@@ -1,28 +1,21 @@
 """A run trains a population: the results of a replica do not depend on the other replicas."""
 
-import io
 import math
-import random
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from tiny_training import VOCAB, assert_same_results, build_model, fit, replica_results, splits
-from torch import nn
+from tiny_training import THREE, VOCAB, assert_same_results, build_model, fit, replica_results, splits
 
-from mixerlab.training import callbacks
 from mixerlab.training.capture import room_for
 from mixerlab.training.datamodule import LEAST_ROWS, PopulationData, scored_positions
-from mixerlab.training.fit import _label
 from mixerlab.training.metrics import IGNORE_INDEX, Scores
 from mixerlab.training.optimizers import AdamW, Muon
-from mixerlab.training.population import ALL, Population
+from mixerlab.training.population import Population
 from mixerlab.training.results import summarise
 from mixerlab.training.schedules import WSD, Constant, Cosine
-
-THREE = [(1e-2, 0), (1e-3, 0), (3e-3, 5)]
 
 
 @pytest.mark.parametrize(("optimizer", "schedule"), [(Muon, WSD()), (AdamW, Cosine())])
@@ -49,86 +42,6 @@ def test_a_population_computes_what_its_models_compute():
         torch.manual_seed(seed)
         expected = build_model()(tokens[replica])
         torch.testing.assert_close(population(tokens)[replica], expected, rtol=1e-5, atol=1e-6)
-
-
-class Scaled(nn.Module):
-    """The model with a scalar parameter and with a buffer, whose values come from the function `of`."""
-
-    def __init__(self, of=torch.ones):
-        super().__init__()
-        self.model, self.scale = build_model(), nn.Parameter(torch.tensor(0.5))
-        self.register_buffer("shift", of(VOCAB))
-
-    def forward(self, tokens, scored=ALL):
-        return self.scale * self.model(tokens, scored) + self.shift
-
-
-@pytest.mark.parametrize("optimizer", [Muon, AdamW])
-def test_a_parameter_may_be_a_scalar(tmp_path, optimizer):
-    together = fit(THREE, tmp_path, optimizer=optimizer, build=Scaled)
-    for number, replica in enumerate(THREE):
-        alone = fit([replica], tmp_path, optimizer=optimizer, build=Scaled)
-        assert_same_results(replica_results(together, number), replica_results(alone, 0))
-
-
-def test_what_replicas_cannot_share_is_refused():
-    Population(Scaled, [0, 1])
-    message = "buffer shift depends on the seed, and replicas share buffers: train one seed per run"
-    with pytest.raises(ValueError, match=message):
-        Population(lambda: Scaled(torch.randn), [0, 1])
-    with pytest.raises(ValueError, match=r"has requires_grad=False, and all parameters are trained: make it a buffer"):
-        Population(lambda: build_model().requires_grad_(False), [0])
-
-
-def test_a_buffer_of_nan_is_the_same_for_all_seeds():
-    Population(lambda: Scaled(lambda size: torch.full((size,), torch.nan)), [0, 1])
-
-
-class Drawn(nn.Module):
-    """The model with a parameter whose initial values come from the function `draw`."""
-
-    def __init__(self, draw):
-        super().__init__()
-        self.model, self.scale = build_model(), nn.Parameter(torch.tensor(draw(VOCAB), dtype=torch.float32))
-
-    def forward(self, tokens, scored=ALL):
-        return self.scale * self.model(tokens, scored)
-
-
-def test_initial_values_from_numpy_or_python_depend_on_the_seed_only():
-    for draw in (np.random.randn, lambda size: [random.random() for _ in range(size)]):
-        before = np.random.get_state()[2], random.getstate()  # noqa: NPY002
-        population = Population(lambda: Drawn(draw), [0, 1, 0])  # noqa: B023
-        first, second, again = population.parameters_by_replica
-        assert torch.equal(first, again) and not torch.equal(first, second)
-        assert (np.random.get_state()[2], random.getstate()) == before  # noqa: NPY002
-
-
-def test_initial_values_that_no_seed_repeats_are_refused():
-    generator = np.random.default_rng()
-    message = r"parameter scale starts otherwise each time the model is built with the same seed: draw it with torch"
-    with pytest.raises(ValueError, match=message):
-        Population(lambda: Drawn(generator.random), [0])
-    for seeds in ([0], [0, 1]):
-        with pytest.raises(ValueError, match="buffer shift starts otherwise each time"):
-            Population(lambda: Scaled(lambda size: torch.tensor(generator.random(size))), seeds)
-
-
-@pytest.mark.parametrize(
-    ("dtype", "fix"),
-    [
-        (torch.complex64, "scale is complex64, .*: keep its real and imaginary parts as two of float32"),
-        (torch.float64, "scale is float64, and parameters are trained in float32: keep it as float32"),
-    ],
-)
-def test_a_parameter_of_another_dtype_is_refused_by_name(dtype, fix):
-    def build():
-        model = Scaled()
-        model.scale = torch.nn.Parameter(model.scale.detach().to(dtype))
-        return model
-
-    with pytest.raises(ValueError, match=fix):
-        Population(build, [0])
 
 
 def test_training_equals_a_plain_loop(tmp_path):
@@ -356,68 +269,6 @@ def test_the_epochs_order_the_rows_differently(tmp_path, monkeypatch):
     assert rows[0] == rows[1] == rows[2]
 
 
-class Broken(Muon):
-    """Muon that fails in its 28th step, which is in the sixth epoch (5 steps per epoch)."""
-
-    fails_in = 28
-    steps = 0
-
-    def step(self, closure=None):
-        type(self).steps += 1
-        if self.steps == self.fails_in:
-            raise RuntimeError("power failure")
-        super().step(closure)
-
-
-def test_time_before_an_attempt_counts_once(tmp_path):
-    """A training that runs out of memory makes another attempt, and may go on from its own checkpoint."""
-    first, again, later = (callbacks.ResumePoint(tmp_path, 60, False, name) for name in ("one", "one", "other"))
-    first.resumed_after_s, first.began = 100.0, first.began - 20
-    left = first.state_dict()
-    again.load_state_dict(left)
-    later.load_state_dict(left)
-    assert again.resumed_after_s == 100 and later.resumed_after_s == pytest.approx(120, abs=5)
-
-
-def test_an_interrupted_training_continues_from_its_last_epoch(tmp_path):
-    """Replicas that diverged or are perfect stay frozen; only the interrupted epoch is trained again."""
-    replicas = [(2e-2, 0), (1e-3, 0), (1e30, 1)]
-    settings = {"data": splits(), "epochs": 8, "stop_when_perfect": True, "checkpoint_every": 0}
-    with pytest.raises(RuntimeError, match="power failure"):
-        fit(replicas, tmp_path / "broken", optimizer=Broken, **settings)
-    resumed = fit(replicas, tmp_path / "broken", optimizer=Broken, **settings)
-    unbroken = fit(replicas, tmp_path / "unbroken", **settings)
-    assert resumed.replicas == unbroken.replicas and resumed.metrics.equals(unbroken.metrics)
-    assert Broken.steps == 28 + 15
-    assert resumed.resumed_after_s > 0 == unbroken.resumed_after_s
-    rows_of = unbroken.metrics["replica"].value_counts()
-    assert rows_of[2] == 1 and rows_of[0] <= 5 and rows_of[1] == 8  # two were frozen before the failure
-
-
-def test_an_interrupt_while_a_checkpoint_is_written_is_no_failure(tmp_path, monkeypatch):
-    class Interrupted(io.BytesIO):
-        writes = 0
-
-        def write(self, data):
-            self.writes += 1
-            if self.writes == 3:  # PyTorch then closes the file and raises a RuntimeError instead
-                raise KeyboardInterrupt
-            return super().write(data)
-
-    monkeypatch.setattr(callbacks, "write_checkpoint", lambda path, checkpoint: torch.save(checkpoint, Interrupted()))
-    with pytest.raises(KeyboardInterrupt):
-        fit([(2e-2, 0)], tmp_path, epochs=2, checkpoint_every=0)
-    assert not list(tmp_path.iterdir())
-
-
-def test_a_checkpoint_that_cannot_be_read_costs_only_its_epochs(tmp_path):
-    replicas, settings = [(2e-2, 0)], {"epochs": 2, "checkpoint_every": 0}
-    whole = fit(replicas, tmp_path, **settings)
-    (tmp_path / f"resume-{_label(replicas, None)}-cpu-float32.ckpt").write_bytes(b"PK\x03\x04 and no more")
-    again = fit(replicas, tmp_path, **settings)
-    assert again.replicas == whole.replicas and "trained from the start" in again.notes[0]
-
-
 def test_every_epoch_shows_every_row_once(tmp_path):
     """With a learning rate too small to change anything, an epoch's mean loss is the loss of all rows."""
     data = splits(train=32, learnable=False)
@@ -426,14 +277,3 @@ def test_every_epoch_shows_every_row_once(tmp_path):
     inputs, targets = map(torch.from_numpy, data["train"])
     expected = F.cross_entropy(build_model()(inputs).flatten(0, 1), targets.flatten(), ignore_index=IGNORE_INDEX)
     np.testing.assert_allclose(result.metrics["train_loss"], expected.item(), rtol=1e-5)
-
-
-def test_a_checkpoint_belongs_to_its_replicas_in_their_order():
-    """A run's identity ignores the order of learning rates, but the rows of a checkpoint depend on it."""
-    names = {
-        _label(replicas, None)
-        for replicas in ([(1.0, 0), (2.0, 0), (3.0, 0)], [(2.0, 0), (1.0, 0), (3.0, 0)], [(1.0, 0), (3.0, 0)])
-    }
-    assert len(names) == 3
-    versions = {_label([(1.0, 0)], {"mixer": code, "task": "4567"}) for code in ("0123", "89ab")}
-    assert len(versions) == 2  # a checkpoint also belongs to the code that trained it

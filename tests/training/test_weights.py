@@ -7,8 +7,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 import torch.nn.functional as F
-from test_population import Broken
-from tiny_training import VOCAB, WIDTH, build_model, fit, splits
+from tiny_training import VOCAB, WIDTH, Broken, build_model, fit, splits
 from torch import nn
 
 from mixerlab.models.language_model import LanguageModel

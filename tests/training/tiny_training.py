@@ -38,6 +38,19 @@ def splits(train=70, val=20, test=20, learnable=True):
     return {name: successor_rows(rows, seed, learnable) for seed, (name, rows) in enumerate(sizes.items())}
 
 
+class Broken(Muon):
+    """Muon that fails in its 28th step, which is in the sixth epoch (5 steps per epoch)."""
+
+    fails_in = 28
+    steps = 0
+
+    def step(self, closure=None):
+        type(self).steps += 1
+        if self.steps == self.fails_in:
+            raise RuntimeError("power failure")
+        super().step(closure)
+
+
 def fit(
     replicas,
     folder,
