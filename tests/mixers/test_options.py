@@ -1,0 +1,144 @@
+"""The choices that the paper leaves open to a mixer: what each key does to it."""
+
+from functools import partial
+from unittest import mock
+
+import pytest
+import torch
+from every_mixer import mixer_of
+from torch import nn
+
+import mixerlab
+from mixerlab.contract import (
+    check_forward,
+    check_lengths,
+    check_population,
+    check_small_vocabulary,
+    without_zeros,
+)
+from mixerlab.mixers import attn, parallax
+from mixerlab.mixers.base import NORM_EPS
+
+WIDTH = 32
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("attn", {"bias": True, "qk_norm": False}),
+        ("attn", {"bias": True}),
+        ("parallax", {"bias": True, "qkr_norm": False, "zero_init_rho": False}),
+        ("parallax", {"bias": True, "zero_init_rho": False, "rope_on_rho": True}),
+        ("gdn", {"expand_v": 1}),
+        ("mamba", {"zero_dt_bias": True}),
+    ],
+)
+def test_a_mixer_keeps_its_contract(name, options):
+    def make():
+        return without_zeros(mixer_of(name, WIDTH, **options))
+
+    torch.manual_seed(0)
+    check_forward(make())
+    check_small_vocabulary(make())
+    check_lengths(make())
+    check_population(make)
+
+
+@pytest.mark.parametrize("name", ["attn", "parallax"])
+def test_biases_are_those_of_linear_layers(name):
+    """If one input channel is always 1, a bias can be replaced by a column of the weight."""
+    torch.manual_seed(0)
+    plain = mixer_of(name, WIDTH)
+    biased = mixer_of(name, WIDTH, bias=True)
+    biased.load_state_dict(plain.state_dict(), strict=False)
+    x = torch.randn(2, 9, WIDTH)
+    x[..., 0] = 1
+    linears = {key: module for key, module in biased.named_modules() if isinstance(module, nn.Linear)}
+    assert all(linear.bias is not None for linear in linears.values())
+    with torch.no_grad():
+        for key, linear in linears.items():
+            nn.init.normal_(linear.bias, std=0.3)
+            if key != "o_proj":
+                plain.get_submodule(key).weight[:, 0] += linear.bias
+        torch.testing.assert_close(biased(x), plain(x) + linears["o_proj"].bias, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["attn", "parallax"])
+def test_attention_with_biases_has_mad_labs_parameters(name):
+    norm = {"attn": "mixer.qk_norm=false", "parallax": "mixer.qkr_norm=false"}[name]
+    model = mixerlab.build_model(f"mixer={name}", "task=icr", "mixer.num_heads=16", "mixer.bias=true", norm)
+    extra = 2 * 128 * 129 if name == "parallax" else 0
+    assert sum(parameter.numel() for parameter in model.parameters()) == 407_184 + extra
+
+
+def test_wider_values_are_two_maps_of_the_same_keys():
+    """If both halves of the values are those of a narrow mixer, the result is the narrow mixer's."""
+    torch.manual_seed(0)
+    wide = mixer_of("gdn", WIDTH, expand_v=2, num_heads=2)
+    assert wide.v_proj.weight.shape == wide.g_proj.weight.shape == (2 * WIDTH, WIDTH)
+    assert wide.o_proj.weight.shape == (WIDTH, 2 * WIDTH) and wide.norm.weight.shape == (WIDTH,)
+    assert wide.state_size(7) == 2 * 16 * 32 + 4 * WIDTH * 3
+    narrow = mixer_of("gdn", WIDTH, expand_v=1, num_heads=2)
+    same = {key: value for key, value in wide.state_dict().items() if value.shape == narrow.state_dict()[key].shape}
+    narrow.load_state_dict(same, strict=False)
+    # Both halves of a head's values are the narrow mixer's, and so are gate and output.
+    with torch.no_grad():
+        for key in ("v_proj.weight", "g_proj.weight", "v_conv.weight"):
+            halves = narrow.get_parameter(key).unflatten(0, (2, 16))
+            wide.get_parameter(key).copy_(torch.cat((halves, halves), dim=1).flatten(0, 1))
+        halves = narrow.o_proj.weight.unflatten(1, (2, 16)) / 2
+        wide.o_proj.weight.copy_(torch.cat((halves, halves), dim=2).flatten(1))
+    x = torch.randn(2, 9, WIDTH)
+    torch.testing.assert_close(wide(x), narrow(x), rtol=1e-4, atol=1e-5)
+
+
+def test_the_dt_bias_of_mamba_may_start_at_zero():
+    assert mixer_of("mamba", WIDTH).dt_proj.bias.any()
+    bias = mixer_of("mamba", WIDTH, zero_dt_bias=True).dt_proj.bias
+    assert not bias.any() and not hasattr(bias, "_no_reinit")
+
+
+@pytest.mark.parametrize(
+    ("module", "mixer", "operator", "normed", "rotated"),
+    [
+        (attn, partial(attn.Attention, qk_norm=True), "softmax_attention", "qk", "qk"),
+        (parallax, partial(parallax.Parallax, qkr_norm=True), "parallax_attention", "qkr", "qk"),
+        (parallax, partial(parallax.Parallax, qkr_norm=True, rope_on_rho=True), "parallax_attention", "qkr", "qkr"),
+    ],
+)
+def test_norms_are_pytorchs_before_the_rotation(module, mixer, operator, normed, rotated):
+    torch.manual_seed(0)
+    mixer = mixer(32, zero_init_rho=False) if module is parallax else mixer(32)
+    norms = {name: getattr(mixer, f"{name}_norm") for name in normed}
+    for norm in norms.values():
+        nn.init.normal_(norm.weight)
+    x = torch.randn(2, 9, 32)
+    with mock.patch.object(module, operator, wraps=getattr(module, operator)) as calls:
+        mixer(x)
+    given = dict(zip("qrkv" if module is parallax else "qkv", calls.call_args.args, strict=True))
+    turns = torch.arange(9)[:, None] * 10_000.0 ** (-torch.arange(0, 16, 2) / 16)
+    turns = torch.polar(torch.ones_like(turns), turns)[:, None]
+    for name, norm in norms.items():
+        expected = norm(getattr(mixer, f"{name}_proj")(x).unflatten(-1, (2, 16)))
+        if name in rotated:
+            pairs = torch.complex(*expected.chunk(2, dim=-1)) * turns
+            expected = torch.cat((pairs.real, pairs.imag), dim=-1)
+        torch.testing.assert_close(given[name], expected)
+    assert {norm.eps for norm in norms.values()} == {NORM_EPS}
+
+
+@pytest.mark.parametrize(
+    ("module", "mixer", "operator"),
+    [
+        (attn, partial(attn.Attention, qk_norm=True), "softmax_attention"),
+        (parallax, partial(parallax.Parallax, qkr_norm=True), "parallax_attention"),
+    ],
+)
+def test_norms_leave_the_dtype_that_the_kernels_take(module, mixer, operator):
+    """With float32, as the gains are, attention would not run its short kernels."""
+    mixer = mixer(32)
+    assert mixer.q_norm.weight.dtype == torch.float32
+    attention = mock.patch.object(module, operator, wraps=getattr(module, operator))
+    with attention as calls, torch.autocast("cpu", torch.bfloat16):
+        mixer(torch.randn(2, 9, 32))
+    assert {x.dtype for x in calls.call_args.args} == {torch.bfloat16}
