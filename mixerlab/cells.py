@@ -76,7 +76,7 @@ class Composer:
         keys = _Keys()
         for overrides in grid:
             wanted = [override for override in overrides if override != ALL_SETTINGS]
-            cfg, without = self.compose_what_applies(wanted)
+            cfg, without = self._compose_what_applies(wanted)
             keys.note(cfg, wanted, without)
             given = [override for override in wanted if override not in without]
             for of_setting, with_setting in _by_setting(cfg, given, every=ALL_SETTINGS in overrides):
@@ -92,7 +92,30 @@ class Composer:
             raise ValueError("\n".join([*shown, *([f"and {rest} other errors"] if rest else [])]))
         return list(cells.values()), keys.left_out()
 
-    def compose_what_applies(self, overrides: list[str]) -> tuple[DictConfig, dict[str, ConfigCompositionException]]:
+    def applied(self, grid: Sequence[list[str]]) -> tuple[list[DictConfig], list[str]]:
+        """The config of each combination of a grid, unchecked, and a line for each key that some of them do not have.
+
+        Raises:
+            ConfigCompositionException: a key that no choice of the grid has.
+        """
+        configs, keys = [], _Keys()
+        for overrides in grid:
+            cfg, without = self._compose_what_applies(overrides)
+            keys.note(cfg, overrides, without)
+            configs.append(cfg)
+        keys.require_each_somewhere()
+        return configs, keys.left_out(with_values=False)
+
+    def cell(self, overrides: list[str]) -> Cell:
+        """The cell of one combination of a grid, without the keys that its mixer, task and so on do not have.
+
+        Raises:
+            ValueError: what the cell is refused for.
+        """
+        cfg, without = self._compose_what_applies(overrides)
+        return _cell([override for override in overrides if override not in without], cfg)
+
+    def _compose_what_applies(self, overrides: list[str]) -> tuple[DictConfig, dict[str, ConfigCompositionException]]:
         """The config without the overrides whose key the chosen mixer, task and so on do not have; and these."""
         without: dict[str, ConfigCompositionException] = {}
         while True:
@@ -134,14 +157,17 @@ class _Keys:
             if override not in self.has:
                 raise next(iter(errors.values()))
 
-    def left_out(self) -> list[str]:
-        """A line for each key that only some choices have."""
+    def left_out(self, with_values: bool = True) -> list[str]:
+        """A line for each key that only some choices have, with the values that it was given."""
         values: dict[tuple[str, str], list[str]] = {}  # key, and what applies where -> its values
         for override, errors in self.has_not.items():
             key, _, value = override.partition("=")
             where = f"applies to {', '.join(sorted(self.has[override]))}; without it, as they have no such key, run"
             values.setdefault((key, f"{where}: {', '.join(sorted(errors))}"), []).append(value)
-        return [f"{key}={','.join(given)} {where}" for (key, where), given in values.items()]
+        return [
+            f"{key}={','.join(given)} {where}" if with_values else f"{key} {where}"
+            for (key, where), given in values.items()
+        ]
 
 
 def _by_setting(cfg: DictConfig, overrides: list[str], every: bool) -> Iterator[tuple[DictConfig, list[str]]]:

@@ -11,15 +11,18 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
+from itertools import product
 from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import IntervalSweep, Override, RangeSweep
+from omegaconf import DictConfig
 
 from mixerlab.cells import ALL_SETTINGS, Cell
 from mixerlab.config import is_whole_number
+from mixerlab.postponed import GROUPS
 from mixerlab.project import use_project
 from mixerlab.safe_files import replace_file
 from mixerlab.sweep import Sweep
@@ -90,7 +93,10 @@ class Search:
                     "hydra/sweeper=optuna has no key to search: give one several values, for example"
                     " 'optimizer.lr=tag(log,interval(1e-4,1e-2))'"
                 )
-            self._check_whole_numbers(fixed, searched)
+            configs, left_out = self.sweep.composer.applied([[*fixed, *first] for first in _first_values(searched)])
+            _check_whole_numbers(configs, searched)
+            for line in left_out:
+                print(line)
             if self.sweep.config.dry_run:
                 self._say_space(space)
                 return
@@ -99,25 +105,6 @@ class Search:
             sys.exit(f"error: {error}")
         tried = self._search(fixed, space)
         self._report(tried, began_at)
-
-    def _check_whole_numbers(self, fixed: Sequence[str], searched: Sequence[Override]) -> None:
-        """ValueError for an interval of a key that takes whole numbers only: Optuna would propose fractions."""
-        with_fractions = [override for override in searched if _has_fractions(override)]
-        if not with_fractions:
-            return
-        first = [
-            f"{override.get_key_element()}={next(override.sweep_string_iterator())}"
-            for override in searched
-            if not isinstance(override.value(), IntervalSweep)
-        ]
-        cfg, _ = self.sweep.composer.compose_what_applies([*fixed, *first])
-        for override in with_fractions:
-            if is_whole_number(cfg, override.key_or_group):
-                key, _, interval = str(override.input_line).partition("=")
-                raise ValueError(
-                    f"{override.input_line}: {override.key_or_group} takes whole numbers only, and an interval has"
-                    f" fractions; write '{key}=int({interval})'"
-                )
 
     def _say_space(self, space: Mapping[str, "BaseDistribution"]) -> None:
         for key, distribution in space.items():
@@ -152,7 +139,7 @@ class Search:
         pending: dict[Path, Cell] = {}
         for one in batch:
             try:
-                (one.cell,), _ = self.sweep.composer.cells([[*fixed, *_overrides(one.values)]])
+                one.cell = self.sweep.composer.cell([*fixed, *_overrides(one.values)])
                 record = read_record(one.cell.folder)
             except ValueError as error:  # values that no run can have, or a damaged record
                 one.error = str(error)
@@ -207,6 +194,31 @@ def _check_no_luck(searched: Sequence[Override]) -> None:
     for override in searched:
         if (instead := _LUCK.get(override.key_or_group)) is not None:
             raise ValueError(f"{override.input_line}: a search would choose the luckiest seed; {instead}")
+
+
+def _first_values(searched: Sequence[Override]) -> list[list[str]]:
+    """The first value of each key, for each combination of searched mixers, tasks and so on."""
+    given = []
+    for override in searched:
+        value = override.value()
+        if isinstance(value, IntervalSweep):
+            values = [str(value.start)]
+        else:
+            iterator = override.sweep_string_iterator()
+            values = list(iterator) if override.key_or_group in GROUPS else [next(iterator)]
+        given.append([f"{override.get_key_element()}={one}" for one in values])
+    return [list(combination) for combination in product(*given)]
+
+
+def _check_whole_numbers(configs: Sequence[DictConfig], searched: Sequence[Override]) -> None:
+    """ValueError for an interval of a key that takes whole numbers only: Optuna would propose fractions."""
+    for override in filter(_has_fractions, searched):
+        if any(is_whole_number(cfg, override.key_or_group) for cfg in configs):
+            key, _, interval = str(override.input_line).partition("=")
+            raise ValueError(
+                f"{override.input_line}: {override.key_or_group} takes whole numbers only, and an interval has"
+                f" fractions; write '{key}=int({interval})'"
+            )
 
 
 def _has_fractions(override: Override) -> bool:

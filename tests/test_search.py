@@ -5,6 +5,7 @@ from statistics import fmean
 from types import SimpleNamespace
 
 import pytest
+import yaml
 from command_line import TINY, records, run_py
 from hydra.core.override_parser.overrides_parser import OverridesParser
 
@@ -110,6 +111,27 @@ def test_a_search_may_have_several_seeds_in_each_run_and_intervals_of_numbers(tm
     assert "model.n_layers: IntDistribution(high=3," in outcome.out and "rope_base: FloatDist" in outcome.out
 
 
+def test_a_search_names_the_keys_that_only_some_mixers_have(tmp_path):
+    pytest.importorskip("optuna")
+    outcome = run_py(*SEARCH, "mixer=attn,mamba", "mixer.num_heads=1,2", "dry_run=true", f"results_dir={tmp_path}")
+    assert outcome.code == 0, outcome.err
+    line = "mixer.num_heads applies to attn; without it, as they have no such key, run: mamba"
+    assert outcome.out.splitlines()[0] == line
+    outcome = run_py(*SEARCH, "mixer=attn,mamba", "mixer.num_hed=1,2", f"results_dir={tmp_path}")
+    assert outcome.code == 1 and "unknown key mixer.num_hed" in outcome.err and not records(tmp_path)
+
+
+@pytest.mark.slow
+def test_a_search_leaves_out_a_key_that_a_mixer_does_not_have(tmp_path):
+    pytest.importorskip("optuna")
+    searched = ("mixer=attn,mamba", "mixer.num_heads=1,2", "hydra.sweeper.n_trials=6")
+    outcome = run_py(*SEARCH, *searched, f"results_dir={tmp_path}")
+    assert outcome.code == 0 and "(0 failed)" in outcome.out, outcome.err
+    assert {trial["mixer"] for trial in read_trials(tmp_path)} == {"attn", "mamba"}
+    mixers = [yaml.safe_load(path.read_text())["mixer"] for path in tmp_path.glob("runs/*/config.yaml")]
+    assert all(("num_heads" in mixer) == (mixer["name"] == "attn") for mixer in mixers)
+
+
 def test_a_sweep_over_seeds_is_no_search(tmp_path):
     outcome = run_py("-m", "mixer=attn", "task=icr", *TINY, "seed=0,1", "dry_run=true", f"results_dir={tmp_path}")
     assert outcome.code == 0 and "2 runs, 0 of them finished" in outcome.out
@@ -206,7 +228,7 @@ class FakeSweep:
         self.cell = SimpleNamespace(folder=folder, run_id=folder.name)
         self.config = SimpleNamespace(force=True)
         self.trained = []
-        self.composer = SimpleNamespace(cells=lambda grid: ([self.cell], []))
+        self.composer = SimpleNamespace(cell=lambda overrides: self.cell)
 
     is_pending = Sweep.is_pending
 
