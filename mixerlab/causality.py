@@ -13,7 +13,6 @@ same position on, it sees no future.
 import copy
 import functools
 import logging
-import math
 from collections.abc import Hashable
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -32,10 +31,9 @@ NOISE = 0.05  # standard deviation of what is added to each parameter, of the si
 # from all positions (a convolution by FFT) leaves about 1e-6 in float32, and flips last bits in bfloat16.
 _ROUNDING = {torch.float64: 1e-10, torch.float32: 1e-4, torch.bfloat16: 5e-2}
 _SEED = 0
-CUTS = 16  # that one pass tries; each row that is compared, of any replica, has tokens that change from one on
-_MOST_LOGITS = 1 << 24  # of these rows, so that they fit in memory
-_MOST_TOKENS = 1 << 13  # of these rows on a CPU, where a pass takes time in proportion
-_FEWEST = 6  # positions on a CPU, however long the rows: with fewer, chunks of 5 to 7 tokens go unseen
+CUTS = 16  # positions that one pass tries, and rows of each replica that it compares
+_MOST_LOGITS = 1 << 24  # of the rows of a replica that are compared, so that they fit in memory
+_LONG, _ROWS_OF_LONG = 512, 8  # tokens, beyond which a replica has so many rows on a CPU: a pass takes time there
 _LONGEST_CHUNK = 512  # tokens, of chunks whose edges are looked at
 
 _known: dict[Hashable, "Leak | Undetermined | None"] = {}  # of this process: runs of a sweep share mixers and shapes
@@ -52,7 +50,7 @@ class Leak(NamedTuple):
     Attributes:
         position: whose output changes.
         since: from this later position on, the tokens changed.
-        replica: which shows it, counted in the population.
+        replica: the one that shows it, counted from 0.
         change: the largest change of a logit at `position`.
         later_change: the largest change of any logit from `since` on.
         training: seen in training mode; in scoring mode there was none.
@@ -163,9 +161,9 @@ class CausalityCheck:
         # are fewer, so that they fit in memory.
         rows = max(2, min(batch_size, batch_size * self.lengths[0] // length)) if scored_only else batch_size
         replicas, on_gpu = len(population), population.device.type == "cuda"
-        batch = rows if on_gpu else rows_on_cpu(length, self.vocab_size, replicas)
-        tried = number_of_cuts(length, self.vocab_size, replicas * batch)
-        key = self.key, self.vocab_size, length, scored_only, bf16, population.device, population.execution, tried
+        batch = rows if on_gpu else compared(replicas, rows_on_cpu(length), length, self.vocab_size)[0]
+        seen = compared(replicas, batch, length, self.vocab_size)
+        key = self.key, self.vocab_size, length, scored_only, bf16, population.device, population.execution, seen
         if key not in _known:
             _known[key] = find_leak(population, self.vocab_size, length, batch, bf16=bf16, scored_only=scored_only)
         return _known[key]
@@ -211,15 +209,18 @@ def find_leak(
         population.model.train(was_training)
 
 
-def rows_on_cpu(length: int, vocab_size: int, replicas: int) -> int:
-    """How many rows each replica has on a CPU, at least 2: enough for all positions, of long rows for fewer."""
-    positions = min(max(_FEWEST, _MOST_TOKENS // length), number_of_cuts(length, vocab_size, CUTS))
-    return max(2, math.ceil(positions / replicas))
+def rows_on_cpu(length: int) -> int:
+    """How many rows each replica has on a CPU: a power of two, as batches are, for mixers that divide them."""
+    return CUTS if length <= _LONG else _ROWS_OF_LONG
 
 
-def number_of_cuts(length: int, vocab_size: int, rows: int) -> int:
-    """How many positions `rows` sequences try: `CUTS`, or fewer, so that the logits of each fit in memory."""
-    return min(rows, CUTS, max(2, _MOST_LOGITS // (length * vocab_size)))
+def compared(replicas: int, batch: int, length: int, vocab_size: int) -> tuple[int, int]:
+    """How many rows of each replica are compared, so that their logits fit in memory; how many positions they try.
+
+    The more rows of a replica are compared, the more ways show in which rows of a batch may influence each other.
+    """
+    rows = min(batch, CUTS, max(2, _MOST_LOGITS // (length * vocab_size)))
+    return rows, min(CUTS, replicas * rows)
 
 
 def cuts(length: int, number: int = CUTS) -> tuple[int, ...]:
@@ -283,9 +284,8 @@ class _Look:
         self.population, self.saved, self.training = population, saved, training
         self.device = population.device
         replicas, self.batch, self.length = shape
-        self.cuts = cuts(self.length, number_of_cuts(self.length, vocab_size, replicas * self.batch))
-        # Of each replica so many are compared. Two show whether rows of a batch influence each other.
-        self.rows = max(min(2, self.batch), math.ceil(len(self.cuts) / replicas))
+        self.rows, tried = compared(replicas, self.batch, self.length, vocab_size)
+        self.cuts = cuts(self.length, tried)
         row = torch.arange(replicas)[:, None] * self.rows + torch.arange(self.batch)
         self.cut_of_row = torch.tensor(self.cuts)[row % len(self.cuts)]  # [R, B]
         generator = torch.Generator().manual_seed(_SEED)

@@ -18,6 +18,7 @@ from mixerlab.causality import (
     MixesRows,
     Undetermined,
     _Look,
+    compared,
     cuts,
     find_leak,
     inside,
@@ -131,7 +132,7 @@ def test_a_look_keeps_the_logits_of_the_rows_that_it_compares():
     population = population_of(Flawed)
     look = _Look(population, copy.deepcopy(population.state_dict()), (2, CUTS + 3, LENGTH), VOCAB, training=True)
     logits = look._logits(look.tokens, torch.float32, look.noise)
-    assert logits.shape == (2, CUTS // 2, LENGTH, VOCAB)
+    assert logits.shape == (2, CUTS, LENGTH, VOCAB)
     assert logits.untyped_storage().nbytes() == 4 * logits.numel()
 
 
@@ -158,11 +159,48 @@ def test_a_look_with_fewer_rows_says_nothing_of_one_with_more(monkeypatch):
     check = CausalityCheck("mine", VOCAB, (LENGTH,), may_see_future=True, key="mine")
     population = population_of(lambda: AcrossEdges(16))
     found = []
-    for tried in (2, CUTS):
-        monkeypatch.setattr(causality, "number_of_cuts", lambda length, vocab_size, rows, tried=tried: tried)
+    for rows in (1, CUTS):
+        monkeypatch.setattr(causality, "rows_on_cpu", lambda length, rows=rows: rows)
         check(population, False, 7)
         found.append(check.found)
     assert found[0] is None and found[1].since % 16 == 0
+
+
+@pytest.mark.parametrize("replicas", [1, 3, 9])
+def test_rows_far_apart_that_influence_each_other_are_noticed(replicas, monkeypatch):
+    """Also by a look at few replicas after one at many, whose rows are other ones."""
+
+    class FromAfar(Flawed):
+        def forward(self, x):
+            return super().forward(x) + self.linear(x).roll(7, dims=0).cumsum(1)
+
+    monkeypatch.setattr(causality, "_known", {})
+    for number in (replicas, 1):
+        check = CausalityCheck("mine", VOCAB, (LENGTH,), may_see_future=False, key="from afar")
+        with pytest.raises(MixesRows):
+            check(population_of(FromAfar, range(number)), False, 128)
+
+
+def test_a_look_at_one_row_of_many_replicas_says_nothing_of_rows(monkeypatch):
+    monkeypatch.setattr(causality, "_known", {})
+    monkeypatch.setattr(causality, "rows_on_cpu", lambda length: 1)
+    check = CausalityCheck("mine", VOCAB, (LENGTH,), may_see_future=False, key="mine")
+    check(population_of(lambda: Flawed("over the batch"), range(CUTS)), False, 1)
+    assert check.found is None
+    monkeypatch.setattr(causality, "rows_on_cpu", lambda length: CUTS)
+    with pytest.raises(MixesRows):
+        check(population_of(lambda: Flawed("over the batch"), range(1)), False, CUTS)
+
+
+@pytest.mark.parametrize("replicas", [1, 3, 9])
+def test_a_mixer_that_divides_the_batch_by_four_is_checked_with_such_a_batch(replicas):
+    class Grouped(Flawed):
+        def forward(self, x):
+            return super().forward(x.view(-1, 4, *x.shape[1:]).flatten(0, 1))
+
+    check = CausalityCheck("mine", VOCAB, (LENGTH, 700), may_see_future=False, key=f"grouped, {replicas}")
+    check(population_of(Grouped, range(replicas)), False, 128)
+    assert check.sees_future is False
 
 
 @pytest.mark.parametrize(("device", "batch"), [("cpu", CUTS), ("cuda", 7)])
@@ -243,18 +281,15 @@ def test_chunks_of_common_lengths_have_an_edge_among_the_positions(length):
     assert not [chunk for chunk in common if all(cut % chunk for cut in found)]
 
 
-@pytest.mark.parametrize("replicas", [1, 2, 3, 6])
 @pytest.mark.parametrize(
-    ("length", "tried", "all_up_to"),
-    [(127, CUTS, 27), (512, CUTS, 27), (1023, 8, 18), (1024, 8, 18), (2047, 6, 10), (2048, 6, 10), (8192, 6, 10)],
+    ("length", "all_up_to"), [(513, 22), (1023, 18), (1024, 18), (2047, 22), (2048, 24), (8192, 22)]
 )
-def test_a_cpu_tries_fewer_positions_of_long_rows(length, tried, all_up_to, replicas):
-    """Chunks of any length up to `all_up_to`, and of a power of two, still have an edge among them."""
-    rows = rows_on_cpu(length, 16, replicas)
-    assert rows >= 2 and tried <= rows * replicas < max(tried + replicas, 2 * replicas + 1)
-    found = cuts(length, min(CUTS, rows * replicas))
+def test_a_cpu_tries_fewer_positions_of_long_rows(length, all_up_to):
+    """Chunks of any length up to `all_up_to`, and of a power of two, still have an edge among those of one replica."""
+    rows, tried = compared(1, rows_on_cpu(length), length, 16)
+    assert rows == tried == 8 and compared(2, rows, length, 16) == (8, CUTS)
     lengths = (*range(2, all_up_to + 1), 32, 64, 128, 256, 512)
-    assert not [chunk for chunk in lengths if chunk < length and all(cut % chunk for cut in found)]
+    assert not [chunk for chunk in lengths if chunk < length and all(cut % chunk for cut in cuts(length, tried))]
 
 
 @pytest.mark.parametrize("chunk", [10, 512])
