@@ -84,7 +84,7 @@ def _train() -> None:
     except (HydraException, MarkedYAMLError) as error:
         if wants_tracebacks:
             raise
-        sys.exit(f"error: {refusal(error)}")
+        sys.exit(f"error: {refusal(error, tools=TOOLS)}")
     finally:
         del os.environ[COMMAND]
         if not wants_tracebacks:

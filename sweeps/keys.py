@@ -96,7 +96,12 @@ def _values(frame: pd.DataFrame, column: str) -> pd.Series:
     """The column as text, with what older records imply."""
     values = frame[column]
     if column in IMPLIED:
-        values = values.astype(object).where(values.notna(), IMPLIED[column])
+        has = values.notna()
+        if column.startswith("optimizer."):  # AdamW has no key that only Muon has
+            of_others = has.groupby(frame["optimizer"]).transform("any").eq(True)
+            values = values.astype(object).where(has | ~of_others, IMPLIED[column])
+        else:
+            values = values.astype(object).where(has, IMPLIED[column])
     return values.map(shown)
 
 
@@ -133,7 +138,7 @@ def _wanted(text: str) -> str:
         pass
     try:
         return shown(yaml.safe_load(text))
-    except yaml.YAMLError:
+    except (yaml.YAMLError, ValueError):  # ValueError: what looks like a date, and is none
         return text
 
 
@@ -141,7 +146,7 @@ def _each(text: str) -> list[str]:
     """`a` and `b` of `a,b`; a comma in brackets or quotes is part of a value."""
     try:
         items = yaml.safe_load(f"[{text}]")
-    except yaml.YAMLError:
+    except (yaml.YAMLError, ValueError):
         return []
     return [_wanted(item) if isinstance(item, str) else shown(item) for item in items]
 
@@ -245,7 +250,7 @@ def _relabelled(frame: pd.DataFrame, name: str, keys: Sequence[str], scope: list
         values, group = _values(frame, column), key.partition(".")[0]
         if key == _DATA:  # generated rows are those of the setting's name
             has, values = values != "null", values.map(lambda text: text[:_DIGITS])
-        elif group in ("mixer", "task"):
+        elif group in ("mixer", "task") or key == FUTURE_KEY:  # which a mark shows wherever it matters
             differs = values.groupby([frame[part] for part in scope]).transform("nunique") > 1
             has = differs if differs.any() else values != "null"
         elif group in ("optimizer", "schedule") and column != group:

@@ -29,6 +29,8 @@ _LATEX = {
     "<": r"\textless{}",
     ">": r"\textgreater{}",
     "‡": r"$^{\ddagger}$",
+    "†": r"$\dagger$",
+    "±": r"$\pm$",
 }
 
 

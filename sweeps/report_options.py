@@ -14,7 +14,7 @@ _SEVERAL = ("mixer", "task", "where", "by")  # options that take any number of w
 
 
 def parse_options(description: str | None, arguments: Sequence[str] | None) -> argparse.Namespace:
-    """The options of a command (None: of this process); ends the process with a message if they cannot be meant so."""
+    """The options of a command (None: of this process); an error ends the process with a message."""
     parser = argparse.ArgumentParser(
         prog="mixerlab report", usage="%(prog)s [SOURCE] [OPTION ...]", description=description
     )
@@ -80,7 +80,6 @@ def _taken_for_a_word(given: argparse.Namespace) -> tuple[str, str] | None:
     """An option and a word of it that may be meant as SOURCE; argparse gives an option all words that follow it."""
     for option in _SEVERAL:
         for word in getattr(given, option) or ():
-            is_path = "/" in word and "=" not in word
-            if is_path or Path(word).is_file() or has_runs(word):
+            if "=" not in word and ("/" in word or Path(word).is_file() or has_runs(word)):
                 return option, word
     return None

@@ -55,9 +55,8 @@ def _aligned(table: Table, shown: Callable[[str], str]) -> str:
 def to_latex(table: Table) -> str:
     """A `tabular` for the booktabs package, best means bold, with the legend below it and the remarks as comments.
 
-    Seeds are subscripts and marks are superscripts, and a spread says over how many seeds
-    it is only if these are fewer than the most: so the six tasks and five mixers fit the width of a NeurIPS page (5.5
-    inches).
+    Seeds are subscripts and marks are superscripts. A spread names the number of its seeds only if it is less than the
+    most. So six tasks and five mixers fit the width of a NeurIPS page (5.5 inches).
     """
     columns = "l" * (len(table.labels) + len(table.mixers))  # so that means, all of five characters, are aligned
     lines = [rf"\begin{{tabular}}{{@{{}}{columns}@{{}}}}", r"\toprule"]
@@ -75,7 +74,7 @@ def to_latex(table: Table) -> str:
     if below:  # in one box with the table, so that both are placed, and may be scaled, together
         lines = [r"\begin{tabular}{@{}c@{}}", *lines, r"\\ \noalign{\medskip}"]
         lines += [r"\parbox{\linewidth}{\footnotesize\raggedright"]
-        lines += [rf"{_with_symbols(escape_latex(note))}\par" for note in below]
+        lines += [rf"{escape_latex(note)}\par" for note in below]
         lines += ["}", r"\end{tabular}"]
     comments = [f"% {one_line(remark)}" for remark in table.remarks]
     return "\n".join([r"% \usepackage{booktabs}", *lines, *comments]) + "\n"
@@ -94,13 +93,8 @@ def _latex(score: Score, is_best: bool, most: int) -> str:
         text += rf"\textsubscript{{$\pm${score.spread:.3f}{seeds}}}"
     elif has_uneven_seeds(score):
         text += rf"\textsubscript{{{score.seeds.replace(' to ', '--')}}}"
-    marks = _with_symbols(marks_of(score).strip())
+    marks = escape_latex(marks_of(score).strip())
     return text + (rf"\textsuperscript{{{marks}}}" if marks else "")
-
-
-def _with_symbols(text: str) -> str:
-    """Commands for the characters that older versions of LaTeX do not have in text."""
-    return text.replace("±", r"$\pm$").replace("†", r"$\dagger$")
 
 
 def to_csv(table: Table) -> str:

@@ -205,11 +205,10 @@ def _legend(rows: Mapping[tuple[str, ...], Mapping[str, Score]], cells: pd.DataF
             "¶k/n Mean over k of the n seeds of the cell: at the best learning rate the other seeds diverged, failed or"
             " are missing. Without them a mean is higher by luck, so it is never bold. ¶k: in k of the settings."
         )
-    every = list(cells.itertuples())
-    if lacking := _rates_told(((row, row.lacking) for row in every if row.lacking), _settings_of(every)):
+    if any(score.lacking for score in scores):
         notes.append(
             "§ No run has ended at a learning rate that was to be tried, or that most others were tried at: never bold,"
-            f" and without a dagger. §k: in k of the settings. Missing: {lacking}."
+            " and without a dagger. §k: in k of the settings."
         )
     if any(map(sees_future, cells["mixer"].unique())):
         notes.append(
@@ -243,6 +242,8 @@ def _remarks(cells: pd.DataFrame) -> list[str]:
             counts.append(f"{mixer} {diverged} diverged, {lost} otherwise")
     if counts:
         notes.append(f"Replicas without a score beside others of their cell: {'; '.join(counts)}.")
+    if lacking := _rates_told(((row, row.lacking) for row in rows if row.lacking), totals):
+        notes.append(f"§ Missing: {lacking}.")
     notes += _added_rates(rows, totals)
     for mixer, own in of_mixer.items():
         if several := [row for row in own if row.configs > 1]:

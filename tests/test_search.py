@@ -68,6 +68,11 @@ def test_what_optuna_may_choose_from():
             " write 'model.n_layers=int(interval(1,8))'",
         ),
         (
+            ["mixer=mamba,gdn", "mixer.num_heads=interval(1,8)"],
+            "mixer.num_heads=interval(1,8): mixer.num_heads takes whole numbers only, and an interval has fractions;"
+            " write 'mixer.num_heads=int(interval(1,8))'",
+        ),
+        (
             ["mixer=attn,gdn", "optimizer.lr=interval(1e-3,1e-2)", "++mixer.num_heads=tag(log,interval(1,4))"],
             "++mixer.num_heads=tag(log,interval(1,4)): mixer.num_heads takes whole numbers only, and an interval has"
             " fractions; write '++mixer.num_heads=int(tag(log,interval(1,4)))'",

@@ -122,11 +122,16 @@ def leads_by_seed(rows: pd.DataFrame, papers: Sequence[float]) -> list[str]:
             above, by_seed = (of_task.mean(axis=1) > 0).sum(), of_task.mean()
             seeds = ", ".join(f"{value:+.3f}" for value in by_seed)
             lines.append(f"| `{task}`, {name} | {len(of_task)} | {above} | {seeds} | {_with_interval(by_seed)} |")
-        filled = (best.loc[first] - best.loc[second]).T.ffill().T  # a setting's only seed stands for all
+        every = best.loc[first] - best.loc[second]
+        filled = every.where(every.notna(), every[0], axis=0)
         by_seed = filled.groupby(level="task").mean().mean()
         seeds = ", ".join(f"{value:+.3f}" for value in by_seed)
-        lines.append(f"| mean of the tasks, {name} | {len(filled)} | | {seeds} | {_with_interval(by_seed)} |")
-    note = "±: half of a 95% Student t interval over the seeds, which share their rows, on these settings."
+        lines.append(f"| mean of the tasks, {name} | {len(filled)} | | {seeds} | {by_seed.mean():+.3f} |")
+    note = (
+        "±: half of a 95% Student t interval over the seeds, which share their rows, on these settings. In the mean of"
+        f" the tasks, seed 0 stands for the others in the {len(every) - len(difference)} settings that have no other:"
+        " it has no interval."
+    )
     return [*lines, "", note]
 
 

@@ -8,7 +8,7 @@ import pytest
 from mixerlab.sweeps import report as reports
 from mixerlab.sweeps.archive import pack
 from mixerlab.sweeps.collect import collect
-from mixerlab.sweeps.keys import short_names, shown, spread_out, swept_keys
+from mixerlab.sweeps.keys import only_where, short_names, shown, spread_out, swept_keys
 from mixerlab.sweeps.records.named import name_from, name_of, read_sweep, write_sweep
 
 
@@ -70,6 +70,20 @@ def test_the_keys_of_two_optimizers_tell_no_more_than_their_names(tmp_path):
         fakes.add_run(tmp_path, [0.1, 0.7, 0.1], changed={"optimizer.name": name, **extra})
     assert swept_keys(collect(tmp_path)) == ["optimizer.name"]
     assert header(report(tmp_path)) == ["task", "attn, optimizer=adamw", "attn, optimizer=muon"]
+
+
+def test_what_older_records_imply_of_one_optimizer_says_nothing_of_another(tmp_path):
+    for name, extra in (("muon", {}), ("muon", {"optimizer.update_scale": "none"}), ("adamw", {})):
+        fakes.add_run(tmp_path, [0.1, 0.7, 0.1], changed={"optimizer.name": name, **extra})
+    told = header(report(tmp_path))
+    assert "attn, optimizer=adamw" in told and "attn, optimizer=muon, update_scale=original" in told
+
+
+def test_a_value_that_only_looks_like_a_date_is_text(tmp_path):
+    fakes.add_run(tmp_path, [0.1, 0.7, 0.1], changed={"optimizer.name": "2020-13-45"})
+    assert len(only_where(collect(tmp_path), ["optimizer.name=2020-13-45"])) == 3
+    with pytest.raises(ValueError, match="no record has the value 2020-14-45"):
+        only_where(collect(tmp_path), ["optimizer.name=2020-14-45"])
 
 
 def test_a_key_of_the_task_makes_rows(tmp_path):

@@ -89,6 +89,12 @@ def test_a_source_behind_an_option_is_not_taken_for_one_of_its_values(results, n
     assert reports.main([path, *option]) == 0 and reports.main([*option, "--", path]) == 0
 
 
+def test_a_value_may_be_longer_than_the_name_of_a_file(results, no_drawing, monkeypatch, capsys):
+    monkeypatch.chdir(results)
+    assert reports.main(["--where", "mixer.layers=" + 100 * "attn,"]) == 1
+    assert "there is no folder or file results" in capsys.readouterr().err
+
+
 def test_a_source_behind_formats_is_not_taken_for_one(results, capsys):
     with pytest.raises(SystemExit):
         reports.main(["--format", "pdf", str(results)])
