@@ -43,15 +43,15 @@ RMSE, SPEARMAN, BARS, BAR = 0.06, 0.90, 40, 0.15  # what this project aims at
 RULES = f"""\
 The table lists those of the {{total}} published numbers that ours miss by more than {FAR}, each with the reason as far
 as an experiment shows it. An experiment is another recipe or checkpoint; in settings that were not run with it, ours
-stand in. We compare it with our result over the seeds that both have. It counts only if our result over those seeds is
-off too, and if it removes at least a quarter of the difference. **Explained**: it brings the number to within {FAR} of
-the published one. **In part**: it brings the number closer, but not to within {FAR}, and not beyond the published one.
-Only one is named: the first that explains the difference, or else the one that comes nearest. Where ours over the
-shared seeds is another number, it is given too. So each number has its own recipe, the best of up to {{choices}}
-recipes and checkpoints. What a single recipe does to all the numbers is in the table after this one. **Indicated**: on
-a cell of the task, a factor of the screen moves the mixer towards the published mean by more than {FAR}, and by more
-than {ERRORS} times its standard error. If it moves the mixer away from the mean by as much on another cell of the task,
-that is listed too. Of our learning rates, only the paper's three count.
+stand in. We compare it with our result over the seeds that both have. The experiment counts only if our result over
+those seeds is off too, and it removes at least a quarter of that difference. **Explained**: it brings the number to
+within {FAR} of the published one. **In part**: it brings the number closer, but not to within {FAR}, and not beyond the
+published one. Only one is named: the first that explains the difference, or else the one that comes nearest. Where ours
+over the shared seeds is another number, it is given too. So each number has its own recipe, the best of up to
+{{choices}} recipes and checkpoints. What a single recipe does to all the numbers is in the table after this one.
+**Indicated**: on a cell of the task, a factor of the screen moves the mixer towards the published mean by more than
+{FAR}, and by more than {ERRORS} times its standard error. If it moves the mixer away from the mean by as much on
+another cell of the task, that is listed too. Of our learning rates, only the paper's three count.
 
 {{false_alarms}}
 
