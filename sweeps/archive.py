@@ -210,6 +210,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     either.add_argument("--restore", action="store_true", help="unpack the archive into the results folder")
     either.add_argument("--force", action="store_true", help="replace FILE even if it holds runs that would be lost")
     given = parser.parse_args(arguments)
+    if not given.restore and not given.file.endswith(".tar.xz"):
+        parser.error(f"{given.file}: an archive is compressed by xz, so name it FILE.tar.xz")
     try:
         if given.restore:
             restored, there = restore(given.file, given.results_dir)

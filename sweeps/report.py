@@ -340,7 +340,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     print(made.text)
     print(f"{len(made.files)} files in {made.folder}: rows.csv, tables and figures")
     if (removed := made.what_was_removed()) is not None:
-        print(f"{removed} (with --out DIR a report goes elsewhere)")
+        print(removed if given.out is not None else f"{removed} (with --out DIR a report goes elsewhere)")
     return 0
 
 

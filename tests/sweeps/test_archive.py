@@ -48,6 +48,13 @@ def test_finished_runs_come_back_whole_and_nothing_else_does(results, tmp_path, 
     assert collect(other)["mixer"].value_counts().to_dict() == {"attn": 3, "gdn": 3, "mesa": 1}
 
 
+def test_the_name_of_an_archive_says_how_it_is_compressed(results, tmp_path, capsys):
+    with pytest.raises(SystemExit):
+        archive.main([str(tmp_path / "all.tar.gz"), "--results-dir", str(results)])
+    assert capsys.readouterr().err.endswith("all.tar.gz: an archive is compressed by xz, so name it FILE.tar.xz\n")
+    assert not (tmp_path / "all.tar.gz").exists()
+
+
 def test_the_same_records_are_the_same_bytes(results, tmp_path):
     for name in "ab":
         archive.pack(results, tmp_path / name)
@@ -101,7 +108,7 @@ def test_an_archive_that_only_grows_is_replaced(results, tmp_path, capsys):
 
 
 def test_a_file_that_is_no_archive_is_not_replaced(results, tmp_path, capsys):
-    file = tmp_path / "notes.txt"
+    file = tmp_path / "notes.tar.xz"
     file.write_text("mine")
     assert archive.main([str(file), "--results-dir", str(results)]) == 1
     said = capsys.readouterr().err
