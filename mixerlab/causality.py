@@ -31,8 +31,9 @@ NOISE = 0.05  # standard deviation of what is added to each parameter, of the si
 # from all positions (a convolution by FFT) leaves about 1e-6 in float32, and flips last bits in bfloat16.
 _ROUNDING = {torch.float64: 1e-10, torch.float32: 1e-4, torch.bfloat16: 5e-2}
 _SEED = 0
-CUTS = 16  # positions that one pass tries, and rows of each replica that it compares
-_MOST_LOGITS = 1 << 24  # of the rows of a replica that are compared, so that they fit in memory
+CUTS = 16  # positions that one pass tries, at most
+ROWS = 16  # of each replica that are compared, at most
+_MOST_LOGITS = 1 << 24  # of these rows, so that they fit in memory
 _LONG, _ROWS_OF_LONG = 512, 8  # tokens, beyond which a replica has so many rows on a CPU: a pass takes time there
 _LONGEST_CHUNK = 512  # tokens, of chunks whose edges are looked at
 
@@ -160,9 +161,8 @@ class CausalityCheck:
         # With the shapes of training a GPU launches the same kernels, and compiles none for the check only. Longer rows
         # are fewer, so that they fit in memory.
         rows = max(2, min(batch_size, batch_size * self.lengths[0] // length)) if scored_only else batch_size
-        replicas, on_gpu = len(population), population.device.type == "cuda"
-        batch = rows if on_gpu else compared(replicas, rows_on_cpu(length), length, self.vocab_size)[0]
-        seen = compared(replicas, batch, length, self.vocab_size)
+        batch = rows if population.device.type == "cuda" else rows_on_cpu(length)
+        seen = compared(len(population), batch, length, self.vocab_size)
         key = self.key, self.vocab_size, length, scored_only, bf16, population.device, population.execution, seen
         if key not in _known:
             _known[key] = find_leak(population, self.vocab_size, length, batch, bf16=bf16, scored_only=scored_only)
@@ -177,7 +177,7 @@ def _gravity(found: Leak | Undetermined | None) -> int:
 
 
 def find_leak(
-    population: Population, vocab_size: int, length: int, batch: int = CUTS, *, bf16: bool, scored_only: bool = False
+    population: Population, vocab_size: int, length: int, batch: int = ROWS, *, bf16: bool, scored_only: bool = False
 ) -> Leak | Undetermined | None:
     """How the logits of a population depend on later tokens, or on those of other rows.
 
@@ -211,7 +211,7 @@ def find_leak(
 
 def rows_on_cpu(length: int) -> int:
     """How many rows each replica has on a CPU: a power of two, as batches are, for mixers that divide them."""
-    return CUTS if length <= _LONG else _ROWS_OF_LONG
+    return ROWS if length <= _LONG else _ROWS_OF_LONG
 
 
 def compared(replicas: int, batch: int, length: int, vocab_size: int) -> tuple[int, int]:
@@ -219,7 +219,7 @@ def compared(replicas: int, batch: int, length: int, vocab_size: int) -> tuple[i
 
     The more rows of a replica are compared, the more ways show in which rows of a batch may influence each other.
     """
-    rows = min(batch, CUTS, max(2, _MOST_LOGITS // (length * vocab_size)))
+    rows = min(batch, ROWS, max(2, _MOST_LOGITS // (length * vocab_size)))
     return rows, min(CUTS, replicas * rows)
 
 

@@ -14,6 +14,7 @@ import mixerlab
 from mixerlab import causality
 from mixerlab.causality import (
     CUTS,
+    ROWS,
     CausalityCheck,
     MixesRows,
     Undetermined,
@@ -130,9 +131,9 @@ def test_any_batch_will_do(batch):
 
 def test_a_look_keeps_the_logits_of_the_rows_that_it_compares():
     population = population_of(Flawed)
-    look = _Look(population, copy.deepcopy(population.state_dict()), (2, CUTS + 3, LENGTH), VOCAB, training=True)
+    look = _Look(population, copy.deepcopy(population.state_dict()), (2, ROWS + 3, LENGTH), VOCAB, training=True)
     logits = look._logits(look.tokens, torch.float32, look.noise)
-    assert logits.shape == (2, CUTS, LENGTH, VOCAB)
+    assert logits.shape == (2, ROWS, LENGTH, VOCAB)
     assert logits.untyped_storage().nbytes() == 4 * logits.numel()
 
 
@@ -159,7 +160,7 @@ def test_a_look_with_fewer_rows_says_nothing_of_one_with_more(monkeypatch):
     check = CausalityCheck("mine", VOCAB, (LENGTH,), may_see_future=True, key="mine")
     population = population_of(lambda: AcrossEdges(16))
     found = []
-    for rows in (1, CUTS):
+    for rows in (1, ROWS):
         monkeypatch.setattr(causality, "rows_on_cpu", lambda length, rows=rows: rows)
         check(population, False, 7)
         found.append(check.found)
@@ -187,7 +188,7 @@ def test_a_look_at_one_row_of_many_replicas_says_nothing_of_rows(monkeypatch):
     check = CausalityCheck("mine", VOCAB, (LENGTH,), may_see_future=False, key="mine")
     check(population_of(lambda: Flawed("over the batch"), range(CUTS)), False, 1)
     assert check.found is None
-    monkeypatch.setattr(causality, "rows_on_cpu", lambda length: CUTS)
+    monkeypatch.setattr(causality, "rows_on_cpu", lambda length: ROWS)
     with pytest.raises(MixesRows):
         check(population_of(lambda: Flawed("over the batch"), range(1)), False, CUTS)
 
@@ -203,7 +204,7 @@ def test_a_mixer_that_divides_the_batch_by_four_is_checked_with_such_a_batch(rep
     assert check.sees_future is False
 
 
-@pytest.mark.parametrize(("device", "batch"), [("cpu", CUTS), ("cuda", 7)])
+@pytest.mark.parametrize(("device", "batch"), [("cpu", ROWS), ("cuda", 7)])
 def test_on_a_gpu_the_batch_is_that_of_training(device, batch, monkeypatch):
     batches = []
     monkeypatch.setattr(causality, "_known", {})
@@ -355,9 +356,9 @@ def test_a_process_looks_once_for_all_cells_of_a_shape(tmp_path, monkeypatch):
     for seed, length in ((0, 16), (1, 16), (0, 24)):
         record = mixerlab.run(*attn, f"seed={seed}", f"task.seq_len={length}")
         assert record["provenance"]["sees_future"] is False
-    assert looks == [(8, 15, CUTS), (8, 23, CUTS)]
+    assert looks == [(8, 15, ROWS), (8, 23, ROWS)]
     mixerlab.run(*attn, "task.seq_len=24", "task.test_seq_len=32")
-    assert looks[2:] == [(8, 31, CUTS)]  # the verdict at the length of training says nothing of another
+    assert looks[2:] == [(8, 31, ROWS)]  # the verdict at the length of training says nothing of another
 
 
 @pytest.mark.parametrize(("flaw", "training"), [("over the batch", False), ("over the batch, in training", True)])
