@@ -10,7 +10,7 @@
     python results/plan.py adamw OUT.csv         attention and Parallax by AdamW: baselines, challenge
     python results/plan.py wider OUT.csv ROWS    the rates that unsolved cells of ROWS want, alike for all mixers
 
-What the committed rows have is left out, except of `w_r` and `steps`. Needs the repository root on PYTHONPATH;
+What the committed rows have is left out, except of `w_r`. Needs the repository root on PYTHONPATH;
 `results/train.py` trains the list. A line holds `stage`, `unit` (runs that share what is compiled), `recipe`, `mixer`,
 `task`, `setting`, `overrides` (the arguments of run.py) and `seconds`: how long the run takes in one of PER_GPU
 processes on an H200, by the wall times of the runs that were made so far. It also prints the GPU minutes of each stage.
@@ -44,7 +44,7 @@ MOST_TOKENS = 3072  # of a run's rates side by side, each with its length
 ABOVE_CHANCE = 0.02  # a mixer between it and NEAR_PERFECT tells something of a setting
 
 DEFAULT_RATES = ("5e-3", "1e-3", "5e-4")  # conf/optimizer/muon.yaml
-SLOW_RATES = ("1.5e-3", "3e-4", "1.5e-4")  # 0.3 of these
+SLOW_RATES = ("1.5e-3", "3e-4", "1.5e-4")  # design.SLOW times these
 ADAMW_RATES = ("3e-4", "1e-3", "3e-3")
 HIGH_RATES = (1e-2, 2e-2)  # where most cells below NEAR_PERFECT are best; the default stops below
 
@@ -216,14 +216,18 @@ def w_r() -> Iterator[Run]:
 def steps() -> Iterator[Run]:
     """How large Muon's step is for a matrix, which the paper leaves open: on 15 cells, three mixers, one seed.
 
-    The paper's equation has no scale by the matrix's shape, and ours has. The paper's `cmp` lies between our rates 1e-3
-    and 5e-3, but its `mem` at 5e-3: smaller steps for the matrices only, with the embedding's as they are, could be
-    what it has.
+    The paper's equation has no scale by the matrix's shape, and its appendix names "spectral scaling"; ours is the
+    square root of rows by columns, but at least 1. The paper's `cmp` lies between our rates 1e-3 and 5e-3, but its
+    `mem` at 5e-3: smaller steps for the matrices only, with the embedding's as they are, could be what it has. What
+    results/screen/steps.tar.xz holds is left out.
     """
+    done = finished_in("screen/step_rows.csv")
     cells = [(task, setting) for task, settings in design.VARIANT_CELLS.items() for setting in settings]
-    for recipe, rates in (("no update scale", ()), ("matrices at 0.3", SLOW_RATES)):
+    slow = f"matrices at {design.SLOW:g}"
+    for recipe, rates in (("spectral scale", ()), ("no update scale", ()), (slow, SLOW_RATES)):
         for mixer, (task, setting) in product(("attn", "gdn", "mamba"), cells):
-            yield from runs_of(f"step, {recipe}", mixer, task, setting, [0], rates, recipe=recipe)
+            if (recipe, mixer, task, setting) not in done:
+                yield from runs_of(f"step, {recipe}", mixer, task, setting, [0], rates, recipe=recipe)
 
 
 def table() -> Iterator[Run]:
@@ -250,11 +254,14 @@ def table() -> Iterator[Run]:
 
 
 def adamw() -> Iterator[Run]:
-    baselines = [(task, "baseline") for task in TASKS]
+    """The baselines; then the challenge, the first seed of each level before the second."""
     made = replicas_in("adamw/rows.csv")
-    for stage, cells in (("adamw baselines", baselines), ("adamw challenge", longest_first(CHALLENGE))):
+    baselines, challenges = [(task, "baseline") for task in TASKS], longest_first(CHALLENGE)
+    parts = [("adamw baselines", baselines, [0, 1, 2])]
+    parts += [("adamw challenge", challenges, [seed]) for seed in (0, 1, 2)]
+    for stage, cells, seeds in parts:
         for (task, setting), mixer in product(cells, ("attn", "parallax")):
-            yield from runs_of(stage, mixer, task, setting, [0, 1, 2], ADAMW_RATES, ["optimizer=adamw"], made=made)
+            yield from runs_of(stage, mixer, task, setting, seeds, ADAMW_RATES, ["optimizer=adamw"], made=made)
 
 
 def wider(rows: Path) -> Iterator[Run]:

@@ -20,7 +20,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from mixerlab.results.screen.design import MIXERS, RECIPES, VARIANT_CELLS, VARIANTS
+from mixerlab.results.screen.design import MIXERS, RECIPES, SLOW, VARIANT_CELLS
 from mixerlab.sweeps.published import FAR, Pair, distance, is_far, read_published
 
 RESULTS = Path(__file__).parents[1]
@@ -99,7 +99,7 @@ def published() -> dict[tuple[str, str], float]:
 
 
 def report() -> str:
-    return "\n".join([*_of_finalists(), "", *_against_the_draft(), "", *_of_variants()]) + "\n"
+    return "\n".join([*_of_finalists(), "", *_against_the_draft(), "", *_of_variants(), "", *_of_steps()]) + "\n"
 
 
 def _against_the_draft() -> list[str]:
@@ -184,18 +184,38 @@ def _of_finalists() -> list[str]:
 
 
 def _of_variants() -> list[str]:
-    draft, paper = draft_rows(), published()
     variants = _finished(RESULTS / "screen" / "variant_rows.csv")
     # Attention and Parallax were run again on these cells.
     base = completed(variants[variants["recipe"] == "2x64"], of_candidate("2x64"))
-    chosen = pd.MultiIndex.from_tuples([(task, one) for task, settings in VARIANT_CELLS.items() for one in settings])
-    cells = {"2x64": base[pd.MultiIndex.from_frame(base[["task", "setting"]]).isin(chosen)]}
-    cells |= {name: variants[variants["recipe"] == name] for name in VARIANTS if name != "2x64"}
-    means = {name: means_of(rows, *FIRST) for name, rows in cells.items()}
-    lines = [
+    return [
         "**One choice changed**, on 15 cells: means of a task's cells, chosen as above; `-`: not run. The paper's means"
         " are over all settings, and show only the direction.",
         "",
+        *_on_the_cells("2x64", base, variants),
+    ]
+
+
+def _of_steps() -> list[str]:
+    steps = _finished(RESULTS / "screen" / "step_rows.csv")
+    slow = steps["recipe"] == f"matrices at {SLOW:g}"
+    steps.loc[slow, "lr"] = (steps["lr"] / SLOW).round(6)  # those of the default that they stand for
+    return [
+        "**Muon's step for a matrix**, on the same 15 cells. *no update scale*: as in the paper's equation, without a"
+        f" factor for the matrix's shape. *matrices at {SLOW:g}*: at {SLOW:g} of the default's rates; the other"
+        " parameters keep theirs.",
+        "",
+        *_on_the_cells(DEFAULT, of_candidate(DEFAULT), steps),
+    ]
+
+
+def _on_the_cells(name: str, base: pd.DataFrame, others: pd.DataFrame) -> list[str]:
+    """The recipes of `others`, which were run on VARIANT_CELLS, beside the recipe `name`, whose rows are `base`."""
+    draft, paper = draft_rows(), published()
+    chosen = pd.MultiIndex.from_tuples([(task, one) for task, settings in VARIANT_CELLS.items() for one in settings])
+    cells = {name: base[pd.MultiIndex.from_frame(base[["task", "setting"]]).isin(chosen)]}
+    cells |= {recipe: rows for recipe, rows in others.groupby("recipe", sort=False) if recipe != name}
+    means = {recipe: means_of(rows, *FIRST) for recipe, rows in cells.items()}
+    lines = [
         f"| mixer, task | cells | paper, all settings | {' | '.join(cells)} |",
         f"|---|{'---|' * (2 + len(cells))}",
     ]
@@ -204,8 +224,11 @@ def _of_variants() -> list[str]:
             entries = [f"{of[mixer, task]:.3f}" if (mixer, task) in of else "-" for of in means.values()]
             number = len(VARIANT_CELLS[task])
             lines.append(f"| {mixer} {task} | {number} | {paper[mixer, task]:.3f} | {' | '.join(entries)} |")
-    told = "RMSE over the 30 means, and Spearman's rank correlation, with these cells in the place of those of 2x64:"
-    whole = {name: completed(completed(rows, base), draft) for name, rows in cells.items()}
+    told = (
+        "RMSE over the 30 means, and Spearman's rank correlation, with these cells in the place of those of"
+        f" {'the default' if name == DEFAULT else name}:"
+    )
+    whole = {recipe: completed(completed(rows, base), draft) for recipe, rows in cells.items()}
     return [*lines, "", told, "", *_distances(whole)]
 
 

@@ -128,11 +128,12 @@ def test_the_recipes_of_the_list_were_run_or_are_left():
     assert not made & left
 
 
-def test_smaller_steps_of_the_matrices_leave_those_of_the_embedding_and_norms():
+def test_smaller_steps_of_the_matrices_leave_those_of_the_embedding_and_norms(monkeypatch):
+    monkeypatch.setattr(plan, "finished_in", lambda rows: set())
     runs = [run for run in plan.steps() if run.recipe == "matrices at 0.3"]
     changed, default = (mixerlab.compose(*text).optimizer for text in (runs[0].overrides.split(), []))
     for old, new in zip(default.lr, changed.lr, strict=True):
-        assert new == pytest.approx(0.3 * old)
+        assert new == pytest.approx(design.SLOW * old)
         assert new * changed.table_lr_scale == pytest.approx(old * default.table_lr_scale)
         assert new * changed.gain_lr_scale == pytest.approx(old * default.gain_lr_scale)
 
@@ -162,7 +163,8 @@ def test_variants_are_compared_on_the_same_cells():
     ("rows", "names"),
     [
         ("rows.csv", ["design"]),
-        ("finalist_rows.csv", ["finalists", "finalists_2", "finalists_3", "finalists_4", "finalists_5"]),
+        ("finalist_rows.csv", ["finalists", "finalists_2", "finalists_3", "finalists_4", "finalists_5", "finalists_6"]),
+        ("step_rows.csv", ["steps"]),
         ("variant_rows.csv", ["variants"]),
     ],
 )
@@ -172,7 +174,7 @@ def test_the_lists_still_describe_the_runs_that_were_made(rows, names):
     listed = pd.concat([pd.read_csv(folder / f"{name}.csv")[[*cell, "overrides"]] for name in names])
     made = pd.read_csv(folder / rows)[[*cell, "run_id"]].drop_duplicates("run_id")
     some = listed.merge(made, on=cell).drop_duplicates("run_id").iloc[::40]
-    assert len(some) > 4
+    assert len(some) > 2
     assert [run_id(checked(mixerlab.compose(*text.split()))[1]) for text in some["overrides"]] == list(some["run_id"])
 
 
