@@ -8,7 +8,8 @@ what they change for each mixer, and the factors of the screen, whose effects ar
 which number follows from their rows, by the rules that the section states.
 
 In experiments.json, `rows` lists the files of a recipe's rows, `changes` says by mixer what differs from the default,
-and `names` is the name of a recipe's rows by mixer. Each recipe counts with both of CHECKPOINTS. Of a factor, `upper`
+and `names` is the name of a recipe's rows by mixer. Recipes that change less stand first, because the section names the
+first that explains a number. Each recipe counts with both of CHECKPOINTS. Of a factor, `upper`
 lists the mixers whose default is its upper level: for them the change is to the lower one. `confounded` lists those
 that have it, but whose effect the screen cannot tell from an interaction of others.
 """
@@ -230,8 +231,7 @@ def section(source: str | Path) -> str:
     recipes, (effects, phantoms) = recipes_of(told, published["rates"]), effects_of(told)
     ours, pairs = scores_by_seed(frame, rates=published["rates"]), pairs_of(frame, published)
     complete = [pair for pair in pairs if pair.complete and pair.ours is not None]
-    changes = {(mixer, what) for recipe in recipes for mixer, what in recipe.changes.items()}
-    choices = max(Counter(mixer for mixer, _ in changes).values())
+    choices = max(sum(with_recipe(pair, ours, recipe) is not None for recipe in recipes) for pair in complete)
     off = [pair for pair in complete if pair.ours is not None and is_far(pair.ours - pair.published)]
     rules = RULES.format(
         total=len(pairs),
