@@ -224,13 +224,13 @@ def _on_the_cells(name: str, base: pd.DataFrame, others: pd.DataFrame) -> list[s
             entries = [f"{of[mixer, task]:.3f}" if (mixer, task) in of else "-" for of in means.values()]
             number = len(VARIANT_CELLS[task])
             lines.append(f"| {mixer} {task} | {number} | {paper[mixer, task]:.3f} | {' | '.join(entries)} |")
-    told_name = "the default" if name == DEFAULT else name
-    told = f"RMSE over the 30 means, and Spearman's rank correlation, with these cells in the place of those of {told_name}:"
+    base_name = "the default" if name == DEFAULT else name
+    told = "RMSE over the 30 means, and Spearman's rank correlation, with these cells in the place of those of"
     whole = {recipe: completed(completed(rows, base), draft) for recipe, rows in cells.items()}
     squared = {recipe: (means_of(rows, *FIRST)[list(paper)] - pd.Series(paper)) ** 2 for recipe, rows in whole.items()}
     gaps = [f"{recipe} {_difference(one, squared[name])}" for recipe, one in squared.items() if recipe != name]
-    from_base = f"RMSE less that of {told_name}, as in the first line, with 95% intervals: {', '.join(gaps)}."
-    return [*lines, "", told, "", *_distances(whole), "", from_base]
+    from_base = f"RMSE less that of {base_name}, as in the first line, with 95% intervals: {', '.join(gaps)}."
+    return [*lines, "", f"{told} {base_name}:", "", *_distances(whole), "", from_base]
 
 
 def _distances(candidates: Mapping[str, pd.DataFrame]) -> list[str]:
