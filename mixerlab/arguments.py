@@ -16,8 +16,8 @@ _NAMES = {bool: "true or false", int: "a whole number", float: "a number", str: 
 def class_of(target: object) -> type:
     """The class that a config's `_target_` names; ValueError if it cannot be imported or is no class."""
     module_name, _, name = target.rpartition(".") if isinstance(target, str) else ("", "", "")
-    if not module_name:
-        raise ValueError(f"_target_={target!r} must be the dotted name of a class")
+    if not module_name or "/" in module_name:
+        raise ValueError(f"_target_={target!r} must be the dotted name of a class, such as mixers.ema.MovingAverage")
     if module_name == "__main__":
         raise ValueError(f"_target_={target}: a class in a script or notebook cannot be a run's: put it in a module")
     try:
@@ -54,10 +54,17 @@ def _check_file(module: types.ModuleType) -> None:
         )
 
 
-def check_arguments(group: str, function: Callable, given: Mapping[str, Any], supplied: Collection[str] = ()) -> None:
+def check_arguments(
+    group: str,
+    function: Callable,
+    given: Mapping[str, Any],
+    supplied: Collection[str] = (),
+    yaml: str = "its yaml",
+) -> None:
     """Raises ValueError unless `function` takes every key of `given`, with a value of the annotated type, and no other.
 
     Annotations that are not plain types are not checked. Keys in `supplied` are given by the run, not by the user.
+    `yaml` is what messages call the file that gives the others.
     """
     try:
         parameters = _signature(function).parameters
@@ -81,7 +88,7 @@ def check_arguments(group: str, function: Callable, given: Mapping[str, Any], su
         is_one = parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
         if is_one and parameter.default is parameter.empty and key not in given:
             raise ValueError(
-                f"{group}.{key} is missing, which {function.__name__} takes: add `{key}: <value>` to its yaml, or give"
+                f"{group}.{key} is missing, which {function.__name__} takes: add `{key}: <value>` to {yaml}, or give"
                 " it a default"
             )
 

@@ -37,12 +37,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     width = WIDTH
     try:
         for text in given.overrides:
+            if "=" not in text:
+                raise ValueError(f"{text} is no KEY=VALUE: check one mixer at a time, and give its settings behind it")
             if not text.startswith(("mixer.", "model.")):
                 raise ValueError(f"{text} changes nothing here: give mixer.KEY=VALUE or model.KEY=VALUE")
         if "=" in given.name:
             raise ValueError("give the name of a mixer, and then mixer.KEY=VALUE")
-        if (path := Path(given.name)).suffix in (".yaml", ".yml") and len(path.parts) > 1:
-            raise ValueError(f"give the name of a mixer, such as {path.stem}, not the path of its yaml")
+        if "," in given.name:
+            commands = (f"mixerlab check {name.strip()}" for name in given.name.strip("[]").split(","))
+            raise ValueError(f"check one mixer at a time: {'; '.join(commands)}")
         cfg = compose(f"mixer={given.name}", *given.overrides, config_dir=given.config_dir)
         if any(text.startswith("model.d_model=") for text in given.overrides):
             width = cfg.model.d_model

@@ -67,7 +67,7 @@ def _train() -> None:
 
     from mixerlab.main import main as train
     from mixerlab.postponed import postponed
-    from mixerlab.refusals import check_choices, refusal
+    from mixerlab.refusals import check_choices, refusal, replaced
     from mixerlab.sweeps.records.provenance import COMMAND
 
     arguments = _overrides_first(arguments)
@@ -75,6 +75,8 @@ def _train() -> None:
         check_choices(arguments)
     except ValueError as error:
         sys.exit(f"error: {error}")
+    for line in replaced(arguments):
+        print(f"note: {line}", file=sys.stderr)
     os.environ[COMMAND] = shlex.join(sys.argv)
     sys.argv[1:] = postponed(arguments)
     wants_tracebacks = os.environ.get(_RAISE) == "1"
@@ -92,10 +94,16 @@ def _train() -> None:
 
 
 def _overrides_first(arguments: list[str]) -> list[str]:
-    """The arguments with the overrides before the options: Hydra refuses an override behind the value of an option."""
+    """The arguments with the overrides before the options: Hydra refuses an override behind the value of an option.
+
+    Ends the process with a message for an option that Hydra does not have.
+    """
     from hydra._internal.utils import get_args_parser
 
-    overrides = get_args_parser().parse_intermixed_args(arguments).overrides or []
+    given, unknown = get_args_parser().parse_known_intermixed_args(arguments)
+    if options := [argument for argument in unknown if argument.startswith("-")]:
+        sys.exit(f"error: there is no option {options[0]}; settings are KEY=VALUE, without dashes")
+    overrides = given.overrides or []
     options = list(arguments)
     for override in overrides:
         options.remove(override)

@@ -225,7 +225,8 @@ def _check_component(
     if not issubclass(component, base):
         wanted = f"{base.__module__}.{base.__name__}"
         raise ValueError(f"{prefix}={part['name']}: {component.__name__} must be a subclass of {wanted}")
-    check_arguments(prefix, component, {key: value for key, value in part.items() if key not in ours}, supplied)
+    given = {key: value for key, value in part.items() if key not in ours}
+    check_arguments(prefix, component, given, supplied, yaml=f"{prefix.partition('.')[0]}/{part['name']}.yaml")
 
 
 def _check_name(key: str, value: Any) -> None:

@@ -59,13 +59,12 @@ def check_config(config: Mapping[str, Any], name: str) -> None:
     mixer_class = class_of(config["_target_"])
     _require(issubclass(mixer_class, SequenceMixer), f"{mixer_class.__name__} must be a subclass of SequenceMixer")
     given = {key: value for key, value in config.items() if key not in ("name", "_target_")}
-    check_arguments("mixer", mixer_class, given, ("d_model",))
+    check_arguments("mixer", mixer_class, given, ("d_model",), yaml=f"mixer/{name}.yaml")
     parameters = inspect.signature(mixer_class).parameters.values()
     others = inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD
     arguments = {parameter.name for parameter in parameters if parameter.kind not in others} - {"d_model"}
-    _require(
-        not arguments - set(given), f"the yaml lacks arguments of the constructor: {sorted(arguments - set(given))}"
-    )
+    lacking = sorted(arguments - set(given))
+    _require(not lacking, f"mixer/{name}.yaml lacks arguments of the constructor: {', '.join(lacking)}")
 
 
 def check_output(mixer: nn.Module, x: Tensor) -> Tensor:

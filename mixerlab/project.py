@@ -12,12 +12,13 @@ from importlib.util import find_spec, module_from_spec
 from pathlib import Path
 
 from hydra.conf import HydraConf
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 
 # Folders that were packages of these names before there was a package `mixerlab`; `_target_`s of that time lack it.
 _FORMER_PACKAGES = ("mixers", "tasks", "training")
 _OUR_FOLDERS = (*_FORMER_PACKAGES, "kernels", "models", "sweeps", "results", "benchmarks")
 _used: list[Path] = []  # the project that this process used last, if any
+_CONFIG_DIR = "mixerlab.config_dir"  # in the cache of a config
 
 
 def use_project(hydra_config: DictConfig | HydraConf) -> None:
@@ -55,6 +56,21 @@ def use_folder(config_dir: Path | None) -> list[str]:
             if (project / name).is_dir():
                 _prefer(name, project / name)
     return [f"hydra.searchpath={json.dumps([f'file://{config_dir.resolve()}'], ensure_ascii=False)}"]
+
+
+def note_folder(cfg: DictConfig, config_dir: Path) -> None:
+    """Notes in a composed config the folder of the yamls that it was composed with, for `folder_of`.
+
+    It stands in the config's cache, which OmegaConf copies and pickles with the config and leaves out of its yaml: a
+    key would make the same run another one in another folder.
+    """
+    OmegaConf.get_cache(cfg)[_CONFIG_DIR] = str(config_dir.resolve())
+
+
+def folder_of(cfg: DictConfig) -> Path | None:
+    """What `note_folder` has noted in this config, or in one that it is a copy of; None if it has noted nothing."""
+    noted = OmegaConf.get_cache(cfg).get(_CONFIG_DIR)
+    return None if noted is None else Path(noted)
 
 
 def _prefer(name: str, folder: Path) -> None:

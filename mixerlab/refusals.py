@@ -1,5 +1,6 @@
 """What Hydra refuses of a command, and PyYAML of a file, in words that lead to the fix."""
 
+import re
 from collections.abc import Collection, Iterable
 from difflib import get_close_matches
 from importlib.resources import files
@@ -18,6 +19,9 @@ from mixerlab.postponed import GROUPS
 _NO_SETTINGS = ("hydra", "name", "_target_")
 _CONFIG_DIR = "--config-dir DIR"
 _QUOTED = """'task.setting="a=b"'"""
+# What Hydra says of a sweep without -m.
+_SEVERAL = re.compile(r"Ambiguous value for argument '(.+)'$|Sweep parameters '(.+)' requires --multirun$", re.M)
+_LISTS = ("optimizer.lr", "seed", "mixer.layers")  # keys of which one run may have several values
 _ONE_NAME = ("mixer", "experiment")  # config.yaml makes a name of them; the other groups may also be a list of yamls
 
 
@@ -50,8 +54,13 @@ def refusal(error: HydraException | MarkedYAMLError, config_dir: str = _CONFIG_D
                     f"{error.override} has a `{opening}` or a `{closing}` too many: close it or leave it out. If the"
                     f" value has spaces, quote the whole setting; if it has such a sign, quote it, as in {_QUOTED}"
                 )
+        if another := re.search(r"\s([\w.]+=)", error.override):
+            return f"{error.override}: {another[1]} begins another setting: give each as a string of its own"
         why = "" if error.override in first else f" ({first})"
         return f"{error.override} cannot be read{why}: settings are KEY=VALUE; quote its value, as in {_QUOTED}"
+    if several := _SEVERAL.match(str(error)):
+        override = several[1] or several[2]
+        return f"{override} has several values: give one, or -m for a sweep over them{_or_list(override)}"
     if isinstance(error, MissingConfigException) and error.options:
         what = str(error).splitlines()[0]
         place = f", as {error.missing_cfg_file}.yaml in that folder" if error.missing_cfg_file else ""
@@ -92,7 +101,34 @@ def check_one_run(override: str) -> None:
     except HydraException:
         return  # Hydra will refuse it with a message of its own
     if is_sweep:
-        raise ValueError(f"{override} describes a sweep, which `mixerlab -m` runs: here give one value for each key")
+        raise ValueError(
+            f"{override} describes a sweep, which `mixerlab -m` runs: here give one value for each key"
+            f"{_or_list(override)}"
+        )
+
+
+def _or_list(override: str) -> str:
+    """How to give the values of `seed=0,1` as a list, as the end of a message; empty for a key that takes none."""
+    key, _, values = override.partition("=")
+    is_function = values.endswith(")")  # `interval(0,1)`
+    return f", or a list: '{key}=[{values}]'" if key in _LISTS and not is_function else ""
+
+
+def replaced(overrides: Iterable[str]) -> list[str]:
+    """A line for each choice, learning rate or seed that a later override replaces, as if the user wanted both.
+
+    Hydra takes the last one and says nothing. Of other keys that is what scripts want, which change a few of many.
+    """
+    last: dict[str, str] = {}
+    lines = []
+    for override in overrides:
+        key, _, value = override.partition("=")
+        if key in (*GROUPS, *_LISTS):
+            if (before := last.get(key, value)) != value:
+                both = f"{key}={before},{value}"
+                lines.append(f"{key}={before} has no effect, as {override} follows it; -m {both} runs both")
+            last[key] = value
+    return lines
 
 
 def check_choices(overrides: Iterable[str], config_dir: str = _CONFIG_DIR) -> None:
@@ -101,7 +137,7 @@ def check_choices(overrides: Iterable[str], config_dir: str = _CONFIG_DIR) -> No
     Options of the command line may stand among the overrides.
 
     Raises:
-        ValueError: the choice of a group is no name, or one is removed that config.yaml needs.
+        ValueError: the choice of a group is no name, or is that of a file; or one is removed that config.yaml needs.
     """
     parser = OverridesParser.create()
     for text in overrides:
@@ -123,6 +159,9 @@ def check_choices(overrides: Iterable[str], config_dir: str = _CONFIG_DIR) -> No
             continue
         value: Any = override.value()
         for one in value.list if isinstance(value, ChoiceSweep) else [value]:
+            if isinstance(one, str) and one.endswith((".yaml", ".yml")):
+                name = one.rpartition(f"{group}/")[2].rpartition(".")[0]
+                raise ValueError(f"{group}={one} names a file: write {group}={name}")
             if (why := _no_name(group, one)) is not None:
                 written = Override._get_value_element_as_str(one)
                 written = written.lower() if isinstance(one, bool) else written

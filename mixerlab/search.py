@@ -211,19 +211,22 @@ def _first_values(searched: Sequence[Override]) -> list[list[str]]:
 
 
 def _check_whole_numbers(configs: Sequence[DictConfig], searched: Sequence[Override]) -> None:
-    """ValueError for an interval of a key that takes whole numbers only: Optuna would propose fractions."""
-    for override in filter(_has_fractions, searched):
-        if any(is_whole_number(cfg, override.key_or_group) for cfg in configs):
-            key, _, interval = str(override.input_line).partition("=")
-            raise ValueError(
-                f"{override.input_line}: {override.key_or_group} takes whole numbers only, and an interval has"
-                f" fractions; write '{key}=int({interval})'"
-            )
+    """ValueError for a key that takes whole numbers only, and for which Optuna would propose fractions."""
+    for override in searched:
+        fix = _fix_of_fractions(override)
+        if fix is not None and any(is_whole_number(cfg, override.key_or_group) for cfg in configs):
+            raise ValueError(f"{override.input_line}: {override.key_or_group} takes whole numbers only{fix}")
 
 
-def _has_fractions(override: Override) -> bool:
+def _fix_of_fractions(override: Override) -> str | None:
+    """How to get rid of fractions among the values, as the end of a message; None if there are none."""
     value = override.value()
-    return isinstance(value, IntervalSweep) and type(value.start) is not int
+    if isinstance(value, IntervalSweep):
+        key, _, interval = str(override.input_line).partition("=")
+        is_whole = type(value.start) is int
+        return None if is_whole else f", and an interval has fractions; write '{key}=int({interval})'"
+    fractions = [str(one) for one in override.sweep_iterator() if isinstance(one, float)]
+    return f", without a decimal point: leave out {', '.join(fractions)}" if fractions else None
 
 
 def _distribution(override: Override) -> "BaseDistribution":

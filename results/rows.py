@@ -13,6 +13,7 @@ import pandas as pd
 from hydra import compose, initialize_config_dir
 
 from mixerlab.config import checked
+from mixerlab.results.train import check_lists
 from mixerlab.sweeps.collect import collect
 from mixerlab.sweeps.records.identity import run_id
 from mixerlab.tasks.settings import register_resolvers
@@ -56,8 +57,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("lists", nargs="+", metavar="LIST.csv")
     parser.add_argument("out", metavar="OUT.csv")
     given = parser.parse_args(arguments)
-    if missing := [path for path in given.lists if not Path(path).exists()]:
-        parser.error(f"there is no list {missing[0]}: results/plan.py writes lists")
+    check_lists(parser, given.lists)
     if not Path(given.results_dir).is_dir():
         parser.error(f"there is no folder {given.results_dir}: name a results folder")
     runs = with_run_ids(pd.concat([pd.read_csv(path) for path in given.lists], ignore_index=True))

@@ -18,7 +18,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
 from typing import NoReturn
@@ -27,6 +27,13 @@ from mixerlab.results.portions import Job, Outcome, ended_well, work_through
 from mixerlab.sweeps.archive import pack, restore
 from mixerlab.sweeps.markup import counted
 from mixerlab.sweeps.records.files import is_finished
+
+
+def check_lists(parser: argparse.ArgumentParser, paths: Iterable[str]) -> None:
+    """Ends the process with a message of `parser` if one of the lists is not there."""
+    for path in paths:
+        if not Path(path).exists():
+            parser.error(f"there is no list {path}: results/plan.py writes lists")
 
 
 def jobs_of(path: str, pace: float = 1.0) -> list[Job]:
@@ -102,8 +109,7 @@ def main() -> int:
     for name in ("processes", "seconds", "pace"):
         if not getattr(given, name) > 0:
             parser.error(f"--{name} {getattr(given, name)} must be above 0")
-    if missing := [path for path in given.lists if not Path(path).exists()]:
-        parser.error(f"there is no list {missing[0]}: results/plan.py writes lists")
+    check_lists(parser, given.lists)
     jobs = [job for path in given.lists for job in jobs_of(path, given.pace)]
     shortest = min((job.seconds for job in jobs), default=0)
     if given.fit and shortest > given.seconds:

@@ -4,7 +4,7 @@ import subprocess
 import sys
 
 import pytest
-from command_line import ROOT, TINY, run_py
+from command_line import ROOT, TINY, changed, run_py
 from every_mixer import CONF
 from omegaconf import OmegaConf
 
@@ -126,17 +126,19 @@ def test_the_check_of_a_mixer_that_is_not_found_names_the_option(capsys):
 
 
 def test_a_mixer_is_named_without_the_suffix_of_its_yaml(own, capsys):
-    assert check(["mine.yaml", *own("mixer/mine", YAML.format(name="mine"))]) == 1
+    options = own("mixer/mine", YAML.format(name="mine"))
+    for file in ("mine.yaml", "conf/mixer/mine.yaml", "mine.yml"):
+        assert check([file, *options]) == 1
+        assert capsys.readouterr().err == f"error: {file}: mixer={file} names a file: write mixer=mine\n"
+    assert check(["hybrid", "mixer.layers=[mine.yaml,attn]", *options]) == 1
     assert "mixer=mine.yaml: give the name without its suffix: mine" in capsys.readouterr().err
-    assert check(["conf/mixer/mine.yaml"]) == 1
-    assert "give the name of a mixer, such as mine, not the path of its yaml" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
     ("signature", "message"),
     [
         ("self, rate=1.0", "mixer: Mine must take d_model, which a run gives it"),
-        ("self, d_model, rate", "mixer.rate is missing, which Mine takes: add `rate: <value>` to its yaml, or give it"),
+        ("self, d_model, rate", "mixer.rate is missing, which Mine takes: add `rate: <value>` to mixer/mine.yaml, or"),
     ],
 )
 def test_a_constructor_that_the_yaml_does_not_fit(own, tmp_path, signature, message):
@@ -160,6 +162,9 @@ def test_the_check_is_made_at_a_width(capsys):
     ("given", "message"),
     [
         (["attn", "task=sc"], "attn: task=sc changes nothing here: give mixer.KEY=VALUE or model.KEY=VALUE"),
+        (["attn,gdn"], "attn,gdn: check one mixer at a time: mixerlab check attn; mixerlab check gdn"),
+        (["mixer=[attn, gdn]"], "[attn, gdn]: check one mixer at a time: mixerlab check attn; mixerlab check gdn"),
+        (["attn", "gdn"], "attn: gdn is no KEY=VALUE: check one mixer at a time, and give its settings behind it"),
         (["num_heads=2"], "num_heads=2: give the name of a mixer, and then mixer.KEY=VALUE"),
     ],
 )
@@ -207,7 +212,7 @@ def test_a_second_copy_of_a_project_is_not_taken_for_the_first(tmp_path):
 @pytest.mark.parametrize("group", ["mixer", "task", "optimizer", "schedule"])
 def test_a_yaml_with_the_first_line_of_an_experiment(own, group):
     options = own(f"{group}/mine", f"# @package _global_\n{YAML.format(name='mine')}")
-    outcome = run_py(*options, "mixer=attn", f"{group}=mine", "dry_run=true")
+    outcome = run_py(*options, *changed(["mixer=attn"], [f"{group}=mine", "dry_run=true"]))
     assert outcome.code == 1
     assert outcome.err.startswith(f"error: {group}=mine: its yaml puts its keys elsewhere than under `{group}`: remove")
 

@@ -1,7 +1,10 @@
 """What happens at the end of an epoch beside scoring: a checkpoint to resume from, and a progress bar."""
 
 import logging
+import sys
 import time
+from collections.abc import Sequence
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +55,10 @@ class ResumePoint(L.Callback):
         if self.at_end:
             self._write(trainer, module)
 
+    def on_load_checkpoint(self, trainer: L.Trainer, module: L.LightningModule, checkpoint: dict[str, Any]) -> None:
+        done = len(checkpoint["history"])
+        log.info("continuing from %s, after epoch %d of %s", self.path, done, trainer.max_epochs)
+
     def _write(self, trainer: L.Trainer, module: L.LightningModule) -> None:
         try:
             trainer.save_checkpoint(self.path, weights_only=False)
@@ -77,10 +84,18 @@ class CheckpointFiles(TorchCheckpointIO):
 class EpochProgress(L.Callback):
     """One bar over all epochs, with the time left and the accuracies that the replicas have reached.
 
-    In a file or a pipe it is a line with these now and then.
+    In a file or a pipe it is a line with these now and then. A line before them says which accuracy is whose.
+
+    Args:
+        replicas: learning rate and seed of each.
     """
 
+    def __init__(self, replicas: Sequence[tuple[float, int]]):
+        self.replicas = replicas
+
     def on_train_start(self, trainer: L.Trainer, module: L.LightningModule) -> None:
+        if len(self.replicas) > 1:
+            print(f"accuracies are shown in this order: {_named(self.replicas)}", file=sys.stderr, flush=True)
         self.bar = tqdm(
             total=trainer.max_epochs,
             initial=trainer.current_epoch,
@@ -112,6 +127,15 @@ class EpochProgress(L.Callback):
     def on_exception(self, trainer: L.Trainer, module: L.LightningModule, exception: BaseException) -> None:
         if hasattr(self, "bar"):
             self.bar.close()
+
+
+def _named(replicas: Sequence[tuple[float, int]]) -> str:
+    """Their learning rates, by seed if there are several."""
+    rates = {
+        seed: f"lr {', '.join(f'{lr:g}' for lr, _ in of_seed)}"
+        for seed, of_seed in groupby(replicas, key=lambda replica: replica[1])
+    }
+    return "; ".join(f"seed {seed}: {of_seed}" if len(rates) > 1 else of_seed for seed, of_seed in rates.items())
 
 
 def _accuracies(module: PopulationTraining) -> str:

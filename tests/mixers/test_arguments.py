@@ -4,7 +4,7 @@ from typing import Literal
 
 import pytest
 
-from mixerlab.contract import check_config
+from mixerlab.contract import ContractBroken, check_config
 from mixerlab.mixers.base import SequenceMixer
 
 
@@ -33,6 +33,12 @@ def test_a_value_is_one_of_the_annotated(chooses, given, message):
     check_config(config, "chooses")
     with pytest.raises(ValueError, match=message):
         check_config(config | given, "chooses")
+
+
+def test_the_check_names_the_yaml_that_lacks_an_argument():
+    config = {"name": "chooses", "_target_": f"{__name__}.Chooses", "gate": "silu"}
+    with pytest.raises(ContractBroken, match=r"mixer/chooses\.yaml lacks arguments of the constructor: order"):
+        check_config(config, "chooses")
 
 
 class OnlyForTypeCheckers(SequenceMixer):

@@ -1,5 +1,6 @@
 """The progress bar: one step per trained epoch, and at the end the accuracies of the last epoch."""
 
+import pytest
 from tiny_training import fit, splits
 
 from mixerlab.training import callbacks, progress
@@ -32,6 +33,20 @@ def test_the_bar_ends_with_the_last_epoch(tmp_path, monkeypatch):
         assert bar.closed and bar.total == epochs and bar.count == trained
         assert (trained < epochs) == stops
         assert bar.shown == f"val accuracy {result.metrics['val_accuracy'].iloc[-1]:.3f}"
+
+
+@pytest.mark.parametrize(
+    ("replicas", "order"),
+    [
+        ([(2e-2, 4)], None),
+        ([(2e-2, 0), (1e-3, 0)], "lr 0.02, 0.001"),
+        ([(2e-2, 0), (1e-3, 0), (2e-2, 1)], "seed 0: lr 0.02, 0.001; seed 1: lr 0.02"),
+    ],
+)
+def test_a_line_before_the_accuracies_says_whose_they_are(tmp_path, capfd, replicas, order):
+    fit(replicas, tmp_path, data=splits(), epochs=1, progress=True)
+    lines = [line for line in capfd.readouterr().err.splitlines() if line.startswith("accuracies are shown")]
+    assert lines == ([f"accuracies are shown in this order: {order}"] if order else [])
 
 
 def test_in_a_pipe_it_is_a_line_now_and_then(tmp_path, monkeypatch, capfd):

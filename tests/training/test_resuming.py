@@ -20,13 +20,16 @@ def test_time_before_an_attempt_counts_once(tmp_path):
     assert again.resumed_after_s == 100 and later.resumed_after_s == pytest.approx(120, abs=5)
 
 
-def test_an_interrupted_training_continues_from_its_last_epoch(tmp_path):
+def test_an_interrupted_training_continues_from_its_last_epoch(tmp_path, caplog):
     """Replicas that diverged or are perfect stay frozen; only the interrupted epoch is trained again."""
     replicas = [(2e-2, 0), (1e-3, 0), (1e30, 1)]
     settings = {"data": splits(), "epochs": 8, "stop_when_perfect": True, "checkpoint_every": 0}
     with pytest.raises(RuntimeError, match="power failure"):
         fit(replicas, tmp_path / "broken", optimizer=Broken, **settings)
-    resumed = fit(replicas, tmp_path / "broken", optimizer=Broken, **settings)
+    with caplog.at_level("INFO"):
+        resumed = fit(replicas, tmp_path / "broken", optimizer=Broken, **settings)
+    checkpoint = tmp_path / "broken" / f"resume-{_label(replicas, None)}-cpu-float32.ckpt"
+    assert f"continuing from {checkpoint}, after epoch 5 of 8" in caplog.messages
     unbroken = fit(replicas, tmp_path / "unbroken", **settings)
     assert resumed.replicas == unbroken.replicas and resumed.metrics.equals(unbroken.metrics)
     assert Broken.steps == 28 + 15

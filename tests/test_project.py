@@ -1,0 +1,81 @@
+"""Several projects of the user's own in one process: a config stays with the one that it was composed in."""
+
+import copy
+import pickle
+import subprocess
+import sys
+
+import pytest
+from command_line import TINY
+from omegaconf import OmegaConf
+
+import mixerlab
+from mixerlab import project
+
+MIXER = """
+from mixerlab.mixers.attn import Attention
+
+class Mine(Attention):
+    pass
+"""
+
+
+@pytest.fixture
+def make_project(tmp_path, monkeypatch):
+    """Makes a repository with the mixer `name`, and gives its folder of yamls and its commit."""
+    monkeypatch.setattr(project, "_used", [])
+    monkeypatch.setattr("sys.path", sys.path[:])
+    for module in [name for name in sys.modules if name.partition(".")[0] == "mixers"]:  # of other tests
+        monkeypatch.delitem(sys.modules, module)
+
+    def make(name):
+        folder = tmp_path / name
+        (folder / "conf" / "mixer").mkdir(parents=True)
+        (folder / "mixers").mkdir()
+        (folder / "mixers" / f"{name}.py").write_text(MIXER)
+        yaml = f"name: {name}\n_target_: mixers.{name}.Mine\nnum_heads: 2\n"
+        (folder / "conf" / "mixer" / f"{name}.yaml").write_text(yaml)
+        own = ("-c", "user.name=me", "-c", "user.email=me@here")
+        for command in (["init", "-q"], ["add", "."], [*own, "commit", "-q", "-m", name]):
+            subprocess.run(["git", *command], cwd=folder, check=True)
+        commit = subprocess.run(["git", "rev-parse", "HEAD"], cwd=folder, check=True, capture_output=True, text=True)
+        return folder / "conf", commit.stdout.strip()
+
+    yield make
+    for module in [name for name in sys.modules if name.partition(".")[0] == "mixers"]:
+        del sys.modules[module]
+
+
+def test_a_config_stays_with_the_project_that_it_was_composed_in(make_project, tmp_path):
+    """Its classes are found there, and its record names it, whatever was composed since."""
+    given = ("task=icr", *TINY, "trainer.epochs=1", f"results_dir={tmp_path / 'results'}")
+    (early, early_commit), (late, late_commit) = make_project("early"), make_project("late")
+    first = mixerlab.compose("mixer=early", *given, config_dir=early)
+    second = mixerlab.compose("mixer=late", *given, config_dir=late)
+    ours = mixerlab.compose("mixer=attn", *given)
+    for config, commit in ((first, early_commit), (second, late_commit), (ours, None), (first, early_commit)):
+        config.force = True
+        record = mixerlab.run(config=config)
+        assert record["provenance"].get("project", {}).get("git_commit") == commit
+
+
+def test_a_copy_of_a_config_knows_its_project_and_a_file_does_not(make_project, tmp_path, monkeypatch):
+    conf, _ = make_project("early")
+    monkeypatch.chdir(conf.parent)
+    config = mixerlab.compose("mixer=early", config_dir="conf")
+    monkeypatch.chdir(tmp_path)
+    copies = (
+        copy.deepcopy(config),
+        config.copy(),
+        OmegaConf.merge(config, {"seed": 1}),
+        pickle.loads(pickle.dumps(config)),
+    )
+    assert [project.folder_of(one) for one in copies] == [conf] * 4
+    assert "conf" not in OmegaConf.to_yaml(config)
+    assert project.folder_of(OmegaConf.create(OmegaConf.to_yaml(config))) is None
+    assert project.folder_of(mixerlab.compose("mixer=attn")) is None
+
+
+def test_a_config_that_is_none_is_refused():
+    with pytest.raises(ValueError, match=r"config is a dict: give what mixerlab\.compose or OmegaConf\.load returns"):
+        mixerlab.run(config={"seed": 0})
