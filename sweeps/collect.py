@@ -45,6 +45,7 @@ CELL_COLUMNS = (
     "token_accuracy",
     "loss",
     "lr",
+    "rates",
     "edge",
     "lacking",
     "added",
@@ -209,15 +210,16 @@ def best_per_cell(
 
     Columns: `accuracy`, `token_accuracy`, `loss` (means over the `n` seeds of that learning rate), `chosen_by` (the
     accuracy that chose it: of `clean` on validation), `std` (sample standard deviation of the accuracy, NaN below two
-    seeds), `edge` (the best learning rate is the smallest or largest of several, and its lead calls for a wider grid:
-    `sweeps.edges`; never if rates are lacking), `lacking` and `added` (learning rates that the cell should have and has
-    no score at, and those that it has beyond its row: `sweeps.grids`), `configs` (how many configurations competed
-    besides the learning rate, less those that failed), `diverged` and `lost` (replicas of the cell without a score, by
-    divergence or otherwise), `seeds` (how many seeds the cell has at any learning rate: the best one lost some if that
-    is more than `n`), `by_seed` (accuracy by seed), `replicas` (the (run_id, replica) behind it), `solved` of the
-    `known` replicas at any learning rate that reached a test accuracy of 0.9, `solved_by_seed` (the share of them by
-    seed), `steps_to_90` (the median of the steps that all took, NaN unless more than half got there:
-    `sweeps.solved.counts`), `chance` (the accuracy of a guess on this task and setting, NaN if that is not known),
+    seeds), `rates` (the learning rates at which a run ended), `edge` (the best learning rate is the smallest or largest
+    of several, and its lead calls for a wider grid: `sweeps.edges`; never if rates are lacking), `lacking` and `added`
+    (learning rates that the cell should have and has no score at, and those that it has beyond its row:
+    `sweeps.grids`), `configs` (how many configurations competed besides the learning rate, less those that failed),
+    `diverged` and `lost` (replicas of the cell without a score, by divergence or otherwise), `seeds` (how many seeds
+    the cell has at any learning rate: the best one lost some if that is more than `n`), `by_seed` (accuracy by seed),
+    `replicas` (the (run_id, replica) behind it), `solved` of the `known` replicas at any learning rate that reached a
+    test accuracy of 0.9, `solved_by_seed` (the share of them by seed), `steps_to_90` (the median of the steps that all
+    took, NaN unless more than half got there: `sweeps.solved.counts`), `chance` (the accuracy of a guess on this task
+    and setting, NaN if that is not known),
     `status`: `ok`; `partial` (some replicas have no score); `diverged` or `failed` (none has); `missing` (no run, or
     none that has ended).
     """
@@ -252,6 +254,7 @@ def _best(cell: Cell, group: list[Row], selection: Selection) -> Row:
     finished, diverged = statuses["finished"], statuses["diverged"]
     best: dict[str, Any] = dict(zip(("mixer", "task", "setting"), cell, strict=True)) | {
         "n": 0,
+        "rates": tuple(sorted({row["lr"] for row in group if row["status"] in ENDED})),
         "edge": False,
         "configs": len({row["config"] for row in group if row["status"] in ENDED}),
         "diverged": diverged,

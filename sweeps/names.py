@@ -11,12 +11,18 @@ BASELINE = "baseline"
 SEES_FUTURE = " ‡"  # after the name of a mixer that does
 
 _NUMBER = re.compile(r"((?<![\w.])\d+(?:\.\d+)?(?:e[+-]?\d+)?)")
+_NEXT_KEY = re.compile(r", (?=(?:layer \d+ )?[\w.]+=)")  # and no comma in a value
 _PARAMETER = re.compile(r"[a-z]+(?:_[a-z0-9]+)*")  # the first word without digits: `s3-128` is a level too
 
 
 def mixer_of(column: str) -> str:
     """The mixer that a column of the tables is about: `attn` of `attn, d_model=64`."""
     return column.partition(", ")[0].removesuffix(SEES_FUTURE)
+
+
+def parts_of(column: str) -> list[str]:
+    """The mixer and the `key=value`s that name a column of the tables: `["attn", "layers=[a, b]", "d_model=64"]`."""
+    return _NEXT_KEY.split(column)
 
 
 def in_order(names: Iterable[str], known: tuple[str, ...]) -> list[str]:

@@ -16,7 +16,7 @@ from mixerlab.safe_files import read_bytes, remove_leftovers, replace_file
 from mixerlab.sweeps.best import Selection
 from mixerlab.sweeps.collect import best_per_cell, check_results_dir, collect, complaints
 from mixerlab.sweeps.figures import canvas
-from mixerlab.sweeps.figures.canvas import FORMATS
+from mixerlab.sweeps.figures.canvas import FORMATS, WIDTHS, Layout
 from mixerlab.sweeps.figures.of_report import FIGURES, SWEPT, figures_of
 from mixerlab.sweeps.keys import Swept, column_of, notes_of, only_where, spread_out
 from mixerlab.sweeps.lengths import at_length_of_training, length_table
@@ -81,7 +81,8 @@ def report(
     by: Collection[str] | None = None,
     beside_those_since: float | None = None,
     formats: Sequence[str] = ("png",),
-    columns: int = 2,
+    width: float = WIDTHS[2],
+    bare: bool = False,
     html: bool = False,
 ) -> Report:
     """Writes the tidy rows, the tables of each selection and the figures into `out`, over earlier ones.
@@ -100,12 +101,14 @@ def report(
         beside_those_since: a time (seconds since 1970). If `out` holds a report that was written since, of a sweep that
             ran beside this one, the new report shows its runs as well.
         formats: of the figures: png, pdf or svg.
-        columns: how many columns of a paper's page the figures are wide, 1 or 2.
+        width: of the figures, in inches, from 2.5 to 20.
+        bare: figures without title and subtitle, and LaTeX tables with the legend as comments.
         html: also writes `report.html`, one page with all of it.
 
     Raises:
-        ValueError: there is nothing to report, or `out` cannot be written.
+        ValueError: there is nothing to report, `out` cannot be written, or no figure can have that width.
     """
+    layout = Layout(width, bare)
     if out is None:
         out = (Path(results_dir).parent if Path(results_dir).is_file() else Path(results_dir)) / "report"
     out = Path(out)
@@ -118,7 +121,7 @@ def report(
         raise ValueError(f"no records in {Path(results_dir) / 'runs'}: train something first, or name another folder")
     check_writable(out, "--out")
     chosen = _Chosen(mixers, tasks, where, by)
-    look = _Look([*formats, *(["png"] if html and "png" not in formats else [])], columns, html)
+    look = _Look([*formats, *(["png"] if html and "png" not in formats else [])], layout, html)
     with claim(out, patience=PATIENCE) as alone, _fewer_collections():
         if not alone:
             raise ValueError(f"{out} is being written by {holder(out)}: try again")
@@ -159,7 +162,7 @@ class _Look:
     """In what form; as the arguments of `report`."""
 
     formats: Sequence[str]
-    columns: int
+    layout: Layout
     html: bool
 
 
@@ -187,7 +190,10 @@ def _report(
     if frame["mixer"].notna().any():
         frame = only_where(frame, chosen.where)
     swept = spread_out(frame, chosen.by)
-    warnings = [*notes_of(swept), *complaints(frame, [column_of(frame, key) for key in swept.told])]
+    warnings = [
+        *notes_of(swept),
+        *complaints(frame.loc[swept.frame.index], [column_of(frame, key) for key in swept.told]),
+    ]
     cells = {selection: best_per_cell(swept.frame, selection, all_known) for selection in selections}
     if any(of_selection.empty for of_selection in cells.values()):
         found = "; ".join(["train something first, or name another folder", *warnings])
@@ -236,7 +242,7 @@ def _of_selection(
     tables = _tables(swept.frame, cells, benchmark, [*left_out, *warnings])
     files: list[Path] = []
     for name, table in tables.items():
-        files += _write(table, folder / name)
+        files += _write(table, folder / name, look.layout.bare)
     for name, text in (("solved.md", solved_markdown), ("solved.csv", solved_csv)):
         files.append(folder / name)
         replace_file(files[-1], text(cells))
@@ -245,10 +251,10 @@ def _of_selection(
         replace_file(files[-1], intervals_csv(tables[name]))
     pictures = []
     for name, figure in figures_of(
-        results_dir, swept, cells, benchmark, selection, tables, look.columns, is_first=is_first
+        results_dir, swept, cells, benchmark, selection, tables, look.layout, is_first=is_first
     ):
         drawn = canvas.save(figure, folder / name, look.formats)
-        pictures += [(figure.get_suptitle(), path) for path in drawn if path.suffix == ".png"]
+        pictures += [(str(figure.get_label()), path) for path in drawn if path.suffix == ".png"]
         files += drawn
     heading = f"Checkpoint and learning rate chosen on {'test' if selection == 'official' else 'validation'}"
     return Part(selection, heading, EXPLAINED[selection], tables, cells, benchmark, pictures), files
@@ -310,8 +316,8 @@ def _tables(
     return {name: replace(table, remarks=[*table.remarks, *notes]) for name, table in tables.items()}
 
 
-def _write(table: Table, stem: Path) -> list[Path]:
-    texts = {".md": to_markdown(table), ".csv": to_csv(table), ".tex": to_latex(table)}
+def _write(table: Table, stem: Path, bare: bool) -> list[Path]:
+    texts = {".md": to_markdown(table), ".csv": to_csv(table), ".tex": to_latex(table, bare)}
     for suffix, text in texts.items():
         replace_file(stem.with_suffix(suffix), text)
     return [stem.with_suffix(suffix) for suffix in texts]
@@ -331,7 +337,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             where=given.where,
             by=given.by,
             formats=given.format,
-            columns=given.columns,
+            width=given.width,
+            bare=given.bare,
             html=given.html,
         )
     except (ValueError, OSError) as error:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import get_args
 
 from mixerlab.sweeps.best import Selection
-from mixerlab.sweeps.figures.canvas import FORMATS, WIDTHS
+from mixerlab.sweeps.figures.canvas import FORMATS, NARROWEST, WIDEST, WIDTHS, Layout
 from mixerlab.sweeps.sources import has_runs
 
 DEFAULT_SOURCE = "results"
@@ -51,14 +51,32 @@ def parse_options(description: str | None, arguments: Sequence[str] | None) -> a
         help="a column for each value of these keys, such as model.d_model, and no other; `--by mixer`: one per mixer"
         " (default: the keys that were swept; those of the task always have rows of their own)",
     )
+    width = parser.add_mutually_exclusive_group()
+    width.add_argument(
+        "--width",
+        type=_inches,
+        default=WIDTHS[2],
+        metavar="INCHES",
+        help=f"width of figures, such as 5.5 for NeurIPS and ICLR (default: {WIDTHS[2]})",
+    )
+    width.add_argument(
+        "--columns",
+        type=int,
+        choices=WIDTHS,
+        help=f"width of figures in columns of ICML: 1 is --width {WIDTHS[1]}, 2 is --width {WIDTHS[2]}",
+    )
     parser.add_argument(
-        "--columns", type=int, choices=WIDTHS, default=2, help="width of figures in columns of a paper (default: 2)"
+        "--bare",
+        action="store_true",
+        help="for captions of your own: figures without title and subtitle, LaTeX tables without notes below them",
     )
     parser.add_argument(
         "--format", nargs="+", type=_format, default=["png"], metavar="FORMAT", help="png (default), pdf, svg"
     )
     parser.add_argument("--html", action="store_true", help="also write report.html, one page with everything")
     given = parser.parse_args(arguments)
+    if given.columns is not None:
+        given.width = WIDTHS[given.columns]
     if given.source is None:
         if (taken := _taken_for_a_word(given)) is not None:
             option, word = taken
@@ -74,6 +92,15 @@ def _format(word: str) -> str:
     if word not in FORMATS:
         raise argparse.ArgumentTypeError(f"{word} is not one of {', '.join(FORMATS)}; SOURCE comes before the options")
     return word
+
+
+def _inches(word: str) -> float:
+    try:
+        return Layout(float(word)).width
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(
+            f"{word} is no width: give inches from {NARROWEST:g} to {WIDEST:g}, such as 5.5"
+        ) from error
 
 
 def _taken_for_a_word(given: argparse.Namespace) -> tuple[str, str] | None:

@@ -2,12 +2,14 @@
 
 import csv
 import io
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from itertools import groupby
 
 import pandas as pd
 
 from mixerlab.sweeps.intervals import interval
 from mixerlab.sweeps.markup import escape_latex, escape_markdown, no_formula, one_line
+from mixerlab.sweeps.names import parts_of
 from mixerlab.sweeps.tables import (
     AVERAGE,
     SPREAD,
@@ -19,6 +21,8 @@ from mixerlab.sweeps.tables import (
     marks_of,
     text_of,
 )
+
+_LONGEST_KEY = 10  # characters: a longer one would widen the labels of a LaTeX table
 
 
 def to_markdown(table: Table) -> str:
@@ -52,8 +56,10 @@ def _aligned(table: Table, shown: Callable[[str], str]) -> str:
     return "\n".join([*rendered, *([""] if notes else []), *notes]) + "\n"
 
 
-def to_latex(table: Table) -> str:
+def to_latex(table: Table, bare: bool = False) -> str:
     """A `tabular` for the booktabs package, best means bold, with the legend below it and the remarks as comments.
+
+    `bare`: the legend is comments as well, for a paper whose caption says it.
 
     Seeds are subscripts and marks are superscripts. A spread names the number of its seeds only if it is less than the
     most. So six tasks and five mixers fit the width of a NeurIPS page (5.5 inches).
@@ -61,7 +67,7 @@ def to_latex(table: Table) -> str:
     columns = "l" * (len(table.labels) + len(table.mixers))  # so that means, all of five characters, are aligned
     lines = [rf"\begin{{tabular}}{{@{{}}{columns}@{{}}}}", r"\toprule"]
     most = max((len(score.by_seed) for row in table.rows.values() for score in row.values()), default=0)
-    lines += [" & ".join(map(escape_latex, (*table.labels, *table.mixers))) + r" \\", r"\midrule"]
+    lines += [*_latex_header(table), r"\midrule"]
     for name, row in table.rows.items():
         best = best_of(row)
         if name == (AVERAGE,):
@@ -71,13 +77,50 @@ def to_latex(table: Table) -> str:
     lines += [r"\bottomrule", r"\end{tabular}"]
     spread = f"Subscript ± std: the sample standard deviation over {most} seeds, or over n if (n) follows."
     below = [note.replace(SPREAD, spread).replace(UNEVEN, "Subscript n--m (seeds)") for note in table.legend]
-    if below:  # in one box with the table, so that both are placed, and may be scaled, together
+    if below and not bare:  # in one box with the table, so that both are placed, and may be scaled, together
         lines = [r"\begin{tabular}{@{}c@{}}", *lines, r"\\ \noalign{\medskip}"]
         lines += [r"\parbox{\linewidth}{\footnotesize\raggedright"]
         lines += [rf"{escape_latex(note)}\par" for note in below]
         lines += ["}", r"\end{tabular}"]
-    comments = [f"% {one_line(remark)}" for remark in table.remarks]
+    comments = [f"% {one_line(note)}" for note in [*(below if bare else []), *table.remarks]]
     return "\n".join([r"% \usepackage{booktabs}", *lines, *comments]) + "\n"
+
+
+def _latex_header(table: Table) -> list[str]:
+    """One line or, if keys were swept, one for the mixers, one or two for each key, and one for the labels of the rows.
+
+    In one line, `attn, d_model=64` would be wider than any entry below it, and a sweep wider than a page.
+    """
+    mixers, values = [], []
+    for column in table.mixers:
+        mixer, *parts = parts_of(column)
+        mixers.append(mixer)
+        values.append({key: value for key, _, value in (part.partition("=") for part in parts)})
+    keys = dict.fromkeys(key for of_column in values for key in of_column)
+    if not keys:
+        return [_latex_line(table.labels, mixers)]
+    left, total = len(table.labels), len(table.labels) + len(mixers)
+    before = [""] * (left - 1)  # the names of the keys stand in the last column of labels
+    above, rules, first = [], [], left + 1
+    for mixer, columns in groupby(mixers):
+        last = first + len(list(columns)) - 1
+        place = "l@{}" if last == total else "l"
+        above.append(rf"\multicolumn{{{last - first + 1}}}{{{place}}}{{{escape_latex(mixer)}}}")
+        rules.append(rf"\cmidrule(lr){{{first}-{last}}}")
+        first = last + 1
+    lines = [" & ".join([*before, "mixer", *above]) + r" \\", " ".join(rules)]
+    longest = max([_LONGEST_KEY, *(len(name[-1]) for name in table.rows)])
+    for key in keys:
+        name = key
+        if len(key) > longest:  # a line of its own, across the table
+            lines.append(rf"\multicolumn{{{total}}}{{@{{}}l@{{}}}}{{{escape_latex(key)}}} \\")
+            name = ""
+        lines.append(_latex_line([*before, name], [of_column.get(key, "") for of_column in values]))
+    return [*lines, _latex_line(table.labels, [""] * len(mixers))]
+
+
+def _latex_line(labels: Sequence[str], entries: Sequence[str]) -> str:
+    return " & ".join(map(escape_latex, (*labels, *entries))) + r" \\"
 
 
 def _latex(score: Score, is_best: bool, most: int) -> str:

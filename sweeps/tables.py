@@ -261,17 +261,36 @@ def _settings_of(rows: Iterable[Any]) -> dict[str, set[str]]:
 
 
 def _added_rates(rows: Sequence[Any], totals: Mapping[str, Collection[str]]) -> list[str]:
-    """Which cells have learning rates beyond those of their row: of more than MOST_NAMED, how many."""
-    added = [row for row in rows if row.added]
+    """Which cells have learning rates beyond those of their row: of more than MOST_NAMED, how many.
+
+    After a search, in which each trial has a rate of its own, only how many: no column has more rates than others.
+    """
+    apart = _rows_that_share_no_rate(rows)
+    searched = [row for row in rows if row.added and (row.task, row.setting) in apart]
+    added = [row for row in rows if row.added and (row.task, row.setting) not in apart]
+    notes = []
+    if searched:
+        cells = counted(len(searched), "cell")
+        notes.append(f"Learning rates that no other cell of the row has: in {cells} (rows.csv has each cell's).")
     if len(added) > MOST_NAMED:
         of_mixer = Counter(row.mixer for row in added)
         counts = ", ".join(f"{mixer} {of_mixer[mixer]}" for mixer in in_order(of_mixer, MIXERS))
-        return [
+        notes.append(
             f"{len(added)} cells have learning rates beyond those of most others in their row, which do not lack them:"
             f" {counts} (rows.csv has each cell's)."
-        ]
-    told = _rates_told(((row, row.added) for row in added), totals)
-    return [f"Learning rates beyond those of most others in the row, which do not lack them: {told}."] if told else []
+        )
+    elif added:
+        told = _rates_told(((row, row.added) for row in added), totals)
+        notes.append(f"Learning rates beyond those of most others in the row, which do not lack them: {told}.")
+    return notes
+
+
+def _rows_that_share_no_rate(cells: Iterable[Any]) -> set[tuple[str, str]]:
+    """The tasks and settings on which no two cells were run at the same learning rate."""
+    rates: dict[tuple[str, str], list[float]] = {}
+    for cell in cells:
+        rates.setdefault((cell.task, cell.setting), []).extend(cell.rates)
+    return {place for place, of_cells in rates.items() if len(set(of_cells)) == len(of_cells)}
 
 
 def _rates_told(found: Iterable[tuple[Any, tuple[float, ...]]], totals: Mapping[str, Collection[str]]) -> str:

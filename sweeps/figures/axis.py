@@ -14,12 +14,15 @@ from matplotlib.figure import Figure
 from mixerlab.sweeps.best import Selection
 from mixerlab.sweeps.chance import chances_of_rows, mean_chances
 from mixerlab.sweeps.collect import REPORTED
-from mixerlab.sweeps.figures.canvas import TALLEST, Sheet, even_lines, looks
+from mixerlab.sweeps.figures.canvas import TALLEST, TWO_COLUMNS, Layout, Sheet, even_lines, looks
 from mixerlab.sweeps.figures.marks import (
     CHOSEN,
+    DODGED_MARKERS,
     Handles,
     accuracy_lines,
     chance_line,
+    dodged,
+    intervals_overlap,
     legend_of,
     line_handles,
     rows_with_panels,
@@ -44,21 +47,25 @@ AXIS_LABELS = {
 }
 
 
-def difficulty(frame: pd.DataFrame, cells: pd.DataFrame, selection: Selection, columns: int = 2) -> Figure | None:
+def difficulty(
+    frame: pd.DataFrame, cells: pd.DataFrame, selection: Selection, layout: Layout = TWO_COLUMNS
+) -> Figure | None:
     """Accuracy against each axis of difficulty, the baseline included: a panel per task and axis.
 
     `frame` (one row per replica) gives the value of the axis at the baseline, `cells` the accuracies. None if no task
     has an axis.
     """
-    return _by_axis(frame, cells, "Accuracy by difficulty", selection, columns, None)
+    return _by_axis(frame, cells, "Accuracy by difficulty", selection, layout, None)
 
 
-def lengths(frame: pd.DataFrame, cells: pd.DataFrame, selection: Selection, columns: int = 2) -> Figure | None:
+def lengths(
+    frame: pd.DataFrame, cells: pd.DataFrame, selection: Selection, layout: Layout = TWO_COLUMNS
+) -> Figure | None:
     """Accuracy against the length of the sequences: trained at each, or tested at others than trained at.
 
     None if no task has several lengths.
     """
-    return _by_axis(frame, cells, "Accuracy by length", selection, columns, ("seq_len", "test_seq_len"))
+    return _by_axis(frame, cells, "Accuracy by length", selection, layout, ("seq_len", "test_seq_len"))
 
 
 @dataclass(frozen=True)
@@ -73,7 +80,12 @@ class _Axis:
 
 
 def _by_axis(
-    frame: pd.DataFrame, cells: pd.DataFrame, title: str, selection: Selection, columns: int, only: Sequence[str] | None
+    frame: pd.DataFrame,
+    cells: pd.DataFrame,
+    title: str,
+    selection: Selection,
+    layout: Layout,
+    only: Sequence[str] | None,
 ) -> Figure | None:
     by_task = _axes_by_task(frame, cells, only)
     if not by_task:
@@ -83,7 +95,7 @@ def _by_axis(
     explain: Handles = {}
     panels: list[list[Axes]] = []
     with looks():
-        sheet = Sheet(columns)
+        sheet = Sheet(layout)
         per_line = sheet.per_line(max(map(len, by_task)))
         lines = sum(-(-len(axes) // per_line) for axes in by_task)
         # Each task begins a line, unless much of the sheet would stay empty or that takes more than a page.
@@ -92,7 +104,8 @@ def _by_axis(
             per_line = sheet.per_line(total)
             if -(-total // per_line) > MOST_LINES:
                 per_line = even_lines(total, sheet.most + 1)
-        in_tokens = only is not None or per_line > sheet.most  # the subtitle has the unit of lengths, for short labels
+        # The subtitle, if there is one, has the unit of lengths, for short labels.
+        in_tokens = not layout.bare and (only is not None or per_line > sheet.most)
         for axes in by_task:
             first = len(sheet.panels)
             for axis in axes:
@@ -156,12 +169,15 @@ def _along(frame: pd.DataFrame, of_task: pd.DataFrame, name: str) -> _Axis:
     return _Axis(task, origin, key, ordered, chances)
 
 
-def learning_rates(frame: pd.DataFrame, cells: pd.DataFrame, selection: Selection, columns: int = 2) -> Figure | None:
+def learning_rates(
+    frame: pd.DataFrame, cells: pd.DataFrame, selection: Selection, layout: Layout = TWO_COLUMNS
+) -> Figure | None:
     """Accuracy by learning rate for each task, averaged over its settings; None if there is only one learning rate.
 
     Of each cell the configuration of its best entry. Hollow is a mean that misses settings, or seeds that a setting has
     at any rate. A mixer's rates that only some of its settings were run at are left out: where a grid was widened for
-    single settings, their mean says which settings these are.
+    single settings, their mean says which settings these are. At each rate, mixers stand side by side where their
+    intervals would lie on each other.
     """
     if frame["lr"].nunique() < 2:
         return None
@@ -175,9 +191,9 @@ def learning_rates(frame: pd.DataFrame, cells: pd.DataFrame, selection: Selectio
             of_rate = tried.setdefault(place, {}).setdefault(lr, {})
             of_rate[seed] = accuracy if status == "finished" else of_rate.get(seed)
     explain: Handles = {}
-    left_out = False
+    left_out = side_by_side = False
     with looks():
-        sheet = Sheet(columns)
+        sheet = Sheet(layout)
         per_line = sheet.per_line(len(tasks))
         for task in tasks:
             panel, settings = sheet.panel(task), cells.loc[cells["task"] == task, "setting"].unique()
@@ -185,19 +201,25 @@ def learning_rates(frame: pd.DataFrame, cells: pd.DataFrame, selection: Selectio
             for mixer in look:
                 of_mixer = [tried.get((mixer, task, setting), {}) for setting in settings]
                 run_at = Counter(lr for of_setting in of_mixer for lr in of_setting)
-                rates = sorted(lr for lr, number in run_at.items() if number == max(run_at.values()))
-                left_out |= len(rates) < len(run_at)
-                points[mixer] = [(lr, mean_of(_score(of, lr) for of in of_mixer)) for lr in rates]
-            explain |= accuracy_lines(panel, points, look)
+                of_all = sorted(lr for lr, number in run_at.items() if number == max(run_at.values()))
+                left_out |= len(of_all) < len(run_at)
+                points[mixer] = [(lr, mean_of(_score(of, lr) for of in of_mixer)) for lr in of_all]
+            rates = sorted({lr for of_mixer in points.values() for lr, _ in of_mixer})
+            if intervals_overlap(points):
+                side_by_side = True
+                explain |= accuracy_lines(panel, dodged(points, list(look)), look, DODGED_MARKERS)
+            else:
+                explain |= accuracy_lines(panel, points, look)
             explain |= chance_line(panel, mean_chances(cells).get(task, np.nan))
-            rate_ticks(
-                panel, sorted({lr for of_mixer in points.values() for lr, _ in of_mixer}), sheet.inside(per_line)
-            )
+            rate_ticks(panel, rates, sheet.inside(per_line))
             panel.set_xlabel("learning rate")
         handles = legend_of(line_handles(look), explain)
         how = CHOSEN[selection].removeprefix("learning rate and ")
         without = ", without rates that only some of them have" if left_out else ""
-        under = with_intervals(f"mean over the settings of each task{without}; {how}", sheet.panels)
+        under = f"mean over the settings of each task{without}; {how}"
+        if side_by_side:
+            under += "; at each rate, mixers with error bars stand side by side"
+        under = with_intervals(under, sheet.panels)
         return sheet.arrange("Accuracy by learning rate", under, handles, per_line=per_line)
 
 
@@ -215,9 +237,11 @@ def _score(of_setting: Mapping[float, Mapping[int, float | None]], lr: float) ->
 
 
 def accuracy_by_key(
-    swept: Swept, table: Table, cells: pd.DataFrame, selection: Selection, key: str, columns: int = 2
+    swept: Swept, table: Table, cells: pd.DataFrame, selection: Selection, key: str, layout: Layout = TWO_COLUMNS
 ) -> Figure | None:
     """Accuracy against a swept key: a panel per row (`rows_with_panels`), a line per mixer and other keys.
+
+    Values that are no numbers have no order, and no line joins their points.
 
     None if no line has two values.
     """
@@ -238,7 +262,7 @@ def accuracy_by_key(
     rows, chances = rows_with_panels(table), chances_of_rows(cells, table)
     explain: Handles = {}
     with looks():
-        sheet = Sheet(columns)
+        sheet = Sheet(layout)
         per_line = sheet.per_line(len(rows))
         for name in rows:
             panel = sheet.panel(" ".join(name))
@@ -246,13 +270,14 @@ def accuracy_by_key(
                 line: sorted((places[value], table.rows[name][label]) for value, label in members)
                 for line, members in series.items()
             }
-            explain |= accuracy_lines(panel, points, look) | chance_line(panel, chances.get(name, np.nan))
+            explain |= accuracy_lines(panel, points, look, joined=numeric)
+            explain |= chance_line(panel, chances.get(name, np.nan))
             if numeric:
                 value_ticks(panel, sorted(places.values()), sheet.inside(per_line))
             else:
                 name_ticks(panel, places, sheet.inside(per_line))
             panel.set_xlabel(short[key])
-        handles = legend_of(line_handles(look), explain)
+        handles = legend_of(line_handles(look, joined=numeric), explain)
         under = with_intervals(CHOSEN[selection], sheet.panels)
         return sheet.arrange(f"Accuracy by {short[key]}", under, handles, per_line=per_line)
 

@@ -1,4 +1,4 @@
-"""The sheet that figures are drawn on: a column or two of a paper's page wide, every part with room of its own.
+"""The sheet that figures are drawn on: as wide as a paper wants it, every part with room of its own.
 
 Sizes are in inches. Panels stand in lines of equal panels; the title is above them and one legend below. Widths of
 texts are measured, so that none lies over another, whatever the mixers are called and however many there are.
@@ -8,6 +8,7 @@ import io
 import math
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from pathlib import Path
 from textwrap import fill
 from typing import Any
@@ -25,13 +26,14 @@ from PIL import Image
 
 from mixerlab.safe_files import replace_file
 
-WIDTHS = {1: 3.25, 2: 6.75}  # of one and two columns
+WIDTHS = {1: 3.25, 2: 6.75}  # of one and two columns of ICML
+NARROWEST, WIDEST = 2.5, 20.0  # of a figure: in less, titles and tick labels would not fit
 FORMATS = ("png", "pdf", "svg")
 DOTS_PER_INCH = 160  # of a PNG
 TITLE, SUBTITLE, PANEL_TITLE, LABEL, TICK, LEGEND = 8.0, 6.5, 7.0, 6.5, 6.0, 6.5  # points
 LONGEST_LINE = 44  # characters of a label in the legend
 _MOST_LINES = 12
-WIDEST_PANEL = 2.6  # inches
+NARROWEST_PANEL, WIDEST_PANEL = 1.25, 2.6  # inches
 TALLEST = 8.5  # inches: a page of 9 without a caption
 # `$` in a name is a dollar, and no formula that may be malformed.
 NO_MATHTEXT: dict[Any, bool] = {"text.parse_math": False}
@@ -40,6 +42,28 @@ _GRID: dict[str, Any] = {"color": "0.9", "linewidth": 0.5, "zorder": 0.5}
 _LEFT, _RIGHT, _BETWEEN, _OWN_TICKS = 0.47, 0.1, 0.13, 0.3
 _TITLE_LINE, _BELOW = 0.17, 0.38  # of a panel: the line above it, and what ticks and their label take below
 _LOWEST = 0.5  # inches of a panel: in less, tick labels would touch
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How wide the figures of a report are, and whether they have a heading.
+
+    Attributes:
+        width: inches, from `NARROWEST` to `WIDEST`; otherwise `ValueError`.
+        bare: without title and subtitle, for a paper whose caption says what they say.
+    """
+
+    width: float = WIDTHS[2]
+    bare: bool = False
+
+    def __post_init__(self) -> None:
+        if not NARROWEST <= self.width <= WIDEST:
+            raise ValueError(
+                f"a figure cannot be {self.width:g} inches wide: give {NARROWEST:g} to {WIDEST:g}, such as 5.5"
+            )
+
+
+TWO_COLUMNS, ONE_COLUMN = Layout(), Layout(WIDTHS[1])
 
 
 def looks() -> AbstractContextManager:
@@ -92,14 +116,15 @@ class Sheet:
     """A figure to which panels are added, and which is arranged when all is drawn.
 
     Args:
-        columns: how many columns of a paper it is wide, 1 or 2.
+        layout: how wide it is, and whether it has a heading.
         widest: inches that a panel may be wide; lines of few panels stand in the middle.
     """
 
-    def __init__(self, columns: int, widest: float = WIDEST_PANEL):
-        self.width = WIDTHS[columns]
+    def __init__(self, layout: Layout, widest: float = WIDEST_PANEL):
+        self.width, self.bare = layout.width, layout.bare
         self.widest = widest
-        self.most = {1: 2, 2: 4}[columns]  # panels that a line has
+        room = self.width - _LEFT - _RIGHT + _BETWEEN
+        self.most = max(1, int(room / (NARROWEST_PANEL + _BETWEEN)))  # panels that a line has
         self.figure = Figure(figsize=(self.width, 3.0))
         self.panels: list[Axes] = []
 
@@ -138,7 +163,7 @@ class Sheet:
         """Gives every part its place.
 
         Args:
-            title, subtitle: what the figure shows, and how it was chosen.
+            title, subtitle: what the figure shows, and how it was chosen; a bare sheet has the title as its label only.
             handles: of the legend.
             lines: the panels of each line; where None, all panels in their order.
             per_line: how many a line has at most.
@@ -151,8 +176,11 @@ class Sheet:
         """
         if lines is None:
             lines = [self.panels[first : first + per_line] for first in range(0, len(self.panels), per_line)]
-        heading = fill(title, int(self.width * 72 / (0.56 * TITLE)), break_on_hyphens=False)
-        under = fill(subtitle, int(self.width * 72 / (0.53 * SUBTITLE)), break_on_hyphens=False)
+        self.figure.set_label(title)
+        heading = under = ""
+        if not self.bare:
+            heading = _filled(title, self.width, TITLE, 0.56)
+            under = _filled(subtitle, self.width, SUBTITLE, 0.53)
         top = 0.08 + _lines_of(heading) * 1.2 * TITLE / 72 + _lines_of(under) * 1.25 * SUBTITLE / 72
         inside = self.inside(per_line, left, own_ticks)
         for panel in self.panels:
@@ -180,7 +208,8 @@ class Sheet:
                 start = first + place * across
                 panel.set_position((start / self.width, floor / total, inside / self.width, height / total))
             _share_ticks(line, ylabels[row % len(ylabels)], own_ticks)
-        self._write_heading(heading, under, total)
+        if heading:
+            self._write_heading(heading, under, total)
         if handles:
             self._draw_legend(handles, legend_columns, total)
         return self.figure
@@ -228,6 +257,16 @@ def _share_ticks(line: Sequence[Axes], ylabel: str, own_ticks: bool) -> None:
     for panel in () if own_ticks else line[1:]:  # lines as one object: ticks are most of what a panel costs
         panel.hlines(line[0].get_yticks(), 0, 1, transform=panel.get_yaxis_transform(), **_GRID)
         panel.yaxis.set_visible(False)
+
+
+def _filled(text: str, inches: float, points: float, per_letter: float) -> str:
+    """The text in lines that fit; letters are about `per_letter` of `points` wide, a line of wide ones has fewer."""
+    filled = text
+    for most in range(max(1, int(inches * 72 / (per_letter * points))), 0, -1):
+        filled = fill(text, most, break_on_hyphens=False)
+        if all(text_width(line, points) <= inches - 0.1 for line in filled.split("\n")):
+            break
+    return filled
 
 
 def _broken(text: str, inches: float, points: float = PANEL_TITLE) -> str:

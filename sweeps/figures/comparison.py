@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from mixerlab.sweeps.best import Selection
-from mixerlab.sweeps.figures.canvas import Sheet, looks
+from mixerlab.sweeps.figures.canvas import ONE_COLUMN, TWO_COLUMNS, Sheet, looks
 from mixerlab.sweeps.figures.marks import (
     ACCURACY_LIMITS,
     CHOSEN,
@@ -61,10 +61,10 @@ def scatter(pairs: Sequence[Pair], selection: Selection, rates: Collection[float
     shown = [(pair, pair.ours) for pair in pairs if pair.ours is not None]
     places = _apart([(pair.published, ours) for pair, ours in shown])
     look = styles(pair.mixer for pair, _ in shown)
-    handles: Handles = line_handles(look)
+    handles = line_handles(look, joined=False)
     explain: Handles = {"equal": Line2D([], [], label="ours = published", **DIAGONAL_LOOK)}
     with looks():
-        sheet = Sheet(1)
+        sheet = Sheet(ONE_COLUMN)
         panel = sheet.panel()
         panel.plot([0, 1], [0, 1], zorder=1, **DIAGONAL_LOOK)
         for (pair, _), (x, y) in zip(shown, places, strict=True):
@@ -78,8 +78,6 @@ def scatter(pairs: Sequence[Pair], selection: Selection, rates: Collection[float
         panel.set(xlim=SCATTER_LIMITS, ylim=SCATTER_LIMITS, xlabel="published accuracy")
         panel.set_xticks(panel.get_yticks())
         panel.set(xlim=SCATTER_LIMITS, ylim=SCATTER_LIMITS)
-        for handle in handles.values():
-            handle.set_linestyle("none")
         under = _chosen(selection, rates)
         moved = max(
             (math.dist(place, (pair.published, ours)) for place, (pair, ours) in zip(places, shown, strict=True)),
@@ -126,7 +124,7 @@ def side_by_side(pairs: Sequence[Pair], selection: Selection, rates: Collection[
     handles: Handles = {mixer: bar_handle(mixer, style) for mixer, style in look.items()}
     explain: Handles = {"published": Line2D([], [], label="published", **PUBLISHED_LOOK)}
     with looks():
-        sheet = Sheet(2)
+        sheet = Sheet(TWO_COLUMNS)
         for name in dict.fromkeys(pair.name for pair in pairs):
             panel = sheet.panel(name)
             for pair in (pair for pair in pairs if pair.name == name):

@@ -1,10 +1,10 @@
 """The labels of a figure, made shorter where there is little room, and still different."""
 
-import re
 from collections.abc import Sequence
 
+from mixerlab.sweeps.names import parts_of
+
 _MOST = 500  # characters of any label: a figure is drawn whatever a record holds
-_NEXT_KEY = re.compile(r", (?=[\w.]+=)")  # and no comma in a value
 
 
 def shortened(text: str, most: int) -> str:
@@ -30,7 +30,7 @@ def without_shared(columns: Sequence[str]) -> tuple[list[str], str]:
     `["attn, d_model=64, epochs=9", "gdn, d_model=32, epochs=9"]` become `["attn, d_model=64", "gdn, d_model=32"]` and
     `"epochs=9"`. A single column keeps all.
     """
-    parts = [_NEXT_KEY.split(column) for column in columns]
+    parts = [parts_of(column) for column in columns]
     if len(parts) < 2:
         return list(columns), ""
     shared = [part for part in parts[0][1:] if all(part in others[1:] for others in parts)]

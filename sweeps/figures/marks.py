@@ -26,6 +26,7 @@ ACCURACY_LIMITS = (-0.05, 1.06)
 # Of mixers at the same place the first is drawn largest and below, so that all are seen: points.
 NESTED_MARKERS = (7.0, 2.8)
 APART_MARKERS = (6.0, 4.4)  # of those that rarely lie at one place
+DODGED_MARKERS = (3.6, 3.0)  # of those that stand side by side
 MOST_PANELS = 12  # rows of a table that have a panel each
 INCOMPLETE = "incomplete mean"
 CHANCE_LOOK: dict[str, Any] = {"color": "0.45", "linestyle": (0, (2, 1.5)), "linewidth": 0.9}
@@ -93,12 +94,15 @@ def hollow_handle() -> Line2D:
     )
 
 
-def line_handles(look: Mapping[str, Style]) -> Handles:
-    """What the legend shows for each column of the tables."""
+def line_handles(look: Mapping[str, Style], joined: bool = True) -> Handles:
+    """What the legend shows for each column of the tables: a line and its marker or, not `joined`, the marker."""
     return {
-        mixer: Line2D([], [], color=style.colour, marker=style.marker, markersize=4.5, label=mixer)
+        mixer: Line2D(
+            [], [], color=style.colour, marker=style.marker, markersize=4.5, linestyle="-" if joined else "none",
+            label=mixer,
+        )
         for mixer, style in look.items()
-    }
+    }  # fmt: skip
 
 
 def legend_of(mixers: Handles, explain: Handles) -> list[Line2D | Patch]:
@@ -131,6 +135,26 @@ def mark_intervals(panel: Axes, points: Iterable[tuple[float, Score]], colour: s
         )  # fmt: skip
 
 
+def intervals_overlap(points: Mapping[str, Sequence[tuple[float, Score]]]) -> bool:
+    """Whether several mixers have an interval over seeds at one place."""
+    places = [x for of_mixer in points.values() for x, score in of_mixer if len(score.by_seed) > 1]
+    return len(set(places)) < len(places)
+
+
+def dodged(
+    points: Mapping[str, Sequence[tuple[float, Score]]], order: Sequence[str]
+) -> dict[str, list[tuple[float, Score]]]:
+    """The points of a logarithmic axis with those of each mixer moved by a factor, so that no interval hides another.
+
+    The mixers stand side by side in `order`, around each place and nearer to it than to the next one.
+    """
+    places = np.log(sorted({x for of_mixer in points.values() for x, _ in of_mixer}))
+    span = float(places[-1] - places[0]) or 1.0  # as of the ticks, whose margin they stay in
+    room = min(0.05 * span, 0.35 * min(np.diff(places), default=span))
+    factors = dict(zip(order, np.exp(np.linspace(-room, room, len(order))), strict=True))
+    return {mixer: [(x * factors[mixer], score) for x, score in of_mixer] for mixer, of_mixer in points.items()}
+
+
 def with_intervals(subtitle: str, panels: Iterable[Axes]) -> str:
     """The subtitle, and what error bars are if a panel has any."""
     has_any = any(line.get_label() == "_interval" for panel in panels for line in panel.lines)
@@ -142,12 +166,15 @@ def accuracy_lines(
     points: Mapping[str, Sequence[tuple[float, Score]]],
     look: Mapping[str, Style],
     markers: tuple[float, float] = NESTED_MARKERS,
+    joined: bool = True,
 ) -> Handles:
     """A line per mixer through its accuracies, with their intervals over seeds; returns what the legend must explain.
 
+    Not `joined`, the points have no line: the places of names without an order say nothing of what is between them.
+
     A mean over fewer settings or seeds than there are is hollow, and no line leads to one over fewer settings than the
-    mixer's others. One over none is a cross at zero, grey if several mixers have none. Points stand at their places:
-    where several mixers reach the same, the markers and intervals lie on each other from large to small.
+    mixer's others. One over none is a cross at zero, grey if several mixers have none. Where points of several mixers
+    stand at one place (`dodged` moves them apart), their markers and intervals lie on each other from large to small.
     """
     explain: Handles = {}
     lacking = Counter(x for of_mixer in points.values() for x, score in of_mixer if score.mean is None)
@@ -167,7 +194,7 @@ def accuracy_lines(
         ]
         panel.plot(
             [x for x, _ in of_mixer], means, color=style.colour, label=mixer, marker=style.marker, markersize=size,
-            markeredgewidth=0,
+            markeredgewidth=0, linestyle="-" if joined else "none",
         )  # fmt: skip
         crosses = [x for x, score in of_mixer if score.mean is None]
         for colour, shared in ((style.colour, False), (SEVERAL, True)):

@@ -11,6 +11,7 @@ from matplotlib.figure import Figure
 from mixerlab.sweeps.best import Selection
 from mixerlab.sweeps.chance import chances_of_rows
 from mixerlab.sweeps.figures.axis import accuracy_by_key, difficulty, learning_rates, lengths
+from mixerlab.sweeps.figures.canvas import Layout
 from mixerlab.sweeps.figures.size import accuracy_by_size
 from mixerlab.sweeps.figures.table import bars, heat_map
 from mixerlab.sweeps.figures.training_curves import training_curves
@@ -38,7 +39,7 @@ def figures_of(
     benchmark: pd.DataFrame,
     selection: Selection,
     tables: Mapping[str, Table],
-    columns: int,
+    layout: Layout,
     is_first: bool,
 ) -> Iterator[tuple[str, Figure]]:
     """Each figure with its name, one after the other: all at once would take as much memory as there are mixers.
@@ -50,7 +51,7 @@ def figures_of(
         benchmark: those of them that means are over.
         selection: what chose checkpoint and learning rate.
         tables: by name.
-        columns: of a paper's page, 1 or 2.
+        layout: how wide the figures are, and whether they have a heading.
         is_first: whether this is the first selection of the report, which has all figures. Drawing is most of a
             report's time, and those of the other hardly differ, unless test rows have other lengths than validation.
     """
@@ -62,17 +63,17 @@ def figures_of(
     for name, title in (("accuracy", "Accuracy by task"), ("challenge", "Accuracy on the harder set")):
         if name in tables:
             chances = chances_of_rows(cells_of[name], tables[name])
-            made[name] = partial(bars, tables[name], title, selection, columns, chances)
+            made[name] = partial(bars, tables[name], title, selection, layout, chances)
     for key in swept.keys:
         name = SWEPT + re.sub(r"\W+", "_", key)
-        made[name] = partial(accuracy_by_key, swept, main, of_main, selection, key, columns)
-    made["state_size"] = partial(accuracy_by_size, main, of_main, selection, columns)
-    made["settings"] = partial(heat_map, tables["settings"], selection, columns)
-    made["lengths"] = partial(lengths, frame, cells, selection, columns)
-    made["difficulty"] = partial(difficulty, frame, benchmark, selection, columns)
-    made["learning_rates"] = partial(learning_rates, frame, benchmark, selection, columns)
+        made[name] = partial(accuracy_by_key, swept, main, of_main, selection, key, layout)
+    made["state_size"] = partial(accuracy_by_size, main, of_main, selection, layout)
+    made["settings"] = partial(heat_map, tables["settings"], selection, layout)
+    made["lengths"] = partial(lengths, frame, cells, selection, layout)
+    made["difficulty"] = partial(difficulty, frame, benchmark, selection, layout)
+    made["learning_rates"] = partial(learning_rates, frame, benchmark, selection, layout)
     if results_dir is not None:
-        made["training_curves"] = partial(training_curves, results_dir, benchmark, selection, columns)
+        made["training_curves"] = partial(training_curves, results_dir, benchmark, selection, layout)
     for name, draw in made.items():
         if (is_first or (name == "lengths" and name in tables)) and (figure := draw()) is not None:
             yield name, figure

@@ -11,7 +11,7 @@ from matplotlib.lines import Line2D
 
 from mixerlab.sweeps.best import Selection
 from mixerlab.sweeps.chance import chances_of_rows
-from mixerlab.sweeps.figures.canvas import Sheet, looks
+from mixerlab.sweeps.figures.canvas import TWO_COLUMNS, Layout, Sheet, looks
 from mixerlab.sweeps.figures.marks import (
     APART_MARKERS,
     CHOSEN,
@@ -29,7 +29,9 @@ from mixerlab.sweeps.names import averaged, mixer_of
 from mixerlab.sweeps.tables import AVERAGE, Score, Table
 
 
-def accuracy_by_size(table: Table, cells: pd.DataFrame, selection: Selection, columns: int = 2) -> Figure | None:
+def accuracy_by_size(
+    table: Table, cells: pd.DataFrame, selection: Selection, layout: Layout = TWO_COLUMNS
+) -> Figure | None:
     """Accuracy against state size and against parameters, two panels per row (`rows_with_panels`).
 
     If the table has an average, only that has a panel for parameters, which the subtitle says.
@@ -50,7 +52,7 @@ def accuracy_by_size(table: Table, cells: pd.DataFrame, selection: Selection, co
         panels = [(name, size) for name in rows for size in ("state_size", "num_params")]
     explain: Handles = {}
     with looks():
-        sheet = Sheet(columns)
+        sheet = Sheet(layout)
         per_line = sheet.per_line(len(panels))
         for name, size in panels:
             sizes = _mean_sizes(scored, name, size)

@@ -11,7 +11,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
 from mixerlab.sweeps.best import Selection
-from mixerlab.sweeps.figures.canvas import TICK, Sheet, even_lines, looks, text_width
+from mixerlab.sweeps.figures.canvas import TICK, TWO_COLUMNS, Layout, Sheet, even_lines, looks, text_width
 from mixerlab.sweeps.figures.labels import shortened, told_apart, without_shared
 from mixerlab.sweeps.figures.marks import (
     ACCURACY_LIMITS,
@@ -38,13 +38,14 @@ NARROWEST_BAR = 0.058  # inches, with the gap beside it
 WIDEST_BAR = 0.3
 WIDEST_CELL = 0.9  # inches, of the heat map
 LONGEST_COLUMN = 30  # characters above it
+LONGEST_ROW, OF_WIDTH = 44, 0.54  # characters beside it, and the share of the sheet that they may take
 
 
 def bars(
     table: Table,
     title: str,
     selection: Selection,
-    columns: int = 2,
+    layout: Layout = TWO_COLUMNS,
     chances: Mapping[tuple[str, ...], float] | None = None,
 ) -> Figure:
     """Accuracy by row of the table, a bar per mixer, with its interval over seeds (Student's, 95%) if it has several.
@@ -62,7 +63,7 @@ def bars(
             (count + 1.2) * NARROWEST_BAR,
             0.08 + max(text_width(line, TICK) for name in names for line in name.split("\n")),
         )
-        sheet = Sheet(columns, widest=max(least, (count + 1.2) * WIDEST_BAR) * len(names))
+        sheet = Sheet(layout, widest=max(least, (count + 1.2) * WIDEST_BAR) * len(names))
         together = sheet.inside(1) / len(names) >= least
         if together:
             panel = sheet.panel()
@@ -119,7 +120,7 @@ def _group(panel: Axes, place: float, row: Mapping[str, Score], look: Mapping[st
     return explain
 
 
-def heat_map(table: Table, selection: Selection, columns: int = 2) -> Figure:
+def heat_map(table: Table, selection: Selection, layout: Layout = TWO_COLUMNS) -> Figure:
     """Accuracy of each setting (rows) and mixer (columns), as colours and, where they fit, as numbers."""
     names = [
         f"{task} {setting}" if setting == BASELINE else setting_title(task, setting) for task, setting in table.rows
@@ -131,9 +132,10 @@ def heat_map(table: Table, selection: Selection, columns: int = 2) -> Figure:
         ]
     )
     with looks():
-        sheet = Sheet(columns, widest=WIDEST_CELL * len(table.mixers))
+        sheet = Sheet(layout, widest=WIDEST_CELL * len(table.mixers))
         panel = sheet.panel()
-        labels = [_row_label(name, 44 if columns == 2 else 38) for name in names]
+        longest = min(LONGEST_ROW, int(OF_WIDTH * sheet.width / (0.55 * TICK / 72)))
+        labels = [_row_label(name, longest) for name in names]
         left = 0.12 + max(text_width(line, TICK) for label in labels for line in label.split("\n"))
         wide = sheet.inside(1, left)
         cell, line = wide / len(table.mixers), 0.21 if any("\n" in label for label in labels) else 0.125

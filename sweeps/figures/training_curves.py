@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from mixerlab.sweeps.best import Selection
-from mixerlab.sweeps.figures.canvas import TICK, Sheet, looks
+from mixerlab.sweeps.figures.canvas import TICK, TWO_COLUMNS, Layout, Sheet, looks
 from mixerlab.sweeps.figures.curves import Curve, carried_forward
 from mixerlab.sweeps.figures.labels import shortened
 from mixerlab.sweeps.figures.marks import (
@@ -28,7 +28,9 @@ from mixerlab.sweeps.names import TASKS, in_order, setting_rank
 from mixerlab.sweeps.records.files import read_metrics, run_folder
 
 
-def training_curves(results_dir: str | Path, cells: pd.DataFrame, selection: Selection, columns: int = 2) -> Figure:
+def training_curves(
+    results_dir: str | Path, cells: pd.DataFrame, selection: Selection, layout: Layout = TWO_COLUMNS
+) -> Figure:
     """Accuracy and, below, training loss (nats) by epoch, for each task, at the best learning rate.
 
     Of each task its baseline, or its first setting if it has none. Several seeds are their mean and range. Accuracy is
@@ -38,7 +40,7 @@ def training_curves(results_dir: str | Path, cells: pd.DataFrame, selection: Sel
     look, tasks = styles(cells["mixer"]), in_order(cells["task"], TASKS)
     explain: Handles = {}
     with looks():
-        sheet = Sheet(columns)
+        sheet = Sheet(layout)
         per_line = sheet.per_line(len(tasks))
         above, below, settings = [], [], []
         for task in tasks:

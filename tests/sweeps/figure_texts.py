@@ -4,6 +4,8 @@ import numpy as np
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import to_rgb
 
+from mixerlab.sweeps.figures.canvas import looks
+
 
 def legend_texts(figure):
     (legend,) = figure.legends
@@ -11,16 +13,17 @@ def legend_texts(figure):
 
 
 def texts_of(figure):
-    """Where each text of the figure lies, in inches."""
+    """Where each text of the figure lies, in pixels, if the figure is drawn as it is saved."""
     canvas = FigureCanvasAgg(figure)
-    canvas.draw()
-    found = [*figure.texts, *(text for legend in figure.legends for text in legend.get_texts())]
-    for panel in figure.axes:
-        found += [panel.title, panel.xaxis.label, panel.yaxis.label, *panel.texts]
-        for place, axis in enumerate((panel.xaxis, panel.yaxis)):
-            low, high = sorted(axis.get_view_interval())  # ticks beyond it are not drawn
-            found += [text for text in axis.get_ticklabels() if low <= text.get_position()[place] <= high]
-    boxes = [(text.get_text(), text.get_window_extent(canvas.get_renderer())) for text in found if text.get_text()]
+    with looks():
+        canvas.draw()
+        found = [*figure.texts, *(text for legend in figure.legends for text in legend.get_texts())]
+        for panel in figure.axes:
+            found += [panel.title, panel.xaxis.label, panel.yaxis.label, *panel.texts]
+            for place, axis in enumerate((panel.xaxis, panel.yaxis)):
+                low, high = sorted(axis.get_view_interval())  # ticks beyond it are not drawn
+                found += [text for text in axis.get_ticklabels() if low <= text.get_position()[place] <= high]
+        boxes = [(text.get_text(), text.get_window_extent(canvas.get_renderer())) for text in found if text.get_text()]
     return [(text, box) for text, box in boxes if box.width and box.height]
 
 

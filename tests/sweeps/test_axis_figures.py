@@ -9,6 +9,7 @@ from matplotlib.colors import to_hex
 
 from mixerlab.sweeps.collect import best_per_cell, collect
 from mixerlab.sweeps.figures.axis import accuracy_by_key, difficulty, learning_rates, lengths
+from mixerlab.sweeps.figures.canvas import ONE_COLUMN, TWO_COLUMNS
 from mixerlab.sweeps.figures.marks import SEVERAL
 from mixerlab.sweeps.figures.size import accuracy_by_size
 from mixerlab.sweeps.figures.styles import styles
@@ -111,8 +112,8 @@ def test_only_a_parameter_is_an_axis(setting, axis):
     assert axis_of(setting) == axis
 
 
-@pytest.mark.parametrize("columns", [1, 2])
-def test_the_difficulty_of_six_tasks_fits_a_page(tmp_path, columns):
+@pytest.mark.parametrize(("layout", "expected"), [(ONE_COLUMN, (7, False)), (TWO_COLUMNS, (6, True))])
+def test_the_difficulty_of_six_tasks_fits_a_page(tmp_path, layout, expected):
     """Each task has three axes, one also test rows of another length; before, two columns were 10 inches high."""
     sizes = {"vocab_size": 16, "seq_len": 128, "num_train_examples": 12800}
     for task in ("icr", "ncr", "fcr", "mem", "cmp", "sc"):
@@ -120,7 +121,7 @@ def test_the_difficulty_of_six_tasks_fits_a_page(tmp_path, columns):
             fakes.add_run(tmp_path, [0.9, 0.8], lr=1e-3, seed=[0, 1], task=task, setting=setting, **sizes)
     fakes.add_run(tmp_path, [0.5], lr=1e-3, setting="test_seq_len=512", test_seq_len=512, **sizes)
     frame = collect(tmp_path)
-    figure = difficulty(frame, best_per_cell(frame), "official", columns)
+    figure = difficulty(frame, best_per_cell(frame), "official", layout)
     height = figure.get_size_inches()[1]
     assert len(figure.axes) == 19 and height <= 8.5 + 1e-6
     assert_legible(figure)
@@ -130,7 +131,7 @@ def test_the_difficulty_of_six_tasks_fits_a_page(tmp_path, columns):
     for panel, box in zip(figure.axes, boxes, strict=True):
         lines.setdefault(round(box.y0, 6), []).append(panel.get_title())
     each_its_own = all(len(set(titles)) == 1 for titles in lines.values())
-    assert (len(lines), each_its_own) == {1: (7, False), 2: (6, True)}[columns]
+    assert (len(lines), each_its_own) == expected
 
 
 def test_lengths_trained_and_tested(tmp_path):
@@ -173,6 +174,40 @@ def test_learning_rates(frame, cells):
     assert [label.get_text() for label in icr.get_xticklabels()] == ["5e-4", "1e-3", "5e-3"]
 
 
+def test_at_each_rate_the_intervals_of_mixers_stand_side_by_side(tmp_path):
+    for place, mixer in enumerate(MIXERS):
+        scores = [0.5 + 0.02 * place + change for change in (0.0, 0.1, 0.2, 0.04, 0.14, 0.24)]
+        fakes.add_run(tmp_path, scores, seed=[0, 1], mixer=mixer)
+    frame = collect(tmp_path)
+    figure = learning_rates(frame, best_per_cell(frame), "official")
+    (panel,) = figure.axes
+    assert [label.get_text() for label in panel.get_xticklabels()] == ["5e-4", "1e-3", "5e-3"]
+    assert list(panel.get_xticks()) == list(fakes.GRID)
+    lines = [drawn(panel, mixer) for mixer in MIXERS]
+    for line, mean in zip(lines, (0.52, 0.54, 0.56, 0.58, 0.6), strict=True):
+        assert list(line.values()) == pytest.approx([mean, mean + 0.1, mean + 0.2])
+        factors = [x / rate for x, rate in zip(line, fakes.GRID, strict=True)]
+        assert factors == pytest.approx([factors[0]] * 3) and 0.8 < factors[0] < 1.25
+    low, high = panel.get_xlim()
+    for number in range(3):
+        places = [list(line)[number] for line in lines]
+        assert np.prod(places) ** (1 / 5) == pytest.approx(fakes.GRID[number])
+        assert np.diff(places).min() > 0 and low < places[0] and places[-1] < high
+    bars = [line for line in panel.lines if line.get_label() == "_interval"]
+    assert [sorted({x for x in bar.get_xdata() if not np.isnan(x)}) for bar in bars] == [list(line) for line in lines]
+    under = figure.texts[1].get_text().replace("\n", " ")
+    assert "; at each rate, mixers with error bars stand side by side; error bars" in under
+
+
+def test_the_intervals_of_a_single_mixer_stay_at_their_rates(tmp_path):
+    fakes.add_run(tmp_path, [0.3, 0.9, 0.5, 0.3, 0.7, 0.4], seed=[0, 1])
+    fakes.add_run(tmp_path, [0.3, 0.9, 0.5], mixer="gdn")
+    frame = collect(tmp_path)
+    figure = learning_rates(frame, best_per_cell(frame), "official")
+    assert list(drawn(figure.axes[0], "attn")) == list(drawn(figure.axes[0], "gdn")) == list(fakes.GRID)
+    assert "side by side" not in figure.texts[1].get_text()
+
+
 def test_a_rate_at_which_a_seed_diverged_or_was_not_run_is_hollow(tmp_path):
     scores = [0.3, 0.9, 0.5, 0.3, 0.7, "diverged", 0.3, 0.8, "diverged"]
     fakes.add_run(tmp_path, scores, seed=[0, 1, 2])
@@ -180,9 +215,10 @@ def test_a_rate_at_which_a_seed_diverged_or_was_not_run_is_hollow(tmp_path):
     fakes.add_run(tmp_path, [0.4, 0.5], lr=1e-3, seed=[0, 1], mixer="gdn")
     frame = collect(tmp_path)
     (panel,) = learning_rates(frame, best_per_cell(frame), "official").axes
-    assert drawn(panel, "attn") == pytest.approx({5e-4: 0.3, 1e-3: 0.8, 5e-3: 0.5})
-    hollow = [list(line.get_xdata()) for line in panel.lines if line.get_label() == "_hollow"]
-    assert hollow == [[5e-3], [1e-4]]
+    assert list(drawn(panel, "attn").values()) == pytest.approx([0.3, 0.8, 0.5])
+    hollow = [x for line in panel.lines if line.get_label() == "_hollow" for x in line.get_xdata()]
+    (*_, last), (first, _) = (drawn(panel, mixer) for mixer in ("attn", "gdn"))
+    assert hollow == [last, first]
 
 
 def test_a_rate_that_only_some_settings_have_is_left_out(tmp_path):
@@ -256,6 +292,23 @@ def test_accuracy_by_a_swept_key(tmp_path):
     figure = accuracy_by_key(swept, table, cells, "official", "optimizer.name")
     assert legend_texts(figure) == ["attn, d_model=128", "chance"]  # the only line of two values
     assert [label.get_text() for label in figure.axes[0].get_xticklabels()] == ["adamw", "muon"]
+
+
+@pytest.mark.parametrize(
+    ("key", "values"), [("optimizer.name", ("adamw", "muon", "sgd")), ("model.d_model", (8, 9, 10))]
+)
+def test_no_line_joins_values_without_an_order(tmp_path, key, values):
+    for mixer in ("attn", "gdn"):
+        for place, value in enumerate(values):
+            fakes.add_run(tmp_path, [0.3, 0.5 + 0.1 * place, 0.5], mixer=mixer, changed={key: value})
+    swept = spread_out(collect(tmp_path))
+    cells = best_per_cell(swept.frame)
+    figure = accuracy_by_key(swept, task_table(cells), cells, "official", key)
+    look = "-" if key == "model.d_model" else "None"
+    shown = [line for line in figure.axes[0].lines if line.get_label() in ("attn", "gdn")]
+    shown += [handle for handle in figure.legends[0].legend_handles if handle.get_label() in ("attn", "gdn")]
+    assert [(line.get_linestyle(), bool(line.get_marker())) for line in shown] == [(look, True)] * 4
+    assert list(drawn(figure.axes[0], "gdn").values()) == pytest.approx([0.5, 0.6, 0.7])
 
 
 def test_of_many_settings_the_last_of_each_task_has_a_panel(tmp_path):

@@ -1,12 +1,14 @@
 """What holds for figures of every kind: their texts can be read, and each mixer has its colour and marker."""
 
+from functools import partial
+
 import fakes
 import pytest
 from figure_texts import assert_legible
 
 from mixerlab.sweeps.collect import best_per_cell, collect
 from mixerlab.sweeps.figures.axis import difficulty, learning_rates, lengths
-from mixerlab.sweeps.figures.canvas import save
+from mixerlab.sweeps.figures.canvas import ONE_COLUMN, TWO_COLUMNS, Layout, Sheet, save
 from mixerlab.sweeps.figures.size import accuracy_by_size
 from mixerlab.sweeps.figures.styles import styles
 from mixerlab.sweeps.figures.table import bars, heat_map
@@ -30,24 +32,63 @@ def cells(frame):
 
 
 @pytest.mark.parametrize(
-    ("number", "columns"), [(2, 1), *(pytest.param(n, c, marks=pytest.mark.slow) for n in (5, 15) for c in (1, 2))]
+    ("number", "width"),
+    [
+        (2, 3.25),
+        (2, 5.5),
+        *(pytest.param(n, w, marks=pytest.mark.slow) for n in (5, 15) for w in (2.5, 3.25, 5.5, 6.75, 20)),
+    ],
 )
-def test_no_text_lies_over_another(tmp_path, number, columns):
+@pytest.mark.parametrize("bare", [False, True])
+def test_no_text_lies_over_another(tmp_path, number, width, bare):
+    layout = Layout(width, bare)
     fakes.add_many_mixers(tmp_path, number, seeds=(0, 1))
     frame = collect(tmp_path)
     cells = best_per_cell(frame)
     table = task_table(cells)
     for figure in (
-        bars(table, "Accuracy by task", "official", columns),
-        accuracy_by_size(table, cells, "official", columns),
-        heat_map(setting_table(cells), "official", columns),
-        difficulty(frame, cells, "official", columns),
-        lengths(frame, cells, "official", columns),
-        learning_rates(frame, cells, "official", columns),
-        training_curves(tmp_path, cells, "official", columns),
+        bars(table, "Accuracy by task", "official", layout),
+        accuracy_by_size(table, cells, "official", layout),
+        heat_map(setting_table(cells), "official", layout),
+        difficulty(frame, cells, "official", layout),
+        lengths(frame, cells, "official", layout),
+        learning_rates(frame, cells, "official", layout),
+        training_curves(tmp_path, cells, "official", layout),
     ):
-        assert figure.get_size_inches()[0] == {1: 3.25, 2: 6.75}[columns]
+        assert figure.get_size_inches()[0] == width
         assert_legible(figure)
+
+
+def test_a_figure_has_as_many_panels_in_a_line_as_fit():
+    layouts = (Layout(2.5), ONE_COLUMN, Layout(5.5), TWO_COLUMNS)
+    assert [(layout.width, Sheet(layout).most) for layout in layouts] == [(2.5, 1), (3.25, 2), (5.5, 3), (6.75, 4)]
+
+
+@pytest.mark.parametrize("width", [-1.0, 0.0, 2.4, 21.0, float("inf"), float("nan")])
+def test_a_width_that_no_figure_can_have(width):
+    with pytest.raises(ValueError, match=rf"cannot be {width:g} inches wide: give 2\.5 to 20, such as 5\.5"):
+        Layout(width)
+
+
+def test_a_bare_figure_is_lower_by_its_heading(results, frame, cells):
+    for draw in (
+        partial(bars, task_table(cells), "Accuracy by task", "official"),
+        partial(difficulty, frame, cells, "official"),
+        partial(training_curves, results, cells, "official"),
+    ):
+        whole, bare = draw(), draw(layout=Layout(bare=True))
+        assert len(whole.texts) == 2 and bare.texts == [] and bare.get_suptitle() == ""
+        assert bare.get_label() == whole.get_suptitle()  # what a page calls it
+        lower = whole.get_size_inches()[1] - bare.get_size_inches()[1]
+        assert lower == pytest.approx((1.2 * 8 + 1.25 * 6.5) / 72)
+
+
+def test_without_a_subtitle_the_labels_have_the_unit_of_lengths(frame, cells):
+    labels = [
+        [panel.get_xlabel() for panel in lengths(frame, cells, "official", Layout(bare=bare)).axes]
+        for bare in (False, True)
+    ]
+    assert labels == [["sequence length"], ["sequence length (tokens)"]]
 
 
 def test_one_colour_and_marker_per_mixer_in_every_figure(results, frame, cells):

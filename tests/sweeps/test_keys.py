@@ -10,6 +10,7 @@ from mixerlab.sweeps.archive import pack
 from mixerlab.sweeps.collect import collect
 from mixerlab.sweeps.keys import only_where, short_names, shown, spread_out, swept_keys
 from mixerlab.sweeps.records.named import name_from, name_of, read_sweep, write_sweep
+from mixerlab.sweeps.sources import read_rows
 
 
 @pytest.fixture(autouse=True)
@@ -122,6 +123,41 @@ def test_runs_on_different_data_never_compete_whatever_by_names(tmp_path, by):
     assert (hidden in table) == ("model.d_model" not in by)
 
 
+def test_a_value_that_only_a_failed_run_has_is_not_swept(tmp_path):
+    """A run out of memory, or with a mistyped value, changes no table, not by a learning rate of its own either."""
+    for mixer in ("attn", "gdn"):
+        fakes.add_run(tmp_path, [0.1, 0.7, 0.1], mixer=mixer)
+    whole = report(tmp_path)
+    table = (tmp_path / "report/official/settings.md").read_text()
+    fakes.add_run(tmp_path, ["failed"], lr=1e-2, changed={"model.d_model": 4096})
+    fakes.add_run(tmp_path, ["failed"] * 3, mixer="gdn", data_seed=7, changed={"model.d_model": 4096})
+    assert swept_keys(collect(tmp_path)) == []
+    note = (
+        "- All runs with these values failed, so they have no column or row: task.data_seed=7 (gdn);"
+        " model.d_model=4096 (attn, gdn).\n"
+    )
+    assert report(tmp_path).splitlines() == [*whole.rstrip("\n").splitlines(), note.rstrip("\n")]
+    assert (tmp_path / "report/official/settings.md").read_text() == table + note
+    assert report(tmp_path, by=["mixer"]).count(note) == 1
+    assert (read_rows(tmp_path / "report/rows.csv")["status"] == "failed").sum() == 4
+
+
+def test_a_failed_run_has_its_column_if_others_have_its_value(results):
+    fakes.add_run(results, ["failed"] * 3, mixer="mesa", changed={"model.d_model": 256})
+    fakes.add_run(results, [0.1, 0.7, 0.1], mixer="mesa", changed={"model.d_model": 64})
+    text = report(results, tasks=["icr"])
+    assert header(text)[-2:] == ["mesa, d_model=64", "mesa, d_model=256"]
+    assert text.splitlines()[5].endswith("|            failed |") and "All runs" not in text
+
+
+def test_a_mixer_of_which_all_runs_failed_is_shown(tmp_path):
+    fakes.add_run(tmp_path, [0.1, 0.7, 0.1])
+    for width in (256, 512):
+        fakes.add_run(tmp_path, ["failed"] * 3, mixer="gdn", changed={"model.d_model": width})
+    text = report(tmp_path)
+    assert header(text) == ["task", "attn", "gdn"] and "| icr  | 0.700 | failed |" in text
+
+
 def test_two_classes_under_one_name_have_columns_of_their_own(tmp_path):
     for target, score in (("mixers.own.Own", 0.2), ("mixers.own2.Own", 0.9)):
         fakes.add_run(tmp_path, [0.1, score, 0.1], mixer="own", changed={"mixer._target_": target})
@@ -201,8 +237,12 @@ def test_where_a_comma_is_part_of_the_value(tmp_path):
         fakes.add_run(tmp_path, [0.1, 0.7, 0.1], setting=setting, **sizes)
     report(tmp_path, where=["task.setting=seq_len=32,vocab_size=8", "optimizer.betas=[0.8,0.95]"])
     assert len((tmp_path / "report/rows.csv").read_text().splitlines()) == 1 + 3
-    report(tmp_path, where=["task.setting=vocab_size=8,seq_len=32"])  # no setting is called so
-    assert len((tmp_path / "report/rows.csv").read_text().splitlines()) == 1 + 6
+    for also in ("vocab_size=8,seq_len=32", "vocab_size=8, seq_len=32"):  # the same setting, not one of two
+        report(tmp_path, where=[f"task.setting={also}"])
+        assert set(read_rows(tmp_path / "report/rows.csv")["setting"]) == {"seq_len=32,vocab_size=8"}
+    fakes.add_run(tmp_path, [0.1, 0.7, 0.1], setting="frac_noise=0.1", frac_noise=0.1)
+    report(tmp_path, where=["task.setting=vocab_size=8,frac_noise=0.1"])  # no setting has both
+    assert set(read_rows(tmp_path / "report/rows.csv")["setting"]) == {"vocab_size=8", "frac_noise=0.1"}
 
 
 def test_a_mixer_that_sees_the_future_is_marked(results):

@@ -10,6 +10,7 @@ import pytest
 from mixerlab.sweeps import report as reports
 from mixerlab.sweeps.collect import best_per_cell, collect
 from mixerlab.sweeps.figures.axis import difficulty, lengths
+from mixerlab.sweeps.figures.canvas import ONE_COLUMN, TWO_COLUMNS
 from mixerlab.sweeps.figures.table import heat_map
 from mixerlab.sweeps.lengths import at_length_of_training, length_table
 from mixerlab.sweeps.names import other_test_length
@@ -97,11 +98,11 @@ def test_the_figure_has_chance_seeds_and_the_length_of_training(frame):
     )
 
 
-@pytest.mark.parametrize("columns", [1, 2])
-def test_rows_of_the_heat_map_keep_their_lengths(frame, columns):
-    (panel,) = heat_map(setting_table(best_per_cell(frame)), "clean", columns).axes
+@pytest.mark.parametrize("layout", [ONE_COLUMN, TWO_COLUMNS])
+def test_rows_of_the_heat_map_keep_their_lengths(frame, layout):
+    (panel,) = heat_map(setting_table(best_per_cell(frame)), "clean", layout).axes
     labels = [label.get_text() for label in panel.get_yticklabels()]
-    assert any("\n" in label for label in labels) == (columns == 1)
+    assert any("\n" in label for label in labels) == (layout == ONE_COLUMN)
     labels = [label.replace("\n", " ") for label in labels]
     assert all(label.startswith("icr 100k training examples") for label in labels[:4])
     assert [label.rpartition(", ")[2] for label in labels[1:4]] == [f"tested at {n}" for n in (64, 256, 1024)]

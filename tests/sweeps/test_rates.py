@@ -10,6 +10,7 @@ import pytest
 
 from mixerlab.sweeps import report as reports
 from mixerlab.sweeps.collect import best_per_cell, collect
+from mixerlab.sweeps.keys import spread_out
 from mixerlab.sweeps.records.files import run_folder
 from mixerlab.sweeps.records.named import write_sweep
 from mixerlab.sweeps.table_files import to_latex
@@ -129,6 +130,27 @@ def test_many_cells_with_added_rates_are_counted(tmp_path):
     fakes.add_run(tmp_path, [0.5], mixer="gru", lr=2 * HIGH, setting=settings[0])
     (note,) = [note for note in setting_table(best_per_cell(collect(tmp_path))).notes if "beyond" in note]
     assert note.startswith("14 cells have learning rates beyond") and ": attn 13, gru 1 (rows.csv" in note
+
+
+@pytest.mark.parametrize("trials", [2, 20])
+def test_after_a_search_a_sentence_stands_for_the_rates_of_all_trials(tmp_path, trials):
+    """Each trial has a rate of its own, and a column for its value of the other key."""
+    for trial in range(trials):
+        fakes.add_run(tmp_path, [0.5], lr=1e-3 * 1.1**trial, changed={"optimizer.weight_decay": 0.01 * trial})
+    fakes.add_run(tmp_path, [0.5], mixer="gdn", task="mem", lr=1e-4, changed={"optimizer.weight_decay": 0.0})
+    cells = best_per_cell(spread_out(collect(tmp_path)).frame)
+    (note,) = [note for note in task_table(cells).notes if "earning rates" in note]
+    assert note == f"Learning rates that no other cell of the row has: in {trials} cells (rows.csv has each cell's)."
+
+
+def test_a_search_beside_a_grid_leaves_the_note_on_the_grid(tmp_path):
+    for mixer, lr in zip(MIXERS, (1e-4, 2e-4, 3e-4), strict=True):
+        fakes.add_run(tmp_path, [0.5], mixer=mixer, task="icr", lr=lr)
+        add(tmp_path, mixer, "mem", LOW, [0.4, 0.3, 0.4, 0.3])
+    add(tmp_path, "attn", "mem", HIGH, [0.5, 0.5])
+    own, beyond = [note for note in task_table(best_per_cell(collect(tmp_path))).notes if "earning rates" in note][-2:]
+    assert own.startswith("Learning rates that no other cell of the row has: in 3 cells")
+    assert beyond.endswith("which do not lack them: attn at 0.01 on mem (baseline).")
 
 
 def test_another_optimizer_has_a_grid_of_its_own(tmp_path):

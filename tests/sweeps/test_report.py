@@ -103,6 +103,53 @@ def test_a_source_behind_formats_is_not_taken_for_one(results, capsys):
     assert message.endswith(f"--format: {results} is not one of png, pdf, svg; SOURCE comes before the options")
 
 
+@pytest.mark.parametrize(
+    ("options", "width"),
+    [((), 6.75), (("--columns", "1"), 3.25), (("--columns", "2"), 6.75), (("--width", "5.5"), 5.5)],
+)
+def test_the_width_of_figures(results, monkeypatch, options, width):
+    widths = set()
+
+    def save(figure, stem, *_):
+        widths.add(figure.get_size_inches()[0])
+        return [stem.with_suffix(".png")]
+
+    monkeypatch.setattr(reports.canvas, "save", save)
+    assert reports.main([str(results), *options]) == 0
+    assert widths == {width}
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        (("--width", "5.5in"), "argument --width: 5.5in is no width: give inches from 2.5 to 20, such as 5.5"),
+        (("--width", "397"), "argument --width: 397 is no width: give inches from 2.5 to 20, such as 5.5"),
+        (("--columns", "2", "--width", "5.5"), "argument --width: not allowed with argument --columns"),
+    ],
+)
+def test_a_wrong_width(results, capsys, options, told):
+    with pytest.raises(SystemExit):
+        reports.main([str(results), *options])
+    assert capsys.readouterr().err.splitlines()[-1].endswith(told)
+    assert not (results / "report").exists()
+
+
+def test_a_bare_report(results, monkeypatch):
+    titles = []
+
+    def save(figure, stem, *_):
+        titles.extend(text.get_text() for text in figure.texts)
+        return [stem.with_suffix(".png")]
+
+    monkeypatch.setattr(reports.canvas, "save", save)
+    for options in ((), ("--bare",)):
+        titles.clear()
+        assert reports.main([str(results), *options]) == 0
+        latex = (results / "report/official/accuracy.tex").read_text()
+        assert (bool(titles), r"\parbox" in latex) == (not options, not options)
+        assert "One seed: nothing is bold" in latex
+
+
 def test_a_mixer_that_is_called_as_a_results_folder(results, no_drawing, monkeypatch, capsys):
     """`mixerlab report --mixer gdn` may mean the mixer or the folder; with SOURCE it can only be the mixer."""
     fakes.add_run(results / "gdn", [0.3, 0.4, 0.5])

@@ -4,6 +4,7 @@ import fakes
 from figure_texts import assert_legible, drawn
 
 from mixerlab.sweeps.collect import best_per_cell, collect
+from mixerlab.sweeps.figures.canvas import ONE_COLUMN
 from mixerlab.sweeps.figures.size import accuracy_by_size
 from mixerlab.sweeps.tables import task_table
 
@@ -28,7 +29,7 @@ def test_every_size_between_is_a_tick_too(tmp_path):
     for panel in accuracy_by_size(task_table(cells), cells, "official").axes:
         assert panel.get_xticks().tolist() == [25_800, 29_000, 32_300]
         assert [label.get_text() for label in panel.get_xticklabels()] == ["25.8k", "29k", "32.3k"]
-    assert_legible(accuracy_by_size(task_table(cells), cells, "official", 1))
+    assert_legible(accuracy_by_size(task_table(cells), cells, "official", ONE_COLUMN))
 
 
 def test_only_the_average_has_a_panel_of_parameters_where_there_is_one(tmp_path):

@@ -7,6 +7,7 @@ import fakes
 import pytest
 
 from mixerlab.sweeps.collect import best_per_cell, collect
+from mixerlab.sweeps.keys import spread_out
 from mixerlab.sweeps.names import MIXERS
 from mixerlab.sweeps.table_files import intervals_csv, to_csv, to_latex, to_markdown
 from mixerlab.sweeps.tables import Score, best_of, mean_of, setting_table, task_table, text_of
@@ -164,13 +165,56 @@ def test_a_latex_table_without_marks_has_nothing_below_it(tmp_path):
     assert lines[1] == r"\begin{tabular}{@{}ll@{}}" and lines[-1] == r"\end{tabular}"
 
 
+def test_bare_latex_has_its_legend_as_comments(cells):
+    whole, bare = (to_latex(task_table(cells), bare=bare).splitlines() for bare in (False, True))
+    assert bare[1:11] == whole[2:12] and bare[10] == r"\end{tabular}"  # without the box that holds table and legend
+    assert bare[11] == "% One seed: nothing is bold, since nothing says how far seeds differ."
+    assert bare[12].startswith("% † Below 0.98") and all(line.startswith("% ") for line in bare[11:])
+
+
+def test_the_header_of_a_latex_table_has_a_line_for_each_swept_key(tmp_path):
+    for width in (64, 128):
+        fakes.add_run(tmp_path, [0.9], lr=1e-3, changed={"model.d_model": width, "mixer.rotary_fraction": 0.5})
+        fakes.add_run(tmp_path, [0.9], lr=1e-3, mixer="gdn", changed={"model.d_model": width})
+    fakes.add_run(tmp_path, [0.9], lr=1e-3, changed={"model.d_model": 64, "mixer.rotary_fraction": 1.0})
+    cells = best_per_cell(spread_out(collect(tmp_path)).frame)
+    latex = to_latex(task_table(cells))
+    assert latex[latex.index(r"\toprule") : latex.index("icr")].splitlines() == [
+        r"\toprule",
+        r"mixer & \multicolumn{3}{l}{attn} & \multicolumn{2}{l@{}}{gdn} \\",
+        r"\cmidrule(lr){2-4} \cmidrule(lr){5-6}",
+        r"\multicolumn{6}{@{}l@{}}{rotary\_fraction} \\",  # too long to stand before its values
+        r" & 0.5 & 0.5 & 1 &  &  \\",
+        r"d\_model & 64 & 128 & 64 & 64 & 128 \\",
+        r"task &  &  &  &  &  \\",
+        r"\midrule",
+    ]
+    by_setting = to_latex(setting_table(cells), bare=True).splitlines()
+    assert by_setting[3].startswith(r" & mixer & \multicolumn{3}{l}{attn} & ")
+    assert by_setting[4] == r"\cmidrule(lr){3-5} \cmidrule(lr){6-7}"
+    assert by_setting[8] == r"task & setting &  &  &  &  &  \\"
+
+
+def test_a_sweep_of_long_keys_fits_the_width_of_a_page(tmp_path):
+    """pdfTeX gives 377 points; with each name in one line it was 1278."""
+    for mixer in ("attn", "gdn"):
+        for width in (64, 128, 256):
+            changed = {"model.d_model": width, "model.autoencoder_redraw_all": width > 64}
+            for task in ("icr", "ncr", "mem"):
+                scores = [0.5, 0.51, 0.52]
+                fakes.add_run(tmp_path, scores, lr=1e-3, seed=[0, 1, 2], mixer=mixer, task=task, changed=changed)
+    latex = to_latex(task_table(best_per_cell(spread_out(collect(tmp_path)).frame)))
+    assert latex.count("0.510") == 24 and printed_width(latex) < 397
+
+
 def printed_width(latex):
     """Points that the entries of a `to_latex` take in 10 pt Times, from the widths of digits and of gaps.
 
     pdfTeX gives 286 for the first table of `test_latex_fits_the_width_of_a_page`.
     """
     body = latex[latex.index(r"\toprule") : latex.index(r"\bottomrule")]
-    rows = [line.removesuffix(r" \\").split(" & ") for line in body.splitlines() if " & " in line]
+    lines = [line for line in body.splitlines() if " & " in line and "multicolumn" not in line]
+    rows = [line.removesuffix(r" \\").split(" & ") for line in lines]
     widths = [[_width(entry) for entry in row] for row in rows]
     return sum(map(max, zip(*widths, strict=True))) + 12 * (len(rows[0]) - 1)
 
