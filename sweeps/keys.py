@@ -18,7 +18,7 @@ from typing import Any
 import pandas as pd
 import yaml
 
-from mixerlab.sweeps.names import MIXERS, SEES_FUTURE, in_order, rank
+from mixerlab.sweeps.names import SEES_FUTURE, rank
 from mixerlab.sweeps.records.identity import IMPLIED
 
 GROUPS = ("mixer", "task", "model", "optimizer", "schedule", "trainer")
@@ -61,7 +61,6 @@ class Swept:
         told: these, and the keys that rows and marks show.
         columns: what each value of `mixer` in the frame stands for.
         hidden: keys that differ between runs of one column, and their values, by column.
-        failed: the values that only failed runs have, which the frame leaves out, as `model.d_model=512 (attn, gdn)`.
     """
 
     frame: pd.DataFrame
@@ -69,7 +68,6 @@ class Swept:
     told: list[str]
     columns: dict[str, Column]
     hidden: dict[str, dict[str, list[str]]]
-    failed: list[str]
 
 
 def shown(value: Any) -> str:
@@ -126,7 +124,7 @@ def only_where(frame: pd.DataFrame, conditions: Iterable[str]) -> pd.DataFrame:
         there = set(values[~unreadable])
         wanted = [_wanted(text)]
         if wanted[0] not in there:
-            same = [value for value in there if column == "setting" and _parts(value) == _parts(text)]
+            same = [value for value in there if column == "setting" and _in_any_order(value) == _in_any_order(text)]
             wanted = same or _each(text) or wanted
         if lacking := [value for value in wanted if value not in there]:
             known = ", ".join(sorted(there, key=lambda text: rank(text, ()))[:10])
@@ -146,7 +144,7 @@ def _wanted(text: str) -> str:
         return text
 
 
-def _parts(setting: str) -> list[str]:
+def _in_any_order(setting: str) -> list[str]:
     """`["seq_len=32", "vocab_size=8"]` of `vocab_size=8,seq_len=32`, which is the same setting in any order."""
     return sorted(part.strip() for part in setting.split(","))
 
@@ -163,15 +161,9 @@ def _each(text: str) -> list[str]:
 def swept_keys(frame: pd.DataFrame) -> list[str]:
     """The keys that take several values within one mixer on one task: those of the task itself within one setting.
 
-    The keys of an optimizer or schedule count within the runs of one optimizer or schedule. A value that only failed
-    runs have does not count.
+    The keys of an optimizer or schedule count within the runs of one optimizer or schedule.
     """
     known = frame[frame["mixer"].notna()]
-    return _varied(known[~_any_of(_only_failed(known).values(), known.index)])
-
-
-def _varied(known: pd.DataFrame) -> list[str]:
-    """The keys of `swept_keys`, whatever became of the runs."""
     names = {column: key for key, column in COLUMNS.items()}
     found = []
     for column in known:
@@ -186,27 +178,6 @@ def _varied(known: pd.DataFrame) -> list[str]:
             if (values.groupby([known[name] for name in scope]).nunique() > 1).any():
                 found.append(key)
     return sorted(found, key=_key_rank)
-
-
-def _only_failed(known: pd.DataFrame) -> dict[str, pd.Series]:
-    """By key, which rows are of failed runs with a value that no other run has.
-
-    A value of a mixer's key counts for each mixer, and one of a task's key for each task.
-    """
-    failed = known["status"] == "failed"
-    found = {}
-    for key in _varied(known) if failed.any() else ():
-        group = key.partition(".")[0]
-        same = [_values(known, column_of(known, key)), *([known[group]] if group in ("mixer", "task") else [])]
-        alone = failed & ~(~failed).groupby(same).transform("any")
-        if alone.any():
-            found[key] = alone
-    return found
-
-
-def _any_of(marked: Iterable[pd.Series], index: pd.Index) -> pd.Series:
-    """Which rows are marked in one of the series."""
-    return pd.DataFrame(dict(enumerate(marked)), index=index, dtype=bool).any(axis=1)
 
 
 def _key_rank(key: str) -> tuple[int, bool, str]:
@@ -230,8 +201,6 @@ def short_names(keys: Sequence[str]) -> dict[str, str]:
 def spread_out(frame: pd.DataFrame, by: Collection[str] | None = None) -> Swept:
     """Gives each value of a swept key its own column, or row for a key of the task.
 
-    A value that only failed runs have gets none: its runs are left out, if their mixer has others on the task.
-
     Args:
         frame: as `sweeps.collect.collect` gives it.
         by: the keys to spread out, swept or not, beside the keys of the task that were swept; None: all that were
@@ -240,7 +209,6 @@ def spread_out(frame: pd.DataFrame, by: Collection[str] | None = None) -> Swept:
     Raises:
         ValueError: a key that no record has.
     """
-    frame, failed = _without_failed_values(frame)
     swept = swept_keys(frame)
     given = swept if by is None else [key for key in by if key not in ("mixer", "mixer.name")]
     wanted = list(dict.fromkeys([*given, *(key for key in swept if key.startswith("task."))]))
@@ -268,23 +236,7 @@ def spread_out(frame: pd.DataFrame, by: Collection[str] | None = None) -> Swept:
     }
     hidden = _hidden(result[readable], [key for key in swept if key not in wanted])
     told = [*wanted, *([FUTURE_KEY] if FUTURE_KEY in frame else [])]
-    return Swept(result, in_columns, told, columns, hidden, failed)
-
-
-def _without_failed_values(frame: pd.DataFrame) -> tuple[pd.DataFrame, list[str]]:
-    """The frame without failed runs of values that no other run has, and these values with their mixers."""
-    known = frame[frame["mixer"].notna()]
-    alone = _only_failed(known)
-    if not alone:
-        return frame, []
-    others = ~_any_of(alone.values(), known.index)
-    left_out = ~others & others.groupby([known["mixer"], known["task"]]).transform("any")
-    told = []
-    for key, rows in alone.items():
-        values = _values(known, column_of(known, key))
-        for value, mixers in known.loc[rows & left_out, "mixer"].groupby(values):
-            told.append(f"{key}={value} ({', '.join(in_order(mixers, MIXERS))})")
-    return frame.drop(index=known.index[left_out]), told
+    return Swept(result, in_columns, told, columns, hidden)
 
 
 def _plain(frame: pd.DataFrame, key: str, place: Any) -> Any:
@@ -331,10 +283,9 @@ def _hidden(frame: pd.DataFrame, keys: Iterable[str]) -> dict[str, dict[str, lis
 def notes_of(swept: Swept) -> list[str]:
     """What labels do not say.
 
-    A line for the values that only failed runs have; one for each key that is null in a column; and one for each column
-    whose entries are the best of several configurations, with the keys that differ.
+    A line for each column whose entries are the best of several configurations, with the keys that differ; and one for
+    each key that is null in a column.
     """
-    failed = f"All runs with these values failed, so they have no column or row: {'; '.join(swept.failed)}."
     short = short_names(swept.keys)
     null = {
         key
@@ -343,16 +294,12 @@ def notes_of(swept: Swept) -> list[str]:
         if value is None and f", {short[key]}=null" in label  # a label leaves out keys that its mixer does not have
     }
     return [
-        *([failed] if swept.failed else []),
-        *(
-            f"{short[key]}=null: {key} is null, or the runs were made before there was this key."
-            for key in swept.keys
-            if key in null
-        ),
-        *(
-            f"{label}: its runs differ in "
-            + "; ".join(f"{key} ({', '.join(values)})" for key, values in keys.items())
-            + f", of which an entry is the best: --by {' '.join(keys)} makes columns of them."
-            for label, keys in swept.hidden.items()
-        ),
+        f"{short[key]}=null: {key} is null, or the runs were made before there was this key."
+        for key in swept.keys
+        if key in null
+    ] + [
+        f"{label}: its runs differ in "
+        + "; ".join(f"{key} ({', '.join(values)})" for key, values in keys.items())
+        + f", of which an entry is the best: --by {' '.join(keys)} makes columns of them."
+        for label, keys in swept.hidden.items()
     ]

@@ -20,6 +20,7 @@ from mixerlab.sweeps.figures.canvas import FORMATS, WIDTHS, Layout
 from mixerlab.sweeps.figures.of_report import FIGURES, SWEPT, figures_of
 from mixerlab.sweeps.keys import Swept, column_of, notes_of, only_where, spread_out
 from mixerlab.sweeps.lengths import at_length_of_training, length_table
+from mixerlab.sweeps.markup import one_line
 from mixerlab.sweeps.names import is_challenge, is_custom
 from mixerlab.sweeps.page import Part, page
 from mixerlab.sweeps.records.claims import claim, holder
@@ -41,9 +42,9 @@ EXPLAINED = {
 }
 # The names of all files beside `rows.csv`.
 TABLES = ("accuracy", "challenge", "lengths", "settings")
-PAGE = "report.html"
+PAGE, CAPTIONS = "report.html", "captions.md"
 WRITTEN = {f"{name}{suffix}" for name in TABLES for suffix in (".md", ".csv", ".tex")}
-WRITTEN |= {"solved.md", "solved.csv", *(f"{name}_intervals.csv" for name in TABLES[:-1])}
+WRITTEN |= {CAPTIONS, "solved.md", "solved.csv", *(f"{name}_intervals.csv" for name in TABLES[:-1])}
 WRITTEN |= {f"{name}.{suffix}" for name in FIGURES for suffix in FORMATS}
 
 
@@ -102,13 +103,17 @@ def report(
             ran beside this one, the new report shows its runs as well.
         formats: of the figures: png, pdf or svg.
         width: of the figures, in inches, from 2.5 to 20.
-        bare: figures without title and subtitle, and LaTeX tables with the legend as comments.
-        html: also writes `report.html`, one page with all of it.
+        bare: figures without title and subtitle, which go into `captions.md`, and LaTeX tables with the legend as
+            comments.
+        html: also writes `report.html`, one page with all of it. Its figures need their titles: not with `bare`.
 
     Raises:
-        ValueError: there is nothing to report, `out` cannot be written, or no figure can have that width.
+        ValueError: there is nothing to report, `out` cannot be written, no figure can have that width, or `bare` with
+            `html`.
     """
     layout = Layout(width, bare)
+    if bare and html:
+        raise ValueError("--bare leaves out the titles that figures on the page of --html need: give one of the two")
     if out is None:
         out = (Path(results_dir).parent if Path(results_dir).is_file() else Path(results_dir)) / "report"
     out = Path(out)
@@ -190,10 +195,7 @@ def _report(
     if frame["mixer"].notna().any():
         frame = only_where(frame, chosen.where)
     swept = spread_out(frame, chosen.by)
-    warnings = [
-        *notes_of(swept),
-        *complaints(frame.loc[swept.frame.index], [column_of(frame, key) for key in swept.told]),
-    ]
+    warnings = [*notes_of(swept), *complaints(frame, [column_of(frame, key) for key in swept.told])]
     cells = {selection: best_per_cell(swept.frame, selection, all_known) for selection in selections}
     if any(of_selection.empty for of_selection in cells.values()):
         found = "; ".join(["train something first, or name another folder", *warnings])
@@ -249,13 +251,18 @@ def _of_selection(
     for name in (name for name in tables if name != "settings"):
         files.append(folder / f"{name}_intervals.csv")
         replace_file(files[-1], intervals_csv(tables[name]))
-    pictures = []
+    pictures, captions = [], []
     for name, figure in figures_of(
         results_dir, swept, cells, benchmark, selection, tables, look.layout, is_first=is_first
     ):
         drawn = canvas.save(figure, folder / name, look.formats)
-        pictures += [(str(figure.get_label()), path) for path in drawn if path.suffix == ".png"]
+        caption = str(figure.get_label())
+        pictures += [(caption, path) for path in drawn if path.suffix == ".png"]
+        captions.append(f"`{name}`: {one_line(caption)}.\n")
         files += drawn
+    if captions and look.layout.bare:
+        files.append(folder / CAPTIONS)
+        replace_file(files[-1], "\n".join(captions))
     heading = f"Checkpoint and learning rate chosen on {'test' if selection == 'official' else 'validation'}"
     return Part(selection, heading, EXPLAINED[selection], tables, cells, benchmark, pictures), files
 

@@ -18,7 +18,7 @@ import pandas as pd
 from mixerlab.sweeps.edges import MARGIN, NEAR_PERFECT
 from mixerlab.sweeps.intervals import half_width
 from mixerlab.sweeps.markup import counted
-from mixerlab.sweeps.names import MIXERS, SEES_FUTURE, TASKS, in_order, sees_future
+from mixerlab.sweeps.names import MIXERS, SEES_FUTURE, TASKS, in_order, mixer_of, sees_future
 
 AVERAGE = "Avg"
 MOST_NAMED = 12  # cells in the note on additional learning rates
@@ -263,26 +263,31 @@ def _settings_of(rows: Iterable[Any]) -> dict[str, set[str]]:
 def _added_rates(rows: Sequence[Any], totals: Mapping[str, Collection[str]]) -> list[str]:
     """Which cells have learning rates beyond those of their row: of more than MOST_NAMED, how many.
 
-    After a search, in which each trial has a rate of its own, only how many: no column has more rates than others.
+    Where no two cells of a row share a rate, as after a search, only how many each mixer has.
     """
     apart = _rows_that_share_no_rate(rows)
     searched = [row for row in rows if row.added and (row.task, row.setting) in apart]
     added = [row for row in rows if row.added and (row.task, row.setting) not in apart]
     notes = []
     if searched:
-        cells = counted(len(searched), "cell")
-        notes.append(f"Learning rates that no other cell of the row has: in {cells} (rows.csv has each cell's).")
+        numbers = Counter[str]()
+        for row in searched:
+            numbers[mixer_of(row.mixer)] += len(row.added)
+        notes.append(f"Learning rates that no other cell of the row has: {_counts(numbers)} (rows.csv has them).")
     if len(added) > MOST_NAMED:
-        of_mixer = Counter(row.mixer for row in added)
-        counts = ", ".join(f"{mixer} {of_mixer[mixer]}" for mixer in in_order(of_mixer, MIXERS))
+        of_mixer = Counter(mixer_of(row.mixer) for row in added)
         notes.append(
             f"{len(added)} cells have learning rates beyond those of most others in their row, which do not lack them:"
-            f" {counts} (rows.csv has each cell's)."
+            f" {_counts(of_mixer)} (rows.csv has each cell's)."
         )
     elif added:
         told = _rates_told(((row, row.added) for row in added), totals)
         notes.append(f"Learning rates beyond those of most others in the row, which do not lack them: {told}.")
     return notes
+
+
+def _counts(numbers: Mapping[str, int]) -> str:
+    return ", ".join(f"{mixer} {numbers[mixer]}" for mixer in in_order(numbers, MIXERS))
 
 
 def _rows_that_share_no_rate(cells: Iterable[Any]) -> set[tuple[str, str]]:

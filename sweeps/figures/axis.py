@@ -18,11 +18,11 @@ from mixerlab.sweeps.figures.canvas import TALLEST, TWO_COLUMNS, Layout, Sheet, 
 from mixerlab.sweeps.figures.marks import (
     CHOSEN,
     DODGED_MARKERS,
+    NESTED_MARKERS,
     Handles,
     accuracy_lines,
     chance_line,
     dodged,
-    intervals_overlap,
     legend_of,
     line_handles,
     rows_with_panels,
@@ -205,11 +205,10 @@ def learning_rates(
                 left_out |= len(of_all) < len(run_at)
                 points[mixer] = [(lr, mean_of(_score(of, lr) for of in of_mixer)) for lr in of_all]
             rates = sorted({lr for of_mixer in points.values() for lr, _ in of_mixer})
-            if intervals_overlap(points):
-                side_by_side = True
-                explain |= accuracy_lines(panel, dodged(points, list(look)), look, DODGED_MARKERS)
-            else:
-                explain |= accuracy_lines(panel, points, look)
+            apart = dodged(points, list(look))
+            is_apart = apart != points
+            side_by_side |= is_apart
+            explain |= accuracy_lines(panel, apart, look, DODGED_MARKERS if is_apart else NESTED_MARKERS)
             explain |= chance_line(panel, mean_chances(cells).get(task, np.nan))
             rate_ticks(panel, rates, sheet.inside(per_line))
             panel.set_xlabel("learning rate")
@@ -218,7 +217,7 @@ def learning_rates(
         without = ", without rates that only some of them have" if left_out else ""
         under = f"mean over the settings of each task{without}; {how}"
         if side_by_side:
-            under += "; at each rate, mixers with error bars stand side by side"
+            under += "; mixers with error bars at one rate stand side by side"
         under = with_intervals(under, sheet.panels)
         return sheet.arrange("Accuracy by learning rate", under, handles, per_line=per_line)
 

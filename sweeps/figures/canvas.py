@@ -27,13 +27,13 @@ from PIL import Image
 from mixerlab.safe_files import replace_file
 
 WIDTHS = {1: 3.25, 2: 6.75}  # of one and two columns of ICML
-NARROWEST, WIDEST = 2.5, 20.0  # of a figure: in less, titles and tick labels would not fit
+NARROWEST, WIDEST = 3.0, 20.0  # of a figure: in less, a line has one panel, and figures get too high
 FORMATS = ("png", "pdf", "svg")
 DOTS_PER_INCH = 160  # of a PNG
 TITLE, SUBTITLE, PANEL_TITLE, LABEL, TICK, LEGEND = 8.0, 6.5, 7.0, 6.5, 6.0, 6.5  # points
 LONGEST_LINE = 44  # characters of a label in the legend
 _MOST_LINES = 12
-NARROWEST_PANEL, WIDEST_PANEL = 1.25, 2.6  # inches
+NARROWEST_PANEL, WIDEST_PANEL = 1.15, 2.6  # inches
 TALLEST = 8.5  # inches: a page of 9 without a caption
 # `$` in a name is a dollar, and no formula that may be malformed.
 NO_MATHTEXT: dict[Any, bool] = {"text.parse_math": False}
@@ -163,7 +163,8 @@ class Sheet:
         """Gives every part its place.
 
         Args:
-            title, subtitle: what the figure shows, and how it was chosen; a bare sheet has the title as its label only.
+            title, subtitle: what the figure shows, and how it was chosen. The figure's label has both, also if it is
+                bare.
             handles: of the legend.
             lines: the panels of each line; where None, all panels in their order.
             per_line: how many a line has at most.
@@ -176,7 +177,7 @@ class Sheet:
         """
         if lines is None:
             lines = [self.panels[first : first + per_line] for first in range(0, len(self.panels), per_line)]
-        self.figure.set_label(title)
+        self.figure.set_label(f"{title}: {subtitle}" if subtitle else title)
         heading = under = ""
         if not self.bare:
             heading = _filled(title, self.width, TITLE, 0.56)

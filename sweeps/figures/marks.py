@@ -12,7 +12,7 @@ from matplotlib.patches import Patch
 from mixerlab.sweeps.figures.canvas import LONGEST_LINE
 from mixerlab.sweeps.figures.labels import without_shared
 from mixerlab.sweeps.figures.styles import Style
-from mixerlab.sweeps.figures.ticks import short_number
+from mixerlab.sweeps.figures.ticks import rate_span, short_number
 from mixerlab.sweeps.intervals import interval
 from mixerlab.sweeps.names import BASELINE, sees_future
 from mixerlab.sweeps.tables import AVERAGE, Score, Table
@@ -135,24 +135,26 @@ def mark_intervals(panel: Axes, points: Iterable[tuple[float, Score]], colour: s
         )  # fmt: skip
 
 
-def intervals_overlap(points: Mapping[str, Sequence[tuple[float, Score]]]) -> bool:
-    """Whether several mixers have an interval over seeds at one place."""
-    places = [x for of_mixer in points.values() for x, score in of_mixer if len(score.by_seed) > 1]
-    return len(set(places)) < len(places)
-
-
 def dodged(
     points: Mapping[str, Sequence[tuple[float, Score]]], order: Sequence[str]
 ) -> dict[str, list[tuple[float, Score]]]:
-    """The points of a logarithmic axis with those of each mixer moved by a factor, so that no interval hides another.
+    """The points of an axis of learning rates, moved so that no interval over seeds hides another.
 
-    The mixers stand side by side in `order`, around each place and nearer to it than to the next one.
+    Where several mixers have an interval at one rate, they stand side by side in `order`, around the rate and nearer to
+    it than to the next one. All other points stay.
     """
-    places = np.log(sorted({x for of_mixer in points.values() for x, _ in of_mixer}))
-    span = float(places[-1] - places[0]) or 1.0  # as of the ticks, whose margin they stay in
-    room = min(0.05 * span, 0.35 * min(np.diff(places), default=span))
-    factors = dict(zip(order, np.exp(np.linspace(-room, room, len(order))), strict=True))
-    return {mixer: [(x * factors[mixer], score) for x, score in of_mixer] for mixer, of_mixer in points.items()}
+    rates = sorted({rate for of_mixer in points.values() for rate, _ in of_mixer})
+    moved: dict[tuple[str, float], float] = {}
+    for number, rate in enumerate(rates):
+        crowd = [mixer for mixer in order if any(x == rate and len(score.by_seed) > 1 for x, score in points[mixer])]
+        if len(crowd) > 1:
+            gaps = [abs(float(np.log(other / rate))) for other in (*rates[:number][-1:], *rates[number + 1 :][:1])]
+            room = min([0.042 * rate_span(rates), *(0.35 * gap for gap in gaps)])
+            moved |= {
+                (mixer, rate): rate * float(np.exp(shift))
+                for mixer, shift in zip(crowd, np.linspace(-room, room, len(crowd)), strict=True)
+            }
+    return {mixer: [(moved.get((mixer, x), x), score) for x, score in of_mixer] for mixer, of_mixer in points.items()}
 
 
 def with_intervals(subtitle: str, panels: Iterable[Axes]) -> str:

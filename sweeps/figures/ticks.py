@@ -74,10 +74,20 @@ def _ticks(panel: Axes, values: Sequence[float], labels: Sequence[str], inches: 
         return
     is_log = panel.get_xscale() == "log"
     places = np.log(values) if is_log else np.asarray(values, float)
-    span = float(places.max() - places.min()) or 1.0
-    low, high = places.min() - 0.09 * span, places.max() + 0.09 * span
+    low, high = _limits(places)
     panel.set_xlim(*(np.exp((low, high)) if is_log else (low, high)))
     panel.set_xticklabels(_apart(labels, (places - low) / (high - low) * inches))
+
+
+def rate_span(values: Sequence[float]) -> float:
+    """How long the axis is that `rate_ticks` makes, in natural logarithms."""
+    low, high = _limits(np.log(values))
+    return high - low
+
+
+def _limits(places: np.ndarray) -> tuple[float, float]:
+    span = float(places.max() - places.min()) or 1.0
+    return places.min() - 0.09 * span, places.max() + 0.09 * span
 
 
 def _apart(labels: Sequence[str], at: np.ndarray) -> list[str]:

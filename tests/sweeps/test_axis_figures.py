@@ -196,7 +196,31 @@ def test_at_each_rate_the_intervals_of_mixers_stand_side_by_side(tmp_path):
     bars = [line for line in panel.lines if line.get_label() == "_interval"]
     assert [sorted({x for x in bar.get_xdata() if not np.isnan(x)}) for bar in bars] == [list(line) for line in lines]
     under = figure.texts[1].get_text().replace("\n", " ")
-    assert "; at each rate, mixers with error bars stand side by side; error bars" in under
+    assert "; mixers with error bars at one rate stand side by side; error bars" in under
+
+
+def test_only_intervals_at_one_rate_move_and_each_as_far_as_its_neighbours_allow(tmp_path):
+    rates = [1e-3, 1.1e-3, 1e-2, 1e-1]
+    for mixer in ("attn", "gdn"):
+        fakes.add_run(tmp_path, [0.5] * 6, lr=rates[:3], seed=[0, 1], mixer=mixer)
+    fakes.add_run(tmp_path, [0.5] * 4, lr=rates, mixer="mesa")
+    frame = collect(tmp_path)
+    (panel,) = learning_rates(frame, best_per_cell(frame), "official").axes
+    assert list(drawn(panel, "mesa")) == rates
+    moved = [np.log(np.array(list(drawn(panel, mixer))) / rates[:3]) for mixer in ("attn", "gdn")]
+    near, far = 0.35 * np.log(1.1), 0.042 * 1.18 * np.log(100)
+    assert np.array(moved) == pytest.approx(np.array([[-near, -near, -far], [near, near, far]]))
+
+
+def test_at_a_single_rate_intervals_stay_near_its_tick(tmp_path):
+    for mixer in ("attn", "gdn"):
+        fakes.add_run(tmp_path, [0.5, 0.6], lr=[1e-3], seed=[0, 1], mixer=mixer)
+        fakes.add_run(tmp_path, [0.5, 0.6, 0.5, 0.6], lr=[1e-3, 1e-2], seed=[0, 1], mixer=mixer, task="mem")
+    frame = collect(tmp_path)
+    panel = learning_rates(frame, best_per_cell(frame), "official").axes[0]
+    low, high = np.log(panel.get_xlim())
+    (left,), (right,) = (drawn(panel, mixer) for mixer in ("attn", "gdn"))
+    assert np.log(right / left) == pytest.approx(0.084 * (high - low))
 
 
 def test_the_intervals_of_a_single_mixer_stay_at_their_rates(tmp_path):

@@ -123,41 +123,6 @@ def test_runs_on_different_data_never_compete_whatever_by_names(tmp_path, by):
     assert (hidden in table) == ("model.d_model" not in by)
 
 
-def test_a_value_that_only_a_failed_run_has_is_not_swept(tmp_path):
-    """A run out of memory, or with a mistyped value, changes no table, not by a learning rate of its own either."""
-    for mixer in ("attn", "gdn"):
-        fakes.add_run(tmp_path, [0.1, 0.7, 0.1], mixer=mixer)
-    whole = report(tmp_path)
-    table = (tmp_path / "report/official/settings.md").read_text()
-    fakes.add_run(tmp_path, ["failed"], lr=1e-2, changed={"model.d_model": 4096})
-    fakes.add_run(tmp_path, ["failed"] * 3, mixer="gdn", data_seed=7, changed={"model.d_model": 4096})
-    assert swept_keys(collect(tmp_path)) == []
-    note = (
-        "- All runs with these values failed, so they have no column or row: task.data_seed=7 (gdn);"
-        " model.d_model=4096 (attn, gdn).\n"
-    )
-    assert report(tmp_path).splitlines() == [*whole.rstrip("\n").splitlines(), note.rstrip("\n")]
-    assert (tmp_path / "report/official/settings.md").read_text() == table + note
-    assert report(tmp_path, by=["mixer"]).count(note) == 1
-    assert (read_rows(tmp_path / "report/rows.csv")["status"] == "failed").sum() == 4
-
-
-def test_a_failed_run_has_its_column_if_others_have_its_value(results):
-    fakes.add_run(results, ["failed"] * 3, mixer="mesa", changed={"model.d_model": 256})
-    fakes.add_run(results, [0.1, 0.7, 0.1], mixer="mesa", changed={"model.d_model": 64})
-    text = report(results, tasks=["icr"])
-    assert header(text)[-2:] == ["mesa, d_model=64", "mesa, d_model=256"]
-    assert text.splitlines()[5].endswith("|            failed |") and "All runs" not in text
-
-
-def test_a_mixer_of_which_all_runs_failed_is_shown(tmp_path):
-    fakes.add_run(tmp_path, [0.1, 0.7, 0.1])
-    for width in (256, 512):
-        fakes.add_run(tmp_path, ["failed"] * 3, mixer="gdn", changed={"model.d_model": width})
-    text = report(tmp_path)
-    assert header(text) == ["task", "attn", "gdn"] and "| icr  | 0.700 | failed |" in text
-
-
 def test_two_classes_under_one_name_have_columns_of_their_own(tmp_path):
     for target, score in (("mixers.own.Own", 0.2), ("mixers.own2.Own", 0.9)):
         fakes.add_run(tmp_path, [0.1, score, 0.1], mixer="own", changed={"mixer._target_": target})

@@ -140,7 +140,7 @@ def test_after_a_search_a_sentence_stands_for_the_rates_of_all_trials(tmp_path, 
     fakes.add_run(tmp_path, [0.5], mixer="gdn", task="mem", lr=1e-4, changed={"optimizer.weight_decay": 0.0})
     cells = best_per_cell(spread_out(collect(tmp_path)).frame)
     (note,) = [note for note in task_table(cells).notes if "earning rates" in note]
-    assert note == f"Learning rates that no other cell of the row has: in {trials} cells (rows.csv has each cell's)."
+    assert note == f"Learning rates that no other cell of the row has: attn {trials} (rows.csv has them)."
 
 
 def test_a_search_beside_a_grid_leaves_the_note_on_the_grid(tmp_path):
@@ -149,7 +149,7 @@ def test_a_search_beside_a_grid_leaves_the_note_on_the_grid(tmp_path):
         add(tmp_path, mixer, "mem", LOW, [0.4, 0.3, 0.4, 0.3])
     add(tmp_path, "attn", "mem", HIGH, [0.5, 0.5])
     own, beyond = [note for note in task_table(best_per_cell(collect(tmp_path))).notes if "earning rates" in note][-2:]
-    assert own.startswith("Learning rates that no other cell of the row has: in 3 cells")
+    assert own.startswith("Learning rates that no other cell of the row has: attn 1, ema 1, gru 1 (")
     assert beyond.endswith("which do not lack them: attn at 0.01 on mem (baseline).")
 
 

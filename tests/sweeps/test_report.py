@@ -122,8 +122,8 @@ def test_the_width_of_figures(results, monkeypatch, options, width):
 @pytest.mark.parametrize(
     ("options", "told"),
     [
-        (("--width", "5.5in"), "argument --width: 5.5in is no width: give inches from 2.5 to 20, such as 5.5"),
-        (("--width", "397"), "argument --width: 397 is no width: give inches from 2.5 to 20, such as 5.5"),
+        (("--width", "5.5in"), "argument --width: 5.5in is no width: give inches from 3 to 20, such as 5.5"),
+        (("--width", "397"), "argument --width: 397 is no width: give inches from 3 to 20, such as 5.5"),
         (("--columns", "2", "--width", "5.5"), "argument --width: not allowed with argument --columns"),
     ],
 )
@@ -142,12 +142,22 @@ def test_a_bare_report(results, monkeypatch):
         return [stem.with_suffix(".png")]
 
     monkeypatch.setattr(reports.canvas, "save", save)
-    for options in ((), ("--bare",)):
+    captions = results / "report/official/captions.md"
+    for options in (("--bare",), ()):
         titles.clear()
         assert reports.main([str(results), *options]) == 0
+        assert captions.exists() == bool(options)
+        if options:
+            assert "`learning_rates`: Accuracy by learning rate: mean over the settings" in captions.read_text()
         latex = (results / "report/official/accuracy.tex").read_text()
         assert (bool(titles), r"\parbox" in latex) == (not options, not options)
         assert "One seed: nothing is bold" in latex
+
+
+def test_a_page_needs_the_titles_of_its_figures(results, capsys):
+    assert reports.main([str(results), "--bare", "--html"]) == 1
+    assert capsys.readouterr().err.endswith("figures on the page of --html need: give one of the two\n")
+    assert not (results / "report").exists()
 
 
 def test_a_mixer_that_is_called_as_a_results_folder(results, no_drawing, monkeypatch, capsys):
