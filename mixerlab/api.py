@@ -13,7 +13,7 @@ from yaml import MarkedYAMLError
 from mixerlab import building, runs
 from mixerlab.config import checked
 from mixerlab.hybrid import expand
-from mixerlab.project import folder_of, note_folder, use_folder
+from mixerlab.project import note_folder, use_folder, use_noted_folder
 from mixerlab.refusals import check_choices, check_one_run, refusal
 from mixerlab.sweeps.records.identity import replicas_of
 from mixerlab.tasks.settings import register_resolvers
@@ -30,8 +30,8 @@ def compose(*overrides: str, config_dir: str | Path | None = None) -> DictConfig
         config_dir: a folder of your own yamls, as with `--config-dir`; classes are found in the folder that holds it.
 
     Returns:
-        The composed config, with interpolations, as `mixerlab.run(config=...)` takes it. It and its copies remember
-        `config_dir`.
+        The composed config, with interpolations, as `mixerlab.run(config=...)` takes it. It, its copies, and
+        merges of which it is the first config, remember `config_dir`.
 
     Raises:
         ValueError: an override that is no string, or that Hydra refuses; a yaml that cannot be read; a hybrid's layer
@@ -53,8 +53,7 @@ def compose(*overrides: str, config_dir: str | Path | None = None) -> DictConfig
             expand(cfg, hydra_config, GlobalHydra.instance().config_loader())
         except (HydraException, MarkedYAMLError) as error:
             raise ValueError(refusal(error, _CONFIG_DIR)) from error
-        if config_dir is not None:
-            note_folder(cfg, Path(config_dir))
+        note_folder(cfg, None if config_dir is None else Path(config_dir))
         return cfg
 
 
@@ -64,14 +63,14 @@ def run(*overrides: str, config_dir: str | Path | None = None, config: DictConfi
     Args:
         overrides, config_dir: as for `compose`.
         config: a composed config, in place of overrides. By default `config_dir` is then the one that it was composed
-            with; a config that was read from a file has none.
+            with or, of a config that does not know it, as from a file, that of the last call.
 
     Returns:
         The record, or None if another process is training this run.
 
     Raises:
-        ValueError: as `compose`; a `config` that is none, or has a value that no run can have; or `dry_run=true`, which
-            leaves no record to return.
+        ValueError: as `compose`; a `config` that is not one of OmegaConf's, or has a value that no run can have; or
+            `dry_run=true`, which leaves no record to return.
         mixerlab.RunFailed: training failed, which the record says too.
         OSError: the record cannot be written, for example because the disk is full.
     """
@@ -85,7 +84,10 @@ def run(*overrides: str, config_dir: str | Path | None = None, config: DictConfi
             raise ValueError(f"config is a {kind}: give what mixerlab.compose or OmegaConf.load returns")
         cfg = config
         register_resolvers()  # one that was saved has interpolations
-        use_folder(folder_of(cfg) if config_dir is None else Path(config_dir))
+        if config_dir is None:
+            use_noted_folder(cfg)
+        else:
+            use_folder(Path(config_dir))
     if cfg.get("dry_run") is True:
         raise ValueError(
             "dry_run=true: mixerlab.run trains and returns a record; mixerlab.compose(...) only gives the config, and"

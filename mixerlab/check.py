@@ -44,7 +44,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if "=" in given.name:
             raise ValueError("give the name of a mixer, and then mixer.KEY=VALUE")
         if "," in given.name:
-            commands = (f"mixerlab check {name.strip()}" for name in given.name.strip("[]").split(","))
+            commands = (f"mixerlab check {name.strip()}" for name in given.name.strip("[]").split(",") if name.strip())
             raise ValueError(f"check one mixer at a time: {'; '.join(commands)}")
         cfg = compose(f"mixer={given.name}", *given.overrides, config_dir=given.config_dir)
         if any(text.startswith("model.d_model=") for text in given.overrides):

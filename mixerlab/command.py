@@ -67,7 +67,7 @@ def _train() -> None:
 
     from mixerlab.main import main as train
     from mixerlab.postponed import postponed
-    from mixerlab.refusals import check_choices, refusal, replaced
+    from mixerlab.refusals import check_choices, refusal
     from mixerlab.sweeps.records.provenance import COMMAND
 
     arguments = _overrides_first(arguments)
@@ -75,8 +75,6 @@ def _train() -> None:
         check_choices(arguments)
     except ValueError as error:
         sys.exit(f"error: {error}")
-    for line in replaced(arguments):
-        print(f"note: {line}", file=sys.stderr)
     os.environ[COMMAND] = shlex.join(sys.argv)
     sys.argv[1:] = postponed(arguments)
     wants_tracebacks = os.environ.get(_RAISE) == "1"

@@ -226,7 +226,7 @@ def _check_component(
         wanted = f"{base.__module__}.{base.__name__}"
         raise ValueError(f"{prefix}={part['name']}: {component.__name__} must be a subclass of {wanted}")
     given = {key: value for key, value in part.items() if key not in ours}
-    check_arguments(prefix, component, given, supplied, yaml=f"{prefix.partition('.')[0]}/{part['name']}.yaml")
+    check_arguments(prefix, component, given, supplied, yaml=f"the yaml of {prefix}={part['name']}")
 
 
 def _check_name(key: str, value: Any) -> None:

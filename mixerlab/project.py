@@ -58,19 +58,28 @@ def use_folder(config_dir: Path | None) -> list[str]:
     return [f"hydra.searchpath={json.dumps([f'file://{config_dir.resolve()}'], ensure_ascii=False)}"]
 
 
-def note_folder(cfg: DictConfig, config_dir: Path) -> None:
-    """Notes in a composed config the folder of the yamls that it was composed with, for `folder_of`.
+def note_folder(cfg: DictConfig, config_dir: Path | None) -> None:
+    """Notes in a composed config the folder of yamls that it was composed with, if any, for `use_noted_folder`.
 
     It stands in the config's cache, which OmegaConf copies and pickles with the config and leaves out of its yaml: a
     key would make the same run another one in another folder.
     """
-    OmegaConf.get_cache(cfg)[_CONFIG_DIR] = str(config_dir.resolve())
+    OmegaConf.get_cache(cfg)[_CONFIG_DIR] = None if config_dir is None else str(config_dir.resolve())
 
 
-def folder_of(cfg: DictConfig) -> Path | None:
-    """What `note_folder` has noted in this config, or in one that it is a copy of; None if it has noted nothing."""
-    noted = OmegaConf.get_cache(cfg).get(_CONFIG_DIR)
-    return None if noted is None else Path(noted)
+def use_noted_folder(cfg: DictConfig) -> None:
+    """Uses the project that a config was composed in; one without a note, as of a file, leaves the last in use.
+
+    Raises:
+        ValueError: the folder of that project is not there any more.
+    """
+    cache = OmegaConf.get_cache(cfg)
+    if _CONFIG_DIR not in cache:
+        return
+    folder = None if cache[_CONFIG_DIR] is None else Path(cache[_CONFIG_DIR])
+    if folder is not None and not folder.is_dir():
+        raise ValueError(f"the config was composed with config_dir={folder}, which is not there: give config_dir=DIR")
+    use_folder(folder)
 
 
 def _prefer(name: str, folder: Path) -> None:

@@ -4,6 +4,7 @@ import re
 from collections.abc import Collection, Iterable
 from difflib import get_close_matches
 from importlib.resources import files
+from pathlib import Path
 from typing import Any, cast
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
@@ -55,12 +56,13 @@ def refusal(error: HydraException | MarkedYAMLError, config_dir: str = _CONFIG_D
                     f" value has spaces, quote the whole setting; if it has such a sign, quote it, as in {_QUOTED}"
                 )
         if another := re.search(r"\s([\w.]+=)", error.override):
-            return f"{error.override}: {another[1]} begins another setting: give each as a string of its own"
+            return f"{error.override}: {another[1]} begins another setting: quote each setting by itself"
         why = "" if error.override in first else f" ({first})"
         return f"{error.override} cannot be read{why}: settings are KEY=VALUE; quote its value, as in {_QUOTED}"
     if several := _SEVERAL.match(str(error)):
         override = several[1] or several[2]
-        return f"{override} has several values: give one, or -m for a sweep over them{_or_list(override)}"
+        quoted = "" if override.partition("=")[0] in GROUPS else "; quote the value if the comma belongs to it"
+        return f"{override} has several values: give one, or -m for a sweep over them{_or_list(override)}{quoted}"
     if isinstance(error, MissingConfigException) and error.options:
         what = str(error).splitlines()[0]
         place = f", as {error.missing_cfg_file}.yaml in that folder" if error.missing_cfg_file else ""
@@ -114,23 +116,6 @@ def _or_list(override: str) -> str:
     return f", or a list: '{key}=[{values}]'" if key in _LISTS and not is_function else ""
 
 
-def replaced(overrides: Iterable[str]) -> list[str]:
-    """A line for each choice, learning rate or seed that a later override replaces, as if the user wanted both.
-
-    Hydra takes the last one and says nothing. Of other keys that is what scripts want, which change a few of many.
-    """
-    last: dict[str, str] = {}
-    lines = []
-    for override in overrides:
-        key, _, value = override.partition("=")
-        if key in (*GROUPS, *_LISTS):
-            if (before := last.get(key, value)) != value:
-                both = f"{key}={before},{value}"
-                lines.append(f"{key}={before} has no effect, as {override} follows it; -m {both} runs both")
-            last[key] = value
-    return lines
-
-
 def check_choices(overrides: Iterable[str], config_dir: str = _CONFIG_DIR) -> None:
     """To call before Hydra composes: of `mixer=3` it says what its classes would have taken, not what to write.
 
@@ -159,9 +144,8 @@ def check_choices(overrides: Iterable[str], config_dir: str = _CONFIG_DIR) -> No
             continue
         value: Any = override.value()
         for one in value.list if isinstance(value, ChoiceSweep) else [value]:
-            if isinstance(one, str) and one.endswith((".yaml", ".yml")):
-                name = one.rpartition(f"{group}/")[2].rpartition(".")[0]
-                raise ValueError(f"{group}={one} names a file: write {group}={name}")
+            if group in GROUPS and isinstance(one, str) and one.endswith((".yaml", ".yml")):
+                raise ValueError(f"{group}={one} names a file: write {group}={Path(one).stem}")
             if (why := _no_name(group, one)) is not None:
                 written = Override._get_value_element_as_str(one)
                 written = written.lower() if isinstance(one, bool) else written

@@ -226,7 +226,9 @@ def _fix_of_fractions(override: Override) -> str | None:
         is_whole = type(value.start) is int
         return None if is_whole else f", and an interval has fractions; write '{key}=int({interval})'"
     fractions = [str(one) for one in override.sweep_iterator() if isinstance(one, float)]
-    return f", without a decimal point: leave out {', '.join(fractions)}" if fractions else None
+    if not fractions:
+        return None
+    return f", and {' and '.join(fractions)} {'is' if len(fractions) == 1 else 'are'} none"
 
 
 def _distribution(override: Override) -> "BaseDistribution":

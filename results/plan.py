@@ -219,7 +219,7 @@ def steps() -> Iterator[Run]:
     The paper's equation has no scale by the matrix's shape, and its appendix names "spectral scaling"; ours is the
     square root of rows by columns, but at least 1. The paper's `cmp` lies between our rates 1e-3 and 5e-3, but its
     `mem` at 5e-3: smaller steps for the matrices only, with the embedding's as they are, could be what it has. What
-    results/screen/steps.tar.xz holds is left out.
+    results/screen/step_rows.csv holds is left out.
     """
     done = finished_in("screen/step_rows.csv")
     cells = [(task, setting) for task, settings in design.VARIANT_CELLS.items() for setting in settings]

@@ -8,8 +8,9 @@ what they change for each mixer, and the factors of the screen, whose effects ar
 which number follows from their rows, by the rules that the section states.
 
 In experiments.json, `rows` lists the files of a recipe's rows, `changes` says by mixer what differs from the default,
-and `names` is the name of a recipe's rows by mixer. Recipes that change less stand first, because the section names the
-first that explains a number. Each recipe counts with both of CHECKPOINTS. Of a factor, `upper`
+and `names` is the name of a recipe's rows by mixer. Of the recipes that explain a number, the section names the first:
+in the file, those that change less stand first. Each recipe counts with both of CHECKPOINTS: first all with the one,
+then all with the other. Of a factor, `upper`
 lists the mixers whose default is its upper level: for them the change is to the lower one. `confounded` lists those
 that have it, but whose effect the screen cannot tell from an interaction of others.
 """

@@ -35,12 +35,6 @@ TINY = (
 )
 
 
-def changed(given, overrides):
-    """`given` with `overrides` behind it, and without what they would replace, which costs a note."""
-    keys = {override.partition("=")[0] for override in overrides if "=" in override}
-    return [*(override for override in given if override.partition("=")[0] not in keys), *overrides]
-
-
 class Outcome(NamedTuple):
     code: int
     out: str

@@ -4,7 +4,7 @@ import subprocess
 import sys
 
 import pytest
-from command_line import ROOT, TINY, changed, run_py
+from command_line import ROOT, TINY, run_py
 from every_mixer import CONF
 from omegaconf import OmegaConf
 
@@ -138,7 +138,10 @@ def test_a_mixer_is_named_without_the_suffix_of_its_yaml(own, capsys):
     ("signature", "message"),
     [
         ("self, rate=1.0", "mixer: Mine must take d_model, which a run gives it"),
-        ("self, d_model, rate", "mixer.rate is missing, which Mine takes: add `rate: <value>` to mixer/mine.yaml, or"),
+        (
+            "self, d_model, rate",
+            "rate is missing, which Mine takes: add `rate: <value>` to the yaml of mixer=mine",
+        ),
     ],
 )
 def test_a_constructor_that_the_yaml_does_not_fit(own, tmp_path, signature, message):
@@ -212,7 +215,7 @@ def test_a_second_copy_of_a_project_is_not_taken_for_the_first(tmp_path):
 @pytest.mark.parametrize("group", ["mixer", "task", "optimizer", "schedule"])
 def test_a_yaml_with_the_first_line_of_an_experiment(own, group):
     options = own(f"{group}/mine", f"# @package _global_\n{YAML.format(name='mine')}")
-    outcome = run_py(*options, *changed(["mixer=attn"], [f"{group}=mine", "dry_run=true"]))
+    outcome = run_py(*options, "mixer=attn", f"{group}=mine", "dry_run=true")
     assert outcome.code == 1
     assert outcome.err.startswith(f"error: {group}=mine: its yaml puts its keys elsewhere than under `{group}`: remove")
 

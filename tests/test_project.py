@@ -70,10 +70,17 @@ def test_a_copy_of_a_config_knows_its_project_and_a_file_does_not(make_project, 
         OmegaConf.merge(config, {"seed": 1}),
         pickle.loads(pickle.dumps(config)),
     )
-    assert [project.folder_of(one) for one in copies] == [conf] * 4
+    for one in copies:
+        mixerlab.compose("mixer=attn")
+        assert project.project_in_use() is None
+        project.use_noted_folder(one)
+        assert project.project_in_use() == conf.parent
     assert "conf" not in OmegaConf.to_yaml(config)
-    assert project.folder_of(OmegaConf.create(OmegaConf.to_yaml(config))) is None
-    assert project.folder_of(mixerlab.compose("mixer=attn")) is None
+    project.use_noted_folder(OmegaConf.create(OmegaConf.to_yaml(config)))  # keeps the last
+    assert project.project_in_use() == conf.parent
+    conf.parent.rename(tmp_path / "moved")
+    with pytest.raises(ValueError, match=r"config_dir=.*early/conf, which is not there: give config_dir=DIR"):
+        mixerlab.run(config=config)
 
 
 def test_a_config_that_is_none_is_refused():

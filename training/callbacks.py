@@ -88,14 +88,16 @@ class EpochProgress(L.Callback):
 
     Args:
         replicas: learning rate and seed of each.
+        is_part: whether the run has others.
     """
 
-    def __init__(self, replicas: Sequence[tuple[float, int]]):
-        self.replicas = replicas
+    def __init__(self, replicas: Sequence[tuple[float, int]], is_part: bool):
+        self.replicas, self.is_part = replicas, is_part
 
     def on_train_start(self, trainer: L.Trainer, module: L.LightningModule) -> None:
-        if len(self.replicas) > 1:
-            print(f"accuracies are shown in this order: {_named(self.replicas)}", file=sys.stderr, flush=True)
+        if len(self.replicas) > 1 or self.is_part:
+            order = _named(self.replicas, with_seeds=self.is_part)
+            print(f"accuracies are shown in this order: {order}", file=sys.stderr, flush=True)
         self.bar = tqdm(
             total=trainer.max_epochs,
             initial=trainer.current_epoch,
@@ -129,13 +131,14 @@ class EpochProgress(L.Callback):
             self.bar.close()
 
 
-def _named(replicas: Sequence[tuple[float, int]]) -> str:
-    """Their learning rates, by seed if there are several."""
-    rates = {
-        seed: f"lr {', '.join(f'{lr:g}' for lr, _ in of_seed)}"
-        for seed, of_seed in groupby(replicas, key=lambda replica: replica[1])
-    }
-    return "; ".join(f"seed {seed}: {of_seed}" if len(rates) > 1 else of_seed for seed, of_seed in rates.items())
+def _named(replicas: Sequence[tuple[float, int]], with_seeds: bool) -> str:
+    """Their learning rates, and their seeds if there are several or `with_seeds`."""
+    with_seeds |= len({seed for _, seed in replicas}) > 1
+    groups = groupby(replicas, key=lambda replica: replica[1])
+    return "; ".join(
+        (f"seed {seed}: " if with_seeds else "") + f"lr {', '.join(f'{lr:g}' for lr, _ in group)}"
+        for seed, group in groups
+    )
 
 
 def _accuracies(module: PopulationTraining) -> str:

@@ -168,7 +168,7 @@ class _Training:
         earlier = self._earlier(replicas, accelerator, bf16)
         # A half that is done must not train again because the other one is interrupted.
         resume_point = ResumePoint(earlier.path, config.checkpoint_every, is_half, self.name)
-        trainer = self._trainer(accelerator, resume_point, replicas)
+        trainer = self._trainer(accelerator, resume_point, EpochProgress(replicas, is_half))
         device = trainer.strategy.root_device
         tokens, scored = data.first_batch(device)
         decision = choose_execution(population.to(device), config.replicas, tokens, scored, bf16=bf16, key=graph_key)
@@ -241,13 +241,13 @@ class _Training:
             log.info(earlier.notes[-1])
         return earlier
 
-    def _trainer(self, accelerator: str, resume_point: ResumePoint, replicas: Sequence[tuple[float, int]]) -> L.Trainer:
+    def _trainer(self, accelerator: str, resume_point: ResumePoint, progress: EpochProgress) -> L.Trainer:
         config = self.config
         return L.Trainer(
             accelerator=accelerator,
             devices=1,
             max_epochs=config.epochs,
-            callbacks=[resume_point, *([EpochProgress(replicas)] if config.progress else [])],
+            callbacks=[resume_point, *([progress] if config.progress else [])],
             plugins=[CheckpointFiles()],
             logger=list(self.loggers),
             default_root_dir=self.folder,

@@ -40,6 +40,14 @@ def test_halves_give_the_results_of_the_whole(tmp_path, fits_up_to):
         assert_same_results(replica_results(whole, replica), replica_results(halved, replica))
 
 
+def test_the_progress_of_halves_names_their_seeds(tmp_path, fits_up_to, capfd):
+    fits_up_to(2)
+    fit(REPLICAS, tmp_path, progress=True)
+    shown = [line for line in capfd.readouterr().err.splitlines() if line.startswith("accuracies are shown")]
+    orders = ["seed 0: lr 0.005, 0.001; seed 1: lr 0.005", "seed 0: lr 0.005, 0.001", "seed 1: lr 0.005"]
+    assert sorted(shown) == sorted(f"accuracies are shown in this order: {order}" for order in orders)
+
+
 def test_what_both_halves_note_is_noted_once(tmp_path, fits_up_to):
     fits_up_to(1)
     halved = fit(REPLICAS, tmp_path, execution="loop")

@@ -41,6 +41,7 @@ def test_the_bar_ends_with_the_last_epoch(tmp_path, monkeypatch):
         ([(2e-2, 4)], None),
         ([(2e-2, 0), (1e-3, 0)], "lr 0.02, 0.001"),
         ([(2e-2, 0), (1e-3, 0), (2e-2, 1)], "seed 0: lr 0.02, 0.001; seed 1: lr 0.02"),
+        ([(2e-2, 0), (2e-2, 1), (1e-3, 0)], "seed 0: lr 0.02; seed 1: lr 0.02; seed 0: lr 0.001"),
     ],
 )
 def test_a_line_before_the_accuracies_says_whose_they_are(tmp_path, capfd, replicas, order):
