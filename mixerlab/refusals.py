@@ -61,8 +61,7 @@ def refusal(error: HydraException | MarkedYAMLError, config_dir: str = _CONFIG_D
         return f"{error.override} cannot be read{why}: settings are KEY=VALUE; quote its value, as in {_QUOTED}"
     if several := _SEVERAL.match(str(error)):
         override = several[1] or several[2]
-        quoted = "" if override.partition("=")[0] in GROUPS else "; quote the value if the comma belongs to it"
-        return f"{override} has several values: give one, or -m for a sweep over them{_or_list(override)}{quoted}"
+        return f"{override} has several values: give one, or -m for a sweep over them{_without_sweep(override)}"
     if isinstance(error, MissingConfigException) and error.options:
         what = str(error).splitlines()[0]
         place = f", as {error.missing_cfg_file}.yaml in that folder" if error.missing_cfg_file else ""
@@ -105,15 +104,16 @@ def check_one_run(override: str) -> None:
     if is_sweep:
         raise ValueError(
             f"{override} describes a sweep, which `mixerlab -m` runs: here give one value for each key"
-            f"{_or_list(override)}"
+            f"{_without_sweep(override)}"
         )
 
 
-def _or_list(override: str) -> str:
-    """How to give the values of `seed=0,1` as a list, as the end of a message; empty for a key that takes none."""
+def _without_sweep(override: str) -> str:
+    """How one run takes the commas of `seed=0,1` or `results_dir=a,b`, as the end of a message; empty if it cannot."""
     key, _, values = override.partition("=")
-    is_function = values.endswith(")")  # `interval(0,1)`
-    return f", or a list: '{key}=[{values}]'" if key in _LISTS and not is_function else ""
+    if key in _LISTS and not values.endswith(")"):  # `seed=choice(0,1)` is a sweep in any case
+        return f", or a list: '{key}=[{values}]'"
+    return "" if key in GROUPS or values.endswith(")") else "; quote the value if the comma belongs to it"
 
 
 def check_choices(overrides: Iterable[str], config_dir: str = _CONFIG_DIR) -> None:

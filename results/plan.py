@@ -44,7 +44,7 @@ MOST_TOKENS = 3072  # of a run's rates side by side, each with its length
 ABOVE_CHANCE = 0.02  # a mixer between it and NEAR_PERFECT tells something of a setting
 
 DEFAULT_RATES = ("5e-3", "1e-3", "5e-4")  # conf/optimizer/muon.yaml
-SLOW_RATES = ("1.5e-3", "3e-4", "1.5e-4")  # design.SLOW times these
+SLOW_RATES = ("1.5e-3", "3e-4", "1.5e-4")  # design.MATRIX_RATE times these
 ADAMW_RATES = ("3e-4", "1e-3", "3e-3")
 HIGH_RATES = (1e-2, 2e-2)  # where most cells below NEAR_PERFECT are best; the default stops below
 
@@ -223,7 +223,7 @@ def steps() -> Iterator[Run]:
     """
     done = finished_in("screen/step_rows.csv")
     cells = [(task, setting) for task, settings in design.VARIANT_CELLS.items() for setting in settings]
-    slow = f"matrices at {design.SLOW:g}"
+    slow = f"matrices at {design.MATRIX_RATE:g}"
     for recipe, rates in (("spectral scale", ()), ("no update scale", ()), (slow, SLOW_RATES)):
         for mixer, (task, setting) in product(("attn", "gdn", "mamba"), cells):
             if (recipe, mixer, task, setting) not in done:

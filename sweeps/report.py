@@ -102,7 +102,7 @@ def report(
         beside_those_since: a time (seconds since 1970). If `out` holds a report that was written since, of a sweep that
             ran beside this one, the new report shows its runs as well.
         formats: of the figures: png, pdf or svg.
-        width: of the figures, in inches, from 2.5 to 20.
+        width: of the figures, in inches (`figures.canvas.Layout`).
         bare: figures without title and subtitle, which go into `captions.md`, and LaTeX tables with the legend as
             comments.
         html: also writes `report.html`, one page with all of it. Its figures need their titles: not with `bare`.

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import get_args
 
 from mixerlab.sweeps.best import Selection
-from mixerlab.sweeps.figures.canvas import FORMATS, NARROWEST, WIDEST, WIDTHS, Layout
+from mixerlab.sweeps.figures.canvas import FORMATS, WIDTHS
 from mixerlab.sweeps.sources import has_runs
 
 DEFAULT_SOURCE = "results"
@@ -54,7 +54,7 @@ def parse_options(description: str | None, arguments: Sequence[str] | None) -> a
     width = parser.add_mutually_exclusive_group()
     width.add_argument(
         "--width",
-        type=_inches,
+        type=float,
         default=WIDTHS[2],
         metavar="INCHES",
         help=f"width of figures, such as 5.5 for NeurIPS and ICLR (default: {WIDTHS[2]})",
@@ -92,15 +92,6 @@ def _format(word: str) -> str:
     if word not in FORMATS:
         raise argparse.ArgumentTypeError(f"{word} is not one of {', '.join(FORMATS)}; SOURCE comes before the options")
     return word
-
-
-def _inches(word: str) -> float:
-    try:
-        return Layout(float(word)).width
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(
-            f"{word} is no width: give inches from {NARROWEST:g} to {WIDEST:g}, such as 5.5"
-        ) from error
 
 
 def _taken_for_a_word(given: argparse.Namespace) -> tuple[str, str] | None:

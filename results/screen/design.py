@@ -126,7 +126,7 @@ def _with(key: str, mixers: tuple[str, ...] = MIXERS) -> dict[str, list[str]]:
     return {mixer: [*given, key] if mixer in mixers else given for mixer, given in NORMED.items()}
 
 
-SLOW = 0.3
+MATRIX_RATE = 0.3  # of the default's rates, in the recipe with smaller steps for matrices only
 WITH_HEADS = ("attn", "parallax", "gdn", "mesa")
 # What a recipe sets for a mixer.
 RECIPES: dict[str, dict[str, list[str]]] = {
@@ -143,8 +143,8 @@ RECIPES: dict[str, dict[str, list[str]]] = {
     "4 states": {"mamba": ["mixer.d_state=4"]},  # as in mad-lab
     "no update scale": {mixer: ["optimizer.update_scale=none"] for mixer in MIXERS},  # the paper's equation
     "spectral scale": {mixer: ["optimizer.update_scale=spectral"] for mixer in MIXERS},  # the paper's words
-    # Run at SLOW times the default's rates: the embedding and the norms keep theirs.
-    f"matrices at {SLOW:g}": {
+    # All rates are that much lower, and these scales higher, so that the embedding and the norms keep theirs.
+    f"matrices at {MATRIX_RATE:g}": {
         mixer: ["optimizer.table_lr_scale=1", "optimizer.gain_lr_scale=0.05"] for mixer in MIXERS
     },
 }

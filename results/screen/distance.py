@@ -20,7 +20,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from mixerlab.results.screen.design import MIXERS, RECIPES, SLOW, VARIANT_CELLS
+from mixerlab.results.screen.design import MATRIX_RATE, MIXERS, RECIPES, VARIANT_CELLS
 from mixerlab.sweeps.published import FAR, Pair, distance, is_far, read_published
 
 RESULTS = Path(__file__).parents[1]
@@ -197,12 +197,12 @@ def _of_variants() -> list[str]:
 
 def _of_steps() -> list[str]:
     steps = _finished(RESULTS / "screen" / "step_rows.csv")
-    slow = steps["recipe"] == f"matrices at {SLOW:g}"
-    steps.loc[slow, "lr"] = (steps["lr"] / SLOW).round(6)  # those of the default that they stand for
+    slow = steps["recipe"] == f"matrices at {MATRIX_RATE:g}"
+    steps.loc[slow, "lr"] = (steps["lr"] / MATRIX_RATE).round(6)  # those of the default that they stand for
     return [
         "**Muon's step for a matrix**, on the same 15 cells. *no update scale*: as in the paper's equation, without a"
-        f" factor for the matrix's shape. *matrices at {SLOW:g}*: at {SLOW:g} of the default's rates; the other"
-        " parameters keep theirs.",
+        f" factor for the matrix's shape. *matrices at {MATRIX_RATE:g}*: at {MATRIX_RATE:g} of the default's rates; the"
+        " other parameters keep theirs.",
         "",
         *_on_the_cells(DEFAULT, of_candidate(DEFAULT), steps),
     ]
@@ -219,7 +219,7 @@ def _on_the_cells(name: str, base: pd.DataFrame, others: pd.DataFrame) -> list[s
         f"| mixer, task | cells | paper, all settings | {' | '.join(cells)} |",
         f"|---|{'---|' * (2 + len(cells))}",
     ]
-    for mixer in MIXERS:
+    for mixer in (mixer for mixer in MIXERS if mixer in set(others["mixer"])):
         for task in TASKS:
             entries = [f"{of[mixer, task]:.3f}" if (mixer, task) in of else "-" for of in means.values()]
             number = len(VARIANT_CELLS[task])

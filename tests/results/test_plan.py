@@ -133,7 +133,7 @@ def test_smaller_steps_of_the_matrices_leave_those_of_the_embedding_and_norms(mo
     runs = [run for run in plan.steps() if run.recipe == "matrices at 0.3"]
     changed, default = (mixerlab.compose(*text).optimizer for text in (runs[0].overrides.split(), []))
     for old, new in zip(default.lr, changed.lr, strict=True):
-        assert new == pytest.approx(design.SLOW * old)
+        assert new == pytest.approx(design.MATRIX_RATE * old)
         assert new * changed.table_lr_scale == pytest.approx(old * default.table_lr_scale)
         assert new * changed.gain_lr_scale == pytest.approx(old * default.gain_lr_scale)
 

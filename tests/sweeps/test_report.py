@@ -122,8 +122,7 @@ def test_the_width_of_figures(results, monkeypatch, options, width):
 @pytest.mark.parametrize(
     ("options", "told"),
     [
-        (("--width", "5.5in"), "argument --width: 5.5in is no width: give inches from 3 to 20, such as 5.5"),
-        (("--width", "397"), "argument --width: 397 is no width: give inches from 3 to 20, such as 5.5"),
+        (("--width", "5.5in"), "argument --width: invalid float value: '5.5in'"),
         (("--columns", "2", "--width", "5.5"), "argument --width: not allowed with argument --columns"),
     ],
 )
@@ -131,6 +130,12 @@ def test_a_wrong_width(results, capsys, options, told):
     with pytest.raises(SystemExit):
         reports.main([str(results), *options])
     assert capsys.readouterr().err.splitlines()[-1].endswith(told)
+    assert not (results / "report").exists()
+
+
+def test_a_width_in_points(results, capsys):
+    assert reports.main([str(results), "--width", "397"]) == 1
+    assert capsys.readouterr().err == "error: a figure cannot be 397 inches wide: give 3 to 20, such as 5.5\n"
     assert not (results / "report").exists()
 
 
