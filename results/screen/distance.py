@@ -202,7 +202,8 @@ def _of_steps() -> list[str]:
     return [
         "**Muon's step for a matrix**, on the same 15 cells. *no update scale*: as in the paper's equation, without a"
         f" factor for the matrix's shape. *matrices at {MATRIX_RATE:g}*: at {MATRIX_RATE:g} of the default's rates; the"
-        " other parameters keep theirs.",
+        " other parameters keep theirs. *spectral scale*: sqrt(rows / columns) also where it is below 1, where the"
+        " default has 1.",
         "",
         *_on_the_cells(DEFAULT, of_candidate(DEFAULT), steps),
     ]

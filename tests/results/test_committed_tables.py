@@ -2,6 +2,7 @@
 
 import pytest
 
+from mixerlab.results.adamw import beside_muon
 from mixerlab.results.challenge.most_frequent import TASKS, accuracy
 from mixerlab.results.plan import RESULTS, lengths
 from mixerlab.results.table import facts
@@ -12,18 +13,21 @@ from mixerlab.sweeps.table_files import to_rows_csv
 
 
 @pytest.mark.parametrize(
-    ("folder", "selection", "tables"),
+    ("folder", "tables"),
     [
-        ("challenge", "official", ("challenge.md", "solved.md")),
-        ("adamw", "official", ("settings.md", "solved.md")),
-        ("table", "official", ("settings.md", "accuracy.md", "solved.md")),
-        ("table", "clean", ("settings.md", "accuracy.md")),
+        ("challenge", {"official": ("challenge.md", "solved.md")}),
+        ("adamw", {"official": ("settings.md", "solved.md")}),
+        (
+            "table",
+            {"official": ("settings.md", "accuracy.md", "solved.md"), "clean": ("settings.md", "accuracy.md")},
+        ),
     ],
 )
-def test_the_tables_come_from_the_records(tmp_path, folder, selection, tables):
-    made = report(RESULTS / folder / "records.tar.xz", tmp_path, selections=[selection], formats=())
-    for name in tables:
-        assert (RESULTS / folder / selection / name).read_text() == (made.folder / selection / name).read_text()
+def test_the_tables_come_from_the_records(tmp_path, folder, tables):
+    made = report(RESULTS / folder / "records.tar.xz", tmp_path, selections=list(tables), formats=())
+    for selection, names in tables.items():
+        for name in names:
+            assert (RESULTS / folder / selection / name).read_text() == (made.folder / selection / name).read_text()
 
 
 def test_the_rows_are_those_of_both_archives(tmp_path):
@@ -34,6 +38,10 @@ def test_the_rows_are_those_of_both_archives(tmp_path):
 
 def test_the_facts_of_the_table_come_from_its_rows():
     assert (RESULTS / "table" / "facts.md").read_text() == facts.report()
+
+
+def test_the_comparison_of_optimizers_comes_from_the_rows_of_both():
+    assert (RESULTS / "adamw" / "beside_muon.md").read_text() == beside_muon.report()
 
 
 LEVELS = [(name, level) for name in TASKS for level in lengths(name)]

@@ -10,6 +10,7 @@ import mixerlab
 from mixerlab.config import checked
 from mixerlab.results import plan
 from mixerlab.results.costs import lengths
+from mixerlab.results.rows import with_run_ids
 from mixerlab.results.screen import design
 from mixerlab.sweeps.collect import best_per_cell
 from mixerlab.sweeps.published import read_published
@@ -84,6 +85,18 @@ def test_attention_and_parallax_run_every_reading_of_the_challenge(monkeypatch):
         assert seeds == sorted(seeds)  # the first seed first
 
 
+def test_adamw_gets_three_seeds_of_every_level_and_a_lower_rate_for_long_recall(monkeypatch):
+    monkeypatch.setattr(plan, "replicas_in", lambda rows, recipe=None: set())
+    of_stage = {stage: [run for run in plan.adamw() if run.stage == stage] for stage in {r.stage for r in plan.adamw()}}
+    assert all("optimizer=adamw" in run.overrides for runs in of_stage.values() for run in runs)
+    assert {stage: len(listed(runs)) for stage, runs in of_stage.items()} == {
+        "adamw baselines": 2 * 6 * 3 * 3,  # mixers, tasks, seeds, rates
+        "adamw challenge": 2 * 9 * 3 * 3,
+        "adamw recall at a lower rate": 2 * 4 * 2,
+    }
+    assert {run.setting.split("-")[1] for run in of_stage["adamw recall at a lower rate"]} == {"1024", "2048"}
+
+
 def test_the_challenge_is_read_as_the_papers_numbers_are_published():
     published = read_published(plan.RESULTS / "published" / "parallax_paper.json")["settings"]
     named = {name for name in published if name != "columns"}
@@ -103,27 +116,37 @@ def test_the_other_recipes_change_what_they_say():
         "PyTorch's init": dict.fromkeys(plan.MIXERS, initial),
         "mad-lab's attention": {"attn": initial | {"mixer.qk_norm", "mixer.num_heads", "mixer.bias"}},
         "4 states": {"mamba": {"mixer.d_state"}},
+        "spectral scale": {"mamba": {"optimizer.update_scale"}},
     }
     recalling = {
         ("2x64", "mamba"),
         ("4 states", "mamba"),
+        ("spectral scale", "mamba"),
         *(("PyTorch's init", mixer) for mixer in ("attn", "parallax", "mamba")),
     }
     left = pd.DataFrame(map(vars, plan.recipes()), columns=OF_RECIPES.columns)
     for run in pd.concat([OF_RECIPES, left]).drop_duplicates(["stage", "mixer", "task"]).itertuples():
         changed, default = (mixerlab.compose(*text) for text in (run.overrides.split(), [f"mixer={run.mixer}"]))
-        others = {f"mixer.{name}" for name in changed.mixer if changed.mixer[name] != default.mixer[name]}
-        others |= {f"model.{name}" for name in changed.model if changed.model[name] != default.model[name]}
+        others = {
+            f"{group}.{name}"
+            for group in ("mixer", "model", "optimizer")
+            for name in set(changed[group]) - {"lr"}
+            if changed[group][name] != default[group][name]
+        }
         assert others == changes[run.recipe][run.mixer]
         assert run.task == "sc_challenge" or (run.recipe, run.mixer) in recalling
 
 
-def test_the_recipes_of_the_list_were_run_or_are_left():
+@pytest.mark.sampled(2)
+@pytest.mark.parametrize("stage", sorted(OF_RECIPES["stage"].unique()))
+def test_the_recipes_of_the_list_were_run_or_are_left(stage):
     def ids(overrides):
-        return {run_id(checked(mixerlab.compose(*text.split()))[1]) for text in overrides}
+        return set(with_run_ids(pd.DataFrame({"overrides": list(overrides)}))["run_id"])
 
-    made = set(pd.read_csv(plan.RESULTS / "challenge" / "recipe_rows.csv")["run_id"])
-    listed, left = ids(OF_RECIPES["overrides"]), ids(run.overrides for run in plan.recipes())
+    rows = pd.read_csv(plan.RESULTS / "challenge" / "recipe_rows.csv")
+    made = set(rows[rows["stage"] == stage]["run_id"])
+    listed = ids(OF_RECIPES[OF_RECIPES["stage"] == stage]["overrides"])
+    left = ids(run.overrides for run in plan.recipes() if run.stage == stage)
     assert made <= listed <= made | left
     assert not made & left
 

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+from functools import partial
 from pathlib import Path
 
 import fake_sweep
@@ -44,8 +45,14 @@ with claim(sys.argv[1]):
 
 def start(*command: str) -> subprocess.Popen:
     path = os.pathsep.join([str(Path(fakes.__file__).parent), *sys.path])
-    environment = os.environ | {"PYTHONPATH": path}
-    return subprocess.Popen([sys.executable, *command], stdout=subprocess.PIPE, text=True, env=environment)
+    return subprocess.Popen(
+        [sys.executable, *command],
+        stdout=subprocess.PIPE,
+        text=True,
+        env=os.environ | {"PYTHONPATH": path},
+        # A shell lets what it starts in the background ignore SIGINT, and that is inherited.
+        preexec_fn=partial(signal.signal, signal.SIGINT, signal.SIG_DFL),
+    )
 
 
 def test_one_claim_at_a_time_in_one_process(tmp_path):
@@ -89,7 +96,7 @@ def test_the_claim_of_a_dead_process_is_taken_over(tmp_path, end):
             assert not ours
     finally:
         holder.send_signal(end)
-        holder.wait()
+        holder.wait(30)
     with claim(tmp_path) as ours:
         assert ours
 
