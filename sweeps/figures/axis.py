@@ -17,20 +17,17 @@ from mixerlab.sweeps.collect import REPORTED
 from mixerlab.sweeps.figures.canvas import TALLEST, TWO_COLUMNS, Layout, Sheet, even_lines, looks
 from mixerlab.sweeps.figures.marks import (
     CHOSEN,
-    DODGED_MARKERS,
-    NESTED_MARKERS,
     Handles,
-    accuracy_lines,
     chance_line,
-    dodged,
     legend_of,
     line_handles,
     rows_with_panels,
     setting_title,
+    side_by_side,
     with_intervals,
 )
 from mixerlab.sweeps.figures.styles import styles
-from mixerlab.sweeps.figures.ticks import name_ticks, rate_ticks, value_ticks
+from mixerlab.sweeps.figures.ticks import grow_by_factors, name_ticks, rate_ticks, value_ticks
 from mixerlab.sweeps.keys import Swept, short_names, shown
 from mixerlab.sweeps.lengths import length_of_training
 from mixerlab.sweeps.names import TASKS, axis_of, in_order, is_challenge, origin_of, rank
@@ -106,12 +103,16 @@ def _by_axis(
                 per_line = even_lines(total, sheet.most + 1)
         # The subtitle, if there is one, has the unit of lengths, for short labels.
         in_tokens = not layout.bare and (only is not None or per_line > sheet.most)
+        beside = False
         for axes in by_task:
             first = len(sheet.panels)
             for axis in axes:
                 panel = sheet.panel(setting_title(axis.task, axis.origin))
-                explain |= accuracy_lines(panel, axis.points, look) | chance_line(panel, axis.chances)
-                value_ticks(panel, sorted(axis.chances), sheet.inside(per_line))
+                values = sorted(axis.chances)
+                handles, is_apart = side_by_side(panel, axis.points, look, grow_by_factors(values))
+                explain |= handles | chance_line(panel, axis.chances)
+                beside |= is_apart
+                value_ticks(panel, values, sheet.inside(per_line))
                 panel.set_xlabel(_axis_label(frame, axis, with_unit=not in_tokens))
             of_task = sheet.panels[first:]
             panels += [of_task[start : start + per_line] for start in range(0, len(of_task), per_line)]
@@ -120,10 +121,9 @@ def _by_axis(
             under = f"lengths in tokens; {under}"
         if only is not None and any(axis.key == "test_seq_len" for axes in by_task for axis in axes):
             under += {"official": ", at each length", "clean": ", which has the length of training"}[selection]
-        handles = legend_of(line_handles(look), explain)
-        return sheet.arrange(
-            title, with_intervals(under, sheet.panels), handles, None if packed else panels, per_line, tallest=TALLEST
-        )
+        under = with_intervals(under, sheet.panels, "value" if beside else None)
+        legend = legend_of(line_handles(look), explain)
+        return sheet.arrange(title, under, legend, None if packed else panels, per_line, tallest=TALLEST)
 
 
 def _axis_label(frame: pd.DataFrame, axis: _Axis, with_unit: bool) -> str:
@@ -176,8 +176,8 @@ def learning_rates(
 
     Of each cell the configuration of its best entry. Hollow is a mean that misses settings, or seeds that a setting has
     at any rate. A mixer's rates that only some of its settings were run at are left out: where a grid was widened for
-    single settings, their mean says which settings these are. At each rate, mixers stand side by side where their
-    intervals would lie on each other.
+    single settings, their mean says which settings these are. In a panel where several mixers have an interval at one
+    rate, mixers stand side by side.
     """
     if frame["lr"].nunique() < 2:
         return None
@@ -191,7 +191,7 @@ def learning_rates(
             of_rate = tried.setdefault(place, {}).setdefault(lr, {})
             of_rate[seed] = accuracy if status == "finished" else of_rate.get(seed)
     explain: Handles = {}
-    left_out = side_by_side = False
+    left_out = beside = False
     with looks():
         sheet = Sheet(layout)
         per_line = sheet.per_line(len(tasks))
@@ -205,21 +205,17 @@ def learning_rates(
                 left_out |= len(of_all) < len(run_at)
                 points[mixer] = [(lr, mean_of(_score(of, lr) for of in of_mixer)) for lr in of_all]
             rates = sorted({lr for of_mixer in points.values() for lr, _ in of_mixer})
-            apart = dodged(points, list(look))
-            is_apart = apart != points
-            side_by_side |= is_apart
-            explain |= accuracy_lines(panel, apart, look, DODGED_MARKERS if is_apart else NESTED_MARKERS)
-            explain |= chance_line(panel, mean_chances(cells).get(task, np.nan))
+            handles, is_apart = side_by_side(panel, points, look, logarithmic=True)
+            explain |= handles | chance_line(panel, mean_chances(cells).get(task, np.nan))
+            beside |= is_apart
             rate_ticks(panel, rates, sheet.inside(per_line))
             panel.set_xlabel("learning rate")
-        handles = legend_of(line_handles(look), explain)
         how = CHOSEN[selection].removeprefix("learning rate and ")
         without = ", without rates that only some of them have" if left_out else ""
         under = f"mean over the settings of each task{without}; {how}"
-        if side_by_side:
-            under += "; mixers with error bars at one rate stand side by side"
-        under = with_intervals(under, sheet.panels)
-        return sheet.arrange("Accuracy by learning rate", under, handles, per_line=per_line)
+        under = with_intervals(under, sheet.panels, "rate" if beside else None)
+        legend = legend_of(line_handles(look), explain)
+        return sheet.arrange("Accuracy by learning rate", under, legend, per_line=per_line)
 
 
 def _score(of_setting: Mapping[float, Mapping[int, float | None]], lr: float) -> Score:
@@ -259,7 +255,9 @@ def accuracy_by_key(
     look = styles(series, beside=table.mixers)
     places, numeric = _places({value for members in series.values() for value, _ in members})
     rows, chances = rows_with_panels(table), chances_of_rows(cells, table)
+    logarithmic = numeric and grow_by_factors(list(places.values()))
     explain: Handles = {}
+    beside = False
     with looks():
         sheet = Sheet(layout)
         per_line = sheet.per_line(len(rows))
@@ -269,16 +267,17 @@ def accuracy_by_key(
                 line: sorted((places[value], table.rows[name][label]) for value, label in members)
                 for line, members in series.items()
             }
-            explain |= accuracy_lines(panel, points, look, joined=numeric)
-            explain |= chance_line(panel, chances.get(name, np.nan))
+            handles, is_apart = side_by_side(panel, points, look, logarithmic, joined=numeric)
+            explain |= handles | chance_line(panel, chances.get(name, np.nan))
+            beside |= is_apart
             if numeric:
                 value_ticks(panel, sorted(places.values()), sheet.inside(per_line))
             else:
                 name_ticks(panel, places, sheet.inside(per_line))
             panel.set_xlabel(short[key])
-        handles = legend_of(line_handles(look, joined=numeric), explain)
-        under = with_intervals(CHOSEN[selection], sheet.panels)
-        return sheet.arrange(f"Accuracy by {short[key]}", under, handles, per_line=per_line)
+        under = with_intervals(CHOSEN[selection], sheet.panels, "value" if beside else None)
+        legend = legend_of(line_handles(look, joined=numeric), explain)
+        return sheet.arrange(f"Accuracy by {short[key]}", under, legend, per_line=per_line)
 
 
 def _places(values: Iterable[str]) -> tuple[dict[str, float], bool]:

@@ -12,7 +12,7 @@ from matplotlib.patches import Patch
 from mixerlab.sweeps.figures.canvas import LONGEST_LINE
 from mixerlab.sweeps.figures.labels import without_shared
 from mixerlab.sweeps.figures.styles import Style
-from mixerlab.sweeps.figures.ticks import rate_span, short_number
+from mixerlab.sweeps.figures.ticks import axis_span, short_number
 from mixerlab.sweeps.intervals import interval
 from mixerlab.sweeps.names import BASELINE, sees_future
 from mixerlab.sweeps.tables import AVERAGE, Score, Table
@@ -136,31 +136,55 @@ def mark_intervals(panel: Axes, points: Iterable[tuple[float, Score]], colour: s
 
 
 def dodged(
-    points: Mapping[str, Sequence[tuple[float, Score]]], order: Sequence[str]
+    points: Mapping[str, Sequence[tuple[float, Score]]], order: Sequence[str], logarithmic: bool
 ) -> dict[str, list[tuple[float, Score]]]:
-    """The points of an axis of learning rates, moved so that no interval over seeds hides another.
+    """The points of an axis, moved so that no interval over seeds hides another.
 
-    Where several mixers have an interval at one rate, they stand side by side in `order`, around the rate and nearer to
-    it than to the next one. All other points stay.
+    If several mixers have an interval at one value, all mixers stand side by side at each value, in `order`, around the
+    value and nearer to it than to the next one. Otherwise all points stay.
     """
-    rates = sorted({rate for of_mixer in points.values() for rate, _ in of_mixer})
+    seeds = Counter(x for of_mixer in points.values() for x, score in of_mixer if len(score.by_seed) > 1)
+    if max(seeds.values(), default=0) < 2:
+        return {mixer: list(of_mixer) for mixer, of_mixer in points.items()}
+    values = sorted({value for of_mixer in points.values() for value, _ in of_mixer})
+    places = np.log(values) if logarithmic else np.asarray(values, float)
     moved: dict[tuple[str, float], float] = {}
-    for number, rate in enumerate(rates):
-        crowd = [mixer for mixer in order if any(x == rate and len(score.by_seed) > 1 for x, score in points[mixer])]
+    for number, (value, place) in enumerate(zip(values, places, strict=True)):
+        crowd = [mixer for mixer in order if any(x == value for x, _ in points.get(mixer, ()))]
         if len(crowd) > 1:
-            gaps = [abs(float(np.log(other / rate))) for other in (*rates[:number][-1:], *rates[number + 1 :][:1])]
-            room = min([0.042 * rate_span(rates), *(0.35 * gap for gap in gaps)])
+            gaps = np.abs(np.concatenate([places[:number][-1:], places[number + 1 :][:1]]) - place)
+            room = min([0.042 * axis_span(places), *0.35 * gaps])
+            beside = place + np.linspace(-room, room, len(crowd))
             moved |= {
-                (mixer, rate): rate * float(np.exp(shift))
-                for mixer, shift in zip(crowd, np.linspace(-room, room, len(crowd)), strict=True)
+                (mixer, value): float(x)
+                for mixer, x in zip(crowd, np.exp(beside) if logarithmic else beside, strict=True)
             }
     return {mixer: [(moved.get((mixer, x), x), score) for x, score in of_mixer] for mixer, of_mixer in points.items()}
 
 
-def with_intervals(subtitle: str, panels: Iterable[Axes]) -> str:
-    """The subtitle, and what error bars are if a panel has any."""
-    has_any = any(line.get_label() == "_interval" for panel in panels for line in panel.lines)
-    return f"{subtitle}; {INTERVALS}" if has_any else subtitle
+def side_by_side(
+    panel: Axes,
+    points: Mapping[str, Sequence[tuple[float, Score]]],
+    look: Mapping[str, Style],
+    logarithmic: bool,
+    joined: bool = True,
+) -> tuple[Handles, bool]:
+    """`accuracy_lines` through `dodged` points, and whether any stand beside their value."""
+    apart = dodged(points, list(look), logarithmic)
+    is_apart = any(apart[mixer] != list(of_mixer) for mixer, of_mixer in points.items())
+    markers = DODGED_MARKERS if is_apart else NESTED_MARKERS
+    return accuracy_lines(panel, apart, look, markers, joined), is_apart
+
+
+def with_intervals(subtitle: str, panels: Iterable[Axes], beside: str | None = None) -> str:
+    """The subtitle, and what error bars are if a panel has any.
+
+    `beside`: mixers stand side by side at each such value, a "rate" for instance.
+    """
+    if not any(line.get_label() == "_interval" for panel in panels for line in panel.lines):
+        return subtitle
+    told = f"; mixers side by side at each {beside}" if beside else ""
+    return f"{subtitle}{told}; {INTERVALS}"
 
 
 def accuracy_lines(

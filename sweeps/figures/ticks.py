@@ -15,10 +15,15 @@ from mixerlab.sweeps.figures.labels import told_apart
 
 
 def value_ticks(panel: Axes, values: Sequence[float], inches: float) -> None:
-    """Every value that was run is a tick; counts grow by factors, shares by steps."""
-    if values and min(values) > 0 and max(values) >= 4 * min(values):
+    """Every value that was run is a tick; the axis is logarithmic if they `grow_by_factors`."""
+    if grow_by_factors(values):
         panel.set_xscale("log", base=2)
     _ticks(panel, values, [short_number(value) for value in values], inches)
+
+
+def grow_by_factors(values: Sequence[float]) -> bool:
+    """Counts do, shares do not."""
+    return bool(values) and min(values) > 0 and max(values) >= 4 * min(values)
 
 
 def rate_ticks(panel: Axes, values: Sequence[float], inches: float) -> None:
@@ -79,10 +84,10 @@ def _ticks(panel: Axes, values: Sequence[float], labels: Sequence[str], inches: 
     panel.set_xticklabels(_apart(labels, (places - low) / (high - low) * inches))
 
 
-def rate_span(values: Sequence[float]) -> float:
-    """How long the axis is that `rate_ticks` makes, in natural logarithms."""
-    low, high = _limits(np.log(values))
-    return high - low
+def axis_span(places: np.ndarray) -> float:
+    """How long the axis is with ticks at `places`, in their unit: on a logarithmic axis they are logarithms."""
+    low, high = _limits(places)
+    return float(high - low)
 
 
 def _limits(places: np.ndarray) -> tuple[float, float]:

@@ -196,20 +196,22 @@ def test_at_each_rate_the_intervals_of_mixers_stand_side_by_side(tmp_path):
     bars = [line for line in panel.lines if line.get_label() == "_interval"]
     assert [sorted({x for x in bar.get_xdata() if not np.isnan(x)}) for bar in bars] == [list(line) for line in lines]
     under = figure.texts[1].get_text().replace("\n", " ")
-    assert "; mixers with error bars at one rate stand side by side; error bars" in under
+    assert "; mixers side by side at each rate; error bars" in under
 
 
-def test_only_intervals_at_one_rate_move_and_each_as_far_as_its_neighbours_allow(tmp_path):
+def test_mixers_at_one_rate_move_as_far_as_its_neighbours_allow(tmp_path):
     rates = [1e-3, 1.1e-3, 1e-2, 1e-1]
     for mixer in ("attn", "gdn"):
         fakes.add_run(tmp_path, [0.5] * 6, lr=rates[:3], seed=[0, 1], mixer=mixer)
     fakes.add_run(tmp_path, [0.5] * 4, lr=rates, mixer="mesa")
     frame = collect(tmp_path)
     (panel,) = learning_rates(frame, best_per_cell(frame), "official").axes
-    assert list(drawn(panel, "mesa")) == rates
-    moved = [np.log(np.array(list(drawn(panel, mixer))) / rates[:3]) for mixer in ("attn", "gdn")]
+    *beside, alone = drawn(panel, "mesa")
+    assert alone == rates[-1]
+    places = [list(drawn(panel, mixer)) for mixer in ("attn", "gdn")] + [beside]
     near, far = 0.35 * np.log(1.1), 0.042 * 1.18 * np.log(100)
-    assert np.array(moved) == pytest.approx(np.array([[-near, -near, -far], [near, near, far]]))
+    expected = [[-near, -near, -far], [0, 0, 0], [near, near, far]]
+    assert np.log(np.array(places) / rates[:3]) == pytest.approx(np.array(expected))
 
 
 def test_at_a_single_rate_intervals_stay_near_its_tick(tmp_path):
@@ -316,6 +318,31 @@ def test_accuracy_by_a_swept_key(tmp_path):
     figure = accuracy_by_key(swept, table, cells, "official", "optimizer.name")
     assert legend_texts(figure) == ["attn, d_model=128", "chance"]  # the only line of two values
     assert [label.get_text() for label in figure.axes[0].get_xticklabels()] == ["adamw", "muon"]
+
+
+@pytest.mark.parametrize(
+    ("key", "values", "places"),
+    [
+        ("optimizer.name", ("adamw", "muon", "sgd"), [0, 1, 2]),
+        ("optimizer.momentum", (0.3, 0.5, 0.9), [0.3, 0.5, 0.9]),
+        ("model.d_model", (64, 128, 512), np.log([64, 128, 512])),
+    ],
+)
+def test_mixers_with_intervals_stand_side_by_side_along_a_key(tmp_path, key, values, places):
+    """By equal steps of the axis, whether it has names, numbers or their logarithms."""
+    for mixer in ("attn", "gdn"):
+        for value in values:
+            fakes.add_run(tmp_path, [0.3, 0.5], lr=[1e-3], seed=[0, 1], mixer=mixer, changed={key: value})
+    swept = spread_out(collect(tmp_path))
+    cells = best_per_cell(swept.frame)
+    figure = accuracy_by_key(swept, task_table(cells), cells, "official", key)
+    (panel,) = figure.axes
+    drawn_at = np.array([list(drawn(panel, mixer)) for mixer in ("attn", "gdn")])
+    if panel.get_xscale() == "log":
+        drawn_at = np.log(drawn_at)
+    room = min(0.042 * 1.18 * (places[2] - places[0]), 0.35 * np.diff(places).min())
+    assert drawn_at - places == pytest.approx(np.array([[-room] * 3, [room] * 3]))
+    assert "; mixers side by side at each value; error bars" in figure.texts[1].get_text().replace("\n", " ")
 
 
 @pytest.mark.parametrize(
