@@ -2,13 +2,15 @@
 
     python -m mixerlab.sweeps.compare SOURCE [--published FILE ...] [--out DIR] [--selection official|clean]
                                       [--reading ncr_vocab_challenge=ncr_challenge ...] [--all-rates]
+                                      [--width INCHES] [--bare]
 
 SOURCE is an archive of records (`sweeps.archive`), a results folder, or the `rows.csv` of a report. Our number is what
 a paper with one seed would report, the accuracy at the best learning rate, averaged over our seeds. If a mean lacks
 some of the task's settings, it is marked with `*` and enters neither RMSE nor rank correlation. A published number is
 the best of the learning rates that its file lists: of ours only these count, and a cell that lacks one counts as
 missing. `--all-rates` takes the best of all rates that we tried.
-`--reading PUBLISHED=OURS` compares a published task with a different task of ours.
+`--reading PUBLISHED=OURS` compares a published task with a different task of ours. `--width` is that of the bars; the
+scatter plot takes at most one column of ICML.
 """
 
 import argparse
@@ -22,11 +24,13 @@ import pandas as pd
 
 from mixerlab.safe_files import replace_file
 from mixerlab.sweeps.best import Selection
-from mixerlab.sweeps.figures.canvas import save
+from mixerlab.sweeps.figures.canvas import TWO_COLUMNS, Layout, caption_of, save
 from mixerlab.sweeps.figures.comparison import scatter, side_by_side
+from mixerlab.sweeps.markup import listed
 from mixerlab.sweeps.names import MIXERS, in_order
 from mixerlab.sweeps.published import FAR, Pair, distance, is_far, pairs_of, read_published
 from mixerlab.sweeps.records.files import check_writable
+from mixerlab.sweeps.report_options import add_width
 from mixerlab.sweeps.sources import rows_of
 
 ROOT = Path(__file__).parents[1]
@@ -120,8 +124,11 @@ def compare(
     selection: Selection = "official",
     readings: Mapping[str, str] | None = None,
     all_rates: bool = False,
+    layout: Layout = TWO_COLUMNS,
 ) -> str:
     """Writes table and figures of the published file NAME into `out`: `NAME.md` and `.csv`, a scatter, and bars.
+
+    If `layout` is bare, `NAME_captions.md` has what the figures' titles would say.
 
     Returns:
         The Markdown.
@@ -135,14 +142,21 @@ def compare(
     text = markdown(pairs, told["source"] + read, rates)
     replace_file(out / f"{published.stem}.md", text)
     replace_file(out / f"{published.stem}.csv", to_csv(pairs))
-    save(scatter(pairs, selection, rates), out / published.stem, ("png", "pdf"))
+    figures = {published.stem: scatter(pairs, selection, rates, layout)}
     for of in ("means", "settings"):
         chosen = [pair for pair in pairs if pair.of == of]
         if any(pair.ours is not None for pair in chosen):
-            save(side_by_side(chosen, selection, rates), out / f"{published.stem}_{of}", ("png", "pdf"))
+            figures[f"{published.stem}_{of}"] = side_by_side(chosen, selection, rates, layout)
         else:  # bars of an earlier comparison
             for suffix in ("png", "pdf"):
                 (out / f"{published.stem}_{of}.{suffix}").unlink(missing_ok=True)
+    for name, figure in figures.items():
+        save(figure, out / name, ("png", "pdf"))
+    captions = out / f"{published.stem}_captions.md"
+    if layout.bare:
+        replace_file(captions, listed({name: caption_of(figure) for name, figure in figures.items()}))
+    else:
+        captions.unlink(missing_ok=True)
     return text
 
 
@@ -161,6 +175,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--reading", nargs="+", default=[], metavar="PUBLISHED=OURS", help="our task to compare with a published one"
     )
     parser.add_argument("--all-rates", action="store_true", help="the best of all our learning rates")
+    add_width(parser)
+    parser.add_argument(
+        "--bare", action="store_true", help="figures without title and subtitle, for captions of your own"
+    )
     given = parser.parse_args(arguments)
     try:
         if wrong := [reading for reading in given.reading if reading.count("=") != 1]:
@@ -172,8 +190,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 "an installed mixerlab has no results/published: name files of a checkout with --published"
             )
         check_readings(readings, files)
+        layout = Layout(given.width, given.bare)
         for published in files:
-            print(compare(given.source, published, given.out, given.selection, readings, given.all_rates))
+            print(compare(given.source, published, given.out, given.selection, readings, given.all_rates, layout))
     except ValueError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1

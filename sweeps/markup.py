@@ -1,6 +1,7 @@
 """Names and notes as text in Markdown, LaTeX and CSV: what a user or a stranger calls a mixer runs nothing there."""
 
 import re
+from collections.abc import Mapping
 
 # `_` inside a word is no markup.
 _MARKDOWN = re.compile(r"[\\`*\[<>|~]|(?<!\w)_|_(?!\w)")
@@ -14,6 +15,11 @@ def escape_markdown(text: str) -> str:
 def counted(number: int, noun: str) -> str:
     """`1 cell`, `2 cells`."""
     return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+def listed(captions: Mapping[str, str]) -> str:
+    """Markdown with the caption of each figure, by its name."""
+    return "\n".join(f"`{name}`: {one_line(caption)}.\n" for name, caption in captions.items())
 
 
 def one_line(text: str) -> str:

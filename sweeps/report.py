@@ -20,7 +20,7 @@ from mixerlab.sweeps.figures.canvas import FORMATS, WIDTHS, Layout
 from mixerlab.sweeps.figures.of_report import FIGURES, SWEPT, figures_of
 from mixerlab.sweeps.keys import Swept, column_of, notes_of, only_where, spread_out
 from mixerlab.sweeps.lengths import at_length_of_training, length_table
-from mixerlab.sweeps.markup import one_line
+from mixerlab.sweeps.markup import listed
 from mixerlab.sweeps.names import is_challenge, is_custom
 from mixerlab.sweeps.page import Part, page
 from mixerlab.sweeps.records.claims import claim, holder
@@ -251,18 +251,17 @@ def _of_selection(
     for name in (name for name in tables if name != "settings"):
         files.append(folder / f"{name}_intervals.csv")
         replace_file(files[-1], intervals_csv(tables[name]))
-    pictures, captions = [], []
+    pictures, captions = [], {}
     for name, figure in figures_of(
         results_dir, swept, cells, benchmark, selection, tables, look.layout, is_first=is_first
     ):
         drawn = canvas.save(figure, folder / name, look.formats)
-        caption = str(figure.get_label())
-        pictures += [(caption, path) for path in drawn if path.suffix == ".png"]
-        captions.append(f"`{name}`: {one_line(caption)}.\n")
+        captions[name] = canvas.caption_of(figure)
+        pictures += [(captions[name], path) for path in drawn if path.suffix == ".png"]
         files += drawn
     if captions and look.layout.bare:
         files.append(folder / CAPTIONS)
-        replace_file(files[-1], "\n".join(captions))
+        replace_file(files[-1], listed(captions))
     heading = f"Checkpoint and learning rate chosen on {'test' if selection == 'official' else 'validation'}"
     return Part(selection, heading, EXPLAINED[selection], tables, cells, benchmark, pictures), files
 

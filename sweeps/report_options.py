@@ -51,20 +51,7 @@ def parse_options(description: str | None, arguments: Sequence[str] | None) -> a
         help="a column for each value of these keys, such as model.d_model, and no other; `--by mixer`: one per mixer"
         " (default: the keys that were swept; those of the task always have rows of their own)",
     )
-    width = parser.add_mutually_exclusive_group()
-    width.add_argument(
-        "--width",
-        type=float,
-        default=WIDTHS[2],
-        metavar="INCHES",
-        help=f"width of figures, such as 5.5 for NeurIPS and ICLR (default: {WIDTHS[2]})",
-    )
-    width.add_argument(
-        "--columns",
-        type=int,
-        choices=WIDTHS,
-        help=f"width of figures in columns of ICML: 1 is --width {WIDTHS[1]}, 2 is --width {WIDTHS[2]}",
-    )
+    add_width(parser)
     parser.add_argument(
         "--bare",
         action="store_true",
@@ -75,8 +62,6 @@ def parse_options(description: str | None, arguments: Sequence[str] | None) -> a
     )
     parser.add_argument("--html", action="store_true", help="also write report.html, one page with everything")
     given = parser.parse_args(arguments)
-    if given.columns is not None:
-        given.width = WIDTHS[given.columns]
     if given.source is None:
         if (taken := _taken_for_a_word(given)) is not None:
             option, word = taken
@@ -86,6 +71,32 @@ def parse_options(description: str | None, arguments: Sequence[str] | None) -> a
             )
         given.source = DEFAULT_SOURCE
     return given
+
+
+def add_width(parser: argparse.ArgumentParser) -> None:
+    """The options for the width of figures, in inches as `width`."""
+    width = parser.add_mutually_exclusive_group()
+    width.add_argument(
+        "--width",
+        type=float,
+        default=WIDTHS[2],
+        metavar="INCHES",
+        help=f"width of figures, such as 5.5 for NeurIPS and ICLR (default: {WIDTHS[2]})",
+    )
+    width.add_argument(
+        "--columns",
+        type=_columns,
+        dest="width",
+        default=argparse.SUPPRESS,
+        metavar="{1,2}",
+        help=f"width of figures in columns of ICML: 1 is --width {WIDTHS[1]}, 2 is --width {WIDTHS[2]}",
+    )
+
+
+def _columns(word: str) -> float:
+    if word not in map(str, WIDTHS):
+        raise argparse.ArgumentTypeError(f"{word} is not one of {', '.join(map(str, WIDTHS))}")
+    return WIDTHS[int(word)]
 
 
 def _format(word: str) -> str:

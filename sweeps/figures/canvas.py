@@ -292,6 +292,11 @@ def _lines_of(text: str) -> int:
     return text.count("\n") + 1 if text else 0
 
 
+def caption_of(figure: Figure) -> str:
+    """Title and subtitle, also of a figure that is bare."""
+    return str(figure.get_label())
+
+
 def save(figure: Figure, stem: Path, formats: Sequence[str] = ("png",)) -> list[Path]:
     """Writes `stem`.png and so on, each whole or not at all."""
     paths = [stem.with_name(f"{stem.name}.{name}") for name in formats]  # a stem may have dots

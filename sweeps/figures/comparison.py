@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from mixerlab.sweeps.best import Selection
-from mixerlab.sweeps.figures.canvas import ONE_COLUMN, TWO_COLUMNS, Sheet, looks
+from mixerlab.sweeps.figures.canvas import ONE_COLUMN, TWO_COLUMNS, Layout, Sheet, looks
 from mixerlab.sweeps.figures.marks import (
     ACCURACY_LIMITS,
     CHOSEN,
@@ -52,11 +52,13 @@ SEED_LOOK: dict[str, Any] = {
 }
 
 
-def scatter(pairs: Sequence[Pair], selection: Selection, rates: Collection[float] = ()) -> Figure:
+def scatter(
+    pairs: Sequence[Pair], selection: Selection, rates: Collection[float] = (), layout: Layout = TWO_COLUMNS
+) -> Figure:
     """Ours over the published number, a colour a mixer, hollow where ours misses settings; the diagonal is equality.
 
     Points at about the same place are drawn beside each other, which the subtitle says, as it does the learning rates
-    of which ours are the best (`rates`; empty: all that were tried).
+    of which ours are the best (`rates`; empty: all that were tried). At most as wide as one column of ICML.
     """
     shown = [(pair, pair.ours) for pair in pairs if pair.ours is not None]
     places = _apart([(pair.published, ours) for pair, ours in shown])
@@ -64,7 +66,7 @@ def scatter(pairs: Sequence[Pair], selection: Selection, rates: Collection[float
     handles = line_handles(look, joined=False)
     explain: Handles = {"equal": Line2D([], [], label="ours = published", **DIAGONAL_LOOK)}
     with looks():
-        sheet = Sheet(ONE_COLUMN)
+        sheet = Sheet(Layout(min(layout.width, ONE_COLUMN.width), layout.bare))
         panel = sheet.panel()
         panel.plot([0, 1], [0, 1], zorder=1, **DIAGONAL_LOOK)
         for (pair, _), (x, y) in zip(shown, places, strict=True):
@@ -112,7 +114,9 @@ def _apart(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
     return drawn
 
 
-def side_by_side(pairs: Sequence[Pair], selection: Selection, rates: Collection[float] = ()) -> Figure:
+def side_by_side(
+    pairs: Sequence[Pair], selection: Selection, rates: Collection[float] = (), layout: Layout = TWO_COLUMNS
+) -> Figure:
     """A panel for each name: ours as a bar for each mixer, and the published number as a line across it.
 
     Of a single setting, a dot marks each of our seeds, of which the bar is the mean. A bar is hollow where ours misses
@@ -124,7 +128,7 @@ def side_by_side(pairs: Sequence[Pair], selection: Selection, rates: Collection[
     handles: Handles = {mixer: bar_handle(mixer, style) for mixer, style in look.items()}
     explain: Handles = {"published": Line2D([], [], label="published", **PUBLISHED_LOOK)}
     with looks():
-        sheet = Sheet(TWO_COLUMNS)
+        sheet = Sheet(layout)
         for name in dict.fromkeys(pair.name for pair in pairs):
             panel = sheet.panel(name)
             for pair in (pair for pair in pairs if pair.name == name):
@@ -143,6 +147,6 @@ def side_by_side(pairs: Sequence[Pair], selection: Selection, rates: Collection[
                     explain["seed"] = Line2D([], [], label="our seeds", **SEED_LOOK)
             panel.set(xticks=[], xlim=(-0.7, len(mixers) - 0.3), ylim=ACCURACY_LIMITS)
         return sheet.arrange(
-            "Ours beside the published accuracy", _chosen(selection, rates), legend_of(handles, explain), per_line=3,
-            below=0.1, height=0.95,
+            "Ours beside the published accuracy", _chosen(selection, rates), legend_of(handles, explain),
+            per_line=min(3, sheet.most), below=0.1, height=0.95,
         )  # fmt: skip

@@ -5,10 +5,12 @@ import math
 
 import fakes
 import pytest
+from figure_texts import assert_legible
 
 from mixerlab.api import compose
 from mixerlab.sweeps import archive, compare
 from mixerlab.sweeps.collect import best_per_cell, collect
+from mixerlab.sweeps.figures.canvas import Layout
 from mixerlab.sweeps.figures.comparison import STEP, scatter, side_by_side
 from mixerlab.sweeps.published import Pair, distance, is_far, pairs_of, read_published, scores_by_seed
 from mixerlab.sweeps.report import report
@@ -262,3 +264,20 @@ def test_what_holds_no_runs_is_refused(tmp_path, published):
     ):
         with pytest.raises(ValueError, match=message):
             rows_of(source)
+
+
+@pytest.mark.parametrize("width", [3.25, 5.5, 6.75])
+def test_figures_of_any_width_without_headings(results, published, tmp_path, width):
+    arguments = [str(results), "--published", str(published), "--out", str(tmp_path)]
+    assert compare.main([*arguments, "--width", str(width), "--bare"]) == 0
+    captions = (tmp_path / "published_captions.md").read_text().split("\n\n")
+    names = ["`published`", "`published_means`", "`published_settings`"]
+    assert [caption.partition(":")[0] for caption in captions] == names
+    assert all("learning rate and checkpoint chosen on test, for each seed" in caption for caption in captions)
+    pairs = pairs_of(rows_of(results), read_published(published))
+    for draw, inches in ((scatter, min(width, 3.25)), (side_by_side, width)):
+        figure = draw(pairs, "official", layout=Layout(width, bare=True))
+        assert figure.get_size_inches()[0] == pytest.approx(inches) and not figure.texts
+        assert_legible(figure)
+    assert compare.main(arguments) == 0
+    assert not (tmp_path / "published_captions.md").exists()
