@@ -15,7 +15,7 @@ from omegaconf.errors import OmegaConfBaseException
 from yaml import MarkedYAMLError
 
 from mixerlab.project import use_folder
-from mixerlab.refusals import check_choices, refusal, unresolved
+from mixerlab.refusals import check_choices, check_one_run, refusal, unresolved
 from mixerlab.tasks.base import SPLITS
 from mixerlab.tasks.data import dataset_folder, load_or_generate, save_split
 from mixerlab.tasks.generated import WrongRows
@@ -40,6 +40,7 @@ def export(data_dir: Path, overrides: Sequence[str], config_dir: Path | None = N
         key = override.lstrip("+~").partition("=")[0]
         if "=" in override and key != "task" and not key.startswith("task."):
             raise ValueError(f"{override}: export takes task=<name> and task.<key>=<value>")
+        check_one_run(override)
     check_choices(overrides)
     register_resolvers()
     search = use_folder(config_dir)
