@@ -48,20 +48,20 @@ class Found:
         pending: the cells that will train, the longest first.
         damaged: the cells whose record cannot be read, and why.
         finished: how many cells are finished.
-        changed: the finished cells that were trained by other code than today's.
+        changed: the finished cells that were trained by other code than today's, and which parts (`changed_code`).
         lacking: the finished cells that have no weights of the epochs that are to be kept.
     """
 
     pending: list[Cell] = field(default_factory=list)
     damaged: dict[Cell, str] = field(default_factory=dict)
     finished: int = 0
-    changed: list[Cell] = field(default_factory=list)
+    changed: dict[Cell, list[str]] = field(default_factory=dict)
     lacking: list[Cell] = field(default_factory=list)
 
     def offers(self) -> Iterator[str]:
         """Which finished cells the user may want to train again, and how, a line each."""
         if self.changed:
-            parts = ", ".join(sorted({name for cell in self.changed for name in cell.label[:2]}))
+            parts = ", ".join(sorted({_code(part, cell) for cell, parts in self.changed.items() for part in parts}))
             one = len(self.changed) == 1
             yield (
                 f"The code of {counted(len(self.changed), 'finished run')} has changed since"
@@ -148,8 +148,8 @@ class Sweep:
                 continue
             assert record is not None
             found.finished += 1
-            if changed_code(record, cell.code):
-                found.changed.append(cell)
+            if changed := changed_code(record, cell.code):
+                found.changed[cell] = changed
             if selections_without_weights(cell.folder, record, cell.keeps):
                 found.lacking.append(cell)
         found.pending.sort(key=lambda cell: -cell.cost)
@@ -208,7 +208,8 @@ class Sweep:
                     if waits_since is None:
                         waits_since = time.monotonic()
                         tqdm.write(
-                            f"other processes train the last {len(pending)}: waiting for them ({_holders(pending)})",
+                            f"waiting for {counted(len(pending), 'run')} that other processes train"
+                            f" ({_holders(pending)})",
                             file=sys.stderr,
                         )
                     if self.config.wait is not None and time.monotonic() - waits_since >= self.config.wait:
@@ -254,6 +255,12 @@ def _list(cells: Sequence[Cell], found: Found, names: Mapping[Cell, str]) -> Non
         state = "damaged" if cell in found.damaged else "to run" if cell in found.pending else "finished"
         print(f"{cell.run_id}  {names[cell]:<{width}} {state}")
     print(f"{counted(len(cells), 'run')}, {found.finished} of them finished")
+
+
+def _code(part: str, cell: Cell) -> str:
+    """What the code of a part of a run (`changed_code`) is the code of: `mixer gdn`."""
+    mixer, task, *_ = cell.label
+    return {"mixer": f"mixer {mixer}", "task": f"task {task}"}.get(part, part)
 
 
 def _holders(cells: list[Cell]) -> str:

@@ -67,4 +67,4 @@ class SweepProgress:
         passed = time.time() - self.since
         share = 1 - sum(self.waiting.values()) / self.total
         left = f", {tqdm.format_interval(passed / share - passed)} left" if 0 < share < 1 else ""
-        return f"{self._done()}, {100 * share:.0f}% of the work, {tqdm.format_interval(passed)} passed{left}"
+        return f"{self._done()}, {100 * share:.0f}% of the work, {tqdm.format_interval(passed)} elapsed{left}"

@@ -265,8 +265,8 @@ def table() -> Iterator[Run]:
 def adamw() -> Iterator[Run]:
     """The baselines; then the challenge, the first seed of each level before the second; then a lower rate.
 
-    Of recall at 512 tokens or more, what was learned was mostly learned at the lowest of ADAMW_RATES: at 1,024 and
-    2,048 tokens, where replicas did not learn it, both mixers get a lower one.
+    Parallax learned recall mostly at the lowest of ADAMW_RATES, and neither mixer learned it at 2,048 tokens: at 1,024
+    and 2,048 tokens both get a lower one.
     """
     made = replicas_in("adamw/rows.csv")
     baselines, challenges = [(task, "baseline") for task in TASKS], longest_first(CHALLENGE)

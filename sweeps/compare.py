@@ -2,7 +2,7 @@
 
     python -m mixerlab.sweeps.compare SOURCE [--published FILE ...] [--out DIR] [--selection official|clean]
                                       [--reading ncr_vocab_challenge=ncr_challenge ...] [--all-rates]
-                                      [--width INCHES] [--bare]
+                                      [--width INCHES | --columns 1|2] [--bare]
 
 SOURCE is an archive of records (`sweeps.archive`), a results folder, or the `rows.csv` of a report. Our number is what
 a paper with one seed would report, the accuracy at the best learning rate, averaged over our seeds. If a mean lacks
@@ -26,7 +26,7 @@ from mixerlab.safe_files import replace_file
 from mixerlab.sweeps.best import Selection
 from mixerlab.sweeps.figures.canvas import TWO_COLUMNS, Layout, caption_of, save
 from mixerlab.sweeps.figures.comparison import scatter, side_by_side
-from mixerlab.sweeps.markup import listed
+from mixerlab.sweeps.markup import captions_page
 from mixerlab.sweeps.names import MIXERS, in_order
 from mixerlab.sweeps.published import FAR, Pair, distance, is_far, pairs_of, read_published
 from mixerlab.sweeps.records.files import check_writable
@@ -35,6 +35,7 @@ from mixerlab.sweeps.sources import rows_of
 
 ROOT = Path(__file__).parents[1]
 PUBLISHED = ROOT / "results" / "published"
+FORMATS = ("png", "pdf")
 
 
 def markdown(pairs: Sequence[Pair], source: str, rates: Collection[float] = ()) -> str:
@@ -69,7 +70,8 @@ def markdown(pairs: Sequence[Pair], source: str, rates: Collection[float] = ()) 
             lines += ["", r"\* Over k of n settings (k/n): not comparable, part of neither number."]
         lines.append("")
     if all(pair.ours is None for pair in pairs):
-        lines += ["We have none of the published numbers.", ""]
+        names = ", ".join(dict.fromkeys(pair.name for pair in pairs))
+        lines += [f"We have none of the published numbers. They are of {names}.", ""]
     return "\n".join(lines)
 
 
@@ -142,19 +144,19 @@ def compare(
     text = markdown(pairs, told["source"] + read, rates)
     replace_file(out / f"{published.stem}.md", text)
     replace_file(out / f"{published.stem}.csv", to_csv(pairs))
-    figures = {published.stem: scatter(pairs, selection, rates, layout)}
-    for of in ("means", "settings"):
-        chosen = [pair for pair in pairs if pair.of == of]
+    figures = {}
+    for of in (None, "means", "settings"):
+        chosen = [pair for pair in pairs if of in (None, pair.of)]
+        name = f"{published.stem}_{of}" if of else published.stem
         if any(pair.ours is not None for pair in chosen):
-            figures[f"{published.stem}_{of}"] = side_by_side(chosen, selection, rates, layout)
-        else:  # bars of an earlier comparison
-            for suffix in ("png", "pdf"):
-                (out / f"{published.stem}_{of}.{suffix}").unlink(missing_ok=True)
-    for name, figure in figures.items():
-        save(figure, out / name, ("png", "pdf"))
+            figures[name] = (side_by_side if of else scatter)(chosen, selection, rates, layout)
+            save(figures[name], out / name, FORMATS)
+        else:  # what an earlier comparison drew
+            for suffix in FORMATS:
+                (out / f"{name}.{suffix}").unlink(missing_ok=True)
     captions = out / f"{published.stem}_captions.md"
     if layout.bare:
-        replace_file(captions, listed({name: caption_of(figure) for name, figure in figures.items()}))
+        replace_file(captions, captions_page({name: caption_of(figure) for name, figure in figures.items()}))
     else:
         captions.unlink(missing_ok=True)
     return text

@@ -17,7 +17,7 @@ def counted(number: int, noun: str) -> str:
     return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
-def listed(captions: Mapping[str, str]) -> str:
+def captions_page(captions: Mapping[str, str]) -> str:
     """Markdown with the caption of each figure, by its name."""
     return "\n".join(f"`{name}`: {one_line(caption)}.\n" for name, caption in captions.items())
 

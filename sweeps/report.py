@@ -20,7 +20,7 @@ from mixerlab.sweeps.figures.canvas import FORMATS, WIDTHS, Layout
 from mixerlab.sweeps.figures.of_report import FIGURES, SWEPT, figures_of
 from mixerlab.sweeps.keys import Swept, column_of, notes_of, only_where, spread_out
 from mixerlab.sweeps.lengths import at_length_of_training, length_table
-from mixerlab.sweeps.markup import listed
+from mixerlab.sweeps.markup import captions_page
 from mixerlab.sweeps.names import is_challenge, is_custom
 from mixerlab.sweeps.page import Part, page
 from mixerlab.sweeps.records.claims import claim, holder
@@ -261,7 +261,7 @@ def _of_selection(
         files += drawn
     if captions and look.layout.bare:
         files.append(folder / CAPTIONS)
-        replace_file(files[-1], listed(captions))
+        replace_file(files[-1], captions_page(captions))
     heading = f"Checkpoint and learning rate chosen on {'test' if selection == 'official' else 'validation'}"
     return Part(selection, heading, EXPLAINED[selection], tables, cells, benchmark, pictures), files
 

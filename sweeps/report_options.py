@@ -1,4 +1,4 @@
-"""The options of `mixerlab report`."""
+"""The options of `mixerlab report`; `sweeps.compare` shares those for the width of figures."""
 
 import argparse
 from collections.abc import Sequence
@@ -88,7 +88,7 @@ def add_width(parser: argparse.ArgumentParser) -> None:
         type=_columns,
         dest="width",
         default=argparse.SUPPRESS,
-        metavar="{1,2}",
+        metavar=f"{{{','.join(map(str, WIDTHS))}}}",
         help=f"width of figures in columns of ICML: 1 is --width {WIDTHS[1]}, 2 is --width {WIDTHS[2]}",
     )
 

@@ -203,7 +203,7 @@ def _legend(rows: Mapping[tuple[str, ...], Mapping[str, Score]], cells: pd.DataF
     if any(score.lost for score in scores):
         notes.append(
             "¶k/n Mean over k of the n seeds of the cell: at the best learning rate the other seeds diverged, failed or"
-            " are missing. Without them a mean is higher by luck, so it is never bold. ¶k: in k of the settings."
+            " are missing. Without them a mean is biased upwards, so it is never bold. ¶k: in k of the settings."
         )
     if any(score.lacking for score in scores):
         notes.append(

@@ -70,14 +70,17 @@ def main(arguments: Sequence[str]) -> None:
     options = parser.parse_intermixed_args(arguments)
     data_dir, overrides = options.given[:1], options.given[1:]
     if not any(override.startswith("task=") for override in overrides):
-        raise SystemExit(_USAGE)
+        raise SystemExit(f"error: give a folder, and then a task: {_USAGE.removeprefix('usage: ')}")
     try:
         print(export(Path(data_dir[0]), overrides, options.config_dir))
     except (HydraException, MarkedYAMLError) as error:
         raise SystemExit(f"error: {refusal(error)}") from error
     except OmegaConfBaseException as error:  # a value that is ???, or ${nothing}
         raise SystemExit(f"error: {unresolved(error)}") from error
-    except (ValueError, OSError) as error:
+    except OSError as error:
+        place = error.filename or data_dir[0]
+        raise SystemExit(f"error: {place} cannot be read or written ({error.strerror or error})") from error
+    except ValueError as error:
         raise SystemExit(f"error: {error}") from error
 
 

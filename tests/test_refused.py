@@ -125,7 +125,7 @@ REFUSED = [
     (["optimizer.lr=fast"], "optimizer.lr='fast'", "above 0"),
     (["optimizer.lr=[]"], "optimizer.lr=[]", "give a number"),
     (["optimizer.lr=true"], "optimizer.lr=True", "above 0"),
-    (["optimizer.lr=[0.01,0.01]"], "optimizer.lr=[0.01, 0.01] names one twice", "a replica is"),
+    (["optimizer.lr=[0.01,0.01]"], "optimizer.lr=[0.01, 0.01] has 0.01 twice", "give each value once"),
     (["seed=1.5"], "seed=1.5", "whole number"),
     (["seed=-1"], "seed=-1", "whole number"),
     (["trainer.epochs=0"], "trainer.epochs=0", "at least 1"),

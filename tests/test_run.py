@@ -123,7 +123,7 @@ def test_a_finished_run_says_that_the_code_has_changed_since(finished, tmp_path)
     assert "The code of its mixer has changed since: force=changed trains it again" in again.err
     sweep = run_py("-m", *ATTN, f"results_dir={results}")
     assert (
-        "The code of 1 finished run has changed since it was trained (attn, icr): force=changed trains it again"
+        "The code of 1 finished run has changed since it was trained (mixer attn): force=changed trains it again"
         in sweep.out
     )
 

@@ -87,7 +87,7 @@ def test_a_sweep_says_that_it_waits_for_what_others_train(tmp_path):
         process = start_run_py(*grid)
         in_vain = threading.Timer(120, process.kill)  # it would wait forever
         in_vain.start()
-        waits = next(line for line in process.stdout if "other processes train the last 1: waiting for them" in line)
+        waits = next(line for line in process.stdout if "waiting for 1 run that other processes train" in line)
         assert f"process {os.getpid()} on {socket.gethostname()} since " in waits
         in_vain.cancel()
     output, _ = process.communicate(timeout=300)

@@ -21,7 +21,7 @@ RESULTS = Path(__file__).parents[1]
 ATTENTION, PARALLAX = MIXERS = ("attn", "parallax")
 RATES = {"AdamW": plan.ADAMW_RATES, "Muon": plan.DEFAULT_RATES}
 ROWS = {"AdamW": RESULTS / "adamw" / "rows.csv", "Muon": RESULTS / "table" / "rows.csv"}
-LEVEL_WITHIN = 0.01
+TIE = 0.01  # of accuracies
 SETTING = ["task", "setting"]
 LONGEST = 2048
 BASELINES = [(task, "baseline") for task in plan.TASKS]
@@ -50,14 +50,20 @@ def report() -> str:
 
 
 def replicas(optimizer: str) -> pd.DataFrame:
-    """The replicas of whole seeds: accuracy and whether it learned, with a row per mixer, task, setting and seed.
+    return whole_seeds(pd.read_csv(ROWS[optimizer], low_memory=False), [float(rate) for rate in RATES[optimizer]])
 
-    The columns are (`accuracy` or `learned`, learning rate).
+
+def whole_seeds(rows: pd.DataFrame, rates: Sequence[float]) -> pd.DataFrame:
+    """The replicas of seeds that have all `rates`: a row per mixer, task, setting and seed.
+
+    The columns are (`accuracy` or `learned`, learning rate). A replica that diverged has the accuracy 0, and did not
+    learn.
     """
-    rows = pd.read_csv(ROWS[optimizer], low_memory=False)
-    rates = [float(rate) for rate in RATES[optimizer]]
-    rows = rows[rows["mixer"].isin(MIXERS) & (rows["status"] == "finished") & rows["lr"].isin(rates)]
-    rows = rows.assign(accuracy=rows["official_accuracy"], learned=np.isfinite(rows["steps_to_90"]))
+    rows = rows[rows["mixer"].isin(MIXERS) & rows["status"].isin(["finished", "diverged"]) & rows["lr"].isin(rates)]
+    finished = rows["status"] == "finished"
+    rows = rows.assign(
+        accuracy=rows["official_accuracy"].where(finished, 0.0), learned=finished & np.isfinite(rows["steps_to_90"])
+    )
     return rows.pivot(index=["mixer", *SETTING, "seed"], columns="lr", values=["accuracy", "learned"]).dropna()
 
 
@@ -99,7 +105,7 @@ def leads(by: dict[str, pd.DataFrame]) -> list[str]:
     told = (
         "*Parallax less attention*: the mean over levels and seeds, each mixer at the best rate of that seed. *By"
         " seed*: the same for each seed, over the levels that have it. *At the same rate*: over levels, seeds and"
-        f" rates, how often Parallax is ahead or behind by more than {LEVEL_WITHIN}. Only seeds that both mixers have"
+        f" rates, how often Parallax is ahead or behind by more than {TIE}. Only seeds that both mixers have"
         " at a level count."
     )
     return [*lines, "", told]
@@ -117,17 +123,21 @@ def _lead(name: str, optimizer: str, of: dict[str, pd.DataFrame]) -> str:
     parallax, attention = of[PARALLAX]["accuracy"], of[ATTENTION]["accuracy"]
     lead = parallax.max(axis=1) - attention.max(axis=1)
     at_rate = (parallax - attention).to_numpy()
-    ahead, behind = (at_rate > LEVEL_WITHIN).sum(), (at_rate < -LEVEL_WITHIN).sum()
+    ahead, behind = (at_rate > TIE).sum(), (at_rate < -TIE).sum()
     entries = [
         name,
         optimizer,
         f"{len(lead)}",
-        f"{lead.mean():+.3f}",
-        ", ".join(f"{value:+.3f}" for value in lead.groupby(level="seed").mean()),
+        _signed(lead.mean()),
+        ", ".join(map(_signed, lead.groupby(level="seed").mean())),
         *(f"{count}" for count in (ahead, at_rate.size - ahead - behind, behind)),
         *(_learned(of[mixer]) for mixer in MIXERS),
     ]
     return f"| {' | '.join(entries)} |"
+
+
+def _signed(value: float) -> str:
+    return f"{round(value, 3) + 0.0:+.3f}"  # no -0.000
 
 
 if __name__ == "__main__":

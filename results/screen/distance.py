@@ -213,8 +213,12 @@ def _on_the_cells(name: str, base: pd.DataFrame, others: pd.DataFrame) -> list[s
     """The recipes of `others`, which were run on VARIANT_CELLS, beside the recipe `name`, whose rows are `base`."""
     draft, paper = draft_rows(), published()
     chosen = pd.MultiIndex.from_tuples([(task, one) for task, settings in VARIANT_CELLS.items() for one in settings])
-    cells = {name: base[pd.MultiIndex.from_frame(base[["task", "setting"]]).isin(chosen)]}
-    cells |= {recipe: rows for recipe, rows in others.groupby("recipe", sort=False) if recipe != name}
+
+    def of_cells(rows: pd.DataFrame) -> pd.DataFrame:
+        return rows[pd.MultiIndex.from_frame(rows[["task", "setting"]]).isin(chosen)]
+
+    cells = {name: of_cells(base)}
+    cells |= {recipe: rows for recipe, rows in of_cells(others).groupby("recipe", sort=False) if recipe != name}
     means = {recipe: means_of(rows, *FIRST) for recipe, rows in cells.items()}
     lines = [
         f"| mixer, task | cells | paper, all settings | {' | '.join(cells)} |",

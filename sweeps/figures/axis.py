@@ -19,15 +19,15 @@ from mixerlab.sweeps.figures.marks import (
     CHOSEN,
     Handles,
     chance_line,
+    dodged_lines,
     legend_of,
     line_handles,
     rows_with_panels,
     setting_title,
-    side_by_side,
     with_intervals,
 )
 from mixerlab.sweeps.figures.styles import styles
-from mixerlab.sweeps.figures.ticks import grow_by_factors, name_ticks, rate_ticks, value_ticks
+from mixerlab.sweeps.figures.ticks import name_ticks, rate_ticks, value_ticks
 from mixerlab.sweeps.keys import Swept, short_names, shown
 from mixerlab.sweeps.lengths import length_of_training
 from mixerlab.sweeps.names import TASKS, axis_of, in_order, is_challenge, origin_of, rank
@@ -103,16 +103,15 @@ def _by_axis(
                 per_line = even_lines(total, sheet.most + 1)
         # The subtitle, if there is one, has the unit of lengths, for short labels.
         in_tokens = not layout.bare and (only is not None or per_line > sheet.most)
-        beside = False
+        side_by_side = False
         for axes in by_task:
             first = len(sheet.panels)
             for axis in axes:
                 panel = sheet.panel(setting_title(axis.task, axis.origin))
-                values = sorted(axis.chances)
-                handles, is_apart = side_by_side(panel, axis.points, look, grow_by_factors(values))
+                value_ticks(panel, sorted(axis.chances), sheet.inside(per_line))
+                handles, is_apart = dodged_lines(panel, axis.points, look)
                 explain |= handles | chance_line(panel, axis.chances)
-                beside |= is_apart
-                value_ticks(panel, values, sheet.inside(per_line))
+                side_by_side |= is_apart
                 panel.set_xlabel(_axis_label(frame, axis, with_unit=not in_tokens))
             of_task = sheet.panels[first:]
             panels += [of_task[start : start + per_line] for start in range(0, len(of_task), per_line)]
@@ -121,7 +120,7 @@ def _by_axis(
             under = f"lengths in tokens; {under}"
         if only is not None and any(axis.key == "test_seq_len" for axes in by_task for axis in axes):
             under += {"official": ", at each length", "clean": ", which has the length of training"}[selection]
-        under = with_intervals(under, sheet.panels, "value" if beside else None)
+        under = with_intervals(under, sheet.panels, side_by_side)
         legend = legend_of(line_handles(look), explain)
         return sheet.arrange(title, under, legend, None if packed else panels, per_line, tallest=TALLEST)
 
@@ -191,7 +190,7 @@ def learning_rates(
             of_rate = tried.setdefault(place, {}).setdefault(lr, {})
             of_rate[seed] = accuracy if status == "finished" else of_rate.get(seed)
     explain: Handles = {}
-    left_out = beside = False
+    left_out = side_by_side = False
     with looks():
         sheet = Sheet(layout)
         per_line = sheet.per_line(len(tasks))
@@ -205,15 +204,15 @@ def learning_rates(
                 left_out |= len(of_all) < len(run_at)
                 points[mixer] = [(lr, mean_of(_score(of, lr) for of in of_mixer)) for lr in of_all]
             rates = sorted({lr for of_mixer in points.values() for lr, _ in of_mixer})
-            handles, is_apart = side_by_side(panel, points, look, logarithmic=True)
-            explain |= handles | chance_line(panel, mean_chances(cells).get(task, np.nan))
-            beside |= is_apart
             rate_ticks(panel, rates, sheet.inside(per_line))
+            handles, is_apart = dodged_lines(panel, points, look)
+            explain |= handles | chance_line(panel, mean_chances(cells).get(task, np.nan))
+            side_by_side |= is_apart
             panel.set_xlabel("learning rate")
         how = CHOSEN[selection].removeprefix("learning rate and ")
         without = ", without rates that only some of them have" if left_out else ""
         under = f"mean over the settings of each task{without}; {how}"
-        under = with_intervals(under, sheet.panels, "rate" if beside else None)
+        under = with_intervals(under, sheet.panels, side_by_side)
         legend = legend_of(line_handles(look), explain)
         return sheet.arrange("Accuracy by learning rate", under, legend, per_line=per_line)
 
@@ -255,9 +254,8 @@ def accuracy_by_key(
     look = styles(series, beside=table.mixers)
     places, numeric = _places({value for members in series.values() for value, _ in members})
     rows, chances = rows_with_panels(table), chances_of_rows(cells, table)
-    logarithmic = numeric and grow_by_factors(list(places.values()))
     explain: Handles = {}
-    beside = False
+    side_by_side = False
     with looks():
         sheet = Sheet(layout)
         per_line = sheet.per_line(len(rows))
@@ -267,15 +265,15 @@ def accuracy_by_key(
                 line: sorted((places[value], table.rows[name][label]) for value, label in members)
                 for line, members in series.items()
             }
-            handles, is_apart = side_by_side(panel, points, look, logarithmic, joined=numeric)
-            explain |= handles | chance_line(panel, chances.get(name, np.nan))
-            beside |= is_apart
             if numeric:
                 value_ticks(panel, sorted(places.values()), sheet.inside(per_line))
             else:
                 name_ticks(panel, places, sheet.inside(per_line))
+            handles, is_apart = dodged_lines(panel, points, look, joined=numeric)
+            explain |= handles | chance_line(panel, chances.get(name, np.nan))
+            side_by_side |= is_apart
             panel.set_xlabel(short[key])
-        under = with_intervals(CHOSEN[selection], sheet.panels, "value" if beside else None)
+        under = with_intervals(CHOSEN[selection], sheet.panels, side_by_side)
         legend = legend_of(line_handles(look, joined=numeric), explain)
         return sheet.arrange(f"Accuracy by {short[key]}", under, legend, per_line=per_line)
 

@@ -22,10 +22,13 @@ CHOSEN = {
     "clean": "learning rate and checkpoint chosen on validation",
 }
 INTERVALS = "error bars: 95% Student t intervals over seeds, cut to [0, 1]"
+SIDE_BY_SIDE = "mixers side by side where error bars would overlap"
 ACCURACY_LIMITS = (-0.05, 1.06)
 # Of mixers at the same place the first is drawn largest and below, so that all are seen: points.
 NESTED_MARKERS = (7.0, 2.8)
 APART_MARKERS = (6.0, 4.4)  # of those that rarely lie at one place
+# Of shapes that look smaller than a disc of their size: by how much they are larger.
+_ENLARGED = {"P": 1.5, "*": 1.6, "X": 1.5, "p": 1.2, "h": 1.1, "H": 1.1, "d": 1.3}
 DODGED_MARKERS = (3.6, 3.0)  # of those that stand side by side
 MOST_PANELS = 12  # rows of a table that have a panel each
 INCOMPLETE = "incomplete mean"
@@ -140,8 +143,8 @@ def dodged(
 ) -> dict[str, list[tuple[float, Score]]]:
     """The points of an axis, moved so that no interval over seeds hides another.
 
-    If several mixers have an interval at one value, all mixers stand side by side at each value, in `order`, around the
-    value and nearer to it than to the next one. Otherwise all points stay.
+    If several mixers have an interval at one value, all mixers with a score stand side by side at each value, in
+    `order`, around the value and nearer to it than to the next one. Otherwise all points stay.
     """
     seeds = Counter(x for of_mixer in points.values() for x, score in of_mixer if len(score.by_seed) > 1)
     if max(seeds.values(), default=0) < 2:
@@ -150,7 +153,9 @@ def dodged(
     places = np.log(values) if logarithmic else np.asarray(values, float)
     moved: dict[tuple[str, float], float] = {}
     for number, (value, place) in enumerate(zip(values, places, strict=True)):
-        crowd = [mixer for mixer in order if any(x == value for x, _ in points.get(mixer, ()))]
+        crowd = [
+            mixer for mixer in order if any(x == value and score.mean is not None for x, score in points.get(mixer, ()))
+        ]
         if len(crowd) > 1:
             gaps = np.abs(np.concatenate([places[:number][-1:], places[number + 1 :][:1]]) - place)
             room = min([0.042 * axis_span(places), *0.35 * gaps])
@@ -162,29 +167,21 @@ def dodged(
     return {mixer: [(moved.get((mixer, x), x), score) for x, score in of_mixer] for mixer, of_mixer in points.items()}
 
 
-def side_by_side(
-    panel: Axes,
-    points: Mapping[str, Sequence[tuple[float, Score]]],
-    look: Mapping[str, Style],
-    logarithmic: bool,
-    joined: bool = True,
+def dodged_lines(
+    panel: Axes, points: Mapping[str, Sequence[tuple[float, Score]]], look: Mapping[str, Style], joined: bool = True
 ) -> tuple[Handles, bool]:
-    """`accuracy_lines` through `dodged` points, and whether any stand beside their value."""
-    apart = dodged(points, list(look), logarithmic)
+    """`accuracy_lines` through `dodged` points, and whether any stand beside their value; the panel has its ticks."""
+    apart = dodged(points, list(look), logarithmic=panel.get_xscale() == "log")
     is_apart = any(apart[mixer] != list(of_mixer) for mixer, of_mixer in points.items())
     markers = DODGED_MARKERS if is_apart else NESTED_MARKERS
     return accuracy_lines(panel, apart, look, markers, joined), is_apart
 
 
-def with_intervals(subtitle: str, panels: Iterable[Axes], beside: str | None = None) -> str:
-    """The subtitle, and what error bars are if a panel has any.
-
-    `beside`: mixers stand side by side at each such value, a "rate" for instance.
-    """
+def with_intervals(subtitle: str, panels: Iterable[Axes], side_by_side: bool = False) -> str:
+    """The subtitle, and what error bars are if a panel has any."""
     if not any(line.get_label() == "_interval" for panel in panels for line in panel.lines):
         return subtitle
-    told = f"; mixers side by side at each {beside}" if beside else ""
-    return f"{subtitle}{told}; {INTERVALS}"
+    return f"{subtitle}{'; ' + SIDE_BY_SIDE if side_by_side else ''}; {INTERVALS}"
 
 
 def accuracy_lines(
@@ -200,7 +197,8 @@ def accuracy_lines(
 
     A mean over fewer settings or seeds than there are is hollow, and no line leads to one over fewer settings than the
     mixer's others. One over none is a cross at zero, grey if several mixers have none. Where points of several mixers
-    stand at one place (`dodged` moves them apart), their markers and intervals lie on each other from large to small.
+    stand at one place (`dodged_lines` moves them apart), their markers and intervals lie on each other from large to
+    small.
     """
     explain: Handles = {}
     lacking = Counter(x for of_mixer in points.values() for x, score in of_mixer if score.mean is None)
@@ -212,6 +210,7 @@ def accuracy_lines(
         if not of_mixer:
             continue
         size = largest - number * step
+        drawn_size = size * _ENLARGED.get(style.marker, 1.0)
         # No line leads to a mean over fewer settings: it would rise where these are easier.
         most = max(score.done for _, score in of_mixer)
         means = [
@@ -219,8 +218,8 @@ def accuracy_lines(
             for _, score in of_mixer
         ]
         panel.plot(
-            [x for x, _ in of_mixer], means, color=style.colour, label=mixer, marker=style.marker, markersize=size,
-            markeredgewidth=0, linestyle="-" if joined else "none",
+            [x for x, _ in of_mixer], means, color=style.colour, label=mixer, marker=style.marker,
+            markersize=drawn_size, markeredgewidth=0, linestyle="-" if joined else "none",
         )  # fmt: skip
         crosses = [x for x, score in of_mixer if score.mean is None]
         for colour, shared in ((style.colour, False), (SEVERAL, True)):
@@ -230,8 +229,8 @@ def accuracy_lines(
         hollow = [(x, score.mean) for x, score in of_mixer if score.mean is not None and not score.whole]
         if hollow:
             panel.plot(
-                *zip(*hollow, strict=True), color=style.colour, linestyle="none", marker=style.marker, markersize=size,
-                markerfacecolor="white", label="_hollow",
+                *zip(*hollow, strict=True), color=style.colour, linestyle="none", marker=style.marker,
+                markersize=drawn_size, markerfacecolor="white", markeredgewidth=0.8, label="_hollow",
             )  # fmt: skip
             explain["hollow"] = hollow_handle()
         mark_intervals(panel, of_mixer, style.colour, 0.3 * (size - smallest))

@@ -15,15 +15,10 @@ from mixerlab.sweeps.figures.labels import told_apart
 
 
 def value_ticks(panel: Axes, values: Sequence[float], inches: float) -> None:
-    """Every value that was run is a tick; the axis is logarithmic if they `grow_by_factors`."""
-    if grow_by_factors(values):
+    """Every value that was run is a tick; counts grow by factors, shares by steps."""
+    if values and min(values) > 0 and max(values) >= 4 * min(values):
         panel.set_xscale("log", base=2)
     _ticks(panel, values, [short_number(value) for value in values], inches)
-
-
-def grow_by_factors(values: Sequence[float]) -> bool:
-    """Counts do, shares do not."""
-    return bool(values) and min(values) > 0 and max(values) >= 4 * min(values)
 
 
 def rate_ticks(panel: Axes, values: Sequence[float], inches: float) -> None:

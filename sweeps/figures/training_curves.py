@@ -12,7 +12,6 @@ from matplotlib.ticker import MaxNLocator
 from mixerlab.sweeps.best import Selection
 from mixerlab.sweeps.figures.canvas import TICK, TWO_COLUMNS, Layout, Sheet, looks
 from mixerlab.sweeps.figures.curves import Curve, carried_forward
-from mixerlab.sweeps.figures.labels import shortened
 from mixerlab.sweeps.figures.marks import (
     ACCURACY_LIMITS,
     CHOSEN,
@@ -45,7 +44,8 @@ def training_curves(
         above, below, settings = [], [], []
         for task in tasks:
             of_task = cells[cells["task"] == task]
-            setting = min(of_task["setting"], key=setting_rank)
+            columns = of_task[of_task["n"] > 0]["setting"].value_counts()
+            setting = min(of_task["setting"], key=lambda one: (-columns.get(one, 0), setting_rank(one)))
             settings.append(setting)
             of_setting = of_task[of_task["setting"] == setting]
             accuracy, loss = sheet.panel(setting_title(task, setting)), sheet.panel()
@@ -54,11 +54,11 @@ def training_curves(
             _curves(loss, metrics, "train_loss", look)
             explain |= chance_line(accuracy, float(of_setting["chance"].iloc[0]))
             if without:
-                names = f"no curve: {', '.join(without)}" if len(without) < 4 else f"no curve of {len(without)}"
+                names = f"no curve: {', '.join(without)}"
                 accuracy.text(
                     0.97,
                     0.14,  # above the line of chance
-                    shortened(names, 30),
+                    names if len(names) <= 30 else f"no curve of {len(without)}",
                     transform=accuracy.transAxes,
                     ha="right",
                     fontsize=TICK,

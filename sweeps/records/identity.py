@@ -165,6 +165,6 @@ def replicas_of(config: Mapping[str, Any]) -> list[tuple[float, int]]:
     for key, values in (("optimizer.lr", rates), ("seed", seeds)):
         if not values:
             raise ValueError(f"{key}=[] names no replica: give a number, or a list of them")
-        if len(set(values)) < len(values):
-            raise ValueError(f"{key}={values} names one twice: a replica is a learning rate and a seed")
+        if twice := [value for number, value in enumerate(values) if value in values[:number]]:
+            raise ValueError(f"{key}={values} has {twice[0]} twice: give each value once")
     return [(float(lr), seed) for seed in seeds for lr in rates]

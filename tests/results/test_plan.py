@@ -95,6 +95,22 @@ def test_adamw_gets_three_seeds_of_every_level_and_a_lower_rate_for_long_recall(
         "adamw recall at a lower rate": 2 * 4 * 2,
     }
     assert {run.setting.split("-")[1] for run in of_stage["adamw recall at a lower rate"]} == {"1024", "2048"}
+    for stage in ("adamw challenge", "adamw recall at a lower rate"):
+        seeds = [replicas(run)[0][1] for run in of_stage[stage]]
+        assert seeds == sorted(seeds)  # the first seed first
+
+
+def test_what_adamw_has_is_not_listed():
+    made = plan.replicas_in("adamw/rows.csv")
+    assert len(made) >= 238 and not listed(plan.adamw()) & made
+
+
+def test_mamba_gets_the_spectral_scale_on_every_setting_up_to_length_256(monkeypatch):
+    monkeypatch.setattr(plan, "finished_in", lambda rows: set())
+    runs = [run for run in plan.steps() if run.recipe == "spectral scale" and run.mixer == "mamba"]
+    expected = {(task, setting) for task in plan.TASKS for setting, length in lengths(task).items() if length <= 256}
+    assert len(runs) == len(expected) == len({(run.task, run.setting) for run in runs})
+    assert {(run.task, run.setting) for run in runs} == expected
 
 
 def test_the_challenge_is_read_as_the_papers_numbers_are_published():
@@ -144,6 +160,7 @@ def test_the_recipes_of_the_list_were_run_or_are_left(stage):
         return set(with_run_ids(pd.DataFrame({"overrides": list(overrides)}))["run_id"])
 
     rows = pd.read_csv(plan.RESULTS / "challenge" / "recipe_rows.csv")
+    assert set(rows["stage"]) <= set(OF_RECIPES["stage"])
     made = set(rows[rows["stage"] == stage]["run_id"])
     listed = ids(OF_RECIPES[OF_RECIPES["stage"] == stage]["overrides"])
     left = ids(run.overrides for run in plan.recipes() if run.stage == stage)

@@ -196,7 +196,7 @@ def test_at_each_rate_the_intervals_of_mixers_stand_side_by_side(tmp_path):
     bars = [line for line in panel.lines if line.get_label() == "_interval"]
     assert [sorted({x for x in bar.get_xdata() if not np.isnan(x)}) for bar in bars] == [list(line) for line in lines]
     under = figure.texts[1].get_text().replace("\n", " ")
-    assert "; mixers side by side at each rate; error bars" in under
+    assert "; mixers side by side where error bars would overlap; error bars" in under
 
 
 def test_mixers_at_one_rate_move_as_far_as_its_neighbours_allow(tmp_path):
@@ -320,6 +320,62 @@ def test_accuracy_by_a_swept_key(tmp_path):
     assert [label.get_text() for label in figure.axes[0].get_xticklabels()] == ["adamw", "muon"]
 
 
+def shifts(panel, mixers, values):
+    """How far the points of mixers stand from their values, in the unit of the panel's axis."""
+    drawn_at, at = np.array([list(drawn(panel, mixer)) for mixer in mixers]), np.array(values)
+    return np.log(drawn_at / at) if panel.get_xscale() == "log" else drawn_at - at
+
+
+def test_mixers_with_intervals_stand_side_by_side_along_difficulty(tmp_path):
+    """Whether the axis is logarithmic or not. Another task has one seed, and its points stay."""
+    lengths_, noise = (64, 128, 256), (0.2, 0.4, 0.6)
+    for mixer in ("attn", "gdn"):
+        for length in lengths_:
+            fakes.add_run(
+                tmp_path, [0.3, 0.5], lr=[1e-3], seed=[0, 1], mixer=mixer, setting=f"seq_len-{length}", seq_len=length
+            )
+        for share in noise:
+            given = {"setting": f"frac_noise-{share}", "frac_noise": share}
+            fakes.add_run(tmp_path, [0.3, 0.5], lr=[1e-3], seed=[0, 1], mixer=mixer, task="ncr", **given)
+            fakes.add_run(tmp_path, [0.4], lr=[1e-3], mixer=mixer, task="sc", **given)
+    frame = collect(tmp_path)
+    figure = difficulty(frame, best_per_cell(frame), "official")
+    by_length, by_noise, unmoved = figure.axes
+    assert (by_length.get_xscale(), by_noise.get_xscale()) == ("log", "linear")
+    for panel, values, span in ((by_length, lengths_, np.log(4)), (by_noise, noise, 0.4)):
+        room = 0.042 * 1.18 * span
+        assert shifts(panel, ("attn", "gdn"), values) == pytest.approx(np.array([[-room] * 3, [room] * 3]))
+    assert not shifts(unmoved, ("attn", "gdn"), noise).any()
+    sizes = [
+        max(line.get_markersize() for line in panel.lines if line.get_label() in ("attn", "gdn"))
+        for panel in figure.axes
+    ]
+    assert sizes[0] == sizes[1] < sizes[2]
+    assert "side by side" in figure.texts[1].get_text()  # although the last panel has no intervals
+
+
+def test_what_has_no_score_is_one_cross_at_its_value(tmp_path):
+    for mixer in ("attn", "gdn", "mesa"):
+        for length in (64, 128):
+            has_none = (mixer, length) in (("attn", 64), ("gdn", 64))
+            scores = ["diverged", "diverged"] if has_none else [0.3, 0.5]
+            fakes.add_run(
+                tmp_path, scores, lr=[1e-3], seed=[0, 1], mixer=mixer, setting=f"seq_len-{length}", seq_len=length
+            )
+    frame = collect(tmp_path)
+    figure = difficulty(frame, best_per_cell(frame), "official")
+    assert [list(line.get_xdata()) for line in crosses(figure.axes[0]) if line.get_label() == "_cross"] == [[64], [64]]
+    assert "no score" in legend_texts(figure)
+
+
+@pytest.mark.parametrize(("values", "scale"), [([0, 0.5, 0.9], "linear"), ([-1, 1, 4], "linear"), ([1, 4], "log")])
+def test_only_positive_values_that_grow_by_factors_are_on_a_logarithmic_axis(values, scale):
+    panel = plt.figure().add_subplot()
+    value_ticks(panel, values, 2.0)
+    assert panel.get_xscale() == scale
+    plt.close("all")
+
+
 @pytest.mark.parametrize(
     ("key", "values", "places"),
     [
@@ -337,12 +393,11 @@ def test_mixers_with_intervals_stand_side_by_side_along_a_key(tmp_path, key, val
     cells = best_per_cell(swept.frame)
     figure = accuracy_by_key(swept, task_table(cells), cells, "official", key)
     (panel,) = figure.axes
-    drawn_at = np.array([list(drawn(panel, mixer)) for mixer in ("attn", "gdn")])
-    if panel.get_xscale() == "log":
-        drawn_at = np.log(drawn_at)
-    room = min(0.042 * 1.18 * (places[2] - places[0]), 0.35 * np.diff(places).min())
-    assert drawn_at - places == pytest.approx(np.array([[-room] * 3, [room] * 3]))
-    assert "; mixers side by side at each value; error bars" in figure.texts[1].get_text().replace("\n", " ")
+    at = range(3) if key == "optimizer.name" else values
+    room = 0.042 * 1.18 * (places[2] - places[0])
+    assert shifts(panel, ("attn", "gdn"), at) == pytest.approx(np.array([[-room] * 3, [room] * 3]))
+    under = figure.texts[1].get_text().replace("\n", " ")
+    assert "; mixers side by side where error bars would overlap; error bars" in under
 
 
 @pytest.mark.parametrize(
@@ -404,3 +459,15 @@ def test_rates_that_differ_have_labels_that_differ():
     rate_ticks(panel, rates, inches=10.0)
     assert [label.get_text() for label in panel.get_xticklabels()] == ["2.5e-4", "3e-4", "3.16e-3", "1e-2"]
     plt.close(figure)
+
+
+def test_shapes_that_look_small_are_drawn_larger(tmp_path):
+    """The first mixer beyond the known ones has a plus; the one after it a star."""
+    mixers = ("attn", "gla", "hyena")
+    for mixer in mixers:
+        fakes.add_run(tmp_path, [0.3, 0.5], lr=[1e-3, 1e-2], seed=[0], mixer=mixer)
+    frame = collect(tmp_path)
+    (panel,) = learning_rates(frame, best_per_cell(frame), "official").axes
+    disc, plus, star = (line for line in panel.lines if line.get_label() in mixers)
+    assert (disc.get_marker(), plus.get_marker(), star.get_marker()) == ("o", "P", "*")
+    assert plus.get_markersize() > disc.get_markersize() and star.get_markersize() > 5  # points

@@ -6,11 +6,12 @@ import math
 import fakes
 import pytest
 from figure_texts import assert_legible
+from PIL import Image
 
 from mixerlab.api import compose
 from mixerlab.sweeps import archive, compare
 from mixerlab.sweeps.collect import best_per_cell, collect
-from mixerlab.sweeps.figures.canvas import Layout
+from mixerlab.sweeps.figures.canvas import DOTS_PER_INCH, Layout
 from mixerlab.sweeps.figures.comparison import STEP, scatter, side_by_side
 from mixerlab.sweeps.published import Pair, distance, is_far, pairs_of, read_published, scores_by_seed
 from mixerlab.sweeps.report import report
@@ -266,18 +267,40 @@ def test_what_holds_no_runs_is_refused(tmp_path, published):
             rows_of(source)
 
 
-@pytest.mark.parametrize("width", [3.25, 5.5, 6.75])
-def test_figures_of_any_width_without_headings(results, published, tmp_path, width):
+@pytest.mark.parametrize(("width", "per_line"), [(3.0, 2), (3.25, 2), (5.5, 3), (6.75, 3)])
+def test_figures_of_any_width_without_headings(results, published, tmp_path, width, per_line):
     arguments = [str(results), "--published", str(published), "--out", str(tmp_path)]
     assert compare.main([*arguments, "--width", str(width), "--bare"]) == 0
-    captions = (tmp_path / "published_captions.md").read_text().split("\n\n")
-    names = ["`published`", "`published_means`", "`published_settings`"]
-    assert [caption.partition(":")[0] for caption in captions] == names
-    assert all("learning rate and checkpoint chosen on test, for each seed" in caption for caption in captions)
-    pairs = pairs_of(rows_of(results), read_published(published))
-    for draw, inches in ((scatter, min(width, 3.25)), (side_by_side, width)):
+    captions = dict(
+        caption.split(": ", 1) for caption in (tmp_path / "published_captions.md").read_text().split("\n\n")
+    )
+    assert list(captions) == ["`published`", "`published_means`", "`published_settings`"]
+    assert captions["`published`"].startswith("Ours against the published accuracy: ")
+    assert captions["`published_means`"].startswith("Ours beside the published accuracy: ")
+    assert all("learning rate and checkpoint chosen on test, for each seed" in text for text in captions.values())
+    for name, inches in (("published", min(width, 3.25)), ("published_means", width), ("published_settings", width)):
+        with Image.open(tmp_path / f"{name}.png") as drawn:
+            assert drawn.width == pytest.approx(inches * DOTS_PER_INCH, abs=1)
+    pairs = [Pair("settings", f"icr {n}", "attn", 1.0, 1.0, 1, 1) for n in range(6)]
+    for draw in (scatter, side_by_side):
         figure = draw(pairs, "official", layout=Layout(width, bare=True))
-        assert figure.get_size_inches()[0] == pytest.approx(inches) and not figure.texts
+        assert not figure.texts
         assert_legible(figure)
+    assert len({panel.get_position().x0 for panel in figure.axes}) == per_line
     assert compare.main(arguments) == 0
     assert not (tmp_path / "published_captions.md").exists()
+
+
+def test_a_width_that_no_figure_can_have_is_one_line(results, published, tmp_path, capsys):
+    assert compare.main([str(results), "--published", str(published), "--out", str(tmp_path), "--width", "2"]) == 1
+    assert capsys.readouterr().err == "error: a figure cannot be 2 inches wide: give 3 to 20, such as 5.5\n"
+
+
+def test_without_any_published_setting_nothing_is_drawn(results, published, tmp_path, capsys):
+    arguments = ["--published", str(published), "--out", str(tmp_path / "out")]
+    assert compare.main([str(results), *arguments]) == 0
+    fakes.add_run(tmp_path / "others", [0.5], lr=[1e-3], task="sc")
+    capsys.readouterr()
+    assert compare.main([str(tmp_path / "others"), *arguments]) == 0
+    assert "We have none of the published numbers. They are of mem, icr_challenge 256-512." in capsys.readouterr().out
+    assert {path.name for path in (tmp_path / "out").iterdir()} == {"published.md", "published.csv"}

@@ -94,7 +94,8 @@ def test_the_figure_has_chance_seeds_and_the_length_of_training(frame):
     (_, under, *_) = figure.texts
     assert under.get_text().replace("\n", " ") == (
         "lengths in tokens; learning rate and checkpoint chosen on validation, which has the length of training;"
-        " mixers side by side at each value; error bars: 95% Student t intervals over seeds, cut to [0, 1]"
+        " mixers side by side where error bars would overlap;"
+        " error bars: 95% Student t intervals over seeds, cut to [0, 1]"
     )
 
 

@@ -12,6 +12,7 @@ from mixerlab.sweeps.figures import ticks
 from mixerlab.sweeps.figures.run import run_curves
 from mixerlab.sweeps.figures.styles import styles
 from mixerlab.sweeps.figures.training_curves import training_curves
+from mixerlab.sweeps.keys import spread_out
 from mixerlab.sweeps.records.files import (
     METRICS_FILE,
     read_metrics,
@@ -99,6 +100,28 @@ def test_training_curves_say_who_has_none(tmp_path):
     assert accuracy.get_title() == "icr_challenge 256-512"
     assert [text.get_text() for text in accuracy.texts] == ["no curve: gdn"]
     assert accuracy.get_ylabel() == "accuracy on val"
+
+
+def test_training_curves_are_of_the_setting_that_most_mixers_have(tmp_path):
+    fakes.add_run(tmp_path, [0.5], lr=[1e-3])
+    for mixer in ("attn", "gdn", "mesa"):
+        fakes.add_run(tmp_path, [0.5], lr=[1e-3], mixer=mixer, setting="seq_len-256", seq_len=256)
+        for length in (64, 512):  # as many have these
+            given = {"setting": f"seq_len-{length}", "seq_len": length}
+            fakes.add_run(tmp_path, [0.5], lr=[1e-3], mixer=mixer, task="mem", **given)
+    figure = training_curves(tmp_path, best_per_cell(collect(tmp_path)), "official")
+    titles = [panel.get_title() for panel in figure.axes if panel.get_title()]
+    assert titles == ["icr seq_len-256", "mem seq_len-64"]
+    assert not any(panel.texts for panel in figure.axes)
+
+
+def test_names_without_a_curve_are_counted_if_they_are_long(tmp_path):
+    fakes.add_run(tmp_path, [0.5], lr=[1e-3])
+    for width in (8, 16):
+        fakes.add_run(tmp_path, ["diverged"], lr=[1e-3], mixer="gdn", changed={"mixer.a_long_name": width})
+    swept = spread_out(collect(tmp_path))
+    accuracy = training_curves(tmp_path, best_per_cell(swept.frame), "official").axes[0]
+    assert [text.get_text() for text in accuracy.texts] == ["no curve of 2"]
 
 
 def test_a_run_shows_which_rates_diverged(tmp_path):

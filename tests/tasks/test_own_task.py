@@ -244,6 +244,7 @@ def test_a_task_of_ones_own_is_exported(project, tmp_path, capsys):
         ),
         (["task=icr", "foo"], r"^error: foo: settings are KEY=VALUE$"),
         (["task=icr", "mixer=attn"], r"^error: mixer=attn: export takes task=<name> and task.<key>=<value>$"),
+        (["tsk=icr"], r"^error: give a folder, and then a task: mixerlab export DIR task=<name> "),
         (["task=icr,sc"], r"^error: task=icr,sc describes a sweep, .*: here give one value for each key$"),
         (["task=icr", "--config-dir", "nowhere"], r"^error: --config-dir nowhere: there is no such folder$"),
     ],

@@ -170,7 +170,7 @@ def test_export_says_how_it_is_used(capsys, option):
     export.main([option])
     said = capsys.readouterr()
     assert said.out.startswith("usage: mixerlab export DIR task=") and "mad-lab" in said.out and not said.err
-    with pytest.raises(SystemExit, match=r"^usage: mixerlab export DIR task="):
+    with pytest.raises(SystemExit, match=r"^error: give a folder, and then a task: mixerlab export DIR task="):
         export.main([])
 
 
@@ -196,8 +196,8 @@ def test_export_writes_what_data_dir_reads(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ([], "usage"),
-        (["task.seq_len=64"], "usage"),
+        ([], "give a folder, and then a task: "),
+        (["task.seq_len=64"], "give a folder, and then a task: "),
         (["task=icr", "task.seq_len=7"], "task.seq_len=7: "),
         (["task=icr", "task.setting=tiny"], "task.setting=tiny: .*choose baseline"),
         (["task=nothing"], "icr"),
