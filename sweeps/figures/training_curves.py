@@ -32,8 +32,8 @@ def training_curves(
 ) -> Figure:
     """Accuracy and, below, training loss (nats) by epoch, for each task, at the best learning rate.
 
-    Of each task the setting that most mixers have, the baseline before others. Several seeds are their mean and range. Accuracy is
-    on test (`official`) or on validation (`clean`).
+    Of each task the setting that most mixers have, the baseline before others. Several seeds are their mean and range.
+    Accuracy is on test (`official`) or on validation (`clean`).
     """
     split = {"official": "test", "clean": "val"}[selection]
     look, tasks = styles(cells["mixer"]), in_order(cells["task"], TASKS)
