@@ -20,6 +20,7 @@ from mixerlab.project import use_project
 from mixerlab.tasks.settings import register_resolvers
 
 log = logging.getLogger(__name__)
+_OF_SWEEPS = {"hydra/sweeper": "grid", "hydra/launcher": "basic"}  # what only a sweep uses, and the defaults
 
 
 def _processes() -> int:
@@ -68,10 +69,14 @@ def train_cell(cfg: DictConfig) -> str | None:
 
 
 def _say_what_is_left_out(hydra_config: HydraConf) -> None:
-    """Of an experiment with a grid, a single run trains one cell."""
+    """Of an experiment with a grid, a single run trains one cell; a search or a launcher is of no use to it."""
+    choices = hydra_config.runtime.choices
+    for group, default in _OF_SWEEPS.items():
+        if (chosen := choices.get(group, default)) != default:
+            log.warning("one run, without %s=%s: -m uses it", group, chosen)
     if grid := hydra_config.sweeper.get("params"):
         given = " ".join(f"{key}={value}" for key, value in grid.items())
-        experiment = hydra_config.runtime.choices.get("experiment")
+        experiment = choices.get("experiment")
         log.warning("one run, and not the grid %s of experiment=%s: -m trains it", given, experiment)
 
 

@@ -188,6 +188,14 @@ def test_a_killed_run_resumes_and_ends_with_the_record_of_an_unbroken_one(tmp_pa
     assert not list(tmp_path.glob("*/runs/*/resume-*.ckpt"))
 
 
+@pytest.mark.parametrize("choice", ["hydra/sweeper=optuna", "hydra/launcher=processes"])
+def test_a_single_run_says_what_only_a_sweep_uses(choice):
+    outcome = run_py("mixer=attn", "task=icr", *TINY, "dry_run=true", choice)
+    assert outcome.code == 0 and f"one run, without {choice}: -m uses it" in outcome.out + outcome.err
+    outcome = run_py("mixer=attn", "task=icr", *TINY, "dry_run=true")
+    assert "-m uses it" not in outcome.out + outcome.err
+
+
 @pytest.mark.parametrize("number", [pytest.param(signal.SIGTERM, marks=pytest.mark.slow), signal.SIGINT])
 def test_a_run_that_is_told_to_stop_says_how_it_goes_on(tmp_path, number):
     options = "trainer.epochs=100000", "trainer.checkpoint_every=1"  # most of the time it writes none
