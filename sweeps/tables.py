@@ -245,6 +245,12 @@ def _remarks(cells: pd.DataFrame) -> list[str]:
     if lacking := _rates_told(((row, row.lacking) for row in rows if row.lacking), totals):
         notes.append(f"§ Missing: {lacking}.")
     notes += _added_rates(rows, totals)
+    below = [row for row in rows if row.n and row.chosen_by < NEAR_PERFECT]
+    if single := [row for row in below if len(row.rates) == 1]:
+        notes.append(
+            f"{len(single)} of {counted(len(below), 'cell')} below {NEAR_PERFECT} had one learning rate only: another"
+            " may give more, and no dagger says so."
+        )
     for mixer, own in of_mixer.items():
         if several := [row for row in own if row.configs > 1]:
             most = max(row.configs for row in several)

@@ -369,8 +369,21 @@ def test_a_mean_over_settings_of_different_seeds_is_never_bold(tmp_path):
     table = task_table(best_per_cell(collect(tmp_path)))
     assert best_of(table.rows["icr",]) == set()
     assert intervals_csv(table).splitlines()[1] == "icr,attn,0.6,2,2,1 to 3,,"
-    (note,) = table.notes
+    note, _ = table.notes
     assert note.startswith("(n to m seeds): the settings have different seeds.")
+
+
+def test_cells_of_one_learning_rate_are_counted(tmp_path):
+    """Those below 0.98: at more, another rate gives hardly more."""
+    fakes.add_run(tmp_path, [0.5], lr=[1e-3])
+    fakes.add_run(tmp_path, [0.99], lr=[1e-3], mixer="gdn")
+    fakes.add_run(tmp_path, [0.5, 0.6], lr=[1e-3, 1e-2], mixer="mesa")
+    fakes.add_run(tmp_path, [0.4, "diverged"], lr=[1e-3, 1e-2], task="mem")
+    told = "1 of 3 cells below 0.98 had one learning rate only: another may give more, and no dagger says so."
+    table = task_table(best_per_cell(collect(tmp_path)))
+    assert told in table.notes and told in table.remarks
+    fakes.add_run(tmp_path, [0.5], lr=[1e-2])
+    assert not any("one learning rate only" in note for note in task_table(best_per_cell(collect(tmp_path))).notes)
 
 
 def test_a_row_without_any_score():
