@@ -73,7 +73,7 @@ def _say_what_is_left_out(hydra_config: HydraConf) -> None:
     choices = hydra_config.runtime.choices
     for group, default in _OF_SWEEPS.items():
         if (chosen := choices.get(group, default)) != default:
-            log.warning("one run, without %s=%s: -m uses it", group, chosen)
+            log.warning("%s=%s has no effect on a single run: add -m to sweep", group, chosen)
     if grid := hydra_config.sweeper.get("params"):
         given = " ".join(f"{key}={value}" for key, value in grid.items())
         experiment = choices.get("experiment")

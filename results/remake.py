@@ -5,8 +5,8 @@
 Needs the repository root on PYTHONPATH. Run it after new runs have joined the records.tar.xz of one of the three
 folders: it writes the rows of table and challenge, the tables and figures in `official/` and `clean/`, the comparisons
 with the paper, results/table/facts.md, results/adamw/beside_muon.md, results/screen/distance.md and the section of
-results/README.md that results/reasons.py writes. Rows that have a list of runs, as those of AdamW, come from
-results/rows.py, before. What pages say of these in prose is left to their author; tests compare some of it.
+results/README.md that results/reasons.py writes. First run results/rows.py for rows that come with a list of runs, such
+as AdamW's. What pages say of these in prose is left to their author; tests compare some of it.
 """
 
 import shutil

@@ -71,7 +71,7 @@ def markdown(pairs: Sequence[Pair], source: str, rates: Collection[float] = ()) 
         lines.append("")
     if all(pair.ours is None for pair in pairs):
         names = ", ".join(dict.fromkeys(pair.name for pair in pairs))
-        lines += [f"We have none of the published numbers. They are of {names}.", ""]
+        lines += [f"None of these published numbers has a counterpart of ours: {names}.", ""]
     return "\n".join(lines)
 
 

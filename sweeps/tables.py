@@ -248,8 +248,8 @@ def _remarks(cells: pd.DataFrame) -> list[str]:
     below = [row for row in rows if row.n and row.chosen_by < NEAR_PERFECT]
     if single := [row for row in below if len(row.rates) == 1]:
         notes.append(
-            f"{len(single)} of {counted(len(below), 'cell')} below {NEAR_PERFECT} had one learning rate only: another"
-            " may give more, and no dagger says so."
+            f"{len(single)} of {counted(len(below), 'cell')} below {NEAR_PERFECT} were run at one learning rate"
+            " only: another may give more, and such cells cannot get a dagger."
         )
     for mixer, own in of_mixer.items():
         if several := [row for row in own if row.configs > 1]:

@@ -39,7 +39,7 @@ def report() -> str:
     by = {optimizer: replicas(optimizer) for optimizer in RATES}
     grids = "; ".join(f"{optimizer} at {', '.join(rates)}" for optimizer, rates in RATES.items())
     lines = [
-        "Made by `python results/adamw/beside_muon.py`. Attention and Parallax, each optimizer at three rates:"
+        "Made by `python results/adamw/beside_muon.py OUT.md`. Attention and Parallax, each optimizer at three rates:"
         f" {grids}.",
         "",
         *accuracies(by),

@@ -176,7 +176,7 @@ def test_the_table_has_no_minus_zero_and_no_empty_part():
     means = [Pair("means", "mem", "attn", 0.7, None, 0, 6)]
     text = compare.markdown([*means, Pair("settings", "icr 1", "attn", 0.9, 0.8999, 1, 1)], "a paper")
     assert "| icr 1 | 0.900 (0.900) +0.000 |" in text and "Means" not in text
-    assert "We have none of the published numbers." in compare.markdown(means, "a paper")
+    assert "None of these published numbers has a counterpart of ours: " in compare.markdown(means, "a paper")
 
 
 def test_another_task_of_ours_is_read_as_a_published_one(results, published, tmp_path, capsys):
@@ -302,5 +302,8 @@ def test_without_any_published_setting_nothing_is_drawn(results, published, tmp_
     fakes.add_run(tmp_path / "others", [0.5], lr=[1e-3], task="sc")
     capsys.readouterr()
     assert compare.main([str(tmp_path / "others"), *arguments]) == 0
-    assert "We have none of the published numbers. They are of mem, icr_challenge 256-512." in capsys.readouterr().out
+    assert (
+        "None of these published numbers has a counterpart of ours: mem, icr_challenge 256-512."
+        in capsys.readouterr().out
+    )
     assert {path.name for path in (tmp_path / "out").iterdir()} == {"published.md", "published.csv"}

@@ -379,7 +379,10 @@ def test_cells_of_one_learning_rate_are_counted(tmp_path):
     fakes.add_run(tmp_path, [0.99], lr=[1e-3], mixer="gdn")
     fakes.add_run(tmp_path, [0.5, 0.6], lr=[1e-3, 1e-2], mixer="mesa")
     fakes.add_run(tmp_path, [0.4, "diverged"], lr=[1e-3, 1e-2], task="mem")
-    told = "1 of 3 cells below 0.98 had one learning rate only: another may give more, and no dagger says so."
+    told = (
+        "1 of 3 cells below 0.98 were run at one learning rate only: another may give more, and such cells cannot get a"
+        " dagger."
+    )
     table = task_table(best_per_cell(collect(tmp_path)))
     assert told in table.notes and told in table.remarks
     fakes.add_run(tmp_path, [0.5], lr=[1e-2])
