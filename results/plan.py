@@ -51,7 +51,8 @@ HIGH_RATES = (1e-2, 2e-2)  # where most cells below NEAR_PERFECT are best; the d
 
 # Readings of the challenge's labels (conf/task): for icr the first number is the pairs, for ncr the vocabulary
 # (results/challenge/README.md says why). The other reading of each is run too.
-CHALLENGE = ("icr_challenge", "ncr_vocab_challenge", "sc_challenge")
+RECALL, COPYING = ("icr_challenge", "ncr_vocab_challenge"), "sc_challenge"
+CHALLENGE = (*RECALL, COPYING)
 OTHER_NCR, OTHER_ICR, OTHER_SC = "ncr_challenge", "icr_vocab_challenge", "sc_vocab16_challenge"
 
 Replica = tuple[str, str, str, int, float]  # mixer, task, setting, seed and learning rate
@@ -194,15 +195,14 @@ def recipes() -> Iterator[Run]:
     in the paper and with the default; with the second it did in half of its replicas. Muon's spectral scale lowered
     mamba's recall on cells of the table (`steps`).
     """
-    copying, recall = ("sc_challenge",), ("icr_challenge", "ncr_vocab_challenge")
     for stage, recipe, mixers, tasks, seed in (
         ("mamba, dt bias at zero", "2x64", ("mamba",), CHALLENGE, 0),
-        ("copying without norms", "plain", ("attn", "parallax"), copying, 0),
-        ("copying, PyTorch's initial values", "PyTorch's init", MIXERS, copying, 0),
-        ("the same, second seed", "PyTorch's init", ("attn", "parallax"), copying, 1),
-        ("copying, mad-lab's attention", "mad-lab's attention", ("attn",), copying, 0),
-        ("recall, PyTorch's initial values", "PyTorch's init", ("attn", "parallax", "mamba"), recall, 0),
-        ("recall, second seed", "PyTorch's init", ("attn", "parallax"), recall, 1),
+        ("copying without norms", "plain", ("attn", "parallax"), (COPYING,), 0),
+        ("copying, PyTorch's initial values", "PyTorch's init", MIXERS, (COPYING,), 0),
+        ("the same, second seed", "PyTorch's init", ("attn", "parallax"), (COPYING,), 1),
+        ("copying, mad-lab's attention", "mad-lab's attention", ("attn",), (COPYING,), 0),
+        ("recall, PyTorch's initial values", "PyTorch's init", ("attn", "parallax", "mamba"), RECALL, 0),
+        ("recall, second seed", "PyTorch's init", ("attn", "parallax"), RECALL, 1),
         ("mamba, four states", "4 states", ("mamba",), CHALLENGE, 0),
         ("mamba, spectral scale", "spectral scale", ("mamba",), CHALLENGE, 0),
     ):
@@ -270,7 +270,7 @@ def adamw() -> Iterator[Run]:
     """
     made = replicas_in("adamw/rows.csv")
     baselines, challenges = [(task, "baseline") for task in TASKS], longest_first(CHALLENGE)
-    long_recall = [(task, setting) for task, setting in longest_first(CHALLENGE[:2]) if lengths(task)[setting] >= 1024]
+    long_recall = [(task, setting) for task, setting in longest_first(RECALL) if lengths(task)[setting] >= 1024]
     parts = [("adamw baselines", baselines, [0, 1, 2], ADAMW_RATES)]
     parts += [("adamw challenge", challenges, [seed], ADAMW_RATES) for seed in (0, 1, 2)]
     parts += [("adamw recall at a lower rate", long_recall, [seed], LOW_ADAMW_RATES) for seed in (0, 1)]

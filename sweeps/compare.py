@@ -144,21 +144,26 @@ def compare(
     text = markdown(pairs, told["source"] + read, rates)
     replace_file(out / f"{published.stem}.md", text)
     replace_file(out / f"{published.stem}.csv", to_csv(pairs))
-    figures = {}
-    for of in (None, "means", "settings"):
-        chosen = [pair for pair in pairs if of in (None, pair.of)]
-        name = f"{published.stem}_{of}" if of else published.stem
-        if any(pair.ours is not None for pair in chosen):
-            figures[name] = (side_by_side if of else scatter)(chosen, selection, rates, layout)
-            save(figures[name], out / name, FORMATS)
+    of_means, of_settings = ([pair for pair in pairs if pair.of == of] for of in ("means", "settings"))
+    drawings = {
+        published.stem: (scatter, pairs),
+        f"{published.stem}_means": (side_by_side, of_means),
+        f"{published.stem}_settings": (side_by_side, of_settings),
+    }
+    captions = {}
+    for name, (draw, shown) in drawings.items():
+        if any(pair.ours is not None for pair in shown):
+            figure = draw(shown, selection, rates, layout)
+            save(figure, out / name, FORMATS)
+            captions[name] = caption_of(figure)
         else:  # what an earlier comparison drew
             for suffix in FORMATS:
                 (out / f"{name}.{suffix}").unlink(missing_ok=True)
-    captions = out / f"{published.stem}_captions.md"
-    if layout.bare:
-        replace_file(captions, captions_page({name: caption_of(figure) for name, figure in figures.items()}))
+    page = out / f"{published.stem}_captions.md"
+    if layout.bare and captions:
+        replace_file(page, captions_page(captions))
     else:
-        captions.unlink(missing_ok=True)
+        page.unlink(missing_ok=True)
     return text
 
 

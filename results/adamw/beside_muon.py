@@ -16,6 +16,7 @@ import pandas as pd
 
 from mixerlab.results import plan
 from mixerlab.results.costs import lengths
+from mixerlab.sweeps.best import accuracy_of
 
 RESULTS = Path(__file__).parents[1]
 ATTENTION, PARALLAX = MIXERS = ("attn", "parallax")
@@ -26,12 +27,11 @@ SETTING = ["task", "setting"]
 LONGEST = 2048
 BASELINES = [(task, "baseline") for task in plan.TASKS]
 LEVELS = [(task, setting) for task in plan.CHALLENGE for setting in lengths(task)]
-COPYING = [level for level in LEVELS if level[0] == "sc_challenge"]
-RECALL = [level for level in LEVELS if level not in COPYING]
+RECALL = [level for level in LEVELS if level[0] in plan.RECALL]
 GROUPS = {
     "recall up to 1,024 tokens": [level for level in RECALL if lengths(level[0])[level[1]] < LONGEST],
     "recall at 2,048 tokens": [level for level in RECALL if lengths(level[0])[level[1]] == LONGEST],
-    "copying": COPYING,
+    "copying": [level for level in LEVELS if level[0] == plan.COPYING],
 }
 
 
@@ -60,9 +60,9 @@ def whole_seeds(rows: pd.DataFrame, rates: Sequence[float]) -> pd.DataFrame:
     learn.
     """
     rows = rows[rows["mixer"].isin(MIXERS) & rows["status"].isin(["finished", "diverged"]) & rows["lr"].isin(rates)]
-    finished = rows["status"] == "finished"
     rows = rows.assign(
-        accuracy=rows["official_accuracy"].where(finished, 0.0), learned=finished & np.isfinite(rows["steps_to_90"])
+        accuracy=rows.apply(accuracy_of, axis=1, column="official_accuracy"),
+        learned=(rows["status"] == "finished") & np.isfinite(rows["steps_to_90"]),
     )
     return rows.pivot(index=["mixer", *SETTING, "seed"], columns="lr", values=["accuracy", "learned"]).dropna()
 

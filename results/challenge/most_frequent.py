@@ -9,11 +9,10 @@ import numpy as np
 import torch
 
 import mixerlab
-from mixerlab.results.plan import lengths
+from mixerlab.results.plan import RECALL, lengths
 from mixerlab.tasks.settings import build_task
 from mixerlab.training.metrics import macro_accuracy
 
-TASKS = ("icr_challenge", "ncr_vocab_challenge")
 ROWS = 128  # of a batch, which the metric depends on
 
 
@@ -35,6 +34,6 @@ def accuracy(name: str, level: str) -> float:
 
 
 if __name__ == "__main__":
-    for task_name in TASKS:
+    for task_name in RECALL:
         for label in lengths(task_name):
             print(f"{task_name} {label}: {accuracy(task_name, label):.3f}")

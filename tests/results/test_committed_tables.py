@@ -3,8 +3,8 @@
 import pytest
 
 from mixerlab.results.adamw import beside_muon
-from mixerlab.results.challenge.most_frequent import TASKS, accuracy
-from mixerlab.results.plan import RESULTS, lengths
+from mixerlab.results.challenge.most_frequent import accuracy
+from mixerlab.results.plan import RECALL, RESULTS, lengths
 from mixerlab.results.table import facts
 from mixerlab.sweeps.archive import restore
 from mixerlab.sweeps.collect import collect
@@ -44,7 +44,7 @@ def test_the_comparison_of_optimizers_comes_from_the_rows_of_both():
     assert (RESULTS / "adamw" / "beside_muon.md").read_text() == beside_muon.report()
 
 
-LEVELS = [(name, level) for name in TASKS for level in lengths(name)]
+LEVELS = [(name, level) for name in RECALL for level in lengths(name)]
 
 
 @pytest.mark.parametrize(
