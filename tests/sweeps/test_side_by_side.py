@@ -16,9 +16,11 @@ def test_at_each_rate_the_intervals_of_mixers_stand_side_by_side(tmp_path):
     for place, mixer in enumerate(MIXERS):
         scores = [0.5 + 0.02 * place + change for change in (0.0, 0.1, 0.2, 0.04, 0.14, 0.24)]
         fakes.add_run(tmp_path, scores, seed=[0, 1], mixer=mixer)
+        fakes.add_run(tmp_path, scores[:3], mixer=mixer, task="mem")  # the last panel, without intervals
     frame = collect(tmp_path)
     figure = learning_rates(frame, best_per_cell(frame), "official")
-    (panel,) = figure.axes
+    panel, unmoved = figure.axes
+    assert all(list(drawn(unmoved, mixer)) == list(fakes.GRID) for mixer in MIXERS)
     assert [label.get_text() for label in panel.get_xticklabels()] == ["5e-4", "1e-3", "5e-3"]
     assert list(panel.get_xticks()) == list(fakes.GRID)
     lines = [drawn(panel, mixer) for mixer in MIXERS]
@@ -133,12 +135,14 @@ def test_mixers_with_intervals_stand_side_by_side_along_a_key(tmp_path, key, val
     for mixer in ("attn", "gdn"):
         for value in values:
             fakes.add_run(tmp_path, [0.3, 0.5], lr=[1e-3], seed=[0, 1], mixer=mixer, changed={key: value})
+            fakes.add_run(tmp_path, [0.4], lr=[1e-3], mixer=mixer, changed={key: value}, task="state_tracking")
     swept = spread_out(collect(tmp_path))
     cells = best_per_cell(swept.frame)
     figure = accuracy_by_key(swept, task_table(cells), cells, "official", key)
-    (panel,) = figure.axes
+    panel, *_, unmoved = figure.axes
     at = range(3) if key == "optimizer.name" else values
     room = 0.042 * 1.18 * (places[2] - places[0])
     assert shifts(panel, ("attn", "gdn"), at) == pytest.approx(np.array([[-room] * 3, [room] * 3]))
+    assert not shifts(unmoved, ("attn", "gdn"), at).any()
     under = figure.texts[1].get_text().replace("\n", " ")
     assert "; mixers side by side where error bars would overlap; error bars" in under
