@@ -60,3 +60,19 @@ def test_the_lead_is_over_the_seeds_that_both_have(seeds):
 
 def test_no_difference_has_no_sign():
     assert beside_muon._signed(-0.0004) == "+0.000"
+
+
+def test_the_lower_rate_stands_beside_the_best_of_the_three_for_seeds_that_have_both(monkeypatch):
+    monkeypatch.setattr(beside_muon.plan, "LOW_ADAMW_RATES", ("1e-3",))
+    monkeypatch.setattr(beside_muon.plan, "ADAMW_RATES", ("3e-3",))
+    every = [
+        *rows("attn", 0, [0.2, 0.96]),
+        *rows("attn", 1, [0.3, None]),
+        *rows("attn", 2, [0.4]),  # only the lower rate
+        *rows("parallax", 0, [0.97, 0.1], ("ncr_vocab_challenge", "512-2048")),
+    ]
+    _, _, *lines = beside_muon.lower_rates(pd.DataFrame(every))
+    assert lines[:2] == [
+        "| `icr_challenge` | 256-512 | attn | 0, 1 | 0.200, 0.300 | 0.960, 0.000 | 0 of 2 | 1 of 2 |",
+        "| `ncr_vocab_challenge` | 512-2048 | parallax | 0 | 0.970 | 0.100 | 1 of 1 | 0 of 1 |",
+    ]
