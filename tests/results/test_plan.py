@@ -79,7 +79,8 @@ def test_attention_and_parallax_run_every_reading_of_the_challenge(monkeypatch):
     runs = list(plan.challenge())
     cells = (5 * len(plan.CHALLENGE) + 3 + 2) * 3  # and the other reading of ncr, of icr
     of_sc = 5 * 3  # its other reading has one seed
-    assert len(listed(runs)) == (cells * 2 + of_sc) * 3  # seeds, rates
+    third = 2 * 9  # the third seed of attention and Parallax
+    assert len(listed(runs)) == (cells * 2 + of_sc + third) * 3  # seeds, rates
     for stage in {run.stage for run in runs}:
         seeds = [replicas(run)[0][1] for run in runs if run.stage == stage]
         assert seeds == sorted(seeds)  # the first seed first
