@@ -13,7 +13,7 @@ from mixerlab.code_version import code_version
 from mixerlab.hybrid import check_keys, is_hybrid, mixers_of
 from mixerlab.project import current_target
 from mixerlab.refusals import unresolved
-from mixerlab.sweeps.names import SEES_FUTURE
+from mixerlab.sweeps.names import AVERAGE, SEES_FUTURE
 from mixerlab.sweeps.records.identity import flatten, replicas_of
 from mixerlab.sweeps.records.named import check_sweep_name
 from mixerlab.sweeps.records.schema import check_name
@@ -142,6 +142,8 @@ def _check(config: Mapping[str, Any]) -> None:
     for group in (*COMPONENTS, "task"):
         _check_name(f"{group}.name", config[group].get("name"))
     _check_column(config["mixer"]["name"])
+    if config["task"]["name"] == AVERAGE:
+        raise ValueError(f"task.name={AVERAGE} is the row of the tasks' mean: choose another name")
     check_name("task.setting", config["task"]["setting"])
     for prefix, mixer in mixers_of(config["mixer"]).items():
         _check_component(prefix, mixer, COMPONENTS["mixer"])

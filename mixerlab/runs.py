@@ -62,7 +62,7 @@ from mixerlab.training.checkpoints import (
     is_interrupted_by_force,
 )
 from mixerlab.training.execution import StrayParameters
-from mixerlab.training.optimizers import has_own_step
+from mixerlab.training.optimizers import has_own_direction, has_own_step
 from mixerlab.training.trainer_config import TrainerConfig, check_accelerator
 from mixerlab.training.weights import pack
 from mixerlab.user_code import RefusedCode, with_place
@@ -344,7 +344,7 @@ def _measure(
         config=TrainerConfig(**cfg.trainer),
         folder=this.folder,
         loggers=loggers,
-        graph_key=_graph_key(config, task, origin["code"]),
+        graph_key=_graph_key(config, task, origin["code"], len(splits["train"][0])),
         code=origin["code"],
         grouping=grouping_of(cfg.optimizer),
         check=partial(check_outputs, causality, config["mixer"]["name"], task.vocab_size, task.input_length),
@@ -392,17 +392,20 @@ def _backends(mixers: Iterable[tuple[str, SequenceMixer]], device: torch.device,
     return {name: ", ".join(of_mixer) for name, of_mixer in backends.items()}
 
 
-def _graph_key(config: Mapping[str, Any], task: Task, code: Mapping[str, str]) -> str:
+def _graph_key(config: Mapping[str, Any], task: Task, code: Mapping[str, str], train_rows: int) -> str:
     """Equal for runs whose steps launch the same operations on tensors of the same shapes and precision.
 
     It is the identity of a run without what the step reads from tensors, and without what the step does not see, and
-    with the hashes of its code, which may be reloaded. Only of our own step is it known what it reads from tensors.
+    with the hashes of its code, which may be reloaded. Only of our own code is it known what it reads from tensors: in
+    that of a user a number of the schedule, or of the steps in all, would become a constant of the graph.
     """
     optimizer: Any = get_class(config["optimizer"]["_target_"])
-    own_step = has_own_step(optimizer)
-    in_tensors = dict.fromkeys(() if own_step else optimizer.IN_TENSORS)
-    sizes = [task.vocab_size, task.input_length, task.autoencode]
-    not_seen = dict.fromkeys(("seed",) if own_step else ("schedule", "seed", "trainer"))
+    is_ours = not has_own_step(optimizer) and not has_own_direction(optimizer)
+    in_tensors = dict.fromkeys(optimizer.IN_TENSORS if is_ours else ())
+    sizes: list[Any] = [task.vocab_size, task.input_length, task.autoencode]
+    if not is_ours:
+        sizes.append(train_rows)  # the trainer's epochs of them are the steps
+    not_seen = dict.fromkeys(("schedule", "seed", "trainer") if is_ours else ("seed",))
     model = config["model"] | {"may_see_future": False}  # the causality check reads it, and no step does
     computed = {"model": model, "optimizer": config["optimizer"] | in_tensors, "task": sizes}
     return run_id({**config, **not_seen, **computed, "code": [code["mixer"], code["training"]]})

@@ -39,6 +39,7 @@ RANDOM_TRIALS = 5  # at the start, before the sampler has something to go by
 _LUCK = {
     "seed": "give every run all of them, as in seed=[0,1], to search for the best mean",
     "task.data_seed": "give it one value",
+    "task.map_seed": "give it one value",
 }
 
 

@@ -47,8 +47,6 @@ def check_replicas_apart(optimizer: PopulationOptimizer) -> None:
     def first_replica(share: float) -> torch.Tensor:
         """Where two steps move it, if the other one has `share` of its gradients."""
         parameters.copy_(start)
-        for key in state.keys() - start_state.keys():  # made in a step
-            del state[key]
         for key, tensor in start_state.items():
             state[key].copy_(tensor)
         with torch.random.fork_rng(devices=()):
@@ -57,6 +55,11 @@ def check_replicas_apart(optimizer: PopulationOptimizer) -> None:
                 gradient[1] *= share
                 parameters.grad = gradient
                 optimizer.step()
+        if made := sorted(state.keys() - start_state.keys()):
+            raise ValueError(
+                f"its step makes self.state[self.parameters][{made[0]!r}]: make it in __init__, since a CUDA graph"
+                " would go on with the tensor of the steps that warmed it up"
+            )
         return parameters[0].clone()
 
     moved, again, beside_another = first_replica(1.0), first_replica(1.0), first_replica(_LESS)

@@ -68,7 +68,7 @@ def best_trial(rows: Sequence[Mapping[str, Any]], selection: Selection) -> tuple
 def ended_at_best_rate(rows: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     """The rows of a record at its best learning rate by validation that finished or diverged, by seed.
 
-    None if no replica finished. `accuracy_of` says what each counts.
+    Empty if no replica finished. `accuracy_of` says what each counts.
     """
     finished, _ = best_trial(rows, "clean")
     best = [row for row in rows if finished and row["lr"] == finished[0]["lr"] and row["status"] in ENDED]

@@ -16,7 +16,7 @@ from mixerlab.sweeps.chance import chance_of
 from mixerlab.sweeps.grids import grids
 from mixerlab.sweeps.names import MIXERS, TASKS, rank, setting_rank
 from mixerlab.sweeps.records.files import RECORD_FILE, read_config, read_metrics, read_run, run_folder
-from mixerlab.sweeps.records.identity import IMPLIED, flatten, without_implied
+from mixerlab.sweeps.records.identity import IMPLIED, canonical_value, flatten, without_implied
 from mixerlab.sweeps.records.schema import LABELS, LATER_RESULTS, RESULTS, labels_of_replicas
 from mixerlab.sweeps.solved import counts, known_steps, steps_in
 
@@ -150,8 +150,9 @@ def _labelled(results_dir: str | Path, identity: str) -> list[dict[str, Any]]:
 def _tidy(row: Mapping[str, Any], classes: Mapping[str, str | None]) -> dict[str, Any]:
     """A record's row, flat, with its classes and the hash of its configuration."""
     shared = ("weight_decay", "optimizer", "schedule", "epochs", "batch_size")
-    told = {key: value for key, value in without_implied({**row["hparams"], **classes}).items() if key not in classes}
-    identity = json.dumps([[row[key] for key in shared], told], sort_keys=True)
+    hparams = {key: canonical_value(value, key) for key, value in row["hparams"].items()}
+    told = {key: value for key, value in without_implied({**hparams, **classes}).items() if key not in classes}
+    identity = json.dumps([[canonical_value(row[key], key) for key in shared], told], sort_keys=True)
     flat = {key: value for key, value in row.items() if key != "hparams"}
     flat["config"] = _hash(identity)
     return {**flat, **classes, **{key: _scalar(value) for key, value in row["hparams"].items()}}

@@ -7,6 +7,7 @@ MIXERS = ("attn", "parallax", "gdn", "mamba", "mesa")
 TASKS: tuple[str, ...] = ("icr", "ncr", "fcr", "mem", "cmp", "sc", "icr_challenge", "ncr_challenge", "sc_challenge")
 TASKS += ("icr_vocab_challenge", "ncr_vocab_challenge", "sc_vocab16_challenge")
 BASELINE = "baseline"
+AVERAGE = "Avg"  # the row of the tasks' mean, which no task can be named
 
 SEES_FUTURE = " ‡"  # after the name of a mixer that does
 

@@ -15,8 +15,8 @@ import pandas as pd
 
 from mixerlab.sweeps.collect import REPORTED, Selection
 from mixerlab.sweeps.markup import one_line
-from mixerlab.sweeps.names import setting_rank
-from mixerlab.sweeps.tables import AVERAGE, Score, Table, best_of, text_of
+from mixerlab.sweeps.names import AVERAGE, setting_rank
+from mixerlab.sweeps.tables import Score, Table, best_of, text_of
 
 Row = dict[str, Any]
 Place = tuple[str, str, str]  # mixer, task, setting

@@ -78,14 +78,16 @@ def scores_by_seed(
     diverged at all of its rates counts as 0.
 
     Args:
-        rates: only these learning rates count, and a seed that lacks one of them is left out. Empty: all that it has.
+        rates: only these learning rates count, and a seed without a configuration that has all of them is left out.
+            Empty: all that it has.
     """
     ended = frame[frame["status"].isin(ENDED)]
     if rates:
         ended = ended[ended["lr"].isin(rates)]
     cell = ["mixer", "task", "setting"]
     tried = ended.drop_duplicates([*cell, "seed", "config", "lr"]).groupby([*cell, "seed"]).size()
-    whole = set(tried[(tried == tried.groupby(level=cell).transform("max")) & (tried >= len(set(rates)))].index)
+    of_one = ended.groupby([*cell, "seed", "config"])["lr"].nunique().groupby([*cell, "seed"]).max()
+    whole = set(tried[(tried == tried.groupby(level=cell).transform("max")) & (of_one >= len(set(rates)))].index)
     found = defaultdict[Cell, dict[int, float]](dict)
     for seed, of_seed in ended.groupby("seed"):
         for best in best_per_cell(of_seed, selection).itertuples():

@@ -108,8 +108,8 @@ def report(
         html: also writes `report.html`, one page with all of it. Its figures need their titles: not with `bare`.
 
     Raises:
-        ValueError: there is nothing to report, `out` cannot be written, no figure can have that width, or `bare` with
-            `html`.
+        ValueError: there is nothing to report, `out` cannot be written or holds the rows that are read, no figure can
+            have that width, or `bare` with `html`.
     """
     layout = Layout(width, bare)
     if bare and html:
@@ -118,6 +118,8 @@ def report(
         out = (Path(results_dir).parent if Path(results_dir).is_file() else Path(results_dir)) / "report"
     out = Path(out)
     check_exists(results_dir)
+    if (out / "rows.csv").exists() and Path(results_dir).is_file() and (out / "rows.csv").samefile(results_dir):
+        raise ValueError(f"{results_dir} is what the report would write over: give another --out")
     if configs is None and not Path(results_dir).is_file() and not has_runs(results_dir):
         check_results_dir(results_dir)
         if (Path(results_dir) / RECORD_FILE).exists():
@@ -204,6 +206,7 @@ def _report(
         for of_selection in cells.values():
             of_selection[["lacking", "added"]] = [[(), ()]] * len(of_selection)
     files = [out / "rows.csv"]
+    is_again = files[0].exists()  # else files of a report's names are the user's own
     replace_file(files[0], to_rows_csv(frame))
     parts: list[Part] = []
     for selection in selections:
@@ -216,7 +219,7 @@ def _report(
     if look.html:
         files.append(out / PAGE)
         replace_file(files[-1], page("Accuracy of sequence mixers", parts, swept.frame))
-    removed = _remove_others(out, files)
+    removed = _remove_others(out, files) if is_again else ()
     sections = [
         f"## {name}, {part.selection} selection\n{EXPLAINED[part.selection]}\n\n{to_text(table)}"
         for part in parts

@@ -9,9 +9,8 @@ import pandas as pd
 
 from mixerlab.sweeps.intervals import interval
 from mixerlab.sweeps.markup import escape_latex, escape_markdown, no_formula, one_line
-from mixerlab.sweeps.names import parts_of
+from mixerlab.sweeps.names import AVERAGE, parts_of
 from mixerlab.sweeps.tables import (
-    AVERAGE,
     SPREAD,
     UNEVEN,
     Score,

@@ -18,9 +18,8 @@ import pandas as pd
 from mixerlab.sweeps.edges import MARGIN, NEAR_PERFECT
 from mixerlab.sweeps.intervals import half_width
 from mixerlab.sweeps.markup import counted
-from mixerlab.sweeps.names import MIXERS, SEES_FUTURE, TASKS, in_order, mixer_of, sees_future
+from mixerlab.sweeps.names import AVERAGE, MIXERS, SEES_FUTURE, TASKS, in_order, mixer_of, sees_future
 
-AVERAGE = "Avg"
 MOST_NAMED = 12  # cells in the note on additional learning rates
 SPREAD = "mean ± std (n): the sample standard deviation over n seeds."
 UNEVEN = "(n to m seeds)"

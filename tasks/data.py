@@ -14,6 +14,7 @@ What was read is part of a run's identity, by its digest.
 
 import functools
 import hashlib
+import io
 import logging
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -21,11 +22,13 @@ from tokenize import TokenError
 
 import numpy as np
 
-from mixerlab.tasks.base import SPLITS, Split, Task, TaskRuleError
+from mixerlab.safe_files import replace_file
+from mixerlab.tasks.base import SPLITS, Split, Task, TaskRuleError, split_rng
 from mixerlab.tasks.generated import Arrays, WrongRows, generate
 
 log = logging.getLogger(__name__)
 
+ARRAYS = ("inputs", "targets")  # the names of a split's two files
 MOST_SHARED = 0.001  # of val's rows, with each of the other splits
 
 # Generated rows in common are no chance if so many of them are shared and so many of those behind them are distinct.
@@ -48,11 +51,6 @@ _FOLDER_FIELDS = (
     ("ntc", "num_tokens_to_copy", 0),
     ("s", "data_seed", None),
 )
-
-
-def split_rng(data_seed: int, split: Split) -> np.random.Generator:
-    """The generator of one split: three independent streams of one seed."""
-    return np.random.default_rng(np.random.SeedSequence(data_seed, spawn_key=(SPLITS.index(split),)))
 
 
 def make_split(task: Task, split: Split) -> Arrays:
@@ -223,7 +221,7 @@ def _read_split(task: Task, folder: Path, split: Split) -> Arrays:
     """The arrays of one split, of which only the shape is checked."""
     expected = (task.num_examples(split), task.input_length)
     arrays = []
-    for name in ("inputs", "targets"):
+    for name in ARRAYS:
         path = _path(folder, split, name)
         array = _read(path)
         if array.shape != expected:
@@ -241,8 +239,24 @@ def _path(folder: Path, split: Split, name: str) -> Path:
 def save_split(arrays: Arrays, folder: Path, split: Split) -> None:
     """Writes one split into a dataset folder, creating it."""
     (folder / split).mkdir(parents=True, exist_ok=True)
-    for name, array in zip(("inputs", "targets"), arrays, strict=True):
-        np.save(folder / split / f"{name}.npy", array)
+    for name, array in zip(ARRAYS, arrays, strict=True):
+        content = io.BytesIO()
+        np.save(content, array)
+        replace_file(_path(folder, split, name), content.getvalue())
+
+
+def first_other_file(data: Mapping[str, Arrays], folder: Path) -> Path | None:
+    """The first file of a dataset folder that does not hold what `data` would write there; None if none is in the way.
+
+    Raises:
+        ValueError: a file that cannot be read.
+    """
+    for split in SPLITS:
+        for name, array in zip(ARRAYS, data[split], strict=True):
+            path = _path(folder, split, name)
+            if path.exists() and not np.array_equal(_read(path), array):
+                return path
+    return None
 
 
 def count_shared_rows(rows: np.ndarray, others: np.ndarray) -> int:

@@ -17,7 +17,7 @@ from yaml import MarkedYAMLError
 from mixerlab.project import use_folder
 from mixerlab.refusals import check_choices, check_one_run, refusal, unresolved
 from mixerlab.tasks.base import SPLITS
-from mixerlab.tasks.data import dataset_folder, load_or_generate, save_split
+from mixerlab.tasks.data import dataset_folder, first_other_file, load_or_generate, save_split
 from mixerlab.tasks.generated import WrongRows
 from mixerlab.tasks.settings import build_task, register_resolvers
 
@@ -33,7 +33,8 @@ def export(data_dir: Path, overrides: Sequence[str], config_dir: Path | None = N
         config_dir: a folder of your own yamls, as with `--config-dir`; classes are found beside it.
 
     Raises:
-        ValueError: a value that the task cannot have, or rows that are not as they must be. Nothing is written.
+        ValueError: a value that the task cannot have, rows that are not as they must be, or a dataset of that name with
+            other rows. Nothing is written.
         hydra.errors.HydraException: an override that Hydra refuses.
     """
     for override in overrides:
@@ -55,6 +56,8 @@ def export(data_dir: Path, overrides: Sequence[str], config_dir: Path | None = N
         data = load_or_generate(task, allow_shared_rows=cfg.get("allow_shared_rows", False))
     except WrongRows as error:
         raise ValueError(f"task={cfg.name}: {error}") from error
+    if (other := first_other_file(data, folder)) is not None:
+        raise ValueError(f"{other} holds other rows (mad-lab's own?), and stays: name another folder, or remove it")
     for split in SPLITS:
         save_split(data[split], folder, split)
     return folder

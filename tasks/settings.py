@@ -83,13 +83,18 @@ def _label_at_one_length(task_cfg: DictConfig) -> str:
     settings = {name: _parameters(task_cfg, name) for name in settings_of(task_cfg)}
     resolved = {key: task_cfg[key] for key in next(iter(settings.values()))}
     differing = {
-        name: [f"{key}={value}" for key, value in resolved.items() if value != parameters[key]]
+        name: [f"{key}={_by_value(value)}" for key, value in resolved.items() if value != parameters[key]]
         for name, parameters in settings.items()
     }
     nearest = min(differing, key=lambda name: len(differing[name]))
     if not differing[nearest]:
         return nearest
     return ",".join([nearest, *differing[nearest]] if "levels" in task_cfg else differing["baseline"])
+
+
+def _by_value(value: Any) -> Any:
+    """0.0 as 0, since a `run_id` counts them as one."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 def register_resolvers() -> None:

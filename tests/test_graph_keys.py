@@ -25,7 +25,8 @@ def instance():
 def graph_key(*overrides, code=None):
     with initialize_config_dir(str(CONF), version_base="1.3"):
         cfg = compose("config", list(overrides))
-    return runs._graph_key(OmegaConf.to_container(cfg, resolve=True), build_task(cfg.task), code or CODE)
+    task, config = build_task(cfg.task), OmegaConf.to_container(cfg, resolve=True)
+    return runs._graph_key(config, task, code or CODE, task.num_examples("train"))
 
 
 @pytest.mark.parametrize(
@@ -75,7 +76,26 @@ class Steps(AdamW):
         raise NotImplementedError
 
 
-@pytest.mark.parametrize("override", ["schedule=cosine", "optimizer.weight_decay=0.5", "trainer.epochs=3"])
-def test_of_a_step_that_is_not_ours_nothing_is_known_to_be_in_tensors(override):
-    own = ("optimizer=adamw", f"optimizer._target_={__name__}.Steps")
-    assert graph_key(*own, override) != graph_key(*own) == graph_key(*own, "seed=3")
+class Directs(AdamW):
+    def direction(self, momentum):
+        raise NotImplementedError
+
+
+class Scales(AdamW):
+    def lr_scale(self):
+        raise NotImplementedError
+
+
+@pytest.mark.parametrize("own", [Steps, Directs])
+@pytest.mark.parametrize(
+    "override",
+    ["schedule=cosine", "optimizer.weight_decay=0.5", "trainer.epochs=3", "task.setting=num_train_examples-6400"],
+)
+def test_of_a_step_or_direction_that_is_not_ours_nothing_is_known_to_be_in_tensors(own, override):
+    options = ("optimizer=adamw", f"optimizer._target_={__name__}.{own.__name__}")
+    assert graph_key(*options, override) != graph_key(*options) == graph_key(*options, "seed=3")
+
+
+def test_scales_of_ones_own_are_in_tensors():
+    options = ("optimizer=adamw", f"optimizer._target_={__name__}.Scales")
+    assert graph_key(*options, "schedule=cosine") == graph_key(*options)

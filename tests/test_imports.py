@@ -15,7 +15,7 @@ MAY_IMPORT = {
     "kernels": {"kernels"},
     "mixers": {"kernels", "mixers.base", "mixers.projected", "mixers.rotary", "mixers.convolution", "mixers.gates"},
     "models": {"models", "kernels", "mixers.projected"},
-    "tasks": {"tasks", "arguments", "interruption", "project", "refusals", "user_code"},
+    "tasks": {"tasks", "safe_files", "arguments", "interruption", "project", "refusals", "user_code"},
     "training": {"training", "kernels", "safe_files", "interruption", "user_code"},
     "sweeps": {"sweeps", "safe_files"},
 }

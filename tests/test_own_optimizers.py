@@ -127,7 +127,11 @@ class Own(AdamW):
         ),
         ("return momentum[:, 1:]", "direction gives a tensor [2, "),
         ("self.last = momentum.norm(dim=1); return momentum", None),
-        ("state = self.state[self.parameters]; return state.setdefault('own', 0 * momentum).add_(momentum)", None),
+        (
+            "state = self.state[self.parameters]; return state.setdefault('own', 0 * momentum).add_(momentum)",
+            "its step makes self.state[self.parameters]['own']: make it in __init__",
+        ),
+        ("return self.state[self.parameters]['first_moment'].sign()", None),
         ("return momentum / 0", "from finite gradients its step gives parameters that are not finite"),
     ],
 )

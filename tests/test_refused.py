@@ -27,6 +27,7 @@ REFUSED = [
     (["+model.nope=1"], "unknown key model.nope", "valid keys: model.d_model, model.n_layers"),
     (["~mixer._target_"], "mixer._target_ is missing", "conf/"),
     (['mixer.name="gdn, wide"'], "mixer.name='gdn, wide' must not hold ', '", "tables"),
+    (["task.name=Avg"], "task.name=Avg is the row of the tasks' mean", "choose another name"),
     (['mixer.name="gdn ‡"'], "mixer.name='gdn ‡' must not hold", "nor end with ' ‡'"),
     (["~optimizer.lr"], "optimizer.lr is missing", "conf/"),
     (["trainer.epochs=abc"], "trainer.epochs='abc'", "must be a whole number"),

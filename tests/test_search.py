@@ -63,6 +63,10 @@ def test_what_optuna_may_choose_from():
             "task.data_seed=range(0,9): a search would choose the luckiest seed; give it one value",
         ),
         (
+            ["task=mem", "task.map_seed=1,2"],
+            "task.map_seed=1,2: a search would choose the luckiest seed; give it one value",
+        ),
+        (
             ["model.n_layers=interval(1,8)"],
             "model.n_layers=interval(1,8): model.n_layers takes whole numbers only, and an interval has fractions;"
             " write 'model.n_layers=int(interval(1,8))'",

@@ -222,9 +222,13 @@ class _Training:
         earlier = _Earlier(path, path.is_symlink() or path.exists(), self.config.selections_kept)
         if not earlier.exists:
             reasons: dict[str, str] = {}
-            for other in sorted(self.folder.glob(f"resume-{_replicas_label(replicas)}-*.ckpt")):
-                same_code = other.name.startswith(f"{prefix}-")
-                why = "on another device or precision" if same_code else "by other mixer, task or training code"
+            for other in sorted(self.folder.glob(f"resume-{_set_label(replicas)}*.ckpt")):
+                if other.name.startswith(f"{prefix}-"):
+                    why = "on another device or precision"
+                elif other.name.startswith(f"resume-{_replicas_label(replicas)}-"):
+                    why = "by other mixer, task or training code"
+                else:
+                    why = "for these rates and seeds in another order"
                 reasons[why] = other.name
             for why, name in reasons.items():
                 earlier.notes.append(f"{name} was written {why}: training starts over")
@@ -377,7 +381,12 @@ def _label(replicas: Sequence[tuple[float, int]], code: Mapping[str, str] | None
 
 
 def _replicas_label(replicas: Sequence[tuple[float, int]]) -> str:
-    return _short_hash(list(replicas))
+    return f"{_set_label(replicas)}{_short_hash(list(replicas))}"
+
+
+def _set_label(replicas: Sequence[tuple[float, int]]) -> str:
+    """A name for these replicas in any order."""
+    return _short_hash(sorted(replicas))
 
 
 def _short_hash(value: object) -> str:

@@ -46,7 +46,7 @@ class PopulationOptimizer(torch.optim.Optimizer):
     """
 
     # Arguments whose values `step` reads from tensors. Optimizers that differ only in these can share a captured step,
-    # if they have this class's `step`.
+    # if they have this class's `step` and a `direction` of this module.
     IN_TENSORS: ClassVar = frozenset({"lr", "weight_decay"})
 
     # For the first `directed()` columns: the decay rate of the momentum, and whether it is Nesterov's.
@@ -211,6 +211,11 @@ def has_own_step(optimizer: type[PopulationOptimizer]) -> bool:
     return inspect.unwrap(optimizer.step) is not inspect.unwrap(PopulationOptimizer.step)
 
 
+def has_own_direction(optimizer: type[PopulationOptimizer]) -> bool:
+    """Whether a class has another `direction` than the optimizers here."""
+    return optimizer.direction not in (PopulationOptimizer.direction, Muon.direction)
+
+
 class Muon(PopulationOptimizer):
     """Muon (Jordan et al. 2024) on hidden matrices, Adam on all else (Parallax paper, section Muon Optimizer).
 
@@ -232,7 +237,8 @@ class Muon(PopulationOptimizer):
         decayed: what has weight decay, also left open: `matrices`, or `all`, each at its own learning rate.
 
     Raises:
-        ValueError: a number out of its range, or an unknown `decayed` or `update_scale`.
+        ValueError: a number out of its range, an unknown `decayed` or `update_scale`, or another grouping than the
+            population's.
     """
 
     def __init__(
@@ -259,7 +265,10 @@ class Muon(PopulationOptimizer):
         decayed: str = "matrices",
         bf16_matrices: bool = False,
     ):
-        assert population.layout.grouping == Grouping(filters, decoder, head), "a population lays its parameters out"
+        if (grouping := Grouping(filters, decoder, head)) != population.layout.grouping:
+            raise ValueError(
+                f"Muon has {grouping}, and the population {population.layout.grouping}: give both the same"
+            )
         if not 0 <= momentum < 1:
             raise ValueError(f"optimizer.momentum={momentum} must be in [0, 1)")
         if ns_steps < 1:

@@ -25,8 +25,8 @@ from mixerlab.sweeps.figures.marks import (
 )
 from mixerlab.sweeps.figures.styles import Style, styles
 from mixerlab.sweeps.figures.ticks import size_ticks
-from mixerlab.sweeps.names import averaged, mixer_of
-from mixerlab.sweeps.tables import AVERAGE, Score, Table
+from mixerlab.sweeps.names import AVERAGE, averaged, mixer_of
+from mixerlab.sweeps.tables import Score, Table
 
 
 def accuracy_by_size(

@@ -89,7 +89,7 @@ def run_id(config: Mapping[str, Any]) -> str:
         ValueError: a value that is no number, string, bool, null, list or mapping, or is not finite.
     """
     flat = flatten(config).items()
-    canonical = without_implied({key: _canonical(value, key) for key, value in flat if not is_volatile(key)})
+    canonical = without_implied({key: canonical_value(value, key) for key, value in flat if not is_volatile(key)})
     if DATA_DIGEST in canonical:
         canonical.pop(DATA_PATH, None)
     for key, value in canonical.items():
@@ -135,15 +135,20 @@ def is_volatile(key: str) -> bool:
     return any(key == volatile or key.startswith(f"{volatile}.") for volatile in VOLATILE)
 
 
-def _canonical(value: Any, key: str) -> Any:
+def canonical_value(value: Any, key: str) -> Any:
+    """The value of a key as an identity has it: numbers that are equal become the same one.
+
+    Raises:
+        ValueError: no number, string, bool, null, list or mapping, or not finite.
+    """
     if value is None or isinstance(value, bool | str | int):
         return value
     if isinstance(value, float) and math.isfinite(value):
         return int(value) if value.is_integer() else value
     if isinstance(value, list | tuple):
-        return [_canonical(item, key) for item in value]
+        return [canonical_value(item, key) for item in value]
     if isinstance(value, Mapping):
-        return {name: _canonical(item, f"{key}.{name}") for name, item in value.items()}
+        return {name: canonical_value(item, f"{key}.{name}") for name, item in value.items()}
     raise ValueError(f"{key}={value!r} cannot be part of a run's identity: give a finite number or a string")
 
 

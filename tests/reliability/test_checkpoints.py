@@ -151,6 +151,14 @@ def test_a_checkpoint_of_another_training_is_not_continued_and_the_log_says_so(
     assert again.replicas == result.replicas and other.read_bytes() == content
 
 
+def test_a_checkpoint_of_the_rates_in_another_order_is_named(tmp_path, whole):
+    replicas = [(2e-2, 0), (1e-2, 0)]
+    other = tmp_path / f"resume-{_label(replicas[::-1], None)}-cpu-float32.ckpt"
+    other.write_bytes(whole[1])
+    (note,) = fit(replicas, tmp_path, **SETTINGS).notes
+    assert note == f"{other.name} was written for these rates and seeds in another order: training starts over"
+
+
 class FailsOnce(CSVLogger):
     """Cannot write when training begins, as on a full disk."""
 

@@ -169,6 +169,16 @@ def test_the_same_replica_in_two_populations_counts_once(results):
     assert (cell["accuracy"], cell["n"], cell["lost"], cell["status"]) == (0.7, 1, 0, "ok")
 
 
+def test_numbers_that_are_equal_are_one_configuration(results):
+    for seed, betas in ((0, [0.8, 1]), (1, [0.8, 1.0])):
+        equal = fakes.config(seed=seed)
+        equal["optimizer"] |= {"betas": betas, "max_grad_norm": betas[1]}
+        write_config(run_folder(results, run_id(equal)), equal)
+        write_record(run_folder(results, run_id(equal)), fakes.record(equal, [0.5, 0.6, 0.7 + 0.1 * seed]))
+    cell = only_cell(results)
+    assert (cell["configs"], cell["n"], cell["accuracy"]) == (1, 2, pytest.approx(0.75))
+
+
 def test_configurations_compete_and_are_not_averaged(results):
     fakes.add_run(results, [0.5, 0.7, 0.6])
     fakes.add_run(results, [0.5, 0.6, 0.8], num_heads=4)

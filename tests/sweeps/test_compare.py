@@ -79,6 +79,15 @@ def test_each_seed_has_its_own_best_rate(tmp_path):
     assert best_per_cell(two_seeds)["accuracy"].tolist() == [pytest.approx(0.6)]  # the report: one rate for all seeds
 
 
+def test_a_seed_counts_if_one_configuration_has_all_rates(tmp_path):
+    cell, rates = {"task": "mem", "setting": "baseline"}, [1e-4, 5e-4, 1e-3]
+    fakes.add_run(tmp_path, [0.6, 0.5], lr=[5e-4, 1e-3], **cell)
+    fakes.add_run(tmp_path, [0.4, 0.3], lr=[1e-4, 1e-3], num_heads=4, **cell)
+    assert scores_by_seed(collect(tmp_path), rates=rates) == {}
+    fakes.add_run(tmp_path, [0.7], lr=[5e-4], num_heads=4, **cell)
+    assert scores_by_seed(collect(tmp_path), rates=rates) == {("attn", "mem", "baseline"): {0: 0.7}}
+
+
 def test_a_seed_that_diverged_at_all_rates_counts_as_0(tmp_path):
     rates = [1e-3, 5e-3]
     fakes.add_run(tmp_path, [0.9, 0.5, "diverged", "diverged"], lr=rates, seed=[0, 1], task="mem", setting="baseline")

@@ -189,6 +189,22 @@ def test_only_unreadable_records(tmp_path):
         reports.report(tmp_path)
 
 
+def test_a_report_does_not_write_over_the_rows_that_it_reads(results, tmp_path, no_drawing):
+    rows = reports.report(results).folder / "rows.csv"
+    content = rows.read_bytes()
+    with pytest.raises(ValueError, match=r"rows.csv is what the report would write over: give another --out"):
+        reports.report(rows, rows.parent, where=["seed=0"])
+    assert rows.read_bytes() == content
+    assert reports.report(rows).folder == rows.parent / "report"
+
+
+def test_files_of_these_names_that_no_report_has_written_stay(results, tmp_path, no_drawing):
+    mine = tmp_path / "out" / "report.html"
+    mine.parent.mkdir()
+    mine.write_text("mine")
+    assert not reports.report(results, mine.parent).removed and mine.read_text() == "mine"
+
+
 def test_both_selections_and_another_folder(results, tmp_path, no_drawing, capsys):
     out = tmp_path / "elsewhere" / "report"
     assert reports.main([str(results), "--out", str(out)]) == 0

@@ -11,6 +11,7 @@ from mixerlab.tasks.base import SPLITS
 from mixerlab.tasks.data import count_shared_rows, dataset_folder, load_or_generate, make_split, save_split
 
 SMALL = dict(seq_len=32, num_train_examples=40, num_val_examples=20, num_test_examples=30)
+OPTIONS = [f"task.{key}={value}" for key, value in SMALL.items()]
 
 
 @pytest.fixture
@@ -51,6 +52,19 @@ def test_an_export_has_one_length(tmp_path):
     with pytest.raises(ValueError, match=r"task.test_seq_len=64: mad-lab's layout has one length"):
         export.export(tmp_path, ["task=icr", "task.test_seq_len=64"])
     assert not list(tmp_path.iterdir())
+
+
+def test_an_export_does_not_replace_other_rows(tmp_path):
+    """mad-lab names the folders of its own rows so, too."""
+    folder = export.export(tmp_path, ["task=icr", *OPTIONS])
+    files = {path: path.read_bytes() for path in folder.rglob("*.npy")}
+    assert len(files) == 6 and export.export(tmp_path, ["task=icr", *OPTIONS]) == folder
+    theirs = folder / "test" / "inputs.npy"
+    np.save(theirs, np.load(theirs)[::-1])
+    changed = theirs.read_bytes()
+    with pytest.raises(ValueError, match=rf"{theirs} holds other rows .* name another folder, or remove it"):
+        export.export(tmp_path, ["task=icr", *OPTIONS])
+    assert {path: path.read_bytes() for path in folder.rglob("*.npy")} == files | {theirs: changed}
 
 
 def test_splits_come_from_separate_streams():

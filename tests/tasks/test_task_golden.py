@@ -5,8 +5,8 @@ import pytest
 from golden_data import GOLDEN, every_golden
 from row_statistics import MAX_Z, row_statistics, z_scores
 
-from mixerlab.tasks.base import IGNORE_INDEX, Task
-from mixerlab.tasks.data import dataset_folder, split_rng
+from mixerlab.tasks.base import IGNORE_INDEX, Task, split_rng
+from mixerlab.tasks.data import dataset_folder
 
 NUM_ROWS = 1500  # of ours: so many that mad-lab's 256 rows dominate the sampling error
 

@@ -99,6 +99,9 @@ def test_values_may_be_set_beside_the_setting():
         ("sc_challenge", dict(setting="256-1024", seq_len=600), "256-1024,seq_len=600"),
         ("mqar", dict(setting="4-64", num_kv_pairs=5), "4-64,num_kv_pairs=5"),
         ("mqar", dict(setting="8-128", seq_len=64, num_kv_pairs=5), "4-64,num_kv_pairs=5"),  # the same run
+        ("ncr", dict(frac_noise=0), "frac_noise=0"),
+        ("ncr", dict(frac_noise=0.0), "frac_noise=0"),  # the same run
+        ("ncr", dict(frac_noise=0.3), "frac_noise=0.3"),
         ("icr", dict(test_seq_len=256), "test_seq_len=256"),
         ("icr", dict(test_seq_len=128), "baseline"),
         ("icr", dict(setting="seq_len-512", test_seq_len=1024), "seq_len-512,test_seq_len=1024"),

@@ -96,7 +96,9 @@ def test_muon_moves_a_filter_as_a_matrix():
 
 
 def test_a_population_laid_out_otherwise_is_refused():
-    with pytest.raises(AssertionError, match="a population lays its parameters out"):
+    with pytest.raises(
+        ValueError, match=r"Muon has Grouping\(filters='muon'.*and the population Grouping\(filters='adam'"
+    ):
         Muon(Population(Filter, (0,)), [0.1], Constant(), 1, filters="muon")
 
 
