@@ -13,13 +13,12 @@ Split = Literal["train", "val", "test"]
 ArrayName = Literal["inputs", "targets"]
 SPLITS: tuple[Split, ...] = ("train", "val", "test")
 
+_ROWS_AT_ONCE = 128  # rows generated or checked together, few enough to stay in the caches
+
 
 def split_rng(data_seed: int, split: Split) -> np.random.Generator:
     """The generator of one split: three independent streams of one seed."""
     return np.random.default_rng(np.random.SeedSequence(data_seed, spawn_key=(SPLITS.index(split),)))
-
-
-_ROWS_AT_ONCE = 128  # rows generated or checked together, few enough to stay in the caches
 
 
 class TaskRuleError(ValueError):
