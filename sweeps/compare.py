@@ -19,11 +19,12 @@ import io
 import sys
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
 from mixerlab.safe_files import replace_file
-from mixerlab.sweeps.best import Selection
+from mixerlab.sweeps.best import ENDED, Selection
 from mixerlab.sweeps.figures.canvas import TWO_COLUMNS, Layout, caption_of, save
 from mixerlab.sweeps.figures.comparison import scatter, side_by_side
 from mixerlab.sweeps.markup import captions_page
@@ -137,9 +138,10 @@ def compare(
     """
     told = read_published(published)
     readings = readings or {}
-    pairs = pairs_of(read_as(rows_of(source), readings), told, selection, all_rates)
+    frame = read_as(rows_of(source), readings)
+    pairs = pairs_of(frame, told, selection, all_rates)
     check_writable(out, "--out")
-    read = "".join(f" Our {ours} is read as its {name}." for name, ours in readings.items())
+    read = "".join(f" Our {ours} is read as its {name}." for name, ours in readings.items()) + _of_ours(frame, told)
     rates = () if all_rates else told.get("rates", ())
     text = markdown(pairs, told["source"] + read, rates)
     replace_file(out / f"{published.stem}.md", text)
@@ -164,6 +166,19 @@ def compare(
         replace_file(page, captions_page(captions))
     else:
         page.unlink(missing_ok=True)
+    return text
+
+
+def _of_ours(frame: pd.DataFrame, told: Mapping[str, Any]) -> str:
+    """What a reader must know of our mixers: which have several configurations, and which are not compared."""
+    published = {mixer for table in ("means", "settings") for mixer in told.get(table, {}).get("columns", ())}
+    ended = frame[frame["status"].isin(ENDED)]
+    compared = ended[ended["mixer"].isin(published)]
+    configs = compared.groupby(["mixer", "task", "setting"])["config"].nunique()
+    several = sorted(set(configs[configs > 1].index.get_level_values("mixer")))
+    text = f" Each seed has the best of several configurations of {', '.join(several)}." if several else ""
+    if others := sorted(set(ended["mixer"]) - published):
+        text += f" Ours without a published number: {', '.join(others)}."
     return text
 
 

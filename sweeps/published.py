@@ -49,6 +49,8 @@ def read_published(path: str | Path) -> dict:
             for name, values in published.get(table, {}).items():
                 if name != "columns" and len(values) != len(published[table]["columns"]):
                     raise ValueError(f"{table}, {name}: {len(values)} numbers for its columns")
+                if name != "columns" and (wrong := [one for one in values if not _is_accuracy(one)]):
+                    raise ValueError(f"{table}, {name}: {wrong[0]!r} must be an accuracy in [0, 1], or null")
                 if table == "means" and name != "columns" and type(published["over"].get(name)) is not list:
                     raise ValueError(f"over, {name}: it must list the settings that the mean is over")
         if not isinstance(published["source"], str):
@@ -62,6 +64,10 @@ def read_published(path: str | Path) -> dict:
             f"{path} is no table of published numbers ({error}): see results/published/README.md"
         ) from error
     return published
+
+
+def _is_accuracy(given: object) -> bool:
+    return given is None or (isinstance(given, int | float) and not isinstance(given, bool) and 0 <= given <= 1)
 
 
 def _are_rates(given: object) -> bool:

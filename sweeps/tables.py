@@ -207,7 +207,7 @@ def _legend(rows: Mapping[tuple[str, ...], Mapping[str, Score]], cells: pd.DataF
     if any(score.lacking for score in scores):
         notes.append(
             "§ No run has ended at a learning rate that was to be tried, or that most others were tried at: never bold,"
-            " and without a dagger. §k: in k of the settings."
+            " nor is a lower score of its row, and without a dagger. §k: in k of the settings."
         )
     if any(map(sees_future, cells["mixer"].unique())):
         notes.append(
@@ -360,14 +360,19 @@ def marks_of(score: Score) -> str:
 def best_of(row: dict[str, Score]) -> set[str]:
     """The mixers whose whole score is the highest at the printed precision, or may be by its spread over seeds.
 
-    None where no other whole score shares two seeds with the highest: nothing then says how far seeds differ.
+    None where no other whole score shares two seeds with the highest: nothing then says how far seeds differ. None
+    where a score that lacks learning rates, which might be higher with them, is above all that lack none.
     """
-    whole = {
+    means = {
         mixer: round(score.mean, 3)
         for mixer, score in row.items()
-        if score.mean is not None and score.whole and not score.lacking and not sees_future(mixer)
+        if score.mean is not None and score.whole and not sees_future(mixer)
     }
+    lacking = {mixer: mean for mixer, mean in means.items() if row[mixer].lacking}
+    whole = {mixer: mean for mixer, mean in means.items() if mixer not in lacking}
     best = {mixer for mixer, mean in whole.items() if mean == max(whole.values())}
+    if any(mean > max(whole.values(), default=1.0) for mean in lacking.values()):
+        return set()
     compared = {
         (one, other) for one in best for other in whole if one != other and len(_shared(row[one], row[other])) > 1
     }

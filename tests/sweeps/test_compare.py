@@ -88,6 +88,13 @@ def test_a_seed_counts_if_one_configuration_has_all_rates(tmp_path):
     assert scores_by_seed(collect(tmp_path), rates=rates) == {("attn", "mem", "baseline"): {0: 0.7}}
 
 
+def test_configurations_and_mixers_without_published_numbers_are_told(tmp_path, published):
+    for mixer, heads in (("attn", 8), ("attn", 4), ("gdn", 8), ("mine", 8)):
+        fakes.add_run(tmp_path, [0.5], mixer=mixer, lr=1e-3, num_heads=heads, task="mem", setting="baseline")
+    text = compare.compare(tmp_path, published, tmp_path / "out")
+    assert "Each seed has the best of several configurations of attn. Ours without a published number: mine." in text
+
+
 def test_a_seed_that_diverged_at_all_rates_counts_as_0(tmp_path):
     rates = [1e-3, 5e-3]
     fakes.add_run(tmp_path, [0.9, 0.5, "diverged", "diverged"], lr=rates, seed=[0, 1], task="mem", setting="baseline")
@@ -243,6 +250,10 @@ def test_the_papers_numbers_are_75_and_of_our_tasks():
         ("{", "is no table of published numbers"),
         ('{"means": {}}', "is no table of published numbers"),
         ('{"source": "x", "means": {"columns": ["attn"], "mem": []}}', "means, mem: 0 numbers for its columns"),
+        (
+            '{"source": "x", "over": {"mem": []}, "means": {"columns": ["a"], "mem": [12]}}',
+            "means, mem: 12 must be an accuracy in [0, 1], or null",
+        ),
         ('{"source": "x", "rates": 3}', "rates must be a list of learning rates"),
         ('{"source": "x", "rates": []}', "rates must be a list of learning rates"),
         (
