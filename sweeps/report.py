@@ -206,7 +206,7 @@ def _report(
         for of_selection in cells.values():
             of_selection[["lacking", "added"]] = [[(), ()]] * len(of_selection)
     files = [out / "rows.csv"]
-    is_again = files[0].exists()  # else files of a report's names are the user's own
+    has_report = files[0].exists()  # without one, files of its names are the user's own
     replace_file(files[0], to_rows_csv(frame))
     parts: list[Part] = []
     for selection in selections:
@@ -219,7 +219,7 @@ def _report(
     if look.html:
         files.append(out / PAGE)
         replace_file(files[-1], page("Accuracy of sequence mixers", parts, swept.frame))
-    removed = _remove_others(out, files) if is_again else ()
+    removed = _remove_others(out, files) if has_report else ()
     sections = [
         f"## {name}, {part.selection} selection\n{EXPLAINED[part.selection]}\n\n{to_text(table)}"
         for part in parts

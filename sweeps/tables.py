@@ -368,13 +368,10 @@ def best_of(row: dict[str, Score]) -> set[str]:
         for mixer, score in row.items()
         if score.mean is not None and score.whole and not sees_future(mixer)
     }
-    lacking = {mixer: mean for mixer, mean in means.items() if row[mixer].lacking}
-    whole = {mixer: mean for mixer, mean in means.items() if mixer not in lacking}
-    best = {mixer for mixer, mean in whole.items() if mean == max(whole.values())}
-    if any(mean > max(whole.values(), default=1.0) for mean in lacking.values()):
-        return set()
+    fair = [mixer for mixer in means if not row[mixer].lacking]
+    best = [mixer for mixer in fair if means[mixer] == max(means.values())]
     compared = {
-        (one, other) for one in best for other in whole if one != other and len(_shared(row[one], row[other])) > 1
+        (one, other) for one in best for other in fair if one != other and len(_shared(row[one], row[other])) > 1
     }
     return {one for one, _ in compared} | {other for one, other in compared if _may_be_equal(row[other], row[one])}
 

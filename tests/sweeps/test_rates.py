@@ -14,7 +14,7 @@ from mixerlab.sweeps.keys import spread_out
 from mixerlab.sweeps.records.files import run_folder
 from mixerlab.sweeps.records.named import write_sweep
 from mixerlab.sweeps.table_files import to_latex
-from mixerlab.sweeps.tables import best_of, setting_table, task_table, text_of
+from mixerlab.sweeps.tables import Score, best_of, setting_table, task_table, text_of
 
 MIXERS, TASKS = ("attn", "ema", "gru"), ("icr", "mem")
 LOW, HIGH = (5e-3, 1e-3), 1e-2
@@ -175,3 +175,17 @@ def test_a_mean_with_such_a_setting_is_marked_and_never_bold(runs, tmp_path):
     assert text_of(average["attn"]) == "0.460 ± 0.014 (2) §1 †1"
     assert best_of(average) == {"ema", "gru"}
     assert "§" in to_latex(setting_table(best_per_cell(collect(tmp_path))))
+
+
+def test_nothing_is_bold_below_a_score_that_lacks_rates():
+    def row(**lacking):
+        means = {"attn": 0.99, "gdn": 0.60, "mamba": 0.59}
+        return {
+            mixer: Score(mean, {0: mean, 1: mean + 0.02}, 1, 1, 0, "ok", lacking=lacking.get(mixer, 0))
+            for mixer, mean in means.items()
+        }
+
+    assert best_of(row()) == {"attn"}
+    assert best_of(row(attn=1)) == set()
+    assert best_of(row(gdn=1)) == {"attn"}
+    assert best_of(row(attn=1, gdn=1, mamba=1)) == set()

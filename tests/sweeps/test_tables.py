@@ -291,19 +291,6 @@ def survivors(tmp_path):
     return tmp_path
 
 
-def test_nothing_is_bold_below_a_score_that_lacks_rates():
-    def row(**lacking):
-        means = {"attn": 0.99, "gdn": 0.60, "mamba": 0.59}
-        return {
-            mixer: Score(mean, {0: mean, 1: mean + 0.02}, 1, 1, 0, "ok", lacking=lacking.get(mixer, 0))
-            for mixer, mean in means.items()
-        }
-
-    assert best_of(row()) == {"attn"}
-    assert best_of(row(attn=1)) == set()
-    assert best_of(row(gdn=1)) == {"attn"}
-
-
 def test_an_entry_says_that_seeds_are_lost_and_is_never_bold(survivors):
     table = setting_table(best_per_cell(collect(survivors)))
     assert best_of(table.rows["icr", "baseline"]) == {"attn"}
