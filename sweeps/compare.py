@@ -171,8 +171,10 @@ def compare(
 
 def _of_ours(frame: pd.DataFrame, told: Mapping[str, Any]) -> str:
     """What a reader must know of our mixers: which have several configurations, and which are not compared."""
-    published = {mixer for table in ("means", "settings") for mixer in told.get(table, {}).get("columns", ())}
-    ended = frame[frame["status"].isin(ENDED)]
+    tables = [told[table] for table in ("means", "settings") if table in told]
+    published = {mixer for table in tables for mixer in table["columns"]}
+    tasks = {name.partition(" ")[0] for table in tables for name in table if name != "columns"}
+    ended = frame[frame["status"].isin(ENDED) & frame["task"].isin(tasks)]
     compared = ended[ended["mixer"].isin(published)]
     configs = compared.groupby(["mixer", "task", "setting"])["config"].nunique()
     several = sorted(set(configs[configs > 1].index.get_level_values("mixer")))

@@ -91,6 +91,8 @@ def test_a_seed_counts_if_one_configuration_has_all_rates(tmp_path):
 def test_configurations_and_mixers_without_published_numbers_are_told(tmp_path, published):
     for mixer, heads in (("attn", 8), ("attn", 4), ("gdn", 8), ("mine", 8)):
         fakes.add_run(tmp_path, [0.5], mixer=mixer, lr=1e-3, num_heads=heads, task="mem", setting="baseline")
+    for heads in (8, 4):  # a task without published numbers
+        fakes.add_run(tmp_path, [0.5], mixer="gdn", lr=1e-3, num_heads=heads, task="own", setting="baseline")
     text = compare.compare(tmp_path, published, tmp_path / "out")
     assert "Each seed has the best of several configurations of attn. Ours without a published number: mine." in text
 
