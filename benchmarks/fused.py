@@ -47,7 +47,7 @@ from mixerlab.benchmarks import throughput
 from mixerlab.benchmarks.throughput import Trial, milliseconds
 from mixerlab.kernels import fused
 from mixerlab.kernels.short_convolution.heads import convolve_heads
-from mixerlab.sweeps.records.provenance import versions
+from mixerlab.records.provenance import versions
 from mixerlab.training.compiled import ATTENTION
 from mixerlab.training.population import ALL, Population
 

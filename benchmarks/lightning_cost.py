@@ -24,8 +24,8 @@ import torch
 
 from mixerlab.api import compose
 from mixerlab.building import build_model, component
+from mixerlab.config.settings import build_task
 from mixerlab.tasks.data import load_or_generate
-from mixerlab.tasks.settings import build_task
 from mixerlab.training.capture import Captured
 from mixerlab.training.datamodule import PopulationData
 from mixerlab.training.fit import train

@@ -17,7 +17,7 @@ import seaborn as sns
 import torch
 from matplotlib.figure import Figure
 
-from mixerlab.sweeps.records.files import METRICS_FILE
+from mixerlab.records.files import METRICS_FILE
 
 BACKENDS = ("reference", "triton")
 

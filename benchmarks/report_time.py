@@ -1,4 +1,4 @@
-"""What a report of 30 records costs: seconds of CPU (user and system) of `python -m mixerlab.sweeps.report`.
+"""What a report of 30 records costs: seconds of CPU (user and system) of `python -m mixerlab.sweeps.report.report`.
 
     python -m mixerlab.benchmarks.report_time [RESULTS] [--times 5]
 
@@ -27,7 +27,7 @@ def train(results: str) -> None:
 def seconds_of_report(results: str, out: str) -> tuple[float, float]:
     """User and system seconds of one report, its imports included."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    command = [sys.executable, "-m", "mixerlab.sweeps.report", results, "--out", out]
+    command = [sys.executable, "-m", "mixerlab.sweeps.report.report", results, "--out", out]
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     return after.ru_utime - before.ru_utime, after.ru_stime - before.ru_stime

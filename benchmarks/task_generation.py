@@ -8,9 +8,9 @@ import time
 
 from hydra import compose, initialize_config_module
 
+from mixerlab.config.settings import build_task, register_resolvers, settings_of
 from mixerlab.tasks.base import SPLITS
 from mixerlab.tasks.data import make_split
-from mixerlab.tasks.settings import build_task, register_resolvers, settings_of
 
 MAD_TASKS = ("icr", "ncr", "fcr", "mem", "cmp", "sc")
 

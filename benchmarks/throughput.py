@@ -36,7 +36,7 @@ from mixerlab.api import compose
 from mixerlab.building import build_model, component
 from mixerlab.models.language_model import LanguageModel
 from mixerlab.models.stream import ALL
-from mixerlab.sweeps.records.provenance import versions
+from mixerlab.records.provenance import versions
 from mixerlab.tasks.base import Task
 from mixerlab.training.capture import Captured, Step
 from mixerlab.training.compiled import compile_mixers

@@ -23,7 +23,7 @@ class GridSweeper(BasicSweeper):
         super().__init__(max_batch_size=None, params=params)  # everything that is to run is launched at once
 
     def setup(self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig) -> None:
-        from mixerlab.postponed import GROUPS
+        from mixerlab.config.postponed import GROUPS
 
         for key, value in (self.params or {}).items():
             if key in (*GROUPS, "experiment") and not isinstance(value, str):
@@ -37,7 +37,7 @@ class GridSweeper(BasicSweeper):
         super().setup(hydra_context=hydra_context, task_function=task_function, config=config)
 
     def sweep(self, arguments: list[str]) -> list[Any]:
-        from mixerlab.sweep import Sweep
+        from mixerlab.sweeps.launch.sweep import Sweep
 
         assert self.hydra_context is not None and self.config is not None and self.launcher is not None
         Sweep(self.hydra_context, self.config, self.launcher).run(self.grid(arguments))

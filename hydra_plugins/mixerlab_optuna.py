@@ -26,8 +26,8 @@ class OptunaSweeper(BasicSweeper):
         self.n_trials, self.n_jobs, self.seed = n_trials, n_jobs, seed
 
     def sweep(self, arguments: list[str]) -> list[Any]:
-        from mixerlab.search import Search
-        from mixerlab.sweep import Sweep
+        from mixerlab.sweeps.launch.search import Search
+        from mixerlab.sweeps.launch.sweep import Sweep
 
         assert self.hydra_context is not None and self.config is not None and self.launcher is not None
         sweep = Sweep(self.hydra_context, self.config, self.launcher)

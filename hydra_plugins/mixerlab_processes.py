@@ -29,7 +29,7 @@ class ProcessLauncher(Launcher):
     def launch(self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int) -> Sequence[JobReturn]:
         from hydra.core.singleton import Singleton
 
-        from mixerlab.processes import Work, run_in_processes
+        from mixerlab.sweeps.launch.processes import Work, run_in_processes
 
         work = Work(self.hydra_context, self.config, self.task_function, Singleton.get_state()["instances"])
         return run_in_processes(job_overrides, initial_job_idx, work, self.n_jobs)

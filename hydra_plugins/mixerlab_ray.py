@@ -28,8 +28,8 @@ class RayTaskLauncher(Launcher):
     def launch(self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int) -> Sequence[JobReturn]:
         from hydra.core.singleton import Singleton
 
-        from mixerlab.processes import Work
-        from mixerlab.ray_tasks import Options, run_in_tasks
+        from mixerlab.sweeps.launch.processes import Work
+        from mixerlab.sweeps.launch.ray_tasks import Options, run_in_tasks
 
         work = Work(self.hydra_context, self.config, self.task_function, Singleton.get_state()["instances"])
         return run_in_tasks(job_overrides, initial_job_idx, work, Options(**self.options))

@@ -4,7 +4,3 @@ Each operator has a folder: `__init__.py` holds the function that others call, w
 backend; `reference.py` the same in PyTorch, if it is longer than a few lines; `operator.py` registers the kernels with
 PyTorch; `triton_*.py` are the kernels and their launches. `common/` is what several of them share.
 """
-
-from mixerlab import require_prefix
-
-require_prefix(__name__)

@@ -1,5 +1,5 @@
 """`python -m mixerlab` is the command `mixerlab`."""
 
-from mixerlab.command import main
+from mixerlab.cli import main
 
 main()

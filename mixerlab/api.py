@@ -10,13 +10,14 @@ from omegaconf import DictConfig, OmegaConf
 from torch import nn
 from yaml import MarkedYAMLError
 
-from mixerlab import building, runs
-from mixerlab.config import checked
-from mixerlab.hybrid import expand
-from mixerlab.project import note_folder, use_folder, use_noted_folder
-from mixerlab.refusals import check_choices, check_one_run, refusal
-from mixerlab.sweeps.records.identity import replicas_of
-from mixerlab.tasks.settings import register_resolvers
+from mixerlab import building
+from mixerlab import train as runs
+from mixerlab.config.hints import check_choices, check_one_run, refusal
+from mixerlab.config.hybrid import expand
+from mixerlab.config.project import note_folder, use_folder, use_noted_folder
+from mixerlab.config.settings import register_resolvers
+from mixerlab.config.values import checked
+from mixerlab.records.identity import replicas_of
 from mixerlab.training.randomness import seeded
 
 _CONFIG_DIR = "config_dir=DIR or --config-dir DIR"  # `mixerlab check` composes here too

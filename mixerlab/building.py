@@ -14,22 +14,22 @@ from hydra.errors import InstantiationException
 from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
 
-from mixerlab.config import code_versions
-from mixerlab.hybrid import is_hybrid, mixers_of
+from mixerlab.checks.optimizer import check_replicas_apart, check_schedule, check_step
+from mixerlab.checks.strays import strays
+from mixerlab.config.hybrid import is_hybrid, mixers_of
+from mixerlab.config.values import code_versions
 from mixerlab.loggers import check_installed
 from mixerlab.mixers.attn import Attention
 from mixerlab.mixers.base import SequenceMixer
 from mixerlab.models.auto_encoder import LINEAR_STD, AutoEncoder
 from mixerlab.models.initial_values import overwritten
 from mixerlab.models.language_model import LanguageModel
-from mixerlab.strays import strays
-from mixerlab.sweeps.records.files import run_folder
-from mixerlab.sweeps.records.identity import as_list, run_id
+from mixerlab.records.errors import one_line, raised_by_us, with_place
+from mixerlab.records.files import run_folder
+from mixerlab.records.identity import as_list, run_id
 from mixerlab.tasks.base import Task
 from mixerlab.training.optimizers import PopulationOptimizer
 from mixerlab.training.population import Grouping, Population
-from mixerlab.training_contract import check_replicas_apart, check_schedule, check_step
-from mixerlab.user_code import one_line, raised_by_us, with_place
 
 if TYPE_CHECKING:
     from lightning.pytorch.loggers import Logger

@@ -15,20 +15,20 @@ from omegaconf import OmegaConf
 
 from mixerlab.api import compose
 from mixerlab.building import build_model
-from mixerlab.config import checked, mixer_version
-from mixerlab.hybrid import is_hybrid, mixers_of
+from mixerlab.config.hybrid import is_hybrid, mixers_of
+from mixerlab.config.override_text import as_override
+from mixerlab.config.project import use_folder
+from mixerlab.config.settings import build_task, register_resolvers, settings_of
+from mixerlab.config.values import checked, mixer_version
 from mixerlab.models.auto_encoder import AutoEncoder
 from mixerlab.models.language_model import LanguageModel
-from mixerlab.override_text import as_override
-from mixerlab.project import current_target, use_folder
-from mixerlab.safe_files import read_bytes
-from mixerlab.sweeps.best import CHOSEN_BY
-from mixerlab.sweeps.collect import best_per_cell, collect
-from mixerlab.sweeps.records.files import read_run, weights_file, weights_files
-from mixerlab.sweeps.records.identity import DATA_DIGEST, IMPLIED, flatten, is_volatile, run_id
-from mixerlab.sweeps.records.schema import rows_digest
+from mixerlab.records.atomic import read_bytes
+from mixerlab.records.best import CHOSEN_BY
+from mixerlab.records.files import read_run, weights_file, weights_files
+from mixerlab.records.identity import DATA_DIGEST, IMPLIED, flatten, is_volatile, run_id
+from mixerlab.records.schema import rows_digest
+from mixerlab.sweeps.tables.collect import best_per_cell, collect
 from mixerlab.tasks.base import Task
-from mixerlab.tasks.settings import build_task, register_resolvers, settings_of
 from mixerlab.training.results import CHOSEN_ON
 from mixerlab.training.weights import put_in, unpack
 
@@ -163,7 +163,6 @@ def _built(config: Mapping[str, Any]) -> tuple[Task, LanguageModel | AutoEncoder
     register_resolvers()
     cfg = OmegaConf.create(dict(config))
     for prefix, part in (mixers_of(cfg.mixer) | {"task": cfg.task}).items():
-        part._target_ = current_target(part._target_)
         try:
             importlib.import_module(part._target_.rpartition(".")[0])
         except ImportError as error:

@@ -10,8 +10,8 @@ from importlib.util import find_spec
 from statistics import fmean
 from typing import Any
 
-from mixerlab.sweeps.best import accuracy_of, ended_at_best_rate
-from mixerlab.user_code import type_and_message
+from mixerlab.records.best import accuracy_of, ended_at_best_rate
+from mixerlab.records.errors import type_and_message
 
 log = logging.getLogger(__name__)
 

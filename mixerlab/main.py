@@ -14,10 +14,10 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 
-from mixerlab.hybrid import expand
-from mixerlab.interruption import GOES_ON
-from mixerlab.project import use_project
-from mixerlab.tasks.settings import register_resolvers
+from mixerlab.config.hybrid import expand
+from mixerlab.config.project import use_project
+from mixerlab.config.settings import register_resolvers
+from mixerlab.records.interruption import GOES_ON
 
 log = logging.getLogger(__name__)
 _OF_SWEEPS = {"hydra/sweeper": "grid", "hydra/launcher": "basic"}  # what only a sweep uses, and the defaults
@@ -27,7 +27,7 @@ def _processes() -> int:
     """How many processes a sweep on this host starts: one for each GPU, or else one for every two cores."""
     import torch
 
-    from mixerlab.processes import cpu_cores
+    from mixerlab.sweeps.launch.processes import cpu_cores
 
     return torch.cuda.device_count() or max(1, cpu_cores() // 2)
 
@@ -42,7 +42,7 @@ def train_cell(cfg: DictConfig) -> str | None:
     in_sweep = hydra_config.mode == RunMode.MULTIRUN
     if in_sweep:
         _prepare_worker(cfg)
-    from mixerlab.runs import PATIENCE, RunFailed, run, run_state
+    from mixerlab.train import PATIENCE, RunFailed, run, run_state
 
     try:
         use_project(hydra_config)
@@ -89,8 +89,8 @@ def _message(error: Exception) -> str:
 
 
 def _say_who_trains(cfg: DictConfig) -> None:
-    from mixerlab.runs import run_state
-    from mixerlab.sweeps.records.claims import holder
+    from mixerlab.records.claims import holder
+    from mixerlab.train import run_state
 
     folder, _ = run_state(cfg)
     log.info("another process is training this run (%s); nothing to do here", holder(folder))
@@ -108,7 +108,7 @@ def _prepare_worker(cfg: DictConfig) -> None:
 
 
 def _print_result(results_dir: str, record: dict) -> None:
-    from mixerlab.sweeps.records.files import RECORD_FILE, run_folder
+    from mixerlab.records.files import RECORD_FILE, run_folder
 
     folder = run_folder(results_dir, record["run_id"])
     print(f"\n{_summary(record)}\n\nrecord: {folder / RECORD_FILE}", flush=True)
@@ -120,7 +120,7 @@ def _print_result(results_dir: str, record: dict) -> None:
 
 def _figure(folder: Path) -> Path:
     """The run's curves, drawn unless they were drawn from the same record before."""
-    from mixerlab.sweeps.records.files import RECORD_FILE
+    from mixerlab.records.files import RECORD_FILE
 
     figure = folder / "curves.png"
     if not figure.exists() or figure.stat().st_mtime_ns < (folder / RECORD_FILE).stat().st_mtime_ns:

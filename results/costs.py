@@ -10,7 +10,7 @@ from typing import ClassVar
 import pandas as pd
 
 import mixerlab
-from mixerlab.tasks.settings import settings_of
+from mixerlab.config.settings import settings_of
 
 RESULTS = Path(__file__).parent
 DEFAULT = "default"  # the recipe of conf/

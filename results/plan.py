@@ -27,13 +27,13 @@ from pathlib import Path
 import pandas as pd
 
 import mixerlab
-from mixerlab.config import checked
+from mixerlab.config.values import checked
+from mixerlab.records.edges import NEAR_PERFECT
+from mixerlab.records.identity import run_id
 from mixerlab.results.costs import DEFAULT, Costs, charged, lengths
 from mixerlab.results.screen import design
-from mixerlab.sweeps.collect import best_per_cell
-from mixerlab.sweeps.edges import NEAR_PERFECT
-from mixerlab.sweeps.records.identity import run_id
-from mixerlab.sweeps.sources import rows_of
+from mixerlab.sweeps.tables.collect import best_per_cell
+from mixerlab.sweeps.tables.sources import rows_of
 
 RESULTS = Path(__file__).parent
 MIXERS = design.MIXERS

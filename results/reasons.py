@@ -27,10 +27,10 @@ from textwrap import fill
 
 import pandas as pd
 
-from mixerlab.sweeps.collect import Cell
-from mixerlab.sweeps.markup import counted
-from mixerlab.sweeps.published import FAR, Pair, distance, is_far, pairs_of, read_published, scores_by_seed
-from mixerlab.sweeps.sources import rows_of
+from mixerlab.records.text import counted
+from mixerlab.sweeps.report.published import FAR, Pair, distance, is_far, pairs_of, read_published, scores_by_seed
+from mixerlab.sweeps.tables.collect import Cell
+from mixerlab.sweeps.tables.sources import rows_of
 
 RESULTS = Path(__file__).parent
 README, EXPERIMENTS = RESULTS / "README.md", RESULTS / "experiments.json"

@@ -13,15 +13,15 @@ import shutil
 import tempfile
 from pathlib import Path
 
+from mixerlab.records.archive import restore
 from mixerlab.results import reasons
 from mixerlab.results.adamw import beside_muon
 from mixerlab.results.screen import distance
 from mixerlab.results.table import facts
-from mixerlab.sweeps.archive import restore
-from mixerlab.sweeps.collect import collect
-from mixerlab.sweeps.compare import compare
-from mixerlab.sweeps.report import report
-from mixerlab.sweeps.table_files import to_rows_csv
+from mixerlab.sweeps.report.compare import compare
+from mixerlab.sweeps.report.report import report
+from mixerlab.sweeps.tables.collect import collect
+from mixerlab.sweeps.tables.table_files import to_rows_csv
 
 RESULTS = Path(__file__).parent
 TABLE, CHALLENGE, ADAMW = RESULTS / "table", RESULTS / "challenge", RESULTS / "adamw"

@@ -12,11 +12,11 @@ from pathlib import Path
 import pandas as pd
 from hydra import compose, initialize_config_dir
 
-from mixerlab.config import checked
+from mixerlab.config.settings import register_resolvers
+from mixerlab.config.values import checked
+from mixerlab.records.identity import run_id
 from mixerlab.results.train import check_lists
-from mixerlab.sweeps.collect import collect
-from mixerlab.sweeps.records.identity import run_id
-from mixerlab.tasks.settings import register_resolvers
+from mixerlab.sweeps.tables.collect import collect
 
 ROOT = Path(__file__).parents[1]
 register_resolvers()

@@ -23,10 +23,10 @@ from functools import partial
 from pathlib import Path
 from typing import NoReturn
 
+from mixerlab.records.archive import pack, restore
+from mixerlab.records.files import is_finished
+from mixerlab.records.text import counted
 from mixerlab.results.portions import Job, Outcome, ended_well, work_through
-from mixerlab.sweeps.archive import pack, restore
-from mixerlab.sweeps.markup import counted
-from mixerlab.sweeps.records.files import is_finished
 
 
 def check_lists(parser: argparse.ArgumentParser, paths: Iterable[str]) -> None:

@@ -1,5 +1,1 @@
-"""Records of runs, and the tables and figures made from them. Needs no PyTorch."""
-
-from mixerlab import require_prefix
-
-require_prefix(__name__)
+"""Sweeps: launching them, tables and figures of their records, reports. Needs no PyTorch."""

@@ -22,7 +22,7 @@ from tokenize import TokenError
 
 import numpy as np
 
-from mixerlab.safe_files import replace_file
+from mixerlab.records.atomic import replace_file
 from mixerlab.tasks.base import SPLITS, Split, Task, TaskRuleError, split_rng
 from mixerlab.tasks.generated import Arrays, WrongRows, generate
 

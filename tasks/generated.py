@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from mixerlab.interruption import Terminated, interruptions_unwrapped
+from mixerlab.records.errors import RefusedCode, with_place
+from mixerlab.records.interruption import Terminated, interruptions_unwrapped
 from mixerlab.tasks.base import IGNORE_INDEX, Split, Task, TaskRuleError
-from mixerlab.user_code import RefusedCode, with_place
 
 _FIRST_ROWS = 32  # drawn twice before the split is generated
 _RULE_ROWS = 256  # of which `check_rules` sees, spread over the split
@@ -114,7 +114,7 @@ def _function(task: Task) -> str:
 
 
 def _place(function: Callable) -> str:
-    """`function (file:line)`, as in `mixerlab.user_code.place`."""
+    """`function (file:line)`, as in `mixerlab.records.errors.place`."""
     function = inspect.unwrap(function)
     code = getattr(function, "__code__", None)
     name = getattr(function, "__qualname__", repr(function))

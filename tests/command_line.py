@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import NamedTuple
 from unittest import mock
 
-from mixerlab.sweeps.records.schema import validate_record
+from mixerlab.records.schema import validate_record
 
 ROOT = Path(__file__).parents[1]
 

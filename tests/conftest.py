@@ -6,7 +6,7 @@ from collections import Counter
 import pytest
 import torch
 
-from mixerlab.tasks.settings import register_resolvers
+from mixerlab.config.settings import register_resolvers
 
 # The tensors of tests are tiny. A second thread waits longer than it computes, most of all on a busy machine.
 torch.set_num_threads(1)

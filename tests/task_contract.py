@@ -7,8 +7,8 @@ import pytest
 from hydra.utils import get_class
 from omegaconf import DictConfig
 
+from mixerlab.config.settings import build_task, setting_name, settings_of
 from mixerlab.tasks.base import SPLITS, Task
-from mixerlab.tasks.settings import build_task, setting_name, settings_of
 
 IMPOSSIBLE = {  # of the parameters that every task has
     "vocab_size": 0,

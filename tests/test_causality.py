@@ -11,8 +11,8 @@ from flawed_mixers import LENGTH, VOCAB, WIDTH, Drops, Flawed, population_of
 from torch import nn
 
 import mixerlab
-from mixerlab import causality
-from mixerlab.causality import (
+from mixerlab.checks import causality
+from mixerlab.checks.causality import (
     CUTS,
     ROWS,
     CausalityCheck,

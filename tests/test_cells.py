@@ -4,7 +4,7 @@ import pandas as pd
 import pytest
 from command_line import records, run_py
 
-from mixerlab.postponed import postponed
+from mixerlab.config.postponed import postponed
 
 
 def dry_run(*overrides, results_dir):

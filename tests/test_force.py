@@ -8,8 +8,8 @@ import pytest
 from command_line import TINY, kill_at_first_checkpoint, records, result_of, run_py
 
 from mixerlab.loading import load
-from mixerlab.sweeps.records.claims import claim
-from mixerlab.sweeps.records.files import read_metrics, read_record, run_folder, weights_files
+from mixerlab.records.claims import claim
+from mixerlab.records.files import read_metrics, read_record, run_folder, weights_files
 from mixerlab.training.datamodule import PopulationData
 
 ATTN = ("mixer=attn", "task=icr", *TINY)
@@ -83,7 +83,7 @@ def stop_while_it_replaces_files(results, monkeypatch, before="write_record"):
 
     with monkeypatch.context() as patched:
         patched.setattr("mixerlab.training.fit.PopulationData", OtherOrder)
-        patched.setattr(f"mixerlab.runs.{before}", stop)
+        patched.setattr(f"mixerlab.train.{before}", stop)
         assert run_py(*FORCED, f"results_dir={results}").code == 128 + signal.SIGINT
 
 

@@ -6,10 +6,10 @@ from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
 import mixerlab
-from mixerlab import runs
+from mixerlab import train as runs
 from mixerlab.building import check_buildable
-from mixerlab.config import checked
-from mixerlab.tasks.settings import build_task
+from mixerlab.config.settings import build_task
+from mixerlab.config.values import checked
 from mixerlab.training.optimizers import AdamW
 
 CODE = {"mixer": "0" * 12, "task": "0" * 12, "training": "0" * 12}

@@ -11,15 +11,15 @@ from every_mixer import config_of as yaml_of
 from omegaconf import OmegaConf
 
 import mixerlab
-from mixerlab import check
 from mixerlab.building import build_model, check_buildable, component
-from mixerlab.code_version import code_version
-from mixerlab.config import checked, code_versions
-from mixerlab.hybrid import mixers_of
+from mixerlab.checks import command as check
+from mixerlab.config.hybrid import mixers_of
+from mixerlab.config.values import checked, code_versions
 from mixerlab.kernels.fused import cross_entropy
-from mixerlab.runs import run_state
-from mixerlab.sweeps.records.identity import run_id
-from mixerlab.sweeps.records.schema import row_labels
+from mixerlab.records.code_version import code_version
+from mixerlab.records.identity import run_id
+from mixerlab.records.schema import row_labels
+from mixerlab.train import run_state
 from mixerlab.training.execution import Decision
 from mixerlab.training.population import Execution, Population
 

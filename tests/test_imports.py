@@ -130,7 +130,7 @@ def imported_by(code, cwd=ROOT):
     return set(done.stdout.rpartition("IMPORTED")[2].split())
 
 
-COMMAND = "sys.argv = {}\nfrom mixerlab.command import main\nmain()"
+COMMAND = "sys.argv = {}\nfrom mixerlab.cli import main\nmain()"
 
 
 def test_help_imports_nothing_that_takes_seconds():

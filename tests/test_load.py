@@ -10,13 +10,13 @@ import torch
 from command_line import TINY, records, run_py
 
 import mixerlab
-from mixerlab.config import checked
+from mixerlab.config.override_text import as_override
+from mixerlab.config.values import checked
+from mixerlab.export import export
 from mixerlab.loading import overrides_of
-from mixerlab.override_text import as_override
-from mixerlab.sweeps.records.files import read_run, run_folder, weights_file, weights_files
-from mixerlab.sweeps.records.identity import run_id
+from mixerlab.records.files import read_run, run_folder, weights_file, weights_files
+from mixerlab.records.identity import run_id
 from mixerlab.tasks.data import load_or_generate
-from mixerlab.tasks.export import export
 from mixerlab.training.weights import pack, unpack
 
 ATTN = ("mixer=attn", "task=icr", *TINY)

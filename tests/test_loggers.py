@@ -11,7 +11,7 @@ import pytest
 from command_line import TINY, records, run_py
 
 import mixerlab.loggers
-from mixerlab.sweeps.best import ended_at_best_rate
+from mixerlab.records.best import ended_at_best_rate
 
 RUN = ("mixer=attn", "task=icr", *TINY, "trainer.epochs=2", "seed=[0,1]")
 

@@ -13,8 +13,8 @@ from command_line import ROOT, TINY, finish_in_processes, records, run_py, statu
 from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
-from mixerlab.sweep import Sweep
-from mixerlab.sweep_progress import SweepProgress
+from mixerlab.sweeps.launch.progress import SweepProgress
+from mixerlab.sweeps.launch.sweep import Sweep
 
 GRID = ("-m", "mixer=attn,gdn", "task=icr,cmp", *TINY)
 CELLS = [("attn", "cmp"), ("attn", "icr"), ("gdn", "cmp"), ("gdn", "icr")]
@@ -181,6 +181,6 @@ def test_a_full_disk_before_a_sweep_trains_is_one_line(tmp_path, monkeypatch):
     def full(*_):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("mixerlab.sweep.write_sweep", full)
+    monkeypatch.setattr("mixerlab.sweeps.launch.sweep.write_sweep", full)
     outcome = run_py("-m", "mixer=attn", "task=icr", *TINY, f"results_dir={tmp_path}")
     assert outcome.code == 1 and outcome.err.splitlines() == ["error: [Errno 28] No space left on device"]

@@ -9,7 +9,7 @@ from every_mixer import CONF
 from omegaconf import OmegaConf
 
 import mixerlab
-from mixerlab.check import main as check
+from mixerlab.checks.command import main as check
 
 YAML = "name: {name}\n_target_: mixerlab.mixers.attn.Attention\nnum_heads: 2\nqk_norm: true\nbias: false\n"
 

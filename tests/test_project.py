@@ -10,7 +10,7 @@ from command_line import TINY
 from omegaconf import OmegaConf
 
 import mixerlab
-from mixerlab import project
+from mixerlab.config import project
 
 MIXER = """
 from mixerlab.mixers.attn import Attention

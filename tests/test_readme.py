@@ -11,7 +11,7 @@ from command_line import ROOT, TINY, result_of, run_py
 from every_mixer import mixer_of
 
 import mixerlab
-from mixerlab import check
+from mixerlab.checks import command as check
 
 FOLDERS = ("", "mixers/", "tasks/", "sweeps/", "training/")
 PAGES = {page: (ROOT / page).read_text() for page in (f"{folder}README.md" for folder in FOLDERS)}

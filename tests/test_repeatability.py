@@ -9,9 +9,9 @@ from command_line import TINY, run_py
 from flawed_mixers import LENGTH, VOCAB, WIDTH, Drops, Flawed, population_of
 from torch import nn
 
-from mixerlab.contract import ContractBroken, check_causality
+from mixerlab.checks.contract import ContractBroken, check_causality
+from mixerlab.checks.repeatability import KEEPS_STATE, keeps_state, repeats, written_buffers
 from mixerlab.mixers.base import SequenceMixer
-from mixerlab.repeatability import KEEPS_STATE, keeps_state, repeats, written_buffers
 from mixerlab.training.execution import choose_execution
 
 

@@ -17,10 +17,10 @@ from command_line import ROOT, TINY, kill_at_first_checkpoint, records, result_o
 from every_mixer import CONF
 
 import mixerlab
-from mixerlab import runs
-from mixerlab.sweeps.records.claims import claim
-from mixerlab.sweeps.records.files import run_folder
-from mixerlab.sweeps.records.schema import validate_record
+from mixerlab import train as runs
+from mixerlab.records.claims import claim
+from mixerlab.records.files import run_folder
+from mixerlab.records.schema import validate_record
 
 ATTN = ("mixer=attn", "task=icr", *TINY)
 
@@ -230,7 +230,7 @@ def test_a_diverged_learning_rate_stands_in_the_record_beside_the_others(tmp_pat
 
 
 def test_training_on_an_exported_dataset_gives_the_same_numbers(finished, tmp_path):
-    from mixerlab.tasks.export import export
+    from mixerlab.export import export
 
     export(tmp_path / "data", ["task=icr", *(override for override in TINY if override.startswith("task."))])
     assert run_py(*ATTN, f"results_dir={tmp_path}", f"task.data_dir={tmp_path / 'data'}").code == 0

@@ -9,16 +9,16 @@ import yaml
 from command_line import TINY, records, run_py
 from hydra.core.override_parser.overrides_parser import OverridesParser
 
-import mixerlab.search
-from mixerlab.config import is_whole_number
-from mixerlab.sweep import Sweep
-from mixerlab.sweeps.best import accuracy_of, ended_at_best_rate
+import mixerlab.sweeps.launch.search as search_module
+from mixerlab.config.values import is_whole_number
+from mixerlab.records.best import accuracy_of, ended_at_best_rate
+from mixerlab.sweeps.launch.sweep import Sweep
 
 SEARCH = ("-m", "hydra/sweeper=optuna", "mixer=attn", "task=icr", *TINY, "trainer.epochs=2")
 
 
 def test_optuna_that_is_not_installed_is_said_before_training(tmp_path, monkeypatch):
-    monkeypatch.setattr(mixerlab.search, "find_spec", lambda name: None)
+    monkeypatch.setattr(mixerlab.sweeps.launch.search, "find_spec", lambda name: None)
     outcome = run_py(*SEARCH, "optimizer.lr=interval(1e-3,1e-2)", f"results_dir={tmp_path / 'results'}")
     message = "error: hydra/sweeper=optuna needs a package that is not installed: pip install optuna"
     assert (outcome.code, outcome.err.splitlines()) == (1, [message])
@@ -26,7 +26,7 @@ def test_optuna_that_is_not_installed_is_said_before_training(tmp_path, monkeypa
 
 
 def distribution(text):
-    return mixerlab.search._distribution(OverridesParser.create().parse_overrides([text])[0])
+    return search_module._distribution(OverridesParser.create().parse_overrides([text])[0])
 
 
 def test_what_optuna_may_choose_from():
@@ -175,7 +175,7 @@ def test_what_is_refused(tmp_path, overrides, message):
 
 
 def test_a_key_with_one_value_is_not_searched():
-    """The command makes a choice of one value of each key that not all mixers have (`mixerlab.postponed`)."""
+    """The command makes a choice of one value of each key that not all mixers have (`mixerlab.config.postponed`)."""
     given = {
         "task.seq_len=choice(32)": "task.seq_len=32",
         "mixer.backend=choice('a b')": "mixer.backend=a\\ b",
@@ -185,7 +185,7 @@ def test_a_key_with_one_value_is_not_searched():
         "optimizer.lr=tag(log,interval(1e-4,1e-2))": None,
     }
     parsed = OverridesParser.create().parse_overrides(list(given))
-    assert [mixerlab.search._fixed(override) for override in parsed] == list(given.values())
+    assert [search_module._fixed(override) for override in parsed] == list(given.values())
 
 
 @pytest.mark.slow
@@ -263,10 +263,12 @@ class FakeSweep:
 
 def test_a_value_that_is_proposed_again_is_not_trained_again(tmp_path, monkeypatch):
     row = {"lr": 0.1, "seed": 0, "status": "finished", "clean_val_accuracy": 0.5}
-    monkeypatch.setattr(mixerlab.search, "read_record", lambda folder: {"status": "finished", "rows": [row]})
+    monkeypatch.setattr(
+        mixerlab.sweeps.launch.search, "read_record", lambda folder: {"status": "finished", "rows": [row]}
+    )
     sweep = FakeSweep(tmp_path)
-    search = mixerlab.search.Search(sweep, n_trials=2, n_jobs=1, seed=0)
-    batches = [[mixerlab.search._Tried(None, {"mixer": "attn"})] for _ in range(2)]
+    search = search_module.Search(sweep, n_trials=2, n_jobs=1, seed=0)
+    batches = [[search_module._Tried(None, {"mixer": "attn"})] for _ in range(2)]
     for batch in batches:
         search._train(batch, [])
     assert sweep.trained == [[sweep.cell], []]  # force=true trains a finished run once
@@ -286,9 +288,11 @@ def test_a_diverged_replica_counts_as_0_in_a_search(tmp_path, monkeypatch, accur
         {"lr": 0.1, "seed": seed, "status": "diverged" if val is None else "finished", "clean_val_accuracy": val}
         for seed, val in enumerate(accuracies)
     ]
-    monkeypatch.setattr(mixerlab.search, "read_record", lambda folder: {"status": "finished", "rows": rows})
-    batch = [mixerlab.search._Tried(None, {"mixer": "attn"})]
-    search = mixerlab.search.Search(FakeSweep(tmp_path), n_trials=1, n_jobs=1, seed=0)
+    monkeypatch.setattr(
+        mixerlab.sweeps.launch.search, "read_record", lambda folder: {"status": "finished", "rows": rows}
+    )
+    batch = [search_module._Tried(None, {"mixer": "attn"})]
+    search = search_module.Search(FakeSweep(tmp_path), n_trials=1, n_jobs=1, seed=0)
     search._train(batch, [])
     assert (batch[0].accuracy, batch[0].error) == (pytest.approx(told), error)
 
@@ -296,15 +300,15 @@ def test_a_diverged_replica_counts_as_0_in_a_search(tmp_path, monkeypatch, accur
 def test_a_search_in_which_every_replica_diverges_names_no_best_trial(tmp_path, monkeypatch):
     monkeypatch.setattr(FakeSweep, "note", lambda self, cells: "name")
     monkeypatch.setattr(FakeSweep, "report_on", lambda self, cells, began_at, name: [], raising=False)
-    search = mixerlab.search.Search(FakeSweep(tmp_path), n_trials=1, n_jobs=1, seed=0)
-    tried = mixerlab.search._Tried(None, {}, cell=search.sweep.cell, accuracy=0.0, error="no replica finished")
+    search = search_module.Search(FakeSweep(tmp_path), n_trials=1, n_jobs=1, seed=0)
+    tried = search_module._Tried(None, {}, cell=search.sweep.cell, accuracy=0.0, error="no replica finished")
     with pytest.raises(SystemExit, match="error: all 1 trials failed"):
         search._report([tried], 0.0)
 
 
 def test_a_full_disk_at_the_end_of_a_search_is_one_line(tmp_path):
-    search = mixerlab.search.Search(FakeSweep(tmp_path), n_trials=1, n_jobs=1, seed=0)
-    tried = mixerlab.search._Tried(None, {}, cell=search.sweep.cell, accuracy=0.5)
+    search = search_module.Search(FakeSweep(tmp_path), n_trials=1, n_jobs=1, seed=0)
+    tried = search_module._Tried(None, {}, cell=search.sweep.cell, accuracy=0.5)
     with pytest.raises(SystemExit) as stopped:
         search._report([tried], 0.0)
     assert stopped.value.code.startswith("error: the trials are trained, but their report cannot be written (")
@@ -312,5 +316,5 @@ def test_a_full_disk_at_the_end_of_a_search_is_one_line(tmp_path):
 
 
 def read_trials(results_dir):
-    (path,) = results_dir.rglob(mixerlab.search.TRIALS_FILE)
+    (path,) = results_dir.rglob(search_module.TRIALS_FILE)
     return list(csv.DictReader(path.open()))

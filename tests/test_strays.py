@@ -7,8 +7,8 @@ from every_mixer import MIXERS, mixer_of
 from torch import nn
 from torch.nn.utils.parametrizations import weight_norm
 
+from mixerlab.checks.strays import strays
 from mixerlab.mixers.base import SequenceMixer
-from mixerlab.strays import strays
 
 WIDTH = 8
 

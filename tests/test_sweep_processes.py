@@ -15,9 +15,9 @@ import pytest
 from command_line import TINY, finish_in_processes, records, run_py, start_run_py, statuses
 
 from mixerlab import main
-from mixerlab import processes as in_processes
-from mixerlab.sweeps.records.claims import claim
-from mixerlab.sweeps.records.files import run_folder
+from mixerlab.records.claims import claim
+from mixerlab.records.files import run_folder
+from mixerlab.sweeps.launch import processes as in_processes
 
 
 def test_a_sweep_counts_the_cores_that_it_may_use(monkeypatch):

@@ -6,9 +6,9 @@ from omegaconf import OmegaConf
 
 from mixerlab.api import compose
 from mixerlab.building import check_buildable, component
-from mixerlab.check import main as check
-from mixerlab.config import checked
-from mixerlab.user_code import place, with_place
+from mixerlab.checks.command import main as check
+from mixerlab.config.values import checked
+from mixerlab.records.errors import place, with_place
 
 FAILING = """
 from torch import nn

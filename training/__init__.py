@@ -3,7 +3,3 @@
 Axes of all shapes: R replicas, B rows of a batch, T positions, S scored positions, V vocabulary, P parameters of one
 replica.
 """
-
-from mixerlab import require_prefix
-
-require_prefix(__name__)

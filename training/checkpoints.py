@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from mixerlab.safe_files import read_bytes, replace_file
+from mixerlab.records.atomic import read_bytes, replace_file
 
 _MAGIC = b"mixerlab checkpoint 1 sha256 "
 _DIGITS = 64

@@ -16,8 +16,8 @@ from torch import Tensor, nn
 from torch.func import functional_call, vmap
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from mixerlab.records.errors import with_place
 from mixerlab.training.population import Execution, Population, side_by_side
-from mixerlab.user_code import with_place
 
 BACKEND = "inductor"
 # PyTorch's attention kernels, for a mixer that calls them: without cuDNN's, which the compiler cannot take under vmap

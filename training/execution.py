@@ -15,8 +15,8 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.utils.checkpoint import CheckpointError
 
+from mixerlab.records.errors import RefusedCode, with_place
 from mixerlab.training.population import Execution, Population, side_by_side
-from mixerlab.user_code import RefusedCode, with_place
 
 LATE_READ = (
     "backward reads parameters from the module, which has a replica's values only during forward."

@@ -19,7 +19,7 @@ from lightning.pytorch.trainer.connectors import checkpoint_connector
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 from torch import nn
 
-from mixerlab.interruption import Terminated, interruptions_unwrapped
+from mixerlab.records.interruption import Terminated, interruptions_unwrapped
 from mixerlab.training.callbacks import CheckpointFiles, EpochProgress, ResumePoint
 from mixerlab.training.capture import GraphCache
 from mixerlab.training.checkpoints import DamagedCheckpoint, read_checkpoint, set_aside

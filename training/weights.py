@@ -16,8 +16,8 @@ from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor, nn
 
+from mixerlab.records.errors import type_and_message
 from mixerlab.training.population import Population
-from mixerlab.user_code import type_and_message
 
 _METADATA_KEY = "mixerlab"
 _DIGEST = "sha256"  # of the tensors, in the metadata: safetensors itself has no checksum

@@ -16,9 +16,9 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
+from mixerlab.records.best import accuracy_of
 from mixerlab.results import plan
 from mixerlab.results.costs import lengths
-from mixerlab.sweeps.best import accuracy_of
 
 RESULTS = Path(__file__).parents[1]
 ATTENTION, PARALLAX = MIXERS = ("attn", "parallax")

@@ -9,8 +9,8 @@ import numpy as np
 import torch
 
 import mixerlab
+from mixerlab.config.settings import build_task
 from mixerlab.results.plan import RECALL, lengths
-from mixerlab.tasks.settings import build_task
 from mixerlab.training.metrics import macro_accuracy
 
 ROWS = 128  # of a batch, which the metric depends on

@@ -13,10 +13,10 @@ from statistics import fmean, stdev
 
 import pandas as pd
 
-from mixerlab.sweeps.collect import best_per_cell, collect
-from mixerlab.sweeps.intervals import STUDENT_T
-from mixerlab.sweeps.records.files import METRICS_FILE, run_folder
-from mixerlab.sweeps.sources import unpacked
+from mixerlab.records.files import METRICS_FILE, run_folder
+from mixerlab.sweeps.tables.collect import best_per_cell, collect
+from mixerlab.sweeps.tables.intervals import STUDENT_T
+from mixerlab.sweeps.tables.sources import unpacked
 
 TRAINED, LENGTHS = 128, (128, 256, 512)
 SEEN = "clean_token_accuracy"

@@ -15,8 +15,8 @@ import csv
 from pathlib import Path
 
 import mixerlab
+from mixerlab.config.settings import build_task
 from mixerlab.tasks.data import dataset_folder, make_split, save_split
-from mixerlab.tasks.settings import build_task
 
 TASKS = ("icr", "ncr", "fcr", "mem", "cmp", "sc")
 # Of each task the cheapest setting that parts mixers: those of the screen of recipes (results/screen/design.py).

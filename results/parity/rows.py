@@ -20,10 +20,10 @@ import numpy as np
 import pandas as pd
 
 import mixerlab
-from mixerlab.sweeps.edges import NEAR_PERFECT
-from mixerlab.sweeps.intervals import STUDENT_T
-from mixerlab.sweeps.sources import rows_of
-from mixerlab.tasks.settings import setting_name
+from mixerlab.config.settings import setting_name
+from mixerlab.records.edges import NEAR_PERFECT
+from mixerlab.sweeps.tables.intervals import STUDENT_T
+from mixerlab.sweeps.tables.sources import rows_of
 
 NONE = 0.005
 DRAWS = 100_000  # of a permutation test

@@ -16,9 +16,9 @@ from statistics import fmean
 import pandas as pd
 
 import mixerlab
+from mixerlab.config.settings import build_task
 from mixerlab.results.screen.analyse import responses
 from mixerlab.results.screen.design import STAGES
-from mixerlab.tasks.settings import build_task
 
 MIXERS = ("attn", "parallax", "gdn", "mamba", "mesa")
 ABOVE_CHANCE = 0.05

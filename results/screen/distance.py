@@ -21,7 +21,7 @@ import numpy as np
 import pandas as pd
 
 from mixerlab.results.screen.design import MATRIX_RATE, MIXERS, RECIPES, VARIANT_CELLS
-from mixerlab.sweeps.published import FAR, Pair, distance, is_far, read_published
+from mixerlab.sweeps.report.published import FAR, Pair, distance, is_far, read_published
 
 RESULTS = Path(__file__).parents[1]
 PAPER = RESULTS / "published" / "parallax_paper.json"

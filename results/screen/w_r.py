@@ -12,7 +12,7 @@ from statistics import fmean
 
 import pandas as pd
 
-from mixerlab.sweeps.intervals import half_width
+from mixerlab.sweeps.tables.intervals import half_width
 
 CELL = ["task", "setting", "A", "F", "device"]
 HEAD = (

@@ -11,17 +11,17 @@ from pathlib import Path
 
 import pandas as pd
 
+from mixerlab.records import names
+from mixerlab.records.edges import MARGIN, NEAR_PERFECT
+from mixerlab.records.names import in_order
+from mixerlab.records.text import counted
 from mixerlab.results import plan
 from mixerlab.results.costs import lengths
 from mixerlab.results.plan import MIXERS
-from mixerlab.sweeps import names
-from mixerlab.sweeps.collect import best_per_cell
-from mixerlab.sweeps.edges import MARGIN, NEAR_PERFECT
-from mixerlab.sweeps.intervals import half_width
-from mixerlab.sweeps.markup import counted
-from mixerlab.sweeps.names import in_order
-from mixerlab.sweeps.published import read_published
-from mixerlab.sweeps.sources import rows_of
+from mixerlab.sweeps.report.published import read_published
+from mixerlab.sweeps.tables.collect import best_per_cell
+from mixerlab.sweeps.tables.intervals import half_width
+from mixerlab.sweeps.tables.sources import rows_of
 
 RESULTS = Path(__file__).parents[1]
 TASKS = tuple(in_order(plan.TASKS, names.TASKS))

@@ -11,9 +11,8 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from mixerlab.sweeps.best import Selection
-from mixerlab.sweeps.chance import chances_of_rows, mean_chances
-from mixerlab.sweeps.collect import REPORTED
+from mixerlab.records.best import Selection
+from mixerlab.records.names import TASKS, axis_of, in_order, is_challenge, origin_of, rank
 from mixerlab.sweeps.figures.canvas import TALLEST, TWO_COLUMNS, Layout, Sheet, even_lines, looks
 from mixerlab.sweeps.figures.marks import (
     CHOSEN,
@@ -28,10 +27,11 @@ from mixerlab.sweeps.figures.marks import (
 )
 from mixerlab.sweeps.figures.styles import styles
 from mixerlab.sweeps.figures.ticks import name_ticks, rate_ticks, value_ticks
-from mixerlab.sweeps.keys import Swept, short_names, shown
-from mixerlab.sweeps.lengths import length_of_training
-from mixerlab.sweeps.names import TASKS, axis_of, in_order, is_challenge, origin_of, rank
-from mixerlab.sweeps.tables import Score, Table, mean_of, score_of
+from mixerlab.sweeps.tables.chance import chances_of_rows, mean_chances
+from mixerlab.sweeps.tables.collect import REPORTED
+from mixerlab.sweeps.tables.keys import Swept, short_names, shown
+from mixerlab.sweeps.tables.lengths import length_of_training
+from mixerlab.sweeps.tables.tables import Score, Table, mean_of, score_of
 
 MOST_LINES = 6  # of panels on a page
 AXIS_LABELS = {

@@ -24,7 +24,7 @@ from matplotlib.patches import Patch
 from matplotlib.textpath import text_to_path
 from PIL import Image
 
-from mixerlab.safe_files import replace_file
+from mixerlab.records.atomic import replace_file
 
 WIDTHS = {1: 3.25, 2: 6.75}  # of one and two columns of ICML
 NARROWEST, WIDEST = 3.0, 20.0  # of a figure: in less, a line has one panel, and figures get too high

@@ -7,7 +7,8 @@ from typing import Any
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from mixerlab.sweeps.best import Selection
+from mixerlab.records.best import Selection
+from mixerlab.records.names import MIXERS, in_order
 from mixerlab.sweeps.figures.canvas import ONE_COLUMN, TWO_COLUMNS, Layout, Sheet, looks
 from mixerlab.sweeps.figures.marks import (
     ACCURACY_LIMITS,
@@ -24,8 +25,7 @@ from mixerlab.sweeps.figures.marks import (
 )
 from mixerlab.sweeps.figures.styles import styles
 from mixerlab.sweeps.figures.ticks import rate_text
-from mixerlab.sweeps.names import MIXERS, in_order
-from mixerlab.sweeps.published import Pair
+from mixerlab.sweeps.report.published import Pair
 
 BAR, LINE = 0.8, 0.9  # widths, of places that are 1 apart
 DIAGONAL_LOOK: dict[str, Any] = {"color": "0.7", "linewidth": 1.0}

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from mixerlab.sweeps.names import parts_of
+from mixerlab.records.names import parts_of
 
 _MOST = 500  # characters of any label: a figure is drawn whatever a record holds
 

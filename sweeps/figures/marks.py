@@ -9,13 +9,13 @@ from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
+from mixerlab.records.names import BASELINE, sees_future
 from mixerlab.sweeps.figures.canvas import LONGEST_LINE
 from mixerlab.sweeps.figures.labels import without_shared
 from mixerlab.sweeps.figures.styles import Style
 from mixerlab.sweeps.figures.ticks import axis_span, short_number
-from mixerlab.sweeps.intervals import interval
-from mixerlab.sweeps.names import BASELINE, sees_future
-from mixerlab.sweeps.tables import AVERAGE, Score, Table
+from mixerlab.sweeps.tables.intervals import interval
+from mixerlab.sweeps.tables.tables import AVERAGE, Score, Table
 
 CHOSEN = {
     "official": "learning rate and checkpoint chosen on test",

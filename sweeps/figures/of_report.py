@@ -8,16 +8,16 @@ from pathlib import Path
 import pandas as pd
 from matplotlib.figure import Figure
 
-from mixerlab.sweeps.best import Selection
-from mixerlab.sweeps.chance import chances_of_rows
+from mixerlab.records.best import Selection
+from mixerlab.records.names import is_challenge
 from mixerlab.sweeps.figures.axis import accuracy_by_key, difficulty, learning_rates, lengths
 from mixerlab.sweeps.figures.canvas import Layout
 from mixerlab.sweeps.figures.size import accuracy_by_size
 from mixerlab.sweeps.figures.table import bars, heat_map
 from mixerlab.sweeps.figures.training_curves import training_curves
-from mixerlab.sweeps.keys import Swept
-from mixerlab.sweeps.names import is_challenge
-from mixerlab.sweeps.tables import Table
+from mixerlab.sweeps.tables.chance import chances_of_rows
+from mixerlab.sweeps.tables.keys import Swept
+from mixerlab.sweeps.tables.tables import Table
 
 FIGURES = (
     "accuracy",

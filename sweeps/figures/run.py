@@ -13,9 +13,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from mixerlab.sweeps.figures.canvas import NO_MATHTEXT
-from mixerlab.sweeps.figures.curves import carried_forward
-from mixerlab.sweeps.records.files import (
+from mixerlab.records.files import (
     CONFIG_FILE,
     DRAWN,
     METRICS_FILE,
@@ -24,6 +22,8 @@ from mixerlab.sweeps.records.files import (
     read_metrics,
     read_record,
 )
+from mixerlab.sweeps.figures.canvas import NO_MATHTEXT
+from mixerlab.sweeps.figures.curves import carried_forward
 
 
 def run_curves(folder: Path) -> Figure:

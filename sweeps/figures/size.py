@@ -9,8 +9,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from mixerlab.sweeps.best import Selection
-from mixerlab.sweeps.chance import chances_of_rows
+from mixerlab.records.best import Selection
+from mixerlab.records.names import AVERAGE, averaged, mixer_of
 from mixerlab.sweeps.figures.canvas import TWO_COLUMNS, Layout, Sheet, looks
 from mixerlab.sweeps.figures.marks import (
     APART_MARKERS,
@@ -25,8 +25,8 @@ from mixerlab.sweeps.figures.marks import (
 )
 from mixerlab.sweeps.figures.styles import Style, styles
 from mixerlab.sweeps.figures.ticks import size_ticks
-from mixerlab.sweeps.names import AVERAGE, averaged, mixer_of
-from mixerlab.sweeps.tables import Score, Table
+from mixerlab.sweeps.tables.chance import chances_of_rows
+from mixerlab.sweeps.tables.tables import Score, Table
 
 
 def accuracy_by_size(

@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from mixerlab.sweeps.names import MIXERS, in_order, mixer_of
+from mixerlab.records.names import MIXERS, in_order, mixer_of
 
 # Okabe and Ito's colours, which readers with colour-blindness tell apart, then others for mixers to come.
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00")

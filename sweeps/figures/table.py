@@ -10,7 +10,8 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
-from mixerlab.sweeps.best import Selection
+from mixerlab.records.best import Selection
+from mixerlab.records.names import BASELINE, sees_future
 from mixerlab.sweeps.figures.canvas import TICK, TWO_COLUMNS, Layout, Sheet, even_lines, looks, text_width
 from mixerlab.sweeps.figures.labels import shortened, told_apart, without_shared
 from mixerlab.sweeps.figures.marks import (
@@ -31,8 +32,7 @@ from mixerlab.sweeps.figures.marks import (
     with_intervals,
 )
 from mixerlab.sweeps.figures.styles import Style, styles
-from mixerlab.sweeps.names import BASELINE, sees_future
-from mixerlab.sweeps.tables import Score, Table
+from mixerlab.sweeps.tables.tables import Score, Table
 
 NARROWEST_BAR = 0.058  # inches, with the gap beside it
 WIDEST_BAR = 0.3

@@ -9,7 +9,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from mixerlab.sweeps.best import Selection
+from mixerlab.records.best import Selection
+from mixerlab.records.files import read_metrics, run_folder
+from mixerlab.records.names import TASKS, in_order, setting_rank
 from mixerlab.sweeps.figures.canvas import TICK, TWO_COLUMNS, Layout, Sheet, looks
 from mixerlab.sweeps.figures.curves import Curve, carried_forward
 from mixerlab.sweeps.figures.marks import (
@@ -23,8 +25,6 @@ from mixerlab.sweeps.figures.marks import (
 )
 from mixerlab.sweeps.figures.styles import Style, styles
 from mixerlab.sweeps.figures.ticks import loss_ticks
-from mixerlab.sweeps.names import TASKS, in_order, setting_rank
-from mixerlab.sweeps.records.files import read_metrics, run_folder
 
 
 def training_curves(

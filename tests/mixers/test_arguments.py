@@ -4,7 +4,7 @@ from typing import Literal
 
 import pytest
 
-from mixerlab.contract import ContractBroken, check_config
+from mixerlab.checks.contract import ContractBroken, check_config
 from mixerlab.mixers.base import SequenceMixer
 
 

@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from mixerlab.contract import (
+from mixerlab.checks.contract import (
     WIDTH,
     ContractBroken,
     check_config,

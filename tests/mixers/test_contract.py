@@ -5,7 +5,7 @@ import torch
 from every_mixer import CONF, MIXERS, config_of, mixer_of
 from hydra import compose, initialize_config_dir
 
-from mixerlab.contract import (
+from mixerlab.checks.contract import (
     LENGTH,
     WIDTH,
     check_everything,

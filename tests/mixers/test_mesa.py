@@ -4,7 +4,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from mixerlab.contract import check_replicas
+from mixerlab.checks.contract import check_replicas
 from mixerlab.mixers.mesa import MesaNet
 
 

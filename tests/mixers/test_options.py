@@ -9,7 +9,7 @@ from every_mixer import mixer_of
 from torch import nn
 
 import mixerlab
-from mixerlab.contract import (
+from mixerlab.checks.contract import (
     check_forward,
     check_lengths,
     check_population,

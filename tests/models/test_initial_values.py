@@ -10,9 +10,9 @@ from torch import nn
 from torch.nn.utils import parametrizations
 
 import mixerlab
-from mixerlab import check
 from mixerlab.building import initial_value_warnings
-from mixerlab.config import checked
+from mixerlab.checks import command as check
+from mixerlab.config.values import checked
 from mixerlab.mixers.base import keep_initial_values
 from mixerlab.models.auto_encoder import AutoEncoder
 from mixerlab.models.initial_values import initialise, overwritten

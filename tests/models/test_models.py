@@ -5,7 +5,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-import mixerlab.config
+import mixerlab.config.values
 from mixerlab.mixers.attn import Attention
 from mixerlab.models.auto_encoder import AutoEncoder, position_table
 from mixerlab.models.block import SwiGLU
@@ -175,7 +175,7 @@ def test_parameters_marked_no_reinit_keep_their_values(model):
 
 def test_the_code_of_a_training_includes_both_models(monkeypatch):
     """A record of a run before a change to either says that its training has changed."""
-    monkeypatch.setattr(mixerlab.config, "code_version", lambda *modules: modules)
+    monkeypatch.setattr(mixerlab.config.values, "code_version", lambda *modules: modules)
     parts = {key: {"_target_": f"somewhere.{key}.Class"} for key in ("mixer", "task", "optimizer", "schedule")}
-    modules = mixerlab.config.code_versions(parts)["training"]
+    modules = mixerlab.config.values.code_versions(parts)["training"]
     assert {LanguageModel.__module__, AutoEncoder.__module__} <= set(modules)

@@ -28,9 +28,7 @@ sys.path[:0] = [str(HERE.parent), str(HERE.parents[1])]
 
 from command_line import run_py  # noqa: E402
 
-import mixerlab.runs  # noqa: E402
-import mixerlab.sweep  # noqa: E402, F401
-from mixerlab.safe_files import _LEFTOVER, replace_file  # noqa: E402
+from mixerlab.records.atomic import _LEFTOVER, replace_file  # noqa: E402
 from mixerlab.sweeps.figures import canvas, run  # noqa: E402, F401
 from mixerlab.training import fit  # noqa: E402
 

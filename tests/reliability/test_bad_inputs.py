@@ -8,8 +8,8 @@ import pytest
 from hydra import compose, initialize_config_module
 from hydra.errors import HydraException
 
-from mixerlab.runs import run, run_state
-from mixerlab.tasks.settings import register_resolvers
+from mixerlab.config.settings import register_resolvers
+from mixerlab.train import run, run_state
 
 CASES = bad_inputs.cases()
 LONGEST = 2000  # characters of a message; Hydra lists the choices of a group

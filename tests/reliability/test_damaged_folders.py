@@ -10,14 +10,14 @@ import damage
 import fakes
 import pytest
 
-from mixerlab.sweeps import report
-from mixerlab.sweeps.collect import best_per_cell, collect, complaints
+from mixerlab.records.files import read_metrics, read_run, run_folder
+from mixerlab.records.schema import rows_digest
 from mixerlab.sweeps.figures import canvas
 from mixerlab.sweeps.figures.training_curves import training_curves
-from mixerlab.sweeps.records.files import read_metrics, read_run, run_folder
-from mixerlab.sweeps.records.schema import rows_digest
-from mixerlab.sweeps.table_files import to_csv, to_latex, to_markdown, to_rows_csv
-from mixerlab.sweeps.tables import setting_table
+from mixerlab.sweeps.report import report
+from mixerlab.sweeps.tables.collect import best_per_cell, collect, complaints
+from mixerlab.sweeps.tables.table_files import to_csv, to_latex, to_markdown, to_rows_csv
+from mixerlab.sweeps.tables.tables import setting_table
 
 
 @pytest.fixture

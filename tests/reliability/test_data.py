@@ -7,13 +7,13 @@ import pytest
 from command_line import TINY
 from hydra import compose, initialize_config_module
 
-from mixerlab.config import checked
-from mixerlab.runs import run
-from mixerlab.sweeps.records.identity import run_id
-from mixerlab.sweeps.records.schema import row_labels
+from mixerlab.config.settings import register_resolvers
+from mixerlab.config.values import checked
+from mixerlab.export import export
+from mixerlab.records.identity import run_id
+from mixerlab.records.schema import row_labels
 from mixerlab.tasks.data import dataset_digest, load_or_generate
-from mixerlab.tasks.export import export
-from mixerlab.tasks.settings import register_resolvers
+from mixerlab.train import run
 
 # Long rows of a large vocabulary: none is drawn twice by chance.
 SIZES = ("task.vocab_size=64", "task.seq_len=32", *TINY[2:])

@@ -9,9 +9,9 @@ import fakes
 import pytest
 from command_line import TINY, records, run_py
 
-from mixerlab import runs
-from mixerlab.sweeps.records.claims import claim, holder, is_claimed
-from mixerlab.sweeps.records.files import run_folder
+from mixerlab import train as runs
+from mixerlab.records.claims import claim, holder, is_claimed
+from mixerlab.records.files import run_folder
 
 ATTN = ("mixer=attn", "task=icr", *TINY, "trainer.epochs=1")
 

@@ -7,12 +7,12 @@ import fakes
 import pandas as pd
 import pytest
 
-from mixerlab.sweeps import report
-from mixerlab.sweeps.collect import best_per_cell, collect
 from mixerlab.sweeps.figures import canvas
 from mixerlab.sweeps.figures.run import run_curves
-from mixerlab.sweeps.table_files import to_csv, to_latex, to_markdown, to_rows_csv, to_text
-from mixerlab.sweeps.tables import setting_table
+from mixerlab.sweeps.report import report
+from mixerlab.sweeps.tables.collect import best_per_cell, collect
+from mixerlab.sweeps.tables.table_files import to_csv, to_latex, to_markdown, to_rows_csv, to_text
+from mixerlab.sweeps.tables.tables import setting_table
 
 NAMES = [
     r"\input{/etc/passwd}",

@@ -13,9 +13,9 @@ import pytest
 from command_line import ROOT, TINY, records, run_py, start_run_py
 
 import mixerlab
-from mixerlab.interruption import GOES_ON, Terminated, interruptions_unwrapped
-from mixerlab.sweeps import report
+from mixerlab.records.interruption import GOES_ON, Terminated, interruptions_unwrapped
 from mixerlab.sweeps.figures import canvas
+from mixerlab.sweeps.report import report
 
 ATTN = ("mixer=attn", "task=icr", *TINY, "trainer.epochs=1")
 IN_PROC = pytest.mark.skipif(not Path("/proc/self").exists(), reason="finds the sweep's processes in /proc")
@@ -225,7 +225,7 @@ def test_a_sweep_says_whose_runs_its_report_has(tmp_path, monkeypatch):
     """A report of another command was written while this one trained."""
     other = fakes.by_run_id(fakes.config(mixer="gdn"))
     fakes.add_run(tmp_path, [0.3, 0.8, 0.5], mixer="gdn")
-    monkeypatch.setattr("mixerlab.sweep.report", partial(report_beside, other))
+    monkeypatch.setattr("mixerlab.sweeps.launch.sweep.report", partial(report_beside, other))
     outcome = run_py("-m", *ATTN, f"results_dir={tmp_path}")
     assert "these include 1 run of another command, which ran beside this one" in outcome.out
     assert "again, or by other keys: mixerlab report" in outcome.out
@@ -240,7 +240,7 @@ def test_a_full_disk_is_one_line(tmp_path, monkeypatch):
     def full(*_):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("mixerlab.runs.write_metrics", full)
+    monkeypatch.setattr("mixerlab.train.write_metrics", full)
     outcome = run_py(*ATTN, f"results_dir={tmp_path}")
     assert outcome.code == 1 and not records(tmp_path) and "Traceback" not in outcome.err
     assert outcome.err.splitlines()[-1].startswith("error: No space left on device; fix this, then run the same")

@@ -2,14 +2,14 @@
 
 import pytest
 
+from mixerlab.records.archive import restore
 from mixerlab.results.adamw import beside_muon
 from mixerlab.results.challenge.most_frequent import accuracy
 from mixerlab.results.plan import RECALL, RESULTS, lengths
 from mixerlab.results.table import facts
-from mixerlab.sweeps.archive import restore
-from mixerlab.sweeps.collect import collect
-from mixerlab.sweeps.report import report
-from mixerlab.sweeps.table_files import to_rows_csv
+from mixerlab.sweeps.report.report import report
+from mixerlab.sweeps.tables.collect import collect
+from mixerlab.sweeps.tables.table_files import to_rows_csv
 
 
 @pytest.mark.parametrize(

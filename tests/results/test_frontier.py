@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 
 from mixerlab.results.frontier.accuracies import above_chance, beyond, main
-from mixerlab.sweeps.collect import best_per_cell
-from mixerlab.sweeps.lengths import length_table
-from mixerlab.sweeps.sources import read_rows
-from mixerlab.sweeps.table_files import to_csv
+from mixerlab.sweeps.tables.collect import best_per_cell
+from mixerlab.sweeps.tables.lengths import length_table
+from mixerlab.sweeps.tables.sources import read_rows
+from mixerlab.sweeps.tables.table_files import to_csv
 
 FRONTIER = Path(__file__).parents[2] / "results" / "frontier"
 

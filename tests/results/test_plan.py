@@ -7,15 +7,15 @@ import pytest
 from omegaconf import OmegaConf
 
 import mixerlab
-from mixerlab.config import checked
+from mixerlab.config.values import checked
+from mixerlab.records.identity import run_id
 from mixerlab.results import plan
 from mixerlab.results.costs import lengths
 from mixerlab.results.rows import with_run_ids
 from mixerlab.results.screen import design
-from mixerlab.sweeps.collect import best_per_cell
-from mixerlab.sweeps.published import read_published
-from mixerlab.sweeps.records.identity import run_id
-from mixerlab.sweeps.sources import rows_of
+from mixerlab.sweeps.report.published import read_published
+from mixerlab.sweeps.tables.collect import best_per_cell
+from mixerlab.sweeps.tables.sources import rows_of
 
 
 def replicas(run, rates=plan.DEFAULT_RATES):

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from mixerlab.records.archive import restore
 from mixerlab.results.portions import Job, ended_well, next_job, work_through
 from mixerlab.results.train import Archive, jobs_of, main
-from mixerlab.sweeps.archive import restore
 from mixerlab.tests.sweeps import fakes
 
 ROOT = Path(__file__).parents[2]

@@ -21,7 +21,7 @@ from mixerlab.results.reasons import (
     with_recipe,
     with_section,
 )
-from mixerlab.sweeps.published import Pair
+from mixerlab.sweeps.report.published import Pair
 
 OURS = {("attn", "mem", "a"): {0: 0.8}, ("attn", "mem", "b"): {0: 0.6}, ("gdn", "mem", "a"): {0: 0.0}}
 PAIR = Pair("means", "mem", "attn", 0.40, 0.70, 2, 2)

@@ -5,7 +5,7 @@ import pytest
 
 from mixerlab.results import plan
 from mixerlab.results.rows import with_run_ids
-from mixerlab.sweeps.published import read_published
+from mixerlab.sweeps.report.published import read_published
 
 ROWS = pd.read_csv(plan.RESULTS / "table" / "rows.csv")
 PAPERS = read_published(plan.RESULTS / "published" / "parallax_paper.json")["rates"]

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import fakes
 
-from mixerlab.sweeps.records.claims import claim
-from mixerlab.sweeps.records.files import is_finished, run_folder, write_config, write_record
-from mixerlab.sweeps.records.identity import run_id
+from mixerlab.records.claims import claim
+from mixerlab.records.files import is_finished, run_folder, write_config, write_record
+from mixerlab.records.identity import run_id
 
 CELLS = [
     fakes.config(mixer=mixer, setting=setting)

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from mixerlab.sweeps.records.files import read_config, run_folder, write_config, write_metrics, write_record
-from mixerlab.sweeps.records.identity import run_id
-from mixerlab.sweeps.records.schema import row_labels
+from mixerlab.records.files import read_config, run_folder, write_config, write_metrics, write_record
+from mixerlab.records.identity import run_id
+from mixerlab.records.schema import row_labels
 
 GRID = (5e-4, 1e-3, 5e-3)
 BASELINES = {

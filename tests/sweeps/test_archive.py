@@ -8,10 +8,10 @@ import tarfile
 import fakes
 import pytest
 
-from mixerlab.sweeps import archive
-from mixerlab.sweeps.collect import collect
-from mixerlab.sweeps.records.claims import claim
-from mixerlab.sweeps.records.files import CONFIG_FILE, METRICS_FILE, RECORD_FILE, run_folder, write_config, write_record
+from mixerlab.records import archive
+from mixerlab.records.claims import claim
+from mixerlab.records.files import CONFIG_FILE, METRICS_FILE, RECORD_FILE, run_folder, write_config, write_record
+from mixerlab.sweeps.tables.collect import collect
 
 
 @pytest.fixture

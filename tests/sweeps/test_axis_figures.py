@@ -7,16 +7,16 @@ import pytest
 from figure_texts import assert_legible, crosses, drawn, legend_texts, painted
 from matplotlib.colors import to_hex
 
-from mixerlab.sweeps.collect import best_per_cell, collect
+from mixerlab.records.names import MIXERS, axis_of
 from mixerlab.sweeps.figures.axis import accuracy_by_key, difficulty, learning_rates, lengths
 from mixerlab.sweeps.figures.canvas import ONE_COLUMN, TWO_COLUMNS
 from mixerlab.sweeps.figures.marks import SEVERAL
 from mixerlab.sweeps.figures.size import accuracy_by_size
 from mixerlab.sweeps.figures.styles import styles
 from mixerlab.sweeps.figures.ticks import rate_ticks, value_ticks
-from mixerlab.sweeps.keys import spread_out
-from mixerlab.sweeps.names import MIXERS, axis_of
-from mixerlab.sweeps.tables import setting_table, task_table
+from mixerlab.sweeps.tables.collect import best_per_cell, collect
+from mixerlab.sweeps.tables.keys import spread_out
+from mixerlab.sweeps.tables.tables import setting_table, task_table
 
 
 @pytest.fixture(scope="module")

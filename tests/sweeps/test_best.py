@@ -4,7 +4,7 @@ from itertools import permutations
 
 import pytest
 
-from mixerlab.sweeps.best import best_trial
+from mixerlab.records.best import best_trial
 
 
 def rows_of(scores):

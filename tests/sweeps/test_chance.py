@@ -7,9 +7,9 @@ import pytest
 from omegaconf import OmegaConf
 
 from mixerlab.api import compose
-from mixerlab.sweeps.chance import chance_of
+from mixerlab.config.settings import build_task, settings_of
+from mixerlab.sweeps.tables.chance import chance_of
 from mixerlab.tasks.base import IGNORE_INDEX
-from mixerlab.tasks.settings import build_task, settings_of
 
 MAD = ("icr", "ncr", "fcr", "mem", "cmp", "sc", "icr_challenge", "ncr_challenge", "sc_challenge")
 

@@ -15,13 +15,13 @@ import fake_sweep
 import fakes
 import pytest
 
-from mixerlab.sweeps.records.claims import claim
-from mixerlab.sweeps.records.files import read_record, run_folder
-from mixerlab.sweeps.records.identity import run_id
+from mixerlab.records.claims import claim
+from mixerlab.records.files import read_record, run_folder
+from mixerlab.records.identity import run_id
 
 HOLDER = """
 import sys, time
-from mixerlab.sweeps.records.claims import claim
+from mixerlab.records.claims import claim
 with claim(sys.argv[1]) as ours:
     print(ours, flush=True)
     time.sleep(60)
@@ -29,7 +29,7 @@ with claim(sys.argv[1]) as ours:
 
 PARENT = """
 import os, sys, time
-from mixerlab.sweeps.records.claims import claim
+from mixerlab.records.claims import claim
 with claim(sys.argv[1]):
     ready, write = os.pipe()
     child = os.fork()

@@ -6,11 +6,11 @@ import fakes
 import pandas as pd
 import pytest
 
-from mixerlab.sweeps.collect import best_per_cell, collect, complaints
-from mixerlab.sweeps.records.files import run_folder, write_config, write_record
-from mixerlab.sweeps.records.identity import run_id
-from mixerlab.sweeps.records.schema import failed_record
-from mixerlab.sweeps.report import report
+from mixerlab.records.files import run_folder, write_config, write_record
+from mixerlab.records.identity import run_id
+from mixerlab.records.schema import failed_record
+from mixerlab.sweeps.report.report import report
+from mixerlab.sweeps.tables.collect import best_per_cell, collect, complaints
 
 
 @pytest.fixture

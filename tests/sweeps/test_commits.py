@@ -9,8 +9,8 @@ import pytest
 from command_line import ROOT, TINY
 
 import mixerlab
-from mixerlab import project
-from mixerlab.sweeps.records import provenance
+from mixerlab.config import project
+from mixerlab.records import provenance
 
 
 @pytest.fixture

@@ -9,14 +9,15 @@ from figure_texts import assert_legible
 from PIL import Image
 
 from mixerlab.api import compose
-from mixerlab.sweeps import archive, compare
-from mixerlab.sweeps.collect import best_per_cell, collect
+from mixerlab.config.settings import settings_of
+from mixerlab.records import archive
 from mixerlab.sweeps.figures.canvas import DOTS_PER_INCH, Layout
 from mixerlab.sweeps.figures.comparison import STEP, scatter, side_by_side
-from mixerlab.sweeps.published import Pair, distance, is_far, pairs_of, read_published, scores_by_seed
-from mixerlab.sweeps.report import report
-from mixerlab.sweeps.sources import rows_of
-from mixerlab.tasks.settings import settings_of
+from mixerlab.sweeps.report import compare
+from mixerlab.sweeps.report.published import Pair, distance, is_far, pairs_of, read_published, scores_by_seed
+from mixerlab.sweeps.report.report import report
+from mixerlab.sweeps.tables.collect import best_per_cell, collect
+from mixerlab.sweeps.tables.sources import rows_of
 
 SETTINGS = ("baseline", "vocab_size-512", "vocab_size-1024", "vocab_size-2048", "vocab_size-4096", "vocab_size-8192")
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from mixerlab.sweeps.edges import wants_a_wider_grid
+from mixerlab.records.edges import wants_a_wider_grid
 
 GRID = {1e-4, 1e-3, 1e-2}
 

@@ -6,14 +6,14 @@ import fakes
 import pytest
 from figure_texts import assert_legible
 
-from mixerlab.sweeps.collect import best_per_cell, collect
 from mixerlab.sweeps.figures.axis import difficulty, learning_rates, lengths
 from mixerlab.sweeps.figures.canvas import ONE_COLUMN, TWO_COLUMNS, Layout, Sheet, save
 from mixerlab.sweeps.figures.size import accuracy_by_size
 from mixerlab.sweeps.figures.styles import styles
 from mixerlab.sweeps.figures.table import bars, heat_map
 from mixerlab.sweeps.figures.training_curves import training_curves
-from mixerlab.sweeps.tables import setting_table, task_table
+from mixerlab.sweeps.tables.collect import best_per_cell, collect
+from mixerlab.sweeps.tables.tables import setting_table, task_table
 
 
 @pytest.fixture(scope="module")

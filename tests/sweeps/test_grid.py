@@ -3,12 +3,12 @@
 import fakes
 import pytest
 
-from mixerlab.cells import Cell
-from mixerlab.slurm import SlurmFailed
-from mixerlab.sweep import _train
-from mixerlab.sweeps.records.files import record_bytes, run_folder, write_config, write_record
-from mixerlab.sweeps.records.identity import run_id
-from mixerlab.sweeps.records.schema import failed_record
+from mixerlab.records.files import record_bytes, run_folder, write_config, write_record
+from mixerlab.records.identity import run_id
+from mixerlab.records.schema import failed_record
+from mixerlab.sweeps.launch.cells import Cell
+from mixerlab.sweeps.launch.slurm import SlurmFailed
+from mixerlab.sweeps.launch.sweep import _train
 
 CONFIGS = [fakes.config(setting=setting) for setting in ("baseline", "seq_len-256", "seq_len-512", "seq_len-1024")]
 

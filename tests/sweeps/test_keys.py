@@ -5,12 +5,12 @@ import json
 import fakes
 import pytest
 
-from mixerlab.sweeps import report as reports
-from mixerlab.sweeps.archive import pack
-from mixerlab.sweeps.collect import collect
-from mixerlab.sweeps.keys import only_where, short_names, shown, spread_out, swept_keys
-from mixerlab.sweeps.records.named import name_from, name_of, read_sweep, write_sweep
-from mixerlab.sweeps.sources import read_rows
+from mixerlab.records.archive import pack
+from mixerlab.records.named import name_from, name_of, read_sweep, write_sweep
+from mixerlab.sweeps.report import report as reports
+from mixerlab.sweeps.tables.collect import collect
+from mixerlab.sweeps.tables.keys import only_where, short_names, shown, spread_out, swept_keys
+from mixerlab.sweeps.tables.sources import read_rows
 
 
 @pytest.fixture(autouse=True)
@@ -256,7 +256,7 @@ def test_an_archive_and_rows_hold_no_names_of_sweeps(results, tmp_path, capsys):
     pack(results, tmp_path / "all.tar.xz")
     report(results)
     for source, told in {
-        "all.tar.xz": "or unpack it (python -m mixerlab.sweeps.archive FILE --restore) and repeat the sweep's command",
+        "all.tar.xz": "or unpack it (python -m mixerlab.records.archive FILE --restore) and repeat the sweep's command",
         "report/rows.csv": "name the results folder in place of this file",
     }.items():
         assert reports.main([str(tmp_path / source), "--sweep", "wide"]) == 1

@@ -6,13 +6,13 @@ import fakes
 import pytest
 from figure_texts import assert_legible, legend_texts
 
-from mixerlab.sweeps.collect import best_per_cell, collect
 from mixerlab.sweeps.figures.axis import accuracy_by_key
 from mixerlab.sweeps.figures.canvas import ONE_COLUMN, TWO_COLUMNS
 from mixerlab.sweeps.figures.labels import told_apart, without_shared
 from mixerlab.sweeps.figures.table import bars, heat_map
-from mixerlab.sweeps.keys import spread_out
-from mixerlab.sweeps.tables import setting_table, task_table
+from mixerlab.sweeps.tables.collect import best_per_cell, collect
+from mixerlab.sweeps.tables.keys import spread_out
+from mixerlab.sweeps.tables.tables import setting_table, task_table
 
 
 def heads_of(figure):

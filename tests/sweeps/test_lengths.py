@@ -7,15 +7,15 @@ import fakes
 import numpy as np
 import pytest
 
-from mixerlab.sweeps import report as reports
-from mixerlab.sweeps.collect import best_per_cell, collect
+from mixerlab.records.names import other_test_length
 from mixerlab.sweeps.figures.axis import difficulty, lengths
 from mixerlab.sweeps.figures.canvas import ONE_COLUMN, TWO_COLUMNS
 from mixerlab.sweeps.figures.table import heat_map
-from mixerlab.sweeps.lengths import at_length_of_training, length_table
-from mixerlab.sweeps.names import other_test_length
-from mixerlab.sweeps.page import Part, page
-from mixerlab.sweeps.tables import setting_table
+from mixerlab.sweeps.report import report as reports
+from mixerlab.sweeps.report.page import Part, page
+from mixerlab.sweeps.tables.collect import best_per_cell, collect
+from mixerlab.sweeps.tables.lengths import at_length_of_training, length_table
+from mixerlab.sweeps.tables.tables import setting_table
 
 
 @pytest.fixture(scope="module")

@@ -11,7 +11,7 @@ from html.parser import HTMLParser
 import fakes
 import pytest
 
-from mixerlab.sweeps import report as reports
+from mixerlab.sweeps.report import report as reports
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 EVIL = "<img src=x onerror=document.title='owned'>"

@@ -8,13 +8,13 @@ import shutil
 import fakes
 import pytest
 
-from mixerlab.sweeps import report as reports
-from mixerlab.sweeps.collect import best_per_cell, collect
-from mixerlab.sweeps.keys import spread_out
-from mixerlab.sweeps.records.files import run_folder
-from mixerlab.sweeps.records.named import write_sweep
-from mixerlab.sweeps.table_files import to_latex
-from mixerlab.sweeps.tables import Score, best_of, setting_table, task_table, text_of
+from mixerlab.records.files import run_folder
+from mixerlab.records.named import write_sweep
+from mixerlab.sweeps.report import report as reports
+from mixerlab.sweeps.tables.collect import best_per_cell, collect
+from mixerlab.sweeps.tables.keys import spread_out
+from mixerlab.sweeps.tables.table_files import to_latex
+from mixerlab.sweeps.tables.tables import Score, best_of, setting_table, task_table, text_of
 
 MIXERS, TASKS = ("attn", "ema", "gru"), ("icr", "mem")
 LOW, HIGH = (5e-3, 1e-3), 1e-2

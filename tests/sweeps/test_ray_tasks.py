@@ -5,9 +5,9 @@ import multiprocessing
 import pytest
 from command_line import TINY, records, start_run_py
 
-from mixerlab import ray_tasks
-from mixerlab.processes import Work
-from mixerlab.ray_tasks import Options, run_in_tasks
+from mixerlab.sweeps.launch import ray_tasks
+from mixerlab.sweeps.launch.processes import Work
+from mixerlab.sweeps.launch.ray_tasks import Options, run_in_tasks
 
 # As Ray, as far as the driver knows it. `init` is told how to fail.
 STAND_IN = """

@@ -16,9 +16,9 @@ import pandas as pd
 import pytest
 
 import mixerlab
-from mixerlab import code_version as code_versions
-from mixerlab.code_version import COMPUTING, code_version
-from mixerlab.sweeps.records.files import (
+from mixerlab.records import code_version as code_versions
+from mixerlab.records.code_version import COMPUTING, code_version
+from mixerlab.records.files import (
     check_writable,
     is_finished,
     read_config,
@@ -29,9 +29,9 @@ from mixerlab.sweeps.records.files import (
     write_metrics,
     write_record,
 )
-from mixerlab.sweeps.records.identity import run_id
-from mixerlab.sweeps.records.provenance import provenance
-from mixerlab.sweeps.records.schema import changed_code, failed_record, row_labels
+from mixerlab.records.identity import run_id
+from mixerlab.records.provenance import provenance
+from mixerlab.records.schema import changed_code, failed_record, row_labels
 
 ROOT = Path(__file__).parents[2]
 
@@ -240,7 +240,7 @@ def test_a_writer_killed_at_any_moment_leaves_a_whole_record(tmp_path):
         """
         import sys
         import fakes
-        from mixerlab.sweeps.records.files import record_bytes, run_folder, write_record
+        from mixerlab.records.files import record_bytes, run_folder, write_record
         # Large enough that a write in place would be seen half done.
         config = fakes.config(seed=list(range(10)))
         pair = [fakes.record(config, [score] * 30) for score in (0.25, 0.75)]
@@ -393,5 +393,5 @@ def test_changed_code_names_what_has_changed():
 
 
 def test_provenance_needs_no_torch():
-    script = "import sys, mixerlab.sweeps.records.provenance, mixerlab.sweeps.report; sys.exit('torch' in sys.modules)"
+    script = "import sys, mixerlab.records.provenance, mixerlab.sweeps.report.report; sys.exit('torch' in sys.modules)"
     subprocess.run([sys.executable, "-c", script], check=True)

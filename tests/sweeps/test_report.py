@@ -1,4 +1,4 @@
-"""`python -m mixerlab.sweeps.report`, and what a sweep calls at its end."""
+"""`python -m mixerlab.sweeps.report.report`, and what a sweep calls at its end."""
 
 import json
 import os
@@ -10,10 +10,10 @@ import fakes
 import pandas as pd
 import pytest
 
-from mixerlab.sweeps import report as reports
-from mixerlab.sweeps.collect import collect
-from mixerlab.sweeps.records.files import run_folder
-from mixerlab.sweeps.sources import read_rows
+from mixerlab.records.files import run_folder
+from mixerlab.sweeps.report import report as reports
+from mixerlab.sweeps.tables.collect import collect
+from mixerlab.sweeps.tables.sources import read_rows
 
 REPOSITORY = Path(__file__).parents[2]
 # The figures have tests of their own; drawing them is nearly all the time of a report.
@@ -34,7 +34,7 @@ def results(tmp_path):
 
 
 def test_command_line_writes_everything(results):
-    command = [sys.executable, "-m", "mixerlab.sweeps.report", str(results), "--selection", "official"]
+    command = [sys.executable, "-m", "mixerlab.sweeps.report.report", str(results), "--selection", "official"]
     command += ["--format", "png", "pdf"]
     headless = {key: value for key, value in os.environ.items() if key not in ("DISPLAY", "MPLBACKEND")}
     done = subprocess.run(command, cwd=REPOSITORY, env=headless, capture_output=True, text=True)

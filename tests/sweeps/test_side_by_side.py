@@ -5,11 +5,11 @@ import numpy as np
 import pytest
 from figure_texts import crosses, drawn, legend_texts
 
-from mixerlab.sweeps.collect import best_per_cell, collect
+from mixerlab.records.names import MIXERS
 from mixerlab.sweeps.figures.axis import accuracy_by_key, difficulty, learning_rates
-from mixerlab.sweeps.keys import spread_out
-from mixerlab.sweeps.names import MIXERS
-from mixerlab.sweeps.tables import task_table
+from mixerlab.sweeps.tables.collect import best_per_cell, collect
+from mixerlab.sweeps.tables.keys import spread_out
+from mixerlab.sweeps.tables.tables import task_table
 
 
 def test_at_each_rate_the_intervals_of_mixers_stand_side_by_side(tmp_path):

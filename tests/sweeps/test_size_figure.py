@@ -3,10 +3,10 @@
 import fakes
 from figure_texts import assert_legible, drawn
 
-from mixerlab.sweeps.collect import best_per_cell, collect
 from mixerlab.sweeps.figures.canvas import ONE_COLUMN
 from mixerlab.sweeps.figures.size import accuracy_by_size
-from mixerlab.sweeps.tables import task_table
+from mixerlab.sweeps.tables.collect import best_per_cell, collect
+from mixerlab.sweeps.tables.tables import task_table
 
 
 def test_accuracy_by_state_size_and_its_frontier(tmp_path):

@@ -5,8 +5,8 @@ import sys
 
 import pytest
 
-from mixerlab import slurm
-from mixerlab.slurm import SlurmFailed, slurm_jobs
+from mixerlab.sweeps.launch import slurm
+from mixerlab.sweeps.launch.slurm import SlurmFailed, slurm_jobs
 
 
 class SlurmLauncher:

@@ -8,13 +8,13 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from mixerlab.sweeps.collect import best_per_cell, collect
-from mixerlab.sweeps.intervals import bootstrap, interval
-from mixerlab.sweeps.records.files import RECORD_FILE, read_metrics, run_folder, write_metrics, write_record
-from mixerlab.sweeps.solved import SOLVED as SOLVED_IN_TABLES
-from mixerlab.sweeps.solved import counts, known_steps, solved_csv, solved_markdown, steps_in
-from mixerlab.sweeps.table_files import intervals_csv, to_markdown
-from mixerlab.sweeps.tables import task_table
+from mixerlab.records.files import RECORD_FILE, read_metrics, run_folder, write_metrics, write_record
+from mixerlab.sweeps.tables.collect import best_per_cell, collect
+from mixerlab.sweeps.tables.intervals import bootstrap, interval
+from mixerlab.sweeps.tables.solved import SOLVED as SOLVED_IN_TABLES
+from mixerlab.sweeps.tables.solved import counts, known_steps, solved_csv, solved_markdown, steps_in
+from mixerlab.sweeps.tables.table_files import intervals_csv, to_markdown
+from mixerlab.sweeps.tables.tables import task_table
 from mixerlab.training.results import SOLVED, metrics_rows, summarise
 
 

@@ -5,8 +5,8 @@ import math
 
 import pytest
 
+from mixerlab.records.names import MIXERS
 from mixerlab.sweeps.figures.styles import _from_oklch, _to_oklch, styles
-from mixerlab.sweeps.names import MIXERS
 
 
 def test_styles_are_fixed_and_distinct():

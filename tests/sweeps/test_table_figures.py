@@ -6,10 +6,10 @@ import pytest
 from figure_texts import crosses, legend_texts
 from matplotlib.colors import to_hex
 
-from mixerlab.sweeps.collect import best_per_cell, collect
 from mixerlab.sweeps.figures.styles import styles
 from mixerlab.sweeps.figures.table import bars, heat_map
-from mixerlab.sweeps.tables import setting_table, task_table
+from mixerlab.sweeps.tables.collect import best_per_cell, collect
+from mixerlab.sweeps.tables.tables import setting_table, task_table
 
 
 @pytest.fixture(scope="module")

@@ -6,11 +6,11 @@ import re
 import fakes
 import pytest
 
-from mixerlab.sweeps.collect import best_per_cell, collect
-from mixerlab.sweeps.keys import spread_out
-from mixerlab.sweeps.names import MIXERS
-from mixerlab.sweeps.table_files import intervals_csv, to_csv, to_latex, to_markdown
-from mixerlab.sweeps.tables import Score, best_of, mean_of, setting_table, task_table, text_of
+from mixerlab.records.names import MIXERS
+from mixerlab.sweeps.tables.collect import best_per_cell, collect
+from mixerlab.sweeps.tables.keys import spread_out
+from mixerlab.sweeps.tables.table_files import intervals_csv, to_csv, to_latex, to_markdown
+from mixerlab.sweeps.tables.tables import Score, best_of, mean_of, setting_table, task_table, text_of
 
 
 @pytest.fixture

@@ -7,13 +7,7 @@ import pytest
 from figure_texts import assert_legible, painted
 from matplotlib.figure import Figure
 
-from mixerlab.sweeps.collect import best_per_cell, collect
-from mixerlab.sweeps.figures import ticks
-from mixerlab.sweeps.figures.run import run_curves
-from mixerlab.sweeps.figures.styles import styles
-from mixerlab.sweeps.figures.training_curves import training_curves
-from mixerlab.sweeps.keys import spread_out
-from mixerlab.sweeps.records.files import (
+from mixerlab.records.files import (
     METRICS_FILE,
     read_metrics,
     read_record,
@@ -22,6 +16,12 @@ from mixerlab.sweeps.records.files import (
     write_metrics,
     write_record,
 )
+from mixerlab.sweeps.figures import ticks
+from mixerlab.sweeps.figures.run import run_curves
+from mixerlab.sweeps.figures.styles import styles
+from mixerlab.sweeps.figures.training_curves import training_curves
+from mixerlab.sweeps.tables.collect import best_per_cell, collect
+from mixerlab.sweeps.tables.keys import spread_out
 
 
 @pytest.fixture(scope="module")

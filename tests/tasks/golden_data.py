@@ -11,8 +11,8 @@ from hydra import compose, initialize_config_dir
 from omegaconf import DictConfig
 from task_contract import changed
 
+from mixerlab.config.settings import build_task, register_resolvers
 from mixerlab.tasks.base import Task
-from mixerlab.tasks.settings import build_task, register_resolvers
 
 REPO = Path(__file__).resolve().parents[2]
 MAD_TASKS = ("icr", "ncr", "fcr", "mem", "cmp", "sc")

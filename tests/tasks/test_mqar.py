@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 from golden_data import make_task, task_config
 
+from mixerlab.config.settings import build_task, settings_of
 from mixerlab.tasks.base import IGNORE_INDEX, TaskRuleError
 from mixerlab.tasks.mqar import _distinct
-from mixerlab.tasks.settings import build_task, settings_of
 
 _ = IGNORE_INDEX
 EMPTY = make_task("mqar", vocab_size=12, num_kv_pairs=2, seq_len=16, random_non_queries=False)

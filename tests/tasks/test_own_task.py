@@ -7,8 +7,8 @@ import pytest
 from command_line import TINY, records, run_py
 from golden_data import make_task
 
-from mixerlab.sweeps.records.schema import validate_record
-from mixerlab.tasks import export
+from mixerlab import export
+from mixerlab.records.schema import validate_record
 from mixerlab.tasks.base import SPLITS, Task, TaskRuleError
 from mixerlab.tasks.data import count_shared_rows, load_or_generate, make_split
 from mixerlab.tasks.generated import WrongRows

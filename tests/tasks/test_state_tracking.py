@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from golden_data import make_task, task_config
 
+from mixerlab.config.settings import settings_of
 from mixerlab.tasks.base import IGNORE_INDEX, TaskRuleError
-from mixerlab.tasks.settings import settings_of
 from mixerlab.tasks.state_tracking import GROUPS, elements, multiplication_table
 
 ORDERS = {"Z2": 2, "S3": 6, "A5": 60, "S5": 120}

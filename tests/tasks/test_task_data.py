@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from golden_data import make_task
 
-from mixerlab.tasks import export
+from mixerlab import export
 from mixerlab.tasks.base import SPLITS
 from mixerlab.tasks.data import count_shared_rows, dataset_folder, load_or_generate, make_split, save_split
 

@@ -7,8 +7,8 @@ from golden_data import CHALLENGE_TASKS, MAD_TASKS, task_config
 from omegaconf import open_dict
 from omegaconf.errors import InterpolationResolutionError
 
+from mixerlab.config.settings import build_task, register_resolvers, setting_name, settings_of
 from mixerlab.tasks.compression import Compression
-from mixerlab.tasks.settings import build_task, register_resolvers, setting_name, settings_of
 
 GRID = {"icr": 11, "ncr": 14, "fcr": 11, "mem": 6, "cmp": 11, "sc": 13}
 CHALLENGE = {  # level -> its vocab_size, seq_len, and the parameter that sets its number of pairs or tokens

@@ -21,6 +21,7 @@ from stateful_mixers import (
 from tiny_training import THREE, VOCAB, assert_same_results, build_model, fit, replica_results
 
 from mixerlab.models.language_model import LanguageModel
+from mixerlab.records.errors import with_place
 from mixerlab.training import execution as of_execution
 from mixerlab.training.datamodule import Examples
 from mixerlab.training.execution import StrayParameters, choose_execution, leaving_no_trace
@@ -28,7 +29,6 @@ from mixerlab.training.optimizers import Muon
 from mixerlab.training.population import ALL, Population
 from mixerlab.training.schedules import WSD
 from mixerlab.training.steps import PopulationSteps
-from mixerlab.user_code import with_place
 
 
 @pytest.mark.parametrize("mixer", REFUSED)

@@ -6,9 +6,9 @@ import pytest
 from stateful_mixers import REFUSED, Dropped, Normed, NormedAndDropped, of
 from tiny_training import THREE, VOCAB, assert_same_results, fit, replica_results, splits
 
+from mixerlab.config.project import is_module
 from mixerlab.mixers.base import SequenceMixer
 from mixerlab.models.language_model import LanguageModel
-from mixerlab.project import is_module
 
 on_gpu = {"accelerator": "gpu", "precision": "bf16", "epochs": 20}
 

@@ -11,8 +11,8 @@ from tiny_training import fit
 from torch import nn
 
 from mixerlab.building import build_model
-from mixerlab.config import checked
-from mixerlab.sweeps.records.identity import IMPLIED, flatten, run_id, without_implied
+from mixerlab.config.values import checked
+from mixerlab.records.identity import IMPLIED, flatten, run_id, without_implied
 from mixerlab.training.optimizers import AdamW, Muon
 from mixerlab.training.population import Grouping, Layout, Population, Rule
 from mixerlab.training.results import summarise

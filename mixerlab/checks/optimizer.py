@@ -1,0 +1,97 @@
+"""What a run asks of an optimizer and a schedule, tried before it trains (training/README.md)."""
+
+import torch
+
+from mixerlab.records.errors import with_place
+from mixerlab.training.optimizers import PopulationOptimizer, has_own_step
+from mixerlab.training.schedules import Schedule
+
+_GRID = 10_000  # points of progress at which a schedule is looked at: more than the steps of a MAD run, at most 6,000
+_LESS = -1e-4  # of a gradient: clipping leaves it as it is, and scales the whole of each replica's
+
+
+def check_step(optimizer: PopulationOptimizer) -> None:
+    """ValueError unless a step of the user's own counts itself, and stops a replica whose gradient is not finite.
+
+    `optimizer` is of one replica.
+    """
+    if not has_own_step(type(optimizer)):
+        return
+    parameters, state = optimizer.parameters, optimizer.state[optimizer.parameters]
+    seen = []  # in steps with a finite gradient, one that is not, and a finite one again
+    for gradient in (1.0, torch.nan, 1.0):
+        parameters.grad = torch.full_like(parameters, gradient)
+        before = parameters.detach().clone()
+        optimizer.step()
+        stays = not optimizer.active.any() and torch.equal(parameters, before)
+        seen.append((stays, state["step_number"].item(), state["steps_taken"].item()))
+    if seen != [(False, 1, 1), (True, 2, 1), (True, 3, 1)]:
+        raise ValueError(
+            "its step must add 1 to `step_number` and, for each active replica, to `steps_taken`, and must clear"
+            " `active` and leave the parameters of a replica whose gradient was not finite: see training/README.md"
+        )
+
+
+@torch.no_grad()
+def check_replicas_apart(optimizer: PopulationOptimizer) -> None:
+    """ValueError unless the step moves each replica by its own gradients, and by what is in the optimizer's state.
+
+    `optimizer` is of two replicas that start alike.
+    """
+    parameters, state = optimizer.parameters, optimizer.state[optimizer.parameters]
+    if others := [key for key, value in state.items() if not isinstance(value, torch.Tensor)]:
+        raise ValueError(f"self.state[self.parameters] has {others[0]}, which is no tensor")
+    start, start_state = parameters.clone(), {key: tensor.clone() for key, tensor in state.items()}
+    gradients = torch.randn(2, *parameters.shape, generator=torch.Generator().manual_seed(0))
+
+    def first_replica(share: float) -> torch.Tensor:
+        """Where two steps move it, if the other one has `share` of its gradients."""
+        parameters.copy_(start)
+        for key, tensor in start_state.items():
+            state[key].copy_(tensor)
+        with torch.random.fork_rng(devices=()):
+            torch.manual_seed(0)
+            for gradient in gradients.clone():
+                gradient[1] *= share
+                parameters.grad = gradient
+                optimizer.step()
+        if made := sorted(state.keys() - start_state.keys()):
+            raise ValueError(
+                f"its step makes self.state[self.parameters][{made[0]!r}]: make it in __init__, since a CUDA graph"
+                " would go on with the tensor of the steps that warmed it up"
+            )
+        return parameters[0].clone()
+
+    moved, again, beside_another = first_replica(1.0), first_replica(1.0), first_replica(_LESS)
+    if not moved.isfinite().all():
+        raise ValueError("from finite gradients its step gives parameters that are not finite")
+    rounding = 1e-3 * (moved - start[0]).abs().max().item()
+    if not torch.allclose(again, moved, rtol=0, atol=rounding):
+        raise ValueError(
+            "its step depends on what it keeps outside of self.state[self.parameters], which a checkpoint does not"
+            " have: keep tensors there, one row a replica"
+        )
+    if not torch.allclose(beside_another, moved, rtol=0, atol=rounding):
+        raise ValueError(
+            "its step mixes replicas: one moves otherwise beside another with other gradients. Each row of a tensor"
+            " [R, ...] is a replica: reduce over dim=1, and never over the rows"
+        )
+
+
+def check_schedule(schedule: Schedule, name: str) -> None:
+    """ValueError unless its multipliers are finite and not negative, as far as a grid of progress shows."""
+    progress = torch.arange(_GRID + 1) / _GRID
+    for what in ("learning_rate", "weight_decay"):
+        try:
+            values = getattr(schedule, what)(progress)
+        except Exception as error:  # of the user's code
+            raise ValueError(f"schedule={name}: {what}: {with_place(error)}") from error
+        if not isinstance(values, torch.Tensor) or values.shape != progress.shape:
+            given = f"shape {list(values.shape)}" if isinstance(values, torch.Tensor) else repr(values)
+            raise ValueError(f"schedule={name}: {what}(progress) gives {given}, and must give a tensor like progress")
+        if (wrong := ~(values.isfinite() & (values >= 0))).any():
+            first = int(wrong.int().argmax())
+            raise ValueError(
+                f"schedule={name}: {what} is {values[first]:.3g} at progress {progress[first]:g}, and must be finite"
+                " and at least 0"
+            )

@@ -1,0 +1,73 @@
+"""Tensors and layers that a mixer keeps where PyTorch does not look, such as layers in a Python list.
+
+PyTorch finds what is a parameter, a buffer or a layer of a module. Anything else is not trained, saved or moved to a
+GPU: such a mixer trains, and `mixerlab.load` gives another model than the one that was scored.
+"""
+
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from torch import Tensor, nn
+
+from mixerlab.mixers.base import SequenceMixer
+from mixerlab.records.errors import INSTALLED
+
+_REGISTERED = ("_parameters", "_buffers", "_modules")
+
+
+class Stray(NamedTuple):
+    """A tensor that is neither a parameter nor a buffer of a mixer, by its `name` in it, as in `outs[0].weight`.
+
+    `is_lost`: a run refuses it. That is any tensor of a layer that is not registered, a tensor that is trained, and one
+    that the user's own code set: it may be random. Others may be caches of an installed package's layers, such as the
+    tables of a rotary embedding, which the layer makes again.
+    """
+
+    name: str
+    in_layer: bool
+    is_lost: bool
+
+    def __str__(self) -> str:
+        if self.in_layer:
+            fix = "keep layers in attributes, an nn.ModuleList or an nn.ModuleDict"
+        else:
+            fix = "make it an nn.Parameter (several: nn.ParameterList) to train it, or else a buffer (register_buffer)"
+        return f"{self.name} is no parameter or buffer, so it is not trained, saved or moved to a GPU: {fix}"
+
+
+def strays(mixer: nn.Module) -> Iterator[Stray]:
+    """The strays in the attributes of a mixer, just built, and of all its layers, also in lists, tuples and dicts.
+
+    What is registered elsewhere in the mixer is none: a list may name layers again.
+    """
+    registered = {id(one) for one in (*mixer.modules(), *mixer.parameters(), *mixer.buffers())}
+    for prefix, module in mixer.named_modules():
+        own = _is_users(module)
+        for attribute, value in vars(module).items():
+            if attribute not in _REGISTERED:
+                for name, held in _held(value, f"{prefix}.{attribute}".removeprefix("."), ()):
+                    if id(held) in registered:
+                        continue
+                    if isinstance(held, Tensor):
+                        # One with a `grad_fn` is computed from others: from registered ones, or they are named too.
+                        yield Stray(name, in_layer=False, is_lost=own or (held.requires_grad and held.is_leaf))
+                    else:
+                        for inner in held.state_dict():
+                            yield Stray(f"{name}.{inner}", in_layer=True, is_lost=True)
+
+
+def _held(value: Any, name: str, outer: tuple[int, ...]) -> Iterator[tuple[str, Tensor | nn.Module]]:
+    """The tensors and modules in a value, with their names; `outer` are the containers around it, by `id`."""
+    if isinstance(value, Tensor | nn.Module):
+        yield name, value
+    elif isinstance(value, Mapping | list | tuple) and id(value) not in outer:
+        for key, item in value.items() if isinstance(value, Mapping) else enumerate(value):
+            yield from _held(item, f"{name}[{key!r}]", (*outer, id(value)))
+
+
+def _is_users(module: nn.Module) -> bool:
+    """Whether a module is a mixer, or of a class outside installed packages."""
+    file = getattr(sys.modules.get(type(module).__module__), "__file__", None) or ""
+    return isinstance(module, SequenceMixer) or not INSTALLED & set(Path(file).parts)

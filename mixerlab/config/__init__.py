@@ -1,0 +1,1 @@
+"""What a run's config says: composed, completed, checked."""

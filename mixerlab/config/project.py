@@ -1,0 +1,98 @@
+"""A project of the user's own: mixers, tasks and yamls in a folder outside this package.
+
+`mixerlab --config-dir conf mixer=ema` finds `conf/mixer/ema.yaml`, and the class that its `_target_` names in the
+folder that holds `conf`: `_target_: mixers.ema.MovingAverage` is `mixers/ema.py` beside `conf`.
+"""
+
+import json
+import sys
+from importlib.resources import files
+from importlib.util import find_spec
+from pathlib import Path
+
+from hydra.conf import HydraConf
+from omegaconf import DictConfig, OmegaConf
+
+_used: list[Path] = []  # the project that this process used last, if any
+_CONFIG_DIR = "mixerlab.config_dir"  # in the cache of a config
+
+
+def use_project(hydra_config: DictConfig | HydraConf) -> None:
+    """Makes the modules beside the folder given with `--config-dir` importable, in this process.
+
+    Raises:
+        ValueError: as `use_folder`.
+    """
+    for source in hydra_config.runtime.config_sources:
+        if source.provider == "command-line" and source.schema == "file":
+            use_folder(Path(source.path))
+
+
+def use_folder(config_dir: Path | None) -> list[str]:
+    """Makes modules beside `config_dir` importable in this process; gives the override by which Hydra finds its yamls.
+
+    With None no project is in use from now on: what follows is not recorded as that of an earlier one, although modules
+    of that one can still be imported.
+
+    Raises:
+        ValueError: there is no such folder, or one of its yamls has the place of one of ours, which Hydra would take.
+    """
+    if config_dir is None:
+        _used.clear()
+        return []
+    if not config_dir.is_dir():
+        raise ValueError(f"--config-dir {config_dir}: there is no such folder")
+    _check_no_file_of_ours(config_dir.resolve())
+    project = config_dir.resolve().parent
+    _used[:] = [project]
+    if sys.path[:1] != [str(project)]:
+        sys.path.insert(0, str(project))
+    return [f"hydra.searchpath={json.dumps([f'file://{config_dir.resolve()}'], ensure_ascii=False)}"]
+
+
+def note_folder(cfg: DictConfig, config_dir: Path | None) -> None:
+    """Notes in a composed config the folder of yamls that it was composed with, if any, for `use_noted_folder`.
+
+    It stands in the config's cache, which OmegaConf copies and pickles with the config and leaves out of its yaml: a
+    key would make the same run another one in another folder.
+    """
+    OmegaConf.get_cache(cfg)[_CONFIG_DIR] = None if config_dir is None else str(config_dir.resolve())
+
+
+def use_noted_folder(cfg: DictConfig) -> None:
+    """Uses the project that a config was composed in; one without a note, as of a file, leaves the last in use.
+
+    Raises:
+        ValueError: the folder of that project is not there any more.
+    """
+    cache = OmegaConf.get_cache(cfg)
+    if _CONFIG_DIR not in cache:
+        return
+    folder = None if cache[_CONFIG_DIR] is None else Path(cache[_CONFIG_DIR])
+    if folder is not None and not folder.is_dir():
+        raise ValueError(f"the config was composed with config_dir={folder}, which is not there: give config_dir=DIR")
+    use_folder(folder)
+
+
+def project_in_use() -> Path | None:
+    """The folder that holds the yamls which `use_folder` got last; None if it got none."""
+    return _used[0] if _used else None
+
+
+def _check_no_file_of_ours(config_dir: Path) -> None:
+    ours = files("mixerlab.conf")
+    if config_dir == Path(str(ours)).resolve():
+        return
+    for path in sorted(config_dir.rglob("*.yaml")):
+        file = path.relative_to(config_dir)
+        if ours.joinpath(*file.parts).is_file():
+            group = "config" if file.parent == Path() else file.parent.as_posix()
+            raise ValueError(f"{config_dir.name}/{file}: mixerlab has a {group} {file.stem}; choose another name")
+
+
+def is_module(module: str) -> bool:
+    """Whether Python finds a module of this name, and imports only the packages that it is in."""
+    try:
+        return find_spec(module) is not None
+    except ImportError:
+        return False

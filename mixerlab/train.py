@@ -1,0 +1,411 @@
+"""One run: from its config to its record."""
+
+import json
+import logging
+import traceback
+import warnings
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+import torch
+from hydra.utils import get_class
+from omegaconf import DictConfig
+
+from mixerlab.building import (
+    build_model,
+    check_buildable,
+    component,
+    grouping_of,
+    initial_value_warnings,
+    loggers_of,
+    mixers_in,
+)
+from mixerlab.checks.causality import CausalityCheck
+from mixerlab.checks.repeatability import check_outputs
+from mixerlab.config.project import project_in_use
+from mixerlab.config.values import CHANGED, checked, code_versions
+from mixerlab.loggers import log_results, started
+from mixerlab.mixers.base import SequenceMixer
+from mixerlab.records.atomic import remove_leftovers, replace_file
+from mixerlab.records.claims import claim
+from mixerlab.records.errors import RefusedCode, with_place
+from mixerlab.records.files import (
+    check_writable,
+    is_finished,
+    read_record,
+    record_bytes,
+    run_folder,
+    selections_without_weights,
+    weights_file,
+    weights_files,
+    write_config,
+    write_metrics,
+    write_record,
+)
+from mixerlab.records.identity import flatten, is_volatile, replicas_of, run_id
+from mixerlab.records.interruption import Terminated, interruptions_unwrapped
+from mixerlab.records.provenance import git_state, provenance
+from mixerlab.records.schema import changed_code, failed_record, row_labels, rows_digest
+from mixerlab.records.text import counted
+from mixerlab.tasks.base import Task
+from mixerlab.tasks.data import dataset_digest, load_or_generate
+from mixerlab.tasks.generated import Arrays, WrongRows
+from mixerlab.training.checkpoints import (
+    begin_by_force,
+    begin_replacing,
+    end_by_force,
+    forget_checkpoints,
+    is_half_replaced,
+    is_interrupted_by_force,
+)
+from mixerlab.training.execution import StrayParameters
+from mixerlab.training.optimizers import has_own_direction, has_own_step
+from mixerlab.training.trainer_config import TrainerConfig, check_accelerator
+from mixerlab.training.weights import pack
+
+if TYPE_CHECKING:
+    from lightning.pytorch.loggers import Logger
+
+    from mixerlab.training.fit import RunResult
+
+log = logging.getLogger(__name__)
+
+PATIENCE = 1.0  # seconds that a single run waits for another process to release it; a sweep's check takes an instant
+ERROR_FILE = "error.txt"  # the traceback of a run that failed, beside its record
+
+
+@dataclass(frozen=True, eq=False)
+class _Run:
+    """A run that can be built, before it trains.
+
+    Attributes:
+        cfg: what it was asked for.
+        task, config: what `checked` made of it.
+        state_size: of its model, at the length that it trains on.
+        folder: where its record is, or will be.
+    """
+
+    cfg: DictConfig
+    task: Task
+    config: dict[str, Any]
+    state_size: int
+    folder: Path
+
+    @classmethod
+    def of(cls, cfg: DictConfig) -> Self:
+        """Raises ValueError for a value that no run can have."""
+        task, config = checked(cfg)
+        state_size = check_buildable(cfg, task, config)
+        return cls(cfg, task, config, state_size, run_folder(cfg.results_dir, run_id(config)))
+
+    def read_splits(self) -> Mapping[str, Arrays] | None:
+        """The data in `data_dir`, which are those that the run's identity names; None if the task generates them.
+
+        Raises:
+            ValueError: what is wrong with the files.
+        """
+        options = self.config["task"]
+        if options["data_dir"] is None:
+            return None
+        splits = load_or_generate(self.task, options["data_dir"], options.get("allow_shared_rows", False))
+        if dataset_digest(splits) != options["data_sha256"]:
+            changed = f"task.data_dir={options['data_dir']}: its files changed while they were read"
+            raise ValueError(f"{changed}: run it again")
+        return splits
+
+    def generate_splits(self) -> Mapping[str, Arrays]:
+        """Raises WrongRows, which names the task."""
+        options = self.config["task"]
+        try:
+            return load_or_generate(self.task, None, options.get("allow_shared_rows", False))
+        except WrongRows as error:
+            raise WrongRows(f"task={options['name']}: {error}") from error
+
+
+def run_state(cfg: DictConfig) -> tuple[Path, str]:
+    """Where the run that `cfg` describes has its record, and whether it is finished or still to run.
+
+    Raises:
+        ValueError: a value in the config that no run can have.
+    """
+    folder = _Run.of(cfg).folder
+    return folder, "finished" if _is_done(folder) else "to run"
+
+
+def run(cfg: DictConfig, patience: float = 0) -> dict[str, Any] | None:
+    """Trains what `cfg` describes and writes its record, which it returns; a finished run is only read.
+
+    Returns:
+        The record, or None if another process is still training this run after `patience` seconds.
+
+    Raises:
+        ValueError: a value in the config that no run can have, in which case nothing is written; a results folder
+            that cannot be used; or a logger that does not start, in which case a record that is there stays.
+        RunFailed: training failed, or the task's rows are not as they must be, which the record says.
+        OSError: the record cannot be written, for instance because the disk is full.
+    """
+    _quiet_lightning()
+    this = _Run.of(cfg)
+    code = code_versions(this.config)
+    splits = None
+    if _must_train(this, code):  # what refuses to train does so before anything is written
+        check_accelerator(cfg.trainer.accelerator)
+        splits = this.read_splits()
+    check_writable(cfg.results_dir)
+    with claim(this.folder, patience) as ours:
+        if not ours:
+            return None
+        remove_leftovers(this.folder)
+        if not _must_train(this, code):
+            return _existing_record(this, code)
+        loggers = loggers_of(cfg, this.folder)
+        with started(loggers, _hyperparameters(this.config)):  # one that does not start leaves what there is
+            if cfg.force is True or _has_result(this.folder):
+                begin_by_force(this.folder, record_bytes(this.folder))
+            return _train_and_record(this, splits or this.read_splits(), code, loggers)
+
+
+class RunFailed(RuntimeError):
+    """Training failed; the message says how, and the cause is what was raised.
+
+    Attributes:
+        traceback: the file that has it; None if the message says all, as that of a refusal does.
+    """
+
+    traceback: Path | None = None
+
+
+def _must_train(this: _Run, code: Mapping[str, str]) -> bool:
+    """Whether this command trains the run, as far as records say."""
+    if this.cfg.force is True or not _is_done(this.folder):
+        return True
+    return this.cfg.force == CHANGED and bool(changed_code(_record(this.folder), code))
+
+
+def _is_done(folder: Path) -> bool:
+    """Whether there is a record with results, and no training by force was stopped while it replaced them."""
+    return is_finished(folder) and not is_half_replaced(folder, record_bytes(folder))
+
+
+def _has_result(folder: Path) -> bool:
+    """Whether there is a record with results, and not a damaged one."""
+    try:
+        return is_finished(folder)
+    except ValueError:
+        return False
+
+
+def _record(folder: Path) -> dict[str, Any]:
+    """Of a run that has one."""
+    record = read_record(folder)
+    assert record is not None
+    return record
+
+
+def _existing_record(this: _Run, code: Mapping[str, str]) -> dict[str, Any]:
+    """The record of a run that is finished; says what today's command would make otherwise."""
+    if not is_interrupted_by_force(this.folder, record_bytes(this.folder)):
+        forget_checkpoints(this.folder)  # of a process that was killed after it had written its record
+    log.info("%s is finished: skipped (force=true repeats it)", this.folder)
+    record = _record(this.folder)
+    if changed := changed_code(record, code):
+        log.warning("The code of its %s has changed since: force=changed trains it again", " and ".join(changed))
+    wanted = TrainerConfig(**this.cfg.trainer).selections_kept
+    if lacking := selections_without_weights(this.folder, record, wanted):
+        log.info(
+            "It has no %s weights: the same command with force=true trains it again and keeps them",
+            " and ".join(lacking),
+        )
+    return record
+
+
+def _train_and_record(
+    this: _Run, splits: Mapping[str, Arrays] | None, code: Mapping[str, str], loggers: Mapping[str, "Logger"]
+) -> dict[str, Any]:
+    """Trains the run, writes all that it leaves, and gives its record: the last of it to be written.
+
+    Without `splits` the task generates them.
+
+    Raises:
+        RunFailed: training failed, which the record says; unless it has the results of an earlier training, which stay.
+    """
+    folder = this.folder
+    before, keeps = record_bytes(folder), _has_result(folder)
+    if not keeps:
+        write_config(folder, this.config)
+    record, result = _outcome(this, splits, code, list(loggers.values()))
+    if isinstance(result, BaseException):
+        replace_file(folder / ERROR_FILE, "".join(traceback.format_exception(result)))
+        if not (keeps and is_half_replaced(folder, before)):  # which the next command is to complete
+            end_by_force(folder)
+        if keeps:
+            reason = f"{record['error']} (the record in {folder} is of the training before, and stays)"
+            raise RunFailed(reason) from result
+    else:
+        if keeps:
+            begin_replacing(folder, before)  # whoever comes after a kill now completes it: `is_half_replaced`
+            write_config(folder, this.config)
+        _write_weights(folder, record, result.weights)
+        write_metrics(folder, result.metrics)
+    try:
+        write_record(folder, record, replaces=before)
+    except FileExistsError:
+        log.warning("%s: another process has written this run's record meanwhile; it stays", folder)
+        return _record(folder)
+    if isinstance(result, BaseException):
+        failed = RunFailed(record["error"])
+        failed.traceback = None if isinstance(result, RefusedCode) else folder / ERROR_FILE
+        raise failed from result
+    (folder / ERROR_FILE).unlink(missing_ok=True)  # of an earlier try
+    forget_checkpoints(folder)
+    log_results(loggers, _hyperparameters(this.config), record["rows"])
+    return record
+
+
+def _outcome(
+    this: _Run, splits: Mapping[str, Arrays] | None, code: Mapping[str, str], loggers: Sequence["Logger"]
+) -> tuple[dict[str, Any], "RunResult | Exception | SystemExit"]:
+    """Trains; gives the record, and what was measured, or the error that ended it.
+
+    An error in the task's code is recorded, as one in a mixer's is.
+    """
+    origin: dict[str, Any] = {"started_at": datetime.now(UTC), "code": code, "git": git_state(project_in_use())}
+    try:
+        with interruptions_unwrapped():
+            if splits is None:
+                splits = this.generate_splits()
+                origin["started_at"] = datetime.now(UTC)  # the wall time is that of training
+            return _measure(this, splits, origin, loggers)
+    except Terminated:
+        raise
+    except (Exception, SystemExit) as error:  # SystemExit: the user's code calls `sys.exit`
+        reason = str(error) if isinstance(error, RefusedCode) else with_place(error)
+        if isinstance(error, StrayParameters):
+            reason = f"mixer={this.cfg.mixer.name}: {reason}"
+        return failed_record(this.config, reason, provenance(**origin)), error
+
+
+def _hyperparameters(config: Mapping[str, Any]) -> dict[str, Any]:
+    """What a run's loggers are told of it: the keys that can change its result, its setting and its id."""
+    flat = {
+        key: value for key, value in flatten(config).items() if not is_volatile(key) and not key.endswith("_target_")
+    }
+    return flat | {"task.setting": config["task"]["setting"], "run_id": run_id(config)}
+
+
+def _write_weights(folder: Path, record: Mapping[str, Any], weights: list[dict[str, dict[str, torch.Tensor]]]) -> None:
+    """Writes the weights that go with `record`, and removes those of an earlier training."""
+    digest = rows_digest(record)
+    written = {}
+    for row, of_replica in zip(record["rows"], weights, strict=True):
+        for selection, state in of_replica.items():
+            about = {key: row[key] for key in ("run_id", "mixer", "task", "setting", "replica", "lr", "seed")}
+            about |= {"selection": selection, "epoch": row[f"{selection}_epoch"], "rows_sha256": digest}
+            content = pack(state, about | {"test_accuracy": row[f"{selection}_accuracy"]})
+            path = weights_file(folder, row["replica"], selection)
+            replace_file(path, content)
+            written[path] = len(content)
+    for path in weights_files(folder):
+        if path not in written:
+            path.unlink()
+    if written:
+        size = sum(written.values()) / 1e6
+        log.info("weights: %s, %.1f MB, in %s", counted(len(written), "file"), size, folder)
+
+
+def _measure(
+    this: _Run, splits: Mapping[str, Arrays], origin: Mapping[str, Any], loggers: Sequence["Logger"]
+) -> tuple[dict[str, Any], "RunResult"]:
+    """The record of a run that trains to its end, and what it measured; `origin` is what its provenance begins with."""
+    from mixerlab.training.fit import train  # brings Lightning and pandas, which a finished run does not need
+
+    cfg, config, task = this.cfg, this.config, this.task
+    replicas = replicas_of(config)
+    notes = initial_value_warnings(cfg, task.autoencode)
+    for note in notes:
+        log.warning(note)
+    model = build_model(cfg, task)
+    counts = {
+        "num_params": sum(parameter.numel() for parameter in model.parameters()),
+        "state_size": this.state_size,
+        "chance": None if task.chance is None else float(task.chance),
+    }
+    causality = None if task.autoencode else _causality_check(config, task, origin["code"])
+    result = train(
+        replicas,
+        build_model=partial(build_model, cfg, task),
+        splits=splits,
+        make_optimizer=partial(component, cfg.optimizer),
+        schedule=component(cfg.schedule),
+        config=TrainerConfig(**cfg.trainer),
+        folder=this.folder,
+        loggers=loggers,
+        graph_key=_graph_key(config, task, origin["code"], len(splits["train"][0])),
+        code=origin["code"],
+        grouping=grouping_of(cfg.optimizer),
+        check=partial(check_outputs, causality, config["mixer"]["name"], task.vocab_size, task.input_length),
+    )
+    assert result.torch_device is not None and result.dtype is not None  # training has come to its end
+    rows = [
+        row_labels(config, number, lr, seed) | counts | measured
+        for number, ((lr, seed), measured) in enumerate(zip(replicas, result.replicas, strict=True))
+    ]
+    made_by = provenance(
+        **origin,
+        device=result.device,
+        precision=str(result.dtype).removeprefix("torch."),
+        backends=_backends(mixers_in(cfg, model), result.torch_device, result.dtype),
+        sees_future=None if causality is None else causality.sees_future,
+        notes=[*notes, *result.notes, *([] if causality is None else causality.notes)],
+        resumed_after_s=result.resumed_after_s,
+    )
+    return {"run_id": run_id(config), "status": "finished", "error": None, "rows": rows, "provenance": made_by}, result
+
+
+def _quiet_lightning() -> None:
+    """No more of Lightning's advice, of which devices it has found, or of its own use of PyTorch; its warnings stay."""
+    # By its own name: Lightning sets the level of the logger above it when it is imported.
+    logging.getLogger("lightning.pytorch.utilities.rank_zero").setLevel(logging.WARNING)
+    warnings.filterwarnings("ignore", message=r"`isinstance\(treespec, LeafSpec\)` is deprecated")
+
+
+def _causality_check(config: Mapping[str, Any], task: Task, code: Mapping[str, str]) -> CausalityCheck:
+    model = {key: value for key, value in config["model"].items() if key != "may_see_future"}
+    return CausalityCheck(
+        name=config["mixer"]["name"],
+        vocab_size=task.vocab_size,
+        lengths=tuple(dict.fromkeys((task.input_length, task.of_split("test").input_length))),
+        may_see_future=config["model"]["may_see_future"],
+        key=json.dumps([config["mixer"], model, code["mixer"]], sort_keys=True),
+    )
+
+
+def _backends(mixers: Iterable[tuple[str, SequenceMixer]], device: torch.device, dtype: torch.dtype) -> dict[str, str]:
+    """What computes each mixer, by name; layers of one name may have several backends."""
+    backends: dict[str, dict[str, None]] = {}
+    for name, mixer in mixers:
+        backends.setdefault(name, {})[mixer.resolved_backend(device, dtype)] = None
+    return {name: ", ".join(of_mixer) for name, of_mixer in backends.items()}
+
+
+def _graph_key(config: Mapping[str, Any], task: Task, code: Mapping[str, str], train_rows: int) -> str:
+    """Equal for runs whose steps launch the same operations on tensors of the same shapes and precision.
+
+    It is the identity of a run without what the step reads from tensors, and without what the step does not see, and
+    with the hashes of its code, which may be reloaded. Only of our own code is it known what it reads from tensors: in
+    that of a user a number of the schedule, or of the steps in all, would become a constant of the graph.
+    """
+    optimizer: Any = get_class(config["optimizer"]["_target_"])
+    is_ours = not has_own_step(optimizer) and not has_own_direction(optimizer)
+    in_tensors = dict.fromkeys(optimizer.IN_TENSORS if is_ours else ())
+    sizes: list[Any] = [task.vocab_size, task.input_length, task.autoencode]
+    if not is_ours:
+        sizes.append(train_rows)  # the trainer's epochs of them are the steps
+    not_seen = dict.fromkeys(("schedule", "seed", "trainer") if is_ours else ("seed",))
+    model = config["model"] | {"may_see_future": False}  # the causality check reads it, and no step does
+    computed = {"model": model, "optimizer": config["optimizer"] | in_tensors, "task": sizes}
+    return run_id({**config, **not_seen, **computed, "code": [code["mixer"], code["training"]]})

@@ -1,0 +1,122 @@
+"""The claim on a folder: one process at a time trains a run, or writes a report."""
+
+import errno
+import fcntl
+import json
+import os
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+
+from mixerlab.records.atomic import read_bytes
+
+CLAIM_FILE = ".claim"
+# What a file system says that has no locks, or whose lock server does not answer.
+_NO_LOCKS = {errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS}
+
+# Open claims of this process. A forked child would share the lock and hold it beyond our death.
+_held: set[int] = set()
+
+
+def _let_go_in_child() -> None:
+    for descriptor in _held:
+        os.close(descriptor)
+    _held.clear()
+
+
+os.register_at_fork(after_in_child=_let_go_in_child)
+
+
+@contextmanager
+def claim(folder: str | Path, patience: float = 0) -> Iterator[bool]:
+    """Claims a folder for this process: yields True if it is ours, False if a living process has it.
+
+    The kernel keeps the lock, so it ends with the process however that dies, and the next one takes over. The claim's
+    file says who holds it (`holder`). It stays: removing it would let two processes hold two files of one name.
+
+    After claiming a run, ask whether it is finished: the former holder may just have written its record.
+
+    Locks of some network file systems do not hold between hosts. There, two processes may both get True; what they
+    write must not depend on being alone (`mixerlab.records.atomic.publish_file`).
+
+    Args:
+        folder: is created if need be.
+        patience: tries again for this many seconds. A sweep claims a run for an instant only to see whether it is free.
+
+    Raises:
+        ValueError: the file system has no locks.
+        OSError: the folder cannot be written.
+    """
+    folder = Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    with _locked(folder / CLAIM_FILE, patience) as descriptor:
+        if descriptor is not None:
+            _sign(descriptor)
+        yield descriptor is not None
+
+
+def is_claimed(folder: str | Path) -> bool:
+    """Whether a living process has the folder. Raises like `claim`."""
+    path = Path(folder) / CLAIM_FILE
+    if not path.exists():
+        return False
+    with _locked(path, patience=0) as descriptor:
+        return descriptor is None
+
+
+def holder(folder: str | Path) -> str:
+    """Who has the folder, and since when: `process 4711 on host.example since 2026-01-02 03:04:05 UTC`."""
+    try:
+        signed = json.loads(read_bytes(Path(folder) / CLAIM_FILE, most=10_000))
+        return f"process {signed['process']} on {signed['host']} since {signed['since']}"
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        return "a process that has not said which"  # of an earlier version, or it is just claiming
+
+
+@contextmanager
+def _locked(path: Path, patience: float) -> Iterator[int | None]:
+    """The descriptor of the locked file, or None."""
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
+    _held.add(descriptor)
+    ours = False
+    try:
+        ours = _lock(descriptor, path, time.monotonic() + patience)
+        yield descriptor if ours else None
+    finally:
+        # In a forked child the descriptor is closed already, and its number may be another file's.
+        if descriptor in _held:
+            _held.remove(descriptor)
+            if ours:
+                fcntl.flock(descriptor, fcntl.LOCK_UN)  # a child just being forked may still share it
+            os.close(descriptor)
+
+
+def _lock(descriptor: int, path: Path, until: float) -> bool:
+    while True:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return True
+        except BlockingIOError:
+            if time.monotonic() >= until:
+                return False
+            time.sleep(0.02)
+        except OSError as error:
+            if error.errno not in _NO_LOCKS:
+                raise
+            raise ValueError(
+                f"{path} cannot be locked ({error.strerror}): the file system has no locks, without which two processes"
+                " may train the same run; give results_dir=DIR on another one"
+            ) from error
+
+
+def _sign(descriptor: int) -> None:
+    signature = {
+        "host": socket.gethostname(),
+        "process": os.getpid(),
+        "since": datetime.now(UTC).strftime("%Y-%m-%d %H:%M:%S UTC"),
+    }
+    os.ftruncate(descriptor, 0)
+    os.pwrite(descriptor, json.dumps(signature).encode() + b"\n", 0)

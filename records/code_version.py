@@ -1,0 +1,159 @@
+"""Which code made a result: a hash of the modules that it uses, blind to comments and docstrings."""
+
+import ast
+import functools
+import hashlib
+import logging
+import sys
+from collections.abc import Iterable
+from importlib.machinery import ModuleSpec
+from importlib.util import find_spec, resolve_name
+from pathlib import Path
+
+import mixerlab
+from mixerlab.records.errors import INSTALLED
+
+log = logging.getLogger(__name__)
+
+# Our packages whose code can change a result. The others read configs, write records and draw.
+COMPUTING = ("mixers", "tasks", "kernels", "models", "training")
+
+
+def code_version(*modules: str) -> str:
+    """A hash of the source of these modules and of all that they import, directly or not; 12 hex digits.
+
+    Of the source as it was when this process imported it, since that is what runs (`note_import`). Warns once of a
+    user's file that has changed since.
+
+    Imports inside functions count. Two kinds of imports are followed: the packages in COMPUTING, and from a user's
+    own module those in the same project folder. A name that a package's `__init__` only passes on
+    (`from mixerlab.kernels.fused import linear`) counts as the module that defines it, without its neighbours.
+    """
+    code = _used(modules)
+    for name, (path, source) in code.items():
+        if not name.startswith("mixerlab."):
+            _warn_of_change(path, name, source)
+    # Those of our own modules are long, and a sweep asks for every cell.
+    return _hash(tuple(sorted((name, source.text) for name, (_, source) in code.items())))
+
+
+@functools.cache
+def _hash(texts: tuple[tuple[str, str], ...]) -> str:
+    return hashlib.sha256(repr(list(texts)).encode()).hexdigest()[:12]
+
+
+def note_import(module: str) -> None:
+    """Reads the source of an imported module, and of all that it imports, before anyone edits it."""
+    if (getattr(sys.modules[module], "__file__", None) or "").endswith(".py"):
+        _used((module,))
+
+
+def _used(modules: tuple[str, ...]) -> dict[str, tuple[Path, "_Source"]]:
+    """These modules and those that they import, directly or not, with file and source."""
+    code = _uses.get(modules, {})
+    if code and all(_source(path, name) is source for name, (path, source) in code.items()):
+        return code
+    code = {}
+    waiting = {(name, _located(name)) for name in modules}
+    while waiting:
+        name, path = waiting.pop()
+        if name not in code:
+            source = _source(path, name)
+            code[name] = path, source
+            for imported in source.imports:
+                if (target := _definition(*imported, path, name)) is not None:
+                    waiting.add(target)
+    _uses[modules] = code
+    return code
+
+
+def _warn_of_change(path: Path, name: str, source: "_Source") -> None:
+    """Of code that is edited in a session of Python, which goes on with what it imported."""
+    try:
+        now = _Source(path, name).text
+    except (OSError, SyntaxError, ValueError):
+        now = ""
+    if now != source.text and _warned.get(path) != now:
+        _warned[path] = now
+        log.warning(
+            "%s has changed since it was imported, and this process runs it as it was: restart Python, or reload the"
+            " module with importlib.reload",
+            path,
+        )
+
+
+class _Source:
+    """A module's code without comments and docstrings, and what it imports: (module, name in it or None)."""
+
+    def __init__(self, path: Path, name: str):
+        tree = ast.parse(path.read_text())
+        package = name if path.name == "__init__.py" else name.rpartition(".")[0]
+        self.imports: set[tuple[str, str | None]] = set()
+        self.bindings: dict[str, tuple[str, str | None]] = {}  # names that imports bind at the top level
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef) and ast.get_docstring(node) is not None:
+                node.body = node.body[1:] or [ast.Pass()]
+            elif isinstance(node, ast.Import):
+                self.imports |= {(alias.name, None) for alias in node.names}
+            elif isinstance(node, ast.ImportFrom):
+                module = resolve_name("." * node.level + (node.module or ""), package)
+                self.imports |= {(module, alias.name) for alias in node.names}
+        for node in tree.body:
+            if isinstance(node, ast.ImportFrom):
+                module = resolve_name("." * node.level + (node.module or ""), package)
+                self.bindings |= {alias.asname or alias.name: (module, alias.name) for alias in node.names}
+        self.text = ast.unparse(tree)
+
+
+_uses: dict[tuple[str, ...], dict[str, tuple[Path, _Source]]] = {}  # by these modules
+_read: dict[Path, tuple[ModuleSpec | None, _Source]] = {}
+_warned: dict[Path, str] = {}  # the new text
+
+
+def _source(path: Path, name: str) -> _Source:
+    """As it was when it was first asked for since the module was imported, or reloaded, which makes a new spec."""
+    spec = getattr(sys.modules.get(name), "__spec__", None)
+    if path not in _read or (spec is not None and _read[path][0] is not spec):
+        _read[path] = spec, _Source(path, name)
+    return _read[path][1]
+
+
+def _definition(module: str, name: str | None, importer: Path, importing: str) -> tuple[str, Path] | None:
+    """The module that defines what is imported, with its path; None for what is not followed."""
+    if name is not None and (path := _followed(f"{module}.{name}", importer, importing)) is not None:
+        return f"{module}.{name}", path
+    if (path := _followed(module, importer, importing)) is None:
+        return None
+    if name is not None and path.name == "__init__.py" and name in (bound := _source(path, module).bindings):
+        return _definition(*bound[name], path, module)
+    return module, path
+
+
+def _followed(name: str, importer: Path, importing: str) -> Path | None:
+    """The file of module `name` if it belongs to COMPUTING or to the project of the importing module."""
+    parts = name.split(".")
+    if parts[0] == "mixerlab":
+        if len(parts) == 1 or parts[1] not in COMPUTING:
+            return None
+        return file_in(mixerlab.__path__, parts[1:])
+    if importing.startswith("mixerlab."):
+        return None
+    depth = len(importing.split(".")) - (importer.name != "__init__.py")
+    project = importer.parents[depth]
+    return None if INSTALLED & set(project.parts) else file_in([project], parts)
+
+
+def file_in(folders: Iterable[str | Path], parts: list[str]) -> Path | None:
+    """The file of a module in the first of these folders that has one."""
+    for folder in folders:
+        path = Path(folder).joinpath(*parts)
+        for file in (path.with_suffix(".py"), path / "__init__.py"):
+            if file.is_file():
+                return file
+    return None
+
+
+def _located(name: str) -> Path:
+    spec = find_spec(name)
+    assert spec is not None and spec.origin is not None, f"{name} was found before"
+    return Path(spec.origin)

@@ -1,0 +1,108 @@
+"""Where a record comes from: code, versions, machine, time. Nothing here is part of a result."""
+
+import functools
+import os
+import platform
+import shlex
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+PACKAGES = ("mixerlab", "torch", "triton", "lightning", "hydra-core", "numpy", "fla-core")
+# The variable in which the `mixerlab` command leaves what the user typed: it changes `sys.argv` for Hydra, and the
+# processes of a launcher have arguments of their own.
+COMMAND = "MIXERLAB_COMMAND"
+_GIT_TIMEOUT = 10.0  # seconds
+
+
+def provenance(
+    *,
+    started_at: datetime,
+    code: Mapping[str, str],
+    git: Mapping[str, Any],
+    device: str = "",
+    precision: str | None = None,
+    backends: Mapping[str, str] | None = None,
+    sees_future: bool | None = None,
+    notes: Sequence[str] = (),
+    resumed_after_s: float = 0,
+) -> dict[str, Any]:
+    """The `provenance` of a record that is written now.
+
+    Args:
+        started_at: when the process that ended the run began it, with a time zone.
+        code: a hash of the code of each part of the run, from `mixerlab.config.values.code_versions`.
+        git: what `git_state` gave when the run began.
+        device: the name of the processor that trained; empty for a run that failed.
+        precision: the dtype of the matrix products; None for a run that failed.
+        backends: what computed the mixing (a kernel or PyTorch), by mixer. Other operators use their kernel
+            wherever it can run, and are not listed.
+        sees_future: whether outputs depend on later inputs; None if nobody looked, as for the auto-encoder, or if it
+            could not be told, as a note says.
+        notes: what happened on the way, such as a population halved for lack of memory.
+        resumed_after_s: seconds of training, by processes that were stopped, that the run went on from; `wall_time_s`
+            includes them, but not what was trained between the last checkpoint and the stop.
+    """
+    return {
+        "started_at": started_at.isoformat(timespec="seconds"),
+        "wall_time_s": (datetime.now(UTC) - started_at).total_seconds() + resumed_after_s,
+        "resumed_after_s": resumed_after_s,
+        "device": device,
+        "precision": precision,
+        "backends": dict(backends or {}),
+        "sees_future": sees_future,
+        "code_version": dict(code),
+        "versions": versions(),
+        **git,
+        "command": os.environ.get(COMMAND, shlex.join(sys.argv)),
+        "notes": list(notes),
+    }
+
+
+def versions() -> dict[str, str]:
+    """The versions of Python and of the installed packages that a result depends on."""
+    found = {"python": platform.python_version()}
+    for package in PACKAGES:
+        try:
+            found[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+@functools.cache  # the code that runs is the code of the time it was imported: ask before a run, not after it
+def git_state(project: Path | None = None) -> dict[str, Any]:
+    """The commit of the checkout that this code is in, and whether it has changes since; None of an installed copy.
+
+    Args:
+        project: the user's own folder of mixers and tasks, whose commit is told as well; None if git tracks none of it.
+            Files that git does not track are changes of it if they are Python's: results may lie there too.
+    """
+    code = Path(__file__)
+    found = _commit(code.parent, code.name, ":/")  # not of another repository, in which a copy is installed
+    return found if project is None else found | {"project": _commit(project, ".", "*.py")}
+
+
+def _commit(folder: Path, tracked: str, new: str) -> dict[str, Any]:
+    """Of the repository that `folder` is in; None if `tracked`, a path there, is no part of it, or git does not say.
+
+    Of files that git does not track, those count as changes that the pattern `new` has.
+    """
+    try:
+        _git(folder, "ls-files", "--error-unmatch", tracked)
+        commit = _git(folder, "rev-parse", "HEAD")
+        changes = _git(folder, "status", "--porcelain", "--untracked-files=no")
+        return {"git_commit": commit, "git_dirty": bool(changes or _git(folder, "status", "--porcelain", "--", new))}
+    except (OSError, subprocess.SubprocessError):  # no git, no repository, one of another user, or a huge one
+        return {"git_commit": None, "git_dirty": None}
+
+
+def _git(folder: Path, *arguments: str) -> str:
+    # Without its locks, which could refuse a commit that the user makes at the moment.
+    command = ["git", "--no-optional-locks", "-C", str(folder), *arguments]
+    done = subprocess.run(command, capture_output=True, check=True, timeout=_GIT_TIMEOUT)
+    return done.stdout.decode(errors="replace").strip()  # a file's name may be in any encoding

@@ -1,0 +1,1 @@
+"""Trains the cells of a sweep: the queue, its executors, searches, progress."""

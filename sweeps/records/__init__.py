@@ -1,5 +1,0 @@
-"""The files that runs and sweeps leave: what they say, which run they are of, who may write them, and their origin."""
-
-from mixerlab import require_prefix
-
-require_prefix(__name__)
