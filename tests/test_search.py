@@ -9,6 +9,7 @@ import yaml
 from command_line import TINY, records, run_py
 from hydra.core.override_parser.overrides_parser import OverridesParser
 
+import mixerlab
 import mixerlab.sweeps.launch.search as search_module
 from mixerlab.config.values import is_whole_number
 from mixerlab.records.best import accuracy_of, ended_at_best_rate
@@ -18,7 +19,7 @@ SEARCH = ("-m", "hydra/sweeper=optuna", "mixer=attn", "task=icr", *TINY, "traine
 
 
 def test_optuna_that_is_not_installed_is_said_before_training(tmp_path, monkeypatch):
-    monkeypatch.setattr(mixerlab.sweeps.launch.search, "find_spec", lambda name: None)
+    monkeypatch.setattr(search_module, "find_spec", lambda name: None)
     outcome = run_py(*SEARCH, "optimizer.lr=interval(1e-3,1e-2)", f"results_dir={tmp_path / 'results'}")
     message = "error: hydra/sweeper=optuna needs a package that is not installed: pip install optuna"
     assert (outcome.code, outcome.err.splitlines()) == (1, [message])
@@ -263,9 +264,7 @@ class FakeSweep:
 
 def test_a_value_that_is_proposed_again_is_not_trained_again(tmp_path, monkeypatch):
     row = {"lr": 0.1, "seed": 0, "status": "finished", "clean_val_accuracy": 0.5}
-    monkeypatch.setattr(
-        mixerlab.sweeps.launch.search, "read_record", lambda folder: {"status": "finished", "rows": [row]}
-    )
+    monkeypatch.setattr(search_module, "read_record", lambda folder: {"status": "finished", "rows": [row]})
     sweep = FakeSweep(tmp_path)
     search = search_module.Search(sweep, n_trials=2, n_jobs=1, seed=0)
     batches = [[search_module._Tried(None, {"mixer": "attn"})] for _ in range(2)]
@@ -288,9 +287,7 @@ def test_a_diverged_replica_counts_as_0_in_a_search(tmp_path, monkeypatch, accur
         {"lr": 0.1, "seed": seed, "status": "diverged" if val is None else "finished", "clean_val_accuracy": val}
         for seed, val in enumerate(accuracies)
     ]
-    monkeypatch.setattr(
-        mixerlab.sweeps.launch.search, "read_record", lambda folder: {"status": "finished", "rows": rows}
-    )
+    monkeypatch.setattr(search_module, "read_record", lambda folder: {"status": "finished", "rows": rows})
     batch = [search_module._Tried(None, {"mixer": "attn"})]
     search = search_module.Search(FakeSweep(tmp_path), n_trials=1, n_jobs=1, seed=0)
     search._train(batch, [])

@@ -36,7 +36,7 @@ def wheel(tracked, tmp_path_factory):
     for path in tracked:
         if path.parts[0] not in NOT_PACKAGED:
             (source / path.parent).mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(ROOT / path, source / path)
+            shutil.copyfile(ROOT / path, source / path, follow_symlinks=False)
     pip("wheel", "--no-build-isolation", "--wheel-dir", str(out), str(source))
     (built,) = out.glob("*.whl")
     return built
@@ -159,7 +159,7 @@ def test_a_project_of_ones_own_in_several_processes(execute, tmp_path):
 def test_a_checkout_runs_its_own_code_beside_the_wheel(execute, tmp_path):
     after = "import mixerlab.mixers.attn as attn; print(f'FROM {mixerlab.__file__} {attn.__file__}')"
     shown = execute("python", "-i", ROOT / "run.py", "--help", input=f"import mixerlab\n{after}\n")
-    assert f"FROM {ROOT / 'mixerlab' / '__init__.py'} {ROOT / 'mixers' / 'attn.py'}" in shown
+    assert f"FROM {ROOT / 'src/mixerlab/__init__.py'} {ROOT / 'src/mixerlab/mixers/attn.py'}" in shown
 
     launcher = ("hydra/launcher=processes", "hydra.launcher.n_jobs=2")
     execute("python", ROOT / "run.py", "-m", "mixer=attn", "task=icr,cmp", *TINY, *launcher)
