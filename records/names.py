@@ -46,8 +46,12 @@ def rank(name: str, known: tuple[str, ...]) -> tuple:
     """Sort key of one name in the order of `in_order`; what follows the mixer of a column counts by its numbers."""
     first = mixer_of(name)
     place = known.index(first) if first in known else len(known)
-    parts = _NUMBER.split(name)  # text and numbers in turn
-    return (place, *(float(part) if i % 2 else part for i, part in enumerate(parts)))
+    return (place, *natural(name))
+
+
+def natural(text: str) -> list[str | float]:
+    """Sort key of a text whose numbers count by their value."""
+    return [float(part) if i % 2 else part for i, part in enumerate(_NUMBER.split(text))]
 
 
 def is_challenge(task: str) -> bool:

@@ -1,0 +1,106 @@
+"""The columns of tables and figures, and what tables hand on to figures.
+
+A column is a mixer with the values of the keys that were swept. It is a `Column` wherever it is stored, and a text only
+where it is written (`labels`); no text is taken apart again.
+
+What is handed on:
+
+- A *frame* (`collect`, then `spread_out`) has one row per replica: `column` (`Column`; None for a run that cannot be
+  read), `mixer`, `task`, `setting` (with the swept keys of the task behind it: `baseline, data_seed=1`), `lr`, `seed`,
+  `status`, `config` (a hash of all hyperparameters but learning rate and seed), `score` (the name of the score, such as
+  `accuracy`), `higher_is_better`, the scores (`official_accuracy`, `clean_accuracy`, ...), every hyperparameter and
+  entry of the provenance under its dotted name (`task.seq_len`; lists are JSON).
+- *Cells* (`best_per_cell`) have one row per (column, task, setting), also where nothing ran: `column`, `mixer`, `task`,
+  `setting`, `status` (`ok`, `partial`, `diverged`, `failed`, `missing`), `score`, `higher_is_better`, `mean` over the
+  `n` seeds of the best learning rate (NaN if `n` is 0), `by_seed` (dict), `seeds` (of the cell at any rate), `lr`,
+  `config`, `rates` (tuple: tried), `lacking` (tuple: not tried, but should be), `edge` (bool), `num_params`,
+  `state_size`, `replicas` (list of (run_id, replica)), `chance` (NaN: not known), `solved`, `known`, `steps_to_90`.
+- A `Table` has `columns` (tuple of `Column`), `rows` (dict: name, a tuple such as ("icr",) or ("icr", "baseline") ->
+  dict: `Column` -> `Score`), `labels` (what the parts of a name are called) and notes. A `Score` has `mean` (None:
+  there is none, and `status` says why), `by_seed` (empty where settings have different seeds), `done` of `total`
+  settings, `edges` (settings whose grid should be wider), `whole` (all settings and seeds are in it), `incomplete`
+  (not whole, or learning rates are lacking).
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+
+from mixerlab.records.names import MIXERS, natural, rank
+
+
+@dataclass(frozen=True)
+class Column:
+    """A mixer, and the swept keys by which its runs are told apart.
+
+    Attributes:
+        mixer: its name.
+        values: (key, value) of the swept keys that this mixer has, such as `("model.d_model", "64")`; the value as YAML
+            writes it, `null` included.
+        sees_future: it may see the tokens that it predicts, so that no other column is comparable.
+    """
+
+    mixer: str
+    values: tuple[tuple[str, str], ...] = ()
+    sees_future: bool = False
+
+    def value(self, key: str) -> str | None:
+        """The value of a key as YAML writes it; None if the column is not told by this key."""
+        return dict(self.values).get(key)
+
+    def without(self, keys: Iterable[str]) -> "Column":
+        """The column without these keys."""
+        dropped = set(keys)
+        return replace(self, values=tuple(pair for pair in self.values if pair[0] not in dropped))
+
+
+def keys_of(columns: Iterable[Column]) -> list[str]:
+    """The keys by which any of the columns is told."""
+    return list(dict.fromkeys(key for column in columns for key, _ in column.values))
+
+
+def columns_in_order(columns: Iterable[Column]) -> list[Column]:
+    """Distinct columns by mixer, as all tables and figures have them, then by the values of their keys."""
+    return sorted(set(columns), key=_rank)
+
+
+def _rank(column: Column) -> tuple:
+    values = tuple((key, natural(value)) for key, value in column.values)
+    return (rank(column.mixer, MIXERS), column.sees_future, values)
+
+
+def labels(columns: Iterable[Column]) -> dict[Column, str]:
+    """What each of the columns is called beside the others: `attn, d_model=64`."""
+    columns = list(columns)
+    short = short_names(keys_of(columns))
+    return {
+        column: ", ".join(
+            [
+                f"{column.mixer} (sees the future)" if column.sees_future else column.mixer,
+                *(f"{short[key]}={value}" for key, value in column.values),
+            ]
+        )
+        for column in columns
+    }
+
+
+def short_names(keys: Iterable[str]) -> dict[str, str]:
+    """What each key is called in a label: `d_model`; `layer 0 num_heads`; in full if two would be called the same."""
+    short = {key: _short(key) for key in keys}
+    counts = Counter(short.values())
+    return {key: name if counts[name] == 1 else key for key, name in short.items()}
+
+
+def _short(key: str) -> str:
+    """Its last part, or the group of a name (`optimizer.name`), behind the layer of a hybrid that it belongs to."""
+    parts = key.removesuffix(".name").removesuffix("_sha256").split(".")
+    layer = f"layer {parts[2]} " if parts[:2] == ["mixer", "options"] and len(parts) > 3 else ""
+    return layer + parts[-1]
+
+
+def shared(columns: Iterable[Column]) -> Mapping[str, str]:
+    """The keys and values that all of several columns have in common."""
+    pairs = [dict(column.values) for column in columns]
+    if len(pairs) < 2:
+        return {}
+    return {key: value for key, value in pairs[0].items() if all(other.get(key) == value for other in pairs)}
