@@ -38,22 +38,22 @@ def main() -> None:
     parser.add_argument("--mixers", nargs="+", default=MIXERS)
     parser.add_argument("--length", type=int, default=128)
     parser.add_argument("--replicas", type=int, default=3)
-    parser.add_argument("--of", nargs="+", help=argparse.SUPPRESS)  # in a process of its own: which of VOCABS
-    given = parser.parse_args()
+    parser.add_argument("--only", nargs="+", help=argparse.SUPPRESS)  # in a process of its own: which of VOCABS
+    args = parser.parse_args()
     if not torch.cuda.is_available():
         sys.exit("this benchmark needs an NVIDIA GPU")
-    if given.of:
+    if args.only:
         for when, vocab in VOCABS:
-            if when in given.of:
-                (mixer,) = given.mixers
-                row = {"mixer": mixer, "T": given.length, "replicas": given.replicas, "when": when}
-                print(json.dumps(row | first_step(mixer, given.length, given.replicas, vocab)), flush=True)
+            if when in args.only:
+                (mixer,) = args.mixers
+                row = {"mixer": mixer, "T": args.length, "replicas": args.replicas, "when": when}
+                print(json.dumps(row | first_step(mixer, args.length, args.replicas, vocab)), flush=True)
         return
-    for mixer in given.mixers:
+    for mixer in args.mixers:
         with tempfile.TemporaryDirectory() as folder:
             caches = {"TRITON_CACHE_DIR": f"{folder}/triton", "TORCHINDUCTOR_CACHE_DIR": f"{folder}/inductor"}
             command = [sys.executable, "-m", "mixerlab.benchmarks.first_step", "--mixers", mixer]
-            command += ["--length", str(given.length), "--replicas", str(given.replicas), "--of"]
+            command += ["--length", str(args.length), "--replicas", str(args.replicas), "--only"]
             for names in (["empty caches", "same process"], ["new process"]):
                 subprocess.run([*command, *names], env=os.environ | caches, check=True)
 

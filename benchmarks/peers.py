@@ -163,12 +163,12 @@ def main() -> None:
     parser.add_argument("share", type=int, help="number of the share to compile, from 0")
     parser.add_argument("workers", type=int, help="total number of shares")
     parser.add_argument("head_dims", nargs="*", type=int)
-    given = parser.parse_args()
+    args = parser.parse_args()
     if not torch.cuda.is_available():
         sys.exit("this benchmark needs an NVIDIA GPU")
-    if given.official_configs == "few":
+    if args.official_configs == "few":
         limit_official_configs()
-    _compile_share(given.share, given.workers, given.head_dims)
+    _compile_share(args.share, args.workers, args.head_dims)
 
 
 if __name__ == "__main__":

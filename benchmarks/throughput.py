@@ -57,7 +57,7 @@ COMPARED_STEPS = 20
 DEVICE = torch.device("cuda")
 
 
-def task_of(length: int, vocab: int = VOCAB) -> Task:
+def stand_in_task(length: int, vocab: int = VOCAB) -> Task:
     """Stands for a task: the attributes that `build_model` reads."""
     return cast(Task, SimpleNamespace(vocab_size=vocab, autoencode=False, input_length=length))
 
@@ -90,7 +90,7 @@ class Trial:
         cfg = config(mixer)
 
         def build() -> nn.Module:
-            model = build_model(cfg, task_of(length, vocab))
+            model = build_model(cfg, stand_in_task(length, vocab))
             change(model)
             return model
 
@@ -201,7 +201,7 @@ class Peer(L.LightningModule):
     def __init__(self, length: int):
         super().__init__()
         self.automatic_optimization = False  # Lightning requires this for two optimizers
-        self.model = build_model(config("attn mixer.qk_norm=false"), task_of(length))
+        self.model = build_model(config("attn mixer.qk_norm=false"), stand_in_task(length))
 
     def configure_optimizers(self):
         assert isinstance(self.model, LanguageModel)
@@ -263,32 +263,32 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=50)
     parser.add_argument("--captured-only", action="store_true", help="do not measure the peer and the shares of a step")
     parser.add_argument("--out", type=Path, help="CSV file for the table; versions go to a JSON file beside it")
-    given = parser.parse_args()
+    args = parser.parse_args()
     if not torch.cuda.is_available():
         sys.exit("this benchmark needs an NVIDIA GPU")
-    if given.out:
+    if args.out:
         command = shlex.join(["python", "-m", "mixerlab.benchmarks.throughput", *sys.argv[1:]])
         machine = {"gpu": torch.cuda.get_device_name(), "cuda": torch.version.cuda, **versions()}
-        given.out.with_suffix(".json").write_text(json.dumps({"command": command, **machine}, indent=1))
+        args.out.with_suffix(".json").write_text(json.dumps({"command": command, **machine}, indent=1))
     rows = []
 
     def report(row: dict) -> None:
         rows.append(row)
         print(json.dumps({k: round(v, 4) if isinstance(v, float) else v for k, v in row.items()}), flush=True)
-        if given.out:  # after each row, so that an interrupted run keeps its rows
-            pd.DataFrame(rows).to_csv(given.out, index=False)
+        if args.out:  # after each row, so that an interrupted run keeps its rows
+            pd.DataFrame(rows).to_csv(args.out, index=False)
 
-    for length in given.lengths:
-        if not given.captured_only:
+    for length in args.lengths:
+        if not args.captured_only:
             peer = measure_peer(length, 121)
             report({"mixer": "attn, eager Lightning + torch Muon", "T": length, "replicas": 1, "eager steps/s": peer})
-        for mixer in given.mixers:
+        for mixer in args.mixers:
             kinds: tuple[str | bool, ...] = ("auto", False) if mixer in PLAIN else ("auto",)
-            for replicas, wanted in itertools.product(given.replicas, kinds):
+            for replicas, wanted in itertools.product(args.replicas, kinds):
                 try:
-                    row = measure(mixer, length, replicas, given.repeats, wanted)
-                    if not given.captured_only and wanted == "auto":
-                        row |= measure_shares(row, given.repeats)
+                    row = measure(mixer, length, replicas, args.repeats, wanted)
+                    if not args.captured_only and wanted == "auto":
+                        row |= measure_shares(row, args.repeats)
                         row |= {"peer steps/s": peer, "times peer": row["replica-steps/s"] / peer}
                 except torch.OutOfMemoryError:
                     row = {"mixer": mixer, "T": length, "replicas": replicas, "note": "out of GPU memory"}

@@ -27,7 +27,7 @@ class Parallax(ProjectedMixer):
             is zero, its norm multiplies the gradient by 316 (1 / sqrt(1e-5)).
         zero_init_rho: start `W_R` at zero, which is softmax attention. With PyTorch's initial values and no norms, the
             unscaled `rho k` starts with a standard deviation of 2.7 at heads of 64; a random `W_R` learned no more than
-            zero on any cell tried, and less fuzzy recall (results/screen/w_r.md).
+            zero on any cell tried, and less fuzzy recall (results/screen).
         bias: biases on the five projections, zero at the start. Like `qkr_norm`, they rule out the faster operator that
             projects and attends in one (`kernels.parallax.projected`).
         backend: `auto`, `reference` (PyTorch) or `triton`.
