@@ -72,6 +72,7 @@ def differentiate(operator, *shapes, dtype=BF16, **given) -> None:
 
 
 def run_attention() -> None:
+    from mixerlab.kernels.parallax.decode.operator import decode
     from mixerlab.kernels.parallax.operator import parallax_triton
     from mixerlab.kernels.parallax.projected.operator import looked_up, projected
     from mixerlab.kernels.softmax_attention.operator import short_attention
@@ -79,6 +80,11 @@ def run_attention() -> None:
     differentiate(short_attention, *[(2, 128, 2, 64)] * 3)
     for length in (128, 256):  # one launch each way, and the kernels for any length
         differentiate(parallax_triton, *[(2, length, 2, 64)] * 4, scale=0.125, causal=True, window=None)
+    lengths = torch.tensor([300, 2], dtype=torch.int32)
+    for shape, cache in (((2, 1, 8, 128), (2, 512, 8, 128)), ((2, 8, 8, 64), (2, 512, 2, 64))):
+        decode(*(torch.randn(x, dtype=BF16) for x in (shape, shape, cache, cache)), lengths, 0.125, None)
+    many, cache = (torch.randn(2, length, 256, 128, dtype=BF16) for length in (1, 64))  # heads alone fill the card
+    decode(many, many, cache, cache, None, 0.125, 100)
     tokens = torch.zeros(1, 2, 256, dtype=torch.int64)
     for heads in (1, 2, 8):
         given = {"inverse_frequency": torch.rand(1, 64 // heads), "heads": heads, "rotate_rho": True}

@@ -1,0 +1,208 @@
+"""One pass over a cache of keys and values, divided over programs; the last program of a head merges the parts.
+
+The rows of a program are all queries that share a key head: n tokens times the heads of a group, each as a row of q and
+a row of ρ below it. One product with K gives logits and t of all of them, one product with V both sums.
+"""
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from mixerlab.kernels.common.addressing import unit_stride
+from mixerlab.kernels.common.device import processors
+from mixerlab.kernels.common.triton_attention import dot, padded_head_dim, with_strides
+from mixerlab.kernels.common.triton_elementwise import LOG2_E
+
+STATISTICS = tl.constexpr(4)  # of a part: the largest logit, Σ e, Σ e (t - centre), the centre
+
+
+@triton.jit
+def pairs(x, y, ROWS: tl.constexpr, WIDTH: tl.constexpr):
+    """Rows of x and y in turn: `[2 ROWS, WIDTH]` of two `[ROWS, WIDTH]`."""
+    return tl.join(x, y).permute(0, 2, 1).reshape(2 * ROWS, WIDTH)
+
+
+@triton.jit
+def apart(both, ROWS: tl.constexpr, WIDTH: tl.constexpr):
+    """The inverse of `pairs`."""
+    return tl.split(both.reshape(ROWS, 2, WIDTH).permute(0, 2, 1))
+
+
+@triton.jit
+def decode_kernel(
+    q, q_strides, rho, rho_strides, k, k_strides, v, v_strides, o, o_strides,
+    sums, statistics, arrivals, lengths,
+    tokens, kv_heads, cache_len, head_dim, scale_log2, window, parts,
+    GROUP: tl.constexpr, ROWS: tl.constexpr, MERGES: tl.constexpr, MAX_PARTS: tl.constexpr,
+    HAS_LENGTHS: tl.constexpr, HAS_WINDOW: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
+):  # fmt: skip
+    """The part `program_id(1)` of the cache of one sequence and key head."""
+    sequence_head = tl.program_id(0)
+    part = tl.program_id(1)
+    batch = (sequence_head // kv_heads).to(tl.int64)
+    kv_head = sequence_head % kv_heads
+    length = cache_len
+    if HAS_LENGTHS:
+        length = tl.load(lengths + batch)
+
+    rows = tl.arange(0, ROWS)
+    token = rows // GROUP
+    head = (kv_head * GROUP + rows % GROUP).to(tl.int64)
+    position = length - tokens + token  # of each query in its sequence
+    columns = tl.arange(0, BLOCK_D)
+    in_rows = (rows < tokens * GROUP)[:, None] & (columns < head_dim)[None, :]
+    at_q = batch * q_strides[0] + token * q_strides[1] + head * q_strides[2]
+    at_rho = batch * rho_strides[0] + token * rho_strides[1] + head * rho_strides[2]
+    q_rows = tl.load(q + at_q[:, None] + columns[None, :], mask=in_rows, other=0.0)
+    rho_rows = tl.load(rho + at_rho[:, None] + columns[None, :], mask=in_rows, other=0.0)
+    queries = pairs(q_rows, rho_rows, ROWS, BLOCK_D)
+
+    begin = 0
+    if HAS_WINDOW:
+        begin = tl.maximum(length - tokens + 1 - window, 0) // BLOCK_N * BLOCK_N
+    keys_of_part = tl.cdiv(tl.cdiv(length - begin, BLOCK_N), parts) * BLOCK_N
+    first = begin + part * keys_of_part
+    stop = tl.minimum(first + keys_of_part, length)
+
+    k += batch * k_strides[0] + kv_head.to(tl.int64) * k_strides[2]
+    v += batch * v_strides[0] + kv_head.to(tl.int64) * v_strides[2]
+    largest = tl.full([ROWS], float("-inf"), tl.float32)
+    total = tl.zeros([ROWS], tl.float32)
+    t_total = tl.zeros([ROWS], tl.float32)
+    # t is rounded to the dtype of v after `centre` is subtracted, the mean of the first tile: otherwise the two terms
+    # of the covariance would not cancel where they should.
+    centre = tl.zeros([ROWS], tl.float32)
+    accumulated = tl.zeros([2 * ROWS, BLOCK_D], tl.float32)
+    for start in range(first, stop, BLOCK_N):
+        keys = start + tl.arange(0, BLOCK_N)
+        in_cache = (keys < length)[:, None] & (columns < head_dim)[None, :]
+        k_tile = tl.load(k + keys.to(tl.int64)[:, None] * k_strides[1] + columns[None, :], mask=in_cache, other=0.0)
+        v_tile = tl.load(v + keys.to(tl.int64)[:, None] * v_strides[1] + columns[None, :], mask=in_cache, other=0.0)
+        logits, t = apart(dot(queries, k_tile.T), ROWS, BLOCK_N)
+        seen = keys[None, :] <= position[:, None]
+        if HAS_WINDOW:
+            seen &= keys[None, :] > position[:, None] - window
+        logits = tl.where(seen, logits * scale_log2, float("-inf"))
+        new_largest = tl.maximum(largest, tl.max(logits, 1))
+        base = tl.where(new_largest == float("-inf"), 0.0, new_largest)
+        decay = tl.exp2(largest - base)
+        e = tl.exp2(logits - base[:, None])
+        sum_e = tl.sum(e, 1)
+        centre = tl.where(total == 0, tl.sum(e * t, 1) / tl.where(sum_e == 0, 1.0, sum_e), centre)
+        t_weights = e * (t - centre[:, None])
+        total = total * decay + sum_e
+        t_total = t_total * decay + tl.sum(t_weights, 1)
+        weights = pairs(e, t_weights, ROWS, BLOCK_N).to(v.dtype.element_ty)
+        accumulated *= tl.join(decay, decay).reshape(2 * ROWS)[:, None]
+        accumulated = dot(weights, v_tile, accumulated)
+        largest = new_largest
+
+    v_sum, cov_sum = apart(accumulated, ROWS, BLOCK_D)
+    at_o = batch * o_strides[0] + token * o_strides[1] + head * o_strides[2]
+    outputs = o + at_o[:, None] + columns[None, :]
+    if MERGES:
+        at_part = (sequence_head * parts + part).to(tl.int64) * ROWS + rows
+        at_sums = sums + at_part[:, None] * (2 * BLOCK_D) + columns[None, :]
+        tl.store(at_sums, v_sum, mask=in_rows)
+        tl.store(at_sums + BLOCK_D, cov_sum, mask=in_rows)
+        tl.store(statistics + at_part * STATISTICS, largest)
+        tl.store(statistics + at_part * STATISTICS + 1, total)
+        tl.store(statistics + at_part * STATISTICS + 2, t_total)
+        tl.store(statistics + at_part * STATISTICS + 3, centre)
+        tl.debug_barrier()  # all stores of the program precede its arrival: Triton puts no barrier before the atomic
+        arrived = tl.atomic_add(arrivals + sequence_head, 1, sem="acq_rel")
+        if arrived == parts - 1:
+            tl.debug_barrier()
+            merge(sums, statistics, outputs, sequence_head, parts, rows, columns, in_rows, ROWS, MAX_PARTS, BLOCK_D)
+    else:
+        inverse = 1 / tl.where(total == 0, 1.0, total)
+        output = v_sum * (inverse * (1 + t_total * inverse))[:, None] - cov_sum * inverse[:, None]
+        tl.store(outputs, output.to(o.dtype.element_ty), mask=in_rows)
+
+
+@triton.jit
+def merge(
+    sums, statistics, outputs, sequence_head, parts, rows, columns, in_rows,
+    ROWS: tl.constexpr, MAX_PARTS: tl.constexpr, BLOCK_D: tl.constexpr,
+):  # fmt: skip
+    """Writes the output of one sequence and key head from its parts.
+
+    With w the weight of a part, o = Σ w ((1 + t̄ - centre) Σ e v - Σ e (t - centre) v) / Σ w Σ e.
+    """
+    start = (sequence_head * parts).to(tl.int64) * ROWS
+    number = tl.arange(0, MAX_PARTS)
+    at = statistics + (start + number[:, None] * ROWS + rows[None, :]) * STATISTICS
+    inside = (number < parts)[:, None] & (rows < ROWS)[None, :]
+    # `.cg` reads from the cache that the processors share, where the other programs' stores are.
+    largest = tl.load(at, mask=inside, other=float("-inf"), cache_modifier=".cg")
+    totals = tl.load(at + 1, mask=inside, other=0.0, cache_modifier=".cg")
+    t_totals = tl.load(at + 2, mask=inside, other=0.0, cache_modifier=".cg")
+    centres = tl.load(at + 3, mask=inside, other=0.0, cache_modifier=".cg")
+    base = tl.max(largest, 0)
+    base = tl.where(base == float("-inf"), 0.0, base)
+    weight = tl.exp2(largest - base[None, :])
+    total = tl.sum(weight * totals, 0)
+    inverse = 1 / tl.where(total == 0, 1.0, total)
+    mean_t = tl.sum(weight * (t_totals + centres * totals), 0) * inverse
+    output = tl.zeros([ROWS, BLOCK_D], tl.float32)
+    for part in range(parts):
+        at_part = start + part * ROWS + rows
+        part_largest = tl.load(statistics + at_part * STATISTICS, cache_modifier=".cg")
+        part_centre = tl.load(statistics + at_part * STATISTICS + 3, cache_modifier=".cg")
+        factor = tl.exp2(part_largest - base) * inverse
+        at_sums = sums + at_part[:, None] * (2 * BLOCK_D) + columns[None, :]
+        v_sum = tl.load(at_sums, mask=in_rows, other=0.0, cache_modifier=".cg")
+        cov_sum = tl.load(at_sums + BLOCK_D, mask=in_rows, other=0.0, cache_modifier=".cg")
+        output += v_sum * (factor * (1 + mean_t - part_centre))[:, None] - cov_sum * factor[:, None]
+    tl.store(outputs, output.to(outputs.dtype.element_ty), mask=in_rows)
+
+
+def run_decode(
+    q: Tensor,
+    rho: Tensor,
+    k_cache: Tensor,
+    v_cache: Tensor,
+    lengths: Tensor | None,
+    scale: float,
+    window: int | None,
+) -> Tensor:
+    """The output `[B, n, Hq, D]`; `scale` is positive."""
+    batch, tokens, heads, head_dim = q.shape
+    cache_len, kv_heads = k_cache.shape[1:3]
+    group = heads // kv_heads
+    rows = max(8, triton.next_power_of_2(tokens * group))  # with ρ below q the 16 rows that a product needs
+    block_n, parts = _divide(min(cache_len, window + tokens) if window else cache_len, batch * kv_heads, q.device)
+    o = q.new_empty(q.shape)
+    width = padded_head_dim(head_dim)
+    places = batch * kv_heads * parts * rows if parts > 1 else 0
+    workspace = q.new_empty(places * (2 * width + STATISTICS.value), dtype=torch.float32)
+    arrivals = torch.zeros(batch * kv_heads if parts > 1 else 0, dtype=torch.int32, device=q.device)
+    decode_kernel[(batch * kv_heads, parts)](
+        *with_strides(*map(unit_stride, (q, rho, k_cache, v_cache)), o),
+        *(workspace, workspace[places * 2 * width :], arrivals, lengths),
+        *(tokens, kv_heads, cache_len, head_dim, scale * LOG2_E.value, window or 0, parts),
+        GROUP=group,
+        ROWS=rows,
+        MERGES=parts > 1,
+        MAX_PARTS=triton.next_power_of_2(parts),
+        HAS_LENGTHS=lengths is not None,
+        HAS_WINDOW=window is not None,
+        BLOCK_N=block_n,
+        BLOCK_D=width,
+        num_warps=4,
+        num_stages=3 if q.dtype.itemsize == 2 else 2,
+    )
+    return o
+
+
+def _divide(keys: int, sequence_heads: int, device: torch.device) -> tuple[int, int]:
+    """How many keys a tile has, and over how many programs the cache of one head is divided.
+
+    Two programs to a processor keep its memory requests in flight. A tile of 32 keys where tiles of 64 would leave
+    processors idle. Where heads alone fill the card nothing is divided, and nothing is merged.
+    """
+    wanted = max(1, 2 * processors(device) // sequence_heads)
+    block_n = 64 if triton.cdiv(keys, 64) * sequence_heads >= processors(device) else 32
+    blocks = triton.cdiv(keys, block_n)
+    return block_n, triton.cdiv(blocks, triton.cdiv(blocks, min(wanted, blocks)))

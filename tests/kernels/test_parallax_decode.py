@@ -1,0 +1,132 @@
+"""Decoding over a cache: against float64 from the formula, and against the whole sequence at once."""
+
+import pytest
+import torch
+
+from mixerlab.kernels.common.device import processors
+from mixerlab.kernels.parallax import parallax_attention
+from mixerlab.kernels.parallax.decode import parallax_decode
+from mixerlab.kernels.parallax.decode.triton_decode import _divide
+
+gpu = pytest.mark.gpu
+
+
+def draw(batch, tokens, heads, kv_heads, cache_len, head_dim, device="cpu", dtype=torch.float32, seed=0):
+    rng = torch.Generator().manual_seed(seed)
+    shapes = [(batch, tokens, heads, head_dim)] * 2 + [(batch, cache_len, kv_heads, head_dim)] * 2
+    return [torch.randn(shape, generator=rng, dtype=torch.float64).to(device, dtype) for shape in shapes]
+
+
+def exact(tensors, **options):
+    return parallax_decode(*(x.double() for x in tensors), backend="reference", **options)
+
+
+def assert_close(tensors, tolerance=1e-5, **options):
+    expected = exact(tensors, **options)
+    got = parallax_decode(*tensors, backend="triton", **options)
+    assert got.dtype == tensors[0].dtype and got.shape == tensors[0].shape
+    error = (got.double() - expected).norm() / expected.norm()
+    assert error <= tolerance, error.item()
+
+
+@pytest.mark.parametrize("window", [None, 1, 40])
+@pytest.mark.parametrize("tokens", [1, 3])
+def test_it_is_the_end_of_the_whole_sequence(tokens, window):
+    """Two formulas: this reference over the cache, and that of training over all positions."""
+    q, rho, k, v = draw(2, 90, 4, 2, 90, 16, dtype=torch.float64)
+    whole = parallax_attention(q, rho, k, v, window=window, backend="reference")
+    end = parallax_decode(q[:, -tokens:], rho[:, -tokens:], k, v, window=window, backend="reference")
+    torch.testing.assert_close(end, whole[:, -tokens:], rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("batch", "tokens", "heads", "kv_heads", "cache_len", "head_dim"),
+    [(1, 1, 2, 2, 40, 16), (2, 3, 4, 2, 300, 20), (1, 8, 4, 1, 90, 128), (300, 1, 1, 1, 70, 16), (1, 1, 16, 1, 33, 8)],
+)
+@pytest.mark.parametrize("window", [None, 13])
+def test_shapes(batch, tokens, heads, kv_heads, cache_len, head_dim, window, device):
+    """Divided and undivided caches, grouped heads, drafts, odd sizes."""
+    assert_close(draw(batch, tokens, heads, kv_heads, cache_len, head_dim, device), window=window)
+
+
+@pytest.mark.parametrize("window", [None, 50])
+def test_what_lies_beyond_a_sequence_has_no_effect(window, device):
+    """Sequences of all lengths, an empty one too; the caches hold NaN and infinity behind them."""
+    tensors = draw(6, 2, 2, 1, 200, 32, device)
+    lengths = torch.tensor([200, 0, 1, 2, 65, 199], dtype=torch.int32, device=device)
+    for number, length in enumerate(lengths.tolist()):
+        tensors[2][number, length:], tensors[3][number, length:] = torch.nan, torch.inf
+    assert_close(tensors, lengths=lengths, window=window)
+    output = parallax_decode(*tensors, lengths=lengths, window=window, backend="triton")
+    assert not output[1].any() and not output[2, 0].any()  # an empty sequence; a token before its start
+
+
+def test_strides_and_scale(device):
+    """Caches with the heads in front; a negative scale."""
+    q, rho, k, v = draw(2, 1, 4, 4, 100, 16, device)
+    k, v = (x.transpose(1, 2).contiguous().transpose(1, 2) for x in (k, v))
+    assert_close([q, rho, k, v], scale=-0.3)
+
+
+def test_sharp_logits_and_large_probes(device):
+    """One key has all the weight, and the covariance is the difference of large numbers."""
+    q, rho, k, v = draw(1, 1, 2, 2, 500, 32, device)
+    assert_close([40 * q, 40 * rho, k, v], tolerance=1e-4)
+
+
+@pytest.mark.parametrize("keys", [1, 128, 512, 16384, 32768])
+@pytest.mark.parametrize("sequence_heads", [1, 8, 256, 20000])
+def test_parts_are_as_many_as_the_card_can_run(keys, sequence_heads):
+    block_n, parts = _divide(keys, sequence_heads, torch.device("cpu"))
+    blocks = -(-keys // block_n)
+    assert 1 <= parts <= blocks and (parts - 1) * -(-blocks // parts) < blocks  # no part is empty
+    assert parts == 1 or parts * sequence_heads <= 2 * processors(torch.device("cpu"))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"lengths": torch.tensor([1, 2])}, "lengths is torch.int64"),
+        ({"window": 0}, "window=0"),
+        ({"q": torch.zeros(2, 9, 4, 16)}, r"\(2, 9, 4, 16\)"),
+        ({"k_cache": torch.zeros(2, 40, 3, 16)}, r"\(2, 40, 3, 16\)"),
+    ],
+)
+def test_a_mistake_is_named(change, message):
+    names = ("q", "rho", "k_cache", "v_cache")
+    with pytest.raises(ValueError, match=message):
+        parallax_decode(**(dict(zip(names, draw(2, 1, 4, 2, 40, 16), strict=True)) | change))
+
+
+@gpu
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize(("batch", "cache_len", "head_dim"), [(1, 512, 128), (1, 16384, 128), (32, 4096, 64)])
+def test_half_precision(batch, cache_len, head_dim, dtype):
+    assert_close(draw(batch, 1, 8, 8, cache_len, head_dim, "cuda", dtype), 2e-2 if dtype == torch.bfloat16 else 3e-3)
+
+
+@gpu
+def test_a_graph_replays_over_growing_lengths_and_new_inputs():
+    """A thousand replays, the same bits for the same input, and on two streams at once."""
+    tensors = draw(2, 1, 8, 2, 2048, 128, "cuda", torch.bfloat16)
+    lengths = torch.ones(2, dtype=torch.int32, device="cuda")
+    graphs, outputs = [], []
+    for _ in range(2):
+        parallax_decode(*tensors, lengths=lengths)
+        torch.cuda.synchronize()
+        graphs.append(torch.cuda.CUDAGraph())
+        with torch.cuda.graph(graphs[-1]):
+            outputs.append(parallax_decode(*tensors, lengths=lengths))
+    streams = [torch.cuda.Stream() for _ in graphs]
+    for step in range(1000):
+        lengths.fill_(1 + 2 * step)
+        tensors[0].normal_()
+        torch.cuda.synchronize()
+        for graph, stream in zip(graphs, streams, strict=True):
+            with torch.cuda.stream(stream):
+                graph.replay()
+        torch.cuda.synchronize()
+        assert torch.equal(*outputs)
+        if step % 100 == 0:
+            expected = exact(tensors, lengths=lengths)
+            assert (outputs[0].double() - expected).norm() <= 2e-2 * expected.norm()
