@@ -153,7 +153,7 @@ def report(row: dict) -> None:
     )
 
 
-def environment() -> dict:
+def environment(benchmark: str) -> dict:
     """The command, code, date, GPU and versions that the results depend on."""
     import triton
 
@@ -161,7 +161,7 @@ def environment() -> dict:
         return subprocess.run(["git", *arguments], capture_output=True, text=True).stdout.strip()
 
     return {
-        "command": "python -m mixerlab.benchmarks.parallax_kernel " + " ".join(sys.argv[1:]),
+        "command": f"python -m mixerlab.benchmarks.{benchmark} " + " ".join(sys.argv[1:]),
         "commit": git("rev-parse", "HEAD"),
         "dirty": bool(git("status", "--porcelain", "--untracked-files=no")),
         "date": time.strftime("%Y-%m-%d"),
@@ -202,7 +202,9 @@ def main() -> None:
         writer = None
         if options.output:
             options.output.mkdir(parents=True, exist_ok=True)
-            (options.output / "environment.json").write_text(json.dumps(environment(), indent=2) + "\n")
+            (options.output / "environment.json").write_text(
+                json.dumps(environment("parallax_kernel"), indent=2) + "\n"
+            )
             file = stack.enter_context(open(options.output / "table.csv", "w", newline="", buffering=1))
             writer = csv.DictWriter(file, COLUMNS)
             writer.writeheader()
