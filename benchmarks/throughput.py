@@ -32,8 +32,8 @@ import torch
 from omegaconf import DictConfig
 from torch import Tensor, nn
 
-from mixerlab.api import compose
-from mixerlab.building import build_model, component
+from mixerlab.config.building import build_model, component
+from mixerlab.config.compose import compose
 from mixerlab.models.language_model import LanguageModel
 from mixerlab.models.stream import ALL
 from mixerlab.records.provenance import versions

@@ -14,7 +14,8 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from mixerlab.api import build_model, compose, run
+    from mixerlab.api import build_model, run
+    from mixerlab.config.compose import compose
     from mixerlab.loading import load
     from mixerlab.mixers.base import SequenceMixer
     from mixerlab.sweeps.tables.collect import collect
@@ -30,7 +31,7 @@ _MODULES = {
     "Task": "mixerlab.tasks.base",
     "build_model": "mixerlab.api",
     "collect": "mixerlab.sweeps.tables.collect",
-    "compose": "mixerlab.api",
+    "compose": "mixerlab.config.compose",
     "load": "mixerlab.loading",
     "run": "mixerlab.api",
 }

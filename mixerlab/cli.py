@@ -8,66 +8,89 @@ mixerlab check NAME [--config-dir DIR]                      checks that a mixer 
 mixerlab export DIR task=NAME                               writes a dataset in mad-lab's layout
 mixerlab                                                    the help, as with --help
 mixerlab --version                                          the version
+
+Everything slow is imported where it is used: `--help` needs neither PyTorch nor pandas.
 """
 
 import importlib
+import logging
 import os
 import shlex
 import signal
 import sys
-from typing import NoReturn
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from mixerlab.records.interruption import GOES_ON, Terminated, terminated_by_signal
+
+if TYPE_CHECKING:
+    from hydra.conf import HydraConf
+    from omegaconf import DictConfig
+
+log = logging.getLogger(__name__)
 
 TOOLS = {
     "check": "mixerlab.checks.command",
     "export": "mixerlab.export",
     "report": "mixerlab.sweeps.report.report",
 }
-_RAISE = "HYDRA_FULL_ERROR"  # if it is "1", Hydra raises what it would print
+_FULL_ERROR = "HYDRA_FULL_ERROR"  # if it is "1", Hydra raises what it would print
+_DEFAULTS = {"hydra/sweeper": "grid", "hydra/launcher": "basic"}  # of what only a sweep uses
 
 
 def main() -> None:
-    """Ends the process with the tool's exit status, or returns after a run or a sweep. Without arguments: the help.
+    """Ends the process with the tool's exit status, or returns after a run or a sweep.
 
-    Ctrl-C, SIGTERM, a full disk and a closed pipe end it with one line, whenever they come.
+    Ctrl-C, SIGTERM, a full disk and a closed pipe end it with one line.
     """
-    if "--version" in sys.argv[1:]:
+    arguments = sys.argv[1:] or ["--help"]
+    if "--version" in arguments:
         from mixerlab.records.provenance import versions
 
         print(f"mixerlab {versions().get('mixerlab', 'is not installed')}")
         return
-    is_tool = len(sys.argv) > 1 and sys.argv[1] in TOOLS
+    is_tool = arguments[0] in TOOLS
     again = "does it again" if is_tool else GOES_ON
     with terminated_by_signal():
         try:
             if is_tool:
-                tool = importlib.import_module(TOOLS[sys.argv[1]])
-                sys.exit(tool.main(sys.argv[2:]))
-            _train()
+                sys.exit(importlib.import_module(TOOLS[arguments[0]]).main(arguments[1:]))
+            _run_hydra(arguments)
         except Terminated:
-            _end(signal.SIGTERM, f"the same command {again}")
+            _stop(signal.SIGTERM, again)
         except KeyboardInterrupt:
-            _end(signal.SIGINT, f"the same command {again}")
+            _stop(signal.SIGINT, again)
         except BrokenPipeError:  # `mixerlab report | head`
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python flushes it at the end
             sys.exit(128 + signal.SIGPIPE)
         except OSError as error:
-            where = f" ({error.filename})" if error.filename else ""
-            sys.exit(f"error: {error.strerror or error}{where}; fix this, then run the same command again: it {again}")
+            sys.exit(f"error: {_message(error, again)}")
 
 
-def _train() -> None:
-    """A run, a sweep or one of Hydra's options; ends the process with a message if Hydra refuses the arguments."""
-    arguments = sys.argv[1:] or ["--help"]
+def _stop(number: signal.Signals, again: str) -> NoReturn:
+    print(f"stopped by {number.name}: the same command {again}", file=sys.stderr)
+    sys.exit(128 + number)
+
+
+def _message(error: Exception, again: str = GOES_ON) -> str:
+    if isinstance(error, OSError):
+        where = f" ({error.filename})" if error.filename else ""
+        return f"{error.strerror or error}{where}; fix this, then run the same command again: it {again}"
+    traceback = getattr(error, "traceback", None)  # of RunFailed
+    return f"{error}; its traceback: {traceback}" if traceback else str(error)
+
+
+def _run_hydra(arguments: list[str]) -> None:
+    """A run, a sweep or one of Hydra's options; ends the process with one line if Hydra refuses the arguments."""
     if "=" not in arguments[0] and not arguments[0].startswith(("-", "~")):
         sys.exit(f"error: no tool {arguments[0]}: {', '.join(TOOLS)}; settings are KEY=VALUE")
+    import hydra
     from hydra.errors import HydraException
+    from omegaconf import OmegaConf
     from yaml import MarkedYAMLError
 
     from mixerlab.config.hints import check_choices, refusal
     from mixerlab.config.postponed import postponed
-    from mixerlab.main import main as train
     from mixerlab.records.provenance import COMMAND
 
     arguments = _overrides_first(arguments)
@@ -75,39 +98,152 @@ def _train() -> None:
         check_choices(arguments)
     except ValueError as error:
         sys.exit(f"error: {error}")
+    OmegaConf.register_new_resolver("processes", _processes, replace=True)
     os.environ[COMMAND] = shlex.join(sys.argv)
     sys.argv[1:] = postponed(arguments)
-    wants_tracebacks = os.environ.get(_RAISE) == "1"
-    os.environ[_RAISE] = "1"
+    wants_tracebacks = os.environ.get(_FULL_ERROR) == "1"
+    os.environ[_FULL_ERROR] = "1"
     try:
-        train()
+        hydra.main(version_base="1.3", config_path="pkg://mixerlab.conf", config_name="config")(train_cell)()
     except (HydraException, MarkedYAMLError) as error:
         if wants_tracebacks:
             raise
-        sys.exit(f"error: {refusal(error, tools=TOOLS)}")
+        sys.exit(f"error: {refusal(error)}")
     finally:
         del os.environ[COMMAND]
         if not wants_tracebacks:
-            del os.environ[_RAISE]
+            del os.environ[_FULL_ERROR]
 
 
 def _overrides_first(arguments: list[str]) -> list[str]:
-    """The arguments with the overrides before the options: Hydra refuses an override behind the value of an option.
-
-    Ends the process with a message for an option that Hydra does not have.
-    """
+    """The overrides before the options: Hydra refuses an override behind the value of an option."""
     from hydra._internal.utils import get_args_parser
 
-    given, unknown = get_args_parser().parse_known_intermixed_args(arguments)
+    args, unknown = get_args_parser().parse_known_intermixed_args(arguments)
     if options := [argument for argument in unknown if argument.startswith("-")]:
         sys.exit(f"error: there is no option {options[0]}; settings are KEY=VALUE, without dashes")
-    overrides = given.overrides or []
+    overrides = args.overrides or []
     options = list(arguments)
     for override in overrides:
         options.remove(override)
     return [*overrides, *options]
 
 
-def _end(number: signal.Signals, again: str) -> NoReturn:
-    print(f"stopped by {number.name}: {again}", file=sys.stderr)
-    sys.exit(128 + number)
+def _processes() -> int:
+    """How many processes a sweep on this host starts: one for each GPU, or else one for every two cores."""
+    import torch
+
+    from mixerlab.sweeps.launch.processes import cpu_cores
+
+    return torch.cuda.device_count() or max(1, cpu_cores() // 2)
+
+
+def train_cell(cfg: "DictConfig") -> str | None:
+    """What Hydra calls: trains one run, or one cell of a sweep, and says what came of it.
+
+    Returns:
+        The `run_id` of what was trained or found finished, or None if another process is training it.
+    """
+    from hydra.core.global_hydra import GlobalHydra
+    from hydra.core.hydra_config import HydraConfig
+    from hydra.types import RunMode
+    from omegaconf import OmegaConf
+
+    from mixerlab.config.compose import complete
+    from mixerlab.config.project import use_project
+    from mixerlab.train import PATIENCE, RunFailed, run, run_state
+
+    hydra_config = HydraConfig.get()
+    in_sweep = hydra_config.mode == RunMode.MULTIRUN
+    if in_sweep:
+        _prepare_worker(cfg)
+    try:
+        use_project(hydra_config)
+        complete(cfg, hydra_config, GlobalHydra.instance().config_loader())
+        if in_sweep:
+            record = run(cfg)  # the sweep comes back to what it could not claim
+            return record["run_id"] if record else None
+        _say_what_is_left_out(hydra_config)
+        if cfg.dry_run:
+            folder, state = run_state(cfg)
+            print(OmegaConf.to_yaml(cfg, resolve=True))
+            print(f"# {folder}: {state}")
+            return None
+        record = run(cfg, patience=PATIENCE)
+    except (ValueError, OSError, RunFailed) as error:
+        if in_sweep:
+            raise  # the sweep goes on, and says at its end which cells failed
+        sys.exit(f"error: {_message(error)}")
+    if record is None:
+        _say_who_trains(cfg)
+        return None
+    _print_result(cfg.results_dir, record)
+    return record["run_id"]
+
+
+def _prepare_worker(cfg: "DictConfig") -> None:
+    """Makes this process one that trains cells of a sweep: quiet, on a GPU of its own."""
+    from mixerlab.training.devices import claim_gpu
+    from mixerlab.training.trainer_config import kept_in_sweep
+
+    logging.disable(logging.INFO)  # the sweep shows its own progress
+    cfg.trainer.progress = False
+    cfg.trainer.keep_weights = kept_in_sweep(cfg.trainer.keep_weights)
+    claim_gpu()
+
+
+def _say_what_is_left_out(hydra_config: "HydraConf") -> None:
+    """Of an experiment with a grid, a single run trains one cell; a search or a launcher is of no use to it."""
+    choices = hydra_config.runtime.choices
+    for group, default in _DEFAULTS.items():
+        if (chosen := choices.get(group, default)) != default:
+            log.warning("%s=%s has no effect on a single run: add -m to sweep", group, chosen)
+    if grid := hydra_config.sweeper.get("params"):
+        params = " ".join(f"{key}={value}" for key, value in grid.items())
+        log.warning("one run, and not the grid %s of experiment=%s: -m trains it", params, choices.get("experiment"))
+
+
+def _say_who_trains(cfg: "DictConfig") -> None:
+    from mixerlab.records.claims import holder
+    from mixerlab.train import run_state
+
+    folder, _ = run_state(cfg)
+    log.info("another process is training this run (%s); nothing to do here", holder(folder))
+
+
+def _print_result(results_dir: str, record: dict[str, Any]) -> None:
+    from mixerlab.records.files import RECORD_FILE, run_folder
+
+    folder = run_folder(results_dir, record["run_id"])
+    print(f"\n{_summary(record)}\n\nrecord: {folder / RECORD_FILE}", flush=True)
+    try:
+        print(f"figure: {_figure(folder, folder / RECORD_FILE)}")
+    except (ValueError, OSError) as error:
+        sys.exit(f"error: the run is finished and recorded, but its figure cannot be drawn: {_message(error)}")
+
+
+def _figure(folder: Path, record: Path) -> Path:
+    """The run's curves, drawn unless they were drawn from the same record before."""
+    figure = folder / "curves.png"
+    if not figure.exists() or figure.stat().st_mtime_ns < record.stat().st_mtime_ns:
+        from mixerlab.sweeps.figures.canvas import save
+        from mixerlab.sweeps.figures.run import run_curves
+
+        figure = save(run_curves(folder), folder / "curves")[0]
+    return figure
+
+
+def _summary(record: dict[str, Any]) -> str:
+    """The size of the model, and a line of scores for each replica."""
+    head = record["rows"][0]
+    lines = [
+        f"{head['mixer']} on {head['task']} ({head['setting']}): {head['num_params']:,} parameters",
+        f"{'accuracy on test':>37}",
+        f"{'learning rate':>13}  {'seed':>4}  {'official':>8}  {'clean':>8}  status",
+    ]
+    for row in record["rows"]:
+        scores = (row[f"{selection}_accuracy"] for selection in ("official", "clean"))
+        official, clean = ("-" if score is None else f"{score:.3f}" for score in scores)
+        reason = f": {row['error']}" if row["error"] else ""
+        lines.append(f"{row['lr']:>13g}  {row['seed']:>4}  {official:>8}  {clean:>8}  {row['status']}{reason}")
+    return "\n".join(lines)

@@ -16,7 +16,7 @@ from yaml import MarkedYAMLError
 
 from mixerlab.config.hints import check_choices, check_one_run, refusal, unresolved
 from mixerlab.config.project import use_folder
-from mixerlab.config.settings import build_task, register_resolvers
+from mixerlab.config.settings import build_task
 from mixerlab.tasks.base import SPLITS
 from mixerlab.tasks.data import dataset_folder, first_other_file, load_or_generate, save_split
 from mixerlab.tasks.generated import WrongRows
@@ -43,7 +43,6 @@ def export(data_dir: Path, overrides: Sequence[str], config_dir: Path | None = N
             raise ValueError(f"{override}: export takes task=<name> and task.<key>=<value>")
         check_one_run(override)
     check_choices(overrides)
-    register_resolvers()
     search = use_folder(config_dir)
     # The main config has other groups, which do not matter here, and gives the messages of a run.
     with initialize_config_module("mixerlab.conf", version_base="1.3"):

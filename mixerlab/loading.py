@@ -13,12 +13,12 @@ import torch
 from hydra.errors import HydraException
 from omegaconf import OmegaConf
 
-from mixerlab.api import compose
-from mixerlab.building import build_model
+from mixerlab.config.building import build_model
+from mixerlab.config.compose import compose
 from mixerlab.config.hybrid import is_hybrid, mixers_of
 from mixerlab.config.override_text import as_override
 from mixerlab.config.project import use_folder
-from mixerlab.config.settings import build_task, register_resolvers, settings_of
+from mixerlab.config.settings import build_task, settings_of
 from mixerlab.config.values import checked, mixer_version
 from mixerlab.models.auto_encoder import AutoEncoder
 from mixerlab.models.language_model import LanguageModel
@@ -160,7 +160,6 @@ def _built(config: Mapping[str, Any]) -> tuple[Task, LanguageModel | AutoEncoder
     """The task of a record's config, and its model, untrained."""
     if "${" in json.dumps(config):  # it was written resolved
         raise ValueError("the run's config.yaml has an interpolation, which no run writes: it is not loaded")
-    register_resolvers()
     cfg = OmegaConf.create(dict(config))
     for prefix, part in (mixers_of(cfg.mixer) | {"task": cfg.task}).items():
         try:

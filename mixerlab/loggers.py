@@ -6,7 +6,6 @@ A logger is any of Lightning's. Weights & Biases and TensorBoard also get the ta
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from importlib.util import find_spec
 from statistics import fmean
 from typing import Any
 
@@ -17,8 +16,6 @@ log = logging.getLogger(__name__)
 
 Loggers = Mapping[str, Any]  # Lightning's loggers by config key; which methods each has depends on its class
 
-# The class of a logger -> the package that it needs.
-_PACKAGES = {"WandbLogger": "wandb", "TensorBoardLogger": "tensorboard"}
 # The columns of the table of results, from a record's rows.
 RESULT_COLUMNS = (
     "lr",
@@ -30,13 +27,6 @@ RESULT_COLUMNS = (
     "clean_token_accuracy",
     "steps",
 )
-
-
-def check_installed(name: str, target: str) -> None:
-    """Raises ValueError if the logger `name`, of the class `target`, needs a package that is not installed."""
-    package = _PACKAGES.get(target.rpartition(".")[2])
-    if package is not None and find_spec(package) is None:
-        raise ValueError(f"logger={name} needs a package that is not installed: pip install {package}")
 
 
 @contextmanager

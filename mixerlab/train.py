@@ -15,17 +15,17 @@ import torch
 from hydra.utils import get_class
 from omegaconf import DictConfig
 
-from mixerlab.building import (
+from mixerlab.checks.buildable import check_buildable
+from mixerlab.checks.causality import CausalityCheck
+from mixerlab.checks.repeatability import check_outputs
+from mixerlab.config.building import (
     build_model,
-    check_buildable,
     component,
     grouping_of,
     initial_value_warnings,
     loggers_of,
     mixers_in,
 )
-from mixerlab.checks.causality import CausalityCheck
-from mixerlab.checks.repeatability import check_outputs
 from mixerlab.config.project import project_in_use
 from mixerlab.config.values import CHANGED, checked, code_versions
 from mixerlab.loggers import log_results, started

@@ -6,13 +6,11 @@ from collections import Counter
 import pytest
 import torch
 
-from mixerlab.config.settings import register_resolvers
+import mixerlab.config.settings  # noqa: F401  # registers `${setting:...}`, as the command does
 
 # The tensors of tests are tiny. A second thread waits longer than it computes, most of all on a busy machine.
 torch.set_num_threads(1)
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # of processes that tests start
-
-register_resolvers()  # as the command does: tests compose configs without it
 
 
 @pytest.hookimpl(tryfirst=True)  # before pytest chooses by marks

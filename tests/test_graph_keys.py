@@ -7,7 +7,7 @@ from omegaconf import OmegaConf
 
 import mixerlab
 from mixerlab import train as runs
-from mixerlab.building import check_buildable
+from mixerlab.checks.buildable import check_buildable
 from mixerlab.config.settings import build_task
 from mixerlab.config.values import checked
 from mixerlab.training.optimizers import AdamW

@@ -11,8 +11,9 @@ from every_mixer import config_of as yaml_of
 from omegaconf import OmegaConf
 
 import mixerlab
-from mixerlab.building import build_model, check_buildable, component
 from mixerlab.checks import command as check
+from mixerlab.checks.buildable import check_buildable
+from mixerlab.config.building import build_model, component
 from mixerlab.config.hybrid import mixers_of
 from mixerlab.config.values import checked, code_versions
 from mixerlab.kernels.fused import cross_entropy

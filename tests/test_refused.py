@@ -61,7 +61,7 @@ REFUSED = [
     (["mixr=attn"], "unknown key mixr; did you mean mixer? valid keys: model", "optimizer"),
     (["lr=0.1"], "unknown key lr; there is optimizer.lr; valid keys: model", "mixer"),
     (["task.setting=*"], "task.setting=*: icr has no such setting", "or with -m `*` for all"),
-    (["report"], "report is a tool, whose name comes first: mixerlab report ...", ""),
+    (["report"], "report: settings are KEY=VALUE", ""),
     (["+mixer.nope=1"], "unknown key mixer.nope=1", "Attention takes: num_heads"),
     (["+mixer.d_model=16"], "unknown key mixer.d_model=16", "Attention takes: num_heads"),
     (["mixer._target_=torch.nn.Identity"], "Identity must be a", "SequenceMixer"),

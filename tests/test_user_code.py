@@ -4,9 +4,10 @@ import pytest
 import torch
 from omegaconf import OmegaConf
 
-from mixerlab.api import compose
-from mixerlab.building import check_buildable, component
+from mixerlab.checks.buildable import check_buildable
 from mixerlab.checks.command import main as check
+from mixerlab.config.building import component
+from mixerlab.config.compose import compose
 from mixerlab.config.values import checked
 from mixerlab.records.errors import place, with_place
 

@@ -12,9 +12,9 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from yaml import MarkedYAMLError
 
-from mixerlab.api import compose
-from mixerlab.building import component, initial_value_warnings
 from mixerlab.checks.contract import WIDTH, ContractBroken, check_everything
+from mixerlab.config.building import component, initial_value_warnings
+from mixerlab.config.compose import compose
 from mixerlab.config.hints import refusal, unresolved
 from mixerlab.config.hybrid import is_hybrid, mixers_of
 

@@ -1,7 +1,7 @@
 """What Hydra refuses of a command, and PyYAML of a file, in words that lead to the fix."""
 
 import re
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 from difflib import get_close_matches
 from importlib.resources import files
 from pathlib import Path
@@ -26,12 +26,11 @@ _LISTS = ("optimizer.lr", "seed", "mixer.layers")  # keys of which one run may h
 _ONE_NAME = ("mixer", "experiment")  # config.yaml makes a name of them; the other groups may also be a list of yamls
 
 
-def refusal(error: HydraException | MarkedYAMLError, config_dir: str = _CONFIG_DIR, tools: Collection[str] = ()) -> str:
+def refusal(error: HydraException | MarkedYAMLError, config_dir: str = _CONFIG_DIR) -> str:
     """The message of `error`: Hydra's own, unless it leads astray as its advice to add a misspelt key with `+` does.
 
     Args:
         config_dir: how the user gives a folder of their own.
-        tools: of the command: words that come first.
     """
     if isinstance(error, MarkedYAMLError):
         mark = error.problem_mark or error.context_mark
@@ -40,8 +39,6 @@ def refusal(error: HydraException | MarkedYAMLError, config_dir: str = _CONFIG_D
     if isinstance(error, OverrideParseException):
         if error.override.startswith(","):
             return f"{error.override} begins with a comma: leave out the space before it, or quote the whole setting"
-        if error.override in tools:
-            return f"{error.override} is a tool, whose name comes first: mixerlab {error.override} ..."
         if "=" not in error.override:
             return f"{error.override}: settings are KEY=VALUE"
         if error.override.endswith(","):

@@ -15,7 +15,7 @@ from hydra.errors import HydraException, MissingConfigException
 from hydra.types import RunMode
 from omegaconf import DictConfig, ListConfig, OmegaConf, open_dict
 
-from mixerlab.config.yamls import check_names, check_yaml
+from mixerlab.config.yamls import check_yaml
 
 NAME = "hybrid"
 _KEYS = ("name", "layers", "options")
@@ -74,10 +74,8 @@ def expand(cfg: DictConfig, hydra_config: DictConfig | HydraConf, loader: Config
         loader: what composed it.
 
     Raises:
-        ValueError: a mixer that does not exist, a key that it does not have, or a yaml that `check_yaml` or
-            `check_names` refuses.
+        ValueError: a mixer that does not exist, a key that it does not have, or a yaml that `check_yaml` refuses.
     """
-    check_names(cfg, hydra_config)
     mixer = cfg.mixer
     if not isinstance(mixer, DictConfig):
         return

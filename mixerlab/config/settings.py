@@ -97,11 +97,6 @@ def _by_value(value: Any) -> Any:
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
-def register_resolvers() -> None:
-    """Registers `${setting:<parameter>}`; calling it again changes nothing."""
-    OmegaConf.register_new_resolver("setting", _resolve_setting, replace=True)
-
-
 def build_task(task_cfg: DictConfig) -> Task:
     """The task that the config describes.
 
@@ -219,3 +214,6 @@ def _resolve_setting(key: str, *, _parent_: DictConfig) -> Any:
             f"task={_parent_.name}: ${{setting:{key}}} has no value, settings give {', '.join(parameters)}"
         )
     return parameters[key]
+
+
+OmegaConf.register_new_resolver("setting", _resolve_setting, replace=True)

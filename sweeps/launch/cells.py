@@ -13,10 +13,10 @@ from typing import Any
 
 from hydra.errors import ConfigCompositionException
 from hydra.types import HydraContext
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 
-from mixerlab.building import check_buildable
-from mixerlab.config.hybrid import expand
+from mixerlab.checks.buildable import check_buildable
+from mixerlab.config.compose import complete, without_hydra
 from mixerlab.config.override_text import as_override
 from mixerlab.config.postponed import GROUPS
 from mixerlab.config.settings import settings_of
@@ -130,8 +130,8 @@ class Composer:
 
     def _compose(self, overrides: list[str]) -> DictConfig:
         with_hydra = self.loader.load_sweep_config(self.config, list(overrides))
-        cfg = OmegaConf.masked_copy(with_hydra, [str(key) for key in with_hydra if key != "hydra"])
-        expand(cfg, with_hydra.hydra, self.loader)
+        cfg = without_hydra(with_hydra)
+        complete(cfg, with_hydra.hydra, self.loader)
         return cfg
 
 

@@ -10,8 +10,8 @@ from torch import nn
 from torch.nn.utils import parametrizations
 
 import mixerlab
-from mixerlab.building import initial_value_warnings
 from mixerlab.checks import command as check
+from mixerlab.config.building import initial_value_warnings
 from mixerlab.config.values import checked
 from mixerlab.mixers.base import keep_initial_values
 from mixerlab.models.auto_encoder import AutoEncoder

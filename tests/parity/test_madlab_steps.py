@@ -9,7 +9,7 @@ import torch
 from hydra import compose, initialize_config_dir
 from initial_values import drawn
 
-from mixerlab.building import build_model, component
+from mixerlab.config.building import build_model, component
 from mixerlab.config.values import checked
 from mixerlab.kernels.fused import cross_entropy
 from mixerlab.training.datamodule import Examples

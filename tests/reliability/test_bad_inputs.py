@@ -8,7 +8,6 @@ import pytest
 from hydra import compose, initialize_config_module
 from hydra.errors import HydraException
 
-from mixerlab.config.settings import register_resolvers
 from mixerlab.train import run, run_state
 
 CASES = bad_inputs.cases()
@@ -17,7 +16,6 @@ LONGEST = 2000  # characters of a message; Hydra lists the choices of a group
 
 @pytest.fixture(scope="module", autouse=True)
 def hydra():
-    register_resolvers()
     with initialize_config_module("mixerlab.conf", version_base="1.3"):
         yield
 

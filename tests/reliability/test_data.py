@@ -7,7 +7,6 @@ import pytest
 from command_line import TINY
 from hydra import compose, initialize_config_module
 
-from mixerlab.config.settings import register_resolvers
 from mixerlab.config.values import checked
 from mixerlab.export import export
 from mixerlab.records.identity import run_id
@@ -22,7 +21,6 @@ TASK = [override for override in SIZES if override.startswith("task.")]
 
 @pytest.fixture(scope="module", autouse=True)
 def hydra():
-    register_resolvers()
     with initialize_config_module("mixerlab.conf", version_base="1.3"):
         yield
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from omegaconf import OmegaConf
 
-from mixerlab.api import compose
+from mixerlab.config.compose import compose
 from mixerlab.config.settings import build_task, settings_of
 from mixerlab.sweeps.tables.chance import chance_of
 from mixerlab.tasks.base import IGNORE_INDEX

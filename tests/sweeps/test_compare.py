@@ -8,7 +8,7 @@ import pytest
 from figure_texts import assert_legible
 from PIL import Image
 
-from mixerlab.api import compose
+from mixerlab.config.compose import compose
 from mixerlab.config.settings import settings_of
 from mixerlab.records import archive
 from mixerlab.sweeps.figures.canvas import DOTS_PER_INCH, Layout

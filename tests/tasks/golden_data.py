@@ -11,7 +11,7 @@ from hydra import compose, initialize_config_dir
 from omegaconf import DictConfig
 from task_contract import changed
 
-from mixerlab.config.settings import build_task, register_resolvers
+from mixerlab.config.settings import build_task
 from mixerlab.tasks.base import Task
 
 REPO = Path(__file__).resolve().parents[2]
@@ -24,7 +24,6 @@ _NAME_OF_CODE = {"CR": "icr", "NR": "ncr", "FR": "fcr", "M": "mem", "C": "cmp", 
 
 @cache
 def _composed(name: str) -> DictConfig:
-    register_resolvers()
     with initialize_config_dir(str(CONF), version_base="1.3"):
         return compose(overrides=[f"+task={name}"]).task
 

@@ -7,7 +7,7 @@ from golden_data import CHALLENGE_TASKS, MAD_TASKS, task_config
 from omegaconf import open_dict
 from omegaconf.errors import InterpolationResolutionError
 
-from mixerlab.config.settings import build_task, register_resolvers, setting_name, settings_of
+from mixerlab.config.settings import build_task, setting_name, settings_of
 from mixerlab.tasks.compression import Compression
 
 GRID = {"icr": 11, "ncr": 14, "fcr": 11, "mem": 6, "cmp": 11, "sc": 13}
@@ -197,12 +197,6 @@ def test_a_key_that_the_yaml_lacks_is_named_with_the_line_to_add(name, lines, me
 def test_a_parameter_or_class_that_does_not_fit_is_named(lines, message):
     with pytest.raises(ValueError, match=rf"task=cmp: {message}"):
         build_task(with_lines("cmp", lines))
-
-
-def test_the_resolver_can_be_registered_again():
-    register_resolvers()
-    register_resolvers()
-    assert task_config("icr").seq_len == 128
 
 
 def test_a_setting_without_effect_is_refused():

@@ -10,7 +10,7 @@ from hydra import compose, initialize_config_dir
 from tiny_training import fit
 from torch import nn
 
-from mixerlab.building import build_model
+from mixerlab.config.building import build_model
 from mixerlab.config.values import checked
 from mixerlab.records.identity import IMPLIED, flatten, run_id, without_implied
 from mixerlab.training.optimizers import AdamW, Muon

@@ -1,0 +1,125 @@
+"""Whether what a config describes can be built: asked before a run trains, and of every cell of a sweep."""
+
+import functools
+import json
+import logging
+from collections.abc import Mapping
+from functools import partial
+from typing import Any, NamedTuple
+
+import torch
+from omegaconf import DictConfig, OmegaConf
+
+from mixerlab.checks.optimizer import check_replicas_apart, check_schedule, check_step
+from mixerlab.checks.strays import strays
+from mixerlab.config.building import build_model, component, grouping_of, loggers_of, mixers_in
+from mixerlab.config.hybrid import mixers_of
+from mixerlab.config.values import code_versions
+from mixerlab.mixers.attn import Attention
+from mixerlab.mixers.base import SequenceMixer
+from mixerlab.models.language_model import LanguageModel
+from mixerlab.records.errors import raised_by_us, type_and_message, with_place
+from mixerlab.records.files import run_folder
+from mixerlab.records.identity import as_list, run_id
+from mixerlab.tasks.base import Task
+from mixerlab.training.optimizers import PopulationOptimizer
+from mixerlab.training.population import Population
+
+log = logging.getLogger(__name__)
+
+
+def check_buildable(cfg: DictConfig, task: Task, config: Mapping[str, Any]) -> int:
+    """Builds what the constructors of mixer, model, schedule, optimizer and loggers may refuse; nothing is kept.
+
+    Args:
+        cfg, task, config: a config, and what `checked` made of it.
+
+    Returns:
+        The state size of the model at the length that it trains on.
+
+    Raises:
+        ValueError: the first refusal.
+    """
+    parts = {key: config[key] for key in ("mixer", "model", "optimizer", "schedule")}
+    mixers = _built(json.dumps(parts, sort_keys=True), task.autoencode, json.dumps(code_versions(config)))
+    sizes = [_call(mixer, name, "state_size", task.input_length) for name, mixer in mixers]
+    for (name, mixer), size in zip(mixers, sizes, strict=True):
+        if isinstance(size, bool) or not isinstance(size, int) or size < 1:
+            raise ValueError(f"mixer={name}: state_size gives {size!r}, and must give a whole number above 0")
+        # A mixer with a longest sequence refuses the length of longer test rows here.
+        _call(mixer, name, "state_size", task.of_split("test").input_length)
+    loggers_of(cfg, run_folder(cfg.results_dir, run_id(config)))
+    return cfg.model.n_layers // len(mixers) * sum(sizes)
+
+
+class _Small(NamedTuple):
+    """The sizes of a small model."""
+
+    vocab_size: int
+    input_length: int
+    autoencode: bool
+
+
+@functools.lru_cache(maxsize=64)  # most cells of a sweep differ in their task only
+def _built(parts: str, autoencode: bool, code: str) -> list[tuple[str, SequenceMixer]]:
+    """The mixers of a model with as few layers as it can have; one replica of it has been built with its optimizer.
+
+    `code` tells apart what classes of the same names were before and after a module was reloaded.
+    """
+    config = json.loads(parts)
+    cfg = OmegaConf.create(config)
+    cfg.model.n_layers = len(mixers_of(cfg.mixer))
+    schedule = component(cfg.schedule, "schedule")
+    check_schedule(schedule, cfg.schedule.name)
+    small = _Small(vocab_size=2, input_length=1, autoencode=autoencode)
+    population = Population(partial(build_model, cfg, small), (0,), grouping_of(cfg.optimizer))
+    lr = as_list(config["optimizer"]["lr"])[:1]
+    optimizer = component(cfg.optimizer, "optimizer", population=population, lr=lr, schedule=schedule, total_steps=8)
+    if type(optimizer).__module__ != PopulationOptimizer.__module__:
+        _check_own_optimizer(json.dumps([config["optimizer"], config["schedule"]], sort_keys=True), code)
+    mixers = mixers_in(cfg, build_model(cfg, small))
+    for name, mixer in mixers:
+        for stray in strays(mixer):
+            if stray.is_lost:
+                raise ValueError(f"mixer={name}: {stray}")
+        # For a GPU, as the hosts that train may have one; without one here a mixer may fail to ask what it can do.
+        device = torch.device("cuda")
+        _call(mixer, name, "resolved_backend", device, torch.bfloat16, may_fail=not torch.cuda.is_available())
+    return mixers
+
+
+@functools.lru_cache(maxsize=64)  # whatever the mixer and the model
+def _check_own_optimizer(parts: str, code: str) -> None:
+    """ValueError if an optimizer of the user's own fails a check of `checks.optimizer`, with a small model on the CPU.
+
+    One that runs on a GPU only is not checked, and a warning says so.
+    """
+    optimizer, schedule = json.loads(parts)
+
+    def with_replicas(number: int) -> PopulationOptimizer:
+        attention = partial(Attention, d_model=16, num_heads=2)
+        model = partial(LanguageModel, vocab_size=8, d_model=16, n_layers=1, make_mixer=attention)
+        population = Population(model, [0] * number, grouping_of(optimizer))
+        run = {"population": population, "lr": as_list(optimizer["lr"])[:1] * number, "total_steps": 8}
+        return component(optimizer, "optimizer", schedule=component(schedule, "schedule"), **run)
+
+    alone, two = with_replicas(1), with_replicas(2)
+    try:
+        check_step(alone)
+        check_replicas_apart(two)
+    except Exception as error:
+        if type(error) is ValueError and raised_by_us(error):
+            raise ValueError(f"optimizer={optimizer['name']}: {error}") from error
+        log.warning("optimizer=%s is not checked, as it fails on the CPU: %s", optimizer["name"], with_place(error))
+
+
+def _call(mixer: SequenceMixer, name: str, method: str, *arguments: Any, may_fail: bool = False) -> Any:
+    """What a method of a mixer gives; ValueError for an error of the user's code, unless it `may_fail`."""
+    try:
+        return getattr(mixer, method)(*arguments)
+    except ValueError as error:
+        raise ValueError(f"mixer={name}: {error}") from error
+    except Exception as error:
+        if may_fail:
+            return None
+        raise ValueError(f"mixer={name}: {method} raises {type_and_message(error)}") from error

@@ -1,0 +1,73 @@
+"""A run's config: composed by Hydra, and completed by what its yamls cannot say."""
+
+from pathlib import Path
+
+from hydra import compose as hydra_compose
+from hydra import initialize_config_module
+from hydra.conf import HydraConf
+from hydra.core.config_loader import ConfigLoader
+from hydra.core.global_hydra import GlobalHydra
+from hydra.errors import HydraException
+from omegaconf import DictConfig, OmegaConf
+from yaml import MarkedYAMLError
+
+from mixerlab.config.hints import check_choices, check_one_run, refusal
+from mixerlab.config.hybrid import expand
+from mixerlab.config.project import note_folder, use_folder
+from mixerlab.config.yamls import check_names
+
+CONFIG_DIR = "config_dir=DIR or --config-dir DIR"  # tools compose here too
+
+
+def compose(*overrides: str, config_dir: str | Path | None = None) -> DictConfig:
+    """The config of the command `mixerlab *overrides`.
+
+    Args:
+        overrides: as on the command line, such as `"mixer=gdn"` or `"task.seq_len=64"`.
+        config_dir: a folder of your own yamls, as with `--config-dir`; classes are found in the folder that holds it.
+
+    Returns:
+        The composed config, with interpolations, as `mixerlab.run(config=...)` takes it. It, its copies, and
+        merges of which it is the first config, remember `config_dir`.
+
+    Raises:
+        ValueError: an override that is no string, or that Hydra refuses; a yaml that cannot be read; a hybrid's layer
+            that does not exist, or a key that it does not have.
+    """
+    for override in overrides:
+        if not isinstance(override, str):
+            kind = type(override).__name__
+            raise ValueError(f"override {override!r} is a {kind}, not a string: write 'mixer=attn', 'task=icr'")
+        check_one_run(override)
+    check_choices(overrides, CONFIG_DIR)
+    folder = None if config_dir is None else Path(config_dir)
+    search = use_folder(folder)
+    with initialize_config_module("mixerlab.conf", version_base="1.3"):
+        try:
+            composed = hydra_compose("config", [*search, *overrides], return_hydra_config=True)
+            cfg = without_hydra(composed)
+            complete(cfg, composed.hydra, GlobalHydra.instance().config_loader())
+        except (HydraException, MarkedYAMLError) as error:
+            raise ValueError(refusal(error, CONFIG_DIR)) from error
+    note_folder(cfg, folder)
+    return cfg
+
+
+def without_hydra(composed: DictConfig) -> DictConfig:
+    """The config without Hydra's own group."""
+    return OmegaConf.masked_copy(composed, [str(key) for key in composed if key != "hydra"])
+
+
+def complete(cfg: DictConfig, hydra_config: DictConfig | HydraConf, loader: ConfigLoader) -> None:
+    """Gives a hybrid in `cfg.mixer` the config of every layer, and refuses yamls of another name than their file's.
+
+    Args:
+        cfg: a composed config, which is changed.
+        hydra_config: its `hydra` group: where Hydra looks for yamls, and which of them were chosen.
+        loader: what composed it.
+
+    Raises:
+        ValueError: a mixer that does not exist, a key that it does not have, or a yaml of another name.
+    """
+    check_names(cfg, hydra_config)
+    expand(cfg, hydra_config, loader)
