@@ -16,7 +16,6 @@ import re
 import sys
 import tarfile
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 
 from mixerlab.records.atomic import read_bytes, replace_file
@@ -26,29 +25,28 @@ from mixerlab.records.files import (
     LARGEST_METRICS,
     METRICS_FILE,
     RECORD_FILE,
+    check_labels,
+    check_metrics,
     check_writable,
-    has_rows_of,
     is_finished,
-    is_written_with,
     parse_config,
     parse_record,
+    reading,
     run_folder,
 )
 from mixerlab.records.text import counted
 
-_XZ = b"\xfd7zXZ\x00"  # how such a file begins
 FILES = (CONFIG_FILE, METRICS_FILE, RECORD_FILE)  # the record last: with it a run is finished
 _MEMBER = re.compile(r"runs/([0-9a-f]{12})/(" + "|".join(map(re.escape, FILES)) + ")")
 
 
 def pack(results_dir: str | Path, file: str | Path) -> int:
-    """Packs the finished runs of `results_dir` into `file`, which is replaced at once; gives their number.
+    """Packs the finished runs of `results_dir` into `file`, which is replaced at once; returns their number.
 
     It replaces whatever was there: `check_keeps` says whether runs would be lost.
 
     Raises:
-        ValueError: no run is finished, a record that cannot be read, a finished run whose files are not all there or
-            not of one run.
+        ValueError: no run is finished, or one cannot be read, which is named.
         OSError: `file` cannot be written; an earlier one is as it was.
     """
     folders = _finished(results_dir)
@@ -57,7 +55,10 @@ def pack(results_dir: str | Path, file: str | Path) -> int:
     content = io.BytesIO()
     with lzma.open(content, "wb") as packed, tarfile.open(fileobj=packed, mode="w") as archive:
         for folder in folders:
-            for name, text in _contents(folder).items():
+            with reading(folder):
+                contents = {name: read_bytes(folder / name, LARGEST_METRICS) for name in FILES}
+                _check_run(folder.name, contents)
+            for name, text in contents.items():
                 member = tarfile.TarInfo(f"runs/{folder.name}/{name}")
                 member.size = len(text)
                 archive.addfile(member, io.BytesIO(text))
@@ -73,13 +74,9 @@ def check_keeps(file: str | Path, results_dir: str | Path) -> None:
     file = Path(file)
     if not file.is_file() or not file.stat().st_size:
         return
-    try:
-        with _reading(file):
-            held = {_member_of(name)[0] for name, _ in _members(file)}
-    except ValueError as error:
-        raise ValueError(f"{error}; to replace it add --force") from error
-    lost = len(held - {folder.name for folder in _finished(results_dir)})
-    if lost:
+    with reading(file):
+        held = {identity for identity, _, _ in _members(file)}
+    if lost := len(held - {folder.name for folder in _finished(results_dir)}):
         raise ValueError(
             f"{file} holds {counted(lost, 'finished run')} that results_dir={str(results_dir)!r} has not: to unpack it"
             " add --restore; to replace it --force"
@@ -88,22 +85,6 @@ def check_keeps(file: str | Path, results_dir: str | Path) -> None:
 
 def _finished(results_dir: str | Path) -> list[Path]:
     return [folder for folder in sorted(Path(results_dir).glob("runs/*/")) if is_finished(folder)]
-
-
-def _contents(folder: Path) -> dict[str, bytes]:
-    """The files of a finished run by name; `ValueError` if `restore` would refuse them."""
-    contents = {}
-    for path in (folder / name for name in FILES):
-        try:
-            contents[path.name] = read_bytes(path, LARGEST_METRICS)
-        except (OSError, ValueError) as error:
-            reason = error.strerror if isinstance(error, OSError) else error
-            raise ValueError(f"{path} cannot be read ({reason}): delete its run's folder to train it anew") from error
-    try:
-        _check_run(folder.name, contents)
-    except ValueError as error:
-        raise ValueError(f"{folder} is no whole run ({error}): delete it to train it anew") from error
-    return contents
 
 
 def restore(file: str | Path, results_dir: str | Path) -> tuple[int, int]:
@@ -115,11 +96,11 @@ def restore(file: str | Path, results_dir: str | Path) -> tuple[int, int]:
     Raises:
         ValueError: the file is no such archive, or a folder of a run leads out of `results_dir`.
     """
-    runs = _checked(file)
+    with reading(file):
+        runs = _checked(file)
     check_writable(results_dir)
     for identity in runs:
-        folder = run_folder(results_dir, identity)
-        if not folder.resolve().is_relative_to(Path(results_dir).resolve()):
+        if (folder := run_folder(results_dir, identity)).is_symlink():
             raise ValueError(f"{folder} leads out of results_dir={str(results_dir)!r}: remove that link")
     restored = 0
     for identity, contents in runs.items():
@@ -134,68 +115,39 @@ def restore(file: str | Path, results_dir: str | Path) -> tuple[int, int]:
 
 
 def _checked(file: str | Path) -> dict[str, dict[str, bytes]]:
-    """The files of each run of an archive, by run_id and name; `ValueError` where it is not what `pack` writes."""
+    """The files of each run of an archive, by run_id and name; raises where it is not what `pack` writes."""
     runs: dict[str, dict[str, bytes]] = {}
-    with _reading(file):
-        for name, content in _members(file):
-            identity, part = _member_of(name)
-            if runs.setdefault(identity, {}).setdefault(part, content) is not content:
-                raise ValueError(f"{name!r} is there twice")
-        for identity, contents in runs.items():
-            if missing := [name for name in FILES if name not in contents]:
-                raise ValueError(f"runs/{identity} has no {', '.join(missing)}")
+    for identity, name, content in _members(file):
+        if name in runs.setdefault(identity, {}):
+            raise ValueError(f"runs/{identity}/{name} is there twice")
+        runs[identity][name] = content
+    for identity, contents in runs.items():
+        with reading(f"{file}: runs/{identity}"):
             _check_run(identity, contents)
     return runs
 
 
-@contextmanager
-def _reading(file: str | Path) -> Iterator[None]:
-    """`ValueError`, which names the file, for whatever is wrong with it."""
-    try:
-        yield
-    except OSError as error:
-        raise ValueError(f"{file} cannot be read ({error.strerror or error}): give an archive") from error
-    except (lzma.LZMAError, tarfile.TarError, EOFError, ValueError) as error:
-        if isinstance(error, EOFError) and Path(file).read_bytes().startswith(_XZ):
-            raise ValueError(f"{file} is not complete: copy it again") from error
-        raise ValueError(
-            f"{file} is no archive of records ({error}): make one with python -m mixerlab.records.archive"
-        ) from error
-
-
-def _member_of(name: str) -> tuple[str, str]:
-    """The run_id and the file that a member is of; `ValueError` for a name that `pack` does not give."""
-    match = _MEMBER.fullmatch(name)
-    if match is None:
-        raise ValueError(f"{name!r} is no file of a run")
-    return match[1], match[2]
-
-
-def _members(file: str | Path) -> Iterator[tuple[str, bytes]]:
+def _members(file: str | Path) -> Iterator[tuple[str, str, bytes]]:
+    """The run_id, the name and the content of each file in an archive."""
     with lzma.open(file) as packed, tarfile.open(fileobj=packed, mode="r|") as archive:
         for member in archive:
-            if not member.isfile():
-                raise ValueError(f"{member.name!r} is no plain file")
-            if member.size > LARGEST_METRICS:
-                raise ValueError(f"{member.name!r} has {member.size:,} bytes, more than any file of a run")
+            match = _MEMBER.fullmatch(member.name)
+            if match is None or not member.isfile() or member.size > LARGEST_METRICS:
+                raise ValueError(f"{member.name!r}, of {member.size:,} bytes, is no file of a run")
             content = archive.extractfile(member)
             assert content is not None  # as for every plain file
-            yield member.name, content.read()
+            yield match[1], match[2], content.read()
 
 
 def _check_run(identity: str, contents: Mapping[str, bytes]) -> None:
-    """`ValueError` unless these files, by name, are of the finished run `identity`, and belong together."""
-    record = parse_record(contents[RECORD_FILE])
-    if record["run_id"] != identity or record["status"] != "finished":
-        raise ValueError(f"runs/{identity} holds the record of {record['run_id']}, {record['status']}")
-    try:
-        config = parse_config(contents[CONFIG_FILE], identity)
-    except ValueError as error:
-        raise ValueError(f"runs/{identity}/{CONFIG_FILE} is not its config: {error}") from error
-    if not has_rows_of(record, config):
-        raise ValueError(f"runs/{identity}/{RECORD_FILE} has other rows than its {CONFIG_FILE} describes")
-    if not is_written_with(contents[METRICS_FILE], contents[RECORD_FILE]):
-        raise ValueError(f"runs/{identity}/{METRICS_FILE} is not the file that was written with the record")
+    """Raises unless these files, by name, are all of the finished run `identity`."""
+    if missing := [name for name in FILES if name not in contents]:
+        raise ValueError(f"it has no {', '.join(missing)}")
+    record = parse_record(contents[RECORD_FILE], identity)
+    if record.status != "finished":
+        raise ValueError(f"it has {record.status}")
+    check_labels(record, parse_config(contents[CONFIG_FILE], identity))
+    check_metrics(contents[METRICS_FILE], contents[RECORD_FILE])
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -209,19 +161,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     either = parser.add_mutually_exclusive_group()
     either.add_argument("--restore", action="store_true", help="unpack the archive into the results folder")
     either.add_argument("--force", action="store_true", help="replace FILE even if it holds runs that would be lost")
-    given = parser.parse_args(arguments)
-    if not given.restore and not given.file.endswith(".tar.xz"):
-        parser.error(f"{given.file}: an archive is compressed by xz, so name it FILE.tar.xz")
+    args = parser.parse_args(arguments)
+    if not args.restore and not args.file.endswith(".tar.xz"):
+        parser.error(f"{args.file}: an archive is compressed by xz, so name it FILE.tar.xz")
     try:
-        if given.restore:
-            restored, there = restore(given.file, given.results_dir)
-            print(f"{counted(restored, 'run')} restored to {given.results_dir}, {there} left as they were")
+        if args.restore:
+            restored, there = restore(args.file, args.results_dir)
+            print(f"{counted(restored, 'run')} restored to {args.results_dir}, {there} left as they were")
         else:
-            if not given.force:
-                check_keeps(given.file, given.results_dir)
-            number = pack(given.results_dir, given.file)
-            size = Path(given.file).stat().st_size / 1e6
-            print(f"{counted(number, 'finished run')} packed, {size:.2f} MB: {given.file}")
+            if not args.force:
+                check_keeps(args.file, args.results_dir)
+            number = pack(args.results_dir, args.file)
+            size = Path(args.file).stat().st_size / 1e6
+            print(f"{counted(number, 'finished run')} packed, {size:.2f} MB: {args.file}")
     except (ValueError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1

@@ -2,8 +2,8 @@
 
 Beside them are the weights that it has kept, a file for each replica and selection.
 
-A results folder may be damaged, or a stranger's. Whatever is in it, reading it raises a `ValueError` that names the
-file, and never leaves the folder.
+A results folder may be damaged, or a stranger's. Whatever is wrong with what is read of a run raises `Unreadable`, one
+line that names the file; nothing outside the folder is read.
 """
 
 import hashlib
@@ -11,16 +11,17 @@ import io
 import json
 import os
 import tempfile
-from collections.abc import Iterable, Mapping
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import yaml
 
 from mixerlab.records.atomic import publish_file, read_bytes, replace_file
+from mixerlab.records.errors import one_line, type_and_message
 from mixerlab.records.identity import run_id
-from mixerlab.records.schema import LABELS, LARGEST_NUMBER, labels_of_replicas, rows_digest, validate_record
+from mixerlab.records.schema import LABELS, LARGEST_NUMBER, Record, labels_of_replicas, rows_digest, validate_record
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -32,10 +33,24 @@ METRICS_FILE = "metrics.csv"
 # Bytes. A record has 2 kB for each replica, metrics 200 bytes for each replica and epoch.
 LARGEST_RECORD, LARGEST_CONFIG, LARGEST_METRICS = 32 << 20, 1 << 20, 256 << 20
 DEEPEST_CONFIG = 30  # levels of nesting
-# What is no config fails in many ways while it is taken for one.
-NO_CONFIG = (ValueError, KeyError, TypeError, AttributeError, OverflowError)
 # The columns of metrics.csv that figures draw.
 DRAWN = ("epoch", "replica", "lr", "train_loss", "val_accuracy", "test_accuracy")
+
+
+class Unreadable(ValueError):
+    """A file of a run cannot be read; the message is one line that names it."""
+
+
+@contextmanager
+def reading(path: str | Path) -> Iterator[None]:
+    """Within the block, whatever is raised becomes `Unreadable`, which names `path` unless it names a file already."""
+    try:
+        yield
+    except Unreadable:
+        raise
+    except Exception as error:
+        reason = one_line(error) if isinstance(error, ValueError) else type_and_message(error)
+        raise Unreadable(f"{path} cannot be read ({reason})") from error
 
 
 def run_folder(results_dir: str | Path, identity: str) -> Path:
@@ -53,24 +68,24 @@ def weights_files(folder: str | Path) -> list[Path]:
     return sorted(Path(folder).glob("replica-*.safetensors"))
 
 
-def selections_without_weights(folder: str | Path, record: Mapping[str, Any], selections: Iterable[str]) -> list[str]:
+def selections_without_weights(folder: str | Path, record: Record, selections: Iterable[str]) -> list[str]:
     """Those of `selections` for which a replica of `record` has an epoch, but no file of weights."""
     return [
         selection
         for selection in selections
         if any(
             row[f"{selection}_epoch"] is not None and not weights_file(folder, row["replica"], selection).exists()
-            for row in record["rows"]
+            for row in record.rows
         )
     ]
 
 
-def write_record(folder: str | Path, record: Mapping[str, Any], replaces: bytes | None = None) -> None:
+def write_record(folder: str | Path, record: Record, replaces: bytes | None = None) -> None:
     """Writes `record.json`, with digests of its rows and of `metrics.csv`, whole or not at all.
 
     Args:
         folder: the run's.
-        record: as `schema` describes it.
+        record: what the run leaves.
         replaces: what `record.json` held when this run began (`record_bytes`). None: nothing.
 
     Raises:
@@ -81,9 +96,9 @@ def write_record(folder: str | Path, record: Mapping[str, Any], replaces: bytes 
     validate_record(record)
     folder = Path(folder)
     digests = {"rows": rows_digest(record)}
-    with suppress(FileNotFoundError):  # a run that failed has none
+    if (folder / METRICS_FILE).exists():  # a run that failed has none
         digests[METRICS_FILE] = _digest(read_bytes(folder / METRICS_FILE, LARGEST_METRICS))
-    text = json.dumps(dict(record) | {"sha256": digests}, indent=1, sort_keys=True, allow_nan=False) + "\n"
+    text = json.dumps(record.to_json() | {"sha256": digests}, indent=1, sort_keys=True, allow_nan=False) + "\n"
     path = folder / RECORD_FILE
     if replaces is None:
         publish_file(path, text)
@@ -110,97 +125,70 @@ def write_metrics(folder: str | Path, metrics: "pd.DataFrame") -> None:
 
 
 def record_bytes(folder: str | Path) -> bytes | None:
-    """What `record.json` holds, whatever that is; None if there is no such file. `ValueError` if it cannot be read."""
+    """What `record.json` holds, whatever that is; None if there is no such file. Raises `Unreadable`."""
     path = Path(folder) / RECORD_FILE
+    with reading(path):
+        return _bytes(path, LARGEST_RECORD)
+
+
+def _bytes(path: Path, most: int) -> bytes | None:
+    """The content of a file, None if there is none; raises like `read_bytes`."""
     try:
-        return read_bytes(path, LARGEST_RECORD)
+        return read_bytes(path, most)
     except FileNotFoundError:
         return None
-    except ValueError as error:
-        raise ValueError(f"{path} is not a record ({error}): delete it") from error
 
 
-def parse_record(content: bytes) -> dict[str, Any]:
-    """The record in the text of a `record.json`, without its digests.
-
-    Raises:
-        ValueError: it is no record, or not what was written.
-    """
-    try:
-        record = json.loads(content)
-        validate_record(record)
-        digests = record.pop("sha256", {})  # records of earlier versions have none
-        if digests.get("rows", rows_digest(record)) != rows_digest(record):
-            raise ValueError("its rows are not those that were written")
-    except RecursionError:
-        raise ValueError("it is nested too deeply") from None
-    except (AttributeError, TypeError) as error:  # another type than the schema's, somewhere inside
-        raise ValueError(str(error)) from error
-    return record
-
-
-def read_record(folder: str | Path) -> dict[str, Any] | None:
-    """The record in `folder`, None if there is none.
-
-    Raises:
-        ValueError: the file is no record, or another run's; says which file and why.
-    """
-    folder = Path(folder)
+def read_record(folder: str | Path) -> Record | None:
+    """The record in `folder`, None if there is none; `Unreadable` if it is no record, or another run's."""
     content = record_bytes(folder)
     if content is None:
         return None
-    try:
-        record = parse_record(content)
-        if record["run_id"] != folder.name:
-            raise ValueError(f"it is the record of run {record['run_id']}")
-    except ValueError as error:
-        raise ValueError(f"{folder / RECORD_FILE} is not a record ({error}): delete it") from error
+    with reading(Path(folder) / RECORD_FILE):
+        return parse_record(content, Path(folder).name)
+
+
+def parse_record(content: bytes, identity: str) -> Record:
+    """The record in the text of a `record.json`; raises whatever is wrong unless it is the run `identity`'s."""
+    record = Record.from_json(json.loads(content))
+    if record.run_id != identity:
+        raise ValueError(f"it is the record of run {record.run_id}")
     return record
 
 
 def is_finished(folder: str | Path) -> bool:
-    """Whether the run in `folder` has its result. Raises like `read_record`."""
+    """Whether the run in `folder` has its result; raises `Unreadable`."""
     record = read_record(folder)
-    return record is not None and record["status"] == "finished"
+    return record is not None and record.status == "finished"
 
 
 def read_config(folder: str | Path) -> dict[str, Any] | None:
     """The config in `folder`, None if there is none. Interpolations in it stay text.
 
     Raises:
-        ValueError: the file is no config of the run that the folder names; says which file and why.
+        Unreadable: the file is no config of the run that the folder names.
     """
-    folder = Path(folder)
-    path = folder / CONFIG_FILE
-    try:
-        return parse_config(read_bytes(path, LARGEST_CONFIG), folder.name)
-    except FileNotFoundError:
-        return None
-    except ValueError as error:
-        raise ValueError(f"{path} is not this run's config ({error})") from error
+    path = Path(folder) / CONFIG_FILE
+    with reading(path):
+        content = _bytes(path, LARGEST_CONFIG)
+        return None if content is None else parse_config(content, path.parent.name)
 
 
 def parse_config(content: bytes, identity: str) -> dict[str, Any]:
-    """The config in the text of a `config.yaml`; `ValueError` with the reason if it is none of the run `identity`."""
-    try:
-        config = _plain_yaml(content)
-        check_config(config, identity)
-    except (*NO_CONFIG, yaml.YAMLError) as error:
-        reason = f"{type(error).__name__}: {error}" if not isinstance(error, ValueError) else str(error)
-        raise ValueError(" ".join(reason.split())) from error
+    """The config in the text of a `config.yaml`; raises whatever is wrong unless it is the run `identity`'s."""
+    config = _plain_yaml(content)
+    check_config(config, identity)
     return config
 
 
 def check_config(config: Any, identity: str) -> None:
-    """Raises one of `NO_CONFIG` unless this is the config of the run `identity`."""
-    if not isinstance(config, dict):
-        raise ValueError("it is no mapping")
+    """Raises whatever is wrong unless this is the config of the run `identity`."""
+    if run_id(config) != identity:
+        raise ValueError(f"it describes run {run_id(config)}")
     for labels in labels_of_replicas(config):
         for column, kind in LABELS.items():
             if type(labels[column]) is not kind:
                 raise ValueError(f"{column}={labels[column]!r} must be of type {kind.__name__}")
-    if run_id(config) != identity:
-        raise ValueError(f"it describes run {run_id(config)}")
 
 
 def _plain_yaml(content: bytes) -> Any:
@@ -210,84 +198,63 @@ def _plain_yaml(content: bytes) -> Any:
     for event in yaml.parse(text, Loader=loader):
         if isinstance(event, yaml.AliasEvent) or getattr(event, "anchor", None) is not None:
             raise ValueError("it has an anchor or an alias")
-        if isinstance(event, yaml.CollectionStartEvent):
-            depth += 1
-        elif isinstance(event, yaml.CollectionEndEvent):
-            depth -= 1
+        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
         if depth > DEEPEST_CONFIG:
             raise ValueError("it is nested too deeply")
     return yaml.load(text, Loader=loader)
 
 
-def read_run(results_dir: str | Path, identity: str) -> tuple[dict[str, Any] | None, dict[str, Any] | None]:
+def read_run(results_dir: str | Path, identity: str) -> tuple[Record | None, dict[str, Any] | None]:
     """The record and the config of a run; None for what is not there.
 
     Raises:
-        ValueError: one of them is damaged, they are not of one run, or the folder leads out of `results_dir`.
+        Unreadable: one of them is damaged, they are not of one run, or the folder leads out of `results_dir`.
     """
     folder = run_folder(results_dir, identity)
-    if folder.is_symlink():
-        raise ValueError(f"{folder} is a link, which is not followed")
-    config, record = read_config(folder), read_record(folder)
-    if record is None:
-        return None, config
-    if config is None:
-        raise ValueError(f"{folder} has a record, but no {CONFIG_FILE} that says of what")
-    if not has_rows_of(record, config):
-        raise ValueError(f"{folder / RECORD_FILE} has other rows than its {CONFIG_FILE} describes")
+    with reading(folder):
+        if folder.is_symlink():
+            raise ValueError("it is a link, which is not followed")
+        config, record = read_config(folder), read_record(folder)
+        if record is not None:
+            check_labels(record, config)
     return record, config
 
 
-def has_rows_of(record: Mapping[str, Any], config: Mapping[str, Any]) -> bool:
-    """Whether the record has a row for each replica of the config, and no other."""
-    expected = labels_of_replicas(config)
-    wanted, found = (
-        sorted(tuple(row[column] for column in LABELS if column != "replica") for row in rows)
-        for rows in (expected, record["rows"])
-    )
-    return wanted == found and [row["replica"] for row in record["rows"]] == list(range(len(expected)))
+def check_labels(record: Record, config: Mapping[str, Any] | None) -> None:
+    """`ValueError` unless the rows of a record are those that its config describes."""
+    if config is None:
+        raise ValueError(f"it has a record, but no {CONFIG_FILE} that says of what")
+    expected = json.loads(json.dumps(labels_of_replicas(config)))  # lists where a config in memory has tuples
+    columns = (*LABELS, "hparams")
+    if [{column: row[column] for column in columns} for row in record.rows] != expected:
+        raise ValueError(f"{RECORD_FILE} has other rows than {CONFIG_FILE} describes")
 
 
 def read_metrics(folder: str | Path) -> "pd.DataFrame | None":
     """The rows of `metrics.csv` (replica x epoch), None if there is no such file.
 
     Raises:
-        ValueError: the file is damaged, or not that of the record beside it; says which file and why.
+        Unreadable: the file is damaged, or not that of the record beside it.
     """
     import pandas as pd
 
-    folder = Path(folder)
-    path = folder / METRICS_FILE
-    try:
-        content = read_bytes(path, LARGEST_METRICS)
-        if not is_written_with(content, record_bytes(folder) or b"{}"):
-            raise ValueError("it is not the file that was written with the record")
+    path = Path(folder) / METRICS_FILE
+    with reading(path):
+        content = _bytes(path, LARGEST_METRICS)
+        if content is None:
+            return None
+        if (record := record_bytes(folder)) is not None:
+            check_metrics(content, record)
         metrics = pd.read_csv(io.BytesIO(content), dtype=dict.fromkeys(DRAWN, float))
-        missing = [column for column in DRAWN if column not in metrics]
-        if missing:
-            raise ValueError(f"it has no column {', '.join(missing)}")
-        if metrics.empty:
-            raise ValueError("it has no rows")
-        for column in DRAWN:
-            values = metrics[column].to_numpy()
-            if (abs(values) > LARGEST_NUMBER).any():
-                raise ValueError(f"{column} has a number above {LARGEST_NUMBER:g}")
-            if column in ("epoch", "replica", "lr") and not (values >= 0).all():  # NaN is not
-                raise ValueError(f"{column} has a gap, or a number below 0")
-    except FileNotFoundError:
-        return None
-    except (ValueError, TypeError, OverflowError) as error:
-        raise ValueError(f"{path} cannot be drawn ({' '.join(str(error).split())})") from error
+        if metrics.empty or (metrics[list(DRAWN)].abs() > LARGEST_NUMBER).any(axis=None):
+            raise ValueError(f"it has no rows, or a number above {LARGEST_NUMBER:g}")
     return metrics
 
 
-def is_written_with(metrics: bytes, record: bytes) -> bool:
-    """Whether the text of a record has the digest of these bytes of a `metrics.csv`; True if it has none."""
-    try:
-        written = json.loads(record).get("sha256", {}).get(METRICS_FILE)
-    except (ValueError, AttributeError, RecursionError):
-        return True  # a record that cannot be read, which is said elsewhere
-    return written in (None, _digest(metrics))
+def check_metrics(metrics: bytes, record: bytes) -> None:
+    """`ValueError` unless this is the `metrics.csv` that was written with the record in this `record.json`."""
+    if json.loads(record)["sha256"].get(METRICS_FILE) != _digest(metrics):
+        raise ValueError("it is not the file that was written with the record")
 
 
 def _digest(content: bytes) -> str:

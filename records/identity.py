@@ -4,7 +4,6 @@ import functools
 import hashlib
 import json
 import math
-import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -15,7 +14,6 @@ VOLATILE = (
     "force",
     "dry_run",
     "wait",
-    "experiment",
     "sweep",
     "trainer.progress",
     "trainer.checkpoint_every",
@@ -30,36 +28,7 @@ VOLATILE = (
     "task.levels",
     "task.allow_shared_rows",
 )
-# Keys that came later, and what the code did before each of them: a run that has this value is the run that it was, and
-# records made before are still found. A key stays here for good; one whose default changes keeps its first value. Those
-# of `mixer` and `optimizer` are keys of these classes: another one may have a key of this name, and another default.
-IMPLIED = {
-    "model.linear_std": None,
-    "model.autoencoder_redraw_all": False,
-    "model.may_see_future": False,
-    "mixer.bias": False,
-    "mixer.expand_v": 1,
-    "mixer.zero_dt_bias": False,
-    "optimizer.filters": "adam",
-    "optimizer.decoder": "muon",
-    "optimizer.head": "adam",
-    "optimizer.decayed": "matrices",
-    "optimizer.update_scale": "original",
-    "optimizer.bf16_matrices": False,
-    "trainer.stop_above": None,
-    "task.test_seq_len": None,
-}
-_IMPLYING = {
-    "mixers.attn.Attention",
-    "mixers.parallax.Parallax",
-    "mixers.gdn.GatedDeltaNet",
-    "mixers.mamba.Mamba",
-    "training.optimizers.Muon",
-    "training.optimizers.AdamW",
-}
-# The keys of a hybrid's layers, which imply what those of the mixer do.
-_OF_LAYER = re.compile(r"^(mixer\.options\.\d+)\.")
-# The hash of a cached dataset's content stands in the identity for the folder that it was read from.
+# The hash of a dataset's content stands in the identity for the folder that it was read from.
 DATA_PATH, DATA_DIGEST = "task.data_dir", "task.data_sha256"
 # Keys that take one value or a list of them, one per replica. Their order cannot change a result.
 REPLICATED = ("optimizer.lr", "seed")
@@ -81,20 +50,17 @@ def flatten(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 def run_id(config: Mapping[str, Any]) -> str:
     """The identity of a run: 12 hex digits over the resolved config without what cannot change its result.
 
-    Numbers count by value (`1` is `1.0`, `1e-3` is `0.001`), a single learning rate or seed is a list of one, and a
-    `_target_` counts without the prefix `mixerlab.`, which records of earlier versions do not have. A key at its
-    `IMPLIED` value counts as absent. A dataset that is read from a folder counts by its content.
+    Numbers count by value (`1` is `1.0`, `1e-3` is `0.001`), and a single learning rate or seed is a list of one. A key
+    whose value is null or false counts as absent, so that a later version may add it. A dataset that is read from a
+    folder counts by its content.
 
     Raises:
         ValueError: a value that is no number, string, bool, null, list or mapping, or is not finite.
     """
-    flat = flatten(config).items()
-    canonical = without_implied({key: canonical_value(value, key) for key, value in flat if not is_volatile(key)})
+    flat = present(flatten(config))
+    canonical = {key: canonical_value(value, key) for key, value in flat.items() if not is_volatile(key)}
     if DATA_DIGEST in canonical:
         canonical.pop(DATA_PATH, None)
-    for key, value in canonical.items():
-        if key.endswith("_target_") and isinstance(value, str):
-            canonical[key] = value.removeprefix("mixerlab.")
     for key in REPLICATED:
         if key in canonical:
             canonical[key] = sorted(as_list(canonical[key]), key=repr)
@@ -102,26 +68,9 @@ def run_id(config: Mapping[str, Any]) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
-def without_implied(flat: Mapping[str, Any]) -> dict[str, Any]:
-    """Dotted keys and their values, less those at the value that older records imply (`IMPLIED`).
-
-    A mixer or optimizer whose class is not among the keys, as in a record's `hparams`, is one of ours.
-    """
-    return {key: value for key, value in flat.items() if not _is_implied(key, value, flat)}
-
-
-def _is_implied(key: str, value: Any, flat: Mapping[str, Any]) -> bool:
-    layer = _OF_LAYER.match(key)
-    group = layer[1] if layer else key.partition(".")[0]
-    target = flat.get(f"{group}._target_") if group.startswith(("mixer", "optimizer")) else None
-    if target is not None and str(target).removeprefix("mixerlab.") not in _IMPLYING:
-        return False
-    key = _OF_LAYER.sub("mixer.", key)
-    return key in IMPLIED and _same(value, IMPLIED[key])
-
-
-def _same(value: Any, implied: Any) -> bool:
-    return value == implied and isinstance(value, bool) == isinstance(implied, bool)
+def present(flat: Mapping[str, Any]) -> dict[str, Any]:
+    """Dotted keys and their values, less those that are null or false, which count as absent."""
+    return {key: value for key, value in flat.items() if value is not None and value is not False}
 
 
 def as_list(value: Any) -> list:
@@ -129,7 +78,7 @@ def as_list(value: Any) -> list:
     return list(value) if isinstance(value, list | tuple) else [value]
 
 
-@functools.lru_cache(maxsize=4096)  # it is asked for each key of each replica of a report
+@functools.lru_cache(maxsize=4096)  # it is asked for each key of each run of a report
 def is_volatile(key: str) -> bool:
     """Whether the value of this dotted key cannot change a result."""
     return any(key == volatile or key.startswith(f"{volatile}.") for volatile in VOLATILE)

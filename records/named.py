@@ -13,7 +13,7 @@ from typing import Any
 
 from mixerlab.records.atomic import read_bytes, remove_leftovers, replace_file
 from mixerlab.records.claims import claim, holder
-from mixerlab.records.files import NO_CONFIG, check_config
+from mixerlab.records.files import check_config, reading
 
 Configs = Mapping[str, Mapping[str, Any]]  # of runs, by `run_id`
 
@@ -53,9 +53,7 @@ def write_sweep(results_dir: str | Path, name: str, configs: Configs) -> None:
         if not alone:
             raise ValueError(f"{path.parent} is being written by {holder(path.parent)}: try again")
         remove_leftovers(path.parent)
-        known: Configs = {}
-        if path.exists():
-            known = read_sweep(results_dir, name)
+        known = read_sweep(results_dir, name) if path.exists() else {}
         replace_file(path, json.dumps({"runs": {**known, **configs}}) + "\n")
 
 
@@ -67,20 +65,15 @@ def read_sweep(results_dir: str | Path, name: str) -> Configs:
     """
     check_sweep_name(name)
     path = _path(results_dir, name)
-    try:
-        return checked_configs(json.loads(read_bytes(path, most=LARGEST_NOTE))["runs"])
-    except FileNotFoundError:
+    if not path.exists():
         names = ", ".join(sorted(other.stem for other in path.parent.glob("[!.]*.json"))) or "none"
-        raise ValueError(f"--sweep {name}: no sweep has this name in {path.parent}; there are {names}") from None
-    except (*NO_CONFIG, RecursionError) as error:
-        raise ValueError(
-            f"{path} is not what a sweep of this version wrote ({error}): delete it, then start the sweep again, which"
-            " trains nothing that is finished"
-        ) from error
+        raise ValueError(f"--sweep {name}: no sweep has this name in {path.parent}; there are {names}")
+    with reading(path):
+        return checked_configs(json.loads(read_bytes(path, most=LARGEST_NOTE))["runs"])
 
 
 def checked_configs(configs: Any) -> Configs:
-    """`configs`; one of `NO_CONFIG` if they are none."""
+    """`configs`; raises whatever is wrong if they are none."""
     for identity, config in configs.items():
         check_config(config, identity)
     return configs

@@ -1,31 +1,19 @@
 """What a record says: its columns, the rows of a config, and the check that a record keeps to the schema.
 
-    {"run_id": str, "status": "finished" | "failed", "error": str | null,
-     "rows": [one dict per replica: LABELS, "hparams", RESULTS],
-     "provenance": {what may differ when the same run is repeated: times, device, versions, commit},
-     "sha256": {"rows": of status, error and rows, "metrics.csv": of the file}}
-
-`sha256` is absent from records of earlier versions. Everything outside `provenance` is the same, bit for bit, when the
-same config runs again on a CPU in as many threads. Accuracies are in [0, 1], losses in nats, and the first epoch is 0.
-A number that does not exist or is not finite is null.
+`record.json` holds the fields of a `Record`, and `sha256`: digests of what it says and of `metrics.csv`. Everything but
+`provenance` is the same, bit for bit, when the same config runs again on a CPU in as many threads. Accuracies are in
+[0, 1], losses in nats, and the first epoch is 0. A number that does not exist or is not finite is null.
 """
 
 import hashlib
 import json
 from collections.abc import Mapping
-from typing import Any
+from dataclasses import asdict, dataclass, field
+from typing import Any, Self
 
-from mixerlab.records.identity import (
-    DATA_DIGEST,
-    DATA_PATH,
-    REPLICATED,
-    flatten,
-    is_volatile,
-    replicas_of,
-    run_id,
-)
+from mixerlab.records.identity import DATA_DIGEST, DATA_PATH, REPLICATED, flatten, is_volatile, replicas_of, run_id
 
-# The columns that say which replica a row is, with their types ...
+# The columns that say which replica a row is, with their types.
 LABELS = {
     "run_id": str,
     "mixer": str,
@@ -40,118 +28,147 @@ LABELS = {
     "epochs": int,
     "batch_size": int,
 }
-ACCURACIES = (
-    "official_accuracy",
-    "official_token_accuracy",
-    "clean_accuracy",
-    "clean_token_accuracy",
-    "clean_val_accuracy",
-    "val_accuracy",
-    "test_accuracy",
-)
-LOSSES = ("official_loss", "clean_loss", "clean_val_loss", "train_loss", "val_loss", "test_loss")
-COUNTS = ("num_params", "state_size", "steps", "official_epoch", "clean_epoch")
-# ... and those that say how it went. `official_*`: at the checkpoint with the lowest test perplexity. `clean_*`:
-# at the one with the lowest validation perplexity. Without a prefix: after the last epoch.
-RESULTS = ("status", "error", *COUNTS, *ACCURACIES, *LOSSES)
-# Later columns, which older records lack. `steps_to_90`: the steps made by the end of the first epoch with a test
-# accuracy of at least 0.9; null: there was none.
-# `chance`: the accuracy on test of a uniform guess (`Task.chance`); null: not known.
-LATER_RESULTS = ("steps_to_90", "chance")
+GROUPS = ("mixer", "task", "model", "optimizer", "schedule", "trainer")  # of a config, whose keys are hyperparameters
 ROW_STATUSES = ("finished", "diverged", "failed")
 RECORD_STATUSES = ("finished", "failed")
 
-# Of a loss or a count. The largest float32 is 3.4e38.
-LARGEST_NUMBER = 1e39
+LARGEST_NUMBER = 1e39  # of a loss or a count; the largest float32 is 3.4e38
 LONGEST_NAME = 1000  # characters of a label; a setting of one's own lists its parameters
 
-_MISSING = object()
+
+@dataclass(frozen=True)
+class Score:
+    """What a run is judged by, and along which axis of training it is measured: `epoch`, `step` or `token`."""
+
+    name: str = "accuracy"
+    higher_is_better: bool = True
+    axis: str = "epoch"
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The columns of rows that hold it.
+
+        `official_*`: where the perplexity on test is lowest. `clean_*`: where that on validation is. Without a prefix:
+        at the end of training.
+        """
+        places = ("official", "clean", "clean_val", "val", "test")
+        return tuple(f"{place}_{self.name}" for place in places)
+
+    @property
+    def places(self) -> tuple[str, ...]:
+        """The columns of rows that say where on the axis the two selections are."""
+        return f"official_{self.axis}", f"clean_{self.axis}"
 
 
-def row_labels(config: Mapping[str, Any], replica: int, lr: float, seed: int) -> dict[str, Any]:
-    """The part of a row that the config knows: `LABELS` and `hparams` (all other keys, dotted)."""
-    return _labels_but(config) | {"replica": replica, "lr": float(lr), "seed": seed}
+ACCURACY = Score()
+_TOKEN_ACCURACIES = ("official_token_accuracy", "clean_token_accuracy")
+_LOSSES = ("official_loss", "clean_loss", "clean_val_loss", "train_loss", "val_loss", "test_loss")
+_COUNTS = ("num_params", "state_size", "steps")
+# Null is an answer of these. `steps_to_90`: the steps made by the end of the first epoch with a test accuracy of at
+# least 0.9. `chance`: the accuracy on test of a uniform guess (`Task.chance`).
+_OPTIONAL = ("steps_to_90", "chance")
+
+
+def result_columns(score: Score = ACCURACY) -> tuple[str, ...]:
+    """The columns of rows that say how training went."""
+    tokens = _TOKEN_ACCURACIES if score == ACCURACY else ()
+    return ("status", "error", *_COUNTS, *score.places, *score.columns, *tokens, *_LOSSES, *_OPTIONAL)
+
+
+RESULTS = result_columns()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Record:
+    """What is written of a run when it has ended.
+
+    Attributes:
+        run_id: of the config.
+        status: one of RECORD_STATUSES.
+        error: why it failed; None if it did not.
+        rows: a dict for each replica: `LABELS`, `hparams` (all other keys of the config, dotted), `result_columns`.
+        score: what it is judged by.
+        provenance: what may differ when the same run is repeated: times, device, versions, commit.
+    """
+
+    run_id: str
+    status: str
+    rows: list[dict[str, Any]]
+    error: str | None = None
+    score: Score = ACCURACY
+    provenance: dict[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def from_json(cls, content: Mapping[str, Any]) -> Self:
+        """The record that `record.json` holds; raises whatever is wrong with it."""
+        fields = dict(content)
+        digest = fields.pop("sha256")["rows"]
+        record = cls(**fields | {"score": Score(**fields["score"])})
+        validate_record(record)
+        if rows_digest(record) != digest:
+            raise ValueError("its rows are not those that were written")
+        return record
+
+    def to_json(self) -> dict[str, Any]:
+        """Its fields, for `record.json`."""
+        return asdict(self)
 
 
 def labels_of_replicas(config: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """`row_labels` of each replica of a config, which costs little more than those of one."""
-    shared = _labels_but(config)
-    return [
-        shared | {"replica": replica, "lr": float(lr), "seed": seed, "hparams": dict(shared["hparams"])}
-        for replica, (lr, seed) in enumerate(replicas_of(config))
-    ]
-
-
-def _labels_but(config: Mapping[str, Any]) -> dict[str, Any]:
-    """What `row_labels` gives, with no replica in its place."""
+    """The part of each replica's row that the config knows: `LABELS` and `hparams`."""
     taken = {"optimizer.weight_decay", "trainer.epochs", "trainer.batch_size", *REPLICATED}
-    groups = ("mixer", "task", "model", "optimizer", "schedule", "trainer")
     hparams = {
         key: value
-        for key, value in flatten({group: config[group] for group in groups if group in config}).items()
+        for key, value in flatten({group: config[group] for group in GROUPS if group in config}).items()
         if not is_volatile(key) and key not in taken and not key.endswith((".name", "._target_"))
     }
     if DATA_DIGEST in hparams:  # which says more than where the data lay
         hparams.pop(DATA_PATH, None)
-    return {
+    shared = {
         "run_id": run_id(config),
         "mixer": config["mixer"]["name"],
         "task": config["task"]["name"],
         "setting": config["task"]["setting"],
-        "replica": None,
-        "lr": None,
         "weight_decay": float(config["optimizer"].get("weight_decay", 0.0)),  # an optimizer may have none
-        "seed": None,
         "optimizer": config["optimizer"]["name"],
         "schedule": config["schedule"]["name"],
         "epochs": config["trainer"]["epochs"],
         "batch_size": config["trainer"]["batch_size"],
-        "hparams": hparams,
     }
+    return [
+        shared | {"replica": replica, "lr": lr, "seed": seed, "hparams": dict(hparams)}
+        for replica, (lr, seed) in enumerate(replicas_of(config))
+    ]
 
 
-def failed_record(config: Mapping[str, Any], error: str, provenance: Mapping[str, Any]) -> dict[str, Any]:
+def failed_record(config: Mapping[str, Any], error: str, provenance: Mapping[str, Any]) -> Record:
     """The record of a run that raised: one failed row for each learning rate and seed, without results."""
-    nothing = dict.fromkeys((*RESULTS, *LATER_RESULTS)) | {"status": "failed", "error": error}
+    nothing = dict.fromkeys(RESULTS) | {"status": "failed", "error": error}
     rows = [labels | nothing for labels in labels_of_replicas(config)]
-    return {
-        "run_id": run_id(config),
-        "status": "failed",
-        "error": error,
-        "rows": rows,
-        "provenance": dict(provenance),
-    }
+    return Record(run_id=run_id(config), status="failed", error=error, rows=rows, provenance=dict(provenance))
 
 
-def rows_digest(record: Mapping[str, Any]) -> str:
+def rows_digest(record: Record) -> str:
     """SHA-256 of what a record says besides its provenance."""
-    said = [record[key] for key in ("run_id", "status", "error", "rows")]
+    said = [record.run_id, record.status, record.error, record.rows, asdict(record.score)]
     return hashlib.sha256(json.dumps(said, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
 
-def validate_record(record: Mapping[str, Any]) -> None:
+def validate_record(record: Record) -> None:
     """Raises `ValueError` with the row, the column and the value where a record breaks the schema.
 
-    A record from a stranger may raise `TypeError` or `AttributeError` instead: a value has another type.
+    Of a record from a stranger, in which a value may have any type, it may raise any other error.
     """
-    if not isinstance(record, Mapping):
-        raise ValueError(f"the record is of type {type(record).__name__}, and must be a mapping")
-    _check_keys(record, ("run_id", "status", "error", "rows", "provenance"), "the record", ("sha256",))
-    if record["status"] not in RECORD_STATUSES:
-        raise ValueError(f"record status={_shown(record['status'])}: must be one of {', '.join(RECORD_STATUSES)}")
-    _check_error(record, "the record")
-    for key, kind in (("rows", list | tuple), ("provenance", Mapping), ("sha256", Mapping)):
-        if key in record and not isinstance(record[key], kind):
-            raise ValueError(f"{key}={_shown(record[key])} is of another type")
-    if not record["rows"]:
+    if record.status not in RECORD_STATUSES:
+        raise ValueError(f"record status={_shown(record.status)}: must be one of {', '.join(RECORD_STATUSES)}")
+    _check_error(record.status, record.error, "the record")
+    if not record.rows:
         raise ValueError("the record has no rows: it needs one per replica, failed ones included")
-    for number, row in enumerate(record["rows"]):
-        _validate_row(row, f"row {number}")
-        if row["run_id"] != record["run_id"]:
-            raise ValueError(f"row {number}: run_id={_shown(row['run_id'])} is not the record's {record['run_id']!r}")
+    columns = {*LABELS, "hparams", *result_columns(record.score)}
+    for number, row in enumerate(record.rows):
+        _validate_row(row, record, columns, f"row {number}")
     # They become columns beside those of the rows.
-    taken = [key for key in record["provenance"] if key in (*LABELS, *RESULTS, *LATER_RESULTS, "config")]
-    if taken:
+    if taken := sorted(record.provenance.keys() & (columns | {"config", "score", "higher_is_better"})):
         raise ValueError(f"provenance: {', '.join(taken)} is a column of the rows")
 
 
@@ -163,41 +180,29 @@ def check_name(key: str, value: Any) -> None:
         raise ValueError(f"{key}={_shown(value)} must be one printable line of at most {LONGEST_NAME} characters")
 
 
-def _validate_row(row: Mapping[str, Any], where: str) -> None:
-    if not isinstance(row, Mapping):
-        raise ValueError(f"{where} is of type {type(row).__name__}, and must be a mapping")
-    _check_keys(row, (*LABELS, "hparams", *RESULTS), where, LATER_RESULTS)
-    for column, kind in LABELS.items():
-        wanted = (int, float) if kind is float else kind
-        if not isinstance(row[column], wanted) or isinstance(row[column], bool):
-            raise ValueError(f"{where}: {column}={_shown(row[column])} must be of type {kind.__name__}")
-        if kind is str:
-            check_name(f"{where}: {column}", row[column])
-        elif not 0 <= row[column] <= LARGEST_NUMBER:
-            raise ValueError(f"{where}: {column}={_shown(row[column])} must lie in [0, {LARGEST_NUMBER:g}]")
-    if not isinstance(row["hparams"], Mapping) or not all("." in key for key in row["hparams"]):
-        raise ValueError(f"{where}: hparams={_shown(row['hparams'])} must be a mapping of dotted keys")
+def _validate_row(row: Mapping[str, Any], record: Record, columns: set[str], where: str) -> None:
+    if differing := sorted(row.keys() ^ columns):
+        raise ValueError(f"{where}: missing or unknown columns {', '.join(differing)}")
+    if row["run_id"] != record.run_id:
+        raise ValueError(f"{where}: run_id={_shown(row['run_id'])} is not the record's {record.run_id!r}")
     if row["status"] not in ROW_STATUSES:
         raise ValueError(f"{where}: status={_shown(row['status'])} must be one of {', '.join(ROW_STATUSES)}")
-    _check_error(row, where)
-    for column in (*COUNTS, *ACCURACIES, *LOSSES, *LATER_RESULTS):
-        value = row.get(column)
+    _check_error(row["status"], row["error"], where)
+    for column in result_columns(record.score)[2:]:
+        value = row[column]
         if value is None:
-            if row["status"] == "finished" and column not in LATER_RESULTS:
+            if row["status"] == "finished" and column not in _OPTIONAL:
                 raise ValueError(f"{where}: {column} is null, but the replica finished")
-            continue
-        if isinstance(value, bool) or not isinstance(value, int | float):
+        elif type(value) not in (int, float) or not abs(value) <= LARGEST_NUMBER:  # NaN is not
             raise ValueError(f"{where}: {column}={_shown(value)} must be a finite number or null")
-        if not -LARGEST_NUMBER <= value <= LARGEST_NUMBER:  # neither is NaN
-            raise ValueError(f"{where}: {column}={_shown(value)} must be a finite number or null")
-        if column in ACCURACIES and not 0 <= value <= 1:
+        elif column.endswith("accuracy") and not 0 <= value <= 1:
             raise ValueError(f"{where}: {column}={_shown(value)} must lie in [0, 1]")
 
 
-def _check_error(mapping: Mapping[str, Any], where: str) -> None:
-    if mapping["error"] is not None and not isinstance(mapping["error"], str):
-        raise ValueError(f"{where}: error={_shown(mapping['error'])} must be a string or null")
-    if mapping["status"] == "failed" and not mapping["error"]:
+def _check_error(status: str, error: Any, where: str) -> None:
+    if not isinstance(error, str | None):
+        raise ValueError(f"{where}: error={_shown(error)} must be a string or null")
+    if status == "failed" and not error:
         raise ValueError(f"{where}: a failed record or replica must say why in 'error'")
 
 
@@ -209,21 +214,10 @@ def _shown(value: Any, most: int = 80) -> str:
     return text if len(text) <= most else f"{text[:most]}..."
 
 
-def _check_keys(
-    mapping: Mapping[str, Any], wanted: tuple[str, ...], where: str, optional: tuple[str, ...] = ()
-) -> None:
-    missing = [key for key in wanted if mapping.get(key, _MISSING) is _MISSING]
-    unknown = [key for key in mapping if key not in (*wanted, *optional)]
-    if missing or unknown:
-        raise ValueError(f"{where}: missing keys {missing}, unknown keys {unknown}")
-
-
-def changed_code(record: Mapping[str, Any], code: Mapping[str, str]) -> list[str]:
+def changed_code(record: Record, code: Mapping[str, str]) -> list[str]:
     """The parts of a run (`mixer`, `task`, `training`) whose code differs from the code that made `record`.
 
     Parts for which the record has no version count as unchanged.
     """
-    made_by = record["provenance"].get("code_version", {})
-    if not isinstance(made_by, Mapping):
-        return []
+    made_by = record.provenance.get("code_version", {})
     return [part for part, version in code.items() if made_by.get(part, version) != version]

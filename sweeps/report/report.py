@@ -15,7 +15,7 @@ import pandas as pd
 from mixerlab.records.atomic import read_bytes, remove_leftovers, replace_file
 from mixerlab.records.best import Selection
 from mixerlab.records.claims import claim, holder
-from mixerlab.records.files import NO_CONFIG, RECORD_FILE, check_writable
+from mixerlab.records.files import RECORD_FILE, check_writable
 from mixerlab.records.named import LARGEST_NOTE, Configs, checked_configs
 from mixerlab.records.names import is_challenge, is_custom
 from mixerlab.records.text import captions_page
@@ -176,7 +176,7 @@ class _Look:
 def _joined(out: Path, configs: Configs, since: float) -> Configs:
     """These runs, and those of the report in `out` if it was written since then; kept for the next one."""
     path = out / COVERED
-    with suppress(OSError, *NO_CONFIG):  # none, or not ours: then there is nothing to join
+    with suppress(Exception):  # none, or not ours: then there is nothing to join
         covered = json.loads(read_bytes(path, most=LARGEST_NOTE))
         if float(covered["written_at"]) >= since:
             configs = {**checked_configs(covered["runs"]), **configs}

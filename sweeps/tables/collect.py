@@ -13,9 +13,9 @@ import pandas as pd
 
 from mixerlab.records.best import CHOSEN_BY, ENDED, Selection, best_trial
 from mixerlab.records.files import RECORD_FILE, read_config, read_metrics, read_run, run_folder
-from mixerlab.records.identity import IMPLIED, canonical_value, flatten, without_implied
+from mixerlab.records.identity import canonical_value, flatten, present
 from mixerlab.records.names import MIXERS, TASKS, rank, setting_rank
-from mixerlab.records.schema import LABELS, LATER_RESULTS, RESULTS, labels_of_replicas
+from mixerlab.records.schema import LABELS, RESULTS, labels_of_replicas
 from mixerlab.sweeps.tables.chance import chance_of
 from mixerlab.sweeps.tables.grids import grids
 from mixerlab.sweeps.tables.solved import counts, known_steps, steps_in
@@ -118,15 +118,16 @@ def collect(results_dir: str | Path, configs: Mapping[str, Mapping[str, Any]] | 
 
 
 def _columns(rows: Iterable[Mapping[str, Any]]) -> list[str]:
-    fixed = [*LABELS, *RESULTS, *LATER_RESULTS, "config"]
+    fixed = [*LABELS, *RESULTS, "score", "higher_is_better", "config"]
     return fixed + sorted({key for row in rows for key in row} - set(fixed))
 
 
 def _rows_of(results_dir: str | Path, identity: str) -> list[dict[str, Any]]:
     record, config = read_run(results_dir, identity)
     if record is not None:
-        origin = {key: _scalar(value) for key, value in flatten(record["provenance"]).items()}
-        rows = [row if row["status"] == "failed" else row | {"steps_to_90": known_steps(row)} for row in record["rows"]]
+        origin = {key: _scalar(value) for key, value in flatten(record.provenance).items()}
+        origin |= {"score": record.score.name, "higher_is_better": record.score.higher_is_better}
+        rows = [row if row["status"] == "failed" else row | {"steps_to_90": known_steps(row)} for row in record.rows]
         classes = _classes(config or {})
         return [_tidy(row, classes) | origin for row in rows]
     return [] if config is None else _without_record(config, "unfinished")
@@ -151,7 +152,7 @@ def _tidy(row: Mapping[str, Any], classes: Mapping[str, str | None]) -> dict[str
     """A record's row, flat, with its classes and the hash of its configuration."""
     shared = ("weight_decay", "optimizer", "schedule", "epochs", "batch_size")
     hparams = {key: canonical_value(value, key) for key, value in row["hparams"].items()}
-    told = {key: value for key, value in without_implied({**hparams, **classes}).items() if key not in classes}
+    told = {key: value for key, value in present({**hparams, **classes}).items() if key not in classes}
     identity = json.dumps([[canonical_value(row[key], key) for key in shared], told], sort_keys=True)
     flat = {key: value for key, value in row.items() if key != "hparams"}
     flat["config"] = _hash(identity)
