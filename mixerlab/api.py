@@ -11,11 +11,12 @@ from mixerlab.config.compose import compose
 from mixerlab.config.project import use_folder, use_noted_folder
 from mixerlab.config.values import checked
 from mixerlab.records.identity import replicas_of
+from mixerlab.records.schema import Record
 from mixerlab.training.randomness import seeded
 
 
-def run(*overrides: str, config_dir: str | Path | None = None, config: DictConfig | None = None) -> dict | None:
-    """Trains one run, unless it is finished, and returns its record (the content of `record.json`).
+def run(*overrides: str, config_dir: str | Path | None = None, config: DictConfig | None = None) -> Record | None:
+    """Trains one run, unless it is finished, and returns its record.
 
     Args:
         overrides, config_dir: as for `compose`.

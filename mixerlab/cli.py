@@ -19,13 +19,15 @@ import shlex
 import signal
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from mixerlab.records.interruption import GOES_ON, Terminated, terminated_by_signal
 
 if TYPE_CHECKING:
     from hydra.conf import HydraConf
     from omegaconf import DictConfig
+
+    from mixerlab.records.schema import Record
 
 log = logging.getLogger(__name__)
 
@@ -162,7 +164,7 @@ def train_cell(cfg: "DictConfig") -> str | None:
         complete(cfg, hydra_config, GlobalHydra.instance().config_loader())
         if in_sweep:
             record = run(cfg)  # the sweep comes back to what it could not claim
-            return record["run_id"] if record else None
+            return record.run_id if record else None
         _say_what_is_left_out(hydra_config)
         if cfg.dry_run:
             folder, state = run_state(cfg)
@@ -178,7 +180,7 @@ def train_cell(cfg: "DictConfig") -> str | None:
         _say_who_trains(cfg)
         return None
     _print_result(cfg.results_dir, record)
-    return record["run_id"]
+    return record.run_id
 
 
 def _prepare_worker(cfg: "DictConfig") -> None:
@@ -211,10 +213,10 @@ def _say_who_trains(cfg: "DictConfig") -> None:
     log.info("another process is training this run (%s); nothing to do here", holder(folder))
 
 
-def _print_result(results_dir: str, record: dict[str, Any]) -> None:
+def _print_result(results_dir: str, record: "Record") -> None:
     from mixerlab.records.files import RECORD_FILE, run_folder
 
-    folder = run_folder(results_dir, record["run_id"])
+    folder = run_folder(results_dir, record.run_id)
     print(f"\n{_summary(record)}\n\nrecord: {folder / RECORD_FILE}", flush=True)
     try:
         print(f"figure: {_figure(folder, folder / RECORD_FILE)}")
@@ -233,15 +235,15 @@ def _figure(folder: Path, record: Path) -> Path:
     return figure
 
 
-def _summary(record: dict[str, Any]) -> str:
+def _summary(record: "Record") -> str:
     """The size of the model, and a line of scores for each replica."""
-    head = record["rows"][0]
+    head = record.rows[0]
     lines = [
         f"{head['mixer']} on {head['task']} ({head['setting']}): {head['num_params']:,} parameters",
         f"{'accuracy on test':>37}",
         f"{'learning rate':>13}  {'seed':>4}  {'official':>8}  {'clean':>8}  status",
     ]
-    for row in record["rows"]:
+    for row in record.rows:
         scores = (row[f"{selection}_accuracy"] for selection in ("official", "clean"))
         official, clean = ("-" if score is None else f"{score:.3f}" for score in scores)
         reason = f": {row['error']}" if row["error"] else ""

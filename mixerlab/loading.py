@@ -25,8 +25,8 @@ from mixerlab.models.language_model import LanguageModel
 from mixerlab.records.atomic import read_bytes
 from mixerlab.records.best import CHOSEN_BY
 from mixerlab.records.files import read_run, weights_file, weights_files
-from mixerlab.records.identity import DATA_DIGEST, IMPLIED, flatten, is_volatile, run_id
-from mixerlab.records.schema import rows_digest
+from mixerlab.records.identity import DATA_DIGEST, flatten, is_volatile, run_id
+from mixerlab.records.schema import Record, rows_digest
 from mixerlab.sweeps.tables.collect import best_per_cell, collect
 from mixerlab.tasks.base import Task
 from mixerlab.training.results import CHOSEN_ON
@@ -86,9 +86,9 @@ def load(
         use_folder(Path(config_dir))
     record, config = _finished(folder, run_folder)
     number = _best(folder.parents[1], record, config, selection) if replica is None else replica
-    if number not in range(len(record["rows"])):
-        raise ValueError(f"replica={number!r}: the run has replicas 0 to {len(record['rows']) - 1}")
-    row = record["rows"][number]
+    if number not in range(len(record.rows)):
+        raise ValueError(f"replica={number!r}: the run has replicas 0 to {len(record.rows) - 1}")
+    row = record.rows[number]
     if row[f"{selection}_epoch"] is None:
         raise ValueError(f"replica {number} diverged before the end of an epoch: it has no weights ({row['error']})")
     path = weights_file(folder, number, selection)
@@ -106,19 +106,17 @@ def load(
     return Loaded(model.eval(), task, config, row)
 
 
-def _finished(folder: Path, given: str | Path) -> tuple[dict[str, Any], dict[str, Any]]:
+def _finished(folder: Path, given: str | Path) -> tuple[Record, dict[str, Any]]:
     """Record and config of a run; ValueError, which names the folder as it was given, unless it has finished."""
     record, config = read_run(folder.parents[1], folder.name)
     if record is None or config is None:
         raise ValueError(f"{given} has no record: its run has not ended")
-    if record["status"] != "finished":
-        raise ValueError(f"the run in {given} has failed ({record['error']}): it has no weights")
+    if record.status != "finished":
+        raise ValueError(f"the run in {given} has failed ({record.error}): it has no weights")
     return record, config
 
 
-def _read_weights(
-    model: LanguageModel | AutoEncoder, path: Path, record: Mapping[str, Any], expected: Mapping[str, Any]
-) -> None:
+def _read_weights(model: LanguageModel | AutoEncoder, path: Path, record: Record, expected: Mapping[str, Any]) -> None:
     """Puts a file's weights in `model`.
 
     Raises:
@@ -133,10 +131,10 @@ def _read_weights(
     put_in(model, state)
 
 
-def _warn_of_other_code(run_folder: str | Path, record: Mapping[str, Any], config: Mapping[str, Any]) -> None:
+def _warn_of_other_code(run_folder: str | Path, record: Record, config: Mapping[str, Any]) -> None:
     """Weights that fit say nothing of a `forward` that has changed."""
     now = mixer_version(config)
-    if now != record["provenance"].get("code_version", {}).get("mixer", now):
+    if now != record.provenance.get("code_version", {}).get("mixer", now):
         log.warning(
             "%s was trained with other code of mixer=%s than today's: the model may compute something else than its"
             " record scores",
@@ -145,14 +143,12 @@ def _warn_of_other_code(run_folder: str | Path, record: Mapping[str, Any], confi
         )
 
 
-def _best(
-    results_dir: Path, record: Mapping[str, Any], config: Mapping[str, Any], selection: Literal["official", "clean"]
-) -> int:
+def _best(results_dir: Path, record: Record, config: Mapping[str, Any], selection: Literal["official", "clean"]) -> int:
     """The number of the run's best replica."""
-    (cell,) = best_per_cell(collect(results_dir, {record["run_id"]: config}), selection).to_dict("records")
+    (cell,) = best_per_cell(collect(results_dir, {record.run_id: config}), selection).to_dict("records")
     if not cell["replicas"]:
         raise ValueError(f"no replica of the run has finished ({cell['status']}): name one with replica=NUMBER")
-    seeds = [record["rows"][number] for _, number in cell["replicas"]]  # at the best learning rate
+    seeds = [record.rows[number] for _, number in cell["replicas"]]  # at the best learning rate
     return max(seeds, key=lambda row: row[CHOSEN_BY[selection]])["replica"]
 
 
@@ -169,8 +165,6 @@ def _built(config: Mapping[str, Any]) -> tuple[Task, LanguageModel | AutoEncoder
                 f"{prefix}={part.name}: {part._target_} cannot be imported ({error}); if it is your own, give"
                 " config_dir=, the folder of your yamls"
             ) from error
-    model = {key.removeprefix("model."): value for key, value in IMPLIED.items() if key.startswith("model.")}
-    cfg.model = model | dict(config["model"])  # of a run that is older than some of these keys
     # What was asked for by name stands beside it by value; the name may be a label that no yaml has.
     cfg.task.setting = next(iter(settings_of(cfg.task)))
     task = build_task(cfg.task)

@@ -49,7 +49,7 @@ from mixerlab.records.files import (
 from mixerlab.records.identity import flatten, is_volatile, replicas_of, run_id
 from mixerlab.records.interruption import Terminated, interruptions_unwrapped
 from mixerlab.records.provenance import git_state, provenance
-from mixerlab.records.schema import changed_code, failed_record, row_labels, rows_digest
+from mixerlab.records.schema import Record, changed_code, failed_record, labels_of_replicas, rows_digest
 from mixerlab.records.text import counted
 from mixerlab.tasks.base import Task
 from mixerlab.tasks.data import dataset_digest, load_or_generate
@@ -136,7 +136,7 @@ def run_state(cfg: DictConfig) -> tuple[Path, str]:
     return folder, "finished" if _is_done(folder) else "to run"
 
 
-def run(cfg: DictConfig, patience: float = 0) -> dict[str, Any] | None:
+def run(cfg: DictConfig, patience: float = 0) -> Record | None:
     """Trains what `cfg` describes and writes its record, which it returns; a finished run is only read.
 
     Returns:
@@ -199,14 +199,14 @@ def _has_result(folder: Path) -> bool:
         return False
 
 
-def _record(folder: Path) -> dict[str, Any]:
+def _record(folder: Path) -> Record:
     """Of a run that has one."""
     record = read_record(folder)
     assert record is not None
     return record
 
 
-def _existing_record(this: _Run, code: Mapping[str, str]) -> dict[str, Any]:
+def _existing_record(this: _Run, code: Mapping[str, str]) -> Record:
     """The record of a run that is finished; says what today's command would make otherwise."""
     if not is_interrupted_by_force(this.folder, record_bytes(this.folder)):
         forget_checkpoints(this.folder)  # of a process that was killed after it had written its record
@@ -225,7 +225,7 @@ def _existing_record(this: _Run, code: Mapping[str, str]) -> dict[str, Any]:
 
 def _train_and_record(
     this: _Run, splits: Mapping[str, Arrays] | None, code: Mapping[str, str], loggers: Mapping[str, "Logger"]
-) -> dict[str, Any]:
+) -> Record:
     """Trains the run, writes all that it leaves, and gives its record: the last of it to be written.
 
     Without `splits` the task generates them.
@@ -243,7 +243,7 @@ def _train_and_record(
         if not (keeps and is_half_replaced(folder, before)):  # which the next command is to complete
             end_by_force(folder)
         if keeps:
-            reason = f"{record['error']} (the record in {folder} is of the training before, and stays)"
+            reason = f"{record.error} (the record in {folder} is of the training before, and stays)"
             raise RunFailed(reason) from result
     else:
         if keeps:
@@ -257,18 +257,18 @@ def _train_and_record(
         log.warning("%s: another process has written this run's record meanwhile; it stays", folder)
         return _record(folder)
     if isinstance(result, BaseException):
-        failed = RunFailed(record["error"])
+        failed = RunFailed(record.error)
         failed.traceback = None if isinstance(result, RefusedCode) else folder / ERROR_FILE
         raise failed from result
     (folder / ERROR_FILE).unlink(missing_ok=True)  # of an earlier try
     forget_checkpoints(folder)
-    log_results(loggers, _hyperparameters(this.config), record["rows"])
+    log_results(loggers, _hyperparameters(this.config), record.rows)
     return record
 
 
 def _outcome(
     this: _Run, splits: Mapping[str, Arrays] | None, code: Mapping[str, str], loggers: Sequence["Logger"]
-) -> tuple[dict[str, Any], "RunResult | Exception | SystemExit"]:
+) -> tuple[Record, "RunResult | Exception | SystemExit"]:
     """Trains; gives the record, and what was measured, or the error that ended it.
 
     An error in the task's code is recorded, as one in a mixer's is.
@@ -297,11 +297,11 @@ def _hyperparameters(config: Mapping[str, Any]) -> dict[str, Any]:
     return flat | {"task.setting": config["task"]["setting"], "run_id": run_id(config)}
 
 
-def _write_weights(folder: Path, record: Mapping[str, Any], weights: list[dict[str, dict[str, torch.Tensor]]]) -> None:
+def _write_weights(folder: Path, record: Record, weights: list[dict[str, dict[str, torch.Tensor]]]) -> None:
     """Writes the weights that go with `record`, and removes those of an earlier training."""
     digest = rows_digest(record)
     written = {}
-    for row, of_replica in zip(record["rows"], weights, strict=True):
+    for row, of_replica in zip(record.rows, weights, strict=True):
         for selection, state in of_replica.items():
             about = {key: row[key] for key in ("run_id", "mixer", "task", "setting", "replica", "lr", "seed")}
             about |= {"selection": selection, "epoch": row[f"{selection}_epoch"], "rows_sha256": digest}
@@ -319,7 +319,7 @@ def _write_weights(folder: Path, record: Mapping[str, Any], weights: list[dict[s
 
 def _measure(
     this: _Run, splits: Mapping[str, Arrays], origin: Mapping[str, Any], loggers: Sequence["Logger"]
-) -> tuple[dict[str, Any], "RunResult"]:
+) -> tuple[Record, "RunResult"]:
     """The record of a run that trains to its end, and what it measured; `origin` is what its provenance begins with."""
     from mixerlab.training.fit import train  # brings Lightning and pandas, which a finished run does not need
 
@@ -351,8 +351,7 @@ def _measure(
     )
     assert result.torch_device is not None and result.dtype is not None  # training has come to its end
     rows = [
-        row_labels(config, number, lr, seed) | counts | measured
-        for number, ((lr, seed), measured) in enumerate(zip(replicas, result.replicas, strict=True))
+        labels | counts | measured for labels, measured in zip(labels_of_replicas(config), result.replicas, strict=True)
     ]
     made_by = provenance(
         **origin,
@@ -363,7 +362,7 @@ def _measure(
         notes=[*notes, *result.notes, *([] if causality is None else causality.notes)],
         resumed_after_s=result.resumed_after_s,
     )
-    return {"run_id": run_id(config), "status": "finished", "error": None, "rows": rows, "provenance": made_by}, result
+    return Record(run_id=run_id(config), status="finished", rows=rows, provenance=made_by), result
 
 
 def _quiet_lightning() -> None:

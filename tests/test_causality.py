@@ -87,8 +87,8 @@ def test_a_record_of_nothing_but_nan_does_not_say_that_the_mixer_is_causal(tmp_p
     monkeypatch.syspath_prepend(tmp_path)
     broken = ("mixer=attn", "mixer.name=broken", "mixer._target_=all_nan.Broken", "task=icr", *TINY)
     record = mixerlab.run(*broken, f"results_dir={tmp_path}/results")
-    assert {row["status"] for row in record["rows"]} == {"diverged"}
-    assert record["provenance"]["sees_future"] is None and record["provenance"]["notes"][-1] == str(Undetermined())
+    assert {row["status"] for row in record.rows} == {"diverged"}
+    assert record.provenance["sees_future"] is None and record.provenance["notes"][-1] == str(Undetermined())
 
 
 def test_the_population_stays_as_it_was():
@@ -338,14 +338,14 @@ def test_a_run_is_refused_in_one_line_unless_it_may(mixer, tmp_path):
     assert record["status"] == "failed" and record["error"] == said.removeprefix("error: ")
 
     record = mixerlab.run(*mixer, "task=icr", "model.may_see_future=true")
-    assert record["run_id"] != refused and record["status"] == "finished"
-    assert record["provenance"]["sees_future"] is True and "change by" in record["provenance"]["notes"][-1]
-    assert record["rows"][0]["hparams"]["model.may_see_future"] is True
+    assert record.run_id != refused and record.status == "finished"
+    assert record.provenance["sees_future"] is True and "change by" in record.provenance["notes"][-1]
+    assert record.rows[0]["hparams"]["model.may_see_future"] is True
 
 
 def test_the_auto_encoder_may_see_everything(mixer):
     record = mixerlab.run(*mixer, "task=cmp")
-    assert record["status"] == "finished" and record["provenance"]["sees_future"] is None
+    assert record.status == "finished" and record.provenance["sees_future"] is None
 
 
 def test_a_process_looks_once_for_all_cells_of_a_shape(tmp_path, monkeypatch):
@@ -355,7 +355,7 @@ def test_a_process_looks_once_for_all_cells_of_a_shape(tmp_path, monkeypatch):
     attn = ("mixer=attn", "task=icr", *TINY, "optimizer.lr=0.01", "trainer.epochs=1", f"results_dir={tmp_path}")
     for seed, length in ((0, 16), (1, 16), (0, 24)):
         record = mixerlab.run(*attn, f"seed={seed}", f"task.seq_len={length}")
-        assert record["provenance"]["sees_future"] is False
+        assert record.provenance["sees_future"] is False
     assert looks == [(8, 15, ROWS), (8, 23, ROWS)]
     mixerlab.run(*attn, "task.seq_len=24", "task.test_seq_len=32")
     assert looks[2:] == [(8, 31, ROWS)]  # the verdict at the length of training says nothing of another

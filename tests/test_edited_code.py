@@ -30,7 +30,7 @@ def mine(tmp_path, monkeypatch):
 
 def trained(given):
     record = mixerlab.run(*given)
-    return record["provenance"]["code_version"]["mixer"], record["rows"][0]["test_loss"]
+    return record.provenance["code_version"]["mixer"], record.rows[0]["test_loss"]
 
 
 def test_an_edit_is_told_and_not_taken_for_what_ran(mine, caplog):
@@ -61,13 +61,13 @@ class Mine(Attention):
 
 def test_after_a_reload_all_is_looked_at_again(mine, tmp_path):
     write, given = mine
-    assert mixerlab.run(*given)["rows"][0]["state_size"] != 14
+    assert mixerlab.run(*given).rows[0]["state_size"] != 14
     (tmp_path / f"{write(1)}.py").write_text(LEAKS)
     importlib.reload(sys.modules[f"edited_{tmp_path.name}"])
     with pytest.raises(RuntimeError, match="sees the future"):
         mixerlab.run(*given)
     record = mixerlab.run(*given, "model.may_see_future=true")
-    assert record["provenance"]["sees_future"] is True and record["rows"][0]["state_size"] == 14
+    assert record.provenance["sees_future"] is True and record.rows[0]["state_size"] == 14
 
 
 def test_a_comment_is_no_change(mine, caplog, tmp_path):

@@ -19,7 +19,7 @@ from mixerlab.config.values import checked, code_versions
 from mixerlab.kernels.fused import cross_entropy
 from mixerlab.records.code_version import code_version
 from mixerlab.records.identity import run_id
-from mixerlab.records.schema import row_labels
+from mixerlab.records.schema import labels_of_replicas
 from mixerlab.train import run_state
 from mixerlab.training.execution import Decision
 from mixerlab.training.population import Execution, Population
@@ -91,7 +91,7 @@ def test_the_identity_holds_every_layer(expanded):
     identities = {run_id(config)}
     config["mixer"]["options"]["1"]["num_heads"] = 4
     identities.add(run_id(config))
-    assert row_labels(config, 0, 0.1, 0)["hparams"]["mixer.options.1.num_heads"] == 4
+    assert labels_of_replicas(config)[0]["hparams"]["mixer.options.1.num_heads"] == 4
     config["mixer"]["options"]["0"]["bias"] = True
     identities.add(run_id(config))
     config["mixer"]["options"] = dict(zip("10", config["mixer"]["options"].values(), strict=True))
@@ -217,8 +217,8 @@ def test_a_pair_of_mixers_trains_on_a_gpu(pair, tmp_path):
     """In captured steps, with kernels of both."""
     layers = f"mixer.layers=[{','.join(pair)}]"
     record = mixerlab.run(*HYBRID, layers, "model.d_model=64", "trainer.accelerator=gpu", f"results_dir={tmp_path}")
-    assert {row["status"] for row in record["rows"]} == {"finished"} and record["provenance"]["notes"] == []
-    assert set(record["provenance"]["backends"]) == set(pair)
+    assert {row["status"] for row in record.rows} == {"finished"} and record.provenance["notes"] == []
+    assert set(record.provenance["backends"]) == set(pair)
 
 
 def test_layers_of_one_mixer_are_the_plain_mixer(tmp_path):

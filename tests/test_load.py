@@ -96,7 +96,7 @@ def test_a_run_keeps_official_weights_and_says_if_it_has_none(tmp_path, caplog):
         caplog.clear()
         record = mixerlab.run(*ATTN, f"results_dir={tmp_path}", *overrides)
         lines[:] = caplog.messages
-        return record["rows"], [path.name for path in weights_files(folder_of(tmp_path))]
+        return record.rows, [path.name for path in weights_files(folder_of(tmp_path))]
 
     rows, files = run("trainer.keep_weights=none")
     assert files == []
@@ -135,7 +135,7 @@ def test_what_to_type_to_get_the_weights(run, tmp_path):
     command = str(error.value).partition("keep them: ")[2]
     assert command.endswith(f"results_dir={tmp_path}/results force=true trainer.keep_weights=official")
     name, *arguments = shlex.split(command)
-    assert name == "mixerlab" and mixerlab.run(*arguments)["status"] == "finished"
+    assert name == "mixerlab" and mixerlab.run(*arguments).status == "finished"
     assert mixerlab.load(run).row["replica"] == 1
     with pytest.raises(ValueError, match=r"has no clean weights of .* force=true trainer\.keep_weights=both$"):
         mixerlab.load(run, selection="clean")  # and not `clean`, which would remove the official ones

@@ -350,7 +350,7 @@ def test_a_composed_config_runs_with_the_classes_of_its_folder(own, tmp_path):
     script = """
 import sys, mixerlab
 from omegaconf import OmegaConf
-print(mixerlab.run(config=OmegaConf.load(sys.argv[1]), config_dir=sys.argv[2])["status"])
+print(mixerlab.run(config=OmegaConf.load(sys.argv[1]), config_dir=sys.argv[2]).status)
 """
     cfg = mixerlab.compose(*options, config_dir=tmp_path / "conf")
     saved.write_text(OmegaConf.to_yaml(cfg))

@@ -56,7 +56,7 @@ def test_a_config_stays_with_the_project_that_it_was_composed_in(make_project, t
     for config, commit in ((first, early_commit), (second, late_commit), (ours, None), (first, early_commit)):
         config.force = True
         record = mixerlab.run(config=config)
-        assert record["provenance"].get("project", {}).get("git_commit") == commit
+        assert record.provenance.get("project", {}).get("git_commit") == commit
 
 
 def test_a_copy_of_a_config_knows_its_project_and_a_file_does_not(make_project, tmp_path, monkeypatch):

@@ -134,7 +134,7 @@ def test_the_python_example_runs(project, monkeypatch, capsys):
     example = (project / "example.py").read_text().replace('"experiment=quickstart"', ", ".join(map(repr, TINY)))
     names = {}
     exec(example, names)
-    assert names["record"]["status"] == "finished" and len(names["rows"]) == len(names["record"]["rows"])
+    assert names["record"].status == "finished" and len(names["rows"]) == len(names["record"].rows)
     assert isinstance(names["model"], torch.nn.Module)
 
 

@@ -13,6 +13,7 @@ import mixerlab
 import mixerlab.sweeps.launch.search as search_module
 from mixerlab.config.values import is_whole_number
 from mixerlab.records.best import accuracy_of, ended_at_best_rate
+from mixerlab.records.schema import Record
 from mixerlab.sweeps.launch.sweep import Sweep
 
 SEARCH = ("-m", "hydra/sweeper=optuna", "mixer=attn", "task=icr", *TINY, "trainer.epochs=2")
@@ -264,7 +265,7 @@ class FakeSweep:
 
 def test_a_value_that_is_proposed_again_is_not_trained_again(tmp_path, monkeypatch):
     row = {"lr": 0.1, "seed": 0, "status": "finished", "clean_val_accuracy": 0.5}
-    monkeypatch.setattr(search_module, "read_record", lambda folder: {"status": "finished", "rows": [row]})
+    monkeypatch.setattr(search_module, "read_record", lambda folder: Record(run_id="", status="finished", rows=[row]))
     sweep = FakeSweep(tmp_path)
     search = search_module.Search(sweep, n_trials=2, n_jobs=1, seed=0)
     batches = [[search_module._Tried(None, {"mixer": "attn"})] for _ in range(2)]
@@ -287,7 +288,7 @@ def test_a_diverged_replica_counts_as_0_in_a_search(tmp_path, monkeypatch, accur
         {"lr": 0.1, "seed": seed, "status": "diverged" if val is None else "finished", "clean_val_accuracy": val}
         for seed, val in enumerate(accuracies)
     ]
-    monkeypatch.setattr(search_module, "read_record", lambda folder: {"status": "finished", "rows": rows})
+    monkeypatch.setattr(search_module, "read_record", lambda folder: Record(run_id="", status="finished", rows=rows))
     batch = [search_module._Tried(None, {"mixer": "attn"})]
     search = search_module.Search(FakeSweep(tmp_path), n_trials=1, n_jobs=1, seed=0)
     search._train(batch, [])

@@ -1,6 +1,7 @@
 """The class that a config names, and whether the config's keys fit the signature that takes them."""
 
 import inspect
+import math
 import types
 from collections.abc import Callable, Collection, Mapping, Sequence
 from importlib import import_module
@@ -91,6 +92,26 @@ def check_arguments(
                 f"{group}.{key} is missing, which {function.__name__} takes: add `{key}: <value>` to {yaml}, or give"
                 " it a default"
             )
+
+
+def defaults_of(function: Callable, args: Collection[str]) -> dict[str, Any]:
+    """The values that a config could give, and that `function` takes where it gives only `args`."""
+    defaults = {name: parameter.default for name, parameter in _signature(function).parameters.items()}
+    return {
+        name: list(value) if isinstance(value, tuple) else value
+        for name, value in defaults.items()
+        if name not in args and _is_plain(value)
+    }
+
+
+def _is_plain(value: Any) -> bool:
+    if isinstance(value, float):
+        return math.isfinite(value)
+    if isinstance(value, list | tuple):
+        return all(map(_is_plain, value))
+    if isinstance(value, dict):
+        return all(isinstance(key, str) and _is_plain(item) for key, item in value.items())
+    return isinstance(value, int | str)
 
 
 def takes_only_whole_numbers(function: Callable, name: str) -> bool:

@@ -29,8 +29,6 @@ _CONFIG_KEYS = {
     "data_dir",
     "data_sha256",  # only in the resolved config of a run
 }
-# Parameters that came later, with the value that a config without them means.
-_LATER = {"test_seq_len": None}
 # Of both arrays of all splits: 64 GiB of int64. More is a typing error.
 _MOST_TOKENS = 2**32
 _LARGEST_VOCABULARY = 2**20
@@ -113,7 +111,7 @@ def build_task(task_cfg: DictConfig) -> Task:
     if not issubclass(task_class, Task):
         raise ValueError(f"task={task_cfg.name}: {task_class.__name__} must be a subclass of mixerlab.Task")
     parameters = set(inspect.signature(task_class).parameters)
-    given = (set(task_cfg) | set(_LATER)) - _CONFIG_KEYS
+    given = set(task_cfg) - _CONFIG_KEYS
     in_settings = {key for changed in settings_of(task_cfg).values() for key in changed}
     wrong = [
         f"{key} is missing, add `{key}: ${{setting:{key}}}` or a value to its yaml"
@@ -126,7 +124,7 @@ def build_task(task_cfg: DictConfig) -> Task:
         raise ValueError(f"task={task_cfg.name}: {'; '.join(wrong)}")
     resolved = OmegaConf.to_container(task_cfg, resolve=True)
     assert isinstance(resolved, dict)
-    arguments: dict[str, Any] = {key: (_LATER | resolved)[key] for key in parameters}
+    arguments: dict[str, Any] = {key: resolved[key] for key in parameters}
     if arguments["test_seq_len"] == arguments["seq_len"]:
         arguments["test_seq_len"] = None
     check_arguments("task", task_class, arguments)

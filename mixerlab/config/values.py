@@ -8,12 +8,12 @@ from typing import Any, cast
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from mixerlab.config.arguments import check_arguments, class_of, takes_only_whole_numbers
+from mixerlab.config.arguments import check_arguments, class_of, defaults_of, takes_only_whole_numbers
 from mixerlab.config.hints import unresolved
 from mixerlab.config.hybrid import check_keys, is_hybrid, mixers_of
 from mixerlab.config.settings import build_task, setting_name
 from mixerlab.records.code_version import code_version
-from mixerlab.records.identity import flatten, replicas_of
+from mixerlab.records.identity import flatten, present, replicas_of
 from mixerlab.records.named import check_sweep_name
 from mixerlab.records.names import AVERAGE, SEES_FUTURE
 from mixerlab.records.schema import check_name
@@ -46,7 +46,7 @@ _LARGEST = {
 
 
 def checked(cfg: DictConfig) -> tuple[Task, dict[str, Any]]:
-    """The task, and the resolved config with the name of its setting and the digest of its dataset.
+    """The task, and the resolved config with its setting's name, constructors' defaults and its dataset's digest.
 
     Raises:
         ValueError: the first unknown key, missing key, or value that no run can have.
@@ -64,9 +64,17 @@ def checked(cfg: DictConfig) -> tuple[Task, dict[str, Any]]:
     except OmegaConfBaseException as error:  # a value that is ???, or ${nothing}
         raise ValueError(unresolved(error)) from error
     _check(config)
+    _add_defaults(config)
     if config["task"]["data_dir"] is not None:
         config["task"]["data_sha256"] = digest_on_disk(task, config["task"]["data_dir"])
     return task, config
+
+
+def _add_defaults(config: dict[str, Any]) -> None:
+    """Writes the defaults of constructors that are not null or false, since an absent key counts as these."""
+    for group, supplied in COMPONENTS.items():
+        for part in mixers_of(config["mixer"]).values() if group == "mixer" else [config[group]]:
+            part |= present(defaults_of(class_of(part["_target_"]), (*part, *supplied)))
 
 
 def is_whole_number(cfg: DictConfig, key: str) -> bool:

@@ -39,7 +39,7 @@ def run_curves(folder: Path) -> Figure:
     if config is None or metrics is None or record is None:
         lacking = CONFIG_FILE if config is None else METRICS_FILE if metrics is None else RECORD_FILE
         raise ValueError(f"{folder} has no {lacking}")
-    metrics = _to_the_end(metrics, {row["replica"] for row in record["rows"] if row["status"] == "finished"})
+    metrics = _to_the_end(metrics, {row["replica"] for row in record.rows if row["status"] == "finished"})
     metrics["epoch"] += 1  # files count from 0, figures and progress from 1
     rates = sorted(metrics["lr"].unique())
     colours = dict(zip(rates, sns.color_palette("colorblind", len(rates)), strict=True))
@@ -72,7 +72,7 @@ def run_curves(folder: Path) -> Figure:
         ax.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
         if column != "train_loss":
             ax.set_ylim(-0.04, 1.04)
-    _show_legend(axes[-1], record["rows"])
+    _show_legend(axes[-1], record.rows)
     return figure
 
 

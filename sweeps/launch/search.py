@@ -145,7 +145,7 @@ class Search:
             except ValueError as error:  # values that no run can have, or a damaged record
                 one.error = str(error)
                 continue
-            finished = record is not None and record["status"] == "finished"
+            finished = record is not None and record.status == "finished"
             if self.sweep.is_pending(one.cell, record) and not (finished and one.cell.folder in self.trained):
                 pending[one.cell.folder] = one.cell
         try:
@@ -265,9 +265,9 @@ def _outcome(folder: Path) -> tuple[float | None, str | None]:
     """The accuracy of a run for the sampler, in which a diverged replica counts as 0, and why the trial failed."""
     record = read_record(folder)
     assert record is not None, "it has just been trained or found"
-    if chosen := ended_at_best_rate(record["rows"]):
+    if chosen := ended_at_best_rate(record.rows):
         return fmean(accuracy_of(row, "clean_val_accuracy") for row in chosen), None
-    if any(row["status"] == "diverged" for row in record["rows"]):
+    if any(row["status"] == "diverged" for row in record.rows):
         return 0.0, "no replica finished, and a diverged one counts as accuracy 0"
     return None, "no replica finished"
 

@@ -8,7 +8,6 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from hydra.core.utils import JobReturn, JobStatus
 from hydra.plugins.launcher import Launcher
@@ -28,7 +27,7 @@ from mixerlab.records.files import (
     selections_without_weights,
 )
 from mixerlab.records.named import name_from, name_of, read_sweep, write_sweep
-from mixerlab.records.schema import changed_code
+from mixerlab.records.schema import Record, changed_code
 from mixerlab.records.text import counted
 from mixerlab.sweeps.launch.cells import Cell, Composer, told_apart
 from mixerlab.sweeps.launch.progress import SweepProgress
@@ -155,9 +154,9 @@ class Sweep:
         found.pending.sort(key=lambda cell: -cell.cost)
         return found
 
-    def is_pending(self, cell: Cell, record: Mapping[str, Any] | None) -> bool:
+    def is_pending(self, cell: Cell, record: Record | None) -> bool:
         """Whether the cell, which has this record, is to be trained."""
-        if self.config.force is True or record is None or record["status"] != "finished":
+        if self.config.force is True or record is None or record.status != "finished":
             return True
         if is_half_replaced(cell.folder, record_bytes(cell.folder)):
             return True
@@ -289,7 +288,7 @@ def _train(
         except SlurmFailed as failure:
             reason = f"{reason}; {failure}"
         after = {cell: read_record(cell.folder) for cell in cells if record_bytes(cell.folder) != before[cell]}
-        return {cell: record["error"] for cell, record in after.items() if record is not None}, reason
+        return {cell: record.error for cell, record in after.items() if record is not None}, reason
     return _ended(cells, results), None
 
 

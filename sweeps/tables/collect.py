@@ -389,11 +389,9 @@ def _unlike_mixers(frame: pd.DataFrame, told: Collection[str]) -> list[str]:
             continue  # another optimizer or schedule: its own keys tell no more
         if column in told:
             continue
-        said = frame[column]
+        said = frame[column].map(lambda value: None if value is False else value)  # which counts as absent
         if len(set(said.tolist())) < 2:
             continue
-        if column in IMPLIED:  # what an older record does not say
-            said = said.astype(object).where(said.notna(), IMPLIED[column])
         of_mixer = _values_of_mixers(said, frame["mixer"])
         if of_mixer.nunique() > 1:
             found.append(f"{column} ({_listed(of_mixer)})")

@@ -18,7 +18,6 @@ from typing import Any
 import pandas as pd
 import yaml
 
-from mixerlab.records.identity import IMPLIED
 from mixerlab.records.names import SEES_FUTURE, rank
 
 GROUPS = ("mixer", "task", "model", "optimizer", "schedule", "trainer")
@@ -93,16 +92,8 @@ def column_of(frame: pd.DataFrame, key: str) -> str:
 
 
 def _values(frame: pd.DataFrame, column: str) -> pd.Series:
-    """The column as text, with what older records imply."""
-    values = frame[column]
-    if column in IMPLIED:
-        has = values.notna()
-        if column.startswith("optimizer."):  # AdamW has no key that only Muon has
-            of_others = has.groupby(frame["optimizer"]).transform("any").eq(True)
-            values = values.astype(object).where(has | ~of_others, IMPLIED[column])
-        else:
-            values = values.astype(object).where(has, IMPLIED[column])
-    return values.map(shown)
+    """The column as text."""
+    return frame[column].map(shown)
 
 
 def only_where(frame: pd.DataFrame, conditions: Iterable[str]) -> pd.DataFrame:

@@ -9,7 +9,7 @@ import pandas as pd
 
 from mixerlab.records.archive import restore
 from mixerlab.records.named import Configs, read_sweep
-from mixerlab.records.schema import LABELS, LATER_RESULTS
+from mixerlab.records.schema import LABELS
 from mixerlab.sweeps.tables.collect import collect
 
 # Columns of text, also where it looks like a number: a mixer may be called 1e3, and a hash may be 1234e567.
@@ -63,7 +63,7 @@ def read_rows(path: str | Path) -> pd.DataFrame:
         raise ValueError(f"{path} cannot be read as the rows.csv of a report ({error})") from error
     if missing := [column for column in _WANTED if column not in frame]:
         raise ValueError(f"{path} is no rows.csv of a report: it has no {', '.join(missing)}")
-    return frame.reindex(columns=[*frame, *(name for name in LATER_RESULTS if name not in frame)])
+    return frame
 
 
 @contextmanager

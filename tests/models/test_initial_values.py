@@ -139,7 +139,7 @@ def test_the_check_and_the_record_say_so(config_dir, tmp_path, capsys):
     assert check.main(["zeroed", "--config-dir", str(config_dir)]) == 0
     assert "note: mixer=zeroed sets initial values of o_proj.weight" in capsys.readouterr().out
     record = mixerlab.run("mixer=zeroed", "task=icr", *TINY, f"results_dir={tmp_path / 'res'}", config_dir=config_dir)
-    assert record["provenance"]["notes"][0].startswith("mixer=zeroed sets initial values of o_proj.weight")
+    assert record.provenance["notes"][0].startswith("mixer=zeroed sets initial values of o_proj.weight")
 
 
 class Positions(nn.Module):

@@ -10,7 +10,7 @@ from hydra import compose, initialize_config_module
 from mixerlab.config.values import checked
 from mixerlab.export import export
 from mixerlab.records.identity import run_id
-from mixerlab.records.schema import row_labels
+from mixerlab.records.schema import labels_of_replicas
 from mixerlab.tasks.data import dataset_digest, load_or_generate
 from mixerlab.train import run
 
@@ -57,8 +57,8 @@ def test_the_same_data_elsewhere_are_the_same_run(exported, copy):
     _, config = config_of(exported)
     _, elsewhere = config_of(copy)
     assert run_id(config) == run_id(elsewhere)
-    labels = row_labels(config, 0, 1e-3, 0)
-    assert labels == row_labels(elsewhere, 0, 1e-3, 0)
+    (labels, *_) = labels_of_replicas(config)
+    assert labels == labels_of_replicas(elsewhere)[0]
     assert len(labels["hparams"]["task.data_sha256"]) == 64
 
 

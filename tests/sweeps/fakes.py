@@ -9,7 +9,7 @@ import pandas as pd
 
 from mixerlab.records.files import read_config, run_folder, write_config, write_metrics, write_record
 from mixerlab.records.identity import run_id
-from mixerlab.records.schema import row_labels
+from mixerlab.records.schema import Record, labels_of_replicas
 
 GRID = (5e-4, 1e-3, 5e-3)
 BASELINES = {
@@ -57,7 +57,6 @@ def config(
         "results_dir": "results",
         "force": False,
         "dry_run": False,
-        "experiment": None,
     }
     for key, value in (changed or {}).items():
         group, _, name = key.partition(".")
@@ -90,6 +89,8 @@ def row(labels: dict, accuracy: float | str, val_accuracy: float | None = None) 
         "clean_val_loss": 1.0 - val_accuracy,
         "val_accuracy": val_accuracy,
         "test_accuracy": accuracy,
+        "steps_to_90": 3000 if accuracy >= 0.9 else None,
+        "chance": None,
         "train_loss": 0.5,
         "val_loss": 1.0 - val_accuracy,
         "test_loss": 1.0 - accuracy,
@@ -99,21 +100,14 @@ def row(labels: dict, accuracy: float | str, val_accuracy: float | None = None) 
 _NOTHING = {key: None for key in row({}, 0.0)}
 
 
-def record(config: dict, scores: Sequence[float | str | tuple[float, float]]) -> dict:
+def record(config: dict, scores: Sequence[float | str | tuple[float, float]]) -> Record:
     """A finished record; `scores` by seed, then learning rate: accuracy, (accuracy, on val) or a status."""
-    seeds, rates = (np.atleast_1d(value).tolist() for value in (config["seed"], config["optimizer"]["lr"]))
-    pairs = [(lr, seed) for seed in seeds for lr in rates]
     rows = [
-        row(row_labels(config, replica, lr, seed), *(score if isinstance(score, tuple) else (score,)))
-        for replica, ((lr, seed), score) in enumerate(zip(pairs, scores, strict=True))
+        row(labels, *(score if isinstance(score, tuple) else (score,)))
+        for labels, score in zip(labels_of_replicas(config), scores, strict=True)
     ]
-    return {
-        "run_id": run_id(config),
-        "status": "finished",
-        "error": None,
-        "rows": rows,
-        "provenance": {"device": "cpu", "wall_time_s": 1.5, "versions": {"torch": "2.13.0"}, "notes": []},
-    }
+    provenance = {"device": "cpu", "wall_time_s": 1.5, "versions": {"torch": "2.13.0"}, "notes": []}
+    return Record(run_id=run_id(config), status="finished", rows=rows, provenance=provenance)
 
 
 def add_run(
@@ -128,13 +122,13 @@ def add_run(
     folder = run_folder(results, run_id(settings))
     write_config(folder, settings)
     made = record(settings, scores)
-    for one in made["rows"]:
+    for one in made.rows:
         one |= sizes or {}
-    made["provenance"] |= provenance or {}
-    curves = [_curve(one) for one in made["rows"]]
+    made.provenance.update(provenance or {})
+    curves = [_curve(one) for one in made.rows]
     write_metrics(folder, pd.concat(curves))
     write_record(folder, made)
-    return made["run_id"]
+    return made.run_id
 
 
 def by_run_id(*configs: dict) -> dict[str, dict]:

@@ -61,7 +61,7 @@ def test_what_failed_or_never_ended_or_cannot_be_read_is_a_row(results):
     assert counts.loc["broken"].tolist() == ["unreadable", 1]
     assert "claimed" not in counts.index
     assert set(frame.loc[frame["mixer"] == "gdn", "error"]) == {"CUDA out of memory"}
-    assert any(f"{broken}/record.json is not a record" in line for line in complaints(frame))
+    assert any(f"{broken}/record.json cannot be read" in line for line in complaints(frame))
     status = best_per_cell(frame).set_index("mixer")["status"]
     assert status.to_dict() == {"attn": "ok", "gdn": "failed", "mesa": "missing"}
 
@@ -234,7 +234,6 @@ def test_keys_that_came_later_do_not_part_older_records_from_newer_ones(results)
     fakes.add_run(results, [0.5, 0.6, 0.7], mixer="gdn")
     newer = fakes.config(seed=1)
     newer["model"] |= {"linear_std": None, "autoencoder_redraw_all": False}
-    newer["optimizer"] |= {"filters": "adam"}
     write_config(run_folder(results, run_id(newer)), newer)
     write_record(run_folder(results, run_id(newer)), fakes.record(newer, [0.5, 0.6, 0.9]))
     frame = collect(results)
@@ -245,7 +244,7 @@ def test_keys_that_came_later_do_not_part_older_records_from_newer_ones(results)
     write_config(run_folder(results, run_id(other)), other)
     write_record(run_folder(results, run_id(other)), fakes.record(other, [0.5, 0.6, 0.9]))
     (complaint,) = complaints(collect(results))
-    assert "model.linear_std (attn 0.02, None; gdn None)" in complaint
+    assert complaint.startswith("The mixers differ in more than the mixer: model.linear_std")
 
 
 def test_two_problems_under_one_name_are_reported(results):
@@ -334,14 +333,6 @@ def test_classes_are_known_of_runs_that_have_no_record(results):
     assert complaint.startswith("mixer own: runs of two classes")
 
 
-def test_a_class_of_an_older_record_is_the_same(results):
-    """Records of earlier versions name it without `mixerlab.`."""
-    add_class(results, [0.1, 0.2, 0.1], "mixers.gdn.GatedDeltaNet", seed=0)
-    add_class(results, [0.1, 0.3, 0.1], "mixerlab.mixers.gdn.GatedDeltaNet", seed=1)
-    frame = collect(results)
-    assert complaints(frame) == [] and "mixer._target_" not in frame and frame["config"].nunique() == 1
-
-
 def test_two_classes_do_not_pass_for_code_that_changed(results):
     add_class(results, [0.1, 0.2, 0.1], "mixers.own.Own", provenance={"code_version": {"mixer": "a"}})
     add_class(results, [0.1, 0.2, 0.1], "mixers.own2.Own", provenance={"code_version": {"mixer": "b"}})
@@ -360,7 +351,7 @@ def test_a_run_that_has_not_ended_hides_no_chance_level(results, unfinished):
         write_config(run_folder(results, run_id(config)), config)
         if mixer != unfinished:
             record = fakes.record(config, [0.5, 0.5, 0.5])
-            for row in record["rows"]:
+            for row in record.rows:
                 row["chance"] = 0.25
             write_record(run_folder(results, run_id(config)), record)
     assert best_per_cell(collect(results))["chance"].tolist() == [0.25] * 3
@@ -370,17 +361,6 @@ def test_between_equal_learning_rates_one_inside_the_grid_is_best(results):
     fakes.add_run(results, [0.5, 0.5, 0.5])
     cell = only_cell(results)
     assert (cell["lr"], cell["edge"]) == (1e-3, False)
-
-
-def test_a_key_of_another_class_is_part_of_its_configuration_whatever_ours_implies(results):
-    """`bias` of a mixer of the user's own: its runs with false and without the key are two configurations."""
-    own = {"mixer._target_": "mixers.own.Own"}
-    fakes.add_run(results, [0.5, 0.6, 0.7], mixer="own", changed=own)
-    fakes.add_run(results, [0.5, 0.6, 0.7], mixer="own", changed=own | {"mixer.bias": False})
-    ours = {"mixer._target_": "mixerlab.mixers.attn.Attention"}
-    fakes.add_run(results, [0.5, 0.6, 0.7], changed=ours, seed=1)
-    fakes.add_run(results, [0.5, 0.6, 0.7], changed=ours | {"mixer.bias": False}, seed=2)
-    assert collect(results).groupby("mixer")["config"].nunique().to_dict() == {"own": 2, "attn": 1}
 
 
 def test_a_folder_that_is_not_there_is_refused(tmp_path):

@@ -127,5 +127,5 @@ def test_a_record_names_the_project_of_its_own_call(repository, monkeypatch):
     (folder / "conf").mkdir()
     tiny = ("mixer=attn", "task=icr", *TINY, "trainer.epochs=1", f"results_dir={folder / 'results'}")
     config = mixerlab.compose(*tiny, config_dir=folder / "conf")
-    assert mixerlab.run(config=config)["provenance"]["project"]["git_commit"] == commit
-    assert "project" not in mixerlab.run(*tiny, "seed=1")["provenance"]
+    assert mixerlab.run(config=config).provenance["project"]["git_commit"] == commit
+    assert "project" not in mixerlab.run(*tiny, "seed=1").provenance

@@ -73,13 +73,6 @@ def test_the_keys_of_two_optimizers_tell_no_more_than_their_names(tmp_path):
     assert header(report(tmp_path)) == ["task", "attn, optimizer=adamw", "attn, optimizer=muon"]
 
 
-def test_what_older_records_imply_of_one_optimizer_says_nothing_of_another(tmp_path):
-    for name, extra in (("muon", {}), ("muon", {"optimizer.update_scale": "none"}), ("adamw", {})):
-        fakes.add_run(tmp_path, [0.1, 0.7, 0.1], changed={"optimizer.name": name, **extra})
-    told = header(report(tmp_path))
-    assert "attn, optimizer=adamw" in told and "attn, optimizer=muon, update_scale=original" in told
-
-
 def test_a_value_that_only_looks_like_a_date_is_text(tmp_path):
     fakes.add_run(tmp_path, [0.1, 0.7, 0.1], changed={"optimizer.name": "2020-13-45"})
     assert len(only_where(collect(tmp_path), ["optimizer.name=2020-13-45"])) == 3
@@ -277,9 +270,9 @@ def test_a_name_that_is_taken_again_adds_its_runs(tmp_path):
     damaged = ("[", "[]", '{"run_ids": ["1"], "cells": []}', '{"runs": []}', '{"runs": {"1": {}}}')
     for content in (*damaged, json.dumps({"runs": {"1": fakes.config()}})):
         (tmp_path / "sweeps/a.json").write_text(content)
-        with pytest.raises(ValueError, match="delete it, then start the sweep again"):
+        with pytest.raises(ValueError, match="cannot be read"):
             read_sweep(tmp_path, "a")
-        with pytest.raises(ValueError, match="delete it, then start the sweep again"):
+        with pytest.raises(ValueError, match="cannot be read"):
             write_sweep(tmp_path, "a", one)
         assert (tmp_path / "sweeps/a.json").read_text() == content  # runs that it may name are not forgotten
 

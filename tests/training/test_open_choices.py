@@ -1,8 +1,5 @@
 """The choices that the paper leaves open: what each key does to an optimizer, a run and its identity."""
 
-import copy
-import json
-
 import pytest
 import torch
 from every_mixer import CONF
@@ -12,7 +9,6 @@ from torch import nn
 
 from mixerlab.config.building import build_model
 from mixerlab.config.values import checked
-from mixerlab.records.identity import IMPLIED, flatten, run_id, without_implied
 from mixerlab.training.optimizers import AdamW, Muon
 from mixerlab.training.population import Grouping, Layout, Population, Rule
 from mixerlab.training.results import summarise
@@ -210,65 +206,3 @@ def test_a_replica_stops_above_an_accuracy_on_test(tmp_path):
 def test_a_bound_that_no_accuracy_passes_is_refused(tmp_path, value):
     with pytest.raises(ValueError, match=r"trainer.stop_above=.* must be an accuracy in \[0, 1\), or null"):
         fit([(0.02, 0)], tmp_path, stop_above=value)
-
-
-# Identity
-
-
-def config_of(*overrides):
-    return checked(composed(*overrides))[1]
-
-
-OTHER = {
-    "model.linear_std": ("parallax", "icr", "0.02"),
-    "model.autoencoder_redraw_all": ("parallax", "cmp", "true"),
-    "model.may_see_future": ("attn", "icr", "true"),
-    "mixer.bias": ("attn", "icr", "true"),
-    "mixer.expand_v": ("gdn", "icr", "2"),
-    "mixer.zero_dt_bias": ("mamba", "icr", "true"),
-    "optimizer.filters": ("mamba", "icr", "muon"),
-    "optimizer.decoder": ("attn", "cmp", "adam"),
-    "optimizer.head": ("attn", "icr", "muon"),
-    "optimizer.decayed": ("attn", "icr", "all"),
-    "optimizer.update_scale": ("attn", "icr", "none"),
-    "optimizer.bf16_matrices": ("attn", "icr", "true"),
-    "trainer.stop_above": ("attn", "icr", "0.999"),
-    "task.test_seq_len": ("attn", "icr", "256"),
-}
-
-
-@pytest.mark.parametrize("key", IMPLIED)
-def test_a_key_that_came_later_leaves_older_runs_what_they_were(key):
-    mixer, task, value = OTHER[key]
-    implied = json.dumps(IMPLIED[key])
-    config = config_of(f"mixer={mixer}", f"task={task}", f"{key}={implied}")
-    assert key in flatten(config)
-    older = copy.deepcopy(config)
-    group, name = key.split(".")
-    del older[group][name]
-    assert run_id(older) == run_id(config) != run_id(config_of(f"mixer={mixer}", f"task={task}", f"{key}={value}"))
-
-
-def test_a_key_of_another_class_implies_nothing():
-    """Its default may be another: `bias` of a mixer of the user's own."""
-    config = config_of("mixer=attn", "task=icr")
-    assert config["mixer"]["bias"] is False
-    for group, key in (("mixer", "bias"), ("optimizer", "head")):
-        own = copy.deepcopy(config)
-        own[group]["_target_"] = "mixers.own.Own"
-        without = copy.deepcopy(own)
-        del without[group][key]
-        assert run_id(without) != run_id(own)
-    layers = {f"mixer.options.{number}": target for number, target in enumerate(("mixers.own.Own", None))}
-    flat = {f"{layer}.bias": False for layer in layers}
-    flat |= {f"{layer}._target_": target for layer, target in layers.items() if target}
-    assert set(flat) - set(without_implied(flat)) == {"mixer.options.1.bias"}
-
-
-def test_flags_and_numbers_are_told_apart():
-    assert without_implied({"mixer.bias": 0, "mixer.expand_v": True, "other": False}) == {
-        "mixer.bias": 0,
-        "mixer.expand_v": True,
-        "other": False,
-    }
-    assert without_implied({"mixer.bias": False, "mixer.expand_v": 1}) == {}
