@@ -12,7 +12,7 @@ from mixerlab.config.project import use_folder, use_noted_folder
 from mixerlab.config.values import checked
 from mixerlab.records.identity import replicas_of
 from mixerlab.records.schema import Record
-from mixerlab.training.randomness import seeded
+from mixerlab.training.population import seeded
 
 
 def run(*overrides: str, config_dir: str | Path | None = None, config: DictConfig | None = None) -> Record | None:

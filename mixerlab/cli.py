@@ -185,8 +185,7 @@ def train_cell(cfg: "DictConfig") -> str | None:
 
 def _prepare_worker(cfg: "DictConfig") -> None:
     """Makes this process one that trains cells of a sweep: quiet, on a GPU of its own."""
-    from mixerlab.training.devices import claim_gpu
-    from mixerlab.training.trainer_config import kept_in_sweep
+    from mixerlab.training.trainer_config import claim_gpu, kept_in_sweep
 
     logging.disable(logging.INFO)  # the sweep shows its own progress
     cfg.trainer.progress = False

@@ -29,7 +29,7 @@ from mixerlab.records.identity import DATA_DIGEST, flatten, is_volatile, run_id
 from mixerlab.records.schema import Record, rows_digest
 from mixerlab.sweeps.tables.collect import best_per_cell, collect
 from mixerlab.tasks.base import Task
-from mixerlab.training.results import CHOSEN_ON
+from mixerlab.training.metrics import CHOSEN_ON
 from mixerlab.training.weights import put_in, unpack
 
 log = logging.getLogger(__name__)

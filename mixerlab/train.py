@@ -54,6 +54,7 @@ from mixerlab.records.text import counted
 from mixerlab.tasks.base import Task
 from mixerlab.tasks.data import dataset_digest, load_or_generate
 from mixerlab.tasks.generated import Arrays, WrongRows
+from mixerlab.training.capture import graph_key
 from mixerlab.training.checkpoints import (
     begin_by_force,
     begin_replacing,
@@ -63,7 +64,7 @@ from mixerlab.training.checkpoints import (
     is_interrupted_by_force,
 )
 from mixerlab.training.execution import StrayParameters
-from mixerlab.training.optimizers import has_own_direction, has_own_step
+from mixerlab.training.optimizers import in_tensors
 from mixerlab.training.trainer_config import TrainerConfig, check_accelerator
 from mixerlab.training.weights import pack
 
@@ -321,7 +322,7 @@ def _measure(
     this: _Run, splits: Mapping[str, Arrays], origin: Mapping[str, Any], loggers: Sequence["Logger"]
 ) -> tuple[Record, "RunResult"]:
     """The record of a run that trains to its end, and what it measured; `origin` is what its provenance begins with."""
-    from mixerlab.training.fit import train  # brings Lightning and pandas, which a finished run does not need
+    from mixerlab.training.fit import Training  # brings Lightning and pandas, which a finished run does not need
 
     cfg, config, task = this.cfg, this.config, this.task
     replicas = replicas_of(config)
@@ -335,8 +336,7 @@ def _measure(
         "chance": None if task.chance is None else float(task.chance),
     }
     causality = None if task.autoencode else _causality_check(config, task, origin["code"])
-    result = train(
-        replicas,
+    training = Training(
         build_model=partial(build_model, cfg, task),
         splits=splits,
         make_optimizer=partial(component, cfg.optimizer),
@@ -344,12 +344,13 @@ def _measure(
         config=TrainerConfig(**cfg.trainer),
         folder=this.folder,
         loggers=loggers,
-        graph_key=_graph_key(config, task, origin["code"], len(splits["train"][0])),
         code=origin["code"],
         grouping=grouping_of(cfg.optimizer),
         check=partial(check_outputs, causality, config["mixer"]["name"], task.vocab_size, task.input_length),
     )
-    assert result.torch_device is not None and result.dtype is not None  # training has come to its end
+    sizes = task.vocab_size, task.input_length, task.autoencode
+    read = in_tensors(get_class(config["optimizer"]["_target_"]))
+    result = training.train(replicas, graph_key(config, origin["code"], sizes, len(splits["train"][0]), read))
     rows = [
         labels | counts | measured for labels, measured in zip(labels_of_replicas(config), result.replicas, strict=True)
     ]
@@ -389,22 +390,3 @@ def _backends(mixers: Iterable[tuple[str, SequenceMixer]], device: torch.device,
     for name, mixer in mixers:
         backends.setdefault(name, {})[mixer.resolved_backend(device, dtype)] = None
     return {name: ", ".join(of_mixer) for name, of_mixer in backends.items()}
-
-
-def _graph_key(config: Mapping[str, Any], task: Task, code: Mapping[str, str], train_rows: int) -> str:
-    """Equal for runs whose steps launch the same operations on tensors of the same shapes and precision.
-
-    It is the identity of a run without what the step reads from tensors, and without what the step does not see, and
-    with the hashes of its code, which may be reloaded. Only of our own code is it known what it reads from tensors: in
-    that of a user a number of the schedule, or of the steps in all, would become a constant of the graph.
-    """
-    optimizer: Any = get_class(config["optimizer"]["_target_"])
-    is_ours = not has_own_step(optimizer) and not has_own_direction(optimizer)
-    in_tensors = dict.fromkeys(optimizer.IN_TENSORS if is_ours else ())
-    sizes: list[Any] = [task.vocab_size, task.input_length, task.autoencode]
-    if not is_ours:
-        sizes.append(train_rows)  # the trainer's epochs of them are the steps
-    not_seen = dict.fromkeys(("schedule", "seed", "trainer") if is_ours else ("seed",))
-    model = config["model"] | {"may_see_future": False}  # the causality check reads it, and no step does
-    computed = {"model": model, "optimizer": config["optimizer"] | in_tensors, "task": sizes}
-    return run_id({**config, **not_seen, **computed, "code": [code["mixer"], code["training"]]})

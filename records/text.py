@@ -1,7 +1,9 @@
-"""Names and notes as text in Markdown, LaTeX and CSV: what a user or a stranger calls a mixer runs nothing there."""
+"""Names and notes as text in Markdown, LaTeX and CSV, where they run nothing; and progress in lines."""
 
 import re
-from collections.abc import Mapping
+import sys
+import time
+from collections.abc import Callable, Mapping
 
 # `_` inside a word is no markup.
 _MARKDOWN = re.compile(r"[\\`*\[<>|~]|(?<!\w)_|_(?!\w)")
@@ -48,3 +50,28 @@ def escape_latex(text: str) -> str:
 def no_formula(text: str) -> str:
     """`text` as a spreadsheet shows it, and does not compute it."""
     return f"'{text}" if text.startswith(("=", "+", "-", "@", "\t", "\r")) else text
+
+
+SECONDS_BETWEEN_LINES = 60.0
+
+
+def is_terminal() -> bool:
+    """Whether standard error, where progress goes, can redraw a line."""
+    return sys.stderr.isatty()
+
+
+class Lines:
+    """Progress in a file or a pipe: a line now and then, and only what is new."""
+
+    def __init__(self) -> None:
+        self.told_at = time.monotonic()
+        self.last = ""
+
+    def tell(self, text: Callable[[], str], at_once: bool = False) -> None:
+        """Prints `text()` to standard error, at most once in `SECONDS_BETWEEN_LINES`; `at_once`: whatever the time."""
+        if not at_once and time.monotonic() - self.told_at < SECONDS_BETWEEN_LINES:
+            return
+        line = text()
+        if line != self.last:
+            print(line, file=sys.stderr, flush=True)
+        self.told_at, self.last = time.monotonic(), line

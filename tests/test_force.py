@@ -54,7 +54,7 @@ def test_a_training_by_force_that_fails_leaves_the_results_of_the_one_before(res
     def broken(*_, **__):
         raise RuntimeError("out of memory")
 
-    monkeypatch.setattr("mixerlab.training.fit.train", broken)
+    monkeypatch.setattr("mixerlab.training.fit.Training.train", broken)
     outcome = run_py(*FORCED, f"results_dir={results}")
     folder = next(iter(before)).parent
     assert outcome.code == 1 and "out of memory" in outcome.err
@@ -125,7 +125,7 @@ def test_completing_it_is_tried_again_if_it_fails(results, trained, monkeypatch)
         raise RuntimeError("out of memory")
 
     with monkeypatch.context() as patched:
-        patched.setattr("mixerlab.training.fit.train", broken)
+        patched.setattr("mixerlab.training.fit.Training.train", broken)
         for _ in range(2):
             outcome = run_py(*LONG, f"results_dir={results}")
             assert outcome.code == 1 and "is of the training before, and stays" in outcome.err

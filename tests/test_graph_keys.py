@@ -3,14 +3,15 @@
 import pytest
 from every_mixer import CONF
 from hydra import compose, initialize_config_dir
+from hydra.utils import get_class
 from omegaconf import OmegaConf
 
 import mixerlab
-from mixerlab import train as runs
 from mixerlab.checks.buildable import check_buildable
 from mixerlab.config.settings import build_task
 from mixerlab.config.values import checked
-from mixerlab.training.optimizers import AdamW
+from mixerlab.training import capture
+from mixerlab.training.optimizers import AdamW, in_tensors
 
 CODE = {"mixer": "0" * 12, "task": "0" * 12, "training": "0" * 12}
 
@@ -26,7 +27,8 @@ def graph_key(*overrides, code=None):
     with initialize_config_dir(str(CONF), version_base="1.3"):
         cfg = compose("config", list(overrides))
     task, config = build_task(cfg.task), OmegaConf.to_container(cfg, resolve=True)
-    return runs._graph_key(config, task, code or CODE, task.num_examples("train"))
+    sizes, read = [task.vocab_size, task.input_length, task.autoencode], in_tensors(get_class(cfg.optimizer._target_))
+    return capture.graph_key(config, code or CODE, sizes, task.num_examples("train"), read)
 
 
 @pytest.mark.parametrize(

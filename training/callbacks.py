@@ -1,4 +1,4 @@
-"""What happens at the end of an epoch beside scoring: a checkpoint to resume from, and a progress bar."""
+"""What happens at the end of an epoch beside scoring: a checkpoint to resume from, and the progress that is shown."""
 
 import logging
 import sys
@@ -12,9 +12,9 @@ import lightning as L
 from lightning.pytorch.plugins.io import TorchCheckpointIO
 from tqdm import tqdm
 
+from mixerlab.records.text import Lines, is_terminal
 from mixerlab.training.checkpoints import read_checkpoint, write_checkpoint
 from mixerlab.training.lit_module import PopulationTraining
-from mixerlab.training.progress import Lines, is_terminal
 
 log = logging.getLogger(__name__)
 
@@ -93,6 +93,7 @@ class EpochProgress(L.Callback):
 
     def __init__(self, replicas: Sequence[tuple[float, int]], is_part: bool):
         self.replicas, self.is_part = replicas, is_part
+        self.lines = None if is_terminal() else Lines()
 
     def on_train_start(self, trainer: L.Trainer, module: L.LightningModule) -> None:
         if len(self.replicas) > 1 or self.is_part:
@@ -103,28 +104,24 @@ class EpochProgress(L.Callback):
             initial=trainer.current_epoch,
             unit="epoch",
             dynamic_ncols=True,
-            disable=not is_terminal(),
+            disable=self.lines is not None,
         )
-        self.lines = None if is_terminal() else Lines()
 
     def on_train_epoch_end(self, trainer: L.Trainer, module: L.LightningModule) -> None:
         assert isinstance(module, PopulationTraining)
-        if not module.finished:
-            self._show_accuracies(module)
-            self.bar.update()
-            if self.lines is not None:
-                done = trainer.current_epoch + 1
-                self.lines.tell(lambda: f"epoch {done} of {trainer.max_epochs}, {_accuracies(module)}")
+        if module.finished:
+            return
+        self.bar.set_postfix_str(_accuracies(module))
+        self.bar.update()
+        if self.lines is not None:
+            done = trainer.current_epoch + 1
+            self.lines.tell(lambda: f"epoch {done} of {trainer.max_epochs}, {_accuracies(module)}")
 
     def on_train_end(self, trainer: L.Trainer, module: L.LightningModule) -> None:
         assert isinstance(module, PopulationTraining)
         module.read_epoch()
-        self._show_accuracies(module)
+        self.bar.set_postfix_str(_accuracies(module))
         self.bar.close()
-
-    def _show_accuracies(self, module: PopulationTraining) -> None:
-        if module.history:
-            self.bar.set_postfix_str(_accuracies(module))
 
     def on_exception(self, trainer: L.Trainer, module: L.LightningModule, exception: BaseException) -> None:
         if hasattr(self, "bar"):

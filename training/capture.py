@@ -6,10 +6,13 @@ captures nothing.
 """
 
 import logging
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
+
+from mixerlab.records.identity import run_id
 
 log = logging.getLogger(__name__)
 
@@ -24,6 +27,30 @@ def room_for(count: int, least: int) -> int:
     Padded to it, tensors of different counts have the same shape, and runs that only look up entries can share graphs.
     """
     return max(least, 1 << (count - 1).bit_length())
+
+
+def graph_key(
+    config: Mapping[str, Any], code: Mapping[str, str], sizes: Sequence[int], rows: int, in_tensors: Collection | None
+) -> str:
+    """Equal for runs whose steps launch the same operations on tensors of the same shapes and precision.
+
+    It is the identity of a run without what the step reads from tensors, and without what the step does not see, and
+    with the hashes of its `code`, which may be reloaded. Only of our own code is it known what it reads from tensors:
+    in that of a user a number of the schedule, or of the steps in all, would become a constant of the graph.
+
+    Args:
+        config: of the run, resolved.
+        sizes: what the model takes from its task.
+        rows: the number of training rows; the trainer's epochs of them are the steps.
+        in_tensors: `training.optimizers.in_tensors` of the optimizer's class.
+    """
+    not_seen = ("seed",) if in_tensors is None else ("seed", "schedule", "trainer")
+    computed = {
+        "model": config["model"] | {"may_see_future": False},  # the causality check reads it, and no step does
+        "optimizer": config["optimizer"] | dict.fromkeys(in_tensors or ()),
+        "task": [*sizes, *([rows] if in_tensors is None else [])],
+    }
+    return run_id({**config, **dict.fromkeys(not_seen), **computed, "code": [code["mixer"], code["training"]]})
 
 
 class SharedMemory:

@@ -9,10 +9,9 @@ from torch import Tensor, nn
 
 from mixerlab.training.capture import GraphCache, Graphs, Step
 from mixerlab.training.datamodule import EVALUATED, BatchGroup
-from mixerlab.training.metrics import Scores
+from mixerlab.training.metrics import CHOSEN_ON, Scores
 from mixerlab.training.optimizers import PopulationOptimizer
 from mixerlab.training.population import Population
-from mixerlab.training.results import CHOSEN_ON
 from mixerlab.training.steps import PopulationSteps
 from mixerlab.training.weights import KeptWeights, model_state
 
@@ -264,7 +263,7 @@ class PopulationTraining(L.LightningModule):
     def weights(self, replica: int, results: Mapping) -> dict[str, dict[str, Tensor]]:
         """The state of a replica's model at the epoch of each selection that is kept, where there is one.
 
-        `results` are what `training.results.summarise` makes of the history.
+        `results` are what `training.metrics.summarise` makes of the history.
         """
         found = {}
         for selection, kept in self._kept().items():
@@ -289,10 +288,7 @@ class PopulationTraining(L.LightningModule):
         checkpoint["history"], checkpoint["replicas"] = self.history, self.population.replicas
 
     def on_load_checkpoint(self, checkpoint: dict) -> None:
-        saved = selections_in(checkpoint)
-        if missing := set(self.kept) - saved:
-            raise ValueError(f"it has no {' and '.join(sorted(missing))} weights of the epochs so far")
-        unwanted = tuple(f"kept.{selection}." for selection in saved - set(self.kept))
+        unwanted = tuple(f"kept.{selection}." for selection in selections_in(checkpoint) - set(self.kept))
         state = checkpoint["state_dict"]
         checkpoint["state_dict"] = {name: value for name, value in state.items() if not name.startswith(unwanted)}
         self.history = checkpoint["history"]

@@ -7,7 +7,6 @@ the set of active replicas are tensors on the device. One step moves all replica
 import inspect
 import math
 from collections.abc import Callable, Sequence
-from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -29,25 +28,25 @@ LEAST_STEPS = 2**13  # smallest length of the schedule tensor: a MAD run makes a
 
 
 class PopulationOptimizer(torch.optim.Optimizer):
-    """The common part of Muon and AdamW: clipping, frozen replicas, schedule, and Adam on a range of columns.
+    """AdamW for a population, with clipping, frozen replicas and a schedule; its subclasses change some columns' way.
 
     Args:
         population: its `parameters_by_replica` is optimised.
         lr: peak learning rate of each replica, length R.
         schedule: multipliers over the `total_steps` of training.
         weight_decay: decoupled decay coefficient.
+        betas, eps: Adam's.
         max_grad_norm: a replica's gradient is scaled down to at most this norm; None: no clipping.
         bf16_matrices: keep all Rule.MATRIX parameters in bfloat16: rounded (to nearest, ties to even) before the first
             step and after each one. The tensor that holds them, their moments and the step itself stay float32.
 
     A replica with a non-finite gradient is frozen: after the step, its entry in `active` (bool `[R]`) is False, and its
-    parameters are those before the step. A subclass says what it does otherwise than Adam by `lr_scale`, `decay_scale`,
-    `directed` and `direction` (training/README.md).
-    """
+    parameters are those before the step. A subclass says what it does otherwise than AdamW by `lr_scale`,
+    `decay_scale`, `directed` and `direction` (training/README.md).
 
-    # Arguments whose values `step` reads from tensors. Optimizers that differ only in these can share a captured step,
-    # if they have this class's `step` and a `direction` of this module.
-    IN_TENSORS: ClassVar = frozenset({"lr", "weight_decay"})
+    Raises:
+        ValueError: a number out of its range.
+    """
 
     # For the first `directed()` columns: the decay rate of the momentum, and whether it is Nesterov's.
     momentum: float = 0.0
@@ -60,23 +59,18 @@ class PopulationOptimizer(torch.optim.Optimizer):
         schedule: Schedule,
         total_steps: int,
         *,
-        weight_decay: float,
-        betas: tuple[float, float],
-        eps: float,
-        max_grad_norm: float | None,
-        bf16_matrices: bool,
+        weight_decay: float = 0.1,
+        betas: tuple[float, float] = (0.9, 0.95),
+        eps: float = 1e-8,
+        max_grad_norm: float | None = 1.0,
+        bf16_matrices: bool = False,
     ):
         for value in lr:
-            if not 0 < value < math.inf:
-                raise ValueError(f"optimizer.lr={value} must be a finite number above 0")
-        if not 0 <= weight_decay < math.inf:
-            raise ValueError(f"optimizer.weight_decay={weight_decay} must be a finite number >= 0")
-        if not all(0 <= beta < 1 for beta in betas):
-            raise ValueError(f"optimizer.betas={list(betas)} must be two numbers in [0, 1)")
-        if not 0 < eps < math.inf:
-            raise ValueError(f"optimizer.eps={eps} must be a finite number above 0")
-        if max_grad_norm is not None and not max_grad_norm > 0:
-            raise ValueError(f"optimizer.max_grad_norm={max_grad_norm} must be above 0, or null")
+            _require(0 < value < math.inf, f"lr={value} must be a finite number above 0")
+        _require(0 <= weight_decay < math.inf, f"weight_decay={weight_decay} must be a finite number >= 0")
+        _require(all(0 <= beta < 1 for beta in betas), f"betas={list(betas)} must be two numbers in [0, 1)")
+        _require(0 < eps < math.inf, f"eps={eps} must be a finite number above 0")
+        _require(max_grad_norm is None or max_grad_norm > 0, f"max_grad_norm={max_grad_norm} must be above 0, or null")
         assert len(lr) == len(population)
         parameters = population.parameters_by_replica
         super().__init__([parameters], {})
@@ -110,11 +104,11 @@ class PopulationOptimizer(torch.optim.Optimizer):
 
     def lr_scale(self) -> Tensor:
         """Each column's multiplier of the learning rate, float32 `[P]`."""
-        raise NotImplementedError(f"{type(self).__name__} must define lr_scale")
+        return torch.ones(self.layout.size)
 
     def decay_scale(self) -> Tensor:
         """Each column's multiplier of the weight decay, float32 `[P]`."""
-        raise NotImplementedError(f"{type(self).__name__} must define decay_scale")
+        return torch.ones(self.layout.size)
 
     def directed(self) -> int:
         """This many columns, from the first, move along the `direction` of their momentum; the others by Adam."""
@@ -206,14 +200,27 @@ class PopulationOptimizer(torch.optim.Optimizer):
             matrices.copy_(matrices.to(torch.bfloat16))
 
 
+def _require(holds: bool, otherwise: str) -> None:
+    if not holds:
+        raise ValueError(f"optimizer.{otherwise}")
+
+
 def has_own_step(optimizer: type[PopulationOptimizer]) -> bool:
     """Whether a class overrides the step of all; PyTorch wraps that of every class of which there is an instance."""
     return inspect.unwrap(optimizer.step) is not inspect.unwrap(PopulationOptimizer.step)
 
 
-def has_own_direction(optimizer: type[PopulationOptimizer]) -> bool:
-    """Whether a class has another `direction` than the optimizers here."""
-    return optimizer.direction not in (PopulationOptimizer.direction, Muon.direction)
+def in_tensors(optimizer: type[PopulationOptimizer]) -> frozenset[str] | None:
+    """The arguments that a step reads from tensors, besides the schedule; None if step or direction are a user's own.
+
+    Optimizers that differ in these alone can share a captured step.
+    """
+    is_ours = not has_own_step(optimizer) and optimizer.direction in (PopulationOptimizer.direction, Muon.direction)
+    return frozenset({"lr", "weight_decay"}) if is_ours else None
+
+
+class AdamW(PopulationOptimizer):
+    """Adam with decoupled weight decay on every parameter (Loshchilov & Hutter 2019); all have one learning rate."""
 
 
 class Muon(PopulationOptimizer):
@@ -269,25 +276,17 @@ class Muon(PopulationOptimizer):
             raise ValueError(
                 f"Muon has {grouping}, and the population {population.layout.grouping}: give both the same"
             )
-        if not 0 <= momentum < 1:
-            raise ValueError(f"optimizer.momentum={momentum} must be in [0, 1)")
-        if ns_steps < 1:
-            raise ValueError(f"optimizer.ns_steps={ns_steps} must be at least 1")
+        _require(0 <= momentum < 1, f"momentum={momentum} must be in [0, 1)")
+        _require(ns_steps >= 1, f"ns_steps={ns_steps} must be at least 1")
         for key, value in (("table_lr_scale", table_lr_scale), ("gain_lr_scale", gain_lr_scale)):
-            if not 0 <= value < math.inf:
-                raise ValueError(f"optimizer.{key}={value} must be a finite number >= 0")
-        if decayed not in ("matrices", "all"):
-            raise ValueError(f"optimizer.decayed={decayed!r}: choose matrices or all")
-        if update_scale not in UPDATE_SCALES:
-            raise ValueError(f"optimizer.update_scale={update_scale!r}: choose {', '.join(UPDATE_SCALES)}")
-        self.update_scale = update_scale
-        self.momentum, self.nesterov, self.ns_steps, self.decayed = momentum, nesterov, ns_steps, decayed
+            _require(0 <= value < math.inf, f"{key}={value} must be a finite number >= 0")
+        _require(decayed in ("matrices", "all"), f"decayed={decayed!r}: choose matrices or all")
+        _require(update_scale in UPDATE_SCALES, f"update_scale={update_scale!r}: choose {', '.join(UPDATE_SCALES)}")
+        self.momentum, self.nesterov, self.ns_steps, self.ns_dtype = momentum, nesterov, ns_steps, ns_dtype
+        self.update_scale, self.decayed = update_scale, decayed
         self.table_lr_scale, self.gain_lr_scale = table_lr_scale, gain_lr_scale
-        self.ns_dtype = ns_dtype
-        matrices = (slot for slot in population.layout.slots if slot.rule is Rule.MATRIX)
-        self.matrix_shapes: tuple[tuple[int, int], ...] = tuple(
-            (slot.shape[0], math.prod(slot.shape[1:])) for slot in matrices
-        )
+        matrices = [slot for slot in population.layout.slots if slot.rule is Rule.MATRIX]
+        self.matrix_shapes = tuple((slot.shape[0], math.prod(slot.shape[1:])) for slot in matrices)
         super().__init__(
             population,
             lr,
@@ -301,13 +300,13 @@ class Muon(PopulationOptimizer):
         )
 
     def lr_scale(self) -> Tensor:
+        by_shape = UPDATE_SCALES[self.update_scale]
+        by_rule = {Rule.TABLE: self.table_lr_scale, Rule.GAIN: self.gain_lr_scale}
         scale = torch.empty(self.layout.size)
-        scale[self.layout.span(Rule.TABLE)] = self.table_lr_scale
-        scale[self.layout.span(Rule.GAIN)] = self.gain_lr_scale
-        of_shape = UPDATE_SCALES[self.update_scale]
         for slot in self.layout.slots:
-            if slot.rule is Rule.MATRIX:
-                scale[slot.start : slot.stop] = of_shape(slot.shape[0], math.prod(slot.shape[1:]))
+            scale[slot.start : slot.stop] = (
+                by_shape(slot.shape[0], math.prod(slot.shape[1:])) if slot.rule is Rule.MATRIX else by_rule[slot.rule]
+            )
         return scale
 
     def decay_scale(self) -> Tensor:
@@ -323,38 +322,3 @@ class Muon(PopulationOptimizer):
 
     def direction(self, momentum: Tensor) -> Tensor:
         return orthogonalise(momentum, self.matrix_shapes, self.ns_steps, dtype=self.ns_dtype)
-
-
-class AdamW(PopulationOptimizer):
-    """Adam with decoupled weight decay on every parameter (Loshchilov & Hutter 2019); all have one learning rate."""
-
-    def __init__(
-        self,
-        population: Population,
-        lr: Sequence[float],
-        schedule: Schedule,
-        total_steps: int,
-        *,
-        weight_decay: float = 0.1,
-        betas: tuple[float, float] = (0.9, 0.95),
-        eps: float = 1e-8,
-        max_grad_norm: float | None = 1.0,
-        bf16_matrices: bool = False,
-    ):
-        super().__init__(
-            population,
-            lr,
-            schedule,
-            total_steps,
-            weight_decay=weight_decay,
-            betas=betas,
-            eps=eps,
-            max_grad_norm=max_grad_norm,
-            bf16_matrices=bf16_matrices,
-        )
-
-    def lr_scale(self) -> Tensor:
-        return torch.ones(self.layout.size)
-
-    def decay_scale(self) -> Tensor:
-        return torch.ones(self.layout.size)

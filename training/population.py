@@ -5,14 +5,16 @@ columns belong to which parameter and how it is optimised. Freezing a replica, c
 copying it is then one operation on a row, and an optimizer is a few operations on column ranges.
 """
 
-import logging
 import math
+import random
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
@@ -20,11 +22,10 @@ from torch.func import functional_call, vmap
 
 from mixerlab.kernels.optimizer.join_columns import join_columns
 from mixerlab.kernels.softmax_attention.under_vmap import replicas_in_batch
-from mixerlab.training.randomness import copy_of, drawing_from, generator_of, seeded
-
-log = logging.getLogger(__name__)
 
 ALL = slice(None)  # positions
+HEAD = "head.weight"  # of the output layer
+_STREAM = 1  # of a seed: initial values and the order of rows come from other streams
 
 
 class Execution(StrEnum):
@@ -32,9 +33,6 @@ class Execution(StrEnum):
 
     VMAP = "vmap"  # side by side, each operation once for all of them
     LOOP = "loop"  # one after another
-
-
-HEAD = "head.weight"  # of the output layer
 
 
 class Rule(StrEnum):
@@ -123,26 +121,18 @@ class Layout:
                 fix = "its real and imaginary parts as two of float32" if parameter.is_complex() else "it as float32"
                 raise ValueError(f"{name} is {kind}, and parameters are trained in float32: keep {fix}")
         linear = {f"{name}.weight" for name, module in model.named_modules() if isinstance(module, nn.Linear)}
-        hidden = linear - {HEAD}
-        entries = [
-            (grouping.rule_of(name, p, name in linear), name not in hidden, p.shape, name)
-            for name, p in model.named_parameters()
-        ]
-        rules, places = list(Rule), _places(model)
-        entries.sort(
-            key=lambda entry: (
-                rules.index(entry[0]),
-                entry[0] is Rule.MATRIX and entry[1],
-                tuple(entry[2]),
-                places[entry[3]],
-            )
-        )
+        parameters, rules, places = dict(model.named_parameters()), list(Rule), _places(model)
+        by_rule = {name: grouping.rule_of(name, p, name in linear) for name, p in parameters.items()}
+        products = {name for name, rule in by_rule.items() if rule is Rule.MATRIX and name in linear - {HEAD}}
+
+        def order(name: str) -> tuple:
+            return rules.index(by_rule[name]), name not in products, tuple(parameters[name].shape), places[name]
+
         self.slots: list[Slot] = []
-        for rule, is_other, shape, name in entries:
+        for name in sorted(parameters, key=order):
             start = self.slots[-1].stop if self.slots else 0
-            self.slots.append(Slot(name, shape, rule, start, rule is Rule.MATRIX and not is_other))
+            self.slots.append(Slot(name, parameters[name].shape, by_rule[name], start, name in products))
         self.size = self.slots[-1].stop
-        assert self.size == sum(p.numel() for p in model.parameters())
 
     def span(self, rule: Rule) -> slice:
         """The columns of all parameters of `rule` (empty where there are none)."""
@@ -207,6 +197,25 @@ def side_by_side(one_replica: Callable[..., Any]) -> Callable[..., Any]:
     return replicas
 
 
+@contextmanager
+def seeded(seed: int) -> Iterator[None]:
+    """The global generators of PyTorch (on the CPU), NumPy and Python start from `seed`, from 0 to 2^32 - 1.
+
+    Afterwards they are as they were before.
+    """
+    # NumPy's legacy generator, because that is the one a mixer may draw from without having made one.
+    of_numpy, of_python = np.random.get_state(), random.getstate()  # noqa: NPY002
+    try:
+        with torch.random.fork_rng(devices=()):
+            torch.default_generator.manual_seed(seed)  # `torch.manual_seed` also seeds those of GPUs
+            np.random.seed(seed)  # noqa: NPY002
+            random.seed(seed)
+            yield
+    finally:
+        np.random.set_state(of_numpy)  # noqa: NPY002
+        random.setstate(of_python)
+
+
 def require_same_again(build: Callable[[], nn.Module], seed: int, built: nn.Module) -> None:
     """Raises ValueError unless `build` gives the initial values of `built` again, with the same seed."""
     with seeded(seed):
@@ -229,6 +238,43 @@ def _tensors(model: nn.Module) -> dict[tuple[str, str], Tensor]:
 def _equal(one: Tensor, other: Tensor) -> bool:
     """Whether two tensors have the same shape and elements; NaN equals NaN."""
     return one.shape == other.shape and bool(((one == other) | ((one != one) & (other != other))).all())
+
+
+def generator_of(seed: int, device: torch.device) -> torch.Generator:
+    """The generator of a replica at the start of its training."""
+    (state,) = np.random.SeedSequence(seed, spawn_key=(_STREAM,)).generate_state(1)
+    return torch.Generator(device).manual_seed(int(state))
+
+
+@contextmanager
+def drawing_from(generator: torch.Generator) -> Iterator[None]:
+    """Within it, `generator` stands in for the default generator of its device, also while a CUDA graph is captured.
+
+    A graph can only be captured with generators that are registered with it (`Captured`).
+    """
+    if generator.device.type == "cuda":
+        default = torch.cuda.default_generators[generator.device.index]
+        usual = default.graphsafe_get_state()
+        default.graphsafe_set_state(generator)  # from here they share one state
+        try:
+            yield
+        finally:
+            default.graphsafe_set_state(usual)
+    else:
+        before = torch.get_rng_state()
+        torch.set_rng_state(generator.get_state())
+        try:
+            yield
+        finally:
+            generator.set_state(torch.get_rng_state())
+            torch.set_rng_state(before)
+
+
+def copy_of(generator: torch.Generator) -> torch.Generator:
+    """Another generator in the same state."""
+    copied = torch.Generator(generator.device)
+    copied.set_state(generator.get_state())
+    return copied
 
 
 class Population(nn.Module):

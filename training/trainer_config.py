@@ -1,14 +1,22 @@
-"""How long and how a run trains: the keys of `conf/trainer`."""
+"""How long, how and on which device a run trains: the keys of `conf/trainer`, and the GPU of a process."""
 
+import fcntl
+import itertools
 import math
+import os
+import tempfile
+from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
 
 import torch
 
-from mixerlab.training.results import CHOSEN_ON
+from mixerlab.training.metrics import CHOSEN_ON
 
 # The selections whose weights are kept, by `trainer.keep_weights`.
 KEPT = {"auto": ("official",), "none": (), "both": tuple(CHOSEN_ON)} | {name: (name,) for name in CHOSEN_ON}
+_held: list[int] = []  # the open file whose lock says that this process uses its GPU
 
 
 @dataclass(frozen=True)
@@ -23,53 +31,55 @@ class TrainerConfig:
         replicas: how replicas compute: `vmap`, side by side; `loop`, one after another; `auto`: `loop` if `vmap`
             refuses the model.
         compile: run mixers through `torch.compile`: `true`, `false`, or `auto`: on a GPU, those in plain PyTorch.
-        accelerator: Lightning's: `auto`, `cpu` or `gpu`.
+        accelerator: `cpu`, `gpu`, or `auto`: a GPU where there is one.
         stop_when_perfect: freeze a replica at accuracy 1.0 on val and test.
         stop_above: freeze a replica once its test accuracy is above this, as mad-lab does at 0.999; None: never.
         checkpoint_every: seconds between checkpoints to resume from, taken at the end of an epoch.
         keep_weights: of which selection the weights are kept: `none`, `official`, `clean`, `both`, or `auto`: official,
             or none in a sweep (`kept_in_sweep`).
         progress: show a progress bar.
+
+    Raises:
+        ValueError: a number out of its range.
     """
 
     epochs: int
     batch_size: int
-    precision: str
+    precision: Literal["auto", "bf16", "float32"]
     cuda_graph: bool
-    replicas: str
-    compile: str | bool
-    accelerator: str
+    replicas: Literal["auto", "vmap", "loop"]
+    compile: Literal["auto"] | bool
+    accelerator: Literal["auto", "cpu", "gpu"]
     stop_when_perfect: bool
     stop_above: float | None
     checkpoint_every: float
-    keep_weights: str
+    keep_weights: Literal["auto", "none", "official", "clean", "both"]
     progress: bool
 
     def __post_init__(self):
-        for name in ("epochs", "batch_size"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"trainer.{name}={getattr(self, name)} must be at least 1")
+        for key in ("epochs", "batch_size"):
+            if getattr(self, key) < 1:
+                raise ValueError(f"trainer.{key}={getattr(self, key)} must be at least 1")
         if not 0 <= self.checkpoint_every < math.inf:
-            raise ValueError(
-                f"trainer.checkpoint_every={self.checkpoint_every} must be a finite number of seconds >= 0"
-            )
+            raise ValueError(f"trainer.checkpoint_every={self.checkpoint_every} must be a finite number >= 0")
         if self.stop_above is not None and not 0 <= self.stop_above < 1:
             raise ValueError(f"trainer.stop_above={self.stop_above} must be an accuracy in [0, 1), or null")
-        if self.accelerator not in ("auto", "cpu", "gpu"):
-            raise ValueError(f"trainer.accelerator={self.accelerator!r}: choose auto, cpu or gpu")
-        if self.precision not in ("auto", "bf16", "float32"):
-            raise ValueError(f"trainer.precision={self.precision!r}: choose auto, bf16 or float32")
-        if self.keep_weights not in KEPT:
-            raise ValueError(f"trainer.keep_weights={self.keep_weights!r}: choose auto, none, official, clean or both")
-        if self.replicas not in ("auto", "vmap", "loop"):
-            raise ValueError(f"trainer.replicas={self.replicas!r}: choose auto, vmap or loop")
-        if self.compile is not True and self.compile is not False and self.compile != "auto":
-            raise ValueError(f"trainer.compile={self.compile!r}: choose auto, true or false")
 
     @property
     def selections_kept(self) -> tuple[str, ...]:
         """The selections whose weights are kept."""
         return KEPT[self.keep_weights]
+
+    @property
+    def device_type(self) -> str:
+        """`cpu` or `gpu`: Lightning would pick any accelerator under "auto"."""
+        return ("gpu" if torch.cuda.is_available() else "cpu") if self.accelerator == "auto" else self.accelerator
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """In which it computes: bfloat16 is autocast, with float32 parameters."""
+        bf16 = self.precision == "bf16" or (self.precision == "auto" and self.device_type == "gpu")
+        return torch.bfloat16 if bf16 else torch.float32
 
 
 def kept_in_sweep(keep_weights: str) -> str:
@@ -81,3 +91,38 @@ def check_accelerator(accelerator: str) -> None:
     """Raises ValueError if a GPU is asked for, and there is none on this host."""
     if accelerator == "gpu" and not torch.cuda.is_available():
         raise ValueError("trainer.accelerator='gpu', but PyTorch finds no GPU here: choose auto or cpu")
+
+
+def claim_gpu() -> None:
+    """Makes this process see only one GPU of a host with several; the processes of a host share its GPUs evenly.
+
+    Each GPU has lock files number 0, 1, ..., one for a process, in the folder for temporary files. A process takes the
+    first one that is free: the lowest number, then the first GPU. The operating system frees it however the process
+    ends. This must run before CUDA starts in this process.
+    """
+    if _held or torch.cuda.device_count() < 2:
+        return
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    names = visible.split(",") if visible else map(str, range(torch.cuda.device_count()))
+    gpus = [name.strip() for name in names]  # an index, a UUID, or the path of a MIG instance
+    for number, gpu in ((n, gpu) for n in itertools.count() for gpu in gpus):
+        lock = _open(Path(tempfile.gettempdir(), f"mixerlab-gpu-{gpu.replace('/', '_')}-{number}.lock"))
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(lock)
+        else:
+            _held.append(lock)
+            os.environ["CUDA_VISIBLE_DEVICES"] = gpu
+            return
+
+
+def _open(path: Path) -> int:
+    """A lock file, made if it is missing. Reading suffices for a lock, so another user's file works too."""
+    while True:
+        with suppress(FileNotFoundError):
+            return os.open(path, os.O_RDONLY)
+        with suppress(FileExistsError):  # another process has just made it
+            lock = os.open(path, os.O_RDONLY | os.O_CREAT | os.O_EXCL)
+            os.fchmod(lock, 0o644)  # whatever the umask is
+            return lock

@@ -26,7 +26,7 @@ _DIGEST = "sha256"  # of the tensors, in the metadata: safetensors itself has no
 class KeptWeights(nn.Module):
     """What the replicas of a population had learned at the epoch that one selection takes of those so far.
 
-    It is the epoch that `training.results.summarise` takes: the first of the lowest perplexity, where one that is not
+    It is the epoch that `training.metrics.summarise` takes: the first of the lowest perplexity, where one that is not
     finite counts as infinite, of the epochs up to the one that froze the replica. All of it is decided on the device,
     and `update` never waits for it.
 

@@ -18,8 +18,7 @@ from mixerlab.models.language_model import LanguageModel
 from mixerlab.models.stream import ALL, ResidualStream
 from mixerlab.records.errors import with_place
 from mixerlab.training.execution import Decision, StrayParameters, choose_execution, made_in_forward
-from mixerlab.training.population import Execution, Population, require_same_again, side_by_side
-from mixerlab.training.randomness import seeded
+from mixerlab.training.population import Execution, Population, require_same_again, seeded, side_by_side
 
 VOCAB, WIDTH, LENGTH = 8, 32, 19
 DRAWS = 9  # of weights and tokens, over which the error in bfloat16 is a median

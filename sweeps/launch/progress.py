@@ -8,8 +8,7 @@ from pathlib import Path
 from tqdm import tqdm
 
 from mixerlab.records.files import RECORD_FILE
-from mixerlab.records.text import counted
-from mixerlab.training.progress import Lines, is_terminal
+from mixerlab.records.text import Lines, counted, is_terminal
 
 POLL_SECONDS = 2.0
 

@@ -17,7 +17,7 @@ from mixerlab.records.names import MIXERS, in_order
 from mixerlab.records.text import escape_markdown
 from mixerlab.sweeps.tables.intervals import bootstrap, interval
 
-SOLVED = 0.9  # test accuracy, as in `training.results`, which `sweeps` cannot import
+SOLVED = 0.9  # test accuracy, as in `training.metrics`, which `sweeps` cannot import
 
 
 def known_steps(row: Mapping[str, Any]) -> float:

@@ -14,7 +14,7 @@ from mixerlab.sweeps.tables.solved import SOLVED as SOLVED_IN_TABLES
 from mixerlab.sweeps.tables.solved import counts, known_steps, solved_csv, solved_markdown, steps_in
 from mixerlab.sweeps.tables.table_files import intervals_csv, to_markdown
 from mixerlab.sweeps.tables.tables import task_table
-from mixerlab.training.results import SOLVED, metrics_rows, summarise
+from mixerlab.training.metrics import SOLVED, metrics_rows, summarise
 
 
 def test_records_and_tables_mean_the_same_by_solved():
