@@ -9,9 +9,9 @@ from torch import nn
 
 from mixerlab.config.building import build_model
 from mixerlab.config.values import checked
+from mixerlab.training.metrics import summarise
 from mixerlab.training.optimizers import AdamW, Muon
 from mixerlab.training.population import Grouping, Layout, Population, Rule
-from mixerlab.training.results import summarise
 from mixerlab.training.schedules import Constant
 
 

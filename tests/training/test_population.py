@@ -11,10 +11,9 @@ from tiny_training import THREE, VOCAB, assert_same_results, build_model, fit, r
 
 from mixerlab.training.capture import room_for
 from mixerlab.training.datamodule import LEAST_ROWS, PopulationData, scored_positions
-from mixerlab.training.metrics import IGNORE_INDEX, Scores
+from mixerlab.training.metrics import IGNORE_INDEX, Scores, summarise
 from mixerlab.training.optimizers import AdamW, Muon
 from mixerlab.training.population import Population
-from mixerlab.training.results import summarise
 from mixerlab.training.schedules import WSD, Constant, Cosine
 
 

@@ -4,10 +4,9 @@ import io
 
 import pytest
 import torch
-from tiny_training import Broken, fit, splits
+from tiny_training import Broken, checkpoint_of, fit, splits
 
 from mixerlab.training import callbacks
-from mixerlab.training.fit import _label
 
 
 def test_time_before_an_attempt_counts_once(tmp_path):
@@ -28,7 +27,7 @@ def test_an_interrupted_training_continues_from_its_last_epoch(tmp_path, caplog)
         fit(replicas, tmp_path / "broken", optimizer=Broken, **settings)
     with caplog.at_level("INFO"):
         resumed = fit(replicas, tmp_path / "broken", optimizer=Broken, **settings)
-    checkpoint = tmp_path / "broken" / f"resume-{_label(replicas, None)}-cpu-float32.ckpt"
+    checkpoint = checkpoint_of(replicas, tmp_path / "broken")
     assert f"continuing from {checkpoint}, after epoch 5 of 8" in caplog.messages
     unbroken = fit(replicas, tmp_path / "unbroken", **settings)
     assert resumed.replicas == unbroken.replicas and resumed.metrics.equals(unbroken.metrics)
@@ -52,22 +51,3 @@ def test_an_interrupt_while_a_checkpoint_is_written_is_no_failure(tmp_path, monk
     with pytest.raises(KeyboardInterrupt):
         fit([(2e-2, 0)], tmp_path, epochs=2, checkpoint_every=0)
     assert not list(tmp_path.iterdir())
-
-
-def test_a_checkpoint_that_cannot_be_read_costs_only_its_epochs(tmp_path):
-    replicas, settings = [(2e-2, 0)], {"epochs": 2, "checkpoint_every": 0}
-    whole = fit(replicas, tmp_path, **settings)
-    (tmp_path / f"resume-{_label(replicas, None)}-cpu-float32.ckpt").write_bytes(b"PK\x03\x04 and no more")
-    again = fit(replicas, tmp_path, **settings)
-    assert again.replicas == whole.replicas and "trained from the start" in again.notes[0]
-
-
-def test_a_checkpoint_belongs_to_its_replicas_in_their_order():
-    """A run's identity ignores the order of learning rates, but the rows of a checkpoint depend on it."""
-    names = {
-        _label(replicas, None)
-        for replicas in ([(1.0, 0), (2.0, 0), (3.0, 0)], [(2.0, 0), (1.0, 0), (3.0, 0)], [(1.0, 0), (3.0, 0)])
-    }
-    assert len(names) == 3
-    versions = {_label([(1.0, 0)], {"mixer": code, "task": "4567"}) for code in ("0123", "89ab")}
-    assert len(versions) == 2  # a checkpoint also belongs to the code that trained it

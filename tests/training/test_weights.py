@@ -12,10 +12,9 @@ from torch import nn
 
 from mixerlab.models.language_model import LanguageModel
 from mixerlab.training.lit_module import PopulationTraining
-from mixerlab.training.metrics import IGNORE_INDEX, Scores
+from mixerlab.training.metrics import CHOSEN_ON, IGNORE_INDEX, Scores, summarise
 from mixerlab.training.optimizers import Muon
 from mixerlab.training.population import Population
-from mixerlab.training.results import CHOSEN_ON, summarise
 from mixerlab.training.schedules import Constant
 from mixerlab.training.weights import KeptWeights, model_state, pack, put_in, unpack
 

@@ -9,7 +9,7 @@ from omegaconf import OmegaConf
 
 from mixerlab.mixers.attn import Attention
 from mixerlab.models.language_model import LanguageModel
-from mixerlab.training.fit import train
+from mixerlab.training.fit import Training, checkpoint_name
 from mixerlab.training.metrics import IGNORE_INDEX
 from mixerlab.training.optimizers import Muon
 from mixerlab.training.schedules import Constant
@@ -69,8 +69,21 @@ def fit(
 
     `execution` is `trainer.replicas`.
     """
-    given = {
-        "replicas": execution,
+    training = Training(
+        build_model=build,
+        splits=data if data is not None else splits(learnable=False),
+        make_optimizer=partial(optimizer, **(options or {})),
+        schedule=schedule or Constant(),
+        config=trainer_config(replicas=execution, **config),
+        folder=folder,
+        loggers=loggers,
+    )
+    return training.train(replicas, graph_key)
+
+
+def trainer_config(**given):
+    """`conf/trainer`, with small values and those that are `given`."""
+    small = {
         "epochs": 3,
         "batch_size": 16,
         "precision": "float32",
@@ -79,17 +92,12 @@ def fit(
         "checkpoint_every": 1e9,
         "progress": False,
     }
-    return train(
-        replicas,
-        build_model=build,
-        splits=data if data is not None else splits(learnable=False),
-        make_optimizer=partial(optimizer, **(options or {})),
-        schedule=schedule or Constant(),
-        config=TrainerConfig(**dict(OmegaConf.load(DEFAULTS)) | given | config),
-        folder=folder,
-        loggers=loggers,
-        graph_key=graph_key,
-    )
+    return TrainerConfig(**dict(OmegaConf.load(DEFAULTS)) | small | given)
+
+
+def checkpoint_of(replicas, folder, code=None, **config):
+    """Where a training of these replicas keeps its checkpoint."""
+    return folder / checkpoint_name(replicas, code, trainer_config(**config))
 
 
 def replica_results(result, replica):
