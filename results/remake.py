@@ -1,0 +1,323 @@
+"""Makes the rows, tables and figures of results/ anew from the committed records.
+
+    python results/remake.py [NAME ...]     NAME: table, challenge, adamw, frontier, parity or screen; default: all
+
+Run it in a checkout in which mixerlab is installed. What the pages say of these numbers in prose is left to their
+author.
+"""
+
+import argparse
+import shutil
+import tempfile
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from statistics import fmean, variance
+
+import numpy as np
+import pandas as pd
+
+from mixerlab.records.archive import restore
+from mixerlab.sweeps.report.compare import compare
+from mixerlab.sweeps.report.published import read_published
+from mixerlab.sweeps.report.report import report
+from mixerlab.sweeps.tables.collect import best_per_cell, collect
+from mixerlab.sweeps.tables.intervals import STUDENT_T, half_width
+from mixerlab.sweeps.tables.keys import spread_out
+from mixerlab.sweeps.tables.sources import rows_of
+
+RESULTS = Path(__file__).resolve().parent
+PAPER = RESULTS / "published" / "parallax_paper.json"
+RATES = tuple(read_published(PAPER)["rates"])
+RECORDS = "records.tar.xz"
+MIXERS = ("attn", "parallax", "gdn", "mamba", "mesa")
+CELL = ["mixer", "task", "setting"]
+# Columns of table/rows.csv; a report of the archive has all hyperparameters as well.
+COLUMNS = [
+    *("run_id", "mixer", "task", "setting", "replica", "lr", "seed", "status", "config", "num_params", "state_size"),
+    *("steps", "steps_to_90", "chance", "official_accuracy", "official_epoch", "official_token_accuracy"),
+    *("clean_accuracy", "clean_epoch", "clean_val_accuracy", "test_accuracy", "train_loss"),
+    *("device", "git_commit", "wall_time_s"),
+]
+
+
+def markdown(header: Sequence[str], rows: Iterable[Sequence[object]], texts: int = 1) -> str:
+    """A table; the first `texts` columns are aligned to the left."""
+    rule = ["---"] * texts + ["--:"] * (len(header) - texts)
+    return "".join(f"| {' | '.join(map(str, row))} |\n" for row in (header, rule, *rows))
+
+
+def copy_report(name: str, files: Iterable[str], scratch: Path) -> None:
+    """These files of a report on the archive of results/NAME."""
+    made = report(RESULTS / name / RECORDS, scratch / name, formats=["png"]).folder
+    for file in files:
+        (RESULTS / name / file).parent.mkdir(exist_ok=True)
+        shutil.copyfile(made / file, RESULTS / name / file)
+
+
+def copy_bars(source: Path, of: str, out: Path, scratch: Path) -> None:
+    """The bars beside the paper's, `of` its means or its settings."""
+    compare(source, PAPER, scratch / of)
+    shutil.copyfile(scratch / of / f"{PAPER.stem}_{of}.png", out)
+
+
+def table(scratch: Path) -> None:
+    """`rows.csv` has the challenge's rows too."""
+    for name in ("table", "challenge"):
+        restore(RESULTS / name / RECORDS, scratch / "both")
+    rows = collect(scratch / "both")[COLUMNS]
+    rows.to_csv(RESULTS / "table" / "rows.csv", index=False, lineterminator="\n")
+    files = ["official/solved.md", *(f"official/{name}.png" for name in ("accuracy", "difficulty", "learning_rates"))]
+    files += [f"{selection}/{name}.md" for selection in ("official", "clean") for name in ("accuracy", "settings")]
+    copy_report("table", files, scratch)
+    copy_bars(RESULTS / "table" / RECORDS, "means", RESULTS / "table" / "official" / "beside_the_paper.png", scratch)
+
+
+def challenge(scratch: Path) -> None:
+    folder = RESULTS / "challenge"
+    copy_report("challenge", ["official/challenge.md", "official/solved.md"], scratch)
+    copy_bars(folder / RECORDS, "settings", folder / "official" / "beside_the_paper.png", scratch)
+    default, others = rows_of(folder / RECORDS), rows_of(folder / "recipes.tar.xz")
+    both = pd.concat([default, others], keys=["default", "others"]).reset_index(level=0, names="origin")
+    both = spread_out(both[both["task"].isin(others["task"])], ()).frame
+    usual = {column.mixer: set(column.values) for column in both.loc[both["origin"] == "default", "column"].unique()}
+    both["recipe"] = [
+        ", ".join(f"{key}={value}" for key, value in column.values if (key, value) not in usual[column.mixer])
+        or "default"
+        for column in both["column"]
+    ]
+    recipes = {name: best_of_seeds(rows, RATES) for name, rows in both.groupby("recipe", sort=False)}
+    (folder / "recipes.md").write_text(recipe_table(recipes))
+
+
+def adamw(scratch: Path) -> None:
+    copy_report("adamw", ["official/settings.md", "official/solved.md"], scratch)
+    archives = {"AdamW": [RESULTS / "adamw"], "Muon": [RESULTS / "table", RESULTS / "challenge"]}
+    rates = {"AdamW": (3e-4, 1e-3, 3e-3), "Muon": RATES}
+    recipes = {}
+    for optimizer, folders in archives.items():
+        rows = pd.concat([rows_of(folder / RECORDS) for folder in folders])
+        seeds = best_of_seeds(rows, rates[optimizer])
+        attention, parallax = (seeds.xs(mixer) for mixer in ("attn", "parallax"))
+        shared = attention.index.intersection(parallax.index)
+        both = {"attn": attention.loc[shared], "parallax": parallax.loc[shared]}
+        recipes[optimizer] = pd.concat(both, names=["mixer"])
+    cells = recipes["AdamW"].index.droplevel(["mixer", "seed"]).unique()
+    (RESULTS / "adamw" / "beside_muon.md").write_text(recipe_table(recipes, cells))
+
+
+def best_of_seeds(rows: pd.DataFrame, rates: Sequence[float]) -> pd.DataFrame:
+    """By mixer, task, setting and seed: `accuracy` at the best rate, and how many of `replicas` learned (90% once).
+
+    Only seeds that have all of the rates; a replica that diverged has the accuracy 0.
+    """
+    rows = rows[rows["lr"].isin(rates) & rows["status"].isin(["finished", "diverged"])]
+    rows = rows.assign(learned=np.isfinite(rows["steps_to_90"]), accuracy=rows["official_accuracy"].fillna(0.0))
+    seeds = rows.groupby([*CELL, "seed"]).agg(
+        accuracy=("accuracy", "max"), learned=("learned", "sum"), replicas=("lr", "nunique")
+    )
+    return seeds[seeds["replicas"] == len(rates)]
+
+
+def recipe_table(recipes: Mapping[str, pd.DataFrame], cells: Iterable[tuple[str, str]] | None = None) -> str:
+    """A line for each mixer and recipe, a column for each task and setting, from `best_of_seeds`."""
+    every = pd.concat(recipes, names=["recipe", *CELL, "seed"]).reset_index()
+    if cells is None:
+        cells = every[["task", "setting"]].drop_duplicates().itertuples(index=False, name=None)
+    cells = list(cells)
+    lines = []
+    for mixer in (mixer for mixer in MIXERS if mixer in set(every["mixer"])):
+        for recipe in recipes:
+            here = every[(every["mixer"] == mixer) & (every["recipe"] == recipe)].groupby(["task", "setting"])
+            if not here.ngroups:
+                continue
+            means, counts = here["accuracy"].mean(), here[["learned", "replicas"]].sum()
+            entries = [
+                f"{means[cell]:.3f} ({counts.learned[cell]}/{counts.replicas[cell]})" if cell in means else ""
+                for cell in cells
+            ]
+            lines.append([mixer, recipe, *entries])
+    note = "Mean over seeds of the accuracy at each seed's best rate; in brackets, how many replicas reached 0.9."
+    return markdown(["mixer", "recipe", *map(" ".join, cells)], lines, 2) + f"\n{note}\n"
+
+
+def frontier(scratch: Path) -> None:
+    files = [f"{selection}/lengths.{kind}" for selection in ("official", "clean") for kind in ("md", "png")]
+    copy_report("frontier", files, scratch)
+    rows = rows_of(RESULTS / "frontier" / RECORDS)
+    by_replica = rows.set_index(["run_id", "replica"])
+    lines = []
+    for cell in best_per_cell(rows, "clean").itertuples():
+        if cell.n:
+            scores = list(by_replica.loc[list(cell.replicas), "clean_token_accuracy"])
+            entry = f"{fmean(scores):.3f} ± {half_width(scores):.3f}"
+            lines.append([cell.task, cell.setting, cell.mixer, entry, f"{min(scores):.3f}", f"{cell.lr:g}"])
+    text = markdown(["task", "setting", "mixer", "token accuracy", "worst seed", "learning rate"], lines, 3)
+    note = "Share of right answers; epoch and rate chosen on validation rows of the trained length; mean of three seeds"
+    text += f"\n{note} ± half of Student's 95% interval.\n"
+    (RESULTS / "frontier" / "clean" / "token_accuracy.md").write_text(text)
+
+
+PARITY_KEY = ["mixer", "task", "setting", "lr", "weight_decay", "seed"]
+
+
+def parity(scratch: Path) -> None:
+    """Joins our runs with mad-lab's, `theirs.csv`."""
+    folder = RESULTS / "parity"
+    ours = rows_of(folder / RECORDS)
+    ours = ours[ours["status"] == "finished"].rename(
+        columns={"official_accuracy": "ours", "official_epoch": "our_epoch"}
+    )
+    ours["setting"] = ours["setting"].str.partition(", ")[0]  # without the digest of the data, which both sides read
+    theirs = pd.read_csv(folder / "theirs.csv")
+    theirs = theirs.rename(columns={"accuracy": "theirs", "best_epoch": "their_epoch"})
+    rows = theirs[[*PARITY_KEY, "theirs", "their_epoch"]].merge(
+        ours[[*PARITY_KEY, "ours", "our_epoch"]], on=PARITY_KEY, validate="one_to_one"
+    )
+    rows.sort_values(PARITY_KEY).to_csv(folder / "rows.csv", index=False, lineterminator="\n")
+    lines = []
+    for key, cell in rows.sort_values(PARITY_KEY).groupby(PARITY_KEY[:3]):
+        sides = [list(cell[side]) for side in ("theirs", "ours")]
+        shown = [f"{fmean(side):.3f} ({min(side):.3f} to {max(side):.3f})" for side in sides]
+        shown.append(f"{fmean(sides[1]) - fmean(sides[0]):+.3f} ± {welch(*sides):.3f}")
+        epochs = [f"{cell[side].min():.0f} to {cell[side].max():.0f}" for side in ("their_epoch", "our_epoch")]
+        lines.append([*key, *shown, *epochs])
+    header = ["mixer", "task", "setting", "mad-lab", "ours", "difference", "best epoch, mad-lab", "best epoch, ours"]
+    note = "In brackets, lowest to highest seed; after ±, half of Welch's interval of 95%."
+    (folder / "rows.md").write_text(markdown(header, lines, 3) + f"\n{note}\n")
+
+
+def welch(one: Sequence[float], other: Sequence[float]) -> float:
+    """Half of Welch's interval of 95% for the difference of two means."""
+    errors = [variance(values) / len(values) for values in (one, other)]
+    if not sum(errors):
+        return 0.0
+    parts = [error**2 / (len(values) - 1) for error, values in zip(errors, (one, other), strict=True)]
+    freedom = max(1, int(sum(errors) ** 2 / sum(parts)))
+    return STUDENT_T[min(freedom, len(STUDENT_T)) - 1] * sum(errors) ** 0.5
+
+
+# Of which recipe a mixer has the runs where a recipe changes nothing for it, or (cmp) nothing of the model.
+SAME = {
+    "plain": [("2x64", ("gdn", "mesa"), None)],
+    "4x32": [("2x64", ("mamba",), None)],
+    "PyTorch's init": [("default", ("attn", "parallax", "gdn"), "cmp")],
+}
+
+
+def screen(scratch: Path) -> None:
+    """How far each recipe is from the paper's means, and the main effects of the factorial."""
+    rows = pd.read_csv(RESULTS / "screen" / "rows.csv.xz")
+    rows = rows[rows["status"] == "finished"]
+    effects(rows[rows["study"] == "factorial"]).round(4).to_csv(
+        RESULTS / "screen" / "effects.csv", index=False, lineterminator="\n"
+    )
+    recipes = finalists(rows[rows["study"] == "finalists"])
+    over = pd.DataFrame({name: means_of(recipe) for name, recipe in recipes.items()})
+    paper = published_means()
+    lines = [[*cell, f"{paper[cell]:.3f}", *(f"{mean:.3f}" for mean in over.loc[cell])] for cell in paper.index]
+    text = markdown(["mixer", "task", "paper", *recipes], lines, 2)
+    text += (
+        "\nMean accuracy over a task's settings, at the checkpoint of the lowest test loss and each setting's best of"
+    )
+    text += " three rates.\nWhere a recipe was not run, the draft's runs stand in. Below: RMSE over the 30 means, and"
+    text += " Spearman's rank correlation.\n\n"
+    choices = [(column, rate) for column in CHECKPOINTS for rate in ("setting", "task", "task, for all mixers", "5e-3")]
+    lines = [
+        [CHECKPOINTS[column], "5e-3" if rate == "5e-3" else f"the best for each {rate}"]
+        + ["{:.3f}, {:.2f}".format(*distance(means_of(recipe, column, rate), paper)) for recipe in recipes.values()]
+        for column, rate in choices
+    ]
+    text += markdown(["checkpoint", "rate", *recipes], lines, 2)
+    (RESULTS / "screen" / "recipes.md").write_text(text)
+
+
+CHECKPOINTS = {"official_accuracy": "lowest test loss", "test_accuracy": "last epoch"}
+
+
+def finalists(rows: pd.DataFrame) -> dict[str, pd.DataFrame]:
+    """The rows of each recipe in every setting of the table, at the paper's rates; one seed, but for the last."""
+    rounding = pd.read_csv(RESULTS / "rounding" / "rows.csv.xz")
+    default = pd.read_csv(RESULTS / "table" / "rows.csv", low_memory=False)
+    default = default[default["lr"].isin(RATES) & default["task"].isin(published_means().index.unique("task"))]
+    recipes = {"draft": rounding[rounding["git_commit"] == DRAFT], "default": default[default["seed"] == 0]}
+    own = {name: rows[rows["recipe"] == name] for name in ("2x64", "plain", "4x32", "PyTorch's init")}
+    for name, runs in own.items():
+        for origin, mixers, task in SAME.get(name, ()):
+            same = {**own, **recipes}[origin]
+            same = same[same["mixer"].isin(mixers) & (same["task"] == task if task else True)]
+            runs = completed(runs, same)
+        recipes[name] = completed(runs[runs["task"].isin(default["task"])], recipes["draft"])
+    return recipes | {"default, all seeds": default}
+
+
+DRAFT = "9a84f38"  # the commit of the third table of results/rounding
+
+
+def completed(rows: pd.DataFrame, others: pd.DataFrame) -> pd.DataFrame:
+    """`rows`, and those of `others` in the cells that they lack."""
+    present = pd.MultiIndex.from_frame(rows[CELL])
+    return pd.concat([rows, others[~pd.MultiIndex.from_frame(others[CELL]).isin(present)]])
+
+
+def published_means() -> pd.Series:
+    """The paper's mean of each mixer and task."""
+    means = read_published(PAPER)["means"]
+    table = pd.DataFrame({task: values for task, values in means.items() if task != "columns"}, means["columns"])
+    return table.rename_axis(index="mixer", columns="task").stack()
+
+
+def means_of(rows: pd.DataFrame, column: str = "official_accuracy", rate: str = "setting") -> pd.Series:
+    """The mean of each (mixer, task) at each setting's (and seed's) best rate, each task's, or 5e-3."""
+    task = CELL[:2]
+    if rate == "setting":
+        return rows.groupby([*CELL, "seed"])[column].max().groupby(CELL).mean().groupby(task).mean()
+    by_rate = rows.groupby([*CELL, "lr"])[column].mean().groupby([*task, "lr"]).mean()
+    if rate == "task":
+        return by_rate.groupby(task).max()
+    if rate == "task, for all mixers":
+        best = by_rate.groupby(["task", "lr"]).mean().groupby("task").idxmax()
+        return pd.concat([by_rate.xs(pair, level=["task", "lr"], drop_level=False) for pair in best]).droplevel("lr")
+    return by_rate.xs(5e-3, level="lr")
+
+
+def distance(ours: pd.Series, paper: pd.Series) -> tuple[float, float]:
+    """RMSE and Spearman's rank correlation."""
+    ours = ours[paper.index]
+    return float(((ours - paper) ** 2).mean() ** 0.5), float(ours.rank().corr(paper.rank()))
+
+
+def effects(rows: pd.DataFrame) -> pd.DataFrame:
+    """Main effects by mixer and cell: mean accuracy of the recipes with a factor at its upper level, less the others'.
+
+    A recipe is named by the factors at their upper level. Its response is the mean over seeds at the best of the three
+    rates. `se` is an effect's standard error by the variance between seeds, pooled over the recipes.
+    """
+    by_rate = rows.groupby([*CELL, "recipe", "lr"])["official_accuracy"].agg(["mean", "count", "var"]).reset_index()
+    best = by_rate.sort_values(["mean", "lr"]).groupby([*CELL, "recipe"]).tail(1)
+    lines = []
+    for key, cell in best.groupby(CELL):
+        line = dict(zip(CELL, key, strict=True)) | {"recipes": len(cell), "mean": cell["mean"].mean()}
+        for factor in "ABCDEFGH":
+            upper = cell["recipe"].str.contains(factor)
+            line[f"effect_{factor}"] = cell.loc[upper, "mean"].mean() - cell.loc[~upper, "mean"].mean()
+        line["se"] = (4 * cell["var"].mean() / cell["count"].mean() / len(cell)) ** 0.5
+        lines.append(line)
+    return pd.DataFrame(lines)
+
+
+MAKERS: dict[str, Callable[[Path], None]] = {
+    maker.__name__: maker for maker in (table, challenge, adamw, frontier, parity, screen)
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("names", nargs="*", metavar="NAME", choices=[[], *MAKERS], help=f"of {', '.join(MAKERS)}")
+    for name in parser.parse_args().names or MAKERS:
+        with tempfile.TemporaryDirectory() as scratch:
+            MAKERS[name](Path(scratch))
+        print(f"results/{name}", flush=True)
+
+
+if __name__ == "__main__":
+    main()
