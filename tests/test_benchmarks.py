@@ -10,7 +10,13 @@ from mixerlab.benchmarks import throughput
 from mixerlab.benchmarks.ema import MovingAverage
 
 ROOT = Path(__file__).parents[1]
-COMMANDS = {"first_step": [], "parallax_kernel": [], "peers": ["few", "0", "1", "64"], "throughput": []}
+COMMANDS = {
+    "first_step": [],
+    "parallax_decode": ["--output", "made"],
+    "parallax_kernel": [],
+    "peers": ["few", "0", "1", "64"],
+    "throughput": [],
+}
 
 
 def call(monkeypatch, name, *arguments):
