@@ -1,80 +1,126 @@
-"""The rule for the best learning rate of some runs, the same for tables, loggers and searches."""
+"""The rule for the best learning rate of some runs, the same for tables, loggers and searches, and for wider grids.
 
+Many cells are near perfect at every rate, or best at the outermost ones only by rounding: those say nothing. A grid
+should be wider if its best rate is its smallest or largest, below NEAR_PERFECT, and more than MARGIN ahead of every
+rate in between; in a grid of two, of the other one. A grid of one rate has no edge: nothing says where to look further.
+"""
+
+import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from statistics import fmean
 from typing import Any, Literal
 
-from mixerlab.records.edges import MARGIN, NEAR_PERFECT, on_the_edge, wants_a_wider_grid
-
 Selection = Literal["official", "clean"]
 
-# The accuracy that chooses the learning rate.
-CHOSEN_BY = {"official": "official_accuracy", "clean": "clean_val_accuracy"}
-ENDED = ("finished", "diverged")  # statuses of replicas that count, see `accuracy_of`
+SELECTIONS: tuple[Selection, ...] = ("official", "clean")
+ACCURACY: dict[str, Any] = {"name": "accuracy", "higher_is_better": True, "axis": "epoch"}
+ENDED = ("finished", "diverged")  # statuses of replicas that count, see `score_of`
+NEAR_PERFECT = 0.98  # accuracy
+MARGIN = 0.01  # of a score
 
 
-def best_trial(rows: Sequence[Mapping[str, Any]], selection: Selection) -> tuple[list[Mapping[str, Any]], bool]:
+def chosen_by(selection: Selection, score: str = "accuracy") -> str:
+    """The column of a record's rows by which a selection chooses the learning rate: on test, or on validation."""
+    return f"official_{score}" if selection == "official" else f"clean_val_{score}"
+
+
+def best_trial(
+    rows: Sequence[Mapping[str, Any]], selection: Selection, score: Mapping[str, Any] = ACCURACY
+) -> tuple[list[Mapping[str, Any]], bool]:
     """The finished rows, by seed, of the best (configuration, learning rate), and whether its grid should be wider.
 
-    The best has the highest accuracy averaged over seeds, on test (`official`) or on validation (`clean`). All are
-    compared on the same seeds, those at which any finished: where a rate diverged it counts as 0, and where it has no
-    score for another reason (failed, not run yet), as the lowest of all rates at that seed. One that finished fewer
-    seeds than another must lead by more than `sweeps.edges.MARGIN`. So it can win, but not by lacking the hard seeds: a
-    mean over fewer seeds is higher by luck. Between equals, one with more seeds wins, then the higher mean over its own
-    seeds, then one inside the grid, then the smaller learning rate. `sweeps.edges.wants_a_wider_grid` says when a grid
-    should be wider.
+    The best has the best score averaged over seeds, on test (`official`) or on validation (`clean`). All are compared
+    on the same seeds, those at which any finished: where a rate diverged it has the worst score, and where it has none
+    for another reason (failed, not run yet), the worst of all rates at that seed. One that finished fewer seeds than
+    another must lead by more than `MARGIN`. So it can win, but not by lacking the hard seeds: a mean over fewer seeds
+    is higher by luck. Between equals, one with more seeds wins, then the better mean over its own seeds, then one
+    inside the grid, then the smaller learning rate.
 
     Args:
-        rows: of a record, which has one configuration, or of `sweeps.collect.collect`, whose `config` names it.
-        selection: which accuracy chooses.
+        rows: of a record, which has one configuration, or of `collect`, whose `config` names it.
+        selection: which score chooses.
+        score: its `name`, and whether `higher_is_better`, as a record has it.
 
     Returns:
         No rows and False if no replica finished.
     """
-    trials: dict[tuple[str, float], list[Mapping[str, Any]]] = {}
+    column, higher = chosen_by(selection, score["name"]), score["higher_is_better"]
+    sign = 1 if higher else -1
+    finished = defaultdict[tuple[str, float], list[Mapping[str, Any]]](list)
     grids = defaultdict[str, set[float]](set)
-    known: dict[tuple[str, float], dict[int, float]] = {}  # what counts of a trial at a seed
-    lowest: dict[int, float] = {}
+    known = defaultdict[tuple[str, float], dict[int, float]](dict)  # by trial and seed, the higher the better
+    worst: dict[int, float] = {}
     for row in rows:
         trial = row.get("config", ""), row["lr"]
         grids[trial[0]].add(row["lr"])
         if row["status"] in ENDED:
-            score = accuracy_of(row, CHOSEN_BY[selection])
-            known.setdefault(trial, {})[row["seed"]] = score
-            lowest[row["seed"]] = min(score, lowest.get(row["seed"], score))
+            value = sign * score_of(row, column, higher)
+            known[trial][row["seed"]] = value
+            worst[row["seed"]] = min(value, worst.get(row["seed"], value))
         if row["status"] == "finished":
-            trials.setdefault(trial, []).append(row)
-    if not trials:
+            finished[trial].append(row)
+    if not finished:
         return [], False
-    most = max(map(len, trials.values()))
-    seeds = {row["seed"] for finished in trials.values() for row in finished}
-    ranked, scores = [], defaultdict[str, dict[float, float]](dict)
-    for (config, lr), finished in trials.items():
+    most = max(map(len, finished.values()))
+    seeds = {row["seed"] for trial in finished.values() for row in trial}
+    means = defaultdict[str, dict[float, float]](dict)
+    ranked = []
+    for (config, lr), own in finished.items():
         # Rounded: the means of (0.1, 0.1, 0.4) and (0.1, 0.2, 0.3) differ in their last bit.
-        score = round(fmean(known[config, lr].get(seed, lowest[seed]) for seed in seeds), 12)
-        mean = round(fmean(row[CHOSEN_BY[selection]] for row in finished), 12)
-        scores[config][lr] = score
-        lead = round(score - MARGIN, 12) if len(finished) < most else score
-        edge = on_the_edge(lr, grids[config])
-        ranked.append(((-lead, -len(finished), -mean, edge, lr, config), finished))
-    (_, _, mean, _, lr, config), finished = min(ranked, key=lambda entry: entry[0])
-    # Of its own seeds, as the tables show it and count those below: the score may be over others as well.
-    solved = -mean >= NEAR_PERFECT
-    wider = not solved and wants_a_wider_grid(lr, scores[config], grids[config])
-    return sorted(finished, key=lambda row: row["seed"]), wider
+        mean = round(fmean(known[config, lr].get(seed, worst[seed]) for seed in seeds), 12)
+        own_mean = round(fmean(sign * row[column] for row in own), 12)
+        means[config][lr] = mean
+        lead = round(mean - MARGIN, 12) if len(own) < most else mean
+        ranked.append((-lead, -len(own), -own_mean, _on_the_edge(lr, grids[config]), lr, config))
+    _, _, own_mean, _, lr, config = min(ranked)
+    # Of its own seeds, as the tables show it; the mean may be over others as well.
+    solved = higher and -own_mean >= NEAR_PERFECT
+    wider = not solved and wants_a_wider_grid(lr, means[config], grids[config], higher)
+    return sorted(finished[config, lr], key=lambda row: row["seed"]), wider
 
 
-def ended_at_best_rate(rows: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+def ended_at_best_rate(
+    rows: Sequence[Mapping[str, Any]], score: Mapping[str, Any] = ACCURACY
+) -> list[Mapping[str, Any]]:
     """The rows of a record at its best learning rate by validation that finished or diverged, by seed.
 
-    Empty if no replica finished. `accuracy_of` says what each counts.
+    Empty if no replica finished. `score_of` says what each counts.
     """
-    finished, _ = best_trial(rows, "clean")
+    finished, _ = best_trial(rows, "clean", score)
     best = [row for row in rows if finished and row["lr"] == finished[0]["lr"] and row["status"] in ENDED]
     return sorted(best, key=lambda row: row["seed"])
 
 
-def accuracy_of(row: Mapping[str, Any], column: str) -> float:
-    """An accuracy of a row that ended: a diverged replica counts as 0."""
-    return row[column] if row["status"] == "finished" else 0.0
+def score_of(row: Mapping[str, Any], column: str, higher_is_better: bool = True) -> float:
+    """A score of a row that ended: a diverged replica has the worst, an accuracy of 0 or an infinite loss."""
+    if row["status"] == "finished":
+        return row[column]
+    return 0.0 if higher_is_better else math.inf
+
+
+def wants_a_wider_grid(
+    best: float, means: Mapping[float, float], grid: set[float], higher_is_better: bool = True
+) -> bool:
+    """Whether the best rate is at the edge of its grid, below NEAR_PERFECT, and over MARGIN ahead of all inner ones.
+
+    Without inner ones it must be ahead of the other edge; if that has no score either, the best is all that there is of
+    the grid, and it should be wider.
+
+    Args:
+        best: the rate that was chosen, one of `means`.
+        means: by rate, the higher the better, on the same seeds, without the rates at which nothing finished.
+        grid: all rates that were tried.
+        higher_is_better: of the score: only such a one can be near perfect.
+    """
+    if not _on_the_edge(best, grid) or (higher_is_better and means[best] >= NEAR_PERFECT):
+        return False
+    others = {rate: mean for rate, mean in means.items() if rate != best}
+    inner = {rate: mean for rate, mean in others.items() if not _on_the_edge(rate, grid)}
+    # Rounded: 0.9 - 0.89 is more than 0.01 in its last bit.
+    return all(round(means[best] - mean, 12) > MARGIN for mean in (inner or others).values())
+
+
+def _on_the_edge(rate: float, grid: set[float]) -> bool:
+    """Whether a rate is the smallest or the largest of several."""
+    return len(grid) > 1 and rate in (min(grid), max(grid))

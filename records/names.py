@@ -1,4 +1,4 @@
-"""The order of mixers, tasks and settings, the same in every table and figure, and what their names tell."""
+"""The order of mixers, tasks and settings, the same in every table and figure, and what their names say."""
 
 import re
 from collections.abc import Iterable
@@ -9,49 +9,29 @@ TASKS += ("icr_vocab_challenge", "ncr_vocab_challenge", "sc_vocab16_challenge")
 BASELINE = "baseline"
 AVERAGE = "Avg"  # the row of the tasks' mean, which no task can be named
 
-SEES_FUTURE = " ‡"  # after the name of a mixer that does
-
 _NUMBER = re.compile(r"((?<![\w.])\d+(?:\.\d+)?(?:e[+-]?\d+)?)")
-_NEXT_KEY = re.compile(r", (?=(?:layer \d+ )?[\w.]+=)")  # and no comma in a value
 _PARAMETER = re.compile(r"[a-z]+(?:_[a-z0-9]+)*")  # the first word without digits: `s3-128` is a level too
 
 
-def mixer_of(column: str) -> str:
-    """The mixer that a column of the tables is about: `attn` of `attn, d_model=64`."""
-    return column.partition(", ")[0].removesuffix(SEES_FUTURE)
-
-
-def parts_of(column: str) -> list[str]:
-    """The mixer and the `key=value`s that name a column of the tables: `["attn", "layers=[a, b]", "d_model=64"]`."""
-    return _NEXT_KEY.split(column)
-
-
 def in_order(names: Iterable[str], known: tuple[str, ...]) -> list[str]:
-    """Distinct `names`: the `known` ones in their order, then the others alphabetically."""
+    """Distinct `names`: the `known` ones in their order, then the others alphabetically, numbers by their value."""
     return sorted(set(names), key=lambda name: rank(name, known))
+
+
+def rank(name: str, known: tuple[str, ...]) -> tuple:
+    """Sort key of one name in the order of `in_order`."""
+    return (known.index(name) if name in known else len(known), *natural(name))
+
+
+def natural(text: str) -> list[str | float]:
+    """Sort key of a text whose numbers count by their value."""
+    return [float(part) if i % 2 else part for i, part in enumerate(_NUMBER.split(text))]
 
 
 def averaged(tasks: Iterable[str]) -> list[str]:
     """The tasks that their average is over: MAD's, or all if none of them is."""
     tasks = in_order(tasks, TASKS)
     return [task for task in tasks if task in TASKS] or tasks
-
-
-def sees_future(column: str) -> bool:
-    """Whether a column of the tables is of a mixer that may see the tokens that it predicts."""
-    return column.partition(", ")[0].endswith(SEES_FUTURE)
-
-
-def rank(name: str, known: tuple[str, ...]) -> tuple:
-    """Sort key of one name in the order of `in_order`; what follows the mixer of a column counts by its numbers."""
-    first = mixer_of(name)
-    place = known.index(first) if first in known else len(known)
-    return (place, *natural(name))
-
-
-def natural(text: str) -> list[str | float]:
-    """Sort key of a text whose numbers count by their value."""
-    return [float(part) if i % 2 else part for i, part in enumerate(_NUMBER.split(text))]
 
 
 def is_challenge(task: str) -> bool:

@@ -1,65 +1,60 @@
-"""The accuracy tables, from one row per cell (`sweeps.collect.best_per_cell`).
+"""The tables of scores, from one row per cell (`best_per_cell`). `writers` writes them.
 
-`sweeps.table_files` writes them.
-
-Tables never hide gaps: a mean over fewer settings than there are carries `*` and k/n, is never bold, and the notes
-below name what is missing. So does a mean over fewer seeds than its cell has, which carries ¶ and k/n. A learning rate
-whose grid should be wider carries a dagger, a score whose cell lacks learning rates a §, and is never bold.
+Tables never hide gaps. Three marks: bold, with evidence (`best_of`); † where a grid of learning rates should be wider;
+* for what is incomplete. The notes say what is missing.
 """
 
-from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from statistics import fmean, stdev
 from typing import Any
 
 import pandas as pd
 
-from mixerlab.records.edges import MARGIN, NEAR_PERFECT
-from mixerlab.records.names import AVERAGE, MIXERS, SEES_FUTURE, TASKS, in_order, mixer_of, sees_future
-from mixerlab.records.text import counted
+from mixerlab.records.best import MARGIN, NEAR_PERFECT
+from mixerlab.records.names import AVERAGE, TASKS, in_order
+from mixerlab.sweeps.tables.columns import Column, columns_in_order, labels
 from mixerlab.sweeps.tables.intervals import half_width
 
-MOST_NAMED = 12  # cells in the note on additional learning rates
-SPREAD = "mean ± std (n): the sample standard deviation over n seeds."
-UNEVEN = "(n to m seeds)"
+STATUSES = ("diverged", "failed", "missing", "partial", "ok")  # the worst first
 
 
 @dataclass(frozen=True)
-class Score:
-    """One entry of a table: the mean accuracy over the `done` of `total` settings that have a score.
+class Entry:
+    """One entry of a table: the mean over the `done` of `total` settings that have a score.
 
-    `by_seed` holds the same mean for each seed, if all of them have the same seeds; else it is empty, and `uneven` is
-    the fewest and the most seeds of a setting. `edges` counts the settings whose best learning rate calls for a wider
-    grid (`sweeps.edges`), `lacking` those that lack learning rates (`sweeps.grids`); `lost` has, for each setting whose
-    best learning rate lost seeds, how many seeds its mean is over and how many it should be over; `status` says why
-    there is no score where `done` is 0.
+    Attributes:
+        mean: None if there is none: `status` says why.
+        by_seed: the same mean for each seed, if all settings have the same seeds; else empty.
+        done, total: settings with a score, and all.
+        seeds: the fewest and the most seeds of a setting.
+        edges: settings whose grid of learning rates should be wider.
+        lost: settings whose best learning rate has not all seeds of the cell.
+        lacking: settings that lack learning rates.
+        higher_is_better: of the score.
     """
 
     mean: float | None
-    by_seed: dict[int, float]
+    by_seed: Mapping[int, float]
     done: int
     total: int
-    edges: int
     status: str
-    uneven: tuple[int, int] | None = None
+    seeds: tuple[int, int] = (0, 0)
+    edges: int = 0
+    lost: int = 0
     lacking: int = 0
-    lost: tuple[tuple[int, int], ...] = ()
-
-    @property
-    def complete(self) -> bool:
-        return self.done == self.total
+    higher_is_better: bool = True
 
     @property
     def whole(self) -> bool:
         """Whether the mean is over all settings and all of their seeds."""
-        return self.complete and not self.lost
+        return self.done == self.total and not self.lost
 
     @property
-    def seeds(self) -> str:
-        """How many seeds a setting has: `3`, or `1 to 3` where they differ."""
-        fewest, most = self.uneven or (len(self.by_seed), len(self.by_seed))
-        return f"{most}" if fewest == most else f"{fewest} to {most}"
+    def incomplete(self) -> bool:
+        """Whether settings, seeds or learning rates are missing."""
+        return not self.whole or self.lacking > 0
 
     @property
     def spread(self) -> float | None:
@@ -67,27 +62,56 @@ class Score:
         return stdev(self.by_seed.values()) if len(self.by_seed) > 1 else None
 
 
+Row = Mapping[Column, Entry]
+
+
 @dataclass(frozen=True)
 class Table:
-    """Scores by row, then by mixer; `labels` names the columns that a row's name fills.
+    """Scores by row, then by column.
 
-    `legend` says what a reader of the entries needs (what marks, bold and the average mean), `remarks` what is missing
-    and where the numbers come from. `about` has the task, or task and setting, of the rows that are named otherwise.
+    Attributes:
+        labels: what the parts of a row's name are called.
+        columns: in the order in which they are shown.
+        rows: by name, such as `("icr", "baseline")`.
+        legend: what the marks mean that occur.
+        remarks: what is missing, and what else a reader must know of the numbers.
     """
 
     labels: tuple[str, ...]
-    mixers: tuple[str, ...]
-    rows: dict[tuple[str, ...], dict[str, Score]]
-    legend: list[str] = field(default_factory=list)
-    remarks: list[str] = field(default_factory=list)
-    about: dict[tuple[str, ...], tuple[str, ...]] = field(default_factory=dict)
+    columns: tuple[Column, ...]
+    rows: Mapping[tuple[str, ...], Row]
+    legend: tuple[str, ...] = ()
+    remarks: tuple[str, ...] = ()
 
     @property
-    def notes(self) -> list[str]:
-        return [*self.legend, *self.remarks]
+    def scores(self) -> list[Entry]:
+        return [score for row in self.rows.values() for score in row.values()]
+
+    @property
+    def most_seeds(self) -> int:
+        """The most seeds that a spread is over: one over fewer names their number."""
+        return max((len(score.by_seed) for score in self.scores), default=0)
 
 
-def mean_of(scores: Iterable[Score]) -> Score:
+def entry_of(cell: Any) -> Entry:
+    """The score of one row of `best_per_cell`, from `itertuples`."""
+    if not cell.n:
+        return Entry(None, {}, 0, 1, cell.status)
+    return Entry(
+        mean=float(cell.mean),
+        by_seed=cell.by_seed,
+        done=1,
+        total=1,
+        status=cell.status,
+        seeds=(cell.n, cell.n),
+        edges=int(cell.edge),
+        lost=int(cell.n < cell.seeds),
+        lacking=int(len(cell.lacking) > 0),
+        higher_is_better=bool(cell.higher_is_better),
+    )
+
+
+def mean_of(scores: Iterable[Entry]) -> Entry:
     """The plain mean of several scores, as one score.
 
     Where one of them has no value, it is the mean of the others, and incomplete. Each counts with all of its seeds.
@@ -96,295 +120,189 @@ def mean_of(scores: Iterable[Score]) -> Score:
     """
     scores = list(scores)
     scored = [score for score in scores if score.mean is not None]
-    means = [score.mean for score in scores if score.mean is not None]
     seeds = {frozenset(score.by_seed) for score in scored}
-    even = len(seeds) < 2 and all(score.uneven is None for score in scored)
-    shared = sorted(next(iter(seeds), ())) if even else []
-    numbers = [number for score in scored for number in score.uneven or (len(score.by_seed),)]
-    return Score(
-        mean=fmean(means) if means else None,
+    shared = sorted(next(iter(seeds))) if len(seeds) == 1 else []
+    return Entry(
+        mean=fmean(score.mean for score in scored if score.mean is not None) if scored else None,
         by_seed={seed: fmean(score.by_seed[seed] for score in scored) for seed in shared},
         done=sum(score.done for score in scores),
         total=sum(score.total for score in scores),
+        status=next(status for status in STATUSES if any(score.status == status for score in scores)),
+        seeds=(
+            min((score.seeds[0] for score in scored), default=0),
+            max((score.seeds[1] for score in scored), default=0),
+        ),
         edges=sum(score.edges for score in scores),
-        status=_worst(score.status for score in scores),
-        uneven=None if even else (min(numbers), max(numbers)),
+        lost=sum(score.lost for score in scores),
         lacking=sum(score.lacking for score in scores),
-        lost=tuple(seeds for score in scores for seeds in score.lost),
+        higher_is_better=all(score.higher_is_better for score in scored),
     )
 
 
-def _worst(statuses: Iterable[str]) -> str:
-    found = set(statuses)
-    return next(status for status in ("diverged", "failed", "missing", "partial", "ok") if status in found)
+def best_of(row: Row) -> set[Column]:
+    """The columns whose whole score is the best at the printed precision, or may be by its spread over seeds.
 
-
-def task_table(cells: pd.DataFrame) -> Table:
-    """Tasks x mixers: the mean over the task's settings, and in `Avg` the plain mean of the task scores.
-
-    The user's own tasks are no part of `Avg` where MAD's stand beside them.
+    None where no other whole score shares two seeds with the best: nothing then says how far seeds differ. None where a
+    score that lacks learning rates, which might be better with them, is ahead of all that lack none.
     """
-    by_setting = _scores(cells)
-    mixers = tuple(in_order(cells["mixer"], MIXERS))
-    rows: dict[tuple[str, ...], dict[str, Score]] = {}
-    for task in in_order(cells["task"], TASKS):
-        settings = [scores for (other, _), scores in by_setting.items() if other == task]
-        rows[(task,)] = {mixer: mean_of(scores[mixer] for scores in settings) for mixer in mixers}
-    own = [name for (name,) in rows if name not in TASKS]
-    averaged = [scores for (name,), scores in rows.items() if name in TASKS] or list(rows.values())
-    of_average = []
-    if len(averaged) > 1:
-        rows[(AVERAGE,)] = {mixer: mean_of(scores[mixer] for scores in averaged) for mixer in mixers}
-        if len(averaged) < len(rows) - 1:
-            of_average = [f"{AVERAGE} is the mean of MAD's tasks, without {', '.join(own)}."]
-    return Table(("task",), mixers, rows, _legend(rows, cells) + of_average, _remarks(cells))
-
-
-def setting_table(cells: pd.DataFrame) -> Table:
-    """(task, setting) x mixers."""
-    rows = _scores(cells)
-    mixers = tuple(in_order(cells["mixer"], MIXERS))
-    return Table(("task", "setting"), mixers, rows, _legend(rows, cells), _remarks(cells))
-
-
-def _scores(cells: pd.DataFrame) -> dict[tuple[str, ...], dict[str, Score]]:
-    rows: dict[tuple[str, ...], dict[str, Score]] = {}
-    for cell in cells.itertuples():
-        rows.setdefault((cell.task, cell.setting), {})[cell.mixer] = score_of(cell)
-    return rows
-
-
-def score_of(cell: Any) -> Score:
-    """The score of one row of `sweeps.collect.best_per_cell`, from `itertuples`."""
-    if not cell.n:
-        return Score(None, {}, 0, 1, 0, cell.status)
-    return Score(
-        mean=float(cell.accuracy),
-        by_seed=cell.by_seed,
-        done=1,
-        total=1,
-        edges=int(cell.edge),
-        status=cell.status,
-        lacking=int(len(cell.lacking) > 0),
-        lost=((cell.n, cell.seeds),) if cell.n < cell.seeds else (),
-    )
-
-
-def _legend(rows: Mapping[tuple[str, ...], Mapping[str, Score]], cells: pd.DataFrame) -> list[str]:
-    """What the marks mean that occur in these rows."""
-    scores = [score for row in rows.values() for score in row.values() if score.mean is not None]
-    scored = {mixer for row in rows.values() for mixer, score in row.items() if score.mean is not None}
-    notes = []
-    if any(score.spread is not None for score in scores):
-        notes.append(
-            f"{SPREAD} Bold: the highest score, and every score whose difference from it has a 95% Student t interval"
-            " (over the seeds that both have) that includes 0. Nothing is bold if no other score shares two seeds with"
-            " the highest."
-        )
-        if any(len(score.by_seed) == 2 for score in scores):
-            notes.append("Two seeds tell apart only large differences: most entries in bold may well be unequal.")
-    elif len(scored) > 1 and not any(has_uneven_seeds(score) for score in scores):
-        notes.append("One seed: nothing is bold, since nothing says how far seeds differ.")
-    if any(has_uneven_seeds(score) for score in scores):
-        notes.append(
-            f"{UNEVEN}: the settings have different seeds. The mean is over all of them and has no interval: it is"
-            " never bold."
-        )
-    if any(score.edges for score in scores):
-        notes.append(
-            f"† Below {NEAR_PERFECT}, and best at the smallest or largest learning rate tried, by more than {MARGIN}"
-            " over every rate in between (of two rates, over the other): a wider grid may give more. This applies to"
-            f" {cells['edge'].sum()} of {counted(int((cells['chosen_by'] < NEAR_PERFECT).sum()), 'cell')} below"
-            f" {NEAR_PERFECT}; †k: in k of the settings."
-        )
-    if any(not score.complete for score in scores):
-        notes.append("* Mean over the k of n settings that have a score (k/n): not comparable, so never bold.")
-    if any(score.lost for score in scores):
-        notes.append(
-            "¶k/n Mean over k of the n seeds of the cell: at the best learning rate the other seeds diverged, failed or"
-            " are missing. Without them a mean is biased upwards, so it is never bold. ¶k: in k of the settings."
-        )
-    if any(score.lacking for score in scores):
-        notes.append(
-            "§ No run has ended at a learning rate that was to be tried, or that most others were tried at: never bold,"
-            " nor is a lower score of its row, and without a dagger. §k: in k of the settings."
-        )
-    if any(map(sees_future, cells["mixer"].unique())):
-        notes.append(
-            f"{SEES_FUTURE.strip()} May see the tokens that it predicts (model.may_see_future=true): not comparable, so"
-            " never bold."
-        )
-    return notes
-
-
-def _remarks(cells: pd.DataFrame) -> list[str]:
-    """What has no score, in a line for each mixer or for several that lack the same; what entries are the best of."""
-    rows = list(cells.itertuples())
-    totals = _settings_of(rows)
-    of_mixer: dict[str, list[Any]] = {}
-    for row in rows:
-        of_mixer.setdefault(row.mixer, []).append(row)
-    lines: dict[str, list[str]] = {}
-    for mixer, own in of_mixer.items():
-        unscored: dict[str, list[Any]] = {}
-        for row in own:
-            if not row.n:
-                unscored.setdefault(row.status, []).append(row)
-        if unscored:
-            gaps = "; ".join(f"{status} on {_listed(group, totals)}" for status, group in unscored.items())
-            lines.setdefault(gaps, []).append(mixer)
-    notes = [f"{'; '.join(mixers)}: {gaps}." for gaps, mixers in lines.items()]
-    counts = []
-    for mixer, own in of_mixer.items():
-        if partial := [row for row in own if row.status == "partial"]:
-            diverged, lost = sum(row.diverged for row in partial), sum(row.lost for row in partial)
-            counts.append(f"{mixer} {diverged} diverged, {lost} otherwise")
-    if counts:
-        notes.append(f"Replicas without a score beside others of their cell: {'; '.join(counts)}.")
-    if lacking := _rates_told(((row, row.lacking) for row in rows if row.lacking), totals):
-        notes.append(f"§ Missing: {lacking}.")
-    notes += _added_rates(rows, totals)
-    below = [row for row in rows if row.n and row.chosen_by < NEAR_PERFECT]
-    if single := [row for row in below if len(row.rates) == 1]:
-        notes.append(
-            f"{len(single)} of {counted(len(below), 'cell')} below {NEAR_PERFECT} were run at one learning rate"
-            " only: another may give more, and such cells cannot get a dagger."
-        )
-    for mixer, own in of_mixer.items():
-        if several := [row for row in own if row.configs > 1]:
-            most = max(row.configs for row in several)
-            notes.append(f"{mixer}: the best of up to {most} configurations on {_listed(several, totals)}.")
-    return notes
-
-
-def _settings_of(rows: Iterable[Any]) -> dict[str, set[str]]:
-    """The settings of each task."""
-    settings: dict[str, set[str]] = {}
-    for row in rows:
-        settings.setdefault(row.task, set()).add(row.setting)
-    return settings
-
-
-def _added_rates(rows: Sequence[Any], totals: Mapping[str, Collection[str]]) -> list[str]:
-    """Which cells have learning rates beyond those of their row: of more than MOST_NAMED, how many.
-
-    Where no two cells of a row share a rate, as after a search, only how many each mixer has.
-    """
-    apart = _rows_that_share_no_rate(rows)
-    searched = [row for row in rows if row.added and (row.task, row.setting) in apart]
-    added = [row for row in rows if row.added and (row.task, row.setting) not in apart]
-    notes = []
-    if searched:
-        numbers = Counter[str]()
-        for row in searched:
-            numbers[mixer_of(row.mixer)] += len(row.added)
-        notes.append(f"Learning rates that no other cell of the row has: {_counts(numbers)} (rows.csv has them).")
-    if len(added) > MOST_NAMED:
-        of_mixer = Counter(mixer_of(row.mixer) for row in added)
-        notes.append(
-            f"{len(added)} cells have learning rates beyond those of most others in their row, which do not lack them:"
-            f" {_counts(of_mixer)} (rows.csv has each cell's)."
-        )
-    elif added:
-        told = _rates_told(((row, row.added) for row in added), totals)
-        notes.append(f"Learning rates beyond those of most others in the row, which do not lack them: {told}.")
-    return notes
-
-
-def _counts(numbers: Mapping[str, int]) -> str:
-    return ", ".join(f"{mixer} {numbers[mixer]}" for mixer in in_order(numbers, MIXERS))
-
-
-def _rows_that_share_no_rate(cells: Iterable[Any]) -> set[tuple[str, str]]:
-    """The tasks and settings on which no two cells were run at the same learning rate."""
-    rates: dict[tuple[str, str], list[float]] = {}
-    for cell in cells:
-        rates.setdefault((cell.task, cell.setting), []).extend(cell.rates)
-    return {place for place, of_cells in rates.items() if len(set(of_cells)) == len(of_cells)}
-
-
-def _rates_told(found: Iterable[tuple[Any, tuple[float, ...]]], totals: Mapping[str, Collection[str]]) -> str:
-    """Rows with some of their learning rates, by mixer and rates."""
-    grouped: dict[tuple[str, tuple[float, ...]], list[Any]] = {}
-    for row, rates in found:
-        grouped.setdefault((row.mixer, rates), []).append(row)
-    return "; ".join(
-        f"{mixer} at {', '.join(f'{rate:g}' for rate in rates)} on {_listed(group, totals)}"
-        for (mixer, rates), group in grouped.items()
-    )
-
-
-def _listed(some: Iterable[Any], totals: Mapping[str, Collection[str]]) -> str:
-    """The settings of these cells by task, or how many if they are all that the task has: `sc (all 13 settings)`."""
-    by_task: dict[str, list[str]] = {}
-    for row in some:
-        by_task.setdefault(row.task, []).append(row.setting)
-    parts = []
-    for task, settings in by_task.items():
-        total = len(totals[task])
-        everything = len(settings) == total and total > 1
-        parts.append(f"{task} ({f'all {total} settings' if everything else ', '.join(settings)})")
-    return ", ".join(parts)
-
-
-def has_uneven_seeds(score: Score) -> bool:
-    """Whether the entry says so: one seed for each setting needs no word, whichever it is."""
-    return score.uneven is not None and max(score.uneven) > 1
-
-
-def text_of(score: Score) -> str:
-    """An entry as plain text, such as `0.812 ± 0.003 (5)* (9/11) ¶1 §1 †2` or, of one setting, `0.812 ¶1/3`."""
-    if score.mean is None:
-        return score.status if score.total == 1 else f"{score.status} (0/{score.total})"
-    text = f"{score.mean:.3f}"
-    if score.spread is not None:
-        text += f" ± {score.spread:.3f} ({score.seeds})"
-    elif has_uneven_seeds(score):
-        text += f" ({score.seeds} seeds)"
-    return text + marks_of(score)
-
-
-def marks_of(score: Score) -> str:
-    """What follows the mean and its seeds, such as `* (9/11) ¶1 §1 †2` or, of one setting, ` ¶1/3`."""
-    text = "" if score.complete else f"* ({score.done}/{score.total})"
-    if score.lost:
-        (scored, seeds), *_ = score.lost
-        text += f" ¶{scored}/{seeds}" if score.total == 1 else f" ¶{len(score.lost)}"
-    if score.lacking:
-        text += " §" if score.total == 1 else f" §{score.lacking}"
-    if score.edges:
-        text += " †" if score.total == 1 else f" †{score.edges}"
-    return text
-
-
-def best_of(row: dict[str, Score]) -> set[str]:
-    """The mixers whose whole score is the highest at the printed precision, or may be by its spread over seeds.
-
-    None where no other whole score shares two seeds with the highest: nothing then says how far seeds differ. None
-    where a score that lacks learning rates, which might be higher with them, is above all that lack none.
-    """
+    sign = 1 if all(score.higher_is_better for score in row.values() if score.mean is not None) else -1
     means = {
-        mixer: round(score.mean, 3)
-        for mixer, score in row.items()
-        if score.mean is not None and score.whole and not sees_future(mixer)
+        column: sign * round(score.mean, 3)
+        for column, score in row.items()
+        if score.mean is not None and score.whole and not column.sees_future
     }
-    fair = [mixer for mixer in means if not row[mixer].lacking]
-    best = [mixer for mixer in fair if means[mixer] == max(means.values())]
-    compared = {
-        (one, other) for one in best for other in fair if one != other and len(_shared(row[one], row[other])) > 1
-    }
-    return {one for one, _ in compared} | {other for one, other in compared if _may_be_equal(row[other], row[one])}
+    fair = [column for column in means if not row[column].lacking]
+    best = [column for column in fair if means[column] == max(means.values())]
+    compared = {(one, other) for one in best for other in fair if one != other and len(_shared(row, one, other)) > 1}
+    return {one for one, _ in compared} | {other for one, other in compared if _may_be_equal(row, one, other, sign)}
 
 
-def _shared(one: Score, other: Score) -> list[int]:
-    return sorted(set(one.by_seed) & set(other.by_seed))
+def _shared(row: Row, one: Column, other: Column) -> list[int]:
+    return sorted(set(row[one].by_seed) & set(row[other].by_seed))
 
 
-def _may_be_equal(one: Score, best: Score) -> bool:
+def _may_be_equal(row: Row, best: Column, other: Column, sign: int) -> bool:
     """Whether the interval of their difference over the seeds that both have, at least two, reaches 0.
 
     It is Student's. Two or three resampled differences are all of one sign too often: a bootstrap interval would part
     two mixers that are equal every second or fourth time.
     """
-    differences = [best.by_seed[seed] - one.by_seed[seed] for seed in _shared(one, best)]
+    seeds = _shared(row, best, other)
+    differences = [sign * (row[best].by_seed[seed] - row[other].by_seed[seed]) for seed in seeds]
     return fmean(differences) <= half_width(differences)
+
+
+def task_table(cells: pd.DataFrame) -> Table:
+    """Tasks x columns: the mean over the task's settings, and in `Avg` the plain mean of the tasks.
+
+    The user's own tasks are no part of `Avg` where MAD's stand beside them, and there is none over different scores.
+    """
+    by_setting = entries_of(cells)
+    columns = columns_in_order(cells["column"])
+    rows: dict[tuple[str, ...], Row] = {}
+    for task in in_order(cells["task"], TASKS):
+        settings = [scores for (other, _), scores in by_setting.items() if other == task]
+        rows[task,] = {column: mean_of(scores[column] for scores in settings) for column in columns}
+    averaged = [name for name in rows if name[0] in TASKS] or list(rows)
+    own = [task for (task,) in rows if (task,) not in averaged]
+    remarks = []
+    if len(averaged) > 1 and cells[cells["task"].isin([task for (task,) in averaged])]["score"].nunique() < 2:
+        rows[AVERAGE,] = {column: mean_of(rows[name][column] for name in averaged) for column in columns}
+        remarks = [f"{AVERAGE} is the mean of MAD's tasks, without {', '.join(own)}."] if own else []
+    return make_table(("task",), rows, cells, remarks)
+
+
+def setting_table(cells: pd.DataFrame) -> Table:
+    """(task, setting) x columns."""
+    return make_table(("task", "setting"), entries_of(cells), cells)
+
+
+def entries_of(cells: pd.DataFrame) -> dict[tuple[str, ...], dict[Column, Entry]]:
+    rows: dict[tuple[str, ...], dict[Column, Entry]] = {}
+    for cell in cells.itertuples():
+        rows.setdefault((cell.task, cell.setting), {})[cell.column] = entry_of(cell)
+    return rows
+
+
+def make_table(
+    labels: tuple[str, ...], rows: Mapping[tuple[str, ...], Row], cells: pd.DataFrame, remarks: Iterable[str] = ()
+) -> Table:
+    columns = tuple(columns_in_order(cells["column"]))
+    return Table(labels, columns, rows, tuple(_legend(rows)), (*remarks, *gaps(cells)))
+
+
+def _legend(rows: Mapping[tuple[str, ...], Row]) -> list[str]:
+    """What the marks mean that occur in these rows."""
+    scores = [score for row in rows.values() for score in row.values() if score.mean is not None]
+    columns = {column for row in rows.values() for column, score in row.items() if score.mean is not None}
+    notes = []
+    if any(score.spread is not None for score in scores):
+        notes.append(
+            "mean ± std: the sample standard deviation over the seeds, (n) of them where others have more. Bold: the"
+            " best score, and every score whose difference from it has a 95% Student t interval (over the seeds that"
+            " both have) that includes 0; nothing, if no other score shares two seeds with the best. Two seeds tell"
+            " apart only large differences."
+        )
+    elif len(columns) > 1 and not any(is_uneven(score) for score in scores):
+        notes.append("One seed: nothing is bold, since nothing says how far seeds differ.")
+    if any(is_uneven(score) for score in scores):
+        notes.append("(n to m seeds): the settings have different seeds. Their mean has no interval, and is not bold.")
+    if any(score.edges for score in scores):
+        notes.append(
+            f"† Below {NEAR_PERFECT}, and best at the smallest or largest learning rate tried, by more than {MARGIN}"
+            " over every rate in between (of two rates, over the other): a wider grid may give more. †k: in k settings."
+        )
+    if any(score.incomplete for score in scores):
+        notes.append(
+            "* Incomplete: settings (k/n), seeds or learning rates are missing, as said below. Not bold; nor is what"
+            " is worse than a score that lacks learning rates."
+        )
+    if any(column.sees_future for column in columns):
+        notes.append("A mixer that sees the tokens that it predicts is not comparable, and not bold.")
+    return notes
+
+
+def gaps(cells: pd.DataFrame) -> list[str]:
+    """What is missing, and what entries are the best of: a line for each column, or for several with the same gaps."""
+    settings = cells.groupby("task")["setting"].nunique()
+    names = labels(columns_in_order(cells["column"]))
+    places: dict[Column, dict[str, dict[str, list[str]]]] = {}  # by what is missing, then by task
+    for cell in cells.itertuples():
+        for reason in _missing_of(cell):
+            of_reason = places.setdefault(cell.column, {}).setdefault(reason, {})
+            of_reason.setdefault(cell.task, []).append(cell.setting)
+    lines = defaultdict[str, list[str]](list)
+    for column, reasons in places.items():
+        told = []
+        for reason, tasks in reasons.items():
+            where = [
+                f"{task} (all {len(own)} settings)" if len(own) == settings[task] > 1 else f"{task} ({', '.join(own)})"
+                for task, own in tasks.items()
+            ]
+            told.append(f"{reason} on {', '.join(where)}")
+        lines["; ".join(told)].append(names[column])
+    return [f"{'; '.join(columns)}: {text}." for text, columns in lines.items()]
+
+
+def _missing_of(cell: Any) -> list[str]:
+    """What a reader must know of a cell of `best_per_cell`."""
+    if not cell.n:
+        return [cell.status]
+    told = []
+    if cell.n < cell.seeds:
+        told.append(f"{cell.n} of {cell.seeds} seeds at the best learning rate")
+    elif cell.status == "partial":
+        told.append("some replicas diverged, failed or missing at other learning rates")
+    if cell.lacking:
+        told.append(f"nothing at the learning rate {', '.join(f'{rate:g}' for rate in cell.lacking)}")
+    if cell.configs > 1:
+        told.append(f"the best of {cell.configs} configurations")
+    return told
+
+
+def is_uneven(score: Entry) -> bool:
+    """Whether its settings have different seeds; one for each needs no word, whichever it is."""
+    return not score.by_seed and score.seeds[1] > 1
+
+
+def seeds_of(score: Entry, most: int) -> str:
+    """What an entry says of its seeds, where a spread is over at most `most`: `(2)`, `(1 to 3 seeds)` or nothing."""
+    if is_uneven(score):
+        fewest, greatest = score.seeds
+        return f"({f'{fewest} to ' if fewest < greatest else ''}{greatest} seeds)"
+    return f"({len(score.by_seed)})" if 1 < len(score.by_seed) < most else ""
+
+
+def marks_of(score: Entry) -> str:
+    """`†3* (9/11)`: three grids should be wider, and of eleven settings two have no score."""
+    edges = "" if not score.edges else "†" if score.total == 1 else f"†{score.edges}"
+    settings = "" if score.done == score.total else f" ({score.done}/{score.total})"
+    return edges + ("*" if score.incomplete else "") + settings
+
+
+def text_of(score: Entry, most: int) -> str:
+    """An entry as plain text: `0.812 ± 0.003 (2) †3* (9/11)`, `diverged`. `most`: seeds that a spread need not name."""
+    if score.mean is None:
+        return score.status if score.total == 1 else f"{score.status} (0/{score.total})"
+    spread = "" if score.spread is None else f"± {score.spread:.3f}"
+    return " ".join(filter(None, (f"{score.mean:.3f}", spread, seeds_of(score, most), marks_of(score))))

@@ -1,0 +1,144 @@
+"""From replicas to cells: what the best learning rate of each (column, task, setting) reached."""
+
+import math
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping
+from statistics import fmean
+from typing import Any
+
+import pandas as pd
+
+from mixerlab.records.best import ENDED, Selection, best_trial, chosen_by
+from mixerlab.records.names import TASKS, rank, setting_rank
+from mixerlab.sweeps.tables.columns import Column, columns_in_order
+from mixerlab.sweeps.tables.intervals import solved_counts
+
+Place = tuple[Column, str, str]  # column, task, setting
+Row = dict[str, Any]
+CELL_COLUMNS = (
+    *("column", "mixer", "task", "setting", "status", "score", "higher_is_better", "mean", "n", "by_seed", "chosen_by"),
+    *("lr", "config", "num_params", "state_size", "replicas", "seeds", "rates", "lacking", "edge", "configs"),
+    *("diverged", "lost", "solved", "known", "solved_by_seed", "steps_to_90", "chance"),
+)
+
+
+def best_per_cell(frame: pd.DataFrame, selection: Selection = "official", all_known: bool = False) -> pd.DataFrame:
+    """One row per (column, task, setting): what the best learning rate (`best_trial`) reached.
+
+    Every column stands against every (task, setting) that any of them has. A diverged replica has no score.
+
+    Args:
+        frame: as `spread_out` gives it, or as `collect` does: then a mixer is a column.
+        selection: what chooses checkpoint and learning rate.
+        all_known: no run is absent from the frame: the learning rates of a cell are those of its own rows, whatever
+            other cells have (`lacking_rates`).
+
+    Columns: `column`, `mixer`, `task`, `setting`; `score` and `higher_is_better`; `mean` over the `n` seeds of the best
+    learning rate `lr`, `by_seed`, `chosen_by` (the mean of what chose it: of `clean` on validation), `config`,
+    `num_params`, `state_size`, `replicas` (the (run_id, replica) behind it); of all rates: `seeds` (how many the cell
+    has: the best one lost some if that is more than `n`), `rates` (at which a run ended), `lacking` (that it should
+    have and has no score at), `edge` (the grid should be wider; never if rates are lacking), `configs` (how many
+    configurations competed), `diverged` and `lost` (replicas without a score, by divergence or otherwise), `solved` of
+    the `known` replicas, `solved_by_seed`, `steps_to_90` (`solved_counts`); `chance` (the score of a guess, NaN if not
+    known); `status`: `ok`; `partial` (some replicas have no score); `diverged` or `failed` (none has); `missing` (no
+    run, or none that has ended).
+    """
+    groups: dict[Place, list[Row]] = {}
+    known = frame[frame["mixer"].notna()]
+    for row in known.to_dict("records"):
+        column = row["column"] if "column" in row else Column(row["mixer"])
+        groups.setdefault((column, row["task"], row["setting"]), []).append(row)
+    problems = {place[1:] for place in groups}
+    chances = known.groupby(["task", "setting"])["chance"].first() if "chance" in known else {}
+    lacking = lacking_rates(groups, all_known)
+    cells = []
+    for task, setting in sorted(problems, key=lambda place: (rank(place[0], TASKS), setting_rank(place[1]))):
+        for column in columns_in_order(place[0] for place in groups):
+            place = column, task, setting
+            cell = _cell(_one_per_replica(groups.get(place, [])), selection)
+            if cell["n"] and column.value("optimizer.lr") is None:  # else each column has one rate, and so lacks none
+                cell["lacking"] = lacking.get(place, ())
+            cell["edge"] = cell["edge"] and not cell["lacking"]
+            labels = {"column": column, "mixer": column.mixer, "task": task, "setting": setting}
+            cells.append(labels | cell | {"chance": float(chances.get((task, setting), math.nan))})
+    return pd.DataFrame(cells, columns=list(CELL_COLUMNS))
+
+
+def _one_per_replica(rows: list[Row]) -> list[Row]:
+    """Without repeats: the same configuration, learning rate and seed may be part of several populations."""
+    kept: dict[tuple, Row] = {}
+    for row in sorted(rows, key=lambda row: (row["status"] != "finished", row["run_id"])):
+        kept.setdefault((row["config"], row["lr"], row["seed"]), row)
+    return list(kept.values())
+
+
+def _cell(rows: list[Row], selection: Selection) -> Row:
+    statuses = Counter(row["status"] for row in rows)
+    finished, diverged = statuses["finished"], statuses["diverged"]
+    ended = [row for row in rows if row["status"] in ENDED]
+    cell: Row = {
+        "status": "diverged" if diverged else "failed" if statuses["failed"] else "missing",
+        "mean": None,
+        "n": 0,
+        "by_seed": {},
+        "seeds": len({row["seed"] for row in rows}),
+        "rates": tuple(sorted({row["lr"] for row in ended})),
+        "lacking": (),
+        "edge": False,
+        "configs": len({row["config"] for row in ended}),
+        "diverged": diverged,
+        "lost": len(rows) - finished - diverged,
+        "replicas": [],
+    } | solved_counts((row["seed"], row.get("steps_to_90", math.nan)) for row in ended)
+    if not finished:
+        return cell
+    score = next(
+        {key: row[key] for key in ("score", "higher_is_better")} for row in rows if row["status"] == "finished"
+    )
+    best, edge = best_trial(rows, selection, {"name": score["score"], **score})
+    by_seed = {row["seed"]: row[f"{selection}_{score['score']}"] for row in best}
+    return (
+        cell
+        | score
+        | {
+            "status": "ok" if finished == len(rows) else "partial",
+            "mean": fmean(by_seed.values()),
+            "chosen_by": round(fmean(row[chosen_by(selection, score["score"])] for row in best), 12),  # as `best_trial`
+            "n": len(best),
+            "by_seed": by_seed,
+            "edge": edge,
+            **{key: best[0][key] for key in ("lr", "config", "num_params", "state_size")},
+            "replicas": [(row["run_id"], int(row["replica"])) for row in best],
+        }
+    )
+
+
+def lacking_rates(groups: Mapping[Place, Iterable[Mapping[str, Any]]], all_known: bool) -> dict[Place, tuple]:
+    """The learning rates that each cell should have and has not tried: at which no run ended, not even by divergence.
+
+    It should have those of its own runs, also of such as failed, are unfinished, damaged or missing; and those that
+    another cell of its row (the same task, setting and optimizer) has tried, if more than half of all cells with this
+    optimizer have, or all others of the row, two at least. This stands in for what a deleted run would say, and does
+    not count where all runs are known. A rate that few cells have is one that they were given later, since their grids
+    were to be wider: the others do not lack it.
+    """
+    planned, tried = defaultdict[tuple, set[float]](set), defaultdict[tuple, set[float]](set)
+    for place, rows in groups.items():
+        for row in rows:
+            planned[place, row["optimizer"]].add(row["lr"])
+            if row["status"] in ENDED:
+                tried[place, row["optimizer"]].add(row["lr"])
+    number = Counter(optimizer for _, optimizer in tried)
+    cells_with = Counter((optimizer, lr) for (_, optimizer), rates in tried.items() for lr in rates)
+    in_row = Counter((*place[1:], optimizer) for place, optimizer in tried)
+    row_with = Counter((*place[1:], optimizer, lr) for (place, optimizer), rates in tried.items() for lr in rates)
+    usual = defaultdict[tuple, set[float]](set)
+    for (*row, lr), count in row_with.items():
+        optimizer = row[-1]
+        if 2 * cells_with[optimizer, lr] > number[optimizer] or count == in_row[tuple(row)] - 1 > 1:
+            usual[tuple(row)].add(lr)
+    lacking = defaultdict[Place, set[float]](set)
+    for (place, optimizer), rates in tried.items():
+        own = planned[place, optimizer] | (set() if all_known else usual[*place[1:], optimizer])
+        lacking[place] |= own - rates
+    return {place: tuple(sorted(rates)) for place, rates in lacking.items()}

@@ -1,0 +1,215 @@
+"""Which keys of the configs were swept, and the columns and rows that they make.
+
+A sweep over `model.d_model` gives the columns `attn, d_model=64` and `attn, d_model=128`. One over a key of the task,
+such as `task.data_seed`, gives the rows `baseline, data_seed=1` and `baseline, data_seed=2`, whatever keys a report is
+by: scores on different data never compete. Learning rates and seeds give neither.
+"""
+
+import difflib
+import json
+import math
+from collections.abc import Collection, Iterable
+from numbers import Real
+from typing import Any
+
+import pandas as pd
+import yaml
+
+from mixerlab.records.names import natural
+from mixerlab.sweeps.tables.columns import Column, short_names
+
+GROUPS = ("mixer", "task", "model", "optimizer", "schedule", "trainer")
+# Keys of a config that a row has under another name.
+NAMES = {
+    "mixer.name": "mixer",
+    "task.name": "task",
+    "task.setting": "setting",
+    "optimizer.name": "optimizer",
+    "optimizer.lr": "lr",
+    "optimizer.weight_decay": "weight_decay",
+    "schedule.name": "schedule",
+    "trainer.epochs": "epochs",
+    "trainer.batch_size": "batch_size",
+}
+_PLACES = ("mixer.name", "task.name", "task.setting", "optimizer.lr")  # each is a row, a column or a replica anyway
+_DATA = "task.data_sha256"  # of a dataset on disk: a row shows the first digits, `baseline, data=83b4fe8e`
+FUTURE = "model.may_see_future"
+FOUND = "sees_future"  # in the provenance: what the run found
+
+
+def as_yaml(value: Any) -> str:
+    """A value as YAML writes it, `64`, `0.1`, `true`, `null`; a number by its value, whatever its type."""
+    if value is None or (isinstance(value, float) and math.isnan(value)):
+        return "null"
+    if type(value).__name__ in ("bool", "bool_"):
+        return str(value).lower()
+    if isinstance(value, Real):
+        number = float(value)
+        return str(int(number)) if number.is_integer() and abs(number) < 2**53 else repr(number)
+    return json.dumps(value) if isinstance(value, list | dict) else str(value) or "''"
+
+
+def values_of(frame: pd.DataFrame, key: str) -> pd.Series:
+    """The values of a key as YAML writes them. A run without the key has `null`, or `false` where others have a bool.
+
+    Raises:
+        ValueError: no record has the key; names the nearest ones.
+    """
+    name = NAMES.get(key, key)
+    if name not in frame:
+        known = [*NAMES, *(name for name in frame if name.partition(".")[0] in GROUPS and "." in name)]
+        near = difflib.get_close_matches(key, known, n=3, cutoff=0.5) or sorted(known)
+        raise ValueError(f"no record has the key {key}: there are {', '.join(near)}")
+    values = frame[name].map(as_yaml)
+    return values.replace("null", "false") if values.isin(["true", "false"]).any() else values
+
+
+def only_where(frame: pd.DataFrame, conditions: Iterable[str]) -> pd.DataFrame:
+    """The rows that meet every `KEY=VALUE`; values count as in YAML, so `64` is `64.0`, and `null` is also no key.
+
+    `KEY=a,b` is either of both, unless a record has the value `a,b`, as a setting may; a setting may have its parts in
+    any order. What cannot be read may be any of them, and stays.
+
+    Raises:
+        ValueError: another form, a key that no record has, or a value that none has.
+    """
+    for condition in conditions:
+        key, equals, text = condition.partition("=")
+        if not equals or not key:
+            raise ValueError(f"--where {condition}: write KEY=VALUE, such as model.d_model=64")
+        values, readable = values_of(frame, key), frame["mixer"].notna()
+        if key == "task.setting":
+            values, text = values.map(_sorted_parts), _sorted_parts(text)
+        known = set(values[readable])
+        wanted = [_read(text)] if _read(text) in known else [_read(part) for part in _parts(text)]
+        if unknown := [value for value in wanted if value not in known]:
+            there = ", ".join(sorted(known, key=natural)[:10])
+            raise ValueError(f"--where {condition}: no record has the value {' or '.join(unknown)}; there are {there}")
+        frame = frame[values.isin(wanted) | ~readable]
+    return frame
+
+
+def _read(text: str) -> str:
+    """What is typed for a value, as YAML writes it."""
+    try:
+        return as_yaml(float(text))  # YAML 1.1 takes 1e-3 for a string
+    except ValueError:
+        pass
+    try:
+        return as_yaml(yaml.safe_load(text))
+    except (yaml.YAMLError, ValueError):  # ValueError: what looks like a date, and is none
+        return text
+
+
+def _parts(text: str) -> list[str]:
+    """`a` and `b` of `a,b`; a comma in brackets or quotes is part of a value."""
+    try:
+        return [item if isinstance(item, str) else as_yaml(item) for item in yaml.safe_load(f"[{text}]")]
+    except (yaml.YAMLError, ValueError):
+        return [text]
+
+
+def _sorted_parts(setting: str) -> str:
+    """`seq_len=32,vocab_size=8` of `vocab_size=8,seq_len=32`, which is the same setting."""
+    return ",".join(sorted(part.strip() for part in setting.split(",")))
+
+
+def swept_keys(frame: pd.DataFrame) -> list[str]:
+    """The keys that take several values within one mixer on one task: those of the task itself within one setting.
+
+    The keys of an optimizer or schedule count within the runs of one optimizer or schedule.
+    """
+    keys = {name: key for key, name in NAMES.items()}
+    frame = frame[frame["mixer"].notna()]
+    found = []
+    for name in frame:
+        key = keys.get(name, name)
+        group, dot, _ = key.partition(".")
+        if group not in GROUPS or not dot or key in _PLACES or len(set(frame[name].tolist())) < 2:
+            continue
+        scope = ["mixer", "task"]
+        if group == "task":
+            scope.append("setting")
+        elif group in ("optimizer", "schedule") and name != group:
+            scope.append(group)
+        if (values_of(frame, key).groupby([frame[part] for part in scope]).nunique() > 1).any():
+            found.append(key)
+    return sorted(found, key=lambda key: (GROUPS.index(key.partition(".")[0]), not key.endswith(".name"), key))
+
+
+def spread_out(frame: pd.DataFrame, by: Collection[str] | None = None) -> pd.DataFrame:
+    """The frame with its `column` for each row, and the swept keys of the task in the names of its settings.
+
+    Args:
+        frame: as `collect` gives it.
+        by: the keys that columns are told by, swept or not; None: all that were swept. The runs of one column that
+            differ in others compete.
+
+    Raises:
+        ValueError: a key that no record has.
+    """
+    known = frame[frame["mixer"].notna()]
+    swept = swept_keys(known)
+    wanted = dict.fromkeys([*(swept if by is None else by), *(key for key in swept if key.startswith("task."))])
+    keys = [key for key in wanted if key not in ("mixer", "mixer.name", "task.name", "task.setting")]
+    told = {key: _told(known, key) for key in keys}
+    in_columns = [key for key in keys if not key.startswith("task.")]
+    rows = list(zip(known["mixer"], _sees_future(known), *(told[key] for key in in_columns), strict=True))
+    columns = {}
+    for row in set(rows):
+        pairs = zip(in_columns, row[2:], strict=True)
+        values = tuple((key, value) for key, value in pairs if value and not (key == FUTURE and row[1]))
+        columns[row] = Column(row[0], values, row[1])
+    settings = known["setting"].astype(object)
+    in_rows = [key for key in keys if key.startswith("task.")]
+    for key, name in short_names(in_rows).items():
+        settings += told[key].map(lambda value, name=name: f", {name}={value}" if value else "")
+    frame = frame.assign(column=None).astype({"setting": object, "column": object})
+    frame.loc[known.index, "column"] = pd.Series([columns[row] for row in rows], known.index, dtype=object)
+    frame.loc[known.index, "setting"] = settings
+    return frame
+
+
+def _sees_future(frame: pd.DataFrame) -> pd.Series:
+    """Whether the mixer may see what it predicts, and was not found not to."""
+    if FUTURE not in frame:
+        return pd.Series(False, frame.index)
+    found_not_to = frame[FOUND].map(as_yaml) == "false" if FOUND in frame else False
+    return (values_of(frame, FUTURE) == "true") & ~found_not_to
+
+
+def _told(frame: pd.DataFrame, key: str) -> pd.Series:
+    """The values of a key where rows or columns are told by it, else the empty string.
+
+    A key of a mixer or task tells those apart within which it differs (`num_heads` of one is not that of another), or
+    if there is none, those that have it; one of an optimizer or schedule those that have it.
+    """
+    values, group = values_of(frame, key), key.partition(".")[0]
+    has = frame[NAMES.get(key, key)].notna()
+    if key == _DATA:  # generated rows are those of the setting's name
+        return values.str[:8].where(has, "")
+    if group in ("mixer", "task") or key == FUTURE:
+        scope = "task" if group == "task" else "mixer"
+        differs = values.groupby(frame[scope]).transform("nunique") > 1
+        has = differs if differs.any() else has.groupby(frame[scope]).transform("any")
+    elif group in ("optimizer", "schedule") and key != f"{group}.name":
+        has = has.groupby([frame["mixer"], frame[group]]).transform("any")
+    else:
+        has = pd.Series(True, frame.index)
+    return values.where(has, "")
+
+
+def hidden_keys(frame: pd.DataFrame) -> dict[Column, dict[str, list[str]]]:
+    """By column: the swept keys that differ between its runs, of which an entry is the best, with their values.
+
+    Args:
+        frame: as `spread_out` gives it.
+    """
+    known = frame[frame["mixer"].notna()]
+    found: dict[Column, dict[str, list[str]]] = {}
+    for key in swept_keys(known):
+        for column, values in values_of(known, key).groupby(known["column"].map(id)):
+            if key != FUTURE and not key.startswith("task.") and values.nunique() > 1:
+                column = known["column"][values.index[0]]
+                found.setdefault(column, {})[key] = sorted(set(values), key=natural)
+    return found

@@ -1,0 +1,175 @@
+"""Tables as Markdown, LaTeX, HTML and CSV. All that comes from records is escaped."""
+
+import csv
+import io
+from collections.abc import Callable, Iterable, Sequence
+from itertools import groupby
+
+import pandas as pd
+
+from mixerlab.records.names import AVERAGE
+from mixerlab.records.text import escape_latex, escape_markdown, no_formula, one_line
+from mixerlab.sweeps.tables.columns import keys_of, labels, short_names
+from mixerlab.sweeps.tables.intervals import bootstrap, interval
+from mixerlab.sweeps.tables.tables import Entry, Table, best_of, marks_of, seeds_of, text_of
+
+
+def to_markdown(table: Table, escaped: Callable[[str], str] = escape_markdown) -> str:
+    """The table with the best entries of each row (`best_of`) in bold, columns aligned, and the notes as a list.
+
+    For a terminal `escaped` is `one_line`: names stay as they are, such as `mixer.layers=[attn,gdn]`.
+    """
+    lines = [[*map(escaped, table.labels), *map(escaped, labels(table.columns).values())]]
+    for name, row in table.rows.items():
+        best = best_of(row)
+        texts = {column: text_of(score, table.most_seeds) for column, score in row.items()}
+        entries = [f"**{texts[column]}**" if column in best else texts[column] for column in table.columns]
+        lines.append([*map(escaped, name), *entries])
+    notes = [f"- {escaped(note)}" for note in (*table.legend, *table.remarks)]
+    return "\n".join([aligned(lines, len(table.labels)), *([""] if notes else []), *notes]) + "\n"
+
+
+def aligned(lines: Sequence[Sequence[str]], left: int) -> str:
+    """A Markdown table of a header and rows, the first `left` columns flush left."""
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    ruler = ["-" * width if i < left else "-" * (width - 1) + ":" for i, width in enumerate(widths)]
+    rendered = []
+    for line in (lines[0], ruler, *lines[1:]):
+        sized = list(zip(line, widths, strict=True))
+        cells = [text.ljust(width) for text, width in sized[:left]] + [
+            text.rjust(width) for text, width in sized[left:]
+        ]
+        rendered.append(f"| {' | '.join(cells)} |")
+    return "\n".join(rendered)
+
+
+def to_latex(table: Table, bare: bool = False) -> str:
+    """A `tabular` for the booktabs package, best means bold, with the legend below it and the remarks as comments.
+
+    Seeds are subscripts and marks are superscripts, so that six tasks and five mixers fit the width of a NeurIPS page.
+
+    Args:
+        table: what to write.
+        bare: the legend is comments as well, for a paper whose caption says it.
+    """
+    places = "l" * (len(table.labels) + len(table.columns))  # so that means, all of five characters, are aligned
+    lines = [rf"\begin{{tabular}}{{@{{}}{places}@{{}}}}", r"\toprule", *_latex_header(table), r"\midrule"]
+    for name, row in table.rows.items():
+        best = best_of(row)
+        if name == (AVERAGE,):
+            lines.append(r"\midrule")
+        entries = [_latex_entry(row[column], column in best, table.most_seeds) for column in table.columns]
+        lines.append(_latex_line(map(escape_latex, name), entries))
+    lines += [r"\bottomrule", r"\end{tabular}"]
+    comments = [f"% {one_line(note)}" for note in (*(table.legend if bare else ()), *table.remarks)]
+    if table.legend and not bare:  # in one box with the table, so that both are placed, and may be scaled, together
+        notes = [rf"{escape_latex(note)}\par" for note in table.legend]
+        lines = [r"\begin{tabular}{@{}c@{}}", *lines, r"\\ \noalign{\medskip}"]
+        lines += [r"\parbox{\linewidth}{\footnotesize\raggedright", *notes, "}", r"\end{tabular}"]
+    return "\n".join([r"% \usepackage{booktabs}", *lines, *comments]) + "\n"
+
+
+def _latex_header(table: Table) -> list[str]:
+    """One line or, if keys were swept, one for the mixers, one for each key, and one for the labels of the rows.
+
+    In one line, `attn, d_model=64` would be wider than any entry below it, and a sweep wider than a page.
+    """
+    plain = [column.without(dict(column.values)) for column in table.columns]
+    names = [escape_latex(name) for name in (labels([column])[column] for column in plain)]
+    keys = short_names(keys_of(table.columns))
+    if not keys:
+        return [_latex_line(map(escape_latex, table.labels), names)]
+    before = [""] * (len(table.labels) - 1)  # the names of the keys stand in the last column of labels
+    above, rules, first = [], [], len(table.labels) + 1
+    for name, group in groupby(names):
+        number = len(list(group))
+        above.append(rf"\multicolumn{{{number}}}{{l}}{{{name}}}")
+        rules.append(rf"\cmidrule(lr){{{first}-{first + number - 1}}}")
+        first += number
+    lines = [_latex_line([*before, "mixer"], above), " ".join(rules)]
+    for key, short in keys.items():
+        values = [escape_latex(column.value(key) or "") for column in table.columns]
+        lines.append(_latex_line([*before, escape_latex(short)], values))
+    return [*lines, _latex_line(map(escape_latex, table.labels), [""] * len(names))]
+
+
+def _latex_line(labels: Iterable[str], entries: Iterable[str]) -> str:
+    return " & ".join([*labels, *entries]) + r" \\"
+
+
+def _latex_entry(score: Entry, is_best: bool, most: int) -> str:
+    if score.mean is None:
+        return escape_latex(text_of(score, most))
+    text = rf"\textbf{{{score.mean:.3f}}}" if is_best else f"{score.mean:.3f}"
+    spread = "" if score.spread is None else f"±{score.spread:.3f} "
+    for command, said in (("subscript", spread + seeds_of(score, most)), ("superscript", marks_of(score))):
+        text += rf"\text{command}{{{escape_latex(said)}}}" if said else ""
+    return text
+
+
+def to_csv(table: Table) -> str:
+    """A row for each entry, at full precision: the mean, its spread and Student's 95% interval over `n` seeds, marks.
+
+    `std`, `low` and `high` are empty for one seed, and where settings have different seeds. `n` is the fewest seeds of
+    a setting.
+    """
+    lines = []
+    names = labels(table.columns)
+    for name, row in table.rows.items():
+        best = best_of(row)
+        for column, score in row.items():
+            low, high = interval(list(score.by_seed.values()), bounded=score.higher_is_better) or (None, None)
+            numbers = [score.mean, score.spread, score.seeds[0], low, high, score.done, score.total]
+            marks = [int(column in best), score.edges, int(score.incomplete), score.status]
+            lines.append([*name, names[column], *numbers, *marks])
+    header = [*table.labels, "column", "mean", "std", "n", "low", "high", "settings", "of"]
+    return _csv([*header, "bold", "wider_grid", "incomplete", "status"], lines)
+
+
+def rows_csv(frame: pd.DataFrame) -> str:
+    """One row per replica, as `collect` gives them."""
+    safe = frame.rename(columns=no_formula)
+    for name in safe.select_dtypes(exclude=["number", "bool"]):
+        safe[name] = safe[name].map(lambda value: no_formula(value) if isinstance(value, str) else value)
+    return safe.to_csv(index=False, lineterminator="\n")
+
+
+def solved_csv(cells: pd.DataFrame) -> str:
+    """A row for each cell.
+
+    `solved` of `known` replicas, the bootstrap interval of that share over seeds (`share_low`, `share_high`; empty
+    below two seeds), and `steps_to_90` (median, empty where no more than half solved it).
+    """
+    names, lines = labels(cells["column"]), []
+    for cell in cells.itertuples():
+        share = bootstrap(list(cell.solved_by_seed.values())) or (None, None)
+        steps = cell.steps_to_90 if 2 * cell.solved > cell.known else None
+        lines.append([cell.task, cell.setting, names[cell.column], cell.solved, cell.known, *share, steps])
+    header = ["task", "setting", "column", "solved", "known", "share_low", "share_high", "steps_to_90"]
+    return _csv(header, lines)
+
+
+def solved_markdown(cells: pd.DataFrame) -> str:
+    """(task, setting) x columns: `5/6, 1,200`, the replicas (rate, seed) that solved the cell, and the median steps."""
+    names = labels(cells["column"].drop_duplicates())
+    lines = [["task", "setting", *names.values()]]
+    for name, group in cells.groupby(["task", "setting"], sort=False):
+        texts = {}
+        for cell in group.itertuples():
+            steps = f"{cell.steps_to_90:,.0f}" if 2 * cell.solved > cell.known else "-"
+            texts[cell.column] = f"{cell.solved}/{cell.known}, {steps}" if cell.known else "-"
+        lines.append([*name, *(texts[column] for column in names)])
+    return (
+        "Replicas (learning rate, seed) that reached a test accuracy of 0.9, and the median of the steps to it. One\n"
+        "that never did counts as infinitely late, so there is a median only where more than half did.\n\n"
+        + aligned([[escape_markdown(text) for text in line] for line in lines], 2)
+        + "\n"
+    )
+
+
+def _csv(header: Sequence[str], lines: Iterable[Sequence]) -> str:
+    file = io.StringIO()
+    writer = csv.writer(file, lineterminator="\n")
+    writer.writerow(map(no_formula, header))
+    writer.writerows([no_formula(value) if isinstance(value, str) else value for value in line] for line in lines)
+    return file.getvalue()
