@@ -23,11 +23,12 @@ from mixerlab.config.values import checked, mixer_version
 from mixerlab.models.auto_encoder import AutoEncoder
 from mixerlab.models.language_model import LanguageModel
 from mixerlab.records.atomic import read_bytes
-from mixerlab.records.best import CHOSEN_BY
+from mixerlab.records.best import chosen_by
 from mixerlab.records.files import read_run, weights_file, weights_files
 from mixerlab.records.identity import DATA_DIGEST, flatten, is_volatile, run_id
 from mixerlab.records.schema import Record, rows_digest
-from mixerlab.sweeps.tables.collect import best_per_cell, collect
+from mixerlab.sweeps.tables.cells import best_per_cell
+from mixerlab.sweeps.tables.collect import collect
 from mixerlab.tasks.base import Task
 from mixerlab.training.metrics import CHOSEN_ON
 from mixerlab.training.weights import put_in, unpack
@@ -149,7 +150,7 @@ def _best(results_dir: Path, record: Record, config: Mapping[str, Any], selectio
     if not cell["replicas"]:
         raise ValueError(f"no replica of the run has finished ({cell['status']}): name one with replica=NUMBER")
     seeds = [record.rows[number] for _, number in cell["replicas"]]  # at the best learning rate
-    return max(seeds, key=lambda row: row[CHOSEN_BY[selection]])["replica"]
+    return max(seeds, key=lambda row: row[chosen_by(selection, record.score.name)])["replica"]
 
 
 def _built(config: Mapping[str, Any]) -> tuple[Task, LanguageModel | AutoEncoder]:

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from statistics import fmean
 from typing import Any
 
-from mixerlab.records.best import accuracy_of, ended_at_best_rate
+from mixerlab.records.best import ended_at_best_rate, score_of
 from mixerlab.records.errors import type_and_message
 
 log = logging.getLogger(__name__)
@@ -64,7 +64,7 @@ def log_results(loggers: Loggers, hyperparameters: Mapping[str, Any], rows: Sequ
         best = {"best/lr": chosen[0]["lr"], "best/seeds": len(chosen)}
         best["best/diverged"] = sum(row["status"] == "diverged" for row in chosen)
         for column in ("clean_val_accuracy", "clean_accuracy"):
-            best[f"best/{column}"] = fmean(accuracy_of(row, column) for row in chosen)
+            best[f"best/{column}"] = fmean(score_of(row, column) for row in chosen)
     for name, logger in loggers.items():
         try:
             if _is(logger, "WandbLogger"):

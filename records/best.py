@@ -11,22 +11,23 @@ from collections.abc import Mapping, Sequence
 from statistics import fmean
 from typing import Any, Literal
 
+from mixerlab.records.schema import ACCURACY, Score
+
 Selection = Literal["official", "clean"]
 
 SELECTIONS: tuple[Selection, ...] = ("official", "clean")
-ACCURACY: dict[str, Any] = {"name": "accuracy", "higher_is_better": True, "axis": "epoch"}
 ENDED = ("finished", "diverged")  # statuses of replicas that count, see `score_of`
 NEAR_PERFECT = 0.98  # accuracy
 MARGIN = 0.01  # of a score
 
 
-def chosen_by(selection: Selection, score: str = "accuracy") -> str:
+def chosen_by(selection: Selection, score: str = ACCURACY.name) -> str:
     """The column of a record's rows by which a selection chooses the learning rate: on test, or on validation."""
     return f"official_{score}" if selection == "official" else f"clean_val_{score}"
 
 
 def best_trial(
-    rows: Sequence[Mapping[str, Any]], selection: Selection, score: Mapping[str, Any] = ACCURACY
+    rows: Sequence[Mapping[str, Any]], selection: Selection, score: Score = ACCURACY
 ) -> tuple[list[Mapping[str, Any]], bool]:
     """The finished rows, by seed, of the best (configuration, learning rate), and whether its grid should be wider.
 
@@ -40,12 +41,12 @@ def best_trial(
     Args:
         rows: of a record, which has one configuration, or of `collect`, whose `config` names it.
         selection: which score chooses.
-        score: its `name`, and whether `higher_is_better`, as a record has it.
+        score: what the runs are judged by.
 
     Returns:
         No rows and False if no replica finished.
     """
-    column, higher = chosen_by(selection, score["name"]), score["higher_is_better"]
+    column, higher = chosen_by(selection, score.name), score.higher_is_better
     sign = 1 if higher else -1
     finished = defaultdict[tuple[str, float], list[Mapping[str, Any]]](list)
     grids = defaultdict[str, set[float]](set)
@@ -80,9 +81,7 @@ def best_trial(
     return sorted(finished[config, lr], key=lambda row: row["seed"]), wider
 
 
-def ended_at_best_rate(
-    rows: Sequence[Mapping[str, Any]], score: Mapping[str, Any] = ACCURACY
-) -> list[Mapping[str, Any]]:
+def ended_at_best_rate(rows: Sequence[Mapping[str, Any]], score: Score = ACCURACY) -> list[Mapping[str, Any]]:
     """The rows of a record at its best learning rate by validation that finished or diverged, by seed.
 
     Empty if no replica finished. `score_of` says what each counts.

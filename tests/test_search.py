@@ -12,7 +12,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 import mixerlab
 import mixerlab.sweeps.launch.search as search_module
 from mixerlab.config.values import is_whole_number
-from mixerlab.records.best import accuracy_of, ended_at_best_rate
+from mixerlab.records.best import ended_at_best_rate, score_of
 from mixerlab.records.schema import Record
 from mixerlab.sweeps.launch.sweep import Sweep
 
@@ -211,7 +211,7 @@ def test_ten_trials_find_the_best_validation_accuracy(tmp_path):
         if not trial["error"]:
             (lr,) = {row["lr"] for row in found[trial["run_id"]]["rows"]}
             chosen = ended_at_best_rate(found[trial["run_id"]]["rows"])
-            accuracy = fmean(accuracy_of(row, "clean_val_accuracy") for row in chosen)
+            accuracy = fmean(score_of(row, "clean_val_accuracy") for row in chosen)
             assert float(trial["optimizer.lr"]) == pytest.approx(lr) and 1e-4 <= lr <= 1e-1
             assert float(trial["clean_val_accuracy"]) == pytest.approx(accuracy)
     best = max(float(trial["clean_val_accuracy"]) for trial in trials if not trial["error"])

@@ -15,7 +15,7 @@ from mixerlab.config.settings import build_task, setting_name
 from mixerlab.records.code_version import code_version
 from mixerlab.records.identity import flatten, present, replicas_of
 from mixerlab.records.named import check_sweep_name
-from mixerlab.records.names import AVERAGE, SEES_FUTURE
+from mixerlab.records.names import AVERAGE
 from mixerlab.records.schema import check_name
 from mixerlab.tasks.base import Task
 from mixerlab.tasks.data import digest_on_disk
@@ -144,7 +144,6 @@ def _check_present(prefix: str, given: Collection[str], wanted: Collection[str])
 def _check(config: Mapping[str, Any]) -> None:
     for group in (*COMPONENTS, "task"):
         _check_name(f"{group}.name", config[group].get("name"))
-    _check_column(config["mixer"]["name"])
     if config["task"]["name"] == AVERAGE:
         raise ValueError(f"task.name={AVERAGE} is the row of the tasks' mean: choose another name")
     check_name("task.setting", config["task"]["setting"])
@@ -241,15 +240,6 @@ def _check_name(key: str, value: Any) -> None:
         raise ValueError(f"{key}={value!r} must begin with a letter or a digit")
     if len(value) > _LONGEST_NAME:
         raise ValueError(f"{key}={value[:20]!r}... has {len(value)} characters, and must have at most {_LONGEST_NAME}")
-
-
-def _check_column(name: str) -> None:
-    """Raises ValueError for a mixer's name that tables would take for another one and what they write behind it."""
-    if ", " in name or name.endswith(SEES_FUTURE):
-        raise ValueError(
-            f"mixer.name={name!r} must not hold ', ' nor end with {SEES_FUTURE!r}: tables write values of keys and that"
-            " mark behind a mixer's name"
-        )
 
 
 def _check_data_keys(task: Mapping[str, Any]) -> None:

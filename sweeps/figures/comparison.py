@@ -25,7 +25,7 @@ from mixerlab.sweeps.figures.marks import (
 )
 from mixerlab.sweeps.figures.styles import styles
 from mixerlab.sweeps.figures.ticks import rate_text
-from mixerlab.sweeps.report.published import Pair
+from mixerlab.sweeps.tables.published import Pair
 
 BAR, LINE = 0.8, 0.9  # widths, of places that are 1 apart
 DIAGONAL_LOOK: dict[str, Any] = {"color": "0.7", "linewidth": 1.0}

@@ -23,7 +23,7 @@ from mixerlab.config.settings import settings_of
 from mixerlab.config.values import checked, code_versions
 from mixerlab.records.files import run_folder
 from mixerlab.records.identity import run_id
-from mixerlab.sweeps.tables.keys import short_names
+from mixerlab.sweeps.tables.columns import short_names
 from mixerlab.training.trainer_config import KEPT, kept_in_sweep
 
 ALL_SETTINGS = "task.setting=*"

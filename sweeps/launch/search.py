@@ -7,7 +7,6 @@ command, whose sampler proposes the same values after the same results, goes on 
 import csv
 import io
 import sys
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -24,7 +23,7 @@ from mixerlab.config.postponed import GROUPS
 from mixerlab.config.project import use_project
 from mixerlab.config.values import is_whole_number
 from mixerlab.records.atomic import replace_file
-from mixerlab.records.best import accuracy_of, ended_at_best_rate
+from mixerlab.records.best import ended_at_best_rate, score_of
 from mixerlab.records.files import check_writable, read_record
 from mixerlab.sweeps.launch.cells import ALL_SETTINGS, Cell
 from mixerlab.sweeps.launch.sweep import Sweep
@@ -75,7 +74,6 @@ class Search:
         A failed trial is reported, and the search continues. Ends the process with a message if the search is refused
         or no trial succeeds.
         """
-        began_at = time.time()
         parser = OverridesParser.create(config_loader=self.sweep.hydra_context.config_loader)
         parsed = parser.parse_overrides(overrides)
         try:
@@ -105,7 +103,7 @@ class Search:
         except ValueError as error:
             sys.exit(f"error: {error}")
         tried = self._search(fixed, space)
-        self._report(tried, began_at)
+        self._report(tried)
 
     def _say_space(self, space: Mapping[str, "BaseDistribution"]) -> None:
         for key, distribution in space.items():
@@ -159,13 +157,13 @@ class Search:
                 if one.error is None:
                     one.accuracy, one.error = _outcome(one.cell.folder)
 
-    def _report(self, tried: Sequence[_Tried], began_at: float) -> None:
+    def _report(self, tried: Sequence[_Tried]) -> None:
         """Tables and figures of all runs, `trials.csv`, and the best trial."""
         cells = list({one.cell.folder: one.cell for one in tried if one.cell is not None}.values())
         if cells:
             try:
                 name = self.sweep.note(cells)
-                for folder in self.sweep.report_on(cells, began_at, name):
+                for folder in self.sweep.report_on(cells, name):
                     replace_file(folder / TRIALS_FILE, _table(tried))
             except (ValueError, OSError) as error:
                 sys.exit(f"error: the trials are trained, but their report cannot be written ({error})")
@@ -266,7 +264,7 @@ def _outcome(folder: Path) -> tuple[float | None, str | None]:
     record = read_record(folder)
     assert record is not None, "it has just been trained or found"
     if chosen := ended_at_best_rate(record.rows):
-        return fmean(accuracy_of(row, "clean_val_accuracy") for row in chosen), None
+        return fmean(score_of(row, "clean_val_accuracy") for row in chosen), None
     if any(row["status"] == "diverged" for row in record.rows):
         return 0.0, "no replica finished, and a diverged one counts as accuracy 0"
     return None, "no replica finished"

@@ -91,7 +91,6 @@ class Sweep:
 
         Ends the process with a message if the grid is refused or a cell fails.
         """
-        began_at = time.time()
         try:
             use_project(self.config.hydra)
             cells, left_out = self.composer.cells(grid)
@@ -126,7 +125,7 @@ class Sweep:
                 failed |= self.train(found.pending)
         except (ValueError, OSError) as error:  # of the launcher: no accounting; of the results folder: no locks
             sys.exit(f"error: {error}")
-        self.report_on(cells, began_at, name)
+        self.report_on(cells, name)
         for cell, reason in failed.items():
             print(f"FAILED {names[cell]}: {reason} ({cell.folder})", file=sys.stderr)
         if failed:
@@ -171,24 +170,19 @@ class Sweep:
             write_sweep(results_dir, name, {cell.run_id: cell.config for cell in own})
         return name
 
-    def report_on(self, cells: list[Cell], began_at: float, name: str) -> list[Path]:
+    def report_on(self, cells: list[Cell], name: str) -> list[Path]:
         """Prints tables, and makes figures, of each results folder; gives the folders that hold them."""
         folders = []
         for results_dir, own in _by_folder(cells).items():
             again = shlex.join(["mixerlab", "report", results_dir, "--sweep", name])
             try:
                 configs = {cell.run_id: cell.config for cell in own}
-                summary = report(results_dir, configs=configs, beside_those_since=began_at)
+                summary = report(results_dir, configs=configs)
             except (ValueError, OSError) as error:
                 sys.exit(f"error: the runs are trained, but their report cannot be written ({error}); later: {again}")
-            others = len(read_sweep(results_dir, name).keys() - configs.keys() - summary.joined)
+            others = len(read_sweep(results_dir, name).keys() - configs.keys())
             more = f"with {counted(others, 'other run')} of this sweep" if others else "again, or by other keys"
             print(f"\n{summary.text}\n")
-            if summary.joined:
-                joined = counted(len(summary.joined), "run")
-                print(f"these include {joined} of another command, which ran beside this one")
-            if (removed := summary.what_was_removed()) is not None:
-                print(removed)
             print(f"tables and figures: {summary.folder}\n{more}: {again}")
             folders.append(Path(summary.folder))
         return folders

@@ -100,7 +100,7 @@ def report(
                 cells = best_per_cell(spread, selection, all_known=configs is not None)
                 tables, benchmark = tables_of(spread, cells)
                 _write_tables(files, selection, tables, cells, layout.bare)
-                pictures = {}
+                pictures: dict[Path, str] = {}
                 for name, figure in figures_of(
                     folder, spread, cells, benchmark, selection, layout, is_first=selection == selections[0]
                 ):

@@ -8,15 +8,16 @@ from typing import Any
 
 import pandas as pd
 
-from mixerlab.records.best import ENDED, Selection, best_trial, chosen_by
+from mixerlab.records.best import ENDED, Selection, best_trial
 from mixerlab.records.names import TASKS, rank, setting_rank
+from mixerlab.records.schema import Score
 from mixerlab.sweeps.tables.columns import Column, columns_in_order
 from mixerlab.sweeps.tables.intervals import solved_counts
 
 Place = tuple[Column, str, str]  # column, task, setting
 Row = dict[str, Any]
 CELL_COLUMNS = (
-    *("column", "mixer", "task", "setting", "status", "score", "higher_is_better", "mean", "n", "by_seed", "chosen_by"),
+    *("column", "mixer", "task", "setting", "status", "score", "higher_is_better", "mean", "n", "by_seed"),
     *("lr", "config", "num_params", "state_size", "replicas", "seeds", "rates", "lacking", "edge", "configs"),
     *("diverged", "lost", "solved", "known", "solved_by_seed", "steps_to_90", "chance"),
 )
@@ -33,15 +34,8 @@ def best_per_cell(frame: pd.DataFrame, selection: Selection = "official", all_kn
         all_known: no run is absent from the frame: the learning rates of a cell are those of its own rows, whatever
             other cells have (`lacking_rates`).
 
-    Columns: `column`, `mixer`, `task`, `setting`; `score` and `higher_is_better`; `mean` over the `n` seeds of the best
-    learning rate `lr`, `by_seed`, `chosen_by` (the mean of what chose it: of `clean` on validation), `config`,
-    `num_params`, `state_size`, `replicas` (the (run_id, replica) behind it); of all rates: `seeds` (how many the cell
-    has: the best one lost some if that is more than `n`), `rates` (at which a run ended), `lacking` (that it should
-    have and has no score at), `edge` (the grid should be wider; never if rates are lacking), `configs` (how many
-    configurations competed), `diverged` and `lost` (replicas without a score, by divergence or otherwise), `solved` of
-    the `known` replicas, `solved_by_seed`, `steps_to_90` (`solved_counts`); `chance` (the score of a guess, NaN if not
-    known); `status`: `ok`; `partial` (some replicas have no score); `diverged` or `failed` (none has); `missing` (no
-    run, or none that has ended).
+    The columns are described in `sweeps.tables.columns`; besides, `configs` counts the configurations that competed,
+    `diverged` and `lost` the replicas without a score, by divergence or otherwise.
     """
     groups: dict[Place, list[Row]] = {}
     known = frame[frame["mixer"].notna()]
@@ -92,25 +86,20 @@ def _cell(rows: list[Row], selection: Selection) -> Row:
     } | solved_counts((row["seed"], row.get("steps_to_90", math.nan)) for row in ended)
     if not finished:
         return cell
-    score = next(
-        {key: row[key] for key in ("score", "higher_is_better")} for row in rows if row["status"] == "finished"
-    )
-    best, edge = best_trial(rows, selection, {"name": score["score"], **score})
-    by_seed = {row["seed"]: row[f"{selection}_{score['score']}"] for row in best}
-    return (
-        cell
-        | score
-        | {
-            "status": "ok" if finished == len(rows) else "partial",
-            "mean": fmean(by_seed.values()),
-            "chosen_by": round(fmean(row[chosen_by(selection, score["score"])] for row in best), 12),  # as `best_trial`
-            "n": len(best),
-            "by_seed": by_seed,
-            "edge": edge,
-            **{key: best[0][key] for key in ("lr", "config", "num_params", "state_size")},
-            "replicas": [(row["run_id"], int(row["replica"])) for row in best],
-        }
-    )
+    score = next(Score(row["score"], row["higher_is_better"]) for row in rows if row["status"] == "finished")
+    best, edge = best_trial(rows, selection, score)
+    by_seed = {row["seed"]: row[f"{selection}_{score.name}"] for row in best}
+    return cell | {
+        "status": "ok" if finished == len(rows) else "partial",
+        "score": score.name,
+        "higher_is_better": score.higher_is_better,
+        "mean": fmean(by_seed.values()),
+        "n": len(best),
+        "by_seed": by_seed,
+        "edge": edge,
+        **{key: best[0][key] for key in ("lr", "config", "num_params", "state_size")},
+        "replicas": [(row["run_id"], int(row["replica"])) for row in best],
+    }
 
 
 def lacking_rates(groups: Mapping[Place, Iterable[Mapping[str, Any]]], all_known: bool) -> dict[Place, tuple]:
@@ -133,10 +122,9 @@ def lacking_rates(groups: Mapping[Place, Iterable[Mapping[str, Any]]], all_known
     in_row = Counter((*place[1:], optimizer) for place, optimizer in tried)
     row_with = Counter((*place[1:], optimizer, lr) for (place, optimizer), rates in tried.items() for lr in rates)
     usual = defaultdict[tuple, set[float]](set)
-    for (*row, lr), count in row_with.items():
-        optimizer = row[-1]
-        if 2 * cells_with[optimizer, lr] > number[optimizer] or count == in_row[tuple(row)] - 1 > 1:
-            usual[tuple(row)].add(lr)
+    for (task, setting, optimizer, lr), count in row_with.items():
+        if 2 * cells_with[optimizer, lr] > number[optimizer] or count == in_row[task, setting, optimizer] - 1 > 1:
+            usual[task, setting, optimizer].add(lr)
     lacking = defaultdict[Place, set[float]](set)
     for (place, optimizer), rates in tried.items():
         own = planned[place, optimizer] | (set() if all_known else usual[*place[1:], optimizer])

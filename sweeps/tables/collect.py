@@ -5,17 +5,15 @@ import json
 import math
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
 from mixerlab.records.archive import restore
-from mixerlab.records.best import ACCURACY
-from mixerlab.records.errors import one_line
-from mixerlab.records.files import RECORD_FILE, read_config, read_run, run_folder
-from mixerlab.records.identity import canonical_value, flatten
+from mixerlab.records.files import RECORD_FILE, Unreadable, read_config, read_run, run_folder
+from mixerlab.records.identity import canonical_value, flatten, present
 from mixerlab.records.schema import LABELS, labels_of_replicas
 
 # Parts of a run that have a name and a class.
@@ -76,22 +74,18 @@ def _read(results_dir: str | Path, identity: str) -> list[dict[str, Any]]:
     """The rows of one run. Whatever is wrong with it costs this run and one line."""
     try:
         record, config = read_run(results_dir, identity)
-        if record is None:
-            return [] if config is None else _without_record(config, "unfinished")
-        score = record.get("score", ACCURACY)
-        shared = {"score": score["name"], "higher_is_better": score["higher_is_better"]}
-        shared |= {key: _scalar(value) for key, value in flatten(record["provenance"]).items()}
-        classes = _classes(config or {})
-        return [_tidy(row, classes) | shared for row in record["rows"]]
-    except Exception as error:
-        folder, reason = run_folder(results_dir, identity), one_line(error)
-        named = reason if str(folder) in reason else f"{folder}: {reason}"
-        damaged = {"run_id": identity, "status": "unreadable", "error": named}
-    try:
-        config = None if folder.is_symlink() else read_config(folder)
-        return [damaged, *(_without_record(config, "unreadable") if config else [])]
-    except Exception:
-        return [damaged]
+    except Unreadable as error:
+        rows = [{"run_id": identity, "status": "unreadable", "error": str(error)}]
+        with suppress(Unreadable):
+            config = read_config(run_folder(results_dir, identity))
+            rows += [] if config is None else _without_record(config, "unreadable")
+        return rows
+    if record is None:
+        return [] if config is None else _without_record(config, "unfinished")
+    shared = {"score": record.score.name, "higher_is_better": record.score.higher_is_better}
+    shared |= {key: _scalar(value) for key, value in flatten(record.provenance).items()}
+    classes = _classes(config or {})
+    return [_tidy(row, classes) | shared for row in record.rows]
 
 
 def _without_record(config: Mapping[str, Any], status: str) -> list[dict[str, Any]]:
@@ -104,15 +98,13 @@ def _tidy(row: Mapping[str, Any], classes: Mapping[str, str | None]) -> dict[str
     """A record's row, flat, with its classes and the hash of its configuration."""
     told = {key: row[key] for key in ("weight_decay", "optimizer", "schedule", "epochs", "batch_size")}
     told |= {**row["hparams"], **classes}
-    # A key that is null or false is as good as absent: keys that came later have such a value.
-    present = {
-        key: canonical_value(value, key) for key, value in told.items() if value is not None and value is not False
-    }
-    digest = hashlib.sha256(json.dumps(present, sort_keys=True).encode()).hexdigest()[:8]
+    canonical = {key: canonical_value(value, key) for key, value in present(told).items()}
+    digest = hashlib.sha256(json.dumps(canonical, sort_keys=True).encode()).hexdigest()[:8]
     flat = {key: value for key, value in row.items() if key != "hparams"}
     if flat.get("steps_to_90", 0) is None and flat["status"] != "failed":
         flat["steps_to_90"] = math.inf
-    return flat | classes | {key: _scalar(value) for key, value in row["hparams"].items()} | {"config": digest}
+    hparams = {key: _scalar(value) for key, value in row["hparams"].items()}
+    return {**flat, **classes, **hparams, "config": digest}
 
 
 def _classes(config: Mapping[str, Any]) -> dict[str, str | None]:
@@ -120,7 +112,7 @@ def _classes(config: Mapping[str, Any]) -> dict[str, str | None]:
     found = {}
     for part in CLASSED:
         keys = sorted(flatten({part: config.get(part)}).items())
-        targets = [str(target).removeprefix("mixerlab.") for key, target in keys if key.endswith("._target_")]
+        targets = [str(target) for key, target in keys if key.endswith("._target_")]
         found[f"{part}._target_"] = " + ".join(targets) or None
     return found
 

@@ -7,12 +7,14 @@ import fakes
 import pandas as pd
 import pytest
 
+from mixerlab.records.text import one_line
 from mixerlab.sweeps.figures import canvas
 from mixerlab.sweeps.figures.run import run_curves
 from mixerlab.sweeps.report import report
-from mixerlab.sweeps.tables.collect import best_per_cell, collect
-from mixerlab.sweeps.tables.table_files import to_csv, to_latex, to_markdown, to_rows_csv, to_text
+from mixerlab.sweeps.tables.cells import best_per_cell
+from mixerlab.sweeps.tables.collect import collect
 from mixerlab.sweeps.tables.tables import setting_table
+from mixerlab.sweeps.tables.writers import rows_csv, to_csv, to_latex, to_markdown
 
 NAMES = [
     r"\input{/etc/passwd}",
@@ -66,14 +68,14 @@ def test_markdown_has_one_column_for_each_mixer(results):
 
 def test_a_terminal_shows_names_as_they_are(results):
     """In one line each, and without control characters."""
-    text = to_text(setting_table(best_per_cell(collect(results))))
+    text = to_markdown(setting_table(best_per_cell(collect(results))), one_line)
     assert "[link]" in text and "\\[" not in text
     assert text.replace("\n", "").isprintable()
 
 
 def test_csv_has_no_formula(results):
     frame = collect(results)
-    for text in (to_csv(setting_table(best_per_cell(frame))), to_rows_csv(frame)):
+    for text in (to_csv(setting_table(best_per_cell(frame))), rows_csv(frame)):
         read = pd.read_csv(io.StringIO(text), dtype=str, keep_default_na=False)
         cells = [*read.columns, *read[["task", "setting"]].to_numpy().ravel()]
         assert not [cell for cell in cells if cell.startswith(("=", "+", "-", "@"))]

@@ -5,17 +5,14 @@ import signal
 import sys
 import time
 from contextlib import suppress
-from functools import partial
 from pathlib import Path
 
-import fakes
 import pytest
 from command_line import ROOT, TINY, records, run_py, start_run_py
 
 import mixerlab
 from mixerlab.records.interruption import GOES_ON, Terminated, interruptions_unwrapped
 from mixerlab.sweeps.figures import canvas
-from mixerlab.sweeps.report import report
 
 ATTN = ("mixer=attn", "task=icr", *TINY, "trainer.epochs=1")
 IN_PROC = pytest.mark.skipif(not Path("/proc/self").exists(), reason="finds the sweep's processes in /proc")
@@ -201,39 +198,6 @@ def test_a_sweep_over_two_folders_leaves_submitits_files_in_the_first(tmp_path):
     assert process.returncode == 0, output
     assert not (ROOT / "results" / ".submitit").exists()
     assert sorted(path.name for path in (tmp_path / "a").iterdir()) == [".submitit", "report", "runs", "sweeps"]
-
-
-def test_two_sweeps_that_end_together_share_their_report(tmp_path, monkeypatch):
-    monkeypatch.setattr(canvas, "save", lambda figure, stem, *_: [stem.with_suffix(".png")])
-    began = time.time()
-    for mixer in ("attn", "gdn"):
-        fakes.add_run(tmp_path, [0.3, 0.8, 0.5], mixer=mixer)
-
-    def reported(mixer, since):
-        configs = fakes.by_run_id(fakes.config(mixer=mixer))
-        return report.report(tmp_path, configs=configs, beside_those_since=since)
-
-    alone = reported("attn", began)
-    assert "gdn" not in alone.text and not alone.joined
-    together = reported("gdn", began)
-    assert "attn" in together.text and "gdn" in together.text and "missing" not in together.text
-    assert together.joined == set(fakes.by_run_id(fakes.config(mixer="attn")))
-    assert "attn" not in reported("gdn", time.time()).text  # a later sweep replaces the report
-
-
-def test_a_sweep_says_whose_runs_its_report_has(tmp_path, monkeypatch):
-    """A report of another command was written while this one trained."""
-    other = fakes.by_run_id(fakes.config(mixer="gdn"))
-    fakes.add_run(tmp_path, [0.3, 0.8, 0.5], mixer="gdn")
-    monkeypatch.setattr("mixerlab.sweeps.launch.sweep.report", partial(report_beside, other))
-    outcome = run_py("-m", *ATTN, f"results_dir={tmp_path}")
-    assert "these include 1 run of another command, which ran beside this one" in outcome.out
-    assert "again, or by other keys: mixerlab report" in outcome.out
-
-
-def report_beside(other, results_dir, configs, beside_those_since):
-    report.report(results_dir, configs=other, beside_those_since=beside_those_since)
-    return report.report(results_dir, configs=configs, beside_those_since=beside_those_since)
 
 
 def test_a_full_disk_is_one_line(tmp_path, monkeypatch):
