@@ -43,7 +43,8 @@ def best_per_cell(frame: pd.DataFrame, selection: Selection = "official", all_kn
         column = row["column"] if "column" in row else Column(row["mixer"])
         groups.setdefault((column, row["task"], row["setting"]), []).append(row)
     problems = {place[1:] for place in groups}
-    chances = known.groupby(["task", "setting"])["chance"].first() if "chance" in known else {}
+    chance = pd.to_numeric(known.get("chance", pd.Series(dtype=float)), errors="coerce")
+    chances = chance.groupby([known["task"], known["setting"]]).first()
     lacking = lacking_rates(groups, all_known)
     cells = []
     for task, setting in sorted(problems, key=lambda place: (rank(place[0], TASKS), setting_rank(place[1]))):
