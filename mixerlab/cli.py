@@ -88,7 +88,6 @@ def _run_hydra(arguments: list[str]) -> None:
         sys.exit(f"error: no tool {arguments[0]}: {', '.join(TOOLS)}; settings are KEY=VALUE")
     import hydra
     from hydra.errors import HydraException
-    from omegaconf import OmegaConf
     from yaml import MarkedYAMLError
 
     from mixerlab.config.hints import check_choices, refusal
@@ -100,13 +99,12 @@ def _run_hydra(arguments: list[str]) -> None:
         check_choices(arguments)
     except ValueError as error:
         sys.exit(f"error: {error}")
-    OmegaConf.register_new_resolver("processes", _processes, replace=True)
     os.environ[COMMAND] = shlex.join(sys.argv)
     sys.argv[1:] = postponed(arguments)
     wants_tracebacks = os.environ.get(_FULL_ERROR) == "1"
     os.environ[_FULL_ERROR] = "1"
     try:
-        hydra.main(version_base="1.3", config_path="pkg://mixerlab.conf", config_name="config")(train_cell)()
+        hydra.main(version_base="1.3", config_path="pkg://mixerlab.conf", config_name="config")(train_run)()
     except (HydraException, MarkedYAMLError) as error:
         if wants_tracebacks:
             raise
@@ -131,66 +129,33 @@ def _overrides_first(arguments: list[str]) -> list[str]:
     return [*overrides, *options]
 
 
-def _processes() -> int:
-    """How many processes a sweep on this host starts: one for each GPU, or else one for every two cores."""
-    import torch
-
-    from mixerlab.sweeps.launch.processes import cpu_cores
-
-    return torch.cuda.device_count() or max(1, cpu_cores() // 2)
-
-
-def train_cell(cfg: "DictConfig") -> str | None:
-    """What Hydra calls: trains one run, or one cell of a sweep, and says what came of it.
-
-    Returns:
-        The `run_id` of what was trained or found finished, or None if another process is training it.
-    """
+def train_run(cfg: "DictConfig") -> None:
+    """What Hydra calls without -m: trains one run, and says what came of it."""
     from hydra.core.global_hydra import GlobalHydra
     from hydra.core.hydra_config import HydraConfig
-    from hydra.types import RunMode
     from omegaconf import OmegaConf
 
     from mixerlab.config.compose import complete
-    from mixerlab.config.project import use_project
+    from mixerlab.config.project import command_line_folder, use_folder
     from mixerlab.train import PATIENCE, RunFailed, run, run_state
 
     hydra_config = HydraConfig.get()
-    in_sweep = hydra_config.mode == RunMode.MULTIRUN
-    if in_sweep:
-        _prepare_worker(cfg)
     try:
-        use_project(hydra_config)
+        use_folder(command_line_folder(hydra_config))
         complete(cfg, hydra_config, GlobalHydra.instance().config_loader())
-        if in_sweep:
-            record = run(cfg)  # the sweep comes back to what it could not claim
-            return record.run_id if record else None
         _say_what_is_left_out(hydra_config)
         if cfg.dry_run:
             folder, state = run_state(cfg)
             print(OmegaConf.to_yaml(cfg, resolve=True))
             print(f"# {folder}: {state}")
-            return None
+            return
         record = run(cfg, patience=PATIENCE)
     except (ValueError, OSError, RunFailed) as error:
-        if in_sweep:
-            raise  # the sweep goes on, and says at its end which cells failed
         sys.exit(f"error: {_message(error)}")
     if record is None:
         _say_who_trains(cfg)
-        return None
-    _print_result(cfg.results_dir, record)
-    return record.run_id
-
-
-def _prepare_worker(cfg: "DictConfig") -> None:
-    """Makes this process one that trains cells of a sweep: quiet, on a GPU of its own."""
-    from mixerlab.training.trainer_config import claim_gpu, kept_in_sweep
-
-    logging.disable(logging.INFO)  # the sweep shows its own progress
-    cfg.trainer.progress = False
-    cfg.trainer.keep_weights = kept_in_sweep(cfg.trainer.keep_weights)
-    claim_gpu()
+    else:
+        _print_result(cfg.results_dir, record)
 
 
 def _say_what_is_left_out(hydra_config: "HydraConf") -> None:

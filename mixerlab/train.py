@@ -26,7 +26,7 @@ from mixerlab.config.building import (
     loggers_of,
     mixers_in,
 )
-from mixerlab.config.project import project_in_use
+from mixerlab.config.project import project_in_use, use_noted_folder
 from mixerlab.config.values import CHANGED, checked, code_versions
 from mixerlab.loggers import log_results, started
 from mixerlab.mixers.base import SequenceMixer
@@ -65,7 +65,7 @@ from mixerlab.training.checkpoints import (
 )
 from mixerlab.training.execution import StrayParameters
 from mixerlab.training.optimizers import in_tensors
-from mixerlab.training.trainer_config import TrainerConfig, check_accelerator
+from mixerlab.training.trainer_config import TrainerConfig, check_accelerator, claim_gpu, kept_in_sweep
 from mixerlab.training.weights import pack
 
 if TYPE_CHECKING:
@@ -168,6 +168,24 @@ def run(cfg: DictConfig, patience: float = 0) -> Record | None:
             if cfg.force is True or _has_result(this.folder):
                 begin_by_force(this.folder, record_bytes(this.folder))
             return _train_and_record(this, splits or this.read_splits(), code, loggers)
+
+
+def run_cell(cfg: DictConfig) -> str | None:
+    """Trains a cell of a sweep, in the sweep's process or another one: quietly, on a GPU of its own.
+
+    Returns:
+        The `run_id`, or None if another process is training this run: the sweep comes back to it.
+
+    Raises:
+        ValueError, RunFailed, OSError: as `run`.
+    """
+    logging.disable(logging.INFO)  # the sweep shows its own progress
+    claim_gpu()
+    use_noted_folder(cfg)
+    cfg.trainer.progress = False
+    cfg.trainer.keep_weights = kept_in_sweep(cfg.trainer.keep_weights)
+    record = run(cfg)
+    return record.run_id if record else None
 
 
 class RunFailed(RuntimeError):

@@ -17,15 +17,12 @@ _used: list[Path] = []  # the project that this process used last, if any
 _CONFIG_DIR = "mixerlab.config_dir"  # in the cache of a config
 
 
-def use_project(hydra_config: DictConfig | HydraConf) -> None:
-    """Makes the modules beside the folder given with `--config-dir` importable, in this process.
-
-    Raises:
-        ValueError: as `use_folder`.
-    """
+def command_line_folder(hydra_config: DictConfig | HydraConf) -> Path | None:
+    """The folder given with `--config-dir`."""
     for source in hydra_config.runtime.config_sources:
         if source.provider == "command-line" and source.schema == "file":
-            use_folder(Path(source.path))
+            return Path(source.path)
+    return None
 
 
 def use_folder(config_dir: Path | None) -> list[str]:

@@ -1,75 +1,130 @@
-"""The processes in which a sweep on this host trains its cells.
+"""The processes of this host in which a sweep trains its cells.
 
-A process trains one cell after another, because a new one needs ten seconds to import PyTorch and to start CUDA. When
-one dies (out of memory, a crash), the cell that it had is known: it fails, and a new process goes on with the others.
-The processes end with the sweep, even if it is killed while they start.
+A process trains one cell after another, and not one only: to import PyTorch and to start CUDA takes ten seconds, and
+cells of one process share captured CUDA graphs, which take seconds each. With so few processes there is nothing to win
+by a server that forks them, which could die too. When a process dies (out of memory, a crash), the cell that it had
+fails, and another one goes on. The processes end with the sweep, even if it is killed while they start: so this module
+imports nothing that takes long.
 """
 
+import contextlib
 import multiprocessing
 import os
 import signal
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from multiprocessing.connection import Connection, wait
-from typing import Any, NamedTuple
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from hydra.core.singleton import Singleton
-from hydra.core.utils import JobReturn, JobStatus, run_job, setup_globals
-from hydra.types import HydraContext, TaskFunction
-from omegaconf import DictConfig, open_dict
+from mixerlab.records.errors import type_and_message
+from mixerlab.sweeps.launch.executors import Ended, Train, attempt
+
+if TYPE_CHECKING:
+    from mixerlab.sweeps.launch.cells import Cell
 
 GRACE = 5.0  # seconds that a process has to end after SIGTERM
 _THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 
 
-class Work(NamedTuple):
-    """What all jobs of a launch have in common: what Hydra gives its launchers."""
+class Processes:
+    """An executor of several processes, which share the cores. One that gets no cell ends, and frees its GPU.
 
-    hydra_context: HydraContext
-    config: DictConfig
-    task_function: TaskFunction
-    singletons: dict[Any, Any]  # `Singleton.get_state()["instances"]`
+    Args:
+        train: see `Train`.
+        n_jobs: how many processes; None: one for each GPU or, without GPUs, one for every two cores.
+    """
+
+    def __init__(self, train: Train, folder: Path, n_jobs: int | None = None):
+        if n_jobs is not None and (type(n_jobs) is not int or n_jobs < 1):
+            raise ValueError(f"hydra.launcher.n_jobs={n_jobs!r} must be a whole number of at least 1")
+        self.train, self.slots = train, n_jobs or _default_slots()
+        self.threads = max(1, cpu_cores() // self.slots)
+        self.cells: dict[Child, Cell | None] = {}  # of each process
+
+    def submit(self, cell: "Cell") -> None:
+        idle = [child for child, has in self.cells.items() if has is None and child.process.is_alive()]
+        child = idle[0] if idle else Child(_serve, self.threads)
+        self.cells[child] = cell
+        child.send((self.train, cell.cfg))
+
+    def poll(self, seconds: float) -> list[Ended]:
+        self._end([child for child, cell in self.cells.items() if cell is None])
+        # A child of a dead process may hold its end of the connection open: then only the sentinel says so.
+        ready = set(wait([source for child in self.cells for source in child.sources], seconds))
+        ended = []
+        for child, cell in list(self.cells.items()):
+            if ready.isdisjoint(child.sources):
+                continue
+            assert cell is not None  # the others have just been ended
+            try:
+                answer = child.receive()
+                self.cells[child] = None
+            except ProcessDied:
+                self._end([child])
+                answer = None, f"its process {child.end}"
+            ended.append(Ended(cell, *answer))
+        return ended
+
+    def stop(self) -> None:
+        self._end(list(self.cells))
+
+    def _end(self, children: Sequence["Child"]) -> None:
+        end(children, GRACE)
+        for child in children:
+            del self.cells[child]
 
 
-class _Worker:
-    """A process, the connection to it, and the number of the job that it has, if any."""
+class ProcessDied(Exception):
+    """A process ended, and has not answered."""
 
-    def __init__(self, threads: int, work: Work):
+
+class Child:
+    """A process that was started anew, and ends with this one; `target` gets the other end of the connection to it."""
+
+    def __init__(self, target: Callable[..., None], *args: Any):
         context = multiprocessing.get_context("spawn")
         self.connection, theirs = context.Pipe()
-        self.process = context.Process(target=_serve, args=(theirs, threads))
+        self.process = context.Process(target=target, args=(theirs, *args))
         self.process.start()
         theirs.close()  # so that its death closes the connection
-        self.connection.send(work)
-        self.job: int | None = None
+        self.sources = (self.connection, self.process.sentinel)  # what is ready when it has answered or died
 
-    def give(self, job: int, overrides: Sequence[str]) -> None:
-        self.job = job
-        self.connection.send((job, list(overrides)))
+    def send(self, content: Any) -> None:
+        """If it has died, `receive` says so."""
+        with contextlib.suppress(OSError):
+            self.connection.send(content)
 
-    def result(self) -> JobReturn:
-        """Of its job, which has ended or taken the process with it."""
+    def receive(self) -> Any:
+        """What it has sent. ProcessDied: it has not, although one of its `sources` is ready."""
         try:
-            status, value = self.connection.recv()
-        except (EOFError, ConnectionError):
-            self.process.join()
-            assert self.process.exitcode is not None  # it has ended
-            status, value = JobStatus.FAILED, RuntimeError(f"its process {end_of(self.process.exitcode)}")
-        else:
-            self.job = None
-        return JobReturn(status=status, _return_value=value)
+            if self.connection.poll():
+                return self.connection.recv()
+        except (EOFError, OSError):
+            pass
+        self.process.join(GRACE)
+        raise ProcessDied
 
     @property
-    def lives(self) -> bool:
-        return self.job is None  # it has given back what it had
+    def end(self) -> str:
+        """How it ended."""
+        status = self.process.exitcode
+        if status is not None and status < 0:
+            return f"was killed by {signal.Signals(-status).name}"
+        return f"ended with exit status {status}"
 
 
-def end_of(status: int) -> str:
-    """How a process ended, by its exit status as `multiprocessing` gives it."""
-    if status < 0:
-        return f"was killed by {signal.Signals(-status).name}"
-    return f"ended with exit status {status}"
+def end(children: Sequence[Child], grace: float) -> None:
+    """Ends them at the same time: those that have not ended `grace` seconds after SIGTERM are killed."""
+    for child in children:
+        child.connection.close()
+        child.process.terminate()
+    deadline = time.monotonic() + grace
+    for child in children:
+        child.process.join(max(0.0, deadline - time.monotonic()))
+        child.process.kill()
+        child.process.join()
 
 
 def cpu_cores() -> int:
@@ -79,108 +134,37 @@ def cpu_cores() -> int:
     return os.cpu_count() or 1  # macOS
 
 
-def run_in_processes(jobs: Sequence[Sequence[str]], first: int, work: Work, processes: int) -> list[JobReturn]:
-    """Runs each job, a list of overrides, in one of several processes.
+def _default_slots() -> int:
+    import torch
 
-    Args:
-        jobs: started in this order.
-        first: Hydra's number of the first one.
-        work: what they have in common.
-        processes: how many run at a time.
-
-    Returns:
-        The results in the order of the jobs. A job that raised or whose process died has failed.
-    """
-    waiting = list(enumerate(jobs))[::-1]
-    results: dict[int, JobReturn] = {}
-    threads = max(1, cpu_cores() // processes)
-    workers: list[_Worker] = []
-    try:
-        while len(results) < len(jobs):
-            while waiting and len(workers) < processes:
-                workers.append(_Worker(threads, work))
-                _give_next(workers[-1], waiting, first)
-            for ready in wait([worker.connection for worker in workers]):
-                (worker,) = (worker for worker in workers if worker.connection is ready)
-                assert worker.job is not None  # each worker that is left has one
-                job = worker.job - first
-                results[job] = worker.result()
-                if worker.lives and waiting:
-                    _give_next(worker, waiting, first)
-                else:
-                    workers.remove(worker)
-                    _stop([worker])
-    finally:
-        _stop(workers)
-    return [results[job] for job in range(len(jobs))]
-
-
-def _stop(workers: Sequence[_Worker]) -> None:
-    """Ends them at the same time: those that have not ended `GRACE` seconds after SIGTERM are killed."""
-    for worker in workers:
-        worker.connection.close()
-        worker.process.terminate()
-    deadline = time.monotonic() + GRACE
-    for worker in workers:
-        worker.process.join(max(0.0, deadline - time.monotonic()))
-    for worker in workers:
-        worker.process.kill()
-    for worker in workers:
-        worker.process.join()
-
-
-def _give_next(worker: _Worker, waiting: list[tuple[int, Sequence[str]]], first: int) -> None:
-    number, overrides = waiting.pop()
-    try:
-        worker.give(first + number, overrides)
-    except (BrokenPipeError, ConnectionError):
-        worker.job = first + number  # it died as it started: `result` says so
+    return torch.cuda.device_count() or max(1, cpu_cores() // 2)
 
 
 def _serve(connection: Connection, threads: int) -> None:
-    """What a process does: jobs, until there are no more or the sweep is gone."""
-    parent = multiprocessing.parent_process()
-    assert parent is not None  # this is a process that `_Worker` started
-    threading.Thread(target=end_with, args=(parent.sentinel,), daemon=True).start()
-    for name in _THREADS:  # before anything imports NumPy or PyTorch
+    """What a process does: trains cells, until there are no more or the sweep is gone."""
+    end_with_parent()
+    for name in _THREADS:
         os.environ.setdefault(name, str(threads))
     try:
-        work = connection.recv()  # which imports what defines the task function, and so our resolvers
         while True:
-            connection.send(run_job_of(work, *connection.recv()))
-    except (EOFError, ConnectionError, KeyboardInterrupt):
+            train, cfg = connection.recv()  # which imports PyTorch, after its number of threads is set
+            try:
+                answer = attempt(train, cfg)
+            except KeyboardInterrupt as error:  # the user's code; or Ctrl-C, of which the sweep hears too
+                answer = None, type_and_message(error)
+            connection.send(answer)
+    except (EOFError, OSError, KeyboardInterrupt):
         return  # the sweep has ended, or is about to
 
 
-def run_job_of(work: Work, number: int, overrides: list[str]) -> tuple[JobStatus, Any]:
-    """Runs one job in this process, which Hydra has not started; gives what can be pickled of its `JobReturn`."""
-    from mixerlab.records.interruption import Terminated
+def end_with_parent(grace: float = 0) -> None:
+    """Kills this process `grace` seconds after its parent exits; it would train on, and hold its GPU."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None  # this is a `Child`
 
-    setup_globals()
-    Singleton.set_state(Singleton.get_state() | {"instances": work.singletons})
-    config = work.hydra_context.config_loader.load_sweep_config(work.config, overrides)
-    with open_dict(config):
-        config.hydra.job.id = config.hydra.job.num = number
-    try:
-        done = run_job(
-            hydra_context=work.hydra_context,
-            task_function=work.task_function,
-            config=config,
-            job_dir_key="hydra.sweep.dir",
-            job_subdir_key="hydra.sweep.subdir",
-        )
-    except Terminated:
-        raise
-    except (KeyboardInterrupt, SystemExit) as error:  # the user's code, or Ctrl-C, of which the sweep hears too
-        return JobStatus.FAILED, RuntimeError(f"{type(error).__name__}: {error}")
-    if done.status is JobStatus.FAILED:
-        # Some exceptions cannot be pickled, or not be made again from their pickle.
-        return done.status, RuntimeError(str(done._return_value))
-    return done.status, done.return_value
+    def wait_and_end() -> None:
+        wait([parent.sentinel])
+        time.sleep(grace)
+        os.kill(os.getpid(), signal.SIGKILL)  # whatever it does: what is on disk survives that at any moment
 
-
-def end_with(sentinel: int, grace: float = 0) -> None:
-    """Kills this process `grace` seconds after the parent exits; otherwise it would keep training and hold its GPU."""
-    wait([sentinel])
-    time.sleep(grace)
-    os.kill(os.getpid(), signal.SIGKILL)  # whatever it does: what is on disk survives that at any moment
+    threading.Thread(target=wait_and_end, daemon=True).start()

@@ -1,0 +1,97 @@
+"""The sweepers and launchers of mixerlab, as Hydra finds them: `hydra/sweeper=...` and `hydra/launcher=...`.
+
+Every Hydra program in the environment imports this file, so it imports nothing of ours until it runs.
+"""
+
+import sys
+from pathlib import Path
+from typing import Any
+
+from hydra._internal.core_plugins.basic_launcher import BasicLauncher
+from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
+from hydra.plugins.launcher import Launcher
+from omegaconf import OmegaConf
+
+
+class _Sweeper(BasicSweeper):
+    """Gives `run` a sweep, and the overrides of the command and of an experiment's `params`.
+
+    Args:
+        params: keys and their values, as on the command line.
+        options: what else `run` takes.
+    """
+
+    def __init__(self, params: dict[str, str] | None = None, **options: Any):
+        super().__init__(max_batch_size=None, params=params)
+        self.options = options
+
+    def sweep(self, arguments: list[str]) -> list[Any]:
+        """Ends the process with a message if the sweep is refused."""
+        from hydra.core.override_parser.overrides_parser import OverridesParser
+
+        from mixerlab.config.postponed import GROUPS
+        from mixerlab.sweeps.launch.cells import Composer
+        from mixerlab.sweeps.launch.sweep import Sweep
+
+        assert self.hydra_context is not None and self.config is not None
+        loader = self.hydra_context.config_loader
+        try:
+            for key, value in (self.params or {}).items():
+                if key in (*GROUPS, "experiment") and not isinstance(value, str):
+                    raise ValueError(f"hydra.sweeper.params.{key} is no string: write its choices as `{key}: a,b`")
+            sweep = Sweep(self.config, Composer(loader, self.config), lambda folder: _executor(self.launcher, folder))
+            parser = OverridesParser.create(config_loader=loader)
+            self.run(sweep, parser.parse_overrides([*self._parse_config(), *arguments]))
+        except ValueError as error:
+            sys.exit(f"error: {error}")
+        return []
+
+    def run(self, sweep: Any, overrides: list[Any]) -> None:
+        raise NotImplementedError
+
+
+class GridSweeper(_Sweeper):
+    """See `mixerlab.sweeps.launch.grid`."""
+
+    def run(self, sweep: Any, overrides: list[Any]) -> None:
+        from mixerlab.sweeps.launch.grid import run_grid
+
+        (grid,) = self.split_arguments(overrides, None)
+        run_grid(sweep, grid)
+
+
+class OptunaSweeper(_Sweeper):
+    """See `mixerlab.sweeps.launch.search`, whose `Search` takes the options."""
+
+    def run(self, sweep: Any, overrides: list[Any]) -> None:
+        from mixerlab.sweeps.launch.search import Search
+
+        Search(sweep, **self.options).run(overrides)
+
+
+class ExecutorLauncher(Launcher):
+    """Has the class of an executor (`mixerlab.sweeps.launch.executors`) and its options, for our sweepers."""
+
+    def __init__(self, executor: str, **options: Any):
+        self.executor, self.options = executor, options
+
+    def setup(self, **_: Any) -> None:
+        pass
+
+    def launch(self, *_: Any, **__: Any) -> Any:
+        raise NotImplementedError("this hydra/launcher is for hydra/sweeper=grid and hydra/sweeper=optuna")
+
+
+def _executor(launcher: Launcher | None, folder: Path) -> Any:
+    """The executor of a launcher, which may keep files in `folder`. ValueError: the launcher is not ours."""
+    from hydra.utils import get_class
+
+    from mixerlab.sweeps.launch.executors import Serial
+    from mixerlab.train import run_cell
+
+    if isinstance(launcher, ExecutorLauncher):
+        options: Any = OmegaConf.to_container(OmegaConf.create(launcher.options), resolve=True)
+        return get_class(launcher.executor)(run_cell, folder, **options)
+    if isinstance(launcher, BasicLauncher):
+        return Serial(run_cell)
+    raise ValueError("hydra/launcher: choose basic (one run after another), processes, slurm or ray_tasks")

@@ -1,0 +1,90 @@
+"""What trains the cells of a sweep: this process, or others (`processes`, `slurm`, `ray_tasks`)."""
+
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+from omegaconf import DictConfig
+
+from mixerlab.records.errors import type_and_message
+from mixerlab.records.interruption import Terminated
+
+if TYPE_CHECKING:
+    from mixerlab.sweeps.launch.cells import Cell
+
+# Trains a composed config and gives its `run_id`; None if another process trains it. `mixerlab.train.run_cell`: a
+# function that another process can import.
+Train = Callable[[DictConfig], str | None]
+
+
+class Ended(NamedTuple):
+    """A cell that an executor no longer has.
+
+    Attributes:
+        run_id: of the run, if it is finished; None if it failed, or if a process that is not the executor's trains it.
+        error: why it failed.
+        is_lost: the executor failed, and not the cell, which can be tried again.
+    """
+
+    cell: "Cell"
+    run_id: str | None = None
+    error: str | None = None
+    is_lost: bool = False
+
+
+class Executor(Protocol):
+    """Trains cells.
+
+    Attributes:
+        slots: how many it takes at a time; infinity if it queues them itself.
+    """
+
+    @property
+    def slots(self) -> float: ...
+
+    def submit(self, cell: "Cell") -> None:
+        """Takes a cell, of which there are fewer than `slots`. ValueError: it is not set up."""
+
+    def poll(self, seconds: float) -> list[Ended]:
+        """The cells that have ended since the last call; without any it waits for this long. ValueError as `submit`."""
+
+    def stop(self) -> None:
+        """Ends whatever still trains. The last call."""
+
+
+class Serial:
+    """Trains in this process, one cell in each `poll`, however long that takes."""
+
+    slots = 1
+
+    def __init__(self, train: Train):
+        self.train = train
+        self.cell: Cell | None = None
+
+    def submit(self, cell: "Cell") -> None:
+        self.cell = cell
+
+    def poll(self, seconds: float) -> list[Ended]:
+        if self.cell is None:
+            time.sleep(seconds)
+            return []
+        cell, self.cell = self.cell, None
+        return [Ended(cell, *attempt(self.train, cell.cfg))]
+
+    def stop(self) -> None:
+        pass
+
+
+def attempt(train: Train, cfg: DictConfig) -> tuple[str | None, str | None]:
+    """Trains; gives the `run_id`, None if another process trains it, and the error if it failed.
+
+    A `sys.exit` of the user's code, too, fails this cell and ends no process.
+    """
+    try:
+        return train(cfg), None
+    except Terminated:
+        raise
+    except SystemExit as error:
+        return None, type_and_message(error)
+    except Exception as error:
+        return None, str(error) or type(error).__name__
