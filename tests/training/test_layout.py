@@ -1,15 +1,19 @@
-"""Which columns of the population tensor belong to which parameter, and how each is optimised."""
+"""What a population takes of its models: columns and rule of each parameter, and starts that only the seed decides."""
 
+import random
 from functools import partial
 from itertools import pairwise
 
+import numpy as np
 import pytest
 import torch
 from every_mixer import MIXERS, mixer_of
+from tiny_training import THREE, VOCAB, assert_same_results, build_model, fit, replica_results
+from torch import nn
 
 from mixerlab.models.auto_encoder import AutoEncoder
 from mixerlab.models.language_model import LanguageModel
-from mixerlab.training.population import Layout, Population, Rule
+from mixerlab.training.population import ALL, Grouping, Layout, Population, Rule
 
 
 def models(mixer_name):
@@ -18,46 +22,39 @@ def models(mixer_name):
 
 
 @pytest.mark.parametrize("name", MIXERS)
-def test_covers_every_parameter_exactly_once(name):
+def test_every_parameter_has_its_columns_and_those_that_compute_together_are_adjacent(name):
     for model in models(name):
         layout = Layout(model)
         shapes = {parameter_name: parameter.shape for parameter_name, parameter in model.named_parameters()}
-        assert {slot.name: slot.shape for slot in layout.slots} == shapes
-        assert len(layout.slots) == len(shapes)
+        assert {slot.name: slot.shape for slot in layout.slots} == shapes and len(layout.slots) == len(shapes)
         columns = [column for slot in layout.slots for column in range(slot.start, slot.stop)]
         assert columns == list(range(sum(shape.numel() for shape in shapes.values())))
         assert [layout.span(rule).start for rule in Rule] == sorted(layout.span(rule).start for rule in Rule)
-
-
-@pytest.mark.parametrize("name", MIXERS)
-def test_matrices_of_one_shape_are_adjacent(name):
-    slots = [slot for slot in Layout(models(name)[0]).slots if slot.rule is Rule.MATRIX]
-    shapes = [slot.shape for slot in slots]
-    runs = 1 + sum(one != other for one, other in pairwise(shapes))
-    assert runs == len(set(shapes)) < len(shapes)
+        of_matrices = [slot.shape for slot in layout.slots if slot.rule is Rule.MATRIX]
+        runs = 1 + sum(one != other for one, other in pairwise(of_matrices))
+        assert runs == len(set(of_matrices)) < len(of_matrices)
+        slots = {slot.name: slot for slot in layout.slots}
+        for key, module in model.named_modules():
+            joined = [slots[f"{key}.{child}.weight"] for child in getattr(module, "input_projections", ())]
+            alike = [slot for slot in joined if slot.shape == joined[0].shape]
+            assert all(slot.stop == following.start for slot, following in pairwise(alike))
+        for slot in layout.slots:
+            assert slot.name.replace("blocks.0.", "blocks.*.").replace("blocks.1.", "blocks.*.") in layout.describe()
 
 
 EXPECTED = {  # of one block's mixer; everything that ends in _proj.weight is a matrix
     "attn": dict.fromkeys(("q_norm.weight", "k_norm.weight"), Rule.GAIN),
     "parallax": dict.fromkeys(("q_norm.weight", "k_norm.weight", "r_norm.weight"), Rule.GAIN),
     "gdn": {
-        "A_log": Rule.GAIN,
-        "dt_bias": Rule.GAIN,
-        "norm.weight": Rule.GAIN,
+        **dict.fromkeys(("A_log", "dt_bias", "norm.weight"), Rule.GAIN),
         **dict.fromkeys(("q_conv.weight", "k_conv.weight", "v_conv.weight"), Rule.TABLE),
     },
     "mamba": {
-        "A_log": Rule.TABLE,  # two axes, yet one rate per state
-        "D": Rule.GAIN,
-        "conv.weight": Rule.TABLE,
-        "conv.bias": Rule.GAIN,
-        "dt_proj.bias": Rule.GAIN,
+        **dict.fromkeys(("D", "conv.bias", "dt_proj.bias"), Rule.GAIN),
+        **dict.fromkeys(("A_log", "conv.weight"), Rule.TABLE),  # A_log has two axes, yet one rate per state
     },
     "mesa": {
-        "ridge_logit": Rule.GAIN,
-        "norm.weight": Rule.GAIN,
-        "a_proj.bias": Rule.GAIN,
-        "b_proj.bias": Rule.GAIN,
+        **dict.fromkeys(("ridge_logit", "norm.weight", "a_proj.bias", "b_proj.bias"), Rule.GAIN),
         **dict.fromkeys(("q_conv.weight", "k_conv.weight"), Rule.TABLE),
     },
 }
@@ -65,11 +62,18 @@ EXPECTED = {  # of one block's mixer; everything that ends in _proj.weight is a 
 
 @pytest.mark.parametrize("name", EXPECTED)
 def test_rules_of_each_mixer(name):
-    rules = {slot.name: slot.rule for slot in Layout(models(name)[0]).slots}
-    prefix = "blocks.1.mixer."
-    ours = {key.removeprefix(prefix): rule for key, rule in rules.items() if key.startswith(prefix)}
-    matrices = {key: Rule.MATRIX for key in ours if key.endswith("_proj.weight")}
-    assert ours == EXPECTED[name] | matrices and matrices
+    """By default; and Muon may have the filters, which are not lowered together with the hidden weights."""
+    model, prefix = models(name)[0], "blocks.1.mixer."
+    usual, by_muon = (
+        {slot.name.removeprefix(prefix): slot for slot in layout.slots if slot.name.startswith(prefix)}
+        for layout in (Layout(model), Layout(model, Grouping(filters="muon")))
+    )
+    matrices = {key: Rule.MATRIX for key in usual if key.endswith("_proj.weight")}
+    assert {key: slot.rule for key, slot in usual.items()} == EXPECTED[name] | matrices and matrices
+    filters = {key for key in usual if by_muon[key].rule is not usual[key].rule}
+    assert filters == {key for key, rule in EXPECTED[name].items() if rule is Rule.TABLE}
+    assert {key for key, slot in by_muon.items() if slot.is_product} == set(matrices)
+    assert max(by_muon[key].stop for key in matrices) <= min((by_muon[key].start for key in filters), default=1e9)
 
 
 def test_rules_of_the_backbone():
@@ -78,12 +82,8 @@ def test_rules_of_the_backbone():
     )
     mlp = dict.fromkeys((f"mlp.w{i}.weight" for i in (1, 2, 3)), Rule.MATRIX)
     block = mlp | dict.fromkeys(("mixer_norm.weight", "mlp_norm.weight"), Rule.GAIN)
-    ends = {
-        "embedding.weight": Rule.TABLE,
-        "head.weight": Rule.TABLE,
-        "head.bias": Rule.GAIN,
-        "norm.weight": Rule.GAIN,
-    }
+    tables, gains = ("embedding.weight", "head.weight"), ("head.bias", "norm.weight")
+    ends = dict.fromkeys(tables, Rule.TABLE) | dict.fromkeys(gains, Rule.GAIN)
     blocks = {f"blocks.{i}.{key}": rule for i in range(2) for key, rule in block.items()}
     assert language_model == ends | blocks
     layer = {"norm.weight": Rule.GAIN, "linear.weight": Rule.MATRIX, "linear.bias": Rule.GAIN}
@@ -91,61 +91,113 @@ def test_rules_of_the_backbone():
     assert auto_encoder == ends | blocks | decoder
 
 
-class Joined(torch.nn.Module):
+@pytest.mark.parametrize(
+    ("grouping", "changed"),
+    [
+        (Grouping(decoder="adam"), dict.fromkeys(("decoder.0.linear.weight", "decoder.1.linear.weight"), Rule.TABLE)),
+        (Grouping(head="muon"), {"head.weight": Rule.MATRIX}),
+    ],
+)
+def test_who_optimises_decoder_and_head_may_be_chosen(grouping, changed):
+    model = models("attn")[1]
+    usual, chosen = Layout(model), Layout(model, grouping)
+    rules = {slot.name: slot.rule for slot in usual.slots}
+    assert {slot.name: slot.rule for slot in chosen.slots if slot.rule is not rules[slot.name]} == changed
+    lowered = [{slot.name for slot in layout.slots if slot.is_product} for layout in (usual, chosen)]
+    assert "head.weight" not in lowered[1] and lowered[0] - lowered[1] == changed.keys() - {"head.weight"}
+
+
+def test_a_group_that_is_none_is_refused():
+    with pytest.raises(ValueError, match=r"head='sgd': choose adam or muon"):
+        Grouping(head="sgd")
+
+
+class Joined(nn.Module):
     """Names the layers that it joins in another order than it makes them in, with one of another shape among them."""
 
     input_projections = ("c", "small", "a")
 
     def __init__(self):
         super().__init__()
-        self.a, self.b, self.c, self.d = (torch.nn.Linear(8, 8) for _ in range(4))
-        self.small = torch.nn.Linear(8, 2)
+        self.a, self.b, self.c, self.d = (nn.Linear(8, 8) for _ in range(4))
+        self.small = nn.Linear(8, 2)
 
 
 def test_what_a_module_joins_stands_side_by_side():
-    for model, prefix in ((Joined(), ""), (torch.nn.Sequential(torch.nn.Linear(8, 8), Joined()), "1.")):
+    for model, prefix in ((Joined(), ""), (nn.Sequential(nn.Linear(8, 8), Joined()), "1.")):
         names = [slot.name for slot in Layout(model).slots if slot.shape == (8, 8)]
-        others = ["0.weight"] if prefix else []
-        assert names == [*others, *(f"{prefix}{child}.weight" for child in "cabd")]
+        assert names == [*(["0.weight"] if prefix else []), *(f"{prefix}{child}.weight" for child in "cabd")]
 
 
-@pytest.mark.parametrize("value", [torch.nn.Linear(8, 8), torch.nn.ModuleList([torch.nn.Linear(8, 8)]), ("e", "a")])
+@pytest.mark.parametrize("value", [nn.Linear(8, 8), ("e", "a")])
 def test_other_things_of_that_name_declare_nothing(value):
-    model = torch.nn.ModuleDict({name: torch.nn.Linear(8, 8) for name in "abcd"})
+    model = nn.ModuleDict({name: nn.Linear(8, 8) for name in "abcd"})
     model.input_projections = value
     names = [slot.name for slot in Layout(model).slots if slot.shape == (8, 8)]
     assert names[:4] == [f"{child}.weight" for child in "abcd"]
 
 
-@pytest.mark.parametrize("name", ["attn", "parallax", "gdn", "mamba", "mesa"])
-def test_the_projections_of_our_mixers_stand_side_by_side(name):
-    for model in models(name):
-        slots = {slot.name: slot for slot in Layout(model).slots}
-        joined = [(key, module) for key, module in model.named_modules() if hasattr(module, "input_projections")]
-        assert len(joined) == 2 * len(model.blocks)  # mixers and MLPs
-        for key, module in joined:
-            found = [slots[f"{key}.{child}.weight"] for child in module.input_projections]
-            alike = [slot for slot in found if slot.shape == found[0].shape]
-            assert all(slot.stop == following.start for slot, following in pairwise(alike))
+# What replicas start with
 
 
-def test_describe_names_every_parameter_and_counts():
-    layout = Layout(models("mamba")[0])
-    text = layout.describe()
-    for slot in layout.slots:
-        assert slot.name.replace("blocks.0.", "blocks.*.").replace("blocks.1.", "blocks.*.") in text
-    for rule in Rule:
-        span = layout.span(rule)
-        assert f"{rule}: {span.stop - span.start:>9,}" in text
+class Scaled(nn.Module):
+    """The model with a parameter and a buffer, whose initial values come from two functions of a size."""
+
+    def __init__(self, scale=lambda size: torch.tensor(0.5), shift=torch.ones):
+        super().__init__()
+        self.model, self.scale = build_model(), nn.Parameter(torch.as_tensor(scale(VOCAB)))
+        self.register_buffer("shift", torch.as_tensor(shift(VOCAB)))
+
+    def forward(self, tokens, scored=ALL):
+        return self.scale * self.model(tokens, scored) + self.shift
 
 
-def test_a_population_starts_each_replica_from_its_seed():
-    """The start depends neither on the global random state, which does not change, nor on the other replicas."""
-    make = partial(LanguageModel, 16, 32, 2, partial(mixer_of, "attn", 32))
+def test_a_parameter_may_be_a_scalar(tmp_path):
+    together = fit(THREE, tmp_path, build=Scaled)
+    alone = fit(THREE[2:], tmp_path, build=Scaled)
+    assert_same_results(replica_results(together, 2), replica_results(alone, 0))
+
+
+def drawn_by_numpy(size):
+    return np.random.randn(size).astype("float32")  # noqa: NPY002
+
+
+def drawn_by_python(size):
+    return torch.tensor([random.random() for _ in range(size)])
+
+
+@pytest.mark.parametrize("draw", [torch.randn, drawn_by_numpy, drawn_by_python])
+def test_the_start_depends_on_the_seed_only(draw):
+    """Neither on the global generators, which do not change, nor on the other replicas."""
+
+    def states():
+        return torch.get_rng_state().tolist(), np.random.get_state()[2], random.getstate()  # noqa: NPY002
+
+    before = states()
+    together = Population(lambda: Scaled(draw), [0, 1, 0]).parameters_by_replica
+    assert states() == before
     torch.manual_seed(99)
-    before = torch.get_rng_state()
-    together = Population(make, seeds=(4, 7)).parameters_by_replica
-    assert torch.equal(torch.get_rng_state(), before)
-    alone = Population(make, seeds=(7,)).parameters_by_replica
-    assert torch.equal(together[1], alone[0])
-    assert not torch.equal(together[0], together[1])
+    alone = Population(lambda: Scaled(draw), [1]).parameters_by_replica
+    assert torch.equal(together[0], together[2]) and not torch.equal(together[0], together[1])
+    assert torch.equal(alone[0], together[1])
+
+
+unseeded = np.random.default_rng()
+REFUSED = {
+    "buffer shift depends on the seed, and replicas share buffers": lambda: Scaled(shift=torch.randn),
+    "requires_grad=False, and all parameters are trained": lambda: build_model().requires_grad_(False),
+    "parameter scale starts otherwise each time": lambda: Scaled(lambda n: unseeded.random(n, dtype=np.float32)),
+    "buffer shift starts otherwise each time": lambda: Scaled(shift=unseeded.random),
+    "scale is complex64, .* imaginary parts as two of float32": lambda: Scaled(lambda n: torch.ones(n) + 0j),
+    "scale is float64, .* keep it as float32": lambda: Scaled(lambda n: torch.ones(n).double()),
+}
+
+
+@pytest.mark.parametrize("message", REFUSED)
+def test_models_that_replicas_cannot_share_are_refused(message):
+    with pytest.raises(ValueError, match=message):
+        Population(REFUSED[message], [0, 1])
+
+
+def test_a_buffer_of_nan_is_the_same_for_all_seeds():
+    Population(lambda: Scaled(shift=lambda size: torch.full((size,), torch.nan)), [0, 1])

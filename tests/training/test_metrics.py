@@ -1,12 +1,21 @@
-"""mad-lab's metric: torchmetrics' macro accuracy of each batch, averaged over batches with their rows as weights."""
+"""mad-lab's metric, torchmetrics' macro accuracy of each batch, averaged over batches; and what results say of it."""
 
+import math
+
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
 from torchmetrics.classification import MulticlassAccuracy
 
-from mixerlab.kernels.fused import cross_entropy
-from mixerlab.training.metrics import IGNORE_INDEX, Scores, batch_scores, class_counts, macro_accuracy
+from mixerlab.training.metrics import (
+    IGNORE_INDEX,
+    Scores,
+    batch_scores,
+    class_counts,
+    macro_accuracy,
+    summarise,
+)
 
 REPLICAS, ROWS, LENGTH, VOCAB = 3, 6, 9, 11
 
@@ -48,11 +57,6 @@ def torchmetrics_accuracy(predictions, targets, num_classes):
     return MulticlassAccuracy(num_classes=num_classes)(predictions[kept], targets[kept]).item()
 
 
-def accuracy_of(predictions, targets, num_classes):
-    """Our macro accuracy of predictions `[R, N]`."""
-    return macro_accuracy(class_counts(F.one_hot(predictions, num_classes).float(), targets))
-
-
 @pytest.mark.parametrize("classes", [VOCAB, 4], ids=["all-classes", "predicted-but-absent-classes"])
 @pytest.mark.parametrize("seed", range(3))
 def test_macro_accuracy_is_torchmetrics(seed, classes):
@@ -61,18 +65,6 @@ def test_macro_accuracy_is_torchmetrics(seed, classes):
     for replica in range(REPLICAS):
         theirs = torchmetrics_accuracy(logits[replica].argmax(-1), targets[replica], VOCAB)
         assert ours[replica].item() == pytest.approx(theirs, abs=1e-6)
-
-
-def test_predicting_outside_the_value_set_costs_more():
-    """Targets 1, 1, 2: a wrong 2 gives (1/2 + 1) / 2, a wrong 0 gives (1/2 + 1 + 0) / 3."""
-    targets = torch.tensor([[1, 1, 2]])
-    assert accuracy_of(torch.tensor([[1, 2, 2]]), targets, 4).item() == pytest.approx(0.75)
-    assert accuracy_of(torch.tensor([[1, 0, 2]]), targets, 4).item() == pytest.approx(0.5)
-
-
-def test_nothing_scored_is_zero():
-    nothing = torch.full((1, 4), IGNORE_INDEX)
-    assert accuracy_of(torch.zeros(1, 4, dtype=torch.int64), nothing, 3).item() == 0
 
 
 def batches():
@@ -108,17 +100,35 @@ def test_scores_average_over_batches_weighted_by_rows():
         assert means["token_accuracy"][replica].item() == pytest.approx(right / scored)
 
 
-def test_the_loss_and_its_gradient_ignore_padding_rows():
-    real, given = batches()
-    (logits, targets), (filled_logits, filled_targets) = real[-1], given[-1]
-    logits.requires_grad_()
-    filled_logits = filled_logits.requires_grad_()
-    for x, t in ((logits, targets), (filled_logits, filled_targets)):
-        cross_entropy(x, t)[0].sum().backward()
-    assert torch.equal(*(torch.stack(cross_entropy(x, t)) for x, t in (real[-1], given[-1])))
-    torch.testing.assert_close(filled_logits.grad[:, :2], logits.grad)
-    assert not filled_logits.grad[:, 2:].any()
-    per_replica = [
-        F.cross_entropy(x.flatten(0, 1), t.flatten(), ignore_index=-100) for x, t in zip(logits, targets, strict=True)
-    ]
-    torch.testing.assert_close(cross_entropy(logits, targets)[0], torch.stack(per_replica))
+@pytest.mark.parametrize(
+    ("predictions", "targets", "expected"),
+    [
+        ([1, 2, 2], [1, 1, 2], 0.75),  # a wrong 2 gives (1/2 + 1) / 2
+        ([1, 0, 2], [1, 1, 2], 0.5),  # a wrong 0, which is no target, gives (1/2 + 1 + 0) / 3
+        ([0, 0, 0], [IGNORE_INDEX] * 3, 0.0),
+    ],
+)
+def test_macro_accuracy_by_hand(predictions, targets, expected):
+    counts = class_counts(F.one_hot(torch.tensor([predictions]), 4).float(), torch.tensor([targets]))
+    assert macro_accuracy(counts).item() == pytest.approx(expected)
+
+
+def history(*accuracies, loss=1.0):
+    of_split = {"loss": [loss], "perplexity": [math.exp(loss) if loss < 700 else math.inf]}
+    epochs = []
+    for number, value in enumerate(accuracies):
+        measured = of_split | {"accuracy": [value], "token_accuracy": [value]}
+        scores = {f"{split}_{key}": values for split in ("val", "test") for key, values in measured.items()}
+        state = {"epoch": number, "steps": [7 * (number + 1)], "active": [True], "diverged": [False]}
+        epochs.append(scores | state | {"train_loss": [loss]})
+    return epochs
+
+
+def test_steps_to_a_test_accuracy_of_90_percent():
+    assert summarise(history(0.2, float(np.float32(0.9)), 0.5), 0)["steps_to_90"] == 14
+    assert summarise(history(0.2, 0.89), 0)["steps_to_90"] is None
+
+
+def test_a_loss_whose_perplexity_overflows_is_not_a_divergence():
+    summary = summarise(history(0.25, loss=1000.0), 0)
+    assert summary["status"] == "finished" and summary["official_accuracy"] == summary["clean_accuracy"] == 0.25

@@ -11,10 +11,12 @@ from tiny_training import THREE, VOCAB, assert_same_results, build_model, fit, r
 
 from mixerlab.training.capture import room_for
 from mixerlab.training.datamodule import LEAST_ROWS, PopulationData, scored_positions
-from mixerlab.training.metrics import IGNORE_INDEX, Scores, summarise
+from mixerlab.training.metrics import IGNORE_INDEX, Scores
 from mixerlab.training.optimizers import AdamW, Muon
 from mixerlab.training.population import Population
-from mixerlab.training.schedules import WSD, Constant, Cosine
+from mixerlab.training.schedules import WSD, Cosine
+
+WILD, SLOW, FAST = (1e30, 1), (1e-5, 0), (2e-2, 0)  # diverges in its first epoch, learns nothing, becomes perfect
 
 
 @pytest.mark.parametrize(("optimizer", "schedule"), [(Muon, WSD()), (AdamW, Cosine())])
@@ -23,20 +25,12 @@ def test_three_together_equal_three_alone(tmp_path, optimizer, schedule):
     for number, replica in enumerate(THREE):
         alone = fit([replica], tmp_path, optimizer=optimizer, schedule=schedule)
         assert_same_results(replica_results(together, number), replica_results(alone, 0))
-    losses = [summary["train_loss"] for summary in together.replicas]
-    assert len(set(losses)) == 3  # three different trainings, not one three times
-
-
-def test_same_seed_means_same_start_and_same_order(tmp_path):
-    result = fit([(1e-2, 3), (1e-2, 3), (1e-2, 4)], tmp_path)
-    assert_same_results(replica_results(result, 0), replica_results(result, 1))
-    assert result.replicas[0]["train_loss"] != result.replicas[2]["train_loss"]
+    assert len({summary["train_loss"] for summary in together.replicas}) == 3
 
 
 def test_a_population_computes_what_its_models_compute():
     seeds = (0, 1)
-    population = Population(build_model, seeds)
-    tokens = torch.randint(VOCAB, (2, 3, 7))
+    population, tokens = Population(build_model, seeds), torch.randint(VOCAB, (2, 3, 7))
     for replica, seed in enumerate(seeds):
         torch.manual_seed(seed)
         expected = build_model()(tokens[replica])
@@ -73,6 +67,9 @@ def test_training_equals_a_plain_loop(tmp_path):
         assert math.isclose(row["test_loss"], sum(losses) / 11, rel_tol=1e-4)
 
 
+# Data
+
+
 @pytest.mark.parametrize(
     ("places", "scored"), [([(0, 3), (2, 5)], slice(3, 6)), ([(1, 0)], slice(0, 1)), ([(0, 0), (2, 7)], slice(0, 8))]
 )
@@ -85,8 +82,7 @@ def test_scored_positions_reach_from_the_first_to_the_last_target(places, scored
 
 def test_a_task_that_scores_nothing_is_refused():
     data = splits()
-    inputs, targets = data["val"]
-    data["val"] = inputs, np.full_like(targets, IGNORE_INDEX)
+    data["val"] = data["val"][0], np.full_like(data["val"][1], IGNORE_INDEX)
     with pytest.raises(ValueError, match="no row of val has a target"):
         PopulationData(data, [0], batch_size=16)
 
@@ -99,13 +95,6 @@ def test_padding_rows_are_not_examples(rows):
     assert len(data.examples.inputs) == room_for(rows + 1, LEAST_ROWS)
     scored = (data.examples.targets != IGNORE_INDEX).any(dim=1)
     assert scored[:rows].all() and not scored[rows:].any()
-
-
-def test_a_batch_is_no_larger_than_the_largest_split():
-    data = splits(learnable=False)
-    largest = max(len(rows) for rows, _ in data.values())
-    assert PopulationData(data, [0], 10_000).batch_size == largest
-    assert PopulationData(data, [0], 16).batch_size == 16
 
 
 def test_a_position_that_only_one_split_scores_is_scored(tmp_path):
@@ -121,70 +110,79 @@ def test_a_position_that_only_one_split_scores_is_scored(tmp_path):
     assert (changed.metrics["test_loss"] != before.metrics["test_loss"]).all()
 
 
-def test_a_diverged_replica_is_frozen_and_does_not_affect_the_others(tmp_path):
-    wild = (1e30, 1)
-    with_it = fit([THREE[0], wild, THREE[2]], tmp_path)
-    without = fit([THREE[0], THREE[2]], tmp_path)
-    assert_same_results(replica_results(with_it, 0), replica_results(without, 0))
-    assert_same_results(replica_results(with_it, 2), replica_results(without, 1))
+def build_alike():
+    """The same initial values whatever the replica's seed."""
+    torch.manual_seed(0)
+    return build_model()
 
+
+def test_seed_and_epoch_order_the_rows_and_each_is_shown_once(tmp_path, monkeypatch):
+    seen, forward = [], Population.forward
+
+    def spy(self, tokens, scored):
+        if torch.is_grad_enabled():
+            seen.append(tokens)
+        return forward(self, tokens, scored)
+
+    monkeypatch.setattr(Population, "forward", spy)
+    result = fit([(1e-2, 3), (1e-2, 3), (1e-2, 4)], tmp_path, data=splits(train=32), build=build_alike, epochs=2)
+    first, second = (torch.cat(seen[start : start + 2], dim=1) for start in (0, 2))
+    assert torch.equal(first[0], first[1]) and not torch.equal(first[0], first[2])
+    assert not torch.equal(first[0], second[0])
+    rows = {tuple(sorted(map(tuple, epoch.tolist()))) for epoch in (*first, *second)}
+    assert rows == {tuple(sorted(map(tuple, splits(train=32)["train"][0].tolist())))}
+    same, again, other = (row["train_loss"] for row in result.replicas)
+    assert same == again and same != other
+
+
+# Replicas that stop
+
+
+def test_a_diverged_replica_is_frozen_and_does_not_affect_the_others(tmp_path):
+    with_it, without = fit([THREE[0], WILD, THREE[2]], tmp_path), fit([THREE[0], THREE[2]], tmp_path)
+    for one, other in ((0, 0), (2, 1)):
+        assert_same_results(replica_results(with_it, one), replica_results(without, other))
     summary, metrics = replica_results(with_it, 1)
-    assert summary["status"] == "diverged"
+    assert [row["status"] for row in with_it.replicas] == ["finished", "diverged", "finished"]
     assert summary["error"] == f"the gradient was not finite in step {summary['steps'] + 1}"
     assert summary["steps"] == metrics["step"].iloc[-1] < 5
-    assert len(metrics) == 1  # it diverged in the first epoch; later epochs are not part of its results
-    assert {row["status"] for row in with_it.replicas} == {"finished", "diverged"}
+    assert len(metrics) == 1  # later epochs are not part of its results
 
 
-def poisoned(seed):
-    """`build_model`, but the model of one seed contains a NaN."""
-
-    def build():
-        model = build_model()
-        if torch.initial_seed() == seed:
-            model.blocks[0].mlp.w1.weight.data[0, 0] = math.nan
-        return model
-
-    return build
+def poisoned():
+    """`build_model`, but the model of seed 1 contains a NaN."""
+    model = build_model()
+    if torch.initial_seed() == 1:
+        model.blocks[0].mlp.w1.weight.data[0, 0] = math.nan
+    return model
 
 
 def test_a_replica_without_one_good_step_is_recorded(tmp_path):
-    result = fit([(1e-2, 0), (1e-2, 1)], tmp_path, build=poisoned(1))
+    result = fit([(1e-2, 0), (1e-2, 1)], tmp_path, build=poisoned)
     assert_same_results(replica_results(result, 0), replica_results(fit([(1e-2, 0)], tmp_path), 0))
-    summary = result.replicas[1]
+    summary, metrics = replica_results(result, 1)
     assert (summary["status"], summary["steps"]) == ("diverged", 0)
-    assert summary["test_loss"] is None and summary["train_loss"] is None
-    assert summary["test_accuracy"] is None and summary["val_accuracy"] is None  # what a NaN predicts says nothing
-    assert result.metrics.loc[result.metrics["replica"] == 1, ["val_accuracy", "test_token_accuracy"]].isna().all(None)
+    # What a NaN predicts says nothing.
+    assert all(summary[f"{split}_{name}"] is None for split in ("val", "test") for name in ("loss", "accuracy"))
+    assert metrics[["val_accuracy", "test_token_accuracy"]].isna().all(axis=None)
 
 
 def test_a_replica_that_diverged_in_its_last_step_is_recorded(tmp_path):
     result = fit([(1e-2, 0), (1e39, 1)], tmp_path, epochs=1, batch_size=70)
     assert [row["status"] for row in result.replicas] == ["finished", "diverged"]
     assert result.replicas[1]["error"] == "the loss was not finite after step 1"
-    assert result.replicas[1]["test_loss"] is None
     assert result.replicas[1]["official_accuracy"] is None and result.replicas[1]["clean_epoch"] is None
-
-
-def test_a_loss_whose_perplexity_overflows_is_not_a_divergence():
-    measured = {"loss": 100.0, "perplexity": math.inf, "accuracy": 0.25, "token_accuracy": 0.25}
-    scores = {f"{split}_{name}": [value] for split in ("val", "test") for name, value in measured.items()}
-    epoch = {"epoch": 0, "steps": [5], "active": [True], "diverged": [False], "train_loss": [100.0]}
-    summary = summarise([epoch | scores], 0)
-    assert summary["status"] == "finished" and summary["official_accuracy"] == summary["clean_accuracy"] == 0.25
 
 
 def test_a_run_ends_when_all_its_replicas_diverged(tmp_path):
     result = fit([(1e30, 0), (1e30, 1)], tmp_path, epochs=50)
-    assert [row["status"] for row in result.replicas] == ["diverged", "diverged"]
     assert set(result.metrics["epoch"]) == {0}
 
 
 def test_a_perfect_replica_is_frozen_whatever_the_others_do(tmp_path):
-    fast, slow = (2e-2, 0), (1e-5, 0)
     settings = {"data": splits(), "epochs": 8}
-    together = fit([fast, slow], tmp_path, stop_when_perfect=True, **settings)
-    alone = fit([fast], tmp_path, stop_when_perfect=True, **settings)
+    together = fit([FAST, SLOW], tmp_path, stop_when_perfect=True, **settings)
+    alone = fit([FAST], tmp_path, stop_when_perfect=True, **settings)
     assert_same_results(replica_results(together, 0), replica_results(alone, 0))
 
     summary, metrics = replica_results(together, 0)
@@ -192,18 +190,14 @@ def test_a_perfect_replica_is_frozen_whatever_the_others_do(tmp_path):
     assert len(metrics) < 8 and summary["steps"] == metrics["step"].iloc[-1]
     assert not (metrics["test_accuracy"].iloc[:-1] == 1).all()
     assert len(replica_results(together, 1)[1]) == 8  # the slow one keeps training
-
-    kept_on, its_metrics = replica_results(fit([fast], tmp_path, **settings), 0)
-    assert len(its_metrics) == 8 and kept_on["steps"] > summary["steps"]
+    assert len(fit([FAST], tmp_path, **settings).metrics) == 8
 
 
 def test_a_population_goes_on_without_the_replicas_that_have_stopped(tmp_path, monkeypatch):
     """It does so two epochs later, because the host reads an epoch while the next one runs."""
-    sizes = []
-    forward = Population.forward
-    monkeypatch.setattr(Population, "forward", lambda self, *given: sizes.append(len(self)) or forward(self, *given))
-    wild, slow, fast = (1e30, 1), (1e-5, 0), (2e-2, 0)
-    result = fit([wild, slow, fast], tmp_path, data=splits(), epochs=9, stop_when_perfect=True)
+    sizes, forward = [], Population.forward
+    monkeypatch.setattr(Population, "forward", lambda self, *args: sizes.append(len(self)) or forward(self, *args))
+    result = fit([WILD, SLOW, FAST], tmp_path, data=splits(), epochs=9, stop_when_perfect=True)
     own = [len(replica_results(result, replica)[1]) for replica in range(3)]
     assert own[0] == 1 and own[1] == 9 and 1 < own[2] < 7
     steps = 5 + 2 + 2  # an epoch's: training, val, test
@@ -225,10 +219,17 @@ def test_a_replica_stops_only_at_an_epoch_that_both_selections_take(tmp_path, mo
     assert summary["official_epoch"] == summary["clean_epoch"] == 2 and summary["steps"] == 3 * 5
 
 
+def test_a_replica_stops_above_an_accuracy_on_test(tmp_path):
+    """mad-lab's rule: the first epoch above that accuracy is the last one."""
+    accuracies = fit([(0.02, 0)], tmp_path, epochs=6).metrics["test_accuracy"]
+    first = int((accuracies > accuracies.iloc[0]).idxmax())
+    stopped = fit([(0.02, 0)], tmp_path, epochs=6, stop_above=float(accuracies.iloc[:first].max())).metrics
+    assert first > 0 and stopped["test_accuracy"].tolist() == accuracies.iloc[: first + 1].tolist()
+
+
 def test_results_select_the_epoch_of_the_lowest_perplexity(tmp_path):
     """`official` selects by test, `clean` by val. On random targets, an overfitting model is best early."""
-    result = fit([(2e-2, 0)], tmp_path, data=splits(train=32, learnable=False), epochs=8)
-    summary, metrics = replica_results(result, 0)
+    summary, metrics = replica_results(fit([FAST], tmp_path, data=splits(train=32, learnable=False), epochs=8), 0)
     best_test, best_val = metrics["test_loss"].idxmin(), metrics["val_loss"].idxmin()
     assert max(best_test, best_val) < 7
     assert summary["official_accuracy"] == metrics["test_accuracy"][best_test]
@@ -236,43 +237,3 @@ def test_results_select_the_epoch_of_the_lowest_perplexity(tmp_path):
     assert summary["clean_val_accuracy"] == metrics["val_accuracy"][best_val]
     assert (summary["official_epoch"], summary["clean_epoch"]) == (best_test, best_val)
     assert summary["test_loss"] == metrics["test_loss"].iloc[-1]
-
-
-def build_alike():
-    """The same initial values whatever the replica's seed."""
-    torch.manual_seed(0)
-    return build_model()
-
-
-def test_the_seed_orders_the_rows(tmp_path):
-    result = fit([(1e-2, 3), (1e-2, 3), (1e-2, 4)], tmp_path, build=build_alike, epochs=2)
-    same, again, other = (row["train_loss"] for row in result.replicas)
-    assert same == again and same != other
-
-
-def test_the_epochs_order_the_rows_differently(tmp_path, monkeypatch):
-    """Each epoch trains on the same rows in another order."""
-    seen = []
-
-    def spy(self, tokens, scored):
-        if torch.is_grad_enabled():
-            seen.append(tokens[0])
-        return forward(self, tokens, scored)
-
-    forward = Population.forward
-    monkeypatch.setattr(Population, "forward", spy)
-    fit([(1e-2, 0)], tmp_path, data=splits(train=32), epochs=3)
-    epochs = [torch.cat(seen[i : i + 2]) for i in (0, 2, 4)]
-    assert not any(torch.equal(a, b) for a, b in ((epochs[0], epochs[1]), (epochs[1], epochs[2])))
-    rows = [sorted(map(tuple, epoch.tolist())) for epoch in epochs]
-    assert rows[0] == rows[1] == rows[2]
-
-
-def test_every_epoch_shows_every_row_once(tmp_path):
-    """With a learning rate too small to change anything, an epoch's mean loss is the loss of all rows."""
-    data = splits(train=32, learnable=False)
-    result = fit([(1e-12, 0)], tmp_path, data=data, optimizer=AdamW, schedule=Constant(), epochs=2)
-    torch.manual_seed(0)
-    inputs, targets = map(torch.from_numpy, data["train"])
-    expected = F.cross_entropy(build_model()(inputs).flatten(0, 1), targets.flatten(), ignore_index=IGNORE_INDEX)
-    np.testing.assert_allclose(result.metrics["train_loss"], expected.item(), rtol=1e-5)
