@@ -1,7 +1,5 @@
 """A population that does not fit in the GPU's memory trains in halves, and a note says so."""
 
-from functools import partial
-
 import pytest
 import torch
 from lightning.pytorch.loggers.logger import DummyLogger
@@ -29,31 +27,6 @@ def fits_up_to(monkeypatch):
     return limit
 
 
-def test_halves_give_the_results_of_the_whole(tmp_path, fits_up_to):
-    whole = fit(REPLICAS, tmp_path / "whole")
-    fits_up_to(1)
-    halved = fit(REPLICAS, tmp_path / "halved")
-    assert len(halved.notes) == 2 and "out of memory with 3 replicas" in halved.notes[0]
-    assert whole.notes == []
-    assert sorted(halved.metrics["replica"].unique()) == [0, 1, 2]
-    for replica in range(len(REPLICAS)):
-        assert_same_results(replica_results(whole, replica), replica_results(halved, replica))
-
-
-def test_the_progress_of_halves_names_their_seeds(tmp_path, fits_up_to, capfd):
-    fits_up_to(2)
-    fit(REPLICAS, tmp_path, progress=True)
-    shown = [line for line in capfd.readouterr().err.splitlines() if line.startswith("accuracies are shown")]
-    orders = ["seed 0: lr 0.005, 0.001; seed 1: lr 0.005", "seed 0: lr 0.005, 0.001", "seed 1: lr 0.005"]
-    assert sorted(shown) == sorted(f"accuracies are shown in this order: {order}" for order in orders)
-
-
-def test_what_both_halves_note_is_noted_once(tmp_path, fits_up_to):
-    fits_up_to(1)
-    halved = fit(REPLICAS, tmp_path, execution="loop")
-    assert len(halved.notes) == 3 and "one after another" in halved.notes[-1]
-
-
 class Kept(DummyLogger):
     def __init__(self):
         super().__init__()
@@ -63,50 +36,58 @@ class Kept(DummyLogger):
         self.rates |= {name: rate for name, rate in metrics.items() if name.startswith("learning_rate")}
 
 
-def test_replicas_of_halves_keep_their_numbers_in_logs(tmp_path, fits_up_to):
+def test_halves_give_the_results_of_the_whole(tmp_path, fits_up_to, capfd):
+    """Weights, logs and progress too; what both halves note is noted once."""
+    options = {"keep_weights": "both", "execution": "loop"}
+    whole = fit(REPLICAS, tmp_path / "whole", **options)
     fits_up_to(1)
     logger = Kept()
-    fit(REPLICAS, tmp_path, loggers=[logger])
+    halved = fit(REPLICAS, tmp_path / "halved", loggers=[logger], progress=True, **options)
+    assert len(halved.notes) == 3 and "out of memory with 3 replicas" in halved.notes[0]
+    assert halved.notes[2:] == whole.notes
+    assert sorted(halved.metrics["replica"].unique()) == [0, 1, 2]
+    for replica in range(len(REPLICAS)):
+        assert_same_results(replica_results(whole, replica), replica_results(halved, replica))
+        for selection, state in whole.weights[replica].items():
+            for name, value in state.items():
+                torch.testing.assert_close(halved.weights[replica][selection][name], value, rtol=1e-4, atol=1e-5)
     assert logger.rates == {f"learning_rate/lr-{lr:g}_seed-{seed}": pytest.approx(lr) for lr, seed in REPLICAS}
+    shown = capfd.readouterr().err
+    assert all(f"in this order: seed {seed}: lr {lr:g}\n" in shown for lr, seed in REPLICAS)
 
 
 @pytest.mark.parametrize("stops_early", [False, True])
 def test_an_interrupted_half_does_not_repeat_the_other(tmp_path, fits_up_to, monkeypatch, stops_early):
     # Either a task that is learned perfectly within the epochs, or one that cannot be learned.
-    given = {"data": splits(), "epochs": 12, "stop_when_perfect": True} if stops_early else {}
-    fit_both = partial(fit, [(2e-2, seed) for seed in range(3)] if stops_early else REPLICAS, **given)
-    undisturbed = fit_both(tmp_path / "undisturbed")
+    settings = {"data": splits(), "epochs": 12, "stop_when_perfect": True} if stops_early else {}
+    replicas = [(2e-2, seed) for seed in range(3)] if stops_early else REPLICAS
+    undisturbed = fit(replicas, tmp_path / "undisturbed", **settings)
     assert not stops_early or undisturbed.metrics["epoch"].max() < 11
     fits_up_to(2)
     limited, begin = Population.forward, Population.__init__
-    ran = []  # for each step of a population, the number of replicas that it began with
+    ran, interrupts = [], [True]  # for each step of a population, the number of replicas that it began with
 
     def counting(self, build, seeds, *others):
         begin(self, build, seeds, *others)
         self.began_with = len(seeds)
 
     def counted(self, tokens, scored):
+        if interrupts and self.began_with == 1 and self.training:
+            raise InterruptedError("the second half")
         ran.append(self.began_with)
         return limited(self, tokens, scored)
 
-    def interrupted(self, tokens, scored):
-        if self.began_with == 1 and self.training:
-            raise InterruptedError("the second half")
-        return counted(self, tokens, scored)
-
     monkeypatch.setattr(Population, "__init__", counting)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Population, "forward", interrupted)
-        with pytest.raises(InterruptedError):
-            fit_both(tmp_path / "halved")
+    monkeypatch.setattr(Population, "forward", counted)
+    with pytest.raises(InterruptedError):
+        fit(replicas, tmp_path / "halved", **settings)
     assert ran.count(2) > 10
 
+    interrupts.clear()
     ran.clear()
-    monkeypatch.setattr(Population, "forward", counted)
-    halved = fit_both(tmp_path / "halved")
+    halved = fit(replicas, tmp_path / "halved", **settings)
     assert set(ran) == {3, 1}  # the whole, which does not fit, and the half that was interrupted
-    for replica in range(len(REPLICAS)):
+    for replica in range(len(replicas)):
         assert_same_results(replica_results(undisturbed, replica), replica_results(halved, replica))
 
 

@@ -18,7 +18,6 @@ from mixerlab.training.population import Population
 from mixerlab.training.schedules import Constant
 from mixerlab.training.weights import KeptWeights, model_state, pack, put_in, unpack
 
-BOTH = {"keep_weights": "both"}
 # Each leaves the population at another epoch: the first diverges, the last becomes perfect.
 WILD, SLOW, FAST = (1e30, 1), (1e-5, 0), (2e-2, 0)
 STOPPING = {"data": splits(), "epochs": 7, "stop_when_perfect": True}
@@ -104,43 +103,38 @@ def states(monkeypatch):
     return found
 
 
-def test_the_weights_are_those_of_the_epochs_in_the_results(tmp_path, states):
-    result = fit([WILD, SLOW, FAST], tmp_path, **STOPPING, **BOTH)
-    population = Population(build_model, (1, 0, 0))
-    diverged, slow, fast = result.replicas
-    assert diverged["official_epoch"] is None and result.weights[0] == {}
-    assert slow["official_epoch"] == 6 and 1 < fast["official_epoch"] < 5  # they left it at different epochs
-    for number in (1, 2):
-        for selection in CHOSEN_ON:
-            chosen = states[number, result.replicas[number][f"{selection}_epoch"]]
-            assert same(result.weights[number][selection], model_state(population, [chosen]))
-
-
-@pytest.mark.slow
-def test_an_epoch_that_is_not_the_last_is_kept(tmp_path, states):
-    """On random targets a model that overfits is best early, and not in the same epoch on val as on test."""
-    data = splits(train=32, learnable=False)
-    result = fit([(2e-2, seed) for seed in range(4)], tmp_path, data=data, epochs=8, **BOTH)
-    population = Population(build_model, range(4))
-    epochs = [[results[f"{selection}_epoch"] for selection in CHOSEN_ON] for results in result.replicas]
-    assert max(max(pair) for pair in epochs) < 7 and any(official != clean for official, clean in epochs)
-    for number, pair in enumerate(epochs):
-        for selection, epoch in zip(CHOSEN_ON, pair, strict=True):
-            assert same(result.weights[number][selection], model_state(population, [states[number, epoch]]))
-
-
-def test_keeping_weights_changes_no_number(tmp_path):
-    replicas = [WILD, SLOW, FAST]
-    none, both = (fit(replicas, tmp_path / keep, **STOPPING, keep_weights=keep) for keep in ("none", "both"))
+@pytest.mark.parametrize(
+    ("replicas", "settings"),
+    [
+        ([WILD, SLOW, FAST], STOPPING),
+        # On random targets a model that overfits is best early, and not in the same epoch on val as on test.
+        pytest.param(
+            [(2e-2, seed) for seed in range(4)],
+            {"data": splits(train=32, learnable=False), "epochs": 8},
+            marks=pytest.mark.slow,
+        ),
+    ],
+)
+def test_the_weights_are_those_of_the_epochs_in_the_results(tmp_path, states, replicas, settings):
+    """And keeping them changes no number."""
+    none, both = (fit(replicas, tmp_path / keep, **settings, keep_weights=keep) for keep in ("none", "both"))
     assert none.replicas == both.replicas and none.metrics.equals(both.metrics) and none.notes == both.notes == []
-    assert none.weights == [{}, {}, {}]
-    assert [set(of_replica) for of_replica in both.weights] == [set(), set(CHOSEN_ON), set(CHOSEN_ON)]
+    assert none.weights == [{}] * len(replicas)
+    population = Population(build_model, [seed for _, seed in replicas])
+    chosen = set()
+    for number, (results, weights) in enumerate(zip(both.replicas, both.weights, strict=True)):
+        epochs = {selection: results[f"{selection}_epoch"] for selection in CHOSEN_ON}
+        assert weights.keys() == {selection for selection, epoch in epochs.items() if epoch is not None}
+        for selection, state in weights.items():
+            assert same(state, model_state(population, [states[number, epochs[selection]]]))
+        chosen |= set(epochs.values())
+    assert len(chosen) >= 3  # they are taken at different epochs, or at none
 
 
 def test_an_interrupted_training_keeps_the_same_weights(tmp_path, monkeypatch):
     """It fails in its sixth epoch, when one replica has diverged, and one has left with its best epoch behind it."""
     monkeypatch.setattr(Broken, "steps", 0)
-    replicas, settings = [FAST, SLOW, WILD], STOPPING | {"checkpoint_every": 0} | BOTH
+    replicas, settings = [FAST, SLOW, WILD], STOPPING | {"checkpoint_every": 0, "keep_weights": "both"}
     with pytest.raises(RuntimeError, match="power failure"):
         fit(replicas, tmp_path / "broken", optimizer=Broken, **settings)
     resumed = fit(replicas, tmp_path / "broken", optimizer=Broken, **settings)
@@ -150,17 +144,19 @@ def test_an_interrupted_training_keeps_the_same_weights(tmp_path, monkeypatch):
     same_weights(resumed, unbroken)
 
 
-RESUMED = {  # what it kept when it was stopped, what it is to keep, steps made again or more, the note
-    "by default": ("none", "auto", 5, "has no weights of the epochs so far: none are kept"),
-    "by name": ("none", "official", 15, "restored (ValueError: it has no official weights of the epochs so far)"),
-    "fewer": ("both", "clean", 5, None),
-}
-
-
-@pytest.mark.sampled(3)
-@pytest.mark.parametrize("case", RESUMED)
-def test_a_training_goes_on_with_the_weights_that_it_is_to_keep(tmp_path, monkeypatch, case):
-    before, after, steps, note = RESUMED[case]
+@pytest.mark.sampled(2)
+@pytest.mark.parametrize(
+    ("before", "after", "kept", "steps", "note"),
+    [
+        ("none", "auto", "none", 5, "no weights of the epochs so far: none are kept"),
+        ("both", "clean", "clean", 5, None),
+        ("none", "official", "official", 15, "no official weights of the epochs so far"),
+    ],
+)
+def test_a_training_goes_on_with_the_weights_that_it_is_to_keep(
+    tmp_path, monkeypatch, before, after, kept, steps, note
+):
+    """Or begins anew, if they are asked for by name, and the checkpoint has none."""
     monkeypatch.setattr(Broken, "steps", 0)
     monkeypatch.setattr(Broken, "fails_in", 12)  # in the third epoch
     settings = {"epochs": 3, "checkpoint_every": 0}
@@ -169,26 +165,7 @@ def test_a_training_goes_on_with_the_weights_that_it_is_to_keep(tmp_path, monkey
     result = fit([FAST], tmp_path, optimizer=Broken, **settings, keep_weights=after)
     assert Broken.steps == 12 + steps
     assert result.notes == [] if note is None else note in result.notes[0]
-    kept = "none" if case == "by default" else after
     same_weights(result, fit([FAST], tmp_path / "unbroken", **settings, keep_weights=kept))
-
-
-def test_halves_keep_the_weights_of_the_whole(tmp_path, monkeypatch):
-    replicas, forward = [(5e-3, 0), (1e-3, 0), (5e-3, 1)], Population.forward
-    whole = fit(replicas, tmp_path / "whole", **BOTH)
-
-    def limited(self, tokens, scored):
-        if len(self) > 2:
-            raise torch.OutOfMemoryError(f"no room for {len(self)} replicas")
-        return forward(self, tokens, scored)
-
-    monkeypatch.setattr(Population, "forward", limited)
-    halved = fit(replicas, tmp_path / "halved", **BOTH)
-    assert len(halved.notes) == 1
-    for of_whole, of_halved in zip(whole.weights, halved.weights, strict=True):
-        for selection, state in of_whole.items():
-            for name, value in state.items():
-                torch.testing.assert_close(of_halved[selection][name], value, rtol=1e-4, atol=1e-5)
 
 
 class Centred(nn.Module):
@@ -246,8 +223,7 @@ def packed():
 
 def test_a_file_comes_back():
     state, about = unpack(packed())
-    assert about == ABOUT
-    assert set(state) == {"layer.weight", "layer.bias", "count"}
+    assert about == ABOUT and set(state) == {"layer.weight", "layer.bias", "count"}
     model = WithBuffers()
     model.count.zero_()
     put_in(model, state)
@@ -262,26 +238,26 @@ def test_no_damaged_file_is_loaded():
     for _ in range(300):
         at = draw.randrange(len(written))
         damaged.append(written[:at] + bytes([written[at] ^ 1 << draw.randrange(8)]) + written[at + 1 :])
-    refused = 0
     for content in damaged:
         try:
             state, about = unpack(content)
-        except ValueError as error:
-            assert "\n" not in str(error)
-            refused += 1
-        else:  # a digit of what is said about the weights: they themselves are as they were
-            assert same(state, unpack(written)[0]) and about != ABOUT
-    assert refused > 0.6 * len(damaged)
+        except ValueError:
+            continue
+        # A digit of what is said about the weights: they themselves are as they were.
+        assert same(state, unpack(written)[0]) and about != ABOUT
 
 
-def test_weights_of_another_model_are_refused():
-    state, _ = unpack(packed())
-    with pytest.raises(ValueError, match=r"^its layer.weight has shape \[2, 3\], and the model's \[2, 4\]$"):
-        put_in(WithBuffers(4), state)
-    with pytest.raises(ValueError, match=r"^it has no weight, which the model has$"):
-        put_in(nn.Linear(3, 2), state)
-    with pytest.raises(ValueError, match=r"^it has count, which the model does not have$"):
-        put_in(nn.ModuleDict({"layer": nn.Linear(3, 2)}), state)
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [
+        (WithBuffers(4), r"its layer.weight has shape \[2, 3\], and the model's \[2, 4\]"),
+        (nn.Linear(3, 2), "it has no weight, which the model has"),
+        (nn.ModuleDict({"layer": nn.Linear(3, 2)}), "it has count, which the model does not have"),
+    ],
+)
+def test_weights_of_another_model_are_refused(model, message):
+    with pytest.raises(ValueError, match=message):
+        put_in(model, unpack(packed())[0])
 
 
 on_gpu = {"accelerator": "gpu", "precision": "bf16"}
@@ -320,6 +296,6 @@ def test_captured_steps_train_the_same_with_weights_kept(tmp_path):
     none, both = (fit(replicas, tmp_path / k, **STOPPING | on_gpu, keep_weights=k) for k in ("none", "both"))
     assert none.notes == both.notes == []  # all steps were captured
     assert none.replicas == both.replicas and none.metrics.equals(both.metrics)
-    plain = fit(replicas, tmp_path / "plain", **STOPPING | on_gpu | BOTH, cuda_graph=False)
+    plain = fit(replicas, tmp_path / "plain", **STOPPING | on_gpu, keep_weights="both", cuda_graph=False)
     assert plain.replicas == both.replicas
     same_weights(both, plain)
