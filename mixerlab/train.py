@@ -16,8 +16,7 @@ from hydra.utils import get_class
 from omegaconf import DictConfig
 
 from mixerlab.checks.buildable import check_buildable
-from mixerlab.checks.causality import CausalityCheck
-from mixerlab.checks.repeatability import check_outputs
+from mixerlab.checks.outputs import OutputCheck
 from mixerlab.config.building import (
     build_model,
     component,
@@ -32,7 +31,7 @@ from mixerlab.loggers import log_results, started
 from mixerlab.mixers.base import SequenceMixer
 from mixerlab.records.atomic import remove_leftovers, replace_file
 from mixerlab.records.claims import claim
-from mixerlab.records.errors import RefusedCode, with_place
+from mixerlab.records.errors import RefusedCode, RefusedMixer, with_place
 from mixerlab.records.files import (
     check_writable,
     is_finished,
@@ -63,7 +62,6 @@ from mixerlab.training.checkpoints import (
     is_half_replaced,
     is_interrupted_by_force,
 )
-from mixerlab.training.execution import StrayParameters
 from mixerlab.training.optimizers import in_tensors
 from mixerlab.training.trainer_config import TrainerConfig, check_accelerator, claim_gpu, kept_in_sweep
 from mixerlab.training.weights import pack
@@ -303,7 +301,7 @@ def _outcome(
         raise
     except (Exception, SystemExit) as error:  # SystemExit: the user's code calls `sys.exit`
         reason = str(error) if isinstance(error, RefusedCode) else with_place(error)
-        if isinstance(error, StrayParameters):
+        if isinstance(error, RefusedMixer):
             reason = f"mixer={this.cfg.mixer.name}: {reason}"
         return failed_record(this.config, reason, provenance(**origin)), error
 
@@ -353,7 +351,7 @@ def _measure(
         "state_size": this.state_size,
         "chance": None if task.chance is None else float(task.chance),
     }
-    causality = None if task.autoencode else _causality_check(config, task, origin["code"])
+    check = _output_check(config, task, origin["code"])
     training = Training(
         build_model=partial(build_model, cfg, task),
         splits=splits,
@@ -364,7 +362,7 @@ def _measure(
         loggers=loggers,
         code=origin["code"],
         grouping=grouping_of(cfg.optimizer),
-        check=partial(check_outputs, causality, config["mixer"]["name"], task.vocab_size, task.input_length),
+        check=check,
     )
     sizes = task.vocab_size, task.input_length, task.autoencode
     read = in_tensors(get_class(config["optimizer"]["_target_"]))
@@ -377,8 +375,8 @@ def _measure(
         device=result.device,
         precision=str(result.dtype).removeprefix("torch."),
         backends=_backends(mixers_in(cfg, model), result.torch_device, result.dtype),
-        sees_future=None if causality is None else causality.sees_future,
-        notes=[*notes, *result.notes, *([] if causality is None else causality.notes)],
+        sees_future=check.sees_future,
+        notes=[*notes, *result.notes, *check.notes],
         resumed_after_s=result.resumed_after_s,
     )
     return Record(run_id=run_id(config), status="finished", rows=rows, provenance=made_by), result
@@ -391,12 +389,12 @@ def _quiet_lightning() -> None:
     warnings.filterwarnings("ignore", message=r"`isinstance\(treespec, LeafSpec\)` is deprecated")
 
 
-def _causality_check(config: Mapping[str, Any], task: Task, code: Mapping[str, str]) -> CausalityCheck:
+def _output_check(config: Mapping[str, Any], task: Task, code: Mapping[str, str]) -> OutputCheck:
     model = {key: value for key, value in config["model"].items() if key != "may_see_future"}
-    return CausalityCheck(
-        name=config["mixer"]["name"],
+    return OutputCheck(
         vocab_size=task.vocab_size,
         lengths=tuple(dict.fromkeys((task.input_length, task.of_split("test").input_length))),
+        is_causal=not task.autoencode,
         may_see_future=config["model"]["may_see_future"],
         key=json.dumps([config["mixer"], model, code["mixer"]], sort_keys=True),
     )

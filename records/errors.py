@@ -14,6 +14,10 @@ class RefusedCode(ValueError):
     """The user's code is not as it must be; the message says what to change, and needs no place and no traceback."""
 
 
+class RefusedMixer(RefusedCode):
+    """Of the user's code it is a mixer, which the message does not name."""
+
+
 def place(error: BaseException) -> str:
     """`function (file:line)` of the innermost frame of `error` that runs the user's code; empty if there is none.
 

@@ -5,7 +5,7 @@ looks at, random numbers, modules such as `nn.GRU`. These errors share no except
 counts as a refusal only if a single replica runs without one.
 """
 
-from collections.abc import Callable, Hashable, Iterable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.utils.checkpoint import CheckpointError
 
-from mixerlab.records.errors import RefusedCode, with_place
+from mixerlab.records.errors import RefusedMixer, with_place
 from mixerlab.training.population import Execution, Population, side_by_side
 
 LATE_READ = (
@@ -32,9 +32,7 @@ DRAWS = (
     " training=self.training, or draw in __init__, into a buffer"
 )
 
-
-class StrayParameters(RefusedCode):
-    """A model reads or makes parameters that are no replica's; the message does not name the mixer."""
+OverReplicas = Callable[[Callable[..., Tensor]], Callable[..., Tensor]]  # makes a function of one replica one of all
 
 
 @dataclass(frozen=True)
@@ -55,132 +53,126 @@ def choose_execution(
 ) -> Decision:
     """Makes `population` compute as `wanted`: `vmap`, `loop`, or `auto`, a loop only if `vmap` refuses its model.
 
-    Tries forward and backward in training mode and forward in evaluation mode on `tokens`, int64 `[R, B, T]`, of which
-    the positions `scored` are scored, with `bf16` under autocast. Buffers that the model changes become each replica's
-    own. Besides these nothing changes. The decision depends on code, device and shapes only: a run that is continued
-    decides as before, and a process tries once for all calls of the same `key`, precision, shapes and device. The key
-    must say all of the model but the values of its tensors; with None nothing is remembered.
+    Tries forward and backward in training mode and forward in evaluation mode. Buffers that the model changes become
+    each replica's own; besides these nothing changes. The decision depends on code, device and shapes only, so a run
+    that is continued decides as before.
+
+    Args:
+        tokens: int64 `[R, B, T]`, of which the positions `scored` are scored.
+        bf16: try under bfloat16 autocast.
+        key: says all of the model but the values of its tensors: a process tries once for each key, precision, device
+            and shapes. None: nothing is remembered.
 
     Raises:
-        ValueError: `vmap` is wanted, and refuses the model; or StrayParameters.
+        RefusedMixer: the model reads or makes parameters that are no replica's.
+        ValueError: `vmap` is wanted, and refuses the model.
         Exception: what the model raises for one replica without `vmap` too.
     """
-    if key is None:
-        return _tried(population, wanted, tokens, scored, bf16)
-    key = key, wanted, bf16, tokens.shape, repr(scored), tokens.device
-    if key not in _known:
-        decision = _tried(population, wanted, tokens, scored, bf16)
-        _known[key] = decision, tuple(population.buffers_by_replica)
+    key = key and (key, wanted, bf16, tokens.shape, repr(scored), tokens.device)
+    if key in _known:
+        decision, owned = _known[key]
+        population.own(owned)
+        if decision.execution is Execution.LOOP:
+            population.compute_in_a_loop()
         return decision
-    decision, owned = _known[key]
-    population.own(owned)
-    if decision.execution is Execution.LOOP:
-        population.compute_in_a_loop()
-    return decision
-
-
-def _tried(population: Population, wanted: str, tokens: Tensor, scored: slice, bf16: bool) -> Decision:
-    """`choose_execution` by trial."""
     before = set(population.model.state_dict())
-    decision = _decided(population, wanted, tokens, scored, bf16)
+    decision = _decide(population, wanted, _Batch(tokens, scored, bf16))
     if made := set(population.model.state_dict()) - before:
-        raise StrayParameters(made_in_forward(made))
+        raise RefusedMixer(
+            f"forward makes {', '.join(sorted(made))}, which a run does not train or load again: make it in __init__"
+        )
+    if key:
+        _known[key] = decision, tuple(population.buffers_by_replica)
     return decision
 
 
-def made_in_forward(names: Iterable[str]) -> str:
-    """What is wrong with a model whose forward makes these parameters, layers or buffers."""
-    return f"forward makes {', '.join(sorted(names))}, which a run does not train or load again: make it in __init__"
+@dataclass(frozen=True)
+class _Batch:
+    """What a model is tried on."""
 
-
-def _decided(population: Population, wanted: str, tokens: Tensor, scored: slice, bf16: bool) -> Decision:
-    """How it computes; its own buffers, and a loop, are set up."""
-    changed: set[str] = set()
-    refusal = None
-    if wanted != "loop":
-        changed, refusal = _under_vmap(population, tokens, scored, bf16)
-        if refusal is None and not changed:
-            return Decision(Execution.VMAP)  # which allows no random numbers
-    alone = _alone(population, tokens, scored, bf16)
-    population.own(changed | alone.changed)  # of both: a mixer may change a buffer in its first call only
-    if wanted != "loop" and population.buffers_by_replica:
-        _, refusal = _under_vmap(population, tokens, scored, bf16)
-        if refusal is None:
-            return Decision(Execution.VMAP)
-    if wanted == "vmap":
-        raise ValueError(f"trainer.replicas=vmap, but vmap refuses the model: {refusal}; choose auto or loop")
-    population.compute_in_a_loop()
-    because = "trainer.replicas=loop" if wanted == "loop" else f"vmap refuses the model: {refusal}"
-    why = f"replicas compute one after another ({because})"
-    return Decision(Execution.LOOP, why, DRAWS if alone.draws else None)
+    tokens: Tensor
+    scored: slice
+    bf16: bool
 
 
 @dataclass(frozen=True)
 class _Trial:
-    """The shared buffers that a model changes, and whether it draws random numbers in evaluation mode."""
+    """The shared buffers that a model changes, whether it draws in evaluation mode, and why `vmap` refuses it."""
 
-    changed: set[str]
-    draws: bool
+    changed: frozenset[str] = frozenset()
+    draws: bool = False
+    refusal: str | None = None
 
 
-def _under_vmap(population: Population, tokens: Tensor, scored: slice, bf16: bool) -> tuple[set[str], str | None]:
-    """The shared buffers that the model changes, and why `vmap` refuses it, or None if it does not."""
+def _decide(population: Population, wanted: str, batch: _Batch) -> Decision:
+    """How it computes; its own buffers, and a loop, are set up."""
+    together = _Trial(refusal="trainer.replicas=loop") if wanted == "loop" else _under_vmap(population, batch)
+    if together.refusal is None and not together.changed:
+        return Decision(Execution.VMAP)  # which allows no random numbers
+    alone = _try(population, batch, _first_replica)
+    population.own(together.changed | alone.changed)  # of both: a mixer may change a buffer in its first call only
+    if wanted != "loop" and population.buffers_by_replica:
+        together = _under_vmap(population, batch)
+        if together.refusal is None:
+            return Decision(Execution.VMAP)
+    if wanted == "vmap":
+        raise ValueError(f"trainer.replicas=vmap, but vmap refuses the model: {together.refusal}; choose auto or loop")
+    population.compute_in_a_loop()
+    because = together.refusal if wanted == "loop" else f"vmap refuses the model: {together.refusal}"
+    return Decision(Execution.LOOP, f"replicas compute one after another ({because})", DRAWS if alone.draws else None)
+
+
+def _under_vmap(population: Population, batch: _Batch) -> _Trial:
     try:
-        return _try(population, tokens, scored, bf16, side_by_side).changed, None
+        return _try(population, batch, side_by_side)
     except torch.OutOfMemoryError:
         raise
     except Exception as error:  # of any type; the caller finds out whether it is one of the model
-        return set(), with_place(error)  # not the error, whose traceback would keep the tensors of the trial
+        return _Trial(refusal=with_place(error))  # not the error, whose traceback would keep the tensors of the trial
 
 
-def _alone(population: Population, tokens: Tensor, scored: slice, bf16: bool) -> _Trial:
-    """What the model of the first replica does when it computes by itself."""
+def _first_replica(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """As `side_by_side`, but only the first replica computes."""
 
-    def first(function: Callable) -> Callable:
-        def computed(parameters: dict[str, Tensor], buffers: dict[str, Tensor], tokens: Tensor) -> Tensor:
-            its_parameters, its_buffers = (
-                {name: tensor[0] for name, tensor in tensors.items()} for tensors in (parameters, buffers)
-            )
-            return function(its_parameters, its_buffers, tokens[0])
+    def computed(parameters: dict[str, Tensor], buffers: dict[str, Tensor], tokens: Tensor) -> Tensor:
+        first = ({name: tensor[0] for name, tensor in tensors.items()} for tensors in (parameters, buffers))
+        return function(*first, tokens[0])
 
-        return computed
-
-    return _try(population, tokens, scored, bf16, first)
+    return computed
 
 
-def _try(
-    population: Population, tokens: Tensor, scored: slice, bf16: bool, over_replicas: Callable[[Callable], Callable]
-) -> _Trial:
+def _try(population: Population, batch: _Batch, over_replicas: OverReplicas) -> _Trial:
     """Computes forward and backward, and forward in evaluation mode."""
-    model, given_buffers = population.model, []
-    changed: set[str] = set()
+    model, device = population.model, batch.tokens.device
     shared = {name: buffer for name, buffer in model.named_buffers() if name not in population.buffers_by_replica}
+    changed: set[str] = set()
+    copies: list[dict[str, Tensor]] = []
 
     def one_replica(parameters: dict[str, Tensor], buffers: dict[str, Tensor], tokens: Tensor) -> Tensor:
-        given = {name: buffer.clone() for name, buffer in shared.items()}
-        tensors = {**parameters, **buffers, **given}
-        logits = functional_call(model, tensors, (tokens, scored))
+        copied = {name: buffer.clone() for name, buffer in shared.items()}
+        tensors = {**parameters, **buffers, **copied}
+        logits = functional_call(model, tensors, (tokens, batch.scored))
         # BatchNorm writes its statistics without counting a version.
-        changed.update(name for name, buffer in given.items() if tensors[name] is not buffer or buffer._version)
-        given_buffers.append(given)
+        changed.update(name for name, buffer in copied.items() if tensors[name] is not buffer or buffer._version)
+        copies.append(copied)
         return logits
 
     def logits() -> Tensor:
         buffers = {name: buffer.clone() for name, buffer in population.buffers_by_replica.items()}
-        with torch.autocast(tokens.device.type, torch.bfloat16, enabled=bf16):
-            return over_replicas(one_replica)(population.parameters_by_name(), buffers, tokens)
+        with torch.autocast(device.type, torch.bfloat16, enabled=batch.bf16):
+            return over_replicas(one_replica)(population.parameters_by_name(), buffers, batch.tokens)
 
-    with leaving_no_trace(tokens.device):
+    with leaving_no_trace(device):
         model.train()
         _check_reads(population, logits)
         with torch.no_grad():
             model.eval()
-            before = _generators(tokens.device)
+            before = _generators(device)
             logits()
-            draws = any(not torch.equal(a, b) for a, b in zip(before, _generators(tokens.device), strict=True))
+            draws = any(not torch.equal(a, b) for a, b in zip(before, _generators(device), strict=True))
             model.train()
-        changed.update(name for given in given_buffers for name in given if not torch.equal(given[name], shared[name]))
-    return _Trial(changed, draws)
+        changed.update(name for copied in copies for name in copied if not torch.equal(copied[name], shared[name]))
+    return _Trial(frozenset(changed), draws)
 
 
 def _generators(device: torch.device) -> list[Tensor]:
@@ -189,7 +181,7 @@ def _generators(device: torch.device) -> list[Tensor]:
 
 
 def _check_reads(population: Population, logits: Callable[[], Tensor]) -> None:
-    """Computes forward and backward; StrayParameters if either reads parameters that are no replica's.
+    """Computes forward and backward; RefusedMixer if either reads parameters that are no replica's.
 
     A population gives its model the parameters of a replica during forward (`functional_call`). What the model has of
     its own is that of no replica: whoever reads it trains with wrong values, and without an error.
@@ -198,12 +190,12 @@ def _check_reads(population: Population, logits: Callable[[], Tensor]) -> None:
     def backward(computed: Tensor) -> None:
         torch.autograd.grad(computed, population.parameters_by_replica, torch.ones_like(computed))
 
-    with _own_values_nan(population):
+    with _own_values_nan(population.model):
         computed = logits()
     if not computed.isfinite().all() and logits().isfinite().all():
-        raise StrayParameters(ALIAS)
+        raise RefusedMixer(ALIAS)
     try:
-        with _own_parameters_gone(population):
+        with _own_parameters_gone(population.model):
             backward(computed)
         return
     except torch.OutOfMemoryError:
@@ -212,39 +204,36 @@ def _check_reads(population: Population, logits: Callable[[], Tensor]) -> None:
         late = error
     with suppress(CheckpointError):  # what it saved and what it computed again differ
         backward(logits())  # what fails here too is an error of the model
-    raise StrayParameters(LATE_READ) from late
+    raise RefusedMixer(LATE_READ) from late
 
 
 @contextmanager
-def _own_values_nan(population: Population) -> Iterator[None]:
-    """The parameters that the model has of its own are NaN."""
-    parameters = dict(population.model.named_parameters())
-    own = [parameters[slot.name] for slot in population.layout.slots]
-    values = [parameter.detach().clone() for parameter in own]
+def _own_values_nan(model: nn.Module) -> Iterator[None]:
+    """The parameters that the model has of its own are NaN, also where it has them in a list."""
+    values = {parameter: parameter.detach().clone() for parameter in model.parameters()}
     try:
         with torch.no_grad():
-            for parameter in own:
+            for parameter in values:
                 parameter.fill_(torch.nan)
         yield
     finally:
         with torch.no_grad():
-            for parameter, value in zip(own, values, strict=True):
+            for parameter, value in values.items():
                 parameter.copy_(value)
 
 
 @contextmanager
-def _own_parameters_gone(population: Population) -> Iterator[None]:
+def _own_parameters_gone(model: nn.Module) -> Iterator[None]:
     """The modules have tensors without values in the place of parameters: to compute with one is an error."""
-    modules = list(population.model.modules())
-    had = [dict(module._parameters) for module in modules]
+    had = [(module, dict(module._parameters)) for module in model.modules()]
     try:
-        for module in modules:
-            for name, parameter in module._parameters.items():
+        for module, parameters in had:
+            for name, parameter in parameters.items():
                 if parameter is not None:
                     module._parameters[name] = nn.Parameter(parameter.to("meta"), requires_grad=False)
         yield
     finally:
-        for module, parameters in zip(modules, had, strict=True):
+        for module, parameters in had:
             module._parameters.update(parameters)
 
 

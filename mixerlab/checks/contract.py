@@ -1,55 +1,61 @@
-"""The contract of a sequence mixer, as checks of one of them: what `mixerlab check` and the tests run."""
+"""The contract of a sequence mixer: what `mixerlab check` and the tests ask of one by itself."""
 
 import inspect
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call, stack_module_state
 
-from mixerlab.checks.causality import Leak, find_leak, is_rounding
-from mixerlab.checks.repeatability import KEEPS_STATE, keeps_state, repeats, writes_buffers
+from mixerlab.checks.outputs import Kind, find_leak, find_state
 from mixerlab.checks.strays import strays
 from mixerlab.config.arguments import check_arguments, class_of
 from mixerlab.config.yamls import check_yaml
-from mixerlab.mixers.base import SequenceMixer
+from mixerlab.mixers.base import NORM_EPS, SequenceMixer
 from mixerlab.models.language_model import LanguageModel
 from mixerlab.models.stream import ALL, ResidualStream
-from mixerlab.records.errors import with_place
-from mixerlab.training.execution import Decision, StrayParameters, choose_execution, made_in_forward
-from mixerlab.training.population import Execution, Population, require_same_again, seeded, side_by_side
+from mixerlab.records.errors import RefusedMixer, with_place
+from mixerlab.training.execution import Decision, choose_execution
+from mixerlab.training.population import Execution, Population, Slot, seeded
 
-VOCAB, WIDTH, LENGTH = 8, 32, 19
+VOCAB, WIDTH = 8, 32
+LENGTH = 17  # tokens; of so many, all cuts fit in one batch
+LENGTHS = (129, 65, LENGTH)  # the longest that a mixer takes; 129 is above the usual chunks
 DRAWS = 9  # of weights and tokens, over which the error in bfloat16 is a median
 
-
-class ContractBroken(AssertionError):
-    """A mixer does not keep the contract; the message says how."""
-
-
-class FailsAtWidth(ValueError):
-    """A mixer raises an error, perhaps of the width at which it was checked, which the message names."""
+MakeMixer = Callable[[], SequenceMixer]
 
 
 def _require(condition: object, message: str) -> None:
     if not condition:
-        raise ContractBroken(message)
+        raise RefusedMixer(message)
 
 
-def _gradient(label: str, tensor: Tensor) -> Tensor:
-    if not tensor.requires_grad:
-        raise ContractBroken(f"{label!r} has requires_grad=False: what does not train is a buffer")
-    if tensor.grad is None:
-        raise ContractBroken(
-            f"{label!r} gets no gradient: forward does not use it, or cuts it off with detach, torch.no_grad or NumPy"
-        )
-    return tensor.grad
-
-
-def _require_close(what: str, actual: Tensor, expected: Tensor, rtol: float, atol: float) -> None:
+def _require_close(what: str, actual: Tensor, expected: Tensor) -> None:
     worst = (actual - expected).abs().max().item()
-    _require(torch.allclose(actual, expected, rtol=rtol, atol=atol), f"{what}: off by up to {worst:.1e}")
+    _require(torch.allclose(actual, expected, rtol=1e-4, atol=1e-5), f"{what}: off by up to {worst:.1e}")
+
+
+def check_everything(config: Mapping[str, Any], name: str, make_mixer: MakeMixer, d_model: int = WIDTH) -> Decision:
+    """The whole contract of the mixer that `make_mixer()` builds at width `d_model` from `config`.
+
+    Returns:
+        How its replicas will compute: a loop is slower, and breaks no contract.
+
+    Raises:
+        RefusedMixer: the first check that the mixer fails.
+        ValueError: the yaml does not fit the class, or the mixer raises an error, perhaps of the width.
+    """
+    check_config(config, name)
+    torch.manual_seed(0)
+    try:
+        return check_mixer(lambda: without_zeros(make_mixer()), d_model)
+    except RefusedMixer:
+        raise
+    except Exception as error:  # of the mixer
+        message = str(error) if isinstance(error, ValueError) else with_place(error)
+        at = f"checked at d_model={d_model}; model.d_model=... checks at another width"
+        raise ValueError(f"{message} ({at})") from error
 
 
 def check_config(config: Mapping[str, Any], name: str) -> None:
@@ -57,82 +63,67 @@ def check_config(config: Mapping[str, Any], name: str) -> None:
     check_yaml(config, name)
     mixer_class = class_of(config["_target_"])
     _require(issubclass(mixer_class, SequenceMixer), f"{mixer_class.__name__} must be a subclass of SequenceMixer")
-    given = {key: value for key, value in config.items() if key not in ("name", "_target_")}
-    check_arguments("mixer", mixer_class, given, ("d_model",), yaml=f"mixer/{name}.yaml")
+    args = {key: value for key, value in config.items() if key not in ("name", "_target_")}
+    check_arguments("mixer", mixer_class, args, ("d_model",), yaml=f"mixer/{name}.yaml")
     parameters = inspect.signature(mixer_class).parameters.values()
     others = inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD
-    arguments = {parameter.name for parameter in parameters if parameter.kind not in others} - {"d_model"}
-    lacking = sorted(arguments - set(given))
+    names = {parameter.name for parameter in parameters if parameter.kind not in others} - {"d_model"}
+    lacking = sorted(names - set(args))
     _require(not lacking, f"mixer/{name}.yaml lacks arguments of the constructor: {', '.join(lacking)}")
 
 
-def check_output(mixer: nn.Module, x: Tensor) -> Tensor:
-    """The output for `x`, which must be a tensor of the shape and dtype of `x`."""
-    before = set(mixer.state_dict())
-    y = mixer(x)
-    made = set(mixer.state_dict()) - before
-    _require(not made, made_in_forward(made))
-    message = f"{type(mixer).__name__} gives a {type(y).__name__}: it must give a tensor [B, T, d_model]"
-    _require(isinstance(y, Tensor), message)
-    _require(y.shape == x.shape, f"the output's shape is {tuple(y.shape)} for an input of {tuple(x.shape)}")
-    _require(y.dtype == x.dtype, f"the output's dtype is {y.dtype} for an input of {x.dtype}")
-    return y
+def without_zeros(mixer: SequenceMixer) -> SequenceMixer:
+    """The mixer itself, with N(0, 0.1) in parameters that start at zero: they would hide the gradients of others."""
+    for parameter in mixer.parameters():
+        if not parameter.any():
+            nn.init.normal_(parameter, std=0.1)
+    return mixer
 
 
-def check_forward(mixer: nn.Module, dtype: torch.dtype = torch.float32, d_model: int = WIDTH) -> None:
-    """Shape, dtype, causality, tensors that are parameters or buffers, finite gradients to the input and parameters.
+def check_mixer(make: MakeMixer, d_model: int = WIDTH) -> Decision:
+    """All but the yaml, of the mixers that `make()` builds."""
+    for stray in strays(make()):
+        raise RefusedMixer(stray.message)
+    check_outputs(make, d_model)
+    check_draws(make, d_model)
+    check_gradients(make(), d_model)
+    check_table(make(), d_model)
+    check_lengths(make(), d_model)
+    check_declarations(make())
+    return check_replicas(make, d_model)
 
-    As it is scored: without dropout, and with statistics that stay.
+
+class _Bare(nn.Module):
+    """The outputs of a mixer in a model, without the residual stream that hides small ones: `[B, T, d_model]`."""
+
+    def __init__(self, make: MakeMixer, d_model: int):
+        super().__init__()
+        self.embedding, self.norm, self.mixer = nn.Embedding(VOCAB, d_model), nn.RMSNorm(d_model, NORM_EPS), make()
+
+    def forward(self, tokens: Tensor, scored: slice = ALL) -> Tensor:
+        update = ResidualStream(self.embedding(tokens)).add(self.mixer, self.norm).update
+        assert update is not None
+        return update[:, scored]
+
+
+def check_outputs(make: MakeMixer, d_model: int = WIDTH) -> None:
+    """They depend on nothing but the row so far: on no later input, no other row (but in training) and no other call.
+
+    In evaluation and in training mode, with noise in all parameters, of a short sequence and of a long one.
     """
-    mixer = mixer.to(dtype).eval()
-    if stray := next(strays(mixer), None):
-        raise ContractBroken(str(stray))
-    x = torch.randn(2, LENGTH, d_model, dtype=dtype, requires_grad=True)
-    y = check_output(mixer, x)
-    _require(y.isfinite().all(), "the output is not finite")
-
-    (y * torch.randn_like(y)).sum().backward()
-    for label, tensor in (("x", x), *mixer.named_parameters()):
-        gradient = _gradient(label, tensor)
-        _require(gradient.isfinite().all(), f"the gradient of {label} is not finite")
-        _require(gradient.any(), f"{label} is not used: its gradient is zero")
-
-    with torch.no_grad():
-        for t in range(1, LENGTH):
-            changed = x.clone()
-            changed[:, t] += 1
-            change = (mixer(changed) - y).abs().amax(dim=(0, 2))
-            _require(change.isfinite().all(), "the output is not finite")
-            before, later = change[:t], change[t:].max().item()
-            sees = f"position {before.argmax().item()} sees position {t}, which is later"
-            _require(is_rounding(before.max().item(), later, dtype), sees)
+    population = Population(lambda: _Bare(make, d_model), [0])
+    choose_execution(population, "auto", torch.randint(VOCAB, (1, 2, LENGTH)), ALL, bf16=False)
+    for length in dict.fromkeys((LENGTH, _longest(make()))):
+        found = find_leak(population, VOCAB, length)
+        state = find_state(population, VOCAB, length)
+        _require(state is None, str(state))
+        is_allowed = found is None or (found.kind is Kind.ROWS and found.training)
+        _require(is_allowed, str(found))
 
 
-def check_same_again(mixer: nn.Module, d_model: int = WIDTH) -> None:
-    """The same input gives the same output after another: a mixer that remembers it would seem to see the future."""
-    mixer.eval()
+def check_draws(make: MakeMixer, d_model: int = WIDTH) -> None:
+    """In evaluation mode nothing is drawn, not even once in the first call, as a loaded model would draw it anew."""
     x = torch.randn(2, LENGTH, d_model)
-    given = x.clone()
-    before = {name: buffer.clone() for name, buffer in mixer.named_buffers()}
-    same_again = repeats(mixer, x, torch.randn_like(x), of_each=1e-5)
-    _require(torch.equal(x, given), "it overwrites its input: write x = 2 * x in place of x *= 2")
-    written = [name for name, buffer in mixer.named_buffers() if not torch.equal(buffer, before.get(name, buffer))]
-    _require(same_again or not written, f"it {writes_buffers(written)}")
-    _require(same_again, f"it {KEEPS_STATE}, and draw random numbers only if self.training")
-
-
-def check_draws(make: Callable[[], SequenceMixer], d_model: int = WIDTH) -> None:
-    """Initial values come from the seed, and in evaluation mode nothing is drawn.
-
-    Not even once, in the first call, as a loaded model would draw it anew.
-    """
-    x = torch.randn(2, LENGTH, d_model)
-    with seeded(0):
-        built = make()
-    try:
-        require_same_again(make, 0, built)
-    except ValueError as error:
-        raise ContractBroken(str(error)) from error
 
     def output(seed: int) -> Tensor:
         with seeded(0), torch.no_grad():
@@ -147,60 +138,64 @@ def check_draws(make: Callable[[], SequenceMixer], d_model: int = WIDTH) -> None
     )
 
 
-def check_causality(make: Callable[[], SequenceMixer], d_model: int = WIDTH) -> None:
-    """In a model, as a run looks: in evaluation and in training mode, with noise in all parameters.
+def check_gradients(mixer: SequenceMixer, d_model: int = WIDTH) -> None:
+    """The input stays as it is; it and all parameters get finite gradients that are not zero, in float32.
 
-    Rows may influence each other in training mode only, as through the statistics of a norm.
+    As it is scored: without dropout, and with statistics that stay.
     """
-    population = Population(lambda: LanguageModel(VOCAB, d_model, 1, make), [0])
-    choose_execution(population, "auto", torch.randint(VOCAB, (1, 2, LENGTH)), ALL, bf16=False)
-    leak = find_leak(population, VOCAB, LENGTH, bf16=False)
-    _require(not isinstance(leak, Leak) or not keeps_state(population, VOCAB, LENGTH), f"it {KEEPS_STATE}")
-    if isinstance(leak, Leak) and leak.between_rows:
-        _require(leak.training, f"{leak}. Compute each row of x by itself")
-    elif isinstance(leak, Leak):
-        raise ContractBroken(f"it sees the future: {leak}")
+    x = torch.randn(2, _longest(mixer), d_model, requires_grad=True)
+    copied = x.clone()
+    y = mixer.eval()(copied)
+    _require(torch.equal(copied, x), "it overwrites its input: write x = 2 * x in place of x *= 2")
+    _require(y.dtype == x.dtype, f"the output's dtype is {y.dtype} for an input of {x.dtype}")
+    (y * torch.randn_like(y)).sum().backward()
+    for name, tensor in (("x", x), *mixer.named_parameters()):
+        _require(tensor.requires_grad, f"{name!r} has requires_grad=False: what does not train is a buffer")
+        if tensor.grad is None:
+            how = "forward does not use it, or cuts it off with detach, torch.no_grad or NumPy"
+            raise RefusedMixer(f"{name!r} gets no gradient: {how}")
+        _require(tensor.grad.isfinite().all(), f"the gradient of {name} is not finite")
+        _require(tensor.grad.any(), f"{name} is not used: its gradient is zero")
 
 
-def check_small_vocabulary(mixer: SequenceMixer, d_model: int = WIDTH) -> None:
-    """As the first layer of a model with a small vocabulary, the mixer computes what it computes of tensors."""
+@torch.no_grad()
+def check_table(mixer: SequenceMixer, d_model: int = WIDTH) -> None:
+    """In the first layer of a model with a small vocabulary, a mixer computes what it computes of tensors."""
     mixer.eval()
-    tokens, table = torch.randint(5, (2, LENGTH)), torch.randn(5, d_model, requires_grad=True)
-    norm = nn.RMSNorm(d_model, eps=1e-5)
+    tokens, table, norm = torch.randint(5, (2, LENGTH)), torch.randn(5, d_model), nn.RMSNorm(d_model, NORM_EPS)
     late = ResidualStream.of_tokens(tokens, table).add(mixer, norm).value()
     at_once = ResidualStream(table[tokens]).add(mixer, norm).value()
-    _require_close("the first layer of a small vocabulary: the output", late, at_once, rtol=1e-4, atol=1e-5)
-    weight, wanted = torch.randn_like(late), [table, *mixer.parameters()]
-    gradients = (torch.autograd.grad((y * weight).sum(), wanted) for y in (late, at_once))
-    for a, b in zip(*gradients, strict=True):
-        _require_close("the first layer of a small vocabulary: a gradient", a, b, rtol=1e-3, atol=1e-4)
+    _require_close("the output in the first layer of a small vocabulary", late, at_once)
 
 
+@torch.no_grad()
 def check_lengths(mixer: SequenceMixer, d_model: int = WIDTH) -> None:
     """Any length from 1 to the longest that `state_size` accepts; a prefix of the input gives that of the output."""
     mixer.eval()
-    x = torch.randn(1, next((length for length in (70, 48, 32) if _accepts(mixer, length)), LENGTH), d_model)
+    x = torch.randn(1, _longest(mixer), d_model)
     whole = mixer(x)
     for length in (length for length in (1, 2, 5, 64) if length < x.shape[1]):
         what = (
             f"the outputs of the first {length} of {x.shape[1]} positions change when the others are removed (forward"
             " depends on later positions or on the length)"
         )
-        _require_close(what, mixer(x[:, :length]), whole[:, :length], rtol=1e-4, atol=1e-5)
+        _require_close(what, mixer(x[:, :length]), whole[:, :length])
 
 
-def _accepts(mixer: SequenceMixer, length: int) -> bool:
-    """A mixer that has a longest sequence refuses longer ones in `state_size`, with a ValueError."""
-    try:
-        mixer.state_size(length)
-    except ValueError:
-        return False
-    return True
+def _longest(mixer: SequenceMixer) -> int:
+    """Of `LENGTHS`: a mixer that has a longest sequence refuses longer ones in `state_size`, with a ValueError."""
+    for length in LENGTHS:
+        try:
+            mixer.state_size(length)
+        except ValueError:
+            continue
+        return length
+    return LENGTH
 
 
 def check_declarations(mixer: SequenceMixer) -> None:
     """`state_size` is a positive integer that does not fall with the length; `resolved_backend` names one."""
-    lengths = [1, LENGTH, *(length for length in (64, 128) if _accepts(mixer, length))]
+    lengths = [1, LENGTH, _longest(mixer)]
     sizes = [mixer.state_size(length) for length in lengths]
     _require(
         all(type(size) is int and size > 0 for size in sizes) and sizes == sorted(sizes),
@@ -210,141 +205,60 @@ def check_declarations(mixer: SequenceMixer) -> None:
     _require(backend in ("torch", "reference"), f"resolved_backend gives {backend!r} for a CPU, not 'torch'")
 
 
-def check_replicas(build: Callable[[], nn.Module], batch: int = 2, length: int = LENGTH, d_model: int = WIDTH) -> None:
-    """Two replicas under `vmap`, as training runs them, compute what each computes by itself, gradients included."""
-    torch.manual_seed(0)
-    models = [build().eval(), build().eval()]
-    parameters, buffers = stack_module_state(models)
-    x = torch.randn(2, batch, length, d_model, requires_grad=True)
-    weight = torch.randn_like(x)
+class _Computed(NamedTuple):
+    """By each replica, float32: the outputs `[R, N]` and the gradients of all parameters `[R, P]`."""
 
-    stacked = side_by_side(lambda p, b, x: functional_call(models[0], (p, b), (x,)))(parameters, buffers, x)
-    (stacked * weight).sum().backward()
-    for r, model in enumerate(models):
-        alone = x[r].detach().requires_grad_()
-        out = model(alone)
-        (out * weight[r]).sum().backward()
-        _require_close(f"replica {r} under vmap: the output", stacked[r], out, rtol=1e-4, atol=1e-5)
-        what = f"replica {r} under vmap: the gradient of x"
-        _require_close(what, _gradient("x", x)[r], _gradient("x", alone), rtol=1e-3, atol=1e-5)
-        for name, parameter in model.named_parameters():
-            what = f"replica {r} under vmap: the gradient of {name}"
-            _require_close(what, _gradient(name, parameters[name])[r], _gradient(name, parameter), rtol=1e-3, atol=1e-4)
+    output: Tensor
+    gradient: Tensor
+    decision: Decision
+    slots: list[Slot]
 
 
-def check_population(make: Callable[[], SequenceMixer], d_model: int = WIDTH) -> Decision:
+def check_replicas(make: MakeMixer, d_model: int = WIDTH) -> Decision:
     """In a model, seeds together compute what each computes by itself, and in bfloat16 nearly what in float32.
 
     Returns:
         How replicas of this mixer compute when `trainer.replicas` is auto: in a loop if vmap refuses it in float32 or
-        in bfloat16.
+        in bfloat16 (as a convolution with a bias, whose dtype autocast leaves).
     """
-
-    def population_of(seeds: list[int], tokens: Tensor, bf16: bool) -> tuple[Population, Decision]:
-        population = Population(lambda: LanguageModel(VOCAB, d_model, 1, make), seeds)
-        decision = choose_execution(population, "auto", tokens, ALL, bf16=bf16)
-        population.model.eval()
-        return population, decision
-
-    def results(population: Population, tokens: Tensor, bf16: bool) -> tuple[Tensor, Tensor]:
-        with torch.autocast("cpu", torch.bfloat16, enabled=bf16):
-            logits = population(tokens)
-        loss = (logits.float() * weight).sum()
-        found = logits.detach().float(), torch.autograd.grad(loss, population.parameters_by_replica)[0]
-        for what, tensor in zip(("output", "gradient"), found, strict=True):
-            _require(tensor.isfinite().all(), f"the {what} is not finite (bf16 autocast: {bf16})")
-        return found
-
     seeds = torch.randint(2**31, (DRAWS,)).tolist()
     tokens, weight = torch.randint(VOCAB, (DRAWS, 3, LENGTH)), torch.randn(3, LENGTH, VOCAB)
-    population, decision = population_of(seeds, tokens, bf16=False)
-    # vmap may refuse in bfloat16 only: a convolution with a bias, whose dtype autocast leaves.
-    in_bf16, bf16_decision = population_of(seeds, tokens, bf16=True)
-    together = {False: results(population, tokens, False), True: results(in_bf16, tokens, True)}
-    for replica in range(2):
-        its_tokens = tokens[replica : replica + 1]
-        for bf16 in (False, True):
-            by_itself, _ = population_of([seeds[replica]], its_tokens, bf16)
-            alone = results(by_itself, its_tokens, bf16)
-            for what, both, one in zip(("output", "gradient"), together[bf16], alone, strict=True):
-                off = ((both[replica] - one[0]).norm() / both[replica].norm()).item()
+
+    def computed(rows: slice, bf16: bool) -> _Computed:
+        population = Population(lambda: LanguageModel(VOCAB, d_model, 1, make), seeds[rows])
+        decision = choose_execution(population, "auto", tokens[rows], ALL, bf16=bf16)
+        population.model.eval()
+        with torch.autocast("cpu", torch.bfloat16, enabled=bf16):
+            logits = population(tokens[rows]).float()
+        (gradient,) = torch.autograd.grad((logits * weight).sum(), population.parameters_by_replica)
+        for what, tensor in (("output", logits), ("gradient", gradient)):
+            _require(tensor.isfinite().all(), f"the {what} is not finite (bf16 autocast: {bf16})")
+        return _Computed(logits.detach().flatten(1), gradient, decision, population.layout.slots)
+
+    together = {bf16: computed(slice(None), bf16) for bf16 in (False, True)}
+    for bf16, all_replicas in together.items():
+        for row in range(2):
+            alone = computed(slice(row, row + 1), bf16)
+            for what in ("output", "gradient"):
+                one, beside_others = getattr(alone, what)[0], getattr(all_replicas, what)[row]
+                off = ((beside_others - one).norm() / one.norm()).item()
                 _require(off < 1e-4, f"the {what} of a replica is {off:.1e} off beside others (bf16 autocast: {bf16})")
-    (exact, exact_gradient), (lowered, lowered_gradient) = together[False], together[True]
-    _require_near_in_bf16("the output", exact, lowered, 0.05)
-    # A parameter whose gradient is zero but for rounding, as the bias of keys under a softmax, has no size of its own.
-    least = 1e-3 * exact_gradient.norm(dim=1)
-    for slot in population.layout.slots:
-        columns = slice(slot.start, slot.stop)
-        what = f"the gradient of {slot.name.removeprefix('blocks.0.')}"
-        _require_near_in_bf16(what, exact_gradient[:, columns], lowered_gradient[:, columns], 0.15, least)
-    return decision if decision.execution is Execution.LOOP else bf16_decision
+    exact, lowered = together[False], together[True]
+    _require_near_in_bf16("the output", exact.output, lowered.output, 0.05)
+    # A gradient that is zero but for rounding, as that of the bias of keys under a softmax, has no size of its own.
+    least = 1e-3 * exact.gradient.norm(dim=1)
+    for slot in exact.slots:
+        what, columns = f"the gradient of {slot.name.removeprefix('blocks.0.')}", slice(slot.start, slot.stop)
+        _require_near_in_bf16(what, exact.gradient[:, columns], lowered.gradient[:, columns], 0.15, least)
+    return exact.decision if exact.decision.execution is Execution.LOOP else lowered.decision
 
 
-def _require_near_in_bf16(what: str, exact: Tensor, lowered: Tensor, most: float, least: Tensor | None = None) -> None:
-    """Requires that the error of `lowered` `[R, ...]` is below `most` of the size of `exact`, in the median replica.
+def _require_near_in_bf16(what: str, exact: Tensor, lowered: Tensor, most: float, least: Tensor | float = 0.0) -> None:
+    """Requires that the error of `lowered` `[R, N]` is below `most` of the size of `exact`, in the median replica.
 
-    A single replica tells little. Where a mixer normalises a sum whose terms happen to cancel, their last bits decide
-    the result, and one position can make more than half of the gradient. A mixer that is wrong in bfloat16 is wrong in
-    most replicas.
-
-    Args:
-        least: the size `[R]` by which errors are measured where `exact` is smaller.
+    A single replica tells little: where a mixer normalises a sum whose terms happen to cancel, their last bits decide
+    the result. A mixer that is wrong in bfloat16 is wrong in most replicas. Sizes below `least` count as `least`.
     """
-    size = exact.flatten(1).norm(dim=1)
-    if least is not None:
-        size = size.clamp(min=least)
-    off = ((lowered - exact).flatten(1).norm(dim=1) / size).median().item()
+    size = exact.norm(dim=1).clamp(min=least)
+    off = ((lowered - exact).norm(dim=1) / size).median().item()
     _require(off < most, f"{what} under bf16 autocast is {off:.1e} off: keep what needs range in float32")
-
-
-def without_zeros(mixer: SequenceMixer) -> SequenceMixer:
-    """The mixer itself, with N(0, 0.1) in parameters that start at zero: they would hide the gradients of others."""
-    for parameter in mixer.parameters():
-        if not parameter.any():
-            nn.init.normal_(parameter, std=0.1)
-    return mixer
-
-
-def check_everything(
-    config: Mapping[str, Any], name: str, make_mixer: Callable[[], SequenceMixer], d_model: int = WIDTH
-) -> Decision:
-    """The whole contract of the mixer that `make_mixer()` builds at width `d_model` from `config`.
-
-    Returns:
-        How its replicas will compute: a loop is slower, and breaks no contract.
-
-    Raises:
-        ContractBroken: the first check that the mixer fails.
-        FailsAtWidth: the mixer raises an error.
-        ValueError: the yaml does not fit the class.
-    """
-    torch.manual_seed(0)
-    check_config(config, name)
-    try:
-        return _check_built(lambda: without_zeros(make_mixer()), d_model)
-    except ContractBroken:
-        raise
-    except StrayParameters as error:
-        raise ContractBroken(str(error)) from error
-    except Exception as error:  # of the mixer
-        message = str(error) if isinstance(error, ValueError) else with_place(error)
-        at = f"checked at d_model={d_model}; model.d_model=... checks at another width"
-        raise FailsAtWidth(f"{message} ({at})") from error
-
-
-def _check_built(make: Callable[[], SequenceMixer], d_model: int) -> Decision:
-    """`check_everything` but the yaml."""
-    with torch.random.fork_rng(devices=()):  # so that the checks after it draw what they drew without it
-        check_output(make().eval(), torch.randn(2, LENGTH, d_model))
-        check_draws(make, d_model)  # what draws would also give other outputs the second time
-        check_same_again(make(), d_model)
-    check_forward(make(), d_model=d_model)
-    with torch.random.fork_rng(devices=()):
-        check_causality(make, d_model)
-    check_small_vocabulary(make(), d_model)
-    check_lengths(make(), d_model)
-    check_declarations(make())
-    decision = check_population(make, d_model)
-    if decision.execution is Execution.VMAP:
-        check_replicas(make, d_model=d_model)
-    return decision

@@ -1,6 +1,7 @@
 """What a run asks of an optimizer and a schedule, tried before it trains (training/README.md)."""
 
 import torch
+from torch import Tensor
 
 from mixerlab.records.errors import with_place
 from mixerlab.training.optimizers import PopulationOptimizer, has_own_step
@@ -18,7 +19,7 @@ def check_step(optimizer: PopulationOptimizer) -> None:
     if not has_own_step(type(optimizer)):
         return
     parameters, state = optimizer.parameters, optimizer.state[optimizer.parameters]
-    seen = []  # in steps with a finite gradient, one that is not, and a finite one again
+    seen = []
     for gradient in (1.0, torch.nan, 1.0):
         parameters.grad = torch.full_like(parameters, gradient)
         before = parameters.detach().clone()
@@ -39,33 +40,32 @@ def check_replicas_apart(optimizer: PopulationOptimizer) -> None:
     `optimizer` is of two replicas that start alike.
     """
     parameters, state = optimizer.parameters, optimizer.state[optimizer.parameters]
-    if others := [key for key, value in state.items() if not isinstance(value, torch.Tensor)]:
+    if others := [key for key, value in state.items() if not isinstance(value, Tensor)]:
         raise ValueError(f"self.state[self.parameters] has {others[0]}, which is no tensor")
     start, start_state = parameters.clone(), {key: tensor.clone() for key, tensor in state.items()}
     gradients = torch.randn(2, *parameters.shape, generator=torch.Generator().manual_seed(0))
 
-    def first_replica(share: float) -> torch.Tensor:
+    def first_replica(share: float) -> Tensor:
         """Where two steps move it, if the other one has `share` of its gradients."""
         parameters.copy_(start)
         for key, tensor in start_state.items():
             state[key].copy_(tensor)
         with torch.random.fork_rng(devices=()):
             torch.manual_seed(0)
-            for gradient in gradients.clone():
-                gradient[1] *= share
-                parameters.grad = gradient
+            for gradient in gradients:
+                parameters.grad = torch.stack((gradient[0], share * gradient[1]))
                 optimizer.step()
-        if made := sorted(state.keys() - start_state.keys()):
-            raise ValueError(
-                f"its step makes self.state[self.parameters][{made[0]!r}]: make it in __init__, since a CUDA graph"
-                " would go on with the tensor of the steps that warmed it up"
-            )
         return parameters[0].clone()
 
     moved, again, beside_another = first_replica(1.0), first_replica(1.0), first_replica(_LESS)
+    rounding = 1e-3 * (moved - start[0]).abs().max().item()
+    if made := sorted(state.keys() - start_state.keys()):
+        raise ValueError(
+            f"its step makes self.state[self.parameters][{made[0]!r}]: make it in __init__, since a CUDA graph would go"
+            " on with the tensor of the steps that warmed it up"
+        )
     if not moved.isfinite().all():
         raise ValueError("from finite gradients its step gives parameters that are not finite")
-    rounding = 1e-3 * (moved - start[0]).abs().max().item()
     if not torch.allclose(again, moved, rtol=0, atol=rounding):
         raise ValueError(
             "its step depends on what it keeps outside of self.state[self.parameters], which a checkpoint does not"
@@ -86,12 +86,10 @@ def check_schedule(schedule: Schedule, name: str) -> None:
             values = getattr(schedule, what)(progress)
         except Exception as error:  # of the user's code
             raise ValueError(f"schedule={name}: {what}: {with_place(error)}") from error
-        if not isinstance(values, torch.Tensor) or values.shape != progress.shape:
-            given = f"shape {list(values.shape)}" if isinstance(values, torch.Tensor) else repr(values)
-            raise ValueError(f"schedule={name}: {what}(progress) gives {given}, and must give a tensor like progress")
+        if not isinstance(values, Tensor) or values.shape != progress.shape:
+            found = f"shape {list(values.shape)}" if isinstance(values, Tensor) else repr(values)
+            raise ValueError(f"schedule={name}: {what}(progress) gives {found}, and must give a tensor like progress")
         if (wrong := ~(values.isfinite() & (values >= 0))).any():
             first = int(wrong.int().argmax())
-            raise ValueError(
-                f"schedule={name}: {what} is {values[first]:.3g} at progress {progress[first]:g}, and must be finite"
-                " and at least 0"
-            )
+            at = f"{values[first]:.3g} at progress {progress[first]:g}"
+            raise ValueError(f"schedule={name}: {what} is {at}, and must be finite and at least 0")

@@ -26,15 +26,15 @@ class Stray(NamedTuple):
     """
 
     name: str
-    in_layer: bool
     is_lost: bool
 
-    def __str__(self) -> str:
-        if self.in_layer:
-            fix = "keep layers in attributes, an nn.ModuleList or an nn.ModuleDict"
-        else:
-            fix = "make it an nn.Parameter (several: nn.ParameterList) to train it, or else a buffer (register_buffer)"
-        return f"{self.name} is no parameter or buffer, so it is not trained, saved or moved to a GPU: {fix}"
+    @property
+    def message(self) -> str:
+        return (
+            f"{self.name} is no parameter or buffer, so it is not trained, saved or moved to a GPU: keep layers in"
+            " attributes or an nn.ModuleList, a tensor that trains in an nn.Parameter (several: nn.ParameterList), and"
+            " another one in a buffer (register_buffer)"
+        )
 
 
 def strays(mixer: nn.Module) -> Iterator[Stray]:
@@ -44,18 +44,15 @@ def strays(mixer: nn.Module) -> Iterator[Stray]:
     """
     registered = {id(one) for one in (*mixer.modules(), *mixer.parameters(), *mixer.buffers())}
     for prefix, module in mixer.named_modules():
-        own = _is_users(module)
-        for attribute, value in vars(module).items():
-            if attribute not in _REGISTERED:
-                for name, held in _held(value, f"{prefix}.{attribute}".removeprefix("."), ()):
-                    if id(held) in registered:
-                        continue
-                    if isinstance(held, Tensor):
-                        # One with a `grad_fn` is computed from others: from registered ones, or they are named too.
-                        yield Stray(name, in_layer=False, is_lost=own or (held.requires_grad and held.is_leaf))
-                    else:
-                        for inner in held.state_dict():
-                            yield Stray(f"{name}.{inner}", in_layer=True, is_lost=True)
+        attributes = {name: value for name, value in vars(module).items() if name not in _REGISTERED}
+        for attribute, value in attributes.items():
+            for name, held in _held(value, f"{prefix}.{attribute}".removeprefix("."), ()):
+                if id(held) in registered:
+                    continue
+                if isinstance(held, nn.Module):
+                    yield from (Stray(f"{name}.{inner}", is_lost=True) for inner in held.state_dict())
+                else:  # one with a `grad_fn` is computed from others: from registered ones, or they are named too
+                    yield Stray(name, is_lost=_is_users(module) or (held.requires_grad and held.is_leaf))
 
 
 def _held(value: Any, name: str, outer: tuple[int, ...]) -> Iterator[tuple[str, Tensor | nn.Module]]:

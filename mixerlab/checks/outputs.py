@@ -1,0 +1,323 @@
+"""What the outputs of a model must not depend on: asked by `mixerlab check`, and by every run before it trains.
+
+On later tokens: a mixer whose output at t depends on inputs after t can copy the answers of a language-model task. It
+trains without an error and tops the table. On other rows, as scores then depend on the batches. On earlier calls, as a
+loaded model then gives other outputs, and as that looks like either of the former.
+
+A model is called again from the same state, and its outputs are compared: with the model, lengths, precision, device
+and kernels of the run, and with parameters moved away from their initial values, because a gate that starts at zero
+hides what it lets through.
+"""
+
+import copy
+import functools
+import logging
+from collections.abc import Hashable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.func import functional_call
+
+from mixerlab.records.errors import RefusedMixer
+from mixerlab.training.execution import leaving_no_trace
+from mixerlab.training.population import Population
+
+log = logging.getLogger(__name__)
+
+KEEPS_STATE = (
+    "it gives different outputs for the same input: it keeps state between calls. Compute all of forward from x,"
+    " parameters and buffers"
+)
+ROWS = 16  # of each replica that are compared, at most: a power of two, for mixers that divide the batch
+_NOISE = 0.05  # standard deviation of what is added to each parameter, of the size of a linear weight at width 128
+# Beyond this share of the change from t on, a change before t is no rounding. A mixer that computes the right thing
+# from all positions (a convolution by FFT) leaves about 1e-6 in float32, and flips last bits in bfloat16.
+_ROUNDING, _ROUNDING_BF16 = 1e-4, 5e-2
+_MOST_OUTPUTS = 1 << 24  # of the rows of a replica, so that they fit in memory
+_LONGEST_CHUNK = 512  # tokens, of chunks whose edges are looked at
+
+
+class Kind(Enum):
+    """What outputs depend on. Each value is the beginning of a message."""
+
+    FUTURE = "it sees the future"
+    ROWS = "rows of a batch influence each other"
+    UNKNOWN = "the outputs are not finite at the start: whether they depend on later inputs cannot be determined"
+
+
+class Finding(NamedTuple):
+    """An output that changes although nothing changes that it may depend on.
+
+    Attributes:
+        kind: what it depends on. If UNKNOWN, there is nothing else to say.
+        training: seen in training mode; in evaluation mode there was nothing.
+        position: whose output changes.
+        since: from this later position on, the tokens changed.
+        change: the largest change of an output at `position`.
+    """
+
+    kind: Kind
+    training: bool = False
+    position: int = 0
+    since: int = 0
+    change: float = 0.0
+
+    def __str__(self) -> str:
+        if self.kind is Kind.UNKNOWN:
+            return self.kind.value
+        what = f"tokens from position {self.since} on" if self.kind is Kind.FUTURE else "tokens of other rows"
+        change = f"the outputs at position {self.position} change by {self.change:.2g} when {what} change"
+        return f"{self.kind.value}: {change}{', in training mode only' if self.training else ''}"
+
+
+def find_leak(
+    population: Population, vocab_size: int, length: int, batch: int = ROWS, *, bf16: bool = False, trains: bool = True
+) -> Finding | None:
+    """How the outputs of a population depend on later tokens, or on those of other rows; None if they do not.
+
+    Looks in evaluation mode and, if such rows are trained on, in training mode, where a norm over time or over the
+    batch sees more. What changes in bfloat16 by no more than its rounding is looked at in float32 again. Costs two
+    forward passes of `batch` rows for each replica and mode. The population and all random generators stay as they
+    were.
+    """
+    if length < 2:
+        return None
+    unknown = None
+    with _undisturbed(population) as state:
+        look = _Look(population, state, vocab_size, length, batch)
+        for training in (False, True) if trains else (False,):
+            population.model.train(training)
+            if found := look.finding(bf16):
+                return found
+            if not look.is_finite:
+                unknown = Finding(Kind.UNKNOWN)
+    return unknown
+
+
+@contextmanager
+def _undisturbed(population: Population) -> Iterator[dict[str, Any]]:
+    """Gives the state of a population, which it has again in the end, in the same mode; generators go on as before."""
+    state, was_training = copy.deepcopy(population.state_dict()), population.model.training
+    try:
+        with leaving_no_trace(population.device):
+            yield state
+    finally:
+        population.load_state_dict(state)
+        population.model.train(was_training)
+
+
+@functools.cache
+def cut_positions(length: int, number: int) -> tuple[int, ...]:
+    """Positions from which on tokens change: `number` of them, or all from 1 on.
+
+    A mixer that sees the whole of its chunk leaks nothing where a chunk begins, and one that leaks across the edge of
+    two chunks leaks only there. So two are neighbours, of which one is inside of a chunk, wherever chunks begin. The
+    others are the second, the last, and edges of chunks, counted from the start, of as many lengths as can be: powers
+    of two and then short chunks first.
+    """
+    if number >= length - 1:
+        return tuple(range(1, length))
+    middle = length // 3 | 1
+    found = list(dict.fromkeys((middle, middle + 1, 1, length - 1)))
+    chunks = torch.arange(2, min(length, _LONGEST_CHUNK + 1))
+    is_edge = (torch.arange(min(length, 8 * _LONGEST_CHUNK))[:, None] % chunks == 0).float()  # these are enough
+    is_edge[0] = 0
+    weight = 1 / chunks + (chunks & (chunks - 1) == 0)
+    while len(found) < number and weight.any():
+        cut = int((is_edge @ weight).argmax())
+        weight = weight * (1 - is_edge[cut])
+        found.append(cut)
+    return tuple(dict.fromkeys(found))[:number]
+
+
+class _Look:
+    """Outputs of some tokens, and of the same with others from one of `cuts` on.
+
+    Rows have different cuts, and so do replicas, which compute with the same code: one pass tries many, and rows that
+    influence each other show as well.
+
+    `is_finite` says of the last look whether outputs were finite; if not, that there is no leak means nothing.
+    """
+
+    def __init__(self, population: Population, state: dict[str, Any], vocab_size: int, length: int, batch: int):
+        self.population, self.state, self.is_finite = population, state, True
+        replicas = len(population)
+        self.rows = min(batch, ROWS, max(2, _MOST_OUTPUTS // (length * vocab_size)))
+        self.cuts = cut_positions(length, replicas * self.rows)
+        row = torch.arange(replicas)[:, None] * self.rows + torch.arange(batch)
+        self.cut_of_row = torch.tensor(self.cuts)[row % len(self.cuts)]  # [R, B]
+        generator = torch.Generator().manual_seed(0)
+        self.tokens = torch.randint(vocab_size, (replicas, batch, length), generator=generator)
+        # Another token at every position: none is the same by chance.
+        steps = torch.randint(1, max(vocab_size, 2), self.tokens.shape, generator=generator)
+        self.others = (self.tokens + steps) % vocab_size
+        values = state["parameters_by_replica"]
+        self.noise = _NOISE * torch.randn(values.shape, generator=generator).to(values)
+
+    def finding(self, bf16: bool) -> Finding | None:
+        """What changes before the cuts; it is the future if it changes with one cut for all rows too."""
+        found = self._leak(self.cut_of_row, bf16)
+        if found is None or self.cut_of_row.shape[1] == 1:
+            return found
+        for cut in dict.fromkeys((found.since, *self.cuts[:4])):
+            if ahead := self._leak(torch.full_like(self.cut_of_row, cut), bf16):
+                return ahead
+        return found._replace(kind=Kind.ROWS)
+
+    def _leak(self, cut_of_row: Tensor, bf16: bool) -> Finding | None:
+        is_later = torch.arange(self.tokens.shape[2]) >= cut_of_row[..., None]  # [R, B, T]
+        change = self._change(torch.where(is_later, self.others, self.tokens), bf16)
+        is_later = is_later[:, : self.rows]
+        before, later = change.masked_fill(is_later, 0), change[is_later].max().item()
+        most = before.max().item()
+        if most <= (_ROUNDING_BF16 if bf16 else _ROUNDING) * later:
+            return self._leak(cut_of_row, False) if bf16 and most > 0 else None
+        replica, row, position = (int(index) for index in torch.unravel_index(before.argmax(), before.shape))
+        since = int(cut_of_row[replica, row])
+        return Finding(Kind.FUTURE, self.population.model.training, position, since, most)
+
+    def _change(self, changed: Tensor, bf16: bool) -> Tensor:
+        """The largest change of an output at each position of the rows that are compared, `[R, rows, T]`."""
+        for noise in (self.noise, 0 * self.noise):  # which may bring a parameter out of its range
+            one, other = (self._outputs(tokens, bf16, noise) for tokens in (self.tokens, changed))
+            self.is_finite = bool(one.isfinite().all() and other.isfinite().all())
+            if self.is_finite:
+                break
+        change = torch.where(one == other, 0, (one - other).abs()).masked_fill(one.isnan() & other.isnan(), 0)
+        return change.nan_to_num(nan=torch.inf).amax(dim=-1).cpu()
+
+    def _outputs(self, tokens: Tensor, bf16: bool, noise: Tensor) -> Tensor:
+        """Of the rows that are compared, float32 `[R, rows, T, V]`; random generators and buffers start as ever."""
+        values = {"parameters_by_replica": self.state["parameters_by_replica"] + noise}
+        self.population.load_state_dict(copy.deepcopy(self.state) | values)
+        torch.manual_seed(0)
+        device, training = self.population.device, self.population.model.training
+        with torch.set_grad_enabled(training), torch.autocast(device.type, torch.bfloat16, enabled=bf16):
+            outputs = self.population(tokens.to(device))[:, : self.rows].detach()
+            return outputs.to(torch.float32, copy=True)  # a view would keep the outputs of the whole batch
+
+
+def find_state(population: Population, vocab_size: int, length: int, *, bf16: bool = False) -> str | None:
+    """What is wrong if the same tokens give other outputs after others, with the same random numbers; None if not.
+
+    Looks at the first replica's model by itself, as a loaded one computes: a population drops what evaluation mode
+    writes into buffers. What changes in bfloat16 is looked at in float32 again. The population and all random
+    generators stay as they were.
+    """
+    model = population.model
+    with _undisturbed(population), torch.no_grad():
+        torch.manual_seed(0)
+        one, other = torch.randint(vocab_size, (2, 2, length), device=population.device)
+        buffers = dict(model.named_buffers()) | {name: own[0] for name, own in population.buffers_by_replica.items()}
+        parameters = {
+            name: values[0] + _NOISE * torch.randn_like(values[0])
+            for name, values in population.parameters_by_name().items()
+        }
+
+        def written(bf16: bool) -> list[str] | None:
+            """The buffers that it writes, if it gives other outputs."""
+            tensors: dict[str, Tensor] = {}
+            outputs = []
+            for tokens in (one, other, one):
+                if model.training or not tensors:  # what training writes is no state of evaluation
+                    tensors = parameters | {name: buffer.clone() for name, buffer in buffers.items()}
+                torch.manual_seed(0)
+                with torch.autocast(tokens.device.type, torch.bfloat16, enabled=bf16):
+                    outputs.append(functional_call(model, tensors, (tokens,)).float())
+            first, _, again = outputs
+            rounding = _ROUNDING * first.abs().nan_to_num(0.0, posinf=0.0).max().item()  # of a GPU's atomic sums
+            if torch.allclose(first, again, rtol=0, atol=rounding, equal_nan=True):
+                return None
+            return [name for name, buffer in buffers.items() if not torch.equal(tensors[name], buffer)]
+
+        for training in (False, True):
+            model.train(training)
+            names = written(bf16)
+            if names is not None and bf16:
+                names = written(False)
+            if names is not None:
+                return KEEPS_STATE if training or not names else _writes(names)
+    return None
+
+
+def _writes(buffers: list[str]) -> str:
+    names = dict.fromkeys(name.rpartition("mixer.")[2] for name in buffers)  # layers have the same
+    return (
+        f"it writes {', '.join(names)} in evaluation mode, so that it gives different outputs for the same input: write"
+        " buffers only if self.training"
+    )
+
+
+_known: dict[Hashable, Finding | None] = {}  # of this process: runs of a sweep share mixers and shapes
+
+
+@dataclass
+class OutputCheck:
+    """What a run asks of its population before it trains.
+
+    Attributes:
+        vocab_size: of the task: token ids are below it.
+        lengths: of the rows that train, and then of those that are only scored, if that is another one.
+        is_causal: no output may depend on later tokens, as in a language model; else only state is looked for.
+        may_see_future: note what it sees, in place of refusing it.
+        key: must say all of the model. A process looks for leaks once for all runs of the same key, precision, device,
+            shapes and way to compute replicas.
+        found: what was found at each length, after the check.
+    """
+
+    vocab_size: int
+    lengths: tuple[int, ...]
+    is_causal: bool
+    may_see_future: bool
+    key: Hashable
+    found: dict[int, Finding] = field(default_factory=dict, init=False)
+
+    @property
+    def sees_future(self) -> bool | None:
+        """Whether outputs depend on later tokens; None if nobody looked, or if it cannot be determined."""
+        kinds = {finding.kind for finding in self.found.values()}
+        return True if Kind.FUTURE in kinds else None if Kind.UNKNOWN in kinds or not self.is_causal else False
+
+    @property
+    def notes(self) -> list[str]:
+        """What the record says of it."""
+        return [
+            str(finding) if length == self.lengths[0] else f"{finding}, in test rows of {length} tokens"
+            for length, finding in self.found.items()
+        ]
+
+    def __call__(self, population: Population, bf16: bool, batch_size: int) -> None:
+        """Raises RefusedMixer; `population` is on its device, and stays as it is.
+
+        `batch_size` is how many rows of each replica a step of training has.
+        """
+        looks = {length: self._look(population, length, bf16, batch_size) for length in self.lengths if self.is_causal}
+        self.found = {length: finding for length, finding in looks.items() if finding is not None}
+        leaks = [length for length, finding in self.found.items() if finding.kind is not Kind.UNKNOWN]
+        if leaks or population.buffers_by_replica:
+            length = leaks[0] if leaks else self.lengths[0]
+            if state := find_state(population, self.vocab_size, length, bf16=bf16):
+                raise RefusedMixer(state)
+        for finding, note in zip(self.found.values(), self.notes, strict=True):
+            if finding.kind is Kind.ROWS and not finding.training:
+                raise RefusedMixer(f"{note}. Compute each row of x by itself")
+            if finding.kind is Kind.FUTURE and not self.may_see_future:
+                raise RefusedMixer(f"{note}. model.may_see_future=true trains it all the same, and tables mark it")
+            log.warning(note)
+
+    def _look(self, population: Population, length: int, bf16: bool, batch_size: int) -> Finding | None:
+        """`find_leak` at this length, of this process."""
+        trains, batch = length == self.lengths[0], ROWS
+        if population.device.type == "cuda":
+            # With the shapes of training a GPU launches the same kernels, and compiles none for the check only. Longer
+            # rows are fewer, so that they fit in memory.
+            batch = batch_size if trains else max(2, min(batch_size, batch_size * self.lengths[0] // length))
+        shape = len(population), batch, length, self.vocab_size
+        key = self.key, shape, trains, bf16, population.device, population.execution
+        if key not in _known:
+            _known[key] = find_leak(population, self.vocab_size, length, batch, bf16=bf16, trains=trains)
+        return _known[key]
