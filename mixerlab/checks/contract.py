@@ -84,6 +84,7 @@ def check_mixer(make: MakeMixer, d_model: int = WIDTH) -> Decision:
     """All but the yaml, of the mixers that `make()` builds."""
     for stray in strays(make()):
         raise RefusedMixer(stray.message)
+    check_input(make(), d_model)
     check_outputs(make, d_model)
     check_draws(make, d_model)
     check_gradients(make(), d_model)
@@ -121,6 +122,15 @@ def check_outputs(make: MakeMixer, d_model: int = WIDTH) -> None:
         _require(is_allowed, str(found))
 
 
+@torch.no_grad()
+def check_input(mixer: SequenceMixer, d_model: int = WIDTH) -> None:
+    """It stays as it is."""
+    x = torch.randn(2, LENGTH, d_model)
+    copied = x.clone()
+    mixer.eval()(copied)
+    _require(torch.equal(copied, x), "it overwrites its input: write x = 2 * x in place of x *= 2")
+
+
 def check_draws(make: MakeMixer, d_model: int = WIDTH) -> None:
     """In evaluation mode nothing is drawn, not even once in the first call, as a loaded model would draw it anew."""
     x = torch.randn(2, LENGTH, d_model)
@@ -139,18 +149,15 @@ def check_draws(make: MakeMixer, d_model: int = WIDTH) -> None:
 
 
 def check_gradients(mixer: SequenceMixer, d_model: int = WIDTH) -> None:
-    """The input stays as it is; it and all parameters get finite gradients that are not zero, in float32.
+    """The input and all parameters get finite gradients that are not zero, in float32.
 
     As it is scored: without dropout, and with statistics that stay.
     """
     x = torch.randn(2, _longest(mixer), d_model, requires_grad=True)
-    copied = x.clone()
-    y = mixer.eval()(copied)
-    _require(torch.equal(copied, x), "it overwrites its input: write x = 2 * x in place of x *= 2")
+    y = mixer.eval()(x)
     _require(y.dtype == x.dtype, f"the output's dtype is {y.dtype} for an input of {x.dtype}")
     (y * torch.randn_like(y)).sum().backward()
     for name, tensor in (("x", x), *mixer.named_parameters()):
-        _require(tensor.requires_grad, f"{name!r} has requires_grad=False: what does not train is a buffer")
         if tensor.grad is None:
             how = "forward does not use it, or cuts it off with detach, torch.no_grad or NumPy"
             raise RefusedMixer(f"{name!r} gets no gradient: {how}")

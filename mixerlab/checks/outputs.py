@@ -20,13 +20,14 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.func import functional_call
 
 from mixerlab.records.errors import RefusedMixer
 from mixerlab.training.execution import leaving_no_trace
 from mixerlab.training.population import Population
 
 log = logging.getLogger(__name__)
+
+State = dict[str, Any]  # of a population: its state_dict
 
 KEEPS_STATE = (
     "it gives different outputs for the same input: it keeps state between calls. Compute all of forward from x,"
@@ -99,15 +100,33 @@ def find_leak(
 
 
 @contextmanager
-def _undisturbed(population: Population) -> Iterator[dict[str, Any]]:
+def _undisturbed(population: Population) -> Iterator[State]:
     """Gives the state of a population, which it has again in the end, in the same mode; generators go on as before."""
-    state, was_training = copy.deepcopy(population.state_dict()), population.model.training
+    state, buffers = copy.deepcopy(population.state_dict()), population.buffers_by_replica
+    was_training = population.model.training
     try:
         with leaving_no_trace(population.device):
             yield state
     finally:
+        population.buffers_by_replica = buffers
         population.load_state_dict(state)
         population.model.train(was_training)
+
+
+def _noise(population: Population) -> Tensor:
+    """Of the shape of all parameters; the same each time."""
+    values = population.parameters_by_replica
+    return _NOISE * torch.randn(values.shape, generator=torch.Generator().manual_seed(0)).to(values)
+
+
+@contextmanager
+def _restarted(population: Population, state: State, noise: Tensor, bf16: bool) -> Iterator[None]:
+    """Parameters, with `noise` added, buffers and random generators start as ever; perhaps under bf16 autocast."""
+    population.load_state_dict(state | {"parameters_by_replica": state["parameters_by_replica"] + noise})
+    torch.manual_seed(0)
+    kind, training = population.device.type, population.model.training
+    with torch.set_grad_enabled(training), torch.autocast(kind, torch.bfloat16, enabled=bf16):
+        yield
 
 
 @functools.cache
@@ -127,9 +146,10 @@ def cut_positions(length: int, number: int) -> tuple[int, ...]:
     is_edge = (torch.arange(min(length, 8 * _LONGEST_CHUNK))[:, None] % chunks == 0).float()  # these are enough
     is_edge[0] = 0
     weight = 1 / chunks + (chunks & (chunks - 1) == 0)
+    weight[(torch.tensor(found)[:, None] % chunks == 0).any(dim=0)] = 0
     while len(found) < number and weight.any():
         cut = int((is_edge @ weight).argmax())
-        weight = weight * (1 - is_edge[cut])
+        weight[is_edge[cut] > 0] = 0
         found.append(cut)
     return tuple(dict.fromkeys(found))[:number]
 
@@ -143,7 +163,7 @@ class _Look:
     `is_finite` says of the last look whether outputs were finite; if not, that there is no leak means nothing.
     """
 
-    def __init__(self, population: Population, state: dict[str, Any], vocab_size: int, length: int, batch: int):
+    def __init__(self, population: Population, state: State, vocab_size: int, length: int, batch: int):
         self.population, self.state, self.is_finite = population, state, True
         replicas = len(population)
         self.rows = min(batch, ROWS, max(2, _MOST_OUTPUTS // (length * vocab_size)))
@@ -155,8 +175,7 @@ class _Look:
         # Another token at every position: none is the same by chance.
         steps = torch.randint(1, max(vocab_size, 2), self.tokens.shape, generator=generator)
         self.others = (self.tokens + steps) % vocab_size
-        values = state["parameters_by_replica"]
-        self.noise = _NOISE * torch.randn(values.shape, generator=generator).to(values)
+        self.noise = _noise(population)
 
     def finding(self, bf16: bool) -> Finding | None:
         """What changes before the cuts; it is the future if it changes with one cut for all rows too."""
@@ -191,56 +210,47 @@ class _Look:
         return change.nan_to_num(nan=torch.inf).amax(dim=-1).cpu()
 
     def _outputs(self, tokens: Tensor, bf16: bool, noise: Tensor) -> Tensor:
-        """Of the rows that are compared, float32 `[R, rows, T, V]`; random generators and buffers start as ever."""
-        values = {"parameters_by_replica": self.state["parameters_by_replica"] + noise}
-        self.population.load_state_dict(copy.deepcopy(self.state) | values)
-        torch.manual_seed(0)
-        device, training = self.population.device, self.population.model.training
-        with torch.set_grad_enabled(training), torch.autocast(device.type, torch.bfloat16, enabled=bf16):
-            outputs = self.population(tokens.to(device))[:, : self.rows].detach()
+        """Of the rows that are compared, float32 `[R, rows, T, V]`."""
+        with _restarted(self.population, self.state, noise, bf16):
+            outputs = self.population(tokens.to(self.population.device))[:, : self.rows].detach()
             return outputs.to(torch.float32, copy=True)  # a view would keep the outputs of the whole batch
 
 
 def find_state(population: Population, vocab_size: int, length: int, *, bf16: bool = False) -> str | None:
     """What is wrong if the same tokens give other outputs after others, with the same random numbers; None if not.
 
-    Looks at the first replica's model by itself, as a loaded one computes: a population drops what evaluation mode
-    writes into buffers. What changes in bfloat16 is looked at in float32 again. The population and all random
-    generators stay as they were.
+    What evaluation mode writes into buffers stays, as in a loaded model; a population drops it. What changes in
+    bfloat16 is looked at in float32 again. The population and all random generators stay as they were.
     """
-    model = population.model
-    with _undisturbed(population), torch.no_grad():
-        torch.manual_seed(0)
-        one, other = torch.randint(vocab_size, (2, 2, length), device=population.device)
-        buffers = dict(model.named_buffers()) | {name: own[0] for name, own in population.buffers_by_replica.items()}
-        parameters = {
-            name: values[0] + _NOISE * torch.randn_like(values[0])
-            for name, values in population.parameters_by_name().items()
-        }
+    generator = torch.Generator().manual_seed(0)
+    one, other = torch.randint(vocab_size, (2, len(population), 2, length), generator=generator).to(population.device)
+    noise, buffers = _noise(population), population.buffers_by_replica
 
-        def written(bf16: bool) -> list[str] | None:
-            """The buffers that it writes, if it gives other outputs."""
-            tensors: dict[str, Tensor] = {}
-            outputs = []
-            for tokens in (one, other, one):
-                if model.training or not tensors:  # what training writes is no state of evaluation
-                    tensors = parameters | {name: buffer.clone() for name, buffer in buffers.items()}
-                torch.manual_seed(0)
-                with torch.autocast(tokens.device.type, torch.bfloat16, enabled=bf16):
-                    outputs.append(functional_call(model, tensors, (tokens,)).float())
-            first, _, again = outputs
-            rounding = _ROUNDING * first.abs().nan_to_num(0.0, posinf=0.0).max().item()  # of a GPU's atomic sums
-            if torch.allclose(first, again, rtol=0, atol=rounding, equal_nan=True):
-                return None
-            return [name for name, buffer in buffers.items() if not torch.equal(tensors[name], buffer)]
+    def written(state: State, bf16: bool) -> list[str] | None:
+        """The buffers that it writes, if it gives other outputs."""
+        outputs: list[Tensor] = []
+        kept: dict[str, Tensor] = {}
+        for tokens in (one, other, one):
+            population.buffers_by_replica = buffers
+            with _restarted(population, state, noise, bf16), torch.no_grad():
+                population.buffers_by_replica = buffers | kept
+                logits, changed = population.compute(tokens)
+            outputs.append(logits.float())
+            kept = {} if population.model.training else changed
+        first, _, again = outputs
+        rounding = _ROUNDING * first.abs().nan_to_num(0.0, posinf=0.0).max().item()  # of a GPU's atomic sums
+        if torch.allclose(first, again, rtol=0, atol=rounding, equal_nan=True):
+            return None
+        return [name for name, value in kept.items() if not torch.equal(value, buffers[name])]
 
+    with _undisturbed(population) as state:
         for training in (False, True):
-            model.train(training)
-            names = written(bf16)
+            population.model.train(training)
+            names = written(state, bf16)
             if names is not None and bf16:
-                names = written(False)
+                names = written(state, False)
             if names is not None:
-                return KEEPS_STATE if training or not names else _writes(names)
+                return _writes(names) if names else KEEPS_STATE
     return None
 
 

@@ -4,8 +4,9 @@ from typing import Literal
 
 import pytest
 
-from mixerlab.checks.contract import ContractBroken, check_config
+from mixerlab.checks.contract import check_config
 from mixerlab.mixers.base import SequenceMixer
+from mixerlab.records.errors import RefusedMixer
 
 
 class Chooses(SequenceMixer):
@@ -37,7 +38,7 @@ def test_a_value_is_one_of_the_annotated(chooses, given, message):
 
 def test_the_check_names_the_yaml_that_lacks_an_argument():
     config = {"name": "chooses", "_target_": f"{__name__}.Chooses", "gate": "silu"}
-    with pytest.raises(ContractBroken, match=r"mixer/chooses\.yaml lacks arguments of the constructor: order"):
+    with pytest.raises(RefusedMixer, match=r"mixer/chooses\.yaml lacks arguments of the constructor: order"):
         check_config(config, "chooses")
 
 

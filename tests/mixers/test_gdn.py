@@ -1,6 +1,5 @@
 """Gated DeltaNet as a layer: its formula from x to the output, its start, and replicas under vmap."""
 
-import pytest
 import torch
 import torch.nn.functional as F
 
@@ -64,16 +63,3 @@ def test_state_size_and_parameters():
     mixer = GatedDeltaNet(128)
     assert mixer.state_size(1024) == 2 * 64 * 64 + 3 * 128 * 3
     assert sum(p.numel() for p in mixer.parameters()) == 5 * 128**2 + 3 * 128 * 4 + 2 * 2 * 128 + 2 * 2 + 64
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"num_heads": 3}, "mixer.num_heads=3"),
-        ({"d_conv": 0}, "mixer.d_conv=0"),
-        ({"chunk_size": 0}, "mixer.chunk_size=0"),
-    ],
-)
-def test_bad_values(arguments, message):
-    with pytest.raises(ValueError, match=message):
-        GatedDeltaNet(16, **arguments)

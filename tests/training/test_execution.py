@@ -21,10 +21,10 @@ from stateful_mixers import (
 from tiny_training import THREE, VOCAB, assert_same_results, build_model, fit, replica_results
 
 from mixerlab.models.language_model import LanguageModel
-from mixerlab.records.errors import with_place
+from mixerlab.records.errors import RefusedMixer, with_place
 from mixerlab.training import execution as of_execution
 from mixerlab.training.datamodule import Examples
-from mixerlab.training.execution import StrayParameters, choose_execution, leaving_no_trace
+from mixerlab.training.execution import choose_execution, leaving_no_trace
 from mixerlab.training.optimizers import Muon
 from mixerlab.training.population import ALL, Population
 from mixerlab.training.schedules import WSD
@@ -133,7 +133,7 @@ def test_reading_what_is_no_replicas_is_refused(mixer, message):
     tokens = torch.randint(VOCAB, (2, 3, 8))
     population = Population(of(mixer), (0, 1))
     before = {name: (parameter, parameter.clone()) for name, parameter in population.model.named_parameters()}
-    with pytest.raises(StrayParameters, match=message):
+    with pytest.raises(RefusedMixer, match=message):
         choose_execution(population, "auto", tokens, ALL, bf16=False)
     for name, parameter in population.model.named_parameters():
         assert parameter is before[name][0] and torch.equal(parameter, before[name][1])
@@ -153,7 +153,7 @@ def test_a_parameter_that_is_handed_over_is_no_late_read(tmp_path):
 )
 def test_what_forward_makes_is_refused(what, name):
     population = Population(of(partial(MadeLate, what)), (0, 1))
-    with pytest.raises(StrayParameters, match=f"forward makes blocks.0.{name}.*: make it in __init__"):
+    with pytest.raises(RefusedMixer, match=f"forward makes blocks.0.{name}.*: make it in __init__"):
         choose_execution(population, "auto", torch.randint(VOCAB, (2, 3, 8)), ALL, bf16=False)
 
 

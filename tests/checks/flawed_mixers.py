@@ -1,0 +1,258 @@
+"""Mixers that break the contract in one way each, and what `mixerlab check` and a run say of it; some keep it."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+from mixerlab.checks.outputs import ROWS, OutputCheck
+from mixerlab.checks.strays import strays
+from mixerlab.mixers.base import SequenceMixer
+from mixerlab.models.language_model import LanguageModel
+from mixerlab.models.stream import ALL
+from mixerlab.records.errors import RefusedMixer
+from mixerlab.training.execution import choose_execution
+from mixerlab.training.population import Population
+
+VOCAB, WIDTH, LENGTH = 8, 16, 50
+_unseeded = np.random.default_rng()
+
+
+@dataclass
+class Flaw:
+    """What a mixer gives for its input `x` and `y = linear(x)`, and the words by which it is refused, if it is.
+
+    A `run` that is `...` is not tried: it depends on what stands around the mixer.
+    """
+
+    forward: Callable
+    check: str | None
+    run: str | None
+    prepare: Callable = lambda mixer: None
+
+
+class Flawed(SequenceMixer):
+    def __init__(self, flaw: str = "none", d_model: int = WIDTH):
+        super().__init__()
+        self.linear = nn.Linear(d_model, d_model, bias=False)
+        self.flaw, self.calls, self.seen = flaw, 0, []
+        FLAWS[flaw].prepare(self)
+
+    def forward(self, x):
+        return FLAWS[self.flaw].forward(self, x, self.linear(x))
+
+    def state_size(self, seq_len):
+        return 1
+
+
+def past(y):
+    """The mean of the past, which is causal."""
+    return y.cumsum(1) / torch.arange(1, y.shape[1] + 1, device=y.device)[:, None]
+
+
+def by_fft(mixer, x, y):
+    """A causal convolution that is right up to rounding."""
+    length = y.shape[1]
+    kernel = torch.fft.rfft(0.9 ** torch.arange(length, device=x.device), 2 * length)[:, None]
+    return torch.fft.irfft(torch.fft.rfft(y.float(), 2 * length, dim=1) * kernel, 2 * length, dim=1)[:, :length].to(y)
+
+
+def of_chunks(mixer, x, y):
+    """As of a kernel that lacks the mask within a chunk."""
+    return past(y) + torch.cat([part.mean(1, keepdim=True).expand_as(part) for part in y.split(16, dim=1)], dim=1)
+
+
+def across_edges(chunk, offset=0):
+    """A sum of the past, and at the last position of each chunk the next token."""
+
+    def forward(mixer, x, y):
+        at = torch.arange(x.shape[1])
+        is_last = ((at - offset) % chunk == chunk - 1) & (at < x.shape[1] - 1)
+        return y.cumsum(1) + is_last[:, None] * y.roll(-1, dims=1)
+
+    return forward
+
+
+def remembers(mixer, x, y):
+    mixer.seen = [*mixer.seen[-1:], x.detach()]
+    return y + mixer.seen[0].mean()
+
+
+def counts_steps(mixer, x, y):
+    mixer.calls += mixer.training
+    return y / (1 + 0.01 * mixer.calls)
+
+
+def with_buffer(mixer):
+    mixer.gate = nn.Parameter(torch.zeros(mixer.linear.in_features))
+    mixer.register_buffer("h", torch.ones(mixer.linear.in_features))
+
+
+def writes(mixer, x, y):
+    h, mixer.h = mixer.h, y.detach().mean((0, 1))
+    return y + mixer.gate * h
+
+
+def writes_in_place(mixer, x, y):
+    h = mixer.h.clone()
+    mixer.h.copy_(y.detach().mean((0, 1)))
+    return y + mixer.gate * h
+
+
+def writes_in_training(mixer, x, y):
+    return writes(mixer, x, y) if mixer.training else y + mixer.gate * mixer.h
+
+
+def writes_unread(mixer, x, y):
+    mixer.h = y.detach().mean((0, 1))
+    return y * (1 + mixer.gate)
+
+
+def grows_a_buffer(mixer, x, y):
+    mixer.h = torch.ones(x.shape[1])
+    return y * (1 + mixer.gate)
+
+
+def overwrites(mixer, x, y):
+    x *= 2
+    return y
+
+
+def draws_once(mixer, x, y):
+    if not mixer.seen or mixer.seen[0].shape[0] < x.shape[1]:
+        mixer.seen = [torch.randn(x.shape[1], x.shape[2])]
+    return y + mixer.seen[0][: x.shape[1]]
+
+
+def makes_a_layer(mixer, x, y):
+    mixer.late = nn.Linear(x.shape[2], x.shape[2])
+    return mixer.late(y)
+
+
+def with_alias(mixer):
+    mixer.shift = nn.Parameter(torch.ones(()))
+    mixer.aliases = [mixer.shift]
+
+
+def set_(name, make):
+    """Sets an attribute that `make` makes of the width."""
+    return lambda mixer: setattr(mixer, name, make(mixer.linear.in_features))
+
+
+FUTURE, ROWS_MIX, STATE = "it sees the future", "rows of a batch influence each other", "it keeps state between calls"
+WRITES = "it writes h in evaluation mode, so that it gives different outputs"
+FLAWS = {
+    # none
+    "none": Flaw(lambda m, x, y: past(y), None, None),
+    "by FFT": Flaw(by_fft, None, None),
+    "rows in training": Flaw(lambda m, x, y: y - y.mean(0, keepdim=True) if m.training else y, None, None),
+    "writes in training": Flaw(writes_in_training, None, None, with_buffer),
+    "writes unread": Flaw(writes_unread, None, None, with_buffer),
+    "dropout in training": Flaw(lambda m, x, y: F.dropout(past(y), 0.2, m.training), None, None),
+    # later tokens
+    "mean": Flaw(lambda m, x, y: past(y) + y.mean(1, keepdim=True), FUTURE, FUTURE),
+    "closed gate": Flaw(
+        lambda m, x, y: past(y) + m.gate * y.mean(1, keepdim=True), FUTURE, FUTURE, set_("gate", lambda d: zeros(d))
+    ),
+    "next": Flaw(lambda m, x, y: past(y) + y.roll(-1, dims=1), FUTURE, FUTURE),
+    "last": Flaw(lambda m, x, y: past(y) + y[:, -1:], FUTURE, FUTURE),
+    "within chunks": Flaw(of_chunks, FUTURE, FUTURE),
+    "across chunks": Flaw(across_edges(32), FUTURE, FUTURE),
+    "norm over time": Flaw(
+        lambda m, x, y: past(y) - past(y).mean(1, keepdim=True) if m.training else past(y),
+        f"{FUTURE}.*in training mode only",
+        f"{FUTURE}.*in training mode only",
+    ),
+    "over batch and time": Flaw(lambda m, x, y: past(y) + y.mean((0, 1), keepdim=True), FUTURE, FUTURE),
+    "NaN if moved": Flaw(
+        lambda m, x, y: past(y) + m.positive.log() * y.mean(1, keepdim=True),
+        FUTURE,
+        FUTURE,
+        set_("positive", lambda d: nn.Parameter(torch.full((d,), 1e-3))),
+    ),
+    "small numbers": Flaw(lambda m, x, y: 1e-7 * (y + y.mean(1, keepdim=True)), FUTURE, None),
+    "the length": Flaw(lambda m, x, y: y / x.shape[1], "of 129 positions change when the others are removed", None),
+    # other rows
+    "over the batch": Flaw(lambda m, x, y: past(y) + y.mean(0, keepdim=True).cumsum(1), ROWS_MIX, ROWS_MIX),
+    # earlier calls
+    "remembers": Flaw(remembers, STATE, STATE),
+    "counts steps": Flaw(counts_steps, STATE, STATE),
+    "writes": Flaw(writes, WRITES, WRITES, with_buffer),
+    "writes in place": Flaw(writes_in_place, WRITES, WRITES, with_buffer),
+    "overwrites": Flaw(overwrites, "it overwrites its input", ...),
+    "dropout": Flaw(lambda m, x, y: F.dropout(y, 0.1), "forward draws random numbers in evaluation mode", None),
+    "draws once": Flaw(draws_once, "forward draws random numbers in evaluation mode", None),
+    # parameters and buffers
+    "reads late": Flaw(
+        lambda m, x, y: checkpoint(lambda y: m.linear(y).sigmoid(), y, use_reentrant=False),
+        "backward reads parameters from the module",
+        "backward reads parameters from the module",
+    ),
+    "reads a list": Flaw(
+        lambda m, x, y: y * m.aliases[0] + 0 * m.shift,
+        "forward reads a parameter from a list",
+        "forward reads a parameter from a list",
+        with_alias,
+    ),
+    "makes a layer": Flaw(makes_a_layer, "forward makes .*late.bias", "forward makes .*late.bias"),
+    "grows a buffer": Flaw(grows_a_buffer, "a buffer keeps its shape", "a buffer keeps its shape", with_buffer),
+    "stray layer": Flaw(
+        lambda m, x, y: m.outs[0](y),
+        r"outs\[0\].weight is no parameter",
+        r"outs\[0\].weight is no parameter",
+        set_("outs", lambda d: [nn.Linear(d, d)]),
+    ),
+    "stray tensor": Flaw(
+        lambda m, x, y: y * m.table,
+        "table is no parameter or buffer",
+        "table is no parameter or buffer",
+        set_("table", torch.ones),
+    ),
+    "unseeded": Flaw(
+        lambda m, x, y: y * m.scale,
+        "parameter .*scale starts otherwise each time",
+        "parameter .*scale starts otherwise each time",
+        set_("scale", lambda d: nn.Parameter(torch.tensor(_unseeded.random(d), dtype=torch.float32))),
+    ),
+    "unused": Flaw(lambda m, x, y: y, "'spare' gets no gradient", None, set_("spare", lambda d: zeros(3))),
+    "frozen": Flaw(
+        lambda m, x, y: y,
+        "linear.weight has requires_grad=False",
+        "linear.weight has requires_grad=False",
+        lambda mixer: mixer.requires_grad_(False),
+    ),
+    "cut off": Flaw(lambda m, x, y: m.linear(x.detach()), "'x' gets no gradient", None),
+    # what it gives
+    "tuple": Flaw(lambda m, x, y: (y, None), "Flawed gives a tuple", "Flawed gives a tuple"),
+    "nothing": Flaw(lambda m, x, y: None, "Flawed gives a NoneType", "Flawed gives a NoneType"),
+    "shape": Flaw(lambda m, x, y: y[:, 1:], "Flawed gives the shape", "Flawed gives the shape"),
+    "float64": Flaw(lambda m, x, y: y.double(), "Flawed gives torch.float64", "Flawed gives torch.float64"),
+    "bfloat16": Flaw(lambda m, x, y: y.bfloat16(), "the output's dtype is torch.bfloat16", None),
+    "NaN": Flaw(lambda m, x, y: y * torch.nan, "the outputs are not finite", None),
+    "infinite gradient": Flaw(lambda m, x, y: y + (y - y.detach()).abs().sqrt(), "gradient of .* is not finite", None),
+}
+
+
+def zeros(size):
+    return nn.Parameter(torch.zeros(size))
+
+
+def population_of(make, seeds=(0, 1), vocabulary=VOCAB, width=WIDTH):
+    return Population(lambda: LanguageModel(vocabulary, width, 2, make), seeds)
+
+
+def look_as_a_run(make, *, bf16=False, lengths=(LENGTH,), may_see_future=False, seeds=(0, 1)) -> OutputCheck:
+    """All that a run asks of a mixer before it trains."""
+    for stray in strays(make()):
+        if stray.is_lost:
+            raise RefusedMixer(stray.message)
+    population = population_of(make, seeds)
+    tokens = torch.randint(VOCAB, (len(seeds), 2, lengths[0]))
+    choose_execution(population, "auto", tokens, ALL, bf16=bf16)
+    check = OutputCheck(VOCAB, lengths, is_causal=True, may_see_future=may_see_future, key=object())
+    check(population, bf16, ROWS)
+    return check
