@@ -161,19 +161,11 @@ def test_the_check_is_made_at_a_width(capsys):
     assert said.endswith(" (checked at d_model=32; model.d_model=... checks at another width)\n"), said
 
 
-@pytest.mark.parametrize(
-    ("given", "message"),
-    [
-        (["attn", "task=sc"], "attn: task=sc changes nothing here: give mixer.KEY=VALUE or model.KEY=VALUE"),
-        (["attn,gdn"], "attn,gdn: check one mixer at a time: mixerlab check attn; mixerlab check gdn"),
-        (["mixer=[attn, gdn]"], "[attn, gdn]: check one mixer at a time: mixerlab check attn; mixerlab check gdn"),
-        (["attn", "gdn"], "attn: gdn is no KEY=VALUE: check one mixer at a time, and give its settings behind it"),
-        (["num_heads=2"], "num_heads=2: give the name of a mixer, and then mixer.KEY=VALUE"),
-    ],
-)
-def test_what_the_check_takes(given, message, capsys):
-    assert check(given) == 1
-    assert capsys.readouterr().err == f"error: {message}\n"
+@pytest.mark.parametrize("args", [["attn", "task=sc"], ["attn,gdn"], ["mixer=[attn, gdn]"], ["attn", "gdn"], ["a=2"]])
+def test_what_the_check_takes(args, capsys):
+    assert check(args) == 1
+    said = capsys.readouterr().err
+    assert args[-1].removeprefix("mixer=") in said and "mixerlab check NAME mixer.KEY=VALUE model.KEY=VALUE" in said
 
 
 def test_a_value_that_leads_nowhere(own, capsys):
