@@ -63,9 +63,7 @@ def load_madlab(root: Path) -> SimpleNamespace:
     module("flash_attn.modules")
     module("flash_attn.modules.mha", MHA=MHA)
     module("selective_scan_cuda")
-    # Its __init__ imports all layers. Its registry, which train.py imports, names them all, and uses none.
-    paths = [str(root / "mad" / "model" / "layers")]
-    module("mad.model.layers", __path__=paths, __getattr__=lambda name: _unavailable(name))
+    module("mad.model.layers", __path__=[str(root / "mad" / "model" / "layers")])  # its __init__ imports all layers
     layers = {
         name: importlib.import_module(f"mad.model.layers.{name}")
         for name in ("attention", "mamba", "mlp", "ops.norm.rmsnorm")
@@ -90,12 +88,6 @@ def load_madlab(root: Path) -> SimpleNamespace:
         instances=importlib.import_module("mad.data.instances"),
         task_config=lambda task: config(root, "tasks", TASKS[task]),
     )
-
-
-def _unavailable(name: str) -> None:
-    """For the registry's entries; what Python itself asks a module for is not there."""
-    if name.startswith("__"):
-        raise AttributeError(name)
 
 
 def config(root: Path, kind: str, name: str) -> dict:

@@ -37,7 +37,9 @@ def ours(values, layers):
             named[f"{to}mlp.{name}.weight"] = values[f"{mlp}.1.{name}.weight"]
         for name, value in values.items():
             if name.startswith(f"{mixer}.1."):
-                named |= {f"{to}mixer.{key}": part for key, part in _of_mixer(name.removeprefix(f"{mixer}.1."), value)}
+                named |= {
+                    f"{to}mixer.{key}": part for key, part in mixer_parameters(name.removeprefix(f"{mixer}.1."), value)
+                }
     for layer in range(2 if body == "encoder" else 0):
         named[f"decoder.{layer}.norm.weight"] = values[f"decoder.{3 * layer}.weight"]
         for kind in ("weight", "bias"):
@@ -46,7 +48,7 @@ def ours(values, layers):
     return named | {f"head.{kind}": values[f"unembed.1.{kind}"] for kind in ("weight", "bias")}
 
 
-def _of_mixer(name, value):
+def mixer_parameters(name, value):
     kind = name.rpartition(".")[2]
     if name.startswith("Wqkv"):
         return zip((f"{letter}_proj.{kind}" for letter in "qkv"), np.split(value, 3), strict=True)
