@@ -17,13 +17,15 @@ import numpy as np
 import pandas as pd
 
 from mixerlab.records.archive import restore
+from mixerlab.records.schema import LABELS
 from mixerlab.sweeps.report.compare import compare
-from mixerlab.sweeps.report.published import read_published
 from mixerlab.sweeps.report.report import report
-from mixerlab.sweeps.tables.collect import best_per_cell, collect
+from mixerlab.sweeps.tables.cells import best_per_cell
+from mixerlab.sweeps.tables.collect import collect, rows_of
 from mixerlab.sweeps.tables.intervals import STUDENT_T, half_width
-from mixerlab.sweeps.tables.keys import spread_out
-from mixerlab.sweeps.tables.sources import rows_of
+from mixerlab.sweeps.tables.published import read_published
+from mixerlab.sweeps.tables.swept import spread_out
+from mixerlab.sweeps.tables.writers import rows_csv
 
 RESULTS = Path(__file__).resolve().parent
 PAPER = RESULTS / "published" / "parallax_paper.json"
@@ -31,10 +33,10 @@ RATES = tuple(read_published(PAPER)["rates"])
 RECORDS = "records.tar.xz"
 MIXERS = ("attn", "parallax", "gdn", "mamba", "mesa")
 CELL = ["mixer", "task", "setting"]
-# Columns of table/rows.csv; a report of the archive has all hyperparameters as well.
+# Columns of table/rows.csv; a report of the archive has all hyperparameters and the whole provenance.
 COLUMNS = [
-    *("run_id", "mixer", "task", "setting", "replica", "lr", "seed", "status", "config", "num_params", "state_size"),
-    *("steps", "steps_to_90", "chance", "official_accuracy", "official_epoch", "official_token_accuracy"),
+    *(*LABELS, "status", "error", "score", "higher_is_better", "config", "num_params", "state_size", "chance"),
+    *("steps", "steps_to_90", "official_accuracy", "official_epoch", "official_token_accuracy"),
     *("clean_accuracy", "clean_epoch", "clean_val_accuracy", "test_accuracy", "train_loss"),
     *("device", "git_commit", "wall_time_s"),
 ]
@@ -64,8 +66,7 @@ def table(scratch: Path) -> None:
     """`rows.csv` has the challenge's rows too."""
     for name in ("table", "challenge"):
         restore(RESULTS / name / RECORDS, scratch / "both")
-    rows = collect(scratch / "both")[COLUMNS]
-    rows.to_csv(RESULTS / "table" / "rows.csv", index=False, lineterminator="\n")
+    (RESULTS / "table" / "rows.csv").write_text(rows_csv(collect(scratch / "both")[COLUMNS]))
     files = ["official/solved.md", *(f"official/{name}.png" for name in ("accuracy", "difficulty", "learning_rates"))]
     files += [f"{selection}/{name}.md" for selection in ("official", "clean") for name in ("accuracy", "settings")]
     copy_report("table", files, scratch)
@@ -78,7 +79,7 @@ def challenge(scratch: Path) -> None:
     copy_bars(folder / RECORDS, "settings", folder / "official" / "beside_the_paper.png", scratch)
     default, others = rows_of(folder / RECORDS), rows_of(folder / "recipes.tar.xz")
     both = pd.concat([default, others], keys=["default", "others"]).reset_index(level=0, names="origin")
-    both = spread_out(both[both["task"].isin(others["task"])], ()).frame
+    both = spread_out(both[both["task"].isin(others["task"])])
     usual = {column.mixer: set(column.values) for column in both.loc[both["origin"] == "default", "column"].unique()}
     both["recipe"] = [
         ", ".join(f"{key}={value}" for key, value in column.values if (key, value) not in usual[column.mixer])
@@ -146,7 +147,7 @@ def frontier(scratch: Path) -> None:
     rows = rows_of(RESULTS / "frontier" / RECORDS)
     by_replica = rows.set_index(["run_id", "replica"])
     lines = []
-    for cell in best_per_cell(rows, "clean").itertuples():
+    for cell in best_per_cell(spread_out(rows), "clean").itertuples():
         if cell.n:
             scores = list(by_replica.loc[list(cell.replicas), "clean_token_accuracy"])
             entry = f"{fmean(scores):.3f} ± {half_width(scores):.3f}"

@@ -1,0 +1,66 @@
+"""What is committed in results/ is what `results/remake.py` makes of the committed records."""
+
+import importlib.util
+import shutil
+
+import pandas as pd
+import pytest
+from command_line import ROOT
+
+import mixerlab
+from mixerlab.config.values import checked
+from mixerlab.records.identity import run_id
+
+RESULTS = ROOT / "results"
+MADE = {
+    "parity": ["rows.csv", "rows.md"],
+    "screen": ["recipes.md", "effects.csv"],
+    "frontier": ["clean/lengths.md", "clean/token_accuracy.md", "official/lengths.md"],
+    "adamw": ["beside_muon.md", "official/settings.md", "official/solved.md"],
+    "challenge": ["recipes.md", "official/challenge.md", "official/solved.md"],
+    "table": ["rows.csv", "official/accuracy.md", "official/settings.md", "official/solved.md", "clean/accuracy.md"],
+}
+FAST = ("parity", "screen")
+
+
+@pytest.fixture
+def remake(tmp_path, monkeypatch):
+    """The script, which works on a copy of results/."""
+    spec = importlib.util.spec_from_file_location("remake", RESULTS / "remake.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    shutil.copytree(RESULTS, tmp_path / "results", ignore=shutil.ignore_patterns("runs", "report"))
+    monkeypatch.setattr(module, "RESULTS", tmp_path / "results")
+    return module
+
+
+@pytest.mark.parametrize("name", [pytest.param(name, marks=[] if name in FAST else pytest.mark.slow) for name in MADE])
+def test_committed_tables_come_from_the_records(remake, tmp_path, name):
+    for file in MADE[name]:
+        (remake.RESULTS / name / file).unlink()
+    remake.MAKERS[name](tmp_path / "scratch")
+    for file in MADE[name]:
+        assert (remake.RESULTS / name / file).read_text() == (RESULTS / name / file).read_text(), file
+
+
+@pytest.fixture(scope="module")
+def rows():
+    return pd.read_csv(RESULTS / "table" / "rows.csv", low_memory=False)
+
+
+def test_a_replica_counts_once(rows):
+    assert not rows.duplicated(["mixer", "task", "setting", "lr", "seed"]).any()
+
+
+@pytest.mark.parametrize("mixer", ["attn", "parallax", "gdn", "mamba", "mesa"])
+@pytest.mark.parametrize("cell", [("mem", "vocab_size-1024"), ("sc_challenge", "128-512")])
+def test_the_records_are_of_the_default_recipe(rows, mixer, cell):
+    """So a sweep over restored records trains only what is not there."""
+    runs = rows[(rows["mixer"] == mixer) & (rows["task"] == cell[0]) & (rows["setting"] == cell[1])]
+    assert runs["run_id"].nunique() > 0
+    for identity, run in runs.groupby("run_id"):
+        rates, seeds = (list(dict.fromkeys(run[column].tolist())) for column in ("lr", "seed"))
+        config = mixerlab.compose(
+            f"mixer={mixer}", f"task={cell[0]}", f"task.setting={cell[1]}", f"optimizer.lr={rates}", f"seed={seeds}"
+        )
+        assert run_id(checked(config)[1]) == identity
