@@ -33,12 +33,15 @@ from mixerlab.records.atomic import remove_leftovers, replace_file
 from mixerlab.records.claims import claim
 from mixerlab.records.errors import RefusedCode, RefusedMixer, with_place
 from mixerlab.records.files import (
+    ERROR_FILE,
     check_writable,
+    forget,
     is_finished,
+    place_to_train,
     read_record,
-    record_bytes,
     run_folder,
     selections_without_weights,
+    take_place,
     weights_file,
     weights_files,
     write_config,
@@ -54,14 +57,6 @@ from mixerlab.tasks.base import Task
 from mixerlab.tasks.data import dataset_digest, load_or_generate
 from mixerlab.tasks.generated import Arrays, WrongRows
 from mixerlab.training.capture import graph_key
-from mixerlab.training.checkpoints import (
-    begin_by_force,
-    begin_replacing,
-    end_by_force,
-    forget_checkpoints,
-    is_half_replaced,
-    is_interrupted_by_force,
-)
 from mixerlab.training.optimizers import in_tensors
 from mixerlab.training.trainer_config import TrainerConfig, check_accelerator, claim_gpu, kept_in_sweep
 from mixerlab.training.weights import pack
@@ -74,7 +69,18 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 PATIENCE = 1.0  # seconds that a single run waits for another process to release it; a sweep's check takes an instant
-ERROR_FILE = "error.txt"  # the traceback of a run that failed, beside its record
+
+
+class RunFailed(RuntimeError):
+    """Training failed; the message says how, and the cause is what was raised.
+
+    Attributes:
+        traceback: the file that has it; None if the message says all, as that of a refusal does.
+    """
+
+    def __init__(self, message: str, traceback: Path | None = None):
+        super().__init__(message)
+        self.traceback = traceback
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,6 +92,7 @@ class _Run:
         task, config: what `checked` made of it.
         state_size: of its model, at the length that it trains on.
         folder: where its record is, or will be.
+        code: hashes of the code of its parts.
     """
 
     cfg: DictConfig
@@ -93,13 +100,24 @@ class _Run:
     config: dict[str, Any]
     state_size: int
     folder: Path
+    code: dict[str, str]
 
     @classmethod
-    def of(cls, cfg: DictConfig) -> Self:
+    def from_config(cls, cfg: DictConfig) -> Self:
         """Raises ValueError for a value that no run can have."""
         task, config = checked(cfg)
         state_size = check_buildable(cfg, task, config)
-        return cls(cfg, task, config, state_size, run_folder(cfg.results_dir, run_id(config)))
+        folder = run_folder(cfg.results_dir, run_id(config))
+        return cls(cfg, task, config, state_size, folder, code_versions(config))
+
+    def must_train(self) -> bool:
+        """Whether this command trains the run, as far as its record says; raises `Unreadable`."""
+        if self.cfg.force is True:
+            return True
+        record = read_record(self.folder)
+        if record is None or record.status != "finished":
+            return True
+        return self.cfg.force == CHANGED and bool(changed_code(record, self.code))
 
     def read_splits(self) -> Mapping[str, Arrays] | None:
         """The data in `data_dir`, which are those that the run's identity names; None if the task generates them.
@@ -124,6 +142,19 @@ class _Run:
         except WrongRows as error:
             raise WrongRows(f"task={options['name']}: {error}") from error
 
+    def existing_record(self) -> Record:
+        """The record of a run that is finished; says what today's command would make otherwise."""
+        forget(self.folder)  # of a process that was killed after it had written its record
+        log.info("%s is finished: skipped (force=true repeats it)", self.folder)
+        record = read_record(self.folder)
+        assert record is not None
+        if changed := changed_code(record, self.code):
+            log.warning("The code of its %s has changed since: force=changed trains it again", " and ".join(changed))
+        wanted = TrainerConfig(**self.cfg.trainer).selections_kept
+        if lacking := " and ".join(selections_without_weights(self.folder, record, wanted)):
+            log.info("It has no %s weights: the same command with force=true trains it again and keeps them", lacking)
+        return record
+
 
 def run_state(cfg: DictConfig) -> tuple[Path, str]:
     """Where the run that `cfg` describes has its record, and whether it is finished or still to run.
@@ -131,8 +162,8 @@ def run_state(cfg: DictConfig) -> tuple[Path, str]:
     Raises:
         ValueError: a value in the config that no run can have.
     """
-    folder = _Run.of(cfg).folder
-    return folder, "finished" if _is_done(folder) else "to run"
+    folder = _Run.from_config(cfg).folder
+    return folder, "finished" if is_finished(folder) else "to run"
 
 
 def run(cfg: DictConfig, patience: float = 0) -> Record | None:
@@ -148,10 +179,9 @@ def run(cfg: DictConfig, patience: float = 0) -> Record | None:
         OSError: the record cannot be written, for instance because the disk is full.
     """
     _quiet_lightning()
-    this = _Run.of(cfg)
-    code = code_versions(this.config)
+    this = _Run.from_config(cfg)
     splits = None
-    if _must_train(this, code):  # what refuses to train does so before anything is written
+    if this.must_train():  # what refuses to train does so before anything is written
         check_accelerator(cfg.trainer.accelerator)
         splits = this.read_splits()
     check_writable(cfg.results_dir)
@@ -159,13 +189,11 @@ def run(cfg: DictConfig, patience: float = 0) -> Record | None:
         if not ours:
             return None
         remove_leftovers(this.folder)
-        if not _must_train(this, code):
-            return _existing_record(this, code)
+        if take_place(this.folder) or not this.must_train():
+            return this.existing_record()
         loggers = loggers_of(cfg, this.folder)
         with started(loggers, _hyperparameters(this.config)):  # one that does not start leaves what there is
-            if cfg.force is True or _has_result(this.folder):
-                begin_by_force(this.folder, record_bytes(this.folder))
-            return _train_and_record(this, splits or this.read_splits(), code, loggers)
+            return _train_and_record(this, splits or this.read_splits(), loggers)
 
 
 def run_cell(cfg: DictConfig) -> str | None:
@@ -186,124 +214,61 @@ def run_cell(cfg: DictConfig) -> str | None:
     return record.run_id if record else None
 
 
-class RunFailed(RuntimeError):
-    """Training failed; the message says how, and the cause is what was raised.
-
-    Attributes:
-        traceback: the file that has it; None if the message says all, as that of a refusal does.
-    """
-
-    traceback: Path | None = None
-
-
-def _must_train(this: _Run, code: Mapping[str, str]) -> bool:
-    """Whether this command trains the run, as far as records say."""
-    if this.cfg.force is True or not _is_done(this.folder):
-        return True
-    return this.cfg.force == CHANGED and bool(changed_code(_record(this.folder), code))
-
-
-def _is_done(folder: Path) -> bool:
-    """Whether there is a record with results, and no training by force was stopped while it replaced them."""
-    return is_finished(folder) and not is_half_replaced(folder, record_bytes(folder))
-
-
-def _has_result(folder: Path) -> bool:
-    """Whether there is a record with results, and not a damaged one."""
-    try:
-        return is_finished(folder)
-    except ValueError:
-        return False
-
-
-def _record(folder: Path) -> Record:
-    """Of a run that has one."""
-    record = read_record(folder)
-    assert record is not None
-    return record
-
-
-def _existing_record(this: _Run, code: Mapping[str, str]) -> Record:
-    """The record of a run that is finished; says what today's command would make otherwise."""
-    if not is_interrupted_by_force(this.folder, record_bytes(this.folder)):
-        forget_checkpoints(this.folder)  # of a process that was killed after it had written its record
-    log.info("%s is finished: skipped (force=true repeats it)", this.folder)
-    record = _record(this.folder)
-    if changed := changed_code(record, code):
-        log.warning("The code of its %s has changed since: force=changed trains it again", " and ".join(changed))
-    wanted = TrainerConfig(**this.cfg.trainer).selections_kept
-    if lacking := selections_without_weights(this.folder, record, wanted):
-        log.info(
-            "It has no %s weights: the same command with force=true trains it again and keeps them",
-            " and ".join(lacking),
-        )
-    return record
-
-
-def _train_and_record(
-    this: _Run, splits: Mapping[str, Arrays] | None, code: Mapping[str, str], loggers: Mapping[str, "Logger"]
-) -> Record:
-    """Trains the run, writes all that it leaves, and gives its record: the last of it to be written.
+def _train_and_record(this: _Run, splits: Mapping[str, Arrays] | None, loggers: Mapping[str, "Logger"]) -> Record:
+    """Trains the run, writes all that it leaves, the record last, and returns that.
 
     Without `splits` the task generates them.
 
     Raises:
         RunFailed: training failed, which the record says; unless it has the results of an earlier training, which stay.
     """
-    folder = this.folder
-    before, keeps = record_bytes(folder), _has_result(folder)
-    if not keeps:
-        write_config(folder, this.config)
-    record, result = _outcome(this, splits, code, list(loggers.values()))
-    if isinstance(result, BaseException):
-        replace_file(folder / ERROR_FILE, "".join(traceback.format_exception(result)))
-        if not (keeps and is_half_replaced(folder, before)):  # which the next command is to complete
-            end_by_force(folder)
-        if keeps:
-            reason = f"{record.error} (the record in {folder} is of the training before, and stays)"
-            raise RunFailed(reason) from result
-    else:
-        if keeps:
-            begin_replacing(folder, before)  # whoever comes after a kill now completes it: `is_half_replaced`
-            write_config(folder, this.config)
-        _write_weights(folder, record, result.weights)
-        write_metrics(folder, result.metrics)
-    try:
-        write_record(folder, record, replaces=before)
-    except FileExistsError:
-        log.warning("%s: another process has written this run's record meanwhile; it stays", folder)
-        return _record(folder)
-    if isinstance(result, BaseException):
-        failed = RunFailed(record.error)
-        failed.traceback = None if isinstance(result, RefusedCode) else folder / ERROR_FILE
-        raise failed from result
-    (folder / ERROR_FILE).unlink(missing_ok=True)  # of an earlier try
-    forget_checkpoints(folder)
-    log_results(loggers, _hyperparameters(this.config), record.rows)
-    return record
-
-
-def _outcome(
-    this: _Run, splits: Mapping[str, Arrays] | None, code: Mapping[str, str], loggers: Sequence["Logger"]
-) -> tuple[Record, "RunResult | Exception | SystemExit"]:
-    """Trains; gives the record, and what was measured, or the error that ended it.
-
-    An error in the task's code is recorded, as one in a mixer's is.
-    """
-    origin: dict[str, Any] = {"started_at": datetime.now(UTC), "code": code, "git": git_state(project_in_use())}
+    folder, place = this.folder, place_to_train(this.folder)
+    write_config(place, this.config)
+    origin: dict[str, Any] = {"started_at": datetime.now(UTC), "code": this.code, "git": git_state(project_in_use())}
     try:
         with interruptions_unwrapped():
             if splits is None:
                 splits = this.generate_splits()
                 origin["started_at"] = datetime.now(UTC)  # the wall time is that of training
-            return _measure(this, splits, origin, loggers)
+            record, result = _measure(this, place, splits, origin, list(loggers.values()))
     except Terminated:
         raise
     except (Exception, SystemExit) as error:  # SystemExit: the user's code calls `sys.exit`
-        reason = str(error) if isinstance(error, RefusedCode) else with_place(error)
-        if isinstance(error, RefusedMixer):
-            reason = f"mixer={this.cfg.mixer.name}: {reason}"
-        return failed_record(this.config, reason, provenance(**origin)), error
+        raise _failure(this, place, error, origin) from error
+    _write_weights(place, record, result.weights)
+    write_metrics(place, result.metrics)
+    if not _publish(this, place, record):
+        return this.existing_record()
+    (folder / ERROR_FILE).unlink(missing_ok=True)  # of an earlier try
+    forget(folder)
+    log_results(loggers, _hyperparameters(this.config), record.rows)
+    return record
+
+
+def _publish(this: _Run, place: Path, record: Record) -> bool:
+    """Makes `record`, and what was written in `place` before, what the run leaves; False if another process did."""
+    try:
+        write_record(place, record)
+    except FileExistsError:  # where locks do not hold between hosts
+        log.warning("%s: another process has written this run's record meanwhile; it stays", this.folder)
+        return False
+    take_place(this.folder)
+    return True
+
+
+def _failure(this: _Run, place: Path, error: BaseException, origin: Mapping[str, Any]) -> RunFailed:
+    """What to raise for an error of training, in the user's code or in ours, which is recorded."""
+    reason = str(error) if isinstance(error, RefusedCode) else with_place(error)
+    if isinstance(error, RefusedMixer):
+        reason = f"mixer={this.cfg.mixer.name}: {reason}"
+    if place == this.folder:
+        _publish(this, place, failed_record(this.config, reason, provenance(**origin)))
+    else:
+        forget(place)
+        reason += f" (the record in {this.folder} is of the training before, and stays)"
+    file = this.folder / ERROR_FILE
+    replace_file(file, "".join(traceback.format_exception(error)))
+    return RunFailed(reason, None if isinstance(error, RefusedCode) else file)
 
 
 def _hyperparameters(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -314,30 +279,27 @@ def _hyperparameters(config: Mapping[str, Any]) -> dict[str, Any]:
     return flat | {"task.setting": config["task"]["setting"], "run_id": run_id(config)}
 
 
-def _write_weights(folder: Path, record: Record, weights: list[dict[str, dict[str, torch.Tensor]]]) -> None:
-    """Writes the weights that go with `record`, and removes those of an earlier training."""
+def _write_weights(place: Path, record: Record, weights: list[dict[str, dict[str, torch.Tensor]]]) -> None:
+    """Writes the weights that go with `record`, and removes those of an attempt that left none."""
+    for path in weights_files(place):
+        path.unlink()
     digest = rows_digest(record)
-    written = {}
-    for row, of_replica in zip(record.rows, weights, strict=True):
-        for selection, state in of_replica.items():
+    sizes = []
+    for row, by_selection in zip(record.rows, weights, strict=True):
+        for selection, state in by_selection.items():
             about = {key: row[key] for key in ("run_id", "mixer", "task", "setting", "replica", "lr", "seed")}
             about |= {"selection": selection, "epoch": row[f"{selection}_epoch"], "rows_sha256": digest}
             content = pack(state, about | {"test_accuracy": row[f"{selection}_accuracy"]})
-            path = weights_file(folder, row["replica"], selection)
-            replace_file(path, content)
-            written[path] = len(content)
-    for path in weights_files(folder):
-        if path not in written:
-            path.unlink()
-    if written:
-        size = sum(written.values()) / 1e6
-        log.info("weights: %s, %.1f MB, in %s", counted(len(written), "file"), size, folder)
+            replace_file(weights_file(place, row["replica"], selection), content)
+            sizes.append(len(content))
+    if sizes:
+        log.info("weights: %s, %.1f MB", counted(len(sizes), "file"), sum(sizes) / 1e6)
 
 
 def _measure(
-    this: _Run, splits: Mapping[str, Arrays], origin: Mapping[str, Any], loggers: Sequence["Logger"]
+    this: _Run, place: Path, splits: Mapping[str, Arrays], origin: Mapping[str, Any], loggers: Sequence["Logger"]
 ) -> tuple[Record, "RunResult"]:
-    """The record of a run that trains to its end, and what it measured; `origin` is what its provenance begins with."""
+    """Trains in `place`; returns the record, whose provenance begins with `origin`, and what was measured."""
     from mixerlab.training.fit import Training  # brings Lightning and pandas, which a finished run does not need
 
     cfg, config, task = this.cfg, this.config, this.task
@@ -351,22 +313,22 @@ def _measure(
         "state_size": this.state_size,
         "chance": None if task.chance is None else float(task.chance),
     }
-    check = _output_check(config, task, origin["code"])
+    check = _output_check(config, task, this.code)
     training = Training(
         build_model=partial(build_model, cfg, task),
         splits=splits,
         make_optimizer=partial(component, cfg.optimizer),
         schedule=component(cfg.schedule),
         config=TrainerConfig(**cfg.trainer),
-        folder=this.folder,
+        folder=place,
         loggers=loggers,
-        code=origin["code"],
+        code=this.code,
         grouping=grouping_of(cfg.optimizer),
         check=check,
     )
     sizes = task.vocab_size, task.input_length, task.autoencode
     read = in_tensors(get_class(config["optimizer"]["_target_"]))
-    result = training.train(replicas, graph_key(config, origin["code"], sizes, len(splits["train"][0]), read))
+    result = training.train(replicas, graph_key(config, this.code, sizes, len(splits["train"][0]), read))
     rows = [
         labels | counts | measured for labels, measured in zip(labels_of_replicas(config), result.replicas, strict=True)
     ]
@@ -405,4 +367,4 @@ def _backends(mixers: Iterable[tuple[str, SequenceMixer]], device: torch.device,
     backends: dict[str, dict[str, None]] = {}
     for name, mixer in mixers:
         backends.setdefault(name, {})[mixer.resolved_backend(device, dtype)] = None
-    return {name: ", ".join(of_mixer) for name, of_mixer in backends.items()}
+    return {name: ", ".join(names) for name, names in backends.items()}

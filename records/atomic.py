@@ -8,7 +8,8 @@ import os
 import re
 import stat
 import uuid
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 # Names of files that a writer has not finished: `.record.json.<32 hex digits>`.
@@ -28,9 +29,9 @@ def replace_file(path: Path, content: str | bytes) -> None:
     Raises:
         OSError: the disk is full, or the folder cannot be written; the old file is as it was.
     """
-    with _written(path, content) as temporary:
+    with _written_beside(path, content) as temporary:
         os.replace(temporary, path)
-    _sync_folder(path.parent)
+    sync_folder(path.parent)
 
 
 def publish_file(path: Path, content: str | bytes) -> None:
@@ -40,7 +41,7 @@ def publish_file(path: Path, content: str | bytes) -> None:
         FileExistsError: there is such a file.
         OSError: as `replace_file`.
     """
-    with _written(path, content) as temporary:
+    with _written_beside(path, content) as temporary:
         try:
             os.link(temporary, path)
         except OSError as error:
@@ -49,37 +50,30 @@ def publish_file(path: Path, content: str | bytes) -> None:
             if path.exists():
                 raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(path)) from None
             os.replace(temporary, path)
-    _sync_folder(path.parent)
+    sync_folder(path.parent)
 
 
-class _written:
-    """Writes and syncs a temporary file beside `path`, and removes it at the end of the block if it is still there."""
-
-    def __init__(self, path: Path, content: str | bytes):
-        self.temporary = temporary_beside(path)
-        self.content = content.encode() if isinstance(content, str) else content
-
-    def __enter__(self) -> Path:
-        self.temporary.parent.mkdir(parents=True, exist_ok=True)
+@contextmanager
+def _written_beside(path: Path, content: str | bytes) -> Iterator[Path]:
+    """A temporary file beside `path`, written and synced, which is gone at the end of the block."""
+    temporary = temporary_beside(path)
+    temporary.parent.mkdir(parents=True, exist_ok=True)
+    rest = memoryview(content.encode() if isinstance(content, str) else content)
+    try:
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
         try:
-            descriptor = os.open(self.temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
-            try:
-                rest = memoryview(self.content)
-                while rest:
-                    rest = rest[os.write(descriptor, rest) :]
-                os.fsync(descriptor)  # the new name must not come to disk before what it names
-            finally:
-                os.close(descriptor)
-        except BaseException:
-            self.temporary.unlink(missing_ok=True)
-            raise
-        return self.temporary
-
-    def __exit__(self, *exception: object) -> None:
-        self.temporary.unlink(missing_ok=True)
+            while rest:
+                rest = rest[os.write(descriptor, rest) :]
+            os.fsync(descriptor)  # the new name must not come to disk before what it names
+        finally:
+            os.close(descriptor)
+        yield temporary
+    finally:
+        temporary.unlink(missing_ok=True)
 
 
-def _sync_folder(folder: Path) -> None:
+def sync_folder(folder: Path) -> None:
+    """Brings what was renamed and removed in `folder` to disk."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)
@@ -97,18 +91,15 @@ def read_bytes(path: Path, most: int) -> bytes:
 
     Raises:
         FileNotFoundError: there is none.
-        ValueError: it is no plain file, is too large, or cannot be read; the message names neither file nor folder.
+        ValueError: it is a link, no plain file, or too large.
+        OSError: it may be whole, and cannot be read.
     """
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    except FileNotFoundError:
-        raise
-    except NotADirectoryError as error:  # what should be a folder above it is a file: there is none either
-        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path)) from error
     except OSError as error:
         if error.errno == errno.ELOOP:
             raise ValueError("it is a link, which is not followed") from None
-        raise ValueError(f"it cannot be read: {error.strerror}") from error
+        raise
     try:
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode):
@@ -117,8 +108,6 @@ def read_bytes(path: Path, most: int) -> bytes:
             raise ValueError(f"it has {status.st_size:,} bytes, and such a file has at most {most:,}")
         with open(descriptor, "rb", closefd=False) as file:
             return file.read(status.st_size)
-    except OSError as error:
-        raise ValueError(f"it cannot be read: {error.strerror}") from error
     finally:
         os.close(descriptor)
 

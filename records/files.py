@@ -1,6 +1,7 @@
 """The files of a run: `results_dir/runs/<run_id>/` holds `config.yaml`, `record.json`, `metrics.csv` and `.claim`.
 
-Beside them are the weights that it has kept, a file for each replica and selection.
+Beside them are the weights that it has kept, a file for each replica and selection. A run that has results trains once
+more in `anew/` inside its folder; what that leaves then takes the place of the earlier files, the record last.
 
 A results folder may be damaged, or a stranger's. Whatever is wrong with what is read of a run raises `Unreadable`, one
 line that names the file; nothing outside the folder is read.
@@ -12,13 +13,13 @@ import json
 import os
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from mixerlab.records.atomic import publish_file, read_bytes, replace_file
+from mixerlab.records.atomic import publish_file, read_bytes, remove_leftovers, replace_file, sync_folder
 from mixerlab.records.errors import one_line, type_and_message
 from mixerlab.records.identity import run_id
 from mixerlab.records.schema import LABELS, LARGEST_NUMBER, Record, labels_of_replicas, rows_digest, validate_record
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
 RECORD_FILE = "record.json"
 CONFIG_FILE = "config.yaml"
 METRICS_FILE = "metrics.csv"
+ERROR_FILE = "error.txt"  # the traceback of a run that failed, beside its record
+ANEW = "anew"  # the folder inside a run's in which it trains once more, beside its results
 
 # Bytes. A record has 2 kB for each replica, metrics 200 bytes for each replica and epoch.
 LARGEST_RECORD, LARGEST_CONFIG, LARGEST_METRICS = 32 << 20, 1 << 20, 256 << 20
@@ -80,13 +83,65 @@ def selections_without_weights(folder: str | Path, record: Record, selections: I
     ]
 
 
-def write_record(folder: str | Path, record: Record, replaces: bytes | None = None) -> None:
-    """Writes `record.json`, with digests of its rows and of `metrics.csv`, whole or not at all.
+def place_to_train(folder: Path) -> Path:
+    """Where the run in `folder`, which a process has claimed, trains: there or, beside results of before, in `anew/`.
 
-    Args:
-        folder: the run's.
-        record: what the run leaves.
-        replaces: what `record.json` held when this run began (`record_bytes`). None: nothing.
+    A failed record is removed: it is tried once more.
+    """
+    try:
+        has_results = is_finished(folder)
+    except Unreadable:
+        has_results = True  # perhaps: it stays until there are others
+    if has_results:
+        return folder / ANEW
+    (folder / RECORD_FILE).unlink(missing_ok=True)
+    return folder
+
+
+def take_place(folder: Path) -> bool:
+    """Moves what a whole training in `anew/` has left into the run's folder, which a process has claimed.
+
+    Whatever dies when, the record there is the earlier one or, with all its files, the new one; the next call goes on.
+
+    Returns:
+        Whether there was a whole training in `anew/`.
+    """
+    anew = folder / ANEW
+    if anew.is_symlink():
+        anew.unlink()
+    remove_leftovers(anew)
+    if not (anew / RECORD_FILE).exists():
+        if not (anew / CONFIG_FILE).exists():  # all has been moved, but for what it could go on from
+            forget(anew)
+        return False
+    if (anew / CONFIG_FILE).exists():  # nothing has been moved yet: these are files of the earlier training
+        for path in (*weights_files(folder), folder / ERROR_FILE):
+            path.unlink(missing_ok=True)
+        sync_folder(folder)
+    for path in (anew / CONFIG_FILE, anew / METRICS_FILE, *weights_files(anew)):
+        if path.exists():
+            path.replace(folder / path.name)
+    sync_folder(folder)  # nothing of it may come to disk after the record
+    (anew / RECORD_FILE).replace(folder / RECORD_FILE)
+    sync_folder(folder)
+    forget(anew)
+    return True
+
+
+def forget(place: Path) -> None:
+    """Removes what training in `place` could go on from, and `place` itself if it is `anew/`."""
+    for path in place.glob("resume-*"):
+        with suppress(IsADirectoryError):  # a folder is not ours
+            path.unlink(missing_ok=True)
+    if place.name == ANEW:
+        remove_leftovers(place)
+        with suppress(OSError):  # a file in it is not ours, or there is none
+            (place / CONFIG_FILE).unlink(missing_ok=True)
+            place.rmdir()
+
+
+def write_record(folder: str | Path, record: Record) -> None:
+    """Writes `record.json`, with digests of its rows and of `metrics.csv`, whole or not at all.
 
     Raises:
         ValueError: the record breaks the schema (nothing is written).
@@ -99,13 +154,7 @@ def write_record(folder: str | Path, record: Record, replaces: bytes | None = No
     if (folder / METRICS_FILE).exists():  # a run that failed has none
         digests[METRICS_FILE] = _digest(read_bytes(folder / METRICS_FILE, LARGEST_METRICS))
     text = json.dumps(record.to_json() | {"sha256": digests}, indent=1, sort_keys=True, allow_nan=False) + "\n"
-    path = folder / RECORD_FILE
-    if replaces is None:
-        publish_file(path, text)
-    elif record_bytes(folder) == replaces:
-        replace_file(path, text)
-    else:
-        raise FileExistsError(f"{path} has changed since this run began")
+    publish_file(folder / RECORD_FILE, text)
 
 
 def write_config(folder: str | Path, config: Mapping[str, Any]) -> None:

@@ -80,7 +80,7 @@ def kill_at_first_checkpoint(results_dir: Path, *arguments: str) -> None:
     """Starts a run and kills it as soon as there is a checkpoint to resume from."""
     process = start_run_py(*arguments, f"results_dir={results_dir}")
     try:
-        while not list(results_dir.glob("runs/*/resume-*.ckpt")):
+        while not list(results_dir.rglob("resume-*.ckpt")):
             assert process.poll() is None, process.stdout.read()
             time.sleep(0.002)
     finally:

@@ -103,7 +103,7 @@ class Training:
         """Trains one replica for each (learning rate, seed) of `replicas`, together, if they fit in memory.
 
         An interrupted call continues from its last checkpoint. Checkpoints stay when training ends: the caller removes
-        them (`forget_checkpoints`) once the results are safe. Replicas that do not fit in the GPU's memory give up the
+        them (`forget`) once the results are safe. Replicas that do not fit in the GPU's memory give up the
         graphs of other runs, and then train in two halves, one after the other.
 
         Calls of the same `graph_key` in one process share captured graphs where their tensors have the same shapes, and

@@ -9,13 +9,12 @@ from pathlib import Path
 from mixerlab.config.values import CHANGED
 from mixerlab.records.atomic import remove_leftovers
 from mixerlab.records.claims import claim
-from mixerlab.records.files import check_writable, read_record, record_bytes, selections_without_weights
+from mixerlab.records.files import check_writable, forget, read_record, selections_without_weights, take_place
 from mixerlab.records.schema import changed_code
 from mixerlab.records.text import counted
 from mixerlab.sweeps.launch.cells import Cell, names_of
 from mixerlab.sweeps.launch.progress import SweepProgress
 from mixerlab.sweeps.launch.sweep import Sweep
-from mixerlab.training.checkpoints import forget_checkpoints, is_interrupted_by_force
 
 
 @dataclass
@@ -121,12 +120,12 @@ def find(sweep: Sweep, cells: Sequence[Cell]) -> Found:
 
 
 def _clean(folder: Path) -> None:
-    """Removes what a process left that was killed after it had written its record, unless another one is there."""
+    """Ends what a process was killed at after it had written its record, unless another one is there."""
     with claim(folder) as ours:
         if ours:
-            if not is_interrupted_by_force(folder, record_bytes(folder)):
-                forget_checkpoints(folder)
             remove_leftovers(folder)
+            take_place(folder)
+            forget(folder)
 
 
 def _named(part: str, cell: Cell) -> str:

@@ -12,7 +12,6 @@ from tqdm import tqdm
 
 from mixerlab.config.values import CHANGED
 from mixerlab.records.claims import holder, is_claimed
-from mixerlab.records.files import record_bytes
 from mixerlab.records.named import name_from, name_of, read_sweep, write_sweep
 from mixerlab.records.schema import Record, changed_code
 from mixerlab.records.text import counted
@@ -20,7 +19,6 @@ from mixerlab.sweeps.launch.cells import Cell, Composer
 from mixerlab.sweeps.launch.executors import Ended, Executor
 from mixerlab.sweeps.launch.progress import SweepProgress
 from mixerlab.sweeps.report.report import report
-from mixerlab.training.checkpoints import is_half_replaced
 
 POLL_SECONDS = 2.0
 MOST_SHOWN = 3  # holders listed in one message
@@ -47,8 +45,6 @@ class Sweep:
     def is_pending(self, cell: Cell, record: Record | None) -> bool:
         """Whether the cell, which has this record, is to be trained."""
         if self.config.force is True or record is None or record.status != "finished":
-            return True
-        if is_half_replaced(cell.folder, record_bytes(cell.folder)):
             return True
         return self.config.force == CHANGED and bool(changed_code(record, cell.code))
 

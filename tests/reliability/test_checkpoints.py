@@ -13,6 +13,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "training"))
 
 from tiny_training import checkpoint_of, fit
 
+from mixerlab.records.files import forget
 from mixerlab.training import checkpoints
 from mixerlab.training.checkpoints import DamagedCheckpoint, read_checkpoint, write_checkpoint
 from mixerlab.training.lit_module import PopulationTraining
@@ -110,7 +111,7 @@ def test_a_checkpoint_that_is_of_no_use_costs_its_epochs(tmp_path, caplog, whole
     assert f"{path.name} cannot be restored" in again.notes[0] and again.notes[0] in caplog.text
     aside = path.with_name(f"{path.name}.damaged")
     assert aside.is_symlink() or aside.exists()
-    checkpoints.forget_checkpoints(tmp_path)
+    forget(tmp_path)
     assert not list(tmp_path.glob("resume-*"))
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from mixerlab.records.files import read_config, run_folder, write_config, write_metrics, write_record
+from mixerlab.records.files import RECORD_FILE, read_config, run_folder, write_config, write_metrics, write_record
 from mixerlab.records.identity import run_id
 from mixerlab.records.schema import Record, labels_of_replicas
 
@@ -129,6 +129,12 @@ def add_run(
     write_metrics(folder, pd.concat(curves))
     write_record(folder, made)
     return made.run_id
+
+
+def replace_record(folder: Path, record: Record) -> None:
+    """As a training by force leaves it."""
+    (folder / RECORD_FILE).unlink(missing_ok=True)
+    write_record(folder, record)
 
 
 def by_run_id(*configs: dict) -> dict[str, dict]:

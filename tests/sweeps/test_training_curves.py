@@ -11,10 +11,8 @@ from mixerlab.records.files import (
     METRICS_FILE,
     read_metrics,
     read_record,
-    record_bytes,
     run_folder,
     write_metrics,
-    write_record,
 )
 from mixerlab.sweeps.figures import ticks
 from mixerlab.sweeps.figures.run import run_curves
@@ -39,7 +37,7 @@ def keep_epochs(results, run_id, replica, epochs):
     path = folder / METRICS_FILE
     metrics = pd.read_csv(path)
     metrics[(metrics["replica"] != replica) | (metrics["epoch"] < epochs)].to_csv(path, index=False)
-    write_record(folder, read_record(folder), replaces=record_bytes(folder))  # with the digest of these metrics
+    fakes.replace_record(folder, read_record(folder))  # with the digest of these metrics
 
 
 def test_training_curves_show_the_best_replica(results, cells):
@@ -132,7 +130,7 @@ def test_a_run_shows_which_rates_diverged(tmp_path):
     scores = [name for name in metrics if name.startswith(("val_", "test_", "train_"))]
     metrics.loc[metrics["replica"].isin([1, 5]), scores] = np.nan
     write_metrics(folder, metrics)
-    write_record(folder, read_record(folder), replaces=record_bytes(folder))  # with the digest of these metrics
+    fakes.replace_record(folder, read_record(folder))  # with the digest of these metrics
     *_, test = run_curves(folder).axes
     labels = [text.get_text() for text in test.get_legend().get_texts()]
     assert [label.partition(" ")[2] for label in labels] == ["", "(1 of 2 diverged)", "(1 of 2 diverged)"]
