@@ -1,34 +1,27 @@
-"""A trained model from the folder of its run, or the command that trains it once more and keeps its weights."""
+"""A trained model from the folder of its run."""
 
 import importlib
 import json
 import logging
-import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
-from hydra.errors import HydraException
 from omegaconf import OmegaConf
 
 from mixerlab.config.building import build_model
-from mixerlab.config.compose import compose
-from mixerlab.config.hybrid import is_hybrid, mixers_of
-from mixerlab.config.override_text import as_override
+from mixerlab.config.hybrid import mixers_of
 from mixerlab.config.project import use_folder
 from mixerlab.config.settings import build_task, settings_of
-from mixerlab.config.values import checked, mixer_version
+from mixerlab.config.values import mixer_version
 from mixerlab.models.auto_encoder import AutoEncoder
 from mixerlab.models.language_model import LanguageModel
 from mixerlab.records.atomic import read_bytes
-from mixerlab.records.best import chosen_by
-from mixerlab.records.files import read_run, weights_file, weights_files
-from mixerlab.records.identity import DATA_DIGEST, flatten, is_volatile, run_id
-from mixerlab.records.schema import Record, rows_digest
-from mixerlab.sweeps.tables.cells import best_per_cell
-from mixerlab.sweeps.tables.collect import collect
+from mixerlab.records.best import best_trial, chosen_by
+from mixerlab.records.files import read_run, reading, weights_file, weights_files
+from mixerlab.records.schema import Record, changed_code, rows_digest
 from mixerlab.tasks.base import Task
 from mixerlab.training.metrics import CHOSEN_ON
 from mixerlab.training.weights import put_in, unpack
@@ -85,8 +78,11 @@ def load(
         raise ValueError(f"{run_folder} is no folder of a run: give results/runs/<run_id>")
     if config_dir is not None:
         use_folder(Path(config_dir))
-    record, config = _finished(folder, run_folder)
-    number = _best(folder.parents[1], record, config, selection) if replica is None else replica
+    record, config = read_run(folder.parents[1], folder.name)
+    if record is None or config is None or record.status != "finished":
+        state = "not ended" if record is None else f"failed ({record.error})"
+        raise ValueError(f"the run in {run_folder} has {state}: it has no weights")
+    number = _best(record, selection) if replica is None else replica
     if number not in range(len(record.rows)):
         raise ValueError(f"replica={number!r}: the run has replicas 0 to {len(record.rows) - 1}")
     row = record.rows[number]
@@ -94,27 +90,28 @@ def load(
         raise ValueError(f"replica {number} diverged before the end of an epoch: it has no weights ({row['error']})")
     path = weights_file(folder, number, selection)
     if not path.exists():
-        again = _again(folder, config, selection, config_dir)
+        again = _again(folder, record, selection)
         raise ValueError(f"{run_folder} has no {selection} weights of replica {number}. {again}")
     task, model = _built(config)
-    _warn_of_other_code(run_folder, record, config)
-    try:
+    if changed_code(record, {"mixer": mixer_version(config)}):  # weights that fit say nothing of a `forward`
+        log.warning(
+            "%s was trained with other code of mixer=%s than today's: the model may compute something else than its"
+            " record scores",
+            run_folder,
+            config["mixer"]["name"],
+        )
+    with reading(path):
         _read_weights(model, path, record, {"run_id": folder.name, "replica": number, "selection": selection})
-    except ValueError as error:
-        raise ValueError(
-            f"{path} cannot be loaded: {error}. {_again(folder, config, selection, config_dir)}"
-        ) from error
     return Loaded(model.eval(), task, config, row)
 
 
-def _finished(folder: Path, given: str | Path) -> tuple[Record, dict[str, Any]]:
-    """Record and config of a run; ValueError, which names the folder as it was given, unless it has finished."""
-    record, config = read_run(folder.parents[1], folder.name)
-    if record is None or config is None:
-        raise ValueError(f"{given} has no record: its run has not ended")
-    if record.status != "finished":
-        raise ValueError(f"the run in {given} has failed ({record.error}): it has no weights")
-    return record, config
+def _best(record: Record, selection: Literal["official", "clean"]) -> int:
+    """The number of the run's best replica."""
+    seeds, _ = best_trial(record.rows, selection, record.score)  # at the best learning rate
+    if not seeds:
+        raise ValueError("no replica of the run has finished: name one with replica=NUMBER")
+    best = max if record.score.higher_is_better else min
+    return best(seeds, key=lambda row: row[chosen_by(selection, record.score.name)])["replica"]
 
 
 def _read_weights(model: LanguageModel | AutoEncoder, path: Path, record: Record, expected: Mapping[str, Any]) -> None:
@@ -123,34 +120,14 @@ def _read_weights(model: LanguageModel | AutoEncoder, path: Path, record: Record
     Raises:
         ValueError: they are damaged, of another model, of another replica than `expected`, or not the record's.
     """
-    state, about = unpack(read_bytes(path, _HEADER + _bytes_of(model)))
+    size = sum(tensor.numel() * tensor.element_size() for tensor in model.state_dict().values())
+    state, about = unpack(read_bytes(path, _HEADER + size))
     for key, value in expected.items():
         if about.get(key) != value:
             raise ValueError(f"it is of {key} {about.get(key)!r}, not {value!r}")
     if about.get("rows_sha256") != rows_digest(record):
         raise ValueError("it is of another training of this run than the record")
     put_in(model, state)
-
-
-def _warn_of_other_code(run_folder: str | Path, record: Record, config: Mapping[str, Any]) -> None:
-    """Weights that fit say nothing of a `forward` that has changed."""
-    now = mixer_version(config)
-    if now != record.provenance.get("code_version", {}).get("mixer", now):
-        log.warning(
-            "%s was trained with other code of mixer=%s than today's: the model may compute something else than its"
-            " record scores",
-            run_folder,
-            config["mixer"]["name"],
-        )
-
-
-def _best(results_dir: Path, record: Record, config: Mapping[str, Any], selection: Literal["official", "clean"]) -> int:
-    """The number of the run's best replica."""
-    (cell,) = best_per_cell(collect(results_dir, {record.run_id: config}), selection).to_dict("records")
-    if not cell["replicas"]:
-        raise ValueError(f"no replica of the run has finished ({cell['status']}): name one with replica=NUMBER")
-    seeds = [record.rows[number] for _, number in cell["replicas"]]  # at the best learning rate
-    return max(seeds, key=lambda row: row[chosen_by(selection, record.score.name)])["replica"]
 
 
 def _built(config: Mapping[str, Any]) -> tuple[Task, LanguageModel | AutoEncoder]:
@@ -173,66 +150,8 @@ def _built(config: Mapping[str, Any]) -> tuple[Task, LanguageModel | AutoEncoder
         return task, build_model(cfg, task)
 
 
-def _bytes_of(model: torch.nn.Module) -> int:
-    return sum(tensor.numel() * tensor.element_size() for tensor in model.state_dict().values())
-
-
-def _again(folder: Path, config: Mapping[str, Any], selection: str, config_dir: str | Path | None) -> str:
+def _again(folder: Path, record: Record, selection: str) -> str:
     """What to type to get the weights."""
     others = [path for path in weights_files(folder) if not path.name.endswith(f".{selection}.safetensors")]
-    keep = ["force=true", f"trainer.keep_weights={'both' if others else selection}"]
-    overrides = overrides_of(config, config_dir)
-    if overrides is None:
-        return f"To train it again and keep them, add to the run's command: {' '.join(keep)}"
-    own = ["--config-dir", str(config_dir)] if config_dir is not None else []
-    results_dir, here = folder.parents[1], Path.cwd()
-    name = str(results_dir.relative_to(here) if results_dir.is_relative_to(here) else results_dir)
-    where = [f"results_dir={as_override(name)}"] if name != "results" else []
-    return f"To train it again and keep them: {shlex.join(['mixerlab', *own, *overrides, *where, *keep])}"
-
-
-def overrides_of(config: Mapping[str, Any], config_dir: str | Path | None = None) -> list[str] | None:
-    """Overrides with which today's yamls describe the run of a resolved `config`, in few words; None if they cannot.
-
-    The yaml of a mixer has its name or, where that is another (`mixer.name=...`), the name of its file. A hybrid may
-    have a yaml of its own.
-    """
-    mixer = config["mixer"]
-    choices = [[f"mixer={mixer['name']}"]]
-    if is_hybrid(mixer):
-        choices.append(["mixer=hybrid", f"mixer.layers={as_override(mixer['layers'])}"])
-    elif (file := mixer["_target_"].split(".")[-2]) != mixer["name"]:
-        choices.append([f"mixer={file}"])
-    for choice in choices:
-        try:
-            overrides = _from_yamls(config, [*choice, f"task={config['task']['name']}"], config_dir)
-            _, described = checked(compose(*overrides, config_dir=config_dir))
-        except (HydraException, ValueError):
-            continue
-        if run_id(described) == run_id(config):
-            return overrides
-    return None
-
-
-def _from_yamls(config: Mapping[str, Any], overrides: list[str], config_dir: str | Path | None) -> list[str]:
-    """`overrides`, and what must follow them to get from the yamls that they name to `config`."""
-    default = compose(*overrides, config_dir=config_dir)
-    overrides = overrides + [
-        f"{group}={config[group]['name']}"
-        for group in ("optimizer", "schedule")
-        if config[group]["name"] != default[group].name
-    ]
-    setting = config["task"]["setting"]
-    if setting != default.task.setting and setting in settings_of(default.task):
-        overrides.append(f"task.setting={setting}")
-    given = OmegaConf.to_container(compose(*overrides, config_dir=config_dir), resolve=True)
-    assert isinstance(given, dict)
-    values = flatten({str(key): value for key, value in given.items()})
-    for key, value in flatten(config).items():
-        if is_volatile(key) or key == DATA_DIGEST:
-            continue
-        if key not in values:
-            overrides.append(f"+{key}={as_override(value)}")
-        elif values[key] != value:
-            overrides.append(f"{key}={as_override(value)}")
-    return overrides
+    keep = f"force=true trainer.keep_weights={'both' if others else selection}"
+    return f"To train it again and keep them, add {keep} to its command: {record.provenance.get('command')}"

@@ -30,12 +30,25 @@ def _let_go_in_child() -> None:
 os.register_at_fork(after_in_child=_let_go_in_child)
 
 
+def try_lock(descriptor: int) -> bool:
+    """Whether this process now has the lock on an open file. The kernel keeps it until the file is closed.
+
+    Raises:
+        OSError: the file system has no locks.
+    """
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
 @contextmanager
 def claim(folder: str | Path, patience: float = 0) -> Iterator[bool]:
     """Claims a folder for this process: yields True if it is ours, False if a living process has it.
 
-    The kernel keeps the lock, so it ends with the process however that dies, and the next one takes over. The claim's
-    file says who holds it (`holder`). It stays: removing it would let two processes hold two files of one name.
+    The claim ends with the process however that dies, and the next one takes over. The claim's file says who holds it
+    (`holder`). It stays: removing it would let two processes hold two files of one name.
 
     After claiming a run, ask whether it is finished: the former holder may just have written its record.
 
@@ -54,7 +67,9 @@ def claim(folder: str | Path, patience: float = 0) -> Iterator[bool]:
     folder.mkdir(parents=True, exist_ok=True)
     with _locked(folder / CLAIM_FILE, patience) as descriptor:
         if descriptor is not None:
-            _sign(descriptor)
+            host, since = socket.gethostname(), datetime.now(UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+            os.ftruncate(descriptor, 0)
+            os.pwrite(descriptor, json.dumps({"host": host, "process": os.getpid(), "since": since}).encode(), 0)
         yield descriptor is not None
 
 
@@ -72,19 +87,27 @@ def holder(folder: str | Path) -> str:
     try:
         signed = json.loads(read_bytes(Path(folder) / CLAIM_FILE, most=10_000))
         return f"process {signed['process']} on {signed['host']} since {signed['since']}"
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
-        return "a process that has not said which"  # of an earlier version, or it is just claiming
+    except Exception:  # it is just claiming, or a stranger wrote the file
+        return "a process that has not said which"
 
 
 @contextmanager
 def _locked(path: Path, patience: float) -> Iterator[int | None]:
-    """The descriptor of the locked file, or None."""
+    """The descriptor of the locked file, or None if another process has had the lock for `patience` seconds."""
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
     _held.add(descriptor)
-    ours = False
+    ours, until = False, time.monotonic() + patience
     try:
-        ours = _lock(descriptor, path, time.monotonic() + patience)
+        while not (ours := try_lock(descriptor)) and time.monotonic() < until:
+            time.sleep(0.02)
         yield descriptor if ours else None
+    except OSError as error:
+        if ours or error.errno not in _NO_LOCKS:
+            raise
+        raise ValueError(
+            f"{path} cannot be locked ({error.strerror}): the file system has no locks, without which two processes"
+            " may train the same run; give results_dir=DIR on another one"
+        ) from error
     finally:
         # In a forked child the descriptor is closed already, and its number may be another file's.
         if descriptor in _held:
@@ -92,31 +115,3 @@ def _locked(path: Path, patience: float) -> Iterator[int | None]:
             if ours:
                 fcntl.flock(descriptor, fcntl.LOCK_UN)  # a child just being forked may still share it
             os.close(descriptor)
-
-
-def _lock(descriptor: int, path: Path, until: float) -> bool:
-    while True:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return True
-        except BlockingIOError:
-            if time.monotonic() >= until:
-                return False
-            time.sleep(0.02)
-        except OSError as error:
-            if error.errno not in _NO_LOCKS:
-                raise
-            raise ValueError(
-                f"{path} cannot be locked ({error.strerror}): the file system has no locks, without which two processes"
-                " may train the same run; give results_dir=DIR on another one"
-            ) from error
-
-
-def _sign(descriptor: int) -> None:
-    signature = {
-        "host": socket.gethostname(),
-        "process": os.getpid(),
-        "since": datetime.now(UTC).strftime("%Y-%m-%d %H:%M:%S UTC"),
-    }
-    os.ftruncate(descriptor, 0)
-    os.pwrite(descriptor, json.dumps(signature).encode() + b"\n", 0)

@@ -1,4 +1,4 @@
-"""Where in the user's code an error arose, for a message that names it."""
+"""What an error says in one line, and where in the user's code it arose."""
 
 import linecache
 import sys
@@ -48,12 +48,6 @@ def _users_line(error: BaseException) -> traceback.FrameSummary | None:
     return traceback.FrameSummary(frame.f_code.co_filename, line, frame.f_code.co_qualname)
 
 
-def raised_by_us(error: BaseException) -> bool:
-    """Whether the innermost frame is mixerlab's own: its messages say what to change, and need no place."""
-    *_, (frame, _line) = traceback.walk_tb(error.__traceback__)
-    return frame.f_globals.get("__name__", "").startswith("mixerlab.")
-
-
 def _may_be_the_users(frame: FrameType) -> bool:
     module = frame.f_globals.get("__name__", "")
     package = module.partition(".")[0]
@@ -66,6 +60,11 @@ def type_and_message(error: BaseException) -> str:
     """One line: the type of `error` and its message, if it has one."""
     message = one_line(error)
     return f"{type(error).__name__}: {message}" if message else type(error).__name__
+
+
+def reason(error: BaseException) -> str:
+    """One line: the message of a ValueError, which says all; of another error its type as well."""
+    return one_line(error) if isinstance(error, ValueError) else type_and_message(error)
 
 
 def one_line(error: BaseException) -> str:

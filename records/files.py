@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from mixerlab.records.atomic import publish_file, read_bytes, remove_leftovers, replace_file, sync_folder
-from mixerlab.records.errors import one_line, type_and_message
+from mixerlab.records.errors import reason
 from mixerlab.records.identity import run_id
 from mixerlab.records.schema import LABELS, LARGEST_NUMBER, Record, labels_of_replicas, rows_digest, validate_record
 
@@ -52,8 +52,7 @@ def reading(path: str | Path) -> Iterator[None]:
     except Unreadable:
         raise
     except Exception as error:
-        reason = one_line(error) if isinstance(error, ValueError) else type_and_message(error)
-        raise Unreadable(f"{path} cannot be read ({reason})") from error
+        raise Unreadable(f"{path} cannot be read ({reason(error)})") from error
 
 
 def run_folder(results_dir: str | Path, identity: str) -> Path:

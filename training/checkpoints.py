@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from mixerlab.records.atomic import read_bytes, replace_file
-from mixerlab.records.errors import one_line, type_and_message
+from mixerlab.records.errors import reason
 
 _MAGIC = b"mixerlab checkpoint 1 sha256 "
 LARGEST = 1 << 40  # bytes
@@ -52,7 +52,7 @@ def read_checkpoint(path: Path) -> dict[str, Any]:
     except OSError:
         raise
     except Exception as error:
-        raise DamagedCheckpoint(one_line(error) if type(error) is ValueError else type_and_message(error)) from error
+        raise DamagedCheckpoint(reason(error)) from error
 
 
 def _head(payload: bytes | memoryview) -> bytes:

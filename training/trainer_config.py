@@ -1,6 +1,5 @@
 """How long, how and on which device a run trains: the keys of `conf/trainer`, and the GPU of a process."""
 
-import fcntl
 import itertools
 import math
 import os
@@ -12,6 +11,7 @@ from typing import Literal
 
 import torch
 
+from mixerlab.records.claims import try_lock
 from mixerlab.training.metrics import CHOSEN_ON
 
 # The selections whose weights are kept, by `trainer.keep_weights`.
@@ -107,14 +107,11 @@ def claim_gpu() -> None:
     gpus = [name.strip() for name in names]  # an index, a UUID, or the path of a MIG instance
     for number, gpu in ((n, gpu) for n in itertools.count() for gpu in gpus):
         lock = _open(Path(tempfile.gettempdir(), f"mixerlab-gpu-{gpu.replace('/', '_')}-{number}.lock"))
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            os.close(lock)
-        else:
+        if try_lock(lock):
             _held.append(lock)
             os.environ["CUDA_VISIBLE_DEVICES"] = gpu
             return
+        os.close(lock)
 
 
 def _open(path: Path) -> int:

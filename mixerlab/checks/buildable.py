@@ -18,7 +18,7 @@ from mixerlab.config.values import code_versions
 from mixerlab.mixers.attn import Attention
 from mixerlab.mixers.base import SequenceMixer
 from mixerlab.models.language_model import LanguageModel
-from mixerlab.records.errors import raised_by_us, type_and_message, with_place
+from mixerlab.records.errors import RefusedCode, type_and_message, with_place
 from mixerlab.records.files import run_folder
 from mixerlab.records.identity import as_list, run_id
 from mixerlab.tasks.base import Task
@@ -107,9 +107,9 @@ def _check_own_optimizer(parts: str, code: str) -> None:
     try:
         check_step(alone)
         check_replicas_apart(two)
+    except RefusedCode as error:
+        raise ValueError(f"optimizer={optimizer['name']}: {error}") from error
     except Exception as error:
-        if type(error) is ValueError and raised_by_us(error):
-            raise ValueError(f"optimizer={optimizer['name']}: {error}") from error
         log.warning("optimizer=%s is not checked, as it fails on the CPU: %s", optimizer["name"], with_place(error))
 
 

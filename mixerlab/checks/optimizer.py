@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from mixerlab.records.errors import with_place
+from mixerlab.records.errors import RefusedCode, with_place
 from mixerlab.training.optimizers import PopulationOptimizer, has_own_step
 from mixerlab.training.schedules import Schedule
 
@@ -12,7 +12,7 @@ _LESS = -1e-4  # of a gradient: clipping leaves it as it is, and scales the whol
 
 
 def check_step(optimizer: PopulationOptimizer) -> None:
-    """ValueError unless a step of the user's own counts itself, and stops a replica whose gradient is not finite.
+    """RefusedCode unless a step of the user's own counts itself, and stops a replica whose gradient is not finite.
 
     `optimizer` is of one replica.
     """
@@ -27,7 +27,7 @@ def check_step(optimizer: PopulationOptimizer) -> None:
         stays = not optimizer.active.any() and torch.equal(parameters, before)
         seen.append((stays, state["step_number"].item(), state["steps_taken"].item()))
     if seen != [(False, 1, 1), (True, 2, 1), (True, 3, 1)]:
-        raise ValueError(
+        raise RefusedCode(
             "its step must add 1 to `step_number` and, for each active replica, to `steps_taken`, and must clear"
             " `active` and leave the parameters of a replica whose gradient was not finite: see training/README.md"
         )
@@ -35,13 +35,13 @@ def check_step(optimizer: PopulationOptimizer) -> None:
 
 @torch.no_grad()
 def check_replicas_apart(optimizer: PopulationOptimizer) -> None:
-    """ValueError unless the step moves each replica by its own gradients, and by what is in the optimizer's state.
+    """RefusedCode unless the step moves each replica by its own gradients, and by what is in the optimizer's state.
 
     `optimizer` is of two replicas that start alike.
     """
     parameters, state = optimizer.parameters, optimizer.state[optimizer.parameters]
     if others := [key for key, value in state.items() if not isinstance(value, Tensor)]:
-        raise ValueError(f"self.state[self.parameters] has {others[0]}, which is no tensor")
+        raise RefusedCode(f"self.state[self.parameters] has {others[0]}, which is no tensor")
     start, start_state = parameters.clone(), {key: tensor.clone() for key, tensor in state.items()}
     gradients = torch.randn(2, *parameters.shape, generator=torch.Generator().manual_seed(0))
 
@@ -60,19 +60,19 @@ def check_replicas_apart(optimizer: PopulationOptimizer) -> None:
     moved, again, beside_another = first_replica(1.0), first_replica(1.0), first_replica(_LESS)
     rounding = 1e-3 * (moved - start[0]).abs().max().item()
     if made := sorted(state.keys() - start_state.keys()):
-        raise ValueError(
+        raise RefusedCode(
             f"its step makes self.state[self.parameters][{made[0]!r}]: make it in __init__, since a CUDA graph would go"
             " on with the tensor of the steps that warmed it up"
         )
     if not moved.isfinite().all():
-        raise ValueError("from finite gradients its step gives parameters that are not finite")
+        raise RefusedCode("from finite gradients its step gives parameters that are not finite")
     if not torch.allclose(again, moved, rtol=0, atol=rounding):
-        raise ValueError(
+        raise RefusedCode(
             "its step depends on what it keeps outside of self.state[self.parameters], which a checkpoint does not"
             " have: keep tensors there, one row a replica"
         )
     if not torch.allclose(beside_another, moved, rtol=0, atol=rounding):
-        raise ValueError(
+        raise RefusedCode(
             "its step mixes replicas: one moves otherwise beside another with other gradients. Each row of a tensor"
             " [R, ...] is a replica: reduce over dim=1, and never over the rows"
         )

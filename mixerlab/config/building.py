@@ -15,7 +15,7 @@ from mixerlab.mixers.base import SequenceMixer
 from mixerlab.models.auto_encoder import LINEAR_STD, AutoEncoder
 from mixerlab.models.initial_values import overwritten
 from mixerlab.models.language_model import LanguageModel
-from mixerlab.records.errors import raised_by_us, with_place
+from mixerlab.records.errors import with_place
 from mixerlab.training.population import Grouping
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ def _instantiated(cfg: Mapping[str, Any], name: str, **arguments: Any) -> Any:
         return instantiate({"_convert_": "object"} | dict(cfg), **arguments)
     except InstantiationException as error:
         cause = error.__cause__ or error
-        if type(cause) is ValueError and raised_by_us(cause):
+        if type(cause) is ValueError and str(cfg["_target_"]).startswith("mixerlab."):  # its messages need no place
             raise cause from None
         raise ValueError(f"{name}: {with_place(cause)}") from error
 
