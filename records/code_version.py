@@ -17,6 +17,7 @@ log = logging.getLogger(__name__)
 
 # Our packages whose code can change a result. The others read configs, write records and draw.
 COMPUTING = ("mixers", "tasks", "kernels", "models", "training")
+Import = tuple[str, str | None]  # a module, and the name that is imported from it
 
 
 def code_version(*modules: str) -> str:
@@ -29,12 +30,12 @@ def code_version(*modules: str) -> str:
     own module those in the same project folder. A name that a package's `__init__` only passes on
     (`from mixerlab.kernels.fused import linear`) counts as the module that defines it, without its neighbours.
     """
-    code = _used(modules)
-    for name, (path, source) in code.items():
+    sources = _used(modules)
+    for name, source in sources.items():
         if not name.startswith("mixerlab."):
-            _warn_of_change(path, name, source)
+            _warn_of_change(name, source)
     # Those of our own modules are long, and a sweep asks for every cell.
-    return _hash(tuple(sorted((name, source.text) for name, (_, source) in code.items())))
+    return _hash(tuple(sorted((name, source.text) for name, source in sources.items())))
 
 
 @functools.cache
@@ -48,48 +49,22 @@ def note_import(module: str) -> None:
         _used((module,))
 
 
-def _used(modules: tuple[str, ...]) -> dict[str, tuple[Path, "_Source"]]:
-    """These modules and those that they import, directly or not, with file and source."""
-    code = _uses.get(modules, {})
-    if code and all(_source(path, name) is source for name, (path, source) in code.items()):
-        return code
-    code = {}
-    waiting = {(name, _located(name)) for name in modules}
-    while waiting:
-        name, path = waiting.pop()
-        if name not in code:
-            source = _source(path, name)
-            code[name] = path, source
-            for imported in source.imports:
-                if (target := _definition(*imported, path, name)) is not None:
-                    waiting.add(target)
-    _uses[modules] = code
-    return code
-
-
-def _warn_of_change(path: Path, name: str, source: "_Source") -> None:
-    """Of code that is edited in a session of Python, which goes on with what it imported."""
-    try:
-        now = _Source(path, name).text
-    except (OSError, SyntaxError, ValueError):
-        now = ""
-    if now != source.text and _warned.get(path) != now:
-        _warned[path] = now
-        log.warning(
-            "%s has changed since it was imported, and this process runs it as it was: restart Python, or reload the"
-            " module with importlib.reload",
-            path,
-        )
-
-
 class _Source:
-    """A module's code without comments and docstrings, and what it imports: (module, name in it or None)."""
+    """A module's code without comments and docstrings, and what it imports.
+
+    Attributes:
+        path: its file.
+        text: the code.
+        imports: all of them.
+        bindings: the names that imports bind at the top level.
+    """
 
     def __init__(self, path: Path, name: str):
+        self.path = path
         tree = ast.parse(path.read_text())
         package = name if path.name == "__init__.py" else name.rpartition(".")[0]
-        self.imports: set[tuple[str, str | None]] = set()
-        self.bindings: dict[str, tuple[str, str | None]] = {}  # names that imports bind at the top level
+        self.imports: set[Import] = set()
+        self.bindings: dict[str, Import] = {}
         for node in ast.walk(tree):
             if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef) and ast.get_docstring(node) is not None:
                 node.body = node.body[1:] or [ast.Pass()]
@@ -98,16 +73,31 @@ class _Source:
             elif isinstance(node, ast.ImportFrom):
                 module = resolve_name("." * node.level + (node.module or ""), package)
                 self.imports |= {(module, alias.name) for alias in node.names}
-        for node in tree.body:
-            if isinstance(node, ast.ImportFrom):
-                module = resolve_name("." * node.level + (node.module or ""), package)
-                self.bindings |= {alias.asname or alias.name: (module, alias.name) for alias in node.names}
+                if node in tree.body:
+                    self.bindings |= {alias.asname or alias.name: (module, alias.name) for alias in node.names}
         self.text = ast.unparse(tree)
 
 
-_uses: dict[tuple[str, ...], dict[str, tuple[Path, _Source]]] = {}  # by these modules
+_uses: dict[tuple[str, ...], dict[str, _Source]] = {}  # by the modules that were asked for
 _read: dict[Path, tuple[ModuleSpec | None, _Source]] = {}
 _warned: dict[Path, str] = {}  # the new text
+
+
+def _used(modules: tuple[str, ...]) -> dict[str, _Source]:
+    """These modules and those that they import, directly or not."""
+    known = _uses.get(modules, {})
+    if known and all(_source(source.path, name) is source for name, source in known.items()):
+        return known
+    sources: dict[str, _Source] = {}
+    waiting = {(name, _located(name)) for name in modules}
+    while waiting:
+        name, path = waiting.pop()
+        if name not in sources:
+            sources[name] = _source(path, name)
+            found = (_definition(one, path, name) for one in sources[name].imports)
+            waiting |= {one for one in found if one is not None}
+    _uses[modules] = sources
+    return sources
 
 
 def _source(path: Path, name: str) -> _Source:
@@ -118,14 +108,30 @@ def _source(path: Path, name: str) -> _Source:
     return _read[path][1]
 
 
-def _definition(module: str, name: str | None, importer: Path, importing: str) -> tuple[str, Path] | None:
+def _warn_of_change(name: str, source: _Source) -> None:
+    """Of code that is edited in a session of Python, which goes on with what it imported."""
+    try:
+        now = _Source(source.path, name).text
+    except (OSError, SyntaxError, ValueError):
+        now = ""
+    if now != source.text and _warned.get(source.path) != now:
+        _warned[source.path] = now
+        log.warning(
+            "%s has changed since it was imported, and this process runs it as it was: restart Python, or reload the"
+            " module with importlib.reload",
+            source.path,
+        )
+
+
+def _definition(imported: Import, importer: Path, importing: str) -> tuple[str, Path] | None:
     """The module that defines what is imported, with its path; None for what is not followed."""
+    module, name = imported
     if name is not None and (path := _followed(f"{module}.{name}", importer, importing)) is not None:
         return f"{module}.{name}", path
     if (path := _followed(module, importer, importing)) is None:
         return None
-    if name is not None and path.name == "__init__.py" and name in (bound := _source(path, module).bindings):
-        return _definition(*bound[name], path, module)
+    if name is not None and path.name == "__init__.py" and name in (bindings := _source(path, module).bindings):
+        return _definition(bindings[name], path, module)
     return module, path
 
 
@@ -133,9 +139,7 @@ def _followed(name: str, importer: Path, importing: str) -> Path | None:
     """The file of module `name` if it belongs to COMPUTING or to the project of the importing module."""
     parts = name.split(".")
     if parts[0] == "mixerlab":
-        if len(parts) == 1 or parts[1] not in COMPUTING:
-            return None
-        return file_in(mixerlab.__path__, parts[1:])
+        return file_in(mixerlab.__path__, parts[1:]) if parts[1:2] and parts[1] in COMPUTING else None
     if importing.startswith("mixerlab."):
         return None
     depth = len(importing.split(".")) - (importer.name != "__init__.py")

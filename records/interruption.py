@@ -23,12 +23,12 @@ def interruptions_unwrapped() -> Iterator[None]:
     makes `SystemExit` of Ctrl-C. That is no failed run. What the caller is handling when the block begins, a Ctrl-C
     perhaps, is behind every error of the block too, and is none of its own.
     """
-    of_the_caller = sys.exception()
+    handled = sys.exception()
     try:
         yield
     except (Exception, SystemExit) as error:
         behind: BaseException | None = error
-        while behind is not None and behind is not of_the_caller:
+        while behind is not None and behind is not handled:
             if isinstance(behind, KeyboardInterrupt | Terminated):
                 raise behind from None
             behind = behind.__context__

@@ -83,8 +83,8 @@ def git_state(project: Path | None = None) -> dict[str, Any]:
             Files that git does not track are changes of it if they are Python's: results may lie there too.
     """
     code = Path(__file__)
-    found = _commit(code.parent, code.name, ":/")  # not of another repository, in which a copy is installed
-    return found if project is None else found | {"project": _commit(project, ".", "*.py")}
+    state = _commit(code.parent, code.name, ":/")  # not of another repository, in which a copy is installed
+    return state if project is None else state | {"project": _commit(project, ".", "*.py")}
 
 
 def _commit(folder: Path, tracked: str, new: str) -> dict[str, Any]:
@@ -92,17 +92,17 @@ def _commit(folder: Path, tracked: str, new: str) -> dict[str, Any]:
 
     Of files that git does not track, those count as changes that the pattern `new` has.
     """
+
+    def git(*args: str) -> str:
+        # Without its locks, which could refuse a commit that the user makes at the moment.
+        command = ["git", "--no-optional-locks", "-C", str(folder), *args]
+        done = subprocess.run(command, capture_output=True, check=True, timeout=_GIT_TIMEOUT)
+        return done.stdout.decode(errors="replace").strip()  # a file's name may be in any encoding
+
     try:
-        _git(folder, "ls-files", "--error-unmatch", tracked)
-        commit = _git(folder, "rev-parse", "HEAD")
-        changes = _git(folder, "status", "--porcelain", "--untracked-files=no")
-        return {"git_commit": commit, "git_dirty": bool(changes or _git(folder, "status", "--porcelain", "--", new))}
+        git("ls-files", "--error-unmatch", tracked)
+        commit = git("rev-parse", "HEAD")
+        changes = git("status", "--porcelain", "--untracked-files=no") or git("status", "--porcelain", "--", new)
+        return {"git_commit": commit, "git_dirty": bool(changes)}
     except (OSError, subprocess.SubprocessError):  # no git, no repository, one of another user, or a huge one
         return {"git_commit": None, "git_dirty": None}
-
-
-def _git(folder: Path, *arguments: str) -> str:
-    # Without its locks, which could refuse a commit that the user makes at the moment.
-    command = ["git", "--no-optional-locks", "-C", str(folder), *arguments]
-    done = subprocess.run(command, capture_output=True, check=True, timeout=_GIT_TIMEOUT)
-    return done.stdout.decode(errors="replace").strip()  # a file's name may be in any encoding
