@@ -1,9 +1,12 @@
 """A claim holds while its process lives, whatever kills it; no cell is lost and none runs twice at once."""
 
+import errno
+import fcntl
 import multiprocessing
 import os
 import random
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -15,8 +18,8 @@ import fake_sweep
 import fakes
 import pytest
 
-from mixerlab.records.claims import claim
-from mixerlab.records.files import read_record, run_folder
+from mixerlab.records.claims import claim, holder, is_claimed
+from mixerlab.records.files import read_record, run_folder, write_record
 from mixerlab.records.identity import run_id
 
 HOLDER = """
@@ -62,15 +65,10 @@ def test_one_claim_at_a_time_in_one_process(tmp_path):
             assert (second, other) == (False, True)
         with claim(tmp_path / "new") as third:
             assert not third  # the failed attempt did not let go of the first
-    with claim(tmp_path / "new") as again:
+    with pytest.raises(RuntimeError, match="boom"), claim(tmp_path / "new") as again:
         assert again
-
-
-def test_a_claim_ends_with_an_exception(tmp_path):
-    with pytest.raises(RuntimeError, match="boom"), claim(tmp_path):
         raise RuntimeError("boom")
-    with claim(tmp_path) as ours:
-        assert ours
+    assert not is_claimed(tmp_path / "new") and (tmp_path / "new/.claim").exists()
 
 
 def test_patience_outlasts_a_look_at_the_claim(tmp_path):
@@ -78,8 +76,6 @@ def test_patience_outlasts_a_look_at_the_claim(tmp_path):
     assert look.__enter__()
     timer = threading.Timer(0.1, look.__exit__, (None, None, None))
     timer.start()
-    with claim(tmp_path) as ours:
-        assert not ours
     with claim(tmp_path, patience=60) as ours:
         assert ours
         timer.join()
@@ -87,18 +83,46 @@ def test_patience_outlasts_a_look_at_the_claim(tmp_path):
             assert not second
 
 
+def test_a_claim_says_who_holds_it(tmp_path):
+    assert not is_claimed(tmp_path / "new") and not (tmp_path / "new").exists()  # asking leaves nothing
+    with claim(tmp_path) as ours:
+        assert ours and is_claimed(tmp_path)
+        assert holder(tmp_path).startswith(f"process {os.getpid()} on {socket.gethostname()} since 20")
+    (tmp_path / ".claim").write_bytes(b"[" * 5000)
+    assert holder(tmp_path) == "a process that has not said which"
+
+
+@pytest.mark.parametrize("number", [errno.ENOLCK, errno.EOPNOTSUPP])
+def test_a_file_system_without_locks_is_named(tmp_path, monkeypatch, number):
+    def no_locks(descriptor, operation):
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(fcntl, "flock", no_locks)
+    with pytest.raises(ValueError, match=r"the file system has no locks.*results_dir=DIR"), claim(tmp_path):
+        pass
+
+
+def test_a_file_system_without_hard_links_publishes_once_too(tmp_path, monkeypatch):
+    def no_links(*_):
+        raise OSError(errno.EPERM, os.strerror(errno.EPERM))
+
+    monkeypatch.setattr(os, "link", no_links)
+    folder, record = run_folder(tmp_path, "a"), fakes.record(fakes.config(), [0.5, 0.6, 0.7])
+    write_record(folder, record)
+    with pytest.raises(FileExistsError):
+        write_record(folder, record)
+    assert [path.name for path in folder.iterdir()] == ["record.json"]
+
+
 @pytest.mark.parametrize("end", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
 def test_the_claim_of_a_dead_process_is_taken_over(tmp_path, end):
-    holder = start("-c", HOLDER, str(tmp_path))
+    process = start("-c", HOLDER, str(tmp_path))
     try:
-        assert holder.stdout.readline() == "True\n"
-        with claim(tmp_path) as ours:
-            assert not ours
+        assert process.stdout.readline() == "True\n" and is_claimed(tmp_path)
     finally:
-        holder.send_signal(end)
-        holder.wait(30)
-    with claim(tmp_path) as ours:
-        assert ours
+        process.send_signal(end)
+        process.wait(30)
+    assert not is_claimed(tmp_path)
 
 
 def test_the_child_of_a_dead_process_does_not_hold_its_claim(tmp_path):
@@ -107,13 +131,11 @@ def test_the_child_of_a_dead_process_does_not_hold_its_claim(tmp_path):
     parent = start("-c", PARENT, str(tmp_path))
     try:
         child = int(parent.stdout.readline())
-        with claim(tmp_path) as ours:
-            assert not ours
+        assert is_claimed(tmp_path)
         parent.kill()
         parent.wait()
         os.kill(child, 0)  # it lives
-        with claim(tmp_path) as ours:
-            assert ours
+        assert not is_claimed(tmp_path)
     finally:
         parent.kill()
         parent.wait()
@@ -129,8 +151,7 @@ def test_a_forked_child_does_not_keep_a_claim_that_ended(tmp_path):
             if child == 0:
                 os._exit(0)
         try:
-            with claim(tmp_path) as ours:
-                assert ours
+            assert not is_claimed(tmp_path)
         finally:
             os.waitpid(child, 0)
 
@@ -146,17 +167,8 @@ def test_a_forked_child_that_leaves_the_block_does_not_end_the_claim(tmp_path):
             status = 0
         finally:
             os._exit(status)
-    assert os.waitpid(child, 0)[1] == 0
-    with claim(tmp_path) as ours:
-        assert not ours
+    assert os.waitpid(child, 0)[1] == 0 and is_claimed(tmp_path)
     block.__exit__(None, None, None)
-
-
-def test_the_lock_file_stays(tmp_path):
-    # Were it removed, a process waiting with the old file and one that makes a new one would both have it.
-    with claim(tmp_path):
-        pass
-    assert (tmp_path / ".claim").exists()
 
 
 def test_two_sweeps_killed_at_random_finish_every_cell_once_at_a_time(tmp_path):
@@ -182,19 +194,19 @@ def test_two_sweeps_killed_at_random_finish_every_cell_once_at_a_time(tmp_path):
             one.join(timeout=30)
     assert [one.exitcode for one in sweeps] == [0, 0]
 
-    holder: dict[str, str] = {}  # cell -> the process in it
+    holders: dict[str, str] = {}  # cell -> the process in it
     ends: list[str] = []
     dead: set[str] = set()
     for line in log.read_text().splitlines():
         event, cell, process = line.split()
         if event == "start":
             # Only the dead leave a cell without ending it, so a former holder writes nothing any more.
-            if cell in holder:
-                dead.add(holder[cell])
+            if cell in holders:
+                dead.add(holders[cell])
             assert cell not in ends
-            holder[cell] = process
+            holders[cell] = process
         else:
-            assert holder.pop(cell) == process
+            assert holders.pop(cell) == process
             ends.append(cell)
         assert process not in dead
     cells = [run_id(config) for config in fake_sweep.CELLS]
