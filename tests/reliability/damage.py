@@ -1,4 +1,4 @@
-"""What can be wrong with the files of a results folder, by name."""
+"""Ways to damage the files of a run, by accident or on purpose."""
 
 import json
 import os
@@ -7,14 +7,15 @@ from pathlib import Path
 
 import fakes
 
-BOMB = "\n".join(
-    ["a: &a [x, x, x, x, x, x, x, x, x]"]
-    + [f"{new}: &{new} [{', '.join([f'*{old}'] * 9)}]" for old, new in zip("abcdefghi", "bcdefghij", strict=True)]
-)
+BOMB = "a0: &a0 [0]\n" + "".join(f"a{i}: &a{i} [*a{i - 1},*a{i - 1}]\n" for i in range(1, 30)) + "mixer: *a29\n"
 
 
-def content(data: bytes):
-    return lambda path: path.write_bytes(data)
+def content(text: bytes):
+    return lambda path: path.write_bytes(text)
+
+
+def changed(old: str, new: str):
+    return lambda path: path.write_text(path.read_text().replace(old, new, 1))
 
 
 def link_to(target: str):
@@ -27,7 +28,7 @@ def link_to(target: str):
 
 def pipe(path: Path):
     path.unlink()
-    os.mkfifo(path)  # reading it would wait forever
+    os.mkfifo(path)
 
 
 def folder(path: Path):
@@ -44,16 +45,13 @@ def cut(path: Path):
     path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
 
 
-def zeros(path: Path):
-    data = path.read_bytes()
-    path.write_bytes(data[:100] + bytes(200) + data[300:])
+def _other(path: Path) -> Path:
+    return next(other for other in path.parents[1].glob("*/metrics.csv") if other.parent != path.parent)
 
 
 ANY = {
     "empty": content(b""),
     "garbage": content(bytes(range(256)) * 4),
-    "not UTF-8": content(b"\xff\xfe\x00a"),
-    "text": content(b"what is this"),
     "link": link_to("/etc/passwd"),
     "link to a device": link_to("/dev/zero"),
     "broken link": link_to("/nowhere/at/all"),
@@ -61,42 +59,28 @@ ANY = {
     "folder": folder,
     "a terabyte": huge,
     "cut": cut,
-    "zeros": zeros,
 }
 RECORDS = ANY | {
     "nested lists": content(b"[" * 200_000),
-    "nested dicts": content(b'{"a":' * 200_000),
     "list": content(b"[]"),
-    "number": content(b"5"),
-    "null": content(b"null"),
     "digits": content(b"9" * 5000),
-    "a digit": lambda path: path.write_text(path.read_text().replace("0.8", "0.9", 1)),
+    "a digit": changed("0.8", "0.9"),
 }
 CONFIGS = ANY | {
     "alias bomb": content(BOMB.encode()),
     "nested lists": content(b"[" * 50_000),
-    "nested keys": content("\n".join(" " * i + "a:" for i in range(500)).encode()),
     "list": content(b"- 1\n- 2\n"),
-    "number": content(b"5"),
     "python object": content(b"!!python/object/apply:os.system ['touch /tmp/harmed']"),
     "missing": lambda path: path.unlink(),
     "another run's": lambda path: fakes.write_config(path.parent, fakes.config(mixer="mesa")),
-    "a list as mixer": lambda path: path.write_text(path.read_text().replace("mixer:\n", "mixer: []\nnothing:\n")),
-    "digits": lambda path: path.write_text(path.read_text().replace("d_model: 128", f"d_model: {'9' * 400}")),
-    "many digits": lambda path: path.write_text(path.read_text().replace("d_model: 128", f"d_model: {'9' * 5000}")),
-    "interpolation": lambda path: path.write_text(path.read_text().replace("d_model: 128", "d_model: ${oc.env:HOME}")),
+    "a list as mixer": changed("mixer:\n", "mixer: []\nnothing:\n"),
+    "many digits": changed("d_model: 128", f"d_model: {'9' * 5000}"),
+    "interpolation": changed("d_model: 128", "d_model: ${oc.env:HOME}"),
 }
-METRICS = {name: harm for name, harm in ANY.items() if name != "broken link"} | {
+METRICS = ANY | {
     "another run's": lambda path: shutil.copy(_other(path), path),
-    "no column": lambda path: path.write_text(path.read_text().replace("train_loss", "loss")),
-    "text for a number": lambda path: path.write_text(path.read_text().replace("0.", "x", 1)),
-    "1e308": lambda path: path.write_text(path.read_text().replace("0.", "1e308", 1)),
+    "1e308": changed("0.", "1e308"),
 }
-METRICS["broken link"] = ANY["broken link"]
-
-
-def _other(path: Path) -> Path:
-    return next(other for other in path.parents[1].glob("*/metrics.csv") if other.parent != path.parent)
 
 
 def setting(*keys):
@@ -111,72 +95,41 @@ def setting(*keys):
     return harm
 
 
-DEEP = json.loads("[" * 400 + "]" * 400)
+# What a stranger writes with digests of his own.
 CONTENTS = {
-    "provenance: list": setting("provenance", []),
     "provenance: null": setting("provenance", None),
     "provenance hides a column": setting("provenance", {"status": "finished", "mixer": "mine"}),
     "sha256: list": setting("sha256", []),
+    "score: unknown": setting("score", "name", "bits"),
     "rows: dict": setting("rows", {"a": 1}),
-    "rows: null": setting("rows", None),
     "rows: numbers": setting("rows", [1, 2, 3]),
     "rows: none": setting("rows", []),
-    "row: list": setting("rows", 0, []),
-    "status: list": setting("status", []),
     "status: dict": setting("rows", 0, "status", {}),
-    "error: list": setting("error", ["a"]),
     "error: number": setting("rows", 0, "error", 5),
     "run_id: path": setting("run_id", "../../../etc"),
-    "run_id: other": setting("run_id", "0" * 12),
-    "run_id: of a row": setting("rows", 0, "run_id", "../.."),
-    "mixer: number": setting("rows", 0, "mixer", 5),
-    "mixer: list": setting("rows", 0, "mixer", ["attn"]),
-    "mixer: empty": setting("rows", 0, "mixer", ""),
     "mixer: other": setting("rows", 0, "mixer", "gdn"),
-    "mixer: two lines": setting("rows", 0, "mixer", "a\nb"),
-    "mixer: a megabyte": setting("rows", 0, "mixer", "a" * 1_000_000),
-    "setting: other": setting("rows", 0, "setting", "seq_len-256"),
+    "mixer: list": setting("rows", 0, "mixer", ["attn"]),
     "seed: other": setting("rows", 0, "seed", 7),
-    "seed: digits": setting("rows", 0, "seed", 10**400),
-    "replica: other": setting("rows", 0, "replica", 9),
     "replica: negative": setting("rows", 0, "replica", -1),
-    "lr: other": setting("rows", 0, "lr", 0.5),
-    "lr: 1e308": setting("rows", 0, "lr", 1e308),
-    "lr: NaN": setting("rows", 0, "lr", float("nan")),
-    "lr: infinite": setting("rows", 0, "lr", float("inf")),
     "lr: digits": setting("rows", 0, "lr", 10**400),
-    "epochs: negative": setting("rows", 0, "epochs", -1),
-    "hparams: list": setting("rows", 0, "hparams", [1]),
     "hparams: hides a column": setting("rows", 0, "hparams", {"status": "finished"}),
     "loss: digits": setting("rows", 0, "test_loss", 10**400),
-    "loss: 1e308": setting("rows", 0, "test_loss", 1e308),
     "loss: NaN": setting("rows", 0, "test_loss", float("nan")),
-    "loss: text": setting("rows", 0, "test_loss", "0.1"),
-    "loss: list": setting("rows", 0, "test_loss", [0.1]),
     "accuracy: 2": setting("rows", 0, "test_accuracy", 2),
     "accuracy: true": setting("rows", 0, "test_accuracy", True),
-    "accuracy: nested": setting("rows", 0, "test_accuracy", DEEP),
-    "num_params: text": setting("rows", 0, "num_params", "many"),
+    "accuracy: nested": setting("rows", 0, "test_accuracy", json.loads("[" * 400 + "]" * 400)),
     "fewer rows": lambda record: record["rows"].pop(),
     "a row twice": lambda record: record["rows"].append(record["rows"][0]),
-    "an unknown key": setting("more", 1),
     "an unknown column": setting("rows", 0, "more", 1),
 }
 
 
-def _stray_file(results: Path, outside: Path) -> bool:
+def _stray(results: Path, outside: Path) -> bool:
     (results / "runs" / "notes.txt").write_text("mine")
-    return False
-
-
-def _stray_folder(results: Path, outside: Path) -> bool:
     (results / "runs" / "notes").mkdir()
     (results / "runs" / "notes" / "more.txt").write_text("mine")
-    return False
-
-
-def _strange_name(results: Path, outside: Path) -> bool:
     (results / "runs" / "$x | `y`\n* \\input{z}").mkdir()
+    (results / "runs" / "0123456789ab").symlink_to("/nowhere/at/all")
     return False
 
 
@@ -192,11 +145,6 @@ def _link_out(results: Path, outside: Path) -> bool:
     return True
 
 
-def _link_nowhere(results: Path, outside: Path) -> bool:
-    (results / "runs" / "0123456789ab").symlink_to("/nowhere/at/all")
-    return False
-
-
 def _strange_record(results: Path, outside: Path) -> bool:
     strange = results / "runs" / "strange $name$"
     strange.mkdir()
@@ -204,12 +152,5 @@ def _strange_record(results: Path, outside: Path) -> bool:
     return True
 
 
-FOREIGN = {
-    "stray file": _stray_file,
-    "stray folder": _stray_folder,
-    "strange name": _strange_name,
-    "copy": _copy,
-    "link out": _link_out,
-    "link to nothing": _link_nowhere,
-    "strange record": _strange_record,
-}
+# Each gives whether a report must name what it leaves.
+FOREIGN = {"stray": _stray, "copy": _copy, "link out": _link_out, "strange record": _strange_record}

@@ -1,4 +1,4 @@
-"""Where a record says that it comes from: code, versions, and the commits of this checkout and of the user's project."""
+"""Where a record says that it comes from: versions, and the commits of this checkout and of the user's project."""
 
 import json
 import os
