@@ -10,7 +10,7 @@ import pytest
 
 from mixerlab.records import files
 from mixerlab.records.files import Unreadable, read_metrics, read_run, run_folder
-from mixerlab.records.schema import Record, Score, rows_digest
+from mixerlab.records.schema import Record, rows_digest
 from mixerlab.sweeps.figures import canvas
 from mixerlab.sweeps.report import report
 
