@@ -5,9 +5,10 @@ import math
 import types
 from collections.abc import Callable, Collection, Mapping, Sequence
 from importlib import import_module
+from types import ModuleType
 from typing import Any, Literal, Union, get_args, get_origin
 
-from mixerlab.config.project import is_module, project_in_use
+from mixerlab.config.project import project_in_use
 from mixerlab.records.code_version import file_in, note_import
 from mixerlab.records.errors import with_place
 
@@ -17,80 +18,72 @@ _NAMES = {bool: "true or false", int: "a whole number", float: "a number", str: 
 def class_of(target: object) -> type:
     """The class that a config's `_target_` names; ValueError if it cannot be imported or is no class."""
     module_name, _, name = target.rpartition(".") if isinstance(target, str) else ("", "", "")
-    if not module_name or "/" in module_name:
-        raise ValueError(f"_target_={target!r} must be the dotted name of a class, such as mixers.ema.MovingAverage")
-    if module_name == "__main__":
-        raise ValueError(f"_target_={target}: a class in a script or notebook cannot be a run's: put it in a module")
+    if module_name in ("", "__main__") or "/" in module_name:
+        raise ValueError(
+            f"_target_={target!r} must be the dotted name of a class in a file, such as mixers.ema.MovingAverage"
+        )
+    module = _imported(module_name)
+    _check_file(module)
+    found = getattr(module, name, None)
+    if not isinstance(found, type):
+        inside = found if isinstance(found, ModuleType) else module
+        own = [value for value in vars(inside).values() if getattr(value, "__module__", None) == inside.__name__]
+        classes = ", ".join(value.__name__ for value in own if isinstance(value, type)) or "none"
+        raise ValueError(f"_target_={target} is no class; classes in {inside.__name__}: {classes}")
+    note_import(module_name)
+    return found
+
+
+def _imported(module_name: str) -> ModuleType:
     try:
-        module = import_module(module_name)
+        return import_module(module_name)
     except Exception as error:  # of the user's code
         message = f"{module_name} cannot be imported: {with_place(error)}"
         is_absent = isinstance(error, ModuleNotFoundError) and f"{module_name}.".startswith(f"{error.name}.")
         if is_absent and (project := project_in_use()) is not None:
             message += f"; looked beside the yamls, in {project}"
         raise ValueError(message) from error
-    _check_file(module)
-    found = getattr(module, name, None)
-    if found is None or isinstance(found, types.ModuleType):
-        if is_module(f"{module_name}.{name}"):
-            raise ValueError(f"_target_={target} is a module: write {target}.<Class>, the name of a class in it")
-        own = [value for value in vars(module).values() if getattr(value, "__module__", None) == module_name]
-        classes = ", ".join(value.__name__ for value in own if isinstance(value, type)) or "none"
-        raise ValueError(f"{module.__file__ or module_name} has no class {name}; its classes: {classes}")
-    if not isinstance(found, type):
-        raise ValueError(f"{target} is no class")
-    note_import(module_name)
-    return found
 
 
-def _check_file(module: types.ModuleType) -> None:
+def _check_file(module: ModuleType) -> None:
     """ValueError if the project in use has a file for this module, and another one was imported before."""
     project, imported = project_in_use(), getattr(module, "__file__", None)
-    if project is None or imported is None:
-        return
-    file = file_in([project], module.__name__.split("."))
-    if file is not None and not file.samefile(imported):
+    file = file_in([project], module.__name__.split(".")) if project and imported else None
+    if file is not None and not file.samefile(imported):  # type: ignore[arg-type]  # it has one
         raise ValueError(
             f"{module.__name__} is {file}, and this process has imported {imported} under this name: restart Python"
         )
 
 
 def check_arguments(
-    group: str,
-    function: Callable,
-    given: Mapping[str, Any],
-    supplied: Collection[str] = (),
-    yaml: str = "its yaml",
+    group: str, function: Callable, args: Mapping[str, Any], supplied: Collection[str] = (), yaml: str = "its yaml"
 ) -> None:
-    """Raises ValueError unless `function` takes every key of `given`, with a value of the annotated type, and no other.
+    """Raises ValueError unless `function` takes every key of `args`, with a value of the annotated type, and no other.
 
-    Annotations that are not plain types are not checked. Keys in `supplied` are given by the run, not by the user.
-    `yaml` is what messages call the file that gives the others.
+    Annotations that are not plain types are not checked. A run gives the keys in `supplied`, the file that messages
+    call `yaml` the others.
     """
     try:
         parameters = _signature(function).parameters
     except ValueError as error:  # of some classes written in C
-        name = function.__name__
-        raise ValueError(f"{group}: {name} does not say what it takes: give a class written in Python") from error
+        raise ValueError(f"{group}: {function.__name__} does not say what it takes: give a class in Python") from error
+    prefix = f"{group}." if group else ""
     taken = {key: value for key, value in parameters.items() if key not in supplied}
     takes_all = any(parameter.kind is parameter.VAR_KEYWORD for parameter in taken.values())
-    for key, value in given.items():
+    for key, value in args.items():
         if key in taken:
-            wanted = taken[key].annotation
-            if not _fits(value, wanted):
-                raise ValueError(f"{group}.{key}={value!r} must be {_described(wanted)}")
+            if not _fits(value, taken[key].annotation):
+                raise ValueError(f"{prefix}{key}={value!r} must be {_described(taken[key].annotation)}")
         elif key in supplied or not takes_all:
-            raise ValueError(
-                f"unknown key {group}.{key}={value!r}; {function.__name__} takes: {', '.join(taken) or 'nothing'}"
-            )
+            names = ", ".join(taken) or "nothing"
+            raise ValueError(f"unknown key {prefix}{key}={value!r}; {function.__name__} takes: {names}")
     if not takes_all and (lacking := [key for key in supplied if key not in parameters]):
         raise ValueError(f"{group}: {function.__name__} must take {', '.join(lacking)}, which a run gives it")
     for key, parameter in taken.items():
         is_one = parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
-        if is_one and parameter.default is parameter.empty and key not in given:
+        if is_one and parameter.default is parameter.empty and key not in args:
             raise ValueError(
-                f"{group}.{key} is missing, which {function.__name__} takes: add `{key}: <value>` to {yaml}, or give"
-                " it a default"
+                f"{prefix}{key} is missing, which {function.__name__} takes: add `{key}: <value>` to {yaml}"
             )
 
 
@@ -121,58 +114,48 @@ def takes_only_whole_numbers(function: Callable, name: str) -> bool:
 
 
 def _signature(function: Callable) -> inspect.Signature:
-    """The signature, with annotations that are strings evaluated (`from __future__ import annotations`).
-
-    They stay strings if one of them cannot be evaluated, such as a name that only type checkers import.
-    """
+    """The signature, with annotations that are strings evaluated, unless one of them cannot be."""
     try:
         return inspect.signature(function, eval_str=True)
-    except (NameError, AttributeError, TypeError, SyntaxError):
+    except (NameError, AttributeError, TypeError, SyntaxError):  # a name that only type checkers import
         return inspect.signature(function)
 
 
 def _fits(value: Any, wanted: Any) -> bool:
     """Whether a value from a config has the annotated type; True for annotations that are no plain types."""
-    if get_origin(wanted) in (Union, types.UnionType):
-        return any(_fits(value, one) for one in get_args(wanted))
-    if get_origin(wanted) is Literal:
-        return any(type(value) is type(one) and value == one for one in get_args(wanted))  # 1 is not true
-    if _is_list(wanted):
-        return isinstance(value, list | tuple) and all(_fits(one, _item(wanted)) for one in value)
-    if get_origin(wanted) is tuple:
-        items = get_args(wanted)
-        return (
-            isinstance(value, list | tuple)
-            and len(value) == len(items)
-            and all(_fits(one, item) for one, item in zip(value, items, strict=True))
-        )
-    if (get_origin(wanted) or wanted) in (dict, Mapping):
+    kind, args = get_origin(wanted) or wanted, get_args(wanted)
+    if kind in (Union, types.UnionType):
+        return any(_fits(value, one) for one in args)
+    if kind is Literal:
+        return any(type(value) is type(one) and value == one for one in args)  # 1 is not true
+    if kind in (list, tuple, Sequence):
+        if not isinstance(value, list | tuple):
+            return False
+        if _is_fixed(kind, args):
+            return len(value) == len(args) and all(map(_fits, value, args))
+        return all(_fits(item, args[0]) for item in value) if args else True
+    if kind in (dict, Mapping):
         return isinstance(value, Mapping)
-    if wanted is float:
+    if kind is float:
         return type(value) in (int, float)
-    return type(value) is wanted if wanted in _NAMES else True
-
-
-def _is_list(wanted: Any) -> bool:
-    """Whether it is a list of any length; a tuple of a certain length is none."""
-    is_of_certain_length = get_origin(wanted) is tuple and get_args(wanted) and Ellipsis not in get_args(wanted)
-    return (get_origin(wanted) or wanted) in (list, tuple, Sequence) and not is_of_certain_length
-
-
-def _item(wanted: Any) -> Any:
-    """What each item of a list must be."""
-    return next(iter(get_args(wanted)), Any)
+    return type(value) is kind if kind in _NAMES else True
 
 
 def _described(wanted: Any) -> str:
-    if get_origin(wanted) in (Union, types.UnionType):
-        return " or ".join(map(_described, get_args(wanted)))
-    if get_origin(wanted) is Literal:
-        return f"one of {', '.join(map(repr, get_args(wanted)))}"
-    if _is_list(wanted):
-        return "a list" if _item(wanted) is Any else f"a list, each {_described(_item(wanted))}"
-    if get_origin(wanted) is tuple:
-        return f"a list of {len(get_args(wanted))}: {', '.join(map(_described, get_args(wanted)))}"
-    if (get_origin(wanted) or wanted) in (dict, Mapping):
-        return "a mapping, {key: value}"
-    return _NAMES.get(wanted, "a value of another type")
+    kind, args = get_origin(wanted) or wanted, get_args(wanted)
+    if kind in (Union, types.UnionType):
+        return " or ".join(map(_described, args))
+    if kind is Literal:
+        return f"one of {', '.join(map(repr, args))}"
+    if kind in (list, tuple, Sequence):
+        if _is_fixed(kind, args):
+            return f"a list of {len(args)}: {', '.join(map(_described, args))}"
+        return f"a list, each {_described(args[0])}" if args else "a list"
+    if kind in (dict, Mapping):
+        return "a group of keys"
+    return _NAMES.get(kind, "a value of another type")
+
+
+def _is_fixed(kind: Any, args: tuple) -> bool:
+    """Whether it is a tuple of a certain length."""
+    return kind is tuple and bool(args) and Ellipsis not in args

@@ -7,16 +7,13 @@ from hydra import initialize_config_module
 from hydra.conf import HydraConf
 from hydra.core.config_loader import ConfigLoader
 from hydra.core.global_hydra import GlobalHydra
-from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
-from yaml import MarkedYAMLError
 
-from mixerlab.config.hints import check_choices, check_one_run, refusal
-from mixerlab.config.hybrid import expand
+from mixerlab.config.hints import REFUSALS, check_choices, refusal
+from mixerlab.config.hybrid import expand, is_hybrid
+from mixerlab.config.postponed import GROUPS
 from mixerlab.config.project import note_folder, use_folder
-from mixerlab.config.yamls import check_names
-
-CONFIG_DIR = "config_dir=DIR or --config-dir DIR"  # tools compose here too
+from mixerlab.config.yamls import check_yaml
 
 
 def compose(*overrides: str, config_dir: str | Path | None = None) -> DictConfig:
@@ -36,19 +33,17 @@ def compose(*overrides: str, config_dir: str | Path | None = None) -> DictConfig
     """
     for override in overrides:
         if not isinstance(override, str):
-            kind = type(override).__name__
-            raise ValueError(f"override {override!r} is a {kind}, not a string: write 'mixer=attn', 'task=icr'")
-        check_one_run(override)
-    check_choices(overrides, CONFIG_DIR)
+            raise ValueError(f"override {override!r} is no string: write 'mixer=attn', 'task=icr'")
+    check_choices(overrides)
     folder = None if config_dir is None else Path(config_dir)
     search = use_folder(folder)
     with initialize_config_module("mixerlab.conf", version_base="1.3"):
         try:
             composed = hydra_compose("config", [*search, *overrides], return_hydra_config=True)
-            cfg = without_hydra(composed)
-            complete(cfg, composed.hydra, GlobalHydra.instance().config_loader())
-        except (HydraException, MarkedYAMLError) as error:
-            raise ValueError(refusal(error, CONFIG_DIR)) from error
+        except REFUSALS as error:
+            raise ValueError(refusal(error)) from error
+        cfg = without_hydra(composed)
+        complete(cfg, composed.hydra, GlobalHydra.instance().config_loader())
     note_folder(cfg, folder)
     return cfg
 
@@ -67,7 +62,14 @@ def complete(cfg: DictConfig, hydra_config: DictConfig | HydraConf, loader: Conf
         loader: what composed it.
 
     Raises:
-        ValueError: a mixer that does not exist, a key that it does not have, or a yaml of another name.
+        ValueError: a mixer that does not exist, options that no layer has, or a yaml of another name.
     """
-    check_names(cfg, hydra_config)
-    expand(cfg, hydra_config, loader)
+    for group in GROUPS:
+        file = hydra_config.runtime.choices.get(group)
+        if isinstance(file, str):
+            check_yaml(cfg.get(group), file, group, hydra_config.overrides.task)
+    if isinstance(cfg.mixer, DictConfig) and is_hybrid(cfg.mixer):
+        try:
+            expand(cfg, hydra_config, loader)
+        except REFUSALS as error:
+            raise ValueError(refusal(error)) from error

@@ -11,7 +11,6 @@ from typing import Any, cast
 from hydra.conf import HydraConf
 from hydra.core.config_loader import ConfigLoader
 from hydra.core.config_store import ConfigStore
-from hydra.errors import HydraException, MissingConfigException
 from hydra.types import RunMode
 from omegaconf import DictConfig, ListConfig, OmegaConf, open_dict
 
@@ -40,23 +39,17 @@ def mixers_of(mixer: Mapping[str, Any] | DictConfig) -> dict[str, Any]:
     """
     if not is_hybrid(mixer):
         return {"mixer": mixer}
-    names, options = mixer["layers"], mixer.get("options")
+    names, options = mixer.get("layers"), mixer.get("options")
     numbers = [str(number) for number in range(len(names))] if isinstance(names, list | ListConfig) else []
     if not numbers or not isinstance(options, Mapping | DictConfig) or set(options) != set(numbers):
         raise ValueError("mixer.options must have the config of every layer: compose a hybrid with mixerlab.compose")
     return {f"mixer.options.{number}": options[number] for number in numbers}
 
 
-def key_of_layer(key: object) -> str:
-    """How to set a key of one layer of a hybrid."""
-    return f"a key of a layer is mixer.options.<layer>.{key}, with layers counted from 0"
-
-
 def check_keys(mixer: Mapping[str, Any], n_layers: int) -> None:
     """Raises ValueError if an expanded hybrid has unknown keys, or cannot fill `n_layers` layers."""
-    for key in mixer:
-        if key not in _KEYS:
-            raise ValueError(f"unknown key mixer.{key}; a hybrid has: {', '.join(_KEYS)}; {key_of_layer(key)}")
+    if unknown := [key for key in mixer if key not in _KEYS]:
+        raise ValueError(f"unknown key mixer.{unknown[0]}; a hybrid has: {', '.join(_KEYS)}")
     pattern = len(mixer["layers"])
     if n_layers % pattern:
         raise ValueError(
@@ -66,7 +59,7 @@ def check_keys(mixer: Mapping[str, Any], n_layers: int) -> None:
 
 
 def expand(cfg: DictConfig, hydra_config: DictConfig | HydraConf, loader: ConfigLoader) -> None:
-    """Gives a hybrid in `cfg.mixer` the config of every layer, and a name; all else stays, if its yaml may.
+    """Gives a hybrid in `cfg.mixer` the config of every layer, and a name.
 
     Args:
         cfg: a composed config.
@@ -74,67 +67,39 @@ def expand(cfg: DictConfig, hydra_config: DictConfig | HydraConf, loader: Config
         loader: what composed it.
 
     Raises:
-        ValueError: a mixer that does not exist, a key that it does not have, or a yaml that `check_yaml` refuses.
+        ValueError: layers that are no list of mixers, or options for a layer that there is not.
+        MissingConfigException: a mixer that does not exist.
     """
-    mixer = cfg.mixer
-    if not isinstance(mixer, DictConfig):
-        return
-    if not is_hybrid(mixer):
-        file = hydra_config.runtime.choices.get("mixer")
-        # Overrides may have changed both on purpose: then it is the yaml alone that counts.
-        if file and not (mixer.get("_target_") and mixer.get("name") == file):
-            check_yaml(_composed(file, hydra_config, loader), file)
-        return
-    names, given = _layers(mixer), _options(mixer)
-    for key in given:
-        if key not in {str(number) for number in range(len(names))}:
-            raise ValueError(
-                f"mixer.options.{key}: mixer.layers=[{','.join(names)}] has layers 0 to {len(names) - 1}, no {key}"
-            )
+    names = _layers(cfg.mixer)
     composed = {name: _composed(name, hydra_config, loader) for name in dict.fromkeys(names)}
-    for name, layer in composed.items():
-        check_yaml(layer, name)
-    options: dict[str, dict[str, Any]] = {}
-    for number, name in enumerate(names):
-        own = given.get(str(number), {})
-        for key in own:
-            if key not in composed[name]:
-                valid = ", ".join(key for key in composed[name] if key not in ("name", "_target_")) or "no keys"
-                raise ValueError(f"unknown key mixer.options.{number}.{key}; {name} has: {valid}")
-        options[str(number)] = _merged(composed[name], own)
+    options = {str(number): composed[name] for number, name in enumerate(names)}
+    for number, own in _options(cfg.mixer, len(names)):
+        options[number] = cast(dict[str, Any], OmegaConf.to_container(OmegaConf.merge(options[number], own)))
     with open_dict(cfg):
-        mixer.options = options
-        if mixer.get("name") == NAME:
-            mixer.name = "+".join(str(layer["name"]) for layer in options.values())
+        cfg.mixer.options = options
+        if cfg.mixer.get("name") == NAME:
+            cfg.mixer.name = "+".join(str(layer["name"]) for layer in options.values())
 
 
 def _layers(mixer: DictConfig) -> list[str]:
-    if OmegaConf.is_missing(mixer, "layers"):
-        raise ValueError("mixer.layers is missing: name the mixers of the layers, such as 'mixer.layers=[attn,gdn]'")
-    names = mixer.layers
+    names = mixer.get("layers")
     if not isinstance(names, ListConfig) or not names or not all(isinstance(name, str) and name for name in names):
-        raise ValueError(f"mixer.layers={names!r} must be a list of mixers, such as [attn,gdn]")
+        raise ValueError(f"mixer.layers={names!r} must list the mixers of the layers, such as 'mixer.layers=[attn,gdn]'")
     return [str(name) for name in names]
 
 
-def _options(mixer: DictConfig) -> dict[str, dict[str, Any]]:
-    """What was set for each layer, by its number as a string; a yaml and the command line may each give a part."""
-    given = OmegaConf.to_container(mixer.options) if isinstance(mixer.get("options"), DictConfig) else None
-    if not isinstance(given, dict):
-        raise ValueError(f"mixer.options={mixer.get('options')!r} must be keys by layer: mixer.options.1.num_heads=4")
-    by_layer: dict[str, dict[str, Any]] = {}
-    for key, keys in given.items():
-        number = str(key)
-        if not isinstance(keys, dict):
-            if not number.isdecimal():
-                raise ValueError(f"mixer.options.{number}={keys!r} names no layer: {key_of_layer(number)}")
-            raise ValueError(f"mixer.options.{number}={keys!r} must be a group: mixer.options.{number}.num_heads=4")
-        by_layer[number] = _merged(by_layer.get(number, {}), keys)
-    return by_layer
-
-
-def _merged(config: dict[str, Any], own: dict[str, Any]) -> dict[str, Any]:
-    return cast(dict[str, Any], OmegaConf.to_container(OmegaConf.merge(config, own)))
+def _options(mixer: DictConfig, layers: int) -> list[tuple[str, dict[str, Any]]]:
+    """What was set for each layer, by its number; a yaml, where it is no string, and the command line may both do."""
+    example = "mixer.options.1.num_heads=4"
+    options = OmegaConf.to_container(mixer.options) if isinstance(mixer.get("options"), DictConfig) else None
+    if not isinstance(options, dict):
+        raise ValueError(f"mixer.options={mixer.get('options')!r} must be keys by layer, such as {example}")
+    for key, keys in options.items():
+        if str(key) not in map(str, range(layers)) or not isinstance(keys, dict):
+            raise ValueError(
+                f"mixer.options.{key}={keys!r}: layers are 0 to {layers - 1}, and each takes keys, such as {example}"
+            )
+    return [(str(key), keys) for key, keys in options.items()]
 
 
 def _composed(name: str, hydra_config: DictConfig | HydraConf, loader: ConfigLoader) -> dict[str, Any]:
@@ -144,13 +109,8 @@ def _composed(name: str, hydra_config: DictConfig | HydraConf, loader: ConfigLoa
         overrides.append(f"hydra.searchpath={json.dumps(searched, ensure_ascii=False)}")
     if experiment := hydra_config.runtime.choices.get("experiment"):
         overrides.append(f"layers@mixer={experiment}_{name}")
-    try:
-        mixer = loader.load_configuration(_LAYER, overrides, RunMode.RUN).mixer
-    except MissingConfigException as error:
-        known = sorted(set(error.options or ()) - {NAME})
-        raise ValueError(f"mixer.layers: there is no mixer {name!r}; there are: {', '.join(known)}") from error
-    except HydraException as error:
-        raise ValueError(f"mixer.layers: {name!r}: {str(error).splitlines()[0]}") from error
-    if not isinstance(mixer, DictConfig) or is_hybrid(mixer):
+    mixer = loader.load_configuration(_LAYER, overrides, RunMode.RUN).get("mixer")
+    check_yaml(mixer, name)
+    if is_hybrid(mixer):
         raise ValueError(f"mixer.layers: {name} is a hybrid: name the mixers of its layers instead")
     return cast(dict[str, Any], OmegaConf.to_container(mixer))
