@@ -32,25 +32,17 @@ def run(*overrides: str, config_dir: str | Path | None = None, config: DictConfi
         mixerlab.RunFailed: training failed, which the record says too.
         OSError: the record cannot be written, for example because the disk is full.
     """
-    if config is not None and overrides:
-        raise ValueError(f"give a config or overrides ({', '.join(overrides)}), not both")
     if config is None:
-        cfg = compose(*overrides, config_dir=config_dir)
+        config = compose(*overrides, config_dir=config_dir)
+    elif overrides or not isinstance(config, DictConfig):
+        raise ValueError("give overrides, or as `config` what mixerlab.compose or OmegaConf.load returns")
+    elif config_dir is None:
+        use_noted_folder(config)
     else:
-        if not isinstance(config, DictConfig):
-            kind = type(config).__name__
-            raise ValueError(f"config is a {kind}: give what mixerlab.compose or OmegaConf.load returns")
-        cfg = config
-        if config_dir is None:
-            use_noted_folder(cfg)
-        else:
-            use_folder(Path(config_dir))
-    if cfg.get("dry_run") is True:
-        raise ValueError(
-            "dry_run=true: mixerlab.run trains and returns a record; mixerlab.compose(...) only gives the config, and"
-            " the command line says what would run"
-        )
-    return train.run(cfg, patience=train.PATIENCE)
+        use_folder(Path(config_dir))
+    if config.get("dry_run") is True:
+        raise ValueError("dry_run=true: mixerlab.run trains; mixerlab.compose(...) only gives the config")
+    return train.run(config, patience=train.PATIENCE)
 
 
 def build_model(*overrides: str, config_dir: str | Path | None = None) -> nn.Module:

@@ -87,10 +87,8 @@ def _run_hydra(arguments: list[str]) -> None:
     if "=" not in arguments[0] and not arguments[0].startswith(("-", "~")):
         sys.exit(f"error: no tool {arguments[0]}: {', '.join(TOOLS)}; settings are KEY=VALUE")
     import hydra
-    from hydra.errors import HydraException
-    from yaml import MarkedYAMLError
 
-    from mixerlab.config.hints import check_choices, refusal
+    from mixerlab.config.hints import REFUSALS, check_choices, refusal
     from mixerlab.config.postponed import postponed
     from mixerlab.records.provenance import COMMAND
 
@@ -105,7 +103,7 @@ def _run_hydra(arguments: list[str]) -> None:
     os.environ[_FULL_ERROR] = "1"
     try:
         hydra.main(version_base="1.3", config_path="pkg://mixerlab.conf", config_name="config")(train_run)()
-    except (HydraException, MarkedYAMLError) as error:
+    except REFUSALS as error:
         if wants_tracebacks:
             raise
         sys.exit(f"error: {refusal(error)}")

@@ -1,27 +1,17 @@
 """Writes generated datasets in mad-lab's folder layout: `mixerlab export DIR task=icr task.seq_len=64`.
 
-Runs with `task.data_dir=DIR` then train on them. mad-lab reads the same folders (it ignores `val/`). Tasks of your own
-are found with `--config-dir`, as in a run.
+Runs with `task.data_dir=DIR` then train on them. mad-lab reads the same folders (it ignores `val/`).
 """
 
 import argparse
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from hydra import compose, initialize_config_module
-from hydra.errors import HydraException
-from omegaconf.errors import OmegaConfBaseException
-from yaml import MarkedYAMLError
-
-from mixerlab.config.hints import check_choices, check_one_run, refusal, unresolved
-from mixerlab.config.project import use_folder
+from mixerlab.config.compose import compose
 from mixerlab.config.settings import build_task
 from mixerlab.tasks.base import SPLITS
 from mixerlab.tasks.data import dataset_folder, first_other_file, load_or_generate, save_split
 from mixerlab.tasks.generated import WrongRows
-
-_USAGE = "usage: mixerlab export DIR task=<name> [task.setting=... task.<key>=...] [--config-dir DIR]"
 
 
 def export(data_dir: Path, overrides: Sequence[str], config_dir: Path | None = None) -> Path:
@@ -33,26 +23,16 @@ def export(data_dir: Path, overrides: Sequence[str], config_dir: Path | None = N
         config_dir: a folder of your own yamls, as with `--config-dir`; classes are found beside it.
 
     Raises:
-        ValueError: a value that the task cannot have, rows that are not as they must be, or a dataset of that name with
-            other rows. Nothing is written.
-        hydra.errors.HydraException: an override that Hydra refuses.
+        ValueError: as `compose`; a value that the task cannot have, rows that are not as they must be, or a dataset of
+            that name with other rows. Nothing is written.
     """
-    for override in overrides:
-        key = override.lstrip("+~").partition("=")[0]
-        if "=" in override and key != "task" and not key.startswith("task."):
-            raise ValueError(f"{override}: export takes task=<name> and task.<key>=<value>")
-        check_one_run(override)
-    check_choices(overrides)
-    search = use_folder(config_dir)
-    # The main config has other groups, which do not matter here, and gives the messages of a run.
-    with initialize_config_module("mixerlab.conf", version_base="1.3"):
-        cfg = compose("config", [*search, *overrides]).task
+    cfg = compose(*overrides, config_dir=config_dir).task
     task = build_task(cfg)
     if task.test_seq_len is not None:
         raise ValueError(f"task.test_seq_len={task.test_seq_len}: mad-lab's layout has one length: leave it null")
     folder = data_dir / dataset_folder(task)
     try:
-        data = load_or_generate(task, allow_shared_rows=cfg.get("allow_shared_rows", False))
+        data = load_or_generate(task, allow_shared_rows=cfg.allow_shared_rows)
     except WrongRows as error:
         raise ValueError(f"task={cfg.name}: {error}") from error
     if (other := first_other_file(data, folder)) is not None:
@@ -63,28 +43,12 @@ def export(data_dir: Path, overrides: Sequence[str], config_dir: Path | None = N
 
 
 def main(arguments: Sequence[str]) -> None:
-    if {"-h", "--help"} & set(arguments):
-        print(f"{_USAGE}\n\n{__doc__}", end="")
-        return
-    parser = argparse.ArgumentParser(usage=_USAGE.removeprefix("usage: "), add_help=False)
-    parser.add_argument("given", nargs="*", default=[])
-    parser.add_argument("--config-dir", type=Path)
-    options = parser.parse_intermixed_args(arguments)
-    data_dir, overrides = options.given[:1], options.given[1:]
-    if not any(override.startswith("task=") for override in overrides):
-        raise SystemExit(f"error: give a folder, and then a task: {_USAGE.removeprefix('usage: ')}")
+    parser = argparse.ArgumentParser(prog="mixerlab export", description=__doc__)
+    parser.add_argument("data_dir", type=Path, metavar="DIR", help="where to write")
+    parser.add_argument("overrides", nargs="+", metavar="task=NAME", help="and task.KEY=VALUE for its settings")
+    parser.add_argument("--config-dir", type=Path, help="your own folder of yamls; classes are found beside it")
+    args = parser.parse_intermixed_args(arguments)
     try:
-        print(export(Path(data_dir[0]), overrides, options.config_dir))
-    except (HydraException, MarkedYAMLError) as error:
-        raise SystemExit(f"error: {refusal(error)}") from error
-    except OmegaConfBaseException as error:  # a value that is ???, or ${nothing}
-        raise SystemExit(f"error: {unresolved(error)}") from error
-    except OSError as error:
-        place = error.filename or data_dir[0]
-        raise SystemExit(f"error: {place} cannot be read or written ({error.strerror or error})") from error
+        print(export(args.data_dir, args.overrides, args.config_dir))
     except ValueError as error:
         raise SystemExit(f"error: {error}") from error
-
-
-if __name__ == "__main__":
-    main(sys.argv[1:])

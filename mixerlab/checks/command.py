@@ -7,15 +7,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
-from hydra.errors import HydraException
 from omegaconf import OmegaConf
-from omegaconf.errors import OmegaConfBaseException
-from yaml import MarkedYAMLError
 
 from mixerlab.checks.contract import WIDTH, check_everything
 from mixerlab.config.building import component, initial_value_warnings
 from mixerlab.config.compose import compose
-from mixerlab.config.hints import refusal, unresolved
+from mixerlab.config.hints import REFUSALS, refusal
 from mixerlab.config.hybrid import is_hybrid, mixers_of
 
 _USAGE = "one mixer at a time, and settings of it behind its name: mixerlab check NAME mixer.KEY=VALUE model.KEY=VALUE"
@@ -49,10 +46,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             print(decision.why or "replicas compute side by side, under vmap")
         for warning in initial_value_warnings(cfg, autoencode=False):
             print(f"note: {warning}")
-    except (HydraException, MarkedYAMLError) as error:
+    except REFUSALS as error:
         return _refuse(name, refusal(error))
-    except OmegaConfBaseException as error:
-        return _refuse(name, unresolved(error))
     except ValueError as error:
         return _refuse(name, str(error))
     return 0

@@ -84,7 +84,7 @@ def expand(cfg: DictConfig, hydra_config: DictConfig | HydraConf, loader: Config
 def _layers(mixer: DictConfig) -> list[str]:
     names = mixer.get("layers")
     if not isinstance(names, ListConfig) or not names or not all(isinstance(name, str) and name for name in names):
-        raise ValueError(f"mixer.layers={names!r} must list the mixers of the layers, such as 'mixer.layers=[attn,gdn]'")
+        raise ValueError(f"mixer.layers={names!r} must list mixers, such as 'mixer.layers=[attn,gdn]'")
     return [str(name) for name in names]
 
 

@@ -7,7 +7,6 @@ folder that holds `conf`: `_target_: mixers.ema.MovingAverage` is `mixers/ema.py
 import json
 import sys
 from importlib.resources import files
-from importlib.util import find_spec
 from pathlib import Path
 
 from hydra.conf import HydraConf
@@ -38,7 +37,7 @@ def use_folder(config_dir: Path | None) -> list[str]:
         _used.clear()
         return []
     if not config_dir.is_dir():
-        raise ValueError(f"--config-dir {config_dir}: there is no such folder")
+        raise ValueError(f"{config_dir}: there is no such folder: give --config-dir DIR, or config_dir=DIR in Python")
     _check_no_file_of_ours(config_dir.resolve())
     project = config_dir.resolve().parent
     _used[:] = [project]
@@ -50,10 +49,10 @@ def use_folder(config_dir: Path | None) -> list[str]:
 def note_folder(cfg: DictConfig, config_dir: Path | None) -> None:
     """Notes in a composed config the folder of yamls that it was composed with, if any, for `use_noted_folder`.
 
-    It stands in the config's cache, which OmegaConf copies and pickles with the config and leaves out of its yaml: a
+    The note is in the config's cache, which OmegaConf copies and pickles with the config and leaves out of its yaml: a
     key would make the same run another one in another folder.
     """
-    OmegaConf.get_cache(cfg)[_CONFIG_DIR] = None if config_dir is None else str(config_dir.resolve())
+    OmegaConf.get_cache(cfg)[_CONFIG_DIR] = config_dir and config_dir.resolve()
 
 
 def use_noted_folder(cfg: DictConfig) -> None:
@@ -63,12 +62,8 @@ def use_noted_folder(cfg: DictConfig) -> None:
         ValueError: the folder of that project is not there any more.
     """
     cache = OmegaConf.get_cache(cfg)
-    if _CONFIG_DIR not in cache:
-        return
-    folder = None if cache[_CONFIG_DIR] is None else Path(cache[_CONFIG_DIR])
-    if folder is not None and not folder.is_dir():
-        raise ValueError(f"the config was composed with config_dir={folder}, which is not there: give config_dir=DIR")
-    use_folder(folder)
+    if _CONFIG_DIR in cache:
+        use_folder(cache[_CONFIG_DIR])
 
 
 def project_in_use() -> Path | None:
@@ -83,13 +78,4 @@ def _check_no_file_of_ours(config_dir: Path) -> None:
     for path in sorted(config_dir.rglob("*.yaml")):
         file = path.relative_to(config_dir)
         if ours.joinpath(*file.parts).is_file():
-            group = "config" if file.parent == Path() else file.parent.as_posix()
-            raise ValueError(f"{config_dir.name}/{file}: mixerlab has a {group} {file.stem}; choose another name")
-
-
-def is_module(module: str) -> bool:
-    """Whether Python finds a module of this name, and imports only the packages that it is in."""
-    try:
-        return find_spec(module) is not None
-    except ImportError:
-        return False
+            raise ValueError(f"{config_dir.name}/{file}: mixerlab has a yaml of this name: choose another one")

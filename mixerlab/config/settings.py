@@ -29,7 +29,9 @@ def settings_of(task_cfg: DictConfig) -> dict[str, dict[str, Any]]:
     name = task_cfg.get("name", "?")
     for key in _BASE_KEYS:
         if key not in task_cfg:
-            raise ValueError(f"task={name}: {key} is missing: its yaml begins with defaults: [/task_base@_here_, _self_]")
+            raise ValueError(
+                f"task={name}: {key} is missing: begin its yaml with defaults: [/task_base@_here_, _self_]"
+            )
     baseline, changes, levels = (task_cfg.get(key) for key in ("baseline", "changes", "levels"))
     if _is_group(levels, DictConfig):
         return {level: dict(parameters) for level, parameters in levels.items()}

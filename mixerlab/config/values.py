@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any, Literal, cast
 
 from omegaconf import DictConfig, OmegaConf
@@ -25,39 +26,50 @@ MOST_STEPS = 2**24  # the optimizer counts them in float32
 CHANGED = "changed"  # of `force`: repeats finished runs whose code has changed since
 
 
-def run(
-    mixer: dict,
-    task: dict,
-    optimizer: dict,
-    schedule: dict,
-    trainer: dict,
-    model: dict,
-    logger: dict,
-    seed: object,
-    results_dir: str,
-    force: bool | Literal["changed"],
-    dry_run: bool,
-    sweep: str | None,
-    wait: float | None,
-) -> None:
-    """Takes the keys of a config, and checks those that are no groups. Replicas are checked with the learning rates."""
-    if not results_dir.strip():
-        raise ValueError(f"results_dir={results_dir!r} must be the name of a folder")
-    if sweep is not None:
-        check_sweep_name(sweep)
-    if wait is not None and not 0 <= wait < math.inf:
-        raise ValueError(f"wait={wait!r} must be a number of seconds, or null: as long as it takes")
+@dataclass(frozen=True)
+class RunConfig:
+    """The keys of a config; values that are no groups are checked, replicas with their learning rates."""
+
+    mixer: dict
+    task: dict
+    optimizer: dict
+    schedule: dict
+    trainer: dict
+    model: dict
+    logger: dict
+    seed: Any
+    results_dir: str
+    force: bool | Literal["changed"]
+    dry_run: bool
+    sweep: str | None
+    wait: float | None
+
+    def __post_init__(self):
+        if not self.results_dir.strip():
+            raise ValueError(f"results_dir={self.results_dir!r} must be the name of a folder")
+        if self.sweep is not None:
+            check_sweep_name(self.sweep)
+        if self.wait is not None and not 0 <= self.wait < math.inf:
+            raise ValueError(f"wait={self.wait!r} must be a number of seconds, or null: as long as it takes")
 
 
-def model(
-    d_model: int, n_layers: int, linear_std: float | None, autoencoder_redraw_all: bool, may_see_future: bool
-) -> None:
-    """Takes the keys of the group `model`, and checks them."""
-    for key, value in (("d_model", d_model), ("n_layers", n_layers)):
-        if value < 1:
-            raise ValueError(f"model.{key}={value} must be at least 1")
-    if linear_std is not None and not 0 < linear_std < math.inf:
-        raise ValueError(f"model.linear_std={linear_std} must be finite and above 0, or null for PyTorch's default")
+@dataclass(frozen=True)
+class ModelConfig:
+    """The keys of the group `model`, as conf/config.yaml explains them."""
+
+    d_model: int
+    n_layers: int
+    linear_std: float | None
+    autoencoder_redraw_all: bool
+    may_see_future: bool
+
+    def __post_init__(self):
+        for key in ("d_model", "n_layers"):
+            if getattr(self, key) < 1:
+                raise ValueError(f"model.{key}={getattr(self, key)} must be at least 1")
+        if self.linear_std is not None and not 0 < self.linear_std < math.inf:
+            std = self.linear_std
+            raise ValueError(f"model.linear_std={std} must be finite and above 0, or null for PyTorch's default")
 
 
 def checked(cfg: DictConfig) -> tuple[Task, dict[str, Any]]:
@@ -69,8 +81,8 @@ def checked(cfg: DictConfig) -> tuple[Task, dict[str, Any]]:
     if "experiment" in cfg:  # where Hydra puts the keys of a yaml that does not say otherwise
         raise ValueError("the experiment's yaml must begin with the line `# @package _global_` (sweeps/README.md)")
     try:
-        check_arguments("", run, cfg, yaml="conf/config.yaml")
-        run(**cfg)
+        check_arguments("", RunConfig, cfg, yaml="conf/config.yaml")
+        RunConfig(**{str(key): value for key, value in cfg.items()})
         task = build_task(cfg.task)  # before anything else resolves: its message for a wrong setting is the clear one
         config = cast(dict[str, Any], OmegaConf.to_container(cfg, resolve=True, throw_on_missing=True))
         config["task"]["setting"] = setting_name(cfg.task)
@@ -93,7 +105,7 @@ def _check(config: dict[str, Any]) -> None:
     _check_component("optimizer", config["optimizer"], "optimizer", PopulationOptimizer)
     _check_component("schedule", config["schedule"], "schedule")
     config["task"] |= present(defaults_of(class_of(config["task"]["_target_"]), config["task"]))
-    for group, keys in (("trainer", TrainerConfig), ("model", model)):
+    for group, keys in (("trainer", TrainerConfig), ("model", ModelConfig)):
         check_arguments(group, keys, config[group], yaml="the yamls in conf/")
         keys(**config[group])
     if is_hybrid(config["mixer"]):
@@ -156,7 +168,7 @@ def is_whole_number(cfg: DictConfig, key: str) -> bool:
         ValueError: the class that takes the key cannot be imported.
     """
     prefix, _, name = key.rpartition(".")
-    functions = {"model": model, "trainer": TrainerConfig}
+    functions = {"model": ModelConfig, "trainer": TrainerConfig}
     if prefix in functions:
         return takes_only_whole_numbers(functions[prefix], name)
     part = OmegaConf.select(cfg, prefix) if prefix.partition(".")[0] in (*_SUPPLIED, "task") else None
