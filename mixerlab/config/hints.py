@@ -46,7 +46,7 @@ def refusal(error: Exception) -> str:
 def _unknown_key(key: str, parent: DictConfig) -> str:
     """Names the key that was meant, wherever it stands; Hydra would advise to add the misspelt one with a `+`."""
     outer, dot, name = key.rpartition(".")
-    own = [f"{outer}{dot}{other}" for other in parent if other not in ("hydra", "name", "_target_")]
+    own = [f"{outer}{dot}{other!s}" for other in parent if other not in ("hydra", "name", "_target_")]
     tree = cast(dict[str, Any], OmegaConf.to_container(parent._get_root()))
     anywhere = [other for other in flatten(tree) if other.endswith(f".{name}") and not other.startswith("hydra.")]
     near = get_close_matches(key, own, n=1, cutoff=0.7) or anywhere

@@ -97,7 +97,7 @@ def _options(mixer: DictConfig, layers: int) -> list[tuple[str, dict[str, Any]]]
     for key, keys in options.items():
         if str(key) not in map(str, range(layers)) or not isinstance(keys, dict):
             raise ValueError(
-                f"mixer.options.{key}={keys!r}: layers are 0 to {layers - 1}, and each takes keys, such as {example}"
+                f"mixer.options.{key!s}={keys!r}: layers are 0 to {layers - 1}, and each takes keys, such as {example}"
             )
     return [(str(key), keys) for key, keys in options.items()]
 
