@@ -101,9 +101,9 @@ def report(
                 tables, benchmark = tables_of(spread, cells)
                 _write_tables(files, selection, tables, cells, layout.bare)
                 pictures: dict[Path, str] = {}
-                for name, figure in figures_of(
-                    folder, spread, cells, benchmark, selection, layout, is_first=selection == selections[0]
-                ):
+                is_first = selection == selections[0]
+                drawn = figures_of(folder, spread, cells, benchmark, selection, layout, is_first) if formats else ()
+                for name, figure in drawn:
                     pictures |= dict.fromkeys(save(figure, out / selection / name, formats), caption_of(figure))
                 files.paths += pictures
                 if layout.bare and pictures:

@@ -103,7 +103,7 @@ def _tidy(row: Mapping[str, Any], classes: Mapping[str, str | None]) -> dict[str
     flat = {key: value for key, value in row.items() if key != "hparams"}
     if flat.get("steps_to_90", 0) is None and flat["status"] != "failed":
         flat["steps_to_90"] = math.inf
-    hparams = {key: _scalar(value) for key, value in row["hparams"].items()}
+    hparams = {key: _scalar(canonical_value(value, key)) for key, value in row["hparams"].items()}
     return {**flat, **classes, **hparams, "config": digest}
 
 

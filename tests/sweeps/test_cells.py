@@ -1,0 +1,226 @@
+"""What the best learning rate of a cell reached, when its grid should be wider, and which rates it lacks."""
+
+import math
+import shutil
+from itertools import permutations
+
+import fakes
+import pytest
+
+from mixerlab.records.best import best_trial, wants_a_wider_grid
+from mixerlab.records.files import run_folder
+from mixerlab.sweeps.tables.cells import best_per_cell
+from mixerlab.sweeps.tables.collect import collect
+from mixerlab.sweeps.tables.intervals import bootstrap, interval, solved_counts
+from mixerlab.sweeps.tables.tables import setting_table, task_table
+
+LOW, HIGH = (1e-3, 5e-3), 1e-2
+
+
+def only_cell(results, selection="official"):
+    (cell,) = best_per_cell(collect(results), selection).itertuples()
+    return cell
+
+
+def trial_rows(scores):
+    """Rows from the accuracy by seed of each rate; in its place a status."""
+    return [
+        {
+            "lr": lr,
+            "seed": seed,
+            "status": score if isinstance(score, str) else "finished",
+            "official_accuracy": None if isinstance(score, str) else score,
+        }
+        for lr, by_seed in scores.items()
+        for seed, score in by_seed.items()
+    ]
+
+
+@pytest.mark.parametrize(
+    ("scores", "best"),
+    [
+        # More seeds do not make a bad rate the best.
+        ({5e-3: {0: 0.3, 1: 0.2}, 1e-3: {0: 1.0}}, 1e-3),
+        ({5e-3: dict.fromkeys(range(5), 0.4), 1e-3: {0: 1.0}}, 1e-3),
+        # Nor does a mean over the easy seed alone: on the seed that both have, they are equal, or nearly.
+        ({5e-3: {0: 1.0, 1: 0.206}, 1e-3: {0: 1.0}}, 5e-3),
+        ({5e-3: {0: 0.9998, 1: 0.206}, 1e-3: {0: 1.0}}, 5e-3),
+        # What it lacks is taken to be as bad as the worst there.
+        ({5e-4: {0: 0.5, 1: 0.5}, 1e-3: {0: 0.7, 1: 0.7}, 5e-3: {0: 0.8}}, 1e-3),
+        # A divergence is no gap but a failure.
+        ({5e-3: {0: 0.5, 1: 0.5}, 1e-3: {0: 0.9, 1: "diverged"}}, 5e-3),
+        ({5e-3: {0: 0.5, 1: 0.5}, 1e-3: {0: 0.9, 1: "failed"}}, 1e-3),
+        # No seed in common.
+        ({5e-3: {0: 0.5}, 1e-3: {1: 0.9}}, 1e-3),
+        # A seed at which all diverged says nothing.
+        ({5e-3: {0: 0.5, 1: "diverged"}, 1e-3: {0: 0.505}}, 1e-3),
+    ],
+)
+def test_rates_are_compared_on_the_same_seeds(scores, best):
+    for order in permutations(scores.items()):
+        rows, _ = best_trial(trial_rows(dict(order)), "official")
+        assert {row["lr"] for row in rows} == {best}
+        finished = [seed for seed, score in scores[best].items() if not isinstance(score, str)]
+        assert [row["seed"] for row in rows] == finished
+
+
+def test_the_lead_of_an_edge_is_on_the_same_seeds():
+    """0.575 at the edge against 0.9 inside, which lacks the hard seed: on that of both it leads by 0.05."""
+    grid = {1e-4: {0: 0.1, 1: 0.1}, 1e-3: {0: 0.9}, 1e-2: {0: 0.95, 1: 0.2}}
+    rows, wider = best_trial(trial_rows(grid), "official")
+    assert ({row["lr"] for row in rows}, wider) == ({1e-2}, True)
+    grid[1e-3] = {0: 0.95, 1: 0.195}
+    assert best_trial(trial_rows(grid), "official")[1] is False
+
+
+@pytest.mark.parametrize(
+    ("means", "expected"),
+    [
+        ({1e-4: 0.2, 1e-3: 0.5, 1e-2: 0.52}, True),
+        ({1e-4: 0.2, 1e-3: 0.515, 1e-2: 0.52}, False),  # ahead by 0.005 only
+        ({1e-4: 0.97, 1e-3: 0.9, 1e-2: 0.985}, False),  # solved
+        ({1e-4: 0.519, 1e-3: 0.5, 1e-2: 0.52}, True),  # the other edge is no inner rate
+        ({1e-2: 0.52}, True),  # nothing finished at the others
+        ({1e-4: 0.2, 1e-2: 0.52}, True),  # nothing finished between: far above the other edge
+        ({1e-4: 0.515, 1e-2: 0.52}, False),
+    ],
+)
+def test_an_edge_must_win_by_more_than_the_margin(means, expected):
+    assert wants_a_wider_grid(1e-2, means, {1e-4, 1e-3, 1e-2}) is expected
+    assert not wants_a_wider_grid(1e-2, means, {1e-2})  # one rate has no edge
+
+
+@pytest.mark.parametrize(
+    ("scores", "lr", "mean", "edge"),
+    [
+        ([0.5, 0.9, 0.7], 1e-3, 0.9, False),
+        ([0.9, 0.5, 0.7], 5e-4, 0.9, True),
+        ([1.0, 1.0, 1.0], 1e-3, 1.0, False),  # a tie that includes an inner one
+        ([0.9, 0.8, 0.9], 5e-4, 0.9, True),  # a tie between both edges
+        ([0.5, 0.89, 0.9], 5e-3, 0.9, False),  # no more than 0.01 ahead of an inner one
+        ([0.5, 0.7, "diverged"], 1e-3, 0.7, False),  # the diverged one belongs to the grid
+        (["failed", 0.1, 0.0], 1e-3, 0.1, False),
+    ],
+)
+def test_the_best_learning_rate(tmp_path, scores, lr, mean, edge):
+    fakes.add_run(tmp_path, scores)
+    cell = only_cell(tmp_path)
+    assert (cell.lr, cell.mean, cell.edge, cell.n) == (lr, mean, edge, 1)
+    assert cell.status == ("ok" if all(isinstance(score, float) for score in scores) else "partial")
+
+
+def test_clean_chooses_on_validation_and_reports_test(tmp_path):
+    fakes.add_run(tmp_path, [(0.9, 0.6), (0.7, 0.8), (0.8, 0.7)])
+    official, clean = only_cell(tmp_path, "official"), only_cell(tmp_path, "clean")
+    assert ((official.lr, official.mean), (clean.lr, clean.mean)) == ((5e-4, 0.9), (1e-3, 0.7))
+
+
+def test_seeds_share_one_learning_rate_and_may_be_of_separate_runs(tmp_path):
+    # By seed the best would be 0.9 and 0.8; one learning rate for both gives 0.75 or 0.7 or 0.6.
+    identities = [fakes.add_run(tmp_path, [0.9, 0.7, 0.6], seed=3), fakes.add_run(tmp_path, [0.5, 0.8, 0.6], seed=4)]
+    cell = only_cell(tmp_path)
+    assert (cell.lr, cell.n, cell.mean, cell.configs) == (1e-3, 2, pytest.approx(0.75), 1)
+    assert cell.by_seed == {3: 0.7, 4: 0.8} and cell.replicas == [(identity, 1) for identity in identities]
+    entry = setting_table(best_per_cell(collect(tmp_path))).scores[0]
+    assert entry.spread == pytest.approx(0.05 * math.sqrt(2))
+
+
+def test_the_same_replica_in_two_populations_counts_once(tmp_path):
+    fakes.add_run(tmp_path, [0.5, 0.7, 0.6])
+    fakes.add_run(tmp_path, ["failed", 0.6], lr=[1e-3, 5e-3])
+    cell = only_cell(tmp_path)
+    assert (cell.mean, cell.n, cell.lost, cell.status) == (0.7, 1, 0, "ok")
+
+
+def test_configurations_compete_and_are_not_averaged(tmp_path):
+    fakes.add_run(tmp_path, [0.5, 0.7, 0.6])
+    fakes.add_run(tmp_path, [0.5, 0.6, 0.8], num_heads=4)
+    fakes.add_run(tmp_path, ["failed"] * 3, num_heads=3)
+    cell = only_cell(tmp_path)
+    assert (cell.mean, cell.lr, cell.n, cell.configs, cell.lost, cell.edge) == (0.8, 5e-3, 1, 2, 3, True)
+
+
+def test_every_column_stands_against_every_setting_in_order(tmp_path):
+    for mixer in ("zeta", "mesa", "attn", "alpha"):
+        fakes.add_run(tmp_path, ["diverged", "failed", "diverged"] if mixer == "mesa" else [0.5, 0.6, 0.7], mixer=mixer)
+    for task in ("zz_task", "mem", "aa_task"):
+        fakes.add_run(tmp_path, ["failed"] * 3, task=task)
+    for setting in ("vocab_size-64", "seq_len-1024", "seq_len-256", "seq_len=64,vocab_size=32"):
+        fakes.add_run(tmp_path, [0.5, 0.6, 0.7], setting=setting, data_seed=len(setting))
+    cells = best_per_cell(collect(tmp_path))
+    assert list(dict.fromkeys(cells["task"])) == ["icr", "mem", "aa_task", "zz_task"]
+    assert list(dict.fromkeys(cells["mixer"])) == ["attn", "mesa", "alpha", "zeta"]
+    settings = ["baseline", "seq_len-256", "seq_len-1024", "vocab_size-64", "seq_len=64,vocab_size=32"]
+    assert list(dict.fromkeys(cells["setting"])) == settings
+    status = cells.set_index(["mixer", "task", "setting"])["status"]
+    assert (status["mesa", "icr", "baseline"], status["attn", "mem", "baseline"]) == ("diverged", "failed")
+    assert status["zeta", "mem", "baseline"] == "missing"
+
+
+@pytest.fixture
+def sweep(tmp_path):
+    """`run_id` by mixer, task and rates; the best rate is the largest, so that each cell has an edge."""
+    made = {}
+    for mixer in ("attn", "ema", "gru"):
+        for task in ("icr", "mem"):
+            for rates, scores in ((LOW, [0.30, 0.40, 0.31, 0.42]), (HIGH, [0.50, 0.52])):
+                made[mixer, task, rates] = fakes.add_run(
+                    tmp_path, scores, mixer=mixer, task=task, lr=rates, seed=[0, 1]
+                )
+    return made
+
+
+def lacking(results, configs=None):
+    cells = best_per_cell(collect(results, configs), all_known=configs is not None)
+    assert not any(cell.edge and cell.lacking for cell in cells.itertuples())
+    return {(cell.mixer, cell.task): cell.lacking for cell in cells.itertuples() if cell.lacking}
+
+
+def test_a_deleted_run_costs_its_rates(sweep, tmp_path):
+    configs = fakes.configs_in(tmp_path)
+    assert lacking(tmp_path) == lacking(tmp_path, configs) == {}
+    shutil.rmtree(run_folder(tmp_path, sweep["attn", "icr", HIGH]))
+    assert lacking(tmp_path) == lacking(tmp_path, configs) == {("attn", "icr"): (HIGH,)}
+    table = task_table(best_per_cell(collect(tmp_path)))
+    (average,) = [row for name, row in table.rows.items() if name == ("Avg",)]
+    assert [entry.incomplete for entry in average.values()] == [True, False, False]
+    for mixer, task in (("ema", "icr"), ("gru", "icr"), ("attn", "mem"), ("ema", "mem"), ("gru", "mem")):
+        shutil.rmtree(run_folder(tmp_path, sweep[mixer, task, HIGH]))
+    assert lacking(tmp_path) == {} and len(lacking(tmp_path, configs)) == 6  # only the sweep knows
+
+
+def test_a_damaged_record_costs_its_rates(sweep, tmp_path):
+    """Its config says which."""
+    (run_folder(tmp_path, sweep["gru", "mem", LOW]) / "record.json").write_text("{")
+    only_gru = collect(tmp_path).query("mixer == 'gru'")
+    assert [cell.lacking for cell in best_per_cell(only_gru).itertuples()] == [(), LOW]
+
+
+def test_a_rate_that_few_cells_have_is_no_fault_of_the_others(tmp_path):
+    """As one that was added where a grid was to be wider, or of another optimizer."""
+    for mixer in ("attn", "ema", "gru"):
+        fakes.add_run(tmp_path, [0.4, 0.3], mixer=mixer, lr=LOW)
+    fakes.add_run(tmp_path, [0.5], mixer="attn", lr=HIGH)
+    fakes.add_run(tmp_path, [0.5], mixer="attn", lr=1e-4, changed={"optimizer.name": "adamw"})
+    assert lacking(tmp_path) == {}
+
+
+@pytest.mark.parametrize("status", ["failed", "diverged"])
+def test_a_rate_that_diverged_was_tried_and_one_that_failed_was_not(tmp_path, status):
+    fakes.add_run(tmp_path, [0.4, 0.3, status], lr=[*LOW, HIGH])
+    assert only_cell(tmp_path).lacking == ((HIGH,) if status == "failed" else ())
+
+
+def test_a_median_of_steps_counts_those_that_never_solved_it():
+    counts = solved_counts([(0, 600.0), (0, math.inf), (1, 1200.0), (1, 1400.0), (1, math.nan)])
+    assert counts == {"known": 4, "solved": 3, "solved_by_seed": {0: 0.5, 1: 1.0}, "steps_to_90": 1300.0}
+    assert solved_counts([(0, 600.0), (1, math.inf)])["steps_to_90"] is None
+
+
+def test_intervals_over_seeds():
+    low, high = interval([0.5, 0.6, 0.7])
+    assert (low, high) == (pytest.approx(0.6 - 0.2484, abs=1e-3), pytest.approx(0.6 + 0.2484, abs=1e-3))
+    assert interval([0.9, 1.0]) == (pytest.approx(0.3147, abs=1e-3), 1.0) and interval([0.5]) is None
+    assert interval([1.5, 2.5], bounded=False)[1] > 2.5
+    assert bootstrap([0.0, 1.0]) == (0.0, 1.0) and bootstrap([1.0]) is None
+    assert bootstrap([0.0] * 5 + [1.0] * 5) == (pytest.approx(0.2), pytest.approx(0.8))

@@ -1,0 +1,153 @@
+"""Our numbers beside published ones: complete or not, at their learning rates, and what is refused."""
+
+import json
+
+import fakes
+import pytest
+from matplotlib.figure import Figure
+
+from mixerlab.api import compose
+from mixerlab.config.settings import settings_of
+from mixerlab.sweeps.report import compare
+from mixerlab.sweeps.tables.collect import collect
+from mixerlab.sweeps.tables.published import Pair, distance, pairs_of, read_published, scores_by_seed
+
+SETTINGS = ("baseline", "vocab_size-512", "vocab_size-1024", "vocab_size-2048", "vocab_size-4096", "vocab_size-8192")
+MEM = {"task": "mem", "setting": "baseline"}
+
+
+@pytest.fixture(autouse=True)
+def no_drawing(monkeypatch):
+    for name in ("scatter", "side_by_side"):
+        monkeypatch.setattr(compare, name, lambda *_: Figure(figsize=(1, 1)))
+
+
+@pytest.fixture
+def results(tmp_path):
+    """attn has all of mem, gdn half of it, and one level of the challenge."""
+    folder = tmp_path / "results"
+    for number, setting in enumerate(SETTINGS):
+        fakes.add_run(folder, [0.1, 0.9 - 0.1 * number], lr=[1e-3, 5e-3], task="mem", setting=setting)
+        if number < 3:
+            fakes.add_run(folder, [0.1, 0.5], lr=[1e-3, 5e-3], mixer="gdn", task="mem", setting=setting)
+    fakes.add_run(folder, [0.8], lr=[1e-3], task="icr_challenge", setting="256-512")
+    return folder
+
+
+@pytest.fixture
+def published(tmp_path):
+    path = tmp_path / "published.json"
+    tables = {
+        "source": "a paper",
+        "over": {"mem": SETTINGS},
+        "means": {"columns": ["attn", "gdn", "mesa"], "mem": [0.60, 0.5, 0.7]},
+        "settings": {"columns": ["attn", "gdn"], "icr_challenge 256-512": [1.0, None]},
+    }
+    path.write_text(json.dumps(tables))
+    return path
+
+
+def test_pairs_and_their_distance(results, published, tmp_path):
+    pairs = pairs_of(collect(results), read_published(published))
+    assert [(pair.name, pair.mixer, pair.published, pair.ours, pair.done, pair.total) for pair in pairs] == [
+        ("mem", "attn", 0.6, pytest.approx(0.65), 6, 6),
+        ("mem", "gdn", 0.5, pytest.approx(0.5), 3, 6),
+        ("mem", "mesa", 0.7, None, 0, 6),
+        ("icr_challenge 256-512", "attn", 1.0, 0.8, 1, 1),
+    ]
+    assert distance(pairs) == (2, pytest.approx(((0.05**2 + 0.2**2) / 2) ** 0.5), None)
+    ours, told = [0.1, 0.4, 0.2, 0.9], [0.2, 0.3, 0.4, 0.8]
+    ranked = [Pair("means", "mem", "attn", b, a, 1, 1) for a, b in zip(ours, told, strict=True)]
+    assert distance(ranked)[2] == pytest.approx(0.8)  # Spearman: 1 - 6 sum d^2 / (n (n^2 - 1)), d = 0, 1, 1, 0
+    for number, setting in enumerate((*SETTINGS[:-1], "vocab_size-300")):  # a yaml of one's own has other settings
+        fakes.add_run(tmp_path / "own", [0.5 + 0.1 * number], lr=[1e-3], task="mem", setting=setting)
+    mem, *_ = pairs_of(collect(tmp_path / "own"), read_published(published))
+    assert (mem.done, mem.complete, mem.ours) == (5, False, pytest.approx(0.7))
+
+
+def test_each_seed_has_its_own_best_rate(tmp_path):
+    rates = [1e-3, 5e-3]
+    fakes.add_run(tmp_path, [1.0, 0.1, 0.2, 0.9], lr=rates, seed=[0, 1], **MEM)
+    fakes.add_run(tmp_path, [0.3], lr=[1e-3], seed=2, **MEM)  # 5e-3 has not been run
+    fakes.add_run(tmp_path, ["diverged", 0.5, "diverged", "diverged"], lr=rates, seed=[3, 4], **MEM)
+    frame = collect(tmp_path)
+    by_seed = {0: 1.0, 1: 0.9, 3: 0.5, 4: 0.0}
+    assert scores_by_seed(frame) == scores_by_seed(frame, rates=rates) == {("attn", "mem", "baseline"): by_seed}
+    assert scores_by_seed(frame, rates=[*rates, 5e-4]) == {}, "a rate is lacking"
+    assert scores_by_seed(frame, rates=[1e-3])["attn", "mem", "baseline"] == {0: 1.0, 1: 0.2, 2: 0.3, 3: 0.0, 4: 0.0}
+
+
+def test_a_seed_counts_if_one_configuration_has_all_rates(tmp_path):
+    rates = [1e-4, 5e-4, 1e-3]
+    fakes.add_run(tmp_path, [0.6, 0.5], lr=[5e-4, 1e-3], **MEM)
+    fakes.add_run(tmp_path, [0.4, 0.3], lr=[1e-4, 1e-3], num_heads=4, **MEM)
+    assert scores_by_seed(collect(tmp_path), rates=rates) == {}
+    fakes.add_run(tmp_path, [0.7], lr=[5e-4], num_heads=4, **MEM)
+    assert scores_by_seed(collect(tmp_path), rates=rates) == {("attn", "mem", "baseline"): {0: 0.7}}
+
+
+def test_the_command_writes_table_and_figures(results, published, tmp_path, capsys):
+    out = tmp_path / "out"
+    assert compare.main([str(results), "--published", str(published), "--out", str(out)]) == 0
+    figures = {f"published{of}.{kind}" for of in ("", "_means", "_settings") for kind in ("png", "pdf")}
+    assert {path.name for path in out.iterdir()} == {"published.md", "published.csv"} | figures
+    text = (out / "published.md").read_text()
+    assert text in capsys.readouterr().out
+    assert r"| mem | 0.650 (0.600) +0.050 | 0.500\* (3/6) (0.500) +0.000 | - (0.700) |" in text
+    assert "Complete: 1 of 3. RMSE 0.050. Off by more than 0.05: 0." in text  # 0.65 - 0.6 is more in its last bit
+    assert (out / "published.csv").read_text().splitlines()[3].startswith("means,mem,mesa,0.7,,0,6")
+
+
+def test_a_rate_beyond_the_published_ones_counts_only_if_asked(results, published, tmp_path, capsys):
+    published.write_text(json.dumps(json.loads(published.read_text()) | {"rates": [1e-3]}))
+    arguments = [str(results), "--published", str(published), "--out", str(tmp_path / "out")]
+    assert compare.main(arguments) == 0
+    assert "best learning rate of 0.001" in (said := capsys.readouterr().out) and "0.100 (0.600) -0.500" in said
+    assert compare.main([*arguments, "--all-rates"]) == 0 and "0.650 (0.600)" in capsys.readouterr().out
+
+
+def test_another_task_of_ours_is_read_as_a_published_one(results, published, tmp_path, capsys):
+    fakes.add_run(results, [0.9], lr=[1e-3], task="icr_vocab_challenge", setting="256-512")
+    arguments = [str(results), "--published", str(published), "--out", str(tmp_path / "out"), "--reading"]
+    assert compare.main([*arguments, "icr_challenge=icr_vocab_challenge"]) == 0
+    said = capsys.readouterr().out
+    assert "icr_challenge 256-512 | 0.900 (1.000) -0.100" in said and "icr_vocab_challenge is read as" in said
+    for reading in ("icr_challenge", "icr_challenge=mqar", "nope=icr"):
+        assert compare.main([*arguments, reading]) == 1
+        assert reading in capsys.readouterr().err
+
+
+def test_configurations_and_mixers_without_published_numbers_are_told(tmp_path, published):
+    for mixer, heads in (("attn", 8), ("attn", 4), ("gdn", 8), ("mine", 8)):
+        fakes.add_run(tmp_path, [0.5], mixer=mixer, lr=1e-3, num_heads=heads, **MEM)
+    text = compare.compare(tmp_path, published, tmp_path / "out")
+    assert "configurations of attn." in text and "without a published number: mine." in text
+    fakes.add_run(tmp_path / "others", [0.5], lr=[1e-3], task="sc")
+    text = compare.compare(tmp_path / "others", published, tmp_path / "none")
+    assert "None of these published numbers has a counterpart of ours: mem, icr_challenge 256-512." in text
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "{",
+        '{"means": {}}',
+        '{"source": "x", "means": {"columns": ["attn"], "mem": []}}',
+        '{"source": "x", "over": {"mem": []}, "means": {"columns": ["a"], "mem": [12]}}',  # a percentage
+        '{"source": "x", "rates": 3}',
+        '{"source": "x", "over": {}, "means": {"columns": ["a"], "mem": [1]}}',
+    ],
+)
+def test_what_is_no_published_table_is_refused(results, tmp_path, capsys, content):
+    path = tmp_path / "p.json"
+    path.write_text(content)
+    assert compare.main([str(results), "--published", str(path), "--out", str(tmp_path / "out")]) == 1
+    (error,) = capsys.readouterr().err.splitlines()
+    assert str(path) in error
+
+
+def test_the_papers_means_are_over_all_settings_of_our_tasks():
+    told = read_published(compare.PUBLISHED / "parallax_paper.json")
+    assert set(told["over"]) == set(told["means"]) - {"columns"}
+    for task, over in told["over"].items():
+        assert over == list(settings_of(compose(f"task={task}").task))

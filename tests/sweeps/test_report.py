@@ -1,0 +1,205 @@
+"""`mixerlab report`, and what a sweep calls at its end: from a source to files, and one page that runs no name."""
+
+import json
+import re
+import shutil
+from html.parser import HTMLParser
+
+import fakes
+import pytest
+from matplotlib.figure import Figure
+
+from mixerlab.records.archive import pack
+from mixerlab.records.files import run_folder
+from mixerlab.records.named import write_sweep
+from mixerlab.sweeps.report import report as reports
+from mixerlab.sweeps.tables.collect import read_rows
+
+EVIL = "<img src=x onerror=document.title='owned'>"
+
+
+@pytest.fixture(autouse=True)
+def one_small_figure(monkeypatch):
+    """Drawing is nearly all the time of a report, and has tests of its own."""
+
+    def figures_of(*args, **kwargs):
+        figure = Figure(figsize=(1, 1))
+        figure.set_label("A caption")
+        yield "accuracy", figure
+
+    monkeypatch.setattr(reports, "figures_of", figures_of)
+
+
+@pytest.fixture
+def results(tmp_path):
+    for mixer, top in (("attn", 0.8), ("gdn", 0.9)):
+        fakes.add_run(tmp_path, [0.3, top, 0.5], mixer=mixer)
+        fakes.add_run(tmp_path, [0.3, top - 0.2, 0.5], mixer=mixer, setting="seq_len-256")
+    return tmp_path
+
+
+def reported(capsys, *arguments):
+    """What is printed by a report that is written."""
+    assert reports.main([*map(str, arguments), "--selection", "official"]) == 0
+    return capsys.readouterr().out
+
+
+def table_of(text, name="accuracy"):
+    """Header and rows of a printed table."""
+    lines = text[text.index(f"## {name},") :].split("\n\n")[1].splitlines()
+    return [[cell.strip() for cell in line.split("|")[1:-1]] for line in (lines[0], *lines[2:])]
+
+
+def test_a_report_has_rows_tables_and_figures_of_both_selections(results, capsys):
+    assert reports.main([str(results), "--format", "png", "pdf", "--html"]) == 0
+    printed = capsys.readouterr().out
+    assert table_of(printed) == [["task", "attn", "gdn"], ["icr", "0.700", "0.800"]]
+    assert printed.index("## accuracy, official") < printed.index("## accuracy, clean") and str(results) in printed
+    folder = results / "report"
+    written = {str(path.relative_to(folder)) for path in folder.rglob("*.*")}
+    kinds = ("md", "csv", "tex")
+    expected = {f"{name}.{kind}" for name in ("accuracy", "settings") for kind in kinds}
+    expected |= {"solved.md", "solved.csv", "accuracy.png", "accuracy.pdf"}
+    expected = {f"{selection}/{name}" for selection in ("official", "clean") for name in expected}
+    assert written == expected | {"rows.csv", "report.html", "written.json", ".claim"}
+    assert all(path.stat().st_size for path in folder.rglob("*.*") if path.name != ".claim")
+    assert len(read_rows(folder / "rows.csv")) == 12
+
+
+def test_a_report_from_rows_and_from_an_archive_is_the_same(results, tmp_path):
+    pack(results, tmp_path / "all.tar.xz")
+    text = reports.report(results).text
+    assert reports.report(results / "report/rows.csv", tmp_path / "a").text == text
+    assert reports.report(tmp_path / "all.tar.xz", tmp_path / "b").text == text
+    rows = results / "report/rows.csv"
+    content = rows.read_bytes()
+    with pytest.raises(ValueError, match="would write over"):
+        reports.report(rows, rows.parent, where=["seed=0"])
+    assert rows.read_bytes() == content and reports.report(rows).folder == rows.parent / "report"
+
+
+def test_options_choose_what_is_shown(results, capsys):
+    fakes.add_run(results, [0.3, 0.4, 0.5], mixer="gdn", task="mem")
+    fakes.add_run(results, [0.3, 0.95, 0.5], mixer="gdn", changed={"model.d_model": 64})
+    run_folder(results, "broken").mkdir()
+    (run_folder(results, "broken") / "record.json").write_text("{")
+    text = reported(capsys, results, "--mixer", "gdn", "--task", "icr")
+    assert table_of(text)[0] == ["task", "gdn, d_model=64", "gdn, d_model=128"]
+    assert str(run_folder(results, "broken")) in text  # which may be any of them
+    wide = reported(capsys, results, "--where", "model.d_model=128", "task.name=icr")
+    assert table_of(wide) == [["task", "attn", "gdn"], ["icr", "0.700", "0.800"]]
+    assert table_of(reported(capsys, results, "--by", "mixer", "--task", "icr"))[1] == ["icr", "0.700", "0.825"]
+    for wrong in (["--mixer", "mesa"], ["--where", "model.d_model=7"], ["--by", "model.d_modl"], ["--width", "397"]):
+        assert reports.main([str(results), *wrong]) == 1
+        assert wrong[1].split("=")[-1] in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("source", ["nowhere", "runs", "run", "empty"])
+def test_a_source_that_is_none_is_named_and_nothing_is_written(results, tmp_path_factory, capsys, source):
+    empty = tmp_path_factory.mktemp("empty")
+    path = {"run": next(results.glob("runs/*")), "empty": empty}.get(source, results / source)
+    assert reports.main([str(path)]) == 1
+    (message,) = capsys.readouterr().err.splitlines()
+    assert str(path) in message and not (path / "report").exists()
+
+
+def test_only_unreadable_records(tmp_path):
+    run_folder(tmp_path, "broken").mkdir(parents=True)
+    (run_folder(tmp_path, "broken") / "record.json").write_text("{")
+    with pytest.raises(ValueError, match=str(run_folder(tmp_path, "broken"))):
+        reports.report(tmp_path)
+
+
+def test_the_runs_of_one_sweep_with_missing_ones_and_no_others(results, capsys):
+    settings = ("baseline", "seq_len-256", "seq_len-512")
+    write_sweep(results, "mine", fakes.by_run_id(*(fakes.config(setting=setting) for setting in settings)))
+    text = reported(capsys, results, "--sweep", "mine")
+    assert table_of(text) == [["task", "attn"], ["icr", "0.700 * (2/3)"]] and "missing on icr (seq_len-512)" in text
+    shutil.rmtree(results / "runs")
+    (results / "runs").mkdir()
+    assert table_of(reported(capsys, results, "--sweep", "mine"))[1] == ["icr", "missing (0/3)"]
+    assert reports.main([str(results), "--sweep", "nope"]) == 1 and "mine" in capsys.readouterr().err
+
+
+def test_what_has_no_part_in_means(results, capsys):
+    """The harder set, which has a table of its own; sizes of one's own; test rows of another length."""
+    for task, setting, score in (
+        ("icr_challenge", "1024-2048", 0.1), ("icr_challenge", "256-512", 0.2), ("mem", "baseline", 0.4),
+        ("icr", "seq_len=32,vocab_size=8", 1.0), ("icr", "baseline,test_seq_len=512", 1.0),
+    ):  # fmt: skip
+        sizes = {"data_seed": len(setting)}
+        fakes.add_run(results, [0.0, score, 0.0], mixer="gdn", task=task, setting=setting, **sizes)
+    text = reported(capsys, results)
+    assert [row[::2] for row in table_of(text)] == [
+        ["task", "gdn"],
+        ["icr", "0.800"],
+        ["mem", "0.400"],
+        ["Avg", "0.600"],
+    ]
+    assert [row[1] for row in table_of(text, "challenge")] == ["setting", "256-512", "1024-2048"]
+    assert "512" in [row[3] for row in table_of(text, "lengths")] and "own sizes" in text
+    assert "seq_len=32,vocab_size=8" in (results / "report/official/settings.md").read_text()
+    alone = reported(capsys, results, "--where", "task.setting=seq_len=32,vocab_size=8")
+    assert table_of(alone)[1] == ["icr", "1.000"]
+
+
+def test_a_report_replaces_the_one_before_and_nothing_else(results):
+    mine = [results / "report/official/mine.txt", results / "report/report.html"]
+    mine[0].parent.mkdir(parents=True)
+    for path in mine:
+        path.write_text("mine")
+    fakes.add_run(results, [0.0, 0.1, 0.0], mixer="gdn", task="icr_challenge", setting="1024-2048")
+    reports.report(results)
+    gone = [results / "report/official/challenge.md", results / "report/clean/accuracy.md"]
+    assert all(path.exists() for path in gone)
+    (results / "report/written.json").write_text(
+        json.dumps([*json.loads((results / "report/written.json").read_text()), "../runs"])
+    )
+    reports.report(results, selections=("official",), tasks=("icr",))
+    assert not any(path.exists() for path in gone) and all(path.read_text() == "mine" for path in mine)
+    assert (results / "runs").is_dir()
+
+
+def test_bare_and_widths(results, monkeypatch, capsys):
+    layouts = []
+    drawn = reports.figures_of
+    monkeypatch.setattr(reports, "figures_of", lambda *args: layouts.append(args[5]) or drawn(*args))
+    for options, width in (((), 6.75), (("--columns", "1"), 3.25), (("--width", "5.5", "--bare"), 5.5)):
+        assert reports.main([str(results), *options]) == 0
+        assert layouts[-1].width == width
+        bare = "--bare" in options
+        assert (results / "report/official/captions.md").exists() == layouts[-1].bare == bare
+        assert (r"\parbox" in (results / "report/official/accuracy.tex").read_text()) != bare
+
+
+class Read(HTMLParser):
+    """Tags with their attributes, and the text of each cell."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.tags, self.cells = [], []
+        self.feed(text)
+
+    def handle_starttag(self, tag, attributes):
+        self.tags.append((tag, dict(attributes)))
+        if tag in ("td", "th"):
+            self.cells.append("")
+
+    def handle_data(self, data):
+        if self.cells:
+            self.cells[-1] += data
+
+
+def test_the_page_holds_all_asks_for_nothing_and_runs_no_name(results):
+    identity = fakes.add_run(results, [0.3, 0.7, 0.5, 0.3, 0.68, "diverged"], mixer=EVIL, seed=[0, 1])
+    reports.report(results, html=True)
+    text = (results / "report/report.html").read_text()
+    read = Read(text)
+    images = [attributes["src"] for tag, attributes in read.tags if tag == "img"]
+    assert images and all(src.startswith("data:image/png;base64,") for src in images)
+    assert not {"link", "iframe", "object"} & {tag for tag, _ in read.tags} and not re.search(r"https?://", text)
+    assert text.count("<script") == 1 and EVIL not in text and read.cells.count(EVIL) == 4
+    assert not [attributes for _, attributes in read.tags if "onerror" in attributes]
+    assert identity in read.cells and "0.680" in read.cells and "diverged" in read.cells  # the records behind a number
+    assert sum(attributes.get("class") == "chosen" for _, attributes in read.tags) == 4 * (4 + 2)
+    assert "script-src 'sha256-" in text

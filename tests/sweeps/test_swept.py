@@ -1,0 +1,197 @@
+"""Keys that were swept have columns and rows of their own, for any mixers; `by` and `where` choose."""
+
+import fakes
+import pytest
+
+from mixerlab.sweeps.tables.cells import best_per_cell
+from mixerlab.sweeps.tables.collect import collect
+from mixerlab.sweeps.tables.columns import Column, columns_in_order, labels, shared, short_names
+from mixerlab.sweeps.tables.notes import notes_of
+from mixerlab.sweeps.tables.swept import as_yaml, only_where, spread_out, swept_keys
+from mixerlab.sweeps.tables.tables import best_of, setting_table, task_table
+from mixerlab.sweeps.tables.writers import to_markdown
+
+
+def add(results, score=0.7, changed=None, **given):
+    return fakes.add_run(results, [0.1, score, 0.1], changed=changed, **given)
+
+
+def heads(results, by=None):
+    """The columns of a table, in its order."""
+    columns = columns_in_order(spread_out(collect(results), by)["column"].dropna())
+    return list(labels(columns).values())
+
+
+def rows(results, by=None):
+    """Accuracies by setting, then by column."""
+    cells = best_per_cell(spread_out(collect(results), by))
+    names = labels(cells["column"])
+    return {(cell.setting, names[cell.column]): cell.mean for cell in cells.itertuples() if cell.n}
+
+
+@pytest.fixture
+def widths(tmp_path):
+    """Two mixers of three widths on one task, of one on another."""
+    for mixer in ("attn", "gdn"):
+        for width in (64, 128, 256):
+            add(tmp_path, width / 400, {"model.d_model": width}, mixer=mixer)
+        add(tmp_path, 0.9, mixer=mixer, task="mem")
+    return tmp_path
+
+
+def test_a_swept_key_is_a_column_for_each_value_of_every_mixer(widths):
+    expected = [f"{mixer}, d_model={width}" for mixer in ("attn", "gdn") for width in (64, 128, 256)]
+    assert heads(widths) == expected and swept_keys(collect(widths)) == ["model.d_model"]
+    table = task_table(best_per_cell(spread_out(collect(widths))))
+    column = Column("gdn", (("model.d_model", "64"),))
+    assert column in table.columns and table.rows["icr",][column].mean == 0.16
+    assert table.rows["mem",][column].status == "missing"
+
+
+def test_a_key_of_one_mixer_is_in_its_columns_only(widths):
+    add(widths, num_heads=4)
+    found = heads(widths)
+    assert {"attn, num_heads=4, d_model=128", "attn, num_heads=8, d_model=128", "gdn, d_model=128"} <= set(found)
+
+
+def test_a_key_that_differs_between_tasks_is_not_swept(tmp_path):
+    add(tmp_path, changed={"trainer.epochs": 60})
+    add(tmp_path, task="mem", changed={"trainer.epochs": 200})
+    assert heads(tmp_path) == ["attn"]
+    add(tmp_path, changed={"trainer.epochs": 200})
+    assert heads(tmp_path) == ["attn, epochs=60", "attn, epochs=200"]
+
+
+def test_the_keys_of_two_optimizers_say_no_more_than_their_names(tmp_path):
+    for name, extra in (("muon", {"optimizer.momentum": 0.95}), ("adamw", {"optimizer.eps": 1e-8})):
+        add(tmp_path, changed={"optimizer.name": name, **extra})
+    assert heads(tmp_path) == ["attn, optimizer=adamw", "attn, optimizer=muon"]
+    add(tmp_path, changed={"optimizer.name": "muon", "optimizer.momentum": 0.9})
+    assert "attn, optimizer=adamw" in heads(tmp_path) and "attn, optimizer=muon, momentum=0.9" in heads(tmp_path)
+
+
+def test_null_is_a_value_and_a_missing_key_is_null(tmp_path):
+    """Where a column left out NaN, the variants `null` and `0.02` were one, and its best was shown."""
+    add(tmp_path, 0.7, seed=0)
+    add(tmp_path, 0.8, {"model.linear_std": None}, seed=1)
+    assert heads(tmp_path) == ["attn"]
+    add(tmp_path, 0.9, {"model.linear_std": 0.02})
+    expected = {"attn, linear_std=null": pytest.approx(0.75), "attn, linear_std=0.02": 0.9}
+    assert {column: mean for (_, column), mean in rows(tmp_path).items()} == expected
+
+
+def test_false_and_a_missing_key_are_one_column(tmp_path):
+    add(tmp_path, 0.7, seed=0)
+    add(tmp_path, 0.8, {"mixer.gate": False}, seed=1)
+    assert heads(tmp_path) == ["attn"]
+    add(tmp_path, 0.9, {"mixer.gate": True})
+    add(tmp_path, 0.6, mixer="gdn")
+    assert heads(tmp_path) == ["attn, gate=false", "attn, gate=true", "gdn"]
+
+
+def test_a_key_of_the_task_makes_rows_whatever_columns_are_by(tmp_path):
+    """Runs on different data never compete."""
+    for seed in (1, 2):
+        for width in (64, 128):
+            add(tmp_path, seed / 10 + width / 1000, {"model.d_model": width}, data_seed=seed)
+    names = ["baseline, data_seed=1", "baseline, data_seed=2"]
+    assert list(rows(tmp_path)) == [(name, f"attn, d_model={width}") for name in names for width in (64, 128)]
+    assert rows(tmp_path, by=["mixer"]) == {(names[0], "attn"): 0.228, (names[1], "attn"): 0.328}
+    (note,) = notes_of(spread_out(collect(tmp_path), ["mixer"]))
+    assert "attn: its runs differ in model.d_model (64, 128)" in note and "--by model.d_model" in note
+
+
+def test_rows_from_a_dataset_on_disk_are_a_setting_of_their_own(tmp_path):
+    add(tmp_path)
+    add(tmp_path, changed={"task.data_sha256": "0123456789abcdef", "task.data_dir": "d"})
+    assert set(spread_out(collect(tmp_path))["setting"]) == {"baseline", "baseline, data=01234567"}
+
+
+def test_layers_of_hybrids_and_classes_of_one_name_have_columns(tmp_path):
+    for heads_of_first in (2, 4):
+        layers = {"0": {"name": "attn", "num_heads": heads_of_first}, "1": {"name": "gdn", "num_heads": 8}}
+        add(tmp_path, mixer="hybrid", changed={"mixer.options": layers, "mixer.layers": ["attn", "gdn"]})
+    for target in ("mixers.own.Own", "mixers.own2.Own"):
+        add(tmp_path, mixer="own", changed={"mixer._target_": target})
+    hybrids = [f"hybrid, layer 0 num_heads={number}" for number in (2, 4)]
+    assert heads(tmp_path) == [*hybrids, *(f"own, _target_=mixers.{name}.Own" for name in ("own", "own2"))]
+    assert heads(tmp_path, by=["mixer"]) == ["hybrid", "own"]
+
+
+def test_by_other_keys(widths):
+    assert heads(widths, by=["optimizer.name"]) == ["attn, optimizer=muon", "gdn, optimizer=muon"]
+    rates = [f"{mixer}, lr={rate}" for mixer in ("attn", "gdn") for rate in ("0.0005", "0.001", "0.005")]
+    assert heads(widths, by=["optimizer.lr"]) == rates
+    cells = best_per_cell(spread_out(collect(widths), ["optimizer.lr"]))
+    assert not any(cells["lacking"])  # each column has one rate
+    with pytest.raises(ValueError, match=r"no record has the key model\.d_modl: there are model\.d_model"):
+        heads(widths, by=["model.d_modl"])
+
+
+@pytest.mark.parametrize(
+    ("conditions", "count"),
+    [
+        (["model.d_model=64.0", "optimizer.name=muon"], 6),
+        (["model.d_model=64,1.28e2", "task.name=icr"], 12),
+        (["optimizer.lr=1e-3"], 8),
+        (["optimizer.betas=[0.8,0.95]"], 24),
+        (["mixer.gate=null"], "mixer.gate"),
+        (["model.d_model=64,7,8"], "7 or 8; there are 64, 128, 256"),
+        (["model.d_model"], "write KEY=VALUE"),
+        (["nope=1"], "no record has the key nope"),
+        (["optimizer.name=2020-14-45"], "2020-14-45"),  # only looks like a date
+    ],
+)
+def test_where(widths, conditions, count):
+    if isinstance(count, int):
+        assert len(only_where(collect(widths), conditions)) == count
+    else:
+        with pytest.raises(ValueError, match=count):
+            only_where(collect(widths), conditions)
+
+
+def test_where_a_comma_is_part_of_the_value_and_what_cannot_be_read_stays(tmp_path):
+    for setting in ("seq_len=32", "vocab_size=8", "seq_len=32,vocab_size=8"):
+        add(tmp_path, setting=setting, data_seed=len(setting))
+    (tmp_path / "runs/broken").mkdir()
+    (tmp_path / "runs/broken/record.json").write_text("{")
+    for text, settings in {
+        "vocab_size=8, seq_len=32": {"seq_len=32,vocab_size=8"},  # the same setting, not one of two
+        "seq_len=32,vocab_size=8": {"seq_len=32,vocab_size=8"},
+    }.items():
+        frame = only_where(collect(tmp_path), [f"task.setting={text}"])
+        assert set(frame["setting"].dropna()) == settings and "broken" in set(frame["run_id"])
+
+
+def test_what_sees_the_future_has_a_column_of_its_own_and_is_never_bold(tmp_path):
+    for mixer, score, sees, found in (
+        ("attn", 0.6, False, None), ("gdn", 0.5, True, False), ("bidir", 1.0, True, True), ("unknown", 0.9, True, None),
+    ):  # fmt: skip
+        scores = [score - 0.02, score]
+        changed = {"model.may_see_future": sees}
+        provenance = {"sees_future": found}
+        fakes.add_run(tmp_path, scores, mixer=mixer, lr=1e-3, seed=[0, 1], changed=changed, provenance=provenance)
+    table = setting_table(best_per_cell(spread_out(collect(tmp_path))))
+    assert [column.sees_future for column in table.columns] == [False, False, True, True]
+    assert "bidir (sees the future)" in to_markdown(table) and "not comparable" in to_markdown(table)
+    assert {column.mixer for column in best_of(table.rows["icr", "baseline"])} == {"attn"}
+
+
+def test_labels_and_what_columns_share():
+    keys = ["mixer.options.0.num_heads", "mixer.options.1.num_heads", "mixer.num_heads", "mixer.layers"]
+    assert list(short_names(keys).values()) == ["layer 0 num_heads", "layer 1 num_heads", "num_heads", "layers"]
+    assert list(short_names(["model.eps", "optimizer.eps", "optimizer.name"]).values()) == [
+        "model.eps",
+        "optimizer.eps",
+        "optimizer",
+    ]
+    columns = [Column(mixer, (("model.d_model", "64"), ("mixer.a", value))) for mixer, value in ("ab", "ac")]
+    assert shared(columns) == {"model.d_model": "64"} and shared(columns[:1]) == {}
+    assert list(labels([column.without(["model.d_model"]) for column in columns]).values()) == ["a, a=b", "a, a=c"]
+    numbers = [Column("own", (("mixer.size", size),)) for size in ("10", "9", "1e2", "null")]
+    assert [column.value("mixer.size") for column in columns_in_order(numbers)] == ["9", "10", "1e2", "null"]
+
+
+def test_values_as_yaml_writes_them():
+    values = [64, 64.0, 0.1, True, None, float("nan"), "auto", [1, 2], 1e-8]
+    assert list(map(as_yaml, values)) == ["64", "64", "0.1", "true", "null", "null", "auto", "[1, 2]", "1e-08"]

@@ -1,0 +1,243 @@
+"""The arithmetic of the tables, checked by hand, what they mark, and how they are written."""
+
+import csv
+import io
+import math
+
+import fakes
+import pytest
+
+from mixerlab.records.names import other_test_length
+from mixerlab.sweeps.tables.cells import best_per_cell
+from mixerlab.sweeps.tables.collect import collect
+from mixerlab.sweeps.tables.columns import Column
+from mixerlab.sweeps.tables.lengths import at_length_of_training, length_table
+from mixerlab.sweeps.tables.swept import spread_out
+from mixerlab.sweeps.tables.tables import Entry, best_of, mean_of, setting_table, task_table, text_of
+from mixerlab.sweeps.tables.writers import solved_csv, solved_markdown, to_csv, to_latex, to_markdown
+
+
+def texts(table):
+    return {
+        name: [text_of(row[column], table.most_seeds) for column in table.columns] for name, row in table.rows.items()
+    }
+
+
+def entry(by_seed, **given):
+    mean = sum(by_seed.values()) / len(by_seed)
+    return Entry(mean, by_seed, 1, 1, "ok", (len(by_seed), len(by_seed)), **given)
+
+
+def bold(**entries):
+    return {column.mixer for column in best_of({Column(mixer): entry for mixer, entry in entries.items()})}
+
+
+@pytest.fixture
+def cells(tmp_path):
+    """Two tasks x three mixers: attn complete, gdn with a diverged setting, new_mixer without memorization."""
+    for (mixer, task, setting), scores in {
+        ("attn", "icr", "baseline"): [0.1, 0.9, 0.1],
+        ("attn", "icr", "seq_len-256"): [0.1, 0.1, 0.5],  # on the edge
+        ("attn", "mem", "baseline"): [0.1, 0.4, 0.1],
+        ("gdn", "icr", "baseline"): [0.1, 0.99, 0.1],
+        ("gdn", "icr", "seq_len-256"): ["diverged"] * 3,
+        ("gdn", "mem", "baseline"): [0.1, 0.3996, 0.1],
+        ("new_mixer", "icr", "baseline"): [0.1, 0.8, 0.1],
+        ("new_mixer", "icr", "seq_len-256"): [0.1, 0.4, "diverged"],
+    }.items():
+        fakes.add_run(tmp_path, scores, mixer=mixer, task=task, setting=setting)
+    return best_per_cell(collect(tmp_path))
+
+
+def test_tables_by_hand(cells):
+    assert texts(task_table(cells)) == {
+        ("icr",): ["0.700 †1", "0.990 * (1/2)", "0.600"],
+        ("mem",): ["0.400", "0.400", "missing"],
+        # Of the tasks, not of the settings: (0.7 + 0.4) / 2, (0.99 + 0.3996) / 2, 0.6 alone.
+        ("Avg",): ["0.550 †1", "0.695 * (2/3)", "0.600 * (2/3)"],
+    }
+    assert texts(setting_table(cells)) == {
+        ("icr", "baseline"): ["0.900", "0.990", "0.800"],
+        ("icr", "seq_len-256"): ["0.500 †", "diverged", "0.400"],
+        ("mem", "baseline"): ["0.400", "0.400", "missing"],
+    }
+
+
+def test_notes_say_what_is_missing_once_for_columns_with_the_same_gaps(cells, tmp_path):
+    remarks = task_table(cells).remarks
+    assert "gdn: diverged on icr (seq_len-256)." in remarks
+    assert any(
+        note.startswith("new_mixer: ") and "missing on mem" in note and "icr (seq_len-256)" in note for note in remarks
+    )
+    for mixer in ("mesa", "mamba"):
+        fakes.add_run(tmp_path, [0.1, 0.9, 0.1], mixer=mixer)
+    remarks = task_table(best_per_cell(collect(tmp_path))).remarks
+    assert any(note.startswith("mamba; mesa: missing on") for note in remarks)
+    assert len(task_table(cells).legend) == 3 and len(setting_table(cells).legend) == 2  # no mark without a word
+
+
+def test_a_table_without_gaps_or_marks_has_no_notes_and_one_task_no_average(tmp_path):
+    fakes.add_run(tmp_path, [0.1, 0.9, 0.1])
+    table = task_table(best_per_cell(collect(tmp_path)))
+    assert list(table.rows) == [("icr",)] and not table.legend and not table.remarks
+    fakes.add_run(tmp_path, [0.1, 0.8, 0.1], num_heads=2)
+    assert "the best of 2 configurations" in task_table(best_per_cell(collect(tmp_path))).remarks[0]
+
+
+def test_tasks_of_ones_own_are_no_part_of_the_average(tmp_path):
+    for task, score in (("icr", 0.9), ("mem", 0.5), ("delay", 0.1), ("echo", 0.2)):
+        fakes.add_run(tmp_path, [0.0, score, 0.0], task=task)
+    cells = best_per_cell(collect(tmp_path))
+    assert texts(task_table(cells))["Avg",] == ["0.700"] and "delay, echo" in task_table(cells).remarks[0]
+    alone = cells[cells["task"].isin(["delay", "echo"])]
+    assert texts(task_table(alone))["Avg",] == ["0.150"]
+    assert ("Avg",) not in task_table(alone.assign(score=["accuracy", "bits"])).rows  # of different scores
+
+
+def test_spread_over_seeds(tmp_path):
+    # Task means by seed: seed 0 (0.8 + 0.6) / 2 = 0.7, seed 1 (0.6 + 0.4) / 2 = 0.5.
+    fakes.add_run(tmp_path, [0.1, 0.8, 0.1, 0.1, 0.6, 0.1], seed=[0, 1])
+    fakes.add_run(tmp_path, [0.1, 0.6, 0.1, 0.1, 0.4, 0.1], seed=[0, 1], setting="seq_len-256")
+    (mean,) = task_table(best_per_cell(collect(tmp_path))).scores
+    assert (mean.mean, mean.spread) == (pytest.approx(0.6), pytest.approx(0.1 * math.sqrt(2)))
+    assert text_of(mean, 2) == "0.600 ± 0.141" and text_of(mean, 3) == "0.600 ± 0.141 (2)"
+
+
+def test_a_mean_over_settings_of_different_seeds_has_no_spread():
+    """The mean takes in every seed, so a spread over those that all share would be of another number."""
+    two, one = entry({0: 0.6, 1: 0.6}), entry({0: 0.3})
+    mean = mean_of([entry({0: 0.5, 1: 0.5, 2: 0.9}), two])
+    assert (mean.mean, mean.by_seed, mean.spread) == (pytest.approx((1.9 / 3 + 0.6) / 2), {}, None)
+    missing = Entry(None, {}, 0, 1, "missing")
+    for entries, text in (
+        ([mean], "0.617 (2 to 3 seeds)"),
+        ([mean, one], "0.458 (1 to 3 seeds)"),
+        ([mean, missing], "0.617 (2 to 3 seeds) * (2/3)"),
+        ([two, entry({2: 0.4, 3: 0.4})], "0.500 (2 seeds)"),
+        ([one, entry({1: 0.4})], "0.350"),
+        ([missing, Entry(None, {}, 0, 1, "failed"), Entry(None, {}, 0, 1, "diverged")], "diverged (0/3)"),
+    ):
+        assert text_of(mean_of(entries), 3) == text
+
+
+def test_bold_needs_evidence():
+    close = {0: 0.80, 1: 0.79, 2: 0.81}
+    far = {seed: score - 0.1 for seed, score in close.items()}
+    wide = {0: 0.70, 1: 0.85, 2: 0.60}
+    assert bold(attn=entry(close), gdn=entry(far), mesa=entry(wide)) == {"attn", "mesa"}
+    assert bold(attn=entry({0: 0.9}), gdn=entry({0: 0.8})) == set()  # one seed says nothing
+    assert bold(attn=entry(close), gdn=entry({3: 0.1, 4: 0.2})) == set()  # nor do seeds that are not shared
+    # Equal as printed: both.
+    assert bold(attn=entry({0: 0.4, 1: 0.4}), gdn=entry({0: 0.3996, 1: 0.3996})) == {"attn", "gdn"}
+    worse = {seed: 1 - score for seed, score in far.items()}
+    assert bold(attn=entry(close, higher_is_better=False), gdn=entry(worse, higher_is_better=False)) == {"gdn"}
+
+
+@pytest.mark.parametrize("incomplete", [{"lost": 1}, {"lacking": 1}, {"total": 2}])
+def test_what_is_incomplete_is_never_bold_and_what_lacks_rates_lets_nothing_below_be(incomplete):
+    def row(**changed):
+        means = {"attn": 0.99, "gdn": 0.60, "mamba": 0.59}
+        return {
+            mixer: Entry(**{"mean": mean, "by_seed": {0: mean, 1: mean + 0.02}, "done": 1, "total": 1, "status": "ok"}
+                         | (incomplete if mixer in changed else {}))
+            for mixer, mean in means.items()
+        }  # fmt: skip
+
+    assert bold(**row()) == {"attn"} and row(attn=1)["attn"].incomplete
+    assert bold(**row(attn=1)) == (set() if "lacking" in incomplete else {"gdn"})
+    assert bold(**row(gdn=1)) == {"attn"} and bold(**row(attn=1, gdn=1, mamba=1)) == set()
+
+
+@pytest.mark.parametrize("other", [None, "failed", 0.3])
+def test_a_seed_that_only_other_rates_have_is_lost(tmp_path, other):
+    """Whether its run at the best rate failed or is no longer there; one that no rate has is not."""
+    fakes.add_run(tmp_path, [0.5, 0.9], lr=[1e-3, 1e-2], seed=0)
+    scores = [0.4] if other is None else [0.4, other]
+    fakes.add_run(tmp_path, scores, lr=[1e-3, 1e-2][: len(scores)], seed=1)
+    (found,) = setting_table(best_per_cell(collect(tmp_path))).scores
+    assert (found.mean, found.incomplete) == ((pytest.approx(0.6), False) if other == 0.3 else (0.9, True))
+
+
+@pytest.fixture
+def seeds(tmp_path):
+    """Three seeds, two widths: of gdn one setting is missing, and of mamba a seed."""
+    for mixer, setting, scores in (
+        ("attn", "baseline", [0.70, 0.71, 0.69]), ("attn", "seq_len-256", [0.70, 0.71, 0.69]),
+        ("gdn", "baseline", [0.99, 0.99, 0.98]), ("mamba", "baseline", [0.5, 0.5, "diverged"]),
+        ("mamba", "seq_len-256", [0.5, 0.5, 0.6]), ("a_b & c", "baseline", [0.3, 0.31, 0.29]),
+        ("a_b & c", "seq_len-256", [0.3, 0.31, 0.29]),
+    ):  # fmt: skip
+        for width in (64, 128) if mixer == "attn" else (64,):
+            changed = {"model.d_model": width}
+            lower = [score if isinstance(score, str) else score - (width > 64) / 10 for score in scores]
+            fakes.add_run(tmp_path, lower, lr=1e-3, seed=[0, 1, 2], mixer=mixer, setting=setting, changed=changed)
+    return task_table(best_per_cell(spread_out(collect(tmp_path))))
+
+
+def test_markdown(seeds):
+    head, ruler, icr, *rest = to_markdown(seeds).splitlines()
+    assert [cell.strip() for cell in icr.split("|")[1:-1]] == [
+        "icr", "**0.700 ± 0.010**", "0.600 ± 0.010", "0.987 ± 0.006 * (1/2)",
+        "0.517 (2 to 3 seeds) *", "0.300 ± 0.010",
+    ]  # fmt: skip
+    assert len({len(head), len(ruler), len(icr)}) == 1 and rest[0] == "" and all(line[0] == "-" for line in rest[1:])
+
+
+def test_latex_has_a_line_for_each_swept_key_and_its_legend_below_or_as_comments(seeds):
+    latex, bare = to_latex(seeds), to_latex(seeds, bare=True)
+    lines = latex.splitlines()
+    start = lines.index(r"\toprule")
+    assert lines[start + 1 : start + 5] == [
+        r"mixer & \multicolumn{2}{l}{attn} & \multicolumn{1}{l}{gdn} & \multicolumn{1}{l}{mamba}"
+        r" & \multicolumn{1}{l}{a\_b \& c} \\",
+        r"\cmidrule(lr){2-3} \cmidrule(lr){4-4} \cmidrule(lr){5-5} \cmidrule(lr){6-6}",
+        r"d\_model & 64 & 128 & 64 & 64 & 64 \\",
+        r"task &  &  &  &  &  \\",
+    ]
+    assert r"icr & \textbf{0.700}\textsubscript{$\pm$0.010} & 0.600" in latex
+    assert r"0.517\textsubscript{(2 to 3 seeds)}\textsuperscript{*}" in latex
+    assert r"\parbox" in latex and r"\parbox" not in bare and "% mean ± std" in bare
+
+
+def test_csv_has_a_row_for_each_entry(seeds):
+    attn, _, gdn, mamba, _ = csv.DictReader(io.StringIO(to_csv(seeds)))
+    assert (attn["task"], attn["column"], attn["n"], attn["bold"]) == ("icr", "attn, d_model=64", "3", "1")
+    assert float(attn["low"]) < float(attn["mean"]) < float(attn["high"]) and float(attn["std"]) == pytest.approx(0.01)
+    assert (gdn["settings"], gdn["of"], gdn["incomplete"], gdn["bold"]) == ("1", "2", "1", "0")
+    assert (mamba["std"], mamba["low"], mamba["n"], mamba["incomplete"]) == ("", "", "2", "1")
+
+
+def test_solved(tmp_path):
+    fakes.add_run(tmp_path, [0.5, 0.95, 0.99, 0.2, 0.95, 0.99], seed=[0, 1])
+    fakes.add_run(tmp_path, [0.5, 0.5, 0.5], mixer="gdn", task="mem")
+    cells = best_per_cell(collect(tmp_path))
+    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in solved_markdown(cells).splitlines()[-2:]]
+    assert rows == [["icr", "baseline", "4/6, 3,000", "-"], ["mem", "baseline", "-", "0/3, -"]]
+    (first, *_) = csv.DictReader(io.StringIO(solved_csv(cells)))
+    assert (first["solved"], first["known"], first["steps_to_90"]) == ("4", "6", "3000.0")
+    assert float(first["share_low"]) == float(first["share_high"]) == pytest.approx(2 / 3)
+
+
+def test_which_settings_have_other_test_rows():
+    for setting, expected in {
+        "S3-128": None,
+        "seq_len-256": None,
+        "test_seq_len=512": ("baseline", 512),
+        "S3-128,test_seq_len=64": ("S3-128", 64),
+        "test_seq_len=512, data_seed=2": ("baseline, data_seed=2", 512),
+    }.items():
+        assert other_test_length(setting) == expected
+
+
+def test_test_rows_of_other_lengths_have_a_table_and_no_part_in_means(tmp_path):
+    fakes.add_frontier(tmp_path, ("attn", "attn+gdn"))
+    frame = spread_out(collect(tmp_path))
+    cells = best_per_cell(frame)
+    table = length_table(frame, cells)
+    assert [name[2:] for name in table.rows] == [("128", length) for length in ("64", "128", "256", "1024")] * 2
+    assert [row[table.columns[0]].mean for row in table.rows.values()] == pytest.approx([0.95, 0.9, 0.85, 0.8] * 2)
+    same = at_length_of_training(cells)
+    assert set(same["setting"]) == {"S3-128", "num_train_examples=100000"} and length_table(frame, same) is None
+    other = cells[cells["setting"].map(other_test_length).notna()]
+    assert len(at_length_of_training(other)) == len(other)
+    assert {name[2] for name in length_table(frame.drop(columns="task.seq_len"), cells).rows} == {"?"}
