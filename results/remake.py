@@ -9,7 +9,7 @@ author.
 import argparse
 import shutil
 import tempfile
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean, variance
 
@@ -17,6 +17,7 @@ import numpy as np
 import pandas as pd
 
 from mixerlab.records.archive import restore
+from mixerlab.records.names import MIXERS, TASKS, rank, setting_rank
 from mixerlab.records.schema import LABELS
 from mixerlab.sweeps.report.compare import compare
 from mixerlab.sweeps.report.report import report
@@ -31,7 +32,6 @@ RESULTS = Path(__file__).resolve().parent
 PAPER = RESULTS / "published" / "parallax_paper.json"
 RATES = tuple(read_published(PAPER)["rates"])
 RECORDS = "records.tar.xz"
-MIXERS = ("attn", "parallax", "gdn", "mamba", "mesa")
 CELL = ["mixer", "task", "setting"]
 # Columns of table/rows.csv; a report of the archive has all hyperparameters and the whole provenance.
 COLUMNS = [
@@ -78,7 +78,7 @@ def challenge(scratch: Path) -> None:
     copy_report("challenge", ["official/challenge.md", "official/solved.md"], scratch)
     copy_bars(folder / RECORDS, "settings", folder / "official" / "beside_the_paper.png", scratch)
     default, others = rows_of(folder / RECORDS), rows_of(folder / "recipes.tar.xz")
-    both = pd.concat([default, others], keys=["default", "others"]).reset_index(level=0, names="origin")
+    both = pd.concat([default.assign(origin="default"), others.assign(origin="recipes")], ignore_index=True)
     both = spread_out(both[both["task"].isin(others["task"])])
     usual = {column.mixer: set(column.values) for column in both.loc[both["origin"] == "default", "column"].unique()}
     both["recipe"] = [
@@ -102,8 +102,8 @@ def adamw(scratch: Path) -> None:
         shared = attention.index.intersection(parallax.index)
         both = {"attn": attention.loc[shared], "parallax": parallax.loc[shared]}
         recipes[optimizer] = pd.concat(both, names=["mixer"])
-    cells = recipes["AdamW"].index.droplevel(["mixer", "seed"]).unique()
-    (RESULTS / "adamw" / "beside_muon.md").write_text(recipe_table(recipes, cells))
+    cells = recipes["AdamW"].index.droplevel(["mixer", "seed"])
+    (RESULTS / "adamw" / "beside_muon.md").write_text(recipe_table(recipes, set(cells)))
 
 
 def best_of_seeds(rows: pd.DataFrame, rates: Sequence[float]) -> pd.DataFrame:
@@ -119,12 +119,14 @@ def best_of_seeds(rows: pd.DataFrame, rates: Sequence[float]) -> pd.DataFrame:
     return seeds[seeds["replicas"] == len(rates)]
 
 
-def recipe_table(recipes: Mapping[str, pd.DataFrame], cells: Iterable[tuple[str, str]] | None = None) -> str:
-    """A line for each mixer and recipe, a column for each task and setting, from `best_of_seeds`."""
+def recipe_table(recipes: Mapping[str, pd.DataFrame], cells: Collection[tuple[str, str]] = ()) -> str:
+    """A line for each mixer and recipe, a column for each of the `cells` (task, setting); none: all that were run.
+
+    Each recipe has the seeds of `best_of_seeds`.
+    """
     every = pd.concat(recipes, names=["recipe", *CELL, "seed"]).reset_index()
-    if cells is None:
-        cells = every[["task", "setting"]].drop_duplicates().itertuples(index=False, name=None)
-    cells = list(cells)
+    present = cells or set(zip(every["task"], every["setting"], strict=True))
+    cells = sorted(present, key=lambda cell: (rank(cell[0], TASKS), setting_rank(cell[1])))
     lines = []
     for mixer in (mixer for mixer in MIXERS if mixer in set(every["mixer"])):
         for recipe in recipes:
