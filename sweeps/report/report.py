@@ -22,7 +22,7 @@ from mixerlab.sweeps.figures.of_report import figures_of
 from mixerlab.sweeps.report.page import Section, page
 from mixerlab.sweeps.tables import writers
 from mixerlab.sweeps.tables.cells import best_per_cell
-from mixerlab.sweeps.tables.collect import collect, only, rows_of, unpacked
+from mixerlab.sweeps.tables.collect import collect, rows_of, unpacked
 from mixerlab.sweeps.tables.lengths import at_length_of_training, length_table
 from mixerlab.sweeps.tables.notes import notes_of
 from mixerlab.sweeps.tables.swept import only_where, spread_out
@@ -85,7 +85,8 @@ def report(
         raise ValueError(f"{source} is what the report would write over: give another --out")
     with unpacked(source) as folder:
         frame = rows_of(folder) if configs is None else collect(folder, configs)
-        frame = only_where(only(only(frame, "mixer", mixers), "task", tasks), where)
+        chosen = [f"{key}={','.join(names)}" for key, names in (("mixer.name", mixers), ("task.name", tasks)) if names]
+        frame = only_where(frame, [*chosen, *where])
         spread = spread_out(frame, by)
         if spread["mixer"].isna().all():
             raise ValueError(f"{source} has no record that can be read: {'; '.join(notes_of(spread))}")
@@ -189,7 +190,6 @@ def _write_tables(
         files.write(f"{selection}/{name}.csv", writers.to_csv(table))
         files.write(f"{selection}/{name}.tex", writers.to_latex(table, bare))
     files.write(f"{selection}/solved.md", writers.solved_markdown(cells))
-    files.write(f"{selection}/solved.csv", writers.solved_csv(cells))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -19,7 +19,7 @@ Row = dict[str, Any]
 CELL_COLUMNS = (
     *("column", "mixer", "task", "setting", "status", "score", "higher_is_better", "mean", "n", "by_seed"),
     *("lr", "config", "num_params", "state_size", "replicas", "seeds", "rates", "lacking", "edge", "configs"),
-    *("diverged", "lost", "solved", "known", "solved_by_seed", "steps_to_90", "chance"),
+    *("solved", "known", "steps_to_90", "chance"),
 )
 
 
@@ -34,21 +34,23 @@ def best_per_cell(frame: pd.DataFrame, selection: Selection = "official", all_kn
         all_known: no run is absent from the frame: the learning rates of a cell are those of its own rows, whatever
             other cells have (`lacking_rates`).
 
-    The columns are described in `sweeps.tables.columns`; besides, `configs` counts the configurations that competed,
-    `diverged` and `lost` the replicas without a score, by divergence or otherwise.
+    The columns are described in `sweeps.tables.columns`; `configs` counts the configurations that competed.
     """
     groups: dict[Place, list[Row]] = {}
     known = frame[frame["mixer"].notna()]
     for row in known.to_dict("records"):
         column = row["column"] if "column" in row else Column(row["mixer"])
         groups.setdefault((column, row["task"], row["setting"]), []).append(row)
-    problems = {place[1:] for place in groups}
+    columns = columns_in_order(place[0] for place in groups)
+    problems = sorted(
+        {place[1:] for place in groups}, key=lambda place: (rank(place[0], TASKS), setting_rank(place[1]))
+    )
     chance = pd.to_numeric(known.get("chance", pd.Series(dtype=float)), errors="coerce")
     chances = chance.groupby([known["task"], known["setting"]]).first()
     lacking = lacking_rates(groups, all_known)
     cells = []
-    for task, setting in sorted(problems, key=lambda place: (rank(place[0], TASKS), setting_rank(place[1]))):
-        for column in columns_in_order(place[0] for place in groups):
+    for task, setting in problems:
+        for column in columns:
             place = column, task, setting
             cell = _cell(_one_per_replica(groups.get(place, [])), selection)
             if cell["n"] and column.value("optimizer.lr") is None:  # else each column has one rate, and so lacks none
@@ -69,10 +71,10 @@ def _one_per_replica(rows: list[Row]) -> list[Row]:
 
 def _cell(rows: list[Row], selection: Selection) -> Row:
     statuses = Counter(row["status"] for row in rows)
-    finished, diverged = statuses["finished"], statuses["diverged"]
+    finished = statuses["finished"]
     ended = [row for row in rows if row["status"] in ENDED]
     cell: Row = {
-        "status": "diverged" if diverged else "failed" if statuses["failed"] else "missing",
+        "status": "diverged" if statuses["diverged"] else "failed" if statuses["failed"] else "missing",
         "mean": None,
         "n": 0,
         "by_seed": {},
@@ -81,10 +83,8 @@ def _cell(rows: list[Row], selection: Selection) -> Row:
         "lacking": (),
         "edge": False,
         "configs": len({row["config"] for row in ended}),
-        "diverged": diverged,
-        "lost": len(rows) - finished - diverged,
         "replicas": [],
-    } | solved_counts((row["seed"], row.get("steps_to_90", math.nan)) for row in ended)
+    } | solved_counts(row.get("steps_to_90", math.nan) for row in ended)
     if not finished:
         return cell
     score = next(Score(row["score"], row["higher_is_better"]) for row in rows if row["status"] == "finished")

@@ -4,7 +4,7 @@ import hashlib
 import json
 import math
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -160,11 +160,3 @@ def read_rows(path: str | Path) -> pd.DataFrame:
     if missing := [name for name in _LEADING if name not in frame]:
         raise ValueError(f"{path} is no rows.csv of a report: it has no {', '.join(missing)}")
     return frame
-
-
-def only(frame: pd.DataFrame, column: str, names: Iterable[str]) -> pd.DataFrame:
-    """The rows with one of these names, if there are any names; what cannot be read may be any of them, and stays."""
-    wanted, known = set(names), set(frame[column].dropna())
-    if unknown := sorted(wanted - known):
-        raise ValueError(f"no records of {column} {', '.join(unknown)}: there are {', '.join(sorted(known))}")
-    return frame[frame[column].isin(wanted) | frame[column].isna()] if wanted else frame

@@ -16,7 +16,7 @@ What is handed on:
   `config`, `rates` (tuple: tried), `lacking` (tuple: not tried, but should be), `edge` (bool), `num_params`,
   `state_size`, `replicas` (list of (run_id, replica)), `chance` (NaN: not known), `solved`, `known`, `steps_to_90`.
 - A `Table` has `columns` (tuple of `Column`), `rows` (dict: name, a tuple such as ("icr",) or ("icr", "baseline") ->
-  dict: `Column` -> `Score`), `labels` (what the parts of a name are called) and notes. A `Score` has `mean` (None:
+  dict: `Column` -> `Entry`), `labels` (what the parts of a name are called) and notes. An `Entry` has `mean` (None:
   there is none, and `status` says why), `by_seed` (empty where settings have different seeds), `done` of `total`
   settings, `edges` (settings whose grid should be wider), `whole` (all settings and seeds are in it), `incomplete`
   (not whole, or learning rates are lacking).

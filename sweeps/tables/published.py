@@ -1,7 +1,7 @@
 """Published accuracies and ours, number by number, and how far apart they are."""
 
 import json
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
@@ -12,7 +12,7 @@ import pandas as pd
 from mixerlab.records.best import ENDED, Selection
 from mixerlab.sweeps.tables.cells import best_per_cell
 
-TABLES = ("means", "settings")  # of a file: means over a task's settings, and single settings
+_CELL = ["mixer", "task", "setting"]
 
 
 @dataclass(frozen=True)
@@ -22,7 +22,7 @@ class Pair:
     Of a single setting, `by_seed` are ours of each seed.
     """
 
-    of: str  # one of TABLES
+    of: str  # "means" over a task's settings, or single "settings"
     name: str  # a task, or a task and its setting
     mixer: str
     published: float
@@ -40,39 +40,24 @@ def read_published(path: str | Path) -> dict[str, Any]:
     """One file of `results/published`; `ValueError` if it is none, or has numbers that are no accuracies."""
     try:
         published = json.loads(Path(path).read_text())
-        for table, name, values in _lines(published):
-            for _, value in zip(published[table]["columns"], values, strict=True):
-                if value is not None and not 0 <= value <= 1:
-                    raise ValueError(f"{table}, {name}: {value!r} must be an accuracy in [0, 1], or null")
-            if table == "means":
-                list(published["over"][name])  # the settings that the mean is over
+        for of, name, values in _lines(published):
+            if len(values) != len(published[of]["columns"]):
+                raise ValueError(f"{of}, {name}: {len(values)} numbers for its columns")
+            if wrong := [value for value in values if value is not None and not 0 <= value <= 1]:
+                raise ValueError(f"{of}, {name}: {wrong[0]} must be an accuracy in [0, 1], or null")
+            if of == "means" and not isinstance(published["over"][name], list):
+                raise ValueError(f"over, {name}: it must list the settings that the mean is over")
         if not isinstance(published["source"], str) or not all(rate > 0 for rate in published.get("rates", [])):
             raise ValueError("source must say where the numbers are from, and rates list learning rates")
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ValueError(
-            f"{path} is no table of published numbers ({error!r}): see results/published/README.md"
-        ) from error
+    except Exception as error:
+        raise ValueError(f"{path} is no table of published numbers ({error!r}): see results/published") from error
     return published
 
 
-def _lines(published: dict[str, Any]) -> list[tuple[str, str, list[float | None]]]:
+def _lines(published: Mapping[str, Any]) -> list[tuple[str, str, list[float | None]]]:
     """Table, name and numbers of each line."""
-    return [
-        (table, name, values)
-        for table in TABLES
-        for name, values in published.get(table, {}).items()
-        if name != "columns"
-    ]
-
-
-def tasks_of(published: dict[str, Any]) -> set[str]:
-    """The tasks that a file has numbers of."""
-    return {name.partition(" ")[0] for _, name, _ in _lines(published)}
-
-
-def mixers_of(published: dict[str, Any]) -> set[str]:
-    """The mixers that a file has numbers of."""
-    return {mixer for table in TABLES for mixer in published.get(table, {}).get("columns", [])}
+    tables = [(of, name, values) for of in ("means", "settings") for name, values in published.get(of, {}).items()]
+    return [line for line in tables if line[1] != "columns"]
 
 
 def scores_by_seed(
@@ -93,10 +78,9 @@ def scores_by_seed(
     ended = frame[frame["status"].isin(ENDED)]
     if rates:
         ended = ended[ended["lr"].isin(rates)]
-    cell = ["mixer", "task", "setting"]
-    tried = ended.drop_duplicates([*cell, "seed", "config", "lr"]).groupby([*cell, "seed"]).size()
-    in_one = ended.groupby([*cell, "seed", "config"])["lr"].nunique().groupby([*cell, "seed"]).max()
-    whole = set(tried[(tried == tried.groupby(level=cell).transform("max")) & (in_one >= len(set(rates)))].index)
+    tried = ended.drop_duplicates([*_CELL, "seed", "config", "lr"]).groupby([*_CELL, "seed"]).size()
+    in_one = ended.groupby([*_CELL, "seed", "config"])["lr"].nunique().groupby([*_CELL, "seed"]).max()
+    whole = set(tried[(tried == tried.groupby(level=_CELL).transform("max")) & (in_one >= len(set(rates)))].index)
     found: dict[tuple[str, str, str], dict[int, float]] = {}
     for seed, rows in ended.groupby("seed"):
         for best in best_per_cell(rows, selection).itertuples():
@@ -106,24 +90,22 @@ def scores_by_seed(
     return found
 
 
-def pairs_of(
-    frame: pd.DataFrame, published: dict[str, Any], selection: Selection = "official", all_rates: bool = False
-) -> list[Pair]:
+def pairs_of(frame: pd.DataFrame, published: Mapping[str, Any], selection: Selection = "official") -> list[Pair]:
     """Each published number with ours (`scores_by_seed`), over the settings that the published one is over.
 
-    Of our learning rates those count that the published numbers are the best of; with `all_rates`, all.
+    Of our learning rates those count that the published numbers are the best of.
     """
-    ours = scores_by_seed(frame, selection, () if all_rates else published.get("rates", ()))
+    ours = scores_by_seed(frame, selection, published.get("rates", ()))
     pairs = []
-    for table, name, values in _lines(published):
+    for of, name, values in _lines(published):
         task, _, setting = name.partition(" ")
         over = [setting] if setting else published["over"][task]
-        for mixer, value in zip(published[table]["columns"], values, strict=True):
+        for mixer, value in zip(published[of]["columns"], values, strict=True):
             if value is not None:
                 done = [ours[mixer, task, one].values() for one in over if (mixer, task, one) in ours]
                 mean = fmean(map(fmean, done)) if done else None
                 by_seed = tuple(done[0]) if setting and done else ()
-                pairs.append(Pair(table, name, mixer, value, mean, len(done), len(over), by_seed))
+                pairs.append(Pair(of, name, mixer, value, mean, len(done), len(over), by_seed))
     return pairs
 
 

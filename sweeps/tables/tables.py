@@ -13,11 +13,28 @@ from typing import Any
 import pandas as pd
 
 from mixerlab.records.best import MARGIN, NEAR_PERFECT
-from mixerlab.records.names import AVERAGE, TASKS, in_order
+from mixerlab.records.names import AVERAGE, TASKS, averaged, in_order
 from mixerlab.sweeps.tables.columns import Column, columns_in_order, labels
 from mixerlab.sweeps.tables.intervals import half_width
 
 STATUSES = ("diverged", "failed", "missing", "partial", "ok")  # the worst first
+_SPREAD = (
+    "mean ± std: the sample standard deviation over the seeds, (n) of them where others have more. Bold: the best,"
+    " and every score whose difference from it has a 95% Student t interval (over the seeds that both have) that"
+    " includes 0; nothing, if no other score shares two seeds with the best. Two seeds tell apart only large"
+    " differences."
+)
+_ONE_SEED = "One seed: nothing is bold, since nothing says how far seeds differ."
+_UNEVEN = "(n to m seeds): the settings have different seeds. Their mean has no interval, and is not bold."
+_EDGE = (
+    f"† Below {NEAR_PERFECT}, and best at the smallest or largest learning rate tried, by more than {MARGIN} over every"
+    " rate in between (of two rates, over the other): a wider grid may give more. †k: in k settings."
+)
+_INCOMPLETE = (
+    "* Incomplete: settings (k/n), seeds or learning rates are missing, as said below. Not bold; nor is what is worse"
+    " than a score that lacks learning rates."
+)
+_FUTURE = "A mixer that sees the tokens that it predicts is not comparable, and not bold."
 
 
 @dataclass(frozen=True)
@@ -27,12 +44,10 @@ class Entry:
     Attributes:
         mean: None if there is none: `status` says why.
         by_seed: the same mean for each seed, if all settings have the same seeds; else empty.
-        done, total: settings with a score, and all.
         seeds: the fewest and the most seeds of a setting.
         edges: settings whose grid of learning rates should be wider.
         lost: settings whose best learning rate has not all seeds of the cell.
         lacking: settings that lack learning rates.
-        higher_is_better: of the score.
     """
 
     mean: float | None
@@ -57,85 +72,78 @@ class Entry:
         return not self.whole or self.lacking > 0
 
     @property
+    def uneven(self) -> bool:
+        """Whether its settings have different seeds; one for each needs no word, whichever it is."""
+        return not self.by_seed and self.seeds[1] > 1
+
+    @property
     def spread(self) -> float | None:
         """The sample standard deviation over seeds; None below two."""
         return stdev(self.by_seed.values()) if len(self.by_seed) > 1 else None
 
 
 Row = Mapping[Column, Entry]
+Name = tuple[str, ...]  # of a row: ("icr",), or ("icr", "baseline")
 
 
 @dataclass(frozen=True)
 class Table:
-    """Scores by row, then by column.
+    """Entries by row, then by column; `labels` say what the parts of a row's name are.
 
-    Attributes:
-        labels: what the parts of a row's name are called.
-        columns: in the order in which they are shown.
-        rows: by name, such as `("icr", "baseline")`.
-        legend: what the marks mean that occur.
-        remarks: what is missing, and what else a reader must know of the numbers.
+    `legend` says what the marks mean that occur, `remarks` what is missing, and what else a reader must know.
     """
 
-    labels: tuple[str, ...]
+    labels: Name
     columns: tuple[Column, ...]
-    rows: Mapping[tuple[str, ...], Row]
+    rows: Mapping[Name, Row]
     legend: tuple[str, ...] = ()
     remarks: tuple[str, ...] = ()
 
     @property
-    def scores(self) -> list[Entry]:
-        return [score for row in self.rows.values() for score in row.values()]
+    def entries(self) -> list[Entry]:
+        return [entry for row in self.rows.values() for entry in row.values()]
 
     @property
     def most_seeds(self) -> int:
         """The most seeds that a spread is over: one over fewer names their number."""
-        return max((len(score.by_seed) for score in self.scores), default=0)
+        return max((len(entry.by_seed) for entry in self.entries), default=0)
 
 
-def entry_of(cell: Any) -> Entry:
-    """The score of one row of `best_per_cell`, from `itertuples`."""
-    if not cell.n:
-        return Entry(None, {}, 0, 1, cell.status)
-    return Entry(
-        mean=float(cell.mean),
-        by_seed=cell.by_seed,
-        done=1,
-        total=1,
-        status=cell.status,
-        seeds=(cell.n, cell.n),
-        edges=int(cell.edge),
-        lost=int(cell.n < cell.seeds),
-        lacking=int(len(cell.lacking) > 0),
-        higher_is_better=bool(cell.higher_is_better),
-    )
+def entries_of(cells: pd.DataFrame) -> dict[Name, dict[Column, Entry]]:
+    """By (task, setting), then by column."""
+    rows: dict[Name, dict[Column, Entry]] = defaultdict(dict)
+    for cell in cells.itertuples():
+        entry = Entry(None, {}, 0, 1, cell.status)
+        if cell.n:
+            marks = {"edges": int(cell.edge), "lost": int(cell.n < cell.seeds), "lacking": int(len(cell.lacking) > 0)}
+            higher = bool(cell.higher_is_better)
+            entry = Entry(cell.mean, cell.by_seed, 1, 1, cell.status, (cell.n,) * 2, **marks, higher_is_better=higher)
+        rows[cell.task, cell.setting][cell.column] = entry
+    return rows
 
 
-def mean_of(scores: Iterable[Entry]) -> Entry:
-    """The plain mean of several scores, as one score.
+def mean_of(entries: Iterable[Entry]) -> Entry:
+    """The plain mean of several entries, as one entry.
 
     Where one of them has no value, it is the mean of the others, and incomplete. Each counts with all of its seeds.
-    Where these differ, no seed has a mean of its own, and so the score has no spread, interval or tie with the best
+    Where these differ, no seed has a mean of its own, and so the entry has no spread, interval or tie with the best
     one: over the seeds that all share they would be of another mean than this.
     """
-    scores = list(scores)
-    scored = [score for score in scores if score.mean is not None]
-    seeds = {frozenset(score.by_seed) for score in scored}
+    entries = list(entries)
+    scored = [entry for entry in entries if entry.mean is not None]
+    seeds = {frozenset(entry.by_seed) for entry in scored}
     shared = sorted(next(iter(seeds))) if len(seeds) == 1 else []
+    numbers = [number for entry in scored for number in entry.seeds] or [0]
     return Entry(
-        mean=fmean(score.mean for score in scored if score.mean is not None) if scored else None,
-        by_seed={seed: fmean(score.by_seed[seed] for score in scored) for seed in shared},
-        done=sum(score.done for score in scores),
-        total=sum(score.total for score in scores),
-        status=next(status for status in STATUSES if any(score.status == status for score in scores)),
-        seeds=(
-            min((score.seeds[0] for score in scored), default=0),
-            max((score.seeds[1] for score in scored), default=0),
-        ),
-        edges=sum(score.edges for score in scores),
-        lost=sum(score.lost for score in scores),
-        lacking=sum(score.lacking for score in scores),
-        higher_is_better=all(score.higher_is_better for score in scored),
+        mean=fmean(entry.mean for entry in scored if entry.mean is not None) if scored else None,
+        by_seed={seed: fmean(entry.by_seed[seed] for entry in scored) for seed in shared},
+        status=min((entry.status for entry in entries), key=STATUSES.index),
+        seeds=(min(numbers), max(numbers)),
+        higher_is_better=all(entry.higher_is_better for entry in scored),
+        **{
+            name: sum(getattr(entry, name) for entry in entries)
+            for name in ("done", "total", "edges", "lost", "lacking")
+        },
     )
 
 
@@ -145,31 +153,23 @@ def best_of(row: Row) -> set[Column]:
     None where no other whole score shares two seeds with the best: nothing then says how far seeds differ. None where a
     score that lacks learning rates, which might be better with them, is ahead of all that lack none.
     """
-    sign = 1 if all(score.higher_is_better for score in row.values() if score.mean is not None) else -1
+    sign = 1 if all(entry.higher_is_better for entry in row.values()) else -1
     means = {
-        column: sign * round(score.mean, 3)
-        for column, score in row.items()
-        if score.mean is not None and score.whole and not column.sees_future
+        column: sign * round(entry.mean, 3)
+        for column, entry in row.items()
+        if entry.mean is not None and entry.whole and not column.sees_future
     }
     fair = [column for column in means if not row[column].lacking]
-    best = [column for column in fair if means[column] == max(means.values())]
-    compared = {(one, other) for one in best for other in fair if one != other and len(_shared(row, one, other)) > 1}
-    return {one for one, _ in compared} | {other for one, other in compared if _may_be_equal(row, one, other, sign)}
-
-
-def _shared(row: Row, one: Column, other: Column) -> list[int]:
-    return sorted(set(row[one].by_seed) & set(row[other].by_seed))
-
-
-def _may_be_equal(row: Row, best: Column, other: Column, sign: int) -> bool:
-    """Whether the interval of their difference over the seeds that both have, at least two, reaches 0.
-
-    It is Student's. Two or three resampled differences are all of one sign too often: a bootstrap interval would part
-    two mixers that are equal every second or fourth time.
-    """
-    seeds = _shared(row, best, other)
-    differences = [sign * (row[best].by_seed[seed] - row[other].by_seed[seed]) for seed in seeds]
-    return fmean(differences) <= half_width(differences)
+    found = set()
+    for best in (column for column in fair if means[column] == max(means.values())):
+        for other in (column for column in fair if column != best):
+            seeds = sorted(set(row[best].by_seed) & set(row[other].by_seed))
+            ahead = [sign * (row[best].by_seed[seed] - row[other].by_seed[seed]) for seed in seeds]
+            if len(seeds) > 1:
+                # Student's interval: a bootstrap of two or three differences, too often all of one sign, would part
+                # two mixers that are equal every second or fourth time.
+                found |= {best, other} if fmean(ahead) <= half_width(ahead) else {best}
+    return found
 
 
 def task_table(cells: pd.DataFrame) -> Table:
@@ -178,17 +178,16 @@ def task_table(cells: pd.DataFrame) -> Table:
     The user's own tasks are no part of `Avg` where MAD's stand beside them, and there is none over different scores.
     """
     by_setting = entries_of(cells)
-    columns = columns_in_order(cells["column"])
-    rows: dict[tuple[str, ...], Row] = {}
-    for task in in_order(cells["task"], TASKS):
-        settings = [scores for (other, _), scores in by_setting.items() if other == task]
-        rows[task,] = {column: mean_of(scores[column] for scores in settings) for column in columns}
-    averaged = [name for name in rows if name[0] in TASKS] or list(rows)
-    own = [task for (task,) in rows if (task,) not in averaged]
+    tasks, over = in_order(cells["task"], TASKS), averaged(cells["task"])
+    rows: dict[Name, Row] = {}
+    for task in tasks:
+        settings = [row for name, row in by_setting.items() if name[0] == task]
+        rows[task,] = {column: mean_of(row[column] for row in settings) for column in settings[0]}
     remarks = []
-    if len(averaged) > 1 and cells[cells["task"].isin([task for (task,) in averaged])]["score"].nunique() < 2:
-        rows[AVERAGE,] = {column: mean_of(rows[name][column] for name in averaged) for column in columns}
-        remarks = [f"{AVERAGE} is the mean of MAD's tasks, without {', '.join(own)}."] if own else []
+    if len(over) > 1 and cells.loc[cells["task"].isin(over), "score"].nunique() < 2:
+        rows[AVERAGE,] = {column: mean_of(rows[task,][column] for task in over) for column in rows[over[0],]}
+        if own := [task for task in tasks if task not in over]:
+            remarks = [f"{AVERAGE} is the mean of MAD's tasks, without {', '.join(own)}."]
     return make_table(("task",), rows, cells, remarks)
 
 
@@ -197,60 +196,33 @@ def setting_table(cells: pd.DataFrame) -> Table:
     return make_table(("task", "setting"), entries_of(cells), cells)
 
 
-def entries_of(cells: pd.DataFrame) -> dict[tuple[str, ...], dict[Column, Entry]]:
-    rows: dict[tuple[str, ...], dict[Column, Entry]] = {}
-    for cell in cells.itertuples():
-        rows.setdefault((cell.task, cell.setting), {})[cell.column] = entry_of(cell)
-    return rows
-
-
-def make_table(
-    labels: tuple[str, ...], rows: Mapping[tuple[str, ...], Row], cells: pd.DataFrame, remarks: Iterable[str] = ()
-) -> Table:
-    columns = tuple(columns_in_order(cells["column"]))
-    return Table(labels, columns, rows, tuple(_legend(rows)), (*remarks, *gaps(cells)))
-
-
-def _legend(rows: Mapping[tuple[str, ...], Row]) -> list[str]:
-    """What the marks mean that occur in these rows."""
-    scores = [score for row in rows.values() for score in row.values() if score.mean is not None]
-    columns = {column for row in rows.values() for column, score in row.items() if score.mean is not None}
-    notes = []
-    if any(score.spread is not None for score in scores):
-        notes.append(
-            "mean ± std: the sample standard deviation over the seeds, (n) of them where others have more. Bold: the"
-            " best score, and every score whose difference from it has a 95% Student t interval (over the seeds that"
-            " both have) that includes 0; nothing, if no other score shares two seeds with the best. Two seeds tell"
-            " apart only large differences."
-        )
-    elif len(columns) > 1 and not any(is_uneven(score) for score in scores):
-        notes.append("One seed: nothing is bold, since nothing says how far seeds differ.")
-    if any(is_uneven(score) for score in scores):
-        notes.append("(n to m seeds): the settings have different seeds. Their mean has no interval, and is not bold.")
-    if any(score.edges for score in scores):
-        notes.append(
-            f"† Below {NEAR_PERFECT}, and best at the smallest or largest learning rate tried, by more than {MARGIN}"
-            " over every rate in between (of two rates, over the other): a wider grid may give more. †k: in k settings."
-        )
-    if any(score.incomplete for score in scores):
-        notes.append(
-            "* Incomplete: settings (k/n), seeds or learning rates are missing, as said below. Not bold; nor is what"
-            " is worse than a score that lacks learning rates."
-        )
-    if any(column.sees_future for column in columns):
-        notes.append("A mixer that sees the tokens that it predicts is not comparable, and not bold.")
-    return notes
+def make_table(names: Name, rows: Mapping[Name, Row], cells: pd.DataFrame, remarks: Iterable[str] = ()) -> Table:
+    """A table of these rows, with its notes; `names` are the labels of the parts of a row's name."""
+    table = Table(names, tuple(columns_in_order(cells["column"])), rows)
+    scored = [entry for entry in table.entries if entry.mean is not None]
+    columns = {column for row in rows.values() for column, entry in row.items() if entry.mean is not None}
+    spread, uneven = any(entry.spread is not None for entry in scored), any(entry.uneven for entry in scored)
+    legend = {
+        _SPREAD: spread,
+        _ONE_SEED: not spread and not uneven and len(columns) > 1,
+        _UNEVEN: uneven,
+        _EDGE: any(entry.edges for entry in scored),
+        _INCOMPLETE: any(entry.incomplete for entry in scored),
+        _FUTURE: any(column.sees_future for column in columns),
+    }
+    told = tuple(note for note, occurs in legend.items() if occurs)
+    return Table(names, table.columns, rows, told, (*remarks, *gaps(cells)))
 
 
 def gaps(cells: pd.DataFrame) -> list[str]:
     """What is missing, and what entries are the best of: a line for each column, or for several with the same gaps."""
     settings = cells.groupby("task")["setting"].nunique()
-    names = labels(columns_in_order(cells["column"]))
     places: dict[Column, dict[str, dict[str, list[str]]]] = {}  # by what is missing, then by task
     for cell in cells.itertuples():
         for reason in _missing_of(cell):
-            of_reason = places.setdefault(cell.column, {}).setdefault(reason, {})
-            of_reason.setdefault(cell.task, []).append(cell.setting)
+            tasks = places.setdefault(cell.column, {}).setdefault(reason, {})
+            tasks.setdefault(cell.task, []).append(cell.setting)
+    names = labels(columns_in_order(cells["column"]))
     lines = defaultdict[str, list[str]](list)
     for column, reasons in places.items():
         told = []
@@ -268,41 +240,33 @@ def _missing_of(cell: Any) -> list[str]:
     """What a reader must know of a cell of `best_per_cell`."""
     if not cell.n:
         return [cell.status]
-    told = []
-    if cell.n < cell.seeds:
-        told.append(f"{cell.n} of {cell.seeds} seeds at the best learning rate")
-    elif cell.status == "partial":
-        told.append("some replicas diverged, failed or missing at other learning rates")
-    if cell.lacking:
-        told.append(f"nothing at the learning rate {', '.join(f'{rate:g}' for rate in cell.lacking)}")
-    if cell.configs > 1:
-        told.append(f"the best of {cell.configs} configurations")
-    return told
+    told = {
+        f"{cell.n} of {cell.seeds} seeds at the best learning rate": cell.n < cell.seeds,
+        "replicas without a score at other learning rates": cell.n == cell.seeds and cell.status == "partial",
+        f"nothing at the learning rate {', '.join(f'{rate:g}' for rate in cell.lacking)}": len(cell.lacking) > 0,
+        f"the best of {cell.configs} configurations": cell.configs > 1,
+    }
+    return [reason for reason, applies in told.items() if applies]
 
 
-def is_uneven(score: Entry) -> bool:
-    """Whether its settings have different seeds; one for each needs no word, whichever it is."""
-    return not score.by_seed and score.seeds[1] > 1
-
-
-def seeds_of(score: Entry, most: int) -> str:
-    """What an entry says of its seeds, where a spread is over at most `most`: `(2)`, `(1 to 3 seeds)` or nothing."""
-    if is_uneven(score):
-        fewest, greatest = score.seeds
-        return f"({f'{fewest} to ' if fewest < greatest else ''}{greatest} seeds)"
-    return f"({len(score.by_seed)})" if 1 < len(score.by_seed) < most else ""
-
-
-def marks_of(score: Entry) -> str:
-    """`†3* (9/11)`: three grids should be wider, and of eleven settings two have no score."""
-    edges = "" if not score.edges else "†" if score.total == 1 else f"†{score.edges}"
-    settings = "" if score.done == score.total else f" ({score.done}/{score.total})"
-    return edges + ("*" if score.incomplete else "") + settings
-
-
-def text_of(score: Entry, most: int) -> str:
+def text_of(entry: Entry, most: int) -> str:
     """An entry as plain text: `0.812 ± 0.003 (2) †3* (9/11)`, `diverged`. `most`: seeds that a spread need not name."""
-    if score.mean is None:
-        return score.status if score.total == 1 else f"{score.status} (0/{score.total})"
-    spread = "" if score.spread is None else f"± {score.spread:.3f}"
-    return " ".join(filter(None, (f"{score.mean:.3f}", spread, seeds_of(score, most), marks_of(score))))
+    if entry.mean is None:
+        return entry.status if entry.total == 1 else f"{entry.status} (0/{entry.total})"
+    spread = "" if entry.spread is None else f"± {entry.spread:.3f}"
+    return " ".join(filter(None, (f"{entry.mean:.3f}", spread, seeds_of(entry, most), marks_of(entry))))
+
+
+def seeds_of(entry: Entry, most: int) -> str:
+    """What an entry says of its seeds, where a spread is over at most `most`: `(2)`, `(1 to 3 seeds)` or nothing."""
+    fewest, greatest = entry.seeds
+    if entry.uneven:
+        return f"({greatest} seeds)" if fewest == greatest else f"({fewest} to {greatest} seeds)"
+    return f"({len(entry.by_seed)})" if 1 < len(entry.by_seed) < most else ""
+
+
+def marks_of(entry: Entry) -> str:
+    """`†3* (9/11)`: three grids should be wider, and of eleven settings two have no score."""
+    edges = "" if not entry.edges else "†" if entry.total == 1 else f"†{entry.edges}"
+    settings = "" if entry.done == entry.total else f" ({entry.done}/{entry.total})"
+    return edges + ("*" if entry.incomplete else "") + settings

@@ -10,7 +10,7 @@ import pandas as pd
 from mixerlab.records.names import AVERAGE
 from mixerlab.records.text import escape_latex, escape_markdown, no_formula, one_line
 from mixerlab.sweeps.tables.columns import keys_of, labels, short_names
-from mixerlab.sweeps.tables.intervals import bootstrap, interval
+from mixerlab.sweeps.tables.intervals import interval
 from mixerlab.sweeps.tables.tables import Entry, Table, best_of, marks_of, seeds_of, text_of
 
 
@@ -134,21 +134,6 @@ def rows_csv(frame: pd.DataFrame) -> str:
     return safe.to_csv(index=False, lineterminator="\n")
 
 
-def solved_csv(cells: pd.DataFrame) -> str:
-    """A row for each cell.
-
-    `solved` of `known` replicas, the bootstrap interval of that share over seeds (`share_low`, `share_high`; empty
-    below two seeds), and `steps_to_90` (median, empty where no more than half solved it).
-    """
-    names, lines = labels(cells["column"]), []
-    for cell in cells.itertuples():
-        share = bootstrap(list(cell.solved_by_seed.values())) or (None, None)
-        steps = cell.steps_to_90 if 2 * cell.solved > cell.known else None
-        lines.append([cell.task, cell.setting, names[cell.column], cell.solved, cell.known, *share, steps])
-    header = ["task", "setting", "column", "solved", "known", "share_low", "share_high", "steps_to_90"]
-    return _csv(header, lines)
-
-
 def solved_markdown(cells: pd.DataFrame) -> str:
     """(task, setting) x columns: `5/6, 1,200`, the replicas (rate, seed) that solved the cell, and the median steps."""
     names = labels(cells["column"].drop_duplicates())
@@ -156,7 +141,7 @@ def solved_markdown(cells: pd.DataFrame) -> str:
     for name, group in cells.groupby(["task", "setting"], sort=False):
         texts = {}
         for cell in group.itertuples():
-            steps = f"{cell.steps_to_90:,.0f}" if 2 * cell.solved > cell.known else "-"
+            steps = "-" if pd.isna(cell.steps_to_90) else f"{cell.steps_to_90:,.0f}"
             texts[cell.column] = f"{cell.solved}/{cell.known}, {steps}" if cell.known else "-"
         lines.append([*name, *(texts[column] for column in names)])
     return (

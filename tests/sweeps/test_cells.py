@@ -11,7 +11,7 @@ from mixerlab.records.best import best_trial, wants_a_wider_grid
 from mixerlab.records.files import run_folder
 from mixerlab.sweeps.tables.cells import best_per_cell
 from mixerlab.sweeps.tables.collect import collect
-from mixerlab.sweeps.tables.intervals import bootstrap, interval, solved_counts
+from mixerlab.sweeps.tables.intervals import interval, solved_counts
 from mixerlab.sweeps.tables.tables import setting_table, task_table
 
 LOW, HIGH = (1e-3, 5e-3), 1e-2
@@ -121,7 +121,7 @@ def test_seeds_share_one_learning_rate_and_may_be_of_separate_runs(tmp_path):
     cell = only_cell(tmp_path)
     assert (cell.lr, cell.n, cell.mean, cell.configs) == (1e-3, 2, pytest.approx(0.75), 1)
     assert cell.by_seed == {3: 0.7, 4: 0.8} and cell.replicas == [(identity, 1) for identity in identities]
-    entry = setting_table(best_per_cell(collect(tmp_path))).scores[0]
+    entry = setting_table(best_per_cell(collect(tmp_path))).entries[0]
     assert entry.spread == pytest.approx(0.05 * math.sqrt(2))
 
 
@@ -129,7 +129,7 @@ def test_the_same_replica_in_two_populations_counts_once(tmp_path):
     fakes.add_run(tmp_path, [0.5, 0.7, 0.6])
     fakes.add_run(tmp_path, ["failed", 0.6], lr=[1e-3, 5e-3])
     cell = only_cell(tmp_path)
-    assert (cell.mean, cell.n, cell.lost, cell.status) == (0.7, 1, 0, "ok")
+    assert (cell.mean, cell.n, cell.status) == (0.7, 1, "ok")
 
 
 def test_configurations_compete_and_are_not_averaged(tmp_path):
@@ -137,7 +137,7 @@ def test_configurations_compete_and_are_not_averaged(tmp_path):
     fakes.add_run(tmp_path, [0.5, 0.6, 0.8], num_heads=4)
     fakes.add_run(tmp_path, ["failed"] * 3, num_heads=3)
     cell = only_cell(tmp_path)
-    assert (cell.mean, cell.lr, cell.n, cell.configs, cell.lost, cell.edge) == (0.8, 5e-3, 1, 2, 3, True)
+    assert (cell.mean, cell.lr, cell.n, cell.configs, cell.edge) == (0.8, 5e-3, 1, 2, True)
 
 
 def test_every_column_stands_against_every_setting_in_order(tmp_path):
@@ -212,9 +212,9 @@ def test_a_rate_that_diverged_was_tried_and_one_that_failed_was_not(tmp_path, st
 
 
 def test_a_median_of_steps_counts_those_that_never_solved_it():
-    counts = solved_counts([(0, 600.0), (0, math.inf), (1, 1200.0), (1, 1400.0), (1, math.nan)])
-    assert counts == {"known": 4, "solved": 3, "solved_by_seed": {0: 0.5, 1: 1.0}, "steps_to_90": 1300.0}
-    assert solved_counts([(0, 600.0), (1, math.inf)])["steps_to_90"] is None
+    counts = solved_counts([600.0, math.inf, 1200.0, 1400.0, math.nan])
+    assert counts == {"known": 4, "solved": 3, "steps_to_90": 1300.0}
+    assert solved_counts([600.0, math.inf])["steps_to_90"] is None and solved_counts([])["steps_to_90"] is None
 
 
 def test_intervals_over_seeds():
@@ -222,5 +222,3 @@ def test_intervals_over_seeds():
     assert (low, high) == (pytest.approx(0.6 - 0.2484, abs=1e-3), pytest.approx(0.6 + 0.2484, abs=1e-3))
     assert interval([0.9, 1.0]) == (pytest.approx(0.3147, abs=1e-3), 1.0) and interval([0.5]) is None
     assert interval([1.5, 2.5], bounded=False)[1] > 2.5
-    assert bootstrap([0.0, 1.0]) == (0.0, 1.0) and bootstrap([1.0]) is None
-    assert bootstrap([0.0] * 5 + [1.0] * 5) == (pytest.approx(0.2), pytest.approx(0.8))
