@@ -8,7 +8,8 @@ counts as a refusal only if a single replica runs without one.
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -31,8 +32,6 @@ DRAWS = (
     "the model draws random numbers in evaluation mode, so each score is that of one draw: give F.dropout"
     " training=self.training, or draw in __init__, into a buffer"
 )
-
-OverReplicas = Callable[[Callable[..., Tensor]], Callable[..., Tensor]]  # makes a function of one replica one of all
 
 
 @dataclass(frozen=True)
@@ -68,7 +67,7 @@ def choose_execution(
         ValueError: `vmap` is wanted, and refuses the model.
         Exception: what the model raises for one replica without `vmap` too.
     """
-    key = key and (key, wanted, bf16, tokens.shape, repr(scored), tokens.device)
+    key = None if key is None else (key, wanted, bf16, tokens.shape, repr(scored), tokens.device)
     if key in _known:
         decision, owned = _known[key]
         population.own(owned)
@@ -76,59 +75,51 @@ def choose_execution(
             population.compute_in_a_loop()
         return decision
     before = set(population.model.state_dict())
-    decision = _decide(population, wanted, _Batch(tokens, scored, bf16))
-    if made := set(population.model.state_dict()) - before:
-        raise RefusedMixer(
-            f"forward makes {', '.join(sorted(made))}, which a run does not train or load again: make it in __init__"
-        )
-    if key:
+    decision = _decide(population, wanted, partial(_try, population, tokens, scored, bf16))
+    if made := sorted(set(population.model.state_dict()) - before):
+        fix = "which a run does not train or load again: make it in __init__"
+        raise RefusedMixer(f"forward makes {', '.join(made)}, {fix}")
+    if key is not None:
         _known[key] = decision, tuple(population.buffers_by_replica)
     return decision
 
 
-@dataclass(frozen=True)
-class _Batch:
-    """What a model is tried on."""
-
-    tokens: Tensor
-    scored: slice
-    bf16: bool
-
-
-@dataclass(frozen=True)
-class _Trial:
+class _Trial(NamedTuple):
     """The shared buffers that a model changes, whether it draws in evaluation mode, and why `vmap` refuses it."""
 
-    changed: frozenset[str] = frozenset()
+    changed: set[str]
     draws: bool = False
-    refusal: str | None = None
+    refusal: str = ""
 
 
-def _decide(population: Population, wanted: str, batch: _Batch) -> Decision:
+def _decide(population: Population, wanted: str, trial: Callable[..., _Trial]) -> Decision:
     """How it computes; its own buffers, and a loop, are set up."""
-    together = _Trial(refusal="trainer.replicas=loop") if wanted == "loop" else _under_vmap(population, batch)
-    if together.refusal is None and not together.changed:
-        return Decision(Execution.VMAP)  # which allows no random numbers
-    alone = _try(population, batch, _first_replica)
-    population.own(together.changed | alone.changed)  # of both: a mixer may change a buffer in its first call only
+    changed: set[str] = set()
+    refusal = "trainer.replicas=loop"
+    if wanted != "loop":
+        changed, _, refusal = _under_vmap(trial)
+        if not refusal and not changed:
+            return Decision(Execution.VMAP)  # which allows no random numbers
+    alone = trial(_first_replica)
+    population.own(changed | alone.changed)  # of both: a mixer may change a buffer in its first call only
     if wanted != "loop" and population.buffers_by_replica:
-        together = _under_vmap(population, batch)
-        if together.refusal is None:
+        refusal = _under_vmap(trial).refusal
+        if not refusal:
             return Decision(Execution.VMAP)
     if wanted == "vmap":
-        raise ValueError(f"trainer.replicas=vmap, but vmap refuses the model: {together.refusal}; choose auto or loop")
+        raise ValueError(f"trainer.replicas=vmap, but {refusal}; choose auto or loop")
     population.compute_in_a_loop()
-    because = together.refusal if wanted == "loop" else f"vmap refuses the model: {together.refusal}"
-    return Decision(Execution.LOOP, f"replicas compute one after another ({because})", DRAWS if alone.draws else None)
+    return Decision(Execution.LOOP, f"replicas compute one after another ({refusal})", DRAWS if alone.draws else None)
 
 
-def _under_vmap(population: Population, batch: _Batch) -> _Trial:
+def _under_vmap(trial: Callable[..., _Trial]) -> _Trial:
     try:
-        return _try(population, batch, side_by_side)
+        return trial(side_by_side)
     except torch.OutOfMemoryError:
         raise
     except Exception as error:  # of any type; the caller finds out whether it is one of the model
-        return _Trial(refusal=with_place(error))  # not the error, whose traceback would keep the tensors of the trial
+        # Not the error, whose traceback would keep the tensors of the trial.
+        return _Trial(set(), refusal=f"vmap refuses the model: {with_place(error)}")
 
 
 def _first_replica(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
@@ -141,9 +132,11 @@ def _first_replica(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
     return computed
 
 
-def _try(population: Population, batch: _Batch, over_replicas: OverReplicas) -> _Trial:
+def _try(
+    population: Population, tokens: Tensor, scored: slice, bf16: bool, over_replicas: Callable[[Callable], Callable]
+) -> _Trial:
     """Computes forward and backward, and forward in evaluation mode."""
-    model, device = population.model, batch.tokens.device
+    model, device = population.model, tokens.device
     shared = {name: buffer for name, buffer in model.named_buffers() if name not in population.buffers_by_replica}
     changed: set[str] = set()
     copies: list[dict[str, Tensor]] = []
@@ -151,7 +144,7 @@ def _try(population: Population, batch: _Batch, over_replicas: OverReplicas) -> 
     def one_replica(parameters: dict[str, Tensor], buffers: dict[str, Tensor], tokens: Tensor) -> Tensor:
         copied = {name: buffer.clone() for name, buffer in shared.items()}
         tensors = {**parameters, **buffers, **copied}
-        logits = functional_call(model, tensors, (tokens, batch.scored))
+        logits = functional_call(model, tensors, (tokens, scored))
         # BatchNorm writes its statistics without counting a version.
         changed.update(name for name, buffer in copied.items() if tensors[name] is not buffer or buffer._version)
         copies.append(copied)
@@ -159,8 +152,8 @@ def _try(population: Population, batch: _Batch, over_replicas: OverReplicas) -> 
 
     def logits() -> Tensor:
         buffers = {name: buffer.clone() for name, buffer in population.buffers_by_replica.items()}
-        with torch.autocast(device.type, torch.bfloat16, enabled=batch.bf16):
-            return over_replicas(one_replica)(population.parameters_by_name(), buffers, batch.tokens)
+        with torch.autocast(device.type, torch.bfloat16, enabled=bf16):
+            return over_replicas(one_replica)(population.parameters_by_name(), buffers, tokens)
 
     with leaving_no_trace(device):
         model.train()
@@ -172,7 +165,7 @@ def _try(population: Population, batch: _Batch, over_replicas: OverReplicas) -> 
             draws = any(not torch.equal(a, b) for a, b in zip(before, _generators(device), strict=True))
             model.train()
         changed.update(name for copied in copies for name in copied if not torch.equal(copied[name], shared[name]))
-    return _Trial(frozenset(changed), draws)
+    return _Trial(changed, draws)
 
 
 def _generators(device: torch.device) -> list[Tensor]:

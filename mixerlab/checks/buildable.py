@@ -81,7 +81,7 @@ def _built(parts: str, autoencode: bool, code: str) -> list[tuple[str, SequenceM
     for name, mixer in mixers:
         for stray in strays(mixer):
             if stray.is_lost:
-                raise ValueError(f"mixer={name}: {stray.message}")
+                raise ValueError(f"mixer={name}: {stray}")
         # For a GPU, as the hosts that train may have one; without one here a mixer may fail to ask what it can do.
         device = torch.device("cuda")
         _call(mixer, name, "resolved_backend", device, torch.bfloat16, may_fail=not torch.cuda.is_available())

@@ -4,9 +4,9 @@ On later tokens: a mixer whose output at t depends on inputs after t can copy th
 trains without an error and tops the table. On other rows, as scores then depend on the batches. On earlier calls, as a
 loaded model then gives other outputs, and as that looks like either of the former.
 
-A model is called again from the same state, and its outputs are compared: with the model, lengths, precision, device
-and kernels of the run, and with parameters moved away from their initial values, because a gate that starts at zero
-hides what it lets through.
+A population is called again from the same state, and its outputs are compared: with the model, lengths, precision,
+device and kernels of the run, and with parameters moved away from their initial values, because a gate that starts at
+zero hides what it lets through.
 """
 
 import copy
@@ -33,6 +33,10 @@ KEEPS_STATE = (
     "it gives different outputs for the same input: it keeps state between calls. Compute all of forward from x,"
     " parameters and buffers"
 )
+WRITES = (
+    "it writes {} in evaluation mode, so that it gives different outputs for the same input: write buffers only if"
+    " self.training"
+)
 ROWS = 16  # of each replica that are compared, at most: a power of two, for mixers that divide the batch
 _NOISE = 0.05  # standard deviation of what is added to each parameter, of the size of a linear weight at width 128
 # Beyond this share of the change from t on, a change before t is no rounding. A mixer that computes the right thing
@@ -43,7 +47,7 @@ _LONGEST_CHUNK = 512  # tokens, of chunks whose edges are looked at
 
 
 class Kind(Enum):
-    """What outputs depend on. Each value is the beginning of a message."""
+    """What outputs depend on, as a message says it."""
 
     FUTURE = "it sees the future"
     ROWS = "rows of a batch influence each other"
@@ -51,28 +55,15 @@ class Kind(Enum):
 
 
 class Finding(NamedTuple):
-    """An output that changes although nothing changes that it may depend on.
+    """Outputs depend on what they must not, when tokens change from position `since` on.
 
-    Attributes:
-        kind: what it depends on. If UNKNOWN, there is nothing else to say.
-        training: seen in training mode; in evaluation mode there was nothing.
-        position: whose output changes.
-        since: from this later position on, the tokens changed.
-        change: the largest change of an output at `position`.
+    `training`: only in training mode.
     """
 
     kind: Kind
-    training: bool = False
-    position: int = 0
-    since: int = 0
-    change: float = 0.0
-
-    def __str__(self) -> str:
-        if self.kind is Kind.UNKNOWN:
-            return self.kind.value
-        what = f"tokens from position {self.since} on" if self.kind is Kind.FUTURE else "tokens of other rows"
-        change = f"the outputs at position {self.position} change by {self.change:.2g} when {what} change"
-        return f"{self.kind.value}: {change}{', in training mode only' if self.training else ''}"
+    training: bool
+    since: int
+    message: str
 
 
 def find_leak(
@@ -85,18 +76,17 @@ def find_leak(
     forward passes of `batch` rows for each replica and mode. The population and all random generators stay as they
     were.
     """
+    found = None
     if length < 2:
-        return None
-    unknown = None
+        return found
     with _undisturbed(population) as state:
         look = _Look(population, state, vocab_size, length, batch)
         for training in (False, True) if trains else (False,):
             population.model.train(training)
-            if found := look.finding(bf16):
-                return found
-            if not look.is_finite:
-                unknown = Finding(Kind.UNKNOWN)
-    return unknown
+            found = look.finding(bf16) or found
+            if found is not None and found.kind is not Kind.UNKNOWN:
+                break
+    return found
 
 
 @contextmanager
@@ -113,16 +103,12 @@ def _undisturbed(population: Population) -> Iterator[State]:
         population.model.train(was_training)
 
 
-def _noise(population: Population) -> Tensor:
-    """Of the shape of all parameters; the same each time."""
-    values = population.parameters_by_replica
-    return _NOISE * torch.randn(values.shape, generator=torch.Generator().manual_seed(0)).to(values)
-
-
 @contextmanager
-def _restarted(population: Population, state: State, noise: Tensor, bf16: bool) -> Iterator[None]:
-    """Parameters, with `noise` added, buffers and random generators start as ever; perhaps under bf16 autocast."""
-    population.load_state_dict(state | {"parameters_by_replica": state["parameters_by_replica"] + noise})
+def _restarted(population: Population, state: State, bf16: bool, noise: float = _NOISE) -> Iterator[None]:
+    """Parameters, with noise added, buffers and random generators start as ever; perhaps under bf16 autocast."""
+    values, generator = state["parameters_by_replica"], torch.Generator().manual_seed(0)
+    moved = values + noise * torch.randn(values.shape, generator=generator).to(values)
+    population.load_state_dict(state | {"parameters_by_replica": moved})
     torch.manual_seed(0)
     kind, training = population.device.type, population.model.training
     with torch.set_grad_enabled(training), torch.autocast(kind, torch.bfloat16, enabled=bf16):
@@ -148,10 +134,9 @@ def cut_positions(length: int, number: int) -> tuple[int, ...]:
     weight = 1 / chunks + (chunks & (chunks - 1) == 0)
     weight[(torch.tensor(found)[:, None] % chunks == 0).any(dim=0)] = 0
     while len(found) < number and weight.any():
-        cut = int((is_edge @ weight).argmax())
-        weight[is_edge[cut] > 0] = 0
-        found.append(cut)
-    return tuple(dict.fromkeys(found))[:number]
+        found.append(int((is_edge @ weight).argmax()))
+        weight[is_edge[found[-1]] > 0] = 0
+    return tuple(found[:number])
 
 
 class _Look:
@@ -159,59 +144,63 @@ class _Look:
 
     Rows have different cuts, and so do replicas, which compute with the same code: one pass tries many, and rows that
     influence each other show as well.
-
-    `is_finite` says of the last look whether outputs were finite; if not, that there is no leak means nothing.
     """
 
     def __init__(self, population: Population, state: State, vocab_size: int, length: int, batch: int):
-        self.population, self.state, self.is_finite = population, state, True
-        replicas = len(population)
+        self.population, self.state = population, state
         self.rows = min(batch, ROWS, max(2, _MOST_OUTPUTS // (length * vocab_size)))
-        self.cuts = cut_positions(length, replicas * self.rows)
-        row = torch.arange(replicas)[:, None] * self.rows + torch.arange(batch)
+        self.cuts = cut_positions(length, len(population) * self.rows)
+        row = torch.arange(len(population))[:, None] * self.rows + torch.arange(batch)
         self.cut_of_row = torch.tensor(self.cuts)[row % len(self.cuts)]  # [R, B]
         generator = torch.Generator().manual_seed(0)
-        self.tokens = torch.randint(vocab_size, (replicas, batch, length), generator=generator)
+        self.tokens = torch.randint(vocab_size, (len(population), batch, length), generator=generator)
         # Another token at every position: none is the same by chance.
         steps = torch.randint(1, max(vocab_size, 2), self.tokens.shape, generator=generator)
         self.others = (self.tokens + steps) % vocab_size
-        self.noise = _noise(population)
 
     def finding(self, bf16: bool) -> Finding | None:
         """What changes before the cuts; it is the future if it changes with one cut for all rows too."""
-        found = self._leak(self.cut_of_row, bf16)
-        if found is None or self.cut_of_row.shape[1] == 1:
-            return found
-        for cut in dict.fromkeys((found.since, *self.cuts[:4])):
-            if ahead := self._leak(torch.full_like(self.cut_of_row, cut), bf16):
-                return ahead
-        return found._replace(kind=Kind.ROWS)
+        if self.tokens.shape[1] == 1:
+            return self._leak(self.cut_of_row, bf16, Kind.FUTURE)
+        found = self._leak(self.cut_of_row, bf16, Kind.ROWS)
+        if found is not None and found.kind is Kind.ROWS:
+            for cut in dict.fromkeys((found.since, *self.cuts[:4])):
+                if ahead := self._leak(torch.full_like(self.cut_of_row, cut), bf16, Kind.FUTURE):
+                    return ahead
+        return found
 
-    def _leak(self, cut_of_row: Tensor, bf16: bool) -> Finding | None:
+    def _leak(self, cut_of_row: Tensor, bf16: bool, kind: Kind) -> Finding | None:
+        training = self.population.model.training
         is_later = torch.arange(self.tokens.shape[2]) >= cut_of_row[..., None]  # [R, B, T]
         change = self._change(torch.where(is_later, self.others, self.tokens), bf16)
+        if change is None:
+            return Finding(Kind.UNKNOWN, training, 0, Kind.UNKNOWN.value)
         is_later = is_later[:, : self.rows]
         before, later = change.masked_fill(is_later, 0), change[is_later].max().item()
         most = before.max().item()
         if most <= (_ROUNDING_BF16 if bf16 else _ROUNDING) * later:
-            return self._leak(cut_of_row, False) if bf16 and most > 0 else None
+            return self._leak(cut_of_row, False, kind) if bf16 and most > 0 else None
         replica, row, position = (int(index) for index in torch.unravel_index(before.argmax(), before.shape))
         since = int(cut_of_row[replica, row])
-        return Finding(Kind.FUTURE, self.population.model.training, position, since, most)
+        what = f"tokens from position {since} on change" if kind is Kind.FUTURE else "others change"
+        mode = ", in training mode only" if training else ""
+        message = f"{kind.value}: the outputs at position {position} change by {most:.2g} when {what}{mode}"
+        return Finding(kind, training, since, message)
 
-    def _change(self, changed: Tensor, bf16: bool) -> Tensor:
-        """The largest change of an output at each position of the rows that are compared, `[R, rows, T]`."""
-        for noise in (self.noise, 0 * self.noise):  # which may bring a parameter out of its range
-            one, other = (self._outputs(tokens, bf16, noise) for tokens in (self.tokens, changed))
-            self.is_finite = bool(one.isfinite().all() and other.isfinite().all())
-            if self.is_finite:
-                break
-        change = torch.where(one == other, 0, (one - other).abs()).masked_fill(one.isnan() & other.isnan(), 0)
-        return change.nan_to_num(nan=torch.inf).amax(dim=-1).cpu()
+    def _change(self, changed: Tensor, bf16: bool) -> Tensor | None:
+        """The largest change of an output at each position of the rows that are compared, `[R, rows, T]`.
 
-    def _outputs(self, tokens: Tensor, bf16: bool, noise: Tensor) -> Tensor:
+        None if outputs are not finite, also without noise, which may bring a parameter out of its range.
+        """
+        for noise in (_NOISE, 0.0):
+            change = (self._outputs(self.tokens, bf16, noise) - self._outputs(changed, bf16, noise)).abs().amax(dim=-1)
+            if change.isfinite().all():
+                return change.cpu()
+        return None
+
+    def _outputs(self, tokens: Tensor, bf16: bool, noise: float = _NOISE) -> Tensor:
         """Of the rows that are compared, float32 `[R, rows, T, V]`."""
-        with _restarted(self.population, self.state, noise, bf16):
+        with _restarted(self.population, self.state, bf16, noise):
             outputs = self.population(tokens.to(self.population.device))[:, : self.rows].detach()
             return outputs.to(torch.float32, copy=True)  # a view would keep the outputs of the whole batch
 
@@ -224,7 +213,7 @@ def find_state(population: Population, vocab_size: int, length: int, *, bf16: bo
     """
     generator = torch.Generator().manual_seed(0)
     one, other = torch.randint(vocab_size, (2, len(population), 2, length), generator=generator).to(population.device)
-    noise, buffers = _noise(population), population.buffers_by_replica
+    buffers = population.buffers_by_replica
 
     def written(state: State, bf16: bool) -> list[str] | None:
         """The buffers that it writes, if it gives other outputs."""
@@ -232,7 +221,7 @@ def find_state(population: Population, vocab_size: int, length: int, *, bf16: bo
         kept: dict[str, Tensor] = {}
         for tokens in (one, other, one):
             population.buffers_by_replica = buffers
-            with _restarted(population, state, noise, bf16), torch.no_grad():
+            with _restarted(population, state, bf16), torch.no_grad():
                 population.buffers_by_replica = buffers | kept
                 logits, changed = population.compute(tokens)
             outputs.append(logits.float())
@@ -250,16 +239,9 @@ def find_state(population: Population, vocab_size: int, length: int, *, bf16: bo
             if names is not None and bf16:
                 names = written(state, False)
             if names is not None:
-                return _writes(names) if names else KEEPS_STATE
+                layers = dict.fromkeys(name.rpartition("mixer.")[2] for name in names)  # of which each has it
+                return WRITES.format(", ".join(layers)) if names else KEEPS_STATE
     return None
-
-
-def _writes(buffers: list[str]) -> str:
-    names = dict.fromkeys(name.rpartition("mixer.")[2] for name in buffers)  # layers have the same
-    return (
-        f"it writes {', '.join(names)} in evaluation mode, so that it gives different outputs for the same input: write"
-        " buffers only if self.training"
-    )
 
 
 _known: dict[Hashable, Finding | None] = {}  # of this process: runs of a sweep share mixers and shapes
@@ -276,7 +258,7 @@ class OutputCheck:
         may_see_future: note what it sees, in place of refusing it.
         key: must say all of the model. A process looks for leaks once for all runs of the same key, precision, device,
             shapes and way to compute replicas.
-        found: what was found at each length, after the check.
+        kinds, notes: what was found, after the check; the record has the notes.
     """
 
     vocab_size: int
@@ -284,40 +266,42 @@ class OutputCheck:
     is_causal: bool
     may_see_future: bool
     key: Hashable
-    found: dict[int, Finding] = field(default_factory=dict, init=False)
+    kinds: set[Kind] = field(default_factory=set, init=False)
+    notes: list[str] = field(default_factory=list, init=False)
 
     @property
     def sees_future(self) -> bool | None:
         """Whether outputs depend on later tokens; None if nobody looked, or if it cannot be determined."""
-        kinds = {finding.kind for finding in self.found.values()}
-        return True if Kind.FUTURE in kinds else None if Kind.UNKNOWN in kinds or not self.is_causal else False
-
-    @property
-    def notes(self) -> list[str]:
-        """What the record says of it."""
-        return [
-            str(finding) if length == self.lengths[0] else f"{finding}, in test rows of {length} tokens"
-            for length, finding in self.found.items()
-        ]
+        if Kind.FUTURE in self.kinds:
+            return True
+        return False if self.is_causal and Kind.UNKNOWN not in self.kinds else None
 
     def __call__(self, population: Population, bf16: bool, batch_size: int) -> None:
         """Raises RefusedMixer; `population` is on its device, and stays as it is.
 
         `batch_size` is how many rows of each replica a step of training has.
         """
-        looks = {length: self._look(population, length, bf16, batch_size) for length in self.lengths if self.is_causal}
-        self.found = {length: finding for length, finding in looks.items() if finding is not None}
-        leaks = [length for length, finding in self.found.items() if finding.kind is not Kind.UNKNOWN]
-        if leaks or population.buffers_by_replica:
-            length = leaks[0] if leaks else self.lengths[0]
-            if state := find_state(population, self.vocab_size, length, bf16=bf16):
-                raise RefusedMixer(state)
-        for finding, note in zip(self.found.values(), self.notes, strict=True):
-            if finding.kind is Kind.ROWS and not finding.training:
+        self.kinds, self.notes = set(), []
+        if population.buffers_by_replica:
+            self._refuse_state(population, self.lengths[0], bf16)
+        for length in self.lengths if self.is_causal else ():
+            found = self._look(population, length, bf16, batch_size)
+            if found is None:
+                continue
+            if found.kind is not Kind.UNKNOWN:
+                self._refuse_state(population, length, bf16)
+            note = found.message if length == self.lengths[0] else f"{found.message}, in test rows of {length} tokens"
+            if found.kind is Kind.ROWS and not found.training:
                 raise RefusedMixer(f"{note}. Compute each row of x by itself")
-            if finding.kind is Kind.FUTURE and not self.may_see_future:
+            if found.kind is Kind.FUTURE and not self.may_see_future:
                 raise RefusedMixer(f"{note}. model.may_see_future=true trains it all the same, and tables mark it")
             log.warning(note)
+            self.kinds.add(found.kind)
+            self.notes.append(note)
+
+    def _refuse_state(self, population: Population, length: int, bf16: bool) -> None:
+        if state := find_state(population, self.vocab_size, length, bf16=bf16):
+            raise RefusedMixer(state)
 
     def _look(self, population: Population, length: int, bf16: bool, batch_size: int) -> Finding | None:
         """`find_leak` at this length, of this process."""

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from mixerlab.mixers.base import SequenceMixer
 from mixerlab.records.errors import INSTALLED
 
-_REGISTERED = ("_parameters", "_buffers", "_modules")
+_REGISTERED = {"_parameters", "_buffers", "_modules"}
 
 
 class Stray(NamedTuple):
@@ -28,12 +28,10 @@ class Stray(NamedTuple):
     name: str
     is_lost: bool
 
-    @property
-    def message(self) -> str:
+    def __str__(self) -> str:
         return (
-            f"{self.name} is no parameter or buffer, so it is not trained, saved or moved to a GPU: keep layers in"
-            " attributes or an nn.ModuleList, a tensor that trains in an nn.Parameter (several: nn.ParameterList), and"
-            " another one in a buffer (register_buffer)"
+            f"{self.name} is no parameter or buffer, so it is not trained, saved or moved to a GPU: keep layers in an"
+            " nn.ModuleList, tensors that train in an nn.Parameter or nn.ParameterList, others by register_buffer"
         )
 
 
@@ -44,9 +42,8 @@ def strays(mixer: nn.Module) -> Iterator[Stray]:
     """
     registered = {id(one) for one in (*mixer.modules(), *mixer.parameters(), *mixer.buffers())}
     for prefix, module in mixer.named_modules():
-        attributes = {name: value for name, value in vars(module).items() if name not in _REGISTERED}
-        for attribute, value in attributes.items():
-            for name, held in _held(value, f"{prefix}.{attribute}".removeprefix("."), ()):
+        for attribute in sorted(vars(module).keys() - _REGISTERED):
+            for name, held in _held(vars(module)[attribute], f"{prefix}.{attribute}".removeprefix("."), ()):
                 if id(held) in registered:
                     continue
                 if isinstance(held, nn.Module):

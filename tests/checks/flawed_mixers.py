@@ -183,7 +183,7 @@ FLAWS = {
     "counts steps": Flaw(counts_steps, STATE, STATE),
     "writes": Flaw(writes, WRITES, WRITES, with_buffer),
     "writes in place": Flaw(writes_in_place, WRITES, WRITES, with_buffer),
-    "overwrites": Flaw(overwrites, "it overwrites its input", ...),
+    "overwrites": Flaw(overwrites, "modified by an inplace operation", "modified by an inplace operation"),
     "dropout": Flaw(lambda m, x, y: F.dropout(y, 0.1), "forward draws random numbers in evaluation mode", None),
     "draws once": Flaw(draws_once, "forward draws random numbers in evaluation mode", None),
     # parameters and buffers
@@ -249,7 +249,7 @@ def look_as_a_run(make, *, bf16=False, lengths=(LENGTH,), may_see_future=False, 
     """All that a run asks of a mixer before it trains."""
     for stray in strays(make()):
         if stray.is_lost:
-            raise RefusedMixer(stray.message)
+            raise RefusedMixer(str(stray))
     population = population_of(make, seeds)
     tokens = torch.randint(VOCAB, (len(seeds), 2, lengths[0]))
     choose_execution(population, "auto", tokens, ALL, bf16=bf16)
