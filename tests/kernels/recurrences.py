@@ -86,3 +86,10 @@ def check_compiled_and_captured(function, inputs):
             leaf.copy_(x)
     graph.replay()
     torch.testing.assert_close((out, *grads), (expected, *expected_grads), rtol=0, atol=0)
+
+
+def mesa_inputs(seed, make=random_inputs, heads=2, dim=16, dtype=torch.float64, device="cpu", **sizes):
+    inputs = make(seed, heads=heads, dim=dim, dtype=dtype, device=device, **sizes)
+    rng = torch.Generator().manual_seed(seed + 1)
+    ridge = 0.25 + torch.rand(heads, dim, generator=rng, dtype=torch.float64)
+    return [*inputs, ridge.to(device, torch.promote_types(dtype, torch.float32))]

@@ -10,9 +10,7 @@ from torch.func import functional_call, stack_module_state, vmap
 
 import mixerlab.mixers.convolution
 from mixerlab.kernels.fused import Form, Part
-from mixerlab.kernels.fused.heads.parts import lists_of
 from mixerlab.kernels.short_convolution.heads import convolve_heads
-from mixerlab.kernels.short_convolution.heads.operator import convolve, convolve_backward
 
 PADDING = 3
 
@@ -191,38 +189,6 @@ def test_what_the_kernel_does_not_take(device, parts, taps, message):
         convolve_heads(*inputs, parts, backend="triton")
     actual = run(lambda x, w: convolve_heads(x, w, parts), inputs)
     check(actual, run(lambda x, w: plain(x, w, parts), double(inputs)))
-
-
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_bad_arguments_are_named(device, backend):
-    packed, weight = draw((2, 3, 16), (8, 4), device=device)
-    part = Part(2, 4, Form.COPY)
-    bad = partial(convolve_heads, backend=backend)
-    with pytest.raises(ValueError, match=r"packed has shape \(2, 3, 16\) .* 24 columns"):
-        bad(packed, weight, [part, part, part])
-    with pytest.raises(ValueError, match=r"packed has shape \(3, 16\)"):
-        bad(packed[0], weight, [part])
-    with pytest.raises(ValueError, match=r"weight \(8, 0\)"):
-        bad(packed, weight[:, :0], [part])
-    with pytest.raises(ValueError, match=r"the parts end at columns \[8, 16\]: .* not 7"):
-        bad(packed, weight[1:], [part, part])
-    for form in set(Form) - {Form.UNIT_NORM, Form.COPY}:
-        with pytest.raises(ValueError, match="pass UNIT_NORM or COPY"):
-            bad(packed, weight, [Part(2, 4, form), part])
-    for form in (Form.ROTARY, Form.RMS_NORM, Form.RMS_NORM_ROTARY):
-        with pytest.raises(ValueError, match="pass UNIT_NORM, COPY or VIEW"):
-            bad(packed, weight, [part, Part(2, 4, form)])
-    with pytest.raises(ValueError, match=r"float32 and bfloat16, not torch.float64"):
-        convolve_heads(packed.double(), weight, [part], backend="triton")
-
-
-def test_traced_shapes_and_dtypes_are_the_real_ones(device):
-    convolved, parts = parts_of((2, 2, 4), 8)
-    packed, weight = make_inputs(2, 5, convolved, parts, 4, device)
-    grads = draw(*((2, 5, part.heads, part.width) for part in parts), device=device)
-    tests = ("test_schema", "test_faketensor")
-    torch.library.opcheck(convolve, (packed, weight[None], *lists_of(parts)), test_utils=tests)
-    torch.library.opcheck(convolve_backward, (grads, packed, weight[None], *lists_of(parts)), test_utils=tests)
 
 
 @pytest.mark.gpu

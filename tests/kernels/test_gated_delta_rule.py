@@ -3,8 +3,6 @@
 import pytest
 import torch
 from recurrences import (
-    NAMES,
-    OPCHECKS,
     blank_heavy_inputs,
     check,
     check_compiled_and_captured,
@@ -61,24 +59,6 @@ def test_chunk_size_changes_nothing():
     torch.testing.assert_close(gated_delta_rule(*inputs, chunk_size=16), whole, rtol=1e-10, atol=1e-12)
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        (lambda x: {"q": x["q"][0]}, "q has shape"),
-        (lambda x: {"k": x["k"][:, :3]}, "k has shape"),
-        (lambda x: {"beta": x["beta"][..., None]}, "beta has shape"),
-        (lambda x: {"scale": float("nan")}, "scale=nan"),
-        (lambda x: {"chunk_size": 0}, "chunk_size=0"),
-        (lambda x: {"backend": "cuda"}, "backend='cuda'"),
-        (lambda x: {"backend": "triton"}, "dtype=torch.float64"),
-    ],
-)
-def test_bad_arguments(change, message):
-    arguments = dict(zip(NAMES, random_inputs(0, length=5), strict=True))
-    with pytest.raises(ValueError, match=message):
-        gated_delta_rule(**{**arguments, **change(arguments)})
-
-
 @pytest.mark.parametrize("length", [1, 16, 39])
 def test_kernel_equals_the_formula(device, length):
     inputs = random_inputs(length, length=length, dtype=torch.float32, device=device)
@@ -88,18 +68,6 @@ def test_kernel_equals_the_formula(device, length):
         inputs,
         tolerance=1e-5,
     )
-
-
-def test_operators_are_registered_as_they_behave(device):
-    """Shapes and dtypes of the fake results, no aliasing, an autograd formula: `torch.library.opcheck`."""
-    from mixerlab.kernels.gated_delta_rule import operator
-
-    inputs = [x.requires_grad_() for x in random_inputs(1, 1, 17, dtype=torch.float32, device=device)]
-    torch.library.opcheck(operator.forward, (*inputs, 0.5, 16), test_utils=OPCHECKS)
-    q, k, _, log_decay, beta = inputs = [x.detach() for x in inputs]
-    out, *saved = operator.forward(*inputs, 0.5, 16)
-    arguments = (torch.ones_like(out), q, k, log_decay, beta, *saved, 0.5, 16)
-    torch.library.opcheck(operator.backward, arguments, test_utils=OPCHECKS)
 
 
 def test_kernel_under_vmap(device):

@@ -18,8 +18,6 @@ from fused_cases import (
 
 from mixerlab.kernels.fused import Form, Part, rotary_heads, split_heads
 from mixerlab.kernels.fused.heads import triton_kernels
-from mixerlab.kernels.fused.heads.operator import split, split_backward
-from mixerlab.kernels.fused.heads.parts import lists_of
 
 WIDTH = 10  # not a power of two, nor are the 3 heads, the 19 positions and the columns below
 PARTS = [
@@ -286,50 +284,6 @@ def test_dtypes(device, backend):
     actual = run(lambda x: split_heads(x, PARTS, frequency, backend=backend), packed)
     assert {x.dtype for x in actual} == {torch.bfloat16}
     check(actual, run(lambda x: plain(x, PARTS, frequency), double(packed)), BFLOAT16)
-
-
-def test_bad_arguments_are_named(device):
-    (packed,) = draw((2, 3, 8), device=device)
-    with pytest.raises(ValueError, match=r"packed has shape \(2, 3, 8\).* 12 columns"):
-        split_heads(packed, [Part(3, 4)])
-    with pytest.raises(ValueError, match=r"packed has shape \(3, 8\)"):
-        split_heads(packed[0], [Part(1, 4)])
-    with pytest.raises(ValueError, match="inverse_frequency has shape None: heads of 4"):
-        split_heads(packed, [Part(2, 4, Form.ROTARY)])
-    with pytest.raises(ValueError, match=r"inverse_frequency has shape \(4,\): heads of 4 need \(2,\)"):
-        split_heads(packed, [Part(2, 4, Form.ROTARY)], packed[0, 0, :4])
-    with pytest.raises(ValueError, match=r"float32 and bfloat16, not torch.float64"):
-        split_heads(packed.double(), [Part(2, 4)], backend="triton")
-    with pytest.raises(ValueError, match="inverse_frequency has shape None: heads of 4"):
-        split_heads(packed, [Part(2, 4, Form.RMS_NORM_ROTARY)], None, [packed[0, 0, :4]], EPS)
-    norm, gain = Part(1, 4, Form.RMS_NORM), packed[0, 0, :4]
-    with pytest.raises(ValueError, match=r"gains have shapes \[\(4,\)\] for RMS-normed heads of \[4, 4\]"):
-        split_heads(packed, [norm, norm], None, [gain], EPS)
-    with pytest.raises(ValueError, match=r"gains have shapes \[\(4,\)\] for RMS-normed heads of \[\]"):
-        split_heads(packed, [Part(1, 4)], None, [gain], EPS)
-    with pytest.raises(ValueError, match=r"gains have shapes \[\(3,\)\] for RMS-normed heads of \[4\]"):
-        split_heads(packed, [norm], None, [gain[:3]], EPS)
-    with pytest.raises(ValueError, match="all of one width"):
-        split_heads(packed, [norm, Part(1, 3, Form.RMS_NORM)], None, [gain, gain[:3]], EPS)
-    with pytest.raises(ValueError, match=r"eps=0.0: pass a number above 0"):
-        split_heads(packed, [norm], None, [gain])
-    with pytest.raises(ValueError, match=r"float32 and bfloat16, not torch.float64"):
-        split_heads(packed, [norm], None, [gain.double()], EPS, backend="triton")
-    with pytest.raises(ValueError, match=r"one .* for all replicas"):
-        parts = [Part(2, 4, Form.ROTARY)]
-        torch.func.vmap(lambda x, f: split_heads(x, parts, f, backend="triton"))(packed[None], packed[None, 0, 0, :2])
-
-
-def test_traced_shapes_and_dtypes_are_the_real_ones(device):
-    frequency = frequencies(WIDTH, device)
-    tests = ("test_schema", "test_faketensor")
-    for parts, gains in ((PARTS, None), (NORMED, draw((2, 3, WIDTH), device=device)[0])):
-        columns = sum(part.heads * part.width for part in parts)
-        (packed,) = draw((2, 4, columns), device=device)
-        grads = draw(*((2, 4, part.heads, part.width) for part in parts), device=device)
-        rest = packed, frequency, gains, EPS, *lists_of(parts)
-        torch.library.opcheck(split, rest, test_utils=tests)
-        torch.library.opcheck(split_backward, (grads, *rest), test_utils=tests)
 
 
 @pytest.mark.gpu

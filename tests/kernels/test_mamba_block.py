@@ -11,7 +11,6 @@ from torch import Tensor
 from mixerlab.kernels.fused import linear
 from mixerlab.kernels.selective_scan import selective_scan
 from mixerlab.kernels.selective_scan.block import mamba_block
-from mixerlab.kernels.selective_scan.block.operator import block
 from mixerlab.kernels.short_convolution import short_convolution
 
 NAMES = ("xz", "conv_weight", "conv_bias", "x_proj", "dt_proj", "dt_bias", "A_log", "D")
@@ -139,39 +138,3 @@ def test_parameters_may_be_slices_of_one_tensor(device):
     expected = output_and_gradients(torch.func.vmap(run), [xz, *parameters], grad)
     actual = output_and_gradients(torch.func.vmap(run), [xz, *slices], grad)
     assert_matches(actual, expected, 3e-6)
-
-
-def test_operator_traces_as_it_runs(device):
-    """PyTorch's own check of the shapes promised to `torch.compile`, of aliasing and of the gradient formula."""
-    xz, conv_weight, conv_bias, x_proj, dt_proj, dt_bias, A_log, D = make_inputs(2, 5, 3, 4, 2, 4, device)
-    parameters = (t[None] for t in (x_proj, dt_proj, conv_weight, conv_bias, dt_bias, A_log, D))
-    torch.library.opcheck(block, tuple(t.requires_grad_() for t in (xz, *parameters)))
-
-
-def test_wrong_shapes_are_named():
-    xz, *rest = make_inputs(2, 5, 3, 4, 2, 4, "cpu")
-    with pytest.raises(ValueError, match=r"pass xz \[batch, T, 6\]"):
-        mamba_block(xz[..., 1:], *rest)
-    rest[2] = rest[2][1:]
-    with pytest.raises(ValueError, match=r"x_proj \[10, 3\]"):
-        mamba_block(xz, *rest)
-
-
-@pytest.mark.parametrize("backend", ["reference", "triton"])
-@pytest.mark.parametrize(
-    "name, wrong, message",
-    [
-        ("conv_weight", (2, 4), r"\(2, 4\): pass \[3, taps\], to fit dt_proj \(3, 2\)"),
-        ("conv_weight", (3, 0), r"\(3, 0\): pass \[3, taps\]"),
-        ("conv_bias", (1,), r"\(1,\): pass \[3\]"),
-        ("dt_proj", (3,), r"\(3,\): pass \[channels, rank\]"),
-        ("dt_bias", (2,), r"\(2,\): pass \[3\]"),
-        ("A_log", (1, 4), r"\(1, 4\): pass \[3, N\]"),
-        ("A_log", (4,), r"\(4,\): pass \[3, N\]"),
-        ("D", (1, 3), r"\(1, 3\): pass \[3\]"),
-    ],
-)
-def test_wrong_parameters_are_named(name, wrong, message, backend):
-    arguments = dict(zip(NAMES, make_inputs(2, 5, 3, 4, 2, 4, "cpu"), strict=True)) | {name: torch.zeros(wrong)}
-    with pytest.raises(ValueError, match=f"^{name} has shape {message}"):
-        mamba_block(**arguments, backend=backend)

@@ -222,31 +222,6 @@ def test_whole_revolutions_are_dropped_exactly(device, start, monkeypatch):
         assert (actual - expected).abs().max() < 2e-6
 
 
-def test_second_derivative_is_refused(device):
-    x, weight = (y.requires_grad_() for y in inputs(130, 16, 1, 16, device))
-    (d_x,) = torch.autograd.grad(kernel(x, weight, frequency(16, device), 1).sum(), x, create_graph=True)
-    with pytest.raises(RuntimeError, match="cannot be differentiated twice"):
-        d_x.sum().backward()
-
-
-@pytest.mark.parametrize("backend", ["reference", "triton"])
-def test_wrong_arguments(device, backend):
-    function = partial(projected_parallax, backend=backend)
-    x, weight = torch.zeros(1, 130, 16, device=device), torch.zeros(64, 16, device=device)
-    for heads in (3, 0, -1):
-        with pytest.raises(ValueError, match=rf"weight has shape \(64, 16\) and heads={heads}: pass 4 heads D rows"):
-            function(x, weight, frequency(16, device), heads)
-    for wrong in (x[0], x[None], x[:0], x[:, :0]):
-        with pytest.raises(ValueError, match=r"x has shape .*: pass a non-empty \[B, T, K\]"):
-            function(wrong, weight, frequency(16, device), 1)
-    rows = torch.zeros(1, 130, dtype=torch.int64, device=device)
-    for table, wrong in ((x[0], rows[0]), (x[0], rows[:0]), (x, rows), (x[0, :0], rows)):
-        with pytest.raises(ValueError, match=r"x has shape .* and rows .*: pass a non-empty \[N, K\] and \[B, T\]"):
-            function(table, weight, frequency(16, device), 1, rows=wrong)
-    with pytest.raises(ValueError, match=r"inverse_frequency has shape \(4,\): heads of 16 need \(8,\)"):
-        function(x, weight, frequency(8, device), 1)
-
-
 @pytest.mark.gpu
 @pytest.mark.parametrize("length, heads, head_dim", [(256, 2, 64), (1000, 8, 16), (300, 1, 128), (2048, 4, 32)])
 def test_as_close_as_three_operators(device, length, heads, head_dim):

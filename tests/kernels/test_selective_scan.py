@@ -9,7 +9,6 @@ from gradients import assert_close, gradient_like, output_and_gradients
 from torch import Tensor
 
 from mixerlab.kernels.selective_scan import selective_scan
-from mixerlab.kernels.selective_scan.operator import scan
 
 NAMES = ("u", "delta", "delta_bias", "A", "B", "C", "D", "z")
 assert_matches = partial(assert_close, names=NAMES)
@@ -184,23 +183,8 @@ def test_triton_under_vmap(device):
     assert_matches(together, apart, 1e-7)
 
 
-def test_operator_traces_as_it_runs(device):
-    """PyTorch's own check of the shapes promised to `torch.compile`, of aliasing and of the gradient formula."""
-    u, delta, delta_bias, A, B, C, D, z = make_inputs(2, 5, 3, 4, torch.float32, device)
-    inputs = (u, delta, delta_bias[None], A[None], torch.cat((B, C), dim=-1), D[None], z)
-    torch.library.opcheck(scan, tuple(t.requires_grad_() for t in inputs))
-
-
 def test_states_out_of_the_kernels_range_are_named():
     with pytest.raises(ValueError, match="N from 4 to 64, not 65"):
         triton(*make_inputs(1, 2, 2, 65, torch.float32))
     with pytest.raises(ValueError, match="float32 and bfloat16"):
         triton(*make_inputs(1, 2, 2, 4))
-
-
-@pytest.mark.parametrize(("name", "position"), [("delta", 1), ("delta_bias", 2), ("B", 4), ("D", 6)])
-def test_wrong_shapes_are_named(name, position):
-    inputs = make_inputs(batch=2, length=5, channels=3, state=4)
-    inputs[position] = inputs[position][..., :-1]
-    with pytest.raises(ValueError, match=rf"^{name} has shape"):
-        selective_scan(*inputs)

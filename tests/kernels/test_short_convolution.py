@@ -8,7 +8,6 @@ from gradients import assert_close, output_and_gradients
 from torch import Tensor
 
 from mixerlab.kernels.short_convolution import short_convolution
-from mixerlab.kernels.short_convolution.operator import convolution
 
 assert_matches = partial(assert_close, names=("x", "weight", "bias"))
 # (batch, T, channels, taps); a program takes 64 channels.
@@ -75,24 +74,8 @@ def test_weights_may_be_columns_of_a_wider_matrix(device):
     assert_matches(actual, expected, 1e-6)
 
 
-def test_operator_traces_as_it_runs(device):
-    """PyTorch's own check of the shapes promised to `torch.compile`, of aliasing and of the gradient formula."""
-    x, weight, bias = make_inputs(2, 5, 3, 4, device)
-    torch.library.opcheck(convolution, tuple(t.requires_grad_() for t in (x, weight[None], bias[None])))
-
-
 @pytest.mark.parametrize("backend", ["reference", "triton"])
 def test_no_bias_is_a_bias_of_zero(device, backend):
     x, weight, bias = make_inputs(2, 5, 3, 4, device)
     with_zeros = short_convolution(x, weight, torch.zeros_like(bias), backend=backend)
     assert torch.equal(short_convolution(x, weight, backend=backend), with_zeros)
-
-
-def test_bad_arguments_are_named(device):
-    x, weight, bias = make_inputs(2, 5, 3, 4, device)
-    with pytest.raises(ValueError, match=r"weight \(2, 4\)"):
-        short_convolution(x, weight[:2], bias)
-    with pytest.raises(ValueError, match=r"bias has shape \(2,\)"):
-        short_convolution(x, weight, bias[:2])
-    with pytest.raises(ValueError, match="at most 4 taps, not 5"):
-        short_convolution(x, torch.zeros(3, 5, device=device), backend="triton")
