@@ -42,13 +42,13 @@ def check(actual: list[Tensor], expected: list[Tensor], tolerance: float = FLOAT
         assert error <= tolerance * size, f"tensor {i}: error {error:.2e} of {size:.2e}, above {tolerance:.0e}"
 
 
-def check_replicas(function, stacked: list[Tensor], in_dims=0) -> None:
+def check_replicas(function, stacked: list[Tensor], tolerance: float = FLOAT32) -> None:
     """Under vmap each replica gets the same as by itself."""
-    together = run(torch.func.vmap(function, in_dims), stacked)
+    together = run(torch.func.vmap(function), stacked)
     grads = draw(*(t.shape for t in together[: len(together) - sum(t.is_floating_point() for t in stacked)]), seed=99)
     for r in range(len(stacked[0])):
         single = run(function, [t[r] for t in stacked], [g[r].to(stacked[0].device) for g in grads])
-        check([t[r] for t in together], single)
+        check([t[r] for t in together], single, tolerance)
 
 
 def same_bits_and_close(function, plain, inputs) -> None:

@@ -1,5 +1,7 @@
 """`split_heads` against its formula in float64: every form, the packed gradient, replicas, odd sizes and strides."""
 
+from functools import partial
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -20,6 +22,7 @@ from mixerlab.kernels.fused import Form, Part, rotary_heads, split_heads
 from mixerlab.kernels.fused.heads import triton_kernels
 
 WIDTH = 10  # not a power of two, nor are the 3 heads, the 19 positions and the columns below
+PADDING = 3
 PARTS = [
     Part(3, WIDTH, Form.ROTARY),
     Part(1, 5),
@@ -28,8 +31,6 @@ PARTS = [
     Part(3, 7, Form.COPY),
     Part(2, 1, Form.COPY),
 ]
-COLUMNS = sum(part.heads * part.width for part in PARTS)
-PADDING = 3
 # With gains: also the first part and the last, and forms without a gain between them.
 NORMED = [
     Part(3, WIDTH, Form.RMS_NORM_ROTARY),
@@ -39,8 +40,16 @@ NORMED = [
     Part(1, WIDTH, Form.ROTARY),
     Part(1, WIDTH, Form.RMS_NORM_ROTARY),
 ]
-NORMED_COLUMNS = sum(part.heads * part.width for part in NORMED)
-GAINS = [(WIDTH,)] * 3
+each_list = pytest.mark.parametrize("parts", [PARTS, NORMED], ids=["without gains", "with gains"])
+each_backend = pytest.mark.parametrize("backend", BACKENDS)
+
+
+def columns_of(parts):
+    return sum(part.heads * part.width for part in parts)
+
+
+def gains_of(parts):
+    return [(part.width,) for part in parts if part.form.has_gain]
 
 
 def frequencies(width, device):
@@ -65,51 +74,43 @@ def plain(packed, parts, frequency, gains=()):
     return results
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
+def both(parts, inputs, backend):
+    """Results and gradients of `split_heads`, and those of the formulas in float64."""
+    width = max(part.width for part in parts)
+    frequency = frequencies(width, inputs[0].device)
+    actual = run(lambda x, *gains: split_heads(x, parts, frequency, gains, EPS, backend=backend), inputs)
+    return actual, run(lambda x, *gains: plain(x, parts, frequency, gains), double(inputs))
+
+
+@each_backend
+@each_list
 @pytest.mark.parametrize("padding", [0, PADDING])
-def test_every_form(device, padding, backend):
-    frequency = frequencies(WIDTH, device)
-    inputs = draw((2, 19, COLUMNS + padding), device=device)
-    actual = run(lambda x: split_heads(x, PARTS, frequency, backend=backend), inputs)
-    check(actual, run(lambda x: plain(x, PARTS, frequency), double(inputs)))
-    assert not actual[-1][..., COLUMNS:].any()
+def test_every_form(device, padding, parts, backend):
+    inputs = draw((2, 19, columns_of(parts) + padding), *gains_of(parts), device=device)
+    actual, expected = both(parts, inputs, backend)
+    check(actual, expected)
+    assert not actual[len(parts)][..., columns_of(parts) :].any()
     if backend == "triton":
-        assert all(x.is_contiguous() for x, part in zip(actual, PARTS, strict=False) if part.form != Form.VIEW)
+        assert all(x.is_contiguous() for x, part in zip(actual, parts, strict=False) if part.form != Form.VIEW)
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
+@each_backend
 @pytest.mark.parametrize("form", Form)
 def test_one_part_alone(device, form, backend):
     """Also more positions than a program takes, and only views."""
-    frequency = frequencies(16, device)
-    inputs = draw((1, 70, 32), *[(16,)] * form.has_gain, device=device)
     parts = [Part(2, 16, form)]
-    actual = run(lambda x, *gains: split_heads(x, parts, frequency, gains, EPS, backend=backend), inputs)
-    check(actual, run(lambda x, *gains: plain(x, parts, frequency, gains), double(inputs)))
-
-
-@pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("padding", [0, PADDING])
-def test_gains(device, padding, backend):
-    frequency = frequencies(WIDTH, device)
-    inputs = draw((2, 19, NORMED_COLUMNS + padding), *GAINS, device=device)
-    actual = run(lambda x, *gains: split_heads(x, NORMED, frequency, gains, EPS, backend=backend), inputs)
-    check(actual, run(lambda x, *gains: plain(x, NORMED, frequency, gains), double(inputs)))
-    assert not actual[len(NORMED)][..., NORMED_COLUMNS:].any()
+    check(*both(parts, draw((1, 70, 32), *gains_of(parts), device=device), backend))
 
 
 def test_gains_of_programs_that_take_several_blocks(device, monkeypatch):
     """As for many positions: three programs share 5 sequences of 3 blocks each, and so begin within a sequence."""
     monkeypatch.setattr(triton_kernels, "processors", lambda device: 3)
     monkeypatch.setattr(triton_kernels, "SUMMING_PROGRAMS", 1)
-    frequency = frequencies(32, device)
     parts = [Part(2, 32, Form.RMS_NORM_ROTARY), Part(2, 32, Form.RMS_NORM)]
-    inputs = draw((5, 37, 128), (32,), (32,), device=device)
-    actual = run(lambda x, *gains: split_heads(x, parts, frequency, gains, EPS, backend="triton"), inputs)
-    check(actual, run(lambda x, *gains: plain(x, parts, frequency, gains), double(inputs)))
+    check(*both(parts, draw((5, 37, 128), (32,), (32,), device=device), "triton"))
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
+@each_backend
 @pytest.mark.parametrize("rotated", [True, False])
 def test_is_pytorchs_norm_before_the_rotation(device, rotated, backend):
     frequency = frequencies(16, device)
@@ -131,7 +132,7 @@ def test_is_pytorchs_norm_before_the_rotation(device, rotated, backend):
     check(actual, run(by_pytorch, inputs))
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
+@each_backend
 def test_rotary_heads(device, backend):
     """Each part rotated or not, normed or not."""
     frequency = frequencies(6, device)
@@ -157,39 +158,27 @@ def test_second_derivatives_of_the_reference():
     assert torch.autograd.gradgradcheck(lambda x, *gains: split_heads(x, parts, frequency, gains, EPS), inputs)
 
 
-def test_strided_inputs_and_gradients(device):
+@each_list
+def test_strided_inputs_and_gradients(device, parts):
     """A packed tensor with gaps between columns and with transposed rows; gradients as [B, H, T, D] and reversed."""
     frequency = frequencies(WIDTH, device)
-    (wide,) = draw((19, 2, 2 * COLUMNS), device=device)
+    inputs = draw((19, 2, 2 * columns_of(parts)), *gains_of(parts), device=device)
 
-    def of(function):
-        def parts(x):
-            q, _, k, *_ = function(x.transpose(0, 1)[..., ::2])
-            return q.transpose(1, 2).contiguous(), k.flip(-1).mT.contiguous()
+    def strided(function):
+        def results(x, *gains):
+            q, _, k, *_, last = function(x.transpose(0, 1)[..., ::2], gains)
+            return q.transpose(1, 2).contiguous(), k.flip(-1).mT.contiguous(), last
 
-        return parts
+        return results
 
-    actual = run(of(lambda x: split_heads(x, PARTS, frequency, backend="triton")), [wide])
-    check(actual, run(of(lambda x: plain(x, PARTS, frequency)), double([wide])))
-
-
-def test_strided_inputs_and_gradients_of_norms(device):
-    frequency = frequencies(WIDTH, device)
-    inputs = draw((19, 2, 2 * NORMED_COLUMNS), *GAINS, device=device)
-
-    def of(function):
-        def parts(x, *gains):
-            q, _, k, *_, rho = function(x.transpose(0, 1)[..., ::2], gains)
-            return q.transpose(1, 2).contiguous(), k.flip(-1).mT.contiguous(), rho
-
-        return parts
-
-    actual = run(of(lambda x, gains: split_heads(x, NORMED, frequency, gains, EPS, backend="triton")), inputs)
-    check(actual, run(of(lambda x, gains: plain(x, NORMED, frequency, gains)), double(inputs)))
+    actual = run(
+        strided(lambda x, gains: split_heads(x, parts, frequency, gains, EPS, backend="triton")[: len(parts)]), inputs
+    )
+    check(actual, run(strided(lambda x, gains: plain(x, parts, frequency, gains)), double(inputs)))
 
 
 def test_views_are_views(device):
-    (packed,) = draw((2, 4, COLUMNS), device=device)
+    (packed,) = draw((2, 4, columns_of(PARTS)), device=device)
     *_, view = split_heads(packed, [Part(3, WIDTH), Part(1, 5)], backend="triton")
     assert view.data_ptr() == packed[..., 3 * WIDTH :].data_ptr()
 
@@ -200,24 +189,22 @@ def test_a_unit_norm_of_zeros_is_zero(device):
     assert not norm.any() and grad.isfinite().all()
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_under_vmap(device, backend):
-    frequency = frequencies(WIDTH, device)
-    inputs = draw((3, 2, 9, COLUMNS + PADDING), device=device)
-    check_replicas(lambda x: split_heads(x, PARTS, frequency, backend=backend), inputs)
-    check_replicas(lambda x: split_heads(x[:, ::2], PARTS, frequency, backend=backend), inputs)
-
-
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_gains_under_vmap(device, backend):
-    """Each replica has its own, at places of its row of all parameters."""
+@each_backend
+@each_list
+def test_under_vmap(device, parts, backend):
+    """Each replica has its own gains, at places of its row of all parameters."""
     frequency = frequencies(WIDTH, device)
 
-    def of(packed, parameters):
-        gains = [parameters[start : start + WIDTH] for start in (23, 3, 43)]
-        return split_heads(packed[:, ::2], NORMED, frequency, gains, EPS, backend=backend)
+    def of_replica(packed, parameters, step=1):
+        gains = [parameters[start : start + WIDTH] for start in (23, 3, 43)][: len(gains_of(parts))]
+        return split_heads(packed[:, ::step], parts, frequency, gains, EPS, backend=backend)
 
-    check_replicas(of, draw((2, 2, 5, NORMED_COLUMNS + PADDING), (2, 61), device=device))
+    inputs = draw((2, 2, 9, columns_of(parts) + PADDING), (2, 61), device=device)
+    for step in (1, 2):
+        if parts is NORMED:
+            check_replicas(partial(of_replica, step=step), inputs)
+        else:
+            check_replicas(lambda x, step=step: of_replica(x, (), step), inputs[:1])
 
 
 def test_neighbouring_gains_are_read_where_they_are(device, monkeypatch):
@@ -235,11 +222,11 @@ def test_neighbouring_gains_are_read_where_they_are(device, monkeypatch):
     assert gains.data_ptr() == parameters[:, 5:].data_ptr() and gains.stride() == (61, 6, 1)
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
+@each_backend
 def test_replicas_can_share_gains(device, backend):
     """The gradient of a gain without a replica axis is the sum of the replicas'."""
     frequency = frequencies(WIDTH, device)
-    inputs = draw((2, 2, 5, NORMED_COLUMNS), (2, WIDTH), *GAINS[1:], device=device)
+    inputs = draw((2, 2, 5, columns_of(NORMED)), (2, WIDTH), *gains_of(NORMED)[1:], device=device)
 
     def one_by_one(packed, own, *shared):
         replicas = [plain(x, NORMED, frequency, (gain, *shared)) for x, gain in zip(packed, own, strict=True)]
@@ -251,20 +238,17 @@ def test_replicas_can_share_gains(device, backend):
     check(run(together, inputs), run(one_by_one, double(inputs)))
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("gain_dtype", [torch.float32, torch.bfloat16])
-def test_dtypes_of_gains(device, gain_dtype, backend):
+@each_backend
+@pytest.mark.parametrize(("parts", "gain_dtype"), [(PARTS, None), (NORMED, torch.float32), (NORMED, torch.bfloat16)])
+def test_dtypes(device, parts, gain_dtype, backend):
     """The results have the dtype of `packed`, whatever that of the gains, and each gradient that of its input."""
-    frequency = frequencies(WIDTH, device)
-    packed, *gains = draw((2, 9, NORMED_COLUMNS), *GAINS, device=device)
-    inputs = [packed.bfloat16(), *(gain.to(gain_dtype) for gain in gains)]
-    actual = run(lambda x, *gains: split_heads(x, NORMED, frequency, gains, EPS, backend=backend), inputs)
-    assert [x.dtype for x in actual] == [torch.bfloat16] * (len(NORMED) + 1) + [gain_dtype] * 3
-    expected = run(lambda x, *gains: plain(x, NORMED, frequency, gains), double(inputs))
-    of_gains = len(NORMED) + 1
-    check(actual[:of_gains], expected[:of_gains], BFLOAT16)
+    packed, *gains = draw((2, 9, columns_of(parts)), *gains_of(parts), device=device)
+    actual, expected = both(parts, [packed.bfloat16(), *(gain.to(gain_dtype) for gain in gains)], backend)
+    number = len(parts) + 1
+    assert [x.dtype for x in actual] == [torch.bfloat16] * number + [gain_dtype] * len(gains)
+    check(actual[:number], expected[:number], BFLOAT16)
     # Triton's interpreter cuts bits off where a GPU rounds: an element changes by up to 2^-7, and a gain has only ten.
-    check(actual[of_gains:], expected[of_gains:], 2 * BFLOAT16)
+    check(actual[number:], expected[number:], 2 * BFLOAT16)
 
 
 def test_rms_norms_of_zeros_and_of_nothing(device):
@@ -275,15 +259,6 @@ def test_rms_norms_of_zeros_and_of_nothing(device):
             lambda x, gain: split_heads(x, [Part(2, 4, Form.RMS_NORM)], None, [gain], EPS, backend="triton"), inputs
         )
         assert not norm.any() and grad.isfinite().all() and not of_gain.any()
-
-
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_dtypes(device, backend):
-    frequency = frequencies(WIDTH, device)
-    packed = draw((2, 9, COLUMNS), device=device, dtype=torch.bfloat16)
-    actual = run(lambda x: split_heads(x, PARTS, frequency, backend=backend), packed)
-    assert {x.dtype for x in actual} == {torch.bfloat16}
-    check(actual, run(lambda x: plain(x, PARTS, frequency), double(packed)), BFLOAT16)
 
 
 @pytest.mark.gpu

@@ -1,11 +1,9 @@
 """Mamba's block as one operator against its formula in float64."""
 
-from functools import partial
-
 import pytest
 import torch
 import torch.nn.functional as F
-from gradients import assert_close, gradient_like, output_and_gradients
+from fused_cases import BACKENDS, check, check_replicas, double, run
 from torch import Tensor
 
 from mixerlab.kernels.fused import linear
@@ -13,8 +11,6 @@ from mixerlab.kernels.selective_scan import selective_scan
 from mixerlab.kernels.selective_scan.block import mamba_block
 from mixerlab.kernels.short_convolution import short_convolution
 
-NAMES = ("xz", "conv_weight", "conv_bias", "x_proj", "dt_proj", "dt_bias", "A_log", "D")
-assert_matches = partial(assert_close, names=NAMES)
 # (batch, T, channels, N, rank, taps)
 SHAPES = [(1, 1, 3, 4, 1, 4), (2, 19, 33, 4, 3, 4), (1, 6, 5, 16, 2, 3), (2, 5, 4, 11, 5, 1)]
 
@@ -37,7 +33,7 @@ def definition(xz, conv_weight, conv_bias, x_proj, dt_proj, dt_bias, A_log, D) -
 
 
 def make_inputs(batch, length, channels, n, rank, taps, device, seed=0) -> list[Tensor]:
-    """Random arguments in the order of `NAMES`."""
+    """Random arguments of `mamba_block`, in its order."""
     generator = torch.Generator().manual_seed(seed)
 
     def normal(*shape, scale=1.0):
@@ -55,18 +51,12 @@ def make_inputs(batch, length, channels, n, rank, taps, device, seed=0) -> list[
     ]
 
 
-def grad_like_output(xz: Tensor) -> Tensor:
-    return gradient_like(xz.chunk(2, dim=-1)[0])
-
-
-@pytest.mark.parametrize("backend", ["reference", "triton"])
-@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("shape", [*SHAPES, (1, 7, 3, 4, 2, 6)], ids=str)
 def test_is_the_definition(device, shape, backend):
+    """The parts run one by one for the last shape, which has more taps than the kernel takes."""
     inputs = make_inputs(*shape, device)
-    grad = grad_like_output(inputs[0])
-    expected = output_and_gradients(definition, [t.double() for t in inputs], grad)
-    actual = output_and_gradients(lambda *a: mamba_block(*a, backend=backend), inputs, grad)
-    assert_matches(actual, expected, 3e-6)
+    check(run(lambda *a: mamba_block(*a, backend=backend), inputs), run(definition, double(inputs)), 3e-6)
 
 
 def parts(xz, conv_weight, conv_bias, x_proj, dt_proj, dt_bias, A_log, D) -> Tensor:
@@ -85,56 +75,29 @@ def test_at_size(device, shape):
     Float64 would show those roundings: a slow channel's gradient of A changes by a percent with them.
     """
     inputs = make_inputs(*shape, device)
-    grad = grad_like_output(inputs[0])
-    expected = output_and_gradients(definition, [t.double() for t in inputs], grad)
-    assert_matches(output_and_gradients(mamba_block, inputs, grad), expected, 1e-5)
+    check(run(mamba_block, inputs), run(definition, double(inputs)), 1e-5)
     for position in (0, 3, 4):
         inputs[position] = inputs[position].bfloat16()
-    expected = output_and_gradients(parts, inputs, grad)
-    assert_matches(output_and_gradients(mamba_block, inputs, grad), expected, 4e-3)
+    check(run(mamba_block, inputs), run(parts, inputs), 4e-3)
 
 
-def test_more_taps_than_the_kernel_takes(device):
-    """The parts run one by one."""
-    inputs = make_inputs(1, 7, 3, 4, 2, 6, device)
-    grad = grad_like_output(inputs[0])
-    expected = output_and_gradients(definition, [t.double() for t in inputs], grad)
-    actual = output_and_gradients(lambda *a: mamba_block(*a, backend="triton"), inputs, grad)
-    assert_matches(actual, expected, 3e-6)
+def stacked_inputs(device):
+    return [torch.stack(t) for t in zip(*(make_inputs(2, 5, 3, 4, 2, 4, device, s) for s in range(2)), strict=True)]
 
 
-@pytest.mark.parametrize("backend", ["reference", "triton"])
+@pytest.mark.parametrize("backend", BACKENDS)
 def test_replicas_under_vmap_equal_single_ones(device, backend):
-    """Each replica has its own parameters and input. The reference is in float64: its float32 products may differ."""
-    stacked = [torch.stack(t) for t in zip(*(make_inputs(2, 5, 3, 4, 2, 4, device, s) for s in range(2)), strict=True)]
-    if backend == "reference":
-        stacked = [t.double() for t in stacked]
-    grad = torch.randn(2, 2, 5, 3, device=device)
-
-    def run(*args):
-        return mamba_block(*args, backend=backend)
-
-    together = output_and_gradients(torch.func.vmap(run), stacked, grad)
-    for r in range(2):
-        single = output_and_gradients(run, [t[r] for t in stacked], grad[r])
-        assert_matches([t[r] for t in together], single, 1e-5)
+    """Each replica has its own parameters and input."""
+    check_replicas(lambda *a: mamba_block(*a, backend=backend), stacked_inputs(device), tolerance=1e-5)
 
 
 @pytest.mark.slow
 def test_parameters_may_be_slices_of_one_tensor(device):
     """As the parameters of a population are. The kernels read them in place."""
-    xz, *parameters = (
-        torch.stack(t) for t in zip(*(make_inputs(2, 5, 3, 4, 2, 4, device, s) for s in range(2)), strict=True)
-    )
+    xz, *parameters = stacked_inputs(device)
     rows = torch.cat([t.flatten(1) for t in parameters], dim=1)
-    parts = rows.split([t[0].numel() for t in parameters], dim=1)
-    slices = [part.unflatten(1, t.shape[1:]) for part, t in zip(parts, parameters, strict=True)]
+    cut = rows.split([t[0].numel() for t in parameters], dim=1)
+    slices = [part.unflatten(1, t.shape[1:]) for part, t in zip(cut, parameters, strict=True)]
     assert not any(t.is_contiguous() for t in slices)
-    grad = torch.randn(2, 2, 5, 3, device=device)
-
-    def run(*args):
-        return mamba_block(*args, backend="triton")
-
-    expected = output_and_gradients(torch.func.vmap(run), [xz, *parameters], grad)
-    actual = output_and_gradients(torch.func.vmap(run), [xz, *slices], grad)
-    assert_matches(actual, expected, 3e-6)
+    together = torch.func.vmap(lambda *a: mamba_block(*a, backend="triton"))
+    check(run(together, [xz, *slices]), run(together, [xz, *parameters]), 3e-6)

@@ -1,17 +1,14 @@
 """The selective scan against a float64 loop over time steps, written from the recurrence."""
 
-from functools import partial
-
 import pytest
 import torch
 import torch.nn.functional as F
-from gradients import assert_close, gradient_like, output_and_gradients
+from fused_cases import check, check_replicas, double, run
 from torch import Tensor
 
 from mixerlab.kernels.selective_scan import selective_scan
 
 NAMES = ("u", "delta", "delta_bias", "A", "B", "C", "D", "z")
-assert_matches = partial(assert_close, names=NAMES)
 
 
 def loop(u, delta, delta_bias, A, B, C, D, z) -> Tensor:
@@ -49,10 +46,7 @@ def make_inputs(batch, length, channels, state, dtype=torch.float64, device="cpu
 @pytest.mark.parametrize("length", [1, 17, 63, 64, 65, 127])
 def test_reference_is_the_recurrence(length):
     inputs = make_inputs(batch=2, length=length, channels=3, state=4)
-    grad = gradient_like(inputs[0])
-    expected = output_and_gradients(loop, inputs, grad)
-    actual = output_and_gradients(lambda *a: selective_scan(*a, backend="reference"), inputs, grad)
-    assert_matches(actual, expected, 1e-12)
+    check(run(lambda *a: selective_scan(*a, backend="reference"), inputs), run(loop, inputs), 1e-12)
 
 
 @pytest.mark.parametrize("length", [5, 8, 19])
@@ -75,20 +69,15 @@ def test_second_derivatives_of_the_reference(length):
 @pytest.mark.parametrize("state", [4, 16, 64])
 def test_reference_in_float32(state):
     inputs = make_inputs(batch=2, length=65, channels=5, state=state)
-    grad = gradient_like(inputs[0])
-    expected = output_and_gradients(loop, inputs, grad)
-    actual = output_and_gradients(selective_scan, [t.float() for t in inputs], grad)
-    assert_matches(actual, expected, 3e-6)
+    check(run(selective_scan, [t.float() for t in inputs]), run(loop, inputs), 3e-6)
 
 
 def test_reference_under_autocast():
     """The state stays float32, forward and backward."""
     inputs = make_inputs(batch=2, length=19, channels=5, state=4, dtype=torch.float32)
-    grad = gradient_like(inputs[0])
-    expected = output_and_gradients(selective_scan, inputs, grad)
+    expected = run(selective_scan, inputs)
     with torch.autocast("cpu", torch.bfloat16):
-        actual = output_and_gradients(selective_scan, inputs, grad)
-    assert_matches(actual, expected, 1e-7)
+        check(run(selective_scan, inputs), expected, 1e-7)
 
 
 def triton(*args) -> Tensor:
@@ -106,9 +95,7 @@ def check_triton(shape, dtype, tolerance, device) -> None:
     inputs = make_inputs(*shape, torch.float32, device)
     for position in (0, 1, 4, 5, 7):
         inputs[position] = inputs[position].to(dtype)
-    grad = gradient_like(inputs[0])
-    expected = output_and_gradients(loop, [t.double() for t in inputs], grad)
-    assert_matches(output_and_gradients(triton, inputs, grad), expected, tolerance)
+    check(run(triton, inputs), run(loop, double(inputs)), tolerance)
 
 
 @pytest.mark.sampled(4)
@@ -133,16 +120,13 @@ def test_triton_in_bfloat16(device, shape):
 def test_triton_takes_strided_inputs(device):
     """Halves and thirds of one projection, and arguments with another memory order."""
     u, delta, delta_bias, A, B, C, D, z = make_inputs(2, 9, 3, 4, dtype=torch.float32, device=device)
-    grad = gradient_like(u)
-    exact = [t.double() for t in (u, delta, delta_bias, A, B, C, D, z)]
-    expected = output_and_gradients(loop, exact, grad)
+    expected = run(loop, double([u, delta, delta_bias, A, B, C, D, z]))
     u, z = torch.cat((u, z), dim=-1).chunk(2, dim=-1)
     B, C = torch.cat((B, C), dim=-1).chunk(2, dim=-1)
     delta = delta.transpose(1, 2).contiguous().transpose(1, 2)
     columns = torch.cat((B.new_zeros(3, 1), A, B.new_zeros(3, 2)), dim=1)[:, 1:5]  # of a wider matrix
     for rates in (A.T.contiguous().T, columns):
-        actual = output_and_gradients(triton, [u, delta, delta_bias, rates, B, C, D, z], grad)
-        assert_matches(actual, expected, 2e-6)
+        check(run(triton, [u, delta, delta_bias, rates, B, C, D, z]), expected, 2e-6)
 
 
 @pytest.mark.parametrize("backend", ["reference", "triton"])
@@ -152,35 +136,18 @@ def test_extreme_decays_stay_finite(device, backend):
     inputs[1] += 100
     inputs[3] -= 64
     grad = torch.ones_like(inputs[0])
-    expected = output_and_gradients(loop, [t.double() for t in inputs], grad)
-    actual = output_and_gradients(lambda *a: selective_scan(*a, backend=backend), inputs, grad)
+    expected = run(loop, double(inputs), [grad])
+    actual = run(lambda *a: selective_scan(*a, backend=backend), inputs, [grad])
     for a, e in zip(actual, expected, strict=True):
         torch.testing.assert_close(a.double(), e, rtol=1e-5, atol=1e-6)
 
 
-def replicas_by_vmap_and_by_loop(inputs: list[list[Tensor]], grad: Tensor, backend: str):
-    """Output and gradients of stacked replicas: `vmap` inside one autograd graph, then one by one."""
-
-    def scan(*args):
-        return selective_scan(*args, backend=backend)
-
-    stacked = [torch.stack(ts) for ts in zip(*inputs, strict=True)]
-    together = output_and_gradients(torch.func.vmap(scan), stacked, grad)
-    singles = [output_and_gradients(scan, ts, g) for ts, g in zip(inputs, grad, strict=True)]
-    return together, [torch.stack(ts) for ts in zip(*singles, strict=True)]
-
-
-def test_reference_under_vmap():
-    inputs = [make_inputs(batch=2, length=35, channels=3, state=4, seed=s) for s in range(3)]
-    together, apart = replicas_by_vmap_and_by_loop(inputs, torch.randn(3, 2, 35, 3).double(), "reference")
-    assert_matches(together, apart, 1e-13)
-
-
-def test_triton_under_vmap(device):
+@pytest.mark.parametrize(("backend", "shape"), [("reference", (2, 35, 3, 4)), ("triton", (2, 3, 3, 4))])
+def test_under_vmap(device, backend, shape):
     """Replicas differ in every argument, including the parameters A, D and delta_bias: each uses its own."""
-    inputs = [make_inputs(2, 3, 3, 4, torch.float32, device, seed=s) for s in range(2)]
-    together, apart = replicas_by_vmap_and_by_loop(inputs, torch.randn(2, 2, 3, 3, device=device), "triton")
-    assert_matches(together, apart, 1e-7)
+    replicas = (make_inputs(*shape, torch.float32, device, seed=s) for s in range(3))
+    stacked = [torch.stack(ts) for ts in zip(*replicas, strict=True)]
+    check_replicas(lambda *a: selective_scan(*a, backend=backend), stacked)
 
 
 def test_states_out_of_the_kernels_range_are_named():
