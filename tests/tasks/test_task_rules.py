@@ -203,9 +203,3 @@ def test_val_is_generated_like_test(name):
     task = make_task(name)
     val, test = (task.generate(20, np.random.default_rng(6), split) for split in ("val", "test"))
     np.testing.assert_array_equal(val, test)
-
-
-def test_the_smallest_fuzzy_vocabulary_is_enough():
-    """The vocabulary size that the error message asks for works."""
-    task = make_task("fcr", vocab_size=7, k_motif_size=3, v_motif_size=3)
-    task.check(*task.generate(100, np.random.default_rng(0), "train"), "train")
