@@ -33,6 +33,8 @@ PAPER = RESULTS / "published" / "parallax_paper.json"
 RATES = tuple(read_published(PAPER)["rates"])
 RECORDS = "records.tar.xz"
 CELL = ["mixer", "task", "setting"]
+ADAMW_RATES = (3e-4, 1e-3, 3e-3)
+PARITY_KEY = [*CELL, "lr", "weight_decay", "seed"]
 # Columns of table/rows.csv; a report of the archive has all hyperparameters and the whole provenance.
 COLUMNS = [
     *(*LABELS, "status", "error", "score", "higher_is_better", "config", "num_params", "state_size", "chance"),
@@ -40,6 +42,19 @@ COLUMNS = [
     *("clean_accuracy", "clean_epoch", "clean_val_accuracy", "test_accuracy", "train_loss"),
     *("device", "git_commit", "wall_time_s"),
 ]
+
+# Of the screen:
+DRAFT = "9a84f38"  # the commit of the third table of results/rounding
+CHECKPOINTS = {"official_accuracy": "lowest test loss", "test_accuracy": "last epoch"}
+# Of which recipe a mixer has the runs, where a recipe changes nothing for it, or (cmp) nothing of the model.
+SAME = {
+    "plain": [("2x64", ("gdn", "mesa"), None)],
+    "4x32": [("2x64", ("mamba",), None)],
+    "PyTorch's init": [("default", ("attn", "parallax", "gdn"), "cmp")],
+}
+SCREEN_NOTE = """\
+Mean accuracy over a task's settings, at the checkpoint of the lowest test loss and each setting's best of three rates.
+Where a recipe was not run, the draft's runs stand in. Below: RMSE over the 30 means, and Spearman's rank correlation."""
 
 
 def markdown(header: Sequence[str], rows: Iterable[Sequence[object]], texts: int = 1) -> str:
@@ -91,13 +106,12 @@ def challenge(scratch: Path) -> None:
 
 
 def adamw(scratch: Path) -> None:
+    """Only seeds that both mixers have at a level count."""
     copy_report("adamw", ["official/settings.md", "official/solved.md"], scratch)
-    archives = {"AdamW": [RESULTS / "adamw"], "Muon": [RESULTS / "table", RESULTS / "challenge"]}
-    rates = {"AdamW": (3e-4, 1e-3, 3e-3), "Muon": RATES}
+    sources = {"AdamW": RESULTS / "adamw" / RECORDS, "Muon": RESULTS / "table" / "rows.csv"}
     recipes = {}
-    for optimizer, folders in archives.items():
-        rows = pd.concat([rows_of(folder / RECORDS) for folder in folders])
-        seeds = best_of_seeds(rows, rates[optimizer])
+    for optimizer, source in sources.items():
+        seeds = best_of_seeds(rows_of(source), ADAMW_RATES if optimizer == "AdamW" else RATES)
         attention, parallax = (seeds.xs(mixer) for mixer in ("attn", "parallax"))
         shared = attention.index.intersection(parallax.index)
         both = {"attn": attention.loc[shared], "parallax": parallax.loc[shared]}
@@ -160,9 +174,6 @@ def frontier(scratch: Path) -> None:
     (RESULTS / "frontier" / "clean" / "token_accuracy.md").write_text(text)
 
 
-PARITY_KEY = ["mixer", "task", "setting", "lr", "weight_decay", "seed"]
-
-
 def parity(scratch: Path) -> None:
     """Joins our runs with mad-lab's, `theirs.csv`."""
     folder = RESULTS / "parity"
@@ -199,14 +210,6 @@ def welch(one: Sequence[float], other: Sequence[float]) -> float:
     return STUDENT_T[min(freedom, len(STUDENT_T)) - 1] * sum(errors) ** 0.5
 
 
-# Of which recipe a mixer has the runs where a recipe changes nothing for it, or (cmp) nothing of the model.
-SAME = {
-    "plain": [("2x64", ("gdn", "mesa"), None)],
-    "4x32": [("2x64", ("mamba",), None)],
-    "PyTorch's init": [("default", ("attn", "parallax", "gdn"), "cmp")],
-}
-
-
 def screen(scratch: Path) -> None:
     """How far each recipe is from the paper's means, and the main effects of the factorial."""
     rows = pd.read_csv(RESULTS / "screen" / "rows.csv.xz")
@@ -219,11 +222,7 @@ def screen(scratch: Path) -> None:
     paper = published_means()
     lines = [[*cell, f"{paper[cell]:.3f}", *(f"{mean:.3f}" for mean in over.loc[cell])] for cell in paper.index]
     text = markdown(["mixer", "task", "paper", *recipes], lines, 2)
-    text += (
-        "\nMean accuracy over a task's settings, at the checkpoint of the lowest test loss and each setting's best of"
-    )
-    text += " three rates.\nWhere a recipe was not run, the draft's runs stand in. Below: RMSE over the 30 means, and"
-    text += " Spearman's rank correlation.\n\n"
+    text += f"\n{SCREEN_NOTE}\n\n"
     choices = [(column, rate) for column in CHECKPOINTS for rate in ("setting", "task", "task, for all mixers", "5e-3")]
     lines = [
         [CHECKPOINTS[column], "5e-3" if rate == "5e-3" else f"the best for each {rate}"]
@@ -232,9 +231,6 @@ def screen(scratch: Path) -> None:
     ]
     text += markdown(["checkpoint", "rate", *recipes], lines, 2)
     (RESULTS / "screen" / "recipes.md").write_text(text)
-
-
-CHECKPOINTS = {"official_accuracy": "lowest test loss", "test_accuracy": "last epoch"}
 
 
 def finalists(rows: pd.DataFrame) -> dict[str, pd.DataFrame]:
@@ -251,9 +247,6 @@ def finalists(rows: pd.DataFrame) -> dict[str, pd.DataFrame]:
             runs = completed(runs, same)
         recipes[name] = completed(runs[runs["task"].isin(default["task"])], recipes["draft"])
     return recipes | {"default, all seeds": default}
-
-
-DRAFT = "9a84f38"  # the commit of the third table of results/rounding
 
 
 def completed(rows: pd.DataFrame, others: pd.DataFrame) -> pd.DataFrame:
