@@ -54,7 +54,8 @@ SAME = {
 }
 SCREEN_NOTE = """\
 Mean accuracy over a task's settings, at the checkpoint of the lowest test loss and each setting's best of three rates.
-Where a recipe was not run, the draft's runs stand in. Below: RMSE over the 30 means, and Spearman's rank correlation."""
+Where a recipe was not run, the draft's runs stand in. Below: RMSE over the 30 means, and Spearman's rank
+correlation."""
 
 
 def markdown(header: Sequence[str], rows: Iterable[Sequence[object]], texts: int = 1) -> str:
