@@ -1,11 +1,11 @@
-"""Stops a command at its file operations, runs it again, and says what is wrong then.
+"""Stops a command at random file operations, runs it again, and says what is wrong then.
 
-`python killed.py FOLDER WAY=STEP,... ARGUMENT...` prints one JSON object: how many operations the command has, how
-often it was stopped (in each way at every STEP-th operation), and what went wrong. A process that has imported
-everything forks for each run: importing takes longer than the runs.
+`python killed.py FOLDER WAY=NUMBER,... ARGUMENT...` prints one JSON object: how many operations the command has, how
+many records it leaves, and what went wrong. A process that has imported everything forks for each run: importing takes
+longer than the runs.
 
-If the last argument is `force=true`, what is stopped is a training by force of runs that are finished and had other
-results. The command without it must then leave each run as it was or as the whole training by force makes it.
+If the last argument is `force=true`, what is stopped is a training by force of a run that is finished and had other
+results. The command without it must then leave the run as it was or as the whole training by force makes it.
 
 An operation is a file opened for writing, a write, an fsync, a rename, a link, a removal or a new folder, in the
 results folder. The ways to stop just before one: KILL, TERM and INT send that signal, before a write when half of it is
@@ -13,18 +13,17 @@ written; FULL makes this operation and all later ones that need space fail, as o
 """
 
 import errno
-import hashlib
 import json
 import os
+import random
 import shutil
 import signal
 import sys
 import traceback
-from itertools import product
 from pathlib import Path
 
 HERE = Path(__file__).parent
-sys.path[:0] = [str(HERE.parent), str(HERE.parents[1])]
+sys.path[:0] = [str(HERE.parent), str(HERE.parents[1] / "src")]
 
 from command_line import run_py  # noqa: E402
 
@@ -33,6 +32,9 @@ from mixerlab.sweeps.figures import canvas, run  # noqa: E402, F401
 from mixerlab.training import fit  # noqa: E402
 
 WRITES = {"os.mkdir", "os.rename", "os.link", "os.remove", "os.rmdir", "os.truncate"}
+NEEDS_NO_SPACE = {"os.remove", "os.rmdir", "os.truncate"}
+# The exit status of a command that was stopped in each way.
+STATUS = {"KILL": {-9}, "TERM": {128 + 15}, "INT": {128 + 2}, "FULL": {0, 1}}
 
 
 def save_quickly(figure, stem, formats=("png",)):
@@ -45,13 +47,8 @@ def save_quickly(figure, stem, formats=("png",)):
 
 def train_otherwise() -> None:
     """From now on, replicas see their rows in another order, as if by other code."""
-    given = fit.PopulationData
-    fit.PopulationData = lambda splits, seeds, rows: given(splits, [seed + 1 for seed in seeds], rows)
-
-
-# The exit status of a command that was stopped in each way.
-STATUS = {"KILL": {-9}, "TERM": {128 + 15}, "INT": {128 + 2}, "FULL": {0, 1}}
-NEEDS_NO_SPACE = {"os.remove", "os.rmdir", "os.truncate"}
+    usual = fit.PopulationData
+    fit.PopulationData = lambda splits, seeds, rows: usual(splits, [seed + 1 for seed in seeds], rows)
 
 
 class Stopper:
@@ -75,12 +72,12 @@ class Stopper:
     def stop(self) -> None:
         os.kill(os.getpid(), getattr(signal, f"SIG{self.way}"))
 
-    def event(self, name: str, arguments: tuple) -> None:
+    def event(self, name: str, args: tuple) -> None:
         if name == "open":
-            path, _, flags = arguments
+            path, _, flags = args
             counts = isinstance(flags, int) and flags & (os.O_WRONLY | os.O_RDWR)
         else:
-            path, counts = arguments[0] if arguments else None, name in WRITES
+            path, counts = args[0] if args else None, name in WRITES
         is_ours = counts and isinstance(path, str | Path) and str(path).startswith(self.folder)
         if is_ours and self.operation(name not in NEEDS_NO_SPACE):
             self.stop()
@@ -98,9 +95,7 @@ class Stopper:
         self.fsync(descriptor)
 
 
-def forked(
-    folder: Path, arguments: list[str], way: str = "", last: int = 0, *, otherwise: bool = False
-) -> tuple[int, int, str]:
+def forked(folder: Path, command: list[str], way: str = "", last: int = 0, *, otherwise: bool = False):
     """(exit status as of `Popen`, operations, output) of the command, stopped at operation `last`, if above 0."""
     read, write = os.pipe()
     log = folder.parent / f"{folder.name}.log"
@@ -113,7 +108,7 @@ def forked(
             if otherwise:
                 train_otherwise()
             stopper = Stopper(folder, way, last)
-            outcome = run_py(*arguments, f"results_dir={folder}")
+            outcome = run_py(*command, f"results_dir={folder}")
             log.write_text(outcome.out + outcome.err)
             status = outcome.code
             stopper.write(write, str(stopper.count).encode())
@@ -128,24 +123,15 @@ def forked(
     return status, count, log.read_text() if log.exists() else ""
 
 
-def hash_of(file: Path) -> str:
-    return hashlib.sha256(file.read_bytes()).hexdigest()
-
-
-def told(folder: Path) -> dict:
-    """What the runs in a results folder say, without what may differ."""
+def results_of(folder: Path) -> dict:
+    """What the runs in a results folder leave, without the provenance, which may differ."""
     found = {}
     for path in sorted(folder.glob("runs/*/record.json")):
         record = json.loads(path.read_text())
         record.pop("provenance")
-        weights = {file.name: hash_of(file) for file in path.parent.glob("*.safetensors")}
-        found[path.parent.name] = [record, (path.parent / "metrics.csv").read_text(), weights]
+        weights = {file.name: file.read_bytes() for file in path.parent.glob("*.safetensors")}
+        found[path.parent.name] = [record, (path.parent / "metrics.csv").read_bytes(), weights]
     return found
-
-
-def leftovers(folder: Path) -> list[str]:
-    files = [path for path in folder.rglob("*") if path.is_file()]
-    return [str(path) for path in files if _LEFTOVER.fullmatch(path.name) or path.name.startswith("resume-")]
 
 
 def stopped_badly(way: str, status: int, output: str) -> str | None:
@@ -159,30 +145,25 @@ def stopped_badly(way: str, status: int, output: str) -> str | None:
     return None
 
 
-def completed_badly(results: Path, arguments: list[str], *allowed: dict) -> str | None:
+def completed_badly(results: Path, command: list[str], *allowed: dict) -> str | None:
     """What is wrong with the command run again, after which `results` must be one of `allowed`.
 
     The last of them is what the whole command leaves: then nothing is left to go on from.
     """
-    status, _, output = forked(results, arguments)
+    status, _, output = forked(results, command)
     if status != 0:
         return f"exit status {status} when run again: {output[-1500:]}"
-    if (found := told(results)) not in allowed:
+    if (found := results_of(results)) not in allowed:
         return "other records"
-    left = leftovers(results)
+    names = [path.name for path in results.rglob("*")]
+    left = [name for name in names if _LEFTOVER.fullmatch(name) or name.startswith("resume-") or name == "anew"]
     return f"{left} are left" if left and found == allowed[-1] else None
 
 
-def mixed(before: dict, after: dict) -> list[dict]:
-    """Every way in which each run is as in `before` or as in `after`; the last is `after`."""
-    either = product(*((before[run_id], after[run_id]) for run_id in after))
-    return [dict(zip(after, of_runs, strict=True)) for of_runs in either]
-
-
-def main(folder: Path, ways: dict[str, int], arguments: list[str]) -> dict:
+def main(folder: Path, ways: dict[str, int], command: list[str]) -> dict:
     canvas.save = save_quickly
-    plain = [argument for argument in arguments if argument != "force=true"]
-    is_forced, finished, wrong = plain != arguments, folder / "finished", []
+    plain = [argument for argument in command if argument != "force=true"]
+    is_forced, finished, wrong = plain != command, folder / "finished", []
 
     def new(name: str) -> Path:
         return shutil.copytree(finished, folder / name) if is_forced else folder / name
@@ -191,25 +172,26 @@ def main(folder: Path, ways: dict[str, int], arguments: list[str]) -> dict:
     if is_forced:
         status, _, output = forked(finished, plain, otherwise=True)
         wrong += [] if status == 0 else [f"finished: exit status {status}: {output}"]
-        before = told(finished)
-    status, operations, output = forked(new("undisturbed"), arguments)
+        before = results_of(finished)
+    status, operations, output = forked(new("undisturbed"), command)
     wrong += [] if status == 0 else [f"undisturbed: exit status {status}: {output}"]
-    expected = told(folder / "undisturbed")
-    for run_id, (record, metrics, _) in before.items():
-        if record == expected[run_id][0] or metrics == expected[run_id][1]:
-            wrong.append(f"{run_id}: the training by force has the results of before")
-    stops = [(way, last) for way, step in ways.items() for last in range(1, operations + 1, step)]
-    for way, last in stops:
-        results = new(f"{way}-{last}")
-        status, _, output = forked(results, arguments, way, last)
-        found = stopped_badly(way, status, output)
-        if is_forced:
-            found = found or completed_badly(results, plain, *mixed(before, expected))
-        found = found or completed_badly(results, arguments, expected)
-        wrong += [f"{way} at operation {last}: {found}"] if found else []
-    return {"operations": operations, "stops": len(stops), "records": len(expected), "wrong": wrong}
+    expected = results_of(folder / "undisturbed")
+    if before == expected:
+        wrong.append("the training by force has the results of before")
+    draw = random.Random(0)
+    for way, number in ways.items():
+        for last in sorted(draw.sample(range(1, operations + 1), min(number, operations))):
+            results = new(f"{way}-{last}")
+            status, _, output = forked(results, command, way, last)
+            found = stopped_badly(way, status, output)
+            if is_forced:
+                found = found or completed_badly(results, plain, before, expected)
+            found = found or completed_badly(results, command, expected)
+            wrong += [f"{way} at operation {last}: {found}"] if found else []
+            shutil.rmtree(results)
+    return {"operations": operations, "records": len(expected), "wrong": wrong}
 
 
 if __name__ == "__main__":
-    steps = {way: int(step) for way, step in (item.split("=") for item in sys.argv[2].split(","))}
-    print(json.dumps(main(Path(sys.argv[1]), steps, sys.argv[3:])))
+    numbers = {way: int(number) for way, number in (item.split("=") for item in sys.argv[2].split(","))}
+    print(json.dumps(main(Path(sys.argv[1]), numbers, sys.argv[3:])))

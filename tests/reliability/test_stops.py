@@ -8,7 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from command_line import ROOT, TINY, records, run_py, start_run_py
+from command_line import TINY, records, run_py, start_run_py
 
 import mixerlab
 from mixerlab.records.interruption import GOES_ON, Terminated, interruptions_unwrapped
@@ -77,12 +77,25 @@ def test_ctrl_c_while_figures_are_drawn_is_one_line(tmp_path, monkeypatch):
     assert {record["status"] for record in records(tmp_path).values()} == {"finished"}
 
 
-def test_an_interrupt_of_the_users_code_is_no_failed_run(tmp_path, monkeypatch):
-    (tmp_path / "interrupts.py").write_text(INTERRUPTS.format(module="os", what="raise KeyboardInterrupt"))
+BECOMES_AN_ERROR = """if torch.is_grad_enabled():
+                try:
+                    raise KeyboardInterrupt
+                finally:
+                    raise RuntimeError("half a step")"""
+
+
+@pytest.mark.parametrize("what", ["raise KeyboardInterrupt", BECOMES_AN_ERROR], ids=["plain", "becomes an error"])
+def test_an_interrupt_in_the_users_code_is_no_failed_run(tmp_path, monkeypatch, what):
+    """Also if another one is being handled."""
+    name = f"interrupts_{len(what)}"
+    (tmp_path / f"{name}.py").write_text(INTERRUPTS.format(module="torch", what=what))
     monkeypatch.syspath_prepend(tmp_path)
     results = tmp_path / "results"
-    mixer = ("mixer._target_=interrupts.Interrupts", "task.seq_len=24", f"results_dir={results}")
-    outcome = run_py(*ATTN, *mixer)
+    mixer = (f"mixer._target_={name}.Interrupts", "task.seq_len=24", f"results_dir={results}")
+    try:
+        raise KeyboardInterrupt
+    except KeyboardInterrupt:
+        outcome = run_py(*ATTN, *mixer)
     assert outcome.code == 128 + signal.SIGINT and "stopped by SIGINT" in outcome.err and not records(results)
 
 
@@ -110,23 +123,6 @@ def test_what_handling_an_interruption_raises_is_no_failed_run(first, is_handled
         else:
             interrupted()
     assert caught.value is first
-
-
-def test_an_interrupt_that_became_another_error_in_training_is_no_failed_run(tmp_path, monkeypatch):
-    what = """if torch.is_grad_enabled():
-                try:
-                    raise KeyboardInterrupt
-                finally:
-                    raise RuntimeError("half a step")"""
-    (tmp_path / "becomes_an_error.py").write_text(INTERRUPTS.format(module="torch", what=what))
-    monkeypatch.syspath_prepend(tmp_path)
-    results = tmp_path / "results"
-    mixer = ("mixer._target_=becomes_an_error.Interrupts", "task.seq_len=24", f"results_dir={results}")
-    try:
-        raise KeyboardInterrupt
-    except KeyboardInterrupt:
-        outcome = run_py(*ATTN, *mixer)
-    assert outcome.code == 128 + signal.SIGINT and "stopped by SIGINT" in outcome.err and not records(results)
 
 
 FAILING_ROWS = """
@@ -189,15 +185,6 @@ def test_a_sweep_over_two_folders_reports_each_cell_where_it_belongs(tmp_path, m
     assert not list(Path.cwd().iterdir())
     again = run_py("-m", *ATTN, f"results_dir={folders[0]},{folders[1]}")
     assert "2 runs: 2 finished already, 0 to run" in again.out
-
-
-@pytest.mark.slow
-def test_a_sweep_over_two_folders_leaves_submitits_files_in_the_first(tmp_path):
-    process = start_run_py("-m", *ATTN, f"results_dir={tmp_path}/a,{tmp_path}/b", "hydra/launcher=submitit_local")
-    output, _ = process.communicate(timeout=300)
-    assert process.returncode == 0, output
-    assert not (ROOT / "results" / ".submitit").exists()
-    assert sorted(path.name for path in (tmp_path / "a").iterdir()) == [".submitit", "report", "runs", "sweeps"]
 
 
 def test_a_full_disk_is_one_line(tmp_path, monkeypatch):
