@@ -180,7 +180,9 @@ def record_bytes(folder: str | Path) -> bytes | None:
 
 
 def _bytes(path: Path, most: int) -> bytes | None:
-    """The content of a file, None if there is none; raises like `read_bytes`."""
+    """The content of a file of a run, None if there is none; raises like `read_bytes`."""
+    if path.parent.is_symlink():
+        raise ValueError("its folder is a link, which is not followed")
     try:
         return read_bytes(path, most)
     except FileNotFoundError:
@@ -260,8 +262,6 @@ def read_run(results_dir: str | Path, identity: str) -> tuple[Record | None, dic
     """
     folder = run_folder(results_dir, identity)
     with reading(folder):
-        if folder.is_symlink():
-            raise ValueError("it is a link, which is not followed")
         config, record = read_config(folder), read_record(folder)
         if record is not None:
             check_labels(record, config)

@@ -1,15 +1,15 @@
 """`python run.py` from the command line to the record: one run, again, by force, killed and resumed, failed."""
 
 import csv
-import fcntl
 import io
 import json
+import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import time
-from unittest import mock
 
 import pytest
 import torch
@@ -98,17 +98,6 @@ def test_a_finished_run_is_skipped_and_force_repeats_it(finished):
     assert after["rows"] == before["rows"]
 
 
-def test_a_target_of_before_the_package_is_the_same_run(finished):
-    """Records made then have `mixers.attn.Attention`: they are found, and their configs load."""
-    results, _ = finished
-    ((run_id, before),) = records(results).items()
-    former = ["mixer._target_=mixers.attn.Attention", "optimizer._target_=training.optimizers.Muon"]
-    former += ["task._target_=tasks.in_context_recall.InContextRecall"]
-    again = run_py(*ATTN, f"results_dir={results}", *former)
-    assert again.code == 0 and "is finished: skipped" in again.err
-    assert records(results) == {run_id: before}
-
-
 def test_a_finished_run_says_that_the_code_has_changed_since(finished, tmp_path):
     """Whoever edits a mixer and runs it again must not take the old score for the new one's."""
     results = tmp_path / "results"
@@ -122,26 +111,23 @@ def test_a_finished_run_says_that_the_code_has_changed_since(finished, tmp_path)
     assert "is finished: skipped" in again.err
     assert "The code of its mixer has changed since: force=changed trains it again" in again.err
     sweep = run_py("-m", *ATTN, f"results_dir={results}")
-    assert (
-        "The code of 1 finished run has changed since it was trained (mixer attn): force=changed trains it again"
-        in sweep.out
-    )
+    assert "code has changed" in sweep.out and "mixer attn" in sweep.out and "force=changed" in sweep.out
 
 
-def test_the_same_config_gives_the_same_record_bit_for_bit(finished, tmp_path):
-    assert run_py(*ATTN, f"results_dir={tmp_path}").code == 0
-    assert result_of(tmp_path) == result_of(finished[0])
+def test_the_same_config_gives_the_same_record_bit_for_bit_and_another_seed_does_not(finished, tmp_path):
+    assert run_py(*ATTN, f"results_dir={tmp_path}/same").code == 0
+    assert result_of(tmp_path / "same") == result_of(finished[0])
+    assert run_py(*ATTN, f"results_dir={tmp_path}/other", "seed=1").code == 0
+    assert result_of(tmp_path / "other")[1] != result_of(finished[0])[1]
 
 
-def test_another_seed_gives_another_record(finished, tmp_path):
-    assert run_py(*ATTN, f"results_dir={tmp_path}", "seed=1").code == 0
-    assert result_of(tmp_path)[1] != result_of(finished[0])[1]
-
-
-def test_what_cannot_change_a_result_is_no_part_of_the_identity(finished, tmp_path):
-    """The order of learning rates, where checkpoints and results go: the run is found finished."""
-    outcome = run_py(*ATTN, f"results_dir={finished[0]}", "optimizer.lr=[0.001,0.01]", "trainer.checkpoint_every=9")
-    assert "skipped" in outcome.err and len(records(finished[0])) == 1
+def test_copying_runs_merges_results(finished, tmp_path):
+    """As from another machine: the run is found finished, also with its rates in another order."""
+    run_py(*ATTN, f"results_dir={tmp_path}", "seed=1")
+    shutil.copytree(finished[0] / "runs", tmp_path / "runs", dirs_exist_ok=True)
+    again = run_py(*ATTN, f"results_dir={tmp_path}", "optimizer.lr=[0.001,0.01]", "trainer.checkpoint_every=9")
+    assert "is finished: skipped" in again.err and len(records(tmp_path)) == 2
+    assert len(mixerlab.collect(tmp_path)) == 4
 
 
 def test_a_run_that_another_process_trains_is_left_to_it(finished, tmp_path):
@@ -149,25 +135,8 @@ def test_a_run_that_another_process_trains_is_left_to_it(finished, tmp_path):
     with claim(run_folder(tmp_path, run_id)):
         outcome = run_py(*ATTN, f"results_dir={tmp_path}")
     assert outcome.code == 0 and "another process is training this run" in outcome.err
+    assert f"(process {os.getpid()} on {socket.gethostname()} since" in outcome.err
     assert not records(tmp_path)
-
-
-def test_a_run_outlasts_a_look_at_its_claim(finished, tmp_path):
-    """As a sweep takes one; a run that gave up then would say that it is trained elsewhere, and exit with 0."""
-    results = tmp_path / "results"
-    shutil.copytree(finished[0], results)
-    look = claim(run_folder(results, next(iter(records(results)))))
-    assert look.__enter__()
-    lock, let_go = fcntl.flock, iter([False, True])
-
-    def second_try(descriptor, operation):
-        if operation & fcntl.LOCK_NB and next(let_go, False):
-            look.__exit__(None, None, None)
-        lock(descriptor, operation)
-
-    with mock.patch("fcntl.flock", second_try):
-        outcome = run_py(*ATTN, f"results_dir={results}")
-    assert outcome.code == 0 and "is finished: skipped" in outcome.err and "another process" not in outcome.err
 
 
 LONG = (*ATTN, "trainer.epochs=25")
@@ -277,7 +246,7 @@ def test_without_arguments_it_helps():
     assert outcome.code == 0 and outcome == run_py("--help") and "mixerlab check NAME" in outcome.out
 
 
-@pytest.mark.parametrize("option", [["--config-dir", "{}"], ["-cd", "{}"], ["--config-dir={}"]], ids=" ".join)
+@pytest.mark.parametrize("option", [["-cd", "{}"], ["--config-dir={}"]], ids=" ".join)
 def test_options_may_stand_anywhere_among_the_overrides(tmp_path, option):
     (tmp_path / "conf/mixer").mkdir(parents=True)
     yaml = (CONF / "mixer/attn.yaml").read_text()

@@ -127,12 +127,3 @@ def test_an_error_outside_the_users_code_has_no_place():
     assert "test_user_code.py" in place(caught.value)  # this file calls it
     error = KeyError("gone")
     assert place(error) == "" and with_place(error) == "KeyError: 'gone'"
-
-
-def test_a_constructor_that_fails_is_named_once(file, tmp_path, capsys):
-    conf = tmp_path / "conf" / "mixer"
-    conf.mkdir(parents=True)
-    (conf / "mine.yaml").write_text("name: mine\n_target_: failing_mixers.InTorch\n")
-    assert check(["mine", "--config-dir", str(conf.parent)]) == 1
-    error = "ValueError: hidden_size must be greater than zero, in InTorch.__init__"
-    assert capsys.readouterr().err.startswith(f"error: mine: {error} ({file}:9) (checked at d_model=32; ")

@@ -32,12 +32,17 @@ class ResumePoint(L.Callback):
 
     Attributes:
         resumed_after_s: seconds that earlier trainings left in the checkpoint that this one continues; 0 without one.
+        has_started: whether the checkpoint, if there was one, has been restored: an error before is its fault.
     """
 
     def __init__(self, path: Path, every: float, at_end: bool, training: str):
         self.path, self.every, self.at_end, self.training = path, every, at_end, training
         self.began = self.written_at = time.monotonic()
         self.resumed_after_s = 0.0
+        self.has_started = False
+
+    def on_train_start(self, trainer: L.Trainer, module: L.LightningModule) -> None:
+        self.has_started = True
 
     def state_dict(self) -> dict[str, Any]:
         before = self.resumed_after_s

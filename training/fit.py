@@ -21,6 +21,7 @@ import torch
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 from torch import nn
 
+from mixerlab.records.errors import reason
 from mixerlab.records.interruption import Terminated, interruptions_unwrapped
 from mixerlab.training.callbacks import CheckpointFiles, EpochProgress, ResumePoint
 from mixerlab.training.capture import GraphCache
@@ -185,7 +186,18 @@ class Training:
             self.check(population, bf16, data.batch_size)
         _compile(population, config, module.notes)
 
-        _fit(trainer, module, data, earlier.path if earlier.exists else None)
+        unusable: str | None = None
+        try:
+            _fit(trainer, module, data, earlier.path if earlier.exists else None)
+        except Exception as error:
+            # An error before the first step is the checkpoint's, unless it is of a disk or a GPU: load_state_dict wraps
+            # errors of CUDA in one of its own.
+            if not earlier.exists or resume_point.has_started or isinstance(error, OSError) or "CUDA" in str(error):
+                raise
+            unusable = _put_aside(earlier.path, error)
+        if unusable is not None:  # outside the handler, whose traceback holds the tensors of the failed attempt
+            log.warning("%s: %s", self.folder, unusable)
+            return _joined(unusable, [self._train_together(replicas, graph_key, is_half)])
 
         results = [summarise(module.history, replica) for replica in range(len(replicas))]
         return RunResult(
@@ -212,9 +224,7 @@ class Training:
             if lacking and self.config.keep_weights != "auto":
                 raise DamagedCheckpoint(f"it has no {' and '.join(sorted(lacking))} weights of the epochs so far")
         except DamagedCheckpoint as error:
-            aside = set_aside(path)
-            note = f"{path.name} cannot be restored ({error}) and is now {aside.name}: trained from the start"
-            return _Earlier(path, False, kept, [note])
+            return _Earlier(path, False, kept, [_put_aside(path, error)])
         if lacking:  # it was killed in a sweep
             return _Earlier(path, True, (), [f"{path.name} has no weights of the epochs so far: none are kept"])
         return _Earlier(path, True, kept, [])
@@ -247,6 +257,12 @@ class _Earlier:
     exists: bool
     selections_kept: tuple[str, ...]
     notes: list[str]
+
+
+def _put_aside(path: Path, error: Exception) -> str:
+    """Renames a checkpoint that is of no use; says so."""
+    aside = set_aside(path)
+    return f"{path.name} cannot be restored ({reason(error)}) and is now {aside.name}: trained from the start"
 
 
 def checkpoint_name(replicas: Replicas, code: Mapping[str, str] | None, config: TrainerConfig) -> str:

@@ -29,6 +29,7 @@ from command_line import run_py  # noqa: E402
 
 from mixerlab.records.atomic import _LEFTOVER, replace_file  # noqa: E402
 from mixerlab.sweeps.figures import canvas, run  # noqa: E402, F401
+from mixerlab.sweeps.report import report  # noqa: E402
 from mixerlab.training import fit  # noqa: E402
 
 WRITES = {"os.mkdir", "os.rename", "os.link", "os.remove", "os.rmdir", "os.truncate"}
@@ -161,7 +162,7 @@ def completed_badly(results: Path, command: list[str], *allowed: dict) -> str | 
 
 
 def main(folder: Path, ways: dict[str, int], command: list[str]) -> dict:
-    canvas.save = save_quickly
+    canvas.save = report.save = save_quickly
     plain = [argument for argument in command if argument != "force=true"]
     is_forced, finished, wrong = plain != command, folder / "finished", []
 

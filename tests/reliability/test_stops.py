@@ -13,6 +13,7 @@ from command_line import TINY, records, run_py, start_run_py
 import mixerlab
 from mixerlab.records.interruption import GOES_ON, Terminated, interruptions_unwrapped
 from mixerlab.sweeps.figures import canvas
+from mixerlab.sweeps.report import report
 
 ATTN = ("mixer=attn", "task=icr", *TINY, "trainer.epochs=1")
 IN_PROC = pytest.mark.skipif(not Path("/proc/self").exists(), reason="finds the sweep's processes in /proc")
@@ -69,7 +70,8 @@ def test_ctrl_c_while_figures_are_drawn_is_one_line(tmp_path, monkeypatch):
     def interrupted(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(canvas, "save", interrupted)
+    for module in (canvas, report):
+        monkeypatch.setattr(module, "save", interrupted)
     for start in ((), ("-m",)):
         outcome = run_py(*start, *ATTN, f"results_dir={tmp_path}")
         assert outcome.code == 128 + signal.SIGINT and "Traceback" not in outcome.err
@@ -171,7 +173,7 @@ def test_in_processes_only_the_cell_fails(tmp_path, monkeypatch, what):
 
 
 def test_a_sweep_over_two_folders_reports_each_cell_where_it_belongs(tmp_path, monkeypatch):
-    monkeypatch.setattr(canvas, "save", lambda figure, stem, *_: [stem.with_suffix(".png")])
+    monkeypatch.setattr(report, "save", lambda figure, stem, *_: [stem.with_suffix(".png")])
     folders = [tmp_path / "a", tmp_path / "b"]
     (tmp_path / "current").mkdir()
     monkeypatch.chdir(tmp_path / "current")
