@@ -120,25 +120,20 @@ class _Run:
         return self.cfg.force == CHANGED and bool(changed_code(record, self.code))
 
     def read_splits(self) -> Mapping[str, Arrays] | None:
-        """The data in `data_dir`, which are those that the run's identity names; None if the task generates them.
-
-        Raises:
-            ValueError: what is wrong with the files.
-        """
+        """The data in `data_dir`, of which the run's identity has the digest; None if the task generates them."""
         options = self.config["task"]
         if options["data_dir"] is None:
             return None
-        splits = load_or_generate(self.task, options["data_dir"], options.get("allow_shared_rows", False))
+        splits = load_or_generate(self.task, options["data_dir"], options["allow_shared_rows"])
         if dataset_digest(splits) != options["data_sha256"]:
-            changed = f"task.data_dir={options['data_dir']}: its files changed while they were read"
-            raise ValueError(f"{changed}: run it again")
+            raise ValueError(f"task.data_dir={options['data_dir']}: its files changed while they were read: try again")
         return splits
 
     def generate_splits(self) -> Mapping[str, Arrays]:
         """Raises WrongRows, which names the task."""
         options = self.config["task"]
         try:
-            return load_or_generate(self.task, None, options.get("allow_shared_rows", False))
+            return load_or_generate(self.task, None, options["allow_shared_rows"])
         except WrongRows as error:
             raise WrongRows(f"task={options['name']}: {error}") from error
 

@@ -172,13 +172,6 @@ def write_metrics(folder: str | Path, metrics: "pd.DataFrame") -> None:
     replace_file(Path(folder) / METRICS_FILE, as_given.to_csv(index=False, float_format="%.7g"))
 
 
-def record_bytes(folder: str | Path) -> bytes | None:
-    """What `record.json` holds, whatever that is; None if there is no such file. Raises `Unreadable`."""
-    path = Path(folder) / RECORD_FILE
-    with reading(path):
-        return _bytes(path, LARGEST_RECORD)
-
-
 def _bytes(path: Path, most: int) -> bytes | None:
     """The content of a file of a run, None if there is none; raises like `read_bytes`."""
     if path.parent.is_symlink():
@@ -191,11 +184,10 @@ def _bytes(path: Path, most: int) -> bytes | None:
 
 def read_record(folder: str | Path) -> Record | None:
     """The record in `folder`, None if there is none; `Unreadable` if it is no record, or another run's."""
-    content = record_bytes(folder)
-    if content is None:
-        return None
-    with reading(Path(folder) / RECORD_FILE):
-        return parse_record(content, Path(folder).name)
+    path = Path(folder) / RECORD_FILE
+    with reading(path):
+        content = _bytes(path, LARGEST_RECORD)
+        return None if content is None else parse_record(content, path.parent.name)
 
 
 def parse_record(content: bytes, identity: str) -> Record:
@@ -291,7 +283,7 @@ def read_metrics(folder: str | Path) -> "pd.DataFrame | None":
         content = _bytes(path, LARGEST_METRICS)
         if content is None:
             return None
-        if (record := record_bytes(folder)) is not None:
+        if (record := _bytes(path.with_name(RECORD_FILE), LARGEST_RECORD)) is not None:
             check_metrics(content, record)
         metrics = pd.read_csv(io.BytesIO(content), dtype=dict.fromkeys(DRAWN, float))
         if metrics.empty or (metrics[list(DRAWN)].abs() > LARGEST_NUMBER).any(axis=None):

@@ -109,16 +109,12 @@ def replicas_of(config: Mapping[str, Any]) -> list[tuple[float, int]]:
     """
     rates, seeds = as_list(config["optimizer"]["lr"]), as_list(config["seed"])
     for lr in rates:
-        if type(lr) not in (int, float) or not 0 < lr < math.inf:
-            raise ValueError(f"optimizer.lr={lr!r} must be a finite number above 0")
-        if not LEAST_RATE <= lr <= LARGEST_RATE:
-            raise ValueError(f"optimizer.lr={lr!r} must lie in [{LEAST_RATE:g}, {LARGEST_RATE:g}]")
+        if type(lr) not in (int, float) or not LEAST_RATE <= lr <= LARGEST_RATE:
+            raise ValueError(f"optimizer.lr={lr!r} must be a number in [{LEAST_RATE:g}, {LARGEST_RATE:g}]")
     for seed in seeds:
         if type(seed) is not int or not 0 <= seed < 2**31:
             raise ValueError(f"seed={seed!r} must be a whole number from 0 to 2^31 - 1")
     for key, values in (("optimizer.lr", rates), ("seed", seeds)):
-        if not values:
-            raise ValueError(f"{key}=[] names no replica: give a number, or a list of them")
-        if twice := [value for number, value in enumerate(values) if value in values[:number]]:
-            raise ValueError(f"{key}={values} has {twice[0]} twice: give each value once")
+        if not values or len(set(values)) < len(values):
+            raise ValueError(f"{key}={values} must be a number, or a list of different ones, one for each replica")
     return [(float(lr), seed) for seed in seeds for lr in rates]

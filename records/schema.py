@@ -9,6 +9,7 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
+from reprlib import repr as shown  # of a stranger's value: short
 from typing import Any, Self
 
 from mixerlab.records.identity import DATA_DIGEST, DATA_PATH, REPLICATED, flatten, is_volatile, replicas_of, run_id
@@ -44,35 +45,26 @@ class Score:
     higher_is_better: bool = True
     axis: str = "epoch"
 
-    @property
-    def columns(self) -> tuple[str, ...]:
-        """The columns of rows that hold it.
-
-        `official_*`: where the perplexity on test is lowest. `clean_*`: where that on validation is. Without a prefix:
-        at the end of training.
-        """
-        places = ("official", "clean", "clean_val", "val", "test")
-        return tuple(f"{place}_{self.name}" for place in places)
-
-    @property
-    def places(self) -> tuple[str, ...]:
-        """The columns of rows that say where on the axis the two selections are."""
-        return f"official_{self.axis}", f"clean_{self.axis}"
-
 
 ACCURACY = Score()
-_TOKEN_ACCURACIES = ("official_token_accuracy", "clean_token_accuracy")
-_LOSSES = ("official_loss", "clean_loss", "clean_val_loss", "train_loss", "val_loss", "test_loss")
 _COUNTS = ("num_params", "state_size", "steps")
+_LOSSES = ("official_loss", "clean_loss", "clean_val_loss", "train_loss", "val_loss", "test_loss")
 # Null is an answer of these. `steps_to_90`: the steps made by the end of the first epoch with a test accuracy of at
 # least 0.9. `chance`: the accuracy on test of a uniform guess (`Task.chance`).
 _OPTIONAL = ("steps_to_90", "chance")
 
 
 def result_columns(score: Score = ACCURACY) -> tuple[str, ...]:
-    """The columns of rows that say how training went."""
-    tokens = _TOKEN_ACCURACIES if score == ACCURACY else ()
-    return ("status", "error", *_COUNTS, *score.places, *score.columns, *tokens, *_LOSSES, *_OPTIONAL)
+    """The columns of rows that say how training went.
+
+    `official_*`: where the perplexity on test is lowest. `clean_*`: where that on validation is. Without a prefix: at
+    the end of training.
+    """
+    scores = [f"{place}_{score.name}" for place in ("official", "clean", "clean_val", "val", "test")]
+    if score == ACCURACY:
+        scores += ["official_token_accuracy", "clean_token_accuracy"]
+    axis = (f"official_{score.axis}", f"clean_{score.axis}")
+    return ("status", "error", *_COUNTS, *axis, *scores, *_LOSSES, *_OPTIONAL)
 
 
 RESULTS = result_columns()
@@ -160,8 +152,9 @@ def validate_record(record: Record) -> None:
     Of a record from a stranger, in which a value may have any type, it may raise any other error.
     """
     if record.status not in RECORD_STATUSES:
-        raise ValueError(f"record status={_shown(record.status)}: must be one of {', '.join(RECORD_STATUSES)}")
-    _check_error(record.status, record.error, "the record")
+        raise ValueError(f"record status={shown(record.status)}: must be one of {', '.join(RECORD_STATUSES)}")
+    if record.status == "failed" and not record.error:
+        raise ValueError("a failed record must say why in 'error'")
     if not record.rows:
         raise ValueError("the record has no rows: it needs one per replica, failed ones included")
     columns = {*LABELS, "hparams", *result_columns(record.score)}
@@ -175,43 +168,29 @@ def validate_record(record: Record) -> None:
 def check_name(key: str, value: Any) -> None:
     """Raises `ValueError` unless `value` can name a row, a column and a curve."""
     if not isinstance(value, str) or not value.strip():
-        raise ValueError(f"{key}={_shown(value)} must be a name: a string that is not empty")
+        raise ValueError(f"{key}={shown(value)} must be a name: a string that is not empty")
     if not value.isprintable() or len(value) > LONGEST_NAME:
-        raise ValueError(f"{key}={_shown(value)} must be one printable line of at most {LONGEST_NAME} characters")
+        raise ValueError(f"{key}={shown(value)} must be one printable line of at most {LONGEST_NAME} characters")
 
 
 def _validate_row(row: Mapping[str, Any], record: Record, columns: set[str], where: str) -> None:
     if differing := sorted(row.keys() ^ columns):
         raise ValueError(f"{where}: missing or unknown columns {', '.join(differing)}")
     if row["run_id"] != record.run_id:
-        raise ValueError(f"{where}: run_id={_shown(row['run_id'])} is not the record's {record.run_id!r}")
+        raise ValueError(f"{where}: run_id={shown(row['run_id'])} is not the record's {record.run_id!r}")
     if row["status"] not in ROW_STATUSES:
-        raise ValueError(f"{where}: status={_shown(row['status'])} must be one of {', '.join(ROW_STATUSES)}")
-    _check_error(row["status"], row["error"], where)
+        raise ValueError(f"{where}: status={shown(row['status'])} must be one of {', '.join(ROW_STATUSES)}")
+    if not isinstance(row["error"], str | None) or (row["status"] == "failed" and not row["error"]):
+        raise ValueError(f"{where}: error={shown(row['error'])} must be a string; null unless it failed")
     for column in result_columns(record.score)[2:]:
         value = row[column]
         if value is None:
             if row["status"] == "finished" and column not in _OPTIONAL:
                 raise ValueError(f"{where}: {column} is null, but the replica finished")
         elif type(value) not in (int, float) or not abs(value) <= LARGEST_NUMBER:  # NaN is not
-            raise ValueError(f"{where}: {column}={_shown(value)} must be a finite number or null")
+            raise ValueError(f"{where}: {column}={shown(value)} must be a finite number or null")
         elif column.endswith("accuracy") and not 0 <= value <= 1:
-            raise ValueError(f"{where}: {column}={_shown(value)} must lie in [0, 1]")
-
-
-def _check_error(status: str, error: Any, where: str) -> None:
-    if not isinstance(error, str | None):
-        raise ValueError(f"{where}: error={_shown(error)} must be a string or null")
-    if status == "failed" and not error:
-        raise ValueError(f"{where}: a failed record or replica must say why in 'error'")
-
-
-def _shown(value: Any, most: int = 80) -> str:
-    """`repr` of a value that may be a stranger's: short, and never an error."""
-    if isinstance(value, int) and abs(value) > 1e15:
-        return f"a number of {value.bit_length()} bits"
-    text = repr(value) if isinstance(value, str | int | float | bool | None) else f"a {type(value).__name__}"
-    return text if len(text) <= most else f"{text[:most]}..."
+            raise ValueError(f"{where}: {column}={shown(value)} must lie in [0, 1]")
 
 
 def changed_code(record: Record, code: Mapping[str, str]) -> list[str]:

@@ -177,7 +177,7 @@ def test_what_is_no_trained_replica_is_refused(run, tmp_path):
     with pytest.raises(ValueError, match="selection='best': choose official or clean"):
         mixerlab.load(run, selection="best")
     (run / "record.json").unlink()
-    with pytest.raises(ValueError, match="has no record: its run has not ended"):
+    with pytest.raises(ValueError, match="has not ended: it has no weights"):
         mixerlab.load(run)
 
 

@@ -157,14 +157,6 @@ def test_a_killed_run_resumes_and_ends_with_the_record_of_an_unbroken_one(tmp_pa
     assert not list(tmp_path.glob("*/runs/*/resume-*.ckpt"))
 
 
-@pytest.mark.parametrize("choice", ["hydra/sweeper=optuna", "hydra/launcher=processes"])
-def test_a_single_run_says_what_only_a_sweep_uses(choice):
-    outcome = run_py("mixer=attn", "task=icr", *TINY, "dry_run=true", choice)
-    assert outcome.code == 0 and f"{choice} has no effect on a single run: add -m to sweep" in outcome.out + outcome.err
-    outcome = run_py("mixer=attn", "task=icr", *TINY, "dry_run=true")
-    assert "no effect" not in outcome.out + outcome.err
-
-
 @pytest.mark.parametrize("number", [pytest.param(signal.SIGTERM, marks=pytest.mark.slow), signal.SIGINT])
 def test_a_run_that_is_told_to_stop_says_how_it_goes_on(tmp_path, number):
     options = "trainer.epochs=100000", "trainer.checkpoint_every=1"  # most of the time it writes none
@@ -177,15 +169,6 @@ def test_a_run_that_is_told_to_stop_says_how_it_goes_on(tmp_path, number):
     assert process.returncode == 128 + number
     assert f"stopped by {number.name}: the same command goes on from the last checkpoint, or from the start" in output
     assert not records(tmp_path)
-
-
-def test_another_optimizer_and_schedule(tmp_path):
-    options = ("optimizer=adamw", "optimizer.lr=0.01", "schedule=cosine", "schedule.warmup=0")
-    assert run_py(*ATTN, f"results_dir={tmp_path}", *options).code == 0
-    record, metrics = result_of(tmp_path)
-    assert {(row["optimizer"], row["schedule"]) for row in record["rows"]} == {("adamw", "cosine")}
-    rates = [float(row["lr_now"]) for row in csv.DictReader(io.StringIO(metrics.decode()))]
-    assert rates == pytest.approx([0.0075, 0.0025, 0.0])  # half a cosine after 3, 6 and 9 of 9 steps
 
 
 def test_a_diverged_learning_rate_stands_in_the_record_beside_the_others(tmp_path):

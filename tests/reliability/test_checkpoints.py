@@ -90,10 +90,8 @@ def _link(path):
 
 USELESS = {
     "a zeroed block": _zeroed,
-    "garbage": lambda path: path.write_bytes(b"PK\x03\x04 and no more"),
     "another version": _of_another_version,
     "another shape": _of_another_shape,
-    "no dict": lambda path: path.write_bytes(with_digest(b"5")),
     "a link": _link,
 }
 
@@ -106,7 +104,7 @@ def whole(tmp_path_factory):
     return result, checkpoint_of(REPLICAS, folder).read_bytes()
 
 
-SLOW = ("garbage", "no dict", "a link", "another version")
+SLOW = ("a link", "another version")
 
 
 @pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.slow) if n in SLOW else n for n in USELESS])
@@ -191,13 +189,3 @@ def test_what_fails_beside_a_whole_checkpoint_leaves_it(tmp_path, monkeypatch, w
     assert path.read_bytes() == content
     again = fit(REPLICAS, tmp_path, loggers=loggers, **SETTINGS)
     assert again.notes == [] and again.replicas == result.replicas
-
-
-def test_a_disk_that_is_full_costs_the_checkpoint_and_not_the_run(tmp_path, monkeypatch, whole):
-    full = OSError(28, "No space left on device")
-    monkeypatch.setattr("mixerlab.training.callbacks.write_checkpoint", raises(full))
-    result = fit(REPLICAS, tmp_path, **SETTINGS)
-    assert result.replicas == whole[0].replicas
-    assert result.notes == [
-        "no checkpoint could be written (No space left on device): if this run is stopped, it loses its epochs"
-    ]

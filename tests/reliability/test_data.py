@@ -69,15 +69,6 @@ def test_other_data_are_another_run(exported, copy):
     assert run_id(config_of(exported)[1]) != run_id(config_of(copy)[1])
 
 
-def test_a_run_without_such_data_is_the_run_that_it_was():
-    """The id is what it was before data had one."""
-    _, config = config_of("null")
-    assert "data_sha256" not in config["task"]
-    before = {key: value for key, value in config.items() if key != "wait"}
-    before["task"] = {key: value for key, value in config["task"].items() if key != "allow_shared_rows"}
-    assert run_id(config) == run_id(before)
-
-
 def test_the_digest_is_that_of_what_is_trained_on(exported):
     task, config = config_of(exported)
     assert dataset_digest(load_or_generate(task, exported)) == config["task"]["data_sha256"]

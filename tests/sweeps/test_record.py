@@ -195,7 +195,7 @@ def test_failed_record_has_a_row_for_each_replica(tmp_path):
         (lambda row: row.update(official_accuracy=float("nan")), "row 0: official_accuracy=nan must be a"),
         (lambda row: row.update(clean_accuracy=81.2), r"row 0: clean_accuracy=81.2 must lie in \[0, 1\]"),
         (lambda row: row.update(clean_accuracy=None), "row 0: clean_accuracy is null, but"),
-        (lambda row: row.update(status="failed"), "row 0: a failed record or replica must say why"),
+        (lambda row: row.update(status="failed"), "row 0: error=None must be a string"),
         (lambda row: row.update(acc=1.0), "row 0: missing or unknown columns acc"),
         (lambda row: row.pop("test_loss"), "row 0: missing or unknown columns test_loss"),
     ],
