@@ -81,7 +81,9 @@ def only_where(frame: pd.DataFrame, conditions: Iterable[str]) -> pd.DataFrame:
         if key == "task.setting":
             values, text = values.map(_sorted_parts), _sorted_parts(text)
         known = set(values[readable])
-        wanted = [_read(text)] if _read(text) in known else [_read(part) for part in _parts(text)]
+        # As it stands, for a mixer that is called `1e3`; by its value; or a list.
+        wanted = [text] if text in known else [_read(text)] if _read(text) in known else _parts(text)
+        wanted = [value if value in known else _read(value) for value in wanted]
         if unknown := [value for value in wanted if value not in known]:
             there = ", ".join(sorted(known, key=natural)[:10])
             raise ValueError(f"--where {condition}: no record has the value {' or '.join(unknown)}; there are {there}")
@@ -148,6 +150,7 @@ def spread_out(frame: pd.DataFrame, by: Collection[str] | None = None) -> pd.Dat
     Raises:
         ValueError: a key that no record has.
     """
+    frame = frame.reset_index(drop=True)
     known = frame[frame["mixer"].notna()]
     swept = swept_keys(known)
     wanted = dict.fromkeys([*(swept if by is None else by), *(key for key in swept if key.startswith("task."))])

@@ -78,6 +78,13 @@ def test_a_report_from_rows_and_from_an_archive_is_the_same(results, tmp_path):
     assert rows.read_bytes() == content and reports.report(rows).folder == rows.parent / "report"
 
 
+@pytest.mark.parametrize("names", [["1e3"], ["1e3", "NA"], ["a,b"]])
+def test_a_mixer_may_be_called_like_a_number(results, capsys, names):
+    for name in names:
+        fakes.add_run(results, [0.3, 0.4, 0.5], mixer=name)
+    assert table_of(reported(capsys, results, "--mixer", *names))[0][1:] == names
+
+
 def test_options_choose_what_is_shown(results, capsys):
     fakes.add_run(results, [0.3, 0.4, 0.5], mixer="gdn", task="mem")
     fakes.add_run(results, [0.3, 0.95, 0.5], mixer="gdn", changed={"model.d_model": 64})
