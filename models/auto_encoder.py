@@ -6,7 +6,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from mixerlab.models.block import NORM_EPS, Blocks
+from mixerlab.mixers.base import NORM_EPS
+from mixerlab.models.block import Blocks
 from mixerlab.models.initial_values import initialise
 from mixerlab.models.stream import ALL, ResidualStream
 

@@ -8,10 +8,9 @@ from torch import Tensor, nn
 
 from mixerlab.kernels.fused.linear import join_rows
 from mixerlab.kernels.fused.mlp import swiglu_mlp
+from mixerlab.mixers.base import NORM_EPS
 from mixerlab.mixers.projected import is_hooked
 from mixerlab.models.stream import ALL, ResidualStream
-
-NORM_EPS = 1e-5
 
 
 class SwiGLU(nn.Module):

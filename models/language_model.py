@@ -4,7 +4,8 @@ from collections.abc import Callable
 
 from torch import Tensor, nn
 
-from mixerlab.models.block import NORM_EPS, Blocks
+from mixerlab.mixers.base import NORM_EPS
+from mixerlab.models.block import Blocks
 from mixerlab.models.initial_values import initialise
 from mixerlab.models.stream import ALL, ResidualStream
 

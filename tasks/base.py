@@ -7,7 +7,7 @@ from typing import ClassVar, Literal, Self
 
 import numpy as np
 
-IGNORE_INDEX = -100  # a target that neither the loss nor the accuracy counts
+from mixerlab.kernels.ignore_index import IGNORE_INDEX
 
 Split = Literal["train", "val", "test"]
 ArrayName = Literal["inputs", "targets"]

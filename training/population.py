@@ -22,8 +22,8 @@ from torch.func import functional_call, vmap
 
 from mixerlab.kernels.optimizer.join_columns import join_columns
 from mixerlab.kernels.softmax_attention.under_vmap import replicas_in_batch
+from mixerlab.models.stream import ALL
 
-ALL = slice(None)  # positions
 HEAD = "head.weight"  # of the output layer
 _STREAM = 1  # of a seed: initial values and the order of rows come from other streams
 

@@ -6,7 +6,8 @@ from torch import Tensor
 
 from mixerlab.kernels.common.dispatch import resolve_backend, why_not_triton
 from mixerlab.kernels.fused.cross_entropy.operator import mean_losses
-from mixerlab.kernels.fused.cross_entropy.targets import IGNORE_INDEX, rows_of_groups
+from mixerlab.kernels.fused.cross_entropy.targets import rows_of_groups
+from mixerlab.kernels.ignore_index import IGNORE_INDEX
 
 
 def cross_entropy(logits: Tensor, targets: Tensor, *, backend: str = "auto") -> tuple[Tensor, Tensor]:

@@ -1,8 +1,6 @@
-"""What a target is: the index that does not count, and rows of targets for groups of parameters."""
+"""Rows of targets for groups of parameters."""
 
 from torch import Tensor
-
-IGNORE_INDEX = -100  # the target of a position that does not count
 
 
 def rows_of_groups(logits: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:

@@ -5,7 +5,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from mixerlab.kernels.fused.cross_entropy.targets import IGNORE_INDEX
+from mixerlab.kernels.ignore_index import IGNORE_INDEX
 
 TILE, MAX_BLOCK_V, WARPS = 2048, 1024, 4
 SUM_BLOCK = 1024
