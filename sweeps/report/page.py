@@ -9,7 +9,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 
@@ -24,8 +23,8 @@ _STYLE = """
 body { font: 15px/1.45 system-ui, sans-serif; margin: 2rem auto; max-width: 80rem; padding: 0 1rem; color: #222 }
 table { border-collapse: collapse; display: block; font-variant-numeric: tabular-nums; overflow-x: auto }
 th, td { padding: .2rem .6rem; border-bottom: 1px solid #ddd; text-align: right; vertical-align: top }
-.name { text-align: left; white-space: nowrap }
-thead th { cursor: pointer; border-bottom: 2px solid #888; user-select: none }
+.name { text-align: left }
+thead th { cursor: pointer; border-bottom: 2px solid #888 }
 thead th[aria-sort=ascending]::after { content: " \\2191" }
 thead th[aria-sort=descending]::after { content: " \\2193" }
 summary { cursor: pointer; list-style: none }
@@ -69,13 +68,10 @@ class Section:
 
 def page(title: str, sections: Iterable[Section], frame: pd.DataFrame) -> str:
     """The page; `frame` has a row for each replica (`spread_out`)."""
-    behind: dict[Place, list[dict[str, Any]]] = {}
-    for row in frame[frame["mixer"].notna()].to_dict("records"):
-        behind.setdefault((row["column"], row["task"], row["setting"]), []).append(row)
     body = [f"<h1>{_text(title)}</h1>", "<p>Click a heading to sort, a number to see the records behind it.</p>"]
     for section in sections:
         body.append(f"<h2>{section.selection} selection</h2><p>{_text(section.explained)}</p>")
-        records = _records(section, behind)
+        records = _records(section, frame)
         body += [f"<h3>{_text(name)}</h3>{_table(table, records)}" for name, table in section.tables.items()]
         for caption, picture in section.pictures:
             data = base64.b64encode(picture.read_bytes()).decode()
@@ -84,48 +80,43 @@ def page(title: str, sections: Iterable[Section], frame: pd.DataFrame) -> str:
     policy = f"default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'sha256-{digest}'"
     head = f'<meta charset="utf-8"><meta http-equiv="Content-Security-Policy" content="{policy}">'
     head += f"<title>{_text(title)}</title><style>{_STYLE}</style>"
-    lines = [
-        f'<!DOCTYPE html>\n<html lang="en"><head>{head}</head><body>',
-        *body,
-        f"<script>{_SCRIPT}</script></body></html>",
-    ]
-    return "\n".join(lines) + "\n"
+    text = "\n".join([*body, f"<script>{_SCRIPT}</script>"])
+    return f'<!DOCTYPE html>\n<html lang="en"><head>{head}</head><body>\n{text}</body></html>\n'
 
 
 def _table(table: Table, records: Mapping[Place, str]) -> str:
-    heads = [f'<th class="name">{_text(label)}</th>' for label in table.labels]
-    heads += [f"<th>{_text(name)}</th>" for name in labels(table.columns).values()]
     lines = []
     for number, (name, row) in enumerate(table.rows.items()):
         best = best_of(row)
         cells = [f'<td class="name" data-value="{number}">{_text(part)}</td>' for part in name]
         for column in table.columns:
-            score, text = row[column], _text(text_of(row[column], table.most_seeds))
+            entry, text = row[column], _text(text_of(row[column], table.most_seeds))
             place = (column, *name[:2])  # a task has the records of all its settings
             if behind := "".join(own for other, own in records.items() if other[: len(place)] == place):
                 text = f"<details><summary>{text}</summary><table>{_HEADS}{behind}</table></details>"
-            value = "" if score.mean is None else repr(score.mean)
+            value = "" if entry.mean is None else repr(entry.mean)
             kind = "best" if column in best else "score"
             cells.append(f'<td class="{kind}" data-value="{value}">{text}</td>')
         lines.append(f"<tr>{''.join(cells)}</tr>")
+    heads = "".join(f"<th>{_text(name)}</th>" for name in (*table.labels, *labels(table.columns).values()))
     notes = "".join(f"<li>{_text(note)}</li>" for note in (*table.legend, *table.remarks))
-    body = f"<thead><tr>{''.join(heads)}</tr></thead><tbody>{''.join(lines)}</tbody>"
+    body = f"<thead><tr>{heads}</tr></thead><tbody>{''.join(lines)}</tbody>"
     return f'<table class="sorts">{body}</table><ul>{notes}</ul>'
 
 
-def _records(section: Section, rows: Mapping[Place, list[dict[str, Any]]]) -> dict[Place, str]:
+def _records(section: Section, frame: pd.DataFrame) -> dict[Place, str]:
     """The replicas behind each cell as rows of a table, those that count on green ground."""
-    made = {}
-    for cell in sorted(section.cells.itertuples(), key=lambda cell: setting_rank(cell.setting)):
-        place, lines = (cell.column, cell.task, cell.setting), []
-        for row in sorted(rows.get(place, []), key=lambda row: (row["lr"], row["seed"])):
-            scored = row["status"] == "finished"
-            counts = scored and (row["run_id"], int(row["replica"])) in cell.replicas
-            value = format(row[f"{section.selection}_{cell.score}"], ".3f") if scored else row["status"]
-            texts = (cell.setting, row["run_id"], format(row["lr"], "g"), format(row["seed"], ".0f"), value)
-            marked = ' class="chosen"' if counts else ""
-            lines.append(f"<tr{marked}>{''.join(f'<td>{_text(text)}</td>' for text in texts)}</tr>")
-        made[place] = "".join(lines)
+    counting = {replica for cell in section.cells.itertuples() for replica in cell.replicas}
+    made: dict[Place, str] = {}
+    known = frame[frame["mixer"].notna()].sort_values(["lr", "seed"])
+    for row in sorted(known.to_dict("records"), key=lambda row: setting_rank(row["setting"])):
+        scored = row["status"] == "finished"
+        chosen = scored and (row["run_id"], int(row["replica"])) in counting
+        value = format(row[f"{section.selection}_{row['score']}"], ".3f") if scored else row["status"]
+        texts = (row["setting"], row["run_id"], format(row["lr"], "g"), format(row["seed"], ".0f"), value)
+        cells = "".join(f"<td>{_text(text)}</td>" for text in texts)
+        place = row["column"], row["task"], row["setting"]
+        made[place] = made.get(place, "") + (f'<tr class="chosen">{cells}</tr>' if chosen else f"<tr>{cells}</tr>")
     return made
 
 

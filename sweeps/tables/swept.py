@@ -9,6 +9,7 @@ import difflib
 import json
 import math
 from collections.abc import Collection, Iterable
+from contextlib import suppress
 from numbers import Real
 from typing import Any
 
@@ -82,38 +83,33 @@ def only_where(frame: pd.DataFrame, conditions: Iterable[str]) -> pd.DataFrame:
             values, text = values.map(_sorted_parts), _sorted_parts(text)
         known = set(values[readable])
         # As it stands, for a mixer that is called `1e3`; by its value; or a list.
-        wanted = [text] if text in known else [_read(text)] if _read(text) in known else _parts(text)
-        wanted = [value if value in known else _read(value) for value in wanted]
-        if unknown := [value for value in wanted if value not in known]:
+        wanted = next(({value} for value in (text, _read(text)) if value in known), set(_parts(text)))
+        wanted = {value if value in known else _read(value) for value in wanted}
+        if unknown := sorted(wanted - known):
             there = ", ".join(sorted(known, key=natural)[:10])
             raise ValueError(f"--where {condition}: no record has the value {' or '.join(unknown)}; there are {there}")
         frame = frame[values.isin(wanted) | ~readable]
     return frame
 
 
+def _sorted_parts(setting: str) -> str:
+    """`seq_len=32,vocab_size=8` of `vocab_size=8,seq_len=32`, which is the same setting."""
+    return ",".join(sorted(part.strip() for part in setting.split(",")))
+
+
 def _read(text: str) -> str:
     """What is typed for a value, as YAML writes it."""
-    try:
-        return as_yaml(float(text))  # YAML 1.1 takes 1e-3 for a string
-    except ValueError:
-        pass
-    try:
-        return as_yaml(yaml.safe_load(text))
-    except (yaml.YAMLError, ValueError):  # ValueError: what looks like a date, and is none
-        return text
+    for read in (float, yaml.safe_load):  # YAML 1.1 takes 1e-3 for a string
+        with suppress(yaml.YAMLError, ValueError):  # ValueError also for what looks like a date, and is none
+            return as_yaml(read(text))
+    return text
 
 
 def _parts(text: str) -> list[str]:
     """`a` and `b` of `a,b`; a comma in brackets or quotes is part of a value."""
-    try:
+    with suppress(yaml.YAMLError, ValueError):
         return [item if isinstance(item, str) else as_yaml(item) for item in yaml.safe_load(f"[{text}]")]
-    except (yaml.YAMLError, ValueError):
-        return [text]
-
-
-def _sorted_parts(setting: str) -> str:
-    """`seq_len=32,vocab_size=8` of `vocab_size=8,seq_len=32`, which is the same setting."""
-    return ",".join(sorted(part.strip() for part in setting.split(",")))
+    return [text]
 
 
 def swept_keys(frame: pd.DataFrame) -> list[str]:
