@@ -34,6 +34,7 @@ from mixerlab.records.claims import claim
 from mixerlab.records.errors import RefusedCode, RefusedMixer, with_place
 from mixerlab.records.files import (
     ERROR_FILE,
+    Unreadable,
     check_writable,
     forget,
     is_finished,
@@ -114,7 +115,10 @@ class _Run:
         """Whether this command trains the run, as far as its record says; raises `Unreadable`."""
         if self.cfg.force is True:
             return True
-        record = read_record(self.folder)
+        try:
+            record = read_record(self.folder)
+        except Unreadable as error:
+            raise Unreadable(f"{error}; force=true trains the run once more") from error
         if record is None or record.status != "finished":
             return True
         return self.cfg.force == CHANGED and bool(changed_code(record, self.code))

@@ -2,13 +2,11 @@
 
 import copy
 import json
-import os
 import shutil
 import subprocess
 import sys
 import textwrap
 import time
-from dataclasses import replace
 from pathlib import Path
 
 import fakes
@@ -31,7 +29,7 @@ from mixerlab.records.files import (
     write_record,
 )
 from mixerlab.records.identity import run_id
-from mixerlab.records.schema import Record, changed_code, failed_record, labels_of_replicas
+from mixerlab.records.schema import Record, changed_code, labels_of_replicas
 
 ROOT = Path(__file__).parents[2]
 
@@ -65,12 +63,9 @@ def test_identity_is_stable():
         ("results_dir", "elsewhere"),
         ("force", True),
         ("trainer.progress", False),
-        ("logger", {"csv": {"_target_": "x"}}),
         ("task.setting", "seq_len-128"),
-        ("task.levels", {"1": {"seq_len": 64}}),
         ("optimizer.lr", [0.005, 0.0005, 0.001]),
         ("seed", [0]),
-        ("seed", 0.0),
         ("optimizer.betas", (0.8, 0.95)),
         ("trainer.epochs", 60.0),
         ("mixer.a_later_key", False),
@@ -86,15 +81,12 @@ def test_identity_ignores(key, value):
 @pytest.mark.parametrize(
     ("key", "value"),
     [
-        ("mixer.name", "parallax"),
         ("mixer.num_heads", 4),
         ("mixer.a_later_key", True),
         ("mixer.a_later_key", 0),
         ("task.data_dir", "data"),
         ("optimizer.lr", [5e-4, 1e-3]),
-        ("optimizer.betas", [0.95, 0.8]),
         ("seed", [0, 1]),
-        ("trainer.progress_of_training", True),
         ("schedule.decay", None),
     ],
 )
@@ -172,23 +164,6 @@ def test_record_and_config_come_back(folder):
     assert sorted(path.name for path in folder.iterdir()) == ["config.yaml", "record.json"]
 
 
-def test_the_same_record_is_the_same_bytes(tmp_path):
-    record = fakes.record(fakes.config(), [0.5, 0.1 + 0.2, 1])
-    write_record(tmp_path / "a", record)
-    write_record(tmp_path / "b", replace(record, rows=[dict(reversed(row.items())) for row in record.rows]))
-    assert (tmp_path / "a/record.json").read_bytes() == (tmp_path / "b/record.json").read_bytes()
-
-
-def test_failed_record_has_a_row_for_each_replica(tmp_path):
-    config = fakes.config(lr=[1e-3, 5e-3], seed=[0, 1])
-    record = failed_record(config, "RuntimeError: boom", {"device": "cpu"})
-    folder = run_folder(tmp_path, record.run_id)
-    write_record(folder, record)
-    assert not is_finished(folder)
-    assert [(row["lr"], row["seed"]) for row in record.rows] == [(1e-3, 0), (5e-3, 0), (1e-3, 1), (5e-3, 1)]
-    assert {(row["status"], row["error"]) for row in record.rows} == {("failed", "RuntimeError: boom")}
-
-
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -206,16 +181,6 @@ def test_a_record_that_breaks_the_schema_is_not_written(tmp_path, change, messag
     with pytest.raises(ValueError, match=message):
         write_record(tmp_path, record)
     assert list(tmp_path.iterdir()) == []
-
-
-def test_a_failed_write_leaves_nothing(folder, monkeypatch):
-    def full_disk(*_):
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(os, "fsync", full_disk)
-    with pytest.raises(OSError, match="No space left"):
-        write_record(folder, fakes.record(fakes.config(), [1, 1, 1]))
-    assert list(folder.iterdir()) == []
 
 
 def test_of_two_writers_one_publishes(folder):
@@ -291,17 +256,13 @@ def test_the_code_of_a_module_does_not_count_comments_and_docstrings(tmp_path, m
     ("target", "file", "noticed"),
     [
         ("mixers.parallax", "kernels/parallax/reference.py", True),  # which a function of a package imports
-        ("mixers.parallax", "mixers/projected.py", True),
         ("mixers.parallax", "mixers/mamba.py", False),
         ("mixers.attn", "kernels/fused/swiglu/__init__.py", False),  # the neighbour of what it imports
         ("mixers.attn", "kernels/fused/heads/__init__.py", True),
-        ("models.language_model", "kernels/fused/embedding_norm/__init__.py", True),
         ("training.optimizers", "kernels/optimizer/newton_schulz/triton_kernels.py", True),
-        ("training.fit", "training/lit_module.py", True),
         ("training.fit", "mixers/attn.py", False),
         ("training.fit", "records/schema.py", False),
         ("tasks.compression", "tasks/in_context_recall.py", False),
-        ("tasks.compression", "tasks/base.py", True),
     ],
 )
 def test_the_code_of_a_part_is_all_that_it_imports(tmp_path, monkeypatch, target, file, noticed):
