@@ -236,23 +236,12 @@ def _train_and_record(this: _Run, splits: Mapping[str, Arrays] | None, loggers: 
         raise _failure(this, place, error, origin) from error
     _write_weights(place, record, result.weights)
     write_metrics(place, result.metrics)
-    if not _publish(this, place, record):
-        return this.existing_record()
+    write_record(place, record)
+    take_place(folder)
     (folder / ERROR_FILE).unlink(missing_ok=True)  # of an earlier try
     forget(folder)
     log_results(loggers, _hyperparameters(this.config), record.rows)
     return record
-
-
-def _publish(this: _Run, place: Path, record: Record) -> bool:
-    """Makes `record`, and what was written in `place` before, what the run leaves; False if another process did."""
-    try:
-        write_record(place, record)
-    except FileExistsError:  # where locks do not hold between hosts
-        log.warning("%s: another process has written this run's record meanwhile; it stays", this.folder)
-        return False
-    take_place(this.folder)
-    return True
 
 
 def _failure(this: _Run, place: Path, error: BaseException, origin: Mapping[str, Any]) -> RunFailed:
@@ -261,7 +250,7 @@ def _failure(this: _Run, place: Path, error: BaseException, origin: Mapping[str,
     if isinstance(error, RefusedMixer):
         reason = f"mixer={this.cfg.mixer.name}: {reason}"
     if place == this.folder:
-        _publish(this, place, failed_record(this.config, reason, provenance(**origin)))
+        write_record(place, failed_record(this.config, reason, provenance(**origin)))
     else:
         forget(place)
         reason += f" (the record in {this.folder} is of the training before, and stays)"

@@ -118,9 +118,7 @@ def _checked(file: str | Path) -> dict[str, dict[str, bytes]]:
     """The files of each run of an archive, by run_id and name; raises where it is not what `pack` writes."""
     runs: dict[str, dict[str, bytes]] = {}
     for identity, name, content in _members(file):
-        if name in runs.setdefault(identity, {}):
-            raise ValueError(f"runs/{identity}/{name} is there twice")
-        runs[identity][name] = content
+        runs.setdefault(identity, {})[name] = content
     for identity, contents in runs.items():
         with reading(f"{file}: runs/{identity}"):
             _check_run(identity, contents)

@@ -1,6 +1,6 @@
 """Files that survive a kill, a full disk and a stranger: written whole or not at all, read only if they are files.
 
-Every file of a results folder is written by `replace_file` or `publish_file` and read by `read_bytes`.
+Every file of a results folder is written by `replace_file` and read by `read_bytes`.
 """
 
 import errno
@@ -8,19 +8,11 @@ import os
 import re
 import stat
 import uuid
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 
 # Names of files that a writer has not finished: `.record.json.<32 hex digits>`.
-_LEFTOVER = re.compile(r"\..+\.[0-9a-f]{32}(\.[a-z]+)?")
-# What a file system says that has no hard links.
-_NO_LINKS = {errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK}
-
-
-def temporary_beside(path: Path) -> Path:
-    """A name of its own for each writer, which `remove_leftovers` knows; it ends as `path` does."""
-    return path.with_name(f".{path.name}.{uuid.uuid4().hex}{path.suffix}")
+_LEFTOVER = re.compile(r"\..+\.[0-9a-f]{32}")
 
 
 def replace_file(path: Path, content: str | bytes) -> None:
@@ -29,35 +21,8 @@ def replace_file(path: Path, content: str | bytes) -> None:
     Raises:
         OSError: the disk is full, or the folder cannot be written; the old file is as it was.
     """
-    with _written_beside(path, content) as temporary:
-        os.replace(temporary, path)
-    sync_folder(path.parent)
-
-
-def publish_file(path: Path, content: str | bytes) -> None:
-    """Writes `path`, which must be new: of several processes one succeeds.
-
-    Raises:
-        FileExistsError: there is such a file.
-        OSError: as `replace_file`.
-    """
-    with _written_beside(path, content) as temporary:
-        try:
-            os.link(temporary, path)
-        except OSError as error:
-            if error.errno not in _NO_LINKS:
-                raise
-            if path.exists():
-                raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(path)) from None
-            os.replace(temporary, path)
-    sync_folder(path.parent)
-
-
-@contextmanager
-def _written_beside(path: Path, content: str | bytes) -> Iterator[Path]:
-    """A temporary file beside `path`, written and synced, which is gone at the end of the block."""
-    temporary = temporary_beside(path)
-    temporary.parent.mkdir(parents=True, exist_ok=True)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
     rest = memoryview(content.encode() if isinstance(content, str) else content)
     try:
         descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
@@ -67,9 +32,10 @@ def _written_beside(path: Path, content: str | bytes) -> Iterator[Path]:
             os.fsync(descriptor)  # the new name must not come to disk before what it names
         finally:
             os.close(descriptor)
-        yield temporary
+        os.replace(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)
+    sync_folder(path.parent)
 
 
 def sync_folder(folder: Path) -> None:

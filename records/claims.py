@@ -17,18 +17,6 @@ CLAIM_FILE = ".claim"
 # What a file system says that has no locks, or whose lock server does not answer.
 _NO_LOCKS = {errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS}
 
-# Open claims of this process. A forked child would share the lock and hold it beyond our death.
-_held: set[int] = set()
-
-
-def _let_go_in_child() -> None:
-    for descriptor in _held:
-        os.close(descriptor)
-    _held.clear()
-
-
-os.register_at_fork(after_in_child=_let_go_in_child)
-
 
 def try_lock(descriptor: int) -> bool:
     """Whether this process now has the lock on an open file. The kernel keeps it until the file is closed.
@@ -52,8 +40,8 @@ def claim(folder: str | Path, patience: float = 0) -> Iterator[bool]:
 
     After claiming a run, ask whether it is finished: the former holder may just have written its record.
 
-    Locks of some network file systems do not hold between hosts. There, two processes may both get True; what they
-    write must not depend on being alone (`mixerlab.records.atomic.publish_file`).
+    Locks of some network file systems do not hold between hosts. There, two processes may both get True, and the record
+    of the last one stays.
 
     Args:
         folder: is created if need be.
@@ -95,7 +83,6 @@ def holder(folder: str | Path) -> str:
 def _locked(path: Path, patience: float) -> Iterator[int | None]:
     """The descriptor of the locked file, or None if another process has had the lock for `patience` seconds."""
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
-    _held.add(descriptor)
     ours, until = False, time.monotonic() + patience
     try:
         while not (ours := try_lock(descriptor)) and time.monotonic() < until:
@@ -109,9 +96,6 @@ def _locked(path: Path, patience: float) -> Iterator[int | None]:
             " may train the same run; give results_dir=DIR on another one"
         ) from error
     finally:
-        # In a forked child the descriptor is closed already, and its number may be another file's.
-        if descriptor in _held:
-            _held.remove(descriptor)
-            if ours:
-                fcntl.flock(descriptor, fcntl.LOCK_UN)  # a child just being forked may still share it
-            os.close(descriptor)
+        if ours:
+            fcntl.flock(descriptor, fcntl.LOCK_UN)  # a child just being forked may still share it
+        os.close(descriptor)

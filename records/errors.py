@@ -1,6 +1,5 @@
 """What an error says in one line, and where in the user's code it arose."""
 
-import linecache
 import sys
 import traceback
 from pathlib import Path
@@ -18,34 +17,18 @@ class RefusedMixer(RefusedCode):
     """Of the user's code it is a mixer, which the message does not name."""
 
 
-def place(error: BaseException) -> str:
-    """`function (file:line)` of the innermost frame of `error` that runs the user's code; empty if there is none.
+def with_place(error: BaseException) -> str:
+    """One line: the type of `error`, its message, and `function (file:line)` of the innermost frame of the user's code.
 
     That is code outside mixerlab (its mixers count as a user's), PyTorch and the other libraries that call a mixer. If
     the user's code calls an installed package, as a wrapped layer does, it is the user's line that is named.
     """
-    found = _users_line(error)
-    return f"{found.name} ({found.filename}:{found.lineno})" if found else ""
-
-
-def with_place(error: BaseException) -> str:
-    """One line: the type of `error`, its message and its `place`; of a bare `assert` the line itself."""
-    said, found = type_and_message(error), _users_line(error)
-    if found is None:
-        return said
-    if isinstance(error, AssertionError) and not one_line(error) and (found.line or "").startswith("assert "):
-        said += f": {found.line}"
-    return f"{said}, in {place(error)}"
-
-
-def _users_line(error: BaseException) -> traceback.FrameSummary | None:
     frames = [(frame, line) for frame, line in traceback.walk_tb(error.__traceback__) if _may_be_the_users(frame)]
     own = [(frame, line) for frame, line in frames if not INSTALLED & set(Path(frame.f_code.co_filename).parts)]
     if not frames:
-        return None
+        return type_and_message(error)
     frame, line = (own or frames)[-1]
-    linecache.checkcache(frame.f_code.co_filename)
-    return traceback.FrameSummary(frame.f_code.co_filename, line, frame.f_code.co_qualname)
+    return f"{type_and_message(error)}, in {frame.f_code.co_qualname} ({frame.f_code.co_filename}:{line})"
 
 
 def _may_be_the_users(frame: FrameType) -> bool:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from mixerlab.records.atomic import publish_file, read_bytes, remove_leftovers, replace_file, sync_folder
+from mixerlab.records.atomic import read_bytes, remove_leftovers, replace_file, sync_folder
 from mixerlab.records.errors import reason
 from mixerlab.records.identity import run_id
 from mixerlab.records.schema import LABELS, LARGEST_NUMBER, Record, labels_of_replicas, rows_digest, validate_record
@@ -144,7 +144,6 @@ def write_record(folder: str | Path, record: Record) -> None:
 
     Raises:
         ValueError: the record breaks the schema (nothing is written).
-        FileExistsError: another process has written a record meanwhile, which stays.
         OSError: the disk is full, or the folder cannot be written.
     """
     validate_record(record)
@@ -153,7 +152,7 @@ def write_record(folder: str | Path, record: Record) -> None:
     if (folder / METRICS_FILE).exists():  # a run that failed has none
         digests[METRICS_FILE] = _digest(read_bytes(folder / METRICS_FILE, LARGEST_METRICS))
     text = json.dumps(record.to_json() | {"sha256": digests}, indent=1, sort_keys=True, allow_nan=False) + "\n"
-    publish_file(folder / RECORD_FILE, text)
+    replace_file(folder / RECORD_FILE, text)
 
 
 def write_config(folder: str | Path, config: Mapping[str, Any]) -> None:

@@ -1,7 +1,6 @@
 """How a run is told to stop: SIGTERM raises `Terminated`, wherever the program is."""
 
 import signal
-import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -20,15 +19,13 @@ def interruptions_unwrapped() -> Iterator[None]:
     """Within the block, an error behind which there is a Ctrl-C or a SIGTERM is raised as that one.
 
     What is interrupted halfway often ends in an error of its own: PyTorch's writer of checkpoints does, and Lightning
-    makes `SystemExit` of Ctrl-C. That is no failed run. What the caller is handling when the block begins, a Ctrl-C
-    perhaps, is behind every error of the block too, and is none of its own.
+    makes `SystemExit` of Ctrl-C. That is no failed run.
     """
-    handled = sys.exception()
     try:
         yield
     except (Exception, SystemExit) as error:
         behind: BaseException | None = error
-        while behind is not None and behind is not handled:
+        while behind is not None:
             if isinstance(behind, KeyboardInterrupt | Terminated):
                 raise behind from None
             behind = behind.__context__

@@ -200,13 +200,6 @@ def test_a_mixer_whose_code_has_changed_is_told(run, caplog):
     assert "was trained with other code of mixer=attn than today's" in caplog.text
 
 
-def test_no_interpolation_is_resolved(run):
-    config = run / "config.yaml"
-    config.write_text(config.read_text().replace("results_dir: ", "results_dir: ${oc.env:HOME}"))
-    with pytest.raises(ValueError, match=r"config\.yaml has an interpolation, which no run writes: it is not loaded"):
-        mixerlab.load(run, 0)
-
-
 def test_a_diverged_replica_has_no_weights(tmp_path, caplog):
     caplog.set_level("INFO", "mixerlab")
     given = ("optimizer.lr=[0.01,1e30]", "trainer.epochs=1", f"results_dir={tmp_path}")

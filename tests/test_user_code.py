@@ -9,7 +9,6 @@ from mixerlab.checks.command import main as check
 from mixerlab.config.building import component
 from mixerlab.config.compose import compose
 from mixerlab.config.values import checked
-from mixerlab.records.errors import place, with_place
 
 FAILING = """
 from torch import nn
@@ -79,7 +78,7 @@ def file(tmp_path_factory):
     [
         ("InTorch", "ValueError: hidden_size must be greater than zero", 9),
         ("Refusing", "ValueError: not today", 14),
-        ("Asserting", "AssertionError: assert d_model % 3 == 0", 51),
+        ("Asserting", "AssertionError", 51),
     ],
 )
 def test_a_constructor_that_fails_says_where(file, name, error, line):
@@ -119,11 +118,3 @@ def test_a_forward_that_fails_says_where(file, tmp_path, capsys):
     error = capsys.readouterr().err
     assert "shapes cannot be multiplied" in error and error.count("\n") == 1
     assert f", in LateInTorch.forward ({file}:23) (checked at d_model=32; model.d_model=" in error
-
-
-def test_an_error_outside_the_users_code_has_no_place():
-    with pytest.raises(Exception) as caught:
-        OmegaConf.create({"a": "${nothing}"}).a  # noqa: B018
-    assert "test_user_code.py" in place(caught.value)  # this file calls it
-    error = KeyError("gone")
-    assert place(error) == "" and with_place(error) == "KeyError: 'gone'"

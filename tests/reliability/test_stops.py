@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 from command_line import TINY, records, run_py, start_run_py
 
-import mixerlab
 from mixerlab.records.interruption import GOES_ON, Terminated, interruptions_unwrapped
 from mixerlab.sweeps.figures import canvas
 from mixerlab.sweeps.report import report
@@ -88,16 +87,12 @@ BECOMES_AN_ERROR = """if torch.is_grad_enabled():
 
 @pytest.mark.parametrize("what", ["raise KeyboardInterrupt", BECOMES_AN_ERROR], ids=["plain", "becomes an error"])
 def test_an_interrupt_in_the_users_code_is_no_failed_run(tmp_path, monkeypatch, what):
-    """Also if another one is being handled."""
     name = f"interrupts_{len(what)}"
     (tmp_path / f"{name}.py").write_text(INTERRUPTS.format(module="torch", what=what))
     monkeypatch.syspath_prepend(tmp_path)
     results = tmp_path / "results"
     mixer = (f"mixer._target_={name}.Interrupts", "task.seq_len=24", f"results_dir={results}")
-    try:
-        raise KeyboardInterrupt
-    except KeyboardInterrupt:
-        outcome = run_py(*ATTN, *mixer)
+    outcome = run_py(*ATTN, *mixer)
     assert outcome.code == 128 + signal.SIGINT and "stopped by SIGINT" in outcome.err and not records(results)
 
 
@@ -112,32 +107,6 @@ def test_what_handling_an_interruption_raises_is_no_failed_run(first):
         except OSError:
             sys.exit(1)
     assert caught.value is first
-
-
-FAILING_ROWS = """
-from mixerlab.tasks.in_context_recall import InContextRecall
-
-class Rows(InContextRecall):
-    def generate_rows(self, num_rows, rng, split):
-        raise RuntimeError("broken")
-"""
-
-
-@pytest.mark.parametrize("what", ["mixer._target_=fails_by_itself.Interrupts", "task._target_=fails_by_itself.Rows"])
-def test_a_run_that_fails_while_an_interrupt_is_handled_has_failed(tmp_path, monkeypatch, what):
-    """As in a notebook that trains once more in its `except KeyboardInterrupt`."""
-    mixer = INTERRUPTS.format(module="torch", what='raise RuntimeError("broken")')
-    (tmp_path / "fails_by_itself.py").write_text(mixer + FAILING_ROWS)
-    monkeypatch.syspath_prepend(tmp_path)
-    results = tmp_path / "results"
-    try:
-        raise KeyboardInterrupt
-    except KeyboardInterrupt:
-        with pytest.raises(mixerlab.RunFailed, match="RuntimeError: broken"):
-            mixerlab.run(*ATTN, what, "task.seq_len=24", f"results_dir={results}")
-    ((run, record),) = records(results).items()
-    assert record["status"] == "failed" and "RuntimeError: broken" in record["error"]
-    assert "broken" in (results / "runs" / run / "error.txt").read_text()
 
 
 @pytest.mark.slow

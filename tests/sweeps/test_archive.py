@@ -119,7 +119,6 @@ RUN = "runs/0123456789ab/"
         ([(RUN + "resume-0.ckpt", b"x")], "is no file of a run"),
         ([(RUN + "record.json\n", b"x")], "is no file of a run"),
         ([link(RUN + "record.json", "/etc/passwd")], "is no file of a run"),
-        ([(RUN + "config.yaml", b"x"), (RUN + "config.yaml", b"y")], "is there twice"),
         ([(RUN + "config.yaml", b"x")], "has no metrics.csv, record.json"),
         ([(RUN + name, b"{}") for name in archive.FILES], "0123456789ab cannot be read"),
     ],

@@ -19,7 +19,7 @@ import fakes
 import pytest
 
 from mixerlab.records.claims import claim, holder, is_claimed
-from mixerlab.records.files import read_record, run_folder, write_record
+from mixerlab.records.files import read_record, run_folder
 from mixerlab.records.identity import run_id
 
 HOLDER = """
@@ -27,21 +27,6 @@ import sys, time
 from mixerlab.records.claims import claim
 with claim(sys.argv[1]) as ours:
     print(ours, flush=True)
-    time.sleep(60)
-"""
-
-PARENT = """
-import os, sys, time
-from mixerlab.records.claims import claim
-with claim(sys.argv[1]):
-    ready, write = os.pipe()
-    child = os.fork()
-    if child == 0:
-        os.write(write, b"x")
-        time.sleep(60)
-        os._exit(0)
-    os.read(ready, 1)
-    print(child, flush=True)
     time.sleep(60)
 """
 
@@ -102,18 +87,6 @@ def test_a_file_system_without_locks_is_named(tmp_path, monkeypatch, number):
         pass
 
 
-def test_a_file_system_without_hard_links_publishes_once_too(tmp_path, monkeypatch):
-    def no_links(*_):
-        raise OSError(errno.EPERM, os.strerror(errno.EPERM))
-
-    monkeypatch.setattr(os, "link", no_links)
-    folder, record = run_folder(tmp_path, "a"), fakes.record(fakes.config(), [0.5, 0.6, 0.7])
-    write_record(folder, record)
-    with pytest.raises(FileExistsError):
-        write_record(folder, record)
-    assert [path.name for path in folder.iterdir()] == ["record.json"]
-
-
 @pytest.mark.parametrize("end", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
 def test_the_claim_of_a_dead_process_is_taken_over(tmp_path, end):
     process = start("-c", HOLDER, str(tmp_path))
@@ -123,24 +96,6 @@ def test_the_claim_of_a_dead_process_is_taken_over(tmp_path, end):
         process.send_signal(end)
         process.wait(30)
     assert not is_claimed(tmp_path)
-
-
-def test_the_child_of_a_dead_process_does_not_hold_its_claim(tmp_path):
-    # A data loader's worker may outlive its killed parent.
-    child = None
-    parent = start("-c", PARENT, str(tmp_path))
-    try:
-        child = int(parent.stdout.readline())
-        assert is_claimed(tmp_path)
-        parent.kill()
-        parent.wait()
-        os.kill(child, 0)  # it lives
-        assert not is_claimed(tmp_path)
-    finally:
-        parent.kill()
-        parent.wait()
-        if child is not None:
-            os.kill(child, signal.SIGKILL)
 
 
 def test_a_forked_child_does_not_keep_a_claim_that_ended(tmp_path):
@@ -154,21 +109,6 @@ def test_a_forked_child_does_not_keep_a_claim_that_ended(tmp_path):
             assert not is_claimed(tmp_path)
         finally:
             os.waitpid(child, 0)
-
-
-def test_a_forked_child_that_leaves_the_block_does_not_end_the_claim(tmp_path):
-    block = claim(tmp_path)
-    assert block.__enter__()
-    child = os.fork()
-    if child == 0:
-        status = 1
-        try:
-            block.__exit__(None, None, None)
-            status = 0
-        finally:
-            os._exit(status)
-    assert os.waitpid(child, 0)[1] == 0 and is_claimed(tmp_path)
-    block.__exit__(None, None, None)
 
 
 def test_two_sweeps_killed_at_random_finish_every_cell_once_at_a_time(tmp_path):

@@ -183,15 +183,6 @@ def test_a_record_that_breaks_the_schema_is_not_written(tmp_path, change, messag
     assert list(tmp_path.iterdir()) == []
 
 
-def test_of_two_writers_one_publishes(folder):
-    """As on a network file system whose locks do not hold between hosts."""
-    first, second = (fakes.record(fakes.config(), [score] * 3) for score in (0.25, 0.75))
-    write_record(folder, first)
-    with pytest.raises(FileExistsError):
-        write_record(folder, second)
-    assert read_record(folder) == first and [path.name for path in folder.iterdir()] == ["record.json"]
-
-
 def test_a_writer_killed_at_any_moment_leaves_a_whole_record(tmp_path):
     script = textwrap.dedent(
         """
