@@ -1,7 +1,7 @@
-"""The cells of a sweep (mixer x task x setting x whatever else varies): each is composed, checked and built once.
+"""The cells of a sweep (mixer x task x setting x whatever else varies), composed, checked and built before any trains.
 
-So a bad choice or key is refused before anything trains, `task.setting=*` becomes all settings of its task, and a key
-that only some mixers or tasks have is left out for the others.
+`task.setting=*` becomes all settings of its task, and a key that only some mixers or tasks have is left out for the
+others.
 """
 
 import copy
@@ -20,11 +20,10 @@ from mixerlab.config.override_text import as_override
 from mixerlab.config.postponed import GROUPS
 from mixerlab.config.project import command_line_folder, note_folder, use_folder
 from mixerlab.config.settings import settings_of
-from mixerlab.config.values import checked, code_versions
+from mixerlab.config.values import checked
 from mixerlab.records.files import run_folder
 from mixerlab.records.identity import run_id
 from mixerlab.sweeps.tables.columns import short_names
-from mixerlab.training.trainer_config import KEPT, kept_in_sweep
 
 ALL_SETTINGS = "task.setting=*"
 MOST_SHOWN = 3  # errors listed in one message
@@ -42,17 +41,13 @@ class Cell:
         cfg: composed, as training takes it.
         config: the same resolved and checked.
         folder: the run's.
-        code: `mixerlab.config.values.code_versions` of it.
-        keeps: the selections whose weights it keeps.
-        cost: rows that it trains and scores, times tokens of each. The costly ones are trained first.
+        cost: rows that it trains and scores, times tokens of each.
     """
 
     overrides: list[str]
     cfg: DictConfig
     config: dict[str, Any]
     folder: Path
-    code: dict[str, str]
-    keeps: tuple[str, ...]
     cost: float
 
     @property
@@ -106,9 +101,10 @@ class Composer:
                 except ValueError as error:
                     refused.setdefault(str(error), " ".join(own_overrides))
         if refused:
-            shown = [f"{message} ({cell})" if cell else message for message, cell in list(refused.items())[:MOST_SHOWN]]
-            rest = len(refused) - len(shown)
-            raise ValueError("\n".join([*shown, *([f"and {rest} other errors"] if rest else [])]))
+            lines = [f"{message} ({cell})" if cell else message for message, cell in refused.items()]
+            if len(lines) > MOST_SHOWN:
+                lines[MOST_SHOWN:] = [f"and {len(lines) - MOST_SHOWN} other errors"]
+            raise ValueError("\n".join(lines))
         return list(cells.values()), left_out
 
     def composed(self, grid: Sequence[list[str]]) -> tuple[list[tuple[DictConfig, list[str]]], list[str]]:
@@ -174,15 +170,8 @@ class Composer:
         note_folder(cfg, self.folder)
         tokens = (3 * task.num_train_examples + task.num_val_examples) * (task.input_length + OVERHEAD_TOKENS)
         tokens += task.num_test_examples * (task.of_split("test").input_length + OVERHEAD_TOKENS)
-        return Cell(
-            overrides=overrides,
-            cfg=cfg,
-            config=config,
-            folder=run_folder(cfg.results_dir, run_id(config)),
-            code=code_versions(config),
-            keeps=KEPT[kept_in_sweep(cfg.trainer.keep_weights)],
-            cost=tokens * cfg.trainer.epochs,
-        )
+        folder = run_folder(cfg.results_dir, run_id(config))
+        return Cell(overrides, cfg, config, folder, cost=tokens * cfg.trainer.epochs)
 
 
 def _by_setting(cfg: DictConfig, overrides: list[str], every: bool) -> Iterator[tuple[DictConfig, list[str]]]:

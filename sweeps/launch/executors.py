@@ -1,4 +1,4 @@
-"""What trains the cells of a sweep: this process, or others (`processes`, `slurm`, `ray_tasks`)."""
+"""What trains the cells of a sweep: this process (`Serial`), or others (`processes`, `slurm`, `ray_tasks`)."""
 
 import time
 from collections.abc import Callable
@@ -12,8 +12,8 @@ from mixerlab.records.interruption import Terminated
 if TYPE_CHECKING:
     from mixerlab.sweeps.launch.cells import Cell
 
-# Trains a composed config and gives its `run_id`; None if another process trains it. `mixerlab.train.run_cell`: a
-# function that another process can import.
+# Trains a composed config, and gives its `run_id` or None: another process trains it. That is
+# `mixerlab.train.run_cell`: a function that another process can import.
 Train = Callable[[DictConfig], str | None]
 
 
@@ -33,20 +33,19 @@ class Ended(NamedTuple):
 
 
 class Executor(Protocol):
-    """Trains cells.
+    """Trains cells: `slots` at a time; infinitely many if it queues them itself.
 
-    Attributes:
-        slots: how many it takes at a time; infinity if it queues them itself.
+    Raises:
+        ValueError: it cannot be used; the message says what to change.
     """
 
-    @property
-    def slots(self) -> float: ...
+    slots: float
 
     def submit(self, cell: "Cell") -> None:
-        """Takes a cell, of which there are fewer than `slots`. ValueError: it is not set up."""
+        """Takes a cell, of which it has fewer than `slots`."""
 
     def poll(self, seconds: float) -> list[Ended]:
-        """The cells that have ended since the last call; without any it waits for this long. ValueError as `submit`."""
+        """The cells that have ended since the last call; waits so long for the first."""
 
     def stop(self) -> None:
         """Ends whatever still trains. The last call."""
@@ -55,20 +54,20 @@ class Executor(Protocol):
 class Serial:
     """Trains in this process, one cell in each `poll`, however long that takes."""
 
-    slots = 1
+    slots: float = 1
 
     def __init__(self, train: Train):
         self.train = train
-        self.cell: Cell | None = None
+        self.cells: list[Cell] = []
 
     def submit(self, cell: "Cell") -> None:
-        self.cell = cell
+        self.cells.append(cell)
 
     def poll(self, seconds: float) -> list[Ended]:
-        if self.cell is None:
+        if not self.cells:
             time.sleep(seconds)
             return []
-        cell, self.cell = self.cell, None
+        cell = self.cells.pop()
         return [Ended(cell, *attempt(self.train, cell.cfg))]
 
     def stop(self) -> None:
@@ -76,10 +75,7 @@ class Serial:
 
 
 def attempt(train: Train, cfg: DictConfig) -> tuple[str | None, str | None]:
-    """Trains; gives the `run_id`, None if another process trains it, and the error if it failed.
-
-    A `sys.exit` of the user's code, too, fails this cell and ends no process.
-    """
+    """Trains; gives the `run_id`, and the error if it failed. A `sys.exit` of the user's code is such an error."""
     try:
         return train(cfg), None
     except Terminated:

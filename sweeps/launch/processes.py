@@ -13,7 +13,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from mixerlab.sweeps.launch.cells import Cell
 
 GRACE = 5.0  # seconds that a process has to end after SIGTERM
-_THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 
 
 class Processes:
@@ -33,15 +32,19 @@ class Processes:
 
     Args:
         train: see `Train`.
+        folder: is not used.
         n_jobs: how many processes; None: one for each GPU or, without GPUs, one for every two cores.
     """
 
     def __init__(self, train: Train, folder: Path, n_jobs: int | None = None):
-        if n_jobs is not None and (type(n_jobs) is not int or n_jobs < 1):
+        if n_jobs is None:
+            import torch
+
+            n_jobs = torch.cuda.device_count() or max(1, cpu_cores() // 2)
+        if type(n_jobs) is not int or n_jobs < 1:
             raise ValueError(f"hydra.launcher.n_jobs={n_jobs!r} must be a whole number of at least 1")
-        self.train, self.slots = train, n_jobs or _default_slots()
-        self.threads = max(1, cpu_cores() // self.slots)
-        self.cells: dict[Child, Cell | None] = {}  # of each process
+        self.train, self.slots, self.threads = train, n_jobs, max(1, cpu_cores() // n_jobs)
+        self.cells: dict[Child, Cell | None] = {}  # what each process trains
 
     def submit(self, cell: "Cell") -> None:
         idle = [child for child, has in self.cells.items() if has is None and child.process.is_alive()]
@@ -51,33 +54,26 @@ class Processes:
 
     def poll(self, seconds: float) -> list[Ended]:
         self._end([child for child, cell in self.cells.items() if cell is None])
-        # A child of a dead process may hold its end of the connection open: then only the sentinel says so.
-        ready = set(wait([source for child in self.cells for source in child.sources], seconds))
+        ready = wait([child.connection for child in self.cells], seconds)
         ended = []
         for child, cell in list(self.cells.items()):
-            if ready.isdisjoint(child.sources):
-                continue
-            assert cell is not None  # the others have just been ended
-            try:
-                answer = child.receive()
-                self.cells[child] = None
-            except ProcessDied:
-                self._end([child])
-                answer = None, f"its process {child.end}"
-            ended.append(Ended(cell, *answer))
+            # A dead process may have left a child that holds its end of the connection open.
+            if cell is not None and (child.connection in ready or not child.process.is_alive()):
+                if (answer := child.receive()) is None:
+                    answer = None, f"its process {child.ending}"
+                    self._end([child])
+                else:
+                    self.cells[child] = None
+                ended.append(Ended(cell, *answer))
         return ended
 
     def stop(self) -> None:
         self._end(list(self.cells))
 
-    def _end(self, children: Sequence["Child"]) -> None:
-        end(children, GRACE)
+    def _end(self, children: Collection["Child"]) -> None:
+        end(children)
         for child in children:
             del self.cells[child]
-
-
-class ProcessDied(Exception):
-    """A process ended, and has not answered."""
 
 
 class Child:
@@ -89,38 +85,35 @@ class Child:
         self.process = context.Process(target=target, args=(theirs, *args))
         self.process.start()
         theirs.close()  # so that its death closes the connection
-        self.sources = (self.connection, self.process.sentinel)  # what is ready when it has answered or died
 
     def send(self, content: Any) -> None:
-        """If it has died, `receive` says so."""
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError):  # it has died, which `receive` says
             self.connection.send(content)
 
     def receive(self) -> Any:
-        """What it has sent. ProcessDied: it has not, although one of its `sources` is ready."""
+        """What it has sent; None if it has ended, or has closed the connection, before."""
         try:
             if self.connection.poll():
                 return self.connection.recv()
         except (EOFError, OSError):
             pass
         self.process.join(GRACE)
-        raise ProcessDied
+        return None
 
     @property
-    def end(self) -> str:
-        """How it ended."""
+    def ending(self) -> str:
         status = self.process.exitcode
         if status is not None and status < 0:
             return f"was killed by {signal.Signals(-status).name}"
         return f"ended with exit status {status}"
 
 
-def end(children: Sequence[Child], grace: float) -> None:
-    """Ends them at the same time: those that have not ended `grace` seconds after SIGTERM are killed."""
+def end(children: Collection[Child]) -> None:
+    """Ends them at the same time: those that have not ended `GRACE` seconds after SIGTERM are killed."""
     for child in children:
         child.connection.close()
         child.process.terminate()
-    deadline = time.monotonic() + grace
+    deadline = time.monotonic() + GRACE
     for child in children:
         child.process.join(max(0.0, deadline - time.monotonic()))
         child.process.kill()
@@ -134,16 +127,10 @@ def cpu_cores() -> int:
     return os.cpu_count() or 1  # macOS
 
 
-def _default_slots() -> int:
-    import torch
-
-    return torch.cuda.device_count() or max(1, cpu_cores() // 2)
-
-
 def _serve(connection: Connection, threads: int) -> None:
     """What a process does: trains cells, until there are no more or the sweep is gone."""
     end_with_parent()
-    for name in _THREADS:
+    for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
         os.environ.setdefault(name, str(threads))
     try:
         while True:
@@ -158,7 +145,7 @@ def _serve(connection: Connection, threads: int) -> None:
 
 
 def end_with_parent(grace: float = 0) -> None:
-    """Kills this process `grace` seconds after its parent exits; it would train on, and hold its GPU."""
+    """Kills this process `grace` seconds after its parent exits; otherwise it would train on, and hold its GPU."""
     parent = multiprocessing.parent_process()
     assert parent is not None  # this is a `Child`
 

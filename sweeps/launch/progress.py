@@ -1,7 +1,7 @@
-"""How far a sweep is, by the cost of the cells that have ended."""
+"""How far a sweep is, by the cost of the cells that are left."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from tqdm import tqdm
 
@@ -13,8 +13,8 @@ class SweepProgress:
     """Says how far these cells are: on a terminal a bar, in a file or a pipe a line now and then."""
 
     def __init__(self, cells: Sequence[Cell]):
-        self.left = {cell: cell.cost for cell in cells}
-        self.number, self.total, self.began_at = len(cells), sum(self.left.values()), time.monotonic()
+        self.number, self.total = len(cells), sum(cell.cost for cell in cells)
+        self.began_at = time.monotonic()
         self.bar = tqdm(
             total=self.total,
             bar_format="{desc} |{bar}| {percentage:3.0f}% of the work, {elapsed} passed, {remaining} left",
@@ -22,28 +22,24 @@ class SweepProgress:
             smoothing=0,  # the mean since the start: cells end in bursts
             disable=not is_terminal(),
         )
-        self.lines = None if is_terminal() else Lines()
-        self.show()
+        self.lines = Lines()
+        self.line = ""
+        self.show(cells)
 
-    def ended(self, cell: Cell) -> None:
-        """Counts a cell, finished or failed."""
-        self.bar.update(self.left.pop(cell))
-
-    def show(self, at_once: bool = False) -> None:
-        """Brings bar and times up to date; `at_once`: also says a line that is not due yet."""
-        self.bar.set_description_str(self._done())
-        if self.lines is not None:
-            self.lines.tell(self._line, at_once)
+    def show(self, left: Iterable[Cell]) -> None:
+        """Brings bar and times up to date."""
+        costs = [cell.cost for cell in left]
+        done, share = f"{self.number - len(costs)} of {counted(self.number, 'run')} done", 1 - sum(costs) / self.total
+        passed = time.monotonic() - self.began_at
+        rest = f", {tqdm.format_interval(passed / share - passed)} left" if 0 < share < 1 else ""
+        self.line = f"{done}, {100 * share:.0f}% of the work, {tqdm.format_interval(passed)} elapsed{rest}"
+        if is_terminal():
+            self.bar.n = share * self.total
+            self.bar.set_description_str(done)
+        else:
+            self.lines.tell(lambda: self.line)
 
     def close(self) -> None:
-        self.show(at_once=True)
+        if not is_terminal():
+            self.lines.tell(lambda: self.line, at_once=True)
         self.bar.close()
-
-    def _done(self) -> str:
-        return f"{self.number - len(self.left)} of {counted(self.number, 'run')} done"
-
-    def _line(self) -> str:
-        passed = time.monotonic() - self.began_at
-        share = 1 - sum(self.left.values()) / self.total
-        left = f", {tqdm.format_interval(passed / share - passed)} left" if 0 < share < 1 else ""
-        return f"{self._done()}, {100 * share:.0f}% of the work, {tqdm.format_interval(passed)} elapsed{left}"

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from mixerlab.records.errors import one_line, type_and_message
 from mixerlab.sweeps.launch.executors import Ended, Train, attempt
-from mixerlab.sweeps.launch.processes import Child, ProcessDied, end, end_with_parent
+from mixerlab.sweeps.launch.processes import Child, end, end_with_parent
 
 if TYPE_CHECKING:
     from mixerlab.sweeps.launch.cells import Cell
@@ -34,28 +34,28 @@ class RayTasks:
 
     Args:
         train: see `Train`.
+        folder: is not used.
         ray: `init` and `remote`, the arguments of these two functions of Ray.
 
     Raises:
-        ValueError: Ray is not installed. `poll`: it did not start, there is none at this address, or what it refuses.
+        ValueError: Ray is not installed; in `poll`: it did not start, or there is none at this address.
     """
 
-    slots = math.inf
+    slots: float = math.inf
 
     def __init__(self, train: Train, folder: Path, ray: Mapping[str, dict[str, Any]]):
         if importlib.util.find_spec("ray") is None:
             raise ValueError("hydra/launcher=ray_tasks needs Ray: pip install -e '.[cluster]'")
-        self.train, self.options = train, (ray["init"], ray["remote"])
+        self.train, self.init, self.remote = train, ray["init"], ray["remote"]
         self.driver: Child | None = None
-        self.has_started = False  # the driver has been heard
-        self.patience_until = 0.0
+        self.is_connected, self.patience_until = False, 0.0  # whether and when the driver was heard
         self.cells: dict[int, Cell] = {}
         self.numbers = itertools.count()
 
     def submit(self, cell: "Cell") -> None:
         if self.driver is None:
-            self.driver = Child(_drive, *self.options)
-            self.has_started, self.patience_until = False, time.monotonic() + START_SECONDS
+            self.driver = Child(_drive, self.init, self.remote)
+            self.is_connected, self.patience_until = False, time.monotonic() + START_SECONDS
         number = next(self.numbers)
         self.cells[number] = cell
         self.driver.send((number, self.train, cell.cfg))
@@ -66,35 +66,27 @@ class RayTasks:
             return []
         if not self.driver.connection.poll(seconds) and time.monotonic() < self.patience_until:
             return []
-        try:
-            answers = self.driver.receive()
-        except ProcessDied:
-            return self._lost()
-        self.has_started, self.patience_until = True, time.monotonic() + SILENCE_SECONDS
-        return [Ended(self.cells.pop(number), *answer) for number, answer in answers]
+        if (answers := self.driver.receive()) is not None:
+            self.is_connected, self.patience_until = True, time.monotonic() + SILENCE_SECONDS
+            return [Ended(self.cells.pop(number), *answer) for number, answer in answers]
+        is_silent = self.driver.process.is_alive()
+        reason = "it gave no answer" if is_silent else f"the process connected to it {self.driver.ending}"
+        if is_silent:
+            self.driver.process.kill()  # Ray hangs: it would not leave the cluster either
+        self.stop()
+        if not self.is_connected:
+            address = self.init.get("address")
+            again = f"; once there is a cluster at hydra.launcher.ray.init.address={address}, the same command goes on"
+            raise ValueError(f"Ray did not start: {reason}" + (again if address is not None else ""))
+        lost, self.cells = self.cells.values(), {}
+        return [Ended(cell, error=f"the Ray cluster was lost: {reason}", is_lost=True) for cell in lost]
 
     def stop(self) -> None:
         if self.driver is not None:
             self.driver.connection.close()  # which ends it, once it has left the cluster
             self.driver.process.join(GRACE)
-            end([self.driver], grace=0)
-
-    def _lost(self) -> list[Ended]:
-        """What came of the cells when the driver has ended, or is to be ended since it says nothing."""
-        assert self.driver is not None
-        if self.driver.process.is_alive():
-            self.driver.process.kill()  # Ray hangs: it would not leave the cluster either
-            reason = "it gave no answer"
-        else:
-            reason = f"the process connected to it {self.driver.end}"
-        self.stop()
-        self.driver = None
-        if not self.has_started:
-            address = self.options[0].get("address")
-            again = f"once there is a cluster at hydra.launcher.ray.init.address={address}, the same command goes on"
-            raise ValueError(f"Ray did not start: {reason}" + (f"; {again}" if address is not None else ""))
-        cells, self.cells = self.cells, {}
-        return [Ended(cell, error=f"the Ray cluster was lost: {reason}", is_lost=True) for cell in cells.values()]
+            end([self.driver])
+            self.driver = None
 
 
 def _drive(connection: Connection, init: dict[str, Any], remote: dict[str, Any]) -> None:
@@ -109,6 +101,7 @@ def _drive(connection: Connection, init: dict[str, Any], remote: dict[str, Any])
         except Exception as error:
             sys.exit(f"Ray: {one_line(error)}")
         _say_what_is_missing(remote)
+        connection.send([])  # it is connected
         numbers: dict[Any, int] = {}
         while True:
             while connection.poll(0 if numbers else POLL_SECONDS):

@@ -8,7 +8,7 @@ trials come in batches: what is proposed does not depend on which run of a batch
 import csv
 import io
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -19,10 +19,11 @@ from typing import TYPE_CHECKING, Any
 from hydra.core.override_parser.types import Override
 
 from mixerlab.records.atomic import replace_file
-from mixerlab.records.best import ended_at_best_rate, score_of
+from mixerlab.records.best import chosen_by, ended_at_best_rate, score_of
 from mixerlab.records.files import check_writable, read_record
-from mixerlab.sweeps.launch.cells import Cell
-from mixerlab.sweeps.launch.space import Space, space_of
+from mixerlab.records.schema import ACCURACY
+from mixerlab.sweeps.launch.cells import ALL_SETTINGS, Cell
+from mixerlab.sweeps.launch.space import distribution, first_values, split
 from mixerlab.sweeps.launch.sweep import Sweep
 
 if TYPE_CHECKING:
@@ -36,28 +37,35 @@ RANDOM_TRIALS = 5  # at the start, before the sampler has something to go by
 class Tried:
     """One trial: the values that were proposed, its run, and why it failed if it did.
 
-    A failed trial has the accuracy 0 if its replicas diverged, which the sampler learns from, and else none.
+    A failed trial has the worst score if its replicas diverged, which the sampler learns from, and else none.
     """
 
     trial: "Trial"
     values: dict[str, Any]
     cell: Cell | None = None
     error: str | None = None
-    accuracy: float | None = None
+    score: float | None = None
 
     @property
     def overrides(self) -> list[str]:
         return [f"{key}={value}" for key, value in self.values.items()]
 
+    def say(self) -> None:
+        short = " ".join(f"{key}={f'{v:.4g}' if isinstance(v, float) else v}" for key, v in self.values.items())
+        if self.error is not None:
+            print(f"trial {self.trial.number} FAILED: {self.error} ({short})", file=sys.stderr)
+        else:
+            print(f"trial {self.trial.number}: {self.score:.4f} ({short})", flush=True)
+
 
 class Search:
-    """Maximises the validation accuracy of a run: of its best learning rate, averaged over the seeds (`outcome`).
+    """Looks for the best score of a run on validation: of its best learning rate, averaged over the seeds.
 
     Args:
         sweep: composes, trains and reports the runs; is closed at the end.
         n_trials: how many runs.
         n_jobs: how many of them are proposed, and train, at a time.
-        seed: of the sampler.
+        seed: of Optuna's TPE sampler.
 
     Raises:
         ValueError: one of them is no such number.
@@ -69,33 +77,38 @@ class Search:
                 raise ValueError(f"hydra.sweeper.{name}={value!r} must be a whole number of at least {least}")
         self.sweep, self.n_trials, self.n_jobs, self.seed = sweep, n_trials, n_jobs, seed
         self.trained: set[Path] = set()  # the runs that this search has trained: not again, even with force=true
+        self.score = ACCURACY  # what runs are judged by, once one has said so
 
     def run(self, overrides: Sequence[Override]) -> None:
-        """Searches and reports; `overrides` are those of the command, of which some have several values.
+        """Searches and reports. A failed trial is reported, and the search continues.
 
-        A failed trial is reported, and the search continues. Ends the process with a message if no trial succeeds.
+        Ends the process with a message if no trial succeeds.
+
+        Args:
+            overrides: those of the command, of which some have several values.
 
         Raises:
             ValueError: the search is refused, or the executor or the results folder cannot be used.
         """
         if find_spec("optuna") is None:
             raise ValueError("hydra/sweeper=optuna needs a package that is not installed: pip install optuna")
-        space = space_of(overrides)
-        composed, left_out = self.sweep.composer.composed(space.first_values())
-        space.check_whole_numbers([cfg for cfg, _ in composed])
+        fixed, searched = split(overrides)
+        if ALL_SETTINGS in fixed:
+            raise ValueError(f"hydra/sweeper=optuna searches one setting of a task, not {ALL_SETTINGS}")
+        composer = self.sweep.composer
+        composed, left_out = composer.composed([[*fixed, *first] for first in first_values(searched)])
+        space = {each.get_key_element(): distribution(each, [cfg for cfg, _ in composed]) for each in searched}
         for line in left_out:
             print(line)
         if self.sweep.config.dry_run:
-            for key, distribution in space.distributions.items():
-                print(f"{key}: {distribution}")
-            print(f"{self.n_trials} trials")
+            print(*(f"{key}: {choices}" for key, choices in space.items()), f"{self.n_trials} trials", sep="\n")
             return
         check_writable(self.sweep.config.results_dir)
         with closing(self.sweep):
-            tried = self.search(space)
+            tried = self.search(fixed, space)
         self.report(tried)
 
-    def search(self, space: Space) -> list[Tried]:
+    def search(self, fixed: list[str], space: dict[str, Any]) -> list[Tried]:
         """Proposes values and trains them, until there are `n_trials`."""
         import optuna
 
@@ -104,18 +117,15 @@ class Search:
         study = optuna.create_study(direction="maximize", sampler=sampler)
         tried: list[Tried] = []
         while len(tried) < self.n_trials:
-            asked = [study.ask(space.distributions) for _ in range(min(self.n_jobs, self.n_trials - len(tried)))]
+            asked = [study.ask(space) for _ in range(min(self.n_jobs, self.n_trials - len(tried)))]
             batch = [Tried(trial, dict(trial.params)) for trial in asked]
-            self.train(batch, space.fixed)
+            self.train(batch, fixed)
             for one in batch:
-                if one.accuracy is None:
+                if one.score is None:
                     study.tell(one.trial, state=optuna.trial.TrialState.FAIL)
                 else:
-                    study.tell(one.trial, one.accuracy)
-                if one.error is not None:
-                    print(f"trial {one.trial.number} FAILED: {one.error} ({_short(one.values)})", file=sys.stderr)
-                else:
-                    print(f"trial {one.trial.number}: {one.accuracy:.4f} ({_short(one.values)})", flush=True)
+                    study.tell(one.trial, self._merit(one))
+                one.say()
             tried += batch
         return tried
 
@@ -129,8 +139,8 @@ class Search:
             except ValueError as error:  # values that no run can have, or a damaged record
                 one.error = str(error)
                 continue
-            finished = record is not None and record.status == "finished"
-            if self.sweep.is_pending(one.cell, record) and not (finished and one.cell.folder in self.trained):
+            is_done = record is not None and record.status == "finished" and one.cell.folder in self.trained
+            if not is_done and self.sweep.is_pending(one.cell, record):
                 pending[one.cell.folder] = one.cell
         failed = {cell.folder: reason for cell, reason in self.sweep.train(list(pending.values())).items()}
         self.trained |= pending.keys() - failed.keys()
@@ -138,45 +148,44 @@ class Search:
             if one.cell is not None and one.error is None:
                 one.error = failed.get(one.cell.folder)
                 if one.error is None:
-                    one.accuracy, one.error = outcome(one.cell.folder)
+                    one.score, one.error = self.outcome(one.cell.folder)
+
+    def outcome(self, folder: Path) -> tuple[float | None, str | None]:
+        """The score of a run, in which a diverged replica has the worst, and why the trial failed."""
+        record = read_record(folder)
+        assert record is not None, "it has just been trained or found"
+        self.score, higher = record.score, record.score.higher_is_better
+        if chosen := ended_at_best_rate(record.rows, self.score):
+            return fmean(score_of(row, chosen_by("clean", self.score.name), higher) for row in chosen), None
+        diverged = [score_of(row, "", higher) for row in record.rows if row["status"] == "diverged"]
+        return (diverged[0] if diverged else None), "no replica finished"
 
     def report(self, tried: Sequence[Tried]) -> None:
         """Tables and figures of all runs, `trials.csv`, and the best trial."""
         cells = list({one.cell.folder: one.cell for one in tried if one.cell is not None}.values())
         if cells:
             for folder in self.sweep.report_on(cells, self.sweep.note(cells)):
-                replace_file(folder / TRIALS_FILE, _table(tried))
+                replace_file(folder / TRIALS_FILE, self._table(tried))
         succeeded = [one for one in tried if one.error is None]
         if not succeeded:
             sys.exit(f"error: all {len(tried)} trials failed")
-        best = max(succeeded, key=lambda one: one.accuracy or 0.0)  # the first of equals
+        best = max(succeeded, key=self._merit)  # the first of equals
         assert best.cell is not None
         print(
-            f"\nbest of {len(tried)} trials ({len(tried) - len(succeeded)} failed): validation accuracy"
-            f" {best.accuracy:.4f} with {' '.join(best.overrides)}\nrecord: {best.cell.folder}"
+            f"\nbest of {len(tried)} trials ({len(tried) - len(succeeded)} failed): validation {self.score.name}"
+            f" {best.score:.4f} with {' '.join(best.overrides)}\nrecord: {best.cell.folder}"
         )
 
+    def _merit(self, one: Tried) -> float:
+        """The higher the better."""
+        assert one.score is not None
+        return one.score if self.score.higher_is_better else -one.score
 
-def outcome(folder: Path) -> tuple[float | None, str | None]:
-    """The accuracy of a run for the sampler, in which a diverged replica counts as 0, and why the trial failed."""
-    record = read_record(folder)
-    assert record is not None, "it has just been trained or found"
-    if chosen := ended_at_best_rate(record.rows):
-        return fmean(score_of(row, "clean_val_accuracy") for row in chosen), None
-    if any(row["status"] == "diverged" for row in record.rows):
-        return 0.0, "no replica finished, and a diverged one counts as accuracy 0"
-    return None, "no replica finished"
-
-
-def _short(values: Mapping[str, Any]) -> str:
-    return " ".join(f"{key}={f'{value:.4g}' if isinstance(value, float) else value}" for key, value in values.items())
-
-
-def _table(tried: Sequence[Tried]) -> str:
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(["trial", "clean_val_accuracy", *tried[0].values, "run_id", "error"])
-    for one in tried:
-        identity = one.cell.run_id if one.cell is not None else ""
-        writer.writerow([one.trial.number, one.accuracy, *one.values.values(), identity, one.error])
-    return text.getvalue()
+    def _table(self, tried: Sequence[Tried]) -> str:
+        text = io.StringIO()
+        writer = csv.writer(text, lineterminator="\n")
+        writer.writerow(["trial", chosen_by("clean", self.score.name), *tried[0].values, "run_id", "error"])
+        for one in tried:
+            identity = one.cell.run_id if one.cell is not None else ""
+            writer.writerow([one.trial.number, one.score, *one.values.values(), identity, one.error])
+        return text.getvalue()

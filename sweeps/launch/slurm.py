@@ -1,7 +1,6 @@
 """The cells of a sweep as jobs of Slurm, which submitit submits; squeue(1) says which have ended.
 
-Not submitit's own watching, by sacct(1): it needs a cluster that keeps accounts, and without one waits for a cancelled
-job forever.
+submitit itself asks sacct(1), which needs a cluster that keeps accounts, and would wait for a cancelled job forever.
 """
 
 import importlib.util
@@ -25,6 +24,7 @@ if TYPE_CHECKING:
     from mixerlab.sweeps.launch.cells import Cell
 
 ASK_SECONDS = 10.0  # between two questions to Slurm, which answers all its users
+SUBMITIT_OPTIONS = ("timeout_min", "mem_gb", "nodes", "cpus_per_task", "gpus_per_node", "tasks_per_node")
 TIMEOUT = 120.0  # seconds for one command: Slurm's own repeat their requests for about a minute
 
 
@@ -34,28 +34,27 @@ class SlurmJobs:
     Args:
         train: see `Train`.
         folder: all nodes can reach it; submitit keeps its files in `.submitit/`.
-        options: of submitit's `SlurmExecutor`; what is None is left to it.
+        options: of submitit; those of Slurm alone without the prefix `slurm_`. What is None is left to Slurm.
 
     Raises:
-        ValueError: there is no submitit or no Slurm here, or submitit refuses the options.
+        ValueError: there is no submitit or no Slurm here, or they refuse the options or, in `poll`, the jobs.
     """
 
-    slots = math.inf
+    slots: float = math.inf
 
-    def __init__(self, train: Train, folder: Path, **options: Any):
+    def __init__(self, train: Train, folder: Path, max_num_timeout: int = 0, **options: Any):
         if importlib.util.find_spec("submitit") is None:
             raise ValueError("hydra/launcher=slurm needs submitit: pip install -e '.[cluster]'")
         import submitit
 
-        self.train = train
-        self.name = f"mixerlab-{uuid.uuid4().hex[:8]}"  # no other jobs have it
-        params = {key: value for key, value in options.items() if value is not None}
+        self.train, self.name = train, f"mixerlab-{uuid.uuid4().hex[:8]}"  # no other jobs have this name
+        files = folder / ".submitit" / "%j"
         try:
-            limit = params.pop("max_num_timeout", 0)
-            self.submitit = submitit.SlurmExecutor(folder / ".submitit" / "%j", max_num_timeout=limit)
+            self.submitit = submitit.AutoExecutor(files, cluster="slurm", slurm_max_num_timeout=max_num_timeout)
         except RuntimeError as error:  # there is no srun
-            raise ValueError(f"hydra/launcher=slurm: {one_line(error)} Or use hydra/launcher=processes") from error
-        self.submitit.update_parameters(name=self.name, **params)
+            raise ValueError(f"hydra/launcher=slurm: {one_line(error)}; hydra/launcher=processes needs none") from error
+        own = {key if key in SUBMITIT_OPTIONS else f"slurm_{key}": value for key, value in options.items()}
+        self.submitit.update_parameters(name=self.name, **{key: own[key] for key in own if own[key] is not None})
         self.waiting: list[Cell] = []
         self.jobs: dict[Cell, Any] = {}
         self.missing: set[Cell] = set()  # whose job was not in the queue when it was last asked
@@ -68,14 +67,16 @@ class SlurmJobs:
         if self.waiting:
             self._submit_waiting()
         time.sleep(seconds)
-        queued = self._queued()
+        queued = self._queued() if self.jobs and time.monotonic() - self.asked_at >= ASK_SECONDS else None
         ended = []
         for cell, job in self.jobs.items():
             if job.paths.result_pickle.exists():
-                ended.append(_result(cell, job))
+                error = job.exception()  # of submitit: `attempt` raises none
+                ended.append(Ended(cell, *job.result()) if error is None else _lost(cell, one_line(error)))
             elif queued is not None and job.job_id not in queued:
                 if cell in self.missing:  # for the second time: its result may take a while to cross the file system
-                    ended.append(Ended(cell, error=_last_words(job), is_lost=True))
+                    log = " ".join((job.stderr() or "").split())
+                    ended.append(_lost(cell, f"no result of Slurm's job {job.job_id}: {log[-300:]}"))
                 self.missing.add(cell)
         for cell, *_ in ended:
             del self.jobs[cell]
@@ -100,14 +101,11 @@ class SlurmJobs:
         self.waiting = []
 
     def _queued(self) -> set[str] | None:
-        """The ids of the jobs that wait or run; None if that is not known at the moment."""
-        now = time.monotonic()
-        if not self.jobs or now - self.asked_at < ASK_SECONDS:
-            return None
-        self.asked_at = now
+        """The ids of the jobs that wait or run; None if Slurm does not say, as while its controller starts again."""
+        self.asked_at = time.monotonic()
         try:
             return set(_slurm("squeue", "--me", "--noheader", "--array", f"--name={self.name}", "--format=%i").split())
-        except OSError as error:  # Slurm's controller may start again; the jobs train on
+        except OSError as error:
             tqdm.write(f"{error}: asking again", file=sys.stderr)
             return None
 
@@ -119,10 +117,9 @@ class _Job:
         self.train, self.cfg = train, cfg
 
     def __call__(self) -> tuple[str | None, str | None]:
-        for number in (signal.SIGUSR1, signal.SIGUSR2):  # one of them has submitit's handler, which exits or raises
-            handler = signal.getsignal(number)
-            if callable(handler):
-                signal.signal(number, _interrupting(handler))
+        for number in (signal.SIGUSR1, signal.SIGUSR2):  # one of them has submitit's handler
+            if callable(handler := signal.getsignal(number)):
+                signal.signal(number, _terminating(handler))
         return attempt(self.train, self.cfg)
 
     def checkpoint(self) -> Any:
@@ -131,36 +128,26 @@ class _Job:
         return submitit.helpers.DelayedSubmission(self)
 
 
-def _interrupting(handler: Any) -> Any:
-    """A handler of a signal that raises `Terminated` where `handler` raises: it is not the run that failed."""
+def _terminating(handler: Any) -> Any:
+    """A handler of a signal that raises `Terminated` where `handler` exits or raises: it is not the run that failed."""
 
-    def interrupt(number: int, frame: Any) -> None:
+    def terminate(number: int, frame: Any) -> None:
         try:
             handler(number, frame)
-        except BaseException as error:
+        except (Exception, SystemExit) as error:
             raise Terminated(128 + number) from error
 
-    return interrupt
+    return terminate
 
 
-def _result(cell: "Cell", job: Any) -> Ended:
-    error = job.exception()
-    if error is not None:  # of submitit: `attempt` has none
-        return Ended(cell, error=one_line(error), is_lost=True)
-    return Ended(cell, *job.result())
-
-
-def _last_words(job: Any) -> str:
-    lines = (job.stderr() or "").strip().splitlines()
-    return f"Slurm's job {job.job_id} ended without a result: {lines[-1] if lines else 'it wrote nothing'}"
+def _lost(cell: "Cell", error: str) -> Ended:
+    return Ended(cell, error=error, is_lost=True)
 
 
 def _slurm(*command: str) -> str:
     """The output of a command of Slurm's. OSError: it failed, or there is none; the message says which, and why."""
     try:
         return subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT, check=True).stdout
-    except subprocess.CalledProcessError as error:
-        said = " ".join(error.stderr.split()) or f"exit code {error.returncode}"
+    except subprocess.SubprocessError as error:
+        said = " ".join((getattr(error, "stderr", None) or str(error)).split())
         raise OSError(f"`{command[0]}` failed ({said})") from error
-    except subprocess.TimeoutExpired as error:
-        raise OSError(f"`{command[0]}` gave no answer in {TIMEOUT:.0f} s") from error

@@ -1,5 +1,6 @@
 """A sweep: trains cells on an executor, waits for those of other processes, and reports on all of them."""
 
+import math
 import shlex
 import sys
 import time
@@ -10,13 +11,13 @@ from typing import Any
 from omegaconf import DictConfig
 from tqdm import tqdm
 
-from mixerlab.config.values import CHANGED
+from mixerlab.config.values import CHANGED, code_versions
 from mixerlab.records.claims import holder, is_claimed
 from mixerlab.records.named import name_from, name_of, read_sweep, write_sweep
 from mixerlab.records.schema import Record, changed_code
 from mixerlab.records.text import counted
 from mixerlab.sweeps.launch.cells import Cell, Composer
-from mixerlab.sweeps.launch.executors import Ended, Executor
+from mixerlab.sweeps.launch.executors import Executor
 from mixerlab.sweeps.launch.progress import SweepProgress
 from mixerlab.sweeps.report.report import report
 
@@ -46,7 +47,7 @@ class Sweep:
         """Whether the cell, which has this record, is to be trained."""
         if self.config.force is True or record is None or record.status != "finished":
             return True
-        return self.config.force == CHANGED and bool(changed_code(record, cell.code))
+        return self.config.force == CHANGED and bool(changed_code(record, code_versions(cell.config)))
 
     def train(self, cells: Sequence[Cell], progress: SweepProgress | None = None) -> dict[Cell, str]:
         """Trains these cells, the first one first, and gives the errors of those that failed.
@@ -62,43 +63,38 @@ class Sweep:
         executor = self.executor = self.executor or self.make_executor(Path(cells[0].results_dir))
         queue, running, lost = list(cells), set[Cell](), set[Cell]()
         failed: dict[Cell, str] = {}
-        waits_since = None
+        waits_since = math.inf
         while queue or running:
             for cell in list(queue):
-                if len(running) >= executor.slots:
-                    break
-                if not is_claimed(cell.folder):
+                if len(running) < executor.slots and not is_claimed(cell.folder):
                     queue.remove(cell)
                     running.add(cell)
                     executor.submit(cell)
             if running:
-                waits_since = None
-            elif waits_since is None:
+                waits_since = math.inf
+            elif waits_since == math.inf:
                 waits_since = time.monotonic()
-                others = f"{counted(len(queue), 'run')} that other processes train ({_holders(queue)})"
-                tqdm.write(f"waiting for {others}", file=sys.stderr)
-            if waits_since is not None and self._waited_enough(waits_since):
+                runs = counted(len(queue), "run")
+                tqdm.write(f"waiting for {runs} that other processes train ({_holders(queue)})", file=sys.stderr)
+            if self.config.wait is not None and time.monotonic() - waits_since >= self.config.wait:
                 reason = f"another process still trains it after wait={self.config.wait} seconds"
                 return failed | {cell: f"{reason}: {holder(cell.folder)}" for cell in queue}
             for ended in executor.poll(POLL_SECONDS):
-                running.remove(ended.cell)
-                if ended.is_lost and ended.cell not in lost:
+                cell = ended.cell
+                running.remove(cell)
+                if ended.is_lost and cell not in lost:
                     tqdm.write(f"the launcher lost a run, which is tried again: {ended.error}", file=sys.stderr)
-                    lost.add(ended.cell)
-                    queue.append(ended.cell)
+                    lost.add(cell)
+                    queue.append(cell)
                 elif ended.error is None and ended.run_id is None:
-                    queue.append(ended.cell)  # another process was faster
-                else:
-                    if (error := _error_of(ended)) is not None:
-                        failed[ended.cell] = error
-                    if progress is not None:
-                        progress.ended(ended.cell)
+                    queue.append(cell)  # another process was faster
+                elif ended.error is not None:
+                    failed[cell] = f"the launcher lost it twice: {ended.error}" if ended.is_lost else ended.error
+                elif ended.run_id != cell.run_id:
+                    failed[cell] = f"ran as {ended.run_id}: its config has another value in another process"
             if progress is not None:
-                progress.show()
+                progress.show(left=[*queue, *running])
         return failed
-
-    def _waited_enough(self, since: float) -> bool:
-        return self.config.wait is not None and time.monotonic() - since >= self.config.wait
 
     def note(self, cells: Iterable[Cell]) -> str:
         """Notes which runs are this sweep's, and gives its name: `sweep`, the experiment's or one made of the runs."""
@@ -127,14 +123,6 @@ class Sweep:
             print(f"tables and figures: {summary.folder}\n{more}: {again}")
             folders.append(Path(summary.folder))
         return folders
-
-
-def _error_of(ended: Ended) -> str | None:
-    if ended.is_lost:
-        return f"the launcher lost it twice: {ended.error}"
-    if ended.error is None and ended.run_id != ended.cell.run_id:
-        return f"ran as {ended.run_id}: its config has another value in another process"
-    return ended.error
 
 
 def _configs_by_folder(cells: Iterable[Cell]) -> dict[str, dict[str, dict[str, Any]]]:

@@ -1,0 +1,81 @@
+"""The queue of a sweep: what it makes of claims, of cells that end, and of those that an executor loses."""
+
+from types import SimpleNamespace
+
+import pytest
+from trainers import FakeCell
+
+from mixerlab.records.claims import claim
+from mixerlab.sweeps.launch import sweep as sweep_module
+from mixerlab.sweeps.launch.executors import Ended
+from mixerlab.sweeps.launch.sweep import Sweep
+
+
+class Scripted:
+    """An executor that ends cells in turn, as it is told: by name, a list of (run_id, error, is_lost)."""
+
+    def __init__(self, slots, **script):
+        self.slots, self.script = slots, script
+        self.cells, self.order, self.most, self.is_stopped = [], [], 0, False
+
+    def submit(self, cell):
+        self.cells.append(cell)
+        self.order.append(cell.run_id)
+        self.most = max(self.most, len(self.cells))
+
+    def poll(self, seconds):
+        if not self.cells:
+            return []
+        cell = self.cells.pop(0)
+        script = self.script.get(cell.run_id)
+        return [Ended(cell, *(script.pop(0) if script else (cell.run_id,)))]
+
+    def stop(self):
+        self.is_stopped = True
+
+
+@pytest.fixture
+def make(tmp_path, monkeypatch):
+    """A sweep with this executor, and its cells `a` to `d`."""
+    monkeypatch.setattr(sweep_module, "POLL_SECONDS", 0.01)
+
+    def make(executor, wait=None):
+        folders = [tmp_path / "runs" / name for name in "abcd"]
+        cells = [FakeCell(folder=folder, run_id=folder.name, results_dir=tmp_path) for folder in folders]
+        return Sweep(SimpleNamespace(wait=wait), None, lambda folder: executor), cells
+
+    return make
+
+
+def test_cells_are_submitted_in_order_and_no_more_than_there_are_slots(make):
+    executor = Scripted(2)
+    sweep, cells = make(executor)
+    assert sweep.train(cells) == {} and executor.order == list("abcd") and executor.most == 2
+    sweep.close()
+    assert executor.is_stopped
+
+
+def test_what_another_process_was_faster_to_train_is_tried_again(make):
+    executor = Scripted(1, a=[(None,)])
+    sweep, cells = make(executor)
+    assert sweep.train(cells) == {} and executor.order == list("abcda")
+
+
+def test_errors_are_told_and_what_is_lost_is_tried_once_more(make):
+    lost = (None, "the node died", True)
+    executor = Scripted(4, a=[lost], b=[lost, lost], c=[(None, "ValueError: no")], d=[("another",)])
+    sweep, cells = make(executor)
+    failed = {cell.run_id: error for cell, error in sweep.train(cells).items()}
+    assert sorted(executor.order) == list("aabbcd") and set(failed) == set("bcd")
+    assert "lost it twice: the node died" in failed["b"] and failed["c"] == "ValueError: no"
+    assert "another" in failed["d"]
+
+
+def test_runs_of_other_processes_are_waited_for(make, capsys):
+    executor = Scripted(2)
+    sweep, cells = make(executor, wait=0)
+    with claim(cells[0].folder), claim(cells[2].folder):
+        failed = sweep.train(cells)
+        assert executor.order == ["b", "d"] and set(failed) == {cells[0], cells[2]}
+        assert "wait=0" in failed[cells[0]] and "waiting for 2 runs" in capsys.readouterr().err
+    assert sweep.train(cells) == {}  # they have let go

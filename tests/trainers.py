@@ -1,0 +1,54 @@
+"""Cells without configs, and what processes do in place of training them. Imports nothing that takes a second."""
+
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+
+class FakeCell:
+    def __init__(self, **attributes):
+        vars(self).update(attributes)
+
+
+def cell(what: str, folder: Path | str = "", **more) -> FakeCell:
+    """A cell whose training does `what`."""
+    return FakeCell(cfg={"what": what, "folder": str(folder), **more}, run_id=what)
+
+
+def train(cfg: dict) -> str:
+    """Gives the number of its process; or fails, in one of many ways."""
+    what, folder = cfg["what"], Path(cfg["folder"])
+    if what == "raise":
+        raise ArithmeticError("no such length")
+    if what == "interrupt":
+        raise KeyboardInterrupt
+    if what == "exit":
+        sys.exit(0)
+    if what == "preempted":
+        try:
+            os.kill(os.getpid(), signal.SIGUSR2)
+            time.sleep(60)
+        except BaseException as error:
+            (folder / "raised").write_text(type(error).__name__)
+            raise
+    if what == "kill":
+        os.kill(os.getpid(), signal.SIGKILL)
+    if what == "kill with child":
+        if os.fork() == 0:  # it has its parent's end of the connection
+            time.sleep(30)
+            os._exit(0)
+        os.kill(os.getpid(), signal.SIGKILL)
+    if what == "defer":  # SIGTERM, as training does that writes a checkpoint
+
+        def save(*_):
+            time.sleep(cfg["seconds"])
+            (folder / f"saved-{cfg['seconds']}").touch()
+            raise SystemExit
+
+        signal.signal(signal.SIGTERM, save)
+    if what in ("defer", "wait"):
+        (folder / f"ready-{os.getpid()}").touch()
+        time.sleep(60)
+    return str(os.getpid())
