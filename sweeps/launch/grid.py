@@ -80,14 +80,14 @@ def _offers(finished: Mapping[Cell, Record]) -> Iterator[str]:
     changed = {cell: changed_code(record, code_versions(cell.config)) for cell, record in finished.items()}
     if parts := {_named(part, cell) for cell, parts in changed.items() for part in parts}:
         runs = counted(sum(map(bool, changed.values())), "finished run")
-        yield f"The code of {runs} has changed ({', '.join(sorted(parts))}): force={CHANGED} trains them again"
+        yield f"code has changed since {runs} trained ({', '.join(sorted(parts))}): force={CHANGED} trains them again"
     keeps = {cell: KEPT[kept_in_sweep(cell.cfg.trainer.keep_weights)] for cell in finished}
     lacking = [
         cell for cell, record in finished.items() if selections_without_weights(cell.folder, record, keeps[cell])
     ]
     if lacking:
         weights, runs = " and ".join(keeps[lacking[0]]), counted(len(lacking), "finished run")
-        yield f"There are no {weights} weights of {runs}: force=true trains all runs again and keeps them"
+        yield f"{weights} weights are missing in {runs}: force=true trains all runs again and keeps them"
 
 
 def _named(part: str, cell: Cell) -> str:
