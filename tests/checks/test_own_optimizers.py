@@ -1,112 +1,110 @@
 """Optimizers and schedules of a user's own: what a run refuses of them before it trains."""
 
-import sys
-
 import pytest
-from command_line import TINY, records, run_py
-
-OWN_OPTIMIZER = """
-from mixerlab.training.optimizers import AdamW
-
-
-class Plain(AdamW):
-    def __init__(self, population, lr, schedule, total_steps):
-        super().__init__(population, lr, schedule, total_steps, weight_decay=0.0)
-"""
-
-
-def test_an_optimizer_without_weight_decay(own, tmp_path):
-    """Its runs have a record, beside others of a sweep."""
-    options = own("optimizer/plain", "name: plain\n_target_: plain_adam.Plain\nlr: 0.001\n")
-    (tmp_path / "plain_adam.py").write_text(OWN_OPTIMIZER)
-    given = (*options, "mixer=attn", "task=icr", *TINY, f"results_dir={tmp_path / 'results'}")
-    outcome = run_py("-m", *given, "optimizer=plain,adamw")
-    assert outcome.code == 0, outcome.err
-    decays = {
-        run["rows"][0]["optimizer"]: run["rows"][0]["weight_decay"] for run in records(tmp_path / "results").values()
-    }
-    assert decays["plain"] == 0.0 < decays["adamw"]
-
-
-SCHEDULE = """
 import torch
+from command_line import TINY, records, run_py
+from flawed_mixers import Flawed, population_of
+
+from mixerlab.checks.optimizer import check_replicas_apart, check_schedule, check_step
+from mixerlab.training.optimizers import AdamW
+from mixerlab.training.schedules import Constant
 
 
-class Own:
+class OwnSchedule(Constant):
+    def __init__(self, values):
+        self.values = values
+
     def learning_rate(self, progress):
-        return {}
-
-    def weight_decay(self, progress):
-        return torch.ones_like(progress)
-"""
+        return self.values(progress)
 
 
 @pytest.mark.parametrize(
-    ("given", "message"),
+    ("values", "message"),
     [
-        ("0.5", "learning_rate(progress) gives 0.5, and must give a tensor like progress"),
-        ("progress[:3]", "learning_rate(progress) gives shape [3], and must give a tensor like progress"),
-        ("(0.5 - progress).sqrt()", "learning_rate is nan at progress 0.5001, and must be finite and at least 0"),
-        ("(0.9996 - progress).sqrt()", "learning_rate is nan at progress 0.9997, and must be finite and at least 0"),
-        ("0.25 - progress", "learning_rate is -0.0001 at progress 0.2501, and must be finite and at least 0"),
-        ("progress.half_life()", "learning_rate: AttributeError: 'Tensor' object has no attribute 'half_life'"),
+        (lambda progress: 0.5, r"learning_rate\(progress\) gives 0.5, and must give a tensor like progress"),
+        (lambda progress: progress[:3], r"gives shape \[3\], and must give a tensor like progress"),
+        (lambda progress: (0.9996 - progress).sqrt(), "learning_rate is nan at progress 0.9997, and must be finite"),
+        (lambda progress: 0.25 - progress, "learning_rate is -0.0001 at progress 0.2501"),
+        (lambda progress: progress.half_life(), "learning_rate: AttributeError: 'Tensor' object has no attribute"),
     ],
 )
-def test_a_schedule_that_cannot_be_is_refused_by_name(own, tmp_path, monkeypatch, given, message):
-    options = own("schedule/mine", "name: mine\n_target_: own_schedule.Own\n")
-    (tmp_path / "own_schedule.py").write_text(SCHEDULE.format(given))
-    monkeypatch.delitem(sys.modules, "own_schedule", raising=False)
-    monkeypatch.syspath_prepend(tmp_path)
-    outcome = run_py(*options, "mixer=attn", "task=icr", "schedule=mine", *TINY, f"results_dir={tmp_path}")
-    assert outcome.code == 1 and f"error: schedule=mine: {message}" in outcome.err
-    assert not records(tmp_path)
+def test_a_schedule_that_cannot_be_is_refused_by_name(values, message):
+    with pytest.raises(ValueError, match=f"schedule=mine: .*{message}"):
+        check_schedule(OwnSchedule(values), "mine")
 
 
-OWN_STEP = """
-import torch
-
-from mixerlab.training.optimizers import AdamW
+def optimizer_of(cls, replicas):
+    return cls(population_of(Flawed, [0] * replicas), [0.001] * replicas, Constant(), 8, weight_decay=0.0)
 
 
-class Own(AdamW):
+class OwnStep(AdamW):
+    lacks = ""
+
     @torch.no_grad()
     def step(self, closure=None):
         state = self.state[self.parameters]
-        {}
-        self.parameters.sub_(self.learning_rates()[:, None] * self.parameters.grad * active[:, None])
-"""
-COUNTS = """state["active"] *= self.parameters.grad.isfinite().all(1)
-        active = state["active"]
-        state["step_number"] += 1
-        state["steps_taken"] += active
-        self.parameters.grad.nan_to_num_()"""
+        if self.lacks != "active":
+            state["active"] *= self.parameters.grad.isfinite().all(1)
+        state["step_number"] += self.lacks != "step_number"
+        state["steps_taken"] += state["active"] if self.lacks != "steps_taken" else 0
+        if self.lacks != "parameters":
+            self.parameters.grad.nan_to_num_()
+        self.parameters.sub_(self.learning_rates()[:, None] * self.parameters.grad * state["active"][:, None])
+
+
+@pytest.mark.parametrize("lacks", ["", "active", "step_number", "steps_taken", "parameters"])
+def test_a_step_of_ones_own_counts_and_freezes(lacks, monkeypatch):
+    """Without the number of the step, for one, the rate would never fall."""
+    monkeypatch.setattr(OwnStep, "lacks", lacks)
+    if not lacks:
+        check_step(optimizer_of(OwnStep, 1))
+        return
+    with pytest.raises(ValueError, match="its step must add 1 to `step_number`"):
+        check_step(optimizer_of(OwnStep, 1))
+
+
+def with_previous(optimizer, momentum):
+    optimizer.previous = 0.5 * getattr(optimizer, "previous", 0) + momentum
+    return optimizer.previous
+
+
+def with_late_state(optimizer, momentum):
+    return optimizer.state[optimizer.parameters].setdefault("own", 0 * momentum).add_(momentum)
 
 
 @pytest.mark.parametrize(
-    "lacks", ["", 'state["step_number"] += 1', 'state["steps_taken"] += active', "self.parameters.grad.nan_to_num_()"]
+    ("direction", "message"),
+    [
+        (lambda self, momentum: momentum / momentum.norm(dim=1, keepdim=True), None),
+        (lambda self, momentum: self.state[self.parameters]["first_moment"].sign(), None),
+        (lambda self, momentum: momentum / momentum.norm(), "its step mixes replicas: one moves otherwise beside"),
+        (with_previous, "its step depends on what it keeps outside of self.state"),
+        (with_late_state, r"its step makes self.state\[self.parameters\]\['own'\]: make it in __init__"),
+        (lambda self, momentum: momentum / 0, "from finite gradients its step gives parameters that are not finite"),
+        (lambda self, momentum: momentum[:, 1:], r"direction gives a tensor \[2, "),
+    ],
 )
-def test_a_step_of_ones_own_counts_and_freezes(own, tmp_path, lacks):
-    """What it lacks is told before it trains: without the number of the step, the rate would never fall."""
-    name = f"own_step_{tmp_path.name}"
-    (tmp_path / f"{name}.py").write_text(OWN_STEP.format(COUNTS.replace(lacks, "pass") if lacks else COUNTS))
-    options = own("optimizer/own", f"name: own\n_target_: {name}.Own\nlr: 0.001\n")
-    outcome = run_py(*options, "mixer=attn", "task=icr", "optimizer=own", *TINY, f"results_dir={tmp_path / 'results'}")
-    if not lacks:
-        assert outcome.code == 0, outcome.err
-        (record,) = records(tmp_path / "results").values()
-        assert record["rows"][0]["steps"] > 0 and record["rows"][0]["test_loss"] < 5
+def test_a_direction_of_ones_own_is_of_each_replica_by_itself(direction, message):
+    class Own(AdamW):
+        momentum = 0.9
+
+        def directed(self):
+            return self.layout.size
+
+    Own.direction = direction
+    if message is None:
+        check_replicas_apart(optimizer_of(Own, 2))
         return
-    assert outcome.code == 1 and outcome.err.startswith("error: optimizer=own: its step must add 1 to `step_number`")
-    assert not records(tmp_path / "results")
+    with pytest.raises(ValueError, match=message):
+        check_replicas_apart(optimizer_of(Own, 2))
 
 
-OWN_DIRECTION = """
+OWN = """
 from mixerlab.training.optimizers import AdamW
 
 
 class Own(AdamW):
     momentum = 0.9
-    previous = 0.0
 
     def directed(self):
         return self.layout.size
@@ -117,42 +115,21 @@ class Own(AdamW):
 
 
 @pytest.mark.parametrize(
-    ("body", "message"),
+    ("body", "code", "message"),
     [
-        ("return momentum / momentum.norm(dim=1, keepdim=True)", None),
-        ("return momentum / momentum.norm()", "its step mixes replicas: one moves otherwise beside another"),
-        (
-            "self.previous = 0.5 * self.previous + momentum; return self.previous",
-            "its step depends on what it keeps outside of self.state[self.parameters], which a checkpoint",
-        ),
-        ("return momentum[:, 1:]", "direction gives a tensor [2, "),
-        ("self.last = momentum.norm(dim=1); return momentum", None),
-        (
-            "state = self.state[self.parameters]; return state.setdefault('own', 0 * momentum).add_(momentum)",
-            "its step makes self.state[self.parameters]['own']: make it in __init__",
-        ),
-        ("return self.state[self.parameters]['first_moment'].sign()", None),
-        ("return momentum / 0", "from finite gradients its step gives parameters that are not finite"),
+        ("return momentum / momentum.norm()", 1, "error: optimizer=own: its step mixes replicas"),
+        ("return momentum.sign()", 0, ""),
+        # A sweep may be composed on a host without a GPU.
+        ("assert momentum.is_cuda", 0, "optimizer=own is not checked, as it fails on the CPU: AssertionError: assert"),
     ],
 )
-def test_a_direction_of_ones_own_is_of_each_replica_by_itself(own, tmp_path, body, message):
-    name = f"own_direction_{tmp_path.name}".replace("[", "_").replace("]", "_")
-    (tmp_path / f"{name}.py").write_text(OWN_DIRECTION.format(body))
+def test_a_run_with_an_optimizer_of_ones_own(own, tmp_path, monkeypatch, body, code, message):
+    name = f"own_direction_{code}_{len(body)}"
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / f"{name}.py").write_text(OWN.format(body))
     options = own("optimizer/own", f"name: own\n_target_: {name}.Own\nlr: 0.001\n")
-    outcome = run_py(*options, "mixer=attn", "task=icr", "optimizer=own", *TINY, f"results_dir={tmp_path / 'results'}")
-    if message is None:
-        assert outcome.code == 0, outcome.err
-    else:
-        assert outcome.code == 1 and outcome.err.startswith(f"error: optimizer=own: {message}")
-
-
-def test_an_optimizer_that_needs_a_gpu_is_not_checked_and_says_so(own, tmp_path):
-    """A sweep may be composed on a host without one."""
-    name = f"on_gpu_{tmp_path.name}"
-    (tmp_path / f"{name}.py").write_text(OWN_DIRECTION.format("assert momentum.is_cuda; return momentum"))
-    options = own("optimizer/own", f"name: own\n_target_: {name}.Own\nlr: 0.001\n")
-    outcome = run_py(*options, "mixer=attn", "task=icr", "optimizer=own", *TINY, "dry_run=true")
-    assert outcome.code == 0
-    assert (
-        "optimizer=own is not checked, as it fails on the CPU: AssertionError: assert momentum.is_cuda" in outcome.err
+    outcome = run_py(
+        *options, "mixer=attn", "task=icr", "optimizer=own", *TINY, f"results_dir={tmp_path}", "dry_run=true"
     )
+    assert outcome.code == code and message in outcome.err
+    assert not records(tmp_path)

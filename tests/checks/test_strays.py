@@ -2,7 +2,6 @@
 
 import pytest
 import torch
-from command_line import TINY, records, run_py
 from every_mixer import MIXERS, mixer_of
 from torch import nn
 from torch.nn.utils.parametrizations import weight_norm
@@ -88,32 +87,3 @@ def test_what_is_registered_is_no_stray(fill):
 @pytest.mark.parametrize("name", MIXERS)
 def test_our_mixers_have_none(name):
     assert not list(strays(mixer_of(name, 32)))
-
-
-STRAY = """
-from torch import nn
-from mixerlab.mixers.attn import Attention
-
-class Hidden(Attention):
-    def __init__(self, d_model):
-        super().__init__(d_model)
-        self.outs = [nn.Linear(d_model, d_model)]
-
-    def forward(self, x):
-        return self.outs[0](super().forward(x))
-"""
-
-
-def test_a_run_is_refused_before_it_trains(tmp_path):
-    conf = tmp_path / "conf" / "mixer"
-    conf.mkdir(parents=True)
-    (conf / "hidden.yaml").write_text("name: hidden\n_target_: hides_layers.Hidden\n")
-    (tmp_path / "hides_layers.py").write_text(STRAY)
-    options = "task=icr", *TINY, f"results_dir={tmp_path / 'results'}"
-    for given in (["mixer=hidden"], ["-m", "mixer=attn,hidden"]):
-        outcome = run_py("--config-dir", str(conf.parent), *given, *options)
-        assert outcome.code == 1
-        assert (
-            "error: mixer=hidden: outs[0].weight is no parameter or buffer, so it is not trained, saved" in outcome.err
-        )
-        assert "nn.ModuleList" in outcome.err and not records(tmp_path / "results")

@@ -12,7 +12,6 @@ from torch.nn.utils import parametrizations
 import mixerlab
 from mixerlab.checks import command as check
 from mixerlab.config.building import initial_value_warnings
-from mixerlab.config.values import checked
 from mixerlab.mixers.base import keep_initial_values
 from mixerlab.models.auto_encoder import AutoEncoder
 from mixerlab.models.initial_values import initialise, overwritten
@@ -73,17 +72,6 @@ def test_the_auto_encoder_may_redraw_what_a_mixer_started_on_purpose(redraws):
         assert weight.std().item() == pytest.approx(0.02, rel=0.1)
 
 
-@pytest.mark.parametrize("value", ["0", "-1", "wide", ".inf", "true"])
-def test_a_spread_that_cannot_be_is_refused(value):
-    with pytest.raises(ValueError, match=r"model.linear_std=.*, or null for PyTorch's default"):
-        checked(mixerlab.compose(f"model.linear_std={value}"))
-
-
-def test_a_redraw_that_is_no_flag_is_refused():
-    with pytest.raises(ValueError, match=r"model\.autoencoder_redraw_all=1 must be true or false"):
-        checked(mixerlab.compose("model.autoencoder_redraw_all=1"))
-
-
 @pytest.mark.parametrize(
     ("start", "parameter"),
     [
@@ -113,13 +101,6 @@ def test_what_pytorch_starts_is_nobodys_choice():
         assert not list(overwritten(mixer, 0.02))  # that is what they become
     nothing = nn.Linear(4, 0)
     assert not list(overwritten(nn.ModuleList((nothing, nn.utils.parametrizations.orthogonal(nn.Linear(8, 8)))), 0.02))
-
-
-def test_a_redraw_that_was_asked_for_is_not_warned_of(config_dir):
-    given = "mixer=zeroed", "task=cmp"
-    assert initial_value_warnings(mixerlab.compose(*given, config_dir=config_dir), True)
-    redrawn = mixerlab.compose(*given, "model.autoencoder_redraw_all=true", config_dir=config_dir)
-    assert not initial_value_warnings(redrawn, True)
 
 
 @pytest.mark.parametrize("mixer", MIXERS)

@@ -5,7 +5,6 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-import mixerlab.config.values
 from mixerlab.mixers.attn import Attention
 from mixerlab.models.auto_encoder import AutoEncoder, position_table
 from mixerlab.models.block import SwiGLU
@@ -56,15 +55,6 @@ def test_blocks_are_residual_and_normed():
     torch.testing.assert_close(model(tokens), F.linear(normed, model.head.weight, model.head.bias))
 
 
-def test_the_language_model_is_causal():
-    model = language_model()
-    tokens = torch.randint(VOCAB, (1, LENGTH))
-    changed = tokens.clone()
-    changed[0, 10] = (changed[0, 10] + 1) % VOCAB
-    different = (model(tokens) - model(changed)).abs().amax(dim=(0, 2)) > 1e-6
-    assert not different[:10].any() and different[10:].all()
-
-
 def test_the_auto_encoder_decodes_only_the_last_position():
     """The decoder adds the encoder's last vector to each row of the position table; then twice norm, linear, GELU."""
     model = auto_encoder().double().requires_grad_(False)
@@ -97,29 +87,6 @@ def test_the_last_mlp_computes_only_scored_positions(make, seen):
     assert lengths == [LENGTH, seen]
 
 
-def test_a_mixer_of_another_length_is_refused():
-    class Padded(nn.Module):
-        def forward(self, x):
-            return F.pad(x, (0, 0, 0, 3))
-
-    model = LanguageModel(VOCAB, WIDTH, 1, Padded)
-    with pytest.raises(ValueError, match=r"Padded gives the shape \(2, 35, 128\) for an input of \(2, 32, 128\)"):
-        model(torch.randint(VOCAB, (2, LENGTH)), slice(5, 9))
-
-
-def test_a_mixer_that_gives_more_than_a_tensor_is_refused():
-    class WithState(nn.Module):
-        def forward(self, x):
-            return x, None
-
-    with pytest.raises(ValueError, match="WithState gives a tuple: it must give a tensor"):
-        LanguageModel(VOCAB, WIDTH, 1, WithState)(torch.randint(VOCAB, (2, LENGTH)))
-
-
-def test_the_position_table_of_an_odd_width():
-    assert position_table(5, 7).shape == (5, 7)
-
-
 def test_the_position_table():
     table = position_table(50, WIDTH)
     assert table.shape == (50, WIDTH)
@@ -149,33 +116,3 @@ def test_initial_values(make):
             assert not linear.bias.any(), name
     gains = [module.weight for module in model.modules() if isinstance(module, nn.RMSNorm)]
     assert gains and all((gain == 1).all() for gain in gains)
-
-
-class Deliberate(nn.Module):
-    """A mixer that sets the initial values of two of its parameters on purpose."""
-
-    def __init__(self):
-        super().__init__()
-        self.marked, self.plain = nn.Linear(8, 8), nn.Linear(8, 8)
-        nn.init.constant_(self.marked.weight, 5.0)
-        nn.init.constant_(self.marked.bias, 6.0)
-        nn.init.constant_(self.plain.bias, 6.0)
-        self.marked.weight._no_reinit = self.marked.bias._no_reinit = True
-
-    def forward(self, x):
-        return self.plain(self.marked(x))
-
-
-@pytest.mark.parametrize("model", [LanguageModel(4, 8, 1, Deliberate), AutoEncoder(4, 6, 8, 1, Deliberate)])
-def test_parameters_marked_no_reinit_keep_their_values(model):
-    mixer = model.blocks[0].mixer
-    assert (mixer.marked.weight == 5).all() and (mixer.marked.bias == 6).all()
-    assert not mixer.plain.bias.any()
-
-
-def test_the_code_of_a_training_includes_both_models(monkeypatch):
-    """A record of a run before a change to either says that its training has changed."""
-    monkeypatch.setattr(mixerlab.config.values, "code_version", lambda *modules: modules)
-    parts = {key: {"_target_": f"somewhere.{key}.Class"} for key in ("mixer", "task", "optimizer", "schedule")}
-    modules = mixerlab.config.values.code_versions(parts)["training"]
-    assert {LanguageModel.__module__, AutoEncoder.__module__} <= set(modules)
