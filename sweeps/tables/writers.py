@@ -1,4 +1,4 @@
-"""Tables as Markdown, LaTeX, HTML and CSV. All that comes from records is escaped."""
+"""Tables as Markdown, LaTeX and CSV. All that comes from records is escaped."""
 
 import csv
 import io
@@ -22,9 +22,9 @@ def to_markdown(table: Table, escaped: Callable[[str], str] = escape_markdown) -
     lines = [[*map(escaped, table.labels), *map(escaped, labels(table.columns).values())]]
     for name, row in table.rows.items():
         best = best_of(row)
-        texts = {column: text_of(score, table.most_seeds) for column, score in row.items()}
-        entries = [f"**{texts[column]}**" if column in best else texts[column] for column in table.columns]
-        lines.append([*map(escaped, name), *entries])
+        texts = {column: text_of(entry, table.most_seeds) for column, entry in row.items()}
+        bold = [f"**{texts[column]}**" if column in best else texts[column] for column in table.columns]
+        lines.append([*map(escaped, name), *bold])
     notes = [f"- {escaped(note)}" for note in (*table.legend, *table.remarks)]
     return "\n".join([aligned(lines, len(table.labels)), *([""] if notes else []), *notes]) + "\n"
 
@@ -33,14 +33,12 @@ def aligned(lines: Sequence[Sequence[str]], left: int) -> str:
     """A Markdown table of a header and rows, the first `left` columns flush left."""
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     ruler = ["-" * width if i < left else "-" * (width - 1) + ":" for i, width in enumerate(widths)]
-    rendered = []
-    for line in (lines[0], ruler, *lines[1:]):
-        sized = list(zip(line, widths, strict=True))
-        cells = [text.ljust(width) for text, width in sized[:left]] + [
-            text.rjust(width) for text, width in sized[left:]
-        ]
-        rendered.append(f"| {' | '.join(cells)} |")
-    return "\n".join(rendered)
+    sides = ["<" if i < left else ">" for i in range(len(widths))]
+    rendered = [
+        " | ".join(f"{text:{side}{width}}" for text, side, width in zip(line, sides, widths, strict=True))
+        for line in (lines[0], ruler, *lines[1:])
+    ]
+    return "\n".join(f"| {line} |" for line in rendered)
 
 
 def to_latex(table: Table, bare: bool = False) -> str:
@@ -97,12 +95,12 @@ def _latex_line(labels: Iterable[str], entries: Iterable[str]) -> str:
     return " & ".join([*labels, *entries]) + r" \\"
 
 
-def _latex_entry(score: Entry, is_best: bool, most: int) -> str:
-    if score.mean is None:
-        return escape_latex(text_of(score, most))
-    text = rf"\textbf{{{score.mean:.3f}}}" if is_best else f"{score.mean:.3f}"
-    spread = "" if score.spread is None else f"±{score.spread:.3f} "
-    for command, said in (("subscript", spread + seeds_of(score, most)), ("superscript", marks_of(score))):
+def _latex_entry(entry: Entry, is_best: bool, most: int) -> str:
+    if entry.mean is None:
+        return escape_latex(text_of(entry, most))
+    text = rf"\textbf{{{entry.mean:.3f}}}" if is_best else f"{entry.mean:.3f}"
+    spread = "" if entry.spread is None else f"±{entry.spread:.3f} "
+    for command, said in (("subscript", spread + seeds_of(entry, most)), ("superscript", marks_of(entry))):
         text += rf"\text{command}{{{escape_latex(said)}}}" if said else ""
     return text
 
@@ -117,13 +115,17 @@ def to_csv(table: Table) -> str:
     names = labels(table.columns)
     for name, row in table.rows.items():
         best = best_of(row)
-        for column, score in row.items():
-            low, high = interval(list(score.by_seed.values()), bounded=score.higher_is_better) or (None, None)
-            numbers = [score.mean, score.spread, score.seeds[0], low, high, score.done, score.total]
-            marks = [int(column in best), score.edges, int(score.incomplete), score.status]
+        for column, entry in row.items():
+            low, high = interval(list(entry.by_seed.values()), bounded=entry.higher_is_better) or (None, None)
+            numbers = [entry.mean, entry.spread, entry.seeds[0], low, high, entry.done, entry.total]
+            marks = [int(column in best), entry.edges, int(entry.incomplete), entry.status]
             lines.append([*name, names[column], *numbers, *marks])
     header = [*table.labels, "column", "mean", "std", "n", "low", "high", "settings", "of"]
-    return _csv([*header, "bold", "wider_grid", "incomplete", "status"], lines)
+    header += ["bold", "wider_grid", "incomplete", "status"]
+    file = io.StringIO()
+    safe = [[no_formula(value) if isinstance(value, str) else value for value in line] for line in (header, *lines)]
+    csv.writer(file, lineterminator="\n").writerows(safe)
+    return file.getvalue()
 
 
 def rows_csv(frame: pd.DataFrame) -> str:
@@ -150,11 +152,3 @@ def solved_markdown(cells: pd.DataFrame) -> str:
         + aligned([[escape_markdown(text) for text in line] for line in lines], 2)
         + "\n"
     )
-
-
-def _csv(header: Sequence[str], lines: Iterable[Sequence]) -> str:
-    file = io.StringIO()
-    writer = csv.writer(file, lineterminator="\n")
-    writer.writerow(map(no_formula, header))
-    writer.writerows([no_formula(value) if isinstance(value, str) else value for value in line] for line in lines)
-    return file.getvalue()
