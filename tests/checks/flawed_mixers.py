@@ -26,13 +26,13 @@ _unseeded = np.random.default_rng()
 class Flaw:
     """What a mixer gives for its input `x` and `y = linear(x)`, and the words by which it is refused, if it is.
 
-    A `run` that is `...` is not tried: it depends on what stands around the mixer.
+    `check_only`: a run does not refuse it.
     """
 
     forward: Callable
-    check: str | None
-    run: str | None
+    message: str | None = None
     prepare: Callable = lambda mixer: None
+    check_only: bool = False
 
 
 class Flawed(SequenceMixer):
@@ -138,107 +138,119 @@ def with_alias(mixer):
     mixer.aliases = [mixer.shift]
 
 
+def recomputes(activation, hand_over=False):
+    """As `torch.utils.checkpoint` does in backward, where a module has no replica's parameters."""
+
+    def forward(mixer, x, y):
+        args = (mixer.shift,) if hand_over else ()
+        inner = lambda y, shift=None: activation(y + (mixer.shift if shift is None else shift)).cumsum(1)  # noqa: E731
+        return checkpoint(inner, y, *args, use_reentrant=False)
+
+    return forward
+
+
+def makes(what):
+    """A parameter or buffer in the first call."""
+
+    def forward(mixer, x, y):
+        if not hasattr(mixer, "late"):
+            if what == "buffer":
+                mixer.register_buffer("late", torch.ones(x.shape[2]))
+            else:
+                mixer.late = nn.Parameter(torch.ones(x.shape[2]))
+        return mixer.late * y
+
+    return forward
+
+
 def set_(name, make):
     """Sets an attribute that `make` makes of the width."""
     return lambda mixer: setattr(mixer, name, make(mixer.linear.in_features))
 
 
-FUTURE, ROWS_MIX, STATE = "it sees the future", "rows of a batch influence each other", "it keeps state between calls"
-WRITES = "it writes h in evaluation mode, so that it gives different outputs"
-FLAWS = {
-    # none
-    "none": Flaw(lambda m, x, y: past(y), None, None),
-    "by FFT": Flaw(by_fft, None, None),
-    "rows in training": Flaw(lambda m, x, y: y - y.mean(0, keepdim=True) if m.training else y, None, None),
-    "writes in training": Flaw(writes_in_training, None, None, with_buffer),
-    "writes unread": Flaw(writes_unread, None, None, with_buffer),
-    "dropout in training": Flaw(lambda m, x, y: F.dropout(past(y), 0.2, m.training), None, None),
-    # later tokens
-    "mean": Flaw(lambda m, x, y: past(y) + y.mean(1, keepdim=True), FUTURE, FUTURE),
-    "closed gate": Flaw(
-        lambda m, x, y: past(y) + m.gate * y.mean(1, keepdim=True), FUTURE, FUTURE, set_("gate", lambda d: zeros(d))
-    ),
-    "next": Flaw(lambda m, x, y: past(y) + y.roll(-1, dims=1), FUTURE, FUTURE),
-    "last": Flaw(lambda m, x, y: past(y) + y[:, -1:], FUTURE, FUTURE),
-    "within chunks": Flaw(of_chunks, FUTURE, FUTURE),
-    "across chunks": Flaw(across_edges(32), FUTURE, FUTURE),
-    "norm over time": Flaw(
-        lambda m, x, y: past(y) - past(y).mean(1, keepdim=True) if m.training else past(y),
-        f"{FUTURE}.*in training mode only",
-        f"{FUTURE}.*in training mode only",
-    ),
-    "over batch and time": Flaw(lambda m, x, y: past(y) + y.mean((0, 1), keepdim=True), FUTURE, FUTURE),
-    "NaN if moved": Flaw(
-        lambda m, x, y: past(y) + m.positive.log() * y.mean(1, keepdim=True),
-        FUTURE,
-        FUTURE,
-        set_("positive", lambda d: nn.Parameter(torch.full((d,), 1e-3))),
-    ),
-    "small numbers": Flaw(lambda m, x, y: 1e-7 * (y + y.mean(1, keepdim=True)), FUTURE, None),
-    "the length": Flaw(lambda m, x, y: y / x.shape[1], "of 129 positions change when the others are removed", None),
-    # other rows
-    "over the batch": Flaw(lambda m, x, y: past(y) + y.mean(0, keepdim=True).cumsum(1), ROWS_MIX, ROWS_MIX),
-    # earlier calls
-    "remembers": Flaw(remembers, STATE, STATE),
-    "counts steps": Flaw(counts_steps, STATE, STATE),
-    "writes": Flaw(writes, WRITES, WRITES, with_buffer),
-    "writes in place": Flaw(writes_in_place, WRITES, WRITES, with_buffer),
-    "overwrites": Flaw(overwrites, "modified by an inplace operation", "modified by an inplace operation"),
-    "dropout": Flaw(lambda m, x, y: F.dropout(y, 0.1), "forward draws random numbers in evaluation mode", None),
-    "draws once": Flaw(draws_once, "forward draws random numbers in evaluation mode", None),
-    # parameters and buffers
-    "reads late": Flaw(
-        lambda m, x, y: checkpoint(lambda y: m.linear(y).sigmoid(), y, use_reentrant=False),
-        "backward reads parameters from the module",
-        "backward reads parameters from the module",
-    ),
-    "reads a list": Flaw(
-        lambda m, x, y: y * m.aliases[0] + 0 * m.shift,
-        "forward reads a parameter from a list",
-        "forward reads a parameter from a list",
-        with_alias,
-    ),
-    "makes a layer": Flaw(makes_a_layer, "forward makes .*late.bias", "forward makes .*late.bias"),
-    "grows a buffer": Flaw(grows_a_buffer, "a buffer keeps its shape", "a buffer keeps its shape", with_buffer),
-    "stray layer": Flaw(
-        lambda m, x, y: m.outs[0](y),
-        r"outs\[0\].weight is no parameter",
-        r"outs\[0\].weight is no parameter",
-        set_("outs", lambda d: [nn.Linear(d, d)]),
-    ),
-    "stray tensor": Flaw(
-        lambda m, x, y: y * m.table,
-        "table is no parameter or buffer",
-        "table is no parameter or buffer",
-        set_("table", torch.ones),
-    ),
-    "unseeded": Flaw(
-        lambda m, x, y: y * m.scale,
-        "parameter .*scale starts otherwise each time",
-        "parameter .*scale starts otherwise each time",
-        set_("scale", lambda d: nn.Parameter(torch.tensor(_unseeded.random(d), dtype=torch.float32))),
-    ),
-    "unused": Flaw(lambda m, x, y: y, "'spare' gets no gradient", None, set_("spare", lambda d: zeros(3))),
-    "frozen": Flaw(
-        lambda m, x, y: y,
-        "linear.weight has requires_grad=False",
-        "linear.weight has requires_grad=False",
-        lambda mixer: mixer.requires_grad_(False),
-    ),
-    "cut off": Flaw(lambda m, x, y: m.linear(x.detach()), "'x' gets no gradient", None),
-    # what it gives
-    "tuple": Flaw(lambda m, x, y: (y, None), "Flawed gives a tuple", "Flawed gives a tuple"),
-    "nothing": Flaw(lambda m, x, y: None, "Flawed gives a NoneType", "Flawed gives a NoneType"),
-    "shape": Flaw(lambda m, x, y: y[:, 1:], "Flawed gives the shape", "Flawed gives the shape"),
-    "float64": Flaw(lambda m, x, y: y.double(), "Flawed gives torch.float64", "Flawed gives torch.float64"),
-    "bfloat16": Flaw(lambda m, x, y: y.bfloat16(), "the output's dtype is torch.bfloat16", None),
-    "NaN": Flaw(lambda m, x, y: y * torch.nan, "the outputs are not finite", None),
-    "infinite gradient": Flaw(lambda m, x, y: y + (y - y.detach()).abs().sqrt(), "gradient of .* is not finite", None),
-}
+def with_shift(mixer):
+    mixer.shift = nn.Parameter(torch.full((), 0.3))
 
 
 def zeros(size):
     return nn.Parameter(torch.zeros(size))
+
+
+def set_unseeded(mixer):
+    mixer.scale = nn.Parameter(torch.tensor(_unseeded.random(mixer.linear.in_features), dtype=torch.float32))
+
+
+FUTURE, OTHER_ROWS, STATE = "it sees the future", "rows of a batch influence each other", "it keeps state between calls"
+WRITES = "it writes h in evaluation mode, so that it gives different outputs"
+DRAWS = "forward draws random numbers in evaluation mode"
+LATE = "backward reads parameters from the module"
+CHECK_ONLY = {"check_only": True}
+FLAWS = {
+    # none
+    "none": Flaw(lambda m, x, y: past(y)),
+    "by FFT": Flaw(by_fft),
+    "rows in training": Flaw(lambda m, x, y: y - y.mean(0, keepdim=True) if m.training else y),
+    "writes in training": Flaw(writes_in_training, None, with_buffer),
+    "writes unread": Flaw(writes_unread, None, with_buffer),
+    "dropout in training": Flaw(lambda m, x, y: F.dropout(past(y), 0.2, m.training)),
+    "hands over": Flaw(recomputes(torch.sigmoid, hand_over=True), None, with_shift),
+    # later tokens
+    "mean": Flaw(lambda m, x, y: past(y) + y.mean(1, keepdim=True), FUTURE),
+    "closed gate": Flaw(lambda m, x, y: past(y) + m.gate * y.mean(1, keepdim=True), FUTURE, set_("gate", zeros)),
+    "next": Flaw(lambda m, x, y: past(y) + y.roll(-1, dims=1), FUTURE),
+    "last": Flaw(lambda m, x, y: past(y) + y[:, -1:], FUTURE),
+    "within chunks": Flaw(of_chunks, FUTURE),
+    "across chunks": Flaw(across_edges(32), FUTURE),
+    "norm over time": Flaw(
+        lambda m, x, y: past(y) - m.training * past(y).mean(1, keepdim=True), f"{FUTURE}.*in training mode only"
+    ),
+    "over batch and time": Flaw(lambda m, x, y: past(y) + y.mean((0, 1), keepdim=True), FUTURE),
+    "NaN if moved": Flaw(
+        lambda m, x, y: past(y) + m.positive.log() * y.mean(1, keepdim=True),
+        FUTURE,
+        set_("positive", lambda d: nn.Parameter(torch.full((d,), 1e-3))),
+    ),
+    "small numbers": Flaw(lambda m, x, y: 1e-7 * (y + y.mean(1, keepdim=True)), FUTURE, **CHECK_ONLY),
+    "the length": Flaw(lambda m, x, y: y / x.shape[1], "positions change when the others are removed", **CHECK_ONLY),
+    # other rows
+    "over the batch": Flaw(lambda m, x, y: past(y) + y.mean(0, keepdim=True).cumsum(1), OTHER_ROWS),
+    # earlier calls
+    "remembers": Flaw(remembers, STATE),
+    "counts steps": Flaw(counts_steps, STATE),
+    "writes": Flaw(writes, WRITES, with_buffer),
+    "writes in place": Flaw(writes_in_place, WRITES, with_buffer),
+    "overwrites": Flaw(overwrites, "modified by an inplace operation"),
+    "dropout": Flaw(lambda m, x, y: F.dropout(y, 0.1), DRAWS, **CHECK_ONLY),
+    "draws once": Flaw(draws_once, DRAWS, **CHECK_ONLY),
+    # parameters and buffers
+    "reads late": Flaw(recomputes(torch.sigmoid), LATE, with_shift),
+    "reads late, behind a relu": Flaw(recomputes(torch.relu), LATE, with_shift),  # whose gradient hides a NaN
+    "reads a list": Flaw(
+        lambda m, x, y: y * m.aliases[0] + 0 * m.shift, "forward reads a parameter from a list", with_alias
+    ),
+    "makes a layer": Flaw(makes_a_layer, "forward makes .*late.bias"),
+    "makes a parameter": Flaw(makes("parameter"), "forward makes .*late"),
+    "makes a buffer": Flaw(makes("buffer"), "forward makes .*late"),
+    "grows a buffer": Flaw(grows_a_buffer, "a buffer keeps its shape", with_buffer),
+    "stray layer": Flaw(
+        lambda m, x, y: m.outs[0](y), r"outs\[0\].weight is no parameter", set_("outs", lambda d: [nn.Linear(d, d)])
+    ),
+    "stray tensor": Flaw(lambda m, x, y: y * m.table, "table is no parameter or buffer", set_("table", torch.ones)),
+    "unseeded": Flaw(lambda m, x, y: y * m.scale, "scale starts otherwise each time", set_unseeded),
+    "frozen": Flaw(lambda m, x, y: y, "has requires_grad=False", lambda mixer: mixer.requires_grad_(False)),
+    "unused": Flaw(lambda m, x, y: y, "'spare' gets no gradient", set_("spare", zeros), **CHECK_ONLY),
+    "cut off": Flaw(lambda m, x, y: m.linear(x.detach()), "'x' gets no gradient", **CHECK_ONLY),
+    # what it gives
+    "tuple": Flaw(lambda m, x, y: (y, None), "Flawed gives a tuple"),
+    "nothing": Flaw(lambda m, x, y: None, "Flawed gives a NoneType"),
+    "shape": Flaw(lambda m, x, y: y[:, 1:], "Flawed gives the shape"),
+    "float64": Flaw(lambda m, x, y: y.double(), "Flawed gives torch.float64"),
+    "bfloat16": Flaw(lambda m, x, y: y.bfloat16(), "the output's dtype is torch.bfloat16", **CHECK_ONLY),
+    "NaN": Flaw(lambda m, x, y: y * torch.nan, "the outputs are not finite", **CHECK_ONLY),
+    "infinite gradient": Flaw(
+        lambda m, x, y: y + (y - y.detach()).abs().sqrt(), "gradient of .* is not finite", **CHECK_ONLY
+    ),
+}
 
 
 def population_of(make, seeds=(0, 1), vocabulary=VOCAB, width=WIDTH):

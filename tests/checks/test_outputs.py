@@ -31,7 +31,7 @@ def with_forward(monkeypatch):
     """A mixer with this `forward(mixer, x, y)`."""
 
     def make(forward):
-        monkeypatch.setitem(FLAWS, "mine", Flaw(forward, None, None))
+        monkeypatch.setitem(FLAWS, "mine", Flaw(forward))
         return lambda: Flawed("mine")
 
     return make

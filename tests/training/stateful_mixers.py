@@ -6,7 +6,6 @@ import torch
 import torch.nn.functional as F
 from tiny_training import VOCAB, WIDTH
 from torch import nn
-from torch.utils.checkpoint import checkpoint
 
 from mixerlab.mixers.base import SequenceMixer
 from mixerlab.models.language_model import LanguageModel
@@ -115,51 +114,3 @@ def of(mixer):
 def line_of(text):
     (number,) = (n for n, line in enumerate(Path(__file__).read_text().splitlines(), 1) if line.strip() == text)
     return f"{__file__}:{number})"
-
-
-class Recomputed(SequenceMixer):
-    """Computes again in backward, as `torch.utils.checkpoint` does, and gets its parameters as `arguments` or not."""
-
-    def __init__(self, arguments=False, activation=torch.sigmoid, linear=False):
-        super().__init__()
-        self.proj, self.arguments, self.activation = nn.Linear(WIDTH, WIDTH), arguments, activation
-        self.inner = nn.Linear(WIDTH, WIDTH) if linear else nn.Identity()
-        self.shift = nn.Parameter(torch.full((WIDTH,), 0.3))
-
-    def forward(self, x):
-        given = (self.shift,) if self.arguments else ()
-        return checkpoint(self.mix, self.proj(x), *given, use_reentrant=False)
-
-    def mix(self, x, shift=None):
-        return self.inner(self.activation(x + (self.shift if shift is None else shift))).cumsum(dim=1)
-
-
-class Aliased(SequenceMixer):
-    """Reads its parameter from a list, which has it as it was built."""
-
-    def __init__(self):
-        super().__init__()
-        self.shift = nn.Parameter(torch.full((WIDTH,), 0.3))
-        self.aliases = [self.shift]
-
-    def forward(self, x):
-        return (x + self.aliases[0] + 0 * self.shift).cumsum(dim=1)
-
-
-class MadeLate(SequenceMixer):
-    """Makes a layer, a parameter or a buffer when it is called first."""
-
-    def __init__(self, what):
-        super().__init__()
-        self.what, self.late = what, None
-
-    def forward(self, x):
-        if self.late is None:
-            if self.what == "layer":
-                self.late = nn.Linear(WIDTH, WIDTH)
-            elif self.what == "parameter":
-                self.late = nn.Parameter(torch.ones(WIDTH))
-            else:
-                del self.late
-                self.register_buffer("late", torch.ones(WIDTH))
-        return (self.late(x) if self.what == "layer" else self.late * x).cumsum(dim=1)

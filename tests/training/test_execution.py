@@ -1,18 +1,14 @@
 """Replicas compute side by side, or one after another if vmap refuses the model, with the results of each alone."""
 
-from contextlib import nullcontext
-from functools import cache, partial
+from functools import partial
 
 import pytest
 import torch
 from every_mixer import mixer_of
 from stateful_mixers import (
     REFUSED,
-    Aliased,
-    MadeLate,
     Normed,
     NormedAndDropped,
-    Recomputed,
     Recurrent,
     Wrong,
     line_of,
@@ -21,10 +17,10 @@ from stateful_mixers import (
 from tiny_training import THREE, VOCAB, assert_same_results, build_model, fit, replica_results
 
 from mixerlab.models.language_model import LanguageModel
-from mixerlab.records.errors import RefusedMixer, with_place
+from mixerlab.records.errors import with_place
 from mixerlab.training import execution as of_execution
 from mixerlab.training.datamodule import Examples
-from mixerlab.training.execution import choose_execution, leaving_no_trace
+from mixerlab.training.execution import choose_execution
 from mixerlab.training.optimizers import Muon
 from mixerlab.training.population import ALL, Population
 from mixerlab.training.schedules import WSD
@@ -96,65 +92,6 @@ def test_a_process_tries_once_for_cells_of_a_key_and_shape(mixer, monkeypatch):
     for other in ({"rows": 4}, {"wanted": "loop"}, {"scored": slice(3, 5)}, {"bf16": True}, {"key": "other"}):
         assert chosen(**other)[2] and not chosen(**other)[2]
     assert chosen(key=None)[2] and chosen(key=None)[2]
-
-
-def test_the_current_stream_waits_for_a_trial_that_fails_and_trials_share_a_stream(monkeypatch):
-    waits, made = [], []
-
-    class Stream:
-        def wait_stream(self, other):
-            waits.append((self, other))
-
-    current = Stream()
-    monkeypatch.setattr(torch.cuda, "Stream", lambda device: made.append(Stream()) or made[-1])
-    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: current)
-    monkeypatch.setattr(torch.cuda, "stream", nullcontext)
-    monkeypatch.setattr(torch.random, "fork_rng", lambda devices: nullcontext())
-    monkeypatch.setattr(of_execution, "_side_stream", cache(of_execution._side_stream.__wrapped__))
-    for _ in range(2):
-        with pytest.raises(RuntimeError, match="refused"), leaving_no_trace(torch.device("cuda", 0)):
-            raise RuntimeError("refused")
-    (side,) = made
-    assert waits == [(side, current), (current, side)] * 2
-
-
-@pytest.mark.parametrize(
-    ("mixer", "message"),
-    [
-        (Recomputed, "backward reads parameters from the module"),
-        (partial(Recomputed, activation=torch.relu), "backward reads"),  # whose gradient hides a NaN
-        (partial(Recomputed, linear=True), "backward reads"),
-        (Aliased, "forward reads a parameter from a list"),
-    ],
-    ids=["sigmoid", "relu", "linear", "alias"],
-)
-def test_reading_what_is_no_replicas_is_refused(mixer, message):
-    """A population gives a model its parameters during forward only: the gradient would be one of other values."""
-    tokens = torch.randint(VOCAB, (2, 3, 8))
-    population = Population(of(mixer), (0, 1))
-    before = {name: (parameter, parameter.clone()) for name, parameter in population.model.named_parameters()}
-    with pytest.raises(RefusedMixer, match=message):
-        choose_execution(population, "auto", tokens, ALL, bf16=False)
-    for name, parameter in population.model.named_parameters():
-        assert parameter is before[name][0] and torch.equal(parameter, before[name][1])
-
-
-def test_a_parameter_that_is_handed_over_is_no_late_read(tmp_path):
-    build = of(partial(Recomputed, arguments=True))
-    together = fit(THREE, tmp_path, build=build, epochs=2)
-    for number, replica in enumerate(THREE):
-        alone = fit([replica], tmp_path, build=build, epochs=2)
-        assert_same_results(replica_results(together, number), replica_results(alone, 0))
-
-
-@pytest.mark.parametrize(
-    ("what", "name"),
-    [("layer", "mixer.late.bias, blocks.0.mixer.late.weight"), ("parameter", "mixer.late"), ("buffer", "mixer.late")],
-)
-def test_what_forward_makes_is_refused(what, name):
-    population = Population(of(partial(MadeLate, what)), (0, 1))
-    with pytest.raises(RefusedMixer, match=f"forward makes blocks.0.{name}.*: make it in __init__"):
-        choose_execution(population, "auto", torch.randint(VOCAB, (2, 3, 8)), ALL, bf16=False)
 
 
 def test_a_loop_may_be_insisted_on(tmp_path):
