@@ -1,12 +1,13 @@
 """Scores against what was varied: panels with a line for each column."""
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any
 
 import numpy as np
+import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
@@ -26,7 +27,7 @@ from mixerlab.sweeps.figures.marks import (
     line_handles,
     mark_handles,
 )
-from mixerlab.sweeps.figures.points import Point
+from mixerlab.sweeps.figures.points import Point, score_name
 from mixerlab.sweeps.figures.sheet import TICK, Layout, Sheet, figure_style, text_width
 from mixerlab.sweeps.figures.styles import Style
 from mixerlab.sweeps.tables.columns import Column
@@ -70,14 +71,28 @@ class Panel:
 def draw_panels(
     panels: Sequence[Panel],
     look: Mapping[Column, Style],
-    score: str,
+    cells: pd.DataFrame,
     selection: Selection,
-    title: str,
+    what: str,
     layout: Layout,
-    *more: str,
+    more: str = "",
     joined: bool = True,
-) -> Figure:
-    """A figure of these panels, without those that all columns solve; `more` are parts of its caption."""
+) -> Figure | None:
+    """A figure of these panels, without those that all columns solve; None if there are no panels.
+
+    Args:
+        panels: in their order.
+        look: of the columns.
+        cells: which the scores are of.
+        selection: what chose them.
+        what: the title, behind the name of the score.
+        layout: how wide the figure is, and whether it has a heading.
+        more: a part of its caption.
+        joined: whether lines join the points of a column.
+    """
+    if not panels:
+        return None
+    score = score_name(cells)
     hard = [panel for panel in panels if score != "accuracy" or not _is_solved(panel)] or panels
     solved: dict[str, list[str]] = {}
     for panel in panels:
@@ -100,8 +115,8 @@ def draw_panels(
             handles.append(Line2D([], [], label="Pareto frontier", **FRONTIER))
         named = ", ".join(f"{name} ({', '.join(axes)})" for name, axes in solved.items())
         named = f"not drawn, as all are above {SOLVED}: {named}" if named else ""
-        told = caption(selection, points, *more, named)
-        return sheet.finish(title, told, handles, height=0.95 if len(look) <= FEW else 1.4)
+        told = caption(selection, points, more, named)
+        return sheet.finish(f"{score.capitalize()} {what}", told, handles, height=0.95 if len(look) <= FEW else 1.4)
 
 
 def _is_solved(panel: Panel) -> bool:

@@ -26,7 +26,7 @@ def score_by_size(cells: pd.DataFrame, selection: Selection, layout: Layout) -> 
     scored = cells[cells["n"] > 0]
     if scored["column"].nunique() < 2:
         return None
-    rows, up = task_points(cells), bool(cells["higher_is_better"].iloc[0])
+    rows, up = task_points(cells), bool(scored["higher_is_better"].iloc[0])
     guesses = chances(cells, rows)
     last = list(rows)[-1]
     panels = []
@@ -35,9 +35,8 @@ def score_by_size(cells: pd.DataFrame, selection: Selection, layout: Layout) -> 
         points = {column: {sizes[column]: point} for column, point in rows[name].items() if point.mean is not None}
         steps = _frontier(points, up)
         panels.append(Panel(" ".join(name), SIZES[size], points, {0: guesses[name]}, frontier=steps, log=True))
-    score, look = cells["score"].iloc[0], styles(cells["column"])
-    title = f"{score.capitalize()} by size"
-    return draw_panels(panels, look, score, selection, title, layout, "sizes are means over settings", joined=False)
+    look, told = styles(cells["column"]), "sizes are means over settings"
+    return draw_panels(panels, look, cells, selection, "by size", layout, told, joined=False)
 
 
 def _mean_sizes(scored: pd.DataFrame, name: Name, size: str) -> dict[Column, float]:

@@ -19,11 +19,10 @@ from mixerlab.sweeps.figures.marks import (
     draw_spread,
     limit,
     mark_handles,
-    short_labels,
 )
-from mixerlab.sweeps.figures.points import Point, chances, task_points
+from mixerlab.sweeps.figures.points import Point, chances, score_name, task_points
 from mixerlab.sweeps.figures.sheet import TICK, Layout, Sheet, figure_style, text_width
-from mixerlab.sweeps.figures.styles import Style, styles
+from mixerlab.sweeps.figures.styles import Style, brief_labels, short_labels, styles
 from mixerlab.sweeps.tables.columns import Column
 
 MOST_BARS = 8  # of a task
@@ -39,7 +38,7 @@ def by_task(cells: pd.DataFrame, selection: Selection, layout: Layout) -> Figure
     dot, of more there is an interval.
     """
     rows, look = task_points(cells), styles(cells["column"])
-    score = cells["score"].iloc[0]
+    score = score_name(cells)
     names = {name: " ".join(name) for name in rows}
     points = list(chain.from_iterable(row.values() for row in rows.values()))
     guesses = chances(cells, rows)
@@ -61,11 +60,13 @@ def by_task(cells: pd.DataFrame, selection: Selection, layout: Layout) -> Figure
                 panel.axvline(guesses[name], zorder=1.5, **CHANCE)
                 panel.set_title(names[name])
             label_dots(sheet, look, score)
-            handles, common = [], short_labels(look)[1]
+            handles, common = [], brief_labels(look)[1]
         chance = any(not np.isnan(level) for level in guesses.values())
         handles += mark_handles(points, chance, few, Patch(facecolor=NO_SCORE, label="no score"))
-        told = caption(selection, points, f"all: {common}" if common else "")
-        return sheet.finish(f"{score.capitalize()} by task", told, handles, 1.5 if few else height_of(look))
+        told = caption(selection, points, common)
+        return sheet.finish(
+            f"{score.capitalize()} by task", told, handles, 1.5 if few else height_of(look), whole=not few
+        )
 
 
 def draw_bars(panel: Axes, place: float, row: Mapping[Column, Point], look: Mapping[Column, Style]) -> None:
@@ -103,7 +104,7 @@ def height_of(columns: Collection[Column]) -> float:
 
 def names_beside(columns: Iterable[Column]) -> list[str]:
     """What the columns are called beside a panel, long names in lines."""
-    return [fill(text, LONGEST_LINE, break_on_hyphens=False) for text in short_labels(columns)[0].values()]
+    return [fill(text, LONGEST_LINE, break_on_hyphens=False) for text in brief_labels(columns)[0].values()]
 
 
 def draw_dots(panel: Axes, row: Mapping[Column, Point], look: Mapping[Column, Style]) -> None:

@@ -14,50 +14,58 @@ from mixerlab.sweeps.figures.styles import styles
 from mixerlab.sweeps.tables.columns import Column
 from mixerlab.sweeps.tables.lengths import length_of_training
 
-AXIS_LABELS = {
-    "vocab_size": "vocabulary size",
-    "seq_len": "length (tokens)",
-    "test_seq_len": "test length (tokens)",
-    "num_train_examples": "training examples",
-    "frac_noise": "share of noise",
-    "num_tokens_to_copy": "tokens to copy",
+# What a key of a task is called on an axis, and before its value.
+AXES = {
+    "vocab_size": ("vocabulary size", "vocabulary"),
+    "seq_len": ("length (tokens)", "length"),
+    "test_seq_len": ("test length (tokens)", "tested at"),
+    "num_train_examples": ("training examples", "examples"),
+    "frac_noise": ("share of noise", "noise"),
+    "num_tokens_to_copy": ("tokens to copy", "to copy"),
 }
-# Values of one's own, as a reader says them.
-_SPOKEN = {"num_train_examples": "{} training examples", "test_seq_len": "tested at {}"}
 
 
-def setting_title(task: str, setting: str) -> str:
-    """What a panel about a setting is called: `icr`, `icr seq_len-256`, `icr 100k training examples`."""
-    spoken = []
-    for part in [] if setting == BASELINE else setting.split(","):
-        key, equals, value = part.strip().partition("=")
-        told = key in _SPOKEN and equals and value.isdecimal()
-        spoken.append(_SPOKEN[key].format(short_number(float(value))) if told else part.strip())
-    return " ".join([task, *([", ".join(spoken)] if spoken else [])])
+def setting_text(setting: str) -> str:
+    """`length 256` for `seq_len-256`, and `examples 100k, tested at 512` for `num_train_examples=100000,test_...`."""
+    texts = []
+    for part in setting.split(","):
+        axis = axis_of(part.strip())
+        known = axis is not None and axis[0] in AXES
+        texts.append(f"{AXES[axis[0]][1]} {short_number(axis[1])}" if axis is not None and known else part.strip())
+    return ", ".join(texts)
+
+
+def setting_title(name: str, setting: str) -> str:
+    """What a panel about a setting is called: `icr`, `icr, length 256`."""
+    return name if setting == BASELINE else f"{name}, {setting_text(setting)}"
 
 
 def difficulty(frame: pd.DataFrame, cells: pd.DataFrame, selection: Selection, layout: Layout) -> Figure | None:
     """The score against each axis of difficulty, the baseline included: a panel per task and axis.
 
     Args:
-        frame: one row per replica; has the value of the axis at the baseline.
+        frame: as `spread_out` gives it; has the value of the axis at the baseline.
         cells: as `best_per_cell` gives them.
+        selection: what chose checkpoint and learning rate.
+        layout: how wide the figure is, and whether it has a heading.
 
     Returns:
         None if no task has an axis.
     """
-    return _by_axis(frame, cells, selection, layout, "by difficulty", None)
+    panels = _panels(frame, cells, tuple(AXES), others=True)
+    return draw_panels(panels, styles(cells["column"]), cells, selection, "by difficulty", layout)
 
 
 def lengths(frame: pd.DataFrame, cells: pd.DataFrame, selection: Selection, layout: Layout) -> Figure | None:
     """The score against the length of the sequences: trained at each, or tested at others than trained at.
 
-    None if no task has several lengths.
+    None if no task has several lengths; otherwise as `difficulty`.
     """
-    return _by_axis(frame, cells, selection, layout, "by length", ("seq_len", "test_seq_len"))
+    panels = _panels(frame, cells, ("seq_len", "test_seq_len"), others=False)
+    return draw_panels(panels, styles(cells["column"]), cells, selection, "by length", layout)
 
 
-def harder_set(cells: pd.DataFrame, selection: Selection, layout: Layout) -> Figure:
+def harder_set(cells: pd.DataFrame, selection: Selection, layout: Layout) -> Figure | None:
     """The score against the levels of each task of the harder set."""
     panels = []
     for task in in_order(cells["task"], TASKS):
@@ -68,24 +76,18 @@ def harder_set(cells: pd.DataFrame, selection: Selection, layout: Layout) -> Fig
             points.setdefault(cell.column, {})[levels.index(cell.setting)] = cell_point(cell)
         chance = {levels.index(cell.setting): float(cell.chance) for cell in own.itertuples()}
         panels.append(Panel(task.removesuffix("_challenge"), "", points, chance, names=levels))
-    score = cells["score"].iloc[0]
-    return draw_panels(panels, styles(cells["column"]), score, selection, f"{score.capitalize()} on the harder set", layout)
+    return draw_panels(panels, styles(cells["column"]), cells, selection, "on the harder set", layout)
 
 
-def _by_axis(
-    frame: pd.DataFrame, cells: pd.DataFrame, selection: Selection, layout: Layout, what: str, only: Sequence[str] | None
-) -> Figure | None:
+def _panels(frame: pd.DataFrame, cells: pd.DataFrame, keys: Sequence[str], others: bool) -> list[Panel]:
+    """The axes with several values, of each task; `others`: also of other keys than these."""
     panels = []
     for task in in_order((task for task in cells["task"] if not is_challenge(task)), TASKS):
         own = cells[cells["task"] == task]
         axes = [axis[0] for axis in map(axis_of, own["setting"].unique()) if axis is not None]
-        wanted = [axis for axis in axes if only is None or origin_of(axis)[1] in only]
-        found = [_along(frame, own, axis) for axis in in_order(wanted, tuple(AXIS_LABELS))]
-        panels += [panel for panel in found if len(panel.values) > 1]
-    if not panels:
-        return None
-    score = cells["score"].iloc[0]
-    return draw_panels(panels, styles(cells["column"]), score, selection, f"{score.capitalize()} {what}", layout)
+        wanted = [axis for axis in axes if others or origin_of(axis)[1] in keys]
+        panels += [_along(frame, own, axis) for axis in in_order(wanted, tuple(keys))]
+    return [panel for panel in panels if len(panel.values) > 1]
 
 
 def _along(frame: pd.DataFrame, own: pd.DataFrame, axis: str) -> Panel:
@@ -101,8 +103,9 @@ def _along(frame: pd.DataFrame, own: pd.DataFrame, axis: str) -> Panel:
         if x is not None:
             points.setdefault(cell.column, {})[x] = cell_point(cell)
             chance[x] = float(cell.chance)
-    trained = length_of_training(frame, task, origin) if key == "test_seq_len" else None
-    label = AXIS_LABELS.get(key, key) if trained is None else f"test length (trained at {trained})"
+    label = AXES.get(key, (key,))[0]
+    if key == "test_seq_len" and (trained := length_of_training(frame, task, origin)) is not None:
+        label = f"test length (trained at {trained})"
     return Panel(setting_title(task, origin), label, points, chance)
 
 

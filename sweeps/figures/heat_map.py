@@ -13,22 +13,15 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
 from mixerlab.records.best import Selection
-from mixerlab.records.names import TASKS, axis_of, in_order
-from mixerlab.sweeps.figures.axis import short_number
+from mixerlab.records.names import TASKS, in_order
 from mixerlab.sweeps.figures.by_task import dots_sheet, height_of, names_beside
-from mixerlab.sweeps.figures.marks import CHOSEN, short_labels
+from mixerlab.sweeps.figures.difficulty import setting_text
+from mixerlab.sweeps.figures.marks import CHOSEN
+from mixerlab.sweeps.figures.points import score_name
 from mixerlab.sweeps.figures.sheet import TICK, Layout, figure_style, text_width
-from mixerlab.sweeps.figures.styles import styles
+from mixerlab.sweeps.figures.styles import brief_labels, styles
 
 NO_SCORE: dict[str, Any] = {"hatch": "xxxxxx", "facecolor": "white", "edgecolor": "0.85"}
-_SHORT = {
-    "vocab_size": "vocabulary",
-    "seq_len": "length",
-    "num_train_examples": "examples",
-    "frac_noise": "noise",
-    "num_tokens_to_copy": "to copy",
-    "test_seq_len": "tested at",
-}
 
 
 def heat_map(cells: pd.DataFrame, selection: Selection, layout: Layout) -> Figure:
@@ -40,7 +33,7 @@ def heat_map(cells: pd.DataFrame, selection: Selection, layout: Layout) -> Figur
     values = {task: np.full((len(columns), len(settings[task])), np.nan) for task in tasks}
     for cell in cells[cells["n"] > 0].itertuples():
         values[cell.task][places[cell.column], settings[cell.task].index(cell.setting)] = cell.mean
-    score, common = cells["score"].iloc[0], short_labels(columns)[1]
+    score, common = score_name(cells), brief_labels(columns)[1]
     scale = _scale(score, np.concatenate([found.ravel() for found in values.values()]))
     most, digits = max(map(len, settings.values())), text_width(".00", TICK - 0.5) + 0.02
     with figure_style():
@@ -49,15 +42,15 @@ def heat_map(cells: pd.DataFrame, selection: Selection, layout: Layout) -> Figur
         for panel, task in zip(sheet.panels, tasks, strict=True):
             _draw(panel, values[task], scale, numbers)
             panel.set_title(task)
-            labels = [_setting_text(setting) for setting in settings[task]]
+            labels = [fill(setting_text(setting), 24, max_lines=3, placeholder="…") for setting in settings[task]]
             panel.set_xticks(np.arange(len(labels)) + 0.5, labels, rotation=90)
             panel.set_yticks(np.arange(len(columns)) + 0.5, names_beside(columns))
         levels = np.linspace(scale.vmin or 0, scale.vmax or 1, 5)
         handles: list[Artist] = [Patch(facecolor=_colour(scale(level)), label=f"{level:.3g}") for level in levels]
         if any(np.isnan(found).any() for found in values.values()):
             handles.append(Patch(label="no score", linewidth=0, **NO_SCORE))
-        told = "; ".join([CHOSEN[selection], *([f"all: {common}"] if common else [])])
-        return sheet.finish(f"{score.capitalize()} by setting", told, handles, height_of(columns))
+        told = "; ".join([CHOSEN[selection], *([common] if common else [])])
+        return sheet.finish(f"{score.capitalize()} by setting", told, handles, height_of(columns), whole=True)
 
 
 def _scale(score: str, values: np.ndarray) -> Normalize:
@@ -85,11 +78,3 @@ def _draw(panel: Axes, values: np.ndarray, scale: Normalize, numbers: bool) -> N
     panel.tick_params(length=0)
     for side in panel.spines.values():
         side.set_visible(False)
-
-
-def _setting_text(setting: str) -> str:
-    """`length 256` for `seq_len-256`; another setting as it is, in lines."""
-    axis = axis_of(setting)
-    if axis is not None and axis[0] in _SHORT:
-        return f"{_SHORT[axis[0]]} {short_number(axis[1])}"
-    return fill(setting.replace(",", ", "), 24, max_lines=3, placeholder="…")

@@ -10,8 +10,8 @@ from matplotlib.patches import Patch
 
 from mixerlab.records.best import Selection
 from mixerlab.sweeps.figures.points import Point
-from mixerlab.sweeps.figures.styles import Style
-from mixerlab.sweeps.tables.columns import Column, labels, shared, short_names
+from mixerlab.sweeps.figures.styles import Style, short_labels
+from mixerlab.sweeps.tables.columns import Column
 
 CHOSEN = {
     "official": "learning rate and checkpoint chosen on test",
@@ -26,18 +26,6 @@ MARKER = 4.0  # points
 SOLVED = 0.98  # a panel where all accuracies are above is named in the caption, and not drawn
 
 
-def short_labels(columns: Iterable[Column]) -> tuple[dict[Column, str], str]:
-    """A label for each column without the keys that all have in common, and these."""
-    columns = list(columns)
-    common = shared(columns)
-    short = short_names(common)
-    own = {column: column.without(common) for column in columns}
-    texts = labels(own.values())
-    return {column: texts[own[column]] for column in columns}, ", ".join(
-        f"{short[key]}={value}" for key, value in common.items()
-    )
-
-
 def limit(panel: Axes, score: str, axis: str = "y") -> None:
     """The axis of a score: accuracies from 0 to 1, others as they come."""
     if score == "accuracy":
@@ -48,13 +36,21 @@ def limit(panel: Axes, score: str, axis: str = "y") -> None:
 
 
 def draw_spread(
-    panel: Axes, at: float, point: Point, colour: str, seeds: str | None = None, alpha: float = 1.0, sideways: bool = False
+    panel: Axes,
+    at: float,
+    point: Point,
+    colour: str,
+    seeds: str | None = None,
+    alpha: float = 1.0,
+    sideways: bool = False,
 ) -> None:
     """The interval of a score, or its seeds if there are two; `seeds`: their colour where it is another."""
     if point.interval is not None:
         draw = panel.hlines if sideways else panel.vlines
         line = DOTTED if point.is_bound else "-"
-        draw(at, *point.interval, color=colour, linewidth=0.8, linestyle=line, alpha=alpha, zorder=3.5, label="_interval")
+        draw(
+            at, *point.interval, color=colour, linewidth=0.8, linestyle=line, alpha=alpha, zorder=3.5, label="_interval"
+        )
     elif point.seeds:
         places: list[list[float]] = [[at] * len(point.seeds), point.seeds]
         panel.plot(*(reversed(places) if sideways else places), color=seeds or colour, zorder=4, label="_seeds", **SEED)
@@ -85,7 +81,7 @@ def line_handles(look: Mapping[Column, Style], joined: bool = True) -> list[Arti
                linestyle="-" if joined else "none", label=texts[column])
         for column, style in look.items()
     ]  # fmt: skip
-    return found + ([Line2D([], [], linestyle="none", label=f"all: {common}")] if common else [])
+    return found + ([Line2D([], [], linestyle="none", label=common)] if common else [])
 
 
 def caption(selection: Selection, points: Iterable[Point], *more: str) -> str:

@@ -1,7 +1,7 @@
 """What figures draw of a score: its mean, its seeds, and how certain it is."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from statistics import fmean, variance
 from typing import Any
 
@@ -11,7 +11,7 @@ from mixerlab.records.names import AVERAGE, TASKS, averaged, in_order
 from mixerlab.sweeps.tables.columns import Column
 from mixerlab.sweeps.tables.intervals import STUDENT_T
 
-Name = tuple[str, ...]  # of a row: ("icr",), or ("icr", "seq_len-256")
+Name = tuple[str, ...]  # of a row: ("icr",)
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class Point:
     """
 
     mean: float | None = None
-    by_seed: Mapping[int, float] | None = None
+    by_seed: Mapping[int, float] = field(default_factory=dict)
     settings: int = 0
     whole: bool = False
     error: float = 0.0
@@ -38,9 +38,8 @@ class Point:
 
     @property
     def seeds(self) -> list[float]:
-        """The mean for each seed; empty if there are not at least two."""
-        values = list((self.by_seed or {}).values())
-        return values if len(values) > 1 else []
+        """The mean for each seed, of several."""
+        return list(self.by_seed.values()) if len(self.by_seed) > 1 else []
 
     @property
     def interval(self) -> tuple[float, float] | None:
@@ -55,9 +54,14 @@ def seeds_point(by_seed: Mapping[int, float], whole: bool) -> Point:
     """The point of one setting; `whole`: it has all of its seeds."""
     if not by_seed:
         return Point()
-    values, n = list(by_seed.values()), len(by_seed)
-    error = variance(values) / n if n > 1 else 0.0
-    return Point(fmean(values), by_seed, 1, whole, error, n - 1, n == 1)
+    n = len(by_seed)
+    error = variance(by_seed.values()) / n if n > 1 else 0.0
+    return Point(fmean(by_seed.values()), by_seed, 1, whole, error, n - 1, is_bound=n == 1)
+
+
+def cell_point(cell: Any) -> Point:
+    """The point of one row of `best_per_cell`, from `itertuples`."""
+    return seeds_point(cell.by_seed, whole=cell.n >= cell.seeds)
 
 
 def mean_point(points: Iterable[Point]) -> Point:
@@ -66,49 +70,39 @@ def mean_point(points: Iterable[Point]) -> Point:
     scored = [point for point in points if point.mean is not None]
     if not scored:
         return Point()
-    mean = fmean(point.mean for point in scored if point.mean is not None)
     settings, whole = sum(point.settings for point in scored), all(point.whole for point in points)
-    seeds = {frozenset(point.by_seed or {}) for point in scored}
+    seeds = {frozenset(point.by_seed) for point in scored}
     if len(seeds) == 1 and (shared := sorted(*seeds)):
-        by_seed = {seed: fmean(point.by_seed[seed] for point in scored if point.by_seed) for seed in shared}
-        same = seeds_point(by_seed, whole)
-        return Point(mean, by_seed, settings, whole, same.error, same.freedom, same.is_bound)
+        by_seed = {seed: fmean(point.by_seed[seed] for point in scored) for seed in shared}
+        return replace(seeds_point(by_seed, whole), settings=settings)
     errors = [(point.error / len(scored) ** 2, point.freedom) for point in scored if point.error]
-    error = sum(error for error, _ in errors)
-    freedom = error**2 / sum(error**2 / freedom for error, freedom in errors) if errors else 0.0
-    return Point(mean, None, settings, whole, error, freedom, any(point.is_bound for point in scored))
-
-
-def cell_point(cell: Any) -> Point:
-    """The point of one row of `best_per_cell`, from `itertuples`."""
-    return seeds_point(cell.by_seed, whole=cell.n >= cell.seeds) if cell.n else Point()
-
-
-def setting_points(cells: pd.DataFrame) -> dict[Name, dict[Column, Point]]:
-    """By (task, setting), then by column."""
-    found: dict[Name, dict[Column, Point]] = {}
-    for cell in cells.itertuples():
-        found.setdefault((cell.task, cell.setting), {})[cell.column] = cell_point(cell)
-    return found
+    error = sum(part for part, _ in errors)
+    freedom = error**2 / sum(part**2 / freedom for part, freedom in errors) if errors else 0.0
+    mean = fmean(point.mean for point in scored if point.mean is not None)
+    return Point(mean, {}, settings, whole, error, freedom, any(point.is_bound for point in scored))
 
 
 def task_points(cells: pd.DataFrame) -> dict[Name, dict[Column, Point]]:
     """By task, then by column: the mean over the task's settings; of several tasks also that over tasks (`AVERAGE`)."""
-    by_setting = setting_points(cells)
-    found: dict[Name, dict[Column, Point]] = {}
-    for task in in_order(cells["task"], TASKS):
-        rows = [row for (other, _), row in by_setting.items() if other == task]
-        found[(task,)] = {column: mean_point(row[column] for row in rows) for column in rows[0]}
-    over = [found[(task,)] for task in averaged(cells["task"])]
-    if len(over) > 1:
-        found[(AVERAGE,)] = {column: mean_point(row[column] for row in over) for column in over[0]}
+    by_task: dict[str, dict[Column, list[Point]]] = {task: {} for task in in_order(cells["task"], TASKS)}
+    for cell in cells.itertuples():
+        by_task[cell.task].setdefault(cell.column, []).append(cell_point(cell))
+    found = {(task,): {column: mean_point(own) for column, own in row.items()} for task, row in by_task.items()}
+    if len(over := averaged(by_task)) > 1:
+        found[(AVERAGE,)] = {
+            column: mean_point(found[(task,)][column] for task in over) for column in found[(over[0],)]
+        }
     return found
 
 
 def chances(cells: pd.DataFrame, names: Iterable[Name]) -> dict[Name, float]:
-    """The score of a guess by row, of a mean the mean over its settings; NaN if one is not known."""
-    of_setting = cells.drop_duplicates(["task", "setting"]).set_index(["task", "setting"])["chance"]
-    by_task = of_setting.groupby(level="task").agg(lambda levels: levels.mean(skipna=False))
-    found = {(task,): level for task, level in by_task.items()} | of_setting.to_dict()
-    found[(AVERAGE,)] = by_task[averaged(by_task.index)].mean(skipna=False)
-    return {name: float(found[name]) for name in names}
+    """The score of a guess by row of `task_points`: the mean over the settings; NaN if one is not known."""
+    by_setting = cells.drop_duplicates(["task", "setting"])
+    by_task = by_setting.groupby("task")["chance"].agg(lambda levels: levels.mean(skipna=False))
+    mean = by_task[averaged(by_task.index)].mean(skipna=False)
+    return {name: float(mean if name == (AVERAGE,) else by_task[name[0]]) for name in names}
+
+
+def score_name(cells: pd.DataFrame) -> str:
+    """What the score of these cells is called."""
+    return next(iter(cells["score"].dropna()), "accuracy")

@@ -129,13 +129,15 @@ class Sheet:
             unused.remove()
         del self.panels[count * stacked :]
 
-    def finish(self, title: str, caption: str, handles: Sequence[Artist] = (), height: float = 0.95) -> Figure:
+    def finish(
+        self, title: str, caption: str, handles: Sequence[Artist] = (), height: float = 0.95, whole: bool = False
+    ) -> Figure:
         """The figure with all its parts in place.
 
         Args:
             title, caption: what it shows, and how; a figure has both as its label, also if it is bare.
             handles: of the legend below the panels.
-            height: of a panel; less where the figure would be higher than a page.
+            height: of a panel; less where the figure would be higher than a page, unless it is to be kept `whole`.
         """
         figure, top = self.figure, 0.0
         figure.set_label(f"{title}: {caption}" if caption else title)
@@ -154,7 +156,8 @@ class Sheet:
                     top += 0.04 + (wrapped.count("\n") + 1) * 1.25 * points / 72
             self._arrange(_FIRST_HEIGHT, top)
             around = _FIRST_HEIGHT - self.rows * self.panels[0].get_position().height * _FIRST_HEIGHT
-            height = min(height, max(LOWEST_PANEL, (TALLEST - around) / self.rows))
+            if not whole:
+                height = min(height, max(LOWEST_PANEL, (TALLEST - around) / self.rows))
             total = around + self.rows * height
             self._arrange(total, top)
             for text, below in texts:
