@@ -190,8 +190,8 @@ def _figure(folder: Path, record: Path) -> Path:
     """The run's curves, drawn unless they were drawn from the same record before."""
     figure = folder / "curves.png"
     if not figure.exists() or figure.stat().st_mtime_ns < record.stat().st_mtime_ns:
-        from mixerlab.sweeps.figures.canvas import save
-        from mixerlab.sweeps.figures.run import run_curves
+        from mixerlab.sweeps.figures.curves import run_curves
+        from mixerlab.sweeps.figures.sheet import save
 
         figure = save(run_curves(folder), folder / "curves")[0]
     return figure

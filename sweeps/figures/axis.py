@@ -2,40 +2,26 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import chain
 from typing import Any
 
 import numpy as np
-import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, NullLocator
 from matplotlib.transforms import offset_copy
 
-from mixerlab.records.best import Selection
-from mixerlab.sweeps.figures.marks import (
-    CHANCE,
-    MARKER,
-    NO_SCORE,
-    SEVERAL,
-    SOLVED,
-    caption,
-    draw_spread,
-    limit,
-    line_handles,
-    mark_handles,
-)
-from mixerlab.sweeps.figures.points import Point, score_name
-from mixerlab.sweeps.figures.sheet import TICK, Layout, Sheet, figure_style, text_width
+from mixerlab.sweeps.figures import marks
+from mixerlab.sweeps.figures.points import Point, Scores
+from mixerlab.sweeps.figures.sheet import TICK, Sheet, figure_style, text_width
 from mixerlab.sweeps.figures.styles import Style
 from mixerlab.sweeps.tables.columns import Column
 
+SOLVED = 0.98  # a panel where all accuracies are above is named in the caption, and not drawn
 FEW = 8  # columns that can lie on each other and still be told apart
-FRONTIER: dict[str, Any] = {"color": "0.75", "linewidth": 2.4, "solid_capstyle": "round"}
-
-Points = Mapping[Column, Mapping[float, Point]]  # by column, then by place on the axis
+FRONTIER: dict[str, Any] = {"color": "0.75", "linewidth": 2.4, "solid_capstyle": "round", "label": "Pareto frontier"}
 
 
 @dataclass(frozen=True)
@@ -43,8 +29,9 @@ class Panel:
     """Scores along one axis.
 
     Attributes:
+        title, xlabel: its texts.
         points: by column, then by value on the axis.
-        chance: by value on the axis; NaN where it is not known.
+        chance: by value on the axis, NaN where it is not known; or for all values.
         names: of the values 0, 1, ... where these are places without a number.
         log: whether the axis is logarithmic however near the values are, as that of learning rates is.
         frontier: (value, score) of what no smaller value reaches.
@@ -52,8 +39,8 @@ class Panel:
 
     title: str
     xlabel: str
-    points: Points
-    chance: Mapping[float, float] = field(default_factory=dict)
+    points: Mapping[Column, Mapping[float, Point]]
+    chance: Mapping[float, float] | float
     names: Sequence[str] = ()
     log: bool = False
     frontier: Sequence[tuple[float, float]] = ()
@@ -69,58 +56,57 @@ class Panel:
 
 
 def draw_panels(
+    scores: Scores,
     panels: Sequence[Panel],
-    look: Mapping[Column, Style],
-    cells: pd.DataFrame,
-    selection: Selection,
     what: str,
-    layout: Layout,
     more: str = "",
+    look: Mapping[Column, Style] | None = None,
     joined: bool = True,
 ) -> Figure | None:
-    """A figure of these panels, without those that all columns solve; None if there are no panels.
+    """A figure of these panels; None if there are none. Those that all columns solve are named in the caption.
 
     Args:
+        scores: which they show.
         panels: in their order.
-        look: of the columns.
-        cells: which the scores are of.
-        selection: what chose them.
         what: the title, behind the name of the score.
-        layout: how wide the figure is, and whether it has a heading.
-        more: a part of its caption.
+        more: a part of the caption.
+        look: of the columns, if these are not those of the scores.
         joined: whether lines join the points of a column.
     """
     if not panels:
         return None
-    score = score_name(cells)
-    hard = [panel for panel in panels if score != "accuracy" or not _is_solved(panel)] or panels
-    solved: dict[str, list[str]] = {}
-    for panel in panels:
-        if panel not in hard:
-            solved.setdefault(panel.title, []).append(panel.xlabel.partition(" (")[0])
-    sheet = Sheet(layout, len(hard))
+    look = look or scores.look
+    hard = [panel for panel in panels if scores.name != "accuracy" or not _is_solved(panel)] or panels
+    sheet = Sheet(scores.layout, [panel.title for panel in hard])
     with figure_style():
         for axes, panel in zip(sheet.panels, hard, strict=True):
             _draw_lines(axes, panel, look, joined)
-            limit(axes, score)
+            marks.limit(axes, scores.name)
             _set_ticks(axes, panel, sheet.panel_width)
-            axes.set_title(panel.title, pad=8 if any(point.mean is None for point in panel.all_points) else None)
+            if any(point.mean is None for point in panel.all_points):
+                axes.set_title(axes.get_title(), pad=8)  # above the marks
             axes.set_xlabel(panel.xlabel)
         for axes in sheet.panels[:: sheet.columns]:
-            axes.set_ylabel(score)
+            axes.set_ylabel(scores.name)
         points = list(chain.from_iterable(panel.all_points for panel in hard))
-        chance = any(not np.isnan(level) for panel in hard for level in panel.chance.values())
-        handles = [*line_handles(look, joined), *mark_handles(points, chance)]
+        handles = [*marks.line_handles(look, joined), *marks.mark_handles(points, scores.has_chance)]
         if any(panel.frontier for panel in hard):
-            handles.append(Line2D([], [], label="Pareto frontier", **FRONTIER))
-        named = ", ".join(f"{name} ({', '.join(axes)})" for name, axes in solved.items())
-        named = f"not drawn, as all are above {SOLVED}: {named}" if named else ""
-        told = caption(selection, points, more, named)
-        return sheet.finish(f"{score.capitalize()} {what}", told, handles, height=0.95 if len(look) <= FEW else 1.4)
+            handles.append(Line2D([], [], **FRONTIER))
+        caption = marks.caption(scores.selection, points, more, _on_solved([one for one in panels if one not in hard]))
+        height = 0.95 if len(look) <= FEW else 1.4
+        return sheet.finish(f"{scores.name.capitalize()} {what}", caption, handles, height)
 
 
 def _is_solved(panel: Panel) -> bool:
     return all(point.mean is not None and point.mean > SOLVED for point in panel.all_points)
+
+
+def _on_solved(panels: Sequence[Panel]) -> str:
+    axes: dict[str, list[str]] = {}
+    for panel in panels:
+        axes.setdefault(panel.title, []).append(panel.xlabel.partition(" (")[0])
+    names = ", ".join(f"{title} ({', '.join(labels)})" for title, labels in axes.items())
+    return f"not drawn, as all are above {SOLVED}: {names}" if names else ""
 
 
 def _draw_lines(axes: Axes, panel: Panel, look: Mapping[Column, Style], joined: bool) -> None:
@@ -129,45 +115,41 @@ def _draw_lines(axes: Axes, panel: Panel, look: Mapping[Column, Style], joined: 
     crowd = max(Counter(chain.from_iterable(panel.points.values())).values())  # columns with a point at one place
     above = offset_copy(axes.get_xaxis_transform(), axes.get_figure(), y=3, units="points")
     for number, column in enumerate(column for column in look if column in panel.points):
-        along, style = panel.points[column], look[column]
-        most = max(point.settings for point in along.values())
+        along, style, xs = panel.points[column], look[column], sorted(panel.points[column])
         # From large to small where few columns may lie on each other, so that all are seen.
-        size = 1.4 - 0.8 * number / crowd if 1 < len(panel.points) / 2 < crowd <= FEW else 0.9
-        xs = sorted(along)
-        line = [along[x].mean if along[x].settings == most else np.nan for x in xs]
-        axes.plot(xs, line, color=style.colour, linewidth=size**2, linestyle="-" if joined else "none")  # type: ignore[arg-type]
+        size = 1.4 - 0.8 * number / crowd if 1 < len(panel.points) / 2 < crowd <= FEW else 0.9 if joined else 1.2
+        most = max(point.settings for point in along.values())
+        line = np.array([along[x].mean if along[x].settings == most else None for x in xs], float)
+        axes.plot(xs, line, color=style.colour, linewidth=size**2, linestyle="-" if joined else "none")
         for x in xs:
             point = along[x]
             if point.mean is None:
-                colour = style.colour if lacking[x] == 1 else SEVERAL
-                axes.plot(x, 1, color=colour, transform=above, clip_on=False, label="_none", **NO_SCORE)
-            draw_spread(axes, x, point, style.colour, alpha=0.5)
-        for whole in (True, False):
-            drawn = [(x, along[x].mean) for x in xs if along[x].mean is not None and along[x].whole == whole]
+                colour = style.colour if lacking[x] == 1 else marks.SEVERAL
+                axes.plot(x, 1, color=colour, transform=above, clip_on=False, label="_no_score", **marks.NO_SCORE)
+                continue
+            face, edge = (style.colour, "white") if point.whole else ("white", style.colour)
             axes.plot(
-                *(zip(*drawn, strict=True) if drawn else ([], [])), color=style.colour, linestyle="none",
-                marker=style.marker, markersize=MARKER * style.enlarged * size, markerfacecolor=style.colour if whole else "white",
-                markeredgecolor="white" if whole else style.colour, markeredgewidth=0.3 if whole else 0.8, zorder=4,
-                label="_whole" if whole else "_incomplete",
+                x, point.mean, marker=style.marker, markersize=marks.MARKER * style.enlarged * size,
+                markerfacecolor=face, markeredgecolor=edge, markeredgewidth=0.3 if point.whole else 0.8, zorder=4,
             )  # fmt: skip
+            marks.draw_spread(axes, x, point, style.colour, alpha=0.5)
+    if isinstance(panel.chance, Mapping):
+        axes.plot(*zip(*sorted(panel.chance.items()), strict=True), zorder=1.5, **marks.CHANCE)
+    else:
+        axes.axhline(panel.chance, zorder=1.5, **marks.CHANCE)
     if panel.frontier:
-        axes.plot(*zip(*panel.frontier, strict=True), zorder=1, drawstyle="steps-post", label="_frontier", **FRONTIER)
-    known = [(x, level) for x, level in sorted(panel.chance.items()) if not np.isnan(level)]
-    if len(known) == 1:
-        axes.axhline(known[0][1], zorder=1.5, label="_chance", **CHANCE)
-    elif known:
-        axes.plot(*zip(*known, strict=True), zorder=1.5, label="_chance", **CHANCE)
+        axes.plot(*zip(*panel.frontier, strict=True), zorder=1, drawstyle="steps-post", **FRONTIER)
 
 
 def _set_ticks(axes: Axes, panel: Panel, inches: float) -> None:
     """A tick at each value, with those labels that do not touch; counts and rates grow by factors, shares by steps."""
     values = panel.values
-    if panel.log or (not panel.names and min(values) > 0 and max(values) >= 4 * min(values)):
-        axes.set_xscale("log")
-    places = np.log(values) if axes.get_xscale() == "log" else np.asarray(values, float)
+    log = panel.log or (not panel.names and min(values) > 0 and max(values) >= 4 * min(values))
+    axes.set_xscale("log" if log else "linear")
+    places = np.log(values) if log else np.asarray(values, float)
     room = 0.09 * (places[-1] - places[0]) or 0.5
     low, high = places[0] - room, places[-1] + room
-    axes.set_xlim(*(np.exp((low, high)) if axes.get_xscale() == "log" else (low, high)))
+    axes.set_xlim(*(np.exp((low, high)) if log else (low, high)))
     axes.xaxis.set_major_locator(FixedLocator(values))
     axes.xaxis.set_minor_locator(NullLocator())
     if panel.names:
@@ -175,8 +157,7 @@ def _set_ticks(axes: Axes, panel: Panel, inches: float) -> None:
         crowded = sum(text_width(text, TICK) + 0.06 for text in texts) > inches
         axes.set_xticklabels(texts, rotation=90 if crowded else 0)
     else:
-        texts = [short_number(value) for value in values]
-        axes.set_xticklabels(_spaced(texts, (places - low) / (high - low) * inches))
+        axes.set_xticklabels(_spaced(list(map(short_number, values)), (places - low) / (high - low) * inches))
 
 
 def _spaced(texts: Sequence[str], at: np.ndarray) -> list[str]:

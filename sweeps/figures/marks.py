@@ -8,7 +8,6 @@ from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
-from mixerlab.records.best import Selection
 from mixerlab.sweeps.figures.points import Point
 from mixerlab.sweeps.figures.styles import Style, short_labels
 from mixerlab.sweeps.tables.columns import Column
@@ -17,64 +16,33 @@ CHOSEN = {
     "official": "learning rate and checkpoint chosen on test",
     "clean": "learning rate and checkpoint chosen on validation",
 }
-CHANCE: dict[str, Any] = {"color": "0.45", "linestyle": (0, (2, 1.5)), "linewidth": 0.9}
+CHANCE: dict[str, Any] = {"color": "0.45", "linestyle": (0, (2, 1.5)), "linewidth": 0.9, "label": "chance"}
 NO_SCORE: dict[str, Any] = {"marker": "x", "markersize": 3.5, "markeredgewidth": 1.0, "linestyle": "none"}
-SEED: dict[str, Any] = {"marker": "o", "markersize": 2.0, "markeredgewidth": 0, "linestyle": "none"}
-DOTTED = (0, (1, 1))
+SEED: dict[str, Any] = {"marker": "o", "markersize": 2.0, "markeredgewidth": 0, "linestyle": "none", "label": "seed"}
 SEVERAL = "0.4"  # the colour of a mark that stands for several columns
 MARKER = 4.0  # points
-SOLVED = 0.98  # a panel where all accuracies are above is named in the caption, and not drawn
 
 
 def limit(panel: Axes, score: str, axis: str = "y") -> None:
     """The axis of a score: accuracies from 0 to 1, others as they come."""
     if score == "accuracy":
-        ticks, within = (0, 0.5, 1), (-0.04, 1.06)
-        panel.set(**{f"{axis}lim": within, f"{axis}ticks": ticks})
+        panel.set(**{f"{axis}lim": (-0.04, 1.06), f"{axis}ticks": (0, 0.5, 1)})
         getattr(panel, f"{axis}axis").set_ticks((0.25, 0.75), minor=True)
         panel.grid(visible=True, which="both", axis=axis)  # type: ignore[arg-type]
 
 
-def draw_spread(
-    panel: Axes,
-    at: float,
-    point: Point,
-    colour: str,
-    seeds: str | None = None,
-    alpha: float = 1.0,
-    sideways: bool = False,
-) -> None:
-    """The interval of a score, or its seeds if there are two; `seeds`: their colour where it is another."""
+def draw_spread(panel: Axes, at: float, point: Point, colour: str, alpha: float = 1.0, sideways: bool = False) -> None:
+    """The interval of a score, dotted if it is a lower bound, or its two seeds."""
     if point.interval is not None:
-        draw = panel.hlines if sideways else panel.vlines
-        line = DOTTED if point.is_bound else "-"
-        draw(
-            at, *point.interval, color=colour, linewidth=0.8, linestyle=line, alpha=alpha, zorder=3.5, label="_interval"
-        )
+        draw, line = (panel.hlines if sideways else panel.vlines), ((0, (1, 1)) if point.is_bound else "-")
+        draw(at, *point.interval, color=colour, linewidth=0.8, linestyle=line, alpha=alpha, zorder=3.5)
     elif point.seeds:
-        places: list[list[float]] = [[at] * len(point.seeds), point.seeds]
-        panel.plot(*(reversed(places) if sideways else places), color=seeds or colour, zorder=4, label="_seeds", **SEED)
-
-
-def mark_handles(
-    points: Iterable[Point], chance: bool, bars: bool = False, no_score: Artist | None = None
-) -> list[Artist]:
-    """What the legend says besides the columns: of the marks that occur among these points."""
-    points = list(points)
-    found: list[Artist] = []
-    if any(point.mean is not None and not point.whole for point in points):
-        hollow = Line2D([], [], color="0.3", marker="o", markersize=MARKER, markerfacecolor="white", linestyle="none")
-        found.append(Patch(facecolor="white", edgecolor="0.3", linewidth=0.8) if bars else hollow)
-        found[-1].set_label("incomplete mean")
-    if any(point.mean is None for point in points):
-        found.append(no_score or Line2D([], [], color=SEVERAL, label="no score", **NO_SCORE))
-    if any(len(point.seeds) == 2 for point in points):
-        found.append(Line2D([], [], color="0.2", label="seed", **SEED))
-    return [*found, *([Line2D([], [], label="chance", **CHANCE)] if chance else [])]
+        places = [[at] * 2, point.seeds]
+        panel.plot(*(reversed(places) if sideways else places), color=colour, zorder=4, **SEED)
 
 
 def line_handles(look: Mapping[Column, Style], joined: bool = True) -> list[Artist]:
-    """A line and its marker for each column or, not `joined`, the marker."""
+    """A line and its marker for each column or, not `joined`, the marker; and what all columns have in common."""
     texts, common = short_labels(look)
     found: list[Artist] = [
         Line2D([], [], color=style.colour, marker=style.marker, markersize=MARKER * style.enlarged,
@@ -84,7 +52,27 @@ def line_handles(look: Mapping[Column, Style], joined: bool = True) -> list[Arti
     return found + ([Line2D([], [], linestyle="none", label=common)] if common else [])
 
 
-def caption(selection: Selection, points: Iterable[Point], *more: str) -> str:
+def mark_handles(
+    points: Iterable[Point], chance: bool, bars: bool = False, no_score: Artist | None = None
+) -> list[Artist]:
+    """What the legend says besides the columns: of the marks that occur among these points.
+
+    `no_score` stands for an entry without a score, where that is not a small cross.
+    """
+    points = list(points)
+    found: list[Artist] = []
+    if any(point.mean is not None and not point.whole for point in points):
+        hollow = Line2D([], [], color="0.3", marker="o", markersize=MARKER, markerfacecolor="white", linestyle="none")
+        found.append(Patch(facecolor="white", edgecolor="0.3", linewidth=0.8) if bars else hollow)
+        found[-1].set_label("incomplete mean")
+    if any(point.mean is None for point in points):
+        found.append(no_score or Line2D([], [], color=SEVERAL, label="no score", **NO_SCORE))
+    if any(point.seeds for point in points):
+        found.append(Line2D([], [], color="0.2", **SEED))
+    return [*found, *([Line2D([], [], **CHANCE)] if chance else [])]
+
+
+def caption(selection: str, points: Iterable[Point], *more: str) -> str:
     """How scores were chosen, what is particular to a figure, and what its whiskers are."""
     points = [point for point in points if point.mean is not None]
     parts = [CHOSEN[selection], *(part for part in more if part)]

@@ -1,17 +1,76 @@
-"""What figures draw of a score: its mean, its seeds, and how certain it is."""
+"""What figures draw: the scores of a report, and of each its mean, its seeds, and how certain it is."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from statistics import fmean, variance
 from typing import Any
 
 import pandas as pd
 
+from mixerlab.records.best import Selection
 from mixerlab.records.names import AVERAGE, TASKS, averaged, in_order
+from mixerlab.sweeps.figures.sheet import Layout
+from mixerlab.sweeps.figures.styles import Style, styles
 from mixerlab.sweeps.tables.columns import Column
 from mixerlab.sweeps.tables.intervals import STUDENT_T
 
-Name = tuple[str, ...]  # of a row: ("icr",)
+
+@dataclass(frozen=True)
+class Scores:
+    """What a figure is made of.
+
+    Attributes:
+        frame: the replicas, as `spread_out` gives them.
+        cells: as `best_per_cell` gives them.
+        selection: what chose checkpoint and learning rate.
+        layout: how wide figures are, and whether they have a heading.
+    """
+
+    frame: pd.DataFrame
+    cells: pd.DataFrame
+    selection: Selection
+    layout: Layout
+
+    @cached_property
+    def name(self) -> str:
+        """What the score is called."""
+        return next(iter(self.cells["score"].dropna()), "accuracy")
+
+    @property
+    def has_chance(self) -> bool:
+        """Whether the score of a guess is known anywhere."""
+        return bool(self.cells["chance"].notna().any())
+
+    @cached_property
+    def look(self) -> dict[Column, Style]:
+        """The style of each column, in their order."""
+        return styles(self.cells["column"])
+
+    @cached_property
+    def tasks(self) -> list[str]:
+        return in_order(self.cells["task"], TASKS)
+
+    def of_task(self, task: str) -> pd.DataFrame:
+        return self.cells[self.cells["task"] == task]
+
+    @cached_property
+    def by_task(self) -> dict[str, dict[Column, "Point"]]:
+        """The mean over the settings of each task; of several tasks, also that over tasks (`AVERAGE`)."""
+        settings: dict[str, dict[Column, list[Point]]] = {task: {} for task in self.tasks}
+        for cell in self.cells.itertuples():
+            settings[cell.task].setdefault(cell.column, []).append(cell_point(cell))
+        rows = {task: {column: mean_point(own) for column, own in row.items()} for task, row in settings.items()}
+        if len(tasks := averaged(rows)) > 1:
+            rows[AVERAGE] = {column: mean_point(rows[task][column] for task in tasks) for column in self.look}
+        return rows
+
+    @cached_property
+    def chances(self) -> dict[str, float]:
+        """The score of a guess by row of `by_task`: the mean over the settings; NaN if one is not known."""
+        settings = self.cells.drop_duplicates(["task", "setting"])
+        by_task = settings.groupby("task")["chance"].agg(lambda levels: levels.mean(skipna=False))
+        return {**by_task, AVERAGE: by_task[averaged(by_task.index)].mean(skipna=False)}
 
 
 @dataclass(frozen=True)
@@ -38,13 +97,13 @@ class Point:
 
     @property
     def seeds(self) -> list[float]:
-        """The mean for each seed, of several."""
-        return list(self.by_seed.values()) if len(self.by_seed) > 1 else []
+        """The mean for each of two seeds, which are drawn as they are; more have an interval."""
+        return list(self.by_seed.values()) if len(self.by_seed) == 2 else []
 
     @property
     def interval(self) -> tuple[float, float] | None:
-        """Student's 95% interval; None for fewer than three seeds, which are drawn as they are."""
-        if self.mean is None or self.freedom == 0 or len(self.seeds) == 2:
+        """Student's 95% interval."""
+        if self.mean is None or self.freedom == 0 or self.seeds:
             return None
         half = STUDENT_T[min(max(int(self.freedom), 1), len(STUDENT_T)) - 1] * self.error**0.5
         return self.mean - half, self.mean + half
@@ -80,29 +139,3 @@ def mean_point(points: Iterable[Point]) -> Point:
     freedom = error**2 / sum(part**2 / freedom for part, freedom in errors) if errors else 0.0
     mean = fmean(point.mean for point in scored if point.mean is not None)
     return Point(mean, {}, settings, whole, error, freedom, any(point.is_bound for point in scored))
-
-
-def task_points(cells: pd.DataFrame) -> dict[Name, dict[Column, Point]]:
-    """By task, then by column: the mean over the task's settings; of several tasks also that over tasks (`AVERAGE`)."""
-    by_task: dict[str, dict[Column, list[Point]]] = {task: {} for task in in_order(cells["task"], TASKS)}
-    for cell in cells.itertuples():
-        by_task[cell.task].setdefault(cell.column, []).append(cell_point(cell))
-    found = {(task,): {column: mean_point(own) for column, own in row.items()} for task, row in by_task.items()}
-    if len(over := averaged(by_task)) > 1:
-        found[(AVERAGE,)] = {
-            column: mean_point(found[(task,)][column] for task in over) for column in found[(over[0],)]
-        }
-    return found
-
-
-def chances(cells: pd.DataFrame, names: Iterable[Name]) -> dict[Name, float]:
-    """The score of a guess by row of `task_points`: the mean over the settings; NaN if one is not known."""
-    by_setting = cells.drop_duplicates(["task", "setting"])
-    by_task = by_setting.groupby("task")["chance"].agg(lambda levels: levels.mean(skipna=False))
-    mean = by_task[averaged(by_task.index)].mean(skipna=False)
-    return {name: float(mean if name == (AVERAGE,) else by_task[name[0]]) for name in names}
-
-
-def score_name(cells: pd.DataFrame) -> str:
-    """What the score of these cells is called."""
-    return next(iter(cells["score"].dropna()), "accuracy")

@@ -17,7 +17,6 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.font_manager import FontProperties
 from matplotlib.layout_engine import ConstrainedLayoutEngine
-from matplotlib.legend import Legend
 from matplotlib.textpath import text_to_path
 
 from mixerlab.records.atomic import replace_file
@@ -25,23 +24,23 @@ from mixerlab.records.atomic import replace_file
 WIDTHS = {1: 3.25, 2: 6.75}  # of one and two columns of ICML
 NARROWEST, WIDEST = 3.0, 20.0
 FORMATS = ("png", "pdf", "svg")
-TITLE, CAPTION, LABEL, TICK = 8.0, 6.5, 6.5, 6.0
+DOTS_PER_INCH = 160  # of a PNG
+TITLE, PANEL_TITLE, LABEL, TICK = 8.0, 7.0, 6.5, 6.0
 TALLEST = 8.5  # a page of 9 without a caption
-LOWEST_PANEL = 0.5
+LOWEST_PANEL, BETWEEN = 0.5, 0.1
 
-_DOTS_PER_INCH = 160
-_BETWEEN = 0.1  # panels
 _FIRST_HEIGHT = 40.0  # constrained layout gives up on a figure that is too low, and never on this one
-_LONGEST_LABEL, _MOST_LINES = 44, 6  # of the legend: characters of a line, and lines
-_LOOK: dict[str, Any] = {
+_LONGEST_LINE, _MOST_LINES = 44, 6  # of a label in the legend: characters, and lines
+_STYLE: dict[str, Any] = {
     "text.parse_math": False,  # `$` in a name is a dollar, and no formula that may be malformed
     "font.size": LABEL,
+    "text.hinting": "none",  # texts are as wide in every format
     "axes.edgecolor": "0.4",
     "axes.linewidth": 0.6,
-    "axes.titlesize": 7.0,
+    "axes.titlesize": PANEL_TITLE,
     "axes.titlepad": 3,
-    "axes.labelsize": LABEL,
     "axes.labelpad": 2,
+    "axes.labelsize": LABEL,
     "axes.grid": True,
     "axes.grid.axis": "y",
     "axes.axisbelow": True,
@@ -50,9 +49,8 @@ _LOOK: dict[str, Any] = {
     "xtick.labelsize": TICK,
     "ytick.labelsize": TICK,
     "xtick.major.size": 2,
-    "ytick.minor.size": 0,
     "ytick.major.size": 0,
-    "xtick.major.width": 0.6,
+    "ytick.minor.size": 0,
     "xtick.major.pad": 2,
     "ytick.major.pad": 2,
     "legend.fontsize": LABEL,
@@ -64,12 +62,7 @@ _LOOK: dict[str, Any] = {
 
 @dataclass(frozen=True)
 class Layout:
-    """How wide the figures of a report are, and whether they have a heading.
-
-    Attributes:
-        width: inches, from `NARROWEST` to `WIDEST`; otherwise `ValueError`.
-        bare: without title and caption, for a paper that has captions of its own.
-    """
+    """How wide figures are, from `NARROWEST` to `WIDEST` (else `ValueError`), and whether they are without heading."""
 
     width: float = WIDTHS[2]
     bare: bool = False
@@ -81,9 +74,12 @@ class Layout:
             )
 
 
+TWO_COLUMNS = Layout()
+
+
 def figure_style() -> AbstractContextManager:
     """The style of all figures, also while they are saved: ticks and their labels are made then."""
-    return matplotlib.rc_context(_LOOK)
+    return matplotlib.rc_context(_STYLE)
 
 
 class Sheet:
@@ -91,47 +87,42 @@ class Sheet:
 
     Args:
         layout: how wide it is, and whether it has a heading.
-        count: how many panels it has.
+        titles: of its panels, or of each stack of panels.
         narrowest, widest: of a panel; a grid that is narrower than the sheet stands in its middle.
-        left: what labels beside the panels take, about.
-        stacked: how many panels stand below each other as one, as accuracy and loss do: `panels` has them in turn.
-        subplots: what `Figure.subplots` takes besides.
+        beside: what the labels beside the panels take.
+        stacked: how many panels stand below each other as one, such as a score and a loss; `panels` has them in turn.
+        sharey: which panels have an axis in common.
     """
 
     def __init__(
         self,
         layout: Layout,
-        count: int,
+        titles: Sequence[str],
         narrowest: float = 1.0,
         widest: float = 2.6,
-        left: float = 0.4,
+        beside: float = 0.4,
         stacked: int = 1,
-        **subplots: Any,
-    ):
-        self.layout = layout
-        fitting = max(1, int((layout.width - left) / (narrowest + _BETWEEN)))
-        lines = -(-count // fitting)
-        self.columns = -(-count // lines)
-        self.rows = lines * stacked
-        self.width = min(layout.width, left + self.columns * (widest + _BETWEEN))
-        self.panel_width = (self.width - left) / self.columns - _BETWEEN
+        sharey: Any = True,
+    ) -> None:
+        words = [text_width(word, PANEL_TITLE) for title in titles for word in title.split()]
+        count, least = len(titles), max([narrowest, *words]) + BETWEEN
+        lines = -(-count // max(1, int((layout.width - beside) / least)))
+        self.layout, self.rows, self.columns = layout, lines * stacked, -(-count // lines)
+        self.width = min(layout.width, beside + self.columns * (widest + BETWEEN))
+        self.panel_width = (self.width - beside) / self.columns - BETWEEN
         with figure_style():
-            engine = ConstrainedLayoutEngine(h_pad=0.03, w_pad=0.03, hspace=0, wspace=0)
-            self.figure = Figure(figsize=(layout.width, _FIRST_HEIGHT), layout=engine)
-            grid = self.figure.subplots(self.rows, self.columns, squeeze=False, **{"sharey": True, **subplots})
-        self.panels: list[Axes] = [
-            grid[stacked * line + part, column]
-            for line in range(lines)
-            for column in range(self.columns)
-            for part in range(stacked)
-        ]
-        for unused in self.panels[count * stacked :]:
+            self.engine = ConstrainedLayoutEngine(h_pad=0.03, w_pad=0.03, hspace=0, wspace=0)
+            self.figure = Figure((layout.width, _FIRST_HEIGHT), DOTS_PER_INCH, layout=self.engine)
+            grid = self.figure.subplots(self.rows, self.columns, squeeze=False, sharey=sharey)
+        blocks = grid.reshape(lines, stacked, self.columns).swapaxes(1, 2).reshape(-1, stacked)
+        self.panels: list[Axes] = list(blocks[:count].flat)
+        with figure_style():
+            for block, title in zip(blocks, titles, strict=False):
+                block[0].set_title(_wrapped(title, self.panel_width, PANEL_TITLE))
+        for unused in blocks[count:].flat:
             unused.remove()
-        del self.panels[count * stacked :]
 
-    def finish(
-        self, title: str, caption: str, handles: Sequence[Artist] = (), height: float = 0.95, whole: bool = False
-    ) -> Figure:
+    def finish(self, title: str, caption: str, handles: Sequence[Artist], height: float, whole: bool = False) -> Figure:
         """The figure with all its parts in place.
 
         Args:
@@ -139,62 +130,60 @@ class Sheet:
             handles: of the legend below the panels.
             height: of a panel; less where the figure would be higher than a page, unless it is to be kept `whole`.
         """
-        figure, top = self.figure, 0.0
-        figure.set_label(f"{title}: {caption}" if caption else title)
+        self.figure.set_label(f"{title}: {caption}" if caption else title)
         for panel in self.panels:
+            panel.set_xlabel(_wrapped(panel.get_xlabel(), self.panel_width, LABEL))
             for artist in (*panel.lines, *panel.collections, *panel.patches, *panel.texts):
                 artist.set_in_layout(False)  # inside the panel, or just above it
         with figure_style():
             if handles:
-                _add_legend(figure, handles)
-            texts = []
-            for text, points, colour in ((title, TITLE, "black"), (caption, CAPTION, "0.35")):
-                if text and not self.layout.bare:
-                    wrapped = wrap_to(text, self.layout.width - 0.2, points)
-                    made = figure.text(0.5, 1, wrapped, ha="center", va="top", fontsize=points, color=colour)
-                    texts.append((made, top + 0.04))
-                    top += 0.04 + (wrapped.count("\n") + 1) * 1.25 * points / 72
+                self._add_legend(handles)
+            room = self.layout.width - 0.2
+            heading = _wrapped(title, room, TITLE), _wrapped(caption, room, LABEL)
+            below = 0.04 + _height(heading[0], TITLE)
+            top = 0.02 if self.layout.bare else below + _height(heading[1], LABEL)
             self._arrange(_FIRST_HEIGHT, top)
-            around = _FIRST_HEIGHT - self.rows * self.panels[0].get_position().height * _FIRST_HEIGHT
+            around = _FIRST_HEIGHT * (1 - self.rows * self.panels[0].get_position().height)
             if not whole:
                 height = min(height, max(LOWEST_PANEL, (TALLEST - around) / self.rows))
             total = around + self.rows * height
             self._arrange(total, top)
-            for text, below in texts:
-                text.set_y(1 - below / total)
-            figure.set_layout_engine("none")
-        return figure
+            if not self.layout.bare:
+                self.figure.text(0.5, 1 - 0.04 / total, heading[0], ha="center", va="top", fontsize=TITLE)
+                self.figure.text(0.5, 1 - below / total, heading[1], ha="center", va="top", color="0.35")
+            self.figure.set_layout_engine("none")
+        return self.figure
 
     def _arrange(self, total: float, top: float) -> None:
         """Runs the layout for a height: twice, since ticks, and with them their labels, depend on its outcome."""
-        figure, engine = self.figure, self.figure.get_layout_engine()
-        figure.set_size_inches(self.layout.width, total)
+        self.figure.set_size_inches(self.layout.width, total)
         share = self.width / self.layout.width
-        engine.set(rect=((1 - share) / 2, 0, share, 1 - top / total))  # type: ignore[union-attr, call-arg]
+        self.engine.set(rect=((1 - share) / 2, 0, share, 1 - top / total))
         for _ in range(2):
-            engine.execute(figure)  # type: ignore[union-attr]
+            self.engine.execute(self.figure)
+
+    def _add_legend(self, handles: Sequence[Artist]) -> None:
+        """A legend below the panels, in as many columns as fit."""
+        for handle in handles:
+            handle.set_label(fill(str(handle.get_label()), _LONGEST_LINE, max_lines=_MOST_LINES))
+        for columns in range(len(handles), 0, -1):
+            legend = self.figure.legend(
+                handles=handles, loc="outside lower center", ncols=columns, frameon=False, handlelength=1.8,
+                handletextpad=0.5, columnspacing=1.2, labelspacing=0.35, borderpad=0.1, borderaxespad=0.2,
+            )  # fmt: skip
+            if columns == 1 or legend.get_window_extent().width <= self.figure.bbox.width:
+                return
+            legend.remove()
 
 
-def _add_legend(figure: Figure, handles: Sequence[Artist]) -> Legend:
-    """A legend below the panels, in as many columns as fit."""
-    for handle in handles:
-        lines = fill(str(handle.get_label()), _LONGEST_LABEL, break_on_hyphens=False, max_lines=_MOST_LINES)
-        handle.set_label(lines)
-    for columns in range(len(handles), 0, -1):
-        legend = figure.legend(
-            handles=handles, loc="outside lower center", ncols=columns, frameon=False, handlelength=1.8,
-            handletextpad=0.5, columnspacing=1.2, labelspacing=0.35, borderpad=0.1, borderaxespad=0.2,
-        )  # fmt: skip
-        if columns == 1 or legend.get_window_extent().width <= figure.bbox.width:
-            break
-        legend.remove()
-    return legend
+def _wrapped(text: str, inches: float, points: float) -> str:
+    """The text in lines that are about so wide."""
+    share = inches / max(text_width(text, points), inches)
+    return text if share == 1 else fill(text, max(8, int(0.97 * len(text) * share)), break_on_hyphens=False)
 
 
-def wrap_to(text: str, inches: float, points: float) -> str:
-    """The text in lines that are about so wide; words stay whole."""
-    per_line = len(text) * inches / max(text_width(text, points), 0.1)
-    return fill(text, max(8, int(0.97 * per_line)), break_on_hyphens=False)
+def _height(text: str, points: float) -> float:
+    return (text.count("\n") + 1) * 1.25 * points / 72 if text else 0.0
 
 
 def text_width(text: str, points: float) -> float:
@@ -214,6 +203,6 @@ def save(figure: Figure, stem: Path, formats: Sequence[str] = ("png",)) -> list[
     with figure_style():
         for path in paths:
             drawn = io.BytesIO()
-            figure.savefig(drawn, format=path.suffix[1:], dpi=_DOTS_PER_INCH)
+            figure.savefig(drawn, format=path.suffix[1:], dpi=DOTS_PER_INCH)
             replace_file(path, drawn.getvalue())
     return paths

@@ -1,4 +1,4 @@
-"""Compares our numbers with published ones: a table with differences, a scatter plot with the diagonal, and bars.
+"""Compares our numbers with published ones: a table with differences, and a figure.
 
 Our number is what a paper with one seed would report, the accuracy at the best learning rate, averaged over our seeds.
 A mean that lacks some of the task's settings is marked with `*` and enters neither RMSE nor rank correlation. A
@@ -20,13 +20,13 @@ from mixerlab.records.best import ENDED, SELECTIONS, Selection
 from mixerlab.records.files import check_writable
 from mixerlab.records.names import MIXERS, in_order
 from mixerlab.records.text import captions_page
-from mixerlab.sweeps.figures.canvas import FORMATS, TWO_COLUMNS, Layout, caption_of, save
-from mixerlab.sweeps.figures.comparison import scatter, side_by_side
+from mixerlab.sweeps.figures.comparison import comparison
+from mixerlab.sweeps.figures.sheet import FORMATS, TWO_COLUMNS, Layout, caption_of, save
 from mixerlab.sweeps.report.report import add_layout, layout_of
 from mixerlab.sweeps.tables.collect import rows_of
 from mixerlab.sweeps.tables.published import Pair, distance, pairs_of, read_published
 
-PUBLISHED = Path(__file__).parents[2] / "results" / "published"
+PUBLISHED = Path(__file__).resolve().parents[2] / "results" / "published"
 FAR = 0.05  # of an accuracy: a larger difference from the published one wants a reason
 TITLES = {"means": "Means over a task's settings", "settings": "Single settings"}
 
@@ -34,7 +34,7 @@ TITLES = {"means": "Means over a task's settings", "settings": "Single settings"
 def compare(
     source: str | Path, published: Path, out: Path, selection: Selection = "official", layout: Layout = TWO_COLUMNS
 ) -> str:
-    """Writes table and figures of the published file NAME into `out`: `NAME.md` and `.csv`, a scatter, and bars.
+    """Writes table and figures of the published file NAME into `out`: `NAME.md` and `.csv`, `NAME_means.png` ...
 
     Args:
         source: as of `report`.
@@ -53,12 +53,11 @@ def compare(
     replace_file(out / f"{published.stem}.md", text)
     table = pd.DataFrame(map(asdict, pairs)).drop(columns="by_seed")
     replace_file(out / f"{published.stem}.csv", table.to_csv(index=False))
-    drawings = [(published.stem, scatter, pairs)]
-    drawings += [(f"{published.stem}_{of}", side_by_side, [pair for pair in pairs if pair.of == of]) for of in TITLES]
     captions = {}
-    for name, draw, shown in drawings:
+    for of in TITLES:
+        name, shown = f"{published.stem}_{of}", [pair for pair in pairs if pair.of == of]
         if any(pair.ours is not None for pair in shown):
-            figure = draw(shown, selection, numbers.get("rates", ()), layout)
+            figure = comparison(shown, selection, numbers.get("rates", ()), layout)
             save(figure, out / name, FORMATS[:2])
             captions[name] = caption_of(figure)
     if layout.bare:

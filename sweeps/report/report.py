@@ -17,8 +17,8 @@ from mixerlab.records.files import check_writable
 from mixerlab.records.named import Configs, read_sweep
 from mixerlab.records.names import is_challenge, is_custom
 from mixerlab.records.text import captions_page, one_line
-from mixerlab.sweeps.figures.canvas import FORMATS, TWO_COLUMNS, WIDTHS, Layout, caption_of, save
-from mixerlab.sweeps.figures.of_report import figures_of
+from mixerlab.sweeps.figures.report_figures import report_figures
+from mixerlab.sweeps.figures.sheet import FORMATS, TWO_COLUMNS, WIDTHS, Layout, caption_of, save
 from mixerlab.sweeps.report.page import Section, page
 from mixerlab.sweeps.tables import writers
 from mixerlab.sweeps.tables.cells import best_per_cell
@@ -60,7 +60,7 @@ def report(
 ) -> Report:
     """Writes the tidy rows, the tables of each selection and the figures into `out`, in place of an earlier report.
 
-    All figures are of the first selection, and those that it changes of each (`figures_of`).
+    All figures are of the first selection, and those that it changes of each (`report_figures`).
 
     Args:
         source: the folder that holds `runs/`; or an archive of records, or the `rows.csv` of a report, which has no
@@ -103,7 +103,7 @@ def report(
                 _write_tables(files, selection, tables, cells, layout.bare)
                 pictures: dict[Path, str] = {}
                 is_first = selection == selections[0]
-                drawn = figures_of(folder, spread, cells, benchmark, selection, layout, is_first) if formats else ()
+                drawn = report_figures(folder, spread, cells, benchmark, selection, layout, is_first) if formats else ()
                 for name, figure in drawn:
                     pictures |= dict.fromkeys(save(figure, out / selection / name, formats), caption_of(figure))
                 files.paths += pictures

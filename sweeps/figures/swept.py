@@ -1,0 +1,120 @@
+"""Scores against what was swept, learning rates or any other key, and against the sizes that come of it."""
+
+from collections import Counter, defaultdict
+from collections.abc import Mapping
+from statistics import fmean
+
+from matplotlib.figure import Figure
+
+from mixerlab.records.names import AVERAGE, averaged, natural
+from mixerlab.sweeps.figures.axis import Panel, draw_panels
+from mixerlab.sweeps.figures.points import Point, Scores, mean_point, seeds_point
+from mixerlab.sweeps.figures.styles import styles
+from mixerlab.sweeps.tables.columns import Column, keys_of, short_names
+
+Cell = tuple[Column, str, str]  # column, task, setting
+Rates = dict[float, dict[int, float | None]]  # of a cell: its scores by learning rate and seed, None where it has none
+SIZES = {"state_size": "state size (elements)", "num_params": "parameters"}
+
+
+def score_by_key(scores: Scores, key: str) -> Figure | None:
+    """The mean score of each task against one of the swept keys: a line for each column without this key.
+
+    Values that are no numbers have no order, and no line joins their points. None if no line has two values.
+    """
+    lines: dict[Column, dict[str, Column]] = {}
+    for column in scores.look:
+        if (text := column.value(key)) is not None:
+            lines.setdefault(column.without([key]), {})[text] = column
+    lines = {line: columns for line, columns in lines.items() if len(columns) > 1}
+    texts = sorted({text for columns in lines.values() for text in columns}, key=natural)
+    try:
+        places, names = {text: float(text) for text in texts}, []
+    except ValueError:
+        places, names = {text: float(place) for place, text in enumerate(texts)}, texts
+    short = short_names(keys_of(scores.look))[key]
+    panels = []
+    for task, row in scores.by_task.items() if lines else ():
+        points = {line: {places[text]: row[column] for text, column in own.items()} for line, own in lines.items()}
+        panels.append(Panel(task, short, points, scores.chances[task], names))
+    return draw_panels(scores, panels, f"by {short}", look=styles(lines, among=scores.look), joined=not names)
+
+
+def learning_rates(scores: Scores) -> Figure | None:
+    """The score by learning rate for each task, averaged over its settings; None if there is only one learning rate.
+
+    Of each cell the configuration of its best entry. Hollow is a mean that misses settings, or seeds that a setting has
+    at any rate. Rates that only some settings of a column were run at are left out: where a grid was widened for single
+    settings, their mean says which settings these are.
+    """
+    if scores.frame["lr"].nunique() < 2:
+        return None
+    tried = _tried(scores)
+    panels, left_out = [], False
+    for task in scores.tasks:
+        settings = scores.of_task(task)["setting"].unique()
+        points: dict[Column, dict[float, Point]] = {}
+        for column in scores.look:
+            own = [tried.get((column, task, setting), {}) for setting in settings]
+            times = Counter(rate for rates in own for rate in rates)
+            shared = [rate for rate, count in times.items() if count == max(times.values())]
+            left_out |= len(shared) < len(times)
+            if shared:
+                points[column] = {rate: mean_point(_at_rate(rates, rate) for rates in own) for rate in shared}
+        if points:
+            panels.append(Panel(task, "learning rate", points, scores.chances[task], log=True))
+    over = "mean over the settings of each task" + (", without rates that only some have" if left_out else "")
+    return draw_panels(scores, panels, "by learning rate", over)
+
+
+def _tried(scores: Scores) -> Mapping[Cell, Rates]:
+    """What each cell was run at, in the configuration of its best entry."""
+    configs = {(cell.column, cell.task, cell.setting): cell.config for cell in scores.cells.itertuples() if cell.n}
+    found = defaultdict[Cell, Rates](lambda: defaultdict(dict))
+    columns = ["column", "task", "setting", "config", "lr", "seed", "status", f"{scores.selection}_{scores.name}"]
+    for column, task, setting, config, rate, seed, status, value in scores.frame[columns].itertuples(index=False):
+        cell = column, task, setting
+        if configs.get(cell, config) == config:
+            seeds = found[cell][rate]
+            seeds[seed] = value if status == "finished" else seeds.get(seed)
+    return found
+
+
+def _at_rate(rates: Rates, rate: float) -> Point:
+    """Whole only with all seeds of the setting: the mean over those that did not diverge is higher by luck."""
+    seeds = {seed for scores in rates.values() for seed in scores}
+    scored = {seed: value for seed, value in rates.get(rate, {}).items() if value is not None}
+    return seeds_point(scored, whole=len(scored) == len(seeds))
+
+
+def score_by_size(scores: Scores) -> Figure | None:
+    """The mean score of each task against state size, and that over tasks against parameters too.
+
+    A size is the mean over the settings that have a score. Grey steps join what nothing smaller reaches, of whole
+    scores. None if fewer than two columns have a score: there is nothing to compare.
+    """
+    scored = scores.cells[scores.cells["n"] > 0]
+    if scored["column"].nunique() < 2:
+        return None
+    panels = []
+    for task, size in [*((task, "state_size") for task in scores.by_task), (list(scores.by_task)[-1], "num_params")]:
+        by_task = defaultdict[Column, dict[str, list[float]]](lambda: defaultdict(list))
+        over = averaged(scores.tasks) if task == AVERAGE else [task]
+        for cell in scored[scored["task"].isin(over)].itertuples():
+            by_task[cell.column][cell.task].append(getattr(cell, size))
+        sizes = {column: fmean(map(fmean, own.values())) for column, own in by_task.items()}
+        points = {column: {sizes[column]: scores.by_task[task][column]} for column in sizes}
+        frontier = _frontier(points, bool(scored["higher_is_better"].iloc[0]))
+        panels.append(Panel(task, SIZES[size], points, scores.chances[task], log=True, frontier=frontier))
+    return draw_panels(scores, panels, "by size", "sizes are means over settings", joined=False)
+
+
+def _frontier(points: Mapping[Column, Mapping[float, Point]], up: bool) -> list[tuple[float, float]]:
+    """(size, score) of what nothing smaller reaches; empty if that is a single one."""
+    whole = [(x, point.mean) for along in points.values() for x, point in along.items() if point.whole]
+    best: list[tuple[float, float]] = []
+    known = [(x, mean) for x, mean in whole if mean is not None]
+    for x, mean in sorted(known, key=lambda place: (place[0], -place[1] if up else place[1])):
+        if not best or (mean > best[-1][1] if up else mean < best[-1][1]):
+            best.append((x, mean))
+    return best if len(best) > 1 else []
