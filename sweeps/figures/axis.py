@@ -113,24 +113,24 @@ def _draw_lines(axes: Axes, panel: Panel, look: Mapping[Column, Style], joined: 
     """A line through the means of each column; hollow, and off the line, where they are over fewer settings."""
     lacking = Counter(x for along in panel.points.values() for x, point in along.items() if point.mean is None)
     crowd = max(Counter(chain.from_iterable(panel.points.values())).values())  # columns with a point at one place
-    above = offset_copy(axes.get_xaxis_transform(), axes.get_figure(), y=3, units="points")
+    above = offset_copy(axes.get_xaxis_transform(), axes.get_figure(root=True), y=3, units="points")
     for number, column in enumerate(column for column in look if column in panel.points):
         along, style, xs = panel.points[column], look[column], sorted(panel.points[column])
         # From large to small where few columns may lie on each other, so that all are seen.
-        size = 1.4 - 0.8 * number / crowd if 1 < len(panel.points) / 2 < crowd <= FEW else 0.9 if joined else 1.2
+        size = 1.6 - 1.1 * number / crowd if 1 < len(panel.points) / 2 < crowd <= FEW else 0.9 if joined else 1.2
         most = max(point.settings for point in along.values())
         line = np.array([along[x].mean if along[x].settings == most else None for x in xs], float)
-        axes.plot(xs, line, color=style.colour, linewidth=size**2, linestyle="-" if joined else "none")
+        axes.plot(xs, line, color=style.colour, linewidth=1.2 * size, linestyle="-" if joined else "none")
         for x in xs:
             point = along[x]
             if point.mean is None:
                 colour = style.colour if lacking[x] == 1 else marks.SEVERAL
                 axes.plot(x, 1, color=colour, transform=above, clip_on=False, label="_no_score", **marks.NO_SCORE)
                 continue
-            face, edge = (style.colour, "white") if point.whole else ("white", style.colour)
+            face = style.colour if point.whole else "white"
             axes.plot(
                 x, point.mean, marker=style.marker, markersize=marks.MARKER * style.enlarged * size,
-                markerfacecolor=face, markeredgecolor=edge, markeredgewidth=0.3 if point.whole else 0.8, zorder=4,
+                color=style.colour, markerfacecolor=face, markeredgewidth=0 if point.whole else 0.8, zorder=4,
             )  # fmt: skip
             marks.draw_spread(axes, x, point, style.colour, alpha=0.5)
     if isinstance(panel.chance, Mapping):

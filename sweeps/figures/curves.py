@@ -54,8 +54,9 @@ def training_curves(scores: Scores, results_dir: Path) -> Figure:
             show_epochs(score)
             show_epochs(loss, "epoch")
             _log_ticks(loss)
-        for row, panel in enumerate(panel for panel in sheet.panels if panel.get_subplotspec().is_first_col()):
-            panel.set_ylabel("training loss (nats)" if row % 2 else f"{scores.name} on {split}")
+        for first in range(0, len(sheet.panels), 2 * sheet.columns):
+            sheet.panels[first].set_ylabel(f"{scores.name} on {split}")
+            sheet.panels[first + 1].set_ylabel("training loss (nats)")
         told = caption(scores.selection, (), SEEDS if several else "") + without
         handles = [*line_handles(scores.look), *mark_handles((), scores.has_chance)]
         return sheet.finish("Training curves", told, handles, height=0.85)

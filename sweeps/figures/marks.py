@@ -33,12 +33,14 @@ def limit(panel: Axes, score: str, axis: str = "y") -> None:
 
 def draw_spread(panel: Axes, at: float, point: Point, colour: str, alpha: float = 1.0, sideways: bool = False) -> None:
     """The interval of a score, dotted if it is a lower bound, or its two seeds."""
+    ends, look = point.seeds, SEED
     if point.interval is not None:
-        draw, line = (panel.hlines if sideways else panel.vlines), ((0, (1, 1)) if point.is_bound else "-")
-        draw(at, *point.interval, color=colour, linewidth=0.8, linestyle=line, alpha=alpha, zorder=3.5)
-    elif point.seeds:
-        places = [[at] * 2, point.seeds]
-        panel.plot(*(reversed(places) if sideways else places), color=colour, zorder=4, **SEED)
+        ends = list(point.interval)
+        line = (0, (1, 1)) if point.is_bound else "-"
+        look = {"linewidth": 0.8, "linestyle": line, "alpha": alpha, "label": "_interval"}
+    if ends:
+        places = [[at] * 2, ends]
+        panel.plot(*(reversed(places) if sideways else places), color=colour, zorder=4, **look)
 
 
 def line_handles(look: Mapping[Column, Style], joined: bool = True) -> list[Artist]:

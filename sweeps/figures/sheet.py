@@ -14,6 +14,7 @@ from typing import Any
 import matplotlib
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.font_manager import FontProperties
 from matplotlib.layout_engine import ConstrainedLayoutEngine
@@ -31,7 +32,7 @@ LOWEST_PANEL, BETWEEN = 0.5, 0.1
 
 _FIRST_HEIGHT = 40.0  # constrained layout gives up on a figure that is too low, and never on this one
 _LONGEST_LINE, _MOST_LINES = 44, 6  # of a label in the legend: characters, and lines
-_STYLE: dict[str, Any] = {
+_STYLE: dict[Any, Any] = {
     "text.parse_math": False,  # `$` in a name is a dollar, and no formula that may be malformed
     "font.size": LABEL,
     "text.hinting": "none",  # texts are as wide in every format
@@ -155,12 +156,11 @@ class Sheet:
         return self.figure
 
     def _arrange(self, total: float, top: float) -> None:
-        """Runs the layout for a height: twice, since ticks, and with them their labels, depend on its outcome."""
+        """Runs the layout for a height, twice in all: ticks, and with them their labels, depend on its outcome."""
         self.figure.set_size_inches(self.layout.width, total)
         share = self.width / self.layout.width
         self.engine.set(rect=((1 - share) / 2, 0, share, 1 - top / total))
-        for _ in range(2):
-            self.engine.execute(self.figure)
+        self.engine.execute(self.figure)
 
     def _add_legend(self, handles: Sequence[Artist]) -> None:
         """A legend below the panels, in as many columns as fit."""
@@ -203,6 +203,9 @@ def save(figure: Figure, stem: Path, formats: Sequence[str] = ("png",)) -> list[
     with figure_style():
         for path in paths:
             drawn = io.BytesIO()
-            figure.savefig(drawn, format=path.suffix[1:], dpi=DOTS_PER_INCH)
+            if path.suffix == ".png":
+                FigureCanvasAgg(figure).print_png(drawn)  # `savefig` would draw it twice
+            else:
+                figure.savefig(drawn, format=path.suffix[1:])
             replace_file(path, drawn.getvalue())
     return paths

@@ -58,7 +58,8 @@ def _style(colour: int, marker: int, shade: float = 0.5) -> Style:
 def _shade(colour: str, place: float) -> str:
     """A shade from light (0) over the colour itself (0.5) to dark (1)."""
     other, share = (1.0, _LIGHTEST * (1 - 2 * place)) if place < 0.5 else (0.0, _DARKEST * (2 * place - 1))
-    return to_hex([(1 - share) * part + share * other for part in to_rgb(colour)])
+    red, green, blue = ((1 - share) * part + share * other for part in to_rgb(colour))
+    return to_hex((red, green, blue))
 
 
 def short_labels(columns: Iterable[Column]) -> tuple[dict[Column, str], str]:

@@ -28,7 +28,7 @@ sys.path[:0] = [str(HERE.parent), str(HERE.parents[1] / "src")]
 from command_line import run_py  # noqa: E402
 
 from mixerlab.records.atomic import _LEFTOVER, replace_file  # noqa: E402
-from mixerlab.sweeps.figures import canvas, run  # noqa: E402, F401
+from mixerlab.sweeps.figures import curves, sheet  # noqa: E402, F401
 from mixerlab.sweeps.report import report  # noqa: E402
 from mixerlab.training import fit  # noqa: E402
 
@@ -39,7 +39,7 @@ STATUS = {"KILL": {-9}, "TERM": {128 + 15}, "INT": {128 + 2}, "FULL": {0, 1}}
 
 
 def save_quickly(figure, stem, formats=("png",)):
-    """`canvas.save` without the drawing."""
+    """`sheet.save` without the drawing."""
     paths = [stem.with_suffix(f".{name}") for name in formats]
     for path in paths:
         replace_file(path, b"figure")
@@ -162,7 +162,7 @@ def completed_badly(results: Path, command: list[str], *allowed: dict) -> str | 
 
 
 def main(folder: Path, ways: dict[str, int], command: list[str]) -> dict:
-    canvas.save = report.save = save_quickly
+    sheet.save = report.save = save_quickly
     plain = [argument for argument in command if argument != "force=true"]
     is_forced, finished, wrong = plain != command, folder / "finished", []
 

@@ -11,7 +11,7 @@ import pytest
 from mixerlab.records import files
 from mixerlab.records.files import Unreadable, read_metrics, read_run, run_folder
 from mixerlab.records.schema import Record, rows_digest
-from mixerlab.sweeps.figures import canvas
+from mixerlab.sweeps.figures import sheet
 from mixerlab.sweeps.report import report
 
 
@@ -171,6 +171,6 @@ def test_nothing_is_written_through_a_link(results, tmp_path_factory):
         (folder / name).symlink_to(outside)
     fakes.write_config(folder, fakes.config(mixer="attn"))
     fakes.write_metrics(folder, fakes.pd.DataFrame({"epoch": [0], "lr": [1e-3]}))
-    canvas.save(canvas.Figure(), folder / "curves")
+    sheet.save(sheet.Figure(), folder / "curves")
     assert outside.read_text() == "precious"
     assert not any((folder / name).is_symlink() for name in names)

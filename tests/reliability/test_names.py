@@ -8,8 +8,8 @@ import pandas as pd
 import pytest
 
 from mixerlab.records.text import one_line
-from mixerlab.sweeps.figures import canvas
-from mixerlab.sweeps.figures.run import run_curves
+from mixerlab.sweeps.figures.curves import run_curves
+from mixerlab.sweeps.figures.sheet import save
 from mixerlab.sweeps.report import report
 from mixerlab.sweeps.tables.cells import best_per_cell
 from mixerlab.sweeps.tables.collect import collect
@@ -88,7 +88,7 @@ def test_figures_show_names_as_they_are(results):
     made = report.report(results, selections=("official",))
     assert len([file for file in made.files if file.suffix == ".png"]) >= 3
     folder = next(results.glob("runs/*"))
-    canvas.save(run_curves(folder), folder / "curves")
+    save(run_curves(folder), folder / "curves")
 
 
 @pytest.mark.parametrize("name", [r"$\frac{$", "$x$"])
@@ -96,5 +96,5 @@ def test_a_dollar_is_no_formula(tmp_path, name):
     fakes.add_run(tmp_path, [0.3, 0.8, 0.5], mixer=name)
     (folder,) = tmp_path.glob("runs/*")
     figure = run_curves(folder)
-    canvas.save(figure, folder / "curves")
+    save(figure, folder / "curves")
     assert name in figure.get_suptitle() and (folder / "curves.png").stat().st_size > 10_000

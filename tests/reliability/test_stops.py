@@ -11,7 +11,7 @@ import pytest
 from command_line import TINY, records, run_py, start_run_py
 
 from mixerlab.records.interruption import GOES_ON, Terminated, interruptions_unwrapped
-from mixerlab.sweeps.figures import canvas
+from mixerlab.sweeps.figures import sheet
 from mixerlab.sweeps.report import report
 
 ATTN = ("mixer=attn", "task=icr", *TINY, "trainer.epochs=1")
@@ -69,7 +69,7 @@ def test_ctrl_c_while_results_are_shown_is_one_line(tmp_path, monkeypatch):
     def interrupted(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(canvas, "save", interrupted)
+    monkeypatch.setattr(sheet, "save", interrupted)
     monkeypatch.setattr(report, "collect", interrupted)
     for start in ((), ("-m",)):
         outcome = run_py(*start, *ATTN, f"results_dir={tmp_path}")

@@ -1,10 +1,10 @@
-"""The texts of a figure and whether they can be read, its lines, crosses and colours."""
+"""The texts of a figure and whether they can be read, its lines and colours."""
 
 import numpy as np
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import to_rgb
 
-from mixerlab.sweeps.figures.canvas import looks
+from mixerlab.sweeps.figures.sheet import figure_style
 
 
 def legend_texts(figure):
@@ -15,7 +15,7 @@ def legend_texts(figure):
 def texts_of(figure):
     """Where each text of the figure lies, in pixels, if the figure is drawn as it is saved."""
     canvas = FigureCanvasAgg(figure)
-    with looks():
+    with figure_style():
         canvas.draw()
         found = [*figure.texts, *(text for legend in figure.legends for text in legend.get_texts())]
         for panel in figure.axes:
@@ -38,14 +38,23 @@ def assert_legible(figure):
             assert apart, (text, other)
 
 
-def crosses(panel):
-    return [line for line in panel.lines if line.get_marker() == "x"]
+def points_of(panel, style):
+    """(x, y): is it hollow? of the markers of a column."""
+    marks = [line for line in panel.lines if line.get_marker() == style.marker and style.colour in _colours(line)]
+    return {
+        (float(x), float(y)): line.get_markerfacecolor() == "white"
+        for line in marks
+        for x, y in zip(line.get_xdata(), line.get_ydata(), strict=True)
+    }
 
 
-def drawn(panel, mixer):
-    """Points of the mixer's line, found by its label."""
-    (line,) = [line for line in panel.lines if line.get_label() == mixer]
-    return dict(zip(np.asarray(line.get_xdata(), float), np.asarray(line.get_ydata(), float), strict=True))
+def _colours(line):
+    return line.get_markerfacecolor(), line.get_markeredgecolor(), line.get_color()
+
+
+def lines_of(panel, colour):
+    """The values of the curves of a colour that have several points."""
+    return [list(line.get_ydata()) for line in panel.lines if line.get_color() == colour and len(line.get_xdata()) > 1]
 
 
 def painted(figure, panel, colour):

@@ -89,7 +89,7 @@ def test_a_seed_counts_if_one_configuration_has_all_rates(tmp_path):
 def test_the_command_writes_table_and_figures(results, published, tmp_path, capsys):
     out = tmp_path / "out"
     assert compare.main([str(results), "--published", str(published), "--out", str(out)]) == 0
-    figures = {f"published{of}.{kind}" for of in ("", "_means", "_settings") for kind in ("png", "pdf")}
+    figures = {f"published{of}.{kind}" for of in ("_means", "_settings") for kind in ("png", "pdf")}
     assert {path.name for path in out.iterdir()} == {"published.md", "published.csv"} | figures
     text = (out / "published.md").read_text()
     assert text in capsys.readouterr().out

@@ -22,12 +22,12 @@ EVIL = "<img src=x onerror=document.title='owned'>"
 def one_small_figure(monkeypatch):
     """Drawing is nearly all the time of a report, and has tests of its own."""
 
-    def figures_of(*args, **kwargs):
+    def report_figures(*args, **kwargs):
         figure = Figure(figsize=(1, 1))
         figure.set_label("A caption")
         yield "accuracy", figure
 
-    monkeypatch.setattr(reports, "figures_of", figures_of)
+    monkeypatch.setattr(reports, "report_figures", report_figures)
 
 
 @pytest.fixture
@@ -169,8 +169,8 @@ def test_a_report_replaces_the_one_before_and_nothing_else(results):
 
 def test_bare_and_widths(results, monkeypatch, capsys):
     layouts = []
-    drawn = reports.figures_of
-    monkeypatch.setattr(reports, "figures_of", lambda *args: layouts.append(args[5]) or drawn(*args))
+    drawn = reports.report_figures
+    monkeypatch.setattr(reports, "report_figures", lambda *args: layouts.append(args[5]) or drawn(*args))
     for options, width in (((), 6.75), (("--columns", "1"), 3.25), (("--width", "5.5", "--bare"), 5.5)):
         assert reports.main([str(results), *options]) == 0
         assert layouts[-1].width == width
