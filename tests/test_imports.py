@@ -9,125 +9,136 @@ import pytest
 from command_line import TINY, run_py
 
 ROOT = Path(__file__).parents[1]
-OURS = {"mixerlab", "hydra_plugins"}
-# Of our own packages, less the prefix `mixerlab.`; a name covers what is inside it.
-MAY_IMPORT = {
-    "kernels": {"kernels"},
-    "mixers": {"kernels", "mixers.base", "mixers.projected", "mixers.rotary", "mixers.convolution", "mixers.gates"},
-    "models": {"models", "kernels", "mixers.projected"},
-    "tasks": {"tasks", "safe_files", "arguments", "interruption", "project", "refusals", "user_code"},
-    "training": {"training", "kernels", "safe_files", "interruption", "user_code"},
-    "sweeps": {"sweeps", "safe_files"},
+# The floors of `mixerlab`, from the ground up, and what their modules must not import. Each imports itself and lower
+# ones only; the modules of `mixerlab/` itself are the top.
+_TORCHLESS = ("torch", "lightning", "triton")
+FLOORS = {
+    "kernels": ("lightning", "hydra", "omegaconf", "fla"),
+    "mixers": ("lightning", "hydra", "omegaconf", "fla", "triton"),
+    "models": ("lightning", "hydra", "omegaconf", "fla", "triton"),
+    "records": (*_TORCHLESS, "hydra"),
+    "training": ("hydra", "omegaconf", "triton", "fla"),
+    "tasks": (*_TORCHLESS, "hydra", "omegaconf", "pandas"),
+    "config": ("triton",),
+    "checks": ("lightning", "triton"),
+    "sweeps.tables": (*_TORCHLESS, "hydra"),
+    "sweeps.figures": (*_TORCHLESS, "hydra"),
+    "sweeps.report": (*_TORCHLESS, "hydra"),
+    "sweeps.launch": ("triton",),
+    "": ("triton",),
+    "benchmarks": (),
 }
-# Of others.
-MUST_NOT_IMPORT = {
-    "kernels": {"lightning", "hydra", "omegaconf", "fla"},
-    "mixers": {"lightning", "hydra", "omegaconf", "fla", "triton"},
-    "models": {"lightning", "hydra", "omegaconf", "fla", "triton"},
-    "tasks": {"torch", "lightning", "triton", "pandas"},
-    "training": {"hydra", "omegaconf", "triton", "fla"},
-    "sweeps": {"torch", "lightning", "triton", "hydra"},
-}
+# A mixer imports no other mixer, only what they share.
+SHARED_BY_MIXERS = {f"mixerlab.mixers.{name}" for name in ("base", "projected", "rotary", "convolution", "gates")}
+MOST_MODULES = {"training": 16} | dict.fromkeys(
+    ("records", "config", "checks", "sweeps.tables", "sweeps.figures", "sweeps.report", "sweeps.launch", ""), 14
+)
+FOLDERS = {"config": "mixerlab/config", "checks": "mixerlab/checks", "": "mixerlab"}
 
 
-def imported(source: str) -> set[str]:
-    """The modules that a source names, relative imports refused: `from a.b import c` counts as `a.b`."""
-    names: set[str] = set()
-    for node in ast.walk(ast.parse(source)):
-        if isinstance(node, ast.Import):
-            names |= {alias.name for alias in node.names}
-        elif isinstance(node, ast.ImportFrom):
-            assert node.level == 0, "imports are absolute here"
-            if node.module != "mixerlab":
-                names.add(node.module)
-            elif (members := {alias.name for alias in node.names}) != {"require_prefix"}:  # which every folder calls
-                names |= {f"mixerlab.{member}" for member in members}
-    return names
-
-
-def forbidden(package: str, source: str) -> set[str]:
-    """What a module of `package` with this source imports and must not."""
-
-    def within(name, allowed):
-        return any(name == other or name.startswith(f"{other}.") for other in allowed)
-
-    return {
-        name
-        for name in imported(source)
-        if (name.split(".")[0] in OURS and not within(name.removeprefix("mixerlab."), MAY_IMPORT[package]))
-        or within(name, MUST_NOT_IMPORT[package])
-    }
-
-
-@pytest.mark.parametrize("package", MAY_IMPORT)
-def test_imports_stay_within_the_rules(package):
-    broken = {str(path.relative_to(ROOT)): forbidden(package, path.read_text()) for path in sources(package)}
-    assert not {path: names for path, names in broken.items() if names}
-
-
-def sources(package):
-    found = sorted((ROOT / package).rglob("*.py"))
+def sources(floor):
+    """The files of a floor."""
+    folder = ROOT / FOLDERS.get(floor, floor.replace(".", "/"))
+    found = sorted(folder.glob("*.py") if floor == "" else folder.rglob("*.py"))
     assert found
     return found
 
 
+def imported(source):
+    """The modules that a source names, in functions too: `from a.b import c` counts as `a.b`."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, "imports are absolute here"
+            yield from (
+                [f"mixerlab.{alias.name}" for alias in node.names] if node.module == "mixerlab" else [node.module]
+            )
+
+
+def within(name, package):
+    return name == package or name.startswith(f"{package}.")
+
+
+def floor_of(name):
+    """The floor of a module of ours."""
+    inside = name.removeprefix("mixerlab").removeprefix(".")
+    return next((floor for floor in FLOORS if floor and within(inside, floor)), "")
+
+
+def forbidden(floor, source):
+    """What a module of this floor with this source imports and must not."""
+    floors = list(FLOORS)
+    for name in imported(source):
+        if name == "mixerlab":  # the package alone, for its place and its version
+            continue
+        if within(name, "mixerlab"):
+            is_another_mixer = floor == floor_of(name) == "mixers" and name not in SHARED_BY_MIXERS
+            if is_another_mixer or floors.index(floor_of(name)) > floors.index(floor):
+                yield name
+        elif any(within(name, package) for package in FLOORS[floor]):
+            yield name
+
+
+@pytest.mark.parametrize("floor", FLOORS)
+def test_imports_go_down_only(floor):
+    broken = {str(path.relative_to(ROOT)): list(forbidden(floor, path.read_text())) for path in sources(floor)}
+    assert not {path: names for path, names in broken.items() if names}
+
+
 @pytest.mark.parametrize(
-    ("package", "source"),
+    ("floor", "source"),
     [
-        ("training", "from mixerlab.mixers.attn import Attention"),
+        ("training", "from mixerlab.tasks.base import Task"),
         ("training", "def late():\n    import hydra.utils"),
-        ("kernels", "import mixerlab.mixers.base"),
         ("mixers", "from mixerlab.mixers.attn import Attention"),
-        ("mixers", "from mixerlab.models.stream import ResidualStream"),
-        ("models", "from mixerlab.mixers.attn import Attention"),
-        ("sweeps", "import torch.nn"),
+        ("sweeps.launch", "from mixerlab import train"),
         ("tasks", "from torch import Tensor"),
     ],
 )
-def test_a_broken_rule_is_noticed(package, source):
-    assert forbidden(package, source)
+def test_a_broken_rule_is_noticed(floor, source):
+    assert list(forbidden(floor, source))
 
 
-@pytest.mark.parametrize("package", ["tasks", "sweeps"])
-def test_imports_without_torch(package):
-    """Data and tables also work where PyTorch is not installed, or takes too long to import."""
-    modules = [".".join(("mixerlab", *path.relative_to(ROOT).with_suffix("").parts)) for path in sources(package)]
-    modules = [name.removesuffix(".__init__") for name in modules]
-    code = f"import sys; sys.modules['torch'] = None\nimport {', '.join(modules)}"
-    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)
+@pytest.mark.parametrize("floor", MOST_MODULES)
+def test_a_folder_can_be_looked_over(floor):
+    folders = {path.parent for path in sources(floor)}
+    for folder in folders:
+        assert len([path for path in folder.glob("*.py") if path.stem != "__init__"]) <= MOST_MODULES[floor], folder
+
+
+def run_python(code):
+    return subprocess.run([sys.executable, "-c", code], cwd=ROOT / "src", capture_output=True, text=True, check=False)
+
+
+@pytest.mark.parametrize("floors", [("tasks", "records", "sweeps.tables", "sweeps.figures", "sweeps.report")])
+def test_data_and_tables_work_without_torch(floors):
+    names = (
+        "mixerlab." + ".".join(path.relative_to(ROOT).with_suffix("").parts) for f in floors for path in sources(f)
+    )
+    modules = ", ".join(name.removesuffix(".__init__") for name in names)
+    done = run_python(f"import sys; sys.modules['torch'] = None\nimport {modules}")
+    assert done.returncode == 0, done.stderr
 
 
 def test_kernels_mixers_and_models_import_without_triton():
     """Triton comes only with Linux, and is imported only where its kernels run."""
     mixers = (f"mixerlab.mixers.{path.stem}" for path in (ROOT / "mixers").glob("[a-z]*.py"))
     modules = ", ".join(["mixerlab.kernels.parallax", "mixerlab.models.language_model", *mixers])
-    code = f"import sys; sys.modules['triton'] = None\nimport {modules}"
-    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)
-
-
-def test_other_libraries_do_not_find_our_kernels():
-    """transformers, which fla imports, imports any `kernels` that it finds, to see its version."""
-    code = "import mixerlab, importlib.util; assert importlib.util.find_spec('kernels') is None; import kernels"
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
-    assert "ModuleNotFoundError: import of kernels halted" in done.stderr
-
-
-@pytest.mark.parametrize("folder", ["mixers", "models", "tasks", "training", "sweeps", "benchmarks"])
-def test_a_folder_imported_under_its_bare_name_raises(folder):
-    """As `mixers` beside `mixerlab.mixers`, its classes would be others, and `isinstance` would fail."""
-    code = f"import mixerlab, sys; sys.path.insert(0, {str(ROOT)!r})\nimport {folder}"
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
-    assert f"ImportError: import mixerlab.{folder}, not {folder}" in done.stderr
+    done = run_python(f"import sys; sys.modules['triton'] = None\nimport {modules}")
+    assert done.returncode == 0, done.stderr
 
 
 LATE = {"torch", "lightning", "pandas", "matplotlib"}
 
 
-def imported_by(code, cwd=ROOT):
+def imported_by(code):
     """Of LATE, what is in `sys.modules` when `code` ends or exits."""
-    code = f"import atexit, sys\natexit.register(lambda: print('IMPORTED', *({LATE!r} & set(sys.modules))))\n{code}"
-    done = subprocess.run([sys.executable, "-c", code], cwd=cwd, capture_output=True, text=True, check=True)
-    return set(done.stdout.rpartition("IMPORTED")[2].split())
+    done = run_python(
+        f"import atexit, sys\natexit.register(lambda: print('GOT', *({LATE!r} & set(sys.modules))))\n{code}"
+    )
+    assert done.returncode == 0, done.stderr
+    return set(done.stdout.rpartition("GOT")[2].split())
 
 
 COMMAND = "sys.argv = {}\nfrom mixerlab.cli import main\nmain()"
@@ -136,7 +147,6 @@ COMMAND = "sys.argv = {}\nfrom mixerlab.cli import main\nmain()"
 def test_help_imports_nothing_that_takes_seconds():
     assert imported_by(COMMAND.format(["mixerlab", "--help"])) == set()
     assert imported_by("import mixerlab") == set()
-    assert "torch" in imported_by("import mixerlab\nmixerlab.SequenceMixer")
 
 
 def test_a_finished_run_imports_neither_lightning_nor_pandas_nor_matplotlib(tmp_path):
@@ -145,10 +155,10 @@ def test_a_finished_run_imports_neither_lightning_nor_pandas_nor_matplotlib(tmp_
     assert imported_by(COMMAND.format(command)) <= {"torch"}
 
 
-def test_the_plugins_import_nothing_of_ours():
-    """Every Hydra program in the environment imports them."""
-    code = "import hydra_plugins.mixerlab, sys; sys.exit(any(name.startswith('mixerlab') for name in sys.modules))"
-    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)
+def test_a_plugin_imports_nothing_of_ours():
+    """Every Hydra program in the environment imports it."""
+    done = run_python("import hydra_plugins.mixerlab, sys; sys.exit('mixerlab' in sys.modules)")
+    assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.parametrize("group", ["mixer", "task"])

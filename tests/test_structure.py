@@ -1,4 +1,4 @@
-"""How much a reader has to hold in mind: what stands behind a mixer, how far `x` travels, no two files in a circle.
+"""How much a reader has to hold in mind: what stands behind a mixer, the ways of `x`, of a run and of its config.
 
 `python tests/test_structure.py` prints the numbers.
 """
@@ -6,24 +6,25 @@
 import ast
 import functools
 import sys
+import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 
 import torch
+from command_line import TINY, run_py
 from every_mixer import mixer_of
 
 ROOT = Path(__file__).parents[1]
-PACKAGES = ("benchmarks", "kernels", "mixerlab", "mixers", "models", "sweeps", "tasks", "training")
 MIXERS = ("attn", "parallax", "gdn", "mamba", "mesa")
 LENGTH = 41
 
 
 def modules():
-    """The file of every module of ours, by its name."""
-    found = {}
-    for package in PACKAGES:
-        for path in (ROOT / package).rglob("*.py"):
-            parts = path.relative_to(ROOT).with_suffix("").parts
-            parts = parts if parts[0] == "mixerlab" else ("mixerlab", *parts)
+    """The file of every module of ours, by its name; the folders of the package may be links, which we follow."""
+    found = {f"mixerlab.{path.stem}": path for path in (ROOT / "mixerlab").glob("*.py")}
+    for folder in (path for path in (ROOT / "mixerlab").iterdir() if path.is_dir()):
+        for path in folder.resolve().rglob("*.py"):
+            parts = "mixerlab", folder.name, *path.relative_to(folder.resolve()).with_suffix("").parts
             found[".".join(parts).removesuffix(".__init__")] = path
     return found
 
@@ -41,7 +42,7 @@ def imports(name):
         elif isinstance(node, ast.ImportFrom):
             names = {alias.name: f"{node.module}.{alias.name}" for alias in node.names}
             found |= {full if full in MODULES else node.module for full in names.values()}
-    return found & set(MODULES) - {name, "mixerlab"}
+    return found & set(MODULES) - {name}
 
 
 def behind(name):
@@ -60,40 +61,53 @@ def circles():
     return {(one, other) for one in MODULES for other in reached[one] if one < other and one in reached[other]}
 
 
-def stays(mixer, x):
-    """The files that whoever follows `x` through `mixer` opens, in order, also to return, until nothing is left to do.
+@functools.cache
+def file_of(code):
+    """The file of a function of ours; None for other code, the bodies of classes and comprehensions."""
+    path = Path(code.co_filename).resolve()
+    is_function = code.co_flags & 1 and "<" not in code.co_name + code.co_filename
+    if not is_function or not path.is_relative_to(ROOT) or "site-packages" in path.parts or path.parent.name == "tests":
+        return None
+    return str(path.relative_to(ROOT))
 
-    They go into each function of ours that is given a tensor of the length of `x` and gives one back.
+
+def stays(call, takes, gives=lambda result: True, until=lambda frame: False):
+    """The files that whoever follows a value opens, in order, also to return, until nothing is left to do.
+
+    Args:
+        call: passes the value on.
+        takes: whether an argument is the value; only functions that get it are entered.
+        gives: whether a result is; a function that gives another one is passed by.
+        until: at which call the way ends.
     """
-    assert x.shape[1] == LENGTH
-    calls = [([], False, "")]  # not left yet: the calls inside, whether it was given such a tensor, its file
+    calls = [([], "")]  # of those that are not left yet: the calls inside, and the file, if it was entered
 
-    def has_length(value):
-        if isinstance(value, tuple | list):
-            return any(has_length(item) for item in value)
-        return isinstance(value, torch.Tensor) and LENGTH in value.shape
+    def leave(result):
+        inside, file = calls.pop()
+        if not file:
+            calls[-1][0].extend(inside)
+        elif gives(result):
+            calls[-1][0].append((file, inside))
 
     def follow(frame, event, result):
         code = frame.f_code
         if event == "call":
+            if until(frame):
+                sys.setprofile(None)
+                raise SystemExit
             names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
-            path = Path(code.co_filename)
-            of_a_library = "site-packages" in path.parts  # of a virtual environment in the checkout
-            ours = path.is_relative_to(ROOT) and not of_a_library and not code.co_name.startswith("<")
-            given = ours and any(has_length(frame.f_locals[name]) for name in names)
-            calls.append(([], given, str(path.relative_to(ROOT)) if given else ""))
+            is_entered = file_of(code) and any(takes(frame.f_locals[name]) for name in names)
+            calls.append(([], file_of(code) if is_entered else ""))
         elif event == "return" and len(calls) > 1:
-            inside, given, file = calls.pop()
-            if not given:
-                calls[-1][0].extend(inside)
-            elif has_length(result):
-                calls[-1][0].append((file, inside))
+            leave(result)
 
     sys.setprofile(follow)
     try:
-        mixer(x)
+        call()
     finally:
         sys.setprofile(None)
+    while len(calls) > 1:
+        leave(None)
 
     entered, last = [], 0
 
@@ -101,37 +115,98 @@ def stays(mixer, x):
         nonlocal last
         entered.append(file)
         last = len(entered)
-        for call in inside:
-            walk(*call)
+        for one in inside:
+            walk(*one)
             entered.append(file)
 
-    for call in calls[0][0]:
-        walk(*call)
+    for one in calls[0][0]:
+        walk(*one)
     return [file for number, file in enumerate(entered[:last]) if number == 0 or file != entered[number - 1]]
 
 
-def stays_of(name):
-    return stays(mixer_of(name, 32), torch.randn(2, LENGTH, 32))
+def stays_of_x(name):
+    """Of a tensor on its way through a mixer, from function to function that gives one of its length."""
+
+    def has_length(value):
+        if isinstance(value, tuple | list):
+            return any(has_length(item) for item in value)
+        return isinstance(value, torch.Tensor) and LENGTH in value.shape
+
+    mixer, x = mixer_of(name, 32), torch.randn(2, LENGTH, 32)
+    return stays(lambda: mixer(x), has_length, has_length)
+
+
+def run_tiny():
+    with tempfile.TemporaryDirectory() as folder:
+        run_py("mixer=attn", "task=icr", *TINY, f"results_dir={folder}")
+
+
+def stays_of_config():
+    """Of a config or a group of it, from the command to the optimizer that trains."""
+
+    def is_config(value):
+        return isinstance(value, Mapping) and bool({"_target_", "trainer"} & set(value.keys())) and "hydra" not in value
+
+    def is_optimizer(frame):
+        if frame.f_code.co_name != "__init__" or file_of(frame.f_code) != "training/optimizers.py":
+            return False
+        return any(file.startswith("training/lit_module") for file in files_above(frame))
+
+    return stays(run_tiny, is_config, until=is_optimizer)
+
+
+def files_above(frame):
+    """The files of ours on the stack, from the outermost on."""
+    found = []
+    while frame is not None:
+        if file := file_of(frame.f_code):
+            found.append(file)
+        frame = frame.f_back
+    return list(dict.fromkeys(reversed(found)))
+
+
+def way_to_the_step():
+    """The files of ours that are open when a training step begins; `python run.py` opens run.py before."""
+    found = []
+
+    def follow(frame, event, _):
+        if event == "call" and file_of(frame.f_code) == "training/steps.py" and not found:
+            above = files_above(frame)
+            if "training/lit_module.py" in above:
+                found.extend(above)
+
+    sys.setprofile(follow)
+    try:
+        run_tiny()
+    finally:
+        sys.setprofile(None)
+    return ["run.py", *found]
 
 
 def test_behind_attention_is_what_attention_needs():
     found = behind("mixerlab.mixers.attn")
     assert len(found) <= 22
     assert not [name for name in found if "gate" in name or "convol" in name or "scan" in name]
-
-
-def test_modules_behind_a_name_are_counted():
-    """Through functions that import late, and not through a package of which only a module is asked for."""
-    found = behind("mixerlab.mixers.attn")
+    # Through functions that import late, and not through a package of which only a module is asked for.
     assert {"mixerlab.kernels.fused.linear.triton_kernels", "mixerlab.mixers.base"} <= found
     assert "mixerlab.kernels.fused" not in found
-    assert "mixerlab.mixers.gates" in behind("mixerlab.mixers.gdn")
 
 
 def test_x_is_in_few_files_on_its_way_through_parallax():
-    found = stays_of("parallax")
+    found = stays_of_x("parallax")
     assert {"mixers/parallax.py", "kernels/fused/linear/__init__.py", "kernels/parallax/reference.py"} <= set(found)
     assert len(found) <= 12, found
+
+
+def test_few_files_lie_between_the_command_and_the_training_step():
+    found = way_to_the_step()
+    assert found[-1] == "training/steps.py" and len(found) <= 6, found
+
+
+def test_a_config_passes_few_hands():
+    found = stays_of_config()
+    assert {"mixerlab/cli.py", "mixerlab/config/values.py", "mixerlab/train.py"} <= set(found)
+    assert len(found) <= 45, found
 
 
 def test_no_two_files_import_each_other():
@@ -140,8 +215,11 @@ def test_no_two_files_import_each_other():
 
 def main():
     for name in MIXERS:
-        files = stays_of(name)
+        files = stays_of_x(name)
         print(f"{name}: {len(behind(f'mixerlab.mixers.{name}'))} modules behind it, {len(files)} stays of x:", *files)
+    print("to the training step:", *way_to_the_step())
+    config = stays_of_config()
+    print(f"{len(config)} stays of a config in {len(set(config))} files:", *config)
     print("circles:", *sorted(circles()), sep="\n")
 
 

@@ -1,0 +1,147 @@
+"""Bad inputs that users make: each is refused in one line that names it, before anything is trained or written."""
+
+import os
+from importlib import metadata
+
+import pytest
+from command_line import TINY, run_py
+from hydra.errors import ConfigCompositionException
+
+import mixerlab
+
+ATTN = ("mixer=attn", "task=icr", *TINY)
+
+# Overrides, and what their message names: the value, and the fix.
+REFUSED = {
+    # What Hydra refuses.
+    "mixer=nope": ("mixer/nope", "parallax", "--config-dir DIR"),
+    "task=nope": ("task/nope", "icr_challenge"),
+    "mixer=3": ("mixer=3", "parallax"),
+    "mixer=null": ("mixer=null", "parallax"),
+    "mixer=[ema]": ("mixer=[ema]", "parallax"),
+    "~mixer": ("~mixer", "parallax"),
+    "task=icr.yaml": ("task=icr.yaml", "icr,"),
+    "-m mixer=attn,3": ("mixer=attn,3", "parallax"),
+    "mixr=attn": ("unknown key mixr", "did you mean mixer?"),
+    "lr=0.1": ("unknown key lr", "did you mean optimizer.lr?"),
+    "mixer.num_head=4": ("mixer.num_head;", "did you mean mixer.num_heads?"),
+    "trainer.max_epochs=4": ("trainer.max_epochs", "did you mean trainer.epochs?"),
+    "mixer.half_life=2": ("mixer.half_life", "once its yaml has it"),
+    "mixer=attn,gdn": ("mixer=attn,gdn", "--multirun"),
+    "seed=0,1": ("seed=0,1", "key=[value1,value2]", "--multirun"),
+    "optimizer.lr=[1e-3, 5e-4]": ("optimizer.lr=[1e-3,", "Quote the whole setting"),
+    "task.setting=a=b": ("task.setting=a=b", "quote a value"),
+    "--dry-run": ("--dry-run", "KEY=VALUE"),
+    "reprot": ("reprot", "KEY=VALUE"),
+    "mixer=hybrid mixer.layers=[attn,gdn] mixer.num_heads=4": ("mixer.num_heads", "mixer.options.<layer>.num_heads"),
+    # Keys that no class takes, or that are not there.
+    "+mixer.nope=1": ("mixer.nope=1", "Attention takes: num_heads"),
+    "+mixer.d_model=16": ("mixer.d_model=16", "Attention takes"),
+    "+optimizer.population=1": ("optimizer.population=1", "Muon takes"),
+    "+task.nope=1": ("task.nope=1", "takes: vocab_size"),
+    "+task.data_sha256=0": ("data_sha256", "task.data_dir"),
+    "+model.nope=1": ("model.nope=1", "d_model, n_layers"),
+    "+nope=1": ("nope=1", "results_dir"),
+    "~seed": ("seed is missing", "conf/config.yaml"),
+    "~trainer.epochs": ("trainer.epochs is missing", "conf/"),
+    "~optimizer.lr": ("optimizer.lr is missing", "yaml"),
+    "model=big": ("model='big'", "group of keys"),
+    # Values: a string that counts as true, a fraction of an epoch, a number that is none.
+    "mixer.qk_norm=no": ("mixer.qk_norm='no'", "true or false"),
+    "+logger.mine.flag=off": ("logger.mine.flag=off", "true or false"),
+    "force=off": ("force='off'", "true or false", "'changed'"),
+    "dry_run=maybe": ("dry_run='maybe'", "true or false"),
+    "trainer.epochs=2.5": ("trainer.epochs=2.5", "a whole number"),
+    "trainer.epochs=0": ("trainer.epochs=0", "at least 1"),
+    "trainer.epochs=1000000 trainer.batch_size=2": ("trainer.epochs=1000000", "at most 16777216"),
+    "mixer.num_heads=1.0": ("mixer.num_heads=1.0", "a whole number"),
+    "mixer.num_heads=3": ("mixer.num_heads=3", "divisor"),
+    "mixer.num_heads=???": ("mixer.num_heads", "Missing"),
+    "mixer.num_heads=${nothing}": ("mixer.num_heads", "nothing"),
+    "mixer.rope_base=abc": ("mixer.rope_base='abc'", "a number"),
+    "mixer=parallax mixer.backend=cuda": ("'cuda'", "auto"),
+    "optimizer.betas=[0.9]": ("optimizer.betas=[0.9]", "a list of 2"),
+    "optimizer.weight_decay=null": ("optimizer.weight_decay=None", "a number"),
+    "optimizer.lr=0": ("optimizer.lr=0", "above 0"),
+    "optimizer.lr=fast": ("optimizer.lr='fast'", "above 0"),
+    "optimizer.lr=[]": ("optimizer.lr=[]", "give a number"),
+    "optimizer.lr=[0.01,0.01]": ("optimizer.lr=[0.01, 0.01]", "once"),
+    "optimizer.lr=[0.1,1e31]": ("1e+31", "must lie in"),
+    "seed=1.5": ("seed=1.5", "whole number"),
+    "seed=-1": ("seed=-1", "whole number"),
+    "schedule.decay=0": ("schedule.decay=0", "0 < decay"),
+    "trainer.precision=fp8": ("trainer.precision='fp8'", "bf16"),
+    "trainer.accelerator=tpu": ("trainer.accelerator='tpu'", "gpu"),
+    "trainer.stop_above=2": ("trainer.stop_above=2", "[0, 1)"),
+    "model.d_model=15": ("d_model=15", "even"),
+    "model.n_layers=0": ("model.n_layers=0", "at least 1"),
+    "model.linear_std=-1": ("model.linear_std=-1", "above 0"),
+    "task.setting=nope": ("task.setting=nope", "vocab_size-32"),
+    "task.setting=*": ("task.setting=*", "with -m"),
+    "task.setting=vocab_size-32": ("task.setting=vocab_size-32 has no effect", "task.vocab_size=8"),
+    "task.vocab_size=3": ("task.vocab_size=3", "at least 4"),
+    "task=sc task.seq_len=20": ("task.seq_len=20", "at least 34"),
+    "task.data_dir=/nowhere": ("task.data_dir=/nowhere", "no such folder"),
+    "sweep=a/b": ("sweep='a/b'", "letters"),
+    "wait=-1": ("wait=-1", "seconds"),
+    "results_dir=' '": ("results_dir=' '", "folder"),
+    # Classes.
+    "mixer._target_=torch.nn.Identity": ("Identity", "SequenceMixer"),
+    "mixer._target_=mixerlab.mixers.atn.Attention": ("mixerlab.mixers.atn", "mixer=attn"),
+    "mixer._target_=mixerlab.mixers.attn.Atention": ("Atention", "classes in mixerlab.mixers.attn: Attention"),
+    "mixer._target_=mixerlab.mixers.attn": ("mixerlab.mixers.attn", "Attention"),
+    "mixer._target_=mixers/ema.py": ("mixers/ema.py", "mixers.ema.MovingAverage"),
+    "mixer._target_=__main__.Mine": ("__main__.Mine", "in a file"),
+    "optimizer._target_=torch.optim.SGD": ("SGD", "PopulationOptimizer"),
+    "task._target_=mixerlab.tasks.base.TaskRuleError": ("TaskRuleError", "mixerlab.Task"),
+    "+logger.mine._target_=nowhere.Logger": ("logger.mine", "nowhere"),
+}
+
+
+@pytest.mark.parametrize("command", REFUSED)
+def test_a_bad_input_is_refused_by_name_in_one_line(tmp_path, command):
+    arguments = [command] if "'" in command else command.split(" ")
+    outcome = run_py(*ATTN, f"results_dir={tmp_path}", *arguments)
+    assert outcome.code == 1 and outcome.err.startswith("error: ") and outcome.err.count("\n") == 1
+    for part in REFUSED[command]:
+        assert part in outcome.err
+    assert not list(tmp_path.glob("*"))  # a refused configuration leaves nothing
+
+
+@pytest.mark.parametrize("command", ["mixer=ema", "mixer=3", "~mixer", "foo=1", "mixer=attn seed=1", "mixer=a,b", "-m"])
+def test_python_refuses_it_too(command):
+    for function in (mixerlab.compose, mixerlab.build_model, mixerlab.run):
+        with pytest.raises(ValueError) as caught:
+            function(command)
+        assert command.partition("=")[0] in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_what_is_no_override_or_no_config_is_refused_in_python():
+    with pytest.raises(ValueError, match="write 'mixer=attn'"):
+        mixerlab.compose({"mixer": "ema"})
+    with pytest.raises(ValueError, match=r"mixerlab\.compose or OmegaConf\.load"):
+        mixerlab.run(config={"seed": 0})
+
+
+def test_a_dry_run_from_python_is_refused_and_trains_nothing(tmp_path):
+    with pytest.raises(ValueError, match="dry_run=true"):
+        mixerlab.run(*ATTN, f"results_dir={tmp_path}", "dry_run=true")
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_results_folder_that_cannot_be_written_is_refused(tmp_path):
+    (tmp_path / "file").touch()
+    outcome = run_py(*ATTN, f"results_dir={tmp_path / 'file' / 'results'}")
+    assert outcome.code == 1 and outcome.err.count("\n") == 1 and str(tmp_path / "file") in outcome.err
+
+
+def test_hydras_tracebacks_are_there_for_whoever_wants_them(monkeypatch):
+    monkeypatch.setenv("HYDRA_FULL_ERROR", "1")
+    with pytest.raises(ConfigCompositionException):
+        run_py("mixr=attn")
+    assert os.environ["HYDRA_FULL_ERROR"] == "1"
+
+
+def test_the_version_and_the_tools():
+    assert run_py("mixer=attn", "--version").out == f"mixerlab {metadata.version('mixerlab')}\n"
+    assert "check, export, report" in run_py("reprot").err
