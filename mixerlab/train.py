@@ -17,14 +17,7 @@ from omegaconf import DictConfig
 
 from mixerlab.checks.buildable import check_buildable
 from mixerlab.checks.outputs import OutputCheck
-from mixerlab.config.building import (
-    build_model,
-    component,
-    grouping_of,
-    initial_value_warnings,
-    loggers_of,
-    mixers_in,
-)
+from mixerlab.config.building import Parts, loggers_of
 from mixerlab.config.project import project_in_use, use_noted_folder
 from mixerlab.config.values import CHANGED, checked, code_versions
 from mixerlab.loggers import log_results, started
@@ -91,6 +84,7 @@ class _Run:
     Attributes:
         cfg: what it was asked for.
         task, config: what `checked` made of it.
+        parts: what it is made of.
         state_size: of its model, at the length that it trains on.
         folder: where its record is, or will be.
         code: hashes of the code of its parts.
@@ -99,6 +93,7 @@ class _Run:
     cfg: DictConfig
     task: Task
     config: dict[str, Any]
+    parts: Parts
     state_size: int
     folder: Path
     code: dict[str, str]
@@ -107,9 +102,9 @@ class _Run:
     def from_config(cls, cfg: DictConfig) -> Self:
         """Raises ValueError for a value that no run can have."""
         task, config = checked(cfg)
-        state_size = check_buildable(cfg, task, config)
-        folder = run_folder(cfg.results_dir, run_id(config))
-        return cls(cfg, task, config, state_size, folder, code_versions(config))
+        code = code_versions(config)
+        parts, state_size = check_buildable(cfg, task, config, code)
+        return cls(cfg, task, config, parts, state_size, run_folder(cfg.results_dir, run_id(config)), code)
 
     def must_train(self) -> bool:
         """Whether this command trains the run, as far as its record says; raises `Unreadable`."""
@@ -122,6 +117,12 @@ class _Run:
         if record is None or record.status != "finished":
             return True
         return self.cfg.force == CHANGED and bool(changed_code(record, self.code))
+
+    def hyperparameters(self) -> dict[str, Any]:
+        """What loggers are told of it: the keys that can change its result, its setting and its id."""
+        flat = flatten(self.config).items()
+        told = {key: value for key, value in flat if not is_volatile(key) and not key.endswith("_target_")}
+        return told | {"task.setting": self.config["task"]["setting"], "run_id": self.folder.name}
 
     def read_splits(self) -> Mapping[str, Arrays] | None:
         """The data in `data_dir`, of which the run's identity has the digest; None if the task generates them."""
@@ -191,7 +192,7 @@ def run(cfg: DictConfig, patience: float = 0) -> Record | None:
         if take_place(this.folder) or not this.must_train():
             return this.existing_record()
         loggers = loggers_of(cfg, this.folder)
-        with started(loggers, _hyperparameters(this.config)):  # one that does not start leaves what there is
+        with started(loggers, this.hyperparameters()):  # one that does not start leaves what there is
             return _train_and_record(this, splits or this.read_splits(), loggers)
 
 
@@ -240,7 +241,7 @@ def _train_and_record(this: _Run, splits: Mapping[str, Arrays] | None, loggers: 
     take_place(folder)
     (folder / ERROR_FILE).unlink(missing_ok=True)  # of an earlier try
     forget(folder)
-    log_results(loggers, _hyperparameters(this.config), record.rows)
+    log_results(loggers, this.hyperparameters(), record.rows)
     return record
 
 
@@ -257,14 +258,6 @@ def _failure(this: _Run, place: Path, error: BaseException, origin: Mapping[str,
     file = this.folder / ERROR_FILE
     replace_file(file, "".join(traceback.format_exception(error)))
     return RunFailed(reason, None if isinstance(error, RefusedCode) else file)
-
-
-def _hyperparameters(config: Mapping[str, Any]) -> dict[str, Any]:
-    """What a run's loggers are told of it: the keys that can change its result, its setting and its id."""
-    flat = {
-        key: value for key, value in flatten(config).items() if not is_volatile(key) and not key.endswith("_target_")
-    }
-    return flat | {"task.setting": config["task"]["setting"], "run_id": run_id(config)}
 
 
 def _write_weights(place: Path, record: Record, weights: list[dict[str, dict[str, torch.Tensor]]]) -> None:
@@ -292,10 +285,10 @@ def _measure(
 
     cfg, config, task = this.cfg, this.config, this.task
     replicas = replicas_of(config)
-    notes = initial_value_warnings(cfg, task.autoencode)
+    notes = this.parts.initial_value_warnings(task.autoencode)
     for note in notes:
         log.warning(note)
-    model = build_model(cfg, task)
+    model = this.parts.build_model(task)
     counts = {
         "num_params": sum(parameter.numel() for parameter in model.parameters()),
         "state_size": this.state_size,
@@ -303,15 +296,15 @@ def _measure(
     }
     check = _output_check(config, task, this.code)
     training = Training(
-        build_model=partial(build_model, cfg, task),
+        build_model=partial(this.parts.build_model, task),
         splits=splits,
-        make_optimizer=partial(component, cfg.optimizer),
-        schedule=component(cfg.schedule),
+        make_optimizer=this.parts.make_optimizer,
+        schedule=this.parts.make_schedule(),
         config=TrainerConfig(**cfg.trainer),
         folder=place,
         loggers=loggers,
         code=this.code,
-        grouping=grouping_of(cfg.optimizer),
+        grouping=this.parts.grouping,
         check=check,
     )
     sizes = task.vocab_size, task.input_length, task.autoencode
@@ -324,7 +317,7 @@ def _measure(
         **origin,
         device=result.device,
         precision=str(result.dtype).removeprefix("torch."),
-        backends=_backends(mixers_in(cfg, model), result.torch_device, result.dtype),
+        backends=_backends(this.parts.mixers_in(model), result.torch_device, result.dtype),
         sees_future=check.sees_future,
         notes=[*notes, *result.notes, *check.notes],
         resumed_after_s=result.resumed_after_s,

@@ -151,7 +151,13 @@ def test_a_class_that_the_yaml_does_not_fit(mine, name, parts, capsys):
 def test_values_are_compared_with_annotations(mine, tmp_path):
     keys = "dims: null\nrates: []\ntable: null\npair: [1, a]\norder: 1\nplain: [1, [2]]\n"
     project = {"config_dir": mine("Annotated", keys)[1]}
-    for fine in ("mixer.dims=[1,2]", "mixer.rates=[1,0.5]", "mixer.table={a: 1}", "mixer.order=2"):
+    for fine in (
+        "mixer.plain=[0,[1]]",
+        "mixer.dims=[1,2]",
+        "mixer.rates=[1,0.5]",
+        "mixer.table={a: 1}",
+        "mixer.order=2",
+    ):
         mixerlab.build_model("mixer=mine", "task=icr", fine, **project)
     for wrong, wanted in (
         ("mixer.dims=3", "a list, each a whole number or null"),
@@ -160,6 +166,7 @@ def test_values_are_compared_with_annotations(mine, tmp_path):
         ("mixer.pair=[1]", "a list of 2: a whole number, a string"),
         ("mixer.table=[1]", "a group of keys or null"),
         ("mixer.order=true", "one of 1, 2"),
+        ("mixer.plain=no", "true or false"),
     ):
         with pytest.raises(ValueError, match=wanted):
             mixerlab.build_model("mixer=mine", "task=icr", wrong, **project)

@@ -8,7 +8,7 @@ from mixerlab.checks.buildable import check_buildable
 from mixerlab.checks.command import main as check
 from mixerlab.config.building import component
 from mixerlab.config.compose import compose
-from mixerlab.config.values import checked
+from mixerlab.config.values import checked, code_versions
 
 FAILING = """
 from torch import nn
@@ -98,16 +98,16 @@ def test_a_mixer_may_need_a_gpu_to_say_its_backend_there(file, monkeypatch):
     task, config = checked(cfg)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     with pytest.raises(ValueError, match="mixer=mine: resolved_backend raises RuntimeError: Found no NVIDIA driver"):
-        check_buildable(cfg, task, config)
+        check_buildable(cfg, task, config, code_versions(config))
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    assert check_buildable(cfg, task, config) == 2
+    assert check_buildable(cfg, task, config, code_versions(config))[1] == 2
 
 
 def test_an_optimizer_that_steps_no_population_is_refused(file):
     cfg = compose("mixer=attn", "task=icr")
     cfg.optimizer = {"name": "mine", "lr": 0.1, "_target_": "failing_mixers.NoOptimizer"}
     with pytest.raises(ValueError, match=r"^optimizer=mine: NoOptimizer must be a subclass of .*PopulationOptimizer$"):
-        check_buildable(cfg, *checked(cfg))
+        checked(cfg)
 
 
 def test_a_forward_that_fails_says_where(file, tmp_path, capsys):

@@ -5,6 +5,7 @@ import json
 import logging
 from collections.abc import Mapping
 from functools import partial
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
@@ -12,15 +13,12 @@ from omegaconf import DictConfig, OmegaConf
 
 from mixerlab.checks.optimizer import check_replicas_apart, check_schedule, check_step
 from mixerlab.checks.strays import strays
-from mixerlab.config.building import build_model, component, grouping_of, loggers_of, mixers_in
-from mixerlab.config.hybrid import mixers_of
-from mixerlab.config.values import code_versions
+from mixerlab.config.building import Parts, component, grouping_of, loggers_of
 from mixerlab.mixers.attn import Attention
 from mixerlab.mixers.base import SequenceMixer
 from mixerlab.models.language_model import LanguageModel
 from mixerlab.records.errors import RefusedCode, type_and_message, with_place
-from mixerlab.records.files import run_folder
-from mixerlab.records.identity import as_list, run_id
+from mixerlab.records.identity import as_list
 from mixerlab.tasks.base import Task
 from mixerlab.training.optimizers import PopulationOptimizer
 from mixerlab.training.population import Population
@@ -28,28 +26,31 @@ from mixerlab.training.population import Population
 log = logging.getLogger(__name__)
 
 
-def check_buildable(cfg: DictConfig, task: Task, config: Mapping[str, Any]) -> int:
+def check_buildable(
+    cfg: DictConfig, task: Task, config: Mapping[str, Any], code: Mapping[str, str]
+) -> tuple[Parts, int]:
     """Builds what the constructors of mixer, model, schedule, optimizer and loggers may refuse; nothing is kept.
 
     Args:
         cfg, task, config: a config, and what `checked` made of it.
+        code: its `code_versions`.
 
     Returns:
-        The state size of the model at the length that it trains on.
+        The parts of a run, and the state size of its model at the length that it trains on.
 
     Raises:
         ValueError: the first refusal.
     """
-    parts = {key: config[key] for key in ("mixer", "model", "optimizer", "schedule")}
-    mixers = _built(json.dumps(parts, sort_keys=True), task.autoencode, json.dumps(code_versions(config)))
+    described = {key: config[key] for key in ("mixer", "model", "optimizer", "schedule")}
+    parts, mixers = _built(json.dumps(described, sort_keys=True), task.autoencode, json.dumps(code))
     sizes = [_call(mixer, name, "state_size", task.input_length) for name, mixer in mixers]
     for (name, mixer), size in zip(mixers, sizes, strict=True):
         if isinstance(size, bool) or not isinstance(size, int) or size < 1:
             raise ValueError(f"mixer={name}: state_size gives {size!r}, and must give a whole number above 0")
         # A mixer with a longest sequence refuses the length of longer test rows here.
         _call(mixer, name, "state_size", task.of_split("test").input_length)
-    loggers_of(cfg, run_folder(cfg.results_dir, run_id(config)))
-    return cfg.model.n_layers // len(mixers) * sum(sizes)
+    loggers_of(cfg, Path(cfg.results_dir))
+    return parts, parts.model.n_layers // len(mixers) * sum(sizes)
 
 
 class _Small(NamedTuple):
@@ -61,23 +62,23 @@ class _Small(NamedTuple):
 
 
 @functools.lru_cache(maxsize=64)  # most cells of a sweep differ in their task only
-def _built(parts: str, autoencode: bool, code: str) -> list[tuple[str, SequenceMixer]]:
-    """The mixers of a model with as few layers as it can have; one replica of it has been built with its optimizer.
+def _built(described: str, autoencode: bool, code: str) -> tuple[Parts, list[tuple[str, SequenceMixer]]]:
+    """The parts, and the mixers of a model with few layers; one replica of it has been built with its optimizer.
 
     `code` tells apart what classes of the same names were before and after a module was reloaded.
     """
-    config = json.loads(parts)
-    cfg = OmegaConf.create(config)
-    cfg.model.n_layers = len(mixers_of(cfg.mixer))
-    schedule = component(cfg.schedule, "schedule")
-    check_schedule(schedule, cfg.schedule.name)
+    config = json.loads(described)
+    parts = Parts.of(OmegaConf.create(config))
+    schedule = parts.make_schedule()
+    check_schedule(schedule, config["schedule"]["name"])
     small = _Small(vocab_size=2, input_length=1, autoencode=autoencode)
-    population = Population(partial(build_model, cfg, small), (0,), grouping_of(cfg.optimizer))
+    build = partial(parts.build_model, small, n_layers=len(parts.mixers))
+    population = Population(build, (0,), parts.grouping)
     lr = as_list(config["optimizer"]["lr"])[:1]
-    optimizer = component(cfg.optimizer, "optimizer", population=population, lr=lr, schedule=schedule, total_steps=8)
+    optimizer = parts.make_optimizer(population=population, lr=lr, schedule=schedule, total_steps=8)
     if type(optimizer).__module__ != PopulationOptimizer.__module__:
         _check_own_optimizer(json.dumps([config["optimizer"], config["schedule"]], sort_keys=True), code)
-    mixers = mixers_in(cfg, build_model(cfg, small))
+    mixers = parts.mixers_in(build())
     for name, mixer in mixers:
         for stray in strays(mixer):
             if stray.is_lost:
@@ -85,7 +86,7 @@ def _built(parts: str, autoencode: bool, code: str) -> list[tuple[str, SequenceM
         # For a GPU, as the hosts that train may have one; without one here a mixer may fail to ask what it can do.
         device = torch.device("cuda")
         _call(mixer, name, "resolved_backend", device, torch.bfloat16, may_fail=not torch.cuda.is_available())
-    return mixers
+    return parts, mixers
 
 
 @functools.lru_cache(maxsize=64)  # whatever the mixer and the model

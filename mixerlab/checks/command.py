@@ -10,7 +10,7 @@ from typing import Any, cast
 from omegaconf import OmegaConf
 
 from mixerlab.checks.contract import WIDTH, check_everything
-from mixerlab.config.building import component, initial_value_warnings
+from mixerlab.config.building import Parts, component
 from mixerlab.config.compose import compose
 from mixerlab.config.hints import REFUSALS, refusal
 from mixerlab.config.hybrid import is_hybrid, mixers_of
@@ -44,7 +44,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 f"{name} keeps the contract: shapes, causality, gradients, any length, replicas, bfloat16, declarations"
             )
             print(decision.why or "replicas compute side by side, under vmap")
-        for warning in initial_value_warnings(cfg, autoencode=False):
+        for warning in Parts.of(cfg).initial_value_warnings(autoencode=False):
             print(f"note: {warning}")
     except REFUSALS as error:
         return _refuse(name, refusal(error))

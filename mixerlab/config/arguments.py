@@ -72,8 +72,11 @@ def check_arguments(
     takes_all = any(parameter.kind is parameter.VAR_KEYWORD for parameter in taken.values())
     for key, value in args.items():
         if key in taken:
-            if not _fits(value, taken[key].annotation):
-                raise ValueError(f"{prefix}{key}={value!r} must be {_described(taken[key].annotation)}")
+            wanted = taken[key].annotation
+            if not _fits(value, wanted):
+                raise ValueError(f"{prefix}{key}={value!r} must be {_described(wanted)}")
+            if wanted is inspect.Parameter.empty and value in ("yes", "no", "on", "off"):
+                raise ValueError(f"{prefix}{key}={value!r} is a string, which counts as true: write true or false")
         elif key in supplied or not takes_all:
             names = ", ".join(taken) or "nothing"
             raise ValueError(f"unknown key {prefix}{key}={value!r}; {function.__name__} takes: {names}")

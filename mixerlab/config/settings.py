@@ -11,8 +11,9 @@ from typing import Any, cast
 
 from omegaconf import DictConfig, ListConfig, OmegaConf
 
-from mixerlab.config.arguments import check_arguments, class_of
+from mixerlab.config.arguments import check_arguments, class_of, defaults_of
 from mixerlab.records.errors import with_place
+from mixerlab.records.identity import present
 from mixerlab.tasks.base import Task
 
 # Keys of a task's yaml that are not constructor parameters; the last is only in the resolved config of a run.
@@ -129,6 +130,15 @@ def build_task(task_cfg: DictConfig) -> Task:
     except Exception as error:  # of the user's code
         raise ValueError(f"{name}: {with_place(error)}") from error
     return task
+
+
+def described(task_cfg: DictConfig) -> tuple[Task, dict[str, Any]]:
+    """The task, and its resolved keys with the name of its setting and its class's defaults; errors as `build_task`."""
+    task = build_task(task_cfg)
+    keys = cast(dict[str, Any], OmegaConf.to_container(task_cfg, resolve=True, throw_on_missing=True))
+    keys["setting"] = setting_name(task_cfg)
+    keys["test_seq_len"] = task.test_seq_len  # null for the length of the other rows: the same run
+    return task, keys | present(defaults_of(type(task), keys))
 
 
 def _check_setting(task_cfg: DictConfig) -> None:

@@ -3,16 +3,16 @@
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
 from omegaconf import DictConfig, OmegaConf
 
 from mixerlab.config.arguments import check_arguments, class_of, defaults_of, takes_only_whole_numbers
 from mixerlab.config.hints import REFUSALS, refusal
 from mixerlab.config.hybrid import check_keys, is_hybrid, mixers_of
-from mixerlab.config.settings import build_task, setting_name
+from mixerlab.config.settings import described
 from mixerlab.records.code_version import code_version
-from mixerlab.records.identity import flatten, present, replicas_of
+from mixerlab.records.identity import present, replicas_of
 from mixerlab.records.named import check_sweep_name
 from mixerlab.records.schema import check_name
 from mixerlab.tasks.base import Task
@@ -83,16 +83,18 @@ def checked(cfg: DictConfig) -> tuple[Task, dict[str, Any]]:
     try:
         check_arguments("", RunConfig, cfg, yaml="conf/config.yaml")
         RunConfig(**{str(key): value for key, value in cfg.items()})
-        task = build_task(cfg.task)  # before anything else resolves: its message for a wrong setting is the clear one
-        config = cast(dict[str, Any], OmegaConf.to_container(cfg, resolve=True, throw_on_missing=True))
-        config["task"]["setting"] = setting_name(cfg.task)
-        config["task"]["test_seq_len"] = task.test_seq_len  # null for the length of the other rows: the same run
+        task, task_keys = described(cfg.task)  # first: its message for a wrong setting is the clear one
+        config = {str(key): _resolved(part) for key, part in cfg.items() if key != "task"} | {"task": task_keys}
     except REFUSALS as error:  # a value that is ???, or ${nothing}
         raise ValueError(refusal(error)) from error
     _check(config)
     if config["task"]["data_dir"] is not None:
         config["task"]["data_sha256"] = digest_on_disk(task, config["task"]["data_dir"])
     return task, config
+
+
+def _resolved(part: Any) -> Any:
+    return OmegaConf.to_container(part, resolve=True, throw_on_missing=True) if OmegaConf.is_config(part) else part
 
 
 def _check(config: dict[str, Any]) -> None:
@@ -104,7 +106,6 @@ def _check(config: dict[str, Any]) -> None:
         _check_component(prefix, mixer, "mixer")
     _check_component("optimizer", config["optimizer"], "optimizer", PopulationOptimizer)
     _check_component("schedule", config["schedule"], "schedule")
-    config["task"] |= present(defaults_of(class_of(config["task"]["_target_"]), config["task"]))
     for group, keys in (("trainer", TrainerConfig), ("model", ModelConfig)):
         check_arguments(group, keys, config[group], yaml="the yamls in conf/")
         keys(**config[group])
@@ -112,7 +113,6 @@ def _check(config: dict[str, Any]) -> None:
         check_keys(config["mixer"], config["model"]["n_layers"])
     _check_data(config["task"])
     replicas_of(config)
-    _check_flags(config)
     steps = config["trainer"]["epochs"] * math.ceil(
         config["task"]["num_train_examples"] / config["trainer"]["batch_size"]
     )
@@ -151,14 +151,6 @@ def _check_data(task: Mapping[str, Any]) -> None:
         raise ValueError("unknown key task.data_sha256: a run finds the digest of task.data_dir by itself")
     if type(allowed) is not bool:
         raise ValueError(f"task.allow_shared_rows={allowed!r} must be true or false")
-
-
-def _check_flags(config: Mapping[str, Any]) -> None:
-    """Refuses `no` for a flag whose class does not say that it is one: it would train with the flag on."""
-    for key, value in flatten(config).items():
-        is_name = key in ("sweep", "results_dir") or key.endswith(".name")
-        if isinstance(value, str) and not is_name and value.lower() in ("yes", "no", "on", "off"):
-            raise ValueError(f"{key}={value} would be read as a string, which counts as true: write true or false")
 
 
 def is_whole_number(cfg: DictConfig, key: str) -> bool:

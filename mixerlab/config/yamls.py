@@ -3,7 +3,18 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from hydra.conf import HydraConf
 from omegaconf import DictConfig
+
+from mixerlab.config.postponed import GROUPS
+
+
+def check_yamls(cfg: DictConfig, hydra_config: DictConfig | HydraConf) -> None:
+    """`check_yaml` of each group whose yaml was chosen."""
+    for group in GROUPS:
+        file = hydra_config.runtime.choices.get(group)
+        if isinstance(file, str):
+            check_yaml(cfg.get(group), file, group, hydra_config.overrides.task)
 
 
 def check_yaml(

@@ -166,7 +166,8 @@ class Composer:
 
     def _cell(self, overrides: list[str], cfg: DictConfig) -> Cell:
         task, config = checked(cfg)
-        check_buildable(cfg, task, config)
+        code = code_versions(config)
+        check_buildable(cfg, task, config, code)
         note_folder(cfg, self.folder)
         tokens = (3 * task.num_train_examples + task.num_val_examples) * (task.input_length + OVERHEAD_TOKENS)
         tokens += task.num_test_examples * (task.of_split("test").input_length + OVERHEAD_TOKENS)

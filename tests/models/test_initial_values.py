@@ -11,13 +11,17 @@ from torch.nn.utils import parametrizations
 
 import mixerlab
 from mixerlab.checks import command as check
-from mixerlab.config.building import initial_value_warnings
+from mixerlab.config.building import Parts
 from mixerlab.mixers.base import keep_initial_values
 from mixerlab.models.auto_encoder import AutoEncoder
 from mixerlab.models.initial_values import initialise, overwritten
 from mixerlab.models.language_model import LanguageModel
 
 MIXERS = ("attn", "parallax", "gdn", "mamba", "mesa")
+
+
+def initial_value_warnings(cfg, autoencode):
+    return Parts.of(cfg).initial_value_warnings(autoencode)
 
 
 def built(*overrides):
