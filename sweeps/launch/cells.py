@@ -20,7 +20,7 @@ from mixerlab.config.override_text import as_override
 from mixerlab.config.postponed import GROUPS
 from mixerlab.config.project import command_line_folder, note_folder, use_folder
 from mixerlab.config.settings import settings_of
-from mixerlab.config.values import checked
+from mixerlab.config.values import checked, code_versions
 from mixerlab.records.files import run_folder
 from mixerlab.records.identity import run_id
 from mixerlab.sweeps.tables.columns import short_names
@@ -166,8 +166,7 @@ class Composer:
 
     def _cell(self, overrides: list[str], cfg: DictConfig) -> Cell:
         task, config = checked(cfg)
-        code = code_versions(config)
-        check_buildable(cfg, task, config, code)
+        check_buildable(cfg, task, config, code_versions(config))
         note_folder(cfg, self.folder)
         tokens = (3 * task.num_train_examples + task.num_val_examples) * (task.input_length + OVERHEAD_TOKENS)
         tokens += task.num_test_examples * (task.of_split("test").input_length + OVERHEAD_TOKENS)
