@@ -76,16 +76,15 @@ def find_leak(
     forward passes of `batch` rows for each replica and mode. The population and all random generators stay as they
     were.
     """
-    found = None
     if length < 2:
-        return found
+        return None
+    found = None
     with _undisturbed(population) as state:
         look = _Look(population, state, vocab_size, length, batch)
         for training in (False, True) if trains else (False,):
             population.model.train(training)
-            found = look.finding(bf16) or found
-            if found is not None and found.kind is not Kind.UNKNOWN:
-                break
+            if found is None or found.kind is Kind.UNKNOWN:
+                found = look.finding(bf16) or found
     return found
 
 
@@ -106,9 +105,9 @@ def _undisturbed(population: Population) -> Iterator[State]:
 @contextmanager
 def _restarted(population: Population, state: State, bf16: bool, noise: float = _NOISE) -> Iterator[None]:
     """Parameters, with noise added, buffers and random generators start as ever; perhaps under bf16 autocast."""
-    values, generator = state["parameters_by_replica"], torch.Generator().manual_seed(0)
-    moved = values + noise * torch.randn(values.shape, generator=generator).to(values)
-    population.load_state_dict(state | {"parameters_by_replica": moved})
+    values = state["parameters_by_replica"]
+    torch.manual_seed(0)
+    population.load_state_dict(state | {"parameters_by_replica": values + noise * torch.randn_like(values)})
     torch.manual_seed(0)
     kind, training = population.device.type, population.model.training
     with torch.set_grad_enabled(training), torch.autocast(kind, torch.bfloat16, enabled=bf16):

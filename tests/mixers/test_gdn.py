@@ -57,9 +57,3 @@ def test_starts_with_the_decays_of_mamba2():
     assert 1 <= decay_rate.min() < 3 and 14 < decay_rate.max() <= 16
     assert 1e-3 * 0.999 <= time_step.min() < 2e-3 and 5e-2 < time_step.max() <= 0.1 * 1.001
     assert mixer.A_log._no_reinit and mixer.dt_bias._no_reinit
-
-
-def test_state_size_and_parameters():
-    mixer = GatedDeltaNet(128)
-    assert mixer.state_size(1024) == 2 * 64 * 64 + 3 * 128 * 3
-    assert sum(p.numel() for p in mixer.parameters()) == 5 * 128**2 + 3 * 128 * 4 + 2 * 2 * 128 + 2 * 2 + 64

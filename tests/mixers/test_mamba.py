@@ -57,9 +57,3 @@ def test_initial_step_sizes_and_rates():
     assert 0.01 * 0.999 <= step.min() < 0.015 and 0.15 < step.max() <= 0.2 * 1.001
     assert mixer.dt_proj.bias._no_reinit
     torch.testing.assert_close(mixer.A_log.exp(), torch.arange(1.0, 17).expand(256, 16))
-
-
-def test_sizes_at_the_benchmark_width():
-    mixer = Mamba(d_model=128)
-    assert sum(p.numel() for p in mixer.parameters()) == 116_480
-    assert mixer.state_size(128) == mixer.state_size(2048) == 256 * (16 + 3)

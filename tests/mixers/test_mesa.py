@@ -54,9 +54,3 @@ def test_the_ridge_starts_at_one_and_stays_above_its_bound():
     mixer = MesaNet(16)
     torch.testing.assert_close(F.softplus(mixer.ridge_logit) + 0.25, torch.ones(16))
     assert mixer.ridge_logit._no_reinit
-
-
-def test_state_size_and_parameters():
-    mixer = MesaNet(128)
-    assert mixer.state_size(1024) == 2 * 2 * 64 * 64 + 2 * 128 * 3
-    assert sum(p.numel() for p in mixer.parameters()) == 4 * 128**2 + 2 * 128 * 4 + 2 * 2 * 129 + 128 + 64

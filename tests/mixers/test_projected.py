@@ -82,14 +82,6 @@ def test_one_projection_is_not_padded():
     torch.testing.assert_close(mixer(x), mixer.o_proj(2 * mixer.in_proj(x)))
 
 
-def test_a_mixer_without_mix_says_so():
-    class Empty(Gated):
-        mix = ProjectedMixer.mix
-
-    with pytest.raises(NotImplementedError, match="Empty has no mix"):
-        Empty()(torch.randn(2, LENGTH, WIDTH))
-
-
 @pytest.mark.parametrize("name", ["attn", "parallax", "gdn", "mamba", "mesa"])
 def test_ours_leave_forward_as_it_is(name):
     """So a small vocabulary is projected as a table, and every bias is added once, by one of two."""

@@ -94,25 +94,3 @@ def test_the_position_table():
     angles = torch.arange(50)[:, None] * 10_000.0 ** (-j / 63)
     torch.testing.assert_close(table[:, :64], angles.sin())
     torch.testing.assert_close(table[:, 64:], angles.cos())
-
-
-def linears(model):
-    return {name: module for name, module in model.named_modules() if isinstance(module, nn.Linear)}
-
-
-@pytest.mark.parametrize("make", [language_model, auto_encoder])
-def test_initial_values(make):
-    torch.manual_seed(0)
-    model = make().requires_grad_(False)
-    assert model.embedding.weight.std() == pytest.approx(0.02, rel=0.1)
-    for name, linear in linears(model).items():
-        bound = linear.in_features**-0.5
-        if make is language_model:
-            assert linear.weight.abs().max() <= bound, name
-            assert linear.weight.std() == pytest.approx(bound / 3**0.5, rel=0.1), name
-        else:
-            assert linear.weight.std() == pytest.approx(0.02, rel=0.1), name
-        if linear.bias is not None:
-            assert not linear.bias.any(), name
-    gains = [module.weight for module in model.modules() if isinstance(module, nn.RMSNorm)]
-    assert gains and all((gain == 1).all() for gain in gains)

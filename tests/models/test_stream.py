@@ -6,8 +6,6 @@ import torch.nn.functional as F
 from every_mixer import mixer_of
 from torch import nn
 
-from mixerlab.kernels.fused.embedding import Embedded
-from mixerlab.kernels.fused.embedding_norm import EmbeddedSum
 from mixerlab.mixers.attn import Attention
 from mixerlab.mixers.base import SequenceMixer
 from mixerlab.mixers.projected import ProjectedMixer
@@ -207,43 +205,3 @@ def test_a_hook_on_a_norm_leaves_the_layer_the_dtype_of_autocast():
         hooked = x.add(Seeing(), first).value()
     assert len(normed) == 1 and given == [torch.bfloat16] * 2
     torch.testing.assert_close(hooked, fused, rtol=2**-7, atol=2**-7)
-
-
-def totals():
-    """A stream's total of each kind, and the tensor that it stands for."""
-    tokens, table = torch.randint(9, (2, LENGTH)), torch.randn(9, WIDTH)
-    update, looked_up = torch.randn(2, LENGTH, WIDTH), table[tokens]
-    zero = torch.zeros(()).expand(update.shape)
-    rows = Embedded(tokens, table)
-    return [(looked_up, looked_up), (rows, looked_up), (EmbeddedSum(rows, update, zero), looked_up + update)]
-
-
-@pytest.mark.parametrize("has_update", [False, True])
-@pytest.mark.parametrize("kind", range(3))
-def test_positions_value_and_end(kind, has_update):
-    torch.manual_seed(0)
-    total, expected = totals()[kind]
-    update = torch.randn(2, LENGTH, WIDTH) if has_update else None
-    expected = expected + update if has_update else expected
-    x, last, head = ResidualStream(total, update), nn.RMSNorm(WIDTH, eps=1e-5), nn.Linear(WIDTH, 5)
-    nn.init.normal_(last.weight)
-    torch.testing.assert_close(x.value(), expected)
-    torch.testing.assert_close(x.at(slice(3, 7)).value(), expected[:, 3:7])
-    torch.testing.assert_close(x.normed_linear(last, head), head(norm(expected, last.weight)))
-
-
-@pytest.mark.parametrize(
-    ("result", "message"),
-    [
-        ((None, None), "Wrong gives a tuple"),
-        (torch.zeros(2, 3), r"Wrong gives the shape \(2, 3\) for an input of"),
-        (torch.zeros(2, LENGTH, WIDTH, dtype=torch.float64), r"Wrong gives torch.float64 for torch.float32"),
-    ],
-)
-def test_a_layer_that_gives_something_else_is_named(result, message):
-    class Wrong(nn.Module):
-        def forward(self, x):
-            return result
-
-    with pytest.raises(ValueError, match=message):
-        ResidualStream(torch.randn(2, LENGTH, WIDTH)).add(Wrong(), nn.RMSNorm(WIDTH, eps=1e-5))
