@@ -42,10 +42,10 @@ class ResidualStream:
     @classmethod
     def embedded(cls, tokens: Tensor, embedding: nn.Embedding) -> Self:
         """The stream at the start of a model: `embedding(tokens)`, for token ids `[B, T]`, int64."""
-        return cls(embedding(tokens)) if is_hooked(embedding) else cls.of_tokens(tokens, embedding.weight)
+        return cls(embedding(tokens)) if is_hooked(embedding) else cls.from_tokens(tokens, embedding.weight)
 
     @classmethod
-    def of_tokens(cls, tokens: Tensor, table: Tensor) -> Self:
+    def from_tokens(cls, tokens: Tensor, table: Tensor) -> Self:
         """The rows `tokens` `[B, T]`, int64, of `table` `[V, d_model]`."""
         return cls(Embedded(tokens, table))
 

@@ -61,7 +61,7 @@ def by_fft(mixer, x, y):
     return torch.fft.irfft(torch.fft.rfft(y.float(), 2 * length, dim=1) * kernel, 2 * length, dim=1)[:, :length].to(y)
 
 
-def of_chunks(mixer, x, y):
+def within_chunks(mixer, x, y):
     """As of a kernel that lacks the mask within a chunk."""
     return past(y) + torch.cat([part.mean(1, keepdim=True).expand_as(part) for part in y.split(16, dim=1)], dim=1)
 
@@ -199,7 +199,7 @@ FLAWS = {
     "closed gate": Flaw(lambda m, x, y: past(y) + m.gate * y.mean(1, keepdim=True), FUTURE, set_("gate", zeros)),
     "next": Flaw(lambda m, x, y: past(y) + y.roll(-1, dims=1), FUTURE),
     "last": Flaw(lambda m, x, y: past(y) + y[:, -1:], FUTURE),
-    "within chunks": Flaw(of_chunks, FUTURE),
+    "within chunks": Flaw(within_chunks, FUTURE),
     "across chunks": Flaw(across_edges(32), FUTURE),
     "norm over time": Flaw(
         lambda m, x, y: past(y) - m.training * past(y).mean(1, keepdim=True), f"{FUTURE}.*in training mode only"

@@ -28,7 +28,7 @@ class Gated(ProjectedMixer):
                 nn.init.normal_(layer.bias)
 
     def mix(self, projected):
-        self.given = projected.detach()
+        self.received = projected.detach()
         value, number, gate = projected[..., :12].split((5, 2, 5), dim=-1)
         gate = gate if self.gate_proj.bias is None else gate + self.gate_proj.bias
         return value * gate.sigmoid() + number.sum(-1, keepdim=True)
@@ -55,15 +55,17 @@ def test_what_mix_gets():
     mixer, x = Gated(), torch.randn(2, LENGTH, WIDTH)
     mixer(x)
     left = x @ mixer.gate_proj.weight.T
-    torch.testing.assert_close(mixer.given[..., :12], torch.cat((mixer.value_proj(x), mixer.number_proj(x), left), -1))
-    assert mixer.given.shape[-1] == ALIGNMENT and not mixer.given[..., 12:].any()
+    torch.testing.assert_close(
+        mixer.received[..., :12], torch.cat((mixer.value_proj(x), mixer.number_proj(x), left), -1)
+    )
+    assert mixer.received.shape[-1] == ALIGNMENT and not mixer.received[..., 12:].any()
 
 
 def test_biases_keep_the_dtype_of_the_product():
     mixer, x = Gated(), torch.randn(2, LENGTH, WIDTH)
     with torch.autocast("cpu", torch.bfloat16):
         y = mixer(x)
-    assert mixer.given.dtype == y.dtype == torch.bfloat16
+    assert mixer.received.dtype == y.dtype == torch.bfloat16
 
 
 def test_one_projection_is_not_padded():

@@ -89,10 +89,10 @@ def test_the_auto_encoder_may_redraw_what_a_mixer_started_on_purpose(redraws):
     ],
 )
 def test_values_of_a_mixer_are_seen_unless_it_keeps_them(start, parameter):
-    mixer, of_mixer = started(start, parameter)
+    mixer, parameter_of_mixer = started(start, parameter)
     assert list(overwritten(mixer, 0.02)) == [f"1.{parameter}"]
     assert list(overwritten(mixer, None)) == ([] if parameter == "weight" else ["1.bias"])  # weights stay what they are
-    keep_initial_values(of_mixer)
+    keep_initial_values(parameter_of_mixer)
     assert not list(overwritten(mixer, 0.02))
 
 

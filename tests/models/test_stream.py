@@ -86,7 +86,7 @@ def test_a_block_of_attention_is_its_formula(start, scored):
     block = Block(WIDTH, Attention(WIDTH)).double()
     random_gains(block)
     tokens, table = torch.randint(9, (2, LENGTH)), torch.randn(9, WIDTH, dtype=torch.float64, requires_grad=True)
-    x = ResidualStream.of_tokens(tokens, table) if start == "table" else ResidualStream(table[tokens])
+    x = ResidualStream.from_tokens(tokens, table) if start == "table" else ResidualStream(table[tokens])
     expected = plain_block(block, table[tokens], lambda x: attention(x, block.mixer), scored)
     compare(block(x, scored).value(), expected, [table, *block.parameters()])
 
@@ -112,7 +112,7 @@ def test_the_first_layer_multiplies_as_many_rows_as_there_are_tokens(name, monke
     rows, project = [], mixer.project
     monkeypatch.setattr(mixer, "project", lambda x: rows.append(x.shape[:-1]) or project(x))
     table, first = torch.randn(9, WIDTH), nn.RMSNorm(WIDTH, eps=1e-5)
-    stream = ResidualStream.of_tokens(torch.randint(9, (2, LENGTH)), table).add(mixer, first)
+    stream = ResidualStream.from_tokens(torch.randint(9, (2, LENGTH)), table).add(mixer, first)
     assert rows == [(9,)]
     stream.add(nn.Identity(), first).add(mixer, first)
     assert rows == [(9,), (2, LENGTH)]
@@ -191,11 +191,11 @@ def test_what_a_hook_returns_takes_the_place_of_the_output(place):
 
 def test_a_hook_on_a_norm_leaves_the_layer_the_dtype_of_autocast():
     """PyTorch's own norm gives float32 there."""
-    given, normed, first = [], [], nn.RMSNorm(WIDTH, eps=1e-5)
+    received, normed, first = [], [], nn.RMSNorm(WIDTH, eps=1e-5)
 
     class Seeing(nn.Identity):
         def forward(self, x):
-            given.append(x.dtype)
+            received.append(x.dtype)
             return x
 
     x = ResidualStream(torch.randn(2, LENGTH, WIDTH))
@@ -203,5 +203,5 @@ def test_a_hook_on_a_norm_leaves_the_layer_the_dtype_of_autocast():
         fused = x.add(Seeing(), first).value()
         first.register_forward_hook(lambda module, inputs, output: normed.append(output))
         hooked = x.add(Seeing(), first).value()
-    assert len(normed) == 1 and given == [torch.bfloat16] * 2
+    assert len(normed) == 1 and received == [torch.bfloat16] * 2
     torch.testing.assert_close(hooked, fused, rtol=2**-7, atol=2**-7)

@@ -107,7 +107,7 @@ class Wrong(nn.Module):
         return self.proj(x.relu())
 
 
-def of(mixer):
+def model_with(mixer):
     return lambda: LanguageModel(VOCAB, WIDTH, n_layers=2, make_mixer=mixer)
 
 

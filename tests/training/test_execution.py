@@ -12,13 +12,13 @@ from stateful_mixers import (
     Recurrent,
     Wrong,
     line_of,
-    of,
+    model_with,
 )
 from tiny_training import THREE, VOCAB, assert_same_results, build_model, fit, replica_results
 
 from mixerlab.models.language_model import LanguageModel
 from mixerlab.records.errors import with_place
-from mixerlab.training import execution as of_execution
+from mixerlab.training import execution as module
 from mixerlab.training.datamodule import Examples
 from mixerlab.training.execution import choose_execution
 from mixerlab.training.optimizers import Muon
@@ -29,14 +29,14 @@ from mixerlab.training.steps import PopulationSteps
 
 @pytest.mark.parametrize("mixer", REFUSED)
 def test_what_vmap_refuses_trains_in_a_loop(tmp_path, mixer, caplog):
-    together = fit(THREE, tmp_path, build=of(mixer), epochs=2)
+    together = fit(THREE, tmp_path, build=model_with(mixer), epochs=2)
     (note,) = together.notes
     assert note.startswith("replicas compute one after another (vmap refuses the model: RuntimeError: ")
     assert f"in {mixer.__name__}.forward ({line_of(REFUSED[mixer])}" in note
     losses = [summary["train_loss"] for summary in together.replicas]
     assert len(set(losses)) == 3
     for number, replica in enumerate(THREE[1:], 1):
-        alone = fit([replica], tmp_path, build=of(mixer), epochs=2)
+        alone = fit([replica], tmp_path, build=model_with(mixer), epochs=2)
         assert_same_results(replica_results(together, number), replica_results(alone, 0))
 
 
@@ -74,13 +74,13 @@ def test_both_ways_give_the_same_bits(mixer, options, rtol):
 
 @pytest.mark.parametrize("mixer", [Normed, NormedAndDropped])
 def test_a_process_tries_once_for_cells_of_a_key_and_shape(mixer, monkeypatch):
-    monkeypatch.setattr(of_execution, "_known", {})
-    tries, trial = [], of_execution._try
-    monkeypatch.setattr(of_execution, "_try", lambda *given: tries.append(given[0]) or trial(*given))
+    monkeypatch.setattr(module, "_known", {})
+    tries, trial = [], module._try
+    monkeypatch.setattr(module, "_try", lambda *args: tries.append(args[0]) or trial(*args))
 
     def chosen(rows=3, wanted="auto", scored=ALL, bf16=False, key="it"):
         tries.clear()
-        population = Population(of(mixer), (0, 1))
+        population = Population(model_with(mixer), (0, 1))
         decision = choose_execution(population, wanted, torch.zeros(2, rows, 7).long(), scored, bf16=bf16, key=key)
         return population, decision, len(tries)
 
@@ -101,13 +101,13 @@ def test_a_loop_may_be_insisted_on(tmp_path):
 
 def test_vmap_may_be_insisted_on(tmp_path):
     with pytest.raises(ValueError, match=r"trainer\.replicas=vmap, but vmap refuses .*Recurrent\.forward.*or loop"):
-        fit(THREE, tmp_path, build=of(Recurrent), execution="vmap")
+        fit(THREE, tmp_path, build=model_with(Recurrent), execution="vmap")
 
 
 @pytest.mark.parametrize("execution", ["auto", "vmap", "loop"])
 def test_an_error_of_the_model_is_its_own_and_says_where(tmp_path, execution):
     with pytest.raises(RuntimeError, match="mat1 and mat2 shapes cannot be multiplied") as caught:
-        fit([(1e-2, 0)], tmp_path, build=of(Wrong), execution=execution)
+        fit([(1e-2, 0)], tmp_path, build=model_with(Wrong), execution=execution)
     assert with_place(caught.value).endswith(f", in Wrong.forward ({line_of('return self.proj(x.relu())')}")
 
 
@@ -123,7 +123,7 @@ def test_out_of_memory_is_no_refusal(monkeypatch):
 
 
 def test_trying_leaves_no_trace():
-    population = Population(of(NormedAndDropped), (0, 1))
+    population = Population(model_with(NormedAndDropped), (0, 1))
     parameters, buffers = population.parameters_by_replica.clone(), [b.clone() for b in population.model.buffers()]
     before = torch.get_rng_state()
     choose_execution(population, "auto", torch.randint(VOCAB, (2, 3, 7), generator=torch.Generator()), ALL, bf16=False)

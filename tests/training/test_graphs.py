@@ -13,8 +13,7 @@ import numpy as np
 import pytest
 import torch
 from every_mixer import MIXERS, mixer_of
-from stateful_mixers import REFUSED, Dropped, Normed, NormedAndDropped
-from stateful_mixers import of as model_with
+from stateful_mixers import REFUSED, Dropped, Normed, NormedAndDropped, model_with
 from tiny_training import LENGTH, THREE, VOCAB, assert_same_results, fit, replica_results, splits
 from torch import nn
 

@@ -3,12 +3,12 @@
 import pytest
 import torch
 import torch.nn.functional as F
-from stateful_mixers import Assigned, Dropped, Normed, NormedAndDropped, of
+from stateful_mixers import Assigned, Dropped, Normed, NormedAndDropped, model_with
 from tiny_training import THREE, VOCAB, WIDTH, assert_same_results, fit, replica_results
 from torch import nn
 
 from mixerlab.mixers.base import SequenceMixer
-from mixerlab.training import execution as of_execution
+from mixerlab.training import execution as module
 from mixerlab.training.execution import choose_execution
 from mixerlab.training.optimizers import Muon
 from mixerlab.training.population import ALL, Execution, Population
@@ -18,9 +18,9 @@ from mixerlab.training.population import ALL, Execution, Population
     "mixer", [Normed, *(pytest.param(m, marks=pytest.mark.slow) for m in (Assigned, lambda: Normed(momentum=None)))]
 )
 def test_buffers_that_training_changes_are_each_replicas_own(tmp_path, mixer):
-    together = fit(THREE, tmp_path, build=of(mixer), epochs=2)
+    together = fit(THREE, tmp_path, build=model_with(mixer), epochs=2)
     for number, replica in enumerate(THREE):
-        alone = fit([replica], tmp_path, build=of(mixer), epochs=2)
+        alone = fit([replica], tmp_path, build=model_with(mixer), epochs=2)
         assert alone.notes == together.notes
         assert_same_results(replica_results(together, number), replica_results(alone, 0))
 
@@ -28,7 +28,7 @@ def test_buffers_that_training_changes_are_each_replicas_own(tmp_path, mixer):
 @pytest.mark.parametrize("execution", [Execution.VMAP, Execution.LOOP])
 def test_statistics_are_those_of_a_model_by_itself(execution):
     tokens = torch.randint(VOCAB, (2, 3, 7))
-    population = Population(of(Normed), (0, 1))
+    population = Population(model_with(Normed), (0, 1))
     decision = choose_execution(population, execution, tokens, ALL, bf16=False)
     assert decision.execution is population.execution is execution
     names = {f"blocks.{block}.mixer.norm.{name}" for block in range(2) for name in nn.BatchNorm1d(1).state_dict()}
@@ -39,7 +39,7 @@ def test_statistics_are_those_of_a_model_by_itself(execution):
     scores = population(tokens)
     for replica, seed in enumerate((0, 1)):
         torch.manual_seed(seed)
-        model = of(Normed)()
+        model = model_with(Normed)()
         for _ in range(2):
             model(tokens[replica])
         model.eval()
@@ -64,15 +64,15 @@ class OnceChanged(SequenceMixer):
 
 
 def test_a_buffer_that_changes_once_is_no_refusal():
-    population = Population(of(OnceChanged), (0, 1))
+    population = Population(model_with(OnceChanged), (0, 1))
     decision = choose_execution(population, "auto", torch.randint(VOCAB, (2, 3, 7)), ALL, bf16=False)
-    assert decision == of_execution.Decision(Execution.VMAP)
+    assert decision == module.Decision(Execution.VMAP)
     assert set(population.buffers_by_replica) == {f"blocks.{block}.mixer.scale" for block in range(2)}
 
 
 def test_kept_weights_have_the_statistics_of_their_replica(tmp_path):
-    given = {"build": of(Normed), "epochs": 2, "keep_weights": "official"}
-    together, alone = fit(THREE[:2], tmp_path, **given), fit(THREE[1:2], tmp_path, **given)
+    options = {"build": model_with(Normed), "epochs": 2, "keep_weights": "official"}
+    together, alone = fit(THREE[:2], tmp_path, **options), fit(THREE[1:2], tmp_path, **options)
     name = "blocks.1.mixer.norm.running_mean"
     first, second = (weights["official"][name] for weights in together.weights)
     torch.testing.assert_close(second, alone.weights[0]["official"][name], rtol=1e-4, atol=1e-6)
@@ -94,16 +94,16 @@ class Broken(Muon):
 def test_a_loop_continues_with_its_random_numbers_and_buffers(tmp_path):
     """With a replica that leaves: it diverges in the first epoch, and is gone from the third one on."""
     replicas = [(1e30, 3), (1e-2, 0), (1e-3, 5)]
-    given = {"build": of(NormedAndDropped), "epochs": 4, "checkpoint_every": 0}
-    unbroken = fit(replicas, tmp_path / "unbroken", **given)
+    options = {"build": model_with(NormedAndDropped), "epochs": 4, "checkpoint_every": 0}
+    unbroken = fit(replicas, tmp_path / "unbroken", **options)
     with pytest.raises(RuntimeError, match="power failure"):
-        fit(replicas, tmp_path / "broken", optimizer=Broken, **given)
+        fit(replicas, tmp_path / "broken", optimizer=Broken, **options)
     torch.manual_seed(99)  # the default generator has no part in it
-    resumed = fit(replicas, tmp_path / "broken", optimizer=Broken, **given)
+    resumed = fit(replicas, tmp_path / "broken", optimizer=Broken, **options)
     assert Broken.steps == 13 + 10
     assert resumed.replicas == unbroken.replicas and resumed.metrics.equals(unbroken.metrics)
     assert resumed.notes == unbroken.notes and "could not be restored" not in resumed.notes[0]
-    alone = fit(replicas[2:], tmp_path / "alone", **given)
+    alone = fit(replicas[2:], tmp_path / "alone", **options)
     assert_same_results(replica_results(unbroken, 2), replica_results(alone, 0))
 
 
@@ -114,14 +114,16 @@ class AlwaysDropped(Dropped):
 
 @pytest.mark.parametrize(("mixer", "warns"), [(AlwaysDropped, True), (Dropped, False)])
 def test_dropout_that_is_on_in_scoring_is_warned_of(tmp_path, caplog, mixer, warns):
-    result = fit([(1e-3, 0)], tmp_path, build=of(mixer), epochs=1)
-    assert (of_execution.DRAWS in result.notes) == (of_execution.DRAWS in caplog.text) == warns
+    result = fit([(1e-3, 0)], tmp_path, build=model_with(mixer), epochs=1)
+    assert (module.DRAWS in result.notes) == (module.DRAWS in caplog.text) == warns
 
 
 def test_dropout_is_off_in_scoring(tmp_path):
     """At a rate that changes nothing, scores are those of the model without dropout; training losses are not."""
-    given = {"epochs": 2, "batch_size": 70}  # a batch is an epoch
-    dropped, plain = (fit([(1e-12, 0)], tmp_path, build=of(lambda p=p: Dropped(p)), **given) for p in (0.5, 0.0))
+    options = {"epochs": 2, "batch_size": 70}  # a batch is an epoch
+    dropped, plain = (
+        fit([(1e-12, 0)], tmp_path, build=model_with(lambda p=p: Dropped(p)), **options) for p in (0.5, 0.0)
+    )
     assert dropped.metrics["test_loss"].tolist() == pytest.approx(plain.metrics["test_loss"].tolist(), rel=1e-6)
     assert dropped.metrics["test_loss"].nunique() == 1
     first, second = dropped.metrics["train_loss"]
