@@ -3,12 +3,14 @@
 import argparse
 import json
 import sys
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
+from matplotlib.figure import Figure
 
 from mixerlab.records.atomic import replace_file
 from mixerlab.records.best import SELECTIONS, Selection
@@ -100,18 +102,12 @@ def report(
             for selection in selections:
                 cells = best_per_cell(spread, selection, all_known=configs is not None)
                 tables, benchmark = tables_of(spread, cells)
-                _write_tables(files, selection, tables, cells, layout.bare)
-                pictures: dict[Path, str] = {}
+                _write_tables(files, selection, tables, layout.bare)
+                files.write(f"{selection}/solved.md", writers.solved_markdown(cells))
                 is_first = selection == selections[0]
                 drawn = report_figures(folder, spread, cells, benchmark, selection, layout, is_first) if formats else ()
-                for name, figure in drawn:
-                    pictures |= dict.fromkeys(save(figure, out / selection / name, formats), caption_of(figure))
-                files.paths += pictures
-                if layout.bare and pictures:
-                    captions = {path.stem: caption for path, caption in pictures.items()}
-                    files.write(f"{selection}/captions.md", captions_page(captions))
-                shown = [(caption, path) for path, caption in pictures.items() if path.suffix == ".png"]
-                sections.append(Section(selection, EXPLAINED[selection], tables, cells, shown))
+                pictures = _save_figures(files, selection, drawn, formats, layout.bare)
+                sections.append(Section(selection, EXPLAINED[selection], tables, cells, pictures))
             if html:
                 files.write("report.html", page("Sequence mixers", sections, spread))
             files.remove_others()
@@ -139,14 +135,35 @@ class _Files:
 
     def remove_others(self) -> None:
         """What an earlier report left and this one has not written: it shows other records than `rows.csv` has."""
-        earlier: list[str] = []
-        with suppress(OSError, ValueError):  # there was none
-            earlier = json.loads((self.folder / WRITTEN).read_text())
         names = [str(path.relative_to(self.folder)) for path in self.paths]
-        for name in set(earlier) - set(names):
-            if (path := self.folder / name).resolve().is_relative_to(self.folder.resolve()):
-                path.unlink(missing_ok=True)
+        with suppress(OSError, ValueError, TypeError):  # there was none, or it is not ours
+            for name in set(json.loads((self.folder / WRITTEN).read_text())) - set(names):
+                if (path := self.folder / name).resolve().is_relative_to(self.folder.resolve()):
+                    path.unlink(missing_ok=True)
         replace_file(self.folder / WRITTEN, json.dumps(names) + "\n")
+
+
+def _write_tables(files: _Files, selection: Selection, tables: Mapping[str, Table], bare: bool) -> None:
+    for name, table in tables.items():
+        files.write(f"{selection}/{name}.md", writers.to_markdown(table))
+        files.write(f"{selection}/{name}.csv", writers.to_csv(table))
+        files.write(f"{selection}/{name}.tex", writers.to_latex(table, bare))
+
+
+def _save_figures(
+    files: _Files, selection: Selection, drawn: Iterable[tuple[str, Figure]], formats: Sequence[str], bare: bool
+) -> list[tuple[str, Path]]:
+    """Saves figures, and gives the captions and paths of those that a page can show."""
+    captions = {}
+    pictures = []
+    for name, figure in drawn:
+        captions[name] = caption_of(figure)
+        paths = save(figure, files.folder / selection / name, formats)
+        pictures += [(captions[name], path) for path in paths if path.suffix == ".png"]
+        files.paths += paths
+    if bare and captions:
+        files.write(f"{selection}/captions.md", captions_page(captions))
+    return pictures
 
 
 def tables_of(frame: pd.DataFrame, cells: pd.DataFrame) -> tuple[dict[str, Table], pd.DataFrame]:
@@ -166,9 +183,7 @@ def tables_of(frame: pd.DataFrame, cells: pd.DataFrame) -> tuple[dict[str, Table
     benchmark = same[~left_out]
     notes = notes_of(frame)
     if len(same) < len(cells):
-        notes.append(
-            "Cells tested at another length than they trained at are left out of the means: see table lengths."
-        )
+        notes.append("Cells tested at another length than trained at are left out of the means: see table lengths.")
     for task, setting in same.loc[left_out, ["task", "setting"]].drop_duplicates().itertuples(index=False):
         notes.append(f"{task} {setting}: own sizes, left out of the means.")
     harder = benchmark["task"].map(is_challenge).astype(bool)
@@ -182,32 +197,13 @@ def tables_of(frame: pd.DataFrame, cells: pd.DataFrame) -> tuple[dict[str, Table
     return made, benchmark
 
 
-def _write_tables(
-    files: _Files, selection: Selection, tables: dict[str, Table], cells: pd.DataFrame, bare: bool
-) -> None:
-    for name, table in tables.items():
-        files.write(f"{selection}/{name}.md", writers.to_markdown(table))
-        files.write(f"{selection}/{name}.csv", writers.to_csv(table))
-        files.write(f"{selection}/{name}.tex", writers.to_latex(table, bare))
-    files.write(f"{selection}/solved.md", writers.solved_markdown(cells))
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     args = _parser().parse_args(arguments)
+    options = {name: getattr(args, name) for name in ("mixers", "tasks", "where", "by", "formats", "html")}
+    options["selections"] = SELECTIONS if args.selection == "both" else (args.selection,)
     try:
-        made = report(
-            args.source,
-            args.out,
-            read_sweep(args.source, args.sweep) if args.sweep else None,
-            SELECTIONS if args.selection == "both" else (args.selection,),
-            args.mixer,
-            args.task,
-            args.where,
-            args.by,
-            args.format,
-            layout_of(args),
-            args.html,
-        )
+        configs = read_sweep(args.source, args.sweep) if args.sweep else None
+        made = report(args.source, args.out, configs, layout=layout_of(args), **options)
     except (ValueError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
@@ -217,26 +213,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="mixerlab report", usage="%(prog)s [SOURCE] [OPTION ...]", description=__doc__
-    )
+    usage = "%(prog)s [SOURCE] [OPTION ...]"
+    parser = argparse.ArgumentParser(prog="mixerlab report", usage=usage, description=__doc__)
+    several: dict[str, Any] = {"nargs": "+", "default": []}
     add = parser.add_argument
     add("source", nargs="?", default="results", help="a results folder, an archive or a rows.csv; before the options")
     add("--out", help="where to write (default: report/ in that folder, or beside that file)")
-    add(
-        "--selection",
-        choices=[*SELECTIONS, "both"],
-        default="both",
-        help="how checkpoint and learning rate are chosen: official, on test; clean, on validation (default: both)",
-    )
-    add("--mixer", nargs="+", default=[], help="only these mixers")
-    add("--task", nargs="+", default=[], help="only these tasks")
+    selections = "how checkpoint and learning rate are chosen: official, on test; clean, on validation (default: both)"
+    add("--selection", choices=[*SELECTIONS, "both"], default="both", help=selections)
+    add("--mixer", dest="mixers", **several, help="only these mixers")
+    add("--task", dest="tasks", **several, help="only these tasks")
     add("--sweep", metavar="NAME", help="only the runs of this sweep, missing ones included")
-    add("--where", nargs="+", default=[], metavar="KEY=VALUE", help="only such records: model.d_model=64,128 is either")
+    add("--where", **several, metavar="KEY=VALUE", help="only such records: model.d_model=64,128 is either")
     add(
         "--by", nargs="+", metavar="KEY", help="columns by these keys and no others (default: the keys that were swept)"
     )
-    add("--format", nargs="+", choices=FORMATS, default=["png"], help="of the figures (default: png)")
+    add("--format", dest="formats", nargs="+", choices=FORMATS, default=["png"], help="of the figures (default: png)")
     add("--html", action="store_true", help="also write report.html, one page with everything")
     add_layout(parser)
     return parser

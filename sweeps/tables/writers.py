@@ -4,6 +4,7 @@ import csv
 import io
 from collections.abc import Callable, Iterable, Sequence
 from itertools import groupby
+from typing import Any
 
 import pandas as pd
 
@@ -111,7 +112,7 @@ def to_csv(table: Table) -> str:
     `std`, `low` and `high` are empty for one seed, and where settings have different seeds. `n` is the fewest seeds of
     a setting.
     """
-    lines = []
+    lines: list[list[Any]] = []
     names = labels(table.columns)
     for name, row in table.rows.items():
         best = best_of(row)
@@ -123,7 +124,8 @@ def to_csv(table: Table) -> str:
     header = [*table.labels, "column", "mean", "std", "n", "low", "high", "settings", "of"]
     header += ["bold", "wider_grid", "incomplete", "status"]
     file = io.StringIO()
-    safe = [[no_formula(value) if isinstance(value, str) else value for value in line] for line in (header, *lines)]
+    lines.insert(0, header)
+    safe = [[no_formula(value) if isinstance(value, str) else value for value in line] for line in lines]
     csv.writer(file, lineterminator="\n").writerows(safe)
     return file.getvalue()
 
