@@ -12,7 +12,7 @@ from typing import Any
 import pandas as pd
 from matplotlib.figure import Figure
 
-from mixerlab.records.atomic import replace_file
+from mixerlab.records.atomic import remove_leftovers, replace_file
 from mixerlab.records.best import SELECTIONS, Selection
 from mixerlab.records.claims import claim, holder
 from mixerlab.records.files import check_writable
@@ -96,6 +96,8 @@ def report(
         with claim(out, patience=PATIENCE) as alone:
             if not alone:
                 raise ValueError(f"{out} is being written by {holder(out)}: try again")
+            for written in (out, *(out / selection for selection in selections)):
+                remove_leftovers(written)
             files = _Files(out)
             files.write("rows.csv", writers.rows_csv(frame))
             sections = []
