@@ -41,13 +41,13 @@ def score_by_key(scores: Scores, key: str) -> Figure | None:
 
 
 def learning_rates(scores: Scores) -> Figure | None:
-    """The score by learning rate for each task, averaged over its settings; None if there is only one learning rate.
+    """The score by learning rate for each task, averaged over its settings; None with one learning rate, or no score.
 
     Of each cell the configuration of its best entry. Hollow is a mean that misses settings, or seeds that a setting has
     at any rate. Rates that only some settings of a column were run at are left out: where a grid was widened for single
     settings, their mean says which settings these are.
     """
-    if scores.frame["lr"].nunique() < 2:
+    if scores.frame["lr"].nunique() < 2 or not scores.cells["n"].any():
         return None
     tried = _tried(scores)
     panels, left_out = [], False
