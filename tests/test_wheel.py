@@ -13,8 +13,6 @@ import pytest
 from command_line import ROOT, TINY, records
 
 NOT_PACKAGED = {"tests", "results"}  # folders at the root
-# Packages of other projects, which may be installed beside ours.
-FOREIGN = ("kernels", "mixers", "tasks")
 
 
 @pytest.fixture(scope="module")
@@ -30,16 +28,26 @@ def tracked():
 
 
 @pytest.fixture(scope="module")
-def wheel(tracked, tmp_path_factory):
-    """The path of a wheel, built from a copy of the tracked files: a build folder here could hold old ones."""
-    source, out = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("dist")
+def source(tracked, tmp_path_factory):
+    """A copy of the tracked files: a build folder here could hold old ones."""
+    folder = tmp_path_factory.mktemp("source")
     for path in tracked:
         if path.parts[0] not in NOT_PACKAGED:
-            (source / path.parent).mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(ROOT / path, source / path, follow_symlinks=False)
+            (folder / path.parent).mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(ROOT / path, folder / path, follow_symlinks=False)
+    return folder
+
+
+def built_wheel(source, out):
+    """The path of a wheel of this folder or sdist."""
     pip("wheel", "--no-build-isolation", "--wheel-dir", str(out), str(source))
     (built,) = out.glob("*.whl")
     return built
+
+
+@pytest.fixture(scope="module")
+def wheel(source, tmp_path_factory):
+    return built_wheel(source, tmp_path_factory.mktemp("dist"))
 
 
 def pip(*arguments):
@@ -62,6 +70,15 @@ def test_the_wheel_holds_the_tracked_files_and_nothing_else(wheel, tracked):
     assert "hydra_plugins/__init__.py" not in held  # a namespace: other plugins of Hydra live there too
 
 
+@pytest.mark.slow
+def test_a_wheel_of_the_sdist_holds_the_same(source, wheel, tmp_path):
+    build = f"from setuptools import build_meta; build_meta.build_sdist({str(tmp_path)!r})"
+    subprocess.run([sys.executable, "-c", build], cwd=source, check=True, capture_output=True)
+    (sdist,) = tmp_path.glob("*.tar.gz")
+    with zipfile.ZipFile(wheel) as one, zipfile.ZipFile(built_wheel(sdist, tmp_path)) as other:
+        assert set(one.namelist()) == set(other.namelist())
+
+
 def test_the_wheel_carries_its_licence(wheel):
     with zipfile.ZipFile(wheel) as archive:
         (licence,) = (name for name in archive.namelist() if name.endswith(".dist-info/licenses/LICENSE"))
@@ -70,7 +87,7 @@ def test_the_wheel_carries_its_licence(wheel):
 
 @pytest.fixture(scope="module")
 def environment(wheel, tmp_path_factory):
-    """The `bin` of a virtual environment with the wheel, its dependencies and FOREIGN, but not this checkout."""
+    """The `bin` of a virtual environment with the wheel, its dependencies and another `kernels`, not this checkout."""
     folder = tmp_path_factory.mktemp("environment")
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder)], check=True)
     bin_folder = folder / "bin"
@@ -79,9 +96,8 @@ def environment(wheel, tmp_path_factory):
     # The dependencies: those that this process runs with. Its own .pth files, such as an editable install's, are not
     # read there.
     (packages / "dependencies.pth").write_text(f"{sysconfig.get_path('purelib')}\n{sysconfig.get_path('platlib')}\n")
-    for name in FOREIGN:
-        (packages / name).mkdir()
-        (packages / name / "__init__.py").write_text("")
+    (packages / "kernels").mkdir()  # Hugging Face's package of this name
+    (packages / "kernels" / "__init__.py").write_text("")
     return bin_folder
 
 

@@ -5,11 +5,10 @@ import sys
 import numpy as np
 import pytest
 from command_line import TINY, records, run_py
-from golden_data import make_task
 
 from mixerlab import export
 from mixerlab.records.schema import Record
-from mixerlab.tasks.base import SPLITS, Task, TaskRuleError
+from mixerlab.tasks.base import Task, TaskRuleError
 from mixerlab.tasks.data import count_shared_rows, load_or_generate, make_split
 from mixerlab.tasks.generated import WrongRows
 
@@ -36,15 +35,6 @@ def own(rows, **sizes):
 
 def good(task, num_rows, rng, split):
     return Own.generate_rows(task, num_rows, rng, split)
-
-
-def test_right_rows_stay_as_they_are():
-    task = own(good)
-    data = load_or_generate(task)
-    for number, split in enumerate(SPLITS):
-        stream = np.random.default_rng(np.random.SeedSequence(1, spawn_key=(number,)))
-        expected = task.generate(task.num_examples(split), stream, split)
-        assert all(map(np.array_equal, data[split], expected))
 
 
 def changed(change):
@@ -140,24 +130,6 @@ def test_rows_shared_by_chance_are_a_note(caplog):
             load_or_generate(own(good, num_train_examples=count, num_val_examples=count, **sizes))
 
 
-@pytest.mark.parametrize(
-    ("name", "sizes"),
-    [
-        ("mem", dict(vocab_size=5, seq_len=2)),
-        ("mem", dict(vocab_size=256, seq_len=2)),
-        ("state_tracking", dict(group="Z2", vocab_size=2, seq_len=4)),
-        ("cmp", dict(vocab_size=3, seq_len=2)),
-        ("icr", dict(vocab_size=4, seq_len=4)),
-        ("sc", dict(vocab_size=4, seq_len=6, num_tokens_to_copy=2)),
-    ],
-)
-@pytest.mark.parametrize("rows", [1, 32, 1280])
-def test_our_tasks_at_their_smallest(name, sizes, rows):
-    for seed in range(5):
-        counts = dict(num_train_examples=2 * rows, num_val_examples=rows, num_test_examples=rows)
-        load_or_generate(make_task(name, **sizes, **counts, data_seed=seed))
-
-
 def test_shared_rows_are_counted_one_by_one():
     rng = np.random.default_rng(0)
     rows, others = rng.integers(3, size=(500, 4)), rng.integers(3, size=(60, 4))
@@ -236,23 +208,22 @@ def test_a_task_of_ones_own_is_exported(project, tmp_path, capsys):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    ("arguments", "parts"),
     [
-        (
-            ["task=nope"],
-            r"^error: .*Could not find 'task/nope'; there are: .*DIR adds your own, as task/nope.yaml in that folder$",
-        ),
-        (["task=icr", "foo"], r"^error: foo: settings are KEY=VALUE$"),
-        (["task=icr", "mixer=attn"], r"^error: mixer=attn: export takes task=<name> and task.<key>=<value>$"),
-        (["tsk=icr"], r"^error: give a folder, and then a task: mixerlab export DIR task=<name> "),
-        (["task=icr,sc"], r"^error: task=icr,sc describes a sweep, .*: here give one value for each key$"),
-        (["task=icr", "--config-dir", "nowhere"], r"^error: --config-dir nowhere: there is no such folder$"),
+        (["task=nope"], ("task/nope", "icr")),
+        (["task=icr", "foo"], ("foo", "KEY=VALUE")),
+        (["tsk=icr"], ("unknown key tsk", "task")),
+        (["task=icr,sc"], ("task=icr,sc",)),
+        (["task=icr", "task.test_seq_len=64"], ("task.test_seq_len=64", "null")),
+        (["task=icr", "--config-dir", "nowhere"], ("nowhere", "no such folder")),
     ],
 )
-def test_a_wrong_argument_is_one_line(tmp_path, arguments, message):
-    with pytest.raises(SystemExit, match=message) as caught:
-        export.main([str(tmp_path), *arguments])
-    assert "\n" not in str(caught.value)
+def test_a_wrong_argument_of_export_is_one_line(tmp_path, arguments, parts):
+    with pytest.raises(SystemExit) as caught:
+        export.main([str(tmp_path / "data"), *arguments])
+    message = str(caught.value)
+    assert message.startswith("error: ") and "\n" not in message and all(part in message for part in parts)
+    assert not (tmp_path / "data").exists()
 
 
 def with_chance(tmp_path, chance):

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 import pytest
-from golden_data import CHALLENGE_TASKS, MAD_TASKS, task_config
+from golden_data import MAD_TASKS, task_config
 from omegaconf import open_dict
 from omegaconf.errors import InterpolationResolutionError
 
@@ -58,12 +58,6 @@ def test_settings_are_one_change_from_the_baseline():
     assert settings["num_tokens_to_copy-96"] == {"num_tokens_to_copy": 96}
 
 
-@pytest.mark.parametrize("name", MAD_TASKS + CHALLENGE_TASKS)
-def test_tasks_have_the_benchmarks_split_sizes_and_seed(name):
-    task = build_task(task_config(name))
-    assert (task.num_val_examples, task.num_test_examples, task.data_seed) == (1280, 1280, 12345)
-
-
 @pytest.mark.parametrize("name", CHALLENGE)
 def test_challenge_levels_are_the_papers(name):
     for level, expected in CHALLENGE[name].items():
@@ -79,11 +73,6 @@ def test_every_change_is_a_parameter_of_the_baseline():
         for key, values in cfg.changes.items():
             assert cfg.baseline[key] not in values
             assert len(set(values)) == len(values)
-
-
-def test_values_may_be_set_beside_the_setting():
-    task = build_task(task_config("icr", setting="seq_len-512", vocab_size=8, num_test_examples=10))
-    assert (task.seq_len, task.vocab_size, task.num_test_examples) == (512, 8, 10)
 
 
 @pytest.mark.parametrize(
@@ -149,54 +138,24 @@ def with_lines(name, lines):
     return cfg
 
 
-BASE = r"add `defaults: \[/task_base@_here_, _self_\]` to its yaml"
-
-
 @pytest.mark.parametrize(
     ("name", "lines", "message"),
     [
-        ("cmp", dict(name=None), "task=\\?: name is missing, add `name: <name of the yaml>`"),
-        ("cmp", dict(_target_=None), "task=cmp: _target_ is missing, add `_target_: mixerlab.tasks.<file>.<Class>`"),
-        ("cmp", dict(setting=None), f"task=cmp: setting is missing, {BASE}"),
-        ("cmp", dict(data_dir=None), f"task=cmp: data_dir is missing, {BASE}"),
-        ("cmp", dict(baseline=None), "task=cmp: baseline is missing .* write `baseline: {<parameter>: <value>, ...}"),
-        ("cmp", dict(changes=None), "task=cmp: changes is missing .* write `changes: {<parameter>: \\[<other value>"),
-        ("cmp", dict(changes={"seq_len": 64}), "task=cmp: changes is .* in another form, write `changes: {"),
-        ("sc_challenge", dict(levels=None), "task=sc_challenge: baseline is missing .*, or `levels: {<setting>: "),
-        ("sc_challenge", dict(levels={"T=2": {}}), "task=sc_challenge: the level 'T=2' has a `=`"),
-        ("sc_challenge", dict(levels={"1-2": 3}), "task=sc_challenge: levels is .* in another form, write `levels: {"),
+        ("cmp", dict(name=None), "name is missing"),
+        ("cmp", dict(setting=None), r"task=cmp: setting is missing.*/task_base@_here_"),
+        ("cmp", dict(baseline=None), "task=cmp: its yaml must have baseline"),
+        ("cmp", dict(changes={"seq_len": 64}), "task=cmp: its yaml must have baseline.* changes"),
+        ("sc_challenge", dict(levels={"1-2": 3}), "task=sc_challenge: its yaml must have .*levels"),
+        ("cmp", dict(seq_len=None), r"seq_len is missing: add `seq_len: \$\{setting:seq_len\}`"),
+        ("cmp", dict(depth=3), "unknown key task.depth=3; Compression takes: vocab_size"),
+        ("cmp", dict(baseline={"vocab_size": 16, "seq_len": 32, "num_train_examples": 9, "depth": 3}), "depth: "),
+        ("cmp", dict(_target_="mixerlab.tasks.compression.Compresion"), "task=cmp: .*Compresion.*: Compression$"),
+        ("cmp", dict(_target_=5), "task=cmp: _target_=5"),
     ],
 )
-def test_a_key_that_the_yaml_lacks_is_named_with_the_line_to_add(name, lines, message):
-    cfg = with_lines(name, lines)
-    for use in (build_task, settings_of):
-        with pytest.raises(ValueError, match=message):
-            use(cfg)
-
-
-@pytest.mark.parametrize(
-    ("lines", "message"),
-    [
-        (dict(seq_len=None), r"seq_len is missing, add `seq_len: \$\{setting:seq_len\}` or a value to its yaml"),
-        (dict(depth=3), "depth is no parameter of Compression, make it a field of this dataclass or remove it"),
-        (dict(changes={"depth": [3]}), "depth is no parameter of Compression"),
-        (dict(baseline={"vocab_size": 16, "seq_len": 32, "num_train_examples": 9, "depth": 3}), "depth is no param"),
-        (
-            dict(_target_="mixerlab.tasks.compression.Compresion"),
-            r"\S*compression.py has no class Compresion; its classes: Compression$",
-        ),
-        (
-            dict(_target_="mixerlab.tasks.compresion.Compression"),
-            "mixerlab.tasks.compresion cannot be imported: ModuleNotFoundError: No module named 'mixerlab.tasks.comp",
-        ),
-        (dict(_target_="Compression"), "_target_='Compression' must be the dotted name of a class"),
-        (dict(_target_=5), "_target_=5 must be the dotted name of a class"),
-        (dict(_target_="mixerlab.tasks.base.TaskRuleError"), "TaskRuleError must be a subclass of mixerlab.Task"),
-    ],
-)
-def test_a_parameter_or_class_that_does_not_fit_is_named(lines, message):
-    with pytest.raises(ValueError, match=rf"task=cmp: {message}"):
-        build_task(with_lines("cmp", lines))
+def test_a_yaml_that_is_no_tasks_says_what_to_write(name, lines, message):
+    with pytest.raises(ValueError, match=message):
+        build_task(with_lines(name, lines))
 
 
 def test_a_setting_without_effect_is_refused():
