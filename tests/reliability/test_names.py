@@ -97,4 +97,4 @@ def test_a_dollar_is_no_formula(tmp_path, name):
     (folder,) = tmp_path.glob("runs/*")
     figure = run_curves(folder)
     save(figure, folder / "curves")
-    assert name in figure.get_suptitle() and (folder / "curves.png").stat().st_size > 10_000
+    assert name in figure.texts[0].get_text() and (folder / "curves.png").stat().st_size > 10_000
