@@ -1,5 +1,6 @@
 """Cells whose test rows have another length than the rows of training: which they are, and their table."""
 
+import math
 from collections import defaultdict
 
 import pandas as pd
