@@ -50,10 +50,7 @@ def length_of_training(frame: pd.DataFrame, task: str, setting: str) -> int | No
     if "task.seq_len" not in frame:
         return None
     for name, length in frame.loc[frame["task"] == task, ["setting", "task.seq_len"]].drop_duplicates().values:
-        if (
-            setting in (name, (other_test_length(name) or (None,))[0])
-            and isinstance(length, int | float)
-            and length > 0
-        ):
+        trained_so = setting in (name, (other_test_length(name) or (None,))[0])
+        if trained_so and isinstance(length, int | float) and 0 < length < math.inf:  # a record may have anything there
             return int(length)
     return None
