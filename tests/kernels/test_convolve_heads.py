@@ -49,7 +49,7 @@ def plain(packed, weight, parts):
 CASES = [
     (1, 1, (1, 1, 1), 64, 4, "nnc"),
     (2, 19, (3, 3, 3), 7, 4, "nnc"),
-    (2, 18, (2, 2, 4), 16, 4, "nnc"),
+    pytest.param((2, 18, (2, 2, 4), 16, 4, "nnc"), marks=pytest.mark.slow),
     (2, 9, (1, 3), 7, 4, "nc"),
     pytest.param((2, 70, (2, 2), 16, 4, "nn"), marks=pytest.mark.slow),
     pytest.param((1, 70, (2, 2, 4), 64, 4, "nnc"), marks=pytest.mark.slow),

@@ -110,6 +110,7 @@ def test_gradients_whose_squares_vanish(device, backend):
         torch.testing.assert_close(2.0**90 * got, want, rtol=1e-4, atol=1e-5, msg=lambda m, name=name: f"{name}: {m}")
 
 
+@pytest.mark.slow
 def test_the_kernel_stops_where_nothing_is_left(device):
     """One key and one ridge: H + ridge has two eigenvalues, two steps solve, and no fourth one adds its rounding."""
     q, k, v, log_decay, beta, ridge = mesa_inputs(4, length=20, dtype=torch.float32, device=device)

@@ -117,7 +117,7 @@ def test_traced_shapes_and_dtypes_are_the_real_ones(device, calls):
 
 
 def test_recurrences_trace_as_they_run(device):
-    """PyTorch's own check also of the gradient formula."""
+    """PyTorch's own check also of the registration of their gradients."""
     make = partial(draw, device=device)
     u, delta, z, bias, A, D, both = make((2, 5, 3), (2, 5, 3), (2, 5, 3), (1, 3), (1, 3, 4), (1, 3), (2, 5, 8))
     calls = [(scan, (u, delta, bias, -A.abs(), both, D, z))]
@@ -125,7 +125,7 @@ def test_recurrences_trace_as_they_run(device):
     calls += [(block, (*make((2, 5, 6)), x_proj, dt_proj, conv_weight, conv_bias, dt_bias, A_log, D))]
     calls += [(convolution, (u, *make((1, 3, 4), (1, 3))))]
     for operator, arguments in calls:
-        torch.library.opcheck(operator, tuple(t.detach().requires_grad_() for t in arguments))
+        torch.library.opcheck(operator, tuple(t.detach().requires_grad_() for t in arguments), test_utils=OPCHECKS)
 
 
 def test_chunked_recurrences_trace_as_they_run(device):

@@ -121,6 +121,7 @@ def test_a_broadcast_gradient_of_the_output(device):
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="compares float32, which runs only in the interpreter")
+@pytest.mark.slow
 def test_replicas_under_vmap(device):
     """Weights are rows of one tensor of all parameters, at a place that the copy engine cannot address."""
     tensors = draw((3, 2, 130, 16), (3, 5 + 64 * 16), device=device)
