@@ -76,17 +76,20 @@ class Task(ABC):
         self.require_int("data_seed", 0)
         if self.test_seq_len is not None:
             self.require_int("test_seq_len", 1)
-            if self.autoencode:
-                raise ValueError(
-                    f"task.test_seq_len={self.test_seq_len}: an auto-encoder rebuilds rows of the length that it was"
-                    " trained on only: leave it null"
-                )
+            self.demand(
+                not self.autoencode, "test_seq_len", "an auto-encoder rebuilds rows of its own length: leave it null"
+            )
 
     def require_int(self, key: str, minimum: int) -> None:
         """Raises a ValueError that names the parameter `key` unless it is a whole number >= `minimum`."""
         value = getattr(self, key)
-        if isinstance(value, bool) or not isinstance(value, Integral) or value < minimum:
-            raise ValueError(f"task.{key}={value}: must be a whole number of at least {minimum}")
+        is_int = isinstance(value, Integral) and not isinstance(value, bool)
+        self.demand(is_int and value >= minimum, key, f"must be a whole number of at least {minimum}")
+
+    def demand(self, holds: bool, key: str, otherwise: str) -> None:
+        """Raises a ValueError that names the parameter `key` and its value unless something `holds`."""
+        if not holds:
+            raise ValueError(f"task.{key}={getattr(self, key)}: {otherwise}")
 
     @property
     def input_length(self) -> int:
@@ -112,11 +115,7 @@ class Task(ABC):
 
     def num_examples(self, split: Split) -> int:
         """Rows of one split."""
-        return {
-            "train": self.num_train_examples,
-            "val": self.num_val_examples,
-            "test": self.num_test_examples,
-        }[split]
+        return {"train": self.num_train_examples, "val": self.num_val_examples, "test": self.num_test_examples}[split]
 
     def generate(self, num_examples: int, rng: np.random.Generator, split: Split) -> tuple[np.ndarray, np.ndarray]:
         """Returns `(inputs, targets)`, each int64 `[num_examples, T]`; `IGNORE_INDEX` marks unscored targets.
@@ -170,12 +169,7 @@ class Task(ABC):
                 raise TypeError(f"check_rules gives {said!r}: it must raise TaskRuleError, as `require` does")
 
 
-def require(
-    ok: np.ndarray,
-    array: ArrayName,
-    rule: str,
-    positions: np.ndarray | None = None,
-) -> None:
+def require(ok: np.ndarray, array: ArrayName, rule: str, positions: np.ndarray | None = None) -> None:
     """Raises `TaskRuleError` for the first row of `ok` (bool `[N]` or `[N, M]`) that is not all true.
 
     `positions` (`[M]` or `[N, M]`) gives the position in the sequence of each column; by default column m is

@@ -23,12 +23,8 @@ class Compression(Task):
 
     def __post_init__(self):
         super().__post_init__()
-        if self.vocab_size < 3:
-            raise ValueError(
-                f"task.vocab_size={self.vocab_size}: must be at least 3, for two tokens and the compress token"
-            )
-        if self.seq_len < 2:
-            raise ValueError(f"task.seq_len={self.seq_len}: must be at least 2, for a token and the compress token")
+        self.demand(self.vocab_size >= 3, "vocab_size", "must be at least 3, for two tokens and the compress token")
+        self.demand(self.seq_len >= 2, "seq_len", "must be at least 2, for a token and the compress token")
         self.compress_token = self.vocab_size - 1
 
     @property

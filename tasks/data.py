@@ -18,7 +18,6 @@ import io
 import logging
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from tokenize import TokenError
 
 import numpy as np
 
@@ -142,25 +141,13 @@ def digest_on_disk(task: Task, data_dir: str | Path) -> str:
     folder = find_dataset(task, Path(data_dir))
     files = sorted(folder.glob("*/*.npy"))
     written = tuple((path.name, path.parent.name, path.stat().st_mtime_ns, path.stat().st_size) for path in files)
-    return _digest_of_files(_Exactly(task), folder.resolve(), written)
+    key = type(task), repr(sorted(vars(task).items())), folder.resolve(), written
+    if key not in _digests:
+        _digests[key] = dataset_digest(_from_folder(task, folder, _read_split))
+    return _digests[key]
 
 
-class _Exactly:
-    """A task that is equal to another one of the same class and parameters."""
-
-    def __init__(self, task: Task):
-        self.task, self.key = task, (type(task), repr(sorted(vars(task).items())))
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Exactly) and self.key == other.key
-
-    def __hash__(self) -> int:
-        return hash(self.key)
-
-
-@functools.lru_cache(maxsize=1024)  # the cells of a sweep share their datasets
-def _digest_of_files(task: _Exactly, folder: Path, written: tuple) -> str:
-    return dataset_digest(_from_folder(task.task, folder, _read_split))
+_digests: dict[tuple, str] = {}  # of this process: the cells of a sweep share their datasets
 
 
 def _from_folder(task: Task, folder: Path, load: Callable[[Task, Path, Split], Arrays]) -> dict[str, Arrays]:
@@ -277,8 +264,7 @@ def _read(path: Path) -> np.ndarray:
         raise ValueError(f"{path}: no such file")
     try:
         array = np.load(path, allow_pickle=False)
-    # numpy reads the header as Python tokens and allocates what it says; either fails in its own way.
-    except (ValueError, EOFError, OSError, TokenError, MemoryError) as error:
+    except Exception as error:  # numpy reads the header as Python tokens, and fails in any way
         raise ValueError(f"{path}: not a readable .npy file ({error})") from error
     if not isinstance(array, np.ndarray):
         raise ValueError(f"{path}: holds several arrays (.npz), must hold one (.npy)")

@@ -44,21 +44,17 @@ class FuzzyRecall(Task):
         self.num_keys = self.pad_token // 2  # tokens that keys are made of
         self.num_values = self.pad_token - self.num_keys
         needed = 1 + max(2 * max(self.k_motif_size, 2), 2 * max(self.v_motif_size, 2) - 1)
-        if self.vocab_size < needed:
-            raise ValueError(
-                f"task.vocab_size={self.vocab_size}: must be at least {needed}, for motifs of"
-                f" k_motif_size={self.k_motif_size} and v_motif_size={self.v_motif_size} distinct tokens"
-            )
+        self.demand(
+            self.vocab_size >= needed, "vocab_size", f"must be at least {needed}, for motifs of distinct tokens"
+        )
         if self.vocab_size ** max(self.k_motif_size, self.v_motif_size) > _MAX_CODES:
             raise ValueError(
                 f"task.k_motif_size={self.k_motif_size}, task.v_motif_size={self.v_motif_size}: with task.vocab_size="
                 f"{self.vocab_size} there are more than 2^40 motifs: reduce the motif sizes or the vocabulary"
             )
-        if self.seq_len <= 2 * (self.k_motif_size + self.v_motif_size):
-            raise ValueError(
-                f"task.seq_len={self.seq_len}: must be above 2 * (k_motif_size + v_motif_size) ="
-                f" {2 * (self.k_motif_size + self.v_motif_size)}"
-            )
+        two_pairs = 2 * (self.k_motif_size + self.v_motif_size)
+        longer = f"must be above 2 * (k_motif_size + v_motif_size) = {two_pairs}"
+        self.demand(self.seq_len > two_pairs, "seq_len", longer)
 
     @property
     def chance(self) -> float:

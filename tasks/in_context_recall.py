@@ -33,21 +33,15 @@ class InContextRecall(Task):
     def __post_init__(self):
         super().__post_init__()
         self.require_int("noise_vocab_size", 0)
-        if not isinstance(self.frac_noise, Real) or not 0 <= self.frac_noise < 1:
-            raise ValueError(f"task.frac_noise={self.frac_noise}: must be a number of at least 0 and below 1")
+        is_share = isinstance(self.frac_noise, Real) and 0 <= self.frac_noise < 1
+        self.demand(is_share, "frac_noise", "must be a number of at least 0 and below 1")
         self.frac_noise = float(self.frac_noise)
-        if self.frac_noise > 0 and self.noise_vocab_size == 0:
-            raise ValueError(
-                f"task.noise_vocab_size=0: must be at least 1, as task.frac_noise={self.frac_noise} needs noise tokens"
-            )
-        if self.seq_len % 2 or self.seq_len < 4:
-            raise ValueError(f"task.seq_len={self.seq_len}: must be even and at least 4")
+        has_noise = self.frac_noise == 0 or self.noise_vocab_size > 0
+        self.demand(has_noise, "noise_vocab_size", f"task.frac_noise={self.frac_noise} needs noise tokens: at least 1")
+        self.demand(self.seq_len % 2 == 0 and self.seq_len >= 4, "seq_len", "must be even and at least 4")
         self.num_plain: int = self.vocab_size - self.noise_vocab_size
-        if self.num_plain < 4:
-            raise ValueError(
-                f"task.vocab_size={self.vocab_size}: must be at least {self.noise_vocab_size + 4}, for two keys, two"
-                f" values and {self.noise_vocab_size} noise tokens"
-            )
+        smallest = f"must be at least {self.noise_vocab_size + 4}, for two keys, two values and"
+        self.demand(self.num_plain >= 4, "vocab_size", f"{smallest} {self.noise_vocab_size} noise tokens")
         self.num_keys: int = self.num_plain // 2
 
     @property

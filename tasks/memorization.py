@@ -31,12 +31,8 @@ class Memorization(Task):
     def __post_init__(self):
         super().__post_init__()
         self.require_int("map_seed", 0)
-        if self.vocab_size < 5:
-            raise ValueError(
-                f"task.vocab_size={self.vocab_size}: must be at least 5, for two keys, two values and the insert token"
-            )
-        if self.seq_len % 2:
-            raise ValueError(f"task.seq_len={self.seq_len}: must be even, because keys and insert tokens alternate")
+        self.demand(self.vocab_size >= 5, "vocab_size", "must be at least 5, for two keys, two values, insert token")
+        self.demand(self.seq_len % 2 == 0, "seq_len", "must be even, because keys and insert tokens alternate")
         self.insert_token = self.vocab_size - 1
         self.num_keys = self.insert_token // 2
         rng = np.random.default_rng(self.map_seed)

@@ -36,21 +36,15 @@ class MultiQueryRecall(Task):
     def __post_init__(self):
         super().__post_init__()
         self.require_int("num_kv_pairs", 1)
-        if isinstance(self.power_a, bool) or not isinstance(self.power_a, Real) or not 0 < self.power_a < np.inf:
-            raise ValueError(f"task.power_a={self.power_a}: must be a finite number above 0")
-        if type(self.random_non_queries) is not bool:
-            raise ValueError(f"task.random_non_queries={self.random_non_queries!r}: must be true or false")
-        if self.seq_len % 2 or self.seq_len < 4 * self.num_kv_pairs:
-            raise ValueError(
-                f"task.seq_len={self.seq_len}: must be even and at least {4 * self.num_kv_pairs}, for"
-                f" task.num_kv_pairs={self.num_kv_pairs} pairs and as many slots of two tokens"
-            )
+        is_number = isinstance(self.power_a, Real) and not isinstance(self.power_a, bool)
+        self.demand(is_number and 0 < self.power_a < np.inf, "power_a", "must be a finite number above 0")
+        self.demand(type(self.random_non_queries) is bool, "random_non_queries", "must be true or false")
+        pairs = f"for task.num_kv_pairs={self.num_kv_pairs}"
+        long_enough = self.seq_len % 2 == 0 and self.seq_len >= 4 * self.num_kv_pairs
+        self.demand(long_enough, "seq_len", f"must be even and at least {4 * self.num_kv_pairs}, {pairs} and its slots")
         self.first_value: int = self.vocab_size // 2
-        if self.first_value - 1 < self.num_kv_pairs:
-            raise ValueError(
-                f"task.vocab_size={self.vocab_size}: must be at least {2 * self.num_kv_pairs + 2}, for an empty token"
-                f" and task.num_kv_pairs={self.num_kv_pairs} keys and values"
-            )
+        large_enough = self.first_value - 1 >= self.num_kv_pairs
+        self.demand(large_enough, "vocab_size", f"must be at least {2 * self.num_kv_pairs + 2}, {pairs}")
         self.context: int = 2 * self.num_kv_pairs  # positions of the pairs
         self.num_slots: int = (self.seq_len - self.context) // 2
 

@@ -30,15 +30,10 @@ class SelectiveCopying(Task):
     def __post_init__(self):
         super().__post_init__()
         self.require_int("num_tokens_to_copy", 1)
-        if self.vocab_size < 4:
-            raise ValueError(
-                f"task.vocab_size={self.vocab_size}: must be at least 4, for two data tokens, blank and copy token"
-            )
-        if self.seq_len <= 2 * self.num_tokens_to_copy + 1:
-            raise ValueError(
-                f"task.seq_len={self.seq_len}: too short for task.num_tokens_to_copy={self.num_tokens_to_copy}: set"
-                f" seq_len to at least {2 * self.num_tokens_to_copy + 2} or copy fewer tokens"
-            )
+        self.demand(self.vocab_size >= 4, "vocab_size", "must be at least 4, for two data tokens, blank and copy token")
+        shortest = 2 * self.num_tokens_to_copy + 2
+        short = f"too short for task.num_tokens_to_copy={self.num_tokens_to_copy}: must be at least {shortest}"
+        self.demand(self.seq_len >= shortest, "seq_len", short)
         self.copy_token = self.vocab_size - 1
         self.blank_token = self.vocab_size - 2
 

@@ -38,11 +38,9 @@ class StateTracking(Task):
         if self.group not in GROUPS:
             raise ValueError(f"task.group={self.group!r}: choose {', '.join(GROUPS)}")
         self.product = multiplication_table(self.group)
-        if self.vocab_size != len(self.product):
-            raise ValueError(
-                f"task.vocab_size={self.vocab_size}: must be {len(self.product)}, the number of elements of"
-                f" task.group={self.group}"
-            )
+        order = len(self.product)
+        wanted = f"must be {order}, the number of elements of task.group={self.group}"
+        self.demand(self.vocab_size == order, "vocab_size", wanted)
 
     @property
     def chance(self) -> float:

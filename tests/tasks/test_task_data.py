@@ -167,7 +167,6 @@ def test_an_export_does_not_replace_other_rows(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ([], "give a folder, and then a task: "),
         (["task=icr", "task.seq_len=7"], "task.seq_len=7: "),
         (["task=icr", "task.setting=tiny"], "task.setting=tiny: .*choose baseline"),
         (["task=icr", "task.test_seq_len=64"], "task.test_seq_len=64: mad-lab's layout has one length"),
