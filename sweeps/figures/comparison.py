@@ -47,11 +47,11 @@ def comparison(pairs: Sequence[Pair], selection: Selection, rates: Collection[fl
             *mark_handles(points, chance=False, no_score=Patch(facecolor=NO_SCORE, label="no score")),
         ]
         among = f"for each seed, among {', '.join(map(short_number, rates))}" if rates else "for each seed"
-        told = caption(selection, points, among)
+        told = caption(selection, [point for point in points if point.by_seed], among)
         return sheet.finish("Ours beside the published accuracy", told, handles, height_beside(look), whole=True)
 
 
 def _point(pair: Pair) -> Point:
     if pair.ours is None or pair.by_seed:
         return seeds_point(dict(enumerate(pair.by_seed)), pair.complete)
-    return Point(pair.ours, settings=pair.done, whole=pair.complete, freedom=1)
+    return Point(pair.ours, settings=pair.done, whole=pair.complete)
