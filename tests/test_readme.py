@@ -2,12 +2,13 @@
 
 import re
 import shlex
+import subprocess
 import sys
 
 import pytest
 import task_contract
 import torch
-from command_line import ROOT, TINY, result_of, run_py
+from command_line import ROOT, TINY, records, result_of, run_py
 
 import mixerlab
 from mixerlab.checks import command as check
@@ -76,6 +77,16 @@ def test_the_new_mixer_trains(project):
     assert {(row["mixer"], row["status"]) for row in record["rows"]} == {("ema", "finished")}
     loaded = mixerlab.load(project / "results" / "runs" / record["run_id"], config_dir=project / "conf")
     assert type(loaded.model.blocks[0].mixer).__name__ == "MovingAverage"
+
+
+def test_a_process_and_its_workers_find_the_new_mixer(project):
+    """In `mixers/`, a folder without `__init__.py`, which ours of the same name at the root would hide."""
+    arguments = ["--config-dir", project / "conf", "mixer=ema", "task=icr", *TINY, f"results_dir={project / 'results'}"]
+    workers = ["-m", "seed=0,1", "hydra/launcher=processes", "hydra.launcher.n_jobs=2"]
+    command = [sys.executable, ROOT / "run.py", *arguments, *workers]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert len(records(project / "results")) == 2
 
 
 def test_the_new_task_keeps_the_contract(project):
