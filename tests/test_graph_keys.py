@@ -84,11 +84,6 @@ class Directs(AdamW):
         raise NotImplementedError
 
 
-class Scales(AdamW):
-    def lr_scale(self):
-        raise NotImplementedError
-
-
 @pytest.mark.parametrize("own", [Steps, Directs])
 @pytest.mark.parametrize(
     "override",
@@ -97,8 +92,3 @@ class Scales(AdamW):
 def test_of_a_step_or_direction_that_is_not_ours_nothing_is_known_to_be_in_tensors(own, override):
     options = ("optimizer=adamw", f"optimizer._target_={__name__}.{own.__name__}")
     assert graph_key(*options, override) != graph_key(*options) == graph_key(*options, "seed=3")
-
-
-def test_scales_of_ones_own_are_in_tensors():
-    options = ("optimizer=adamw", f"optimizer._target_={__name__}.Scales")
-    assert graph_key(*options, "schedule=cosine") == graph_key(*options)

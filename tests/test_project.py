@@ -1,13 +1,10 @@
 """Several projects of the user's own in one process: a config stays with the one that it was composed in."""
 
-import copy
-import pickle
 import subprocess
 import sys
 
 import pytest
 from command_line import TINY
-from omegaconf import OmegaConf
 
 import mixerlab
 from mixerlab.config import project
@@ -57,27 +54,3 @@ def test_a_config_stays_with_the_project_that_it_was_composed_in(make_project, t
         config.force = True
         record = mixerlab.run(config=config)
         assert record.provenance.get("project", {}).get("git_commit") == commit
-
-
-def test_a_copy_of_a_config_knows_its_project_and_a_file_does_not(make_project, tmp_path, monkeypatch):
-    conf, _ = make_project("early")
-    monkeypatch.chdir(conf.parent)
-    config = mixerlab.compose("mixer=early", config_dir="conf")
-    monkeypatch.chdir(tmp_path)
-    copies = (
-        copy.deepcopy(config),
-        config.copy(),
-        OmegaConf.merge(config, {"seed": 1}),
-        pickle.loads(pickle.dumps(config)),
-    )
-    for one in copies:
-        mixerlab.compose("mixer=attn")
-        assert project.project_in_use() is None
-        project.use_noted_folder(one)
-        assert project.project_in_use() == conf.parent
-    assert "conf" not in OmegaConf.to_yaml(config)
-    project.use_noted_folder(OmegaConf.create(OmegaConf.to_yaml(config)))  # keeps the last
-    assert project.project_in_use() == conf.parent
-    conf.parent.rename(tmp_path / "moved")
-    with pytest.raises(ValueError, match=r"early/conf: there is no such folder.*config_dir=DIR"):
-        mixerlab.run(config=config)

@@ -1,6 +1,5 @@
 """Ways to damage the files of a run, by accident or on purpose."""
 
-import json
 import os
 import shutil
 from pathlib import Path
@@ -83,65 +82,9 @@ METRICS = ANY | {
 }
 
 
-def setting(*keys):
-    """Sets what the last but one key names to the last."""
-
-    def harm(record):
-        *path, last, value = keys
-        for key in path:
-            record = record[key]
-        record[last] = value
-
-    return harm
-
-
-# What a stranger writes with digests of his own.
-CONTENTS = {
-    "provenance: null": setting("provenance", None),
-    "provenance hides a column": setting("provenance", {"status": "finished", "mixer": "mine"}),
-    "sha256: list": setting("sha256", []),
-    "score: unknown": setting("score", "name", "bits"),
-    "rows: dict": setting("rows", {"a": 1}),
-    "rows: numbers": setting("rows", [1, 2, 3]),
-    "rows: none": setting("rows", []),
-    "status: dict": setting("rows", 0, "status", {}),
-    "error: number": setting("rows", 0, "error", 5),
-    "run_id: path": setting("run_id", "../../../etc"),
-    "mixer: other": setting("rows", 0, "mixer", "gdn"),
-    "mixer: list": setting("rows", 0, "mixer", ["attn"]),
-    "seed: other": setting("rows", 0, "seed", 7),
-    "replica: negative": setting("rows", 0, "replica", -1),
-    "lr: digits": setting("rows", 0, "lr", 10**400),
-    "hparams: hides a column": setting("rows", 0, "hparams", {"status": "finished"}),
-    "loss: digits": setting("rows", 0, "test_loss", 10**400),
-    "loss: NaN": setting("rows", 0, "test_loss", float("nan")),
-    "accuracy: 2": setting("rows", 0, "test_accuracy", 2),
-    "accuracy: true": setting("rows", 0, "test_accuracy", True),
-    "accuracy: nested": setting("rows", 0, "test_accuracy", json.loads("[" * 400 + "]" * 400)),
-    "fewer rows": lambda record: record["rows"].pop(),
-    "a row twice": lambda record: record["rows"].append(record["rows"][0]),
-    "an unknown column": setting("rows", 0, "more", 1),
-}
-
-
-def _stray(results: Path, outside: Path) -> bool:
-    (results / "runs" / "notes.txt").write_text("mine")
-    (results / "runs" / "notes").mkdir()
-    (results / "runs" / "notes" / "more.txt").write_text("mine")
-    (results / "runs" / "$x | `y`\n* \\input{z}").mkdir()
-    (results / "runs" / "0123456789ab").symlink_to("/nowhere/at/all")
-    return False
-
-
 def _copy(results: Path, outside: Path) -> bool:
     run = next((results / "runs").glob("[0-9a-f]*"))
     shutil.copytree(run, run.with_name("copy"), symlinks=True)
-    return True
-
-
-def _link_out(results: Path, outside: Path) -> bool:
-    (run,) = outside.glob("runs/*")
-    (results / "runs" / run.name).symlink_to(run)
     return True
 
 
@@ -153,4 +96,4 @@ def _strange_record(results: Path, outside: Path) -> bool:
 
 
 # Each gives whether a report must name what it leaves.
-FOREIGN = {"stray": _stray, "copy": _copy, "link out": _link_out, "strange record": _strange_record}
+FOREIGN = {"copy": _copy, "strange record": _strange_record}

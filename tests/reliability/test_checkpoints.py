@@ -1,32 +1,24 @@
 """A checkpoint is read as it was written, or not at all; one that cannot be used costs its epochs."""
 
-import hashlib
 import random
 import sys
 from pathlib import Path
 
 import pytest
 import torch
-from lightning.pytorch.loggers import CSVLogger
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "training"))
 
 from tiny_training import checkpoint_of, fit
 
 from mixerlab.records.files import forget
-from mixerlab.training import checkpoints
 from mixerlab.training.checkpoints import DamagedCheckpoint, read_checkpoint, write_checkpoint
-from mixerlab.training.lit_module import PopulationTraining
 
 REPLICAS, SETTINGS = [(2e-2, 0)], {"epochs": 3, "checkpoint_every": 0}
 
 
 def checkpoint():
     return {"state": torch.randn(4000, generator=torch.Generator().manual_seed(0)), "history": [{"epoch": 0}]}
-
-
-def with_digest(payload: bytes) -> bytes:
-    return checkpoints._MAGIC + hashlib.sha256(payload).hexdigest().encode() + b"\n" + payload
 
 
 def test_no_damage_is_loaded(tmp_path):
@@ -48,32 +40,9 @@ def test_no_damage_is_loaded(tmp_path):
             read_checkpoint(path)
 
 
-class Harmful:
-    def __init__(self, path):
-        self.path = path
-
-    def __reduce__(self):
-        return Path.touch, (self.path,)
-
-
-def test_nothing_in_a_checkpoint_is_run(tmp_path):
-    harm = tmp_path / "harmed"
-    torch.save({"state": Harmful(harm)}, tmp_path / "plain")
-    (tmp_path / "a.ckpt").write_bytes(with_digest((tmp_path / "plain").read_bytes()))
-    with pytest.raises(DamagedCheckpoint, match="UnpicklingError"):
-        read_checkpoint(tmp_path / "a.ckpt")
-    assert not harm.exists()
-
-
 def _zeroed(path):
     content = path.read_bytes()
     path.write_bytes(content[:5000] + bytes(512) + content[5512:])
-
-
-def _of_another_version(path):
-    found = read_checkpoint(path)
-    del found["history"]
-    write_checkpoint(path, found)
 
 
 def _of_another_shape(path):
@@ -83,17 +52,7 @@ def _of_another_shape(path):
     write_checkpoint(path, found)
 
 
-def _link(path):
-    path.rename(path.with_name("elsewhere"))
-    path.symlink_to(path.with_name("elsewhere"))
-
-
-USELESS = {
-    "a zeroed block": _zeroed,
-    "another version": _of_another_version,
-    "another shape": _of_another_shape,
-    "a link": _link,
-}
+USELESS = {"a zeroed block": _zeroed, "another shape": _of_another_shape}
 
 
 @pytest.fixture(scope="module")
@@ -104,10 +63,7 @@ def whole(tmp_path_factory):
     return result, checkpoint_of(REPLICAS, folder).read_bytes()
 
 
-SLOW = ("a link", "another version")
-
-
-@pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.slow) if n in SLOW else n for n in USELESS])
+@pytest.mark.parametrize("name", USELESS)
 def test_a_checkpoint_that_is_of_no_use_costs_its_epochs(tmp_path, caplog, whole, name):
     result, content = whole
     path = checkpoint_of(REPLICAS, tmp_path)
@@ -125,7 +81,6 @@ def test_a_checkpoint_that_is_of_no_use_costs_its_epochs(tmp_path, caplog, whole
 @pytest.mark.parametrize(
     "other",
     [
-        {"precision": "bf16"},
         {"accelerator": "gpu"},
         {"code": {"mixer": "before"}},
         {"replicas": [(1e-2, 0), (2e-2, 0)]},
@@ -140,52 +95,3 @@ def test_a_checkpoint_of_another_training_is_not_continued_and_the_log_says_so(t
     (note,) = fit(replicas, tmp_path, **SETTINGS).notes
     assert path.name in note and "training starts over" in note and note in caplog.text
     assert path.read_bytes() == content
-
-
-class FailsOnce(CSVLogger):
-    """Cannot write when training begins, as on a full disk."""
-
-    failed = False
-
-    def save(self):
-        if not self.failed:
-            self.failed = True
-            raise OSError(28, "No space left on device")
-
-
-def raises(error):
-    def function(*_):
-        raise error
-
-    return function
-
-
-def fails_once(error):
-    """`PopulationTraining.on_load_checkpoint` that raises `error` at its first call."""
-    errors, restore = [error], PopulationTraining.on_load_checkpoint
-
-    def on_load_checkpoint(self, checkpoint):
-        if errors:
-            raise errors.pop()
-        restore(self, checkpoint)
-
-    return on_load_checkpoint
-
-
-@pytest.mark.parametrize("name", ["logger", "GPU", "reading"])
-def test_what_fails_beside_a_whole_checkpoint_leaves_it(tmp_path, monkeypatch, whole, name):
-    result, content = whole
-    path = checkpoint_of(REPLICAS, tmp_path)
-    path.write_bytes(content)
-    loggers = [FailsOnce(tmp_path)] if name == "logger" else []
-    if name == "GPU":
-        error = torch.AcceleratorError("CUDA error: launch")
-        monkeypatch.setattr(PopulationTraining, "on_load_checkpoint", fails_once(error))
-    with monkeypatch.context() as patch:
-        if name == "reading":
-            patch.setattr("os.fstat", raises(OSError(5, "Input/output error")))
-        with pytest.raises((OSError, torch.AcceleratorError)):
-            fit(REPLICAS, tmp_path, loggers=loggers, **SETTINGS)
-    assert path.read_bytes() == content
-    again = fit(REPLICAS, tmp_path, loggers=loggers, **SETTINGS)
-    assert again.notes == [] and again.replicas == result.replicas

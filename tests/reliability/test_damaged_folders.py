@@ -1,7 +1,5 @@
 """Damaged and foreign files in a results folder cost their own cell, by name, and nothing else."""
 
-import contextlib
-import json
 import random
 
 import damage
@@ -10,8 +8,6 @@ import pytest
 
 from mixerlab.records import files
 from mixerlab.records.files import Unreadable, read_metrics, read_run, run_folder
-from mixerlab.records.schema import Record, rows_digest
-from mixerlab.sweeps.figures import sheet
 from mixerlab.sweeps.report import report
 
 
@@ -53,24 +49,6 @@ def test_a_damaged_file_costs_its_cell(tmp_path, reported, file, damages):
         check_costs_its_cell(reported(results), folder)
 
 
-def test_a_record_from_a_stranger_costs_its_cell(results, reported):
-    folder = victim(results)
-    path = folder / "record.json"
-    written = path.read_text()
-    for name, harm in damage.CONTENTS.items():
-        record = json.loads(written)
-        harm(record)
-        with contextlib.suppress(KeyError, TypeError, AttributeError):  # what is missing is refused for that
-            digest = rows_digest(
-                Record(**{key: value for key, value in record.items() if key not in ("sha256", "score")})
-            )
-            record["sha256"]["rows"] = digest
-        path.write_text(json.dumps(record))
-        with pytest.raises(Unreadable, match=f"^{folder}"):
-            pytest.fail(f"{name} is read as {read_run(results, folder.name)}")
-    check_costs_its_cell(reported(results), folder)
-
-
 @pytest.mark.parametrize("name", damage.METRICS)
 def test_damaged_metrics_cost_their_curve(results, name):
     folder = victim(results)
@@ -104,23 +82,6 @@ def test_whatever_is_raised_while_a_run_is_read_costs_its_cell(results, reported
     text = reported(results)
     assert "delete" not in text
     check_costs_its_cell(text, folder)
-
-
-@pytest.mark.slow
-def test_a_report_is_drawn_whatever_the_folder_holds(results, tmp_path_factory):
-    """One of every kind at once."""
-    outside = tmp_path_factory.mktemp("outside")
-    fakes.add_run(outside, [0.1, 1.0, 0.1], mixer="mesa")
-    for number, (file, damages) in enumerate(
-        [("record.json", damage.RECORDS), ("config.yaml", damage.CONFIGS), ("metrics.csv", damage.METRICS)]
-    ):
-        for place, harm in enumerate(damages.values()):
-            run_id = fakes.add_run(results, [0.3, 0.7, 0.5], mixer="mamba", seed=100 * number + place)
-            harm(run_folder(results, run_id) / file)
-    for name in damage.FOREIGN:
-        damage.FOREIGN[name](results, outside if name != "copy" else tmp_path_factory.mktemp("more"))
-    made = report.report(results)
-    assert "0.900" in made.text and all(file.stat().st_size for file in made.files)
 
 
 def mutated(content: bytes, draw: random.Random) -> bytes:
@@ -159,18 +120,3 @@ def test_no_mutation_of_a_file_is_read_as_something_else(results, file, number):
             refused += 1
             assert str(folder) in str(error), place
     assert refused > number / 2
-
-
-def test_nothing_is_written_through_a_link(results, tmp_path_factory):
-    outside = tmp_path_factory.mktemp("outside") / "precious"
-    outside.write_text("precious")
-    folder = victim(results)
-    names = ("config.yaml", "metrics.csv", "curves.png")
-    for name in names:
-        (folder / name).unlink(missing_ok=True)
-        (folder / name).symlink_to(outside)
-    fakes.write_config(folder, fakes.config(mixer="attn"))
-    fakes.write_metrics(folder, fakes.pd.DataFrame({"epoch": [0], "lr": [1e-3]}))
-    sheet.save(sheet.Figure(), folder / "curves")
-    assert outside.read_text() == "precious"
-    assert not any((folder / name).is_symlink() for name in names)

@@ -7,10 +7,8 @@ import fakes
 import pandas as pd
 import pytest
 
-from mixerlab.records.text import one_line
 from mixerlab.sweeps.figures.curves import run_curves
 from mixerlab.sweeps.figures.sheet import save
-from mixerlab.sweeps.report import report
 from mixerlab.sweeps.tables.cells import best_per_cell
 from mixerlab.sweeps.tables.collect import collect
 from mixerlab.sweeps.tables.tables import setting_table
@@ -66,13 +64,6 @@ def test_markdown_has_one_column_for_each_mixer(results):
         assert not any(re.search(rf"(?<!\\){re.escape(markup)}", line) for line in table)
 
 
-def test_a_terminal_shows_names_as_they_are(results):
-    """In one line each, and without control characters."""
-    text = to_markdown(setting_table(best_per_cell(collect(results))), one_line)
-    assert "[link]" in text and "\\[" not in text
-    assert text.replace("\n", "").isprintable()
-
-
 def test_csv_has_no_formula(results):
     frame = collect(results)
     for text in (to_csv(setting_table(best_per_cell(frame))), rows_csv(frame)):
@@ -80,15 +71,6 @@ def test_csv_has_no_formula(results):
         cells = [*read.columns, *read[["task", "setting"]].to_numpy().ravel()]
         assert not [cell for cell in cells if cell.startswith(("=", "+", "-", "@"))]
         assert "'=HYPERLINK(1)" in cells and '"quoted"' in cells and "a,b" in cells
-
-
-@pytest.mark.filterwarnings("ignore:Glyph")  # the font has no such letters
-@pytest.mark.slow
-def test_figures_show_names_as_they_are(results):
-    made = report.report(results, selections=("official",))
-    assert len([file for file in made.files if file.suffix == ".png"]) >= 3
-    folder = next(results.glob("runs/*"))
-    save(run_curves(folder), folder / "curves")
 
 
 @pytest.mark.parametrize("name", [r"$\frac{$", "$x$"])

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from mixerlab.records.files import RECORD_FILE, read_config, run_folder, write_config, write_metrics, write_record
+from mixerlab.records.files import read_config, run_folder, write_config, write_metrics, write_record
 from mixerlab.records.identity import run_id
 from mixerlab.records.schema import Record, labels_of_replicas
 
@@ -131,12 +131,6 @@ def add_run(
     return made.run_id
 
 
-def replace_record(folder: Path, record: Record) -> None:
-    """As a training by force leaves it."""
-    (folder / RECORD_FILE).unlink(missing_ok=True)
-    write_record(folder, record)
-
-
 def by_run_id(*configs: dict) -> dict[str, dict]:
     """As a sweep notes its runs."""
     return {run_id(config): config for config in configs}
@@ -167,53 +161,3 @@ def add_three_mixers(results: Path) -> Path:
     add_run(results, [0.2, 0.6, 0.4], mixer="attn", setting="seq_len-512")
     add_run(results, ["diverged"] * 3, mixer="parallax", setting="seq_len-512")
     return results
-
-
-def add_many_mixers(results: Path, number: int, seeds: Sequence[int] = (0, 1, 2)) -> list[str]:
-    """A folder like that of a survey: mixers of several sizes and strengths, four tasks, several lengths; their names.
-
-    The last mixer misses some cells, the one before diverged on one.
-    """
-    known = ["attn", "parallax", "gdn", "mamba", "mesa"]
-    names = [*known, *(f"{name}_mixer" for name in ("delta", "hyena", "lion", "rwkv", "s4", "retnet", "based", "gla"))]
-    names = [*names, "a_mixer_with_a_long_name", "minimal"][:number]
-    draw = np.random.default_rng(0)
-    for place, mixer in enumerate(names):
-        strength = 0.95 - 0.5 * place / len(names)
-        for task, settings in {
-            "icr": ("baseline", "seq_len-256", "seq_len-512", "vocab_size-32", "vocab_size-128"),
-            "ncr": ("baseline", "seq_len-256", "seq_len-512"),
-            "mem": ("baseline", "vocab_size-1024", "vocab_size-4096"),
-            "sc": ("baseline", "seq_len-1024"),
-        }.items():
-            for level, setting in enumerate(settings):
-                if mixer == names[-1] and number > 2 and setting != "baseline":
-                    continue
-                mean = np.clip(strength * (1 - 0.12 * level), 0, 1)
-                scores: list = (
-                    np.clip(mean + draw.normal(0, 0.04, (len(seeds), 3)) - [0.2, 0, 0.1], 0, 1).ravel().tolist()
-                )
-                if number > 2 and mixer == names[-2] and setting == "vocab_size-4096":
-                    scores = ["diverged"] * len(scores)
-                sizes = {
-                    "state_size": int(1024 * 2 ** (place % 7) * (1 + 0.1 * place)),
-                    "num_params": 300_000 + 31_000 * place,
-                }
-                add_run(results, scores, sizes=sizes, mixer=mixer, task=task, setting=setting, seed=list(seeds))
-    return names
-
-
-def add_frontier(results: Path, mixers: Sequence[str]) -> None:
-    """What `experiment=frontier` leaves, under its labels: two tasks with test rows of several lengths, three seeds.
-
-    The first mixer has 0.95, 0.9, 0.85 and 0.8 at 64, 128, 256 and 1024 tokens, each other 0.1 less.
-    """
-    for task, setting, chance in (("icr", "num_train_examples=100000", 1 / 8), ("state_tracking", "S3-128", 1 / 6)):
-        for place, mixer in enumerate(mixers):
-            for level, length in enumerate((64, 128, 256, 1024)):
-                accuracy = 0.95 - 0.05 * level - 0.1 * place
-                scores = [accuracy + change for change in (-0.02, 0.0, 0.02)]
-                given: dict = {"seq_len": 128} | ({} if length == 128 else {"test_seq_len": length})
-                name = setting if length == 128 else f"{setting},test_seq_len={length}"
-                sizes: Any = {"chance": chance}
-                add_run(results, scores, sizes, mixer=mixer, task=task, setting=name, lr=1e-3, seed=[0, 1, 2], **given)

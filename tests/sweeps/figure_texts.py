@@ -1,8 +1,6 @@
 """The texts of a figure and whether they can be read, its lines and colours."""
 
-import numpy as np
 from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.colors import to_rgb
 
 from mixerlab.sweeps.figures.sheet import figure_style
 
@@ -55,13 +53,3 @@ def _colours(line):
 def lines_of(panel, colour):
     """The values of the curves of a colour that have several points."""
     return [list(line.get_ydata()) for line in panel.lines if line.get_color() == colour and len(line.get_xdata()) > 1]
-
-
-def painted(figure, panel, colour):
-    """How many pixels of the panel have this colour."""
-    canvas = FigureCanvasAgg(figure)
-    canvas.draw()
-    box = panel.get_window_extent()
-    picture = np.asarray(canvas.buffer_rgba())[::-1, :, :3]  # rows from below, as in the box
-    inside = picture[int(box.y0) : int(box.y1), int(box.x0) : int(box.x1)] / 255
-    return (np.abs(inside - to_rgb(colour)).max(axis=-1) < 0.02).sum()

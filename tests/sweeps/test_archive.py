@@ -1,7 +1,6 @@
 """Archives of records: what goes in comes back, nothing else does, and nothing leaves the folder."""
 
 import io
-import json
 import lzma
 import tarfile
 
@@ -10,7 +9,7 @@ import pytest
 
 from mixerlab.records import archive
 from mixerlab.records.claims import claim
-from mixerlab.records.files import CONFIG_FILE, METRICS_FILE, RECORD_FILE, run_folder, write_config, write_record
+from mixerlab.records.files import METRICS_FILE, RECORD_FILE, run_folder, write_config, write_record
 from mixerlab.records.schema import failed_record
 
 
@@ -49,11 +48,6 @@ def test_finished_runs_come_back_whole_and_nothing_else_does(results, packed, tm
     assert len(back) == 6 and back.items() <= written(results).items()
 
 
-def test_the_same_records_are_the_same_bytes(results, packed, tmp_path):
-    archive.pack(results, tmp_path / "again")
-    assert (tmp_path / "again").read_bytes() == packed.read_bytes()
-
-
 def test_what_is_finished_or_claimed_stays_as_it_is(results, packed, tmp_path):
     other, runs = tmp_path / "elsewhere", list(archive._checked(packed))
     record = run_folder(other, runs[0]) / RECORD_FILE
@@ -79,33 +73,14 @@ def test_an_archive_is_not_replaced_where_runs_would_be_lost(results, packed, tm
     assert archive.main([str(packed), "--results-dir", str(results)]) == 1 and packed.read_text() == "mine"
 
 
-def test_what_cannot_be_packed_is_named(results, tmp_path, capsys):
-    (tmp_path / "empty").mkdir()
-    assert archive.main([str(tmp_path / "a.tar.xz"), "--results-dir", str(tmp_path / "empty")]) == 1
-    assert "has no finished run: train some" in capsys.readouterr().err
-    metrics = next(results.glob("runs/*/metrics.csv"))
-    metrics.unlink()
-    assert archive.main([str(tmp_path / "a.tar.xz"), "--results-dir", str(results)]) == 1
-    assert f"{metrics.parent} cannot be read" in capsys.readouterr().err and not (tmp_path / "a.tar.xz").exists()
-
-
 def made(file, *members):
-    """An archive with these (name, content) or `TarInfo` members."""
+    """An archive with these (name, content) members."""
     with lzma.open(file, "wb") as packed, tarfile.open(fileobj=packed, mode="w") as tar:
-        for member in members:
-            if isinstance(member, tarfile.TarInfo):
-                tar.addfile(member)
-            else:
-                info = tarfile.TarInfo(member[0])
-                info.size = len(member[1])
-                tar.addfile(info, io.BytesIO(member[1]))
+        for name, content in members:
+            info = tarfile.TarInfo(name)
+            info.size = len(content)
+            tar.addfile(info, io.BytesIO(content))
     return file
-
-
-def link(name, target):
-    info = tarfile.TarInfo(name)
-    info.type, info.linkname = tarfile.SYMTYPE, target
-    return info
 
 
 RUN = "runs/0123456789ab/"
@@ -115,11 +90,6 @@ RUN = "runs/0123456789ab/"
     ("members", "message"),
     [
         ([("../escaped", b"x")], "'../escaped', of 1 bytes, is no file of a run"),
-        ([("runs/../../escaped/record.json", b"x")], "is no file of a run"),
-        ([(RUN + "resume-0.ckpt", b"x")], "is no file of a run"),
-        ([(RUN + "record.json\n", b"x")], "is no file of a run"),
-        ([link(RUN + "record.json", "/etc/passwd")], "is no file of a run"),
-        ([(RUN + "config.yaml", b"x")], "has no metrics.csv, record.json"),
         ([(RUN + name, b"{}") for name in archive.FILES], "0123456789ab cannot be read"),
     ],
 )
@@ -130,48 +100,11 @@ def test_an_archive_of_anything_else_is_refused_before_a_file_is_written(tmp_pat
     assert not other.exists() and not (tmp_path / "escaped").exists()
 
 
-def another_seed(files):
-    record = json.loads(files[RECORD_FILE])
-    record["rows"][0]["seed"] = 7
-    files[RECORD_FILE] = json.dumps(record).encode()
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        lambda files: files.update({CONFIG_FILE: b"garbage"}),
-        lambda files: files.update({CONFIG_FILE: b"\xff"}),
-        lambda files: files.update({METRICS_FILE: b"\xff"}),
-        another_seed,
-    ],
-)
-def test_a_damaged_run_is_refused_before_a_file_is_written(packed, tmp_path, change):
+def test_a_damaged_run_is_refused_before_a_file_is_written(packed, tmp_path):
     runs = archive._checked(packed)
     *_, last = runs
-    change(runs[last])
+    runs[last][METRICS_FILE] = b"\xff"
     made(packed, *((f"runs/{run}/{name}", text) for run, files in runs.items() for name, text in files.items()))
     with pytest.raises(ValueError, match=rf"runs/{last} cannot be read"):
         archive.restore(packed, tmp_path / "elsewhere")
     assert not (tmp_path / "elsewhere").exists()
-
-
-def test_a_link_out_of_the_folder_is_not_followed(packed, tmp_path):
-    other, outside = tmp_path / "elsewhere", tmp_path / "outside"
-    outside.mkdir()
-    (other / "runs").mkdir(parents=True)
-    (other / "runs" / list(archive._checked(packed))[-1]).symlink_to(outside)
-    with pytest.raises(ValueError, match="leads out of results_dir"):
-        archive.restore(packed, other)
-    assert written(other) == {} and list(outside.iterdir()) == []
-
-
-@pytest.mark.parametrize("content", [b"", b"no archive", lzma.compress(b"no archive"), None, "cut"])
-def test_what_is_no_archive_is_one_line(packed, tmp_path, content, capsys):
-    capsys.readouterr()
-    file = tmp_path / "a"
-    if content is not None:
-        file.write_bytes(packed.read_bytes()[:-100] if content == "cut" else content)
-    assert archive.main([str(file), "--restore", "--results-dir", str(tmp_path / "b")]) == 1
-    error = capsys.readouterr().err
-    assert error.count("\n") == 1 and error.startswith(f"error: {file} cannot be read")
-    assert not (tmp_path / "b").exists()

@@ -17,8 +17,6 @@ from mixerlab.sweeps.tables.swept import spread_out
 from mixerlab.sweeps.tables.tables import task_table
 from mixerlab.sweeps.tables.writers import rows_csv
 
-GPU = {"device": "NVIDIA H200", "precision": "bfloat16"}
-
 
 def notes(results, configs=None, by=None):
     return notes_of(spread_out(collect(results, configs), by))
@@ -65,14 +63,6 @@ def test_what_failed_or_never_ended_or_cannot_be_read_is_a_row(tmp_path):
     assert asked.groupby("mixer")["status"].agg(set).to_dict() == {"attn": {"finished"}, "mamba": {"missing"}}
 
 
-def test_an_empty_folder_gives_an_empty_frame_and_a_wrong_one_is_named(tmp_path):
-    assert best_per_cell(spread_out(collect(tmp_path))).empty
-    fakes.add_run(tmp_path, [0.5, 0.6, 0.7])
-    for folder in ("resluts", "runs", next(tmp_path.glob("runs/*"))):
-        with pytest.raises(ValueError, match="name"):
-            collect(tmp_path / folder)
-
-
 def test_every_source_gives_the_same_rows(tmp_path):
     """Also of a name such as `NA` or `1e3`, and of a hash that is a number too large for a float."""
     for mixer in ("attn", "NA", "1e3", "1000"):
@@ -91,16 +81,6 @@ def test_every_source_gives_the_same_rows(tmp_path):
     for source in ("other.csv", "nowhere", "none.tar.xz"):
         with pytest.raises(ValueError, match=source):
             rows_of(tmp_path / source)
-
-
-def test_numbers_that_are_equal_and_null_and_false_are_one_configuration(tmp_path):
-    """`1` is `1.0`; a key that is null or false is as good as absent, as in the records made before there was one."""
-    for seed, changed in enumerate(
-        ({"optimizer.betas": [0.8, 1]}, {"optimizer.betas": [0.8, 1.0], "model.linear_std": None, "mixer.gate": False})
-    ):
-        fakes.add_run(tmp_path, [0.5, 0.6, 0.7 + 0.1 * seed], seed=seed, changed=changed)
-    (cell,) = best_per_cell(spread_out(collect(tmp_path))).itertuples()
-    assert (cell.configs, cell.n, cell.mean) == (1, 2, pytest.approx(0.75)) and notes(tmp_path) == []
 
 
 def test_a_score_of_which_less_is_better(tmp_path):
@@ -135,38 +115,3 @@ def test_two_classes_under_one_name_are_told_and_not_taken_for_each_other(tmp_pa
     assert note.startswith("mixer own: runs of several classes (mixers.own.Own, mixers.own2.Own)")
     lost = fakes.config(mixer="own", changed={"mixer._target_": "mixers.own3.Own"})
     assert "mixers.own3.Own" in notes(tmp_path, fakes.configs_in(tmp_path) | fakes.by_run_id(lost))[0]
-
-
-@pytest.mark.parametrize("part", ["mixer", "task", "training"])
-def test_runs_by_several_versions_of_the_code_are_told(tmp_path, part):
-    for seed, version in enumerate("aab"):
-        fakes.add_run(tmp_path, [0.5] * 3, seed=seed, provenance={"code_version": {part: version}})
-        assert len(notes(tmp_path)) == (seed == 2)
-    assert "code" in notes(tmp_path)[0] and part in notes(tmp_path)[0]
-
-
-def test_two_problems_under_one_name_are_told(tmp_path):
-    fakes.add_run(tmp_path, [0.5, 0.6, 0.7])
-    fakes.add_run(tmp_path, [0.5, 0.6, 0.7], mixer="gdn", vocab_size=32)
-    (note,) = notes(tmp_path)
-    assert "task.vocab_size" in note and "16, 32" in note and "icr baseline" in note
-
-
-def test_what_differs_between_mixers_is_told_unless_a_column_shows_it(tmp_path):
-    for mixer in ("attn", "gdn"):
-        fakes.add_run(tmp_path, [0.5, 0.6, 0.7], mixer=mixer, provenance=GPU)
-    assert notes(tmp_path) == []
-    fakes.add_run(tmp_path, [0.5] * 3, mixer="mesa", changed={"trainer.epochs": 80, "optimizer.betas": [0.9, 0.95]})
-    (note,) = notes(tmp_path)
-    assert "epochs (attn 60; gdn 60; mesa 80)" in note and "optimizer.betas" in note and "device (attn NVIDIA" in note
-    assert "epochs (" not in notes(tmp_path, by=["trainer.epochs"])[0]
-    fakes.add_run(tmp_path, [0.5] * 3, mixer="attn", seed=1, provenance=GPU | {"device": "NVIDIA A100"})
-    without_mesa = collect(tmp_path).query("mixer != 'mesa'")
-    assert "device" in notes_of(spread_out(without_mesa))[0]  # the seeds of one cell
-
-
-def test_devices_that_part_tasks_and_no_mixers_are_no_matter(tmp_path):
-    for mixer in ("attn", "gdn"):
-        fakes.add_run(tmp_path, [0.5, 0.6, 0.7], mixer=mixer, provenance=GPU)
-        fakes.add_run(tmp_path, [0.5, 0.6, 0.7], mixer=mixer, task="mem")
-    assert notes(tmp_path) == []

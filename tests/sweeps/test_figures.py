@@ -1,31 +1,27 @@
 """Figures: their texts can be read, they show the numbers of the tables, and they hide no gap."""
 
-import itertools
-
 import fakes
 import numpy as np
 import pytest
-from figure_texts import assert_legible, legend_texts, painted, points_of
+from figure_texts import assert_legible, legend_texts, lines_of, points_of
 
-from mixerlab.records.names import AVERAGE, MIXERS
+from mixerlab.records.files import RECORD_FILE, read_metrics, read_record, run_folder, write_metrics, write_record
+from mixerlab.records.names import MIXERS
 from mixerlab.sweeps.figures.by_task import by_task
-from mixerlab.sweeps.figures.comparison import comparison
-from mixerlab.sweeps.figures.curves import training_curves
-from mixerlab.sweeps.figures.difficulty import difficulty, harder_set, lengths, setting_title
+from mixerlab.sweeps.figures.curves import run_curves, training_curves
+from mixerlab.sweeps.figures.difficulty import difficulty, harder_set, lengths
 from mixerlab.sweeps.figures.heat_map import heat_map
-from mixerlab.sweeps.figures.points import Scores, mean_point, seeds_point
-from mixerlab.sweeps.figures.sheet import TWO_COLUMNS, WIDTHS, Layout, caption_of, save
-from mixerlab.sweeps.figures.styles import brief_labels, short_labels, styles
+from mixerlab.sweeps.figures.points import Scores
+from mixerlab.sweeps.figures.sheet import TWO_COLUMNS, Layout, caption_of
+from mixerlab.sweeps.figures.styles import styles
 from mixerlab.sweeps.figures.swept import learning_rates, score_by_key, score_by_size
 from mixerlab.sweeps.tables.cells import best_per_cell
 from mixerlab.sweeps.tables.collect import collect
 from mixerlab.sweeps.tables.columns import Column
-from mixerlab.sweeps.tables.published import Pair
 from mixerlab.sweeps.tables.swept import spread_out
 from mixerlab.sweeps.tables.tables import task_table
 
 ATTN, GDN = Column("attn"), Column("gdn")
-ONE_COLUMN = Layout(WIDTHS[1])
 
 
 def scores_of(results, layout=TWO_COLUMNS, selection="official"):
@@ -44,68 +40,30 @@ def results(tmp_path_factory):
     return fakes.add_three_mixers(tmp_path_factory.mktemp("results"))
 
 
-@pytest.mark.parametrize(
-    ("number", "width", "bare"),
-    [
-        (2, 3.25, False),
-        (2, 5.5, True),
-        *(
-            pytest.param(number, width, bare, marks=pytest.mark.slow)
-            for number, width, bare in ((5, 3.0, True), (5, 20.0, False), (15, 3.25, False), (15, 6.75, False))
-        ),
-    ],
-)
-def test_no_text_lies_over_another(tmp_path, number, width, bare):
-    fakes.add_many_mixers(tmp_path, number, seeds=(0, 1))
-    for figure in all_figures(scores_of(tmp_path, Layout(width, bare)), tmp_path):
+@pytest.mark.parametrize(("width", "bare"), [(3.25, False), (6.75, False), (5.5, True)])
+def test_every_figure_has_the_width_of_its_column_and_no_text_over_another(results, width, bare):
+    figures = [figure for figure in all_figures(scores_of(results, Layout(width, bare)), results) if figure]
+    assert len(figures) > 5
+    for figure in figures:
         assert figure.get_size_inches()[0] == width
         assert_legible(figure)
 
 
-@pytest.mark.parametrize("layout", [ONE_COLUMN, TWO_COLUMNS])
-def test_long_names_of_columns_and_settings_are_legible(tmp_path, layout):
-    parameters = {"num_train_examples": 100000, "seq_len": 32, "vocab_size": 8, "frac_noise": 0.25}
-    long = ",".join(f"{key}={value}" for key, value in parameters.items())
-    for mixer, width, task in itertools.product(("attn", "a_mixer_with_a_long_name"), (64, 128), ("icr", "own_task")):
-        changed = {"model.d_model": width, "model.autoencoder_redraw_all": width > 64, "optimizer.name": "adamw"}
-        fakes.add_run(tmp_path, [0.3, 0.9], lr=[1e-3, 2e-3], mixer=mixer, task=task, changed=changed)
-        given = {"mixer": mixer, "task": task, "changed": changed, "setting": long, **parameters}
-        fakes.add_run(tmp_path, [0.3, 0.9], lr=[1e-3, 2e-3], **given)
-    for figure in all_figures(scores_of(tmp_path, layout), tmp_path):
-        if figure is not None:
-            assert_legible(figure)
+def test_means_are_those_of_the_tables(results):
+    scores = scores_of(results)
+    for (task,), row in task_table(scores.cells).rows.items():
+        for column, entry in row.items():
+            point = scores.by_task[task][column]
+            assert point.mean == (entry.mean if entry.mean is None else pytest.approx(entry.mean))
+            assert dict(point.by_seed) == pytest.approx(dict(entry.by_seed)) and point.whole == entry.whole
 
 
-def test_labels_say_once_what_columns_share_and_are_brief_beside_a_panel():
-    columns = [Column("attn", (("model.d_model", width), ("trainer.epochs", "9"))) for width in ("64", "128")]
-    texts = dict(zip(columns, ("attn, d_model=64", "attn, d_model=128"), strict=True))
-    assert short_labels(columns) == (
-        dict(zip(columns, ("attn, d_model=64", "attn, d_model=128"), strict=True)),
-        "all: epochs=9",
-    )
-    pairs = (("optimizer.decayed", "matrices"), ("optimizer.head", "adam"))
-    columns = [Column("attn", (("mixer.num_heads", "16"), *pairs)), Column("mamba", pairs[:1])]
-    texts, told = brief_labels(columns)
-    assert list(texts.values()) == ["attn (16, adam)", "mamba (-, -)"]
-    assert told == "in brackets: num_heads, head; all: decayed=matrices"
-
-
-@pytest.mark.parametrize("width", [-1.0, 0.0, 2.9, 21.0, float("inf"), float("nan")])
-def test_a_width_that_no_figure_can_have(width):
-    with pytest.raises(ValueError, match=rf"cannot be {width:g} inches wide: give 3 to 20, such as 5\.5"):
-        Layout(width)
-
-
-def test_a_bare_figure_keeps_its_caption(results):
-    whole, bare = (by_task(scores_of(results, Layout(bare=bare))) for bare in (False, True))
-    assert caption_of(whole) == caption_of(bare) != ""
-    assert not bare.texts and bare.get_size_inches()[1] < whole.get_size_inches()[1]
-
-
-def test_saved_as_picture_and_as_pdf(tmp_path, results):
-    paths = save(by_task(scores_of(results)), tmp_path / "2605.29157", ("png", "pdf"))
-    assert [path.name for path in paths] == ["2605.29157.png", "2605.29157.pdf"]  # a dot is no suffix
-    assert [path.read_bytes()[:4] for path in paths] == [b"\x89PNG", b"%PDF"]
+def test_a_mean_that_misses_a_setting_is_hollow(tmp_path):
+    fakes.add_run(tmp_path, [0.8], lr=1e-3)
+    for setting in ("baseline", "seq_len-256"):
+        fakes.add_run(tmp_path, [0.6], lr=1e-3, mixer="gdn", setting=setting)
+    hollow = [bar for bar in by_task(scores_of(tmp_path)).axes[0].patches if bar.get_facecolor() == (1, 1, 1, 1)]
+    assert [bar.get_height() for bar in hollow] == [0.8]
 
 
 def test_one_colour_and_marker_for_each_mixer():
@@ -121,49 +79,6 @@ def test_one_colour_and_marker_for_each_mixer():
     assert len({style.colour for style in shades.values()}) == 15
 
 
-def test_means_are_those_of_the_tables(tmp_path):
-    fakes.add_many_mixers(tmp_path, 5, seeds=(0, 1))
-    fakes.add_run(tmp_path, [0.3, 0.9, "diverged", 0.5, 0.9, 0.1], mixer="attn", task="own_task", seed=[0, 1])
-    scores = scores_of(tmp_path)
-    for (task,), row in task_table(scores.cells).rows.items():
-        for column, entry in row.items():
-            point = scores.by_task[task][column]
-            assert point.mean == (entry.mean if entry.mean is None else pytest.approx(entry.mean))
-            assert dict(point.by_seed) == pytest.approx(dict(entry.by_seed)) and point.whole == entry.whole
-
-
-def test_the_interval_of_a_mean_over_settings_with_other_seeds():
-    three, single = seeds_point({0: 0.4, 1: 0.5, 2: 0.6}, whole=True), seeds_point({0: 0.9}, whole=True)
-    assert three.interval == pytest.approx((0.5 - 4.303 * 0.1 / 3**0.5, 0.5 + 4.303 * 0.1 / 3**0.5))
-    assert single.interval is None
-    both = mean_point([three, single])  # the error of the single seed is not known
-    assert both.is_bound and both.interval == pytest.approx((0.7 - 4.303 * 0.05 / 3**0.5, 0.7 + 4.303 * 0.05 / 3**0.5))
-    two = seeds_point({0: 0.4, 1: 0.5}, whole=True)
-    assert two.interval is None and two.seeds == [0.4, 0.5]
-    assert not mean_point([two, seeds_point({}, whole=False)]).whole
-
-
-@pytest.mark.parametrize("number", [3, 12])
-def test_gaps_are_seen_in_bars_and_dots(tmp_path, number):
-    """What misses a setting is hollow, and what has no score a grey ground, never a mark at zero."""
-    mixers = ["attn", "gdn", *(f"mixer{i:02}" for i in range(number - 2))]
-    for mixer in mixers:
-        fakes.add_run(tmp_path, [0.8], lr=1e-3, mixer=mixer)
-        if mixer != "attn":
-            fakes.add_run(tmp_path, [0.6], lr=1e-3, mixer=mixer, setting="seq_len-256")
-            fakes.add_run(tmp_path, [0.5], lr=1e-3, mixer=mixer, task="mem")
-    figure = by_task(scores_of(tmp_path))
-    assert {"incomplete mean", "no score"} <= set(legend_texts(figure))
-    assert caption_of(figure).endswith("; one seed")
-    shown = [panel.get_title() for panel in figure.axes] if number == 12 else figure.axes[0].get_xticklabels()
-    assert [getattr(one, "get_text", lambda one=one: one)() for one in shown] == ["icr", "mem", AVERAGE]
-    if number == 3:
-        hollow = [bar for bar in figure.axes[0].patches if bar.get_facecolor() == (1, 1, 1, 1)]
-        assert [bar.get_height() for bar in hollow] == [0.8, 0.8]  # in icr and in the average
-    else:
-        assert points_of(figure.axes[0], styles([ATTN])[ATTN]) == {(0.8, 0.0): True}
-
-
 def test_difficulty_puts_the_baseline_at_its_value(results):
     figure = difficulty(scores_of(results))
     (panel,) = figure.axes  # mem has no axis here, icr has one
@@ -173,35 +88,6 @@ def test_difficulty_puts_the_baseline_at_its_value(results):
     crosses = [line for line in panel.lines if line.get_marker() == "x"]
     assert [list(line.get_xdata()) for line in crosses] == [[512], [512]]  # of parallax and novel, above the panel
     assert "no score" in legend_texts(figure)
-
-
-def test_what_all_solve_is_named_and_not_drawn(tmp_path):
-    for setting, accuracy in (("baseline", 0.99), ("seq_len-256", 1.0), ("vocab_size-32", 0.7)):
-        fakes.add_run(tmp_path, [accuracy], lr=1e-3, setting=setting)
-    figure = difficulty(scores_of(tmp_path))
-    assert [panel.get_xlabel() for panel in figure.axes] == ["vocabulary size"]
-    assert "not drawn, as all are above 0.98: icr (length)" in caption_of(figure)
-
-
-def test_mixers_of_one_accuracy_are_all_seen_at_their_value(tmp_path):
-    for mixer in MIXERS:
-        for setting in ("baseline", "seq_len-256"):
-            fakes.add_run(tmp_path, [0.9], lr=1e-3, mixer=mixer, setting=setting)
-    scores = scores_of(tmp_path)
-    figure = difficulty(scores)
-    assert all(painted(figure, figure.axes[0], style.colour) > 10 for style in scores.look.values())
-    assert {x for style in scores.look.values() for x, _ in points_of(figure.axes[0], style)} == {128, 256}
-
-
-def test_lengths_trained_and_tested(tmp_path):
-    fakes.add_run(tmp_path, [0.9], lr=1e-3)
-    fakes.add_run(tmp_path, [0.8], lr=1e-3, setting="seq_len-256")
-    fakes.add_run(tmp_path, [0.4], lr=1e-3, setting="test_seq_len=512", test_seq_len=512)
-    scores = scores_of(tmp_path)
-    trained, tested = lengths(scores).axes
-    assert tested.get_xlabel().replace("\n", " ") == "test length (trained at 128)"
-    assert list(points_of(trained, scores.look[ATTN])) == [(128, 0.9), (256, 0.8)]
-    assert list(points_of(tested, scores.look[ATTN])) == [(128, 0.9), (512, 0.4)]
 
 
 def test_the_harder_set_has_a_panel_for_each_task_with_its_levels(tmp_path):
@@ -230,17 +116,6 @@ def test_learning_rates(results):
     assert len([line for line in mem.lines if line.get_marker() == "x"]) == 3
     fakes_of_one_rate = scores.frame[scores.frame["lr"] == 1e-3]
     assert learning_rates(Scores(fakes_of_one_rate, scores.cells, "official", TWO_COLUMNS)) is None
-
-
-def test_a_rate_that_lost_seeds_is_hollow_and_one_of_few_settings_is_left_out(tmp_path):
-    fakes.add_run(tmp_path, [0.2, 0.3, 0.2, "diverged"], lr=[1e-3, 5e-3], seed=[0, 1])
-    fakes.add_run(tmp_path, [0.5, 0.5, 0.9] * 2, lr=[1e-3, 5e-3, 1e-2], seed=[0, 1], setting="seq_len-256")
-    scores = scores_of(tmp_path)
-    figure = learning_rates(scores)
-    points = points_of(figure.axes[0], scores.look[ATTN])
-    means = {x: points[x, y] for x, y in points if y in (pytest.approx(0.35), pytest.approx(0.4))}
-    assert means == {1e-3: False, 5e-3: True}
-    assert "without rates that only some have" in caption_of(figure)
 
 
 @pytest.mark.parametrize(
@@ -284,33 +159,39 @@ def test_heat_map(results):
     assert mem.texts[0].get_text() == ".60"
 
 
-def test_a_score_where_lower_is_better_and_that_is_no_accuracy(results):
+def test_training_curves_show_the_best_replica(results):
     scores = scores_of(results)
-    cells = scores.cells.assign(score="bits_per_byte", higher_is_better=False)
-    cells["mean"] *= 4
-    other = Scores(scores.frame, cells, "official", TWO_COLUMNS)
-    assert by_task(other).axes[0].get_ylabel() == "bits_per_byte"
-    assert heat_map(other).axes[0].images[0].norm.vmax == pytest.approx(3.8)
+    figure = training_curves(scores, results)
+    accuracy, loss, mem, _ = figure.axes[0], figure.axes[2], figure.axes[1], figure.axes[3]
+    for style, top in zip(scores.look.values(), (0.9, 0.95, 0.7), strict=True):
+        (line,) = lines_of(accuracy, style.colour)
+        assert len(line) == 12 and line[-1] == pytest.approx(top * (1 - np.exp(-11 / 3)))
+    assert accuracy.lines[0].get_xdata()[0] == 1  # as in progress: the first epoch is 1
+    assert loss.get_yscale() == "log" and loss.lines[0].get_ydata()[0] == pytest.approx(3)
+    assert (accuracy.get_ylabel(), loss.get_ylabel()) == ("accuracy on test", "training loss (nats)")
+    assert (accuracy.get_title(), mem.get_title()) == ("icr", "mem")
 
 
-def test_ours_beside_published_numbers():
-    pairs = [
-        Pair("means", "icr", "attn", 0.9, 0.8, 1, 2),
-        Pair("means", "icr", "gdn", 0.7, None, 0, 2),
-        Pair("settings", "icr baseline", "attn", 0.6, 0.55, 1, 1, (0.5, 0.6)),
-    ]
-    figure = comparison(pairs, "clean", (1e-3, 5e-3), ONE_COLUMN)
-    means, single = figure.axes
-    look = styles([ATTN, GDN])
-    assert points_of(means, look[ATTN])[0.8, 0.0] and not points_of(single, look[ATTN])[0.55, 0.0]
-    published = [float(line.get_xdata()[0]) for line in means.lines if line.get_marker() == "|"]
-    assert published == [0.9, 0.7]
-    assert legend_texts(figure) == ["ours", "published", "incomplete mean", "no score", "seed"]
-    assert caption_of(figure).endswith("chosen on validation; for each seed, among 1e-3, 5e-3")  # there are no whiskers
-    assert_legible(figure)
+def keep_epochs(results, run_id, replica, epochs):
+    """Writes only these of the replica's metrics, and a record with their digest."""
+    folder = run_folder(results, run_id)
+    rows, record = read_metrics(folder), read_record(folder)
+    write_metrics(folder, rows[(rows["replica"] != replica) | (rows["epoch"] < epochs)])
+    (folder / RECORD_FILE).unlink()
+    write_record(folder, record)
 
 
-def test_titles_of_settings():
-    assert setting_title("icr", "baseline") == "icr"
-    assert setting_title("icr", "num_train_examples=100000,test_seq_len=512") == "icr, examples 100k, tested at 512"
-    assert setting_title("state_tracking", "S3-128") == "state_tracking, S3-128"
+def test_a_frozen_seed_counts_until_the_last_one_ends(tmp_path):
+    """Its accuracy stays what it was; without it the mean would fall to that of the other."""
+    run_id = fakes.add_run(tmp_path, [0.3, 0.9, 0.5, 0.3, 0.7, "diverged"], seed=[0, 1])
+    keep_epochs(tmp_path, run_id, replica=1, epochs=4)  # 0.9, frozen
+    keep_epochs(tmp_path, run_id, replica=5, epochs=4)  # diverged
+    frozen, ended = 0.9 * (1 - np.exp(-3 / 3)), 0.7 * (1 - np.exp(-11 / 3))
+    scores = scores_of(tmp_path)
+    figure = training_curves(scores, tmp_path)
+    (line,) = lines_of(figure.axes[0], next(iter(scores.look.values())).colour)
+    assert len(line) == 12 and line[-1] == pytest.approx((frozen + ended) / 2)
+    assert len(figure.axes[0].collections) == 1 and "mean and range over seeds" in caption_of(figure)
+    *_, test = run_curves(run_folder(tmp_path, run_id)).axes
+    ends = [line.get_ydata()[-1] for line in test.lines]
+    assert ends == pytest.approx([0.3 * (1 - np.exp(-11 / 3)), (frozen + ended) / 2, 0.5 * (1 - np.exp(-11 / 3))])

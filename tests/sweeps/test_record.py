@@ -3,14 +3,10 @@
 import copy
 import json
 import shutil
-import subprocess
 import sys
-import textwrap
-import time
 from pathlib import Path
 
 import fakes
-import pandas as pd
 import pytest
 from omegaconf import OmegaConf
 
@@ -19,17 +15,14 @@ from mixerlab.config.values import checked
 from mixerlab.records import code_version as code_versions
 from mixerlab.records.code_version import COMPUTING, code_version
 from mixerlab.records.files import (
-    check_writable,
     is_finished,
     read_config,
     read_record,
     run_folder,
     write_config,
-    write_metrics,
     write_record,
 )
 from mixerlab.records.identity import run_id
-from mixerlab.records.schema import Record, changed_code, labels_of_replicas
 
 ROOT = Path(__file__).parents[2]
 
@@ -44,12 +37,6 @@ def with_key(config: dict, key: str, value) -> dict:
     return changed
 
 
-def test_metrics_have_the_digits_of_float32_and_the_rates_all(tmp_path):
-    rows = {"epoch": [0, 1], "lr": [0.0123456789012, 2.5e-4], "test_loss": [2.718562364578247, float("nan")]}
-    write_metrics(tmp_path, pd.DataFrame(rows))
-    assert (tmp_path / "metrics.csv").read_text() == "epoch,lr,test_loss\n0,0.0123456789012,2.718562\n1,0.00025,\n"
-
-
 def test_identity_is_stable():
     # Written down: an identity that changes from one version to the next repeats every run of a sweep.
     identity = run_id(fakes.config(lr=[1e-3], seed=0))
@@ -62,12 +49,9 @@ def test_identity_is_stable():
     [
         ("results_dir", "elsewhere"),
         ("force", True),
-        ("trainer.progress", False),
         ("task.setting", "seq_len-128"),
         ("optimizer.lr", [0.005, 0.0005, 0.001]),
         ("seed", [0]),
-        ("optimizer.betas", (0.8, 0.95)),
-        ("trainer.epochs", 60.0),
         ("mixer.a_later_key", False),
         ("model.a_later_key", None),
     ],
@@ -95,12 +79,6 @@ def test_identity_depends_on(key, value):
     assert run_id(with_key(config, key, value)) != run_id(config)
 
 
-@pytest.mark.parametrize("value", [float("nan"), float("inf"), object()])
-def test_identity_refuses_what_it_cannot_compare(value):
-    with pytest.raises(ValueError, match=r"optimizer\.lr=.*identity"):
-        run_id(with_key(fakes.config(), "optimizer.lr", [1e-3, value]))
-
-
 GATED = """
 from mixerlab.mixers.attn import Attention
 class Gated(Attention):
@@ -125,24 +103,6 @@ def test_a_constructors_default_is_part_of_the_config_unless_it_is_null_or_false
     assert run_id(described()) == run_id(described(bias=False)) != run_id(described(bias=True))
 
 
-def test_labels_hold_every_hyperparameter_once():
-    _, labels, *_ = labels_of_replicas(fakes.config(seed=7))
-    assert labels["hparams"] == {
-        "mixer.num_heads": 8,
-        "task.vocab_size": 16,
-        "task.seq_len": 128,
-        "task.num_train_examples": 12800,
-        "model.d_model": 128,
-        "model.n_layers": 2,
-        "optimizer.betas": [0.8, 0.95],
-        "schedule.decay": 0.2,
-    }
-    assert (labels["mixer"], labels["task"], labels["setting"]) == ("attn", "icr", "baseline")
-    assert (labels["replica"], labels["lr"], labels["seed"], labels["weight_decay"]) == (1, 1e-3, 7, 0.1)
-    assert (labels["optimizer"], labels["schedule"]) == ("muon", "wsd")
-    assert (labels["epochs"], labels["batch_size"]) == (60, 128)
-
-
 @pytest.fixture
 def folder(tmp_path):
     """That of the run which `fakes.config()` describes."""
@@ -162,59 +122,6 @@ def test_record_and_config_come_back(folder):
         "axis": "epoch",
     }
     assert sorted(path.name for path in folder.iterdir()) == ["config.yaml", "record.json"]
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        (lambda row: row.update(official_accuracy=float("nan")), "row 0: official_accuracy=nan must be a"),
-        (lambda row: row.update(clean_accuracy=81.2), r"row 0: clean_accuracy=81.2 must lie in \[0, 1\]"),
-        (lambda row: row.update(clean_accuracy=None), "row 0: clean_accuracy is null, but"),
-        (lambda row: row.update(status="failed"), "row 0: error=None must be a string"),
-        (lambda row: row.update(acc=1.0), "row 0: missing or unknown columns acc"),
-        (lambda row: row.pop("test_loss"), "row 0: missing or unknown columns test_loss"),
-    ],
-)
-def test_a_record_that_breaks_the_schema_is_not_written(tmp_path, change, message):
-    record = fakes.record(fakes.config(), [0.5, 0.6, 0.7])
-    change(record.rows[0])
-    with pytest.raises(ValueError, match=message):
-        write_record(tmp_path, record)
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_a_writer_killed_at_any_moment_leaves_a_whole_record(tmp_path):
-    script = textwrap.dedent(
-        """
-        import sys
-        from pathlib import Path
-        from mixerlab.records.atomic import replace_file
-        print("ready", flush=True)
-        while True:
-            for byte in (b"a", b"b"):  # large enough that a write in place would be seen half done
-                replace_file(Path(sys.argv[1]), byte * 1_000_000)
-        """
-    )
-    path = tmp_path / "file"
-    path.write_bytes(b"a" * 1_000_000)
-    writer = subprocess.Popen([sys.executable, "-c", script, str(path)], stdout=subprocess.PIPE, text=True)
-    seen, end = set(), time.monotonic() + 0.5
-    try:
-        assert writer.stdout.readline() == "ready\n"
-        while len(seen) < 2 or time.monotonic() < end:
-            seen.add(path.read_bytes())
-    finally:
-        writer.kill()
-        writer.wait()
-    assert seen == {b"a" * 1_000_000, b"b" * 1_000_000} and path.read_bytes() in seen
-
-
-def test_a_folder_that_cannot_be_written_is_named(tmp_path):
-    check_writable(tmp_path / "new" / "folder")
-    assert list((tmp_path / "new/folder").iterdir()) == []
-    (tmp_path / "file").write_text("")
-    with pytest.raises(ValueError, match=r"results_dir='.*file/below' cannot be written \(Not a directory\): give"):
-        check_writable(tmp_path / "file" / "below")
 
 
 CODE = """class Twice:
@@ -249,11 +156,7 @@ def test_the_code_of_a_module_does_not_count_comments_and_docstrings(tmp_path, m
         ("mixers.parallax", "kernels/parallax/reference.py", True),  # which a function of a package imports
         ("mixers.parallax", "mixers/mamba.py", False),
         ("mixers.attn", "kernels/fused/swiglu/__init__.py", False),  # the neighbour of what it imports
-        ("mixers.attn", "kernels/fused/heads/__init__.py", True),
-        ("training.optimizers", "kernels/optimizer/newton_schulz/triton_kernels.py", True),
-        ("training.fit", "mixers/attn.py", False),
         ("training.fit", "records/schema.py", False),
-        ("tasks.compression", "tasks/in_context_recall.py", False),
     ],
 )
 def test_the_code_of_a_part_is_all_that_it_imports(tmp_path, monkeypatch, target, file, noticed):
@@ -287,9 +190,3 @@ def test_the_code_of_a_users_own_mixer_has_what_it_imports_of_the_users(tmp_path
     before = read_anew(monkeypatch, "mine.mixer")
     (tmp_path / file).write_text((tmp_path / file).read_text() + "constant = 2\n")
     assert (read_anew(monkeypatch, "mine.mixer") != before) == noticed
-
-
-def test_changed_code_names_what_has_changed():
-    record = Record(run_id="", status="finished", rows=[], provenance={"code_version": {"mixer": "01", "task": "45"}})
-    assert changed_code(record, {"mixer": "01", "task": "45"}) == []
-    assert changed_code(record, {"mixer": "89", "task": "45", "training": "cd"}) == ["mixer"]

@@ -3,7 +3,6 @@
 import json
 import re
 import shutil
-from html.parser import HTMLParser
 
 import fakes
 import pytest
@@ -78,13 +77,6 @@ def test_a_report_from_rows_and_from_an_archive_is_the_same(results, tmp_path):
     assert rows.read_bytes() == content and reports.report(rows).folder == rows.parent / "report"
 
 
-@pytest.mark.parametrize("names", [["1e3"], ["1e3", "NA"], ["a,b"]])
-def test_a_mixer_may_be_called_like_a_number(results, capsys, names):
-    for name in names:
-        fakes.add_run(results, [0.3, 0.4, 0.5], mixer=name)
-    assert table_of(reported(capsys, results, "--mixer", *names))[0][1:] == names
-
-
 def test_options_choose_what_is_shown(results, capsys):
     fakes.add_run(results, [0.3, 0.4, 0.5], mixer="gdn", task="mem")
     fakes.add_run(results, [0.3, 0.95, 0.5], mixer="gdn", changed={"model.d_model": 64})
@@ -99,22 +91,6 @@ def test_options_choose_what_is_shown(results, capsys):
     for wrong in (["--mixer", "mesa"], ["--where", "model.d_model=7"], ["--by", "model.d_modl"], ["--width", "397"]):
         assert reports.main([str(results), *wrong]) == 1
         assert wrong[1].split("=")[-1] in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("source", ["nowhere", "runs", "run", "empty"])
-def test_a_source_that_is_none_is_named_and_nothing_is_written(results, tmp_path_factory, capsys, source):
-    empty = tmp_path_factory.mktemp("empty")
-    path = {"run": next(results.glob("runs/*")), "empty": empty}.get(source, results / source)
-    assert reports.main([str(path)]) == 1
-    (message,) = capsys.readouterr().err.splitlines()
-    assert str(path) in message and not (path / "report").exists()
-
-
-def test_only_unreadable_records(tmp_path):
-    run_folder(tmp_path, "broken").mkdir(parents=True)
-    (run_folder(tmp_path, "broken") / "record.json").write_text("{")
-    with pytest.raises(ValueError, match=str(run_folder(tmp_path, "broken"))):
-        reports.report(tmp_path)
 
 
 def test_the_runs_of_one_sweep_with_missing_ones_and_no_others(results, capsys):
@@ -167,46 +143,12 @@ def test_a_report_replaces_the_one_before_and_nothing_else(results):
     assert (results / "runs").is_dir()
 
 
-def test_bare_and_widths(results, monkeypatch, capsys):
-    layouts = []
-    drawn = reports.report_figures
-    monkeypatch.setattr(reports, "report_figures", lambda *args: layouts.append(args[5]) or drawn(*args))
-    for options, width in (((), 6.75), (("--columns", "1"), 3.25), (("--width", "5.5", "--bare"), 5.5)):
-        assert reports.main([str(results), *options]) == 0
-        assert layouts[-1].width == width
-        bare = "--bare" in options
-        assert (results / "report/official/captions.md").exists() == layouts[-1].bare == bare
-        assert (r"\parbox" in (results / "report/official/accuracy.tex").read_text()) != bare
-
-
-class Read(HTMLParser):
-    """Tags with their attributes, and the text of each cell."""
-
-    def __init__(self, text):
-        super().__init__()
-        self.tags, self.cells = [], []
-        self.feed(text)
-
-    def handle_starttag(self, tag, attributes):
-        self.tags.append((tag, dict(attributes)))
-        if tag in ("td", "th"):
-            self.cells.append("")
-
-    def handle_data(self, data):
-        if self.cells:
-            self.cells[-1] += data
-
-
 def test_the_page_holds_all_asks_for_nothing_and_runs_no_name(results):
     identity = fakes.add_run(results, [0.3, 0.7, 0.5, 0.3, 0.68, "diverged"], mixer=EVIL, seed=[0, 1])
     reports.report(results, html=True)
     text = (results / "report/report.html").read_text()
-    read = Read(text)
-    images = [attributes["src"] for tag, attributes in read.tags if tag == "img"]
+    images = re.findall(r'<img [^>]*src="(.{22})', text)
     assert images and all(src.startswith("data:image/png;base64,") for src in images)
-    assert not {"link", "iframe", "object"} & {tag for tag, _ in read.tags} and not re.search(r"https?://", text)
-    assert text.count("<script") == 1 and EVIL not in text and read.cells.count(EVIL) == 4
-    assert not [attributes for _, attributes in read.tags if "onerror" in attributes]
-    assert identity in read.cells and "0.680" in read.cells and "diverged" in read.cells  # the records behind a number
-    assert sum(attributes.get("class") == "chosen" for _, attributes in read.tags) == 4 * (4 + 2)
+    assert text.count("<script") == 1 and EVIL not in text and not re.search(r"https?://|<(link|iframe|object)", text)
+    assert identity in text and "0.680" in text and "diverged" in text  # the records behind a number
     assert "script-src 'sha256-" in text

@@ -107,22 +107,3 @@ def test_a_preempted_job_is_queued_again_and_has_not_failed(queue, tmp_path):
         assert not executor.poll(0.1)  # it is in the queue
     assert (tmp_path / "raised").read_text() == "Terminated"
     executor.stop()
-
-
-def test_a_slurm_that_does_not_answer_is_asked_again(queue, tmp_path, capsys):
-    executor = jobs(tmp_path, "kill")
-    executor.poll(0)
-    squeue = (tmp_path / "bin" / "squeue").read_text()
-    replace(tmp_path / "bin" / "squeue", "echo Unable to contact slurm controller >&2; exit 1")
-    assert not executor.poll(1) and "Unable to contact slurm controller" in capsys.readouterr().err
-    replace(tmp_path / "bin" / "squeue", squeue)
-    assert all_ended(executor, 1)["kill"].is_lost
-
-
-def test_what_slurm_refuses_is_one_line(queue, tmp_path, monkeypatch):
-    replace(tmp_path / "bin" / "sbatch", "echo 'sbatch: error: invalid partition specified: nope' >&2; exit 1")
-    with pytest.raises(ValueError, match=r"^hydra/launcher=slurm: .*invalid partition specified: nope"):
-        jobs(tmp_path, "fine").poll(0)
-    monkeypatch.setenv("PATH", "")
-    with pytest.raises(ValueError, match=r"srun.*hydra/launcher=processes"):
-        jobs(tmp_path)

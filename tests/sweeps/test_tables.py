@@ -7,14 +7,13 @@ import math
 import fakes
 import pytest
 
-from mixerlab.records.names import other_test_length
 from mixerlab.sweeps.tables.cells import best_per_cell
 from mixerlab.sweeps.tables.collect import collect
 from mixerlab.sweeps.tables.columns import Column
 from mixerlab.sweeps.tables.lengths import at_length_of_training, length_table
 from mixerlab.sweeps.tables.swept import spread_out
 from mixerlab.sweeps.tables.tables import Entry, best_of, mean_of, setting_table, task_table, text_of
-from mixerlab.sweeps.tables.writers import solved_markdown, to_csv, to_latex, to_markdown
+from mixerlab.sweeps.tables.writers import to_csv, to_latex, to_markdown
 
 
 def texts(table):
@@ -61,37 +60,6 @@ def test_tables_by_hand(cells):
         ("icr", "seq_len-256"): ["0.500 †", "diverged", "0.400"],
         ("mem", "baseline"): ["0.400", "0.400", "missing"],
     }
-
-
-def test_notes_say_what_is_missing_once_for_columns_with_the_same_gaps(cells, tmp_path):
-    remarks = task_table(cells).remarks
-    assert "gdn: diverged on icr (seq_len-256)." in remarks
-    assert any(
-        note.startswith("new_mixer: ") and "missing on mem" in note and "icr (seq_len-256)" in note for note in remarks
-    )
-    for mixer in ("mesa", "mamba"):
-        fakes.add_run(tmp_path, [0.1, 0.9, 0.1], mixer=mixer)
-    remarks = task_table(best_per_cell(collect(tmp_path))).remarks
-    assert any(note.startswith("mamba; mesa: missing on") for note in remarks)
-    assert len(task_table(cells).legend) == 3 and len(setting_table(cells).legend) == 2  # no mark without a word
-
-
-def test_a_table_without_gaps_or_marks_has_no_notes_and_one_task_no_average(tmp_path):
-    fakes.add_run(tmp_path, [0.1, 0.9, 0.1])
-    table = task_table(best_per_cell(collect(tmp_path)))
-    assert list(table.rows) == [("icr",)] and not table.legend and not table.remarks
-    fakes.add_run(tmp_path, [0.1, 0.8, 0.1], num_heads=2)
-    assert "the best of 2 configurations" in task_table(best_per_cell(collect(tmp_path))).remarks[0]
-
-
-def test_tasks_of_ones_own_are_no_part_of_the_average(tmp_path):
-    for task, score in (("icr", 0.9), ("mem", 0.5), ("delay", 0.1), ("echo", 0.2)):
-        fakes.add_run(tmp_path, [0.0, score, 0.0], task=task)
-    cells = best_per_cell(collect(tmp_path))
-    assert texts(task_table(cells))["Avg",] == ["0.700"] and "delay, echo" in task_table(cells).remarks[0]
-    alone = cells[cells["task"].isin(["delay", "echo"])]
-    assert texts(task_table(alone))["Avg",] == ["0.150"]
-    assert ("Avg",) not in task_table(alone.assign(score=["accuracy", "bits"])).rows  # of different scores
 
 
 def test_spread_over_seeds(tmp_path):
@@ -207,34 +175,17 @@ def test_csv_has_a_row_for_each_entry(seeds):
     assert (mamba["std"], mamba["low"], mamba["n"], mamba["incomplete"]) == ("", "", "2", "1")
 
 
-def test_solved(tmp_path):
-    fakes.add_run(tmp_path, [0.5, 0.95, 0.99, 0.2, 0.95, 0.99], seed=[0, 1])
-    fakes.add_run(tmp_path, [0.5, 0.5, 0.5], mixer="gdn", task="mem")
-    cells = best_per_cell(collect(tmp_path))
-    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in solved_markdown(cells).splitlines()[-2:]]
-    assert rows == [["icr", "baseline", "4/6, 3,000", "-"], ["mem", "baseline", "-", "0/3, -"]]
-
-
-def test_which_settings_have_other_test_rows():
-    for setting, expected in {
-        "S3-128": None,
-        "seq_len-256": None,
-        "test_seq_len=512": ("baseline", 512),
-        "S3-128,test_seq_len=64": ("S3-128", 64),
-        "test_seq_len=512, data_seed=2": ("baseline, data_seed=2", 512),
-    }.items():
-        assert other_test_length(setting) == expected
-
-
 def test_test_rows_of_other_lengths_have_a_table_and_no_part_in_means(tmp_path):
-    fakes.add_frontier(tmp_path, ("attn", "attn+gdn"))
+    for length, accuracy in ((64, 0.95), (128, 0.9), (256, 0.85)):
+        sizes = {"seq_len": 128} | ({} if length == 128 else {"test_seq_len": length})
+        setting = "baseline" if length == 128 else f"test_seq_len={length}"
+        fakes.add_run(tmp_path, [accuracy], lr=1e-3, setting=setting, **sizes)
     frame = spread_out(collect(tmp_path))
     cells = best_per_cell(frame)
     table = length_table(frame, cells)
-    assert [name[2:] for name in table.rows] == [("128", length) for length in ("64", "128", "256", "1024")] * 2
-    assert [row[table.columns[0]].mean for row in table.rows.values()] == pytest.approx([0.95, 0.9, 0.85, 0.8] * 2)
-    same = at_length_of_training(cells)
-    assert set(same["setting"]) == {"S3-128", "num_train_examples=100000"} and length_table(frame, same) is None
-    other = cells[cells["setting"].map(other_test_length).notna()]
-    assert len(at_length_of_training(other)) == len(other)
-    assert {name[2] for name in length_table(frame.drop(columns="task.seq_len"), cells).rows} == {"?"}
+    assert {name[2:]: entry.mean for name, row in table.rows.items() for entry in row.values()} == {
+        ("128", "64"): 0.95,
+        ("128", "128"): 0.9,
+        ("128", "256"): 0.85,
+    }
+    assert set(at_length_of_training(cells)["setting"]) == {"baseline"}
