@@ -13,7 +13,6 @@ from mixerlab.kernels.fused import (
     embedded_add_rms_norm,
     embedding,
     embedding_rms_norm,
-    linear,
 )
 from mixerlab.kernels.fused.rms_norm import triton_kernels
 
@@ -115,32 +114,6 @@ def test_programs_that_take_several_steps(device, monkeypatch, vocabulary):
     check(run(twice("triton"), given), run(plain, double(given)))
 
 
-@pytest.mark.parametrize("wanted", ["sum", "norm"])
-def test_only_one_result_is_used(device, wanted):
-    """Only one of the results is used. The other has no gradient, and no zeros are read in its place."""
-    tokens, table, y, _, gain, _ = inputs(5, 24, (3, 9), device)
-
-    def function(tokens, table, y, gain):
-        total, normed = embedded_add_rms_norm(Embedded(tokens, table), y, gain, EPS, backend="triton")
-        return total.add_up() if wanted == "sum" else normed
-
-    def formula(tokens, table, y, gain):
-        total = table[tokens] + y
-        return total + 0 * gain if wanted == "sum" else plain_norm(total, gain)
-
-    given = [tokens, table, y, gain]
-    if wanted == "norm":
-        check(run(function, given), run(formula, double(given)))
-        return
-    table, y = table.requires_grad_(), y.requires_grad_()
-    total = function(tokens, table, y, gain)
-    assert torch.equal(total, table[tokens] + y)
-    (grad,) = draw(total.shape, device=device, seed=9)
-    of_table, of_y = torch.autograd.grad(total, [table, y], grad)
-    zeros = torch.zeros(5, 24, dtype=torch.float64, device=device)
-    check([of_table, of_y], [zeros.index_add(0, tokens.flatten(), grad.double().flatten(0, 1)), grad])
-
-
 # Without products Triton's interpreter computes bfloat16 correctly.
 @pytest.mark.parametrize("y_dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("z_dtype", [torch.float32, torch.bfloat16], ids=str)
@@ -165,42 +138,6 @@ def test_added_to_a_sum(device, y_dtype, z_dtype, wanted):
     check([actual[1].detach(), actual[3]], [expected[1].detach(), expected[3]], BFLOAT16)
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_norms_are_of_the_dtype_that_is_asked_for(device, backend):
-    tokens, table, y, z, gain, _ = inputs(5, 24, (3, 9), device)
-    for options in ({"out_dtype": torch.bfloat16}, {}):
-        with torch.autocast(device, torch.bfloat16, enabled=not options):
-            total, normed = embedded_add_rms_norm(Embedded(tokens, table), y, gain, EPS, backend=backend, **options)
-            add_norm = add_rms_norm if isinstance(total, torch.Tensor) else embedded_add_rms_norm
-            total, then = add_norm(total, z, gain, EPS, backend=backend, **options)
-            _, first = embedding_rms_norm(tokens, table, gain, EPS, backend=backend)
-        assert (total.dtype, normed.dtype, then.dtype) == (torch.float32, torch.bfloat16, torch.bfloat16)
-        assert first.table.dtype == (torch.float32 if options else torch.bfloat16)
-
-
-def test_a_table_with_gaps_between_its_rows(device):
-    tokens, _, *others = inputs(5, 24, (3, 9), device)
-    (wide,) = draw((5, 48), device=device, seed=4)
-    given = [tokens, wide, *others]
-    actual = run(lambda tokens, wide, *others: twice("triton")(tokens, wide[:, ::2], *others), given)
-    check(actual, run(lambda tokens, wide, *others: plain(tokens, wide[:, ::2], *others), double(given)))
-
-
-def test_rows_past_the_end_with_eps_zero(device):
-    tokens, table, y, _, gain, _ = inputs(5, 24, (3,), device)
-    y.requires_grad_(), table.requires_grad_(), gain.requires_grad_()
-    _, normed = embedded_add_rms_norm(Embedded(tokens, table), y, gain, 0.0, backend="triton")
-    for gradient in torch.autograd.grad(normed.sum(), [table, y, gain]):
-        assert gradient.isfinite().all()
-
-
-def test_the_sum_takes_no_memory(device):
-    tokens, table, y, _, gain, _ = inputs(5, 24, (3, 9), device)
-    total, _ = embedded_add_rms_norm(Embedded(tokens, table), y, gain, EPS, backend="triton")
-    assert total.zero.shape == y.shape and total.zero.untyped_storage().nbytes() == 4 and not total.zero.any()
-    assert total.update.data_ptr() == y.data_ptr() and total.rows.table.data_ptr() == table.data_ptr()
-
-
 def test_elsewhere_it_is_looked_up_before(device):
     """A large table, wide rows, a table that is not float32."""
     for vocabulary, width in ((129, 16), (5, 136)):
@@ -210,24 +147,6 @@ def test_elsewhere_it_is_looked_up_before(device):
             embedded_add_rms_norm(Embedded(*given[:2]), given[2], given[4], EPS, backend="triton")
     given = double(inputs(5, 16, (2, 7), device))
     check(run(twice("auto", torch.Tensor), given), run(plain, given))
-
-
-@pytest.mark.gpu
-@pytest.mark.parametrize("vocabulary, rows", [(16, (128, 128)), (40, (3, 700)), (128, (16, 1024))])
-def test_the_first_projection_in_bfloat16(device, vocabulary, rows):
-    tokens, table, _, _, gain, _ = inputs(vocabulary, 128, rows, device)
-    given = [tokens, table, gain, *draw((512, 128), device=device, seed=5)]
-
-    def function(tokens, table, gain, weight):
-        with torch.autocast("cuda", torch.bfloat16):
-            normed = embedding_rms_norm(tokens, table, gain, EPS)[1]
-            return embedding(normed.tokens, linear(normed.table, weight))
-
-    first, second = run(function, given), run(function, given)
-    for a, b in zip(first, second, strict=True):
-        assert torch.equal(a, b)
-    expected = run(lambda tokens, table, gain, weight: plain_norm(table[tokens], gain) @ weight.T, double(given))
-    check(first, expected, 2 * BFLOAT16)
 
 
 @pytest.mark.gpu

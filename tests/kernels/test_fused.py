@@ -76,14 +76,6 @@ def test_norms_under_vmap(device, backend):
     check_replicas(lambda x, w: add_rms_norm(x[:, ::2], None, w, EPS, backend=backend), [inputs[0], inputs[2]])
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_the_norm_follows_autocast(device, backend):
-    x, weight = draw((5, 8), (8,), device=device)
-    with torch.autocast(device, torch.bfloat16):
-        assert rms_norm(x, weight, EPS, backend=backend).dtype == torch.bfloat16
-    assert rms_norm(x, weight, EPS, backend=backend).dtype == torch.float32
-
-
 def plain_swiglu(gate, up):
     return gate * torch.sigmoid(gate) * up
 
@@ -174,16 +166,6 @@ def test_embedding_under_vmap(device, backend):
         return embedding(tokens, parameters[1:31].unflatten(0, (6, 5)), backend=backend)
 
     check_replicas(of_table, [tokens, *parameters])
-
-
-# Triton's interpreter multiplies the bits of bfloat16 elements, not their values.
-@pytest.mark.parametrize("backend", ["reference", pytest.param("triton", marks=pytest.mark.gpu)])
-def test_embedding_in_another_dtype(device, backend):
-    tokens = torch.tensor([1, 0, 1, 1], device=device)
-    inputs = [tokens, *draw((3, 8), device=device)]
-    actual = run(lambda *a: embedding(*a, out_dtype=torch.bfloat16, backend=backend), inputs)
-    assert [t.dtype for t in actual] == [torch.bfloat16, torch.float32]
-    check(actual, run(lambda tokens, weight: weight[tokens], double(inputs)), BFLOAT16)
 
 
 def test_weight_gradients_of_programs_that_take_several_steps(device, monkeypatch):

@@ -39,12 +39,6 @@ def test_swiglu_mlp_of_strided_tensors_under_vmap(device, backend):
     check_replicas(layer, [x, parameters])
 
 
-def test_swiglu_mlp_of_a_weight_with_another_memory_order(device):
-    x, gate_up, down = inputs = draw(*sizes((35,), 24, 20), device=device)
-    expected = run(plain, double(inputs))
-    check(run(lambda *a: swiglu_mlp(*a, backend="triton"), [x, gate_up, down.T.contiguous().T]), expected)
-
-
 @pytest.mark.parametrize("backend", ["reference", pytest.param("triton", marks=pytest.mark.gpu)])
 def test_swiglu_mlp_follows_autocast(device, backend):
     inputs = draw(*sizes((70,), 24, 48), device=device)

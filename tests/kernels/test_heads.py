@@ -177,12 +177,6 @@ def test_strided_inputs_and_gradients(device, parts):
     check(actual, run(strided(lambda x, gains: plain(x, parts, frequency, gains)), double(inputs)))
 
 
-def test_views_are_views(device):
-    (packed,) = draw((2, 4, columns_of(PARTS)), device=device)
-    *_, view = split_heads(packed, [Part(3, WIDTH), Part(1, 5)], backend="triton")
-    assert view.data_ptr() == packed[..., 3 * WIDTH :].data_ptr()
-
-
 def test_a_unit_norm_of_zeros_is_zero(device):
     packed = torch.zeros(1, 3, 8, device=device)
     norm, grad = run(lambda x: split_heads(x, [Part(2, 4, Form.UNIT_NORM)], backend="triton"), [packed])
@@ -205,37 +199,6 @@ def test_under_vmap(device, parts, backend):
     )
 
 
-def test_neighbouring_gains_are_read_where_they_are(device, monkeypatch):
-    """As training lays them out: the kernel gets their place among all parameters of all replicas."""
-    parameters, packed = torch.randn(3, 61, device=device), torch.randn(3, 2, 5, 12, device=device)
-    read = []
-    monkeypatch.setattr(triton_kernels, "whole_rows", lambda gains: read.append(gains) or gains)
-    parts = [Part(1, 6, Form.RMS_NORM)] * 2
-
-    def of(packed, parameters):
-        return split_heads(packed, parts, gains=[parameters[5:11], parameters[11:17]], eps=EPS, backend="triton")
-
-    torch.func.vmap(of)(packed, parameters)
-    (gains,) = read
-    assert gains.data_ptr() == parameters[:, 5:].data_ptr() and gains.stride() == (61, 6, 1)
-
-
-@each_backend
-def test_replicas_can_share_gains(device, backend):
-    """The gradient of a gain without a replica axis is the sum of the replicas'."""
-    frequency = frequencies(WIDTH, device)
-    inputs = draw((2, 2, 5, columns_of(NORMED)), (2, WIDTH), *gains_of(NORMED)[1:], device=device)
-
-    def one_by_one(packed, own, *shared):
-        replicas = [plain(x, NORMED, frequency, (gain, *shared)) for x, gain in zip(packed, own, strict=True)]
-        return [torch.stack(parts) for parts in zip(*replicas, strict=True)]
-
-    together = torch.func.vmap(
-        lambda x, *gains: split_heads(x, NORMED, frequency, gains, EPS, backend=backend), (0, 0, None, None)
-    )
-    check(run(together, inputs), run(one_by_one, double(inputs)))
-
-
 @each_backend
 @pytest.mark.parametrize(("parts", "gain_dtype"), [(PARTS, None), (NORMED, torch.float32), (NORMED, torch.bfloat16)])
 def test_dtypes(device, parts, gain_dtype, backend):
@@ -247,16 +210,6 @@ def test_dtypes(device, parts, gain_dtype, backend):
     check(actual[:number], expected[:number], BFLOAT16)
     # Triton's interpreter cuts bits off where a GPU rounds: an element changes by up to 2^-7, and a gain has only ten.
     check(actual[number:], expected[number:], 2 * BFLOAT16)
-
-
-def test_rms_norms_of_zeros_and_of_nothing(device):
-    """Heads of zeros stay zeros, with a finite gradient. Without sequences the gains' gradients are zeros."""
-    for batch in (1, 0):
-        inputs = [torch.zeros(batch, 3, 8, device=device), torch.ones(4, device=device)]
-        norm, grad, of_gain = run(
-            lambda x, gain: split_heads(x, [Part(2, 4, Form.RMS_NORM)], None, [gain], EPS, backend="triton"), inputs
-        )
-        assert not norm.any() and grad.isfinite().all() and not of_gain.any()
 
 
 @pytest.mark.gpu

@@ -1,13 +1,8 @@
 """Weights one above the other: no copy if they are neighbours in memory, and the same result if they are not."""
 
-from functools import partial
-
 import torch
-from every_mixer import mixer_of
 
 from mixerlab.kernels.fused import join_rows
-from mixerlab.models.language_model import LanguageModel
-from mixerlab.training.population import Population
 
 
 def test_neighbours_are_joined_without_a_copy():
@@ -31,12 +26,6 @@ def test_single_rows_of_a_wider_tensor_are_no_neighbours():
     assert torch.equal(joined, torch.cat(rows)) and joined.data_ptr() == rows[0].data_ptr()
 
 
-def test_compiles_without_a_break():
-    compiled = torch.compile(join_rows, fullgraph=True, backend="aot_eager")
-    weights = torch.randn(3, 4), torch.randn(2, 4)
-    assert torch.equal(compiled(*weights), torch.cat(weights))
-
-
 def test_each_weight_gets_its_gradient():
     for gap in (0, 1):
         parameters = torch.randn(2, 40, dtype=torch.float64, requires_grad=True)
@@ -47,17 +36,3 @@ def test_each_weight_gets_its_gradient():
 
         x = torch.randn(2, 6, 4, dtype=torch.float64)
         assert torch.autograd.gradcheck(lambda p, x=x, f=product: torch.func.vmap(f)(p, x), parameters)
-
-
-def test_weights_of_a_population_are_neighbours(monkeypatch):
-    """Weights that these mixers project together, and the two of a SwiGLU layer. Those of gdn and mesa are copied."""
-    copies = []
-    cat = torch.cat
-    for name in ("attn", "parallax", "mamba"):
-        make = partial(LanguageModel, 16, 32, 2, partial(mixer_of, name, 32))
-        population = Population(make, [0, 1])
-        with monkeypatch.context() as patch:
-            patch.setattr(torch, "cat", lambda tensors, dim=0: copies.append(tensors) or cat(tensors, dim=dim))
-            population(torch.randint(0, 16, (2, 3, 8)))
-    weights = [tensors for tensors in copies if tensors[0].ndim == 3 and tensors[0].shape[-1] == 32]
-    assert not weights, [tuple(w.shape) for w in weights[0]]

@@ -90,15 +90,3 @@ def stacked_inputs(device):
 def test_replicas_under_vmap_equal_single_ones(device, backend):
     """Each replica has its own parameters and input."""
     check_replicas(lambda *a: mamba_block(*a, backend=backend), stacked_inputs(device), tolerance=1e-5)
-
-
-@pytest.mark.slow
-def test_parameters_may_be_slices_of_one_tensor(device):
-    """As the parameters of a population are. The kernels read them in place."""
-    xz, *parameters = stacked_inputs(device)
-    rows = torch.cat([t.flatten(1) for t in parameters], dim=1)
-    cut = rows.split([t[0].numel() for t in parameters], dim=1)
-    slices = [part.unflatten(1, t.shape[1:]) for part, t in zip(cut, parameters, strict=True)]
-    assert not any(t.is_contiguous() for t in slices)
-    together = torch.func.vmap(lambda *a: mamba_block(*a, backend="triton"))
-    check(run(together, [xz, *slices]), run(together, [xz, *parameters]), 3e-6)

@@ -14,7 +14,7 @@ from recurrences import (
 )
 
 from mixerlab.kernels.common.chunked import to_chunks
-from mixerlab.kernels.mesa import mesa, mesa_backend
+from mixerlab.kernels.mesa import mesa
 from mixerlab.kernels.mesa.reference import build_systems, conjugate_gradients
 
 NAMES = ("q", "k", "v", "log_decay", "beta", "ridge")
@@ -79,19 +79,6 @@ def test_chunk_size_changes_nothing():
     torch.testing.assert_close(mesa(*inputs, chunk_size=16), whole, rtol=1e-9, atol=1e-11)
 
 
-def test_rounded_numbers_are_exact_in_bfloat16(device):
-    """For many exponents, and for the largest mantissas, whose product rounds up to the next exponent."""
-    from rounding import rounding_kernel
-
-    rng = torch.Generator().manual_seed(0)
-    x = torch.randn(2048, generator=rng) * 10 ** (40 * torch.rand(2048, generator=rng) - 20)
-    x = torch.cat((x, -(2.0**24 - torch.arange(2048)))).to(device)
-    out = torch.empty_like(x)
-    rounding_kernel[(1,)](x, out, SIZE=x.numel())
-    torch.testing.assert_close(out.bfloat16().float(), out, rtol=0, atol=0)
-    torch.testing.assert_close(out, x, rtol=2**-8, atol=0)
-
-
 @pytest.mark.parametrize("length", [1, 16, 39])
 def test_kernel_equals_the_formula(device, length):
     inputs = mesa_inputs(length, length=length, dtype=torch.float32, device=device)
@@ -110,19 +97,6 @@ def test_gradients_whose_squares_vanish(device, backend):
         torch.testing.assert_close(2.0**90 * got, want, rtol=1e-4, atol=1e-5, msg=lambda m, name=name: f"{name}: {m}")
 
 
-@pytest.mark.slow
-def test_the_kernel_stops_where_nothing_is_left(device):
-    """One key and one ridge: H + ridge has two eigenvalues, two steps solve, and no fourth one adds its rounding."""
-    q, k, v, log_decay, beta, ridge = mesa_inputs(4, length=20, dtype=torch.float32, device=device)
-    inputs = [q, k[:, :1].expand_as(k), v, log_decay, beta, torch.ones_like(ridge)]
-    few, many = (
-        value_and_gradients(lambda *x, n=n: mesa(*x, iterations=n, chunk_size=16, backend="triton"), inputs)
-        for n in (3, 40)
-    )
-    torch.testing.assert_close(few, many, rtol=0, atol=0)
-    check(lambda *x: mesa(*x, iterations=40, chunk_size=16, backend="triton"), exact, inputs, 1e-5, NAMES)
-
-
 def test_later_positions_change_nothing(device):
     """The positions of a chunk iterate until all have converged, but none goes on for the sake of a later one."""
     inputs = mesa_inputs(9, length=16, dtype=torch.float32, device=device)
@@ -133,44 +107,9 @@ def test_later_positions_change_nothing(device):
     torch.testing.assert_close(*outputs, rtol=0, atol=0)
 
 
-@pytest.mark.slow
-def test_steps_depend_on_the_own_chunk_alone(device):
-    """The same bits beside a neighbour that takes more steps, and beside one that is NaN."""
-    easy, hard = (mesa_inputs(seed, batch=1, length=33, dtype=torch.float32, device=device) for seed in (5, 6))
-    easy[1] = easy[1][:, :1].expand_as(easy[1])
-    hard[3] = torch.zeros_like(hard[3])  # no decay
-    broken = [torch.full_like(x, float("nan")) if i == 0 else x for i, x in enumerate(easy)]
-
-    def first_of(*sequences):
-        inputs = [torch.cat(parts) for parts in zip(*(x[:-1] for x in sequences), strict=True)] + [easy[-1]]
-        leaves = [x.detach().requires_grad_() for x in inputs]
-        out = mesa(*leaves, chunk_size=16, backend="triton")
-        return out[:1], [x[:1] for x in torch.autograd.grad(out, leaves[:-1], torch.ones_like(out))]
-
-    single = first_of(easy)
-    for neighbour in (hard, broken):
-        torch.testing.assert_close(first_of(easy, neighbour), single, rtol=0, atol=0)
-    q = easy[0].clone()
-    q[:, 20] = float("nan")
-    out = mesa(q, *easy[1:], chunk_size=16, backend="triton")
-    assert out[:, 20].isnan().all()
-    others = torch.arange(33, device=device) != 20
-    torch.testing.assert_close(out[:, others], single[0][:, others], rtol=1e-5, atol=1e-6)
-    # If all rows are NaN, none takes a step.
-    assert mesa(*broken, chunk_size=16, backend="triton").isnan().all()
-
-
 def test_kernel_under_vmap(device):
     replicas = [mesa_inputs(seed, batch=2, length=19, dtype=torch.float32, device=device) for seed in (1, 2)]
     check_replicas(lambda *x: mesa(*x, iterations=4, chunk_size=16, backend="triton"), replicas)
-
-
-def test_heads_of_128_take_the_reference():
-    gpu = torch.device("cuda")
-    assert mesa_backend(gpu, torch.bfloat16, 64) == "triton"
-    assert mesa_backend(gpu, torch.bfloat16, 128) == "reference"
-    with pytest.raises(ValueError, match="head size 128 is none of"):
-        mesa_backend(gpu, torch.bfloat16, 128, backend="triton")
 
 
 @pytest.mark.gpu

@@ -3,10 +3,8 @@
 import pytest
 import torch
 
-from mixerlab.kernels.common.device import processors
 from mixerlab.kernels.parallax import parallax_attention
 from mixerlab.kernels.parallax.decode import parallax_decode
-from mixerlab.kernels.parallax.decode.triton_decode import _divide
 
 gpu = pytest.mark.gpu
 
@@ -72,15 +70,6 @@ def test_sharp_logits_and_large_probes(device):
     """One key has all the weight, and the covariance is the difference of large numbers."""
     q, rho, k, v = draw(1, 1, 2, 2, 500, 32, device)
     assert_close([40 * q, 40 * rho, k, v], tolerance=1e-4)
-
-
-@pytest.mark.parametrize("keys", [1, 128, 512, 16384, 32768])
-@pytest.mark.parametrize("sequence_heads", [1, 8, 256, 20000])
-def test_parts_are_as_many_as_the_card_can_run(keys, sequence_heads):
-    block_n, parts = _divide(keys, sequence_heads, torch.device("cpu"))
-    blocks = -(-keys // block_n)
-    assert 1 <= parts <= blocks and (parts - 1) * -(-blocks // parts) < blocks  # no part is empty
-    assert parts == 1 or parts * sequence_heads <= 2 * processors(torch.device("cpu"))
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from functools import partial
 
 import pytest
 import torch
-from parallax_cases import draw, operators_of, run
+from parallax_cases import draw, run
 
 from mixerlab.kernels.parallax import parallax_attention, parallax_backend
 
@@ -47,14 +47,6 @@ def test_replicas_under_vmap(stacked, device):
         torch.testing.assert_close(x, expected)
 
 
-def test_what_is_saved_costs_no_zeros(device):
-    """Autograd fills zeros for outputs without a gradient unless it is told not to: here, for all that is saved."""
-    tensors = draw(20, 16, batch=1, device=device)
-    names = operators_of(lambda: run(triton_attention, tensors))
-    assert "mixerlab::parallax_backward" in names
-    assert not {"aten::zeros", "aten::zeros_like", "aten::new_zeros"} & names
-
-
 @pytest.mark.parametrize("compiler", ["aot_eager", pytest.param("inductor", marks=pytest.mark.gpu)])
 def test_compiles_without_a_break(compiler, device):
     tensors = draw(40, 16, batch=1, device=device)
@@ -65,21 +57,6 @@ def test_compiles_without_a_break(compiler, device):
     compiled = torch.compile(layer, fullgraph=True, backend=compiler)
     for x, y in zip(run(compiled, tensors), run(layer, tensors), strict=True):
         torch.testing.assert_close(x, y)
-
-
-@pytest.mark.gpu
-def test_cuda_graph(device):
-    """A captured forward and backward follow new inputs in place."""
-    tensors = draw(300, 64, dtype=torch.bfloat16, device=device)
-    run(triton_attention, tensors)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        captured = run(triton_attention, tensors)
-    for x, fresh in zip(tensors, draw(300, 64, dtype=torch.bfloat16, device=device), strict=True):
-        x.copy_(fresh)
-    graph.replay()
-    for x, y in zip(captured, run(triton_attention, tensors), strict=True):
-        assert torch.equal(x, y)
 
 
 @pytest.mark.gpu

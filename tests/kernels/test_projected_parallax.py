@@ -2,14 +2,12 @@
 
 from functools import partial
 
-import numpy as np
 import pytest
 import torch
 import triton
 import triton.language as tl
 from fused_cases import FLOAT32, check, check_replicas, double, draw, run
 from parallax_cases import operators_of
-from triton.runtime.interpreter import InterpreterBuilder, TensorHandle
 
 from mixerlab.kernels.fused import Form, Part, linear, split_heads
 from mixerlab.kernels.parallax import parallax_attention, triton_rotation
@@ -94,30 +92,12 @@ def test_a_table_is_multiplied_and_looked_up(device, width, heads, head_dim, rot
     check([function(*given, length=128)], [formula(*double(given), length=128)], 2 * tolerance(device))
 
 
-@pytest.mark.skipif(torch.cuda.is_available(), reason="compares float32, which runs only in the interpreter")
-@pytest.mark.slow
-def test_replicas_of_a_table(device):
-    tokens = torch.randint(5, (3, 2, 130), generator=torch.Generator().manual_seed(1))
-    tensors = draw((3, 5, 16), (3, 64, 16), device=device)
-    frequencies = frequency(16, device)
-    check_replicas(
-        lambda tokens, table, weight: kernel(table, weight / 4, frequencies, 1, rows=tokens), [tokens, *tensors]
-    )
-
-
 @pytest.mark.slow
 def test_programs_that_walk_several_tiles(device, monkeypatch):
     monkeypatch.setattr(triton_projection, "processors", lambda device: 2)
     given = inputs(130, 16, 1, 16, device, batch=4)
     actual = run(partial(kernel, inverse_frequency=frequency(16, device), heads=1), given)
     check(actual, run(partial(exact, heads=1), double(given)), tolerance(device))
-
-
-def test_a_broadcast_gradient_of_the_output(device):
-    given = inputs(130, 16, 1, 16, device)
-    grad = torch.ones(1, 1, 1, 1, dtype=given[0].dtype, device=device).expand(2, 130, 1, 16)
-    actual = run(partial(kernel, inverse_frequency=frequency(16, device), heads=1), given, [grad])
-    check(actual, run(partial(exact, heads=1), double(given), [grad]), tolerance(device))
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="compares float32, which runs only in the interpreter")
@@ -132,60 +112,17 @@ def test_replicas_under_vmap(device):
     check_replicas(of_parameters, tensors)
 
 
-@pytest.mark.slow
-def test_replicas_with_their_own_frequencies(device):
-    x, weight = inputs(130, 16, 1, 16, device, replicas=(2,))
-    frequencies = torch.stack([frequency(16, device), frequency(16, device) / 2])
-
-    def together(x, weight):
-        function = torch.func.vmap(lambda x, w, f: kernel(x, w, f, 1, rotate_rho=True))
-        return function(x, weight, frequencies)
-
-    def one_by_one(x, weight):
-        return torch.stack([kernel(x[i], weight[i], frequencies[i], 1, rotate_rho=True) for i in range(2)])
-
-    check(run(together, [x, weight]), run(one_by_one, [x, weight]), tolerance(device))
-
-
-@pytest.mark.parametrize("frozen", [0, 1])
-def test_what_is_frozen_costs_nothing(device, frozen):
-    leaves = [t.requires_grad_(i != frozen) for i, t in enumerate(inputs(130, 16, 1, 16, device))]
-    result = kernel(*leaves, frequency(16, device), 1)
-    grad = torch.ones_like(result)
-    both = run(partial(kernel, inverse_frequency=frequency(16, device), heads=1), leaves, [grad])
-    names = operators_of(lambda: result.backward(grad))
-    assert torch.equal(leaves[1 - frozen].grad, both[1 + 1 - frozen]) and leaves[frozen].grad is None
-    assert ("aten::bmm" in names, "mixerlab::linear_weight_gradient" in names) == (frozen == 1, frozen == 0)
-
-
-@pytest.mark.slow
-def test_compiles_without_a_break(device):
-    given = inputs(130, 16, 1, 16, device)
-    function = partial(kernel, inverse_frequency=frequency(16, device), heads=1)
-    compiled = torch.compile(function, fullgraph=True, backend="aot_eager", dynamic=True)
-    for a, b in zip(run(compiled, given), run(function, given), strict=True):
-        assert torch.equal(a, b)
-
-
 @pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     "length, width, heads, head_dim",
-    [(128, 16, 1, 16), (130, 136, 1, 16), (130, 16, 2, 128), (130, 16, 1, 8), (130, 16, 3, 16), (130, 18, 1, 16)],
+    [(128, 16, 1, 16), (130, 136, 1, 16), (130, 16, 3, 16), (130, 18, 1, 16)],
 )
 def test_elsewhere_three_operators(device, length, width, heads, head_dim):
-    """A short sequence; a wide x; wide heads, narrow ones, three; rows that the copy engine cannot address."""
+    """A short sequence; a wide x; three heads; rows that the copy engine cannot address."""
     given = inputs(length, width, heads, head_dim, device, batch=1)
     function = partial(kernel, inverse_frequency=frequency(head_dim, device), heads=heads)
     assert ONE not in operators_of(lambda: function(*given))
     check(run(function, given), run(partial(exact, heads=heads), double(given)), tolerance(device))
-
-
-def test_frequencies_that_the_kernel_does_not_take(device):
-    x, weight = inputs(130, 16, 1, 16, device)
-    for other in (frequency(16, device).double(), frequency(16, device).requires_grad_()):
-        function = partial(kernel, x, weight, other, 1)
-        assert ONE not in operators_of(function)
-        check([function().detach()], [exact(x.double(), weight.double(), 1)], tolerance(device))
 
 
 @triton.jit
@@ -196,25 +133,10 @@ def rotation_kernel(frequency, cos_ptr, sin_ptr, start, EXACT: tl.constexpr):
     tl.store(sin_ptr + at, sin)
 
 
-@triton.jit
-def _by_polynomial(name: tl.constexpr, x):
-    if name == "cos":
-        return tl.cos(x)
-    return tl.sin(x)
-
-
-def _fma_rounded_once(self, x, y, z):
-    """The interpreter's `fma` before Triton 3.9 rounds the product as well, which no GPU does."""
-    exact = x.data.astype(np.float64) * y.data + z.data
-    return TensorHandle(exact.astype(z.data.dtype), z.dtype.scalar)
-
-
+@pytest.mark.gpu  # the interpreter has another sine, and rounds an fma twice
 @pytest.mark.parametrize("start", [0, 2000, 99_936])
-def test_whole_revolutions_are_dropped_exactly(device, start, monkeypatch):
-    """At positions where float32 `position * frequency` is off by up to 4e-3; the interpreter has another sine."""
-    if device == "cpu":
-        monkeypatch.setattr(triton_rotation, "_hardware", _by_polynomial)
-        monkeypatch.setattr(InterpreterBuilder, "create_fma", _fma_rounded_once)
+def test_whole_revolutions_are_dropped_exactly(device, start):
+    """At positions where float32 `position * frequency` is off by up to 4e-3."""
     frequencies = torch.stack([torch.zeros(16), frequency(32)]).to(device)
     cos, sin = torch.empty(2, 64, 16, device=device)
     rotation_kernel[(1,)](frequencies, cos, sin, start, EXACT=False)

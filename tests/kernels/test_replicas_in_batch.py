@@ -14,7 +14,6 @@ from mixerlab.kernels.softmax_attention import under_vmap
 from mixerlab.kernels.softmax_attention.under_vmap import replicas_in_batch
 from mixerlab.mixers.base import SequenceMixer
 from mixerlab.models.language_model import LanguageModel
-from mixerlab.training.compiled import compile_mixers
 from mixerlab.training.execution import choose_execution
 from mixerlab.training.population import Population
 
@@ -70,16 +69,13 @@ HEADS = (REPLICAS, 2, 4, 8, 16)  # replicas, batch, heads, positions, head size
     ("shapes", "options", "dims"),
     [
         ([HEADS] * 3, CAUSAL, (0, 0, 0)),
-        ([HEADS] * 3, {"is_causal": True, "scale": 0.3}, (0, 0, 0)),
         ([HEADS, (3, 2, 4, 9, 16), (3, 2, 4, 9, 16)], {}, (0, 0, 0)),
         ([HEADS, (3, 2, 2, 8, 16), (3, 2, 2, 8, 16)], {"is_causal": True, "enable_gqa": True}, (0, 0, 0)),
-        ([(3, 8, 16)] * 3, CAUSAL, (0, 0, 0)),
-        ([(3, 4, 8, 16)] * 3, CAUSAL, (0, 0, 0)),
+        ([(3, 8, 16)] * 3, {"is_causal": True, "scale": 0.3}, (0, 0, 0)),
         ([(3, 2, 5, 4, 8, 16)] * 3, {}, (0, 0, 0)),
         ([(2, 4, 8, 3, 16), HEADS, (2, 4, 8, 16)], {}, (3, 0, None)),
         ([(3, 1, 4, 5, 16), HEADS, HEADS], {}, (0, 0, 0)),  # the same queries for each sequence
         ([(3, 4, 5, 16), HEADS, HEADS], {}, (0, 0, 0)),
-        ([(3, 4, 8, 16), (3, 8, 16), (3, 8, 16)], {}, (0, 0, 0)),
         ([(2, 4, 8, 16)] * 2 + [HEADS], {}, (None, None, 0)),
         ([*[HEADS] * 3, (3, 8, 8)], {}, (0, 0, 0, 0)),
         ([*[HEADS] * 3, (4, 8, 8)], {}, (0, 0, 0, None)),
@@ -114,18 +110,6 @@ def test_multi_head_attention():
     assert len(calls) == 1
 
 
-def test_a_call_without_replicas_and_a_vmap_inside():
-    x, shared = torch.randn(HEADS), torch.randn(2, 4, 8, 16)
-
-    def one_replica(x):
-        return vmap(lambda x: attention(x, x, x, **CAUSAL), in_dims=1)(x) + attention(shared, shared, shared).sum()
-
-    with replicas_in_batch(), folded_calls() as calls:
-        got = vmap(one_replica)(x)
-    torch.testing.assert_close(got, torch.stack([one_replica(one) for one in x]))
-    assert len(calls) == 2
-
-
 class PlainMixer(SequenceMixer):
     def __init__(self):
         super().__init__()
@@ -136,21 +120,12 @@ class PlainMixer(SequenceMixer):
         return attention(x, x, x, **CAUSAL)[:, 0]
 
 
-class Breaking(PlainMixer):
-    def forward(self, x):
-        torch._dynamo.graph_break()
-        return super().forward(x)
-
-
-@pytest.mark.parametrize("mixer", [PlainMixer, Breaking])
-def test_a_population_computes_so(mixer):
-    """Also in the call in which compiling fails."""
-    population = Population(lambda: LanguageModel(8, 16, n_layers=1, make_mixer=mixer), [0, 1])
+def test_a_population_computes_so():
+    population = Population(lambda: LanguageModel(8, 16, n_layers=1, make_mixer=PlainMixer), [0, 1])
     tokens = torch.randint(8, (2, 3, 11))
     with folded_calls() as calls:
         choose_execution(population, "vmap", tokens, slice(None), bf16=False)
         assert len(calls) == 2  # in training and in evaluation mode
-        compile_mixers(population, mixer is Breaking, dtype=torch.float32, report=lambda _: None)
         population(tokens)
         population(tokens)
     assert len(calls) == 4

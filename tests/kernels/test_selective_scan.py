@@ -72,14 +72,6 @@ def test_reference_in_float32(state):
     check(run(selective_scan, [t.float() for t in inputs]), run(loop, inputs), 3e-6)
 
 
-def test_reference_under_autocast():
-    """The state stays float32, forward and backward."""
-    inputs = make_inputs(batch=2, length=19, channels=5, state=4, dtype=torch.float32)
-    expected = run(selective_scan, inputs)
-    with torch.autocast("cpu", torch.bfloat16):
-        check(run(selective_scan, inputs), expected, 1e-7)
-
-
 def triton(*args) -> Tensor:
     return selective_scan(*args, backend="triton")
 
@@ -148,10 +140,3 @@ def test_under_vmap(device, backend, shape):
     replicas = (make_inputs(*shape, torch.float32, device, seed=s) for s in range(3))
     stacked = [torch.stack(ts) for ts in zip(*replicas, strict=True)]
     check_replicas(lambda *a: selective_scan(*a, backend=backend), stacked)
-
-
-def test_states_out_of_the_kernels_range_are_named():
-    with pytest.raises(ValueError, match="N from 4 to 64, not 65"):
-        triton(*make_inputs(1, 2, 2, 65, torch.float32))
-    with pytest.raises(ValueError, match="float32 and bfloat16"):
-        triton(*make_inputs(1, 2, 2, 4))

@@ -49,17 +49,3 @@ def test_replicas_under_vmap_equal_single_ones(device, backend):
         return short_convolution(x.chunk(2, dim=-1)[1], weight, bias, backend=backend)
 
     check_replicas(second_half, [torch.cat((x, x + 1), dim=-1), *parameters])
-
-
-def test_weights_may_be_columns_of_a_wider_matrix(device):
-    x, weight, bias = inputs = make_inputs(2, 9, 3, 4, device)
-    columns = torch.cat((weight, weight), dim=1)[:, :4]
-    actual = run(lambda *a: short_convolution(*a, backend="triton"), [x, columns, bias])
-    check(actual, run(definition, double(inputs)), 1e-6)
-
-
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_no_bias_is_a_bias_of_zero(device, backend):
-    x, weight, bias = make_inputs(2, 5, 3, 4, device)
-    with_zeros = short_convolution(x, weight, torch.zeros_like(bias), backend=backend)
-    assert torch.equal(short_convolution(x, weight, backend=backend), with_zeros)

@@ -72,21 +72,6 @@ class Normed(SequenceMixer):
         return self.norm(self.proj(x).flatten(0, 1)).view_as(x)
 
 
-class Assigned(SequenceMixer):
-    """A mean that is put in the place of the former one."""
-
-    def __init__(self):
-        super().__init__()
-        self.proj = nn.Linear(WIDTH, WIDTH)
-        self.register_buffer("mean", torch.zeros(WIDTH))
-
-    def forward(self, x):
-        y = self.proj(x)
-        if self.training:
-            self.mean = 0.9 * self.mean + 0.1 * y.detach().mean(dim=(0, 1))
-        return y - self.mean
-
-
 class NormedAndDropped(SequenceMixer):
     """All that a replica has for itself."""
 

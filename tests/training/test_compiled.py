@@ -6,7 +6,6 @@ import torch._dynamo.config
 from every_mixer import mixer_of
 from tiny_training import VOCAB, WIDTH, fit
 from torch import nn
-from torch._dynamo.backends.registry import lookup_backend
 
 from mixerlab.benchmarks.plain_attention import PlainAttention
 from mixerlab.models.language_model import LanguageModel
@@ -45,22 +44,6 @@ class Uncopyable(Plain):
     def __init__(self):
         super().__init__()
         self.lines = (line for line in "ab")
-
-
-class Nested(Plain):
-    """A mixer around a mixer."""
-
-    def __init__(self):
-        super().__init__()
-        self.mixer = Plain()
-
-    def forward(self, x):
-        return self.mixer(x)
-
-
-class Dropped(Plain):
-    def forward(self, x):
-        return nn.functional.dropout(super().forward(x), 0.1, self.training)
 
 
 class Counting(Plain):
@@ -133,23 +116,11 @@ def test_eight_vocabularies_are_one_compilation_and_each_runs_it(backend):
         assert backend.graphs == 2  # training and scoring: layers and cells share them
 
 
-@pytest.mark.slow
-def test_more_settings_of_a_mixer_than_pytorch_compiles_for_one_function(backend):
-    with torch._dynamo.config.patch(recompile_limit=2):
-        for scale in range(5):
-            population, reported = compiled_population(model_with(lambda scale=scale: Plain(float(scale))))
-            ran = backend.ran
-            step(population)
-            assert backend.ran - ran == 2 * 2 * 2 and all(" is compiled: " in line for line in reported)
-    assert backend.graphs == 2 * 5
-
-
 @pytest.mark.parametrize(
     ("mixer", "note"),
     [
         (Plain, "Plain is compiled: torch.compile, "),
         (Breaking, "Breaking is not compiled: torch.compile fails with Unsupported: "),
-        (Dropped, "Dropped is not compiled: replicas compute one after another"),
         (Counting, "Counting is not compiled: training changes its buffers"),
         (Uncopyable, "Uncopyable is not compiled: it cannot be copied: TypeError: cannot pickle 'generator'"),
     ],
@@ -160,33 +131,6 @@ def test_a_run_notes_what_is_compiled_and_gives_the_same_results(tmp_path, backe
     losses = [torch.tensor(result.metrics["train_loss"].tolist()) for result in (plain, other)]
     torch.testing.assert_close(*losses, rtol=1e-6 if mixer is Plain else 0, atol=0)
     assert (backend.ran > 0) == (mixer is Plain)
-
-
-def test_what_failed_once_is_reported_and_not_tried_again(backend, monkeypatch):
-    """In a later cell, too; the same class with another setting is tried."""
-    tries, trial = [], compiled._try
-    monkeypatch.setattr(compiled, "_try", lambda *args: tries.append(args) or trial(*args))
-
-    def reported(scale):
-        tries.clear()
-        population, lines = compiled_population(model_with(lambda: Breaking(scale)))
-        step(population)
-        (line,) = set(lines)
-        return line, len(tries)
-
-    (first, tried), (later, not_tried), (other, _) = reported(1.0), reported(1.0), reported(2.0)
-    assert "Breaking is not compiled: torch.compile fails with" in first and tried
-    assert later == first and not_tried == 0
-    assert "Breaking is compiled" in other
-
-
-def test_the_population_names_the_mixers_that_are_compiled(backend):
-    mixers = [Nested(), Uncopyable()]
-    population, reported = compiled_population(lambda: LanguageModel(VOCAB, WIDTH, 2, iter(mixers).__next__), (0,))
-    step(population)
-    assert population.compiled == {"blocks.0.mixer"}
-    lines = [line.partition(":")[0] for line in dict.fromkeys(reported)]
-    assert lines == ["Uncopyable is not compiled", "Nested is compiled"]
 
 
 def test_auto_compiles_what_has_no_kernels_on_a_gpu_only(monkeypatch):
@@ -211,22 +155,6 @@ def test_it_is_said_which_mixer_has_no_kernel_for_its_sizes(monkeypatch):
     assert lines(d_state=4) == [] and lines(d_state=2, backend="reference") == []
     (line,) = lines(d_state=2)
     assert line.startswith("Mamba runs as its PyTorch reference, which is slow")
-
-
-@pytest.mark.slow
-def test_inductor_on_a_cpu(tmp_path, monkeypatch):
-    graphs = []
-
-    def noted(graph, inputs):
-        graphs.append(graph)
-        return lookup_backend("inductor")(graph, inputs)
-
-    monkeypatch.setattr(compiled, "BACKEND", noted)
-    build = model_with(lambda: PlainAttention(WIDTH))
-    plain, other = (fit(TWO, tmp_path, build=build, epochs=1, compile=wanted) for wanted in (False, True))
-    assert len(graphs) == 2 and "is compiled" in other.notes[0]
-    losses = [torch.tensor(result.metrics["train_loss"].tolist()) for result in (plain, other)]
-    torch.testing.assert_close(*losses, rtol=1e-4, atol=0)
 
 
 @pytest.mark.gpu

@@ -7,7 +7,6 @@ import torch
 from every_mixer import mixer_of
 from stateful_mixers import (
     REFUSED,
-    Normed,
     NormedAndDropped,
     Recurrent,
     Wrong,
@@ -18,7 +17,6 @@ from tiny_training import THREE, VOCAB, assert_same_results, build_model, fit, r
 
 from mixerlab.models.language_model import LanguageModel
 from mixerlab.records.errors import with_place
-from mixerlab.training import execution as module
 from mixerlab.training.datamodule import Examples
 from mixerlab.training.execution import choose_execution
 from mixerlab.training.optimizers import Muon
@@ -70,28 +68,6 @@ def test_both_ways_give_the_same_bits(mixer, options, rtol):
         losses[wanted] = torch.stack([*(steps.train(batch) for batch in rows), steps.score(rows[0])[1]])
     assert len(losses["vmap"].unique()) == losses["vmap"].numel() == 18
     torch.testing.assert_close(losses["loop"], losses["vmap"], rtol=rtol, atol=0)
-
-
-@pytest.mark.parametrize("mixer", [Normed, NormedAndDropped])
-def test_a_process_tries_once_for_cells_of_a_key_and_shape(mixer, monkeypatch):
-    monkeypatch.setattr(module, "_known", {})
-    tries, trial = [], module._try
-    monkeypatch.setattr(module, "_try", lambda *args: tries.append(args[0]) or trial(*args))
-
-    def chosen(rows=3, wanted="auto", scored=ALL, bf16=False, key="it"):
-        tries.clear()
-        population = Population(model_with(mixer), (0, 1))
-        decision = choose_execution(population, wanted, torch.zeros(2, rows, 7).long(), scored, bf16=bf16, key=key)
-        return population, decision, len(tries)
-
-    first, decision, count = chosen()
-    later, again, none = chosen()
-    assert count and none == 0 and again == decision
-    assert later.execution == first.execution and len(later.generators) == len(first.generators)
-    assert later.buffers_by_replica.keys() == first.buffers_by_replica.keys() != set()
-    for other in ({"rows": 4}, {"wanted": "loop"}, {"scored": slice(3, 5)}, {"bf16": True}, {"key": "other"}):
-        assert chosen(**other)[2] and not chosen(**other)[2]
-    assert chosen(key=None)[2] and chosen(key=None)[2]
 
 
 def test_a_loop_may_be_insisted_on(tmp_path):

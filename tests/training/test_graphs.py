@@ -20,9 +20,9 @@ from torch import nn
 from mixerlab.mixers.base import SequenceMixer
 from mixerlab.models.auto_encoder import AutoEncoder
 from mixerlab.models.language_model import LanguageModel
-from mixerlab.training import capture, compiled, datamodule
+from mixerlab.training import capture, datamodule
 from mixerlab.training import fit as story
-from mixerlab.training.capture import Captured, GraphCache, Graphs, room_for
+from mixerlab.training.capture import Captured, GraphCache
 from mixerlab.training.lit_module import PopulationTraining
 from mixerlab.training.optimizers import AdamW, Muon
 
@@ -98,42 +98,6 @@ def test_a_later_run_captures_nothing_and_gets_the_same_results(tmp_path, on_a_c
     assert on_a_cpu == ["train", "score"] * 2
 
 
-class Sum(nn.Module):
-    def __init__(self, breaks):
-        super().__init__()
-        self.breaks, self.proj = breaks, nn.Linear(WIDTH, WIDTH)
-
-    def forward(self, x):
-        if self.breaks:
-            torch._dynamo.graph_break()
-        return self.proj(x).cumsum(dim=1)
-
-
-@pytest.mark.sampled(2)
-@pytest.mark.parametrize(("breaks", "note"), [(False, "Sum is compiled: "), (True, "Sum is not compiled: ")])
-def test_a_later_run_says_what_is_compiled_and_the_first_is_freed(tmp_path, on_a_cpu, monkeypatch, breaks, note):
-    """It takes the later graphs of the first, for the replica that was left when the mixer had already said it."""
-    make, runs = story.PopulationTraining, []
-
-    def noted(*arguments, **options):
-        run = make(*arguments, **options)
-        runs.append(weakref.ref(run))
-        return run
-
-    monkeypatch.setattr(story, "PopulationTraining", noted)
-    monkeypatch.setattr(compiled, "BACKEND", "eager")
-    monkeypatch.setattr(compiled, "_functions", {})
-    monkeypatch.setattr(compiled, "_failures", {})
-    build = partial(LanguageModel, VOCAB, WIDTH, 2, partial(Sum, breaks))
-    settings = {"build": build, "folder": tmp_path, "graph_key": "sum", "compile": True}
-    first = fit([(1e30, 0), (1e-3, 1)], epochs=4, **settings)
-    assert len(first.notes) == 1 and first.notes[0].startswith(note)
-    assert fit([(2e-3, 5)], epochs=1, **settings).notes == first.notes
-    assert on_a_cpu == ["train", "score"] * 2  # for two replicas, and for one
-    gc.collect()
-    assert len(story._graphs.free) == 2 and [run() for run in runs] == [None] * 2
-
-
 def one_later(data):
     """The same rows with each target one position later: other positions are scored, but equally many."""
     return {name: (inputs, np.roll(targets, 1, axis=1)) for name, (inputs, targets) in data.items()}
@@ -160,36 +124,6 @@ def test_different_runs_are_captured_separately(tmp_path, on_a_cpu, other, monke
     assert on_a_cpu == ["train", "score"] * 2
 
 
-def test_after_out_of_memory_a_run_is_tried_again_with_nothing_shared(tmp_path, on_a_cpu, monkeypatch, caplog):
-    alone = fit(TWO, tmp_path, epochs=1)
-    fit(TWO, tmp_path, epochs=1, graph_key="kept")
-    kept = [weakref.ref(graphs) for graphs in story._graphs.free.values()]
-    take, step = GraphCache.take, Graphs.step
-
-    def noted(self, key, written, read, generators):
-        if key is None:
-            assert [graphs() for graphs in kept] == [None, None]  # freed before anything else allocates memory
-        return take(self, key, written, read, generators)
-
-    def full(self, function, example):
-        if self.memory is not None:
-            kept.append(weakref.ref(self))
-            raise torch.OutOfMemoryError("others have it")
-        return step(self, function, example)
-
-    monkeypatch.setattr(GraphCache, "take", noted)
-    monkeypatch.setattr(Graphs, "step", full)
-    gc.disable()
-    try:
-        whole = fit(TWO, tmp_path, epochs=1, graph_key="large")
-    finally:
-        gc.enable()
-    note = whole.notes.pop()
-    assert "graphs were shared" in note and note in caplog.text
-    same(whole, alone)  # so it was not halved: `alone` has no note
-    assert len(kept) == 2 and story._graphs.memory is None
-
-
 def test_graphs_are_for_one_caller_at_a_time_whose_tensors_move_to_their_addresses(on_a_cpu):
     cache = GraphCache()
     first, second, third = torch.zeros(3), nn.Parameter(torch.arange(3.0)), torch.zeros(3)
@@ -199,29 +133,6 @@ def test_graphs_are_for_one_caller_at_a_time_whose_tensors_move_to_their_address
     assert second.tolist() == [0, 1, 2] and second.requires_grad
     assert cache.take("key", [third], []) is not graphs
     assert second.data_ptr() == first.data_ptr() != third.data_ptr()
-
-
-@pytest.mark.parametrize(
-    "other", [torch.zeros(4), torch.zeros(3, dtype=torch.float64), torch.zeros(3, 2)[:, 0], torch.zeros(3, 1)]
-)
-def test_tensors_of_another_shape_have_their_own_graphs(on_a_cpu, other):
-    cache = GraphCache()
-    graphs = cache.take("key", [torch.zeros(3)], [])
-    cache.give_back(graphs)
-    assert cache.take("key", [other], []) is not graphs
-
-
-def test_the_cache_keeps_the_latest_graphs(on_a_cpu):
-    cache = GraphCache(kept=2)
-    for key in ("a", "b", "c", None):
-        cache.give_back(cache.take(key, [torch.zeros(3)], []))
-    assert [key for key, *_ in cache.free] == ["b", "c"]
-    assert cache.clear() and not cache.clear()
-    assert not cache.free and cache.memory is None
-
-
-def test_room_is_a_power_of_two():
-    assert [room_for(count, 8) for count in (1, 8, 9, 16, 17)] == [8, 8, 16, 16, 32]
 
 
 # On a GPU
@@ -295,25 +206,6 @@ def test_a_step_that_cannot_be_captured_runs_plainly_with_a_warning(caplog):
     assert reason is not None and "capture failed" in reason and reason in caplog.text
     assert total.item() == 0
     assert step(torch.full((2,), 3.0, device="cuda")).item() == 6
-
-
-@pytest.mark.gpu
-def test_graphs_share_their_memory():
-    cache = GraphCache()
-
-    def large(x):
-        return (x + torch.zeros(2**26, device="cuda")).sum()  # 256 MiB twice
-
-    def held_after_one_more():
-        graphs = cache.take(object(), [torch.zeros(1, device="cuda")], [])
-        graphs.step(large, torch.ones(1, device="cuda"))
-        cache.give_back(graphs)
-        segments = torch.cuda.memory_snapshot()
-        return sum(part["total_size"] for part in segments if part["segment_pool_id"] == cache.memory.pool)
-
-    first = held_after_one_more()
-    assert first >= 2**29
-    assert [held_after_one_more() for _ in range(3)] == [first] * 3
 
 
 # Replicas one after another on a GPU

@@ -2,13 +2,12 @@
 
 import random
 from functools import partial
-from itertools import pairwise
 
 import numpy as np
 import pytest
 import torch
-from every_mixer import MIXERS, mixer_of
-from tiny_training import THREE, VOCAB, assert_same_results, build_model, fit, replica_results
+from every_mixer import mixer_of
+from tiny_training import VOCAB, build_model
 from torch import nn
 
 from mixerlab.models.auto_encoder import AutoEncoder
@@ -19,27 +18,6 @@ from mixerlab.training.population import ALL, Grouping, Layout, Population, Rule
 def models(mixer_name):
     make_mixer = partial(mixer_of, mixer_name, 32)
     return [LanguageModel(16, 32, 2, make_mixer), AutoEncoder(16, 12, 32, 2, make_mixer)]
-
-
-@pytest.mark.parametrize("name", MIXERS)
-def test_every_parameter_has_its_columns_and_those_that_compute_together_are_adjacent(name):
-    for model in models(name):
-        layout = Layout(model)
-        shapes = {parameter_name: parameter.shape for parameter_name, parameter in model.named_parameters()}
-        assert {slot.name: slot.shape for slot in layout.slots} == shapes and len(layout.slots) == len(shapes)
-        columns = [column for slot in layout.slots for column in range(slot.start, slot.stop)]
-        assert columns == list(range(sum(shape.numel() for shape in shapes.values())))
-        assert [layout.span(rule).start for rule in Rule] == sorted(layout.span(rule).start for rule in Rule)
-        of_matrices = [slot.shape for slot in layout.slots if slot.rule is Rule.MATRIX]
-        runs = 1 + sum(one != other for one, other in pairwise(of_matrices))
-        assert runs == len(set(of_matrices)) < len(of_matrices)
-        slots = {slot.name: slot for slot in layout.slots}
-        for key, module in model.named_modules():
-            joined = [slots[f"{key}.{child}.weight"] for child in getattr(module, "input_projections", ())]
-            alike = [slot for slot in joined if slot.shape == joined[0].shape]
-            assert all(slot.stop == following.start for slot, following in pairwise(alike))
-        for slot in layout.slots:
-            assert slot.name.replace("blocks.0.", "blocks.*.").replace("blocks.1.", "blocks.*.") in layout.describe()
 
 
 EXPECTED = {  # of one block's mixer; everything that ends in _proj.weight is a matrix
@@ -76,21 +54,6 @@ def test_rules_of_each_mixer(name):
     assert max(by_muon[key].stop for key in matrices) <= min((by_muon[key].start for key in filters), default=1e9)
 
 
-def test_rules_of_the_backbone():
-    language_model, auto_encoder = (
-        {slot.name: slot.rule for slot in Layout(model).slots if ".mixer." not in slot.name} for model in models("attn")
-    )
-    mlp = dict.fromkeys((f"mlp.w{i}.weight" for i in (1, 2, 3)), Rule.MATRIX)
-    block = mlp | dict.fromkeys(("mixer_norm.weight", "mlp_norm.weight"), Rule.GAIN)
-    tables, gains = ("embedding.weight", "head.weight"), ("head.bias", "norm.weight")
-    ends = dict.fromkeys(tables, Rule.TABLE) | dict.fromkeys(gains, Rule.GAIN)
-    blocks = {f"blocks.{i}.{key}": rule for i in range(2) for key, rule in block.items()}
-    assert language_model == ends | blocks
-    layer = {"norm.weight": Rule.GAIN, "linear.weight": Rule.MATRIX, "linear.bias": Rule.GAIN}
-    decoder = {f"decoder.{i}.{key}": rule for i in range(2) for key, rule in layer.items()}
-    assert auto_encoder == ends | blocks | decoder
-
-
 @pytest.mark.parametrize(
     ("grouping", "changed"),
     [
@@ -107,36 +70,6 @@ def test_who_optimises_decoder_and_head_may_be_chosen(grouping, changed):
     assert "head.weight" not in lowered[1] and lowered[0] - lowered[1] == changed.keys() - {"head.weight"}
 
 
-def test_a_group_that_is_none_is_refused():
-    with pytest.raises(ValueError, match=r"head='sgd': choose adam or muon"):
-        Grouping(head="sgd")
-
-
-class Joined(nn.Module):
-    """Names the layers that it joins in another order than it makes them in, with one of another shape among them."""
-
-    input_projections = ("c", "small", "a")
-
-    def __init__(self):
-        super().__init__()
-        self.a, self.b, self.c, self.d = (nn.Linear(8, 8) for _ in range(4))
-        self.small = nn.Linear(8, 2)
-
-
-def test_what_a_module_joins_stands_side_by_side():
-    for model, prefix in ((Joined(), ""), (nn.Sequential(nn.Linear(8, 8), Joined()), "1.")):
-        names = [slot.name for slot in Layout(model).slots if slot.shape == (8, 8)]
-        assert names == [*(["0.weight"] if prefix else []), *(f"{prefix}{child}.weight" for child in "cabd")]
-
-
-@pytest.mark.parametrize("value", [nn.Linear(8, 8), ("e", "a")])
-def test_other_things_of_that_name_declare_nothing(value):
-    model = nn.ModuleDict({name: nn.Linear(8, 8) for name in "abcd"})
-    model.input_projections = value
-    names = [slot.name for slot in Layout(model).slots if slot.shape == (8, 8)]
-    assert names[:4] == [f"{child}.weight" for child in "abcd"]
-
-
 # What replicas start with
 
 
@@ -150,12 +83,6 @@ class Scaled(nn.Module):
 
     def forward(self, tokens, scored=ALL):
         return self.scale * self.model(tokens, scored) + self.shift
-
-
-def test_a_parameter_may_be_a_scalar(tmp_path):
-    together = fit(THREE, tmp_path, build=Scaled)
-    alone = fit(THREE[2:], tmp_path, build=Scaled)
-    assert_same_results(replica_results(together, 2), replica_results(alone, 0))
 
 
 def drawn_by_numpy(size):
@@ -197,7 +124,3 @@ REFUSED = {
 def test_models_that_replicas_cannot_share_are_refused(message):
     with pytest.raises(ValueError, match=message):
         Population(REFUSED[message], [0, 1])
-
-
-def test_a_buffer_of_nan_is_the_same_for_all_seeds():
-    Population(lambda: Scaled(shift=lambda size: torch.full((size,), torch.nan)), [0, 1])

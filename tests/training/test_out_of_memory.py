@@ -3,7 +3,7 @@
 import pytest
 import torch
 from lightning.pytorch.loggers.logger import DummyLogger
-from tiny_training import assert_same_results, fit, replica_results, splits
+from tiny_training import assert_same_results, fit, replica_results
 
 from mixerlab.training.population import Population
 
@@ -56,13 +56,8 @@ def test_halves_give_the_results_of_the_whole(tmp_path, fits_up_to, capfd):
     assert all(f"in this order: seed {seed}: lr {lr:g}\n" in shown for lr, seed in REPLICAS)
 
 
-@pytest.mark.parametrize("stops_early", [False, True])
-def test_an_interrupted_half_does_not_repeat_the_other(tmp_path, fits_up_to, monkeypatch, stops_early):
-    # Either a task that is learned perfectly within the epochs, or one that cannot be learned.
-    settings = {"data": splits(), "epochs": 12, "stop_when_perfect": True} if stops_early else {}
-    replicas = [(2e-2, seed) for seed in range(3)] if stops_early else REPLICAS
-    undisturbed = fit(replicas, tmp_path / "undisturbed", **settings)
-    assert not stops_early or undisturbed.metrics["epoch"].max() < 11
+def test_an_interrupted_half_does_not_repeat_the_other(tmp_path, fits_up_to, monkeypatch):
+    undisturbed = fit(REPLICAS, tmp_path / "undisturbed")
     fits_up_to(2)
     limited, begin = Population.forward, Population.__init__
     ran, interrupts = [], [True]  # for each step of a population, the number of replicas that it began with
@@ -80,14 +75,14 @@ def test_an_interrupted_half_does_not_repeat_the_other(tmp_path, fits_up_to, mon
     monkeypatch.setattr(Population, "__init__", counting)
     monkeypatch.setattr(Population, "forward", counted)
     with pytest.raises(InterruptedError):
-        fit(replicas, tmp_path / "halved", **settings)
+        fit(REPLICAS, tmp_path / "halved")
     assert ran.count(2) > 10
 
     interrupts.clear()
     ran.clear()
-    halved = fit(replicas, tmp_path / "halved", **settings)
+    halved = fit(REPLICAS, tmp_path / "halved")
     assert set(ran) == {3, 1}  # the whole, which does not fit, and the half that was interrupted
-    for replica in range(len(replicas)):
+    for replica in range(len(REPLICAS)):
         assert_same_results(replica_results(undisturbed, replica), replica_results(halved, replica))
 
 

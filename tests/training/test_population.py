@@ -1,7 +1,6 @@
 """A run trains a population: the results of a replica do not depend on the other replicas."""
 
 import math
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -9,8 +8,7 @@ import torch
 import torch.nn.functional as F
 from tiny_training import THREE, VOCAB, assert_same_results, build_model, fit, replica_results, splits
 
-from mixerlab.training.capture import room_for
-from mixerlab.training.datamodule import LEAST_ROWS, PopulationData, scored_positions
+from mixerlab.training.datamodule import PopulationData, scored_positions
 from mixerlab.training.metrics import IGNORE_INDEX, Scores
 from mixerlab.training.optimizers import AdamW, Muon
 from mixerlab.training.population import Population
@@ -85,29 +83,6 @@ def test_a_task_that_scores_nothing_is_refused():
     data["val"] = data["val"][0], np.full_like(data["val"][1], IGNORE_INDEX)
     with pytest.raises(ValueError, match="no row of val has a target"):
         PopulationData(data, [0], batch_size=16)
-
-
-@pytest.mark.parametrize("rows", [LEAST_ROWS - 1, LEAST_ROWS])
-def test_padding_rows_are_not_examples(rows):
-    data = PopulationData(splits(train=rows - 40, val=20, test=20), [0], batch_size=16)
-    data.trainer = SimpleNamespace(strategy=SimpleNamespace(root_device=torch.device("cpu")))
-    data.setup("fit")
-    assert len(data.examples.inputs) == room_for(rows + 1, LEAST_ROWS)
-    scored = (data.examples.targets != IGNORE_INDEX).any(dim=1)
-    assert scored[:rows].all() and not scored[rows:].any()
-
-
-def test_a_position_that_only_one_split_scores_is_scored(tmp_path):
-    """`splits` has no targets at the ends. Targets there in the test rows change the test loss, but not training."""
-    data = splits(learnable=False)
-    inputs, targets = data["test"]
-    targets = targets.copy()
-    targets[:, [0, -1]] = (inputs[:, [0, -1]] + 3) % VOCAB
-    changed = fit([(1e-2, 0)], tmp_path, data=data | {"test": (inputs, targets)})
-    before = fit([(1e-2, 0)], tmp_path, data=data)
-    for column in ("train_loss", "val_loss"):
-        np.testing.assert_allclose(changed.metrics[column], before.metrics[column], rtol=1e-4)
-    assert (changed.metrics["test_loss"] != before.metrics["test_loss"]).all()
 
 
 def build_alike():

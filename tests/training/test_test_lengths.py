@@ -46,19 +46,6 @@ def test_scores_are_those_of_the_model_on_the_test_rows(tmp_path, length):
             assert found[f"{split}_token_accuracy"] == pytest.approx(right.item(), abs=1e-6)
 
 
-@pytest.mark.slow
-def test_the_longer_rows_have_a_graph_of_their_own_which_later_runs_share(tmp_path, on_a_cpu):
-    alone = fit(TWO, tmp_path, data=with_test_rows_of(3 * LENGTH))
-    on_a_cpu.clear()
-    fit([(1e-2, 3), (2e-3, 4)], tmp_path, data=with_test_rows_of(3 * LENGTH), graph_key="attn")
-    shared = fit(TWO, tmp_path, data=with_test_rows_of(3 * LENGTH), graph_key="attn")
-    assert on_a_cpu == ["train", "score", "score_apart"]
-    test_graphs.same(shared, alone)
-    fit(TWO, tmp_path, data=with_test_rows_of(2 * LENGTH), graph_key="attn")
-    fit(TWO, tmp_path, graph_key="attn")
-    assert on_a_cpu == ["train", "score", "score_apart"] * 2 + ["train", "score"]
-
-
 @pytest.mark.gpu
 def test_a_graph_scores_longer_rows_as_launched_steps_do(tmp_path, monkeypatch):
     monkeypatch.setattr(story, "_graphs", GraphCache())
