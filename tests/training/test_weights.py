@@ -70,6 +70,7 @@ def test_the_weights_are_those_of_the_epochs_in_the_results(tmp_path, states, re
     assert len(chosen) >= 3  # they are taken at different epochs, or at none
 
 
+@pytest.mark.slow
 def test_an_interrupted_training_keeps_the_same_weights(tmp_path, monkeypatch):
     """It fails in its sixth epoch, when one replica has diverged, and one has left with its best epoch behind it."""
     monkeypatch.setattr(Broken, "steps", 0)
