@@ -17,7 +17,9 @@ from mixerlab.training.schedules import WSD, Cosine
 WILD, SLOW, FAST = (1e30, 1), (1e-5, 0), (2e-2, 0)  # diverges in its first epoch, learns nothing, becomes perfect
 
 
-@pytest.mark.parametrize(("optimizer", "schedule"), [(Muon, WSD()), pytest.param(AdamW, Cosine(), marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    ("optimizer", "schedule"), [(Muon, WSD()), pytest.param(AdamW, Cosine(), marks=pytest.mark.slow)]
+)
 def test_three_together_equal_three_alone(tmp_path, optimizer, schedule):
     together = fit(THREE, tmp_path, optimizer=optimizer, schedule=schedule)
     for number, replica in enumerate(THREE):
