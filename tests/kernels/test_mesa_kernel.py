@@ -107,6 +107,7 @@ def test_later_positions_change_nothing(device):
     torch.testing.assert_close(*outputs, rtol=0, atol=0)
 
 
+@pytest.mark.slow
 def test_kernel_under_vmap(device):
     replicas = [mesa_inputs(seed, batch=2, length=19, dtype=torch.float32, device=device) for seed in (1, 2)]
     check_replicas(lambda *x: mesa(*x, iterations=4, chunk_size=16, backend="triton"), replicas)
