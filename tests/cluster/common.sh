@@ -8,6 +8,7 @@ root=$(cd "$(dirname "$0")/../.." && pwd)
 work=$(mktemp -d)
 host=$(hostname -s)
 failures=0
+trap '{ echo "NOT OK: line $LINENO: $BASH_COMMAND"; tail -n 5 "$work/${name-}.out" || true; } >&2' ERR
 export OMP_NUM_THREADS=1 PYTHONPATH=$root/src
 tiny=(task=icr mixer=attn task.vocab_size=8 task.num_train_examples=40 task.num_val_examples=16
     task.num_test_examples=16 model.d_model=16 'optimizer.lr=[0.01,0.001]' trainer.batch_size=16 trainer.progress=false)
@@ -53,10 +54,11 @@ finished() { { grep -ls '"status": "finished"' "$work/$name"/runs/*/record.json 
 has_finished() { [ "$(finished)" = "$1" ]; }
 training() { # the processes that have signed the claim of a cell, and live
     local process
-    for process in $(cat "$work/$name"/runs/*/.claim 2>/dev/null | sed 's/.*"process": \([0-9]*\).*/\1/' | sort -u); do
+    for process in $(signed "$work/$name"/runs/*/.claim | sort -u); do
         if [ -d "/proc/$process" ]; then echo "$process"; fi
     done
 }
+signed() { { grep -ohs '"process": [0-9]*' "$@" || true; } | cut -d ' ' -f 2; } # by which processes claims are
 trains() { [ "$(training | wc -l)" -ge "$1" ]; } # number of cells
 within() { # seconds command...: until it succeeds
     local until=$((SECONDS + $1))

@@ -37,15 +37,15 @@ nothing_left() { # of the processes that trained, of the sweep's own, and of a R
 }
 
 up
-start plain task.seq_len=16,24,32,40 trainer.epochs=100
+start plain task.seq_len=16,24,32,40 trainer.epochs=15
 ends_well 4
 
-start killed_once task.seq_len=16,24 trainer.epochs=50
+start killed_once task.seq_len=16,24 trainer.epochs=30
 within 120 trains 2
 kill -KILL "$(trains_on "$other")"
 ends_well 2 # Ray tried the killed one again
 
-start killed task.seq_len=16,24 trainer.epochs=50 hydra.launcher.ray.remote.max_retries=0
+start killed task.seq_len=16,24 trainer.epochs=30 hydra.launcher.ray.remote.max_retries=0
 within 120 trains 2
 kill -KILL "$(trains_on "$other")"
 ends_with 1 '^FAILED attn icr.*WorkerCrashedError'
@@ -68,7 +68,7 @@ within 60 grep -q 'no node of the Ray cluster has 2 CPU, 1 GPU' "$work/$name.out
 kill -TERM "$sweep"
 ends_with 143 'no node of the Ray cluster has 2 CPU, 1 GPU'
 
-start node_killed task.seq_len=16,24,32 trainer.epochs=50
+start node_killed task.seq_len=16,24,32 trainer.epochs=30
 within 120 trains 2
 kill_node "$other"
 ends_well 3 # on the node that is left

@@ -70,8 +70,9 @@ within 120 trains 2
 first=$(training | head -1)
 run=$(dirname "$(grep -l "\"process\": $first" "$work/$name"/runs/*/.claim)")
 kill -KILL "$first"
-within 180 bash -c "! grep -q '\"process\": $first' '$run/.claim'"
-kill -KILL "$(sed 's/.*"process": \([0-9]*\).*/\1/' "$run/.claim")"
+tried_again() { [ -n "$(signed "$run/.claim")" ] && [ "$(signed "$run/.claim")" != "$first" ]; }
+within 180 tried_again
+kill -KILL "$(signed "$run/.claim")"
 ends_with 1 '^FAILED attn icr.*lost it twice'
 check "the other cell is trained" has_finished 1
 
