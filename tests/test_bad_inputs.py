@@ -1,11 +1,7 @@
 """Bad inputs that users make: each is refused in one line that names it, before anything is trained or written."""
 
-import os
-from importlib import metadata
-
 import pytest
 from command_line import TINY, run_py
-from hydra.errors import ConfigCompositionException
 
 import mixerlab
 
@@ -18,9 +14,7 @@ REFUSED = {
     "task=nope": ("task/nope", "icr_challenge"),
     "mixer=3": ("mixer=3", "parallax"),
     "mixer=null": ("mixer=null", "parallax"),
-    "mixer=[ema]": ("mixer=[ema]", "parallax"),
     "~mixer": ("~mixer", "parallax"),
-    "task=icr.yaml": ("task=icr.yaml", "icr,"),
     "-m mixer=attn,3": ("mixer=attn,3", "parallax"),
     "mixr=attn": ("unknown key mixr", "did you mean mixer?"),
     "lr=0.1": ("unknown key lr", "did you mean optimizer.lr?"),
@@ -36,24 +30,19 @@ REFUSED = {
     "mixer=hybrid mixer.layers=[attn,gdn] mixer.num_heads=4": ("mixer.num_heads", "mixer.options.<layer>.num_heads"),
     # Keys that no class takes, or that are not there.
     "+mixer.nope=1": ("mixer.nope=1", "Attention takes: num_heads"),
-    "+mixer.d_model=16": ("mixer.d_model=16", "Attention takes"),
     "+optimizer.population=1": ("optimizer.population=1", "Muon takes"),
     "+task.nope=1": ("task.nope=1", "takes: vocab_size"),
-    "+task.data_sha256=0": ("data_sha256", "task.data_dir"),
     "+model.nope=1": ("model.nope=1", "d_model, n_layers"),
     "+nope=1": ("nope=1", "results_dir"),
     "~seed": ("seed is missing", "conf/config.yaml"),
-    "~trainer.epochs": ("trainer.epochs is missing", "conf/"),
     "~optimizer.lr": ("optimizer.lr is missing", "yaml"),
     "model=big": ("model='big'", "group of keys"),
     # Values: a string that counts as true, a fraction of an epoch, a number that is none.
     "mixer.qk_norm=no": ("mixer.qk_norm='no'", "true or false"),
     "force=off": ("force='off'", "true or false", "'changed'"),
-    "dry_run=maybe": ("dry_run='maybe'", "true or false"),
     "trainer.epochs=2.5": ("trainer.epochs=2.5", "a whole number"),
     "trainer.epochs=0": ("trainer.epochs=0", "at least 1"),
     "trainer.epochs=1000000 trainer.batch_size=2": ("trainer.epochs=1000000", "at most 16777216"),
-    "mixer.num_heads=1.0": ("mixer.num_heads=1.0", "a whole number"),
     "mixer.num_heads=3": ("mixer.num_heads=3", "divisor"),
     "mixer.num_heads=???": ("mixer.num_heads", "Missing"),
     "mixer.num_heads=${nothing}": ("mixer.num_heads", "nothing"),
@@ -62,11 +51,9 @@ REFUSED = {
     "optimizer.betas=[0.9]": ("optimizer.betas=[0.9]", "a list of 2"),
     "optimizer.weight_decay=null": ("optimizer.weight_decay=None", "a number"),
     "optimizer.lr=0": ("optimizer.lr=0", "1e-30"),
-    "optimizer.lr=fast": ("optimizer.lr='fast'", "a number in"),
     "optimizer.lr=[]": ("optimizer.lr=[]", "a number, or a list"),
     "optimizer.lr=[0.01,0.01]": ("optimizer.lr=[0.01, 0.01]", "different"),
     "optimizer.lr=[0.1,1e31]": ("1e+31", "1e+30"),
-    "seed=1.5": ("seed=1.5", "whole number"),
     "seed=-1": ("seed=-1", "whole number"),
     "schedule.decay=0": ("schedule.decay=0", "0 < decay"),
     "trainer.precision=fp8": ("trainer.precision='fp8'", "bf16"),
@@ -88,9 +75,7 @@ REFUSED = {
     "mixer._target_=torch.nn.Identity": ("Identity", "SequenceMixer"),
     "mixer._target_=mixerlab.mixers.atn.Attention": ("mixerlab.mixers.atn", "mixer=attn"),
     "mixer._target_=mixerlab.mixers.attn.Atention": ("Atention", "classes in mixerlab.mixers.attn: Attention"),
-    "mixer._target_=mixerlab.mixers.attn": ("mixerlab.mixers.attn", "Attention"),
     "mixer._target_=mixers/ema.py": ("mixers/ema.py", "mixers.ema.MovingAverage"),
-    "mixer._target_=__main__.Mine": ("__main__.Mine", "in a file"),
     "optimizer._target_=torch.optim.SGD": ("SGD", "PopulationOptimizer"),
     "task._target_=mixerlab.tasks.base.TaskRuleError": ("TaskRuleError", "mixerlab.Task"),
     "+logger.mine._target_=nowhere.Logger": ("logger.mine", "nowhere"),
@@ -132,15 +117,3 @@ def test_a_results_folder_that_cannot_be_written_is_refused(tmp_path):
     (tmp_path / "file").touch()
     outcome = run_py(*ATTN, f"results_dir={tmp_path / 'file' / 'results'}")
     assert outcome.code == 1 and outcome.err.count("\n") == 1 and str(tmp_path / "file") in outcome.err
-
-
-def test_hydras_tracebacks_are_there_for_whoever_wants_them(monkeypatch):
-    monkeypatch.setenv("HYDRA_FULL_ERROR", "1")
-    with pytest.raises(ConfigCompositionException):
-        run_py("mixr=attn")
-    assert os.environ["HYDRA_FULL_ERROR"] == "1"
-
-
-def test_the_version_and_the_tools():
-    assert run_py("mixer=attn", "--version").out == f"mixerlab {metadata.version('mixerlab')}\n"
-    assert "check, export, report" in run_py("reprot").err

@@ -24,6 +24,7 @@ def dry_run(*overrides, results_dir):
     [
         ("mad_table", {"icr": 11, "ncr": 14, "fcr": 11, "mem": 6, "cmp": 11, "sc": 13}),
         ("frontier", {"state_tracking": 3, "mqar": 3, "icr": 3, "ncr": 3}),
+        ("challenge", {"icr_challenge": 3, "ncr_challenge": 3, "sc_challenge": 3}),
     ],
 )
 def test_experiments_have_their_settings_of_five_mixers(tmp_path, experiment, by_task):
@@ -31,17 +32,6 @@ def test_experiments_have_their_settings_of_five_mixers(tmp_path, experiment, by
     assert total == f"{5 * sum(by_task.values())} runs, 0 of them finished" and len(set(cells)) == len(cells)
     assert {mixer for mixer, _, _ in cells} == {"attn", "parallax", "gdn", "mamba", "mesa"}
     assert Counter(task for mixer, task, _ in cells if mixer == "attn") == by_task
-
-
-@pytest.mark.slow
-def test_the_challenge_is_nine_cells_of_five_mixers(tmp_path):
-    cells, _ = dry_run("experiment=challenge", results_dir=tmp_path)
-    assert len(cells) == 45 and ("mesa", "sc_challenge", "512-2048") in cells
-
-
-def test_mixer_and_task_narrow_an_experiment(tmp_path):
-    cells, _ = dry_run("experiment=mad_table", "mixer=attn", "task=mem,sc", results_dir=tmp_path)
-    assert len(cells) == 6 + 13 and {cell[:2] for cell in cells} == {("attn", "mem"), ("attn", "sc")}
 
 
 def test_every_setting_of_a_task_and_hybrids_among_the_mixers(tmp_path):
@@ -66,8 +56,6 @@ def test_a_dry_run_tells_its_runs_apart_by_the_swept_keys(tmp_path):
     assert lines[-1] == "6 runs, 0 of them finished"
     cells, _ = dry_run("mixer=attn", "task=icr", "task.seq_len=64,96", results_dir=tmp_path)
     assert [name for _, _, name in cells] == ["seq_len=64", "seq_len=96"]
-    cells, _ = dry_run("mixer=attn", "task=icr", "optimizer=muon,adamw", results_dir=tmp_path)
-    assert [name.split()[-1] for _, _, name in cells] == ["optimizer=muon", "optimizer=adamw"]
 
 
 def test_a_key_that_only_some_cells_have_runs_where_it_applies(tmp_path):
@@ -75,8 +63,6 @@ def test_a_key_that_only_some_cells_have_runs_where_it_applies(tmp_path):
     assert lines[0].startswith("task.num_tokens_to_copy applies to sc;") and lines[0].endswith("run: icr")
     names = [("icr", "baseline"), ("sc", "num_tokens_to_copy=8"), ("sc", "num_tokens_to_copy=12")]
     assert [(task, name) for _, task, name in cells] == names
-    _, lines = dry_run("mixer=attn,mamba", "task=icr", "mixer.num_heads=4", results_dir=tmp_path)
-    assert lines[0].startswith("mixer.num_heads applies to attn;") and lines[0].endswith("run: mamba")
     typing_error = run_py("-m", "mixer=attn", "task=icr,sc", "task.num_token=8", f"results_dir={tmp_path}")
     assert typing_error.code == 1 and "unknown key task.num_token;" in typing_error.err
 

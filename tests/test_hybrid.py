@@ -45,11 +45,6 @@ def test_each_layer_has_the_config_that_its_mixer_has(expanded):
     assert (mixer["name"], mixer["layers"]) == ("attn+gdn", ["attn", "gdn"])
 
 
-def test_a_key_of_one_layer():
-    layers = mixerlab.compose(*HYBRID, "mixer.layers=[gdn,gdn]", "mixer.options.1.num_heads=4").mixer.options
-    assert (layers["0"].num_heads, layers["1"].num_heads) == (2, 4)
-
-
 def test_an_experiment_sets_what_it_sets_for_each_mixer():
     layers = mixerlab.compose(*HYBRID, "mixer.layers=[attn,gdn]", "experiment=madlab").mixer.options
     assert (layers["0"].num_heads, layers["0"].bias, layers["1"].num_heads) == (16, True, 2)
@@ -67,11 +62,6 @@ def test_a_project_in_a_folder_of_any_name(project, name):
     folder = project.rename(project.with_name(name))
     for mixer in ("mine", "striped"):
         assert mixerlab.compose(f"mixer={mixer}", config_dir=folder).mixer.name == mixer
-
-
-def test_a_name_of_the_users_own_and_hydras_own_form():
-    mixer = mixerlab.compose(*HYBRID, "mixer.layers=[attn,gdn]", "mixer.name=ours", "+mixer@mixer.options.1=gdn").mixer
-    assert mixer.name == "ours" and mixer.options["1"] == yaml_of("gdn")
 
 
 def test_the_identity_holds_every_layer(expanded):

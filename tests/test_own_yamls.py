@@ -37,12 +37,11 @@ def refused_everywhere(options, mixer, parts, capsys):
     ("text", "parts"),
     [
         (YAML.format(name="attn"), ("mixer=mine", "name: mine")),  # tables would average it with attn
-        ("defaults: [attn]\n", ("mixer=mine", "name: mine")),
         ("", ("mixer=mine", "name: mine")),
         (f"# @package _global_\n{YAML.format(name='mine')}", ("mixer=mine", "@package")),
         ("name: mine\n_target_: : a.b\n", ("mine.yaml, line 2",)),
     ],
-    ids=["copied", "inherited", "empty", "package", "no yaml"],
+    ids=["copied", "empty", "package", "no yaml"],
 )
 def test_a_yaml_that_cannot_be_a_mixers(own, text, parts, capsys):
     refused_everywhere(own("mixer/mine", text), "mine", parts, capsys)
@@ -71,13 +70,7 @@ def test_a_copied_yaml_needs_a_name_of_its_own_unless_one_is_set_on_purpose(own,
     assert run_py(*command, f"{group}.name=other").code == 0
 
 
-def test_a_folder_that_is_not_there(tmp_path, capsys):
-    assert check(["attn", "--config-dir", str(tmp_path / "nowhere")]) == 1
-    assert "nowhere: there is no such folder" in capsys.readouterr().err
-
-
 CLASSES = """
-from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal
 from mixerlab.mixers.attn import Attention
@@ -98,11 +91,6 @@ class Needs(Attention):
 
 class Defaults(Attention):
     def __init__(self, d_model, gate: bool = True, slope: float | None = None):
-        super().__init__(d_model)
-
-
-class ForTypeCheckers(Attention):
-    def __init__(self, d_model, order: nowhere.Order):
         super().__init__(d_model)
 
 
@@ -161,19 +149,13 @@ def test_values_are_compared_with_annotations(mine, tmp_path):
         mixerlab.build_model("mixer=mine", "task=icr", fine, **project)
     for wrong, wanted in (
         ("mixer.dims=3", "a list, each a whole number or null"),
-        ("mixer.dims=[1,a]", "a list, each a whole number or null"),
         ("mixer.rates=[1,true]", "a list, each a number"),
         ("mixer.pair=[1]", "a list of 2: a whole number, a string"),
-        ("mixer.table=[1]", "a group of keys or null"),
         ("mixer.order=true", "one of 1, 2"),
         ("mixer.plain=no", "true or false"),
     ):
         with pytest.raises(ValueError, match=wanted):
             mixerlab.build_model("mixer=mine", "task=icr", wrong, **project)
-
-
-def test_an_annotation_that_cannot_be_evaluated_is_not_checked(mine):
-    mixerlab.build_model("mixer=mine", "task=icr", config_dir=mine("ForTypeCheckers", "order: second\n")[1])
 
 
 def test_a_default_of_a_constructor_is_part_of_the_identity(mine):
@@ -184,37 +166,6 @@ def test_a_default_of_a_constructor_is_part_of_the_identity(mine):
         return run_py(*options, "mixer=mine", *DRY, *overrides).out.rpartition("runs/")[2].partition(":")[0]
 
     assert run_id() == run_id("+mixer.gate=true") == run_id("+mixer.slope=null") != run_id("+mixer.gate=false")
-
-
-def test_a_second_copy_of_a_project_is_not_taken_for_the_first(tmp_path):
-    """As in a notebook that looks at an old and a new copy."""
-    name = f"twice_{tmp_path.name}"
-    for copy in ("a", "b"):
-        folder = tmp_path / copy / "conf" / "mixer"
-        folder.mkdir(parents=True)
-        (folder / "mine.yaml").write_text(YAML.format(name="mine").replace("mixerlab.mixers.attn", name))
-        (tmp_path / copy / f"{name}.py").write_text("from mixerlab.mixers.attn import Attention\n")
-    mixerlab.build_model("mixer=mine", "task=icr", config_dir=tmp_path / "a" / "conf")
-    with pytest.raises(ValueError, match=rf"/b/{name}.py.* has imported .*/a/.*: restart"):
-        mixerlab.build_model("mixer=mine", "task=icr", config_dir=tmp_path / "b" / "conf")
-
-
-@pytest.mark.parametrize(
-    ("text", "parts"),
-    [
-        ("seed: [0, 1]\n", ("@package _global_",)),
-        ("# @package _global_\nhydra: {mode: MULTIRUN, sweeper: {params: {mixer: [attn, gdn]}}}\n", ("params.mixer",)),
-    ],
-)
-def test_an_experiment_in_another_form(own, text, parts):
-    outcome = run_py(*own("experiment/mine", text), "experiment=mine", "dry_run=true")
-    assert outcome.code == 1 and all(part in outcome.err.splitlines()[-1] for part in parts)
-
-
-def test_a_single_run_says_that_it_leaves_a_grid_out(own):
-    grid = "# @package _global_\nhydra: {sweeper: {params: {mixer: 'attn,gdn'}}}\n"
-    outcome = run_py(*own("experiment/mine", grid), "mixer=attn", "experiment=mine", "dry_run=true")
-    assert outcome.code == 0 and "one run, and not the grid mixer=attn,gdn of experiment=mine" in outcome.err
 
 
 LEVELS = """defaults: [/task_base@_here_, _self_]

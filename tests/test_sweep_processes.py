@@ -13,7 +13,6 @@ import trainers
 from command_line import TINY, records, start_run_py, statuses
 
 from mixerlab.records.claims import claim
-from mixerlab.sweeps.launch import processes
 from mixerlab.sweeps.launch.processes import Processes
 
 IN_TWO = ("hydra/launcher=processes", "hydra.launcher.n_jobs=2")
@@ -49,31 +48,6 @@ def test_a_cell_that_fails_or_kills_its_process_fails_alone(tmp_path):
     assert errors["kill"] == errors["kill with child"] == "its process was killed by SIGKILL"
     pids = {what: one.run_id for what, one in ended.items() if one.error is None}
     assert pids["first"] == pids["second"] != pids["third"]  # a process trains on, as long as it lives
-    assert not multiprocessing.active_children()
-
-
-def test_a_process_without_a_cell_ends_and_frees_its_gpu(tmp_path):
-    with executor_of(2, tmp_path) as executor:
-        executor.submit(trainers.cell("first"))
-        executor.submit(trainers.cell("wait", tmp_path))
-        (ended,) = executor.poll(60)
-        assert ended.cell.cfg["what"] == "first" and len(multiprocessing.active_children()) == 2
-        executor.poll(0)
-        assert len(multiprocessing.active_children()) == 1
-
-
-def test_all_processes_are_told_to_stop_before_any_is_waited_for(tmp_path, monkeypatch):
-    """They defer SIGTERM, as training does that writes a checkpoint: three for ever, one for less than the grace."""
-    monkeypatch.setattr(processes, "GRACE", 2.0)
-    executor = Processes(trainers.train, tmp_path, n_jobs=4)
-    for seconds in (60, 61, 62, 0.1):
-        executor.submit(trainers.cell("defer", tmp_path, seconds=seconds))
-    while len(list(tmp_path.glob("ready-*"))) < 4:
-        assert not executor.poll(0.1)
-    began_at = time.monotonic()
-    executor.stop()
-    assert 2 <= time.monotonic() - began_at < 5  # one grace, not one for each
-    assert [path.name for path in tmp_path.glob("saved-*")] == ["saved-0.1"]
     assert not multiprocessing.active_children()
 
 

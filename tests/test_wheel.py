@@ -79,12 +79,6 @@ def test_a_wheel_of_the_sdist_holds_the_same(source, wheel, tmp_path):
         assert set(one.namelist()) == set(other.namelist())
 
 
-def test_the_wheel_carries_its_licence(wheel):
-    with zipfile.ZipFile(wheel) as archive:
-        (licence,) = (name for name in archive.namelist() if name.endswith(".dist-info/licenses/LICENSE"))
-        assert archive.read(licence) == (ROOT / "LICENSE").read_bytes()
-
-
 @pytest.fixture(scope="module")
 def environment(wheel, tmp_path_factory):
     """The `bin` of a virtual environment with the wheel, its dependencies and another `kernels`, not this checkout."""
@@ -140,16 +134,10 @@ def rows_of(folder):
     return {(row["mixer"], row["task"], row["status"]) for row in rows}
 
 
-def commits_of(folder):
-    """The commits of the code that made the records; None for an installed copy."""
-    return {record["provenance"]["git_commit"] for record in records(folder / "results").values()}
-
-
 @pytest.mark.slow
 def test_a_run_from_an_empty_folder(execute, tmp_path):
     execute("mixerlab", "mixer=parallax", "task=icr", "experiment=quickstart", *TINY)
     assert rows_of(tmp_path) == {("parallax", "icr", "finished")}
-    assert commits_of(tmp_path) == {None}
     found = execute("python", "-c", "import kernels, mixerlab; print(kernels.__file__, mixerlab.__path__)")
     assert str(ROOT) not in found
     assert found.count("site-packages") == 2
@@ -159,16 +147,9 @@ def test_a_run_from_an_empty_folder(execute, tmp_path):
 @pytest.mark.usefixtures("own_project")
 def test_a_project_of_ones_own(execute, tmp_path):
     assert "ema keeps the contract" in execute("mixerlab", "check", "ema", "--config-dir", "conf")
-    execute("mixerlab", "--config-dir", "conf", "mixer=ema", "task=delay", *TINY)
-    assert rows_of(tmp_path) == {("ema", "delay", "finished")}
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("own_project")
-def test_a_project_of_ones_own_in_several_processes(execute, tmp_path):
     launcher = ("hydra/launcher=processes", "hydra.launcher.n_jobs=2")
-    execute("mixerlab", "--config-dir", "conf", "-m", "mixer=ema,attn", "task=icr", *TINY, *launcher)
-    assert rows_of(tmp_path) == {("ema", "icr", "finished"), ("attn", "icr", "finished")}
+    execute("mixerlab", "--config-dir", "conf", "-m", "mixer=ema,attn", "task=delay", *TINY, *launcher)
+    assert rows_of(tmp_path) == {("ema", "delay", "finished"), ("attn", "delay", "finished")}
 
 
 @pytest.mark.slow
@@ -180,5 +161,3 @@ def test_a_checkout_runs_its_own_code_beside_the_wheel(execute, tmp_path):
     launcher = ("hydra/launcher=processes", "hydra.launcher.n_jobs=2")
     execute("python", ROOT / "run.py", "-m", "mixer=attn", "task=icr,cmp", *TINY, *launcher)
     assert rows_of(tmp_path) == {("attn", "icr", "finished"), ("attn", "cmp", "finished")}
-    head = subprocess.run(["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
-    assert commits_of(tmp_path) == {head.strip()}

@@ -22,9 +22,7 @@ class OwnSchedule(Constant):
     ("values", "message"),
     [
         (lambda progress: 0.5, r"learning_rate\(progress\) gives 0.5, and must give a tensor like progress"),
-        (lambda progress: progress[:3], r"gives shape \[3\], and must give a tensor like progress"),
         (lambda progress: (0.9996 - progress).sqrt(), "learning_rate is nan at progress 0.9997, and must be finite"),
-        (lambda progress: 0.25 - progress, "learning_rate is -0.0001 at progress 0.2501"),
         (lambda progress: progress.half_life(), "learning_rate: AttributeError: 'Tensor' object has no attribute"),
     ],
 )
@@ -46,13 +44,12 @@ class OwnStep(AdamW):
         if self.lacks != "active":
             state["active"] *= self.parameters.grad.isfinite().all(1)
         state["step_number"] += self.lacks != "step_number"
-        state["steps_taken"] += state["active"] if self.lacks != "steps_taken" else 0
-        if self.lacks != "parameters":
-            self.parameters.grad.nan_to_num_()
+        state["steps_taken"] += state["active"]
+        self.parameters.grad.nan_to_num_()
         self.parameters.sub_(self.learning_rates()[:, None] * self.parameters.grad * state["active"][:, None])
 
 
-@pytest.mark.parametrize("lacks", ["", "active", "step_number", "steps_taken", "parameters"])
+@pytest.mark.parametrize("lacks", ["", "active", "step_number"])
 def test_a_step_of_ones_own_counts_and_freezes(lacks, monkeypatch):
     """Without the number of the step, for one, the rate would never fall."""
     monkeypatch.setattr(OwnStep, "lacks", lacks)
@@ -63,11 +60,6 @@ def test_a_step_of_ones_own_counts_and_freezes(lacks, monkeypatch):
         check_step(optimizer_of(OwnStep, 1))
 
 
-def with_previous(optimizer, momentum):
-    optimizer.previous = 0.5 * getattr(optimizer, "previous", 0) + momentum
-    return optimizer.previous
-
-
 def with_late_state(optimizer, momentum):
     return optimizer.state[optimizer.parameters].setdefault("own", 0 * momentum).add_(momentum)
 
@@ -76,11 +68,8 @@ def with_late_state(optimizer, momentum):
     ("direction", "message"),
     [
         (lambda self, momentum: momentum / momentum.norm(dim=1, keepdim=True), None),
-        (lambda self, momentum: self.state[self.parameters]["first_moment"].sign(), None),
         (lambda self, momentum: momentum / momentum.norm(), "its step mixes replicas: one moves otherwise beside"),
-        (with_previous, "its step depends on what it keeps outside of self.state"),
         (with_late_state, r"its step makes self.state\[self.parameters\]\['own'\]: make it in __init__"),
-        (lambda self, momentum: momentum / 0, "from finite gradients its step gives parameters that are not finite"),
         (lambda self, momentum: momentum[:, 1:], r"direction gives a tensor \[2, "),
     ],
 )
@@ -119,8 +108,6 @@ class Own(AdamW):
     [
         ("return momentum / momentum.norm()", 1, "error: optimizer=own: its step mixes replicas"),
         ("return momentum.sign()", 0, ""),
-        # A sweep may be composed on a host without a GPU.
-        ("assert momentum.is_cuda", 0, "optimizer=own is not checked, as it fails on the CPU: AssertionError"),
     ],
 )
 def test_a_run_with_an_optimizer_of_ones_own(own, tmp_path, monkeypatch, body, code, message):

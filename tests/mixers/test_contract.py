@@ -56,10 +56,6 @@ def test_a_mixer_compiles_without_a_break(name):
     torch.testing.assert_close(compiled(x), mixer(x))
 
 
-def test_the_five_mixers_are_found():
-    assert {"attn", "parallax", "gdn", "mamba", "mesa"} <= set(MIXERS)
-
-
 def test_parallax_with_rho_zero_is_attention():
     torch.manual_seed(0)
     parallax = mixer_of("parallax", WIDTH, zero_init_rho=True)
@@ -76,14 +72,10 @@ def test_parallax_with_rho_zero_is_attention():
     ("name", "overrides", "message"),
     [
         ("attn", {"num_heads": 3}, "mixer.num_heads=3 does not divide d_model=32"),
-        ("attn", {"num_heads": 32}, "heads of 1, and RoPE rotates pairs"),
         ("parallax", {"num_heads": 32}, "heads of 1, and RoPE rotates pairs"),
         ("gdn", {"num_heads": 5}, "mixer.num_heads=5"),
         ("gdn", {"d_conv": 0}, "mixer.d_conv=0"),
-        ("gdn", {"chunk_size": 0}, "mixer.chunk_size=0"),
-        ("mesa", {"num_heads": 5}, "mixer.num_heads=5"),
         ("mesa", {"ridge_lower_bound": 1.0}, "mixer.ridge_lower_bound=1.0"),
-        ("mesa", {"cg_iterations": 0}, "mixer.cg_iterations=0"),
         ("mamba", {"d_state": 0}, "mixer.d_state=0"),
         ("mamba", {"dt_min": 0.2}, "mixer.dt_min=0.2"),
     ],

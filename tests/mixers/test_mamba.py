@@ -33,24 +33,6 @@ def test_equals_mambapy(parallel_scan):
         assert error < 1e-5, f"{name}: relative error {error:.1e}"
 
 
-def test_replicas_under_vmap_equal_single_models():
-    models = [Mamba(d_model=8, d_state=4) for _ in range(3)]
-    parameters, _ = torch.func.stack_module_state(models)
-    x = torch.randn(3, 2, 40, 8)
-
-    def apply(p, x):
-        return torch.func.functional_call(models[0], p, (x,))
-
-    y = torch.func.vmap(apply)(parameters, x)
-    grads = torch.autograd.grad(y.square().sum(), list(parameters.values()))
-    for r, model in enumerate(models):
-        single = model(x[r])
-        torch.testing.assert_close(y[r], single, rtol=1e-5, atol=1e-6)
-        expected = torch.autograd.grad(single.square().sum(), list(model.parameters()))
-        for name, g, e in zip(parameters, grads, expected, strict=True):
-            torch.testing.assert_close(g[r], e, rtol=1e-4, atol=1e-6, msg=lambda m, name=name: f"{name}: {m}")
-
-
 def test_initial_step_sizes_and_rates():
     mixer = Mamba(d_model=128, dt_min=0.01, dt_max=0.2)
     step = F.softplus(mixer.dt_proj.bias)

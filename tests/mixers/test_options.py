@@ -63,17 +63,10 @@ def test_wider_values_are_two_maps_of_the_same_keys():
     torch.testing.assert_close(wide(x), narrow(x), rtol=1e-4, atol=1e-5)
 
 
-def test_the_dt_bias_of_mamba_may_start_at_zero():
-    assert mixer_of("mamba", WIDTH).dt_proj.bias.any()
-    bias = mixer_of("mamba", WIDTH, zero_dt_bias=True).dt_proj.bias
-    assert not bias.any() and not hasattr(bias, "_no_reinit")
-
-
 @pytest.mark.parametrize(
     ("module", "mixer", "operator", "normed", "rotated"),
     [
         (attn, partial(attn.Attention, qk_norm=True), "softmax_attention", "qk", "qk"),
-        (parallax, partial(parallax.Parallax, qkr_norm=True), "parallax_attention", "qkr", "qk"),
         (parallax, partial(parallax.Parallax, qkr_norm=True, rope_on_rho=True), "parallax_attention", "qkr", "qkr"),
     ],
 )
@@ -96,20 +89,3 @@ def test_norms_are_pytorchs_before_the_rotation(module, mixer, operator, normed,
             expected = torch.cat((pairs.real, pairs.imag), dim=-1)
         torch.testing.assert_close(given[name], expected)
     assert {norm.eps for norm in norms.values()} == {NORM_EPS}
-
-
-@pytest.mark.parametrize(
-    ("module", "mixer", "operator"),
-    [
-        (attn, partial(attn.Attention, qk_norm=True), "softmax_attention"),
-        (parallax, partial(parallax.Parallax, qkr_norm=True), "parallax_attention"),
-    ],
-)
-def test_norms_leave_the_dtype_that_the_kernels_take(module, mixer, operator):
-    """With float32, as the gains are, attention would not run its short kernels."""
-    mixer = mixer(32)
-    assert mixer.q_norm.weight.dtype == torch.float32
-    attention = mock.patch.object(module, operator, wraps=getattr(module, operator))
-    with attention as calls, torch.autocast("cpu", torch.bfloat16):
-        mixer(torch.randn(2, 9, 32))
-    assert {x.dtype for x in calls.call_args.args} == {torch.bfloat16}

@@ -5,7 +5,7 @@ import torch
 from every_mixer import mixer_of
 from torch import nn
 
-from mixerlab.mixers.projected import ALIGNMENT, ProjectedMixer
+from mixerlab.mixers.projected import ProjectedMixer
 
 WIDTH, LENGTH = 16, 7
 
@@ -47,41 +47,6 @@ def test_it_is_its_linear_layers(bias):
     gradients = (torch.autograd.grad((y * weight).sum(), wanted) for y in (actual, expected))
     for a, b in zip(*gradients, strict=True):
         torch.testing.assert_close(a, b)
-
-
-def test_what_mix_gets():
-    """Side by side in the declared order, one bias added and one left, then zeros."""
-    torch.manual_seed(0)
-    mixer, x = Gated(), torch.randn(2, LENGTH, WIDTH)
-    mixer(x)
-    left = x @ mixer.gate_proj.weight.T
-    torch.testing.assert_close(
-        mixer.received[..., :12], torch.cat((mixer.value_proj(x), mixer.number_proj(x), left), -1)
-    )
-    assert mixer.received.shape[-1] == ALIGNMENT and not mixer.received[..., 12:].any()
-
-
-def test_biases_keep_the_dtype_of_the_product():
-    mixer, x = Gated(), torch.randn(2, LENGTH, WIDTH)
-    with torch.autocast("cpu", torch.bfloat16):
-        y = mixer(x)
-    assert mixer.received.dtype == y.dtype == torch.bfloat16
-
-
-def test_one_projection_is_not_padded():
-    class Doubled(ProjectedMixer):
-        input_projections = ("in_proj",)
-
-        def __init__(self):
-            super().__init__()
-            self.in_proj, self.o_proj = nn.Linear(WIDTH, 5), nn.Linear(5, WIDTH)
-
-        def mix(self, projected):
-            assert projected.shape[-1] == 5
-            return 2 * projected
-
-    mixer, x = Doubled(), torch.randn(2, LENGTH, WIDTH)
-    torch.testing.assert_close(mixer(x), mixer.o_proj(2 * mixer.in_proj(x)))
 
 
 @pytest.mark.parametrize("name", ["attn", "parallax", "gdn", "mamba", "mesa"])

@@ -78,15 +78,6 @@ def test_logits_of_scored_positions_are_those_of_all_positions(make):
     torch.testing.assert_close(model(tokens, slice(5, 9)), model(tokens)[:, 5:9])
 
 
-@pytest.mark.parametrize(("make", "seen"), [(language_model, 4), (auto_encoder, 1)])
-def test_the_last_mlp_computes_only_scored_positions(make, seen):
-    model, lengths = make(), []
-    for block in model.blocks:
-        block.mlp.register_forward_hook(lambda module, args, output: lengths.append(output.shape[1]))
-    model(torch.randint(VOCAB, (2, LENGTH)), slice(5, 9))
-    assert lengths == [LENGTH, seen]
-
-
 def test_the_position_table():
     table = position_table(50, WIDTH)
     assert table.shape == (50, WIDTH)

@@ -36,25 +36,6 @@ def _z(a: np.ndarray, b: np.ndarray) -> float:
     return float(difference / np.sqrt(pooled * (1 / len(a) + 1 / len(b))))
 
 
-def row_distribution_z(rows: np.ndarray, others: np.ndarray) -> float:
-    """How much the frequencies of whole rows differ between two samples of equal size, `[N, T]`, as a normal z.
-
-    Chi-square over the distinct rows (rare rows pooled), made normal by the transformation of Wilson and Hilferty.
-    """
-    assert len(rows) == len(others)
-    _, cell = np.unique(np.concatenate([rows, others]), axis=0, return_inverse=True)
-    cell = cell.ravel()
-    counts = np.stack([np.bincount(part, minlength=cell.max() + 1) for part in np.split(cell, 2)])
-    rare = counts.sum(axis=0) < 10
-    counts = np.concatenate([counts[:, ~rare], counts[:, rare].sum(axis=1, keepdims=True)], axis=1)
-    counts = counts[:, counts.sum(axis=0) > 0]
-    freedom = counts.shape[1] - 1
-    assert freedom >= 5, "too few distinct rows to compare"
-    chi2 = np.sum((counts[0] - counts[1]) ** 2 / counts.sum(axis=0))
-    spread = 2 / (9 * freedom)
-    return float(((chi2 / freedom) ** (1 / 3) - (1 - spread)) / np.sqrt(spread))
-
-
 def _recall(task, inputs):
     keys = inputs[:, ::2]
     values = inputs[:, 1::2]

@@ -9,7 +9,7 @@ from command_line import TINY, records, run_py
 from mixerlab import export
 from mixerlab.records.schema import Record
 from mixerlab.tasks.base import Task, TaskRuleError
-from mixerlab.tasks.data import count_shared_rows, load_or_generate, make_split
+from mixerlab.tasks.data import load_or_generate, make_split
 from mixerlab.tasks.generated import WrongRows
 
 SIZES = dict(vocab_size=16, seq_len=12, num_train_examples=200, num_val_examples=40, num_test_examples=40, data_seed=1)
@@ -65,17 +65,13 @@ def global_numpy(task, num_rows, rng, split):
     ("rows", "message"),
     [
         (changed(lambda i, t: (i + 0.5, t)), r"^train inputs: dtype is float64, must be int64"),
-        (changed(lambda i, t: (i, t.astype(np.float32))), r"^train targets: dtype is float32, must be int64"),
         (changed(lambda i, t: (i[:, 1:], t)), r"^train inputs: shape is \(32, 11\), must be \(32, 12\)"),
-        (changed(lambda i, t: (i[:1], t)), r"^train inputs: shape is \(1, 12\), must be \(32, 12\)"),
         (changed(lambda i, t: i), r"^train rows: found ndarray, must be \(inputs, targets\).*\(32, 12\)"),
-        (changed(lambda i, t: None), r"^train rows: found NoneType, must be \(inputs, targets\)"),
         (changed(too_high), r"^train inputs, row 7, position 3: found 16, must be in 0..15 \(task.vocab_size=16\)"),
         (changed(lambda i, t: (i, t - 20)), r"^train targets, row 0, position 0: found -\d+, .* 0..15 .* or -100"),
         (changed(one_row_wrong), r"^train targets, row \d+: the target is the input, says Own.check_rules \(.*:\d+\)"),
         (global_numpy, r"^train rows differ when they are generated again from the same seed: .* `rng`"),
     ],
-    ids=["float", "float-targets", "narrow", "one-row", "no-pair", "none", "high", "low", "rule", "global"],
 )
 def test_wrong_rows_are_refused(rows, message):
     with pytest.raises(WrongRows, match=message) as caught:
@@ -83,38 +79,12 @@ def test_wrong_rows_are_refused(rows, message):
     assert f"({__file__}:" in str(caught.value)
 
 
-def test_an_error_of_the_task_says_where():
-    with pytest.raises(WrongRows, match=rf"^val rows: KeyError: 'x', in .*<lambda> \({__file__}:\d+\)$"):
-        make_split(own(changed(lambda i, t: {}["x"])), "val")
-
-
-def test_a_rule_that_is_broken_names_the_row_of_the_split():
-    """It is checked on a sample; a task with a `generate` of its own is checked too."""
-
-    class Whole(Own):
-        def generate(self, num_examples, rng, split):
-            inputs, targets = Own.generate_rows(self, num_examples, rng, split)
-            targets[-1] = 15 - targets[-1]
-            return inputs, targets
-
-    with pytest.raises(WrongRows, match=r"^train targets, row 999: the target is the input"):
-        make_split(Whole(**SIZES | {"num_train_examples": 1000}), "train")
-
-
 def fixed_seed(task, num_rows, rng, split):
     return good(task, num_rows, np.random.default_rng(0), split)
 
 
-def from_a_pool(task, num_rows, rng, split):
-    """Rows of one stream in an order that depends on the split's."""
-    inputs, targets = good(task, num_rows, np.random.default_rng(0), split)
-    order = rng.permutation(num_rows)
-    return inputs[order], targets[order]
-
-
-@pytest.mark.parametrize("rows", [fixed_seed, from_a_pool])
-def test_splits_that_repeat_each_other_are_refused(rows):
-    task = own(rows, num_train_examples=128)
+def test_splits_that_repeat_each_other_are_refused():
+    task = own(fixed_seed, num_train_examples=128)
     with pytest.raises(WrongRows, match=r"^40 of 40 val rows are also in train: .*task.allow_shared_rows=true$"):
         load_or_generate(task)
     assert len(load_or_generate(task, allow_shared_rows=True)["train"][0]) == 128
@@ -128,14 +98,6 @@ def test_rows_shared_by_chance_are_a_note(caplog):
     for sizes in (dict(vocab_size=1), dict(vocab_size=2, seq_len=1), dict(vocab_size=4, seq_len=4)):
         for count in (1, 3, 32, 300):
             load_or_generate(own(good, num_train_examples=count, num_val_examples=count, **sizes))
-
-
-def test_shared_rows_are_counted_one_by_one():
-    rng = np.random.default_rng(0)
-    rows, others = rng.integers(3, size=(500, 4)), rng.integers(3, size=(60, 4))
-    known = {tuple(row) for row in others}
-    assert count_shared_rows(rows, others) == sum(tuple(row) in known for row in rows) > 0
-    assert count_shared_rows(rows, others[:, :3]) == 0
 
 
 TASK = """
@@ -205,45 +167,3 @@ def test_a_task_of_ones_own_is_exported(project, tmp_path, capsys):
     with pytest.raises(SystemExit, match=r"^error: task=echo: train rows: KeyError: 'x', in Echo.generate_rows"):
         export.main([str(tmp_path / "none"), *arguments, "task.broken=true"])
     assert not (tmp_path / "none").exists()
-
-
-@pytest.mark.parametrize(
-    ("arguments", "parts"),
-    [
-        (["task=nope"], ("task/nope", "icr")),
-        (["task=icr", "foo"], ("foo", "KEY=VALUE")),
-        (["tsk=icr"], ("unknown key tsk", "task")),
-        (["task=icr,sc"], ("task=icr,sc",)),
-        (["task=icr", "task.test_seq_len=64"], ("task.test_seq_len=64", "null")),
-        (["task=icr", "--config-dir", "nowhere"], ("nowhere", "no such folder")),
-    ],
-)
-def test_a_wrong_argument_of_export_is_one_line(tmp_path, arguments, parts):
-    with pytest.raises(SystemExit) as caught:
-        export.main([str(tmp_path / "data"), *arguments])
-    message = str(caught.value)
-    assert message.startswith("error: ") and "\n" not in message and all(part in message for part in parts)
-    assert not (tmp_path / "data").exists()
-
-
-def with_chance(tmp_path, chance):
-    (tmp_path / "echo_tasks.py").write_text(
-        f"import numpy as np\n{TASK}\n    @property\n    def chance(self):\n        return {chance}\n"
-    )
-
-
-@pytest.mark.parametrize(("chance", "recorded"), [("np.float32(0.25)", 0.25), ("1", 1.0), ("None", None)])
-def test_chance_may_be_any_number(project, tmp_path, chance, recorded):
-    with_chance(tmp_path, chance)
-    results = tmp_path / "results"
-    assert run_py("--config-dir", str(project), "mixer=attn", "task=echo", *TINY, f"results_dir={results}").code == 0
-    (record,) = records(results).values()
-    assert {row["chance"] for row in record["rows"]} == {recorded}
-
-
-@pytest.mark.parametrize("chance", ["1.5", "'high'", "float('nan')"])
-def test_a_chance_that_is_no_accuracy_is_refused(project, tmp_path, chance):
-    with_chance(tmp_path, chance)
-    outcome = run_py("--config-dir", str(project), "mixer=attn", "task=echo", *TINY, f"results_dir={tmp_path}")
-    assert outcome.code == 1 and "must be an accuracy in [0, 1], or None" in outcome.err
-    assert not records(tmp_path)

@@ -1,7 +1,5 @@
 """The splits of a run: separate random streams; datasets in mad-lab's folder layout are written, read and checked."""
 
-import logging
-
 import numpy as np
 import pytest
 from golden_data import make_task
@@ -66,30 +64,15 @@ def test_test_rows_of_another_length(task, dataset):
     assert same(cached["train"], load_or_generate(task, dataset)["train"]) and same(cached["test"], data["test"])
 
 
-def test_rows_that_two_splits_share_are_logged(task, dataset, caplog):
-    inputs, targets = make_split(task, "test")
-    inputs[3], targets[3] = (array[5] for array in make_split(make_task("icr", **SMALL), "val"))
-    save_split((inputs, targets), dataset / dataset_folder(task), "test")
-    with caplog.at_level(logging.WARNING):
-        load_or_generate(task, dataset, allow_shared_rows=True)
-    assert [record.getMessage().split(": ")[-1] for record in caplog.records] == ["1 of 20 val rows are also in test"]
-
-
 def file_of(task, dataset, name="inputs", split="train"):
     return dataset / dataset_folder(task) / split / f"{name}.npy"
-
-
-def replaced(old, new):
-    return lambda content: content.replace(old, new, 1)
 
 
 @pytest.mark.parametrize(
     "damage",
     [
-        *(lambda content, kept=kept: content[:kept] for kept in (0, 5, 100, -8)),
-        replaced(b"NUMPY", b"numpy"),
-        replaced(b"(40, 31)", b"(40, 31("),
-        replaced(b"(40, ", b"(9e9,"),
+        *(lambda content, kept=kept: content[:kept] for kept in (0, 100, -8)),
+        lambda content: content.replace(b"(40, ", b"(9e9,", 1),
     ],
 )
 def test_a_damaged_file_is_named(task, dataset, damage):
@@ -99,20 +82,10 @@ def test_a_damaged_file_is_named(task, dataset, damage):
         load_or_generate(task, dataset)
 
 
-def test_pickled_and_missing_files_are_named(task, dataset):
-    np.save(file_of(task, dataset), np.array([{"a": 1}], dtype=object), allow_pickle=True)
-    with pytest.raises(ValueError, match=r"train/inputs.npy: not a readable .npy file"):
-        load_or_generate(task, dataset)
-    file_of(task, dataset).unlink()
-    with pytest.raises(ValueError, match=r"train/inputs.npy: no such file"):
-        load_or_generate(task, dataset)
-
-
 @pytest.mark.parametrize(
     ("name", "change", "message"),
     [
         ("inputs", lambda a: a[:-1], r"train/inputs.npy: shape is \(39, 31\), .* say \(40, 31\)"),
-        ("inputs", lambda a: a.ravel(), r"train/inputs.npy: shape is \(1240,\)"),
         ("inputs", lambda a: a.astype(np.float64), r"train/inputs.npy: dtype is float64, must be int64"),
         ("inputs", lambda a: a + 1, r"train/inputs.npy: row \d+: position \d+: every token is in 0..15"),
         ("targets", lambda a: a - 99, r"train/targets.npy: row 0: position \d+: every target is in 0..15 or -100"),
@@ -123,19 +96,6 @@ def test_a_wrong_file_is_named_with_the_rule(task, dataset, name, change, messag
     path = file_of(task, dataset, name)
     np.save(path, change(np.load(path)))
     with pytest.raises(ValueError, match=message):
-        load_or_generate(task, dataset)
-
-
-def test_a_folder_without_the_dataset_says_what_it_has(task, dataset, monkeypatch):
-    for other, folder, message in (
-        (task, dataset / "nowhere", r"task.data_dir=.*nowhere: no such folder"),
-        (make_task("icr", **SMALL | {"seq_len": 64}), dataset, rf"_sl-64_.* other settings: {dataset_folder(task)}"),
-        (make_task("cmp", **SMALL), dataset, rf"t-C_.* is missing; .* other tasks: {dataset_folder(task)}"),
-    ):
-        with pytest.raises(ValueError, match=message):
-            load_or_generate(other, folder)
-    monkeypatch.setattr(type(task), "madlab_code", None)
-    with pytest.raises(ValueError, match=r"InContextRecall has no madlab_code, .*: set it on the class"):
         load_or_generate(task, dataset)
 
 
@@ -168,9 +128,9 @@ def test_an_export_does_not_replace_other_rows(tmp_path):
     ("arguments", "message"),
     [
         (["task=icr", "task.seq_len=7"], "task.seq_len=7: "),
-        (["task=icr", "task.setting=tiny"], "task.setting=tiny: .*choose baseline"),
         (["task=icr", "task.test_seq_len=64"], "task.test_seq_len=64: mad-lab's layout has one length"),
         (["task=icr", "task.seqlen=7"], "task.seqlen"),
+        (["task=icr", "--config-dir", "nowhere"], "nowhere.*no such folder"),
     ],
 )
 def test_export_says_in_one_message_what_is_wrong(tmp_path, arguments, message):

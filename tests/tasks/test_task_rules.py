@@ -2,9 +2,9 @@
 
 import numpy as np
 import pytest
-from golden_data import CHALLENGE_TASKS, MAD_TASKS, make_task
+from golden_data import make_task
 
-from mixerlab.tasks.base import IGNORE_INDEX, SPLITS, TaskRuleError
+from mixerlab.tasks.base import IGNORE_INDEX, TaskRuleError
 
 _ = IGNORE_INDEX
 
@@ -36,10 +36,8 @@ SC_TARGETS = [_, _, _, _, _, _, 3, 5]
 
 VALID = [
     (ICR, "train", ICR_INPUTS, ICR_TRAIN),
-    (ICR, "val", ICR_INPUTS, ICR_TEST),
     (ICR, "test", ICR_INPUTS, ICR_TEST),
     (FCR, "train", FCR_INPUTS, FCR_TRAIN),
-    (FCR, "val", FCR_INPUTS, FCR_TEST),
     (FCR, "test", FCR_INPUTS, FCR_TEST),
     (MEM, "train", MEM_INPUTS, MEM_TARGETS),
     (CMP, "train", CMP_ROW, CMP_ROW),
@@ -67,37 +65,26 @@ BROKEN = [
     # recall
     (ICR, "test", changed(ICR_INPUTS, p4=7), ICR_TEST, "inputs", "position 4: even positions hold a key"),
     (ICR, "test", changed(ICR_INPUTS, p1=2), ICR_TEST, "inputs", "position 1: a key is followed by a value"),
-    (ICR, "test", changed(ICR_INPUTS, p3=5), ICR_TEST, "inputs", "position 3: a key is followed by a value"),
     (ICR, "test", changed(ICR_INPUTS, p8=9), ICR_TEST, "inputs", "last position asks for a key, never noise"),
     (ICR, "test", changed(ICR_INPUTS, p8=0), ICR_TEST, "inputs", "asked for at the end was shown before"),
     (ICR, "test", changed(ICR_INPUTS, p7=5), ICR_TEST, "inputs", "position 7: a key keeps its first value"),
     (ICR, "test", ICR_INPUTS, changed(ICR_TEST, p8=5), "targets", "position 8: found 5, the inputs give 4"),
-    (ICR, "test", ICR_INPUTS, changed(ICR_TEST, p6=_), "targets", "position 6: found -100, the inputs give 6"),
-    (ICR, "test", ICR_INPUTS, changed(ICR_TEST, p0=6), "targets", "position 0: found 6, the inputs give -100"),
     (ICR, "train", ICR_INPUTS, changed(ICR_TRAIN, p1=8), "targets", "position 1: .*the next token"),
     (ICR, "train", ICR_INPUTS, ICR_TEST, "targets", "position 0: found -100"),
     # fuzzy recall
     (FCR, "test", changed(FCR_INPUTS, p9=9), FCR_TEST, "inputs", "position 9: pads .* only on the left"),
     (FCR, "test", changed(FCR_INPUTS, p2=5), FCR_TEST, "inputs", "a key follows the pads"),
-    (FCR, "test", changed(FCR_INPUTS, p0=0, p1=1, p2=5), FCR_TEST, "inputs", "the first position holds a pad"),
     (FCR, "test", changed(FCR_INPUTS, p2=0), FCR_TEST, "inputs", "position 4: a key has at most k_motif_size=2"),
     (FCR, "test", changed(FCR_INPUTS, p7=5), FCR_TEST, "inputs", "position 7: a value has at most v_motif_size=2"),
-    (FCR, "test", changed(FCR_INPUTS, p3=9), FCR_TEST, "inputs", "position 4: a test key has k_motif_size=2"),
     (FCR, "test", changed(FCR_INPUTS, p4=1), FCR_TEST, "inputs", "position 4: the tokens of a motif are distinct"),
-    (FCR, "test", changed(FCR_INPUTS, p6=5), FCR_TEST, "inputs", "position 6: the tokens of a motif are distinct"),
     (FCR, "test", changed(FCR_INPUTS, p12=6), FCR_TEST, "inputs", "position 10: a key keeps its first value"),
     (FCR, "test", FCR_ENDS_EARLY, FCR_ENDS, "inputs", "context pairs continue while"),
     (FCR, "test", FCR_ENDS_LATE, FCR_ENDS, "inputs", "no context pair starts too late"),
     (FCR, "test", FCR_INPUTS, changed(FCR_TEST, p15=2), "targets", "position 15: the last target ends the probe"),
-    (FCR, "test", FCR_INPUTS, changed(FCR_TEST, p15=_), "targets", "position 15: the last target ends the probe"),
-    (FCR, "test", FCR_INPUTS, changed(FCR_TEST, p15=6), "inputs", "position 14: a key keeps its first value"),
     (FCR, "test", FCR_INPUTS, changed(FCR_TEST, p11=_), "targets", "position 11: found -100, the inputs give 5"),
-    (FCR, "test", FCR_INPUTS, changed(FCR_TEST, p4=5), "targets", "position 4: found 5, the inputs give -100"),
-    (FCR, "train", FCR_INPUTS, changed(FCR_TRAIN, p0=3), "targets", "position 0: .*the next token"),
     # memorization
     (MEM, "train", changed(MEM_INPUTS, p2=5), MEM_TARGETS, "inputs", "position 2: even positions hold a key"),
     (MEM, "train", changed(MEM_INPUTS, p3=1), MEM_TARGETS, "inputs", "position 3: .*insert token 8"),
-    (MEM, "train", MEM_INPUTS, changed(MEM_TARGETS, p0=4), "targets", "position 0: found 4, the inputs give -100"),
     (MEM, "train", changed(MEM_INPUTS, p0=1), MEM_TARGETS, "targets", "position 1: .*map_seed=12345"),
     # compression
     (CMP, "train", changed(CMP_ROW, p5=1), CMP_ROW, "inputs", "the last position holds the compress token 8"),
@@ -110,7 +97,6 @@ BROKEN = [
     (SC, "train", changed(SC_INPUTS, p0=1), SC_TARGETS, "inputs", "exactly 2 data tokens"),
     (SC, "train", changed(SC_INPUTS, p3=5, p4=6), SC_TARGETS, "inputs", "last data token stands at position 4"),
     (SC, "train", SC_INPUTS, changed(SC_TARGETS, p7=3), "targets", "position 7: found 3, the inputs give 5"),
-    (SC, "train", SC_INPUTS, changed(SC_TARGETS, p1=3), "targets", "position 1: found 3, the inputs give -100"),
 ]
 
 
@@ -123,14 +109,6 @@ def test_a_broken_rule_is_named_with_its_row(task, split, inputs, targets, array
     assert (error.value.array, error.value.row) == (array, 2)
 
 
-def test_rows_are_counted_through_the_whole_dataset():
-    """The checker processes a large dataset in parts; the row in its message counts from the start of the dataset."""
-    inputs, targets = CMP.generate(3000, np.random.default_rng(0), "train")
-    targets[2500, 1] = 8
-    with pytest.raises(TaskRuleError, match="targets, row 2500: position 1"):
-        CMP.check(inputs, targets, "train")
-
-
 def test_arrays_of_the_wrong_dtype_or_shape_are_refused():
     inputs, targets = np.array([CMP_ROW]), np.array([CMP_ROW])
     with pytest.raises(TaskRuleError, match="inputs: dtype is int32, must be int64"):
@@ -139,13 +117,6 @@ def test_arrays_of_the_wrong_dtype_or_shape_are_refused():
         CMP.check(inputs, targets[:, :-1], "train")
     with pytest.raises(TaskRuleError, match="targets: has 2 rows, inputs has 1"):
         CMP.check(inputs, np.repeat(targets, 2, axis=0), "train")
-
-
-@pytest.mark.parametrize("split", SPLITS)
-@pytest.mark.parametrize("name", MAD_TASKS + CHALLENGE_TASKS)
-def test_the_last_position_is_scored(name, split):
-    _, targets = make_task(name).generate(16, np.random.default_rng(1), split)
-    assert (targets[:, -1] >= 0).all()
 
 
 EDGES = [
@@ -168,27 +139,16 @@ def test_the_smallest_tasks_generate_valid_rows(name, parameters, split):
 
 IMPOSSIBLE = [
     ("icr", dict(seq_len=127), r"task.seq_len=127: .*even"),
-    ("icr", dict(seq_len=2), r"task.seq_len=2: .*at least 4"),
-    ("icr", dict(vocab_size=3), r"task.vocab_size=3: .*at least 4"),
     ("ncr", dict(vocab_size=19), r"task.vocab_size=19: must be at least 20, .*16 noise tokens"),
     ("ncr", dict(frac_noise=1.0), r"task.frac_noise=1.0: .*below 1"),
-    ("ncr", dict(frac_noise=-0.1), r"task.frac_noise=-0.1: .*at least 0"),
-    ("ncr", dict(frac_noise=float("nan")), r"task.frac_noise=nan"),
     ("ncr", dict(frac_noise="much"), r"task.frac_noise='much' must be a number"),
     ("icr", dict(frac_noise=0.2), r"task.noise_vocab_size=0: .*task.frac_noise=0.2 needs noise tokens"),
-    ("icr", dict(noise_vocab_size=-1), r"task.noise_vocab_size=-1: must be a whole number of at least 0"),
-    ("fcr", dict(vocab_size=6), r"task.vocab_size=6: .*at least 7"),
     ("fcr", dict(seq_len=12), r"task.seq_len=12: must be above .*12"),
-    ("fcr", dict(k_motif_size=0), r"task.k_motif_size=0: must be a whole number of at least 1"),
     ("fcr", dict(vocab_size=512, seq_len=64, k_motif_size=5), r"task.k_motif_size=5, .*more than 2\^40"),
     ("mem", dict(vocab_size=4), r"task.vocab_size=4: .*at least 5"),
-    ("mem", dict(seq_len=31), r"task.seq_len=31: .*even"),
     ("mem", dict(map_seed=-1), r"task.map_seed=-1: must be a whole number of at least 0"),
     ("cmp", dict(vocab_size=2), r"task.vocab_size=2: .*at least 3"),
-    ("cmp", dict(seq_len=1), r"task.seq_len=1: .*at least 2"),
-    ("sc", dict(vocab_size=3), r"task.vocab_size=3: .*at least 4"),
     ("sc", dict(seq_len=33), r"task.seq_len=33: too short for task.num_tokens_to_copy=16: .*at least 34"),
-    ("sc", dict(num_tokens_to_copy=0), r"task.num_tokens_to_copy=0: must be a whole number of at least 1"),
 ]
 
 
@@ -196,10 +156,3 @@ IMPOSSIBLE = [
 def test_an_impossible_parameter_is_named(name, parameters, message):
     with pytest.raises(ValueError, match=f"(?i){message}"):
         make_task(name, **parameters)
-
-
-@pytest.mark.parametrize("name", MAD_TASKS + CHALLENGE_TASKS)
-def test_val_is_generated_like_test(name):
-    task = make_task(name)
-    val, test = (task.generate(20, np.random.default_rng(6), split) for split in ("val", "test"))
-    np.testing.assert_array_equal(val, test)
