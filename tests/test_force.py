@@ -33,6 +33,7 @@ def contents(results):
     return {path: path.read_bytes() for path in results.glob("runs/*/*") if path.name != ".claim" and path.is_file()}
 
 
+@pytest.mark.slow  # `test_kills` stops one too
 def test_a_training_by_force_that_was_killed_goes_on(results, trained):
     before = contents(results)
     kill_at_first_checkpoint(results, *FORCED)
@@ -71,6 +72,7 @@ class OtherOrder(PopulationData):
 
 
 @pytest.mark.parametrize(("move", "command"), [(1, LONG), (3, FORCED), (5, ("-m", *LONG))])
+@pytest.mark.sampled(3)
 def test_files_that_were_half_moved_are_moved_by_the_next_command(results, trained, monkeypatch, move, command):
     """It trains nothing; the record is the last to be moved."""
     moves = []
@@ -107,7 +109,7 @@ def made_by_other_code(results) -> None:
     path.write_text(json.dumps(record))
 
 
-@pytest.mark.parametrize("sweep", [(), ("-m",)])
+@pytest.mark.parametrize("sweep", [(), pytest.param(("-m",), marks=pytest.mark.slow)])
 def test_changed_repeats_what_other_code_made_and_nothing_else(results, sweep):
     command = (*sweep, *LONG, "force=changed", f"results_dir={results}")
     finished = "1 finished already" if sweep else "is finished: skipped"
