@@ -24,7 +24,7 @@ def dry_run(*overrides, results_dir):
     [
         ("mad_table", {"icr": 11, "ncr": 14, "fcr": 11, "mem": 6, "cmp": 11, "sc": 13}),
         ("frontier", {"state_tracking": 3, "mqar": 3, "icr": 3, "ncr": 3}),
-        ("challenge", {"icr_challenge": 3, "ncr_challenge": 3, "sc_challenge": 3}),
+        ("challenge", {"icr_challenge": 3, "ncr_vocab_challenge": 3, "sc_challenge": 3}),
     ],
 )
 def test_experiments_have_their_settings_of_five_mixers(tmp_path, experiment, by_task):
