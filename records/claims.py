@@ -1,4 +1,4 @@
-"""The claim on a folder: one process at a time trains a run, or notes those of a sweep."""
+"""The claim on a folder: one process at a time trains a run, or writes a report."""
 
 import errno
 import fcntl

@@ -12,8 +12,9 @@ from typing import Any
 import pandas as pd
 from matplotlib.figure import Figure
 
-from mixerlab.records.atomic import replace_file
+from mixerlab.records.atomic import remove_leftovers, replace_file
 from mixerlab.records.best import SELECTIONS, Selection
+from mixerlab.records.claims import claim, holder
 from mixerlab.records.files import check_writable
 from mixerlab.records.named import Configs, read_sweep
 from mixerlab.records.names import is_challenge, is_custom
@@ -29,6 +30,7 @@ from mixerlab.sweeps.tables.notes import notes_of
 from mixerlab.sweeps.tables.swept import only_where, spread_out
 from mixerlab.sweeps.tables.tables import Table, setting_table, task_table
 
+PATIENCE = 60.0  # seconds that a report waits for another one of the same folder
 WRITTEN = "written.json"  # the files of a report: the next one in its folder removes those that it does not have
 EXPLAINED = {
     "official": "Checkpoint with the lowest test perplexity, learning rate with the best test score.",
@@ -91,21 +93,26 @@ def report(
         if spread["mixer"].isna().all():
             raise ValueError(f"{source} has no record that can be read: {'; '.join(notes_of(spread))}")
         check_writable(out, "--out")
-        files = _Files(out)
-        files.write("rows.csv", writers.rows_csv(frame))
-        sections = []
-        for selection in selections:
-            cells = best_per_cell(spread, selection, all_known=configs is not None)
-            tables, benchmark = tables_of(spread, cells)
-            _write_tables(files, selection, tables, layout.bare)
-            files.write(f"{selection}/solved.md", writers.solved_markdown(cells))
-            is_first = selection == selections[0]
-            drawn = report_figures(folder, spread, cells, benchmark, selection, layout, is_first) if formats else ()
-            pictures = _save_figures(files, selection, drawn, formats, layout.bare)
-            sections.append(Section(selection, EXPLAINED[selection], tables, cells, pictures))
-        if html:
-            files.write("report.html", page("Sequence mixers", sections, spread))
-        files.remove_others()
+        with claim(out, patience=PATIENCE) as alone:
+            if not alone:
+                raise ValueError(f"{out} is being written by {holder(out)}: try again")
+            for written in (out, *(out / selection for selection in selections)):
+                remove_leftovers(written)
+            files = _Files(out)
+            files.write("rows.csv", writers.rows_csv(frame))
+            sections = []
+            for selection in selections:
+                cells = best_per_cell(spread, selection, all_known=configs is not None)
+                tables, benchmark = tables_of(spread, cells)
+                _write_tables(files, selection, tables, layout.bare)
+                files.write(f"{selection}/solved.md", writers.solved_markdown(cells))
+                is_first = selection == selections[0]
+                drawn = report_figures(folder, spread, cells, benchmark, selection, layout, is_first) if formats else ()
+                pictures = _save_figures(files, selection, drawn, formats, layout.bare)
+                sections.append(Section(selection, EXPLAINED[selection], tables, cells, pictures))
+            if html:
+                files.write("report.html", page("Sequence mixers", sections, spread))
+            files.remove_others()
     texts = [
         f"## {name}, {section.selection} selection\n{section.explained}\n\n{writers.to_markdown(table, one_line)}"
         for section in sections
