@@ -58,7 +58,7 @@ def build_model(*overrides: str, config_dir: str | Path | None = None) -> nn.Mod
         ValueError: as `compose`, or a value in the config that no run can have.
     """
     cfg = compose(*overrides, config_dir=config_dir)
-    task, config = checked(cfg)
+    task, config, _ = checked(cfg)
     _, seed = replicas_of(config)[0]
     with seeded(seed):
         return building.build_model(cfg, task)

@@ -202,11 +202,11 @@ def _summary(record: "Record") -> str:
     head = record.rows[0]
     lines = [
         f"{head['mixer']} on {head['task']} ({head['setting']}): {head['num_params']:,} parameters",
-        f"{'accuracy on test':>37}",
+        f"{f'{record.score.name} on test':>37}",
         f"{'learning rate':>13}  {'seed':>4}  {'official':>8}  {'clean':>8}  status",
     ]
     for row in record.rows:
-        scores = (row[f"{selection}_accuracy"] for selection in ("official", "clean"))
+        scores = (row[f"{selection}_{record.score.name}"] for selection in ("official", "clean"))
         official, clean = ("-" if score is None else f"{score:.3f}" for score in scores)
         reason = f": {row['error']}" if row["error"] else ""
         lines.append(f"{row['lr']:>13g}  {row['seed']:>4}  {official:>8}  {clean:>8}  {row['status']}{reason}")

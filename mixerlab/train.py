@@ -19,7 +19,7 @@ from mixerlab.checks.buildable import check_buildable
 from mixerlab.checks.outputs import OutputCheck
 from mixerlab.config.building import Parts, loggers_of
 from mixerlab.config.project import project_in_use, use_noted_folder
-from mixerlab.config.values import CHANGED, checked, code_versions
+from mixerlab.config.values import CHANGED, checked
 from mixerlab.loggers import log_results, started
 from mixerlab.mixers.base import SequenceMixer
 from mixerlab.records.atomic import remove_leftovers, replace_file
@@ -101,8 +101,7 @@ class _Run:
     @classmethod
     def from_config(cls, cfg: DictConfig) -> Self:
         """Raises ValueError for a value that no run can have."""
-        task, config = checked(cfg)
-        code = code_versions(config)
+        task, config, code = checked(cfg)
         parts, state_size = check_buildable(cfg, task, config, code)
         return cls(cfg, task, config, parts, state_size, run_folder(cfg.results_dir, run_id(config)), code)
 
@@ -121,8 +120,8 @@ class _Run:
     def hyperparameters(self) -> dict[str, Any]:
         """What loggers are told of it: the keys that can change its result, its setting and its id."""
         flat = flatten(self.config).items()
-        told = {key: value for key, value in flat if not is_volatile(key) and not key.endswith("_target_")}
-        return told | {"task.setting": self.config["task"]["setting"], "run_id": self.folder.name}
+        shown = {key: value for key, value in flat if not is_volatile(key) and not key.endswith("_target_")}
+        return shown | {"task.setting": self.config["task"]["setting"], "run_id": self.folder.name}
 
     def read_splits(self) -> Mapping[str, Arrays] | None:
         """The data in `data_dir`, of which the run's identity has the digest; None if the task generates them."""
@@ -336,7 +335,7 @@ def _output_check(config: Mapping[str, Any], task: Task, code: Mapping[str, str]
     model = {key: value for key, value in config["model"].items() if key != "may_see_future"}
     return OutputCheck(
         vocab_size=task.vocab_size,
-        lengths=tuple(dict.fromkeys((task.input_length, task.of_split("test").input_length))),
+        lengths=tuple(dict.fromkeys((task.input_length, task.for_split("test").input_length))),
         is_causal=not task.autoencode,
         may_see_future=config["model"]["may_see_future"],
         key=json.dumps([config["mixer"], model, code["mixer"]], sort_keys=True),

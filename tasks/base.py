@@ -95,7 +95,7 @@ class Task(ABC):
     def input_length(self) -> int:
         return self.seq_len
 
-    def of_split(self, split: Split) -> Self:
+    def for_split(self, split: Split) -> Self:
         """The task that makes the rows of `split`: this one, or for test the same at `test_seq_len`.
 
         Raises:

@@ -58,7 +58,7 @@ def make_split(task: Task, split: Split) -> Arrays:
     Raises:
         WrongRows: what the task generates is not as it must be.
     """
-    return generate(task.of_split(split), split, functools.partial(split_rng, task.data_seed, split))
+    return generate(task.for_split(split), split, functools.partial(split_rng, task.data_seed, split))
 
 
 def load_or_generate(

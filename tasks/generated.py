@@ -25,7 +25,7 @@ def generate(task: Task, split: Split, make_rng: Callable[[], np.random.Generato
     """The split's `(inputs, targets)`, each int64 `[N, T]`.
 
     Args:
-        task: the task of this split (`Task.of_split`).
+        task: the task of this split (`Task.for_split`).
         make_rng: gives the split's generator, a new one at each call.
 
     Raises:

@@ -81,8 +81,8 @@ def check_test_rows_of_another_length(config: DictConfig) -> None:
             build_task(longer)
         return
     task = build_task(longer)
-    assert (task.of_split("train"), task.of_split("val")) == (task, task) and task.seq_len == config.seq_len
-    of_test = task.of_split("test")
+    assert (task.for_split("train"), task.for_split("val")) == (task, task) and task.seq_len == config.seq_len
+    of_test = task.for_split("test")
     assert of_test.seq_len == 2 * config.seq_len and of_test.input_length > task.input_length
     of_test.check(*of_test.generate(16, np.random.default_rng(1), "test"), "test")
 

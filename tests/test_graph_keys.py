@@ -9,7 +9,7 @@ from omegaconf import OmegaConf
 import mixerlab
 from mixerlab.checks.buildable import check_buildable
 from mixerlab.config.settings import build_task
-from mixerlab.config.values import checked, code_versions
+from mixerlab.config.values import checked
 from mixerlab.training import capture
 from mixerlab.training.optimizers import AdamW, in_tensors
 
@@ -20,8 +20,8 @@ CODE = {"mixer": "0" * 12, "task": "0" * 12, "training": "0" * 12}
 def instance():
     """PyTorch replaces the step of a class when it makes the first instance."""
     cfg = mixerlab.compose("mixer=attn", "task=icr", "optimizer=muon")
-    task, config = checked(cfg)
-    check_buildable(cfg, task, config, code_versions(config))
+    task, config, code = checked(cfg)
+    check_buildable(cfg, task, config, code)
 
 
 def graph_key(*overrides, code=None):

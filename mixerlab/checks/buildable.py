@@ -48,7 +48,7 @@ def check_buildable(
         if isinstance(size, bool) or not isinstance(size, int) or size < 1:
             raise ValueError(f"mixer={name}: state_size gives {size!r}, and must give a whole number above 0")
         # A mixer with a longest sequence refuses the length of longer test rows here.
-        _call(mixer, name, "state_size", task.of_split("test").input_length)
+        _call(mixer, name, "state_size", task.for_split("test").input_length)
     loggers_of(cfg, Path(cfg.results_dir))
     return parts, parts.model.n_layers // len(mixers) * sum(sizes)
 

@@ -123,7 +123,7 @@ def build_task(task_cfg: DictConfig) -> Task:
         args["test_seq_len"] = None
     try:
         task = task_class(**args)
-        task.of_split("test")  # which refuses a length that the task cannot have
+        task.for_split("test")  # which refuses a length that the task cannot have
         _check_chance(task.chance)
     except ValueError:
         raise

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from omegaconf import DictConfig, OmegaConf
 
@@ -72,8 +72,22 @@ class ModelConfig:
             raise ValueError(f"model.linear_std={std} must be finite and above 0, or null for PyTorch's default")
 
 
-def checked(cfg: DictConfig) -> tuple[Task, dict[str, Any]]:
-    """The task, and the resolved config with its setting's name, constructors' defaults and its dataset's digest.
+class Checked(NamedTuple):
+    """What a config asks for.
+
+    Attributes:
+        task: built.
+        config: resolved, with its setting's name, constructors' defaults and its dataset's digest.
+        code: its `code_versions`.
+    """
+
+    task: Task
+    config: dict[str, Any]
+    code: dict[str, str]
+
+
+def checked(cfg: DictConfig) -> Checked:
+    """What a composed config asks for.
 
     Raises:
         ValueError: the first unknown key, missing key, or value that no run can have.
@@ -90,7 +104,7 @@ def checked(cfg: DictConfig) -> tuple[Task, dict[str, Any]]:
     _check(config)
     if config["task"]["data_dir"] is not None:
         config["task"]["data_sha256"] = digest_on_disk(task, config["task"]["data_dir"])
-    return task, config
+    return Checked(task, config, code_versions(config))
 
 
 def _resolved(part: Any) -> Any:
@@ -172,7 +186,7 @@ def is_whole_number(cfg: DictConfig, key: str) -> bool:
 def code_versions(config: Mapping[str, Any]) -> dict[str, str]:
     """A hash of the code of each part of a run: `mixer`, `task`, and `training` with model, optimizer and schedule."""
     training = [
-        "mixerlab.training.fit.train",
+        "mixerlab.training.fit.Training",
         "mixerlab.models.language_model.LanguageModel",
         "mixerlab.models.auto_encoder.AutoEncoder",
         config["optimizer"]["_target_"],

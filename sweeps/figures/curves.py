@@ -32,7 +32,7 @@ def training_curves(scores: Scores, results_dir: Path) -> Figure:
     """
     split, without, several = SPLITS[scores.selection], "", False
     with figure_style():
-        shown = [_usual_setting(scores.of_task(task)) for task in scores.tasks]
+        shown = [_usual_setting(scores.cells_on(task)) for task in scores.tasks]
         titles = [setting_title(*own[["task", "setting"]].iloc[0]) for own in shown]
         sheet = Sheet(scores.layout, titles, stacked=2, sharey="row")
         for score, loss, own, title in zip(sheet.panels[::2], sheet.panels[1::2], shown, titles, strict=True):

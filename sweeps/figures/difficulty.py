@@ -51,7 +51,7 @@ def harder_set(scores: Scores) -> Figure | None:
     """The score against the levels of each task of the harder set."""
     panels = []
     for task in scores.tasks:
-        own = scores.of_task(task)
+        own = scores.cells_on(task)
         places = {level: float(place) for place, level in enumerate(dict.fromkeys(own["setting"]))}
         points, chance = _along(own, places)
         panels.append(Panel(task.removesuffix("_challenge"), "", points, chance, names=list(places)))
@@ -62,7 +62,7 @@ def _panels(scores: Scores, only: tuple[str, ...] = ()) -> list[Panel]:
     """The axes with several values, of each task; `only` of these keys, if there are any."""
     panels = []
     for task in (task for task in scores.tasks if not is_challenge(task)):
-        own = scores.of_task(task)
+        own = scores.cells_on(task)
         settings = {setting: axis_of(setting) for setting in own["setting"].unique()}
         axes = [axis[0] for axis in settings.values() if axis and (not only or origin_of(axis[0])[1] in only)]
         for axis in in_order(axes, tuple(AXES)):

@@ -25,7 +25,7 @@ NO_SCORE: dict[str, Any] = {"hatch": "xxxxxx", "facecolor": "white", "edgecolor"
 def heat_map(scores: Scores) -> Figure:
     """The score of each setting (across) and column (down), as a colour and, where it fits, as a number."""
     lines = {column: line for line, column in enumerate(scores.look)}
-    settings = {task: list(dict.fromkeys(scores.of_task(task)["setting"])) for task in scores.tasks}
+    settings = {task: list(dict.fromkeys(scores.cells_on(task)["setting"])) for task in scores.tasks}
     values = {task: np.full((len(lines), len(own)), np.nan) for task, own in settings.items()}
     for cell in scores.cells[scores.cells["n"] > 0].itertuples():
         values[cell.task][lines[cell.column], settings[cell.task].index(cell.setting)] = cell.mean

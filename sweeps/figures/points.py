@@ -51,7 +51,7 @@ class Scores:
     def tasks(self) -> list[str]:
         return in_order(self.cells["task"], TASKS)
 
-    def of_task(self, task: str) -> pd.DataFrame:
+    def cells_on(self, task: str) -> pd.DataFrame:
         return self.cells[self.cells["task"] == task]
 
     @cached_property

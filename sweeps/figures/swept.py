@@ -52,7 +52,7 @@ def learning_rates(scores: Scores) -> Figure | None:
     tried = _tried(scores)
     panels, left_out = [], False
     for task in scores.tasks:
-        settings = scores.of_task(task)["setting"].unique()
+        settings = scores.cells_on(task)["setting"].unique()
         points: dict[Column, dict[float, Point]] = {}
         for column in scores.look:
             own = [tried.get((column, task, setting), {}) for setting in settings]

@@ -20,7 +20,7 @@ from mixerlab.config.override_text import as_override
 from mixerlab.config.postponed import GROUPS
 from mixerlab.config.project import command_line_folder, note_folder, use_folder
 from mixerlab.config.settings import settings_of
-from mixerlab.config.values import checked, code_versions
+from mixerlab.config.values import checked
 from mixerlab.records.files import run_folder
 from mixerlab.records.identity import run_id
 from mixerlab.sweeps.tables.columns import short_names
@@ -28,7 +28,7 @@ from mixerlab.sweeps.tables.columns import short_names
 ALL_SETTINGS = "task.setting=*"
 MOST_SHOWN = 3  # errors listed in one message
 # A step takes as long as its tokens and this many more: launches, optimizer, the small products. Read off the runs'
-# wall times in results/rounding/rows.csv, T = 32 to 1024, all mixers together.
+# wall times in results/rounding/rows.csv.xz, T = 32 to 1024, all mixers together.
 OVERHEAD_TOKENS = 50
 
 
@@ -165,11 +165,11 @@ class Composer:
         return cfg
 
     def _cell(self, overrides: list[str], cfg: DictConfig) -> Cell:
-        task, config = checked(cfg)
-        check_buildable(cfg, task, config, code_versions(config))
+        task, config, code = checked(cfg)
+        check_buildable(cfg, task, config, code)
         note_folder(cfg, self.folder)
         tokens = (3 * task.num_train_examples + task.num_val_examples) * (task.input_length + OVERHEAD_TOKENS)
-        tokens += task.num_test_examples * (task.of_split("test").input_length + OVERHEAD_TOKENS)
+        tokens += task.num_test_examples * (task.for_split("test").input_length + OVERHEAD_TOKENS)
         folder = run_folder(cfg.results_dir, run_id(config))
         return Cell(overrides, cfg, config, folder, cost=tokens * cfg.trainer.epochs)
 

@@ -44,7 +44,7 @@ def copy(exported, tmp_path):
 
 def config_of(data_dir, *more):
     cfg = compose("config", ["mixer=attn", "task=cmp", *SIZES, f"task.data_dir={data_dir}", *more])
-    task, config = checked(cfg)
+    task, config, _ = checked(cfg)
     return task, config
 
 

@@ -114,10 +114,10 @@ def test_macro_accuracy_by_hand(predictions, targets, expected):
 
 
 def history(*accuracies, loss=1.0):
-    of_split = {"loss": [loss], "perplexity": [math.exp(loss) if loss < 700 else math.inf]}
+    for_split = {"loss": [loss], "perplexity": [math.exp(loss) if loss < 700 else math.inf]}
     epochs = []
     for number, value in enumerate(accuracies):
-        measured = of_split | {"accuracy": [value], "token_accuracy": [value]}
+        measured = for_split | {"accuracy": [value], "token_accuracy": [value]}
         scores = {f"{split}_{key}": values for split in ("val", "test") for key, values in measured.items()}
         state = {"epoch": number, "steps": [7 * (number + 1)], "active": [True], "diverged": [False]}
         epochs.append(scores | state | {"train_loss": [loss]})

@@ -56,9 +56,9 @@ def parallax_decode(
     if resolve_backend(backend, q.device) == "reference":
         return decode_reference(q, rho, k_cache, v_cache, lengths, scale, window)
 
-    from mixerlab.kernels.parallax.decode.operator import parallax_decode_triton  # here, because Triton is optional
+    from mixerlab.kernels.parallax.decode.operator import decode  # here, because Triton is optional
 
-    return parallax_decode_triton(q, rho, k_cache, v_cache, lengths, scale, window)
+    return decode(q, rho, k_cache, v_cache, lengths, scale, window)
 
 
 def _check(

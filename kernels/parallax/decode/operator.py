@@ -7,23 +7,6 @@ from mixerlab.kernels.common.registration import register
 from mixerlab.kernels.parallax.decode.triton_decode import run_decode
 
 
-def parallax_decode_triton(
-    q: Tensor,
-    rho: Tensor,
-    k_cache: Tensor,
-    v_cache: Tensor,
-    lengths: Tensor | None,
-    scale: float,
-    window: int | None,
-) -> Tensor:
-    """`parallax_decode` by the kernel; see there."""
-    if scale <= 0:  # the kernel takes maxima of logits after it scales them by a positive number
-        q, scale = (q * 0, 1.0) if scale == 0 else (-q, -scale)
-    if window is not None:
-        window = min(window, k_cache.shape[1])  # a larger one is the same, but may not fit in 32 bits
-    return decode(q, rho, k_cache, v_cache, lengths, scale, window)
-
-
 @torch.library.custom_op("mixerlab::parallax_decode", mutates_args=())
 def decode(
     q: Tensor,
@@ -34,7 +17,7 @@ def decode(
     scale: float,
     window: int | None,
 ) -> Tensor:
-    """`[B, n, Hq, D]`; `scale` is positive."""
+    """`parallax_decode` by the kernel; see there."""
     return run_decode(q, rho, k_cache, v_cache, lengths, scale, window)
 
 

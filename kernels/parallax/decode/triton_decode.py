@@ -133,7 +133,7 @@ def merge(
     start = (sequence_head * parts).to(tl.int64) * ROWS
     number = tl.arange(0, MAX_PARTS)
     at = statistics + (start + number[:, None] * ROWS + rows[None, :]) * STATISTICS
-    inside = (number < parts)[:, None] & (rows < ROWS)[None, :]
+    inside = (number < parts)[:, None]
     # `.cg` reads from the cache that the processors share, where the other programs' stores are.
     largest = tl.load(at, mask=inside, other=float("-inf"), cache_modifier=".cg")
     totals = tl.load(at + 1, mask=inside, other=0.0, cache_modifier=".cg")
@@ -167,7 +167,9 @@ def run_decode(
     scale: float,
     window: int | None,
 ) -> Tensor:
-    """The output `[B, n, Hq, D]`; `scale` is positive."""
+    """The output `[B, n, Hq, D]`."""
+    if window is not None:
+        window = min(window, k_cache.shape[1])  # a larger one is the same, but may not fit in 32 bits
     batch, tokens, heads, head_dim = q.shape
     cache_len, kv_heads = k_cache.shape[1:3]
     group = heads // kv_heads
