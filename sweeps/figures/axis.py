@@ -14,10 +14,11 @@ from matplotlib.ticker import FixedLocator, NullLocator
 from matplotlib.transforms import offset_copy
 
 from mixerlab.sweeps.figures import marks
-from mixerlab.sweeps.figures.points import Point, Scores
+from mixerlab.sweeps.figures.points import Scores
 from mixerlab.sweeps.figures.sheet import TICK, Sheet, figure_style, text_width
 from mixerlab.sweeps.figures.styles import Style
 from mixerlab.sweeps.tables.columns import Column
+from mixerlab.sweeps.tables.tables import Entry
 
 SOLVED = 0.98  # a panel where all accuracies are above is named in the caption, and not drawn
 FEW = 8  # columns that can lie on each other and still be told apart
@@ -39,7 +40,7 @@ class Panel:
 
     title: str
     xlabel: str
-    points: Mapping[Column, Mapping[float, Point]]
+    points: Mapping[Column, Mapping[float, Entry]]
     chance: Mapping[float, float] | float
     names: Sequence[str] = ()
     log: bool = False
@@ -51,7 +52,7 @@ class Panel:
         return sorted(set(chain.from_iterable(self.points.values())))
 
     @property
-    def all_points(self) -> list[Point]:
+    def all_points(self) -> list[Entry]:
         return [point for along in self.points.values() for point in along.values()]
 
 
@@ -118,8 +119,8 @@ def _draw_lines(axes: Axes, panel: Panel, look: Mapping[Column, Style], joined: 
         along, style, xs = panel.points[column], look[column], sorted(panel.points[column])
         # From large to small where few columns may lie on each other, so that all are seen.
         size = 1.6 - 1.1 * number / crowd if 1 < len(panel.points) / 2 < crowd <= FEW else 0.9 if joined else 1.2
-        most = max(point.settings for point in along.values())
-        line = np.array([along[x].mean if along[x].settings == most else None for x in xs], float)
+        most = max(point.done for point in along.values())
+        line = np.array([along[x].mean if along[x].done == most else None for x in xs], float)
         axes.plot(xs, line, color=style.colour, linewidth=1.2 * size, linestyle="-" if joined else "none")
         for x in xs:
             point = along[x]

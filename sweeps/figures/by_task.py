@@ -10,10 +10,11 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
 from mixerlab.sweeps.figures import marks
-from mixerlab.sweeps.figures.points import Point, Scores
+from mixerlab.sweeps.figures.points import Scores, seeds_entry
 from mixerlab.sweeps.figures.sheet import TICK, Layout, Sheet, figure_style, text_width
 from mixerlab.sweeps.figures.styles import Style, brief_labels, short_labels
 from mixerlab.sweeps.tables.columns import Column
+from mixerlab.sweeps.tables.tables import Row
 
 MOST_BARS, NARROWEST_BAR, WIDEST_BAR = 8, 0.058, 0.3  # of a task; inches, with the gap beside it
 INK, NO_SCORE = "0.15", "0.9"
@@ -52,7 +53,7 @@ def by_task(scores: Scores) -> Figure:
         return sheet.finish(title, caption, handles, height, whole=not few)
 
 
-def _draw_bars(panel: Axes, place: float, row: Mapping[Column, Point], look: Mapping[Column, Style]) -> None:
+def _draw_bars(panel: Axes, place: float, row: Row, look: Mapping[Column, Style]) -> None:
     """The bars of one row around a place of the axis."""
     width = min(0.3, 0.88 / len(look))
     for number, (column, style) in enumerate(look.items()):
@@ -84,10 +85,10 @@ def _names(columns: Collection[Column]) -> list[str]:
     return [fill(text, 30, break_on_hyphens=False) for text in brief_labels(columns)[0].values()]
 
 
-def draw_dots(panel: Axes, row: Mapping[Column, Point], look: Mapping[Column, Style], score: str) -> None:
+def draw_dots(panel: Axes, row: Row, look: Mapping[Column, Style], score: str) -> None:
     """The scores of one row, a line of the panel for each column."""
     for y, (column, style) in enumerate(look.items()):
-        point = row.get(column, Point())
+        point = row.get(column, seeds_entry({}, whole=False))
         if point.mean is None:
             panel.axhspan(y - 0.4, y + 0.4, color=NO_SCORE, linewidth=0)
             continue

@@ -11,11 +11,12 @@ from mixerlab.records.best import Selection
 from mixerlab.sweeps.figures.axis import short_number
 from mixerlab.sweeps.figures.by_task import NO_SCORE, draw_dots, height_beside, named_sheet
 from mixerlab.sweeps.figures.marks import MARKER, caption, mark_handles
-from mixerlab.sweeps.figures.points import Point, seeds_point
+from mixerlab.sweeps.figures.points import seeds_entry
 from mixerlab.sweeps.figures.sheet import Layout, figure_style
 from mixerlab.sweeps.figures.styles import styles
 from mixerlab.sweeps.tables.columns import Column
 from mixerlab.sweeps.tables.published import Pair
+from mixerlab.sweeps.tables.tables import Entry
 
 PUBLISHED: dict[str, Any] = {"color": "black", "marker": "|", "markersize": 7, "markeredgewidth": 1.4}
 
@@ -51,7 +52,7 @@ def comparison(pairs: Sequence[Pair], selection: Selection, rates: Collection[fl
         return sheet.finish("Ours beside the published accuracy", told, handles, height_beside(look), whole=True)
 
 
-def _point(pair: Pair) -> Point:
+def _point(pair: Pair) -> Entry:
     if pair.ours is None or pair.by_seed:
-        return seeds_point(dict(enumerate(pair.by_seed)), pair.complete)
-    return Point(pair.ours, settings=pair.done, whole=pair.complete)
+        return seeds_entry(dict(enumerate(pair.by_seed)), pair.complete)
+    return Entry(pair.ours, {}, pair.done, pair.total, "ok")

@@ -5,9 +5,10 @@ from matplotlib.figure import Figure
 
 from mixerlab.records.names import BASELINE, axis_of, in_order, is_challenge, origin_of
 from mixerlab.sweeps.figures.axis import Panel, draw_panels, short_number
-from mixerlab.sweeps.figures.points import Point, Scores, cell_point
+from mixerlab.sweeps.figures.points import Scores
 from mixerlab.sweeps.tables.columns import Column
 from mixerlab.sweeps.tables.lengths import length_of_training
+from mixerlab.sweeps.tables.tables import Entry, cell_entry
 
 # What a key of a task is called on an axis, and before its value.
 AXES = {
@@ -79,12 +80,12 @@ def _panels(scores: Scores, only: tuple[str, ...] = ()) -> list[Panel]:
     return panels
 
 
-def _along(own: pd.DataFrame, places: dict[str, float]) -> tuple[dict[Column, dict[float, Point]], dict[float, float]]:
+def _along(own: pd.DataFrame, places: dict[str, float]) -> tuple[dict[Column, dict[float, Entry]], dict[float, float]]:
     """The points by column and place of the settings that have one, and the chance by place."""
-    points: dict[Column, dict[float, Point]] = {}
+    points: dict[Column, dict[float, Entry]] = {}
     chance: dict[float, float] = {}
     for cell in own[own["setting"].isin(places)].itertuples():
-        points.setdefault(cell.column, {})[places[cell.setting]] = cell_point(cell)
+        points.setdefault(cell.column, {})[places[cell.setting]] = cell_entry(cell)
         chance[places[cell.setting]] = float(cell.chance)
     return points, chance
 

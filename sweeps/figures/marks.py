@@ -8,9 +8,10 @@ from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
-from mixerlab.sweeps.figures.points import Point
+from mixerlab.sweeps.figures.points import error_of, interval_of, is_bound, two_seeds
 from mixerlab.sweeps.figures.styles import Style, short_labels
 from mixerlab.sweeps.tables.columns import Column
+from mixerlab.sweeps.tables.tables import Entry
 
 CHOSEN = {
     "official": "learning rate and checkpoint chosen on test",
@@ -31,12 +32,12 @@ def limit(panel: Axes, score: str, axis: str = "y") -> None:
         panel.grid(visible=True, which="both", axis=axis)  # type: ignore[arg-type]
 
 
-def draw_spread(panel: Axes, at: float, point: Point, colour: str, alpha: float = 1.0, sideways: bool = False) -> None:
+def draw_spread(panel: Axes, at: float, point: Entry, colour: str, alpha: float = 1.0, sideways: bool = False) -> None:
     """The interval of a score, dotted if it is a lower bound, or its two seeds."""
-    ends, look = point.seeds, SEED
-    if point.interval is not None:
-        ends = list(point.interval)
-        line = (0, (1, 1)) if point.is_bound else "-"
+    ends, look = two_seeds(point), SEED
+    if (interval := interval_of(point)) is not None:
+        ends = list(interval)
+        line = (0, (1, 1)) if is_bound(point) else "-"
         look = {"linewidth": 0.8, "linestyle": line, "alpha": alpha, "label": "_interval"}
     if ends:
         places = [[at] * 2, ends]
@@ -55,7 +56,7 @@ def line_handles(look: Mapping[Column, Style], joined: bool = True) -> list[Arti
 
 
 def mark_handles(
-    points: Iterable[Point], chance: bool, bars: bool = False, no_score: Artist | None = None
+    points: Iterable[Entry], chance: bool, bars: bool = False, no_score: Artist | None = None
 ) -> list[Artist]:
     """What the legend says besides the columns: of the marks that occur among these points.
 
@@ -69,19 +70,20 @@ def mark_handles(
         found[-1].set_label("incomplete mean")
     if any(point.mean is None for point in points):
         found.append(no_score or Line2D([], [], color=SEVERAL, label="no score", **NO_SCORE))
-    if any(point.seeds for point in points):
+    if any(map(two_seeds, points)):
         found.append(Line2D([], [], color="0.2", **SEED))
     return [*found, *([Line2D([], [], **CHANCE)] if chance else [])]
 
 
-def caption(selection: str, points: Iterable[Point], *more: str) -> str:
+def caption(selection: str, points: Iterable[Entry], *more: str) -> str:
     """How scores were chosen, what is particular to a figure, and what its whiskers are."""
     points = [point for point in points if point.mean is not None]
     parts = [CHOSEN[selection], *(part for part in more if part)]
-    if any(point.interval is not None for point in points):
+    whiskered = [point for point in points if interval_of(point) is not None]
+    if whiskered:
         parts.append("whiskers: 95% Student t interval over seeds")
-    if any(point.interval is not None and point.is_bound for point in points):
+    if any(map(is_bound, whiskered)):
         parts.append("dotted: a lower bound, as some settings have one seed")
-    if points and not any(point.freedom for point in points):
+    if points and not any(error_of(point)[1] for point in points):
         parts.append("one seed")
     return "; ".join(parts)

@@ -1,10 +1,9 @@
-"""What figures draw: the scores of a report, and of each its mean, its seeds, and how certain it is."""
+"""What figures draw: the scores of a report, and how certain each is."""
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import cached_property
 from statistics import fmean, variance
-from typing import Any
 
 import pandas as pd
 
@@ -14,6 +13,7 @@ from mixerlab.sweeps.figures.sheet import Layout
 from mixerlab.sweeps.figures.styles import Style, styles
 from mixerlab.sweeps.tables.columns import Column
 from mixerlab.sweeps.tables.intervals import STUDENT_T
+from mixerlab.sweeps.tables.tables import Entry, Row, task_table
 
 
 @dataclass(frozen=True)
@@ -55,15 +55,9 @@ class Scores:
         return self.cells[self.cells["task"] == task]
 
     @cached_property
-    def by_task(self) -> dict[str, dict[Column, "Point"]]:
-        """The mean over the settings of each task; of several tasks, also that over tasks (`AVERAGE`)."""
-        settings: dict[str, dict[Column, list[Point]]] = {task: {} for task in self.tasks}
-        for cell in self.cells.itertuples():
-            settings[cell.task].setdefault(cell.column, []).append(cell_point(cell))
-        rows = {task: {column: mean_point(own) for column, own in row.items()} for task, row in settings.items()}
-        if len(tasks := averaged(rows)) > 1:
-            rows[AVERAGE] = {column: mean_point(rows[task][column] for task in tasks) for column in self.look}
-        return rows
+    def by_task(self) -> dict[str, Row]:
+        """The rows of `task_table`: the mean over the settings of each task; of several tasks, also that over tasks."""
+        return {name: row for (name,), row in task_table(self.cells).rows.items()}
 
     @cached_property
     def chances(self) -> dict[str, float]:
@@ -73,69 +67,39 @@ class Scores:
         return {**by_task, AVERAGE: by_task[averaged(by_task.index)].mean(skipna=False)}
 
 
-@dataclass(frozen=True)
-class Point:
-    """A mean score over the seeds of a setting, or over several settings.
-
-    Attributes:
-        mean: None if there is no score.
-        by_seed: the mean for each seed, if all settings have the same ones; else empty.
-        settings: how many have a score.
-        whole: no setting lacks a score, and none lost seeds.
-        error: the squared standard error of the mean. Settings with one seed add nothing to it.
-        freedom: its degrees of freedom (Welch and Satterthwaite's); 0: no setting has two seeds.
-        is_bound: some settings have one seed, so that the error is a lower bound.
-    """
-
-    mean: float | None = None
-    by_seed: Mapping[int, float] = field(default_factory=dict)
-    settings: int = 0
-    whole: bool = False
-    error: float = 0.0
-    freedom: float = 0.0
-    is_bound: bool = False
-
-    @property
-    def seeds(self) -> list[float]:
-        """The mean for each of two seeds, which are drawn as they are; more have an interval."""
-        return list(self.by_seed.values()) if len(self.by_seed) == 2 else []
-
-    @property
-    def interval(self) -> tuple[float, float] | None:
-        """Student's 95% interval."""
-        if self.mean is None or self.freedom == 0 or self.seeds:
-            return None
-        half = STUDENT_T[min(max(int(self.freedom), 1), len(STUDENT_T)) - 1] * self.error**0.5
-        return self.mean - half, self.mean + half
-
-
-def seeds_point(by_seed: Mapping[int, float], whole: bool) -> Point:
-    """The point of one setting; `whole`: it has all of its seeds."""
+def seeds_entry(by_seed: Mapping[int, float], whole: bool) -> Entry:
+    """The score of one setting; `whole`: it has all of its seeds."""
     if not by_seed:
-        return Point()
-    n = len(by_seed)
-    error = variance(by_seed.values()) / n if n > 1 else 0.0
-    return Point(fmean(by_seed.values()), by_seed, 1, whole, error, n - 1, is_bound=n == 1)
+        return Entry(None, {}, 0, 1, "missing")
+    return Entry(fmean(by_seed.values()), by_seed, 1, 1, "ok", (len(by_seed),) * 2, lost=int(not whole))
 
 
-def cell_point(cell: Any) -> Point:
-    """The point of one row of `best_per_cell`, from `itertuples`."""
-    return seeds_point(cell.by_seed, whole=cell.n >= cell.seeds)
+def two_seeds(entry: Entry) -> list[float]:
+    """The mean for each of two seeds, which are drawn as they are; more have an interval."""
+    return list(entry.by_seed.values()) if len(entry.by_seed) == 2 else []
 
 
-def mean_point(points: Iterable[Point]) -> Point:
-    """The plain mean of several points; of those that have a score, if some have none."""
-    points = list(points)
-    scored = [point for point in points if point.mean is not None]
-    if not scored:
-        return Point()
-    settings, whole = sum(point.settings for point in scored), all(point.whole for point in points)
-    seeds = {frozenset(point.by_seed) for point in scored}
-    if len(seeds) == 1 and (shared := sorted(*seeds)):
-        by_seed = {seed: fmean(point.by_seed[seed] for point in scored) for seed in shared}
-        return replace(seeds_point(by_seed, whole), settings=settings)
-    errors = [(point.error / len(scored) ** 2, point.freedom) for point in scored if point.error]
-    error = sum(part for part, _ in errors)
-    freedom = error**2 / sum(part**2 / freedom for part, freedom in errors) if errors else 0.0
-    mean = fmean(point.mean for point in scored if point.mean is not None)
-    return Point(mean, {}, settings, whole, error, freedom, any(point.is_bound for point in scored))
+def error_of(entry: Entry) -> tuple[float, float]:
+    """The squared standard error of a mean over seeds, and its degrees of freedom (Welch and Satterthwaite's).
+
+    Settings with one seed add nothing to the error, which then is a lower bound. (0, 0): no setting has two seeds.
+    """
+    if (n := len(entry.by_seed)) > 1:
+        return variance(entry.by_seed.values()) / n, n - 1
+    parts = [(error / len(entry.parts) ** 2, freedom) for error, freedom in map(error_of, entry.parts) if error]
+    error = sum(part for part, _ in parts)
+    return error, error**2 / sum(part**2 / freedom for part, freedom in parts) if parts else 0.0
+
+
+def interval_of(entry: Entry) -> tuple[float, float] | None:
+    """Student's 95% interval; None where nothing says how far seeds differ, or two seeds do."""
+    error, freedom = error_of(entry)
+    if entry.mean is None or freedom == 0 or two_seeds(entry):
+        return None
+    half = STUDENT_T[min(max(int(freedom), 1), len(STUDENT_T)) - 1] * error**0.5
+    return entry.mean - half, entry.mean + half
+
+
+def is_bound(entry: Entry) -> bool:
+    """Whether some settings have one seed, so that the interval is a lower bound."""
+    return entry.seeds[0] == 1

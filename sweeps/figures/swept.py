@@ -8,9 +8,10 @@ from matplotlib.figure import Figure
 
 from mixerlab.records.names import AVERAGE, averaged, natural
 from mixerlab.sweeps.figures.axis import Panel, draw_panels
-from mixerlab.sweeps.figures.points import Point, Scores, mean_point, seeds_point
+from mixerlab.sweeps.figures.points import Scores, seeds_entry
 from mixerlab.sweeps.figures.styles import styles
 from mixerlab.sweeps.tables.columns import Column, keys_of, short_names
+from mixerlab.sweeps.tables.tables import Entry, mean_of
 
 Cell = tuple[Column, str, str]  # column, task, setting
 Rates = dict[float, dict[int, float | None]]  # of a cell: its scores by learning rate and seed, None where it has none
@@ -53,14 +54,14 @@ def learning_rates(scores: Scores) -> Figure | None:
     panels, left_out = [], False
     for task in scores.tasks:
         settings = scores.cells_on(task)["setting"].unique()
-        points: dict[Column, dict[float, Point]] = {}
+        points: dict[Column, dict[float, Entry]] = {}
         for column in scores.look:
             own = [tried.get((column, task, setting), {}) for setting in settings]
             times = Counter(rate for rates in own for rate in rates)
             shared = [rate for rate, count in times.items() if count == max(times.values())]
             left_out |= len(shared) < len(times)
             if shared:
-                points[column] = {rate: mean_point(_at_rate(rates, rate) for rates in own) for rate in shared}
+                points[column] = {rate: mean_of(_at_rate(rates, rate) for rates in own) for rate in shared}
         if points:
             panels.append(Panel(task, "learning rate", points, scores.chances[task], log=True))
     over = "mean over the settings of each task" + (", without rates that only some have" if left_out else "")
@@ -80,11 +81,11 @@ def _tried(scores: Scores) -> Mapping[Cell, Rates]:
     return found
 
 
-def _at_rate(rates: Rates, rate: float) -> Point:
+def _at_rate(rates: Rates, rate: float) -> Entry:
     """Whole only with all seeds of the setting: the mean over those that did not diverge is higher by luck."""
     seeds = {seed for scores in rates.values() for seed in scores}
     scored = {seed: value for seed, value in rates.get(rate, {}).items() if value is not None}
-    return seeds_point(scored, whole=len(scored) == len(seeds))
+    return seeds_entry(scored, whole=len(scored) == len(seeds))
 
 
 def score_by_size(scores: Scores) -> Figure | None:
@@ -109,7 +110,7 @@ def score_by_size(scores: Scores) -> Figure | None:
     return draw_panels(scores, panels, "by size", "sizes are means over settings", joined=False)
 
 
-def _frontier(points: Mapping[Column, Mapping[float, Point]], up: bool) -> list[tuple[float, float]]:
+def _frontier(points: Mapping[Column, Mapping[float, Entry]], up: bool) -> list[tuple[float, float]]:
     """(size, score) of what nothing smaller reaches; empty if that is a single one."""
     whole = [(x, point.mean) for along in points.values() for x, point in along.items() if point.whole]
     best: list[tuple[float, float]] = []

@@ -48,6 +48,7 @@ class Entry:
         edges: settings whose grid of learning rates should be wider.
         lost: settings whose best learning rate has not all seeds of the cell.
         lacking: settings that lack learning rates.
+        parts: what it is the mean of, if that has different seeds.
     """
 
     mean: float | None
@@ -60,6 +61,7 @@ class Entry:
     lost: int = 0
     lacking: int = 0
     higher_is_better: bool = True
+    parts: tuple["Entry", ...] = ()
 
     @property
     def whole(self) -> bool:
@@ -113,13 +115,21 @@ def entries_of(cells: pd.DataFrame) -> dict[Name, dict[Column, Entry]]:
     """By (task, setting), then by column."""
     rows: dict[Name, dict[Column, Entry]] = defaultdict(dict)
     for cell in cells.itertuples():
-        entry = Entry(None, {}, 0, 1, cell.status)
-        if cell.n:
-            marks = {"edges": int(cell.edge), "lost": int(cell.n < cell.seeds), "lacking": int(len(cell.lacking) > 0)}
-            higher = bool(cell.higher_is_better)
-            entry = Entry(cell.mean, cell.by_seed, 1, 1, cell.status, (cell.n,) * 2, **marks, higher_is_better=higher)
-        rows[cell.task, cell.setting][cell.column] = entry
+        rows[cell.task, cell.setting][cell.column] = cell_entry(cell)
     return rows
+
+
+def cell_entry(cell: Any) -> Entry:
+    """The entry of one row of `best_per_cell`, from `itertuples`."""
+    if not cell.n:
+        return Entry(None, {}, 0, 1, cell.status)
+    marks: dict[str, Any] = {
+        "edges": int(cell.edge),
+        "lost": int(cell.n < cell.seeds),
+        "lacking": int(len(cell.lacking) > 0),
+    }
+    higher = bool(cell.higher_is_better)
+    return Entry(cell.mean, cell.by_seed, 1, 1, cell.status, (cell.n,) * 2, **marks, higher_is_better=higher)
 
 
 def mean_of(entries: Iterable[Entry]) -> Entry:
@@ -140,6 +150,7 @@ def mean_of(entries: Iterable[Entry]) -> Entry:
         status=min((entry.status for entry in entries), key=STATUSES.index),
         seeds=(min(numbers), max(numbers)),
         higher_is_better=all(entry.higher_is_better for entry in scored),
+        parts=() if shared else tuple(scored),
         **{
             name: sum(getattr(entry, name) for entry in entries)
             for name in ("done", "total", "edges", "lost", "lacking")
