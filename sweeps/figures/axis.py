@@ -13,6 +13,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, NullLocator
 from matplotlib.transforms import offset_copy
 
+from mixerlab.records.best import NEAR_PERFECT
 from mixerlab.sweeps.figures import marks
 from mixerlab.sweeps.figures.points import Scores
 from mixerlab.sweeps.figures.sheet import TICK, Sheet, figure_style, text_width
@@ -20,7 +21,6 @@ from mixerlab.sweeps.figures.styles import Style
 from mixerlab.sweeps.tables.columns import Column
 from mixerlab.sweeps.tables.tables import Entry
 
-SOLVED = 0.98  # a panel where all accuracies are above is named in the caption, and not drawn
 FEW = 8  # columns that can lie on each other and still be told apart
 FRONTIER: dict[str, Any] = {"color": "0.75", "linewidth": 2.4, "solid_capstyle": "round", "label": "Pareto frontier"}
 
@@ -99,7 +99,7 @@ def draw_panels(
 
 
 def _is_solved(panel: Panel) -> bool:
-    return all(point.mean is not None and point.mean > SOLVED for point in panel.all_points)
+    return all(point.mean is not None and point.mean > NEAR_PERFECT for point in panel.all_points)
 
 
 def _on_solved(panels: Sequence[Panel]) -> str:
@@ -107,7 +107,7 @@ def _on_solved(panels: Sequence[Panel]) -> str:
     for panel in panels:
         axes.setdefault(panel.title, []).append(panel.xlabel.partition(" (")[0])
     names = ", ".join(f"{title} ({', '.join(labels)})" for title, labels in axes.items())
-    return f"not drawn, as all are above {SOLVED}: {names}" if names else ""
+    return f"not drawn, as all are above {NEAR_PERFECT}: {names}" if names else ""
 
 
 def _draw_lines(axes: Axes, panel: Panel, look: Mapping[Column, Style], joined: bool) -> None:
