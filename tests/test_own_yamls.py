@@ -188,6 +188,7 @@ def test_settings_may_have_names_that_need_quotes(own, tmp_path):
     assert set(mixerlab.collect(tmp_path / "results")["setting"]) == {"easy", "T 12, c 3", "(a)"}
 
 
+@pytest.mark.slow
 def test_a_config_from_a_file_runs_with_the_classes_of_a_folder(mine, tmp_path):
     """In a process that has not composed it."""
     conf = mine("Defaults")[1]

@@ -70,6 +70,7 @@ def test_the_new_experiment_is_a_sweep(project):
     assert "4 runs, 0 of them finished" in outcome.out
 
 
+@pytest.mark.slow
 def test_a_process_and_its_workers_find_the_new_mixer(project):
     """In `mixers/`, a folder without `__init__.py`, which ours of the same name at the root would hide."""
     arguments = ["--config-dir", project / "conf", "mixer=ema", "task=icr", *TINY, f"results_dir={project / 'results'}"]

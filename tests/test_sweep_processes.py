@@ -74,7 +74,8 @@ def test_two_sweeps_on_one_folder_train_each_cell_once(tmp_path):
     assert not list(tmp_path.glob("runs/*/resume-*"))
 
 
-@pytest.mark.parametrize("launcher", [pytest.param([], marks=pytest.mark.slow), IN_TWO], ids=len)
+@pytest.mark.parametrize("launcher", [[], IN_TWO], ids=len)
+@pytest.mark.slow  # `test_run` interrupts a run
 def test_a_sweep_that_is_interrupted_says_how_it_goes_on(tmp_path, launcher):
     process = long_sweep(tmp_path, *launcher)
     os.killpg(process.pid, signal.SIGINT)  # as a terminal does

@@ -86,9 +86,8 @@ def test_refuses_with_the_key_and_the_value(name, overrides, message):
     assert isinstance(caught.value.__cause__, ValueError)
 
 
-@pytest.mark.parametrize(
-    "name", ["gdn", *(pytest.param(name, marks=pytest.mark.slow) for name in MIXERS if name != "gdn")]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("name", MIXERS)
 def test_rounding_to_bfloat16_is_no_wrong_gradient(name):
     """Whatever is drawn: the norm of mesa's heads makes much of the last bits where a query and a key nearly cancel."""
     for seed in range(10):

@@ -36,6 +36,7 @@ def check_costs_its_cell(text, folder, path=None):
     assert str(path or folder) in note and len(note) < 1000
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("file", "damages"), [("record.json", damage.RECORDS), ("config.yaml", damage.CONFIGS)])
 def test_a_damaged_file_costs_its_cell(tmp_path, reported, file, damages):
     for number, (name, harm) in enumerate(damages.items()):

@@ -21,7 +21,6 @@ pytestmark = pytest.mark.skipif(not Path("/proc/self").exists(), reason="finds t
     ("stops", "command"),
     [
         ("KILL=1,TERM=1", RUN),
-        ("KILL=1,TERM=1", FORCED),
         pytest.param("KILL=20,TERM=5,INT=5,FULL=5", RUN, marks=pytest.mark.slow),
         pytest.param("KILL=25,TERM=3,FULL=5", FORCED, marks=pytest.mark.slow),
         pytest.param("KILL=20,TERM=4,INT=4,FULL=4", SWEEP, marks=pytest.mark.slow),
