@@ -24,7 +24,8 @@ def run(function, inputs, grads=None) -> list[Tensor]:
     results = function(*leaves)
     results = [results] if isinstance(results, Tensor) else list(results)
     if grads is None:
-        grads = draw(*(r.shape for r in results), device=results[0].device, seed=99)
+        # In bfloat16, so that any dtype of the results holds them exactly.
+        grads = draw(*(r.shape for r in results), device=results[0].device, dtype=torch.bfloat16, seed=99)
     wanted = [t for t in leaves if t.requires_grad]
     gradients = torch.autograd.grad(results, wanted, [g.to(r.dtype) for g, r in zip(grads, results, strict=True)])
     return [r.detach() for r in results] + list(gradients)
@@ -45,7 +46,8 @@ def check(actual: list[Tensor], expected: list[Tensor], tolerance: float = FLOAT
 def check_replicas(function, stacked: list[Tensor], tolerance: float = FLOAT32) -> None:
     """Under vmap each replica gets the same as by itself."""
     together = run(torch.func.vmap(function), stacked)
-    grads = draw(*(t.shape for t in together[: len(together) - sum(t.is_floating_point() for t in stacked)]), seed=99)
+    results = together[: len(together) - sum(t.is_floating_point() for t in stacked)]
+    grads = draw(*(t.shape for t in results), dtype=torch.bfloat16, seed=99)
     for r in range(len(stacked[0])):
         single = run(function, [t[r] for t in stacked], [g[r].to(stacked[0].device) for g in grads])
         check([t[r] for t in together], single, tolerance)
