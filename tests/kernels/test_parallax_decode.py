@@ -39,7 +39,7 @@ def test_it_is_the_end_of_the_whole_sequence(tokens, window):
 
 @pytest.mark.parametrize(
     ("batch", "tokens", "heads", "kv_heads", "cache_len", "head_dim"),
-    [(1, 1, 2, 2, 40, 16), (2, 3, 4, 2, 300, 20), (1, 8, 4, 1, 90, 128), (1, 1, 16, 1, 33, 8)],
+    [(1, 1, 2, 2, 40, 16), (1, 1, 1, 1, 1200, 16), (2, 3, 4, 2, 300, 20), (1, 8, 4, 1, 90, 128), (1, 1, 16, 1, 33, 8)],
 )
 @pytest.mark.parametrize("window", [None, 13])
 def test_shapes(batch, tokens, heads, kv_heads, cache_len, head_dim, window, device):
@@ -47,11 +47,13 @@ def test_shapes(batch, tokens, heads, kv_heads, cache_len, head_dim, window, dev
     assert_close(draw(batch, tokens, heads, kv_heads, cache_len, head_dim, device), window=window)
 
 
-def test_heads_that_fill_the_card(device, monkeypatch):
-    """Each head is one part, which nothing merges."""
+@pytest.mark.parametrize("shortest", [50, 512])
+def test_heads_that_fill_the_card(shortest, device, monkeypatch):
+    """Long caches are divided into parts of `shortest` keys; others are one part each, which nothing merges."""
     from mixerlab.kernels.parallax.decode import triton_decode
 
     monkeypatch.setattr(triton_decode, "processors", lambda device: 1)
+    monkeypatch.setattr(triton_decode, "SHORTEST", shortest)
     assert_close(draw(2, 1, 4, 2, 150, 16, device))
 
 

@@ -14,7 +14,9 @@ from mixerlab.kernels.common.device import processors
 from mixerlab.kernels.common.triton_attention import dot, padded_head_dim, with_strides
 from mixerlab.kernels.common.triton_elementwise import LOG2_E
 
+SHORTEST = 512  # keys of a part that is worth merging where the heads alone fill the card
 STATISTICS = tl.constexpr(4)  # of a part: the largest logit, Σ e, Σ e (t - centre), the centre
+MERGED_ROWS = tl.constexpr(32)  # at once, each of a part and a query: what fits in registers
 
 
 @triton.jit
@@ -34,7 +36,7 @@ def decode_kernel(
     q, q_strides, rho, rho_strides, k, k_strides, v, v_strides, o, o_strides,
     sums, statistics, arrivals, lengths,
     tokens, kv_heads, cache_len, head_dim, scale_log2, window, parts,
-    GROUP: tl.constexpr, ROWS: tl.constexpr, MERGES: tl.constexpr, MAX_PARTS: tl.constexpr,
+    GROUP: tl.constexpr, QUERIES: tl.constexpr, ROWS: tl.constexpr, MERGES: tl.constexpr, MAX_PARTS: tl.constexpr,
     HAS_LENGTHS: tl.constexpr, HAS_WINDOW: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
 ):  # fmt: skip
     """The part `program_id(1)` of the cache of one sequence and key head."""
@@ -99,63 +101,79 @@ def decode_kernel(
         largest = new_largest
 
     v_sum, cov_sum = apart(accumulated, ROWS, BLOCK_D)
-    at_o = batch * o_strides[0] + token * o_strides[1] + head * o_strides[2]
-    outputs = o + at_o[:, None] + columns[None, :]
     if MERGES:
-        at_part = (sequence_head * parts + part).to(tl.int64) * ROWS + rows
+        at_part = (sequence_head * parts + part).to(tl.int64) * QUERIES + rows
         at_sums = sums + at_part[:, None] * (2 * BLOCK_D) + columns[None, :]
         tl.store(at_sums, v_sum, mask=in_rows)
         tl.store(at_sums + BLOCK_D, cov_sum, mask=in_rows)
-        tl.store(statistics + at_part * STATISTICS, largest)
-        tl.store(statistics + at_part * STATISTICS + 1, total)
-        tl.store(statistics + at_part * STATISTICS + 2, t_total)
-        tl.store(statistics + at_part * STATISTICS + 3, centre)
+        at_statistics = statistics + at_part * STATISTICS
+        is_query = rows < tokens * GROUP
+        tl.store(at_statistics, largest, mask=is_query)
+        tl.store(at_statistics + 1, total, mask=is_query)
+        tl.store(at_statistics + 2, t_total, mask=is_query)
+        tl.store(at_statistics + 3, centre, mask=is_query)
         tl.debug_barrier()  # all stores of the program precede its arrival: Triton puts no barrier before the atomic
         arrived = tl.atomic_add(arrivals + sequence_head, 1, sem="acq_rel")
         if arrived == parts - 1:
             tl.debug_barrier()
-            merge(sums, statistics, outputs, sequence_head, parts, rows, columns, in_rows, ROWS, MAX_PARTS, BLOCK_D)
+            query = tl.arange(0, QUERIES)
+            output = merge(
+                sums, statistics, sequence_head, parts, query, query < tokens * GROUP, columns, columns < head_dim,
+                QUERIES, MAX_PARTS, BLOCK_D,
+            )  # fmt: skip
+            at_o = batch * o_strides[0] + (query // GROUP) * o_strides[1]
+            at_o += (kv_head * GROUP + query % GROUP).to(tl.int64) * o_strides[2]
+            written = (query < tokens * GROUP)[:, None] & (columns < head_dim)[None, :]
+            tl.store(o + at_o[:, None] + columns[None, :], output.to(o.dtype.element_ty), mask=written)
     else:
         inverse = 1 / tl.where(total == 0, 1.0, total)
         output = v_sum * (inverse * (1 + t_total * inverse))[:, None] - cov_sum * inverse[:, None]
-        tl.store(outputs, output.to(o.dtype.element_ty), mask=in_rows)
+        at_o = batch * o_strides[0] + token * o_strides[1] + head * o_strides[2]
+        tl.store(o + at_o[:, None] + columns[None, :], output.to(o.dtype.element_ty), mask=in_rows)
 
 
 @triton.jit
 def merge(
-    sums, statistics, outputs, sequence_head, parts, rows, columns, in_rows,
-    ROWS: tl.constexpr, MAX_PARTS: tl.constexpr, BLOCK_D: tl.constexpr,
+    sums, statistics, sequence_head, parts, query, is_query, columns, is_column,
+    QUERIES: tl.constexpr, MAX_PARTS: tl.constexpr, BLOCK_D: tl.constexpr,
 ):  # fmt: skip
-    """Writes the output of one sequence and key head from its parts.
+    """The output `[QUERIES, BLOCK_D]` of one sequence and key head, from its parts.
 
     With w the weight of a part, o = Σ w ((1 + t̄ - centre) Σ e v - Σ e (t - centre) v) / Σ w Σ e.
     """
-    start = (sequence_head * parts).to(tl.int64) * ROWS
-    number = tl.arange(0, MAX_PARTS)
-    at = statistics + (start + number[:, None] * ROWS + rows[None, :]) * STATISTICS
-    inside = (number < parts)[:, None]
+    start = (sequence_head * parts).to(tl.int64) * QUERIES
+    every = tl.arange(0, MAX_PARTS)
+    is_part = (every < parts)[:, None] & is_query[None, :]
+    at_every = statistics + (start + every[:, None] * QUERIES + query[None, :]) * STATISTICS
     # `.cg` reads from the cache that the processors share, where the other programs' stores are.
-    largest = tl.load(at, mask=inside, other=float("-inf"), cache_modifier=".cg")
-    totals = tl.load(at + 1, mask=inside, other=0.0, cache_modifier=".cg")
-    t_totals = tl.load(at + 2, mask=inside, other=0.0, cache_modifier=".cg")
-    centres = tl.load(at + 3, mask=inside, other=0.0, cache_modifier=".cg")
+    largest = tl.load(at_every, mask=is_part, other=float("-inf"), cache_modifier=".cg")
+    totals = tl.load(at_every + 1, mask=is_part, other=0.0, cache_modifier=".cg")
+    t_totals = tl.load(at_every + 2, mask=is_part, other=0.0, cache_modifier=".cg")
+    centres = tl.load(at_every + 3, mask=is_part, other=0.0, cache_modifier=".cg")
     base = tl.max(largest, 0)
     base = tl.where(base == float("-inf"), 0.0, base)
     weight = tl.exp2(largest - base[None, :])
     total = tl.sum(weight * totals, 0)
     inverse = 1 / tl.where(total == 0, 1.0, total)
     mean_t = tl.sum(weight * (t_totals + centres * totals), 0) * inverse
-    output = tl.zeros([ROWS, BLOCK_D], tl.float32)
-    for part in range(parts):
-        at_part = start + part * ROWS + rows
-        part_largest = tl.load(statistics + at_part * STATISTICS, cache_modifier=".cg")
-        part_centre = tl.load(statistics + at_part * STATISTICS + 3, cache_modifier=".cg")
-        factor = tl.exp2(part_largest - base) * inverse
-        at_sums = sums + at_part[:, None] * (2 * BLOCK_D) + columns[None, :]
-        v_sum = tl.load(at_sums, mask=in_rows, other=0.0, cache_modifier=".cg")
-        cov_sum = tl.load(at_sums + BLOCK_D, mask=in_rows, other=0.0, cache_modifier=".cg")
-        output += v_sum * (factor * (1 + mean_t - part_centre))[:, None] - cov_sum * factor[:, None]
-    tl.store(outputs, output.to(outputs.dtype.element_ty), mask=in_rows)
+    output = tl.zeros([QUERIES, BLOCK_D], tl.float32)
+    # Several parts at once, so that their loads wait together.
+    TOGETHER: tl.constexpr = max(1, MERGED_ROWS // QUERIES)
+    for first in range(0, parts, TOGETHER):
+        part = first + tl.arange(0, TOGETHER)
+        inside = (part < parts)[:, None] & is_query[None, :]
+        at_part = start + part[:, None] * QUERIES + query[None, :]
+        at = statistics + at_part * STATISTICS
+        factor = tl.exp2(tl.load(at, mask=inside, other=float("-inf"), cache_modifier=".cg") - base[None, :])
+        factor *= inverse[None, :]
+        centre = tl.load(at + 3, mask=inside, other=0.0, cache_modifier=".cg")
+        at_sums = sums + at_part[:, :, None] * (2 * BLOCK_D) + columns[None, None, :]
+        loaded = inside[:, :, None] & is_column[None, None, :]
+        v_sum = tl.load(at_sums, mask=loaded, other=0.0, cache_modifier=".cg")
+        cov_sum = tl.load(at_sums + BLOCK_D, mask=loaded, other=0.0, cache_modifier=".cg")
+        v_factor = factor * (1 + mean_t[None, :] - centre)
+        output += tl.sum(v_sum * v_factor[:, :, None] - cov_sum * factor[:, :, None], 0)
+    return output
 
 
 def run_decode(
@@ -173,11 +191,11 @@ def run_decode(
     batch, tokens, heads, head_dim = q.shape
     cache_len, kv_heads = k_cache.shape[1:3]
     group = heads // kv_heads
-    rows = max(8, triton.next_power_of_2(tokens * group))  # with ρ below q the 16 rows that a product needs
+    queries = triton.next_power_of_2(tokens * group)
     block_n, parts = _divide(min(cache_len, window + tokens) if window else cache_len, batch * kv_heads, q.device)
     o = q.new_empty(q.shape)
     width = padded_head_dim(head_dim)
-    places = batch * kv_heads * parts * rows if parts > 1 else 0
+    places = batch * kv_heads * parts * queries if parts > 1 else 0
     workspace = q.new_empty(places * (2 * width + STATISTICS.value), dtype=torch.float32)
     arrivals = torch.zeros(batch * kv_heads if parts > 1 else 0, dtype=torch.int32, device=q.device)
     decode_kernel[(batch * kv_heads, parts)](
@@ -185,7 +203,8 @@ def run_decode(
         *(workspace, workspace[places * 2 * width :], arrivals, lengths),
         *(tokens, kv_heads, cache_len, head_dim, scale * LOG2_E.value, window or 0, parts),
         GROUP=group,
-        ROWS=rows,
+        QUERIES=queries,
+        ROWS=max(8, queries),  # with ρ below q the 16 rows that a product needs
         MERGES=parts > 1,
         MAX_PARTS=triton.next_power_of_2(parts),
         HAS_LENGTHS=lengths is not None,
@@ -201,10 +220,15 @@ def run_decode(
 def _divide(keys: int, sequence_heads: int, device: torch.device) -> tuple[int, int]:
     """How many keys a tile has, and over how many programs the cache of one head is divided.
 
-    Two programs to a processor keep its memory requests in flight. A tile of 32 keys where tiles of 64 would leave
-    processors idle. Where heads alone fill the card nothing is divided, and nothing is merged.
+    Two programs to a processor keep its memory requests in flight. Where there are fewer heads, their parts fill the
+    card once, with tiles of 32 keys where tiles of 64 would leave processors idle. Where there are more, the last of
+    few waves would leave processors idle: eight programs to a processor, of `SHORTEST` keys at least.
     """
-    wanted = max(1, 2 * processors(device) // sequence_heads)
-    block_n = 64 if triton.cdiv(keys, 64) * sequence_heads >= processors(device) else 32
+    card = processors(device)
+    block_n = 64 if triton.cdiv(keys, 64) * sequence_heads >= card else 32
     blocks = triton.cdiv(keys, block_n)
-    return block_n, triton.cdiv(blocks, triton.cdiv(blocks, min(wanted, blocks)))
+    if sequence_heads <= 2 * card:
+        wanted = min(2 * card // sequence_heads, blocks)
+    else:
+        wanted = max(1, min(triton.cdiv(8 * card, sequence_heads), keys // SHORTEST))
+    return block_n, triton.cdiv(blocks, triton.cdiv(blocks, wanted))
