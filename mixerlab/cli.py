@@ -5,7 +5,6 @@ mixerlab -m mixer=attn,parallax task=icr 'task.setting=*'   a sweep, ending in t
 mixerlab -m experiment=mad_table                            the MAD table
 mixerlab report [SOURCE]                                    tables and figures of the records so far
 mixerlab check NAME [--config-dir DIR]                      checks that a mixer keeps the contract
-mixerlab export DIR task=NAME                               writes a dataset in mad-lab's layout
 mixerlab                                                    the help, as with --help
 mixerlab --version                                          the version
 
@@ -33,7 +32,6 @@ log = logging.getLogger(__name__)
 
 TOOLS = {
     "check": "mixerlab.checks.command",
-    "export": "mixerlab.export",
     "report": "mixerlab.sweeps.report.report",
 }
 _FULL_ERROR = "HYDRA_FULL_ERROR"  # if it is "1", Hydra raises what it would print

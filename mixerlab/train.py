@@ -34,7 +34,6 @@ from mixerlab.records.files import (
     place_to_train,
     read_record,
     run_folder,
-    selections_without_weights,
     take_place,
     weights_file,
     weights_files,
@@ -149,9 +148,6 @@ class _Run:
         assert record is not None
         if changed := changed_code(record, self.code):
             log.warning("The code of its %s has changed since: force=changed trains it again", " and ".join(changed))
-        wanted = TrainerConfig(**self.cfg.trainer).selections_kept
-        if lacking := " and ".join(selections_without_weights(self.folder, record, wanted)):
-            log.info("It has no %s weights: the same command with force=true trains it again and keeps them", lacking)
         return record
 
 

@@ -6,7 +6,7 @@
 An archive holds `runs/<run_id>/config.yaml`, `record.json` and `metrics.csv` of each finished run, and nothing else: no
 weights, no checkpoints, no names of sweeps (`sweeps/`): to have `mixerlab report --sweep NAME` after a restore, repeat
 the sweep's command, which finds its runs finished and notes them under its name. The same records always give the same
-bytes. A FILE that holds runs which the results folder lacks is only replaced with --force.
+bytes. A FILE that is there is only replaced with --force.
 """
 
 import argparse
@@ -15,7 +15,7 @@ import lzma
 import re
 import sys
 import tarfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from mixerlab.records.atomic import read_bytes, replace_file
@@ -43,13 +43,11 @@ _MEMBER = re.compile(r"runs/([0-9a-f]{12})/(" + "|".join(map(re.escape, FILES)) 
 def pack(results_dir: str | Path, file: str | Path) -> int:
     """Packs the finished runs of `results_dir` into `file`, which is replaced at once; returns their number.
 
-    It replaces whatever was there: `check_keeps` says whether runs would be lost.
-
     Raises:
         ValueError: no run is finished, or one cannot be read, which is named.
         OSError: `file` cannot be written; an earlier one is as it was.
     """
-    folders = _finished(results_dir)
+    folders = [folder for folder in sorted(Path(results_dir).glob("runs/*/")) if is_finished(folder)]
     if not folders:
         raise ValueError(f"results_dir={str(results_dir)!r} has no finished run: train some, or name another folder")
     content = io.BytesIO()
@@ -64,27 +62,6 @@ def pack(results_dir: str | Path, file: str | Path) -> int:
                 archive.addfile(member, io.BytesIO(text))
     replace_file(Path(file), content.getvalue())
     return len(folders)
-
-
-def check_keeps(file: str | Path, results_dir: str | Path) -> None:
-    """`ValueError` if `file` is there and replacing it with the finished runs of `results_dir` would lose a run.
-
-    Only the names in the archive are read, not the records. An empty file has nothing to lose.
-    """
-    file = Path(file)
-    if not file.is_file() or not file.stat().st_size:
-        return
-    with reading(file):
-        held = {identity for identity, _, _ in _members(file)}
-    if lost := len(held - {folder.name for folder in _finished(results_dir)}):
-        raise ValueError(
-            f"{file} holds {counted(lost, 'finished run')} that results_dir={str(results_dir)!r} has not: to unpack it"
-            " add --restore; to replace it --force"
-        )
-
-
-def _finished(results_dir: str | Path) -> list[Path]:
-    return [folder for folder in sorted(Path(results_dir).glob("runs/*/")) if is_finished(folder)]
 
 
 def restore(file: str | Path, results_dir: str | Path) -> tuple[int, int]:
@@ -117,16 +94,6 @@ def restore(file: str | Path, results_dir: str | Path) -> tuple[int, int]:
 def _checked(file: str | Path) -> dict[str, dict[str, bytes]]:
     """The files of each run of an archive, by run_id and name; raises where it is not what `pack` writes."""
     runs: dict[str, dict[str, bytes]] = {}
-    for identity, name, content in _members(file):
-        runs.setdefault(identity, {})[name] = content
-    for identity, contents in runs.items():
-        with reading(f"{file}: runs/{identity}"):
-            _check_run(identity, contents)
-    return runs
-
-
-def _members(file: str | Path) -> Iterator[tuple[str, str, bytes]]:
-    """The run_id, the name and the content of each file in an archive."""
     with lzma.open(file) as packed, tarfile.open(fileobj=packed, mode="r|") as archive:
         for member in archive:
             match = _MEMBER.fullmatch(member.name)
@@ -134,7 +101,11 @@ def _members(file: str | Path) -> Iterator[tuple[str, str, bytes]]:
                 raise ValueError(f"{member.name!r}, of {member.size:,} bytes, is no file of a run")
             content = archive.extractfile(member)
             assert content is not None  # as for every plain file
-            yield match[1], match[2], content.read()
+            runs.setdefault(match[1], {})[match[2]] = content.read()
+    for identity, contents in runs.items():
+        with reading(f"{file}: runs/{identity}"):
+            _check_run(identity, contents)
+    return runs
 
 
 def _check_run(identity: str, contents: Mapping[str, bytes]) -> None:
@@ -158,7 +129,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--results-dir", default="results", help="the results folder (default: results)")
     either = parser.add_mutually_exclusive_group()
     either.add_argument("--restore", action="store_true", help="unpack the archive into the results folder")
-    either.add_argument("--force", action="store_true", help="replace FILE even if it holds runs that would be lost")
+    either.add_argument("--force", action="store_true", help="replace FILE")
     args = parser.parse_args(arguments)
     if not args.restore and not args.file.endswith(".tar.xz"):
         parser.error(f"{args.file}: an archive is compressed by xz, so name it FILE.tar.xz")
@@ -167,8 +138,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             restored, there = restore(args.file, args.results_dir)
             print(f"{counted(restored, 'run')} restored to {args.results_dir}, {there} left as they were")
         else:
-            if not args.force:
-                check_keeps(args.file, args.results_dir)
+            if Path(args.file).exists() and not args.force:
+                raise ValueError(f"{args.file} is there: to unpack it add --restore; to replace it --force")
             number = pack(args.results_dir, args.file)
             size = Path(args.file).stat().st_size / 1e6
             print(f"{counted(number, 'finished run')} packed, {size:.2f} MB: {args.file}")

@@ -12,7 +12,7 @@ import io
 import json
 import os
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -68,18 +68,6 @@ def weights_file(folder: str | Path, replica: int, selection: str) -> Path:
 def weights_files(folder: str | Path) -> list[Path]:
     """All weights in a run's folder."""
     return sorted(Path(folder).glob("replica-*.safetensors"))
-
-
-def selections_without_weights(folder: str | Path, record: Record, selections: Iterable[str]) -> list[str]:
-    """Those of `selections` for which a replica of `record` has an epoch, but no file of weights."""
-    return [
-        selection
-        for selection in selections
-        if any(
-            row[f"{selection}_epoch"] is not None and not weights_file(folder, row["replica"], selection).exists()
-            for row in record.rows
-        )
-    ]
 
 
 def place_to_train(folder: Path) -> Path:

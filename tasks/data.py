@@ -2,7 +2,7 @@
 
 A cached dataset is `DIR/<folder>/{train,test}/{inputs,targets}.npy`, int64, where `dataset_folder` spells the
 folder as mad-lab does. mad-lab has no validation split: ours is generated from our own val stream, unless
-the folder has a `val/` beside the others, as `mixerlab export` writes it. Test rows of another length
+the folder has a `val/` beside the others. Test rows of another length
 than the others (`task.test_seq_len`) are always generated. mad-lab draws its rows from
 another stream, so that a row in two splits is chance, likely only for tiny vocabularies and lengths. A dataset of
 which more than `MOST_SHARED` of val's rows are also in train or test is refused unless that is allowed by name; fewer
@@ -14,14 +14,12 @@ What was read is part of a run's identity, by its digest.
 
 import functools
 import hashlib
-import io
 import logging
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import numpy as np
 
-from mixerlab.records.atomic import replace_file
 from mixerlab.tasks.base import SPLITS, Split, Task, TaskRuleError, split_rng
 from mixerlab.tasks.generated import Arrays, WrongRows, generate
 
@@ -166,7 +164,7 @@ def dataset_folder(task: Task) -> str:
     if task.madlab_code is None:
         raise ValueError(
             f"{type(task).__name__} has no madlab_code, the task's short name in mad-lab's folder names, without which"
-            " task.data_dir and `mixerlab export` do not work: set it on the class"
+            " task.data_dir does not work: set it on the class"
         )
     fields = (f"{short}-{getattr(task, name, unused)}" for short, name, unused in _FOLDER_FIELDS)
     return "_".join([f"t-{task.madlab_code}", *fields]).replace(".", "#")
@@ -221,29 +219,6 @@ def _read_split(task: Task, folder: Path, split: Split) -> Arrays:
 
 def _path(folder: Path, split: Split, name: str) -> Path:
     return folder / split / f"{name}.npy"
-
-
-def save_split(arrays: Arrays, folder: Path, split: Split) -> None:
-    """Writes one split into a dataset folder, creating it."""
-    (folder / split).mkdir(parents=True, exist_ok=True)
-    for name, array in zip(ARRAYS, arrays, strict=True):
-        content = io.BytesIO()
-        np.save(content, array)
-        replace_file(_path(folder, split, name), content.getvalue())
-
-
-def first_other_file(data: Mapping[str, Arrays], folder: Path) -> Path | None:
-    """The first file of a dataset folder that does not hold what `data` would write there; None if none is in the way.
-
-    Raises:
-        ValueError: a file that cannot be read.
-    """
-    for split in SPLITS:
-        for name, array in zip(ARRAYS, data[split], strict=True):
-            path = _path(folder, split, name)
-            if path.exists() and not np.array_equal(_read(path), array):
-                return path
-    return None
 
 
 def count_shared_rows(rows: np.ndarray, others: np.ndarray) -> int:

@@ -1,6 +1,7 @@
 """What every task must do, as checks that a test applies to one of them."""
 
 from copy import deepcopy
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -19,6 +20,13 @@ IMPOSSIBLE = {  # of the parameters that every task has
     "data_seed": -1,
     "test_seq_len": 0,
 }
+
+
+def save_split(arrays: tuple[np.ndarray, np.ndarray], folder: Path, split: str) -> None:
+    """Writes one split of a dataset as mad-lab does."""
+    (folder / split).mkdir(parents=True, exist_ok=True)
+    for name, array in zip(("inputs", "targets"), arrays, strict=True):
+        np.save(folder / split / f"{name}.npy", array)
 
 
 def changed(config: DictConfig, **changes) -> DictConfig:

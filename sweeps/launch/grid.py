@@ -1,20 +1,19 @@
 """A grid of runs: those that are not finished are trained, the longest first, and all are reported."""
 
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
 
 from mixerlab.config.values import CHANGED, code_versions
 from mixerlab.records.atomic import remove_leftovers
 from mixerlab.records.claims import claim
-from mixerlab.records.files import check_writable, forget, read_record, selections_without_weights, take_place
+from mixerlab.records.files import check_writable, forget, read_record, take_place
 from mixerlab.records.schema import Record, changed_code
 from mixerlab.records.text import counted
 from mixerlab.sweeps.launch.cells import Cell, names_of
 from mixerlab.sweeps.launch.progress import SweepProgress
 from mixerlab.sweeps.launch.sweep import Sweep
-from mixerlab.training.trainer_config import KEPT, kept_in_sweep
 
 
 def run_grid(sweep: Sweep, grid: Sequence[list[str]]) -> None:
@@ -45,8 +44,7 @@ def run_grid(sweep: Sweep, grid: Sequence[list[str]]) -> None:
         check_writable(results_dir)
     print(f"{total}: {len(finished)} finished already, {len(pending)} to run", flush=True)
     name = sweep.note(cells)
-    for line in _offers(finished):
-        print(line, flush=True)
+    _say_what_changed(finished)
     for cell in finished:
         _clean(cell.folder)
     failed = damaged
@@ -75,19 +73,13 @@ def _find(sweep: Sweep, cells: Sequence[Cell]) -> tuple[list[Cell], dict[Cell, R
     return sorted(pending, key=lambda cell: -cell.cost), finished, damaged
 
 
-def _offers(finished: Mapping[Cell, Record]) -> Iterator[str]:
-    """Which finished cells the user may want to train again, and how, a line each."""
+def _say_what_changed(finished: Mapping[Cell, Record]) -> None:
+    """Prints of which parts of finished cells the code has changed, and how to train them again."""
     changed = {cell: changed_code(record, code_versions(cell.config)) for cell, record in finished.items()}
     if parts := {_named(part, cell) for cell, parts in changed.items() for part in parts}:
         runs = counted(sum(map(bool, changed.values())), "finished run")
-        yield f"code has changed since {runs} trained ({', '.join(sorted(parts))}): force={CHANGED} trains them again"
-    keeps = {cell: KEPT[kept_in_sweep(cell.cfg.trainer.keep_weights)] for cell in finished}
-    lacking = [
-        cell for cell, record in finished.items() if selections_without_weights(cell.folder, record, keeps[cell])
-    ]
-    if lacking:
-        weights, runs = " and ".join(keeps[lacking[0]]), counted(len(lacking), "finished run")
-        yield f"{weights} weights are missing in {runs}: force=true trains all runs again and keeps them"
+        said = f"code has changed since {runs} trained ({', '.join(sorted(parts))})"
+        print(f"{said}: force={CHANGED} trains them again", flush=True)
 
 
 def _named(part: str, cell: Cell) -> str:

@@ -6,12 +6,14 @@ import numpy as np
 import pytest
 from command_line import TINY
 from hydra import compose, initialize_config_module
+from task_contract import save_split
 
+from mixerlab.config.settings import build_task
 from mixerlab.config.values import checked
-from mixerlab.export import export
 from mixerlab.records.identity import run_id
 from mixerlab.records.schema import labels_of_replicas
-from mixerlab.tasks.data import load_or_generate
+from mixerlab.tasks.base import SPLITS
+from mixerlab.tasks.data import dataset_folder, load_or_generate, make_split
 from mixerlab.train import run
 
 # Long rows of a large vocabulary: none is drawn twice by chance.
@@ -26,20 +28,17 @@ def hydra():
 
 
 @pytest.fixture(scope="module")
-def exported(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("exported")
-    from hydra.core.global_hydra import GlobalHydra
-
-    before = GlobalHydra.instance().hydra
-    GlobalHydra.instance().clear()
-    export(folder, ["task=cmp", *TASK])
-    GlobalHydra.instance().hydra = before
+def saved(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("saved")
+    task = build_task(compose("config", ["task=cmp", *TASK]).task)
+    for split in SPLITS:
+        save_split(make_split(task, split), folder / dataset_folder(task), split)
     return folder
 
 
 @pytest.fixture
-def copy(exported, tmp_path):
-    return shutil.copytree(exported, tmp_path / "copy")
+def copy(saved, tmp_path):
+    return shutil.copytree(saved, tmp_path / "copy")
 
 
 def config_of(data_dir, *more):
@@ -53,8 +52,8 @@ def split_of(folder, split, name="inputs"):
     return path
 
 
-def test_the_same_data_elsewhere_are_the_same_run(exported, copy):
-    _, config = config_of(exported)
+def test_the_same_data_elsewhere_are_the_same_run(saved, copy):
+    _, config = config_of(saved)
     _, elsewhere = config_of(copy)
     assert run_id(config) == run_id(elsewhere)
     (labels, *_) = labels_of_replicas(config)
@@ -62,11 +61,11 @@ def test_the_same_data_elsewhere_are_the_same_run(exported, copy):
     assert len(labels["hparams"]["task.data_sha256"]) == 64
 
 
-def test_other_data_are_another_run(exported, copy):
+def test_other_data_are_another_run(saved, copy):
     path = split_of(copy, "train")
     rows = np.load(path)
     np.save(path, rows[::-1])
-    assert run_id(config_of(exported)[1]) != run_id(config_of(copy)[1])
+    assert run_id(config_of(saved)[1]) != run_id(config_of(copy)[1])
 
 
 @pytest.mark.parametrize("other", ["train", "test"])

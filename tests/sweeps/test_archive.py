@@ -60,17 +60,13 @@ def test_what_is_finished_or_claimed_stays_as_it_is(results, packed, tmp_path):
     assert archive.restore(packed, other) == (1, 1)
 
 
-def test_an_archive_is_not_replaced_where_runs_would_be_lost(results, packed, tmp_path, capsys):
+def test_an_archive_is_only_replaced_by_force(results, packed, capsys):
     """As by a slip on the machine where it was to be restored."""
-    other, content = tmp_path / "elsewhere", packed.read_bytes()
-    fakes.add_run(other, [0.2, 0.5, 0.9], mixer="attn")
-    assert archive.main([str(packed), "--results-dir", str(other)]) == 1
-    assert "holds 1 finished run that" in capsys.readouterr().err and packed.read_bytes() == content
-    assert archive.main([str(packed), "--results-dir", str(other), "--force"]) == 0
-    assert len(archive._checked(packed)) == 1
-    assert archive.main([str(packed), "--results-dir", str(results)]) == 0  # one that only grows
+    again, content = [str(packed), "--results-dir", str(results)], packed.read_bytes()
     packed.write_text("mine")
-    assert archive.main([str(packed), "--results-dir", str(results)]) == 1 and packed.read_text() == "mine"
+    assert archive.main(again) == 1 and packed.read_text() == "mine"
+    assert "to unpack it add --restore; to replace it --force" in capsys.readouterr().err
+    assert archive.main([*again, "--force"]) == 0 and packed.read_bytes() == content
 
 
 def made(file, *members):

@@ -1,4 +1,4 @@
-"""A task of the user's own: rows that are not as they must be are refused by name, and `mixerlab export` finds it."""
+"""A task of the user's own: rows that are not as they must be are refused by name."""
 
 import sys
 
@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 from command_line import TINY, records, run_py
 
-from mixerlab import export
 from mixerlab.records.schema import Record
 from mixerlab.tasks.base import Task, TaskRuleError
 from mixerlab.tasks.data import load_or_generate, make_split
@@ -156,14 +155,3 @@ def test_a_run_whose_task_fails_is_recorded(project, tmp_path):
     (error,) = results.glob("runs/*/error.txt")
     assert "echo_tasks.py" in error.read_text()
     assert "failed" in (results / "report" / "official" / "settings.md").read_text()
-
-
-def test_a_task_of_ones_own_is_exported(project, tmp_path, capsys):
-    arguments = ["task=echo", "task.num_val_examples=30", "task.num_test_examples=30", "--config-dir", str(project)]
-    export.main([str(tmp_path / "data"), *arguments])
-    folder = capsys.readouterr().out.strip()
-    assert folder.startswith(str(tmp_path / "data" / "t-E_vs-16"))
-    assert np.load(f"{folder}/val/inputs.npy").shape == (30, 16)
-    with pytest.raises(SystemExit, match=r"^error: task=echo: train rows: KeyError: 'x', in Echo.generate_rows"):
-        export.main([str(tmp_path / "none"), *arguments, "task.broken=true"])
-    assert not (tmp_path / "none").exists()

@@ -1,15 +1,14 @@
-"""The splits of a run: separate random streams; datasets in mad-lab's folder layout are written, read and checked."""
+"""The splits of a run: separate random streams; datasets in mad-lab's folder layout are read and checked."""
 
 import numpy as np
 import pytest
 from golden_data import make_task
+from task_contract import save_split
 
-from mixerlab import export
 from mixerlab.tasks.base import SPLITS
-from mixerlab.tasks.data import count_shared_rows, dataset_folder, load_or_generate, make_split, save_split
+from mixerlab.tasks.data import count_shared_rows, dataset_folder, load_or_generate, make_split
 
 SMALL = dict(seq_len=32, num_train_examples=40, num_val_examples=20, num_test_examples=30)
-OPTIONS = [f"task.{key}={value}" for key, value in SMALL.items()]
 
 
 @pytest.fixture
@@ -33,6 +32,11 @@ def test_splits_have_their_sizes_and_repeat(task):
     data, again = load_or_generate(task), load_or_generate(task)
     assert [len(data[split][0]) for split in SPLITS] == [40, 20, 30]
     assert all(same(data[split], again[split]) for split in SPLITS)
+
+
+def test_the_folder_has_the_name_that_mad_lab_gives_it():
+    expected = "t-FR_vs-32_sl-32_ntr-40_nte-30_km-3_vm-3_mq-1_fn-0#0_nvs-0_ntc-0_s-12345"
+    assert dataset_folder(make_task("fcr", vocab_size=32, **SMALL)) == expected
 
 
 def test_splits_come_from_separate_streams():
@@ -97,43 +101,3 @@ def test_a_wrong_file_is_named_with_the_rule(task, dataset, name, change, messag
     np.save(path, change(np.load(path)))
     with pytest.raises(ValueError, match=message):
         load_or_generate(task, dataset)
-
-
-# mixerlab export
-
-
-def test_export_writes_what_data_dir_reads(tmp_path):
-    export.main([str(tmp_path), "task=fcr", "task.setting=vocab_size-32", *OPTIONS])
-    task = make_task("fcr", vocab_size=32, **SMALL)
-    (folder,) = tmp_path.iterdir()
-    assert folder.name == "t-FR_vs-32_sl-32_ntr-40_nte-30_km-3_vm-3_mq-1_fn-0#0_nvs-0_ntc-0_s-12345"
-    assert sorted(path.name for path in folder.iterdir()) == ["test", "train", "val"]
-    data = load_or_generate(task, tmp_path)
-    assert all(same(data[split], make_split(task, split)) for split in SPLITS)
-
-
-def test_an_export_does_not_replace_other_rows(tmp_path):
-    """mad-lab names the folders of its own rows so, too."""
-    folder = export.export(tmp_path, ["task=icr", *OPTIONS])
-    assert export.export(tmp_path, ["task=icr", *OPTIONS]) == folder
-    theirs = folder / "test" / "inputs.npy"
-    np.save(theirs, np.load(theirs)[::-1])
-    files = {path: path.read_bytes() for path in folder.rglob("*.npy")}
-    with pytest.raises(ValueError, match=rf"{theirs} holds other rows .* name another folder, or remove it"):
-        export.export(tmp_path, ["task=icr", *OPTIONS])
-    assert len(files) == 6 and {path: path.read_bytes() for path in folder.rglob("*.npy")} == files
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["task=icr", "task.seq_len=7"], "task.seq_len=7: "),
-        (["task=icr", "task.test_seq_len=64"], "task.test_seq_len=64: mad-lab's layout has one length"),
-        (["task=icr", "task.seqlen=7"], "task.seqlen"),
-        (["task=icr", "--config-dir", "nowhere"], "nowhere.*no such folder"),
-    ],
-)
-def test_export_says_in_one_message_what_is_wrong(tmp_path, arguments, message):
-    with pytest.raises(SystemExit, match=message):
-        export.main([str(tmp_path), *arguments])
-    assert not list(tmp_path.iterdir())
