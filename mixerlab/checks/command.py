@@ -13,7 +13,8 @@ from mixerlab.checks.contract import WIDTH, check_everything
 from mixerlab.config.building import Parts, component
 from mixerlab.config.compose import compose
 from mixerlab.config.hints import REFUSALS, refusal
-from mixerlab.config.hybrid import is_hybrid, mixers_of
+from mixerlab.config.hybrid import mixers_of
+from mixerlab.config.values import check_component
 
 _USAGE = "one mixer at a time, and settings of it behind its name: mixerlab check NAME mixer.KEY=VALUE model.KEY=VALUE"
 
@@ -33,13 +34,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         cfg = compose(f"mixer={name}", *args.overrides, config_dir=args.config_dir)
         has_width = any(text.startswith("model.d_model=") for text in args.overrides)
         width = cfg.model.d_model if has_width else WIDTH
-        mixers = [OmegaConf.to_container(mixer, resolve=True) for mixer in mixers_of(cfg.mixer).values()]
-        names = cfg.mixer.layers if is_hybrid(cfg.mixer) else [name]
-        layers = list(zip(names, cast(list[dict[str, Any]], mixers), strict=True))
-        for number, (name, mixer) in enumerate(layers):
-            if (name, mixer) in layers[:number]:
+        for number, (prefix, mixer) in enumerate(layers := list(mixers_of(cfg.mixer).items())):
+            if mixer in [other for _, other in layers[:number]]:
                 continue
-            decision = check_everything(mixer, name, partial(component, mixer, d_model=width), width)
+            name = mixer.name
+            check_component(prefix, cast(dict[str, Any], OmegaConf.to_container(mixer, resolve=True)), "mixer")
+            decision = check_everything(partial(component, mixer, d_model=width), width)
             print(
                 f"{name} keeps the contract: shapes, causality, gradients, any length, replicas, bfloat16, declarations"
             )

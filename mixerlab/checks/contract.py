@@ -1,17 +1,13 @@
 """The contract of a sequence mixer: what `mixerlab check` and the tests ask of one by itself."""
 
-import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from mixerlab.checks.outputs import Kind, find_leak, find_state
 from mixerlab.checks.strays import strays
-from mixerlab.config.arguments import check_arguments, class_of
-from mixerlab.config.yamls import check_yaml
 from mixerlab.mixers.base import NORM_EPS, SequenceMixer
 from mixerlab.models.language_model import LanguageModel
 from mixerlab.models.stream import ALL, ResidualStream
@@ -37,17 +33,16 @@ def _require_close(what: str, actual: Tensor, expected: Tensor) -> None:
     _require(torch.allclose(actual, expected, rtol=1e-4, atol=1e-5), f"{what}: off by up to {worst:.1e}")
 
 
-def check_everything(config: Mapping[str, Any], name: str, make_mixer: MakeMixer, d_model: int = WIDTH) -> Decision:
-    """The whole contract of the mixer that `make_mixer()` builds at width `d_model` from `config`.
+def check_everything(make_mixer: MakeMixer, d_model: int = WIDTH) -> Decision:
+    """The whole contract of the mixer that `make_mixer()` builds at width `d_model`.
 
     Returns:
         How its replicas will compute: a loop is slower, and breaks no contract.
 
     Raises:
         RefusedMixer: the first check that the mixer fails.
-        ValueError: the yaml does not fit the class, or the mixer raises an error, perhaps of the width.
+        ValueError: the mixer raises an error, perhaps of the width.
     """
-    check_config(config, name)
     torch.manual_seed(0)
     try:
         return check_mixer(lambda: without_zeros(make_mixer()), d_model)
@@ -59,20 +54,6 @@ def check_everything(config: Mapping[str, Any], name: str, make_mixer: MakeMixer
         raise ValueError(f"{message} ({at})") from error
 
 
-def check_config(config: Mapping[str, Any], name: str) -> None:
-    """The yaml has the name of its file, and every argument of the constructor as a key, so that it can be set."""
-    check_yaml(config, name)
-    mixer_class = class_of(config["_target_"])
-    _require(issubclass(mixer_class, SequenceMixer), f"{mixer_class.__name__} must be a subclass of SequenceMixer")
-    args = {key: value for key, value in config.items() if key not in ("name", "_target_")}
-    check_arguments("mixer", mixer_class, args, ("d_model",), yaml=f"mixer/{name}.yaml")
-    parameters = inspect.signature(mixer_class).parameters.values()
-    others = inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD
-    names = {parameter.name for parameter in parameters if parameter.kind not in others} - {"d_model"}
-    lacking = sorted(names - set(args))
-    _require(not lacking, f"mixer/{name}.yaml lacks arguments of the constructor: {', '.join(lacking)}")
-
-
 def without_zeros(mixer: SequenceMixer) -> SequenceMixer:
     """The mixer itself, with N(0, 0.1) in parameters that start at zero: they would hide the gradients of others."""
     for parameter in mixer.parameters():
@@ -82,7 +63,7 @@ def without_zeros(mixer: SequenceMixer) -> SequenceMixer:
 
 
 def check_mixer(make: MakeMixer, d_model: int = WIDTH) -> Decision:
-    """All but the yaml, of the mixers that `make()` builds."""
+    """The whole contract, of the mixers that `make()` builds."""
     if stray := next(strays(make()), None):
         raise RefusedMixer(str(stray))
     check_outputs(make, d_model)

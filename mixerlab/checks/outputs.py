@@ -10,7 +10,6 @@ zero hides what it lets through.
 """
 
 import copy
-import functools
 import logging
 from collections.abc import Hashable, Iterator
 from contextlib import contextmanager
@@ -43,7 +42,7 @@ _NOISE = 0.05  # standard deviation of what is added to each parameter, of the s
 # from all positions (a convolution by FFT) leaves about 1e-6 in float32, and flips last bits in bfloat16.
 _ROUNDING, _ROUNDING_BF16 = 1e-4, 5e-2
 _MOST_OUTPUTS = 1 << 24  # of the rows of a replica, so that they fit in memory
-_LONGEST_CHUNK = 512  # tokens, of chunks whose edges are looked at
+_EDGES = (60, 48, 84, 72, 88, 104, 100, 42, 40)  # positions where chunks of many lengths end
 
 
 class Kind(Enum):
@@ -114,28 +113,16 @@ def _restarted(population: Population, state: State, bf16: bool, noise: float = 
         yield
 
 
-@functools.cache
 def cut_positions(length: int, number: int) -> tuple[int, ...]:
     """Positions from which on tokens change: `number` of them, or all from 1 on.
 
     A mixer that sees the whole of its chunk leaks nothing where a chunk begins, and one that leaks across the edge of
     two chunks leaks only there. So two are neighbours, of which one is inside of a chunk, wherever chunks begin. The
-    others are the second, the last, and edges of chunks, counted from the start, of as many lengths as can be: powers
-    of two and then short chunks first.
+    others are the second, the last, and edges of chunks, counted from the start.
     """
-    if number >= length - 1:
-        return tuple(range(1, length))
-    middle = length // 3 | 1
-    found = list(dict.fromkeys((middle, middle + 1, 1, length - 1)))
-    chunks = torch.arange(2, min(length, _LONGEST_CHUNK + 1))
-    is_edge = (torch.arange(min(length, 8 * _LONGEST_CHUNK))[:, None] % chunks == 0).float()  # these are enough
-    is_edge[0] = 0
-    weight = 1 / chunks + (chunks & (chunks - 1) == 0)
-    weight[(torch.tensor(found)[:, None] % chunks == 0).any(dim=0)] = 0
-    while len(found) < number and weight.any():
-        found.append(int((is_edge @ weight).argmax()))
-        weight[is_edge[found[-1]] > 0] = 0
-    return tuple(found[:number])
+    middle, power = length // 3 | 1, 1 << (min(length, 513) - 1).bit_length() - 1
+    found = dict.fromkeys((middle, middle + 1, 1, length - 1, power, *_EDGES, *range(2, length)))
+    return tuple(position for position in found if position < length)[:number]
 
 
 class _Look:

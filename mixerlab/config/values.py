@@ -11,6 +11,7 @@ from mixerlab.config.arguments import check_arguments, class_of, defaults_of, ta
 from mixerlab.config.hints import REFUSALS, refusal
 from mixerlab.config.hybrid import check_keys, is_hybrid, mixers_of
 from mixerlab.config.settings import described
+from mixerlab.mixers.base import SequenceMixer
 from mixerlab.records.code_version import code_version
 from mixerlab.records.identity import present, replicas_of
 from mixerlab.records.named import check_sweep_name
@@ -20,8 +21,12 @@ from mixerlab.tasks.data import digest_on_disk
 from mixerlab.training.optimizers import PopulationOptimizer
 from mixerlab.training.trainer_config import TrainerConfig
 
-# Groups whose keys are the arguments of the class that their `_target_` names, with the arguments that a run supplies.
-_SUPPLIED = {"mixer": ("d_model",), "optimizer": ("population", "lr", "schedule", "total_steps"), "schedule": ()}
+# Groups whose keys are the arguments of the class that their `_target_` names: its base, and what a run supplies.
+_COMPONENTS: dict[str, tuple[type, tuple[str, ...]]] = {
+    "mixer": (SequenceMixer, ("d_model",)),
+    "optimizer": (PopulationOptimizer, ("population", "lr", "schedule", "total_steps")),
+    "schedule": (object, ()),
+}
 MOST_STEPS = 2**24  # the optimizer counts them in float32
 CHANGED = "changed"  # of `force`: repeats finished runs whose code has changed since
 
@@ -112,14 +117,14 @@ def _resolved(part: Any) -> Any:
 
 
 def _check(config: dict[str, Any]) -> None:
-    """Checks the groups of a resolved config, and writes their constructors' defaults, as an absent key is false."""
+    """Checks the groups of a resolved config, and writes their constructors' defaults."""
     for key in ("mixer.name", "task.name", "task.setting"):
         group, _, name = key.partition(".")
         check_name(key, config[group].get(name))
     for prefix, mixer in mixers_of(config["mixer"]).items():
-        _check_component(prefix, mixer, "mixer")
-    _check_component("optimizer", config["optimizer"], "optimizer", PopulationOptimizer)
-    _check_component("schedule", config["schedule"], "schedule")
+        check_component(prefix, mixer, "mixer")
+    check_component("optimizer", config["optimizer"], "optimizer")
+    check_component("schedule", config["schedule"], "schedule")
     for group, keys in (("trainer", TrainerConfig), ("model", ModelConfig)):
         check_arguments(group, keys, config[group], yaml="the yamls in conf/")
         keys(**config[group])
@@ -136,18 +141,21 @@ def _check(config: dict[str, Any]) -> None:
         )
 
 
-def _check_component(prefix: str, part: dict[str, Any], group: str, base: type = object) -> None:
-    """Raises ValueError unless `_target_` names a subclass of `base` that takes the other keys but `name`."""
+def check_component(prefix: str, part: dict[str, Any], group: str) -> None:
+    """Raises ValueError unless `_target_` names a class of this group that takes the other keys but `name`.
+
+    Its constructor's defaults are written into `part`, as an absent key is false.
+    """
     check_name(f"{prefix}.name", part.get("name"))
     name = f"{prefix}={part['name']}"
     try:
         component = class_of(part.get("_target_"))
     except ValueError as error:
         raise ValueError(f"{name}: {error}") from error
+    base, supplied = _COMPONENTS[group]
     if not issubclass(component, base):
         wanted = f"{base.__module__}.{base.__name__}"
         raise ValueError(f"{name}: {component.__name__} must be a subclass of {wanted}")
-    supplied = _SUPPLIED[group]
     own = ("name", "_target_", *(("lr",) if group == "optimizer" else ()))
     if missing := [key for key in own if key not in part]:
         raise ValueError(f"{prefix}.{missing[0]} is missing from the yaml of {name}")
@@ -177,7 +185,7 @@ def is_whole_number(cfg: DictConfig, key: str) -> bool:
     functions = {"model": ModelConfig, "trainer": TrainerConfig}
     if prefix in functions:
         return takes_only_whole_numbers(functions[prefix], name)
-    part = OmegaConf.select(cfg, prefix) if prefix.partition(".")[0] in (*_SUPPLIED, "task") else None
+    part = OmegaConf.select(cfg, prefix) if prefix.partition(".")[0] in (*_COMPONENTS, "task") else None
     if not isinstance(part, DictConfig) or not isinstance(part.get("_target_"), str):
         return False
     return takes_only_whole_numbers(class_of(part._target_), name)

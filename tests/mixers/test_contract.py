@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from every_mixer import CONF, MIXERS, config_of, mixer_of
+from every_mixer import CONF, MIXERS, mixer_of
 from hydra import compose, initialize_config_dir
 
 from mixerlab.checks.contract import LENGTH, WIDTH, check_everything, check_mixer, check_replicas, without_zeros
@@ -12,7 +12,7 @@ every_mixer = pytest.mark.parametrize("name", MIXERS)
 
 @every_mixer
 def test_contract(name):
-    check_everything(config_of(name), name, lambda: mixer_of(name, WIDTH))
+    check_everything(lambda: mixer_of(name, WIDTH))
 
 
 @pytest.mark.parametrize(
