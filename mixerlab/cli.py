@@ -35,7 +35,6 @@ TOOLS = {
     "report": "mixerlab.sweeps.report.report",
 }
 _FULL_ERROR = "HYDRA_FULL_ERROR"  # if it is "1", Hydra raises what it would print
-_DEFAULTS = {"hydra/sweeper": "grid", "hydra/launcher": "basic"}  # of what only a sweep uses
 
 
 def main() -> None:
@@ -148,29 +147,16 @@ def train_run(cfg: "DictConfig") -> None:
         record = run(cfg, patience=PATIENCE)
     except (ValueError, OSError, RunFailed) as error:
         sys.exit(f"error: {_message(error)}")
-    if record is None:
-        _say_who_trains(cfg)
-    else:
+    if record is not None:
         _print_result(cfg.results_dir, record)
 
 
 def _say_what_is_left_out(hydra_config: "HydraConf") -> None:
-    """Of an experiment with a grid, a single run trains one cell; a search or a launcher is of no use to it."""
-    choices = hydra_config.runtime.choices
-    for group, default in _DEFAULTS.items():
-        if (chosen := choices.get(group, default)) != default:
-            log.warning("%s=%s has no effect on a single run: add -m to sweep", group, chosen)
+    """Of an experiment with a grid, a single run trains one cell."""
     if grid := hydra_config.sweeper.get("params"):
         params = " ".join(f"{key}={value}" for key, value in grid.items())
-        log.warning("one run, and not the grid %s of experiment=%s: -m trains it", params, choices.get("experiment"))
-
-
-def _say_who_trains(cfg: "DictConfig") -> None:
-    from mixerlab.records.claims import holder
-    from mixerlab.train import run_state
-
-    folder, _ = run_state(cfg)
-    log.info("another process is training this run (%s); nothing to do here", holder(folder))
+        experiment = hydra_config.runtime.choices.get("experiment")
+        log.warning("one run, and not the grid %s of experiment=%s: -m trains it", params, experiment)
 
 
 def _print_result(results_dir: str, record: "Record") -> None:

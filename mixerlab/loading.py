@@ -1,6 +1,5 @@
 """A trained model from the folder of its run."""
 
-import importlib
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -10,6 +9,7 @@ from typing import Any, Literal
 import torch
 from omegaconf import OmegaConf
 
+from mixerlab.config.arguments import class_of
 from mixerlab.config.building import build_model
 from mixerlab.config.hybrid import mixers_of
 from mixerlab.config.project import use_folder
@@ -134,12 +134,10 @@ def _built(config: Mapping[str, Any]) -> tuple[Task, LanguageModel | AutoEncoder
     cfg = OmegaConf.create(dict(config))
     for prefix, part in (mixers_of(cfg.mixer) | {"task": cfg.task}).items():
         try:
-            importlib.import_module(part._target_.rpartition(".")[0])
-        except ImportError as error:
-            raise ValueError(
-                f"{prefix}={part.name}: {part._target_} cannot be imported ({error}); if it is your own, give"
-                " config_dir=, the folder of your yamls"
-            ) from error
+            class_of(part._target_)
+        except ValueError as error:
+            hint = "if it is your own, give config_dir=, the folder of your yamls"
+            raise ValueError(f"{prefix}={part.name}: {error}; {hint}") from error
     # What was asked for by name stands beside it by value; the name may be a label that no yaml has.
     cfg.task.setting = next(iter(settings_of(cfg.task)))
     task = build_task(cfg.task)

@@ -23,7 +23,7 @@ from mixerlab.config.values import CHANGED, checked
 from mixerlab.loggers import log_results, started
 from mixerlab.mixers.base import SequenceMixer
 from mixerlab.records.atomic import remove_leftovers, replace_file
-from mixerlab.records.claims import claim
+from mixerlab.records.claims import claim, holder
 from mixerlab.records.errors import RefusedCode, RefusedMixer, with_place
 from mixerlab.records.files import (
     ERROR_FILE,
@@ -182,6 +182,7 @@ def run(cfg: DictConfig, patience: float = 0) -> Record | None:
     check_writable(cfg.results_dir)
     with claim(this.folder, patience) as ours:
         if not ours:
+            log.info("another process is training this run (%s): %s", holder(this.folder), this.folder)
             return None
         remove_leftovers(this.folder)
         if take_place(this.folder) or not this.must_train():

@@ -34,13 +34,8 @@ def code_version(*modules: str) -> str:
     for name, source in sources.items():
         if not name.startswith("mixerlab."):
             _warn_of_change(name, source)
-    # Those of our own modules are long, and a sweep asks for every cell.
-    return _hash(tuple(sorted((name, source.text) for name, source in sources.items())))
-
-
-@functools.cache
-def _hash(texts: tuple[tuple[str, str], ...]) -> str:
-    return hashlib.sha256(repr(list(texts)).encode()).hexdigest()[:12]
+    texts = sorted((name, source.text) for name, source in sources.items())
+    return hashlib.sha256(repr(texts).encode()).hexdigest()[:12]
 
 
 def note_import(module: str) -> None:
@@ -78,16 +73,12 @@ class _Source:
         self.text = ast.unparse(tree)
 
 
-_uses: dict[tuple[str, ...], dict[str, _Source]] = {}  # by the modules that were asked for
 _read: dict[Path, tuple[ModuleSpec | None, _Source]] = {}
 _warned: dict[Path, str] = {}  # the new text
 
 
 def _used(modules: tuple[str, ...]) -> dict[str, _Source]:
     """These modules and those that they import, directly or not."""
-    known = _uses.get(modules, {})
-    if known and all(_source(source.path, name) is source for name, source in known.items()):
-        return known
     sources: dict[str, _Source] = {}
     waiting = {(name, _located(name)) for name in modules}
     while waiting:
@@ -96,7 +87,6 @@ def _used(modules: tuple[str, ...]) -> dict[str, _Source]:
             sources[name] = _source(path, name)
             found = (_definition(one, path, name) for one in sources[name].imports)
             waiting |= {one for one in found if one is not None}
-    _uses[modules] = sources
     return sources
 
 
@@ -135,6 +125,7 @@ def _definition(imported: Import, importer: Path, importing: str) -> tuple[str, 
     return module, path
 
 
+@functools.cache  # a sweep asks for every cell
 def _followed(name: str, importer: Path, importing: str) -> Path | None:
     """The file of module `name` if it belongs to COMPUTING or to the project of the importing module."""
     parts = name.split(".")

@@ -5,6 +5,8 @@ import traceback
 from pathlib import Path
 from types import FrameType
 
+from mixerlab.records.text import one_line
+
 _LIBRARIES = {"torch", "hydra", "omegaconf", "lightning", "triton", *sys.stdlib_module_names}
 INSTALLED = {"site-packages", "dist-packages"}
 
@@ -41,15 +43,15 @@ def _may_be_the_users(frame: FrameType) -> bool:
 
 def type_and_message(error: BaseException) -> str:
     """One line: the type of `error` and its message, if it has one."""
-    message = one_line(error)
+    message = message_of(error)
     return f"{type(error).__name__}: {message}" if message else type(error).__name__
 
 
 def reason(error: BaseException) -> str:
     """One line: the message of a ValueError, which says all; of another error its type as well."""
-    return one_line(error) if isinstance(error, ValueError) else type_and_message(error)
+    return message_of(error) if isinstance(error, ValueError) else type_and_message(error)
 
 
-def one_line(error: BaseException) -> str:
-    """The message of `error` without line breaks, 500 characters of it at most."""
-    return " ".join(str(error).split())[:500]
+def message_of(error: BaseException) -> str:
+    """One line: the message of `error`, 500 characters of it at most."""
+    return one_line(str(error))[:500]

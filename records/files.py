@@ -14,6 +14,7 @@ import os
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -139,7 +140,7 @@ def write_record(folder: str | Path, record: Record) -> None:
     digests = {"rows": rows_digest(record)}
     if (folder / METRICS_FILE).exists():  # a run that failed has none
         digests[METRICS_FILE] = _digest(read_bytes(folder / METRICS_FILE, LARGEST_METRICS))
-    text = json.dumps(record.to_json() | {"sha256": digests}, indent=1, sort_keys=True, allow_nan=False) + "\n"
+    text = json.dumps(asdict(record) | {"sha256": digests}, indent=1, sort_keys=True, allow_nan=False) + "\n"
     replace_file(folder / RECORD_FILE, text)
 
 

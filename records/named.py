@@ -69,13 +69,9 @@ def read_sweep(results_dir: str | Path, name: str) -> Configs:
         names = ", ".join(sorted(other.stem for other in path.parent.glob("[!.]*.json"))) or "none"
         raise ValueError(f"--sweep {name}: no sweep has this name in {path.parent}; there are {names}")
     with reading(path):
-        return checked_configs(json.loads(read_bytes(path, most=LARGEST_NOTE))["runs"])
-
-
-def checked_configs(configs: Any) -> Configs:
-    """`configs`; raises whatever is wrong if they are none."""
-    for identity, config in configs.items():
-        check_config(config, identity)
+        configs = json.loads(read_bytes(path, most=LARGEST_NOTE))["runs"]
+        for identity, config in configs.items():
+            check_config(config, identity)
     return configs
 
 

@@ -101,10 +101,6 @@ class Record:
             raise ValueError("its rows are not those that were written")
         return record
 
-    def to_json(self) -> dict[str, Any]:
-        """Its fields, for `record.json`."""
-        return asdict(self)
-
 
 def labels_of_replicas(config: Mapping[str, Any]) -> list[dict[str, Any]]:
     """The part of each replica's row that the config knows: `LABELS` and `hparams`."""

@@ -101,7 +101,6 @@ class Annotated(Attention):
         dims: list[int] | None,
         rates: Sequence[float],
         table: dict | None,
-        pair: tuple[int, str],
         order: Literal[1, 2],
         plain,
     ):
@@ -137,7 +136,7 @@ def test_a_class_that_the_yaml_does_not_fit(mine, name, parts, capsys):
 
 
 def test_values_are_compared_with_annotations(mine, tmp_path):
-    keys = "dims: null\nrates: []\ntable: null\npair: [1, a]\norder: 1\nplain: [1, [2]]\n"
+    keys = "dims: null\nrates: []\ntable: null\norder: 1\nplain: [1, [2]]\n"
     project = {"config_dir": mine("Annotated", keys)[1]}
     for fine in (
         "mixer.plain=[0,[1]]",
@@ -148,9 +147,7 @@ def test_values_are_compared_with_annotations(mine, tmp_path):
     ):
         mixerlab.build_model("mixer=mine", "task=icr", fine, **project)
     for wrong, wanted in (
-        ("mixer.dims=3", "a list, each a whole number or null"),
-        ("mixer.rates=[1,true]", "a list, each a number"),
-        ("mixer.pair=[1]", "a list of 2: a whole number, a string"),
+        ("mixer.dims=3", "a list or null"),
         ("mixer.order=true", "one of 1, 2"),
         ("mixer.plain=no", "true or false"),
     ):

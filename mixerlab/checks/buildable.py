@@ -6,7 +6,8 @@ import logging
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from types import SimpleNamespace
+from typing import Any, cast
 
 import torch
 from omegaconf import DictConfig, OmegaConf
@@ -53,14 +54,6 @@ def check_buildable(
     return parts, parts.model.n_layers // len(mixers) * sum(sizes)
 
 
-class _Small(NamedTuple):
-    """The sizes of a small model."""
-
-    vocab_size: int
-    input_length: int
-    autoencode: bool
-
-
 @functools.lru_cache(maxsize=64)  # most cells of a sweep differ in their task only
 def _built(described: str, autoencode: bool, code: str) -> tuple[Parts, list[tuple[str, SequenceMixer]]]:
     """The parts, and the mixers of a model with few layers; one replica of it has been built with its optimizer.
@@ -71,7 +64,7 @@ def _built(described: str, autoencode: bool, code: str) -> tuple[Parts, list[tup
     parts = Parts.of(OmegaConf.create(config))
     schedule = parts.make_schedule()
     check_schedule(schedule, config["schedule"]["name"])
-    small = _Small(vocab_size=2, input_length=1, autoencode=autoencode)
+    small = cast(Task, SimpleNamespace(vocab_size=2, input_length=1, autoencode=autoencode))
     build = partial(parts.build_model, small, n_layers=len(parts.mixers))
     population = Population(build, (0,), parts.grouping)
     lr = as_list(config["optimizer"]["lr"])[:1]

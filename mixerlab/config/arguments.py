@@ -125,18 +125,14 @@ def _signature(function: Callable) -> inspect.Signature:
 
 
 def _fits(value: Any, wanted: Any) -> bool:
-    """Whether a value from a config has the annotated type; True for annotations that are no plain types."""
+    """Whether a value from a config has the annotated type; of a list, what is in it may be anything."""
     kind, args = get_origin(wanted) or wanted, get_args(wanted)
     if kind in (Union, types.UnionType):
         return any(_fits(value, one) for one in args)
     if kind is Literal:
         return any(type(value) is type(one) and value == one for one in args)  # 1 is not true
     if kind in (list, tuple, Sequence):
-        if not isinstance(value, list | tuple):
-            return False
-        if _is_fixed(kind, args):
-            return len(value) == len(args) and all(map(_fits, value, args))
-        return all(_fits(item, args[0]) for item in value) if args else True
+        return isinstance(value, list | tuple)
     if kind in (dict, Mapping):
         return isinstance(value, Mapping)
     if kind is float:
@@ -151,14 +147,7 @@ def _described(wanted: Any) -> str:
     if kind is Literal:
         return f"one of {', '.join(map(repr, args))}"
     if kind in (list, tuple, Sequence):
-        if _is_fixed(kind, args):
-            return f"a list of {len(args)}: {', '.join(map(_described, args))}"
-        return f"a list, each {_described(args[0])}" if args else "a list"
+        return "a list"
     if kind in (dict, Mapping):
         return "a group of keys"
     return _NAMES.get(kind, "a value of another type")
-
-
-def _is_fixed(kind: Any, args: tuple) -> bool:
-    """Whether it is a tuple of a certain length."""
-    return kind is tuple and bool(args) and Ellipsis not in args

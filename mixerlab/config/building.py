@@ -4,7 +4,7 @@ import itertools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from hydra.errors import InstantiationException
 from hydra.utils import instantiate
@@ -17,21 +17,11 @@ from mixerlab.models.auto_encoder import LINEAR_STD, AutoEncoder
 from mixerlab.models.initial_values import overwritten
 from mixerlab.models.language_model import LanguageModel
 from mixerlab.records.errors import with_place
+from mixerlab.tasks.base import Task
 from mixerlab.training.population import Grouping
 
 if TYPE_CHECKING:
     from lightning.pytorch.loggers import Logger
-
-
-class Sizes(Protocol):
-    """What a model takes from its task."""
-
-    @property
-    def vocab_size(self) -> int: ...
-    @property
-    def input_length(self) -> int: ...
-    @property
-    def autoencode(self) -> bool: ...
 
 
 def component(cfg: Mapping[str, Any] | DictConfig, group: str = "", **arguments: Any) -> Any:
@@ -95,15 +85,15 @@ class Parts:
             grouping=grouping_of(cfg.optimizer),
         )
 
-    def build_model(self, sizes: Sizes, n_layers: int | None = None) -> LanguageModel | AutoEncoder:
-        """One replica's model for a task of these sizes: a language model, or the auto-encoder if the task asks so."""
+    def build_model(self, task: Task, n_layers: int | None = None) -> LanguageModel | AutoEncoder:
+        """One replica's model: a language model, or the auto-encoder if the task asks so."""
         makers = itertools.cycle(make for _, make in self.mixers)
         common: dict[str, Any] = {"d_model": self.model.d_model, "n_layers": n_layers or self.model.n_layers}
         common["make_mixer"] = lambda: next(makers)(d_model=self.model.d_model)
-        if sizes.autoencode:
+        if task.autoencode:
             redraw_all = self.model.autoencoder_redraw_all
-            return AutoEncoder(sizes.vocab_size, sizes.input_length, **common, redraw_all=redraw_all)
-        return LanguageModel(sizes.vocab_size, **common, linear_std=self.model.linear_std)
+            return AutoEncoder(task.vocab_size, task.input_length, **common, redraw_all=redraw_all)
+        return LanguageModel(task.vocab_size, **common, linear_std=self.model.linear_std)
 
     def mixers_in(self, model: LanguageModel | AutoEncoder) -> list[tuple[str, SequenceMixer]]:
         """The mixers of the first layers of such a model, each with its name."""
@@ -126,9 +116,9 @@ class Parts:
         return list(warnings)
 
 
-def build_model(cfg: DictConfig, sizes: Sizes) -> LanguageModel | AutoEncoder:
-    """One replica's model that a checked config describes, for a task of these sizes."""
-    return Parts.of(cfg).build_model(sizes)
+def build_model(cfg: DictConfig, task: Task) -> LanguageModel | AutoEncoder:
+    """One replica's model that a checked config describes."""
+    return Parts.of(cfg).build_model(task)
 
 
 def grouping_of(optimizer: Mapping[str, Any] | DictConfig) -> Grouping:

@@ -14,7 +14,7 @@ from hydra.core.config_store import ConfigStore
 from hydra.types import RunMode
 from omegaconf import DictConfig, ListConfig, OmegaConf, open_dict
 
-from mixerlab.config.yamls import check_yaml
+from mixerlab.config.project import check_yaml
 
 NAME = "hybrid"
 _KEYS = ("name", "layers", "options")

@@ -6,8 +6,10 @@ folder that holds `conf`: `_target_: mixers.ema.MovingAverage` is `mixers/ema.py
 
 import json
 import sys
+from collections.abc import Mapping, Sequence
 from importlib.resources import files
 from pathlib import Path
+from typing import Any
 
 from hydra.conf import HydraConf
 from omegaconf import DictConfig, OmegaConf
@@ -79,3 +81,17 @@ def _check_no_file_of_ours(config_dir: Path) -> None:
         file = path.relative_to(config_dir)
         if ours.joinpath(*file.parts).is_file():
             raise ValueError(f"{config_dir.name}/{file}: mixerlab has a yaml of this name: choose another one")
+
+
+def check_yaml(
+    part: Mapping[str, Any] | DictConfig | None, file: str, group: str = "mixer", overrides: Sequence[str] = ()
+) -> None:
+    """Raises ValueError unless what `<group>/<file>.yaml` gives has the file's name, or one of the `overrides` sets it.
+
+    Tables average runs of one name as if they were one thing.
+    """
+    if part is None:
+        raise ValueError(f"{group}={file}: its yaml puts its keys elsewhere: remove its line `# @package`")
+    name = file.rpartition("/")[2]
+    if part.get("name") != name and not any(text.startswith(f"{group}.name=") for text in overrides):
+        raise ValueError(f"{group}={file}: its yaml must have the file's name: write `name: {name}`")

@@ -16,7 +16,6 @@ from omegaconf import DictConfig
 
 from mixerlab.checks.buildable import check_buildable
 from mixerlab.config.compose import complete, without_hydra
-from mixerlab.config.override_text import as_override
 from mixerlab.config.postponed import GROUPS
 from mixerlab.config.project import command_line_folder, note_folder, use_folder
 from mixerlab.config.settings import settings_of
@@ -182,7 +181,7 @@ def _by_setting(cfg: DictConfig, overrides: list[str], every: bool) -> Iterator[
     for name in settings_of(cfg.task):
         own = copy.deepcopy(cfg)  # faster than composing again, for one value
         own.task.setting = name
-        yield own, [*overrides, f"task.setting={as_override(name)}"]
+        yield own, [*overrides, f"task.setting={name}"]
 
 
 def names_of(cells: Sequence[Cell]) -> dict[Cell, str]:

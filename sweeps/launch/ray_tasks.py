@@ -16,7 +16,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mixerlab.records.errors import one_line, type_and_message
+from mixerlab.records.errors import message_of, type_and_message
 from mixerlab.sweeps.launch.executors import Ended, Train, attempt
 from mixerlab.sweeps.launch.processes import Child, end, end_with_parent
 
@@ -99,7 +99,7 @@ def _drive(connection: Connection, init: dict[str, Any], remote: dict[str, Any])
             ray.init(**init)
             task = ray.remote(**remote)(attempt)
         except Exception as error:
-            sys.exit(f"Ray: {one_line(error)}")
+            sys.exit(f"Ray: {message_of(error)}")
         _say_what_is_missing(remote)
         connection.send([])  # it is connected
         numbers: dict[Any, int] = {}

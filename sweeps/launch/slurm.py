@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from omegaconf import DictConfig
 from tqdm import tqdm
 
-from mixerlab.records.errors import one_line
+from mixerlab.records.errors import message_of
 from mixerlab.records.interruption import Terminated
 from mixerlab.sweeps.launch.executors import Ended, Train, attempt
 
@@ -52,7 +52,9 @@ class SlurmJobs:
         try:
             self.submitit = submitit.AutoExecutor(files, cluster="slurm", slurm_max_num_timeout=max_num_timeout)
         except RuntimeError as error:  # there is no srun
-            raise ValueError(f"hydra/launcher=slurm: {one_line(error)}; hydra/launcher=processes needs none") from error
+            raise ValueError(
+                f"hydra/launcher=slurm: {message_of(error)}; hydra/launcher=processes needs none"
+            ) from error
         own = {key if key in SUBMITIT_OPTIONS else f"slurm_{key}": value for key, value in options.items()}
         self.submitit.update_parameters(name=self.name, **{key: own[key] for key in own if own[key] is not None})
         self.waiting: list[Cell] = []
@@ -72,7 +74,7 @@ class SlurmJobs:
         for cell, job in self.jobs.items():
             if job.paths.result_pickle.exists():
                 error = job.exception()  # of submitit: `attempt` raises none
-                ended.append(Ended(cell, *job.result()) if error is None else _lost(cell, one_line(error)))
+                ended.append(Ended(cell, *job.result()) if error is None else _lost(cell, message_of(error)))
             elif queued is not None and job.job_id not in queued:
                 if cell in self.missing:  # for the second time: its result may take a while to cross the file system
                     log = " ".join((job.stderr() or "").split())
@@ -96,7 +98,7 @@ class SlurmJobs:
             with self.submitit.batch():
                 jobs = [self.submitit.submit(_Job(self.train, cell.cfg)) for cell in self.waiting]
         except Exception as error:  # what sbatch says
-            raise ValueError(f"hydra/launcher=slurm: {one_line(error)}") from error
+            raise ValueError(f"hydra/launcher=slurm: {message_of(error)}") from error
         self.jobs |= zip(self.waiting, jobs, strict=True)
         self.waiting = []
 

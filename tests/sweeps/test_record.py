@@ -134,8 +134,8 @@ CODE = """class Twice:
 
 def read_anew(monkeypatch, module):
     """The version of its code in a process that has not read it yet."""
-    for known in ("_read", "_uses"):
-        monkeypatch.setattr(code_versions, known, {})
+    monkeypatch.setattr(code_versions, "_read", {})
+    code_versions._followed.cache_clear()
     return code_version(module)
 
 
