@@ -11,8 +11,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from mixerlab.config.hints import REFUSALS, check_choices, refusal
 from mixerlab.config.hybrid import expand, is_hybrid
-from mixerlab.config.postponed import GROUPS
-from mixerlab.config.project import check_yaml, note_folder, use_folder
+from mixerlab.config.project import check_yamls, note_folder, use_folder
 
 
 def compose(*overrides: str, config_dir: str | Path | None = None) -> DictConfig:
@@ -63,9 +62,7 @@ def complete(cfg: DictConfig, hydra_config: DictConfig | HydraConf, loader: Conf
     Raises:
         ValueError: a mixer that does not exist, options that no layer has, or a yaml of another name.
     """
-    for group in GROUPS:
-        if isinstance(file := hydra_config.runtime.choices.get(group), str):
-            check_yaml(cfg.get(group), file, group, hydra_config.overrides.task)
+    check_yamls(cfg, hydra_config)
     if isinstance(cfg.mixer, DictConfig) and is_hybrid(cfg.mixer):
         try:
             expand(cfg, hydra_config, loader)

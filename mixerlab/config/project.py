@@ -14,6 +14,8 @@ from typing import Any
 from hydra.conf import HydraConf
 from omegaconf import DictConfig, OmegaConf
 
+from mixerlab.config.postponed import GROUPS
+
 _used: list[Path] = []  # the project that this process used last, if any
 _CONFIG_DIR = "mixerlab.config_dir"  # in the cache of a config
 
@@ -81,6 +83,13 @@ def _check_no_file_of_ours(config_dir: Path) -> None:
         file = path.relative_to(config_dir)
         if ours.joinpath(*file.parts).is_file():
             raise ValueError(f"{config_dir.name}/{file}: mixerlab has a yaml of this name: choose another one")
+
+
+def check_yamls(cfg: DictConfig, hydra_config: DictConfig | HydraConf) -> None:
+    """`check_yaml` of each group whose yaml was chosen."""
+    for group in GROUPS:
+        if isinstance(file := hydra_config.runtime.choices.get(group), str):
+            check_yaml(cfg.get(group), file, group, hydra_config.overrides.task)
 
 
 def check_yaml(
