@@ -78,7 +78,7 @@ def draw_panels(
         return None
     look = look or scores.look
     hard = [panel for panel in panels if scores.name != "accuracy" or not _is_solved(panel)] or panels
-    sheet = Sheet(scores.layout, [panel.title for panel in hard])
+    sheet = Sheet(scores.width, [panel.title for panel in hard])
     with figure_style():
         for axes, panel in zip(sheet.panels, hard, strict=True):
             _draw_lines(axes, panel, look, joined)

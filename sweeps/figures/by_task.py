@@ -11,8 +11,8 @@ from matplotlib.patches import Patch
 
 from mixerlab.sweeps.figures import marks
 from mixerlab.sweeps.figures.points import Scores, seeds_entry
-from mixerlab.sweeps.figures.sheet import TICK, Layout, Sheet, figure_style, text_width
-from mixerlab.sweeps.figures.styles import Style, brief_labels, short_labels
+from mixerlab.sweeps.figures.sheet import TICK, WIDTH, Sheet, figure_style, text_width
+from mixerlab.sweeps.figures.styles import Style, short_labels
 from mixerlab.sweeps.tables.columns import Column
 from mixerlab.sweeps.tables.tables import Row
 
@@ -28,12 +28,12 @@ def by_task(scores: Scores) -> Figure:
     """
     rows, look = scores.by_task, scores.look
     places = len(rows) * (len(look) + 1.2)
-    few = len(look) <= MOST_BARS and (scores.layout.width - 0.5) / places >= NARROWEST_BAR
-    texts, common = (short_labels if few else brief_labels)(look)
+    few = len(look) <= MOST_BARS and ((scores.width or WIDTH) - 0.5) / places >= NARROWEST_BAR
+    texts, common = short_labels(look)
     handles: list[Artist] = []
     with figure_style():
         if few:
-            sheet = Sheet(scores.layout, [""], widest=places * WIDEST_BAR)
+            sheet = Sheet(scores.width, [""], widest=places * WIDEST_BAR)
             (panel,) = sheet.panels
             for place, (task, row) in enumerate(rows.items()):
                 _draw_bars(panel, place, row, look)
@@ -42,7 +42,7 @@ def by_task(scores: Scores) -> Figure:
             marks.limit(panel, scores.name)
             handles += [Patch(facecolor=style.colour, label=texts[column]) for column, style in look.items()]
         else:
-            sheet = named_sheet(scores.layout, list(rows), look, 0.7, 1.6)
+            sheet = named_sheet(scores.width, list(rows), look, 0.7, 1.6)
             for panel, (task, row) in zip(sheet.panels, rows.items(), strict=True):
                 draw_dots(panel, row, look, scores.name)
                 panel.axvline(scores.chances[task], zorder=1.5, **marks.CHANCE)
@@ -66,11 +66,13 @@ def _draw_bars(panel: Axes, place: float, row: Row, look: Mapping[Column, Style]
         marks.draw_spread(panel, x, point, INK)
 
 
-def named_sheet(layout: Layout, titles: Sequence[str], columns: Collection[Column], least: float, most: float) -> Sheet:
+def named_sheet(
+    width: float | None, titles: Sequence[str], columns: Collection[Column], least: float, most: float
+) -> Sheet:
     """A sheet of panels with the names of the columns beside them, from above."""
     names = _names(columns)
     beside = 0.15 + max(text_width(line, TICK) for name in names for line in name.split("\n"))
-    sheet = Sheet(layout, titles, least, most, beside)
+    sheet = Sheet(width, titles, least, most, beside)
     for panel in sheet.panels:
         panel.set(yticks=range(len(names)), yticklabels=names, ylim=(len(names) - 0.5, -0.5))
     return sheet
@@ -82,7 +84,7 @@ def height_beside(columns: Collection[Column]) -> float:
 
 
 def _names(columns: Collection[Column]) -> list[str]:
-    return [fill(text, 30, break_on_hyphens=False) for text in brief_labels(columns)[0].values()]
+    return [fill(text, 30, break_on_hyphens=False) for text in short_labels(columns)[0].values()]
 
 
 def draw_dots(panel: Axes, row: Row, look: Mapping[Column, Style], score: str) -> None:

@@ -12,7 +12,7 @@ from mixerlab.sweeps.figures.axis import short_number
 from mixerlab.sweeps.figures.by_task import NO_SCORE, draw_dots, height_beside, named_sheet
 from mixerlab.sweeps.figures.marks import MARKER, caption, mark_handles
 from mixerlab.sweeps.figures.points import seeds_entry
-from mixerlab.sweeps.figures.sheet import Layout, figure_style
+from mixerlab.sweeps.figures.sheet import figure_style
 from mixerlab.sweeps.figures.styles import styles
 from mixerlab.sweeps.tables.columns import Column
 from mixerlab.sweeps.tables.published import Pair
@@ -21,21 +21,21 @@ from mixerlab.sweeps.tables.tables import Entry
 PUBLISHED: dict[str, Any] = {"color": "black", "marker": "|", "markersize": 7, "markeredgewidth": 1.4}
 
 
-def comparison(pairs: Sequence[Pair], selection: Selection, rates: Collection[float], layout: Layout) -> Figure:
+def comparison(pairs: Sequence[Pair], selection: Selection, rates: Collection[float], width: float | None) -> Figure:
     """A panel for each name, with a line for each mixer: ours as a dot, and the published accuracy as a bar.
 
     Args:
         pairs: as `pairs_of` gives them.
         selection: what chose ours.
         rates: the learning rates of which ours are the best; empty: all that were tried.
-        layout: how wide it is, and whether it has a heading.
+        width: as of a `Sheet`.
     """
     look = styles(Column(pair.mixer) for pair in pairs)
     rows: dict[str, dict[Column, Pair]] = {}
     for pair in pairs:
         rows.setdefault(pair.name, {})[Column(pair.mixer)] = pair
     with figure_style():
-        sheet = named_sheet(layout, list(rows), look, 0.8, 1.6)
+        sheet = named_sheet(width, list(rows), look, 0.8, 1.6)
         for panel, row in zip(sheet.panels, rows.values(), strict=True):
             draw_dots(panel, {column: _point(pair) for column, pair in row.items()}, look, "accuracy")
             for y, column in enumerate(look):

@@ -10,62 +10,45 @@ from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
+from matplotlib.ticker import MaxNLocator
 
 from mixerlab.records.files import read_config, read_metrics, read_record, run_folder
-from mixerlab.records.names import setting_rank
 from mixerlab.sweeps.figures.axis import short_number
 from mixerlab.sweeps.figures.difficulty import setting_title
 from mixerlab.sweeps.figures.marks import CHANCE, caption, limit, line_handles, mark_handles
 from mixerlab.sweeps.figures.points import Scores
-from mixerlab.sweeps.figures.sheet import TWO_COLUMNS, Sheet, figure_style
+from mixerlab.sweeps.figures.sheet import Sheet, figure_style
 
 SPLITS = {"official": "test", "clean": "val"}
 SEEDS = "line and band: mean and range over seeds"
 
 
 def training_curves(scores: Scores, results_dir: Path) -> Figure:
-    """The score and, below it, training loss (nats) by epoch, for each task, at the best learning rate.
+    """The score by epoch for each task, at the best learning rates of its first setting.
 
-    Of each task the setting that most columns have, the baseline before others. Several seeds are their mean and range.
-    The score is on test (`official`) or on validation (`clean`).
+    Several seeds are their mean and range. The score is on test (`official`) or on validation (`clean`).
     """
     split, without, several = SPLITS[scores.selection], "", False
     with figure_style():
-        shown = [_usual_setting(scores.cells_on(task)) for task in scores.tasks]
-        titles = [setting_title(*own[["task", "setting"]].iloc[0]) for own in shown]
-        sheet = Sheet(scores.layout, titles, stacked=2, sharey="row")
-        for score, loss, own, title in zip(sheet.panels[::2], sheet.panels[1::2], shown, titles, strict=True):
-            lacking = []
+        shown = [own[own["setting"] == own["setting"].iloc[0]] for own in map(scores.cells_on, scores.tasks)]
+        sheet = Sheet(scores.width, [setting_title(*own[["task", "setting"]].iloc[0]) for own in shown])
+        for panel, own in zip(sheet.panels, shown, strict=True):
             for cell in own.itertuples():
                 metrics, style = _metrics(results_dir, cell.replicas), scores.look[cell.column]
                 if metrics is None:
-                    lacking.append(cell.mixer)
+                    without += f"; no curve of {cell.mixer} on {cell.task}"
                     continue
                 several |= metrics["replica"].nunique() > 1
-                for panel, column in ((score, f"{split}_{scores.name}"), (loss, "train_loss")):
-                    curves = by_replica(metrics, column, finished=metrics["replica"].unique())
-                    draw_curves(panel, curves, style.colour, marker=style.marker, markevery=0.2)
-            if lacking:
-                without += f"; no curve on {title}: {', '.join(lacking)}"
-            score.axhline(own["chance"].iloc[0], zorder=1.5, **CHANCE)
-            score.tick_params(labelbottom=False)
-            limit(score, scores.name)
-            show_epochs(score)
-            show_epochs(loss, "epoch")
-            _log_ticks(loss)
-        for first in range(0, len(sheet.panels), 2 * sheet.columns):
-            sheet.panels[first].set_ylabel(f"{scores.name} on {split}")
-            sheet.panels[first + 1].set_ylabel("training loss (nats)")
+                curves = by_replica(metrics, f"{split}_{scores.name}", finished=metrics["replica"].unique())
+                draw_curves(panel, curves, style.colour, marker=style.marker, markevery=0.2)
+            panel.axhline(own["chance"].iloc[0], zorder=1.5, **CHANCE)
+            limit(panel, scores.name)
+            show_epochs(panel)
+        for panel in sheet.panels[:: sheet.columns]:
+            panel.set_ylabel(f"{scores.name} on {split}")
         told = caption(scores.selection, (), SEEDS if several else "") + without
         handles = [*line_handles(scores.look), *mark_handles((), scores.has_chance)]
-        return sheet.finish("Training curves", told, handles, height=0.85)
-
-
-def _usual_setting(own: pd.DataFrame) -> pd.DataFrame:
-    """The cells of a task at the setting that most columns have a score at; the first in order between equals."""
-    counts = own[own["n"] > 0]["setting"].value_counts()
-    return own[own["setting"] == min(own["setting"], key=lambda one: (-counts.get(one, 0), setting_rank(one)))]
+        return sheet.finish("Training curves", told, handles, height=0.95)
 
 
 def _metrics(results_dir: Path, replicas: Iterable[tuple[str, int]]) -> pd.DataFrame | None:
@@ -105,20 +88,9 @@ def draw_curves(panel: Axes, values: pd.DataFrame, colour: Any, **look: Any) -> 
         panel.fill_between(mean.index, low, high, color=colour, alpha=0.2, linewidth=0)
 
 
-def show_epochs(panel: Axes, label: str = "") -> None:
+def show_epochs(panel: Axes) -> None:
     panel.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=4, min_n_ticks=1))
-    panel.set_xlabel(label)
-
-
-def _log_ticks(panel: Axes) -> None:
-    """A logarithmic axis with ticks at 1, 2 and 5, or at decades where there are many."""
-    if panel.lines:
-        panel.set_yscale("log")
-        lowest, highest = panel.get_ylim()
-        # Of several decades and parts of them, the locator would show none in so small a panel.
-        panel.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if highest < 30 * lowest else (1,), numticks=6))
-        panel.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-        panel.yaxis.set_minor_locator(NullLocator())
+    panel.set_xlabel("epoch")
 
 
 def run_curves(folder: Path) -> Figure:
@@ -137,7 +109,7 @@ def run_curves(folder: Path) -> Figure:
     rates, name, handles = sorted(metrics["lr"].unique()), record.score.name, list[Artist]()
     columns = {"train_loss": "training loss (nats)", f"val_{name}": f"{name} on val", f"test_{name}": f"{name} on test"}
     with figure_style():
-        sheet = Sheet(TWO_COLUMNS, [""] * len(columns), sharey=False)
+        sheet = Sheet(None, [""] * len(columns), sharey=False)
         for place, rate in enumerate(rates):
             colour, own = colormaps["viridis"](0.92 * place / max(len(rates) - 1, 1)), metrics[metrics["lr"] == rate]
             for panel, column in zip(sheet.panels, columns, strict=True):
@@ -147,7 +119,7 @@ def run_curves(folder: Path) -> Figure:
             handles.append(Line2D([], [], color=colour, label=f"lr {short_number(rate)}{told}"))
         for panel, (column, label) in zip(sheet.panels, columns.items(), strict=True):
             panel.set_ylabel(label)
-            show_epochs(panel, "epoch")
+            show_epochs(panel)
             if column != "train_loss":
                 limit(panel, name)
         title = setting_title(f"{config['mixer']['name']} on {config['task']['name']}", config["task"]["setting"])

@@ -1,4 +1,4 @@
-"""Scores against how hard a task is: by difficulty, by length, and by level of the harder set."""
+"""Scores against how hard a task is: by difficulty, and by level of the harder set."""
 
 import pandas as pd
 from matplotlib.figure import Figure
@@ -7,7 +7,6 @@ from mixerlab.records.names import BASELINE, axis_of, in_order, is_challenge, or
 from mixerlab.sweeps.figures.axis import Panel, draw_panels, short_number
 from mixerlab.sweeps.figures.points import Scores
 from mixerlab.sweeps.tables.columns import Column
-from mixerlab.sweeps.tables.lengths import length_of_training
 from mixerlab.sweeps.tables.tables import Entry, cell_entry
 
 # What a key of a task is called on an axis, and before its value.
@@ -36,16 +35,27 @@ def setting_title(name: str, setting: str) -> str:
 
 
 def difficulty(scores: Scores) -> Figure | None:
-    """The score against each axis of difficulty, the baseline included: a panel per task and axis; None without any."""
-    return draw_panels(scores, _panels(scores), "by difficulty")
+    """The score against each axis of difficulty, the baseline included: a panel per task and axis; None without any.
 
-
-def lengths(scores: Scores) -> Figure | None:
-    """The score against the length of the sequences: trained at each, or tested at others than trained at.
-
-    None if no task has several lengths.
+    A length is that of training, or of test rows where these have another.
     """
-    return draw_panels(scores, _panels(scores, only=("seq_len", "test_seq_len")), "by length")
+    panels = []
+    for task in (task for task in scores.tasks if not is_challenge(task)):
+        own = scores.cells_on(task)
+        settings = {setting: axis_of(setting) for setting in own["setting"].unique()}
+        axes = [axis[0] for axis in settings.values() if axis]
+        for axis in in_order(axes, tuple(AXES)):
+            origin, key = origin_of(axis)
+            places = {setting: place[1] for setting, place in settings.items() if place and place[0] == axis}
+            start = _value_at(scores.frame, task, origin, "seq_len" if key == "test_seq_len" else key)
+            if origin in settings and start is not None:
+                places[origin] = start
+            label = AXES.get(key, (key,))[0]
+            if key == "test_seq_len" and start is not None:
+                label = f"test length (trained at {start:g})"
+            if len(places) > 1:
+                panels.append(Panel(setting_title(task, origin), label, *_along(own, places)))
+    return draw_panels(scores, panels, "by difficulty")
 
 
 def harder_set(scores: Scores) -> Figure | None:
@@ -57,27 +67,6 @@ def harder_set(scores: Scores) -> Figure | None:
         points, chance = _along(own, places)
         panels.append(Panel(task.removesuffix("_challenge"), "", points, chance, names=list(places)))
     return draw_panels(scores, panels, "on the harder set")
-
-
-def _panels(scores: Scores, only: tuple[str, ...] = ()) -> list[Panel]:
-    """The axes with several values, of each task; `only` of these keys, if there are any."""
-    panels = []
-    for task in (task for task in scores.tasks if not is_challenge(task)):
-        own = scores.cells_on(task)
-        settings = {setting: axis_of(setting) for setting in own["setting"].unique()}
-        axes = [axis[0] for axis in settings.values() if axis and (not only or origin_of(axis[0])[1] in only)]
-        for axis in in_order(axes, tuple(AXES)):
-            origin, key = origin_of(axis)
-            places = {setting: place[1] for setting, place in settings.items() if place and place[0] == axis}
-            start = _value_at(scores.frame, task, origin, "seq_len" if key == "test_seq_len" else key)
-            if origin in settings and start is not None:
-                places[origin] = start
-            label = AXES.get(key, (key,))[0]
-            if key == "test_seq_len" and (trained := length_of_training(scores.frame, task, origin)) is not None:
-                label = f"test length (trained at {trained})"
-            if len(places) > 1:
-                panels.append(Panel(setting_title(task, origin), label, *_along(own, places)))
-    return panels
 
 
 def _along(own: pd.DataFrame, places: dict[str, float]) -> tuple[dict[Column, dict[float, Entry]], dict[float, float]]:

@@ -16,7 +16,7 @@ from mixerlab.sweeps.figures.difficulty import setting_text
 from mixerlab.sweeps.figures.marks import caption
 from mixerlab.sweeps.figures.points import Scores
 from mixerlab.sweeps.figures.sheet import TICK, figure_style, text_width
-from mixerlab.sweeps.figures.styles import brief_labels
+from mixerlab.sweeps.figures.styles import short_labels
 
 NUMBER = TICK - 0.5  # points
 NO_SCORE: dict[str, Any] = {"hatch": "xxxxxx", "facecolor": "white", "edgecolor": "0.85"}
@@ -34,7 +34,7 @@ def heat_map(scores: Scores) -> Figure:
     scale = Normalize(*((0, 1) if bounded else (np.nanmin(everything), np.nanmax(everything))))
     most, digits = max(map(len, settings.values())), text_width(".00", NUMBER) + 0.02
     with figure_style():
-        sheet = named_sheet(scores.layout, scores.tasks, lines, most * digits, most * 0.4)
+        sheet = named_sheet(scores.width, scores.tasks, lines, most * digits, most * 0.4)
         for panel, (task, own) in zip(sheet.panels, values.items(), strict=True):
             _draw(panel, own, scale, numbers=sheet.panel_width >= most * digits)
             labels = [fill(setting_text(setting), 24, max_lines=3) for setting in settings[task]]
@@ -43,7 +43,7 @@ def heat_map(scores: Scores) -> Figure:
         handles: list[Artist] = [Patch(color=colormaps["cividis"](scale(one)), label=f"{one:.3g}") for one in levels]
         if np.isnan(everything).any():
             handles.append(Patch(label="no score", linewidth=0, **NO_SCORE))
-        told = caption(scores.selection, (), brief_labels(lines)[1])
+        told = caption(scores.selection, (), short_labels(lines)[1])
         return sheet.finish(f"{scores.name.capitalize()} by setting", told, handles, height_beside(lines), whole=True)
 
 

@@ -9,7 +9,6 @@ import pandas as pd
 
 from mixerlab.records.best import Selection
 from mixerlab.records.names import AVERAGE, TASKS, averaged, in_order
-from mixerlab.sweeps.figures.sheet import Layout
 from mixerlab.sweeps.figures.styles import Style, styles
 from mixerlab.sweeps.tables.columns import Column
 from mixerlab.sweeps.tables.intervals import STUDENT_T
@@ -24,13 +23,13 @@ class Scores:
         frame: the replicas, as `spread_out` gives them.
         cells: as `best_per_cell` gives them.
         selection: what chose checkpoint and learning rate.
-        layout: how wide figures are, and whether they have a heading.
+        width: of figures, as of a `Sheet`.
     """
 
     frame: pd.DataFrame
     cells: pd.DataFrame
     selection: Selection
-    layout: Layout
+    width: float | None = None
 
     @cached_property
     def name(self) -> str:

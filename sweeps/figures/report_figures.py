@@ -13,10 +13,9 @@ from mixerlab.records.best import Selection
 from mixerlab.records.names import is_challenge, other_test_length
 from mixerlab.sweeps.figures.by_task import by_task
 from mixerlab.sweeps.figures.curves import training_curves
-from mixerlab.sweeps.figures.difficulty import difficulty, harder_set, lengths
+from mixerlab.sweeps.figures.difficulty import difficulty, harder_set
 from mixerlab.sweeps.figures.heat_map import heat_map
 from mixerlab.sweeps.figures.points import Scores
-from mixerlab.sweeps.figures.sheet import Layout
 from mixerlab.sweeps.figures.swept import learning_rates, score_by_key, score_by_size
 from mixerlab.sweeps.tables.columns import keys_of
 
@@ -27,7 +26,7 @@ def report_figures(
     cells: pd.DataFrame,
     benchmark: pd.DataFrame,
     selection: Selection,
-    layout: Layout,
+    width: float | None,
     is_first: bool,
 ) -> Iterator[tuple[str, Figure]]:
     """Each figure with its name, one after the other: all at once would take as much memory as there are columns.
@@ -38,11 +37,11 @@ def report_figures(
         cells: as `best_per_cell` gives them.
         benchmark: those of them that means are over; of these the harder set (`is_challenge`) has a figure of its own.
         selection: what chose checkpoint and learning rate.
-        layout: how wide the figures are, and whether they have a heading.
+        width: of the figures, as of a `Sheet`.
         is_first: whether this is the first selection of the report, which has all figures. Drawing is most of a
             report's time, and those of the other hardly differ, unless test rows have other lengths than validation.
     """
-    scores = Scores(frame, cells, selection, layout)
+    scores = Scores(frame, cells, selection, width)
     in_means = replace(scores, cells=benchmark)
     harder = benchmark["task"].map(is_challenge).astype(bool)
     main = in_means if harder.all() else replace(scores, cells=benchmark[~harder])
@@ -56,12 +55,11 @@ def report_figures(
             draw["by_" + re.sub(r"\W+", "_", key)] = partial(score_by_key, main, key)
         draw["state_size"] = partial(score_by_size, main)
         draw["settings"] = partial(heat_map, scores)
-        draw["difficulty"] = partial(difficulty, in_means)
         draw["learning_rates"] = partial(learning_rates, in_means)
         if source.is_dir():
             draw["training_curves"] = partial(training_curves, in_means, source)
     if is_first or any(map(other_test_length, cells["setting"])):
-        draw["lengths"] = partial(lengths, scores)
+        draw["difficulty"] = partial(difficulty, scores)
     for name, made in draw.items():
         if (figure := made()) is not None:
             yield name, figure

@@ -6,7 +6,6 @@ Matplotlib's constrained layout makes room for every text. Sizes are in inches, 
 import io
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from pathlib import Path
 from textwrap import fill
 from typing import Any
@@ -22,7 +21,7 @@ from matplotlib.textpath import text_to_path
 
 from mixerlab.records.atomic import replace_file
 
-WIDTHS = {1: 3.25, 2: 6.75}  # of one and two columns of ICML
+WIDTH = 6.75  # two columns of ICML
 NARROWEST, WIDEST = 3.0, 20.0
 FORMATS = ("png", "pdf", "svg")
 DOTS_PER_INCH = 160  # of a PNG
@@ -61,21 +60,10 @@ _STYLE: dict[Any, Any] = {
 }
 
 
-@dataclass(frozen=True)
-class Layout:
-    """How wide figures are, from `NARROWEST` to `WIDEST` (else `ValueError`), and whether they are without heading."""
-
-    width: float = WIDTHS[2]
-    bare: bool = False
-
-    def __post_init__(self) -> None:
-        if not NARROWEST <= self.width <= WIDEST:
-            raise ValueError(
-                f"a figure cannot be {self.width:g} inches wide: give {NARROWEST:g} to {WIDEST:g}, such as 5.5"
-            )
-
-
-TWO_COLUMNS = Layout()
+def check_width(width: float | None) -> None:
+    """`ValueError` for a width that no figure can have."""
+    if width is not None and not NARROWEST <= width <= WIDEST:
+        raise ValueError(f"a figure cannot be {width:g} inches wide: give {NARROWEST:g} to {WIDEST:g}, such as 5.5")
 
 
 def figure_style() -> AbstractContextManager:
@@ -87,41 +75,39 @@ class Sheet:
     """A grid of panels of one size; `finish` adds heading and legend, and gives the figure its height.
 
     Args:
-        layout: how wide it is, and whether it has a heading.
-        titles: of its panels, or of each stack of panels.
+        width: in a paper; the sheet has no heading. None: `WIDTH`, with a heading.
+        titles: of its panels.
         narrowest, widest: of a panel; a grid that is narrower than the sheet stands in its middle.
         beside: what the labels beside the panels take.
-        stacked: how many panels stand below each other as one, such as a score and a loss; `panels` has them in turn.
         sharey: which panels have an axis in common.
     """
 
     def __init__(
         self,
-        layout: Layout,
+        width: float | None,
         titles: Sequence[str],
         narrowest: float = 1.0,
         widest: float = 2.6,
         beside: float = 0.4,
-        stacked: int = 1,
         sharey: Any = True,
     ) -> None:
         words = [text_width(word, PANEL_TITLE) for title in titles for word in title.split()]
         count, least = len(titles), max([narrowest, *words]) + BETWEEN
-        lines = -(-count // max(1, int((layout.width - beside) / least)))
-        self.layout, self.rows, self.columns = layout, lines * stacked, -(-count // lines)
-        self.width = min(layout.width, beside + self.columns * (widest + BETWEEN))
+        self.bare, width = width is not None, width or WIDTH
+        self.rows = -(-count // max(1, int((width - beside) / least)))
+        self.sheet_width, self.columns = width, -(-count // self.rows)
+        self.width = min(width, beside + self.columns * (widest + BETWEEN))
         self.panel_width = (self.width - beside) / self.columns - BETWEEN
         with figure_style():
             self.engine = ConstrainedLayoutEngine(h_pad=0.03, w_pad=0.03, hspace=0, wspace=0)
-            self.figure = Figure((layout.width, _FIRST_HEIGHT), DOTS_PER_INCH, layout=self.engine)
+            self.figure = Figure((width, _FIRST_HEIGHT), DOTS_PER_INCH, layout=self.engine)
             grid = self.figure.subplots(self.rows, self.columns, squeeze=False, sharey=sharey)
-        blocks = grid.reshape(lines, stacked, self.columns).swapaxes(1, 2).reshape(-1, stacked)
-        self.panels: list[Axes] = list(blocks[:count].flat)
-        with figure_style():
-            for block, title in zip(blocks, titles, strict=False):
-                block[0].set_title(_wrapped(title, self.panel_width, PANEL_TITLE))
-        for unused in blocks[count:].flat:
-            unused.remove()
+            self.panels: list[Axes] = list(grid.flat)
+            for unused in self.panels[count:]:
+                unused.remove()
+            del self.panels[count:]
+            for panel, title in zip(self.panels, titles, strict=True):
+                panel.set_title(_wrapped(title, self.panel_width, PANEL_TITLE))
 
     def finish(self, title: str, caption: str, handles: Sequence[Artist], height: float, whole: bool = False) -> Figure:
         """The figure with all its parts in place.
@@ -139,17 +125,17 @@ class Sheet:
         with figure_style():
             if handles:
                 self._add_legend(handles)
-            room = self.layout.width - 0.2
+            room = self.sheet_width - 0.2
             heading = _wrapped(title, room, TITLE), _wrapped(caption, room, LABEL)
             below = 0.04 + _height(heading[0], TITLE)
-            top = 0.02 if self.layout.bare else below + _height(heading[1], LABEL)
+            top = 0.02 if self.bare else below + _height(heading[1], LABEL)
             self._arrange(_FIRST_HEIGHT, top)
             around = _FIRST_HEIGHT * (1 - self.rows * self.panels[0].get_position().height)
             if not whole:
                 height = min(height, max(LOWEST_PANEL, (TALLEST - around) / self.rows))
             total = around + self.rows * height
             self._arrange(total, top)
-            if not self.layout.bare:
+            if not self.bare:
                 self.figure.text(0.5, 1 - 0.04 / total, heading[0], ha="center", va="top", fontsize=TITLE)
                 self.figure.text(0.5, 1 - below / total, heading[1], ha="center", va="top", color="0.35")
             self.figure.set_layout_engine("none")
@@ -157,8 +143,8 @@ class Sheet:
 
     def _arrange(self, total: float, top: float) -> None:
         """Runs the layout for a height, twice in all: ticks, and with them their labels, depend on its outcome."""
-        self.figure.set_size_inches(self.layout.width, total)
-        share = self.width / self.layout.width
+        self.figure.set_size_inches(self.sheet_width, total)
+        share = self.width / self.sheet_width
         self.engine.set(rect=((1 - share) / 2, 0, share, 1 - top / total))
         self.engine.execute(self.figure)
 

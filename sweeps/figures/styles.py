@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from matplotlib.colors import to_hex, to_rgb
 
 from mixerlab.records.names import MIXERS, in_order
-from mixerlab.sweeps.tables.columns import Column, columns_in_order, keys_of, labels, shared, short_names
+from mixerlab.sweeps.tables.columns import Column, columns_in_order, labels, shared, short_names
 
 # Okabe and Ito's colours, which readers with colour-blindness tell apart, for the known mixers; then others.
 _COLOURS = (
@@ -15,7 +15,6 @@ _COLOURS = (
 )  # fmt: skip
 _MARKERS = ("o", "s", "^", "D", "v", "P", "*", "X", "<", ">", "h", "p", "d", "8", "H")
 _LOOKS_SMALL = {"P": 1.3, "*": 1.5, "X": 1.3, "p": 1.2, "d": 1.2}  # beside a disc of the same size
-LONGEST_BRIEF = 28  # characters of a label beside a panel
 _LIGHTEST, _DARKEST = 0.6, 0.5  # how much white or black the outer shades of a colour have
 
 
@@ -71,19 +70,3 @@ def short_labels(columns: Iterable[Column]) -> tuple[dict[Column, str], str]:
     texts = labels(own.values())
     pairs = ", ".join(f"{short[key]}={value}" for key, value in common.items())
     return {column: texts[own[column]] for column in columns}, f"all: {pairs}" if pairs else ""
-
-
-def brief_labels(columns: Iterable[Column]) -> tuple[dict[Column, str], str]:
-    """Labels for places beside a panel: if they would be long, values without their keys, and a line on these."""
-    columns = list(columns)
-    texts, common = short_labels(columns)
-    if max(map(len, texts.values())) <= LONGEST_BRIEF:
-        return texts, common
-    keys = [key for key in keys_of(columns) if key not in shared(columns)]
-    names = labels({column.without(keys_of(columns)) for column in columns})
-    brief = {
-        column: f"{names[column.without(keys_of(columns))]} ({', '.join(column.value(key) or '-' for key in keys)})"
-        for column in columns
-    }
-    told = f"in brackets: {', '.join(short_names(keys).values())}"
-    return brief if keys else texts, "; ".join(part for part in (told if keys else "", common) if part)

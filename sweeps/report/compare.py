@@ -21,8 +21,8 @@ from mixerlab.records.files import check_writable
 from mixerlab.records.names import MIXERS, in_order
 from mixerlab.records.text import captions_page
 from mixerlab.sweeps.figures.comparison import comparison
-from mixerlab.sweeps.figures.sheet import FORMATS, TWO_COLUMNS, Layout, caption_of, save
-from mixerlab.sweeps.report.report import add_layout, layout_of
+from mixerlab.sweeps.figures.sheet import FORMATS, caption_of, check_width, save
+from mixerlab.sweeps.report.report import WIDTH
 from mixerlab.sweeps.tables.collect import rows_of
 from mixerlab.sweeps.tables.published import Pair, distance, pairs_of, read_published
 
@@ -32,7 +32,7 @@ TITLES = {"means": "Means over a task's settings", "settings": "Single settings"
 
 
 def compare(
-    source: str | Path, published: Path, out: Path, selection: Selection = "official", layout: Layout = TWO_COLUMNS
+    source: str | Path, published: Path, out: Path, selection: Selection = "official", width: float | None = None
 ) -> str:
     """Writes table and figures of the published file NAME into `out`: `NAME.md` and `.csv`, `NAME_means.png` ...
 
@@ -41,11 +41,12 @@ def compare(
         published: a file such as those of `results/published`.
         out: the folder.
         selection: what chooses checkpoint and learning rate.
-        layout: of the figures. If it is bare, `NAME_captions.md` has what their titles would say.
+        width: of the figures in a paper, as of `report`; `NAME_captions.md` has what their titles would say.
 
     Returns:
         The Markdown.
     """
+    check_width(width)
     numbers, frame = read_published(published), rows_of(source)
     pairs = pairs_of(frame, numbers, selection)
     check_writable(out, "--out")
@@ -57,10 +58,10 @@ def compare(
     for of in TITLES:
         name, shown = f"{published.stem}_{of}", [pair for pair in pairs if pair.of == of]
         if any(pair.ours is not None for pair in shown):
-            figure = comparison(shown, selection, numbers.get("rates", ()), layout)
+            figure = comparison(shown, selection, numbers.get("rates", ()), width)
             save(figure, out / name, FORMATS[:2])
             captions[name] = caption_of(figure)
-    if layout.bare:
+    if width is not None:
         replace_file(out / f"{published.stem}_captions.md", captions_page(captions))
     return text
 
@@ -125,11 +126,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--published", nargs="+", type=Path, help="default: all of results/published in a checkout")
     parser.add_argument("--out", type=Path, default=Path("results/compare"), help="default: results/compare")
     parser.add_argument("--selection", choices=SELECTIONS, default="official")
-    add_layout(parser)
+    parser.add_argument("--width", type=float, metavar="INCHES", help=WIDTH)
     args = parser.parse_args(arguments)
     try:
         for published in args.published or sorted(PUBLISHED.glob("*.json")):
-            print(compare(args.source, published, args.out, args.selection, layout_of(args)))
+            print(compare(args.source, published, args.out, args.selection, args.width))
     except ValueError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1

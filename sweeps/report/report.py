@@ -3,14 +3,12 @@
 import argparse
 import json
 import sys
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
-from matplotlib.figure import Figure
 
 from mixerlab.records.atomic import remove_leftovers, replace_file
 from mixerlab.records.best import SELECTIONS, Selection
@@ -20,8 +18,7 @@ from mixerlab.records.named import Configs, read_sweep
 from mixerlab.records.names import is_challenge, is_custom
 from mixerlab.records.text import captions_page, one_line
 from mixerlab.sweeps.figures.report_figures import report_figures
-from mixerlab.sweeps.figures.sheet import FORMATS, TWO_COLUMNS, WIDTHS, Layout, caption_of, save
-from mixerlab.sweeps.report.page import Section, page
+from mixerlab.sweeps.figures.sheet import FORMATS, caption_of, check_width, save
 from mixerlab.sweeps.tables import writers
 from mixerlab.sweeps.tables.cells import best_per_cell
 from mixerlab.sweeps.tables.collect import collect, rows_of, unpacked
@@ -30,6 +27,7 @@ from mixerlab.sweeps.tables.notes import notes_of
 from mixerlab.sweeps.tables.swept import only_where, spread_out
 from mixerlab.sweeps.tables.tables import Table, setting_table, task_table
 
+WIDTH = "of figures in a paper, such as 5.5: without titles, which go into a file (default: 6.75, with titles)"
 PATIENCE = 60.0  # seconds that a report waits for another one of the same folder
 WRITTEN = "written.json"  # the files of a report: the next one in its folder removes those that it does not have
 EXPLAINED = {
@@ -40,10 +38,9 @@ EXPLAINED = {
 
 @dataclass(frozen=True)
 class Report:
-    """What was written: the folder, its files, and the main tables as text for a terminal."""
+    """What was written: the folder, and the main tables as text for a terminal."""
 
     folder: Path
-    files: tuple[Path, ...]
     text: str
 
 
@@ -52,13 +49,10 @@ def report(
     out: str | Path | None = None,
     configs: Configs | None = None,
     selections: Sequence[Selection] = SELECTIONS,
-    mixers: Collection[str] = (),
-    tasks: Collection[str] = (),
     where: Collection[str] = (),
     by: Collection[str] | None = None,
     formats: Sequence[str] = ("png",),
-    layout: Layout = TWO_COLUMNS,
-    html: bool = False,
+    width: float | None = None,
 ) -> Report:
     """Writes the tidy rows, the tables of each selection and the figures into `out`, in place of an earlier report.
 
@@ -70,25 +64,23 @@ def report(
         out: where to write; None: `report` in that folder or beside that file.
         configs: only these runs, by `run_id`; those without a record show up as missing. None: all.
         selections: what chooses checkpoint and learning rate.
-        mixers, tasks: only records of these, if any are given.
         where: only records that meet every `KEY=VALUE` (`only_where`).
         by: the keys whose values have columns of their own; None: those that were swept.
         formats: of the figures: png, pdf or svg; none: there are no figures.
-        layout: of the figures. If it is bare, their titles go into `captions.md`, and the legends of LaTeX tables into
-            comments.
-        html: also writes `report.html`, one page with the tables, the records behind them, and the figures in png.
+        width: of the figures in a paper, in inches: their titles go into `captions.md`. None: for the screen.
 
     Raises:
-        ValueError: there is nothing to report, or `out` cannot be written or holds the rows that are read.
+        ValueError: there is nothing to report, `out` cannot be written or holds the rows that are read, or no figure
+            can have this width.
     """
+    check_width(width)
     source = Path(source)
     out = Path(out) if out is not None else (source.parent if source.is_file() else source) / "report"
     if source.is_file() and source.resolve() == (out / "rows.csv").resolve():
         raise ValueError(f"{source} is what the report would write over: give another --out")
     with unpacked(source) as folder:
         frame = rows_of(folder) if configs is None else collect(folder, configs)
-        chosen = [f"{key}={','.join(names)}" for key, names in (("mixer.name", mixers), ("task.name", tasks)) if names]
-        frame = only_where(frame, [*chosen, *where])
+        frame = only_where(frame, where)
         spread = spread_out(frame, by)
         if spread["mixer"].isna().all():
             raise ValueError(f"{source} has no record that can be read: {'; '.join(notes_of(spread))}")
@@ -100,26 +92,28 @@ def report(
                 remove_leftovers(written)
             files = _Files(out)
             files.write("rows.csv", writers.rows_csv(frame))
-            sections = []
+            texts = []
             for selection in selections:
                 cells = best_per_cell(spread, selection, all_known=configs is not None)
                 tables, benchmark = tables_of(spread, cells)
-                _write_tables(files, selection, tables, layout.bare)
+                for name, table in tables.items():
+                    if name != "settings":
+                        head = f"## {name}, {selection} selection\n{EXPLAINED[selection]}\n"
+                        texts += [head, writers.to_markdown(table, one_line)]
+                    files.write(f"{selection}/{name}.md", writers.to_markdown(table))
+                    files.write(f"{selection}/{name}.csv", writers.to_csv(table))
+                    files.write(f"{selection}/{name}.tex", writers.to_latex(table))
                 files.write(f"{selection}/solved.md", writers.solved_markdown(cells))
                 is_first = selection == selections[0]
-                drawn = report_figures(folder, spread, cells, benchmark, selection, layout, is_first) if formats else ()
-                pictures = _save_figures(files, selection, drawn, formats, layout.bare)
-                sections.append(Section(selection, EXPLAINED[selection], tables, cells, pictures))
-            if html:
-                files.write("report.html", page("Sequence mixers", sections, spread))
+                drawn = report_figures(folder, spread, cells, benchmark, selection, width, is_first) if formats else ()
+                captions = {}
+                for name, figure in drawn:
+                    captions[name] = caption_of(figure)
+                    files.paths += save(figure, out / selection / name, formats)
+                if width is not None and captions:
+                    files.write(f"{selection}/captions.md", captions_page(captions))
             files.remove_others()
-    texts = [
-        f"## {name}, {section.selection} selection\n{section.explained}\n\n{writers.to_markdown(table, one_line)}"
-        for section in sections
-        for name, table in section.tables.items()
-        if name != "settings"
-    ]
-    return Report(out, tuple(files.paths), "\n".join(texts))
+    return Report(out, "\n".join(texts))
 
 
 class _Files:
@@ -143,29 +137,6 @@ class _Files:
                 if (path := self.folder / name).resolve().is_relative_to(self.folder.resolve()):
                     path.unlink(missing_ok=True)
         replace_file(self.folder / WRITTEN, json.dumps(names) + "\n")
-
-
-def _write_tables(files: _Files, selection: Selection, tables: Mapping[str, Table], bare: bool) -> None:
-    for name, table in tables.items():
-        files.write(f"{selection}/{name}.md", writers.to_markdown(table))
-        files.write(f"{selection}/{name}.csv", writers.to_csv(table))
-        files.write(f"{selection}/{name}.tex", writers.to_latex(table, bare))
-
-
-def _save_figures(
-    files: _Files, selection: Selection, drawn: Iterable[tuple[str, Figure]], formats: Sequence[str], bare: bool
-) -> list[tuple[str, Path]]:
-    """Saves figures, and gives the captions and paths of those that a page can show."""
-    captions = {}
-    pictures = []
-    for name, figure in drawn:
-        captions[name] = caption_of(figure)
-        paths = save(figure, files.folder / selection / name, formats)
-        pictures += [(captions[name], path) for path in paths if path.suffix == ".png"]
-        files.paths += paths
-    if bare and captions:
-        files.write(f"{selection}/captions.md", captions_page(captions))
-    return pictures
 
 
 def tables_of(frame: pd.DataFrame, cells: pd.DataFrame) -> tuple[dict[str, Table], pd.DataFrame]:
@@ -200,55 +171,36 @@ def tables_of(frame: pd.DataFrame, cells: pd.DataFrame) -> tuple[dict[str, Table
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    args = _parser().parse_args(arguments)
-    options = {name: getattr(args, name) for name in ("mixers", "tasks", "where", "by", "formats", "html")}
-    options["selections"] = SELECTIONS if args.selection == "both" else (args.selection,)
+    args = vars(_parser().parse_args(arguments))
+    sweep, selection = args.pop("sweep"), args.pop("selection")
+    selections = SELECTIONS if selection == "both" else (selection,)
     try:
-        configs = read_sweep(args.source, args.sweep) if args.sweep else None
-        made = report(args.source, args.out, configs, layout=layout_of(args), **options)
+        configs = read_sweep(args["source"], sweep) if sweep else None
+        made = report(configs=configs, selections=selections, **args)
     except (ValueError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
     print(made.text)
-    print(f"{len(made.files)} files in {made.folder}: rows.csv, tables and figures")
+    print(f"tables and figures: {made.folder}")
     return 0
 
 
 def _parser() -> argparse.ArgumentParser:
     usage = "%(prog)s [SOURCE] [OPTION ...]"
     parser = argparse.ArgumentParser(prog="mixerlab report", usage=usage, description=__doc__)
-    several: dict[str, Any] = {"nargs": "+", "default": []}
     add = parser.add_argument
     add("source", nargs="?", default="results", help="a results folder, an archive or a rows.csv; before the options")
     add("--out", help="where to write (default: report/ in that folder, or beside that file)")
     selections = "how checkpoint and learning rate are chosen: official, on test; clean, on validation (default: both)"
     add("--selection", choices=[*SELECTIONS, "both"], default="both", help=selections)
-    add("--mixer", dest="mixers", **several, help="only these mixers")
-    add("--task", dest="tasks", **several, help="only these tasks")
     add("--sweep", metavar="NAME", help="only the runs of this sweep, missing ones included")
-    add("--where", **several, metavar="KEY=VALUE", help="only such records: model.d_model=64,128 is either")
-    add(
-        "--by", nargs="+", metavar="KEY", help="columns by these keys and no others (default: the keys that were swept)"
-    )
+    only = "only such records: mixer=gdn model.d_model=64,128 are those of gdn with either width"
+    add("--where", nargs="+", default=[], metavar="KEY=VALUE", help=only)
+    by = "columns by these keys and no others (default: the keys that were swept)"
+    add("--by", nargs="+", metavar="KEY", help=by)
     add("--format", dest="formats", nargs="+", choices=FORMATS, default=["png"], help="of the figures (default: png)")
-    add("--html", action="store_true", help="also write report.html, one page with everything")
-    add_layout(parser)
+    add("--width", type=float, metavar="INCHES", help=WIDTH)
     return parser
-
-
-def add_layout(parser: argparse.ArgumentParser) -> None:
-    """The options that `layout_of` reads."""
-    width = parser.add_mutually_exclusive_group()
-    width.add_argument(
-        "--width", type=float, metavar="INCHES", help=f"of figures: 5.5 for NeurIPS (default: {WIDTHS[2]})"
-    )
-    width.add_argument("--columns", type=int, choices=WIDTHS, default=2, help="width of figures in columns of ICML")
-    parser.add_argument("--bare", action="store_true", help="no titles in figures, no notes below LaTeX tables")
-
-
-def layout_of(args: argparse.Namespace) -> Layout:
-    """How figures are to look; `ValueError` for a width that none can have."""
-    return Layout(args.width if args.width is not None else WIDTHS[args.columns], args.bare)
 
 
 if __name__ == "__main__":

@@ -2,9 +2,8 @@
 
 import pandas as pd
 
-from mixerlab.sweeps.tables.collect import CLASSED
-from mixerlab.sweeps.tables.columns import keys_of, labels
-from mixerlab.sweeps.tables.swept import NAMES, hidden_keys, values_of
+from mixerlab.sweeps.tables.columns import keys_of
+from mixerlab.sweeps.tables.swept import NAMES, values_of
 
 # Beside the keys of model, optimizer and schedule: what mixers should have in common to be compared. Those of the
 # machine are from the provenance, since a config may leave them open.
@@ -13,31 +12,14 @@ _MACHINE = ("precision", "device")
 
 
 def notes_of(frame: pd.DataFrame) -> list[str]:
-    """Runs that cannot be read, keys that no column shows, and runs that differ in more than the tables show.
+    """Runs that cannot be read, and runs that differ in more than the tables show.
 
     Args:
         frame: as `spread_out` gives it.
     """
     known = frame[frame["mixer"].notna()]
-    names = labels(known["column"].drop_duplicates())
     notes = [f"unreadable: {error}" for error in frame.loc[frame["status"] == "unreadable", "error"].dropna()]
-    for column, keys in hidden_keys(frame).items():
-        differ = "; ".join(f"{key} ({', '.join(values)})" for key, values in keys.items())
-        by = " ".join(keys)
-        notes.append(
-            f"{names[column]}: its runs differ in {differ}, and an entry is of the best: --by {by} parts them."
-        )
-    return [*notes, *_shared_names(known), *_changed_code(known), *_unlike_data(known), *_unlike_runs(known)]
-
-
-def _shared_names(frame: pd.DataFrame) -> list[str]:
-    notes = []
-    for part in (part for part in CLASSED if f"{part}._target_" in frame):
-        for name, classes in frame.groupby(part)[f"{part}._target_"]:
-            if classes.nunique() > 1:
-                known = ", ".join(sorted(classes.dropna().unique()))
-                notes.append(f"{part} {name}: runs of several classes ({known}) share this name.")
-    return notes
+    return [*notes, *_changed_code(known), *_unlike_data(known), *_unlike_runs(known)]
 
 
 def _changed_code(frame: pd.DataFrame) -> list[str]:

@@ -68,8 +68,8 @@ def values_of(frame: pd.DataFrame, key: str) -> pd.Series:
 def only_where(frame: pd.DataFrame, conditions: Iterable[str]) -> pd.DataFrame:
     """The rows that meet every `KEY=VALUE`; values count as in YAML, so `64` is `64.0`, and `null` is also no key.
 
-    `KEY=a,b` is either of both, unless a record has the value `a,b`, as a setting may; a setting may have its parts in
-    any order. What cannot be read may be any of them, and stays.
+    `KEY=a,b` is either of both, unless a record has the value `a,b`, as a setting may. What cannot be read may be any
+    of them, and stays.
 
     Raises:
         ValueError: another form, a key that no record has, or a value that none has.
@@ -79,22 +79,14 @@ def only_where(frame: pd.DataFrame, conditions: Iterable[str]) -> pd.DataFrame:
         if not equals or not key:
             raise ValueError(f"--where {condition}: write KEY=VALUE, such as model.d_model=64")
         values, readable = values_of(frame, key), frame["mixer"].notna()
-        if key == "task.setting":
-            values, text = values.map(_sorted_parts), _sorted_parts(text)
         known = set(values[readable])
-        # As it stands, for a mixer that is called `1e3`; by its value; or a list.
-        wanted = next(({value} for value in (text, _read(text)) if value in known), set(_parts(text)))
-        wanted = {value if value in known else _read(value) for value in wanted}
+        parts = [text] if {text, _read(text)} & known else text.split(",")
+        wanted = {part if part in known else _read(part) for part in parts}  # as it stands: a mixer may be called 1e3
         if unknown := sorted(wanted - known):
             there = ", ".join(sorted(known, key=natural)[:10])
             raise ValueError(f"--where {condition}: no record has the value {' or '.join(unknown)}; there are {there}")
         frame = frame[values.isin(wanted) | ~readable]
     return frame
-
-
-def _sorted_parts(setting: str) -> str:
-    """`seq_len=32,vocab_size=8` of `vocab_size=8,seq_len=32`, which is the same setting."""
-    return ",".join(sorted(part.strip() for part in setting.split(",")))
 
 
 def _read(text: str) -> str:
@@ -103,13 +95,6 @@ def _read(text: str) -> str:
         with suppress(yaml.YAMLError, ValueError):  # ValueError also for what looks like a date, and is none
             return as_yaml(read(text))
     return text
-
-
-def _parts(text: str) -> list[str]:
-    """`a` and `b` of `a,b`; a comma in brackets or quotes is part of a value."""
-    with suppress(yaml.YAMLError, ValueError):
-        return [item if isinstance(item, str) else as_yaml(item) for item in yaml.safe_load(f"[{text}]")]
-    return [text]
 
 
 def swept_keys(frame: pd.DataFrame) -> list[str]:
@@ -196,19 +181,3 @@ def _told(frame: pd.DataFrame, key: str) -> pd.Series:
     else:
         has = pd.Series(True, frame.index)
     return values.where(has, "")
-
-
-def hidden_keys(frame: pd.DataFrame) -> dict[Column, dict[str, list[str]]]:
-    """By column: the swept keys that differ between its runs, of which an entry is the best, with their values.
-
-    Args:
-        frame: as `spread_out` gives it.
-    """
-    known = frame[frame["mixer"].notna()]
-    found: dict[Column, dict[str, list[str]]] = {}
-    for key in swept_keys(known):
-        for column, values in values_of(known, key).groupby(known["column"].map(id)):
-            if key != FUTURE and not key.startswith("task.") and values.nunique() > 1:
-                column = known["column"][values.index[0]]
-                found.setdefault(column, {})[key] = sorted(set(values), key=natural)
-    return found

@@ -255,7 +255,7 @@ def _missing_of(cell: Any) -> list[str]:
         f"{cell.n} of {cell.seeds} seeds at the best learning rate": cell.n < cell.seeds,
         "replicas without a score at other learning rates": cell.n == cell.seeds and cell.status == "partial",
         f"nothing at the learning rate {', '.join(f'{rate:g}' for rate in cell.lacking)}": len(cell.lacking) > 0,
-        f"the best of {cell.configs} configurations": cell.configs > 1,
+        f"the best of {cell.configs} configurations (see --by)": cell.configs > 1,
     }
     return [reason for reason, applies in told.items() if applies]
 

@@ -3,14 +3,13 @@
 import csv
 import io
 from collections.abc import Callable, Iterable, Sequence
-from itertools import groupby
 from typing import Any
 
 import pandas as pd
 
 from mixerlab.records.names import AVERAGE
 from mixerlab.records.text import escape_latex, escape_markdown, no_formula, one_line
-from mixerlab.sweeps.tables.columns import keys_of, labels, short_names
+from mixerlab.sweeps.tables.columns import labels
 from mixerlab.sweeps.tables.intervals import interval
 from mixerlab.sweeps.tables.tables import Entry, Table, best_of, marks_of, seeds_of, text_of
 
@@ -42,17 +41,17 @@ def aligned(lines: Sequence[Sequence[str]], left: int) -> str:
     return "\n".join(f"| {line} |" for line in rendered)
 
 
-def to_latex(table: Table, bare: bool = False) -> str:
-    """A `tabular` for the booktabs package, best means bold, with the legend below it and the remarks as comments.
+def to_latex(table: Table) -> str:
+    """A `tabular` for the booktabs package, best means bold, and the notes as comments.
 
     Seeds are subscripts and marks are superscripts, so that six tasks and five mixers fit the width of a NeurIPS page.
-
-    Args:
-        table: what to write.
-        bare: the legend is comments as well, for a paper whose caption says it.
+    The values of swept keys stand below their mixer: in one line they would be wider than any entry.
     """
     places = "l" * (len(table.labels) + len(table.columns))  # so that means, all of five characters, are aligned
-    lines = [rf"\begin{{tabular}}{{@{{}}{places}@{{}}}}", r"\toprule", *_latex_header(table), r"\midrule"]
+    heads = [escape_latex(label).replace(", ", r"\\") for label in labels(table.columns).values()]
+    heads = [rf"\shortstack[l]{{{head}}}" if r"\\" in head else head for head in heads]
+    header = _latex_line(map(escape_latex, table.labels), heads)
+    lines = [rf"\begin{{tabular}}{{@{{}}{places}@{{}}}}", r"\toprule", header, r"\midrule"]
     for name, row in table.rows.items():
         best = best_of(row)
         if name == (AVERAGE,):
@@ -60,36 +59,8 @@ def to_latex(table: Table, bare: bool = False) -> str:
         entries = [_latex_entry(row[column], column in best, table.most_seeds) for column in table.columns]
         lines.append(_latex_line(map(escape_latex, name), entries))
     lines += [r"\bottomrule", r"\end{tabular}"]
-    comments = [f"% {one_line(note)}" for note in (*(table.legend if bare else ()), *table.remarks)]
-    if table.legend and not bare:  # in one box with the table, so that both are placed, and may be scaled, together
-        notes = [rf"{escape_latex(note)}\par" for note in table.legend]
-        lines = [r"\begin{tabular}{@{}c@{}}", *lines, r"\\ \noalign{\medskip}"]
-        lines += [r"\parbox{\linewidth}{\footnotesize\raggedright", *notes, "}", r"\end{tabular}"]
+    comments = [f"% {one_line(note)}" for note in (*table.legend, *table.remarks)]
     return "\n".join([r"% \usepackage{booktabs}", *lines, *comments]) + "\n"
-
-
-def _latex_header(table: Table) -> list[str]:
-    """One line or, if keys were swept, one for the mixers, one for each key, and one for the labels of the rows.
-
-    In one line, `attn, d_model=64` would be wider than any entry below it, and a sweep wider than a page.
-    """
-    plain = [column.without(dict(column.values)) for column in table.columns]
-    names = [escape_latex(name) for name in (labels([column])[column] for column in plain)]
-    keys = short_names(keys_of(table.columns))
-    if not keys:
-        return [_latex_line(map(escape_latex, table.labels), names)]
-    before = [""] * (len(table.labels) - 1)  # the names of the keys stand in the last column of labels
-    above, rules, first = [], [], len(table.labels) + 1
-    for name, group in groupby(names):
-        number = len(list(group))
-        above.append(rf"\multicolumn{{{number}}}{{l}}{{{name}}}")
-        rules.append(rf"\cmidrule(lr){{{first}-{first + number - 1}}}")
-        first += number
-    lines = [_latex_line([*before, "mixer"], above), " ".join(rules)]
-    for key, short in keys.items():
-        values = [escape_latex(column.value(key) or "") for column in table.columns]
-        lines.append(_latex_line([*before, escape_latex(short)], values))
-    return [*lines, _latex_line(map(escape_latex, table.labels), [""] * len(names))]
 
 
 def _latex_line(labels: Iterable[str], entries: Iterable[str]) -> str:

@@ -9,10 +9,10 @@ from mixerlab.records.files import RECORD_FILE, read_metrics, read_record, run_f
 from mixerlab.records.names import MIXERS
 from mixerlab.sweeps.figures.by_task import by_task
 from mixerlab.sweeps.figures.curves import run_curves, training_curves
-from mixerlab.sweeps.figures.difficulty import difficulty, harder_set, lengths
+from mixerlab.sweeps.figures.difficulty import difficulty, harder_set
 from mixerlab.sweeps.figures.heat_map import heat_map
 from mixerlab.sweeps.figures.points import Scores
-from mixerlab.sweeps.figures.sheet import TWO_COLUMNS, Layout, caption_of
+from mixerlab.sweeps.figures.sheet import caption_of
 from mixerlab.sweeps.figures.styles import styles
 from mixerlab.sweeps.figures.swept import learning_rates, score_by_key, score_by_size
 from mixerlab.sweeps.tables.cells import best_per_cell
@@ -24,14 +24,14 @@ from mixerlab.sweeps.tables.tables import task_table
 ATTN, GDN = Column("attn"), Column("gdn")
 
 
-def scores_of(results, layout=TWO_COLUMNS, selection="official"):
+def scores_of(results, width=None):
     frame = spread_out(collect(results))
-    return Scores(frame, best_per_cell(frame, selection), selection, layout)
+    return Scores(frame, best_per_cell(frame, "official"), "official", width)
 
 
 def all_figures(scores, results):
     keys = {key: None for column in scores.look for key, _ in column.values}
-    made = [draw(scores) for draw in (by_task, score_by_size, heat_map, difficulty, lengths, learning_rates)]
+    made = [draw(scores) for draw in (by_task, score_by_size, heat_map, difficulty, learning_rates)]
     return [*made, *(score_by_key(scores, key) for key in keys), training_curves(scores, results)]
 
 
@@ -40,12 +40,12 @@ def results(tmp_path_factory):
     return fakes.add_three_mixers(tmp_path_factory.mktemp("results"))
 
 
-@pytest.mark.parametrize(("width", "bare"), [(3.25, False), (6.75, False), (5.5, True)])
-def test_every_figure_has_the_width_of_its_column_and_no_text_over_another(results, width, bare):
-    figures = [figure for figure in all_figures(scores_of(results, Layout(width, bare)), results) if figure]
+@pytest.mark.parametrize("width", [3.25, 5.5, None])
+def test_every_figure_has_the_width_of_its_column_and_no_text_over_another(results, width):
+    figures = [figure for figure in all_figures(scores_of(results, width), results) if figure]
     assert len(figures) > 5
     for figure in figures:
-        assert figure.get_size_inches()[0] == width
+        assert figure.get_size_inches()[0] == (width or 6.75)
         assert_legible(figure)
 
 
@@ -115,7 +115,7 @@ def test_learning_rates(results):
     assert [label.get_text() for label in icr.get_xticklabels()] == ["5e-4", "1e-3", "5e-3"]
     assert len([line for line in mem.lines if line.get_marker() == "x"]) == 3
     fakes_of_one_rate = scores.frame[scores.frame["lr"] == 1e-3]
-    assert learning_rates(Scores(fakes_of_one_rate, scores.cells, "official", TWO_COLUMNS)) is None
+    assert learning_rates(Scores(fakes_of_one_rate, scores.cells, "official")) is None
 
 
 @pytest.mark.parametrize(
@@ -162,13 +162,12 @@ def test_heat_map(results):
 def test_training_curves_show_the_best_replica(results):
     scores = scores_of(results)
     figure = training_curves(scores, results)
-    accuracy, loss, mem, _ = figure.axes[0], figure.axes[2], figure.axes[1], figure.axes[3]
+    accuracy, mem = figure.axes
     for style, top in zip(scores.look.values(), (0.9, 0.95, 0.7), strict=True):
         (line,) = lines_of(accuracy, style.colour)
         assert len(line) == 12 and line[-1] == pytest.approx(top * (1 - np.exp(-11 / 3)))
     assert accuracy.lines[0].get_xdata()[0] == 1  # as in progress: the first epoch is 1
-    assert loss.get_yscale() == "log" and loss.lines[0].get_ydata()[0] == pytest.approx(3)
-    assert (accuracy.get_ylabel(), loss.get_ylabel()) == ("accuracy on test", "training loss (nats)")
+    assert accuracy.get_ylabel() == "accuracy on test"
     assert (accuracy.get_title(), mem.get_title()) == ("icr", "mem")
 
 

@@ -6,7 +6,6 @@ import pytest
 from mixerlab.sweeps.tables.cells import best_per_cell
 from mixerlab.sweeps.tables.collect import collect
 from mixerlab.sweeps.tables.columns import Column, columns_in_order, labels
-from mixerlab.sweeps.tables.notes import notes_of
 from mixerlab.sweeps.tables.swept import only_where, spread_out, swept_keys
 from mixerlab.sweeps.tables.tables import best_of, setting_table, task_table
 from mixerlab.sweeps.tables.writers import to_markdown
@@ -89,8 +88,8 @@ def test_a_key_of_the_task_makes_rows_whatever_columns_are_by(tmp_path):
     names = ["baseline, data_seed=1", "baseline, data_seed=2"]
     assert list(rows(tmp_path)) == [(name, f"attn, d_model={width}") for name in names for width in (64, 128)]
     assert rows(tmp_path, by=["mixer"]) == {(names[0], "attn"): 0.228, (names[1], "attn"): 0.328}
-    (note,) = notes_of(spread_out(collect(tmp_path), ["mixer"]))
-    assert "attn: its runs differ in model.d_model (64, 128)" in note and "--by model.d_model" in note
+    table = setting_table(best_per_cell(spread_out(collect(tmp_path), ["mixer"])))
+    assert any("the best of 2 configurations" in remark for remark in table.remarks)
 
 
 def test_layers_of_hybrids_and_classes_of_one_name_have_columns(tmp_path):
