@@ -160,7 +160,8 @@ def recipe_table(recipes: Mapping[str, pd.DataFrame], cells: Collection[tuple[st
 
 
 def frontier(scratch: Path) -> None:
-    files = [f"{selection}/lengths.{kind}" for selection in ("official", "clean") for kind in ("md", "png")]
+    files = ["settings.md", "difficulty.png"]
+    files = [f"{selection}/{file}" for selection in ("official", "clean") for file in files]
     copy_report("frontier", files, scratch)
     rows = rows_of(RESULTS / "frontier" / RECORDS)
     by_replica = rows.set_index(["run_id", "replica"])

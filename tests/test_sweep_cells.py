@@ -46,10 +46,10 @@ def test_a_dry_run_tells_its_runs_apart_by_the_swept_keys(tmp_path):
     grid = ("mixer=attn,mamba", "task=icr", "mixer.num_heads=2,4", "seed=0,1", "model.d_model=32")
     cells, lines = dry_run(*grid, results_dir=tmp_path)
     assert [(mixer, name) for mixer, _, name in cells] == [
-        ("attn", "baseline, num_heads=2, seed=0"),
-        ("attn", "baseline, num_heads=2, seed=1"),
-        ("attn", "baseline, num_heads=4, seed=0"),
-        ("attn", "baseline, num_heads=4, seed=1"),
+        ("attn", "baseline, mixer.num_heads=2, seed=0"),
+        ("attn", "baseline, mixer.num_heads=2, seed=1"),
+        ("attn", "baseline, mixer.num_heads=4, seed=0"),
+        ("attn", "baseline, mixer.num_heads=4, seed=1"),
         ("mamba", "baseline, seed=0"),
         ("mamba", "baseline, seed=1"),
     ]

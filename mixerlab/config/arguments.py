@@ -110,12 +110,6 @@ def _is_plain(value: Any) -> bool:
     return isinstance(value, int | str)
 
 
-def takes_only_whole_numbers(function: Callable, name: str) -> bool:
-    """Whether `check_arguments` takes 1 for this argument and refuses 0.5."""
-    parameter = _signature(function).parameters.get(name)
-    return parameter is not None and _fits(1, parameter.annotation) and not _fits(0.5, parameter.annotation)
-
-
 def _signature(function: Callable) -> inspect.Signature:
     """The signature, with annotations that are strings evaluated, unless one of them cannot be."""
     try:

@@ -7,7 +7,7 @@ from typing import Any, Literal, NamedTuple
 
 from omegaconf import DictConfig, OmegaConf
 
-from mixerlab.config.arguments import check_arguments, class_of, defaults_of, takes_only_whole_numbers
+from mixerlab.config.arguments import check_arguments, class_of, defaults_of
 from mixerlab.config.hints import REFUSALS, refusal
 from mixerlab.config.hybrid import check_keys, is_hybrid, mixers_of
 from mixerlab.config.settings import described
@@ -173,22 +173,6 @@ def _check_data(task: Mapping[str, Any]) -> None:
         raise ValueError("unknown key task.data_sha256: a run finds the digest of task.data_dir by itself")
     if type(allowed) is not bool:
         raise ValueError(f"task.allow_shared_rows={allowed!r} must be true or false")
-
-
-def is_whole_number(cfg: DictConfig, key: str) -> bool:
-    """Whether `checked` refuses 0.5 for a key of a composed config because the key takes whole numbers only.
-
-    Raises:
-        ValueError: the class that takes the key cannot be imported.
-    """
-    prefix, _, name = key.rpartition(".")
-    functions = {"model": ModelConfig, "trainer": TrainerConfig}
-    if prefix in functions:
-        return takes_only_whole_numbers(functions[prefix], name)
-    part = OmegaConf.select(cfg, prefix) if prefix.partition(".")[0] in (*_COMPONENTS, "task") else None
-    if not isinstance(part, DictConfig) or not isinstance(part.get("_target_"), str):
-        return False
-    return takes_only_whole_numbers(class_of(part._target_), name)
 
 
 def code_versions(config: Mapping[str, Any]) -> dict[str, str]:

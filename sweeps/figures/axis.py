@@ -130,7 +130,7 @@ def _draw_lines(axes: Axes, panel: Panel, look: Mapping[Column, Style], joined: 
                 continue
             face = style.colour if point.whole else "white"
             axes.plot(
-                x, point.mean, marker=style.marker, markersize=marks.MARKER * style.enlarged * size,
+                x, point.mean, marker=style.marker, markersize=marks.MARKER * size,
                 color=style.colour, markerfacecolor=face, markeredgewidth=0 if point.whole else 0.8, zorder=4,
             )  # fmt: skip
             marks.draw_spread(axes, x, point, style.colour, alpha=0.5)

@@ -95,7 +95,7 @@ def draw_dots(panel: Axes, row: Row, look: Mapping[Column, Style], score: str) -
             panel.axhspan(y - 0.4, y + 0.4, color=NO_SCORE, linewidth=0)
             continue
         panel.plot(
-            point.mean, y, marker=style.marker, markersize=marks.MARKER * style.enlarged, color=style.colour, zorder=3,
+            point.mean, y, marker=style.marker, markersize=marks.MARKER, color=style.colour, zorder=3,
             markerfacecolor=style.colour if point.whole else "white",
         )  # fmt: skip
         marks.draw_spread(panel, y, point, INK, sideways=True)

@@ -1,5 +1,7 @@
 """Scores against how hard a task is: by difficulty, and by level of the harder set."""
 
+from collections.abc import Collection
+
 import pandas as pd
 from matplotlib.figure import Figure
 
@@ -47,7 +49,9 @@ def difficulty(scores: Scores) -> Figure | None:
         for axis in in_order(axes, tuple(AXES)):
             origin, key = origin_of(axis)
             places = {setting: place[1] for setting, place in settings.items() if place and place[0] == axis}
-            start = _value_at(scores.frame, task, origin, "seq_len" if key == "test_seq_len" else key)
+            start = _value_at(scores.frame, task, {origin}, key)
+            if key == "test_seq_len":
+                start = _value_at(scores.frame, task, {origin, *places}, "seq_len")
             if origin in settings and start is not None:
                 places[origin] = start
             label = AXES.get(key, (key,))[0]
@@ -79,8 +83,8 @@ def _along(own: pd.DataFrame, places: dict[str, float]) -> tuple[dict[Column, di
     return points, chance
 
 
-def _value_at(frame: pd.DataFrame, task: str, setting: str, key: str) -> float | None:
-    """The value of a key of the task at a setting; None if no row has it as a number."""
-    values = frame.loc[(frame["task"] == task) & (frame["setting"] == setting)].get(f"task.{key}", [])
+def _value_at(frame: pd.DataFrame, task: str, settings: Collection[str], key: str) -> float | None:
+    """The value of a key of the task at the first of these settings that has it as a number; None if none has."""
+    values = frame.loc[(frame["task"] == task) & frame["setting"].isin(settings)].get(f"task.{key}", [])
     numbers = pd.to_numeric(pd.Series(values, dtype=object), errors="coerce").dropna()
     return float(numbers.iloc[0]) if len(numbers) else None

@@ -48,7 +48,7 @@ def line_handles(look: Mapping[Column, Style], joined: bool = True) -> list[Arti
     """A line and its marker for each column or, not `joined`, the marker; and what all columns have in common."""
     texts, common = short_labels(look)
     found: list[Artist] = [
-        Line2D([], [], color=style.colour, marker=style.marker, markersize=MARKER * style.enlarged,
+        Line2D([], [], color=style.colour, marker=style.marker, markersize=MARKER,
                linestyle="-" if joined else "none", label=texts[column])
         for column, style in look.items()
     ]  # fmt: skip

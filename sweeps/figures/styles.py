@@ -14,17 +14,15 @@ _COLOURS = (
     "#111111", "#56B4E9", "#882255", "#8A8A1E", "#F2D13C", "#7B4FD0", "#8C5A2B", "#FF6F91", "#8F8F8F", "#66D0B8",
 )  # fmt: skip
 _MARKERS = ("o", "s", "^", "D", "v", "P", "*", "X", "<", ">", "h", "p", "d", "8", "H")
-_LOOKS_SMALL = {"P": 1.3, "*": 1.5, "X": 1.3, "p": 1.2, "d": 1.2}  # beside a disc of the same size
 _LIGHTEST, _DARKEST = 0.6, 0.5  # how much white or black the outer shades of a colour have
 
 
 @dataclass(frozen=True)
 class Style:
-    """How a column of the tables is drawn; `enlarged` is by how much its marker is larger than a disc."""
+    """How a column of the tables is drawn."""
 
     colour: str
     marker: str
-    enlarged: float
 
 
 def styles(columns: Iterable[Column], among: Iterable[Column] = ()) -> dict[Column, Style]:
@@ -50,8 +48,7 @@ def styles(columns: Iterable[Column], among: Iterable[Column] = ()) -> dict[Colu
 
 
 def _style(colour: int, marker: int, shade: float = 0.5) -> Style:
-    shape = _MARKERS[marker % len(_MARKERS)]
-    return Style(_shade(_COLOURS[colour % len(_COLOURS)], shade), shape, _LOOKS_SMALL.get(shape, 1.0))
+    return Style(_shade(_COLOURS[colour % len(_COLOURS)], shade), _MARKERS[marker % len(_MARKERS)])
 
 
 def _shade(colour: str, place: float) -> str:

@@ -22,9 +22,9 @@ from mixerlab.config.settings import settings_of
 from mixerlab.config.values import checked
 from mixerlab.records.files import run_folder
 from mixerlab.records.identity import run_id
-from mixerlab.sweeps.tables.columns import short_names
 
 ALL_SETTINGS = "task.setting=*"
+_NAMED = ("mixer", "task", "task.setting")  # keys that a cell's label has
 MOST_SHOWN = 3  # errors listed in one message
 # A step takes as long as its tokens and this many more: launches, optimizer, the small products. Read off the runs'
 # wall times in results/rounding/rows.csv.xz, T = 32 to 1024, all mixers together.
@@ -185,19 +185,13 @@ def _by_setting(cfg: DictConfig, overrides: list[str], every: bool) -> Iterator[
 
 
 def names_of(cells: Sequence[Cell]) -> dict[Cell, str]:
-    """What to call each cell: its label, and the overrides by which it differs from others of this label."""
-    by_label: dict[tuple[str, str, str], list[Cell]] = {}
-    for cell in cells:
-        by_label.setdefault(cell.label, []).append(cell)
+    """What to call each cell: mixer, task, setting, and the overrides by which it differs from others."""
+    shared = set.intersection(*(set(cell.overrides) for cell in cells))
     names = {}
-    for label, own in by_label.items():
-        chosen = {cell: dict(override.lstrip("+").partition("=")[::2] for override in cell.overrides) for cell in own}
-        keys = list(dict.fromkeys(key for values in chosen.values() for key in values))
-        differ = [key for key in keys if len({values.get(key) for values in chosen.values()}) > 1]
-        short = short_names(differ)
-        for cell, values in chosen.items():
-            swept = [f"{short[key]}={values[key]}" for key in differ if key in values]
-            names[cell] = ", ".join([" ".join(label), *swept])
+    for cell in cells:
+        own = [each for each in cell.overrides if each not in shared and _key(each) not in _NAMED]
+        own = [each for each in own if each.removeprefix("task.") not in cell.label[2]]  # which the setting says
+        names[cell] = ", ".join([" ".join(cell.label), *own])
     return names
 
 

@@ -5,8 +5,6 @@ command, whose sampler proposes the same values after the same results, goes on 
 trials come in batches: what is proposed does not depend on which run of a batch ends first.
 """
 
-import csv
-import io
 import sys
 from collections.abc import Sequence
 from contextlib import closing
@@ -16,6 +14,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
+import pandas as pd
 from hydra.core.override_parser.types import Override
 
 from mixerlab.records.atomic import replace_file
@@ -96,8 +95,8 @@ class Search:
         if ALL_SETTINGS in fixed:
             raise ValueError(f"hydra/sweeper=optuna searches one setting of a task, not {ALL_SETTINGS}")
         composer = self.sweep.composer
-        composed, left_out = composer.composed([[*fixed, *first] for first in first_values(searched)])
-        space = {each.get_key_element(): distribution(each, [cfg for cfg, _ in composed]) for each in searched}
+        _, left_out = composer.composed([[*fixed, *first] for first in first_values(searched)])
+        space = {each.get_key_element(): distribution(each) for each in searched}
         for line in left_out:
             print(line)
         if self.sweep.config.dry_run:
@@ -182,10 +181,9 @@ class Search:
         return one.score if self.score.higher_is_better else -one.score
 
     def _table(self, tried: Sequence[Tried]) -> str:
-        text = io.StringIO()
-        writer = csv.writer(text, lineterminator="\n")
-        writer.writerow(["trial", chosen_by("clean", self.score.name), *tried[0].values, "run_id", "error"])
+        score, lines = chosen_by("clean", self.score.name), []
         for one in tried:
             identity = one.cell.run_id if one.cell is not None else ""
-            writer.writerow([one.trial.number, one.score, *one.values.values(), identity, one.error])
-        return text.getvalue()
+            told = {"run_id": identity, "error": one.error}
+            lines.append({"trial": one.trial.number, score: one.score, **one.values, **told})
+        return pd.DataFrame(lines).to_csv(index=False)

@@ -5,10 +5,8 @@ from itertools import product
 from typing import TYPE_CHECKING, Any
 
 from hydra.core.override_parser.types import IntervalSweep, Override, RangeSweep
-from omegaconf import DictConfig
 
 from mixerlab.config.postponed import GROUPS
-from mixerlab.config.values import is_whole_number
 
 if TYPE_CHECKING:
     from optuna.distributions import BaseDistribution
@@ -53,31 +51,22 @@ def first_values(searched: Sequence[Override]) -> list[list[str]]:
     return [list(combination) for combination in product(*choices)]
 
 
-def distribution(override: Override, configs: Iterable[DictConfig]) -> "BaseDistribution":
-    """What Optuna may choose from.
-
-    Raises:
-        ValueError: it cannot, or there are values that a key of whole numbers in one of `configs` cannot have.
-    """
+def distribution(override: Override) -> "BaseDistribution":
+    """What Optuna may choose from; `ValueError` if it cannot."""
     from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 
     value: Any = override.value()
     tags: set[str] = set(getattr(value, "tags", ()))
     if tags - {"log"} or (tags and not isinstance(value, IntervalSweep)):
         raise ValueError(f"{override.input_line}: the only tag is log, of an interval: tag(log,interval(1e-4,1e-2))")
-    values: list[Any] = [value.start] if isinstance(value, IntervalSweep) else list(override.sweep_iterator())
-    others = [str(one) for one in values if one is not None and type(one) is not int]
-    if others and any(is_whole_number(cfg, override.key_or_group) for cfg in configs):
-        raise ValueError(
-            f"{override.input_line}: {override.key_or_group} takes whole numbers only, not {', '.join(others)}; an"
-            " interval of them is int(interval(1,8))"
-        )
     try:
         if isinstance(value, IntervalSweep):
             kind: Any = IntDistribution if type(value.start) is int else FloatDistribution
             return kind(value.start, value.end, log=bool(tags))
-        if isinstance(value, RangeSweep) and values and not others:
-            return IntDistribution(min(values), max(values), step=abs(int(value.step)))
+        if isinstance(value, RangeSweep):
+            values: list[Any] = list(override.sweep_iterator())
+            if values and all(type(one) is int for one in values):
+                return IntDistribution(min(values), max(values), step=abs(int(value.step)))
         return CategoricalDistribution(_values(override))
     except ValueError as error:
         raise ValueError(f"{override.input_line}: {error}") from error

@@ -15,14 +15,13 @@ from mixerlab.records.best import SELECTIONS, Selection
 from mixerlab.records.claims import claim, holder
 from mixerlab.records.files import check_writable
 from mixerlab.records.named import Configs, read_sweep
-from mixerlab.records.names import is_challenge, is_custom
+from mixerlab.records.names import is_challenge, is_custom, other_test_length
 from mixerlab.records.text import captions_page, one_line
 from mixerlab.sweeps.figures.report_figures import report_figures
 from mixerlab.sweeps.figures.sheet import FORMATS, caption_of, check_width, save
 from mixerlab.sweeps.tables import writers
 from mixerlab.sweeps.tables.cells import best_per_cell
 from mixerlab.sweeps.tables.collect import collect, rows_of, unpacked
-from mixerlab.sweeps.tables.lengths import at_length_of_training, length_table
 from mixerlab.sweeps.tables.notes import notes_of
 from mixerlab.sweeps.tables.swept import only_where, spread_out
 from mixerlab.sweeps.tables.tables import Table, setting_table, task_table
@@ -142,31 +141,30 @@ class _Files:
 def tables_of(frame: pd.DataFrame, cells: pd.DataFrame) -> tuple[dict[str, Table], pd.DataFrame]:
     """The tables of a report by name, and the cells that their means are over.
 
-    `accuracy` (the tasks and their average), `challenge` (the harder set by level), `lengths` (test rows of other
-    lengths), `settings` (all). Means leave out test rows whose length differs from training, and the user's own
-    settings where the task has named ones.
+    `accuracy` (the tasks and their average), `challenge` (the harder set by level), `settings` (all). Means leave out
+    test rows whose length differs from training, and the user's own settings where the task has named ones.
 
     Args:
         frame: as `spread_out` gives it.
         cells: as `best_per_cell` gives them.
     """
-    same = at_length_of_training(cells)
+    other = cells["setting"].map(lambda setting: other_test_length(setting) is not None).astype(bool)
+    same = cells[~(other & cells["task"].isin(cells.loc[~other, "task"]))]
     custom = same["setting"].map(is_custom).astype(bool)
     left_out = custom & same["task"].isin(same.loc[~custom, "task"])
     benchmark = same[~left_out]
     notes = notes_of(frame)
     if len(same) < len(cells):
-        notes.append("Cells tested at another length than trained at are left out of the means: see table lengths.")
+        notes.append("Cells tested at another length than trained at are left out of the means: see table settings.")
     for task, setting in same.loc[left_out, ["task", "setting"]].drop_duplicates().itertuples(index=False):
         notes.append(f"{task} {setting}: own sizes, left out of the means.")
     harder = benchmark["task"].map(is_challenge).astype(bool)
     tables = {
         "accuracy": None if harder.all() else task_table(benchmark[~harder]),
         "challenge": setting_table(benchmark[harder]) if harder.any() else None,
-        "lengths": length_table(frame, cells),
         "settings": setting_table(cells),
     }
-    made = {name: replace(table, remarks=(*table.remarks, *notes)) for name, table in tables.items() if table}
+    made = {name: replace(table, notes=(*table.notes, *notes)) for name, table in tables.items() if table}
     return made, benchmark
 
 

@@ -110,7 +110,7 @@ def swept_keys(frame: pd.DataFrame) -> list[str]:
         group, dot, _ = key.partition(".")
         if group not in GROUPS or not dot or key in _PLACES or len(set(frame[name].tolist())) < 2:
             continue
-        scope = ["mixer", "task"]
+        scope = ["mixer"] if name == "mixer._target_" else ["mixer", "task"]  # classes that share the name of a mixer
         if group == "task":
             scope.append("setting")
         elif group in ("optimizer", "schedule") and name != group:

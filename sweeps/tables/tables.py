@@ -6,7 +6,7 @@ Tables never hide gaps. Three marks: bold, with evidence (`best_of`); † where 
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import fmean, stdev
 from typing import Any
 
@@ -92,14 +92,13 @@ Name = tuple[str, ...]  # of a row: ("icr",), or ("icr", "baseline")
 class Table:
     """Entries by row, then by column; `labels` say what the parts of a row's name are.
 
-    `legend` says what the marks mean that occur, `remarks` what is missing, and what else a reader must know.
+    `notes` say what the marks mean that occur, what is missing, and what else a reader must know.
     """
 
     labels: Name
     columns: tuple[Column, ...]
     rows: Mapping[Name, Row]
-    legend: tuple[str, ...] = ()
-    remarks: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
 
     @property
     def entries(self) -> list[Entry]:
@@ -221,8 +220,8 @@ def make_table(names: Name, rows: Mapping[Name, Row], cells: pd.DataFrame, remar
         _INCOMPLETE: any(entry.incomplete for entry in scored),
         _FUTURE: any(column.sees_future for column in columns),
     }
-    told = tuple(note for note, occurs in legend.items() if occurs)
-    return Table(names, table.columns, rows, told, (*remarks, *gaps(cells)))
+    notes = [note for note, occurs in legend.items() if occurs]
+    return replace(table, notes=(*notes, *remarks, *gaps(cells)))
 
 
 def gaps(cells: pd.DataFrame) -> list[str]:

@@ -25,7 +25,7 @@ def to_markdown(table: Table, escaped: Callable[[str], str] = escape_markdown) -
         texts = {column: text_of(entry, table.most_seeds) for column, entry in row.items()}
         bold = [f"**{texts[column]}**" if column in best else texts[column] for column in table.columns]
         lines.append([*map(escaped, name), *bold])
-    notes = [f"- {escaped(note)}" for note in (*table.legend, *table.remarks)]
+    notes = [f"- {escaped(note)}" for note in table.notes]
     return "\n".join([aligned(lines, len(table.labels)), *([""] if notes else []), *notes]) + "\n"
 
 
@@ -59,7 +59,7 @@ def to_latex(table: Table) -> str:
         entries = [_latex_entry(row[column], column in best, table.most_seeds) for column in table.columns]
         lines.append(_latex_line(map(escape_latex, name), entries))
     lines += [r"\bottomrule", r"\end{tabular}"]
-    comments = [f"% {one_line(note)}" for note in (*table.legend, *table.remarks)]
+    comments = [f"% {one_line(note)}" for note in table.notes]
     return "\n".join([r"% \usepackage{booktabs}", *lines, *comments]) + "\n"
 
 

@@ -89,7 +89,7 @@ def test_a_key_of_the_task_makes_rows_whatever_columns_are_by(tmp_path):
     assert list(rows(tmp_path)) == [(name, f"attn, d_model={width}") for name in names for width in (64, 128)]
     assert rows(tmp_path, by=["mixer"]) == {(names[0], "attn"): 0.228, (names[1], "attn"): 0.328}
     table = setting_table(best_per_cell(spread_out(collect(tmp_path), ["mixer"])))
-    assert any("the best of 2 configurations" in remark for remark in table.remarks)
+    assert any("the best of 2 configurations" in remark for remark in table.notes)
 
 
 def test_layers_of_hybrids_and_classes_of_one_name_have_columns(tmp_path):

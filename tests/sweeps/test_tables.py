@@ -10,7 +10,6 @@ import pytest
 from mixerlab.sweeps.tables.cells import best_per_cell
 from mixerlab.sweeps.tables.collect import collect
 from mixerlab.sweeps.tables.columns import Column
-from mixerlab.sweeps.tables.lengths import at_length_of_training, length_table
 from mixerlab.sweeps.tables.swept import spread_out
 from mixerlab.sweeps.tables.tables import Entry, best_of, mean_of, setting_table, task_table, text_of
 from mixerlab.sweeps.tables.writers import to_csv, to_latex, to_markdown
@@ -165,19 +164,3 @@ def test_csv_has_a_row_for_each_entry(seeds):
     assert float(attn["low"]) < float(attn["mean"]) < float(attn["high"]) and float(attn["std"]) == pytest.approx(0.01)
     assert (gdn["settings"], gdn["of"], gdn["incomplete"], gdn["bold"]) == ("1", "2", "1", "0")
     assert (mamba["std"], mamba["low"], mamba["n"], mamba["incomplete"]) == ("", "", "2", "1")
-
-
-def test_test_rows_of_other_lengths_have_a_table_and_no_part_in_means(tmp_path):
-    for length, accuracy in ((64, 0.95), (128, 0.9), (256, 0.85)):
-        sizes = {"seq_len": 128} | ({} if length == 128 else {"test_seq_len": length})
-        setting = "baseline" if length == 128 else f"test_seq_len={length}"
-        fakes.add_run(tmp_path, [accuracy], lr=1e-3, setting=setting, **sizes)
-    frame = spread_out(collect(tmp_path))
-    cells = best_per_cell(frame)
-    table = length_table(frame, cells)
-    assert {name[2:]: entry.mean for name, row in table.rows.items() for entry in row.values()} == {
-        ("128", "64"): 0.95,
-        ("128", "128"): 0.9,
-        ("128", "256"): 0.85,
-    }
-    assert set(at_length_of_training(cells)["setting"]) == {"baseline"}
