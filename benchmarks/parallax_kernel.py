@@ -13,28 +13,24 @@ and k scaled by 30, so that each query looks at only one or two keys.
 import argparse
 import csv
 import json
+import shlex
 import statistics
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from itertools import product
 from pathlib import Path
 
 import torch
 
 from mixerlab.benchmarks import peers
 from mixerlab.kernels.parallax.reference import parallax_reference
+from mixerlab.records.provenance import git_state, versions
 
 SHAPES = {
     "large": [(2, 4096, 16, 128), (1, 16384, 16, 128), (4, 4096, 16, 64)],
     "mad": [(128, t, h, 128 // h) for t in (128, 256, 512, 1024, 2048) for h in (8, 4, 2, 1)],
 }
-# How long the official kernel's tuning times a configuration: on this shape, for which there is a target, Triton's
-# full time; on the MAD shapes 5 ms. On the other large shapes it is not measured, because tuning takes a minute each.
-OFFICIAL_TUNING = {(4, 4096, 16, 64): "full"}
-COLUMNS = ("kernel", "B", "T", "H", "D", "error", "sharp_error", "forward_ms", "backward_ms", "forward_tflops",
-           "backward_tflops", "first_call_s")  # fmt: skip
 
 
 def draw(shape: tuple[int, int, int, int]) -> list[torch.Tensor]:
@@ -144,30 +140,15 @@ def measure(kernel: peers.Attention, shape: tuple[int, int, int, int]) -> dict:
     }
 
 
-def report(row: dict) -> None:
-    print(
-        f"{row['B']:4} {row['T']:6} {row['H']:3} {row['D']:4}  {row['kernel']:9} {row['error']:9.1e}"
-        f" {row['sharp_error']:9.1e} {row['forward_ms']:9.4f} {row['backward_ms']:9.4f} {row['forward_tflops']:6.0f}"
-        f" {row['backward_tflops']:6.0f} {row['first_call_s']:7.1f}",
-        flush=True,
-    )
-
-
 def environment(benchmark: str) -> dict:
     """The command, code, date, GPU and versions that the results depend on."""
-    import triton
-
-    def git(*arguments):
-        return subprocess.run(["git", *arguments], capture_output=True, text=True).stdout.strip()
-
     return {
-        "command": f"python -m mixerlab.benchmarks.{benchmark} " + " ".join(sys.argv[1:]),
-        "commit": git("rev-parse", "HEAD"),
-        "dirty": bool(git("status", "--porcelain", "--untracked-files=no")),
+        "command": shlex.join(["python", "-m", f"mixerlab.benchmarks.{benchmark}", *sys.argv[1:]]),
         "date": time.strftime("%Y-%m-%d"),
         "gpu": torch.cuda.get_device_name(),
-        "torch": torch.__version__,
-        "triton": triton.__version__,
+        "cuda": torch.version.cuda,
+        **versions(),
+        **git_state(),
     }
 
 
@@ -176,51 +157,26 @@ def main() -> None:
     parser.add_argument("--shapes", nargs="+", choices=SHAPES, default=list(SHAPES))
     parser.add_argument("--kernels", nargs="+", default=["ours", "fla", "official", "sdpa"])
     parser.add_argument("--head-dims", nargs="+", type=int, default=[16, 32, 64, 128])
-    parser.add_argument(
-        "--compile-workers", type=int, default=0, help="number of processes that first compile the peers"
-    )
-    parser.add_argument(
-        "--official-configs",
-        choices=("all", "few"),
-        default="all",
-        help="configurations that the official kernel is tuned over",
-    )
-    parser.add_argument("--output", type=Path, help="folder for table.csv and environment.json")
+    parser.add_argument("--official-configs", choices=("all", "few"), default="all", help="tuned over; all: minutes")
+    parser.add_argument("--output", type=Path, required=True, help="folder for table.csv and environment.json")
     options = parser.parse_args()
     if not torch.cuda.is_available():
         sys.exit("this benchmark needs an NVIDIA GPU")
-
+    options.output.mkdir(parents=True, exist_ok=True)
+    (options.output / "environment.json").write_text(json.dumps(environment("parallax_kernel"), indent=2) + "\n")
     shapes = [s for group in options.shapes for s in SHAPES[group] if s[3] in options.head_dims]
     kernels = [kernel for kernel in peers.installed() if kernel.__name__ in options.kernels]
-    if options.compile_workers:
-        peers.compile_peers(sorted({s[3] for s in shapes}), options.compile_workers, options.official_configs)
     if peers.official in kernels and options.official_configs == "few":
         peers.limit_official_configs()
-
-    print("   B      T   H    D  kernel        error     sharp    fwd_ms    bwd_ms fwd_TF bwd_TF first_s")
-    with ExitStack() as stack:
-        writer = None
-        if options.output:
-            options.output.mkdir(parents=True, exist_ok=True)
-            (options.output / "environment.json").write_text(
-                json.dumps(environment("parallax_kernel"), indent=2) + "\n"
-            )
-            file = stack.enter_context(open(options.output / "table.csv", "w", newline="", buffering=1))
-            writer = csv.DictWriter(file, COLUMNS)
-            writer.writeheader()
+    with open(options.output / "table.csv", "w", newline="", buffering=1) as file:
         # Kernel by kernel, the official one last: if its tuning fails, the rows of the others are already written.
-        for kernel in kernels:
-            for shape in shapes:
-                if kernel is peers.official:
-                    tuning = OFFICIAL_TUNING.get(shape, "brief" if shape in SHAPES["mad"] else None)
-                    if tuning is None:
-                        continue
-                    peers.time_official_configs(brief=tuning == "brief")
-                row = measure(kernel, shape)
-                report(row)
-                if writer:
-                    writer.writerow({k: f"{x:.5g}" if isinstance(x, float) else x for k, x in row.items()})
-                torch.cuda.empty_cache()
+        for number, (kernel, shape) in enumerate(product(kernels, shapes)):
+            row = {key: f"{x:.5g}" if isinstance(x, float) else x for key, x in measure(kernel, shape).items()}
+            if number == 0:
+                csv.DictWriter(file, row).writeheader()
+            csv.DictWriter(file, row).writerow(row)
+            print(*(f"{key} {value}" for key, value in row.items()), flush=True)
+            torch.cuda.empty_cache()
 
 
 if __name__ == "__main__":

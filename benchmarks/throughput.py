@@ -3,21 +3,19 @@
     python -m mixerlab.benchmarks.throughput [--mixers ...] [--out FILE]
 
 For each mixer and length, with 1, 3 and 9 replicas: steps per second with operations launched one by one (eager) and
-with the step captured in a CUDA graph, replica-steps per second, GPU memory, the time of the first step, and the time
-that a step spends on mixer, MLP, optimizer and the rest. The losses of captured and eager steps from the same seed are
-compared. The peer, measured in the same run, is the same attention model in a plain Lightning loop with
-torch.optim.Muon and fused AdamW. Batch 128, width 128, two layers, vocabulary 16, Muon, bf16.
+with the step captured in a CUDA graph, replica-steps per second, GPU memory, and the time of the first step. The losses
+of captured and eager steps from the same seed are compared. The peer, measured in the same run, is the same attention
+model in a plain Lightning loop with torch.optim.Muon and fused AdamW. Batch 128, width 128, two layers, vocabulary 16,
+Muon, bf16.
 
-`plain` (`benchmarks/plain_attention.py`) and `ema` (the README's) are mixers in plain PyTorch. They are measured as
-`trainer.compile=auto` runs them, and uncompiled. The peer and `plain` have no norms of heads. Options go behind a
-mixer's name: `--mixers "attn mixer.qk_norm=false"`.
+`ema` (the README's) is a mixer in plain PyTorch. It is measured as `trainer.compile=auto` runs it, and uncompiled. The
+peer has no norms of heads. Options go behind a mixer's name: `--mixers "attn mixer.qk_norm=false"`.
 """
 
 import argparse
 import gc
 import itertools
 import json
-import shlex
 import sys
 import time
 from collections.abc import Callable
@@ -30,15 +28,15 @@ import lightning as L
 import pandas as pd
 import torch
 from omegaconf import DictConfig
-from torch import Tensor, nn
+from torch import nn
 
+from mixerlab.benchmarks.parallax_kernel import environment
 from mixerlab.config.building import build_model, component
 from mixerlab.config.compose import compose
 from mixerlab.models.language_model import LanguageModel
 from mixerlab.models.stream import ALL
-from mixerlab.records.provenance import versions
 from mixerlab.tasks.base import Task
-from mixerlab.training.capture import Captured, Step
+from mixerlab.training.capture import Captured
 from mixerlab.training.compiled import compile_mixers
 from mixerlab.training.datamodule import Examples
 from mixerlab.training.execution import choose_execution
@@ -46,28 +44,23 @@ from mixerlab.training.population import Population
 from mixerlab.training.steps import PopulationSteps
 
 BATCH, WIDTH, VOCAB = 128, 128, 16
-MIXERS = ("attn", "parallax", "gdn", "mamba", "mesa", "plain", "ema")
-PLAIN = {  # have no yaml in conf/mixer
-    "plain": "mixerlab.benchmarks.plain_attention.PlainAttention",
-    "ema": "mixerlab.benchmarks.ema.MovingAverage",
-}
+MIXERS = ("attn", "parallax", "gdn", "mamba", "mesa", "ema")
 LENGTHS = (32, 128, 256, 512, 1024, 2048)
 REPLICAS = (1, 3, 9)
 COMPARED_STEPS = 20
-DEVICE = torch.device("cuda")
 
 
-def stand_in_task(length: int, vocab: int = VOCAB) -> Task:
+def stand_in_task(length: int) -> Task:
     """Stands for a task: the attributes that `build_model` reads."""
-    return cast(Task, SimpleNamespace(vocab_size=vocab, autoencode=False, input_length=length))
+    return cast(Task, SimpleNamespace(vocab_size=VOCAB, autoencode=False, input_length=length))
 
 
 def config(mixer: str) -> DictConfig:
     """Of a mixer's name, and overrides behind it: `attn mixer.qk_norm=true`."""
-    if mixer not in PLAIN:
+    if mixer != "ema":
         return compose(*f"mixer={mixer}".split())
     cfg = compose("mixer=attn")
-    cfg.mixer = {"name": mixer, "_target_": PLAIN[mixer]}
+    cfg.mixer = {"name": mixer, "_target_": "mixerlab.benchmarks.ema.MovingAverage"}  # has no yaml
     return cfg
 
 
@@ -77,24 +70,10 @@ class Trial:
     `wanted` is `trainer.compile`; `notes` is what a run's record would say.
     """
 
-    def __init__(
-        self,
-        mixer: str,
-        length: int,
-        replicas: int,
-        change: Callable[[nn.Module], None] = lambda _: None,
-        *,
-        wanted: str | bool = "auto",
-        vocab: int = VOCAB,
-    ):
+    def __init__(self, mixer: str, length: int, replicas: int, wanted: str | bool):
         cfg = config(mixer)
-
-        def build() -> nn.Module:
-            model = build_model(cfg, stand_in_task(length, vocab))
-            change(model)
-            return model
-
-        device = DEVICE
+        build = partial(build_model, cfg, stand_in_task(length))
+        device = torch.device("cuda")
         population = Population(build, [0] * replicas).to(device)
         rates = [5e-3, 1e-3, 5e-4] * 3
         optimizer = component(
@@ -104,9 +83,8 @@ class Trial:
             schedule=component(cfg.schedule),
             total_steps=6000,
         )
-        self.optimizer = optimizer
         generator = torch.Generator(device).manual_seed(0)
-        draw = partial(torch.randint, 0, vocab, device=device, generator=generator)
+        draw = partial(torch.randint, 0, VOCAB, device=device, generator=generator)
         examples = Examples(draw((12_801, length)), draw((12_801, length)), ALL)
         self.steps = PopulationSteps(population, optimizer, examples, bf16=True)
         self.step = self.steps.train
@@ -117,12 +95,9 @@ class Trial:
         self.generators = population.generators
         compile_mixers(population, wanted, dtype=torch.bfloat16, report=self.notes.append)
 
-    def optimizer_step(self, rows: Tensor) -> Tensor:
-        self.optimizer.step()
-        return rows
-
-    def captured(self, function: Step) -> Captured:
-        return Captured(function, self.state, self.rows[0], generators=self.generators)
+    def captured(self) -> Captured:
+        """The step."""
+        return Captured(self.step, self.state, self.rows[0], generators=self.generators)
 
 
 def milliseconds(function: Callable[[], object], repeats: int) -> float:
@@ -142,7 +117,7 @@ def measure(mixer: str, length: int, replicas: int, repeats: int, wanted: str | 
     """One row of the table: the first step, the eager step and the captured step."""
     torch.cuda.reset_peak_memory_stats()
     started = time.perf_counter()
-    plain = Trial(mixer, length, replicas, wanted=wanted)
+    plain = Trial(mixer, length, replicas, wanted)
     first_loss = plain.step(plain.rows[0])
     torch.cuda.synchronize()
     first_step = time.perf_counter() - started
@@ -150,14 +125,13 @@ def measure(mixer: str, length: int, replicas: int, repeats: int, wanted: str | 
     eager = milliseconds(partial(plain.step, plain.rows[0]), max(5, repeats // 5))
     del plain
 
-    graphed = Trial(mixer, length, replicas, wanted=wanted)
+    graphed = Trial(mixer, length, replicas, wanted)
     started = time.perf_counter()
-    captured = graphed.captured(graphed.step)
+    captured = graphed.captured()
     torch.cuda.synchronize()
     capture = time.perf_counter() - started
     replayed = torch.stack([captured(rows).clone() for rows in graphed.rows])
     step = milliseconds(partial(captured, graphed.rows[0]), repeats)
-    optimizer = milliseconds(partial(graphed.captured(graphed.optimizer_step), graphed.rows[0]), repeats)
     return {
         "mixer": mixer,
         "T": length,
@@ -167,32 +141,12 @@ def measure(mixer: str, length: int, replicas: int, repeats: int, wanted: str | 
         "captured steps/s": 1000 / step,
         "replica-steps/s": replicas * 1000 / step,
         "step ms": step,
-        "optimizer ms": optimizer,
         "largest loss difference": ((losses - replayed).abs() / losses.abs()).max().item(),
         "first step s": first_step,
         "capture s": capture,
         "memory GiB": torch.cuda.max_memory_allocated() / 2**30,
         "note": "; ".join(dict.fromkeys(graphed.notes)),
     }
-
-
-def measure_shares(row: dict, repeats: int) -> dict:
-    """The time of mixer, MLP and the rest within a row's step: the step minus the step of a model without the part."""
-
-    def without(part: str) -> float:
-        def remove(model: nn.Module) -> None:
-            assert isinstance(model, LanguageModel)
-            for block in model.blocks:
-                setattr(block, part, nn.Identity())
-
-        trial = Trial(row["mixer"], row["T"], row["replicas"], remove, wanted=False if part == "mixer" else "auto")
-        # The optimizer is a share of its own, so it must not be part of the difference.
-        forward_backward = milliseconds(partial(trial.captured(trial.step), trial.rows[0]), repeats)
-        return forward_backward - milliseconds(partial(trial.captured(trial.optimizer_step), trial.rows[0]), repeats)
-
-    step, optimizer = row["step ms"], row["optimizer ms"]
-    mixer_ms, mlp_ms = (step - optimizer - without(part) for part in ("mixer", "mlp"))
-    return {"mixer ms": mixer_ms, "mlp ms": mlp_ms, "rest ms": step - mixer_ms - mlp_ms - optimizer}
 
 
 class Peer(L.LightningModule):
@@ -261,15 +215,13 @@ def main() -> None:
     parser.add_argument("--lengths", nargs="+", type=int, default=LENGTHS)
     parser.add_argument("--replicas", nargs="+", type=int, default=REPLICAS)
     parser.add_argument("--repeats", type=int, default=50)
-    parser.add_argument("--captured-only", action="store_true", help="do not measure the peer and the shares of a step")
+    parser.add_argument("--captured-only", action="store_true", help="do not measure the peer")
     parser.add_argument("--out", type=Path, help="CSV file for the table; versions go to a JSON file beside it")
     args = parser.parse_args()
     if not torch.cuda.is_available():
         sys.exit("this benchmark needs an NVIDIA GPU")
     if args.out:
-        command = shlex.join(["python", "-m", "mixerlab.benchmarks.throughput", *sys.argv[1:]])
-        machine = {"gpu": torch.cuda.get_device_name(), "cuda": torch.version.cuda, **versions()}
-        args.out.with_suffix(".json").write_text(json.dumps({"command": command, **machine}, indent=1))
+        args.out.with_suffix(".json").write_text(json.dumps(environment("throughput"), indent=2) + "\n")
     rows = []
 
     def report(row: dict) -> None:
@@ -283,12 +235,11 @@ def main() -> None:
             peer = measure_peer(length, 121)
             report({"mixer": "attn, eager Lightning + torch Muon", "T": length, "replicas": 1, "eager steps/s": peer})
         for mixer in args.mixers:
-            kinds: tuple[str | bool, ...] = ("auto", False) if mixer in PLAIN else ("auto",)
+            kinds: tuple[str | bool, ...] = ("auto", False) if mixer == "ema" else ("auto",)
             for replicas, wanted in itertools.product(args.replicas, kinds):
                 try:
                     row = measure(mixer, length, replicas, args.repeats, wanted)
                     if not args.captured_only and wanted == "auto":
-                        row |= measure_shares(row, args.repeats)
                         row |= {"peer steps/s": peer, "times peer": row["replica-steps/s"] / peer}
                 except torch.OutOfMemoryError:
                     row = {"mixer": mixer, "T": length, "replicas": replicas, "note": "out of GPU memory"}

@@ -8,11 +8,9 @@ import torch
 
 ROOT = Path(__file__).parents[1]
 COMMANDS = {
-    "first_step": [],
     "parallax_decode": ["--output", "made"],
-    "parallax_kernel": [],
-    "peers": ["few", "0", "1", "64"],
-    "throughput": [],
+    "parallax_kernel": ["--output", "made"],
+    "throughput": ["--out", "made.csv"],
 }
 
 

@@ -3,11 +3,12 @@
 import pytest
 import torch
 import torch._dynamo.config
+import torch.nn.functional as F
 from every_mixer import mixer_of
 from tiny_training import VOCAB, WIDTH, fit
 from torch import nn
 
-from mixerlab.benchmarks.plain_attention import PlainAttention
+from mixerlab.mixers.base import SequenceMixer
 from mixerlab.models.language_model import LanguageModel
 from mixerlab.training import compiled
 from mixerlab.training.compiled import compile_mixers, without_kernels
@@ -157,12 +158,24 @@ def test_it_is_said_which_mixer_has_no_kernel_for_its_sizes(monkeypatch):
     assert line.startswith("Mamba runs as its PyTorch reference, which is slow")
 
 
+class PlainAttention(SequenceMixer):
+    """Two heads of 32, by PyTorch's own attention."""
+
+    def __init__(self):
+        super().__init__()
+        self.qkv, self.out = nn.Linear(64, 192, bias=False), nn.Linear(64, 64, bias=False)
+
+    def forward(self, x):
+        q, k, v = self.qkv(x).unflatten(-1, (3, 2, 32)).permute(2, 0, 3, 1, 4)
+        return self.out(F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).flatten(2))
+
+
 @pytest.mark.gpu
 def test_a_compiled_mixer_in_a_captured_step(tmp_path):
     """By default, and for fewer replicas when one has left."""
 
     def build():
-        return LanguageModel(VOCAB, 64, n_layers=2, make_mixer=lambda: PlainAttention(64))
+        return LanguageModel(VOCAB, 64, n_layers=2, make_mixer=PlainAttention)
 
     # Few epochs: later the rounding of two kernels for attention has grown.
     settings = {"accelerator": "gpu", "precision": "bf16", "epochs": 4, "build": build}
