@@ -1,10 +1,11 @@
 """Fuzzy in-context recall: keys and values of several tokens (MAD's "fuzzy-in-context-recall")."""
 
 from dataclasses import dataclass
+from itertools import groupby
 
 import numpy as np
 
-from mixerlab.tasks.base import IGNORE_INDEX, Split, Task, require, require_targets
+from mixerlab.tasks.base import IGNORE_INDEX, Split, Task, TaskRuleError, require, require_targets
 from mixerlab.tasks.pairs import first_use
 
 # Up to this number of motifs, their codes (see `_encode`) are exact in float64, and code times slot fits in int64.
@@ -43,6 +44,7 @@ class FuzzyRecall(Task):
         self.pad_token = self.vocab_size - 1
         self.num_keys = self.pad_token // 2  # tokens that keys are made of
         self.num_values = self.pad_token - self.num_keys
+        self.kinds = ["key"] * self.num_keys + ["value"] * self.num_values + ["pad"]  # of each token
         needed = 1 + max(2 * max(self.k_motif_size, 2), 2 * max(self.v_motif_size, 2) - 1)
         self.demand(
             self.vocab_size >= needed, "vocab_size", f"must be at least {needed}, for motifs of distinct tokens"
@@ -153,128 +155,60 @@ class FuzzyRecall(Task):
             np.array([self.seq_len - 1]),
         )
         tokens = np.concatenate([inputs, last_target], axis=1)
-        pairs = _Pairs(self, tokens)
-        pairs.check_motifs(split)
-        pairs.check_ends()
-        first = first_use(pairs.key_code)
-        stored = np.take_along_axis(pairs.value_code, first, axis=1)
-        require(
-            pairs.value_code == stored,
-            "inputs",
-            "a key keeps its first value throughout its row",
-            pairs.start,
-        )
+        is_answer = np.zeros(tokens.shape, dtype=bool)
+        for row, its_tokens in enumerate(tokens.tolist()):
+            is_answer[row, self._answers(its_tokens, row, split)] = True
         if split == "train":
             require_targets(targets, tokens[:, 1:], "the next token")
-            return
-        slots = np.arange(first.shape[1])
-        is_scored = (first < slots) | (slots == pairs.count - 1)
-        is_scored = np.take_along_axis(is_scored, pairs.index, axis=1) & pairs.is_value
-        expected = np.where(is_scored, tokens, IGNORE_INDEX)[:, 1:]
-        require_targets(targets, expected, "the values of repeated keys and of the probe, -100 elsewhere")
+        else:
+            expected = np.where(is_answer, tokens, IGNORE_INDEX)[:, 1:]
+            require_targets(targets, expected, "the values of repeated keys and of the probe, -100 elsewhere")
 
+    def _answers(self, tokens: list[int], row: int, split: Split) -> list[int]:
+        """The positions of the values of repeated keys and of the probe; checks `tokens`, all of row `row`, before."""
 
-class _Pairs:
-    """The pairs of fuzzy recall rows, parsed from their tokens `[N, seq_len + 1]`.
+        def wrong(position: int, rule: str) -> TaskRuleError:
+            return TaskRuleError("inputs", row, f"position {position}: {rule}")
 
-    Attributes of each pair, `[N, P]`, where P is the largest number of pairs (zero after a row's last pair):
-        start: position of the pair's first token.
-        key_len, value_len: number of tokens of each motif.
-        key_code, value_code: one integer per motif, see `_encode`.
-    Attributes of each token, `[N, seq_len + 1]`:
-        is_key, is_value: whether the token is part of a key or of a value (a pad is neither).
-        index: the pair that the token belongs to (0 for a pad).
-    Attribute of each row:
-        count: the number of pairs, `[N, 1]`.
-    """
+        motifs = []  # kind, position of the first token, tokens
+        position = 0
+        for kind, run in groupby(tokens, self.kinds.__getitem__):
+            motifs.append((kind, position, tuple(run)))
+            position += len(motifs[-1][2])
+        (first, start, pads), *motifs = motifs
+        if first != "pad":
+            raise wrong(start, "the first position holds a pad")
+        if motifs[0][0] != "key":
+            raise wrong(len(pads), "a key follows the pads")
+        for kind, start, motif in motifs:
+            if kind == "pad":
+                raise wrong(start, f"pads ({self.pad_token}) appear only on the left")
+            most = self.k_motif_size if kind == "key" else self.v_motif_size
+            if len(motif) > most:
+                raise wrong(start + most, f"a {kind} has at most {kind[0]}_motif_size={most} tokens")
+            if len(motif) < most and kind == "key" and split != "train":
+                raise wrong(start, f"a {split} key has k_motif_size={most} tokens")
+            if len(set(motif)) < len(motif):
+                repeat = next(i for i, token in enumerate(motif) if token in motif[:i])
+                raise wrong(start + repeat, "the tokens of a motif are distinct")
 
-    def __init__(self, task: FuzzyRecall, tokens: np.ndarray):
-        self.task = task
-        self.tokens = tokens
-        is_pad = tokens == task.pad_token
-        self.is_key = tokens < task.num_keys
-        self.is_value = ~self.is_key & ~is_pad
-        require(
-            ~is_pad[:, 1:] | is_pad[:, :-1],
-            "inputs",
-            f"pads ({task.pad_token}) appear only on the left",
-            np.arange(1, tokens.shape[1]),
-        )
-        require(~self.is_value[:, 1:] | ~is_pad[:, :-1], "inputs", "a key follows the pads")
-        require(is_pad[:, 0], "inputs", "the first position holds a pad")
+        values: dict[tuple[int, ...], tuple[int, ...]] = {}  # by their keys
+        answers: list[int] = []
+        pairs = list(zip(motifs[::2], motifs[1::2], strict=True))
+        for number, ((_, key_start, key), (_, value_start, value)) in enumerate(pairs, start=1):
+            if key in values or number == len(pairs):
+                answers += range(value_start, value_start + len(value))
+            if values.setdefault(key, value) != value:
+                raise wrong(key_start, "a key keeps its first value throughout its row")
 
-        opens = np.zeros_like(is_pad)
-        opens[:, 1:] = self.is_key[:, 1:] & ~self.is_key[:, :-1]
-        self.index = np.maximum(np.cumsum(opens, axis=1) - 1, 0)
-        self.count = self.index[:, -1:] + 1
-        kind = self.is_key + 2 * self.is_value
-        changes = np.zeros_like(is_pad)
-        changes[:, 1:] = kind[:, 1:] != kind[:, :-1]
-        position = np.arange(tokens.shape[1])
-        self.motif_start = np.maximum.accumulate(np.where(changes, position, 0), axis=1)
-        self.offset = np.where(is_pad, 0, position - self.motif_start)  # of a token in its motif
-
-        self.start = self._sum_by_pair(np.where(opens, position, 0))
-        self.key_len = self._sum_by_pair(self.is_key)
-        self.value_len = self._sum_by_pair(self.is_value)
-
-    def _sum_by_pair(self, weights: np.ndarray) -> np.ndarray:
-        """Sums integers `[N, seq_len + 1]` over the tokens of each pair: `[N, P]`, exact below 2^53."""
-        num_rows, num_pairs = len(self.tokens), int(self.count.max())
-        cell = self.index + num_pairs * np.arange(num_rows)[:, None]
-        sums = np.bincount(cell.ravel(), weights.ravel(), minlength=num_rows * num_pairs)
-        return sums.astype(np.int64).reshape(num_rows, num_pairs)
-
-    def check_motifs(self, split: Split) -> None:
-        """Checks that motifs are short enough and their tokens distinct; then sets the codes, which need that."""
-        task = self.task
-        require(
-            ~self.is_key | (self.offset < task.k_motif_size),
-            "inputs",
-            f"a key has at most k_motif_size={task.k_motif_size} tokens",
-        )
-        require(
-            ~self.is_value | (self.offset < task.v_motif_size),
-            "inputs",
-            f"a value has at most v_motif_size={task.v_motif_size} tokens",
-        )
-        exists = np.arange(self.key_len.shape[1]) < self.count
-        if split != "train":
-            require(
-                ~exists | (self.key_len == task.k_motif_size),
-                "inputs",
-                f"a {split} key has k_motif_size={task.k_motif_size} tokens",
-                self.start,
-            )
-        for distance in range(1, max(task.k_motif_size, task.v_motif_size)):
-            same_motif = self.motif_start[:, distance:] == self.motif_start[:, :-distance]
-            same_token = self.tokens[:, distance:] == self.tokens[:, :-distance]
-            is_motif = self.is_key[:, distance:] | self.is_value[:, distance:]
-            require(
-                ~(same_motif & same_token & is_motif),
-                "inputs",
-                "the tokens of a motif are distinct",
-                np.arange(distance, self.tokens.shape[1]),
-            )
-        digit = (self.tokens + 1) * task.vocab_size**self.offset
-        self.key_code = self._sum_by_pair(np.where(self.is_key, digit, 0))
-        self.value_code = self._sum_by_pair(np.where(self.is_value, digit, 0))
-
-    def check_ends(self) -> None:
-        """Checks that context pairs fill the row until a pair of maximal length and the probe might not fit."""
-        task = self.task
-        last = self.count - 1
-        probe_len = np.take_along_axis(self.key_len + self.value_len, last, axis=1)[:, 0]
-        probe_start = np.take_along_axis(self.start, last, axis=1)[:, 0]
-        pads = self.start[:, 0]
-        context_end = task.seq_len - probe_len - task.k_motif_size - task.v_motif_size
-        require(
-            probe_start - pads >= context_end,
-            "inputs",
-            "context pairs continue while a longest pair and the probe still fit",
-        )
-        before = np.take_along_axis(self.start, np.maximum(last - 1, 0), axis=1)[:, 0]
-        require(before - pads < context_end, "inputs", "no context pair starts too late for the probe to fit")
+        # Pairs follow one another as long as one of maximal length leaves room for the probe behind it.
+        room = self.k_motif_size + self.v_motif_size + 1
+        if len(pads) > room:
+            raise wrong(0, "context pairs continue while a longest pair and the probe still fit")
+        *_, last_start, probe_start = (start for _, start, _ in motifs[::2])
+        if last_start - len(pads) >= probe_start - room:
+            raise wrong(last_start, "no context pair starts too late for the probe to fit")
+        return answers
 
 
 def _encode(motifs: np.ndarray, lengths: np.ndarray, vocab_size: int) -> np.ndarray:
