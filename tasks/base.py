@@ -143,28 +143,37 @@ class Task(ABC):
         Called by `check`, which has already checked shapes, dtype and token range, and passes a few rows at a time.
         """
 
-    def check(self, inputs: np.ndarray, targets: np.ndarray, split: Split) -> None:
-        """Raises `TaskRuleError` unless this task could have generated the arrays, each int64 `[N, T]`."""
+    def check(self, inputs: np.ndarray, targets: np.ndarray, split: Split, most: int | None = None) -> None:
+        """Raises `TaskRuleError` unless this task could have generated the arrays, each int64 `[N, T]`.
+
+        `most`: `check_rules` sees at most so many rows, spread over all; None: every row.
+        """
         arrays: dict[ArrayName, np.ndarray] = {"inputs": inputs, "targets": targets}
         for name, array in arrays.items():
             if array.dtype != np.int64:
                 raise TaskRuleError(name, None, f"dtype is {array.dtype}, must be int64")
-            if array.ndim != 2 or array.shape[1] != self.input_length:
-                raise TaskRuleError(name, None, f"shape is {array.shape}, must be (N, {self.input_length})")
-        if len(targets) != len(inputs):
-            raise TaskRuleError("targets", None, f"has {len(targets)} rows, inputs has {len(inputs)}")
-        is_token = (inputs >= 0) & (inputs < self.vocab_size)
-        require(is_token, "inputs", f"every token is in 0..{self.vocab_size - 1}")
-        is_target = ((targets >= 0) & (targets < self.vocab_size)) | (targets == IGNORE_INDEX)
-        require(is_target, "targets", f"every target is in 0..{self.vocab_size - 1} or {IGNORE_INDEX}")
-        for start in range(0, len(inputs), _ROWS_AT_ONCE):
-            rows = slice(start, start + _ROWS_AT_ONCE)
+            shape = len(inputs), self.input_length
+            if array.shape != shape:
+                raise TaskRuleError(name, None, f"shape is {array.shape}, must be {shape}")
+            allowed = f"0..{self.vocab_size - 1} (task.vocab_size={self.vocab_size})"
+            ok = array.view(np.uint64) < self.vocab_size  # a negative number is a large one there
+            if name == "targets":
+                allowed += f" or {IGNORE_INDEX}, which is not scored"
+                ok |= array == IGNORE_INDEX
+            if not ok.all():
+                row, position = np.unravel_index(np.argmin(ok), ok.shape)
+                found = f"position {position}: found {array[row, position]}, must be in {allowed}"
+                raise TaskRuleError(name, int(row), found)
+        count = len(inputs)
+        seen = np.linspace(0, count - 1, count if most is None else min(count, most)).astype(int)
+        for start in range(0, len(seen), _ROWS_AT_ONCE):
+            rows = seen[start : start + _ROWS_AT_ONCE]
             try:
                 said = self.check_rules(inputs[rows], targets[rows], split)
             except TaskRuleError as error:
                 if error.row is None:
                     raise
-                raise TaskRuleError(error.array, start + error.row, error.rule) from None
+                raise TaskRuleError(error.array, int(rows[error.row]), error.rule) from None
             if said is not None:
                 raise TypeError(f"check_rules gives {said!r}: it must raise TaskRuleError, as `require` does")
 

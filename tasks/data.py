@@ -3,11 +3,11 @@
 A cached dataset is `DIR/<folder>/{train,test}/{inputs,targets}.npy`, int64, where `dataset_folder` spells the
 folder as mad-lab does. mad-lab has no validation split: ours is generated from our own val stream, unless
 the folder has a `val/` beside the others. Test rows of another length
-than the others (`task.test_seq_len`) are always generated. mad-lab draws its rows from
-another stream, so that a row in two splits is chance, likely only for tiny vocabularies and lengths. A dataset of
-which more than `MOST_SHARED` of val's rows are also in train or test is refused unless that is allowed by name; fewer
-are counted and logged, never removed. Generated splits may share rows by chance, which is logged; only splits of which
-one repeats the other are refused.
+than the others (`task.test_seq_len`) are always generated.
+
+mad-lab draws its rows from another stream, so that a row in two splits is chance, likely only for tiny vocabularies and
+lengths. A dataset of which more than `MOST_SHARED` of val's rows are also in train or test is refused unless that is
+allowed by name; of generated splits those that begin alike. Where others share so many rows, that is logged.
 
 What was read is part of a run's identity, by its digest.
 """
@@ -15,7 +15,7 @@ What was read is part of a run's identity, by its digest.
 import functools
 import hashlib
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -28,9 +28,6 @@ log = logging.getLogger(__name__)
 ARRAYS = ("inputs", "targets")  # the names of a split's two files
 MOST_SHARED = 0.001  # of val's rows, with each of the other splits
 
-# Generated rows in common are no chance if so many of them are shared and so many of those behind them are distinct.
-_NEARLY_ALL = 0.9
-_MOSTLY_DISTINCT = 0.75
 _COMPARED: tuple[tuple[Split, Split], ...] = (("val", "train"), ("val", "test"), ("test", "train"))
 _FEW_ROWS = 16  # so few different rows say nothing
 
@@ -70,54 +67,34 @@ def load_or_generate(
         WrongRows: as `make_split`; or of generated splits one repeats another and `allow_shared_rows` is False.
     """
     if data_dir is None:
-        generated: dict[str, Arrays] = {split: make_split(task, split) for split in SPLITS}
-        _check_splits_differ(generated, allow_shared_rows)
-        return generated
-    folder = find_dataset(task, Path(data_dir))
-    data = _from_folder(task, folder, load_split)
-    for split, other in _COMPARED:
-        rows = len(data[split][0])
-        shared = count_shared_rows(data[split][0], data[other][0])
-        if split == "val" and shared > MOST_SHARED * rows and not allow_shared_rows:
-            raise ValueError(
-                f"{folder}: {shared} of {rows} val rows are also in {other}, more than {MOST_SHARED:.1%}: val would not"
-                " measure what is new to the model. Give other rows, or allow it with task.allow_shared_rows=true"
-            )
-        if shared:
-            log.warning("%s: %d of %d %s rows are also in %s", folder, shared, rows, split, other)
-    return data
-
-
-def _check_splits_differ(data: Mapping[str, Arrays], allow_shared_rows: bool) -> None:
-    """Raises WrongRows if one split repeats another beyond chance; logs what they share otherwise."""
+        data: dict[str, Arrays] = {split: make_split(task, split) for split in SPLITS}
+    else:
+        folder = find_dataset(task, Path(data_dir))
+        data = _read_dataset(task, folder)
+        for split in SPLITS:
+            _check_rows(task.for_split(split), folder, split, data[split])
     for split, other in _COMPARED:
         rows, others = data[split][0], data[other][0]
         shared = count_shared_rows(rows, others)
-        if not allow_shared_rows and shared and _repeats(rows, others, shared):
+        found = f"{shared} of {len(rows)} {split} rows are also in {other}"
+        means = f"{split} would not measure what is new to the model"
+        allow = "allow it with task.allow_shared_rows=true"
+        if data_dir is None and _begin_alike(rows, others) and not allow_shared_rows:
             raise WrongRows(
-                f"{shared} of {len(rows)} {split} rows are also in {other}: {split} would not measure what is new to"
-                " the model. Draw all that is random from the generator `rng` that generate_rows gets, another one for"
-                " each split; or allow it with task.allow_shared_rows=true"
+                f"{found}: {means}. Draw all that is random from the generator `rng` that generate_rows gets, another"
+                f" one for each split; or {allow}"
             )
+        if data_dir is not None and split == "val" and shared > MOST_SHARED * len(rows) and not allow_shared_rows:
+            raise ValueError(f"{folder}: {found}, more than {MOST_SHARED:.1%}: {means}. Give other rows, or {allow}")
         if shared > MOST_SHARED * len(rows):
-            log.info("%d of %d %s rows are also in %s", shared, len(rows), split, other)
+            log.info(found)
+    return data
 
 
-def _repeats(rows: np.ndarray, others: np.ndarray, shared: int) -> bool:
-    """Whether `rows`, of which `shared` are in `others`, are no draws of their own."""
+def _begin_alike(rows: np.ndarray, others: np.ndarray) -> bool:
+    """Whether one begins with all rows of the other, and these are no handful."""
     both = min(len(rows), len(others))
-    if np.array_equal(rows[:both], others[:both]):
-        return _num_distinct(rows[:both]) >= _FEW_ROWS
-    if shared < _NEARLY_ALL * len(rows):
-        return False
-    # A new draw is in a sample with a probability of 1 - (rows that the sample has once) / (its size), by Good and
-    # Turing: about a half at most if this share of the sample is distinct, however small the task's space of rows.
-    distinct = _num_distinct(others)
-    return distinct >= _FEW_ROWS and distinct > _MOSTLY_DISTINCT * len(others) and _num_distinct(rows) >= _FEW_ROWS
-
-
-def _num_distinct(rows: np.ndarray) -> int:
-    return len({row.tobytes() for row in rows})
+    return np.array_equal(rows[:both], others[:both]) and len({row.tobytes() for row in rows[:both]}) >= _FEW_ROWS
 
 
 def dataset_digest(data: Mapping[str, Arrays]) -> str:
@@ -141,18 +118,21 @@ def digest_on_disk(task: Task, data_dir: str | Path) -> str:
     written = tuple((path.name, path.parent.name, path.stat().st_mtime_ns, path.stat().st_size) for path in files)
     key = type(task), repr(sorted(vars(task).items())), folder.resolve(), written
     if key not in _digests:
-        _digests[key] = dataset_digest(_from_folder(task, folder, _read_split))
+        _digests[key] = dataset_digest(_read_dataset(task, folder))
     return _digests[key]
 
 
 _digests: dict[tuple, str] = {}  # of this process: the cells of a sweep share their datasets
 
 
-def _from_folder(task: Task, folder: Path, load: Callable[[Task, Path, Split], Arrays]) -> dict[str, Arrays]:
-    """The splits by `load`, but val by generating it if the folder has none, and test if it has another length."""
-    is_ours_to_make = {"val": not (folder / "val").exists(), "test": task.test_seq_len is not None}
+def _read_dataset(task: Task, folder: Path) -> dict[str, Arrays]:
+    """The splits of a folder, of which only the shape is checked; val is generated if the folder has none.
+
+    So are test rows of another length.
+    """
+    generated = {"val": not (folder / "val").exists(), "test": task.test_seq_len is not None}
     return {
-        split: make_split(task, split) if is_ours_to_make.get(split) else load(task, folder, split) for split in SPLITS
+        split: make_split(task, split) if generated.get(split) else _read_split(task, folder, split) for split in SPLITS
     }
 
 
@@ -177,29 +157,19 @@ def find_dataset(task: Task, data_dir: Path) -> Path:
         return folder
     if not data_dir.is_dir():
         raise ValueError(f"task.data_dir={data_dir}: no such folder")
-    others = sorted(path.name for path in data_dir.glob("t-*") if path.is_dir())
-    same_task = [name for name in others if name.startswith(f"t-{task.madlab_code}_")]
-    if same_task:
-        found = f"of this task there are other settings: {_some(same_task)}"
-    elif others:
-        found = f"there are datasets of other tasks: {_some(others)}"
-    else:
-        found = "there is no dataset folder (t-...); give the folder that holds them"
-    raise ValueError(f"task.data_dir={data_dir}: the folder {folder.name} is missing; {found}")
+    of_task = sorted(path.name for path in data_dir.glob(f"t-{task.madlab_code}_*"))
+    others = sorted(path.name for path in data_dir.glob("t-*") if path.name not in of_task)
+    found = ", ".join([*of_task, *others][:3]) or "no dataset folder (t-...)"
+    raise ValueError(f"task.data_dir={data_dir}: the folder {folder.name} is missing; it has {found}")
 
 
-def load_split(task: Task, folder: Path, split: Split) -> Arrays:
-    """The `(inputs, targets)` of one split of a dataset folder, checked against the task's rules.
-
-    Raises ValueError that names the file and, where a rule is broken, the row and the rule.
-    """
-    inputs, targets = _read_split(task, folder, split)
+def _check_rows(task: Task, folder: Path, split: Split, arrays: Arrays) -> None:
+    """Raises ValueError that names the file and, where a rule of the task is broken, the row and the rule."""
     try:
-        task.check(inputs, targets, split)
+        task.check(*arrays, split)
     except TaskRuleError as error:
         row = "" if error.row is None else f"row {error.row}: "
         raise ValueError(f"{_path(folder, split, error.array)}: {row}{error.rule}") from error
-    return inputs, targets
 
 
 def _read_split(task: Task, folder: Path, split: Split) -> Arrays:
@@ -222,16 +192,9 @@ def _path(folder: Path, split: Split, name: str) -> Path:
 
 
 def count_shared_rows(rows: np.ndarray, others: np.ndarray) -> int:
-    """How many of `rows` `[N, T]` also stand in `others` `[M, T]`; none if T differs."""
-    if rows.shape[1] != others.shape[1]:
-        return 0
-    # Only rows whose hashes meet are compared: a table of 2^20 flags finds them faster than a set of all rows.
-    weights = np.random.default_rng(0).integers(2**63 - 1, size=rows.shape[1])  # the sums wrap around
-    of_rows, of_others = (np.einsum("nt,t->n", array, weights).view(np.uint64) >> 44 for array in (rows, others))
-    is_hash = np.zeros(2**20, dtype=bool)
-    is_hash[of_rows] = True
-    known = {row.tobytes() for row in others[is_hash[of_others]]}
-    return sum(row.tobytes() in known for row in rows) if known else 0
+    """How many of `rows` `[N, T]` also stand in `others` `[M, T]`, by their hashes."""
+    known = {hash(row.tobytes()) for row in others}
+    return sum(hash(row.tobytes()) in known for row in rows)
 
 
 def _read(path: Path) -> np.ndarray:
@@ -244,9 +207,3 @@ def _read(path: Path) -> np.ndarray:
     if not isinstance(array, np.ndarray):
         raise ValueError(f"{path}: holds several arrays (.npz), must hold one (.npy)")
     return array
-
-
-def _some(names: list[str], shown: int = 3) -> str:
-    """The first few names, and how many more there are."""
-    rest = len(names) - shown
-    return ", ".join(names[:shown]) + (f" and {rest} more" if rest > 0 else "")

@@ -8,11 +8,10 @@ import numpy as np
 
 from mixerlab.records.errors import RefusedCode, with_place
 from mixerlab.records.interruption import Terminated, interruptions_unwrapped
-from mixerlab.tasks.base import IGNORE_INDEX, Split, Task, TaskRuleError
+from mixerlab.tasks.base import Split, Task, TaskRuleError
 
 _FIRST_ROWS = 32  # drawn twice before the split is generated
 _RULE_ROWS = 256  # of which `check_rules` sees, spread over the split
-_ROWS_AT_ONCE = 512  # whose tokens are compared with the vocabulary, few enough to stay in the caches
 
 Arrays = tuple[np.ndarray, np.ndarray]  # inputs, targets
 
@@ -36,10 +35,13 @@ def generate(task: Task, split: Split, make_rng: Callable[[], np.random.Generato
     try:
         with interruptions_unwrapped():
             _check_first_rows(task, split, min(num_rows, _FIRST_ROWS), make_rng)
-            arrays = _pair(task, split, task.generate(num_rows, make_rng(), split), num_rows)
-            for name, array in zip(("inputs", "targets"), arrays, strict=True):
-                _check_tokens(task, split, name, array)
-            _check_sample(task, split, arrays)
+            arrays = task.generate(num_rows, make_rng(), split)
+            task.check(*arrays, split, most=_RULE_ROWS)
+    except TaskRuleError as error:
+        row = "" if error.row is None else f", row {error.row}"
+        raise WrongRows(
+            f"{split} {error.array}{row}: {error.rule}, in {_function(task)}, checked by {_place(task.check_rules)}"
+        ) from error
     except (WrongRows, Terminated):
         raise
     except (Exception, SystemExit) as error:  # SystemExit: the user's code calls `sys.exit`
@@ -49,8 +51,7 @@ def generate(task: Task, split: Split, make_rng: Callable[[], np.random.Generato
 
 def _check_first_rows(task: Task, split: Split, num_rows: int, make_rng: Callable[[], np.random.Generator]) -> None:
     # What `generate_rows` itself gives: `Task.generate` casts it to int64, and repeats a single row.
-    draw = task.generate if _makes_all(task) else task.generate_rows
-    first, again = (_pair(task, split, draw(num_rows, make_rng(), split), num_rows) for _ in range(2))
+    first, again = (_pair(task, split, task.generate_rows(num_rows, make_rng(), split), num_rows) for _ in range(2))
     if not all(map(np.array_equal, first, again)):
         raise WrongRows(
             f"{split} rows differ when they are generated again from the same seed: draw all that is random from the"
@@ -76,46 +77,12 @@ def _pair(task: Task, split: Split, given: Any, num_rows: int) -> Arrays:
     return arrays[0].astype(np.int64, copy=False), arrays[1].astype(np.int64, copy=False)
 
 
-def _check_tokens(task: Task, split: Split, name: str, array: np.ndarray) -> None:
-    for start in range(0, len(array), _ROWS_AT_ONCE):
-        rows = array[start : start + _ROWS_AT_ONCE]
-        ok = rows.view(np.uint64) < task.vocab_size  # a negative number is a large one there
-        if name == "targets":
-            ok |= rows == IGNORE_INDEX
-        if not ok.all():
-            row, position = np.unravel_index(np.argmin(ok), ok.shape)
-            wanted = f"0..{task.vocab_size - 1} (task.vocab_size={task.vocab_size})"
-            wanted += f" or {IGNORE_INDEX}, which is not scored" if name == "targets" else ""
-            raise WrongRows(
-                f"{split} {name}, row {start + row}, position {position}: found {rows[row, position]}, must be in"
-                f" {wanted}, in {_function(task)}"
-            )
-
-
-def _check_sample(task: Task, split: Split, arrays: Arrays) -> None:
-    num_rows = len(arrays[0])
-    sample = np.linspace(0, num_rows - 1, min(num_rows, _RULE_ROWS)).astype(int)
-    try:
-        task.check(arrays[0][sample], arrays[1][sample], split)
-    except TaskRuleError as error:
-        row = "" if error.row is None else f", row {sample[error.row]}"
-        rules = _place(type(task).check_rules)
-        raise WrongRows(f"{split} {error.array}{row}: {error.rule}, says {rules} of {_function(task)}") from error
-
-
-def _makes_all(task: Task) -> bool:
-    """Whether the task has a `generate` of its own."""
-    return type(task).generate is not Task.generate
-
-
 def _function(task: Task) -> str:
     """The user's function that makes the rows, with its place."""
-    return _place(type(task).generate if _makes_all(task) else type(task).generate_rows)
+    return _place(task.generate_rows)
 
 
-def _place(function: Callable) -> str:
-    """`function (file:line)`, as in `mixerlab.records.errors.place`."""
-    function = inspect.unwrap(function)
-    code = getattr(function, "__code__", None)
-    name = getattr(function, "__qualname__", repr(function))
-    return name if code is None else f"{name} ({code.co_filename}:{code.co_firstlineno})"
+def _place(method: Callable) -> str:
+    """`function (file:line)`."""
+    code = inspect.unwrap(method).__code__
+    return f"{code.co_qualname} ({code.co_filename}:{code.co_firstlineno})"

@@ -66,9 +66,9 @@ def global_numpy(task, num_rows, rng, split):
         (changed(lambda i, t: (i + 0.5, t)), r"^train inputs: dtype is float64, must be int64"),
         (changed(lambda i, t: (i[:, 1:], t)), r"^train inputs: shape is \(32, 11\), must be \(32, 12\)"),
         (changed(lambda i, t: i), r"^train rows: found ndarray, must be \(inputs, targets\).*\(32, 12\)"),
-        (changed(too_high), r"^train inputs, row 7, position 3: found 16, must be in 0..15 \(task.vocab_size=16\)"),
-        (changed(lambda i, t: (i, t - 20)), r"^train targets, row 0, position 0: found -\d+, .* 0..15 .* or -100"),
-        (changed(one_row_wrong), r"^train targets, row \d+: the target is the input, says Own.check_rules \(.*:\d+\)"),
+        (changed(too_high), r"^train inputs, row 7: position 3: found 16, must be in 0..15 \(task.vocab_size=16\)"),
+        (changed(lambda i, t: (i, t - 20)), r"^train targets, row 0: position 0: found -\d+, .* 0..15 .* or -100"),
+        (changed(one_row_wrong), r"^train targets, row \d+: the target is the input, .* Own.check_rules \(.*:\d+\)"),
         (global_numpy, r"^train rows differ when they are generated again from the same seed: .* `rng`"),
     ],
 )
