@@ -4,7 +4,6 @@ import logging
 import sys
 import time
 from collections.abc import Sequence
-from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -93,16 +92,15 @@ class EpochProgress(L.Callback):
 
     Args:
         replicas: learning rate and seed of each.
-        is_part: whether the run has others.
     """
 
-    def __init__(self, replicas: Sequence[tuple[float, int]], is_part: bool):
-        self.replicas, self.is_part = replicas, is_part
+    def __init__(self, replicas: Sequence[tuple[float, int]]):
+        self.replicas = replicas
         self.lines = None if is_terminal() else Lines()
 
     def on_train_start(self, trainer: L.Trainer, module: L.LightningModule) -> None:
-        if len(self.replicas) > 1 or self.is_part:
-            order = _named(self.replicas, with_seeds=self.is_part)
+        if len(self.replicas) > 1:
+            order = ", ".join(f"lr {lr:g} seed {seed}" for lr, seed in self.replicas)
             print(f"accuracies are shown in this order: {order}", file=sys.stderr, flush=True)
         self.bar = tqdm(
             total=trainer.max_epochs,
@@ -131,16 +129,6 @@ class EpochProgress(L.Callback):
     def on_exception(self, trainer: L.Trainer, module: L.LightningModule, exception: BaseException) -> None:
         if hasattr(self, "bar"):
             self.bar.close()
-
-
-def _named(replicas: Sequence[tuple[float, int]], with_seeds: bool) -> str:
-    """Their learning rates, and their seeds if there are several or `with_seeds`."""
-    with_seeds |= len({seed for _, seed in replicas}) > 1
-    groups = groupby(replicas, key=lambda replica: replica[1])
-    return "; ".join(
-        (f"seed {seed}: " if with_seeds else "") + f"lr {', '.join(f'{lr:g}' for lr, _ in group)}"
-        for seed, group in groups
-    )
 
 
 def _accuracies(module: PopulationTraining) -> str:

@@ -29,7 +29,7 @@ from mixerlab.training.checkpoints import DamagedCheckpoint, read_checkpoint, se
 from mixerlab.training.compiled import compile_mixers, without_kernels
 from mixerlab.training.datamodule import PopulationData
 from mixerlab.training.execution import choose_execution
-from mixerlab.training.lit_module import PopulationTraining, selections_in, series_name
+from mixerlab.training.lit_module import PopulationTraining, series_name
 from mixerlab.training.metrics import metrics_rows, summarise
 from mixerlab.training.optimizers import PopulationOptimizer
 from mixerlab.training.population import PAPER, Grouping, Population
@@ -150,12 +150,14 @@ class Training:
         total_steps = config.epochs * data.steps_per_epoch
 
         # What an interrupted training has left, and what this one will leave.
-        earlier = self._earlier(replicas)
-        for note in earlier.notes:
+        checkpoint = self.folder / checkpoint_name(replicas, self.code, config)
+        earlier_notes = self._look_at(checkpoint, replicas)
+        for note in earlier_notes:
             log.warning("%s: %s", self.folder, note)
+        resumes = checkpoint.exists()
         # A half that is done must not train again because the other one is interrupted.
-        resume_point = ResumePoint(earlier.path, config.checkpoint_every, is_half, self.name)
-        trainer = self._trainer(resume_point, EpochProgress(replicas, is_half))
+        resume_point = ResumePoint(checkpoint, config.checkpoint_every, is_half, self.name)
+        trainer = self._trainer(resume_point, EpochProgress(replicas))
         device = trainer.strategy.root_device
 
         # How the replicas compute: side by side, if the model can.
@@ -179,22 +181,22 @@ class Training:
             stop_when_perfect=config.stop_when_perfect,
             stop_above=config.stop_above,
             series=[series_name(lr, seed) for lr, seed in replicas],
-            selections_kept=earlier.selections_kept,
+            selections_kept=config.selections_kept,
         )
-        module.notes += [*earlier.notes, *filter(None, (decision.why, decision.warning))]
+        module.notes += [*earlier_notes, *filter(None, (decision.why, decision.warning))]
         if self.check is not None:
             self.check(population, bf16, data.batch_size)
         _compile(population, config, module.notes)
 
         unusable: str | None = None
         try:
-            _fit(trainer, module, data, earlier.path if earlier.exists else None)
+            _fit(trainer, module, data, checkpoint if resumes else None)
         except Exception as error:
             # An error before the first step is the checkpoint's, unless it is of a disk or a GPU: load_state_dict wraps
             # errors of CUDA in one of its own.
-            if not earlier.exists or resume_point.has_started or isinstance(error, OSError) or "CUDA" in str(error):
+            if not resumes or resume_point.has_started or isinstance(error, OSError) or "CUDA" in str(error):
                 raise
-            unusable = _put_aside(earlier.path, error)
+            unusable = _put_aside(checkpoint, error)
         if unusable is not None:  # outside the handler, whose traceback holds the tensors of the failed attempt
             log.warning("%s: %s", self.folder, unusable)
             return _joined(unusable, [self._train_together(replicas, graph_key, is_half)])
@@ -211,23 +213,17 @@ class Training:
             resumed_after_s=resume_point.resumed_after_s,
         )
 
-    def _earlier(self, replicas: Replicas) -> "_Earlier":
-        """What an interrupted training of these replicas has left. A damaged checkpoint is set aside."""
-        path = self.folder / checkpoint_name(replicas, self.code, self.config)
-        kept = self.config.selections_kept
-        if not (path.is_symlink() or path.exists()):
+    def _look_at(self, checkpoint: Path, replicas: Replicas) -> list[str]:
+        """Notes on what an interrupted training of these replicas has left. A damaged checkpoint is set aside."""
+        if not checkpoint.exists():
             others = self.folder.glob(f"resume-{_short_hash(sorted(replicas))}-*.ckpt")
-            differs = "is of other code, another device, precision or order of the rates: training starts over"
-            return _Earlier(path, False, kept, [f"{other.name} {differs}" for other in others])
+            differs = "is of other code, another device, precision, order of the rates or choice of weights to keep"
+            return [f"{other.name} {differs}: training starts over" for other in others]
         try:
-            lacking = set(kept) - selections_in(read_checkpoint(path))
-            if lacking and self.config.keep_weights != "auto":
-                raise DamagedCheckpoint(f"it has no {' and '.join(sorted(lacking))} weights of the epochs so far")
+            read_checkpoint(checkpoint)
         except DamagedCheckpoint as error:
-            return _Earlier(path, False, kept, [_put_aside(path, error)])
-        if lacking:  # it was killed in a sweep
-            return _Earlier(path, True, (), [f"{path.name} has no weights of the epochs so far: none are kept"])
-        return _Earlier(path, True, kept, [])
+            return [_put_aside(checkpoint, error)]
+        return []
 
     def _trainer(self, resume_point: ResumePoint, progress: EpochProgress) -> L.Trainer:
         config = self.config
@@ -246,19 +242,6 @@ class Training:
         )
 
 
-@dataclass(frozen=True)
-class _Earlier:
-    """The checkpoint of an interrupted training at `path`, if it `exists`, and what it means for the one that follows.
-
-    `selections_kept` are those of which weights are kept; `notes` go into the record.
-    """
-
-    path: Path
-    exists: bool
-    selections_kept: tuple[str, ...]
-    notes: list[str]
-
-
 def _put_aside(path: Path, error: Exception) -> str:
     """Renames a checkpoint that is of no use; says so."""
     aside = set_aside(path)
@@ -266,12 +249,12 @@ def _put_aside(path: Path, error: Exception) -> str:
 
 
 def checkpoint_name(replicas: Replicas, code: Mapping[str, str] | None, config: TrainerConfig) -> str:
-    """Its rows are those of these replicas in this order, trained by this code.
+    """Its rows are those of these replicas in this order, trained by this code, with the same weights kept.
 
     A run killed on a GPU must not go on on a CPU, whose generator draws another order of rows. The first part of the
     name is the same for these replicas in any order and trained in any way.
     """
-    way = list(replicas), code, config.device_type, config.dtype
+    way = list(replicas), code, config.device_type, config.dtype, config.selections_kept
     return f"resume-{_short_hash(sorted(replicas))}-{_short_hash(way)}.ckpt"
 
 

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from mixerlab.training.capture import GraphCache, Graphs, Step
 from mixerlab.training.datamodule import EVALUATED, BatchGroup
-from mixerlab.training.metrics import CHOSEN_ON, Scores
+from mixerlab.training.metrics import CHOSEN_ON, SUMS, means_of
 from mixerlab.training.optimizers import PopulationOptimizer
 from mixerlab.training.population import Population
 from mixerlab.training.steps import PopulationSteps
@@ -19,11 +19,6 @@ from mixerlab.training.weights import KeptWeights, model_state
 def series_name(lr: float, seed: int) -> str:
     """What the curves of a replica are called in a logger, of characters that every logger takes."""
     return f"lr-{lr:g}_seed-{seed}"
-
-
-def selections_in(checkpoint: Mapping) -> set[str]:
-    """The selections whose weights a checkpoint of `PopulationTraining` holds."""
-    return {name.split(".")[1] for name in checkpoint.get("state_dict", ()) if name.startswith("kept.")}
 
 
 class _Epoch(NamedTuple):
@@ -194,7 +189,7 @@ class PopulationTraining(L.LightningModule):
         self.read_epoch()
 
     def on_validation_epoch_start(self) -> None:
-        self.scores = [Scores.zeros(len(self.population), self.device) for _ in EVALUATED]
+        self.sums = torch.zeros(len(EVALUATED), SUMS, len(self.population), device=self.device)
 
     def validation_step(self, group: BatchGroup, batch_idx: int, dataloader_idx: int) -> None:
         if self.finished:
@@ -202,7 +197,7 @@ class PopulationTraining(L.LightningModule):
         batches = self._rows(group)
         step = self._step("score_apart" if group.is_apart else "score", group, batches[0])
         for rows in batches:
-            self.scores[dataloader_idx].add(step(rows))
+            self.sums[dataloader_idx] += step(rows)
 
     def on_validation_epoch_end(self) -> None:
         if self.finished:
@@ -212,8 +207,8 @@ class PopulationTraining(L.LightningModule):
             "learning_rate": optimizer.learning_rates(),
             "train_loss": self.loss_sum / max(self.steps_in_epoch, 1),
         }
-        for split, scores in zip(EVALUATED, self.scores, strict=True):
-            measured |= {f"{split}_{name}": value for name, value in scores.means().items()}
+        for split, sums in zip(EVALUATED, self.sums, strict=True):
+            measured |= {f"{split}_{name}": value for name, value in means_of(sums).items()}
         perplexity = torch.stack([measured[f"{split}_perplexity"] for split in EVALUATED])
         if self.stop_when_perfect:
             perfect = (measured["val_accuracy"] == 1) & (measured["test_accuracy"] == 1)
@@ -288,9 +283,6 @@ class PopulationTraining(L.LightningModule):
         checkpoint["history"], checkpoint["replicas"] = self.history, self.population.replicas
 
     def on_load_checkpoint(self, checkpoint: dict) -> None:
-        unwanted = tuple(f"kept.{selection}." for selection in selections_in(checkpoint) - set(self.kept))
-        state = checkpoint["state_dict"]
-        checkpoint["state_dict"] = {name: value for name, value in state.items() if not name.startswith(unwanted)}
         self.history = checkpoint["history"]
         self._keep(checkpoint["replicas"])  # Lightning loads their parameters and optimizer state after this
         self._stop_if_finished()

@@ -5,7 +5,6 @@ The metric is the macro accuracy of each batch, averaged. Token accuracy, loss a
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -18,6 +17,8 @@ CHOSEN_ON = {"official": "test", "clean": "val"}
 # A test accuracy that recall reaches only after its jump. `sweeps.tables` has it too; here the hash of training's code
 # covers it, as it decides a result.
 SOLVED = 0.9
+
+SUMS = 6  # of macro accuracy, loss, perplexity, right tokens, scored tokens, rows
 
 History = Sequence[Mapping]  # PopulationTraining.history: one dict per epoch, with lists over replicas
 
@@ -53,9 +54,10 @@ def macro_accuracy(counts: Tensor) -> Tensor:
 
 
 def batch_scores(logits: Tensor, targets: Tensor) -> Tensor:
-    """What one batch adds to `Scores.sums`, float32 `[6, R]`, from `logits` `[R, B, S, V]` and `targets` `[R, B, S]`.
+    """What one batch adds to the sums of its split, float32 `[SUMS, R]`.
 
-    Rows without a scored target are not counted.
+    Of `logits` `[R, B, S, V]` and `targets` `[R, B, S]`. A batch is weighted by its number of rows, as in mad-lab. Rows
+    without a scored target are not counted.
     """
     rows = (targets != IGNORE_INDEX).any(dim=2).sum(dim=1).float()
     loss, count = cross_entropy(logits, targets)
@@ -64,29 +66,15 @@ def batch_scores(logits: Tensor, targets: Tensor) -> Tensor:
     return torch.stack((macro_accuracy(counts) * rows, loss * rows, loss.exp() * rows, right, count, rows))
 
 
-@dataclass
-class Scores:
-    """Sums over the batches of one split. A batch is weighted by its number of rows, as in mad-lab."""
-
-    sums: Tensor  # [6, R]: macro accuracy, loss, perplexity, right tokens, scored tokens, rows
-
-    @classmethod
-    def zeros(cls, replicas: int, device: torch.device) -> "Scores":
-        return cls(torch.zeros(6, replicas, device=device))
-
-    def add(self, batch: Tensor) -> None:
-        """Adds the `batch_scores` of one batch."""
-        self.sums += batch
-
-    def means(self) -> dict[str, Tensor]:
-        """`accuracy` (macro), `token_accuracy`, `loss` (nats), `perplexity`, each float32 `[R]`."""
-        macro, loss, perplexity, right, count, rows = self.sums
-        return {
-            "accuracy": macro / rows,
-            "token_accuracy": right / count,
-            "loss": loss / rows,
-            "perplexity": perplexity / rows,
-        }
+def means_of(sums: Tensor) -> dict[str, Tensor]:
+    """`accuracy` (macro), `token_accuracy`, `loss` (nats) and `perplexity`, each float32 `[R]`, of summed scores."""
+    macro, loss, perplexity, right, count, rows = sums
+    return {
+        "accuracy": macro / rows,
+        "token_accuracy": right / count,
+        "loss": loss / rows,
+        "perplexity": perplexity / rows,
+    }
 
 
 def own_epochs(history: History, replica: int) -> list[dict]:

@@ -41,7 +41,7 @@ class PopulationSteps:
 
     @torch.no_grad()
     def score(self, rows: Tensor) -> Tensor:
-        """The sums of `training.metrics.batch_scores` on rows `[R, B]` of the examples."""
+        """`training.metrics.batch_scores` on rows `[R, B]` of the examples."""
         return self._scores(self.examples, rows)
 
     @torch.no_grad()

@@ -10,10 +10,10 @@ from torchmetrics.classification import MulticlassAccuracy
 
 from mixerlab.training.metrics import (
     IGNORE_INDEX,
-    Scores,
     batch_scores,
     class_counts,
     macro_accuracy,
+    means_of,
     summarise,
 )
 
@@ -80,10 +80,7 @@ def batches():
 
 def test_scores_average_over_batches_weighted_by_rows():
     real, given = batches()
-    scores = Scores.zeros(REPLICAS, torch.device("cpu"))
-    for logits, targets in given:
-        scores.add(batch_scores(logits, targets))
-    means = scores.means()
+    means = means_of(sum(batch_scores(logits, targets) for logits, targets in given))
     rows = [len(targets[0]) for _, targets in real]
     for replica in range(REPLICAS):
         macro, loss, perplexity = [], [], []

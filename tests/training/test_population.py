@@ -8,8 +8,9 @@ import torch
 import torch.nn.functional as F
 from tiny_training import THREE, VOCAB, assert_same_results, build_model, fit, replica_results, splits
 
+from mixerlab.training import lit_module
 from mixerlab.training.datamodule import PopulationData, scored_positions
-from mixerlab.training.metrics import IGNORE_INDEX, Scores
+from mixerlab.training.metrics import IGNORE_INDEX
 from mixerlab.training.optimizers import AdamW, Muon
 from mixerlab.training.population import Population
 from mixerlab.training.schedules import WSD, Cosine
@@ -186,12 +187,12 @@ def test_a_replica_stops_only_at_an_epoch_that_both_selections_take(tmp_path, mo
     epochs = [((1, 1.5), (0.9, 1.6)), ((1, 1.5), (1, 1.4)), ((1, 1.4), (1, 1.3)), ((1, 1.0), (1, 1.0))]
     measured = iter(split for epoch in epochs for split in epoch)
 
-    def means(scores):
+    def means(sums):
         accuracy, perplexity = next(measured)
         values = {"accuracy": accuracy, "token_accuracy": accuracy, "loss": 1, "perplexity": perplexity}
         return {name: torch.full((1,), float(value)) for name, value in values.items()}
 
-    monkeypatch.setattr(Scores, "means", means)
+    monkeypatch.setattr(lit_module, "means_of", means)
     summary = fit([(1e-3, 0)], tmp_path, stop_when_perfect=True, epochs=4).replicas[0]
     assert summary["official_epoch"] == summary["clean_epoch"] == 2 and summary["steps"] == 3 * 5
 
