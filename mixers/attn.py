@@ -1,11 +1,13 @@
 """Causal softmax attention with rotary embedding (Vaswani et al. 2017; RoFormer, Su et al. 2021)."""
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from mixerlab.kernels.fused.heads import rotary_heads
 from mixerlab.kernels.softmax_attention import attention_backend, softmax_attention
 from mixerlab.mixers.base import NORM_EPS, head_dim_of
+from mixerlab.mixers.cache import State, append, kv_cache
 from mixerlab.mixers.projected import ProjectedMixer
 from mixerlab.mixers.rotary import RotaryEmbedding
 
@@ -49,11 +51,25 @@ class Attention(ProjectedMixer):
     def mix(self, projected: Tensor) -> Tensor:
         return softmax_attention(*self.heads(projected)).flatten(2)
 
-    def heads(self, projected: Tensor) -> tuple[Tensor, ...]:
-        """q and k, normed and rotated, and v: `[B, T, num_heads, head_dim]` of what `project` gives."""
+    def heads(self, projected: Tensor, start: Tensor | None = None) -> tuple[Tensor, ...]:
+        """q and k, normed and rotated, and v: `[B, T, num_heads, head_dim]` of what `project` gives.
+
+        `start`, `[B]`, is the position of the first token of each sequence, 0 by default.
+        """
         gains = (self.q_norm.weight, self.k_norm.weight, None) if self.qk_norm else None
         rotated = True, True, False
-        return rotary_heads(projected, self.num_heads, self.rope.inverse_frequency, rotated, gains, NORM_EPS)
+        frequency = self.rope.inverse_frequency
+        return rotary_heads(projected, self.num_heads, frequency, rotated, gains, NORM_EPS, start=start)
+
+    def init_state(self, batch: int, max_len: int, device: torch.device, dtype: torch.dtype) -> State:
+        return kv_cache(batch, max_len, self.num_heads, self.head_dim, device, dtype)
+
+    def mix_from(self, projected: Tensor, state: State) -> Tensor:
+        q, k, v = self.heads(projected, state["length"])
+        positions = append(state, k, v)
+        q, k, v = (x.transpose(1, 2) for x in (q, state["k"], state["v"]))
+        seen = torch.arange(k.shape[2], device=k.device) <= positions[:, None, :, None]  # [B, 1, T, max_len]
+        return F.scaled_dot_product_attention(q, k, v, attn_mask=seen).transpose(1, 2).flatten(2)
 
     def state_size(self, seq_len: int) -> int:
         """Keys and values of every token."""

@@ -3,6 +3,8 @@
 import torch
 from torch import Tensor, nn
 
+from mixerlab.mixers.cache import State, recompute
+
 NORM_EPS = 1e-5  # of RMSNorm, added to the mean square
 
 
@@ -34,6 +36,29 @@ class SequenceMixer(nn.Module):
             f"{type(self).__name__} has no state_size: write state_size(self, seq_len), the number of elements that a"
             " layer carries from token to token"
         )
+
+    def init_state(self, batch: int, max_len: int, device: torch.device, dtype: torch.dtype) -> State:
+        """The state of `batch` sequences before their first token, for at most `max_len` tokens.
+
+        Args:
+            dtype: of the layer's activations: autocast's where it is on, else that of the parameters.
+        """
+        return {}
+
+    @torch.no_grad()
+    def prefill(self, x: Tensor, state: State) -> tuple[Tensor, State]:
+        """The outputs `[B, T, d_model]` of the next T tokens, `x` of the same shape, and the state behind them.
+
+        They are those that `forward` gives, of all tokens so far, for the last T. By default they are computed that
+        way, which is slow: each call computes the whole prefix again, and keeps all inputs. A mixer with a state of its
+        own writes `init_state` and this method, which changes the state's tensors in place: then a CUDA graph can
+        capture it. T may be 0.
+        """
+        return recompute(self, x, state) if x.shape[1] else x, state
+
+    def step(self, x: Tensor, state: State) -> tuple[Tensor, State]:
+        """`prefill` of one token, `x` `[B, 1, d_model]`."""
+        return self.prefill(x, state)
 
     def resolved_backend(self, device: torch.device, dtype: torch.dtype) -> str:
         """What computes the mixing for inputs of `dtype` on `device`; goes into the record.

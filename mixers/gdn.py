@@ -6,7 +6,9 @@ from torch import Tensor, nn
 from mixerlab.kernels.fused.rms_norm import rms_norm
 from mixerlab.kernels.fused.swiglu import swiglu
 from mixerlab.kernels.gated_delta_rule import gated_delta_rule, gated_delta_rule_backend
+from mixerlab.kernels.gated_delta_rule.reference import gated_delta_rule_steps
 from mixerlab.mixers.base import NORM_EPS, head_dim_of, keep_initial_values
+from mixerlab.mixers.cache import State, behind_tail, convolution_tail
 from mixerlab.mixers.convolution import ShortConvolution, split_and_convolve
 from mixerlab.mixers.gates import gates
 from mixerlab.mixers.projected import ProjectedMixer
@@ -72,20 +74,44 @@ class GatedDeltaNet(ProjectedMixer):
         self.norm = nn.RMSNorm(expand_v * self.head_dim, eps=NORM_EPS)
 
     def mix(self, projected: Tensor) -> Tensor:
-        q, k, v, gate, decay_logit, beta_logit = split_and_convolve(
+        q, k, v, gate, decay_logit, beta_logit = self._parts(projected)
+        with torch.autocast(projected.device.type, enabled=False):
+            log_decay, beta = gates(decay_logit, beta_logit, self.dt_bias, log_rate=self.A_log)
+            if self.expand_v > 1:  # a row of S reads only its own value: wider values are more heads of the same key
+                q, k, log_decay, beta = (y.repeat_interleave(self.expand_v, dim=2) for y in (q, k, log_decay, beta))
+            o = gated_delta_rule(q, k, v, log_decay, beta, chunk_size=self.chunk_size, backend=self.backend)
+            return self._gated(o.flatten(-2).unflatten(-1, (self.num_heads, -1)), gate)
+
+    def init_state(self, batch: int, max_len: int, device: torch.device, dtype: torch.dtype) -> State:
+        """S of each head, keys by values, and what the convolutions look back at."""
+        memory = batch, self.num_heads, self.head_dim, self.expand_v * self.head_dim
+        channels = (2 + self.expand_v) * self.d_model
+        return {
+            "memory": torch.zeros(memory, device=device, dtype=torch.promote_types(dtype, torch.float32)),
+            "tail": convolution_tail(batch, self.d_conv, channels, device, dtype),
+        }
+
+    def mix_from(self, projected: Tensor, state: State) -> Tensor:
+        """Token by token, from the recurrence."""
+        parts = self._parts(behind_tail(state["tail"], projected))
+        q, k, v, gate, decay_logit, beta_logit = (x[:, self.d_conv - 1 :] for x in parts)
+        with torch.autocast(projected.device.type, enabled=False):
+            log_decay, beta = gates(decay_logit, beta_logit, self.dt_bias, log_rate=self.A_log)
+            v = v.flatten(-2).unflatten(-1, (self.num_heads, -1))
+            return self._gated(gated_delta_rule_steps(q, k, v, log_decay, beta, state["memory"]), gate)
+
+    def _parts(self, projected: Tensor) -> tuple[Tensor, ...]:
+        """q, k and v as heads of one width, the gate, and the logits of decay and step size."""
+        return split_and_convolve(
             projected,
             self.head_dim,
             unit_norm=(self.q_conv, self.k_conv),
             convolved=(self.v_conv,),
             flat=(self.expand_v * self.d_model, self.num_heads, self.num_heads),
         )
-        with torch.autocast(projected.device.type, enabled=False):
-            log_decay, beta = gates(decay_logit, beta_logit, self.dt_bias, log_rate=self.A_log)
-            if self.expand_v > 1:  # a row of S reads only its own value: wider values are more heads of the same key
-                q, k, log_decay, beta = (y.repeat_interleave(self.expand_v, dim=2) for y in (q, k, log_decay, beta))
-            o = gated_delta_rule(q, k, v, log_decay, beta, chunk_size=self.chunk_size, backend=self.backend)
-            o = o.flatten(-2).unflatten(-1, (self.num_heads, -1))
-            return swiglu(gate, rms_norm(o, self.norm.weight, NORM_EPS).flatten(-2))
+
+    def _gated(self, o: Tensor, gate: Tensor) -> Tensor:
+        return swiglu(gate, rms_norm(o, self.norm.weight, NORM_EPS).flatten(-2))
 
     def state_size(self, seq_len: int) -> int:
         """A `[expand_v head_dim, head_dim]` matrix per head and the inputs that three convolutions look back at."""

@@ -5,9 +5,12 @@ import math
 import torch
 from torch import Tensor, nn
 
+from mixerlab.kernels.fused.linear import linear
 from mixerlab.kernels.selective_scan import selective_scan_backend
 from mixerlab.kernels.selective_scan.block import mamba_block
+from mixerlab.kernels.selective_scan.reference import selective_scan_steps
 from mixerlab.mixers.base import keep_initial_values
+from mixerlab.mixers.cache import State, behind_tail, convolution_tail
 from mixerlab.mixers.convolution import ShortConvolution
 from mixerlab.mixers.projected import ProjectedMixer
 
@@ -90,6 +93,22 @@ class Mamba(ProjectedMixer):
             self.D,
             backend=self.backend,
         )
+
+    def init_state(self, batch: int, max_len: int, device: torch.device, dtype: torch.dtype) -> State:
+        """The scan's state, and what the convolution looks back at."""
+        wide = torch.promote_types(dtype, torch.float32)
+        return {
+            "scan": torch.zeros(batch, self.d_inner, self.d_state, device=device, dtype=wide),
+            "tail": convolution_tail(batch, self.d_conv, self.d_inner, device, dtype),
+        }
+
+    def mix_from(self, projected: Tensor, state: State) -> Tensor:
+        """Token by token, from the recurrence."""
+        x, z = behind_tail(state["tail"], projected).chunk(2, dim=-1)
+        u, z = self.conv(x)[:, self.d_conv - 1 :], z[:, self.d_conv - 1 :]
+        dt, B, C = linear(u, self.x_proj.weight).split((self.dt_rank, self.d_state, self.d_state), dim=-1)
+        delta, A = linear(dt, self.dt_proj.weight), -self.A_log.exp()
+        return selective_scan_steps(u, delta, self.dt_proj.bias, A, B, C, self.D, z, state["scan"])
 
     def state_size(self, seq_len: int) -> int:
         return self.d_inner * (self.d_state + self.d_conv - 1)

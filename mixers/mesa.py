@@ -8,7 +8,9 @@ from torch import Tensor, nn
 
 from mixerlab.kernels.fused.rms_norm import rms_norm
 from mixerlab.kernels.mesa import mesa, mesa_backend
+from mixerlab.kernels.mesa.reference import mesa_steps
 from mixerlab.mixers.base import NORM_EPS, head_dim_of, keep_initial_values
+from mixerlab.mixers.cache import State, behind_tail, convolution_tail
 from mixerlab.mixers.convolution import ShortConvolution, split_and_convolve
 from mixerlab.mixers.gates import gates
 from mixerlab.mixers.projected import ProjectedMixer
@@ -76,25 +78,52 @@ class MesaNet(ProjectedMixer):
         self.norm = nn.RMSNorm(self.head_dim, eps=NORM_EPS)
 
     def mix(self, projected: Tensor) -> Tensor:
-        q, k, v, decay_logit, beta_logit = split_and_convolve(
+        q, k, v, decay_logit, beta_logit = self._parts(projected)
+        with torch.autocast(projected.device.type, enabled=False):
+            o = mesa(
+                q,
+                k,
+                v,
+                *self._gates(decay_logit, beta_logit),
+                self._ridge(),
+                iterations=self.cg_iterations,
+                chunk_size=self.chunk_size,
+                backend=self.backend,
+            )
+            return rms_norm(o, self.norm.weight, NORM_EPS).flatten(-2)
+
+    def init_state(self, batch: int, max_len: int, device: torch.device, dtype: torch.dtype) -> State:
+        """H and G of each head, side by side, and what the convolutions look back at."""
+        memory = batch, self.num_heads, self.head_dim, 2 * self.head_dim
+        return {
+            "memory": torch.zeros(memory, device=device, dtype=torch.promote_types(dtype, torch.float32)),
+            "tail": convolution_tail(batch, self.d_conv, 2 * self.d_model, device, dtype),
+        }
+
+    def mix_from(self, projected: Tensor, state: State) -> Tensor:
+        parts = self._parts(behind_tail(state["tail"], projected))
+        q, k, v, decay_logit, beta_logit = (x[:, self.d_conv - 1 :] for x in parts)
+        with torch.autocast(projected.device.type, enabled=False):
+            decayed = self._gates(decay_logit, beta_logit)
+            sizes = self.cg_iterations, self.chunk_size
+            o = mesa_steps(q, k, v, *decayed, self._ridge(), *sizes, state["memory"])
+            return rms_norm(o, self.norm.weight, NORM_EPS).flatten(-2)
+
+    def _parts(self, projected: Tensor) -> tuple[Tensor, ...]:
+        """q, k and v as heads, and the logits of decay and step size."""
+        return split_and_convolve(
             projected,
             self.head_dim,
             unit_norm=(self.q_conv, self.k_conv),
             heads=(self.num_heads,),
             flat=(self.num_heads, self.num_heads),
         )
-        with torch.autocast(projected.device.type, enabled=False):
-            o = mesa(
-                q,
-                k,
-                v,
-                *gates(decay_logit, beta_logit, self.a_proj.bias, beta_bias=self.b_proj.bias),
-                (F.softplus(self.ridge_logit) + self.ridge_lower_bound).view(self.num_heads, self.head_dim),
-                iterations=self.cg_iterations,
-                chunk_size=self.chunk_size,
-                backend=self.backend,
-            )
-            return rms_norm(o, self.norm.weight, NORM_EPS).flatten(-2)
+
+    def _gates(self, decay_logit: Tensor, beta_logit: Tensor) -> tuple[Tensor, Tensor]:
+        return gates(decay_logit, beta_logit, self.a_proj.bias, beta_bias=self.b_proj.bias)
+
+    def _ridge(self) -> Tensor:
+        return (F.softplus(self.ridge_logit) + self.ridge_lower_bound).view(self.num_heads, self.head_dim)
 
     def state_size(self, seq_len: int) -> int:
         """Two `[head_dim, head_dim]` matrices per head and the inputs that two convolutions look back at."""

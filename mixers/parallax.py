@@ -6,8 +6,10 @@ from torch import Tensor, nn
 from mixerlab.kernels.fused.heads import rotary_heads
 from mixerlab.kernels.fused.rms_norm import default_dtype
 from mixerlab.kernels.parallax import parallax_attention, parallax_backend
+from mixerlab.kernels.parallax.decode import MAX_TOKENS, parallax_decode
 from mixerlab.kernels.parallax.projected import is_one_operator, projected_parallax
 from mixerlab.mixers.base import NORM_EPS, head_dim_of, keep_initial_values
+from mixerlab.mixers.cache import State, append, kv_cache
 from mixerlab.mixers.projected import ProjectedMixer
 from mixerlab.mixers.rotary import RotaryEmbedding
 
@@ -64,10 +66,33 @@ class Parallax(ProjectedMixer):
         self.rope = RotaryEmbedding(self.head_dim, rope_base)
 
     def mix(self, projected: Tensor) -> Tensor:
+        q, k, v, rho = self.heads(projected)
+        return parallax_attention(q, rho, k, v, backend=self.backend).flatten(2)
+
+    def heads(self, projected: Tensor, start: Tensor | None = None) -> tuple[Tensor, ...]:
+        """q, k, v and rho, normed and rotated: `[B, T, num_heads, head_dim]` of what `project` gives.
+
+        `start`, `[B]`, is the position of the first token of each sequence, 0 by default.
+        """
         gains = (self.q_norm.weight, self.k_norm.weight, None, self.r_norm.weight) if self.qkr_norm else None
         rotated = True, True, False, self.rope_on_rho
-        q, k, v, rho = rotary_heads(projected, self.num_heads, self.rope.inverse_frequency, rotated, gains, NORM_EPS)
-        return parallax_attention(q, rho, k, v, backend=self.backend).flatten(2)
+        frequency = self.rope.inverse_frequency
+        return rotary_heads(projected, self.num_heads, frequency, rotated, gains, NORM_EPS, start=start)
+
+    def init_state(self, batch: int, max_len: int, device: torch.device, dtype: torch.dtype) -> State:
+        return kv_cache(batch, max_len, self.num_heads, self.head_dim, device, dtype)
+
+    def mix_from(self, projected: Tensor, state: State) -> Tensor:
+        q, k, v, rho = self.heads(projected, state["length"])
+        last = append(state, k, v) + 1  # the length of a sequence that ends with this token
+        pieces = zip(
+            q.split(MAX_TOKENS, dim=1), rho.split(MAX_TOKENS, dim=1), last.split(MAX_TOKENS, dim=1), strict=True
+        )
+        outputs = [
+            parallax_decode(a, b, state["k"], state["v"], lengths=ends[:, -1].contiguous(), backend=self.backend)
+            for a, b, ends in pieces
+        ]
+        return torch.cat(outputs, dim=1).flatten(2)
 
     def project_and_mix_at_once(self, x: Tensor, rows: Tensor | None = None) -> Tensor | None:
         """For long sequences on a GPU; without norms and biases, which the operator does not know."""

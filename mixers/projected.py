@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from mixerlab.kernels.fused.linear import join_rows, linear
 from mixerlab.mixers.base import SequenceMixer
+from mixerlab.mixers.cache import State, recompute
 
 # Columns. On an H200 the product of 3 x 131,072 bf16 rows of 128 takes 304 us for 520 columns and 148 for 544, 155
 # for 392 and 120 for 416: other widths get the library's small or badly filled tiles.
@@ -45,6 +46,19 @@ class ProjectedMixer(SequenceMixer):
         zeros behind them up to a multiple of 32.
         """
         raise NotImplementedError(f"{type(self).__name__} has no mix")
+
+    def mix_from(self, projected: Tensor, state: State) -> Tensor:
+        """What `mix` gives of the next tokens, at least one; by default from all so far, slow.
+
+        A subclass with a state of its own writes this method and `init_state`.
+        """
+        return recompute(self.mix, projected, state)
+
+    @torch.no_grad()
+    def prefill(self, x: Tensor, state: State) -> tuple[Tensor, State]:
+        if not x.shape[1] or type(self).forward is not ProjectedMixer.forward:
+            return super().prefill(x, state)
+        return self.project_out(self.mix_from(self.project(x), state)), state
 
     def forward(self, x: Tensor) -> Tensor:
         """`x` `[B, T, d_model]` to `[B, T, d_model]`.

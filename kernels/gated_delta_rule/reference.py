@@ -1,4 +1,4 @@
-"""The gated delta rule in PyTorch, chunk by chunk: any device, float32 or float64, vmap, autograd.
+"""The gated delta rule in PyTorch, chunk by chunk or token by token: any device, float32 or float64, vmap, autograd.
 
 Within a chunk, let `b_i` be the log decay summed from its first position to i, `S` the state before it (`[D, D]`, keys
 by values) and `u_i = beta_i (v_i - read_i)` what position i writes. Each read depends on the state and on the earlier
@@ -48,3 +48,27 @@ def gated_delta_rule_reference(
         outputs.append(q[:, :, n] @ state + attention[:, :, n] @ u)
         state = chunk_decay[:, :, n] * state + k[:, :, n].mT @ u
     return (scale * from_chunks(torch.stack(outputs, dim=2), length)).to(out_dtype)
+
+
+def gated_delta_rule_steps(q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor, beta: Tensor, memory: Tensor) -> Tensor:
+    """The same from a state on, which becomes the one behind the last token; without a gradient.
+
+    Args:
+        q, k: `[B, T, H, D]`.
+        v: `[B, T, H, W]`, of any width.
+        log_decay, beta: `[B, T, H]`.
+        memory: S, keys by values `[B, H, D, W]`; float32 or float64, as the sums are.
+
+    Returns:
+        `[B, T, H, W]` in the dtype of v, with the default scale.
+    """
+    out_dtype, scale = v.dtype, q.shape[-1] ** -0.5
+    q, k, v = (x.to(memory.dtype).unsqueeze(-2) for x in (q, k, v))  # rows
+    decay, beta = (x[..., None, None] for x in (log_decay.exp(), beta))
+    outputs = []
+    for t in range(q.shape[1]):
+        memory *= decay[:, t]
+        write = beta[:, t] * (v[:, t] - k[:, t] @ memory)
+        memory += k[:, t].mT * write
+        outputs.append(scale * q[:, t] @ memory)
+    return torch.stack(outputs, dim=1).squeeze(-2).to(out_dtype)

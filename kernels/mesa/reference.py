@@ -77,20 +77,25 @@ class _SolveAdjoint(torch.autograd.Function):
         return conjugate_gradients(systems, grad, ctx.iterations), None, *(None for _ in systems)
 
 
-def build_systems(k: Tensor, v: Tensor, log_decay: Tensor, beta: Tensor, ridge: Tensor) -> tuple[Systems, Tensor]:
-    """The systems, and `G` before each chunk, from inputs `[B, H, N, C, ...]` and a ridge `[H, D]`."""
+def build_systems(
+    k: Tensor, v: Tensor, log_decay: Tensor, beta: Tensor, ridge: Tensor, state: Tensor | None = None
+) -> tuple[Systems, Tensor, Tensor]:
+    """The systems, `G` before each chunk, and the last state, from inputs `[B, H, N, C, ...]` and a ridge `[H, D]`.
+
+    A state is `H` and `G` side by side, `[B, H, D, 2 D]`; the first is zero unless it is given.
+    """
     cumulative = log_decay.cumsum(-1)
     to_end = (cumulative[..., -1:] - cumulative).exp() * beta
     added = (k * to_end[..., None]).mT @ torch.cat((k, v), dim=-1)
     chunk_decay = cumulative[..., -1].exp()[..., None, None]
-    state, states = torch.zeros_like(added[:, :, 0]), []
+    state, states = torch.zeros_like(added[:, :, 0]) if state is None else state, []
     for n in range(added.shape[2]):
         states.append(state)
         state = chunk_decay[:, :, n] * state + added[:, :, n]
     key_states, value_states = torch.stack(states, dim=2).split(k.shape[-1], dim=-1)
     weights = decay_between(cumulative) * beta[..., None, :]
     from_start = cumulative.exp()[..., None]
-    return Systems(k, weights, from_start, ridge[None, :, None, None, :], key_states), value_states
+    return Systems(k, weights, from_start, ridge[None, :, None, None, :], key_states), value_states, state
 
 
 def mesa_reference(
@@ -104,13 +109,48 @@ def mesa_reference(
     chunk_size: int,
 ) -> Tensor:
     """See `kernels.mesa.mesa`."""
+    return _mesa(q, k, v, log_decay, beta, ridge, iterations, chunk_size)[0]
+
+
+def mesa_steps(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    log_decay: Tensor,
+    beta: Tensor,
+    ridge: Tensor,
+    iterations: int,
+    chunk_size: int,
+    memory: Tensor,
+) -> Tensor:
+    """The same from a state on, which becomes the one behind the last token; without a gradient.
+
+    `memory` is `H` and `G` side by side, `[B, H, D, 2 D]`; float32 or float64, as the sums are.
+    """
+    o, state = _mesa(q, k, v, log_decay, beta, ridge, iterations, chunk_size, memory)
+    memory.copy_(state)
+    return o
+
+
+def _mesa(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    log_decay: Tensor,
+    beta: Tensor,
+    ridge: Tensor,
+    iterations: int,
+    chunk_size: int,
+    state: Tensor | None = None,
+) -> tuple[Tensor, Tensor]:
+    """The outputs, and the state behind them."""
     length, out_dtype = q.shape[1], v.dtype
     dtype = torch.promote_types(q.dtype, torch.float32)
     chunk_size = min(chunk_size, length)
     q, k, v, log_decay, beta = (to_chunks(x.to(dtype), chunk_size) for x in (q, k, v, log_decay, beta))
-    systems, value_states = build_systems(k, v, log_decay, beta, ridge.to(dtype))
+    systems, value_states, state = build_systems(k, v, log_decay, beta, ridge.to(dtype), state)
 
     fixed = Systems(*(part.detach() for part in systems))
     x = conjugate_gradients(fixed, q.detach(), iterations)
     x = x + _SolveAdjoint.apply(q - systems.apply(x), iterations, *fixed)
-    return from_chunks(systems.read(x, v, value_states), length).to(out_dtype)
+    return from_chunks(systems.read(x, v, value_states), length).to(out_dtype), state

@@ -18,6 +18,23 @@ def selective_scan_reference(
     return ((y + D * u) * F.silu(z)).to(result_dtype)
 
 
+def selective_scan_steps(
+    u: Tensor, delta: Tensor, delta_bias: Tensor, A: Tensor, B: Tensor, C: Tensor, D: Tensor, z: Tensor, state: Tensor
+) -> Tensor:
+    """The same from a `state` `[batch, channels, N]` on, which becomes the one behind the last token; no gradient.
+
+    The state is float32 or float64, as the sums are.
+    """
+    result_dtype = u.dtype
+    u, delta, delta_bias, A, B, C, D, z = (x.to(state.dtype) for x in (u, delta, delta_bias, A, B, C, D, z))
+    delta = F.softplus(delta + delta_bias)
+    outputs = []
+    for t in range(u.shape[1]):
+        state.copy_(_step(state, u[:, t], delta[:, t], A, B[:, t])[1])
+        outputs.append((state * C[:, t, None, :]).sum(-1))
+    return ((torch.stack(outputs, dim=1) + D * u) * F.silu(z)).to(result_dtype)
+
+
 def _step(state: Tensor, u: Tensor, delta: Tensor, A: Tensor, B: Tensor) -> tuple[Tensor, Tensor]:
     """The decay `[batch, channels, N]` of one step, whose `u`, `delta` and `B` are given, and the state after it."""
     decay = torch.exp(delta[..., None] * A)

@@ -58,7 +58,7 @@ def test_thirty_steps_reach_the_stated_residual(gamma, distinct_keys):
     q = torch.nn.functional.normalize(torch.randn(1, 512, 1, 64, generator=rng), dim=-1)
     log_decay = torch.full((1, 512, 1), gamma).log()
     k, q, log_decay = (to_chunks(x, 64) for x in (table[tokens], q, log_decay))
-    chunks, _ = build_systems(k, k, log_decay, torch.ones_like(log_decay), torch.full((1, 64), 0.25))
+    chunks, *_ = build_systems(k, k, log_decay, torch.ones_like(log_decay), torch.full((1, 64), 0.25))
     residual = (q - chunks.apply(conjugate_gradients(chunks, q, 30))).norm(dim=-1)
     assert residual.max() < 1e-4
 

@@ -18,6 +18,7 @@ def split_heads(
     gains: Sequence[Tensor] = (),
     eps: float = 0.0,
     *,
+    start: Tensor | None = None,
     backend: str = "auto",
 ) -> tuple[Tensor, ...]:
     """The parts of `packed`, side by side from its first column on, each in its form.
@@ -35,6 +36,7 @@ def split_heads(
         gains: `[width]` for each RMS-normed part, in their order; these parts have heads of one width. If the gains are
             neighbours in memory, they are read where they are (`join_rows`); else they are copied first.
         eps: added to the mean square of RMS-normed heads; above 0 if there are any.
+        start: `[B]`, the position of the first row of each sequence, for PyTorch only; 0 by default.
         backend: `auto`, `reference` (PyTorch) or `triton` (float32 and bfloat16, arithmetic in float32).
 
     Returns:
@@ -62,8 +64,10 @@ def split_heads(
     why = why_not_triton(packed, *gains)
     if inverse_frequency is not None and inverse_frequency.dtype != torch.float32:
         why = f"the kernel takes a float32 inverse_frequency, not {inverse_frequency.dtype}"
+    if start is not None:
+        why = "the kernel counts positions from 0"
     if resolve_backend(backend, packed.device, supported=not why, why=why) == "reference":
-        return _reference(packed, parts, inverse_frequency, gains, eps)
+        return _reference(packed, parts, inverse_frequency, gains, eps, start)
     # One group of parameters; under vmap each replica is another.
     joined = join_rows(*(gain[None] for gain in gains))[None] if gains else None
     return Split.apply(packed, inverse_frequency, joined, eps, parts)
@@ -77,6 +81,7 @@ def rotary_heads(
     gains: Sequence[Tensor | None] | None = None,
     eps: float = 0.0,
     *,
+    start: Tensor | None = None,
     backend: str = "auto",
 ) -> tuple[Tensor, ...]:
     """The parts of `packed`, one for each of `rotated`: `[B, T, num_heads, D]`, rotated if it says so.
@@ -99,7 +104,7 @@ def rotary_heads(
         Part(num_heads, width, forms[rotates, gain is not None]) for rotates, gain in zip(rotated, gains, strict=True)
     ]
     given = [gain for gain in gains if gain is not None]
-    return split_heads(packed, parts, inverse_frequency, given, eps, backend=backend)
+    return split_heads(packed, parts, inverse_frequency, given, eps, start=start, backend=backend)
 
 
 def _reference(
@@ -108,6 +113,7 @@ def _reference(
     inverse_frequency: Tensor | None,
     gains: Sequence[Tensor],
     eps: float,
+    start: Tensor | None,
 ) -> tuple[Tensor, ...]:
     *columns, _ = packed.split(split_sizes(parts, packed.shape[-1]), dim=-1)
     remaining, results = iter(gains), []
@@ -119,7 +125,7 @@ def _reference(
             y = _rms_norm(x, next(remaining), eps)
         if part.form.rotates:
             assert inverse_frequency is not None  # `split_heads` has checked it
-            y = _rotated(y, inverse_frequency)
+            y = _rotated(y, inverse_frequency, start)
         results.append(y.to(x.dtype))
     return tuple(results)
 
@@ -137,10 +143,12 @@ def _rms_norm(x: Tensor, gain: Tensor, eps: float) -> Tensor:
     return wide * (wide.square().mean(-1, keepdim=True) + eps).rsqrt() * gain
 
 
-def _rotated(x: Tensor, inverse_frequency: Tensor) -> Tensor:
+def _rotated(x: Tensor, inverse_frequency: Tensor, start: Tensor | None) -> Tensor:
     wide = torch.promote_types(x.dtype, torch.float32)
     positions = torch.arange(x.shape[1], device=x.device, dtype=wide)
-    angles = positions[:, None, None] * inverse_frequency.to(wide)  # [T, 1, D / 2]
+    if start is not None:
+        positions = start[:, None] + positions
+    angles = positions[..., None, None] * inverse_frequency.to(wide)  # [T, 1, D / 2], or with a batch before it
     cos, sin = angles.cos(), angles.sin()
     first, second = x.to(wide).chunk(2, dim=-1)
     return torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1)

@@ -1,0 +1,147 @@
+"""The state of a mixer: what it gives token by token is what it gives of a whole sequence."""
+
+import pytest
+import torch
+from every_mixer import MIXERS, mixer_of
+from torch import nn
+
+from mixerlab.checks.contract import without_zeros
+from mixerlab.mixers.base import SequenceMixer
+from mixerlab.mixers.projected import ProjectedMixer
+
+WIDTH, LENGTH = 32, 21
+CPU = torch.device("cpu")
+OPTIONS = [
+    *((name, {}) for name in MIXERS),
+    ("attn", {"bias": True, "qk_norm": False, "num_heads": 4}),
+    ("parallax", {"bias": True, "qkr_norm": False}),
+    ("parallax", {"rope_on_rho": True, "num_heads": 1}),
+    ("gdn", {"expand_v": 1, "num_heads": 4, "d_conv": 1}),
+    ("gdn", {"d_conv": 6, "expand_v": 3}),
+    ("mamba", {"d_conv": 1, "expand": 1, "zero_dt_bias": True}),
+    ("mamba", {"d_conv": 6, "d_state": 3, "dt_rank": 5}),
+    ("mesa", {"d_conv": 1, "num_heads": 4}),
+    ("mesa", {"d_conv": 6, "chunk_size": 4, "cg_iterations": 5}),
+]
+DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
+
+
+def noisy(mixer):
+    """With biases, gains and rates that differ from channel to channel."""
+    for parameter in without_zeros(mixer).parameters():
+        if parameter.ndim == 1:
+            parameter.data.add_(0.1 * torch.randn_like(parameter))
+    return mixer
+
+
+def in_pieces(mixer, x, lengths, dtype=torch.float32):
+    """The outputs of prefills of these lengths, and of steps for what is left of `x`."""
+    state = mixer.init_state(len(x), x.shape[1], x.device, dtype)
+    pieces = x.split((*lengths, *(1,) * (x.shape[1] - sum(lengths))), dim=1)
+    outputs = []
+    for n, piece in enumerate(pieces):
+        y, state = (mixer.prefill if n < len(lengths) else mixer.step)(piece, state)
+        outputs.append(y)
+    return torch.cat(outputs, dim=1), state
+
+
+@pytest.mark.parametrize(("name", "options"), OPTIONS)
+def test_token_by_token_is_forward(name, options):
+    torch.manual_seed(0)
+    mixer, x = noisy(mixer_of(name, WIDTH, **options)).eval(), torch.randn(2, LENGTH, WIDTH)
+    with torch.no_grad():
+        expected = mixer(x)
+    for lengths in ((), (0,), (1,), (13,), (5, 10), (LENGTH,)):
+        torch.testing.assert_close(in_pieces(mixer, x, lengths)[0], expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize(("name", "options"), OPTIONS)
+def test_in_double_precision(name, options):
+    torch.manual_seed(0)
+    mixer, x = noisy(mixer_of(name, WIDTH, **options)).double(), torch.randn(2, LENGTH, WIDTH, dtype=torch.float64)
+    torch.testing.assert_close(in_pieces(mixer, x, (9,), torch.float64)[0], mixer(x).detach(), rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize(("name", "options"), OPTIONS)
+def test_state_size_is_the_size_of_the_state(name, options):
+    mixer = mixer_of(name, WIDTH, **options)
+    for length in (1, 9):
+        state = mixer.init_state(2, length, CPU, torch.float32)
+        assert sum(x.numel() for x in state.values() if x.is_floating_point()) == 2 * mixer.state_size(length)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("name", MIXERS)
+def test_in_bfloat16_it_is_as_near_to_float32_as_forward_is(name, device):
+    """Both round to 8 bits in the same places but for the order of sums, whose rounding adds at most as much again."""
+    torch.manual_seed(0)
+    mixer, x = noisy(mixer_of(name, 128)).to(device), torch.randn(2, 65, 128, device=device)
+    with torch.no_grad():
+        exact = mixer(x)
+        with torch.autocast(device, torch.bfloat16):
+            lowered = mixer(x).float()
+            stepped, state = in_pieces(mixer, x, (33,), torch.bfloat16)
+    assert {state[key].dtype for key in ("k", "v", "tail") if key in state} == {torch.bfloat16}
+    off = (lowered - exact).norm() / exact.norm()
+    assert (stepped.float() - exact).norm() / exact.norm() < 2 * off
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", MIXERS)
+def test_one_graph_replays_every_step(name):
+    torch.manual_seed(0)
+    mixer, x = noisy(mixer_of(name, 128)).cuda(), torch.randn(2, 40, 128, device="cuda")
+    with torch.autocast("cuda", torch.bfloat16):
+        expected, _ = in_pieces(mixer, x, (), torch.bfloat16)
+        state = mixer.init_state(2, 40, x.device, torch.bfloat16)
+        token = x[:, :1].clone()
+        side = torch.cuda.Stream()
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            mixer.step(token, mixer.init_state(2, 40, x.device, torch.bfloat16))  # compiles kernels
+        torch.cuda.current_stream().wait_stream(side)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            y, _ = mixer.step(token, state)
+    outputs = []
+    for t in range(40):
+        token.copy_(x[:, t : t + 1])
+        graph.replay()
+        outputs.append(y.clone())
+    torch.testing.assert_close(
+        torch.cat(outputs, dim=1),
+        expected,
+    )
+
+
+class Sum(SequenceMixer):
+    """Without a state of its own."""
+
+    def forward(self, x):
+        return x.cumsum(dim=1)
+
+
+class Scaled(ProjectedMixer):
+    """With a `forward` of its own around the product and `mix`."""
+
+    input_projections = ("i_proj",)
+
+    def __init__(self):
+        super().__init__()
+        self.i_proj, self.o_proj = nn.Linear(WIDTH, 5), nn.Linear(5, WIDTH)
+
+    def mix(self, projected):
+        return projected.cumsum(dim=1)
+
+
+class Doubled(Scaled):
+    def forward(self, x):
+        return 2 * super().forward(x)
+
+
+@pytest.mark.parametrize("make", [Sum, Scaled, Doubled])
+def test_a_mixer_without_a_state_computes_the_prefix_again(make):
+    torch.manual_seed(0)
+    mixer, x = make(), torch.randn(2, 9, WIDTH)
+    for lengths in ((), (0, 1), (4,)):
+        torch.testing.assert_close(in_pieces(mixer, x, lengths)[0], mixer(x).detach())
