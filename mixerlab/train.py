@@ -81,12 +81,10 @@ class _Run:
     """A run that can be built, before it trains.
 
     Attributes:
-        cfg: what it was asked for.
-        task, config: what `checked` made of it.
+        cfg: what it was asked for, of which `checked` made `task`, `config` and `code`.
         parts: what it is made of.
         state_size: of its model, at the length that it trains on.
         folder: where its record is, or will be.
-        code: hashes of the code of its parts.
     """
 
     cfg: DictConfig

@@ -77,7 +77,7 @@ def best_trial(
     _, _, own_mean, _, lr, config = min(ranked)
     # Of its own seeds, as the tables show it; the mean may be over others as well.
     solved = higher and -own_mean >= NEAR_PERFECT
-    wider = not solved and wants_a_wider_grid(lr, means[config], grids[config], higher)
+    wider = not solved and _wants_a_wider_grid(lr, means[config], grids[config], higher)
     return sorted(finished[config, lr], key=lambda row: row["seed"]), wider
 
 
@@ -98,19 +98,10 @@ def score_of(row: Mapping[str, Any], column: str, higher_is_better: bool = True)
     return 0.0 if higher_is_better else math.inf
 
 
-def wants_a_wider_grid(
-    best: float, means: Mapping[float, float], grid: set[float], higher_is_better: bool = True
-) -> bool:
-    """Whether the best rate is at the edge of its grid, below NEAR_PERFECT, and over MARGIN ahead of all inner ones.
+def _wants_a_wider_grid(best: float, means: Mapping[float, float], grid: set[float], higher_is_better: bool) -> bool:
+    """Whether the best rate, one of `means` (by rate, the higher the better, on the same seeds), asks for a wider grid.
 
-    Without inner ones it must be ahead of the other edge; if that has no score either, the best is all that there is of
-    the grid, and it should be wider.
-
-    Args:
-        best: the rate that was chosen, one of `means`.
-        means: by rate, the higher the better, on the same seeds, without the rates at which nothing finished.
-        grid: all rates that were tried.
-        higher_is_better: of the score: only such a one can be near perfect.
+    `grid` has all rates that were tried. If only the best has a score, the grid should be wider.
     """
     if not _on_the_edge(best, grid) or (higher_is_better and means[best] >= NEAR_PERFECT):
         return False

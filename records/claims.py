@@ -35,13 +35,11 @@ def try_lock(descriptor: int) -> bool:
 def claim(folder: str | Path, patience: float = 0) -> Iterator[bool]:
     """Claims a folder for this process: yields True if it is ours, False if a living process has it.
 
-    The claim ends with the process however that dies, and the next one takes over. The claim's file says who holds it
-    (`holder`). It stays: removing it would let two processes hold two files of one name.
+    The claim ends with the process however that dies. Its file says who holds it (`holder`), and stays: removing it
+    would let two processes hold two files of one name. After claiming a run, ask whether it is finished: the former
+    holder may just have written its record.
 
-    After claiming a run, ask whether it is finished: the former holder may just have written its record.
-
-    Locks of some network file systems do not hold between hosts. There, two processes may both get True, and the record
-    of the last one stays.
+    Locks of some network file systems do not hold between hosts: there the record of the last process stays.
 
     Args:
         folder: is created if need be.

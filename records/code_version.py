@@ -26,9 +26,8 @@ def code_version(*modules: str) -> str:
     Of the source as it was when this process imported it, since that is what runs (`note_import`). Warns once of a
     user's file that has changed since.
 
-    Imports inside functions count. Two kinds of imports are followed: the packages in COMPUTING, and from a user's
-    own module those in the same project folder. A name that a package's `__init__` only passes on
-    (`from mixerlab.kernels.fused import linear`) counts as the module that defines it, without its neighbours.
+    Imports of the packages in COMPUTING are followed, and from a user's own module those in the same project folder. A
+    name that a package's `__init__` only passes on counts as the module that defines it, without its neighbours.
     """
     sources = _used(modules)
     for name, source in sources.items():

@@ -1,6 +1,6 @@
-"""The runs of a sweep under its name: `results_dir/sweeps/NAME.json`, which `mixerlab report --sweep NAME` reads.
+"""The runs of a sweep under its name: `results_dir/sweeps/NAME/`, which `mixerlab report --sweep NAME` reads.
 
-A run does not know its sweep, since several may share it. A sweep that takes a name again adds its runs to it. The note
+A run does not know its sweep, since several may share it. A sweep that takes a name again adds a note to it. A note
 holds the config of each run, so that a report can tell what a run was that has been deleted.
 """
 
@@ -11,15 +11,13 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from mixerlab.records.atomic import read_bytes, remove_leftovers, replace_file
-from mixerlab.records.claims import claim, holder
+from mixerlab.records.atomic import read_bytes, replace_file
 from mixerlab.records.files import check_config, reading
 
 Configs = Mapping[str, Mapping[str, Any]]  # of runs, by `run_id`
 
 LONGEST_NAME = 100  # characters
 _NAME = re.compile(rf"[A-Za-z0-9][A-Za-z0-9._-]{{0,{LONGEST_NAME - 1}}}")
-PATIENCE = 60.0  # seconds that a sweep waits for another one to note its runs
 LARGEST_NOTE = 64 << 20  # bytes; a run has some three thousand
 
 
@@ -43,37 +41,33 @@ def write_sweep(results_dir: str | Path, name: str, configs: Configs) -> None:
     """Notes these runs under `name`, beside those that are there.
 
     Raises:
-        ValueError: `name` cannot name a sweep, what is there under this name cannot be read, or another process has
-            been writing there for a minute.
+        ValueError: `name` cannot name a sweep.
         OSError: the disk is full, or the folder cannot be written.
     """
-    check_sweep_name(name)
-    path = _path(results_dir, name)
-    with claim(path.parent, patience=PATIENCE) as alone:
-        if not alone:
-            raise ValueError(f"{path.parent} is being written by {holder(path.parent)}: try again")
-        remove_leftovers(path.parent)
-        known = read_sweep(results_dir, name) if path.exists() else {}
-        replace_file(path, json.dumps({"runs": {**known, **configs}}) + "\n")
+    path = _folder(results_dir, name) / f"{name_of(configs)}.json"
+    replace_file(path, json.dumps({"runs": configs}) + "\n")
 
 
 def read_sweep(results_dir: str | Path, name: str) -> Configs:
     """The runs of a sweep.
 
     Raises:
-        ValueError: there is none of this name, which says what there is; or its file is damaged.
+        ValueError: there is none of this name, which says what there is; or one of its files is damaged.
     """
-    check_sweep_name(name)
-    path = _path(results_dir, name)
-    if not path.exists():
-        names = ", ".join(sorted(other.stem for other in path.parent.glob("[!.]*.json"))) or "none"
-        raise ValueError(f"--sweep {name}: no sweep has this name in {path.parent}; there are {names}")
-    with reading(path):
-        configs = json.loads(read_bytes(path, most=LARGEST_NOTE))["runs"]
-        for identity, config in configs.items():
-            check_config(config, identity)
+    folder = _folder(results_dir, name)
+    if not folder.is_dir():
+        names = ", ".join(sorted(other.name for other in folder.parent.glob("*"))) or "none"
+        raise ValueError(f"--sweep {name}: no sweep has this name in {folder.parent}; there are {names}")
+    configs: dict[str, Mapping[str, Any]] = {}
+    for path in sorted(folder.glob("[!.]*.json")):
+        with reading(path):
+            own = json.loads(read_bytes(path, most=LARGEST_NOTE))["runs"]
+            for identity, config in own.items():
+                check_config(config, identity)
+        configs |= own
     return configs
 
 
-def _path(results_dir: str | Path, name: str) -> Path:
-    return Path(results_dir) / "sweeps" / f"{name}.json"
+def _folder(results_dir: str | Path, name: str) -> Path:
+    check_sweep_name(name)
+    return Path(results_dir) / "sweeps" / name

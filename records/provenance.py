@@ -35,12 +35,11 @@ def provenance(
 
     Args:
         started_at: when the process that ended the run began it, with a time zone.
-        code: a hash of the code of each part of the run, from `mixerlab.config.values.code_versions`.
+        code: a hash of the code of each part of the run.
         git: what `git_state` gave when the run began.
         device: the name of the processor that trained; empty for a run that failed.
         precision: the dtype of the matrix products; None for a run that failed.
-        backends: what computed the mixing (a kernel or PyTorch), by mixer. Other operators use their kernel
-            wherever it can run, and are not listed.
+        backends: what computed the mixing (a kernel or PyTorch), by mixer.
         sees_future: whether outputs depend on later inputs; None if nobody looked, as for the auto-encoder, or if it
             could not be told, as a note says.
         notes: what happened on the way, such as a population halved for lack of memory.
@@ -79,8 +78,8 @@ def git_state(project: Path | None = None) -> dict[str, Any]:
     """The commit of the checkout that this code is in, and whether it has changes since; None of an installed copy.
 
     Args:
-        project: the user's own folder of mixers and tasks, whose commit is told as well; None if git tracks none of it.
-            Files that git does not track are changes of it if they are Python's: results may lie there too.
+        project: the user's own folder of mixers and tasks, whose commit is told as well. Of files there that git does
+            not track only those of Python are changes: results may lie there too.
     """
     code = Path(__file__)
     state = _commit(code.parent, code.name, ":/")  # not of another repository, in which a copy is installed

@@ -1,12 +1,13 @@
 """`python run.py -m`: a sweep ends in tables and figures, outlives cells that fail, and is refused as a whole."""
 
-import json
 import shlex
 import time
 
 import pandas as pd
 import pytest
 from command_line import TINY, records, run_py, statuses
+
+from mixerlab.records.named import read_sweep
 
 GRID = ("-m", "mixer=attn,gdn", "task=icr,cmp", *TINY)
 CELLS = [("attn", "cmp"), ("attn", "icr"), ("gdn", "cmp"), ("gdn", "icr")]
@@ -88,6 +89,6 @@ def test_a_sweep_has_a_name_for_its_report(tmp_path, monkeypatch):
     outcome = run_py(*ONE, "sweep=heads", "mixer.num_heads=2,4", f"results_dir={tmp_path}")
     assert "attn, num_heads=2" in outcome.out and "attn, num_heads=4" in outcome.out
     assert f"mixerlab report {tmp_path} --sweep heads" in outcome.out
-    assert set(json.loads((tmp_path / "sweeps/heads.json").read_text())["runs"]) == set(records(tmp_path))
+    assert set(read_sweep(tmp_path, "heads")) == set(records(tmp_path))
     more = run_py(*ONE, "sweep=heads", "mixer.num_heads=1", f"results_dir={tmp_path}")
     assert f"with 2 other runs of this sweep: mixerlab report {tmp_path} --sweep heads" in more.out

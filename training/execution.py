@@ -52,9 +52,8 @@ def choose_execution(
 ) -> Decision:
     """Makes `population` compute as `wanted`: `vmap`, `loop`, or `auto`, a loop only if `vmap` refuses its model.
 
-    Tries forward and backward in training mode and forward in evaluation mode. Buffers that the model changes become
-    each replica's own; besides these nothing changes. The decision depends on code, device and shapes only, so a run
-    that is continued decides as before.
+    Buffers that the model changes become each replica's own; besides these nothing changes. The decision depends on
+    code, device and shapes only, so a run that is continued decides as before.
 
     Args:
         tokens: int64 `[R, B, T]`, of which the positions `scored` are scored.

@@ -33,8 +33,7 @@ def check_buildable(
     """Builds what the constructors of mixer, model, schedule, optimizer and loggers may refuse; nothing is kept.
 
     Args:
-        cfg, task, config: a config, and what `checked` made of it.
-        code: its `code_versions`.
+        cfg: a config, of which `checked` made `task`, `config` and `code`.
 
     Returns:
         The parts of a run, and the state size of its model at the length that it trains on.

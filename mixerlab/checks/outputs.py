@@ -71,9 +71,8 @@ def find_leak(
     """How the outputs of a population depend on later tokens, or on those of other rows; None if they do not.
 
     Looks in evaluation mode and, if such rows are trained on, in training mode, where a norm over time or over the
-    batch sees more. What changes in bfloat16 by no more than its rounding is looked at in float32 again. Costs two
-    forward passes of `batch` rows for each replica and mode. The population and all random generators stay as they
-    were.
+    batch sees more. What changes in bfloat16 by no more than its rounding is looked at in float32 again. The population
+    and all random generators stay as they were.
     """
     if length < 2:
         return None

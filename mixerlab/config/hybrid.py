@@ -59,18 +59,15 @@ def check_keys(mixer: Mapping[str, Any], n_layers: int) -> None:
 
 
 def expand(cfg: DictConfig, hydra_config: DictConfig | HydraConf, loader: ConfigLoader) -> None:
-    """Gives a hybrid in `cfg.mixer` the config of every layer, and a name.
-
-    Args:
-        cfg: a composed config.
-        hydra_config: its `hydra` group: where Hydra looks for yamls, and which experiment was chosen.
-        loader: what composed it.
+    """Gives a hybrid in `cfg.mixer` the config of every layer, and a name; arguments as for `compose.complete`.
 
     Raises:
         ValueError: layers that are no list of mixers, or options for a layer that there is not.
         MissingConfigException: a mixer that does not exist.
     """
-    names = _layers(cfg.mixer)
+    names = cfg.mixer.get("layers")
+    if not isinstance(names, ListConfig) or not names or not all(isinstance(name, str) and name for name in names):
+        raise ValueError(f"mixer.layers={names!r} must list mixers, such as 'mixer.layers=[attn,gdn]'")
     composed = {name: _composed(name, hydra_config, loader) for name in dict.fromkeys(names)}
     options = {str(number): composed[name] for number, name in enumerate(names)}
     for number, own in _options(cfg.mixer, len(names)):
@@ -79,13 +76,6 @@ def expand(cfg: DictConfig, hydra_config: DictConfig | HydraConf, loader: Config
         cfg.mixer.options = options
         if cfg.mixer.get("name") == NAME:
             cfg.mixer.name = "+".join(str(layer["name"]) for layer in options.values())
-
-
-def _layers(mixer: DictConfig) -> list[str]:
-    names = mixer.get("layers")
-    if not isinstance(names, ListConfig) or not names or not all(isinstance(name, str) and name for name in names):
-        raise ValueError(f"mixer.layers={names!r} must list mixers, such as 'mixer.layers=[attn,gdn]'")
-    return [str(name) for name in names]
 
 
 def _options(mixer: DictConfig, layers: int) -> list[tuple[str, dict[str, Any]]]:

@@ -31,8 +31,7 @@ def command_line_folder(hydra_config: DictConfig | HydraConf) -> Path | None:
 def use_folder(config_dir: Path | None) -> list[str]:
     """Makes modules beside `config_dir` importable in this process; gives the override by which Hydra finds its yamls.
 
-    With None no project is in use from now on: what follows is not recorded as that of an earlier one, although modules
-    of that one can still be imported.
+    With None no project is in use from now on, although modules of an earlier one can still be imported.
 
     Raises:
         ValueError: there is no such folder, or one of its yamls has the place of one of ours, which Hydra would take.
@@ -53,8 +52,7 @@ def use_folder(config_dir: Path | None) -> list[str]:
 def note_folder(cfg: DictConfig, config_dir: Path | None) -> None:
     """Notes in a composed config the folder of yamls that it was composed with, if any, for `use_noted_folder`.
 
-    The note is in the config's cache, which OmegaConf copies and pickles with the config and leaves out of its yaml: a
-    key would make the same run another one in another folder.
+    OmegaConf copies and pickles the cache with the config: a key would make it another run in another folder.
     """
     OmegaConf.get_cache(cfg)[_CONFIG_DIR] = config_dir and config_dir.resolve()
 
