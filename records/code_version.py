@@ -3,7 +3,6 @@
 import ast
 import functools
 import hashlib
-import logging
 import sys
 from collections.abc import Iterable
 from importlib.machinery import ModuleSpec
@@ -13,8 +12,6 @@ from pathlib import Path
 import mixerlab
 from mixerlab.records.errors import INSTALLED
 
-log = logging.getLogger(__name__)
-
 # Our packages whose code can change a result. The others read configs, write records and draw.
 COMPUTING = ("mixers", "tasks", "kernels", "models", "training")
 Import = tuple[str, str | None]  # a module, and the name that is imported from it
@@ -23,16 +20,12 @@ Import = tuple[str, str | None]  # a module, and the name that is imported from 
 def code_version(*modules: str) -> str:
     """A hash of the source of these modules and of all that they import, directly or not; 12 hex digits.
 
-    Of the source as it was when this process imported it, since that is what runs (`note_import`). Warns once of a
-    user's file that has changed since.
+    Of the source as it was when this process imported it, since that is what runs (`note_import`).
 
     Imports of the packages in COMPUTING are followed, and from a user's own module those in the same project folder. A
     name that a package's `__init__` only passes on counts as the module that defines it, without its neighbours.
     """
     sources = _used(modules)
-    for name, source in sources.items():
-        if not name.startswith("mixerlab."):
-            _warn_of_change(name, source)
     texts = sorted((name, source.text) for name, source in sources.items())
     return hashlib.sha256(repr(texts).encode()).hexdigest()[:12]
 
@@ -47,14 +40,12 @@ class _Source:
     """A module's code without comments and docstrings, and what it imports.
 
     Attributes:
-        path: its file.
         text: the code.
         imports: all of them.
         bindings: the names that imports bind at the top level.
     """
 
     def __init__(self, path: Path, name: str):
-        self.path = path
         tree = ast.parse(path.read_text())
         package = name if path.name == "__init__.py" else name.rpartition(".")[0]
         self.imports: set[Import] = set()
@@ -73,7 +64,6 @@ class _Source:
 
 
 _read: dict[Path, tuple[ModuleSpec | None, _Source]] = {}
-_warned: dict[Path, str] = {}  # the new text
 
 
 def _used(modules: tuple[str, ...]) -> dict[str, _Source]:
@@ -95,21 +85,6 @@ def _source(path: Path, name: str) -> _Source:
     if path not in _read or (spec is not None and _read[path][0] is not spec):
         _read[path] = spec, _Source(path, name)
     return _read[path][1]
-
-
-def _warn_of_change(name: str, source: _Source) -> None:
-    """Of code that is edited in a session of Python, which goes on with what it imported."""
-    try:
-        now = _Source(source.path, name).text
-    except (OSError, SyntaxError, ValueError):
-        now = ""
-    if now != source.text and _warned.get(source.path) != now:
-        _warned[source.path] = now
-        log.warning(
-            "%s has changed since it was imported, and this process runs it as it was: restart Python, or reload the"
-            " module with importlib.reload",
-            source.path,
-        )
 
 
 def _definition(imported: Import, importer: Path, importing: str) -> tuple[str, Path] | None:

@@ -46,14 +46,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             print(decision.why or "replicas compute side by side, under vmap")
         for warning in Parts.of(cfg).initial_value_warnings(autoencode=False):
             print(f"note: {warning}")
-    except REFUSALS as error:
-        return _refuse(name, refusal(error))
-    except ValueError as error:
-        return _refuse(name, str(error))
+    except (ValueError, *REFUSALS) as error:
+        message = refusal(error) if isinstance(error, REFUSALS) else str(error)
+        print(f"error: {name}: {message.removeprefix(f'{name}: ')}", file=sys.stderr)
+        return 1
     return 0
-
-
-def _refuse(name: str, message: str) -> int:
-    """Says what is wrong with the mixer `name`, which the message may begin with; gives the exit status."""
-    print(f"error: {name}: {message.removeprefix(f'{name}: ')}", file=sys.stderr)
-    return 1
