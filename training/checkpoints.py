@@ -58,8 +58,3 @@ def read_checkpoint(path: Path) -> dict[str, Any]:
 def _head(payload: bytes | memoryview) -> bytes:
     """The first line of a checkpoint."""
     return _MAGIC + hashlib.sha256(payload).hexdigest().encode() + b"\n"
-
-
-def set_aside(path: Path) -> Path:
-    """Renames a checkpoint that is of no use to `*.damaged`, in place of an earlier one; returns the new path."""
-    return path.replace(path.with_name(f"{path.name}.damaged"))

@@ -25,7 +25,7 @@ from mixerlab.records.errors import reason
 from mixerlab.records.interruption import Terminated, interruptions_unwrapped
 from mixerlab.training.callbacks import CheckpointFiles, EpochProgress, ResumePoint
 from mixerlab.training.capture import GraphCache
-from mixerlab.training.checkpoints import DamagedCheckpoint, read_checkpoint, set_aside
+from mixerlab.training.checkpoints import DamagedCheckpoint, read_checkpoint
 from mixerlab.training.compiled import compile_mixers, without_kernels
 from mixerlab.training.datamodule import PopulationData
 from mixerlab.training.execution import choose_execution
@@ -243,8 +243,8 @@ class Training:
 
 
 def _put_aside(path: Path, error: Exception) -> str:
-    """Renames a checkpoint that is of no use; says so."""
-    aside = set_aside(path)
+    """Renames a checkpoint that is of no use, in place of an earlier such one; says so."""
+    aside = path.replace(path.with_name(f"{path.name}.damaged"))
     return f"{path.name} cannot be restored ({reason(error)}) and is now {aside.name}: trained from the start"
 
 

@@ -244,8 +244,7 @@ class Muon(PopulationOptimizer):
         decayed: what has weight decay, also left open: `matrices`, or `all`, each at its own learning rate.
 
     Raises:
-        ValueError: a number out of its range, an unknown `decayed` or `update_scale`, or another grouping than the
-            population's.
+        ValueError: a number out of its range, or an unknown `decayed` or `update_scale`.
     """
 
     def __init__(
@@ -272,10 +271,7 @@ class Muon(PopulationOptimizer):
         decayed: str = "matrices",
         bf16_matrices: bool = False,
     ):
-        if (grouping := Grouping(filters, decoder, head)) != population.layout.grouping:
-            raise ValueError(
-                f"Muon has {grouping}, and the population {population.layout.grouping}: give both the same"
-            )
+        assert population.layout.grouping == Grouping(filters, decoder, head)
         _require(0 <= momentum < 1, f"momentum={momentum} must be in [0, 1)")
         _require(ns_steps >= 1, f"ns_steps={ns_steps} must be at least 1")
         for key, value in (("table_lr_scale", table_lr_scale), ("gain_lr_scale", gain_lr_scale)):
