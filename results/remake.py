@@ -26,7 +26,7 @@ from mixerlab.sweeps.tables.collect import collect, rows_of
 from mixerlab.sweeps.tables.intervals import STUDENT_T, half_width
 from mixerlab.sweeps.tables.published import read_published
 from mixerlab.sweeps.tables.swept import spread_out
-from mixerlab.sweeps.tables.writers import rows_csv
+from mixerlab.sweeps.tables.writers import aligned, rows_csv
 
 RESULTS = Path(__file__).resolve().parent
 PAPER = RESULTS / "published" / "parallax_paper.json"
@@ -56,12 +56,6 @@ SCREEN_NOTE = """\
 Mean accuracy over a task's settings, at the checkpoint of the lowest test loss and each setting's best of three rates.
 Where a recipe was not run, the draft's runs stand in. Below: RMSE over the 30 means, and Spearman's rank
 correlation."""
-
-
-def markdown(header: Sequence[str], rows: Iterable[Sequence[object]], texts: int = 1) -> str:
-    """A table; the first `texts` columns are aligned to the left."""
-    rule = ["---"] * texts + ["--:"] * (len(header) - texts)
-    return "".join(f"| {' | '.join(map(str, row))} |\n" for row in (header, rule, *rows))
 
 
 def copy_report(name: str, files: Iterable[str], scratch: Path) -> None:
@@ -156,7 +150,7 @@ def recipe_table(recipes: Mapping[str, pd.DataFrame], cells: Collection[tuple[st
             ]
             lines.append([mixer, recipe, *entries])
     note = "Mean over seeds of the accuracy at each seed's best rate; in brackets, how many replicas reached 0.9."
-    return markdown(["mixer", "recipe", *map(" ".join, cells)], lines, 2) + f"\n{note}\n"
+    return aligned([["mixer", "recipe", *map(" ".join, cells)], *lines], 2) + f"\n\n{note}\n"
 
 
 def frontier(scratch: Path) -> None:
@@ -171,9 +165,9 @@ def frontier(scratch: Path) -> None:
             scores = list(by_replica.loc[list(cell.replicas), "clean_token_accuracy"])
             entry = f"{fmean(scores):.3f} ± {half_width(scores):.3f}"
             lines.append([cell.task, cell.setting, cell.mixer, entry, f"{min(scores):.3f}", f"{cell.lr:g}"])
-    text = markdown(["task", "setting", "mixer", "token accuracy", "worst seed", "learning rate"], lines, 3)
+    header = ["task", "setting", "mixer", "token accuracy", "worst seed", "learning rate"]
     note = "Share of right answers; epoch and rate chosen on validation rows of the trained length; mean of three seeds"
-    text += f"\n{note} ± half of Student's 95% interval.\n"
+    text = aligned([header, *lines], 3) + f"\n\n{note} ± half of Student's 95% interval.\n"
     (RESULTS / "frontier" / "clean" / "token_accuracy.md").write_text(text)
 
 
@@ -200,7 +194,7 @@ def parity(scratch: Path) -> None:
         lines.append([*key, *shown, *epochs])
     header = ["mixer", "task", "setting", "mad-lab", "ours", "difference", "best epoch, mad-lab", "best epoch, ours"]
     note = "In brackets, lowest to highest seed; after ±, half of Welch's interval of 95%."
-    (folder / "rows.md").write_text(markdown(header, lines, 3) + f"\n{note}\n")
+    (folder / "rows.md").write_text(aligned([header, *lines], 3) + f"\n\n{note}\n")
 
 
 def welch(one: Sequence[float], other: Sequence[float]) -> float:
@@ -224,15 +218,14 @@ def screen(scratch: Path) -> None:
     over = pd.DataFrame({name: means_of(recipe) for name, recipe in recipes.items()})
     paper = published_means()
     lines = [[*cell, f"{paper[cell]:.3f}", *(f"{mean:.3f}" for mean in over.loc[cell])] for cell in paper.index]
-    text = markdown(["mixer", "task", "paper", *recipes], lines, 2)
-    text += f"\n{SCREEN_NOTE}\n\n"
+    text = aligned([["mixer", "task", "paper", *recipes], *lines], 2) + f"\n\n{SCREEN_NOTE}\n\n"
     choices = [(column, rate) for column in CHECKPOINTS for rate in ("setting", "task", "task, for all mixers", "5e-3")]
     lines = [
         [CHECKPOINTS[column], "5e-3" if rate == "5e-3" else f"the best for each {rate}"]
         + ["{:.3f}, {:.2f}".format(*distance(means_of(recipe, column, rate), paper)) for recipe in recipes.values()]
         for column, rate in choices
     ]
-    text += markdown(["checkpoint", "rate", *recipes], lines, 2)
+    text += aligned([["checkpoint", "rate", *recipes], *lines], 2) + "\n"
     (RESULTS / "screen" / "recipes.md").write_text(text)
 
 

@@ -1,1 +1,1 @@
-"""Figures of reports, of single runs and of comparisons; `of_report` says which a report has."""
+"""Figures of reports, of single runs and of comparisons; `report_figures` says which a report has."""

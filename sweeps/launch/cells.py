@@ -25,7 +25,6 @@ from mixerlab.records.identity import run_id
 
 ALL_SETTINGS = "task.setting=*"
 _NAMED = ("mixer", "task", "task.setting")  # keys that a cell's label has
-MOST_SHOWN = 3  # errors listed in one message
 # A step takes as long as its tokens and this many more: launches, optimizer, the small products. Read off the runs'
 # wall times in results/rounding/rows.csv.xz, T = 32 to 1024, all mixers together.
 OVERHEAD_TOKENS = 50
@@ -85,25 +84,19 @@ class Composer:
             grid: the overrides of each combination, in which `task.setting=*` may stand.
 
         Raises:
-            ValueError: what cells are refused for, the first few of them.
+            ValueError: what a cell is refused for.
             ConfigCompositionException: a key that no choice of the grid has.
         """
         single = [[override for override in overrides if override != ALL_SETTINGS] for overrides in grid]
         composed, left_out = self.composed(single)
         cells: dict[Path, Cell] = {}
-        refused: dict[str, str] = {}  # message -> the first cell that it is about
         for asked, (cfg, applied) in zip(grid, composed, strict=True):
             for own_cfg, own_overrides in _by_setting(cfg, applied, every=ALL_SETTINGS in asked):
                 try:
                     cell = self._cell(own_overrides, own_cfg)
                     cells[cell.folder.absolute()] = cell  # the same run reached twice is one cell
                 except ValueError as error:
-                    refused.setdefault(str(error), " ".join(own_overrides))
-        if refused:
-            lines = [f"{message} ({cell})" if cell else message for message, cell in refused.items()]
-            if len(lines) > MOST_SHOWN:
-                lines[MOST_SHOWN:] = [f"and {len(lines) - MOST_SHOWN} other errors"]
-            raise ValueError("\n".join(lines))
+                    raise ValueError(f"{error} ({' '.join(own_overrides)})") from error
         return list(cells.values()), left_out
 
     def composed(self, grid: Sequence[list[str]]) -> tuple[list[tuple[DictConfig, list[str]]], list[str]]:

@@ -13,7 +13,7 @@ from tqdm import tqdm
 
 from mixerlab.config.values import CHANGED, code_versions
 from mixerlab.records.claims import holder, is_claimed
-from mixerlab.records.named import name_from, name_of, read_sweep, write_sweep
+from mixerlab.records.named import name_from, name_of, write_sweep
 from mixerlab.records.schema import Record, changed_code
 from mixerlab.records.text import counted
 from mixerlab.sweeps.launch.cells import Cell, Composer
@@ -22,7 +22,6 @@ from mixerlab.sweeps.launch.progress import SweepProgress
 from mixerlab.sweeps.report.report import report
 
 POLL_SECONDS = 2.0
-MOST_SHOWN = 3  # holders listed in one message
 
 
 class Sweep:
@@ -75,7 +74,9 @@ class Sweep:
             elif waits_since == math.inf:
                 waits_since = time.monotonic()
                 runs = counted(len(queue), "run")
-                tqdm.write(f"waiting for {runs} that other processes train ({_holders(queue)})", file=sys.stderr)
+                tqdm.write(
+                    f"waiting for {runs} that other processes train ({holder(queue[0].folder)})", file=sys.stderr
+                )
             if self.config.wait is not None and time.monotonic() - waits_since >= self.config.wait:
                 reason = f"another process still trains it after wait={self.config.wait} seconds"
                 return failed | {cell: f"{reason}: {holder(cell.folder)}" for cell in queue}
@@ -117,10 +118,8 @@ class Sweep:
                 summary = report(results_dir, configs=configs)
             except (ValueError, OSError) as error:
                 sys.exit(f"error: the runs are trained, but their report cannot be written ({error}); later: {again}")
-            others = len(read_sweep(results_dir, name).keys() - configs.keys())
-            more = f"with {counted(others, 'other run')} of this sweep" if others else "again, or by other keys"
             print(f"\n{summary.text}\n")
-            print(f"tables and figures: {summary.folder}\n{more}: {again}")
+            print(f"tables and figures: {summary.folder}\nagain, or by other keys: {again}")
             folders.append(Path(summary.folder))
         return folders
 
@@ -131,8 +130,3 @@ def _configs_by_folder(cells: Iterable[Cell]) -> dict[str, dict[str, dict[str, A
     for cell in cells:
         found.setdefault(cell.results_dir, {})[cell.run_id] = cell.config
     return found
-
-
-def _holders(cells: Sequence[Cell]) -> str:
-    holders = list(dict.fromkeys(holder(cell.folder) for cell in cells))
-    return ", ".join(holders[:MOST_SHOWN]) + (f" and {len(holders) - MOST_SHOWN} more" if holders[MOST_SHOWN:] else "")

@@ -17,6 +17,7 @@ from mixerlab.records.files import check_writable
 from mixerlab.records.named import Configs, read_sweep
 from mixerlab.records.names import is_challenge, is_custom, other_test_length
 from mixerlab.records.text import captions_page, one_line
+from mixerlab.sweeps.figures.marks import CHOSEN
 from mixerlab.sweeps.figures.report_figures import report_figures
 from mixerlab.sweeps.figures.sheet import FORMATS, caption_of, check_width, save
 from mixerlab.sweeps.tables import writers
@@ -29,10 +30,6 @@ from mixerlab.sweeps.tables.tables import Table, setting_table, task_table
 WIDTH = "of figures in a paper, such as 5.5: without titles, which go into a file (default: 6.75, with titles)"
 PATIENCE = 60.0  # seconds that a report waits for another one of the same folder
 WRITTEN = "written.json"  # the files of a report: the next one in its folder removes those that it does not have
-EXPLAINED = {
-    "official": "Checkpoint with the lowest test perplexity, learning rate with the best test score.",
-    "clean": "Checkpoint and learning rate chosen on validation, score on test.",
-}
 
 
 @dataclass(frozen=True)
@@ -97,7 +94,7 @@ def report(
                 tables, benchmark = tables_of(spread, cells)
                 for name, table in tables.items():
                     if name != "settings":
-                        head = f"## {name}, {selection} selection\n{EXPLAINED[selection]}\n"
+                        head = f"## {name}, {selection} selection: {CHOSEN[selection]}\n"
                         texts += [head, writers.to_markdown(table, one_line)]
                     files.write(f"{selection}/{name}.md", writers.to_markdown(table))
                     files.write(f"{selection}/{name}.csv", writers.to_csv(table))
