@@ -1,6 +1,6 @@
 """Makes the rows, tables and figures of results/ anew from the committed records.
 
-    python results/remake.py [NAME ...]     NAME: table, challenge, adamw, frontier, parity or screen; default: all
+    python results/remake.py [NAME ...]     NAME: one of the folders with rows or records; default: all
 
 Run it in a checkout in which mixerlab is installed. What the pages say of these numbers in prose is left to their
 author.
@@ -42,6 +42,13 @@ COLUMNS = [
     *("clean_accuracy", "clean_epoch", "clean_val_accuracy", "test_accuracy"),
     *("device", "git_commit", "wall_time_s"),
 ]
+
+# Of the arms:
+ARM = ["mixer.zero_init_rho", "mixer.rope_on_rho"]
+ARMS_NOTE = """\
+Mean validation accuracy over a task's settings, at the checkpoint of the lowest validation loss and each setting's best
+of three rates; five seeds; after ±, half of Student's 95% interval over the seeds. Below: how many of 15 replicas
+(five seeds, three rates) reached a test accuracy of 0.9, where some did and some did not."""
 
 # Of the screen:
 DRAFT = "9a84f38"  # the commit of the third table of results/rounding
@@ -197,6 +204,32 @@ def parity(scratch: Path) -> None:
     (folder / "rows.md").write_text(aligned([header, *lines], 3) + f"\n\n{note}\n")
 
 
+def arms(scratch: Path) -> None:
+    """Parallax's four arms on validation, over the settings that all have, and what each of the two choices changes."""
+    rows = pd.read_csv(RESULTS / "arms" / "rows.csv.xz")
+    rows = rows[rows.groupby(["task", "setting"])["run_id"].transform("nunique") == 4]
+    rows = rows.assign(learned=np.isfinite(rows["steps_to_90"])).set_index([*ARM, "task", "setting", "lr"])
+    by_rate = rows.groupby(level=[*ARM, "task", "setting", "lr"])["clean_val_accuracy"].mean()
+    best = rows.loc[by_rate.groupby([*ARM, "task", "setting"]).idxmax()]
+    seeds = best.groupby([*ARM, "task", "seed"])["clean_val_accuracy"].mean().unstack(ARM)
+    lines = []
+    for task, accuracies in [*seeds.groupby("task"), ("mean", seeds.groupby("seed").mean())]:
+        lines.append([task, *(f"{mean:.3f}" for mean in accuracies.mean())])
+        for choice in ARM:
+            means = accuracies.T.groupby(level=choice).mean().T
+            effect = means[True] - means[False]
+            lines[-1].append(f"{effect.mean():+.3f} ± {half_width(list(effect)):.3f}")
+    names = [f"W_R {'zero' if zero else 'random'}, rho {'' if rotated else 'not '}rotated" for zero, rotated in seeds]
+    text = markdown(["task", *names, "effect of W_R zero", "effect of rotating rho"], lines)
+    learned = rows[rows["learned"].groupby(["task", "setting"]).transform(lambda some: 0 < some.sum() < len(some))]
+    counts = learned.groupby(["task", "setting", *ARM])["learned"].sum().unstack(ARM)
+    counts = counts.loc[sorted(counts.index, key=lambda cell: (rank(cell[0], TASKS), setting_rank(cell[1])))]
+    text += f"\n{ARMS_NOTE}\n\n" + markdown(
+        ["task", "setting", *names], ([*cell, *map(int, row)] for cell, row in counts.iterrows()), 2
+    )
+    (RESULTS / "arms" / "arms.md").write_text(text)
+
+
 def welch(one: Sequence[float], other: Sequence[float]) -> float:
     """Half of Welch's interval of 95% for the difference of two means."""
     errors = [variance(values) / len(values) for values in (one, other)]
@@ -298,7 +331,7 @@ def effects(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 MAKERS: dict[str, Callable[[Path], None]] = {
-    maker.__name__: maker for maker in (table, challenge, adamw, frontier, parity, screen)
+    maker.__name__: maker for maker in (table, challenge, adamw, arms, frontier, parity, screen)
 }
 
 

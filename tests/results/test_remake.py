@@ -15,12 +15,13 @@ RESULTS = ROOT / "results"
 MADE = {
     "parity": ["rows.csv", "rows.md"],
     "screen": ["recipes.md", "effects.csv"],
+    "arms": ["arms.md"],
     "frontier": ["clean/settings.md", "clean/token_accuracy.md", "official/settings.md"],
     "adamw": ["beside_muon.md", "official/settings.md", "official/solved.md"],
     "challenge": ["recipes.md", "official/challenge.md", "official/solved.md"],
     "table": ["rows.csv", "official/accuracy.md", "official/settings.md", "official/solved.md", "clean/accuracy.md"],
 }
-FAST = ("parity", "screen")
+FAST = ("parity", "screen", "arms")
 
 
 @pytest.fixture
