@@ -47,7 +47,7 @@ from mixerlab.records.provenance import git_state, provenance
 from mixerlab.records.schema import Record, changed_code, failed_record, labels_of_replicas, rows_digest
 from mixerlab.records.text import counted
 from mixerlab.tasks.base import Task
-from mixerlab.tasks.data import dataset_digest, load_or_generate
+from mixerlab.tasks.data import load_or_generate
 from mixerlab.tasks.generated import Arrays, WrongRows
 from mixerlab.training.capture import graph_key
 from mixerlab.training.optimizers import in_tensors
@@ -120,21 +120,11 @@ class _Run:
         shown = {key: value for key, value in flat if not is_volatile(key) and not key.endswith("_target_")}
         return shown | {"task.setting": self.config["task"]["setting"], "run_id": self.folder.name}
 
-    def read_splits(self) -> Mapping[str, Arrays] | None:
-        """The data in `data_dir`, of which the run's identity has the digest; None if the task generates them."""
-        options = self.config["task"]
-        if options["data_dir"] is None:
-            return None
-        splits = load_or_generate(self.task, options["data_dir"], options["allow_shared_rows"])
-        if dataset_digest(splits) != options["data_sha256"]:
-            raise ValueError(f"task.data_dir={options['data_dir']}: its files changed while they were read: try again")
-        return splits
-
-    def generate_splits(self) -> Mapping[str, Arrays]:
-        """Raises WrongRows, which names the task."""
+    def splits(self) -> Mapping[str, Arrays]:
+        """Read from `data_dir` or generated; raises WrongRows, which names the task."""
         options = self.config["task"]
         try:
-            return load_or_generate(self.task, None, options["allow_shared_rows"])
+            return load_or_generate(self.task, options["data_dir"], options["allow_shared_rows"])
         except WrongRows as error:
             raise WrongRows(f"task={options['name']}: {error}") from error
 
@@ -176,7 +166,7 @@ def run(cfg: DictConfig, patience: float = 0) -> Record | None:
     splits = None
     if this.must_train():  # what refuses to train does so before anything is written
         check_accelerator(cfg.trainer.accelerator)
-        splits = this.read_splits()
+        splits = None if this.config["task"]["data_dir"] is None else this.splits()
     check_writable(cfg.results_dir)
     with claim(this.folder, patience) as ours:
         if not ours:
@@ -187,7 +177,7 @@ def run(cfg: DictConfig, patience: float = 0) -> Record | None:
             return this.existing_record()
         loggers = loggers_of(cfg, this.folder)
         with started(loggers, this.hyperparameters()):  # one that does not start leaves what there is
-            return _train_and_record(this, splits or this.read_splits(), loggers)
+            return _train_and_record(this, splits, loggers)
 
 
 def run_cell(cfg: DictConfig) -> str | None:
@@ -222,7 +212,7 @@ def _train_and_record(this: _Run, splits: Mapping[str, Arrays] | None, loggers: 
     try:
         with interruptions_unwrapped():
             if splits is None:
-                splits = this.generate_splits()
+                splits = this.splits()
                 origin["started_at"] = datetime.now(UTC)  # the wall time is that of training
             record, result = _measure(this, place, splits, origin, list(loggers.values()))
     except Terminated:

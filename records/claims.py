@@ -2,7 +2,6 @@
 
 import errno
 import fcntl
-import json
 import os
 import socket
 import time
@@ -12,6 +11,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from mixerlab.records.atomic import read_bytes
+from mixerlab.records.text import one_line
 
 CLAIM_FILE = ".claim"
 # What a file system says that has no locks, or whose lock server does not answer.
@@ -53,9 +53,9 @@ def claim(folder: str | Path, patience: float = 0) -> Iterator[bool]:
     folder.mkdir(parents=True, exist_ok=True)
     with _locked(folder / CLAIM_FILE, patience) as descriptor:
         if descriptor is not None:
-            host, since = socket.gethostname(), datetime.now(UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+            since = datetime.now(UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
             os.ftruncate(descriptor, 0)
-            os.pwrite(descriptor, json.dumps({"host": host, "process": os.getpid(), "since": since}).encode(), 0)
+            os.pwrite(descriptor, f"process {os.getpid()} on {socket.gethostname()} since {since}".encode(), 0)
         yield descriptor is not None
 
 
@@ -71,10 +71,10 @@ def is_claimed(folder: str | Path) -> bool:
 def holder(folder: str | Path) -> str:
     """Who has the folder, and since when: `process 4711 on host.example since 2026-01-02 03:04:05 UTC`."""
     try:
-        signed = json.loads(read_bytes(Path(folder) / CLAIM_FILE, most=10_000))
-        return f"process {signed['process']} on {signed['host']} since {signed['since']}"
-    except Exception:  # it is just claiming, or a stranger wrote the file
-        return "a process that has not said which"
+        said = read_bytes(Path(folder) / CLAIM_FILE, most=1000).decode()
+    except (OSError, ValueError):  # a stranger wrote the file
+        said = ""
+    return one_line(said) or "a process that has not said which"
 
 
 @contextmanager

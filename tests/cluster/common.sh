@@ -58,7 +58,7 @@ training() { # the processes that have signed the claim of a cell, and live
         if [ -d "/proc/$process" ]; then echo "$process"; fi
     done
 }
-signed() { { grep -ohs '"process": [0-9]*' "$@" || true; } | cut -d ' ' -f 2; } # by which processes claims are
+signed() { { grep -ohs '^process [0-9]*' "$@" || true; } | cut -d ' ' -f 2; } # by which processes claims are
 trains() { [ "$(training | wc -l)" -ge "$1" ]; } # number of cells
 within() { # seconds command...: until it succeeds
     local until=$((SECONDS + $1))
