@@ -220,13 +220,12 @@ def arms(scratch: Path) -> None:
             effect = means[True] - means[False]
             lines[-1].append(f"{effect.mean():+.3f} ± {half_width(list(effect)):.3f}")
     names = [f"W_R {'zero' if zero else 'random'}, rho {'' if rotated else 'not '}rotated" for zero, rotated in seeds]
-    text = markdown(["task", *names, "effect of W_R zero", "effect of rotating rho"], lines)
+    text = aligned([["task", *names, "effect of W_R zero", "effect of rotating rho"], *lines], 1)
     learned = rows[rows["learned"].groupby(["task", "setting"]).transform(lambda some: 0 < some.sum() < len(some))]
     counts = learned.groupby(["task", "setting", *ARM])["learned"].sum().unstack(ARM)
     counts = counts.loc[sorted(counts.index, key=lambda cell: (rank(cell[0], TASKS), setting_rank(cell[1])))]
-    text += f"\n{ARMS_NOTE}\n\n" + markdown(
-        ["task", "setting", *names], ([*cell, *map(int, row)] for cell, row in counts.iterrows()), 2
-    )
+    shares = [[*cell, *(str(int(count)) for count in row)] for cell, row in counts.iterrows()]
+    text += f"\n\n{ARMS_NOTE}\n\n" + aligned([["task", "setting", *names], *shares], 2) + "\n"
     (RESULTS / "arms" / "arms.md").write_text(text)
 
 
