@@ -13,6 +13,7 @@ from mixerlab.training.capture import room_for
 from mixerlab.training.metrics import IGNORE_INDEX
 
 EVALUATED = ("val", "test")  # the order of the validation dataloaders
+STEPS_PER_GROUP = 50  # of a Lightning batch, to spread Lightning's overhead for each over many steps
 LEAST_ROWS = 2**14  # smallest size of the example tensors: a MAD run has at most 15,360 rows
 
 
@@ -69,17 +70,16 @@ def _mixed(seed: int, epoch: int) -> int:
 
 
 class _BatchGroups:
-    """The batches of an epoch in groups of `size`; each iteration calls `make_rows()` for the rows `[steps, R, B]`."""
+    """The batches of an epoch in groups; each iteration calls `make_rows()` for the rows `[steps, R, B]`."""
 
-    def __init__(self, examples: Examples, make_rows: Callable[[], Tensor], steps: int, size: int, is_apart: bool):
-        self.examples, self.make_rows, self.steps, self.size = examples, make_rows, steps, size
-        self.is_apart = is_apart
+    def __init__(self, examples: Examples, make_rows: Callable[[], Tensor], steps: int, is_apart: bool):
+        self.examples, self.make_rows, self.steps, self.is_apart = examples, make_rows, steps, is_apart
 
     def __len__(self) -> int:
-        return -(-self.steps // self.size)
+        return -(-self.steps // STEPS_PER_GROUP)
 
     def __iter__(self) -> Iterator[BatchGroup]:
-        for rows in self.make_rows().split(self.size):
+        for rows in self.make_rows().split(STEPS_PER_GROUP):
             yield BatchGroup(self.examples, rows, self.is_apart)
 
 
@@ -91,19 +91,12 @@ class PopulationData(L.LightningDataModule):
         seeds: each replica's seed. On one type of device it determines the order of that replica's training rows,
             independently of the other replicas.
         batch_size: rows per step and replica.
-        steps_per_group: steps per Lightning batch, to spread Lightning's overhead per batch over many steps.
 
     Raises:
         ValueError: a split has no target.
     """
 
-    def __init__(
-        self,
-        splits: Mapping[str, tuple[np.ndarray, np.ndarray]],
-        seeds: Sequence[int],
-        batch_size: int,
-        steps_per_group: int = 50,
-    ):
+    def __init__(self, splits: Mapping[str, tuple[np.ndarray, np.ndarray]], seeds: Sequence[int], batch_size: int):
         super().__init__()
         for split, (_, targets) in splits.items():
             if (targets == IGNORE_INDEX).all():
@@ -111,7 +104,6 @@ class PopulationData(L.LightningDataModule):
         self.arrays, self.seeds = splits, tuple(seeds)
         # No split could fill a larger batch, and the padding would be computed for nothing.
         self.batch_size = min(batch_size, max(len(rows) for rows, _ in splits.values()))
-        self.steps_per_group = steps_per_group
         self.steps_per_epoch = self._steps(len(splits["train"][0]))
 
     def _steps(self, rows: int) -> int:
@@ -182,7 +174,7 @@ class PopulationData(L.LightningDataModule):
     def _batch_groups(self, split: str, make_rows: Callable[[], Tensor]) -> _BatchGroups:
         steps = self._steps(len(self.ranges[split]))
         is_apart = split == "test" and self._test_is_apart
-        return _BatchGroups(self.examples, make_rows, steps, self.steps_per_group, is_apart)
+        return _BatchGroups(self.examples, make_rows, steps, is_apart)
 
     def train_dataloader(self) -> _BatchGroups:
         return self._batch_groups("train", self._shuffled)

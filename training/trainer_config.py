@@ -21,23 +21,7 @@ _held: list[int] = []  # the open file whose lock says that this process uses it
 
 @dataclass(frozen=True)
 class TrainerConfig:
-    """How long and how a run trains; the keys of `conf/trainer`.
-
-    Attributes:
-        epochs: passes over the training rows.
-        batch_size: rows a step, for training and scoring (the metric is a mean over batches).
-        precision: `bf16` (autocast), `float32`, or `auto`: bf16 on a GPU, float32 on a CPU.
-        cuda_graph: on a GPU, run each step as one CUDA graph.
-        replicas: how replicas compute: `vmap`, side by side; `loop`, one after another; `auto`: `loop` if `vmap`
-            refuses the model.
-        compile: run mixers through `torch.compile`: `true`, `false`, or `auto`: on a GPU, those in plain PyTorch.
-        accelerator: `cpu`, `gpu`, or `auto`: a GPU where there is one.
-        stop_when_perfect: freeze a replica at accuracy 1.0 on val and test.
-        stop_above: freeze a replica once its test accuracy is above this, as mad-lab does at 0.999; None: never.
-        checkpoint_every: seconds between checkpoints to resume from, taken at the end of an epoch.
-        keep_weights: of which selection the weights are kept: `none`, `official`, `clean`, `both`, or `auto`: official,
-            or none in a sweep (`kept_in_sweep`).
-        progress: show a progress bar.
+    """How long and how a run trains: the keys of `conf/trainer/default.yaml`, which says what each of them means.
 
     Raises:
         ValueError: a number out of its range.
