@@ -48,7 +48,7 @@ REFUSED = {
     "mixer.num_heads=${nothing}": ("mixer.num_heads", "nothing"),
     "mixer.rope_base=abc": ("mixer.rope_base='abc'", "a number"),
     "mixer=parallax mixer.backend=cuda": ("'cuda'", "auto"),
-    "optimizer.betas=[0.9]": ("optimizer.betas=[0.9]", "a list of 2"),
+    "optimizer.betas=[0.9]": ("optimizer.betas=[0.9]", "two numbers"),
     "optimizer.weight_decay=null": ("optimizer.weight_decay=None", "a number"),
     "optimizer.lr=0": ("optimizer.lr=0", "1e-30"),
     "optimizer.lr=[]": ("optimizer.lr=[]", "a number, or a list"),

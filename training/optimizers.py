@@ -68,7 +68,8 @@ class PopulationOptimizer(torch.optim.Optimizer):
         for value in lr:
             _require(0 < value < math.inf, f"lr={value} must be a finite number above 0")
         _require(0 <= weight_decay < math.inf, f"weight_decay={weight_decay} must be a finite number >= 0")
-        _require(all(0 <= beta < 1 for beta in betas), f"betas={list(betas)} must be two numbers in [0, 1)")
+        both = len(betas) == 2 and all(0 <= beta < 1 for beta in betas)
+        _require(both, f"betas={list(betas)} must be two numbers in [0, 1)")
         _require(0 < eps < math.inf, f"eps={eps} must be a finite number above 0")
         _require(max_grad_norm is None or max_grad_norm > 0, f"max_grad_norm={max_grad_norm} must be above 0, or null")
         assert len(lr) == len(population)
