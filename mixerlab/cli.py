@@ -5,6 +5,7 @@ mixerlab -m mixer=attn,parallax task=icr 'task.setting=*'   a sweep, ending in t
 mixerlab -m experiment=mad_table                            the MAD table
 mixerlab report [SOURCE]                                    tables and figures of the records so far
 mixerlab check NAME [--config-dir DIR]                      checks that a mixer keeps the contract
+mixerlab generate RUN [--bf16]                              scores a trained model token by token
 mixerlab                                                    the help, as with --help
 mixerlab --version                                          the version
 
@@ -32,6 +33,7 @@ log = logging.getLogger(__name__)
 
 TOOLS = {
     "check": "mixerlab.checks.command",
+    "generate": "mixerlab.generate",
     "report": "mixerlab.sweeps.report.report",
 }
 _FULL_ERROR = "HYDRA_FULL_ERROR"  # if it is "1", Hydra raises what it would print

@@ -1,7 +1,8 @@
 """The block that both models repeat: a sequence mixer, then a SwiGLU layer, each behind a norm."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -9,6 +10,7 @@ from torch import Tensor, nn
 from mixerlab.kernels.fused.linear import join_rows
 from mixerlab.kernels.fused.mlp import swiglu_mlp
 from mixerlab.mixers.base import NORM_EPS
+from mixerlab.mixers.cache import State
 from mixerlab.mixers.projected import is_hooked
 from mixerlab.models.stream import ALL, ResidualStream
 
@@ -42,7 +44,20 @@ class Block(nn.Module):
         self.mlp = SwiGLU(d_model)
 
     def forward(self, x: ResidualStream, scored: slice = ALL) -> ResidualStream:
-        x = x.add(self.mixer, norm=self.mixer_norm)  # x + mixer(norm(x))
+        return self._around(self.mixer, x, scored)
+
+    def continued(self, method: str, x: ResidualStream, state: State) -> tuple[ResidualStream, State]:
+        """The next positions, and the mixer's state behind them; `method` is its `prefill` or `step`."""
+
+        def mix(normed: Tensor) -> Tensor:
+            nonlocal state
+            y, state = getattr(self.mixer, method)(normed, state)
+            return y
+
+        return self._around(mix, x), state
+
+    def _around(self, mix: Callable[[Tensor], Tensor], x: ResidualStream, scored: slice = ALL) -> ResidualStream:
+        x = x.add(mix, norm=self.mixer_norm)  # x + mix(norm(x))
         return x.at(scored).add(self.mlp, norm=self.mlp_norm)  # x + mlp(norm(x))
 
 
@@ -60,3 +75,12 @@ class Blocks(nn.ModuleList):
         for block in others:
             x = block(x)
         return last(x, scored)
+
+    def continued(self, method: str, x: ResidualStream, states: Sequence[State]) -> tuple[ResidualStream, list[State]]:
+        """The next positions, and the mixers' states behind them; `method` is `prefill` or `step`, of each mixer."""
+        blocks: list[Any] = list(self)
+        after = []
+        for block, before in zip(blocks, states, strict=True):
+            x, state = block.continued(method, x, before)
+            after.append(state)
+        return x, after

@@ -1,10 +1,14 @@
 """The language model of the benchmark: blocks of mixer and SwiGLU between an embedding and a head."""
 
 from collections.abc import Callable
+from typing import Any
 
+import torch
 from torch import Tensor, nn
 
+from mixerlab.kernels.common.autocast import default_dtype
 from mixerlab.mixers.base import NORM_EPS
+from mixerlab.mixers.cache import State
 from mixerlab.models.block import Blocks
 from mixerlab.models.initial_values import initialise
 from mixerlab.models.stream import ALL, ResidualStream
@@ -41,3 +45,23 @@ class LanguageModel(nn.Module):
     def forward(self, tokens: Tensor, scored: slice = ALL) -> Tensor:
         x = ResidualStream.embedded(tokens, self.embedding)
         return self.blocks(x, scored).normed_linear(self.norm, self.head)
+
+    def init_state(self, batch: int, max_len: int) -> list[State]:
+        """The state of each mixer before the first of at most `max_len` tokens; call it under the autocast of steps."""
+        weight = self.head.weight
+        mixers: list[Any] = [block.mixer for block in self.blocks]
+        return [mixer.init_state(batch, max_len, weight.device, default_dtype(weight)) for mixer in mixers]
+
+    @torch.no_grad()
+    def prefill(self, tokens: Tensor, states: list[State]) -> tuple[Tensor, list[State]]:
+        """The logits `[B, T, V]` of the next tokens, int64 `[B, T]`, and the states behind them (`SequenceMixer`)."""
+        return self._continued("prefill", tokens, states)
+
+    @torch.no_grad()
+    def step(self, tokens: Tensor, states: list[State]) -> tuple[Tensor, list[State]]:
+        """`prefill` of one token, int64 `[B, 1]`."""
+        return self._continued("step", tokens, states)
+
+    def _continued(self, method: str, tokens: Tensor, states: list[State]) -> tuple[Tensor, list[State]]:
+        x, states = self.blocks.continued(method, ResidualStream.embedded(tokens, self.embedding), states)
+        return x.normed_linear(self.norm, self.head), states

@@ -9,6 +9,7 @@ which gives the same within rounding. Only inside our mixers do some hooks never
 embeddings, convolutions and Mamba's small projections.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Self
 
@@ -49,7 +50,7 @@ class ResidualStream:
         """The rows `tokens` `[B, T]`, int64, of `table` `[V, d_model]`."""
         return cls(Embedded(tokens, table))
 
-    def add(self, layer: nn.Module, norm: nn.RMSNorm) -> Self:
+    def add(self, layer: Callable[[Tensor], Tensor], norm: nn.RMSNorm) -> Self:
         """`x + layer(norm(x))`, for a layer from `[B, T, d_model]` to the same.
 
         Raises:
@@ -111,7 +112,7 @@ def _eps(norm: nn.RMSNorm) -> float:
     return norm.eps
 
 
-def _apply(layer: nn.Module, x: Tensor | Embedded) -> Tensor:
+def _apply(layer: Callable[[Tensor], Tensor], x: Tensor | Embedded) -> Tensor:
     """`layer(x)`. If `x` is a table, a `ProjectedMixer` projects the table, and the products are looked up.
 
     A mixer that replaces `forward`, as a compiled one does, may do anything with its input: it gets the rows. So does

@@ -71,6 +71,8 @@ def check_mixer(make: MakeMixer, d_model: int = WIDTH) -> Decision:
     check_gradients(make(), d_model)
     check_table(make(), d_model)
     check_lengths(make(), d_model)
+    check_state(make(), d_model)
+    check_state(make(), d_model)
     check_declarations(make())
     return check_replicas(make, d_model)
 
@@ -166,6 +168,25 @@ def _longest(mixer: SequenceMixer) -> int:
             mixer.state_size(length)
             return length
     return LENGTHS[-1]
+
+
+@torch.no_grad()
+def check_state(mixer: SequenceMixer, d_model: int = WIDTH) -> None:
+    """`prefill` and `step` give what `forward` gives; `state_size` is the size of the state that `init_state` makes."""
+    mixer.eval()
+    x, outputs = torch.randn(2, LENGTH, d_model), []
+    state = mixer.init_state(2, LENGTH, x.device, x.dtype)
+    elements = sum(tensor.numel() for tensor in state.values() if tensor.is_floating_point()) / 2
+    for n, tokens in enumerate(x.split((5, *(1,) * (LENGTH - 5)), dim=1)):
+        y, state = (mixer.step if n else mixer.prefill)(tokens, state)
+        outputs.append(y)
+    _require_close("what prefill and then step give, beside forward", torch.cat(outputs, dim=1), mixer(x))
+    size = mixer.state_size(LENGTH)
+    is_own = type(mixer).init_state is not SequenceMixer.init_state
+    _require(
+        not is_own or size == elements,
+        f"state_size({LENGTH}) is {size}, and init_state gives {elements:g} elements to a sequence of {LENGTH} tokens",
+    )
 
 
 def check_declarations(mixer: SequenceMixer) -> None:

@@ -9,6 +9,7 @@ from mixerlab.checks.contract import (
     WIDTH,
     check_mixer,
     check_replicas,
+    check_state,
 )
 from mixerlab.mixers.base import SequenceMixer
 from mixerlab.mixers.projected import ProjectedMixer
@@ -140,3 +141,34 @@ def test_a_projection_that_mixes_positions_is_refused():
     torch.manual_seed(0)
     with pytest.raises(RefusedMixer, match="in the first layer of a small vocabulary"):
         check_mixer(Shifted)
+
+
+class Sums(Mixer):
+    """A sum, with a state of its own; it may forget a tenth, or count its `elements` wrongly."""
+
+    def __init__(self, forgets=False, elements=WIDTH):
+        super().__init__()
+        self.forgets, self.elements = forgets, elements
+
+    def forward(self, x):
+        return self.o(x.cumsum(dim=1))
+
+    def init_state(self, batch, max_len, device, dtype):
+        return {"sum": torch.zeros(batch, 1, WIDTH, device=device, dtype=dtype)}
+
+    def prefill(self, x, state):
+        y = state["sum"] + x.cumsum(dim=1)
+        state["sum"].copy_(y[:, -1:] * 0.9 if self.forgets else y[:, -1:])
+        return self.o(y), state
+
+    def state_size(self, seq_len):
+        return self.elements
+
+
+def test_the_state_of_a_mixer_of_ones_own():
+    torch.manual_seed(0)
+    check_state(Sums())
+    with pytest.raises(RefusedMixer, match="what prefill and then step give, beside forward: off by up to"):
+        check_state(Sums(forgets=True))
+    with pytest.raises(RefusedMixer, match=r"state_size\(17\) is 5, and init_state gives 32 elements"):
+        check_state(Sums(elements=5))

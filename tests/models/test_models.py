@@ -3,6 +3,7 @@
 import pytest
 import torch
 import torch.nn.functional as F
+from every_mixer import MIXERS, mixer_of
 from torch import nn
 
 from mixerlab.mixers.attn import Attention
@@ -85,3 +86,39 @@ def test_the_position_table():
     angles = torch.arange(50)[:, None] * 10_000.0 ** (-j / 63)
     torch.testing.assert_close(table[:, :64], angles.sin())
     torch.testing.assert_close(table[:, 64:], angles.cos())
+
+
+def test_a_model_of_all_mixers_continues_from_its_state():
+    torch.manual_seed(0)
+    names = iter(MIXERS)
+    model = LanguageModel(VOCAB, 32, len(MIXERS), lambda: mixer_of(next(names), 32)).eval()
+    tokens = torch.randint(VOCAB, (2, 21))
+    expected = model(tokens).detach()
+    states = model.init_state(2, 21)
+    logits, states = model.prefill(tokens[:, :13], states)
+    steps = [logits]
+    for token in tokens[:, 13:].split(1, dim=1):
+        logits, states = model.step(token, states)
+        steps.append(logits)
+    torch.testing.assert_close(torch.cat(steps, dim=1), expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.gpu
+def test_a_step_of_a_model_is_one_graph():
+    """In bfloat16, 16 replays from one state: lengths and states grow on the device."""
+    torch.manual_seed(0)
+    names = iter(MIXERS)
+    model = LanguageModel(VOCAB, 128, len(MIXERS), lambda: mixer_of(next(names), 128)).cuda().eval()
+    tokens, token = torch.randint(VOCAB, (2, 16), device="cuda"), torch.zeros(2, 1, dtype=torch.int64, device="cuda")
+    with torch.autocast("cuda", torch.bfloat16):
+        states, eager = model.init_state(2, 16), []
+        for t in range(16):  # compiles the kernels, too
+            logits, states = model.step(tokens[:, t : t + 1], states)
+            eager.append(logits)
+        states, graph = model.init_state(2, 16), torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            logits, _ = model.step(token, states)
+    for t in range(16):
+        token.copy_(tokens[:, t : t + 1])
+        graph.replay()
+        torch.testing.assert_close(logits, eager[t])
