@@ -4,6 +4,7 @@ import pytest
 import torch
 from every_mixer import MIXERS, mixer_of
 from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from mixerlab.checks.contract import without_zeros
 from mixerlab.mixers.base import SequenceMixer
@@ -68,6 +69,27 @@ def test_state_size_is_the_size_of_the_state(name, options):
     for length in (1, 9):
         state = mixer.init_state(2, length, CPU, torch.float32)
         assert sum(x.numel() for x in state.values() if x.is_floating_point()) == 2 * mixer.state_size(length)
+
+
+class NothingOnTheHost(TorchDispatchMode):
+    """Refuses operations whose result the host waits for."""
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        assert function._overloadpacket not in (torch.ops.aten._local_scalar_dense, torch.ops.aten.nonzero)
+        return function(*args, **kwargs or {})
+
+
+@pytest.mark.parametrize("name", MIXERS)
+def test_a_graph_can_capture_a_step(name):
+    """Nothing depends on values, and the state stays where it is."""
+    mixer = mixer_of(name, WIDTH)
+    state = mixer.init_state(2, LENGTH, CPU, torch.float32)
+    before = dict(state)
+    with NothingOnTheHost():
+        _, state = mixer.step(torch.randn(2, 1, WIDTH), state)
+    assert state.keys() == before.keys() and all(state[key] is before[key] for key in state)
+    with NothingOnTheHost(), pytest.raises(AssertionError):
+        state[min(state)].sum().item()
 
 
 @pytest.mark.parametrize("device", DEVICES)
