@@ -30,7 +30,6 @@ from mixerlab.records.files import (
     Unreadable,
     check_writable,
     forget,
-    is_finished,
     place_to_train,
     read_record,
     run_folder,
@@ -44,12 +43,20 @@ from mixerlab.records.files import (
 from mixerlab.records.identity import flatten, is_volatile, replicas_of, run_id
 from mixerlab.records.interruption import Terminated, interruptions_unwrapped
 from mixerlab.records.provenance import git_state, provenance
-from mixerlab.records.schema import Record, changed_code, failed_record, labels_of_replicas, rows_digest
+from mixerlab.records.schema import (
+    Record,
+    changed_code,
+    failed_record,
+    finished_state,
+    labels_of_replicas,
+    rows_digest,
+)
 from mixerlab.records.text import counted
 from mixerlab.tasks.base import Task
 from mixerlab.tasks.data import load_or_generate
 from mixerlab.tasks.generated import Arrays, WrongRows
 from mixerlab.training.capture import graph_key
+from mixerlab.training.checkpoints import what_is_left
 from mixerlab.training.optimizers import in_tensors
 from mixerlab.training.trainer_config import TrainerConfig, check_accelerator, claim_gpu, kept_in_sweep
 from mixerlab.training.weights import pack
@@ -140,13 +147,17 @@ class _Run:
 
 
 def run_state(cfg: DictConfig) -> tuple[Path, str]:
-    """Where the run that `cfg` describes has its record, and whether it is finished or still to run.
+    """Where the run that `cfg` describes has its record, and what is left to do of it.
 
     Raises:
         ValueError: a value in the config that no run can have.
     """
-    folder = _Run.from_config(cfg).folder
-    return folder, "finished" if is_finished(folder) else "to run"
+    this = _Run.from_config(cfg)
+    if this.must_train():
+        return this.folder, what_is_left(this.folder, replicas_of(this.config), this.code, TrainerConfig(**cfg.trainer))
+    record = read_record(this.folder)
+    assert record is not None
+    return this.folder, finished_state(record, this.code)
 
 
 def run(cfg: DictConfig, patience: float = 0) -> Record | None:

@@ -196,3 +196,8 @@ def changed_code(record: Record, code: Mapping[str, str]) -> list[str]:
     """
     made_by = record.provenance.get("code_version", {})
     return [part for part, version in code.items() if made_by.get(part, version) != version]
+
+
+def finished_state(record: Record, code: Mapping[str, str]) -> str:
+    """What a dry run says of a run with this record: `finished`, or `finished, code changed`."""
+    return "finished, code changed" if changed_code(record, code) else "finished"

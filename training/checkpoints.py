@@ -6,6 +6,8 @@ digest is. PyTorch itself looks at no checksum: of fourteen checkpoints with a b
 
 import hashlib
 import io
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,10 @@ import torch
 
 from mixerlab.records.atomic import read_bytes, replace_file
 from mixerlab.records.errors import reason
+from mixerlab.records.files import ANEW
+from mixerlab.training.trainer_config import TrainerConfig
+
+Replicas = Sequence[tuple[float, int]]  # learning rate and seed of each
 
 _MAGIC = b"mixerlab checkpoint 1 sha256 "
 LARGEST = 1 << 40  # bytes
@@ -20,6 +26,29 @@ LARGEST = 1 << 40  # bytes
 
 class DamagedCheckpoint(ValueError):
     """The file is no checkpoint of ours, is not as it was written, or does not fit the run."""
+
+
+def checkpoint_name(replicas: Replicas, code: Mapping[str, str] | None, config: TrainerConfig) -> str:
+    """Its rows are those of these replicas in this order, trained by this code, with the same weights kept.
+
+    A run killed on a GPU must not go on on a CPU, whose generator draws another order of rows. The first part of the
+    name is the same for these replicas in any order and trained in any way.
+    """
+    way = list(replicas), code, config.device_type, config.dtype, config.selections_kept
+    return f"resume-{_short_hash(sorted(replicas))}-{_short_hash(way)}.ckpt"
+
+
+def _short_hash(value: object) -> str:
+    return hashlib.sha256(repr(value).encode()).hexdigest()[:12]
+
+
+def what_is_left(folder: Path, replicas: Replicas, code: Mapping[str, str], config: TrainerConfig) -> str:
+    """Of the run in `folder`, which is to be trained: `to run`, or `to resume, epoch 1 of 3` after the first epoch."""
+    for place in (folder / ANEW, folder):
+        with suppress(DamagedCheckpoint, FileNotFoundError):
+            done = len(read_checkpoint(place / checkpoint_name(replicas, code, config))["history"])
+            return f"to resume, epoch {done} of {config.epochs}"
+    return "to run"
 
 
 def write_checkpoint(path: Path, checkpoint: dict[str, Any]) -> None:

@@ -5,7 +5,6 @@ together train in two halves.
 """
 
 import gc
-import hashlib
 import logging
 import signal
 from collections.abc import Callable, Hashable, Mapping, Sequence
@@ -25,7 +24,7 @@ from mixerlab.records.errors import reason
 from mixerlab.records.interruption import Terminated, interruptions_unwrapped
 from mixerlab.training.callbacks import CheckpointFiles, EpochProgress, ResumePoint
 from mixerlab.training.capture import GraphCache
-from mixerlab.training.checkpoints import DamagedCheckpoint, read_checkpoint
+from mixerlab.training.checkpoints import DamagedCheckpoint, Replicas, checkpoint_name, read_checkpoint
 from mixerlab.training.compiled import compile_mixers, without_kernels
 from mixerlab.training.datamodule import PopulationData
 from mixerlab.training.execution import choose_execution
@@ -37,8 +36,6 @@ from mixerlab.training.schedules import Schedule
 from mixerlab.training.trainer_config import TrainerConfig, check_accelerator
 
 log = logging.getLogger(__name__)
-
-Replicas = Sequence[tuple[float, int]]  # learning rate and seed of each
 
 _graphs = GraphCache()  # of this process: what one run captured serves the next ones
 
@@ -216,7 +213,7 @@ class Training:
     def _look_at(self, checkpoint: Path, replicas: Replicas) -> list[str]:
         """Notes on what an interrupted training of these replicas has left. A damaged checkpoint is set aside."""
         if not checkpoint.exists():
-            others = self.folder.glob(f"resume-{_short_hash(sorted(replicas))}-*.ckpt")
+            others = self.folder.glob(f"{checkpoint.name.rpartition('-')[0]}-*.ckpt")
             differs = "is of other code, another device, precision, order of the rates or choice of weights to keep"
             return [f"{other.name} {differs}: training starts over" for other in others]
         try:
@@ -246,20 +243,6 @@ def _put_aside(path: Path, error: Exception) -> str:
     """Renames a checkpoint that is of no use, in place of an earlier such one; says so."""
     aside = path.replace(path.with_name(f"{path.name}.damaged"))
     return f"{path.name} cannot be restored ({reason(error)}) and is now {aside.name}: trained from the start"
-
-
-def checkpoint_name(replicas: Replicas, code: Mapping[str, str] | None, config: TrainerConfig) -> str:
-    """Its rows are those of these replicas in this order, trained by this code, with the same weights kept.
-
-    A run killed on a GPU must not go on on a CPU, whose generator draws another order of rows. The first part of the
-    name is the same for these replicas in any order and trained in any way.
-    """
-    way = list(replicas), code, config.device_type, config.dtype, config.selections_kept
-    return f"resume-{_short_hash(sorted(replicas))}-{_short_hash(way)}.ckpt"
-
-
-def _short_hash(value: object) -> str:
-    return hashlib.sha256(repr(value).encode()).hexdigest()[:12]
 
 
 def _compile(population: Population, config: TrainerConfig, notes: list[str]) -> None:

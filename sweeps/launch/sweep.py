@@ -102,7 +102,7 @@ class Sweep:
         experiment = self.config.hydra.runtime.choices.get("experiment")
         name = self.config.sweep or (experiment and name_from(experiment))
         name = name or name_of(cell.run_id for cell in cells)
-        for results_dir, configs in _configs_by_folder(cells).items():
+        for results_dir, configs in configs_by_folder(cells).items():
             write_sweep(results_dir, name, configs)
         return name
 
@@ -112,7 +112,7 @@ class Sweep:
         Ends the process with a message if a report cannot be written.
         """
         folders = []
-        for results_dir, configs in _configs_by_folder(cells).items():
+        for results_dir, configs in configs_by_folder(cells).items():
             again = shlex.join(["mixerlab", "report", results_dir, "--sweep", name])
             try:
                 summary = report(results_dir, configs=configs)
@@ -124,7 +124,7 @@ class Sweep:
         return folders
 
 
-def _configs_by_folder(cells: Iterable[Cell]) -> dict[str, dict[str, dict[str, Any]]]:
+def configs_by_folder(cells: Iterable[Cell]) -> dict[str, dict[str, dict[str, Any]]]:
     """By results folder and `run_id`."""
     found: dict[str, dict[str, dict[str, Any]]] = {}
     for cell in cells:

@@ -19,7 +19,7 @@ Row = dict[str, Any]
 CELL_COLUMNS = (
     *("column", "mixer", "task", "setting", "status", "score", "higher_is_better", "mean", "n", "by_seed"),
     *("lr", "config", "num_params", "state_size", "replicas", "seeds", "rates", "lacking", "edge", "configs"),
-    *("solved", "known", "steps_to_90", "chance"),
+    *("solved", "known", "steps_to_90", "chance", "by_code"),
 )
 
 
@@ -83,6 +83,7 @@ def _cell(rows: list[Row], selection: Selection) -> Row:
         "lacking": (),
         "edge": False,
         "configs": len({row["config"] for row in ended}),
+        "by_code": (),
         "replicas": [],
     } | solved_counts(row.get("steps_to_90", math.nan) for row in ended)
     if not finished:
@@ -98,9 +99,18 @@ def _cell(rows: list[Row], selection: Selection) -> Row:
         "n": len(best),
         "by_seed": by_seed,
         "edge": edge,
+        "by_code": _seeds_by_code(best),
         **{key: best[0][key] for key in ("lr", "config", "num_params", "state_size")},
         "replicas": [(row["run_id"], int(row["replica"])) for row in best],
     }
+
+
+def _seeds_by_code(rows: Iterable[Row]) -> tuple[tuple[int, ...], ...]:
+    """The seeds that each version of the code trained; a record that says nothing of its code is of another version."""
+    seeds = defaultdict[tuple, list[int]](list)
+    for row in rows:
+        seeds[tuple(str(row[key]) for key in sorted(row) if key.startswith("code_version."))].append(row["seed"])
+    return tuple(map(tuple, seeds.values()))
 
 
 def lacking_rates(groups: Mapping[Place, Iterable[Mapping[str, Any]]], all_known: bool) -> dict[Place, tuple]:

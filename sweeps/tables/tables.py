@@ -31,8 +31,8 @@ _EDGE = (
     " rate in between (of two rates, over the other): a wider grid may give more. †k: in k settings."
 )
 _INCOMPLETE = (
-    "* Incomplete: settings (k/n), seeds or learning rates are missing, as said below. Not bold; nor is what is worse"
-    " than a score that lacks learning rates."
+    "* Incomplete: settings (k/n), seeds or learning rates are missing, or seeds are of different code, as said below."
+    " Not bold; nor is what is worse than a score that lacks learning rates or is of different code."
 )
 _FUTURE = "A mixer that sees the tokens that it predicts is not comparable, and not bold."
 
@@ -48,6 +48,7 @@ class Entry:
         edges: settings whose grid of learning rates should be wider.
         lost: settings whose best learning rate has not all seeds of the cell.
         lacking: settings that lack learning rates.
+        mixed: settings whose seeds were trained by different versions of the code.
         parts: what it is the mean of, if that has different seeds.
     """
 
@@ -60,6 +61,7 @@ class Entry:
     edges: int = 0
     lost: int = 0
     lacking: int = 0
+    mixed: int = 0
     higher_is_better: bool = True
     parts: tuple["Entry", ...] = ()
 
@@ -70,8 +72,13 @@ class Entry:
 
     @property
     def incomplete(self) -> bool:
-        """Whether settings, seeds or learning rates are missing."""
-        return not self.whole or self.lacking > 0
+        """Whether settings, seeds or learning rates are missing, or seeds are of different code."""
+        return not self.whole or not self.comparable
+
+    @property
+    def comparable(self) -> bool:
+        """Whether all of it is of one grid of learning rates and one code."""
+        return not self.lacking and not self.mixed
 
     @property
     def uneven(self) -> bool:
@@ -126,6 +133,7 @@ def cell_entry(cell: Any) -> Entry:
         "edges": int(cell.edge),
         "lost": int(cell.n < cell.seeds),
         "lacking": int(len(cell.lacking) > 0),
+        "mixed": int(len(cell.by_code) > 1),
     }
     higher = bool(cell.higher_is_better)
     return Entry(cell.mean, cell.by_seed, 1, 1, cell.status, (cell.n,) * 2, **marks, higher_is_better=higher)
@@ -152,7 +160,7 @@ def mean_of(entries: Iterable[Entry]) -> Entry:
         parts=() if shared else tuple(scored),
         **{
             name: sum(getattr(entry, name) for entry in entries)
-            for name in ("done", "total", "edges", "lost", "lacking")
+            for name in ("done", "total", "edges", "lost", "lacking", "mixed")
         },
     )
 
@@ -161,7 +169,8 @@ def best_of(row: Row) -> set[Column]:
     """The columns whose whole score is the best at the printed precision, or may be by its spread over seeds.
 
     None where no other whole score shares two seeds with the best: nothing then says how far seeds differ. None where a
-    score that lacks learning rates, which might be better with them, is ahead of all that lack none.
+    score that lacks learning rates, which might be better with them, or that is of different code is ahead of all
+    others.
     """
     sign = 1 if all(entry.higher_is_better for entry in row.values()) else -1
     means = {
@@ -169,7 +178,7 @@ def best_of(row: Row) -> set[Column]:
         for column, entry in row.items()
         if entry.mean is not None and entry.whole and not column.sees_future
     }
-    fair = [column for column in means if not row[column].lacking]
+    fair = [column for column in means if row[column].comparable]
     found = set()
     for best in (column for column in fair if means[column] == max(means.values())):
         for other in (column for column in fair if column != best):
@@ -254,6 +263,9 @@ def _missing_of(cell: Any) -> list[str]:
         f"{cell.n} of {cell.seeds} seeds at the best learning rate": cell.n < cell.seeds,
         "replicas without a score at other learning rates": cell.n == cell.seeds and cell.status == "partial",
         f"nothing at the learning rate {', '.join(f'{rate:g}' for rate in cell.lacking)}": len(cell.lacking) > 0,
+        f"different code trained the seeds {' / '.join(', '.join(map(str, own)) for own in cell.by_code)}": (
+            len(cell.by_code) > 1
+        ),
         f"the best of {cell.configs} configurations (see --by)": cell.configs > 1,
     }
     return [reason for reason, applies in told.items() if applies]

@@ -100,8 +100,8 @@ def test_bold_needs_evidence():
     assert bold(attn=entry(close, higher_is_better=False), gdn=entry(worse, higher_is_better=False)) == {"gdn"}
 
 
-@pytest.mark.parametrize("incomplete", [{"lost": 1}, {"lacking": 1}, {"total": 2}])
-def test_what_is_incomplete_is_never_bold_and_what_lacks_rates_lets_nothing_below_be(incomplete):
+@pytest.mark.parametrize("incomplete", [{"lost": 1}, {"lacking": 1}, {"mixed": 1}, {"total": 2}])
+def test_what_is_incomplete_is_never_bold_and_what_may_be_better_lets_nothing_below_be(incomplete):
     def row(**changed):
         means = {"attn": 0.99, "gdn": 0.60, "mamba": 0.59}
         return {
@@ -111,7 +111,7 @@ def test_what_is_incomplete_is_never_bold_and_what_lacks_rates_lets_nothing_belo
         }  # fmt: skip
 
     assert bold(**row()) == {"attn"} and row(attn=1)["attn"].incomplete
-    assert bold(**row(attn=1)) == (set() if "lacking" in incomplete else {"gdn"})
+    assert bold(**row(attn=1)) == (set() if {"lacking", "mixed"} & set(incomplete) else {"gdn"})
     assert bold(**row(gdn=1)) == {"attn"} and bold(**row(attn=1, gdn=1, mamba=1)) == set()
 
 
@@ -123,6 +123,23 @@ def test_a_seed_that_only_other_rates_have_is_lost(tmp_path, other):
     fakes.add_run(tmp_path, scores, lr=[1e-3, 1e-2][: len(scores)], seed=1)
     (found,) = setting_table(best_per_cell(collect(tmp_path))).entries
     assert (found.mean, found.incomplete) == ((pytest.approx(0.6), False) if other == 0.3 else (0.9, True))
+
+
+@pytest.mark.parametrize("part", ["mixer", "task", "training"])
+def test_a_mean_over_several_versions_of_the_code_says_so_in_every_format(tmp_path, part):
+    """Not one over seeds of one code, though another cell's differs."""
+    for mixer, (score, seeds_by_code) in {"attn": (0.9, {"a": 0, "b": [3, 4]}), "gdn": (0.4, {"c": [0, 3, 4]})}.items():
+        for code, seed in seeds_by_code.items():
+            versions = {"mixer": "x", "task": "x", "training": "x"} | {part: code}
+            own = [score + 0.01 * each for each in ([seed] if seed == 0 else seed)]
+            fakes.add_run(tmp_path, own, mixer=mixer, lr=1e-3, seed=seed, provenance={"code_version": versions})
+    table = setting_table(best_per_cell(collect(tmp_path)))
+    assert texts(table)["icr", "baseline"] == ["0.923 ± 0.021 *", "0.423 ± 0.021"]
+    (attn, gdn) = csv.DictReader(io.StringIO(to_csv(table)))
+    assert (attn["incomplete"], attn["bold"], gdn["incomplete"], gdn["bold"]) == ("1", "0", "0", "0")
+    assert to_latex(table).count(r"\textsuperscript{*}") == 1 and r"\textbf" not in to_latex(table)
+    note = "attn: different code trained the seeds 0 / 3, 4 on icr (baseline)."
+    assert note in table.notes and f"% {note}" in to_latex(table) and "0.923 ± 0.021 * |" in to_markdown(table)
 
 
 @pytest.fixture

@@ -9,7 +9,8 @@ from omegaconf import OmegaConf
 
 from mixerlab.mixers.attn import Attention
 from mixerlab.models.language_model import LanguageModel
-from mixerlab.training.fit import Training, checkpoint_name
+from mixerlab.training.checkpoints import checkpoint_name
+from mixerlab.training.fit import Training
 from mixerlab.training.metrics import IGNORE_INDEX
 from mixerlab.training.optimizers import Muon
 from mixerlab.training.schedules import Constant
