@@ -3,7 +3,6 @@
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import closing
-from dataclasses import replace
 from pathlib import Path
 
 from mixerlab.config.values import CHANGED, code_versions
@@ -85,8 +84,8 @@ def _state(cell: Cell, record: Record | None) -> str:
     code = code_versions(cell.config)
     if record is not None:
         return finished_state(record, code)
-    trainer = TrainerConfig(**cell.config["trainer"])
-    trainer = replace(trainer, keep_weights=kept_in_sweep(trainer.keep_weights))
+    keys = cell.config["trainer"]
+    trainer = TrainerConfig(**keys | {"keep_weights": kept_in_sweep(keys["keep_weights"])})
     return what_is_left(cell.folder, replicas_of(cell.config), code, trainer)
 
 

@@ -105,7 +105,7 @@ def _cell(rows: list[Row], selection: Selection) -> Row:
     }
 
 
-def _seeds_by_code(rows: Iterable[Row]) -> tuple[tuple[int, ...], ...]:
+def _seeds_by_code(rows: Iterable[Mapping[str, Any]]) -> tuple[tuple[int, ...], ...]:
     """The seeds that each version of the code trained; a record that says nothing of its code is of another version."""
     seeds = defaultdict[tuple, list[int]](list)
     for row in rows:
