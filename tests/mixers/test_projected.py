@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from every_mixer import mixer_of
+from every_mixer import MIXERS, mixer_of
 from torch import nn
 
 from mixerlab.mixers.projected import ProjectedMixer
@@ -49,7 +49,7 @@ def test_it_is_its_linear_layers(bias):
         torch.testing.assert_close(a, b)
 
 
-@pytest.mark.parametrize("name", ["attn", "parallax", "gdn", "mamba", "mesa"])
+@pytest.mark.parametrize("name", MIXERS)
 def test_ours_leave_forward_as_it_is(name):
     """So a small vocabulary is projected as a table, and every bias is added once, by one of two."""
     mixer = mixer_of(name, 32)

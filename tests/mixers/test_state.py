@@ -19,6 +19,8 @@ OPTIONS = [
     ("parallax", {"rope_on_rho": True, "num_heads": 1}),
     ("gdn", {"expand_v": 1, "num_heads": 4, "d_conv": 1}),
     ("gdn", {"d_conv": 6, "expand_v": 3}),
+    ("linear", {"num_heads": 4, "qk_norm": False}),
+    ("affine_linear", {"num_heads": 1, "kr_norm": False, "zero_init_rho": False}),
     ("mamba", {"d_conv": 1, "expand": 1, "zero_dt_bias": True}),
     ("mamba", {"d_conv": 6, "d_state": 3, "dt_rank": 5}),
     ("mesa", {"d_conv": 1, "num_heads": 4}),
@@ -103,7 +105,7 @@ def test_in_bfloat16_it_is_as_near_to_float32_as_forward_is(name, device):
         with torch.autocast(device, torch.bfloat16):
             lowered = mixer(x).float()
             stepped, state = in_pieces(mixer, x, (33,), torch.bfloat16)
-    assert {state[key].dtype for key in ("k", "v", "tail") if key in state} == {torch.bfloat16}
+    assert {state[key].dtype for key in ("k", "v", "tail") if key in state} <= {torch.bfloat16}
     off = (lowered - exact).norm() / exact.norm()
     assert (stepped.float() - exact).norm() / exact.norm() < 2 * off
 

@@ -5,6 +5,7 @@ import sys
 import pytest
 import torch
 from command_line import TINY
+from every_mixer import MIXERS
 from torch import nn
 
 import mixerlab
@@ -12,8 +13,6 @@ from mixerlab.checks import command as check
 from mixerlab.config.building import Parts
 from mixerlab.mixers.base import keep_initial_values
 from mixerlab.models.initial_values import overwritten
-
-MIXERS = ("attn", "parallax", "gdn", "mamba", "mesa")
 
 
 def initial_value_warnings(cfg, autoencode):

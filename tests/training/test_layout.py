@@ -23,6 +23,9 @@ def models(mixer_name):
 EXPECTED = {  # of one block's mixer; everything that ends in _proj.weight is a matrix
     "attn": dict.fromkeys(("q_norm.weight", "k_norm.weight"), Rule.GAIN),
     "parallax": dict.fromkeys(("q_norm.weight", "k_norm.weight", "r_norm.weight"), Rule.GAIN),
+    "value_average": {},
+    "linear": dict.fromkeys(("q_norm.weight", "k_norm.weight"), Rule.GAIN),
+    "affine_linear": dict.fromkeys(("r_norm.weight", "k_norm.weight"), Rule.GAIN),
     "gdn": {
         **dict.fromkeys(("A_log", "dt_bias", "norm.weight"), Rule.GAIN),
         **dict.fromkeys(("q_conv.weight", "k_conv.weight", "v_conv.weight"), Rule.TABLE),
