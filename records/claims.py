@@ -6,7 +6,7 @@ import os
 import socket
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -14,6 +14,7 @@ from mixerlab.records.atomic import read_bytes
 from mixerlab.records.text import one_line
 
 CLAIM_FILE = ".claim"
+_EPOCH = "; epoch "
 # What a file system says that has no locks, or whose lock server does not answer.
 _NO_LOCKS = {errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS}
 
@@ -66,6 +67,24 @@ def is_claimed(folder: str | Path) -> bool:
         return False
     with _locked(path, patience=0) as descriptor:
         return descriptor is None
+
+
+def note_epochs(folder: str | Path, done: int, total: int) -> None:
+    """Adds to the claim that this process has on a run how far it is: `; epoch 3 of 60`."""
+    said = f"{holder(folder).partition(_EPOCH)[0]}{_EPOCH}{done} of {total}"
+    with suppress(OSError):  # nobody has claimed it, or the disk is full
+        descriptor = os.open(Path(folder) / CLAIM_FILE, os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        os.pwrite(descriptor, said.encode(), 0)  # never shorter than before: the lock is on this file
+        os.close(descriptor)
+
+
+def share_done(folder: str | Path) -> float:
+    """The share of its epochs that the run in a folder is noted to have; 0 without a note."""
+    try:
+        done, total = holder(folder).partition(_EPOCH)[2].split(" of ")
+        return min(1.0, int(done) / int(total))
+    except (ValueError, ArithmeticError):
+        return 0.0
 
 
 def holder(folder: str | Path) -> str:

@@ -11,6 +11,8 @@ import lightning as L
 from lightning.pytorch.plugins.io import TorchCheckpointIO
 from tqdm import tqdm
 
+from mixerlab.records.claims import note_epochs
+from mixerlab.records.files import ANEW
 from mixerlab.records.text import Lines, is_terminal
 from mixerlab.training.checkpoints import read_checkpoint, write_checkpoint
 from mixerlab.training.lit_module import PopulationTraining
@@ -83,6 +85,18 @@ class CheckpointFiles(TorchCheckpointIO):
 
     def load_checkpoint(self, path: str | Path, *arguments: Any, **options: Any) -> dict[str, Any]:
         return read_checkpoint(Path(path))
+
+
+class EpochNote(L.Callback):
+    """Notes in the claim on the run in `folder` how far it is, at most once a second: a sweep reads it."""
+
+    def __init__(self, folder: Path):
+        self.folder, self.noted_at = folder.parent if folder.name == ANEW else folder, 0.0
+
+    def on_train_epoch_end(self, trainer: L.Trainer, module: L.LightningModule) -> None:
+        if time.monotonic() - self.noted_at >= 1:
+            note_epochs(self.folder, trainer.current_epoch + 1, trainer.max_epochs or 0)
+            self.noted_at = time.monotonic()
 
 
 class EpochProgress(L.Callback):

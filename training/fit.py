@@ -22,7 +22,7 @@ from torch import nn
 
 from mixerlab.records.errors import reason
 from mixerlab.records.interruption import Terminated, interruptions_unwrapped
-from mixerlab.training.callbacks import CheckpointFiles, EpochProgress, ResumePoint
+from mixerlab.training.callbacks import CheckpointFiles, EpochNote, EpochProgress, ResumePoint
 from mixerlab.training.capture import GraphCache
 from mixerlab.training.checkpoints import DamagedCheckpoint, Replicas, checkpoint_name, read_checkpoint
 from mixerlab.training.compiled import compile_mixers, without_kernels
@@ -228,7 +228,7 @@ class Training:
             accelerator=config.device_type,
             devices=1,
             max_epochs=config.epochs,
-            callbacks=[resume_point, *([progress] if config.progress else [])],
+            callbacks=[resume_point, EpochNote(self.folder), *([progress] if config.progress else [])],
             plugins=[CheckpointFiles()],
             logger=list(self.loggers),
             default_root_dir=self.folder,

@@ -55,7 +55,7 @@ def run_grid(sweep: Sweep, grid: Sequence[list[str]]) -> None:
         _clean(cell.folder)
     failed = damaged
     if pending:
-        with closing(sweep), closing(SweepProgress(pending)) as progress:
+        with closing(sweep), closing(SweepProgress({cell: names[cell] for cell in pending})) as progress:
             failed |= sweep.train(pending, progress)
     sweep.report_on(cells, name)
     for cell, reason in failed.items():

@@ -80,6 +80,8 @@ class Sweep:
             if self.config.wait is not None and time.monotonic() - waits_since >= self.config.wait:
                 reason = f"another process still trains it after wait={self.config.wait} seconds"
                 return failed | {cell: f"{reason}: {holder(cell.folder)}" for cell in queue}
+            if progress is not None:
+                progress.show(queue, running)
             for ended in executor.poll(POLL_SECONDS):
                 cell = ended.cell
                 running.remove(cell)
@@ -93,8 +95,8 @@ class Sweep:
                     failed[cell] = f"the launcher lost it twice: {ended.error}" if ended.is_lost else ended.error
                 elif ended.run_id != cell.run_id:
                     failed[cell] = f"ran as {ended.run_id}: its config has another value in another process"
-            if progress is not None:
-                progress.show(left=[*queue, *running])
+        if progress is not None:
+            progress.show()
         return failed
 
     def note(self, cells: Iterable[Cell]) -> str:
