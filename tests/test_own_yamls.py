@@ -135,6 +135,12 @@ def test_a_class_that_the_yaml_does_not_fit(mine, name, parts, capsys):
         assert part in outcome.err and part in capsys.readouterr().err + outcome.err
 
 
+def test_an_argument_that_the_yaml_lacks_can_be_added_for_a_run_and_for_check(mine):
+    options = mine("Defaults")
+    assert run_py(*options, "mixer=mine", "+mixer.slope=0.5", *DRY).code == 0
+    assert check(["mine", "+mixer.slope=0.5", *options]) == 0
+
+
 def test_values_are_compared_with_annotations(mine, tmp_path):
     keys = "dims: null\nrates: []\ntable: null\norder: 1\nplain: [1, [2]]\n"
     project = {"config_dir": mine("Annotated", keys)[1]}

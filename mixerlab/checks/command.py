@@ -29,7 +29,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     args = parser.parse_intermixed_args(arguments)
     name = args.name.removeprefix("mixer=")
     try:
-        if set(name) & set("=,") or any(not text.startswith(("mixer.", "model.")) for text in args.overrides):
+        if set(name) & set("=,") or any(
+            not text.lstrip("+").startswith(("mixer.", "model.")) for text in args.overrides
+        ):
             raise ValueError(f"{' '.join(args.overrides)}: check {_USAGE}".removeprefix(": "))
         cfg = compose(f"mixer={name}", *args.overrides, config_dir=args.config_dir)
         has_width = any(text.startswith("model.d_model=") for text in args.overrides)

@@ -12,6 +12,7 @@ from omegaconf import DictConfig, OmegaConf
 from mixerlab.config.hints import REFUSALS, check_choices, refusal
 from mixerlab.config.hybrid import expand, is_hybrid
 from mixerlab.config.project import check_yamls, note_folder, use_folder
+from mixerlab.config.settings import baseline_from_yaml
 
 
 def compose(*overrides: str, config_dir: str | Path | None = None) -> DictConfig:
@@ -52,7 +53,7 @@ def without_hydra(composed: DictConfig) -> DictConfig:
 
 
 def complete(cfg: DictConfig, hydra_config: DictConfig | HydraConf, loader: ConfigLoader) -> None:
-    """Gives a hybrid in `cfg.mixer` the config of every layer, and refuses yamls of another name than their file's.
+    """Gives a hybrid its layers' configs and a task its baseline, and refuses yamls of another name than their file's.
 
     Args:
         cfg: a composed config, which is changed.
@@ -63,6 +64,7 @@ def complete(cfg: DictConfig, hydra_config: DictConfig | HydraConf, loader: Conf
         ValueError: a mixer that does not exist, options that no layer has, or a yaml of another name.
     """
     check_yamls(cfg, hydra_config)
+    baseline_from_yaml(cfg, hydra_config, loader)
     if isinstance(cfg.mixer, DictConfig) and is_hybrid(cfg.mixer):
         try:
             expand(cfg, hydra_config, loader)

@@ -2,14 +2,18 @@
 
 A task's yaml begins with what all tasks have in common, `conf/task_base.yaml`. It has either `baseline`
 (parameters) and `changes` (parameter -> other values, one at a time), or `levels` (name -> parameters), as the
-challenge tasks do. `setting` names the one in use, and a parameter written as `${setting:<parameter>}` takes its
-value from there unless it is set directly.
+challenge tasks do. Without either, its plain values are the baseline (`baseline_from_yaml`). `setting` names the one
+in use, and a parameter written as `${setting:<parameter>}` takes its value from there unless it is set directly.
 """
 
+import json
 from numbers import Real
 from typing import Any, cast
 
-from omegaconf import DictConfig, ListConfig, OmegaConf
+from hydra.conf import HydraConf
+from hydra.core.config_loader import ConfigLoader
+from hydra.types import RunMode
+from omegaconf import DictConfig, ListConfig, OmegaConf, open_dict
 
 from mixerlab.config.arguments import check_arguments, class_of, defaults_of
 from mixerlab.records.errors import with_place
@@ -18,6 +22,8 @@ from mixerlab.tasks.base import Task
 
 # Keys of a task's yaml that are not constructor parameters; the last is only in the resolved config of a run.
 _BASE_KEYS = ("name", "_target_", "setting", "data_dir", "allow_shared_rows")
+# Keys of conf/task_base.yaml that no setting changes.
+_PLAIN = ("num_val_examples", "num_test_examples", "data_seed", "test_seq_len")
 _OTHER_KEYS = (*_BASE_KEYS, "baseline", "changes", "levels", "data_sha256")
 
 
@@ -36,13 +42,33 @@ def settings_of(task_cfg: DictConfig) -> dict[str, dict[str, Any]]:
     baseline, changes, levels = (task_cfg.get(key) for key in ("baseline", "changes", "levels"))
     if _is_group(levels, DictConfig):
         return {level: dict(parameters) for level, parameters in levels.items()}
-    if levels is None and _is_group(baseline) and _is_group(changes, ListConfig):
-        changed = ((key, value) for key, values in changes.items() for value in values)
+    if levels is None and _is_group(baseline) and (changes is None or _is_group(changes, ListConfig)):
+        changed = ((key, value) for key, values in (changes or {}).items() for value in values)
         return {"baseline": {}} | {f"{key}-{value}": {key: value} for key, value in changed}
     raise ValueError(
-        f"task={name}: its yaml must have baseline: {{<parameter>: <value>}} and changes: {{<parameter>: [<value>]}},"
+        f"task={name}: its yaml may have baseline: {{<parameter>: <value>}} and changes: {{<parameter>: [<value>]}},"
         " or levels: {<setting>: {<parameter>: <value>}}"
     )
+
+
+def baseline_from_yaml(cfg: DictConfig, hydra_config: DictConfig | HydraConf, loader: ConfigLoader) -> None:
+    """Makes the plain values of a task's yaml its `baseline` unless it has settings; arguments as `compose.complete`.
+
+    A value that the command has not set follows `setting`, as if the yaml had `${setting:<parameter>}`.
+    """
+    if not isinstance(cfg.task, DictConfig) or {"baseline", "levels"} & set(cfg.task):
+        return
+    search = json.dumps(list(hydra_config.searchpath), ensure_ascii=False)
+    overrides = [f"task={hydra_config.runtime.choices['task']}", f"hydra.searchpath={search}"]
+    own = loader.load_configuration("config", overrides, RunMode.RUN).task
+    plain = [str(key) for key in own if key not in (*_OTHER_KEYS, *_PLAIN)]
+    plain = [key for key in plain if not OmegaConf.is_interpolation(own, key) and not OmegaConf.is_missing(own, key)]
+    with open_dict(cfg):
+        cfg.task.baseline = {key: own[key] for key in plain}
+        for key in plain:
+            is_set = any(text.startswith(f"task.{key}=") for text in hydra_config.overrides.task)
+            if not is_set and cfg.task[key] == own[key]:
+                cfg.task[key] = f"${{setting:{key}}}"
 
 
 def _is_group(value: object, kind: type = object) -> bool:

@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 from command_line import TINY, records, run_py
 
+from mixerlab.config.compose import compose
+from mixerlab.config.settings import build_task, setting_name
 from mixerlab.records.schema import Record
 from mixerlab.tasks.base import Task, TaskRuleError
 from mixerlab.tasks.data import load_or_generate, make_split
@@ -123,8 +125,9 @@ YAML = """
 defaults: [/task_base@_here_, _self_]
 name: echo
 _target_: echo_tasks.Echo
-baseline: {vocab_size: 16, seq_len: 16, num_train_examples: 40}
-changes: {}
+vocab_size: 16
+seq_len: 16
+num_train_examples: 40
 broken: false
 """
 
@@ -155,3 +158,19 @@ def test_a_run_whose_task_fails_is_recorded(project, tmp_path):
     (error,) = results.glob("runs/*/error.txt")
     assert "echo_tasks.py" in error.read_text()
     assert "failed" in (results / "report" / "official" / "settings.md").read_text()
+
+
+def test_the_plain_values_of_a_yaml_are_its_baseline(project):
+    """Also of one that has no changes."""
+
+    def label(*overrides):
+        task = compose("task=echo", *overrides, config_dir=project).task
+        return setting_name(task), build_task(task).seq_len
+
+    assert label() == ("baseline", 16) and label("task.seq_len=8") == ("seq_len=8", 8)
+    with (project / "task" / "echo.yaml").open("a") as file:
+        file.write("changes: {seq_len: [32, 64]}\n")
+    assert label("task.setting=seq_len-32") == ("seq_len-32", 32) == label("task.seq_len=32")
+    assert label("task.vocab_size=8") == ("vocab_size=8", 16)
+    with pytest.raises(ValueError, match=r"task\.seq_len=16 is set as well"):
+        label("task.setting=seq_len-32", "task.seq_len=16")
