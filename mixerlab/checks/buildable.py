@@ -12,13 +12,14 @@ from typing import Any, cast
 import torch
 from omegaconf import DictConfig, OmegaConf
 
+from mixerlab.checks.construction import check_construction
 from mixerlab.checks.optimizer import check_replicas_apart, check_schedule, check_step
 from mixerlab.checks.strays import strays
 from mixerlab.config.building import Parts, component, grouping_of, loggers_of
 from mixerlab.mixers.attn import Attention
 from mixerlab.mixers.base import SequenceMixer
 from mixerlab.models.language_model import LanguageModel
-from mixerlab.records.errors import RefusedCode, type_and_message, with_place
+from mixerlab.records.errors import RefusedCode, RefusedMixer, type_and_message, with_place
 from mixerlab.records.identity import as_list
 from mixerlab.tasks.base import Task
 from mixerlab.training.optimizers import PopulationOptimizer
@@ -63,6 +64,11 @@ def _built(described: str, autoencode: bool, code: str) -> tuple[Parts, list[tup
     parts = Parts.of(OmegaConf.create(config))
     schedule = parts.make_schedule()
     check_schedule(schedule, config["schedule"]["name"])
+    for name, make in parts.mixers:
+        try:
+            check_construction(partial(make, d_model=parts.model.d_model))
+        except RefusedMixer as error:
+            raise ValueError(f"mixer={name}: {error}") from error
     small = cast(Task, SimpleNamespace(vocab_size=2, input_length=1, autoencode=autoencode))
     build = partial(parts.build_model, small, n_layers=len(parts.mixers))
     population = Population(build, (0,), parts.grouping)

@@ -6,6 +6,7 @@ from contextlib import suppress
 import torch
 from torch import Tensor, nn
 
+from mixerlab.checks.construction import check_construction
 from mixerlab.checks.outputs import Kind, find_leak, find_state
 from mixerlab.checks.strays import strays
 from mixerlab.mixers.base import NORM_EPS, SequenceMixer
@@ -64,6 +65,7 @@ def without_zeros(mixer: SequenceMixer) -> SequenceMixer:
 
 def check_mixer(make: MakeMixer, d_model: int = WIDTH) -> Decision:
     """The whole contract, of the mixers that `make()` builds."""
+    check_construction(make)
     if stray := next(strays(make()), None):
         raise RefusedMixer(str(stray))
     check_outputs(make, d_model)
