@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from mixerlab.training.capture import GraphCache, Graphs, Step
 from mixerlab.training.datamodule import EVALUATED, BatchGroup
-from mixerlab.training.metrics import CHOSEN_ON, SUMS, means_of
+from mixerlab.training.metrics import CHOSEN_ON, IGNORE_INDEX, SUMS, means_of
 from mixerlab.training.optimizers import PopulationOptimizer
 from mixerlab.training.population import Population
 from mixerlab.training.steps import PopulationSteps
@@ -151,7 +151,7 @@ class PopulationTraining(L.LightningModule):
     def on_train_epoch_start(self) -> None:
         self._drop_stopped()
         self.loss_sum = torch.zeros(len(self.population), device=self.device)
-        self.steps_in_epoch = 0
+        self.scored_steps = torch.zeros(len(self.population), device=self.device)
 
     def _drop_stopped(self) -> None:
         """Removes the replicas that had stopped two epochs ago.
@@ -184,7 +184,8 @@ class PopulationTraining(L.LightningModule):
         was_active = self.optimizer.active
         for rows in batches:
             self.loss_sum += step(rows)
-        self.steps_in_epoch += len(batches)
+        has_target = (group.examples.targets != IGNORE_INDEX).any(dim=1)
+        self.scored_steps += has_target[batches].any(dim=2).sum(dim=0)  # of another batch the loss is no loss of 0
         self.diverged |= was_active & ~self.optimizer.active
         self.read_epoch()
 
@@ -205,7 +206,7 @@ class PopulationTraining(L.LightningModule):
         optimizer = self.optimizer
         measured = {
             "learning_rate": optimizer.learning_rates(),
-            "train_loss": self.loss_sum / max(self.steps_in_epoch, 1),
+            "train_loss": self.loss_sum / self.scored_steps.clamp(min=1),
         }
         for split, sums in zip(EVALUATED, self.sums, strict=True):
             measured |= {f"{split}_{name}": value for name, value in means_of(sums).items()}

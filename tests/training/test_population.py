@@ -29,6 +29,15 @@ def test_three_together_equal_three_alone(tmp_path, optimizer, schedule):
     assert len({summary["train_loss"] for summary in together.replicas}) == 3
 
 
+def test_a_batch_without_targets_is_no_loss_of_zero(tmp_path):
+    """All rows that are scored are in one batch of training, whose loss is that of the same rows in `val`."""
+    inputs, targets = splits(train=40)["train"]
+    targets[:-1] = IGNORE_INDEX
+    data = dict.fromkeys(("train", "val", "test"), (inputs, targets))
+    for summary in fit([(1e-30, 0), (1e-30, 5)], tmp_path, data=data).replicas:
+        assert summary["train_loss"] == pytest.approx(summary["val_loss"], rel=1e-5) and summary["val_loss"] > 1
+
+
 def test_a_population_computes_what_its_models_compute():
     seeds = (0, 1)
     population, tokens = Population(build_model, seeds), torch.randint(VOCAB, (2, 3, 7))
