@@ -308,9 +308,12 @@ def _measure(
     rows = [
         labels | counts | measured for labels, measured in zip(labels_of_replicas(config), result.replicas, strict=True)
     ]
+    on_cpu = result.torch_device.type == "cpu"
     made_by = provenance(
         **origin,
         device=result.device,
+        threads=torch.get_num_threads() if on_cpu else None,
+        instruction_set=torch.backends.cpu.get_cpu_capability() if on_cpu else None,
         precision=str(result.dtype).removeprefix("torch."),
         backends=_backends(this.parts.mixers_in(model), result.torch_device, result.dtype),
         sees_future=check.sees_future,

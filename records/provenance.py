@@ -25,6 +25,8 @@ def provenance(
     code: Mapping[str, str],
     git: Mapping[str, Any],
     device: str = "",
+    threads: int | None = None,
+    instruction_set: str | None = None,
     precision: str | None = None,
     backends: Mapping[str, str] | None = None,
     sees_future: bool | None = None,
@@ -38,6 +40,8 @@ def provenance(
         code: a hash of the code of each part of the run.
         git: what `git_state` gave when the run began.
         device: the name of the processor that trained; empty for a run that failed.
+        threads, instruction_set: with which a CPU trained, such as 4 and AVX512, on which the last bits of its results
+            depend; None on a GPU and for a run that failed.
         precision: the dtype of the matrix products; None for a run that failed.
         backends: what computed the mixing (a kernel or PyTorch), by mixer.
         sees_future: whether outputs depend on later inputs; None if nobody looked, as for the auto-encoder, or if it
@@ -51,6 +55,8 @@ def provenance(
         "wall_time_s": (datetime.now(UTC) - started_at).total_seconds() + resumed_after_s,
         "resumed_after_s": resumed_after_s,
         "device": device,
+        "threads": threads,
+        "instruction_set": instruction_set,
         "precision": precision,
         "backends": dict(backends or {}),
         "sees_future": sees_future,

@@ -1,8 +1,9 @@
 """What a record says: its columns, the rows of a config, and the check that a record keeps to the schema.
 
 `record.json` holds the fields of a `Record`, and `sha256`: digests of what it says and of `metrics.csv`. Everything but
-`provenance` is the same, bit for bit, when the same config runs again on a CPU in as many threads. Accuracies are in
-[0, 1], losses in nats, and the first epoch is 0. A number that does not exist or is not finite is null.
+`provenance` is the same, bit for bit, when the same config runs again on a CPU in as many threads and with the same
+instruction set. Accuracies are in [0, 1], losses in nats, and the first epoch is 0. A number that does not exist or is
+not finite is null.
 """
 
 import hashlib

@@ -8,6 +8,7 @@ import signal
 import socket
 
 import pytest
+import torch
 from command_line import TINY, kill_at_first_checkpoint, records, result_of, run_py
 
 import mixerlab
@@ -53,6 +54,7 @@ def test_the_record_says_what_was_trained(finished):
         assert row["hparams"]["mixer.num_heads"] == 2
     origin = record["provenance"]
     assert origin["device"] == "cpu" and "attn" in origin["backends"] and origin["wall_time_s"] > 0
+    assert (origin["threads"], origin["instruction_set"]) == (1, torch.backends.cpu.get_cpu_capability())
     assert {"torch", "lightning", "python"} <= set(origin["versions"]) and "git_commit" in origin
 
     rows = list(csv.DictReader(io.StringIO((run_folder(results, run_id) / "metrics.csv").read_text())))

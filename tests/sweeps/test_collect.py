@@ -116,3 +116,11 @@ def test_two_classes_under_one_name_are_not_taken_for_each_other(tmp_path):
     add_class(tmp_path, "mixers.own3.Own", task="mem")
     columns = columns_in_order(spread_out(collect(tmp_path))["column"])
     assert [column.mixer for column in columns] == ["attn", "own", "own", "own"]
+
+
+def test_cpus_on_which_numbers_depend_are_told_apart(tmp_path):
+    for mixer, threads in (("attn", 1), ("gdn", 4)):
+        told = {"threads": threads, "instruction_set": "AVX2"}
+        fakes.add_run(tmp_path, [0.1, 0.5, 0.1], mixer=mixer, provenance=told)
+    (note,) = notes_of(spread_out(collect(tmp_path)))
+    assert note == "The mixers differ in more than the mixer: threads (attn 1; gdn 4)."
