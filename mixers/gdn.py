@@ -29,6 +29,9 @@ class GatedDeltaNet(ProjectedMixer):
         num_heads: heads of size `d_model / num_heads`, for keys and, times `expand_v`, for values.
         expand_v: how many times as wide as its keys a head's values are, and with them the gate (fla's default is 2).
         d_conv: positions that the short convolutions see.
+        ungated: DeltaNet (Yang et al. 2024, arXiv 2406.06484): without decay, g = 1, and without `silu(W_g x)`.
+        allow_neg_eigval: beta in (0, 2), twice the sigmoid, so that `I - beta k k^T` has eigenvalues down to -1, which
+            state tracking needs (Grazzi et al. 2024, arXiv 2411.12537).
         chunk_size: positions that the operator handles together; speed only.
         backend: `auto`, `reference` or `triton`.
 
@@ -36,7 +39,7 @@ class GatedDeltaNet(ProjectedMixer):
         ValueError: heads that do not divide the width, an `expand_v`, `d_conv` or `chunk_size` below 1.
     """
 
-    input_projections = ("q_proj", "k_proj", "v_proj", "g_proj", "a_proj", "b_proj")
+    input_projections: tuple[str, ...] = ("q_proj", "k_proj", "v_proj", "g_proj", "a_proj", "b_proj")
 
     def __init__(
         self,
@@ -44,6 +47,8 @@ class GatedDeltaNet(ProjectedMixer):
         num_heads: int = 2,
         expand_v: int = 1,
         d_conv: int = 4,
+        ungated: bool = False,
+        allow_neg_eigval: bool = False,
         chunk_size: int = 64,
         backend: str = "auto",
     ):
@@ -54,6 +59,7 @@ class GatedDeltaNet(ProjectedMixer):
             if value < 1:
                 raise ValueError(f"mixer.{name}={value} must be at least 1")
         self.expand_v, self.chunk_size, self.backend = expand_v, chunk_size, backend
+        self.ungated, self.allow_neg_eigval = ungated, allow_neg_eigval
 
         d_value = expand_v * d_model
         self.q_proj, self.k_proj, self.v_proj, self.g_proj, self.o_proj = (
@@ -72,15 +78,17 @@ class GatedDeltaNet(ProjectedMixer):
         for parameter in (self.A_log, self.dt_bias):
             keep_initial_values(parameter)
         self.norm = nn.RMSNorm(expand_v * self.head_dim, eps=NORM_EPS)
+        if ungated:
+            self.input_projections = ("q_proj", "k_proj", "v_proj", "b_proj")
+            del self.g_proj, self.a_proj, self.A_log, self.dt_bias
 
     def mix(self, projected: Tensor) -> Tensor:
-        q, k, v, gate, decay_logit, beta_logit = self._parts(projected)
+        q, k, v, log_decay, beta, *gate = self._parts(projected)
         with torch.autocast(projected.device.type, enabled=False):
-            log_decay, beta = gates(decay_logit, beta_logit, self.dt_bias, log_rate=self.A_log)
             if self.expand_v > 1:  # a row of S reads only its own value: wider values are more heads of the same key
                 q, k, log_decay, beta = (y.repeat_interleave(self.expand_v, dim=2) for y in (q, k, log_decay, beta))
             o = gated_delta_rule(q, k, v, log_decay, beta, chunk_size=self.chunk_size, backend=self.backend)
-            return self._gated(o.flatten(-2).unflatten(-1, (self.num_heads, -1)), gate)
+            return self._gated(o.flatten(-2).unflatten(-1, (self.num_heads, -1)), *gate)
 
     def init_state(self, batch: int, max_len: int, device: torch.device, dtype: torch.dtype) -> State:
         """S of each head, keys by values, and what the convolutions look back at."""
@@ -94,24 +102,31 @@ class GatedDeltaNet(ProjectedMixer):
     def mix_from(self, projected: Tensor, state: State) -> Tensor:
         """Token by token, from the recurrence."""
         parts = self._parts(behind_tail(state["tail"], projected))
-        q, k, v, gate, decay_logit, beta_logit = (x[:, self.d_conv - 1 :] for x in parts)
+        q, k, v, log_decay, beta, *gate = (x[:, self.d_conv - 1 :] for x in parts)
         with torch.autocast(projected.device.type, enabled=False):
-            log_decay, beta = gates(decay_logit, beta_logit, self.dt_bias, log_rate=self.A_log)
             v = v.flatten(-2).unflatten(-1, (self.num_heads, -1))
-            return self._gated(gated_delta_rule_steps(q, k, v, log_decay, beta, state["memory"]), gate)
+            return self._gated(gated_delta_rule_steps(q, k, v, log_decay, beta, state["memory"]), *gate)
 
     def _parts(self, projected: Tensor) -> tuple[Tensor, ...]:
-        """q, k and v as heads of one width, the gate, and the logits of decay and step size."""
-        return split_and_convolve(
+        """q, k and v as heads of one width, log decay and beta, and the gate of the output if there is one."""
+        q, k, v, *gate, beta_logit = split_and_convolve(
             projected,
             self.head_dim,
             unit_norm=(self.q_conv, self.k_conv),
             convolved=(self.v_conv,),
-            flat=(self.expand_v * self.d_model, self.num_heads, self.num_heads),
+            flat=(self.num_heads,) if self.ungated else (self.expand_v * self.d_model, self.num_heads, self.num_heads),
         )
+        with torch.autocast(projected.device.type, enabled=False):
+            if self.ungated:
+                beta = beta_logit.to(torch.promote_types(beta_logit.dtype, torch.float32)).sigmoid()
+                log_decay = torch.zeros_like(beta)
+            else:
+                log_decay, beta = gates(gate.pop(), beta_logit, self.dt_bias, log_rate=self.A_log)
+            return q, k, v, log_decay, 2 * beta if self.allow_neg_eigval else beta, *gate
 
-    def _gated(self, o: Tensor, gate: Tensor) -> Tensor:
-        return swiglu(gate, rms_norm(o, self.norm.weight, NORM_EPS).flatten(-2))
+    def _gated(self, o: Tensor, gate: Tensor | None = None) -> Tensor:
+        o = rms_norm(o, self.norm.weight, NORM_EPS).flatten(-2)
+        return o if gate is None else swiglu(gate, o)
 
     def state_size(self, seq_len: int) -> int:
         """A `[expand_v head_dim, head_dim]` matrix per head and the inputs that three convolutions look back at."""

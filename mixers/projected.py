@@ -35,7 +35,7 @@ class ProjectedMixer(SequenceMixer):
         biases_in_mix: of the input projections, those whose bias `mix` adds. `project` adds the others.
     """
 
-    input_projections: ClassVar[tuple[str, ...]]
+    input_projections: tuple[str, ...]  # an option may add one
     output_projection: ClassVar[str] = "o_proj"
     biases_in_mix: ClassVar[frozenset[str]] = frozenset()
 

@@ -24,13 +24,14 @@ def gated_delta_rule(
 ) -> Tensor:
     """`o_t = scale S_t q_t` with `S_t = g_t S_{t-1} (I - beta_t k_t k_t^T) + beta_t v_t k_t^T`, `S_0 = 0`.
 
-    This is the recurrence of Gated DeltaNet (arXiv 2412.06464, section 3). The keys should have unit norm. Then each
-    step multiplies the part of the state along `k_t` by `1 - beta_t`, and the state stays bounded.
+    This is the recurrence of Gated DeltaNet (arXiv 2412.06464, section 3), and without decay that of DeltaNet. The keys
+    should have unit norm. Then each step multiplies the part of the state along `k_t` by `1 - beta_t`, and the state
+    stays bounded.
 
     Args:
         q, k, v: `[B, T, H, D]`, float32 or bfloat16 (the reference takes float64 too).
         log_decay: `log g_t <= 0`, `[B, T, H]`, at least float32.
-        beta: step size in [0, 1], `[B, T, H]`, at least float32.
+        beta: step size in [0, 2], `[B, T, H]`, at least float32.
         scale: multiplies the output; `1 / sqrt(D)` by default.
         chunk_size: positions that are solved together. It changes the speed, but not the function.
         backend: `auto`, `reference` (PyTorch, any device) or `triton`.

@@ -43,6 +43,19 @@ def test_reference_in_float32_with_repeated_keys_and_no_decay():
     check(gated_delta_rule, lambda *x: step_by_step(*x, scale=16**-0.5), inputs, tolerance=1e-5)
 
 
+@pytest.mark.parametrize("backend", ["reference", "triton"])
+def test_negative_eigenvalues_with_repeated_keys_and_no_decay(backend, device):
+    """Steps of nearly 2 reflect the state at one key again and again, and forget neither it nor its rounding."""
+    q, k, v, log_decay, _ = random_inputs(3, length=70, dtype=torch.float32, device=device)
+    inputs = [q, k[:, :1].expand_as(k), v, 0 * log_decay, torch.full_like(log_decay, 1.98)]
+    check(
+        lambda *x: gated_delta_rule(*x, chunk_size=32, backend=backend),
+        lambda *x: step_by_step(*x, scale=16**-0.5),
+        inputs,
+        tolerance=3e-5,
+    )
+
+
 def test_reference_equals_fla():
     naive = pytest.importorskip("fla.ops.gated_delta_rule.naive")
     inputs = random_inputs(5, length=33, dtype=torch.float32)
@@ -50,6 +63,15 @@ def test_reference_equals_fla():
     theirs = value_and_gradients(
         lambda q, k, v, g, beta: naive.naive_recurrent_gated_delta_rule(q, k, v, beta, g)[0], inputs
     )
+    torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-5)
+
+
+def test_without_decay_it_is_flas_delta_rule():
+    naive = pytest.importorskip("fla.ops.delta_rule.naive")
+    q, k, v, log_decay, beta = random_inputs(5, length=33, dtype=torch.float32)
+    heads_first = (x.transpose(1, 2) for x in (q, k, v, 2 * beta))
+    theirs = naive.delta_rule_recurrence(*heads_first)[0].transpose(1, 2)
+    ours = gated_delta_rule(q, k, v, 0 * log_decay, 2 * beta)
     torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-5)
 
 

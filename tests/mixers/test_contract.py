@@ -22,7 +22,7 @@ def test_contract(name):
         ("attn", {"bias": True}),
         ("parallax", {"bias": True, "qkr_norm": False, "zero_init_rho": False}),
         ("parallax", {"bias": True, "zero_init_rho": False, "rope_on_rho": True}),
-        ("gdn", {"expand_v": 1}),
+        ("gdn", {"expand_v": 1, "allow_neg_eigval": True}),
         ("mamba", {"zero_dt_bias": True}),
     ],
 )
@@ -41,7 +41,7 @@ def test_hydra_finds_it_and_it_runs_in_double_precision(name):
     torch.testing.assert_close(mixer.double()(x.double()), single.double(), rtol=1e-3, atol=1e-4)
 
 
-@pytest.mark.parametrize("name", ["parallax", "affine_linear", "gdn", "mamba", "mesa"])
+@pytest.mark.parametrize("name", ["parallax", "affine_linear", "gdn", "deltanet", "mamba", "mesa"])
 def test_a_mixer_with_a_kernel_says_so(name):
     assert mixer_of(name, 128).resolved_backend(torch.device("cuda"), torch.bfloat16) == "triton"
 

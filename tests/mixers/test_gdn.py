@@ -1,5 +1,6 @@
 """Gated DeltaNet as a layer: its formula from x to the output, its start, and replicas under vmap."""
 
+import pytest
 import torch
 import torch.nn.functional as F
 
@@ -19,9 +20,11 @@ def layer_step_by_step(mixer, x):
 
     q, k, v = (convolved(getattr(mixer, f"{name}_proj"), getattr(mixer, f"{name}_conv")) for name in "qkv")
     q, k = (y / (y.square().sum(-1, keepdim=True) + 1e-6).sqrt() for y in (q, k))
-    decay = (-mixer.A_log.exp() * F.softplus(x @ mixer.a_proj.weight.T + mixer.dt_bias)).exp()
-    beta = (x @ mixer.b_proj.weight.T).sigmoid()
-    gate = F.silu(x @ mixer.g_proj.weight.T).view(-1, heads, dim)
+    beta = (2 if mixer.allow_neg_eigval else 1) * (x @ mixer.b_proj.weight.T).sigmoid()
+    decay, gate = torch.ones_like(beta), torch.ones_like(v)
+    if not mixer.ungated:
+        decay = (-mixer.A_log.exp() * F.softplus(x @ mixer.a_proj.weight.T + mixer.dt_bias)).exp()
+        gate = F.silu(x @ mixer.g_proj.weight.T).view(-1, heads, dim)
     identity, rows = torch.eye(dim, dtype=x.dtype), []
     states = [torch.zeros(dim, dim, dtype=x.dtype) for _ in range(heads)]
     for t in range(len(x)):
@@ -37,10 +40,14 @@ def layer_step_by_step(mixer, x):
     return torch.stack(rows) @ mixer.o_proj.weight.T
 
 
-def test_equals_the_formula():
+@pytest.mark.parametrize("allow_neg_eigval", [False, True])
+@pytest.mark.parametrize("ungated", [False, True])
+def test_equals_the_formula(ungated, allow_neg_eigval):
     torch.manual_seed(0)
-    mixer = GatedDeltaNet(16, num_heads=2, chunk_size=4).double()
+    options = {"ungated": ungated, "allow_neg_eigval": allow_neg_eigval}
+    mixer = GatedDeltaNet(16, num_heads=2, chunk_size=4, **options).double()
     torch.nn.init.normal_(mixer.norm.weight)
+    torch.nn.init.normal_(mixer.b_proj.weight)  # beta all over its range
     x = torch.randn(1, 11, 16, dtype=torch.float64)
     torch.testing.assert_close(mixer(x)[0], layer_step_by_step(mixer, x[0]))
 

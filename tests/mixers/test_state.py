@@ -19,6 +19,8 @@ OPTIONS = [
     ("parallax", {"rope_on_rho": True, "num_heads": 1}),
     ("gdn", {"expand_v": 1, "num_heads": 4, "d_conv": 1}),
     ("gdn", {"d_conv": 6, "expand_v": 3}),
+    ("gdn", {"ungated": True}),
+    ("deltanet", {"allow_neg_eigval": True}),
     ("linear", {"num_heads": 4, "qk_norm": False}),
     ("affine_linear", {"num_heads": 1, "kr_norm": False, "zero_init_rho": False}),
     ("mamba", {"d_conv": 1, "expand": 1, "zero_dt_bias": True}),

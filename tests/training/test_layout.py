@@ -26,6 +26,10 @@ EXPECTED = {  # of one block's mixer; everything that ends in _proj.weight is a 
     "value_average": {},
     "linear": dict.fromkeys(("q_norm.weight", "k_norm.weight"), Rule.GAIN),
     "affine_linear": dict.fromkeys(("r_norm.weight", "k_norm.weight"), Rule.GAIN),
+    "deltanet": {
+        "norm.weight": Rule.GAIN,
+        **dict.fromkeys(("q_conv.weight", "k_conv.weight", "v_conv.weight"), Rule.TABLE),
+    },
     "gdn": {
         **dict.fromkeys(("A_log", "dt_bias", "norm.weight"), Rule.GAIN),
         **dict.fromkeys(("q_conv.weight", "k_conv.weight", "v_conv.weight"), Rule.TABLE),
