@@ -4,7 +4,9 @@
 
     record = mixerlab.run("mixer=gdn", "task=icr", "experiment=quickstart")  # a run, as on the command line
     rows = mixerlab.collect("results")  # every record so far: a DataFrame, one row for each replica
-    model = mixerlab.build_model("mixer=gdn", "task=icr")  # an untrained nn.Module
+    mixerlab.table("results")  # the report's table of them: a DataFrame
+    mixerlab.check(MyMixer)  # raises what `mixerlab check` would say
+    model = mixerlab.build_model("mixer=gdn", "task=icr")  # an untrained nn.Module; or mixer=MyMixer(128)
     loaded = mixerlab.load("results/runs/<run_id>")  # the trained model of a finished run, its task, config and scores
 
 `SequenceMixer` and `Task` are the base classes of mixers and tasks. `run` raises `RunFailed` if training fails.
@@ -14,15 +16,16 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from mixerlab.api import build_model, run
+    from mixerlab.api import build_model, check, run
     from mixerlab.config.compose import compose
     from mixerlab.loading import load
     from mixerlab.mixers.base import SequenceMixer
+    from mixerlab.sweeps.report.report import table
     from mixerlab.sweeps.tables.collect import collect
     from mixerlab.tasks.base import Task
     from mixerlab.train import RunFailed
 
-__all__ = ["RunFailed", "SequenceMixer", "Task", "build_model", "collect", "compose", "load", "run"]
+__all__ = ["RunFailed", "SequenceMixer", "Task", "build_model", "check", "collect", "compose", "load", "run", "table"]
 
 # Imported on first use: PyTorch and pandas take seconds, and `mixerlab --help` needs neither.
 _MODULES = {
@@ -30,10 +33,12 @@ _MODULES = {
     "SequenceMixer": "mixerlab.mixers.base",
     "Task": "mixerlab.tasks.base",
     "build_model": "mixerlab.api",
+    "check": "mixerlab.api",
     "collect": "mixerlab.sweeps.tables.collect",
     "compose": "mixerlab.config.compose",
     "load": "mixerlab.loading",
     "run": "mixerlab.api",
+    "table": "mixerlab.sweeps.report.report",
 }
 
 
@@ -44,5 +49,5 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    """With the names that are imported on first use, so that completion offers them."""
-    return sorted({*globals(), *__all__})
+    """The API, also what is imported on first use, so that completion offers it and nothing else."""
+    return list(__all__)

@@ -1,15 +1,22 @@
 """mixerlab from Python: what `import mixerlab` offers besides base classes and records."""
 
+from collections.abc import Callable
+from copy import deepcopy
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 from omegaconf import DictConfig
 from torch import nn
 
 from mixerlab import train
-from mixerlab.config import building
+from mixerlab.checks.contract import WIDTH, check_everything
+from mixerlab.config.building import Parts
 from mixerlab.config.compose import compose
 from mixerlab.config.project import use_folder, use_noted_folder
 from mixerlab.config.values import checked
+from mixerlab.mixers.base import SequenceMixer
 from mixerlab.records.identity import replicas_of
 from mixerlab.records.schema import Record
 from mixerlab.training.population import seeded
@@ -45,7 +52,20 @@ def run(*overrides: str, config_dir: str | Path | None = None, config: DictConfi
     return train.run(config, patience=train.PATIENCE)
 
 
-def build_model(*overrides: str, config_dir: str | Path | None = None) -> nn.Module:
+def check(mixer: Callable[..., SequenceMixer], d_model: int = WIDTH, **arguments: Any) -> str:
+    """Checks that `mixer(d_model=..., **arguments)` keeps the contract, as `mixerlab check` does of a yaml.
+
+    Returns:
+        How its replicas will compute.
+
+    Raises:
+        ValueError: the first check that the mixer fails.
+    """
+    decision = check_everything(partial(mixer, d_model=d_model, **arguments), d_model)
+    return decision.why or "replicas compute side by side, under vmap"
+
+
+def build_model(*overrides: str, mixer: SequenceMixer | None = None, config_dir: str | Path | None = None) -> nn.Module:
     """The untrained model of a run with these overrides, on the CPU, in float32.
 
     It maps token ids, int64 `[B, T]`, to logits, float32 `[B, T, V]`. Its initial values are those of the run's first
@@ -53,6 +73,7 @@ def build_model(*overrides: str, config_dir: str | Path | None = None) -> nn.Mod
 
     Args:
         overrides, config_dir: as for `compose`.
+        mixer: of which each layer gets a copy, in place of that of the config; its width is `model.d_model`.
 
     Raises:
         ValueError: as `compose`, or a value in the config that no run can have.
@@ -60,5 +81,8 @@ def build_model(*overrides: str, config_dir: str | Path | None = None) -> nn.Mod
     cfg = compose(*overrides, config_dir=config_dir)
     task, config, _ = checked(cfg)
     _, seed = replicas_of(config)[0]
+    parts = Parts.of(cfg)
+    if mixer is not None:
+        parts = replace(parts, mixers=[("mixer", lambda d_model: deepcopy(mixer))])
     with seeded(seed):
-        return building.build_model(cfg, task)
+        return parts.build_model(task)

@@ -34,7 +34,7 @@ class AffineLinearAttention(ProjectedMixer):
         self,
         d_model: int,
         num_heads: int = 2,
-        kr_norm: bool = False,
+        kr_norm: bool = True,
         zero_init_rho: bool = True,
         backend: str = "auto",
     ):

@@ -33,7 +33,7 @@ class Attention(ProjectedMixer):
         d_model: int,
         num_heads: int = 2,
         rope_base: float = 10_000.0,
-        qk_norm: bool = False,
+        qk_norm: bool = True,
         bias: bool = False,
     ):
         super().__init__()

@@ -27,7 +27,7 @@ class GatedDeltaNet(ProjectedMixer):
     Args:
         d_model: width.
         num_heads: heads of size `d_model / num_heads`, for keys and, times `expand_v`, for values.
-        expand_v: how many times as wide as its keys a head's values are, and with them the gate (fla's default is 2).
+        expand_v: how many times as wide as its keys a head's values are, and with them the gate.
         d_conv: positions that the short convolutions see.
         ungated: DeltaNet (Yang et al. 2024, arXiv 2406.06484): without decay, g = 1, and without `silu(W_g x)`.
         allow_neg_eigval: beta in (0, 2), twice the sigmoid, so that `I - beta k k^T` has eigenvalues down to -1, which
@@ -45,7 +45,7 @@ class GatedDeltaNet(ProjectedMixer):
         self,
         d_model: int,
         num_heads: int = 2,
-        expand_v: int = 1,
+        expand_v: int = 2,
         d_conv: int = 4,
         ungated: bool = False,
         allow_neg_eigval: bool = False,

@@ -29,7 +29,7 @@ class LinearAttention(ProjectedMixer):
 
     input_projections = ("q_proj", "k_proj", "v_proj")
 
-    def __init__(self, d_model: int, num_heads: int = 2, qk_norm: bool = False):
+    def __init__(self, d_model: int, num_heads: int = 2, qk_norm: bool = True):
         super().__init__()
         self.d_model, self.num_heads = d_model, num_heads
         self.head_dim = head_dim_of(d_model, num_heads)

@@ -46,7 +46,7 @@ class Parallax(ProjectedMixer):
         num_heads: int = 2,
         rope_base: float = 10_000.0,
         rope_on_rho: bool = False,
-        qkr_norm: bool = False,
+        qkr_norm: bool = True,
         zero_init_rho: bool = True,
         bias: bool = False,
         backend: str = "auto",

@@ -96,10 +96,10 @@ def test_the_new_mixer_trains_on_the_new_task(project):
 
 
 COMMANDS = [
-    line.partition(" #")[0].strip().removeprefix("python run.py ")
+    line.partition(" #")[0].strip().removeprefix("python run.py ").removeprefix("mixerlab ")
     for block in blocks("bash")
     for line in block.replace(" && ", "\n").splitlines()
-    if line.startswith("python run.py")
+    if line.startswith(("python run.py", "mixerlab ")) and not line.startswith("mixerlab report")
 ]
 
 

@@ -77,9 +77,7 @@ def report(
     with unpacked(source) as folder:
         frame = rows_of(folder) if configs is None else collect(folder, configs)
         frame = only_where(frame, where)
-        spread = spread_out(frame, by)
-        if spread["mixer"].isna().all():
-            raise ValueError(f"{source} has no record that can be read: {'; '.join(notes_of(spread))}")
+        spread = _spread(frame, source, by)
         check_writable(out, "--out")
         with claim(out, patience=PATIENCE) as alone:
             if not alone:
@@ -110,6 +108,37 @@ def report(
                     files.write(f"{selection}/captions.md", captions_page(captions))
             files.remove_others()
     return Report(out, "\n".join(texts))
+
+
+def table(
+    source: str | Path = "results",
+    name: str | None = None,
+    selection: Selection = "official",
+    where: Collection[str] = (),
+    by: Collection[str] | None = None,
+) -> pd.DataFrame:
+    """A table of `report` as a frame of the same texts, marks included; its `attrs["notes"]` say what they mean.
+
+    Args:
+        source, where, by: as for `report`.
+        name: `accuracy`, `challenge` or `settings`; None: the first that there is.
+        selection: what chooses checkpoint and learning rate.
+
+    Raises:
+        ValueError: there is nothing to report, or no such table.
+    """
+    spread = _spread(only_where(rows_of(source), where), source, by)
+    tables, _ = tables_of(spread, best_per_cell(spread, selection, all_known=False))
+    if (name := name or next(iter(tables))) not in tables:
+        raise ValueError(f"{source} has no table {name!r}; there are: {', '.join(tables)}")
+    return writers.to_frame(tables[name])
+
+
+def _spread(frame: pd.DataFrame, source: str | Path, by: Collection[str] | None) -> pd.DataFrame:
+    spread = spread_out(frame, by)
+    if spread["mixer"].isna().all():
+        raise ValueError(f"{source} has no record that can be read: {'; '.join(notes_of(spread))}")
+    return spread
 
 
 class _Files:

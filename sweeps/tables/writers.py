@@ -41,6 +41,18 @@ def aligned(lines: Sequence[Sequence[str]], left: int) -> str:
     return "\n".join(f"| {line} |" for line in rendered)
 
 
+def to_frame(table: Table) -> pd.DataFrame:
+    """The texts of the table, marks included, by its rows and the labels of its columns; `attrs` has the notes."""
+    lines = [
+        [*name, *(text_of(row[column], table.most_seeds) for column in table.columns)]
+        for name, row in table.rows.items()
+    ]
+    head = [*table.labels, *labels(table.columns).values()]
+    frame = pd.DataFrame(lines, columns=head).set_index(list(table.labels))
+    frame.attrs["notes"] = list(table.notes)
+    return frame
+
+
 def to_latex(table: Table) -> str:
     """A `tabular` for the booktabs package, best means bold, and the notes as comments.
 

@@ -45,7 +45,7 @@ def layer_step_by_step(mixer, x):
 def test_equals_the_formula(ungated, allow_neg_eigval):
     torch.manual_seed(0)
     options = {"ungated": ungated, "allow_neg_eigval": allow_neg_eigval}
-    mixer = GatedDeltaNet(16, num_heads=2, chunk_size=4, **options).double()
+    mixer = GatedDeltaNet(16, num_heads=2, expand_v=1, chunk_size=4, **options).double()
     torch.nn.init.normal_(mixer.norm.weight)
     torch.nn.init.normal_(mixer.b_proj.weight)  # beta all over its range
     x = torch.randn(1, 11, 16, dtype=torch.float64)

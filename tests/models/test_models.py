@@ -16,11 +16,11 @@ WIDTH, VOCAB, LENGTH = 128, 16, 32
 
 
 def language_model(width=WIDTH, vocab=VOCAB):
-    return LanguageModel(vocab, width, 2, lambda: Attention(width, num_heads=2))
+    return LanguageModel(vocab, width, 2, lambda: Attention(width, num_heads=2, qk_norm=False))
 
 
 def auto_encoder(width=WIDTH, vocab=VOCAB, length=LENGTH):
-    return AutoEncoder(vocab, length, width, 2, lambda: Attention(width, num_heads=2))
+    return AutoEncoder(vocab, length, width, 2, lambda: Attention(width, num_heads=2, qk_norm=False))
 
 
 def count(model):

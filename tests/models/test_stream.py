@@ -81,7 +81,7 @@ def compare(actual, expected, tensors):
 @pytest.mark.parametrize("start", ["tensor", "table"])
 def test_a_block_of_attention_is_its_formula(start, scored):
     torch.manual_seed(0)
-    block = Block(WIDTH, Attention(WIDTH)).double()
+    block = Block(WIDTH, Attention(WIDTH, qk_norm=False)).double()
     random_gains(block)
     tokens, table = torch.randint(9, (2, LENGTH)), torch.randn(9, WIDTH, dtype=torch.float64, requires_grad=True)
     x = ResidualStream.from_tokens(tokens, table) if start == "table" else ResidualStream(table[tokens])
@@ -106,7 +106,7 @@ def test_a_model_is_blocks_of_the_textbook(name, n_layers, vocabulary):
 
 @pytest.mark.parametrize("place", ["embedding", "blocks.0.mlp_norm", "blocks.1.mlp.w2", "blocks.0.mixer.v_proj"])
 def test_what_a_hook_returns_takes_the_place_of_the_output(place):
-    model = LanguageModel(9, WIDTH, 2, lambda: Attention(WIDTH))
+    model = LanguageModel(9, WIDTH, 2, lambda: Attention(WIDTH, qk_norm=False))
     tokens = torch.randint(9, (2, LENGTH))
     before = model(tokens)
     model.get_submodule(place).register_forward_hook(lambda module, inputs, output: torch.zeros_like(output))

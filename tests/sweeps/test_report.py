@@ -62,6 +62,17 @@ def test_a_report_has_rows_tables_and_figures_of_both_selections(results, capsys
     assert len(read_rows(folder / "rows.csv")) == 12
 
 
+def test_a_table_is_the_reports_as_a_frame(results, capsys):
+    _, *rows = table_of(reported(capsys, results))
+    frame = reports.table(results)
+    assert frame.reset_index().to_numpy().tolist() == rows == [["icr", "0.700", "0.800"]]
+    assert list(frame.columns) == ["attn", "gdn"] and frame.attrs["notes"]
+    settings = reports.table(results, "settings", where=["mixer=gdn"])
+    assert settings.loc[("icr", "baseline"), "gdn"] == "0.900"
+    with pytest.raises(ValueError, match="accuracy, settings"):
+        reports.table(results, "challenge")
+
+
 def test_a_report_from_rows_and_from_an_archive_is_the_same(results, tmp_path):
     pack(results, tmp_path / "all.tar.xz")
     text = reports.report(results).text
