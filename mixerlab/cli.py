@@ -3,7 +3,7 @@
 mixerlab mixer=parallax task=icr                            one run: all learning rates, trained together
 mixerlab -m mixer=attn,parallax task=icr 'task.setting=*'   a sweep, ending in tables and figures
 mixerlab -m experiment=mad_table                            the MAD table
-mixerlab report [SOURCE]                                    tables and figures of the records so far
+mixerlab report [SOURCE ...]                                tables and figures of the records so far
 mixerlab check NAME [--config-dir DIR]                      checks that a mixer keeps the contract
 mixerlab generate RUN [--bf16]                              scores a trained model token by token
 mixerlab                                                    the help, as with --help

@@ -1,5 +1,7 @@
 """The runs of a sweep under its name: `results_dir/sweeps/NAME/`, which `mixerlab report --sweep NAME` reads.
 
+Its report is in `report/` there.
+
 A run does not know its sweep, since several may share it. A sweep that takes a name again adds a note to it. A note
 holds the config of each run, so that a report can tell what a run was that has been deleted.
 """
@@ -66,6 +68,11 @@ def read_sweep(results_dir: str | Path, name: str) -> Configs:
                 check_config(config, identity)
         configs |= own
     return configs
+
+
+def sweep_report(results_dir: str | Path, name: str) -> Path:
+    """The folder of a sweep's report."""
+    return _folder(results_dir, name) / "report"
 
 
 def _folder(results_dir: str | Path, name: str) -> Path:

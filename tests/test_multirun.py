@@ -18,19 +18,20 @@ def test_a_sweep_ends_in_tables_and_figures(tmp_path):
     outcome = run_py(*GRID, f"results_dir={tmp_path}")
     assert outcome.code == 0
     assert "4 runs: 0 finished already, 4 to run" in outcome.out and "4 of 4 runs done" in outcome.err
-    assert f"tables and figures: {tmp_path / 'report'}" in outcome.out
+    (report,) = tmp_path.glob("sweeps/*/report")
+    assert f"tables and figures: {report}" in outcome.out
     assert statuses(tmp_path) == dict.fromkeys(CELLS, "finished")
     assert not list(tmp_path.glob("runs/*/*.safetensors"))
     (command,) = {record["provenance"]["command"] for record in records(tmp_path).values()}
     assert shlex.split(command)[1:] == [*GRID, f"results_dir={tmp_path}"]  # as it was typed
 
-    rows = pd.read_csv(tmp_path / "report" / "rows.csv")
+    rows = pd.read_csv(report / "rows.csv")
     assert sorted(set(zip(rows["mixer"], rows["task"], strict=True))) == CELLS and len(rows) == 8
-    table = (tmp_path / "report" / "official" / "accuracy.md").read_text()
+    table = (report / "official" / "accuracy.md").read_text()
     assert table in outcome.out
     for accuracy in rows.groupby(["task", "mixer"])["official_accuracy"].max():
         assert f"{accuracy:.3f}" in table
-    assert list((tmp_path / "report").rglob("*.png"))
+    assert list(report.rglob("*.png"))
 
 
 BROKEN = """

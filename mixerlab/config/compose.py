@@ -64,7 +64,8 @@ def complete(cfg: DictConfig, hydra_config: DictConfig | HydraConf, loader: Conf
         ValueError: a mixer that does not exist, options that no layer has, or a yaml of another name.
     """
     check_yamls(cfg, hydra_config)
-    baseline_from_yaml(cfg, hydra_config, loader)
+    if isinstance(cfg.task, DictConfig) and not {"baseline", "levels"} & set(cfg.task):
+        baseline_from_yaml(cfg, hydra_config, loader)
     if isinstance(cfg.mixer, DictConfig) and is_hybrid(cfg.mixer):
         try:
             expand(cfg, hydra_config, loader)

@@ -52,12 +52,10 @@ def settings_of(task_cfg: DictConfig) -> dict[str, dict[str, Any]]:
 
 
 def baseline_from_yaml(cfg: DictConfig, hydra_config: DictConfig | HydraConf, loader: ConfigLoader) -> None:
-    """Makes the plain values of a task's yaml its `baseline` unless it has settings; arguments as `compose.complete`.
+    """Makes the plain values of a task's yaml its `baseline`; arguments as for `compose.complete`.
 
     A value that the command has not set follows `setting`, as if the yaml had `${setting:<parameter>}`.
     """
-    if not isinstance(cfg.task, DictConfig) or {"baseline", "levels"} & set(cfg.task):
-        return
     search = json.dumps(list(hydra_config.searchpath), ensure_ascii=False)
     overrides = [f"task={hydra_config.runtime.choices['task']}", f"hydra.searchpath={search}"]
     own = loader.load_configuration("config", overrides, RunMode.RUN).task

@@ -23,7 +23,7 @@ SPLITS = {"official": "test", "clean": "val"}
 SEEDS = "line and band: mean and range over seeds"
 
 
-def training_curves(scores: Scores, results_dir: Path) -> Figure:
+def training_curves(scores: Scores, *results_dirs: Path) -> Figure:
     """The score by epoch for each task, at the best learning rates of its first setting.
 
     Several seeds are their mean and range. The score is on test (`official`) or on validation (`clean`).
@@ -34,7 +34,7 @@ def training_curves(scores: Scores, results_dir: Path) -> Figure:
         sheet = Sheet(scores.width, [setting_title(*own[["task", "setting"]].iloc[0]) for own in shown])
         for panel, own in zip(sheet.panels, shown, strict=True):
             for cell in own.itertuples():
-                metrics, style = _metrics(results_dir, cell.replicas), scores.look[cell.column]
+                metrics, style = _metrics(results_dirs, cell.replicas), scores.look[cell.column]
                 if metrics is None:
                     without += f"; no curve of {cell.mixer} on {cell.task}"
                     continue
@@ -51,16 +51,18 @@ def training_curves(scores: Scores, results_dir: Path) -> Figure:
         return sheet.finish("Training curves", told, handles, height=0.95)
 
 
-def _metrics(results_dir: Path, replicas: Iterable[tuple[str, int]]) -> pd.DataFrame | None:
+def _metrics(results_dirs: Iterable[Path], replicas: Iterable[tuple[str, int]]) -> pd.DataFrame | None:
     """The metrics of these (run_id, replica); None if there are none that can be read."""
     found = []
     for run_id, replica in replicas:
-        try:
-            metrics = read_metrics(run_folder(results_dir, run_id))
-        except ValueError:  # which `collect` has put among the unreadable
-            continue
-        if metrics is not None:
-            found.append(metrics[metrics["replica"] == replica].assign(replica=f"{run_id} {replica}"))
+        for results_dir in results_dirs:
+            try:
+                metrics = read_metrics(run_folder(results_dir, run_id))
+            except ValueError:  # which `collect` has put among the unreadable
+                continue
+            if metrics is not None:
+                found.append(metrics[metrics["replica"] == replica].assign(replica=f"{run_id} {replica}"))
+                break
     return pd.concat(found) if found else None
 
 

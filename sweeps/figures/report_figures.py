@@ -1,7 +1,7 @@
 """Which figures a report has."""
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -21,7 +21,7 @@ from mixerlab.sweeps.tables.columns import keys_of
 
 
 def report_figures(
-    source: Path,
+    sources: Sequence[Path],
     frame: pd.DataFrame,
     cells: pd.DataFrame,
     benchmark: pd.DataFrame,
@@ -32,7 +32,7 @@ def report_figures(
     """Each figure with its name, one after the other: all at once would take as much memory as there are columns.
 
     Args:
-        source: the results folder, which holds the training curves; a `rows.csv` has none.
+        sources: the results folders, which hold the training curves; a `rows.csv` has none.
         frame: the replicas, as `spread_out` gives them.
         cells: as `best_per_cell` gives them.
         benchmark: those of them that means are over; of these the harder set (`is_challenge`) has a figure of its own.
@@ -56,8 +56,8 @@ def report_figures(
         draw["state_size"] = partial(score_by_size, main)
         draw["settings"] = partial(heat_map, scores)
         draw["learning_rates"] = partial(learning_rates, in_means)
-        if source.is_dir():
-            draw["training_curves"] = partial(training_curves, in_means, source)
+        if sources[0].is_dir():
+            draw["training_curves"] = partial(training_curves, in_means, *sources)
     if is_first or any(map(other_test_length, cells["setting"])):
         draw["difficulty"] = partial(difficulty, scores)
     for name, made in draw.items():

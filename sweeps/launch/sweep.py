@@ -13,7 +13,7 @@ from tqdm import tqdm
 
 from mixerlab.config.values import CHANGED, code_versions
 from mixerlab.records.claims import holder, is_claimed
-from mixerlab.records.named import name_from, name_of, write_sweep
+from mixerlab.records.named import name_from, name_of, sweep_report, write_sweep
 from mixerlab.records.schema import Record, changed_code
 from mixerlab.records.text import counted
 from mixerlab.sweeps.launch.cells import Cell, Composer
@@ -117,7 +117,7 @@ class Sweep:
         for results_dir, configs in configs_by_folder(cells).items():
             again = shlex.join(["mixerlab", "report", results_dir, "--sweep", name])
             try:
-                summary = report(results_dir, configs=configs)
+                summary = report(results_dir, sweep_report(results_dir, name), configs)
             except (ValueError, OSError) as error:
                 sys.exit(f"error: the runs are trained, but their report cannot be written ({error}); later: {again}")
             print(f"\n{summary.text}\n")

@@ -4,7 +4,7 @@ import argparse
 import json
 import sys
 from collections.abc import Collection, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -14,7 +14,7 @@ from mixerlab.records.atomic import remove_leftovers, replace_file
 from mixerlab.records.best import SELECTIONS, Selection
 from mixerlab.records.claims import claim, holder
 from mixerlab.records.files import check_writable
-from mixerlab.records.named import Configs, read_sweep
+from mixerlab.records.named import Configs, read_sweep, sweep_report
 from mixerlab.records.names import is_challenge, is_custom, other_test_length
 from mixerlab.records.text import captions_page, one_line
 from mixerlab.sweeps.figures.marks import CHOSEN
@@ -49,6 +49,7 @@ def report(
     by: Collection[str] | None = None,
     formats: Sequence[str] = ("png",),
     width: float | None = None,
+    more: Sequence[str | Path] = (),
 ) -> Report:
     """Writes the tidy rows, the tables of each selection and the figures into `out`, in place of an earlier report.
 
@@ -64,6 +65,7 @@ def report(
         by: the keys whose values have columns of their own; None: those that were swept.
         formats: of the figures: png, pdf or svg; none: there are no figures.
         width: of the figures in a paper, in inches: their titles go into `captions.md`. None: for the screen.
+        more: results folders and archives whose runs join those of `source`, without `configs`.
 
     Raises:
         ValueError: there is nothing to report, `out` cannot be written or holds the rows that are read, or no figure
@@ -74,8 +76,9 @@ def report(
     out = Path(out) if out is not None else (source.parent if source.is_file() else source) / "report"
     if source.is_file() and source.resolve() == (out / "rows.csv").resolve():
         raise ValueError(f"{source} is what the report would write over: give another --out")
-    with unpacked(source) as folder:
-        frame = rows_of(folder) if configs is None else collect(folder, configs)
+    with ExitStack() as stack:
+        folders = [stack.enter_context(unpacked(each)) for each in (source, *more)]
+        frame = rows_of(*folders) if configs is None else collect(folders[0], configs)
         frame = only_where(frame, where)
         spread = _spread(frame, source, by)
         check_writable(out, "--out")
@@ -99,7 +102,7 @@ def report(
                     files.write(f"{selection}/{name}.tex", writers.to_latex(table))
                 files.write(f"{selection}/solved.md", writers.solved_markdown(cells))
                 is_first = selection == selections[0]
-                drawn = report_figures(folder, spread, cells, benchmark, selection, width, is_first) if formats else ()
+                drawn = report_figures(folders, spread, cells, benchmark, selection, width, is_first) if formats else ()
                 captions = {}
                 for name, figure in drawn:
                     captions[name] = caption_of(figure)
@@ -199,8 +202,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     sweep, selection = args.pop("sweep"), args.pop("selection")
     selections = SELECTIONS if selection == "both" else (selection,)
     try:
-        configs = read_sweep(args["source"], sweep) if sweep else None
-        made = report(configs=configs, selections=selections, **args)
+        source, *args["more"] = args.pop("sources") or ["results"]
+        if sweep and args["more"]:
+            raise ValueError(f"--sweep {sweep}: give one SOURCE, the results folder of that sweep")
+        configs = read_sweep(source, sweep) if sweep else None
+        if sweep:
+            args["out"] = args["out"] or sweep_report(source, sweep)
+        made = report(source, configs=configs, selections=selections, **args)
     except (ValueError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
@@ -210,11 +218,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    usage = "%(prog)s [SOURCE] [OPTION ...]"
+    usage = "%(prog)s [SOURCE ...] [OPTION ...]"
     parser = argparse.ArgumentParser(prog="mixerlab report", usage=usage, description=__doc__)
     add = parser.add_argument
-    add("source", nargs="?", default="results", help="a results folder, an archive or a rows.csv; before the options")
-    add("--out", help="where to write (default: report/ in that folder, or beside that file)")
+    help_of_sources = "results folders or archives, or a rows.csv; before the options (default: results)"
+    add("sources", nargs="*", metavar="SOURCE", help=help_of_sources)
+    add("--out", help="where to write (default: report/ in the first one, beside a file, or in the folder of --sweep)")
     selections = "how checkpoint and learning rate are chosen: official, on test; clean, on validation (default: both)"
     add("--selection", choices=[*SELECTIONS, "both"], default="both", help=selections)
     add("--sweep", metavar="NAME", help="only the runs of this sweep, missing ones included")

@@ -4,8 +4,8 @@ import hashlib
 import json
 import math
 import tempfile
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +23,12 @@ _LEADING = (*LABELS, "status", "error", "score", "higher_is_better", "config")
 _TEXT = {*(name for name, kind in LABELS.items() if kind is str), "status", "error", "score", "config"}
 
 
-def collect(results_dir: str | Path, configs: Mapping[str, Mapping[str, Any]] | None = None) -> pd.DataFrame:
+def collect(
+    results_dir: str | Path, configs: Mapping[str, Mapping[str, Any]] | None = None, more: Sequence[Path] = ()
+) -> pd.DataFrame:
     """One row per replica of every run in `results_dir`, or of those in `configs`, which are by `run_id`.
+
+    The runs of `more` results folders join them: a run that is in several counts once, where it is finished.
 
     Columns: the labels and results of a record's rows, the name of its `score` and whether `higher_is_better`, `config`
     (a hash of all hyperparameters but learning rate and seed), every hyperparameter and every entry of the provenance
@@ -40,12 +44,16 @@ def collect(results_dir: str | Path, configs: Mapping[str, Mapping[str, Any]] | 
     Raises:
         ValueError: there is no such folder, or it is the folder `runs` of one.
     """
-    if configs is None:
-        check_results_dir(results_dir)
-    rows: list[dict[str, Any]] = []
-    for folder in sorted(Path(results_dir).glob("runs/*/")):
-        if configs is None or folder.name in configs:
-            rows += _read(results_dir, folder.name)
+    runs: dict[str, list[dict[str, Any]]] = {}
+    for one in (results_dir, *more):
+        if configs is None:
+            check_results_dir(one)
+        for folder in sorted(Path(one).glob("runs/*/")):
+            if (configs is None or folder.name in configs) and not _is_finished(runs.get(folder.name, [])):
+                own = _read(one, folder.name)
+                if folder.name not in runs or _is_finished(own):
+                    runs[folder.name] = own
+    rows = [row for own in runs.values() for row in own]
     known = {row["run_id"] for row in rows if "mixer" in row}
     for identity, config in (configs or {}).items():
         if identity not in known:
@@ -57,6 +65,10 @@ def collect(results_dir: str | Path, configs: Mapping[str, Mapping[str, Any]] | 
         if target in frame and (frame.groupby(part)[target].nunique() < 2).all():
             frame = frame.drop(columns=target)
     return frame
+
+
+def _is_finished(rows: Sequence[Mapping[str, Any]]) -> bool:
+    return any(row["status"] == "finished" for row in rows)
 
 
 def check_results_dir(path: str | Path) -> None:
@@ -134,13 +146,19 @@ def unpacked(source: str | Path) -> Iterator[Path]:
         yield Path(source)
 
 
-def rows_of(source: str | Path) -> pd.DataFrame:
-    """The rows of `collect`, from an archive, a results folder or a report's `rows.csv`; `ValueError` if it is none."""
-    if Path(source).suffix == ".csv":
+def rows_of(source: str | Path, *more: str | Path) -> pd.DataFrame:
+    """The rows of `collect`, from an archive, a results folder or a report's `rows.csv`; `ValueError` if it is none.
+
+    Several archives or results folders are one.
+    """
+    if csv := [each for each in (source, *more) if Path(each).suffix == ".csv"]:
+        if more:
+            raise ValueError(f"{csv[0]}: a rows.csv stands alone; join results folders or archives")
         frame = read_rows(source)
     else:
-        with unpacked(source) as folder:
-            frame = collect(folder)
+        with ExitStack() as stack:
+            folder, *others = (stack.enter_context(unpacked(each)) for each in (source, *more))
+            frame = collect(folder, more=others)
     if frame.empty:
         raise ValueError(f"{source} holds no runs: give an archive of records, a results folder or a rows.csv")
     return frame

@@ -39,7 +39,7 @@ check() { # words command...
 ends_well() { # number of cells
     end
     check "$1 cells are trained" has_finished "$1"
-    check "a report" test -s "$work/$name/report/rows.csv"
+    check "a report" test -s "$work/$name"/sweeps/*/report/rows.csv
     check "exit code 0" test "$code" = 0
     check "nothing left" within 20 nothing_left
 }

@@ -117,6 +117,32 @@ def test_the_runs_of_one_sweep_with_missing_ones_and_no_others(results, capsys):
     assert reports.main([str(results), "--sweep", "nope"]) == 1 and "mine" in capsys.readouterr().err
 
 
+def test_each_sweep_has_a_report_of_its_own(results, capsys):
+    for name, mixer in (("mine", "attn"), ("yours", "gdn")):
+        write_sweep(results, name, fakes.by_run_id(fakes.config(mixer=mixer)))
+        reported(capsys, results, "--sweep", name)
+    for name, other in (("mine", "gdn"), ("yours", "attn")):
+        folder = results / "sweeps" / name / "report"
+        assert (folder / "official/accuracy.png").exists() and other not in (folder / "rows.csv").read_text()
+    assert not (results / "report").exists()
+
+
+def test_a_report_of_several_sources_counts_a_run_once_where_it_is_finished(results, tmp_path, capsys):
+    other = tmp_path / "other"
+    shutil.copytree(results / "runs", other / "runs")
+    run_id = fakes.add_run(other, [0.3, 1.0, 0.5], mixer="mesa")
+    shared = run_folder(results, fakes.run_id(fakes.config(mixer="gdn")))
+    (shared / "record.json").unlink()
+    pack(other, tmp_path / "other.tar.xz")
+    for source in (other, tmp_path / "other.tar.xz"):
+        text = reported(capsys, results, source)
+        assert table_of(text)[0] == ["task", "attn", "gdn", "mesa"] and table_of(text)[1][1:3] == ["0.700", "0.800"]
+    rows = read_rows(results / "report/rows.csv")
+    assert len(rows) == 15 and run_id in set(rows["run_id"]) and set(rows["status"]) == {"finished"}
+    assert reports.main([str(other), str(results / "report/rows.csv")]) == 1
+    assert reports.main([str(other), str(results), "--sweep", "mine"]) == 1
+
+
 def test_what_has_no_part_in_means(results, capsys):
     """The harder set, which has a table of its own; sizes of one's own; test rows of another length."""
     for task, setting, score in (

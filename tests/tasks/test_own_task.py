@@ -157,7 +157,8 @@ def test_a_run_whose_task_fails_is_recorded(project, tmp_path):
     Record.from_json(found["failed"])
     (error,) = results.glob("runs/*/error.txt")
     assert "echo_tasks.py" in error.read_text()
-    assert "failed" in (results / "report" / "official" / "settings.md").read_text()
+    (table,) = results.glob("sweeps/*/report/official/settings.md")
+    assert "failed" in table.read_text()
 
 
 def test_the_plain_values_of_a_yaml_are_its_baseline(project):
