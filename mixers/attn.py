@@ -6,7 +6,7 @@ from torch import Tensor, nn
 
 from mixerlab.kernels.fused.heads import rotary_heads
 from mixerlab.kernels.softmax_attention import attention_backend, softmax_attention
-from mixerlab.mixers.base import NORM_EPS, head_dim_of
+from mixerlab.mixers.base import NORM_EPS, head_dim_of, kv_heads_of
 from mixerlab.mixers.cache import State, append, kv_cache
 from mixerlab.mixers.projected import ProjectedMixer
 from mixerlab.mixers.rotary import RotaryEmbedding
@@ -16,14 +16,18 @@ class Attention(ProjectedMixer):
     """`softmax(q k^T / sqrt(head_dim)) v`, RoPE on q and k.
 
     Args:
-        d_model: width; `num_heads` must divide it into even heads.
-        num_heads: heads of size d_model / num_heads.
+        d_model: width.
+        num_heads: heads of the queries.
+        num_kv_heads: heads of keys and values, each read by `num_heads / num_kv_heads` heads of queries (grouped-query
+            attention, Ainslie et al. 2023); as many by default.
+        head_dim: size of a head, even; d_model / num_heads by default.
         rope_base: base of the rotary frequencies.
         qk_norm: RMSNorm on each head's q and k before RoPE, with the epsilon of the other norms, 1e-5.
         bias: biases on the four projections, as mad-lab's attention has them.
 
     Raises:
-        ValueError: heads that do not divide the width or are odd, or a `rope_base` that is not a finite number above 0.
+        ValueError: heads that do not divide what they must or are odd, or a `rope_base` that is not a finite number
+            above 0.
     """
 
     input_projections = ("q_proj", "k_proj", "v_proj")
@@ -35,45 +39,53 @@ class Attention(ProjectedMixer):
         rope_base: float = 10_000.0,
         qk_norm: bool = True,
         bias: bool = False,
+        num_kv_heads: int | None = None,
+        head_dim: int | None = None,
     ):
         super().__init__()
-        self.d_model, self.num_heads = d_model, num_heads
-        self.head_dim = head_dim_of(d_model, num_heads, rope=True)
+        self.num_heads, self.kv_heads = num_heads, kv_heads_of(num_heads, num_kv_heads)
+        self.head_dim = head_dim_of(d_model, num_heads, head_dim, rope=True)
         self.qk_norm = qk_norm
-        self.q_proj = nn.Linear(d_model, d_model, bias=bias)
-        self.k_proj = nn.Linear(d_model, d_model, bias=bias)
-        self.v_proj = nn.Linear(d_model, d_model, bias=bias)
-        self.o_proj = nn.Linear(d_model, d_model, bias=bias)
+        width, kv_width = num_heads * self.head_dim, self.kv_heads * self.head_dim
+        self.q_proj = nn.Linear(d_model, width, bias=bias)
+        self.k_proj = nn.Linear(d_model, kv_width, bias=bias)
+        self.v_proj = nn.Linear(d_model, kv_width, bias=bias)
+        self.o_proj = nn.Linear(width, d_model, bias=bias)
         if qk_norm:
             self.q_norm, self.k_norm = (nn.RMSNorm(self.head_dim, eps=NORM_EPS) for _ in range(2))
         self.rope = RotaryEmbedding(self.head_dim, rope_base)
 
     def mix(self, projected: Tensor) -> Tensor:
-        return softmax_attention(*self.heads(projected)).flatten(2)
+        q, k, v = self.heads(projected)
+        if self.kv_heads < self.num_heads:
+            k, v = (x.repeat_interleave(self.num_heads // self.kv_heads, dim=2) for x in (k, v))
+        return softmax_attention(q, k, v).flatten(2)
 
     def heads(self, projected: Tensor, start: Tensor | None = None) -> tuple[Tensor, ...]:
-        """q and k, normed and rotated, and v: `[B, T, num_heads, head_dim]` of what `project` gives.
+        """q and k, normed and rotated, and v: `[B, T, heads, head_dim]` of what `project` gives.
 
         `start`, `[B]`, is the position of the first token of each sequence, 0 by default.
         """
         gains = (self.q_norm.weight, self.k_norm.weight, None) if self.qk_norm else None
         rotated = True, True, False
         frequency = self.rope.inverse_frequency
-        return rotary_heads(projected, self.num_heads, frequency, rotated, gains, NORM_EPS, start=start)
+        heads = self.num_heads, self.kv_heads, self.kv_heads
+        return rotary_heads(projected, heads, frequency, rotated, gains, NORM_EPS, start=start)
 
     def init_state(self, batch: int, max_len: int, device: torch.device, dtype: torch.dtype) -> State:
-        return kv_cache(batch, max_len, self.num_heads, self.head_dim, device, dtype)
+        return kv_cache(batch, max_len, self.kv_heads, self.head_dim, device, dtype)
 
     def mix_from(self, projected: Tensor, state: State) -> Tensor:
         q, k, v = self.heads(projected, state["length"])
         positions = append(state, k, v)
         q, k, v = (x.transpose(1, 2) for x in (q, state["k"], state["v"]))
         seen = torch.arange(k.shape[2], device=k.device) <= positions[:, None, :, None]  # [B, 1, T, max_len]
-        return F.scaled_dot_product_attention(q, k, v, attn_mask=seen).transpose(1, 2).flatten(2)
+        grouped = self.kv_heads < self.num_heads
+        return F.scaled_dot_product_attention(q, k, v, attn_mask=seen, enable_gqa=grouped).transpose(1, 2).flatten(2)
 
     def state_size(self, seq_len: int) -> int:
         """Keys and values of every token."""
-        return 2 * self.d_model * seq_len
+        return 2 * self.kv_heads * self.head_dim * seq_len
 
     def resolved_backend(self, device: torch.device, dtype: torch.dtype) -> str:
         return attention_backend(device, dtype, self.head_dim)

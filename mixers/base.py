@@ -76,8 +76,26 @@ def keep_initial_values(parameter: Tensor) -> None:
     parameter._no_reinit = True  # type: ignore[attr-defined]  # an attribute of ours
 
 
-def head_dim_of(d_model: int, num_heads: int, *, rope: bool = False) -> int:
-    """The size of one head; `ValueError` where the heads do not divide the width or RoPE gets an odd one."""
+def kv_heads_of(num_heads: int, num_kv_heads: int | None) -> int:
+    """How many heads keys and values have, `num_heads` by default; `ValueError` if they do not divide the queries'."""
+    if num_kv_heads is None:
+        return num_heads
+    if num_kv_heads < 1 or num_heads % num_kv_heads:
+        raise ValueError(
+            f"mixer.num_kv_heads={num_kv_heads} does not divide mixer.num_heads={num_heads}: choose a divisor"
+        )
+    return num_kv_heads
+
+
+def head_dim_of(d_model: int, num_heads: int, head_dim: int | None = None, *, rope: bool = False) -> int:
+    """The size of one head, d_model / num_heads by default; `ValueError` if that is none, or RoPE gets an odd one."""
+    if head_dim is not None:
+        if head_dim < 1 or num_heads < 1 or (rope and head_dim % 2):
+            raise ValueError(
+                f"mixer.head_dim={head_dim}, mixer.num_heads={num_heads}: choose numbers above 0"
+                f"{', and an even head_dim, as RoPE rotates pairs' if rope else ''}"
+            )
+        return head_dim
     if rope and d_model % 2:
         raise ValueError(f"RoPE rotates pairs, and d_model={d_model} is odd: choose an even model.d_model")
     if num_heads < 1 or d_model % num_heads:

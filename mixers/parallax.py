@@ -8,7 +8,7 @@ from mixerlab.kernels.fused.rms_norm import default_dtype
 from mixerlab.kernels.parallax import parallax_attention, parallax_backend
 from mixerlab.kernels.parallax.decode import MAX_TOKENS, parallax_decode
 from mixerlab.kernels.parallax.projected import is_one_operator, projected_parallax
-from mixerlab.mixers.base import NORM_EPS, head_dim_of, keep_initial_values
+from mixerlab.mixers.base import NORM_EPS, head_dim_of, keep_initial_values, kv_heads_of
 from mixerlab.mixers.cache import State, append, kv_cache
 from mixerlab.mixers.projected import ProjectedMixer
 from mixerlab.mixers.rotary import RotaryEmbedding
@@ -21,8 +21,8 @@ class Parallax(ProjectedMixer):
     1/sqrt(head_dim), `rho k` is not.
 
     Args:
-        d_model: width; `num_heads` must divide it into even heads.
-        num_heads: heads of size d_model / num_heads.
+        d_model: width.
+        num_heads: heads of the queries and probes.
         rope_base: base of the rotary frequencies of q and k.
         rope_on_rho: rotate rho as well.
         qkr_norm: RMSNorm on each head's q, k and rho, before RoPE, with the epsilon of the other norms, 1e-5. While rho
@@ -32,13 +32,19 @@ class Parallax(ProjectedMixer):
             zero on any cell tried, and less fuzzy recall (results/screen).
         bias: biases on the five projections, zero at the start. Like `qkr_norm`, they rule out the faster operator that
             projects and attends in one (`kernels.parallax.projected`).
+        num_kv_heads: heads of keys and values, each read by `num_heads / num_kv_heads` heads of queries; as many by
+            default. Fewer rule out that operator too.
+        head_dim: size of a head, even; d_model / num_heads by default.
+        rho_gate: `rho = sigmoid(w_g x) W_R x`, a `w_g` for each head (section Gating behavior), behind the norm of rho.
+            It rules out that operator too.
         backend: `auto`, `reference` (PyTorch) or `triton`.
 
     Raises:
-        ValueError: heads that do not divide the width or are odd, or a `rope_base` that is not a finite number above 0.
+        ValueError: heads that do not divide what they must or are odd, or a `rope_base` that is not a finite number
+            above 0.
     """
 
-    input_projections = ("q_proj", "k_proj", "v_proj", "r_proj")
+    input_projections: tuple[str, ...] = ("q_proj", "k_proj", "v_proj", "r_proj")
 
     def __init__(
         self,
@@ -49,15 +55,24 @@ class Parallax(ProjectedMixer):
         qkr_norm: bool = True,
         zero_init_rho: bool = True,
         bias: bool = False,
+        num_kv_heads: int | None = None,
+        head_dim: int | None = None,
+        rho_gate: bool = False,
         backend: str = "auto",
     ):
         super().__init__()
-        self.d_model, self.num_heads = d_model, num_heads
-        self.head_dim = head_dim_of(d_model, num_heads, rope=True)
+        self.num_heads, self.kv_heads = num_heads, kv_heads_of(num_heads, num_kv_heads)
+        self.head_dim = head_dim_of(d_model, num_heads, head_dim, rope=True)
         self.rope_on_rho, self.qkr_norm, self.bias, self.backend = rope_on_rho, qkr_norm, bias, backend
-        self.q_proj, self.k_proj, self.v_proj, self.r_proj, self.o_proj = (
-            nn.Linear(d_model, d_model, bias=bias) for _ in range(5)
+        width, kv_width = num_heads * self.head_dim, self.kv_heads * self.head_dim
+        self.q_proj, self.k_proj, self.v_proj, self.r_proj = (
+            nn.Linear(d_model, columns, bias=bias) for columns in (width, kv_width, kv_width, width)
         )
+        self.o_proj = nn.Linear(width, d_model, bias=bias)
+        self.rho_gate = rho_gate
+        if rho_gate:
+            self.g_proj = nn.Linear(d_model, num_heads, bias=False)
+            self.input_projections = (*self.input_projections, "g_proj")
         if zero_init_rho:
             nn.init.zeros_(self.r_proj.weight)
             keep_initial_values(self.r_proj.weight)
@@ -70,17 +85,22 @@ class Parallax(ProjectedMixer):
         return parallax_attention(q, rho, k, v, backend=self.backend).flatten(2)
 
     def heads(self, projected: Tensor, start: Tensor | None = None) -> tuple[Tensor, ...]:
-        """q, k, v and rho, normed and rotated: `[B, T, num_heads, head_dim]` of what `project` gives.
+        """q, k, v and rho, normed, rotated and gated: `[B, T, heads, head_dim]` of what `project` gives.
 
         `start`, `[B]`, is the position of the first token of each sequence, 0 by default.
         """
         gains = (self.q_norm.weight, self.k_norm.weight, None, self.r_norm.weight) if self.qkr_norm else None
         rotated = True, True, False, self.rope_on_rho
         frequency = self.rope.inverse_frequency
-        return rotary_heads(projected, self.num_heads, frequency, rotated, gains, NORM_EPS, start=start)
+        heads = self.num_heads, self.kv_heads, self.kv_heads, self.num_heads
+        q, k, v, rho = rotary_heads(projected, heads, frequency, rotated, gains, NORM_EPS, start=start)
+        if self.rho_gate:
+            first = sum(heads) * self.head_dim
+            rho = rho * projected[..., first : first + self.num_heads].sigmoid()[..., None]
+        return q, k, v, rho
 
     def init_state(self, batch: int, max_len: int, device: torch.device, dtype: torch.dtype) -> State:
-        return kv_cache(batch, max_len, self.num_heads, self.head_dim, device, dtype)
+        return kv_cache(batch, max_len, self.kv_heads, self.head_dim, device, dtype)
 
     def mix_from(self, projected: Tensor, state: State) -> Tensor:
         q, k, v, rho = self.heads(projected, state["length"])
@@ -95,11 +115,13 @@ class Parallax(ProjectedMixer):
         return torch.cat(outputs, dim=1).flatten(2)
 
     def project_and_mix_at_once(self, x: Tensor, rows: Tensor | None = None) -> Tensor | None:
-        """For long sequences on a GPU; without norms and biases, which the operator does not know."""
+        """For long sequences on a GPU; without norms, biases, groups and gate, which the operator does not know."""
         frequency, length = self.rope.inverse_frequency, (x if rows is None else rows).shape[1]
         if (
             self.qkr_norm
             or self.bias
+            or self.rho_gate
+            or self.kv_heads < self.num_heads
             or not is_one_operator(x.device, default_dtype(x), length, self.head_dim, frequency, self.backend)
         ):
             return None
@@ -116,7 +138,7 @@ class Parallax(ProjectedMixer):
 
     def state_size(self, seq_len: int) -> int:
         """Keys and values of every token; the probe is not kept."""
-        return 2 * self.d_model * seq_len
+        return 2 * self.kv_heads * self.head_dim * seq_len
 
     def resolved_backend(self, device: torch.device, dtype: torch.dtype) -> str:
         return parallax_backend(device, dtype, self.head_dim, self.backend)

@@ -22,6 +22,8 @@ def test_contract(name):
         ("attn", {"bias": True}),
         ("parallax", {"bias": True, "qkr_norm": False, "zero_init_rho": False}),
         ("parallax", {"bias": True, "zero_init_rho": False, "rope_on_rho": True}),
+        ("attn", {"num_heads": 4, "num_kv_heads": 2, "head_dim": 16}),
+        ("parallax", {"num_heads": 4, "num_kv_heads": 2, "head_dim": 6, "rho_gate": True, "bias": True}),
         ("gdn", {"expand_v": 1, "allow_neg_eigval": True}),
         ("mamba", {"zero_dt_bias": True}),
     ],
@@ -73,6 +75,8 @@ def test_parallax_with_rho_zero_is_attention():
     [
         ("attn", {"num_heads": 3}, "mixer.num_heads=3 does not divide d_model=32"),
         ("parallax", {"num_heads": 32}, "heads of 1, and RoPE rotates pairs"),
+        ("attn", {"num_kv_heads": 3}, "mixer.num_kv_heads=3 does not divide mixer.num_heads=2"),
+        ("parallax", {"head_dim": 5}, "mixer.head_dim=5"),
         ("gdn", {"num_heads": 5}, "mixer.num_heads=5"),
         ("gdn", {"d_conv": 0}, "mixer.d_conv=0"),
         ("mesa", {"ridge_lower_bound": 1.0}, "mixer.ridge_lower_bound=1.0"),

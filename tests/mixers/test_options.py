@@ -89,3 +89,42 @@ def test_norms_are_pytorchs_before_the_rotation(module, mixer, operator, normed,
             expected = torch.cat((pairs.real, pairs.imag), dim=-1)
         torch.testing.assert_close(given[name], expected)
     assert {norm.eps for norm in norms.values()} == {NORM_EPS}
+
+
+@pytest.mark.parametrize("name", ["attn", "parallax"])
+def test_heads_of_queries_share_those_of_keys_and_values(name):
+    """Each key head written down once for every head of its group gives the same."""
+    torch.manual_seed(0)
+    options = {"num_heads": 4, "head_dim": 6}
+    if name == "parallax":
+        options |= {"zero_init_rho": False, "rho_gate": True}
+    grouped = mixer_of(name, WIDTH, num_kv_heads=2, **options).double()
+    full = mixer_of(name, WIDTH, **options).double()
+    weights = grouped.state_dict()
+    for key in ("k_proj.weight", "v_proj.weight"):
+        assert weights[key].shape == (12, WIDTH) and weights["o_proj.weight"].shape == (WIDTH, 24)
+        weights[key] = weights[key].unflatten(0, (2, 6)).repeat_interleave(2, dim=0).flatten(0, 1)
+    full.load_state_dict(weights)
+    x = torch.randn(2, 9, WIDTH, dtype=torch.float64)
+    torch.testing.assert_close(grouped(x), full(x))
+    assert 2 * grouped.state_size(9) == full.state_size(9) == 2 * 24 * 9
+
+
+def test_the_gate_scales_the_probe_of_each_head():
+    """The formula, with one gate a head behind the norm."""
+    torch.manual_seed(0)
+    gated = mixer_of("parallax", WIDTH, rho_gate=True, zero_init_rho=False).double()
+    plain = mixer_of("parallax", WIDTH).double()
+    plain.load_state_dict({key: value for key, value in gated.state_dict().items() if key != "g_proj.weight"})
+    x = torch.randn(2, 9, WIDTH, dtype=torch.float64)
+    *_, rho = plain.heads(plain.project(x))
+    *qkv, gated_rho = gated.heads(gated.project(x))
+    gate = 1 / (1 + (-x @ gated.g_proj.weight.T).exp())
+    assert gate.shape == (2, 9, 2)
+    torch.testing.assert_close(gated_rho, gate[..., None] * rho)
+    seen = torch.ones(9, 9, dtype=torch.bool).tril()
+    q, k, v = (y.transpose(1, 2) for y in qkv)
+    p = (q @ k.mT / q.shape[-1] ** 0.5).masked_fill(~seen, -torch.inf).softmax(-1)
+    t = gated_rho.transpose(1, 2) @ k.mT
+    o = p @ v - (p * (t - (p * t).sum(-1, keepdim=True))) @ v
+    torch.testing.assert_close(gated(x), o.transpose(1, 2).flatten(2) @ gated.o_proj.weight.T)

@@ -17,6 +17,8 @@ OPTIONS = [
     ("attn", {"bias": True, "qk_norm": False, "num_heads": 4}),
     ("parallax", {"bias": True, "qkr_norm": False}),
     ("parallax", {"rope_on_rho": True, "num_heads": 1}),
+    ("attn", {"num_heads": 4, "num_kv_heads": 2, "head_dim": 6}),
+    ("parallax", {"num_heads": 4, "num_kv_heads": 1, "head_dim": 16, "rho_gate": True, "rope_on_rho": True}),
     ("gdn", {"expand_v": 1, "num_heads": 4, "d_conv": 1}),
     ("gdn", {"d_conv": 6, "expand_v": 3}),
     ("gdn", {"ungated": True}),

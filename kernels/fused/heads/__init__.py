@@ -75,7 +75,7 @@ def split_heads(
 
 def rotary_heads(
     packed: Tensor,
-    num_heads: int,
+    num_heads: int | Sequence[int],
     inverse_frequency: Tensor,
     rotated: Sequence[bool],
     gains: Sequence[Tensor | None] | None = None,
@@ -87,6 +87,7 @@ def rotary_heads(
     """The parts of `packed`, one for each of `rotated`: `[B, T, num_heads, D]`, rotated if it says so.
 
     Args:
+        num_heads: of all parts, or of each.
         gains: for each part None, or `[D]`: RMSNorm of its heads with this gain, before the rotation. Without `gains`
             no part is normed.
 
@@ -94,6 +95,7 @@ def rotary_heads(
     """
     width = 2 * inverse_frequency.shape[0]
     gains = [None] * len(rotated) if gains is None else gains
+    num_heads = [num_heads] * len(rotated) if isinstance(num_heads, int) else num_heads
     forms = {
         (False, False): Form.VIEW,
         (True, False): Form.ROTARY,
@@ -101,7 +103,8 @@ def rotary_heads(
         (True, True): Form.RMS_NORM_ROTARY,
     }
     parts = [
-        Part(num_heads, width, forms[rotates, gain is not None]) for rotates, gain in zip(rotated, gains, strict=True)
+        Part(heads, width, forms[rotates, gain is not None])
+        for heads, rotates, gain in zip(num_heads, rotated, gains, strict=True)
     ]
     given = [gain for gain in gains if gain is not None]
     return split_heads(packed, parts, inverse_frequency, given, eps, start=start, backend=backend)
