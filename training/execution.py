@@ -28,18 +28,17 @@ ALIAS = (
     " attribute of its module, or keep several in an nn.ParameterList"
 )
 DRAWS = (
-    "the model draws random numbers in evaluation mode, so each score is that of one draw: give F.dropout"
+    "forward draws random numbers in evaluation mode, so that each score is that of one draw: give F.dropout"
     " training=self.training, or draw in __init__, into a buffer"
 )
 
 
 @dataclass(frozen=True)
 class Decision:
-    """How replicas compute. As notes for the record, `why` says it of a loop, and `warning` what spoils the scores."""
+    """How replicas compute; `why`, a note for the record, says it of a loop."""
 
     execution: Execution
     why: str | None = None
-    warning: str | None = None
 
 
 # Of this process: cells of a sweep try once. With each decision, the names of the buffers that replicas own by it.
@@ -61,7 +60,7 @@ def choose_execution(
             and shapes. None: nothing is remembered.
 
     Raises:
-        RefusedMixer: the model reads or makes parameters that are no replica's.
+        RefusedMixer: the model reads or makes parameters that are no replica's, or draws in evaluation mode.
         ValueError: `vmap` is wanted, and refuses the model.
         Exception: what the model raises for one replica without `vmap` too.
     """
@@ -99,6 +98,8 @@ def _decide(population: Population, wanted: str, trial: Callable[..., _Trial]) -
         if not refusal and not changed:
             return Decision(Execution.VMAP)  # which allows no random numbers
     alone = trial(_first_replica)
+    if alone.draws:
+        raise RefusedMixer(DRAWS)
     population.own(changed | alone.changed)  # of both: a mixer may change a buffer in its first call only
     if wanted != "loop" and population.buffers_by_replica:
         refusal = _under_vmap(trial).refusal
@@ -107,7 +108,7 @@ def _decide(population: Population, wanted: str, trial: Callable[..., _Trial]) -
     if wanted == "vmap":
         raise ValueError(f"trainer.replicas=vmap, but {refusal}; choose auto or loop")
     population.compute_in_a_loop()
-    return Decision(Execution.LOOP, f"replicas compute one after another ({refusal})", DRAWS if alone.draws else None)
+    return Decision(Execution.LOOP, f"replicas compute one after another ({refusal})")
 
 
 def _under_vmap(trial: Callable[..., _Trial]) -> _Trial:

@@ -161,8 +161,6 @@ class Training:
         tokens, scored = data.first_batch(device)
         decision = choose_execution(population.to(device), config.replicas, tokens, scored, bf16=bf16, key=graph_key)
         log.info(decision.why or "replicas compute side by side, under vmap")
-        if decision.warning:
-            log.warning(decision.warning)
 
         module = PopulationTraining(
             population,
@@ -180,7 +178,7 @@ class Training:
             series=[series_name(lr, seed) for lr, seed in replicas],
             selections_kept=config.selections_kept,
         )
-        module.notes += [*earlier_notes, *filter(None, (decision.why, decision.warning))]
+        module.notes += [*earlier_notes, *filter(None, [decision.why])]
         if self.check is not None:
             self.check(population, bf16, data.batch_size)
         _compile(population, config, module.notes)

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from mixerlab.checks.construction import check_construction
-from mixerlab.checks.outputs import Kind, find_leak, find_state
+from mixerlab.checks.outputs import ROWS, Kind, find_leak, find_state, find_write
 from mixerlab.checks.strays import strays
 from mixerlab.mixers.base import NORM_EPS, SequenceMixer
 from mixerlab.models.language_model import LanguageModel
@@ -74,7 +74,6 @@ def check_mixer(make: MakeMixer, d_model: int = WIDTH) -> Decision:
     check_table(make(), d_model)
     check_lengths(make(), d_model)
     check_state(make(), d_model)
-    check_state(make(), d_model)
     check_declarations(make())
     return check_replicas(make, d_model)
 
@@ -99,10 +98,12 @@ def check_outputs(make: MakeMixer, d_model: int = WIDTH) -> None:
     """
     population = Population(lambda: _Bare(make, d_model), [0])
     choose_execution(population, "auto", torch.randint(VOCAB, (1, 2, LENGTH)), ALL, bf16=False)
-    for length in dict.fromkeys((LENGTH, _longest(make()))):
-        found = find_leak(population, VOCAB, length)
+    for length, batch in ((LENGTH, 128), (_longest(make()), ROWS)):
+        found = find_leak(population, VOCAB, length, batch)
         if state := find_state(population, VOCAB, length):
             raise RefusedMixer(state)
+        if written := find_write(population, VOCAB, length):
+            raise RefusedMixer(written)
         if found is not None and not (found.kind is Kind.ROWS and found.training):
             raise RefusedMixer(found.message)
 

@@ -11,14 +11,15 @@ zero hides what it lets through.
 
 import copy
 import logging
-from collections.abc import Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import Enum
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from mixerlab.records.errors import RefusedMixer
 from mixerlab.training.execution import leaving_no_trace
@@ -36,6 +37,10 @@ WRITES = (
     "it writes {} in evaluation mode, so that it gives different outputs for the same input: write buffers only if"
     " self.training"
 )
+OVERWRITES = (
+    "it writes into its input, which others read: x = x * 2 in place of x *= 2, and x.clone() before x[...] = y"
+)
+SHORT = 8  # tokens of the rows of a whole batch on a CPU, so that they cost little
 ROWS = 16  # of each replica that are compared, at most: a power of two, for mixers that divide the batch
 _NOISE = 0.05  # standard deviation of what is added to each parameter, of the size of a linear weight at width 128
 # Beyond this share of the change from t on, a change before t is no rounding. A mixer that computes the right thing
@@ -66,10 +71,18 @@ class Finding(NamedTuple):
 
 
 def find_leak(
-    population: Population, vocab_size: int, length: int, batch: int = ROWS, *, bf16: bool = False, trains: bool = True
+    population: Population,
+    vocab_size: int,
+    length: int,
+    batch: int = ROWS,
+    *,
+    bf16: bool = False,
+    trains: bool = True,
+    is_causal: bool = True,
 ) -> Finding | None:
     """How the outputs of a population depend on later tokens, or on those of other rows; None if they do not.
 
+    Only on those of other rows, unless it `is_causal`, as an auto-encoder is not.
     Looks in evaluation mode and, if such rows are trained on, in training mode, where a norm over time or over the
     batch sees more. What changes in bfloat16 by no more than its rounding is looked at in float32 again. The population
     and all random generators stay as they were.
@@ -82,7 +95,7 @@ def find_leak(
         for training in (False, True) if trains else (False,):
             population.model.train(training)
             if found is None or found.kind is Kind.UNKNOWN:
-                found = look.finding(bf16) or found
+                found = (look.finding(bf16) if is_causal else look.mixed_rows(bf16)) or found
     return found
 
 
@@ -153,6 +166,12 @@ class _Look:
                 if ahead := self._leak(torch.full_like(self.cut_of_row, cut), bf16, Kind.FUTURE):
                     return ahead
         return found
+
+    def mixed_rows(self, bf16: bool) -> Finding | None:
+        """What changes in every other pair of rows when the other rows change."""
+        length = self.tokens.shape[2]
+        kept = torch.arange(self.tokens.shape[1]) // 2 % 2 == 0
+        return self._leak((kept * length).expand(self.tokens.shape[:2]), bf16, Kind.ROWS)
 
     def _leak(self, cut_of_row: Tensor, bf16: bool, kind: Kind) -> Finding | None:
         training = self.population.model.training
@@ -229,7 +248,44 @@ def find_state(population: Population, vocab_size: int, length: int, *, bf16: bo
     return None
 
 
-_known: dict[Hashable, Finding | None] = {}  # of this process: runs of a sweep share mixers and shapes
+def find_write(population: Population, vocab_size: int, length: int, *, bf16: bool = False) -> str | None:
+    """What is wrong if a mixer writes into its input, also past autograd; None if not.
+
+    What is written into becomes NaN behind the mixer, as under vmap no value can be looked at on the way. The
+    population and all random generators stay as they were.
+    """
+    tokens = torch.randint(vocab_size, (len(population), 2, length), generator=torch.Generator().manual_seed(0))
+
+    def keep(mixer: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+        kept[mixer] = inputs[0].clone()
+
+    def spoil(mixer: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor:
+        before = kept.pop(mixer)
+        is_written = ((inputs[0] != before) & (before == before)).any()
+        return output.where(~is_written, torch.nan)
+
+    def is_finite(state: State) -> bool:
+        with _restarted(population, state, bf16):
+            return bool(population.compute(tokens.to(population.device))[0].isfinite().all())
+
+    kept: dict[nn.Module, Tensor] = {}
+    mixers = [module for name, module in population.model.named_modules() if name.rpartition(".")[2] == "mixer"]
+    with _undisturbed(population) as state:
+        for training in (False, True):
+            population.model.train(training)
+            handles = [mixer.register_forward_pre_hook(keep) for mixer in mixers]
+            handles += [mixer.register_forward_hook(spoil) for mixer in mixers]
+            try:
+                unwritten = is_finite(state)
+            finally:
+                for handle in handles:
+                    handle.remove()
+            if not unwritten and is_finite(state):
+                return OVERWRITES
+    return None
+
+
+_known: dict[Hashable, Any] = {}  # what was found; of this process: runs of a sweep share mixers and shapes
 
 
 @dataclass
@@ -239,7 +295,7 @@ class OutputCheck:
     Attributes:
         vocab_size: of the task: token ids are below it.
         lengths: of the rows that train, and then of those that are only scored, if that is another one.
-        is_causal: no output may depend on later tokens, as in a language model; else only state is looked for.
+        is_causal: no output may depend on later tokens, as in a language model.
         may_see_future: note what it sees, in place of refusing it.
         key: must say all of the model. A process looks for leaks once for all runs of the same key, precision, device,
             shapes and way to compute replicas.
@@ -269,17 +325,28 @@ class OutputCheck:
         self.kinds, self.notes = set(), []
         if population.buffers_by_replica:
             self._refuse_state(population, self.lengths[0], bf16)
-        for length in self.lengths if self.is_causal else ():
-            found = self._look(population, length, bf16, batch_size)
+        own = self.key, bf16, population.device, population.execution
+        if written := _once(
+            (own, "writes"), partial(find_write, population, self.vocab_size, self.lengths[0], bf16=bf16)
+        ):
+            raise RefusedMixer(written)
+        for length, batch, trains in self._shapes(population.device, batch_size):
+            shape = len(population), self.vocab_size, length, batch
+            looked = {"bf16": bf16, "trains": trains, "is_causal": self.is_causal}
+            look = partial(find_leak, population, self.vocab_size, length, batch, **looked)
+            found = _once((own, shape, trains), look)
             if found is None:
                 continue
             if found.kind is not Kind.UNKNOWN:
                 self._refuse_state(population, length, bf16)
-            note = found.message if length == self.lengths[0] else f"{found.message}, in test rows of {length} tokens"
+            is_longer = length in self.lengths[1:]
+            note = f"{found.message}, in test rows of {length} tokens" if is_longer else found.message
             if found.kind is Kind.ROWS and not found.training:
                 raise RefusedMixer(f"{note}. Compute each row of x by itself")
             if found.kind is Kind.FUTURE and not self.may_see_future:
                 raise RefusedMixer(f"{note}. model.may_see_future=true trains it all the same, and tables mark it")
+            if found.kind in self.kinds and not is_longer:
+                continue  # the note says it
             log.warning(note)
             self.kinds.add(found.kind)
             self.notes.append(note)
@@ -288,15 +355,23 @@ class OutputCheck:
         if state := find_state(population, self.vocab_size, length, bf16=bf16):
             raise RefusedMixer(state)
 
-    def _look(self, population: Population, length: int, bf16: bool, batch_size: int) -> Finding | None:
-        """`find_leak` at this length, of this process."""
-        trains, batch = length == self.lengths[0], ROWS
-        if population.device.type == "cuda":
+    def _shapes(self, device: torch.device, batch_size: int) -> list[tuple[int, int, bool]]:
+        """Tokens and number of the rows that are looked at, and whether such rows train."""
+        trained, *longer = self.lengths
+        if device.type == "cuda":
             # With the shapes of training a GPU launches the same kernels, and compiles none for the check only. Longer
             # rows are fewer, so that they fit in memory.
-            batch = batch_size if trains else max(2, min(batch_size, batch_size * self.lengths[0] // length))
-        shape = len(population), batch, length, self.vocab_size
-        key = self.key, shape, trains, bf16, population.device, population.execution
-        if key not in _known:
-            _known[key] = find_leak(population, self.vocab_size, length, batch, bf16=bf16, trains=trains)
-        return _known[key]
+            fewer = [(length, max(2, min(batch_size, batch_size * trained // length)), False) for length in longer]
+            return [(trained, batch_size, True), *fewer]
+        if not self.is_causal:
+            return [(trained, batch_size, False)]
+        found = [(length, ROWS, length == trained) for length in self.lengths]
+        # Some mix rows of large batches only.
+        return [*found, (min(trained, SHORT), batch_size, False)] if batch_size > ROWS else found
+
+
+def _once(key: Hashable, look: Callable[[], Any]) -> Any:
+    """What `look` gives, of this process."""
+    if key not in _known:
+        _known[key] = look()
+    return _known[key]

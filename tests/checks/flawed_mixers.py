@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from mixerlab.checks.outputs import ROWS, OutputCheck
+from mixerlab.checks.outputs import OutputCheck
 from mixerlab.checks.strays import strays
 from mixerlab.mixers.base import SequenceMixer
 from mixerlab.models.language_model import LanguageModel
@@ -18,7 +18,7 @@ from mixerlab.records.errors import RefusedMixer
 from mixerlab.training.execution import choose_execution
 from mixerlab.training.population import Population
 
-VOCAB, WIDTH, LENGTH = 8, 16, 50
+VOCAB, WIDTH, LENGTH, BATCH = 8, 16, 50, 128
 _unseeded = np.random.default_rng()
 
 
@@ -135,6 +135,7 @@ def set_unseeded(mixer):
 
 
 FUTURE, OTHER_ROWS, STATE = "it sees the future", "rows of a batch influence each other", "it keeps state between calls"
+OVERWRITES = "it writes into its input"
 WRITES = "it writes h in evaluation mode, so that it gives different outputs"
 DRAWS = "forward draws random numbers in evaluation mode"
 LATE = "backward reads parameters from the module"
@@ -156,12 +157,15 @@ FLAWS = {
     ),
     "the length": Flaw(lambda m, x, y: y / x.shape[1], "positions change when the others are removed", **CHECK_ONLY),
     # other rows
+    "over a large batch": Flaw(lambda m, x, y: y - (len(x) > 64) * y.mean(0, keepdim=True), OTHER_ROWS),
     "over the batch": Flaw(lambda m, x, y: past(y) + y.mean(0, keepdim=True).cumsum(1), OTHER_ROWS),
     # earlier calls
     "remembers": Flaw(remembers, STATE),
     "writes": Flaw(writes, WRITES, with_buffer),
     "overwrites": Flaw(overwrites, "modified by an inplace operation"),
-    "dropout": Flaw(lambda m, x, y: F.dropout(y, 0.1), DRAWS, **CHECK_ONLY),
+    "overwrites past autograd": Flaw(lambda m, x, y: y + 0 * x.data.mul_(2).sum(), OVERWRITES),
+    "overwrites in evaluation": Flaw(lambda m, x, y: y if m.training else overwrites(m, x, y), OVERWRITES),
+    "dropout": Flaw(lambda m, x, y: F.dropout(y, 0.1), DRAWS),
     # parameters and buffers
     "reads late": Flaw(recomputes, LATE, with_shift),
     "reads a list": Flaw(
@@ -195,5 +199,5 @@ def look_as_a_run(make, *, bf16=False, lengths=(LENGTH,), may_see_future=False, 
     tokens = torch.randint(VOCAB, (len(seeds), 2, lengths[0]))
     choose_execution(population, "auto", tokens, ALL, bf16=bf16)
     check = OutputCheck(VOCAB, lengths, is_causal=True, may_see_future=may_see_future, key=object())
-    check(population, bf16, ROWS)
+    check(population, bf16, BATCH)
     return check

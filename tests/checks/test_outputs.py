@@ -6,11 +6,23 @@ import pytest
 import torch
 from command_line import TINY, records, run_py
 from every_mixer import MIXERS, mixer_of
-from flawed_mixers import FLAWS, LENGTH, VOCAB, WIDTH, Flaw, Flawed, across_edges, look_as_a_run, past, population_of
+from flawed_mixers import (
+    BATCH,
+    FLAWS,
+    LENGTH,
+    VOCAB,
+    WIDTH,
+    Flaw,
+    Flawed,
+    across_edges,
+    look_as_a_run,
+    past,
+    population_of,
+)
 
 import mixerlab
 from mixerlab.checks import outputs
-from mixerlab.checks.outputs import KEEPS_STATE, ROWS, Kind, OutputCheck, find_leak, find_state
+from mixerlab.checks.outputs import KEEPS_STATE, Kind, OutputCheck, find_leak, find_state
 from mixerlab.mixers.base import SequenceMixer
 from mixerlab.models.stream import ALL
 from mixerlab.records.errors import RefusedMixer
@@ -89,11 +101,14 @@ def test_an_auto_encoder_may_see_everything_and_keeps_no_state():
     def check(name):
         population = population_of(lambda: Flawed(name))
         choose_execution(population, "auto", torch.randint(VOCAB, (2, 2, LENGTH)), ALL, bf16=False)
-        OutputCheck(VOCAB, (LENGTH,), False, False, key=name)(population, False, ROWS)
+        OutputCheck(VOCAB, (LENGTH,), False, False, key=name)(population, False, BATCH)
 
     check("mean")
     with pytest.raises(RefusedMixer, match="it writes h in evaluation mode"):
         check("writes")
+    for name in ("over the batch", "over a large batch"):
+        with pytest.raises(RefusedMixer, match=r"rows of a batch influence each other: .* when others change"):
+            check(name)
 
 
 class Configured(SequenceMixer):

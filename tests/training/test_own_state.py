@@ -7,7 +7,7 @@ from stateful_mixers import Dropped, Normed, NormedAndDropped, model_with
 from tiny_training import THREE, VOCAB, Broken, assert_same_results, fit, replica_results
 from torch import nn
 
-from mixerlab.training import execution as module
+from mixerlab.records.errors import RefusedMixer
 from mixerlab.training.execution import choose_execution
 from mixerlab.training.population import ALL, Execution, Population
 
@@ -76,7 +76,7 @@ class AlwaysDropped(Dropped):
         return F.dropout(self.proj(x).cumsum(dim=1), self.p)
 
 
-@pytest.mark.parametrize(("mixer", "warns"), [(AlwaysDropped, True), (Dropped, False)])
-def test_dropout_that_is_on_in_scoring_is_warned_of(tmp_path, caplog, mixer, warns):
-    result = fit([(1e-3, 0)], tmp_path, build=model_with(mixer), epochs=1)
-    assert (module.DRAWS in result.notes) == (module.DRAWS in caplog.text) == warns
+def test_dropout_that_is_on_in_scoring_is_refused(tmp_path):
+    fit([(1e-3, 0)], tmp_path, build=model_with(Dropped), epochs=1)
+    with pytest.raises(RefusedMixer, match="draws random numbers in evaluation mode"):
+        fit([(1e-3, 0)], tmp_path, build=model_with(AlwaysDropped), epochs=1)
