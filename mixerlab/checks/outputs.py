@@ -2,7 +2,8 @@
 
 On later tokens: a mixer whose output at t depends on inputs after t can copy the answers of a language-model task. It
 trains without an error and tops the table. On other rows, as scores then depend on the batches. On earlier calls, as a
-loaded model then gives other outputs, and as that looks like either of the former.
+loaded model then gives other outputs, and as that looks like either of the former. And no mixer may write into its
+input.
 
 A population is called again from the same state, and its outputs are compared: with the model, lengths, precision,
 device and kernels of the run, and with parameters moved away from their initial values, because a gate that starts at
@@ -248,13 +249,16 @@ def find_state(population: Population, vocab_size: int, length: int, *, bf16: bo
     return None
 
 
-def find_write(population: Population, vocab_size: int, length: int, *, bf16: bool = False) -> str | None:
+def find_write(
+    population: Population, vocab_size: int, length: int, batch: int = 2, *, bf16: bool = False
+) -> str | None:
     """What is wrong if a mixer writes into its input, also past autograd; None if not.
 
     What is written into becomes NaN behind the mixer, as under vmap no value can be looked at on the way. The
     population and all random generators stay as they were.
     """
-    tokens = torch.randint(vocab_size, (len(population), 2, length), generator=torch.Generator().manual_seed(0))
+    generator = torch.Generator().manual_seed(0)
+    tokens = torch.randint(vocab_size, (len(population), batch, length), generator=generator).to(population.device)
 
     def keep(mixer: nn.Module, inputs: tuple[Tensor, ...]) -> None:
         kept[mixer] = inputs[0].clone()
@@ -266,7 +270,7 @@ def find_write(population: Population, vocab_size: int, length: int, *, bf16: bo
 
     def is_finite(state: State) -> bool:
         with _restarted(population, state, bf16):
-            return bool(population.compute(tokens.to(population.device))[0].isfinite().all())
+            return bool(population.compute(tokens)[0].isfinite().all())
 
     kept: dict[nn.Module, Tensor] = {}
     mixers = [module for name, module in population.model.named_modules() if name.rpartition(".")[2] == "mixer"]
@@ -297,8 +301,8 @@ class OutputCheck:
         lengths: of the rows that train, and then of those that are only scored, if that is another one.
         is_causal: no output may depend on later tokens, as in a language model.
         may_see_future: note what it sees, in place of refusing it.
-        key: must say all of the model. A process looks for leaks once for all runs of the same key, precision, device,
-            shapes and way to compute replicas.
+        key: must say all of the model. A process looks once for all runs of the same key, precision, device, shapes and
+            way to compute replicas.
         kinds, notes: what was found, after the check; the record has the notes.
     """
 
@@ -325,10 +329,10 @@ class OutputCheck:
         self.kinds, self.notes = set(), []
         if population.buffers_by_replica:
             self._refuse_state(population, self.lengths[0], bf16)
-        own = self.key, bf16, population.device, population.execution
-        if written := _once(
-            (own, "writes"), partial(find_write, population, self.vocab_size, self.lengths[0], bf16=bf16)
-        ):
+        own = self.key, self.is_causal, bf16, population.device, population.execution
+        rows = batch_size if population.device.type == "cuda" else 2
+        write = partial(find_write, population, self.vocab_size, self.lengths[0], rows, bf16=bf16)
+        if written := _once((own, "writes"), write):
             raise RefusedMixer(written)
         for length, batch, trains in self._shapes(population.device, batch_size):
             shape = len(population), self.vocab_size, length, batch
