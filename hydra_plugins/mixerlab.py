@@ -29,6 +29,7 @@ class _Sweeper(BasicSweeper):
         """Ends the process with a message if the sweep is refused."""
         from hydra.core.override_parser.overrides_parser import OverridesParser
 
+        from mixerlab.config.hints import REFUSALS, refusal
         from mixerlab.config.postponed import GROUPS
         from mixerlab.sweeps.launch.cells import Composer
         from mixerlab.sweeps.launch.sweep import Sweep
@@ -43,7 +44,7 @@ class _Sweeper(BasicSweeper):
             parser = OverridesParser.create(config_loader=loader)
             self.run(sweep, parser.parse_overrides([*self._parse_config(), *arguments]))
         except ValueError as error:
-            sys.exit(f"error: {error}")
+            sys.exit(f"error: {refusal(error) if isinstance(error, REFUSALS) else error}")
         return []
 
     def run(self, sweep: Any, overrides: list[Any]) -> None:

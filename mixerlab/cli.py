@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from mixerlab.records.interruption import GOES_ON, Terminated, terminated_by_signal
+from mixerlab.records.text import one_line
 
 if TYPE_CHECKING:
     from hydra.conf import HydraConf
@@ -78,7 +79,7 @@ def _message(error: Exception, again: str = GOES_ON) -> str:
         where = f" ({error.filename})" if error.filename else ""
         return f"{error.strerror or error}{where}; fix this, then run the same command again: it {again}"
     traceback = getattr(error, "traceback", None)  # of RunFailed
-    return f"{error}; its traceback: {traceback}" if traceback else str(error)
+    return one_line(f"{error}; its traceback: {traceback}" if traceback else str(error))
 
 
 def _run_hydra(arguments: list[str]) -> None:
@@ -105,7 +106,9 @@ def _run_hydra(arguments: list[str]) -> None:
     except REFUSALS as error:
         if wants_tracebacks:
             raise
-        sys.exit(f"error: {refusal(error)}")
+        sys.exit(f"error: {one_line(refusal(error))}")
+    except ValueError as error:  # also of Hydra: a yaml's defaults that are no list
+        sys.exit(f"error: {one_line(str(error))}")
     finally:
         del os.environ[COMMAND]
         if not wants_tracebacks:
@@ -117,6 +120,8 @@ def _overrides_first(arguments: list[str]) -> list[str]:
     from hydra._internal.utils import get_args_parser
 
     args, unknown = get_args_parser().parse_known_intermixed_args(arguments)
+    if args.experimental_rerun is not None:
+        sys.exit("error: --experimental-rerun would unpickle a file, which runs what it says: give the command again")
     if options := [argument for argument in unknown if argument.startswith("-")]:
         sys.exit(f"error: there is no option {options[0]}; settings are KEY=VALUE, without dashes")
     overrides = args.overrides or []

@@ -11,6 +11,7 @@ from typing import Any
 
 from mixerlab.records.best import ended_at_best_rate, score_of
 from mixerlab.records.errors import type_and_message
+from mixerlab.records.interruption import users_code
 
 log = logging.getLogger(__name__)
 
@@ -40,7 +41,8 @@ def started(loggers: Loggers, hyperparameters: Mapping[str, Any]) -> Iterator[No
     try:
         for name, logger in loggers.items():
             try:
-                logger.log_hyperparams(dict(hyperparameters))
+                with users_code():
+                    logger.log_hyperparams(dict(hyperparameters))
             except Exception as error:  # of any service's client
                 raise ValueError(f"logger={name} does not start: {type_and_message(error)}") from error
         yield

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import torch
 from hydra.utils import get_class
+from lightning_utilities.core.rank_zero import rank_zero_only
 from omegaconf import DictConfig
 
 from mixerlab.checks.buildable import check_buildable
@@ -41,7 +42,7 @@ from mixerlab.records.files import (
     write_record,
 )
 from mixerlab.records.identity import flatten, is_volatile, replicas_of, run_id
-from mixerlab.records.interruption import Terminated, interruptions_unwrapped
+from mixerlab.records.interruption import users_code
 from mixerlab.records.provenance import git_state, provenance
 from mixerlab.records.schema import (
     Record,
@@ -116,6 +117,8 @@ class _Run:
         try:
             record = read_record(self.folder)
         except Unreadable as error:
+            if isinstance(error.__cause__, OSError):  # it may be whole
+                raise
             raise Unreadable(f"{error}; force=true trains the run once more") from error
         if record is None or record.status != "finished":
             return True
@@ -172,7 +175,7 @@ def run(cfg: DictConfig, patience: float = 0) -> Record | None:
         RunFailed: training failed, or the task's rows are not as they must be, which the record says.
         OSError: the record cannot be written, for instance because the disk is full.
     """
-    _quiet_lightning()
+    _set_up_lightning()
     this = _Run.from_config(cfg)
     splits = None
     if this.must_train():  # what refuses to train does so before anything is written
@@ -221,14 +224,12 @@ def _train_and_record(this: _Run, splits: Mapping[str, Arrays] | None, loggers: 
     write_config(place, this.config)
     origin: dict[str, Any] = {"started_at": datetime.now(UTC), "code": this.code, "git": git_state(project_in_use())}
     try:
-        with interruptions_unwrapped():
+        with users_code():
             if splits is None:
                 splits = this.splits()
                 origin["started_at"] = datetime.now(UTC)  # the wall time is that of training
             record, result = _measure(this, place, splits, origin, list(loggers.values()))
-    except Terminated:
-        raise
-    except (Exception, SystemExit) as error:  # SystemExit: the user's code calls `sys.exit`
+    except Exception as error:
         raise _failure(this, place, error, origin) from error
     _write_weights(place, record, result.weights)
     write_metrics(place, result.metrics)
@@ -323,11 +324,16 @@ def _measure(
     return Record(run_id=run_id(config), status="finished", rows=rows, provenance=made_by), result
 
 
-def _quiet_lightning() -> None:
-    """No more of Lightning's advice, of which devices it has found, or of its own use of PyTorch; its warnings stay."""
+def _set_up_lightning() -> None:
+    """This process trains alone, whatever a cluster's variables say: Lightning's loggers write nothing in rank 1.
+
+    No more of Lightning's advice, of which devices it has found, or of its own use of PyTorch; its warnings stay.
+    """
+    rank_zero_only.rank = 0  # type: ignore[attr-defined]
     # By its own name: Lightning sets the level of the logger above it when it is imported.
     logging.getLogger("lightning.pytorch.utilities.rank_zero").setLevel(logging.WARNING)
-    warnings.filterwarnings("ignore", message=r"`isinstance\(treespec, LeafSpec\)` is deprecated")
+    for message in (r"`isinstance\(treespec, LeafSpec\)` is deprecated", "The `srun` command is available"):
+        warnings.filterwarnings("ignore", message)
 
 
 def _output_check(config: Mapping[str, Any], task: Task, code: Mapping[str, str]) -> OutputCheck:

@@ -60,7 +60,7 @@ def pack(results_dir: str | Path, file: str | Path) -> int:
                 member = tarfile.TarInfo(f"runs/{folder.name}/{name}")
                 member.size = len(text)
                 archive.addfile(member, io.BytesIO(text))
-    replace_file(Path(file), content.getvalue())
+    replace_file(Path(file).resolve(), content.getvalue())
     return len(folders)
 
 

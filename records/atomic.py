@@ -21,9 +21,9 @@ def replace_file(path: Path, content: str | bytes) -> None:
     Raises:
         OSError: the disk is full, or the folder cannot be written; the old file is as it was.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(path.parent)
     temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
-    rest = memoryview(content.encode() if isinstance(content, str) else content)
+    rest = memoryview(content.encode(errors="backslashreplace") if isinstance(content, str) else content)
     try:
         descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
         try:
@@ -36,6 +36,13 @@ def replace_file(path: Path, content: str | bytes) -> None:
     finally:
         temporary.unlink(missing_ok=True)
     sync_folder(path.parent)
+
+
+def make_folder(folder: Path) -> None:
+    """Makes a folder of a results folder, if it is not there; `ValueError` if it is a link, which may lead anywhere."""
+    if folder.is_symlink():
+        raise ValueError(f"{folder} is a link, behind which nothing is written: remove it")
+    folder.mkdir(parents=True, exist_ok=True)
 
 
 def sync_folder(folder: Path) -> None:
@@ -60,22 +67,29 @@ def read_bytes(path: Path, most: int) -> bytes:
         ValueError: it is a link, no plain file, or too large.
         OSError: it may be whole, and cannot be read.
     """
-    try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    except OSError as error:
-        if error.errno == errno.ELOOP:
-            raise ValueError("it is a link, which is not followed") from None
-        raise
+    descriptor = open_plain(path, os.O_RDONLY)
     try:
         status = os.fstat(descriptor)
-        if not stat.S_ISREG(status.st_mode):
-            raise ValueError("it is no plain file")
         if status.st_size > most:
             raise ValueError(f"it has {status.st_size:,} bytes, and such a file has at most {most:,}")
         with open(descriptor, "rb", closefd=False) as file:
             return file.read(status.st_size)
     finally:
         os.close(descriptor)
+
+
+def open_plain(path: Path, flags: int) -> int:
+    """The descriptor of a plain file, opened with these flags of `os.open`; raises like `read_bytes`."""
+    try:
+        descriptor = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o666)
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            raise ValueError("it is a link, which is not followed") from None
+        raise
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise ValueError("it is no plain file")
+    return descriptor
 
 
 def remove_leftovers(folder: Path) -> None:

@@ -10,7 +10,8 @@ from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 
-from mixerlab.records.atomic import read_bytes
+from mixerlab.records.atomic import make_folder, open_plain, read_bytes
+from mixerlab.records.errors import message_of
 from mixerlab.records.text import one_line
 
 CLAIM_FILE = ".claim"
@@ -47,11 +48,11 @@ def claim(folder: str | Path, patience: float = 0) -> Iterator[bool]:
         patience: tries again for this many seconds. A sweep claims a run for an instant only to see whether it is free.
 
     Raises:
-        ValueError: the file system has no locks.
+        ValueError: the file system has no locks, the folder is a link, or its `.claim` is no plain file.
         OSError: the folder cannot be written.
     """
     folder = Path(folder)
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
     with _locked(folder / CLAIM_FILE, patience) as descriptor:
         if descriptor is not None:
             since = datetime.now(UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
@@ -99,7 +100,10 @@ def holder(folder: str | Path) -> str:
 @contextmanager
 def _locked(path: Path, patience: float) -> Iterator[int | None]:
     """The descriptor of the locked file, or None if another process has had the lock for `patience` seconds."""
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
+    try:
+        descriptor = open_plain(path, os.O_RDWR | os.O_CREAT)
+    except (ValueError, IsADirectoryError) as error:
+        raise ValueError(f"{path} cannot be locked ({message_of(error)}): remove it") from error
     ours, until = False, time.monotonic() + patience
     try:
         while not (ours := try_lock(descriptor)) and time.monotonic() < until:

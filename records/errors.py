@@ -11,6 +11,10 @@ _LIBRARIES = {"torch", "hydra", "omegaconf", "lightning", "triton", *sys.stdlib_
 INSTALLED = {"site-packages", "dist-packages"}
 
 
+class Exited(Exception):
+    """The user's code raised what is no `Exception`, such as `SystemExit`; the message has its type and words."""
+
+
 class RefusedCode(ValueError):
     """The user's code is not as it must be; the message says what to change, and needs no place and no traceback."""
 
@@ -44,6 +48,8 @@ def _may_be_the_users(frame: FrameType) -> bool:
 def type_and_message(error: BaseException) -> str:
     """One line: the type of `error` and its message, if it has one."""
     message = message_of(error)
+    if isinstance(error, Exited):
+        return message
     return f"{type(error).__name__}: {message}" if message else type(error).__name__
 
 

@@ -23,7 +23,16 @@ import yaml
 from mixerlab.records.atomic import read_bytes, remove_leftovers, replace_file, sync_folder
 from mixerlab.records.errors import reason
 from mixerlab.records.identity import run_id
-from mixerlab.records.schema import LABELS, LARGEST_NUMBER, Record, labels_of_replicas, rows_digest, validate_record
+from mixerlab.records.schema import (
+    LABELS,
+    LARGEST_NUMBER,
+    Record,
+    check_name,
+    labels_of_replicas,
+    rows_digest,
+    validate_record,
+)
+from mixerlab.records.text import check_text, one_line
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -53,7 +62,7 @@ def reading(path: str | Path) -> Iterator[None]:
     except Unreadable:
         raise
     except Exception as error:
-        raise Unreadable(f"{path} cannot be read ({reason(error)})") from error
+        raise Unreadable(one_line(f"{path} cannot be read ({reason(error)})")) from error
 
 
 def run_folder(results_dir: str | Path, identity: str) -> Path:
@@ -180,7 +189,9 @@ def read_record(folder: str | Path) -> Record | None:
 
 def parse_record(content: bytes, identity: str) -> Record:
     """The record in the text of a `record.json`; raises whatever is wrong unless it is the run `identity`'s."""
-    record = Record.from_json(json.loads(content))
+    fields = json.loads(content)
+    check_text(fields)
+    record = Record.from_json(fields)
     if record.run_id != identity:
         raise ValueError(f"it is the record of run {record.run_id}")
     return record
@@ -215,10 +226,13 @@ def check_config(config: Any, identity: str) -> None:
     """Raises whatever is wrong unless this is the config of the run `identity`."""
     if run_id(config) != identity:
         raise ValueError(f"it describes run {run_id(config)}")
+    check_text(config)
     for labels in labels_of_replicas(config):
         for column, kind in LABELS.items():
             if type(labels[column]) is not kind:
                 raise ValueError(f"{column}={labels[column]!r} must be of type {kind.__name__}")
+            if kind is str:
+                check_name(column, labels[column])
 
 
 def _plain_yaml(content: bytes) -> Any:

@@ -1,10 +1,12 @@
-"""How a run is told to stop: SIGTERM raises `Terminated`, wherever the program is."""
+"""How a run is told to stop: SIGTERM raises `Terminated`, wherever the program is; the user's code cannot stop it."""
 
 import signal
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import chdir, contextmanager
 from types import FrameType
+
+from mixerlab.records.errors import Exited, type_and_message
 
 # What the command of a run that was stopped does when it is given again.
 GOES_ON = "goes on from the last checkpoint, or from the start if there is none yet"
@@ -15,21 +17,26 @@ class Terminated(SystemExit):
 
 
 @contextmanager
-def interruptions_unwrapped() -> Iterator[None]:
-    """Within the block, an error behind which there is a Ctrl-C or a SIGTERM is raised as that one.
+def users_code() -> Iterator[None]:
+    """Within the block the user's code is called: it raises an `Exception`, unless Ctrl-C or SIGTERM came.
 
-    What is interrupted halfway often ends in an error of its own: PyTorch's writer of checkpoints does, and Lightning
-    makes `SystemExit` of Ctrl-C. That is no failed run.
+    An error behind which there is one of these is raised as that one: what is interrupted halfway often ends in an
+    error of its own, as PyTorch's writer of checkpoints does, and Lightning makes `SystemExit` of Ctrl-C. That is no
+    failed run. Any other `SystemExit` is an error like others (`Exited`). The working folder stays what it was.
     """
     try:
-        yield
-    except (Exception, SystemExit) as error:
+        with chdir("."):
+            yield
+    except BaseException as error:
         behind: BaseException | None = error
         while behind is not None:
             if isinstance(behind, KeyboardInterrupt | Terminated):
                 raise behind from None
             behind = behind.__context__
-        raise
+        if isinstance(error, Exception):
+            raise
+        # With its traceback, which has the place in the user's code.
+        raise Exited(type_and_message(error)).with_traceback(error.__traceback__) from error
 
 
 @contextmanager

@@ -1,5 +1,6 @@
 """The order of mixers, tasks and settings, the same in every table and figure, and what their names say."""
 
+import math
 import re
 from collections.abc import Iterable
 
@@ -59,9 +60,10 @@ def axis_of(setting: str) -> tuple[str, float] | None:
     if _PARAMETER.fullmatch(axis) is None or (comma and axis != "test_seq_len"):
         return None
     try:
-        return f"{origin}{comma}{axis}", float(value)
+        number = float(value)
     except ValueError:
         return None
+    return (f"{origin}{comma}{axis}", number) if math.isfinite(number) else None
 
 
 def origin_of(axis: str) -> tuple[str, str]:

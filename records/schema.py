@@ -186,6 +186,8 @@ def _validate_row(row: Mapping[str, Any], record: Record, columns: set[str], whe
                 raise ValueError(f"{where}: {column} is null, but the replica finished")
         elif type(value) not in (int, float) or not abs(value) <= LARGEST_NUMBER:  # NaN is not
             raise ValueError(f"{where}: {column}={shown(value)} must be a finite number or null")
+        elif column in ("num_params", "state_size") and value < 1:
+            raise ValueError(f"{where}: {column}={shown(value)} must be at least 1")
         elif column.endswith("accuracy") and not 0 <= value <= 1:
             raise ValueError(f"{where}: {column}={shown(value)} must lie in [0, 1]")
 

@@ -4,6 +4,7 @@ import re
 import sys
 import time
 from collections.abc import Callable, Mapping
+from typing import Any
 
 # `_` inside a word is no markup.
 _MARKDOWN = re.compile(r"[\\`*\[<>|~]|(?<!\w)_|_(?!\w)")
@@ -27,6 +28,23 @@ def captions_page(captions: Mapping[str, str]) -> str:
 def one_line(text: str) -> str:
     """`text` in one line: what cannot be printed, line breaks included, is a space, and several spaces are one."""
     return " ".join("".join(c if c.isprintable() else " " for c in text).split())
+
+
+# Characters that a terminal obeys, and halves of characters, which no file holds.
+_UNPRINTABLE = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff]")
+
+
+def check_text(value: Any) -> None:
+    """`ValueError` if a string in a value of JSON or YAML has a control character or half a character."""
+    if isinstance(value, str):
+        if _UNPRINTABLE.search(value):
+            raise ValueError(f"it has the text {ascii(value)[:100]}, which cannot be shown")
+    elif isinstance(value, Mapping):
+        for item in (*value, *value.values()):
+            check_text(item)
+    elif isinstance(value, list):
+        for item in value:
+            check_text(item)
 
 
 _LATEX = {

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from mixerlab.records.errors import RefusedCode, with_place
-from mixerlab.records.interruption import Terminated, interruptions_unwrapped
+from mixerlab.records.interruption import users_code
 from mixerlab.tasks.base import Split, Task, TaskRuleError
 
 _FIRST_ROWS = 32  # drawn twice before the split is generated
@@ -33,7 +33,7 @@ def generate(task: Task, split: Split, make_rng: Callable[[], np.random.Generato
     """
     num_rows = task.num_examples(split)
     try:
-        with interruptions_unwrapped():
+        with users_code():
             _check_first_rows(task, split, min(num_rows, _FIRST_ROWS), make_rng)
             arrays = task.generate(num_rows, make_rng(), split)
             task.check(*arrays, split, most=_RULE_ROWS)
@@ -42,9 +42,9 @@ def generate(task: Task, split: Split, make_rng: Callable[[], np.random.Generato
         raise WrongRows(
             f"{split} {error.array}{row}: {error.rule}, in {_function(task)}, checked by {_place(task.check_rules)}"
         ) from error
-    except (WrongRows, Terminated):
+    except WrongRows:
         raise
-    except (Exception, SystemExit) as error:  # SystemExit: the user's code calls `sys.exit`
+    except Exception as error:
         raise WrongRows(f"{split} rows: {with_place(error)}") from error
     return arrays
 

@@ -6,6 +6,7 @@ together train in two halves.
 
 import gc
 import logging
+import os
 import signal
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -17,11 +18,12 @@ import lightning as L
 import numpy as np
 import pandas as pd
 import torch
+from lightning.fabric.plugins.environments import LightningEnvironment
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 from torch import nn
 
 from mixerlab.records.errors import reason
-from mixerlab.records.interruption import Terminated, interruptions_unwrapped
+from mixerlab.records.interruption import Terminated, users_code
 from mixerlab.training.callbacks import CheckpointFiles, EpochNote, EpochProgress, ResumePoint
 from mixerlab.training.capture import GraphCache
 from mixerlab.training.checkpoints import DamagedCheckpoint, Replicas, checkpoint_name, read_checkpoint
@@ -222,19 +224,25 @@ class Training:
 
     def _trainer(self, resume_point: ResumePoint, progress: EpochProgress) -> L.Trainer:
         config = self.config
-        return L.Trainer(
+        return _PlainTrainer(
             accelerator=config.device_type,
             devices=1,
             max_epochs=config.epochs,
             callbacks=[resume_point, EpochNote(self.folder), *([progress] if config.progress else [])],
-            plugins=[CheckpointFiles()],
+            # The plain environment, whatever a cluster's variables say: under Slurm, Lightning would requeue the job at
+            # SIGUSR1, and write and prefer a checkpoint of its own.
+            plugins=[CheckpointFiles(), LightningEnvironment()],
             logger=list(self.loggers),
-            default_root_dir=self.folder,
+            default_root_dir=os.devnull,  # no folder: it finds nothing there and leaves nothing
             enable_checkpointing=False,  # ResumePoint keeps the one that is needed
             enable_progress_bar=False,  # Lightning's starts anew every epoch; EpochProgress spans the run
             enable_model_summary=False,
             num_sanity_val_steps=0,
         )
+
+
+class _PlainTrainer(L.Trainer):
+    """By another name: a variable such as PL_TRAINER_MAX_STEPS would change an argument of `Trainer`."""
 
 
 def _put_aside(path: Path, error: Exception) -> str:
@@ -263,7 +271,7 @@ def _fit(trainer: L.Trainer, module: PopulationTraining, data: PopulationData, c
     """Trains, from the checkpoint if there is one. An interruption raises what it is, however Lightning wraps it."""
     on_interrupt = signal.getsignal(signal.SIGINT)
     try:
-        with interruptions_unwrapped():
+        with users_code():
             trainer.fit(module, datamodule=data, ckpt_path=checkpoint)
     except SIGTERMException:
         raise Terminated from None

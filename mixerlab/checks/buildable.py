@@ -21,6 +21,7 @@ from mixerlab.mixers.base import SequenceMixer
 from mixerlab.models.language_model import LanguageModel
 from mixerlab.records.errors import RefusedCode, RefusedMixer, type_and_message, with_place
 from mixerlab.records.identity import as_list
+from mixerlab.records.interruption import users_code
 from mixerlab.tasks.base import Task
 from mixerlab.training.optimizers import PopulationOptimizer
 from mixerlab.training.population import Population
@@ -104,8 +105,9 @@ def _check_own_optimizer(parts: str, code: str) -> None:
 
     alone, two = with_replicas(1), with_replicas(2)
     try:
-        check_step(alone)
-        check_replicas_apart(two)
+        with users_code():
+            check_step(alone)
+            check_replicas_apart(two)
     except RefusedCode as error:
         raise ValueError(f"optimizer={optimizer['name']}: {error}") from error
     except Exception as error:
@@ -115,7 +117,8 @@ def _check_own_optimizer(parts: str, code: str) -> None:
 def _call(mixer: SequenceMixer, name: str, method: str, *arguments: Any, may_fail: bool = False) -> Any:
     """What a method of a mixer gives; ValueError for an error of the user's code, unless it `may_fail`."""
     try:
-        return getattr(mixer, method)(*arguments)
+        with users_code():
+            return getattr(mixer, method)(*arguments)
     except ValueError as error:
         raise ValueError(f"mixer={name}: {error}") from error
     except Exception as error:

@@ -13,6 +13,7 @@ from mixerlab.mixers.base import NORM_EPS, SequenceMixer
 from mixerlab.models.language_model import LanguageModel
 from mixerlab.models.stream import ALL, ResidualStream
 from mixerlab.records.errors import RefusedMixer, with_place
+from mixerlab.records.interruption import users_code
 from mixerlab.training.execution import Decision, choose_execution
 from mixerlab.training.population import Execution, Population, seeded
 
@@ -46,7 +47,8 @@ def check_everything(make_mixer: MakeMixer, d_model: int = WIDTH) -> Decision:
     """
     torch.manual_seed(0)
     try:
-        return check_mixer(lambda: without_zeros(make_mixer()), d_model)
+        with users_code():
+            return check_mixer(lambda: without_zeros(make_mixer()), d_model)
     except RefusedMixer:
         raise
     except Exception as error:  # of the mixer

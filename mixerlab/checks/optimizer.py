@@ -4,6 +4,7 @@ import torch
 from torch import Tensor
 
 from mixerlab.records.errors import RefusedCode, with_place
+from mixerlab.records.interruption import users_code
 from mixerlab.training.optimizers import PopulationOptimizer, has_own_step
 from mixerlab.training.schedules import Schedule
 
@@ -83,7 +84,8 @@ def check_schedule(schedule: Schedule, name: str) -> None:
     progress = torch.arange(_GRID + 1) / _GRID
     for what in ("learning_rate", "weight_decay"):
         try:
-            values = getattr(schedule, what)(progress)
+            with users_code():
+                values = getattr(schedule, what)(progress)
         except Exception as error:  # of the user's code
             raise ValueError(f"schedule={name}: {what}: {with_place(error)}") from error
         if not isinstance(values, Tensor) or values.shape != progress.shape:

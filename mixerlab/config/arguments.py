@@ -11,6 +11,7 @@ from typing import Any, Literal, Union, get_args, get_origin
 from mixerlab.config.project import project_in_use
 from mixerlab.records.code_version import file_in, note_import
 from mixerlab.records.errors import with_place
+from mixerlab.records.interruption import users_code
 
 _NAMES = {bool: "true or false", int: "a whole number", float: "a number", str: "a string", types.NoneType: "null"}
 
@@ -36,7 +37,8 @@ def class_of(target: object) -> type:
 
 def _imported(module_name: str) -> ModuleType:
     try:
-        return import_module(module_name)
+        with users_code():
+            return import_module(module_name)
     except Exception as error:  # of the user's code
         message = f"{module_name} cannot be imported: {with_place(error)}"
         is_absent = isinstance(error, ModuleNotFoundError) and f"{module_name}.".startswith(f"{error.name}.")

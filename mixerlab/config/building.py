@@ -16,7 +16,8 @@ from mixerlab.mixers.base import SequenceMixer
 from mixerlab.models.auto_encoder import LINEAR_STD, AutoEncoder
 from mixerlab.models.initial_values import overwritten
 from mixerlab.models.language_model import LanguageModel
-from mixerlab.records.errors import with_place
+from mixerlab.records.errors import Exited, with_place
+from mixerlab.records.interruption import users_code
 from mixerlab.tasks.base import Task
 from mixerlab.training.population import Grouping
 
@@ -46,9 +47,10 @@ def _maker(config: Mapping[str, Any], label: str, where: str = "") -> Callable[.
 
     def make(**arguments: Any) -> Any:
         try:
-            return instantiate(config, **arguments)
-        except InstantiationException as error:
-            cause = error.__cause__ or error
+            with users_code():
+                return instantiate(config, **arguments)
+        except (InstantiationException, Exited) as error:
+            cause = error if isinstance(error, Exited) else error.__cause__ or error
             is_ours = type(cause) is ValueError and str(config["_target_"]).startswith("mixerlab.")
             message = str(cause) if is_ours else f"{label}: {with_place(cause)}"  # ours needs no place
             raise ValueError(f"{where}{message}") from error

@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 from difflib import get_close_matches
 from importlib.resources import files
+from traceback import walk_tb
 from typing import Any, cast
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
@@ -10,13 +11,13 @@ from hydra.core.override_parser.types import ChoiceSweep
 from hydra.errors import HydraException, MissingConfigException, OverrideParseException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBaseException
-from yaml import MarkedYAMLError
+from yaml import MarkedYAMLError, YAMLError
 
 from mixerlab.config.hybrid import is_hybrid
 from mixerlab.config.postponed import GROUPS
 from mixerlab.records.identity import flatten
 
-REFUSALS = (HydraException, OmegaConfBaseException, MarkedYAMLError)
+REFUSALS = (HydraException, OmegaConfBaseException, YAMLError, UnicodeDecodeError)
 _OWN = "--config-dir DIR (in Python config_dir=DIR) adds your own"
 
 
@@ -27,6 +28,9 @@ def refusal(error: Exception) -> str:
         mark = error.problem_mark or error.context_mark
         where = f"{mark.name}, line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
         return f"{where}{error.problem or error.context}"
+    if isinstance(error, UnicodeDecodeError):  # only the frame that reads the file knows its name
+        places = [frame.f_locals.get("full_path") for frame, _ in walk_tb(error.__traceback__)]
+        return f"{next(filter(None, places), 'a yaml')} is not in UTF-8: {error}"
     if isinstance(error, OverrideParseException):
         return (
             f"{error.override} cannot be read: settings are KEY=VALUE. Quote the whole setting if it has spaces, and"

@@ -99,6 +99,8 @@ def check_yaml(
     """
     if part is None:
         raise ValueError(f"{group}={file}: its yaml puts its keys elsewhere: remove its line `# @package`")
+    if not isinstance(part, Mapping | DictConfig):
+        raise ValueError(f"{group}={file}: its yaml must have keys, such as `name: {file}`")
     name = file.rpartition("/")[2]
     if part.get("name") != name and not any(text.startswith(f"{group}.name=") for text in overrides):
         raise ValueError(f"{group}={file}: its yaml must have the file's name: write `name: {name}`")

@@ -18,6 +18,7 @@ from omegaconf import DictConfig, ListConfig, OmegaConf, open_dict
 from mixerlab.config.arguments import check_arguments, class_of, defaults_of
 from mixerlab.records.errors import with_place
 from mixerlab.records.identity import present
+from mixerlab.records.interruption import users_code
 from mixerlab.tasks.base import Task
 
 # Keys of a task's yaml that are not constructor parameters; the last is only in the resolved config of a run.
@@ -146,9 +147,11 @@ def build_task(task_cfg: DictConfig) -> Task:
     if args.get("test_seq_len") == args["seq_len"]:
         args["test_seq_len"] = None
     try:
-        task = task_class(**args)
-        task.for_split("test")  # which refuses a length that the task cannot have
-        _check_chance(task.chance)
+        with users_code():
+            task = task_class(**args)
+            for own in (task, task.for_split("test")):  # which refuses a length that the task cannot have
+                _ = own.input_length
+            _check_chance(task.chance)
     except ValueError:
         raise
     except Exception as error:  # of the user's code

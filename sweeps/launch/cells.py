@@ -87,6 +87,8 @@ class Composer:
             ValueError: what a cell is refused for.
             ConfigCompositionException: a key that no choice of the grid has.
         """
+        if not grid:
+            raise ValueError("no run is asked for: a range or glob(...) of the command has no value")
         single = [[override for override in overrides if override != ALL_SETTINGS] for overrides in grid]
         composed, left_out = self.composed(single)
         cells: dict[Path, Cell] = {}

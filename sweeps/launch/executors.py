@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from omegaconf import DictConfig
 
-from mixerlab.records.errors import type_and_message
-from mixerlab.records.interruption import Terminated
+from mixerlab.records.interruption import users_code
 
 if TYPE_CHECKING:
     from mixerlab.sweeps.launch.cells import Cell
@@ -77,10 +76,7 @@ class Serial:
 def attempt(train: Train, cfg: DictConfig) -> tuple[str | None, str | None]:
     """Trains; gives the `run_id`, and the error if it failed. A `sys.exit` of the user's code is such an error."""
     try:
-        return train(cfg), None
-    except Terminated:
-        raise
-    except SystemExit as error:
-        return None, type_and_message(error)
+        with users_code():
+            return train(cfg), None
     except Exception as error:
         return None, str(error) or type(error).__name__

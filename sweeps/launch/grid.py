@@ -52,7 +52,10 @@ def run_grid(sweep: Sweep, grid: Sequence[list[str]]) -> None:
     _say_what_changed(finished)
     _say_what_mixes(pending)
     for cell in finished:
-        _clean(cell.folder)
+        try:
+            _clean(cell.folder)
+        except (ValueError, OSError) as error:
+            damaged[cell] = str(error)
     failed = damaged
     if pending:
         with closing(sweep), closing(SweepProgress({cell: names[cell] for cell in pending})) as progress:

@@ -55,7 +55,7 @@ class Sweep:
         once more.
 
         Raises:
-            ValueError: the executor cannot be used, or the results folder has no locks.
+            ValueError: the executor cannot be used.
         """
         if not cells:
             return {}
@@ -65,10 +65,16 @@ class Sweep:
         waits_since = math.inf
         while queue or running:
             for cell in list(queue):
-                if len(running) < executor.slots and not is_claimed(cell.folder):
+                try:
+                    if len(running) >= executor.slots or is_claimed(cell.folder):
+                        continue
+                except (ValueError, OSError) as error:
                     queue.remove(cell)
-                    running.add(cell)
-                    executor.submit(cell)
+                    failed[cell] = str(error)
+                    continue
+                queue.remove(cell)
+                running.add(cell)
+                executor.submit(cell)
             if running:
                 waits_since = math.inf
             elif waits_since == math.inf:

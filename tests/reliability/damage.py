@@ -1,10 +1,15 @@
 """Ways to damage the files of a run, by accident or on purpose."""
 
+import json
 import os
 import shutil
+from dataclasses import asdict
 from pathlib import Path
 
 import fakes
+
+from mixerlab.records import files
+from mixerlab.records.schema import rows_digest
 
 BOMB = "a0: &a0 [0]\n" + "".join(f"a{i}: &a{i} [*a{i - 1},*a{i - 1}]\n" for i in range(1, 30)) + "mixer: *a29\n"
 
@@ -44,6 +49,15 @@ def cut(path: Path):
     path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
 
 
+def without_parameters(path: Path):
+    """With digests that fit, as a stranger can compute them."""
+    record = files.read_record(path.parent)
+    assert record is not None
+    for row in record.rows:
+        row["num_params"] = 0
+    path.write_text(json.dumps(asdict(record) | {"sha256": {"rows": rows_digest(record)}}))
+
+
 def _other(path: Path) -> Path:
     return next(other for other in path.parents[1].glob("*/metrics.csv") if other.parent != path.parent)
 
@@ -64,6 +78,9 @@ RECORDS = ANY | {
     "list": content(b"[]"),
     "digits": content(b"9" * 5000),
     "a digit": changed("0.8", "0.9"),
+    "half a character": changed('"provenance": {', r'"provenance": {"notes": ["\ud800"], '),
+    "an escape sequence": changed('"provenance": {', r'"provenance": {"command": "\u001b]0;mine", '),
+    "no parameters": without_parameters,
 }
 CONFIGS = ANY | {
     "alias bomb": content(BOMB.encode()),
@@ -74,6 +91,7 @@ CONFIGS = ANY | {
     "another run's": lambda path: fakes.write_config(path.parent, fakes.config(mixer="mesa")),
     "a list as mixer": changed("mixer:\n", "mixer: []\nnothing:\n"),
     "many digits": changed("d_model: 128", f"d_model: {'9' * 5000}"),
+    "a tag": content(b"a: !!int ''"),
     "interpolation": changed("d_model: 128", "d_model: ${oc.env:HOME}"),
 }
 METRICS = ANY | {
@@ -88,6 +106,14 @@ def _copy(results: Path, outside: Path) -> bool:
     return True
 
 
+def _name_in_no_encoding(results: Path, outside: Path) -> bool:
+    folder = os.fsencode(results / "runs") + b"/\xff\x1b[1m"
+    os.mkdir(folder)
+    with open(folder + b"/record.json", "w") as file:
+        file.write("{}")
+    return True
+
+
 def _strange_record(results: Path, outside: Path) -> bool:
     strange = results / "runs" / "strange $name$"
     strange.mkdir()
@@ -96,4 +122,4 @@ def _strange_record(results: Path, outside: Path) -> bool:
 
 
 # Each gives whether a report must name what it leaves.
-FOREIGN = {"copy": _copy, "strange record": _strange_record}
+FOREIGN = {"copy": _copy, "strange record": _strange_record, "name in no encoding": _name_in_no_encoding}

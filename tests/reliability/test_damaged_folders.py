@@ -7,7 +7,7 @@ import fakes
 import pytest
 
 from mixerlab.records import files
-from mixerlab.records.files import Unreadable, read_metrics, read_run, run_folder
+from mixerlab.records.files import Unreadable, check_config, read_metrics, read_run, run_folder
 from mixerlab.sweeps.report import report
 
 
@@ -121,3 +121,39 @@ def test_no_mutation_of_a_file_is_read_as_something_else(results, file, number):
             refused += 1
             assert str(folder) in str(error), place
     assert refused > number / 2
+
+
+def test_a_config_of_millions_of_replicas_is_refused_before_they_are_listed():
+    config = fakes.config(lr=[1 + number / 2**12 for number in range(2000)], seed=list(range(2000)))
+    with pytest.raises(ValueError, match="2000 learning rates x 2000 seeds"):
+        check_config(config, fakes.run_id(config))
+
+
+@pytest.mark.parametrize(
+    "axis", ["width-nan", "width-1e400", "S3-128,test_seq_len=nan", "S3-128,test_seq_len=1e400"]
+)
+def test_a_setting_whose_number_is_none_stays_a_name(results, reported, axis):
+    fakes.add_run(results, [0.3, 0.7, 0.5], mixer="gdn", task="mine", setting=axis)
+    text = reported(results)
+    assert "0.700" in text and "0.900" in text and "unreadable" not in text
+
+
+@pytest.mark.parametrize("place", ["report", "report/official", "report/clean"])
+def test_a_report_is_not_written_through_a_link(results, reported, tmp_path_factory, place):
+    outside = tmp_path_factory.mktemp("outside")
+    for name in ("mine.png", f".mine.{'0' * 32}"):
+        (outside / name).touch()
+    (outside / report.WRITTEN).write_text('["mine.png"]')
+    before = sorted(outside.iterdir())
+    (results / place).parent.mkdir(exist_ok=True)
+    (results / place).symlink_to(outside)
+    with pytest.raises(ValueError, match=f"{results / place} is a link"):
+        reported(results)
+    assert sorted(outside.iterdir()) == before
+
+
+@pytest.mark.parametrize("harm", [damage.pipe, damage.link_to("/dev/zero")])
+def test_a_list_of_files_that_is_none_is_replaced(results, reported, harm):
+    reported(results)
+    harm(results / "report" / report.WRITTEN)
+    assert "0.900" in reported(results) and (results / "report" / report.WRITTEN).is_file()

@@ -1,7 +1,11 @@
 """A training that is interrupted goes on from its last checkpoint, and ends as if nothing had happened."""
 
+import signal
+
 import pytest
 from tiny_training import Broken, checkpoint_of, fit, splits
+
+from mixerlab.training.optimizers import Muon
 
 
 def test_an_interrupted_training_continues_from_its_last_epoch(tmp_path, caplog):
@@ -20,3 +24,24 @@ def test_an_interrupted_training_continues_from_its_last_epoch(tmp_path, caplog)
     assert resumed.resumed_after_s > 0 == unbroken.resumed_after_s
     rows_of = unbroken.metrics["replica"].value_counts()
     assert rows_of[2] == 1 and rows_of[0] <= 5 and rows_of[1] == 8  # two were frozen before the failure
+
+
+def test_a_cluster_around_it_changes_nothing(tmp_path, monkeypatch):
+    """Lightning takes no signal, no checkpoint and no argument of its Trainer from the surroundings."""
+    handlers = set()
+
+    class Looks(Muon):
+        def step(self, closure=None):
+            handlers.add(signal.getsignal(signal.SIGUSR1))
+            super().step(closure)
+
+    plain = fit([(1e-3, 0)], tmp_path / "plain", epochs=2)
+    slurm = {"NTASKS": "4", "PROCID": "3", "JOB_ID": "1", "JOB_NAME": "train", "LOCALID": "3", "NODEID": "0"}
+    for name, value in {f"SLURM_{key}": value for key, value in slurm.items()}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("PL_TRAINER_LIMIT_TRAIN_BATCHES", "0")
+    place = tmp_path / "cluster"
+    place.mkdir()
+    (place / "hpc_ckpt_1.ckpt").write_bytes(b"of Lightning")
+    assert fit([(1e-3, 0)], place, epochs=2, optimizer=Looks).metrics.equals(plain.metrics)
+    assert handlers == {signal.getsignal(signal.SIGUSR1)}

@@ -1,0 +1,42 @@
+"""The user's code cannot end the process or move its results: that is an error of it, or nothing."""
+
+import pytest
+from command_line import TINY, run_py
+
+HEAD = """
+import os, sys
+from mixerlab.mixers.attn import Attention
+from mixerlab.tasks.in_context_recall import InContextRecall
+from mixerlab.training.schedules import WSD
+"""
+# Where `sys.exit` stands, by what is the user's own.
+PLACES = {
+    "module": ("mixer", "sys.exit(0)"),
+    "constructor": ("mixer", "class Own(Attention):\n    def __init__(self, d_model, num_heads): sys.exit(0)"),
+    "state_size": ("mixer", "class Own(Attention):\n    def state_size(self, seq_len): sys.exit(0)"),
+    "chance": ("task", "class Own(InContextRecall):\n    chance = property(lambda self: sys.exit(0))"),
+    "length": ("task", "class Own(InContextRecall):\n    input_length = property(lambda self: sys.exit(0))"),
+    "schedule": ("schedule", "class Own(WSD):\n    def learning_rate(self, progress): sys.exit(0)"),
+}
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_an_exit_of_the_users_code_is_an_error_with_its_words(tmp_path, monkeypatch, place):
+    group, code = PLACES[place]
+    (tmp_path / f"exits_in_{place}.py").write_text(HEAD + code)
+    monkeypatch.syspath_prepend(tmp_path)
+    own = f"{group}._target_=exits_in_{place}.Own"
+    run = ("mixer=attn", "task=icr", *TINY, own, f"results_dir={tmp_path / 'results'}")
+    for command in (run, ("-m", *run), *([("check", "attn", own)] if group == "mixer" else [])):
+        outcome = run_py(*command)
+        assert outcome.code == 1 and "SystemExit: 0" in outcome.err and outcome.err.count("\n") == 1, command
+    assert not list(tmp_path.glob("results/runs/*"))
+
+
+def test_a_module_that_changes_the_working_folder_moves_no_results(tmp_path, monkeypatch):
+    (tmp_path / "changes_folder.py").write_text(f"{HEAD}os.chdir('/')\nclass Own(Attention): pass")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    run = ("mixer=attn", "task=icr", *TINY, "trainer.epochs=1")
+    outcome = run_py(*run, "mixer._target_=changes_folder.Own", "results_dir=results")
+    assert outcome.code == 0 and len(list(tmp_path.glob("results/runs/*/record.json"))) == 1
