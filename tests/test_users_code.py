@@ -12,7 +12,7 @@ from mixerlab.training.schedules import WSD
 # Where `sys.exit` stands, by what is the user's own.
 PLACES = {
     "module": ("mixer", "sys.exit(0)"),
-    "constructor": ("mixer", "class Own(Attention):\n    def __init__(self, d_model, num_heads): sys.exit(0)"),
+    "constructor": ("mixer", "class Own(Attention):\n    def __init__(self, d_model, **_): sys.exit(0)"),
     "state_size": ("mixer", "class Own(Attention):\n    def state_size(self, seq_len): sys.exit(0)"),
     "chance": ("task", "class Own(InContextRecall):\n    chance = property(lambda self: sys.exit(0))"),
     "length": ("task", "class Own(InContextRecall):\n    input_length = property(lambda self: sys.exit(0))"),

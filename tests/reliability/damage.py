@@ -78,7 +78,7 @@ RECORDS = ANY | {
     "list": content(b"[]"),
     "digits": content(b"9" * 5000),
     "a digit": changed("0.8", "0.9"),
-    "half a character": changed('"provenance": {', r'"provenance": {"notes": ["\ud800"], '),
+    "half a character": changed('"provenance": {', r'"provenance": {"mine": ["\ud800"], '),
     "an escape sequence": changed('"provenance": {', r'"provenance": {"command": "\u001b]0;mine", '),
     "no parameters": without_parameters,
 }
