@@ -93,3 +93,20 @@ def test_a_sweep_has_a_name_for_its_report(tmp_path, monkeypatch):
     assert set(read_sweep(tmp_path, "heads")) == set(records(tmp_path))
     more = run_py(*ONE, "sweep=heads", "mixer.num_heads=1", f"results_dir={tmp_path}")
     assert f"again, or by other keys: mixerlab report {tmp_path} --sweep heads" in more.out
+
+
+def test_a_claim_or_a_folder_that_is_none_costs_its_run(tmp_path):
+    run = ("-m", "mixer=attn", "task=icr", *TINY, "trainer.epochs=1", f"results_dir={tmp_path / 'results'}")
+    run_py(*run, "seed=0")
+    (folder,) = tmp_path.glob("results/runs/*")
+    (folder / ".claim").unlink()
+    (folder / ".claim").mkdir()
+    outcome = run_py(*run, "seed=0,1")
+    assert outcome.code == 1 and len(records(tmp_path / "results")) == 2
+    assert outcome.err.count("FAILED") == 1 and f"{folder / '.claim'} cannot be locked" in outcome.err
+    outside = folder.rename(tmp_path / "outside")
+    folder.symlink_to(outside)
+    before = {path: path.stat().st_mtime_ns for path in outside.iterdir()}
+    outcome = run_py(*run, "seed=0", "force=true")
+    assert outcome.code == 1 and f"{folder} is a link" in outcome.err
+    assert {path: path.stat().st_mtime_ns for path in outside.iterdir()} == before

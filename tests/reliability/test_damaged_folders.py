@@ -129,9 +129,7 @@ def test_a_config_of_millions_of_replicas_is_refused_before_they_are_listed():
         check_config(config, fakes.run_id(config))
 
 
-@pytest.mark.parametrize(
-    "axis", ["width-nan", "width-1e400", "S3-128,test_seq_len=nan", "S3-128,test_seq_len=1e400"]
-)
+@pytest.mark.parametrize("axis", ["width-nan", "width-1e400", "S3-128,test_seq_len=nan", "S3-128,test_seq_len=1e400"])
 def test_a_setting_whose_number_is_none_stays_a_name(results, reported, axis):
     fakes.add_run(results, [0.3, 0.7, 0.5], mixer="gdn", task="mine", setting=axis)
     text = reported(results)
