@@ -146,7 +146,7 @@ def train_run(cfg: "DictConfig") -> None:
         use_folder(command_line_folder(hydra_config))
         complete(cfg, hydra_config, GlobalHydra.instance().config_loader())
         _say_what_is_left_out(hydra_config)
-        if cfg.dry_run:
+        if cfg.get("dry_run"):
             folder, state = run_state(cfg)
             print(OmegaConf.to_yaml(cfg, resolve=True))
             print(f"# {folder}: {state}")

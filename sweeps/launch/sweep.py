@@ -77,7 +77,7 @@ class Sweep:
                 executor.submit(cell)
             if running:
                 waits_since = math.inf
-            elif waits_since == math.inf:
+            elif queue and waits_since == math.inf:
                 waits_since = time.monotonic()
                 runs = counted(len(queue), "run")
                 tqdm.write(
