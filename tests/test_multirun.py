@@ -105,6 +105,7 @@ def test_a_claim_or_a_folder_that_is_none_costs_its_run(tmp_path):
     assert outcome.code == 1 and len(records(tmp_path / "results")) == 2
     assert outcome.err.count("FAILED") == 1 and f"{folder / '.claim'} cannot be locked" in outcome.err
     outside = folder.rename(tmp_path / "outside")
+    (outside / ".claim").rmdir()
     folder.symlink_to(outside)
     before = {path: path.stat().st_mtime_ns for path in outside.iterdir()}
     outcome = run_py(*run, "seed=0", "force=true")
