@@ -2,7 +2,6 @@
 
 import random
 
-import lightning
 import numpy as np
 import pytest
 import torch
@@ -37,13 +36,19 @@ def draws():
     torch.rand(2), np.random.rand(), random.random()  # noqa: NPY002
 
 
+def seeds_everything():
+    import lightning  # here: it imports Triton, which tests of kernels do after they have set how it runs
+
+    lightning.seed_everything(7, verbose=False)
+
+
 ALLOWED = (forks, sets_back, draws)
 REFUSED = {
     "torch": lambda: torch.manual_seed(42),
     "of torch,": lambda: torch.set_rng_state(_state),
     "numpy": lambda: np.random.seed(0),  # noqa: NPY002
     "random": lambda: random.seed(0),
-    "torch and numpy and random": lambda: lightning.seed_everything(7, verbose=False),
+    "torch and numpy and random": seeds_everything,
     r"torch.set_default_dtype\(torch.float64\)": lambda: torch.set_default_dtype(torch.float64),
     r"torch.set_grad_enabled\(False\)": lambda: torch.set_grad_enabled(False),
 }

@@ -89,7 +89,7 @@ def with_lines(name, lines):
     [
         ("cmp", dict(name=None), "name is missing"),
         ("cmp", dict(setting=None), r"task=cmp: setting is missing.*/task_base@_here_"),
-        ("cmp", dict(baseline=None), "task=cmp: its yaml must have baseline"),
+        ("cmp", dict(baseline=None), "task=cmp: its yaml may have baseline"),
         ("cmp", dict(seq_len=None), r"seq_len is missing: add `seq_len: \$\{setting:seq_len\}`"),
         ("cmp", dict(depth=3), "unknown key task.depth=3; Compression takes: vocab_size"),
         ("cmp", dict(_target_="mixerlab.tasks.compression.Compresion"), "task=cmp: .*Compresion.*: Compression$"),
