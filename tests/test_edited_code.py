@@ -63,6 +63,7 @@ def test_what_other_code_trained_is_told_before_a_seed_is_added(mine, monkeypatc
     assert " beside seed 0, 2): tables mark" in sweep.out
 
 
+@pytest.mark.slow
 def test_a_dry_run_says_where_a_stopped_run_goes_on(mine, monkeypatch):
     write, given = mine
     given = (*given, "trainer.epochs=3")

@@ -137,6 +137,7 @@ def test_help_imports_nothing_that_takes_seconds():
     assert imported_by("import mixerlab") == set()
 
 
+@pytest.mark.slow
 def test_a_finished_run_imports_neither_lightning_nor_pandas_nor_matplotlib(tmp_path):
     command = ["mixerlab", "mixer=attn", "task=icr", *TINY, f"results_dir={tmp_path}"]
     assert run_py(*command[1:]).code == 0

@@ -103,7 +103,10 @@ COMMANDS = [
 ]
 
 
-@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize(
+    "command",
+    [pytest.param(command, marks=pytest.mark.slow if "challenge" in command else ()) for command in COMMANDS],
+)
 def test_commands_compose(command, tmp_path):
     if command == "-m experiment=mad_table":
         command += " mixer=attn"  # the other mixers compose in the same way, in four times the time

@@ -41,6 +41,7 @@ def test_every_setting_of_a_task_and_hybrids_among_the_mixers(tmp_path):
     assert "mixer.layers applies to attn+gdn" in lines[0] and lines[0].endswith("run: attn")
 
 
+@pytest.mark.slow
 def test_a_dry_run_tells_its_runs_apart_by_the_swept_keys(tmp_path):
     """Of the keys of a task, only those that its setting does not say; of a single run none."""
     grid = ("mixer=attn,mamba", "task=icr", "mixer.num_heads=2,4", "seed=0,1", "model.d_model=32")
