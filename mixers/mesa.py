@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from mixerlab.kernels.fused.rms_norm import rms_norm
 from mixerlab.kernels.mesa import mesa, mesa_backend
-from mixerlab.kernels.mesa.reference import mesa_steps
+from mixerlab.kernels.mesa.reference import mesa_reference
 from mixerlab.mixers.base import NORM_EPS, head_dim_of, keep_initial_values
 from mixerlab.mixers.cache import State, behind_tail, convolution_tail
 from mixerlab.mixers.convolution import ShortConvolution, split_and_convolve
@@ -106,7 +106,7 @@ class MesaNet(ProjectedMixer):
         with torch.autocast(projected.device.type, enabled=False):
             decayed = self._gates(decay_logit, beta_logit)
             sizes = self.cg_iterations, self.chunk_size
-            o = mesa_steps(q, k, v, *decayed, self._ridge(), *sizes, state["memory"])
+            o = mesa_reference(q, k, v, *decayed, self._ridge(), *sizes, state["memory"])
             return rms_norm(o, self.norm.weight, NORM_EPS).flatten(-2)
 
     def _parts(self, projected: Tensor) -> tuple[Tensor, ...]:

@@ -54,7 +54,6 @@ _LATEX = {
     "^": r"\textasciicircum{}",
     "<": r"\textless{}",
     ">": r"\textgreater{}",
-    "‡": r"$^{\ddagger}$",
     "†": r"$\dagger$",
     "±": r"$\pm$",
 }

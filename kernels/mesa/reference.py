@@ -107,50 +107,23 @@ def mesa_reference(
     ridge: Tensor,
     iterations: int,
     chunk_size: int,
+    memory: Tensor | None = None,
 ) -> Tensor:
-    """See `kernels.mesa.mesa`."""
-    return _mesa(q, k, v, log_decay, beta, ridge, iterations, chunk_size)[0]
+    """See `kernels.mesa.mesa`.
 
-
-def mesa_steps(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    log_decay: Tensor,
-    beta: Tensor,
-    ridge: Tensor,
-    iterations: int,
-    chunk_size: int,
-    memory: Tensor,
-) -> Tensor:
-    """The same from a state on, which becomes the one behind the last token; without a gradient.
-
-    `memory` is `H` and `G` side by side, `[B, H, D, 2 D]`; float32 or float64, as the sums are.
+    With `memory`, `H` and `G` side by side `[B, H, D, 2 D]` in float32 or float64, it goes on from there, and `memory`
+    becomes the state behind the last token; without a gradient then.
     """
-    o, state = _mesa(q, k, v, log_decay, beta, ridge, iterations, chunk_size, memory)
-    memory.copy_(state)
-    return o
-
-
-def _mesa(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    log_decay: Tensor,
-    beta: Tensor,
-    ridge: Tensor,
-    iterations: int,
-    chunk_size: int,
-    state: Tensor | None = None,
-) -> tuple[Tensor, Tensor]:
-    """The outputs, and the state behind them."""
     length, out_dtype = q.shape[1], v.dtype
     dtype = torch.promote_types(q.dtype, torch.float32)
     chunk_size = min(chunk_size, length)
     q, k, v, log_decay, beta = (to_chunks(x.to(dtype), chunk_size) for x in (q, k, v, log_decay, beta))
-    systems, value_states, state = build_systems(k, v, log_decay, beta, ridge.to(dtype), state)
+    systems, value_states, state = build_systems(k, v, log_decay, beta, ridge.to(dtype), memory)
 
     fixed = Systems(*(part.detach() for part in systems))
     x = conjugate_gradients(fixed, q.detach(), iterations)
     x = x + _SolveAdjoint.apply(q - systems.apply(x), iterations, *fixed)
-    return from_chunks(systems.read(x, v, value_states), length).to(out_dtype), state
+    o = from_chunks(systems.read(x, v, value_states), length).to(out_dtype)
+    if memory is not None:
+        memory.copy_(state)
+    return o
