@@ -95,6 +95,7 @@ def test_a_sweep_has_a_name_for_its_report(tmp_path, monkeypatch):
     assert f"again, or by other keys: mixerlab report {tmp_path} --sweep heads" in more.out
 
 
+@pytest.mark.slow
 def test_a_claim_or_a_folder_that_is_none_costs_its_run(tmp_path):
     run = ("-m", "mixer=attn", "task=icr", *TINY, "trainer.epochs=1", f"results_dir={tmp_path / 'results'}")
     run_py(*run, "seed=0")

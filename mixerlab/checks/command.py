@@ -48,6 +48,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
             print(f"note: {warning}")
     except (ValueError, *REFUSALS) as error:
         message = refusal(error) if isinstance(error, REFUSALS) else str(error)
-        print(f"error: {name}: {message.removeprefix('mixer=').removeprefix(f'{name}: ')}", file=sys.stderr)
+        print(f"error: mixer={name}: {message.removeprefix('mixer=').removeprefix(f'{name}: ')}", file=sys.stderr)
         return 1
     return 0

@@ -26,6 +26,7 @@ def compiled(*groups):
     return set(done.stdout.split())
 
 
+@pytest.mark.slow
 def test_the_optimizers_kernels_compile():
     folder = "mixerlab.kernels.optimizer"
     modules = {f"{folder}.population_step.triton_kernels", f"{folder}.join_columns.triton_kernels"}

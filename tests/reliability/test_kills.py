@@ -17,13 +17,13 @@ FORCED = (*RUN, "force=true")
 pytestmark = pytest.mark.skipif(not Path("/proc/self").exists(), reason="finds the names of open files in /proc")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("stops", "command"),
     [
-        ("KILL=1,TERM=1", RUN),
-        pytest.param("KILL=20,TERM=5,INT=5,FULL=5", RUN, marks=pytest.mark.slow),
-        pytest.param("KILL=25,TERM=3,FULL=5", FORCED, marks=pytest.mark.slow),
-        pytest.param("KILL=20,TERM=4,INT=4,FULL=4", SWEEP, marks=pytest.mark.slow),
+        ("KILL=20,TERM=5,INT=5,FULL=5", RUN),
+        ("KILL=25,TERM=3,FULL=5", FORCED),
+        ("KILL=20,TERM=4,INT=4,FULL=4", SWEEP),
     ],
 )
 def test_what_was_stopped_at_random_file_operations_completes(tmp_path, stops, command):
