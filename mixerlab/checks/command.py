@@ -42,7 +42,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             name = mixer.name
             check_component(prefix, cast(dict[str, Any], OmegaConf.to_container(mixer, resolve=True)), "mixer")
             decision = check_everything(partial(component, mixer, d_model=width), width)
-            print(f"{name} keeps the contract: shapes, causality, gradients, any length, replicas, bfloat16, states")
+            print(f"{name} keeps the contract: shapes, causality, gradients, any length, replicas, states")
             print(decision.why or "replicas compute side by side, under vmap")
         for warning in Parts.of(cfg).initial_value_warnings(autoencode=False):
             print(f"note: {warning}")

@@ -1,5 +1,6 @@
 """The contract of a sequence mixer: what `mixerlab check` and the tests ask of one by itself."""
 
+import logging
 from collections.abc import Callable
 from contextlib import suppress
 
@@ -16,6 +17,8 @@ from mixerlab.records.errors import RefusedMixer, with_place
 from mixerlab.records.interruption import users_code
 from mixerlab.training.execution import Decision, choose_execution
 from mixerlab.training.population import Execution, Population, seeded
+
+log = logging.getLogger(__name__)
 
 VOCAB, WIDTH = 8, 32
 LENGTH = 17  # tokens; of so many, all cuts fit in one batch
@@ -206,7 +209,9 @@ def check_declarations(mixer: SequenceMixer) -> None:
 
 
 def check_replicas(make: MakeMixer, d_model: int = WIDTH) -> Decision:
-    """In a model, seeds together compute what each computes by itself, and in bfloat16 nearly what in float32.
+    """In a model, seeds together compute what each computes by itself, also in bfloat16.
+
+    Warns where that is far from float32.
 
     Returns:
         How replicas of this mixer compute when `trainer.replicas` is auto: in a loop if vmap refuses it in float32 or
@@ -244,5 +249,6 @@ def check_replicas(make: MakeMixer, d_model: int = WIDTH) -> Decision:
     for what, right in exact.items():
         size, most = (right.norm(dim=1), 0.05) if what == "the output" else (right.norm(dim=1).clamp(min=least), 0.15)
         off = ((lowered[what] - right).norm(dim=1) / size).median().item()
-        _require(off < most, f"{what} under bf16 autocast is {off:.1e} off: keep what needs range in float32")
+        if off >= most:
+            log.warning("%s under bf16 autocast is %.0f%% off: keep what needs range in float32", what, 100 * off)
     return decision if decision.execution is Execution.LOOP else decision_bf16

@@ -11,8 +11,9 @@ every_mixer = pytest.mark.parametrize("name", MIXERS)
 
 
 @every_mixer
-def test_contract(name):
+def test_contract(name, caplog):
     check_everything(lambda: mixer_of(name, WIDTH))
+    assert not caplog.messages
 
 
 @pytest.mark.parametrize(
@@ -28,9 +29,10 @@ def test_contract(name):
         ("mamba", {"zero_dt_bias": True}),
     ],
 )
-def test_the_contract_of_options(name, options):
+def test_the_contract_of_options(name, options, caplog):
     torch.manual_seed(0)
     check_mixer(lambda: without_zeros(mixer_of(name, WIDTH, **options)))
+    assert not caplog.messages
 
 
 @every_mixer
@@ -92,8 +94,9 @@ def test_refuses_with_the_key_and_the_value(name, overrides, message):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", MIXERS)
-def test_rounding_to_bfloat16_is_no_wrong_gradient(name):
+def test_rounding_to_bfloat16_is_no_wrong_gradient(name, caplog):
     """Whatever is drawn: the norm of mesa's heads makes much of the last bits where a query and a key nearly cancel."""
     for seed in range(10):
         torch.manual_seed(seed)
         check_replicas(lambda: without_zeros(mixer_of(name, WIDTH)))
+    assert not caplog.messages
