@@ -1,26 +1,30 @@
-"""One decoded token of Parallax beside softmax attention: time and error over cache lengths and batch sizes.
+"""One decoded token of Parallax beside its peers and softmax attention: time and error over caches and batch sizes.
 
     python -m mixerlab.benchmarks.parallax_decode --output results/benchmarks/parallax_decode
+    python -m mixerlab.benchmarks.parallax_decode --peers ours sdpa helion --shapes 1,4096,8,8,128 --output FOLDER
 
 bf16. Times are medians over replays of a CUDA graph, warm (the same caches again and again) and cold (copies of the
 caches in turn, together larger than the L2 cache). `read_us` is the time to read K and V once at the card's copy
-rate, which is measured first. The error is the relative Frobenius error against float64 on the first sequence.
+rate, which is measured first. The error is the largest relative Frobenius error of the first and the last sequence
+against float64. `first_call_s` compiles, and tunes: minutes with Helion, whose shapes are to be named. Rows are
+appended: compare those of one `run`.
 """
 
 import argparse
-import csv
-import json
 import math
 import sys
+import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
+import pandas as pd
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from mixerlab.benchmarks.parallax_kernel import environment, graph_ms
+from mixerlab.benchmarks import peers
+from mixerlab.benchmarks.measuring import Table, graph_ms
 from mixerlab.kernels.parallax.decode import parallax_decode
 
 LENGTHS = [2**power for power in range(7, 16)]
@@ -29,6 +33,7 @@ MOST_KEYS = 2**22  # batch times length
 HEADS = [(8, 8), (32, 8)]  # of queries, of keys
 COLD_BYTES = 2**28  # several times the L2 cache
 
+Shape = tuple[int, ...]  # B, S, Hq, Hkv, D
 Decoder = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
 
 
@@ -38,17 +43,34 @@ def sdpa(q: Tensor, rho: Tensor, k: Tensor, v: Tensor) -> Tensor:
     return F.scaled_dot_product_attention(q, k, v, enable_gqa=q.shape[1] != k.shape[1]).transpose(1, 2)
 
 
-DECODERS: dict[str, Decoder] = {"ours": parallax_decode, "sdpa": sdpa}
+OWN: dict[str, Decoder] = {"ours": parallax_decode, "sdpa": sdpa}
+PEERS = {
+    "official": ("parallax.triton", "parallax_decode"),
+    "fla": ("fla.ops.parallax.decode", "parallax_decode_one_step"),
+    "helion": ("parallax.helion", "parallax_decode"),
+}
 
 
-def shapes(head_dims: list[int]) -> Iterator[tuple[int, int, int, int, int]]:
-    """(B, S, Hq, Hkv, D)"""
-    for head_dim in head_dims:
-        for heads, kv_heads in HEADS:
-            for length in LENGTHS:
-                for batch in BATCHES:
-                    if batch * length <= MOST_KEYS:
-                        yield batch, length, heads, kv_heads, head_dim
+def installed(names: list[str]) -> dict[str, Decoder]:
+    """The decoders of these names that can be imported."""
+    found = {name: decode for name, decode in OWN.items() if name in names}
+    for name, (module, function) in PEERS.items():
+        if name in names and (peer := peers.imported(module)):
+            found[name] = getattr(peer, function)
+    return found
+
+
+def grid(head_dims: list[int]) -> list[Shape]:
+    every = [(*heads, head_dim) for head_dim in head_dims for heads in HEADS]
+    return [(b, s, *own) for own in every for s in LENGTHS for b in BATCHES if b * s <= MOST_KEYS]
+
+
+def shape(text: str) -> Shape:
+    """Of `B,S,Hq,Hkv,D`."""
+    sizes = tuple(map(int, text.split(",")))
+    if len(sizes) != 5:
+        raise argparse.ArgumentTypeError(f"{text} is no shape: give B,S,Hq,Hkv,D, such as 1,4096,8,8,128")
+    return sizes
 
 
 def copy_rate() -> float:
@@ -58,49 +80,72 @@ def copy_rate() -> float:
     return 2 * source.nbytes / (1e3 * graph_ms(lambda: target.copy_(source)))
 
 
-def measure(shape: tuple[int, int, int, int, int], rate: float) -> dict[str, float]:
-    """One row of the table."""
+def measure(shape: Shape, decoders: dict[str, Decoder], rate: float) -> Iterator[dict[str, object]]:
+    """A row of the table for each decoder."""
     batch, length, heads, kv_heads, head_dim = shape
     cache_bytes = 2 * batch * length * kv_heads * head_dim * 2
     copies = min(64, math.ceil(COLD_BYTES / cache_bytes))
     q, rho = (torch.randn(batch, 1, heads, head_dim, device="cuda", dtype=torch.bfloat16) for _ in range(2))
     caches = torch.randn(copies, 2, batch, length, kv_heads, head_dim, device="cuda", dtype=torch.bfloat16)
-    row = dict(zip(("B", "S", "Hq", "Hkv", "D"), shape, strict=True)) | {"read_us": cache_bytes / rate}
-    for name, decode in DECODERS.items():
-        first = [x[:1].double() for x in (q, rho if name == "ours" else 0 * rho, *caches[0])]
-        expected = parallax_decode(*first, backend="reference")
-        got = decode(q, rho, *caches[0])[:1].double()
-        row[f"{name}_error"] = ((got - expected).norm() / expected.norm()).item()
-        row[f"{name}_warm_us"] = 1e3 * graph_ms(partial(decode, q, rho, *caches[0]))
-        row[f"{name}_cold_us"] = 1e3 / copies * graph_ms(partial(_each, decode, q, rho, caches))
-    return row
+    for name, decode in decoders.items():
+        if name == "official" and caches[0, 0].numel() > 2**31:
+            continue  # its offsets have 32 bits
+        started = time.perf_counter()
+        got = decode(q, rho, *caches[0])
+        torch.cuda.synchronize()
+        first_call = time.perf_counter() - started
+        warm = graph_ms(partial(decode, q, rho, *caches[0]))
+        cold = graph_ms(partial(_each, decode, q, rho, caches)) / copies
+        yield dict(zip(("B", "S", "Hq", "Hkv", "D"), shape, strict=True)) | {
+            "decoder": name,
+            "error": _error(got, q, 0 * rho if name == "sdpa" else rho, *caches[0]),
+            "warm_us": 1e3 * warm,
+            "cold_us": 1e3 * cold,
+            "read_us": cache_bytes / rate,
+            "first_call_s": first_call,
+        }
 
 
 def _each(decode: Decoder, q: Tensor, rho: Tensor, caches: Tensor) -> list[Tensor]:
     return [decode(q, rho, *cache) for cache in caches]
 
 
+def _error(got: Tensor, *inputs: Tensor) -> float:
+    ends = [0, -1]  # of which the last has the largest offsets
+    expected = parallax_decode(*(x[ends].double() for x in inputs), backend="reference")
+    off, size = (x.flatten(1).norm(dim=1) for x in (got[ends] - expected, expected))
+    return (off / size).max().item()
+
+
+def ratios(rows: pd.DataFrame, peer: str = "sdpa", column: str = "cold_us") -> pd.Series:
+    """A peer's time over ours at each shape, of the last run that has both."""
+    times = rows.pivot(index=["run", "B", "S", "Hq", "Hkv", "D"], columns="decoder", values=column)
+    return (times[peer] / times["ours"]).dropna().groupby(level=["Hq", "Hkv", "D", "S", "B"]).last()
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    names = [*OWN, *PEERS]
+    parser.add_argument("--peers", nargs="+", choices=names, default=[name for name in names if name != "helion"])
     parser.add_argument("--head-dims", nargs="+", type=int, default=[128, 64])
-    parser.add_argument("--output", type=Path, required=True, help="folder for table.csv and environment.json")
+    parser.add_argument("--shapes", nargs="+", type=shape, metavar="B,S,Hq,Hkv,D", help="instead of the whole grid")
+    parser.add_argument("--output", type=Path, required=True, help="folder of table.csv and environment.json")
     options = parser.parse_args()
     if not torch.cuda.is_available():
         sys.exit("this benchmark needs an NVIDIA GPU")
-    options.output.mkdir(parents=True, exist_ok=True)
+    decoders = installed(options.peers)
     rate = copy_rate()
-    about = environment("parallax_decode") | {"copy_gb_per_s": round(rate / 1e3, 1)}
-    (options.output / "environment.json").write_text(json.dumps(about, indent=2) + "\n")
-    ratios: list[float] = []
-    with open(options.output / "table.csv", "w", newline="", buffering=1) as file:
-        for shape in shapes(options.head_dims):
-            row = measure(shape, rate)
-            if not ratios:
-                csv.DictWriter(file, row).writeheader()
-            csv.DictWriter(file, row).writerow({key: f"{value:.5g}" for key, value in row.items()})
-            ratios.append(row["sdpa_cold_us"] / row["ours_cold_us"])
-            print(*(f"{key} {value:.4g}" for key, value in row.items()), flush=True)
-    print(f"geometric mean of SDPA's time over ours, cold: {math.exp(sum(map(math.log, ratios)) / len(ratios)):.3f}")
+    table = Table(options.output, "parallax_decode", copy_gb_per_s=round(rate / 1e3, 1))
+    for one in options.shapes or grid(options.head_dims):
+        for row in measure(one, decoders, rate):
+            table.add(row)
+        torch.cuda.empty_cache()
+    rows = pd.read_csv(table.path)
+    for peer in decoders.keys() - {"ours"} if "ours" in decoders else ():
+        for column in ("warm_us", "cold_us"):
+            own = ratios(rows[rows["run"] == table.run], peer, column)
+            mean = math.exp(own.map(math.log).mean())
+            print(f"{column} of {peer} over ours: geometric mean {mean:.3f}, least {own.min():.3f}")
 
 
 if __name__ == "__main__":

@@ -1,34 +1,33 @@
 """Error and speed of the Parallax kernels, compared with the published kernels and with softmax attention.
 
-    python -m mixerlab.benchmarks.parallax_kernel --shapes large mad --output results/benchmarks/parallax_kernel
+    python -m mixerlab.benchmarks.parallax_kernel --output FOLDER
+    python -m mixerlab.benchmarks.parallax_kernel --kernels ours fla sdpa helion --shapes large --output FOLDER
 
 Everything is bf16 and causal. Times are medians over replays of a CUDA graph: one graph of the forward, one of forward
 and backward; the backward is their difference. The inputs do not move between replays, so they may be in the L2 cache
 if they fit. FLOPs count 4 products of length D per visible query-key pair forward and 11 backward (softmax attention:
 2 and 7), whatever a kernel really computes. The error is the largest relative Frobenius error over the output and the
 gradients, against float64, on the first head of the first sequence. The sharp error is the error of the output with q
-and k scaled by 30, so that each query looks at only one or two keys.
+and k scaled by 30, so that each query looks at only one or two keys. `first_call_s` has a kernel's tuning: minutes with
+Helion, which is measured if it is named. Rows are appended.
 """
 
 import argparse
-import csv
-import json
-import shlex
-import statistics
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import product
 from pathlib import Path
 
 import torch
 
 from mixerlab.benchmarks import peers
+from mixerlab.benchmarks.measuring import Table, graph_ms
 from mixerlab.kernels.parallax.reference import parallax_reference
-from mixerlab.records.provenance import git_state, versions
 
 SHAPES = {
-    "large": [(2, 4096, 16, 128), (1, 16384, 16, 128), (4, 4096, 16, 64)],
+    "large": [(2, 4096, 16, 128), (4, 4096, 16, 64)],
+    "long": [(1, 16384, 16, 128)],
     "mad": [(128, t, h, 128 // h) for t in (128, 256, 512, 1024, 2048) for h in (8, 4, 2, 1)],
 }
 
@@ -78,36 +77,6 @@ def sharp_error(kernel: peers.Attention, tensors: list[torch.Tensor]) -> float:
     return largest_error(kernel, sharp, [kernel(*laid_out(kernel, sharp)[:4])])
 
 
-def graph_ms(run: Callable[[], object], repeats: int = 20) -> float:
-    """The median time of one replay of `run` in a CUDA graph."""
-    side = torch.cuda.Stream()
-    side.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(side):
-        run()
-    torch.cuda.current_stream().wait_stream(side)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        run()
-    graph.replay()
-    torch.cuda.synchronize()
-    start, stop = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-    start.record()
-    graph.replay()
-    stop.record()
-    torch.cuda.synchronize()
-    # Several replays between two events: a replay may take only microseconds, less than recording the events.
-    inner = max(1, int(2.0 / max(start.elapsed_time(stop), 1e-3)))
-    times = []
-    for _ in range(repeats):
-        start.record()
-        for _ in range(inner):
-            graph.replay()
-        stop.record()
-        torch.cuda.synchronize()
-        times.append(start.elapsed_time(stop) / inner)
-    return statistics.median(times)
-
-
 def measure(kernel: peers.Attention, shape: tuple[int, int, int, int]) -> dict:
     """One row of the table."""
     batch, length, heads, head_dim = shape
@@ -140,43 +109,25 @@ def measure(kernel: peers.Attention, shape: tuple[int, int, int, int]) -> dict:
     }
 
 
-def environment(benchmark: str) -> dict:
-    """The command, code, date, GPU and versions that the results depend on."""
-    return {
-        "command": shlex.join(["python", "-m", f"mixerlab.benchmarks.{benchmark}", *sys.argv[1:]]),
-        "date": time.strftime("%Y-%m-%d"),
-        "gpu": torch.cuda.get_device_name(),
-        "cuda": torch.version.cuda,
-        **versions(),
-        **git_state(),
-    }
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--shapes", nargs="+", choices=SHAPES, default=list(SHAPES))
-    parser.add_argument("--kernels", nargs="+", default=["ours", "fla", "official", "sdpa"])
+    parser.add_argument("--kernels", nargs="+", choices=peers.NAMES, default=["ours", "sdpa", "fla", "official"])
     parser.add_argument("--head-dims", nargs="+", type=int, default=[16, 32, 64, 128])
     parser.add_argument("--official-configs", choices=("all", "few"), default="all", help="tuned over; all: minutes")
-    parser.add_argument("--output", type=Path, required=True, help="folder for table.csv and environment.json")
+    parser.add_argument("--output", type=Path, required=True, help="folder of table.csv and environment.json")
     options = parser.parse_args()
     if not torch.cuda.is_available():
         sys.exit("this benchmark needs an NVIDIA GPU")
-    options.output.mkdir(parents=True, exist_ok=True)
-    (options.output / "environment.json").write_text(json.dumps(environment("parallax_kernel"), indent=2) + "\n")
     shapes = [s for group in options.shapes for s in SHAPES[group] if s[3] in options.head_dims]
-    kernels = [kernel for kernel in peers.installed() if kernel.__name__ in options.kernels]
+    kernels = peers.installed(options.kernels)
     if peers.official in kernels and options.official_configs == "few":
         peers.limit_official_configs()
-    with open(options.output / "table.csv", "w", newline="", buffering=1) as file:
-        # Kernel by kernel, the official one last: if its tuning fails, the rows of the others are already written.
-        for number, (kernel, shape) in enumerate(product(kernels, shapes)):
-            row = {key: f"{x:.5g}" if isinstance(x, float) else x for key, x in measure(kernel, shape).items()}
-            if number == 0:
-                csv.DictWriter(file, row).writeheader()
-            csv.DictWriter(file, row).writerow(row)
-            print(*(f"{key} {value}" for key, value in row.items()), flush=True)
-            torch.cuda.empty_cache()
+    table = Table(options.output, "parallax_kernel")
+    # Kernel by kernel, the official one and Helion's last: if tuning fails, the rows of the others are already written.
+    for kernel, shape in product(kernels, shapes):
+        table.add(measure(kernel, shape))
+        torch.cuda.empty_cache()
 
 
 if __name__ == "__main__":

@@ -30,7 +30,7 @@ import torch
 from omegaconf import DictConfig
 from torch import nn
 
-from mixerlab.benchmarks.parallax_kernel import environment
+from mixerlab.benchmarks.measuring import environment
 from mixerlab.config.building import build_model, component
 from mixerlab.config.compose import compose
 from mixerlab.models.language_model import LanguageModel

@@ -3,8 +3,11 @@
 import importlib
 from pathlib import Path
 
+import pandas as pd
 import pytest
 import torch
+
+from mixerlab.benchmarks.decode_heat_map import heat_map
 
 ROOT = Path(__file__).parents[1]
 COMMANDS = {
@@ -31,3 +34,14 @@ def test_without_a_gpu_nothing_is_started(monkeypatch, tmp_path, name):
 def test_the_ema_that_is_measured_is_the_readmes():
     _, code = (ROOT / "benchmarks" / "ema.py").read_text().split("\n\n", 1)
     assert f"# mixers/ema.py\n{code}```" in (ROOT / "README.md").read_text()
+
+
+def test_the_heat_map_shows_the_last_run_that_measured_both():
+    columns = ["run", "B", "S", "Hq", "Hkv", "D", "decoder", "cold_us"]
+    shapes = (1, 128, 8, 8, 64), (4, 256, 8, 8, 64), (1, 128, 32, 8, 64)
+    rows = [(run, *shape, "sdpa", 5 + run) for run in (0, 1) for shape in shapes]
+    rows += [(run, *shape, "ours", 4) for run in (0, 1) for shape in shapes]
+    rows += [(2, *shapes[0], "ours", 1), (2, *shapes[1], "sdpa", 1)]
+    first, second = heat_map(pd.DataFrame(rows, columns=columns), "a card").axes
+    assert {text.get_position(): text.get_text() for text in first.texts} == {(0, 0): "1.50", (1, 1): "1.50"}
+    assert [text.get_text() for text in second.texts] == ["1.50"]

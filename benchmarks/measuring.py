@@ -1,0 +1,80 @@
+"""What the benchmarks share: times of CUDA graphs, and tables that say how they were made."""
+
+import csv
+import json
+import shlex
+import statistics
+import sys
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import torch
+
+from mixerlab.records.provenance import git_state, versions
+
+
+def graph_ms(run: Callable[[], object], repeats: int = 20) -> float:
+    """The median time of one replay of `run` in a CUDA graph."""
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        run()
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        run()
+    graph.replay()
+    torch.cuda.synchronize()
+    start, stop = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    start.record()
+    graph.replay()
+    stop.record()
+    torch.cuda.synchronize()
+    # Several replays between two events: a replay may take only microseconds, less than recording the events.
+    inner = max(1, int(2.0 / max(start.elapsed_time(stop), 1e-3)))
+    times = []
+    for _ in range(repeats):
+        start.record()
+        for _ in range(inner):
+            graph.replay()
+        stop.record()
+        torch.cuda.synchronize()
+        times.append(start.elapsed_time(stop) / inner)
+    return statistics.median(times)
+
+
+def environment(benchmark: str) -> dict:
+    """The command, code, date, GPU and versions that the results depend on."""
+    return {
+        "command": shlex.join(["python", "-m", f"mixerlab.benchmarks.{benchmark}", *sys.argv[1:]]),
+        "date": time.strftime("%Y-%m-%d"),
+        "gpu": torch.cuda.get_device_name(),
+        "cuda": torch.version.cuda,
+        **versions(),
+        **git_state(),
+    }
+
+
+class Table:
+    """`table.csv` of a folder. The runs of a command append their rows to it, and what they depend on to the list in
+    `environment.json`; a row's `run` is a place in this list.
+    """
+
+    def __init__(self, folder: Path, benchmark: str, **about: object):
+        folder.mkdir(parents=True, exist_ok=True)
+        self.path, runs = folder / "table.csv", folder / "environment.json"
+        earlier = json.loads(runs.read_text()) if runs.exists() else []
+        self.run = len(earlier)
+        runs.write_text(json.dumps([*earlier, environment(benchmark) | about], indent=2) + "\n")
+
+    def add(self, row: Mapping[str, object]) -> None:
+        """Writes a row at once, so that an interrupted run keeps its rows, and prints it."""
+        row = {"run": self.run} | {key: f"{x:.5g}" if isinstance(x, float) else x for key, x in row.items()}
+        print(*(f"{key} {value}" for key, value in row.items()), flush=True)
+        is_new = not self.path.exists()
+        with open(self.path, "a", newline="") as file:
+            writer = csv.DictWriter(file, row)
+            if is_new:
+                writer.writeheader()
+            writer.writerow(row)
