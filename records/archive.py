@@ -25,8 +25,8 @@ from mixerlab.records.files import (
     LARGEST_METRICS,
     METRICS_FILE,
     RECORD_FILE,
-    check_labels,
     check_metrics,
+    check_same_rows,
     check_writable,
     is_finished,
     parse_config,
@@ -115,7 +115,7 @@ def _check_run(identity: str, contents: Mapping[str, bytes]) -> None:
     record = parse_record(contents[RECORD_FILE], identity)
     if record.status != "finished":
         raise ValueError(f"it has {record.status}")
-    check_labels(record, parse_config(contents[CONFIG_FILE], identity))
+    check_same_rows(record, parse_config(contents[CONFIG_FILE], identity))
     check_metrics(contents[METRICS_FILE], contents[RECORD_FILE])
 
 

@@ -27,7 +27,7 @@ from mixerlab.records.schema import (
     LABELS,
     LARGEST_NUMBER,
     Record,
-    check_name,
+    check_labels,
     labels_of_replicas,
     rows_digest,
     validate_record,
@@ -228,11 +228,7 @@ def check_config(config: Any, identity: str) -> None:
         raise ValueError(f"it describes run {run_id(config)}")
     check_text(config)
     for labels in labels_of_replicas(config):
-        for column, kind in LABELS.items():
-            if type(labels[column]) is not kind:
-                raise ValueError(f"{column}={labels[column]!r} must be of type {kind.__name__}")
-            if kind is str:
-                check_name(column, labels[column])
+        check_labels(labels)
 
 
 def _plain_yaml(content: bytes) -> Any:
@@ -258,11 +254,11 @@ def read_run(results_dir: str | Path, identity: str) -> tuple[Record | None, dic
     with reading(folder):
         config, record = read_config(folder), read_record(folder)
         if record is not None:
-            check_labels(record, config)
+            check_same_rows(record, config)
     return record, config
 
 
-def check_labels(record: Record, config: Mapping[str, Any] | None) -> None:
+def check_same_rows(record: Record, config: Mapping[str, Any] | None) -> None:
     """`ValueError` unless the rows of a record are those that its config describes."""
     if config is None:
         raise ValueError(f"it has a record, but no {CONFIG_FILE} that says of what")

@@ -13,7 +13,17 @@ from dataclasses import asdict, dataclass, field
 from reprlib import repr as shown  # of a stranger's value: short
 from typing import Any, Self
 
-from mixerlab.records.identity import DATA_DIGEST, DATA_PATH, REPLICATED, flatten, is_volatile, replicas_of, run_id
+from mixerlab.records.identity import (
+    DATA_DIGEST,
+    DATA_PATH,
+    REPLICATED,
+    check_rate,
+    check_seed,
+    flatten,
+    is_volatile,
+    replicas_of,
+    run_id,
+)
 
 # The columns that say which replica a row is, with their types.
 LABELS = {
@@ -156,7 +166,10 @@ def validate_record(record: Record) -> None:
         raise ValueError("the record has no rows: it needs one per replica, failed ones included")
     columns = {*LABELS, "hparams", *result_columns(record.score)}
     for number, row in enumerate(record.rows):
-        _validate_row(row, record, columns, f"row {number}")
+        try:
+            _validate_row(row, record, columns)
+        except ValueError as error:
+            raise ValueError(f"row {number}: {error}") from error
     # They become columns beside those of the rows.
     if taken := sorted(record.provenance.keys() & (columns | {"config", "score", "higher_is_better"})):
         raise ValueError(f"provenance: {', '.join(taken)} is a column of the rows")
@@ -170,26 +183,44 @@ def check_name(key: str, value: Any) -> None:
         raise ValueError(f"{key}={shown(value)} must be one printable line of at most {LONGEST_NAME} characters")
 
 
-def _validate_row(row: Mapping[str, Any], record: Record, columns: set[str], where: str) -> None:
+def _validate_row(row: Mapping[str, Any], record: Record, columns: set[str]) -> None:
     if differing := sorted(row.keys() ^ columns):
-        raise ValueError(f"{where}: missing or unknown columns {', '.join(differing)}")
+        raise ValueError(f"missing or unknown columns {', '.join(differing)}")
     if row["run_id"] != record.run_id:
-        raise ValueError(f"{where}: run_id={shown(row['run_id'])} is not the record's {record.run_id!r}")
+        raise ValueError(f"run_id={shown(row['run_id'])} is not the record's {record.run_id!r}")
+    check_results(row, record.score)
+
+
+def check_results(row: Mapping[str, Any], score: Score) -> None:
+    """Raises `ValueError` where a row's status, its error or one of its `result_columns` cannot be."""
     if row["status"] not in ROW_STATUSES:
-        raise ValueError(f"{where}: status={shown(row['status'])} must be one of {', '.join(ROW_STATUSES)}")
+        raise ValueError(f"status={shown(row['status'])} must be one of {', '.join(ROW_STATUSES)}")
     if not isinstance(row["error"], str | None) or (row["status"] == "failed" and not row["error"]):
-        raise ValueError(f"{where}: error={shown(row['error'])} must be a string; null unless it failed")
-    for column in result_columns(record.score)[2:]:
+        raise ValueError(f"error={shown(row['error'])} must be a string; null unless it failed")
+    for column in result_columns(score)[2:]:
+        if column not in row:
+            continue
         value = row[column]
         if value is None:
             if row["status"] == "finished" and column not in _OPTIONAL:
-                raise ValueError(f"{where}: {column} is null, but the replica finished")
+                raise ValueError(f"{column} is null, but the replica finished")
         elif type(value) not in (int, float) or not abs(value) <= LARGEST_NUMBER:  # NaN is not
-            raise ValueError(f"{where}: {column}={shown(value)} must be a finite number or null")
+            raise ValueError(f"{column}={shown(value)} must be a finite number or null")
         elif column in ("num_params", "state_size") and value < 1:
-            raise ValueError(f"{where}: {column}={shown(value)} must be at least 1")
+            raise ValueError(f"{column}={shown(value)} must be at least 1")
         elif column.endswith("accuracy") and not 0 <= value <= 1:
-            raise ValueError(f"{where}: {column}={shown(value)} must lie in [0, 1]")
+            raise ValueError(f"{column}={shown(value)} must lie in [0, 1]")
+
+
+def check_labels(labels: Mapping[str, Any]) -> None:
+    """Raises `ValueError` where one of a row's `LABELS` cannot be."""
+    for column, kind in LABELS.items():
+        if type(labels[column]) is not kind:
+            raise ValueError(f"{column}={shown(labels[column])} must be of type {kind.__name__}")
+        if kind is str:
+            check_name(column, labels[column])
+    check_rate(labels["lr"])
+    check_seed(labels["seed"])
 
 
 def changed_code(record: Record, code: Mapping[str, str]) -> list[str]:

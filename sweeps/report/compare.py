@@ -19,11 +19,12 @@ from mixerlab.records.atomic import replace_file
 from mixerlab.records.best import ENDED, SELECTIONS, Selection
 from mixerlab.records.files import check_writable
 from mixerlab.records.names import MIXERS, in_order
-from mixerlab.records.text import captions_page
+from mixerlab.records.text import captions_page, escape_markdown
 from mixerlab.sweeps.figures.comparison import comparison
 from mixerlab.sweeps.figures.sheet import FORMATS, caption_of, check_width, save
 from mixerlab.sweeps.report.report import WIDTH
 from mixerlab.sweeps.tables.collect import rows_of
+from mixerlab.sweeps.tables.notes import unreadable
 from mixerlab.sweeps.tables.published import Pair, distance, pairs_of, read_published
 
 PUBLISHED = Path(__file__).resolve().parents[2] / "results" / "published"
@@ -50,7 +51,7 @@ def compare(
     numbers, frame = read_published(published), rows_of(source)
     pairs = pairs_of(frame, numbers, selection)
     check_writable(out, "--out")
-    text = markdown(pairs, numbers, _remarks(frame, pairs))
+    text = markdown(pairs, numbers, _remarks(frame, pairs)) + _unreadable(frame)
     replace_file(out / f"{published.stem}.md", text)
     table = pd.DataFrame(map(asdict, pairs)).drop(columns="by_seed")
     replace_file(out / f"{published.stem}.csv", table.to_csv(index=False))
@@ -73,6 +74,11 @@ def _remarks(frame: pd.DataFrame, pairs: Sequence[Pair]) -> str:
     configs = ended[ended["mixer"].isin(mixers)].groupby(["mixer", "task", "setting"])["config"].nunique()
     several = sorted(set(configs[configs > 1].index.get_level_values("mixer")))
     return f" Each seed has the best of several configurations of {', '.join(several)}." if several else ""
+
+
+def _unreadable(frame: pd.DataFrame) -> str:
+    errors = unreadable(frame)
+    return "\n".join(["", *(f"- {escape_markdown(error)}" for error in errors), ""]) if errors else ""
 
 
 def markdown(pairs: Sequence[Pair], published: Mapping[str, Any], remarks: str = "") -> str:

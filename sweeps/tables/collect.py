@@ -14,13 +14,11 @@ import pandas as pd
 from mixerlab.records.archive import restore
 from mixerlab.records.files import RECORD_FILE, Unreadable, read_config, read_run, run_folder
 from mixerlab.records.identity import canonical_value, flatten, present
-from mixerlab.records.schema import LABELS, labels_of_replicas
+from mixerlab.records.schema import labels_of_replicas
+from mixerlab.sweeps.tables.rows_file import LEADING, read_rows
 
 # Parts of a run that have a name and a class.
 CLASSED = ("mixer", "task", "optimizer", "schedule")
-_LEADING = (*LABELS, "status", "error", "score", "higher_is_better", "config")
-# Text also where it looks like a number: a mixer may be called 1e3, a hash may be 1234e567.
-_TEXT = {*(name for name, kind in LABELS.items() if kind is str), "status", "error", "score", "config"}
 
 
 def collect(
@@ -58,8 +56,8 @@ def collect(
     for identity, config in (configs or {}).items():
         if identity not in known:
             rows += _without_record(config, "missing")
-    names = {key for row in rows for key in row} - set(_LEADING)
-    frame = pd.DataFrame(rows, columns=[*_LEADING, *sorted(names, key=lambda key: ("." in key, key))])
+    names = {key for row in rows for key in row} - set(LEADING)
+    frame = pd.DataFrame(rows, columns=[*LEADING, *sorted(names, key=lambda key: ("." in key, key))])
     for part in CLASSED:
         target = f"{part}._target_"
         if target in frame and (frame.groupby(part)[target].nunique() < 2).all():
@@ -161,20 +159,4 @@ def rows_of(source: str | Path, *more: str | Path) -> pd.DataFrame:
             frame = collect(folder, more=others)
     if frame.empty:
         raise ValueError(f"{source} holds no runs: give an archive of records, a results folder or a rows.csv")
-    return frame
-
-
-def read_rows(path: str | Path) -> pd.DataFrame:
-    """The `rows.csv` of a report as `collect` gave it; `ValueError` if it is none."""
-    try:
-        names = list(pd.read_csv(path, nrows=0))
-        text = [name for name in names if name in _TEXT or name.startswith("code_version.") or "commit" in name]
-        # Only what is empty is missing: a mixer may be called NA.
-        frame = pd.read_csv(
-            path, dtype=dict.fromkeys(text, str), keep_default_na=False, na_values=[""], low_memory=False
-        )
-    except (ValueError, OSError) as error:
-        raise ValueError(f"{path} cannot be read as the rows.csv of a report ({error})") from error
-    if missing := [name for name in _LEADING if name not in frame]:
-        raise ValueError(f"{path} is no rows.csv of a report: it has no {', '.join(missing)}")
     return frame

@@ -18,8 +18,12 @@ def notes_of(frame: pd.DataFrame) -> list[str]:
         frame: as `spread_out` gives it.
     """
     known = frame[frame["mixer"].notna()]
-    notes = [f"unreadable: {error}" for error in frame.loc[frame["status"] == "unreadable", "error"].dropna()]
-    return [*notes, *_changed_code(known), *_unlike_data(known), *_unlike_runs(known)]
+    return [*unreadable(frame), *_changed_code(known), *_unlike_data(known), *_unlike_runs(known)]
+
+
+def unreadable(frame: pd.DataFrame) -> list[str]:
+    """A line for each run, or line of a `rows.csv`, that cannot be read."""
+    return [f"unreadable: {error}" for error in frame.loc[frame["status"] == "unreadable", "error"].dropna()]
 
 
 def _changed_code(frame: pd.DataFrame) -> list[str]:
