@@ -1,6 +1,7 @@
 """The values that a model starts with."""
 
 from collections.abc import Iterator
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -9,10 +10,12 @@ from torch.nn.utils import parametrize
 # Six standard errors of a sample's standard deviation: each is at most 0.71 / sqrt(n) of it, for n uniform or normal
 # values.
 TOLERANCE = 4.2
+# Standard deviation of initial linear weights; fan_in: 1 / sqrt(fan_in) (LeCun et al. 1998); None: PyTorch's default.
+LinearStd = float | Literal["fan_in"] | None
 
 
-def initialise(model: nn.Module, linear_std: float | None, redraw_all: bool = False) -> None:
-    """Embedding N(0, 0.02), linear weights N(0, `linear_std`) or PyTorch's default if it is None, linear biases 0.
+def initialise(model: nn.Module, linear_std: LinearStd, redraw_all: bool = False) -> None:
+    """Embedding N(0, 0.02), linear weights N(0, `linear_std`) or uniform in +-1/sqrt(fan_in) if it is None, biases 0.
 
     A parameter that its mixer started on purpose (attribute `_no_reinit`) is left alone, and so are a mixer's own
     embeddings; unless `redraw_all`, as mad-lab does. A parametrized weight (`torch.nn.utils.parametrizations`) gets the
@@ -31,14 +34,19 @@ def initialise(model: nn.Module, linear_std: float | None, redraw_all: bool = Fa
         elif isinstance(module, nn.Linear):
             if module.bias is not None and is_free(module.bias):
                 nn.init.zeros_(module.bias)
-            if linear_std is not None and is_free(module.weight):
+            std = _std_of(module, linear_std)
+            if std is not None and is_free(module.weight):
                 if parametrize.is_parametrized(module, "weight"):  # which computes the weight anew each time
-                    module.weight = nn.init.normal_(torch.empty_like(module.weight), std=linear_std)
+                    module.weight = nn.init.normal_(torch.empty_like(module.weight), std=std)
                 else:
-                    nn.init.normal_(module.weight, std=linear_std)
+                    nn.init.normal_(module.weight, std=std)
 
 
-def overwritten(mixer: nn.Module, linear_std: float | None) -> Iterator[str]:
+def _std_of(linear: nn.Linear, linear_std: LinearStd) -> float | None:
+    return linear.in_features**-0.5 if linear_std == "fan_in" else linear_std
+
+
+def overwritten(mixer: nn.Module, linear_std: LinearStd) -> Iterator[str]:
     """Names of parameters that `initialise` overwrites although the mixer seems to have set them on purpose.
 
     That is, values that look neither like PyTorch's default, uniform in +-1/sqrt(fan_in), nor like what `initialise`
@@ -48,12 +56,13 @@ def overwritten(mixer: nn.Module, linear_std: float | None) -> Iterator[str]:
         if not isinstance(module, nn.Linear):
             continue
         bound = module.in_features**-0.5 if module.in_features else 0.0
+        std = _std_of(module, linear_std)
         for kind, parameter in module.named_parameters(recurse=False):
-            redrawn = linear_std is not None if kind == "weight" else bool(parameter.any())
+            redrawn = std is not None if kind == "weight" else bool(parameter.any())
             if not redrawn or hasattr(parameter, "_no_reinit") or parameter.numel() < 2:
                 continue
             is_default = parameter.abs().max().item() <= 1.001 * bound and _has_std(parameter, bound / 3**0.5)
-            if not is_default and not (kind == "weight" and linear_std and _has_std(parameter, linear_std)):
+            if not is_default and not (kind == "weight" and std and _has_std(parameter, std)):
                 yield f"{name}.{kind}" if name else kind
 
 

@@ -10,7 +10,7 @@ from mixerlab.kernels.common.autocast import default_dtype
 from mixerlab.mixers.base import NORM_EPS
 from mixerlab.mixers.cache import State
 from mixerlab.models.block import Blocks
-from mixerlab.models.initial_values import initialise
+from mixerlab.models.initial_values import LinearStd, initialise
 from mixerlab.models.stream import ALL, ResidualStream
 
 
@@ -24,7 +24,9 @@ class LanguageModel(nn.Module):
         d_model: width.
         n_layers: how many blocks.
         make_mixer: makes one block's mixer, `[B, T, d_model]` to the same; called once for each block.
-        linear_std: standard deviation of the initial linear weights; None: PyTorch's, uniform in +-1/sqrt(fan_in).
+        linear_std: of the initial linear weights (`initialise`).
+        tie_embeddings: the embedding is the head's weight too, and starts as a linear weight does.
+        logit_softcap: c of `c tanh(logits / c)`, in place of the logits (Gemma 2); None: they are as they come.
     """
 
     def __init__(
@@ -33,18 +35,23 @@ class LanguageModel(nn.Module):
         d_model: int,
         n_layers: int,
         make_mixer: Callable[[], nn.Module],
-        linear_std: float | None = None,
+        linear_std: LinearStd = None,
+        tie_embeddings: bool = False,
+        logit_softcap: float | None = None,
     ):
         super().__init__()
+        self.logit_softcap = logit_softcap
         self.embedding = nn.Embedding(vocab_size, d_model)
         self.blocks = Blocks(d_model, n_layers, make_mixer)
         self.norm = nn.RMSNorm(d_model, eps=NORM_EPS)
         self.head = nn.Linear(d_model, vocab_size)
+        if tie_embeddings:
+            self.head.weight = self.embedding.weight
         initialise(self, linear_std)
 
     def forward(self, tokens: Tensor, scored: slice = ALL) -> Tensor:
         x = ResidualStream.embedded(tokens, self.embedding)
-        return self.blocks(x, scored).normed_linear(self.norm, self.head)
+        return self._logits(self.blocks(x, scored))
 
     def init_state(self, batch: int, max_len: int) -> list[State]:
         """The state of each mixer before the first of at most `max_len` tokens; call it under the autocast of steps."""
@@ -64,4 +71,8 @@ class LanguageModel(nn.Module):
 
     def _continued(self, method: str, tokens: Tensor, states: list[State]) -> tuple[Tensor, list[State]]:
         x, states = self.blocks.continued(method, ResidualStream.embedded(tokens, self.embedding), states)
-        return x.normed_linear(self.norm, self.head), states
+        return self._logits(x), states
+
+    def _logits(self, x: ResidualStream) -> Tensor:
+        logits, cap = x.normed_linear(self.norm, self.head), self.logit_softcap
+        return logits if cap is None else cap * torch.tanh(logits / cap)

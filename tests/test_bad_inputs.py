@@ -66,6 +66,7 @@ REFUSED = {
     "model.d_model=15": ("d_model=15", "even"),
     "model.n_layers=0": ("model.n_layers=0", "at least 1"),
     "model.linear_std=-1": ("model.linear_std=-1", "above 0"),
+    "model.logit_softcap=0": ("model.logit_softcap=0", "above 0"),
     "task.setting=nope": ("task.setting=nope", "vocab_size-32"),
     "task.setting=*": ("task.setting=*", "with -m"),
     "task.setting=vocab_size-32": ("task.setting=vocab_size-32 has no effect", "task.vocab_size=8"),

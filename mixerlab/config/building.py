@@ -95,7 +95,8 @@ class Parts:
         if task.autoencode:
             redraw_all = self.model.autoencoder_redraw_all
             return AutoEncoder(task.vocab_size, task.input_length, **common, redraw_all=redraw_all)
-        return LanguageModel(task.vocab_size, **common, linear_std=self.model.linear_std)
+        keys = ("linear_std", "tie_embeddings", "logit_softcap")
+        return LanguageModel(task.vocab_size, **common, **{key: getattr(self.model, key) for key in keys})
 
     def mixers_in(self, model: LanguageModel | AutoEncoder) -> list[tuple[str, SequenceMixer]]:
         """The mixers of the first layers of such a model, each with its name."""

@@ -64,17 +64,23 @@ class ModelConfig:
 
     d_model: int
     n_layers: int
-    linear_std: float | None
+    linear_std: float | Literal["fan_in"] | None
     autoencoder_redraw_all: bool
     may_see_future: bool
+    tie_embeddings: bool = False
+    logit_softcap: float | None = None
 
     def __post_init__(self):
         for key in ("d_model", "n_layers"):
             if getattr(self, key) < 1:
                 raise ValueError(f"model.{key}={getattr(self, key)} must be at least 1")
-        if self.linear_std is not None and not 0 < self.linear_std < math.inf:
-            std = self.linear_std
-            raise ValueError(f"model.linear_std={std} must be finite and above 0, or null for PyTorch's default")
+        std, cap = self.linear_std, self.logit_softcap
+        if std not in (None, "fan_in") and not 0 < float(std) < math.inf:
+            raise ValueError(
+                f"model.linear_std={std} must be finite and above 0, fan_in, or null for PyTorch's default"
+            )
+        if cap is not None and not 0 < cap < math.inf:
+            raise ValueError(f"model.logit_softcap={cap} must be finite and above 0, or null for none")
 
 
 class Checked(NamedTuple):
@@ -132,13 +138,24 @@ def _check(config: dict[str, Any]) -> None:
         check_keys(config["mixer"], config["model"]["n_layers"])
     _check_data(config["task"])
     replicas_of(config)
-    steps = config["trainer"]["epochs"] * math.ceil(
-        config["task"]["num_train_examples"] / config["trainer"]["batch_size"]
-    )
-    if steps > MOST_STEPS:
+    if (steps := _steps_of(config)) > MOST_STEPS:
         raise ValueError(
             f"trainer.epochs={config['trainer']['epochs']} makes {steps} steps: a run has at most {MOST_STEPS}"
         )
+
+
+def _steps_of(config: Mapping[str, Any] | DictConfig) -> int:
+    return config["trainer"]["epochs"] * math.ceil(
+        config["task"]["num_train_examples"] / config["trainer"]["batch_size"]
+    )
+
+
+def _fraction(number: int, *, _root_: DictConfig) -> float:
+    return number / _steps_of(_root_)
+
+
+# `${steps:750}`: so many steps as a fraction of the training.
+OmegaConf.register_new_resolver("steps", _fraction, replace=True)
 
 
 def check_component(prefix: str, part: dict[str, Any], group: str) -> None:

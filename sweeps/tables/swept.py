@@ -98,9 +98,10 @@ def _read(text: str) -> str:
 
 
 def swept_keys(frame: pd.DataFrame) -> list[str]:
-    """The keys that take several values within one mixer on one task: those of the task itself within one setting.
+    """The keys that take several values within one mixer on one task: those of task and schedule within one setting.
 
-    The keys of an optimizer or schedule count within the runs of one optimizer or schedule.
+    A number of steps is another fraction of the training (`${steps:750}`) on each setting. The keys of an optimizer or
+    schedule count within the runs of one optimizer or schedule.
     """
     keys = {name: key for key, name in NAMES.items()}
     frame = frame[frame["mixer"].notna()]
@@ -111,9 +112,9 @@ def swept_keys(frame: pd.DataFrame) -> list[str]:
         if group not in GROUPS or not dot or key in _PLACES or len(set(frame[name].tolist())) < 2:
             continue
         scope = ["mixer"] if name == "mixer._target_" else ["mixer", "task"]  # classes that share the name of a mixer
-        if group == "task":
+        if group in ("task", "schedule"):
             scope.append("setting")
-        elif group in ("optimizer", "schedule") and name != group:
+        if group in ("optimizer", "schedule") and name != group:
             scope.append(group)
         if (values_of(frame, key).groupby([frame[part] for part in scope]).nunique() > 1).any():
             found.append(key)

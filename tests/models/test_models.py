@@ -11,6 +11,7 @@ from mixerlab.models.auto_encoder import AutoEncoder, position_table
 from mixerlab.models.block import SwiGLU
 from mixerlab.models.language_model import LanguageModel
 from mixerlab.models.stream import ResidualStream
+from mixerlab.training.population import Population, seeded
 
 WIDTH, VOCAB, LENGTH = 128, 16, 32
 
@@ -54,6 +55,29 @@ def test_blocks_are_residual_and_normed():
     x = model.embedding(tokens)
     normed = x / (x.square().mean(-1, keepdim=True) + 1e-5).sqrt()
     torch.testing.assert_close(model(tokens), F.linear(normed, model.head.weight, model.head.bias))
+
+
+def test_tied_embeddings_and_capped_logits():
+    """The embedding is the head's weight and starts as a linear weight; the gradients of both uses add up."""
+
+    def make():
+        keys = {"linear_std": "fan_in", "tie_embeddings": True, "logit_softcap": 2.0}
+        return LanguageModel(VOCAB, WIDTH, 1, lambda: Attention(WIDTH), **keys).double()
+
+    population, tokens = Population(make, (0, 1)), torch.randint(VOCAB, (2, 3, LENGTH))
+    logits = population(tokens)
+    logits[1].square().sum().backward()
+    with seeded(1):
+        model = make()
+    assert "head.weight" not in dict(model.named_parameters())
+    assert model.embedding.weight.std().item() == pytest.approx(WIDTH**-0.5, rel=0.1)
+    x = model.blocks(ResidualStream(F.embedding(tokens[1], model.embedding.weight))).value()
+    plain = F.linear(F.rms_norm(x, (WIDTH,), model.norm.weight, 1e-5), model.embedding.weight, model.head.bias)
+    torch.testing.assert_close(logits[1], 2 * (plain / 2).tanh())
+    (2 * (plain / 2).tanh()).square().sum().backward()
+    (slot,) = (slot for slot in population.layout.slots if slot.name == "embedding.weight")
+    gradient = population.parameters_by_replica.grad[1, slot.start : slot.stop].view(slot.shape)
+    torch.testing.assert_close(gradient, model.embedding.weight.grad)
 
 
 def test_the_auto_encoder_decodes_only_the_last_position():

@@ -1,5 +1,6 @@
-"""`experiment=madlab` is mad-lab's recipe, with the layers that it gives to a mixer."""
+"""The recipes of others: `experiment=madlab` and `experiment=mesanet`, with the layers that they give to a mixer."""
 
+import pytest
 from every_mixer import CONF
 from hydra import compose, initialize_config_dir
 
@@ -11,7 +12,7 @@ def composed(*overrides):
         return compose("config", list(overrides))
 
 
-def test_the_recipe():
+def test_mad_lab():
     cfg = composed("experiment=madlab", "mixer=attn", "task=cmp")
     assert (cfg.mixer.num_heads, cfg.mixer.bias, cfg.mixer.qk_norm) == (16, True, False)
     assert (cfg.optimizer.name, cfg.optimizer.lr, cfg.optimizer.betas) == ("adamw", [1e-4, 5e-4, 1e-3], [0.9, 0.999])
@@ -26,3 +27,14 @@ def test_its_layers_are_for_their_mixer_and_give_way_to_the_command_line():
     assert composed("experiment=madlab", "mixer=mamba", "mixer.d_state=8").mixer.d_state == 8
     assert composed("experiment=madlab", "mixer=gdn").mixer == composed("mixer=gdn").mixer
     assert composed("mixer=attn").mixer.num_heads == 2
+
+
+def test_mesanet():
+    """The paper's appendix F.1: 750 warm-up steps, whatever the setting makes of the epochs."""
+    cfg = composed("experiment=mesanet", "mixer=mesa", "task=mem")
+    assert (cfg.mixer.num_heads, cfg.trainer.batch_size, cfg.trainer.epochs) == (8, 32, 200)
+    assert (cfg.optimizer.lr, cfg.optimizer.betas) == ([3e-3, 1e-3, 5e-4, 1e-4], [0.9, 0.98])
+    assert (cfg.model.linear_std, cfg.model.tie_embeddings, cfg.model.logit_softcap) == ("fan_in", True, 30)
+    assert checked(cfg).config["schedule"]["warmup"] == pytest.approx(750 / (200 * 256 / 32))
+    harder = composed("experiment=mesanet", "mixer=attn", "task=icr", "task.setting=num_train_examples-800")
+    assert checked(harder).config["schedule"]["warmup"] == pytest.approx(750 / (200 * 800 / 32))
