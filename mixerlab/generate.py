@@ -6,11 +6,65 @@ from pathlib import Path
 from typing import Literal
 
 import torch
+from torch import Tensor
 
 from mixerlab.loading import load
+from mixerlab.mixers.cache import State
 from mixerlab.models.language_model import LanguageModel
 from mixerlab.tasks.data import load_or_generate
+from mixerlab.training.capture import Graphs, Step
 from mixerlab.training.metrics import batch_scores, means_of
+
+
+class TokenReader:
+    """Reads rows of one shape token by token, under the autocast under which it is made.
+
+    On a GPU a step is one CUDA graph, captured once and replayed for every token, if each mixer changes its state in
+    place, and CUDA can capture it.
+
+    Attributes:
+        step: the logits `[batch, 1, V]` of the next tokens, int64 `[batch, 1]`; the next step may overwrite them.
+        is_captured: whether that is a graph.
+    """
+
+    def __init__(self, model: LanguageModel, batch: int, length: int):
+        self.model, self.shape = model, (batch, length)
+        self.states: list[State] = model.init_state(batch, length)
+        self.step: Step = self._step
+        self.is_captured = False
+        if model.head.weight.is_cuda:
+            self._capture(torch.zeros(batch, 1, dtype=torch.int64, device=model.head.weight.device))
+
+    def __call__(self, rows: Tensor) -> Tensor:
+        """The logits `[batch, length, V]` of `rows` `[batch, length]`, int64."""
+        self.restart()
+        return torch.cat([self.step(tokens).clone() for tokens in rows.split(1, dim=1)], dim=1)
+
+    def restart(self) -> None:
+        """The next step is the first of its sequences."""
+        fresh = self.model.init_state(*self.shape)
+        if self.is_captured:
+            for place, value in zip(_tensors(self.states), _tensors(fresh), strict=True):
+                place.copy_(value)
+        else:
+            self.states = fresh
+
+    def _step(self, tokens: Tensor) -> Tensor:
+        logits, self.states = self.model.step(tokens, self.states)
+        return logits
+
+    def _capture(self, tokens: Tensor) -> None:
+        before = _tensors(self.states)
+        self._step(tokens)
+        in_place = [*map(id, before)] == [*map(id, _tensors(self.states))]
+        self.restart()
+        if in_place:
+            self.step, refusal = Graphs(None, _tensors(self.states), [], None).step(self._step, tokens)
+            self.is_captured = refusal is None
+
+
+def _tensors(states: Sequence[State]) -> list[Tensor]:
+    return [tensor for state in states for tensor in state.values()]
 
 
 @torch.no_grad()
@@ -42,14 +96,13 @@ def generate(
         )
     rows = load_or_generate(loaded.task, options["data_dir"], options["allow_shared_rows"])["test"]
     batches = (torch.from_numpy(x).to(device).split(loaded.config["trainer"]["batch_size"]) for x in rows)
+    readers: dict[torch.Size, TokenReader] = {}  # the last batch may be smaller
     sums = []
-    for inputs, targets in zip(*batches, strict=True):
-        with torch.autocast(torch.device(device).type, torch.bfloat16, enabled=bf16):
-            state, logits = model.init_state(*inputs.shape), []
-            for token in inputs.split(1, dim=1):
-                next_logits, state = model.step(token, state)
-                logits.append(next_logits)
-            sums.append(batch_scores(torch.cat(logits, dim=1)[None], targets[None]))
+    with torch.autocast(torch.device(device).type, torch.bfloat16, enabled=bf16):
+        for inputs, targets in zip(*batches, strict=True):
+            if inputs.shape not in readers:
+                readers[inputs.shape] = TokenReader(model, *inputs.shape)
+            sums.append(batch_scores(readers[inputs.shape](inputs)[None], targets[None]))
     return {name: value.item() for name, value in means_of(torch.stack(sums).sum(dim=0)).items()}
 
 

@@ -1,11 +1,15 @@
 """`mixerlab generate`: a trained model reads its test rows token by token, and scores as its record says."""
 
 import pytest
+import torch
 from command_line import TINY, records
+from every_mixer import MIXERS
 
 import mixerlab
-from mixerlab.generate import generate, main
+from mixerlab.generate import TokenReader, generate, main
+from mixerlab.mixers.base import SequenceMixer
 from mixerlab.records.files import run_folder
+from mixerlab.training.capture import Graphs
 
 KEPT = ("trainer.keep_weights=official", "trainer.accelerator=cpu")
 
@@ -45,3 +49,77 @@ def test_an_auto_encoder_is_refused(tmp_path):
     folder = trained(tmp_path, "task=cmp", "mixer=attn", "optimizer.lr=0.01")
     with pytest.raises(SystemExit, match="task=cmp: an auto-encoder"):
         main([str(folder)])
+
+
+class Sum(SequenceMixer):
+    """Without a state of its own: its prefix grows."""
+
+    def forward(self, x):
+        return x.cumsum(dim=1)
+
+    def state_size(self, seq_len):
+        return 1
+
+
+def plain(model, rows):
+    """The logits of steps that are launched one by one."""
+    states, logits = model.init_state(*rows.shape), []
+    for tokens in rows.split(1, dim=1):
+        next_logits, states = model.step(tokens, states)
+        logits.append(next_logits)
+    return torch.cat(logits, dim=1)
+
+
+def test_one_graph_reads_every_batch(monkeypatch):
+    """Of a graph that gives the same tensor each time, and reads the state where it was captured."""
+    model, results = mixerlab.build_model("mixer=attn", "task=icr", "task.vocab_size=16").eval(), []
+
+    def captured(graphs, function, example):
+        def replay(tokens):
+            states = [tensor for state in reader.states for tensor in state.values()]
+            assert all(a.data_ptr() == b.data_ptr() for a, b in zip(states, graphs.written, strict=True))
+            results.append(function(tokens))
+            return results[0].copy_(results[-1])
+
+        return replay, None
+
+    monkeypatch.setattr(Graphs, "step", captured)
+    first, second = torch.randint(0, 16, (2, 3, 9))
+    with torch.no_grad():
+        reader = TokenReader(model, 3, 9)
+        reader._capture(first[:, :1])
+        for rows in (first, second, first):
+            assert torch.equal(reader(rows), plain(model, rows))
+    assert len(results) == 3 * 9
+
+
+def test_a_state_that_grows_is_not_captured():
+    model = mixerlab.build_model("task=icr", "task.vocab_size=16", mixer=Sum()).eval()
+    rows = torch.randint(0, 16, (3, 9))
+    reader = TokenReader(model, 3, 9)
+    reader._capture(rows[:, :1])
+    assert not reader.is_captured
+    torch.testing.assert_close(reader(rows), model(rows).detach())
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("bf16", [False, True])
+@pytest.mark.parametrize("mixer", MIXERS)
+def test_the_graph_gives_the_bits_of_plain_steps(mixer, bf16):
+    model = mixerlab.build_model(f"mixer={mixer}", "task=icr").eval().cuda()
+    first, second = torch.randint(0, 16, (2, 5, 40), device="cuda")
+    with torch.no_grad(), torch.autocast("cuda", torch.bfloat16, enabled=bf16):
+        reader = TokenReader(model, 5, 40)
+        assert reader.is_captured
+        for rows in (first, second, first):
+            assert torch.equal(reader(rows), plain(model, rows))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("mixer", ["attn", "parallax", "gdn", "mamba", "mesa"])
+def test_on_a_gpu_it_scores_as_the_record_says(mixer, tmp_path):
+    folder = trained(tmp_path, "task=icr", f"mixer={mixer}", "optimizer.lr=0.01", "task.num_test_examples=1280")
+    (row,) = records(tmp_path)[folder.name]["rows"]
+    expected = row["official_token_accuracy"]
+    assert generate(folder, device="cuda")["token_accuracy"] == pytest.approx(expected, abs=1e-6)
+    assert generate(folder, device="cuda", bf16=True)["token_accuracy"] == pytest.approx(expected, abs=0.005)
