@@ -19,6 +19,13 @@ def processors(device: torch.device) -> int:
     return torch.cuda.get_device_properties(device).multi_processor_count
 
 
+@cache
+def launches_early(device: torch.device) -> bool:
+    """Whether a kernel can wait on the GPU for the one before it (programmatic dependent launch, Hopper and later)."""
+    on_nvidia = device.type == "cuda" and torch.version.hip is None
+    return on_nvidia and torch.cuda.get_device_capability(device) >= (9, 0)
+
+
 @torch.compiler.assume_constant_result
 def shared_memory(device: torch.device) -> int:
     """Bytes of shared memory that one program may use on a GPU."""

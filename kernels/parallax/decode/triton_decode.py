@@ -1,7 +1,11 @@
-"""One pass over a cache of keys and values, divided over programs; the last program of a head merges the parts.
+"""One pass over a cache of keys and values, divided over programs, and a small kernel that merges the parts.
 
 The rows of a program are all queries that share a key head: n tokens times the heads of a group, each as a row of q and
 a row of ρ below it. One product with K gives logits and t of all of them, one product with V both sums.
+
+From Hopper on the merging kernel is launched when the last part begins (programmatic dependent launch) and waits on the
+card, which saves half a microsecond of seven. The last program of a head to arrive could merge the parts instead; that
+was slower, since it needs a counter, which a captured graph clears by a launch, and keeps the other processors idle.
 """
 
 import torch
@@ -10,13 +14,15 @@ import triton.language as tl
 from torch import Tensor
 
 from mixerlab.kernels.common.addressing import unit_stride
-from mixerlab.kernels.common.device import processors
+from mixerlab.kernels.common.device import launches_early, processors
 from mixerlab.kernels.common.triton_attention import dot, padded_head_dim, with_strides
 from mixerlab.kernels.common.triton_elementwise import LOG2_E
 
-SHORTEST = 512  # keys of a part that is worth merging where the heads alone fill the card
+SHORTEST = 1024  # keys of a part that is worth merging where the heads alone fill the card
+TILE = 4096  # elements of K, and of V, that a program reads at a time
 STATISTICS = tl.constexpr(4)  # of a part: the largest logit, Σ e, Σ e (t - centre), the centre
-MERGED_ROWS = tl.constexpr(32)  # at once, each of a part and a query: what fits in registers
+MERGED_COLUMNS = tl.constexpr(32)  # of the output, by one program
+MERGED_PARTS = tl.constexpr(64)  # at once: what fits in registers
 
 
 @triton.jit
@@ -34,12 +40,14 @@ def apart(both, ROWS: tl.constexpr, WIDTH: tl.constexpr):
 @triton.jit
 def decode_kernel(
     q, q_strides, rho, rho_strides, k, k_strides, v, v_strides, o, o_strides,
-    sums, statistics, arrivals, lengths,
+    sums, statistics, lengths,
     tokens, kv_heads, cache_len, head_dim, scale_log2, window, parts,
-    GROUP: tl.constexpr, QUERIES: tl.constexpr, ROWS: tl.constexpr, MERGES: tl.constexpr, MAX_PARTS: tl.constexpr,
+    GROUP: tl.constexpr, QUERIES: tl.constexpr, ROWS: tl.constexpr, MERGES: tl.constexpr, EARLY: tl.constexpr,
     HAS_LENGTHS: tl.constexpr, HAS_WINDOW: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
 ):  # fmt: skip
     """The part `program_id(1)` of the cache of one sequence and key head."""
+    if EARLY:
+        tl.extra.cuda.gdc_launch_dependents()
     sequence_head = tl.program_id(0)
     part = tl.program_id(1)
     batch = (sequence_head // kv_heads).to(tl.int64)
@@ -112,19 +120,6 @@ def decode_kernel(
         tl.store(at_statistics + 1, total, mask=is_query)
         tl.store(at_statistics + 2, t_total, mask=is_query)
         tl.store(at_statistics + 3, centre, mask=is_query)
-        tl.debug_barrier()  # all stores of the program precede its arrival: Triton puts no barrier before the atomic
-        arrived = tl.atomic_add(arrivals + sequence_head, 1, sem="acq_rel")
-        if arrived == parts - 1:
-            tl.debug_barrier()
-            query = tl.arange(0, QUERIES)
-            output = merge(
-                sums, statistics, sequence_head, parts, query, query < tokens * GROUP, columns, columns < head_dim,
-                QUERIES, MAX_PARTS, BLOCK_D,
-            )  # fmt: skip
-            at_o = batch * o_strides[0] + (query // GROUP) * o_strides[1]
-            at_o += (kv_head * GROUP + query % GROUP).to(tl.int64) * o_strides[2]
-            written = (query < tokens * GROUP)[:, None] & (columns < head_dim)[None, :]
-            tl.store(o + at_o[:, None] + columns[None, :], output.to(o.dtype.element_ty), mask=written)
     else:
         inverse = 1 / tl.where(total == 0, 1.0, total)
         output = v_sum * (inverse * (1 + t_total * inverse))[:, None] - cov_sum * inverse[:, None]
@@ -133,47 +128,48 @@ def decode_kernel(
 
 
 @triton.jit
-def merge(
-    sums, statistics, sequence_head, parts, query, is_query, columns, is_column,
-    QUERIES: tl.constexpr, MAX_PARTS: tl.constexpr, BLOCK_D: tl.constexpr,
+def merge_kernel(
+    sums, statistics, o, o_strides, kv_heads, head_dim, parts,
+    GROUP: tl.constexpr, QUERIES: tl.constexpr, EARLY: tl.constexpr, MAX_PARTS: tl.constexpr, BLOCK_D: tl.constexpr,
 ):  # fmt: skip
-    """The output `[QUERIES, BLOCK_D]` of one sequence and key head, from its parts.
+    """Some columns of the output of the query `program_id(1)` of one sequence and key head, from its parts.
 
     With w the weight of a part, o = Σ w ((1 + t̄ - centre) Σ e v - Σ e (t - centre) v) / Σ w Σ e.
     """
-    start = (sequence_head * parts).to(tl.int64) * QUERIES
+    sequence_head = tl.program_id(0)
+    query = tl.program_id(1)
+    columns = tl.program_id(2) * MERGED_COLUMNS + tl.arange(0, MERGED_COLUMNS)
+    start = (sequence_head * parts).to(tl.int64) * QUERIES + query
     every = tl.arange(0, MAX_PARTS)
-    is_part = (every < parts)[:, None] & is_query[None, :]
-    at_every = statistics + (start + every[:, None] * QUERIES + query[None, :]) * STATISTICS
-    # `.cg` reads from the cache that the processors share, where the other programs' stores are.
-    largest = tl.load(at_every, mask=is_part, other=float("-inf"), cache_modifier=".cg")
-    totals = tl.load(at_every + 1, mask=is_part, other=0.0, cache_modifier=".cg")
-    t_totals = tl.load(at_every + 2, mask=is_part, other=0.0, cache_modifier=".cg")
-    centres = tl.load(at_every + 3, mask=is_part, other=0.0, cache_modifier=".cg")
+    at_every = statistics + (start + every * QUERIES) * STATISTICS
+    if EARLY:
+        tl.extra.cuda.gdc_wait()
+    largest = tl.load(at_every, mask=every < parts, other=float("-inf"))
+    totals = tl.load(at_every + 1, mask=every < parts, other=0.0)
+    t_totals = tl.load(at_every + 2, mask=every < parts, other=0.0)
+    centres = tl.load(at_every + 3, mask=every < parts, other=0.0)
     base = tl.max(largest, 0)
     base = tl.where(base == float("-inf"), 0.0, base)
-    weight = tl.exp2(largest - base[None, :])
+    weight = tl.exp2(largest - base)
     total = tl.sum(weight * totals, 0)
     inverse = 1 / tl.where(total == 0, 1.0, total)
     mean_t = tl.sum(weight * (t_totals + centres * totals), 0) * inverse
-    output = tl.zeros([QUERIES, BLOCK_D], tl.float32)
-    # Several parts at once, so that their loads wait together.
-    TOGETHER: tl.constexpr = max(1, MERGED_ROWS // QUERIES)
+    output = tl.zeros([MERGED_COLUMNS], tl.float32)
+    TOGETHER: tl.constexpr = min(MAX_PARTS, MERGED_PARTS)
     for first in range(0, parts, TOGETHER):
         part = first + tl.arange(0, TOGETHER)
-        inside = (part < parts)[:, None] & is_query[None, :]
-        at_part = start + part[:, None] * QUERIES + query[None, :]
-        at = statistics + at_part * STATISTICS
-        factor = tl.exp2(tl.load(at, mask=inside, other=float("-inf"), cache_modifier=".cg") - base[None, :])
-        factor *= inverse[None, :]
-        centre = tl.load(at + 3, mask=inside, other=0.0, cache_modifier=".cg")
-        at_sums = sums + at_part[:, :, None] * (2 * BLOCK_D) + columns[None, None, :]
-        loaded = inside[:, :, None] & is_column[None, None, :]
-        v_sum = tl.load(at_sums, mask=loaded, other=0.0, cache_modifier=".cg")
-        cov_sum = tl.load(at_sums + BLOCK_D, mask=loaded, other=0.0, cache_modifier=".cg")
-        v_factor = factor * (1 + mean_t[None, :] - centre)
-        output += tl.sum(v_sum * v_factor[:, :, None] - cov_sum * factor[:, :, None], 0)
-    return output
+        at = statistics + (start + part * QUERIES) * STATISTICS
+        factor = tl.exp2(tl.load(at, mask=part < parts, other=float("-inf")) - base) * inverse
+        centre = tl.load(at + 3, mask=part < parts, other=0.0)
+        at_sums = sums + (start + part * QUERIES)[:, None] * (2 * BLOCK_D) + columns[None, :]
+        loaded = (part < parts)[:, None] & (columns < head_dim)[None, :]
+        v_sum = tl.load(at_sums, mask=loaded, other=0.0)
+        cov_sum = tl.load(at_sums + BLOCK_D, mask=loaded, other=0.0)
+        output += tl.sum(v_sum * (factor * (1 + mean_t - centre))[:, None] - cov_sum * factor[:, None], 0)
+    batch = (sequence_head // kv_heads).to(tl.int64)
+    head = (sequence_head % kv_heads).to(tl.int64) * GROUP + query % GROUP
+    at_o = batch * o_strides[0] + (query // GROUP) * o_strides[1] + head * o_strides[2]
+    tl.store(o + at_o + columns, output.to(o.dtype.element_ty), mask=columns < head_dim)
 
 
 def run_decode(
@@ -192,43 +188,53 @@ def run_decode(
     cache_len, kv_heads = k_cache.shape[1:3]
     group = heads // kv_heads
     queries = triton.next_power_of_2(tokens * group)
-    block_n, parts = _divide(min(cache_len, window + tokens) if window else cache_len, batch * kv_heads, q.device)
-    o = q.new_empty(q.shape)
     width = padded_head_dim(head_dim)
+    block_n = min(64, max(16, TILE // width))
+    keys = min(cache_len, window + tokens) if window else cache_len
+    parts = _parts(triton.cdiv(keys, block_n), keys, batch * kv_heads, processors(q.device))
+    early = parts > 1 and launches_early(q.device)
+    o = q.new_empty(q.shape)
     places = batch * kv_heads * parts * queries if parts > 1 else 0
     workspace = q.new_empty(places * (2 * width + STATISTICS.value), dtype=torch.float32)
-    arrivals = torch.zeros(batch * kv_heads if parts > 1 else 0, dtype=torch.int32, device=q.device)
+    statistics = workspace[places * 2 * width :]
     decode_kernel[(batch * kv_heads, parts)](
         *with_strides(*map(unit_stride, (q, rho, k_cache, v_cache)), o),
-        *(workspace, workspace[places * 2 * width :], arrivals, lengths),
+        *(workspace, statistics, lengths),
         *(tokens, kv_heads, cache_len, head_dim, scale * LOG2_E.value, window or 0, parts),
         GROUP=group,
         QUERIES=queries,
         ROWS=max(8, queries),  # with ρ below q the 16 rows that a product needs
         MERGES=parts > 1,
-        MAX_PARTS=triton.next_power_of_2(parts),
+        EARLY=early,
         HAS_LENGTHS=lengths is not None,
         HAS_WINDOW=window is not None,
         BLOCK_N=block_n,
         BLOCK_D=width,
-        num_warps=4,
+        num_warps=2 if queries <= 8 else 4,
         num_stages=3 if q.dtype.itemsize == 2 else 2,
     )
+    if parts > 1:
+        merge_kernel[(batch * kv_heads, tokens * group, triton.cdiv(head_dim, MERGED_COLUMNS.value))](
+            *(workspace, statistics, *with_strides(o), kv_heads, head_dim, parts),
+            GROUP=group,
+            QUERIES=queries,
+            EARLY=early,
+            MAX_PARTS=triton.next_power_of_2(parts),
+            BLOCK_D=width,
+            **({"launch_pdl": True} if early else {}),
+        )
     return o
 
 
-def _divide(keys: int, sequence_heads: int, device: torch.device) -> tuple[int, int]:
-    """How many keys a tile has, and over how many programs the cache of one head is divided.
+def _parts(blocks: int, keys: int, sequence_heads: int, card: int) -> int:
+    """Over how many programs the cache of one head, of so many blocks and keys, is divided.
 
     Two programs to a processor keep its memory requests in flight. Where there are fewer heads, their parts fill the
-    card once, with tiles of 32 keys where tiles of 64 would leave processors idle. Where there are more, the last of
-    few waves would leave processors idle: eight programs to a processor, of `SHORTEST` keys at least.
+    card once. Where there are more, the last of few waves would leave processors idle: eight programs to a processor,
+    of `SHORTEST` keys at least.
     """
-    card = processors(device)
-    block_n = 64 if triton.cdiv(keys, 64) * sequence_heads >= card else 32
-    blocks = triton.cdiv(keys, block_n)
     if sequence_heads <= 2 * card:
         wanted = min(2 * card // sequence_heads, blocks)
     else:
         wanted = max(1, min(triton.cdiv(8 * card, sequence_heads), keys // SHORTEST))
-    return block_n, triton.cdiv(blocks, triton.cdiv(blocks, wanted))
+    return triton.cdiv(blocks, triton.cdiv(blocks, wanted))
