@@ -9,6 +9,7 @@ import copy
 import gc
 import types
 from collections.abc import Callable, Hashable, Iterable, Mapping
+from operator import attrgetter
 from typing import Any, cast
 
 import torch
@@ -17,7 +18,7 @@ from torch.func import functional_call, vmap
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from mixerlab.records.errors import with_place
-from mixerlab.training.population import Execution, Population, side_by_side
+from mixerlab.training.population import Execution, Population, places_of, side_by_side
 
 BACKEND = "inductor"
 # PyTorch's attention kernels, for a mixer that calls them: without cuDNN's, which the compiler cannot take under vmap
@@ -95,11 +96,11 @@ class _CompiledForward:
     def __init__(self, mixer: nn.Module, module: nn.Module, report: Callable[[str], None]):
         self.mixer, self.module, self.report = mixer, module, report
         self.settings = _settings(module)
+        self.places = tuple(places_of(mixer))  # `to("meta")` has untied the module's tensors, so it gets one for each
         self.ready: dict[Hashable, Function] = {}
 
     def __call__(self, x: Tensor) -> Tensor:
-        tensors = {**dict(self.mixer.named_parameters()), **dict(self.mixer.named_buffers())}
-        return _OverReplicas.apply(self, tuple(tensors), x, *tensors.values())
+        return _OverReplicas.apply(self, self.places, x, *(attrgetter(place)(self.mixer) for place in self.places))
 
     def over_replicas(self, by_replica: Mapping[str, Tensor], shared: Mapping[str, Tensor], x: Tensor) -> Tensor:
         """The mixer of all replicas: `x` `[R, B, T, d_model]`, tensors `[R, ...]` by replica or without that axis."""
@@ -186,7 +187,7 @@ class _OverReplicas(torch.autograd.Function):
 
 
 def _one_replica(module: nn.Module, shared: Mapping[str, Tensor]) -> Callable[[Mapping[str, Tensor], Tensor], Tensor]:
-    return lambda tensors, x: functional_call(module, {**tensors, **shared}, (x,))
+    return lambda tensors, x: functional_call(module, {**tensors, **shared}, (x,), tie_weights=False)
 
 
 def _over_replicas(

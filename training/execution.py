@@ -13,10 +13,9 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 
 from mixerlab.records.errors import RefusedMixer, with_place
-from mixerlab.training.population import Execution, Population, side_by_side
+from mixerlab.training.population import Execution, Population, call_with, side_by_side
 
 LATE_READ = (
     "backward reads parameters from the module, which has a replica's values only during forward."
@@ -143,7 +142,7 @@ def _try(
     def one_replica(parameters: dict[str, Tensor], buffers: dict[str, Tensor], tokens: Tensor) -> Tensor:
         copied = {name: buffer.clone() for name, buffer in shared.items()}
         tensors = {**parameters, **buffers, **copied}
-        logits = functional_call(model, tensors, (tokens, scored))
+        logits = call_with(model, population.places, tensors, (tokens, scored))
         # BatchNorm writes its statistics without counting a version.
         changed.update(name for name, buffer in copied.items() if tensors[name] is not buffer or buffer._version)
         copies.append(copied)
@@ -175,7 +174,7 @@ def _generators(device: torch.device) -> list[Tensor]:
 def _check_reads(population: Population, logits: Callable[[], Tensor]) -> None:
     """Computes forward and backward; RefusedMixer if either reads parameters that are no replica's.
 
-    A population gives its model the parameters of a replica during forward (`functional_call`). What the model has of
+    A population gives its model the parameters of a replica during forward (`call_with`). What the model has of
     its own is that of no replica: whoever reads it trains with wrong values, and without an error. Here it is NaN.
     """
 

@@ -154,6 +154,35 @@ class Layout:
         return "\n".join(lines)
 
 
+def places_of(model: nn.Module) -> dict[str, str]:
+    """Each place of a parameter or buffer, by one name for a (module, attribute), and the name that PyTorch lists it by.
+
+    A module that is registered twice has one place for each of its tensors; a tensor that two modules have, two.
+    """
+    names: dict[Tensor, str] = {}
+    places = {}
+    for prefix, module in model.named_modules():
+        for attribute, tensor in (*module._parameters.items(), *module._buffers.items()):
+            if tensor is not None:
+                place = f"{prefix}.{attribute}".lstrip(".")
+                places[place] = names.setdefault(tensor, place)
+    return places
+
+
+def call_with(
+    model: nn.Module, places: Mapping[str, str], tensors: dict[str, Tensor], arguments: tuple[Any, ...]
+) -> Any:
+    """`model(*arguments)` with `tensors`, by their names, in `places`; afterwards `tensors` has what `model` assigned.
+
+    `torch.func.functional_call` by itself does not give a module that is registered twice its own tensors back (PyTorch
+    issue 164759), so it gets each place once.
+    """
+    given = {place: tensors[name] for place, name in places.items() if name in tensors}
+    result = functional_call(model, given, arguments, tie_weights=False)
+    tensors.update({name: given[name] for name in tensors})
+    return result
+
+
 def _places(model: nn.Module) -> dict[str, tuple[int, int]]:
     """For each parameter what to sort by: its number in the model, and of weights that are joined that of the first."""
     places = {name: (number, 0) for number, (name, _) in enumerate(model.named_parameters())}
@@ -286,6 +315,7 @@ class Population(nn.Module):
     Attributes:
         replicas: the numbers of those it holds: all at the start, in order, and what `keep` left of them later.
         execution: how they compute.
+        places: of the model's tensors (`places_of`).
         compiled: the names in the model of the mixers that are (`training.compiled`).
         buffers_by_replica: the buffers that each replica has for itself, by their names in the model, `[R, ...]`.
         generators: in a loop one for each replica, on the device of the parameters; else none.
@@ -326,6 +356,7 @@ class Population(nn.Module):
         # The model gives the code and the buffers; its own parameters are never used. It stays out of
         # this module's children so that the population's only parameter is the one above.
         object.__setattr__(self, "model", model.requires_grad_(False))
+        self.places = places_of(model)
 
     def _apply(self, fn, recurse=True):
         self.model._apply(fn)
@@ -412,7 +443,7 @@ class Population(nn.Module):
             parameters: Mapping[str, Tensor], buffers: Mapping[str, Tensor], tokens: Tensor
         ) -> tuple[Tensor, dict[str, Tensor]]:
             tensors = {**parameters, **buffers}
-            logits = functional_call(self.model, tensors, (tokens, scored))
+            logits = call_with(self.model, self.places, tensors, (tokens, scored))
             return logits, {name: tensors[name] for name in buffers}  # in which it has put what the model assigned
 
         parameters = self.parameters_by_name()
