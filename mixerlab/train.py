@@ -286,7 +286,7 @@ def _measure(
         log.warning(note)
     model = this.parts.build_model(task)
     counts = {
-        "num_params": sum(parameter.numel() for parameter in model.parameters()),
+        "num_params": sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad),
         "state_size": this.state_size,
         "chance": None if task.chance is None else float(task.chance),
     }

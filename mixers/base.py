@@ -17,10 +17,10 @@ class SequenceMixer(nn.Module):
     earlier run, which would read an unregistered tensor at its old address.) Under bf16 autocast, keep what needs range
     in float32 yourself.
 
-    All parameters are float32 and trained: weights of `nn.Linear` as matrices (Muon), parameters of two or more axes as
-    tables and the others as gains (both Adam; `training.population.Rule`). Buffers start the same for all replicas, and
-    so for all seeds; each replica has its own of those that `forward` changes in training mode. The model draws the
-    weights of `nn.Linear` from N(0, `model.linear_std`) and sets their biases to zero, whatever the mixer gave them,
+    Parameters are float32 and trained: weights of `nn.Linear` as matrices (Muon), parameters of two or more axes as
+    tables and the others as gains (both Adam; `training.population.Rule`). With `requires_grad=False` they stay as they
+    are, like buffers. Each replica has its own of the buffers that depend on the seed, or that `forward` changes in
+    training mode. The model draws the weights of `nn.Linear` from N(0, `model.linear_std`) and sets their biases to zero, whatever the mixer gave them,
     but for a parameter that is marked with `keep_initial_values`.
 
     `mixers.projected.ProjectedMixer` is for mixers that begin and end with linear layers: it makes those fast.

@@ -17,19 +17,19 @@ LinearStd = float | Literal["fan_in"] | None
 def initialise(model: nn.Module, linear_std: LinearStd, redraw_all: bool = False) -> None:
     """Embedding N(0, 0.02), linear weights N(0, `linear_std`) or uniform in +-1/sqrt(fan_in) if it is None, biases 0.
 
-    A parameter that its mixer started on purpose (attribute `_no_reinit`) is left alone, and so are a mixer's own
-    embeddings; unless `redraw_all`, as mad-lab does. A parametrized weight (`torch.nn.utils.parametrizations`) gets the
-    values that its parametrization makes of the drawn ones.
+    A frozen parameter is left alone. So is one that its mixer started on purpose (attribute `_no_reinit`), and so are a
+    mixer's own embeddings; unless `redraw_all`, as mad-lab does. A parametrized weight
+    (`torch.nn.utils.parametrizations`) gets the values that its parametrization makes of the drawn ones.
 
     Args:
         model: its attribute `embedding` embeds the tokens.
     """
 
     def is_free(parameter: Tensor) -> bool:
-        return redraw_all or not hasattr(parameter, "_no_reinit")
+        return parameter.requires_grad and (redraw_all or not hasattr(parameter, "_no_reinit"))
 
     for module in model.modules():
-        if isinstance(module, nn.Embedding) and (redraw_all or module is model.embedding):
+        if isinstance(module, nn.Embedding) and (module is model.embedding or (redraw_all and is_free(module.weight))):
             nn.init.normal_(module.weight, std=0.02)
         elif isinstance(module, nn.Linear):
             if module.bias is not None and is_free(module.bias):
@@ -59,7 +59,8 @@ def overwritten(mixer: nn.Module, linear_std: LinearStd) -> Iterator[str]:
         std = _std_of(module, linear_std)
         for kind, parameter in module.named_parameters(recurse=False):
             redrawn = std is not None if kind == "weight" else bool(parameter.any())
-            if not redrawn or hasattr(parameter, "_no_reinit") or parameter.numel() < 2:
+            kept = hasattr(parameter, "_no_reinit") or not parameter.requires_grad
+            if not redrawn or kept or parameter.numel() < 2:
                 continue
             is_default = parameter.abs().max().item() <= 1.001 * bound and _has_std(parameter, bound / 3**0.5)
             if not is_default and not (kind == "weight" and std and _has_std(parameter, std)):

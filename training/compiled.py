@@ -38,7 +38,8 @@ def compile_mixers(
     """From now on the population's mixers run compiled, as `trainer.compile` wants it.
 
     `true`: all of them. `auto`: on a GPU those whose `resolved_backend` for `dtype` is `torch`, which have no kernels
-    of their own. `false`: none. Only mixers under `vmap` are compiled, whose buffers do not change. A mixer is compiled
+    of their own. `false`: none. Only mixers under `vmap` are compiled, whose buffers
+    replicas share. A mixer is compiled
     when it is first called, again for other shapes, as when a replica has left, and once for scoring. One that cannot
     be copied, or that PyTorch cannot compile, runs as it is. `report` gets a line for each mixer class that says what
     happened.
@@ -57,7 +58,7 @@ def compile_mixers(
         if population.execution is not Execution.VMAP:
             report(f"{label} is not compiled: replicas compute one after another")
         elif any(buffer.startswith(f"{name}.") for buffer in population.buffers_by_replica):
-            report(f"{label} is not compiled: training changes its buffers")
+            report(f"{label} is not compiled: replicas have buffers of their own")
         else:
             try:
                 module = copy.deepcopy(mixer).to("meta")

@@ -5,9 +5,10 @@ looks at, random numbers, modules such as `nn.GRU`. These errors share no except
 counts as a refusal only if a single replica runs without one.
 """
 
-from collections.abc import Callable, Hashable, Iterator
+import re
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache, partial
 from typing import NamedTuple
 
@@ -34,10 +35,27 @@ DRAWS = (
 
 @dataclass(frozen=True)
 class Decision:
-    """How replicas compute; `why`, a note for the record, says it of a loop."""
+    """How replicas compute; `why`, a note for the record, says it of a loop.
+
+    `without_gradient`: the parameters that get none, by name, with the number of their elements.
+    """
 
     execution: Execution
     why: str | None = None
+    without_gradient: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def notes(self) -> list[str]:
+        """For the record."""
+        return [note for note in (self.why, gradient_note(self.without_gradient)) if note]
+
+
+def gradient_note(without_gradient: Mapping[str, int]) -> str | None:
+    """A line that names the parameters without gradient, `*` for every block, if there are any."""
+    names = dict.fromkeys(re.sub(r"^blocks\.\d+\.", "blocks.*.", name) for name in without_gradient)
+    count = sum(without_gradient.values())
+    why = "forward does not use them at this length, or cuts them off with detach, torch.no_grad or NumPy"
+    return f"{count:,} parameters get no gradient, in {', '.join(names)}: {why}" if names else None
 
 
 # Of this process: cells of a sweep try once. With each decision, the names of the buffers that replicas own by it.
@@ -81,33 +99,37 @@ def choose_execution(
 
 
 class _Trial(NamedTuple):
-    """The shared buffers that a model changes, whether it draws in evaluation mode, and why `vmap` refuses it."""
+    """The shared buffers that a model changes, whether it draws in evaluation mode, and why `vmap` refuses it.
+
+    `without_gradient`: as in a `Decision`.
+    """
 
     changed: set[str]
     draws: bool = False
     refusal: str = ""
+    without_gradient: Mapping[str, int] = {}
 
 
 def _decide(population: Population, wanted: str, trial: Callable[..., _Trial]) -> Decision:
     """How it computes; its own buffers, and a loop, are set up."""
-    changed: set[str] = set()
-    refusal = "trainer.replicas=loop"
+    found = _Trial(set(), refusal="trainer.replicas=loop")
     if wanted != "loop":
-        changed, _, refusal = _under_vmap(trial)
-        if not refusal and not changed:
-            return Decision(Execution.VMAP)  # which allows no random numbers
+        found = _under_vmap(trial)
+        if not found.refusal and not found.changed:
+            return Decision(Execution.VMAP, without_gradient=found.without_gradient)  # which allows no random numbers
     alone = trial(_first_replica)
     if alone.draws:
         raise RefusedMixer(DRAWS)
-    population.own(changed | alone.changed)  # of both: a mixer may change a buffer in its first call only
+    population.own(found.changed | alone.changed)  # of both: a mixer may change a buffer in its first call only
+    refusal = found.refusal
     if wanted != "loop" and population.buffers_by_replica:
         refusal = _under_vmap(trial).refusal
         if not refusal:
-            return Decision(Execution.VMAP)
+            return Decision(Execution.VMAP, without_gradient=alone.without_gradient)
     if wanted == "vmap":
         raise ValueError(f"trainer.replicas=vmap, but {refusal}; choose auto or loop")
     population.compute_in_a_loop()
-    return Decision(Execution.LOOP, f"replicas compute one after another ({refusal})")
+    return Decision(Execution.LOOP, f"replicas compute one after another ({refusal})", alone.without_gradient)
 
 
 def _under_vmap(trial: Callable[..., _Trial]) -> _Trial:
@@ -148,14 +170,15 @@ def _try(
         copies.append(copied)
         return logits
 
-    def logits() -> Tensor:
+    def logits() -> tuple[Tensor, dict[str, Tensor]]:
         buffers = {name: buffer.clone() for name, buffer in population.buffers_by_replica.items()}
         with torch.autocast(device.type, torch.bfloat16, enabled=bf16):
-            return over_replicas(one_replica)(population.parameters_by_name(), buffers, tokens)
+            parameters = population.parameters_by_name()
+            return over_replicas(one_replica)(parameters, buffers, tokens), parameters
 
     with leaving_no_trace(device):
         model.train()
-        _check_reads(population, logits)
+        without_gradient = _check_reads(population, logits)
         with torch.no_grad():
             model.eval()
             before = _generators(device)
@@ -163,7 +186,7 @@ def _try(
             draws = any(not torch.equal(a, b) for a, b in zip(before, _generators(device), strict=True))
             model.train()
         changed.update(name for copied in copies for name in copied if not torch.equal(copied[name], shared[name]))
-    return _Trial(changed, draws)
+    return _Trial(changed, draws, without_gradient=without_gradient)
 
 
 def _generators(device: torch.device) -> list[Tensor]:
@@ -171,26 +194,37 @@ def _generators(device: torch.device) -> list[Tensor]:
     return [torch.get_rng_state(), *([torch.cuda.get_rng_state(device)] if device.type == "cuda" else [])]
 
 
-def _check_reads(population: Population, logits: Callable[[], Tensor]) -> None:
+def _check_reads(population: Population, logits: Callable[[], tuple[Tensor, dict[str, Tensor]]]) -> dict[str, int]:
     """Computes forward and backward; RefusedMixer if either reads parameters that are no replica's.
 
     A population gives its model the parameters of a replica during forward (`call_with`). What the model has of
     its own is that of no replica: whoever reads it trains with wrong values, and without an error. Here it is NaN.
+
+    Args:
+        logits: computes them; gives them, and the parameters that they are computed of, by name.
+
+    Returns:
+        The parameters without gradient, by name, with the number of their elements.
     """
 
-    def gradient(computed: Tensor) -> Tensor:
-        return torch.autograd.grad(computed, population.parameters_by_replica, torch.ones_like(computed))[0]
+    def gradients(computed: Tensor, parameters: dict[str, Tensor]) -> dict[str, Tensor | None]:
+        found = torch.autograd.grad(computed, [*parameters.values()], torch.ones_like(computed), allow_unused=True)
+        return dict(zip(parameters, found, strict=True))
+
+    def are_finite(found: dict[str, Tensor | None]) -> bool:
+        return all(gradient is None or bool(gradient.isfinite().all()) for gradient in found.values())
 
     with _own_values_nan(population.model):
-        computed = logits()
-        is_finite, has_gradient = computed.isfinite().all(), gradient(computed).isfinite().all()
-    if is_finite and has_gradient:
-        return
-    computed = logits()
-    if computed.isfinite().all() and not is_finite:
-        raise RefusedMixer(ALIAS)
-    if gradient(computed).isfinite().all() and not has_gradient:
-        raise RefusedMixer(LATE_READ)
+        computed, parameters = logits()
+        found = gradients(computed, parameters)
+        is_finite, has_gradient = computed.isfinite().all(), are_finite(found)
+    if not (is_finite and has_gradient):
+        computed, parameters = logits()
+        if computed.isfinite().all() and not is_finite:
+            raise RefusedMixer(ALIAS)
+        if are_finite(gradients(computed, parameters)) and not has_gradient:
+            raise RefusedMixer(LATE_READ)
+    return {slot.name: slot.stop - slot.start for slot in population.layout.slots if found[slot.name] is None}
 
 
 @contextmanager

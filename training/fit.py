@@ -29,7 +29,7 @@ from mixerlab.training.capture import GraphCache
 from mixerlab.training.checkpoints import DamagedCheckpoint, Replicas, checkpoint_name, read_checkpoint
 from mixerlab.training.compiled import compile_mixers, without_kernels
 from mixerlab.training.datamodule import PopulationData
-from mixerlab.training.execution import choose_execution
+from mixerlab.training.execution import choose_execution, gradient_note
 from mixerlab.training.lit_module import PopulationTraining, series_name
 from mixerlab.training.metrics import metrics_rows, summarise
 from mixerlab.training.optimizers import PopulationOptimizer
@@ -163,6 +163,8 @@ class Training:
         tokens, scored = data.first_batch(device)
         decision = choose_execution(population.to(device), config.replicas, tokens, scored, bf16=bf16, key=graph_key)
         log.info(decision.why or "replicas compute side by side, under vmap")
+        if unused := gradient_note(decision.without_gradient):
+            log.warning(unused)
 
         module = PopulationTraining(
             population,
@@ -180,7 +182,7 @@ class Training:
             series=[series_name(lr, seed) for lr, seed in replicas],
             selections_kept=config.selections_kept,
         )
-        module.notes += [*earlier_notes, *filter(None, [decision.why])]
+        module.notes += [*earlier_notes, *decision.notes]
         if self.check is not None:
             self.check(population, bf16, data.batch_size)
         _compile(population, config, module.notes)

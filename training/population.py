@@ -107,13 +107,11 @@ class Layout:
     of one shape without a copy. Hidden linear weights stand first among the matrices.
 
     Raises:
-        ValueError: a parameter that is not to be trained, or that is not float32 beside others that are.
+        ValueError: a parameter that is not float32 beside others that are.
     """
 
     def __init__(self, model: nn.Module, grouping: Grouping = PAPER):
         self.grouping = grouping
-        if fixed := [name for name, parameter in model.named_parameters() if not parameter.requires_grad]:
-            raise ValueError(f"{fixed[0]} has requires_grad=False, and all parameters are trained: make it a buffer")
         all_double = {parameter.dtype for parameter in model.parameters()} == {torch.float64}  # as tests have them
         for name, parameter in model.named_parameters():
             if parameter.dtype != torch.float32 and not all_double:
@@ -155,7 +153,7 @@ class Layout:
 
 
 def places_of(model: nn.Module) -> dict[str, str]:
-    """Each place of a parameter or buffer, by one name for a (module, attribute), and the name that PyTorch lists it by.
+    """Each place of a parameter or buffer, one name for a (module, attribute), and the name that PyTorch lists it by.
 
     A module that is registered twice has one place for each of its tensors; a tensor that two modules have, two.
     """
@@ -245,6 +243,27 @@ def seeded(seed: int) -> Iterator[None]:
         random.setstate(of_python)
 
 
+def with_fixed_in_buffers(model: nn.Module) -> nn.Module:
+    """`model`, with buffers in place of frozen parameters and, not to be saved, of tensors in attributes of modules.
+
+    So they move with the model, and replicas and captured graphs know of them. A tensor of a module with hooks before
+    forward stays as it is: `torch.nn.utils.weight_norm` has one make it anew.
+    """
+    for module in model.modules():
+        frozen = {
+            name: held for name, held in module._parameters.items() if held is not None and not held.requires_grad
+        }
+        for name, parameter in frozen.items():
+            delattr(module, name)
+            module.register_buffer(name, parameter.detach())
+        attributes = {} if module._forward_pre_hooks else dict(vars(module))
+        for name, held in attributes.items():
+            if isinstance(held, Tensor) and not held.requires_grad:
+                delattr(module, name)
+                module.register_buffer(name, held, persistent=False)
+    return model
+
+
 def require_same_again(build: Callable[[], nn.Module], seed: int, built: nn.Module) -> None:
     """Raises ValueError unless `build` gives the initial values of `built` again, with the same seed."""
     with seeded(seed):
@@ -267,6 +286,18 @@ def _tensors(model: nn.Module) -> dict[tuple[str, str], Tensor]:
 def _equal(one: Tensor, other: Tensor) -> bool:
     """Whether two tensors have the same shape and elements; NaN equals NaN."""
     return one.shape == other.shape and bool(((one == other) | ((one != one) & (other != other))).all())
+
+
+def _by_seed(buffers: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
+    """The buffers that differ between replicas, `[R, ...]`, ordered by name; ValueError for shapes that differ."""
+    found = {}
+    for name in sorted(buffers[0]):
+        values = [its[name] for its in buffers]
+        if any(value.shape != values[0].shape for value in values):
+            raise ValueError(f"the shape of buffer {name} depends on the seed, and replicas have the same shapes")
+        if not all(_equal(value, values[0]) for value in values):
+            found[name] = torch.stack(values)
+    return found
 
 
 def generator_of(seed: int, device: torch.device) -> torch.Generator:
@@ -309,7 +340,8 @@ def copy_of(generator: torch.Generator) -> torch.Generator:
 class Population(nn.Module):
     """R replicas of the model that `build` makes, one for each of `seeds` (its initial values' seed).
 
-    They share the model's buffers, but for those that `own` gives each of them. They compute side by side under `vmap`,
+    They share the model's buffers, but for those that depend on the seed and those that `own` gives each of them. What
+    is frozen in the model is a buffer (`with_fixed_in_buffers`). They compute side by side under `vmap`,
     or one after another once `compute_in_a_loop` was called; only then may a model draw random numbers.
 
     Attributes:
@@ -321,8 +353,8 @@ class Population(nn.Module):
         generators: in a loop one for each replica, on the device of the parameters; else none.
 
     Raises:
-        ValueError: a model that starts otherwise each time it is built with the same seed, or a buffer that depends on
-            the seed: replicas start with the same ones.
+        ValueError: a model that starts otherwise each time it is built with the same seed, or a buffer whose shape
+            depends on the seed.
     """
 
     model: nn.Module
@@ -330,27 +362,21 @@ class Population(nn.Module):
     def __init__(self, build: Callable[[], nn.Module], seeds: Sequence[int], grouping: Grouping = PAPER):
         super().__init__()
         self.seeds, self.replicas = list(seeds), list(range(len(seeds)))
-        rows, shared = [], None
+        rows: list[Tensor] = []
+        buffers: list[dict[str, Tensor]] = []
         for seed in seeds:
             with seeded(seed):
-                model = build()
+                model = with_fixed_in_buffers(build())
             layout = Layout(model, grouping)
             values = dict(model.named_parameters())
             rows.append(torch.cat([values[slot.name].detach().flatten() for slot in layout.slots]))
-            if shared is None:
-                require_same_again(build, seed, model)
-            buffers = dict(model.named_buffers())
-            for name, buffer in buffers.items():
-                if shared is not None and not _equal(buffer, shared[name]):
-                    raise ValueError(
-                        f"buffer {name} depends on the seed, and replicas share buffers: train one seed per run, as"
-                        " with -m seed=0,1 in place of seed=[0,1], or draw it with a torch.Generator of a fixed seed"
-                    )
-            shared = buffers
+            if not buffers:
+                require_same_again(lambda: with_fixed_in_buffers(build()), seed, model)
+            buffers.append(dict(model.named_buffers()))
         self.layout = layout
         self.execution = Execution.VMAP
         self.compiled: frozenset[str] = frozenset()
-        self.buffers_by_replica: dict[str, Tensor] = {}
+        self.buffers_by_replica = _by_seed(buffers)
         self.generators: list[torch.Generator] = []
         self.parameters_by_replica = nn.Parameter(torch.stack(rows))
         # The model gives the code and the buffers; its own parameters are never used. It stays out of
@@ -386,8 +412,8 @@ class Population(nn.Module):
     def own(self, names: Iterable[str]) -> None:
         """From now on each replica has the model's buffers of these names for itself, and training may change them."""
         buffers = dict(self.model.named_buffers())
-        for name in sorted(names):
-            self.buffers_by_replica[name] = torch.stack([buffers[name]] * len(self))
+        owned = {name: torch.stack([buffers[name]] * len(self)) for name in names}
+        self.buffers_by_replica = dict(sorted((owned | self.buffers_by_replica).items()))
 
     def compute_in_a_loop(self) -> None:
         """From now on replicas compute one after another, each with a generator that is seeded by its seed."""

@@ -78,10 +78,11 @@ def _built(described: str, autoencode: bool, code: str) -> tuple[Parts, list[tup
     if type(optimizer).__module__ != PopulationOptimizer.__module__:
         _check_own_optimizer(json.dumps([config["optimizer"], config["schedule"]], sort_keys=True), code)
     mixers = parts.mixers_in(build())
-    for name, mixer in mixers:
-        for stray in strays(mixer):
+    for name, make in parts.mixers:
+        for stray in strays(partial(make, d_model=parts.model.d_model)):
             if stray.is_lost:
                 raise ValueError(f"mixer={name}: {stray}")
+    for name, mixer in mixers:
         # For a GPU, as the hosts that train may have one; without one here a mixer may fail to ask what it can do.
         device = torch.device("cuda")
         _call(mixer, name, "resolved_backend", device, torch.bfloat16, may_fail=not torch.cuda.is_available())

@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
@@ -63,7 +64,7 @@ def check_everything(make_mixer: MakeMixer, d_model: int = WIDTH) -> Decision:
 def without_zeros(mixer: SequenceMixer) -> SequenceMixer:
     """The mixer itself, with N(0, 0.1) in parameters that start at zero: they would hide the gradients of others."""
     for parameter in mixer.parameters():
-        if not parameter.any():
+        if parameter.requires_grad and not parameter.any():
             nn.init.normal_(parameter, std=0.1)
     return mixer
 
@@ -71,16 +72,16 @@ def without_zeros(mixer: SequenceMixer) -> SequenceMixer:
 def check_mixer(make: MakeMixer, d_model: int = WIDTH) -> Decision:
     """The whole contract, of the mixers that `make()` builds."""
     check_construction(make)
-    if stray := next(strays(make()), None):
+    if stray := next(strays(make), None):
         raise RefusedMixer(str(stray))
     check_outputs(make, d_model)
     check_draws(make, d_model)
-    check_gradients(make(), d_model)
+    without_gradient = check_gradients(make(), d_model)
     check_table(make(), d_model)
     check_lengths(make(), d_model)
     check_state(make(), d_model)
     check_declarations(make())
-    return check_replicas(make, d_model)
+    return replace(check_replicas(make, d_model), without_gradient=without_gradient)
 
 
 class _Bare(nn.Module):
@@ -130,19 +131,24 @@ def check_draws(make: MakeMixer, d_model: int = WIDTH) -> None:
     )
 
 
-def check_gradients(mixer: SequenceMixer, d_model: int = WIDTH) -> None:
-    """The input and all parameters get finite gradients that are not zero, in float32.
+def check_gradients(mixer: SequenceMixer, d_model: int = WIDTH) -> dict[str, int]:
+    """Gradients are finite, and that of the input is not zero, in float32.
 
     As it is scored: without dropout, and with statistics that stay.
+
+    Returns:
+        The trained parameters whose gradient is zero, by name, with the number of their elements.
     """
     x = torch.randn(2, _longest(mixer), d_model, requires_grad=True)
     y = mixer.eval()(x)
     _require(y.dtype == x.dtype, f"the output's dtype is {y.dtype} for an input of {x.dtype}")
     (y * torch.randn_like(y)).sum().backward()
-    for name, tensor in (("x", x), *mixer.named_parameters()):
+    trained = {name: parameter for name, parameter in mixer.named_parameters() if parameter.requires_grad}
+    for name, tensor in (("x", x), *trained.items()):
         _require(tensor.grad is None or tensor.grad.isfinite().all(), f"the gradient of {name} is not finite")
-        why = "forward does not use it, or cuts it off with detach, torch.no_grad or NumPy"
-        _require(tensor.grad is not None and tensor.grad.any(), f"{name!r} gets no gradient: {why}")
+    why = "forward does not use it, or cuts it off with detach, torch.no_grad or NumPy"
+    _require(x.grad is not None and x.grad.any(), f"'x' gets no gradient: {why}")
+    return {name: p.numel() for name, p in trained.items() if p.grad is None or not p.grad.any()}
 
 
 @torch.no_grad()

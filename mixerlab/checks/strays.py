@@ -5,14 +5,17 @@ GPU: such a mixer trains, and `mixerlab.load` gives another model than the one t
 """
 
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import torch
 from torch import Tensor, nn
 
 from mixerlab.mixers.base import SequenceMixer
 from mixerlab.records.errors import INSTALLED
+from mixerlab.training.population import seeded
 
 _REGISTERED = {"_parameters", "_buffers", "_modules"}
 
@@ -35,21 +38,48 @@ class Stray(NamedTuple):
         )
 
 
-def strays(mixer: nn.Module) -> Iterator[Stray]:
-    """The strays in the attributes of a mixer, just built, and of all its layers, also in lists, tuples and dicts.
+def strays(make: Callable[[], nn.Module]) -> Iterator[Stray]:
+    """The strays in the attributes of a mixer that `make` builds, and of all its layers, also in lists, tuples, dicts.
 
-    What is registered elsewhere in the mixer is none: a list may name layers again.
+    None are what is registered elsewhere in the mixer, as a list may name layers again; and, in attributes themselves,
+    tensors that are the same for every seed, which a population treats as buffers, and those that a hook before forward
+    makes anew, as `torch.nn.utils.weight_norm` and `spectral_norm` do.
     """
+    mixer, other = (_built(make, seed) for seed in (0, 1))
+    others = dict(other.named_modules())
     registered = {id(one) for one in (*mixer.modules(), *mixer.parameters(), *mixer.buffers())}
     for prefix, module in mixer.named_modules():
         for attribute in sorted(vars(module).keys() - _REGISTERED):
-            for name, held in _held(vars(module)[attribute], f"{prefix}.{attribute}".removeprefix("."), ()):
+            value = vars(module)[attribute]
+            if isinstance(value, Tensor) and (
+                _is_constant(value, getattr(others.get(prefix), attribute, None)) or _is_remade(module, attribute)
+            ):
+                continue
+            for name, held in _held(value, f"{prefix}.{attribute}".removeprefix("."), ()):
                 if id(held) in registered:
                     continue
                 if isinstance(held, nn.Module):
                     yield from (Stray(f"{name}.{inner}", is_lost=True) for inner in held.state_dict())
                 else:  # one with a `grad_fn` is computed from others: from registered ones, or they are named too
                     yield Stray(name, is_lost=_is_users(module) or (held.requires_grad and held.is_leaf))
+
+
+def _built(make: Callable[[], nn.Module], seed: int) -> nn.Module:
+    with seeded(seed):
+        return make()
+
+
+def _is_constant(value: Tensor, other: Any) -> bool:
+    return not value.requires_grad and isinstance(other, Tensor) and torch.equal(value, other)
+
+
+def _is_remade(module: nn.Module, attribute: str) -> bool:
+    """Whether a hook before the module's forward puts another tensor in its place, whatever the input is."""
+    before = vars(module)[attribute]
+    for hook in module._forward_pre_hooks.values():
+        with suppress(Exception):  # of a hook that reads the input
+            hook(module, ())
+    return vars(module).get(attribute) is not before
 
 
 def _held(value: Any, name: str, outer: tuple[int, ...]) -> Iterator[tuple[str, Tensor | nn.Module]]:

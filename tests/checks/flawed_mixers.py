@@ -1,5 +1,6 @@
 """Mixers that break the contract in one way each, and what `mixerlab check` and a run say of it; some keep it."""
 
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -7,6 +8,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch.nn.utils import weight_norm
 from torch.utils.checkpoint import checkpoint
 
 from mixerlab.checks.outputs import OutputCheck
@@ -130,6 +132,15 @@ def zeros(size):
     return nn.Parameter(torch.zeros(size))
 
 
+def with_random_buffer(mixer):
+    mixer.register_buffer("h", torch.randn(mixer.linear.in_features))
+
+
+def hooked(size):
+    with warnings.catch_warnings(action="ignore"):  # it is deprecated, and published code has it
+        return weight_norm(nn.Linear(size, size))
+
+
 def set_unseeded(mixer):
     mixer.scale = nn.Parameter(torch.tensor(_unseeded.random(mixer.linear.in_features), dtype=torch.float32))
 
@@ -147,6 +158,11 @@ FLAWS = {
     "rows in training": Flaw(lambda m, x, y: y - y.mean(0, keepdim=True) if m.training else y),
     "writes in training": Flaw(writes_in_training, None, with_buffer),
     "dropout in training": Flaw(lambda m, x, y: F.dropout(past(y), 0.2, m.training)),
+    "frozen": Flaw(lambda m, x, y: y, None, lambda mixer: mixer.requires_grad_(False)),
+    "unused": Flaw(lambda m, x, y: y, None, set_("spare", zeros)),
+    "random buffer": Flaw(lambda m, x, y: y * m.h, None, with_random_buffer),
+    "constant index": Flaw(lambda m, x, y: y[..., m.order], None, set_("order", lambda d: torch.arange(d).flip(0))),
+    "made by a hook": Flaw(lambda m, x, y: m.normed(y), None, set_("normed", hooked)),
     # later tokens
     "mean": Flaw(lambda m, x, y: past(y) + y.mean(1, keepdim=True), FUTURE),
     "next": Flaw(lambda m, x, y: past(y) + y.roll(-1, dims=1), FUTURE),
@@ -176,8 +192,6 @@ FLAWS = {
         lambda m, x, y: m.outs[0](y), r"outs\[0\].weight is no parameter", set_("outs", lambda d: [nn.Linear(d, d)])
     ),
     "unseeded": Flaw(lambda m, x, y: y * m.scale, "scale starts otherwise each time", set_unseeded),
-    "frozen": Flaw(lambda m, x, y: y, "has requires_grad=False", lambda mixer: mixer.requires_grad_(False)),
-    "unused": Flaw(lambda m, x, y: y, "'spare' gets no gradient", set_("spare", zeros), **CHECK_ONLY),
     # what it gives
     "tuple": Flaw(lambda m, x, y: (y, None), "Flawed gives a tuple"),
     "nothing": Flaw(lambda m, x, y: None, "Flawed gives a NoneType"),
@@ -192,7 +206,7 @@ def population_of(make, seeds=(0, 1), vocabulary=VOCAB, width=WIDTH):
 
 def look_as_a_run(make, *, bf16=False, lengths=(LENGTH,), may_see_future=False, seeds=(0, 1)) -> OutputCheck:
     """All that a run asks of a mixer before it trains."""
-    for stray in strays(make()):
+    for stray in strays(make):
         if stray.is_lost:
             raise RefusedMixer(str(stray))
     population = population_of(make, seeds)

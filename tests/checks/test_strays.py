@@ -39,7 +39,7 @@ class Keeps(SequenceMixer):
     ],
 )
 def test_strays_are_named(fill, names):
-    found = list(strays(Keeps(fill)))
+    found = list(strays(lambda: Keeps(fill)))
     assert [stray.name for stray in found][: len(names)] == names
     assert all(stray.is_lost for stray in found)
 
@@ -60,4 +60,4 @@ def in_a_list_again(mixer):
     ],
 )
 def test_what_is_registered_is_no_stray(fill):
-    assert not list(strays(Keeps(fill)))
+    assert not list(strays(lambda: Keeps(fill)))

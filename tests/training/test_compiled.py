@@ -122,7 +122,7 @@ def test_eight_vocabularies_are_one_compilation_and_each_runs_it(backend):
     [
         (Plain, "Plain is compiled: torch.compile, "),
         (Breaking, "Breaking is not compiled: torch.compile fails with Unsupported: "),
-        (Counting, "Counting is not compiled: training changes its buffers"),
+        (Counting, "Counting is not compiled: replicas have buffers of their own"),
         (Uncopyable, "Uncopyable is not compiled: it cannot be copied: TypeError: cannot pickle 'generator'"),
     ],
 )
