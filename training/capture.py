@@ -7,6 +7,7 @@ captures nothing.
 
 import logging
 from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import torch
@@ -57,11 +58,33 @@ class SharedMemory:
     """A memory pool for graphs that are never replayed at the same time. It lives as long as this or one of them."""
 
     def __init__(self):
+        self._new_pool()
+
+    def _new_pool(self, generators: Sequence[torch.Generator] = ()) -> None:
         # PyTorch frees a pool with its last graph and then refuses its id. An empty graph keeps the pool alive.
         self.empty = torch.cuda.CUDAGraph()
+        for generator in generators:
+            self.empty.register_generator_state(generator)
         with torch.cuda.graph(self.empty):
             torch.zeros((), device="cuda")
         self.pool = self.empty.pool()
+
+    def recover(self, failed: torch.cuda.CUDAGraph, generators: Sequence[torch.Generator]) -> None:
+        """Later captures have another pool, once that of `failed` in this one has failed.
+
+        Where CUDA refuses the end of a capture, PyTorch (2.11; later versions in part) leaves the allocator recording
+        to the pool, which then refuses the next graph ("already recording to mempool_id"), and its generators
+        capturing, which then refuse to draw. A capture that succeeds ends the latter.
+        """
+        device = torch.cuda.current_device()
+        with suppress(RuntimeError):  # it is not recording: the capture has ended
+            torch._C._cuda_endAllocateToPool(device, self.pool)
+            torch._C._cuda_releasePool(device, self.pool)
+            _abandoned.append(failed)
+        self._new_pool(generators)
+
+
+_abandoned: list[torch.cuda.CUDAGraph] = []  # the allocator of pinned memory goes on asking them
 
 
 class Captured:
@@ -70,7 +93,8 @@ class Captured:
     Capturing first runs the function to warm up. `state` must list every tensor that the function writes in place:
     their values are restored afterwards, and so are the states of `generators`, which must list every generator that
     the function draws from, but for the default one. The next call overwrites the returned tensor. Temporary memory
-    comes from `memory`, or from a pool of the graph's own if that is None.
+    comes from `memory`, or from a pool of the graph's own if that is None. If capturing fails, other functions can be
+    captured afterwards.
     """
 
     def __init__(
@@ -95,12 +119,14 @@ class Captured:
             self.graph = torch.cuda.CUDAGraph()
             for generator in generators:  # at each replay the graph goes on from their states, and moves them on
                 self.graph.register_generator_state(generator)
-            # The outer context restores the current stream if capturing fails, which PyTorch's own does not.
-            with (
-                torch.cuda.stream(torch.cuda.current_stream()),
-                torch.cuda.graph(self.graph, pool=memory.pool if memory else None),
-            ):
-                self.result = function(self.argument)
+            memory = memory or SharedMemory()
+            try:
+                # The outer context restores the current stream if capturing fails, which PyTorch's own does not.
+                with torch.cuda.stream(torch.cuda.current_stream()), torch.cuda.graph(self.graph, pool=memory.pool):
+                    self.result = function(self.argument)
+            except Exception:
+                memory.recover(self.graph, generators)
+                raise
         finally:
             with torch.no_grad():
                 for tensor, value in zip(state, before, strict=True):

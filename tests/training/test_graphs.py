@@ -208,6 +208,27 @@ def test_a_step_that_cannot_be_captured_runs_plainly_with_a_warning(caplog):
     assert step(torch.full((2,), 3.0, device="cuda")).item() == 6
 
 
+class Looks(Dropped):
+    """Reads a value on the host, as published code does: vmap refuses that, and so does a capture."""
+
+    def forward(self, x):
+        return super().forward(x) * (1.0 if x.abs().sum().item() > 0 else 2.0)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("build", [language_model, model_with(Dropped)])
+def test_after_a_step_that_cannot_be_captured_the_next_run_is_captured(tmp_path, captured, build):
+    alone = fit(TWO, tmp_path, build=build, **on_gpu)
+    looked = fit(TWO, tmp_path, build=model_with(Looks), graph_key="looks", **on_gpu)
+    plain = fit(TWO, tmp_path, build=model_with(Looks), cuda_graph=False, **on_gpu)
+    assert sum("capture failed" in note for note in looked.notes) == 2  # training and scoring
+    assert looked.replicas == plain.replicas
+    captured.clear()
+    again = fit(TWO, tmp_path, build=build, graph_key="next", **on_gpu)
+    assert captured == ["train", "score"] and not any("capture" in note for note in again.notes)
+    same(again, alone)
+
+
 # Replicas one after another on a GPU
 
 
