@@ -4,6 +4,7 @@ mixerlab mixer=parallax task=icr                            one run: all learnin
 mixerlab -m mixer=attn,parallax task=icr 'task.setting=*'   a sweep, ending in tables and figures
 mixerlab -m experiment=mad_table                            the MAD table
 mixerlab report [SOURCE ...]                                tables and figures of the records so far
+mixerlab compare SOURCE ...                                 our numbers beside published ones
 mixerlab check NAME [--config-dir DIR]                      checks that a mixer keeps the contract
 mixerlab generate RUN [--bf16]                              scores a trained model token by token
 mixerlab                                                    the help, as with --help
@@ -34,6 +35,7 @@ log = logging.getLogger(__name__)
 
 TOOLS = {
     "check": "mixerlab.checks.command",
+    "compare": "mixerlab.sweeps.report.compare",
     "generate": "mixerlab.generate",
     "report": "mixerlab.sweeps.report.report",
 }

@@ -29,8 +29,8 @@ from mixerlab.sweeps.tables.swept import spread_out
 from mixerlab.sweeps.tables.writers import aligned, rows_csv
 
 RESULTS = Path(__file__).resolve().parent
-PAPER = RESULTS / "published" / "parallax_paper.json"
-RATES = tuple(read_published(PAPER)["rates"])
+PAPER = read_published()["parallax"]
+RATES = PAPER.rates
 RECORDS = "records.tar.xz"
 CELL = ["mixer", "task", "setting"]
 ADAMW_RATES = (3e-4, 1e-3, 3e-3)
@@ -73,12 +73,6 @@ def copy_report(name: str, files: Iterable[str], scratch: Path) -> None:
         shutil.copyfile(made / file, RESULTS / name / file)
 
 
-def copy_bars(source: Path, of: str, out: Path, scratch: Path) -> None:
-    """The bars beside the paper's, `of` its means or its settings."""
-    compare(source, PAPER, scratch / of)
-    shutil.copyfile(scratch / of / f"{PAPER.stem}_{of}.png", out)
-
-
 def table(scratch: Path) -> None:
     """`rows.csv` has the challenge's rows too."""
     for name in ("table", "challenge"):
@@ -88,13 +82,16 @@ def table(scratch: Path) -> None:
     files = ["official/solved.md", *(f"official/{name}.png" for name in ("accuracy", "difficulty", "learning_rates"))]
     files += [f"{selection}/{name}.md" for selection in ("official", "clean") for name in ("accuracy", "settings")]
     copy_report("table", files, scratch)
-    copy_bars(RESULTS / "table" / RECORDS, "means", RESULTS / "table" / "official" / "beside_the_paper.png", scratch)
+    compare([RESULTS / "table" / RECORDS], scratch / "beside", rules=("official", "clean", "last"), rates=RATES)
+    shutil.copyfile(scratch / "beside" / "published.md", RESULTS / "table" / "beside_published.md")
+    shutil.copyfile(scratch / "beside" / "means.png", RESULTS / "table" / "beside_published.png")
 
 
 def challenge(scratch: Path) -> None:
     folder = RESULTS / "challenge"
     copy_report("challenge", ["official/challenge.md", "official/solved.md"], scratch)
-    copy_bars(folder / RECORDS, "settings", folder / "official" / "beside_the_paper.png", scratch)
+    compare([folder / RECORDS], scratch / "beside", {"parallax": PAPER})
+    shutil.copyfile(scratch / "beside" / "settings.png", folder / "official" / "beside_the_paper.png")
     default, others = rows_of(folder / RECORDS), rows_of(folder / "recipes.tar.xz")
     both = pd.concat([default.assign(origin="default"), others.assign(origin="recipes")], ignore_index=True)
     both = spread_out(both[both["task"].isin(others["task"])])
@@ -285,9 +282,8 @@ def completed(rows: pd.DataFrame, others: pd.DataFrame) -> pd.DataFrame:
 
 def published_means() -> pd.Series:
     """The paper's mean of each mixer and task."""
-    means = read_published(PAPER)["means"]
-    table = pd.DataFrame({task: values for task, values in means.items() if task != "columns"}, means["columns"])
-    return table.rename_axis(index="mixer", columns="task").stack()
+    means = {name.task: row for name, row in PAPER.numbers.items() if not name.setting}
+    return pd.DataFrame(means).rename_axis(index="mixer", columns="task").stack()
 
 
 def means_of(rows: pd.DataFrame, column: str = "official_accuracy", rate: str = "setting") -> pd.Series:

@@ -99,7 +99,7 @@ COMMANDS = [
     line.partition(" #")[0].strip().removeprefix("python run.py ").removeprefix("mixerlab ")
     for block in blocks("bash")
     for line in block.replace(" && ", "\n").splitlines()
-    if line.startswith(("python run.py", "mixerlab ")) and not line.startswith("mixerlab report")
+    if line.startswith(("python run.py", "mixerlab ")) and not line.startswith(("mixerlab report", "mixerlab compare"))
 ]
 
 

@@ -10,11 +10,11 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
 from mixerlab.sweeps.figures import marks
-from mixerlab.sweeps.figures.points import Scores, seeds_entry
+from mixerlab.sweeps.figures.points import Scores
 from mixerlab.sweeps.figures.sheet import TICK, WIDTH, Sheet, figure_style, text_width
 from mixerlab.sweeps.figures.styles import Style, short_labels
 from mixerlab.sweeps.tables.columns import Column
-from mixerlab.sweeps.tables.tables import Row
+from mixerlab.sweeps.tables.tables import Row, seeds_entry
 
 MOST_BARS, NARROWEST_BAR, WIDEST_BAR = 8, 0.058, 0.3  # of a task; inches, with the gap beside it
 INK, NO_SCORE = "0.15", "0.9"

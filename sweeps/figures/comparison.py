@@ -1,58 +1,89 @@
 """Our scores beside published ones."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Mapping
 from typing import Any
 
+from matplotlib.artist import Artist
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
-from mixerlab.records.best import Selection
-from mixerlab.sweeps.figures.axis import short_number
-from mixerlab.sweeps.figures.by_task import NO_SCORE, draw_dots, height_beside, named_sheet
-from mixerlab.sweeps.figures.marks import MARKER, caption, mark_handles
-from mixerlab.sweeps.figures.points import seeds_entry
+from mixerlab.sweeps.figures.by_task import INK, height_beside, named_sheet
+from mixerlab.sweeps.figures.marks import MARKER, draw_spread, limit, mark_handles, spread_text
 from mixerlab.sweeps.figures.sheet import figure_style
 from mixerlab.sweeps.figures.styles import styles
-from mixerlab.sweeps.tables.columns import Column
-from mixerlab.sweeps.tables.published import Pair
-from mixerlab.sweeps.tables.tables import Entry
+from mixerlab.sweeps.tables.columns import columns_in_order
+from mixerlab.sweeps.tables.published import Name, Published, numbers_of, order, ranges
+from mixerlab.sweeps.tables.tables import Entry, Row
 
-PUBLISHED: dict[str, Any] = {"color": "black", "marker": "|", "markersize": 7, "markeredgewidth": 1.4}
+PUBLISHED: dict[str, Any] = {"color": "black", "linewidth": 1.4}
+BAND = "0.82"
+MARKERS = "osD^v"
 
 
-def comparison(pairs: Sequence[Pair], selection: Selection, rates: Collection[float], width: float | None) -> Figure:
-    """A panel for each name, with a line for each mixer: ours as a dot, and the published accuracy as a bar.
+def comparison(
+    ours: Mapping[str, Mapping[Name, Row]], tables: Mapping[str, Published], told: str, width: float | None
+) -> Figure:
+    """A panel for each name and a line for each of our columns: ours as points with intervals.
+
+    The first table is a bar, and the range of the others a band.
 
     Args:
-        pairs: as `pairs_of` gives them.
-        selection: what chose ours.
-        rates: the learning rates of which ours are the best; empty: all that were tried.
+        ours: each of our series by its label.
+        tables: by name.
+        told: how ours were chosen.
         width: as of a `Sheet`.
     """
-    look = styles(Column(pair.mixer) for pair in pairs)
-    rows: dict[str, dict[Column, Pair]] = {}
-    for pair in pairs:
-        rows.setdefault(pair.name, {})[Column(pair.mixer)] = pair
+    names = sorted({name for series in ours.values() for name in series}, key=order)
+    columns = columns_in_order(column for series in ours.values() for row in series.values() for column in row)
+    look = styles(columns)
+    first, *others = tables.values()
+    numbers, band = numbers_of(first), ranges(others)
     with figure_style():
-        sheet = named_sheet(width, list(rows), look, 0.8, 1.6)
-        for panel, row in zip(sheet.panels, rows.values(), strict=True):
-            draw_dots(panel, {column: _point(pair) for column, pair in row.items()}, look, "accuracy")
-            for y, column in enumerate(look):
-                if column in row:
-                    panel.plot(row[column].published, y, zorder=4, **PUBLISHED)
-        points = [_point(pair) for pair in pairs]
-        handles = [
-            Line2D([], [], color="0.3", marker="o", markersize=MARKER, linestyle="none", label="ours"),
-            Line2D([], [], linestyle="none", label="published", **PUBLISHED),
-            *mark_handles(points, chance=False, no_score=Patch(facecolor=NO_SCORE, label="no score")),
+        sheet = named_sheet(width, list(map(str, names)), columns, 0.8, 1.6)
+        for panel, name in zip(sheet.panels, names, strict=True):
+            for y, column in enumerate(columns):
+                place = (name, column.mixer)
+                if place in band:
+                    low, high, _ = band[place]
+                    panel.barh(y, max(high - low, 0.004), 0.7, low, color=BAND, zorder=1)
+                for value in numbers.get(place, ()):
+                    panel.plot([value] * 2, [y - 0.35, y + 0.35], zorder=2.5, **PUBLISHED)
+                for number, series in enumerate(ours.values()):
+                    at = y + 0.6 * ((number + 0.5) / len(ours) - 0.5)
+                    marker = look[column].marker if len(ours) == 1 else MARKERS[number % len(MARKERS)]
+                    _draw(panel, at, series.get(name, {}).get(column), marker, look[column].colour)
+            limit(panel, "accuracy", axis="x")
+            panel.set_xlabel("accuracy")
+        points = [entry for series in ours.values() for row in series.values() for entry in row.values()]
+        shown = {"marker": "o"} if len(ours) == 1 else {}
+        handles: list[Artist] = [
+            Line2D([], [], color="0.3", markersize=MARKER, linestyle="none", label=label, **{"marker": marker} | shown)
+            for label, marker in zip(ours, MARKERS * len(ours), strict=False)
         ]
-        among = f"for each seed, among {', '.join(map(short_number, rates))}" if rates else "for each seed"
-        told = caption(selection, [point for point in points if point.by_seed], among)
-        return sheet.finish("Ours beside the published accuracy", told, handles, height_beside(look), whole=True)
+        handles.append(
+            Line2D(
+                [],
+                [],
+                marker="|",
+                markersize=7,
+                markeredgewidth=1.4,
+                linestyle="none",
+                color="black",
+                label=first.title,
+            )
+        )
+        if others:
+            handles.append(Patch(facecolor=BAND, label=f"range of {len(others)} others"))
+        handles += mark_handles([point for point in points if point.mean is not None], chance=False)
+        caption = "; ".join([told, *spread_text(points)])
+        height = height_beside(columns) * (1 + 0.5 * (len(ours) - 1))
+        return sheet.finish("Ours beside the published accuracy", caption, handles, height, whole=True)
 
 
-def _point(pair: Pair) -> Entry:
-    if pair.ours is None or pair.by_seed:
-        return seeds_entry(dict(enumerate(pair.by_seed)), pair.complete)
-    return Entry(pair.ours, {}, pair.done, pair.total, "ok")
+def _draw(panel: Axes, y: float, entry: Entry | None, marker: str, colour: Any) -> None:
+    if entry is not None and entry.mean is not None:
+        face = colour if entry.whole else "white"
+        panel.plot(entry.mean, y, marker=marker, markersize=MARKER, color=colour, markerfacecolor=face, zorder=3)
+        draw_spread(panel, y, entry, INK, sideways=True)

@@ -77,8 +77,13 @@ def mark_handles(
 
 def caption(selection: str, points: Iterable[Entry], *more: str) -> str:
     """How scores were chosen, what is particular to a figure, and what its whiskers are."""
+    return "; ".join([CHOSEN[selection], *(part for part in more if part), *spread_text(points)])
+
+
+def spread_text(points: Iterable[Entry]) -> list[str]:
+    """What the whiskers of a figure are."""
     points = [point for point in points if point.mean is not None]
-    parts = [CHOSEN[selection], *(part for part in more if part)]
+    parts = []
     whiskered = [point for point in points if interval_of(point) is not None]
     if whiskered:
         parts.append("whiskers: 95% Student t interval over seeds")
@@ -86,4 +91,4 @@ def caption(selection: str, points: Iterable[Entry], *more: str) -> str:
         parts.append("dotted: a lower bound, as some settings have one seed")
     if points and not any(error_of(point)[1] for point in points):
         parts.append("one seed")
-    return "; ".join(parts)
+    return parts

@@ -1,9 +1,8 @@
 """What figures draw: the scores of a report, and how certain each is."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from statistics import fmean, variance
+from statistics import variance
 
 import pandas as pd
 
@@ -64,13 +63,6 @@ class Scores:
         settings = self.cells.drop_duplicates(["task", "setting"])
         by_task = settings.groupby("task")["chance"].agg(lambda levels: levels.mean(skipna=False))
         return {**by_task, AVERAGE: by_task[averaged(by_task.index)].mean(skipna=False)}
-
-
-def seeds_entry(by_seed: Mapping[int, float], whole: bool) -> Entry:
-    """The score of one setting; `whole`: it has all of its seeds."""
-    if not by_seed:
-        return Entry(None, {}, 0, 1, "missing")
-    return Entry(fmean(by_seed.values()), by_seed, 1, 1, "ok", (len(by_seed),) * 2, lost=int(not whole))
 
 
 def two_seeds(entry: Entry) -> list[float]:

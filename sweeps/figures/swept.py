@@ -8,10 +8,10 @@ from matplotlib.figure import Figure
 
 from mixerlab.records.names import AVERAGE, averaged, natural
 from mixerlab.sweeps.figures.axis import Panel, draw_panels
-from mixerlab.sweeps.figures.points import Scores, seeds_entry
+from mixerlab.sweeps.figures.points import Scores
 from mixerlab.sweeps.figures.styles import styles
 from mixerlab.sweeps.tables.columns import Column, keys_of, short_names
-from mixerlab.sweeps.tables.tables import Entry, mean_of
+from mixerlab.sweeps.tables.tables import Entry, mean_of, seeds_entry
 
 Cell = tuple[Column, str, str]  # column, task, setting
 Rates = dict[float, dict[int, float | None]]  # of a cell: its scores by learning rate and seed, None where it has none

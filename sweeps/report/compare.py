@@ -1,145 +1,268 @@
-"""Compares our numbers with published ones: a table with differences, and a figure.
+"""Sets our numbers beside published ones: `mixerlab compare SOURCE [SOURCE ...]` writes tables and figures.
 
-Our number is what a paper with one seed would report, the accuracy at the best learning rate, averaged over our seeds.
-A mean that lacks some of the task's settings is marked with `*` and enters neither RMSE nor rank correlation. A
-published number is the best of the learning rates that its file lists: of ours only these count, and a cell that lacks
-one counts as missing.
+Each of ours is what a paper with one seed would report, the accuracy at the seed's best learning rate, averaged over
+seeds; a mean that lacks some of the task's settings is marked with `*` and enters neither RMSE nor rank correlation.
+`--rule last` is the accuracy of the last epoch, at one learning rate of each task for all mixers.
 """
 
 import argparse
 import sys
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pandas as pd
 
 from mixerlab.records.atomic import replace_file
-from mixerlab.records.best import ENDED, SELECTIONS, Selection
 from mixerlab.records.files import check_writable
-from mixerlab.records.names import MIXERS, in_order
 from mixerlab.records.text import captions_page, escape_markdown
 from mixerlab.sweeps.figures.comparison import comparison
+from mixerlab.sweeps.figures.points import interval_of, is_bound
 from mixerlab.sweeps.figures.sheet import FORMATS, caption_of, check_width, save
 from mixerlab.sweeps.report.report import WIDTH
 from mixerlab.sweeps.tables.collect import rows_of
-from mixerlab.sweeps.tables.notes import unreadable
-from mixerlab.sweeps.tables.published import Pair, distance, pairs_of, read_published
+from mixerlab.sweeps.tables.columns import columns_in_order
+from mixerlab.sweeps.tables.columns import labels as labels_of
+from mixerlab.sweeps.tables.notes import notes_of
+from mixerlab.sweeps.tables.published import (
+    Name,
+    Published,
+    Rule,
+    distance,
+    numbers_of,
+    order,
+    ours,
+    ranges,
+    read_published,
+    whole,
+)
+from mixerlab.sweeps.tables.swept import only_where, spread_out
+from mixerlab.sweeps.tables.tables import Entry, Row
+from mixerlab.sweeps.tables.writers import aligned
 
-PUBLISHED = Path(__file__).resolve().parents[2] / "results" / "published"
-FAR = 0.05  # of an accuracy: a larger difference from the published one wants a reason
+OUTSIDE = 0.02  # further than this outside the range of the published numbers is counted
+SPREAD = (
+    "After ±, half of Student's 95% interval over seeds; ‡ a lower bound, as some settings have one seed. * Over some"
+    " of the settings only: part of no distance."
+)
+RULES = {
+    "official": "learning rate and checkpoint chosen on test",
+    "clean": "learning rate and checkpoint chosen on validation",
+    "last": "last epoch, one learning rate of each task for all mixers",
+}
 TITLES = {"means": "Means over a task's settings", "settings": "Single settings"}
+Series = Mapping[Name, Row]
 
 
 def compare(
-    source: str | Path, published: Path, out: Path, selection: Selection = "official", width: float | None = None
+    sources: Sequence[str | Path],
+    out: str | Path,
+    tables: Mapping[str, Published] | None = None,
+    labels: Sequence[str] = (),
+    rules: Sequence[Rule] = ("official",),
+    rates: Collection[float] = (),
+    where: Collection[str] = (),
+    by: Collection[str] | None = None,
+    width: float | None = None,
 ) -> str:
-    """Writes table and figures of the published file NAME into `out`: `NAME.md` and `.csv`, `NAME_means.png` ...
+    """Writes `published.md`, `published.csv`, and `means` and `settings` as png and pdf into `out`.
 
     Args:
-        source: as of `report`.
-        published: a file such as those of `results/published`.
+        sources: results folders, archives or `rows.csv`, each a series of its own.
         out: the folder.
-        selection: what chooses checkpoint and learning rate.
-        width: of the figures in a paper, as of `report`; `NAME_captions.md` has what their titles would say.
+        tables: the published ones; None: all of ours. In figures the first is a bar, the range of the others a band.
+        labels: of the sources; by default `ours` for one, else their names.
+        rules: how ours are chosen: a series for each source and rule.
+        rates: only these learning rates of ours count. Empty: those of the table, if there is one table and it has
+            some; else all.
+        where, by, width: as of `report`.
 
     Returns:
         The Markdown.
+
+    Raises:
+        ValueError: as `report`; labels that are not one for each source, or no number of ours that any table has.
     """
     check_width(width)
-    numbers, frame = read_published(published), rows_of(source)
-    pairs = pairs_of(frame, numbers, selection)
+    tables = read_published() if tables is None else tables
+    if len(tables) == 1 and not rates:
+        (rates,) = (table.rates for table in tables.values())
+    frames = [spread_out(only_where(rows_of(source), where), by) for source in sources]
+    every: dict[str, Series] = {}
+    for label, frame in zip(_labels(sources, labels), frames, strict=True):
+        for rule in rules:
+            told_by = (rule if len(rules) > 1 else "", label if len(frames) > 1 or len(rules) == 1 else "")
+            every[", ".join(filter(None, reversed(told_by)))] = ours(frame, tables.values(), rule, rates)
+    if not any(every.values()):
+        raise ValueError(f"{', '.join(map(str, sources))}: no number that {', '.join(tables)} has, at these rates")
+    out = Path(out)
     check_writable(out, "--out")
-    text = markdown(pairs, numbers, _remarks(frame, pairs)) + _unreadable(frame)
-    replace_file(out / f"{published.stem}.md", text)
-    table = pd.DataFrame(map(asdict, pairs)).drop(columns="by_seed")
-    replace_file(out / f"{published.stem}.csv", table.to_csv(index=False))
-    captions = {}
-    for of in TITLES:
-        name, shown = f"{published.stem}_{of}", [pair for pair in pairs if pair.of == of]
-        if any(pair.ours is not None for pair in shown):
-            figure = comparison(shown, selection, numbers.get("rates", ()), width)
-            save(figure, out / name, FORMATS[:2])
-            captions[name] = caption_of(figure)
+    told = "; ".join(RULES[rule] for rule in rules)
+    told += f"; learning rates {', '.join(f'{rate:g}' for rate in rates)}" if rates else ""
+    text, captions = [f"Ours: {told}. {SPREAD}"], {}
+    for kind, title in TITLES.items():
+        shown = {label: _of(kind, series) for label, series in every.items()}
+        if any(shown.values()):
+            theirs = {key: replace(table, numbers=_of(kind, table.numbers)) for key, table in tables.items()}
+            theirs = {key: table for key, table in theirs.items() if table.numbers}
+            text += [f"## {title}", markdown(shown, theirs), distances(shown, theirs), *outside(shown, theirs)]
+            figure = comparison(shown, theirs, told, width)
+            save(figure, out / kind, FORMATS[:2])
+            captions[kind] = caption_of(figure)
+    notes = [
+        f"{key}: {table.title}, {table.source}. {table.recipe}. Checked: {table.checked}."
+        for key, table in tables.items()
+    ]
+    notes += dict.fromkeys(note for frame in frames for note in notes_of(frame))
+    text.append("\n".join(f"- {escape_markdown(note)}" for note in notes))
+    replace_file(out / "published.md", "\n\n".join(text) + "\n")
+    replace_file(out / "published.csv", rows(every, tables).to_csv(index=False, lineterminator="\n"))
     if width is not None:
-        replace_file(out / f"{published.stem}_captions.md", captions_page(captions))
-    return text
+        replace_file(out / "captions.md", captions_page(captions))
+    return "\n\n".join(text)
 
 
-def _remarks(frame: pd.DataFrame, pairs: Sequence[Pair]) -> str:
-    """Which mixers of ours have several configurations of one cell."""
-    tasks, mixers = {pair.name.partition(" ")[0] for pair in pairs}, {pair.mixer for pair in pairs}
-    ended = frame[frame["status"].isin(ENDED) & frame["task"].isin(tasks)]
-    configs = ended[ended["mixer"].isin(mixers)].groupby(["mixer", "task", "setting"])["config"].nunique()
-    several = sorted(set(configs[configs > 1].index.get_level_values("mixer")))
-    return f" Each seed has the best of several configurations of {', '.join(several)}." if several else ""
+def _of(kind: str, numbers: Mapping[Name, Any]) -> dict[Name, Any]:
+    return {name: value for name, value in numbers.items() if bool(name.setting) == (kind == "settings")}
 
 
-def _unreadable(frame: pd.DataFrame) -> str:
-    errors = unreadable(frame)
-    return "\n".join(["", *(f"- {escape_markdown(error)}" for error in errors), ""]) if errors else ""
+def _labels(sources: Sequence[str | Path], labels: Sequence[str]) -> Sequence[str]:
+    if not labels and len(sources) == 1:
+        return ["ours"]
+    if not labels:
+        labels = [Path(source).resolve().name.partition(".")[0] for source in sources]
+        labels = labels if len(set(labels)) == len(labels) else list(map(str, sources))
+    if len(labels) != len(sources) or len(set(labels)) < len(labels):
+        raise ValueError(f"--labels {' '.join(labels)}: give {len(sources)} different ones, one for each source")
+    return labels
 
 
-def markdown(pairs: Sequence[Pair], published: Mapping[str, Any], remarks: str = "") -> str:
-    """A table for means and one for settings: ours, the published number in brackets, and the difference."""
-    rates = f" of {', '.join(f'{rate:g}' for rate in published['rates'])}" if "rates" in published else ""
-    lines = [f"Ours (each seed's best learning rate{rates}, mean over seeds), (published), difference."]
-    lines += [f"Published: {published['source']}{remarks}", ""]
-    if all(pair.ours is None for pair in pairs):
-        names = ", ".join(dict.fromkeys(pair.name for pair in pairs))
-        lines += [f"None of these published numbers has a counterpart of ours: {names}.", ""]
-    for of, title in TITLES.items():
-        chosen = [pair for pair in pairs if pair.of == of]
-        if any(pair.ours is not None for pair in chosen):
-            mixers = in_order((pair.mixer for pair in chosen), MIXERS)
-            entries = {(pair.name, pair.mixer): _entry(pair) for pair in chosen}
-            lines += [f"## {title}", "", f"| | {' | '.join(mixers)} |", f"|---|{'---|' * len(mixers)}"]
-            for name in dict.fromkeys(pair.name for pair in chosen):
-                lines.append(f"| {name} | {' | '.join(entries.get((name, mixer), '') for mixer in mixers)} |")
-            lines += ["", _summary(chosen), ""]
-    return "\n".join(lines)
+def _lines(every: Mapping[str, Series]) -> list[tuple[Name, list]]:
+    """The names in their order, each with the columns that any series has of it."""
+    names = {name for series in every.values() for name in series}
+    return [
+        (name, columns_in_order(column for series in every.values() for column in series.get(name, ())))
+        for name in sorted(names, key=order)
+    ]
 
 
-def _entry(pair: Pair) -> str:
-    if pair.ours is None:
-        return f"- ({pair.published:.3f})"
-    mark = "" if pair.complete else rf"\* ({pair.done}/{pair.total})"
-    off = round(pair.ours - pair.published, 3) + 0.0  # no -0.000
-    return f"{pair.ours:.3f}{mark} ({pair.published:.3f}) {off:+.3f}"
+def markdown(every: Mapping[str, Series], tables: Mapping[str, Published]) -> str:
+    """A line for each name and column: ours, the range of the published ones, and each of these."""
+    lines, band = _lines(every), ranges(tables.values())
+    texts = labels_of({column for _, columns in lines for column in columns})
+    several = len(tables) > 1
+    found = [["", "mixer", *every, *(["published"] if several else []), *tables]]
+    for name, columns in lines:
+        for column in columns:
+            entries = [_entry(series.get(name, {}).get(column)) for series in every.values()]
+            low, high, count = band.get((name, column.mixer), (0.0, 0.0, 0))
+            between = f"{low:.3f} to {high:.3f} ({count})" if count else ""
+            theirs = [table.numbers.get(name, {}).get(column.mixer) for table in tables.values()]
+            shown = ["" if value is None else f"{value:.3f}" for value in theirs]
+            found.append([str(name), texts[column], *entries, *([between] if several else []), *shown])
+    return aligned([[escape_markdown(text) for text in line] for line in found], 2)
 
 
-def _summary(pairs: Sequence[Pair]) -> str:
-    number, rmse, spearman = distance(pairs)
-    text = f"Complete: {number} of {len(pairs)}."
-    if rmse is not None:
-        differences = [pair.ours - pair.published for pair in pairs if pair.complete and pair.ours is not None]
+def _entry(entry: Entry | None) -> str:
+    if entry is None or entry.mean is None:
+        return "-"
+    spread = ""
+    if (ends := interval_of(entry)) is not None:
+        spread = f" ± {ends[1] - entry.mean:.3f}" + ("‡" if is_bound(entry) else "")
+    return f"{entry.mean:.3f}{spread}" + ("" if entry.whole else f"* ({entry.done}/{entry.total})")
+
+
+def distances(every: Mapping[str, Series], tables: Mapping[str, Published]) -> str:
+    """RMSE and Spearman's rank correlation of each two tables over the numbers that both have, ours included."""
+    theirs = {key: numbers_of(table) for key, table in tables.items()}
+    lines = [["RMSE, Spearman (numbers)", *theirs]]
+    for label, numbers in [*((label, whole(series)) for label, series in every.items()), *theirs.items()]:
+        entries = ["" if numbers is other else _distance(*distance(numbers, other)) for other in theirs.values()]
+        lines.append([label, *entries])
+    return aligned([[escape_markdown(text) for text in line] for line in lines], 1)
+
+
+def outside(every: Mapping[str, Series], tables: Mapping[str, Published]) -> list[str]:
+    """How many of ours, and of each published table, are outside the range of the other tables."""
+    found = []
+    theirs = {key: numbers_of(table) for key, table in tables.items()}
+    for label, numbers in [*((label, whole(series)) for label, series in every.items()), *theirs.items()]:
+        others = ranges(table for key, table in tables.items() if key != label)
+        band = {place: ends for place, ends in others.items() if ends[2] > 1}
+        pairs = [(value, band[place]) for place, values in numbers.items() if place in band for value in values]
         # Rounded: 0.55 - 0.5 is more than 0.05 in its last bit.
-        far = sum(round(abs(difference), 12) > FAR for difference in differences)
-        text += f" RMSE {rmse:.3f}" + (f", Spearman {spearman:.2f}" if spearman is not None else "")
-        text += f". Off by more than {FAR}: {far}."
-    incomplete = any(pair.done and not pair.complete for pair in pairs)
-    return text + (r" \* Over k of n settings (k/n): not comparable, part of neither number." if incomplete else "")
+        far = sum(round(max(low - value, value - high), 12) > OUTSIDE for value, (low, high, _) in pairs)
+        found.append(f"{escape_markdown(label)} {far} of {len(pairs)}")
+    text = f"Of what two or more (other) published tables have, further than {OUTSIDE} outside their range: "
+    return [text + f"{', '.join(found)}."] if len(tables) > 1 else []
+
+
+def _distance(number: int, rmse: float | None, spearman: float | None) -> str:
+    if rmse is None:
+        return "-"
+    return f"{rmse:.3f}{'' if spearman is None else f', {spearman:.2f}'} ({number})"
+
+
+def rows(every: Mapping[str, Series], tables: Mapping[str, Published]) -> pd.DataFrame:
+    """A row for each number: whose it is, and of ours the interval and how many of the settings it has."""
+    lines = _lines(every)
+    texts = labels_of({column for _, columns in lines for column in columns})
+    found = []
+    for label, series in every.items():
+        for name, row in series.items():
+            for column, entry in row.items():
+                low, high = interval_of(entry) or (None, None)
+                found.append([label, "ours", *name, texts[column], entry.mean, low, high, entry.done, entry.total])
+    for key, table in tables.items():
+        for name, numbers in table.numbers.items():
+            found += [[key, "published", *name, mixer, value, *[None] * 4] for mixer, value in numbers.items()]
+    header = ["whose", "kind", "task", "setting", "mixer", "accuracy", "low", "high", "settings", "of"]
+    return pd.DataFrame(found, columns=header)
+
+
+def _chosen(names: Sequence[str]) -> dict[str, Published]:
+    """The published tables of these names, and all of a file."""
+    known, found = read_published(), {}
+    for name in names:
+        if name in known:
+            found[name] = known[name]
+        elif Path(name).suffix in (".yaml", ".yml"):
+            found |= read_published(name)
+        else:
+            raise ValueError(f"--published {name}: choose {', '.join(known)}, or the yaml of a table of your own")
+    return found or known
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    # SOURCE before the options: behind --published it would be taken for one of its files.
-    usage = "python -m mixerlab.sweeps.report.compare SOURCE [OPTION ...]"
-    parser = argparse.ArgumentParser(usage=usage, description=__doc__)
-    parser.add_argument("source", help="an archive, a results folder or a rows.csv")
-    parser.add_argument("--published", nargs="+", type=Path, help="default: all of results/published in a checkout")
-    parser.add_argument("--out", type=Path, default=Path("results/compare"), help="default: results/compare")
-    parser.add_argument("--selection", choices=SELECTIONS, default="official")
-    parser.add_argument("--width", type=float, metavar="INCHES", help=WIDTH)
-    args = parser.parse_args(arguments)
+    # SOURCE before the options: behind --published it would be taken for one of its tables.
+    usage = "%(prog)s SOURCE [SOURCE ...] [OPTION ...]"
+    parser = argparse.ArgumentParser(prog="mixerlab compare", usage=usage, description=__doc__)
+    add = parser.add_argument
+    add("sources", nargs="+", metavar="SOURCE", help="results folders, archives or a rows.csv, a series each")
+    add("--labels", nargs="+", default=[], help="of the sources, in their order (default: their names)")
+    names = ", ".join(read_published())
+    help_of_tables = f"of {names}, or a yaml of your own; in figures a bar for the first, a band for the others"
+    add("--published", nargs="+", default=[], metavar="NAME", help=f"{help_of_tables} (default: all)")
+    add("--rule", dest="rules", nargs="+", choices=get_args(Rule), default=["official"], help=_rules())
+    rates = "of ours only these learning rates count (default: those of the one table that is shown, else all)"
+    add("--rates", nargs="+", type=float, default=[], metavar="RATE", help=rates)
+    add("--out", default="results/compare", help="default: results/compare")
+    add("--where", nargs="+", default=[], metavar="KEY=VALUE", help="only such records, as of `mixerlab report`")
+    add("--by", nargs="+", metavar="KEY", help="lines by these keys and no others (default: the keys that were swept)")
+    add("--width", type=float, metavar="INCHES", help=WIDTH)
+    args = vars(parser.parse_args(arguments))
     try:
-        for published in args.published or sorted(PUBLISHED.glob("*.json")):
-            print(compare(args.source, published, args.out, args.selection, args.width))
-    except ValueError as error:
+        print(compare(tables=_chosen(args.pop("published")), **args))
+    except (ValueError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
-    print(f"tables and figures: {args.out}")
+    print(f"tables and figures: {args['out']}")
     return 0
+
+
+def _rules() -> str:
+    return "how ours are chosen: " + "; ".join(f"{rule}, {text}" for rule, text in RULES.items())
 
 
 if __name__ == "__main__":

@@ -1,120 +1,221 @@
-"""Published accuracies and ours, number by number, and how far apart they are."""
+"""Published accuracies (`published.yaml`, or a file of one's own) and ours, number by number, and how far apart."""
 
-import json
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
 import pandas as pd
+import yaml
 
 from mixerlab.records.best import ENDED, Selection
-from mixerlab.sweeps.tables.cells import best_per_cell
+from mixerlab.records.names import TASKS, rank, setting_rank
+from mixerlab.sweeps.tables.cells import Place, best_per_cell
+from mixerlab.sweeps.tables.columns import Column, columns_in_order
+from mixerlab.sweeps.tables.tables import Entry, mean_of, seeds_entry
 
-_CELL = ["mixer", "task", "setting"]
+OURS = Path(__file__).with_suffix(".yaml")
+# How ours are chosen: each seed's best learning rate, on test or on validation; or the accuracy of the last epoch, at
+# the one rate of each task that is the best for all mixers together.
+Rule = Literal["official", "clean", "last"]
+LAST = "last"
+_CELL = ["column", "task", "setting"]
+
+
+class Name(NamedTuple):
+    """Of a number: a task, and its setting; without one it is the mean over the task's settings."""
+
+    task: str
+    setting: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.task} {self.setting}".strip()
+
+
+def order(name: Name) -> tuple:
+    """What names are sorted by."""
+    return rank(name.task, TASKS), setting_rank(name.setting)
 
 
 @dataclass(frozen=True)
-class Pair:
-    """A published accuracy and ours, over the `done` of `total` settings that it is a mean of; None: we have none.
+class Published:
+    """A published table.
 
-    Of a single setting, `by_seed` are ours of each seed.
+    Attributes:
+        title, source, recipe, checked: what it is, where it is from, what is known of it, how it was checked.
+        rates: the learning rates that its numbers are the best of, where ours count too; else empty.
+        numbers: accuracies by name, then by mixer.
+        over: the settings of each task that a mean is over.
     """
 
-    of: str  # "means" over a task's settings, or single "settings"
-    name: str  # a task, or a task and its setting
-    mixer: str
-    published: float
-    ours: float | None
-    done: int
-    total: int
-    by_seed: tuple[float, ...] = ()
-
-    @property
-    def complete(self) -> bool:
-        return self.done == self.total
+    title: str
+    source: str
+    recipe: str
+    checked: str
+    rates: tuple[float, ...]
+    numbers: Mapping[Name, Mapping[str, float]]
+    over: Mapping[str, tuple[str, ...]]
 
 
-def read_published(path: str | Path) -> dict[str, Any]:
-    """One file of `results/published`; `ValueError` if it is none, or has numbers that are no accuracies."""
+def read_published(path: str | Path = OURS) -> dict[str, Published]:
+    """The tables of a file by name; `published.yaml` says how one is written.
+
+    Raises:
+        ValueError: it is no such file, or has numbers that are no accuracies.
+    """
     try:
-        published = json.loads(Path(path).read_text())
-        for of, name, values in _lines(published):
-            if len(values) != len(published[of]["columns"]):
-                raise ValueError(f"{of}, {name}: {len(values)} numbers for its columns")
-            if wrong := [value for value in values if value is not None and not 0 <= value <= 1]:
-                raise ValueError(f"{of}, {name}: {wrong[0]} must be an accuracy in [0, 1], or null")
-            if of == "means" and not isinstance(published["over"][name], list):
-                raise ValueError(f"over, {name}: it must list the settings that the mean is over")
-        if not isinstance(published["source"], str) or not all(rate > 0 for rate in published.get("rates", [])):
-            raise ValueError("source must say where the numbers are from, and rates list learning rates")
+        content = yaml.safe_load(Path(path).read_text())
+        over = content["over"] if "over" in content else read_published().popitem()[1].over
+        over = {task: tuple(map(str, settings)) for task, settings in over.items()}
+        return {str(name): _table(str(name), table, over) for name, table in content["tables"].items()}
     except Exception as error:
-        raise ValueError(f"{path} is no table of published numbers ({error!r}): see results/published") from error
-    return published
+        message = f"{path} is no file of published tables ({error!r}): see mixerlab/sweeps/tables/published.yaml"
+        raise ValueError(message) from error
 
 
-def _lines(published: Mapping[str, Any]) -> list[tuple[str, str, list[float | None]]]:
-    """Table, name and numbers of each line."""
-    tables = [(of, name, values) for of in ("means", "settings") for name, values in published.get(of, {}).items()]
-    return [line for line in tables if line[1] != "columns"]
+def _table(name: str, table: Mapping[str, Any], over: Mapping[str, tuple[str, ...]]) -> Published:
+    numbers: dict[Name, dict[str, float]] = {}
+    for kind in ("means", "settings"):
+        for mixer, row in table.get(kind, {}).items():
+            for text, value in row.items():
+                if not 0 <= value <= 1:
+                    raise ValueError(f"{name}, {mixer}, {text}: {value} must be an accuracy in [0, 1]")
+                place = Name(*text.split(" ", 1))
+                if bool(place.setting) == (kind == "means") or (kind == "means" and text not in over):
+                    raise ValueError(f"{name}, {mixer}, {text}: this is no name of {kind}")
+                numbers.setdefault(place, {})[mixer] = float(value)
+    texts = {key: str(table.get(key, "")) for key in ("title", "source", "recipe", "checked")}
+    return Published(rates=tuple(map(float, table.get("rates", ()))), numbers=numbers, over=over, **texts)
+
+
+def ours(
+    frame: pd.DataFrame, tables: Collection[Published], rule: Rule = "official", rates: Collection[float] = ()
+) -> dict[Name, dict[Column, Entry]]:
+    """Our number for each one that any of the tables has, of every column that has a part of it.
+
+    Args:
+        frame: as `spread_out` gives it.
+        tables: they agree on what means are over.
+        rule: how ours are chosen.
+        rates: only these learning rates count, and a seed that lacks one is left out. Empty: all.
+    """
+    scores = last_epoch(frame, rates) if rule == LAST else scores_by_seed(frame, rule, rates)
+    found: dict[Name, dict[Column, Entry]] = {}
+    for table in tables:
+        for name in table.numbers:
+            over = (name.setting,) if name.setting else table.over[name.task]
+            for column in columns_in_order(place[0] for place in scores if place[1] == name.task):
+                by_setting = [scores.get((column, name.task, setting), {}) for setting in over]
+                if any(by_setting):
+                    found.setdefault(name, {})[column] = mean_of(seeds_entry(by_seed) for by_seed in by_setting)
+    return found
 
 
 def scores_by_seed(
     frame: pd.DataFrame, selection: Selection = "official", rates: Collection[float] = ()
-) -> dict[tuple[str, str, str], dict[int, float]]:
-    """Our score of each (mixer, task, setting) and seed as a paper with one seed finds it: at the seed's best rate.
+) -> dict[Place, dict[int, float]]:
+    """Our score of each cell and seed as a paper with one seed finds it: at the seed's best rate.
 
     The report's tables have one learning rate for all seeds of a cell. Where recall comes in a jump, and at another
     rate for each seed, that is lower. A seed that has fewer rates than another of its cell is left out. One that
     diverged at all of its rates counts as 0.
 
     Args:
-        frame: as `collect` gives it.
+        frame: as `spread_out` gives it.
         selection: what chooses checkpoint and learning rate.
         rates: only these learning rates count, and a seed without a configuration that has all of them is left out.
             Empty: all that it has.
     """
-    ended = frame[frame["status"].isin(ENDED)]
-    if rates:
-        ended = ended[ended["lr"].isin(rates)]
-    tried = ended.drop_duplicates([*_CELL, "seed", "config", "lr"]).groupby([*_CELL, "seed"]).size()
-    in_one = ended.groupby([*_CELL, "seed", "config"])["lr"].nunique().groupby([*_CELL, "seed"]).max()
-    whole = set(tried[(tried == tried.groupby(level=_CELL).transform("max")) & (in_one >= len(set(rates)))].index)
-    found: dict[tuple[str, str, str], dict[int, float]] = {}
+    ended = _ended(frame, rates)
+    tried = defaultdict[Place, dict[int, set]](lambda: defaultdict(set))
+    for *place, seed, config, lr in ended[[*_CELL, "seed", "config", "lr"]].itertuples(index=False):
+        tried[*place][seed].add((config, lr))
+    whole = {
+        (*place, seed)
+        for place, seeds in tried.items()
+        for seed, own in seeds.items()
+        if len(own) == max(map(len, seeds.values()))
+        and max(Counter(config for config, _ in own).values()) >= len(set(rates))
+    }
+    found: dict[Place, dict[int, float]] = {}
     for seed, rows in ended.groupby("seed"):
         for best in best_per_cell(rows, selection).itertuples():
-            place = (best.mixer, best.task, best.setting)
+            place = (best.column, best.task, best.setting)
             if (*place, seed) in whole:
                 found.setdefault(place, {})[seed] = best.mean if best.n else 0.0
     return found
 
 
-def pairs_of(frame: pd.DataFrame, published: Mapping[str, Any], selection: Selection = "official") -> list[Pair]:
-    """Each published number with ours (`scores_by_seed`), over the settings that the published one is over.
+def last_epoch(frame: pd.DataFrame, rates: Collection[float] = ()) -> dict[Place, dict[int, float]]:
+    """The accuracy of the last epoch of each cell and seed, at the rate of its task that is best for all mixers.
 
-    Of our learning rates those count that the published numbers are the best of.
+    Best is the mean over mixers of the means over settings, of the rates that all cells of the task have. A replica
+    that diverged counts as 0.
     """
-    ours = scores_by_seed(frame, selection, published.get("rates", ()))
-    pairs = []
-    for of, name, values in _lines(published):
-        task, _, setting = name.partition(" ")
-        over = [setting] if setting else published["over"][task]
-        for mixer, value in zip(published[of]["columns"], values, strict=True):
-            if value is not None:
-                done = [ours[mixer, task, one].values() for one in over if (mixer, task, one) in ours]
-                mean = fmean(map(fmean, done)) if done else None
-                by_seed = tuple(done[0]) if setting and done else ()
-                pairs.append(Pair(of, name, mixer, value, mean, len(done), len(over), by_seed))
-    return pairs
+    tried = defaultdict[str, dict](lambda: defaultdict(lambda: defaultdict(dict)))
+    ended = _ended(frame, rates)
+    accuracies = ended["test_accuracy"].where(ended["status"] == "finished", 0.0)
+    for (column, task, setting, lr, seed), value in zip(
+        ended[[*_CELL, "lr", "seed"]].itertuples(index=False), accuracies, strict=True
+    ):
+        seeds = tried[task][lr][column, setting]
+        seeds[seed] = max(value, seeds.get(seed, 0.0))  # of several configurations
+    found: dict[Place, dict[int, float]] = {}
+    for task, by_rate in tried.items():
+        every = set().union(*by_rate.values())
+        if complete := {lr: cells for lr, cells in by_rate.items() if set(cells) == every}:
+            best = max(sorted(complete), key=lambda lr: _mean_over_columns(complete[lr]))
+            found |= {(column, task, setting): seeds for (column, setting), seeds in complete[best].items()}
+    return found
 
 
-def distance(pairs: Iterable[Pair]) -> tuple[int, float | None, float | None]:
-    """How many numbers are complete, and over those the RMSE and Spearman's rank correlation."""
-    both = pd.DataFrame([(pair.ours, pair.published) for pair in pairs if pair.complete], columns=["ours", "published"])
-    if both.empty:
+def _mean_over_columns(cells: Mapping[tuple[Column, str], Mapping[int, float]]) -> float:
+    by_column = defaultdict[Column, list[float]](list)
+    for (column, _), seeds in cells.items():
+        by_column[column].append(fmean(seeds.values()))
+    return fmean(map(fmean, by_column.values()))
+
+
+def _ended(frame: pd.DataFrame, rates: Collection[float]) -> pd.DataFrame:
+    ended = frame[frame["status"].isin(ENDED)]
+    return ended[ended["lr"].isin(rates)] if rates else ended
+
+
+def whole(entries: Mapping[Name, Mapping[Column, Entry]]) -> dict[tuple[Name, str], list[float]]:
+    """Our means over all settings of a published one, by name and mixer: one for each column of the mixer."""
+    found: dict[tuple[Name, str], list[float]] = {}
+    for name, row in entries.items():
+        for column, entry in row.items():
+            if entry.mean is not None and entry.whole:
+                found.setdefault((name, column.mixer), []).append(entry.mean)
+    return found
+
+
+def numbers_of(table: Published) -> dict[tuple[Name, str], list[float]]:
+    """The numbers of a published table, in the form of `whole`."""
+    return {(name, mixer): [value] for name, row in table.numbers.items() for mixer, value in row.items()}
+
+
+def distance(
+    one: Mapping[tuple[Name, str], list[float]], other: Mapping[tuple[Name, str], list[float]]
+) -> tuple[int, float | None, float | None]:
+    """How many numbers two tables share, and over those the RMSE and Spearman's rank correlation."""
+    pairs = [(a, b) for place in one if place in other for a in one[place] for b in other[place]]
+    if not pairs:
         return 0, None, None
-    rmse = ((both["ours"] - both["published"]) ** 2).mean() ** 0.5
+    both = pd.DataFrame(pairs, columns=["one", "other"])
+    rmse = ((both["one"] - both["other"]) ** 2).mean() ** 0.5
     ranks = both.rank()
     enough = len(both) > 2 and (ranks.nunique() > 1).all()
-    return len(both), float(rmse), float(ranks["ours"].corr(ranks["published"])) if enough else None
+    return len(both), float(rmse), float(ranks["one"].corr(ranks["other"])) if enough else None
+
+
+def ranges(tables: Iterable[Published]) -> dict[tuple[Name, str], tuple[float, float, int]]:
+    """The lowest and the highest number of several tables, and how many of them have it, by name and mixer."""
+    values: dict[tuple[Name, str], list[float]] = {}
+    for table in tables:
+        for place, (value,) in numbers_of(table).items():
+            values.setdefault(place, []).append(value)
+    return {place: (min(own), max(own), len(own)) for place, own in values.items()}

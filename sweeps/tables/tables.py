@@ -139,6 +139,13 @@ def cell_entry(cell: Any) -> Entry:
     return Entry(cell.mean, cell.by_seed, 1, 1, cell.status, (cell.n,) * 2, **marks, higher_is_better=higher)
 
 
+def seeds_entry(by_seed: Mapping[int, float], whole: bool = True) -> Entry:
+    """The score of one setting; `whole`: it has all of its seeds."""
+    if not by_seed:
+        return Entry(None, {}, 0, 1, "missing")
+    return Entry(fmean(by_seed.values()), by_seed, 1, 1, "ok", (len(by_seed),) * 2, lost=int(not whole))
+
+
 def mean_of(entries: Iterable[Entry]) -> Entry:
     """The plain mean of several entries, as one entry.
 

@@ -1,18 +1,21 @@
-"""Our numbers beside published ones: complete or not, at their learning rates, and what is refused."""
-
-import json
+"""Our numbers beside published ones: complete or not, by each rule, at their learning rates, and what is refused."""
 
 import fakes
+import pandas as pd
 import pytest
+import yaml
 
 from mixerlab.api import compose
 from mixerlab.config.settings import settings_of
 from mixerlab.sweeps.report import compare
 from mixerlab.sweeps.tables.collect import collect
-from mixerlab.sweeps.tables.published import Pair, distance, pairs_of, read_published, scores_by_seed
+from mixerlab.sweeps.tables.columns import Column
+from mixerlab.sweeps.tables.published import Name, distance, last_epoch, ours, ranges, read_published, scores_by_seed
+from mixerlab.sweeps.tables.swept import spread_out
 
 SETTINGS = ("baseline", "vocab_size-512", "vocab_size-1024", "vocab_size-2048", "vocab_size-4096", "vocab_size-8192")
 MEM = {"task": "mem", "setting": "baseline"}
+ATTN, GDN = Column("attn"), Column("gdn")
 
 
 @pytest.fixture
@@ -29,33 +32,50 @@ def results(tmp_path):
 
 @pytest.fixture
 def published(tmp_path):
-    path = tmp_path / "published.json"
+    path = tmp_path / "published.yaml"
     tables = {
-        "source": "a paper",
-        "over": {"mem": SETTINGS},
-        "means": {"columns": ["attn", "gdn", "mesa"], "mem": [0.60, 0.5, 0.7]},
-        "settings": {"columns": ["attn", "gdn"], "icr_challenge 256-512": [1.0, None]},
+        "one": {
+            "title": "One",
+            "means": {"attn": {"mem": 0.6}, "gdn": {"mem": 0.5}, "mesa": {"mem": 0.7}},
+            "settings": {"attn": {"icr_challenge 256-512": 1.0}},
+        },
+        "other": {"title": "Other", "means": {"attn": {"mem": 0.62}, "mesa": {"mem": 0.9}}},
+        "third": {"title": "Third", "means": {"attn": {"mem": 0.4}}},
     }
-    path.write_text(json.dumps(tables))
+    path.write_text(yaml.safe_dump({"over": {"mem": list(SETTINGS)}, "tables": tables}))
     return path
 
 
-def test_pairs_and_their_distance(results, published, tmp_path):
-    pairs = pairs_of(collect(results), read_published(published))
-    assert [(pair.name, pair.mixer, pair.published, pair.ours, pair.done, pair.total) for pair in pairs] == [
-        ("mem", "attn", 0.6, pytest.approx(0.65), 6, 6),
-        ("mem", "gdn", 0.5, pytest.approx(0.5), 3, 6),
-        ("mem", "mesa", 0.7, None, 0, 6),
-        ("icr_challenge 256-512", "attn", 1.0, 0.8, 1, 1),
-    ]
-    assert distance(pairs) == (2, pytest.approx(((0.05**2 + 0.2**2) / 2) ** 0.5), None)
-    ours, told = [0.1, 0.4, 0.2, 0.9], [0.2, 0.3, 0.4, 0.8]
-    ranked = [Pair("means", "mem", "attn", b, a, 1, 1) for a, b in zip(ours, told, strict=True)]
-    assert distance(ranked)[2] == pytest.approx(0.8)  # Spearman: 1 - 6 sum d^2 / (n (n^2 - 1)), d = 0, 1, 1, 0
-    for number, setting in enumerate((*SETTINGS[:-1], "vocab_size-300")):  # a yaml of one's own has other settings
+def frame_of(folder):
+    return spread_out(collect(folder))
+
+
+def test_ours_beside_each_number(results, published):
+    entries = ours(frame_of(results), read_published(published).values())
+    found = {(str(name), column): entry for name, row in entries.items() for column, entry in row.items()}
+    assert {key: (pytest.approx(entry.mean), entry.done, entry.total) for key, entry in found.items()} == {
+        ("mem", ATTN): (0.65, 6, 6),
+        ("mem", GDN): (0.5, 3, 6),
+        ("icr_challenge 256-512", ATTN): (0.8, 1, 1),
+    }
+
+
+def test_settings_of_ones_own_are_no_part_of_a_mean(published, tmp_path):
+    for number, setting in enumerate((*SETTINGS[:-1], "vocab_size-300")):
         fakes.add_run(tmp_path / "own", [0.5 + 0.1 * number], lr=[1e-3], task="mem", setting=setting)
-    mem, *_ = pairs_of(collect(tmp_path / "own"), read_published(published))
-    assert (mem.done, mem.complete, mem.ours) == (5, False, pytest.approx(0.7))
+    entry = ours(frame_of(tmp_path / "own"), read_published(published).values())[Name("mem")][ATTN]
+    assert (entry.done, entry.whole, entry.mean) == (5, False, pytest.approx(0.7))
+
+
+def test_the_distance_of_two_tables():
+    one, other = (
+        {(Name(f"t{n}"), "attn"): [v] for n, v in enumerate(values)}
+        for values in ([0.1, 0.4, 0.2, 0.9], [0.2, 0.3, 0.4, 0.8])
+    )
+    count, rmse, spearman = distance(one, other)
+    assert (count, rmse) == (4, pytest.approx((0.07 / 4) ** 0.5))
+    assert spearman == pytest.approx(0.8)  # 1 - 6 sum d^2 / (n (n^2 - 1)), d = 0, 1, 1, 0
+    assert distance(one, {}) == (0, None, None)
 
 
 def test_each_seed_has_its_own_best_rate(tmp_path):
@@ -63,27 +83,65 @@ def test_each_seed_has_its_own_best_rate(tmp_path):
     fakes.add_run(tmp_path, [1.0, 0.1, 0.2, 0.9], lr=rates, seed=[0, 1], **MEM)
     fakes.add_run(tmp_path, [0.3], lr=[1e-3], seed=2, **MEM)  # 5e-3 has not been run
     fakes.add_run(tmp_path, ["diverged", 0.5, "diverged", "diverged"], lr=rates, seed=[3, 4], **MEM)
-    frame = collect(tmp_path)
+    frame, place = frame_of(tmp_path), (ATTN, "mem", "baseline")
     by_seed = {0: 1.0, 1: 0.9, 3: 0.5, 4: 0.0}
-    assert scores_by_seed(frame) == scores_by_seed(frame, rates=rates) == {("attn", "mem", "baseline"): by_seed}
+    assert scores_by_seed(frame) == scores_by_seed(frame, rates=rates) == {place: by_seed}
     assert scores_by_seed(frame, rates=[*rates, 5e-4]) == {}, "a rate is lacking"
-    assert scores_by_seed(frame, rates=[1e-3])["attn", "mem", "baseline"] == {0: 1.0, 1: 0.2, 2: 0.3, 3: 0.0, 4: 0.0}
+    assert scores_by_seed(frame, rates=[1e-3])[place] == {0: 1.0, 1: 0.2, 2: 0.3, 3: 0.0, 4: 0.0}
 
 
-def test_the_command_writes_table_and_figures(results, published, tmp_path, capsys):
+def test_the_last_epoch_at_one_rate_of_a_task(tmp_path):
+    """5e-3 is best for gdn, 1e-3 for attn and on the mean; 1e-2 has not been run everywhere, so it is not chosen."""
+    fakes.add_run(tmp_path, [0.9, 0.2, "diverged", 0.1], lr=[1e-3, 5e-3], seed=[0, 1], **MEM)
+    fakes.add_run(tmp_path, [0.2, 0.4], lr=[1e-3, 5e-3], mixer="gdn", **MEM)
+    fakes.add_run(tmp_path, [1.0], lr=[1e-2], mixer="gdn", **MEM)
+    frame = frame_of(tmp_path)
+    frame["test_accuracy"] = frame["official_accuracy"]
+    frame.loc[(frame["mixer"] == "gdn") & (frame["lr"] == 1e-3), "test_accuracy"] = 0.15
+    assert last_epoch(frame) == {(ATTN, "mem", "baseline"): {0: 0.9, 1: 0.0}, (GDN, "mem", "baseline"): {0: 0.15}}
+
+
+def test_the_command(results, published, tmp_path, capsys):
     out = tmp_path / "out"
-    assert compare.main([str(results), "--published", str(published), "--out", str(out)]) == 0
-    figures = {f"published{of}.{kind}" for of in ("_means", "_settings") for kind in ("png", "pdf")}
-    assert {path.name for path in out.iterdir()} == {"published.md", "published.csv"} | figures
+    command = [str(results), str(results), "--labels", "a", "b", "--published", str(published), "--out", str(out)]
+    assert compare.main(command) == 0
+    assert {path.name for path in out.iterdir()} == {
+        *("published.md", "published.csv", "means.png", "means.pdf", "settings.png", "settings.pdf")
+    }
     text = (out / "published.md").read_text()
-    assert text in capsys.readouterr().out
-    assert r"| mem | 0.650 (0.600) +0.050 | 0.500\* (3/6) (0.500) +0.000 | - (0.700) |" in text
-    assert "Complete: 1 of 3. RMSE 0.050. Off by more than 0.05: 0." in text  # 0.65 - 0.6 is more in its last bit
-    assert (out / "published.csv").read_text().splitlines()[3].startswith("means,mem,mesa,0.7,,0,6")
+    assert text.strip() in capsys.readouterr().out
+    lines = ["|".join(part.strip() for part in line.split("|")) for line in text.splitlines()]
+    assert "|mem|attn|0.650|0.650|0.400 to 0.620 (3)|0.600|0.620|0.400|" in lines
+    assert r"|mem|gdn|0.500\* (3/6)|0.500\* (3/6)|0.500 to 0.500 (1)|0.500|||" in lines
+    assert "|a|0.050 (1)|0.030 (1)|0.250 (1)|" in lines
+    assert "|other|0.142 (2)||0.220 (1)|" in lines
+    assert "outside their range: a 1 of 1, b 1 of 1, one 0 of 1, other 0 of 1, third 1 of 1." in text
+    rows = pd.read_csv(out / "published.csv")
+    assert len(rows) == 2 * 3 + 7 and rows["accuracy"].iloc[0] == pytest.approx(0.65)
 
 
-def test_the_papers_means_are_over_all_settings_of_our_tasks():
-    told = read_published(compare.PUBLISHED / "parallax_paper.json")
-    assert set(told["over"]) == set(told["means"]) - {"columns"}
-    for task, over in told["over"].items():
-        assert over == list(settings_of(compose(f"task={task}").task))
+def test_what_it_refuses(results, published, tmp_path, capsys):
+    for arguments, told in (
+        ([str(results), "--published", "nobody"], "choose parallax, mesanet"),
+        ([str(results), "--labels", "a", "b"], "--labels a b"),
+        ([str(results), "--rates", "7"], "no number that parallax"),
+    ):
+        assert compare.main([*arguments, "--out", str(tmp_path / "out")]) == 1
+        assert told in capsys.readouterr().err
+    wrong = yaml.safe_load(published.read_text())
+    wrong["tables"]["one"]["means"]["attn"]["mem"] = 60.0
+    published.write_text(yaml.safe_dump(wrong))
+    with pytest.raises(ValueError, match="one, attn, mem: 60"):
+        read_published(published)
+
+
+def test_means_are_over_all_settings_of_our_tasks():
+    for table in read_published().values():
+        assert {name.task for name in table.numbers if not name.setting} <= set(table.over)
+        for task, over in table.over.items():
+            assert list(over) == list(settings_of(compose(f"task={task}").task))
+
+
+def test_the_range_of_the_published_numbers():
+    """Attention's recall in the six tables."""
+    assert ranges(read_published().values())[Name("icr"), "attn"] == (0.803, 1.0, 6)

@@ -7,6 +7,7 @@ from mixerlab.sweeps.report import compare
 from mixerlab.sweeps.report.report import table
 from mixerlab.sweeps.tables.collect import collect
 from mixerlab.sweeps.tables.notes import unreadable
+from mixerlab.sweeps.tables.published import Name, Published
 from mixerlab.sweeps.tables.rows_file import read_rows
 from mixerlab.sweeps.tables.writers import rows_csv
 
@@ -59,7 +60,7 @@ def test_a_wrong_line_costs_its_row_and_is_named(rows, name):
 
 def test_a_comparison_names_such_a_line(rows, tmp_path, monkeypatch):
     monkeypatch.setattr(compare, "save", lambda *_: [])
-    (tmp_path / "paper.json").write_text('{"source": "a paper", "settings": {"columns": ["gdn"], "icr baseline": [1]}}')
+    paper = Published("a paper", "", "", "", (), {Name("icr", "baseline"): {"gdn": 1.0}}, {})
     rows.write_text(rows.read_text().replace("0.8,", "8,"))
-    text = compare.compare(rows, tmp_path / "paper.json", tmp_path / "out")
-    assert "0.900 (1.000)" in text and f"- unreadable: {rows}, line 3: " in text
+    text = compare.compare([rows], tmp_path / "out", {"paper": paper})
+    assert "| 0.900 | 1.000 |" in text and f"- unreadable: {rows}, line 3: " in text
