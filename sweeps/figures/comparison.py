@@ -57,10 +57,17 @@ def comparison(
             limit(panel, "accuracy", axis="x")
             panel.set_xlabel("accuracy")
         points = [entry for series in ours.values() for row in series.values() for entry in row.values()]
-        shown = {"marker": "o"} if len(ours) == 1 else {}
         handles: list[Artist] = [
-            Line2D([], [], color="0.3", markersize=MARKER, linestyle="none", label=label, **{"marker": marker} | shown)
-            for label, marker in zip(ours, MARKERS * len(ours), strict=False)
+            Line2D(
+                [],
+                [],
+                color="0.3",
+                marker=MARKERS[number % len(MARKERS)],
+                markersize=MARKER,
+                linestyle="none",
+                label=label,
+            )
+            for number, label in enumerate(ours)
         ]
         handles.append(
             Line2D(

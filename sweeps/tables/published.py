@@ -20,7 +20,6 @@ OURS = Path(__file__).with_suffix(".yaml")
 # How ours are chosen: each seed's best learning rate, on test or on validation; or the accuracy of the last epoch, at
 # the one rate of each task that is the best for all mixers together.
 Rule = Literal["official", "clean", "last"]
-LAST = "last"
 _CELL = ["column", "task", "setting"]
 
 
@@ -101,7 +100,7 @@ def ours(
         rule: how ours are chosen.
         rates: only these learning rates count, and a seed that lacks one is left out. Empty: all.
     """
-    scores = last_epoch(frame, rates) if rule == LAST else scores_by_seed(frame, rule, rates)
+    scores = last_epoch(frame, rates) if rule == "last" else scores_by_seed(frame, rule, rates)
     found: dict[Name, dict[Column, Entry]] = {}
     for table in tables:
         for name in table.numbers:
