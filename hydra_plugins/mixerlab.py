@@ -10,7 +10,7 @@ from typing import Any
 from hydra._internal.core_plugins.basic_launcher import BasicLauncher
 from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 from hydra.plugins.launcher import Launcher
-from omegaconf import OmegaConf
+from omegaconf import DictConfig, OmegaConf
 
 
 class _Sweeper(BasicSweeper):
@@ -29,7 +29,7 @@ class _Sweeper(BasicSweeper):
         """Ends the process with a message if the sweep is refused."""
         from hydra.core.override_parser.overrides_parser import OverridesParser
 
-        from mixerlab.config.hints import REFUSALS, refusal
+        from mixerlab.config.hints import refusal
         from mixerlab.config.postponed import GROUPS
         from mixerlab.sweeps.launch.cells import Composer
         from mixerlab.sweeps.launch.sweep import Sweep
@@ -37,6 +37,8 @@ class _Sweeper(BasicSweeper):
         assert self.hydra_context is not None and self.config is not None
         loader = self.hydra_context.config_loader
         try:
+            if not isinstance(self.params, dict | DictConfig | None):
+                raise ValueError(f"hydra.sweeper.params={self.params} must be a group of keys, such as `mixer: a,b`")
             for key, value in (self.params or {}).items():
                 if key in (*GROUPS, "experiment") and not isinstance(value, str):
                     raise ValueError(f"hydra.sweeper.params.{key} is no string: write its choices as `{key}: a,b`")
@@ -44,7 +46,7 @@ class _Sweeper(BasicSweeper):
             parser = OverridesParser.create(config_loader=loader)
             self.run(sweep, parser.parse_overrides([*self._parse_config(), *arguments]))
         except ValueError as error:
-            sys.exit(f"error: {refusal(error) if isinstance(error, REFUSALS) else error}")
+            sys.exit(f"error: {refusal(error)}")
         return []
 
     def run(self, sweep: Any, overrides: list[Any]) -> None:

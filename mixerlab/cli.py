@@ -90,7 +90,7 @@ def _run_hydra(arguments: list[str]) -> None:
         sys.exit(f"error: no tool {arguments[0]}: {', '.join(TOOLS)}; settings are KEY=VALUE")
     import hydra
 
-    from mixerlab.config.hints import REFUSALS, check_choices, refusal
+    from mixerlab.config.hints import REFUSALS, check_choices, is_refusal, refusal
     from mixerlab.config.postponed import postponed
     from mixerlab.records.provenance import COMMAND
 
@@ -105,12 +105,11 @@ def _run_hydra(arguments: list[str]) -> None:
     os.environ[_FULL_ERROR] = "1"
     try:
         hydra.main(version_base="1.3", config_path="pkg://mixerlab.conf", config_name="config")(train_run)()
-    except REFUSALS as error:
-        if wants_tracebacks:
+    except Exception as error:
+        if wants_tracebacks or not (isinstance(error, ValueError) or is_refusal(error)):
             raise
-        sys.exit(f"error: {one_line(refusal(error))}")
-    except ValueError as error:  # also of Hydra: a yaml's defaults that are no list
-        sys.exit(f"error: {one_line(str(error))}")
+        hint = "" if isinstance(error, (*REFUSALS, ValueError)) else f" ({_FULL_ERROR}=1 shows where)"
+        sys.exit(f"error: {one_line(refusal(error))}{hint}")
     finally:
         del os.environ[COMMAND]
         if not wants_tracebacks:
@@ -162,7 +161,10 @@ def train_run(cfg: "DictConfig") -> None:
 
 def _say_what_is_left_out(hydra_config: "HydraConf") -> None:
     """Of an experiment with a grid, a single run trains one cell."""
-    if grid := hydra_config.sweeper.get("params"):
+    from omegaconf import DictConfig, OmegaConf
+
+    grid = OmegaConf.select(hydra_config, "sweeper.params")
+    if isinstance(grid, DictConfig) and grid:
         params = " ".join(f"{key}={value}" for key, value in grid.items())
         experiment = hydra_config.runtime.choices.get("experiment")
         log.warning("one run, and not the grid %s of experiment=%s: -m trains it", params, experiment)

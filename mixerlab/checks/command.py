@@ -50,7 +50,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for warning in Parts.of(cfg).initial_value_warnings(autoencode=False):
             print(f"note: {warning}")
     except (ValueError, *REFUSALS) as error:
-        message = refusal(error) if isinstance(error, REFUSALS) else str(error)
+        message = refusal(error)
         print(f"error: mixer={name}: {message.removeprefix('mixer=').removeprefix(f'{name}: ')}", file=sys.stderr)
         return 1
     return 0

@@ -9,7 +9,7 @@ from hydra.core.config_loader import ConfigLoader
 from hydra.core.global_hydra import GlobalHydra
 from omegaconf import DictConfig, OmegaConf
 
-from mixerlab.config.hints import REFUSALS, check_choices, refusal
+from mixerlab.config.hints import check_choices, one_line_refusals
 from mixerlab.config.hybrid import expand, is_hybrid
 from mixerlab.config.project import check_yamls, note_folder, use_folder
 from mixerlab.config.settings import baseline_from_yaml
@@ -37,10 +37,8 @@ def compose(*overrides: str, config_dir: str | Path | None = None) -> DictConfig
     folder = None if config_dir is None else Path(config_dir)
     search = use_folder(folder)
     with initialize_config_module("mixerlab.conf", version_base="1.3"):
-        try:
+        with one_line_refusals():
             composed = hydra_compose("config", [*search, *overrides], return_hydra_config=True)
-        except REFUSALS as error:
-            raise ValueError(refusal(error)) from error
         cfg = without_hydra(composed)
         complete(cfg, composed.hydra, GlobalHydra.instance().config_loader())
     note_folder(cfg, folder)
@@ -67,7 +65,5 @@ def complete(cfg: DictConfig, hydra_config: DictConfig | HydraConf, loader: Conf
     if isinstance(cfg.task, DictConfig) and not {"baseline", "levels"} & set(cfg.task):
         baseline_from_yaml(cfg, hydra_config, loader)
     if isinstance(cfg.mixer, DictConfig) and is_hybrid(cfg.mixer):
-        try:
+        with one_line_refusals():
             expand(cfg, hydra_config, loader)
-        except REFUSALS as error:
-            raise ValueError(refusal(error)) from error

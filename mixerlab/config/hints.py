@@ -1,8 +1,9 @@
 """What Hydra refuses of a command, OmegaConf of a value and PyYAML of a file, in one line that leads to the fix."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from difflib import get_close_matches
-from importlib.resources import files
+from importlib import resources
 from traceback import walk_tb
 from typing import Any, cast
 
@@ -15,22 +16,46 @@ from yaml import MarkedYAMLError, YAMLError
 
 from mixerlab.config.hybrid import is_hybrid
 from mixerlab.config.postponed import GROUPS
+from mixerlab.records.errors import reason, type_and_message
 from mixerlab.records.identity import flatten
 
-REFUSALS = (HydraException, OmegaConfBaseException, YAMLError, UnicodeDecodeError)
+REFUSALS = (HydraException, OmegaConfBaseException, YAMLError)
+_READERS, _OURS = {"hydra", "omegaconf", "yaml"}, {"mixerlab", "hydra_plugins"}
 _OWN = "--config-dir DIR (in Python config_dir=DIR) adds your own"
 
 
+def is_refusal(error: Exception) -> bool:
+    """Whether Hydra, OmegaConf or PyYAML, and not code of ours, raised it: of a command or a yaml, whatever its type.
+
+    PyYAML raises an IndexError of `!!int ''`, and Hydra a TypeError of `hydra.sweeper=3`.
+    """
+    packages = [frame.f_globals.get("__name__", "").partition(".")[0] for frame, _ in walk_tb(error.__traceback__)]
+    found = [package for package in packages if package in _READERS | _OURS]
+    is_theirs = bool(found) and found[-1] in _READERS and not isinstance(error, OSError)  # a closed pipe, a full disk
+    return is_theirs or isinstance(error, REFUSALS)
+
+
+@contextmanager
+def one_line_refusals() -> Iterator[None]:
+    """Within the block, what `is_refusal` becomes a ValueError with its message."""
+    try:
+        yield
+    except Exception as error:
+        if not is_refusal(error):
+            raise
+        raise ValueError(refusal(error)) from error
+
+
 def refusal(error: Exception) -> str:
-    """The message of one of `REFUSALS`: its own in one line, unless that leads astray."""
+    """The message of what `is_refusal`, or of a ValueError: its own in one line, unless that leads astray."""
     cause = error.__cause__
     if isinstance(error, MarkedYAMLError):
         mark = error.problem_mark or error.context_mark
         where = f"{mark.name}, line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
         return f"{where}{error.problem or error.context}"
-    if isinstance(error, UnicodeDecodeError):  # only the frame that reads the file knows its name
-        places = [frame.f_locals.get("full_path") for frame, _ in walk_tb(error.__traceback__)]
-        return f"{next(filter(None, places), 'a yaml')} is not in UTF-8: {error}"
+    # Only the frame that reads the file knows its name.
+    if files := [file for frame, _ in walk_tb(error.__traceback__) if (file := frame.f_locals.get("full_path"))]:
+        return f"{files[0]} cannot be read: {reason(error if str(error) else cause or error)}"
     if isinstance(error, OverrideParseException):
         return (
             f"{error.override} cannot be read: settings are KEY=VALUE. Quote the whole setting if it has spaces, and"
@@ -44,7 +69,9 @@ def refusal(error: Exception) -> str:
         return _unknown_key(str(cause.full_key), cause.parent_node)
     if isinstance(error, OmegaConfBaseException):  # a value that is ???, or `${nothing}`
         return f"{f'{error.full_key}: ' if error.full_key else ''}{str(error).splitlines()[0]}"
-    return " ".join(f"{error} {cause or ''}".split())
+    if isinstance(error, REFUSALS):
+        return " ".join(f"{error} {cause or ''}".split())
+    return str(error) if isinstance(error, ValueError) else f"Hydra cannot use this: {type_and_message(error)}"
 
 
 def _unknown_key(key: str, parent: DictConfig) -> str:
@@ -77,6 +104,6 @@ def check_choices(overrides: Iterable[str]) -> None:
         value: Any = None if override.is_delete() else override.value()
         for choice in value.list if isinstance(value, ChoiceSweep) else [value]:
             if isinstance(choice, int | float | list | dict | None) or str(choice).endswith((".yaml", ".yml")):
-                folder = files("mixerlab.conf").joinpath(override.key_or_group)
+                folder = resources.files("mixerlab.conf").joinpath(override.key_or_group)
                 names = sorted(file.name.removesuffix(".yaml") for file in folder.iterdir())
                 raise ValueError(f"{text}: give a name; there are: {', '.join(names)}; {_OWN}")

@@ -8,7 +8,7 @@ from typing import Any, Literal, NamedTuple
 from omegaconf import DictConfig, OmegaConf
 
 from mixerlab.config.arguments import check_arguments, class_of, defaults_of
-from mixerlab.config.hints import REFUSALS, refusal
+from mixerlab.config.hints import one_line_refusals
 from mixerlab.config.hybrid import check_keys, is_hybrid, mixers_of
 from mixerlab.config.settings import described
 from mixerlab.mixers.base import SequenceMixer
@@ -105,13 +105,11 @@ def checked(cfg: DictConfig) -> Checked:
     """
     if "experiment" in cfg:  # where Hydra puts the keys of a yaml that does not say otherwise
         raise ValueError("the experiment's yaml must begin with the line `# @package _global_` (sweeps/README.md)")
-    try:
+    with one_line_refusals():  # a value that is ???, or ${nothing}
         check_arguments("", RunConfig, cfg, yaml="conf/config.yaml")
         RunConfig(**{str(key): value for key, value in cfg.items()})
         task, task_keys = described(cfg.task)  # first: its message for a wrong setting is the clear one
         config = {str(key): _resolved(part) for key, part in cfg.items() if key != "task"} | {"task": task_keys}
-    except REFUSALS as error:  # a value that is ???, or ${nothing}
-        raise ValueError(refusal(error)) from error
     _check(config)
     if config["task"]["data_dir"] is not None:
         config["task"]["data_sha256"] = digest_on_disk(task, config["task"]["data_dir"])
