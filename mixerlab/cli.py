@@ -161,9 +161,10 @@ def train_run(cfg: "DictConfig") -> None:
 
 def _say_what_is_left_out(hydra_config: "HydraConf") -> None:
     """Of an experiment with a grid, a single run trains one cell."""
-    from omegaconf import DictConfig, OmegaConf
+    from omegaconf import DictConfig
 
-    grid = OmegaConf.select(hydra_config, "sweeper.params")
+    sweeper = hydra_config.sweeper
+    grid = sweeper.get("params") if isinstance(sweeper, DictConfig) else None
     if isinstance(grid, DictConfig) and grid:
         params = " ".join(f"{key}={value}" for key, value in grid.items())
         experiment = hydra_config.runtime.choices.get("experiment")
