@@ -166,7 +166,7 @@ def _say_what_is_left_out(hydra_config: "HydraConf") -> None:
     sweeper = hydra_config.sweeper
     grid = sweeper.get("params") if isinstance(sweeper, DictConfig) else None
     if isinstance(grid, DictConfig) and grid:
-        params = " ".join(f"{key}={value}" for key, value in grid.items())
+        params = " ".join(f"{key!s}={value}" for key, value in grid.items())
         experiment = hydra_config.runtime.choices.get("experiment")
         log.warning("one run, and not the grid %s of experiment=%s: -m trains it", params, experiment)
 
