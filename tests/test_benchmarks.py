@@ -7,10 +7,14 @@ import pandas as pd
 import pytest
 import torch
 
+import mixerlab
 from mixerlab.benchmarks.decode_heat_map import heat_map
+from mixerlab.benchmarks.generate import EagerAttention, generated
+from mixerlab.generate import TokenReader
 
 ROOT = Path(__file__).parents[1]
 COMMANDS = {
+    "generate": ["--output", "made"],
     "parallax_decode": ["--output", "made"],
     "parallax_kernel": ["--output", "made"],
     "throughput": ["--out", "made.csv"],
@@ -45,3 +49,16 @@ def test_the_heat_map_shows_the_last_run_that_measured_both():
     first, second = heat_map(pd.DataFrame(rows, columns=columns), "a card").axes
     assert {text.get_position(): text.get_text() for text in first.texts} == {(0, 0): "1.50", (1, 1): "1.50"}
     assert [text.get_text() for text in second.texts] == ["1.50"]
+
+
+@torch.no_grad()
+def test_the_peer_of_generation_computes_the_same():
+    model = mixerlab.build_model("mixer=attn", "task=icr").eval()
+    rows, reader = torch.randint(0, 16, (3, 9)), EagerAttention(model, 3, 9)
+    for _ in range(2):
+        reader.restart()
+        logits = torch.cat([reader.step(tokens) for tokens in rows.split(1, dim=1)], dim=1)
+        torch.testing.assert_close(logits, model(rows), rtol=1e-5, atol=1e-5)
+    made = generated(reader, rows[:, :1], 9)
+    assert torch.equal(made, generated(TokenReader(model, 3, 9), rows[:, :1], 9))
+    assert torch.equal(made[:, 1:], model(torch.cat((rows[:, :1], made[:, :-1]), dim=1)).argmax(-1)[:, 1:])

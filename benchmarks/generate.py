@@ -1,0 +1,136 @@
+"""Tokens per second of greedy generation by the MAD model: two layers of width 128, vocabulary 16, bf16, one GPU.
+
+    python -m mixerlab.benchmarks.generate --output results/benchmarks/generate
+
+For each mixer and batch size, `--length` tokens from the first one on; a step is a captured CUDA graph
+(`mixerlab.generate.TokenReader`). The peer is the model of `mixer=attn` in eager PyTorch with bf16 weights: its layers
+called one by one, and SDPA over the filled part of a cache. Seconds are the median of three generations.
+"""
+
+import argparse
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from copy import deepcopy
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+import mixerlab
+from mixerlab.benchmarks.measuring import Table
+from mixerlab.generate import TokenReader
+
+MIXERS = ("attn", "parallax", "gdn", "mamba", "mesa")
+PEER = "attn, eager PyTorch"
+
+
+class EagerAttention:
+    """Reads token by token what `model`, of `mixer=attn`, reads: the steps of a user who knows no kernels of ours."""
+
+    def __init__(self, model: nn.Module, batch: int, length: int, dtype: torch.dtype = torch.float32):
+        own: Any = deepcopy(model).to(dtype)
+        self.model, device, mixers = own, own.head.weight.device, [block.mixer for block in own.blocks]
+        self.caches = [
+            torch.empty(2, batch, mixer.num_heads, length, mixer.head_dim, device=device, dtype=dtype)
+            for mixer in mixers
+        ]
+        pairs = torch.arange(0, mixers[0].head_dim, 2, device=device) / mixers[0].head_dim
+        angles = torch.arange(length, device=device)[:, None] * (10_000**-pairs).repeat(2)
+        self.cos, self.sin = (function(angles).to(dtype) for function in (torch.cos, torch.sin))
+        self.restart()
+
+    def restart(self) -> None:
+        self.position = 0
+
+    def step(self, tokens: Tensor) -> Tensor:
+        """The logits `[B, 1, V]` of the next tokens, int64 `[B, 1]`."""
+        x, t = self.model.embedding(tokens), self.position
+        for block, cache in zip(self.model.blocks, self.caches, strict=True):
+            own, normed = block.mixer, block.mixer_norm(x)
+            q, k, v = (
+                layer(normed).unflatten(-1, (own.num_heads, own.head_dim)).transpose(1, 2)
+                for layer in (own.q_proj, own.k_proj, own.v_proj)
+            )
+            q, cache[0, :, :, t : t + 1] = self._rotated(own.q_norm(q)), self._rotated(own.k_norm(k))
+            cache[1, :, :, t : t + 1] = v
+            mixed = F.scaled_dot_product_attention(q, *cache[:, :, :, : t + 1])
+            x = x + own.o_proj(mixed.transpose(1, 2).flatten(2))
+            normed = block.mlp_norm(x)
+            x = x + block.mlp.w3(F.silu(block.mlp.w1(normed)) * block.mlp.w2(normed))
+        self.position += 1
+        return self.model.head(self.model.norm(x))
+
+    def _rotated(self, x: Tensor) -> Tensor:
+        first, second = x.chunk(2, dim=-1)
+        return x * self.cos[self.position] + torch.cat((-second, first), dim=-1) * self.sin[self.position]
+
+
+def generated(reader: TokenReader | EagerAttention, tokens: Tensor, length: int) -> Tensor:
+    """The likeliest tokens behind the first ones, `[B, 1]`: int64 `[B, length]`."""
+    reader.restart()
+    made = []
+    for _ in range(length):
+        tokens = reader.step(tokens).argmax(dim=-1)
+        made.append(tokens)
+    return torch.cat(made, dim=1)
+
+
+def seconds(run: Callable[[], object]) -> float:
+    torch.cuda.synchronize()
+    started = time.perf_counter()
+    run()
+    torch.cuda.synchronize()
+    return time.perf_counter() - started
+
+
+@torch.no_grad()
+def measure(mixer: str, batch: int, length: int) -> dict[str, object]:
+    """One row of the table."""
+    model: Any = mixerlab.build_model(f"mixer={'attn' if mixer == PEER else mixer}", "task=icr").eval().cuda()
+    tokens = torch.randint(0, 16, (batch, 1), device="cuda")
+    reader: TokenReader | EagerAttention
+    with torch.autocast("cuda", torch.bfloat16, enabled=mixer != PEER):
+        if mixer == PEER:
+            reader = EagerAttention(model, batch, length, torch.bfloat16)
+        else:
+            reader = TokenReader(model, batch, length)
+        run = partial(generated, reader, tokens, length)
+        run()
+        taken = statistics.median(seconds(run) for _ in range(3))
+    return {
+        "mixer": mixer,
+        "B": batch,
+        "length": length,
+        "tokens_per_s": batch * length / taken,
+        "us_per_step": 1e6 * taken / length,
+        "graph": getattr(reader, "is_captured", False),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--mixers", nargs="+", default=[*MIXERS, PEER])
+    parser.add_argument("--batches", nargs="+", type=int, default=[1, 8, 64, 512])
+    parser.add_argument("--length", type=int, default=1024)
+    parser.add_argument("--output", type=Path, required=True, help="folder of table.csv and environment.json")
+    options = parser.parse_args()
+    if not torch.cuda.is_available():
+        sys.exit("this benchmark needs an NVIDIA GPU")
+    table = Table(options.output, "generate")
+    for mixer in options.mixers:
+        for batch in options.batches:
+            table.add(measure(mixer, batch, options.length))
+            torch.cuda.empty_cache()
+    rows = pd.read_csv(table.path)
+    shown = rows[rows["run"] == table.run].pivot(index="mixer", columns="B", values="tokens_per_s")
+    print(shown.reindex(options.mixers).round(0).astype(int).to_string())
+
+
+if __name__ == "__main__":
+    main()
