@@ -4,6 +4,7 @@
 
     record = mixerlab.run("mixer=gdn", "task=icr", "experiment=quickstart")  # a run, as on the command line
     rows = mixerlab.collect("results")  # every record so far: a DataFrame, one row for each replica
+    mixerlab.curves("results")  # their training curves: a DataFrame, one row for each replica and epoch
     mixerlab.table("results")  # the report's table of them: a DataFrame
     mixerlab.check(MyMixer)  # raises what `mixerlab check` would say
     model = mixerlab.build_model("mixer=gdn", "task=icr")  # an untrained nn.Module; or mixer=MyMixer(128)
@@ -21,11 +22,12 @@ if TYPE_CHECKING:
     from mixerlab.loading import load
     from mixerlab.mixers.base import SequenceMixer
     from mixerlab.sweeps.report.report import table
-    from mixerlab.sweeps.tables.collect import collect
+    from mixerlab.sweeps.tables.collect import collect, curves
     from mixerlab.tasks.base import Task
     from mixerlab.train import RunFailed
 
-__all__ = ["RunFailed", "SequenceMixer", "Task", "build_model", "check", "collect", "compose", "load", "run", "table"]
+__all__ = ["RunFailed", "SequenceMixer", "Task", "build_model", "check", "collect", "compose", "curves"]
+__all__ += ["load", "run", "table"]
 
 # Imported on first use: PyTorch and pandas take seconds, and `mixerlab --help` needs neither.
 _MODULES = {
@@ -36,6 +38,7 @@ _MODULES = {
     "check": "mixerlab.api",
     "collect": "mixerlab.sweeps.tables.collect",
     "compose": "mixerlab.config.compose",
+    "curves": "mixerlab.sweeps.tables.collect",
     "load": "mixerlab.loading",
     "run": "mixerlab.api",
     "table": "mixerlab.sweeps.report.report",

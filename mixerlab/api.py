@@ -4,7 +4,6 @@ from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from omegaconf import DictConfig
@@ -14,7 +13,7 @@ from mixerlab import train
 from mixerlab.checks.contract import WIDTH, check_everything
 from mixerlab.config.building import Parts
 from mixerlab.config.compose import compose
-from mixerlab.config.project import use_folder, use_noted_folder
+from mixerlab.config.project import ConfigDir, use_folders, use_noted_folders
 from mixerlab.config.values import checked
 from mixerlab.mixers.base import SequenceMixer
 from mixerlab.records.identity import replicas_of
@@ -22,7 +21,7 @@ from mixerlab.records.schema import Record
 from mixerlab.training.population import seeded
 
 
-def run(*overrides: str, config_dir: str | Path | None = None, config: DictConfig | None = None) -> Record | None:
+def run(*overrides: str, config_dir: ConfigDir = None, config: DictConfig | None = None) -> Record | None:
     """Trains one run, unless it is finished, and returns its record.
 
     Args:
@@ -44,9 +43,9 @@ def run(*overrides: str, config_dir: str | Path | None = None, config: DictConfi
     elif overrides or not isinstance(config, DictConfig):
         raise ValueError("give overrides, or as `config` what mixerlab.compose or OmegaConf.load returns")
     elif config_dir is None:
-        use_noted_folder(config)
+        use_noted_folders(config)
     else:
-        use_folder(Path(config_dir))
+        use_folders(config_dir)
     if config.get("dry_run") is True:
         raise ValueError("dry_run=true: mixerlab.run trains; mixerlab.compose(...) only gives the config")
     return train.run(config, patience=train.PATIENCE)
@@ -65,7 +64,7 @@ def check(mixer: Callable[..., SequenceMixer], d_model: int = WIDTH, **arguments
     return decision.why or "replicas compute side by side, under vmap"
 
 
-def build_model(*overrides: str, mixer: SequenceMixer | None = None, config_dir: str | Path | None = None) -> nn.Module:
+def build_model(*overrides: str, mixer: SequenceMixer | None = None, config_dir: ConfigDir = None) -> nn.Module:
     """The untrained model of a run with these overrides, on the CPU, in float32.
 
     It maps token ids, int64 `[B, T]`, to logits, float32 `[B, T, V]`. Its initial values are those of the run's first

@@ -19,6 +19,7 @@ import os
 import shlex
 import signal
 import sys
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
@@ -117,8 +118,13 @@ def _run_hydra(arguments: list[str]) -> None:
 
 
 def _overrides_first(arguments: list[str]) -> list[str]:
-    """The overrides before the options: Hydra refuses an override behind the value of an option."""
+    """The overrides before the options: Hydra refuses an override behind the value of an option.
+
+    Hydra takes the last `--config-dir`, and those before it in its search path.
+    """
     from hydra._internal.utils import get_args_parser
+
+    from mixerlab.config.project import search_path
 
     args, unknown = get_args_parser().parse_known_intermixed_args(arguments)
     if args.experimental_rerun is not None:
@@ -129,7 +135,12 @@ def _overrides_first(arguments: list[str]) -> list[str]:
     options = list(arguments)
     for override in overrides:
         options.remove(override)
-    return [*overrides, *options]
+    spaced = [value for option, value in pairwise(options) if option in ("--config-dir", "-cd")]
+    folders = spaced + [option.partition("=")[2] for option in options if option.startswith("--config-dir=")]
+    earlier = [Path(folder) for folder in folders if folder != args.config_dir]
+    if missing := [folder for folder in earlier if not folder.is_dir()]:
+        sys.exit(f"error: --config-dir {missing[0]}: there is no such folder")
+    return [*overrides, *search_path(earlier), *options]
 
 
 def train_run(cfg: "DictConfig") -> None:
@@ -139,12 +150,12 @@ def train_run(cfg: "DictConfig") -> None:
     from omegaconf import OmegaConf
 
     from mixerlab.config.compose import complete
-    from mixerlab.config.project import command_line_folder, use_folder
+    from mixerlab.config.project import command_line_folders, use_folders
     from mixerlab.train import PATIENCE, RunFailed, run, run_state
 
     hydra_config = HydraConfig.get()
     try:
-        use_folder(command_line_folder(hydra_config))
+        use_folders(command_line_folders(hydra_config))
         complete(cfg, hydra_config, GlobalHydra.instance().config_loader())
         _say_what_is_left_out(hydra_config)
         if cfg.get("dry_run"):

@@ -8,6 +8,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from mixerlab.config.project import ConfigDir
 from mixerlab.loading import load
 from mixerlab.mixers.cache import State
 from mixerlab.models.language_model import LanguageModel
@@ -75,7 +76,7 @@ def generate(
     *,
     bf16: bool = False,
     device: str | torch.device = "cpu",
-    config_dir: str | Path | None = None,
+    config_dir: ConfigDir = None,
 ) -> dict[str, float]:
     """The test scores of a model whose tokens come one by one: `training.metrics.means_of`, of batches as the run's.
 
@@ -110,7 +111,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="mixerlab generate", description=__doc__)
     parser.add_argument("run", help="results/runs/<run_id>, of a run that kept its weights")
     parser.add_argument("--bf16", action="store_true", help="under bfloat16 autocast instead of in float32")
-    parser.add_argument("--config-dir", type=Path, help="your own folder of yamls; classes are found beside it")
+    parser.add_argument("--config-dir", action="append", help="your own folder of yamls; classes are found beside it")
     args = parser.parse_args(arguments)
     device = "cuda" if torch.cuda.is_available() else "cpu"
     try:

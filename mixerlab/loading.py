@@ -12,7 +12,7 @@ from omegaconf import OmegaConf
 from mixerlab.config.arguments import class_of
 from mixerlab.config.building import build_model
 from mixerlab.config.hybrid import mixers_of
-from mixerlab.config.project import use_folder
+from mixerlab.config.project import ConfigDir, use_folders
 from mixerlab.config.settings import build_task, settings_of
 from mixerlab.config.values import mixer_version
 from mixerlab.models.auto_encoder import AutoEncoder
@@ -53,7 +53,7 @@ def load(
     replica: int | None = None,
     selection: Literal["official", "clean"] = "official",
     *,
-    config_dir: str | Path | None = None,
+    config_dir: ConfigDir = None,
 ) -> Loaded:
     """The trained model of a run, from `results/runs/<run_id>`.
 
@@ -76,7 +76,7 @@ def load(
     if folder.parent.name != "runs" or not folder.is_dir():
         raise ValueError(f"{run_folder} is no folder of a run: give results/runs/<run_id>")
     if config_dir is not None:
-        use_folder(Path(config_dir))
+        use_folders(config_dir)
     record, config = read_run(folder.parents[1], folder.name)
     if record is None or config is None or record.status != "finished":
         state = "not ended" if record is None else f"failed ({record.error})"

@@ -19,7 +19,7 @@ from omegaconf import DictConfig
 from mixerlab.checks.buildable import check_buildable
 from mixerlab.checks.outputs import OutputCheck
 from mixerlab.config.building import Parts, loggers_of
-from mixerlab.config.project import project_in_use, use_noted_folder
+from mixerlab.config.project import projects_in_use, use_noted_folders
 from mixerlab.config.values import CHANGED, checked
 from mixerlab.loggers import log_results, started
 from mixerlab.mixers.base import SequenceMixer
@@ -205,7 +205,7 @@ def run_cell(cfg: DictConfig) -> str | None:
     """
     logging.disable(logging.INFO)  # the sweep shows its own progress
     claim_gpu()
-    use_noted_folder(cfg)
+    use_noted_folders(cfg)
     cfg.trainer.progress = False
     cfg.trainer.keep_weights = kept_in_sweep(cfg.trainer.keep_weights)
     record = run(cfg)
@@ -222,7 +222,7 @@ def _train_and_record(this: _Run, splits: Mapping[str, Arrays] | None, loggers: 
     """
     folder, place = this.folder, place_to_train(this.folder)
     write_config(place, this.config)
-    origin: dict[str, Any] = {"started_at": datetime.now(UTC), "code": this.code, "git": git_state(project_in_use())}
+    origin: dict[str, Any] = {"started_at": datetime.now(UTC), "code": this.code, "git": git_state(*projects_in_use())}
     try:
         with users_code():
             if splits is None:

@@ -80,16 +80,17 @@ def versions() -> dict[str, str]:
 
 
 @functools.cache  # the code that runs is the code of the time it was imported: ask before a run, not after it
-def git_state(project: Path | None = None) -> dict[str, Any]:
+def git_state(*projects: Path) -> dict[str, Any]:
     """The commit of the checkout that this code is in, and whether it has changes since; None of an installed copy.
 
     Args:
-        project: the user's own folder of mixers and tasks, whose commit is told as well. Of files there that git does
-            not track only those of Python are changes: results may lie there too.
+        projects: the user's own folders of mixers and tasks, whose commits are told as well, as `project`, `project_2`
+            and so on. Of files there that git does not track only those of Python are changes: results may lie there.
     """
     code = Path(__file__)
     state = _commit(code.parent, code.name, ":/")  # not of another repository, in which a copy is installed
-    return state if project is None else state | {"project": _commit(project, ".", "*.py")}
+    names = ("project", *(f"project_{number}" for number in range(2, len(projects) + 1)))
+    return state | {name: _commit(project, ".", "*.py") for name, project in zip(names, projects, strict=False)}
 
 
 def _commit(folder: Path, tracked: str, new: str) -> dict[str, Any]:

@@ -4,7 +4,7 @@ import subprocess
 import sys
 
 import pytest
-from command_line import TINY
+from command_line import TINY, run_py
 
 import mixerlab
 from mixerlab.config import project
@@ -54,3 +54,14 @@ def test_a_config_stays_with_the_project_that_it_was_composed_in(make_project, t
         config.force = True
         record = mixerlab.run(config=config)
         assert record.provenance.get("project", {}).get("git_commit") == commit
+
+
+def test_a_second_folder_of_yamls_adds_to_the_first(make_project):
+    (first, _), (second, _) = make_project("early"), make_project("late")
+    options = ("--config-dir", str(first), f"--config-dir={second}")
+    outcome = run_py(*options, "-m", "mixer=early,late", "task=icr", *TINY, "dry_run=true")
+    assert outcome.code == 0 and "early icr" in outcome.out and "late icr" in outcome.out, outcome.err
+    assert mixerlab.compose("mixer=late", config_dir=[first, second]).mixer.name == "late"
+    (first / "mixer" / "late.yaml").write_text((second / "mixer" / "late.yaml").read_text())
+    outcome = run_py(*options, "mixer=late", "task=icr", *TINY, "dry_run=true")
+    assert outcome.code == 1 and f"mixer/late.yaml: {first}" in outcome.err.replace(str(second), str(first))

@@ -4,7 +4,6 @@ import argparse
 import sys
 from collections.abc import Sequence
 from functools import partial
-from pathlib import Path
 from typing import Any, cast
 
 from omegaconf import OmegaConf
@@ -26,7 +25,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("name", help="a yaml in conf/mixer/, yours or ours; of a hybrid each layer is checked")
     settings = f"such as mixer.num_heads=4 or model.d_model=128 (default width: {WIDTH})"
     parser.add_argument("overrides", nargs="*", default=[], metavar="KEY=VALUE", help=f"settings, {settings}")
-    parser.add_argument("--config-dir", type=Path, help="your own folder of yamls; classes are found beside it")
+    parser.add_argument("--config-dir", action="append", help="your own folder of yamls; classes are found beside it")
     args = parser.parse_intermixed_args(arguments)
     name = args.name.removeprefix("mixer=")
     try:

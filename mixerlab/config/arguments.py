@@ -8,7 +8,7 @@ from importlib import import_module
 from types import ModuleType
 from typing import Any, Literal, Union, get_args, get_origin
 
-from mixerlab.config.project import project_in_use
+from mixerlab.config.project import projects_in_use
 from mixerlab.records.code_version import file_in, note_import
 from mixerlab.records.errors import with_place
 from mixerlab.records.interruption import users_code
@@ -42,15 +42,15 @@ def _imported(module_name: str) -> ModuleType:
     except Exception as error:  # of the user's code
         message = f"{module_name} cannot be imported: {with_place(error)}"
         is_absent = isinstance(error, ModuleNotFoundError) and f"{module_name}.".startswith(f"{error.name}.")
-        if is_absent and (project := project_in_use()) is not None:
-            message += f"; looked beside the yamls, in {project}"
+        if is_absent and (projects := projects_in_use()):
+            message += f"; looked beside the yamls, in {' and '.join(map(str, projects))}"
         raise ValueError(message) from error
 
 
 def _check_file(module: ModuleType) -> None:
     """ValueError if the project in use has a file for this module, and another one was imported before."""
-    project, imported = project_in_use(), getattr(module, "__file__", None)
-    file = file_in([project], module.__name__.split(".")) if project and imported else None
+    imported = getattr(module, "__file__", None)
+    file = file_in(projects_in_use(), module.__name__.split(".")) if imported else None
     if file is not None and not file.samefile(imported):  # type: ignore[arg-type]  # it has one
         raise ValueError(
             f"{module.__name__} is {file}, and this process has imported {imported} under this name: restart Python"

@@ -1,7 +1,5 @@
 """A run's config: composed by Hydra, and completed by what its yamls cannot say."""
 
-from pathlib import Path
-
 from hydra import compose as hydra_compose
 from hydra import initialize_config_module
 from hydra.conf import HydraConf
@@ -11,16 +9,17 @@ from omegaconf import DictConfig, OmegaConf
 
 from mixerlab.config.hints import check_choices, one_line_refusals
 from mixerlab.config.hybrid import expand, is_hybrid
-from mixerlab.config.project import check_yamls, note_folder, use_folder
+from mixerlab.config.project import ConfigDir, check_yamls, note_folders, search_path, use_folders
 from mixerlab.config.settings import baseline_from_yaml
 
 
-def compose(*overrides: str, config_dir: str | Path | None = None) -> DictConfig:
+def compose(*overrides: str, config_dir: ConfigDir = None) -> DictConfig:
     """The config of the command `mixerlab *overrides`.
 
     Args:
         overrides: as on the command line, such as `"mixer=gdn"` or `"task.seq_len=64"`.
-        config_dir: a folder of your own yamls, as with `--config-dir`; classes are found in the folder that holds it.
+        config_dir: a folder of your own yamls, as with `--config-dir`, or several; classes are found in the folder that
+            holds it.
 
     Returns:
         The composed config, with interpolations, as `mixerlab.run(config=...)` takes it. It, its copies, and
@@ -34,14 +33,13 @@ def compose(*overrides: str, config_dir: str | Path | None = None) -> DictConfig
         if not isinstance(override, str):
             raise ValueError(f"override {override!r} is no string: write 'mixer=attn', 'task=icr'")
     check_choices(overrides)
-    folder = None if config_dir is None else Path(config_dir)
-    search = use_folder(folder)
+    folders = use_folders(config_dir)
     with initialize_config_module("mixerlab.conf", version_base="1.3"):
         with one_line_refusals():
-            composed = hydra_compose("config", [*search, *overrides], return_hydra_config=True)
+            composed = hydra_compose("config", [*search_path(folders), *overrides], return_hydra_config=True)
         cfg = without_hydra(composed)
         complete(cfg, composed.hydra, GlobalHydra.instance().config_loader())
-    note_folder(cfg, folder)
+    note_folders(cfg, folders)
     return cfg
 
 

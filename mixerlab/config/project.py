@@ -16,71 +16,80 @@ from omegaconf import DictConfig, OmegaConf
 
 from mixerlab.config.postponed import GROUPS
 
-_used: list[Path] = []  # the project that this process used last, if any
-_CONFIG_DIR = "mixerlab.config_dir"  # in the cache of a config
+ConfigDir = str | Path | Sequence[str | Path] | None  # as Python takes it: none, one or several folders
+
+_used: list[Path] = []  # the projects that this process used last
+_CONFIG_DIRS = "mixerlab.config_dirs"  # in the cache of a config
 
 
-def command_line_folder(hydra_config: DictConfig | HydraConf) -> Path | None:
-    """The folder given with `--config-dir`."""
-    for source in hydra_config.runtime.config_sources:
-        if source.provider == "command-line" and source.schema == "file":
-            return Path(source.path)
-    return None
+def command_line_folders(hydra_config: DictConfig | HydraConf) -> list[Path]:
+    """The folders given with `--config-dir`."""
+    providers = ("command-line", "hydra.searchpath in command-line")  # the last one given, and those before it
+    sources = hydra_config.runtime.config_sources
+    return [Path(source.path) for source in sources if source.provider in providers and source.schema == "file"]
 
 
-def use_folder(config_dir: Path | None) -> list[str]:
-    """Makes modules beside `config_dir` importable in this process; gives the override by which Hydra finds its yamls.
+def search_path(folders: Sequence[Path]) -> list[str]:
+    """The override by which Hydra finds the yamls in these folders; none for none."""
+    urls = [f"file://{folder.resolve()}" for folder in folders]
+    return [f"hydra.searchpath={json.dumps(urls, ensure_ascii=False)}"] if urls else []
+
+
+def use_folders(config_dir: ConfigDir) -> list[Path]:
+    """Makes modules beside each of these folders of yamls importable in this process; gives the folders.
 
     With None no project is in use from now on, although modules of an earlier one can still be imported.
 
     Raises:
-        ValueError: there is no such folder, or one of its yamls has the place of one of ours, which Hydra would take.
+        ValueError: there is no such folder, or one of its yamls has the place of one of ours or of another folder,
+            which Hydra would take.
     """
-    if config_dir is None:
-        _used.clear()
-        return []
-    if not config_dir.is_dir():
-        raise ValueError(f"{config_dir}: there is no such folder: give --config-dir DIR, or config_dir=DIR in Python")
-    _check_no_file_of_ours(config_dir.resolve())
-    project = config_dir.resolve().parent
-    _used[:] = [project]
-    if sys.path[:1] != [str(project)]:
-        sys.path.insert(0, str(project))
-    return [f"hydra.searchpath={json.dumps([f'file://{config_dir.resolve()}'], ensure_ascii=False)}"]
+    folders = [] if config_dir is None else [config_dir] if isinstance(config_dir, str | Path) else config_dir
+    resolved = list(dict.fromkeys(Path(folder).resolve() for folder in folders))
+    for number, folder in enumerate(resolved):
+        if not folder.is_dir():
+            raise ValueError(f"{folder}: there is no such folder: give --config-dir DIR, or config_dir=DIR in Python")
+        _check_own_yamls(folder, resolved[:number])
+    _used[:] = dict.fromkeys(folder.parent for folder in resolved)
+    if sys.path[: len(_used)] != (paths := list(map(str, _used))):
+        sys.path[:0] = paths
+    return resolved
 
 
-def note_folder(cfg: DictConfig, config_dir: Path | None) -> None:
-    """Notes in a composed config the folder of yamls that it was composed with, if any, for `use_noted_folder`.
+def note_folders(cfg: DictConfig, folders: Sequence[Path]) -> None:
+    """Notes in a composed config the folders of yamls that it was composed with, for `use_noted_folders`.
 
     OmegaConf copies and pickles the cache with the config: a key would make it another run in another folder.
     """
-    OmegaConf.get_cache(cfg)[_CONFIG_DIR] = config_dir and config_dir.resolve()
+    OmegaConf.get_cache(cfg)[_CONFIG_DIRS] = list(folders)
 
 
-def use_noted_folder(cfg: DictConfig) -> None:
-    """Uses the project that a config was composed in; one without a note, as of a file, leaves the last in use.
+def use_noted_folders(cfg: DictConfig) -> None:
+    """Uses the projects that a config was composed in; one without a note, as of a file, leaves the last in use.
 
     Raises:
-        ValueError: the folder of that project is not there any more.
+        ValueError: a folder of them is not there any more.
     """
     cache = OmegaConf.get_cache(cfg)
-    if _CONFIG_DIR in cache:
-        use_folder(cache[_CONFIG_DIR])
+    if _CONFIG_DIRS in cache:
+        use_folders(cache[_CONFIG_DIRS])
 
 
-def project_in_use() -> Path | None:
-    """The folder that holds the yamls which `use_folder` got last; None if it got none."""
-    return _used[0] if _used else None
+def projects_in_use() -> list[Path]:
+    """The folders that hold the yamls which `use_folders` got last."""
+    return list(_used)
 
 
-def _check_no_file_of_ours(config_dir: Path) -> None:
+def _check_own_yamls(config_dir: Path, others: Sequence[Path]) -> None:
     ours = files("mixerlab.conf")
     if config_dir == Path(str(ours)).resolve():
         return
     for path in sorted(config_dir.rglob("*.yaml")):
         file = path.relative_to(config_dir)
-        if ours.joinpath(*file.parts).is_file():
-            raise ValueError(f"{config_dir.name}/{file}: mixerlab has a yaml of this name: choose another one")
+        holders = ["mixerlab"] * ours.joinpath(*file.parts).is_file()
+        if holders := [*holders, *(str(other) for other in others if (other / file).is_file())]:
+            where = f"{config_dir.name}/{file}"
+            raise ValueError(f"{where}: {holders[0]} has a yaml of this name: choose another one")
 
 
 def check_yamls(cfg: DictConfig, hydra_config: DictConfig | HydraConf) -> None:

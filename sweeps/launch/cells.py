@@ -17,7 +17,7 @@ from omegaconf import DictConfig
 from mixerlab.checks.buildable import check_buildable
 from mixerlab.config.compose import complete, without_hydra
 from mixerlab.config.postponed import GROUPS
-from mixerlab.config.project import command_line_folder, note_folder, use_folder
+from mixerlab.config.project import command_line_folders, note_folders, use_folders
 from mixerlab.config.settings import settings_of
 from mixerlab.config.values import checked
 from mixerlab.records.files import run_folder
@@ -69,13 +69,12 @@ class Composer:
         loader, config: what Hydra gives a sweeper.
 
     Raises:
-        ValueError: the folder given with `--config-dir` cannot be used.
+        ValueError: a folder given with `--config-dir` cannot be used.
     """
 
     def __init__(self, loader: ConfigLoader, config: DictConfig):
         self.loader, self.config = loader, config
-        self.folder = command_line_folder(config.hydra)
-        use_folder(self.folder)
+        self.folders = use_folders(command_line_folders(config.hydra))
 
     def cells(self, grid: Sequence[list[str]]) -> tuple[list[Cell], list[str]]:
         """The cells of a grid, and a line for each key that only some of them have.
@@ -161,7 +160,7 @@ class Composer:
     def _cell(self, overrides: list[str], cfg: DictConfig) -> Cell:
         task, config, code = checked(cfg)
         check_buildable(cfg, task, config, code)
-        note_folder(cfg, self.folder)
+        note_folders(cfg, self.folders)
         tokens = (3 * task.num_train_examples + task.num_val_examples) * (task.input_length + OVERHEAD_TOKENS)
         tokens += task.num_test_examples * (task.for_split("test").input_length + OVERHEAD_TOKENS)
         folder = run_folder(cfg.results_dir, run_id(config))

@@ -4,7 +4,7 @@ import hashlib
 import json
 import math
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -12,10 +12,12 @@ from typing import Any
 import pandas as pd
 
 from mixerlab.records.archive import restore
-from mixerlab.records.files import RECORD_FILE, Unreadable, read_config, read_run, run_folder
+from mixerlab.records.best import ENDED
+from mixerlab.records.files import RECORD_FILE, Unreadable, read_config, read_metrics, read_run, run_folder
 from mixerlab.records.identity import canonical_value, flatten, present
-from mixerlab.records.schema import labels_of_replicas
+from mixerlab.records.schema import LABELS, labels_of_replicas
 from mixerlab.sweeps.tables.rows_file import LEADING, read_rows
+from mixerlab.sweeps.tables.swept import only_where
 
 # Parts of a run that have a name and a class.
 CLASSED = ("mixer", "task", "optimizer", "schedule")
@@ -131,6 +133,39 @@ def _scalar(value: Any) -> Any:
     if isinstance(value, int) and abs(value) >= 2**63:  # none that a column of numbers holds
         return str(value)
     return json.dumps(value) if isinstance(value, list | dict) else value
+
+
+def curves(source: str | Path = "results", where: Collection[str] = ()) -> pd.DataFrame:
+    """The training curves of the runs that have ended: one row per replica and epoch.
+
+    Columns: the labels of a record's rows, `config` (a hash of the other hyperparameters), `epoch` from 0, and those of
+    `metrics.csv`: losses in nats, scores as the record's. `attrs["notes"]` names the curves that cannot be read.
+
+    Args:
+        source: a results folder, or an archive of records.
+        where: only records that meet every `KEY=VALUE`, as for `mixerlab.table`.
+
+    Raises:
+        ValueError: there is no such source, or no curve in it.
+    """
+    found, notes = [], []
+    with unpacked(source) as folder:
+        frame = only_where(collect(folder), where)
+        rows = frame.loc[frame["status"].isin(ENDED), [*LABELS, "config"]].astype({"replica": int, "seed": int})
+        for identity, own in rows.groupby("run_id", sort=False):
+            try:
+                metrics = read_metrics(run_folder(folder, str(identity)))
+            except Unreadable as error:
+                notes.append(f"unreadable: {error}")
+                continue
+            if metrics is not None:
+                new = [name for name in metrics if name not in LABELS]
+                found.append(own.merge(metrics.astype({"replica": int, "epoch": int})[["replica", *new]], on="replica"))
+    if not found:
+        raise ValueError("; ".join([f"{source} has no training curves", *notes]))
+    made = pd.concat(found, ignore_index=True)
+    made.attrs["notes"] = notes
+    return made
 
 
 @contextmanager

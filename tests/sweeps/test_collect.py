@@ -7,11 +7,11 @@ import pandas as pd
 import pytest
 
 from mixerlab.records.archive import pack
-from mixerlab.records.files import run_folder, write_config, write_record
+from mixerlab.records.files import read_metrics, run_folder, write_config, write_record
 from mixerlab.records.identity import run_id
 from mixerlab.records.schema import Record, Score, failed_record
 from mixerlab.sweeps.tables.cells import best_per_cell
-from mixerlab.sweeps.tables.collect import collect, rows_of
+from mixerlab.sweeps.tables.collect import collect, curves, rows_of
 from mixerlab.sweeps.tables.columns import columns_in_order
 from mixerlab.sweeps.tables.notes import notes_of
 from mixerlab.sweeps.tables.rows_file import read_rows
@@ -117,6 +117,20 @@ def test_two_classes_under_one_name_are_not_taken_for_each_other(tmp_path):
     add_class(tmp_path, "mixers.own3.Own", task="mem")
     columns = columns_in_order(spread_out(collect(tmp_path))["column"])
     assert [column.mixer for column in columns] == ["attn", "own", "own", "own"]
+
+
+def test_the_training_curves_of_runs(tmp_path):
+    identity = fakes.add_run(tmp_path, [0.5, 0.95, 0.5])
+    other = fakes.add_run(tmp_path, [0.5, 0.6, 0.7], mixer="gdn")
+    written = read_metrics(run_folder(tmp_path, identity))
+    found = curves(tmp_path, ["mixer=attn"])
+    assert list(found["run_id"].unique()) == [identity] and found["lr"].nunique() == 3 and (found["seed"] == 0).all()
+    names = ["replica", "epoch", "lr", "train_loss", "test_accuracy"]
+    assert found[names].equals(written[names].astype({"replica": int, "epoch": int}))
+    (run_folder(tmp_path, other) / "metrics.csv").write_text("")
+    assert other in curves(tmp_path).attrs["notes"][0] and set(curves(tmp_path)["mixer"]) == {"attn"}
+    with pytest.raises(ValueError, match=f"no training curves; unreadable: .*{other}"):
+        curves(tmp_path, ["mixer=gdn"])
 
 
 def test_cpus_on_which_numbers_depend_are_told_apart(tmp_path):
