@@ -15,16 +15,20 @@ from statistics import fmean, variance
 
 import numpy as np
 import pandas as pd
+from matplotlib.figure import Figure
+from matplotlib.patches import Patch
 
 from mixerlab.records.archive import restore
-from mixerlab.records.names import MIXERS, TASKS, rank, setting_rank
+from mixerlab.records.names import MIXERS, TASKS, in_order, rank, setting_rank
 from mixerlab.records.schema import LABELS
+from mixerlab.sweeps.figures.comparison import BAND
+from mixerlab.sweeps.figures.sheet import TICK, Sheet, figure_style, save, text_width
 from mixerlab.sweeps.report.compare import compare
 from mixerlab.sweeps.report.report import report
 from mixerlab.sweeps.tables.cells import best_per_cell
 from mixerlab.sweeps.tables.collect import collect, rows_of
 from mixerlab.sweeps.tables.intervals import STUDENT_T, half_width
-from mixerlab.sweeps.tables.published import read_published
+from mixerlab.sweeps.tables.published import ranges, read_published
 from mixerlab.sweeps.tables.swept import spread_out
 from mixerlab.sweeps.tables.writers import aligned, rows_csv
 
@@ -42,6 +46,14 @@ COLUMNS = [
     *("clean_accuracy", "clean_epoch", "clean_val_accuracy", "test_accuracy"),
     *("device", "git_commit", "wall_time_s"),
 ]
+
+# Of the ingredients:
+INGREDIENTS_NOTE = """\
+Change of the mean accuracy over a task's settings (those that both sides have) at the Parallax paper's three rates,
+AdamW at its own three; each seed at its best rate and at the checkpoint of the lowest test loss, unless the ingredient
+is another rule. Mean over mixers; after ±, half of Student's 95% interval over mixers, each the mean of its seeds, or
+over mixers and seeds together where fewer than three mixers have the ingredient. No rows: epochs, batch size."""
+EFFECT: dict = {"color": "#0072B2", "markersize": 3.5, "ecolor": "0.15", "elinewidth": 0.8}
 
 # Of the arms:
 ARM = ["mixer.zero_init_rho", "mixer.rope_on_rho"]
@@ -325,8 +337,122 @@ def effects(rows: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(lines)
 
 
+def ingredients(scratch: Path) -> None:
+    """What single ingredients of a recipe change on each task, of the rows that the other folders have."""
+    tasks = [task for task in TASKS if task in PAPER.over]
+    lines = []
+    changes = ingredient_changes()
+    for (name, former), change in changes.items():
+        here = change.index.unique("task")
+        seeds = change.groupby(level=CELL).size()
+        lines.append(
+            [
+                *(name, former),
+                *(effect_text(change.xs(task, level="task")) if task in here else "" for task in tasks),
+                ", ".join(in_order(change.index.unique("mixer"), MIXERS)),
+                str(seeds.groupby(level=CELL[1:]).ngroups),
+                f"{seeds.min()}" if seeds.min() == seeds.max() else f"{seeds.min()} to {seeds.max()}",
+            ]
+        )
+    header = ["ingredient", "in place of", *tasks, "mixers", "settings", "seeds"]
+    text = aligned([header, *lines], 2) + f"\n\n{INGREDIENTS_NOTE}\n"
+    (RESULTS / "ingredients" / "effects.md").write_text(text)
+    save(effects_figure(changes, tasks), RESULTS / "ingredients" / "effects")
+
+
+def effects_figure(changes: Mapping[tuple[str, str], pd.Series], tasks: Sequence[str]) -> Figure:
+    """A panel for each task: the effects with their intervals, over how far published tables are from their middle."""
+    spread = {task: [] for task in tasks}
+    for (name, _), (low, high, tables) in ranges(read_published().values()).items():
+        if tables > 2 and not name.setting:
+            spread[name.task].append((high - low) / 2)
+    names = [name for name, _ in changes]
+    with figure_style():
+        sheet = Sheet(None, tasks, 0.7, 1.6, beside=0.15 + max(text_width(name, TICK) for name in names))
+        for panel, task in zip(sheet.panels, tasks, strict=True):
+            half = fmean(spread[task])
+            panel.axvspan(-half, half, color=BAND, linewidth=0)
+            panel.axvline(0, color="0.5", linewidth=0.6)
+            for y, change in enumerate(changes.values()):
+                if task in change.index.unique("task"):
+                    mean, units = effect_of(change.xs(task, level="task"))
+                    whisker = half_width(units) if len(units) > 1 else None
+                    panel.errorbar(mean, y, xerr=whisker, fmt="o", **EFFECT)
+            panel.set(xlim=(-0.4, 0.4), xticks=(-0.3, 0, 0.3), xlabel="change")
+            panel.set(yticks=range(len(names)), yticklabels=names, ylim=(len(names) - 0.5, -0.5))
+        told = "accuracy, mean over mixers; whiskers: 95% Student t interval over mixers or seeds"
+        handles = [Patch(facecolor=BAND, label="half the range of three or more published tables, mean over mixers")]
+        return sheet.finish("What single ingredients change", told, handles, 0.16 * len(names), whole=True)
+
+
+def ingredient_changes() -> dict[tuple[str, str], pd.Series]:
+    """The change of accuracy by mixer, task, setting and seed, by ingredient and what it stands in place of."""
+    table = pd.read_csv(RESULTS / "table" / "rows.csv", low_memory=False)
+    table = table[table["task"].isin(PAPER.over) & table["lr"].isin(RATES)]
+    default = at_best(table)
+    by_rate = table.groupby(["task", "lr", "mixer", "setting"])["official_accuracy"].mean()
+    by_rate = by_rate.groupby(["task", "lr", "mixer"]).mean().groupby(["task", "lr"]).mean()
+    one_rate = table[[lr == by_rate[task].idxmax() for task, lr in zip(table["task"], table["lr"], strict=True)]]
+    one_rate = one_rate.set_index([*CELL, "seed"])["official_accuracy"]
+    copying = default.xs("sc", level="task", drop_level=False)
+    of_16 = copying.xs("baseline", level="setting").groupby("mixer").mean()
+    more = copying.index.get_level_values("setting").str.startswith("num_tokens_to_copy")
+    always_16 = copying.where(~more, of_16.reindex(copying.index.get_level_values("mixer")).array)
+    screen = pd.read_csv(RESULTS / "screen" / "rows.csv.xz")
+    recipes = {key: at_best(rows) - default for key, rows in screen.groupby(["study", "recipe"])}
+    factorial = screen[(screen["study"] == "factorial") & (screen["status"] == "finished")]
+    factorial = factorial[factorial["mixer"] != "mamba"]  # which has no heads
+    by_seed = {seed: effects(rows).set_index(CELL)["effect_B"] for seed, rows in factorial.groupby("seed")}
+    eighths = pd.concat(by_seed, names=["seed"]).reorder_levels([*CELL, "seed"])
+    arms = pd.read_csv(RESULTS / "arms" / "rows.csv.xz")
+    zero_and_rotated = {key: at_best(rows) for key, rows in arms.groupby(ARM)}
+    adamw = at_best(rows_of(RESULTS / "adamw" / RECORDS), ADAMW_RATES)
+    changes = {
+        ("checkpoint and rate by validation", "by test"): at_best(table, of="clean_accuracy", by="clean_val_accuracy")
+        - default,
+        ("last epoch", "best checkpoint"): at_best(table, of="test_accuracy") - default,
+        ("one rate a task for all mixers", "best rate"): one_rate - default,
+        ("sc always copies 16 tokens", "16 to 96"): always_16 - copying,
+        ("AdamW", "Muon"): adamw - default,
+        ("1 head of 128", "2 of 64"): recipes["one choice changed", "1x128"],
+        ("4 heads of 32", "2 of 64"): recipes["finalists", "4x32"],
+        ("16 heads of 8, over 16 recipes", "2 of 64"): eighths,
+        ("no norms of q, k, rho", "norms"): recipes["finalists", "plain"].drop("mamba"),
+        ("PyTorch's initial values", "N(0, 0.02)"): recipes["finalists", "PyTorch's init"],
+        ("rho rotated", "not rotated"): (zero_and_rotated[True, True] - zero_and_rotated[True, False]),
+        ("W_R random", "W_R zero"): (zero_and_rotated[False, False] - zero_and_rotated[True, False]),
+    }
+    return {key: change.dropna() for key, change in changes.items()}
+
+
+def at_best(
+    rows: pd.DataFrame, rates: Sequence[float] = RATES, of: str = "official_accuracy", by: str = ""
+) -> pd.Series:
+    """The accuracy `of` each cell and seed at the rate that is best `by` another one, by itself if none is named.
+
+    Only seeds that have all of the rates; a replica that diverged has the accuracy 0.
+    """
+    rows = rows[rows["lr"].isin(rates) & rows["status"].isin(["finished", "diverged"])]
+    rows = rows.fillna({of: 0.0, (by or of): 0.0}).sort_values([by or of, "lr"])
+    seeds = rows.groupby([*CELL, "seed"])
+    return seeds[of].last()[seeds["lr"].nunique() == len(rates)]
+
+
+def effect_text(change: pd.Series) -> str:
+    """`effect_of`, the mean and half of its interval."""
+    mean, units = effect_of(change)
+    return f"{mean:+.3f}" + (f" ± {half_width(units):.3f}" if len(units) > 1 else "")
+
+
+def effect_of(change: pd.Series) -> tuple[float, list[float]]:
+    """The mean over mixers of the means over settings, of a change by mixer, setting and seed, and its units."""
+    by_mixer = change.groupby(["mixer", "setting"]).mean().groupby("mixer").mean()
+    units = by_mixer if len(by_mixer) > 2 else change.groupby(["mixer", "seed"]).mean()
+    return by_mixer.mean(), list(units)
+
+
 MAKERS: dict[str, Callable[[Path], None]] = {
-    maker.__name__: maker for maker in (table, challenge, adamw, arms, frontier, parity, screen)
+    maker.__name__: maker for maker in (table, challenge, adamw, arms, frontier, parity, screen, ingredients)
 }
 
 

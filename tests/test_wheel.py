@@ -135,6 +135,12 @@ def rows_of(folder):
 
 
 @pytest.mark.slow
+def test_rows_stand_beside_the_published_tables(execute, tmp_path):
+    told = execute("mixerlab", "compare", ROOT / "results" / "challenge" / "records.tar.xz", "--out", "beside")
+    assert "sc_challenge 512-2048" in told and (tmp_path / "beside" / "settings.png").exists()
+
+
+@pytest.mark.slow
 def test_a_run_from_an_empty_folder(execute, tmp_path):
     execute("mixerlab", "mixer=parallax", "task=icr", "experiment=quickstart", *TINY)
     assert rows_of(tmp_path) == {("parallax", "icr", "finished")}

@@ -8,7 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
-from mixerlab.sweeps.figures.points import error_of, interval_of, is_bound, two_seeds
+from mixerlab.sweeps.figures.points import error_of, is_bound, seeds_of, whisker_of
 from mixerlab.sweeps.figures.styles import Style, short_labels
 from mixerlab.sweeps.tables.columns import Column
 from mixerlab.sweeps.tables.tables import Entry
@@ -22,6 +22,15 @@ NO_SCORE: dict[str, Any] = {"marker": "x", "markersize": 3.5, "markeredgewidth":
 SEED: dict[str, Any] = {"marker": "o", "markersize": 2.0, "markeredgewidth": 0, "linestyle": "none", "label": "seed"}
 SEVERAL = "0.4"  # the colour of a mark that stands for several columns
 MARKER = 4.0  # points
+LEARNED: dict[str, Any] = {
+    "marker": "o",
+    "markersize": 3.2,
+    "markerfacecolor": "white",
+    "markeredgecolor": "0.1",
+    "markeredgewidth": 0.7,
+    "linestyle": "none",
+    "label": "share of seeds that reached 0.9",
+}
 
 
 def limit(panel: Axes, score: str, axis: str = "y") -> None:
@@ -33,14 +42,14 @@ def limit(panel: Axes, score: str, axis: str = "y") -> None:
 
 
 def draw_spread(panel: Axes, at: float, point: Entry, colour: str, alpha: float = 1.0, sideways: bool = False) -> None:
-    """The interval of a score, dotted if it is a lower bound, or its two seeds."""
-    ends, look = two_seeds(point), SEED
-    if (interval := interval_of(point)) is not None:
+    """The interval of a score, dotted if it is a lower bound, or its seeds."""
+    ends, look = seeds_of(point), SEED
+    if (interval := whisker_of(point)) is not None:
         ends = list(interval)
         line = (0, (1, 1)) if is_bound(point) else "-"
         look = {"linewidth": 0.8, "linestyle": line, "alpha": alpha, "label": "_interval"}
     if ends:
-        places = [[at] * 2, ends]
+        places = [[at] * len(ends), ends]
         panel.plot(*(reversed(places) if sideways else places), color=colour, zorder=4, **look)
 
 
@@ -70,7 +79,7 @@ def mark_handles(
         found[-1].set_label("incomplete mean")
     if any(point.mean is None for point in points):
         found.append(no_score or Line2D([], [], color=SEVERAL, label="no score", **NO_SCORE))
-    if any(map(two_seeds, points)):
+    if any(map(seeds_of, points)):
         found.append(Line2D([], [], color="0.2", **SEED))
     return [*found, *([Line2D([], [], **CHANCE)] if chance else [])]
 
@@ -84,7 +93,7 @@ def spread_text(points: Iterable[Entry]) -> list[str]:
     """What the whiskers of a figure are."""
     points = [point for point in points if point.mean is not None]
     parts = []
-    whiskered = [point for point in points if interval_of(point) is not None]
+    whiskered = [point for point in points if whisker_of(point) is not None]
     if whiskered:
         parts.append("whiskers: 95% Student t interval over seeds")
     if any(map(is_bound, whiskered)):

@@ -65,9 +65,14 @@ class Scores:
         return {**by_task, AVERAGE: by_task[averaged(by_task.index)].mean(skipna=False)}
 
 
-def two_seeds(entry: Entry) -> list[float]:
-    """The mean for each of two seeds, which are drawn as they are; more have an interval."""
-    return list(entry.by_seed.values()) if len(entry.by_seed) == 2 else []
+def seeds_of(entry: Entry) -> list[float]:
+    """The scores of single seeds that are drawn as they are, in place of an interval.
+
+    Those of one setting, up to five: some learned it and others did not, so that an interval would span the panel. Of a
+    mean over settings two, which have no useful interval.
+    """
+    seeds = list(entry.by_seed.values())
+    return seeds if 2 <= len(seeds) <= (5 if entry.total == 1 else 2) else []
 
 
 def error_of(entry: Entry) -> tuple[float, float]:
@@ -85,10 +90,15 @@ def error_of(entry: Entry) -> tuple[float, float]:
 def interval_of(entry: Entry) -> tuple[float, float] | None:
     """Student's 95% interval; None where nothing says how far seeds differ, or two seeds do."""
     error, freedom = error_of(entry)
-    if entry.mean is None or freedom == 0 or two_seeds(entry):
+    if entry.mean is None or freedom == 0 or len(entry.by_seed) == 2:
         return None
     half = STUDENT_T[min(max(int(freedom), 1), len(STUDENT_T)) - 1] * error**0.5
     return entry.mean - half, entry.mean + half
+
+
+def whisker_of(entry: Entry) -> tuple[float, float] | None:
+    """The interval, where it is drawn."""
+    return None if seeds_of(entry) else interval_of(entry)
 
 
 def is_bound(entry: Entry) -> bool:

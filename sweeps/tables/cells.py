@@ -19,7 +19,7 @@ Row = dict[str, Any]
 CELL_COLUMNS = (
     *("column", "mixer", "task", "setting", "status", "score", "higher_is_better", "mean", "n", "by_seed"),
     *("lr", "config", "num_params", "state_size", "replicas", "seeds", "rates", "lacking", "edge", "configs"),
-    *("solved", "known", "steps_to_90", "chance", "by_code"),
+    *("solved", "known", "steps_to_90", "learned", "chance", "by_code"),
 )
 
 
@@ -83,6 +83,7 @@ def _cell(rows: list[Row], selection: Selection) -> Row:
         "lacking": (),
         "edge": False,
         "configs": len({row["config"] for row in ended}),
+        "learned": None,
         "by_code": (),
         "replicas": [],
     } | solved_counts(row.get("steps_to_90", math.nan) for row in ended)
@@ -99,10 +100,16 @@ def _cell(rows: list[Row], selection: Selection) -> Row:
         "n": len(best),
         "by_seed": by_seed,
         "edge": edge,
+        "learned": _share_that_learned(best),
         "by_code": _seeds_by_code(best),
         **{key: best[0][key] for key in ("lr", "config", "num_params", "state_size")},
         "replicas": [(row["run_id"], int(row["replica"])) for row in best],
     }
+
+
+def _share_that_learned(rows: Iterable[Mapping[str, Any]]) -> float | None:
+    counts = solved_counts(row.get("steps_to_90", math.nan) for row in rows)
+    return counts["solved"] / counts["known"] if counts["known"] else None
 
 
 def _seeds_by_code(rows: Iterable[Mapping[str, Any]]) -> tuple[tuple[int, ...], ...]:

@@ -50,6 +50,7 @@ class Entry:
         lacking: settings that lack learning rates.
         mixed: settings whose seeds were trained by different versions of the code.
         parts: what it is the mean of, if that has different seeds.
+        learned: the share of its seeds that reached 0.9, averaged over the settings; None: not known.
     """
 
     mean: float | None
@@ -64,6 +65,7 @@ class Entry:
     mixed: int = 0
     higher_is_better: bool = True
     parts: tuple["Entry", ...] = ()
+    learned: float | None = None
 
     @property
     def whole(self) -> bool:
@@ -135,8 +137,9 @@ def cell_entry(cell: Any) -> Entry:
         "lacking": int(len(cell.lacking) > 0),
         "mixed": int(len(cell.by_code) > 1),
     }
-    higher = bool(cell.higher_is_better)
-    return Entry(cell.mean, cell.by_seed, 1, 1, cell.status, (cell.n,) * 2, **marks, higher_is_better=higher)
+    marks |= {"higher_is_better": bool(cell.higher_is_better)}
+    learned = None if pd.isna(cell.learned) else float(cell.learned)
+    return Entry(cell.mean, cell.by_seed, 1, 1, cell.status, (cell.n,) * 2, **marks, learned=learned)
 
 
 def seeds_entry(by_seed: Mapping[int, float], whole: bool = True) -> Entry:
@@ -158,6 +161,7 @@ def mean_of(entries: Iterable[Entry]) -> Entry:
     seeds = {frozenset(entry.by_seed) for entry in scored}
     shared = sorted(next(iter(seeds))) if len(seeds) == 1 else []
     numbers = [number for entry in scored for number in entry.seeds] or [0]
+    learned = [entry.learned for entry in scored if entry.learned is not None]
     return Entry(
         mean=fmean(entry.mean for entry in scored if entry.mean is not None) if scored else None,
         by_seed={seed: fmean(entry.by_seed[seed] for entry in scored) for seed in shared},
@@ -165,6 +169,7 @@ def mean_of(entries: Iterable[Entry]) -> Entry:
         seeds=(min(numbers), max(numbers)),
         higher_is_better=all(entry.higher_is_better for entry in scored),
         parts=() if shared else tuple(scored),
+        learned=fmean(learned) if learned and len(learned) == len(scored) else None,
         **{
             name: sum(getattr(entry, name) for entry in entries)
             for name in ("done", "total", "edges", "lost", "lacking", "mixed")

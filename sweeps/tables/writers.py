@@ -11,7 +11,7 @@ from mixerlab.records.names import AVERAGE
 from mixerlab.records.text import escape_latex, escape_markdown, no_formula, one_line
 from mixerlab.sweeps.tables.columns import labels
 from mixerlab.sweeps.tables.intervals import interval
-from mixerlab.sweeps.tables.tables import Entry, Table, best_of, marks_of, seeds_of, text_of
+from mixerlab.sweeps.tables.tables import Entry, Table, best_of, marks_of, seeds_of, task_table, text_of
 
 
 def to_markdown(table: Table, escaped: Callable[[str], str] = escape_markdown) -> str:
@@ -93,7 +93,7 @@ def to_csv(table: Table) -> str:
     """A row for each entry, at full precision: the mean, its spread and Student's 95% interval over `n` seeds, marks.
 
     `std`, `low` and `high` are empty for one seed, and where settings have different seeds. `n` is the fewest seeds of
-    a setting.
+    a setting. `learned` is the share of seeds that reached 0.9, averaged over the settings.
     """
     lines: list[list[Any]] = []
     names = labels(table.columns)
@@ -101,10 +101,10 @@ def to_csv(table: Table) -> str:
         best = best_of(row)
         for column, entry in row.items():
             low, high = interval(list(entry.by_seed.values()), bounded=entry.higher_is_better) or (None, None)
-            numbers = [entry.mean, entry.spread, entry.seeds[0], low, high, entry.done, entry.total]
+            numbers = [entry.mean, entry.spread, entry.seeds[0], low, high, entry.learned, entry.done, entry.total]
             marks = [int(column in best), entry.edges, int(entry.incomplete), entry.status]
             lines.append([*name, names[column], *numbers, *marks])
-    header = [*table.labels, "column", "mean", "std", "n", "low", "high", "settings", "of"]
+    header = [*table.labels, "column", "mean", "std", "n", "low", "high", "learned", "settings", "of"]
     header += ["bold", "wider_grid", "incomplete", "status"]
     file = io.StringIO()
     lines.insert(0, header)
@@ -122,8 +122,12 @@ def rows_csv(frame: pd.DataFrame) -> str:
 
 
 def solved_markdown(cells: pd.DataFrame) -> str:
-    """(task, setting) x columns: `5/6, 1,200`, the replicas (rate, seed) that solved the cell, and the median steps."""
+    """What learned: by task the share of seeds, and by setting `5/6, 1,200`, the replicas and the median steps."""
     names = labels(cells["column"].drop_duplicates())
+    shares = [["task", *names.values()]]
+    for name, row in task_table(cells).rows.items():
+        learned = [row[column].learned for column in names]
+        shares.append([*name, *("-" if share is None else f"{share:.2f}" for share in learned)])
     lines = [["task", "setting", *names.values()]]
     for name, group in cells.groupby(["task", "setting"], sort=False):
         texts = {}
@@ -131,9 +135,13 @@ def solved_markdown(cells: pd.DataFrame) -> str:
             steps = "-" if pd.isna(cell.steps_to_90) else f"{cell.steps_to_90:,.0f}"
             texts[cell.column] = f"{cell.solved}/{cell.known}, {steps}" if cell.known else "-"
         lines.append([*name, *(texts[column] for column in names)])
+    by_task, by_setting = (
+        aligned([[escape_markdown(text) for text in line] for line in table], left)
+        for table, left in ((shares, 1), (lines, 2))
+    )
     return (
-        "Replicas (learning rate, seed) that reached a test accuracy of 0.9, and the median of the steps to it. One\n"
-        "that never did counts as infinitely late, so there is a median only where more than half did.\n\n"
-        + aligned([[escape_markdown(text) for text in line] for line in lines], 2)
-        + "\n"
+        "Share of the seeds at the best learning rate that reached a test accuracy of 0.9, mean over the settings:\n\n"
+        f"{by_task}\n\n"
+        "Replicas (learning rate, seed) that reached it, and the median of the steps to it. One that never did counts\n"
+        f"as infinitely late, so there is a median only where more than half did.\n\n{by_setting}\n"
     )

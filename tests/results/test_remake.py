@@ -16,10 +16,18 @@ MADE = {
     "parity": ["rows.csv", "rows.md"],
     "screen": ["recipes.md", "effects.csv"],
     "arms": ["arms.md"],
+    "ingredients": ["effects.md"],
     "frontier": ["clean/settings.md", "clean/token_accuracy.md", "official/settings.md"],
     "adamw": ["beside_muon.md", "official/settings.md", "official/solved.md"],
     "challenge": ["recipes.md", "official/challenge.md", "official/solved.md"],
-    "table": ["rows.csv", "official/accuracy.md", "official/settings.md", "official/solved.md", "clean/accuracy.md"],
+    "table": [
+        "rows.csv",
+        "official/accuracy.md",
+        "official/settings.md",
+        "official/solved.md",
+        "clean/accuracy.md",
+        "beside_published.md",
+    ],
 }
 FAST = ("parity", "screen", "arms")
 

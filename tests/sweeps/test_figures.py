@@ -58,6 +58,18 @@ def test_means_are_those_of_the_tables(results):
             assert dict(point.by_seed) == pytest.approx(dict(entry.by_seed)) and point.whole == entry.whole
 
 
+def test_seeds_of_one_setting_are_dots_and_those_of_a_mean_an_interval(tmp_path):
+    for setting, scores in (("baseline", [0.2, 0.9, 0.95]), ("seq_len-256", [0.1, 0.2, 0.9])):
+        fakes.add_run(tmp_path, scores, lr=1e-3, seed=[0, 1, 2], setting=setting)
+    scores = scores_of(tmp_path)
+    (alone,) = difficulty(scores).axes
+    assert {y for line in alone.lines if line.get_label() == "seed" for y in line.get_ydata()} == {0.1, 0.2, 0.9, 0.95}
+    (panel,) = by_task(scores).axes
+    lines = {line.get_label(): list(line.get_ydata()) for line in panel.lines}
+    assert "seed" not in lines and len(lines["_interval"]) == 2
+    assert lines["share of seeds that reached 0.9"] == [0.5]  # (2/3 + 1/3) / 2
+
+
 def test_a_mean_that_misses_a_setting_is_hollow(tmp_path):
     fakes.add_run(tmp_path, [0.8], lr=1e-3)
     for setting in ("baseline", "seq_len-256"):

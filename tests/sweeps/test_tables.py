@@ -12,7 +12,7 @@ from mixerlab.sweeps.tables.collect import collect
 from mixerlab.sweeps.tables.columns import Column
 from mixerlab.sweeps.tables.swept import spread_out
 from mixerlab.sweeps.tables.tables import Entry, best_of, mean_of, setting_table, task_table, text_of
-from mixerlab.sweeps.tables.writers import to_csv, to_latex, to_markdown
+from mixerlab.sweeps.tables.writers import solved_markdown, to_csv, to_latex, to_markdown
 
 
 def texts(table):
@@ -68,6 +68,18 @@ def test_spread_over_seeds(tmp_path):
     (mean,) = task_table(best_per_cell(collect(tmp_path))).entries
     assert (mean.mean, mean.spread) == (pytest.approx(0.6), pytest.approx(0.1 * math.sqrt(2)))
     assert text_of(mean, 2) == "0.600 ± 0.141" and text_of(mean, 3) == "0.600 ± 0.141 (2)"
+
+
+def test_the_share_of_seeds_that_learned(tmp_path):
+    """Of the seeds at the best rate, whatever other rates reach; averaged over the settings."""
+    fakes.add_run(tmp_path, [0.9, 0.95, 0.1, 0.1, 0.6, 0.1], seed=[0, 1])
+    fakes.add_run(tmp_path, [0.1, 0.95, 0.1, 0.1, 0.9, 0.1], seed=[0, 1], setting="seq_len-256")
+    cells = best_per_cell(collect(tmp_path))
+    assert [entry.learned for entry in setting_table(cells).entries] == [0.5, 1.0]
+    assert task_table(cells).entries[0].learned == 0.75
+    lines = [line.replace(" ", "") for line in solved_markdown(cells).splitlines()]
+    assert "|icr|0.75|" in lines and "|icr|baseline|2/6,-|" in lines
+    assert [row["learned"] for row in csv.DictReader(io.StringIO(to_csv(task_table(cells))))] == ["0.75"]
 
 
 def test_a_mean_over_settings_of_different_seeds_has_no_spread():
