@@ -81,29 +81,37 @@ def copy_rate() -> float:
 
 
 def measure(shape: Shape, decoders: dict[str, Decoder], rate: float) -> Iterator[dict[str, object]]:
-    """A row of the table for each decoder."""
+    """A row of the table for each decoder; a peer that cannot do this shape has a line instead."""
     batch, length, heads, kv_heads, head_dim = shape
     cache_bytes = 2 * batch * length * kv_heads * head_dim * 2
     copies = min(64, math.ceil(COLD_BYTES / cache_bytes))
     q, rho = (torch.randn(batch, 1, heads, head_dim, device="cuda", dtype=torch.bfloat16) for _ in range(2))
     caches = torch.randn(copies, 2, batch, length, kv_heads, head_dim, device="cuda", dtype=torch.bfloat16)
+    about = dict(zip(("B", "S", "Hq", "Hkv", "D"), shape, strict=True))
     for name, decode in decoders.items():
         if name == "official" and caches[0, 0].numel() > 2**31:
             continue  # its offsets have 32 bits
-        started = time.perf_counter()
-        got = decode(q, rho, *caches[0])
-        torch.cuda.synchronize()
-        first_call = time.perf_counter() - started
-        warm = graph_ms(partial(decode, q, rho, *caches[0]))
-        cold = graph_ms(partial(_each, decode, q, rho, caches)) / copies
-        yield dict(zip(("B", "S", "Hq", "Hkv", "D"), shape, strict=True)) | {
-            "decoder": name,
-            "error": _error(got, q, 0 * rho if name == "sdpa" else rho, *caches[0]),
-            "warm_us": 1e3 * warm,
-            "cold_us": 1e3 * cold,
-            "read_us": cache_bytes / rate,
-            "first_call_s": first_call,
-        }
+        try:
+            measured = _measured(decode, q, 0 * rho if name == "sdpa" else rho, caches)
+        except RuntimeError as error:
+            if name == "ours":
+                raise
+            print(f"{name} at {shape}: {error}", flush=True)
+        else:
+            yield about | {"decoder": name, "read_us": cache_bytes / rate} | measured
+
+
+def _measured(decode: Decoder, q: Tensor, rho: Tensor, caches: Tensor) -> dict[str, float]:
+    started = time.perf_counter()
+    got = decode(q, rho, *caches[0])
+    torch.cuda.synchronize()
+    first_call = time.perf_counter() - started
+    return {
+        "error": _error(got, q, rho, *caches[0]),
+        "warm_us": 1e3 * graph_ms(partial(decode, q, rho, *caches[0])),
+        "cold_us": 1e3 * graph_ms(partial(_each, decode, q, rho, caches)) / len(caches),
+        "first_call_s": first_call,
+    }
 
 
 def _each(decode: Decoder, q: Tensor, rho: Tensor, caches: Tensor) -> list[Tensor]:
@@ -141,9 +149,11 @@ def main() -> None:
             table.add(row)
         torch.cuda.empty_cache()
     rows = pd.read_csv(table.path)
-    for peer in decoders.keys() - {"ours"} if "ours" in decoders else ():
+    rows = rows[rows["run"] == table.run]
+    measured = {*rows["decoder"]}
+    for peer in sorted(measured - {"ours"}) if "ours" in measured else ():
         for column in ("warm_us", "cold_us"):
-            own = ratios(rows[rows["run"] == table.run], peer, column)
+            own = ratios(rows, peer, column)
             mean = math.exp(own.map(math.log).mean())
             print(f"{column} of {peer} over ours: geometric mean {mean:.3f}, least {own.min():.3f}")
 
