@@ -47,7 +47,7 @@ def comparison(
                 place = (name, column.mixer)
                 if place in band:
                     low, high, _ = band[place]
-                    panel.barh(y, max(high - low, 0.004), 0.7, low, color=BAND, zorder=1)
+                    panel.barh(y, max(high - low, 0.01), 0.7, low, color=BAND, zorder=1)
                 for value in numbers.get(place, ()):
                     panel.plot([value] * 2, [y - 0.35, y + 0.35], zorder=2.5, **PUBLISHED)
                 for number, series in enumerate(ours.values()):
@@ -82,7 +82,8 @@ def comparison(
             )
         )
         if others:
-            handles.append(Patch(facecolor=BAND, label=f"range of {len(others)} others"))
+            label = f"range of {len(others)} others" if len(others) > 1 else others[0].title
+            handles.append(Patch(facecolor=BAND, label=label))
         handles += mark_handles([point for point in points if point.mean is not None], chance=False)
         caption = "; ".join([told, *spread_text(points)])
         height = height_beside(columns) * (1 + 0.5 * (len(ours) - 1))

@@ -49,7 +49,7 @@ SPREAD = (
 RULES = {
     "official": "learning rate and checkpoint chosen on test",
     "clean": "learning rate and checkpoint chosen on validation",
-    "last": "last epoch, one learning rate of each task for all mixers",
+    "last": "last epoch, at the learning rate of each task that is best on test for all mixers together",
 }
 TITLES = {"means": "Means over a task's settings", "settings": "Single settings"}
 Series = Mapping[Name, Row]
@@ -193,9 +193,10 @@ def outside(every: Mapping[str, Series], tables: Mapping[str, Published]) -> lis
         pairs = [(value, band[place]) for place, values in numbers.items() if place in band for value in values]
         # Rounded: 0.55 - 0.5 is more than 0.05 in its last bit.
         far = sum(round(max(low - value, value - high), 12) > OUTSIDE for value, (low, high, _) in pairs)
-        found.append(f"{escape_markdown(label)} {far} of {len(pairs)}")
+        if pairs:
+            found.append(f"{escape_markdown(label)} {far} of {len(pairs)}")
     text = f"Of what two or more (other) published tables have, further than {OUTSIDE} outside their range: "
-    return [text + f"{', '.join(found)}."] if len(tables) > 1 else []
+    return [text + f"{', '.join(found)}."] if found else []
 
 
 def _distance(number: int, rmse: float | None, spearman: float | None) -> str:

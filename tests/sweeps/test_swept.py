@@ -142,3 +142,12 @@ def test_what_sees_the_future_has_a_column_of_its_own_and_is_never_bold(tmp_path
     assert [column.sees_future for column in table.columns] == [False, False, True, True]
     assert "bidir (sees the future)" in to_markdown(table) and "not comparable" in to_markdown(table)
     assert {column.mixer for column in best_of(table.rows["icr", "baseline"])} == {"attn"}
+
+
+def test_a_key_of_the_schedule_is_swept_within_a_setting(tmp_path):
+    """A number of warm-up steps is another fraction of the training on each setting."""
+    for setting, share in (("baseline", 0.01), ("num_train_examples-6400", 0.02)):
+        add(tmp_path, 0.8, {"schedule.warmup": share}, setting=setting)
+    assert set(spread_out(collect(tmp_path))["column"]) == {Column("attn")}
+    add(tmp_path, 0.9, {"schedule.warmup": 0.02})
+    assert len(set(spread_out(collect(tmp_path))["column"])) == 2
