@@ -1,5 +1,8 @@
 """The contract of a sequence mixer. A new mixer subclasses `SequenceMixer` in a file of its own."""
 
+import math
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor, nn
 
@@ -74,6 +77,29 @@ def keep_initial_values(parameter: Tensor) -> None:
     Sets the attribute `_no_reinit`. The auto-encoder redraws it all the same if `model.autoencoder_redraw_all=true`.
     """
     parameter._no_reinit = True  # type: ignore[attr-defined]  # an attribute of ours
+
+
+def split_rows(weight: Tensor, sizes: Sequence[int]) -> None:
+    """Muon treats these groups of a matrix's rows by themselves: `split_rows(qkv.weight, (d, d, d))`, or one per head.
+
+    Sets the attribute `_matrices`. The weight of an `nn.Linear` or an `nn.Parameter` of two axes.
+
+    Raises:
+        ValueError: sizes whose sum is not the number of rows.
+    """
+    rows, columns = weight.shape
+    if sum(sizes) != rows:
+        raise ValueError(f"split_rows: the sizes {list(sizes)} must add up to the {rows} rows of the weight")
+    weight._matrices = tuple((size, columns) for size in sizes)  # type: ignore[attr-defined]
+
+
+def as_matrix(parameter: Tensor) -> None:
+    """Muon takes an `nn.Parameter` as the weight of a linear layer; with three axes, as a stack of matrices.
+
+    Sets the attribute `_matrices`.
+    """
+    *stack, rows, columns = parameter.shape
+    parameter._matrices = ((rows, columns),) * math.prod(stack)  # type: ignore[attr-defined]
 
 
 def kv_heads_of(num_heads: int, num_kv_heads: int | None) -> int:

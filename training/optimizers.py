@@ -81,8 +81,8 @@ class PopulationOptimizer(torch.optim.Optimizer):
         self.max_grad_norm = math.inf if max_grad_norm is None else max_grad_norm
         self.bf16_matrices = bf16_matrices
         self._round_matrices()
-        self.column_scale = self.lr_scale().to(parameters.device)
-        self.column_decay = self.decay_scale().to(parameters.device)
+        self.column_scale = self.layout.rates(self.lr_scale(), lr).to(parameters.device)
+        self.column_decay = self.layout.decaying(self.decay_scale()).to(parameters.device)
         self.scheduled = self._scheduled().to(parameters.device)
         self.state[parameters] = {
             "lr": torch.tensor(lr, device=parameters.device),
@@ -144,6 +144,8 @@ class PopulationOptimizer(torch.optim.Optimizer):
         """Keeps only the replicas in these rows; the population must do the same."""
         state = self.state[self.parameters]
         state.update({name: tensor[list(rows)] for name, tensor in state.items() if tensor.ndim})
+        if self.column_scale.ndim == 2:
+            self.column_scale = self.column_scale[list(rows)]
 
     @property
     def steps_taken(self) -> Tensor:
@@ -283,7 +285,7 @@ class Muon(PopulationOptimizer):
         self.update_scale, self.decayed = update_scale, decayed
         self.table_lr_scale, self.gain_lr_scale = table_lr_scale, gain_lr_scale
         matrices = [slot for slot in population.layout.slots if slot.rule is Rule.MATRIX]
-        self.matrix_shapes = tuple((slot.shape[0], math.prod(slot.shape[1:])) for slot in matrices)
+        self.matrix_shapes = tuple(shape for slot in matrices for shape in slot.matrices)
         super().__init__(
             population,
             lr,
@@ -299,12 +301,10 @@ class Muon(PopulationOptimizer):
     def lr_scale(self) -> Tensor:
         by_shape = UPDATE_SCALES[self.update_scale]
         by_rule = {Rule.TABLE: self.table_lr_scale, Rule.GAIN: self.gain_lr_scale}
-        scale = torch.empty(self.layout.size)
-        for slot in self.layout.slots:
-            scale[slot.start : slot.stop] = (
-                by_shape(slot.shape[0], math.prod(slot.shape[1:])) if slot.rule is Rule.MATRIX else by_rule[slot.rule]
-            )
-        return scale
+        scale = [torch.full((rows * columns,), by_shape(rows, columns)) for rows, columns in self.matrix_shapes]
+        others = [slot for slot in self.layout.slots if slot.rule is not Rule.MATRIX]
+        scale += [torch.full((slot.stop - slot.start,), by_rule[slot.rule]) for slot in others]
+        return torch.cat(scale)
 
     def decay_scale(self) -> Tensor:
         decay = torch.zeros(self.layout.size)

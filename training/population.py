@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -64,7 +64,7 @@ class Grouping:
                 raise ValueError(f"optimizer.{key}={getattr(self, key)!r}: choose adam or muon")
 
     def rule_of(self, name: str, parameter: Tensor, is_linear: bool) -> Rule:
-        """The rule of the model's parameter `name`; `is_linear`: it is the weight of an nn.Linear."""
+        """The rule of the model's parameter `name`; `is_linear`: it is the weight of an nn.Linear, or marked as one."""
         if parameter.ndim < 2:
             return Rule.GAIN
         if name == HEAD:
@@ -86,6 +86,11 @@ class Slot:
     """One parameter's place: columns `start:stop` of the population tensor.
 
     Autocast lowers what `is_product`, the hidden linear weights, and no other parameter of the population.
+
+    Attributes:
+        matrices: rows and columns of the matrices that it holds one behind the other, for Rule.MATRIX.
+        decays: whether it has weight decay; not with `_no_weight_decay` or a weight decay of 0 in `_optim`.
+        lr: its own learning rate, whatever that of its replica is; of `_optim`.
     """
 
     name: str
@@ -93,6 +98,22 @@ class Slot:
     rule: Rule
     start: int
     is_product: bool = True
+    matrices: tuple[tuple[int, int], ...] = ()
+    decays: bool = True
+    lr: float | None = None
+
+    @classmethod
+    def of(cls, name: str, parameter: Tensor, rule: Rule, start: int, is_product: bool) -> Self:
+        """As a parameter's marks say: `mixers.base.split_rows` and `as_matrix`, and those of public code.
+
+        These are `_no_weight_decay` (mamba, flash-linear-attention) and `_optim`, a dict with `lr` and `weight_decay`
+        (S4, Hyena).
+        """
+        whole = (parameter.shape[0], math.prod(parameter.shape[1:])) if rule is Rule.MATRIX else ()
+        matrices = getattr(parameter, "_matrices", (whole,)) if whole else ()
+        own = getattr(parameter, "_optim", None) or {}
+        decays = not getattr(parameter, "_no_weight_decay", False) and own.get("weight_decay") != 0
+        return cls(name, parameter.shape, rule, start, is_product, matrices, decays, own.get("lr"))
 
     @property
     def stop(self) -> int:
@@ -120,7 +141,7 @@ class Layout:
                 raise ValueError(f"{name} is {kind}, and parameters are trained in float32: keep {fix}")
         linear = {f"{name}.weight" for name, module in model.named_modules() if isinstance(module, nn.Linear)}
         parameters, rules, places = dict(model.named_parameters()), list(Rule), _places(model)
-        by_rule = {name: grouping.rule_of(name, p, name in linear) for name, p in parameters.items()}
+        by_rule = {n: grouping.rule_of(n, p, n in linear or hasattr(p, "_matrices")) for n, p in parameters.items()}
         products = {name for name, rule in by_rule.items() if rule is Rule.MATRIX and name in linear - {HEAD}}
 
         def order(name: str) -> tuple:
@@ -129,7 +150,7 @@ class Layout:
         self.slots: list[Slot] = []
         for name in sorted(parameters, key=order):
             start = self.slots[-1].stop if self.slots else 0
-            self.slots.append(Slot(name, parameters[name].shape, by_rule[name], start, name in products))
+            self.slots.append(Slot.of(name, parameters[name], by_rule[name], start, name in products))
         self.size = self.slots[-1].stop
 
     def span(self, rule: Rule) -> slice:
@@ -140,6 +161,22 @@ class Layout:
     def products(self) -> slice:
         """The columns of the hidden linear weights among the matrices."""
         return slice(0, max((slot.stop for slot in self.slots if slot.is_product), default=0))
+
+    def rates(self, scale: Tensor, lr: Sequence[float]) -> Tensor:
+        """The multipliers `scale`, `[P]`, of each replica's `lr`; `[R, P]` if a parameter has a rate of its own."""
+        if any(slot.lr is not None for slot in self.slots):
+            scale = scale.repeat(len(lr), 1)
+        for slot in self.slots:
+            if slot.lr is not None:
+                scale[:, slot.start : slot.stop] = slot.lr / torch.tensor(lr)[:, None]
+        return scale
+
+    def decaying(self, scale: Tensor) -> Tensor:
+        """The multipliers `scale` of the weight decay, `[P]`, zero for the parameters without one."""
+        for slot in self.slots:
+            if not slot.decays:
+                scale[slot.start : slot.stop] = 0
+        return scale
 
     def describe(self) -> str:
         """One line a rule: how many parameters and tensors it has, and their names, `*` for every block."""

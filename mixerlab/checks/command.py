@@ -9,7 +9,7 @@ from typing import Any, cast
 from omegaconf import OmegaConf
 
 from mixerlab.checks.contract import WIDTH, check_everything
-from mixerlab.config.building import Parts, component
+from mixerlab.config.building import Parts, mixer_maker
 from mixerlab.config.compose import compose
 from mixerlab.config.hints import REFUSALS, refusal
 from mixerlab.config.hybrid import mixers_of
@@ -41,7 +41,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 continue
             name = mixer.name
             check_component(prefix, cast(dict[str, Any], OmegaConf.to_container(mixer, resolve=True)), "mixer")
-            decision = check_everything(partial(component, mixer, d_model=width), width)
+            decision = check_everything(partial(mixer_maker(mixer, cfg.model.n_layers), d_model=width), width)
             print(f"{name} keeps the contract: shapes, causality, gradients, any length, replicas, states")
             print(decision.why or "replicas compute side by side, under vmap")
             if note := gradient_note(decision.without_gradient):

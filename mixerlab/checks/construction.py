@@ -16,13 +16,13 @@ from mixerlab.training.population import seeded
 
 
 def check_construction(make: Callable[[], nn.Module]) -> None:
-    """Raises RefusedMixer if `make` seeds a global generator, or trains under another setting than mixerlab does.
+    """Raises RefusedMixer if `make` seeds a global generator, sets what others compute by, or shares its parameters.
 
     What draws from a generator of its own, or seeds a global one and sets it back (`torch.random.fork_rng`), may.
     """
     dtype, grad = torch.get_default_dtype(), torch.is_grad_enabled()
     try:
-        drawn = [_drawn_behind(make, seed) for seed in (0, 1)]
+        (one, one_draws), (other, other_draws) = (_drawn_behind(make, seed) for seed in (0, 1))
         settings = {
             f"torch.set_default_dtype({torch.get_default_dtype()})": torch.get_default_dtype() is not torch.float32,
             "torch.set_grad_enabled(False)": not torch.is_grad_enabled(),
@@ -30,7 +30,7 @@ def check_construction(make: Callable[[], nn.Module]) -> None:
     finally:
         torch.set_default_dtype(dtype)
         torch.set_grad_enabled(grad)
-    if same := [name for name, value in drawn[0].items() if drawn[1][name] == value]:
+    if same := [name for name, value in one_draws.items() if other_draws[name] == value]:
         raise RefusedMixer(
             f"its constructor seeds the global generator of {' and '.join(same)}, so that all seeds start with the same"
             " values: leave that away, or draw within torch.random.fork_rng() or from a generator of your own"
@@ -40,13 +40,18 @@ def check_construction(make: Callable[[], nn.Module]) -> None:
             f"{found[0]} is in force when it is built, for all that this process computes: leave that away, and give"
             " dtype=... or use torch.no_grad() where it is needed"
         )
+    theirs = {id(parameter) for parameter in other.parameters()}
+    if shared := [name for name, parameter in one.named_parameters() if id(parameter) in theirs]:
+        raise RefusedMixer(
+            f"its constructor gives every mixer the same {shared[0]}, so that blocks, replicas and later models share"
+            " it: make it in __init__; model.shared_mixer=true gives all blocks of a model one mixer"
+        )
 
 
-def _drawn_behind(make: Callable[[], nn.Module], seed: int) -> dict[str, int]:
-    """What each global generator gives next, once `make` was called with this seed."""
+def _drawn_behind(make: Callable[[], nn.Module], seed: int) -> tuple[nn.Module, dict[str, int]]:
+    """What `make` gives with this seed, and what each global generator gives next."""
     with seeded(seed):
-        make()
-        return {
+        return make(), {
             "torch": int(torch.randint(2**63 - 1, ())),
             "numpy": int(np.random.randint(2**63 - 1)),  # noqa: NPY002
             "random": random.getrandbits(63),

@@ -102,6 +102,11 @@ def defaults_of(function: Callable, args: Collection[str]) -> dict[str, Any]:
     }
 
 
+def parameters_of(function: Callable) -> list[str]:
+    """The names of what `function` takes."""
+    return list(_signature(function).parameters)
+
+
 def _is_plain(value: Any) -> bool:
     if isinstance(value, float):
         return math.isfinite(value)

@@ -3,6 +3,7 @@
 import itertools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -11,7 +12,7 @@ from hydra.utils import instantiate
 from omegaconf import DictConfig
 
 from mixerlab.config.hybrid import mixers_of
-from mixerlab.config.values import ModelConfig
+from mixerlab.config.values import ModelConfig, asked_for
 from mixerlab.mixers.base import SequenceMixer
 from mixerlab.models.auto_encoder import LINEAR_STD, AutoEncoder
 from mixerlab.models.initial_values import overwritten
@@ -41,6 +42,17 @@ def maker(cfg: Mapping[str, Any] | DictConfig, group: str = "", layer: str = "")
     return _maker(arguments, f"{group}={label}" if group else label, f"{layer} ({label}): " if layer else "")
 
 
+def mixer_maker(cfg: Mapping[str, Any] | DictConfig, n_layers: int, layer: str = "") -> Callable[..., SequenceMixer]:
+    """`maker` of a mixer; it takes `d_model` and `layer_idx`, and gives a constructor its place if it asks for it."""
+    make, asked = maker(cfg, layer=layer), asked_for({str(key): value for key, value in cfg.items()})
+
+    def at(d_model: int, layer_idx: int = 0) -> SequenceMixer:
+        place = {"layer_idx": layer_idx, "num_layers": n_layers}
+        return make(d_model=d_model, **{key: place[key] for key in asked})
+
+    return at
+
+
 def _maker(config: Mapping[str, Any], label: str, where: str = "") -> Callable[..., Any]:
     # Lists and dicts of Python: PyTorch refuses a ListConfig as a shape.
     config = {"_convert_": "object"} | dict(config)
@@ -63,7 +75,7 @@ class Parts:
     """What a run is made of, each to be built as often as it is needed.
 
     Attributes:
-        mixers: name and maker of one layer's, of the first layers: one, or those of a hybrid's pattern.
+        mixers: name and maker (`mixer_maker`) of one layer's, of the first layers: one, or those of a hybrid's pattern.
         model: its keys.
         make_schedule, make_optimizer: take what a run supplies.
         grouping: which parameters the optimizer takes together.
@@ -80,7 +92,10 @@ class Parts:
         """The parts that a checked config describes."""
         layers = mixers_of(cfg.mixer).items()
         return cls(
-            mixers=[(mixer["name"], maker(mixer, layer="" if key == "mixer" else key)) for key, mixer in layers],
+            mixers=[
+                (mixer["name"], mixer_maker(mixer, cfg.model.n_layers, "" if key == "mixer" else key))
+                for key, mixer in layers
+            ],
             model=ModelConfig(**{str(key): value for key, value in cfg.model.items()}),
             make_schedule=maker(cfg.schedule, "schedule"),
             make_optimizer=maker(cfg.optimizer, "optimizer"),
@@ -89,9 +104,14 @@ class Parts:
 
     def build_model(self, task: Task, n_layers: int | None = None) -> LanguageModel | AutoEncoder:
         """One replica's model: a language model, or the auto-encoder if the task asks so."""
-        makers = itertools.cycle(make for _, make in self.mixers)
         common: dict[str, Any] = {"d_model": self.model.d_model, "n_layers": n_layers or self.model.n_layers}
-        common["make_mixer"] = lambda: next(makers)(d_model=self.model.d_model)
+        layers = enumerate(itertools.cycle(make for _, make in self.mixers))
+        makers = (partial(make, d_model=self.model.d_model, layer_idx=number) for number, make in layers)
+        if self.model.shared_mixer:
+            shared = itertools.cycle([make() for make in itertools.islice(makers, len(self.mixers))])
+            common["make_mixer"] = lambda: next(shared)
+        else:
+            common["make_mixer"] = lambda: next(makers)()
         if task.autoencode:
             redraw_all = self.model.autoencoder_redraw_all
             return AutoEncoder(task.vocab_size, task.input_length, **common, redraw_all=redraw_all)

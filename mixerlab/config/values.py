@@ -7,7 +7,7 @@ from typing import Any, Literal, NamedTuple
 
 from omegaconf import DictConfig, OmegaConf
 
-from mixerlab.config.arguments import check_arguments, class_of, defaults_of
+from mixerlab.config.arguments import check_arguments, class_of, defaults_of, parameters_of
 from mixerlab.config.hints import one_line_refusals
 from mixerlab.config.hybrid import check_keys, is_hybrid, mixers_of
 from mixerlab.config.settings import described
@@ -69,6 +69,7 @@ class ModelConfig:
     may_see_future: bool
     tie_embeddings: bool = False
     logit_softcap: float | None = None
+    shared_mixer: bool = False
 
     def __post_init__(self):
         for key in ("d_model", "n_layers"):
@@ -168,6 +169,8 @@ def check_component(prefix: str, part: dict[str, Any], group: str) -> None:
     except ValueError as error:
         raise ValueError(f"{name}: {error}") from error
     base, supplied = _COMPONENTS[group]
+    if group == "mixer":
+        supplied = (*supplied, *asked_for(part))
     if not issubclass(component, base):
         wanted = f"{base.__module__}.{base.__name__}"
         raise ValueError(f"{name}: {component.__name__} must be a subclass of {wanted}")
@@ -178,6 +181,15 @@ def check_component(prefix: str, part: dict[str, Any], group: str) -> None:
         prefix, component, {key: part[key] for key in part if key not in own}, supplied, f"the yaml of {name}"
     )
     part |= present(defaults_of(component, (*part, *supplied)))
+
+
+def asked_for(mixer: Mapping[str, Any]) -> list[str]:
+    """Of the place of a layer, `layer_idx` from 0 on and `num_layers`, what the class of a mixer takes.
+
+    Not what its yaml sets.
+    """
+    taken = parameters_of(class_of(mixer["_target_"]))
+    return [key for key in ("layer_idx", "num_layers") if key in taken and key not in mixer]
 
 
 def _check_data(task: Mapping[str, Any]) -> None:

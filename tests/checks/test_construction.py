@@ -64,7 +64,7 @@ class Mine(Attention):
 
 @pytest.mark.parametrize("act", ALLOWED)
 def test_what_leaves_the_process_as_it_was_may(act):
-    check_construction(act)
+    check_construction(lambda: [act(), torch.nn.Identity()][1])
 
 
 @pytest.mark.parametrize("named", REFUSED)
@@ -79,3 +79,55 @@ def test_what_does_not_is_refused_and_undone(named, monkeypatch, tmp_path):
         mixerlab.run(*given, "seed=[0,1]")
     assert torch.equal(torch.get_rng_state(), before) and not list(tmp_path.iterdir())
     assert torch.get_default_dtype() is torch.float32 and torch.is_grad_enabled()
+
+
+class Places(Attention):
+    """As layers of transformers, which ask for their place."""
+
+    def __init__(self, layer_idx, num_layers=None, **arguments):
+        super().__init__(**arguments)
+        self.place = layer_idx, num_layers
+
+
+class Cached(Attention):
+    """Gives every mixer the same projection, as by a cache in a module."""
+
+    shared = None
+
+    def __init__(self, **arguments):
+        super().__init__(**arguments)
+        Cached.shared = Cached.shared or self.q_proj
+        self.q_proj = Cached.shared
+
+
+def config_with(folder, name, target):
+    (folder / "mixer").mkdir(exist_ok=True)
+    (folder / "mixer" / f"{name}.yaml").write_text(f"name: {name}\n_target_: {target}\n")
+    return folder
+
+
+def test_a_constructor_gets_its_place_if_it_asks(tmp_path):
+    folder = config_with(tmp_path, "places", f"{__name__}.Places")
+    model = mixerlab.build_model("mixer=places", "model.n_layers=3", *TINY, config_dir=folder)
+    assert [block.mixer.place for block in model.blocks] == [(0, 3), (1, 3), (2, 3)]
+    model = mixerlab.build_model("mixer=places", "+mixer.layer_idx=7", *TINY, config_dir=folder)
+    assert [block.mixer.place for block in model.blocks] == [(7, 2), (7, 2)]
+
+
+def test_blocks_may_share_one_mixer():
+    model = mixerlab.build_model("mixer=attn", "model.shared_mixer=true", *TINY)
+    assert model.blocks[0].mixer is model.blocks[1].mixer and model.blocks[0].mlp is not model.blocks[1].mlp
+    hybrid = [
+        "mixer=hybrid",
+        "mixer.layers=[attn,gdn]",
+        "model.n_layers=4",
+        "model.d_model=32",
+        "model.shared_mixer=true",
+    ]
+    blocks = mixerlab.build_model(*hybrid, *TINY).blocks
+    assert [blocks[i].mixer is blocks[j].mixer for i, j in ((0, 2), (1, 3), (0, 1))] == [True, True, False]
+
+
+def test_what_blocks_share_by_accident_is_refused():
+    with pytest.raises(RefusedMixer, match=r"gives every mixer the same q_proj.weight.*model.shared_mixer=true"):
+        check_construction(lambda: Cached(d_model=32))

@@ -97,6 +97,15 @@ def test_a_replica_without_a_finite_norm_is_frozen(device, backend, bad):
         assert torch.equal(arguments[name][:2], clean[name][:2])
 
 
+def test_replicas_may_have_scales_of_their_own(device):
+    ours, row = (for_parameters(device, 700) for _ in range(2))
+    ours["column_scale"] = ours["column_scale"] * torch.tensor([[1.0], [2.0], [3.0]], device=device)
+    update_parameters(**ours, backend="triton")
+    row["column_scale"] *= 3.0
+    update_parameters(**row, backend="reference")
+    torch.testing.assert_close(ours["parameters"][2], row["parameters"][2], rtol=1e-5, atol=1e-6)
+
+
 @pytest.mark.parametrize("step", [1.0, 4.0, float(STEPS), STEPS + 3.0])
 @pytest.mark.parametrize("matrices", MATRICES)
 def test_parameters_are_the_references(device, matrices, step):

@@ -94,7 +94,7 @@ def update_parameters(
         step: the index of the step, from 1 on, a scalar.
         active: `[R]`; rows with 0 keep their parameters, whatever the other tensors hold.
         lr: peak learning rates, `[R]`.
-        column_scale: multiplies the learning rate, not the decay, `[P]`.
+        column_scale: multiplies the learning rate, not the decay, `[P]` or `[R, P]`.
         column_decay: multiplies the weight decay, `[P]`.
         schedule: `[4, steps]`, steps >= 1. A column for each step: the multiplier of the learning rate, the weight
             decay, and the bias corrections `1 - beta^step` of both moments. The last one also serves all later steps.
@@ -114,7 +114,7 @@ def update_parameters(
         ("step", step, ()),
         ("active", active, rows[:1]),
         ("lr", lr, rows[:1]),
-        ("column_scale", column_scale, rows[1:]),
+        ("column_scale", column_scale, rows[2 - column_scale.ndim :]),
         ("column_decay", column_decay, rows[1:]),
         ("schedule", schedule, (4, None)),
     )

@@ -86,6 +86,7 @@ def _parameters_kernel(
     column_decay,
     schedule,
     size,
+    scales,  # from one replica's row of `column_scale` to the next; 0: all have one
     steps,
     matrices,
     eps,
@@ -106,7 +107,7 @@ def _parameters_kernel(
     direction = tl.where(is_matrix, tl.load(polar + replica * matrices + column, mask=is_matrix, other=0.0), adam)
 
     value = tl.load(parameters + place, mask=inside, other=0.0)
-    scale = tl.load(column_scale + column, mask=inside, other=0.0)
+    scale = tl.load(column_scale + replica * scales + column, mask=inside, other=0.0)
     shrinkage = decay * tl.load(column_decay + column, mask=inside, other=0.0)
     moved = value - rate * (scale * direction + shrinkage * value)
     tl.store(parameters + place, tl.where(tl.load(active + replica) > 0, moved, value), mask=inside)
@@ -181,6 +182,7 @@ def update_parameters(
         column_decay,
         schedule,
         size,
+        size if column_scale.ndim == 2 else 0,
         schedule.shape[1],
         polar.shape[1],
         eps,
