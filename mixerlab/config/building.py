@@ -44,7 +44,7 @@ def maker(cfg: Mapping[str, Any] | DictConfig, group: str = "", layer: str = "")
 
 def mixer_maker(cfg: Mapping[str, Any] | DictConfig, n_layers: int, layer: str = "") -> Callable[..., SequenceMixer]:
     """`maker` of a mixer; it takes `d_model` and `layer_idx`, and gives a constructor its place if it asks for it."""
-    make, asked = maker(cfg, layer=layer), asked_for({str(key): value for key, value in cfg.items()})
+    make, asked = maker(cfg, layer=layer), asked_for(cfg["_target_"], list(cfg.keys()))
 
     def at(d_model: int, layer_idx: int = 0) -> SequenceMixer:
         place = {"layer_idx": layer_idx, "num_layers": n_layers}

@@ -1,7 +1,7 @@
 """The values of a run's config, checked key by key before anything is built or written."""
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
@@ -170,7 +170,7 @@ def check_component(prefix: str, part: dict[str, Any], group: str) -> None:
         raise ValueError(f"{name}: {error}") from error
     base, supplied = _COMPONENTS[group]
     if group == "mixer":
-        supplied = (*supplied, *asked_for(part))
+        supplied = (*supplied, *asked_for(part["_target_"], part))
     if not issubclass(component, base):
         wanted = f"{base.__module__}.{base.__name__}"
         raise ValueError(f"{name}: {component.__name__} must be a subclass of {wanted}")
@@ -183,13 +183,10 @@ def check_component(prefix: str, part: dict[str, Any], group: str) -> None:
     part |= present(defaults_of(component, (*part, *supplied)))
 
 
-def asked_for(mixer: Mapping[str, Any]) -> list[str]:
-    """Of the place of a layer, `layer_idx` from 0 on and `num_layers`, what the class of a mixer takes.
-
-    Not what its yaml sets.
-    """
-    taken = parameters_of(class_of(mixer["_target_"]))
-    return [key for key in ("layer_idx", "num_layers") if key in taken and key not in mixer]
+def asked_for(target: str, keys: Collection[Any]) -> list[str]:
+    """Of `layer_idx`, from 0 on, and `num_layers` what the class of a mixer takes and the `keys` of its yaml lack."""
+    taken = parameters_of(class_of(target))
+    return [key for key in ("layer_idx", "num_layers") if key in taken and key not in keys]
 
 
 def _check_data(task: Mapping[str, Any]) -> None:
