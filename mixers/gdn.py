@@ -85,8 +85,7 @@ class GatedDeltaNet(ProjectedMixer):
     def mix(self, projected: Tensor) -> Tensor:
         q, k, v, log_decay, beta, *gate = self._parts(projected)
         with torch.autocast(projected.device.type, enabled=False):
-            if self.expand_v > 1:  # a row of S reads only its own value: wider values are more heads of the same key
-                q, k, log_decay, beta = (y.repeat_interleave(self.expand_v, dim=2) for y in (q, k, log_decay, beta))
+            # A row of S reads only its own value: wider values are more heads of the same key.
             o = gated_delta_rule(q, k, v, log_decay, beta, chunk_size=self.chunk_size, backend=self.backend)
             return self._gated(o.flatten(-2).unflatten(-1, (self.num_heads, -1)), *gate)
 

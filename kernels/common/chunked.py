@@ -23,13 +23,21 @@ def pad_heads(x: Tensor) -> Tensor:
     return F.pad(x, (0, kernel_head_dim(x.shape[-1]) - x.shape[-1]))
 
 
-def check_inputs(q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor, beta: Tensor, chunk_size: int) -> None:
-    """`ValueError` unless q, k, v are `[B, T, H, D]` of one dtype, and log_decay and beta `[B, T, H]`."""
+def check_inputs(
+    q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor, beta: Tensor, chunk_size: int, grouped: bool = False
+) -> None:
+    """`ValueError` unless q, k, v are `[B, T, H, D]` of one dtype, and log_decay and beta `[B, T, H]`.
+
+    `grouped`: v may have a multiple of H heads.
+    """
     if q.dim() != 4 or 0 in q.shape:
         raise ValueError(f"q has shape {tuple(q.shape)}: pass a non-empty [B, T, H, D]")
+    heads = q.shape[2]
+    if grouped and v.dim() == 4 and v.shape[2] and v.shape[2] % heads == 0:
+        heads = v.shape[2]
     for name, x, shape in (
         ("k", k, q.shape),
-        ("v", v, q.shape),
+        ("v", v, (*q.shape[:2], heads, q.shape[3])),
         ("log_decay", log_decay, q.shape[:3]),
         ("beta", beta, q.shape[:3]),
     ):

@@ -29,7 +29,8 @@ def gated_delta_rule(
     stays bounded.
 
     Args:
-        q, k, v: `[B, T, H, D]`, float32 or bfloat16 (the reference takes float64 too).
+        q, k: `[B, T, H, D]`, float32 or bfloat16 (the reference takes float64 too).
+        v: `[B, T, HV, D]`, in the dtype of q. HV is a multiple of H: value head h goes with key head `h // (HV / H)`.
         log_decay: `log g_t <= 0`, `[B, T, H]`, at least float32.
         beta: step size in [0, 2], `[B, T, H]`, at least float32.
         scale: multiplies the output; `1 / sqrt(D)` by default.
@@ -37,12 +38,12 @@ def gated_delta_rule(
         backend: `auto`, `reference` (PyTorch, any device) or `triton`.
 
     Returns:
-        `[B, T, H, D]` in the dtype of q. Sums are in float32 (float64 for float64 inputs).
+        Like v. Sums are in float32 (float64 for float64 inputs).
 
     Raises:
         ValueError: shapes or dtypes that do not fit, a bad scale or chunk size, or a backend that cannot run.
     """
-    check_inputs(q, k, v, log_decay, beta, chunk_size)
+    check_inputs(q, k, v, log_decay, beta, chunk_size, grouped=True)
     scale = q.shape[-1] ** -0.5 if scale is None else float(scale)
     if not math.isfinite(scale):
         raise ValueError(f"scale={scale} is not finite: pass a finite number or None")

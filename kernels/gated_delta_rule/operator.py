@@ -24,9 +24,10 @@ def gated_delta_rule_triton(
 def forward(
     q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor, beta: Tensor, scale: float, chunk_size: int
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """The output `[B, T, H, D]`, and for the backward states, inverses, writes and errors (see `triton_kernels.py`)."""
+    """The output, like v, and for the backward states, inverses, writes and errors (see `triton_kernels.py`)."""
     q, k, v, log_decay, beta = (x.contiguous() for x in (q, k, v, log_decay, beta))
     batch, length, heads, _ = q.shape
+    per_key = v.shape[2] // heads
     out, states, inverses, writes, errors = results = _forward_results(q, k, v, log_decay, beta, scale, chunk_size)
     options = _options(q, chunk_size)
     # The inverses are products of small blocks. With one warp there are no barriers between them.
@@ -34,8 +35,8 @@ def forward(
     inverse_kernel[(states.shape[2], batch * heads)](
         k, log_decay, beta, inverses, length, **{**options, "num_warps": warps}
     )
-    forward_kernel[(batch * heads,)](
-        q, k, v, log_decay, beta, inverses, out, states, writes, errors, scale, length, **options
+    forward_kernel[(batch * heads * per_key,)](
+        q, k, v, log_decay, beta, inverses, out, states, writes, errors, scale, length, E=per_key, **options
     )
     return results
 
@@ -44,8 +45,8 @@ def forward(
 def _forward_results(q, k, v, log_decay, beta, scale, chunk_size):
     batch, length, heads, head_dim = q.shape
     chunks = (length + chunk_size - 1) // chunk_size
-    out, writes, errors = (torch.empty_like(q, memory_format=torch.contiguous_format) for _ in range(3))
-    states = q.new_empty(batch, heads, chunks, head_dim, head_dim)
+    out, writes, errors = (torch.empty_like(v, memory_format=torch.contiguous_format) for _ in range(3))
+    states = q.new_empty(batch, v.shape[2], chunks, head_dim, head_dim)
     inverses = q.new_empty(batch, heads, chunks, chunk_size, chunk_size)
     return out, states, inverses, writes, errors
 
@@ -64,16 +65,19 @@ def backward(
     scale: float,
     chunk_size: int,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """The gradients of q, k, v, log_decay and beta."""
+    """The gradients of q, k, v and log_decay, and that of beta through each value head `[B, T, HV]`."""
     d_out, q, k, log_decay, beta = (x.contiguous() for x in (d_out, q, k, log_decay, beta))
     batch, length, heads, _ = q.shape
+    per_key = d_out.shape[2] // heads
     d_q, d_k, d_v, d_log_decay, d_beta = results = _backward_results(
         d_out, q, k, log_decay, beta, states, inverses, writes, errors, scale, chunk_size
     )
     d_states = torch.empty_like(states)
     inputs = (d_out, q, k, log_decay, beta)
-    options = _options(q, chunk_size)
-    backward_state_kernel[(batch * heads,)](*inputs, errors, inverses, d_v, d_beta, d_states, scale, length, **options)
+    options = {"E": per_key, **_options(q, chunk_size)}
+    backward_state_kernel[(batch * heads * per_key,)](
+        *inputs, errors, inverses, d_v, d_beta, d_states, scale, length, **options
+    )
     backward_chunk_kernel[(states.shape[2], batch * heads)](
         *inputs, states, writes, d_v, d_states, d_q, d_k, d_log_decay, scale, length, **options
     )
@@ -82,7 +86,8 @@ def backward(
 
 @backward.register_fake
 def _backward_results(d_out, q, k, log_decay, beta, states, inverses, writes, errors, scale, chunk_size):
-    return tuple(torch.empty_like(x, memory_format=torch.contiguous_format) for x in (q, k, q, log_decay, beta))
+    results = [torch.empty_like(x, memory_format=torch.contiguous_format) for x in (q, k, errors, log_decay)]
+    return *results, beta.new_empty(errors.shape[:3])
 
 
 def _options(q: Tensor, chunk_size: int) -> dict:
@@ -99,7 +104,9 @@ def _save(ctx, inputs, output):
 
 
 def _gradients(ctx, d_out, *_):
-    return *backward(d_out, *ctx.saved_tensors, ctx.scale, ctx.chunk_size), None, None
+    *grads, d_beta = backward(d_out, *ctx.saved_tensors, ctx.scale, ctx.chunk_size)
+    heads = ctx.saved_tensors[0].shape[2]
+    return *grads, d_beta.unflatten(2, (heads, -1)).sum(3), None, None
 
 
 register(forward, save=_save, gradients=_gradients)

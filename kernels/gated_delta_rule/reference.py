@@ -21,6 +21,9 @@ def gated_delta_rule_reference(
     q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor, beta: Tensor, scale: float, chunk_size: int
 ) -> Tensor:
     """See `kernels.gated_delta_rule.gated_delta_rule`."""
+    if v.shape[2] > q.shape[2]:  # a row of S reads only its own value: these are more heads of the same key
+        repeats = v.shape[2] // q.shape[2]
+        q, k, log_decay, beta = (x.repeat_interleave(repeats, dim=2) for x in (q, k, log_decay, beta))
     length, head_dim, out_dtype = q.shape[1], q.shape[3], v.dtype
     dtype = torch.promote_types(q.dtype, torch.float32)
     chunk_size = min(chunk_size, length)

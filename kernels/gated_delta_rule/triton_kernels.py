@@ -1,7 +1,8 @@
 """The gated delta rule in Triton; names as in `reference.py`.
 
-What goes from chunk to chunk runs in one program for each sequence and head, with the state on the chip. What needs
-only one chunk runs in a program for each chunk.
+What goes from chunk to chunk runs in one program for each sequence and value head, with the state on the chip. What
+needs only one chunk runs in a program for each chunk. E value heads share a key head: its keys, queries and gates are
+read where they are, and the program that writes their gradients sums over the E heads.
 
 Forward: the inverses of the triangular systems; then a loop over the chunks, which saves the state before each chunk,
 and for each position the write `u_i` and the error `v_i - read_i`. These differ only by the factor `beta_i`, but both
@@ -131,25 +132,27 @@ def forward_kernel(
     scale,
     T,
     H: tl.constexpr,
+    E: tl.constexpr,
     D: tl.constexpr,
     C: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
-    """One program per sequence and head: the output, and for the backward states, writes and errors."""
+    """One program per sequence and value head: the output, and for the backward states, writes and errors."""
     pid = tl.program_id(0)
     chunks = tl.cdiv(T, C)
     i = tl.arange(0, C)
     dtype: tl.constexpr = q_ptr.dtype.element_ty
     state = tl.zeros([D, D], dtype=tl.float32)
     for n in range(chunks):
-        inside, offsets = chunk_rows(n, pid, T, H, C)
+        inside, offsets = chunk_rows(n, pid, T, H * E, C)
+        _, key_offsets = chunk_rows(n, pid // E, T, H, C)
         index = pid.to(tl.int64) * chunks + n
-        cumulative, total, beta = load_gates(log_decay_ptr, beta_ptr, offsets, inside)
+        cumulative, total, beta = load_gates(log_decay_ptr, beta_ptr, key_offsets, inside)
         decay = decay_between(cumulative, C)
         from_start, to_end = tl.exp(cumulative)[:, None], tl.exp(total - cumulative)[:, None]
-        k = load_rows(k_ptr, offsets, inside, D)
+        k = load_rows(k_ptr, key_offsets, inside, D)
         v = load_rows(v_ptr, offsets, inside, D)
-        inverse = tl.load(square(inverses_ptr, index, C))
+        inverse = tl.load(square(inverses_ptr, (pid // E).to(tl.int64) * chunks + n, C))
         held = state.to(dtype)
         store_state(states_ptr, index, n, held, D)
 
@@ -164,7 +167,7 @@ def forward_kernel(
         error -= split_dot(between, u, PRECISION)
         store_rows(errors_ptr, offsets, inside, error, D)
 
-        q = load_rows(q_ptr, offsets, inside, D)
+        q = load_rows(q_ptr, key_offsets, inside, D)
         attention = (tl.dot(q, tl.trans(k), input_precision=PRECISION) * decay).to(dtype)
         out = from_start * tl.dot(q, held, input_precision=PRECISION)
         out += tl.dot(attention, u, input_precision=PRECISION)
@@ -186,23 +189,25 @@ def backward_state_kernel(
     scale,
     T,
     H: tl.constexpr,
+    E: tl.constexpr,
     D: tl.constexpr,
     C: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
-    """One program per sequence and head: dv, d beta, and the gradient of the state after each chunk."""
+    """One program per sequence and value head: dv, its part of d beta, the gradient of the state after each chunk."""
     pid = tl.program_id(0)
     chunks = tl.cdiv(T, C)
     dtype: tl.constexpr = q_ptr.dtype.element_ty
     d_state = tl.zeros([D, D], dtype=tl.float32)
     for back in range(chunks):
         n = chunks - 1 - back
-        inside, offsets = chunk_rows(n, pid, T, H, C)
+        inside, offsets = chunk_rows(n, pid, T, H * E, C)
+        _, key_offsets = chunk_rows(n, pid // E, T, H, C)
         index = pid.to(tl.int64) * chunks + n
-        cumulative, total, beta = load_gates(log_decay_ptr, beta_ptr, offsets, inside)
+        cumulative, total, beta = load_gates(log_decay_ptr, beta_ptr, key_offsets, inside)
         from_start, to_end = tl.exp(cumulative)[:, None], tl.exp(total - cumulative)[:, None]
-        q = load_rows(q_ptr, offsets, inside, D)
-        k = load_rows(k_ptr, offsets, inside, D)
+        q = load_rows(q_ptr, key_offsets, inside, D)
+        k = load_rows(k_ptr, key_offsets, inside, D)
         d_out = (scale * load_rows(d_out_ptr, offsets, inside, D)).to(dtype)
         held = d_state.to(dtype)
         store_state(d_states_ptr, index, back, held, D)
@@ -213,7 +218,7 @@ def backward_state_kernel(
         attention = (attention * tl.trans(decay_between(cumulative, C))).to(dtype)
         d_u = to_end * tl.dot(k, held, input_precision=PRECISION)
         d_u += tl.dot(attention, d_out, input_precision=PRECISION)
-        inverse = tl.load(square(inverses_ptr, index, C))
+        inverse = tl.load(square(inverses_ptr, (pid // E).to(tl.int64) * chunks + n, C))
         d_solved = split_dot(tl.trans(inverse), d_u, PRECISION)
         error = load_rows(errors_ptr, offsets, inside, D)
         tl.store(d_beta_ptr + offsets, tl.sum(error * d_solved, 1), mask=inside)
@@ -242,52 +247,67 @@ def backward_chunk_kernel(
     scale,
     T,
     H: tl.constexpr,
+    E: tl.constexpr,
     D: tl.constexpr,
     C: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
-    """One program per chunk, sequence and head: dq, dk and the gradient of the log decay."""
+    """One program per chunk, sequence and key head: dq, dk and the gradient of the log decay."""
     n, pid = tl.program_id(0), tl.program_id(1)
     i = tl.arange(0, C)
     inside, offsets = chunk_rows(n, pid, T, H, C)
-    index = pid.to(tl.int64) * tl.num_programs(0) + n
     dtype: tl.constexpr = q_ptr.dtype.element_ty
-    # All loads first. Later, each would wait by itself behind the barriers of the products before it.
     k = load_rows(k_ptr, offsets, inside, D)
-    u = load_rows(writes_ptr, offsets, inside, D)
     q = load_rows(q_ptr, offsets, inside, D)
-    d_out = load_rows(d_out_ptr, offsets, inside, D)
-    d_v = load_rows(dv_ptr, offsets, inside, D)
-    state = load_state(states_ptr, index, n, D)
-    d_state = load_state(d_states_ptr, index, tl.num_programs(0) - 1 - n, D)
     cumulative, total, _beta = load_gates(log_decay_ptr, beta_ptr, offsets, inside)
     from_start, to_end = tl.exp(cumulative)[:, None], tl.exp(total - cumulative)[:, None]
-    decay = decay_between(cumulative, C)
-    d_out = (scale * d_out).to(dtype)
 
-    d_attention = tl.dot(d_out, tl.trans(u), input_precision=PRECISION) * decay
+    # A key enters as a write (columns of P and A, and the end state) and as a read (rows of A, and S).
+    d_attention = tl.zeros([C, C], dtype=tl.float32)
+    d_between = tl.zeros([C, C], dtype=tl.float32)
+    d_q = tl.zeros([C, D], dtype=tl.float32)
+    d_k = tl.zeros([C, D], dtype=tl.float32)
+    at_end = tl.zeros([C], dtype=tl.float32)
+    at_start = tl.zeros([C], dtype=tl.float32)
+    of_state = 0.0
+    for e in tl.static_range(E):
+        # All loads of a head first. Later, each would wait by itself behind the barriers of the products before it.
+        index = (pid * E + e).to(tl.int64) * tl.num_programs(0) + n
+        _, value_offsets = chunk_rows(n, pid * E + e, T, H * E, C)
+        u = load_rows(writes_ptr, value_offsets, inside, D)
+        d_out = load_rows(d_out_ptr, value_offsets, inside, D)
+        d_v = load_rows(dv_ptr, value_offsets, inside, D)
+        state = load_state(states_ptr, index, n, D)
+        d_state = load_state(d_states_ptr, index, tl.num_programs(0) - 1 - n, D)
+        d_out = (scale * d_out).to(dtype)
+        d_attention += tl.dot(d_out, tl.trans(u), input_precision=PRECISION)
+        d_between -= tl.dot(d_v, tl.trans(u), input_precision=PRECISION)
+        d_q += tl.dot(d_out, tl.trans(state), input_precision=PRECISION)
+        d_write = to_end * tl.dot(u, tl.trans(d_state), input_precision=PRECISION)
+        d_read = from_start * tl.dot(d_v, tl.trans(state), input_precision=PRECISION)
+        at_end += tl.sum(k * d_write, 1)
+        at_start += tl.sum(k * d_read, 1)
+        d_k += d_write - d_read
+        of_state += tl.sum(tl.sum(state.to(tl.float32) * d_state, 1), 0)
+
+    decay = decay_between(cumulative, C)
+    d_attention *= decay
     gain = d_attention * tl.dot(q, tl.trans(k), input_precision=PRECISION)
     d_attention = d_attention.to(dtype)
-    d_between = tl.dot(d_v, tl.trans(u), input_precision=PRECISION) * decay
-    d_between = tl.where(i[:, None] > i[None, :], -d_between, 0.0)
+    d_between = tl.where(i[:, None] > i[None, :], d_between * decay, 0.0)
     gain += d_between * tl.dot(k, tl.trans(k), input_precision=PRECISION)
     d_between = d_between.to(dtype)
     # exp(b_i) multiplies row i of P and A and what it reads from S; exp(-b_j) multiplies column j and its part of the
     # end state; exp(b_C) multiplies that state. Both sums are over the same elements: what cancels does so exactly.
     d_cumulative = tl.sum(gain, 1) - tl.sum(gain, 0)
 
-    d_q = from_start * tl.dot(d_out, tl.trans(state), input_precision=PRECISION)
+    d_q = from_start * d_q
     d_cumulative += tl.sum(q * d_q, 1)
     d_q += tl.dot(d_attention, k, input_precision=PRECISION)
     store_rows(dq_ptr, offsets, inside, d_q, D)
 
-    # A key enters as a write (columns of P and A, and the end state) and as a read (rows of A, and S).
-    d_k = to_end * tl.dot(u, tl.trans(d_state), input_precision=PRECISION)
-    at_end = tl.sum(k * d_k, 1)
-    d_total = tl.sum(at_end, 0) + tl.exp(total) * tl.sum(tl.sum(state.to(tl.float32) * d_state, 1), 0)
-    d_read = from_start * tl.dot(d_v, tl.trans(state), input_precision=PRECISION)
-    d_cumulative -= at_end + tl.sum(k * d_read, 1)
-    d_k -= d_read
+    d_total = tl.sum(at_end, 0) + tl.exp(total) * of_state
+    d_cumulative -= at_end + at_start
     d_k += tl.dot(d_between, k, input_precision=PRECISION)
     d_k += tl.dot(tl.trans(d_between), k, input_precision=PRECISION)
     d_k += tl.dot(tl.trans(d_attention), q, input_precision=PRECISION)

@@ -15,7 +15,9 @@ from mixerlab.kernels.gated_delta_rule import gated_delta_rule
 
 
 def step_by_step(q, k, v, log_decay, beta, scale):
-    """The formula, one position after the other."""
+    """The formula, one position after the other, for each value head with its key head."""
+    per_key = v.shape[2] // k.shape[2]
+    q, k, log_decay, beta = (x.repeat_interleave(per_key, dim=2) for x in (q, k, log_decay, beta))
     state, outputs = v.new_zeros(*v.shape[:1], *v.shape[2:], k.shape[-1]), []
     for t in range(q.shape[1]):
         decay, step = log_decay[:, t, :, None, None].exp(), beta[:, t, :, None, None]
@@ -23,6 +25,12 @@ def step_by_step(q, k, v, log_decay, beta, scale):
         state = decay * (state - step * (state @ key.mT) @ key) + step * value @ key
         outputs.append(scale * (state @ q[:, t, :, :, None])[..., 0])
     return torch.stack(outputs, dim=1)
+
+
+def with_more_values(inputs, per_key):
+    """The inputs with `per_key` value heads to each key head."""
+    q, k, v, *gates = inputs
+    return [q, k, torch.cat([v.roll(i, dims=1) for i in range(per_key)], dim=2), *gates]
 
 
 @pytest.mark.parametrize("length", [1, 17, 63, 64, 65, 127])
@@ -81,9 +89,9 @@ def test_chunk_size_changes_nothing():
     torch.testing.assert_close(gated_delta_rule(*inputs, chunk_size=16), whole, rtol=1e-10, atol=1e-12)
 
 
-@pytest.mark.parametrize("length", [1, 16, 39])
-def test_kernel_equals_the_formula(device, length):
-    inputs = random_inputs(length, length=length, dtype=torch.float32, device=device)
+@pytest.mark.parametrize(("length", "per_key"), [(1, 1), (16, 1), (39, 1), (39, 2)])
+def test_kernel_equals_the_formula(device, length, per_key):
+    inputs = with_more_values(random_inputs(length, length=length, dtype=torch.float32, device=device), per_key)
     check(
         lambda *x: gated_delta_rule(*x, scale=0.7, chunk_size=16, backend="triton"),
         lambda *x: step_by_step(*x, scale=0.7),
@@ -102,16 +110,17 @@ def test_kernel_under_vmap(device):
 @pytest.mark.parametrize("dim", [16, 32, 64, 128])
 @pytest.mark.parametrize("length", [1, 17, 63, 64, 65, 127, 500])
 @pytest.mark.parametrize("make", [random_inputs, blank_heavy_inputs])
-def test_kernel_in_bfloat16(make, length, dim, chunk_size):
+@pytest.mark.parametrize("per_key", [1, 2])
+def test_kernel_in_bfloat16(make, length, dim, chunk_size, per_key):
     check(
         lambda *x: gated_delta_rule(*x, chunk_size=chunk_size, backend="triton"),
         lambda *x: gated_delta_rule(*x, backend="reference"),
-        make(length, length=length, dim=dim, dtype=torch.bfloat16, device="cuda"),
+        with_more_values(make(length, length=length, dim=dim, dtype=torch.bfloat16, device="cuda"), per_key),
         tolerance=1e-2,
     )
 
 
 @pytest.mark.gpu
 def test_kernel_in_a_compiled_function_and_a_cuda_graph():
-    inputs = random_inputs(1, length=70, dim=32, dtype=torch.bfloat16, device="cuda")
+    inputs = with_more_values(random_inputs(1, length=70, dim=32, dtype=torch.bfloat16, device="cuda"), 2)
     check_compiled_and_captured(gated_delta_rule, inputs)
