@@ -20,7 +20,8 @@ def kernel_head_dim(head_dim: int) -> int:
 
 def pad_heads(x: Tensor) -> Tensor:
     """`[..., D]`, padded with zeros to `kernel_head_dim(D)`."""
-    return F.pad(x, (0, kernel_head_dim(x.shape[-1]) - x.shape[-1]))
+    padding = kernel_head_dim(x.shape[-1]) - x.shape[-1]
+    return F.pad(x, (0, padding)) if padding else x  # `pad` by nothing copies, each way
 
 
 def check_inputs(

@@ -1,5 +1,7 @@
 """The Triton gated delta rule as PyTorch operators."""
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -11,6 +13,8 @@ from mixerlab.kernels.gated_delta_rule.triton_kernels import (
     forward_kernel,
     inverse_kernel,
 )
+
+WIDEST_VALUES = 128  # columns of the values of one key head that the backward of a chunk takes at once
 
 
 def gated_delta_rule_triton(
@@ -78,8 +82,12 @@ def backward(
     backward_state_kernel[(batch * heads * per_key,)](
         *inputs, errors, inverses, d_v, d_beta, d_states, scale, length, **options
     )
+    at_once = math.gcd(per_key, max(1, WIDEST_VALUES // q.shape[3]))
     backward_chunk_kernel[(states.shape[2], batch * heads)](
-        *inputs, states, writes, d_v, d_states, d_q, d_k, d_log_decay, scale, length, **options
+        *inputs,
+        *(states, writes, d_v, d_states, d_q, d_k, d_log_decay, scale, length),
+        V=at_once * q.shape[3],
+        **options,
     )
     return results
 

@@ -21,7 +21,6 @@ from mixerlab.kernels.common.triton_chunked import (
     decay_between,
     load_gates,
     load_rows,
-    load_state,
     split_dot,
     square,
     store_rows,
@@ -248,12 +247,13 @@ def backward_chunk_kernel(
     T,
     H: tl.constexpr,
     E: tl.constexpr,
+    V: tl.constexpr,
     D: tl.constexpr,
     C: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
     """One program per chunk, sequence and key head: dq, dk and the gradient of the log decay."""
-    n, pid = tl.program_id(0), tl.program_id(1)
+    n, pid, chunks = tl.program_id(0), tl.program_id(1), tl.num_programs(0)
     i = tl.arange(0, C)
     inside, offsets = chunk_rows(n, pid, T, H, C)
     dtype: tl.constexpr = q_ptr.dtype.element_ty
@@ -270,22 +270,24 @@ def backward_chunk_kernel(
     at_end = tl.zeros([C], dtype=tl.float32)
     at_start = tl.zeros([C], dtype=tl.float32)
     of_state = 0.0
-    for e in tl.static_range(E):
-        # All loads of a head first. Later, each would wait by itself behind the barriers of the products before it.
-        index = (pid * E + e).to(tl.int64) * tl.num_programs(0) + n
-        _, value_offsets = chunk_rows(n, pid * E + e, T, H * E, C)
-        u = load_rows(writes_ptr, value_offsets, inside, D)
-        d_out = load_rows(d_out_ptr, value_offsets, inside, D)
-        d_v = load_rows(dv_ptr, value_offsets, inside, D)
-        state = load_state(states_ptr, index, n, D)
-        d_state = load_state(d_states_ptr, index, tl.num_programs(0) - 1 - n, D)
-        d_out = (scale * d_out).to(dtype)
+    # The values of the E heads lie side by side; V of their E x D columns at a time.
+    for part in tl.static_range(E * D // V):
+        columns = part * V + tl.arange(0, V)
+        at = offsets[:, None] * (E * D) + columns[None, :]
+        u = tl.load(writes_ptr + at, mask=inside[:, None], other=0.0)
+        d_v = tl.load(dv_ptr + at, mask=inside[:, None], other=0.0)
+        d_out = (scale * tl.load(d_out_ptr + at, mask=inside[:, None], other=0.0)).to(dtype)
+        head = (pid * E + columns // D).to(tl.int64)
+        in_states = (head * chunks + n) * D * D + columns % D
+        in_states = in_states[None, :] + tl.arange(0, D)[:, None] * D
+        state = tl.load(states_ptr + in_states, mask=(n + 0 * in_states) > 0, other=0.0)
+        d_state = tl.load(d_states_ptr + in_states, mask=(chunks - 1 - n + 0 * in_states) > 0, other=0.0)
         d_attention += tl.dot(d_out, tl.trans(u), input_precision=PRECISION)
         d_between -= tl.dot(d_v, tl.trans(u), input_precision=PRECISION)
         d_q += tl.dot(d_out, tl.trans(state), input_precision=PRECISION)
         d_write = to_end * tl.dot(u, tl.trans(d_state), input_precision=PRECISION)
-        d_read = from_start * tl.dot(d_v, tl.trans(state), input_precision=PRECISION)
         at_end += tl.sum(k * d_write, 1)
+        d_read = from_start * tl.dot(d_v, tl.trans(state), input_precision=PRECISION)
         at_start += tl.sum(k * d_read, 1)
         d_k += d_write - d_read
         of_state += tl.sum(tl.sum(state.to(tl.float32) * d_state, 1), 0)

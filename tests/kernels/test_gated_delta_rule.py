@@ -89,7 +89,7 @@ def test_chunk_size_changes_nothing():
     torch.testing.assert_close(gated_delta_rule(*inputs, chunk_size=16), whole, rtol=1e-10, atol=1e-12)
 
 
-@pytest.mark.parametrize(("length", "per_key"), [(1, 1), (16, 1), (39, 1), (39, 2)])
+@pytest.mark.parametrize(("length", "per_key"), [(1, 1), (16, 1), (39, 1), (39, 2), (18, 3)])
 def test_kernel_equals_the_formula(device, length, per_key):
     inputs = with_more_values(random_inputs(length, length=length, dtype=torch.float32, device=device), per_key)
     check(
