@@ -92,8 +92,8 @@ def compare(
     every: dict[str, Series] = {}
     for label, frame in zip(_labels(sources, labels), frames, strict=True):
         for rule in rules:
-            told_by = (rule if len(rules) > 1 else "", label if len(frames) > 1 or len(rules) == 1 else "")
-            every[", ".join(filter(None, reversed(told_by)))] = ours(frame, tables.values(), rule, rates)
+            parts = [label if len(frames) > 1 or len(rules) == 1 else "", rule if len(rules) > 1 else ""]
+            every[", ".join(filter(None, parts))] = ours(frame, tables.values(), rule, rates)
     if not any(every.values()):
         raise ValueError(f"{', '.join(map(str, sources))}: no number that {', '.join(tables)} has, at these rates")
     out = Path(out)

@@ -16,7 +16,7 @@ from mixerlab.sweeps.tables.cells import Place, best_per_cell
 from mixerlab.sweeps.tables.columns import Column, columns_in_order
 from mixerlab.sweeps.tables.tables import Entry, mean_of, seeds_entry
 
-OURS = Path(__file__).with_suffix(".yaml")
+KNOWN = Path(__file__).with_suffix(".yaml")
 # How ours are chosen: each seed's best learning rate, on test or on validation; or the accuracy of the last epoch, at
 # the one rate of each task that is the best for all mixers together.
 Rule = Literal["official", "clean", "last"]
@@ -58,7 +58,7 @@ class Published:
     over: Mapping[str, tuple[str, ...]]
 
 
-def read_published(path: str | Path = OURS) -> dict[str, Published]:
+def read_published(path: str | Path = KNOWN) -> dict[str, Published]:
     """The tables of a file by name; `published.yaml` says how one is written.
 
     Raises:
