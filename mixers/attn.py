@@ -5,8 +5,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from mixerlab.kernels.fused.heads import rotary_heads
+from mixerlab.kernels.parallax import parallax_attention, parallax_backend
 from mixerlab.kernels.softmax_attention import attention_backend, softmax_attention
-from mixerlab.mixers.base import NORM_EPS, head_dim_of, kv_heads_of
+from mixerlab.mixers.base import NORM_EPS, check_window, head_dim_of, kv_heads_of
 from mixerlab.mixers.cache import State, append, kv_cache
 from mixerlab.mixers.projected import ProjectedMixer
 from mixerlab.mixers.rotary import RotaryEmbedding
@@ -21,6 +22,7 @@ class Attention(ProjectedMixer):
         num_kv_heads: heads of keys and values, each read by `num_heads / num_kv_heads` heads of queries (grouped-query
             attention, Ainslie et al. 2023); as many by default.
         head_dim: size of a head, even; d_model / num_heads by default.
+        window: a position sees itself and the `window - 1` before it; by default all before it.
         rope_base: base of the rotary frequencies.
         qk_norm: RMSNorm on each head's q and k before RoPE, with the epsilon of the other norms, 1e-5.
         bias: biases on the four projections, as mad-lab's attention has them.
@@ -41,11 +43,13 @@ class Attention(ProjectedMixer):
         bias: bool = False,
         num_kv_heads: int | None = None,
         head_dim: int | None = None,
+        window: int | None = None,
     ):
         super().__init__()
+        check_window(window)
         self.num_heads, self.kv_heads = num_heads, kv_heads_of(num_heads, num_kv_heads)
         self.head_dim = head_dim_of(d_model, num_heads, head_dim, rope=True)
-        self.qk_norm = qk_norm
+        self.qk_norm, self.window = qk_norm, window
         width, kv_width = num_heads * self.head_dim, self.kv_heads * self.head_dim
         self.q_proj = nn.Linear(d_model, width, bias=bias)
         self.k_proj = nn.Linear(d_model, kv_width, bias=bias)
@@ -57,6 +61,8 @@ class Attention(ProjectedMixer):
 
     def mix(self, projected: Tensor) -> Tensor:
         q, k, v = self.heads(projected)
+        if self.window is not None:  # Parallax's kernels know windows; with probes of zero they give attention
+            return parallax_attention(q, torch.zeros_like(q), k, v, window=self.window).flatten(2)
         if self.kv_heads < self.num_heads:
             k, v = (x.repeat_interleave(self.num_heads // self.kv_heads, dim=2) for x in (k, v))
         return softmax_attention(q, k, v).flatten(2)
@@ -73,19 +79,29 @@ class Attention(ProjectedMixer):
         return rotary_heads(projected, heads, frequency, rotated, gains, NORM_EPS, start=start)
 
     def init_state(self, batch: int, max_len: int, device: torch.device, dtype: torch.dtype) -> State:
+        max_len = max_len if self.window is None else min(max_len, self.window)
         return kv_cache(batch, max_len, self.kv_heads, self.head_dim, device, dtype)
 
     def mix_from(self, projected: Tensor, state: State) -> Tensor:
         q, k, v = self.heads(projected, state["length"])
-        positions = append(state, k, v)
+        if self.window is None:
+            return self._read(q, k, v, state)
+        tokens = zip(*(x.split(1, dim=1) for x in (q, k, v)), strict=True)
+        return torch.cat([self._read(*token, state) for token in tokens], dim=1)
+
+    def _read(self, q: Tensor, k: Tensor, v: Tensor, state: State) -> Tensor:
+        """What the next tokens read from the cache, which gets their keys and values before."""
+        positions = append(state, k, v, ring=self.window is not None)
         q, k, v = (x.transpose(1, 2) for x in (q, state["k"], state["v"]))
         seen = torch.arange(k.shape[2], device=k.device) <= positions[:, None, :, None]  # [B, 1, T, max_len]
         grouped = self.kv_heads < self.num_heads
         return F.scaled_dot_product_attention(q, k, v, attn_mask=seen, enable_gqa=grouped).transpose(1, 2).flatten(2)
 
     def state_size(self, seq_len: int) -> int:
-        """Keys and values of every token."""
-        return 2 * self.kv_heads * self.head_dim * seq_len
+        """Keys and values of every token in the window."""
+        return 2 * self.kv_heads * self.head_dim * min(seq_len, self.window or seq_len)
 
     def resolved_backend(self, device: torch.device, dtype: torch.dtype) -> str:
+        if self.window is not None:
+            return parallax_backend(device, dtype, self.head_dim)
         return attention_backend(device, dtype, self.head_dim)

@@ -113,6 +113,12 @@ def kv_heads_of(num_heads: int, num_kv_heads: int | None) -> int:
     return num_kv_heads
 
 
+def check_window(window: int | None) -> None:
+    """`ValueError` unless a query sees at least its own key."""
+    if window is not None and window < 1:
+        raise ValueError(f"mixer.window={window} must be at least 1, or null for all positions")
+
+
 def head_dim_of(d_model: int, num_heads: int, head_dim: int | None = None, *, rope: bool = False) -> int:
     """The size of one head, d_model / num_heads by default; `ValueError` if that is none, or RoPE gets an odd one."""
     if head_dim is not None:

@@ -13,15 +13,16 @@ State = dict[str, Tensor]
 def kv_cache(
     batch: int, max_len: int, num_heads: int, head_dim: int, device: torch.device, dtype: torch.dtype
 ) -> State:
-    """Keys `k` and values `v` of up to `max_len` tokens, `[B, max_len, num_heads, head_dim]`; `length`, int32 `[B]`."""
+    """Keys `k` and values `v` of `max_len` tokens, `[B, max_len, num_heads, head_dim]`; `length`, int32 `[B]`."""
     k, v = (torch.zeros(batch, max_len, num_heads, head_dim, device=device, dtype=dtype) for _ in range(2))
     return {"k": k, "v": v, "length": torch.zeros(batch, device=device, dtype=torch.int32)}
 
 
-def append(cache: State, k: Tensor, v: Tensor) -> Tensor:
+def append(cache: State, k: Tensor, v: Tensor, ring: bool = False) -> Tensor:
     """Writes the keys and values `[B, T, num_heads, head_dim]` of the next T tokens.
 
-    Where they go is known on the device alone, so that a captured graph writes each replay behind the last.
+    Where they go is known on the device alone, so that a captured graph writes each replay behind the last. In a `ring`
+    they go over the oldest ones when the cache is full.
 
     Returns:
         The positions of these tokens, int32 `[B, T]`.
@@ -29,8 +30,9 @@ def append(cache: State, k: Tensor, v: Tensor) -> Tensor:
     length = cache["length"]
     positions = length[:, None] + torch.arange(k.shape[1], device=length.device, dtype=length.dtype)
     rows = torch.arange(len(length), device=length.device)[:, None]
-    cache["k"].index_put_((rows, positions), k)
-    cache["v"].index_put_((rows, positions), v)
+    slots = positions % cache["k"].shape[1] if ring else positions
+    cache["k"].index_put_((rows, slots), k)
+    cache["v"].index_put_((rows, slots), v)
     length += k.shape[1]
     return positions
 

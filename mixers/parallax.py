@@ -8,7 +8,7 @@ from mixerlab.kernels.fused.rms_norm import default_dtype
 from mixerlab.kernels.parallax import parallax_attention, parallax_backend
 from mixerlab.kernels.parallax.decode import MAX_TOKENS, parallax_decode
 from mixerlab.kernels.parallax.projected import is_one_operator, projected_parallax
-from mixerlab.mixers.base import NORM_EPS, head_dim_of, keep_initial_values, kv_heads_of
+from mixerlab.mixers.base import NORM_EPS, check_window, head_dim_of, keep_initial_values, kv_heads_of
 from mixerlab.mixers.cache import State, append, kv_cache
 from mixerlab.mixers.projected import ProjectedMixer
 from mixerlab.mixers.rotary import RotaryEmbedding
@@ -35,6 +35,8 @@ class Parallax(ProjectedMixer):
         num_kv_heads: heads of keys and values, each read by `num_heads / num_kv_heads` heads of queries; as many by
             default. Fewer rule out that operator too.
         head_dim: size of a head, even; d_model / num_heads by default.
+        window: a position sees itself and the `window - 1` before it; by default all before it. It rules out that
+            operator too.
         rho_gate: `rho = sigmoid(w_g x) W_R x`, a `w_g` for each head (section Gating behavior), behind the norm of rho.
             It rules out that operator too.
         backend: `auto`, `reference` (PyTorch) or `triton`.
@@ -57,10 +59,12 @@ class Parallax(ProjectedMixer):
         bias: bool = False,
         num_kv_heads: int | None = None,
         head_dim: int | None = None,
+        window: int | None = None,
         rho_gate: bool = False,
         backend: str = "auto",
     ):
         super().__init__()
+        check_window(window)
         self.num_heads, self.kv_heads = num_heads, kv_heads_of(num_heads, num_kv_heads)
         self.head_dim = head_dim_of(d_model, num_heads, head_dim, rope=True)
         self.rope_on_rho, self.qkr_norm, self.bias, self.backend = rope_on_rho, qkr_norm, bias, backend
@@ -69,7 +73,7 @@ class Parallax(ProjectedMixer):
             nn.Linear(d_model, columns, bias=bias) for columns in (width, kv_width, kv_width, width)
         )
         self.o_proj = nn.Linear(width, d_model, bias=bias)
-        self.rho_gate = rho_gate
+        self.rho_gate, self.window = rho_gate, window
         if rho_gate:
             self.g_proj = nn.Linear(d_model, num_heads, bias=False)
             self.input_projections = (*self.input_projections, "g_proj")
@@ -82,7 +86,7 @@ class Parallax(ProjectedMixer):
 
     def mix(self, projected: Tensor) -> Tensor:
         q, k, v, rho = self.heads(projected)
-        return parallax_attention(q, rho, k, v, backend=self.backend).flatten(2)
+        return parallax_attention(q, rho, k, v, window=self.window, backend=self.backend).flatten(2)
 
     def heads(self, projected: Tensor, start: Tensor | None = None) -> tuple[Tensor, ...]:
         """q, k, v and rho, normed, rotated and gated: `[B, T, heads, head_dim]` of what `project` gives.
@@ -100,27 +104,26 @@ class Parallax(ProjectedMixer):
         return q, k, v, rho
 
     def init_state(self, batch: int, max_len: int, device: torch.device, dtype: torch.dtype) -> State:
+        max_len = max_len if self.window is None else min(max_len, self.window)
         return kv_cache(batch, max_len, self.kv_heads, self.head_dim, device, dtype)
 
     def mix_from(self, projected: Tensor, state: State) -> Tensor:
-        q, k, v, rho = self.heads(projected, state["length"])
-        last = append(state, k, v) + 1  # the length of a sequence that ends with this token
-        pieces = zip(
-            q.split(MAX_TOKENS, dim=1), rho.split(MAX_TOKENS, dim=1), last.split(MAX_TOKENS, dim=1), strict=True
-        )
-        outputs = [
-            parallax_decode(a, b, state["k"], state["v"], lengths=ends[:, -1].contiguous(), backend=self.backend)
-            for a, b, ends in pieces
-        ]
+        outputs = []
+        tokens = MAX_TOKENS if self.window is None else 1  # a window's cache holds what its last token sees
+        for q, k, v, rho in zip(*(x.split(tokens, dim=1) for x in self.heads(projected, state["length"])), strict=True):
+            append(state, k, v, ring=self.window is not None)
+            lengths = state["length"].clamp(max=state["k"].shape[1])
+            outputs.append(parallax_decode(q, rho, state["k"], state["v"], lengths=lengths, backend=self.backend))
         return torch.cat(outputs, dim=1).flatten(2)
 
     def project_and_mix_at_once(self, x: Tensor, rows: Tensor | None = None) -> Tensor | None:
-        """For long sequences on a GPU; without norms, biases, groups and gate, which the operator does not know."""
+        """For long sequences on a GPU; without norms, biases, groups, window and gate, which the operator does not know."""
         frequency, length = self.rope.inverse_frequency, (x if rows is None else rows).shape[1]
         if (
             self.qkr_norm
             or self.bias
             or self.rho_gate
+            or self.window is not None
             or self.kv_heads < self.num_heads
             or not is_one_operator(x.device, default_dtype(x), length, self.head_dim, frequency, self.backend)
         ):
@@ -137,8 +140,8 @@ class Parallax(ProjectedMixer):
         return o.flatten(2)
 
     def state_size(self, seq_len: int) -> int:
-        """Keys and values of every token; the probe is not kept."""
-        return 2 * self.kv_heads * self.head_dim * seq_len
+        """Keys and values of every token in the window; the probe is not kept."""
+        return 2 * self.kv_heads * self.head_dim * min(seq_len, self.window or seq_len)
 
     def resolved_backend(self, device: torch.device, dtype: torch.dtype) -> str:
         return parallax_backend(device, dtype, self.head_dim, self.backend)
