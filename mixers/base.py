@@ -113,6 +113,14 @@ def kv_heads_of(num_heads: int, num_kv_heads: int | None) -> int:
     return num_kv_heads
 
 
+def check_sizes(**sizes: int) -> None:
+    """`ValueError` for a size below 1; `d_conv` may be 0, for no convolution."""
+    for name, value in sizes.items():
+        least = 0 if name == "d_conv" else 1
+        if value < least:
+            raise ValueError(f"mixer.{name}={value} must be at least {least}")
+
+
 def check_window(window: int | None) -> None:
     """`ValueError` unless a query sees at least its own key."""
     if window is not None and window < 1:

@@ -38,15 +38,18 @@ def append(cache: State, k: Tensor, v: Tensor, ring: bool = False) -> Tensor:
 
 
 def convolution_tail(batch: int, d_conv: int, channels: int, device: torch.device, dtype: torch.dtype) -> Tensor:
-    """The inputs that a convolution over `d_conv` positions looks back at, zeros at first: `[B, d_conv - 1, C]`."""
-    return torch.zeros(batch, d_conv - 1, channels, device=device, dtype=dtype)
+    """The inputs that a convolution over `d_conv` positions looks back at, zeros at first: `[B, d_conv - 1, C]`.
+
+    Empty without convolution, `d_conv` 0.
+    """
+    return torch.zeros(batch, max(d_conv - 1, 0), channels, device=device, dtype=dtype)
 
 
 def behind_tail(tail: Tensor, packed: Tensor) -> Tensor:
     """`packed` `[B, T, C]` behind the `tail` of its first columns, which becomes that of the next tokens.
 
     Returns:
-        `[B, d_conv - 1 + T, C]`. What is made of its first d_conv - 1 rows is to be dropped.
+        `[B, d_conv - 1 + T, C]`. What is made of its first d_conv - 1 rows is to be dropped: `[:, -T:]` is left.
     """
     channels = tail.shape[2]
     rows = torch.cat((F.pad(tail, (0, packed.shape[2] - channels)), packed), dim=1)

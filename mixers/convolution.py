@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from torch import Tensor, nn
 
-from mixerlab.kernels.fused.heads import Form, Part
+from mixerlab.kernels.fused.heads import Form, Part, split_heads
 from mixerlab.kernels.fused.linear import join_rows
 from mixerlab.kernels.short_convolution import short_convolution
 from mixerlab.kernels.short_convolution.heads import convolve_heads
@@ -26,32 +26,29 @@ class ShortConvolution(nn.Conv1d):
 def split_and_convolve(
     packed: Tensor,
     head_dim: int,
+    heads: Sequence[int],
     *,
-    unit_norm: Sequence[ShortConvolution],
-    convolved: Sequence[ShortConvolution] = (),
-    heads: Sequence[int] = (),
+    convolutions: Sequence[ShortConvolution],
+    normed: int,
     flat: Sequence[int] = (),
 ) -> tuple[Tensor, ...]:
     """The parts of `packed` `[B, T, C]`, side by side from its first column, in one launch each way.
 
-    The arguments name the parts in their order. The first three kinds are returned as heads, `[B, T, heads, head_dim]`.
-
     Args:
         packed: what a projection made.
         head_dim: of all heads.
-        unit_norm: convolutions, without bias, of the first parts: each head gets unit norm after its own.
-        convolved: convolutions of the next parts.
-        heads: how many heads each of the next parts has: columns as they are, contiguous on a GPU.
+        heads: how many heads each of the first parts has; these are `[B, T, heads, head_dim]`.
+        convolutions: without bias, of the first of them; may be empty.
+        normed: how many of the first get unit norm per head, behind their convolution.
         flat: widths of the last parts, `[B, T, width]`: views of `packed`.
     """
-    convolutions = (*unit_norm, *convolved)
+    forms = [Form.UNIT_NORM if n < normed else Form.COPY for n in range(len(heads))]
     parts = [
-        *(Part(layer.out_channels // head_dim, head_dim, Form.UNIT_NORM) for layer in unit_norm),
-        *(Part(layer.out_channels // head_dim, head_dim, Form.COPY) for layer in convolved),
-        *(Part(count, head_dim, Form.COPY) for count in heads),
+        *(Part(count, head_dim, form) for count, form in zip(heads, forms, strict=True)),
         *(Part(1, width) for width in flat),
     ]
-    weight = join_rows(*(layer.weight.squeeze(1) for layer in convolutions))
-    results = convolve_heads(packed, weight, parts)
-    in_heads = len(parts) - len(flat)
-    return *results[:in_heads], *(x.squeeze(2) for x in results[in_heads:])
+    if convolutions:
+        results = convolve_heads(packed, join_rows(*(layer.weight.squeeze(1) for layer in convolutions)), parts)
+    else:
+        results = split_heads(packed, parts)
+    return *results[: len(heads)], *(x.squeeze(2) for x in results[len(heads) :])

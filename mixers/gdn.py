@@ -7,7 +7,7 @@ from mixerlab.kernels.fused.rms_norm import rms_norm
 from mixerlab.kernels.fused.swiglu import swiglu
 from mixerlab.kernels.gated_delta_rule import gated_delta_rule, gated_delta_rule_backend
 from mixerlab.kernels.gated_delta_rule.reference import gated_delta_rule_steps
-from mixerlab.mixers.base import NORM_EPS, head_dim_of, keep_initial_values
+from mixerlab.mixers.base import NORM_EPS, check_sizes, head_dim_of, keep_initial_values
 from mixerlab.mixers.cache import State, behind_tail, convolution_tail
 from mixerlab.mixers.convolution import ShortConvolution, split_and_convolve
 from mixerlab.mixers.gates import gates
@@ -28,7 +28,9 @@ class GatedDeltaNet(ProjectedMixer):
         d_model: width.
         num_heads: heads of size `d_model / num_heads`, for keys and, times `expand_v`, for values.
         expand_v: how many times as wide as its keys a head's values are, and with them the gate.
-        d_conv: positions that the short convolutions see.
+        d_conv: positions that the short convolutions see; 0 for none, and no SiLU.
+        norms: the unit norm of q and k, and the norm of the output. Without them keys can be so long that the state
+            grows without bounds.
         ungated: DeltaNet (Yang et al. 2024, arXiv 2406.06484): without decay, g = 1, and without `silu(W_g x)`.
         allow_neg_eigval: beta in (0, 2), twice the sigmoid, so that `I - beta k k^T` has eigenvalues down to -1, which
             state tracking needs (Grazzi et al. 2024, arXiv 2411.12537).
@@ -36,7 +38,7 @@ class GatedDeltaNet(ProjectedMixer):
         backend: `auto`, `reference` or `triton`.
 
     Raises:
-        ValueError: heads that do not divide the width, an `expand_v`, `d_conv` or `chunk_size` below 1.
+        ValueError: heads that do not divide the width, an `expand_v` or `chunk_size` below 1, a `d_conv` below 0.
     """
 
     input_projections: tuple[str, ...] = ("q_proj", "k_proj", "v_proj", "g_proj", "a_proj", "b_proj")
@@ -47,6 +49,7 @@ class GatedDeltaNet(ProjectedMixer):
         num_heads: int = 2,
         expand_v: int = 2,
         d_conv: int = 4,
+        norms: bool = True,
         ungated: bool = False,
         allow_neg_eigval: bool = False,
         chunk_size: int = 64,
@@ -55,20 +58,19 @@ class GatedDeltaNet(ProjectedMixer):
         super().__init__()
         self.d_model, self.num_heads, self.d_conv = d_model, num_heads, d_conv
         self.head_dim = head_dim_of(d_model, num_heads)
-        for name, value in (("expand_v", expand_v), ("d_conv", d_conv), ("chunk_size", chunk_size)):
-            if value < 1:
-                raise ValueError(f"mixer.{name}={value} must be at least 1")
+        check_sizes(d_conv=d_conv, expand_v=expand_v, chunk_size=chunk_size)
         self.expand_v, self.chunk_size, self.backend = expand_v, chunk_size, backend
-        self.ungated, self.allow_neg_eigval = ungated, allow_neg_eigval
+        self.norms, self.ungated, self.allow_neg_eigval = norms, ungated, allow_neg_eigval
 
         d_value = expand_v * d_model
         self.q_proj, self.k_proj, self.v_proj, self.g_proj, self.o_proj = (
             nn.Linear(*sizes, bias=False)
             for sizes in ((d_model, d_model),) * 2 + ((d_model, d_value),) * 2 + ((d_value, d_model),)
         )
-        self.q_conv, self.k_conv, self.v_conv = (
-            ShortConvolution(channels, d_conv) for channels in (d_model, d_model, d_value)
-        )
+        if d_conv:
+            self.q_conv, self.k_conv, self.v_conv = (
+                ShortConvolution(channels, d_conv) for channels in (d_model, d_model, d_value)
+            )
         self.a_proj = nn.Linear(d_model, num_heads, bias=False)
         self.b_proj = nn.Linear(d_model, num_heads, bias=False)
         self.A_log = nn.Parameter(torch.empty(num_heads).uniform_(*DECAY_RATES).log())
@@ -77,7 +79,8 @@ class GatedDeltaNet(ProjectedMixer):
         self.dt_bias = nn.Parameter(step + torch.log(-torch.expm1(-step)))  # the inverse of softplus
         for parameter in (self.A_log, self.dt_bias):
             keep_initial_values(parameter)
-        self.norm = nn.RMSNorm(expand_v * self.head_dim, eps=NORM_EPS)
+        if norms:
+            self.norm = nn.RMSNorm(expand_v * self.head_dim, eps=NORM_EPS)
         if ungated:
             self.input_projections = ("q_proj", "k_proj", "v_proj", "b_proj")
             del self.g_proj, self.a_proj, self.A_log, self.dt_bias
@@ -101,7 +104,7 @@ class GatedDeltaNet(ProjectedMixer):
     def mix_from(self, projected: Tensor, state: State) -> Tensor:
         """Token by token, from the recurrence."""
         parts = self._parts(behind_tail(state["tail"], projected))
-        q, k, v, log_decay, beta, *gate = (x[:, self.d_conv - 1 :] for x in parts)
+        q, k, v, log_decay, beta, *gate = (x[:, -projected.shape[1] :] for x in parts)
         with torch.autocast(projected.device.type, enabled=False):
             v = v.flatten(-2).unflatten(-1, (self.num_heads, -1))
             return self._gated(gated_delta_rule_steps(q, k, v, log_decay, beta, state["memory"]), *gate)
@@ -111,8 +114,9 @@ class GatedDeltaNet(ProjectedMixer):
         q, k, v, *gate, beta_logit = split_and_convolve(
             projected,
             self.head_dim,
-            unit_norm=(self.q_conv, self.k_conv),
-            convolved=(self.v_conv,),
+            (self.num_heads, self.num_heads, self.expand_v * self.num_heads),
+            convolutions=(self.q_conv, self.k_conv, self.v_conv) if self.d_conv else (),
+            normed=2 if self.norms else 0,
             flat=(self.num_heads,) if self.ungated else (self.expand_v * self.d_model, self.num_heads, self.num_heads),
         )
         with torch.autocast(projected.device.type, enabled=False):
@@ -124,12 +128,12 @@ class GatedDeltaNet(ProjectedMixer):
             return q, k, v, log_decay, 2 * beta if self.allow_neg_eigval else beta, *gate
 
     def _gated(self, o: Tensor, gate: Tensor | None = None) -> Tensor:
-        o = rms_norm(o, self.norm.weight, NORM_EPS).flatten(-2)
+        o = (rms_norm(o, self.norm.weight, NORM_EPS) if self.norms else o).flatten(-2)
         return o if gate is None else swiglu(gate, o)
 
     def state_size(self, seq_len: int) -> int:
         """A `[expand_v head_dim, head_dim]` matrix per head and the inputs that three convolutions look back at."""
-        return self.d_model * (self.expand_v * self.head_dim + (2 + self.expand_v) * (self.d_conv - 1))
+        return self.d_model * (self.expand_v * self.head_dim + (2 + self.expand_v) * max(self.d_conv - 1, 0))
 
     def resolved_backend(self, device: torch.device, dtype: torch.dtype) -> str:
         return gated_delta_rule_backend(device, dtype, self.head_dim, self.chunk_size, self.backend)

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from mixerlab.kernels.fused.rms_norm import rms_norm
 from mixerlab.kernels.mesa import mesa, mesa_backend
 from mixerlab.kernels.mesa.reference import mesa_reference
-from mixerlab.mixers.base import NORM_EPS, head_dim_of, keep_initial_values
+from mixerlab.mixers.base import NORM_EPS, check_sizes, head_dim_of, keep_initial_values
 from mixerlab.mixers.cache import State, behind_tail, convolution_tail
 from mixerlab.mixers.convolution import ShortConvolution, split_and_convolve
 from mixerlab.mixers.gates import gates
@@ -28,7 +28,9 @@ class MesaNet(ProjectedMixer):
     Args:
         d_model: width.
         num_heads: heads of size `d_model / num_heads`.
-        d_conv: positions that the short convolutions see.
+        d_conv: positions that the short convolutions see; 0 for none, and no SiLU.
+        gates: gamma and beta; without them both are 1, and all positions count the same.
+        norms: the unit norm of q and k, and the norm of the output.
         ridge_lower_bound: the least regularisation, in (0, 1): Lambda starts at 1.
         cg_iterations: the most steps of conjugate gradients, in the forward and in the backward. 30 leave a
             relative residual under 1e-4 (tested: heads of 64, 512 tokens, repeated keys, ridge at its bound, float32);
@@ -40,7 +42,7 @@ class MesaNet(ProjectedMixer):
         ValueError: heads that do not divide the width, or a number out of its range.
     """
 
-    input_projections = ("q_proj", "k_proj", "v_proj", "a_proj", "b_proj")
+    input_projections: tuple[str, ...] = ("q_proj", "k_proj", "v_proj", "a_proj", "b_proj")
     biases_in_mix = frozenset({"a_proj", "b_proj"})  # `gates` adds them, in float32
 
     def __init__(
@@ -48,6 +50,8 @@ class MesaNet(ProjectedMixer):
         d_model: int,
         num_heads: int = 2,
         d_conv: int = 4,
+        gates: bool = True,
+        norms: bool = True,
         ridge_lower_bound: float = 0.25,
         cg_iterations: int = 30,
         chunk_size: int = 64,
@@ -56,41 +60,31 @@ class MesaNet(ProjectedMixer):
         super().__init__()
         self.d_model, self.num_heads, self.d_conv = d_model, num_heads, d_conv
         self.head_dim = head_dim_of(d_model, num_heads)
-        for name, value in (("d_conv", d_conv), ("cg_iterations", cg_iterations), ("chunk_size", chunk_size)):
-            if value < 1:
-                raise ValueError(f"mixer.{name}={value} must be at least 1")
+        check_sizes(d_conv=d_conv, cg_iterations=cg_iterations, chunk_size=chunk_size)
         if not 0 < ridge_lower_bound < INITIAL_RIDGE:
             raise ValueError(
                 f"mixer.ridge_lower_bound={ridge_lower_bound} must lie between 0 and {INITIAL_RIDGE:g},"
                 " where the ridge starts"
             )
         self.ridge_lower_bound, self.cg_iterations = ridge_lower_bound, cg_iterations
-        self.chunk_size, self.backend = chunk_size, backend
+        self.gates, self.norms, self.chunk_size, self.backend = gates, norms, chunk_size, backend
 
         self.q_proj, self.k_proj, self.v_proj, self.o_proj = (nn.Linear(d_model, d_model, bias=False) for _ in range(4))
-        self.q_conv, self.k_conv = (ShortConvolution(d_model, d_conv) for _ in range(2))
-        self.a_proj = nn.Linear(d_model, num_heads)
-        self.b_proj = nn.Linear(d_model, num_heads)
+        if d_conv:
+            self.q_conv, self.k_conv = (ShortConvolution(d_model, d_conv) for _ in range(2))
+        if gates:
+            self.a_proj, self.b_proj = (nn.Linear(d_model, num_heads) for _ in range(2))
+        else:
+            self.input_projections = ("q_proj", "k_proj", "v_proj")
         # softplus(ridge_logit) + ridge_lower_bound = INITIAL_RIDGE
         logit = math.log(math.expm1(INITIAL_RIDGE - ridge_lower_bound))
         self.ridge_logit = nn.Parameter(torch.full((d_model,), logit))
         keep_initial_values(self.ridge_logit)
-        self.norm = nn.RMSNorm(self.head_dim, eps=NORM_EPS)
+        if norms:
+            self.norm = nn.RMSNorm(self.head_dim, eps=NORM_EPS)
 
     def mix(self, projected: Tensor) -> Tensor:
-        q, k, v, decay_logit, beta_logit = self._parts(projected)
-        with torch.autocast(projected.device.type, enabled=False):
-            o = mesa(
-                q,
-                k,
-                v,
-                *self._gates(decay_logit, beta_logit),
-                self._ridge(),
-                iterations=self.cg_iterations,
-                chunk_size=self.chunk_size,
-                backend=self.backend,
-            )
-            return rms_norm(o, self.norm.weight, NORM_EPS).flatten(-2)
+        return self.behind(self.solved(*self.parts(projected)))
 
     def init_state(self, batch: int, max_len: int, device: torch.device, dtype: torch.dtype) -> State:
         """H and G of each head, side by side, and what the convolutions look back at."""
@@ -101,33 +95,43 @@ class MesaNet(ProjectedMixer):
         }
 
     def mix_from(self, projected: Tensor, state: State) -> Tensor:
-        parts = self._parts(behind_tail(state["tail"], projected))
-        q, k, v, decay_logit, beta_logit = (x[:, self.d_conv - 1 :] for x in parts)
-        with torch.autocast(projected.device.type, enabled=False):
-            decayed = self._gates(decay_logit, beta_logit)
-            sizes = self.cg_iterations, self.chunk_size
-            o = mesa_reference(q, k, v, *decayed, self._ridge(), *sizes, state["memory"])
-            return rms_norm(o, self.norm.weight, NORM_EPS).flatten(-2)
+        parts = self.parts(behind_tail(state["tail"], projected))
+        return self.behind(self.solved(*(x[:, -projected.shape[1] :] for x in parts), state["memory"]))
 
-    def _parts(self, projected: Tensor) -> tuple[Tensor, ...]:
-        """q, k and v as heads, and the logits of decay and step size."""
-        return split_and_convolve(
+    def parts(self, projected: Tensor) -> tuple[Tensor, ...]:
+        """q, k and v as heads, log gamma and beta `[B, T, num_heads]`."""
+        q, k, v, *logits = split_and_convolve(
             projected,
             self.head_dim,
-            unit_norm=(self.q_conv, self.k_conv),
-            heads=(self.num_heads,),
-            flat=(self.num_heads, self.num_heads),
+            (self.num_heads,) * 3,
+            convolutions=(self.q_conv, self.k_conv) if self.d_conv else (),
+            normed=2 if self.norms else 0,
+            flat=(self.num_heads,) * 2 if self.gates else (),
         )
+        with torch.autocast(projected.device.type, enabled=False):
+            if self.gates:
+                return q, k, v, *gates(*logits, self.a_proj.bias, beta_bias=self.b_proj.bias)
+            beta = q.new_ones(q.shape[:3], dtype=torch.promote_types(q.dtype, torch.float32))
+            return q, k, v, torch.zeros_like(beta), beta
 
-    def _gates(self, decay_logit: Tensor, beta_logit: Tensor) -> tuple[Tensor, Tensor]:
-        return gates(decay_logit, beta_logit, self.a_proj.bias, beta_bias=self.b_proj.bias)
+    def solved(self, *parts: Tensor) -> Tensor:
+        """The regression, read at q: of all positions so far, or with a memory as the last argument from there on."""
+        q, k, v, log_decay, beta, *memory = parts
+        with torch.autocast(q.device.type, enabled=False):
+            ridge = (F.softplus(self.ridge_logit) + self.ridge_lower_bound).view(self.num_heads, self.head_dim)
+            sizes = {"iterations": self.cg_iterations, "chunk_size": self.chunk_size}
+            if memory:
+                return mesa_reference(q, k, v, log_decay, beta, ridge, **sizes, memory=memory[0])
+            return mesa(q, k, v, log_decay, beta, ridge, **sizes, backend=self.backend)
 
-    def _ridge(self) -> Tensor:
-        return (F.softplus(self.ridge_logit) + self.ridge_lower_bound).view(self.num_heads, self.head_dim)
+    def behind(self, o: Tensor) -> Tensor:
+        """What follows the regression: the norm of each head."""
+        with torch.autocast(o.device.type, enabled=False):
+            return (rms_norm(o, self.norm.weight, NORM_EPS) if self.norms else o).flatten(-2)
 
     def state_size(self, seq_len: int) -> int:
         """Two `[head_dim, head_dim]` matrices per head and the inputs that two convolutions look back at."""
-        return 2 * self.num_heads * self.head_dim**2 + 2 * self.d_model * (self.d_conv - 1)
+        return 2 * self.num_heads * self.head_dim**2 + 2 * self.d_model * max(self.d_conv - 1, 0)
 
     def resolved_backend(self, device: torch.device, dtype: torch.dtype) -> str:
         return mesa_backend(device, dtype, self.head_dim, self.chunk_size, self.backend)

@@ -1,9 +1,15 @@
 """The paper's map of mechanisms in float64: each from its formula, written out, and as a limit of another."""
 
+import math
+
 import pytest
 import torch
 from every_mixer import mixer_of
 from torch.nn import functional as F
+
+from mixerlab.kernels.local_linear import operator as local_linear
+from mixerlab.kernels.local_linear import solved_probe
+from mixerlab.kernels.parallax import parallax_attention
 
 WIDTH, LENGTH, HEADS = 16, 300, 2
 PROBE = {"linear": "q", "affine_linear": "r"}
@@ -91,3 +97,137 @@ def test_the_sums_before_a_chunk_get_gradients():
     q, k, v = (as_heads(mixer, x, name) for name in "qkv")
     o = torch.einsum("bhd,bshd,bshe->bhe", q[:, -1], k, v).flatten(1) / LENGTH @ mixer.o_proj.weight.T
     torch.testing.assert_close(gradient, torch.autograd.grad(o.square().sum(), x)[0])
+
+
+BARE = {"d_conv": 0, "norms": False, "gates": False}
+WITH_EXTRAS = {"d_conv": 4, "norms": True, "gates": True}
+
+
+def layer_of_mesa(mixer, x, affine):
+    """A regression from scratch at every position, its weights written out; `[T, WIDTH]`."""
+    q, k, v, log_decay, beta = (y[0] for y in mixer.parts(mixer.project(x)))
+    ridge = (F.softplus(mixer.ridge_logit) + mixer.ridge_lower_bound).view(HEADS, -1)
+    rows = torch.zeros_like(q)
+    for t in range(x.shape[1]):
+        for h in range(HEADS):
+            keys, values = k[: t + 1, h], v[: t + 1, h]
+            weights = torch.stack([beta[s, h] * log_decay[s + 1 : t + 1, h].sum().exp() for s in range(t + 1)])
+            query, intercept = q[t, h], torch.zeros_like(v[t, h])
+            if affine:
+                mean_k, intercept = (weights @ y / weights.sum() for y in (keys, values))
+                keys, values, query = keys - mean_k, values - intercept, query - mean_k
+            moment = keys.T @ (weights[:, None] * keys) + ridge[h].diag()
+            solved = torch.linalg.solve(moment, query)
+            rows[t, h] = intercept + values.T @ (weights * (keys @ solved))
+    return mixer.behind(rows[None])[0] @ mixer.o_proj.weight.T
+
+
+@pytest.mark.parametrize("options", [BARE, WITH_EXTRAS])
+@pytest.mark.parametrize("name", ["mesa", "affine_mesa"])
+def test_mesa_is_a_regression(name, options):
+    mixer, x = twins((name, options))
+    x = x[:1, :140]
+    with torch.no_grad():
+        torch.testing.assert_close(mixer(x)[0], layer_of_mesa(mixer, x, affine=name == "affine_mesa"))
+
+
+def test_affine_mesa_of_centred_keys_and_values_is_mesa():
+    """At the end of a sequence that is followed by its own negative."""
+    affine, mesa, x = twins(("affine_mesa", BARE), ("mesa", BARE))
+    both = torch.cat((x, -x), dim=1)
+    torch.testing.assert_close(affine(both)[:, -1], mesa(both)[:, -1])
+
+
+def lla_twins(*others, **options):
+    """`lla` without norms and rotation, 16 steps for heads of 8, and others with its weights."""
+    lla, *rest = twins(("lla", {"qk_norm": False, "cg_iterations": 16, **options}), *others)
+    return without_rotation(lla), *rest
+
+
+def regressions(lla, x):
+    """The paper's terms at every position: q, p, v, z = k - q, mu, Sigma and rho*, all `[..., T, S or D]`."""
+    q, k, v = (y.transpose(1, 2) for y in lla.heads(lla.project(x)))
+    w = (lla.scale * q @ k.mT).exp().tril()
+    z = k[:, :, None] - q[:, :, :, None]
+    mu = torch.einsum("bhts,bhtsd->bhtd", w, z)
+    sigma = torch.einsum("bhts,bhtsd,bhtse->bhtde", w, z, z)
+    ridge = lla.ridge * (w.sum(-1) if lla.relative_ridge else torch.ones_like(w[..., 0]))
+    sigma = sigma + ridge[..., None, None] * torch.eye(z.shape[-1], dtype=z.dtype)
+    return w, k, v, z, mu, torch.linalg.solve(sigma, mu)
+
+
+@pytest.mark.parametrize("relative_ridge", [False, True])
+def test_lla_equals_the_formula(relative_ridge):
+    lla, x = lla_twins(relative_ridge=relative_ridge, bandwidth=2.0)
+    x = x[:, :40]
+    w, _, v, z, mu, rho = regressions(lla, x)
+    t = torch.einsum("bhtsd,bhtd->bhts", z, rho)
+    s = w * (1 - t) / (w.sum(-1) - (mu * rho).sum(-1))[..., None]
+    torch.testing.assert_close(s.sum(-1), torch.ones_like(s[..., 0]))
+    p = w / w.sum(-1, keepdim=True)
+    mean_t = (p * t).sum(-1)
+    eta = mean_t / (1 - mean_t)
+    assert (mean_t > -1e-12).all() and (mean_t < 1).all() and (eta > -1e-12).all() and eta.max() > 0.1
+    expected = (s @ v).transpose(1, 2).flatten(2) @ lla.o_proj.weight.T
+    torch.testing.assert_close(lla(x), expected)
+
+
+def test_lla_is_parallax_with_the_solved_probe_and_the_boundary_amplification():
+    lla, x = lla_twins(relative_ridge=False)
+    x = x[:, :40]
+    w, k, v, z, _, rho = regressions(lla, x)
+    p = w / w.sum(-1, keepdim=True)
+    mean_t = torch.einsum("bhts,bhtsd,bhtd->bht", p, z, rho)
+    probe = (1 + mean_t / (1 - mean_t))[..., None] * rho  # (1 + eta) rho*
+    torch.testing.assert_close(lla.probes(*lla.heads(lla.project(x))[:2]), probe.transpose(1, 2))
+    q = lla.heads(lla.project(x))[0]
+    o = parallax_attention(q, *(y.transpose(1, 2).contiguous() for y in (probe, k, v)), scale=lla.scale)
+    torch.testing.assert_close(lla(x), o.flatten(2) @ lla.o_proj.weight.T)
+
+
+@pytest.mark.parametrize("relative_ridge", [False, True])
+def test_lla_with_a_large_ridge_is_softmax_attention(relative_ridge):
+    lla, attention, x = lla_twins(("attn", {"qk_norm": False}), relative_ridge=relative_ridge, ridge=1e30)
+    torch.testing.assert_close(lla(x), without_rotation(attention)(x))
+    lla.ridge = 1.0
+    assert (lla(x) - attention(x)).abs().max() > 0.1
+
+
+def test_lla_with_a_large_bandwidth_is_affine_mesa():
+    lla, affine, x = lla_twins(("affine_mesa", BARE), relative_ridge=False, bandwidth=1e9, ridge=2.5)
+    affine.ridge_logit.data.fill_(math.log(math.expm1(2.5 - affine.ridge_lower_bound)))
+    torch.testing.assert_close(lla(x), affine(x), rtol=1e-6, atol=1e-6)
+
+
+def test_attention_with_a_probe_of_zero_is_parallax_with_weights_of_zero():
+    attention, parallax, x = twins(("attn", {}), ("parallax", {"qkr_norm": True}))
+    assert (parallax(x) - attention(x)).abs().max() > 0.1
+    torch.testing.assert_close(with_zero(parallax, "r")(x), attention(x))
+
+
+def test_the_weights_of_parallax_sum_to_one():
+    """So values that are all the same come through, whatever the probe."""
+    parallax, x = twins(("parallax", {}))
+    q, k, v, rho = parallax.heads(parallax.project(x))
+    torch.testing.assert_close(parallax_attention(q, rho, k, torch.ones_like(v)), torch.ones_like(v))
+
+
+def test_the_solved_probe_has_the_gradients_of_a_dense_solve(monkeypatch):
+    """Implicit derivatives, over several chunks of queries, and with replicas side by side."""
+    monkeypatch.setattr(local_linear, "CHUNK_SIZE", 4)
+    torch.manual_seed(0)
+    q, k = (torch.randn(2, 3, 11, 2, 4, dtype=torch.float64, requires_grad=True) for _ in range(2))
+    for relative in (False, True):
+        options = {"scale": 0.7, "ridge": 0.5, "relative": relative, "iterations": 12}
+        probes = torch.func.vmap(lambda q, k, options=options: solved_probe(q, k, **options))(q, k)
+        a, b = q.movedim(3, 2), k.movedim(3, 2)
+        w = (0.7 * a @ b.mT).exp().tril()
+        p = w / w.sum(-1, keepdim=True)
+        mean = p @ b
+        moment = torch.einsum("...ts,...sd,...se->...tde", p, b, b) - mean[..., :, None] * mean[..., None, :]
+        ridge = 0.5 / (torch.ones_like(w[..., :1]) if relative else w.sum(-1, keepdim=True))
+        dense = torch.linalg.solve(moment + ridge[..., None] * torch.eye(4, dtype=a.dtype), mean - a).movedim(2, 3)
+        torch.testing.assert_close(probes, dense)
+        towards = torch.randn_like(probes)
+        for found, expected in zip(*(torch.autograd.grad(y, (q, k), towards) for y in (probes, dense)), strict=True):
+            torch.testing.assert_close(found, expected)

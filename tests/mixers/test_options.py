@@ -133,11 +133,11 @@ def test_the_gate_scales_the_probe_of_each_head():
 @pytest.mark.parametrize("name", ["attn", "parallax"])
 def test_a_window_hides_the_positions_before_it(name):
     torch.manual_seed(0)
-    options = {} if name == "attn" else {"zero_init_rho": False}
+    options = {} if name == "attn" else {"zero_init_rho": False, "rope_on_rho": True}
     windowed = mixer_of(name, WIDTH, window=3, **options).double()
     full = mixer_of(name, WIDTH, **options).double()
     full.load_state_dict(windowed.state_dict())
     x = torch.randn(2, 9, WIDTH, dtype=torch.float64)
-    # RoPE sees distances only, so each position may count from the first of its window.
+    # RoPE knows distances only, so each position may count from the first of its window.
     expected = [full(x[:, max(0, t - 2) : t + 1])[:, -1] for t in range(9)]
     torch.testing.assert_close(windowed(x), torch.stack(expected, dim=1))

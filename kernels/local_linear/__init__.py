@@ -1,0 +1,37 @@
+"""The probe of local linear attention: a ridge regression at every query, solved by conjugate gradients."""
+
+import torch
+from torch import Tensor
+
+from mixerlab.kernels.local_linear.operator import forward
+
+__all__ = ["solved_probe"]
+
+
+def solved_probe(
+    q: Tensor, k: Tensor, *, scale: float, ridge: float, relative: bool = False, iterations: int = 30
+) -> Tensor:
+    """`rho_i = (Var_p(k) + ridge / omega_i)^{-1} (mean_p(k) - q_i)`, differentiable in q and k.
+
+    p are the softmax weights of `scale q_i.k_j` over the keys up to i, and omega the sum of `exp(scale q_i.k_j)`. Read
+    by Parallax attention, which gives `o = Σ p v - Cov_p(v, k) rho`, it is local linear attention. It is
+    `(1 + eta) rho*` of the Parallax paper (equation `parameterized_lla`): a regression around the query, `rho* =
+    Sigma^{-1} mu`, with the boundary amplification, is one around the mean key (its proof of proposition
+    `nonnegative_eta`), whose systems are better conditioned.
+
+    The systems are solved from zero in `iterations` steps of conjugate gradients, and so are those of the adjoint in
+    the backward (implicit differentiation). Memory does not grow with their number, nor with the square of the length:
+    `CHUNK_SIZE` queries are solved at once, and their weights are computed again in the backward.
+
+    Args:
+        q, k: `[B, T, H, D]`.
+        scale: multiplies q·k; one over the bandwidth h.
+        ridge: lambda of the paper, above 0.
+        relative: the ridge is lambda itself instead of lambda / omega, as if the paper's were lambda times omega. Then
+            large weights cannot leave a system singular.
+        iterations: D steps solve exactly, but for rounding.
+
+    Returns:
+        `[B, T, H, D]`, float32; float64 for float64 inputs.
+    """
+    return forward(q, k, scale, ridge, relative, iterations)

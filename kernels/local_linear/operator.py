@@ -1,0 +1,78 @@
+"""The solved probe as a PyTorch operator, some queries at a time."""
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from mixerlab.kernels.common.registration import register
+from mixerlab.kernels.local_linear.reference import Systems, build_systems, gradients, solve
+
+CHUNK_SIZE = 128  # queries whose weights are held at once
+
+
+@torch.library.custom_op("mixerlab::solved_probe", mutates_args=())
+def forward(q: Tensor, k: Tensor, scale: float, ridge: float, relative: bool, iterations: int) -> Tensor:
+    """See `kernels.local_linear.solved_probe`."""
+    q, k = _wide(q, k)
+    probes = [
+        solve(q[:, :, rows], systems, iterations) for rows, systems in _systems(q, k, scale, ridge, relative)
+    ]
+    return torch.cat(probes, dim=2).transpose(1, 2).contiguous()
+
+
+@forward.register_fake
+def _(q, k, scale, ridge, relative, iterations):
+    return q.new_empty(q.shape, dtype=torch.promote_types(q.dtype, torch.float32))
+
+
+@torch.library.custom_op("mixerlab::solved_probe_backward", mutates_args=())
+def backward(
+    grad: Tensor, q: Tensor, k: Tensor, probe: Tensor, scale: float, ridge: float, relative: bool, iterations: int
+) -> tuple[Tensor, Tensor]:
+    """The gradients of q and k."""
+    dtypes = q.dtype, k.dtype
+    q, k, grad, probe = _wide(q, k, grad, probe)
+    d_q, d_k = [], torch.zeros_like(k)
+    for rows, systems in _systems(q, k, scale, ridge, relative):
+        parts = (x[:, :, rows] for x in (grad, q, probe))
+        d_rows, d_keys = gradients(*parts, systems, scale, relative, iterations)
+        d_q.append(d_rows)
+        d_k[:, :, : rows.stop] += d_keys
+    results = torch.cat(d_q, dim=2), d_k
+    d_q, d_k = (x.transpose(1, 2).to(dtype, copy=True) for x, dtype in zip(results, dtypes, strict=True))
+    return d_q.contiguous(), d_k.contiguous()
+
+
+@backward.register_fake
+def _(grad, q, k, probe, scale, ridge, relative, iterations):
+    return q.new_empty(q.shape), k.new_empty(k.shape)
+
+
+def _wide(*tensors: Tensor) -> list[Tensor]:
+    """`[B, T, H, D]` to `[B, H, T, D]`, at least float32."""
+    return [x.transpose(1, 2).to(torch.promote_types(x.dtype, torch.float32)).contiguous() for x in tensors]
+
+
+def _systems(
+    q: Tensor, k: Tensor, scale: float, ridge: float, relative: bool
+) -> Iterator[tuple[slice, Systems]]:
+    """Chunk by chunk of the queries, the rows and their systems over the keys up to the last of them."""
+    for start in range(0, q.shape[2], CHUNK_SIZE):
+        rows = slice(start, min(start + CHUNK_SIZE, q.shape[2]))
+        size = rows.stop - start
+        hidden = torch.ones(size, rows.stop, dtype=torch.bool, device=q.device).triu(start + 1)
+        yield rows, build_systems(q[:, :, rows], k[:, :, : rows.stop], hidden, scale, ridge, relative)
+
+
+def _save(ctx, inputs, output):
+    q, k, *ctx.options = inputs
+    ctx.save_for_backward(q, k, output)
+
+
+register(
+    forward,
+    save=_save,
+    gradients=lambda ctx, grad: (*backward(grad, *ctx.saved_tensors, *ctx.options), None, None, None, None),
+)
+register(backward)
