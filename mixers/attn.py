@@ -87,7 +87,7 @@ class Attention(ProjectedMixer):
         if self.window is None:
             return self._read(q, k, v, state)
         tokens = zip(*(x.split(1, dim=1) for x in (q, k, v)), strict=True)
-        return torch.cat([self._read(*token, state) for token in tokens], dim=1)
+        return torch.cat([self._read(q, k, v, state) for q, k, v in tokens], dim=1)
 
     def _read(self, q: Tensor, k: Tensor, v: Tensor, state: State) -> Tensor:
         """What the next tokens read from the cache, which gets their keys and values before."""

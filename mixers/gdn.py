@@ -3,18 +3,17 @@
 import torch
 from torch import Tensor, nn
 
+from mixerlab.kernels.fused.heads import unit_norm
 from mixerlab.kernels.fused.rms_norm import rms_norm
 from mixerlab.kernels.fused.swiglu import swiglu
 from mixerlab.kernels.gated_delta_rule import gated_delta_rule, gated_delta_rule_backend
 from mixerlab.kernels.gated_delta_rule.reference import gated_delta_rule_steps
-from mixerlab.mixers.base import NORM_EPS, check_sizes, head_dim_of, keep_initial_values
+from mixerlab.mixers.base import NORM_EPS, check_sizes, head_dim_of
 from mixerlab.mixers.cache import State, behind_tail, convolution_tail
 from mixerlab.mixers.convolution import ShortConvolution, split_and_convolve
-from mixerlab.mixers.gates import gates
+from mixerlab.mixers.gates import gates, initial_decays
+from mixerlab.mixers.intercept import uniform_means
 from mixerlab.mixers.projected import ProjectedMixer
-
-DECAY_RATES = (1.0, 16.0)  # exp(A_log) at the start, uniform in this range (Mamba-2)
-TIME_STEPS = (1e-3, 1e-1)  # softplus(dt_bias) at the start, log-uniform in this range (Mamba-2)
 
 
 class GatedDeltaNet(ProjectedMixer):
@@ -24,6 +23,10 @@ class GatedDeltaNet(ProjectedMixer):
     `log g = -exp(A_log) softplus(W_a x + dt_bias)`, one number per head each. The output of each head is
     RMS-normalised and multiplied by `silu(W_g x)`.
 
+    The affine form adds an intercept, `o_t = mean(v) + S_t (q_t - mean(k))`, and writes `v_t - mean(v)` at `k_t -
+    mean(k)`, means over all positions up to t. Parallax (section Implications for other attention mechanisms) leaves it
+    to analogy. The unit norm is then that of what is centred, because longer keys would let the state grow.
+
     Args:
         d_model: width.
         num_heads: heads of size `d_model / num_heads`, for keys and, times `expand_v`, for values.
@@ -32,6 +35,7 @@ class GatedDeltaNet(ProjectedMixer):
         norms: the unit norm of q and k, and the norm of the output. Without them keys can be so long that the state
             grows without bounds.
         ungated: DeltaNet (Yang et al. 2024, arXiv 2406.06484): without decay, g = 1, and without `silu(W_g x)`.
+        affine: with an intercept.
         allow_neg_eigval: beta in (0, 2), twice the sigmoid, so that `I - beta k k^T` has eigenvalues down to -1, which
             state tracking needs (Grazzi et al. 2024, arXiv 2411.12537).
         chunk_size: positions that the operator handles together; speed only.
@@ -51,6 +55,7 @@ class GatedDeltaNet(ProjectedMixer):
         d_conv: int = 4,
         norms: bool = True,
         ungated: bool = False,
+        affine: bool = False,
         allow_neg_eigval: bool = False,
         chunk_size: int = 64,
         backend: str = "auto",
@@ -60,8 +65,9 @@ class GatedDeltaNet(ProjectedMixer):
         self.head_dim = head_dim_of(d_model, num_heads)
         check_sizes(d_conv=d_conv, expand_v=expand_v, chunk_size=chunk_size)
         self.expand_v, self.chunk_size, self.backend = expand_v, chunk_size, backend
-        self.norms, self.ungated, self.allow_neg_eigval = norms, ungated, allow_neg_eigval
+        self.norms, self.ungated, self.affine, self.allow_neg_eigval = norms, ungated, affine, allow_neg_eigval
 
+        self.scale = 1.0 if affine else self.head_dim**-0.5  # beside an intercept the scale matters
         d_value = expand_v * d_model
         self.q_proj, self.k_proj, self.v_proj, self.g_proj, self.o_proj = (
             nn.Linear(*sizes, bias=False)
@@ -73,12 +79,7 @@ class GatedDeltaNet(ProjectedMixer):
             )
         self.a_proj = nn.Linear(d_model, num_heads, bias=False)
         self.b_proj = nn.Linear(d_model, num_heads, bias=False)
-        self.A_log = nn.Parameter(torch.empty(num_heads).uniform_(*DECAY_RATES).log())
-        low, high = (torch.tensor(step).log().item() for step in TIME_STEPS)
-        step = torch.empty(num_heads).uniform_(low, high).exp()
-        self.dt_bias = nn.Parameter(step + torch.log(-torch.expm1(-step)))  # the inverse of softplus
-        for parameter in (self.A_log, self.dt_bias):
-            keep_initial_values(parameter)
+        self.A_log, self.dt_bias = initial_decays(num_heads, num_heads)
         if norms:
             self.norm = nn.RMSNorm(expand_v * self.head_dim, eps=NORM_EPS)
         if ungated:
@@ -88,26 +89,47 @@ class GatedDeltaNet(ProjectedMixer):
     def mix(self, projected: Tensor) -> Tensor:
         q, k, v, log_decay, beta, *gate = self._parts(projected)
         with torch.autocast(projected.device.type, enabled=False):
+            if self.affine:
+                q, k, v, mean_v = self._centred(q, k, v)
+            sizes: dict = {"scale": self.scale, "chunk_size": self.chunk_size}
             # A row of S reads only its own value: wider values are more heads of the same key.
-            o = gated_delta_rule(q, k, v, log_decay, beta, chunk_size=self.chunk_size, backend=self.backend)
+            o = gated_delta_rule(q, k, v, log_decay, beta, **sizes, backend=self.backend)
+            o = mean_v + o if self.affine else o
             return self._gated(o.flatten(-2).unflatten(-1, (self.num_heads, -1)), *gate)
 
     def init_state(self, batch: int, max_len: int, device: torch.device, dtype: torch.dtype) -> State:
-        """S of each head, keys by values, and what the convolutions look back at."""
-        memory = batch, self.num_heads, self.head_dim, self.expand_v * self.head_dim
-        channels = (2 + self.expand_v) * self.d_model
-        return {
-            "memory": torch.zeros(memory, device=device, dtype=torch.promote_types(dtype, torch.float32)),
-            "tail": convolution_tail(batch, self.d_conv, channels, device, dtype),
+        """S of each head, keys by values, what the convolutions look back at, and with an intercept the means."""
+        shape = batch, self.num_heads, self.head_dim, self.expand_v * self.head_dim
+        memory = torch.zeros(shape, device=device, dtype=torch.promote_types(dtype, torch.float32))
+        state = {
+            "memory": memory,
+            "tail": convolution_tail(batch, self.d_conv, (2 + self.expand_v) * self.d_model, device, dtype),
         }
+        if self.affine:
+            state["means"] = memory.new_zeros(batch, (1 + self.expand_v) * self.num_heads, self.head_dim)
+            state["length"] = torch.zeros(batch, 1, 1, device=device, dtype=torch.int32)
+        return state
 
     def mix_from(self, projected: Tensor, state: State) -> Tensor:
         """Token by token, from the recurrence."""
         parts = self._parts(behind_tail(state["tail"], projected))
         q, k, v, log_decay, beta, *gate = (x[:, -projected.shape[1] :] for x in parts)
         with torch.autocast(projected.device.type, enabled=False):
+            if self.affine:
+                q, k, v, mean_v = self._centred(q, k, v, state)
             v = v.flatten(-2).unflatten(-1, (self.num_heads, -1))
-            return self._gated(gated_delta_rule_steps(q, k, v, log_decay, beta, state["memory"]), *gate)
+            o = gated_delta_rule_steps(q, k, v, log_decay, beta, state["memory"], self.scale)
+            o = mean_v.view_as(o) + o if self.affine else o
+            return self._gated(o.to(projected.dtype), *gate)
+
+    def _centred(self, q: Tensor, k: Tensor, v: Tensor, state: State | None = None) -> tuple[Tensor, ...]:
+        """q, k and v without their means, q and k with unit norm, and the mean of the values."""
+        if state is not None:
+            q, k, v = (x.to(state["means"].dtype) for x in (q, k, v))
+        means = uniform_means(torch.cat((k, v), dim=2), state)
+        mean_k, mean_v = means.split((self.num_heads, self.expand_v * self.num_heads), dim=2)
+        q, k, v = q - mean_k, k - mean_k, v - mean_v
+        return (*map(unit_norm, (q, k)), v, mean_v) if self.norms else (q, k, v, mean_v)
 
     def _parts(self, projected: Tensor) -> tuple[Tensor, ...]:
         """q, k and v as heads of one width, log decay and beta, and the gate of the output if there is one."""
@@ -116,7 +138,7 @@ class GatedDeltaNet(ProjectedMixer):
             self.head_dim,
             (self.num_heads, self.num_heads, self.expand_v * self.num_heads),
             convolutions=(self.q_conv, self.k_conv, self.v_conv) if self.d_conv else (),
-            normed=2 if self.norms else 0,
+            normed=2 if self.norms and not self.affine else 0,
             flat=(self.num_heads,) if self.ungated else (self.expand_v * self.d_model, self.num_heads, self.num_heads),
         )
         with torch.autocast(projected.device.type, enabled=False):
@@ -132,8 +154,12 @@ class GatedDeltaNet(ProjectedMixer):
         return o if gate is None else swiglu(gate, o)
 
     def state_size(self, seq_len: int) -> int:
-        """A `[expand_v head_dim, head_dim]` matrix per head and the inputs that three convolutions look back at."""
-        return self.d_model * (self.expand_v * self.head_dim + (2 + self.expand_v) * max(self.d_conv - 1, 0))
+        """A `[expand_v head_dim, head_dim]` matrix per head and the inputs that three convolutions look back at.
+
+        With an intercept the means of keys and values too.
+        """
+        means = 1 + self.expand_v if self.affine else 0
+        return self.d_model * (self.expand_v * self.head_dim + (2 + self.expand_v) * max(self.d_conv - 1, 0) + means)
 
     def resolved_backend(self, device: torch.device, dtype: torch.dtype) -> str:
         return gated_delta_rule_backend(device, dtype, self.head_dim, self.chunk_size, self.backend)

@@ -1,6 +1,7 @@
 """MesaNet (von Oswald et al. 2025, arXiv 2506.05233): ridge regression from keys to values at each step."""
 
 import math
+from collections.abc import Sequence
 
 import torch
 import torch.nn.functional as F
@@ -13,6 +14,7 @@ from mixerlab.mixers.base import NORM_EPS, check_sizes, head_dim_of, keep_initia
 from mixerlab.mixers.cache import State, behind_tail, convolution_tail
 from mixerlab.mixers.convolution import ShortConvolution, split_and_convolve
 from mixerlab.mixers.gates import gates
+from mixerlab.mixers.intercept import centred_regression
 from mixerlab.mixers.projected import ProjectedMixer
 
 INITIAL_RIDGE = 1.0
@@ -25,12 +27,17 @@ class MesaNet(ProjectedMixer):
     `beta = sigmoid(W_b x + b)` are one number per head each; the diagonal Lambda is learned, positive and at
     least `ridge_lower_bound`. The output of each head is RMS-normalised.
 
+    Affine MesaNet has an intercept: `o_t = mean(v) + G_t (H_t + Lambda)^{-1} (q_t - mean(k))`, H and G of keys and
+    values without their means, all with the same weights (Parallax, section Connection to Other Attention Mechanisms,
+    which divides H by t and so has a ridge t times as large). The intercept has no ridge.
+
     Args:
         d_model: width.
         num_heads: heads of size `d_model / num_heads`.
         d_conv: positions that the short convolutions see; 0 for none, and no SiLU.
         gates: gamma and beta; without them both are 1, and all positions count the same.
         norms: the unit norm of q and k, and the norm of the output.
+        affine: with an intercept.
         ridge_lower_bound: the least regularisation, in (0, 1): Lambda starts at 1.
         cg_iterations: the most steps of conjugate gradients, in the forward and in the backward. 30 leave a
             relative residual under 1e-4 (tested: heads of 64, 512 tokens, repeated keys, ridge at its bound, float32);
@@ -52,6 +59,7 @@ class MesaNet(ProjectedMixer):
         d_conv: int = 4,
         gates: bool = True,
         norms: bool = True,
+        affine: bool = False,
         ridge_lower_bound: float = 0.25,
         cg_iterations: int = 30,
         chunk_size: int = 64,
@@ -67,7 +75,8 @@ class MesaNet(ProjectedMixer):
                 " where the ridge starts"
             )
         self.ridge_lower_bound, self.cg_iterations = ridge_lower_bound, cg_iterations
-        self.gates, self.norms, self.chunk_size, self.backend = gates, norms, chunk_size, backend
+        self.gates, self.norms, self.affine = gates, norms, affine
+        self.chunk_size, self.backend = chunk_size, backend
 
         self.q_proj, self.k_proj, self.v_proj, self.o_proj = (nn.Linear(d_model, d_model, bias=False) for _ in range(4))
         if d_conv:
@@ -84,19 +93,19 @@ class MesaNet(ProjectedMixer):
             self.norm = nn.RMSNorm(self.head_dim, eps=NORM_EPS)
 
     def mix(self, projected: Tensor) -> Tensor:
-        return self.behind(self.solved(*self.parts(projected)))
+        return self._regression(self.parts(projected))
 
     def init_state(self, batch: int, max_len: int, device: torch.device, dtype: torch.dtype) -> State:
-        """H and G of each head, side by side, and what the convolutions look back at."""
-        memory = batch, self.num_heads, self.head_dim, 2 * self.head_dim
-        return {
-            "memory": torch.zeros(memory, device=device, dtype=torch.promote_types(dtype, torch.float32)),
-            "tail": convolution_tail(batch, self.d_conv, 2 * self.d_model, device, dtype),
-        }
+        """H and G of each head, side by side, what the convolutions look back at, and with an intercept the means."""
+        size, wide = self.head_dim, torch.promote_types(dtype, torch.float32)
+        memory = torch.zeros(batch, self.num_heads, size, 2 * size, device=device, dtype=wide)
+        means = {"means": memory[:, :, 0].clone(), "weight": memory[:, :, 0, 0].clone()} if self.affine else {}
+        tail = convolution_tail(batch, self.d_conv, 2 * self.d_model, device, dtype)
+        return {"memory": memory, "tail": tail, **means}
 
     def mix_from(self, projected: Tensor, state: State) -> Tensor:
         parts = self.parts(behind_tail(state["tail"], projected))
-        return self.behind(self.solved(*(x[:, -projected.shape[1] :] for x in parts), state["memory"]))
+        return self._regression([x[:, -projected.shape[1] :] for x in parts], state).to(projected.dtype)
 
     def parts(self, projected: Tensor) -> tuple[Tensor, ...]:
         """q, k and v as heads, log gamma and beta `[B, T, num_heads]`."""
@@ -110,28 +119,34 @@ class MesaNet(ProjectedMixer):
         )
         with torch.autocast(projected.device.type, enabled=False):
             if self.gates:
-                return q, k, v, *gates(*logits, self.a_proj.bias, beta_bias=self.b_proj.bias)
+                decay_logit, beta_logit = logits
+                return q, k, v, *gates(decay_logit, beta_logit, self.a_proj.bias, beta_bias=self.b_proj.bias)
             beta = q.new_ones(q.shape[:3], dtype=torch.promote_types(q.dtype, torch.float32))
             return q, k, v, torch.zeros_like(beta), beta
 
-    def solved(self, *parts: Tensor) -> Tensor:
-        """The regression, read at q: of all positions so far, or with a memory as the last argument from there on."""
-        q, k, v, log_decay, beta, *memory = parts
-        with torch.autocast(q.device.type, enabled=False):
+    def _regression(self, parts: Sequence[Tensor], state: State | None = None) -> Tensor:
+        """Of all positions so far, read at q, and the norm behind it; with a state from there on."""
+        with torch.autocast(parts[0].device.type, enabled=False):
             ridge = (F.softplus(self.ridge_logit) + self.ridge_lower_bound).view(self.num_heads, self.head_dim)
-            sizes = {"iterations": self.cg_iterations, "chunk_size": self.chunk_size}
-            if memory:
-                return mesa_reference(q, k, v, log_decay, beta, ridge, **sizes, memory=memory[0])
-            return mesa(q, k, v, log_decay, beta, ridge, **sizes, backend=self.backend)
-
-    def behind(self, o: Tensor) -> Tensor:
-        """What follows the regression: the norm of each head."""
-        with torch.autocast(o.device.type, enabled=False):
+            q, k, v, log_decay, beta = parts
+            if self.affine:
+                q, k, v, log_decay, beta, mean_v = centred_regression(q, k, v, log_decay, beta, state)
+            if state is None:
+                sizes = {"iterations": self.cg_iterations, "chunk_size": self.chunk_size}
+                o = mesa(q, k, v, log_decay, beta, ridge, **sizes, backend=self.backend)
+            else:
+                memory = state["memory"]
+                o = mesa_reference(q, k, v, log_decay, beta, ridge, self.cg_iterations, self.chunk_size, memory)
+            o = mean_v + o if self.affine else o
             return (rms_norm(o, self.norm.weight, NORM_EPS) if self.norms else o).flatten(-2)
 
     def state_size(self, seq_len: int) -> int:
-        """Two `[head_dim, head_dim]` matrices per head and the inputs that two convolutions look back at."""
-        return 2 * self.num_heads * self.head_dim**2 + 2 * self.d_model * max(self.d_conv - 1, 0)
+        """Two `[head_dim, head_dim]` matrices per head, and what two convolutions look back at.
+
+        With an intercept two vectors and a number per head too.
+        """
+        means = 2 * self.d_model + self.num_heads if self.affine else 0
+        return 2 * self.d_model * self.head_dim + 2 * self.d_model * max(self.d_conv - 1, 0) + means
 
     def resolved_backend(self, device: torch.device, dtype: torch.dtype) -> str:
         return mesa_backend(device, dtype, self.head_dim, self.chunk_size, self.backend)

@@ -117,7 +117,7 @@ class Parallax(ProjectedMixer):
         return torch.cat(outputs, dim=1).flatten(2)
 
     def project_and_mix_at_once(self, x: Tensor, rows: Tensor | None = None) -> Tensor | None:
-        """For long sequences on a GPU; without norms, biases, groups, window and gate, which the operator does not know."""
+        """For long sequences on a GPU, without norms, biases, groups, window and gate."""
         frequency, length = self.rope.inverse_frequency, (x if rows is None else rows).shape[1]
         if (
             self.qkr_norm

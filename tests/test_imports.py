@@ -30,7 +30,7 @@ FLOORS = {
 }
 # A mixer imports no other mixer, only what they share.
 SHARED_BY_MIXERS = {
-    f"mixerlab.mixers.{name}" for name in ("base", "cache", "projected", "rotary", "convolution", "gates")
+    f"mixerlab.mixers.{name}" for name in ("base", "cache", "projected", "rotary", "convolution", "gates", "intercept")
 }
 MOST_MODULES = {"training": 16} | dict.fromkeys(
     ("records", "config", "checks", "sweeps.tables", "sweeps.figures", "sweeps.report", "sweeps.launch", ""), 14

@@ -53,21 +53,26 @@ def gated_delta_rule_reference(
     return (scale * from_chunks(torch.stack(outputs, dim=2), length)).to(out_dtype)
 
 
-def gated_delta_rule_steps(q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor, beta: Tensor, memory: Tensor) -> Tensor:
+def gated_delta_rule_steps(
+    q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor, beta: Tensor, memory: Tensor, scale: float | None = None
+) -> Tensor:
     """The same from a state on, which becomes the one behind the last token; without a gradient.
 
     Args:
         q, k: `[B, T, H, D]`.
         v: `[B, T, H, W]`, of any width.
-        log_decay, beta: `[B, T, H]`.
+        log_decay: `[B, T, H]`; or for each channel of the keys, `[B, T, H, D]`.
+        beta: `[B, T, H]`.
         memory: S, keys by values `[B, H, D, W]`; float32 or float64, as the sums are.
+        scale: multiplies the output; `1 / sqrt(D)` by default.
 
     Returns:
-        `[B, T, H, W]` in the dtype of v, with the default scale.
+        `[B, T, H, W]` in the dtype of v.
     """
-    out_dtype, scale = v.dtype, q.shape[-1] ** -0.5
+    out_dtype, scale = v.dtype, q.shape[-1] ** -0.5 if scale is None else scale
     q, k, v = (x.to(memory.dtype).unsqueeze(-2) for x in (q, k, v))  # rows
-    decay, beta = (x[..., None, None] for x in (log_decay.exp(), beta))
+    log_decay = log_decay[..., None] if log_decay.ndim == 3 else log_decay
+    decay, beta = log_decay.exp()[..., None], beta[..., None, None]
     outputs = []
     for t in range(q.shape[1]):
         memory *= decay[:, t]

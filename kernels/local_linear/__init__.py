@@ -1,6 +1,5 @@
 """The probe of local linear attention: a ridge regression at every query, solved by conjugate gradients."""
 
-import torch
 from torch import Tensor
 
 from mixerlab.kernels.local_linear.operator import forward

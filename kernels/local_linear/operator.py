@@ -15,9 +15,7 @@ CHUNK_SIZE = 128  # queries whose weights are held at once
 def forward(q: Tensor, k: Tensor, scale: float, ridge: float, relative: bool, iterations: int) -> Tensor:
     """See `kernels.local_linear.solved_probe`."""
     q, k = _wide(q, k)
-    probes = [
-        solve(q[:, :, rows], systems, iterations) for rows, systems in _systems(q, k, scale, ridge, relative)
-    ]
+    probes = [solve(q[:, :, rows], systems, iterations) for rows, systems in _systems(q, k, scale, ridge, relative)]
     return torch.cat(probes, dim=2).transpose(1, 2).contiguous()
 
 
@@ -31,17 +29,14 @@ def backward(
     grad: Tensor, q: Tensor, k: Tensor, probe: Tensor, scale: float, ridge: float, relative: bool, iterations: int
 ) -> tuple[Tensor, Tensor]:
     """The gradients of q and k."""
-    dtypes = q.dtype, k.dtype
-    q, k, grad, probe = _wide(q, k, grad, probe)
-    d_q, d_k = [], torch.zeros_like(k)
-    for rows, systems in _systems(q, k, scale, ridge, relative):
-        parts = (x[:, :, rows] for x in (grad, q, probe))
-        d_rows, d_keys = gradients(*parts, systems, scale, relative, iterations)
+    wide_q, wide_k, grad, probe = _wide(q, k, grad, probe)
+    d_q, d_k = [], torch.zeros_like(wide_k)
+    for rows, systems in _systems(wide_q, wide_k, scale, ridge, relative):
+        at = grad[:, :, rows], wide_q[:, :, rows], probe[:, :, rows]
+        d_rows, d_keys = gradients(*at, systems, scale, relative, iterations)
         d_q.append(d_rows)
         d_k[:, :, : rows.stop] += d_keys
-    results = torch.cat(d_q, dim=2), d_k
-    d_q, d_k = (x.transpose(1, 2).to(dtype, copy=True) for x, dtype in zip(results, dtypes, strict=True))
-    return d_q.contiguous(), d_k.contiguous()
+    return _narrow(torch.cat(d_q, dim=2), q.dtype), _narrow(d_k, k.dtype)
 
 
 @backward.register_fake
@@ -54,9 +49,12 @@ def _wide(*tensors: Tensor) -> list[Tensor]:
     return [x.transpose(1, 2).to(torch.promote_types(x.dtype, torch.float32)).contiguous() for x in tensors]
 
 
-def _systems(
-    q: Tensor, k: Tensor, scale: float, ridge: float, relative: bool
-) -> Iterator[tuple[slice, Systems]]:
+def _narrow(x: Tensor, dtype: torch.dtype) -> Tensor:
+    """The inverse of `_wide`."""
+    return x.transpose(1, 2).to(dtype).contiguous()
+
+
+def _systems(q: Tensor, k: Tensor, scale: float, ridge: float, relative: bool) -> Iterator[tuple[slice, Systems]]:
     """Chunk by chunk of the queries, the rows and their systems over the keys up to the last of them."""
     for start in range(0, q.shape[2], CHUNK_SIZE):
         rows = slice(start, min(start + CHUNK_SIZE, q.shape[2]))

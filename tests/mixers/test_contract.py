@@ -80,7 +80,7 @@ def test_parallax_with_rho_zero_is_attention():
         ("attn", {"num_kv_heads": 3}, "mixer.num_kv_heads=3 does not divide mixer.num_heads=2"),
         ("parallax", {"head_dim": 5}, "mixer.head_dim=5"),
         ("gdn", {"num_heads": 5}, "mixer.num_heads=5"),
-        ("gdn", {"d_conv": 0}, "mixer.d_conv=0"),
+        ("gdn", {"d_conv": -1}, "mixer.d_conv=-1"),
         ("mesa", {"ridge_lower_bound": 1.0}, "mixer.ridge_lower_bound=1.0"),
         ("mamba", {"d_state": 0}, "mixer.d_state=0"),
         ("mamba", {"dt_min": 0.2}, "mixer.dt_min=0.2"),

@@ -119,7 +119,8 @@ def layer_of_mesa(mixer, x, affine):
             moment = keys.T @ (weights[:, None] * keys) + ridge[h].diag()
             solved = torch.linalg.solve(moment, query)
             rows[t, h] = intercept + values.T @ (weights * (keys @ solved))
-    return mixer.behind(rows[None])[0] @ mixer.o_proj.weight.T
+    rows = F.rms_norm(rows, rows.shape[-1:], mixer.norm.weight, 1e-5) if mixer.norms else rows
+    return rows.flatten(1) @ mixer.o_proj.weight.T
 
 
 @pytest.mark.parametrize("options", [BARE, WITH_EXTRAS])
@@ -231,3 +232,35 @@ def test_the_solved_probe_has_the_gradients_of_a_dense_solve(monkeypatch):
         towards = torch.randn_like(probes)
         for found, expected in zip(*(torch.autograd.grad(y, (q, k), towards) for y in (probes, dense)), strict=True):
             torch.testing.assert_close(found, expected)
+
+
+@pytest.mark.parametrize("norms", [False, True])
+def test_affine_delta_is_the_delta_rule_on_what_is_centred(norms):
+    mixer, x = twins(("affine_delta", {"d_conv": 0, "norms": norms}))
+    x = 0.5 * x[:, :40]
+    q, k, v = ((x @ getattr(mixer, f"{name}_proj").weight.T).unflatten(-1, (HEADS, -1)) for name in "qkv")
+    beta = (x @ mixer.b_proj.weight.T).sigmoid()
+    state, rows = torch.zeros(2, HEADS, 8, 8, dtype=x.dtype), []
+    for t in range(40):
+        mean_k, mean_v = k[:, : t + 1].mean(1), v[:, : t + 1].mean(1)
+        query, key, value = q[:, t] - mean_k, k[:, t] - mean_k, v[:, t] - mean_v
+        if norms:
+            query, key = (y / (y.square().sum(-1, keepdim=True) + 1e-6).sqrt() for y in (query, key))
+        error = value - torch.einsum("bhvk,bhk->bhv", state, key)
+        state = state + torch.einsum("bh,bhv,bhk->bhvk", beta[:, t], error, key)
+        o = mean_v + torch.einsum("bhvk,bhk->bhv", state, query)
+        rows.append((F.rms_norm(o, (8,), mixer.norm.weight, 1e-5) if norms else o).flatten(1))
+    torch.testing.assert_close(mixer(x), torch.stack(rows, dim=1) @ mixer.o_proj.weight.T)
+
+
+def test_affine_mesa_is_flas_mesa_with_a_constant_key():
+    """A key of 1, whose column has no ridge, is an intercept."""
+    naive = pytest.importorskip("fla.ops.mesa_net.naive")
+    mixer, x = twins(("affine_mesa", {"norms": False}))
+    q, k, v, log_decay, beta = mixer.parts(mixer.project(x[:, :50]))
+    one, zero = torch.ones_like(q[..., :1]), torch.zeros_like(q[..., :1])
+    ridge = F.pad(F.softplus(mixer.ridge_logit).view(HEADS, -1) + mixer.ridge_lower_bound, (0, 1))
+    q, k, v = torch.cat((q, one), -1), torch.cat((k, one), -1), torch.cat((v, zero), -1)
+    theirs = naive.naive_mesa_net_exact(q, k, v, log_decay, ridge, beta)[0][..., :-1].double()
+    theirs = theirs.flatten(2) @ mixer.o_proj.weight.T
+    torch.testing.assert_close(mixer(x[:, :50]), theirs, rtol=1e-3, atol=1e-3)

@@ -56,5 +56,5 @@ def test_ours_leave_forward_as_it_is(name):
     assert type(mixer).forward is ProjectedMixer.forward
     assert mixer.biases_in_mix <= set(mixer.input_projections)
     linears = {name for name, module in mixer.named_children() if isinstance(module, nn.Linear)}
-    inner = {"x_proj", "dt_proj"} if name == "mamba" else set()
+    inner = {"mamba": {"x_proj", "dt_proj"}, "kda": {"f_b_proj", "g_b_proj"}}.get(name, set())
     assert linears == {*mixer.input_projections, mixer.output_projection, *inner}

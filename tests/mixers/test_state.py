@@ -32,6 +32,8 @@ OPTIONS = [
     ("gdn", {"d_conv": 0, "norms": False, "num_heads": 4}),
     ("mesa", {"d_conv": 0, "norms": False, "gates": False}),
     ("affine_mesa", {"d_conv": 0, "norms": False, "gates": False}),
+    ("kda", {"d_conv": 0, "allow_neg_eigval": True, "chunk_size": 8, "num_heads": 4}),
+    ("affine_delta", {"d_conv": 0, "norms": False, "num_heads": 4}),
     ("mamba", {"d_conv": 1, "expand": 1, "zero_dt_bias": True}),
     ("mamba", {"d_conv": 6, "d_state": 3, "dt_rank": 5}),
     ("mesa", {"d_conv": 1, "num_heads": 4}),

@@ -123,7 +123,7 @@ def _reference(
     for part, column in zip(parts, columns, strict=True):
         x = y = column.unflatten(-1, (part.heads, part.width))
         if part.form == Form.UNIT_NORM:
-            y = _unit_norm(x)
+            y = unit_norm(x)
         if part.form.has_gain:
             y = _rms_norm(x, next(remaining), eps)
         if part.form.rotates:
@@ -133,12 +133,15 @@ def _reference(
     return tuple(results)
 
 
-def _unit_norm(x: Tensor) -> Tensor:
-    """Through the mean square, which is `|x|^2 / width`."""
+def unit_norm(x: Tensor) -> Tensor:
+    """`x / sqrt(|x|^2 + 1e-6)` over the last axis, in the dtype of `x`, in PyTorch.
+
+    Through the mean square, which is `|x|^2 / width`.
+    """
     width = x.shape[-1]
     wide = x.to(torch.promote_types(x.dtype, torch.float32))
     scale = (wide.square().mean(-1, keepdim=True) + UNIT_NORM_EPS / width).rsqrt()
-    return wide * scale * torch.full((width,), width**-0.5, dtype=wide.dtype, device=x.device)
+    return (wide * scale * torch.full((width,), width**-0.5, dtype=wide.dtype, device=x.device)).to(x.dtype)
 
 
 def _rms_norm(x: Tensor, gain: Tensor, eps: float) -> Tensor:

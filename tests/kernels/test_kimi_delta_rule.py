@@ -1,0 +1,63 @@
+"""The delta rule with a decay for each channel: against plain loops, fla, and the gated delta rule as its case."""
+
+import pytest
+import torch
+from recurrences import check, check_replicas, random_inputs, value_and_gradients
+
+from mixerlab.kernels.gated_delta_rule import gated_delta_rule
+from mixerlab.kernels.kimi_delta_rule import kimi_delta_rule
+
+
+def inputs_of(seed, strongest=3.0, **sizes):
+    """Unit keys, some of them repeated; each channel decays by itself, from not at all to at once."""
+    q, k, v, _, beta = random_inputs(seed, **sizes)
+    log_decay = -strongest * torch.rand(k.shape, generator=torch.Generator().manual_seed(seed), dtype=beta.dtype) ** 3
+    return [q, k, v, log_decay, 2 * beta]
+
+
+def step_by_step(q, k, v, log_decay, beta):
+    """The docstring's recurrence, values by keys."""
+    batch, length, heads, dim = q.shape
+    rows = []
+    for b in range(batch):
+        for h in range(heads):
+            state = torch.zeros(dim, dim, dtype=q.dtype)
+            for t in range(length):
+                key, step = k[b, t, h], beta[b, t, h]
+                forgotten = state @ log_decay[b, t, h].exp().diag()
+                state = forgotten @ (torch.eye(dim, dtype=q.dtype) - step * torch.outer(key, key))
+                state = state + step * torch.outer(v[b, t, h], key)
+                rows.append(state @ q[b, t, h] / dim**0.5)
+    return torch.stack(rows).view(batch, heads, length, dim).transpose(1, 2)
+
+
+@pytest.mark.parametrize(("length", "chunk_size"), [(1, 64), (23, 8), (23, 32)])
+def test_equals_the_recurrence(length, chunk_size):
+    inputs = inputs_of(0, length=length, dim=4)
+    check(lambda *x: kimi_delta_rule(*x, chunk_size=chunk_size), step_by_step, inputs, tolerance=1e-12)
+
+
+def test_any_decay_in_float32():
+    """Factors that by themselves would overflow: exp(90) is infinite in float32.
+
+    Sums of log decays reach 600 and are rounded by 3e-5, and so are the decays between positions.
+    """
+    inputs = inputs_of(1, strongest=60.0, length=40, dim=4, dtype=torch.float32)
+    check(kimi_delta_rule, step_by_step, inputs, tolerance=5e-5)
+
+
+def test_equals_fla():
+    naive = pytest.importorskip("fla.ops.kda.naive")
+    inputs = inputs_of(2, length=70, dim=16, dtype=torch.float32)
+    theirs = value_and_gradients(lambda *x: naive.naive_recurrent_kda(*x)[0], inputs)
+    torch.testing.assert_close(value_and_gradients(kimi_delta_rule, inputs), theirs, rtol=1e-4, atol=1e-5)
+
+
+def test_with_one_decay_for_all_channels_it_is_the_gated_delta_rule():
+    q, k, v, log_decay, beta = random_inputs(3, length=70)
+    ours = kimi_delta_rule(q, k, v, log_decay[..., None].expand_as(q), beta, scale=0.3)
+    torch.testing.assert_close(ours, gated_delta_rule(q, k, v, log_decay, beta, scale=0.3))
+
+
+def test_replicas_side_by_side():
+    check_replicas(kimi_delta_rule, [inputs_of(seed, length=19, dtype=torch.float32) for seed in (4, 5)])
