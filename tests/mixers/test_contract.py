@@ -45,13 +45,14 @@ def test_hydra_finds_it_and_it_runs_in_double_precision(name):
     torch.testing.assert_close(mixer.double()(x.double()), single.double(), rtol=1e-3, atol=1e-4)
 
 
-@pytest.mark.parametrize("name", ["parallax", "affine_linear", "gdn", "deltanet", "mamba", "mesa"])
+@pytest.mark.parametrize("name", ["parallax", "lla", "affine_linear", "gdn", "deltanet", "mamba", "mesa"])
 def test_a_mixer_with_a_kernel_says_so(name):
     assert mixer_of(name, 128).resolved_backend(torch.device("cuda"), torch.bfloat16) == "triton"
 
 
 @pytest.mark.parametrize(
-    "name", ["parallax", *(pytest.param(name, marks=pytest.mark.slow) for name in ("attn", "gdn", "mesa", "linear"))]
+    "name",
+    ["parallax", *(pytest.param(name, marks=pytest.mark.slow) for name in ("attn", "gdn", "mesa", "linear", "kda"))],
 )
 def test_a_mixer_compiles_without_a_break(name):
     torch.manual_seed(0)

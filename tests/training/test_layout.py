@@ -34,6 +34,10 @@ EXPECTED = {  # of one block's mixer; everything that ends in _proj.weight is a 
         **dict.fromkeys(("A_log", "dt_bias", "norm.weight"), Rule.GAIN),
         **dict.fromkeys(("q_conv.weight", "k_conv.weight", "v_conv.weight"), Rule.TABLE),
     },
+    "kda": {
+        **dict.fromkeys(("A_log", "dt_bias", "norm.weight", "g_b_proj.bias"), Rule.GAIN),
+        **dict.fromkeys(("q_conv.weight", "k_conv.weight", "v_conv.weight"), Rule.TABLE),
+    },
     "mamba": {
         **dict.fromkeys(("D", "conv.bias", "dt_proj.bias"), Rule.GAIN),
         **dict.fromkeys(("A_log", "conv.weight"), Rule.TABLE),  # A_log has two axes, yet one rate per state
