@@ -3,6 +3,7 @@
 import torch
 from torch import Tensor, nn
 
+from mixerlab.kernels.fused.gated_norm import gated_rms_norm
 from mixerlab.kernels.fused.heads import unit_norm
 from mixerlab.kernels.fused.rms_norm import rms_norm
 from mixerlab.kernels.fused.swiglu import swiglu
@@ -150,6 +151,8 @@ class GatedDeltaNet(ProjectedMixer):
             return q, k, v, log_decay, 2 * beta if self.allow_neg_eigval else beta, *gate
 
     def _gated(self, o: Tensor, gate: Tensor | None = None) -> Tensor:
+        if self.norms and gate is not None:
+            return gated_rms_norm(o, gate, self.norm.weight, NORM_EPS)
         o = (rms_norm(o, self.norm.weight, NORM_EPS) if self.norms else o).flatten(-2)
         return o if gate is None else swiglu(gate, o)
 

@@ -3,6 +3,7 @@
 from mixerlab.kernels.fused.cross_entropy import cross_entropy
 from mixerlab.kernels.fused.embedding import Embedded, embedding
 from mixerlab.kernels.fused.embedding_norm import EmbeddedSum, embedded_add_rms_norm, embedding_rms_norm
+from mixerlab.kernels.fused.gated_norm import gated_rms_norm
 from mixerlab.kernels.fused.heads import Form, Part, rotary_heads, split_heads
 from mixerlab.kernels.fused.linear import join_rows, linear
 from mixerlab.kernels.fused.mlp import swiglu_mlp
@@ -20,6 +21,7 @@ __all__ = [
     "embedded_add_rms_norm",
     "embedding",
     "embedding_rms_norm",
+    "gated_rms_norm",
     "join_rows",
     "linear",
     "norm_linear",

@@ -23,6 +23,7 @@ from mixerlab.kernels.fused import (
     cross_entropy,
     embedded_add_rms_norm,
     embedding,
+    gated_rms_norm,
     linear,
     norm_linear,
     rms_norm,
@@ -107,6 +108,7 @@ def run_fused() -> None:
     differentiate(lambda x: rotary_heads(x, 2, frequency, [True], backend="triton"), (2, 64, 128))
     differentiate(swiglu_mlp, (2, 64, 128), (704, 128), (128, 352), backend="triton")
     differentiate(swiglu_packed, (2, 64, 704), backend="triton")
+    differentiate(gated_rms_norm, (2, 64, 2, 128), (2, 64, 256), (128,), eps=1e-5, backend="triton")
     differentiate(linear, (2, 4096, 128), (128, 128), backend="triton")
     differentiate(lambda x, w: rms_norm(x, w, 1e-5, backend="triton"), (2, 64, 128), (128,))
     differentiate(lambda x, u, w: add_rms_norm(x, u, w, 1e-5, backend="triton"), *[(2, 64, 128)] * 2, (128,))

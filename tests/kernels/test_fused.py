@@ -19,6 +19,7 @@ from torch import Tensor
 from mixerlab.kernels.fused import (
     add_rms_norm,
     embedding,
+    gated_rms_norm,
     rms_norm,
     rotary_heads,
     swiglu,
@@ -98,6 +99,25 @@ def test_swiglu_of_strided_tensors_under_vmap(device, backend):
     inputs = draw((3, 5, 7, 10), (3, 5, 7, 5), device=device)
     check_replicas(lambda x, up: swiglu(x[..., ::2], up, backend=backend), inputs)
     check_replicas(lambda x: swiglu_packed(x[:, 1:, :6], backend=backend), inputs[:1])
+
+
+def plain_gated_norm(x, gate, weight):
+    return gate * torch.sigmoid(gate) * plain_norm(x, weight).flatten(-2)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("shape", [(2, 9, 3, 16), (1, 40, 2, 20), (3, 1, 1, 128)], ids=str)
+def test_gated_rms_norm(device, shape, backend):
+    inputs = draw(shape, (*shape[:2], shape[2] * shape[3]), shape[3:], device=device)
+    actual = run(lambda *a: gated_rms_norm(*a, EPS, backend=backend), inputs)
+    check(actual, run(plain_gated_norm, double(inputs)))
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_gated_rms_norm_of_strided_tensors_under_vmap(device, backend):
+    """The gate is a part of a wider projection; each replica has its own weight."""
+    inputs = draw((3, 2, 7, 2, 8), (3, 2, 7, 30), (3, 8), device=device)
+    check_replicas(lambda x, packed, w: gated_rms_norm(x, packed[..., 10:26], w, EPS, backend=backend), inputs)
 
 
 def frequencies(head_dim, device) -> Tensor:
@@ -194,6 +214,8 @@ def test_norm_and_swiglu_in_bfloat16(device, rows, width):
     wide = [x.float(), y, weight]
     same_bits_and_close(lambda *a: add_rms_norm(*a, EPS, out_dtype=torch.bfloat16), plain_add_norm, wide)
     same_bits_and_close(swiglu, plain_swiglu, [x, up])
+    heads = x.unflatten(-1, (2, -1))
+    same_bits_and_close(lambda *a: gated_rms_norm(*a, EPS), plain_gated_norm, [heads, up, weight[: width // 2]])
     same_bits_and_close(swiglu_packed, plain_swiglu_packed, [torch.cat((x, up), dim=-1)])
 
 

@@ -25,6 +25,7 @@ from mixerlab.kernels.fused import (
 from mixerlab.kernels.fused.cross_entropy.operator import mean_losses, mean_losses_backward
 from mixerlab.kernels.fused.embedding.operator import look_up, look_up_backward
 from mixerlab.kernels.fused.embedding_norm.operator import look_up_add_norm, look_up_add_norm_backward, sum_add_norm
+from mixerlab.kernels.fused.gated_norm.operator import gated_norm, gated_norm_backward
 from mixerlab.kernels.fused.heads.operator import split, split_backward
 from mixerlab.kernels.fused.heads.parts import lists_of
 from mixerlab.kernels.fused.linear.operator import matrix_product, weight_gradient
@@ -72,6 +73,8 @@ def fused_calls(device):
         (norm, (x, gain, EPS, BF16)),
         (add_norm, (x, y, gain, EPS, BF16)),
         (norm_backward, (x, x, x, gain, EPS, BF16)),
+        (gated_norm, (x, x.unflatten(1, (-1, 1)).flatten(2), gain, EPS)),
+        (gated_norm_backward, (x, x, x, gain, EPS)),
         (gated, (gate, up)),
         (gated_backward, (up, gate, up)),
         (gated_packed, (gate_up,)),

@@ -1,0 +1,43 @@
+"""The gated RMSNorm behind a recurrence (Gated DeltaNet, RetNet): norm of each head and gate in one launch each way."""
+
+from torch import Tensor
+
+from mixerlab.kernels.common.dispatch import resolve_backend, why_not_triton
+from mixerlab.kernels.fused.gated_norm.operator import gated_norm
+from mixerlab.kernels.fused.rms_norm import MAX_WIDTH, rms_norm
+from mixerlab.kernels.fused.swiglu import swiglu
+
+
+def gated_rms_norm(x: Tensor, gate: Tensor, weight: Tensor, eps: float, *, backend: str = "auto") -> Tensor:
+    """`silu(gate) * rms_norm(x, weight, eps)`, the heads side by side.
+
+    Args:
+        x: `[B, T, H, D]`; D up to 1024 in the kernel.
+        gate: `[B, T, H D]`, in the dtype of x; the kernel takes any strides whose last is one.
+        weight: `[D]`, of every head.
+        eps: added to the mean square.
+        backend: `auto`, `reference` (PyTorch) or `triton` (float32 and bfloat16, arithmetic in float32).
+
+    Returns:
+        `[B, T, H D]` in the dtype of x. The kernel does not round the norm before it is gated.
+
+    Raises:
+        ValueError: shapes or dtypes that do not fit, or a backend that cannot run here.
+    """
+    if x.ndim != 4 or gate.shape != (*x.shape[:2], x.shape[2] * x.shape[3]) or gate.dtype != x.dtype:
+        raise ValueError(
+            f"x is {x.dtype} {tuple(x.shape)} and gate {gate.dtype} {tuple(gate.shape)}: pass x [B, T, H, D] and a gate"
+            " [B, T, H D] of its dtype"
+        )
+    why = why_not_triton(x, gate, weight)
+    if x.shape[-1] > MAX_WIDTH:
+        why = f"the kernel takes heads of at most {MAX_WIDTH}, not {x.shape[-1]}"
+    if resolve_backend(backend, x.device, supported=not why, why=why) == "reference":
+        normed = rms_norm(x, weight, eps, out_dtype=x.dtype, backend="reference")
+        return swiglu(gate, normed.flatten(-2), backend="reference")
+    # One group of parameters; under vmap each replica is another.
+    y = gated_norm(x.reshape(1, -1, x.shape[-1]), gate.reshape(1, -1, gate.shape[-1]), weight[None], eps)
+    return y.view(gate.shape)
+
+
+__all__ = ["gated_rms_norm"]
