@@ -19,7 +19,7 @@ from mixerlab.models.auto_encoder import AutoEncoder
 from mixerlab.models.language_model import LanguageModel
 from mixerlab.records.atomic import read_bytes
 from mixerlab.records.best import best_trial, chosen_by
-from mixerlab.records.files import read_run, reading, weights_file, weights_files
+from mixerlab.records.files import read_run, reading, snapshot, weights_file, weights_files
 from mixerlab.records.schema import Record, changed_code, rows_digest
 from mixerlab.tasks.base import Task
 from mixerlab.training.metrics import CHOSEN_ON
@@ -53,6 +53,7 @@ def load(
     replica: int | None = None,
     selection: Literal["official", "clean"] = "official",
     *,
+    epochs: int | None = None,
     config_dir: ConfigDir = None,
 ) -> Loaded:
     """The trained model of a run, from `results/runs/<run_id>`.
@@ -62,6 +63,7 @@ def load(
         replica: its number in the record. None: the best by `selection`, as in the tables: of the learning rate with
             the highest accuracy averaged over its seeds, on test (`official`) or on val (`clean`), the best seed.
         selection: whose epoch: of the lowest perplexity on test (`official`) or on val (`clean`).
+        epochs: the weights after so many epochs in place of that one, of those that `trainer.snapshots` kept.
         config_dir: your own folder of yamls, as with `--config-dir`, if the run has a mixer or task of yours.
 
     Warns if the code of the mixer has changed since.
@@ -87,10 +89,10 @@ def load(
     row = record.rows[number]
     if row[f"{selection}_epoch"] is None:
         raise ValueError(f"replica {number} diverged before the end of an epoch: it has no weights ({row['error']})")
-    path = weights_file(folder, number, selection)
+    moment = selection if epochs is None else snapshot(epochs)
+    path = weights_file(folder, number, moment)
     if not path.exists():
-        again = _again(folder, record, selection)
-        raise ValueError(f"{run_folder} has no {selection} weights of replica {number}. {again}")
+        raise ValueError(f"{run_folder} has no {moment} weights of replica {number}. {_again(folder, record, moment)}")
     task, model = _built(config)
     if changed_code(record, {"mixer": mixer_version(config)}):  # weights that fit say nothing of a `forward`
         log.warning(
@@ -100,7 +102,7 @@ def load(
             config["mixer"]["name"],
         )
     with reading(path):
-        _read_weights(model, path, record, {"run_id": folder.name, "replica": number, "selection": selection})
+        _read_weights(model, path, record, {"run_id": folder.name, "replica": number, "moment": moment})
     return Loaded(model.eval(), task, config, row)
 
 
@@ -145,8 +147,10 @@ def _built(config: Mapping[str, Any]) -> tuple[Task, LanguageModel | AutoEncoder
         return task, build_model(cfg, task)
 
 
-def _again(folder: Path, record: Record, selection: str) -> str:
+def _again(folder: Path, record: Record, moment: str) -> str:
     """What to type to get the weights."""
-    others = [path for path in weights_files(folder) if not path.name.endswith(f".{selection}.safetensors")]
-    keep = f"force=true trainer.keep_weights={'both' if others else selection}"
-    return f"To train it again and keep them, add {keep} to its command: {record.provenance.get('command')}"
+    kept = {path.name.split(".")[-2] for path in weights_files(folder)}
+    keep = f"trainer.snapshots=[{moment.removeprefix('epoch-')}]"
+    if moment in CHOSEN_ON:
+        keep = f"trainer.keep_weights={'both' if kept & set(CHOSEN_ON) - {moment} else moment}"
+    return f"To train it again and keep them, add force=true {keep} to its command: {record.provenance.get('command')}"

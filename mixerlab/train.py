@@ -58,6 +58,7 @@ from mixerlab.tasks.data import load_or_generate
 from mixerlab.tasks.generated import Arrays, WrongRows
 from mixerlab.training.capture import graph_key
 from mixerlab.training.checkpoints import what_is_left
+from mixerlab.training.metrics import CHOSEN_ON
 from mixerlab.training.optimizers import in_tensors
 from mixerlab.training.trainer_config import TrainerConfig, check_accelerator, claim_gpu, kept_in_sweep
 from mixerlab.training.weights import pack
@@ -262,12 +263,14 @@ def _write_weights(place: Path, record: Record, weights: list[dict[str, dict[str
         path.unlink()
     digest = rows_digest(record)
     sizes = []
-    for row, by_selection in zip(record.rows, weights, strict=True):
-        for selection, state in by_selection.items():
+    for row, by_moment in zip(record.rows, weights, strict=True):
+        for moment, state in by_moment.items():
             about = {key: row[key] for key in ("run_id", "mixer", "task", "setting", "replica", "lr", "seed")}
-            about |= {"selection": selection, "epoch": row[f"{selection}_epoch"], "rows_sha256": digest}
-            content = pack(state, about | {"test_accuracy": row[f"{selection}_accuracy"]})
-            replace_file(weights_file(place, row["replica"], selection), content)
+            about |= {"moment": moment, "rows_sha256": digest}
+            if moment in CHOSEN_ON:
+                about |= {"epoch": row[f"{moment}_epoch"], "test_accuracy": row[f"{moment}_accuracy"]}
+            content = pack(state, about)
+            replace_file(weights_file(place, row["replica"], moment), content)
             sizes.append(len(content))
     if sizes:
         log.info("weights: %s, %.1f MB", counted(len(sizes), "file"), sum(sizes) / 1e6)

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from mixerlab.kernels.fused.heads import rotary_heads
 from mixerlab.kernels.parallax import parallax_attention, parallax_backend
 from mixerlab.kernels.softmax_attention import attention_backend, softmax_attention
-from mixerlab.mixers.base import NORM_EPS, check_window, head_dim_of, kv_heads_of
+from mixerlab.mixers.base import NORM_EPS, AttentionParts, check_window, head_dim_of, kv_heads_of
 from mixerlab.mixers.cache import State, append, kv_cache
 from mixerlab.mixers.projected import ProjectedMixer
 from mixerlab.mixers.rotary import RotaryEmbedding
@@ -77,6 +77,9 @@ class Attention(ProjectedMixer):
         frequency = self.rope.inverse_frequency
         heads = self.num_heads, self.kv_heads, self.kv_heads
         return rotary_heads(projected, heads, frequency, rotated, gains, NORM_EPS, start=start)
+
+    def attention_parts(self, x: Tensor) -> AttentionParts:
+        return AttentionParts(*self.heads(self.project(x)), scale=self.head_dim**-0.5, window=self.window)
 
     def init_state(self, batch: int, max_len: int, device: torch.device, dtype: torch.dtype) -> State:
         max_len = max_len if self.window is None else min(max_len, self.window)

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -9,6 +10,27 @@ from torch import Tensor, nn
 from mixerlab.mixers.cache import State, recompute
 
 NORM_EPS = 1e-5  # of RMSNorm, added to the mean square
+
+
+class AttentionParts(NamedTuple):
+    """What softmax attention and its relatives compute with, as `mixerlab analyse` measures it.
+
+    Attributes:
+        q: queries `[B, T, H, D]`, normed and rotated.
+        k, v: keys and values `[B, T, Hkv, D]`, H a multiple of Hkv.
+        scale: multiplies q k.
+        rho: probes `[B, T, H, D]`, gated, of a mixer that subtracts `Sigma_KV rho`.
+        gate: of the probes, `[B, T, H]` in [0, 1].
+        window: how many keys a query sees, its own among them; all up to its own by default.
+    """
+
+    q: Tensor
+    k: Tensor
+    v: Tensor
+    scale: float
+    rho: Tensor | None = None
+    gate: Tensor | None = None
+    window: int | None = None
 
 
 class SequenceMixer(nn.Module):
@@ -62,6 +84,10 @@ class SequenceMixer(nn.Module):
     def step(self, x: Tensor, state: State) -> tuple[Tensor, State]:
         """`prefill` of one token, `x` `[B, 1, d_model]`."""
         return self.prefill(x, state)
+
+    def attention_parts(self, x: Tensor) -> AttentionParts | None:
+        """What `forward` computes with for the input `x` `[B, T, d_model]`; None if it is no softmax attention."""
+        return None
 
     def resolved_backend(self, device: torch.device, dtype: torch.dtype) -> str:
         """What computes the mixing for inputs of `dtype` on `device`; goes into the record.

@@ -8,7 +8,7 @@ from mixerlab.kernels.fused.rms_norm import default_dtype
 from mixerlab.kernels.parallax import parallax_attention, parallax_backend
 from mixerlab.kernels.parallax.decode import MAX_TOKENS, parallax_decode
 from mixerlab.kernels.parallax.projected import is_one_operator, projected_parallax
-from mixerlab.mixers.base import NORM_EPS, check_window, head_dim_of, keep_initial_values, kv_heads_of
+from mixerlab.mixers.base import NORM_EPS, AttentionParts, check_window, head_dim_of, keep_initial_values, kv_heads_of
 from mixerlab.mixers.cache import State, append, kv_cache
 from mixerlab.mixers.projected import ProjectedMixer
 from mixerlab.mixers.rotary import RotaryEmbedding
@@ -99,9 +99,19 @@ class Parallax(ProjectedMixer):
         heads = self.num_heads, self.kv_heads, self.kv_heads, self.num_heads
         q, k, v, rho = rotary_heads(projected, heads, frequency, rotated, gains, NORM_EPS, start=start)
         if self.rho_gate:
-            first = sum(heads) * self.head_dim
-            rho = rho * projected[..., first : first + self.num_heads].sigmoid()[..., None]
+            rho = rho * self.gate(projected)[..., None]
         return q, k, v, rho
+
+    def gate(self, projected: Tensor) -> Tensor:
+        """The gate of the probe, `[B, T, num_heads]`."""
+        first = 2 * (self.num_heads + self.kv_heads) * self.head_dim
+        return projected[..., first : first + self.num_heads].sigmoid()
+
+    def attention_parts(self, x: Tensor) -> AttentionParts:
+        projected = self.project(x)
+        gate = self.gate(projected) if self.rho_gate else None
+        q, k, v, rho = self.heads(projected)
+        return AttentionParts(q, k, v, self.head_dim**-0.5, rho, gate, self.window)
 
     def init_state(self, batch: int, max_len: int, device: torch.device, dtype: torch.dtype) -> State:
         max_len = max_len if self.window is None else min(max_len, self.window)

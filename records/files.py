@@ -70,9 +70,14 @@ def run_folder(results_dir: str | Path, identity: str) -> Path:
     return Path(results_dir) / "runs" / identity
 
 
-def weights_file(folder: str | Path, replica: int, selection: str) -> Path:
-    """Where the weights of a replica at the epoch of a selection are, if they were kept."""
-    return Path(folder) / f"replica-{replica}.{selection}.safetensors"
+def weights_file(folder: str | Path, replica: int, moment: str) -> Path:
+    """Where the weights of a replica are, if they were kept: at the epoch of a selection, or those of `snapshot(5)`."""
+    return Path(folder) / f"replica-{replica}.{moment}.safetensors"
+
+
+def snapshot(epochs: int) -> str:
+    """What the weights after so many epochs are called."""
+    return f"epoch-{epochs}"
 
 
 def weights_files(folder: str | Path) -> list[Path]:

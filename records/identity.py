@@ -19,6 +19,7 @@ VOLATILE = (
     "trainer.checkpoint_every",
     "trainer.cuda_graph",
     "trainer.keep_weights",
+    "trainer.snapshots",
     "trainer.replicas",
     "trainer.compile",
     "logger",

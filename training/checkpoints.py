@@ -34,7 +34,7 @@ def checkpoint_name(replicas: Replicas, code: Mapping[str, str] | None, config: 
     A run killed on a GPU must not go on on a CPU, whose generator draws another order of rows. The first part of the
     name is the same for these replicas in any order and trained in any way.
     """
-    way = list(replicas), code, config.device_type, config.dtype, config.selections_kept
+    way = list(replicas), code, config.device_type, config.dtype, config.selections_kept, list(config.snapshots)
     return f"resume-{_short_hash(sorted(replicas))}-{_short_hash(way)}.ckpt"
 
 

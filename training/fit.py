@@ -54,9 +54,9 @@ class MakeOptimizer(Protocol):
 class RunResult:
     """What a run measured: `replicas` as `training.metrics.summarise` gives them, and the metrics table.
 
-    `weights` has for each replica the state of its model, name to tensor, by the selections that are kept. `device` is
-    the name of the GPU, or `cpu`. `resumed_after_s` is the training that other processes did before they were stopped,
-    in seconds.
+    `weights` has for each replica the states of its model that are kept, name to tensor, by selection or snapshot.
+    `device` is the name of the GPU, or `cpu`. `resumed_after_s` is the training that other processes did before they
+    were stopped, in seconds.
     """
 
     replicas: list[dict]
@@ -181,6 +181,7 @@ class Training:
             stop_above=config.stop_above,
             series=[series_name(lr, seed) for lr, seed in replicas],
             selections_kept=config.selections_kept,
+            snapshots=config.snapshots,
         )
         module.notes += [*earlier_notes, *decision.notes]
         if self.check is not None:

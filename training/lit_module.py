@@ -7,13 +7,14 @@ import lightning as L
 import torch
 from torch import Tensor, nn
 
+from mixerlab.records.files import snapshot
 from mixerlab.training.capture import GraphCache, Graphs, Step
 from mixerlab.training.datamodule import EVALUATED, BatchGroup
-from mixerlab.training.metrics import CHOSEN_ON, IGNORE_INDEX, SUMS, means_of
+from mixerlab.training.metrics import CHOSEN_ON, IGNORE_INDEX, SUMS, means_of, own_epochs
 from mixerlab.training.optimizers import PopulationOptimizer
 from mixerlab.training.population import Population
 from mixerlab.training.steps import PopulationSteps
-from mixerlab.training.weights import KeptWeights, model_state
+from mixerlab.training.weights import KeptWeights, Snapshots, model_state
 
 
 def series_name(lr: float, seed: int) -> str:
@@ -55,6 +56,7 @@ class PopulationTraining(L.LightningModule):
         stop_above: freeze a replica once its test accuracy is above this; None: never.
         series: each replica's name in the loggers.
         selections_kept: keep the weights of each replica at the epochs that these selections take.
+        snapshots: and those after so many epochs.
     """
 
     diverged: Tensor  # bool [R]
@@ -72,6 +74,7 @@ class PopulationTraining(L.LightningModule):
         stop_above: float | None = None,
         series: Sequence[str] = (),
         selections_kept: Sequence[str] = (),
+        snapshots: Sequence[int] = (),
     ):
         super().__init__()
         # A step is one call of the optimizer on all replicas; a Lightning batch holds many steps.
@@ -95,6 +98,7 @@ class PopulationTraining(L.LightningModule):
         self.register_buffer("lowest", torch.full((len(EVALUATED), replicas), torch.inf))
         learned = population.learned()
         self.kept = nn.ModuleDict({selection: KeptWeights(learned) for selection in selections_kept})
+        self.snapshots = Snapshots(learned, snapshots)
 
     def configure_optimizers(self) -> PopulationOptimizer:
         return self.make_optimizer(self.population)
@@ -221,6 +225,7 @@ class PopulationTraining(L.LightningModule):
         for selection, kept in self._kept().items():
             chosen_on = measured[f"{CHOSEN_ON[selection]}_perplexity"]
             kept.update(self.current_epoch, chosen_on, optimizer.active, self.population.learned())
+        self.snapshots.update(self.current_epoch + 1, self.population.replicas, self.population.learned())
         measured["steps"] = optimizer.steps_taken
         measured["diverged"] = self.diverged.float()
         measured["active"] = optimizer.active.float()
@@ -257,7 +262,7 @@ class PopulationTraining(L.LightningModule):
         self.read_epoch()
 
     def weights(self, replica: int, results: Mapping) -> dict[str, dict[str, Tensor]]:
-        """The state of a replica's model at the epoch of each selection that is kept, where there is one.
+        """The state of a replica's model at the epoch of each selection that is kept, and by `snapshot`, where it is.
 
         `results` are what `training.metrics.summarise` makes of the history.
         """
@@ -266,6 +271,10 @@ class PopulationTraining(L.LightningModule):
             if (epoch := results[f"{selection}_epoch"]) is not None:
                 assert kept.epoch[replica] == epoch  # the rule on the device is that of the history
                 found[selection] = model_state(self.population, [learned[replica] for learned in kept.learned])
+        for done in self.snapshots.epochs:
+            if done <= len(own_epochs(self.history, replica)):
+                learned = [tensor[replica] for tensor in self.snapshots.learned(done)]
+                found[snapshot(done)] = model_state(self.population, learned)
         return found
 
     def _kept(self) -> dict[str, KeptWeights]:

@@ -4,6 +4,7 @@ import itertools
 import math
 import os
 import tempfile
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,6 +39,7 @@ class TrainerConfig:
     stop_above: float | None
     checkpoint_every: float
     keep_weights: Literal["auto", "none", "official", "clean", "both"]
+    snapshots: Sequence[int]
     progress: bool
 
     def __post_init__(self):
@@ -48,6 +50,11 @@ class TrainerConfig:
             raise ValueError(f"trainer.checkpoint_every={self.checkpoint_every} must be a finite number >= 0")
         if self.stop_above is not None and not 0 <= self.stop_above < 1:
             raise ValueError(f"trainer.stop_above={self.stop_above} must be an accuracy in [0, 1), or null")
+        if any(type(done) is not int or not 0 <= done <= self.epochs for done in self.snapshots):
+            raise ValueError(
+                f"trainer.snapshots={list(self.snapshots)} must be numbers of epochs, from 0 (the initial values) to"
+                f" trainer.epochs={self.epochs}"
+            )
 
     @property
     def selections_kept(self) -> tuple[str, ...]:

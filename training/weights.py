@@ -83,6 +83,31 @@ class KeptWeights(nn.Module):
                 torch.where(better[row], now[row], kept, out=kept)
 
 
+class Snapshots(nn.Module):
+    """What the replicas of a population had learned after these numbers of epochs, of which 0 is the initial values.
+
+    As many copies of `learned` as there are numbers, on the device; of a replica that has left before, no later ones.
+    """
+
+    def __init__(self, learned: Sequence[Tensor], epochs: Sequence[int]):
+        super().__init__()
+        self.epochs = tuple(epochs)
+        for done in epochs:
+            for number, tensor in enumerate(learned):
+                self.register_buffer(f"after_{done}_{number}", tensor.detach().clone())
+
+    def learned(self, done: int) -> list[Tensor]:
+        """After `done` epochs, each `[R, ...]`."""
+        return [buffer for name, buffer in self.named_buffers() if name.startswith(f"after_{done}_")]
+
+    @torch.no_grad()
+    def update(self, done: int, replicas: Sequence[int], learned: Sequence[Tensor]) -> None:
+        """Copies what the replicas that are left have learned in `done` epochs, if it is to be kept."""
+        if done in self.epochs:
+            for kept, now in zip(self.learned(done), learned, strict=True):
+                kept[list(replicas)] = now
+
+
 def model_state(population: Population, learned: Sequence[Tensor]) -> dict[str, Tensor]:
     """The state of one replica's model, by name, on the CPU; `learned` is its row of each of `population.learned()`."""
     parameters, *buffers = (tensor.detach().cpu() for tensor in learned)
