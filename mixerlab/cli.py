@@ -7,6 +7,7 @@ mixerlab report [SOURCE ...]                                tables and figures o
 mixerlab compare SOURCE ...                                 our numbers beside published ones
 mixerlab check NAME [--config-dir DIR]                      checks that a mixer keeps the contract
 mixerlab generate RUN [--bf16]                              scores a trained model token by token
+mixerlab analyse RUN [RUN ...]                              looks inside trained models, side by side
 mixerlab                                                    the help, as with --help
 mixerlab --version                                          the version
 
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 TOOLS = {
+    "analyse": "mixerlab.analyse",
     "check": "mixerlab.checks.command",
     "compare": "mixerlab.sweeps.report.compare",
     "generate": "mixerlab.generate",

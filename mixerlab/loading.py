@@ -1,5 +1,6 @@
 """A trained model from the folder of its run."""
 
+import functools
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -95,15 +96,20 @@ def load(
         raise ValueError(f"{run_folder} has no {moment} weights of replica {number}. {_again(folder, record, moment)}")
     task, model = _built(config)
     if changed_code(record, {"mixer": mixer_version(config)}):  # weights that fit say nothing of a `forward`
-        log.warning(
-            "%s was trained with other code of mixer=%s than today's: the model may compute something else than its"
-            " record scores",
-            run_folder,
-            config["mixer"]["name"],
-        )
+        _warn_of_code(run_folder, config["mixer"]["name"])
     with reading(path):
         _read_weights(model, path, record, {"run_id": folder.name, "replica": number, "moment": moment})
     return Loaded(model.eval(), task, config, row)
+
+
+@functools.cache  # once for each run
+def _warn_of_code(run_folder: str | Path, mixer: str) -> None:
+    log.warning(
+        "%s was trained with other code of mixer=%s than today's: the model may compute something else than its"
+        " record scores",
+        run_folder,
+        mixer,
+    )
 
 
 def _best(record: Record, selection: Literal["official", "clean"]) -> int:

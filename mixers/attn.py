@@ -79,7 +79,8 @@ class Attention(ProjectedMixer):
         return rotary_heads(projected, heads, frequency, rotated, gains, NORM_EPS, start=start)
 
     def attention_parts(self, x: Tensor) -> AttentionParts:
-        return AttentionParts(*self.heads(self.project(x)), scale=self.head_dim**-0.5, window=self.window)
+        q, k, v = self.heads(self.project(x))
+        return AttentionParts(q, k, v, self.head_dim**-0.5, window=self.window)
 
     def init_state(self, batch: int, max_len: int, device: torch.device, dtype: torch.dtype) -> State:
         max_len = max_len if self.window is None else min(max_len, self.window)

@@ -16,6 +16,7 @@ FLOORS = {
     "kernels": ("lightning", "hydra", "omegaconf", "fla"),
     "mixers": ("lightning", "hydra", "omegaconf", "fla", "triton"),
     "models": ("lightning", "hydra", "omegaconf", "fla", "triton"),
+    "analysis": ("lightning", "hydra", "omegaconf", "fla", "triton"),
     "records": (*_TORCHLESS, "hydra"),
     "training": ("hydra", "omegaconf", "triton", "fla"),
     "tasks": (*_TORCHLESS, "hydra", "omegaconf", "pandas"),
@@ -33,9 +34,20 @@ SHARED_BY_MIXERS = {
     f"mixerlab.mixers.{name}" for name in ("base", "cache", "projected", "rotary", "convolution", "gates", "intercept")
 }
 MOST_MODULES = {"training": 16} | dict.fromkeys(
-    ("records", "config", "checks", "sweeps.tables", "sweeps.figures", "sweeps.report", "sweeps.launch", ""), 14
+    (
+        "analysis",
+        "records",
+        "config",
+        "checks",
+        "sweeps.tables",
+        "sweeps.figures",
+        "sweeps.report",
+        "sweeps.launch",
+        "",
+    ),
+    14,
 )
-FOLDERS = {"config": "mixerlab/config", "checks": "mixerlab/checks", "": "mixerlab"}
+FOLDERS = {"analysis": "mixerlab/analysis", "config": "mixerlab/config", "checks": "mixerlab/checks", "": "mixerlab"}
 
 
 def sources(floor):

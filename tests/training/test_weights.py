@@ -70,17 +70,35 @@ def test_the_weights_are_those_of_the_epochs_in_the_results(tmp_path, states, re
     assert len(chosen) >= 3  # they are taken at different epochs, or at none
 
 
+def test_snapshots_are_the_weights_after_so_many_epochs(tmp_path, states):
+    """Of those that a replica trained, and of its initial values; taking them changes no number."""
+    replicas = [WILD, SLOW, FAST]
+    none = fit(replicas, tmp_path / "none", **STOPPING, keep_weights="official")
+    result = fit(replicas, tmp_path / "kept", **STOPPING, keep_weights="official", snapshots=[0, 2, 7])
+    assert none.replicas == result.replicas and none.metrics.equals(result.metrics)
+    population = Population(build_model, [seed for _, seed in replicas])
+    for number, weights in enumerate(result.weights):
+        trained = (result.metrics["replica"] == number).sum()
+        assert {name for name in weights if name != "official"} == {f"epoch-{n}" for n in (0, 2, 7) if n <= trained}
+        assert same(weights["epoch-0"], model_state(population, [population.learned()[0][number]]))
+        for done in (2, 7):
+            if done <= trained:
+                assert same(weights[f"epoch-{done}"], model_state(population, [states[number, done - 1]]))
+    assert [len(weights) for weights in result.weights] == [1, 4, 3]
+
+
 @pytest.mark.slow
 def test_an_interrupted_training_keeps_the_same_weights(tmp_path, monkeypatch):
     """It fails in its sixth epoch, when one replica has diverged, and one has left with its best epoch behind it."""
     monkeypatch.setattr(Broken, "steps", 0)
     replicas, settings = [FAST, SLOW, WILD], STOPPING | {"checkpoint_every": 0, "keep_weights": "both"}
+    settings |= {"snapshots": [0, 2, 6]}
     with pytest.raises(RuntimeError, match="power failure"):
         fit(replicas, tmp_path / "broken", optimizer=Broken, **settings)
     resumed = fit(replicas, tmp_path / "broken", optimizer=Broken, **settings)
     assert resumed.notes == [] and Broken.steps < 28 + 5 * 7  # it did not begin anew
     unbroken = fit(replicas, tmp_path / "unbroken", **settings)
-    assert unbroken.replicas[0]["official_epoch"] < 5
+    assert unbroken.replicas[0]["official_epoch"] < 5 and "epoch-6" in unbroken.weights[1]
     same_weights(resumed, unbroken)
 
 

@@ -1,0 +1,148 @@
+"""Measures what trained mixers compute, as the Parallax paper does: rows, its figures, its table of stable ranks."""
+
+import argparse
+import json
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import torch
+from torch import Tensor
+
+from mixerlab.analysis.inside import measure, score_maps
+from mixerlab.loading import Loaded, load
+from mixerlab.records.atomic import replace_file
+from mixerlab.records.best import best_trial
+from mixerlab.records.files import check_writable, read_config, read_record, snapshot, weights_file
+from mixerlab.sweeps.figures import inside as figures
+from mixerlab.sweeps.figures.sheet import FORMATS, save
+from mixerlab.sweeps.tables.collect import collect
+from mixerlab.sweeps.tables.columns import keys_of, shared, short_names
+from mixerlab.sweeps.tables.stable_ranks import stable_ranks
+from mixerlab.sweeps.tables.swept import spread_out
+from mixerlab.tasks.data import load_or_generate
+
+ROWS = 16  # of a task's test rows, which are measured
+FIGURES = {
+    "correction": (figures.by_layer, figures.CORRECTION, "The correction of softmax attention"),
+    "scores": (figures.by_layer, figures.SCORES, "The weights of the values"),
+    "training": (figures.over_training, figures.ACTIVATIONS, "Activations during training"),
+    "norms": (figures.over_training, figures.NORMS, "Frobenius norms of the weights during training"),
+    "ranks": (figures.over_training, figures.RANKS, "Stable ranks of the weights during training"),
+}
+
+
+def analyse(
+    runs: Sequence[str | Path],
+    out: str | Path | None = None,
+    *,
+    rows: int = ROWS,
+    device: str | torch.device = "cpu",
+    formats: Sequence[str] = ("png",),
+    config_dir: str | Path | None = None,
+) -> Path:
+    """Measures runs that kept their weights, side by side, on their first test rows; returns the folder `out`.
+
+    Of each run the seeds at its best learning rate: the weights of the reported epoch, and those of
+    `trainer.snapshots`. `measures.csv` has a row for each replica, moment, layer and measure (`analysis.inside`); of a
+    mixer that is no softmax attention only measures of weights.
+
+    Args:
+        runs: their folders, `results/runs/<run_id>`.
+        out: by default `analysis`, beside the folder `runs` of the first one.
+        rows: how many test rows.
+        device, config_dir: as for `generate`.
+        formats: of the figures; none: there are no figures.
+
+    Raises:
+        ValueError: as `mixerlab.load`.
+    """
+    folders = [Path(run).absolute() for run in runs]
+    out = folders[0].parents[1] / "analysis" if out is None else Path(out)
+    variants, found = _variants(folders), []
+    maps: dict[tuple[str, str], dict[tuple[str, str, str], list[tuple[str, np.ndarray]]]] = defaultdict(dict)
+    for loaded, moment, epochs, tokens in _moments(folders, rows, device, config_dir):
+        row, variant = loaded.row, variants[loaded.row["run_id"]]
+        labels = {key: row[key] for key in ("task", "setting", "mixer", "lr", "seed", "run_id", "replica")}
+        labels |= {"variant": variant, "moment": moment, "epochs": epochs}
+        found += [labels | one for one in measure(loaded.model, tokens)]
+        own = maps[row["task"], row["setting"]]
+        if moment == "official" and (row["mixer"], variant, "p") not in own:  # of the first seed
+            for layer, kind, weights in score_maps(loaded.model, tokens[:1]):
+                names = [f"layer {layer}, head {head}" for head in range(1, len(weights) + 1)]
+                own.setdefault((row["mixer"], variant, kind), []).extend(zip(names, weights, strict=True))
+    check_writable(out, "--out")
+    frame = pd.DataFrame(found)
+    write(frame, out, formats)
+    for (task, setting), own in maps.items():
+        if own and formats:
+            figure = figures.score_maps(own, f"Weights of the values: {task}, {setting}")
+            save(figure, out / f"score_maps_{task}_{setting}", formats)
+    return out
+
+
+def write(frame: pd.DataFrame, out: Path, formats: Sequence[str] = ("png",)) -> None:
+    """Writes `measures.csv`, the table of stable ranks and the figures but for the score maps into a folder."""
+    replace_file(out / "measures.csv", frame.to_csv(index=False, float_format="%.5g", lineterminator="\n"))
+    replace_file(out / "stable_ranks.md", stable_ranks(figures.final(frame)))
+    for name, (draw, panels, title) in FIGURES.items() if formats else ():
+        if (figure := draw(frame, panels, title)) is not None:
+            save(figure, out / name, formats)
+
+
+def _variants(folders: Sequence[Path]) -> dict[str, str]:
+    """What tells each run, by its id, from others of its mixer on its task: `adamw, cosine`."""
+    configs = {folder.name: config for folder in folders if (config := read_config(folder)) is not None}
+    first, *others = dict.fromkeys(folder.parents[1] for folder in folders)
+    frame = spread_out(collect(first, configs, more=others))
+    columns = dict(zip(frame["run_id"], frame["column"], strict=True))
+    common, short = shared(columns.values()), short_names(keys_of(columns.values()))
+    return {
+        run_id: ", ".join(
+            value if key.endswith(".name") else f"{short[key]}={value}" for key, value in column.without(common).values
+        )
+        for run_id, column in columns.items()
+    }
+
+
+def _moments(
+    folders: Sequence[Path], rows: int, device: str | torch.device, config_dir: str | Path | None
+) -> Iterator[tuple[Loaded, str, int, Tensor]]:
+    """Each model, whose weights it has, the epochs that it had made by then, and the test rows, int64 `[rows, T]`."""
+    read: dict[str, Tensor] = {}  # by task: runs on one task have the same rows
+    for folder in folders:
+        loaded = load(folder, config_dir=config_dir)  # which says what is wrong with the run
+        task, options = loaded.task, loaded.config["task"]
+        if (key := json.dumps(options, sort_keys=True)) not in read:
+            splits = load_or_generate(task, options["data_dir"], options["allow_shared_rows"])
+            read[key] = torch.from_numpy(splits["test"][0][:rows]).to(device)
+        record = read_record(folder)
+        assert record is not None
+        for row in best_trial(record.rows, "official", record.score)[0]:
+            number, snapshots = row["replica"], loaded.config["trainer"].get("snapshots", ())
+            for done in (None, *snapshots):
+                if done is None or weights_file(folder, number, snapshot(done)).exists():  # it may have ended before
+                    loaded = load(folder, number, epochs=done, config_dir=config_dir)
+                    loaded.model.to(device)
+                    moment = "official" if done is None else snapshot(done)
+                    yield loaded, moment, row["official_epoch"] + 1 if done is None else done, read[key]
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(prog="mixerlab analyse", description=__doc__)
+    add = parser.add_argument
+    add("runs", nargs="+", metavar="RUN", help="results/runs/<run_id>, of runs that kept their weights")
+    add("--out", help="where to write (default: analysis/ in the results folder of the first run)")
+    add("--rows", type=int, default=ROWS, help=f"how many of the test rows (default: {ROWS})")
+    add("--format", dest="formats", nargs="+", choices=FORMATS, default=["png"], help="of the figures (default: png)")
+    add("--config-dir", type=Path, help="your own folder of yamls; classes are found beside it")
+    options = vars(parser.parse_args(arguments))
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        out = analyse(options.pop("runs"), options.pop("out"), device=device, **options)
+    except ValueError as error:
+        raise SystemExit(f"error: {error}") from error
+    print((out / "stable_ranks.md").read_text())
+    print(f"rows, tables and figures: {out}")

@@ -1,0 +1,185 @@
+"""The Parallax paper's figures of what trained mixers compute, from the rows of `mixerlab analyse`.
+
+The rows have `task`, `setting`, `mixer`, `variant`, `run_id`, `replica`, `moment` (whose weights: `official`, or those
+of a snapshot), `epochs` (made until then), `layer`, `measure`, its `mean` and `QUANTILES`. `variant` tells the runs of
+a mixer apart, such as by their optimizer, and has a colour.
+"""
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from matplotlib import colormaps
+from matplotlib.artist import Artist
+from matplotlib.colors import SymLogNorm
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
+from matplotlib.ticker import MaxNLocator
+
+from mixerlab.records.names import MIXERS, TASKS, rank, setting_rank
+from mixerlab.sweeps.figures.curves import show_epochs
+from mixerlab.sweeps.figures.difficulty import setting_title
+from mixerlab.sweeps.figures.sheet import WIDTH, Sheet, figure_style
+from mixerlab.sweeps.figures.styles import styles
+from mixerlab.sweeps.tables.columns import Column
+
+QUANTILES = ("q05", "q25", "q50", "q75", "q95")
+Panels = Mapping[str, Sequence[str]]  # title, and the measures that a panel has
+
+CORRECTION: Panels = {"COR": ["cor"], "|Corr|_F": ["corr"], "CPA": ["cpa"], "|rho|": ["norm rho"]}
+SCORES: Panels = {"score range": ["min s", "max s"], "sink": ["sink p", "sink s"], "entropy (nats)": ["entropy p"]}
+ACTIVATIONS: Panels = {"COR": ["cor"], "gate": ["gate"]} | {f"|{x}|": [f"norm {x}"] for x in ("q", "k", "v", "rho")}
+NORMS: Panels = {f"|{w}|_F": [f"norm {w}"] for w in ("W_Q", "W_K", "W_V", "W_O", "W_R")}
+RANKS: Panels = {f"srank {w}": [f"srank {w}"] for w in ("W_Q", "W_K", "W_V", "W_O", "W_R")}
+
+_RUN = ["mixer", "variant"]
+_INITIAL: dict[str, Any] = {"color": "0.6", "linewidth": 0.8}
+_DOT: dict[str, Any] = {"marker": ".", "markersize": 2.5, "linestyle": "none", "markeredgewidth": 0, "alpha": 0.6}
+_DODGE = 0.5  # of the distance between layers: what the runs take at each
+_SCALE = SymLogNorm(0.01, vmin=-1, vmax=1)  # of the weight of a value
+
+
+def final(frame: pd.DataFrame) -> pd.DataFrame:
+    """The rows of each replica's reported epoch."""
+    return frame[frame["moment"] == "official"]
+
+
+def by_layer(frame: pd.DataFrame, panels: Panels, title: str) -> Figure | None:
+    """The measures by layer, of trained and of initial weights: a row for each task; None if there are none."""
+    trained, initial = _means(final(frame)), _means(frame[frame["epochs"] == 0])
+    shown = _shown(trained, panels)
+    if not shown:
+        return None
+    look = _colours(trained)
+    with figure_style():
+        sheet = _sheet(shown)
+        for panel, ((*setting, _), measures) in zip(sheet.panels, shown, strict=True):
+            own, before = (_only(means, setting, measures) for means in (trained, initial))
+            for (mixer, variant, measure), line in own.groupby([*_RUN, "measure"], sort=False):
+                place = (list(look).index((mixer, variant)) + 0.5) / len(look) - 0.5
+                at, colour = line["layer"] + _DODGE * place, look[mixer, variant]
+                panel.plot(at, line["mean"], color=colour, linestyle=_line(trained, mixer, measure))
+                panel.plot(at, line[list(QUANTILES)], color=colour, **_DOT)
+            for _, line in before.groupby(["mixer", "measure"]):
+                mean = line.groupby("layer")["mean"].mean()
+                panel.plot(mean.index, mean, **_INITIAL)
+            if "min s" in measures:
+                panel.set_yscale("symlog", linthresh=1)
+                panel.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
+            panel.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=6, min_n_ticks=1))
+            panel.set_xlim(0.6, own["layer"].max() + 0.4)
+            panel.set_xlabel("layer")
+        handles = _handles(trained, look, [measure for _, measures in shown for measure in measures])
+        if len(initial):
+            handles.append(Line2D([], [], label="initial values", **_INITIAL))
+        told = "lines: means over heads and positions; dots: their 5, 25, 50, 75 and 95 % quantiles"
+        return sheet.finish(title, told, handles, height=1.1)
+
+
+def over_training(frame: pd.DataFrame, panels: Panels, title: str) -> Figure | None:
+    """The means by epoch, a line for each layer: a row for each task; None without snapshots."""
+    means = _means(frame[frame["moment"] != "official"], "epochs")
+    shown = _shown(means, panels)
+    if not shown:
+        return None
+    look, layers = _colours(means), means["layer"].max()
+    with figure_style():
+        sheet = _sheet(shown)
+        for panel, ((*setting, _), measures) in zip(sheet.panels, shown, strict=True):
+            lines = _only(means, setting, measures).groupby([*_RUN, "measure", "layer"])
+            for (mixer, variant, measure, layer), line in lines:
+                draw: dict[str, Any] = {"color": look[mixer, variant], "linestyle": _line(means, mixer, measure)}
+                panel.plot(line["epochs"], line["mean"], alpha=0.35 + 0.65 * layer / layers, **draw)
+            show_epochs(panel)
+        handles = _handles(means, look, [measure for _, measures in shown for measure in measures])
+        return sheet.finish(title, f"from pale to strong: layer 1 to {layers}", handles, height=0.9)
+
+
+def score_maps(maps: Mapping[tuple[str, str, str], Sequence[tuple[str, np.ndarray]]], title: str) -> Figure:
+    """The weights of the values in one sequence, queries down and keys to the right.
+
+    Args:
+        maps: by mixer, variant and kind (p or s) the panels of a row: name and weights `[T, T]`.
+        title: of the figure.
+    """
+    rows = sorted(maps, key=lambda row: (*map(_place, row[:2]), row[2]))
+    columns = len(maps[rows[0]])
+    with figure_style():
+        titles = [name if row == rows[0] else "" for row in rows for name, _ in maps[row]]
+        sheet = Sheet(None, titles, narrowest=_narrowest(columns), sharey=False)
+        for number, row in enumerate(rows):
+            panels = sheet.panels[number * columns : (number + 1) * columns]
+            for panel, (_, weights) in zip(panels, maps[row], strict=True):
+                panel.imshow(weights, cmap="RdBu_r", norm=_SCALE, aspect="auto", interpolation="nearest")
+                panel.grid(visible=False)
+                panel.set_xlabel("key")
+            panels[0].set_ylabel(f"{', '.join(filter(None, row[:2]))}\n{row[2]}: query")
+        levels = (-1, -0.1, -0.01, 0, 0.01, 0.1, 1)
+        handles: list[Artist] = [Patch(color=colormaps["RdBu_r"](_SCALE(x)), label=f"{x:g}") for x in levels]
+        return sheet.finish(title, "what is beyond -1 and 1 as these", handles, height=sheet.panel_width, whole=True)
+
+
+def _means(frame: pd.DataFrame, *more: str) -> pd.DataFrame:
+    """The means over replicas, by run."""
+    keys = ["task", "setting", *_RUN, *more, "layer", "measure"]
+    means = frame.groupby(keys, sort=False)[["mean", *QUANTILES]].mean().reset_index()
+    return means.sort_values(_RUN, key=lambda names: names.map(_place), kind="stable")
+
+
+def _place(name: str) -> tuple:
+    """Of a mixer or variant in an order."""
+    return rank(name, MIXERS)
+
+
+def _shown(means: pd.DataFrame, panels: Panels) -> list[tuple[tuple[str, str, str], Sequence[str]]]:
+    """Task, setting, title and measures of each panel that has any, row by row."""
+    have = {title: measures for title, measures in panels.items() if means["measure"].isin(measures).any()}
+    pairs = means[["task", "setting"]].drop_duplicates().itertuples(index=False)
+    rows = sorted(pairs, key=lambda pair: (rank(pair.task, TASKS), setting_rank(pair.setting)))
+    return [((*pair, title), measures) for pair in rows for title, measures in have.items()]
+
+
+def _only(means: pd.DataFrame, setting: Sequence[str], measures: Sequence[str]) -> pd.DataFrame:
+    task, name = setting
+    return means[(means["task"] == task) & (means["setting"] == name) & means["measure"].isin(measures)]
+
+
+def _sheet(shown: Sequence[tuple[tuple[str, str, str], Sequence[str]]]) -> Sheet:
+    columns = len({title for (_, _, title), _ in shown})
+    titles = [f"{setting_title(task, setting)}: {title}" for (task, setting, title), _ in shown]
+    return Sheet(None, titles, narrowest=_narrowest(columns), sharey=False)
+
+
+def _narrowest(columns: int) -> float:
+    """The width of a panel at which so many stand side by side on a `Sheet`."""
+    return (WIDTH - 0.4) / columns - 0.101
+
+
+def _colours(means: pd.DataFrame) -> dict[tuple[str, str], str]:
+    """Of each run, by its variant or, where all have one, by its mixer."""
+    runs = [(mixer, variant) for mixer, variant in means[_RUN].drop_duplicates().to_numpy()]
+    several = means["variant"].nunique() > 1
+    columns = {run: Column("", (("variant", run[1]),)) if several else Column(run[0]) for run in runs}
+    look = styles(columns.values())
+    return {run: look[column].colour for run, column in columns.items()}
+
+
+def _line(means: pd.DataFrame, mixer: str, measure: str) -> Any:
+    """Dotted for a mixer without a probe beside others, dashed for the p of one with it."""
+    has_probe = ((means["mixer"] == mixer) & means["measure"].isin(["cor", "norm W_R"])).any()
+    if means["mixer"].nunique() > 1 and not has_probe:
+        return ":"
+    return "--" if measure == "sink p" and has_probe else "-"
+
+
+def _handles(means: pd.DataFrame, look: Mapping[tuple[str, str], str], measures: Collection[str]) -> list[Artist]:
+    colours = {variant or mixer: colour for (mixer, variant), colour in look.items()}
+    kinds: dict[Any, str] = {}
+    for mixer in means["mixer"].unique():
+        for measure in ("", *({"sink p"} & set(measures))):
+            line = _line(means, mixer, measure)
+            kinds.setdefault(line, f"{mixer}, p" if line == "--" else mixer)
+    handles: list[Artist] = [Line2D([], [], color=colour, label=name) for name, colour in colours.items()]
+    return handles + [Line2D([], [], color="0.3", linestyle=line, label=name) for line, name in kinds.items()]

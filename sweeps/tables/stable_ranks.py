@@ -1,0 +1,42 @@
+"""The Parallax paper's table of stable ranks, from the rows of `mixerlab analyse` (`sweeps.figures.inside`)."""
+
+from statistics import fmean
+
+import pandas as pd
+
+from mixerlab.records.names import MIXERS, TASKS, in_order, natural, rank
+from mixerlab.records.text import escape_markdown
+from mixerlab.sweeps.tables.intervals import half_width
+from mixerlab.sweeps.tables.writers import aligned
+
+WEIGHTS = ("W_Q", "W_K", "W_V", "W_O", "W_R", "W_QK", "W_OV", "W_RK")
+NOTE = """\
+Stable ranks, averaged over layers and, of the circuits W_QK, W_OV and W_RK, over heads; mean over seeds ± half of
+Student's 95% interval."""
+
+
+def stable_ranks(frame: pd.DataFrame) -> str:
+    """A line for each task and weight, a column for each mixer and variant; Markdown.
+
+    `frame` has the weights of one moment of each replica.
+    """
+    frame = frame[frame["measure"].isin([f"srank {name}" for name in WEIGHTS])]
+    by_replica = frame.groupby(["task", "setting", "mixer", "variant", "measure", "run_id", "replica"])["mean"].mean()
+    columns = sorted(
+        set(zip(frame["mixer"], frame["variant"], strict=True)), key=lambda c: (rank(c[0], MIXERS), natural(c[1]))
+    )
+    lines = [["task", "setting", "weight", *(escape_markdown(", ".join(filter(None, column))) for column in columns)]]
+    for task in in_order(frame["task"], TASKS):
+        for setting in frame.loc[frame["task"] == task, "setting"].unique():
+            for name in WEIGHTS:
+                entries = [by_replica.get((task, setting, *column, f"srank {name}")) for column in columns]
+                if any(entry is not None for entry in entries):
+                    lines.append([task, setting, name, *map(_text, entries)])
+    return f"{aligned(lines, 3)}\n\n{NOTE}\n"
+
+
+def _text(by_seed: pd.Series | None) -> str:
+    values = [] if by_seed is None else list(by_seed.dropna())
+    if not values:
+        return ""
+    return f"{fmean(values):.1f}" + (f" ± {half_width(values):.1f}" if len(values) > 1 else "")

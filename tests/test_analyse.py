@@ -1,0 +1,63 @@
+"""`mixerlab analyse`: rows, figures and a table of runs that kept their weights."""
+
+import pandas as pd
+import pytest
+from command_line import TINY, records, run_py
+
+import mixerlab
+from mixerlab.analyse import analyse
+from mixerlab.records.files import run_folder
+
+KEPT = ("trainer.snapshots=[0,2]", "trainer.keep_weights=official", "trainer.accelerator=cpu")
+
+
+def trained(results, *overrides):
+    record = mixerlab.run("task=icr", *TINY, *KEPT, *overrides, f"results_dir={results}")
+    return str(run_folder(results, record.run_id))
+
+
+def rows_in(folder):
+    return pd.read_csv(folder / "measures.csv", keep_default_na=False, na_values=["", "nan"])
+
+
+def test_rows_of_a_run_and_its_snapshots(tmp_path):
+    """The seeds at the best of two rates, their reported weights and snapshots."""
+    folder = trained(tmp_path, "mixer=parallax", "seed=[3,5]")
+    analyse([folder], tmp_path / "out", rows=3, formats=())
+    rows, (record,) = rows_in(tmp_path / "out"), records(tmp_path).values()
+    best = {row["lr"]: row for row in sorted(record["rows"], key=lambda row: row["official_accuracy"])}
+    assert set(rows["lr"]) <= set(best) and rows["lr"].nunique() == 1 and set(rows["seed"]) == {3, 5}
+    assert set(rows["moment"]) == {"official", "epoch-0", "epoch-2"}
+    initial = rows[rows["epochs"] == 0]
+    assert (initial.loc[initial["measure"].isin(["norm W_R", "norm rho", "cor"]), "mean"] == 0).all()
+    trained_values = rows[(rows["epochs"] == 2) & (rows["measure"] == "norm rho")]
+    assert len(trained_values) == 2 * 2 and (trained_values["mean"] > 0).all()
+    assert "| icr" in (tmp_path / "out" / "stable_ranks.md").read_text()
+
+
+@pytest.mark.slow
+def test_several_runs_side_by_side(tmp_path):
+    """Optimizers as variants; a mixer that is no attention has measures of its weights."""
+    runs = [
+        trained(tmp_path, f"mixer={mixer}", *more)
+        for mixer in ("attn", "parallax", "gdn")
+        for more in ((), ("optimizer=adamw", "schedule=cosine"))
+    ]
+    outcome = run_py("analyse", *runs)
+    assert outcome.code == 0, outcome.err
+    out = tmp_path / "analysis"
+    rows = rows_in(out)
+    assert set(zip(rows["mixer"], rows["variant"], strict=True)) == {
+        (mixer, variant) for mixer in ("attn", "parallax", "gdn") for variant in ("muon, wsd", "adamw, cosine")
+    }
+    assert not rows.loc[rows["mixer"] == "gdn", "measure"].str.endswith(" p").any()
+    figures = {path.stem for path in out.glob("*.png")}
+    assert {"correction", "scores", "training", "norms", "ranks"} < figures and len(figures) == 6
+    head = (out / "stable_ranks.md").read_text().splitlines()[0]
+    assert "| attn, adamw, cosine |" in head and "| gdn, muon, wsd |" in head
+
+
+def test_a_run_without_weights_is_refused_with_the_command_that_keeps_them(tmp_path):
+    record = mixerlab.run("mixer=attn", "task=icr", *TINY, "trainer.keep_weights=none", f"results_dir={tmp_path}")
+    outcome = run_py("analyse", str(run_folder(tmp_path, record.run_id)))
+    assert outcome.code == 1 and "add force=true trainer.keep_weights=official" in outcome.err
