@@ -22,7 +22,7 @@ def measure(model: nn.Module, tokens: Tensor) -> Iterator[dict[str, Any]]:
     """A row for each layer and measure: `layer` from 1, `measure`, its `mean` and `QUANTILES`.
 
     Those of activations are over sequences, heads and positions but the first, which sees only itself; those of
-    circuits over heads. Weights have one value.
+    circuits over heads. A weight has one value, and no quantiles.
 
     Args:
         model: with `blocks`, each of which has a `mixer`.
@@ -126,6 +126,6 @@ def _of_weights(mixer: SequenceMixer, parts: AttentionParts | None) -> Iterator[
 
 def _summary(values: Tensor) -> dict[str, float]:
     flat = values.flatten()
-    levels = torch.tensor(list(QUANTILES.values()), dtype=flat.dtype, device=flat.device)
+    levels = torch.tensor(list(QUANTILES.values()) if len(flat) > 1 else [], dtype=flat.dtype, device=flat.device)
     numbers = torch.cat((flat.nanmean()[None], flat.nanquantile(levels))).tolist()
-    return dict(zip(("mean", *QUANTILES), numbers, strict=True))
+    return dict(zip(("mean", *QUANTILES), numbers, strict=False))
