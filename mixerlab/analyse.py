@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from mixerlab.analysis.inside import measure, score_maps
+from mixerlab.config.project import ConfigDir
 from mixerlab.loading import Loaded, load
 from mixerlab.records.atomic import replace_file
 from mixerlab.records.best import best_trial
@@ -41,7 +42,7 @@ def analyse(
     rows: int = ROWS,
     device: str | torch.device = "cpu",
     formats: Sequence[str] = ("png",),
-    config_dir: str | Path | None = None,
+    config_dir: ConfigDir = None,
 ) -> Path:
     """Measures runs that kept their weights, side by side, on their first test rows; returns the folder `out`.
 
@@ -114,7 +115,7 @@ def _variants(folders: Sequence[Path]) -> dict[str, str]:
 
 
 def _moments(
-    folders: Sequence[Path], rows: int, device: str | torch.device, config_dir: str | Path | None
+    folders: Sequence[Path], rows: int, device: str | torch.device, config_dir: ConfigDir
 ) -> Iterator[tuple[Loaded, str, int, Tensor]]:
     """Each model, whose weights it has, the epochs that it had made by then, and the test rows, int64 `[rows, T]`."""
     read: dict[str, Tensor] = {}  # by task: runs on one task have the same rows
@@ -143,7 +144,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     add("--out", help="where to write (default: analysis/ in the results folder of the first run)")
     add("--rows", type=int, default=ROWS, help=f"how many of the test rows (default: {ROWS})")
     add("--format", dest="formats", nargs="+", choices=FORMATS, default=["png"], help="of the figures (default: png)")
-    add("--config-dir", type=Path, help="your own folder of yamls; classes are found beside it")
+    add("--config-dir", action="append", help="your own folder of yamls; classes are found beside it")
     options = vars(parser.parse_args(arguments))
     device = "cuda" if torch.cuda.is_available() else "cpu"
     try:

@@ -182,4 +182,6 @@ def _handles(means: pd.DataFrame, look: Mapping[tuple[str, str], str], measures:
             line = _line(means, mixer, measure)
             kinds.setdefault(line, f"{mixer}, p" if line == "--" else mixer)
     handles: list[Artist] = [Line2D([], [], color=colour, label=name) for name, colour in colours.items()]
-    return handles + [Line2D([], [], color="0.3", linestyle=line, label=name) for line, name in kinds.items()]
+    if len(kinds) > 1:
+        handles += [Line2D([], [], color="0.3", linestyle=line, label=name) for line, name in kinds.items()]
+    return handles
