@@ -9,7 +9,7 @@ from mixerlab.kernels.fused.heads import rotary_heads
 from mixerlab.kernels.local_linear import solved_probe
 from mixerlab.kernels.local_linear.reference import build_systems, solve
 from mixerlab.kernels.parallax import parallax_attention, parallax_backend
-from mixerlab.mixers.base import NORM_EPS, check_sizes, head_dim_of
+from mixerlab.mixers.base import NORM_EPS, AttentionParts, check_sizes, head_dim_of
 from mixerlab.mixers.cache import State, append, kv_cache
 from mixerlab.mixers.projected import ProjectedMixer
 from mixerlab.mixers.rotary import RotaryEmbedding
@@ -87,6 +87,10 @@ class LocalLinearAttention(ProjectedMixer):
         return solved_probe(
             q, k, scale=self.scale, ridge=self.ridge, relative=self.relative_ridge, iterations=self.cg_iterations
         )
+
+    def attention_parts(self, x: Tensor) -> AttentionParts:
+        q, k, v = self.heads(self.project(x))
+        return AttentionParts(q, k, v, self.scale, self.probes(q, k))
 
     def init_state(self, batch: int, max_len: int, device: torch.device, dtype: torch.dtype) -> State:
         return kv_cache(batch, max_len, self.num_heads, self.head_dim, device, dtype)

@@ -6,14 +6,17 @@ import torch
 from mixerlab.analysis import inside, measures
 from mixerlab.mixers.attn import Attention
 from mixerlab.mixers.gdn import GatedDeltaNet
+from mixerlab.mixers.lla import LocalLinearAttention
 from mixerlab.mixers.parallax import Parallax
 from mixerlab.models.language_model import LanguageModel
 
 WIDTH = 16
 MIXERS = {
     "attn": lambda: Attention(WIDTH),
+    "attn, window": lambda: Attention(WIDTH, window=3),
     "attn, grouped": lambda: Attention(WIDTH, num_heads=4, num_kv_heads=2, bias=True),
     "parallax": lambda: Parallax(WIDTH, zero_init_rho=False, rope_on_rho=True),
+    "lla": lambda: LocalLinearAttention(WIDTH, bandwidth=2.0),
     "parallax, gated": lambda: Parallax(WIDTH, num_heads=4, num_kv_heads=2, zero_init_rho=False, rho_gate=True),
 }
 
