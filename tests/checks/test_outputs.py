@@ -116,7 +116,7 @@ class Configured(SequenceMixer):
 
     flaw = "mean"
 
-    def __init__(self, d_model, num_heads, num_kv_heads, head_dim, rope_base, qk_norm, bias):
+    def __init__(self, d_model, num_heads, num_kv_heads, head_dim, window, rope_base, qk_norm, bias):
         super().__init__()
         self.inner = Flawed(self.flaw, d_model)
 
