@@ -41,7 +41,7 @@ from mixerlab.records.files import (
     write_metrics,
     write_record,
 )
-from mixerlab.records.identity import flatten, is_volatile, replicas_of, run_id
+from mixerlab.records.identity import hyperparameters, replicas_of, run_id
 from mixerlab.records.interruption import users_code
 from mixerlab.records.provenance import git_state, provenance
 from mixerlab.records.schema import (
@@ -93,6 +93,7 @@ class _Run:
         cfg: what it was asked for, of which `checked` made `task`, `config` and `code`.
         parts: what it is made of.
         state_size: of its model, at the length that it trains on.
+        failure_on_cpu: what its optimizer raises there, if it does.
         folder: where its record is, or will be.
     """
 
@@ -101,6 +102,7 @@ class _Run:
     config: dict[str, Any]
     parts: Parts
     state_size: int
+    failure_on_cpu: str | None
     folder: Path
     code: dict[str, str]
 
@@ -108,8 +110,8 @@ class _Run:
     def from_config(cls, cfg: DictConfig) -> Self:
         """Raises ValueError for a value that no run can have."""
         task, config, code = checked(cfg)
-        parts, state_size = check_buildable(cfg, task, config, code)
-        return cls(cfg, task, config, parts, state_size, run_folder(cfg.results_dir, run_id(config)), code)
+        parts = check_buildable(cfg, task, config, code)
+        return cls(cfg, task, config, *parts, run_folder(cfg.results_dir, run_id(config)), code)
 
     def must_train(self) -> bool:
         """Whether this command trains the run, as far as its record says; raises `Unreadable`."""
@@ -127,9 +129,10 @@ class _Run:
 
     def hyperparameters(self) -> dict[str, Any]:
         """What loggers are told of it: the keys that can change its result, its setting and its id."""
-        flat = flatten(self.config).items()
-        shown = {key: value for key, value in flat if not is_volatile(key) and not key.endswith("_target_")}
-        return shown | {"task.setting": self.config["task"]["setting"], "run_id": self.folder.name}
+        return hyperparameters(self.config) | {
+            "task.setting": self.config["task"]["setting"],
+            "run_id": self.folder.name,
+        }
 
     def splits(self) -> Mapping[str, Arrays]:
         """Read from `data_dir` or generated; raises WrongRows, which names the task."""
@@ -181,6 +184,8 @@ def run(cfg: DictConfig, patience: float = 0) -> Record | None:
     splits = None
     if this.must_train():  # what refuses to train does so before anything is written
         check_accelerator(cfg.trainer.accelerator)
+        if this.failure_on_cpu is not None and TrainerConfig(**cfg.trainer).device_type == "cpu":
+            raise ValueError(this.failure_on_cpu)
         splits = None if this.config["task"]["data_dir"] is None else this.splits()
     check_writable(cfg.results_dir)
     with claim(this.folder, patience) as ours:

@@ -80,6 +80,13 @@ def as_list(value: Any) -> list:
     return list(value) if isinstance(value, list | tuple) else [value]
 
 
+def hyperparameters(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The dotted keys that can change a result, less the classes of parts that have a name, which says as much."""
+    flat = flatten(config)
+    named = {f"{key.removesuffix('.name')}._target_" for key in flat if key.endswith(".name")}
+    return {key: value for key, value in flat.items() if not is_volatile(key) and key not in named}
+
+
 @functools.lru_cache(maxsize=4096)  # it is asked for each key of each run of a report
 def is_volatile(key: str) -> bool:
     """Whether the value of this dotted key cannot change a result."""

@@ -19,8 +19,7 @@ from mixerlab.records.identity import (
     REPLICATED,
     check_rate,
     check_seed,
-    flatten,
-    is_volatile,
+    hyperparameters,
     replicas_of,
     run_id,
 )
@@ -118,8 +117,8 @@ def labels_of_replicas(config: Mapping[str, Any]) -> list[dict[str, Any]]:
     taken = {"optimizer.weight_decay", "trainer.epochs", "trainer.batch_size", *REPLICATED}
     hparams = {
         key: value
-        for key, value in flatten({group: config[group] for group in GROUPS if group in config}).items()
-        if not is_volatile(key) and key not in taken and not key.endswith((".name", "._target_"))
+        for key, value in hyperparameters({group: config[group] for group in GROUPS if group in config}).items()
+        if key not in taken and not key.endswith(".name")
     }
     if DATA_DIGEST in hparams:  # which says more than where the data lay
         hparams.pop(DATA_PATH, None)

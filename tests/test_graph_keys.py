@@ -80,7 +80,7 @@ class Steps(AdamW):
 
 
 class Directs(AdamW):
-    def direction(self, momentum):
+    def direction(self, momentum, gradient):
         raise NotImplementedError
 
 

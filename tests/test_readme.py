@@ -1,17 +1,23 @@
 """The README's examples work as they stand."""
 
+import importlib
 import re
 import shlex
 import subprocess
 import sys
+from functools import partial
 
 import pytest
 import task_contract
 import torch
 from command_line import ROOT, TINY, records, result_of, run_py
+from torch import nn
 
 import mixerlab
 from mixerlab.checks import command as check
+from mixerlab.training.population import Population
+from mixerlab.training.schedules import Cosine
+from mixerlab.training.torch_optimizer import TorchOptimizer
 
 FOLDERS = ("", "mixers/", "tasks/", "sweeps/", "training/")
 PAGES = {page: (ROOT / page).read_text() for page in (f"{folder}README.md" for folder in FOLDERS)}
@@ -33,7 +39,13 @@ def project(tmp_path, monkeypatch):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
     monkeypatch.setattr(sys, "path", sys.path[:])  # to which the project is added
-    for folder, module in (("mixers", "ema"), ("tasks", "delay"), ("optimizers", "signum"), ("schedules", "steps")):
+    for folder, module in (
+        ("mixers", "ema"),
+        ("tasks", "delay"),
+        ("optimizers", "signum"),
+        ("optimizers", "lion"),
+        ("schedules", "steps"),
+    ):
         for name in (folder, f"{folder}.{module}"):
             monkeypatch.delitem(sys.modules, name, raising=False)
     return tmp_path
@@ -55,13 +67,35 @@ def test_a_mixer_that_breaks_the_contract_is_refused_in_one_line(project, capsys
     assert capsys.readouterr().err.startswith("error: mixer=ema: it sees the future: the outputs at position ")
 
 
-def test_the_new_optimizer_and_schedule_train(project):
-    outcome = run_in(project, "mixer=attn", "task=icr", "optimizer=signum", "schedule=halved")
+@pytest.mark.parametrize(("optimizer", "schedule"), [("signum", "halved"), ("lion", "wsd")])
+def test_the_new_optimizers_and_schedule_train(project, optimizer, schedule):
+    outcome = run_in(project, "mixer=attn", "task=icr", f"optimizer={optimizer}", f"schedule={schedule}")
     assert outcome.code == 0, outcome.err
     record, _ = result_of(project / "results")
     assert {(row["optimizer"], row["schedule"], row["status"]) for row in record["rows"]} == {
-        ("signum", "halved", "finished")
+        (optimizer, schedule, "finished")
     }
+
+
+@pytest.mark.slow
+def test_the_own_step_is_that_of_a_package(project, monkeypatch):
+    package = pytest.importorskip("pytorch_optimizer", reason="needs pip install mixerlab[optimizers]")
+    monkeypatch.syspath_prepend(project)
+    own = importlib.import_module("optimizers.lion").Lion
+    ends = []
+    for make in (
+        partial(own, betas=(0.9, 0.99), weight_decay=0.3),
+        partial(TorchOptimizer, all=partial(package.Lion, betas=(0.9, 0.99), weight_decay=0.3)),
+    ):
+        population = Population(partial(nn.Linear, 8, 4), seeds=(0, 1))
+        optimizer = make(population, [1e-2, 1e-3], Cosine(), 20)
+        generator = torch.Generator().manual_seed(0)
+        for _ in range(20):
+            shape = population.parameters_by_replica.shape
+            population.parameters_by_replica.grad = torch.randn(shape, generator=generator)
+            optimizer.step()
+        ends.append(population.parameters_by_replica.detach())
+    torch.testing.assert_close(*ends, rtol=0, atol=1e-6)
 
 
 def test_the_new_experiment_is_a_sweep(project):

@@ -104,11 +104,14 @@ class PopulationTraining(L.LightningModule):
         return self.make_optimizer(self.population)
 
     def _step(self, kind: str, group: BatchGroup, rows: Tensor) -> Step:
-        """The method `kind` of `PopulationSteps` on the group's examples, captured at its first use."""
+        """The method `kind` of `PopulationSteps` on the group's examples, captured at its first use if it can be."""
         if self.steps is None:
             self.steps = PopulationSteps(self.population, self.optimizer, group.examples, bf16=self.bf16)
         if kind not in self.ready:
-            self.ready[kind] = self._captured(self.steps, getattr(self.steps, kind), rows)
+            if kind == "train" and not self.optimizer.capturable:
+                self.ready[kind] = self.steps.train_after(self._captured(self.steps, self.steps.backward, rows))
+            else:
+                self.ready[kind] = self._captured(self.steps, getattr(self.steps, kind), rows)
         return self.ready[kind]
 
     def _captured(self, steps: PopulationSteps, step: Step, rows: Tensor) -> Step:

@@ -42,7 +42,7 @@ class PopulationOptimizer(torch.optim.Optimizer):
 
     A replica with a non-finite gradient is frozen: after the step, its entry in `active` (bool `[R]`) is False, and its
     parameters are those before the step. A subclass says what it does otherwise than AdamW by `lr_scale`,
-    `decay_scale`, `directed` and `direction` (training/README.md).
+    `decay_scale`, `directed` and `direction`, or by a `step` of its own (training/README.md).
 
     Raises:
         ValueError: a number out of its range.
@@ -51,6 +51,10 @@ class PopulationOptimizer(torch.optim.Optimizer):
     # For the first `directed()` columns: the decay rate of the momentum, and whether it is Nesterov's.
     momentum: float = 0.0
     nesterov: bool = False
+    # Tensors like the parameters in `state`, zeros at the start. The step of all needs both of these.
+    moments: tuple[str, ...] = ("first_moment", "second_moment")
+    # Whether a step decides nothing on the host, so that a CUDA graph may have it. Else forward and backward are one.
+    capturable: bool = True
 
     def __init__(
         self,
@@ -91,7 +95,7 @@ class PopulationOptimizer(torch.optim.Optimizer):
             # 1 or 0, not bool: loading a checkpoint casts the optimizer's state to the dtype of the parameters.
             "active": torch.ones(len(lr), device=parameters.device),
             "steps_taken": torch.zeros(len(lr), device=parameters.device),
-            **{name: torch.zeros_like(parameters) for name in ("first_moment", "second_moment")},
+            **{name: torch.zeros_like(parameters) for name in self.moments},
         }
 
     def _scheduled(self) -> Tensor:
@@ -115,8 +119,11 @@ class PopulationOptimizer(torch.optim.Optimizer):
         """This many columns, from the first, move along the `direction` of their momentum; the others by Adam."""
         return 0
 
-    def direction(self, momentum: Tensor) -> Tensor:
-        """The directions of those columns, `[R, directed()]`, from their momentum. Not called if there are none."""
+    def direction(self, momentum: Tensor, gradient: Tensor) -> Tensor:
+        """The directions of those columns, `[R, directed()]`, from their momentum and the gradient, which is clipped.
+
+        Not called if there are none. A step takes them times the learning rate.
+        """
         raise NotImplementedError(f"{type(self).__name__} must define direction")
 
     @property
@@ -157,6 +164,29 @@ class PopulationOptimizer(torch.optim.Optimizer):
         state = self.state[self.parameters]
         return state["lr"] * self.schedule.learning_rate(state["step_number"] / self.total_steps)
 
+    def weight_decay(self) -> Tensor:
+        """The weight decay in the next step, a scalar."""
+        return self.base_weight_decay * self.schedule.weight_decay(
+            self.state[self.parameters]["step_number"] / self.total_steps
+        )
+
+    def begin_step(self) -> Tensor:
+        """The head of a step: counts it, freezes replicas whose gradient is not finite, and gives it clipped, `[R, P]`.
+
+        A frozen replica's is of no use.
+        """
+        assert self.parameters.grad is not None
+        state, gradient = self.state[self.parameters], self.parameters.grad
+        norm = gradient.norm(dim=1)
+        state["active"] *= norm.isfinite()
+        state["steps_taken"] += state["active"]
+        state["step_number"] += 1
+        return gradient * self._clipping(norm)
+
+    def _clipping(self, norm: Tensor) -> Tensor:
+        """What each replica's gradient of this norm is multiplied by, `[R, 1]`."""
+        return (self.max_grad_norm / (norm + 1e-6)).clamp(max=1.0)[:, None]
+
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override]  # a population's step takes no closure
         """Makes one step from the population's gradient."""
@@ -177,7 +207,7 @@ class PopulationOptimizer(torch.optim.Optimizer):
             betas=self.betas,
             max_norm=self.max_grad_norm,
         )
-        direction = self.direction(momentum) if matrices else momentum
+        direction = self.direction(momentum, self._gradient_for_direction(matrices)) if matrices else momentum
         if not isinstance(direction, Tensor) or direction.shape != momentum.shape:
             given = f"a tensor {list(direction.shape)}" if isinstance(direction, Tensor) else repr(direction)
             raise ValueError(f"direction gives {given} for a momentum {list(momentum.shape)}: it must have its shape")
@@ -196,6 +226,13 @@ class PopulationOptimizer(torch.optim.Optimizer):
         )
         self._round_matrices()
 
+    def _gradient_for_direction(self, columns: int) -> Tensor:
+        gradient = self.parameters.grad
+        assert gradient is not None
+        if has_own_direction(type(self)):  # for Muon's, which takes the momentum alone, a step launches nothing more
+            gradient = gradient * self._clipping(gradient.norm(dim=1))
+        return gradient[:, :columns]
+
     @torch.no_grad()
     def _round_matrices(self) -> None:
         if self.bf16_matrices:
@@ -213,12 +250,17 @@ def has_own_step(optimizer: type[PopulationOptimizer]) -> bool:
     return inspect.unwrap(optimizer.step) is not inspect.unwrap(PopulationOptimizer.step)
 
 
+def has_own_direction(optimizer: type[PopulationOptimizer]) -> bool:
+    """Whether a class has a direction that is not ours."""
+    return optimizer.direction not in (PopulationOptimizer.direction, Muon.direction)
+
+
 def in_tensors(optimizer: type[PopulationOptimizer]) -> frozenset[str] | None:
     """The arguments that a step reads from tensors, besides the schedule; None if step or direction are a user's own.
 
     Optimizers that differ in these alone can share a captured step.
     """
-    is_ours = not has_own_step(optimizer) and optimizer.direction in (PopulationOptimizer.direction, Muon.direction)
+    is_ours = not (has_own_step(optimizer) or has_own_direction(optimizer))
     return frozenset({"lr", "weight_decay"}) if is_ours else None
 
 
@@ -317,5 +359,5 @@ class Muon(PopulationOptimizer):
     def directed(self) -> int:
         return self.layout.span(Rule.MATRIX).stop
 
-    def direction(self, momentum: Tensor) -> Tensor:
+    def direction(self, momentum: Tensor, gradient: Tensor) -> Tensor:
         return orthogonalise(momentum, self.matrix_shapes, self.ns_steps, dtype=self.ns_dtype)

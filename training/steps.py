@@ -1,13 +1,22 @@
 """The operations of a population on its device: a training step and a scoring step on rows of its examples."""
 
+import itertools
+import logging
+import time
+
 import torch
 from torch import Tensor
 
 from mixerlab.kernels.fused import cross_entropy
+from mixerlab.training.capture import Step
 from mixerlab.training.datamodule import Examples
 from mixerlab.training.metrics import batch_scores
 from mixerlab.training.optimizers import PopulationOptimizer
 from mixerlab.training.population import Population
+
+log = logging.getLogger(__name__)
+
+TIMED = 10  # the step whose time is logged: in earlier ones an optimizer may make its state and compile
 
 
 class PopulationSteps:
@@ -19,10 +28,13 @@ class PopulationSteps:
 
     def __init__(self, population: Population, optimizer: PopulationOptimizer, examples: Examples, *, bf16: bool):
         self.population, self.optimizer, self.examples, self.bf16 = population, optimizer, examples, bf16
+        # Where a captured `backward` leaves it; `train` keeps its own.
+        self.gradient = None if optimizer.capturable else torch.zeros_like(population.parameters_by_replica.data)
 
     def written_tensors(self) -> list[Tensor]:
         """The tensors that a step changes and that outlive it."""
-        return [*self.population.learned(), *self.optimizer.written_tensors()]
+        gradient = [] if self.gradient is None else [self.gradient]
+        return [*self.population.learned(), *self.optimizer.written_tensors(), *gradient]
 
     def read_tensors(self) -> list[Tensor]:
         """The tensors that a step only reads, except `rows`. All tensors of a model must be parameters or buffers."""
@@ -32,12 +44,44 @@ class PopulationSteps:
 
     def train(self, rows: Tensor) -> Tensor:
         """One optimizer step on rows `[R, B]` of the examples. Returns each replica's loss before the step, `[R]`."""
+        loss, self.population.parameters_by_replica.grad = self._loss_and_gradient(rows)
+        self.optimizer.step()
+        return loss
+
+    def backward(self, rows: Tensor) -> Tensor:
+        """The part of `train` before the optimizer's step, for one that is not captured: the gradient is in place."""
+        assert self.gradient is not None, "the optimizer is captured"
+        loss, gradient = self._loss_and_gradient(rows)
+        self.gradient.copy_(gradient)
+        return loss
+
+    def train_after(self, backward: Step) -> Step:
+        """`train` by a captured `backward`, and the optimizer launched by the host. The log says what this costs."""
+        steps = itertools.count(1)
+
+        def train(rows: Tensor) -> Tensor:
+            clock = _time_on_device if rows.is_cuda and next(steps) == TIMED else lambda: 0.0
+            start = clock()
+            loss = backward(rows)
+            between = clock()
+            self.population.parameters_by_replica.grad = self.gradient
+            self.optimizer.step()
+            if end := clock():
+                log.info(
+                    "the optimizer is not captured as a CUDA graph, forward and backward are: it takes %.1f of the"
+                    " %.1f ms of a step",
+                    1e3 * (end - between),
+                    1e3 * (end - start),
+                )
+            return loss
+
+        return train
+
+    def _loss_and_gradient(self, rows: Tensor) -> tuple[Tensor, Tensor]:
         loss, _ = cross_entropy(self._logits(self.examples, rows, training=True), self.examples.targets[rows])
         # Replicas do not interact, so each gets the gradient of its own loss.
-        parameters = self.population.parameters_by_replica
-        (parameters.grad,) = torch.autograd.grad(loss, parameters, torch.ones_like(loss))
-        self.optimizer.step()
-        return loss.detach()
+        (gradient,) = torch.autograd.grad(loss, self.population.parameters_by_replica, torch.ones_like(loss))
+        return loss.detach(), gradient
 
     @torch.no_grad()
     def score(self, rows: Tensor) -> Tensor:
@@ -57,3 +101,9 @@ class PopulationSteps:
         self.population.model.train(training)  # dropout and the like are off while a model is scored
         with torch.autocast(rows.device.type, torch.bfloat16, enabled=self.bf16):
             return self.population(examples.inputs[rows], examples.scored)
+
+
+def _time_on_device() -> float:
+    """Seconds, once the GPU has done all that it was given."""
+    torch.cuda.synchronize()
+    return time.perf_counter()

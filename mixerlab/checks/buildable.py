@@ -15,7 +15,8 @@ from omegaconf import DictConfig, OmegaConf
 from mixerlab.checks.construction import check_construction
 from mixerlab.checks.optimizer import check_replicas_apart, check_schedule, check_step
 from mixerlab.checks.strays import strays
-from mixerlab.config.building import Parts, component, grouping_of, loggers_of
+from mixerlab.config.arguments import class_of
+from mixerlab.config.building import Parts, component, grouping_of, loggers_of, optimizer_maker
 from mixerlab.mixers.attn import Attention
 from mixerlab.mixers.base import SequenceMixer
 from mixerlab.models.language_model import LanguageModel
@@ -31,20 +32,21 @@ log = logging.getLogger(__name__)
 
 def check_buildable(
     cfg: DictConfig, task: Task, config: Mapping[str, Any], code: Mapping[str, str]
-) -> tuple[Parts, int]:
+) -> tuple[Parts, int, str | None]:
     """Builds what the constructors of mixer, model, schedule, optimizer and loggers may refuse; nothing is kept.
 
     Args:
         cfg: a config, of which `checked` made `task`, `config` and `code`.
 
     Returns:
-        The parts of a run, and the state size of its model at the length that it trains on.
+        The parts of a run, the state size of its model at the length that it trains on, and what its optimizer raises
+        on a CPU: it may be for a GPU only.
 
     Raises:
         ValueError: the first refusal.
     """
     described = {key: config[key] for key in ("mixer", "model", "optimizer", "schedule")}
-    parts, mixers = _built(json.dumps(described, sort_keys=True), task.autoencode, json.dumps(code))
+    parts, mixers, failure = _built(json.dumps(described, sort_keys=True), task.autoencode, json.dumps(code))
     sizes = [_call(mixer, name, "state_size", task.input_length) for name, mixer in mixers]
     for (name, mixer), size in zip(mixers, sizes, strict=True):
         if isinstance(size, bool) or not isinstance(size, int) or size < 1:
@@ -52,12 +54,14 @@ def check_buildable(
         # A mixer with a longest sequence refuses the length of longer test rows here.
         _call(mixer, name, "state_size", task.for_split("test").input_length)
     loggers_of(cfg, Path(cfg.results_dir))
-    return parts, parts.model.n_layers // len(mixers) * sum(sizes)
+    return parts, parts.model.n_layers // len(mixers) * sum(sizes), failure
 
 
 @functools.lru_cache(maxsize=64)  # most cells of a sweep differ in their task only
-def _built(described: str, autoencode: bool, code: str) -> tuple[Parts, list[tuple[str, SequenceMixer]]]:
+def _built(described: str, autoencode: bool, code: str) -> tuple[Parts, list[tuple[str, SequenceMixer]], str | None]:
     """The parts, and the mixers of a model with few layers; one replica of it has been built with its optimizer.
+
+    The last is what `failure_on_cpu` gives.
 
     `code` tells apart what classes of the same names were before and after a module was reloaded.
     """
@@ -74,9 +78,10 @@ def _built(described: str, autoencode: bool, code: str) -> tuple[Parts, list[tup
     build = partial(parts.build_model, small, n_layers=len(parts.mixers))
     population = Population(build, (0,), parts.grouping)
     lr = as_list(config["optimizer"]["lr"])[:1]
-    optimizer = parts.make_optimizer(population=population, lr=lr, schedule=schedule, total_steps=8)
-    if type(optimizer).__module__ != PopulationOptimizer.__module__:
-        _check_own_optimizer(json.dumps([config["optimizer"], config["schedule"]], sort_keys=True), code)
+    parts.make_optimizer(population=population, lr=lr, schedule=schedule, total_steps=8)
+    failure = failure_on_cpu(json.dumps([config["optimizer"], config["schedule"]], sort_keys=True), code)
+    if failure is not None:
+        log.warning("%s: it is not checked", failure)
     mixers = parts.mixers_in(build())
     for name, make in parts.mixers:
         for stray in strays(partial(make, d_model=parts.model.d_model)):
@@ -86,23 +91,26 @@ def _built(described: str, autoencode: bool, code: str) -> tuple[Parts, list[tup
         # For a GPU, as the hosts that train may have one; without one here a mixer may fail to ask what it can do.
         device = torch.device("cuda")
         _call(mixer, name, "resolved_backend", device, torch.bfloat16, may_fail=not torch.cuda.is_available())
-    return parts, mixers
+    return parts, mixers, failure
 
 
 @functools.lru_cache(maxsize=64)  # whatever the mixer and the model
-def _check_own_optimizer(parts: str, code: str) -> None:
-    """ValueError if an optimizer of the user's own fails a check of `checks.optimizer`, with a small model on the CPU.
+def failure_on_cpu(parts: str, code: str) -> str | None:
+    """What an optimizer of the user's own raises on a CPU, with a small model.
 
-    One that runs on a GPU only is not checked, and a warning says so.
+    Raises:
+        ValueError: it fails a check of `checks.optimizer`.
     """
     optimizer, schedule = json.loads(parts)
+    if class_of(optimizer["_target_"]).__module__ == PopulationOptimizer.__module__:
+        return None
 
     def with_replicas(number: int) -> PopulationOptimizer:
         attention = partial(Attention, d_model=16, num_heads=2)
         model = partial(LanguageModel, vocab_size=8, d_model=16, n_layers=1, make_mixer=attention)
         population = Population(model, [0] * number, grouping_of(optimizer))
         run = {"population": population, "lr": as_list(optimizer["lr"])[:1] * number, "total_steps": 8}
-        return component(optimizer, "optimizer", schedule=component(schedule, "schedule"), **run)
+        return optimizer_maker(optimizer)(schedule=component(schedule, "schedule"), **run)
 
     alone, two = with_replicas(1), with_replicas(2)
     try:
@@ -112,7 +120,8 @@ def _check_own_optimizer(parts: str, code: str) -> None:
     except RefusedCode as error:
         raise ValueError(f"optimizer={optimizer['name']}: {error}") from error
     except Exception as error:
-        log.warning("optimizer=%s is not checked, as it fails on the CPU: %s", optimizer["name"], with_place(error))
+        return f"optimizer={optimizer['name']} fails on the CPU: {with_place(error)}"
+    return None
 
 
 def _call(mixer: SequenceMixer, name: str, method: str, *arguments: Any, may_fail: bool = False) -> Any:

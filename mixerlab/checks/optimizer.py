@@ -1,9 +1,11 @@
 """What a run asks of an optimizer and a schedule, tried before it trains (training/README.md)."""
 
+import io
+
 import torch
 from torch import Tensor
 
-from mixerlab.records.errors import RefusedCode, with_place
+from mixerlab.records.errors import RefusedCode, type_and_message, with_place
 from mixerlab.records.interruption import users_code
 from mixerlab.training.optimizers import PopulationOptimizer, has_own_step
 from mixerlab.training.schedules import Schedule
@@ -43,40 +45,59 @@ def check_replicas_apart(optimizer: PopulationOptimizer) -> None:
     parameters, state = optimizer.parameters, optimizer.state[optimizer.parameters]
     if others := [key for key, value in state.items() if not isinstance(value, Tensor)]:
         raise RefusedCode(f"self.state[self.parameters] has {others[0]}, which is no tensor")
-    start, start_state = parameters.clone(), {key: tensor.clone() for key, tensor in state.items()}
-    gradients = torch.randn(2, *parameters.shape, generator=torch.Generator().manual_seed(0))
+    names, rounds = set(state), 3
+    gradients = torch.randn(rounds, *parameters.shape, generator=torch.Generator().manual_seed(0))
 
-    def first_replica(share: float) -> Tensor:
-        """Where two steps move it, if the other one has `share` of its gradients."""
-        parameters.copy_(start)
-        for key, tensor in start_state.items():
-            state[key].copy_(tensor)
-        with torch.random.fork_rng(devices=()):
-            torch.manual_seed(0)
-            for gradient in gradients:
-                parameters.grad = torch.stack((gradient[0], share * gradient[1]))
+    def saved() -> tuple[Tensor, bytes]:
+        return parameters.clone(), _saved(optimizer)
+
+    def steps(since: tuple[Tensor, bytes], numbers: range, share: float = 1.0) -> Tensor:
+        """Where these steps move the first replica from what was `saved`, if the other has `share` of its gradients."""
+        parameters.copy_(since[0])
+        optimizer.load_state_dict(torch.load(io.BytesIO(since[1]), weights_only=True))
+        for number in numbers:
+            parameters.grad = torch.stack((gradients[number, 0], share * gradients[number, 1]))
+            with torch.random.fork_rng(devices=()):
+                torch.manual_seed(number)
                 optimizer.step()
         return parameters[0].clone()
 
-    moved, again, beside_another = first_replica(1.0), first_replica(1.0), first_replica(_LESS)
-    rounding = 1e-3 * (moved - start[0]).abs().max().item()
-    if made := sorted(state.keys() - start_state.keys()):
+    start = saved()
+    steps(start, range(rounds - 1))
+    if made := sorted(optimizer.state[parameters].keys() - names):
         raise RefusedCode(
             f"its step makes self.state[self.parameters][{made[0]!r}]: make it in __init__, since a CUDA graph would go"
             " on with the tensor of the steps that warmed it up"
         )
+    between = saved()
+    moved = steps(start, range(rounds))
+    again = steps(between, range(rounds - 1, rounds))
+    beside_another = steps(start, range(rounds), _LESS)
+    rounding = 1e-3 * (moved - start[0][0]).abs().max().item()
     if not moved.isfinite().all():
         raise RefusedCode("from finite gradients its step gives parameters that are not finite")
     if not torch.allclose(again, moved, rtol=0, atol=rounding):
         raise RefusedCode(
-            "its step depends on what it keeps outside of self.state[self.parameters], which a checkpoint does not"
-            " have: keep tensors there, one row a replica"
+            "interrupted and resumed its step moves otherwise: it depends on what it keeps outside of"
+            " self.state[self.parameters], or of its state_dict(), which is what a checkpoint has"
         )
     if not torch.allclose(beside_another, moved, rtol=0, atol=rounding):
         raise RefusedCode(
             "its step mixes replicas: one moves otherwise beside another with other gradients. Each row of a tensor"
             " [R, ...] is a replica: reduce over dim=1, and never over the rows"
         )
+
+
+def _saved(optimizer: PopulationOptimizer) -> bytes:
+    """The optimizer in a checkpoint; RefusedCode if it holds more than one can."""
+    stream = io.BytesIO()
+    try:
+        torch.save(optimizer.state_dict(), stream)
+        torch.load(io.BytesIO(stream.getvalue()), weights_only=True)
+    except Exception as error:
+        line = type_and_message(error).partition("WeightsUnpickler error: ")
+        raise RefusedCode(f"a checkpoint cannot hold its state: {line[2] or line[0]}") from error
+    return stream.getvalue()
 
 
 def check_schedule(schedule: Schedule, name: str) -> None:

@@ -1,6 +1,7 @@
 """The class that a config names, and whether the config's keys fit the signature that takes them."""
 
 import inspect
+import json
 import math
 import types
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -95,11 +96,8 @@ def check_arguments(
 def defaults_of(function: Callable, args: Collection[str]) -> dict[str, Any]:
     """The values that a config could give, and that `function` takes where it gives only `args`."""
     defaults = {name: parameter.default for name, parameter in _signature(function).parameters.items()}
-    return {
-        name: list(value) if isinstance(value, tuple) else value
-        for name, value in defaults.items()
-        if name not in args and _is_plain(value)
-    }
+    plain = {name: value for name, value in defaults.items() if name not in args and _is_plain(value)}
+    return json.loads(json.dumps(plain))  # a tuple becomes a list, and a member of an enumeration its number
 
 
 def parameters_of(function: Callable) -> list[str]:

@@ -21,6 +21,7 @@ from mixerlab.records.errors import Exited, with_place
 from mixerlab.records.interruption import users_code
 from mixerlab.tasks.base import Task
 from mixerlab.training.population import Grouping
+from mixerlab.training.torch_optimizer import PARTS
 
 if TYPE_CHECKING:
     from lightning.pytorch.loggers import Logger
@@ -51,6 +52,13 @@ def mixer_maker(cfg: Mapping[str, Any] | DictConfig, n_layers: int, layer: str =
         return make(d_model=d_model, **{key: place[key] for key in asked})
 
     return at
+
+
+def optimizer_maker(cfg: Mapping[str, Any] | DictConfig) -> Callable[..., Any]:
+    """`maker` of an optimizer. It gets those inside it as partial functions, as each replica has its own of them."""
+    keys = {str(key): value for key, value in cfg.items()}
+    inner = {part: dict(keys[part]) | {"_partial_": True} for part in PARTS if keys.get(part) is not None}
+    return maker(keys | inner, "optimizer")
 
 
 def _maker(config: Mapping[str, Any], label: str, where: str = "") -> Callable[..., Any]:
@@ -98,7 +106,7 @@ class Parts:
             ],
             model=ModelConfig(**{str(key): value for key, value in cfg.model.items()}),
             make_schedule=maker(cfg.schedule, "schedule"),
-            make_optimizer=maker(cfg.optimizer, "optimizer"),
+            make_optimizer=optimizer_maker(cfg.optimizer),
             grouping=grouping_of(cfg.optimizer),
         )
 

@@ -5,6 +5,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
+import torch
 from omegaconf import DictConfig, OmegaConf
 
 from mixerlab.config.arguments import check_arguments, class_of, defaults_of, parameters_of
@@ -19,6 +20,7 @@ from mixerlab.records.schema import check_name
 from mixerlab.tasks.base import Task
 from mixerlab.tasks.data import digest_on_disk
 from mixerlab.training.optimizers import PopulationOptimizer
+from mixerlab.training.torch_optimizer import PARTS, TorchOptimizer
 from mixerlab.training.trainer_config import TrainerConfig
 
 # Groups whose keys are the arguments of the class that their `_target_` names: its base, and what a run supplies.
@@ -181,6 +183,35 @@ def check_component(prefix: str, part: dict[str, Any], group: str) -> None:
         prefix, component, {key: part[key] for key in part if key not in own}, supplied, f"the yaml of {name}"
     )
     part |= present(defaults_of(component, (*part, *supplied)))
+    for key, inner in inner_optimizers(part).items() if group == "optimizer" else ():
+        _check_inner(f"{prefix}.{key}", inner)
+
+
+def inner_optimizers(optimizer: Mapping[str, Any] | DictConfig) -> dict[str, Any]:
+    """The configs of the optimizers inside a `TorchOptimizer`, by their keys; of others none."""
+    if not issubclass(class_of(optimizer["_target_"]), TorchOptimizer):
+        return {}
+    return {key: optimizer[key] for key in PARTS if optimizer.get(key) is not None}
+
+
+def _check_inner(prefix: str, part: Any) -> None:
+    """As `check_component`, of an optimizer inside a `TorchOptimizer`."""
+    if not isinstance(part, dict) or "_target_" not in part:
+        raise ValueError(f"{prefix}={part!r} must be a group of keys with a _target_, such as torch.optim.NAdam")
+    try:
+        component = class_of(part["_target_"])
+    except ValueError as error:
+        raise ValueError(f"{prefix}: {error}") from error
+    if not issubclass(component, torch.optim.Optimizer):
+        raise ValueError(f"{prefix}: {component.__name__} must be a subclass of torch.optim.Optimizer")
+    names = parameters_of(component)
+    if "params" not in names or any("optimizer" in name for name in names):
+        raise ValueError(
+            f"{prefix}: {component.__name__} takes the model or another optimizer, and a run gives it parameters"
+        )
+    own = {key: value for key, value in part.items() if key != "_target_"}
+    check_arguments(prefix, component, own, ("params", "lr"), f"the keys of {prefix}")
+    part |= present(defaults_of(component, (*part, "params", "lr")))
 
 
 def asked_for(target: str, keys: Collection[Any]) -> list[str]:
@@ -208,6 +239,9 @@ def code_versions(config: Mapping[str, Any]) -> dict[str, str]:
         config["optimizer"]["_target_"],
         config["schedule"]["_target_"],
     ]
+    inner = [class_of(part["_target_"]) for part in inner_optimizers(config["optimizer"]).values()]
+    # A package only passes them on, and of an installed one no import is followed.
+    training += [f"{optimizer.__module__}.{optimizer.__name__}" for optimizer in inner]
     task = [config["task"]["_target_"]]
     return {"mixer": mixer_version(config), "task": _version_of(task), "training": _version_of(training)}
 

@@ -123,8 +123,9 @@ def _classes(config: Mapping[str, Any]) -> dict[str, str | None]:
     """The class of each part of a run; of a hybrid those of its layers."""
     found = {}
     for part in CLASSED:
-        keys = sorted(flatten({part: config.get(part)}).items())
-        targets = [str(target) for key, target in keys if key.endswith("._target_")]
+        keys = flatten({part: config.get(part)})
+        named = sorted(key.removesuffix(".name") for key in keys if key.endswith(".name"))
+        targets = [str(keys[f"{name}._target_"]) for name in named if f"{name}._target_" in keys]
         found[f"{part}._target_"] = " + ".join(targets) or None
     return found
 

@@ -94,8 +94,12 @@ def short_names(keys: Iterable[str]) -> dict[str, str]:
 
 
 def _short(key: str) -> str:
-    """Its last part, or the group of a name (`optimizer.name`), behind the layer of a hybrid that it belongs to."""
+    """Its last part, or of a name the group (`optimizer.name`), behind the layer of a hybrid that it belongs to.
+
+    The class of a part without a name is called as the part is: `all` of `optimizer.all._target_`.
+    """
     parts = key.removesuffix(".name").removesuffix("_sha256").split(".")
+    parts = parts[:-1] if parts[-1] == "_target_" and len(parts) > 2 else parts
     layer = f"layer {parts[2]} " if parts[:2] == ["mixer", "options"] and len(parts) > 3 else ""
     return layer + parts[-1]
 

@@ -30,7 +30,8 @@ def _changed_code(frame: pd.DataFrame) -> list[str]:
     """The parts whose code differs between runs; the optimizer and the schedule, which belong to training, may."""
     notes = []
     for part, scope in (("mixer", ["mixer"]), ("task", ["task"]), ("training", ["optimizer", "schedule"])):
-        scope += [f"{part}._target_"] if f"{part}._target_" in frame else []
+        groups = tuple(f"{group}." for group in scope)
+        scope += [name for name in frame if name.startswith(groups) and name.endswith("._target_")]
         if (version := f"code_version.{part}") in frame:
             changed = frame[frame.groupby(scope, dropna=False)[version].transform("nunique") > 1]
             names = [""] if part == "training" else [f" {name}" for name in changed[scope[0]].unique()]

@@ -101,7 +101,8 @@ def swept_keys(frame: pd.DataFrame) -> list[str]:
     """The keys that take several values within one mixer on one task: those of task and schedule within one setting.
 
     A number of steps is another fraction of the training (`${steps:750}`) on each setting. The keys of an optimizer or
-    schedule count within the runs of one optimizer or schedule.
+    schedule count within the runs of one optimizer or schedule, and those of an optimizer inside another within the
+    runs of its class.
     """
     keys = {name: key for key, name in NAMES.items()}
     frame = frame[frame["mixer"].notna()]
@@ -115,7 +116,7 @@ def swept_keys(frame: pd.DataFrame) -> list[str]:
         if group in ("task", "schedule"):
             scope.append("setting")
         if group in ("optimizer", "schedule") and name != group:
-            scope.append(group)
+            scope += [group, *_class_around(frame, key)]
         if (values_of(frame, key).groupby([frame[part] for part in scope]).nunique() > 1).any():
             found.append(key)
     return sorted(found, key=lambda key: (GROUPS.index(key.partition(".")[0]), not key.endswith(".name"), key))
@@ -155,6 +156,12 @@ def spread_out(frame: pd.DataFrame, by: Collection[str] | None = None) -> pd.Dat
     return frame
 
 
+def _class_around(frame: pd.DataFrame, key: str) -> list[str]:
+    """The column of the class whose argument a key is, such as `optimizer.all._target_` of `optimizer.all.betas`."""
+    part = key.rpartition(".")[0]
+    return [name for name in (f"{part}._target_",) if "." in part and name in frame and name != key]
+
+
 def _sees_future(frame: pd.DataFrame) -> pd.Series:
     """Whether the mixer may see what it predicts, and was not found not to."""
     if FUTURE not in frame:
@@ -178,7 +185,8 @@ def _told(frame: pd.DataFrame, key: str) -> pd.Series:
         differs = values.groupby(frame[scope]).transform("nunique") > 1
         has = differs if differs.any() else has.groupby(frame[scope]).transform("any")
     elif group in ("optimizer", "schedule") and key != f"{group}.name":
-        has = has.groupby([frame["mixer"], frame[group]]).transform("any")
+        within = ["mixer", group, *_class_around(frame, key)]
+        has = has.groupby([frame[part] for part in within], dropna=False).transform("any")
     else:
         has = pd.Series(True, frame.index)
     return values.where(has, "")

@@ -60,17 +60,20 @@ def test_a_step_of_ones_own_counts_and_freezes(lacks, monkeypatch):
         check_step(optimizer_of(OwnStep, 1))
 
 
-def with_late_state(optimizer, momentum):
+def with_late_state(optimizer, momentum, gradient):
     return optimizer.state[optimizer.parameters].setdefault("own", 0 * momentum).add_(momentum)
 
 
 @pytest.mark.parametrize(
     ("direction", "message"),
     [
-        (lambda self, momentum: momentum / momentum.norm(dim=1, keepdim=True), None),
-        (lambda self, momentum: momentum / momentum.norm(), "its step mixes replicas: one moves otherwise beside"),
+        (lambda self, momentum, gradient: momentum / momentum.norm(dim=1, keepdim=True), None),
+        (
+            lambda self, momentum, gradient: momentum / momentum.norm(),
+            "its step mixes replicas: one moves otherwise beside",
+        ),
         (with_late_state, r"its step makes self.state\[self.parameters\]\['own'\]: make it in __init__"),
-        (lambda self, momentum: momentum[:, 1:], r"direction gives a tensor \[2, "),
+        (lambda self, momentum, gradient: momentum[:, 1:], r"direction gives a tensor \[2, "),
     ],
 )
 def test_a_direction_of_ones_own_is_of_each_replica_by_itself(direction, message):
@@ -98,7 +101,7 @@ class Own(AdamW):
     def directed(self):
         return self.layout.size
 
-    def direction(self, momentum):
+    def direction(self, momentum, gradient):
         {}
 """
 
@@ -107,7 +110,8 @@ class Own(AdamW):
     ("body", "code", "message"),
     [
         ("return momentum / momentum.norm()", 1, "error: optimizer=own: its step mixes replicas"),
-        ("return momentum.sign()", 0, ""),
+        ("return momentum.sign() * (gradient * momentum > 0)", 0, ""),
+        ("return momentum.cuda_only()", 1, "error: optimizer=own fails on the CPU: AttributeError: 'Tensor' object"),
     ],
 )
 def test_a_run_with_an_optimizer_of_ones_own(own, tmp_path, monkeypatch, body, code, message):
@@ -116,7 +120,7 @@ def test_a_run_with_an_optimizer_of_ones_own(own, tmp_path, monkeypatch, body, c
     (tmp_path / f"{name}.py").write_text(OWN.format(body))
     options = own("optimizer/own", f"name: own\n_target_: {name}.Own\nlr: 0.001\n")
     outcome = run_py(
-        *options, "mixer=attn", "task=icr", "optimizer=own", *TINY, f"results_dir={tmp_path}", "dry_run=true"
+        *options, "mixer=attn", "task=icr", "optimizer=own", *TINY, f"results_dir={tmp_path}", f"dry_run={not code}"
     )
     assert outcome.code == code and message in outcome.err
     assert not records(tmp_path)

@@ -6,6 +6,7 @@ import pytest
 from mixerlab.sweeps.tables.cells import best_per_cell
 from mixerlab.sweeps.tables.collect import collect
 from mixerlab.sweeps.tables.columns import Column, columns_in_order, labels
+from mixerlab.sweeps.tables.notes import notes_of
 from mixerlab.sweeps.tables.swept import only_where, spread_out, swept_keys
 from mixerlab.sweeps.tables.tables import best_of, setting_table, task_table
 from mixerlab.sweeps.tables.writers import to_markdown
@@ -59,6 +60,16 @@ def test_the_keys_of_two_optimizers_say_no_more_than_their_names(tmp_path):
     assert heads(tmp_path) == ["attn, optimizer=adamw", "attn, optimizer=muon"]
     add(tmp_path, changed={"optimizer.name": "muon", "optimizer.momentum": 0.9})
     assert "attn, optimizer=adamw" in heads(tmp_path) and "attn, optimizer=muon, momentum=0.9" in heads(tmp_path)
+
+
+def test_an_optimizer_inside_another_is_told_by_its_class(tmp_path):
+    for name, keys in (("Lion", {"beta": 0.9}), ("NAdam", {"decay": 0.1}), ("NAdam", {"decay": 0.2})):
+        inner = {"_target_": f"package.{name}", **keys}
+        changed = {"optimizer.name": "torch", "optimizer._target_": "mixerlab.T", "optimizer.all": inner}
+        add(tmp_path, changed=changed, provenance={"code_version": {"training": name}})
+    expected = ["attn, all=package.Lion", *(f"attn, all=package.NAdam, decay={decay}" for decay in (0.1, 0.2))]
+    assert heads(tmp_path) == expected
+    assert not [note for note in notes_of(spread_out(collect(tmp_path))) if "code changed" in note]
 
 
 def test_null_is_a_value_and_a_missing_key_is_null(tmp_path):

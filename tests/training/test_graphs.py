@@ -25,6 +25,7 @@ from mixerlab.training import fit as story
 from mixerlab.training.capture import Captured, GraphCache
 from mixerlab.training.lit_module import PopulationTraining
 from mixerlab.training.optimizers import AdamW, Muon
+from mixerlab.training.torch_optimizer import TorchOptimizer
 
 WIDTH = 64
 TWO = [(5e-3, 0), (1e-3, 1)]
@@ -122,6 +123,20 @@ def test_different_runs_are_captured_separately(tmp_path, on_a_cpu, other, monke
     fit(folder=tmp_path, **settings)
     fit(folder=tmp_path, **settings | other)
     assert on_a_cpu == ["train", "score"] * 2
+
+
+def test_an_optimizer_that_is_not_captured_steps_after_a_captured_backward(tmp_path, on_a_cpu):
+    """In a later run too, whose gradient moves to where the graph leaves it."""
+    settings = {"optimizer": TorchOptimizer, "data": splits(train=33), "folder": tmp_path, "epochs": 2}
+    adam = partial(torch.optim.AdamW, weight_decay=0.1, betas=(0.9, 0.95))
+    alone = fit(TWO, options={"all": adam}, **settings)
+    assert on_a_cpu == ["backward", "score"]
+    fit(TWO[::-1], options={"all": adam}, graph_key="torch", **settings)
+    same(fit(TWO, options={"all": adam}, graph_key="torch", **settings), alone)
+    assert on_a_cpu == ["backward", "score"] * 2
+    ours = fit(TWO, **settings | {"optimizer": AdamW})
+    for replica in range(2):
+        assert_same_results(replica_results(alone, replica), replica_results(ours, replica))
 
 
 def test_graphs_are_for_one_caller_at_a_time_whose_tensors_move_to_their_addresses(on_a_cpu):

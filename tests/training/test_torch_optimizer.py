@@ -1,0 +1,226 @@
+"""Optimizers of PyTorch and of other packages, as they are, for a population."""
+
+import io
+import json
+import re
+from functools import partial
+
+import pandas as pd
+import pytest
+import torch
+from command_line import TINY, result_of, run_py
+from test_optimizers import Parts
+from tiny_training import THREE, fit
+
+from mixerlab.checks.buildable import failure_on_cpu
+from mixerlab.config.values import check_component
+from mixerlab.training.optimizers import AdamW, Muon
+from mixerlab.training.population import Population, Rule
+from mixerlab.training.schedules import Constant, Cosine
+from mixerlab.training.torch_optimizer import TorchOptimizer
+
+STEPS = 50
+
+
+def stepped(make, steps=STEPS):
+    """Where two replicas end after these steps, the second at another rate, with gradients that are clipped."""
+    population = Population(Parts, seeds=(0, 1))
+    optimizer = make(population, [3e-3, 1e-3], Cosine(), steps)
+    generator = torch.Generator().manual_seed(0)
+    for _ in range(steps):
+        gradient = torch.randn(population.parameters_by_replica.shape, generator=generator)
+        population.parameters_by_replica.grad = gradient * torch.tensor([[1e-3], [10.0]])
+        optimizer.step()
+    return population.parameters_by_replica.detach(), population.layout
+
+
+def test_adamw_of_pytorch_is_ours():
+    options = {"betas": (0.9, 0.95), "eps": 1e-8, "weight_decay": 0.1}
+    ours, _ = stepped(partial(AdamW, **options))
+    theirs, _ = stepped(partial(TorchOptimizer, all=partial(torch.optim.AdamW, **options)))
+    torch.testing.assert_close(theirs, ours, rtol=1e-6, atol=1e-6)
+
+
+def test_muon_of_pytorch_is_ours_on_matrices_and_each_kind_has_its_rate():
+    ours, layout = stepped(partial(Muon, nesterov=True), steps=6)
+    muon = partial(torch.optim.Muon, weight_decay=0.1, momentum=0.95, adjust_lr_fn="original")
+    adam = partial(torch.optim.Adam, betas=(0.8, 0.95), eps=1e-7)
+    options = {"matrices": muon, "others": adam, "table_lr_scale": 0.3, "gain_lr_scale": 0.015}
+    theirs, _ = stepped(partial(TorchOptimizer, **options), steps=6)
+    matrices = layout.span(Rule.MATRIX).stop
+    torch.testing.assert_close(theirs[:, matrices:], ours[:, matrices:], rtol=0, atol=1e-6)
+    torch.testing.assert_close(theirs[:, :matrices], ours[:, :matrices], rtol=0, atol=3e-3)  # bfloat16, in any case
+
+
+class Keeps(torch.optim.Optimizer):
+    """Keeps its state in other dtypes than that of the parameters, in the group too, and draws; fails once."""
+
+    fails_in, steps = 0, 0
+
+    def __init__(self, params, lr):
+        super().__init__(params, {"lr": lr, "count": 0})
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        type(self).steps += 1
+        if self.steps == self.fails_in:
+            raise OSError("power failure")
+        for group in self.param_groups:
+            group["count"] += 1
+            for parameter in group["params"]:
+                state = self.state[parameter]
+                if not state:
+                    state |= {"mean": torch.zeros_like(parameter, dtype=torch.bfloat16), "parts": {}}
+                    state["parts"] = {"sum": torch.zeros_like(parameter, dtype=torch.float64)}
+                state["mean"].lerp_(parameter.grad.bfloat16(), 0.1)
+                state["parts"]["sum"] += parameter.grad
+                noise = 0.1 * torch.randn_like(parameter) / group["count"]
+                parameter -= group["lr"] * (state["mean"] + state["parts"]["sum"].float() + noise)
+
+
+def test_a_resumed_run_has_the_same_bits_and_a_frozen_replica_leaves(tmp_path, monkeypatch):
+    replicas = [(1e-2, 0), (1e30, 1), (1e-3, 0)]  # the second diverges, and leaves after two epochs
+    settings = {"optimizer": TorchOptimizer, "options": {"all": Keeps}, "epochs": 4, "checkpoint_every": 0}
+    unbroken = fit(replicas, tmp_path / "unbroken", **settings)
+    assert [results["status"] for results in unbroken.replicas] == ["finished", "diverged", "finished"]
+    monkeypatch.setattr(Keeps, "fails_in", Keeps.steps - 4)
+    monkeypatch.setattr(Keeps, "steps", 0)
+    with pytest.raises(OSError, match="power failure"):
+        fit(replicas, tmp_path / "broken", **settings)
+    resumed = fit(replicas, tmp_path / "broken", **settings)
+    assert resumed.resumed_after_s > 0
+    assert resumed.replicas == unbroken.replicas and resumed.metrics.equals(unbroken.metrics)
+
+
+class Averages(torch.optim.SGD):
+    def eval(self):
+        """As a schedule-free optimizer has."""
+
+
+class Wraps(torch.optim.SGD):
+    def __init__(self, params, lr, base_optimizer):
+        super().__init__(params, lr)
+
+
+class OfAModel(torch.optim.SGD):
+    def __init__(self, model, lr=0.1, **options):
+        super().__init__(model.parameters(), lr)
+
+
+class Hessian(torch.optim.SGD):
+    def step(self, closure=None):
+        gradients = [parameter.grad for parameter in self.param_groups[0]["params"]]
+        torch.autograd.grad(gradients, self.param_groups[0]["params"], gradients)
+
+
+class Closes(torch.optim.SGD):
+    def step(self, closure):
+        closure()
+
+
+class Hides(torch.optim.SGD):
+    """A number that no checkpoint has."""
+
+    count = 0
+
+    def step(self, closure=None):
+        self.count += 1
+        for group in self.param_groups:
+            group["lr"] /= self.count
+        super().step()
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "message"),
+    [
+        (Averages, "optimizer.all: Averages has other parameters in eval()"),
+        (Wraps, "optimizer.all: Wraps takes the model or another optimizer"),
+        (OfAModel, "optimizer.all: OfAModel takes the model or another optimizer"),
+        (Hessian, "optimizer=torch: optimizer.all: Hessian needs a closure or the graph of the gradients"),
+        (Closes, "optimizer=torch: optimizer.all: Closes needs a closure or the graph of the gradients"),
+        (Hides, "optimizer=torch: interrupted and resumed its step moves otherwise"),
+        (torch.optim.Muon, "optimizer.all: Muon: ValueError: Muon only supports 2D"),
+        (Population, "optimizer.all: Population must be a subclass of torch.optim.Optimizer"),
+        (None, "optimizer.all must have a class"),
+    ],
+)
+def test_what_needs_more_than_gradients_is_refused_by_name(optimizer, message):
+    made_of = None if optimizer is None else {"_target_": f"{optimizer.__module__}.{optimizer.__name__}"}
+    optimizer = {"name": "torch", "_target_": f"{TorchOptimizer.__module__}.TorchOptimizer", "lr": 1e-3, "all": made_of}
+    with pytest.raises(ValueError, match=re.escape(message)):
+        check_component("optimizer", optimizer, "optimizer")
+        schedule = {"name": "constant", "_target_": f"{Constant.__module__}.Constant"}
+        failure_on_cpu(json.dumps([optimizer, schedule]), "")
+
+
+ICR = ("mixer=attn", "task=icr", "optimizer=torch", *TINY)
+
+
+def test_a_run_is_told_by_the_classes_inside_it(tmp_path):
+    parts = (
+        "optimizer.matrices={_target_: torch.optim.Muon, ns_steps: 3}",
+        "optimizer.others={_target_: torch.optim.SGD}",
+    )
+    outcome = run_py(*ICR, *parts, f"results_dir={tmp_path}")
+    assert outcome.code == 0, outcome.err
+    record, _ = result_of(tmp_path)
+    assert {row["status"] for row in record["rows"]} == {"finished"}
+    told = {key: value for key, value in record["rows"][0]["hparams"].items() if key.startswith("optimizer.")}
+    assert told["optimizer.matrices._target_"] == "torch.optim.Muon" and told["optimizer.matrices.ns_steps"] == 3
+    assert told["optimizer.others._target_"] == "torch.optim.SGD" and "optimizer._target_" not in told
+    assert told["optimizer.matrices.momentum"] == 0.95  # a default
+
+
+PACKAGES = {
+    "pytorch_optimizer.Lion": 1e-3,
+    "pytorch_optimizer.NorMuon": 1e-2,
+    "pytorch_optimizer.AdaMuon": 1e-2,
+    "pytorch_optimizer.SCION": 1e-2,
+    "pytorch_optimizer.Shampoo": 1e-2,
+    "pytorch_optimizer.Prodigy": 1.0,
+    "heavyball.SOAP": 3e-3,
+    "heavyball.PSGDKron": 3e-3,
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", PACKAGES)
+def test_published_optimizers_train(tmp_path, name, monkeypatch):
+    package = pytest.importorskip(name.partition(".")[0], reason="needs pip install mixerlab[optimizers]")
+    if package.__name__ == "heavyball":
+        monkeypatch.setattr("heavyball.utils.compile_mode", None)  # it would compile for a minute
+    options = f"optimizer.all={{_target_: {name}}}", f"optimizer.lr={PACKAGES[name]}", "trainer.epochs=10"
+    outcome = run_py(*ICR, *options, "trainer.checkpoint_every=1000", f"results_dir={tmp_path}")
+    assert outcome.code == 0, outcome.err
+    _, metrics = result_of(tmp_path)
+    losses = pd.read_csv(io.BytesIO(metrics))["train_loss"].tolist()
+    assert losses[-1] < 0.9 * losses[0], losses
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("SophiaH", "optimizer=torch: optimizer.all: SophiaH needs a closure or the graph of the gradients"),
+        ("AdamMini", "optimizer.all: AdamMini takes the model or another optimizer"),
+        ("ScheduleFreeAdamW", "optimizer.all: ScheduleFreeAdamW has other parameters in eval()"),
+        ("SAM", "optimizer.all: SAM takes the model or another optimizer"),
+    ],
+)
+def test_published_optimizers_that_need_more_are_refused(name, message):
+    package = pytest.importorskip("pytorch_optimizer", reason="needs pip install mixerlab[optimizers]")
+    test_what_needs_more_than_gradients_is_refused_by_name(getattr(package, name), message)
+
+
+@pytest.mark.gpu
+def test_on_a_gpu_forward_and_backward_are_captured_and_the_log_tells_what_the_optimizer_costs(tmp_path, caplog):
+    settings = {"optimizer": TorchOptimizer, "options": {"all": Keeps}, "accelerator": "gpu", "epochs": 6}
+    with caplog.at_level("INFO"):
+        captured = fit(THREE, tmp_path / "captured", graph_key="torch", **settings)
+    assert any("not captured as a CUDA graph, forward and backward are: it takes" in line for line in caplog.messages)
+    assert not any("capture failed" in note for note in captured.notes)
+    launched = fit(THREE, tmp_path / "launched", cuda_graph=False, **settings)
+    losses = [torch.from_numpy(result.metrics["train_loss"].to_numpy()) for result in (captured, launched)]
+    torch.testing.assert_close(*losses, rtol=2e-2, atol=2e-3)
+    shared = fit(THREE, tmp_path / "shared", graph_key="torch", **settings)
+    assert shared.replicas == captured.replicas and shared.metrics.equals(captured.metrics)
