@@ -48,7 +48,8 @@ def analyse(
 
     Of each run the seeds at its best learning rate: the weights of the reported epoch, and those of
     `trainer.snapshots`. `measures.csv` has a row for each replica, moment, layer and measure (`analysis.inside`); of a
-    mixer that is no softmax attention only measures of weights.
+    mixer that is no softmax attention only measures of weights. Score maps are of the first and the last layer, two
+    heads of each.
 
     Args:
         runs: their folders, `results/runs/<run_id>`.
@@ -72,8 +73,9 @@ def analyse(
         own = maps[row["task"], row["setting"]]
         if moment == "official" and (row["mixer"], variant, "p") not in own:  # of the first seed
             for layer, kind, weights in score_maps(loaded.model, tokens[:1]):
-                names = [f"layer {layer}, head {head}" for head in range(1, len(weights) + 1)]
-                own.setdefault((row["mixer"], variant, kind), []).extend(zip(names, weights, strict=True))
+                if layer in (1, len(loaded.model.blocks)):
+                    heads = [(f"layer {layer}, head {head}", one) for head, one in enumerate(weights[:2], start=1)]
+                    own.setdefault((row["mixer"], variant, kind), []).extend(heads)
     check_writable(out, "--out")
     frame = pd.DataFrame(found)
     write(frame, out, formats)

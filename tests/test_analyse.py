@@ -1,5 +1,6 @@
 """`mixerlab analyse`: rows, figures and a table of runs that kept their weights."""
 
+import numpy as np
 import pandas as pd
 import pytest
 from command_line import TINY, records, run_py
@@ -7,6 +8,7 @@ from command_line import TINY, records, run_py
 import mixerlab
 from mixerlab.analyse import analyse
 from mixerlab.records.files import run_folder
+from mixerlab.sweeps.figures.inside import score_maps
 
 KEPT = ("trainer.snapshots=[0,2]", "trainer.keep_weights=official", "trainer.accelerator=cpu")
 
@@ -55,6 +57,16 @@ def test_several_runs_side_by_side(tmp_path):
     assert {"correction", "scores", "training", "norms", "ranks"} < figures and len(figures) == 6
     head = (out / "stable_ranks.md").read_text().splitlines()[0]
     assert "| attn, adamw, cosine |" in head and "| gdn, muon, wsd |" in head
+
+
+def test_score_maps_of_models_with_other_layers():
+    """Of one layer beside two: an empty place, and titles where they differ."""
+    weights = np.tri(5) / 5
+    two = [(f"layer {layer}, head 1", weights) for layer in (1, 2)]
+    figure = score_maps({("attn", "", "p"): two, ("parallax", "", "s"): two, ("parallax", "", "p"): two[1:]}, "maps")
+    one, other = "layer 1, head 1", "layer 2, head 1"
+    assert [panel.get_title() for panel in figure.axes] == [one, other, other, "", "", ""]
+    assert [bool(panel.images) for panel in figure.axes] == [True, True, True, False, True, True]
 
 
 def test_a_run_without_weights_is_refused_with_the_command_that_keeps_them(tmp_path):

@@ -105,17 +105,20 @@ def score_maps(maps: Mapping[tuple[str, str, str], Sequence[tuple[str, np.ndarra
         title: of the figure.
     """
     rows = sorted(maps, key=lambda row: (*map(_place, row[:2]), row[2]))
-    columns = len(maps[rows[0]])
+    columns = max(map(len, maps.values()))
     with figure_style():
-        titles = [name if row == rows[0] else "" for row in rows for name, _ in maps[row]]
+        names = [[name for name, _ in maps[row]] + [""] * (columns - len(maps[row])) for row in rows]
+        titles = [name if own != names[0] or not number else "" for number, own in enumerate(names) for name in own]
         sheet = Sheet(None, titles, narrowest=_narrowest(columns), sharey=False)
         for number, row in enumerate(rows):
             panels = sheet.panels[number * columns : (number + 1) * columns]
-            for panel, (_, weights) in zip(panels, maps[row], strict=True):
+            for panel, (_, weights) in zip(panels, maps[row], strict=False):
                 panel.imshow(weights, cmap="RdBu_r", norm=_SCALE, aspect="auto", interpolation="nearest")
                 panel.grid(visible=False)
                 panel.set_xlabel("key")
             panels[0].set_ylabel(f"{', '.join(filter(None, row[:2]))}\n{row[2]}: query")
+            for panel in panels[len(maps[row]) :]:
+                panel.set_axis_off()
         levels = (-1, -0.1, -0.01, 0, 0.01, 0.1, 1)
         handles: list[Artist] = [Patch(color=colormaps["RdBu_r"](_SCALE(x)), label=f"{x:g}") for x in levels]
         return sheet.finish(title, "what is beyond -1 and 1 as these", handles, height=sheet.panel_width, whole=True)
