@@ -264,3 +264,15 @@ def test_affine_mesa_is_flas_mesa_with_a_constant_key():
     theirs = naive.naive_mesa_net_exact(q, k, v, log_decay, ridge, beta)[0][..., :-1].double()
     theirs = theirs.flatten(2) @ mixer.o_proj.weight.T
     torch.testing.assert_close(mixer(x[:, :50]), theirs, rtol=1e-3, atol=1e-3)
+
+
+def test_lla_solves_in_float32_under_autocast(monkeypatch):
+    """Rounded to 8 bits in each of the steps it would be another probe."""
+    lla, x = twins(("lla", {}))
+    lla, x, found = lla.float(), x.float()[:, :40], []
+    monkeypatch.setattr(lla, "probes", lambda q, k: found.append((q, k, type(lla).probes(lla, q, k))) or found[0][2])
+    with torch.autocast("cpu", torch.bfloat16):
+        lla(x)
+    q, k, rho = found[0]
+    assert (q.dtype, rho.dtype) == (torch.bfloat16, torch.float32)
+    torch.testing.assert_close(rho, type(lla).probes(lla, q.double(), k.double()).float(), rtol=1e-3, atol=1e-4)
