@@ -170,6 +170,13 @@ def test_the_attention_map_is_drawn(project, monkeypatch):
     assert (project / "attention_map.png").exists()
 
 
+@pytest.mark.slow  # it compiles
+def test_a_mixer_runs_outside_of_mixerlab(project):
+    names = {}
+    exec((project / "outside.py").read_text(), names)
+    assert names["loss"].isfinite()
+
+
 def test_the_kernels_example_runs():
     (example,) = re.findall(r"^```python\n(.*?)^```", OVERVIEWS["kernels/README.md"], flags=re.DOTALL | re.MULTILINE)
     names = {}
