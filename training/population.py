@@ -204,16 +204,30 @@ def places_of(model: nn.Module) -> dict[str, str]:
     return places
 
 
+@contextmanager
+def attributes_kept(model: nn.Module) -> Iterator[None]:
+    """Afterwards the attributes of all modules are what they were; parameters, buffers and layers are no attributes."""
+    before = [(module, dict(vars(module))) for module in model.modules()]
+    try:
+        yield
+    finally:
+        for module, attributes in before:
+            vars(module).clear()
+            vars(module).update(attributes)
+
+
 def call_with(
     model: nn.Module, places: Mapping[str, str], tensors: dict[str, Tensor], arguments: tuple[Any, ...]
 ) -> Any:
     """`model(*arguments)` with `tensors`, by their names, in `places`; afterwards `tensors` has what `model` assigned.
 
     `torch.func.functional_call` by itself does not give a module that is registered twice its own tensors back (PyTorch
-    issue 164759), so it gets each place once.
+    issue 164759), so it gets each place once. What the model sets in attributes is gone: a cache that says there that
+    it is filled has its table in a buffer, which is another one in the next call.
     """
     given = {place: tensors[name] for place, name in places.items() if name in tensors}
-    result = functional_call(model, given, arguments, tie_weights=False)
+    with attributes_kept(model):
+        result = functional_call(model, given, arguments, tie_weights=False)
     tensors.update({name: given[name] for name in tensors})
     return result
 

@@ -21,10 +21,11 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.func import functional_call
 
 from mixerlab.records.errors import RefusedMixer
 from mixerlab.training.execution import leaving_no_trace
-from mixerlab.training.population import Population
+from mixerlab.training.population import Population, attributes_kept
 
 log = logging.getLogger(__name__)
 
@@ -246,7 +247,30 @@ def find_state(population: Population, vocab_size: int, length: int, *, bf16: bo
             if names is not None:
                 layers = dict.fromkeys(name.rpartition("mixer.")[2] for name in names)  # of which each has it
                 return WRITES.format(", ".join(layers)) if names else KEEPS_STATE
-    return None
+    return find_memory(population, vocab_size, length, bf16=bf16)
+
+
+def find_memory(population: Population, vocab_size: int, length: int, *, bf16: bool = False) -> str | None:
+    """What is wrong if the model by itself, as when it is loaded, gives other outputs after other tokens; None if not.
+
+    In a population, what a mixer keeps in attributes is gone after each call. What differs in bfloat16 is looked at in
+    float32 again. The model stays as it was.
+    """
+    model, kind = population.model, population.device.type
+    generator = torch.Generator().manual_seed(0)
+    one, other = torch.randint(vocab_size, (2, 2, length), generator=generator).to(population.device)
+    own, was_training = {name: buffer.clone() for name, buffer in model.named_buffers()}, model.training
+    buffers = {place: own[name] for place, name in population.places.items() if name in own}  # kept from call to call
+    with leaving_no_trace(population.device), attributes_kept(model), torch.no_grad():
+        model.eval()
+        with torch.autocast(kind, torch.bfloat16, enabled=bf16):
+            outputs = [functional_call(model, buffers, (x,), tie_weights=False).float() for x in (one, other, one)]
+    model.train(was_training)
+    first, _, again = outputs
+    rounding = _ROUNDING * first.abs().nan_to_num(0.0, posinf=0.0).max().item()  # of a GPU's atomic sums
+    if torch.allclose(first, again, rtol=0, atol=rounding, equal_nan=True):
+        return None
+    return find_memory(population, vocab_size, length) if bf16 else KEEPS_STATE
 
 
 def find_write(
@@ -330,6 +354,9 @@ class OutputCheck:
         if population.buffers_by_replica:
             self._refuse_state(population, self.lengths[0], bf16)
         own = self.key, self.is_causal, bf16, population.device, population.execution
+        memory = partial(find_memory, population, self.vocab_size, self.lengths[0], bf16=bf16)
+        if kept := _once((own, "memory"), memory):
+            raise RefusedMixer(kept)
         rows = batch_size if population.device.type == "cuda" else 2
         write = partial(find_write, population, self.vocab_size, self.lengths[0], rows, bf16=bf16)
         if written := _once((own, "writes"), write):

@@ -10,7 +10,7 @@ from mixerlab.mixers.base import SequenceMixer
 from mixerlab.models.language_model import LanguageModel
 from mixerlab.training import compiled
 from mixerlab.training.compiled import compile_mixers
-from mixerlab.training.execution import Execution
+from mixerlab.training.execution import Execution, choose_execution
 from mixerlab.training.population import Population, seeded
 from mixerlab.training.weights import model_state, put_in
 
@@ -129,3 +129,36 @@ def test_a_loaded_model_shares_as_it_did():
     put_in(loaded, state)
     tokens = torch.randint(VOCAB, (1, 3, 7))
     torch.testing.assert_close(loaded(tokens[0]), population(tokens)[0])
+
+
+class CachesAngles(Published):
+    """Rotates as rotary-embedding-torch does: a buffer has the angles, and a number says for how many tokens."""
+
+    def __init__(self):
+        super().__init__()
+        self.speed = nn.Parameter(torch.rand(WIDTH), requires_grad=False)
+        self.register_buffer("angles", torch.zeros(64, WIDTH), persistent=False)
+        self.known, self.out = 0, nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x):
+        length = x.shape[1]
+        if length > self.known:
+            self.angles[:length] = torch.arange(length)[:, None] * self.speed
+            self.known = length
+        return self.out((x * self.angles[:length].cos()).cumsum(1))
+
+
+@pytest.mark.parametrize("execution", ["vmap", "loop"])
+def test_a_table_that_forward_caches_in_a_buffer_is_right_in_each_call(execution):
+    torch.manual_seed(0)
+    population = Population(model_with(CachesAngles), (0, 1))
+    tokens = torch.randint(VOCAB, (2, 3, 7))
+    choose_execution(population, execution, tokens, slice(None), bf16=False)
+    for length in (7, 3, 5, 7):
+        for training in (True, False):
+            population.model.train(training)
+            logits = population(tokens[:, :, :length])
+            for row, seed in enumerate((0, 1)):
+                with seeded(seed):
+                    alone = model_with(CachesAngles)()
+                torch.testing.assert_close(logits[row], alone(tokens[row, :, :length]))
