@@ -9,6 +9,7 @@ Each class here wraps a layer as a user would. The table says what `mixerlab che
 import argparse
 import contextlib
 import io
+import re
 import tempfile
 import time
 import warnings
@@ -314,6 +315,12 @@ TINY: dict[str, dict[str, object]] = {
 }
 
 
+def shortened(line: str) -> str:
+    """Without places in files, advice, and what the whole table has in common."""
+    line = re.sub(r" \((/|checked at ).*?\)|mixer=\w+ sets |layer\.|blocks\.\*\.mixer\.", "", line)
+    return re.split(r": forward does not|, and the model overwrites", line)[0]
+
+
 def checked(name: str, folder: Path) -> tuple[str, str]:
     """What `mixerlab check` says: `passes` or the refusal, and how replicas compute."""
     out, err = io.StringIO(), io.StringIO()
@@ -321,8 +328,8 @@ def checked(name: str, folder: Path) -> tuple[str, str]:
         refused = command.main([name, "--config-dir", str(folder)])
     lines = out.getvalue().splitlines()
     if refused:
-        return err.getvalue().strip().removeprefix(f"error: mixer={name}: "), ""
-    notes = [line.removeprefix("note: ") for line in lines if line.startswith("note: ")]
+        return shortened(err.getvalue().strip().removeprefix(f"error: mixer={name}: ")), ""
+    notes = [shortened(line.removeprefix("note: ")) for line in lines if line.startswith("note: ")]
     return "; ".join(["passes", *notes]), "loop" if "one after another" in out.getvalue() else "vmap"
 
 
@@ -334,7 +341,7 @@ def trained(name: str, folder: Path) -> str:
             where = f"results_dir={folder / 'results'}"
             record = mixerlab.run(f"mixer={name}", "task=icr", *settings, where, config_dir=folder)
     except (ValueError, RunFailed) as error:
-        return str(error).removeprefix(f"mixer={name}: ")
+        return shortened(str(error).removeprefix(f"mixer={name}: "))
     assert record is not None
     return f"{min(row['train_loss'] for row in record.rows):.2f}"
 
@@ -344,6 +351,7 @@ def version_of(package: str) -> tuple[str, str]:
     about = cast(Message, metadata(package))
     classifiers = [text.rpartition(" :: ")[2] for text in about.get_all("Classifier", []) if text.startswith("License")]
     written = about.get("License-Expression") or (about.get("License") or "").strip().partition("\n")[0]
+    written = written.partition(" AND ")[0]
     return about["Version"], (classifiers[0] if (classifiers and len(written) > 20) or not written else written)
 
 
@@ -381,7 +389,8 @@ PAGE = """# Published mixers as they are
 
 `mixerlab check` and a run of 32 steps of each mixer in
 [benchmarks/third_party.py](../../benchmarks/third_party.py), as its package gives it, wrapped in 5 to 15 lines; PyTorch
-{torch}, on a CPU. Untrained, a model has a loss of 2.8.
+{torch}, on a CPU. Untrained, a model has a loss of 2.8. `sets initial values`: the model redraws them, as it does with
+linear weights that are not marked.
 
 {table}
 """
