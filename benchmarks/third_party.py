@@ -317,7 +317,7 @@ TINY: dict[str, dict[str, object]] = {
 
 def shortened(line: str) -> str:
     """Without places in files, advice, and what the whole table has in common."""
-    line = re.sub(r" \((/|checked at ).*?\)|mixer=\w+ sets |layer\.|blocks\.\*\.mixer\.", "", line)
+    line = re.sub(r" \((/|checked at ).*?\)|mixer=\w+ (?=sets )|layer\.|blocks\.\*\.mixer\.", "", line)
     return re.split(r": forward does not|, and the model overwrites", line)[0]
 
 
