@@ -388,11 +388,15 @@ def main() -> None:
 PAGE = """# Published mixers as they are
 
 `mixerlab check` and a run of 32 steps of each mixer in
-[benchmarks/third_party.py](../../benchmarks/third_party.py), as its package gives it, wrapped in 5 to 15 lines; PyTorch
-{torch}, on a CPU. Untrained, a model has a loss of 2.8. `sets initial values`: the model redraws them, as it does with
-linear weights that are not marked.
+[benchmarks/third_party.py](../../benchmarks/third_party.py), as its package gives it, wrapped in 5 to 15 lines; on a
+CPU, with PyTorch {torch}. Untrained, a model has a loss of 2.8. `sets initial values`: the model redraws them, as it
+does with linear weights that are not marked.
 
 {table}
+
+Four do not run: Based ends the process without the CUDA kernels of `pytorch-fast-transformers`, the code of
+GatedDeltaNet finds `flash-linear-attention` and wants a GPU, S5 has complex parameters, and Performer's normalisation
+takes a maximum over all positions, later ones included. Titans names the weights of a module that is a pattern only.
 """
 
 
