@@ -133,16 +133,10 @@ def adamw(scratch: Path) -> None:
 
 
 def best_of_seeds(rows: pd.DataFrame, rates: Sequence[float]) -> pd.DataFrame:
-    """By mixer, task, setting and seed: `accuracy` at the best rate, and how many of `replicas` learned (90% once).
-
-    Only seeds that have all of the rates; a replica that diverged has the accuracy 0.
-    """
-    rows = rows[rows["lr"].isin(rates) & rows["status"].isin(["finished", "diverged"])]
-    rows = rows.assign(learned=np.isfinite(rows["steps_to_90"]), accuracy=rows["official_accuracy"].fillna(0.0))
-    seeds = rows.groupby([*CELL, "seed"]).agg(
-        accuracy=("accuracy", "max"), learned=("learned", "sum"), replicas=("lr", "nunique")
-    )
-    return seeds[seeds["replicas"] == len(rates)]
+    """By mixer, task, setting and seed: `accuracy` of `at_best`, and how many of `replicas` learned (90% once)."""
+    learned = np.isfinite(rows["steps_to_90"]) & rows["lr"].isin(rates)
+    counts = learned.groupby([rows[key] for key in (*CELL, "seed")]).sum()
+    return at_best(rows, rates).to_frame("accuracy").assign(learned=counts, replicas=len(rates))
 
 
 def recipe_table(recipes: Mapping[str, pd.DataFrame], cells: Collection[tuple[str, str]] = ()) -> str:
@@ -343,12 +337,13 @@ def ingredients(scratch: Path) -> None:
     lines = []
     changes = ingredient_changes()
     for (name, former), change in changes.items():
-        here = change.index.unique("task")
+        by_task = {task: effect_of(own.droplevel("task")) for task, own in change.groupby("task")}
+        texts = {task: f"{mean:+.3f} ± {half_width(units):.3f}" for task, (mean, units) in by_task.items()}
         seeds = change.groupby(level=CELL).size()
         lines.append(
             [
                 *(name, former),
-                *(effect_text(change.xs(task, level="task")) if task in here else "" for task in tasks),
+                *(texts.get(task, "") for task in tasks),
                 ", ".join(in_order(change.index.unique("mixer"), MIXERS)),
                 str(seeds.groupby(level=CELL[1:]).ngroups),
                 f"{seeds.min()}" if seeds.min() == seeds.max() else f"{seeds.min()} to {seeds.max()}",
@@ -376,11 +371,10 @@ def effects_figure(changes: Mapping[tuple[str, str], pd.Series], tasks: Sequence
             for y, change in enumerate(changes.values()):
                 if task in change.index.unique("task"):
                     mean, units = effect_of(change.xs(task, level="task"))
-                    whisker = half_width(units) if len(units) > 1 else None
-                    panel.errorbar(mean, y, xerr=whisker, fmt="o", **EFFECT)
+                    panel.errorbar(mean, y, xerr=half_width(units), fmt="o", **EFFECT)
             panel.set(xlim=(-0.4, 0.4), xticks=(-0.3, 0, 0.3), xlabel="change")
             panel.set(yticks=range(len(names)), yticklabels=names, ylim=(len(names) - 0.5, -0.5))
-        told = "accuracy, mean over mixers; whiskers: 95% Student t interval over mixers or seeds"
+        told = "accuracy, mean over mixers; whiskers: 95% Student t interval over mixers or seeds, cut off at 0.4"
         handles = [Patch(facecolor=BAND, label="half the range of three or more published tables, mean over mixers")]
         return sheet.finish("What single ingredients change", told, handles, 0.16 * len(names), whole=True)
 
@@ -419,8 +413,8 @@ def ingredient_changes() -> dict[tuple[str, str], pd.Series]:
         ("16 heads of 8, over 16 recipes", "2 of 64"): eighths,
         ("no norms of q, k, rho", "norms"): recipes["finalists", "plain"].drop("mamba"),
         ("PyTorch's initial values", "N(0, 0.02)"): recipes["finalists", "PyTorch's init"],
-        ("rho rotated", "not rotated"): (zero_and_rotated[True, True] - zero_and_rotated[True, False]),
-        ("W_R random", "W_R zero"): (zero_and_rotated[False, False] - zero_and_rotated[True, False]),
+        ("rho rotated", "not rotated"): zero_and_rotated[True, True] - zero_and_rotated[True, False],
+        ("W_R random", "W_R zero"): zero_and_rotated[False, False] - zero_and_rotated[True, False],
     }
     return {key: change.dropna() for key, change in changes.items()}
 
@@ -438,14 +432,11 @@ def at_best(
     return seeds[of].last()[seeds["lr"].nunique() == len(rates)]
 
 
-def effect_text(change: pd.Series) -> str:
-    """`effect_of`, the mean and half of its interval."""
-    mean, units = effect_of(change)
-    return f"{mean:+.3f}" + (f" ± {half_width(units):.3f}" if len(units) > 1 else "")
-
-
 def effect_of(change: pd.Series) -> tuple[float, list[float]]:
-    """The mean over mixers of the means over settings, of a change by mixer, setting and seed, and its units."""
+    """Of a change by mixer, setting and seed: the mean over mixers of the means over settings, and what differs.
+
+    The interval is over the means of mixers or, of fewer than three, over mixers and seeds together.
+    """
     by_mixer = change.groupby(["mixer", "setting"]).mean().groupby("mixer").mean()
     units = by_mixer if len(by_mixer) > 2 else change.groupby(["mixer", "seed"]).mean()
     return by_mixer.mean(), list(units)

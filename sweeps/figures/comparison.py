@@ -1,6 +1,7 @@
 """Our scores beside published ones."""
 
 from collections.abc import Mapping
+from itertools import cycle
 from typing import Any
 
 from matplotlib.artist import Artist
@@ -19,7 +20,9 @@ from mixerlab.sweeps.tables.tables import Entry, Row
 
 PUBLISHED: dict[str, Any] = {"color": "black", "linewidth": 1.4}
 BAND = "0.82"
-MARKERS = "osD^v"
+MARKERS = "osD^v"  # of our series
+SERIES: dict[str, Any] = {"color": "0.3", "markersize": MARKER, "linestyle": "none"}
+BAR: dict[str, Any] = {"color": "black", "marker": "|", "markersize": 7, "markeredgewidth": 1.4, "linestyle": "none"}
 
 
 def comparison(
@@ -50,37 +53,16 @@ def comparison(
                     panel.barh(y, max(high - low, 0.01), 0.7, low, color=BAND, zorder=1)
                 for value in numbers.get(place, ()):
                     panel.plot([value] * 2, [y - 0.35, y + 0.35], zorder=2.5, **PUBLISHED)
-                for number, series in enumerate(ours.values()):
+                for number, (marker, series) in enumerate(zip(cycle(MARKERS), ours.values())):
                     at = y + 0.6 * ((number + 0.5) / len(ours) - 0.5)
-                    marker = look[column].marker if len(ours) == 1 else MARKERS[number % len(MARKERS)]
                     _draw(panel, at, series.get(name, {}).get(column), marker, look[column].colour)
             limit(panel, "accuracy", axis="x")
             panel.set_xlabel("accuracy")
         points = [entry for series in ours.values() for row in series.values() for entry in row.values()]
         handles: list[Artist] = [
-            Line2D(
-                [],
-                [],
-                color="0.3",
-                marker=MARKERS[number % len(MARKERS)],
-                markersize=MARKER,
-                linestyle="none",
-                label=label,
-            )
-            for number, label in enumerate(ours)
+            Line2D([], [], marker=marker, label=label, **SERIES) for marker, label in zip(cycle(MARKERS), ours)
         ]
-        handles.append(
-            Line2D(
-                [],
-                [],
-                marker="|",
-                markersize=7,
-                markeredgewidth=1.4,
-                linestyle="none",
-                color="black",
-                label=first.title,
-            )
-        )
+        handles.append(Line2D([], [], label=first.title, **BAR))
         if others:
             label = f"range of {len(others)} others" if len(others) > 1 else others[0].title
             handles.append(Patch(facecolor=BAND, label=label))

@@ -18,6 +18,7 @@ from mixerlab.records.atomic import replace_file
 from mixerlab.records.files import check_writable
 from mixerlab.records.text import captions_page, escape_markdown
 from mixerlab.sweeps.figures.comparison import comparison
+from mixerlab.sweeps.figures.marks import CHOSEN
 from mixerlab.sweeps.figures.points import interval_of, is_bound
 from mixerlab.sweeps.figures.sheet import FORMATS, caption_of, check_width, save
 from mixerlab.sweeps.report.report import WIDTH
@@ -46,11 +47,7 @@ SPREAD = (
     "After ±, half of Student's 95% interval over seeds; ‡ a lower bound, as some settings have one seed. * Over some"
     " of the settings only: part of no distance."
 )
-RULES = {
-    "official": "learning rate and checkpoint chosen on test",
-    "clean": "learning rate and checkpoint chosen on validation",
-    "last": "last epoch, at the learning rate of each task that is best on test for all mixers together",
-}
+RULES = CHOSEN | {"last": "last epoch, at the learning rate of each task that is best on test for all mixers together"}
 TITLES = {"means": "Means over a task's settings", "settings": "Single settings"}
 Series = Mapping[Name, Row]
 
@@ -111,8 +108,9 @@ def compare(
             save(figure, out / kind, FORMATS[:2])
             captions[kind] = caption_of(figure)
     notes = [
-        f"{key}: {table.title}, {table.source}. {table.recipe}. Checked: {table.checked}."
+        f"{key}: {table.title}, {table.source}. Recipe: {table.recipe}. Checked: {table.checked}."
         for key, table in tables.items()
+        if any(table.numbers.keys() & series.keys() for series in every.values())
     ]
     notes += dict.fromkeys(note for frame in frames for note in notes_of(frame))
     text.append("\n".join(f"- {escape_markdown(note)}" for note in notes))
@@ -157,7 +155,7 @@ def markdown(every: Mapping[str, Series], tables: Mapping[str, Published]) -> st
         for column in columns:
             entries = [_entry(series.get(name, {}).get(column)) for series in every.values()]
             low, high, count = band.get((name, column.mixer), (0.0, 0.0, 0))
-            between = f"{low:.3f} to {high:.3f} ({count})" if count else ""
+            between = f"{low:.3f} to {high:.3f} ({count})" if count > 1 else ""
             theirs = [table.numbers.get(name, {}).get(column.mixer) for table in tables.values()]
             shown = ["" if value is None else f"{value:.3f}" for value in theirs]
             found.append([str(name), texts[column], *entries, *([between] if several else []), *shown])
@@ -184,19 +182,18 @@ def distances(every: Mapping[str, Series], tables: Mapping[str, Published]) -> s
 
 
 def outside(every: Mapping[str, Series], tables: Mapping[str, Published]) -> list[str]:
-    """How many of ours, and of each published table, are outside the range of the other tables."""
+    """How many of ours, and of the first published table, are outside the range of the others: the figure's band."""
+    (first, table), *others = tables.items()
+    band = {place: ends for place, ends in ranges(table for _, table in others).items() if ends[2] > 1}
     found = []
-    theirs = {key: numbers_of(table) for key, table in tables.items()}
-    for label, numbers in [*((label, whole(series)) for label, series in every.items()), *theirs.items()]:
-        others = ranges(table for key, table in tables.items() if key != label)
-        band = {place: ends for place, ends in others.items() if ends[2] > 1}
-        pairs = [(value, band[place]) for place, values in numbers.items() if place in band for value in values]
+    for label, numbers in [*((label, whole(series)) for label, series in every.items()), (first, numbers_of(table))]:
+        pairs = [(value, band[place]) for place in numbers.keys() & band for value in numbers[place]]
         # Rounded: 0.55 - 0.5 is more than 0.05 in its last bit.
         far = sum(round(max(low - value, value - high), 12) > OUTSIDE for value, (low, high, _) in pairs)
         if pairs:
-            found.append(f"{escape_markdown(label)} {far} of {len(pairs)}")
-    text = f"Of what two or more (other) published tables have, further than {OUTSIDE} outside their range: "
-    return [text + f"{', '.join(found)}."] if found else []
+            found.append(f"{label} {far} of {len(pairs)}")
+    text = f"Further than {OUTSIDE} outside the range of the other published tables than {first}, of what two have: "
+    return [escape_markdown(text + f"{', '.join(found)}.")] if found else []
 
 
 def _distance(number: int, rmse: float | None, spearman: float | None) -> str:
@@ -245,7 +242,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     names = ", ".join(read_published())
     help_of_tables = f"of {names}, or a yaml of your own; in figures a bar for the first, a band for the others"
     add("--published", nargs="+", default=[], metavar="NAME", help=f"{help_of_tables} (default: all)")
-    add("--rule", dest="rules", nargs="+", choices=get_args(Rule), default=["official"], help=_rules())
+    help_of_rules = "how ours are chosen: " + "; ".join(f"{rule}, {text}" for rule, text in RULES.items())
+    add("--rule", dest="rules", nargs="+", choices=get_args(Rule), default=["official"], help=help_of_rules)
     rates = "of ours only these learning rates count (default: those of the one table that is shown, else all)"
     add("--rates", nargs="+", type=float, default=[], metavar="RATE", help=rates)
     add("--out", default="results/compare", help="default: results/compare")
@@ -254,16 +252,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     add("--width", type=float, metavar="INCHES", help=WIDTH)
     args = vars(parser.parse_args(arguments))
     try:
-        print(compare(tables=_chosen(args.pop("published")), **args))
+        text = compare(tables=_chosen(args.pop("published")), **args)
     except (ValueError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
+    print(text)
     print(f"tables and figures: {args['out']}")
     return 0
-
-
-def _rules() -> str:
-    return "how ours are chosen: " + "; ".join(f"{rule}, {text}" for rule, text in RULES.items())
 
 
 if __name__ == "__main__":

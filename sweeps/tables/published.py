@@ -33,6 +33,9 @@ class Name(NamedTuple):
         return f"{self.task} {self.setting}".strip()
 
 
+Numbers = dict[tuple[Name, str], list[float]]  # by name and mixer; of ours one for each column of the mixer
+
+
 def order(name: Name) -> tuple:
     """What names are sorted by."""
     return rank(name.task, TASKS), setting_rank(name.setting)
@@ -182,9 +185,9 @@ def _ended(frame: pd.DataFrame, rates: Collection[float]) -> pd.DataFrame:
     return ended[ended["lr"].isin(rates)] if rates else ended
 
 
-def whole(entries: Mapping[Name, Mapping[Column, Entry]]) -> dict[tuple[Name, str], list[float]]:
+def whole(entries: Mapping[Name, Mapping[Column, Entry]]) -> Numbers:
     """Our means over all settings of a published one, by name and mixer: one for each column of the mixer."""
-    found: dict[tuple[Name, str], list[float]] = {}
+    found: Numbers = {}
     for name, row in entries.items():
         for column, entry in row.items():
             if entry.mean is not None and entry.whole:
@@ -192,14 +195,12 @@ def whole(entries: Mapping[Name, Mapping[Column, Entry]]) -> dict[tuple[Name, st
     return found
 
 
-def numbers_of(table: Published) -> dict[tuple[Name, str], list[float]]:
+def numbers_of(table: Published) -> Numbers:
     """The numbers of a published table, in the form of `whole`."""
     return {(name, mixer): [value] for name, row in table.numbers.items() for mixer, value in row.items()}
 
 
-def distance(
-    one: Mapping[tuple[Name, str], list[float]], other: Mapping[tuple[Name, str], list[float]]
-) -> tuple[int, float | None, float | None]:
+def distance(one: Numbers, other: Numbers) -> tuple[int, float | None, float | None]:
     """How many numbers two tables share, and over those the RMSE and Spearman's rank correlation."""
     pairs = [(a, b) for place in one if place in other for a in one[place] for b in other[place]]
     if not pairs:
@@ -213,7 +214,7 @@ def distance(
 
 def ranges(tables: Iterable[Published]) -> dict[tuple[Name, str], tuple[float, float, int]]:
     """The lowest and the highest number of several tables, and how many of them have it, by name and mixer."""
-    values: dict[tuple[Name, str], list[float]] = {}
+    values: Numbers = {}
     for table in tables:
         for place, (value,) in numbers_of(table).items():
             values.setdefault(place, []).append(value)

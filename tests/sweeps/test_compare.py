@@ -112,10 +112,10 @@ def test_the_command(results, published, tmp_path, capsys):
     assert text.strip() in capsys.readouterr().out
     lines = ["|".join(part.strip() for part in line.split("|")) for line in text.splitlines()]
     assert "|mem|attn|0.650|0.650|0.400 to 0.620 (3)|0.600|0.620|0.400|" in lines
-    assert r"|mem|gdn|0.500\* (3/6)|0.500\* (3/6)|0.500 to 0.500 (1)|0.500|||" in lines
+    assert r"|mem|gdn|0.500\* (3/6)|0.500\* (3/6)||0.500|||" in lines
     assert "|a|0.050 (1)|0.030 (1)|0.250 (1)|" in lines
     assert "|other|0.142 (2)||0.220 (1)|" in lines
-    assert "outside their range: a 1 of 1, b 1 of 1, one 0 of 1, other 0 of 1, third 1 of 1." in text
+    assert "than one, of what two have: a 1 of 1, b 1 of 1, one 0 of 1." in text
     rows = pd.read_csv(out / "published.csv")
     assert len(rows) == 2 * 3 + 7 and rows["accuracy"].iloc[0] == pytest.approx(0.65)
 
