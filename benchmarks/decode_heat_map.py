@@ -37,14 +37,13 @@ def heat_map(rows: pd.DataFrame, about: str) -> Figure:
             panel.imshow(cells, cmap=COLOURS, norm=SCALE, aspect="auto", origin="lower")
             panel.grid(visible=False)
             panel.tick_params(length=0)
-            panel.set_xticks(range(len(cells.columns)), [f"{s}" for s in cells.columns])
-            panel.set_yticks(range(len(cells.index)), [f"{b}" for b in cells.index])
-            panel.set_xlabel("keys in the cache")
+            panel.set_xticks(range(len(cells.columns)), cells.columns)
+            panel.set_yticks(range(len(cells.index)), cells.index)
+            panel.set(xlabel="keys in the cache", ylabel="sequences")
             for (y, x), ratio in np.ndenumerate(cells.to_numpy()):
                 if not np.isnan(ratio):
                     ink = "black" if 0.2 < SCALE(ratio) < 0.8 else "white"
                     panel.text(x, y, f"{ratio:.2f}", ha="center", va="center", fontsize=TICK - 0.5, color=ink)
-            panel.set_ylabel("sequences")
         handles = [Patch(color=COLOURS(SCALE(ratio)), label=f"{ratio:g}") for ratio in (0.5, 0.7, 1, 1.4, 2)]
         return sheet.finish(TITLE, about, handles, HEIGHT)
 
