@@ -192,7 +192,7 @@ def outside(every: Mapping[str, Series], tables: Mapping[str, Published]) -> lis
         far = sum(round(max(low - value, value - high), 12) > OUTSIDE for value, (low, high, _) in pairs)
         if pairs:
             found.append(f"{label} {far} of {len(pairs)}")
-    text = f"Further than {OUTSIDE} outside the range of the other published tables than {first}, of what two have: "
+    text = f"Where two or more of the tables but {first} have a number, further than {OUTSIDE} outside their range: "
     return [escape_markdown(text + f"{', '.join(found)}.")] if found else []
 
 

@@ -115,7 +115,7 @@ def test_the_command(results, published, tmp_path, capsys):
     assert r"|mem|gdn|0.500\* (3/6)|0.500\* (3/6)||0.500|||" in lines
     assert "|a|0.050 (1)|0.030 (1)|0.250 (1)|" in lines
     assert "|other|0.142 (2)||0.220 (1)|" in lines
-    assert "than one, of what two have: a 1 of 1, b 1 of 1, one 0 of 1." in text
+    assert "outside their range: a 1 of 1, b 1 of 1, one 0 of 1." in text
     rows = pd.read_csv(out / "published.csv")
     assert len(rows) == 2 * 3 + 7 and rows["accuracy"].iloc[0] == pytest.approx(0.65)
 
