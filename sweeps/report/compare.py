@@ -175,7 +175,8 @@ def distances(every: Mapping[str, Series], tables: Mapping[str, Published]) -> s
     """RMSE and Spearman's rank correlation of each two tables over the numbers that both have, ours included."""
     theirs = {key: numbers_of(table) for key, table in tables.items()}
     lines = [["RMSE, Spearman (numbers)", *theirs]]
-    for label, numbers in [*((label, whole(series)) for label, series in every.items()), *theirs.items()]:
+    several = theirs.items() if len(theirs) > 1 else ()
+    for label, numbers in [*((label, whole(series)) for label, series in every.items()), *several]:
         entries = ["" if numbers is other else _distance(*distance(numbers, other)) for other in theirs.values()]
         lines.append([label, *entries])
     return aligned([[escape_markdown(text) for text in line] for line in lines], 1)

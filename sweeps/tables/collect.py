@@ -75,7 +75,7 @@ def check_results_dir(path: str | Path) -> None:
     """ValueError if there is no such folder, or if it is the folder `runs` of a results folder, or a run's."""
     path = Path(path)
     if not path.is_dir():
-        raise ValueError(f"there is no folder {path}: name a results folder")
+        raise ValueError(f"{path} is no folder: name a results folder")
     if (path / RECORD_FILE).exists():
         raise ValueError(f"{path} is a single run: name its results folder, {path.resolve().parents[1]}")
     if not (path / "runs").exists() and any(path.glob(f"*/{RECORD_FILE}")):
