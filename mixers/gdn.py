@@ -33,8 +33,8 @@ class GatedDeltaNet(ProjectedMixer):
         num_heads: heads of size `d_model / num_heads`, for keys and, times `expand_v`, for values.
         expand_v: how many times as wide as its keys a head's values are, and with them the gate.
         d_conv: positions that the short convolutions see; 0 for none, and no SiLU.
-        norms: the unit norm of q and k, and the norm of the output. Without them keys can be so long that the state
-            grows without bounds.
+        unnormed: no unit norm of q and k, and no norm of the output. Then keys can be so long that the state grows
+            without bounds.
         ungated: DeltaNet (Yang et al. 2024, arXiv 2406.06484): without decay, g = 1, and without `silu(W_g x)`.
         affine: with an intercept.
         allow_neg_eigval: beta in (0, 2), twice the sigmoid, so that `I - beta k k^T` has eigenvalues down to -1, which
@@ -54,7 +54,7 @@ class GatedDeltaNet(ProjectedMixer):
         num_heads: int = 2,
         expand_v: int = 2,
         d_conv: int = 4,
-        norms: bool = True,
+        unnormed: bool = False,
         ungated: bool = False,
         affine: bool = False,
         allow_neg_eigval: bool = False,
@@ -66,7 +66,7 @@ class GatedDeltaNet(ProjectedMixer):
         self.head_dim = head_dim_of(d_model, num_heads)
         check_sizes(d_conv=d_conv, expand_v=expand_v, chunk_size=chunk_size)
         self.expand_v, self.chunk_size, self.backend = expand_v, chunk_size, backend
-        self.norms, self.ungated, self.affine, self.allow_neg_eigval = norms, ungated, affine, allow_neg_eigval
+        self.unnormed, self.ungated, self.affine, self.allow_neg_eigval = unnormed, ungated, affine, allow_neg_eigval
 
         self.scale = 1.0 if affine else self.head_dim**-0.5  # beside an intercept the scale matters
         d_value = expand_v * d_model
@@ -81,7 +81,7 @@ class GatedDeltaNet(ProjectedMixer):
         self.a_proj = nn.Linear(d_model, num_heads, bias=False)
         self.b_proj = nn.Linear(d_model, num_heads, bias=False)
         self.A_log, self.dt_bias = initial_decays(num_heads, num_heads)
-        if norms:
+        if not unnormed:
             self.norm = nn.RMSNorm(expand_v * self.head_dim, eps=NORM_EPS)
         if ungated:
             self.input_projections = ("q_proj", "k_proj", "v_proj", "b_proj")
@@ -130,7 +130,7 @@ class GatedDeltaNet(ProjectedMixer):
         means = uniform_means(torch.cat((k, v), dim=2), state)
         mean_k, mean_v = means.split((self.num_heads, self.expand_v * self.num_heads), dim=2)
         q, k, v = q - mean_k, k - mean_k, v - mean_v
-        return (*map(unit_norm, (q, k)), v, mean_v) if self.norms else (q, k, v, mean_v)
+        return (q, k, v, mean_v) if self.unnormed else (*map(unit_norm, (q, k)), v, mean_v)
 
     def _parts(self, projected: Tensor) -> tuple[Tensor, ...]:
         """q, k and v as heads of one width, log decay and beta, and the gate of the output if there is one."""
@@ -139,7 +139,7 @@ class GatedDeltaNet(ProjectedMixer):
             self.head_dim,
             (self.num_heads, self.num_heads, self.expand_v * self.num_heads),
             convolutions=(self.q_conv, self.k_conv, self.v_conv) if self.d_conv else (),
-            normed=2 if self.norms and not self.affine else 0,
+            normed=0 if self.unnormed or self.affine else 2,
             flat=(self.num_heads,) if self.ungated else (self.expand_v * self.d_model, self.num_heads, self.num_heads),
         )
         with torch.autocast(projected.device.type, enabled=False):
@@ -151,9 +151,9 @@ class GatedDeltaNet(ProjectedMixer):
             return q, k, v, log_decay, 2 * beta if self.allow_neg_eigval else beta, *gate
 
     def _gated(self, o: Tensor, gate: Tensor | None = None) -> Tensor:
-        if self.norms and gate is not None:
+        if gate is not None and not self.unnormed:
             return gated_rms_norm(o, gate, self.norm.weight, NORM_EPS)
-        o = (rms_norm(o, self.norm.weight, NORM_EPS) if self.norms else o).flatten(-2)
+        o = (o if self.unnormed else rms_norm(o, self.norm.weight, NORM_EPS)).flatten(-2)
         return o if gate is None else swiglu(gate, o)
 
     def state_size(self, seq_len: int) -> int:

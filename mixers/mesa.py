@@ -35,8 +35,8 @@ class MesaNet(ProjectedMixer):
         d_model: width.
         num_heads: heads of size `d_model / num_heads`.
         d_conv: positions that the short convolutions see; 0 for none, and no SiLU.
-        gates: gamma and beta; without them both are 1, and all positions count the same.
-        norms: the unit norm of q and k, and the norm of the output.
+        ungated: gamma and beta are 1: all positions count the same.
+        unnormed: no unit norm of q and k, and no norm of the output.
         affine: with an intercept.
         ridge_lower_bound: the least regularisation, in (0, 1): Lambda starts at 1.
         cg_iterations: the most steps of conjugate gradients, in the forward and in the backward. 30 leave a
@@ -57,8 +57,8 @@ class MesaNet(ProjectedMixer):
         d_model: int,
         num_heads: int = 2,
         d_conv: int = 4,
-        gates: bool = True,
-        norms: bool = True,
+        ungated: bool = False,
+        unnormed: bool = False,
         affine: bool = False,
         ridge_lower_bound: float = 0.25,
         cg_iterations: int = 30,
@@ -75,13 +75,13 @@ class MesaNet(ProjectedMixer):
                 " where the ridge starts"
             )
         self.ridge_lower_bound, self.cg_iterations = ridge_lower_bound, cg_iterations
-        self.gates, self.norms, self.affine = gates, norms, affine
+        self.ungated, self.unnormed, self.affine = ungated, unnormed, affine
         self.chunk_size, self.backend = chunk_size, backend
 
         self.q_proj, self.k_proj, self.v_proj, self.o_proj = (nn.Linear(d_model, d_model, bias=False) for _ in range(4))
         if d_conv:
             self.q_conv, self.k_conv = (ShortConvolution(d_model, d_conv) for _ in range(2))
-        if gates:
+        if not ungated:
             self.a_proj, self.b_proj = (nn.Linear(d_model, num_heads) for _ in range(2))
         else:
             self.input_projections = ("q_proj", "k_proj", "v_proj")
@@ -89,7 +89,7 @@ class MesaNet(ProjectedMixer):
         logit = math.log(math.expm1(INITIAL_RIDGE - ridge_lower_bound))
         self.ridge_logit = nn.Parameter(torch.full((d_model,), logit))
         keep_initial_values(self.ridge_logit)
-        if norms:
+        if not unnormed:
             self.norm = nn.RMSNorm(self.head_dim, eps=NORM_EPS)
 
     def mix(self, projected: Tensor) -> Tensor:
@@ -114,11 +114,11 @@ class MesaNet(ProjectedMixer):
             self.head_dim,
             (self.num_heads,) * 3,
             convolutions=(self.q_conv, self.k_conv) if self.d_conv else (),
-            normed=2 if self.norms else 0,
-            flat=(self.num_heads,) * 2 if self.gates else (),
+            normed=0 if self.unnormed else 2,
+            flat=() if self.ungated else (self.num_heads,) * 2,
         )
         with torch.autocast(projected.device.type, enabled=False):
-            if self.gates:
+            if not self.ungated:
                 decay_logit, beta_logit = logits
                 return q, k, v, *gates(decay_logit, beta_logit, self.a_proj.bias, beta_bias=self.b_proj.bias)
             beta = q.new_ones(q.shape[:3], dtype=torch.promote_types(q.dtype, torch.float32))
@@ -138,7 +138,7 @@ class MesaNet(ProjectedMixer):
                 memory = state["memory"]
                 o = mesa_reference(q, k, v, log_decay, beta, ridge, self.cg_iterations, self.chunk_size, memory)
             o = mean_v + o if self.affine else o
-            return (rms_norm(o, self.norm.weight, NORM_EPS) if self.norms else o).flatten(-2)
+            return (o if self.unnormed else rms_norm(o, self.norm.weight, NORM_EPS)).flatten(-2)
 
     def state_size(self, seq_len: int) -> int:
         """Two `[head_dim, head_dim]` matrices per head, and what two convolutions look back at.

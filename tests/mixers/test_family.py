@@ -99,8 +99,8 @@ def test_the_sums_before_a_chunk_get_gradients():
     torch.testing.assert_close(gradient, torch.autograd.grad(o.square().sum(), x)[0])
 
 
-BARE = {"d_conv": 0, "norms": False, "gates": False}
-WITH_EXTRAS = {"d_conv": 4, "norms": True, "gates": True}
+BARE = {"d_conv": 0, "unnormed": True, "ungated": True}
+WITH_EXTRAS = {"d_conv": 4, "unnormed": False, "ungated": False}
 
 
 def layer_of_mesa(mixer, x, affine):
@@ -119,7 +119,7 @@ def layer_of_mesa(mixer, x, affine):
             moment = keys.T @ (weights[:, None] * keys) + ridge[h].diag()
             solved = torch.linalg.solve(moment, query)
             rows[t, h] = intercept + values.T @ (weights * (keys @ solved))
-    rows = F.rms_norm(rows, rows.shape[-1:], mixer.norm.weight, 1e-5) if mixer.norms else rows
+    rows = rows if mixer.unnormed else F.rms_norm(rows, rows.shape[-1:], mixer.norm.weight, 1e-5)
     return rows.flatten(1) @ mixer.o_proj.weight.T
 
 
@@ -236,7 +236,7 @@ def test_the_solved_probe_has_the_gradients_of_a_dense_solve(monkeypatch):
 
 @pytest.mark.parametrize("norms", [False, True])
 def test_affine_delta_is_the_delta_rule_on_what_is_centred(norms):
-    mixer, x = twins(("affine_delta", {"d_conv": 0, "norms": norms}))
+    mixer, x = twins(("affine_delta", {"d_conv": 0, "unnormed": not norms}))
     x = 0.5 * x[:, :40]
     q, k, v = ((x @ getattr(mixer, f"{name}_proj").weight.T).unflatten(-1, (HEADS, -1)) for name in "qkv")
     beta = (x @ mixer.b_proj.weight.T).sigmoid()
@@ -256,7 +256,7 @@ def test_affine_delta_is_the_delta_rule_on_what_is_centred(norms):
 def test_affine_mesa_is_flas_mesa_with_a_constant_key():
     """A key of 1, whose column has no ridge, is an intercept."""
     naive = pytest.importorskip("fla.ops.mesa_net.naive")
-    mixer, x = twins(("affine_mesa", {"norms": False}))
+    mixer, x = twins(("affine_mesa", {"unnormed": True}))
     q, k, v, log_decay, beta = mixer.parts(mixer.project(x[:, :50]))
     one, zero = torch.ones_like(q[..., :1]), torch.zeros_like(q[..., :1])
     ridge = F.pad(F.softplus(mixer.ridge_logit).view(HEADS, -1) + mixer.ridge_lower_bound, (0, 1))
