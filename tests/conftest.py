@@ -6,6 +6,10 @@ from collections import Counter
 import pytest
 import torch
 
+if not torch.cuda.is_available():
+    # Kernels run in Triton's interpreter. Triton reads this when it is imported, as PyTorch does in several places.
+    os.environ["TRITON_INTERPRET"] = "1"
+
 import mixerlab.config.settings  # noqa: F401  # registers `${setting:...}`, as the command does
 
 # The tensors of tests are tiny. A second thread waits longer than it computes, most of all on a busy machine.
