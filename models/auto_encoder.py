@@ -44,11 +44,12 @@ class AutoEncoder(nn.Module):
         d_model: int,
         n_layers: int,
         make_mixer: Callable[[], nn.Module],
+        d_ff: int | None = None,
         redraw_all: bool = False,
     ):
         super().__init__()
         self.embedding = nn.Embedding(vocab_size, d_model)
-        self.blocks = Blocks(d_model, n_layers, make_mixer)
+        self.blocks = Blocks(d_model, n_layers, make_mixer, d_ff)
         self.decoder = nn.Sequential(DecoderLayer(d_model), DecoderLayer(d_model))
         self.norm = nn.RMSNorm(d_model, eps=NORM_EPS)
         self.head = nn.Linear(d_model, vocab_size)

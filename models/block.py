@@ -14,15 +14,22 @@ from mixerlab.mixers.cache import State
 from mixerlab.mixers.projected import is_hooked
 from mixerlab.models.stream import ALL, ResidualStream
 
+GRANULE = 16  # of inner widths, which tensor cores take
+
+
+def inner_width(d_model: int) -> int:
+    """8/3 of the outer width (Shazeer 2020), rounded up to `GRANULE`."""
+    return GRANULE * math.ceil(int(8 * d_model / 3) / GRANULE)
+
 
 class SwiGLU(nn.Module):
-    """`w3(silu(w1 x) * w2 x)`, no bias; the inner width is 8/3 of the outer, rounded up to 16 (Shazeer 2020)."""
+    """`w3(silu(w1 x) * w2 x)`, no bias; the inner width is `d_ff`, of None that of `inner_width`."""
 
     input_projections = ("w1", "w2")  # training lays them side by side, where `join_rows` need not copy
 
-    def __init__(self, d_model: int):
+    def __init__(self, d_model: int, d_ff: int | None = None):
         super().__init__()
-        d_inner = 16 * math.ceil(int(8 * d_model / 3) / 16)
+        d_inner = d_ff or inner_width(d_model)
         self.w1 = nn.Linear(d_model, d_inner, bias=False)
         self.w2 = nn.Linear(d_model, d_inner, bias=False)
         self.w3 = nn.Linear(d_inner, d_model, bias=False)
@@ -36,12 +43,12 @@ class SwiGLU(nn.Module):
 class Block(nn.Module):
     """`x + mixer(norm(x))`, then `x + mlp(norm(x))`; behind the mixer it goes on with the positions `scored` only."""
 
-    def __init__(self, d_model: int, mixer: nn.Module):
+    def __init__(self, d_model: int, mixer: nn.Module, d_ff: int | None = None):
         super().__init__()
         self.mixer_norm = nn.RMSNorm(d_model, eps=NORM_EPS)
         self.mixer = mixer
         self.mlp_norm = nn.RMSNorm(d_model, eps=NORM_EPS)
-        self.mlp = SwiGLU(d_model)
+        self.mlp = SwiGLU(d_model, d_ff)
 
     def forward(self, x: ResidualStream, scored: slice = ALL) -> ResidualStream:
         return self._around(self.mixer, x, scored)
@@ -67,8 +74,8 @@ class Blocks(nn.ModuleList):
     Nothing mixes positions after the last mixer, so the last MLP is spared the others.
     """
 
-    def __init__(self, d_model: int, n_layers: int, make_mixer: Callable[[], nn.Module]):
-        super().__init__(Block(d_model, make_mixer()) for _ in range(n_layers))
+    def __init__(self, d_model: int, n_layers: int, make_mixer: Callable[[], nn.Module], d_ff: int | None = None):
+        super().__init__(Block(d_model, make_mixer(), d_ff) for _ in range(n_layers))
 
     def forward(self, x: ResidualStream, scored: slice = ALL) -> ResidualStream:
         *others, last = self

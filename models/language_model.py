@@ -24,6 +24,7 @@ class LanguageModel(nn.Module):
         d_model: width.
         n_layers: how many blocks.
         make_mixer: makes one block's mixer, `[B, T, d_model]` to the same; called once for each block.
+        d_ff: inner width of the MLPs; None: that of `inner_width`.
         linear_std: of the initial linear weights (`initialise`).
         tie_embeddings: the embedding is the head's weight too, and starts as a linear weight does.
         logit_softcap: c of `c tanh(logits / c)`, in place of the logits (Gemma 2); None: they are as they come.
@@ -35,6 +36,7 @@ class LanguageModel(nn.Module):
         d_model: int,
         n_layers: int,
         make_mixer: Callable[[], nn.Module],
+        d_ff: int | None = None,
         linear_std: LinearStd = None,
         tie_embeddings: bool = False,
         logit_softcap: float | None = None,
@@ -42,7 +44,7 @@ class LanguageModel(nn.Module):
         super().__init__()
         self.logit_softcap = logit_softcap
         self.embedding = nn.Embedding(vocab_size, d_model)
-        self.blocks = Blocks(d_model, n_layers, make_mixer)
+        self.blocks = Blocks(d_model, n_layers, make_mixer, d_ff)
         self.norm = nn.RMSNorm(d_model, eps=NORM_EPS)
         self.head = nn.Linear(d_model, vocab_size)
         if tie_embeddings:

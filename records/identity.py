@@ -23,6 +23,7 @@ VOLATILE = (
     "trainer.replicas",
     "trainer.compile",
     "logger",
+    "model.match_params",  # d_ff says what came of it
     "task.setting",
     "task.baseline",
     "task.changes",

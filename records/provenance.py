@@ -32,6 +32,9 @@ def provenance(
     sees_future: bool | None = None,
     notes: Sequence[str] = (),
     resumed_after_s: float = 0,
+    training_s: float | None = None,
+    tokens_per_s: float | None = None,
+    peak_memory_mb: float | None = None,
 ) -> dict[str, Any]:
     """The `provenance` of a record that is written now.
 
@@ -49,11 +52,17 @@ def provenance(
         notes: what happened on the way, such as a population halved for lack of memory.
         resumed_after_s: seconds of training, by processes that were stopped, that the run went on from; `wall_time_s`
             includes them, but not what was trained between the last checkpoint and the stop.
+        training_s: of them, and of this process, the seconds of training and of scoring each epoch.
+        tokens_per_s: that all replicas together trained on in this process, in those seconds of it.
+        peak_memory_mb: the most that tensors took on the GPU; None on a CPU, and where other runs shared graphs.
     """
     return {
         "started_at": started_at.isoformat(timespec="seconds"),
         "wall_time_s": (datetime.now(UTC) - started_at).total_seconds() + resumed_after_s,
         "resumed_after_s": resumed_after_s,
+        "training_s": training_s,
+        "tokens_per_s": tokens_per_s,
+        "peak_memory_mb": peak_memory_mb,
         "device": device,
         "threads": threads,
         "instruction_set": instruction_set,

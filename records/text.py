@@ -69,6 +69,13 @@ def no_formula(text: str) -> str:
     return f"'{text}" if text.startswith(("=", "+", "-", "@", "\t", "\r")) else text
 
 
+def duration(seconds: float) -> str:
+    """`40 s`, `40 min`, `4.0 h`."""
+    if seconds < 100:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 90 * 60 else f"{seconds / 3600:.1f} h"
+
+
 SECONDS_BETWEEN_LINES = 60.0
 
 

@@ -119,6 +119,7 @@ def test_a_killed_run_resumes_and_ends_with_the_record_of_an_unbroken_one(tmp_pa
         (record,) = records(tmp_path / name).values()
         earlier = record["provenance"]["resumed_after_s"]
         assert (earlier > 0) == (name == "killed") and record["provenance"]["wall_time_s"] > earlier
+        assert record["provenance"]["training_s"] > earlier and record["provenance"]["tokens_per_s"] > 0
     assert not list(tmp_path.glob("*/runs/*/resume-*.ckpt"))
 
 

@@ -8,16 +8,19 @@ from pathlib import Path
 from typing import Any
 
 import lightning as L
+import torch
 from lightning.pytorch.plugins.io import TorchCheckpointIO
 from tqdm import tqdm
 
 from mixerlab.records.claims import note_epochs
 from mixerlab.records.files import ANEW
-from mixerlab.records.text import Lines, is_terminal
+from mixerlab.records.text import Lines, counted, duration, is_terminal
 from mixerlab.training.checkpoints import read_checkpoint, write_checkpoint
 from mixerlab.training.lit_module import PopulationTraining
 
 log = logging.getLogger(__name__)
+
+SECONDS_UNTIL_COST = 10.0
 
 
 class ResumePoint(L.Callback):
@@ -97,6 +100,58 @@ class EpochNote(L.Callback):
         if time.monotonic() - self.noted_at >= 1:
             note_epochs(self.folder, trainer.current_epoch + 1, trainer.max_epochs or 0)
             self.noted_at = time.monotonic()
+
+
+class Cost(L.Callback):
+    """Says, once steps have been made for some seconds, how long the rest will take; measures what training takes.
+
+    Args:
+        tokens: of the training rows of one replica.
+        device: that trains; nothing of this training is on it yet.
+
+    Attributes:
+        seconds: of this process from start to end of training, scoring included.
+    """
+
+    def __init__(self, tokens: int, device: torch.device):
+        self.tokens, self.device = tokens, device
+        self.seconds, self.steps_before, self.groups, self.is_told = 0.0, 0, 0, False
+        self.allocated_before = torch.cuda.memory_allocated(device) if device.type == "cuda" else 0
+
+    def on_train_start(self, trainer: L.Trainer, module: L.LightningModule) -> None:
+        assert isinstance(module, PopulationTraining)
+        self.began = time.monotonic()
+        self.steps_before = sum(module.history[-1]["steps"]) if module.history else 0
+        if self.device.type == "cuda":
+            torch.cuda.reset_peak_memory_stats(self.device)
+
+    def on_train_batch_end(
+        self, trainer: L.Trainer, module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        now, self.groups = time.monotonic(), self.groups + 1
+        if self.groups == 1:  # what is compiled and captured is by now
+            self.since = now
+        elif not self.is_told and now - self.since >= SECONDS_UNTIL_COST:
+            self.is_told = True
+            each, epochs = int(trainer.num_training_batches), trainer.max_epochs or 0
+            left = (now - self.since) / (self.groups - 1) * (each * (epochs - trainer.current_epoch) - batch_idx - 1)
+            is_cpu = self.device.type == "cpu"
+            where = counted(torch.get_num_threads(), "core") if is_cpu else torch.cuda.get_device_name(self.device)
+            log.info("about %s left on %s, unless all replicas stop before", duration(left), where)
+
+    def on_train_end(self, trainer: L.Trainer, module: L.LightningModule) -> None:
+        self.seconds = time.monotonic() - self.began
+
+    def trained(self, module: PopulationTraining, steps_per_epoch: int) -> int:
+        """The tokens that this process has trained on, all replicas together."""
+        steps = sum(module.history[-1]["steps"]) - self.steps_before if module.history else 0
+        return round(steps / steps_per_epoch * self.tokens)
+
+    def peak_memory(self, module: PopulationTraining) -> int | None:
+        """The most bytes that tensors of this training took on a GPU; None on a CPU, or with graphs of another run."""
+        if self.device.type != "cuda" or module.reuses_graphs:
+            return None
+        return torch.cuda.max_memory_allocated(self.device) - self.allocated_before
 
 
 class EpochProgress(L.Callback):

@@ -24,7 +24,7 @@ from torch import nn
 
 from mixerlab.records.errors import reason
 from mixerlab.records.interruption import Terminated, users_code
-from mixerlab.training.callbacks import CheckpointFiles, EpochNote, EpochProgress, ResumePoint
+from mixerlab.training.callbacks import CheckpointFiles, Cost, EpochNote, EpochProgress, ResumePoint
 from mixerlab.training.capture import GraphCache
 from mixerlab.training.checkpoints import DamagedCheckpoint, Replicas, checkpoint_name, read_checkpoint
 from mixerlab.training.compiled import compile_mixers, without_kernels
@@ -56,7 +56,9 @@ class RunResult:
 
     `weights` has for each replica the states of its model that are kept, name to tensor, by selection or snapshot.
     `device` is the name of the GPU, or `cpu`. `resumed_after_s` is the training that other processes did before they
-    were stopped, in seconds.
+    were stopped, in seconds. In `seconds` this process has trained on `tokens`, all replicas together, and scored each
+    epoch. `peak_memory` is the most that its tensors took on a GPU, in bytes; None on a CPU, and where graphs of
+    another run are used, which has allocated their memory.
     """
 
     replicas: list[dict]
@@ -67,6 +69,9 @@ class RunResult:
     torch_device: torch.device
     dtype: torch.dtype
     resumed_after_s: float
+    seconds: float
+    tokens: int
+    peak_memory: int | None
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -158,6 +163,7 @@ class Training:
         resume_point = ResumePoint(checkpoint, config.checkpoint_every, is_half, self.name)
         trainer = self._trainer(resume_point, EpochProgress(replicas))
         device = trainer.strategy.root_device
+        trainer.callbacks.append(cost := Cost(self.splits["train"][0].size, device))  # type: ignore[attr-defined]
 
         # How the replicas compute: side by side, if the model can.
         tokens, scored = data.first_batch(device)
@@ -211,6 +217,9 @@ class Training:
             torch_device=device,
             dtype=config.dtype,
             resumed_after_s=resume_point.resumed_after_s,
+            seconds=cost.seconds,
+            tokens=cost.trained(module, data.steps_per_epoch),
+            peak_memory=cost.peak_memory(module),
         )
 
     def _look_at(self, checkpoint: Path, replicas: Replicas) -> list[str]:
@@ -296,4 +305,7 @@ def _joined(note: str, parts: Sequence[RunResult]) -> RunResult:
         weights=[weights for part in parts for weights in part.weights],
         notes=[note, *dict.fromkeys(note for part in parts for note in part.notes)],
         resumed_after_s=sum(part.resumed_after_s for part in parts),
+        seconds=sum(part.seconds for part in parts),
+        tokens=sum(part.tokens for part in parts),
+        peak_memory=max(peaks) if (peaks := [part.peak_memory for part in parts if part.peak_memory]) else None,
     )

@@ -89,6 +89,7 @@ class PopulationTraining(L.LightningModule):
         self.finished = False  # no replica is left to train
         self.steps: PopulationSteps | None = None  # for the replicas that are left
         self.graphs: Graphs | None = None
+        self.reuses_graphs = False  # whose memory another run has allocated
         # Those of `notes` that came up when functions were captured. A mixer says something only once, so graphs that
         # are captured later, for fewer replicas, get a copy of them: a run that reuses those alone says it too.
         self.notes_of_graphs: list[str] = []
@@ -129,6 +130,7 @@ class PopulationTraining(L.LightningModule):
             self.graphs = self.cache.take(
                 key, steps.written_tensors(), steps.read_tensors(), self.population.generators
             )
+            self.reuses_graphs |= bool(self.graphs.made)
             # A mixer says when it is first called whether it is compiled. In a graph that is there it is never called.
             self.notes += [note for note in self.graphs.notes if note not in self.notes]
             self.notes_of_graphs += [note for note in self.graphs.notes if note not in self.notes_of_graphs]

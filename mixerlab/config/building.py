@@ -27,6 +27,9 @@ if TYPE_CHECKING:
     from lightning.pytorch.loggers import Logger
 
 
+NamedMakers = list[tuple[str, Callable[..., SequenceMixer]]]
+
+
 def component(cfg: Mapping[str, Any] | DictConfig, group: str = "", **arguments: Any) -> Any:
     """What `maker` of this config makes of these arguments."""
     return maker(cfg, group)(**arguments)
@@ -89,7 +92,7 @@ class Parts:
         grouping: which parameters the optimizer takes together.
     """
 
-    mixers: list[tuple[str, Callable[..., SequenceMixer]]]
+    mixers: NamedMakers
     model: ModelConfig
     make_schedule: Callable[..., Any]
     make_optimizer: Callable[..., Any]
@@ -98,12 +101,8 @@ class Parts:
     @classmethod
     def of(cls, cfg: DictConfig) -> Self:
         """The parts that a checked config describes."""
-        layers = mixers_of(cfg.mixer).items()
         return cls(
-            mixers=[
-                (mixer["name"], mixer_maker(mixer, cfg.model.n_layers, "" if key == "mixer" else key))
-                for key, mixer in layers
-            ],
+            mixers=mixer_makers(cfg.mixer, cfg.model.n_layers),
             model=ModelConfig(**{str(key): value for key, value in cfg.model.items()}),
             make_schedule=maker(cfg.schedule, "schedule"),
             make_optimizer=optimizer_maker(cfg.optimizer),
@@ -112,19 +111,7 @@ class Parts:
 
     def build_model(self, task: Task, n_layers: int | None = None) -> LanguageModel | AutoEncoder:
         """One replica's model: a language model, or the auto-encoder if the task asks so."""
-        common: dict[str, Any] = {"d_model": self.model.d_model, "n_layers": n_layers or self.model.n_layers}
-        layers = enumerate(itertools.cycle(make for _, make in self.mixers))
-        makers = (partial(make, d_model=self.model.d_model, layer_idx=number) for number, make in layers)
-        if self.model.shared_mixer:
-            shared = itertools.cycle([make() for make in itertools.islice(makers, len(self.mixers))])
-            common["make_mixer"] = lambda: next(shared)
-        else:
-            common["make_mixer"] = lambda: next(makers)()
-        if task.autoencode:
-            redraw_all = self.model.autoencoder_redraw_all
-            return AutoEncoder(task.vocab_size, task.input_length, **common, redraw_all=redraw_all)
-        keys = ("linear_std", "tie_embeddings", "logit_softcap")
-        return LanguageModel(task.vocab_size, **common, **{key: getattr(self.model, key) for key in keys})
+        return model_of(self.mixers, self.model, task, n_layers)
 
     def mixers_in(self, model: LanguageModel | AutoEncoder) -> list[tuple[str, SequenceMixer]]:
         """The mixers of the first layers of such a model, each with its name."""
@@ -145,6 +132,33 @@ class Parts:
                 )
                 warnings[sentence] = None
         return list(warnings)
+
+
+def mixer_makers(cfg: Mapping[str, Any] | DictConfig, n_layers: int) -> NamedMakers:
+    """Name and maker of the mixers of the first layers: one, or those of a hybrid's pattern."""
+    layers = mixers_of(cfg).items()
+    return [(mixer["name"], mixer_maker(mixer, n_layers, "" if key == "mixer" else key)) for key, mixer in layers]
+
+
+def model_of(
+    mixers: Sequence[tuple[str, Callable[..., SequenceMixer]]],
+    keys: ModelConfig,
+    task: Task,
+    n_layers: int | None = None,
+) -> LanguageModel | AutoEncoder:
+    """A model of these mixers (`mixer_makers`), with `n_layers` in place of those that the keys say."""
+    common: dict[str, Any] = {"d_model": keys.d_model, "n_layers": n_layers or keys.n_layers, "d_ff": keys.d_ff}
+    layers = enumerate(itertools.cycle(make for _, make in mixers))
+    makers = (partial(make, d_model=keys.d_model, layer_idx=number) for number, make in layers)
+    if keys.shared_mixer:
+        shared = itertools.cycle([make() for make in itertools.islice(makers, len(mixers))])
+        common["make_mixer"] = lambda: next(shared)
+    else:
+        common["make_mixer"] = lambda: next(makers)()
+    if task.autoencode:
+        return AutoEncoder(task.vocab_size, task.input_length, **common, redraw_all=keys.autoencoder_redraw_all)
+    own = {key: getattr(keys, key) for key in ("linear_std", "tie_embeddings", "logit_softcap")}
+    return LanguageModel(task.vocab_size, **common, **own)
 
 
 def build_model(cfg: DictConfig, task: Task) -> LanguageModel | AutoEncoder:

@@ -11,6 +11,7 @@ from mixerlab.config.hints import check_choices, one_line_refusals
 from mixerlab.config.hybrid import expand, is_hybrid
 from mixerlab.config.project import ConfigDir, check_yamls, note_folders, search_path, use_folders
 from mixerlab.config.settings import baseline_from_yaml
+from mixerlab.config.sizes import match_params
 
 
 def compose(*overrides: str, config_dir: ConfigDir = None) -> DictConfig:
@@ -49,7 +50,7 @@ def without_hydra(composed: DictConfig) -> DictConfig:
 
 
 def complete(cfg: DictConfig, hydra_config: DictConfig | HydraConf, loader: ConfigLoader) -> None:
-    """Gives a hybrid its layers' configs and a task its baseline, and refuses yamls of another name than their file's.
+    """Gives a hybrid its layers' configs, a task its baseline and a model its `d_ff`; refuses yamls of another name.
 
     Args:
         cfg: a composed config, which is changed.
@@ -57,7 +58,8 @@ def complete(cfg: DictConfig, hydra_config: DictConfig | HydraConf, loader: Conf
         loader: what composed it.
 
     Raises:
-        ValueError: a mixer that does not exist, options that no layer has, or a yaml of another name.
+        ValueError: a mixer that does not exist, options that no layer has, sizes that cannot be matched, or a yaml of
+            another name.
     """
     check_yamls(cfg, hydra_config)
     if isinstance(cfg.task, DictConfig) and not {"baseline", "levels"} & set(cfg.task):
@@ -65,3 +67,6 @@ def complete(cfg: DictConfig, hydra_config: DictConfig | HydraConf, loader: Conf
     if isinstance(cfg.mixer, DictConfig) and is_hybrid(cfg.mixer):
         with one_line_refusals():
             expand(cfg, hydra_config, loader)
+    if isinstance(cfg.model, DictConfig) and cfg.model.get("match_params") is not None:
+        with one_line_refusals():
+            match_params(cfg, hydra_config, loader)

@@ -68,7 +68,9 @@ def expand(cfg: DictConfig, hydra_config: DictConfig | HydraConf, loader: Config
     names = cfg.mixer.get("layers")
     if not isinstance(names, ListConfig) or not names or not all(isinstance(name, str) and name for name in names):
         raise ValueError(f"mixer.layers={names!r} must list mixers, such as 'mixer.layers=[attn,gdn]'")
-    composed = {name: _composed(name, hydra_config, loader) for name in dict.fromkeys(names)}
+    composed = {name: composed_mixer(name, hydra_config, loader) for name in dict.fromkeys(names)}
+    if hybrids := [name for name, mixer in composed.items() if is_hybrid(mixer)]:
+        raise ValueError(f"mixer.layers: {hybrids[0]} is a hybrid: name the mixers of its layers instead")
     options = {str(number): composed[name] for number, name in enumerate(names)}
     for number, own in _options(cfg.mixer, len(names)):
         options[number] = cast(dict[str, Any], OmegaConf.to_container(OmegaConf.merge(options[number], own)))
@@ -92,7 +94,7 @@ def _options(mixer: DictConfig, layers: int) -> list[tuple[str, dict[str, Any]]]
     return [(str(key), keys) for key, keys in options.items()]
 
 
-def _composed(name: str, hydra_config: DictConfig | HydraConf, loader: ConfigLoader) -> dict[str, Any]:
+def composed_mixer(name: str, hydra_config: DictConfig | HydraConf, loader: ConfigLoader) -> dict[str, Any]:
     """`cfg.mixer` of `mixer=<name>` under the same experiment, its interpolations unresolved."""
     overrides = [f"mixer={name}"]
     if searched := list(hydra_config.searchpath):
@@ -101,6 +103,4 @@ def _composed(name: str, hydra_config: DictConfig | HydraConf, loader: ConfigLoa
         overrides.append(f"layers@mixer={experiment}_{name}")
     mixer = loader.load_configuration(_LAYER, overrides, RunMode.RUN).get("mixer")
     check_yaml(mixer, name)
-    if is_hybrid(mixer):
-        raise ValueError(f"mixer.layers: {name} is a hybrid: name the mixers of its layers instead")
     return cast(dict[str, Any], OmegaConf.to_container(mixer))

@@ -13,6 +13,7 @@ from mixerlab.config.hints import one_line_refusals
 from mixerlab.config.hybrid import check_keys, is_hybrid, mixers_of
 from mixerlab.config.settings import described
 from mixerlab.mixers.base import SequenceMixer
+from mixerlab.models.block import GRANULE
 from mixerlab.records.code_version import code_version
 from mixerlab.records.identity import present, replicas_of
 from mixerlab.records.named import check_sweep_name
@@ -72,11 +73,15 @@ class ModelConfig:
     tie_embeddings: bool = False
     logit_softcap: float | None = None
     shared_mixer: bool = False
+    d_ff: int | None = None
+    match_params: str | None = None
 
     def __post_init__(self):
         for key in ("d_model", "n_layers"):
             if getattr(self, key) < 1:
                 raise ValueError(f"model.{key}={getattr(self, key)} must be at least 1")
+        if self.d_ff is not None and (self.d_ff < GRANULE or self.d_ff % GRANULE):
+            raise ValueError(f"model.d_ff={self.d_ff} must be a multiple of {GRANULE}, or null")
         std, cap = self.linear_std, self.logit_softcap
         if std not in (None, "fan_in") and not 0 < float(std) < math.inf:
             raise ValueError(

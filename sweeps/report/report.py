@@ -91,6 +91,8 @@ def report(
                 remove_leftovers(written)
             files = _Files(out)
             files.write("rows.csv", writers.rows_csv(frame))
+            if (cost := writers.cost_markdown(spread)) is not None:
+                files.write("cost.md", cost)
             texts = []
             for selection in selections:
                 cells = best_per_cell(spread, selection, all_known=configs is not None)

@@ -7,8 +7,9 @@ from typing import Any
 
 import pandas as pd
 
+from mixerlab.records.best import ENDED
 from mixerlab.records.names import AVERAGE
-from mixerlab.records.text import escape_latex, escape_markdown, no_formula, one_line
+from mixerlab.records.text import duration, escape_latex, escape_markdown, no_formula, one_line
 from mixerlab.sweeps.tables.columns import labels
 from mixerlab.sweeps.tables.intervals import interval
 from mixerlab.sweeps.tables.tables import Entry, Table, best_of, marks_of, seeds_of, task_table, text_of
@@ -119,6 +120,33 @@ def rows_csv(frame: pd.DataFrame) -> str:
     for name in safe.select_dtypes(exclude=["number", "bool"]):
         safe[name] = safe[name].map(lambda value: no_formula(value) if isinstance(value, str) else value)
     return safe.to_csv(index=False, lineterminator="\n")
+
+
+_COST = ("num_params", "training_s", "tokens_per_s", "peak_memory_mb")  # of a row, and what `cost.md` calls them
+_COST_NAMES = ("parameters", "training", "tokens/s", "GPU memory")
+
+
+def cost_markdown(frame: pd.DataFrame) -> str | None:
+    """What a run of each (task, setting) and column takes; None if no record says it. `frame`: of `spread_out`."""
+    told = frame[frame["mixer"].notna() & frame["status"].isin(ENDED)]
+    told = told.assign(**{name: pd.to_numeric(told.get(name), errors="coerce") for name in _COST})
+    told = told.assign(replicas=told.groupby("run_id")["replica"].transform("size"), device=told.get("device", "-"))
+    runs = told.drop_duplicates("run_id").dropna(subset=["training_s", "tokens_per_s"])
+    if runs.empty:
+        return None
+    names = labels(runs["column"].drop_duplicates())
+    lines = [["task", "setting", "column", "device", "replicas", *_COST_NAMES]]
+    for (task, setting, column, device, replicas), own in runs.groupby(lines[0][:5], sort=False):
+        size, seconds, speed, memory = own[list(_COST)].median()
+        texts = (f"{size:,.0f}", duration(seconds), f"{speed:,.0f}", "-" if pd.isna(memory) else f"{memory:,.0f} MB")
+        lines.append([task, setting, names[column], str(device), str(replicas), *texts])
+    return (
+        "Of a run, whose replicas (learning rate, seed) train together: parameters of one, the time of training with\n"
+        "the scoring of each epoch, the tokens that all replicas train on in a second of it, and the most memory of\n"
+        "their tensors on a GPU. Medians over runs of as many replicas on one device.\n\n"
+        + aligned([[escape_markdown(text) for text in line] for line in lines], 4)
+        + "\n"
+    )
 
 
 def solved_markdown(cells: pd.DataFrame) -> str:

@@ -17,7 +17,7 @@ from mixerlab.sweeps.tables.notes import notes_of
 from mixerlab.sweeps.tables.rows_file import read_rows
 from mixerlab.sweeps.tables.swept import spread_out
 from mixerlab.sweeps.tables.tables import task_table
-from mixerlab.sweeps.tables.writers import rows_csv
+from mixerlab.sweeps.tables.writers import cost_markdown, rows_csv
 
 
 def notes(results, configs=None, by=None):
@@ -131,6 +131,17 @@ def test_the_training_curves_of_runs(tmp_path):
     assert other in curves(tmp_path).attrs["notes"][0] and set(curves(tmp_path)["mixer"]) == {"attn"}
     with pytest.raises(ValueError, match=f"no training curves; unreadable: .*{other}"):
         curves(tmp_path, ["mixer=gdn"])
+
+
+def test_what_runs_took(tmp_path):
+    fakes.add_run(tmp_path, [0.5, 0.6, 0.7])
+    assert cost_markdown(spread_out(collect(tmp_path))) is None
+    for seed, seconds in ((1, 60.0), (2, 120.0)):
+        told = {"training_s": seconds, "tokens_per_s": 1e5 / seed, "peak_memory_mb": 2345.6, "device": "H100"}
+        fakes.add_run(tmp_path, [0.5, 0.6, 0.7], mixer="gdn", seed=seed, provenance=told)
+    *_, line = cost_markdown(spread_out(collect(tmp_path))).splitlines()
+    cells = [cell.strip() for cell in line.split("|")[1:-1]]
+    assert cells == ["icr", "baseline", "gdn", "H100", "3", "407,184", "90 s", "75,000", "2,346 MB"]
 
 
 def test_cpus_on_which_numbers_depend_are_told_apart(tmp_path):

@@ -35,6 +35,14 @@ def test_the_bar_ends_with_the_last_epoch(tmp_path, monkeypatch):
         assert bar.shown == f"val accuracy {result.metrics['val_accuracy'].iloc[-1]:.3f}"
 
 
+def test_how_long_it_will_take_is_said_once(tmp_path, monkeypatch, caplog):
+    monkeypatch.setattr(callbacks, "SECONDS_UNTIL_COST", 0.0)
+    with caplog.at_level("INFO"):
+        fit([(2e-2, 0)], tmp_path, data=splits(), epochs=3, stop_when_perfect=False)
+    (line,) = [message for message in caplog.messages if message.startswith("about ")]
+    assert " s left on 1 core, " in line
+
+
 def test_in_a_pipe_it_is_a_line_now_and_then_that_says_whose_accuracies_they_are(tmp_path, monkeypatch, capfd):
     """Here at once for every epoch, and otherwise none in so short a time."""
     for seconds, lines in ((0.0, 3), (60.0, 0)):

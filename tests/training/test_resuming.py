@@ -22,6 +22,9 @@ def test_an_interrupted_training_continues_from_its_last_epoch(tmp_path, caplog)
     assert resumed.replicas == unbroken.replicas and resumed.metrics.equals(unbroken.metrics)
     assert Broken.steps == 28 + 15
     assert resumed.resumed_after_s > 0 == unbroken.resumed_after_s
+    each = splits()["train"][0].size / unbroken.metrics["step"].iloc[0]  # tokens of a step of a replica
+    assert unbroken.tokens == each * sum(replica["steps"] for replica in unbroken.replicas)
+    assert 0 < resumed.tokens < unbroken.tokens and resumed.seconds > 0 and resumed.peak_memory is None
     rows_of = unbroken.metrics["replica"].value_counts()
     assert rows_of[2] == 1 and rows_of[0] <= 5 and rows_of[1] == 8  # two were frozen before the failure
 

@@ -1,0 +1,76 @@
+"""`model.match_params=attn`: a model with as many parameters as that of another mixer."""
+
+import functools
+import json
+import logging
+from collections.abc import Mapping
+from types import SimpleNamespace
+from typing import Any, cast
+
+from hydra.conf import HydraConf
+from hydra.core.config_loader import ConfigLoader
+from omegaconf import DictConfig, OmegaConf
+
+from mixerlab.config.arguments import check_arguments
+from mixerlab.config.building import mixer_makers, model_of
+from mixerlab.config.hybrid import composed_mixer, is_hybrid, mixers_of
+from mixerlab.config.values import ModelConfig, check_component, mixer_version
+from mixerlab.models.block import GRANULE, inner_width
+from mixerlab.tasks.base import Task
+from mixerlab.training.population import seeded
+
+log = logging.getLogger(__name__)
+
+
+def match_params(cfg: DictConfig, hydra_config: DictConfig | HydraConf, loader: ConfigLoader) -> None:
+    """Sets `model.d_ff` of a composed config; arguments as for `compose.complete`.
+
+    Raises:
+        ValueError: `d_ff` is set as well, no `d_ff` makes up for the mixers' difference, or a mixer is refused.
+        MissingConfigException: a mixer that does not exist.
+    """
+    name = cfg.model.match_params
+    if not isinstance(name, str):
+        raise ValueError(f"model.match_params={name!r} must be the name of a mixer, or null")
+    if cfg.model.get("d_ff") is not None:
+        raise ValueError(f"model.match_params={name} sets model.d_ff, and model.d_ff={cfg.model.d_ff} is set as well")
+    other = composed_mixer(name, hydra_config, loader)
+    if is_hybrid(other):
+        raise ValueError(f"model.match_params={name}: name a mixer, not a hybrid")
+    model, own = (cast(dict[str, Any], OmegaConf.to_container(cfg[key], resolve=True)) for key in ("model", "mixer"))
+    check_arguments("model", ModelConfig, model, yaml="the yamls in conf/")
+    for mixer in (own, other):
+        for prefix, layer in mixers_of(mixer).items():
+            check_component(prefix, layer, "mixer")
+    code = mixer_version({"mixer": own}), mixer_version({"mixer": other})
+    cfg.model.d_ff = _matched(json.dumps(own), json.dumps(other), json.dumps(model), code)
+
+
+@functools.lru_cache  # the cells of a sweep share mixers
+def _matched(own: str, other: str, model: str, code: tuple[str, str]) -> int | None:
+    """The inner width with which a model of the mixer `own` has as many parameters as one of `other`; None: the usual.
+
+    `code` tells apart what classes of the same names were before and after a module was reloaded.
+    """
+    keys, name = ModelConfig(**json.loads(model)), json.loads(other)["name"]
+    usual, per_unit = inner_width(keys.d_model), 3 * keys.d_model * keys.n_layers
+    ours, theirs = (_parameters(json.loads(mixer), keys) - per_unit * usual for mixer in (own, other))
+    d_ff = GRANULE * round((usual + (theirs - ours) / per_unit) / GRANULE)
+    if d_ff < GRANULE:
+        raise ValueError(
+            f"model.match_params={name}: without MLPs the model has {ours:,} parameters, with those of {name} and its"
+            f" MLPs {theirs + per_unit * usual:,}"
+        )
+    log.info(
+        "model.match_params=%s: model.d_ff=%d; with a vocabulary of 1 the model has %s parameters, that of %s %s",
+        *(name, d_ff, f"{ours + per_unit * d_ff:,}", name, f"{theirs + per_unit * usual:,}"),
+    )
+    return None if d_ff == usual else d_ff
+
+
+def _parameters(mixer: Mapping[str, Any], keys: ModelConfig) -> int:
+    """Of the language model with a vocabulary of 1: what the task adds is the same for all mixers."""
+    smallest = cast(Task, SimpleNamespace(vocab_size=1, input_length=1, autoencode=False))
+    with seeded(0):
+        model = model_of(mixer_makers(mixer, keys.n_layers), keys, smallest)
+    return sum(parameter.numel() for parameter in model.parameters())
