@@ -141,10 +141,7 @@ def mixer_makers(cfg: Mapping[str, Any] | DictConfig, n_layers: int) -> NamedMak
 
 
 def model_of(
-    mixers: Sequence[tuple[str, Callable[..., SequenceMixer]]],
-    keys: ModelConfig,
-    task: Task,
-    n_layers: int | None = None,
+    mixers: NamedMakers, keys: ModelConfig, task: Task, n_layers: int | None = None
 ) -> LanguageModel | AutoEncoder:
     """A model of these mixers (`mixer_makers`), with `n_layers` in place of those that the keys say."""
     common: dict[str, Any] = {"d_model": keys.d_model, "n_layers": n_layers or keys.n_layers, "d_ff": keys.d_ff}
