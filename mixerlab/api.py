@@ -82,6 +82,6 @@ def build_model(*overrides: str, mixer: SequenceMixer | None = None, config_dir:
     _, seed = replicas_of(config)[0]
     parts = Parts.of(cfg)
     if mixer is not None:
-        parts = replace(parts, mixers=[("mixer", lambda d_model: deepcopy(mixer))])
+        parts = replace(parts, mixers=[("mixer", lambda **at: deepcopy(mixer))])
     with seeded(seed):
         return parts.build_model(task)

@@ -47,6 +47,7 @@ def test_an_edit_is_not_taken_for_what_ran(mine):
     assert hash_of_new != hash_of_old and new != old
 
 
+@pytest.mark.slow
 def test_what_other_code_trained_is_told_before_a_seed_is_added(mine, monkeypatch):
     write, given = mine
     monkeypatch.setattr(Sweep, "report_on", lambda *_: [])

@@ -109,7 +109,8 @@ def made_by_other_code(results) -> None:
     path.write_text(json.dumps(record))
 
 
-@pytest.mark.parametrize("sweep", [(), pytest.param(("-m",), marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("sweep", [(), ("-m",)])
 def test_changed_repeats_what_other_code_made_and_nothing_else(results, sweep):
     command = (*sweep, *LONG, "force=changed", f"results_dir={results}")
     finished = "1 finished already" if sweep else "is finished: skipped"

@@ -45,6 +45,7 @@ class Broken(Attention):
 """
 
 
+@pytest.mark.slow
 def test_a_failing_cell_leaves_the_others_alone_and_is_tried_again(tmp_path, monkeypatch):
     (tmp_path / "broken.py").write_text(BROKEN)
     monkeypatch.syspath_prepend(tmp_path)

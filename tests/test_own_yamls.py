@@ -184,6 +184,7 @@ levels: {easy: {seq_len: 8}, 'T 12, c 3': {seq_len: 12}, (a): {seq_len: 16}}
 """
 
 
+@pytest.mark.slow
 def test_settings_may_have_names_that_need_quotes(own, tmp_path):
     tiny = [override for override in TINY if "seq_len" not in override and "vocab_size" not in override]
     command = (*own("task/mine", LEVELS), "-m", "mixer=attn", "task=mine", "task.setting=*", *tiny)

@@ -59,6 +59,7 @@ def test_a_dry_run_tells_its_runs_apart_by_the_swept_keys(tmp_path):
     assert [name for _, _, name in cells] == ["seq_len=64", "seq_len=96"]
 
 
+@pytest.mark.slow
 def test_a_key_that_only_some_cells_have_runs_where_it_applies(tmp_path):
     cells, lines = dry_run("mixer=attn", "task=icr,sc", "task.num_tokens_to_copy=8,12", results_dir=tmp_path)
     assert lines[0].startswith("task.num_tokens_to_copy applies to sc;") and lines[0].endswith("run: icr")

@@ -37,7 +37,10 @@ def check_costs_its_cell(text, folder, path=None):
 
 
 @pytest.mark.sampled(2)
-@pytest.mark.parametrize(("file", "damages"), [("record.json", damage.RECORDS), ("config.yaml", damage.CONFIGS)])
+@pytest.mark.parametrize(
+    ("file", "damages"),
+    [pytest.param("record.json", damage.RECORDS, marks=pytest.mark.slow), ("config.yaml", damage.CONFIGS)],
+)
 def test_a_damaged_file_costs_its_cell(tmp_path, reported, file, damages):
     for number, (name, harm) in enumerate(damages.items()):
         results = tmp_path / str(number)

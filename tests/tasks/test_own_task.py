@@ -144,6 +144,7 @@ def project(tmp_path, monkeypatch):
     return conf
 
 
+@pytest.mark.slow
 def test_a_run_whose_task_fails_is_recorded(project, tmp_path):
     results = tmp_path / "results"
     grid = ("--config-dir", str(project), "mixer=attn", "task=echo", *TINY, f"results_dir={results}")

@@ -54,6 +54,7 @@ def test_halves_give_the_results_of_the_whole(tmp_path, fits_up_to):
     assert logger.rates == {f"learning_rate/lr-{lr:g}_seed-{seed}": pytest.approx(lr) for lr, seed in REPLICAS}
 
 
+@pytest.mark.slow
 def test_an_interrupted_half_does_not_repeat_the_other(tmp_path, fits_up_to, monkeypatch):
     undisturbed = fit(REPLICAS, tmp_path / "undisturbed")
     fits_up_to(2)

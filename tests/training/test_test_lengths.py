@@ -56,6 +56,7 @@ def test_a_graph_scores_longer_rows_as_launched_steps_do(tmp_path, monkeypatch):
         np.testing.assert_allclose(graphs.metrics["test_loss"], launched.metrics["test_loss"], rtol=1e-4)
 
 
+@pytest.mark.slow
 def test_a_run_says_its_test_length_and_is_another_run(tmp_path):
     """Training and validation do not see it."""
     shorter = run_py(*ICR, f"results_dir={tmp_path}")
