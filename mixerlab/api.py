@@ -58,8 +58,10 @@ def check(mixer: Callable[..., SequenceMixer], d_model: int = WIDTH, **arguments
         How its replicas will compute.
 
     Raises:
-        ValueError: the first check that the mixer fails.
+        ValueError: the first check that the mixer fails, or what is no class.
     """
+    if isinstance(mixer, nn.Module) or not callable(mixer):
+        raise ValueError(f"{mixer!r} is no class: give check(MovingAverage); the command mixerlab check takes names")
     decision = check_everything(partial(mixer, d_model=d_model, **arguments), d_model)
     return decision.why or "replicas compute side by side, under vmap"
 
@@ -82,6 +84,8 @@ def build_model(*overrides: str, mixer: SequenceMixer | None = None, config_dir:
     _, seed = replicas_of(config)[0]
     parts = Parts.of(cfg)
     if mixer is not None:
+        if not isinstance(mixer, SequenceMixer):
+            raise ValueError(f"mixer={mixer!r} is no SequenceMixer: give one that is built, as MovingAverage(128)")
         parts = replace(parts, mixers=[("mixer", lambda **at: deepcopy(mixer))])
     with seeded(seed):
         return parts.build_model(task)

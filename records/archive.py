@@ -20,6 +20,7 @@ from pathlib import Path
 
 from mixerlab.records.atomic import read_bytes, replace_file
 from mixerlab.records.claims import claim
+from mixerlab.records.errors import message_of
 from mixerlab.records.files import (
     CONFIG_FILE,
     LARGEST_METRICS,
@@ -94,14 +95,17 @@ def restore(file: str | Path, results_dir: str | Path) -> tuple[int, int]:
 def _checked(file: str | Path) -> dict[str, dict[str, bytes]]:
     """The files of each run of an archive, by run_id and name; raises where it is not what `pack` writes."""
     runs: dict[str, dict[str, bytes]] = {}
-    with lzma.open(file) as packed, tarfile.open(fileobj=packed, mode="r|") as archive:
-        for member in archive:
-            match = _MEMBER.fullmatch(member.name)
-            if match is None or not member.isfile() or member.size > LARGEST_METRICS:
-                raise ValueError(f"{member.name!r}, of {member.size:,} bytes, is no file of a run")
-            content = archive.extractfile(member)
-            assert content is not None  # as for every plain file
-            runs.setdefault(match[1], {})[match[2]] = content.read()
+    try:
+        with lzma.open(file) as packed, tarfile.open(fileobj=packed, mode="r|") as archive:
+            for member in archive:
+                match = _MEMBER.fullmatch(member.name)
+                if match is None or not member.isfile() or member.size > LARGEST_METRICS:
+                    raise ValueError(f"{member.name!r}, of {member.size:,} bytes, is no file of a run")
+                content = archive.extractfile(member)
+                assert content is not None  # as for every plain file
+                runs.setdefault(match[1], {})[match[2]] = content.read()
+    except (lzma.LZMAError, tarfile.TarError, EOFError) as error:
+        raise ValueError(f"it is no .tar.xz of records, or it is cut short: {message_of(error)}") from error
     for identity, contents in runs.items():
         with reading(f"{file}: runs/{identity}"):
             _check_run(identity, contents)

@@ -19,7 +19,7 @@ def replace_file(path: Path, content: str | bytes) -> None:
     """Writes `path` so that a reader sees the old file or the new one, whatever dies when.
 
     Raises:
-        OSError: the disk is full, or the folder cannot be written; the old file is as it was.
+        OSError: the disk is full, or the folder cannot be written, with the name `path`; the old file is as it was.
     """
     make_folder(path.parent)
     temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
@@ -33,6 +33,9 @@ def replace_file(path: Path, content: str | bytes) -> None:
         finally:
             os.close(descriptor)
         os.replace(temporary, path)
+    except OSError as error:
+        error.filename = str(path)  # os.write and os.fsync name none, and os.open the temporary one
+        raise
     finally:
         temporary.unlink(missing_ok=True)
     sync_folder(path.parent)

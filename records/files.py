@@ -180,7 +180,7 @@ def _bytes(path: Path, most: int) -> bytes | None:
         raise ValueError("its folder is a link, which is not followed")
     try:
         return read_bytes(path, most)
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return None
 
 
@@ -308,8 +308,8 @@ def check_writable(results_dir: str | Path, option: str = "results_dir") -> None
     """Makes `results_dir`; `ValueError` if nothing can be written there, which names the option that gave it."""
     try:
         os.makedirs(results_dir, exist_ok=True)
-        with tempfile.TemporaryFile(dir=results_dir):
-            pass
+        with tempfile.TemporaryFile(dir=results_dir, buffering=0) as file:
+            file.write(b"0")  # on a full disk, files can be made and stay empty
     except (OSError, ValueError) as error:  # ValueError: a null byte in the name
         reason = error.strerror if isinstance(error, OSError) else error
         raise ValueError(

@@ -8,7 +8,7 @@ import numpy as np
 
 from mixerlab.records.errors import RefusedCode, with_place
 from mixerlab.records.interruption import users_code
-from mixerlab.tasks.base import Split, Task, TaskRuleError
+from mixerlab.tasks.base import IGNORE_INDEX, Split, Task, TaskRuleError
 
 _FIRST_ROWS = 32  # drawn twice before the split is generated
 _RULE_ROWS = 256  # of which `check_rules` sees, spread over the split
@@ -67,7 +67,11 @@ def _pair(task: Task, split: Split, given: Any, num_rows: int) -> Arrays:
     except (TypeError, ValueError):
         wanted = f"must be (inputs, targets), two integer arrays of shape {shape}"
         raise WrongRows(f"{split} rows: found {type(given).__name__}, {wanted}, in {_function(task)}") from None
-    arrays = np.asarray(inputs), np.asarray(targets)
+    try:
+        arrays = np.asarray(inputs), np.asarray(targets)
+    except ValueError:  # NumPy's own speaks of an inhomogeneous shape
+        rule = f"rows differ in length, must be two integer arrays of shape {shape}: fill targets with {IGNORE_INDEX}"
+        raise WrongRows(f"{split} rows: {rule}, in {_function(task)}") from None
     for name, array in zip(("inputs", "targets"), arrays, strict=True):
         if array.shape != shape:
             meaning = "rows and tokens (num_rows, input_length)"

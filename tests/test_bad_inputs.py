@@ -1,9 +1,20 @@
 """Bad inputs that users make: each is refused in one line that names it, before anything is trained or written."""
 
+import os
+from pathlib import Path
+
+import numpy as np
 import pytest
+import torch
 from command_line import TINY, run_py
 
 import mixerlab
+from mixerlab.config.settings import build_task
+from mixerlab.mixers.attn import Attention
+from mixerlab.records.atomic import replace_file
+from mixerlab.records.files import check_writable
+from mixerlab.tasks.generated import generate
+from mixerlab.tasks.in_context_recall import InContextRecall
 
 ATTN = ("mixer=attn", "task=icr", *TINY)
 
@@ -16,6 +27,8 @@ REFUSED = {
     "mixer=null": ("mixer=null", "parallax"),
     "~mixer": ("~mixer", "parallax"),
     "-m mixer=attn,3": ("mixer=attn,3", "parallax"),
+    "-m mixer=attn,": ("mixer=attn,", "KEY=A,B"),
+    "model.match_params=nope": ("error: Could not find 'mixer/nope'", "parallax"),
     "mixr=attn": ("unknown key mixr", "did you mean mixer?"),
     "lr=0.1": ("unknown key lr", "did you mean optimizer.lr?"),
     "-m mixer=glob(zz*)": ("no run is asked for", "glob"),
@@ -85,6 +98,8 @@ REFUSED = {
     "mixer._target_=mixerlab.mixers.atn.Attention": ("mixerlab.mixers.atn", "mixer=attn"),
     "mixer._target_=mixerlab.mixers.attn.Atention": ("Atention", "classes in mixerlab.mixers.attn: Attention"),
     "mixer._target_=mixers/ema.py": ("mixers/ema.py", "mixers.ema.MovingAverage"),
+    "optimizer=torch optimizer.all._target_=torch.optim.SGD": ("optimizer.all is null", "{_target_: VALUE}"),
+    "optimizer=torch optimizer.all={_target_:torch.optim.Nadam}": ("torch.optim.Nadam", "NAdam"),
     "optimizer._target_=torch.optim.SGD": ("SGD", "PopulationOptimizer"),
     "task._target_=mixerlab.tasks.base.TaskRuleError": ("TaskRuleError", "mixerlab.Task"),
     "+logger.mine._target_=nowhere.Logger": ("logger.mine", "nowhere"),
@@ -122,7 +137,70 @@ def test_a_dry_run_from_python_is_refused_and_trains_nothing(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-def test_a_results_folder_that_cannot_be_written_is_refused(tmp_path):
+@pytest.mark.parametrize("below", ["", "results"])
+def test_a_results_folder_that_cannot_be_written_is_refused(tmp_path, below):
     (tmp_path / "file").touch()
-    outcome = run_py(*ATTN, f"results_dir={tmp_path / 'file' / 'results'}")
-    assert outcome.code == 1 and outcome.err.count("\n") == 1 and str(tmp_path / "file") in outcome.err
+    outcome = run_py(*ATTN, f"results_dir={tmp_path / 'file' / below}")
+    assert outcome.code == 1 and outcome.err.count("\n") == 1
+    assert str(tmp_path / "file") in outcome.err and "results_dir=DIR" in outcome.err
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
+def test_a_full_disk_is_named(tmp_path, monkeypatch):
+    with Path("/dev/full").open("wb", buffering=0) as full:
+        monkeypatch.setattr("tempfile.TemporaryFile", lambda **options: full)
+        with pytest.raises(ValueError, match=f"results_dir='{tmp_path}'.*space"):
+            check_writable(tmp_path)
+    opened = os.open
+    monkeypatch.setattr("os.open", lambda name, *flags: opened("/dev/full", os.O_WRONLY))
+    with pytest.raises(OSError) as caught:
+        replace_file(tmp_path / "record.json", "{}")
+    assert caught.value.filename == str(tmp_path / "record.json")
+
+
+class Elsewhere(Attention):
+    """Its output is on another device."""
+
+    def forward(self, x):
+        return super().forward(x).to("meta")
+
+
+class Ragged(InContextRecall):
+    """Its rows have different lengths."""
+
+    def generate_rows(self, num_rows, rng, split):
+        rows = [[0] * (1 + number % 2) for number in range(num_rows)]
+        return rows, rows
+
+
+def forward_elsewhere(folder):
+    mixerlab.build_model("task=icr", "model.d_model=16", mixer=Elsewhere(16, num_heads=1))(torch.zeros(1, 4).long())
+
+
+def generate_ragged(folder):
+    task = mixerlab.compose("task=icr", f"task._target_={__name__}.Ragged").task
+    generate(build_task(task), "train", lambda: np.random.default_rng(0))
+
+
+def report_text(folder):
+    (folder / "notes.txt").write_text("no archive")
+    mixerlab.table(folder / "notes.txt")
+
+
+# What a user does in Python or in a class, and what the message names.
+MISTAKES = {
+    lambda folder: mixerlab.check("attn"): ("'attn'", "class"),
+    lambda folder: mixerlab.check(Attention(16, num_heads=1)): ("Attention", "class"),
+    lambda folder: mixerlab.build_model("task=icr", mixer=Attention): ("Attention", "SequenceMixer"),
+    forward_elsewhere: ("Elsewhere", "meta", "device=x.device"),
+    generate_ragged: ("length", "-100", "Ragged.generate_rows"),
+    report_text: ("notes.txt", ".tar.xz"),
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_a_mistake_in_python_is_named(tmp_path, mistake):
+    with pytest.raises(ValueError) as caught:
+        mistake(tmp_path)
+    for part in MISTAKES[mistake]:
+        assert part in str(caught.value)

@@ -29,9 +29,13 @@ def class_of(target: object) -> type:
     found = getattr(module, name, None)
     if not isinstance(found, type):
         inside = found if isinstance(found, ModuleType) else module
-        own = [value for value in vars(inside).values() if getattr(value, "__module__", None) == inside.__name__]
-        classes = ", ".join(value.__name__ for value in own if isinstance(value, type)) or "none"
-        raise ValueError(f"_target_={target} is no class; classes in {inside.__name__}: {classes}")
+        own = f"{inside.__name__}."  # what a package takes from its modules is its own
+        classes = ", ".join(
+            name
+            for name, value in vars(inside).items()
+            if isinstance(value, type) and f"{value.__module__}.".startswith(own)
+        )
+        raise ValueError(f"_target_={target} is no class; classes in {inside.__name__}: {classes or 'none'}")
     note_import(module_name)
     return found
 

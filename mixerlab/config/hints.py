@@ -14,7 +14,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBaseException
 from yaml import MarkedYAMLError, YAMLError
 
-from mixerlab.config.hybrid import is_hybrid
+from mixerlab.config.hybrid import LAYER, is_hybrid
 from mixerlab.config.postponed import GROUPS
 from mixerlab.records.errors import reason, type_and_message
 from mixerlab.records.identity import flatten
@@ -58,13 +58,14 @@ def refusal(error: Exception) -> str:
         return f"{files[0]} cannot be read: {reason(error if str(error) else cause or error)}"
     if isinstance(error, OverrideParseException):
         return (
-            f"{error.override} cannot be read: settings are KEY=VALUE. Quote the whole setting if it has spaces, and"
-            """ quote a value that has signs, as in 'task.setting="a=b"'"""
+            f"{error.override} cannot be read: settings are KEY=VALUE, or KEY=A,B with no choice left empty. Quote the"
+            """ whole setting if it has spaces, and quote a value that has signs, as in 'task.setting="a=b"'"""
         )
     if isinstance(error, MissingConfigException) and error.options:
         place = f", as {error.missing_cfg_file}.yaml in that folder" if error.missing_cfg_file else ""
         options = ", ".join(sorted(error.options))
-        return f"{str(error).splitlines()[0]}; there are: {options}; {_OWN}{place}"
+        first = str(error).splitlines()[0].removeprefix(f"In '{LAYER}': ")  # a yaml of ours that no user has named
+        return f"{first}; there are: {options}; {_OWN}{place}"
     if isinstance(cause, ConfigAttributeError | ConfigKeyError) and isinstance(cause.parent_node, DictConfig):
         return _unknown_key(str(cause.full_key), cause.parent_node)
     if isinstance(error, OmegaConfBaseException):  # a value that is ???, or `${nothing}`
@@ -77,6 +78,8 @@ def refusal(error: Exception) -> str:
 def _unknown_key(key: str, parent: DictConfig) -> str:
     """Names the key that was meant, wherever it stands; Hydra would advise to add the misspelt one with a `+`."""
     outer, dot, name = key.rpartition(".")
+    if parent._is_none():
+        return f"{key} cannot be set, as {outer} is null: set it as a whole, as in '{outer}={{{name}: VALUE}}'"
     own = [f"{outer}{dot}{other!s}" for other in parent if other not in ("hydra", "name", "_target_")]
     tree = cast(dict[str, Any], OmegaConf.to_container(parent._get_root()))
     anywhere = [other for other in flatten(tree) if other.endswith(f".{name}") and not other.startswith("hydra.")]

@@ -18,7 +18,7 @@ from mixerlab.config.project import check_yaml
 
 NAME = "hybrid"
 _KEYS = ("name", "layers", "options")
-_LAYER = "hybrid_layer"  # the yaml from which a layer is composed
+LAYER = "hybrid_layer"  # the yaml from which a layer is composed
 
 # A mapping that takes new keys without a `+`: Hydra closes all others. A yaml cannot say so, hence this config in code.
 _open = OmegaConf.create({})
@@ -101,6 +101,6 @@ def composed_mixer(name: str, hydra_config: DictConfig | HydraConf, loader: Conf
         overrides.append(f"hydra.searchpath={json.dumps(searched, ensure_ascii=False)}")
     if experiment := hydra_config.runtime.choices.get("experiment"):
         overrides.append(f"layers@mixer={experiment}_{name}")
-    mixer = loader.load_configuration(_LAYER, overrides, RunMode.RUN).get("mixer")
+    mixer = loader.load_configuration(LAYER, overrides, RunMode.RUN).get("mixer")
     check_yaml(mixer, name)
     return cast(dict[str, Any], OmegaConf.to_container(mixer))
