@@ -98,7 +98,7 @@ REFUSED = {
     "mixer._target_=mixerlab.mixers.atn.Attention": ("mixerlab.mixers.atn", "mixer=attn"),
     "mixer._target_=mixerlab.mixers.attn.Atention": ("Atention", "classes in mixerlab.mixers.attn: Attention"),
     "mixer._target_=mixers/ema.py": ("mixers/ema.py", "mixers.ema.MovingAverage"),
-    "optimizer=torch optimizer.all._target_=torch.optim.SGD": ("optimizer.all is null", "{_target_: VALUE}"),
+    "optimizer=torch optimizer.all._target_=torch.optim.SGD": ("optimizer.all={_target_: VALUE}",),
     "optimizer=torch optimizer.all={_target_:torch.optim.Nadam}": ("torch.optim.Nadam", "NAdam"),
     "optimizer._target_=torch.optim.SGD": ("SGD", "PopulationOptimizer"),
     "task._target_=mixerlab.tasks.base.TaskRuleError": ("TaskRuleError", "mixerlab.Task"),

@@ -78,8 +78,8 @@ def refusal(error: Exception) -> str:
 def _unknown_key(key: str, parent: DictConfig) -> str:
     """Names the key that was meant, wherever it stands; Hydra would advise to add the misspelt one with a `+`."""
     outer, dot, name = key.rpartition(".")
-    if parent._is_none():
-        return f"{key} cannot be set, as {outer} is null: set it as a whole, as in '{outer}={{{name}: VALUE}}'"
+    if outer and not parent:  # Hydra has put an empty mapping in the place of null
+        return f"{key} cannot be set, as {outer} has no keys: set it as a whole, as in '{outer}={{{name}: VALUE}}'"
     own = [f"{outer}{dot}{other!s}" for other in parent if other not in ("hydra", "name", "_target_")]
     tree = cast(dict[str, Any], OmegaConf.to_container(parent._get_root()))
     anywhere = [other for other in flatten(tree) if other.endswith(f".{name}") and not other.startswith("hydra.")]
