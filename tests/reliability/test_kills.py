@@ -21,13 +21,13 @@ pytestmark = pytest.mark.skipif(not Path("/proc/self").exists(), reason="finds t
 @pytest.mark.parametrize(
     ("stops", "command"),
     [
-        ("KILL=20,TERM=5,INT=5,FULL=5", RUN),
-        ("KILL=25,TERM=3,FULL=5", FORCED),
-        ("KILL=20,TERM=4,INT=4,FULL=4", SWEEP),
+        ("KILL=10,TERM=3,INT=3,FULL=3", RUN),
+        ("KILL=11,TERM=2,FULL=3", FORCED),
+        ("KILL=9,TERM=2,INT=2,FULL=2", SWEEP),
     ],
 )
 def test_what_was_stopped_at_random_file_operations_completes(tmp_path, stops, command):
-    """A hundred stops in all; `python tests/reliability/killed.py FOLDER KILL=1000 mixer=attn ...` makes more."""
+    """Fifty stops in all; `python tests/reliability/killed.py FOLDER KILL=1000 mixer=attn ...` makes more."""
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
     args = [sys.executable, str(KILLED), str(tmp_path), stops, *command]
     done = subprocess.run(args, capture_output=True, text=True, env=environment, check=False)
