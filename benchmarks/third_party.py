@@ -1,9 +1,9 @@
 """Published mixers as their packages give them: the check and a tiny run of each, on a CPU.
 
-    pip install <the packages in MIXERS>
-    python -m mixerlab.benchmarks.third_party --out results/third_party [NAME ...]
+    python -m mixerlab.benchmarks.third_party --out results/third_party/table.md [NAME ...]
 
-Each class here wraps a layer as a user would. The table says what `mixerlab check` and a run say of it.
+Each class here wraps a layer as a user would; pip installs its `package`. The table says what `mixerlab check` and a
+run say of it.
 """
 
 import argparse
@@ -11,12 +11,9 @@ import contextlib
 import io
 import re
 import tempfile
-import time
 import warnings
-from email.message import Message
-from importlib.metadata import PackageNotFoundError, metadata
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import cast
 
 import torch
 from torch import nn
@@ -29,6 +26,8 @@ from mixerlab.train import RunFailed
 
 class RotaryAttention(Wrapped):
     """Softmax attention of PyTorch with the rotations of rotary-embedding-torch."""
+
+    package = "rotary-embedding-torch"
 
     def __init__(self, d_model: int, heads: int = 2):
         from rotary_embedding_torch import RotaryEmbedding
@@ -48,6 +47,8 @@ class RotaryAttention(Wrapped):
 
 
 class MinGRU(Wrapped):
+    package = "minGRU-pytorch"
+
     def __init__(self, d_model: int):
         from minGRU_pytorch import minGRU
 
@@ -57,6 +58,8 @@ class MinGRU(Wrapped):
 class Titans(Wrapped):
     """The memory of Titans; its chunks want whole ones."""
 
+    package = "titans-pytorch"
+
     def __init__(self, d_model: int, chunk: int = 16):
         from titans_pytorch import NeuralMemory
 
@@ -65,6 +68,8 @@ class Titans(Wrapped):
 
 
 class NativeSparse(Wrapped):
+    package = "native-sparse-attention-pytorch"
+
     def __init__(self, d_model: int):
         from native_sparse_attention_pytorch import SparseAttention
 
@@ -76,6 +81,8 @@ class NativeSparse(Wrapped):
 
 
 class Local(Wrapped):
+    package = "local-attention"
+
     def __init__(self, d_model: int, window: int = 16):
         from local_attention.transformer import LocalMHA
 
@@ -86,6 +93,8 @@ class Local(Wrapped):
 class XAttention(Wrapped):
     """Attention of x-transformers with normed queries and keys, and gates on the values."""
 
+    package = "x-transformers"
+
     def __init__(self, d_model: int):
         from x_transformers.x_transformers import Attention
 
@@ -94,6 +103,8 @@ class XAttention(Wrapped):
 
 
 class SelectiveAttention(Wrapped):
+    package = "x-transformers"
+
     def __init__(self, d_model: int):
         from x_transformers.x_transformers import Attention
 
@@ -101,6 +112,8 @@ class SelectiveAttention(Wrapped):
 
 
 class MLSTM(Wrapped):
+    package = "xlstm"
+
     def __init__(self, d_model: int):
         from xlstm import mLSTMLayer, mLSTMLayerConfig
 
@@ -109,6 +122,8 @@ class MLSTM(Wrapped):
 
 
 class SLSTM(Wrapped):
+    package = "xlstm"
+
     def __init__(self, d_model: int):
         from xlstm import sLSTMLayer, sLSTMLayerConfig
 
@@ -117,6 +132,8 @@ class SLSTM(Wrapped):
 
 
 class MambaPy(Wrapped):
+    package = "mambapy"
+
     def __init__(self, d_model: int):
         from mambapy.mamba import MambaBlock, MambaConfig
 
@@ -126,6 +143,8 @@ class MambaPy(Wrapped):
 class Based(Wrapped):
     """The second-order features of Based."""
 
+    package = "taylor-series-linear-attention"
+
     def __init__(self, d_model: int):
         from taylor_series_linear_attention import TaylorSeriesLinearAttn
 
@@ -133,6 +152,8 @@ class Based(Wrapped):
 
 
 class Performer(Wrapped):
+    package = "performer-pytorch"
+
     def __init__(self, d_model: int):
         from performer_pytorch import SelfAttention
 
@@ -140,6 +161,8 @@ class Performer(Wrapped):
 
 
 class GateLoop(Wrapped):
+    package = "gateloop-transformer"
+
     def __init__(self, d_model: int):
         from gateloop_transformer import SimpleGateLoopLayer
 
@@ -147,6 +170,8 @@ class GateLoop(Wrapped):
 
 
 class GateLooped(Wrapped):
+    package = "gateloop-transformer"
+
     def __init__(self, d_model: int):
         from gateloop_transformer.gateloop_transformer import GateLoopedAttention
 
@@ -154,6 +179,8 @@ class GateLooped(Wrapped):
 
 
 class Mega(Wrapped):
+    package = "mega-pytorch"
+
     def __init__(self, d_model: int):
         from mega_pytorch.mega_pytorch import MegaLayer
 
@@ -161,6 +188,8 @@ class Mega(Wrapped):
 
 
 class MultiHeadedEMA(Wrapped):
+    package = "mega-pytorch"
+
     def __init__(self, d_model: int):
         from mega_pytorch.mega_pytorch import MultiHeadedEMA
 
@@ -168,6 +197,8 @@ class MultiHeadedEMA(Wrapped):
 
 
 class GatedStateSpace(Wrapped):
+    package = "gated-state-spaces-pytorch"
+
     def __init__(self, d_model: int):
         from gated_state_spaces_pytorch import GSS
 
@@ -175,6 +206,8 @@ class GatedStateSpace(Wrapped):
 
 
 class MemoryEfficient(Wrapped):
+    package = "memory-efficient-attention-pytorch"
+
     def __init__(self, d_model: int):
         from memory_efficient_attention_pytorch import Attention
 
@@ -183,6 +216,8 @@ class MemoryEfficient(Wrapped):
 
 
 class LinearTransformer(Wrapped):
+    package = "linear-attention-transformer"
+
     def __init__(self, d_model: int):
         from linear_attention_transformer.linear_attention_transformer import SelfAttention
 
@@ -190,6 +225,8 @@ class LinearTransformer(Wrapped):
 
 
 class Retention(Wrapped):
+    package = "yet-another-retnet"
+
     def __init__(self, d_model: int):
         from yet_another_retnet.retention import MultiScaleRetention
 
@@ -202,6 +239,8 @@ class Retention(Wrapped):
 class SimplifiedStateSpace(Wrapped):
     """S5."""
 
+    package = "s5-pytorch"
+
     def __init__(self, d_model: int):
         from s5 import S5
 
@@ -210,6 +249,8 @@ class SimplifiedStateSpace(Wrapped):
 
 class SpatialGate(Wrapped):
     """gMLP; a weight of its own for each pair of positions, so that it has a longest sequence."""
+
+    package = "g-mlp-pytorch"
 
     longest = 160
 
@@ -228,6 +269,8 @@ class SpatialGate(Wrapped):
 class DiffLlama(Wrapped):
     """Differential attention, in the code of transformers."""
 
+    package = "transformers"
+
     def __init__(self, d_model: int, layer_idx: int):
         from transformers.models.diffllama import DiffLlamaConfig
         from transformers.models.diffllama import modeling_diffllama as code
@@ -245,6 +288,8 @@ class DiffLlama(Wrapped):
 
 
 class Mamba2(Wrapped):
+    package = "transformers"
+
     def __init__(self, d_model: int, layer_idx: int):
         from transformers.models.mamba2.modeling_mamba2 import Mamba2Config, Mamba2Mixer
 
@@ -257,6 +302,8 @@ class Mamba2(Wrapped):
 class GatedDeltaNet(Wrapped):
     """Gated DeltaNet, in the code of transformers (Qwen3-Next)."""
 
+    package = "transformers"
+
     def __init__(self, d_model: int, layer_idx: int):
         from transformers.models.qwen3_next.modeling_qwen3_next import Qwen3NextConfig, Qwen3NextGatedDeltaNet
 
@@ -268,51 +315,26 @@ class GatedDeltaNet(Wrapped):
 class Recurrent(Wrapped):
     """A GRU of PyTorch."""
 
+    package = "torch"
+
     def __init__(self, d_model: int):
         super().__init__(nn.GRU(d_model, d_model, batch_first=True), state=d_model)
 
 
-# The package of each, as pip names it.
-MIXERS: dict[type[Wrapped], str] = {
-    RotaryAttention: "rotary-embedding-torch",
-    MinGRU: "minGRU-pytorch",
-    Titans: "titans-pytorch",
-    NativeSparse: "native-sparse-attention-pytorch",
-    Local: "local-attention",
-    XAttention: "x-transformers",
-    SelectiveAttention: "x-transformers",
-    MLSTM: "xlstm",
-    SLSTM: "xlstm",
-    MambaPy: "mambapy",
-    Based: "taylor-series-linear-attention",
-    Performer: "performer-pytorch",
-    GateLoop: "gateloop-transformer",
-    GateLooped: "gateloop-transformer",
-    Mega: "mega-pytorch",
-    MultiHeadedEMA: "mega-pytorch",
-    GatedStateSpace: "gated-state-spaces-pytorch",
-    MemoryEfficient: "memory-efficient-attention-pytorch",
-    LinearTransformer: "linear-attention-transformer",
-    Retention: "yet-another-retnet",
-    SimplifiedStateSpace: "s5-pytorch",
-    SpatialGate: "g-mlp-pytorch",
-    DiffLlama: "transformers",
-    Mamba2: "transformers",
-    GatedDeltaNet: "transformers",
-    Recurrent: "torch",
-}
-TINY: dict[str, dict[str, object]] = {
-    "task": {
-        "vocab_size": 16,
-        "seq_len": 32,
-        "num_train_examples": 512,
-        "num_val_examples": 64,
-        "num_test_examples": 64,
-    },
-    "trainer": {"epochs": 2, "batch_size": 32, "progress": "false", "accelerator": "cpu"},
-    "model": {"d_model": 32},
-    "optimizer": {"lr": "[0.003,0.001]"},
-}
+TINY = [
+    "task=icr",
+    "task.vocab_size=16",
+    "task.seq_len=32",
+    "task.num_train_examples=512",
+    "task.num_val_examples=64",
+    "task.num_test_examples=64",
+    "model.d_model=32",
+    "optimizer.lr=[0.003,0.001]",
+    "trainer.epochs=2",
+    "trainer.batch_size=32",
+    "trainer.progress=false",
+    "trainer.accelerator=cpu",
+]
 
 
 def shortened(line: str) -> str:
@@ -335,69 +357,40 @@ def checked(name: str, folder: Path) -> tuple[str, str]:
 
 def trained(name: str, folder: Path) -> str:
     """The loss of the better rate after a tiny run, or why there is none."""
-    settings = [f"{group}.{key}={value}" for group, keys in TINY.items() for key, value in keys.items()]
     try:
         with contextlib.redirect_stdout(io.StringIO()):
-            where = f"results_dir={folder / 'results'}"
-            record = mixerlab.run(f"mixer={name}", "task=icr", *settings, where, config_dir=folder)
+            record = mixerlab.run(f"mixer={name}", *TINY, f"results_dir={folder / 'results'}", config_dir=folder)
     except (ValueError, RunFailed) as error:
         return shortened(str(error).removeprefix(f"mixer={name}: "))
     assert record is not None
     return f"{min(row['train_loss'] for row in record.rows):.2f}"
 
 
-def version_of(package: str) -> tuple[str, str]:
-    """The version and the licence."""
-    about = cast(Message, metadata(package))
-    classifiers = [text.rpartition(" :: ")[2] for text in about.get_all("Classifier", []) if text.startswith("License")]
-    written = about.get("License-Expression") or (about.get("License") or "").strip().partition("\n")[0]
-    written = written.partition(" AND ")[0]
-    return about["Version"], (classifiers[0] if (classifiers and len(written) > 20) or not written else written)
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*", help="classes; all by default")
-    parser.add_argument("--out", type=Path, help="a folder for README.md; without it the table is only printed")
+    parser.add_argument("--out", type=Path, help="a file for the table")
     args = parser.parse_args()
     warnings.simplefilter("ignore")
-    lines = ["| mixer | package | licence | check | replicas | loss of a tiny run |", "|---|---|---|---|---|---|"]
+    lines = ["| mixer | package | check | replicas | loss of a tiny run |", "|---|---|---|---|---|"]
     with tempfile.TemporaryDirectory() as made:
         folder = Path(made)
         (folder / "mixer").mkdir()
-        for mixer, package in MIXERS.items():
-            name = mixer.__name__
-            if args.names and name not in args.names:
+        for name, mixer in list(globals().items()):
+            if not hasattr(mixer, "package") or (args.names and name not in args.names):
                 continue
             (folder / "mixer" / f"{name}.yaml").write_text(f"name: {name}\n_target_: {__spec__.name}.{name}\n")
             try:
-                version, licence = version_of(package)
+                package = f"{mixer.package} {version(mixer.package)}"
             except PackageNotFoundError:
-                lines.append(f"| {name} | {package} | | not installed | | |")
+                lines.append(f"| {name} | {mixer.package} | not installed | | |")
                 continue
-            start = time.perf_counter()
-            (says, how), loss = checked(name, folder), trained(name, folder)
-            cells = (name, f"{package} {version}", licence, says, how, loss)
+            says, how = checked(name, folder)
+            cells = name, package, says, how, trained(name, folder) if how else ""
             lines.append("| " + " | ".join(cell.replace("|", "/") for cell in cells) + " |")
-            print(lines[-1], f"{time.perf_counter() - start:.0f} s", flush=True)
+            print(lines[-1], flush=True)
     if args.out:
-        args.out.mkdir(parents=True, exist_ok=True)
-        (args.out / "README.md").write_text(PAGE.format(table="\n".join(lines), torch=torch.__version__))
-
-
-PAGE = """# Published mixers as they are
-
-`mixerlab check` and a run of 32 steps of each mixer in
-[benchmarks/third_party.py](../../benchmarks/third_party.py), as its package gives it, wrapped in 5 to 15 lines; on a
-CPU, with PyTorch {torch}. Untrained, a model has a loss of 2.8. `sets initial values`: the model redraws them, as it
-does with linear weights that are not marked.
-
-{table}
-
-Four do not run: Based ends the process without the CUDA kernels of `pytorch-fast-transformers`, the code of
-GatedDeltaNet finds `flash-linear-attention` and wants a GPU, S5 has complex parameters, and Performer's normalisation
-takes a maximum over all positions, later ones included. Titans names the weights of a module that is a pattern only.
-"""
+        args.out.write_text("\n".join(lines) + "\n")
 
 
 if __name__ == "__main__":

@@ -38,11 +38,10 @@ def compile_mixers(
     """From now on the population's mixers run compiled, as `trainer.compile` wants it.
 
     `true`: all of them. `auto`: on a GPU those whose `resolved_backend` for `dtype` is `torch`, which have no kernels
-    of their own. `false`: none. Only mixers under `vmap` are compiled, whose buffers
-    replicas share. A mixer is compiled
-    when it is first called, again for other shapes, as when a replica has left, and once for scoring. One that cannot
-    be copied, or that PyTorch cannot compile, runs as it is. `report` gets a line for each mixer class that says what
-    happened.
+    of their own. `false`: none. Only mixers under `vmap` are compiled, whose buffers replicas share. A mixer is
+    compiled when it is first called, again for other shapes, as when a replica has left, and once for scoring. One that
+    cannot be copied, or that PyTorch cannot compile, runs as it is. `report` gets a line for each mixer class that says
+    what happened.
     """
     if wanted is False:
         return

@@ -159,7 +159,8 @@ def spread_out(frame: pd.DataFrame, by: Collection[str] | None = None) -> pd.Dat
 def _class_around(frame: pd.DataFrame, key: str) -> list[str]:
     """The column of the class whose argument a key is, such as `optimizer.all._target_` of `optimizer.all.betas`."""
     part = key.rpartition(".")[0]
-    return [name for name in (f"{part}._target_",) if "." in part and name in frame and name != key]
+    target = f"{part}._target_"
+    return [target] if "." in part and target in frame and target != key else []
 
 
 def _sees_future(frame: pd.DataFrame) -> pd.Series:
