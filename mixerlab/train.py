@@ -329,7 +329,7 @@ def _measure(
         notes=[*notes, *result.notes, *check.notes],
         resumed_after_s=result.resumed_after_s,
         training_s=result.resumed_after_s + result.seconds,
-        tokens_per_s=result.tokens / result.seconds if result.tokens and result.seconds else None,  # none trained
+        tokens_per_s=result.tokens / result.seconds if result.tokens else None,
         peak_memory_mb=result.peak_memory and result.peak_memory / 1e6,
     )
     return Record(run_id=run_id(config), status="finished", rows=rows, provenance=made_by), result

@@ -144,6 +144,8 @@ class Cost(L.Callback):
 
     def trained(self, module: PopulationTraining, steps_per_epoch: int) -> int:
         """The tokens that this process has trained on, all replicas together."""
+        if not self.groups:  # it went on behind the last epoch, and Lightning has started no training
+            return 0
         steps = sum(module.history[-1]["steps"]) - self.steps_before if module.history else 0
         return round(steps / steps_per_epoch * self.tokens)
 

@@ -25,6 +25,8 @@ def test_an_interrupted_training_continues_from_its_last_epoch(tmp_path, caplog)
     each = splits()["train"][0].size / unbroken.metrics["step"].iloc[0]  # tokens of a step of a replica
     assert unbroken.tokens == each * sum(replica["steps"] for replica in unbroken.replicas)
     assert 0 < resumed.tokens < unbroken.tokens and resumed.seconds > 0 and resumed.peak_memory is None
+    behind_the_end = fit(replicas, tmp_path / "broken", **settings)
+    assert behind_the_end.metrics.equals(unbroken.metrics) and behind_the_end.tokens == 0
     rows_of = unbroken.metrics["replica"].value_counts()
     assert rows_of[2] == 1 and rows_of[0] <= 5 and rows_of[1] == 8  # two were frozen before the failure
 
