@@ -10,7 +10,8 @@
     model = mixerlab.build_model("mixer=gdn", "task=icr")  # an untrained nn.Module; or mixer=MyMixer(128)
     loaded = mixerlab.load("results/runs/<run_id>")  # the trained model of a finished run, its task, config and scores
 
-`SequenceMixer` and `Task` are the base classes of mixers and tasks. `run` raises `RunFailed` if training fails.
+`SequenceMixer` and `Task` are the base classes of mixers and tasks; `Score` says what a task is judged by. `run`
+raises `RunFailed` if training fails.
 """
 
 import importlib
@@ -21,17 +22,19 @@ if TYPE_CHECKING:
     from mixerlab.config.compose import compose
     from mixerlab.loading import load
     from mixerlab.mixers.base import SequenceMixer
+    from mixerlab.records.schema import Score
     from mixerlab.sweeps.report.report import table
     from mixerlab.sweeps.tables.collect import collect, curves
     from mixerlab.tasks.base import Task
     from mixerlab.train import RunFailed
 
-__all__ = ["RunFailed", "SequenceMixer", "Task", "build_model", "check", "collect", "compose", "curves"]
+__all__ = ["RunFailed", "Score", "SequenceMixer", "Task", "build_model", "check", "collect", "compose", "curves"]
 __all__ += ["load", "run", "table"]
 
 # Imported on first use: PyTorch and pandas take seconds, and `mixerlab --help` needs neither.
 _MODULES = {
     "RunFailed": "mixerlab.train",
+    "Score": "mixerlab.records.schema",
     "SequenceMixer": "mixerlab.mixers.base",
     "Task": "mixerlab.tasks.base",
     "build_model": "mixerlab.api",

@@ -211,7 +211,7 @@ def _summary(record: "Record") -> str:
     head = record.rows[0]
     lines = [
         f"{head['mixer']} on {head['task']} ({head['setting']}): {head['num_params']:,} parameters",
-        f"{f'{record.score.name} on test':>37}",
+        f"{f'{record.score.label} on test':>37}",
         f"{'learning rate':>13}  {'seed':>4}  {'official':>8}  {'clean':>8}  status",
     ]
     for row in record.rows:

@@ -14,7 +14,7 @@ from mixerlab.mixers.cache import State
 from mixerlab.models.language_model import LanguageModel
 from mixerlab.tasks.data import load_or_generate
 from mixerlab.training.capture import Graphs, Step
-from mixerlab.training.metrics import batch_scores, means_of
+from mixerlab.training.metrics import batch_scores, means_of, with_score
 
 
 class TokenReader:
@@ -78,7 +78,7 @@ def generate(
     device: str | torch.device = "cpu",
     config_dir: ConfigDir = None,
 ) -> dict[str, float]:
-    """The test scores of a model whose tokens come one by one: `training.metrics.means_of`, of batches as the run's.
+    """The test scores of a model whose tokens come one by one: `training.metrics.with_score`, of batches as the run's.
 
     Each token is the row's own, as in the table, and not the model's prediction.
 
@@ -104,7 +104,8 @@ def generate(
             if inputs.shape not in readers:
                 readers[inputs.shape] = TokenReader(model, *inputs.shape)
             sums.append(batch_scores(readers[inputs.shape](inputs)[None], targets[None]))
-    return {name: value.item() for name, value in means_of(torch.stack(sums).sum(dim=0)).items()}
+    means = with_score(means_of(torch.stack(sums).sum(dim=0)), loaded.task.score, loaded.task.score_from)
+    return {name: value.item() for name, value in means.items()}
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -62,8 +62,8 @@ def load(
     Args:
         run_folder: the run's. The classes that its config names are imported and called; the weights are only data.
         replica: its number in the record. None: the best by `selection`, as in the tables: of the learning rate with
-            the highest accuracy averaged over its seeds, on test (`official`) or on val (`clean`), the best seed.
-        selection: whose epoch: of the lowest perplexity on test (`official`) or on val (`clean`).
+            the best score averaged over its seeds, on test (`official`) or on val (`clean`), the best seed.
+        selection: whose epoch: the best on test (`official`) or on val (`clean`), by `training.metrics.criterion`.
         epochs: the weights after so many epochs in place of that one, of those that `trainer.snapshots` kept.
         config_dir: your own folder of yamls, as with `--config-dir`, if the run has a mixer or task of yours.
 
@@ -117,8 +117,8 @@ def _best(record: Record, selection: Literal["official", "clean"]) -> int:
     seeds, _ = best_trial(record.rows, selection, record.score)  # at the best learning rate
     if not seeds:
         raise ValueError("no replica of the run has finished: name one with replica=NUMBER")
-    best = max if record.score.higher_is_better else min
-    return best(seeds, key=lambda row: row[chosen_by(selection, record.score.name)])["replica"]
+    column, sign = chosen_by(selection, record.score), record.score.sign
+    return max(seeds, key=lambda row: sign * row[column])["replica"]
 
 
 def _read_weights(model: LanguageModel | AutoEncoder, path: Path, record: Record, expected: Mapping[str, Any]) -> None:

@@ -12,22 +12,11 @@ from typing import Any
 from mixerlab.records.best import ended_at_best_rate, score_of
 from mixerlab.records.errors import type_and_message
 from mixerlab.records.interruption import users_code
+from mixerlab.records.schema import Record
 
 log = logging.getLogger(__name__)
 
 Loggers = Mapping[str, Any]  # Lightning's loggers by config key; which methods each has depends on its class
-
-# The columns of the table of results, from a record's rows.
-RESULT_COLUMNS = (
-    "lr",
-    "seed",
-    "status",
-    "official_accuracy",
-    "clean_accuracy",
-    "clean_val_accuracy",
-    "clean_token_accuracy",
-    "steps",
-)
 
 
 @contextmanager
@@ -54,26 +43,29 @@ def started(loggers: Loggers, hyperparameters: Mapping[str, Any]) -> Iterator[No
                 logger.experiment.finish(exit_code=0 if succeeded else 1)
 
 
-def log_results(loggers: Loggers, hyperparameters: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> None:
+def log_results(loggers: Loggers, hyperparameters: Mapping[str, Any], record: Record) -> None:
     """Gives the rows of a record to the loggers that can show a table, and the best learning rate's as a summary.
 
-    In the summary a diverged replica counts as accuracy 0, and is one of `best/seeds` and of `best/diverged`. The
-    record is written by now: a logger that fails costs a warning.
+    In the summary a diverged replica counts with the worst score, such as an accuracy of 0, and is one of `best/seeds`
+    and of `best/diverged`. The record is written by now: a logger that fails costs a warning.
     """
-    table = [[row[column] for column in RESULT_COLUMNS] for row in rows]
+    name = record.score.name
+    scores = (f"official_{name}", f"clean_{name}", f"clean_val_{name}", "clean_token_accuracy")
+    columns = ["lr", "seed", "status", *scores, "steps"]
+    table = [[row[column] for column in columns] for row in record.rows]
     best: dict[str, float] = {}
-    if chosen := ended_at_best_rate(rows):
+    if chosen := ended_at_best_rate(record.rows, record.score):
         best = {"best/lr": chosen[0]["lr"], "best/seeds": len(chosen)}
         best["best/diverged"] = sum(row["status"] == "diverged" for row in chosen)
-        for column in ("clean_val_accuracy", "clean_accuracy"):
-            best[f"best/{column}"] = fmean(score_of(row, column) for row in chosen)
+        for column in (f"clean_val_{name}", f"clean_{name}"):
+            best[f"best/{column}"] = fmean(score_of(row, column, record.score) for row in chosen)
     for name, logger in loggers.items():
         try:
             if _is(logger, "WandbLogger"):
-                logger.log_table("results", columns=list(RESULT_COLUMNS), data=table)
+                logger.log_table("results", columns=columns, data=table)
                 logger.experiment.summary.update(best)
             elif _is(logger, "TensorBoardLogger"):
-                logger.experiment.add_text("results", _markdown(table))
+                logger.experiment.add_text("results", _markdown([columns, ["---"] * len(columns), *table]))
                 # With numbers this time: the HParams page lists no run without.
                 logger.log_hyperparams(dict(hyperparameters), best)
                 logger.finalize("success")
@@ -86,6 +78,5 @@ def _is(logger: Any, name: str) -> bool:
     return any(known.__name__ == name for known in type(logger).__mro__)
 
 
-def _markdown(table: Sequence[Sequence[Any]]) -> str:
-    rows = [RESULT_COLUMNS, ["---"] * len(RESULT_COLUMNS), *table]
+def _markdown(rows: Sequence[Sequence[Any]]) -> str:
     return "\n".join(f"| {' | '.join(map(str, row))} |" for row in rows)

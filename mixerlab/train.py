@@ -243,7 +243,7 @@ def _train_and_record(this: _Run, splits: Mapping[str, Arrays] | None, loggers: 
     take_place(folder)
     (folder / ERROR_FILE).unlink(missing_ok=True)  # of an earlier try
     forget(folder)
-    log_results(loggers, this.hyperparameters(), record.rows)
+    log_results(loggers, this.hyperparameters(), record)
     return record
 
 
@@ -253,7 +253,7 @@ def _failure(this: _Run, place: Path, error: BaseException, origin: Mapping[str,
     if isinstance(error, RefusedMixer):
         reason = f"mixer={this.cfg.mixer.name}: {reason}"
     if place == this.folder:
-        write_record(place, failed_record(this.config, reason, provenance(**origin)))
+        write_record(place, failed_record(this.config, reason, provenance(**origin), this.task.score))
     else:
         forget(place)
         reason += f" (the record in {this.folder} is of the training before, and stays)"
@@ -273,7 +273,8 @@ def _write_weights(place: Path, record: Record, weights: list[dict[str, dict[str
             about = {key: row[key] for key in ("run_id", "mixer", "task", "setting", "replica", "lr", "seed")}
             about |= {"moment": moment, "rows_sha256": digest}
             if moment in CHOSEN_ON:
-                about |= {"epoch": row[f"{moment}_epoch"], "test_accuracy": row[f"{moment}_accuracy"]}
+                score = record.score.name
+                about |= {"epoch": row[f"{moment}_epoch"], f"test_{score}": row[f"{moment}_{score}"]}
             content = pack(state, about)
             replace_file(weights_file(place, row["replica"], moment), content)
             sizes.append(len(content))
@@ -309,6 +310,8 @@ def _measure(
         loggers=loggers,
         code=this.code,
         grouping=this.parts.grouping,
+        score=task.score,
+        score_from=task.score_from,
         check=check,
     )
     sizes = task.vocab_size, task.input_length, task.autoencode
@@ -332,7 +335,8 @@ def _measure(
         tokens_per_s=result.tokens / result.seconds if result.tokens else None,
         peak_memory_mb=result.peak_memory and result.peak_memory / 1e6,
     )
-    return Record(run_id=run_id(config), status="finished", rows=rows, provenance=made_by), result
+    identity = run_id(config)
+    return Record(run_id=identity, status="finished", rows=rows, score=task.score, provenance=made_by), result
 
 
 def _set_up_lightning() -> None:

@@ -5,7 +5,6 @@ should be wider if its best rate is its smallest or largest, below NEAR_PERFECT,
 rate in between; in a grid of two, of the other one. A grid of one rate has no edge: nothing says where to look further.
 """
 
-import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from statistics import fmean
@@ -17,13 +16,13 @@ Selection = Literal["official", "clean"]
 
 SELECTIONS: tuple[Selection, ...] = ("official", "clean")
 ENDED = ("finished", "diverged")  # statuses of replicas that count, see `score_of`
-NEAR_PERFECT = 0.98  # accuracy
+NEAR_PERFECT = 0.98  # of an accuracy
 MARGIN = 0.01  # of a score
 
 
-def chosen_by(selection: Selection, score: str = ACCURACY.name) -> str:
+def chosen_by(selection: Selection, score: Score = ACCURACY) -> str:
     """The column of a record's rows by which a selection chooses the learning rate: on test, or on validation."""
-    return f"official_{score}" if selection == "official" else f"clean_val_{score}"
+    return f"official_{score.name}" if selection == "official" else f"clean_val_{score.name}"
 
 
 def best_trial(
@@ -46,8 +45,7 @@ def best_trial(
     Returns:
         No rows and False if no replica finished.
     """
-    column, higher = chosen_by(selection, score.name), score.higher_is_better
-    sign = 1 if higher else -1
+    column, sign = chosen_by(selection, score), score.sign
     finished = defaultdict[tuple[str, float], list[Mapping[str, Any]]](list)
     grids = defaultdict[str, set[float]](set)
     known = defaultdict[tuple[str, float], dict[int, float]](dict)  # by trial and seed, the higher the better
@@ -56,7 +54,7 @@ def best_trial(
         trial = row.get("config", ""), row["lr"]
         grids[trial[0]].add(row["lr"])
         if row["status"] in ENDED:
-            value = sign * score_of(row, column, higher)
+            value = sign * score_of(row, column, score)
             known[trial][row["seed"]] = value
             worst[row["seed"]] = min(value, worst.get(row["seed"], value))
         if row["status"] == "finished":
@@ -76,8 +74,8 @@ def best_trial(
         ranked.append((-lead, -len(own), -own_mean, _on_the_edge(lr, grids[config]), lr, config))
     _, _, own_mean, _, lr, config = min(ranked)
     # Of its own seeds, as the tables show it; the mean may be over others as well.
-    solved = higher and -own_mean >= NEAR_PERFECT
-    wider = not solved and _wants_a_wider_grid(lr, means[config], grids[config], higher)
+    solved = score.is_accuracy and max(-own_mean, means[config][lr]) >= NEAR_PERFECT
+    wider = not solved and _wants_a_wider_grid(lr, means[config], grids[config])
     return sorted(finished[config, lr], key=lambda row: row["seed"]), wider
 
 
@@ -91,19 +89,17 @@ def ended_at_best_rate(rows: Sequence[Mapping[str, Any]], score: Score = ACCURAC
     return sorted(best, key=lambda row: row["seed"])
 
 
-def score_of(row: Mapping[str, Any], column: str, higher_is_better: bool = True) -> float:
+def score_of(row: Mapping[str, Any], column: str, score: Score = ACCURACY) -> float:
     """A score of a row that ended: a diverged replica has the worst, an accuracy of 0 or an infinite loss."""
-    if row["status"] == "finished":
-        return row[column]
-    return 0.0 if higher_is_better else math.inf
+    return row[column] if row["status"] == "finished" else score.worst
 
 
-def _wants_a_wider_grid(best: float, means: Mapping[float, float], grid: set[float], higher_is_better: bool) -> bool:
+def _wants_a_wider_grid(best: float, means: Mapping[float, float], grid: set[float]) -> bool:
     """Whether the best rate, one of `means` (by rate, the higher the better, on the same seeds), asks for a wider grid.
 
     `grid` has all rates that were tried. If only the best has a score, the grid should be wider.
     """
-    if not _on_the_edge(best, grid) or (higher_is_better and means[best] >= NEAR_PERFECT):
+    if not _on_the_edge(best, grid):
         return False
     others = {rate: mean for rate, mean in means.items() if rate != best}
     inner = {rate: mean for rate, mean in others.items() if not _on_the_edge(rate, grid)}

@@ -24,6 +24,7 @@ from mixerlab.records.atomic import read_bytes, remove_leftovers, replace_file, 
 from mixerlab.records.errors import reason
 from mixerlab.records.identity import run_id
 from mixerlab.records.schema import (
+    ACCURACY,
     LABELS,
     LARGEST_NUMBER,
     Record,
@@ -46,8 +47,8 @@ ANEW = "anew"  # the folder inside a run's in which it trains once more, beside 
 # Bytes. A record has 2 kB for each replica, metrics 200 bytes for each replica and epoch.
 LARGEST_RECORD, LARGEST_CONFIG, LARGEST_METRICS = 32 << 20, 1 << 20, 256 << 20
 DEEPEST_CONFIG = 30  # levels of nesting
-# The columns of metrics.csv that figures draw.
-DRAWN = ("epoch", "replica", "lr", "train_loss", "val_accuracy", "test_accuracy")
+# The columns of metrics.csv that figures draw, beside those of the score.
+DRAWN = ("epoch", "replica", "lr", "train_loss")
 
 
 class Unreadable(ValueError):
@@ -286,10 +287,13 @@ def read_metrics(folder: str | Path) -> "pd.DataFrame | None":
         content = _bytes(path, LARGEST_METRICS)
         if content is None:
             return None
+        name = ACCURACY.name
         if (record := _bytes(path.with_name(RECORD_FILE), LARGEST_RECORD)) is not None:
             check_metrics(content, record)
-        metrics = pd.read_csv(io.BytesIO(content), dtype=dict.fromkeys(DRAWN, float))
-        if metrics.empty or (metrics[list(DRAWN)].abs() > LARGEST_NUMBER).any(axis=None):
+            name = json.loads(record)["score"]["name"]
+        drawn = [*DRAWN, f"val_{name}", f"test_{name}"]
+        metrics = pd.read_csv(io.BytesIO(content), dtype=dict.fromkeys(drawn, float))
+        if metrics.empty or (metrics[drawn].abs() > LARGEST_NUMBER).any(axis=None):
             raise ValueError(f"it has no rows, or a number above {LARGEST_NUMBER:g}")
     return metrics
 

@@ -8,6 +8,7 @@ not finite is null.
 
 import hashlib
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from reprlib import repr as shown  # of a stranger's value: short
@@ -49,35 +50,59 @@ LONGEST_NAME = 1000  # characters of a label; a setting of one's own lists its p
 
 @dataclass(frozen=True)
 class Score:
-    """What a run is judged by, and along which axis of training it is measured: `epoch`, `step` or `token`."""
+    """What a run is judged by: a task says it (`tasks.base.Task.score`), and all that compares scores follows it.
+
+    Attributes:
+        name: of its columns, such as `test_bits_per_byte`: words of `a-z`, `0-9` and `_`.
+        higher_is_better: which way is up.
+        axis: of training, along which it is measured: `epoch`, `step` or `token`.
+    """
 
     name: str = "accuracy"
     higher_is_better: bool = True
     axis: str = "epoch"
 
+    @property
+    def label(self) -> str:
+        """What it is called in tables and figures."""
+        return self.name.replace("_", " ")
+
+    @property
+    def is_accuracy(self) -> bool:
+        """Whether it lies in [0, 1], where 1 is perfect."""
+        return self.name.endswith("accuracy")
+
+    @property
+    def sign(self) -> int:
+        """1 or -1: the higher a value is times this, the better."""
+        return 1 if self.higher_is_better else -1
+
+    @property
+    def worst(self) -> float:
+        """What a run has that diverged."""
+        return 0.0 if self.is_accuracy else -self.sign * math.inf
+
 
 ACCURACY = Score()
+MEASURED = ("loss", "perplexity", "accuracy", "token_accuracy")  # of a split each epoch, whatever the score is
 _COUNTS = ("num_params", "state_size", "steps")
 _LOSSES = ("official_loss", "clean_loss", "clean_val_loss", "train_loss", "val_loss", "test_loss")
-# Null is an answer of these. `steps_to_90`: the steps made by the end of the first epoch with a test accuracy of at
-# least 0.9. `chance`: the accuracy on test of a uniform guess (`Task.chance`).
+# Null is an answer of these. `steps_to_90`, of accuracies: the steps made by the end of the first epoch with at least
+# 0.9 on test. `chance`: the score on test of a uniform guess (`Task.chance`).
 _OPTIONAL = ("steps_to_90", "chance")
 
 
 def result_columns(score: Score = ACCURACY) -> tuple[str, ...]:
     """The columns of rows that say how training went.
 
-    `official_*`: where the perplexity on test is lowest. `clean_*`: where that on validation is. Without a prefix: at
-    the end of training.
+    `official_*`: where the perplexity on test is lowest or, if the score is no accuracy, that is best. `clean_*`: where
+    it is on validation. Without a prefix: at the end of training.
     """
     scores = [f"{place}_{score.name}" for place in ("official", "clean", "clean_val", "val", "test")]
-    if score == ACCURACY:
-        scores += ["official_token_accuracy", "clean_token_accuracy"]
+    scores += ["official_token_accuracy", "clean_token_accuracy"]
     axis = (f"official_{score.axis}", f"clean_{score.axis}")
-    return ("status", "error", *_COUNTS, *axis, *scores, *_LOSSES, *_OPTIONAL)
-
-
-RESULTS = result_columns()
+    optional = _OPTIONAL if score.is_accuracy else _OPTIONAL[1:]
+    return ("status", "error", *_COUNTS, *axis, *scores, *_LOSSES, *optional)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -139,11 +164,14 @@ def labels_of_replicas(config: Mapping[str, Any]) -> list[dict[str, Any]]:
     ]
 
 
-def failed_record(config: Mapping[str, Any], error: str, provenance: Mapping[str, Any]) -> Record:
+def failed_record(
+    config: Mapping[str, Any], error: str, provenance: Mapping[str, Any], score: Score = ACCURACY
+) -> Record:
     """The record of a run that raised: one failed row for each learning rate and seed, without results."""
-    nothing = dict.fromkeys(RESULTS) | {"status": "failed", "error": error}
+    nothing = dict.fromkeys(result_columns(score)) | {"status": "failed", "error": error}
     rows = [labels | nothing for labels in labels_of_replicas(config)]
-    return Record(run_id=run_id(config), status="failed", error=error, rows=rows, provenance=dict(provenance))
+    identity, provenance = run_id(config), dict(provenance)
+    return Record(run_id=identity, status="failed", error=error, rows=rows, score=score, provenance=provenance)
 
 
 def rows_digest(record: Record) -> str:

@@ -1,13 +1,15 @@
 """The contract of a task: it generates token sequences with targets, and checks that a dataset obeys it."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from numbers import Integral
-from typing import ClassVar, Literal, Self
+from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 
 from mixerlab.kernels.ignore_index import IGNORE_INDEX
+from mixerlab.records.schema import ACCURACY, Score
 
 Split = Literal["train", "val", "test"]
 ArrayName = Literal["inputs", "targets"]
@@ -54,12 +56,14 @@ class Task(ABC):
         data_seed: seed from which the random streams of the three splits are derived.
         test_seq_len: `seq_len` of the test rows, if that is another one; None: that of the others.
         autoencode: True if the model must reconstruct its whole input from one vector.
-        chance: expected test accuracy of a uniform guess, in [0, 1]; None (the default) if it is not known.
+        score: what runs are judged by, and which way is up; `score_from` makes it.
+        chance: expected score on test of a uniform guess; None (the default) if it is not known.
         madlab_code: mad-lab's short name of the task, part of the folder name of its cached datasets; None for a task
             whose datasets are neither read nor written.
     """
 
     autoencode: ClassVar[bool] = False
+    score: ClassVar[Score] = ACCURACY
     madlab_code: ClassVar[str | None] = None
 
     vocab_size: int
@@ -110,8 +114,17 @@ class Task(ABC):
 
     @property
     def chance(self) -> float | None:
-        """The expected accuracy on test of a uniform guess among the tokens that a target can be; None: not known."""
+        """The expected score on test of a uniform guess among the tokens that a target can be; None: not known."""
         return None
+
+    def score_from(self, means: Mapping[str, Any]) -> Any:
+        """The score of a split, from what is measured of it. A task whose score is none of these by name defines it.
+
+        Args:
+            means: over batches: `accuracy` (macro), `token_accuracy`, `loss` (nats for a scored token), `perplexity`;
+                each a float32 tensor `[R]` of R replicas.
+        """
+        return means[self.score.name]
 
     def num_examples(self, split: Split) -> int:
         """Rows of one split."""

@@ -9,6 +9,7 @@ from command_line import TINY, records, run_py
 
 import mixerlab.loggers
 from mixerlab.records.best import ended_at_best_rate
+from mixerlab.records.schema import Score, result_columns
 
 RUN = ("mixer=attn", "task=icr", *TINY, "trainer.epochs=2", "seed=[0,1]")
 
@@ -28,10 +29,11 @@ class WandbLogger:
 
 
 def test_a_diverged_replica_counts_as_0_in_the_summary():
-    nothing = dict.fromkeys(mixerlab.loggers.RESULT_COLUMNS)
+    nothing = dict.fromkeys(result_columns())
     ended = [nothing | a_row(0.1, seed, 0.9) | {"clean_accuracy": 0.6} for seed in (0, 1)]
     logger = WandbLogger()
-    mixerlab.loggers.log_results({"wandb": logger}, {}, [*ended, nothing | a_row(0.1, 2, None, "diverged")])
+    rows = [*ended, nothing | a_row(0.1, 2, None, "diverged")]
+    mixerlab.loggers.log_results({"wandb": logger}, {}, mock.Mock(rows=rows, score=Score()))
     summary = {"lr": 0.1, "seeds": 3, "diverged": 1, "clean_val_accuracy": 0.6, "clean_accuracy": 0.4}
     assert logger.experiment.summary == pytest.approx({f"best/{key}": value for key, value in summary.items()})
 

@@ -157,9 +157,9 @@ class Cost(L.Callback):
 
 
 class EpochProgress(L.Callback):
-    """One bar over all epochs, with the time left and the accuracies that the replicas have reached.
+    """One bar over all epochs, with the time left and the scores that the replicas have reached.
 
-    In a file or a pipe it is a line with these now and then. A line before them says which accuracy is whose.
+    In a file or a pipe it is a line with these now and then. A line before them says which score is whose.
 
     Args:
         replicas: learning rate and seed of each.
@@ -172,7 +172,7 @@ class EpochProgress(L.Callback):
     def on_train_start(self, trainer: L.Trainer, module: L.LightningModule) -> None:
         if len(self.replicas) > 1:
             order = ", ".join(f"lr {lr:g} seed {seed}" for lr, seed in self.replicas)
-            print(f"accuracies are shown in this order: {order}", file=sys.stderr, flush=True)
+            print(f"scores are shown in this order: {order}", file=sys.stderr, flush=True)
         self.bar = tqdm(
             total=trainer.max_epochs,
             initial=trainer.current_epoch,
@@ -185,16 +185,16 @@ class EpochProgress(L.Callback):
         assert isinstance(module, PopulationTraining)
         if module.finished:
             return
-        self.bar.set_postfix_str(_accuracies(module))
+        self.bar.set_postfix_str(_scores(module))
         self.bar.update()
         if self.lines is not None:
             done = trainer.current_epoch + 1
-            self.lines.tell(lambda: f"epoch {done} of {trainer.max_epochs}, {_accuracies(module)}")
+            self.lines.tell(lambda: f"epoch {done} of {trainer.max_epochs}, {_scores(module)}")
 
     def on_train_end(self, trainer: L.Trainer, module: L.LightningModule) -> None:
         assert isinstance(module, PopulationTraining)
         module.read_epoch()
-        self.bar.set_postfix_str(_accuracies(module))
+        self.bar.set_postfix_str(_scores(module))
         self.bar.close()
 
     def on_exception(self, trainer: L.Trainer, module: L.LightningModule, exception: BaseException) -> None:
@@ -202,8 +202,9 @@ class EpochProgress(L.Callback):
             self.bar.close()
 
 
-def _accuracies(module: PopulationTraining) -> str:
+def _scores(module: PopulationTraining) -> str:
     """Those of the last epoch that has been read: the one before, until training ends."""
+    score = module.score
     if not module.history:
-        return "no accuracy yet"
-    return f"val accuracy {' '.join(f'{value:.3f}' for value in module.history[-1]['val_accuracy'])}"
+        return f"no {score.label} yet"
+    return f"val {score.label} {' '.join(f'{value:.3f}' for value in module.history[-1][f'val_{score.name}'])}"

@@ -10,6 +10,7 @@ import os
 import signal
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from operator import itemgetter
 from pathlib import Path
 from typing import Protocol
 from uuid import uuid4
@@ -24,6 +25,7 @@ from torch import nn
 
 from mixerlab.records.errors import reason
 from mixerlab.records.interruption import Terminated, users_code
+from mixerlab.records.schema import ACCURACY, Score
 from mixerlab.training.callbacks import CheckpointFiles, Cost, EpochNote, EpochProgress, ResumePoint
 from mixerlab.training.capture import GraphCache
 from mixerlab.training.checkpoints import DamagedCheckpoint, Replicas, checkpoint_name, read_checkpoint
@@ -31,7 +33,7 @@ from mixerlab.training.compiled import compile_mixers, without_kernels
 from mixerlab.training.datamodule import PopulationData
 from mixerlab.training.execution import choose_execution, gradient_note
 from mixerlab.training.lit_module import PopulationTraining, series_name
-from mixerlab.training.metrics import metrics_rows, summarise
+from mixerlab.training.metrics import ScoreFrom, metrics_rows, summarise
 from mixerlab.training.optimizers import PopulationOptimizer
 from mixerlab.training.population import PAPER, Grouping, Population
 from mixerlab.training.schedules import Schedule
@@ -87,6 +89,7 @@ class Training:
         folder: of the run; checkpoints are kept there, for the same `code` only.
         loggers: Lightning's, which get every epoch.
         code: hashes of the code of the run's parts.
+        score, score_from: what it is judged by, and how that comes from `training.metrics.means_of`.
         check: gets a population that is about to train, on its device and before any mixer is compiled, whether it
             trains under bf16 autocast, and the rows in a step of one replica. What it raises ends the run.
         name: of this object, in the checkpoints that it writes.
@@ -101,6 +104,8 @@ class Training:
     loggers: Sequence[L.pytorch.loggers.Logger] = ()
     code: Mapping[str, str] | None = None
     grouping: Grouping = PAPER
+    score: Score = ACCURACY
+    score_from: ScoreFrom = itemgetter(ACCURACY.name)
     check: Callable[[Population, bool, int], None] | None = None
     name: str = field(default_factory=lambda: uuid4().hex)
 
@@ -183,6 +188,8 @@ class Training:
             bf16=bf16,
             cache=_graphs if config.cuda_graph and device.type == "cuda" else None,
             graph_key=graph_key,
+            score=self.score,
+            score_from=self.score_from,
             stop_when_perfect=config.stop_when_perfect,
             stop_above=config.stop_above,
             series=[series_name(lr, seed) for lr, seed in replicas],
@@ -207,10 +214,10 @@ class Training:
             log.warning("%s: %s", self.folder, unusable)
             return _joined(unusable, [self._train_together(replicas, graph_key, is_half)])
 
-        results = [summarise(module.history, replica) for replica in range(len(replicas))]
+        results = [summarise(module.history, replica, self.score) for replica in range(len(replicas))]
         return RunResult(
             replicas=results,
-            metrics=pd.DataFrame(metrics_rows(module.history, replicas)),
+            metrics=pd.DataFrame(metrics_rows(module.history, replicas, self.score)),
             weights=[module.weights(replica, its_results) for replica, its_results in enumerate(results)],
             notes=module.notes,
             device=torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",

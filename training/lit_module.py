@@ -1,6 +1,7 @@
 """The Lightning module: steps a population through groups of batches, scores it each epoch, keeps its history."""
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
+from operator import itemgetter
 from typing import NamedTuple, cast
 
 import lightning as L
@@ -8,9 +9,19 @@ import torch
 from torch import Tensor, nn
 
 from mixerlab.records.files import snapshot
+from mixerlab.records.schema import ACCURACY, Score
 from mixerlab.training.capture import GraphCache, Graphs, Step
 from mixerlab.training.datamodule import EVALUATED, BatchGroup
-from mixerlab.training.metrics import CHOSEN_ON, IGNORE_INDEX, SUMS, means_of, own_epochs
+from mixerlab.training.metrics import (
+    CHOSEN_ON,
+    IGNORE_INDEX,
+    SUMS,
+    ScoreFrom,
+    criterion,
+    means_of,
+    own_epochs,
+    with_score,
+)
 from mixerlab.training.optimizers import PopulationOptimizer
 from mixerlab.training.population import Population
 from mixerlab.training.steps import PopulationSteps
@@ -40,7 +51,8 @@ class PopulationTraining(L.LightningModule):
 
     `history` holds one dict per epoch: `epoch` and, as lists over all replicas, `learning_rate`, `train_loss`,
     `diverged`, `active` (still training after the epoch), `steps` (made so far) and
-    `{val,test}_{accuracy,token_accuracy,loss,perplexity}`. Replicas that have left keep their last values.
+    `{val,test}_{accuracy,token_accuracy,loss,perplexity}`, and those of the score if it is another. Replicas that have
+    left keep their last values.
 
     Args:
         population: the replicas.
@@ -50,10 +62,11 @@ class PopulationTraining(L.LightningModule):
             there. None: launch the operations one by one.
         graph_key: two trainings with the same key must launch the same operations if their tensors have the same
             shapes. None: share nothing.
+        score, score_from: the task's, see `training.metrics.with_score`.
         stop_when_perfect: freeze a replica whose accuracy is 1.0 on val and test at a lower perplexity than in all
-            earlier epochs: both selections take that epoch, and no later one can be better. The run ends when no
-            replica is left to train.
-        stop_above: freeze a replica once its test accuracy is above this; None: never.
+            earlier epochs: both selections take that epoch, and no later one can be better. A score that is no accuracy
+            is never perfect. The run ends when no replica is left to train.
+        stop_above: freeze a replica once its test score is better than this; None: never.
         series: each replica's name in the loggers.
         selections_kept: keep the weights of each replica at the epochs that these selections take.
         snapshots: and those after so many epochs.
@@ -70,6 +83,8 @@ class PopulationTraining(L.LightningModule):
         bf16: bool = False,
         cache: GraphCache | None = None,
         graph_key: Hashable = None,
+        score: Score = ACCURACY,
+        score_from: ScoreFrom = itemgetter(ACCURACY.name),
         stop_when_perfect: bool = True,
         stop_above: float | None = None,
         series: Sequence[str] = (),
@@ -81,8 +96,10 @@ class PopulationTraining(L.LightningModule):
         self.automatic_optimization = False
         self.population = population
         self.make_optimizer = make_optimizer
-        self.bf16, self.cache, self.graph_key, self.stop_when_perfect = bf16, cache, graph_key, stop_when_perfect
-        self.stop_above, self.series = stop_above, series
+        self.bf16, self.cache, self.graph_key = bf16, cache, graph_key
+        self.score, self.score_from = score, score_from
+        self.stop_when_perfect, self.stop_above = stop_when_perfect and score.is_accuracy, stop_above
+        self.series = series
         self.history: list[dict] = []
         self.notes: list[str] = []  # of this run, for its record
         self.unread: _Epoch | None = None
@@ -218,17 +235,19 @@ class PopulationTraining(L.LightningModule):
             "train_loss": self.loss_sum / self.scored_steps.clamp(min=1),
         }
         for split, sums in zip(EVALUATED, self.sums, strict=True):
-            measured |= {f"{split}_{name}": value for name, value in means_of(sums).items()}
+            means = with_score(means_of(sums), self.score, self.score_from)
+            measured |= {f"{split}_{name}": value for name, value in means.items()}
         perplexity = torch.stack([measured[f"{split}_perplexity"] for split in EVALUATED])
         if self.stop_when_perfect:
             perfect = (measured["val_accuracy"] == 1) & (measured["test_accuracy"] == 1)
             # Both selections must take this epoch. An earlier one may have had lower perplexity at lower accuracy.
             optimizer.freeze(perfect & (perplexity < self.lowest).all(dim=0))
         if self.stop_above is not None:
-            optimizer.freeze(measured["test_accuracy"] > self.stop_above)
+            sign = self.score.sign
+            optimizer.freeze(sign * measured[f"test_{self.score.name}"] > sign * self.stop_above)
         self.lowest = torch.fmin(self.lowest, perplexity)
         for selection, kept in self._kept().items():
-            chosen_on = measured[f"{CHOSEN_ON[selection]}_perplexity"]
+            chosen_on = criterion(measured, CHOSEN_ON[selection], self.score)
             kept.update(self.current_epoch, chosen_on, optimizer.active, self.population.learned())
         self.snapshots.update(self.current_epoch + 1, self.population.replicas, self.population.learned())
         measured["steps"] = optimizer.steps_taken

@@ -1,18 +1,21 @@
 """What a population reaches: mad-lab's metric, and from the history of all epochs the results of each replica.
 
-The metric is the macro accuracy of each batch, averaged. Token accuracy, loss and perplexity are measured too.
+The metric is the macro accuracy of each batch, averaged. Token accuracy, loss and perplexity are measured too. A task
+may have a score of its own, which it makes of these means.
 """
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from mixerlab.kernels.fused.cross_entropy import IGNORE_INDEX, cross_entropy
+from mixerlab.records.schema import ACCURACY, MEASURED, Score
 
-# The selections, and the split whose lowest perplexity chooses the epoch. `training.weights.KeptWeights` follows the
-# same rule on the device.
+# The selections, and the split that chooses the epoch: of the lowest `criterion`. `training.weights.KeptWeights`
+# follows the same rule on the device.
 CHOSEN_ON = {"official": "test", "clean": "val"}
 # A test accuracy that recall reaches only after its jump. `sweeps.tables` has it too; here the hash of training's code
 # covers it, as it decides a result.
@@ -21,6 +24,7 @@ SOLVED = 0.9
 SUMS = 6  # of macro accuracy, loss, perplexity, right tokens, scored tokens, rows
 
 History = Sequence[Mapping]  # PopulationTraining.history: one dict per epoch, with lists over replicas
+ScoreFrom = Callable[[Mapping[str, Tensor]], Tensor]  # a task's: the score `[R]` from `means_of`
 
 
 @torch.no_grad()
@@ -77,6 +81,21 @@ def means_of(sums: Tensor) -> dict[str, Tensor]:
     }
 
 
+def with_score(means: Mapping[str, Tensor], score: Score, score_from: ScoreFrom) -> dict[str, Tensor]:
+    """`means_of` and the score, if it is none of them: NaN where the loss is not finite."""
+    if score.name in means:
+        return dict(means)
+    return {**means, score.name: score_from(means).where(means["loss"].isfinite(), math.nan)}
+
+
+def criterion(epoch: Mapping[str, Any], split: str, score: Score) -> Any:
+    """What a selection takes the lowest of: mad-lab's, the perplexity, for accuracies; else the score, the better way.
+
+    `epoch` has `{split}_{name}` of `with_score`, as tensors or numbers.
+    """
+    return epoch[f"{split}_perplexity"] if score.is_accuracy else -score.sign * epoch[f"{split}_{score.name}"]
+
+
 def own_epochs(history: History, replica: int) -> list[dict]:
     """The epochs in which `replica` trained, as flat dicts; for a frozen replica up to the epoch that froze it.
 
@@ -95,12 +114,12 @@ def own_epochs(history: History, replica: int) -> list[dict]:
     return epochs
 
 
-def summarise(history: History, replica: int) -> dict:
+def summarise(history: History, replica: int, score: Score = ACCURACY) -> dict:
     """The results of one replica, as a record's row has them, but for what the model counts.
 
-    `official`: the epoch of the lowest test perplexity, as mad-lab reports it. `clean`: the epoch of the
-    lowest validation perplexity, reported on test. Values that are not finite become None. So does the whole
-    selection of a replica that diverged before it had an epoch of finite perplexity.
+    `official`: the epoch of the lowest `criterion` on test, as mad-lab reports it. `clean`: the epoch of the lowest on
+    validation, reported on test. Values that are not finite become None. So does the whole
+    selection of a replica that diverged before it had an epoch of a finite one.
     """
     epochs = own_epochs(history, replica)
     last = epochs[-1]
@@ -113,26 +132,29 @@ def summarise(history: History, replica: int) -> dict:
         "status": "diverged" if error else "finished",
         "error": error,
         "steps": last["steps"],
-        # rounded as `metrics.csv` has it: float32 0.9 is below 0.9
-        "steps_to_90": next((epoch["steps"] for epoch in epochs if round(epoch["test_accuracy"], 7) >= SOLVED), None),
         "train_loss": last["train_loss"],
-        **{f"{split}_{name}": last[f"{split}_{name}"] for split in ("val", "test") for name in ("loss", "accuracy")},
+        **{f"{split}_{name}": last[f"{split}_{name}"] for split in ("val", "test") for name in ("loss", score.name)},
     }
+    if score.is_accuracy:
+        # rounded as `metrics.csv` has it: float32 0.9 is below 0.9
+        solved = (epoch["steps"] for epoch in epochs if round(epoch[f"test_{score.name}"], 7) >= SOLVED)
+        results["steps_to_90"] = next(solved, None)
     for selection, chosen_on in CHOSEN_ON.items():
-        best = min(epochs, key=lambda epoch: _finite_or_last(epoch[f"{chosen_on}_perplexity"]))
-        if error and not math.isfinite(best[f"{chosen_on}_perplexity"]):  # no epoch can be selected
+        best = min(epochs, key=lambda epoch: _finite_or_last(criterion(epoch, chosen_on, score)))
+        if error and not math.isfinite(criterion(best, chosen_on, score)):  # no epoch can be selected
             best = dict.fromkeys(best)
         results[f"{selection}_epoch"] = best["epoch"]
-        for name in ("accuracy", "token_accuracy", "loss"):
+        for name in (score.name, "token_accuracy", "loss"):
             results[f"{selection}_{name}"] = best[f"test_{name}"]
         if chosen_on == "val":
-            results["clean_val_accuracy"] = best["val_accuracy"]
+            results[f"clean_val_{score.name}"] = best[f"val_{score.name}"]
             results["clean_val_loss"] = best["val_loss"]
     return {name: _finite_or_none(value) for name, value in results.items()}
 
 
-def metrics_rows(history: History, replicas: Sequence[tuple[float, int]]) -> Iterator[dict]:
+def metrics_rows(history: History, replicas: Sequence[tuple[float, int]], score: Score = ACCURACY) -> Iterator[dict]:
     """The rows of `metrics.csv`, one per replica and epoch; `replicas` holds each replica's (lr, seed)."""
+    names = dict.fromkeys((*MEASURED, score.name))
     for replica, (lr, seed) in enumerate(replicas):
         for epoch in own_epochs(history, replica):
             yield {
@@ -143,11 +165,7 @@ def metrics_rows(history: History, replicas: Sequence[tuple[float, int]]) -> Ite
                 "seed": seed,
                 "lr_now": epoch["learning_rate"],
                 "train_loss": epoch["train_loss"],
-                **{
-                    f"{split}_{name}": epoch[f"{split}_{name}"]
-                    for split in ("val", "test")
-                    for name in ("loss", "perplexity", "accuracy", "token_accuracy")
-                },
+                **{f"{split}_{name}": epoch[f"{split}_{name}"] for split in ("val", "test") for name in names},
             }
 
 

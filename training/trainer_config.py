@@ -48,8 +48,8 @@ class TrainerConfig:
                 raise ValueError(f"trainer.{key}={getattr(self, key)} must be at least 1")
         if not 0 <= self.checkpoint_every < math.inf:
             raise ValueError(f"trainer.checkpoint_every={self.checkpoint_every} must be a finite number >= 0")
-        if self.stop_above is not None and not 0 <= self.stop_above < 1:
-            raise ValueError(f"trainer.stop_above={self.stop_above} must be an accuracy in [0, 1), or null")
+        if self.stop_above is not None and not 0 <= self.stop_above < math.inf:
+            raise ValueError(f"trainer.stop_above={self.stop_above} must be a finite score of at least 0, or null")
         if any(type(done) is not int or not 0 <= done <= self.epochs for done in self.snapshots):
             raise ValueError(
                 f"trainer.snapshots={list(self.snapshots)} must be numbers of epochs, from 0 (the initial values) to"

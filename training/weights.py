@@ -26,7 +26,7 @@ _DIGEST = "sha256"  # of the tensors, in the metadata: safetensors itself has no
 class KeptWeights(nn.Module):
     """What the replicas of a population had learned at the epoch that one selection takes of those so far.
 
-    It is the epoch that `training.metrics.summarise` takes: the first of the lowest perplexity, where one that is not
+    It is the epoch that `training.metrics.summarise` takes: the first of the lowest `criterion`, where one that is not
     finite counts as infinite, of the epochs up to the one that froze the replica. All of it is decided on the device,
     and `update` never waits for it.
 
@@ -35,7 +35,7 @@ class KeptWeights(nn.Module):
     """
 
     epoch: Tensor  # int64 [R]; -1: none yet
-    lowest: Tensor  # float32 [R]: the perplexity of that epoch
+    lowest: Tensor  # float32 [R]: the criterion at that epoch
     open: Tensor  # bool [R]: the replica's next epoch counts
     left: Tensor  # int64 [r]: `numbers`
 
@@ -61,21 +61,21 @@ class KeptWeights(nn.Module):
         return [buffer for name, buffer in self.named_buffers() if name.startswith("learned_")]
 
     @torch.no_grad()
-    def update(self, epoch: int, perplexity: Tensor, active: Tensor, learned: Sequence[Tensor]) -> None:
+    def update(self, epoch: int, criterion: Tensor, active: Tensor, learned: Sequence[Tensor]) -> None:
         """Copies the rows of the replicas for which this epoch is the best so far.
 
         Args:
             epoch: its number; each call has a higher one.
-            perplexity: float32 `[r]`, of the r replicas that are left.
+            criterion: float32 `[r]`, of the r replicas that are left.
             active: bool `[r]`, which of them train on after this epoch.
             learned: as for the constructor, each `[r, ...]`.
         """
         left = self.left
         chosen, lowest = self.epoch[left], self.lowest[left]
-        perplexity = torch.where(perplexity.isfinite(), perplexity, torch.inf)
-        better = self.open[left] & ((chosen < 0) | (perplexity < lowest))
+        criterion = torch.where(criterion.isfinite(), criterion, torch.inf)
+        better = self.open[left] & ((chosen < 0) | (criterion < lowest))
         self.epoch[left] = torch.where(better, epoch, chosen)
-        self.lowest[left] = torch.where(better, perplexity, lowest)
+        self.lowest[left] = torch.where(better, criterion, lowest)
         self.open[left] = active
         for all_kept, now in zip(self.learned, learned, strict=True):
             for row, number in enumerate(self.numbers):  # one by one: no temporary copy of all parameters

@@ -7,6 +7,8 @@ in use, and a parameter written as `${setting:<parameter>}` takes its value from
 """
 
 import json
+import math
+import re
 from numbers import Real
 from typing import Any, cast
 
@@ -19,6 +21,7 @@ from mixerlab.config.arguments import check_arguments, class_of, defaults_of
 from mixerlab.records.errors import with_place
 from mixerlab.records.identity import present
 from mixerlab.records.interruption import users_code
+from mixerlab.records.schema import MEASURED, Score
 from mixerlab.tasks.base import Task
 
 # Keys of a task's yaml that are not constructor parameters; the last is only in the resolved config of a run.
@@ -151,7 +154,7 @@ def build_task(task_cfg: DictConfig) -> Task:
             task = task_class(**args)
             for own in (task, task.for_split("test")):  # which refuses a length that the task cannot have
                 _ = own.input_length
-            _check_chance(task.chance)
+            _check_score(task)
     except ValueError:
         raise
     except Exception as error:  # of the user's code
@@ -183,6 +186,12 @@ def _check_setting(task_cfg: DictConfig) -> None:
             )
 
 
-def _check_chance(chance: object) -> None:
-    if chance is not None and not (isinstance(chance, Real) and 0 <= float(chance) <= 1):
-        raise ValueError(f"chance={chance!r} must be an accuracy in [0, 1], or None")
+def _check_score(task: Task) -> None:
+    score, chance = task.score, task.chance
+    if not isinstance(score, Score) or not re.fullmatch(r"[a-z][a-z0-9_]*", score.name):
+        raise ValueError(f"score={score!r} must be a mixerlab.Score, whose name is of a-z, 0-9 and _")
+    if score.name not in MEASURED and type(task).score_from is Task.score_from:
+        raise ValueError(f"score={score.name} is none of {', '.join(MEASURED)}: define score_from, which makes it")
+    most = 1 if score.is_accuracy else math.inf
+    if chance is not None and not (isinstance(chance, Real) and 0 <= float(chance) <= most):
+        raise ValueError(f"chance={chance!r} must be a score of at least 0, an accuracy in [0, 1], or None")

@@ -119,6 +119,9 @@ def checked(cfg: DictConfig) -> Checked:
         task, task_keys = described(cfg.task)  # first: its message for a wrong setting is the clear one
         config = {str(key): _resolved(part) for key, part in cfg.items() if key != "task"} | {"task": task_keys}
     _check(config)
+    stop = config["trainer"]["stop_above"]
+    if task.score.is_accuracy and stop is not None and stop >= 1:
+        raise ValueError(f"trainer.stop_above={stop} must be an accuracy in [0, 1), or null")
     if config["task"]["data_dir"] is not None:
         config["task"]["data_sha256"] = digest_on_disk(task, config["task"]["data_dir"])
     return Checked(task, config, code_versions(config))

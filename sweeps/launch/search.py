@@ -153,11 +153,11 @@ class Search:
         """The score of a run, in which a diverged replica has the worst, and why the trial failed."""
         record = read_record(folder)
         assert record is not None, "it has just been trained or found"
-        self.score, higher = record.score, record.score.higher_is_better
+        self.score = record.score
         if chosen := ended_at_best_rate(record.rows, self.score):
-            return fmean(score_of(row, chosen_by("clean", self.score.name), higher) for row in chosen), None
-        diverged = [score_of(row, "", higher) for row in record.rows if row["status"] == "diverged"]
-        return (diverged[0] if diverged else None), "no replica finished"
+            return fmean(score_of(row, chosen_by("clean", self.score), self.score) for row in chosen), None
+        diverged = any(row["status"] == "diverged" for row in record.rows)
+        return (self.score.worst if diverged else None), "no replica finished"
 
     def report(self, tried: Sequence[Tried]) -> None:
         """Tables and figures of all runs, `trials.csv`, and the best trial."""
@@ -171,17 +171,17 @@ class Search:
         best = max(succeeded, key=self._merit)  # the first of equals
         assert best.cell is not None
         print(
-            f"\nbest of {len(tried)} trials ({len(tried) - len(succeeded)} failed): validation {self.score.name}"
+            f"\nbest of {len(tried)} trials ({len(tried) - len(succeeded)} failed): validation {self.score.label}"
             f" {best.score:.4f} with {' '.join(best.overrides)}\nrecord: {best.cell.folder}"
         )
 
     def _merit(self, one: Tried) -> float:
         """The higher the better."""
         assert one.score is not None
-        return one.score if self.score.higher_is_better else -one.score
+        return self.score.sign * one.score
 
     def _table(self, tried: Sequence[Tried]) -> str:
-        score, lines = chosen_by("clean", self.score.name), []
+        score, lines = chosen_by("clean", self.score), []
         for one in tried:
             identity = one.cell.run_id if one.cell is not None else ""
             told = {"run_id": identity, "error": one.error}

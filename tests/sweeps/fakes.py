@@ -1,6 +1,8 @@
 """Records, metrics and whole results folders made up for the tests of `sweeps`."""
 
+import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +11,7 @@ import pandas as pd
 
 from mixerlab.records.files import read_config, run_folder, write_config, write_metrics, write_record
 from mixerlab.records.identity import run_id
-from mixerlab.records.schema import Record, labels_of_replicas
+from mixerlab.records.schema import ACCURACY, Record, Score, labels_of_replicas
 
 GRID = (5e-4, 1e-3, 5e-3)
 BASELINES = {
@@ -115,9 +117,13 @@ def add_run(
     scores: Sequence[float | str | tuple[float, float]],
     sizes: Mapping[str, int] | None = None,
     provenance: Mapping[str, Any] | None = None,
+    score: Score = ACCURACY,
     **overrides,
 ) -> str:
-    """Writes a finished run with its config, record and curves, and returns its id; `sizes` has other counts."""
+    """Writes a finished run with its config, record and curves, and returns its id; `sizes` has other counts.
+
+    The scores are of this name and direction, whatever they are.
+    """
     settings = config(**overrides)
     folder = run_folder(results, run_id(settings))
     write_config(folder, settings)
@@ -125,10 +131,19 @@ def add_run(
     for one in made.rows:
         one |= sizes or {}
     made.provenance.update(provenance or {})
-    curves = [_curve(one) for one in made.rows]
-    write_metrics(folder, pd.concat(curves))
+    curves = pd.concat(_curve(one) for one in made.rows)
+    if score != ACCURACY:
+        made = replace(made, score=score, rows=[_renamed(one, score) for one in made.rows])
+        curves = curves.assign(**{f"{split}_{score.name}": curves[f"{split}_accuracy"] for split in ("val", "test")})
+    write_metrics(folder, curves)
     write_record(folder, made)
     return made.run_id
+
+
+def _renamed(row: dict, score: Score) -> dict:
+    named = {re.sub("(?<!token)_accuracy$", f"_{score.name}", name): value for name, value in row.items()}
+    del named["steps_to_90"]
+    return named | dict.fromkeys(("official_token_accuracy", "clean_token_accuracy"), 0.5)
 
 
 def by_run_id(*configs: dict) -> dict[str, dict]:

@@ -9,7 +9,7 @@ import pytest
 from mixerlab.records.archive import pack
 from mixerlab.records.files import read_metrics, run_folder, write_config, write_record
 from mixerlab.records.identity import run_id
-from mixerlab.records.schema import Record, Score, failed_record
+from mixerlab.records.schema import Score, failed_record
 from mixerlab.sweeps.tables.cells import best_per_cell
 from mixerlab.sweeps.tables.collect import collect, curves, rows_of
 from mixerlab.sweeps.tables.columns import columns_in_order
@@ -88,18 +88,8 @@ def test_every_source_gives_the_same_rows(tmp_path):
 def test_a_score_of_which_less_is_better(tmp_path):
     """By name and direction of the record: the best rate, the mean, and what is bold."""
     for mixer, losses in (("attn", (2.0, 1.5, 1.8)), ("gdn", (2.0, 3.5, 3.8))):
-        config = fakes.config(mixer=mixer, seed=[0, 1])
-        made = fakes.record(config, [0.5] * 6)
-        places = ("official", "clean", "clean_val", "val", "test")
-        names = [name for name in made.rows[0] if name.endswith("accuracy")]
-        rows = [
-            {key: value for key, value in row.items() if key not in names}
-            | {f"{place}_bits": losses[number % 3] + 0.01 * (number > 2) * number for place in places}
-            for number, row in enumerate(made.rows)
-        ]
-        write_config(run_folder(tmp_path, run_id(config)), config)
-        record = Record(run_id=run_id(config), status="finished", rows=rows, score=Score("bits", False))
-        write_record(run_folder(tmp_path, run_id(config)), record)
+        scores = [loss + 0.01 * seed * number for seed in (0, 1) for number, loss in enumerate(losses, start=3)]
+        fakes.add_run(tmp_path, scores, score=Score("bits", False), mixer=mixer, seed=[0, 1])
     cells = best_per_cell(spread_out(collect(tmp_path)))
     assert cells["score"].tolist() == ["bits"] * 2 and cells["lr"].tolist() == [1e-3, 5e-4]
     assert cells["mean"].tolist() == [pytest.approx(1.52), pytest.approx(2.015)]

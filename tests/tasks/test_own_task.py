@@ -3,11 +3,13 @@
 import sys
 
 import numpy as np
+import pandas as pd
 import pytest
 from command_line import TINY, records, run_py
 
 from mixerlab.config.compose import compose
 from mixerlab.config.settings import build_task, setting_name
+from mixerlab.loading import load
 from mixerlab.records.schema import Record
 from mixerlab.tasks.base import Task, TaskRuleError
 from mixerlab.tasks.data import load_or_generate, make_split
@@ -160,6 +162,46 @@ def test_a_run_whose_task_fails_is_recorded(project, tmp_path):
     assert "echo_tasks.py" in error.read_text()
     (table,) = results.glob("sweeps/*/report/official/settings.md")
     assert "failed" in table.read_text()
+
+
+BITS = """
+
+class Bits(Echo):
+    score = Score("bits_per_token", higher_is_better=False)
+
+    def score_from(self, means):
+        return means["loss"] / 0.6931471805599453
+
+    def generate_rows(self, num_rows, rng, split):
+        inputs = rng.integers(self.vocab_size, size=(num_rows, self.seq_len))
+        return inputs, rng.integers(self.vocab_size, size=inputs.shape)  # noise: training on it makes test worse
+"""
+
+
+def test_a_task_has_a_score_of_its_own_and_less_is_better(project, tmp_path):
+    """Its columns, the checkpoints and rates that are chosen by it, when it stops, and what it is called."""
+    with (tmp_path / "echo_tasks.py").open("a") as file:
+        file.write(f"from mixerlab.records.schema import Score\n{BITS}")
+    run = ("mixer=attn", "task=echo", "task._target_=echo_tasks.Bits", *TINY, f"results_dir={tmp_path}")
+    run = ("--config-dir", str(project), *run, "optimizer.lr=[0.1,1e-5]", "task.num_test_examples=32")
+    assert "must be an accuracy" in run_py(*run, "task._target_=echo_tasks.Echo", "trainer.stop_above=3").err
+    outcome = run_py(*run)
+    assert outcome.code == 0 and "bits per token on test" in outcome.out
+    ((identity, record),) = records(tmp_path).items()
+    metrics = pd.read_csv(tmp_path / "runs" / identity / "metrics.csv")
+    assert np.allclose(metrics["test_bits_per_token"], metrics["test_loss"] / np.log(2))
+    for row, (_, own) in zip(record["rows"], metrics.groupby("replica"), strict=True):
+        for place, split in (("official", "test"), ("clean", "val")):
+            epoch = own.loc[own[f"{split}_bits_per_token"].idxmin()]
+            assert row[f"{place}_epoch"] == epoch["epoch"]
+            assert row[f"{place}_bits_per_token"] == pytest.approx(epoch["test_bits_per_token"])
+        assert "steps_to_90" not in row and "official_accuracy" not in row
+    assert 0 in {row["official_epoch"] for row in record["rows"]}  # and not the last one
+    best = min(record["rows"], key=lambda row: row["official_bits_per_token"])
+    assert load(tmp_path / "runs" / identity, config_dir=project).row == best
+    run_py(*run, f"results_dir={tmp_path / 'stopped'}", "trainer.stop_above=100")
+    (stopped,) = records(tmp_path / "stopped").values()
+    assert {row["steps"] for row in stopped["rows"]} == {3}  # one epoch: all are below 100
 
 
 def test_the_plain_values_of_a_yaml_are_its_baseline(project):
