@@ -67,7 +67,7 @@ def test_a_mixer_that_breaks_the_contract_is_refused_in_one_line(project, capsys
     assert capsys.readouterr().err.startswith("error: mixer=ema: it sees the future: the outputs at position ")
 
 
-@pytest.mark.parametrize(("optimizer", "schedule"), [("signum", "halved"), ("lion", "wsd")])
+@pytest.mark.parametrize(("optimizer", "schedule"), [("signum", "halved"), ("own_lion", "wsd")])
 def test_the_new_optimizers_and_schedule_train(project, optimizer, schedule):
     outcome = run_in(project, "mixer=attn", "task=icr", f"optimizer={optimizer}", f"schedule={schedule}")
     assert outcome.code == 0, outcome.err
