@@ -75,7 +75,10 @@ def restore(file: str | Path, results_dir: str | Path) -> tuple[int, int]:
         ValueError: the file is no such archive, or a folder of a run leads out of `results_dir`.
     """
     with reading(file):
-        runs = _checked(file)
+        runs = _members(file)
+        for identity, contents in runs.items():
+            with reading(f"{file}: runs/{identity}"):
+                _check_run(identity, contents)
     check_writable(results_dir)
     for identity in runs:
         if (folder := run_folder(results_dir, identity)).is_symlink():
@@ -92,8 +95,23 @@ def restore(file: str | Path, results_dir: str | Path) -> tuple[int, int]:
     return restored, len(runs) - restored
 
 
-def _checked(file: str | Path) -> dict[str, dict[str, bytes]]:
-    """The files of each run of an archive, by run_id and name; raises where it is not what `pack` writes."""
+def unpack(file: str | Path, folder: str | Path) -> None:
+    """Writes the files of an archive into an empty folder, for reading alone: what reads a run there checks it.
+
+    Raises:
+        ValueError: the file is no archive of runs.
+    """
+    with reading(file):
+        runs = _members(file)
+    for identity, contents in runs.items():
+        run = run_folder(folder, identity)
+        run.mkdir(parents=True)
+        for name, content in contents.items():
+            (run / name).write_bytes(content)
+
+
+def _members(file: str | Path) -> dict[str, dict[str, bytes]]:
+    """The files of each run of an archive, by run_id and name; raises where it holds anything else."""
     runs: dict[str, dict[str, bytes]] = {}
     try:
         with lzma.open(file) as packed, tarfile.open(fileobj=packed, mode="r|") as archive:
@@ -106,9 +124,6 @@ def _checked(file: str | Path) -> dict[str, dict[str, bytes]]:
                 runs.setdefault(match[1], {})[match[2]] = content.read()
     except (lzma.LZMAError, tarfile.TarError, EOFError) as error:
         raise ValueError(f"it is no .tar.xz of records, or it is cut short: {message_of(error)}") from error
-    for identity, contents in runs.items():
-        with reading(f"{file}: runs/{identity}"):
-            _check_run(identity, contents)
     return runs
 
 

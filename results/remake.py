@@ -18,7 +18,6 @@ import pandas as pd
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from mixerlab.records.archive import restore
 from mixerlab.records.names import MIXERS, TASKS, in_order, rank, setting_rank
 from mixerlab.records.schema import LABELS
 from mixerlab.sweeps.figures.comparison import BAND
@@ -26,7 +25,7 @@ from mixerlab.sweeps.figures.sheet import TICK, Sheet, figure_style, save, text_
 from mixerlab.sweeps.report.compare import compare
 from mixerlab.sweeps.report.report import report
 from mixerlab.sweeps.tables.cells import best_per_cell
-from mixerlab.sweeps.tables.collect import collect, rows_of
+from mixerlab.sweeps.tables.collect import rows_of
 from mixerlab.sweeps.tables.intervals import STUDENT_T, half_width
 from mixerlab.sweeps.tables.published import ranges, read_published
 from mixerlab.sweeps.tables.swept import spread_out
@@ -87,14 +86,13 @@ def copy_report(name: str, files: Iterable[str], scratch: Path) -> None:
 
 def table(scratch: Path) -> None:
     """`rows.csv` has the challenge's rows too."""
-    for name in ("table", "challenge"):
-        restore(RESULTS / name / RECORDS, scratch / "both")
-    rows = collect(scratch / "both")[COLUMNS]
+    rows = rows_of(*(RESULTS / name / RECORDS for name in ("table", "challenge")))[COLUMNS]
+    rows = rows.sort_values("run_id", kind="stable")
     (RESULTS / "table" / "rows.csv").write_text(rows_csv(rows.assign(git_commit=rows["git_commit"].str[:7])))
     files = ["official/solved.md", *(f"official/{name}.png" for name in ("accuracy", "difficulty", "learning_rates"))]
     files += [f"{selection}/{name}.md" for selection in ("official", "clean") for name in ("accuracy", "settings")]
     copy_report("table", files, scratch)
-    compare([RESULTS / "table" / RECORDS], scratch / "beside", rules=("official", "clean", "last"), rates=RATES)
+    compare([scratch / "table" / "rows.csv"], scratch / "beside", rules=("official", "clean", "last"), rates=RATES)
     shutil.copyfile(scratch / "beside" / "published.md", RESULTS / "table" / "beside_published.md")
     shutil.copyfile(scratch / "beside" / "means.png", RESULTS / "table" / "beside_published.png")
 

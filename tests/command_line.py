@@ -3,12 +3,10 @@
 import io
 import json
 import logging
-import os
 import runpy
 import signal
 import subprocess
 import sys
-import time
 from contextlib import redirect_stderr, redirect_stdout
 from functools import partial
 from pathlib import Path
@@ -16,6 +14,7 @@ from typing import NamedTuple
 from unittest import mock
 
 from mixerlab.records.schema import Record
+from mixerlab.training.callbacks import ResumePoint
 
 ROOT = Path(__file__).parents[1]
 
@@ -76,16 +75,17 @@ def start_run_py(*arguments: str) -> subprocess.Popen:
     )
 
 
-def kill_at_first_checkpoint(results_dir: Path, *arguments: str) -> None:
-    """Starts a run and kills it as soon as there is a checkpoint to resume from."""
-    process = start_run_py(*arguments, f"results_dir={results_dir}")
-    try:
-        while not list(results_dir.rglob("resume-*.ckpt")):
-            assert process.poll() is None, process.stdout.read()
-            time.sleep(0.002)
-    finally:
-        os.killpg(process.pid, signal.SIGKILL)
-        process.communicate()
+def stop_at_first_checkpoint(results_dir: Path, *arguments: str) -> None:
+    """Interrupts a run as soon as there is a checkpoint to resume from; `test_kills` kills one at any moment."""
+    write = ResumePoint._write
+
+    def write_and_stop(*args):
+        write(*args)
+        raise KeyboardInterrupt
+
+    with mock.patch.object(ResumePoint, "_write", write_and_stop):
+        outcome = run_py(*arguments, f"results_dir={results_dir}")
+    assert outcome.code == 128 + signal.SIGINT and list(results_dir.rglob("resume-*.ckpt")), outcome.err
 
 
 def finish_in_processes(*arguments):

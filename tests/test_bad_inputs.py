@@ -18,9 +18,8 @@ from mixerlab.tasks.in_context_recall import InContextRecall
 
 ATTN = ("mixer=attn", "task=icr", *TINY)
 
-# Overrides, and what their message names: the value, and the fix.
+# Overrides, and what their message names: the value, and the fix. First what Hydra refuses.
 REFUSED = {
-    # What Hydra refuses.
     "mixer=nope": ("mixer/nope", "parallax", "--config-dir DIR"),
     "task=nope": ("task/nope", "icr_challenge"),
     "mixer=3": ("mixer=3", "parallax"),
@@ -49,6 +48,9 @@ REFUSED = {
     "--dry-run": ("--dry-run", "KEY=VALUE"),
     "reprot": ("reprot", "KEY=VALUE"),
     "mixer=hybrid mixer.layers=[attn,gdn] mixer.num_heads=4": ("mixer.num_heads", "mixer.options.<layer>.num_heads"),
+    "model=big": ("model='big'", "group of keys"),
+}
+UNFIT = {
     # Keys that no class takes, or that are not there.
     "+mixer.nope=1": ("mixer.nope=1", "Attention takes: num_heads"),
     "+optimizer.population=1": ("optimizer.population=1", "Muon takes"),
@@ -57,7 +59,6 @@ REFUSED = {
     "+nope=1": ("nope=1", "results_dir"),
     "~seed": ("seed is missing", "conf/config.yaml"),
     "~optimizer.lr": ("optimizer.lr is missing", "yaml"),
-    "model=big": ("model='big'", "group of keys"),
     # Values: a string that counts as true, a fraction of an epoch, a number that is none.
     "mixer.qk_norm=no": ("mixer.qk_norm='no'", "true or false"),
     "force=off": ("force='off'", "true or false", "'changed'"),
@@ -108,12 +109,25 @@ REFUSED = {
 
 @pytest.mark.parametrize("command", REFUSED)
 def test_a_bad_input_is_refused_by_name_in_one_line(tmp_path, command):
-    arguments = [command] if "'" in command else command.split(" ")
-    outcome = run_py(*ATTN, f"results_dir={tmp_path}", *arguments)
+    outcome = run_py(*ATTN, f"results_dir={tmp_path}", *arguments_of(command))
     assert outcome.code == 1 and outcome.err.startswith("error: ") and outcome.err.count("\n") == 1
     for part in REFUSED[command]:
         assert part in outcome.err
     assert not list(tmp_path.glob("*"))  # a refused configuration leaves nothing
+
+
+def arguments_of(command):
+    return [command] if "'" in command else command.split(" ")
+
+
+@pytest.mark.parametrize("command", UNFIT)
+def test_what_fits_no_run_is_refused_by_name_in_one_line(tmp_path, command):
+    """In Python, which composes in half the time: the command prints what is raised there."""
+    with pytest.raises(ValueError) as caught:
+        mixerlab.run(*ATTN, f"results_dir={tmp_path}", *arguments_of(command))
+    for part in UNFIT[command]:
+        assert part in str(caught.value)
+    assert "\n" not in str(caught.value) and not list(tmp_path.glob("*"))
 
 
 @pytest.mark.parametrize("command", ["mixer=ema", "mixer=3", "~mixer", "foo=1", "mixer=attn seed=1", "mixer=a,b", "-m"])

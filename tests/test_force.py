@@ -5,14 +5,14 @@ import shutil
 import signal
 
 import pytest
-from command_line import TINY, kill_at_first_checkpoint, records, result_of, run_py
+from command_line import TINY, records, result_of, run_py, stop_at_first_checkpoint
 
 from mixerlab.loading import load
 from mixerlab.records import files
 from mixerlab.records.files import ANEW, read_metrics, read_record, run_folder, weights_files
 from mixerlab.training.datamodule import PopulationData
 
-LONG = ("mixer=attn", "task=icr", *TINY, "trainer.epochs=25")
+LONG = ("mixer=attn", "task=icr", *TINY, "trainer.epochs=5")
 FORCED = (*LONG, "force=true")
 
 
@@ -33,10 +33,9 @@ def contents(results):
     return {path: path.read_bytes() for path in results.glob("runs/*/*") if path.name != ".claim" and path.is_file()}
 
 
-@pytest.mark.slow  # `test_kills` stops one too
-def test_a_training_by_force_that_was_killed_goes_on(results, trained):
+def test_a_training_by_force_that_was_stopped_goes_on(results, trained):
     before = contents(results)
-    kill_at_first_checkpoint(results, *FORCED)
+    stop_at_first_checkpoint(results, *FORCED)
     assert contents(results) == before
     assert "is finished: skipped" in run_py(*LONG, f"results_dir={results}").err  # the record of before counts
     assert "1 finished already" in run_py("-m", *LONG, f"results_dir={results}").out

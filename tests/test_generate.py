@@ -39,6 +39,7 @@ def test_it_scores_as_the_record_says(layers, tmp_path, capsys):
 @pytest.mark.parametrize("task", ["fcr", "mem", "mqar", "ncr", "sc", "state_tracking"])
 def test_every_task_but_compression(task, tmp_path):
     own = [override for override in TINY if not override.startswith(("task.vocab_size", "task.seq_len"))]
+    own += ["optimizer.lr=0.01", "trainer.epochs=1"]
     record = mixerlab.run(*own, f"task={task}", "mixer=gdn", *KEPT, f"results_dir={tmp_path}")
     folder = run_folder(tmp_path, record.run_id)
     for row in record.rows:

@@ -3,14 +3,13 @@
 import importlib
 import re
 import shlex
-import subprocess
 import sys
 from functools import partial
 
 import pytest
 import task_contract
 import torch
-from command_line import ROOT, TINY, records, result_of, run_py
+from command_line import ROOT, TINY, result_of, run_py
 from torch import nn
 
 import mixerlab
@@ -104,17 +103,6 @@ def test_the_new_experiment_is_a_sweep(project):
     assert "4 runs, 0 of them finished" in outcome.out
 
 
-@pytest.mark.slow
-def test_a_process_and_its_workers_find_the_new_mixer(project):
-    """In `mixers/`, a folder without `__init__.py`, which ours of the same name at the root would hide."""
-    arguments = ["--config-dir", project / "conf", "mixer=ema", "task=icr", *TINY, f"results_dir={project / 'results'}"]
-    workers = ["-m", "seed=0,1", "hydra/launcher=processes", "hydra.launcher.n_jobs=2"]
-    command = [sys.executable, ROOT / "run.py", *arguments, *workers]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    assert len(records(project / "results")) == 2
-
-
 def test_the_new_task_keeps_the_contract(project):
     config = mixerlab.compose("task=delay", config_dir=project / "conf").task
     task_contract.check_everything(config, "delay")
@@ -133,17 +121,14 @@ COMMANDS = [
     line.partition(" #")[0].strip().removeprefix("python run.py ").removeprefix("mixerlab ")
     for block in blocks("bash")
     for line in block.replace(" && ", "\n").splitlines()
-    if line.startswith(("python run.py", "mixerlab ")) and not line.startswith(("mixerlab report", "mixerlab compare"))
+    if line.startswith(("python run.py", "mixerlab "))
+    and not line.startswith(("mixerlab report", "mixerlab compare"))
+    and " -m experiment=" not in line  # `test_sweep_cells` composes these
 ]
 
 
-@pytest.mark.parametrize(
-    "command",
-    [pytest.param(command, marks=pytest.mark.slow if "-m experiment=" in command else ()) for command in COMMANDS],
-)
+@pytest.mark.parametrize("command", COMMANDS)
 def test_commands_compose(command, tmp_path):
-    if command == "-m experiment=mad_table":
-        command += " mixer=attn"  # the other mixers compose in the same way, in four times the time
     if "sweeper=optuna" in command:
         pytest.importorskip("optuna")
     outcome = run_py(*shlex.split(command), "dry_run=true", f"results_dir={tmp_path}")

@@ -9,7 +9,7 @@ import socket
 
 import pytest
 import torch
-from command_line import TINY, kill_at_first_checkpoint, records, result_of, run_py
+from command_line import TINY, records, result_of, run_py, stop_at_first_checkpoint
 
 import mixerlab
 from mixerlab.records.claims import claim
@@ -104,21 +104,21 @@ def test_a_run_that_another_process_trains_is_left_to_it(finished, tmp_path):
     assert not records(tmp_path)
 
 
-LONG = (*ATTN, "trainer.epochs=25")
+LONG = (*ATTN, "trainer.epochs=5")
 
 
-def test_a_killed_run_resumes_and_ends_with_the_record_of_an_unbroken_one(tmp_path):
-    kill_at_first_checkpoint(tmp_path / "killed", *LONG)
-    assert not records(tmp_path / "killed")
-    for name in ("killed", "unbroken"):
+def test_a_stopped_run_resumes_and_ends_with_the_record_of_an_unbroken_one(tmp_path):
+    stop_at_first_checkpoint(tmp_path / "stopped", *LONG)
+    assert not records(tmp_path / "stopped")
+    for name in ("stopped", "unbroken"):
         outcome = run_py(*LONG, f"results_dir={tmp_path / name}")
         assert outcome.code == 0
-        assert ("continuing from" in outcome.err) == (name == "killed")
-    assert result_of(tmp_path / "killed") == result_of(tmp_path / "unbroken")
-    for name in ("killed", "unbroken"):
+        assert ("continuing from" in outcome.err) == (name == "stopped")
+    assert result_of(tmp_path / "stopped") == result_of(tmp_path / "unbroken")
+    for name in ("stopped", "unbroken"):
         (record,) = records(tmp_path / name).values()
         earlier = record["provenance"]["resumed_after_s"]
-        assert (earlier > 0) == (name == "killed") and record["provenance"]["wall_time_s"] > earlier
+        assert (earlier > 0) == (name == "stopped") and record["provenance"]["wall_time_s"] > earlier
         assert record["provenance"]["training_s"] > earlier and record["provenance"]["tokens_per_s"] > 0
     assert not list(tmp_path.glob("*/runs/*/resume-*.ckpt"))
 

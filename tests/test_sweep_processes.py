@@ -9,8 +9,9 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
+import torch
 import trainers
-from command_line import TINY, records, start_run_py, statuses
+from command_line import TINY, records, run_py, start_run_py, statuses
 
 from mixerlab.records.claims import claim
 from mixerlab.sweeps.launch.processes import Processes
@@ -74,84 +75,82 @@ def test_two_sweeps_on_one_folder_train_each_cell_once(tmp_path):
     assert not list(tmp_path.glob("runs/*/resume-*"))
 
 
-@pytest.mark.parametrize("launcher", [[], IN_TWO], ids=len)
-@pytest.mark.slow  # `test_run` interrupts a run
-def test_a_sweep_that_is_interrupted_says_how_it_goes_on(tmp_path, launcher):
-    process = long_sweep(tmp_path, *launcher)
-    os.killpg(process.pid, signal.SIGINT)  # as a terminal does
-    output, _ = process.communicate(timeout=60)
-    assert process.returncode == 128 + signal.SIGINT
-    wait_until_ended(process)
-    assert "stopped by SIGINT: the same command goes on from the last checkpoint" in output and not records(tmp_path)
-
-
 @IN_PROC
 @pytest.mark.slow
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
-def test_the_processes_of_a_sweep_end_with_it(tmp_path, number):
-    """A worker that trained on would hold its run, and its GPU."""
-    process = long_sweep(tmp_path, *IN_TWO)
-    (folder,) = tmp_path.glob("runs/*")
-    os.kill(process.pid, number)  # only the sweep, not its group
+@pytest.mark.parametrize(("number", "stop"), [(signal.SIGINT, os.killpg), (signal.SIGTERM, os.kill)])
+def test_a_sweep_that_is_stopped_ends_with_its_processes_and_says_how_it_goes_on(tmp_path, number, stop):
+    """Ctrl-C reaches the whole group, SIGTERM the sweep alone. A worker that trained on would hold its GPU."""
+    process = long_sweep(tmp_path)
+    stop(process.pid, number)
     output, _ = process.communicate(timeout=60)
-    wait_until_ended(process)
-    with claim(folder) as ours:
-        assert ours
-    if number is signal.SIGTERM:
-        assert process.returncode == 128 + number and "stopped by SIGTERM: the same command goes on" in output
+    check_that_its_processes_end(process, tmp_path)
+    assert process.returncode == 128 + number
+    assert f"stopped by {number.name}: the same command goes on from the last checkpoint" in output
+    assert not records(tmp_path)
 
 
-def long_sweep(results_dir, *launcher):
-    """One that has written a checkpoint, and has nothing finished for hours."""
+def long_sweep(results_dir):
+    """One by processes that has written a checkpoint, and has nothing finished for hours."""
     options = "trainer.epochs=100000", "trainer.checkpoint_every=1", f"results_dir={results_dir}"
-    process = start_run_py("-m", "mixer=attn", "task=icr", *TINY, *options, *launcher)
-    while not list(results_dir.glob("runs/*/resume-*")):
-        assert process.poll() is None, process.stdout.read()
-        time.sleep(0.1)
+    process = start_run_py("-m", "mixer=attn", "task=icr", *TINY, *options, *IN_TWO)
+    wait_until_training(process, results_dir)
     return process
+
+
+def wait_until_training(process, results_dir):
+    """Until a checkpoint is written: starting up is most of a command's time."""
+    left_over = set(results_dir.glob("runs/*/resume-*"))
+    while process.poll() is None and left_over == set(results_dir.glob("runs/*/resume-*")):
+        time.sleep(0.01)
 
 
 @IN_PROC
 @pytest.mark.slow
 def test_a_sweep_killed_at_random_moments_ends_like_an_undisturbed_one(tmp_path):
-    """SIGKILL for the whole sweep or for one of its processes, whatever they do; then the same command again.
+    """SIGKILL for one of its workers, then for the sweep alone, whatever they do; then the same command again.
 
     Other moments every time; a failure prints its seed, and `KILL_SEED=...` draws the same delays and victims again.
     """
     seed = int(os.environ.get("KILL_SEED", random.randrange(2**31)))
     print("seed", seed)
     draw = random.Random(seed)
-    # Both by processes: each gets its share of the threads, and sums depend on their number in the last bits.
-    grid = ("-m", "mixer=attn", "task=icr,cmp", *TINY, "trainer.epochs=40", *IN_TWO)
-    undisturbed = start_run_py(*grid, f"results_dir={tmp_path / 'undisturbed'}")
-    output, _ = undisturbed.communicate(timeout=300)
-    assert undisturbed.returncode == 0, output
-    command = (*grid, f"results_dir={tmp_path / 'killed'}")
-    finished = {}
-    for _ in range(2):
-        process = start_run_py(*command)
-        left_over = set((tmp_path / "killed").glob("runs/*/resume-*"))
-        while process.poll() is None and left_over == set((tmp_path / "killed").glob("runs/*/resume-*")):
-            time.sleep(0.01)  # until training has begun: starting up is most of this command's time
-        time.sleep(draw.uniform(0, 2))
-        victims = processes_of_group(process.pid)
-        kill(victims if draw.random() < 0.5 else draw.sample(victims, min(1, len(victims))))
-        try:
-            output, _ = process.communicate(timeout=300)  # without one of its workers a sweep goes on
-        finally:
-            kill(processes_of_group(process.pid))
-        if process.returncode != -signal.SIGKILL:
-            # 1 if the victim trained a cell, which has failed then.
-            assert process.returncode in (0, 1) and "tables and figures" in output, output
-            assert process.returncode == 0 or "its process was killed by SIGKILL" in output
-        after = records(tmp_path / "killed")
-        assert all(after[run_id] == record for run_id, record in finished.items())  # not trained again
-        finished |= {run_id: record for run_id, record in after.items() if record["status"] == "finished"}
+    results = tmp_path / "killed"
+    grid = ("-m", "mixer=attn", "task=icr,cmp", *TINY, "trainer.epochs=40")
+    command = (*grid, *IN_TWO, f"results_dir={results}")
+
+    process = start_run_py(*command)
+    wait_until_training(process, results)
+    time.sleep(draw.uniform(0, 2))
+    workers = [pid for pid in processes_of_group(process.pid) if pid != process.pid]
+    kill(draw.sample(workers, min(1, len(workers))))
+    output, _ = process.communicate(timeout=300)  # without one of its workers a sweep goes on
+    # 1 if the victim trained a cell, which has failed then.
+    assert process.returncode in (0, 1) and "tables and figures" in output, output
+    assert process.returncode == 0 or "its process was killed by SIGKILL" in output
+    first = finished(results)
+
+    process = start_run_py(*command)
+    wait_until_training(process, results)
+    time.sleep(draw.uniform(0, 1))
+    kill([process.pid])
+    process.communicate(timeout=60)
+    check_that_its_processes_end(process, results)
+    second = finished(results)
+
     process = start_run_py(*command)
     output, _ = process.communicate(timeout=300)
     assert process.returncode == 0, output
-    assert f"2 runs: {len(finished)} finished already, {2 - len(finished)} to run" in output
-    assert set(statuses(tmp_path / "killed").values()) == {"finished"}
+    assert f"2 runs: {len(second)} finished already, {2 - len(second)} to run" in output
+    last = finished(results)
+    assert len(last) == 2 and last.items() >= second.items() >= first.items()  # none was trained again
+
+    # Sums depend on the number of threads in their last bits, and each worker gets its share of them.
+    ours = torch.get_num_threads()
+    torch.set_num_threads(Processes(trainers.train, tmp_path, 2).threads)
+    try:
+        assert run_py(*grid, f"results_dir={tmp_path / 'undisturbed'}").code == 0
+    finally:
+        torch.set_num_threads(ours)
     metrics = [
         {path.parent.name: path.read_text() for path in tmp_path.glob(f"{sweep}/runs/*/metrics.csv")}
         for sweep in ("undisturbed", "killed")
@@ -159,11 +158,19 @@ def test_a_sweep_killed_at_random_moments_ends_like_an_undisturbed_one(tmp_path)
     assert len(metrics[0]) == 2 and metrics[0] == metrics[1]
 
 
-def wait_until_ended(process):
+def finished(results_dir):
+    return {run_id: record for run_id, record in records(results_dir).items() if record["status"] == "finished"}
+
+
+def check_that_its_processes_end(process, results_dir):
+    """And give up the runs that they had."""
     until = time.monotonic() + 10
     while processes_of_group(process.pid):
         assert time.monotonic() < until, "its processes outlive it"
         time.sleep(0.1)
+    for folder in results_dir.glob("runs/*"):
+        with claim(folder) as ours:
+            assert ours
 
 
 def kill(victims):

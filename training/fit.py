@@ -289,14 +289,14 @@ def _compile(population: Population, config: TrainerConfig, notes: list[str]) ->
 def _fit(trainer: L.Trainer, module: PopulationTraining, data: PopulationData, checkpoint: Path | None) -> None:
     """Trains, from the checkpoint if there is one. An interruption raises what it is, however Lightning wraps it."""
     on_interrupt = signal.getsignal(signal.SIGINT)
-    try:
-        with users_code():
+    with users_code():
+        try:
             trainer.fit(module, datamodule=data, ckpt_path=checkpoint)
-    except SIGTERMException:
-        raise Terminated from None
-    finally:
-        if signal.getsignal(signal.SIGINT) is not on_interrupt:  # Lightning turns off the next Ctrl-C
-            signal.signal(signal.SIGINT, on_interrupt)
+        except SIGTERMException:
+            raise Terminated(128 + signal.SIGTERM) from None
+        finally:
+            if signal.getsignal(signal.SIGINT) is not on_interrupt:  # Lightning turns off the next Ctrl-C
+                signal.signal(signal.SIGINT, on_interrupt)
 
 
 def _joined(note: str, parts: Sequence[RunResult]) -> RunResult:

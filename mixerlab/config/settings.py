@@ -108,7 +108,8 @@ def setting_name(task_cfg: DictConfig) -> str:
     with the fewest differences, of equal ones the first. So it depends on the values only, as a `run_id` does. Test
     rows of another length count as a difference.
     """
-    settings = {name: _parameters(task_cfg, name) for name in settings_of(task_cfg)}
+    baseline = dict(task_cfg.get("baseline", {}))
+    settings = {name: baseline | changed for name, changed in settings_of(task_cfg).items()}
     resolved = {key: task_cfg[key] for key in next(iter(settings.values()))}
     differing = {
         name: [f"{key}={_by_value(value)}" for key, value in resolved.items() if value != parameters[key]]

@@ -11,7 +11,7 @@ from typing import Any
 
 import pandas as pd
 
-from mixerlab.records.archive import restore
+from mixerlab.records.archive import unpack
 from mixerlab.records.best import ENDED
 from mixerlab.records.files import RECORD_FILE, Unreadable, read_config, read_metrics, read_run, run_folder
 from mixerlab.records.identity import canonical_value, flatten, present
@@ -174,7 +174,7 @@ def unpacked(source: str | Path) -> Iterator[Path]:
     """The results folder that a source is or, as long as the context lasts, holds as an archive."""
     if Path(source).is_file() and Path(source).suffix != ".csv":
         with tempfile.TemporaryDirectory() as folder:
-            restore(source, folder)
+            unpack(source, folder)
             yield Path(folder)
     else:
         yield Path(source)

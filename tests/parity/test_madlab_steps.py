@@ -85,7 +85,7 @@ def population_of(case, cfg, task):
     return population
 
 
-@pytest.mark.sampled(12)  # a case takes up to half a minute
+@pytest.mark.sampled(9)  # a case takes up to half a minute
 @pytest.mark.parametrize("case", GOLDEN["cases"])
 def test_twenty_steps_are_mad_labs(case):
     """Losses of all steps, and loss, perplexity and accuracy of a test batch after them."""
@@ -120,7 +120,7 @@ def test_twenty_steps_are_mad_labs(case):
     assert macro == pytest.approx(expected["test_accuracy"], abs=TOLERANCE, rel=0)
 
 
-@pytest.mark.parametrize("case", GOLDEN["cases"])
+@pytest.mark.parametrize("case", ["cmp.attn", "cmp.mamba", "icr.attn", "icr.mamba"])  # both models
 def test_a_training_of_ours_starts_as_mad_labs_does(case):
     """Each parameter's initial values over eight seeds have the mean, spread and tail of mad-lab's, over one seed."""
     cfg, task = configured(case)

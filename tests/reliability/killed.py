@@ -1,8 +1,8 @@
 """Stops a command at random file operations, runs it again, and says what is wrong then.
 
 `python killed.py FOLDER WAY=NUMBER,... ARGUMENT...` prints one JSON object: how many operations the command has, how
-many records it leaves, and what went wrong. A process that has imported everything forks for each run: importing takes
-longer than the runs.
+many records it leaves, and what went wrong. A process that has imported everything, and read the command's code in a
+dry run, forks for each run: that takes longer than the runs.
 
 If the last argument is `force=true`, what is stopped is a training by force of a run that is finished and had other
 results. The command without it must then leave the run as it was or as the whole training by force makes it.
@@ -28,7 +28,7 @@ sys.path[:0] = [str(HERE.parent), str(HERE.parents[1] / "src")]
 from command_line import run_py  # noqa: E402
 
 from mixerlab.records.atomic import _LEFTOVER, replace_file  # noqa: E402
-from mixerlab.sweeps.figures import curves, sheet  # noqa: E402, F401
+from mixerlab.sweeps.figures import curves, sheet  # noqa: E402
 from mixerlab.sweeps.report import report  # noqa: E402
 from mixerlab.training import fit  # noqa: E402
 
@@ -163,12 +163,14 @@ def completed_badly(results: Path, command: list[str], *allowed: dict) -> str | 
 
 def main(folder: Path, ways: dict[str, int], command: list[str]) -> dict:
     sheet.save = report.save = save_quickly
+    curves.run_curves = lambda folder: None
     plain = [argument for argument in command if argument != "force=true"]
     is_forced, finished, wrong = plain != command, folder / "finished", []
 
     def new(name: str) -> Path:
         return shutil.copytree(finished, folder / name) if is_forced else folder / name
 
+    run_py(*plain, "dry_run=true", f"results_dir={folder}")
     before = {}
     if is_forced:
         status, _, output = forked(finished, plain, otherwise=True)

@@ -49,7 +49,7 @@ def test_finished_runs_come_back_whole_and_nothing_else_does(results, packed, tm
 
 
 def test_what_is_finished_or_claimed_stays_as_it_is(results, packed, tmp_path):
-    other, runs = tmp_path / "elsewhere", list(archive._checked(packed))
+    other, runs = tmp_path / "elsewhere", list(archive._members(packed))
     record = run_folder(other, runs[0]) / RECORD_FILE
     record.parent.mkdir(parents=True)
     ours = (run_folder(results, runs[0]) / RECORD_FILE).read_text().replace('"cpu"', '"ours"')
@@ -97,7 +97,7 @@ def test_an_archive_of_anything_else_is_refused_before_a_file_is_written(tmp_pat
 
 
 def test_a_damaged_run_is_refused_before_a_file_is_written(packed, tmp_path):
-    runs = archive._checked(packed)
+    runs = archive._members(packed)
     *_, last = runs
     runs[last][METRICS_FILE] = b"\xff"
     made(packed, *((f"runs/{run}/{name}", text) for run, files in runs.items() for name, text in files.items()))

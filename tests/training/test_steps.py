@@ -50,8 +50,7 @@ def auto_encoder(mixer):
     return AutoEncoder(VOCAB, LENGTH, WIDTH, 2, lambda: mixer_of(mixer, WIDTH))
 
 
-@pytest.mark.parametrize("optimizer", [Muon, AdamW])
-@pytest.mark.parametrize("model", [language_model, auto_encoder])
+@pytest.mark.parametrize(("model", "optimizer"), [(language_model, Muon), (auto_encoder, AdamW)])
 @pytest.mark.parametrize("mixer", MIXERS)
 def test_a_step_touches_only_listed_tensors(mixer, model, optimizer):
     population = Population(lambda: model(mixer), [0, 1])

@@ -22,7 +22,7 @@ DEFAULTS = Path(__file__).parents[2] / "conf" / "trainer" / "default.yaml"
 
 
 def build_model():
-    return LanguageModel(VOCAB, WIDTH, n_layers=2, make_mixer=lambda: Attention(WIDTH, num_heads=2, qk_norm=False))
+    return LanguageModel(VOCAB, WIDTH, n_layers=1, make_mixer=lambda: Attention(WIDTH, num_heads=2, qk_norm=False))
 
 
 def successor_rows(rows, seed, learnable=True):
