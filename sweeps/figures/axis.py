@@ -77,25 +77,25 @@ def draw_panels(
     if not panels:
         return None
     look = look or scores.look
-    hard = [panel for panel in panels if scores.name != "accuracy" or not _is_solved(panel)] or panels
+    hard = [panel for panel in panels if not (scores.score.is_accuracy and _is_solved(panel))] or panels
     sheet = Sheet(scores.width, [panel.title for panel in hard])
     with figure_style():
         for axes, panel in zip(sheet.panels, hard, strict=True):
             _draw_lines(axes, panel, look, joined)
-            marks.limit(axes, scores.name)
+            marks.limit(axes, scores.score)
             _set_ticks(axes, panel, sheet.panel_width)
             if any(point.mean is None for point in panel.all_points):
                 axes.set_title(axes.get_title(), pad=8)  # above the marks
             axes.set_xlabel(panel.xlabel)
         for axes in sheet.panels[:: sheet.columns]:
-            axes.set_ylabel(scores.name)
+            axes.set_ylabel(scores.score.label)
         points = list(chain.from_iterable(panel.all_points for panel in hard))
         handles = [*marks.line_handles(look, joined), *marks.mark_handles(points, scores.has_chance)]
         if any(panel.frontier for panel in hard):
             handles.append(Line2D([], [], **FRONTIER))
         caption = marks.caption(scores.selection, points, more, _on_solved([one for one in panels if one not in hard]))
         height = 0.95 if len(look) <= FEW else 1.4
-        return sheet.finish(f"{scores.name.capitalize()} {what}", caption, handles, height)
+        return sheet.finish(f"{scores.score.label.capitalize()} {what}", caption, handles, height)
 
 
 def _is_solved(panel: Panel) -> bool:

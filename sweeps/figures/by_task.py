@@ -10,6 +10,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
+from mixerlab.records.schema import Score
 from mixerlab.sweeps.figures import marks
 from mixerlab.sweeps.figures.points import Scores
 from mixerlab.sweeps.figures.sheet import TICK, WIDTH, Sheet, figure_style, text_width
@@ -22,14 +23,15 @@ INK, NO_SCORE = "0.15", "0.9"
 
 
 def by_task(scores: Scores) -> Figure:
-    """The mean over the settings of each task, and over the tasks.
+    """The mean over the settings of each task, and over the tasks; bars only of accuracies, whose 0 is the origin.
 
     A mean that misses settings or seeds is hollow, and an entry without a score a grey column. Of two seeds each has a
     dot, of more there is an interval.
     """
     rows, look = scores.by_task, scores.look
     places = len(rows) * (len(look) + 1.2)
-    few = len(look) <= MOST_BARS and ((scores.width or WIDTH) - 0.5) / places >= NARROWEST_BAR
+    few = scores.score.is_accuracy and len(look) <= MOST_BARS
+    few = few and ((scores.width or WIDTH) - 0.5) / places >= NARROWEST_BAR
     texts, common = short_labels(look)
     handles: list[Artist] = []
     with figure_style():
@@ -39,20 +41,22 @@ def by_task(scores: Scores) -> Figure:
             for place, (task, row) in enumerate(rows.items()):
                 _draw_bars(panel, place, row, look)
                 panel.hlines(scores.chances[task], place - 0.45, place + 0.45, zorder=3, **marks.CHANCE)
-            panel.set(xticks=range(len(rows)), xticklabels=rows, xlim=(-0.55, len(rows) - 0.45), ylabel=scores.name)
-            marks.limit(panel, scores.name)
+            panel.set(
+                xticks=range(len(rows)), xticklabels=rows, xlim=(-0.55, len(rows) - 0.45), ylabel=scores.score.label
+            )
+            marks.limit(panel, scores.score)
             handles += [Patch(facecolor=style.colour, label=texts[column]) for column, style in look.items()]
         else:
             sheet = named_sheet(scores.width, list(rows), look, 0.7, 1.6)
             for panel, (task, row) in zip(sheet.panels, rows.items(), strict=True):
-                draw_dots(panel, row, look, scores.name)
+                draw_dots(panel, row, look, scores.score)
                 panel.axvline(scores.chances[task], zorder=1.5, **marks.CHANCE)
         points = list(chain.from_iterable(row.values() for row in rows.values()))
         handles += marks.mark_handles(points, scores.has_chance, few, Patch(facecolor=NO_SCORE, label="no score"))
         if few and any(point.learned is not None for point in points):
             handles.append(Line2D([], [], **marks.LEARNED))
         caption = marks.caption(scores.selection, points, common)
-        title, height = f"{scores.name.capitalize()} by task", 1.5 if few else height_beside(look)
+        title, height = f"{scores.score.label.capitalize()} by task", 1.5 if few else height_beside(look)
         return sheet.finish(title, caption, handles, height, whole=not few)
 
 
@@ -92,7 +96,7 @@ def _names(columns: Collection[Column]) -> list[str]:
     return [fill(text, 30, break_on_hyphens=False) for text in short_labels(columns)[0].values()]
 
 
-def draw_dots(panel: Axes, row: Row, look: Mapping[Column, Style], score: str) -> None:
+def draw_dots(panel: Axes, row: Row, look: Mapping[Column, Style], score: Score) -> None:
     """The scores of one row, a line of the panel for each column."""
     for y, (column, style) in enumerate(look.items()):
         point = row.get(column, seeds_entry({}, whole=False))
@@ -105,4 +109,4 @@ def draw_dots(panel: Axes, row: Row, look: Mapping[Column, Style], score: str) -
         )  # fmt: skip
         marks.draw_spread(panel, y, point, INK, sideways=True)
     marks.limit(panel, score, axis="x")
-    panel.set_xlabel(score)
+    panel.set_xlabel(score.label)

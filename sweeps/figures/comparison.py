@@ -10,6 +10,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
+from mixerlab.records.schema import ACCURACY
 from mixerlab.sweeps.figures.by_task import INK, height_beside, named_sheet
 from mixerlab.sweeps.figures.marks import MARKER, draw_spread, limit, mark_handles, spread_text
 from mixerlab.sweeps.figures.sheet import figure_style
@@ -56,8 +57,8 @@ def comparison(
                 for number, (marker, series) in enumerate(zip(cycle(MARKERS), ours.values())):
                     at = y + 0.6 * ((number + 0.5) / len(ours) - 0.5)
                     _draw(panel, at, series.get(name, {}).get(column), marker, look[column].colour)
-            limit(panel, "accuracy", axis="x")
-            panel.set_xlabel("accuracy")
+            limit(panel, ACCURACY, axis="x")
+            panel.set_xlabel(ACCURACY.label)
         points = [entry for series in ours.values() for row in series.values() for entry in row.values()]
         handles: list[Artist] = [
             Line2D([], [], marker=marker, label=label, **SERIES) for marker, label in zip(cycle(MARKERS), ours)

@@ -39,13 +39,13 @@ def training_curves(scores: Scores, *results_dirs: Path) -> Figure:
                     without += f"; no curve of {cell.mixer} on {cell.task}"
                     continue
                 several |= metrics["replica"].nunique() > 1
-                curves = by_replica(metrics, f"{split}_{scores.name}", finished=metrics["replica"].unique())
+                curves = by_replica(metrics, f"{split}_{scores.score.name}", finished=metrics["replica"].unique())
                 draw_curves(panel, curves, style.colour, marker=style.marker, markevery=0.2)
             panel.axhline(own["chance"].iloc[0], zorder=1.5, **CHANCE)
-            limit(panel, scores.name)
+            limit(panel, scores.score)
             show_epochs(panel)
         for panel in sheet.panels[:: sheet.columns]:
-            panel.set_ylabel(f"{scores.name} on {split}")
+            panel.set_ylabel(f"{scores.score.label} on {split}")
         told = caption(scores.selection, (), SEEDS if several else "") + without
         handles = [*line_handles(scores.look), *mark_handles((), scores.has_chance)]
         return sheet.finish("Training curves", told, handles, height=0.95)
@@ -108,8 +108,9 @@ def run_curves(folder: Path) -> Figure:
     if config is None or metrics is None or record is None:
         raise ValueError(f"{folder} lacks its config, its metrics or its record")
     finished = {row["replica"] for row in record.rows if row["status"] == "finished"}
-    rates, name, handles = sorted(metrics["lr"].unique()), record.score.name, list[Artist]()
-    columns = {"train_loss": "training loss (nats)", f"val_{name}": f"{name} on val", f"test_{name}": f"{name} on test"}
+    rates, score, handles = sorted(metrics["lr"].unique()), record.score, list[Artist]()
+    columns = {f"{split}_{score.name}": f"{score.label} on {split}" for split in ("val", "test")}
+    columns = {"train_loss": "training loss (nats)", **columns}
     with figure_style():
         sheet = Sheet(None, [""] * len(columns), sharey=False)
         for place, rate in enumerate(rates):
@@ -123,6 +124,6 @@ def run_curves(folder: Path) -> Figure:
             panel.set_ylabel(label)
             show_epochs(panel)
             if column != "train_loss":
-                limit(panel, name)
+                limit(panel, score)
         title = setting_title(f"{config['mixer']['name']} on {config['task']['name']}", config["task"]["setting"])
         return sheet.finish(title, SEEDS if len(record.rows) > len(rates) else "", handles, height=1.5)

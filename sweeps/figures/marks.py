@@ -8,6 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
+from mixerlab.records.schema import Score
 from mixerlab.sweeps.figures.points import error_of, is_bound, seeds_of, whisker_of
 from mixerlab.sweeps.figures.styles import Style, short_labels
 from mixerlab.sweeps.tables.columns import Column
@@ -33,9 +34,9 @@ LEARNED: dict[str, Any] = {
 }
 
 
-def limit(panel: Axes, score: str, axis: str = "y") -> None:
+def limit(panel: Axes, score: Score, axis: str = "y") -> None:
     """The axis of a score: accuracies from 0 to 1, others as they come."""
-    if score == "accuracy":
+    if score.is_accuracy:
         panel.set(**{f"{axis}lim": (-0.04, 1.06), f"{axis}ticks": (0, 0.5, 1)})
         getattr(panel, f"{axis}axis").set_ticks((0.25, 0.75), minor=True)
         panel.grid(visible=True, which="both", axis=axis)  # type: ignore[arg-type]

@@ -8,6 +8,7 @@ import pandas as pd
 
 from mixerlab.records.best import Selection
 from mixerlab.records.names import AVERAGE, TASKS, averaged, in_order
+from mixerlab.records.schema import Score
 from mixerlab.sweeps.figures.styles import Style, styles
 from mixerlab.sweeps.tables.columns import Column
 from mixerlab.sweeps.tables.intervals import STUDENT_T
@@ -20,7 +21,7 @@ class Scores:
 
     Attributes:
         frame: the replicas, as `spread_out` gives them.
-        cells: as `best_per_cell` gives them.
+        cells: as `best_per_cell` gives them, all of one score.
         selection: what chose checkpoint and learning rate.
         width: of figures, as of a `Sheet`.
     """
@@ -31,9 +32,9 @@ class Scores:
     width: float | None = None
 
     @cached_property
-    def name(self) -> str:
-        """What the score is called."""
-        return next(iter(self.cells["score"].dropna()), "accuracy")
+    def score(self) -> Score:
+        """Which score it is."""
+        return self.cells["score"].iloc[0]
 
     @property
     def has_chance(self) -> bool:

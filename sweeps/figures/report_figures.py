@@ -31,6 +31,8 @@ def report_figures(
 ) -> Iterator[tuple[str, Figure]]:
     """Each figure with its name, one after the other: all at once would take as much memory as there are columns.
 
+    Of several scores each has all figures; those of all but the first have its name behind theirs.
+
     Args:
         sources: the results folders, which hold the training curves; a `rows.csv` has none.
         frame: the replicas, as `spread_out` gives them.
@@ -41,14 +43,23 @@ def report_figures(
         is_first: whether this is the first selection of the report, which has all figures. Drawing is most of a
             report's time, and those of the other hardly differ, unless test rows have other lengths than validation.
     """
-    scores = Scores(frame, cells, selection, width)
+    for place, (score, own) in enumerate(cells.groupby("score", sort=False)):
+        scores = Scores(frame[frame["task"].isin(own["task"])], own, selection, width)
+        for name, figure in _of_one(sources, scores, benchmark[benchmark["score"] == score], is_first):
+            yield name if place == 0 or name == score.name else f"{name}_{score.name}", figure
+
+
+def _of_one(
+    sources: Sequence[Path], scores: Scores, benchmark: pd.DataFrame, is_first: bool
+) -> Iterator[tuple[str, Figure]]:
+    """The figures of one score."""
     in_means = replace(scores, cells=benchmark)
     harder = benchmark["task"].map(is_challenge).astype(bool)
     main = in_means if harder.all() else replace(scores, cells=benchmark[~harder])
     draw: dict[str, Callable[[], Figure | None]] = {}
     if is_first:
         if not harder.all():
-            draw["accuracy"] = partial(by_task, main)
+            draw[scores.score.name] = partial(by_task, main)
         if harder.any():
             draw["challenge"] = partial(harder_set, replace(scores, cells=benchmark[harder]))
         for key in keys_of(scores.look):
@@ -58,7 +69,7 @@ def report_figures(
         draw["learning_rates"] = partial(learning_rates, in_means)
         if sources[0].is_dir():
             draw["training_curves"] = partial(training_curves, in_means, *sources)
-    if is_first or any(map(other_test_length, cells["setting"])):
+    if is_first or any(map(other_test_length, scores.cells["setting"])):
         draw["difficulty"] = partial(difficulty, scores)
     for name, made in draw.items():
         if (figure := made()) is not None:

@@ -72,7 +72,7 @@ def _tried(scores: Scores) -> Mapping[Cell, Rates]:
     """What each cell was run at, in the configuration of its best entry."""
     configs = {(cell.column, cell.task, cell.setting): cell.config for cell in scores.cells.itertuples() if cell.n}
     found = defaultdict[Cell, Rates](lambda: defaultdict(dict))
-    columns = ["column", "task", "setting", "config", "lr", "seed", "status", f"{scores.selection}_{scores.name}"]
+    columns = ["column", "task", "setting", "config", "lr", "seed", "status", f"{scores.selection}_{scores.score.name}"]
     for column, task, setting, config, rate, seed, status, value in scores.frame[columns].itertuples(index=False):
         cell = column, task, setting
         if configs.get(cell, config) == config:
@@ -105,17 +105,17 @@ def score_by_size(scores: Scores) -> Figure | None:
             by_task[cell.column][cell.task].append(getattr(cell, size))
         sizes = {column: fmean(map(fmean, own.values())) for column, own in by_task.items()}
         points = {column: {sizes[column]: scores.by_task[task][column]} for column in sizes}
-        frontier = _frontier(points, bool(scored["higher_is_better"].iloc[0]))
+        frontier = _frontier(points, scores.score.sign)
         panels.append(Panel(task, SIZES[size], points, scores.chances[task], log=True, frontier=frontier))
     return draw_panels(scores, panels, "by size", "sizes are means over settings", joined=False)
 
 
-def _frontier(points: Mapping[Column, Mapping[float, Entry]], up: bool) -> list[tuple[float, float]]:
+def _frontier(points: Mapping[Column, Mapping[float, Entry]], sign: int) -> list[tuple[float, float]]:
     """(size, score) of what nothing smaller reaches; empty if that is a single one."""
     whole = [(x, point.mean) for along in points.values() for x, point in along.items() if point.whole]
     best: list[tuple[float, float]] = []
     known = [(x, mean) for x, mean in whole if mean is not None]
-    for x, mean in sorted(known, key=lambda place: (place[0], -place[1] if up else place[1])):
-        if not best or (mean > best[-1][1] if up else mean < best[-1][1]):
+    for x, mean in sorted(known, key=lambda place: (place[0], -sign * place[1])):
+        if not best or sign * mean > sign * best[-1][1]:
             best.append((x, mean))
     return best if len(best) > 1 else []

@@ -104,7 +104,8 @@ def report(
                     files.write(f"{selection}/{name}.md", writers.to_markdown(table))
                     files.write(f"{selection}/{name}.csv", writers.to_csv(table))
                     files.write(f"{selection}/{name}.tex", writers.to_latex(table))
-                files.write(f"{selection}/solved.md", writers.solved_markdown(cells))
+                if (solved := writers.solved_markdown(cells)) is not None:
+                    files.write(f"{selection}/solved.md", solved)
                 is_first = selection == selections[0]
                 drawn = report_figures(folders, spread, cells, benchmark, selection, width, is_first) if formats else ()
                 captions = {}
@@ -128,7 +129,7 @@ def table(
 
     Args:
         source, where, by: as for `report`.
-        name: `accuracy`, `challenge` or `settings`; None: the first that there is.
+        name: `accuracy` or another score, `challenge` or `settings`; None: the first that there is.
         selection: what chooses checkpoint and learning rate.
 
     Raises:
@@ -174,8 +175,9 @@ class _Files:
 def tables_of(frame: pd.DataFrame, cells: pd.DataFrame) -> tuple[dict[str, Table], pd.DataFrame]:
     """The tables of a report by name, and the cells that their means are over.
 
-    `accuracy` (the tasks and their average), `challenge` (the harder set by level), `settings` (all). Means leave out
-    test rows whose length differs from training, and the user's own settings where the task has named ones.
+    `accuracy` (the tasks and their average) and one like it for each other score, `challenge` (the harder set by
+    level), `settings` (all). Means leave out test rows whose length differs from training, and the user's own settings
+    where the task has named ones.
 
     Args:
         frame: as `spread_out` gives it.
@@ -192,13 +194,11 @@ def tables_of(frame: pd.DataFrame, cells: pd.DataFrame) -> tuple[dict[str, Table
     for task, setting in same.loc[left_out, ["task", "setting"]].drop_duplicates().itertuples(index=False):
         notes.append(f"{task} {setting}: own sizes, left out of the means.")
     harder = benchmark["task"].map(is_challenge).astype(bool)
-    tables = {
-        "accuracy": None if harder.all() else task_table(benchmark[~harder]),
-        "challenge": setting_table(benchmark[harder]) if harder.any() else None,
-        "settings": setting_table(cells),
-    }
-    made = {name: replace(table, notes=(*table.notes, *notes)) for name, table in tables.items() if table}
-    return made, benchmark
+    tables = {score.name: task_table(own) for score, own in benchmark[~harder].groupby("score", sort=False)}
+    if harder.any():
+        tables["challenge"] = setting_table(benchmark[harder])
+    tables["settings"] = setting_table(cells)
+    return {name: replace(table, notes=(*table.notes, *notes)) for name, table in tables.items()}, benchmark
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -10,14 +10,14 @@ import pandas as pd
 
 from mixerlab.records.best import ENDED, Selection, best_trial
 from mixerlab.records.names import TASKS, rank, setting_rank
-from mixerlab.records.schema import Score
+from mixerlab.records.schema import ACCURACY, Score
 from mixerlab.sweeps.tables.columns import Column, columns_in_order
 from mixerlab.sweeps.tables.intervals import solved_counts
 
 Place = tuple[Column, str, str]  # column, task, setting
 Row = dict[str, Any]
 CELL_COLUMNS = (
-    *("column", "mixer", "task", "setting", "status", "score", "higher_is_better", "mean", "n", "by_seed"),
+    *("column", "mixer", "task", "setting", "status", "score", "mean", "n", "by_seed"),
     *("lr", "config", "num_params", "state_size", "replicas", "seeds", "rates", "lacking", "edge", "configs"),
     *("solved", "known", "steps_to_90", "learned", "chance", "by_code"),
 )
@@ -37,10 +37,14 @@ def best_per_cell(frame: pd.DataFrame, selection: Selection = "official", all_kn
     The columns are described in `sweeps.tables.columns`; `configs` counts the configurations that competed.
     """
     groups: dict[Place, list[Row]] = {}
+    scores: dict[Any, Score] = {}  # by task, and by (task, setting)
     known = frame[frame["mixer"].notna()]
     for row in known.to_dict("records"):
         column = row["column"] if "column" in row else Column(row["mixer"])
         groups.setdefault((column, row["task"], row["setting"]), []).append(row)
+        if isinstance(row["score"], str):  # a run that has not ended says nothing of it
+            score = Score(row["score"], bool(row["higher_is_better"]))
+            scores |= {row["task"]: score, (row["task"], row["setting"]): score}
     columns = columns_in_order(place[0] for place in groups)
     problems = sorted(
         {place[1:] for place in groups}, key=lambda place: (rank(place[0], TASKS), setting_rank(place[1]))
@@ -52,7 +56,8 @@ def best_per_cell(frame: pd.DataFrame, selection: Selection = "official", all_kn
     for task, setting in problems:
         for column in columns:
             place = column, task, setting
-            cell = _cell(_one_per_replica(groups.get(place, [])), selection)
+            score = scores.get(place[1:], scores.get(task, ACCURACY))
+            cell = _cell(_one_per_replica(groups.get(place, [])), selection, score)
             if cell["n"] and column.value("optimizer.lr") is None:  # else each column has one rate, and so lacks none
                 cell["lacking"] = lacking.get(place, ())
             cell["edge"] = cell["edge"] and not cell["lacking"]
@@ -69,12 +74,13 @@ def _one_per_replica(rows: list[Row]) -> list[Row]:
     return list(kept.values())
 
 
-def _cell(rows: list[Row], selection: Selection) -> Row:
+def _cell(rows: list[Row], selection: Selection, score: Score) -> Row:
     statuses = Counter(row["status"] for row in rows)
     finished = statuses["finished"]
     ended = [row for row in rows if row["status"] in ENDED]
     cell: Row = {
         "status": "diverged" if statuses["diverged"] else "failed" if statuses["failed"] else "missing",
+        "score": score,
         "mean": None,
         "n": 0,
         "by_seed": {},
@@ -89,13 +95,10 @@ def _cell(rows: list[Row], selection: Selection) -> Row:
     } | solved_counts(row.get("steps_to_90", math.nan) for row in ended)
     if not finished:
         return cell
-    score = next(Score(row["score"], row["higher_is_better"]) for row in rows if row["status"] == "finished")
     best, edge = best_trial(rows, selection, score)
     by_seed = {row["seed"]: row[f"{selection}_{score.name}"] for row in best}
     return cell | {
         "status": "ok" if finished == len(rows) else "partial",
-        "score": score.name,
-        "higher_is_better": score.higher_is_better,
         "mean": fmean(by_seed.values()),
         "n": len(best),
         "by_seed": by_seed,

@@ -12,6 +12,7 @@ import yaml
 
 from mixerlab.records.best import ENDED, Selection
 from mixerlab.records.names import TASKS, rank, setting_rank
+from mixerlab.records.schema import ACCURACY
 from mixerlab.sweeps.tables.cells import Place, best_per_cell
 from mixerlab.sweeps.tables.columns import Column, columns_in_order
 from mixerlab.sweeps.tables.tables import Entry, mean_of, seeds_entry
@@ -95,7 +96,7 @@ def _table(name: str, table: Mapping[str, Any], over: Mapping[str, tuple[str, ..
 def ours(
     frame: pd.DataFrame, tables: Collection[Published], rule: Rule = "official", rates: Collection[float] = ()
 ) -> dict[Name, dict[Column, Entry]]:
-    """Our number for each one that any of the tables has, of every column that has a part of it.
+    """Our accuracy for each one that any of the tables has, of every column that has a part of it.
 
     Args:
         frame: as `spread_out` gives it.
@@ -103,6 +104,9 @@ def ours(
         rule: how ours are chosen.
         rates: only these learning rates count, and a seed that lacks one is left out. Empty: all.
     """
+    frame = frame[frame["score"] == ACCURACY.name]
+    if frame.empty:
+        return {}
     scores = last_epoch(frame, rates) if rule == "last" else scores_by_seed(frame, rule, rates)
     found: dict[Name, dict[Column, Entry]] = {}
     for table in tables:

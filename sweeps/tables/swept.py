@@ -2,7 +2,7 @@
 
 A sweep over `model.d_model` gives the columns `attn, d_model=64` and `attn, d_model=128`. One over a key of the task,
 such as `task.data_seed`, gives the rows `baseline, data_seed=1` and `baseline, data_seed=2`, whatever keys a report is
-by: scores on different data never compete. Learning rates and seeds give neither.
+by: scores on different data never compete, nor do different scores. Learning rates and seeds give neither.
 """
 
 import difflib
@@ -150,6 +150,9 @@ def spread_out(frame: pd.DataFrame, by: Collection[str] | None = None) -> pd.Dat
     in_rows = [key for key in keys if key.startswith("task.")]
     for key, name in short_names(in_rows).items():
         settings += told[key].map(lambda value, name=name: f", {name}={value}" if value else "")
+    several = known.groupby("task")["score"].transform("nunique") > 1  # its task has got another score since
+    scores = zip(known["score"], several, strict=True)
+    settings += [f", score={name}" if many and isinstance(name, str) else "" for name, many in scores]
     frame = frame.assign(column=None).astype({"setting": object, "column": object})
     frame.loc[known.index, "column"] = pd.Series([columns[row] for row in rows], known.index, dtype=object)
     frame.loc[known.index, "setting"] = settings

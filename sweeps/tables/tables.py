@@ -14,6 +14,7 @@ import pandas as pd
 
 from mixerlab.records.best import MARGIN, NEAR_PERFECT
 from mixerlab.records.names import AVERAGE, TASKS, averaged, in_order
+from mixerlab.records.schema import ACCURACY, Score
 from mixerlab.sweeps.tables.columns import Column, columns_in_order, labels
 from mixerlab.sweeps.tables.intervals import half_width
 
@@ -27,8 +28,8 @@ _SPREAD = (
 _ONE_SEED = "One seed: nothing is bold, since nothing says how far seeds differ."
 _UNEVEN = "(n to m seeds): the settings have different seeds. Their mean has no interval, and is not bold."
 _EDGE = (
-    f"† Below {NEAR_PERFECT}, and best at the smallest or largest learning rate tried, by more than {MARGIN} over every"
-    " rate in between (of two rates, over the other): a wider grid may give more. †k: in k settings."
+    f"best at the smallest or largest learning rate tried, by more than {MARGIN} over every rate in between (of two"
+    " rates, over the other): a wider grid may give more. †k: in k settings."
 )
 _INCOMPLETE = (
     "* Incomplete: settings (k/n), seeds or learning rates are missing, or seeds are of different code, as said below."
@@ -50,6 +51,7 @@ class Entry:
         lacking: settings that lack learning rates.
         mixed: settings whose seeds were trained by different versions of the code.
         parts: what it is the mean of, if that has different seeds.
+        score: which it is.
         learned: the share of its seeds that reached 0.9, averaged over the settings; None: not known.
     """
 
@@ -63,7 +65,7 @@ class Entry:
     lost: int = 0
     lacking: int = 0
     mixed: int = 0
-    higher_is_better: bool = True
+    score: Score = ACCURACY
     parts: tuple["Entry", ...] = ()
     learned: float | None = None
 
@@ -130,16 +132,15 @@ def entries_of(cells: pd.DataFrame) -> dict[Name, dict[Column, Entry]]:
 def cell_entry(cell: Any) -> Entry:
     """The entry of one row of `best_per_cell`, from `itertuples`."""
     if not cell.n:
-        return Entry(None, {}, 0, 1, cell.status)
+        return Entry(None, {}, 0, 1, cell.status, score=cell.score)
     marks: dict[str, Any] = {
         "edges": int(cell.edge),
         "lost": int(cell.n < cell.seeds),
         "lacking": int(len(cell.lacking) > 0),
         "mixed": int(len(cell.by_code) > 1),
     }
-    marks |= {"higher_is_better": bool(cell.higher_is_better)}
-    learned = None if pd.isna(cell.learned) else float(cell.learned)
-    return Entry(cell.mean, cell.by_seed, 1, 1, cell.status, (cell.n,) * 2, **marks, learned=learned)
+    marks["learned"] = None if pd.isna(cell.learned) else float(cell.learned)
+    return Entry(cell.mean, cell.by_seed, 1, 1, cell.status, (cell.n,) * 2, score=cell.score, **marks)
 
 
 def seeds_entry(by_seed: Mapping[int, float], whole: bool = True) -> Entry:
@@ -150,7 +151,7 @@ def seeds_entry(by_seed: Mapping[int, float], whole: bool = True) -> Entry:
 
 
 def mean_of(entries: Iterable[Entry]) -> Entry:
-    """The plain mean of several entries, as one entry.
+    """The plain mean of several entries of one score, as one entry.
 
     Where one of them has no value, it is the mean of the others, and incomplete. Each counts with all of its seeds.
     Where these differ, no seed has a mean of its own, and so the entry has no spread, interval or tie with the best
@@ -167,7 +168,7 @@ def mean_of(entries: Iterable[Entry]) -> Entry:
         by_seed={seed: fmean(entry.by_seed[seed] for entry in scored) for seed in shared},
         status=min((entry.status for entry in entries), key=STATUSES.index),
         seeds=(min(numbers), max(numbers)),
-        higher_is_better=all(entry.higher_is_better for entry in scored),
+        score=entries[0].score,
         parts=() if shared else tuple(scored),
         learned=fmean(learned) if learned and len(learned) == len(scored) else None,
         **{
@@ -184,7 +185,7 @@ def best_of(row: Row) -> set[Column]:
     score that lacks learning rates, which might be better with them, or that is of different code is ahead of all
     others.
     """
-    sign = 1 if all(entry.higher_is_better for entry in row.values()) else -1
+    sign = next(iter(row.values())).score.sign
     means = {
         column: sign * round(entry.mean, 3)
         for column, entry in row.items()
@@ -204,9 +205,9 @@ def best_of(row: Row) -> set[Column]:
 
 
 def task_table(cells: pd.DataFrame) -> Table:
-    """Tasks x columns: the mean over the task's settings, and in `Avg` the plain mean of the tasks.
+    """Tasks x columns: the mean over the task's settings, and in `Avg` the plain mean of the tasks, all of one score.
 
-    The user's own tasks are no part of `Avg` where MAD's stand beside them, and there is none over different scores.
+    The user's own tasks are no part of `Avg` where MAD's stand beside them.
     """
     by_setting = entries_of(cells)
     tasks, over = in_order(cells["task"], TASKS), averaged(cells["task"])
@@ -215,7 +216,7 @@ def task_table(cells: pd.DataFrame) -> Table:
         settings = [row for name, row in by_setting.items() if name[0] == task]
         rows[task,] = {column: mean_of(row[column] for row in settings) for column in settings[0]}
     remarks = []
-    if len(over) > 1 and cells.loc[cells["task"].isin(over), "score"].nunique() < 2:
+    if len(over) > 1:
         rows[AVERAGE,] = {column: mean_of(rows[task,][column] for task in over) for column in rows[over[0],]}
         if own := [task for task in tasks if task not in over]:
             remarks = [f"{AVERAGE} is the mean of MAD's tasks, without {', '.join(own)}."]
@@ -233,15 +234,21 @@ def make_table(names: Name, rows: Mapping[Name, Row], cells: pd.DataFrame, remar
     scored = [entry for entry in table.entries if entry.mean is not None]
     columns = {column for row in rows.values() for column, entry in row.items() if entry.mean is not None}
     spread, uneven = any(entry.spread is not None for entry in scored), any(entry.uneven for entry in scored)
+    scores = cells.groupby("score", sort=False)["task"].unique()
+    edge = f"† Below {NEAR_PERFECT}, and {_EDGE}" if any(score.is_accuracy for score in scores.index) else f"† {_EDGE}"
     legend = {
         _SPREAD: spread,
         _ONE_SEED: not spread and not uneven and len(columns) > 1,
         _UNEVEN: uneven,
-        _EDGE: any(entry.edges for entry in scored),
+        edge: any(entry.edges for entry in scored),
         _INCOMPLETE: any(entry.incomplete for entry in scored),
         _FUTURE: any(column.sees_future for column in columns),
     }
     notes = [note for note, occurs in legend.items() if occurs]
+    for score, tasks in scores.items():
+        if not score.is_accuracy:
+            way = "higher" if score.higher_is_better else "lower"
+            notes.append(f"{', '.join(tasks)}: {score.label}, the {way} the better.")
     return replace(table, notes=(*notes, *remarks, *gaps(cells)))
 
 

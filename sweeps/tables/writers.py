@@ -101,7 +101,7 @@ def to_csv(table: Table) -> str:
     for name, row in table.rows.items():
         best = best_of(row)
         for column, entry in row.items():
-            low, high = interval(list(entry.by_seed.values()), bounded=entry.higher_is_better) or (None, None)
+            low, high = interval(list(entry.by_seed.values()), bounded=entry.score.is_accuracy) or (None, None)
             numbers = [entry.mean, entry.spread, entry.seeds[0], low, high, entry.learned, entry.done, entry.total]
             marks = [int(column in best), entry.edges, int(entry.incomplete), entry.status]
             lines.append([*name, names[column], *numbers, *marks])
@@ -149,8 +149,14 @@ def cost_markdown(frame: pd.DataFrame) -> str | None:
     )
 
 
-def solved_markdown(cells: pd.DataFrame) -> str:
-    """What learned: by task the share of seeds, and by setting `5/6, 1,200`, the replicas and the median steps."""
+def solved_markdown(cells: pd.DataFrame) -> str | None:
+    """What learned: by task the share of seeds, and by setting `5/6, 1,200`, the replicas and the median steps.
+
+    None if no score is an accuracy.
+    """
+    cells = cells[cells["score"].map(lambda score: score.is_accuracy).astype(bool)]
+    if cells.empty:
+        return None
     names = labels(cells["column"].drop_duplicates())
     shares = [["task", *names.values()]]
     for name, row in task_table(cells).rows.items():

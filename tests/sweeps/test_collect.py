@@ -91,7 +91,7 @@ def test_a_score_of_which_less_is_better(tmp_path):
         scores = [loss + 0.01 * seed * number for seed in (0, 1) for number, loss in enumerate(losses, start=3)]
         fakes.add_run(tmp_path, scores, score=Score("bits", False), mixer=mixer, seed=[0, 1])
     cells = best_per_cell(spread_out(collect(tmp_path)))
-    assert cells["score"].tolist() == ["bits"] * 2 and cells["lr"].tolist() == [1e-3, 5e-4]
+    assert cells["score"].tolist() == [Score("bits", False)] * 2 and cells["lr"].tolist() == [1e-3, 5e-4]
     assert cells["mean"].tolist() == [pytest.approx(1.52), pytest.approx(2.015)]
     assert not cells["edge"].iloc[0] and cells["edge"].iloc[1]
 

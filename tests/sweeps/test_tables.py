@@ -7,6 +7,7 @@ import math
 import fakes
 import pytest
 
+from mixerlab.records.schema import Score
 from mixerlab.sweeps.tables.cells import best_per_cell
 from mixerlab.sweeps.tables.collect import collect
 from mixerlab.sweeps.tables.columns import Column
@@ -108,8 +109,9 @@ def test_bold_needs_evidence():
     assert bold(attn=entry(close), gdn=entry({3: 0.1, 4: 0.2})) == set()  # nor do seeds that are not shared
     # Equal as printed: both.
     assert bold(attn=entry({0: 0.4, 1: 0.4}), gdn=entry({0: 0.3996, 1: 0.3996})) == {"attn", "gdn"}
+    bits = Score("bits", higher_is_better=False)
     worse = {seed: 1 - score for seed, score in far.items()}
-    assert bold(attn=entry(close, higher_is_better=False), gdn=entry(worse, higher_is_better=False)) == {"gdn"}
+    assert bold(attn=entry(close, score=bits), gdn=entry(worse, score=bits)) == {"gdn"}
 
 
 @pytest.mark.parametrize("incomplete", [{"lost": 1}, {"lacking": 1}, {"mixed": 1}, {"total": 2}])
