@@ -27,14 +27,25 @@ MERGED_PARTS = tl.constexpr(64)  # at once: what fits in registers
 
 @triton.jit
 def pairs(x, y, ROWS: tl.constexpr, WIDTH: tl.constexpr):
-    """Rows of x and y in turn: `[2 ROWS, WIDTH]` of two `[ROWS, WIDTH]`."""
-    return tl.join(x, y).permute(0, 2, 1).reshape(2 * ROWS, WIDTH)
+    """Rows of x above those of y: `[2 ROWS, WIDTH]` of two `[ROWS, WIDTH]`.
+
+    A thread of a tensor core holds the rows r and r + 8: with 8 rows it pairs and parts without exchanging any.
+    """
+    return tl.join(x, y).permute(2, 0, 1).reshape(2 * ROWS, WIDTH)
 
 
 @triton.jit
 def apart(both, ROWS: tl.constexpr, WIDTH: tl.constexpr):
     """The inverse of `pairs`."""
-    return tl.split(both.reshape(ROWS, 2, WIDTH).permute(0, 2, 1))
+    return tl.split(both.reshape(2, ROWS, WIDTH).permute(1, 2, 0))
+
+
+@triton.jit
+def fetch(pointers):
+    """Brings the lines of memory at `pointers` into the L2 cache, and does not wait for them."""
+    tl.inline_asm_elementwise(
+        "prefetch.global.L2 [$1]; mov.u32 $0, 0;", "=r,l", [pointers.to(tl.int64)], tl.int32, is_pure=False, pack=1
+    )
 
 
 @triton.jit
@@ -44,6 +55,7 @@ def decode_kernel(
     tokens, kv_heads, cache_len, head_dim, scale_log2, window, parts,
     GROUP: tl.constexpr, QUERIES: tl.constexpr, ROWS: tl.constexpr, MERGES: tl.constexpr, EARLY: tl.constexpr,
     HAS_LENGTHS: tl.constexpr, HAS_WINDOW: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
+    PREFETCH: tl.constexpr, EVICT: tl.constexpr,
 ):  # fmt: skip
     """The part `program_id(1)` of the cache of one sequence and key head."""
     if EARLY:
@@ -55,6 +67,21 @@ def decode_kernel(
     length = cache_len
     if HAS_LENGTHS:
         length = tl.load(lengths + batch)
+
+    begin = 0
+    if HAS_WINDOW:
+        begin = tl.maximum(length - tokens + 1 - window, 0) // BLOCK_N * BLOCK_N
+    keys_of_part = tl.cdiv(tl.cdiv(length - begin, BLOCK_N), parts) * BLOCK_N
+    first = begin + part * keys_of_part
+    stop = tl.minimum(first + keys_of_part, length)
+
+    k += batch * k_strides[0] + kv_head.to(tl.int64) * k_strides[2]
+    v += batch * v_strides[0] + kv_head.to(tl.int64) * v_strides[2]
+    if PREFETCH > 0:  # begins to read before the queries are there
+        at = tl.maximum(tl.minimum(first + tl.arange(0, PREFETCH), stop - 1), 0).to(tl.int64)[:, None]
+        lines = tl.arange(0, tl.cdiv(BLOCK_D, 64))[None, :] * 64
+        fetch(k + at * k_strides[1] + lines)
+        fetch(v + at * v_strides[1] + lines)
 
     rows = tl.arange(0, ROWS)
     token = rows // GROUP
@@ -68,18 +95,9 @@ def decode_kernel(
     rho_rows = tl.load(rho + at_rho[:, None] + columns[None, :], mask=in_rows, other=0.0)
     queries = pairs(q_rows, rho_rows, ROWS, BLOCK_D)
 
-    begin = 0
-    if HAS_WINDOW:
-        begin = tl.maximum(length - tokens + 1 - window, 0) // BLOCK_N * BLOCK_N
-    keys_of_part = tl.cdiv(tl.cdiv(length - begin, BLOCK_N), parts) * BLOCK_N
-    first = begin + part * keys_of_part
-    stop = tl.minimum(first + keys_of_part, length)
-
-    k += batch * k_strides[0] + kv_head.to(tl.int64) * k_strides[2]
-    v += batch * v_strides[0] + kv_head.to(tl.int64) * v_strides[2]
     largest = tl.full([ROWS], float("-inf"), tl.float32)
-    total = tl.zeros([ROWS], tl.float32)
-    t_total = tl.zeros([ROWS], tl.float32)
+    totals = tl.zeros([ROWS, BLOCK_N], tl.float32)  # summed over keys behind the loop: a sum takes barriers
+    t_totals = tl.zeros([ROWS, BLOCK_N], tl.float32)
     # t is rounded to the dtype of v after `centre` is subtracted, the mean of the first tile: otherwise the two terms
     # of the covariance would not cancel where they should.
     centre = tl.zeros([ROWS], tl.float32)
@@ -87,8 +105,8 @@ def decode_kernel(
     for start in range(first, stop, BLOCK_N):
         keys = start + tl.arange(0, BLOCK_N)
         in_cache = (keys < length)[:, None] & (columns < head_dim)[None, :]
-        k_tile = tl.load(k + keys.to(tl.int64)[:, None] * k_strides[1] + columns[None, :], mask=in_cache, other=0.0)
-        v_tile = tl.load(v + keys.to(tl.int64)[:, None] * v_strides[1] + columns[None, :], mask=in_cache, other=0.0)
+        k_tile = tl.load(k + keys.to(tl.int64)[:, None] * k_strides[1] + columns[None, :], mask=in_cache, other=0.0, eviction_policy=EVICT)
+        v_tile = tl.load(v + keys.to(tl.int64)[:, None] * v_strides[1] + columns[None, :], mask=in_cache, other=0.0, eviction_policy=EVICT)
         logits, t = apart(dot(queries, k_tile.T), ROWS, BLOCK_N)
         seen = keys[None, :] <= position[:, None]
         if HAS_WINDOW:
@@ -98,16 +116,19 @@ def decode_kernel(
         base = tl.where(new_largest == float("-inf"), 0.0, new_largest)
         decay = tl.exp2(largest - base)
         e = tl.exp2(logits - base[:, None])
-        sum_e = tl.sum(e, 1)
-        centre = tl.where(total == 0, tl.sum(e * t, 1) / tl.where(sum_e == 0, 1.0, sum_e), centre)
+        if start == first:
+            sum_e = tl.sum(e, 1)
+            centre = tl.where(sum_e == 0, tl.sum(t, 1) / BLOCK_N, tl.sum(e * t, 1) / sum_e)
         t_weights = e * (t - centre[:, None])
-        total = total * decay + sum_e
-        t_total = t_total * decay + tl.sum(t_weights, 1)
+        totals = totals * decay[:, None] + e
+        t_totals = t_totals * decay[:, None] + t_weights
         weights = pairs(e, t_weights, ROWS, BLOCK_N).to(v.dtype.element_ty)
-        accumulated *= tl.join(decay, decay).reshape(2 * ROWS)[:, None]
+        accumulated *= tl.join(decay, decay).permute(1, 0).reshape(2 * ROWS)[:, None]
         accumulated = dot(weights, v_tile, accumulated)
         largest = new_largest
 
+    total = tl.sum(totals, 1)
+    t_total = tl.sum(t_totals, 1)
     v_sum, cov_sum = apart(accumulated, ROWS, BLOCK_D)
     if MERGES:
         at_part = (sequence_head * parts + part).to(tl.int64) * QUERIES + rows
@@ -210,6 +231,8 @@ def run_decode(
         HAS_WINDOW=window is not None,
         BLOCK_N=block_n,
         BLOCK_D=width,
+        PREFETCH=0,
+        EVICT="",
         num_warps=2 if queries <= 8 else 4,
         num_stages=3 if q.dtype.itemsize == 2 else 2,
     )
