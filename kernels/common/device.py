@@ -20,10 +20,14 @@ def processors(device: torch.device) -> int:
 
 
 @cache
+def on_nvidia(device: torch.device) -> bool:
+    return device.type == "cuda" and torch.version.hip is None
+
+
+@cache
 def launches_early(device: torch.device) -> bool:
     """Whether a kernel can wait on the GPU for the one before it (programmatic dependent launch, Hopper and later)."""
-    on_nvidia = device.type == "cuda" and torch.version.hip is None
-    return on_nvidia and torch.cuda.get_device_capability(device) >= (9, 0)
+    return on_nvidia(device) and torch.cuda.get_device_capability(device) >= (9, 0)
 
 
 @torch.compiler.assume_constant_result

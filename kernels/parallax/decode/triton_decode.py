@@ -8,18 +8,19 @@ card, which saves half a microsecond of seven. The last program of a head to arr
 was slower, since it needs a counter, which a captured graph clears by a launch, and keeps the other processors idle.
 """
 
+from typing import NamedTuple
+
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
 from mixerlab.kernels.common.addressing import unit_stride
-from mixerlab.kernels.common.device import launches_early, processors
+from mixerlab.kernels.common.device import launches_early, on_nvidia, processors
 from mixerlab.kernels.common.triton_attention import dot, padded_head_dim, with_strides
 from mixerlab.kernels.common.triton_elementwise import LOG2_E
 
-SHORTEST = 1024  # keys of a part that is worth merging where the heads alone fill the card
-TILE = 4096  # elements of K, and of V, that a program reads at a time
+WHOLE = 128  # keys that one program reads at once
 STATISTICS = tl.constexpr(4)  # of a part: the largest logit, Σ e, Σ e (t - centre), the centre
 MERGED_COLUMNS = tl.constexpr(32)  # of the output, by one program
 MERGED_PARTS = tl.constexpr(64)  # at once: what fits in registers
@@ -41,6 +42,16 @@ def apart(both, ROWS: tl.constexpr, WIDTH: tl.constexpr):
 
 
 @triton.jit
+def add_two(x0, x1, y0, y1):
+    return x0 + y0, x1 + y1
+
+
+@triton.jit
+def add_three(x0, x1, x2, y0, y1, y2):
+    return x0 + y0, x1 + y1, x2 + y2
+
+
+@triton.jit
 def fetch(pointers):
     """Brings the lines of memory at `pointers` into the L2 cache, and does not wait for them."""
     tl.inline_asm_elementwise(
@@ -55,7 +66,7 @@ def decode_kernel(
     tokens, kv_heads, cache_len, head_dim, scale_log2, window, parts,
     GROUP: tl.constexpr, QUERIES: tl.constexpr, ROWS: tl.constexpr, MERGES: tl.constexpr, EARLY: tl.constexpr,
     HAS_LENGTHS: tl.constexpr, HAS_WINDOW: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
-    PREFETCH: tl.constexpr, EVICT: tl.constexpr,
+    PREFETCH: tl.constexpr,
 ):  # fmt: skip
     """The part `program_id(1)` of the cache of one sequence and key head."""
     if EARLY:
@@ -105,8 +116,8 @@ def decode_kernel(
     for start in range(first, stop, BLOCK_N):
         keys = start + tl.arange(0, BLOCK_N)
         in_cache = (keys < length)[:, None] & (columns < head_dim)[None, :]
-        k_tile = tl.load(k + keys.to(tl.int64)[:, None] * k_strides[1] + columns[None, :], mask=in_cache, other=0.0, eviction_policy=EVICT)
-        v_tile = tl.load(v + keys.to(tl.int64)[:, None] * v_strides[1] + columns[None, :], mask=in_cache, other=0.0, eviction_policy=EVICT)
+        k_tile = tl.load(k + keys.to(tl.int64)[:, None] * k_strides[1] + columns[None, :], mask=in_cache, other=0.0)
+        v_tile = tl.load(v + keys.to(tl.int64)[:, None] * v_strides[1] + columns[None, :], mask=in_cache, other=0.0)
         logits, t = apart(dot(queries, k_tile.T), ROWS, BLOCK_N)
         seen = keys[None, :] <= position[:, None]
         if HAS_WINDOW:
@@ -117,8 +128,8 @@ def decode_kernel(
         decay = tl.exp2(largest - base)
         e = tl.exp2(logits - base[:, None])
         if start == first:
-            sum_e = tl.sum(e, 1)
-            centre = tl.where(sum_e == 0, tl.sum(t, 1) / BLOCK_N, tl.sum(e * t, 1) / sum_e)
+            sum_e, sum_et, sum_t = tl.reduce((e, e * t, t), 1, add_three)
+            centre = tl.where(sum_e == 0, sum_t / BLOCK_N, sum_et / sum_e)
         t_weights = e * (t - centre[:, None])
         totals = totals * decay[:, None] + e
         t_totals = t_totals * decay[:, None] + t_weights
@@ -127,21 +138,19 @@ def decode_kernel(
         accumulated = dot(weights, v_tile, accumulated)
         largest = new_largest
 
-    total = tl.sum(totals, 1)
-    t_total = tl.sum(t_totals, 1)
-    v_sum, cov_sum = apart(accumulated, ROWS, BLOCK_D)
+    total, t_total = tl.reduce((totals, t_totals), 1, add_two)
     if MERGES:
-        at_part = (sequence_head * parts + part).to(tl.int64) * QUERIES + rows
-        at_sums = sums + at_part[:, None] * (2 * BLOCK_D) + columns[None, :]
-        tl.store(at_sums, v_sum, mask=in_rows)
-        tl.store(at_sums + BLOCK_D, cov_sum, mask=in_rows)
-        at_statistics = statistics + at_part * STATISTICS
-        is_query = rows < tokens * GROUP
-        tl.store(at_statistics, largest, mask=is_query)
-        tl.store(at_statistics + 1, total, mask=is_query)
-        tl.store(at_statistics + 2, t_total, mask=is_query)
-        tl.store(at_statistics + 3, centre, mask=is_query)
+        first_row = (sequence_head * parts + part).to(tl.int64) * QUERIES
+        both = tl.arange(0, 2 * ROWS)
+        row = both % ROWS
+        at_sums = (first_row + row) * (2 * BLOCK_D) + both // ROWS * BLOCK_D
+        is_query = row < tokens * GROUP
+        tl.store(sums + at_sums[:, None] + columns[None, :], accumulated, mask=is_query[:, None])
+        every = tl.join(tl.join(largest, t_total), tl.join(total, centre)).reshape(ROWS, STATISTICS)
+        at_every = (first_row + rows)[:, None] * STATISTICS + tl.arange(0, STATISTICS)[None, :]
+        tl.store(statistics + at_every, every, mask=(rows < tokens * GROUP)[:, None])
     else:
+        v_sum, cov_sum = apart(accumulated, ROWS, BLOCK_D)
         inverse = 1 / tl.where(total == 0, 1.0, total)
         output = v_sum * (inverse * (1 + t_total * inverse))[:, None] - cov_sum * inverse[:, None]
         at_o = batch * o_strides[0] + token * o_strides[1] + head * o_strides[2]
@@ -210,9 +219,9 @@ def run_decode(
     group = heads // kv_heads
     queries = triton.next_power_of_2(tokens * group)
     width = padded_head_dim(head_dim)
-    block_n = min(64, max(16, TILE // width))
     keys = min(cache_len, window + tokens) if window else cache_len
-    parts = _parts(triton.cdiv(keys, block_n), keys, batch * kv_heads, processors(q.device))
+    plan = _plan(keys, batch * kv_heads, processors(q.device), width * q.dtype.itemsize)
+    parts = plan.parts
     early = parts > 1 and launches_early(q.device)
     o = q.new_empty(q.shape)
     places = batch * kv_heads * parts * queries if parts > 1 else 0
@@ -229,12 +238,11 @@ def run_decode(
         EARLY=early,
         HAS_LENGTHS=lengths is not None,
         HAS_WINDOW=window is not None,
-        BLOCK_N=block_n,
+        BLOCK_N=plan.block_n,
         BLOCK_D=width,
-        PREFETCH=0,
-        EVICT="",
-        num_warps=2 if queries <= 8 else 4,
-        num_stages=3 if q.dtype.itemsize == 2 else 2,
+        PREFETCH=plan.block_n if plan.parts * plan.block_n >= keys and on_nvidia(q.device) else 0,
+        num_warps=plan.warps if queries <= 8 else max(4, plan.warps),
+        num_stages=plan.stages,
     )
     if parts > 1:
         merge_kernel[(batch * kv_heads, tokens * group, triton.cdiv(head_dim, MERGED_COLUMNS.value))](
@@ -249,15 +257,31 @@ def run_decode(
     return o
 
 
-def _parts(blocks: int, keys: int, sequence_heads: int, card: int) -> int:
-    """Over how many programs the cache of one head, of so many blocks and keys, is divided.
+class Plan(NamedTuple):
+    """How the cache of one sequence and key head is read: parts, keys of a tile, warps and stages of a program."""
 
-    Two programs to a processor keep its memory requests in flight. Where there are fewer heads, their parts fill the
-    card once. Where there are more, the last of few waves would leave processors idle: eight programs to a processor,
-    of `SHORTEST` keys at least.
+    parts: int
+    block_n: int
+    warps: int
+    stages: int
+
+
+def _plan(keys: int, heads: int, card: int, key_bytes: int) -> Plan:
+    """A rule for `keys` of `key_bytes`, and as many heads (in all sequences), on so many processors.
+
+    Two programs to a processor keep its memory requests in flight, so the caches of fewer heads are divided. More heads
+    are a part each: merging costs more than an uneven last wave. Six programs of small tiles fit on a processor, four
+    with a stage more, three of larger tiles, which read faster where the waves are many.
     """
-    if sequence_heads <= 2 * card:
-        wanted = min(2 * card // sequence_heads, blocks)
-    else:
-        wanted = max(1, min(triton.cdiv(8 * card, sequence_heads), keys // SHORTEST))
-    return triton.cdiv(blocks, triton.cdiv(blocks, wanted))
+    small, large = (max(16, min(most, tile // key_bytes)) for most, tile in ((64, 8192), (128, 16384)))
+    if heads <= card and keys <= WHOLE:
+        return Plan(1, min(WHOLE, max(16, 2**15 // key_bytes)), 4, 2)
+    if heads <= 2 * card:
+        if 2 * card // heads < 3 and heads <= card:
+            return Plan(1, large, 4, 3)
+        blocks = triton.cdiv(keys, small)
+        wanted = min(2 * card // heads, blocks)
+        return Plan(triton.cdiv(blocks, triton.cdiv(blocks, wanted)), small, 2, 3)
+    if heads <= 6 * card:
+        return Plan(1, small, 2, 3)
+    return Plan(1, small, 2, 4) if heads <= 8 * card else Plan(1, large, 4, 3)
