@@ -284,4 +284,6 @@ def _plan(keys: int, heads: int, card: int, key_bytes: int) -> Plan:
         return Plan(triton.cdiv(blocks, triton.cdiv(blocks, wanted)), small, 2, 3)
     if heads <= 6 * card:
         return Plan(1, small, 2, 3)
-    return Plan(1, small, 2, 4) if heads <= 8 * card else Plan(1, large, 4, 3)
+    if heads <= 8 * card:
+        return Plan(1, small, 2, 4)
+    return Plan(1, large, 4, 3) if keys > large else Plan(1, small, 2, 3)
