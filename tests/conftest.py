@@ -1,10 +1,14 @@
-"""What all tests share: one thread, interpolations, a user's yamls, and no tests marked `gpu` without a GPU."""
+"""What all tests share: one thread, yamls that are read once, a user's yamls, and no `gpu` tests without a GPU."""
 
+import copy
+import dataclasses
 import os
 from collections import Counter
 
 import pytest
 import torch
+from hydra._internal.sources_registry import SourcesRegistry
+from hydra.core.plugins import Plugins
 
 if not torch.cuda.is_available():
     # Kernels run in Triton's interpreter. Triton reads this when it is imported, as PyTorch does in several places.
@@ -15,6 +19,22 @@ import mixerlab.config.settings  # noqa: F401  # registers `${setting:...}`, as 
 # The tensors of tests are tiny. A second thread waits longer than it computes, most of all on a busy machine.
 torch.set_num_threads(1)
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # of processes that tests start
+
+
+def read_once(source):
+    """Makes sources of this kind, of which Hydra parses each yaml for every command, parse it once."""
+    known, read = {}, source._read_config
+
+    def copied(self, path):
+        place = self.provider, self.path, path
+        found = known[place] = known.get(place) or read(self, path)
+        return dataclasses.replace(found, config=copy.deepcopy(found.config))
+
+    source._read_config = copied
+
+
+Plugins.instance()  # finds the kinds of sources
+read_once(SourcesRegistry.instance().resolve("pkg"))  # our yamls; those of a user are files
 
 
 @pytest.hookimpl(tryfirst=True)  # before pytest chooses by marks

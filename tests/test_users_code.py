@@ -27,7 +27,9 @@ def test_an_exit_of_the_users_code_is_an_error_with_its_words(tmp_path, monkeypa
     monkeypatch.syspath_prepend(tmp_path)
     own = f"{group}._target_=exits_in_{place}.Own"
     run = ("mixer=attn", "task=icr", *TINY, own, f"results_dir={tmp_path / 'results'}")
-    for command in (run, ("-m", *run), *([("check", "attn", own)] if group == "mixer" else [])):
+    sweep = [("-m", *run)] if place == "module" else []
+    check = [("check", "attn", own)] if group == "mixer" else []
+    for command in (run, *sweep, *check):
         outcome = run_py(*command)
         assert outcome.code == 1 and "SystemExit: 0" in outcome.err and outcome.err.count("\n") == 1, command
     assert not list(tmp_path.glob("results/runs/*"))

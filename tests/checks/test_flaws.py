@@ -20,7 +20,7 @@ def test_the_check(name):
         check_mixer(lambda: Flawed(name, WIDTH))
 
 
-@pytest.mark.parametrize("bf16", [False, True])
+@pytest.mark.parametrize("bf16", [False, pytest.param(True, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", FLAWS)
 def test_a_run(name, bf16):
     message = None if FLAWS[name].check_only else FLAWS[name].message

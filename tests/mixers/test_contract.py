@@ -20,7 +20,6 @@ def test_contract(name, caplog):
     ("name", "options"),
     [
         ("attn", {"bias": True, "qk_norm": False}),
-        ("attn", {"bias": True}),
         ("parallax", {"bias": True, "qkr_norm": False, "zero_init_rho": False}),
         ("parallax", {"bias": True, "zero_init_rho": False, "rope_on_rho": True}),
         ("attn", {"num_heads": 4, "num_kv_heads": 2, "head_dim": 16}),
