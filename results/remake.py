@@ -10,6 +10,7 @@ import argparse
 import shutil
 import tempfile
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from itertools import product
 from pathlib import Path
 from statistics import fmean, variance
 
@@ -45,6 +46,15 @@ COLUMNS = [
     *("clean_accuracy", "clean_epoch", "clean_val_accuracy", "test_accuracy"),
     *("device", "git_commit", "wall_time_s"),
 ]
+
+# Of AdamW beside Muon: the levels of the challenge.
+CHALLENGE = [
+    *product(["icr_challenge"], ["256-512", "512-1024", "1024-2048"]),
+    *product(["ncr_vocab_challenge", "sc_challenge"], ["128-512", "256-1024", "512-2048"]),
+]
+CLAIM_NOTE = """\
+Accuracy of Parallax less that of attention, each at its best of three rates, by seed (how many have all of the levels);
+after ±, half of Student's 95% interval over seeds, of the difference Welch's."""
 
 # Of the ingredients:
 INGREDIENTS_NOTE = """\
@@ -128,6 +138,30 @@ def adamw(scratch: Path) -> None:
         recipes[optimizer] = pd.concat(both, names=["mixer"])
     cells = recipes["AdamW"].index.droplevel(["mixer", "seed"])
     (RESULTS / "adamw" / "beside_muon.md").write_text(recipe_table(recipes, set(cells)))
+    (RESULTS / "adamw" / "claim.md").write_text(claim_table(recipes))
+
+
+def claim_table(recipes: Mapping[str, pd.DataFrame]) -> str:
+    """What Parallax gains over attention with each optimizer, over the levels of the challenge of a kind.
+
+    Of seeds that have all levels of the kind.
+    """
+    kinds = {
+        "recall at 512 and 1,024 tokens": lambda task, setting: task != "sc_challenge" and "2048" not in setting,
+        "recall at 2,048 tokens": lambda task, setting: task != "sc_challenge" and "2048" in setting,
+        "copying at 512 to 2,048 tokens": lambda task, setting: task == "sc_challenge",
+        "all nine levels": lambda task, setting: True,
+    }
+    gains = {}
+    for optimizer, seeds in recipes.items():
+        own = (seeds["accuracy"].xs("parallax") - seeds["accuracy"].xs("attn")).unstack(["task", "setting"])
+        gains[optimizer] = own[[place for place in CHALLENGE if place in own]]
+    lines = [["levels", *gains, "Muon less AdamW"]]
+    for kind, belongs in kinds.items():
+        sides = [list(own[[place for place in own if belongs(*place)]].dropna().mean(axis=1)) for own in gains.values()]
+        texts = [f"{fmean(side):+.3f} ± {half_width(side):.3f} ({len(side)})" for side in sides]
+        lines.append([kind, *texts, f"{fmean(sides[1]) - fmean(sides[0]):+.3f} ± {welch(*sides):.3f}"])
+    return aligned(lines, 1) + f"\n\n{CLAIM_NOTE}\n"
 
 
 def best_of_seeds(rows: pd.DataFrame, rates: Sequence[float]) -> pd.DataFrame:

@@ -18,7 +18,7 @@ MADE = {
     "arms": ["arms.md"],
     "ingredients": ["effects.md"],
     "frontier": ["clean/settings.md", "clean/token_accuracy.md", "official/settings.md"],
-    "adamw": ["beside_muon.md", "official/settings.md", "official/solved.md"],
+    "adamw": ["beside_muon.md", "claim.md", "official/settings.md", "official/solved.md"],
     "challenge": ["recipes.md", "official/challenge.md", "official/solved.md"],
     "table": [
         "rows.csv",
