@@ -129,7 +129,7 @@ def test_kernels_mixers_and_models_import_without_triton():
     assert done.returncode == 0, done.stderr
 
 
-LATE = {"torch", "lightning", "pandas", "matplotlib"}
+LATE = {"torch", "torch._dynamo", "lightning", "pandas", "matplotlib"}
 
 
 def imported_by(code):

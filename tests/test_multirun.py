@@ -87,7 +87,7 @@ def test_what_is_refused_is_one_line_before_any_cell_trains(tmp_path, overrides,
 
 @pytest.mark.slow
 def test_a_sweep_has_a_name_for_its_report(tmp_path, monkeypatch):
-    monkeypatch.setattr("mixerlab.sweeps.report.report.save", lambda figure, stem, *_: [stem.with_suffix(".png")])
+    monkeypatch.setattr("mixerlab.sweeps.report.report.report_figures", lambda *_: ())
     outcome = run_py(*ONE, "sweep=heads", "mixer.num_heads=2,4", f"results_dir={tmp_path}")
     assert "attn, num_heads=2" in outcome.out and "attn, num_heads=4" in outcome.out
     assert f"mixerlab report {tmp_path} --sweep heads" in outcome.out

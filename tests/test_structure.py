@@ -152,10 +152,12 @@ def way_to_the_step():
     found = []
 
     def follow(frame, event, _):
-        if event == "call" and file_of(frame.f_code) == "training/steps.py" and not found:
+        if event == "call" and file_of(frame.f_code) == "training/steps.py":
             above = files_above(frame)
             if "training/lit_module.py" in above:
                 found.extend(above)
+                sys.setprofile(None)
+                raise SystemExit
 
     sys.setprofile(follow)
     try:

@@ -98,6 +98,10 @@ class PopulationOptimizer(torch.optim.Optimizer):
             **{name: torch.zeros_like(parameters) for name in self.moments},
         }
 
+    def add_param_group(self, param_group: dict) -> None:
+        """As PyTorch's, without its decorator, which imports TorchDynamo: seconds of each dry run and finished run."""
+        torch.optim.Optimizer.add_param_group.__wrapped__(self, param_group)  # type: ignore[attr-defined]
+
     def _scheduled(self) -> Tensor:
         """The `schedule` of `kernels.optimizer.population_step.update_parameters`, `[4, total_steps or more]`."""
         done = torch.arange(room_for(self.total_steps, LEAST_STEPS)).clamp(max=self.total_steps - 1)

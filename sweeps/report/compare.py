@@ -12,8 +12,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, get_args
 
-import pandas as pd
-
 from mixerlab.records.atomic import replace_file
 from mixerlab.records.files import check_writable
 from mixerlab.records.text import captions_page, escape_markdown
@@ -63,7 +61,7 @@ def compare(
     by: Collection[str] | None = None,
     width: float | None = None,
 ) -> str:
-    """Writes `published.md`, `published.csv`, and `means` and `settings` as png and pdf into `out`.
+    """Writes `published.md`, and `means` and `settings` as png and pdf into `out`.
 
     Args:
         sources: results folders, archives or `rows.csv`, each a series of its own.
@@ -115,7 +113,6 @@ def compare(
     notes += dict.fromkeys(note for frame in frames for note in notes_of(frame))
     text.append("\n".join(f"- {escape_markdown(note)}" for note in notes))
     replace_file(out / "published.md", "\n\n".join(text) + "\n")
-    replace_file(out / "published.csv", rows(every, tables).to_csv(index=False, lineterminator="\n"))
     if width is not None:
         replace_file(out / "captions.md", captions_page(captions))
     return "\n\n".join(text)
@@ -201,23 +198,6 @@ def _distance(number: int, rmse: float | None, spearman: float | None) -> str:
     if rmse is None:
         return "-"
     return f"{rmse:.3f}{'' if spearman is None else f', {spearman:.2f}'} ({number})"
-
-
-def rows(every: Mapping[str, Series], tables: Mapping[str, Published]) -> pd.DataFrame:
-    """A row for each number: whose it is, and of ours the interval and how many of the settings it has."""
-    lines = _lines(every)
-    texts = labels_of({column for _, columns in lines for column in columns})
-    found = []
-    for label, series in every.items():
-        for name, row in series.items():
-            for column, entry in row.items():
-                low, high = interval_of(entry) or (None, None)
-                found.append([label, "ours", *name, texts[column], entry.mean, low, high, entry.done, entry.total])
-    for key, table in tables.items():
-        for name, numbers in table.numbers.items():
-            found += [[key, "published", *name, mixer, value, *[None] * 4] for mixer, value in numbers.items()]
-    header = ["whose", "kind", "task", "setting", "mixer", "accuracy", "low", "high", "settings", "of"]
-    return pd.DataFrame(found, columns=header)
 
 
 def _chosen(names: Sequence[str]) -> dict[str, Published]:

@@ -26,6 +26,7 @@ HERE = Path(__file__).parent
 sys.path[:0] = [str(HERE.parent), str(HERE.parents[1] / "src")]
 
 from command_line import run_py  # noqa: E402
+from matplotlib.figure import Figure  # noqa: E402
 
 from mixerlab.records.atomic import _LEFTOVER, replace_file  # noqa: E402
 from mixerlab.sweeps.figures import curves, sheet  # noqa: E402
@@ -164,6 +165,7 @@ def completed_badly(results: Path, command: list[str], *allowed: dict) -> str | 
 def main(folder: Path, ways: dict[str, int], command: list[str]) -> dict:
     sheet.save = report.save = save_quickly
     curves.run_curves = lambda folder: None
+    report.report_figures = lambda *_: [("accuracy", Figure())]
     plain = [argument for argument in command if argument != "force=true"]
     is_forced, finished, wrong = plain != command, folder / "finished", []
 
