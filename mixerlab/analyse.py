@@ -126,7 +126,7 @@ def _moments(
         task, options = loaded.task, loaded.config["task"]
         if (key := json.dumps(options, sort_keys=True)) not in read:
             splits = load_or_generate(task, options["data_dir"], options["allow_shared_rows"])
-            read[key] = torch.from_numpy(splits["test"][0][:rows]).to(device)
+            read[key] = torch.from_numpy(splits["test"][0][:rows].astype(np.int64)).to(device)
         record = read_record(folder)
         assert record is not None
         for row in best_trial(record.rows, "official", record.score)[0]:

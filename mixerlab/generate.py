@@ -1,10 +1,14 @@
-"""Reads the test rows of a trained model token by token, from a state, and scores it as the table does."""
+"""Reads the test rows of a trained model token by token, from a state, and scores it as the table does.
+
+With --prompt it continues a text, after task=text.
+"""
 
 import argparse
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -13,6 +17,7 @@ from mixerlab.loading import load
 from mixerlab.mixers.cache import State
 from mixerlab.models.language_model import LanguageModel
 from mixerlab.tasks.data import load_or_generate
+from mixerlab.tasks.text import Text
 from mixerlab.training.capture import Graphs, Step
 from mixerlab.training.metrics import batch_scores, means_of, with_score
 
@@ -96,7 +101,9 @@ def generate(
             f"task={options['name']}: an auto-encoder rebuilds its row from one vector, not token by token"
         )
     rows = load_or_generate(loaded.task, options["data_dir"], options["allow_shared_rows"])["test"]
-    batches = (torch.from_numpy(x).to(device).split(loaded.config["trainer"]["batch_size"]) for x in rows)
+    batches = (
+        torch.from_numpy(x.astype(np.int64)).to(device).split(loaded.config["trainer"]["batch_size"]) for x in rows
+    )
     readers: dict[torch.Size, TokenReader] = {}  # the last batch may be smaller
     sums = []
     with torch.autocast(torch.device(device).type, torch.bfloat16, enabled=bf16):
@@ -104,8 +111,40 @@ def generate(
             if inputs.shape not in readers:
                 readers[inputs.shape] = TokenReader(model, *inputs.shape)
             sums.append(batch_scores(readers[inputs.shape](inputs)[None], targets[None]))
-    means = with_score(means_of(torch.stack(sums).sum(dim=0)), loaded.task.score, loaded.task.score_from)
+    means = with_score(means_of(torch.stack(sums).sum(dim=0)), "test", loaded.task.score, loaded.task.score_from)
     return {name: value.item() for name, value in means.items()}
+
+
+@torch.no_grad()
+def continue_text(
+    run_folder: str | Path,
+    prompt: str,
+    tokens: int = 256,
+    temperature: float = 1.0,
+    seed: int = 0,
+    *,
+    device: str | torch.device = "cpu",
+    config_dir: ConfigDir = None,
+) -> str:
+    """The prompt and `tokens` more, each drawn from the softmax of the logits over `temperature`, in float32.
+
+    Raises:
+        ValueError: as `mixerlab.load`; a run of another task than text; an empty prompt.
+    """
+    loaded = load(run_folder, config_dir=config_dir)
+    task, model = loaded.task, loaded.model.to(device)
+    if not isinstance(task, Text) or not isinstance(model, LanguageModel):
+        raise ValueError(f"task={loaded.config['task']['name']} has no text to continue: --prompt is for task=text")
+    if not (ids := task.encode(prompt)) or temperature <= 0:
+        raise ValueError("give a prompt that is not empty, and a temperature above 0")
+    length = len(ids) + tokens
+    reader, generator = TokenReader(model, 1, length), torch.Generator(device).manual_seed(seed)
+    for position in range(length - 1):
+        logits = reader.step(torch.tensor([[ids[position]]], device=device))[0, 0]
+        if position + 1 == len(ids):
+            drawn = torch.multinomial((logits.float() / temperature).softmax(dim=0), 1, generator=generator)
+            ids.append(int(drawn))
+    return task.decode(ids)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -113,9 +152,17 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("run", help="results/runs/<run_id>, of a run that kept its weights")
     parser.add_argument("--bf16", action="store_true", help="under bfloat16 autocast instead of in float32")
     parser.add_argument("--config-dir", action="append", help="your own folder of yamls; classes are found beside it")
+    parser.add_argument("--prompt", help="a text to continue, in place of the scores")
+    parser.add_argument("--tokens", type=int, default=256, help="by so many tokens (default: 256)")
+    parser.add_argument("--temperature", type=float, default=1.0, help="of the softmax (default: 1)")
+    parser.add_argument("--seed", type=int, default=0, help="of what is drawn (default: 0)")
     args = parser.parse_args(arguments)
     device = "cuda" if torch.cuda.is_available() else "cpu"
     try:
+        if args.prompt is not None:
+            drawn = args.tokens, args.temperature, args.seed
+            print(continue_text(args.run, args.prompt, *drawn, device=device, config_dir=args.config_dir))
+            return
         scores = generate(args.run, bf16=args.bf16, device=device, config_dir=args.config_dir)
     except ValueError as error:
         raise SystemExit(f"error: {error}") from error

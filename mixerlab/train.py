@@ -135,7 +135,7 @@ class _Run:
         }
 
     def splits(self) -> Mapping[str, Arrays]:
-        """Read from `data_dir` or generated; raises WrongRows, which names the task."""
+        """Read from files or generated; raises WrongRows, which names the task."""
         options = self.config["task"]
         try:
             return load_or_generate(self.task, options["data_dir"], options["allow_shared_rows"])
@@ -186,7 +186,7 @@ def run(cfg: DictConfig, patience: float = 0) -> Record | None:
         check_accelerator(cfg.trainer.accelerator)
         if this.failure_on_cpu is not None and TrainerConfig(**cfg.trainer).device_type == "cpu":
             raise ValueError(this.failure_on_cpu)
-        splits = None if this.config["task"]["data_dir"] is None else this.splits()
+        splits = this.splits() if "data_sha256" in this.config["task"] else None
     check_writable(cfg.results_dir)
     with claim(this.folder, patience) as ours:
         if not ours:
@@ -307,6 +307,7 @@ def _measure(
         schedule=this.parts.make_schedule(),
         config=TrainerConfig(**cfg.trainer),
         folder=place,
+        trained_rows=task.trained_rows,
         loggers=loggers,
         code=this.code,
         grouping=this.parts.grouping,
@@ -316,7 +317,8 @@ def _measure(
     )
     sizes = task.vocab_size, task.input_length, task.autoencode
     read = in_tensors(get_class(config["optimizer"]["_target_"]))
-    result = training.train(replicas, graph_key(config, this.code, sizes, len(splits["train"][0]), read))
+    trained_rows = task.trained_rows or len(splits["train"][0])
+    result = training.train(replicas, graph_key(config, this.code, sizes, trained_rows, read))
     rows = [
         labels | counts | measured for labels, measured in zip(labels_of_replicas(config), result.replicas, strict=True)
     ]

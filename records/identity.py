@@ -22,6 +22,7 @@ VOLATILE = (
     "trainer.snapshots",
     "trainer.replicas",
     "trainer.compile",
+    "trainer.accumulate",
     "logger",
     "model.match_params",  # d_ff says what came of it
     "task.setting",
@@ -30,8 +31,8 @@ VOLATILE = (
     "task.levels",
     "task.allow_shared_rows",
 )
-# The hash of a dataset's content stands in the identity for the folder that it was read from.
-DATA_PATH, DATA_DIGEST = "task.data_dir", "task.data_sha256"
+# The hash of a dataset's content stands in the identity for where it was read.
+DATA_PATHS, DATA_DIGEST = ("task.data_dir", "task.path"), "task.data_sha256"
 # Keys that take one value or a list of them, one per replica. Their order cannot change a result.
 REPLICATED = ("optimizer.lr", "seed")
 # Of learning rates: beyond them float32 overflows in a step, and so do the axes of figures.
@@ -54,8 +55,8 @@ def run_id(config: Mapping[str, Any]) -> str:
     """The identity of a run: 12 hex digits over the resolved config without what cannot change its result.
 
     Numbers count by value (`1` is `1.0`, `1e-3` is `0.001`), and a single learning rate or seed is a list of one. A key
-    whose value is null or false counts as absent, so that a later version may add it. A dataset that is read from a
-    folder counts by its content.
+    whose value is null or false counts as absent, so that a later version may add it. A dataset that is read from
+    files counts by its content.
 
     Raises:
         ValueError: a value that is no number, string, bool, null, list or mapping, or is not finite.
@@ -63,7 +64,8 @@ def run_id(config: Mapping[str, Any]) -> str:
     flat = present(flatten(config))
     canonical = {key: canonical_value(value, key) for key, value in flat.items() if not is_volatile(key)}
     if DATA_DIGEST in canonical:
-        canonical.pop(DATA_PATH, None)
+        for key in DATA_PATHS:
+            canonical.pop(key, None)
     for key in REPLICATED:
         if key in canonical:
             canonical[key] = sorted(as_list(canonical[key]), key=repr)

@@ -16,7 +16,7 @@ from typing import Any, Self
 
 from mixerlab.records.identity import (
     DATA_DIGEST,
-    DATA_PATH,
+    DATA_PATHS,
     REPLICATED,
     check_rate,
     check_seed,
@@ -145,8 +145,8 @@ def labels_of_replicas(config: Mapping[str, Any]) -> list[dict[str, Any]]:
         for key, value in hyperparameters({group: config[group] for group in GROUPS if group in config}).items()
         if key not in taken and not key.endswith(".name")
     }
-    if DATA_DIGEST in hparams:  # which says more than where the data lay
-        hparams.pop(DATA_PATH, None)
+    for key in DATA_PATHS if DATA_DIGEST in hparams else ():  # it says more than where the data lay
+        hparams.pop(key, None)
     shared = {
         "run_id": run_id(config),
         "mixer": config["mixer"]["name"],

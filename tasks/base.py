@@ -117,7 +117,7 @@ class Task(ABC):
         """The expected score on test of a uniform guess among the tokens that a target can be; None: not known."""
         return None
 
-    def score_from(self, means: Mapping[str, Any]) -> Any:
+    def score_from(self, means: Mapping[str, Any], split: Split) -> Any:
         """The score of a split, from what is measured of it. A task whose score is none of these by name defines it.
 
         Args:
@@ -125,6 +125,23 @@ class Task(ABC):
                 each a float32 tensor `[R]` of R replicas.
         """
         return means[self.score.name]
+
+    @property
+    def digest(self) -> str | None:
+        """Of a task whose rows lie in files, SHA-256 of what they are cut from: part of a run's identity."""
+        return None
+
+    @property
+    def trained_rows(self) -> int | None:
+        """How many rows to train on, in place of `trainer.epochs`; None: as these say."""
+        return None
+
+    def splits(self) -> dict[Split, tuple[np.ndarray, np.ndarray]] | None:
+        """Of a task whose rows lie in files, `(inputs, targets)` of each split, `[N, T]`, memory maps of integers.
+
+        Every position has a target, and a row is read when a step needs it. None: rows are generated.
+        """
+        return None
 
     def num_examples(self, split: Split) -> int:
         """Rows of one split."""

@@ -59,13 +59,15 @@ def make_split(task: Task, split: Split) -> Arrays:
 def load_or_generate(
     task: Task, data_dir: str | Path | None = None, allow_shared_rows: bool = False
 ) -> dict[str, Arrays]:
-    """All three splits: read from `data_dir` if one is given (see the module's text), else generated.
+    """All three splits: read from `data_dir` if one is given (see the module's text), else the task's own or generated.
 
     Raises:
         ValueError: the folder lacks this task's dataset, a file is not as it should be, or more than `MOST_SHARED` of
             val's rows are also in another split and `allow_shared_rows` is False.
         WrongRows: as `make_split`; or of generated splits one repeats another and `allow_shared_rows` is False.
     """
+    if data_dir is None and (own := task.splits()) is not None:
+        return {split: own[split] for split in SPLITS}
     if data_dir is None:
         data: dict[str, Arrays] = {split: make_split(task, split) for split in SPLITS}
     else:

@@ -66,8 +66,8 @@ def test_a_training_by_force_that_fails_leaves_the_results_of_the_one_before(res
 class OtherOrder(PopulationData):
     """Replicas see their rows in another order, as if by other code."""
 
-    def __init__(self, splits, seeds, batch_size):
-        super().__init__(splits, [seed + 1 for seed in seeds], batch_size)
+    def __init__(self, splits, seeds, *more, **options):
+        super().__init__(splits, [seed + 1 for seed in seeds], *more, **options)
 
 
 @pytest.mark.parametrize(("move", "command"), [(1, LONG), (3, FORCED), (5, ("-m", *LONG))])

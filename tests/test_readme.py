@@ -122,7 +122,7 @@ COMMANDS = [
     for block in blocks("bash")
     for line in block.replace(" && ", "\n").splitlines()
     if line.startswith(("python run.py", "mixerlab "))
-    and not line.startswith(("mixerlab report", "mixerlab compare"))
+    and not line.startswith(("mixerlab report", "mixerlab compare", "mixerlab generate"))
     and " -m experiment=" not in line  # `test_sweep_cells` composes these
 ]
 
@@ -131,6 +131,8 @@ COMMANDS = [
 def test_commands_compose(command, tmp_path):
     if "sweeper=optuna" in command:
         pytest.importorskip("optuna")
+    (tmp_path / "book.txt").write_text("It was. " * 5000)
+    command = command.replace("book.txt", str(tmp_path / "book.txt"))
     outcome = run_py(*shlex.split(command), "dry_run=true", f"results_dir={tmp_path}")
     assert outcome.code == 0, outcome.err
     assert outcome.out

@@ -142,12 +142,12 @@ class Cost(L.Callback):
     def on_train_end(self, trainer: L.Trainer, module: L.LightningModule) -> None:
         self.seconds = time.monotonic() - self.began
 
-    def trained(self, module: PopulationTraining, steps_per_epoch: int) -> int:
+    def trained(self, module: PopulationTraining, steps_per_pass: int) -> int:
         """The tokens that this process has trained on, all replicas together."""
         if not self.groups:  # it went on behind the last epoch, and Lightning has started no training
             return 0
         steps = sum(module.history[-1]["steps"]) - self.steps_before if module.history else 0
-        return round(steps / steps_per_epoch * self.tokens)
+        return round(steps / steps_per_pass * self.tokens)
 
     def peak_memory(self, module: PopulationTraining) -> int | None:
         """The most bytes that tensors of this training took on a GPU; None on a CPU, or with graphs of another run."""

@@ -42,7 +42,7 @@ def graph_key(
     Args:
         config: of the run, resolved.
         sizes: what the model takes from its task.
-        rows: the number of training rows; the trainer's epochs of them are the steps.
+        rows: the number of training rows, which with the keys of the trainer says how many steps there are.
         in_tensors: `training.optimizers.in_tensors` of the optimizer's class.
     """
     not_seen = ("seed",) if in_tensors is None else ("seed", "schedule", "trainer")

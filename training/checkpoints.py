@@ -46,8 +46,8 @@ def what_is_left(folder: Path, replicas: Replicas, code: Mapping[str, str], conf
     """Of the run in `folder`, which is to be trained: `to run`, or `to resume, epoch 1 of 3` after the first epoch."""
     for place in (folder / ANEW, folder):
         with suppress(DamagedCheckpoint, FileNotFoundError):
-            done = len(read_checkpoint(place / checkpoint_name(replicas, code, config))["history"])
-            return f"to resume, epoch {done} of {config.epochs}"
+            left = read_checkpoint(place / checkpoint_name(replicas, code, config))
+            return f"to resume, epoch {len(left['history'])} of {left['epochs']}"
     return "to run"
 
 

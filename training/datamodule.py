@@ -1,4 +1,8 @@
-"""The data of one task on the device. Batches are row numbers, so an epoch is a permutation and copies no rows."""
+"""The data of one task on the device. Batches are row numbers, so an epoch is a permutation and copies no rows.
+
+Splits that lie in a file, as memory maps, are not read at once: the rows of each group of batches are cut when they
+are needed.
+"""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
@@ -15,14 +19,16 @@ from mixerlab.training.metrics import IGNORE_INDEX
 EVALUATED = ("val", "test")  # the order of the validation dataloaders
 STEPS_PER_GROUP = 50  # of a Lightning batch, to spread Lightning's overhead for each over many steps
 LEAST_ROWS = 2**14  # smallest size of the example tensors: a MAD run has at most 15,360 rows
+_PADDING = 2**62  # number of no row of a file
 
 
 class Examples(NamedTuple):
     """Splits of one length T, on the device, in tensors of M rows, more than there are examples.
 
-    All splits have the same length, except test rows of another length, which are `apart`. The surplus rows have no
-    targets. The last of them pads the last batch of an epoch: all batches then have the same shape, and the mean loss
-    of the last one is that of its examples.
+    All splits have the same length, except test rows of another length, which are `apart`. Of splits in a file they are
+    the rows of one `BatchGroup`, the last that was placed. The surplus rows have no targets. The last of them pads the
+    last batch of an epoch: all batches then have the same shape, and the mean loss of the last one is that of its
+    examples.
 
     Attributes:
         inputs: int64 `[M, T]`.
@@ -44,11 +50,19 @@ class BatchGroup(NamedTuple):
         examples: those of all splits, so that a graph captured for one split serves the others.
         rows: int64 `[steps, R, B]`, the rows of `examples` in each replica's batch at each step.
         is_apart: they are rows of `examples.apart` instead.
+        cut: inputs and targets of the first of these rows, int32, which `place` puts there; None: they are there.
     """
 
     examples: Examples
     rows: Tensor
     is_apart: bool = False
+    cut: tuple[np.ndarray, np.ndarray] | None = None
+
+    def place(self) -> None:
+        """Called before the steps of this group, and after those of the one before, whose rows it replaces."""
+        examples = self.examples.apart if self.is_apart and self.examples.apart else self.examples
+        for place, rows in zip((examples.inputs, examples.targets), self.cut or (), strict=False):
+            place[: len(rows)] = torch.from_numpy(rows).to(place.device)
 
 
 def scored_positions(targets: np.ndarray) -> slice:
@@ -70,51 +84,83 @@ def _mixed(seed: int, epoch: int) -> int:
 
 
 class _BatchGroups:
-    """The batches of an epoch in groups; each iteration calls `make_rows()` for the rows `[steps, R, B]`."""
+    """The batches of an epoch in groups; each iteration calls `make_rows()` for the rows `[steps, R, B]`.
 
-    def __init__(self, examples: Examples, make_rows: Callable[[], Tensor], steps: int, is_apart: bool):
-        self.examples, self.make_rows, self.steps, self.is_apart = examples, make_rows, steps, is_apart
+    Lightning wants as many groups in each epoch: with fewer than `steps`, the last ones are empty.
+    """
+
+    def __init__(self, make_group: Callable[[Tensor], BatchGroup], make_rows: Callable[[], Tensor], steps: int):
+        self.make_group, self.make_rows, self.steps = make_group, make_rows, steps
 
     def __len__(self) -> int:
         return -(-self.steps // STEPS_PER_GROUP)
 
     def __iter__(self) -> Iterator[BatchGroup]:
-        for rows in self.make_rows().split(STEPS_PER_GROUP):
-            yield BatchGroup(self.examples, rows, self.is_apart)
+        rows = self.make_rows()
+        for number in range(len(self)):
+            yield self.make_group(rows[number * STEPS_PER_GROUP : (number + 1) * STEPS_PER_GROUP])
 
 
 class PopulationData(L.LightningDataModule):
     """Train, val and test rows of one task, for one population.
 
     Args:
-        splits: `train`, `val` and `test`, each `(inputs, targets)`, int64 `[N, T]`; test may have another T.
+        splits: `train`, `val` and `test`, each `(inputs, targets)`, int64 `[N, T]`; test may have another T. Or each of
+            them memory maps of integers, with a target at every position.
         seeds: each replica's seed. On one type of device it determines the order of that replica's training rows,
             independently of the other replicas.
         batch_size: rows per step and replica.
+        epochs: passes over the training rows.
+        trained_rows: how many rows to train on in their place.
+        eval_every: steps from one evaluation to the next; None: those of a pass.
+
+    Attributes:
+        steps_per_pass: over the training rows, each of which it takes once.
+        steps_per_epoch: from one evaluation to the next, in the last epoch perhaps fewer.
+        total_steps, epochs: of the whole training.
 
     Raises:
         ValueError: a split has no target.
     """
 
-    def __init__(self, splits: Mapping[str, tuple[np.ndarray, np.ndarray]], seeds: Sequence[int], batch_size: int):
+    def __init__(
+        self,
+        splits: Mapping[str, tuple[np.ndarray, np.ndarray]],
+        seeds: Sequence[int],
+        batch_size: int,
+        epochs: int = 1,
+        *,
+        trained_rows: int | None = None,
+        eval_every: int | None = None,
+    ):
         super().__init__()
+        self.in_file = isinstance(splits["train"][0], np.memmap)
         for split, (_, targets) in splits.items():
-            if (targets == IGNORE_INDEX).all():
+            if not self.in_file and (targets == IGNORE_INDEX).all():
                 raise ValueError(f"no row of {split} has a target: all targets are {IGNORE_INDEX}, which is not scored")
         self.arrays, self.seeds = splits, tuple(seeds)
         # No split could fill a larger batch, and the padding would be computed for nothing.
         self.batch_size = min(batch_size, max(len(rows) for rows, _ in splits.values()))
-        self.steps_per_epoch = self._steps(len(splits["train"][0]))
+        num_rows = len(splits["train"][0])
+        self.steps_per_pass = self._steps(num_rows)
+        passes, left = divmod(trained_rows or epochs * num_rows, num_rows)
+        self.total_steps = passes * self.steps_per_pass + self._steps(left)
+        self.steps_per_epoch = eval_every or self.steps_per_pass
+        self.epochs = -(-self.total_steps // self.steps_per_epoch)
 
     def _steps(self, rows: int) -> int:
         return -(-rows // self.batch_size)
 
-    def first_batch(self, device: torch.device) -> tuple[Tensor, slice]:
-        """Inputs of the shape of a training step, int64 `[R, B, T]`, the same for all replicas; `Examples.scored`."""
+    def first_rows(self, number: int, device: torch.device) -> tuple[Tensor, slice]:
+        """Inputs int64 `[R, number, T]`, the same for all replicas, to try a model with; `Examples.scored`."""
         inputs, _ = self.arrays["train"]
-        rows = torch.from_numpy(np.resize(inputs, (self.batch_size, inputs.shape[1]))).to(device)
-        targets = np.concatenate([self.arrays[split][1] for split in self._alike])
-        return rows.repeat(len(self.seeds), 1, 1), scored_positions(targets)
+        rows = inputs[np.arange(number) % len(inputs)].astype(np.int64)
+        return torch.from_numpy(rows).to(device).repeat(len(self.seeds), 1, 1), self._scored(self._alike)
+
+    def _scored(self, splits: Sequence[str]) -> slice:
+        if self.in_file:
+            return slice(0, self.arrays[splits[0]][0].shape[1])
+        return scored_positions(np.concatenate([self.arrays[split][1] for split in splits]))
 
     def setup(self, stage: str) -> None:
         assert self.trainer is not None, "a Trainer calls this"
@@ -138,8 +184,13 @@ class PopulationData(L.LightningDataModule):
         for split in splits:
             self.ranges[split] = range(start, start + len(self.arrays[split][0]))
             start = self.ranges[split].stop
+        scored = self._scored(splits)
+        if self.in_file:
+            most = STEPS_PER_GROUP * self.batch_size * len(set(self.seeds))  # rows of a group
+            shape = min(most, max(len(self.arrays[split][0]) for split in splits)) + 1, scored.stop
+            empty = torch.zeros(shape, dtype=torch.int64, device=device)
+            return Examples(empty, torch.full_like(empty, IGNORE_INDEX), scored)
         inputs, targets = (np.concatenate(parts) for parts in zip(*(self.arrays[s] for s in splits), strict=True))
-        scored = scored_positions(targets)
         targets = targets[:, scored]
         unscored = np.full_like(targets[0], IGNORE_INDEX)
         return Examples(_filled(inputs, inputs[0], device), _filled(targets, unscored, device), scored)
@@ -148,19 +199,33 @@ class PopulationData(L.LightningDataModule):
         """Cuts row numbers `[R, rows]` into batches `[steps, R, B]`; pads the last batch with the last row of all."""
         replicas, rows = order.shape
         missing = self._steps(rows) * self.batch_size - rows
-        order = torch.nn.functional.pad(order, (0, missing), value=len(examples.inputs) - 1)
+        padding = _PADDING if self.in_file else len(examples.inputs) - 1
+        order = torch.nn.functional.pad(order, (0, missing), value=padding)
         return order.view(replicas, -1, self.batch_size).transpose(0, 1)
 
+    @property
+    def _numbers_on(self) -> torch.device:
+        """Where row numbers are: those of rows in a file are needed on the host."""
+        return torch.device("cpu") if self.in_file else self.examples.inputs.device
+
     def _shuffled(self) -> Tensor:
-        """This epoch's training batches, in an order drawn from each replica's seed and the epoch.
+        """The training batches of this epoch: of one pass over the rows, or of several, one after the other."""
+        assert self.trainer is not None, "a Trainer calls this"
+        start, in_pass = self.trainer.current_epoch * self.steps_per_epoch, self.steps_per_pass
+        stop = min(start + self.steps_per_epoch, self.total_steps)
+        passes = range(start // in_pass, -(-stop // in_pass))
+        return torch.cat([self._pass(number, start - number * in_pass, stop - number * in_pass) for number in passes])
+
+    def _pass(self, number: int, start: int, stop: int) -> Tensor:
+        """The batches of a pass from step `start` to `stop`, in an order drawn from each replica's seed and `number`.
 
         A generator of the device draws it: a CPU and a GPU draw different orders.
         """
-        assert self.trainer is not None, "a Trainer calls this"
-        rows, device, epoch = self.ranges["train"], self.examples.inputs.device, self.trainer.current_epoch
+        rows, device = self.ranges["train"], self._numbers_on
+        steps = slice(max(start, 0) * self.batch_size, stop * self.batch_size)
         generator = torch.Generator(device)
         orders = {
-            seed: torch.randperm(len(rows), generator=generator.manual_seed(_mixed(seed, epoch)), device=device)
+            seed: torch.randperm(len(rows), generator=generator.manual_seed(_mixed(seed, number)), device=device)[steps]
             for seed in dict.fromkeys(self.seeds)
         }
         return self._batches(rows.start + torch.stack([orders[seed] for seed in self.seeds]), self.examples)
@@ -168,16 +233,29 @@ class PopulationData(L.LightningDataModule):
     def _in_order(self, split: str) -> Tensor:
         rows = self.ranges[split]
         apart = self.examples.apart if split == "test" else None
-        order = torch.arange(rows.start, rows.stop, device=self.examples.inputs.device)
+        order = torch.arange(rows.start, rows.stop, device=self._numbers_on)
         return self._batches(order.expand(len(self.seeds), -1), apart or self.examples)
 
-    def _batch_groups(self, split: str, make_rows: Callable[[], Tensor]) -> _BatchGroups:
-        steps = self._steps(len(self.ranges[split]))
+    def _group(self, split: str, rows: Tensor) -> BatchGroup:
+        """The group of these rows `[steps, R, B]` of a split; rows in a file are cut, each once."""
         is_apart = split == "test" and self._test_is_apart
-        return _BatchGroups(self.examples, make_rows, steps, is_apart)
+        if not self.in_file:
+            return BatchGroup(self.examples, rows, is_apart)
+        examples = self.examples.apart if is_apart and self.examples.apart else self.examples
+        numbers, places = rows.unique(return_inverse=True)
+        places[rows == _PADDING] = len(examples.inputs) - 1
+        chosen = numbers[numbers != _PADDING].numpy() - self.ranges[split].start
+        inputs, targets = (array[chosen].astype(np.int32) for array in self.arrays[split])
+        return BatchGroup(self.examples, places.to(examples.inputs.device), is_apart, (inputs, targets))
+
+    def _batch_groups(self, split: str, steps: int, make_rows: Callable[[], Tensor]) -> _BatchGroups:
+        return _BatchGroups(partial(self._group, split), make_rows, steps)
 
     def train_dataloader(self) -> _BatchGroups:
-        return self._batch_groups("train", self._shuffled)
+        return self._batch_groups("train", self.steps_per_epoch, self._shuffled)
 
     def val_dataloader(self) -> list[_BatchGroups]:
-        return [self._batch_groups(split, partial(self._in_order, split)) for split in EVALUATED]
+        return [
+            self._batch_groups(split, self._steps(len(self.ranges[split])), partial(self._in_order, split))
+            for split in EVALUATED
+        ]

@@ -10,7 +10,6 @@ import os
 import signal
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from operator import itemgetter
 from pathlib import Path
 from typing import Protocol
 from uuid import uuid4
@@ -33,7 +32,7 @@ from mixerlab.training.compiled import compile_mixers, without_kernels
 from mixerlab.training.datamodule import PopulationData
 from mixerlab.training.execution import choose_execution, gradient_note
 from mixerlab.training.lit_module import PopulationTraining, series_name
-from mixerlab.training.metrics import ScoreFrom, metrics_rows, summarise
+from mixerlab.training.metrics import ScoreFrom, accuracy_from, metrics_rows, summarise
 from mixerlab.training.optimizers import PopulationOptimizer
 from mixerlab.training.population import PAPER, Grouping, Population
 from mixerlab.training.schedules import Schedule
@@ -82,16 +81,17 @@ class Training:
 
     Attributes:
         build_model: makes the model of one replica.
-        splits: `train`, `val` and `test`, each `(inputs, targets)`, int64 `[N, T]`.
+        splits: `train`, `val` and `test`, each `(inputs, targets)`, int64 `[N, T]`, or memory maps (`PopulationData`).
         make_optimizer: gets a population whose parameters are laid out by `grouping`.
         schedule: of the learning rate and the weight decay.
         config: how long and how it trains.
         folder: of the run; checkpoints are kept there, for the same `code` only.
+        trained_rows: how many rows to train on, in place of the config's epochs.
         loggers: Lightning's, which get every epoch.
         code: hashes of the code of the run's parts.
         score, score_from: what it is judged by, and how that comes from `training.metrics.means_of`.
         check: gets a population that is about to train, on its device and before any mixer is compiled, whether it
-            trains under bf16 autocast, and the rows in a step of one replica. What it raises ends the run.
+            trains under bf16 autocast, and the rows of one replica at once. What it raises ends the run.
         name: of this object, in the checkpoints that it writes.
     """
 
@@ -101,11 +101,12 @@ class Training:
     schedule: Schedule
     config: TrainerConfig
     folder: Path
+    trained_rows: int | None = None
     loggers: Sequence[L.pytorch.loggers.Logger] = ()
     code: Mapping[str, str] | None = None
     grouping: Grouping = PAPER
     score: Score = ACCURACY
-    score_from: ScoreFrom = itemgetter(ACCURACY.name)
+    score_from: ScoreFrom = accuracy_from
     check: Callable[[Population, bool, int], None] | None = None
     name: str = field(default_factory=lambda: uuid4().hex)
 
@@ -155,8 +156,10 @@ class Training:
         # Models and data.
         population = Population(self.build_model, seeds, self.grouping)
         log.info("parameters of one replica, by rule:\n%s", population.layout.describe())
-        data = PopulationData(self.splits, seeds, config.batch_size)
-        total_steps = config.epochs * data.steps_per_epoch
+        length = {"trained_rows": self.trained_rows, "eval_every": config.eval_every}
+        data = PopulationData(self.splits, seeds, config.batch_size, config.epochs, **length)
+        rows_at_once = -(-data.batch_size // config.accumulate)
+        step_tokens = None if self.trained_rows is None else data.batch_size * self.splits["train"][0].shape[1]
 
         # What an interrupted training has left, and what this one will leave.
         checkpoint = self.folder / checkpoint_name(replicas, self.code, config)
@@ -166,12 +169,12 @@ class Training:
         resumes = checkpoint.exists()
         # A half that is done must not train again because the other one is interrupted.
         resume_point = ResumePoint(checkpoint, config.checkpoint_every, is_half, self.name)
-        trainer = self._trainer(resume_point, EpochProgress(replicas))
+        trainer = self._trainer(data.epochs, resume_point, EpochProgress(replicas))
         device = trainer.strategy.root_device
         trainer.callbacks.append(cost := Cost(self.splits["train"][0].size, device))  # type: ignore[attr-defined]
 
         # How the replicas compute: side by side, if the model can.
-        tokens, scored = data.first_batch(device)
+        tokens, scored = data.first_rows(rows_at_once, device)
         decision = choose_execution(population.to(device), config.replicas, tokens, scored, bf16=bf16, key=graph_key)
         log.info(decision.why or "replicas compute side by side, under vmap")
         if unused := gradient_note(decision.without_gradient):
@@ -183,7 +186,7 @@ class Training:
                 population=population,
                 lr=[rates[number] for number in population.replicas],
                 schedule=self.schedule,
-                total_steps=total_steps,
+                total_steps=data.total_steps,
             ),
             bf16=bf16,
             cache=_graphs if config.cuda_graph and device.type == "cuda" else None,
@@ -195,10 +198,11 @@ class Training:
             series=[series_name(lr, seed) for lr, seed in replicas],
             selections_kept=config.selections_kept,
             snapshots=config.snapshots,
+            accumulate=config.accumulate,
         )
         module.notes += [*earlier_notes, *decision.notes]
         if self.check is not None:
-            self.check(population, bf16, data.batch_size)
+            self.check(population, bf16, rows_at_once)
         _compile(population, config, module.notes)
 
         unusable: str | None = None
@@ -217,7 +221,7 @@ class Training:
         results = [summarise(module.history, replica, self.score) for replica in range(len(replicas))]
         return RunResult(
             replicas=results,
-            metrics=pd.DataFrame(metrics_rows(module.history, replicas, self.score)),
+            metrics=pd.DataFrame(metrics_rows(module.history, replicas, self.score, step_tokens)),
             weights=[module.weights(replica, its_results) for replica, its_results in enumerate(results)],
             notes=module.notes,
             device=torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
@@ -225,7 +229,7 @@ class Training:
             dtype=config.dtype,
             resumed_after_s=resume_point.resumed_after_s,
             seconds=cost.seconds,
-            tokens=cost.trained(module, data.steps_per_epoch),
+            tokens=cost.trained(module, data.steps_per_pass),
             peak_memory=cost.peak_memory(module),
         )
 
@@ -241,12 +245,12 @@ class Training:
             return [_put_aside(checkpoint, error)]
         return []
 
-    def _trainer(self, resume_point: ResumePoint, progress: EpochProgress) -> L.Trainer:
+    def _trainer(self, epochs: int, resume_point: ResumePoint, progress: EpochProgress) -> L.Trainer:
         config = self.config
         return _PlainTrainer(
             accelerator=config.device_type,
             devices=1,
-            max_epochs=config.epochs,
+            max_epochs=epochs,
             callbacks=[resume_point, EpochNote(self.folder), *([progress] if config.progress else [])],
             # The plain environment, whatever a cluster's variables say: under Slurm, Lightning would requeue the job at
             # SIGUSR1, and write and prefer a checkpoint of its own.

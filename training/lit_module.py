@@ -1,7 +1,6 @@
 """The Lightning module: steps a population through groups of batches, scores it each epoch, keeps its history."""
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from operator import itemgetter
 from typing import NamedTuple, cast
 
 import lightning as L
@@ -17,6 +16,7 @@ from mixerlab.training.metrics import (
     IGNORE_INDEX,
     SUMS,
     ScoreFrom,
+    accuracy_from,
     criterion,
     means_of,
     own_epochs,
@@ -70,6 +70,7 @@ class PopulationTraining(L.LightningModule):
         series: each replica's name in the loggers.
         selections_kept: keep the weights of each replica at the epochs that these selections take.
         snapshots: and those after so many epochs.
+        accumulate: in how many parts to compute the gradient of a step.
     """
 
     diverged: Tensor  # bool [R]
@@ -84,12 +85,13 @@ class PopulationTraining(L.LightningModule):
         cache: GraphCache | None = None,
         graph_key: Hashable = None,
         score: Score = ACCURACY,
-        score_from: ScoreFrom = itemgetter(ACCURACY.name),
+        score_from: ScoreFrom = accuracy_from,
         stop_when_perfect: bool = True,
         stop_above: float | None = None,
         series: Sequence[str] = (),
         selections_kept: Sequence[str] = (),
         snapshots: Sequence[int] = (),
+        accumulate: int = 1,
     ):
         super().__init__()
         # A step is one call of the optimizer on all replicas; a Lightning batch holds many steps.
@@ -99,7 +101,7 @@ class PopulationTraining(L.LightningModule):
         self.bf16, self.cache, self.graph_key = bf16, cache, graph_key
         self.score, self.score_from = score, score_from
         self.stop_when_perfect, self.stop_above = stop_when_perfect and score.is_accuracy, stop_above
-        self.series = series
+        self.series, self.accumulate = series, accumulate
         self.history: list[dict] = []
         self.notes: list[str] = []  # of this run, for its record
         self.unread: _Epoch | None = None
@@ -124,7 +126,9 @@ class PopulationTraining(L.LightningModule):
     def _step(self, kind: str, group: BatchGroup, rows: Tensor) -> Step:
         """The method `kind` of `PopulationSteps` on the group's examples, captured at its first use if it can be."""
         if self.steps is None:
-            self.steps = PopulationSteps(self.population, self.optimizer, group.examples, bf16=self.bf16)
+            self.steps = PopulationSteps(
+                self.population, self.optimizer, group.examples, bf16=self.bf16, accumulate=self.accumulate
+            )
         if kind not in self.ready:
             if kind == "train" and not self.optimizer.capturable:
                 self.ready[kind] = self.steps.train_after(self._captured(self.steps, self.steps.backward, rows))
@@ -143,7 +147,7 @@ class PopulationTraining(L.LightningModule):
                 scored = examples.scored, apart and apart.scored
                 population = self.population
                 how = population.execution, population.compiled
-                key = self.graph_key, self.bf16, repr(scored), rows.shape, how
+                key = self.graph_key, self.bf16, repr(scored), rows.shape, self.accumulate, how
             self.graphs = self.cache.take(
                 key, steps.written_tensors(), steps.read_tensors(), self.population.generators
             )
@@ -200,11 +204,14 @@ class PopulationTraining(L.LightningModule):
             kept.keep(self.population.replicas)
 
     def _rows(self, group: BatchGroup) -> Tensor:
-        """The group's rows for the replicas that are left."""
+        """The group's rows for the replicas that are left; what steps read of them is in place."""
+        group.place()
         replicas = self.population.replicas
         return group.rows if len(replicas) == group.rows.shape[1] else group.rows[:, replicas]
 
     def training_step(self, group: BatchGroup, batch_idx: int) -> None:
+        if not len(group.rows):  # the last epoch may be shorter than the others
+            return
         batches = self._rows(group)
         step = self._step("train", group, batches[0])
         was_active = self.optimizer.active
@@ -235,7 +242,7 @@ class PopulationTraining(L.LightningModule):
             "train_loss": self.loss_sum / self.scored_steps.clamp(min=1),
         }
         for split, sums in zip(EVALUATED, self.sums, strict=True):
-            means = with_score(means_of(sums), self.score, self.score_from)
+            means = with_score(means_of(sums), split, self.score, self.score_from)
             measured |= {f"{split}_{name}": value for name, value in means.items()}
         perplexity = torch.stack([measured[f"{split}_perplexity"] for split in EVALUATED])
         if self.stop_when_perfect:
@@ -315,6 +322,7 @@ class PopulationTraining(L.LightningModule):
     def on_save_checkpoint(self, checkpoint: dict) -> None:
         self.read_epoch()
         checkpoint["history"], checkpoint["replicas"] = self.history, self.population.replicas
+        checkpoint["epochs"] = self.trainer.max_epochs
 
     def on_load_checkpoint(self, checkpoint: dict) -> None:
         self.history = checkpoint["history"]

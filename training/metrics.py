@@ -24,7 +24,7 @@ SOLVED = 0.9
 SUMS = 6  # of macro accuracy, loss, perplexity, right tokens, scored tokens, rows
 
 History = Sequence[Mapping]  # PopulationTraining.history: one dict per epoch, with lists over replicas
-ScoreFrom = Callable[[Mapping[str, Tensor]], Tensor]  # a task's: the score `[R]` from `means_of`
+ScoreFrom = Callable[[Mapping[str, Tensor], Any], Tensor]  # a task's: the score `[R]` from `means_of` a split
 
 
 @torch.no_grad()
@@ -81,11 +81,16 @@ def means_of(sums: Tensor) -> dict[str, Tensor]:
     }
 
 
-def with_score(means: Mapping[str, Tensor], score: Score, score_from: ScoreFrom) -> dict[str, Tensor]:
-    """`means_of` and the score, if it is none of them: NaN where the loss is not finite."""
+def accuracy_from(means: Mapping[str, Tensor], split: str) -> Tensor:
+    """The score of a task that does not say otherwise."""
+    return means[ACCURACY.name]
+
+
+def with_score(means: Mapping[str, Tensor], split: str, score: Score, score_from: ScoreFrom) -> dict[str, Tensor]:
+    """`means_of` a split and the score, if it is none of them: NaN where the loss is not finite."""
     if score.name in means:
         return dict(means)
-    return {**means, score.name: score_from(means).where(means["loss"].isfinite(), math.nan)}
+    return {**means, score.name: score_from(means, split).where(means["loss"].isfinite(), math.nan)}
 
 
 def criterion(epoch: Mapping[str, Any], split: str, score: Score) -> Any:
@@ -152,14 +157,20 @@ def summarise(history: History, replica: int, score: Score = ACCURACY) -> dict:
     return {name: _finite_or_none(value) for name, value in results.items()}
 
 
-def metrics_rows(history: History, replicas: Sequence[tuple[float, int]], score: Score = ACCURACY) -> Iterator[dict]:
-    """The rows of `metrics.csv`, one per replica and epoch; `replicas` holds each replica's (lr, seed)."""
+def metrics_rows(
+    history: History, replicas: Sequence[tuple[float, int]], score: Score = ACCURACY, step_tokens: int | None = None
+) -> Iterator[dict]:
+    """The rows of `metrics.csv`, one per replica and epoch; `replicas` holds each replica's (lr, seed).
+
+    With the tokens of a step, rows have the tokens that were trained on, and curves are drawn over them.
+    """
     names = dict.fromkeys((*MEASURED, score.name))
     for replica, (lr, seed) in enumerate(replicas):
         for epoch in own_epochs(history, replica):
             yield {
                 "epoch": epoch["epoch"],
                 "step": epoch["steps"],
+                **({} if step_tokens is None else {"token": epoch["steps"] * step_tokens}),
                 "replica": replica,
                 "lr": lr,
                 "seed": seed,

@@ -10,7 +10,7 @@ from torch import Tensor
 from mixerlab.kernels.fused import cross_entropy
 from mixerlab.training.capture import Step
 from mixerlab.training.datamodule import Examples
-from mixerlab.training.metrics import batch_scores
+from mixerlab.training.metrics import IGNORE_INDEX, batch_scores
 from mixerlab.training.optimizers import PopulationOptimizer
 from mixerlab.training.population import Population
 
@@ -22,12 +22,22 @@ TIMED = 10  # the step whose time is logged: in earlier ones an optimizer may ma
 class PopulationSteps:
     """The steps of `population`, optimised by `optimizer`; with `bf16` under bfloat16 autocast.
 
+    `accumulate`: a step computes its gradient in so many parts of each batch, one after another, in less memory.
     No step decides anything on the host. All training steps launch the same operations on the same tensors, and so do
     all scoring steps.
     """
 
-    def __init__(self, population: Population, optimizer: PopulationOptimizer, examples: Examples, *, bf16: bool):
+    def __init__(
+        self,
+        population: Population,
+        optimizer: PopulationOptimizer,
+        examples: Examples,
+        *,
+        bf16: bool,
+        accumulate: int = 1,
+    ):
         self.population, self.optimizer, self.examples, self.bf16 = population, optimizer, examples, bf16
+        self.accumulate = accumulate
         # Where a captured `backward` leaves it; `train` keeps its own.
         self.gradient = None if optimizer.capturable else torch.zeros_like(population.parameters_by_replica.data)
 
@@ -78,6 +88,21 @@ class PopulationSteps:
         return train
 
     def _loss_and_gradient(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+        parts = rows.chunk(self.accumulate, dim=1)
+        if len(parts) == 1:
+            return self._of_part(rows)
+        # The mean over the targets of all parts: each counts by its share of them.
+        counts = torch.stack([(self.examples.targets[part] != IGNORE_INDEX).sum(dim=(1, 2)) for part in parts])
+        loss, gradient = (
+            torch.zeros_like(of) for of in (counts[0].float(), self.population.parameters_by_replica.data)
+        )
+        for part, share in zip(parts, counts / counts.sum(dim=0).clamp(min=1), strict=True):
+            own_loss, own_gradient = self._of_part(part)
+            loss += share * own_loss
+            gradient.addcmul_(own_gradient, share[:, None])
+        return loss, gradient
+
+    def _of_part(self, rows: Tensor) -> tuple[Tensor, Tensor]:
         loss, _ = cross_entropy(self._logits(self.examples, rows, training=True), self.examples.targets[rows])
         # Replicas do not interact, so each gets the gradient of its own loss.
         (gradient,) = torch.autograd.grad(loss, self.population.parameters_by_replica, torch.ones_like(loss))

@@ -41,16 +41,19 @@ class TrainerConfig:
     keep_weights: Literal["auto", "none", "official", "clean", "both"]
     snapshots: Sequence[int]
     progress: bool
+    eval_every: int | None = None
+    accumulate: int = 1
 
     def __post_init__(self):
-        for key in ("epochs", "batch_size"):
-            if getattr(self, key) < 1:
-                raise ValueError(f"trainer.{key}={getattr(self, key)} must be at least 1")
+        for key in ("epochs", "batch_size", "eval_every", "accumulate"):
+            if (value := getattr(self, key)) is not None and value < 1:
+                raise ValueError(f"trainer.{key}={value} must be at least 1")
         if not 0 <= self.checkpoint_every < math.inf:
             raise ValueError(f"trainer.checkpoint_every={self.checkpoint_every} must be a finite number >= 0")
         if self.stop_above is not None and not 0 <= self.stop_above < math.inf:
             raise ValueError(f"trainer.stop_above={self.stop_above} must be a finite score of at least 0, or null")
-        if any(type(done) is not int or not 0 <= done <= self.epochs for done in self.snapshots):
+        most = self.epochs if self.eval_every is None else math.inf
+        if any(type(done) is not int or not 0 <= done <= most for done in self.snapshots):
             raise ValueError(
                 f"trainer.snapshots={list(self.snapshots)} must be numbers of epochs, from 0 (the initial values) to"
                 f" trainer.epochs={self.epochs}"

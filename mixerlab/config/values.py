@@ -11,7 +11,7 @@ from omegaconf import DictConfig, OmegaConf
 from mixerlab.config.arguments import check_arguments, class_of, defaults_of, parameters_of
 from mixerlab.config.hints import one_line_refusals
 from mixerlab.config.hybrid import check_keys, is_hybrid, mixers_of
-from mixerlab.config.settings import described
+from mixerlab.config.settings import build_task, described
 from mixerlab.mixers.base import SequenceMixer
 from mixerlab.models.block import GRANULE
 from mixerlab.records.code_version import code_version
@@ -118,12 +118,13 @@ def checked(cfg: DictConfig) -> Checked:
         RunConfig(**{str(key): value for key, value in cfg.items()})
         task, task_keys = described(cfg.task)  # first: its message for a wrong setting is the clear one
         config = {str(key): _resolved(part) for key, part in cfg.items() if key != "task"} | {"task": task_keys}
-    _check(config)
+    _check(config, task)
     stop = config["trainer"]["stop_above"]
     if task.score.is_accuracy and stop is not None and stop >= 1:
         raise ValueError(f"trainer.stop_above={stop} must be an accuracy in [0, 1), or null")
-    if config["task"]["data_dir"] is not None:
-        config["task"]["data_sha256"] = digest_on_disk(task, config["task"]["data_dir"])
+    data_dir = config["task"]["data_dir"]
+    if (digest := task.digest if data_dir is None else digest_on_disk(task, data_dir)) is not None:
+        config["task"]["data_sha256"] = digest
     return Checked(task, config, code_versions(config))
 
 
@@ -131,8 +132,8 @@ def _resolved(part: Any) -> Any:
     return OmegaConf.to_container(part, resolve=True, throw_on_missing=True) if OmegaConf.is_config(part) else part
 
 
-def _check(config: dict[str, Any]) -> None:
-    """Checks the groups of a resolved config, and writes their constructors' defaults."""
+def _check(config: dict[str, Any], task: Task) -> None:
+    """Checks the groups of a resolved config, and writes their constructors' defaults and the epochs of the task."""
     for key in ("mixer.name", "task.name", "task.setting"):
         group, _, name = key.partition(".")
         check_name(key, config[group].get(name))
@@ -147,20 +148,22 @@ def _check(config: dict[str, Any]) -> None:
         check_keys(config["mixer"], config["model"]["n_layers"])
     _check_data(config["task"])
     replicas_of(config)
-    if (steps := _steps_of(config)) > MOST_STEPS:
+    if task.trained_rows is not None:  # the passes that it begins
+        config["trainer"]["epochs"] = math.ceil(task.trained_rows / task.num_examples("train"))
+    if (steps := _steps_of(config, task)) > MOST_STEPS:
         raise ValueError(
             f"trainer.epochs={config['trainer']['epochs']} makes {steps} steps: a run has at most {MOST_STEPS}"
         )
 
 
-def _steps_of(config: Mapping[str, Any] | DictConfig) -> int:
-    return config["trainer"]["epochs"] * math.ceil(
-        config["task"]["num_train_examples"] / config["trainer"]["batch_size"]
-    )
+def _steps_of(config: Mapping[str, Any] | DictConfig, task: Task) -> int:
+    batch_size, num_rows = config["trainer"]["batch_size"], task.num_examples("train")
+    passes, left = divmod(task.trained_rows or config["trainer"]["epochs"] * num_rows, num_rows)
+    return passes * math.ceil(num_rows / batch_size) + math.ceil(left / batch_size)
 
 
 def _fraction(number: int, *, _root_: DictConfig) -> float:
-    return number / _steps_of(_root_)
+    return number / _steps_of(_root_, build_task(_root_.task))
 
 
 # `${steps:750}`: so many steps as a fraction of the training.

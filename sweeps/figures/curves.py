@@ -10,7 +10,7 @@ from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.ticker import MaxNLocator
+from matplotlib.ticker import EngFormatter, MaxNLocator
 
 from mixerlab.records.files import read_config, read_metrics, read_record, run_folder
 from mixerlab.sweeps.figures.axis import short_number
@@ -24,7 +24,7 @@ SEEDS = "line and band: mean and range over seeds"
 
 
 def training_curves(scores: Scores, *results_dirs: Path) -> Figure:
-    """The score by epoch for each task, at the best learning rates of its first setting.
+    """The score by epoch, or by tokens, for each task, at the best learning rates of its first setting.
 
     Several seeds are their mean and range. The score is on test (`official`) or on validation (`clean`).
     """
@@ -33,17 +33,19 @@ def training_curves(scores: Scores, *results_dirs: Path) -> Figure:
         shown = [own[own["setting"] == own["setting"].iloc[0]] for own in map(scores.cells_on, scores.tasks)]
         sheet = Sheet(scores.width, [setting_title(*own[["task", "setting"]].iloc[0]) for own in shown])
         for panel, own in zip(sheet.panels, shown, strict=True):
+            tokens = False
             for cell in own.itertuples():
                 metrics, style = _metrics(results_dirs, cell.replicas), scores.look[cell.column]
                 if metrics is None:
                     without += f"; no curve of {cell.mixer} on {cell.task}"
                     continue
                 several |= metrics["replica"].nunique() > 1
+                tokens = "token" in metrics
                 curves = by_replica(metrics, f"{split}_{scores.score.name}", finished=metrics["replica"].unique())
                 draw_curves(panel, curves, style.colour, marker=style.marker, markevery=0.2)
             panel.axhline(own["chance"].iloc[0], zorder=1.5, **CHANCE)
             limit(panel, scores.score)
-            show_epochs(panel)
+            show_epochs(panel, tokens)
         for panel in sheet.panels[:: sheet.columns]:
             panel.set_ylabel(f"{scores.score.label} on {split}")
         told = caption(scores.selection, (), SEEDS if several else "") + without
@@ -67,13 +69,14 @@ def _metrics(results_dirs: Iterable[Path], replicas: Iterable[tuple[str, int]]) 
 
 
 def by_replica(metrics: pd.DataFrame, column: str, finished: Collection[Any]) -> pd.DataFrame:
-    """A column of metrics by epoch, counted from 1, and replica: float [epochs, replicas].
+    """A column of metrics by epoch, counted from 1, or by tokens, and replica: float [epochs, replicas].
 
     A replica that finished early (`trainer.stop_when_perfect`, `trainer.stop_above`) keeps what it has learned: without
     it the mean would fall when the best one is done. One that diverged has nothing to keep.
     """
     values = metrics.pivot(index="epoch", columns="replica", values=column)
-    values.index += 1  # files count from 0, figures and progress from 1
+    # Files count from 0, figures and progress from 1.
+    values.index = metrics.groupby("epoch")["token"].max() if "token" in metrics else values.index + 1
     done = [replica for replica in values if replica in finished]
     values[done] = values[done].ffill()
     return values
@@ -90,9 +93,13 @@ def draw_curves(panel: Axes, values: pd.DataFrame, colour: Any, **look: Any) -> 
         panel.fill_between(mean.index, low, high, color=colour, alpha=0.2, linewidth=0)
 
 
-def show_epochs(panel: Axes) -> None:
+def show_epochs(panel: Axes, tokens: bool = False) -> None:
+    """The axis of epochs, or of `tokens`."""
     panel.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=4, min_n_ticks=1))
     panel.set_xlabel("epoch")
+    if tokens:
+        panel.xaxis.set_major_formatter(EngFormatter(sep=""))
+        panel.set_xlabel("tokens")
 
 
 def run_curves(folder: Path) -> Figure:
@@ -122,7 +129,7 @@ def run_curves(folder: Path) -> Figure:
             handles.append(Line2D([], [], color=colour, label=f"lr {short_number(rate)}{told}"))
         for panel, (column, label) in zip(sheet.panels, columns.items(), strict=True):
             panel.set_ylabel(label)
-            show_epochs(panel)
+            show_epochs(panel, "token" in metrics)
             if column != "train_loss":
                 limit(panel, score)
         title = setting_title(f"{config['mixer']['name']} on {config['task']['name']}", config["task"]["setting"])

@@ -22,6 +22,7 @@ from mixerlab.config.settings import settings_of
 from mixerlab.config.values import checked
 from mixerlab.records.files import run_folder
 from mixerlab.records.identity import run_id
+from mixerlab.tasks.base import SPLITS
 
 ALL_SETTINGS = "task.setting=*"
 _NAMED = ("mixer", "task", "task.setting")  # keys that a cell's label has
@@ -161,10 +162,11 @@ class Composer:
         task, config, code = checked(cfg)
         check_buildable(cfg, task, config, code)
         note_folders(cfg, self.folders)
-        tokens = (3 * task.num_train_examples + task.num_val_examples) * (task.input_length + OVERHEAD_TOKENS)
-        tokens += task.num_test_examples * (task.for_split("test").input_length + OVERHEAD_TOKENS)
+        train, val, test = map(task.num_examples, SPLITS)
+        tokens = (3 * train + val) * (task.input_length + OVERHEAD_TOKENS)
+        tokens += test * (task.for_split("test").input_length + OVERHEAD_TOKENS)
         folder = run_folder(cfg.results_dir, run_id(config))
-        return Cell(overrides, cfg, config, folder, cost=tokens * cfg.trainer.epochs)
+        return Cell(overrides, cfg, config, folder, cost=tokens * config["trainer"]["epochs"])
 
 
 def _by_setting(cfg: DictConfig, overrides: list[str], every: bool) -> Iterator[tuple[DictConfig, list[str]]]:

@@ -50,7 +50,9 @@ def save_quickly(figure, stem, formats=("png",)):
 def train_otherwise() -> None:
     """From now on, replicas see their rows in another order, as if by other code."""
     usual = fit.PopulationData
-    fit.PopulationData = lambda splits, seeds, rows: usual(splits, [seed + 1 for seed in seeds], rows)
+    fit.PopulationData = lambda splits, seeds, *more, **options: usual(
+        splits, [seed + 1 for seed in seeds], *more, **options
+    )
 
 
 class Stopper:

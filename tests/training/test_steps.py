@@ -10,6 +10,7 @@ from mixerlab.models.auto_encoder import AutoEncoder
 from mixerlab.models.language_model import LanguageModel
 from mixerlab.models.stream import ALL
 from mixerlab.training.datamodule import Examples
+from mixerlab.training.metrics import IGNORE_INDEX
 from mixerlab.training.optimizers import AdamW, Muon
 from mixerlab.training.population import Population
 from mixerlab.training.schedules import WSD
@@ -64,3 +65,20 @@ def test_a_step_touches_only_listed_tensors(mixer, model, optimizer):
             step(rows)
         assert touched.found <= storages([*steps.written_tensors(), *steps.read_tensors(), rows])
     assert all(map(torch.equal, steps.read_tensors(), before))
+
+
+@pytest.mark.parametrize("parts", [2, 3])
+def test_parts_of_a_batch_have_its_gradient(parts):
+    """Also where some have fewer targets, or none."""
+    population = Population(lambda: language_model("attn"), [0, 1])
+    optimizer = AdamW(population, [1e-3, 1e-2], WSD(), 10)
+    tokens, rows = torch.randint(VOCAB, (20, LENGTH)), torch.randint(20, (2, 8))
+    targets = tokens.roll(1, dims=1)
+    targets[rows[0, :3], 2:] = targets[rows[1, -4:]] = IGNORE_INDEX
+    examples = Examples(tokens, targets, ALL)
+    (loss, gradient), (own_loss, own_gradient) = (
+        PopulationSteps(population, optimizer, examples, bf16=False, accumulate=number)._loss_and_gradient(rows)
+        for number in (1, parts)
+    )
+    torch.testing.assert_close(own_loss, loss)
+    assert (own_gradient - gradient).norm() <= 2e-6 * gradient.norm()

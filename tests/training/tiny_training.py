@@ -62,6 +62,7 @@ def fit(
     build=build_model,
     options=None,
     graph_key=None,
+    trained_rows=None,
     loggers=(),
     execution="auto",
     **config,
@@ -77,6 +78,7 @@ def fit(
         schedule=schedule or Constant(),
         config=trainer_config(replicas=execution, **config),
         folder=folder,
+        trained_rows=trained_rows,
         loggers=loggers,
     )
     return training.train(replicas, graph_key)

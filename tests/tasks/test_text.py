@@ -1,0 +1,153 @@
+"""`task=text`: how a corpus is cut, and that a model of it trains as in a plain loop of PyTorch."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+
+import mixerlab
+from mixerlab.config.compose import compose
+from mixerlab.config.settings import build_task
+from mixerlab.config.values import checked
+from mixerlab.generate import continue_text, generate
+from mixerlab.loading import load
+from mixerlab.records.files import read_metrics, run_folder
+from mixerlab.records.identity import run_id
+from mixerlab.sweeps.figures.curves import run_curves
+from mixerlab.tasks.base import SPLITS, TaskRuleError
+
+WORDS = ["the", "mixer", "of", "a", "token", "reads", "its", "state", "and", "writes", "\n"]
+CPU = ("trainer.accelerator=cpu", "trainer.progress=false", "model.d_model=16", "task.seq_len=16")
+
+
+def some_text(words=1200, seed=0):
+    return " ".join(np.random.default_rng(seed).choice(WORDS, words))
+
+
+@pytest.fixture
+def file(tmp_path):
+    path = tmp_path / "corpus" / "a.txt"
+    path.parent.mkdir()
+    path.write_text(some_text())
+    return path
+
+
+def task_of(path, *overrides):
+    return build_task(compose("task=text", f"task.path='{path}'", "task.seq_len=16", *overrides).task)
+
+
+def test_splits_are_parts_of_the_corpus_one_after_another(file):
+    task, content = task_of(file), file.read_bytes()
+    rows, start = task.splits(), 0
+    for split in SPLITS:
+        inputs, targets = rows[split]
+        own = inputs.tobytes()
+        assert content.find(own, start) == start and targets.tobytes() == content[start + 1 : start + 1 + len(own)]
+        start = content.find(b"\n", start + len(own)) + 1  # behind what is too short for a row
+        assert start - len(own) <= content.index(own) + 16 + 4096
+    inputs, targets = task.generate(5, np.random.default_rng(0), "test")
+    task.check(inputs, targets, "test")
+    with pytest.raises(TaskRuleError, match="the next token"):
+        task.check(inputs, targets + 1, "test")
+    longer = task_of(file, "task.test_seq_len=32").splits()
+    assert longer["test"][0].shape[1] == 32 and longer["test"][0][0, 16] == rows["test"][1][0, -1]
+
+
+def test_what_is_in_the_files_counts_and_not_where(file, tmp_path):
+    def identity(path, *overrides):
+        _, config, _ = checked(compose("task=text", "mixer=attn", f"task.path='{path}'", *CPU, *overrides))
+        return run_id(config)
+
+    content = file.read_bytes()
+    (parts := tmp_path / "parts").mkdir()
+    (parts / "1.md").write_bytes(content[:1000])
+    (parts / "2.md").write_bytes(content[1000:])
+    before = identity(file)
+    assert before == identity(parts / "*.md", "trainer.accumulate=2")
+    file.write_bytes(content[:-100] + bytes(reversed(content[-100:])))
+    assert identity(file) != before
+
+
+def test_ids_in_a_file(file, tmp_path):
+    ids = np.frombuffer(file.read_bytes(), np.uint8).astype("<u2")
+    ids.tofile(tmp_path / "ids.bin")
+    np.save(tmp_path / "ids.npy", ids.astype(np.int32))
+    of_bin, of_npy = (task_of(tmp_path / f"ids.{kind}", "task.vocab_size=128") for kind in ("bin", "npy"))
+    for split in SPLITS:
+        assert np.array_equal(of_bin.splits()[split][0], of_npy.splits()[split][0])
+    assert np.array_equal(of_bin.splits()["train"][0][:9], task_of(file).splits()["train"][0][:9])
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (("task.path=nowhere/*.txt",), "task.path=nowhere/.*no such file"),
+        (("task.seq_len=1000",), "task.seq_len=1000: the val part has"),
+        (("task.num_test_examples=90",), "task.num_test_examples=90: the test part has"),
+        (("task.vocab_size=100",), "task.vocab_size=100: text has 256 tokens"),
+        (("task.tokens=0",), "task.tokens=0"),
+    ],
+)
+def test_what_is_refused(file, overrides, message):
+    with pytest.raises(ValueError, match=message):
+        checked(compose("task=text", f"task.path={file}", *CPU, *overrides))
+
+
+def test_ids_above_the_vocabulary_are_refused(file):
+    np.save(ids := file.with_suffix(".npy"), np.arange(1000))
+    with pytest.raises(ValueError, match="vocab_size=999: the largest id is 999"):
+        task_of(ids, "task.vocab_size=999").splits()
+
+
+def test_bpe(file, monkeypatch):
+    pytest.importorskip("tokenizers")
+    task = task_of(file, "task.bpe=270")
+    text = file.read_text()
+    assert task.vocab_size == 270 and task.decode(task.encode("a mixer reads\n")) == "a mixer reads\n"
+    ids = np.concatenate([task.corpus.ids[split] for split in SPLITS])
+    assert task.decode(ids.tolist()) == text and len(ids) < 0.7 * len(text)
+    per_byte = task.score_from({"loss": 1.0}, "test") * math.log(2)
+    assert per_byte == pytest.approx(len(task.corpus.ids["test"]) / len(task.decode(task.corpus.ids["test"].tolist())))
+    monkeypatch.setattr("mixerlab.tasks.text._train", None)  # it is kept
+    assert task_of(file, "task.bpe=270").digest == task.digest
+
+
+def test_it_trains_as_a_plain_loop_does(file, tmp_path):
+    """Two passes and a part of the third, evaluated at other steps than their ends; gradients in two parts."""
+    lr, size, seed = 3e-3, 24, 1
+    keys = ("optimizer=adamw", f"optimizer.lr={lr}", "optimizer.weight_decay=0", "optimizer.max_grad_norm=null")
+    own = (*CPU, "task=text", f"task.path={file}", "mixer=attn", *keys, "schedule=constant", f"seed={seed}")
+    given = ("task.tokens=14000", f"trainer.batch_size={size}", "trainer.eval_every=15", "trainer.accumulate=2")
+    record = mixerlab.run(*own, *given, "trainer.keep_weights=official", f"results_dir={tmp_path}")
+    (row,) = record.rows
+
+    splits = {split: [torch.tensor(x.astype(np.int64)) for x in rows] for split, rows in task_of(file).splits().items()}
+    (inputs, targets), model = splits["train"], mixerlab.build_model(*own)
+    optimizer = torch.optim.AdamW(model.parameters(), lr, betas=(0.9, 0.95), eps=1e-8, weight_decay=0)
+    left, steps, order = math.ceil(14000 / 16), 0, 0
+    while left > 0:
+        generator = torch.Generator().manual_seed(int(np.random.SeedSequence((seed, order)).generate_state(1)[0]))
+        for batch in torch.randperm(len(inputs), generator=generator)[:left].split(size):
+            optimizer.zero_grad()
+            F.cross_entropy(model(inputs[batch]).flatten(0, 1), targets[batch].flatten()).backward()
+            optimizer.step()
+            steps += 1
+        left, order = left - len(inputs), order + 1
+    assert order == 3 and row["steps"] == steps and row["epochs"] == 3
+    folder = run_folder(tmp_path, record.run_id)
+    assert read_metrics(folder)["step"].tolist() == [15, 30, steps]
+    (losses, *_) = run_curves(folder).axes
+    assert losses.get_xlabel() == "tokens" and losses.lines[0].get_xdata()[0] == 15 * size * 16
+    for split in ("val", "test"):
+        x, y = splits[split]
+        with torch.no_grad():
+            loss = F.cross_entropy(model(x).flatten(0, 1), y.flatten()).item()
+        assert row[f"{split}_bits_per_byte"] == pytest.approx(loss / math.log(2), rel=1e-4) and loss < 4
+
+    assert row["official_bits_per_byte"] == pytest.approx(min(read_metrics(folder)["test_bits_per_byte"]))
+    assert generate(folder)["bits_per_byte"] == pytest.approx(row["official_bits_per_byte"], rel=1e-4)
+    text = continue_text(folder, "the mixer", tokens=12)
+    assert text.startswith("the mixer") and text == continue_text(folder, "the mixer", tokens=12)
+    assert load(folder).task.digest == record.rows[0]["hparams"]["task.data_sha256"]

@@ -1,0 +1,35 @@
+"""Splits that lie in a file train as those in memory do, also if a run goes on in the middle of a pass over them."""
+
+import numpy as np
+import pytest
+from tiny_training import LENGTH, VOCAB, Broken, checkpoint_of, fit
+
+REPLICAS = [(1e-2, 0), (3e-3, 5)]
+
+
+def in_file(folder, test_length):
+    splits = {}
+    for seed, (split, rows) in enumerate({"train": 70, "val": 20, "test": 21}.items()):
+        length = test_length if split == "test" else LENGTH
+        np.save(folder / f"{split}.npy", np.random.default_rng(seed).integers(0, VOCAB, (rows, length + 1), np.uint8))
+        rows = np.load(folder / f"{split}.npy", mmap_mode="r")
+        splits[split] = rows[:, :-1], rows[:, 1:]
+    return splits
+
+
+def test_as_in_memory_and_without_interruption(tmp_path):
+    class Fails(Broken):
+        steps = 0
+
+    data = in_file(tmp_path, test_length=13)
+    settings = {"eval_every": 9, "trained_rows": 410, "checkpoint_every": 0}
+    with pytest.raises(RuntimeError, match="power failure"):
+        fit(REPLICAS, tmp_path / "broken", optimizer=Fails, data=data, **settings)
+    assert checkpoint_of(REPLICAS, tmp_path / "broken", eval_every=9).exists()
+    resumed = fit(REPLICAS, tmp_path / "broken", optimizer=Fails, data=data, **settings)
+    assert Fails.steps == 28 + 2  # from step 27 on, of 29: a pass has 5
+    in_memory = {split: tuple(np.array(rows, np.int64) for rows in own) for split, own in data.items()}
+    plain = fit(REPLICAS, tmp_path / "plain", data=in_memory, **settings)
+    assert resumed.metrics.equals(plain.metrics) and resumed.replicas == plain.replicas
+    steps = plain.metrics[plain.metrics["replica"] == 0]["step"].tolist()
+    assert steps == [9, 18, 27, 29]
