@@ -7,7 +7,7 @@ import runpy
 import signal
 import subprocess
 import sys
-from contextlib import redirect_stderr, redirect_stdout
+from contextlib import nullcontext, redirect_stderr, redirect_stdout
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
@@ -40,12 +40,16 @@ class Outcome(NamedTuple):
     err: str
 
 
-def run_py(*arguments: str) -> Outcome:
-    """Runs `run.py` as `__main__` in this process; logging is left as it was found."""
+def run_py(*arguments: str, draws: bool = False) -> Outcome:
+    """Runs `run.py` as `__main__` in this process; logging is left as it was found.
+
+    `draws`: also the curves of a single run, a third of its time.
+    """
     out, err, code = io.StringIO(), io.StringIO(), 0
     root = logging.getLogger()
     handlers, level = root.handlers[:], root.level
-    with mock.patch.object(sys, "argv", [str(ROOT / "run.py"), *arguments]):
+    undrawn = mock.patch("mixerlab.cli._figure", lambda folder, record: folder / "curves.png")
+    with mock.patch.object(sys, "argv", [str(ROOT / "run.py"), *arguments]), nullcontext() if draws else undrawn:
         try:
             with redirect_stdout(out), redirect_stderr(err):
                 runpy.run_path(str(ROOT / "run.py"), run_name="__main__")
@@ -86,14 +90,6 @@ def stop_at_first_checkpoint(results_dir: Path, *arguments: str) -> None:
     with mock.patch.object(ResumePoint, "_write", write_and_stop):
         outcome = run_py(*arguments, f"results_dir={results_dir}")
     assert outcome.code == 128 + signal.SIGINT and list(results_dir.rglob("resume-*.ckpt")), outcome.err
-
-
-def finish_in_processes(*arguments):
-    """The outcome of `python run.py` with workers of its own; a cell fails."""
-    process = start_run_py(*arguments)
-    output, _ = process.communicate(timeout=300)
-    assert process.returncode == 1, output
-    return output
 
 
 def records(results_dir: Path) -> dict[str, dict]:

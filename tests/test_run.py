@@ -23,7 +23,7 @@ ATTN = ("mixer=attn", "task=icr", *TINY)
 def finished(tmp_path_factory):
     """A results folder with one finished run, and what its command printed."""
     results = tmp_path_factory.mktemp("results")
-    return results, run_py(*ATTN, f"results_dir={results}")
+    return results, run_py(*ATTN, f"results_dir={results}", draws=True)
 
 
 def test_a_run_prints_its_table_and_where_the_record_is(finished):

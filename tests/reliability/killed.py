@@ -112,7 +112,7 @@ def forked(folder: Path, command: list[str], way: str = "", last: int = 0, *, ot
             if otherwise:
                 train_otherwise()
             stopper = Stopper(folder, way, last)
-            outcome = run_py(*command, f"results_dir={folder}")
+            outcome = run_py(*command, f"results_dir={folder}", draws=True)
             log.write_text(outcome.out + outcome.err)
             status = outcome.code
             stopper.write(write, str(stopper.count).encode())
