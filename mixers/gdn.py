@@ -4,6 +4,7 @@ import torch
 from torch import Tensor, nn
 
 from mixerlab.kernels.fused.gated_norm import gated_rms_norm
+from mixerlab.kernels.fused.gates import gates
 from mixerlab.kernels.fused.heads import unit_norm
 from mixerlab.kernels.fused.rms_norm import rms_norm
 from mixerlab.kernels.fused.swiglu import swiglu
@@ -12,7 +13,7 @@ from mixerlab.kernels.gated_delta_rule.reference import gated_delta_rule_steps
 from mixerlab.mixers.base import NORM_EPS, check_sizes, head_dim_of
 from mixerlab.mixers.cache import State, behind_tail, convolution_tail
 from mixerlab.mixers.convolution import ShortConvolution, split_and_convolve
-from mixerlab.mixers.gates import gates, initial_decays
+from mixerlab.mixers.gates import initial_decays
 from mixerlab.mixers.intercept import uniform_means
 from mixerlab.mixers.projected import ProjectedMixer
 

@@ -7,13 +7,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from mixerlab.kernels.fused.gates import gates
 from mixerlab.kernels.fused.rms_norm import rms_norm
 from mixerlab.kernels.mesa import mesa, mesa_backend
 from mixerlab.kernels.mesa.reference import mesa_reference
 from mixerlab.mixers.base import NORM_EPS, check_sizes, head_dim_of, keep_initial_values
 from mixerlab.mixers.cache import State, behind_tail, convolution_tail
 from mixerlab.mixers.convolution import ShortConvolution, split_and_convolve
-from mixerlab.mixers.gates import gates
 from mixerlab.mixers.intercept import centred_regression
 from mixerlab.mixers.projected import ProjectedMixer
 

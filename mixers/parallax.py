@@ -30,8 +30,8 @@ class Parallax(ProjectedMixer):
         zero_init_rho: start `W_R` at zero, which is softmax attention. With PyTorch's initial values and no norms, the
             unscaled `rho k` starts with a standard deviation of 2.7 at heads of 64; a random `W_R` learned no more than
             zero on any cell tried, and less fuzzy recall (results/screen).
-        bias: biases on the five projections, zero at the start. Like `qkr_norm`, they rule out the faster operator that
-            projects and attends in one (`kernels.parallax.projected`).
+        bias: biases on the five projections, zero at the start. They rule out the faster operator that projects and
+            attends in one (`kernels.parallax.projected`).
         num_kv_heads: heads of keys and values, each read by `num_heads / num_kv_heads` heads of queries; as many by
             default. Fewer rule out that operator too.
         head_dim: size of a head, even; d_model / num_heads by default.
@@ -127,22 +127,31 @@ class Parallax(ProjectedMixer):
         return torch.cat(outputs, dim=1).flatten(2)
 
     def project_and_mix_at_once(self, x: Tensor, rows: Tensor | None = None) -> Tensor | None:
-        """For long sequences on a GPU, without norms, biases, groups, window and gate."""
-        frequency, length = self.rope.inverse_frequency, (x if rows is None else rows).shape[1]
+        """For long sequences, and rows of a table, on a GPU: without biases, groups, window and gate.
+
+        Not for a subclass, which may mix in another way.
+        """
+        frequency, dtype = self.rope.inverse_frequency, default_dtype(x)
         if (
-            self.qkr_norm
+            type(self) is not Parallax
             or self.bias
             or self.rho_gate
             or self.window is not None
             or self.kv_heads < self.num_heads
-            or not is_one_operator(x.device, default_dtype(x), length, self.head_dim, frequency, self.backend)
         ):
+            return None
+        if rows is not None:
+            if self.resolved_backend(x.device, dtype) == "reference":
+                return None
+        elif not is_one_operator(x.device, dtype, x.shape[1], self.head_dim, frequency, self.backend):
             return None
         o = projected_parallax(
             x,
             self.input_weight(),
             frequency,
             self.num_heads,
+            gains=(self.q_norm.weight, self.k_norm.weight, self.r_norm.weight) if self.qkr_norm else (),
+            eps=NORM_EPS,
             rows=rows,
             rotate_rho=self.rope_on_rho,
             backend=self.backend,

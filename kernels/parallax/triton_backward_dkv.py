@@ -11,7 +11,7 @@ import triton.language as tl
 
 from mixerlab.kernels.common.triton_attention import dot, load_rows
 from mixerlab.kernels.common.triton_halves import beside, left_right
-from mixerlab.kernels.parallax.triton_rotation import rotate_back
+from mixerlab.kernels.parallax.triton_rotation import norm_back, rotate_back
 from mixerlab.kernels.parallax.triton_tiles import load_pair_tile, load_tile, query_offset, store_tile, visible
 
 
@@ -46,16 +46,20 @@ def _accumulate_dkv(
     return d_k, d_v
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["gain_group"], do_not_specialize_on_alignment=["gains"])
 def dkv_kernel(
     q_rho_desc, k, k_strides, v, v_strides, d_o_desc, lse, weight_at_0, beta, gamma,
     d_k_desc, d_v_desc, frequency, group_size,
+    unnormed_k, gains, gain_group, gain_sums, eps,
     kv_heads, seq_len, head_dim, window, scale, scale_log2,
     ROTATE_K: tl.constexpr, ROOM: tl.constexpr,
     GROUP: tl.constexpr, CAUSAL: tl.constexpr, HAS_WINDOW: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
 ):  # fmt: skip
-    """dK and dV of a block of keys, summed over the query heads that share them; dK rotated back if k was rotated."""
+    """dK and dV of a block of keys, summed over the query heads that share them.
+
+    dK is taken back through the rotation and the norm of k.
+    """
     blocks = tl.cdiv(seq_len, BLOCK_N)
     sequence = tl.program_id(0) // blocks
     batch = sequence // kv_heads
@@ -101,5 +105,9 @@ def dkv_kernel(
     EXACT: tl.constexpr = d_k_desc.dtype == tl.float32
     if ROTATE_K:
         d_k = rotate_back(d_k, frequency, batch // group_size, keys, BLOCK_N, BLOCK_D, EXACT)
+    if gains is not None:  # of q, k and ρ
+        x = load_rows(unnormed_k, k_strides, batch, kv_head, keys, seq_len, head_dim, BLOCK_D)
+        gain_sums += tl.program_id(0).to(tl.int64) * (3 * BLOCK_D) + BLOCK_D
+        d_k = norm_back(d_k, x, gains + batch // group_size * gain_group + BLOCK_D, gain_sums, eps, BLOCK_D)
     store_tile(d_k_desc, batch, kv_head, start_n, d_k, BLOCK_N, BLOCK_D)
     store_tile(d_v_desc, batch, kv_head, start_n, d_v * (1 / scale), BLOCK_N, BLOCK_D)

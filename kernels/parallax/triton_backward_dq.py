@@ -12,7 +12,7 @@ import triton.language as tl
 
 from mixerlab.kernels.common.triton_attention import dot, load_pair, load_rows
 from mixerlab.kernels.common.triton_halves import upper_lower
-from mixerlab.kernels.parallax.triton_rotation import rotate_back
+from mixerlab.kernels.parallax.triton_rotation import norm_back, rotate_back
 from mixerlab.kernels.parallax.triton_tiles import load_tile, query_offset, seen_span, store_tile, visible
 
 
@@ -60,16 +60,17 @@ def _accumulate_dq(
     return d_q, d_rho
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["gain_group"], do_not_specialize_on_alignment=["gains"])
 def dq_kernel(
     q, q_strides, rho, rho_strides, k_desc, v_desc, d_o, d_o_strides,
     lse, weight_at_0, beta, gamma, d_q_desc, d_rho_desc, frequency, group_size,
+    unnormed_q, unnormed_rho, gains, gain_group, gain_sums, eps,
     heads, seq_len, head_dim, window, scale, scale_log2,
     ROTATE_Q: tl.constexpr, ROTATE_RHO: tl.constexpr, ROOM: tl.constexpr,
     GROUP: tl.constexpr, CAUSAL: tl.constexpr, HAS_WINDOW: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
 ):  # fmt: skip
-    """dQ and dR of a block of queries, rotated back if q, or ρ, was rotated."""
+    """dQ and dR of a block of queries, taken back through the rotation of q, or ρ, and the norms of both."""
     blocks = tl.cdiv(seq_len, BLOCK_M)
     sequence = tl.program_id(0) // blocks
     batch = sequence // heads
@@ -111,5 +112,12 @@ def dq_kernel(
         d_q = rotate_back(d_q, frequency, batch // group_size, queries, BLOCK_M, BLOCK_D, EXACT)
     if ROTATE_RHO:
         d_rho = rotate_back(d_rho, frequency, batch // group_size, queries, BLOCK_M, BLOCK_D, EXACT)
+    if gains is not None:  # of q, k and ρ
+        gains += batch // group_size * gain_group
+        gain_sums += tl.program_id(0).to(tl.int64) * (3 * BLOCK_D)
+        x = load_rows(unnormed_q, q_strides, batch, head, queries, seq_len, head_dim, BLOCK_D)
+        d_q = norm_back(d_q, x, gains, gain_sums, eps, BLOCK_D)
+        x = load_rows(unnormed_rho, rho_strides, batch, head, queries, seq_len, head_dim, BLOCK_D)
+        d_rho = norm_back(d_rho, x, gains + 2 * BLOCK_D, gain_sums + 2 * BLOCK_D, eps, BLOCK_D)
     store_tile(d_q_desc, batch, head, start_m, d_q, BLOCK_M, BLOCK_D)
     store_tile(d_rho_desc, batch, head, start_m, d_rho, BLOCK_M, BLOCK_D)

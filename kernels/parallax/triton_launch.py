@@ -6,9 +6,10 @@ import torch
 import triton
 from torch import Tensor
 
-from mixerlab.kernels.common.addressing import unit_stride
+from mixerlab.kernels.common.addressing import unit_stride, whole_rows
 from mixerlab.kernels.common.triton_attention import padded_head_dim, short_constants, with_strides
 from mixerlab.kernels.common.triton_elementwise import LOG2_E
+from mixerlab.kernels.common.triton_sums import sum_parts
 from mixerlab.kernels.parallax.triton_backward_dkv import dkv_kernel
 from mixerlab.kernels.parallax.triton_backward_dq import dq_kernel, preprocess_kernel
 from mixerlab.kernels.parallax.triton_forward import forward_kernel
@@ -23,6 +24,16 @@ class Tiles(NamedTuple):
     keys: int
     warps: int
     stages: int
+
+
+class Norms(NamedTuple):
+    """RMS norms of q, k and rho, in front of their rotation, for the backward."""
+
+    unnormed_q: Tensor  # `[B, T, H, D]` each, with the strides of what was made of it
+    unnormed_k: Tensor
+    unnormed_rho: Tensor
+    gains: Tensor  # `[groups, 3, D]`
+    eps: float
 
 
 # By the width of a tile; the best of about 20 choices each on an H200 (README.md). Programs of one warp group, two or
@@ -88,11 +99,13 @@ def run_backward(
     window: int | None,
     frequency: Tensor | None = None,
     rotate_rho: bool = False,
-) -> None:
+    norms: Norms | None = None,
+) -> Tensor | None:
     """Writes dQ, dR, dK and dV into `gradients`.
 
     With a `frequency` `[groups, D / 2]`, q and k have been rotated by it (`run_projection`), and rho too if
-    `rotate_rho`. Then the gradients are those of q, k and rho before their rotation.
+    `rotate_rho`. Then the gradients are those of q, k and rho before their rotation, and with `norms` before these. The
+    result is the gradient of the gains, for `norms`.
     """
     batch, length, heads, head_dim = q.shape
     kv_heads = k.shape[2]
@@ -100,6 +113,14 @@ def run_backward(
     rotate = frequency is not None
     rotation = (frequency, 1 if frequency is None else batch // frequency.shape[0])
     beta, gamma = torch.empty_like(lse), torch.empty_like(lse)
+    gains, sums = None, None
+    if norms is not None:
+        gains = whole_rows(norms.gains)
+        assert heads == kv_heads and _tiles(DQ_TILES, q).queries == _tiles(DKV_TILES, q).keys  # both count blocks
+        parts = triton.cdiv(length, _tiles(DQ_TILES, q).queries) * batch * heads // len(gains)
+        sums = torch.empty((len(gains), parts, 3, head_dim), dtype=torch.float32, device=q.device)
+    unnormed_q, unnormed_k, unnormed_rho = (None,) * 3 if norms is None else norms[:3]
+    of_gains = (gains, 0 if gains is None else gains.stride(0), sums, 0.0 if norms is None else norms.eps)
     per_query = (lse, weight_at_0, beta, gamma)
     sizes = (length, head_dim, window or 0, scale, scale * LOG2_E.value)
 
@@ -118,6 +139,7 @@ def run_backward(
         *per_query,
         *(descriptor(x, tiles.queries) for x in (d_q, d_rho)),
         *rotation,
+        *(unnormed_q, unnormed_rho, *of_gains),
         *(heads, *sizes),
         ROTATE_Q=rotate,
         ROTATE_RHO=rotate_rho,
@@ -132,11 +154,13 @@ def run_backward(
         *per_query,
         *(descriptor(x, tiles.keys) for x in (d_k, d_v)),
         *rotation,
+        *(unnormed_k, *of_gains),
         *(kv_heads, *sizes),
         ROTATE_K=rotate,
         ROOM=room,
         **_constants(q, k, causal, window, tiles),
     )
+    return None if gains is None or sums is None else sum_parts(sums, gains.dtype)
 
 
 def is_short(q: Tensor, k: Tensor, causal: bool, window: int | None) -> bool:

@@ -1,4 +1,7 @@
-"""Rotary embedding inside the kernels: rotates pairs (i, i + D/2) of a head by position times frequency, and back."""
+"""Rotary embedding inside the kernels: rotates pairs (i, i + D/2) of a head by position times frequency, and back.
+
+And back through the norm in front of it.
+"""
 
 import triton
 import triton.language as tl
@@ -43,6 +46,21 @@ def rotate_back(tile, frequency, group, positions, ROWS: tl.constexpr, D: tl.con
     cos, sin = rotation(frequency, group, positions, D, EXACT)
     first, second = left_right(tile, ROWS, D // 2)
     return beside(first * cos + second * sin, second * cos - first * sin, ROWS, D // 2)
+
+
+@triton.jit
+def norm_back(d_y, x, gain, sums, eps, D: tl.constexpr):
+    """The gradient of rows `[rows, D]` of x from that of `x / sqrt(mean(x^2) + eps) * gain`.
+
+    Writes that of the gain, summed over these rows, to `sums`. Rows outside the sequence are zero in both.
+    """
+    column = tl.arange(0, D)
+    x = x.to(tl.float32)
+    scale = tl.rsqrt(tl.sum(x * x, 1) / D + eps)[:, None]
+    x *= scale
+    tl.store(sums + column, tl.sum(d_y * x, 0))
+    d_y *= tl.load(gain + column).to(tl.float32)[None, :]
+    return scale * (d_y - x * (tl.sum(d_y * x, 1) / D)[:, None])
 
 
 @triton.jit

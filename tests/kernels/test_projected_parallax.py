@@ -6,10 +6,10 @@ import pytest
 import torch
 import triton
 import triton.language as tl
-from fused_cases import FLOAT32, check, check_replicas, double, draw, run
+from fused_cases import EPS, FLOAT32, check, check_replicas, double, draw, plain_norm, run
 from parallax_cases import operators_of
 
-from mixerlab.kernels.fused import Form, Part, linear, split_heads
+from mixerlab.kernels.fused import linear, rotary_heads
 from mixerlab.kernels.parallax import parallax_attention, triton_rotation
 from mixerlab.kernels.parallax.projected import projected_parallax, triton_projection
 from mixerlab.kernels.parallax.reference import parallax_reference
@@ -22,20 +22,27 @@ def frequency(head_dim, device="cpu"):
     return 100.0 ** (-torch.arange(0, head_dim, 2, dtype=torch.float32, device=device) / head_dim)
 
 
-def inputs(length, width, heads, head_dim, device, batch=2, replicas=()):
-    """In the dtype that the operator takes on this device, and with scores of about one."""
-    x, weight = draw((*replicas, batch, length, width), (*replicas, 4 * heads * head_dim, width), device=device)
+def inputs(length, width, heads, head_dim, device, batch=2, normed=False):
+    """In the dtype that the operator takes on this device, and with scores of about one; gains if they are normed."""
+    x, weight, *gains = draw((batch, length, width), (4 * heads * head_dim, width), *[(head_dim,)] * 3, device=device)
     dtype = torch.bfloat16 if device == "cuda" else torch.float32
-    return [x.to(dtype), (weight * width**-0.5).to(dtype)]
+    return [x.to(dtype), (weight * width**-0.5).to(dtype), *(gains if normed else ())]
+
+
+def of(function, **given):
+    """`function` of x, a weight and gains."""
+    return lambda x, weight, *gains: function(x, weight, gains=gains, eps=EPS, **given)
 
 
 def tolerance(device):
     return 0.01 if device == "cuda" else FLOAT32
 
 
-def exact(x, weight, heads, rotate_rho=False):
+def exact(x, weight, heads, gains=(), eps=EPS, rotate_rho=False):
     """The formulas, one by one: pairs (i, i + D/2) as complex numbers, rotated by position times frequency."""
     q, k, v, rho = (x @ weight.T).unflatten(-1, (4, heads, -1)).unbind(2)
+    if gains:
+        q, k, rho = map(plain_norm, (q, k, rho), gains)
     head_dim = q.shape[-1]
     positions = torch.arange(x.shape[1], dtype=torch.float64, device=x.device)
     angles = positions[:, None] * frequency(head_dim, x.device).double()
@@ -55,13 +62,14 @@ SHAPES = [(141, 24, 1, 32), (192, 32, 2, 16), (130, 128, 2, 16)]
 
 
 @pytest.mark.sampled(6)
+@pytest.mark.parametrize("normed", [True, False])
 @pytest.mark.parametrize("rotate_rho", [True, False])
 @pytest.mark.parametrize("length, width, heads, head_dim", SHAPES)
-def test_against_the_formulas(device, length, width, heads, head_dim, rotate_rho):
-    given = inputs(length, width, heads, head_dim, device)
-    function = partial(kernel, inverse_frequency=frequency(head_dim, device), heads=heads, rotate_rho=rotate_rho)
+def test_against_the_formulas(device, length, width, heads, head_dim, rotate_rho, normed):
+    given = inputs(length, width, heads, head_dim, device, normed=normed)
+    function = of(kernel, inverse_frequency=frequency(head_dim, device), heads=heads, rotate_rho=rotate_rho)
     assert ONE in operators_of(lambda: function(*given))
-    expected = run(partial(exact, heads=heads, rotate_rho=rotate_rho), double(given))
+    expected = run(of(exact, heads=heads, rotate_rho=rotate_rho), double(given))
     check(run(function, given), expected, tolerance(device))
 
 
@@ -69,24 +77,25 @@ def of_table(function):
     """`function` applied to rows of a table of nine."""
     tokens = torch.randint(9, (2, 199), generator=torch.Generator().manual_seed(1))
 
-    def looked_up(table, weight, length=199):
-        return function(table, weight, rows=tokens[:, :length].to(table.device))
+    def looked_up(table, weight, *gains, length=199):
+        return function(table, weight, gains=gains, eps=EPS, rows=tokens[:, :length].to(table.device))
 
     return looked_up
 
 
 # Width of x, heads, head dim: heads and widths that the projection's kernel does not take as well.
 @pytest.mark.sampled(6)
+@pytest.mark.parametrize("normed", [True, False])
 @pytest.mark.parametrize("rotate_rho", [True, False])
 @pytest.mark.parametrize("width, heads, head_dim", [(18, 1, 32), (32, 2, 16), (136, 3, 16)])
-def test_a_table_is_multiplied_and_looked_up(device, width, heads, head_dim, rotate_rho):
-    x, weight = inputs(9, width, heads, head_dim, device, batch=1)
-    given = [x[0], weight]
+def test_a_table_is_multiplied_and_looked_up(device, width, heads, head_dim, rotate_rho, normed):
+    x, *rest = inputs(9, width, heads, head_dim, device, batch=1, normed=normed)
+    given = [x[0], *rest]
     function = of_table(
         partial(kernel, inverse_frequency=frequency(head_dim, device), heads=heads, rotate_rho=rotate_rho)
     )
     assert LOOKED_UP in operators_of(lambda: function(*given))
-    formula = of_table(lambda x, weight, rows: exact(x[rows], weight, heads, rotate_rho))
+    formula = of_table(lambda x, weight, rows, **norm: exact(x[rows], weight, heads, rotate_rho=rotate_rho, **norm))
     check(run(function, given), run(formula, double(given)), 2 * tolerance(device))
     assert LOOKED_UP not in operators_of(lambda: function(*given, length=128))
     check([function(*given, length=128)], [formula(*double(given), length=128)], 2 * tolerance(device))
@@ -104,10 +113,11 @@ def test_programs_that_walk_several_tiles(device, monkeypatch):
 @pytest.mark.slow
 def test_replicas_under_vmap(device):
     """Weights are rows of one tensor of all parameters, at a place that the copy engine cannot address."""
-    tensors = draw((3, 2, 130, 16), (3, 5 + 64 * 16), device=device)
+    tensors = draw((3, 2, 130, 16), (3, 5 + 67 * 16), device=device)
 
     def of_parameters(x, parameters):
-        return kernel(x, parameters[5:].unflatten(0, (64, 16)) / 4, frequency(16, device), 1)
+        weight, gains = parameters[5:].unflatten(0, (67, 16)).split((64, 3))
+        return kernel(x, weight / 4, frequency(16, device), 1, gains=gains.unbind(), eps=EPS)
 
     check_replicas(of_parameters, tensors)
 
@@ -119,10 +129,10 @@ def test_replicas_under_vmap(device):
 )
 def test_elsewhere_three_operators(device, length, width, heads, head_dim):
     """A short sequence; a wide x; three heads; rows that the copy engine cannot address."""
-    given = inputs(length, width, heads, head_dim, device, batch=1)
-    function = partial(kernel, inverse_frequency=frequency(head_dim, device), heads=heads)
+    given = inputs(length, width, heads, head_dim, device, batch=1, normed=True)
+    function = of(kernel, inverse_frequency=frequency(head_dim, device), heads=heads)
     assert ONE not in operators_of(lambda: function(*given))
-    check(run(function, given), run(partial(exact, heads=heads), double(given)), tolerance(device))
+    check(run(function, given), run(of(exact, heads=heads), double(given)), tolerance(device))
 
 
 @triton.jit
@@ -146,18 +156,21 @@ def test_whole_revolutions_are_dropped_exactly(device, start):
 
 
 @pytest.mark.gpu
+@pytest.mark.parametrize("normed", [True, False])
 @pytest.mark.parametrize("length, heads, head_dim", [(256, 2, 64), (1000, 8, 16), (300, 1, 128), (2048, 4, 32)])
-def test_as_close_as_three_operators(device, length, heads, head_dim):
+def test_as_close_as_three_operators(device, length, heads, head_dim, normed):
     """Two runs agree bit for bit, and are as close to float64 as three operators, which round in between."""
-    given = inputs(length, 128, heads, head_dim, device, batch=12)  # more rows than one tile for each program
-    function = partial(projected_parallax, inverse_frequency=frequency(head_dim, device), heads=heads)
+    given = inputs(length, 128, heads, head_dim, device, batch=12, normed=normed)  # several tiles for each program
+    function = of(projected_parallax, inverse_frequency=frequency(head_dim, device), heads=heads)
 
-    def by_three(x, weight):
-        parts = [Part(heads, head_dim, form) for form in (Form.ROTARY, Form.ROTARY, Form.VIEW, Form.VIEW)]
-        q, k, v, rho = split_heads(linear(x, weight), parts, frequency(head_dim, device))
+    def by_three(x, weight, *gains):
+        of_parts = (*gains[:2], None, gains[2]) if normed else None
+        rotated = True, True, False, False
+        packed = linear(x, weight)
+        q, k, v, rho = rotary_heads(packed, heads, frequency(head_dim, device), rotated, of_parts, EPS)
         return parallax_attention(q, rho, k, v)
 
-    expected = run(partial(exact, heads=heads), double(given))
+    expected = run(of(exact, heads=heads), double(given))
     one, again, three = (run(f, given) for f in (function, function, by_three))
     for a, b, c, e in zip(one, again, three, expected, strict=True):
         assert torch.equal(a, b)

@@ -376,10 +376,11 @@ def split(
     parts: Sequence[Part],
     gains: Tensor | None = None,
     eps: float = 0.0,
-) -> list[Tensor]:
-    """`split` of `kernels.fused.heads.operator`."""
+    results: Sequence[Tensor] | None = None,
+) -> Sequence[Tensor]:
+    """`split` of `kernels.fused.heads.operator`, written to `results` if they are given."""
     packed = addressable(packed)
-    results = empty_results(packed, parts)
+    results = empty_results(packed, parts) if results is None else results
     remaining = iter(results)
     moves = [
         _Move(part.form, _FORWARD[part.form], x, next(remaining), x)

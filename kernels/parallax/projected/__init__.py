@@ -1,13 +1,15 @@
 """Parallax attention with its projection and rotary embedding as one operator."""
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
 from mixerlab.kernels.common.autocast import autocast_dtype
 from mixerlab.kernels.common.device import shared_memory
 from mixerlab.kernels.fused.embedding import embedding
-from mixerlab.kernels.fused.heads import Form, Part, split_heads
-from mixerlab.kernels.fused.linear import linear
+from mixerlab.kernels.fused.heads import norm_heads, rotary_heads
+from mixerlab.kernels.fused.linear import join_rows, linear
 from mixerlab.kernels.parallax import parallax_attention, parallax_backend
 
 HEAD_DIMS = (16, 32, 64, 128)
@@ -19,19 +21,24 @@ def projected_parallax(
     inverse_frequency: Tensor,
     heads: int,
     *,
+    gains: Sequence[Tensor] = (),
+    eps: float = 0.0,
     rows: Tensor | None = None,
     rotate_rho: bool = False,
     backend: str = "auto",
 ) -> Tensor:
     """`parallax_attention` of `q, k, v, rho = linear(x, weight)`, with q and k rotated by their position (RoFormer).
 
+    With `gains`, the heads of q, k and rho are RMS-normed before the rotation.
+
     One operator does all of it if the kernels for long sequences run, which takes bfloat16 on a GPU, T above 128, D one
     of 16, 32, 64 and 128, and frequencies without a gradient. Its backward writes the gradient of the projection as one
     tensor.
 
-    Without `rows` it rotates the products in float32 and rounds them afterwards. It then also needs as much shared
-    memory as Hopper has, K and heads D of at most 128, K a multiple of 8 and heads a power of two. With `rows` it looks
-    up and rotates the rounded products, and adds up their gradients by row.
+    Without `rows` it rotates the products in float32 and rounds them afterwards; what it norms it rounds before too. It
+    then also needs as much shared memory as Hopper has, K and heads D of at most 128, K a multiple of 8 and heads a
+    power of two. With `rows` it norms the rounded products, once for each row of the table, looks them up and rotates
+    them, and adds up their gradients by row.
 
     Otherwise `linear`, `split_heads` and `parallax_attention` run one after another.
 
@@ -40,6 +47,8 @@ def projected_parallax(
         weight: `[4 heads D, K]`: the rows of queries, keys, values and probes.
         inverse_frequency: float32 `[D / 2]`, as `rotary_heads` takes it.
         heads: how many; it divides a quarter of the weight's rows.
+        gains: `[D]` each, of q, k and rho, or none; in any dtype of the kernels.
+        eps: added to the mean square of what is normed.
         rows: int64 `[B, T]`, from 0 to N - 1: the input is `x[rows]`.
         rotate_rho: rotate the probes too.
         backend: as `parallax_attention` takes it.
@@ -65,25 +74,33 @@ def projected_parallax(
         raise ValueError(
             f"inverse_frequency has shape {tuple(inverse_frequency.shape)}: heads of {head_dim} need ({head_dim // 2},)"
         )
+    if [tuple(gain.shape) for gain in gains] not in ([], [(head_dim,)] * 3):
+        raise ValueError(
+            f"gains have shapes {[tuple(gain.shape) for gain in gains]}: pass ({head_dim},) for each of q, k and rho"
+        )
+    of_q, of_k, of_rho = gains or (None,) * 3
     # One group of parameters; under vmap each replica is another.
     if rows is not None:
         products = linear(x, weight)
+        if gains:
+            products = norm_heads(products, (heads,) * 4, head_dim, (of_q, of_k, None, of_rho), eps, backend=backend)
         if is_one_operator(products.device, products.dtype, rows.shape[1], head_dim, inverse_frequency, backend):
             from mixerlab.kernels.parallax.projected.operator import looked_up  # here, because Triton is optional
 
             return looked_up(rows[None], products[None], inverse_frequency[None], heads, rotate_rho)[0].flatten(0, 1)
-        packed = embedding(rows, products)
+        packed, of_q, of_k, of_rho = embedding(rows, products), None, None, None
     else:
         x, weight = x.to(autocast_dtype(x)), weight.to(autocast_dtype(weight))
         given = x.device, x.dtype, x.shape[1], head_dim, inverse_frequency, backend
         if is_one_operator(*given) and _fits_projection(x, weight, heads):
             from mixerlab.kernels.parallax.projected.operator import projected
 
-            return projected(x[None], weight[None], inverse_frequency[None], heads, rotate_rho)[0].flatten(0, 1)
+            joined = join_rows(*(gain[None] for gain in gains))[None] if gains else None
+            rest = eps, heads, rotate_rho
+            return projected(x[None], weight[None], inverse_frequency[None], joined, *rest)[0].flatten(0, 1)
         packed = linear(x, weight)
-    forms = [Form.ROTARY if rotate else Form.VIEW for rotate in (True, True, False, rotate_rho)]
-    parts = [Part(heads, head_dim, form) for form in forms]
-    q, k, v, rho = split_heads(packed, parts, inverse_frequency)
+    rotated, of_parts = (True, True, False, rotate_rho), (of_q, of_k, None, of_rho)
+    q, k, v, rho = rotary_heads(packed, heads, inverse_frequency, rotated, of_parts, eps)
     return parallax_attention(q, rho, k, v, backend=backend)
 
 

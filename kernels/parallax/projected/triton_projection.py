@@ -1,4 +1,4 @@
-"""The projection to queries, keys, values and probes, rotated by their positions before they leave the registers.
+"""The projection to queries, keys, values and probes, normed and rotated before they leave the registers.
 
 Each multiprocessor runs one program, which keeps the weights in shared memory and loops over rows.
 """
@@ -8,6 +8,7 @@ import triton.language as tl
 from torch import Tensor
 from triton.tools.tensor_descriptor import TensorDescriptor
 
+from mixerlab.kernels.common.addressing import whole_rows
 from mixerlab.kernels.common.device import processors
 from mixerlab.kernels.common.triton_attention import dot
 from mixerlab.kernels.parallax.triton_rotation import rotate_heads
@@ -20,8 +21,17 @@ CONFIGS = {2: (64, 3, 4), 4: (32, 1, 4)}
 
 
 @triton.jit
+def _normed(x, gain, eps, ROWS: tl.constexpr, HEADS: tl.constexpr, D: tl.constexpr):
+    """RMSNorm of each head of `[ROWS, HEADS D]`."""
+    x = tl.reshape(x, (ROWS, HEADS, D)).to(tl.float32)
+    gain = tl.load(gain + tl.arange(0, D)).to(tl.float32)
+    x *= tl.rsqrt(tl.sum(x * x, 2) / D + eps)[:, :, None] * gain[None, None, :]
+    return tl.reshape(x, (ROWS, HEADS * D))
+
+
+@triton.jit(do_not_specialize=["gain_group"], do_not_specialize_on_alignment=["gains"])
 def projection_kernel(
-    x_desc, weight_desc, frequency, packed_desc, rows, seq_len,
+    x_desc, weight_desc, frequency, gains, gain_group, eps, packed_desc, rows, seq_len,
     HEADS: tl.constexpr, D: tl.constexpr, ROTATE_RHO: tl.constexpr,
     ROWS: tl.constexpr, BLOCK_K: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
@@ -35,25 +45,56 @@ def projection_kernel(
     for start in tl.range(tl.program_id(0) * ROWS, rows, tl.num_programs(0) * ROWS, num_stages=STAGES):
         x = x_desc.load([group, start, 0]).reshape(ROWS, BLOCK_K)
         position = (start + tl.arange(0, ROWS)) % seq_len
-        q = rotate_heads(dot(x, of_q.T), frequency, group, position, ROWS, HEADS, D, EXACT)
+        q = dot(x, of_q.T)
+        if gains is not None:
+            q = q.to(x.dtype)  # as the backward reads it
+            packed_desc.store([group, start, 4 * WIDTH], q.reshape(1, ROWS, WIDTH))
+            q = _normed(q, gains + group * gain_group, eps, ROWS, HEADS, D)
+        q = rotate_heads(q, frequency, group, position, ROWS, HEADS, D, EXACT)
         packed_desc.store([group, start, 0], q.to(x.dtype).reshape(1, ROWS, WIDTH))
-        k = rotate_heads(dot(x, of_k.T), frequency, group, position, ROWS, HEADS, D, EXACT)
+        k = dot(x, of_k.T)
+        if gains is not None:
+            k = k.to(x.dtype)
+            packed_desc.store([group, start, 5 * WIDTH], k.reshape(1, ROWS, WIDTH))
+            k = _normed(k, gains + group * gain_group + D, eps, ROWS, HEADS, D)
+        k = rotate_heads(k, frequency, group, position, ROWS, HEADS, D, EXACT)
         packed_desc.store([group, start, WIDTH], k.to(x.dtype).reshape(1, ROWS, WIDTH))
         v = dot(x, of_v.T)
         packed_desc.store([group, start, 2 * WIDTH], v.to(x.dtype).reshape(1, ROWS, WIDTH))
         rho = dot(x, of_rho.T)
+        if gains is not None:
+            rho = rho.to(x.dtype)
+            packed_desc.store([group, start, 6 * WIDTH], rho.reshape(1, ROWS, WIDTH))
+            rho = _normed(rho, gains + group * gain_group + 2 * D, eps, ROWS, HEADS, D)
         if ROTATE_RHO:
             rho = rotate_heads(rho, frequency, group, position, ROWS, HEADS, D, EXACT)
         packed_desc.store([group, start, 3 * WIDTH], rho.to(x.dtype).reshape(1, ROWS, WIDTH))
 
 
+def packed_width(weight: Tensor, gains: Tensor | None) -> int:
+    """Columns of what `run_projection` gives."""
+    return weight.shape[1] if gains is None else weight.shape[1] // 4 * 7
+
+
 def run_projection(
-    x: Tensor, weight: Tensor, inverse_frequency: Tensor, seq_len: int, heads: int, rotate_rho: bool
+    x: Tensor,
+    weight: Tensor,
+    inverse_frequency: Tensor,
+    gains: Tensor | None,
+    eps: float,
+    seq_len: int,
+    heads: int,
+    rotate_rho: bool,
 ) -> Tensor:
-    """`x` `[groups, N, K]` times `weight` `[groups, 4 heads D, K]`: q, k, v and rho, with q, k (and rho) rotated."""
+    """`x` `[groups, N, K]` times `weight` `[groups, 4 heads D, K]`: q, k, v and rho, with q, k (and rho) rotated.
+
+    With `gains` `[groups, 3, D]` q, k and rho are normed before, and behind the four are q, k and rho without norm and
+    rotation, for the backward.
+    """
     groups, rows, width = x.shape
-    columns = weight.shape[1]
-    head_dim = columns // (4 * heads)
+    columns = packed_width(weight, gains)
+    head_dim = weight.shape[1] // (4 * heads)
+    gains = gains if gains is None else whole_rows(gains)
     packed = x.new_empty(groups, rows, columns)
     tile, stages, warps = CONFIGS[x.element_size()]
     block_k = max(16, triton.next_power_of_2(width))
@@ -62,6 +103,7 @@ def run_projection(
         _descriptor(for_copy_engine(x), tile, block_k),
         _descriptor(for_copy_engine(weight), heads * head_dim, block_k),
         inverse_frequency.contiguous(),
+        *(gains, 0 if gains is None else gains.stride(0), eps),
         _descriptor(packed, tile, heads * head_dim),
         rows,
         seq_len,

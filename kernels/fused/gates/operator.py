@@ -1,0 +1,60 @@
+"""The Triton gates as PyTorch operators."""
+
+import torch
+from torch import Tensor
+
+from mixerlab.kernels.common.registration import register
+
+
+@torch.library.custom_op("mixerlab::gates", mutates_args=())
+def gates(
+    decay_logit: Tensor, beta_logit: Tensor, decay_bias: Tensor, log_rate: Tensor | None, beta_bias: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    """`gates` of logits `[groups, N, H]` and parameters `[groups, H]`: log decay and beta in float32."""
+    from mixerlab.kernels.fused.gates import triton_kernels  # here, because Triton is optional
+
+    return triton_kernels.forward(decay_logit, beta_logit, decay_bias, log_rate, beta_bias)
+
+
+@torch.library.custom_op("mixerlab::gates_backward", mutates_args=())
+def gates_backward(
+    d_log_decay: Tensor,
+    d_beta: Tensor,
+    decay_logit: Tensor,
+    beta_logit: Tensor,
+    decay_bias: Tensor,
+    log_rate: Tensor | None,
+    beta_bias: Tensor | None,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The gradients of the logits, and those of decay bias, log rate and beta bias `[groups, 3, H]`, in float32."""
+    from mixerlab.kernels.fused.gates import triton_kernels
+
+    return triton_kernels.backward(d_log_decay, d_beta, decay_logit, beta_logit, decay_bias, log_rate, beta_bias)
+
+
+@gates.register_fake
+def _(decay_logit, beta_logit, decay_bias, log_rate, beta_bias):
+    log_decay, beta = (x.new_empty(x.shape, dtype=torch.float32) for x in (decay_logit, beta_logit))
+    return log_decay, beta
+
+
+@gates_backward.register_fake
+def _(d_log_decay, d_beta, decay_logit, beta_logit, decay_bias, log_rate, beta_bias):
+    groups, heads = decay_bias.shape
+    of_decay, of_beta = (x.new_empty(x.shape) for x in (decay_logit, beta_logit))
+    return of_decay, of_beta, decay_bias.new_empty(groups, 3, heads, dtype=torch.float32)
+
+
+def _save(ctx, inputs, output):
+    ctx.save_for_backward(*inputs)
+
+
+def _gradients(ctx, d_log_decay, d_beta):
+    parameters = ctx.saved_tensors[2:]
+    of_decay, of_beta, of_parameters = gates_backward(d_log_decay, d_beta, *ctx.saved_tensors)
+    sums = (None if x is None else y.to(x.dtype) for x, y in zip(parameters, of_parameters.unbind(1), strict=True))
+    return of_decay, of_beta, *sums
+
+
+register(gates, save=_save, gradients=_gradients)
+register(gates_backward)

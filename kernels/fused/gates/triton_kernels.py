@@ -1,0 +1,154 @@
+"""Triton kernels of the gates. The backward computes them again from their logits; only the inputs are saved.
+
+The gradients of the parameters are sums over all positions. In the backward a fixed number of programs stride over the
+rows, and their parts are added up afterwards. No atomics: the result has the same bits every time.
+"""
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from mixerlab.kernels.common.addressing import unit_stride
+from mixerlab.kernels.common.device import processors
+from mixerlab.kernels.common.triton_elementwise import softplus
+from mixerlab.kernels.common.triton_sums import sum_parts
+
+TILE, WARPS = 1024, 4
+BACKWARD_PROGRAMS = 4  # for each multiprocessor, of all groups together
+# One build for any number of rows, and for parameters at any place in the population.
+ANY = {
+    "do_not_specialize": ["N", "decay_bias_group", "log_rate_group", "beta_bias_group"],
+    "do_not_specialize_on_alignment": ["decay_bias_ptr", "log_rate_ptr", "beta_bias_ptr"],
+}
+
+
+@triton.jit
+def _parameter(ptr, at, mask):
+    """`[1, BLOCK_H]` in float32; zero without a tensor."""
+    if ptr is None:
+        return tl.zeros_like(at).to(tl.float32)
+    else:
+        return tl.load(ptr + at, mask=mask, other=0.0).to(tl.float32)
+
+
+@triton.jit
+def _logits(ptr, group, row, head, mask, group_stride, row_stride, bias):
+    return tl.load(ptr + group * group_stride + row * row_stride + head, mask=mask, other=0.0).to(tl.float32) + bias
+
+
+@triton.jit(**ANY)
+def _gates_forward_kernel(
+    decay_logit_ptr, beta_logit_ptr, decay_bias_ptr, log_rate_ptr, beta_bias_ptr, log_decay_ptr, beta_ptr,
+    N, decay_group, decay_row, beta_group, beta_row, decay_bias_group, log_rate_group, beta_bias_group,
+    H: tl.constexpr, BLOCK_H: tl.constexpr, ROWS: tl.constexpr,
+):  # fmt: skip
+    group = tl.program_id(1).to(tl.int64)
+    head = tl.arange(0, BLOCK_H)[None, :]
+    decay_bias = _parameter(decay_bias_ptr, group * decay_bias_group + head, head < H)
+    log_rate = _parameter(log_rate_ptr, group * log_rate_group + head, head < H)
+    beta_bias = _parameter(beta_bias_ptr, group * beta_bias_group + head, head < H)
+    row = (tl.program_id(0) * ROWS + tl.arange(0, ROWS))[:, None].to(tl.int64)
+    mask = (row < N) & (head < H)
+    z = _logits(decay_logit_ptr, group, row, head, mask, decay_group, decay_row, decay_bias)
+    log_decay = -softplus(-z) if log_rate_ptr is None else -tl.exp(log_rate) * softplus(z)
+    beta = tl.sigmoid(_logits(beta_logit_ptr, group, row, head, mask, beta_group, beta_row, beta_bias))
+    at = (group * N + row) * H + head
+    tl.store(log_decay_ptr + at, log_decay, mask=mask)
+    tl.store(beta_ptr + at, beta, mask=mask)
+
+
+@triton.jit(**ANY)
+def _gates_backward_kernel(
+    d_log_decay_ptr, d_beta_ptr, decay_logit_ptr, beta_logit_ptr, decay_bias_ptr, log_rate_ptr, beta_bias_ptr,
+    d_decay_logit_ptr, d_beta_logit_ptr, sums_ptr,
+    N, decay_group, decay_row, beta_group, beta_row, decay_bias_group, log_rate_group, beta_bias_group,
+    H: tl.constexpr, BLOCK_H: tl.constexpr, ROWS: tl.constexpr,
+):  # fmt: skip
+    group = tl.program_id(1).to(tl.int64)
+    part, parts = tl.program_id(0), tl.num_programs(0)
+    head = tl.arange(0, BLOCK_H)[None, :]
+    decay_bias = _parameter(decay_bias_ptr, group * decay_bias_group + head, head < H)
+    log_rate = _parameter(log_rate_ptr, group * log_rate_group + head, head < H)
+    beta_bias = _parameter(beta_bias_ptr, group * beta_bias_group + head, head < H)
+    of_decay_bias = tl.zeros((ROWS, BLOCK_H), dtype=tl.float32)
+    of_log_rate = tl.zeros((ROWS, BLOCK_H), dtype=tl.float32)
+    of_beta_bias = tl.zeros((ROWS, BLOCK_H), dtype=tl.float32)
+    for start in range(part * ROWS, N, parts * ROWS):
+        row = (start + tl.arange(0, ROWS))[:, None].to(tl.int64)
+        mask = (row < N) & (head < H)
+        at = (group * N + row) * H + head
+        d_log_decay = tl.load(d_log_decay_ptr + at, mask=mask, other=0.0)
+        d_beta = tl.load(d_beta_ptr + at, mask=mask, other=0.0)
+        z = _logits(decay_logit_ptr, group, row, head, mask, decay_group, decay_row, decay_bias)
+        if log_rate_ptr is None:
+            d_z = d_log_decay * tl.sigmoid(-z)
+        else:
+            d_softplus = -tl.exp(log_rate) * d_log_decay
+            d_z = d_softplus * tl.sigmoid(z)
+            of_log_rate += d_softplus * softplus(z)
+        beta = tl.sigmoid(_logits(beta_logit_ptr, group, row, head, mask, beta_group, beta_row, beta_bias))
+        d_beta *= beta * (1.0 - beta)
+        tl.store(d_decay_logit_ptr + at, d_z.to(d_decay_logit_ptr.dtype.element_ty), mask=mask)
+        tl.store(d_beta_logit_ptr + at, d_beta.to(d_beta_logit_ptr.dtype.element_ty), mask=mask)
+        of_decay_bias += d_z
+        of_beta_bias += d_beta
+    sums_ptr += (group * parts + part) * (3 * H)
+    tl.store(sums_ptr + head, tl.sum(of_decay_bias, axis=0, keep_dims=True), mask=head < H)
+    tl.store(sums_ptr + H + head, tl.sum(of_log_rate, axis=0, keep_dims=True), mask=head < H)
+    tl.store(sums_ptr + 2 * H + head, tl.sum(of_beta_bias, axis=0, keep_dims=True), mask=head < H)
+
+
+def forward(
+    decay_logit: Tensor, beta_logit: Tensor, decay_bias: Tensor, log_rate: Tensor | None, beta_bias: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    """`gates` of `kernels.fused.gates.operator`."""
+    inputs = _readable(decay_logit, beta_logit, decay_bias, log_rate, beta_bias)
+    groups, rows, heads = decay_logit.shape
+    log_decay, beta = (torch.empty(x.shape, dtype=torch.float32, device=x.device) for x in (decay_logit, beta_logit))
+    tile = _tile(heads)
+    if rows:
+        _gates_forward_kernel[triton.cdiv(rows, tile["ROWS"]), groups](
+            *inputs, log_decay, beta, rows, *_strides(*inputs), **tile
+        )
+    return log_decay, beta
+
+
+def backward(
+    d_log_decay: Tensor,
+    d_beta: Tensor,
+    decay_logit: Tensor,
+    beta_logit: Tensor,
+    decay_bias: Tensor,
+    log_rate: Tensor | None,
+    beta_bias: Tensor | None,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """`gates_backward` of `kernels.fused.gates.operator`."""
+    inputs = _readable(decay_logit, beta_logit, decay_bias, log_rate, beta_bias)
+    groups, rows, heads = decay_logit.shape
+    tile = _tile(heads)
+    blocks = triton.cdiv(rows, tile["ROWS"])
+    parts = min(blocks, max(1, BACKWARD_PROGRAMS * processors(decay_logit.device) // groups))
+    sums = torch.empty((groups, parts, 3, heads), dtype=torch.float32, device=decay_logit.device)
+    d_logits = [torch.empty(x.shape, dtype=x.dtype, device=x.device) for x in (decay_logit, beta_logit)]
+    if rows:
+        _gates_backward_kernel[parts, groups](
+            *(d_log_decay.contiguous(), d_beta.contiguous(), *inputs, *d_logits, sums),
+            *(rows, *_strides(*inputs)),
+            **tile,
+        )
+    return *d_logits, sum_parts(sums, torch.float32)
+
+
+def _readable(*tensors: Tensor | None) -> list[Tensor | None]:
+    return [x if x is None else unit_stride(x) for x in tensors]
+
+
+def _strides(decay_logit: Tensor, beta_logit: Tensor, *parameters: Tensor | None) -> tuple[int, ...]:
+    of_parameters = (0 if x is None else x.stride(0) for x in parameters)
+    return *decay_logit.stride()[:2], *beta_logit.stride()[:2], *of_parameters
+
+
+def _tile(heads: int) -> dict[str, int]:
+    block = triton.next_power_of_2(heads)
+    return {"H": heads, "BLOCK_H": block, "ROWS": max(1, TILE // block), "num_warps": WARPS}
