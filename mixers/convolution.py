@@ -37,12 +37,15 @@ def split_and_convolve(
     Args:
         packed: what a projection made.
         head_dim: of all heads.
-        heads: how many heads each of the first parts has; these are `[B, T, heads, head_dim]`.
+        heads: how many heads each of the first parts has; these are `[B, T, heads, head_dim]`, views of `packed` if
+            they are neither convolved nor normed.
         convolutions: without bias, of the first of them; may be empty.
         normed: how many of the first get unit norm per head, behind their convolution.
         flat: widths of the last parts, `[B, T, width]`: views of `packed`.
     """
-    forms = [Form.UNIT_NORM if n < normed else Form.COPY for n in range(len(heads))]
+    forms = [
+        Form.UNIT_NORM if n < normed else Form.COPY if n < len(convolutions) else Form.VIEW for n in range(len(heads))
+    ]
     parts = [
         *(Part(count, head_dim, form) for count, form in zip(heads, forms, strict=True)),
         *(Part(1, width) for width in flat),

@@ -18,6 +18,13 @@ def whole_rows(x: Tensor) -> Tensor:
     return x if x.stride()[1:] == (x.shape[2], 1) else x.contiguous()
 
 
+def packed_heads(x: Tensor) -> Tensor:
+    """`x` `[B, T, H, D]`, or a copy if its rows are not columns of one contiguous `[B, T, C]`."""
+    _, length, _, width = x.shape
+    of_batch, row, of_head, unit = x.stride()
+    return x if unit == 1 and of_head == width and of_batch == length * row else x.contiguous()
+
+
 def addressable(x: Tensor) -> Tensor:
     """`x`, or a copy, for a kernel with 64-bit offsets along the leading axis and 32-bit ones below it.
 

@@ -32,6 +32,14 @@ def load_rows(pointer, offsets, inside, D: tl.constexpr):
 
 
 @triton.jit
+def load_packed_rows(pointer, n, pid, T, row, inside, H: tl.constexpr, D: tl.constexpr, C: tl.constexpr):
+    """Chunk `n` of a head, as `load_rows`, of a tensor whose positions lie `row` elements apart (`packed_heads`)."""
+    batch, head = (pid // H).to(tl.int64), pid % H
+    at = (batch * T + n * C + tl.arange(0, C)) * row + head * D
+    return tl.load(pointer + at[:, None] + tl.arange(0, D)[None, :], mask=inside[:, None], other=0.0)
+
+
+@triton.jit
 def store_rows(pointer, offsets, inside, rows, D: tl.constexpr):
     """Writes the rows of D elements that exist."""
     columns = tl.arange(0, D)

@@ -69,7 +69,7 @@ def backward(
     scale: float,
     chunk_size: int,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """The gradients of q, k, v and log_decay, and that of beta through each value head `[B, T, HV]`."""
+    """The gradients of q, k, v, log_decay and beta."""
     d_out, q, k, log_decay, beta = (x.contiguous() for x in (d_out, q, k, log_decay, beta))
     batch, length, heads, _ = q.shape
     per_key = d_out.shape[2] // heads
@@ -77,15 +77,16 @@ def backward(
         d_out, q, k, log_decay, beta, states, inverses, writes, errors, scale, chunk_size
     )
     d_states = torch.empty_like(states)
+    d_betas = beta.new_empty(errors.shape[:3])  # through each value head
     inputs = (d_out, q, k, log_decay, beta)
     options = {"E": per_key, **_options(q, chunk_size)}
     backward_state_kernel[(batch * heads * per_key,)](
-        *inputs, errors, inverses, d_v, d_beta, d_states, scale, length, **options
+        *inputs, errors, inverses, d_v, d_betas, d_states, scale, length, **options
     )
     at_once = math.gcd(per_key, max(1, WIDEST_VALUES // q.shape[3]))
     backward_chunk_kernel[(states.shape[2], batch * heads)](
         *inputs,
-        *(states, writes, d_v, d_states, d_q, d_k, d_log_decay, scale, length),
+        *(states, writes, d_v, d_states, d_betas, d_q, d_k, d_log_decay, d_beta, scale, length),
         V=at_once * q.shape[3],
         **options,
     )
@@ -94,8 +95,7 @@ def backward(
 
 @backward.register_fake
 def _backward_results(d_out, q, k, log_decay, beta, states, inverses, writes, errors, scale, chunk_size):
-    results = [torch.empty_like(x, memory_format=torch.contiguous_format) for x in (q, k, errors, log_decay)]
-    return *results, beta.new_empty(errors.shape[:3])
+    return tuple(torch.empty_like(x, memory_format=torch.contiguous_format) for x in (q, k, errors, log_decay, beta))
 
 
 def _options(q: Tensor, chunk_size: int) -> dict:
@@ -112,9 +112,7 @@ def _save(ctx, inputs, output):
 
 
 def _gradients(ctx, d_out, *_):
-    *grads, d_beta = backward(d_out, *ctx.saved_tensors, ctx.scale, ctx.chunk_size)
-    heads = ctx.saved_tensors[0].shape[2]
-    return *grads, d_beta.unflatten(2, (heads, -1)).sum(3), None, None
+    return *backward(d_out, *ctx.saved_tensors, ctx.scale, ctx.chunk_size), None, None
 
 
 register(forward, save=_save, gradients=_gradients)

@@ -183,7 +183,7 @@ def backward_state_kernel(
     errors_ptr,
     inverses_ptr,
     dv_ptr,
-    d_beta_ptr,
+    d_betas_ptr,
     d_states_ptr,
     scale,
     T,
@@ -220,7 +220,7 @@ def backward_state_kernel(
         inverse = tl.load(square(inverses_ptr, (pid // E).to(tl.int64) * chunks + n, C))
         d_solved = split_dot(tl.trans(inverse), d_u, PRECISION)
         error = load_rows(errors_ptr, offsets, inside, D)
-        tl.store(d_beta_ptr + offsets, tl.sum(error * d_solved, 1), mask=inside)
+        tl.store(d_betas_ptr + offsets, tl.sum(error * d_solved, 1), mask=inside)
         d_v = (beta[:, None] * d_solved).to(dtype)
         store_rows(dv_ptr, offsets, inside, d_v, D)
 
@@ -240,9 +240,11 @@ def backward_chunk_kernel(
     writes_ptr,
     dv_ptr,
     d_states_ptr,
+    d_betas_ptr,
     dq_ptr,
     dk_ptr,
     d_log_decay_ptr,
+    d_beta_ptr,
     scale,
     T,
     H: tl.constexpr,
@@ -252,7 +254,7 @@ def backward_chunk_kernel(
     C: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
-    """One program per chunk, sequence and key head: dq, dk and the gradient of the log decay."""
+    """One program per chunk, sequence and key head: dq, dk and the gradients of log decay and beta."""
     n, pid, chunks = tl.program_id(0), tl.program_id(1), tl.num_programs(0)
     i = tl.arange(0, C)
     inside, offsets = chunk_rows(n, pid, T, H, C)
@@ -315,3 +317,7 @@ def backward_chunk_kernel(
     d_k += tl.dot(tl.trans(d_attention), q, input_precision=PRECISION)
     store_rows(dk_ptr, offsets, inside, d_k, D)
     tl.store(d_log_decay_ptr + offsets, sum_from(d_cumulative) + d_total, mask=inside)
+    d_beta = tl.zeros([C], dtype=tl.float32)
+    for e in tl.static_range(E):
+        d_beta += tl.load(d_betas_ptr + offsets * E + e, mask=inside, other=0.0)
+    tl.store(d_beta_ptr + offsets, d_beta, mask=inside)

@@ -3,6 +3,7 @@
 import torch
 from torch import Tensor
 
+from mixerlab.kernels.common.addressing import packed_heads
 from mixerlab.kernels.common.registration import register
 from mixerlab.kernels.common.triton_chunked import tile_options
 from mixerlab.kernels.common.triton_sums import sum_parts
@@ -48,14 +49,15 @@ def forward(
 
     `ridge` is `[groups, H, D]`: the first one is for the first `B / groups` sequences, and so on.
     """
-    q, k, v, log_decay, beta, ridge = (x.contiguous() for x in (q, k, v, log_decay, beta, ridge))
+    q, k, log_decay, beta, ridge = (x.contiguous() for x in (q, k, log_decay, beta, ridge))
+    v = packed_heads(v)
     batch, length, heads, _ = q.shape
     out, solutions, key_states, value_states = results = _forward_results(
         q, k, v, log_decay, beta, ridge, iterations, chunk_size
     )
     options, precision = tile_options(q, chunk_size), _precision(q)
     states_kernel[(batch * heads,)](
-        k, v, log_decay, beta, key_states, value_states, length, **options, PRECISE=precision["PRECISE"]
+        k, v, log_decay, beta, key_states, value_states, length, v.stride(1), **options, PRECISE=precision["PRECISE"]
     )
     solve_kernel[(key_states.shape[2], batch * heads)](
         q,
@@ -69,6 +71,7 @@ def forward(
         out,
         solutions,
         length,
+        v.stride(1),
         batch // len(ridge),
         ITERATIONS=iterations,
         TOLERANCE=TOLERANCES[k.dtype],
@@ -103,7 +106,8 @@ def backward(
     chunk_size: int,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
     """The gradients of q, k, v, log_decay, beta and ridge."""
-    d_out, k, v, log_decay, beta, ridge = (x.contiguous() for x in (d_out, k, v, log_decay, beta, ridge))
+    d_out, k, log_decay, beta, ridge = (x.contiguous() for x in (d_out, k, log_decay, beta, ridge))
+    v = packed_heads(v)
     batch, length, heads, head_dim = k.shape
     chunks = key_states.shape[2]
     d_q, d_k, d_v, d_log_decay, d_beta = (
@@ -127,6 +131,7 @@ def backward(
         d_reading,
         d_ridge,
         length,
+        v.stride(1),
         batch // len(ridge),
         ITERATIONS=iterations,
         TOLERANCE=TOLERANCES[k.dtype],
@@ -152,6 +157,7 @@ def backward(
         d_log_decay,
         d_beta,
         length,
+        v.stride(1),
         **options,
         **precision,
     )

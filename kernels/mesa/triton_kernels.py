@@ -17,6 +17,7 @@ from mixerlab.kernels.common.triton_chunked import (
     chunk_rows,
     decay_between,
     load_gates,
+    load_packed_rows,
     load_rows,
     load_state,
     split_dot,
@@ -146,6 +147,7 @@ def states_kernel(
     key_states_ptr,
     value_states_ptr,
     T,
+    V_ROW,
     H: tl.constexpr,
     D: tl.constexpr,
     C: tl.constexpr,
@@ -163,7 +165,7 @@ def states_kernel(
         store_state(value_states_ptr, index, n, value_state, D)
         cumulative, total, beta = load_gates(log_decay_ptr, beta_ptr, offsets, inside)
         k = load_rows(k_ptr, offsets, inside, D)
-        v = load_rows(v_ptr, offsets, inside, D)
+        v = load_packed_rows(v_ptr, n, pid, T, V_ROW, inside, H, D, C)
         weighted = tl.trans((tl.exp(total - cumulative) * beta)[:, None] * k)
         key_state = tl.exp(total) * key_state + split_dot(weighted, k, PRECISE)
         value_state = tl.exp(total) * value_state + split_dot(weighted, v, PRECISE)
@@ -182,6 +184,7 @@ def solve_kernel(
     out_ptr,
     solutions_ptr,
     T,
+    V_ROW,  # elements from one position of v to the next
     SEQUENCES,  # that share a ridge
     H: tl.constexpr,
     D: tl.constexpr,
@@ -205,7 +208,7 @@ def solve_kernel(
     x = solve(n, q, k, weights, from_start, high, low, ridge, ITERATIONS, TOLERANCE, FAST)
     store_rows(solutions_ptr, offsets, inside, x, D)
 
-    v = load_rows(v_ptr, offsets, inside, D)
+    v = load_packed_rows(v_ptr, n, pid, T, V_ROW, inside, H, D, C)
     value_state = load_state(value_states_ptr, index, n, D)
     scores = (split_dot(x, tl.trans(k), PRECISE) * weights).to(v.dtype)
     out = from_start * split_dot(x, value_state, PRECISE)
@@ -229,6 +232,7 @@ def adjoint_kernel(
     d_reading_ptr,
     d_ridge_ptr,
     T,
+    V_ROW,
     SEQUENCES,
     H: tl.constexpr,
     D: tl.constexpr,
@@ -255,7 +259,7 @@ def adjoint_kernel(
     d_x = from_start * split_dot(d_out, tl.trans(value_state), PRECISE)
     d_reading = tl.sum(x * d_x, 1)
 
-    v = load_rows(v_ptr, offsets, inside, D)
+    v = load_packed_rows(v_ptr, n, pid, T, V_ROW, inside, H, D, C)
     k = load_rows(k_ptr, offsets, inside, D)
     scores = (tl.dot(d_out, tl.trans(v), input_precision=FAST) * weights).to(k.dtype)
     d_x += tl.dot(scores, k, input_precision=FAST)
@@ -324,6 +328,7 @@ def backward_chunk_kernel(
     d_log_decay_ptr,
     d_beta_ptr,
     T,
+    V_ROW,
     H: tl.constexpr,
     D: tl.constexpr,
     C: tl.constexpr,
@@ -339,7 +344,7 @@ def backward_chunk_kernel(
     index = pid.to(tl.int64) * tl.num_programs(0) + n
     # All loads of rows first. Later, each would wait by itself behind the barriers of the products before it.
     k = load_rows(k_ptr, offsets, inside, D)
-    v = load_rows(v_ptr, offsets, inside, D)
+    v = load_packed_rows(v_ptr, n, pid, T, V_ROW, inside, H, D, C)
     d_out = load_rows(d_out_ptr, offsets, inside, D)
     x = load_rows(solutions_ptr, offsets, inside, D)
     y = load_rows(adjoints_ptr, offsets, inside, D)

@@ -24,7 +24,9 @@ from mixerlab.kernels.fused import (
     embedded_add_rms_norm,
     embedding,
     gated_rms_norm,
+    gates,
     linear,
+    norm_heads,
     norm_linear,
     rms_norm,
     rotary_heads,
@@ -89,7 +91,11 @@ def run_attention() -> None:
     tokens = torch.zeros(1, 2, 256, dtype=torch.int64)
     for heads in (1, 2, 8):
         given = {"inverse_frequency": torch.rand(1, 64 // heads), "heads": heads, "rotate_rho": True}
-        differentiate(lambda x, w, given=given: projected(x, w, **given)[0], (1, 2, 256, 128), (1, 512, 128))
+        for gains in ((), ((1, 3, 128 // heads),)):
+            differentiate(
+                lambda x, w, g=None, given=given: projected(x, w, gains=g, eps=1e-5, **given)[0],
+                *((1, 2, 256, 128), (1, 512, 128), *gains),
+            )
         differentiate(lambda table, given=given: looked_up(tokens, table, **given)[0], (1, 16, 512))
 
 
@@ -101,6 +107,14 @@ def run_fused() -> None:
     differentiate(
         lambda x, *gains: split_heads(x, parts, frequency, gains, 1e-5, backend="triton"), (2, 64, 416), (64,), (64,)
     )
+    differentiate(
+        lambda x, g: norm_heads(x, (2, 2), 64, (g, None), 1e-5, backend="triton"), (16, 416), (64,), dtype=torch.float32
+    )
+    for rate in ((), ((2,),)):
+        differentiate(
+            lambda x, bias, log_rate=None: gates(*x.chunk(2, -1), bias, log_rate=log_rate, backend="triton"),
+            *((2, 64, 4), (2,), *rate),
+        )
     normed, copied = Part(2, 64, Form.UNIT_NORM), Part(4, 64, Form.COPY)
     for parts in ([normed, normed, copied], [normed, normed], [copied]):
         shapes = (2, 64, 544), (columns_of(parts), 4)

@@ -26,6 +26,8 @@ from mixerlab.kernels.fused.cross_entropy.operator import mean_losses, mean_loss
 from mixerlab.kernels.fused.embedding.operator import look_up, look_up_backward
 from mixerlab.kernels.fused.embedding_norm.operator import look_up_add_norm, look_up_add_norm_backward, sum_add_norm
 from mixerlab.kernels.fused.gated_norm.operator import gated_norm, gated_norm_backward
+from mixerlab.kernels.fused.gates.operator import gates, gates_backward
+from mixerlab.kernels.fused.heads.operator import norm as norm_heads
 from mixerlab.kernels.fused.heads.operator import split, split_backward
 from mixerlab.kernels.fused.heads.parts import lists_of
 from mixerlab.kernels.fused.linear.operator import matrix_product, weight_gradient
@@ -105,6 +107,13 @@ def heads_calls(device):
     rest = packed, frequency, gains, EPS, *lists_of(FORMS)
     yield split, rest
     yield split_backward, (grads, *rest)
+    (packed,) = draw((2, 4, 40), device=device)
+    yield norm_heads, (packed, gains[:, :1], EPS, *lists_of([Part(2, 10, Form.RMS_NORM), Part(2, 10, Form.COPY)]))
+    packed, parameters, d_gates = draw((2, 4, 6), (2, 3), (2, 4, 3), device=device)
+    for rate in (None, parameters):
+        logits = packed[..., :3], packed[..., 3:], parameters, rate, parameters
+        yield gates, logits
+        yield gates_backward, (d_gates, d_gates, *logits)
     packed, weight = draw((2, 5, 40), (1, 32, 4), device=device)
     grads = draw(*((2, 5, part.heads, part.width) for part in COPIED), device=device)
     yield convolve, (packed, weight, *lists_of(COPIED))

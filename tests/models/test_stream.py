@@ -6,6 +6,7 @@ import torch.nn.functional as F
 from every_mixer import mixer_of
 from torch import nn
 
+from mixerlab.mixers import attn, parallax
 from mixerlab.mixers.attn import Attention
 from mixerlab.mixers.base import SequenceMixer
 from mixerlab.models.block import Block
@@ -102,6 +103,21 @@ def test_a_model_is_blocks_of_the_textbook(name, n_layers, vocabulary):
         x = plain_block(block, x, block.mixer, slice(2, None) if number == n_layers - 1 else slice(None))
     expected = norm(x, model.norm.weight) @ model.head.weight.T + model.head.bias
     compare(model(tokens, slice(2, None)), expected, list(model.parameters()))
+
+
+@pytest.mark.parametrize("name", ["attn", "parallax"])
+def test_heads_are_normed_in_the_table(name, monkeypatch):
+    """As on a GPU; not in a subclass, which may mix in another way."""
+    torch.manual_seed(0)
+    monkeypatch.setattr(attn, "resolve_backend", lambda *_: "triton")
+    monkeypatch.setattr(parallax.Parallax, "resolved_backend", lambda *_: "triton")
+    mixer = mixer_called(name).double()
+    random_gains(mixer)
+    rows, table = torch.randint(9, (2, LENGTH)), torch.randn(9, WIDTH, dtype=torch.float64, requires_grad=True)
+    normed = mixer.project_and_mix_at_once(table, rows)
+    compare(mixer.project_out(normed), mixer(table[rows]), [table, *mixer.parameters()])
+    mixer.__class__ = type("Mine", (type(mixer),), {})
+    assert mixer.project_and_mix_at_once(table, rows) is None
 
 
 @pytest.mark.parametrize("place", ["embedding", "blocks.0.mlp_norm", "blocks.1.mlp.w2", "blocks.0.mixer.v_proj"])
