@@ -43,7 +43,7 @@ def _sum_parts_kernel(
 
 
 def sum_parts(parts: Tensor, dtype: torch.dtype) -> Tensor:
-    """The sums over axis 1 of contiguous float32 `[groups, parts, ...]`: `[groups, ...]`, rounded to `dtype`."""
+    """The sums over axis 1 of contiguous `[groups, parts, ...]`, in float32: `[groups, ...]`, rounded to `dtype`."""
     groups, count, *shape = parts.shape
     sums = torch.empty((groups, *shape), dtype=dtype, device=parts.device)
     size = math.prod(shape)

@@ -124,7 +124,7 @@ def scan_inputs_backward_kernel(
     sums = tl.zeros((ROWS, BLOCK_STATES), dtype=tl.float32)
     for part in tl.range(parts, num_stages=STAGES):
         at = (part * tl.num_programs(1) * N + before) * STATES + row * STATES + n
-        sums += tl.load(bc_sums_ptr + at, mask=inside & (n < STATES), other=0.0)
+        sums += tl.load(bc_sums_ptr + at, mask=inside & (n < STATES), other=0.0).to(tl.float32)
     grad_bc = sums.to(dtype)
 
     sums_dt = tl.zeros((ROWS, BLOCK_RANK), dtype=tl.float32)
@@ -179,7 +179,7 @@ def scan_inputs_backward(
 ) -> Tensor:
     """The gradient of `[dt, B, C]`, `[batch, T, rank + 2 N]`. Its part of the gradient of u is added to `grad_u`.
 
-    `bc_sums` `[blocks, batch * T, 2 N]`, float32, are the gradients of B and C from each block of channels. All tensors
+    `bc_sums` `[blocks, batch * T, 2 N]` are the gradients of B and C from each block of channels. All tensors
     but the two matrices are contiguous.
     """
     batch, length, channels = grad_u.shape
