@@ -17,6 +17,8 @@ UNIT = 8
 # (largest number of parts, parts and elements that a program loads at once): 32 elements a thread.
 TILES = ((32, 8, 512), (64, 64, 64), (math.inf, 256, 16))
 WARPS = 4
+# Of more parts than this, stretches are added up first, as many as divide this number: else too few programs run.
+MOST_PARTS, STRETCHES = 1024, 32
 
 
 @triton.jit(do_not_specialize=["parts", "units"])
@@ -45,6 +47,9 @@ def _sum_parts_kernel(
 def sum_parts(parts: Tensor, dtype: torch.dtype) -> Tensor:
     """The sums over axis 1 of contiguous `[groups, parts, ...]`, in float32: `[groups, ...]`, rounded to `dtype`."""
     groups, count, *shape = parts.shape
+    if count > MOST_PARTS and (stretches := math.gcd(count, STRETCHES)) > 1:
+        first = sum_parts(parts.view(groups * stretches, count // stretches, *shape), torch.float32)
+        return sum_parts(first.view(groups, stretches, *shape), dtype)
     sums = torch.empty((groups, *shape), dtype=dtype, device=parts.device)
     size = math.prod(shape)
     unit = math.gcd(UNIT, size)

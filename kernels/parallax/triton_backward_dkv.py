@@ -11,7 +11,7 @@ import triton.language as tl
 
 from mixerlab.kernels.common.triton_attention import dot, load_rows
 from mixerlab.kernels.common.triton_halves import beside, left_right
-from mixerlab.kernels.parallax.triton_rotation import norm_back, rotate_back
+from mixerlab.kernels.parallax.triton_rotation import norm_back, prefetch_rows, rotate_back
 from mixerlab.kernels.parallax.triton_tiles import load_pair_tile, load_tile, query_offset, store_tile, visible
 
 
@@ -68,6 +68,9 @@ def dkv_kernel(
     keys = start_n + tl.arange(0, BLOCK_N)
     k_n = load_rows(k, k_strides, batch, kv_head, keys, seq_len, head_dim, BLOCK_D)
     v_n = load_rows(v, v_strides, batch, kv_head, keys, seq_len, head_dim, BLOCK_D)
+    EXACT: tl.constexpr = d_k_desc.dtype == tl.float32
+    if gains is not None:
+        prefetch_rows(unnormed_k, k_strides, batch, kv_head, keys, seq_len, BLOCK_D, EXACT)
     d_k = tl.zeros([BLOCK_N, BLOCK_D], tl.float32)
     d_v = tl.zeros([BLOCK_N, BLOCK_D], tl.float32)
 
@@ -102,12 +105,14 @@ def dkv_kernel(
                 batch, head, row_start, keys, full_last, last, seq_len, window, scale, scale_log2,
                 CAUSAL, HAS_WINDOW, True, BLOCK_M, BLOCK_D,
             )  # fmt: skip
-    EXACT: tl.constexpr = d_k_desc.dtype == tl.float32
+    if gains is not None:  # all loads first: their latencies overlap
+        x_k = load_rows(unnormed_k, k_strides, batch, kv_head, keys, seq_len, head_dim, BLOCK_D)
+        gains += batch // group_size * gain_group + BLOCK_D  # of q, k and ρ
+        gain = tl.load(gains + tl.arange(0, BLOCK_D)).to(tl.float32)
+        gain_sums += tl.program_id(0).to(tl.int64) * (3 * BLOCK_D) + BLOCK_D
     if ROTATE_K:
         d_k = rotate_back(d_k, frequency, batch // group_size, keys, BLOCK_N, BLOCK_D, EXACT)
-    if gains is not None:  # of q, k and ρ
-        x = load_rows(unnormed_k, k_strides, batch, kv_head, keys, seq_len, head_dim, BLOCK_D)
-        gain_sums += tl.program_id(0).to(tl.int64) * (3 * BLOCK_D) + BLOCK_D
-        d_k = norm_back(d_k, x, gains + batch // group_size * gain_group + BLOCK_D, gain_sums, eps, BLOCK_D)
+    if gains is not None:
+        d_k = norm_back(d_k, x_k, gain, gain_sums, eps, BLOCK_D)
     store_tile(d_k_desc, batch, kv_head, start_n, d_k, BLOCK_N, BLOCK_D)
     store_tile(d_v_desc, batch, kv_head, start_n, d_v * (1 / scale), BLOCK_N, BLOCK_D)

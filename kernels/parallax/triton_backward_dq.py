@@ -12,7 +12,7 @@ import triton.language as tl
 
 from mixerlab.kernels.common.triton_attention import dot, load_pair, load_rows
 from mixerlab.kernels.common.triton_halves import upper_lower
-from mixerlab.kernels.parallax.triton_rotation import norm_back, rotate_back
+from mixerlab.kernels.parallax.triton_rotation import norm_back, prefetch_rows, rotate_back
 from mixerlab.kernels.parallax.triton_tiles import load_tile, query_offset, seen_span, store_tile, visible
 
 
@@ -87,6 +87,10 @@ def dq_kernel(
     weight_at_0_m = tl.load(weight_at_0 + row)
     beta_m = tl.load(beta + row)
     gamma_m = tl.load(gamma + row)
+    EXACT: tl.constexpr = d_q_desc.dtype == tl.float32
+    if gains is not None:
+        prefetch_rows(unnormed_q, q_strides, batch, head, queries, seq_len, BLOCK_D, EXACT)
+        prefetch_rows(unnormed_rho, rho_strides, batch, head, queries, seq_len, BLOCK_D, EXACT)
     d_q = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
     d_rho = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
 
@@ -107,17 +111,18 @@ def dq_kernel(
         k_desc, v_desc, batch, kv_head, queries, full_last, last, seq_len, window, scale, scale_log2,
         CAUSAL, HAS_WINDOW, True, BLOCK_N, BLOCK_D,
     )  # fmt: skip
-    EXACT: tl.constexpr = d_q_desc.dtype == tl.float32
+    if gains is not None:  # all loads first: their latencies overlap
+        x_q = load_rows(unnormed_q, q_strides, batch, head, queries, seq_len, head_dim, BLOCK_D)
+        x_rho = load_rows(unnormed_rho, rho_strides, batch, head, queries, seq_len, head_dim, BLOCK_D)
+        gains += batch // group_size * gain_group + tl.arange(0, BLOCK_D)  # of q, k and ρ
+        gain_q, gain_rho = tl.load(gains).to(tl.float32), tl.load(gains + 2 * BLOCK_D).to(tl.float32)
+        gain_sums += tl.program_id(0).to(tl.int64) * (3 * BLOCK_D)
     if ROTATE_Q:
         d_q = rotate_back(d_q, frequency, batch // group_size, queries, BLOCK_M, BLOCK_D, EXACT)
     if ROTATE_RHO:
         d_rho = rotate_back(d_rho, frequency, batch // group_size, queries, BLOCK_M, BLOCK_D, EXACT)
-    if gains is not None:  # of q, k and ρ
-        gains += batch // group_size * gain_group
-        gain_sums += tl.program_id(0).to(tl.int64) * (3 * BLOCK_D)
-        x = load_rows(unnormed_q, q_strides, batch, head, queries, seq_len, head_dim, BLOCK_D)
-        d_q = norm_back(d_q, x, gains, gain_sums, eps, BLOCK_D)
-        x = load_rows(unnormed_rho, rho_strides, batch, head, queries, seq_len, head_dim, BLOCK_D)
-        d_rho = norm_back(d_rho, x, gains + 2 * BLOCK_D, gain_sums + 2 * BLOCK_D, eps, BLOCK_D)
+    if gains is not None:
+        d_q = norm_back(d_q, x_q, gain_q, gain_sums, eps, BLOCK_D)
+        d_rho = norm_back(d_rho, x_rho, gain_rho, gain_sums + 2 * BLOCK_D, eps, BLOCK_D)
     store_tile(d_q_desc, batch, head, start_m, d_q, BLOCK_M, BLOCK_D)
     store_tile(d_rho_desc, batch, head, start_m, d_rho, BLOCK_M, BLOCK_D)

@@ -49,18 +49,39 @@ def rotate_back(tile, frequency, group, positions, ROWS: tl.constexpr, D: tl.con
 
 
 @triton.jit
+def prefetch_rows(x, strides, batch, head, rows, seq_len, D: tl.constexpr, EXACT: tl.constexpr):
+    """Brings what `load_rows` will read into the second-level cache. Not in the interpreter, which has none."""
+    if not EXACT:
+        SECTOR: tl.constexpr = 16  # elements of 32 bytes
+        at = batch.to(tl.int64) * strides[0] + head.to(tl.int64) * strides[2]
+        at += (
+            tl.minimum(rows, seq_len - 1).to(tl.int64)[:, None] * strides[1]
+            + tl.arange(0, D // SECTOR)[None, :] * SECTOR
+        )
+        tl.inline_asm_elementwise(
+            "prefetch.global.L2 [$1]; mov.u32 $0, 0;",
+            "=r,l",
+            [(x + at).to(tl.int64)],
+            dtype=tl.int32,
+            is_pure=False,
+            pack=1,
+        )
+
+
+@triton.jit
 def norm_back(d_y, x, gain, sums, eps, D: tl.constexpr):
-    """The gradient of rows `[rows, D]` of x from that of `x / sqrt(mean(x^2) + eps) * gain`.
+    """The gradient of rows `[rows, D]` of x from that of `x / sqrt(mean(x^2) + eps) * gain`, with the gain `[D]`.
 
     Writes that of the gain, summed over these rows, to `sums`. Rows outside the sequence are zero in both.
     """
-    column = tl.arange(0, D)
     x = x.to(tl.float32)
     scale = tl.rsqrt(tl.sum(x * x, 1) / D + eps)[:, None]
     x *= scale
-    tl.store(sums + column, tl.sum(d_y * x, 0))
-    d_y *= tl.load(gain + column).to(tl.float32)[None, :]
-    return scale * (d_y - x * (tl.sum(d_y * x, 1) / D)[:, None])
+    of_gain = tl.sum(d_y * x, 0)
+    d_y *= gain[None, :]
+    d_x = scale * (d_y - x * (tl.sum(d_y * x, 1) / D)[:, None])
+    tl.store(sums + tl.arange(0, D), of_gain)
+    return d_x
 
 
 @triton.jit

@@ -61,7 +61,7 @@ def exact(x, weight, heads, gains=(), eps=EPS, rotate_rho=False):
 SHAPES = [(141, 24, 1, 32), (192, 32, 2, 16), (130, 128, 2, 16)]
 
 
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize("normed", [True, False])
 @pytest.mark.parametrize("rotate_rho", [True, False])
 @pytest.mark.parametrize("length, width, heads, head_dim", SHAPES)
@@ -84,7 +84,7 @@ def of_table(function):
 
 
 # Width of x, heads, head dim: heads and widths that the projection's kernel does not take as well.
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize("normed", [True, False])
 @pytest.mark.parametrize("rotate_rho", [True, False])
 @pytest.mark.parametrize("width, heads, head_dim", [(18, 1, 32), (32, 2, 16), (136, 3, 16)])
