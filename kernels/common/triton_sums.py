@@ -47,6 +47,8 @@ def _sum_parts_kernel(
 def sum_parts(parts: Tensor, dtype: torch.dtype) -> Tensor:
     """The sums over axis 1 of contiguous `[groups, parts, ...]`, in float32: `[groups, ...]`, rounded to `dtype`."""
     groups, count, *shape = parts.shape
+    if count == 1 and parts.dtype == dtype:
+        return parts[:, 0]
     if count > MOST_PARTS and (stretches := math.gcd(count, STRETCHES)) > 1:
         first = sum_parts(parts.view(groups * stretches, count // stretches, *shape), torch.float32)
         return sum_parts(first.view(groups, stretches, *shape), dtype)
