@@ -109,7 +109,7 @@ def forward(
     tile = _tile(heads)
     if rows:
         _gates_forward_kernel[triton.cdiv(rows, tile["ROWS"]), groups](
-            *inputs, log_decay, beta, rows, *_strides(*inputs), **tile
+            *inputs, log_decay, beta, rows, *_strides(inputs), **tile
         )
     return log_decay, beta
 
@@ -130,23 +130,24 @@ def backward(
     blocks = triton.cdiv(rows, tile["ROWS"])
     parts = min(blocks, max(1, BACKWARD_PROGRAMS * processors(decay_logit.device) // groups))
     sums = torch.empty((groups, parts, 3, heads), dtype=torch.float32, device=decay_logit.device)
-    d_logits = [torch.empty(x.shape, dtype=x.dtype, device=x.device) for x in (decay_logit, beta_logit)]
+    of_decay, of_beta = (torch.empty(x.shape, dtype=x.dtype, device=x.device) for x in (decay_logit, beta_logit))
     if rows:
         _gates_backward_kernel[parts, groups](
-            *(d_log_decay.contiguous(), d_beta.contiguous(), *inputs, *d_logits, sums),
-            *(rows, *_strides(*inputs)),
+            *(d_log_decay.contiguous(), d_beta.contiguous(), *inputs, of_decay, of_beta, sums),
+            *(rows, *_strides(inputs)),
             **tile,
         )
-    return *d_logits, sum_parts(sums, torch.float32)
+    return of_decay, of_beta, sum_parts(sums, torch.float32)
 
 
 def _readable(*tensors: Tensor | None) -> list[Tensor | None]:
     return [x if x is None else unit_stride(x) for x in tensors]
 
 
-def _strides(decay_logit: Tensor, beta_logit: Tensor, *parameters: Tensor | None) -> tuple[int, ...]:
-    of_parameters = (0 if x is None else x.stride(0) for x in parameters)
-    return *decay_logit.stride()[:2], *beta_logit.stride()[:2], *of_parameters
+def _strides(inputs: list[Tensor | None]) -> list[int]:
+    """Of a group and a row of both logits, then of a group of each parameter."""
+    steps = [(0, 0) if x is None else x.stride()[:2] for x in inputs]
+    return [*steps[0], *steps[1], *(of_group for of_group, _ in steps[2:])]
 
 
 def _tile(heads: int) -> dict[str, int]:

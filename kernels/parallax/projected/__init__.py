@@ -83,7 +83,7 @@ def projected_parallax(
     if rows is not None:
         products = linear(x, weight)
         if gains:
-            products = norm_heads(products, (heads,) * 4, head_dim, (of_q, of_k, None, of_rho), eps, backend=backend)
+            products = norm_heads(products, (heads,) * 4, head_dim, (of_q, of_k, None, of_rho), eps)
         if is_one_operator(products.device, products.dtype, rows.shape[1], head_dim, inverse_frequency, backend):
             from mixerlab.kernels.parallax.projected.operator import looked_up  # here, because Triton is optional
 

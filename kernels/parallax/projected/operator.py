@@ -98,7 +98,7 @@ def projected_backward(
         *(head_dim**-0.5, True, None),
         frequency=inverse_frequency.contiguous(),
         rotate_rho=rotate_rho,
-        norms=None if gains is None else Norms(*unnormed, gains, eps),
+        norms=None if gains is None else Norms(unnormed[0], unnormed[1], unnormed[2], gains, eps),
     )
     d_packed = d_packed.view(d_o.shape[0], -1, d_packed.shape[-1])
     return [d_packed] if d_gains is None else [d_packed, d_gains]

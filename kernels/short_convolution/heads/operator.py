@@ -35,7 +35,7 @@ def convolve(packed: Tensor, weight: Tensor, heads: list[int], widths: list[int]
     convolved, others = divided(parts_of(heads, widths, forms), channels)
     results = empty_results(packed, convolved)
     triton_convolution.forward_heads(packed[..., :channels], weight, results, normed(convolved), UNIT_NORM_EPS)
-    return results + triton_heads.split(packed[..., channels:], None, others)
+    return [*results, *triton_heads.split(packed[..., channels:], None, others)]
 
 
 @torch.library.custom_op("mixerlab::convolve_heads_backward", mutates_args=())
