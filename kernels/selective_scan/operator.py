@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from mixerlab.kernels.common.registration import register
-from mixerlab.kernels.selective_scan.tiles import SAVED_EVERY
+from mixerlab.kernels.selective_scan.tiles import backward_tiles
 
 
 @torch.library.custom_op("mixerlab::selective_scan", mutates_args=())
@@ -62,7 +62,7 @@ def _(grad, u, delta, delta_bias, A, BC, D, z, ungated, states):
 def states_shape(u: Tensor, A: Tensor) -> tuple[int, ...]:
     """The shape of the states that the forward kernel saves, in the dtype of `u`."""
     batch, length, channels = u.shape
-    return batch, -(-length // SAVED_EVERY), A.shape[-1], channels
+    return batch, -(-length // backward_tiles(A.shape[-1]).block_t), A.shape[-1], channels
 
 
 def parameter_gradients(packed: Tensor, channels: int) -> tuple[Tensor, Tensor, Tensor]:

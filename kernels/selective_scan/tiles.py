@@ -2,8 +2,6 @@
 
 from typing import NamedTuple
 
-SAVED_EVERY = 4  # steps: how often the forward kernel saves the state; it divides its tile, and that of the backward it
-
 
 class Tiles(NamedTuple):
     """The tile of one kernel and how it runs."""
@@ -28,7 +26,7 @@ def forward_tiles(state: int) -> Tiles:
 def backward_tiles(state: int) -> Tiles:
     """The same threads as in the forward, so that only sums over channels cross them.
 
-    It scans to the start of its tile from the state saved last.
+    `block_t` divides that of the forward kernel, which saves the state every so many steps.
     """
     return Tiles(block_t=2, stages=3, **_threads(state))
 

@@ -5,8 +5,8 @@ all times of a tile, are in the registers of one thread. So a sum over the state
 row out of a tile or put it back costs nothing once compiled. (A reversed `tl.associative_scan` would do the same, but
 in Triton 3.7 it shuffles every value across the warp.) The channels are spread over threads.
 
-The forward kernel saves the state every few steps. The backward kernel loops over tiles from the last to the first: it
-scans each again from the saved state before it, and then scans the gradient of the state back.
+The forward kernel saves the state at the start of each tile of the backward kernel. That loops over its tiles from the
+last to the first: it scans each again from the saved state, and then scans the gradient of the state back.
 """
 
 import torch
@@ -17,7 +17,7 @@ from torch import Tensor
 from mixerlab.kernels.common.addressing import addressable
 from mixerlab.kernels.common.triton_elementwise import sigmoid, softplus
 from mixerlab.kernels.common.triton_sums import sum_parts
-from mixerlab.kernels.selective_scan.tiles import SAVED_EVERY, Tiles, backward_tiles, forward_tiles, padded
+from mixerlab.kernels.selective_scan.tiles import Tiles, backward_tiles, forward_tiles, padded
 from mixerlab.kernels.selective_scan.triton_tiles import (
     computed_once,
     load_rates,
@@ -71,40 +71,6 @@ def _scan_again(decay, x, state, row):
         state = tl.fma(row_as_tile(decay, row, r), state, row_as_tile(x, row, r))
         after = with_row(after, row, r, state)
     return before, after
-
-
-@triton.jit
-def _scan_on(
-    state,
-    u_ptr,
-    u_strides,
-    delta_ptr,
-    delta_strides,
-    bc_ptr,
-    bc_strides,
-    bias,
-    rate,
-    batch,
-    time,
-    channel,
-    is_channel,
-    n,
-    row,
-    T,
-    N: tl.constexpr,
-):
-    """The state behind a tile, from that before it."""
-    inside = (time < T)[:, None] & is_channel[None, :]
-    u = _load_rows(u_ptr, u_strides, batch, time, channel, inside).to(tl.float32)
-    delta = _load_rows(delta_ptr, delta_strides, batch, time, channel, inside)
-    b_at = bc_ptr + batch * bc_strides[0] + time[:, None, None] * bc_strides[1] + n[None, :, :]
-    b = tl.load(b_at, mask=(time < T)[:, None, None] & (n < N)[None, :, :], other=0.0)
-    step = computed_once(softplus(delta.to(tl.float32) + bias[None, :]))
-    decay = tl.exp2(step[:, None, :, None] * rate)
-    x = (step * u)[:, None, :, None] * b[:, :, None, :]
-    for r in tl.static_range(x.shape[0]):
-        state = tl.fma(row_as_tile(decay, row, r), state, row_as_tile(x, row, r))
-    return state
 
 
 @triton.jit
@@ -239,7 +205,6 @@ def scan_backward_kernel(
     bc_strides,
     grad_strides,
     grad_z_strides,
-    EVERY: tl.constexpr,
     N: tl.constexpr,
     BLOCK_T: tl.constexpr,
     BLOCK_C: tl.constexpr,
@@ -264,7 +229,7 @@ def scan_backward_kernel(
     skip = tl.load(d_ptr + group * group_strides[2] + channel, mask=is_channel, other=0.0)
     bias = tl.load(bias_ptr + group * group_strides[3] + channel, mask=is_channel, other=0.0)
 
-    tiles = tl.cdiv(T, EVERY)
+    tiles = tl.cdiv(T, BLOCK_T)
     starts = starts_ptr + (batch * tiles + tiles - 1) * N * CHANNELS
     starts += n[:, None, :] * CHANNELS + channel[None, :, None]
     grad_state = tl.zeros((1, ROWS, BLOCK_C, LANES), dtype=tl.float32)
@@ -272,53 +237,46 @@ def scan_backward_kernel(
     grad_skip = tl.zeros((BLOCK_T, BLOCK_C), dtype=tl.float32)
     grad_bias = tl.zeros((BLOCK_T, BLOCK_C), dtype=tl.float32)
     for tile in tl.range(tiles, num_stages=STAGES):
-        first = (tiles - 1 - tile) * EVERY
-        for part in tl.static_range(EVERY // BLOCK_T - 1, -1, -1):
-            time = first + part * BLOCK_T + row
-            is_time = time < T
-            inside = is_time[:, None] & is_channel[None, :]
-            u = _load_rows(u_ptr, u_strides, batch, time, channel, inside)
-            delta = _load_rows(delta_ptr, delta_strides, batch, time, channel, inside)
-            z = _load_rows(z_ptr, z_strides, batch, time, channel, inside)
-            grad = _load_rows(grad_ptr, grad_strides, batch, time, channel, inside)
-            rows = (batch * T + time)[:, None] * CHANNELS + channel[None, :]
-            ungated = tl.load(ungated_ptr + rows, mask=inside, other=0.0)
-            b, c = _load_b_and_c(bc_ptr, bc_strides, batch, time, n, is_time, N)
-            u, z = u.to(tl.float32), z.to(tl.float32)
-            state = tl.load(starts, mask=is_rate, other=0.0).to(tl.float32)[None, :, :, :]
-            for earlier in tl.static_range(part):
-                state = _scan_on(
-                    state, u_ptr, u_strides, delta_ptr, delta_strides, bc_ptr, bc_strides, bias, rate, batch,
-                    first + earlier * BLOCK_T + row, channel, is_channel, n, row, T, N,
-                )  # fmt: skip
-
-            # Steps after T have gradient 0, and so add nothing below.
-            logit = delta.to(tl.float32) + bias[None, :]
-            step = computed_once(softplus(logit))
-            scaled = step * u
-            decay = tl.exp2(step[:, None, :, None] * rate)
-            before, after = _scan_again(decay, scaled[:, None, :, None] * b[:, :, None, :], state, row)
-
-            grad_z, grad_y = _gate_gradients(grad, ungated, z)
-            grad_states, grad_exponent, grad_state, grad_rate = _scan_gradients(
-                grad_y, step, decay, c, before, grad_state, grad_rate, row
-            )
-            grad_x = sum_over_state(grad_states * b[:, :, None, :])
-            grad_step = grad_x * u + sum_over_state(grad_exponent * rate) * LN_2
-            grad_logit = computed_once(grad_step * sigmoid(logit))
-            grad_u = grad_x * step + grad_y * skip[None, :]
-            grad_skip += grad_y * u
-            grad_bias += grad_logit
-            grad_bc = _sum_b_and_c(grad_states * scaled[:, None, :, None], after * grad_y[:, None, :, None], HALVINGS)
-
-            tl.store(grad_u_ptr + rows, grad_u.to(grad_u_ptr.dtype.element_ty), mask=inside)
-            tl.store(grad_delta_ptr + rows, grad_logit.to(grad_delta_ptr.dtype.element_ty), mask=inside)
-            z_rows = batch * grad_z_strides[0] + time[:, None] * grad_z_strides[1] + channel[None, :]
-            tl.store(grad_z_ptr + z_rows, grad_z.to(grad_z_ptr.dtype.element_ty), mask=inside)
-            slot = (tl.program_id(0) * tl.num_programs(1) + batch) * T
-            sums = bc_sums_ptr + (slot + time)[:, None] * (2 * N) + (which * N + which_n)[None, :]
-            tl.store(sums, grad_bc.to(bc_sums_ptr.dtype.element_ty), mask=is_time[:, None] & (which_n < N)[None, :])
+        time = (tiles - 1 - tile) * BLOCK_T + row
+        is_time = time < T
+        inside = is_time[:, None] & is_channel[None, :]
+        u = _load_rows(u_ptr, u_strides, batch, time, channel, inside)
+        delta = _load_rows(delta_ptr, delta_strides, batch, time, channel, inside)
+        z = _load_rows(z_ptr, z_strides, batch, time, channel, inside)
+        grad = _load_rows(grad_ptr, grad_strides, batch, time, channel, inside)
+        rows = (batch * T + time)[:, None] * CHANNELS + channel[None, :]
+        ungated = tl.load(ungated_ptr + rows, mask=inside, other=0.0)
+        b, c = _load_b_and_c(bc_ptr, bc_strides, batch, time, n, is_time, N)
+        u, z = u.to(tl.float32), z.to(tl.float32)
+        state = tl.load(starts, mask=is_rate, other=0.0).to(tl.float32)[None, :, :, :]
         starts -= N * CHANNELS
+
+        # Steps after T have gradient 0, and so add nothing below.
+        logit = delta.to(tl.float32) + bias[None, :]
+        step = computed_once(softplus(logit))
+        scaled = step * u
+        decay = tl.exp2(step[:, None, :, None] * rate)
+        before, after = _scan_again(decay, scaled[:, None, :, None] * b[:, :, None, :], state, row)
+
+        grad_z, grad_y = _gate_gradients(grad, ungated, z)
+        grad_states, grad_exponent, grad_state, grad_rate = _scan_gradients(
+            grad_y, step, decay, c, before, grad_state, grad_rate, row
+        )
+        grad_x = sum_over_state(grad_states * b[:, :, None, :])
+        grad_step = grad_x * u + sum_over_state(grad_exponent * rate) * LN_2
+        grad_logit = computed_once(grad_step * sigmoid(logit))
+        grad_u = grad_x * step + grad_y * skip[None, :]
+        grad_skip += grad_y * u
+        grad_bias += grad_logit
+        grad_bc = _sum_b_and_c(grad_states * scaled[:, None, :, None], after * grad_y[:, None, :, None], HALVINGS)
+
+        tl.store(grad_u_ptr + rows, grad_u.to(grad_u_ptr.dtype.element_ty), mask=inside)
+        tl.store(grad_delta_ptr + rows, grad_logit.to(grad_delta_ptr.dtype.element_ty), mask=inside)
+        z_rows = batch * grad_z_strides[0] + time[:, None] * grad_z_strides[1] + channel[None, :]
+        tl.store(grad_z_ptr + z_rows, grad_z.to(grad_z_ptr.dtype.element_ty), mask=inside)
+        part = (tl.program_id(0) * tl.num_programs(1) + batch) * T
+        sums = bc_sums_ptr + (part + time)[:, None] * (2 * N) + (which * N + which_n)[None, :]
+        tl.store(sums, grad_bc.to(bc_sums_ptr.dtype.element_ty), mask=is_time[:, None] & (which_n < N)[None, :])
 
     if FROM_LOG:
         grad_rate *= rate * LN_2
@@ -336,11 +294,11 @@ def forward(u, delta, delta_bias, A, BC, D, z, *, from_log: bool = False) -> tup
     """
     batch, length, channels = u.shape
     groups, _, n = A.shape
-    tiles = forward_tiles(n)
+    tiles, every = forward_tiles(n), backward_tiles(n).block_t
     u, delta, z, BC, A, D, delta_bias = (addressable(x) for x in (u, delta, z, BC, A, D, delta_bias))
     y = torch.empty(u.shape, dtype=u.dtype, device=u.device)
     ungated = torch.empty(u.shape, dtype=u.dtype, device=u.device)
-    starts = torch.empty((batch, triton.cdiv(length, SAVED_EVERY), n, channels), dtype=u.dtype, device=u.device)
+    starts = torch.empty((batch, triton.cdiv(length, every), n, channels), dtype=u.dtype, device=u.device)
     scan_forward_kernel[(triton.cdiv(channels, tiles.block_c), batch)](
         u,
         delta,
@@ -357,7 +315,7 @@ def forward(u, delta, delta_bias, A, BC, D, z, *, from_log: bool = False) -> tup
         batch // groups,
         _group_strides(A, D, delta_bias),
         *_row_strides(u, delta, z, BC),
-        EVERY=SAVED_EVERY,
+        EVERY=every,
         FROM_LOG=from_log,
         **_blocks(n, tiles),
     )
@@ -404,7 +362,6 @@ def backward(
         batch // groups,
         _group_strides(A, D, delta_bias),
         *_row_strides(u, delta, z, BC, grad, grad_z),
-        EVERY=SAVED_EVERY,
         HALVINGS=tiles.block_c.bit_length() - 1,
         FROM_LOG=from_log,
         **_blocks(n, tiles),

@@ -172,6 +172,7 @@ def test_as_close_as_three_operators(device, length, heads, head_dim, normed):
 
     expected = run(of(exact, heads=heads), double(given))
     one, again, three = (run(f, given) for f in (function, function, by_three))
-    for a, b, c, e in zip(one, again, three, expected, strict=True):
+    for i, (a, b, c, e) in enumerate(zip(one, again, three, expected, strict=True)):
         assert torch.equal(a, b)
-        assert (a - e).norm() <= 1.05 * (c - e).norm() <= 0.01 * e.norm()
+        largest = 0.01 if i < 3 else 0.02  # gains: sums over all positions and heads, of which most cancels
+        assert (a - e).norm() <= 1.05 * (c - e).norm() <= largest * e.norm()
