@@ -16,6 +16,7 @@ def formula(decay_logit, beta_logit, decay_bias, log_rate=None, beta_bias=None):
     return log_decay, 1 / (1 + (-beta_logit - (0 if beta_bias is None else beta_bias)).exp())
 
 
+@pytest.mark.sampled(3)
 @each_backend
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("names", PARAMETERS, ids=str)
