@@ -24,6 +24,7 @@ from torch import Tensor, nn
 
 import mixerlab
 from mixerlab.benchmarks.measuring import Table
+from mixerlab.benchmarks.peers import plain_block, rotary_angles
 from mixerlab.generate import TokenReader
 
 MIXERS = ("attn", "parallax", "gdn", "mamba", "mesa")
@@ -40,9 +41,7 @@ class EagerAttention:
             torch.empty(2, batch, mixer.num_heads, length, mixer.head_dim, device=device, dtype=dtype)
             for mixer in mixers
         ]
-        pairs = torch.arange(0, mixers[0].head_dim, 2, device=device) / mixers[0].head_dim
-        angles = torch.arange(length, device=device)[:, None] * (10_000**-pairs).repeat(2)
-        self.cos, self.sin = (function(angles).to(dtype) for function in (torch.cos, torch.sin))
+        self.angles = rotary_angles(length, mixers[0].head_dim, device)
         self.restart()
 
     def restart(self) -> None:
@@ -52,23 +51,14 @@ class EagerAttention:
         """The logits `[B, 1, V]` of the next tokens, int64 `[B, 1]`."""
         x, t = self.model.embedding(tokens), self.position
         for block, cache in zip(self.model.blocks, self.caches, strict=True):
-            own, normed = block.mixer, block.mixer_norm(x)
-            q, k, v = (
-                layer(normed).unflatten(-1, (own.num_heads, own.head_dim)).transpose(1, 2)
-                for layer in (own.q_proj, own.k_proj, own.v_proj)
-            )
-            q, cache[0, :, :, t : t + 1] = self._rotated(own.q_norm(q)), self._rotated(own.k_norm(k))
-            cache[1, :, :, t : t + 1] = v
-            mixed = F.scaled_dot_product_attention(q, *cache[:, :, :, : t + 1])
-            x = x + own.o_proj(mixed.transpose(1, 2).flatten(2))
-            normed = block.mlp_norm(x)
-            x = x + block.mlp.w3(F.silu(block.mlp.w1(normed)) * block.mlp.w2(normed))
+
+            def attend(q: Tensor, k: Tensor, v: Tensor, cache: Tensor = cache) -> Tensor:
+                cache[0, :, :, t : t + 1], cache[1, :, :, t : t + 1] = k, v
+                return F.scaled_dot_product_attention(q, *cache[:, :, :, : t + 1])
+
+            x = plain_block(block, x, self.angles[t], attend)
         self.position += 1
         return self.model.head(self.model.norm(x))
-
-    def _rotated(self, x: Tensor) -> Tensor:
-        first, second = x.chunk(2, dim=-1)
-        return x * self.cos[self.position] + torch.cat((-second, first), dim=-1) * self.sin[self.position]
 
 
 def generated(reader: TokenReader | EagerAttention, tokens: Tensor, length: int) -> Tensor:

@@ -1,4 +1,6 @@
-"""The kernels that the Parallax benchmark compares, with one signature: q, rho, k, v `[B, T, H, D]`, causal."""
+"""What benchmarks compare with: Parallax's kernels, with one signature, q, rho, k, v `[B, T, H, D]`, causal; and the
+model of `mixer=attn` in plain PyTorch.
+"""
 
 import importlib
 import os
@@ -7,11 +9,13 @@ from types import ModuleType
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from mixerlab.kernels.parallax import parallax_attention
 
 Attention = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
+Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
 OFFICIAL_KERNELS = ("_fwd_kernel", "_bwd_preprocess_kernel", "_bwd_rq_kernel", "_bwd_kv_kernel")
 # The most likely of its 36 configurations: (row tile, column tile, warps, stages).
 FEW_OFFICIAL_CONFIGS = ((32, 64, 4, 2), (64, 32, 4, 2), (64, 64, 4, 2), (64, 64, 8, 2), (128, 64, 8, 2))
@@ -91,3 +95,29 @@ def limit_official_configs() -> None:
     train = importlib.import_module("parallax.triton.parallax_train")
     for tuner in (getattr(train, name) for name in OFFICIAL_KERNELS):
         tuner.configs = [config for config in tuner.configs if likely(config)]
+
+
+def plain_block(block: Any, x: Tensor, angles: Tensor, attend: Attend) -> Tensor:
+    """A block of `mixer=attn`, its layers called one by one: `x` `[B, T, d_model]` to the same.
+
+    Args:
+        angles: those of `rotary_angles` at the positions of `x`.
+        attend: from q, k and v `[B, H, T, D]` to the output of the same shape.
+    """
+    own, normed = block.mixer, block.mixer_norm(x)
+    layers, cos, sin = (own.q_proj, own.k_proj, own.v_proj), angles.cos(), angles.sin()
+
+    def rotated(x: Tensor) -> Tensor:
+        first, second = x.chunk(2, dim=-1)
+        return (x * cos + torch.cat((-second, first), dim=-1) * sin).to(x.dtype)
+
+    q, k, v = (layer(normed).unflatten(-1, (own.num_heads, own.head_dim)).transpose(1, 2) for layer in layers)
+    x = x + own.o_proj(attend(rotated(own.q_norm(q)), rotated(own.k_norm(k)), v).transpose(1, 2).flatten(2))
+    normed = block.mlp_norm(x)
+    return x + block.mlp.w3(F.silu(block.mlp.w1(normed)) * block.mlp.w2(normed))
+
+
+def rotary_angles(length: int, head_dim: int, device: torch.device) -> Tensor:
+    """Of RoPE, float32 `[length, head_dim]`."""
+    pairs = torch.arange(0, head_dim, 2, device=device) / head_dim
+    return torch.arange(length, device=device)[:, None] * (10_000**-pairs).repeat(2)

@@ -50,9 +50,9 @@ REPLICAS = (1, 3, 9)
 COMPARED_STEPS = 20
 
 
-def stand_in_task(length: int) -> Task:
+def stand_in_task(length: int, vocabulary: int = VOCAB) -> Task:
     """Stands for a task: the attributes that `build_model` reads."""
-    return cast(Task, SimpleNamespace(vocab_size=VOCAB, autoencode=False, input_length=length))
+    return cast(Task, SimpleNamespace(vocab_size=vocabulary, autoencode=False, input_length=length))
 
 
 def config(mixer: str) -> DictConfig:
@@ -70,9 +70,8 @@ class Trial:
     `wanted` is `trainer.compile`; `notes` is what a run's record would say.
     """
 
-    def __init__(self, mixer: str, length: int, replicas: int, wanted: str | bool):
-        cfg = config(mixer)
-        build = partial(build_model, cfg, stand_in_task(length))
+    def __init__(self, cfg: DictConfig, task: Task, replicas: int, wanted: str | bool = "auto", batch: int = BATCH):
+        build = partial(build_model, cfg, task)
         device = torch.device("cuda")
         population = Population(build, [0] * replicas).to(device)
         rates = [5e-3, 1e-3, 5e-4] * 3
@@ -84,11 +83,12 @@ class Trial:
             total_steps=6000,
         )
         generator = torch.Generator(device).manual_seed(0)
-        draw = partial(torch.randint, 0, VOCAB, device=device, generator=generator)
-        examples = Examples(draw((12_801, length)), draw((12_801, length)), ALL)
+        draw = partial(torch.randint, 0, task.vocab_size, device=device, generator=generator)
+        shape = 100 * batch + 1, task.input_length
+        examples = Examples(draw(shape), draw(shape), ALL)
         self.steps = PopulationSteps(population, optimizer, examples, bf16=True)
         self.step = self.steps.train
-        self.rows = torch.randint(0, 12_800, (COMPARED_STEPS, replicas, BATCH), device=device, generator=generator)
+        self.rows = torch.randint(0, 100 * batch, (COMPARED_STEPS, replicas, batch), device=device, generator=generator)
         decision = choose_execution(population, "auto", examples.inputs[self.rows[0]], ALL, bf16=True)
         self.state = self.steps.written_tensors()  # after the decision, which may give replicas buffers of their own
         self.notes = [decision.why] if decision.why else []
@@ -117,7 +117,7 @@ def measure(mixer: str, length: int, replicas: int, repeats: int, wanted: str | 
     """One row of the table: the first step, the eager step and the captured step."""
     torch.cuda.reset_peak_memory_stats()
     started = time.perf_counter()
-    plain = Trial(mixer, length, replicas, wanted)
+    plain = Trial(config(mixer), stand_in_task(length), replicas, wanted)
     first_loss = plain.step(plain.rows[0])
     torch.cuda.synchronize()
     first_step = time.perf_counter() - started
@@ -125,7 +125,7 @@ def measure(mixer: str, length: int, replicas: int, repeats: int, wanted: str | 
     eager = milliseconds(partial(plain.step, plain.rows[0]), max(5, repeats // 5))
     del plain
 
-    graphed = Trial(mixer, length, replicas, wanted)
+    graphed = Trial(config(mixer), stand_in_task(length), replicas, wanted)
     started = time.perf_counter()
     captured = graphed.captured()
     torch.cuda.synchronize()

@@ -10,11 +10,13 @@ import torch
 import mixerlab
 from mixerlab.benchmarks.decode_heat_map import heat_map
 from mixerlab.benchmarks.generate import EagerAttention, generated
+from mixerlab.benchmarks.language_model import Peer
 from mixerlab.generate import TokenReader
 
 ROOT = Path(__file__).parents[1]
 COMMANDS = {
     "generate": ["--output", "made"],
+    "language_model": ["--output", "made"],
     "parallax_decode": ["--output", "made"],
     "parallax_kernel": ["--output", "made"],
     "throughput": ["--out", "made.csv"],
@@ -49,6 +51,14 @@ def test_the_heat_map_shows_the_last_run_that_measured_both():
     first, second = heat_map(pd.DataFrame(rows, columns=columns), "a card").axes
     assert {text.get_position(): text.get_text() for text in first.texts} == {(0, 0): "1.50", (1, 1): "1.50"}
     assert [text.get_text() for text in second.texts] == ["1.50"]
+
+
+def test_the_peer_of_language_models_computes_the_same():
+    model = mixerlab.build_model("mixer=attn", "task=icr")
+    peer, rows = Peer(model, 9, torch.device("cpu")), torch.randint(0, 16, (3, 9))
+    torch.testing.assert_close(peer.logits(rows), model(rows), rtol=1e-5, atol=1e-5)
+    trained = [id(parameter) for optimizer in peer.optimizers for parameter in optimizer.param_groups[0]["params"]]
+    assert sorted(trained) == sorted(map(id, model.parameters()))
 
 
 @torch.no_grad()
