@@ -163,8 +163,9 @@ def test_rotary_under_vmap(device, backend):
     check_replicas(of_k, inputs)
 
 
-# (groups of) rows, vocabulary, width. A tile of the backward is 64 rows by 64 tokens by 128 columns.
-TABLES = [((17,), 8, 96), ((2, 65), 100, 10), ((3,), 5, 200)]
+# (groups of) rows, vocabulary, width. A tile of the backward is 64 rows by 64 tokens by 128 columns; with more than 256
+# tokens PyTorch adds up the gradients.
+TABLES = [((17,), 8, 96), ((2, 65), 100, 10), ((3,), 5, 200), ((2, 400), 300, 9)]
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
@@ -177,8 +178,12 @@ def test_embedding(device, rows, vocabulary, width, backend):
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_embedding_under_vmap(device, backend):
+@pytest.mark.parametrize("most", [256, 4])
+def test_embedding_under_vmap(device, backend, most, monkeypatch):
     """Weights are columns of one tensor of all parameters, at a place that no vector load can use."""
+    from mixerlab.kernels.fused.embedding import operator
+
+    monkeypatch.setattr(operator, "MAX_VOCABULARY", most)
     tokens = torch.randint(6, (3, 2, 9), generator=torch.Generator().manual_seed(1)).to(device)
     parameters = draw((3, 61), device=device)
 

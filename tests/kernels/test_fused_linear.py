@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 import torch.nn.functional as F
-from fused_cases import BACKENDS, BFLOAT16, check, double, draw
+from fused_cases import BACKENDS, BFLOAT16, check, check_replicas, double, draw, run
 from torch import Tensor
 
 from mixerlab.kernels.fused import linear
@@ -83,6 +83,18 @@ def test_linear_under_vmap(device, backend):
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
+def test_linear_with_a_bias(device, backend):
+    inputs = draw((3, 2, 70, 24), (3, 17, 24), (3, 17), device=device)
+
+    def with_bias(x, weight, bias):
+        return linear(x, weight, bias, backend=backend)
+
+    expected = run(lambda x, weight, bias: x @ weight.mT + bias, double([t[0] for t in inputs]))
+    check(run(with_bias, [t[0] for t in inputs]), expected)
+    check_replicas(with_bias, inputs)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
 def test_linear_follows_autocast(device, backend):
     """As F.linear: a bfloat16 result, gradients in the dtypes of the inputs. Few rows: nothing is split."""
     x, weight, grad = draw((5, 8), (16, 8), (5, 16), device=device)
@@ -112,6 +124,16 @@ def test_linear_in_bfloat16(device, replicas, rows, outputs, inputs):
         assert torch.equal(a, b)
     for r in range(replicas):
         check([t[r] for t in first], plain(x[r], weight[r], grad[r]), BFLOAT16)
+
+
+@pytest.mark.gpu
+def test_a_bias_is_rounded_with_the_product(device):
+    x, weight, grad = draw((2, 700, 96), (2, 1000, 96), (2, 700, 1000), device=device, dtype=torch.bfloat16)
+    (bias,) = draw((2, 1000), device=device)
+    actual = run(torch.func.vmap(linear), [x, weight, bias], [grad])
+    assert [t.dtype for t in actual] == [*[torch.bfloat16] * 3, torch.float32]
+    double_inputs = double([x, weight, bias])
+    check(actual, run(lambda x, w, b: x @ w.mT + b[:, None], double_inputs, [grad]), BFLOAT16)
 
 
 @pytest.mark.gpu

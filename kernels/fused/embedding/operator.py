@@ -5,6 +5,10 @@ from torch import Tensor
 
 from mixerlab.kernels.common.registration import register
 
+# The kernel multiplies by one-hot rows, which takes time in proportion to the vocabulary. For larger ones PyTorch sorts
+# the tokens.
+MAX_VOCABULARY = 256
+
 
 @torch.library.custom_op("mixerlab::embedding", mutates_args=())
 def look_up(tokens: Tensor, weight: Tensor, out_dtype: torch.dtype) -> Tensor:
@@ -19,7 +23,13 @@ def look_up_backward(grad: Tensor, tokens: Tensor, weight: Tensor) -> Tensor:
     """Gradient of `weight`, of which only the shape and dtype are used."""
     from mixerlab.kernels.fused.embedding import triton_kernels
 
-    return triton_kernels.backward(grad, tokens, weight.shape[1], weight.dtype)
+    groups, vocabulary = weight.shape[:2]
+    if vocabulary <= MAX_VOCABULARY:
+        return triton_kernels.backward(grad, tokens, vocabulary, weight.dtype)
+    rows = tokens + vocabulary * torch.arange(groups, device=tokens.device)[:, None]
+    wide = grad.to(torch.promote_types(grad.dtype, weight.dtype)).flatten(0, 1)
+    sums = torch.ops.aten.embedding_dense_backward(wide, rows.flatten(), groups * vocabulary, -1, False)
+    return sums.view(weight.shape).to(weight.dtype)
 
 
 @look_up.register_fake

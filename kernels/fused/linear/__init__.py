@@ -1,4 +1,4 @@
-"""A linear layer without bias. The gradient of its weight splits the long sum over rows."""
+"""A linear layer. The gradient of its weight splits the long sum over rows."""
 
 from collections.abc import Sequence
 
@@ -8,11 +8,11 @@ from torch import Tensor
 
 from mixerlab.kernels.common.autocast import autocast_dtype
 from mixerlab.kernels.common.dispatch import resolve_backend, why_not_triton
-from mixerlab.kernels.fused.linear.operator import matrix_product
+from mixerlab.kernels.fused.linear.operator import matrix_product, product_and_bias
 
 
-def linear(x: Tensor, weight: Tensor, *, backend: str = "auto") -> Tensor:
-    """`x weight^T`, as `F.linear` gives it. Under autocast both are cast to its dtype first, as there.
+def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None, *, backend: str = "auto") -> Tensor:
+    """`x weight^T + bias`. Under autocast `x` and `weight` are cast to its dtype first, as `F.linear` does.
 
     The forward and the gradient of `x` are one batched product each. The gradient of `weight` is a small matrix summed
     over all rows. It has too few tiles to fill a GPU, so our kernel splits the sum.
@@ -20,10 +20,12 @@ def linear(x: Tensor, weight: Tensor, *, backend: str = "auto") -> Tensor:
     Args:
         x: `[..., K]`; the kernel takes rows of any strides.
         weight: `[M, K]`, in the dtype of `x`.
+        bias: `[M]`.
         backend: `auto`, `reference` (`F.linear`) or `triton` (float32 and bfloat16, sums in float32).
 
     Returns:
-        `[..., M]`.
+        `[..., M]` in the dtype of the product. The reference adds the bias to the rounded product, and gives the wider
+        of their dtypes; our operator rounds once.
 
     Raises:
         ValueError: shapes or dtypes that do not fit, or a backend that cannot run here.
@@ -37,10 +39,12 @@ def linear(x: Tensor, weight: Tensor, *, backend: str = "auto") -> Tensor:
         raise ValueError(f"x is {x.dtype} and weight {weight.dtype}: cast both to one dtype, or use autocast")
     why = why_not_triton(x)
     if resolve_backend(backend, x.device, supported=not why, why=why) == "reference":
-        return F.linear(x, weight)
+        y = F.linear(x, weight)
+        return y if bias is None else y + bias
     # One group of parameters; under vmap each replica is another.
     rows = x.reshape(1, x.shape[:-1].numel(), x.shape[-1])
-    return matrix_product(rows, weight[None]).view(*x.shape[:-1], weight.shape[0])
+    y = matrix_product(rows, weight[None]) if bias is None else product_and_bias(rows, weight[None], bias[None])
+    return y.view(*x.shape[:-1], weight.shape[0])
 
 
 def join_rows(*weights: Tensor) -> Tensor:

@@ -33,7 +33,7 @@ def norm_linear(
             `add_rms_norm` and `linear` run, each with its own `auto`.
 
     Returns:
-        `[..., V]`: float32 from the kernel, else the wider of the dtypes of the product and the bias.
+        `[..., V]`: float32 from the kernel, else in the dtype that `linear` gives.
 
     Raises:
         ValueError: shapes that do not fit, or a backend that cannot run here.
@@ -53,7 +53,7 @@ def norm_linear(
     chosen = resolve_backend(backend, x.device, supported=not why, why=why)
     if chosen == "reference" or (backend == "auto" and dtype != torch.bfloat16):
         _, normed = add_rms_norm(x, y, gain, eps, backend=backend)
-        return linear(normed, weight, backend=backend) + bias
+        return linear(normed, weight, bias, backend=backend)
     # One group of parameters; under vmap each replica is another.
     rows = (1, -1, width)
     y = y if y is None else y.reshape(rows)
