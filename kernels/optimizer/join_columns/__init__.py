@@ -7,8 +7,6 @@ from torch import Tensor
 
 from mixerlab.kernels.common.dispatch import resolve_backend, why_not_triton
 
-MOST_PARTS = 64  # the kernel has a branch for each
-
 
 def join_columns(parts: Sequence[Tensor], dtype: torch.dtype = torch.float32, *, backend: str = "auto") -> Tensor:
     """The rows of all `parts`, flattened and concatenated: `[R, P]` in `dtype`.
@@ -16,8 +14,8 @@ def join_columns(parts: Sequence[Tensor], dtype: torch.dtype = torch.float32, *,
     Args:
         parts: each `[R, ...]`, with any floating-point dtype and any strides.
         dtype: of the result.
-        backend: `auto`, `reference` (PyTorch) or `triton`: one launch that copies and casts, for up to 64 parts in
-            float32 or bfloat16 and a float32 result. Parts whose rows are not contiguous are copied first.
+        backend: `auto`, `reference` (PyTorch) or `triton`: a launch for every 64 parts copies and casts, from float32
+            or bfloat16 to float32. Parts whose rows are not contiguous are copied first.
 
     Raises:
         ValueError: no parts, parts with different numbers of rows, or a backend that cannot run here.
@@ -37,8 +35,6 @@ def join_columns(parts: Sequence[Tensor], dtype: torch.dtype = torch.float32, *,
 
 def _why_not_triton(parts: Sequence[Tensor], dtype: torch.dtype) -> str:
     """Why the Triton kernel does not take these; empty if it does."""
-    if len(parts) > MOST_PARTS:
-        return f"the kernel takes up to {MOST_PARTS} parts, not {len(parts)}"
     if dtype != torch.float32:
         return f"the kernel gives float32, not {dtype}"
     return why_not_triton(*parts)

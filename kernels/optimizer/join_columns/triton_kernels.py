@@ -9,6 +9,7 @@ import triton.language as tl
 from torch import Tensor
 
 BLOCK, WARPS = 1024, 4
+MOST_PARTS = 64  # of a launch: the kernel has a branch for each
 
 
 @triton.jit
@@ -25,9 +26,12 @@ def _join_columns_kernel(parts, strides, joined, table, size, BLOCK: tl.constexp
 
 
 @cache  # without a limit: a captured graph reads its table by address, but does not keep it alive
-def _table(lengths: tuple[int, ...], device: torch.device) -> Tensor:
-    """For each block its part, its start in that part, the part's length, and the part's first column; int32."""
-    entries, column = [], 0
+def _table(lengths: tuple[int, ...], column: int, device: torch.device) -> Tensor:
+    """For each block its part, its start in that part, the part's length, and the part's first column; int32.
+
+    The first part begins at `column`.
+    """
+    entries = []
     for part, length in enumerate(lengths):
         entries += [(part, start, length, column) for start in range(0, length, BLOCK)]
         column += length
@@ -36,11 +40,15 @@ def _table(lengths: tuple[int, ...], device: torch.device) -> Tensor:
 
 def join_columns_triton(parts: Sequence[Tensor]) -> Tensor:
     """`join_columns` to float32, of arguments that have been checked."""
-    parts = tuple(part if part[0].is_contiguous() else part.contiguous() for part in parts)
-    lengths = tuple(part[0].numel() for part in parts)
-    table = _table(lengths, parts[0].device)
-    joined = torch.empty((len(parts[0]), sum(lengths)), device=parts[0].device)
-    _join_columns_kernel[len(table), len(joined)](
-        parts, tuple(part.stride(0) for part in parts), joined, table, joined.shape[1], BLOCK=BLOCK, num_warps=WARPS
-    )
+    replicas, device = len(parts[0]), parts[0].device
+    joined = torch.empty((replicas, sum(part[0].numel() for part in parts)), device=device)
+    column = 0
+    for first in range(0, len(parts), MOST_PARTS):
+        some = tuple(part if part[0].is_contiguous() else part.contiguous() for part in parts[first:][:MOST_PARTS])
+        lengths = tuple(part[0].numel() for part in some)
+        table = _table(lengths, column, device)
+        _join_columns_kernel[len(table), replicas](
+            some, tuple(part.stride(0) for part in some), joined, table, joined.shape[1], BLOCK=BLOCK, num_warps=WARPS
+        )
+        column += sum(lengths)
     return joined

@@ -11,7 +11,7 @@ QUINTIC = (3.4445, -4.7750, 2.0315)
 
 
 def newton_schulz(matrices: Tensor, steps: int, dtype: torch.dtype, eps: float = 1e-7) -> Tensor:
-    """Approximate polar factors of `matrices` `[N, m, n]`, computed in `dtype`."""
+    """Approximate polar factors of `matrices` `[N, m, n]`, computed and given in `dtype`."""
     a, b, c = QUINTIC
     tall = matrices.shape[-2] > matrices.shape[-1]
     x = matrices.mT if tall else matrices
@@ -20,7 +20,7 @@ def newton_schulz(matrices: Tensor, steps: int, dtype: torch.dtype, eps: float =
     for _ in range(steps):
         gram = x @ x.mT
         x = torch.baddbmm(x, torch.baddbmm(gram, gram, gram, beta=b, alpha=c), x, beta=a)
-    return (x.mT if tall else x).to(matrices.dtype)
+    return x.mT if tall else x
 
 
 def orthogonalise_reference(
@@ -31,7 +31,7 @@ def orthogonalise_reference(
     start = 0
     for shape, run in groupby(shapes):
         stop = start + len(list(run)) * prod(shape)
-        batch = newton_schulz(flat[:, start:stop].reshape(-1, *shape), steps, dtype, eps)
-        polar[:, start:stop] = batch.reshape(len(flat), -1)
+        matrices, target = (x[:, start:stop].unflatten(1, (-1, *shape)) for x in (flat, polar))
+        target[:] = newton_schulz(matrices.flatten(0, 1), steps, dtype, eps).view(target.shape)
         start = stop
     return polar
