@@ -10,19 +10,22 @@ Muon, bf16.
 
 `ema` (the README's) is a mixer in plain PyTorch. It is measured as `trainer.compile=auto` runs it, and uncompiled. The
 peer has no norms of heads. Options go behind a mixer's name: `--mixers "attn mixer.qk_norm=false"`.
+
+`floor ms` is the time that a copy of as many bytes takes as a step moves at least (`bytes_of_token`).
 """
 
 import argparse
 import gc
 import itertools
 import json
+import math
 import sys
 import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
-from typing import cast
+from typing import Any, cast
 
 import lightning as L
 import pandas as pd
@@ -30,9 +33,10 @@ import torch
 from omegaconf import DictConfig
 from torch import nn
 
-from mixerlab.benchmarks.measuring import environment
+from mixerlab.benchmarks.measuring import environment, graph_ms
 from mixerlab.config.building import build_model, component
 from mixerlab.config.compose import compose
+from mixerlab.mixers.projected import ProjectedMixer
 from mixerlab.models.language_model import LanguageModel
 from mixerlab.models.stream import ALL
 from mixerlab.tasks.base import Task
@@ -62,6 +66,32 @@ def config(mixer: str) -> DictConfig:
     cfg = compose("mixer=attn")
     cfg.mixer = {"name": mixer, "_target_": "mixerlab.benchmarks.ema.MovingAverage"}  # has no yaml
     return cfg
+
+
+def bytes_of_token(model: nn.Module) -> float:
+    """Bytes of activations that a step moves at least for each token; NaN for a mixer without named projections.
+
+    That is, if each of these operators reads what it needs and writes what it gives once: addition and norm,
+    projections, mixing, output projection, MLP and loss, and their backwards. The residual stream has four bytes, as
+    the logits have, and all else two. The first block norms and projects a table, which does not count.
+    """
+    assert isinstance(model, LanguageModel)
+    vocabulary, width = model.head.weight.shape
+    total = (18 - 34) * width + 20 * vocabulary  # the last norm and the loss; what the first block saves
+    for block in model.blocks:
+        mixer: Any = block.mixer
+        if not isinstance(mixer, ProjectedMixer):
+            return math.nan
+        projected = sum(getattr(mixer, name).out_features for name in mixer.input_projections)
+        total += 76 * width + 10 * (projected + getattr(mixer, mixer.output_projection).in_features)
+    return total
+
+
+def copy_rate() -> float:
+    """Bytes per second that this GPU reads and writes in a copy of 1 GiB."""
+    source = torch.empty(2**30, dtype=torch.uint8, device="cuda")
+    target = torch.empty_like(source)
+    return 2 * 2**30 / (graph_ms(lambda: target.copy_(source)) / 1000)
 
 
 class Trial:
@@ -113,8 +143,8 @@ def milliseconds(function: Callable[[], object], repeats: int) -> float:
     return float(pd.Series([begin.elapsed_time(end) for begin, end in times]).median())
 
 
-def measure(mixer: str, length: int, replicas: int, repeats: int, wanted: str | bool) -> dict:
-    """One row of the table: the first step, the eager step and the captured step."""
+def measure(mixer: str, length: int, replicas: int, repeats: int, wanted: str | bool, rate: float) -> dict:
+    """One row of the table: the first step, the eager step and the captured step; `rate` is that of a copy."""
     torch.cuda.reset_peak_memory_stats()
     started = time.perf_counter()
     plain = Trial(config(mixer), stand_in_task(length), replicas, wanted)
@@ -132,6 +162,7 @@ def measure(mixer: str, length: int, replicas: int, repeats: int, wanted: str | 
     capture = time.perf_counter() - started
     replayed = torch.stack([captured(rows).clone() for rows in graphed.rows])
     step = milliseconds(partial(captured, graphed.rows[0]), repeats)
+    floor = 1000 * replicas * BATCH * length * bytes_of_token(graphed.steps.population.model) / rate
     return {
         "mixer": mixer,
         "T": length,
@@ -141,6 +172,8 @@ def measure(mixer: str, length: int, replicas: int, repeats: int, wanted: str | 
         "captured steps/s": 1000 / step,
         "replica-steps/s": replicas * 1000 / step,
         "step ms": step,
+        "floor ms": floor,
+        "times floor": step / floor,
         "largest loss difference": ((losses - replayed).abs() / losses.abs()).max().item(),
         "first step s": first_step,
         "capture s": capture,
@@ -222,7 +255,7 @@ def main() -> None:
         sys.exit("this benchmark needs an NVIDIA GPU")
     if args.out:
         args.out.with_suffix(".json").write_text(json.dumps(environment("throughput"), indent=2) + "\n")
-    rows = []
+    rows, rate = [], copy_rate()
 
     def report(row: dict) -> None:
         rows.append(row)
@@ -238,7 +271,7 @@ def main() -> None:
             kinds: tuple[str | bool, ...] = ("auto", False) if mixer == "ema" else ("auto",)
             for replicas, wanted in itertools.product(args.replicas, kinds):
                 try:
-                    row = measure(mixer, length, replicas, args.repeats, wanted)
+                    row = measure(mixer, length, replicas, args.repeats, wanted, rate)
                     if not args.captured_only and wanted == "auto":
                         row |= {"peer steps/s": peer, "times peer": row["replica-steps/s"] / peer}
                 except torch.OutOfMemoryError:

@@ -1,6 +1,7 @@
 """Benchmarks refuse to start where there is no GPU to measure, and measure what a run does."""
 
 import importlib
+import re
 from pathlib import Path
 
 import pandas as pd
@@ -11,6 +12,7 @@ import mixerlab
 from mixerlab.benchmarks.decode_heat_map import heat_map
 from mixerlab.benchmarks.generate import EagerAttention, generated
 from mixerlab.benchmarks.language_model import Peer
+from mixerlab.benchmarks.throughput import bytes_of_token
 from mixerlab.generate import TokenReader
 
 ROOT = Path(__file__).parents[1]
@@ -42,6 +44,17 @@ def test_the_ema_that_is_measured_is_the_readmes():
     assert f"# mixers/ema.py\n{code}```" in (ROOT / "README.md").read_text()
 
 
+@pytest.mark.parametrize("page", ["README.md", "results/benchmarks/throughput/README.md"])
+def test_the_pages_speeds_are_those_of_the_table(page):
+    measured = pd.read_csv(ROOT / "results" / "benchmarks" / "throughput" / "throughput.csv")
+    rates = {(row.mixer, row["T"], row.replicas): row["replica-steps/s"] for _, row in measured.iterrows()}
+    lines = [line.strip("|").split("|") for line in (ROOT / page).read_text().splitlines() if line.startswith("|")]
+    (first,) = (number for number, line in enumerate(lines) if "T=128, 1 replica" in line[1])
+    columns = [tuple(map(int, re.findall(r"\d+", column))) for column in lines[first][1:]]
+    for name, *cells in lines[first + 2 : first + 7]:
+        assert cells == [f" {rates[name.strip(' `'), *column]:,.0f} " for column in columns]
+
+
 def test_the_heat_map_shows_the_last_run_that_measured_both():
     columns = ["run", "B", "S", "Hq", "Hkv", "D", "decoder", "cold_us"]
     shapes = (1, 128, 8, 8, 64), (4, 256, 8, 8, 64), (1, 128, 32, 8, 64)
@@ -51,6 +64,12 @@ def test_the_heat_map_shows_the_last_run_that_measured_both():
     first, second = heat_map(pd.DataFrame(rows, columns=columns), "a card").axes
     assert {text.get_position(): text.get_text() for text in first.texts} == {(0, 0): "1.50", (1, 1): "1.50"}
     assert [text.get_text() for text in second.texts] == ["1.50"]
+
+
+def test_bytes_of_a_token_are_counted_by_projections():
+    small, wide = (bytes_of_token(mixerlab.build_model(f"mixer={mixer}", "task=icr")) for mixer in ("attn", "parallax"))
+    assert wide - small == 2 * 10 * 128  # two layers with one more projection
+    assert 20_000 < small < 40_000
 
 
 def test_the_peer_of_language_models_computes_the_same():
