@@ -168,13 +168,13 @@ def convolution_forward_kernel(
 
 
 @triton.jit
-def _d_total(x0, x1, x2, x3, grad, taps, eps, UNIT_NORM: tl.constexpr):
+def _d_total(x0, x1, x2, x3, grad, taps, eps, is_normed):
     """The gradient of the sum inside SiLU; 0 where `grad` is."""
     total = _preactivation(x0, x1, x2, x3, taps)
     sigmoid = sigmoid_for(total, grad.dtype)
     y = total * sigmoid
     d_y = to_float32(grad)
-    if UNIT_NORM:
+    if is_normed:
         scale = tl.rsqrt(tl.sum(y * y, axis=1, keep_dims=True) + eps)
         along = scale * scale * scale * tl.sum(d_y * y, axis=1, keep_dims=True)
         d_y = scale * d_y - along * y
@@ -196,8 +196,8 @@ def _backward_rows(
     T,
     eps,
     ROWS,
+    is_normed,
     UNROLL: tl.constexpr,
-    UNIT_NORM: tl.constexpr,
 ):
     """Writes the rows of `grad_x`; returns the sums for the four taps and the bias."""
     x: tl.tuple = ()  # of six positions
@@ -206,7 +206,7 @@ def _backward_rows(
         x += (to_float32(_row(x_ptr, start + (s - 3), x_time, channel, T, end)),)
     for s in tl.static_range(3):
         grad = _row(grad_ptr, start + s, grad_time, channel, T, end)
-        d_total += (_d_total(x[s], x[s + 1], x[s + 2], x[s + 3], grad, taps, eps, UNIT_NORM),)
+        d_total += (_d_total(x[s], x[s + 1], x[s + 2], x[s + 3], grad, taps, eps, is_normed),)
     x0, x1, x2 = x[3], x[4], x[5]
     d0, d1, d2 = d_total
     zero = tl.zeros_like(x0)
@@ -219,7 +219,7 @@ def _backward_rows(
             grads += (_row(grad_ptr, start + step + (s + 3), grad_time, channel, T, end),)
         for s in tl.static_range(UNROLL):
             x3 = to_float32(rows[s])
-            d3 = _d_total(x0, x1, x2, x3, grads[s], taps, eps, UNIT_NORM)
+            d3 = _d_total(x0, x1, x2, x3, grads[s], taps, eps, is_normed)
             sum0 += d3 * x0
             sum1 += d2 * x0
             sum2 += d1 * x0
@@ -270,10 +270,14 @@ def convolution_backward_kernel(
     if bias_ptr is not None:
         bias_ptr += group * bias_group
     taps = _taps(weight_ptr, bias_ptr, channel, end, weight_channel, TAPS)
-    if len(grad_ptrs) == NORMED or (NORMED > 0 and first < grad_starts[NORMED]):
-        sums = _backward_rows(*x, *grad, *grad_x, taps, start, channel, end, T, eps, ROWS, UNROLL, True)
+    # One call in all: for each access Triton's layouts go through all others, which for two took 7 s.
+    if NORMED == 0:
+        is_normed = False
+    elif len(grad_ptrs) == NORMED:
+        is_normed = True
     else:
-        sums = _backward_rows(*x, *grad, *grad_x, taps, start, channel, end, T, eps, ROWS, UNROLL, False)
+        is_normed = first < grad_starts[NORMED]
+    sums = _backward_rows(*x, *grad, *grad_x, taps, start, channel, end, T, eps, ROWS, is_normed, UNROLL)
 
     program = batch * tl.num_programs(1) + tl.program_id(1)
     is_channel = channel < end
