@@ -44,7 +44,7 @@ from mixerlab.training.capture import Captured
 from mixerlab.training.compiled import compile_mixers
 from mixerlab.training.datamodule import Examples
 from mixerlab.training.execution import choose_execution
-from mixerlab.training.population import Population
+from mixerlab.training.population import Population, is_ours
 from mixerlab.training.steps import PopulationSteps
 
 BATCH, WIDTH, VOCAB = 128, 128, 16
@@ -122,12 +122,13 @@ class Trial:
         decision = choose_execution(population, "auto", examples.inputs[self.rows[0]], ALL, bf16=True)
         self.state = self.steps.written_tensors()  # after the decision, which may give replicas buffers of their own
         self.notes = [decision.why] if decision.why else []
-        self.generators = population.generators
         compile_mixers(population, wanted, dtype=torch.bfloat16, report=self.notes.append)
 
     def captured(self) -> Captured:
         """The step."""
-        return Captured(self.step, self.state, self.rows[0], generators=self.generators)
+        population = self.steps.population
+        ahead = is_ours(population.model)
+        return Captured(self.step, self.state, self.rows[0], generators=population.generators, ahead=ahead)
 
 
 def milliseconds(function: Callable[[], object], repeats: int) -> float:

@@ -17,6 +17,7 @@ from mixerlab.generate import TokenReader
 
 ROOT = Path(__file__).parents[1]
 COMMANDS = {
+    "first_step": [],
     "generate": ["--output", "made"],
     "language_model": ["--output", "made"],
     "parallax_decode": ["--output", "made"],

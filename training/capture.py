@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from mixerlab.kernels.common.ahead import compiling_ahead
 from mixerlab.records.identity import run_id
 
 log = logging.getLogger(__name__)
@@ -94,7 +95,7 @@ class Captured:
     their values are restored afterwards, and so are the states of `generators`, which must list every generator that
     the function draws from, but for the default one. The next call overwrites the returned tensor. Temporary memory
     comes from `memory`, or from a pool of the graph's own if that is None. If capturing fails, other functions can be
-    captured afterwards.
+    captured afterwards. `ahead`: the function may first run on whatever is in memory, to compile its kernels at once.
     """
 
     def __init__(
@@ -104,6 +105,7 @@ class Captured:
         example: Tensor,
         memory: SharedMemory | None = None,
         generators: Sequence[torch.Generator] = (),
+        ahead: bool = False,
     ):
         self.function = function  # keeps tensors alive that the graph reads: the graph itself does not
         self.argument = example.clone()
@@ -113,6 +115,9 @@ class Captured:
             stream = torch.cuda.Stream()
             stream.wait_stream(torch.cuda.current_stream())
             with torch.cuda.stream(stream):
+                if ahead:
+                    with compiling_ahead():
+                        function(self.argument)
                 for _ in range(WARM_UP_CALLS):
                     function(self.argument)
             torch.cuda.current_stream().wait_stream(stream)
@@ -179,15 +184,16 @@ class Graphs:
             registered.set_state(generator.get_state())
             generator.graphsafe_set_state(registered)  # from here on the two share one state
 
-    def step(self, function: Step, example: Tensor) -> tuple[Step, str | None]:
+    def step(self, function: Step, example: Tensor, ahead: bool = False) -> tuple[Step, str | None]:
         """The graph of `function` (kept by its name) and None; if CUDA cannot capture it, `function` and the reason.
 
-        Running out of memory propagates: launching the operations one by one would need as much.
+        `ahead` is that of `Captured`. Running out of memory propagates: launching the operations one by one would need
+        as much.
         """
         name = function.__name__
         try:
             if name not in self.made:
-                self.made[name] = Captured(function, self.written, example, self.memory, self.generators)
+                self.made[name] = Captured(function, self.written, example, self.memory, self.generators, ahead)
             return self.made[name], None
         except torch.OutOfMemoryError:
             raise

@@ -15,8 +15,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
+from mixerlab.kernels.common.ahead import compiling_ahead
 from mixerlab.records.errors import RefusedMixer, with_place
-from mixerlab.training.population import Execution, Population, call_with, side_by_side
+from mixerlab.training.population import Execution, Population, call_with, is_ours, side_by_side
 
 LATE_READ = (
     "backward reads parameters from the module, which has a replica's values only during forward."
@@ -178,6 +179,9 @@ def _try(
 
     with leaving_no_trace(device):
         model.train()
+        if device.type == "cuda" and is_ours(model):
+            with compiling_ahead():
+                _gradients(*logits())
         without_gradient = _check_reads(population, logits)
         with torch.no_grad():
             model.eval()
@@ -207,24 +211,25 @@ def _check_reads(population: Population, logits: Callable[[], tuple[Tensor, dict
         The parameters without gradient, by name, with the number of their elements.
     """
 
-    def gradients(computed: Tensor, parameters: dict[str, Tensor]) -> dict[str, Tensor | None]:
-        found = torch.autograd.grad(computed, [*parameters.values()], torch.ones_like(computed), allow_unused=True)
-        return dict(zip(parameters, found, strict=True))
-
     def are_finite(found: dict[str, Tensor | None]) -> bool:
         return all(gradient is None or bool(gradient.isfinite().all()) for gradient in found.values())
 
     with _own_values_nan(population.model):
         computed, parameters = logits()
-        found = gradients(computed, parameters)
+        found = _gradients(computed, parameters)
         is_finite, has_gradient = computed.isfinite().all(), are_finite(found)
     if not (is_finite and has_gradient):
         computed, parameters = logits()
         if computed.isfinite().all() and not is_finite:
             raise RefusedMixer(ALIAS)
-        if are_finite(gradients(computed, parameters)) and not has_gradient:
+        if are_finite(_gradients(computed, parameters)) and not has_gradient:
             raise RefusedMixer(LATE_READ)
     return {slot.name: slot.stop - slot.start for slot in population.layout.slots if found[slot.name] is None}
+
+
+def _gradients(computed: Tensor, parameters: dict[str, Tensor]) -> dict[str, Tensor | None]:
+    found = torch.autograd.grad(computed, [*parameters.values()], torch.ones_like(computed), allow_unused=True)
+    return dict(zip(parameters, found, strict=True))
 
 
 @contextmanager

@@ -23,7 +23,7 @@ from mixerlab.training.metrics import (
     with_score,
 )
 from mixerlab.training.optimizers import PopulationOptimizer
-from mixerlab.training.population import Population
+from mixerlab.training.population import Population, is_ours
 from mixerlab.training.steps import PopulationSteps
 from mixerlab.training.weights import KeptWeights, Snapshots, model_state
 
@@ -156,7 +156,7 @@ class PopulationTraining(L.LightningModule):
             self.notes += [note for note in self.graphs.notes if note not in self.notes]
             self.notes_of_graphs += [note for note in self.graphs.notes if note not in self.notes_of_graphs]
         before = len(self.notes)
-        step, reason = self.graphs.step(step, rows)
+        step, reason = self.graphs.step(step, rows, is_ours(self.population.model))
         self.notes_of_graphs += self.notes[before:]
         self.graphs.notes = list(self.notes_of_graphs)
         if reason is not None:

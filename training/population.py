@@ -189,6 +189,11 @@ class Layout:
         return "\n".join(lines)
 
 
+def is_ours(model: nn.Module) -> bool:
+    """Whether all code of a model is ours or PyTorch's, so that it reads no tensor's values but those of the tokens."""
+    return all(type(module).__module__.startswith(("mixerlab.", "torch.")) for module in model.modules())
+
+
 def places_of(model: nn.Module) -> dict[str, str]:
     """Each place of a parameter or buffer, one name for a (module, attribute), and the name that PyTorch lists it by.
 

@@ -9,12 +9,14 @@ import sys
 from functools import partial
 
 import torch
+import triton
 from every_mixer import mixer_of
 from triton.backends.compiler import GPUTarget
-from triton.runtime import driver, jit
+from triton.runtime import driver
 
 import mixerlab.kernels.gated_delta_rule
 import mixerlab.kernels.mesa
+from mixerlab.kernels.common.ahead import compiling_ahead
 from mixerlab.kernels.fused import (
     Embedded,
     Form,
@@ -194,19 +196,18 @@ GROUPS = {
 
 def main(*groups: str) -> None:
     """Compiles the kernels of these groups, or of all."""
-    launch, modules = jit.JITFunction.run, set()
+    modules = set()
 
-    def compile_only(self, *args, warmup, **given):
-        modules.add(self.fn.__module__)
-        compiled = launch(self, *args, warmup=True, **given)
-        most = PROJECTION_MEMORY if self is projection_kernel else SHARED_MEMORY
-        assert compiled.metadata.shared <= most, (self.fn.__name__, compiled.metadata.shared)
-        return compiled
+    def compiled(src, metadata, **_):
+        modules.add(src.fn.__module__)
+        most = PROJECTION_MEMORY if src.fn is projection_kernel else SHARED_MEMORY
+        assert metadata["shared"] <= most, (src.name, metadata["shared"])
 
-    jit.JITFunction.run = compile_only
+    triton.knobs.compilation.listener = compiled
     driver.set_active(Hopper())
-    for group in groups or GROUPS:
-        GROUPS[group]()
+    with compiling_ahead():
+        for group in groups or GROUPS:
+            GROUPS[group]()
     print("\n".join(sorted(modules)))
 
 

@@ -53,7 +53,7 @@ def on_a_cpu(monkeypatch):
     names = []
 
     class StandIn:
-        def __init__(self, function, written, example, memory, generators):
+        def __init__(self, function, written, example, memory, generators, ahead):
             names.append(function.__name__)
             before = [tensor.clone() for tensor in written]
             function(example)  # warms up, as a graph does

@@ -1,0 +1,71 @@
+"""Seconds to the first training step of each mixer, from empty caches of Triton and torch.compile.
+
+    python -m mixerlab.benchmarks.first_step [--mixers ...] [--length 128]
+
+Each mixer is measured in a process of its own, from building the MAD model to the end of one captured step of three
+replicas. Beside it, how many kernels Triton has compiled, and the seconds that their compiling takes in sum.
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from typing import Any
+
+import torch
+
+from mixerlab.benchmarks.throughput import MIXERS, Trial, config, stand_in_task
+
+
+def measure(mixer: str, length: int) -> dict:
+    """In this process; the caches have to be empty."""
+    import triton
+
+    compiled: list[tuple[float, str]] = []
+
+    def listen(src: Any, times: Any, cache_hit: bool, **_: Any) -> None:
+        if not cache_hit:
+            compiled.append((times.total / 1e6, src.name))
+
+    triton.knobs.compilation.listener = listen
+    torch.zeros((), device="cuda")
+    started = time.perf_counter()
+    trial = Trial(config(mixer), stand_in_task(length), 3)
+    trial.captured()(trial.rows[0])
+    torch.cuda.synchronize()
+    spent = time.perf_counter() - started
+    return {
+        "mixer": mixer,
+        "T": length,
+        "first step s": round(spent, 2),
+        "kernels": len(compiled),
+        "compiling s": round(sum(seconds for seconds, _ in compiled), 2),
+        "longest": [f"{name} {seconds:.2f}" for seconds, name in sorted(compiled, reverse=True)[:5]],
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        prog="python -m mixerlab.benchmarks.first_step", description=__doc__.splitlines()[0]
+    )
+    parser.add_argument("--mixers", nargs="+", default=MIXERS)
+    parser.add_argument("--length", type=int, default=128)
+    parser.add_argument("--here", action="store_true", help="one mixer, in this process")
+    args = parser.parse_args()
+    if not torch.cuda.is_available():
+        sys.exit("this benchmark needs an NVIDIA GPU")
+    if args.here:
+        print(json.dumps(measure(args.mixers[0], args.length)), flush=True)
+        return
+    for mixer in args.mixers:
+        with tempfile.TemporaryDirectory() as empty:
+            caches = {"TRITON_CACHE_DIR": f"{empty}/triton", "TORCHINDUCTOR_CACHE_DIR": f"{empty}/inductor"}
+            command = ["--here", "--mixers", mixer, "--length", str(args.length)]
+            subprocess.run([sys.executable, "-m", "mixerlab.benchmarks.first_step", *command], env=os.environ | caches)
+
+
+if __name__ == "__main__":
+    main()
