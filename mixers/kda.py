@@ -7,7 +7,7 @@ from mixerlab.kernels.fused.gates import gates
 from mixerlab.kernels.fused.linear import linear
 from mixerlab.kernels.fused.rms_norm import rms_norm
 from mixerlab.kernels.gated_delta_rule.reference import gated_delta_rule_steps
-from mixerlab.kernels.kimi_delta_rule import kimi_delta_rule
+from mixerlab.kernels.kimi_delta_rule import kimi_delta_rule, kimi_delta_rule_backend
 from mixerlab.mixers.base import NORM_EPS, check_sizes, head_dim_of
 from mixerlab.mixers.cache import State, behind_tail, convolution_tail
 from mixerlab.mixers.convolution import ShortConvolution, split_and_convolve
@@ -29,6 +29,7 @@ class KimiDeltaAttention(ProjectedMixer):
         d_conv: positions that the short convolutions see; 0 for none, and no SiLU.
         allow_neg_eigval: beta in (0, 2), as for Gated DeltaNet.
         chunk_size: positions that are solved together, a power of two; speed only.
+        backend: `auto`, `reference` or `triton`.
 
     Raises:
         ValueError: heads that do not divide the width, a `d_conv` below 0, a `chunk_size` that is no power of two.
@@ -43,6 +44,7 @@ class KimiDeltaAttention(ProjectedMixer):
         d_conv: int = 4,
         allow_neg_eigval: bool = False,
         chunk_size: int = 64,
+        backend: str = "auto",
     ):
         super().__init__()
         self.d_model, self.num_heads, self.d_conv = d_model, num_heads, d_conv
@@ -50,7 +52,7 @@ class KimiDeltaAttention(ProjectedMixer):
         check_sizes(d_conv=d_conv, chunk_size=chunk_size)
         if chunk_size & (chunk_size - 1):
             raise ValueError(f"mixer.chunk_size={chunk_size} must be a power of two")
-        self.allow_neg_eigval, self.chunk_size = allow_neg_eigval, chunk_size
+        self.allow_neg_eigval, self.chunk_size, self.backend = allow_neg_eigval, chunk_size, backend
         self.q_proj, self.k_proj, self.v_proj, self.o_proj = (nn.Linear(d_model, d_model, bias=False) for _ in range(4))
         if d_conv:
             self.q_conv, self.k_conv, self.v_conv = (ShortConvolution(d_model, d_conv) for _ in range(3))
@@ -63,7 +65,7 @@ class KimiDeltaAttention(ProjectedMixer):
     def mix(self, projected: Tensor) -> Tensor:
         *parts, gate = self._parts(projected)
         with torch.autocast(projected.device.type, enabled=False):
-            return self._gated(kimi_delta_rule(*parts, chunk_size=self.chunk_size), gate)
+            return self._gated(kimi_delta_rule(*parts, chunk_size=self.chunk_size, backend=self.backend), gate)
 
     def init_state(self, batch: int, max_len: int, device: torch.device, dtype: torch.dtype) -> State:
         """S of each head, keys by values, and what the convolutions look back at."""
@@ -103,3 +105,6 @@ class KimiDeltaAttention(ProjectedMixer):
     def state_size(self, seq_len: int) -> int:
         """A `[head_dim, head_dim]` matrix per head and the inputs that three convolutions look back at."""
         return self.d_model * (self.head_dim + 3 * max(self.d_conv - 1, 0))
+
+    def resolved_backend(self, device: torch.device, dtype: torch.dtype) -> str:
+        return kimi_delta_rule_backend(device, dtype, self.head_dim, self.chunk_size, self.backend)

@@ -2,17 +2,24 @@
 
 import pytest
 import torch
-from recurrences import check, check_replicas, random_inputs, value_and_gradients
+from recurrences import (
+    blank_heavy_inputs,
+    check,
+    check_compiled_and_captured,
+    check_replicas,
+    random_inputs,
+    value_and_gradients,
+)
 
 from mixerlab.kernels.gated_delta_rule import gated_delta_rule
 from mixerlab.kernels.kimi_delta_rule import kimi_delta_rule
 
 
-def inputs_of(seed, strongest=3.0, **sizes):
+def inputs_of(seed, strongest=3.0, make=random_inputs, **sizes):
     """Unit keys, some of them repeated; each channel decays by itself, from not at all to at once."""
-    q, k, v, _, beta = random_inputs(seed, **sizes)
+    q, k, v, _, beta = make(seed, **sizes)
     log_decay = -strongest * torch.rand(k.shape, generator=torch.Generator().manual_seed(seed), dtype=beta.dtype) ** 3
-    return [q, k, v, log_decay, 2 * beta]
+    return [q, k, v, log_decay.to(q.device), 2 * beta]
 
 
 def step_by_step(q, k, v, log_decay, beta):
@@ -61,3 +68,44 @@ def test_with_one_decay_for_all_channels_it_is_the_gated_delta_rule():
 
 def test_replicas_side_by_side():
     check_replicas(kimi_delta_rule, [inputs_of(seed, length=19, dtype=torch.float32) for seed in (4, 5)])
+
+
+def kernel(*inputs):
+    return kimi_delta_rule(*inputs, chunk_size=16, backend="triton")
+
+
+@pytest.mark.parametrize("length", [1, 39])
+def test_kernel_equals_the_recurrence(device, length):
+    inputs = inputs_of(length, length=length, dtype=torch.float32, device=device)
+    check(kernel, lambda *x: kimi_delta_rule(*x, backend="reference"), inputs, 1e-5)
+
+
+def test_kernel_with_any_decay(device):
+    inputs = inputs_of(1, strongest=60.0, length=40, dtype=torch.float32, device=device)
+    check(kernel, lambda *x: kimi_delta_rule(*x, backend="reference"), inputs, 5e-5)
+
+
+@pytest.mark.slow
+def test_kernel_under_vmap(device):
+    check_replicas(kernel, [inputs_of(seed, length=19, dtype=torch.float32, device=device) for seed in (4, 5)])
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("chunk_size", [32, 64])
+@pytest.mark.parametrize("dim", [16, 64])
+@pytest.mark.parametrize("length", [1, 63, 65, 500])
+@pytest.mark.parametrize("make", [random_inputs, blank_heavy_inputs])
+def test_kernel_in_bfloat16(make, length, dim, chunk_size):
+    inputs = inputs_of(length, make=make, strongest=1.0, length=length, dim=dim, dtype=torch.bfloat16, device="cuda")
+    inputs[-1] *= 0.5
+    check(
+        lambda *x: kimi_delta_rule(*x, chunk_size=chunk_size, backend="triton"),
+        lambda *x: kimi_delta_rule(*x, backend="reference"),
+        inputs,
+        1.5e-2,
+    )
+
+
+@pytest.mark.gpu
+def test_kernel_in_a_compiled_function_and_a_cuda_graph():
+    check_compiled_and_captured(kimi_delta_rule, inputs_of(1, length=70, dim=32, dtype=torch.bfloat16, device="cuda"))

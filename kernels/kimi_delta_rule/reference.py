@@ -21,34 +21,14 @@ from mixerlab.kernels.common.chunked import from_chunks, to_chunks
 SMALL = 8  # below it, products of blocks are sums over the channels, not matrix products
 
 
-def kimi_delta_rule(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    log_decay: Tensor,
-    beta: Tensor,
-    *,
-    scale: float | None = None,
-    chunk_size: int = 64,
+def kimi_delta_rule_reference(
+    q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor, beta: Tensor, scale: float, chunk_size: int
 ) -> Tensor:
-    """`o_t = scale S_t q_t`, `S_t = S_{t-1} Diag(g_t) (I - beta_t k_t k_t^T) + beta_t v_t k_t^T`, values by keys.
-
-    Kimi Linear (arXiv 2510.26692), equation 1. With the same decay in all channels it is the gated delta rule.
-
-    Args:
-        q, k, v: `[B, T, H, D]`.
-        log_decay: `log g_t <= 0`, `[B, T, H, D]`, at least float32.
-        beta: step size in [0, 2], `[B, T, H]`, at least float32.
-        scale: multiplies the output; `1 / sqrt(D)` by default.
-        chunk_size: positions that are solved together, a power of two; speed only.
-
-    Returns:
-        `[B, T, H, D]` in the dtype of v. Sums are in float32 (float64 for float64 inputs).
-    """
+    """See `kernels.kimi_delta_rule.kimi_delta_rule`."""
     length, out_dtype = q.shape[1], v.dtype
     dtype = torch.promote_types(q.dtype, torch.float32)
     chunk_size = min(chunk_size, 1 << (length - 1).bit_length())
-    q = q.to(dtype) * (q.shape[-1] ** -0.5 if scale is None else scale)
+    q = scale * q.to(dtype)
     q, k, v, log_decay, beta = (to_chunks(x.to(dtype), chunk_size) for x in (q, k, v, log_decay, beta))
     b, beta = log_decay.cumsum(-2), beta[..., None]
 

@@ -1,0 +1,113 @@
+"""The Triton delta rule with a decay for each channel as PyTorch operators."""
+
+import torch
+from torch import Tensor
+
+from mixerlab.kernels.common.registration import register
+from mixerlab.kernels.common.triton_chunked import tile_options
+from mixerlab.kernels.kimi_delta_rule.triton_kernels import (
+    backward_chunk_kernel,
+    backward_state_kernel,
+    chunk_kernel,
+    cumulative_kernel,
+    forward_kernel,
+)
+
+CHANNELS = 16  # that a program of `backward_chunk_kernel` takes
+
+
+def kimi_delta_rule_triton(
+    q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor, beta: Tensor, scale: float, chunk_size: int
+) -> Tensor:
+    """See `kernels.kimi_delta_rule.kimi_delta_rule`."""
+    return forward(q, k, v, log_decay.float(), beta.float(), scale, chunk_size)[0]
+
+
+@torch.library.custom_op("mixerlab::kimi_delta_rule", mutates_args=())
+def forward(
+    q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor, beta: Tensor, scale: float, chunk_size: int
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """The output, and for the backward b, N, P, states, writes and errors (see `triton_kernels.py`)."""
+    q, k, v, log_decay, beta = (x.contiguous() for x in (q, k, v, log_decay, beta))
+    batch, length, heads, _ = q.shape
+    results = _forward_results(q, k, v, log_decay, beta, scale, chunk_size)
+    out, cumulative, solvers, scores, states, writes, errors = results
+    options, levels = _options(q, chunk_size)
+    grid = states.shape[2], batch * heads
+    cumulative_kernel[grid](log_decay, cumulative, length, **tile_options(q, chunk_size))
+    chunk_kernel[grid](q, k, cumulative, beta, solvers, scores, length, **options, **levels)
+    forward_kernel[grid[1:]](
+        q, k, v, cumulative, beta, solvers, scores, out, states, writes, errors, scale, length, **options
+    )
+    return results
+
+
+@forward.register_fake
+def _forward_results(q, k, v, log_decay, beta, scale, chunk_size):
+    batch, length, heads, head_dim = q.shape
+    chunks = (length + chunk_size - 1) // chunk_size
+    out, cumulative, writes, errors = (
+        torch.empty_like(x, memory_format=torch.contiguous_format) for x in (v, log_decay, v, v)
+    )
+    solvers, scores = (q.new_empty(batch, heads, chunks, chunk_size, chunk_size) for _ in range(2))
+    return out, cumulative, solvers, scores, q.new_empty(batch, heads, chunks, head_dim, head_dim), writes, errors
+
+
+@torch.library.custom_op("mixerlab::kimi_delta_rule_backward", mutates_args=())
+def backward(
+    d_out: Tensor,
+    q: Tensor,
+    k: Tensor,
+    beta: Tensor,
+    cumulative: Tensor,
+    solvers: Tensor,
+    scores: Tensor,
+    states: Tensor,
+    writes: Tensor,
+    errors: Tensor,
+    scale: float,
+    chunk_size: int,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """The gradients of q, k, v, log_decay and beta."""
+    d_out, q, k, beta = (x.contiguous() for x in (d_out, q, k, beta))
+    batch, length, heads, _ = q.shape
+    d_q, d_k, d_v, d_log_decay, d_beta = results = _backward_results(
+        d_out, q, k, beta, cumulative, solvers, scores, states, writes, errors, scale, chunk_size
+    )
+    d_states = torch.empty_like(states)
+    options, levels = _options(q, chunk_size)
+    backward_state_kernel[(batch * heads,)](
+        *(d_out, q, k, cumulative, beta, errors, solvers, scores, d_v, d_beta, d_states, scale, length), **options
+    )
+    backward_chunk_kernel[(states.shape[2], batch * heads, q.shape[3] // CHANNELS)](
+        *(d_out, q, k, cumulative, states, writes, d_v, d_states, d_q, d_k, d_log_decay, scale, length),
+        W=CHANNELS,
+        **options,
+        **levels,
+    )
+    return results
+
+
+@backward.register_fake
+def _backward_results(d_out, q, k, beta, cumulative, solvers, scores, states, writes, errors, scale, chunk_size):
+    return tuple(torch.empty_like(x, memory_format=torch.contiguous_format) for x in (q, k, errors, cumulative, beta))
+
+
+def _options(q: Tensor, chunk_size: int) -> tuple[dict, dict]:
+    precision = "tf32x3" if q.dtype == torch.float32 else "tf32"
+    return {**tile_options(q, chunk_size), "PRECISION": precision}, {"LEVELS": chunk_size.bit_length() - 1}
+
+
+def _save(ctx, inputs, output):
+    q, k, _, _, beta, ctx.scale, ctx.chunk_size = inputs
+    ctx.save_for_backward(q, k, beta, *output[1:])
+    # Saved tensors are outputs without gradients: None for these, not zeros.
+    ctx.set_materialize_grads(False)
+
+
+def _gradients(ctx, d_out, *_):
+    return *backward(d_out, *ctx.saved_tensors, ctx.scale, ctx.chunk_size), None, None
+
+
+register(forward, save=_save, gradients=_gradients)
+register(backward)
