@@ -34,7 +34,7 @@ class LocalLinearAttention(ProjectedMixer):
         bandwidth: h; sqrt(head_dim) by default, the scale of softmax attention.
         cg_iterations: steps of conjugate gradients, in the forward and in the backward. With the ridge 1, 16 leave a
             relative error under 1e-5 in the probes of unit-RMS heads of 64 (512 tokens, float32); with 0.1 it is 5e-3.
-        backend: of the attention with the solved probes: `auto`, `reference` (PyTorch) or `triton`.
+        backend: of the probes and of the attention with them: `auto`, `reference` (PyTorch) or `triton`.
 
     Raises:
         ValueError: heads that do not divide the width or are odd, or a number out of its range.
@@ -86,7 +86,13 @@ class LocalLinearAttention(ProjectedMixer):
     def probes(self, q: Tensor, k: Tensor) -> Tensor:
         """`(1 + eta) rho*`, `[B, T, num_heads, head_dim]`, at least float32."""
         return solved_probe(
-            q, k, scale=self.scale, ridge=self.ridge, relative=self.relative_ridge, iterations=self.cg_iterations
+            q,
+            k,
+            scale=self.scale,
+            ridge=self.ridge,
+            relative=self.relative_ridge,
+            iterations=self.cg_iterations,
+            backend=self.backend,
         )
 
     def attention_parts(self, x: Tensor) -> AttentionParts:

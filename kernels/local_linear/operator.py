@@ -6,42 +6,68 @@ import torch
 from torch import Tensor
 
 from mixerlab.kernels.common.registration import register
-from mixerlab.kernels.local_linear.reference import Systems, build_systems, gradients, solve
+from mixerlab.kernels.local_linear.reference import (
+    Solver,
+    Systems,
+    build_systems,
+    conjugate_gradients,
+    gradients,
+    solve,
+)
 
 CHUNK_SIZE = 128  # queries whose weights are held at once
 
 
 @torch.library.custom_op("mixerlab::solved_probe", mutates_args=())
-def forward(q: Tensor, k: Tensor, scale: float, ridge: float, relative: bool, iterations: int) -> Tensor:
+def forward(q: Tensor, k: Tensor, scale: float, ridge: float, relative: bool, iterations: int, triton: bool) -> Tensor:
     """See `kernels.local_linear.solved_probe`."""
     q, k = _wide(q, k)
-    probes = [solve(q[:, :, rows], systems, iterations) for rows, systems in _systems(q, k, scale, ridge, relative)]
+    probes = [
+        solve(q[:, :, rows], systems, iterations, _solver(triton))
+        for rows, systems in _systems(q, k, scale, ridge, relative)
+    ]
     return torch.cat(probes, dim=2).transpose(1, 2).contiguous()
 
 
 @forward.register_fake
-def _(q, k, scale, ridge, relative, iterations):
+def _(q, k, scale, ridge, relative, iterations, triton):
     return q.new_empty(q.shape, dtype=torch.promote_types(q.dtype, torch.float32))
 
 
 @torch.library.custom_op("mixerlab::solved_probe_backward", mutates_args=())
 def backward(
-    grad: Tensor, q: Tensor, k: Tensor, probe: Tensor, scale: float, ridge: float, relative: bool, iterations: int
+    grad: Tensor,
+    q: Tensor,
+    k: Tensor,
+    probe: Tensor,
+    scale: float,
+    ridge: float,
+    relative: bool,
+    iterations: int,
+    triton: bool,
 ) -> tuple[Tensor, Tensor]:
     """The gradients of q and k."""
     wide_q, wide_k, grad, probe = _wide(q, k, grad, probe)
     d_q, d_k = [], torch.zeros_like(wide_k)
     for rows, systems in _systems(wide_q, wide_k, scale, ridge, relative):
         at = grad[:, :, rows], wide_q[:, :, rows], probe[:, :, rows]
-        d_rows, d_keys = gradients(*at, systems, scale, relative, iterations)
+        d_rows, d_keys = gradients(*at, systems, scale, relative, iterations, _solver(triton))
         d_q.append(d_rows)
         d_k[:, :, : rows.stop] += d_keys
     return _narrow(torch.cat(d_q, dim=2), q.dtype), _narrow(d_k, k.dtype)
 
 
 @backward.register_fake
-def _(grad, q, k, probe, scale, ridge, relative, iterations):
+def _(grad, q, k, probe, scale, ridge, relative, iterations, triton):
     return q.new_empty(q.shape), k.new_empty(k.shape)
+
+
+def _solver(triton: bool) -> Solver:
+    if not triton:
+        return conjugate_gradients
+    from mixerlab.kernels.local_linear import triton_kernels  # here, because Triton is optional
+
+    return triton_kernels.conjugate_gradients
 
 
 def _wide(*tensors: Tensor) -> list[Tensor]:
@@ -71,6 +97,6 @@ def _save(ctx, inputs, output):
 register(
     forward,
     save=_save,
-    gradients=lambda ctx, grad: (*backward(grad, *ctx.saved_tensors, *ctx.options), None, None, None, None),
+    gradients=lambda ctx, grad: (*backward(grad, *ctx.saved_tensors, *ctx.options), *[None] * 5),
 )
 register(backward)

@@ -1,5 +1,6 @@
 """Local linear attention in PyTorch: the systems of some queries, their solution and its gradient."""
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
@@ -17,6 +18,9 @@ class Systems(NamedTuple):
         t = x @ self.keys.mT
         off = t - (self.weights * t).sum(-1, keepdim=True)
         return (self.weights * off) @ self.keys + self.ridge * x
+
+
+Solver = Callable[[Systems, Tensor, int], Tensor]  # (systems, right-hand sides, iterations) to solutions
 
 
 def build_systems(q: Tensor, k: Tensor, hidden: Tensor, scale: float, ridge: float, relative: bool) -> Systems:
@@ -43,13 +47,20 @@ def conjugate_gradients(systems: Systems, right: Tensor, iterations: int) -> Ten
     return scale * solution
 
 
-def solve(q: Tensor, systems: Systems, iterations: int) -> Tensor:
+def solve(q: Tensor, systems: Systems, iterations: int, solver: Solver = conjugate_gradients) -> Tensor:
     """The probes `[B, H, C, D]` of queries."""
-    return conjugate_gradients(systems, systems.weights @ systems.keys - q, iterations)
+    return solver(systems, systems.weights @ systems.keys - q, iterations)
 
 
 def gradients(
-    grad: Tensor, q: Tensor, probe: Tensor, systems: Systems, scale: float, relative: bool, iterations: int
+    grad: Tensor,
+    q: Tensor,
+    probe: Tensor,
+    systems: Systems,
+    scale: float,
+    relative: bool,
+    iterations: int,
+    solver: Solver = conjugate_gradients,
 ) -> tuple[Tensor, Tensor]:
     """Those of the queries `[B, H, C, D]` and keys `[B, H, S, D]`, from that of the probe x.
 
@@ -58,7 +69,7 @@ def gradients(
     `E[a] - y.q - E[a b] + E[a] E[b] - ridge y.x`.
     """
     k, p, ridge = systems
-    y = conjugate_gradients(systems, grad, iterations)
+    y = solver(systems, grad, iterations)
     a, b = y @ k.mT, probe @ k.mT
     a_off, b_off = a - (p * a).sum(-1, keepdim=True), b - (p * b).sum(-1, keepdim=True)
     d_a, d_b = p * (1 - b_off), -p * a_off
