@@ -14,7 +14,10 @@ from every_mixer import mixer_of
 from triton.backends.compiler import GPUTarget
 from triton.runtime import driver
 
+import mixerlab.kernels.centring
 import mixerlab.kernels.gated_delta_rule
+import mixerlab.kernels.kimi_delta_rule
+import mixerlab.kernels.local_linear
 import mixerlab.kernels.mesa
 from mixerlab.kernels.common.ahead import compiling_ahead
 from mixerlab.kernels.fused import (
@@ -154,12 +157,19 @@ def run_first_block(tokens, table, y, z, gain, next_gain):
 
 def run_mixers() -> None:
     # Their choice of a backend looks at the device, and would refuse this one.
-    mixerlab.kernels.gated_delta_rule.gated_delta_rule_backend = mixerlab.kernels.mesa.mesa_backend = lambda *_: (
-        "triton"
-    )
-    for name in ("gdn", "mesa", "mamba"):
+    for operator, choice in (
+        (mixerlab.kernels.gated_delta_rule, "gated_delta_rule_backend"),
+        (mixerlab.kernels.mesa, "mesa_backend"),
+        (mixerlab.kernels.kimi_delta_rule, "kimi_delta_rule_backend"),
+        (mixerlab.kernels.centring, "choose_backend"),
+        (mixerlab.kernels.local_linear, "choose_backend"),
+    ):
+        setattr(operator, choice, lambda *_: "triton")
+    for name in ("gdn", "mesa", "affine_mesa", "mamba", "kda"):
         with torch.autocast("cpu", BF16):
             differentiate(mixer_of(name, 128, backend="triton"), (2, 128, 128))
+    probe = partial(mixerlab.kernels.local_linear.solved_probe, scale=0.125, ridge=1.0, relative=True)
+    differentiate(probe, *[(2, 128, 2, 64)] * 2)
     sequence, vector = (2, 64, 32), (32,)
     shapes = sequence, sequence, vector, (32, 16), (2, 64, 16), (2, 64, 16), vector, sequence
     differentiate(selective_scan, *shapes, dtype=torch.float32, backend="triton")

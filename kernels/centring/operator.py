@@ -1,0 +1,69 @@
+"""The Triton centring as PyTorch operators."""
+
+import torch
+from torch import Tensor
+
+from mixerlab.kernels.centring.triton_kernels import backward_kernel, forward_kernel
+from mixerlab.kernels.common.registration import register
+
+CHUNK_SIZE = 32  # with 64, tiles do not fit in registers
+
+
+@torch.library.custom_op("mixerlab::centred", mutates_args=())
+def forward(
+    q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor, beta: Tensor
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """Those of `kernels.centring.centred`, and for the backward the sums before each chunk."""
+    inputs = [x.contiguous() for x in (q, k, v, log_decay, beta)]
+    results = _forward_results(*inputs)
+    forward_kernel[(q.shape[0] * q.shape[2],)](*inputs, *results, q.shape[1], **_options(q))
+    return results
+
+
+@forward.register_fake
+def _forward_results(q, k, v, log_decay, beta):
+    batch, length, heads, head_dim = q.shape
+    results = [torch.empty_like(x, memory_format=torch.contiguous_format) for x in (q, k, v, beta, v)]
+    return *results, beta.new_empty(batch, heads, -(-length // CHUNK_SIZE), 2 * head_dim + 1)
+
+
+@torch.library.custom_op("mixerlab::centred_backward", mutates_args=())
+def backward(
+    d_q: Tensor,
+    d_k: Tensor,
+    d_v: Tensor,
+    d_beta: Tensor,
+    d_mean_v: Tensor,
+    k: Tensor,
+    v: Tensor,
+    log_decay: Tensor,
+    beta: Tensor,
+    sums: Tensor,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """The gradients of k, v, log_decay and beta; that of q is that of its result."""
+    inputs = [x.contiguous() for x in (d_q, d_k, d_v, d_beta, d_mean_v, k, v, log_decay, beta)]
+    results = _backward_results(*inputs, sums)
+    backward_kernel[(k.shape[0] * k.shape[2],)](*inputs, sums, *results, k.shape[1], **_options(k))
+    return results
+
+
+@backward.register_fake
+def _backward_results(d_q, d_k, d_v, d_beta, d_mean_v, k, v, log_decay, beta, sums):
+    return tuple(torch.empty_like(x, memory_format=torch.contiguous_format) for x in (k, v, log_decay, beta))
+
+
+def _options(q: Tensor) -> dict:
+    precision = "tf32x3" if q.dtype == torch.float32 else "tf32"
+    return {"H": q.shape[2], "D": q.shape[3], "C": CHUNK_SIZE, "PRECISION": precision, "num_warps": 4, "num_stages": 1}
+
+
+def _save(ctx, inputs, output):
+    ctx.save_for_backward(*inputs[1:], output[-1])
+
+
+def _gradients(ctx, d_q, d_k, d_v, d_beta, d_mean_v, _):
+    return d_q, *backward(d_q, d_k, d_v, d_beta, d_mean_v, *ctx.saved_tensors)
+
+
+register(forward, save=_save, gradients=_gradients)
+register(backward)
