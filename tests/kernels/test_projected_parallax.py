@@ -70,7 +70,10 @@ def test_against_the_formulas(device, length, width, heads, head_dim, rotate_rho
     function = of(kernel, inverse_frequency=frequency(head_dim, device), heads=heads, rotate_rho=rotate_rho)
     assert ONE in operators_of(lambda: function(*given))
     expected = run(of(exact, heads=heads, rotate_rho=rotate_rho), double(given))
-    check(run(function, given), expected, tolerance(device))
+    actual = run(function, given)
+    check(actual[:3], expected[:3], tolerance(device))
+    # Of gains: sums over positions and heads of which most cancels; three operators, one by one, are as far off.
+    check(actual[3:], expected[3:], 2 * tolerance(device))
 
 
 def of_table(function):
