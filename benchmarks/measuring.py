@@ -45,9 +45,10 @@ def graph_ms(run: Callable[[], object], repeats: int = 20) -> float:
 
 
 def environment(benchmark: str) -> dict:
-    """The command, code, date, GPU and versions that the results depend on."""
+    """The command, code, date, GPU and versions that the results depend on; of a path, its last part."""
+    arguments = (Path(one).name if Path(one).is_absolute() else one for one in sys.argv[1:])
     return {
-        "command": shlex.join(["python", "-m", f"mixerlab.benchmarks.{benchmark}", *sys.argv[1:]]),
+        "command": shlex.join(["python", "-m", f"mixerlab.benchmarks.{benchmark}", *arguments]),
         "date": time.strftime("%Y-%m-%d"),
         "gpu": torch.cuda.get_device_name(),
         "cuda": torch.version.cuda,

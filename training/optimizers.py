@@ -100,7 +100,7 @@ class PopulationOptimizer(torch.optim.Optimizer):
 
     def add_param_group(self, param_group: dict) -> None:
         """As PyTorch's, without its decorator, which imports TorchDynamo: seconds of each dry run and finished run."""
-        torch.optim.Optimizer.add_param_group.__wrapped__(self, param_group)  # type: ignore[attr-defined]
+        inspect.unwrap(torch.optim.Optimizer.add_param_group)(self, param_group)
 
     def _scheduled(self) -> Tensor:
         """The `schedule` of `kernels.optimizer.population_step.update_parameters`, `[4, total_steps or more]`."""

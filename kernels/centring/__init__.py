@@ -2,12 +2,11 @@
 
 from torch import Tensor
 
-from mixerlab.kernels.centring.reference import centred_reference
+from mixerlab.kernels.centring.reference import CHUNK_SIZE, centred_reference
 from mixerlab.kernels.common.chunked import check_inputs, choose_backend, pad_heads
 
 __all__ = ["centred"]
 
-CHUNK_SIZE = 64  # positions whose weights a kernel holds
 TRITON_HEAD_DIMS = (16, 32, 64)
 
 

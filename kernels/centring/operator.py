@@ -3,10 +3,9 @@
 import torch
 from torch import Tensor
 
+from mixerlab.kernels.centring.reference import CHUNK_SIZE
 from mixerlab.kernels.centring.triton_kernels import backward_kernel, forward_kernel
 from mixerlab.kernels.common.registration import register
-
-CHUNK_SIZE = 32  # with 64, tiles do not fit in registers
 
 
 @torch.library.custom_op("mixerlab::centred", mutates_args=())

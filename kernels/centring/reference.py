@@ -6,7 +6,8 @@ from torch import Tensor
 
 from mixerlab.kernels.common.chunked import decay_between, from_chunks, to_chunks
 
-CHUNK_SIZE = 128  # positions whose weights are one matrix
+CHUNK_SIZE = 32  # positions whose weights the kernel holds: those of 64 do not fit in registers
+BLOCK = 128  # positions whose weights are one matrix here
 TINY = torch.finfo(torch.float32).tiny
 
 
@@ -17,7 +18,7 @@ def weighted_means(x: Tensor, log_decay: Tensor, beta: Tensor) -> tuple[Tensor, 
         The means, shape and dtype of `x`, and `beta_t` divided by the sum of the weights, that of `beta`.
     """
     length, dtype = x.shape[1], x.dtype
-    x, log_decay, beta = (to_chunks(y, min(CHUNK_SIZE, length)) for y in (x, log_decay, beta))
+    x, log_decay, beta = (to_chunks(y, min(BLOCK, length)) for y in (x, log_decay, beta))
     decayed = log_decay.cumsum(-1)  # [B, H, N, C]
     weights = decay_between(decayed) * beta[..., None, :]
     total, sums = weights.sum(-1), (weights.to(dtype) @ x).to(beta.dtype)

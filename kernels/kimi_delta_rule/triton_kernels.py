@@ -53,12 +53,12 @@ def factors(pointer, b, n, pid, columns, T, level, H: tl.constexpr, D: tl.conste
 
 
 @triton.jit
-def levels_of_pairs(C: tl.constexpr):
+def levels_of_pairs(C: tl.constexpr, LEVELS: tl.constexpr):
     """The level at which i is in the lower and j in the upper half of a block, `[C, C]`; -1 unless i > j."""
     i = tl.arange(0, C)
     differing = i[:, None] ^ i[None, :]
     level = tl.zeros([C, C], dtype=tl.int32)
-    for bit in tl.static_range(1, 6):
+    for bit in tl.static_range(1, LEVELS):
         level += (differing >> bit > 0).to(tl.int32)
     return tl.where(i[:, None] > i[None, :], level, -1)
 
@@ -98,7 +98,7 @@ def chunk_kernel(
     beta = tl.load(beta_ptr + offsets, mask=inside, other=0.0)[:, None]
     b = load_decays(cumulative_ptr, n, pid, i, tl.arange(0, D), T, H, D, C)
     scores = tl.where(i[:, None] == i[None, :], tl.sum(q.to(tl.float32) * k, 1)[:, None], 0.0)
-    of_pairs = levels_of_pairs(C)
+    of_pairs = levels_of_pairs(C, LEVELS)
     solver = tl.zeros([C, C], dtype=tl.float32)
     for level in range(LEVELS):
         factor = factors(cumulative_ptr, b, n, pid, tl.arange(0, D), T, level, H, D, C)
@@ -273,7 +273,7 @@ def backward_chunk_kernel(
     diagonal = tl.sum(tl.where(i[:, None] == i[None, :], d_scores, 0.0), 1)[:, None]
     d_q += diagonal * k
     d_write += diagonal * q
-    d_scores, of_pairs = d_scores.to(dtype), levels_of_pairs(C)
+    d_scores, of_pairs = d_scores.to(dtype), levels_of_pairs(C, LEVELS)
     for level in range(LEVELS):
         factor = factors(cumulative_ptr, b, n, pid, columns, T, level, H, D, C)
         pairs = of_pairs == level

@@ -47,9 +47,9 @@ def test_shapes(batch, tokens, heads, kv_heads, cache_len, head_dim, window, dev
     assert_close(draw(batch, tokens, heads, kv_heads, cache_len, head_dim, device), window=window)
 
 
-@pytest.mark.parametrize("card", [1, 2, 12])
+@pytest.mark.parametrize("card", [1, 2])
 def test_heads_that_fill_the_card(card, device, monkeypatch):
-    """Every head's cache is one part, which nothing merges, in tiles of three kinds."""
+    """Every head's cache is one part, which nothing merges, in large tiles or small ones."""
     from mixerlab.kernels.parallax.decode import triton_decode
 
     monkeypatch.setattr(triton_decode, "processors", lambda device: card)

@@ -276,9 +276,9 @@ def _plan(keys: int, heads: int, card: int, key_bytes: int) -> Plan:
     small, large = (max(16, min(most, tile // key_bytes)) for most, tile in ((64, 8192), (128, 16384)))
     if heads <= card and keys <= WHOLE:
         return Plan(1, min(WHOLE, max(16, 2**15 // key_bytes)), 4, 2)
+    if 2 * card < 3 * heads <= 3 * card:
+        return Plan(1, large, 4, 3)
     if heads <= 2 * card:
-        if 2 * card // heads < 3 and heads <= card:
-            return Plan(1, large, 4, 3)
         blocks = triton.cdiv(keys, small)
         wanted = min(2 * card // heads, blocks)
         return Plan(triton.cdiv(blocks, triton.cdiv(blocks, wanted)), small, 2, 3)
