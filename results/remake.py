@@ -9,16 +9,19 @@ author.
 import argparse
 import shutil
 import tempfile
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import product
 from pathlib import Path
 from statistics import fmean, variance
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
+from mixerlab.analyse import read_measures
+from mixerlab.analyse import write as write_analysis
 from mixerlab.records.names import MIXERS, TASKS, in_order, rank, setting_rank
 from mixerlab.records.schema import LABELS
 from mixerlab.sweeps.figures.comparison import BAND
@@ -82,6 +85,10 @@ SAME = {
     "4x32": [("2x64", ("mamba",), None)],
     "PyTorch's init": [("default", ("attn", "parallax", "gdn"), "cmp")],
 }
+CLAIMS_NOTE = """\
+Differences that the claim says to be above or below 0, or none: means over three seeds ± half of Student's 95%
+interval, after 60 epochs, over layers if none is named. The verdict is by the interval of the mean over the tasks:
+open, or none found, if it includes 0."""
 SCREEN_NOTE = """\
 Mean accuracy over a task's settings, at the checkpoint of the lowest test loss and each setting's best of three rates.
 Where a recipe was not run, the draft's runs stand in. Below: RMSE over the 30 means, and Spearman's rank
@@ -479,8 +486,97 @@ def effect_of(change: pd.Series) -> tuple[float, list[float]]:
     return by_mixer.mean(), list(units)
 
 
+# Of the analysis: whose measure, in which layer (None: the mean over layers), after how many epochs.
+class Measured(NamedTuple):
+    mixer: str
+    variant: str
+    measure: str
+    layer: int | None = None
+    epochs: int = 60
+    study: str = "optimizers"
+
+
+MUON, ADAMW, COSINE, FIRST, LAST = "muon, wsd", "adamw, wsd", "adamw, cosine", 1, 2
+# The paper's claim, which sign the difference should have (0: none), and the two that differ.
+Claim = tuple[str, int, Measured, Measured]
+
+
+def claims() -> Iterator[Claim]:
+    def both(text: str, sign: int, measure: str, more: str = MUON, less: str = ADAMW, mixer: str = "parallax") -> Claim:
+        return text, sign, Measured(mixer, more, measure), Measured(mixer, less, measure)
+
+    def beyond(text: str, sign: int, measure: str, optimizer: str, of_attention: str = "") -> Claim:
+        attention = Measured("attn", optimizer, of_attention or measure)
+        return f"{text} ({optimizer})", sign, Measured("parallax", optimizer, measure), attention
+
+    for name in (MUON, ADAMW, COSINE):
+        cor = Measured("parallax", name, "cor", LAST)
+        yield f"COR grows with depth ({name})", 1, cor, cor._replace(layer=FIRST)
+        change = f"{'exceeds' if name == MUON else 'barely recovers'} that of initial values"
+        yield f"COR of the last layer {change} ({name})", int(name == MUON), cor, cor._replace(epochs=0)
+        first = cor._replace(layer=FIRST)
+        yield f"COR of the first layer falls from initial values ({name})", -1, first, first._replace(epochs=0)
+    last = Measured("parallax", MUON, "cor", LAST)
+    yield "COR of the last layer is larger with Muon than with AdamW", 1, last, last._replace(variant=ADAMW)
+    yield both("the norm of Corr is larger with Muon", 1, "corr")
+    yield both("CPA is larger with Muon", 1, "cpa")
+    yield both("the norm of rho is larger with Muon", 1, "norm rho")
+    for less in (ADAMW, COSINE):
+        yield both(f"srank W_R collapses ({less})", 1, "srank W_R", less=less)
+        yield both(f"srank W_RK collapses ({less})", 1, "srank W_RK", less=less)
+    for mixer in ("attn", "parallax"):
+        for name in ("W_Q", "W_K", "W_QK"):
+            yield both(f"srank {name} is larger with Muon ({mixer})", 1, f"srank {name}", mixer=mixer)
+    for optimizer in (MUON, ADAMW, COSINE):
+        for name in ("W_Q", "W_K", "W_QK"):
+            yield beyond(f"srank {name} is that of attention", 0, f"srank {name}", optimizer)
+        for name in ("W_V", "W_O", "W_OV"):
+            yield beyond(f"srank {name} is above that of attention", 1, f"srank {name}", optimizer)
+        yield beyond("the sink in p is weaker than in attention", -1, "sink p", optimizer)
+        yield beyond("the sink in s is weaker than in attention", -1, "sink s", optimizer, "sink p")
+        yield beyond("the entropy of p is above attention's", 1, "entropy p", optimizer)
+    for name, sign in (("muon", 1), ("adamw", -1)):
+        gate = Measured("parallax", name, "gate", study="gate")
+        yield f"the gate {'opens' if sign > 0 else 'closes'} ({name})", sign, gate, gate._replace(epochs=0)
+    annealed = Measured("parallax", "", "norm W_R", study="wda")
+    yield "annealed weight decay (gamma = 2) keeps the norm of W_R", 1, annealed, Measured("parallax", MUON, "norm W_R")
+
+
+def analysis(scratch: Path) -> None:
+    """The figures and tables of `mixerlab analyse` from its rows, and the paper's claims; not the score maps."""
+    folder = RESULTS / "analysis"
+    frames = {path.name.partition(".")[0]: read_measures(path) for path in sorted(folder.glob("*.csv.xz"))}
+    write_analysis(frames["optimizers"], scratch)
+    for path in (*scratch.glob("*.png"), scratch / "stable_ranks.md"):
+        shutil.copyfile(path, folder / path.name)
+    rows = pd.concat(frames, names=["study"]).reset_index("study")
+    rows = rows[rows["moment"] != "official"]
+    tasks = in_order(rows["task"], TASKS)
+    lines = [["claim of the paper", *tasks, "mean of the tasks", "verdict"]]
+    for text, sign, one, other in claims():
+        difference = (by_task_and_seed(rows, one) - by_task_and_seed(rows, other)).dropna()
+        by_task = [list(difference[difference.index.get_level_values("task") == task]) for task in tasks]
+        mean = list(difference.groupby("seed").mean())
+        half, middle = half_width(mean), fmean(mean)
+        found = 0 if abs(middle) <= half else 1 if middle > 0 else -1
+        verdict = ("open", "holds", "contrary")[found * sign] if sign else ("none found", "differs", "differs")[found]
+        shown = [f"{fmean(own):+.3g} ± {half_width(own):.2g}" if len(own) > 1 else "" for own in (*by_task, mean)]
+        lines.append([text, *shown, verdict])
+    (folder / "claims.md").write_text(aligned(lines, 1) + f"\n\n{CLAIMS_NOTE}\n")
+
+
+def by_task_and_seed(rows: pd.DataFrame, one: Measured) -> pd.Series:
+    """The mean over layers of a measure."""
+    found = rows[rows["epochs"] == one.epochs]
+    for key in ("study", "mixer", "variant", "measure"):
+        found = found[found[key] == getattr(one, key)]
+    if one.layer is not None:
+        found = found[found["layer"] == one.layer]
+    return found.groupby(["task", "seed"])["mean"].mean()
+
+
 MAKERS: dict[str, Callable[[Path], None]] = {
-    maker.__name__: maker for maker in (table, challenge, adamw, arms, frontier, parity, screen, ingredients)
+    maker.__name__: maker for maker in (table, challenge, adamw, arms, analysis, frontier, parity, screen, ingredients)
 }
 
 
