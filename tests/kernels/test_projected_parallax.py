@@ -135,7 +135,10 @@ def test_elsewhere_three_operators(device, length, width, heads, head_dim):
     given = inputs(length, width, heads, head_dim, device, batch=1, normed=True)
     function = of(kernel, inverse_frequency=frequency(head_dim, device), heads=heads)
     assert ONE not in operators_of(lambda: function(*given))
-    check(run(function, given), run(of(exact, heads=heads), double(given)), tolerance(device))
+    actual, expected = run(function, given), run(of(exact, heads=heads), double(given))
+    check(actual[:-3], expected[:-3], tolerance(device))
+    # The gradient of a gain is a sum of terms of both signs, each rounded to bfloat16.
+    check(actual[-3:], expected[-3:], 2 * tolerance(device))
 
 
 @triton.jit

@@ -239,7 +239,7 @@ def test_after_a_step_that_cannot_be_captured_the_next_run_is_captured(tmp_path,
     assert sum("capture failed" in note for note in looked.notes) == 2  # training and scoring
     assert looked.replicas == plain.replicas
     captured.clear()
-    again = fit(TWO, tmp_path, build=build, graph_key="next", **on_gpu)
+    again = fit(TWO, tmp_path, build=build, graph_key=f"next {build}", **on_gpu)
     assert captured == ["train", "score"] and not any("capture" in note for note in again.notes)
     same(again, alone)
 
