@@ -28,7 +28,7 @@ def training_curves(scores: Scores, *results_dirs: Path) -> Figure:
 
     Several seeds are their mean and range. The score is on test (`official`) or on validation (`clean`).
     """
-    split, without, several = SPLITS[scores.selection], "", False
+    split, without, several = SPLITS[scores.selection], dict[str, None](), False
     with figure_style():
         shown = [own[own["setting"] == own["setting"].iloc[0]] for own in map(scores.cells_on, scores.tasks)]
         sheet = Sheet(scores.width, [setting_title(*own[["task", "setting"]].iloc[0]) for own in shown])
@@ -37,7 +37,7 @@ def training_curves(scores: Scores, *results_dirs: Path) -> Figure:
             for cell in own.itertuples():
                 metrics, style = _metrics(results_dirs, cell.replicas), scores.look[cell.column]
                 if metrics is None:
-                    without += f"; no curve of {cell.mixer} on {cell.task}"
+                    without[f"; no curve of {cell.mixer} on {cell.task}"] = None  # of several columns once
                     continue
                 several |= metrics["replica"].nunique() > 1
                 tokens = "token" in metrics
@@ -48,7 +48,7 @@ def training_curves(scores: Scores, *results_dirs: Path) -> Figure:
             show_epochs(panel, tokens)
         for panel in sheet.panels[:: sheet.columns]:
             panel.set_ylabel(f"{scores.score.label} on {split}")
-        told = caption(scores.selection, (), SEEDS if several else "") + without
+        told = caption(scores.selection, (), SEEDS if several else "") + "".join(without)
         handles = [*line_handles(scores.look), *mark_handles((), scores.has_chance)]
         return sheet.finish("Training curves", told, handles, height=0.95)
 
