@@ -547,8 +547,8 @@ def analysis(scratch: Path) -> None:
     folder = RESULTS / "analysis"
     frames = {path.name.partition(".")[0]: read_measures(path) for path in sorted(folder.glob("*.csv.xz"))}
     write_analysis(frames["optimizers"], scratch)
-    for path in (*scratch.glob("*.png"), scratch / "stable_ranks.md"):
-        shutil.copyfile(path, folder / path.name)
+    for name in ("correction.png", "scores.png", "training.png", "stable_ranks.md"):
+        shutil.copyfile(scratch / name, folder / name)
     rows = pd.concat(frames, names=["study"]).reset_index("study")
     rows = rows[rows["moment"] != "official"]
     tasks = in_order(rows["task"], TASKS)

@@ -17,6 +17,7 @@ MADE = {
     "screen": ["recipes.md", "effects.csv"],
     "arms": ["arms.md"],
     "ingredients": ["effects.md"],
+    "analysis": ["claims.md", "stable_ranks.md"],
     "frontier": ["clean/settings.md", "clean/token_accuracy.md", "official/settings.md"],
     "adamw": ["beside_muon.md", "claim.md", "official/settings.md", "official/solved.md"],
     "challenge": ["recipes.md", "official/challenge.md", "official/solved.md"],
