@@ -60,7 +60,8 @@ def test_negative_eigenvalues_with_repeated_keys_and_no_decay(backend, device):
         lambda *x: gated_delta_rule(*x, chunk_size=32, backend=backend),
         lambda *x: step_by_step(*x, scale=16**-0.5),
         inputs,
-        tolerance=5e-5,  # 70 reflections, each with a rounding of 2^-24 in some ten operations
+        # The kernel inverts each chunk's system, and its error grows with the chunk: on a GPU 3.1e-5 for log_decay.
+        tolerance=5e-5 if backend == "triton" else 3e-5,
     )
 
 
