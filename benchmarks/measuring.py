@@ -44,6 +44,13 @@ def graph_ms(run: Callable[[], object], repeats: int = 20) -> float:
     return statistics.median(times)
 
 
+def copy_rate() -> float:
+    """Bytes per second that this GPU reads and writes in a copy of 1 GiB."""
+    source = torch.empty(2**30, dtype=torch.uint8, device="cuda")
+    target = torch.empty_like(source)
+    return 2 * 2**30 / (graph_ms(lambda: target.copy_(source)) / 1000)
+
+
 def environment(benchmark: str) -> dict:
     """The command, code, date, GPU and versions that the results depend on; of a path, its last part."""
     arguments = (Path(one).name if Path(one).is_absolute() else one for one in sys.argv[1:])

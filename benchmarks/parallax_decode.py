@@ -24,7 +24,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from mixerlab.benchmarks import peers
-from mixerlab.benchmarks.measuring import Table, graph_ms
+from mixerlab.benchmarks.measuring import Table, copy_rate, graph_ms
 from mixerlab.kernels.parallax.decode import parallax_decode
 
 LENGTHS = [2**power for power in range(7, 16)]
@@ -73,13 +73,6 @@ def shape(text: str) -> Shape:
     return sizes
 
 
-def copy_rate() -> float:
-    """Bytes that the card reads and writes in a microsecond, by a copy of 1 GiB."""
-    source = torch.empty(2**28, dtype=torch.float32, device="cuda")
-    target = torch.empty_like(source)
-    return 2 * source.nbytes / (1e3 * graph_ms(lambda: target.copy_(source)))
-
-
 def measure(shape: Shape, decoders: dict[str, Decoder], rate: float) -> Iterator[dict[str, object]]:
     """A row of the table for each decoder; a peer that cannot do this shape has a line instead."""
     batch, length, heads, kv_heads, head_dim = shape
@@ -98,7 +91,7 @@ def measure(shape: Shape, decoders: dict[str, Decoder], rate: float) -> Iterator
                 raise
             print(f"{name} at {shape}: {error}", flush=True)
         else:
-            yield about | {"decoder": name, "read_us": cache_bytes / rate} | measured
+            yield about | {"decoder": name, "read_us": 1e6 * cache_bytes / rate} | measured
 
 
 def _measured(decode: Decoder, q: Tensor, rho: Tensor, caches: Tensor) -> dict[str, float]:
@@ -143,7 +136,7 @@ def main() -> None:
         sys.exit("this benchmark needs an NVIDIA GPU")
     decoders = installed(options.peers)
     rate = copy_rate()
-    table = Table(options.output, "parallax_decode", copy_gb_per_s=round(rate / 1e3, 1))
+    table = Table(options.output, "parallax_decode", copy_gb_per_s=round(rate / 1e9, 1))
     for one in options.shapes or grid(options.head_dims):
         for row in measure(one, decoders, rate):
             table.add(row)

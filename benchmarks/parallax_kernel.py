@@ -114,15 +114,12 @@ def main() -> None:
     parser.add_argument("--shapes", nargs="+", choices=SHAPES, default=list(SHAPES))
     parser.add_argument("--kernels", nargs="+", choices=peers.NAMES, default=["ours", "sdpa", "fla", "official"])
     parser.add_argument("--head-dims", nargs="+", type=int, default=[16, 32, 64, 128])
-    parser.add_argument("--official-configs", choices=("all", "few"), default="all", help="tuned over; all: minutes")
     parser.add_argument("--output", type=Path, required=True, help="folder of table.csv and environment.json")
     options = parser.parse_args()
     if not torch.cuda.is_available():
         sys.exit("this benchmark needs an NVIDIA GPU")
     shapes = [s for group in options.shapes for s in SHAPES[group] if s[3] in options.head_dims]
     kernels = peers.installed(options.kernels)
-    if peers.official in kernels and options.official_configs == "few":
-        peers.limit_official_configs()
     table = Table(options.output, "parallax_kernel")
     # Kernel by kernel, the official one and Helion's last: if tuning fails, the rows of the others are already written.
     for kernel, shape in product(kernels, shapes):

@@ -16,9 +16,6 @@ from mixerlab.kernels.parallax import parallax_attention
 
 Attention = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
 Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
-OFFICIAL_KERNELS = ("_fwd_kernel", "_bwd_preprocess_kernel", "_bwd_rq_kernel", "_bwd_kv_kernel")
-# The most likely of its 36 configurations: (row tile, column tile, warps, stages).
-FEW_OFFICIAL_CONFIGS = ((32, 64, 4, 2), (64, 32, 4, 2), (64, 64, 4, 2), (64, 64, 8, 2), (128, 64, 8, 2))
 
 # Helion tunes each kernel at its first call for a shape: two to decode, three to train. It reads this when it is
 # imported.
@@ -83,18 +80,6 @@ def imported(module: str) -> ModuleType | None:
     except ImportError as error:
         print(f"{module} is left out: {error} (pip install -e '.[bench]')")
         return None
-
-
-def limit_official_configs() -> None:
-    """Restricts the official kernel to `FEW_OFFICIAL_CONFIGS`."""
-
-    def likely(config: Any) -> bool:
-        tile = config.kwargs["ROW_TILE_SIZE"], config.kwargs.get("COL_TILE_SIZE", 64)
-        return (*tile, config.num_warps, config.num_stages) in FEW_OFFICIAL_CONFIGS
-
-    train = importlib.import_module("parallax.triton.parallax_train")
-    for tuner in (getattr(train, name) for name in OFFICIAL_KERNELS):
-        tuner.configs = [config for config in tuner.configs if likely(config)]
 
 
 def plain_block(block: Any, x: Tensor, angles: Tensor, attend: Attend) -> Tensor:

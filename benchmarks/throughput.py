@@ -33,7 +33,7 @@ import torch
 from omegaconf import DictConfig
 from torch import nn
 
-from mixerlab.benchmarks.measuring import environment, graph_ms
+from mixerlab.benchmarks.measuring import copy_rate, environment
 from mixerlab.config.building import build_model, component
 from mixerlab.config.compose import compose
 from mixerlab.mixers.projected import ProjectedMixer
@@ -85,13 +85,6 @@ def bytes_of_token(model: nn.Module) -> float:
         projected = sum(getattr(mixer, name).out_features for name in mixer.input_projections)
         total += 76 * width + 10 * (projected + getattr(mixer, mixer.output_projection).in_features)
     return total
-
-
-def copy_rate() -> float:
-    """Bytes per second that this GPU reads and writes in a copy of 1 GiB."""
-    source = torch.empty(2**30, dtype=torch.uint8, device="cuda")
-    target = torch.empty_like(source)
-    return 2 * 2**30 / (graph_ms(lambda: target.copy_(source)) / 1000)
 
 
 class Trial:

@@ -30,8 +30,6 @@ FIGURES = {
     "correction": (figures.by_layer, figures.CORRECTION, "The correction of softmax attention"),
     "scores": (figures.by_layer, figures.SCORES, "The weights of the values"),
     "training": (figures.over_training, figures.ACTIVATIONS, "Activations during training"),
-    "norms": (figures.over_training, figures.NORMS, "Frobenius norms of the weights during training"),
-    "ranks": (figures.over_training, figures.RANKS, "Stable ranks of the weights during training"),
 }
 
 

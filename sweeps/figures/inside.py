@@ -5,7 +5,7 @@ of a snapshot), `epochs` (made until then), `layer`, `measure`, its `mean` and `
 a mixer apart, such as by their optimizer, and has a colour.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -27,12 +27,11 @@ from mixerlab.sweeps.tables.columns import Column
 
 QUANTILES = ("q05", "q25", "q50", "q75", "q95")
 Panels = Mapping[str, Sequence[str]]  # title, and the measures that a panel has
+Shown = tuple[tuple[str, str], str, Sequence[str]]  # task and setting, title and measures of a panel
 
 CORRECTION: Panels = {"COR": ["cor"], "|Corr|_F": ["corr"], "CPA": ["cpa"], "|rho|": ["norm rho"]}
 SCORES: Panels = {"score range": ["min s", "max s"], "sink": ["sink p", "sink s"], "entropy (nats)": ["entropy p"]}
 ACTIVATIONS: Panels = {"COR": ["cor"], "gate": ["gate"]} | {f"|{x}|": [f"norm {x}"] for x in ("q", "k", "v", "rho")}
-NORMS: Panels = {f"|{w}|_F": [f"norm {w}"] for w in ("W_Q", "W_K", "W_V", "W_O", "W_R")}
-RANKS: Panels = {f"srank {w}": [f"srank {w}"] for w in ("W_Q", "W_K", "W_V", "W_O", "W_R")}
 
 _RUN = ["mixer", "variant"]
 _INITIAL: dict[str, Any] = {"color": "0.6", "linewidth": 0.8}
@@ -49,14 +48,13 @@ def final(frame: pd.DataFrame) -> pd.DataFrame:
 def by_layer(frame: pd.DataFrame, panels: Panels, title: str) -> Figure | None:
     """The measures by layer, of trained and of initial weights: a row for each task; None if there are none."""
     trained, initial = _means(final(frame)), _means(frame[frame["epochs"] == 0])
-    shown = _shown(trained, panels)
-    if not shown:
+    if not (shown := _shown(trained, panels)):
         return None
     look = _colours(trained)
     with figure_style():
         sheet = _sheet(shown)
-        for panel, ((*setting, _), measures) in zip(sheet.panels, shown, strict=True):
-            own, before = (_only(means, setting, measures) for means in (trained, initial))
+        for panel, (setting, _, measures) in zip(sheet.panels, shown, strict=True):
+            own, before = _only(trained, setting, measures), _only(initial, setting, measures)
             for (mixer, variant, measure), line in own.groupby([*_RUN, "measure"], sort=False):
                 place = (list(look).index((mixer, variant)) + 0.5) / len(look) - 0.5
                 at, colour = line["layer"] + _DODGE * place, look[mixer, variant]
@@ -69,9 +67,8 @@ def by_layer(frame: pd.DataFrame, panels: Panels, title: str) -> Figure | None:
                 panel.set_yscale("symlog", linthresh=1)
                 panel.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
             panel.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=6, min_n_ticks=1))
-            panel.set_xlim(0.6, own["layer"].max() + 0.4)
-            panel.set_xlabel("layer")
-        handles = _handles(trained, look, [measure for _, measures in shown for measure in measures])
+            panel.set(xlim=(0.6, own["layer"].max() + 0.4), xlabel="layer")
+        handles = _handles(trained, look, shown)
         if len(initial):
             handles.append(Line2D([], [], label="initial values", **_INITIAL))
         told = "lines: means over heads and positions; dots: their 5, 25, 50, 75 and 95 % quantiles"
@@ -81,20 +78,20 @@ def by_layer(frame: pd.DataFrame, panels: Panels, title: str) -> Figure | None:
 def over_training(frame: pd.DataFrame, panels: Panels, title: str) -> Figure | None:
     """The means by epoch, a line for each layer: a row for each task; None without snapshots."""
     means = _means(frame[frame["moment"] != "official"], "epochs")
-    shown = _shown(means, panels)
-    if not shown:
+    if not (shown := _shown(means, panels)):
         return None
     look, layers = _colours(means), means["layer"].max()
     with figure_style():
         sheet = _sheet(shown)
-        for panel, ((*setting, _), measures) in zip(sheet.panels, shown, strict=True):
+        for panel, (setting, _, measures) in zip(sheet.panels, shown, strict=True):
             lines = _only(means, setting, measures).groupby([*_RUN, "measure", "layer"])
             for (mixer, variant, measure, layer), line in lines:
                 draw: dict[str, Any] = {"color": look[mixer, variant], "linestyle": _line(means, mixer, measure)}
                 panel.plot(line["epochs"], line["mean"], alpha=0.35 + 0.65 * layer / layers, **draw)
             show_epochs(panel)
-        handles = _handles(means, look, [measure for _, measures in shown for measure in measures])
-        return sheet.finish(title, f"from pale to strong: layer 1 to {layers}", handles, height=0.9)
+        return sheet.finish(
+            title, f"from pale to strong: layer 1 to {layers}", _handles(means, look, shown), height=0.9
+        )
 
 
 def score_maps(maps: Mapping[tuple[str, str, str], Sequence[tuple[str, np.ndarray]]], title: str) -> Figure:
@@ -136,12 +133,11 @@ def _place(name: str) -> tuple:
     return rank(name, MIXERS)
 
 
-def _shown(means: pd.DataFrame, panels: Panels) -> list[tuple[tuple[str, str, str], Sequence[str]]]:
-    """Task, setting, title and measures of each panel that has any, row by row."""
+def _shown(means: pd.DataFrame, panels: Panels) -> list[Shown]:
     have = {title: measures for title, measures in panels.items() if means["measure"].isin(measures).any()}
-    pairs = means[["task", "setting"]].drop_duplicates().itertuples(index=False)
-    rows = sorted(pairs, key=lambda pair: (rank(pair.task, TASKS), setting_rank(pair.setting)))
-    return [((*pair, title), measures) for pair in rows for title, measures in have.items()]
+    pairs = set(means[["task", "setting"]].itertuples(index=False, name=None))
+    rows = sorted(pairs, key=lambda pair: (rank(pair[0], TASKS), setting_rank(pair[1])))
+    return [(pair, title, measures) for pair in rows for title, measures in have.items()]
 
 
 def _only(means: pd.DataFrame, setting: Sequence[str], measures: Sequence[str]) -> pd.DataFrame:
@@ -149,10 +145,9 @@ def _only(means: pd.DataFrame, setting: Sequence[str], measures: Sequence[str]) 
     return means[(means["task"] == task) & (means["setting"] == name) & means["measure"].isin(measures)]
 
 
-def _sheet(shown: Sequence[tuple[tuple[str, str, str], Sequence[str]]]) -> Sheet:
-    columns = len({title for (_, _, title), _ in shown})
-    titles = [f"{setting_title(task, setting)}: {title}" for (task, setting, title), _ in shown]
-    return Sheet(None, titles, narrowest=_narrowest(columns), sharey=False)
+def _sheet(shown: Sequence[Shown]) -> Sheet:
+    titles = [f"{setting_title(*setting)}: {title}" for setting, title, _ in shown]
+    return Sheet(None, titles, narrowest=_narrowest(len({title for _, title, _ in shown})), sharey=False)
 
 
 def _narrowest(columns: int) -> float:
@@ -177,14 +172,14 @@ def _line(means: pd.DataFrame, mixer: str, measure: str) -> Any:
     return "--" if measure == "sink p" and has_probe else "-"
 
 
-def _handles(means: pd.DataFrame, look: Mapping[tuple[str, str], str], measures: Collection[str]) -> list[Artist]:
+def _handles(means: pd.DataFrame, look: Mapping[tuple[str, str], str], shown: Sequence[Shown]) -> list[Artist]:
     colours = {variant or mixer: colour for (mixer, variant), colour in look.items()}
+    handles: list[Artist] = [Line2D([], [], color=colour, label=name) for name, colour in colours.items()]
     kinds: dict[Any, str] = {}
     for mixer in means["mixer"].unique():
-        for measure in ("", *({"sink p"} & set(measures))):
+        for measure in ("", "sink p") if any("sink p" in measures for *_, measures in shown) else ("",):
             line = _line(means, mixer, measure)
             kinds.setdefault(line, f"{mixer}, p" if line == "--" else mixer)
-    handles: list[Artist] = [Line2D([], [], color=colour, label=name) for name, colour in colours.items()]
     if len(kinds) > 1:
         handles += [Line2D([], [], color="0.3", linestyle=line, label=name) for line, name in kinds.items()]
     return handles
