@@ -332,8 +332,8 @@ def completed(rows: pd.DataFrame, others: pd.DataFrame) -> pd.DataFrame:
 
 def published_means() -> pd.Series:
     """The paper's mean of each mixer and task."""
-    means = {name.task: row for name, row in PAPER.numbers.items() if not name.setting}
-    return pd.DataFrame(means).rename_axis(index="mixer", columns="task").stack()
+    means = {(mixer, name.task): mean for (name, mixer), (mean,) in PAPER.numbers.items() if not name.setting}
+    return pd.Series(means).rename_axis(["mixer", "task"])
 
 
 def means_of(rows: pd.DataFrame, column: str = "official_accuracy", rate: str = "setting") -> pd.Series:

@@ -16,8 +16,8 @@ from mixerlab.sweeps.figures.marks import MARKER, draw_spread, limit, mark_handl
 from mixerlab.sweeps.figures.sheet import figure_style
 from mixerlab.sweeps.figures.styles import styles
 from mixerlab.sweeps.tables.columns import columns_in_order
-from mixerlab.sweeps.tables.published import Name, Published, numbers_of, order, ranges
-from mixerlab.sweeps.tables.tables import Entry, Row
+from mixerlab.sweeps.tables.published import Published, Series, order, ranges
+from mixerlab.sweeps.tables.tables import Entry
 
 PUBLISHED: dict[str, Any] = {"color": "black", "linewidth": 1.4}
 BAND = "0.82"
@@ -26,9 +26,7 @@ SERIES: dict[str, Any] = {"color": "0.3", "markersize": MARKER, "linestyle": "no
 BAR: dict[str, Any] = {"color": "black", "marker": "|", "markersize": 7, "markeredgewidth": 1.4, "linestyle": "none"}
 
 
-def comparison(
-    ours: Mapping[str, Mapping[Name, Row]], tables: Mapping[str, Published], told: str, width: float | None
-) -> Figure:
+def comparison(ours: Mapping[str, Series], tables: Mapping[str, Published], told: str, width: float | None) -> Figure:
     """A panel for each name and a line for each of our columns: ours as points with intervals.
 
     The first table is a bar, and the range of the others a band.
@@ -43,7 +41,7 @@ def comparison(
     columns = columns_in_order(column for series in ours.values() for row in series.values() for column in row)
     look = styles(columns)
     first, *others = tables.values()
-    numbers, band = numbers_of(first), ranges(others)
+    band = ranges(others)
     with figure_style():
         sheet = named_sheet(width, list(map(str, names)), columns, 0.8, 1.6)
         for panel, name in zip(sheet.panels, names, strict=True):
@@ -52,7 +50,7 @@ def comparison(
                 if place in band:
                     low, high, _ = band[place]
                     panel.barh(y, max(high - low, 0.01), 0.7, low, color=BAND, zorder=1)
-                for value in numbers.get(place, ()):
+                for value in first.numbers.get(place, ()):
                     panel.plot([value] * 2, [y - 0.35, y + 0.35], zorder=2.5, **PUBLISHED)
                 for number, (marker, series) in enumerate(zip(cycle(MARKERS), ours.values())):
                     at = y + 0.6 * ((number + 0.5) / len(ours) - 0.5)

@@ -9,8 +9,9 @@ import argparse
 import sys
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
-from typing import Any, get_args
+from typing import get_args
 
 from mixerlab.records.atomic import replace_file
 from mixerlab.records.files import check_writable
@@ -21,15 +22,15 @@ from mixerlab.sweeps.figures.points import interval_of, is_bound
 from mixerlab.sweeps.figures.sheet import FORMATS, caption_of, check_width, save
 from mixerlab.sweeps.report.report import WIDTH
 from mixerlab.sweeps.tables.collect import rows_of
-from mixerlab.sweeps.tables.columns import columns_in_order
+from mixerlab.sweeps.tables.columns import Column, columns_in_order
 from mixerlab.sweeps.tables.columns import labels as labels_of
 from mixerlab.sweeps.tables.notes import notes_of
 from mixerlab.sweeps.tables.published import (
     Name,
     Published,
     Rule,
+    Series,
     distance,
-    numbers_of,
     order,
     ours,
     ranges,
@@ -37,7 +38,7 @@ from mixerlab.sweeps.tables.published import (
     whole,
 )
 from mixerlab.sweeps.tables.swept import only_where, spread_out
-from mixerlab.sweeps.tables.tables import Entry, Row
+from mixerlab.sweeps.tables.tables import Entry
 from mixerlab.sweeps.tables.writers import aligned
 
 OUTSIDE = 0.02  # further than this outside the range of the published numbers is counted
@@ -47,7 +48,6 @@ SPREAD = (
 )
 RULES = CHOSEN | {"last": "last epoch, at the learning rate of each task that is best on test for all mixers together"}
 TITLES = {"means": "Means over a task's settings", "settings": "Single settings"}
-Series = Mapping[Name, Row]
 
 
 def compare(
@@ -97,10 +97,13 @@ def compare(
     told += f"; learning rates {', '.join(f'{rate:g}' for rate in rates)}" if rates else ""
     text, captions = [f"Ours: {told}. {SPREAD}"], {}
     for kind, title in TITLES.items():
-        shown = {label: _of(kind, series) for label, series in every.items()}
+        shown = {label: {name: series[name] for name in series if _is(name, kind)} for label, series in every.items()}
         if any(shown.values()):
-            theirs = {key: replace(table, numbers=_of(kind, table.numbers)) for key, table in tables.items()}
-            theirs = {key: table for key, table in theirs.items() if table.numbers}
+            numbers = {
+                key: {place: own for place, own in table.numbers.items() if _is(place[0], kind)}
+                for key, table in tables.items()
+            }
+            theirs = {key: replace(tables[key], numbers=own) for key, own in numbers.items() if own}
             text += [f"## {title}", markdown(shown, theirs), distances(shown, theirs), *outside(shown, theirs)]
             figure = comparison(shown, theirs, told, width)
             save(figure, out / kind, FORMATS[:2])
@@ -108,7 +111,7 @@ def compare(
     notes = [
         f"{key}: {table.title}, {table.source}. Recipe: {table.recipe}. Checked: {table.checked}."
         for key, table in tables.items()
-        if any(table.numbers.keys() & series.keys() for series in every.values())
+        if any(name in series for name, _ in table.numbers for series in every.values())
     ]
     notes += dict.fromkeys(note for frame in frames for note in notes_of(frame))
     text.append("\n".join(f"- {escape_markdown(note)}" for note in notes))
@@ -118,8 +121,8 @@ def compare(
     return "\n\n".join(text)
 
 
-def _of(kind: str, numbers: Mapping[Name, Any]) -> dict[Name, Any]:
-    return {name: value for name, value in numbers.items() if bool(name.setting) == (kind == "settings")}
+def _is(name: Name, kind: str) -> bool:
+    return bool(name.setting) == (kind == "settings")
 
 
 def _labels(sources: Sequence[str | Path], labels: Sequence[str]) -> Sequence[str]:
@@ -133,30 +136,27 @@ def _labels(sources: Sequence[str | Path], labels: Sequence[str]) -> Sequence[st
     return labels
 
 
-def _lines(every: Mapping[str, Series]) -> list[tuple[Name, list]]:
-    """The names in their order, each with the columns that any series has of it."""
-    names = {name for series in every.values() for name in series}
-    return [
-        (name, columns_in_order(column for series in every.values() for column in series.get(name, ())))
-        for name in sorted(names, key=order)
-    ]
+def _table(lines: Sequence[Sequence[str]], left: int) -> str:
+    return aligned([[escape_markdown(text) for text in line] for line in lines], left)
 
 
 def markdown(every: Mapping[str, Series], tables: Mapping[str, Published]) -> str:
     """A line for each name and column: ours, the range of the published ones, and each of these."""
-    lines, band = _lines(every), ranges(tables.values())
-    texts = labels_of({column for _, columns in lines for column in columns})
-    several = len(tables) > 1
-    found = [["", "mixer", *every, *(["published"] if several else []), *tables]]
-    for name, columns in lines:
-        for column in columns:
-            entries = [_entry(series.get(name, {}).get(column)) for series in every.values()]
+    band, several = ranges(tables.values()), len(tables) > 1
+    rows: dict[Name, set[Column]] = {}
+    for name, row in chain.from_iterable(series.items() for series in every.values()):
+        rows.setdefault(name, set()).update(row)
+    texts = labels_of(set().union(*rows.values()))
+    lines = [["", "mixer", *every, *(["published"] if several else []), *tables]]
+    for name in sorted(rows, key=order):
+        for column in columns_in_order(rows[name]):
             low, high, count = band.get((name, column.mixer), (0.0, 0.0, 0))
-            between = f"{low:.3f} to {high:.3f} ({count})" if count > 1 else ""
-            theirs = [table.numbers.get(name, {}).get(column.mixer) for table in tables.values()]
-            shown = ["" if value is None else f"{value:.3f}" for value in theirs]
-            found.append([str(name), texts[column], *entries, *([between] if several else []), *shown])
-    return aligned([[escape_markdown(text) for text in line] for line in found], 2)
+            lines.append([str(name), texts[column]])
+            lines[-1] += [_entry(series.get(name, {}).get(column)) for series in every.values()]
+            lines[-1] += [f"{low:.3f} to {high:.3f} ({count})" if count > 1 else ""] if several else []
+            theirs = (table.numbers.get((name, column.mixer), ()) for table in tables.values())
+            lines[-1] += ["".join(f"{value:.3f}" for value in own) for own in theirs]
+    return _table(lines, 2)
 
 
 def _entry(entry: Entry | None) -> str:
@@ -170,13 +170,14 @@ def _entry(entry: Entry | None) -> str:
 
 def distances(every: Mapping[str, Series], tables: Mapping[str, Published]) -> str:
     """RMSE and Spearman's rank correlation of each two tables over the numbers that both have, ours included."""
-    theirs = {key: numbers_of(table) for key, table in tables.items()}
+    theirs = {key: table.numbers for key, table in tables.items()}
     lines = [["RMSE, Spearman (numbers)", *theirs]]
-    several = theirs.items() if len(theirs) > 1 else ()
-    for label, numbers in [*((label, whole(series)) for label, series in every.items()), *several]:
+    for label, numbers in (
+        {key: whole(own) for key, own in every.items()} | (theirs if len(theirs) > 1 else {})
+    ).items():
         entries = ["" if numbers is other else _distance(*distance(numbers, other)) for other in theirs.values()]
         lines.append([label, *entries])
-    return aligned([[escape_markdown(text) for text in line] for line in lines], 1)
+    return _table(lines, 1)
 
 
 def outside(every: Mapping[str, Series], tables: Mapping[str, Published]) -> list[str]:
@@ -184,7 +185,7 @@ def outside(every: Mapping[str, Series], tables: Mapping[str, Published]) -> lis
     (first, table), *others = tables.items()
     band = {place: ends for place, ends in ranges(table for _, table in others).items() if ends[2] > 1}
     found = []
-    for label, numbers in [*((label, whole(series)) for label, series in every.items()), (first, numbers_of(table))]:
+    for label, numbers in ({key: whole(own) for key, own in every.items()} | {first: table.numbers}).items():
         pairs = [(value, band[place]) for place in numbers.keys() & band for value in numbers[place]]
         # Rounded: 0.55 - 0.5 is more than 0.05 in its last bit.
         far = sum(round(max(low - value, value - high), 12) > OUTSIDE for value, (low, high, _) in pairs)

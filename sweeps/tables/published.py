@@ -34,7 +34,8 @@ class Name(NamedTuple):
         return f"{self.task} {self.setting}".strip()
 
 
-Numbers = dict[tuple[Name, str], list[float]]  # by name and mixer; of ours one for each column of the mixer
+Numbers = Mapping[tuple[Name, str], list[float]]  # by name and mixer; of ours one for each column of the mixer
+Series = Mapping[Name, Mapping[Column, Entry]]  # of ours
 
 
 def order(name: Name) -> tuple:
@@ -49,7 +50,7 @@ class Published:
     Attributes:
         title, source, recipe, checked: what it is, where it is from, what is known of it, how it was checked.
         rates: the learning rates that its numbers are the best of, where ours count too; else empty.
-        numbers: accuracies by name, then by mixer.
+        numbers: accuracies, one for each name and mixer.
         over: the settings of each task that a mean is over.
     """
 
@@ -58,7 +59,7 @@ class Published:
     recipe: str
     checked: str
     rates: tuple[float, ...]
-    numbers: Mapping[Name, Mapping[str, float]]
+    numbers: Numbers
     over: Mapping[str, tuple[str, ...]]
 
 
@@ -79,7 +80,7 @@ def read_published(path: str | Path = KNOWN) -> dict[str, Published]:
 
 
 def _table(name: str, table: Mapping[str, Any], over: Mapping[str, tuple[str, ...]]) -> Published:
-    numbers: dict[Name, dict[str, float]] = {}
+    numbers: dict[tuple[Name, str], list[float]] = {}
     for kind in ("means", "settings"):
         for mixer, row in table.get(kind, {}).items():
             for text, value in row.items():
@@ -88,14 +89,14 @@ def _table(name: str, table: Mapping[str, Any], over: Mapping[str, tuple[str, ..
                 place = Name(*text.split(" ", 1))
                 if bool(place.setting) == (kind == "means") or (kind == "means" and text not in over):
                     raise ValueError(f"{name}, {mixer}, {text}: this is no name of {kind}")
-                numbers.setdefault(place, {})[mixer] = float(value)
+                numbers[place, mixer] = [float(value)]
     texts = {key: str(table.get(key, "")) for key in ("title", "source", "recipe", "checked")}
     return Published(rates=tuple(map(float, table.get("rates", ()))), numbers=numbers, over=over, **texts)
 
 
 def ours(
     frame: pd.DataFrame, tables: Collection[Published], rule: Rule = "official", rates: Collection[float] = ()
-) -> dict[Name, dict[Column, Entry]]:
+) -> Series:
     """Our accuracy for each one that any of the tables has, of every column that has a part of it.
 
     Args:
@@ -110,7 +111,7 @@ def ours(
     scores = last_epoch(frame, rates) if rule == "last" else scores_by_seed(frame, rule, rates)
     found: dict[Name, dict[Column, Entry]] = {}
     for table in tables:
-        for name in table.numbers:
+        for name in dict.fromkeys(name for name, _ in table.numbers):
             over = (name.setting,) if name.setting else table.over[name.task]
             for column in columns_in_order(place[0] for place in scores if place[1] == name.task):
                 by_setting = [scores.get((column, name.task, setting), {}) for setting in over]
@@ -189,19 +190,14 @@ def _ended(frame: pd.DataFrame, rates: Collection[float]) -> pd.DataFrame:
     return ended[ended["lr"].isin(rates)] if rates else ended
 
 
-def whole(entries: Mapping[Name, Mapping[Column, Entry]]) -> Numbers:
-    """Our means over all settings of a published one, by name and mixer: one for each column of the mixer."""
-    found: Numbers = {}
-    for name, row in entries.items():
+def whole(series: Series) -> Numbers:
+    """Our means over all settings of a published one."""
+    found = defaultdict[tuple[Name, str], list[float]](list)
+    for name, row in series.items():
         for column, entry in row.items():
             if entry.mean is not None and entry.whole:
-                found.setdefault((name, column.mixer), []).append(entry.mean)
+                found[name, column.mixer].append(entry.mean)
     return found
-
-
-def numbers_of(table: Published) -> Numbers:
-    """The numbers of a published table, in the form of `whole`."""
-    return {(name, mixer): [value] for name, row in table.numbers.items() for mixer, value in row.items()}
 
 
 def distance(one: Numbers, other: Numbers) -> tuple[int, float | None, float | None]:
@@ -218,8 +214,8 @@ def distance(one: Numbers, other: Numbers) -> tuple[int, float | None, float | N
 
 def ranges(tables: Iterable[Published]) -> dict[tuple[Name, str], tuple[float, float, int]]:
     """The lowest and the highest number of several tables, and how many of them have it, by name and mixer."""
-    values: Numbers = {}
+    values = defaultdict[tuple[Name, str], list[float]](list)
     for table in tables:
-        for place, (value,) in numbers_of(table).items():
-            values.setdefault(place, []).append(value)
+        for place, own in table.numbers.items():
+            values[place] += own
     return {place: (min(own), max(own), len(own)) for place, own in values.items()}
