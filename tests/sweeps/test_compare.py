@@ -135,7 +135,7 @@ def test_what_it_refuses(results, published, tmp_path, capsys):
 def test_means_are_over_all_settings_of_our_tasks():
     tables = read_published().values()
     over = next(iter(tables)).over
-    assert {name.task for table in tables for name in table.numbers if not name.setting} == set(over)
+    assert {name.task for table in tables for name, _ in table.numbers if not name.setting} == set(over)
     assert all(table.over == over for table in tables)
     for task, settings in over.items():
         assert list(settings) == list(settings_of(compose(f"task={task}").task))
