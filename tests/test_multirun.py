@@ -9,7 +9,7 @@ from command_line import TINY, records, run_py, statuses
 
 from mixerlab.records.named import read_sweep
 
-GRID = ("-m", "mixer=attn,gdn", "task=icr,cmp", *TINY)
+GRID = ("-m", "mixer=attn,gdn", "task=icr,cmp", *TINY, "trainer.epochs=1")
 CELLS = [("attn", "cmp"), ("attn", "icr"), ("gdn", "cmp"), ("gdn", "icr")]
 ONE = ("-m", "mixer=attn", "task=icr", *TINY)
 
@@ -74,9 +74,7 @@ def test_a_failing_cell_leaves_the_others_alone_and_is_tried_again(tmp_path, mon
     ("overrides", "fix"),
     [
         (["mixer=attn,gdn", "mixer.num_heads=16"], "RoPE rotates pairs"),  # attn alone is refused
-        (["mixer=attn,nope"], "mixer/nope"),
         (["trainer.epochs=1,abc"], "must be a whole number"),
-        (["hydra/launcher=processes", "hydra.launcher.n_jobs=0"], "hydra.launcher.n_jobs=0 must be"),
     ],
 )
 def test_what_is_refused_is_one_line_before_any_cell_trains(tmp_path, overrides, fix):

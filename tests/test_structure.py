@@ -1,7 +1,4 @@
-"""How much a reader has to hold in mind: the ways of a run and of its config, and that no files import each other.
-
-`python tests/test_structure.py` prints the numbers.
-"""
+"""How much a reader has to hold in mind: the ways of a run and of its config, and that no files import each other."""
 
 import ast
 import functools
@@ -182,14 +179,3 @@ def test_a_config_passes_few_hands():
 
 def test_no_two_files_import_each_other():
     assert not circles()
-
-
-def main():
-    print("to the training step:", *way_to_the_step())
-    config = stays_of_config()
-    print(f"{len(config)} stays of a config in {len(set(config))} files:", *config)
-    print("circles:", *sorted(circles()), sep="\n")
-
-
-if __name__ == "__main__":
-    main()

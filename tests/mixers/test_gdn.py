@@ -3,6 +3,7 @@
 import pytest
 import torch
 import torch.nn.functional as F
+from formulas import convolved, of_length_one
 
 from mixerlab.mixers.gdn import GatedDeltaNet
 
@@ -11,15 +12,8 @@ def layer_step_by_step(mixer, x):
     """The layer written out for one head size and plain loops, `x` `[T, d_model]`."""
     heads, dim = mixer.num_heads, mixer.head_dim
 
-    def convolved(projection, convolution):
-        y, taps = x @ projection.weight.T, convolution.weight[:, 0]
-        rows = [
-            sum(taps[:, -1 - back] * y[t - back] for back in range(min(t + 1, taps.shape[1]))) for t in range(len(x))
-        ]
-        return F.silu(torch.stack(rows)).view(-1, heads, dim)
-
-    q, k, v = (convolved(getattr(mixer, f"{name}_proj"), getattr(mixer, f"{name}_conv")) for name in "qkv")
-    q, k = (y / (y.square().sum(-1, keepdim=True) + 1e-6).sqrt() for y in (q, k))
+    q, k, v = (convolved(mixer, name, x) for name in "qkv")
+    q, k = of_length_one(q), of_length_one(k)
     beta = (2 if mixer.allow_neg_eigval else 1) * (x @ mixer.b_proj.weight.T).sigmoid()
     decay, gate = torch.ones_like(beta), torch.ones_like(v)
     if not mixer.ungated:

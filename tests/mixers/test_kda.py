@@ -3,6 +3,7 @@
 import pytest
 import torch
 import torch.nn.functional as F
+from formulas import convolved, of_length_one
 
 from mixerlab.mixers.kda import KimiDeltaAttention
 
@@ -11,16 +12,8 @@ def layer_step_by_step(mixer, x):
     """The layer written out with plain loops, `x` `[T, d_model]`; keys by values."""
     heads, dim = mixer.num_heads, mixer.head_dim
 
-    def convolved(name):
-        y = x @ getattr(mixer, f"{name}_proj").weight.T
-        if mixer.d_conv:
-            taps = getattr(mixer, f"{name}_conv").weight[:, 0]
-            steps = [[taps[:, -1 - back] * y[t - back] for back in range(min(t + 1, 4))] for t in range(len(x))]
-            y = F.silu(torch.stack([sum(step) for step in steps]))
-        return y.view(-1, heads, dim)
-
-    q, k, v = map(convolved, "qkv")
-    q, k = (y / (y.square().sum(-1, keepdim=True) + 1e-6).sqrt() for y in (q, k))
+    q, k, v = (convolved(mixer, name, x) for name in "qkv")
+    q, k = of_length_one(q), of_length_one(k)
     beta = (2 if mixer.allow_neg_eigval else 1) * (x @ mixer.b_proj.weight.T).sigmoid()
     slow = F.softplus(mixer.f_b_proj(mixer.f_a_proj(x)) + mixer.dt_bias).view(-1, heads, dim)
     decay = (-mixer.A_log.exp()[:, None] * slow).exp()

@@ -2,6 +2,7 @@
 
 import torch
 import torch.nn.functional as F
+from formulas import convolved, of_length_one
 
 from mixerlab.mixers.mesa import MesaNet
 
@@ -10,15 +11,7 @@ def layer_step_by_step(mixer, x):
     """The layer written out with plain loops and dense solves, `x` `[T, d_model]`."""
     heads, dim = mixer.num_heads, mixer.head_dim
 
-    def convolved(projection, convolution):
-        y, taps = x @ projection.weight.T, convolution.weight[:, 0]
-        rows = [
-            sum(taps[:, -1 - back] * y[t - back] for back in range(min(t + 1, taps.shape[1]))) for t in range(len(x))
-        ]
-        y = F.silu(torch.stack(rows)).view(-1, heads, dim)
-        return y / (y.square().sum(-1, keepdim=True) + 1e-6).sqrt()
-
-    q, k = convolved(mixer.q_proj, mixer.q_conv), convolved(mixer.k_proj, mixer.k_conv)
+    q, k = (of_length_one(convolved(mixer, name, x)) for name in "qk")
     v = (x @ mixer.v_proj.weight.T).view(-1, heads, dim)
     gamma, beta = mixer.a_proj(x).sigmoid(), mixer.b_proj(x).sigmoid()
     ridge = (F.softplus(mixer.ridge_logit) + mixer.ridge_lower_bound).view(heads, dim)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from tiny_training import THREE, VOCAB, assert_same_results, build_model, fit, replica_results, splits
+from tiny_training import THREE, assert_same_results, build_model, fit, replica_results, splits
 
 from mixerlab.training import lit_module
 from mixerlab.training.datamodule import PopulationData, scored_positions
@@ -36,15 +36,6 @@ def test_a_batch_without_targets_is_no_loss_of_zero(tmp_path):
     data = dict.fromkeys(("train", "val", "test"), (inputs, targets))
     for summary in fit([(1e-30, 0), (1e-30, 5)], tmp_path, data=data).replicas:
         assert summary["train_loss"] == pytest.approx(summary["val_loss"], rel=1e-5) and summary["val_loss"] > 1
-
-
-def test_a_population_computes_what_its_models_compute():
-    seeds = (0, 1)
-    population, tokens = Population(build_model, seeds), torch.randint(VOCAB, (2, 3, 7))
-    for replica, seed in enumerate(seeds):
-        torch.manual_seed(seed)
-        expected = build_model()(tokens[replica])
-        torch.testing.assert_close(population(tokens)[replica], expected, rtol=1e-5, atol=1e-6)
 
 
 def test_training_equals_a_plain_loop(tmp_path):
