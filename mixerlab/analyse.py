@@ -93,12 +93,6 @@ def write(frame: pd.DataFrame, out: Path, formats: Sequence[str] = ("png",)) -> 
             save(figure, out / name, formats)
 
 
-def read_measures(path: str | Path) -> pd.DataFrame:
-    """The rows in a `measures.csv`, which may be packed."""
-    frame = pd.read_csv(path, keep_default_na=False, na_values=[""])
-    return frame.fillna({"variant": ""})
-
-
 def _variants(folders: Sequence[Path]) -> dict[str, str]:
     """What tells each run, by its id, from others of its mixer on its task: `adamw, cosine`."""
     configs = {folder.name: config for folder in folders if (config := read_config(folder)) is not None}

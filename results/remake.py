@@ -10,6 +10,7 @@ import argparse
 import shutil
 import tempfile
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import product
 from pathlib import Path
 from statistics import fmean, variance
@@ -20,7 +21,6 @@ import pandas as pd
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from mixerlab.analyse import read_measures
 from mixerlab.analyse import write as write_analysis
 from mixerlab.records.names import MIXERS, TASKS, in_order, rank, setting_rank
 from mixerlab.records.schema import LABELS
@@ -486,8 +486,9 @@ def effect_of(change: pd.Series) -> tuple[float, list[float]]:
     return by_mixer.mean(), list(units)
 
 
-# Of the analysis: whose measure, in which layer (None: the mean over layers), after how many epochs.
 class Measured(NamedTuple):
+    """A measure of `mixerlab analyse`: whose, in which layer (None: the mean over layers), after how many epochs."""
+
     mixer: str
     variant: str
     measure: str
@@ -497,11 +498,12 @@ class Measured(NamedTuple):
 
 
 MUON, ADAMW, COSINE, FIRST, LAST = "muon, wsd", "adamw, wsd", "adamw, cosine", 1, 2
-# The paper's claim, which sign the difference should have (0: none), and the two that differ.
 Claim = tuple[str, int, Measured, Measured]
 
 
 def claims() -> Iterator[Claim]:
+    """What the paper says, which sign the difference should have (0: none), and the two measures that differ."""
+
     def both(text: str, sign: int, measure: str, more: str = MUON, less: str = ADAMW, mixer: str = "parallax") -> Claim:
         return text, sign, Measured(mixer, more, measure), Measured(mixer, less, measure)
 
@@ -545,7 +547,9 @@ def claims() -> Iterator[Claim]:
 def analysis(scratch: Path) -> None:
     """The figures and tables of `mixerlab analyse` from its rows, and the paper's claims; not the score maps."""
     folder = RESULTS / "analysis"
-    frames = {path.name.partition(".")[0]: read_measures(path) for path in sorted(folder.glob("*.csv.xz"))}
+    paths = sorted(folder.glob("*.csv.xz"))
+    read = partial(pd.read_csv, dtype={"variant": str})
+    frames = {path.name.partition(".")[0]: read(path).fillna({"variant": ""}) for path in paths}
     write_analysis(frames["optimizers"], scratch)
     for name in ("correction.png", "scores.png", "training.png", "stable_ranks.md"):
         shutil.copyfile(scratch / name, folder / name)
@@ -566,7 +570,7 @@ def analysis(scratch: Path) -> None:
 
 
 def by_task_and_seed(rows: pd.DataFrame, one: Measured) -> pd.Series:
-    """The mean over layers of a measure."""
+    """The measure of each run."""
     found = rows[rows["epochs"] == one.epochs]
     for key in ("study", "mixer", "variant", "measure"):
         found = found[found[key] == getattr(one, key)]

@@ -162,6 +162,16 @@ def test_values_are_compared_with_annotations(mine, tmp_path):
             mixerlab.build_model("mixer=mine", "task=icr", wrong, **project)
 
 
+def test_a_default_of_a_constructor_is_part_of_the_identity(mine):
+    """So that `+mixer.gate=false` is another run than one without: null and false count as absent."""
+    options = mine("Defaults")
+
+    def run_id(*overrides):
+        return run_py(*options, "mixer=mine", *DRY, *overrides).out.rpartition("runs/")[2].partition(":")[0]
+
+    assert run_id() == run_id("+mixer.gate=true") == run_id("+mixer.slope=null") != run_id("+mixer.gate=false")
+
+
 LEVELS = """defaults: [/task_base@_here_, _self_]
 name: mine
 _target_: mixerlab.tasks.in_context_recall.InContextRecall

@@ -150,12 +150,12 @@ def markdown(every: Mapping[str, Series], tables: Mapping[str, Published]) -> st
     lines = [["", "mixer", *every, *(["published"] if several else []), *tables]]
     for name in sorted(rows, key=order):
         for column in columns_in_order(rows[name]):
-            low, high, count = band.get((name, column.mixer), (0.0, 0.0, 0))
-            lines.append([str(name), texts[column]])
-            lines[-1] += [_entry(series.get(name, {}).get(column)) for series in every.values()]
-            lines[-1] += [f"{low:.3f} to {high:.3f} ({count})" if count > 1 else ""] if several else []
-            theirs = (table.numbers.get((name, column.mixer), ()) for table in tables.values())
-            lines[-1] += ["".join(f"{value:.3f}" for value in own) for own in theirs]
+            place = name, column.mixer
+            low, high, count = band.get(place, (0.0, 0.0, 0))
+            entries = [_entry(series.get(name, {}).get(column)) for series in every.values()]
+            between = [f"{low:.3f} to {high:.3f} ({count})" if count > 1 else ""] if several else []
+            theirs = [f"{table.numbers[place][0]:.3f}" if place in table.numbers else "" for table in tables.values()]
+            lines.append([str(name), texts[column], *entries, *between, *theirs])
     return _table(lines, 2)
 
 
@@ -172,9 +172,8 @@ def distances(every: Mapping[str, Series], tables: Mapping[str, Published]) -> s
     """RMSE and Spearman's rank correlation of each two tables over the numbers that both have, ours included."""
     theirs = {key: table.numbers for key, table in tables.items()}
     lines = [["RMSE, Spearman (numbers)", *theirs]]
-    for label, numbers in (
-        {key: whole(own) for key, own in every.items()} | (theirs if len(theirs) > 1 else {})
-    ).items():
+    several = theirs.items() if len(theirs) > 1 else ()
+    for label, numbers in [*((label, whole(series)) for label, series in every.items()), *several]:
         entries = ["" if numbers is other else _distance(*distance(numbers, other)) for other in theirs.values()]
         lines.append([label, *entries])
     return _table(lines, 1)
@@ -185,7 +184,7 @@ def outside(every: Mapping[str, Series], tables: Mapping[str, Published]) -> lis
     (first, table), *others = tables.items()
     band = {place: ends for place, ends in ranges(table for _, table in others).items() if ends[2] > 1}
     found = []
-    for label, numbers in ({key: whole(own) for key, own in every.items()} | {first: table.numbers}).items():
+    for label, numbers in [*((label, whole(series)) for label, series in every.items()), (first, table.numbers)]:
         pairs = [(value, band[place]) for place in numbers.keys() & band for value in numbers[place]]
         # Rounded: 0.55 - 0.5 is more than 0.05 in its last bit.
         far = sum(round(max(low - value, value - high), 12) > OUTSIDE for value, (low, high, _) in pairs)

@@ -8,6 +8,8 @@ from every_mixer import mixer_of
 from tiny_training import VOCAB, WIDTH, fit
 from torch import nn
 
+from mixerlab.kernels.fused.heads import split_heads
+from mixerlab.mixers import linear
 from mixerlab.mixers.base import SequenceMixer
 from mixerlab.models.language_model import LanguageModel
 from mixerlab.training import compiled
@@ -15,6 +17,18 @@ from mixerlab.training.compiled import compile_mixers, without_kernels
 from mixerlab.training.population import Population
 
 TWO = [(1e-2, 0), (1e-3, 1)]
+
+
+def test_a_compiled_linear_attention_norms_its_heads_in_pytorch(monkeypatch):
+    """The compiler cannot trace the kernel that a GPU has for it under vmap."""
+
+    def on_a_gpu(*arguments, backend, **options):
+        return split_heads(*arguments, backend="triton" if backend == "auto" else backend, **options)
+
+    monkeypatch.setattr(linear, "split_heads", on_a_gpu)
+    mixer, x = linear.LinearAttention(WIDTH), torch.randn(2, 1, 5, WIDTH)
+    together = torch.compile(torch.vmap(lambda own: mixer(own)), fullgraph=True, backend="eager")(x)
+    torch.testing.assert_close(together, torch.stack([mixer(own) for own in x]))
 
 
 class Plain(nn.Module):
