@@ -76,6 +76,14 @@ has three seeds and a line of its own, below the mean. Then: how many of a setti
 three rates) reached a test accuracy of 0.9, where some did and some did not."""
 LONG = ("seq_len-512", "seq_len-1024")
 
+# Of the board:
+GAINS_NOTE = """\
+Accuracy of Parallax less attention's, each seed at its better rate and at the checkpoint of the lowest test loss; after
+±, half of Student's 95% interval over the seeds that both have (how many, if not three)."""
+SEARCH_NOTE = """\
+Mean validation accuracy over the three mixers and both tasks at the checkpoint of the lowest validation loss, one seed;
+what diverged counts as 0. Bold: the best rate and the better of its neighbours, which the board has."""
+
 # Of the screen:
 DRAFT = "9a84f38"  # the commit of the third table of results/rounding
 CHECKPOINTS = {"official_accuracy": "lowest test loss", "test_accuracy": "last epoch"}
@@ -95,9 +103,9 @@ Where a recipe was not run, the draft's runs stand in. Below: RMSE over the 30 m
 correlation."""
 
 
-def copy_report(name: str, files: Iterable[str], scratch: Path) -> None:
-    """These files of a report on the archive of results/NAME."""
-    made = report(RESULTS / name / RECORDS, scratch / name, formats=["png"]).folder
+def copy_report(name: str, files: Iterable[str], scratch: Path, source: str = RECORDS) -> None:
+    """These files of a report on the `source` (archive or rows) in results/NAME."""
+    made = report(RESULTS / name / source, scratch / name, formats=["png"]).folder
     for file in files:
         (RESULTS / name / file).parent.mkdir(exist_ok=True)
         shutil.copyfile(made / file, RESULTS / name / file)
@@ -274,6 +282,33 @@ def arms(scratch: Path) -> None:
     shares = [[*cell, *(str(int(count)) for count in row)] for cell, row in counts.iterrows()]
     text += f"\n\n{ARMS_NOTE}\n\n" + aligned([["task", "setting", *names], *shares], 2) + "\n"
     (RESULTS / "arms" / "arms.md").write_text(text)
+
+
+def board(scratch: Path) -> None:
+    """Mixers by optimizers, what Parallax gains over attention with each, and the search for the rates."""
+    folder = RESULTS / "board"
+    copy_report("board", ["official/solved.md", "official/by_optimizer_name.png"], scratch, "rows.csv")
+    rows = rows_of(folder / "rows.csv")
+    seeds = {name: best_of_seeds(own, sorted(own["lr"].unique())) for name, own in rows.groupby("optimizer")}
+    (folder / "accuracy.md").write_text(recipe_table(seeds))
+    gains = {name: own["accuracy"].xs("parallax") - own["accuracy"].xs("attn") for name, own in seeds.items()}
+    by_cell = pd.concat(gains, names=["optimizer"]).dropna().unstack("optimizer").groupby(["task", "setting"])
+    lines = [["task", "setting", *gains]]
+    for cell, own in sorted(by_cell, key=lambda one: (rank(one[0][0], TASKS), setting_rank(one[0][1]))):
+        entries = [own[name].dropna() for name in gains]
+        counts = ["" if len(entry) == 3 else f" ({len(entry)})" for entry in entries]
+        texts = [f"{entry.mean():+.3f} ± {half_width(list(entry)):.3f}" for entry in entries]
+        lines.append([*cell, *map("".join, zip(texts, counts, strict=True))])
+    (folder / "gains.md").write_text(aligned(lines, 2) + f"\n\n{GAINS_NOTE}\n")
+    searched = pd.read_csv(folder / "search.csv")
+    searched = searched.assign(score=searched["clean_val_accuracy"].where(searched["status"] == "finished", 0.0))
+    means = searched.groupby(["optimizer", "lr"])["score"].mean().unstack()
+    lines = [["optimizer", *(f"{rate:g}" for rate in means)]]
+    for name, own in means.iterrows():
+        best = own.argmax()
+        chosen = {best, max({best - 1, best + 1} & {*range(len(own))}, key=lambda place: own.iloc[place])}
+        lines.append([name, *(f"**{x:.3f}**" if i in chosen else f"{x:.3f}" for i, x in enumerate(own))])
+    (folder / "rates.md").write_text(aligned(lines, 1) + f"\n\n{SEARCH_NOTE}\n")
 
 
 def welch(one: Sequence[float], other: Sequence[float]) -> float:
@@ -580,7 +615,8 @@ def by_task_and_seed(rows: pd.DataFrame, one: Measured) -> pd.Series:
 
 
 MAKERS: dict[str, Callable[[Path], None]] = {
-    maker.__name__: maker for maker in (table, challenge, adamw, arms, analysis, frontier, parity, screen, ingredients)
+    maker.__name__: maker
+    for maker in (table, challenge, adamw, arms, analysis, board, frontier, parity, screen, ingredients)
 }
 
 

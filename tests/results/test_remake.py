@@ -16,6 +16,7 @@ MADE = {
     "parity": ["rows.csv", "rows.md"],
     "screen": ["recipes.md", "effects.csv"],
     "arms": ["arms.md"],
+    "board": ["accuracy.md", "gains.md", "rates.md", "official/solved.md"],
     "ingredients": ["effects.md"],
     "analysis": ["claims.md", "stable_ranks.md"],
     "frontier": ["clean/settings.md", "clean/token_accuracy.md", "official/settings.md"],
