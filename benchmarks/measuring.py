@@ -80,9 +80,10 @@ class Table:
         """Writes a row at once, so that an interrupted run keeps its rows, and prints it."""
         row = {"run": self.run} | {key: f"{x:.5g}" if isinstance(x, float) else x for key, x in row.items()}
         print(*(f"{key} {value}" for key, value in row.items()), flush=True)
-        is_new = not self.path.exists()
-        with open(self.path, "a", newline="") as file:
-            writer = csv.DictWriter(file, row)
-            if is_new:
+        with open(self.path, "a+", newline="") as file:
+            file.seek(0)
+            columns = next(csv.reader(file), None)  # of earlier runs, in the order of then
+            writer = csv.DictWriter(file, columns or row, lineterminator="\n")
+            if not columns:
                 writer.writeheader()
             writer.writerow(row)

@@ -12,6 +12,7 @@ import mixerlab
 from mixerlab.benchmarks.decode_heat_map import heat_map
 from mixerlab.benchmarks.generate import EagerAttention, generated
 from mixerlab.benchmarks.language_model import Peer
+from mixerlab.benchmarks.measuring import Table
 from mixerlab.benchmarks.throughput import bytes_of_token
 from mixerlab.generate import TokenReader
 
@@ -54,6 +55,13 @@ def test_the_pages_speeds_are_those_of_the_table(page):
     columns = [tuple(map(int, re.findall(r"\d+", column))) for column in lines[first][1:]]
     for name, *cells in lines[first + 2 : first + 7]:
         assert cells == [f" {rates[name.strip(' `'), *column]:,.0f} " for column in columns]
+
+
+def test_a_later_run_keeps_the_columns_of_the_table(monkeypatch, tmp_path):
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "card")
+    Table(tmp_path, "one").add({"B": 1, "warm_us": 2.5, "cold_us": 3.5})
+    Table(tmp_path, "one").add({"B": 2, "cold_us": 5.5, "warm_us": 4.5})
+    assert (tmp_path / "table.csv").read_text() == "run,B,warm_us,cold_us\n0,1,2.5,3.5\n1,2,4.5,5.5\n"
 
 
 def test_the_heat_map_shows_the_last_run_that_measured_both():
