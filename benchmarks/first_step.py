@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 
+from mixerlab.benchmarks.measuring import options_on_gpu
 from mixerlab.benchmarks.throughput import MIXERS, Trial, config, stand_in_task
 
 
@@ -54,9 +55,7 @@ def main() -> None:
     parser.add_argument("--mixers", nargs="+", default=MIXERS)
     parser.add_argument("--length", type=int, default=128)
     parser.add_argument("--here", action="store_true", help="one mixer, in this process")
-    args = parser.parse_args()
-    if not torch.cuda.is_available():
-        sys.exit("this benchmark needs an NVIDIA GPU")
+    args = options_on_gpu(parser)
     if args.here:
         print(json.dumps(measure(args.mixers[0], args.length)), flush=True)
         return

@@ -9,7 +9,6 @@ called one by one, and SDPA over the filled part of a cache. Seconds are the med
 
 import argparse
 import statistics
-import sys
 import time
 from collections.abc import Callable
 from copy import deepcopy
@@ -23,7 +22,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import mixerlab
-from mixerlab.benchmarks.measuring import Table
+from mixerlab.benchmarks.measuring import Table, options_on_gpu
 from mixerlab.benchmarks.peers import plain_block, rotary_angles
 from mixerlab.generate import TokenReader
 
@@ -109,9 +108,7 @@ def main() -> None:
     parser.add_argument("--batches", nargs="+", type=int, default=[1, 8, 64, 512])
     parser.add_argument("--length", type=int, default=1024)
     parser.add_argument("--output", type=Path, required=True, help="folder of table.csv and environment.json")
-    options = parser.parse_args()
-    if not torch.cuda.is_available():
-        sys.exit("this benchmark needs an NVIDIA GPU")
+    options = options_on_gpu(parser)
     table = Table(options.output, "generate")
     for mixer in options.mixers:
         for batch in options.batches:

@@ -13,7 +13,6 @@ write and to query a state of D x D_v in each head, D_v = 2 D).
 import argparse
 import gc
 import itertools
-import sys
 import time
 from collections.abc import Callable
 from functools import partial
@@ -24,7 +23,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from mixerlab.benchmarks.measuring import Table
+from mixerlab.benchmarks.measuring import Table, options_on_gpu
 from mixerlab.benchmarks.peers import plain_block, rotary_angles
 from mixerlab.benchmarks.throughput import Trial, milliseconds, stand_in_task
 from mixerlab.config.building import build_model
@@ -116,9 +115,7 @@ def main() -> None:
     parser.add_argument("--heads", nargs="+", type=int, default=(64, 128), help="sizes of a head")
     parser.add_argument("--lengths", nargs="+", type=int, default=(1024, 4096))
     parser.add_argument("--mixers", nargs="+", choices=MIXING, default=MIXING, help="beside the peer")
-    args = parser.parse_args()
-    if not torch.cuda.is_available():
-        sys.exit("this benchmark needs an NVIDIA GPU")
+    args = options_on_gpu(parser)
     table = Table(args.output, "language_model")
     for size, head, length in itertools.product(args.sizes, args.heads, args.lengths):
         peer = None

@@ -1,5 +1,6 @@
 """What the benchmarks share: times of CUDA graphs, and tables that say how they were made."""
 
+import argparse
 import csv
 import json
 import shlex
@@ -12,6 +13,14 @@ from pathlib import Path
 import torch
 
 from mixerlab.records.provenance import git_state, versions
+
+
+def options_on_gpu(parser: argparse.ArgumentParser) -> argparse.Namespace:
+    """The options of the command, which ends where there is no GPU to measure."""
+    options = parser.parse_args()
+    if not torch.cuda.is_available():
+        sys.exit("this benchmark needs an NVIDIA GPU")
+    return options
 
 
 def graph_ms(run: Callable[[], object], repeats: int = 20) -> float:

@@ -12,9 +12,8 @@ appended: compare those of one `run`.
 
 import argparse
 import math
-import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
@@ -23,8 +22,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from mixerlab.benchmarks import peers
-from mixerlab.benchmarks.measuring import Table, copy_rate, graph_ms
+from mixerlab.benchmarks.measuring import Table, copy_rate, graph_ms, options_on_gpu
+from mixerlab.benchmarks.peers import Kernel, installed
 from mixerlab.kernels.parallax.decode import parallax_decode
 
 LENGTHS = [2**power for power in range(7, 16)]
@@ -34,7 +33,6 @@ HEADS = [(8, 8), (32, 8)]  # of queries, of keys
 COLD_BYTES = 2**28  # several times the L2 cache
 
 Shape = tuple[int, ...]  # B, S, Hq, Hkv, D
-Decoder = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
 
 
 def sdpa(q: Tensor, rho: Tensor, k: Tensor, v: Tensor) -> Tensor:
@@ -43,21 +41,12 @@ def sdpa(q: Tensor, rho: Tensor, k: Tensor, v: Tensor) -> Tensor:
     return F.scaled_dot_product_attention(q, k, v, enable_gqa=q.shape[1] != k.shape[1]).transpose(1, 2)
 
 
-OWN: dict[str, Decoder] = {"ours": parallax_decode, "sdpa": sdpa}
+OWN: dict[str, Kernel] = {"ours": parallax_decode, "sdpa": sdpa}
 PEERS = {
     "official": ("parallax.triton", "parallax_decode"),
     "fla": ("fla.ops.parallax.decode", "parallax_decode_one_step"),
     "helion": ("parallax.helion", "parallax_decode"),
 }
-
-
-def installed(names: list[str]) -> dict[str, Decoder]:
-    """The decoders of these names that can be imported."""
-    found = {name: decode for name, decode in OWN.items() if name in names}
-    for name, (module, function) in PEERS.items():
-        if name in names and (peer := peers.imported(module)):
-            found[name] = getattr(peer, function)
-    return found
 
 
 def grid(head_dims: list[int]) -> list[Shape]:
@@ -73,7 +62,7 @@ def shape(text: str) -> Shape:
     return sizes
 
 
-def measure(shape: Shape, decoders: dict[str, Decoder], rate: float) -> Iterator[dict[str, object]]:
+def measure(shape: Shape, decoders: dict[str, Kernel], rate: float) -> Iterator[dict[str, object]]:
     """A row of the table for each decoder; a peer that cannot do this shape has a line instead."""
     batch, length, heads, kv_heads, head_dim = shape
     cache_bytes = 2 * batch * length * kv_heads * head_dim * 2
@@ -94,7 +83,7 @@ def measure(shape: Shape, decoders: dict[str, Decoder], rate: float) -> Iterator
             yield about | {"decoder": name, "read_us": 1e6 * cache_bytes / rate} | measured
 
 
-def _measured(decode: Decoder, q: Tensor, rho: Tensor, caches: Tensor) -> dict[str, float]:
+def _measured(decode: Kernel, q: Tensor, rho: Tensor, caches: Tensor) -> dict[str, float]:
     started = time.perf_counter()
     got = decode(q, rho, *caches[0])
     torch.cuda.synchronize()
@@ -107,7 +96,7 @@ def _measured(decode: Decoder, q: Tensor, rho: Tensor, caches: Tensor) -> dict[s
     }
 
 
-def _each(decode: Decoder, q: Tensor, rho: Tensor, caches: Tensor) -> list[Tensor]:
+def _each(decode: Kernel, q: Tensor, rho: Tensor, caches: Tensor) -> list[Tensor]:
     return [decode(q, rho, *cache) for cache in caches]
 
 
@@ -131,10 +120,8 @@ def main() -> None:
     parser.add_argument("--head-dims", nargs="+", type=int, default=[128, 64])
     parser.add_argument("--shapes", nargs="+", type=shape, metavar="B,S,Hq,Hkv,D", help="instead of the whole grid")
     parser.add_argument("--output", type=Path, required=True, help="folder of table.csv and environment.json")
-    options = parser.parse_args()
-    if not torch.cuda.is_available():
-        sys.exit("this benchmark needs an NVIDIA GPU")
-    decoders = installed(options.peers)
+    options = options_on_gpu(parser)
+    decoders = installed(options.peers, OWN, PEERS)
     rate = copy_rate()
     table = Table(options.output, "parallax_decode", copy_gb_per_s=round(rate / 1e9, 1))
     for one in options.shapes or grid(options.head_dims):

@@ -13,17 +13,34 @@ Helion, which is measured if it is named. Rows are appended.
 """
 
 import argparse
-import sys
 import time
 from collections.abc import Sequence
+from functools import partial
 from itertools import product
 from pathlib import Path
 
 import torch
+import torch.nn.functional as F
+from torch import Tensor
 
-from mixerlab.benchmarks import peers
-from mixerlab.benchmarks.measuring import Table, graph_ms
+from mixerlab.benchmarks.measuring import Table, graph_ms, options_on_gpu
+from mixerlab.benchmarks.peers import Kernel, installed
+from mixerlab.kernels.parallax import parallax_attention
 from mixerlab.kernels.parallax.reference import parallax_reference
+
+
+def sdpa(q: Tensor, rho: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """Softmax attention, for comparison: half the products of Parallax forward, 7 of 11 backward."""
+    return F.scaled_dot_product_attention(q, k, v, is_causal=True)
+
+
+OWN: dict[str, Kernel] = {"ours": partial(parallax_attention, backend="triton"), "sdpa": sdpa}
+PEERS = {
+    "fla": ("fla.ops.parallax", "parallel_parallax"),
+    "official": ("parallax.triton", "parallax_func"),
+    "helion": ("parallax.helion", "parallax_func"),
+}
+HEADS_FIRST = ("sdpa", "official", "helion")  # expect q, rho, k and v as `[B, H, T, D]`, the others as `[B, T, H, D]`
 
 SHAPES = {
     "large": [(2, 4096, 16, 128), (4, 4096, 16, 64)],
@@ -32,17 +49,17 @@ SHAPES = {
 }
 
 
-def draw(shape: tuple[int, int, int, int]) -> list[torch.Tensor]:
+def draw(shape: tuple[int, int, int, int]) -> list[Tensor]:
     """q, rho, k, v and the gradient of the output, each `[B, T, H, D]`."""
     return [torch.randn(shape, device="cuda", dtype=torch.bfloat16) for _ in range(5)]
 
 
-def laid_out(kernel: peers.Attention, tensors: list[torch.Tensor]) -> list[torch.Tensor]:
-    """The tensors in the memory order that the kernel expects, so that no copy is timed."""
-    return [x.transpose(1, 2).contiguous() for x in tensors] if kernel in peers.HEADS_FIRST else tensors
+def laid_out(name: str, tensors: list[Tensor]) -> list[Tensor]:
+    """The tensors in the memory order that this kernel expects, so that no copy is timed."""
+    return [x.transpose(1, 2).contiguous() for x in tensors] if name in HEADS_FIRST else tensors
 
 
-def forward_and_gradients(kernel: peers.Attention, tensors: list[torch.Tensor]) -> list[torch.Tensor]:
+def forward_and_gradients(kernel: Kernel, tensors: list[Tensor]) -> list[Tensor]:
     *inputs, d_o = tensors
     leaves = [x.detach().requires_grad_() for x in inputs]
     o = kernel(*leaves)
@@ -50,57 +67,50 @@ def forward_and_gradients(kernel: peers.Attention, tensors: list[torch.Tensor]) 
     return [o.detach(), *gradients]
 
 
-def largest_error(
-    kernel: peers.Attention, tensors: list[torch.Tensor], results: Sequence[torch.Tensor | None]
-) -> float:
+def largest_error(name: str, tensors: list[Tensor], results: Sequence[Tensor | None]) -> float:
     """The largest error over `results`: the output and possibly the gradients.
 
     Softmax attention is compared with its own formula (rho = 0).
     """
     first = [x[:1, :, :1].double() for x in tensors]
-    if kernel is peers.sdpa:
+    if name == "sdpa":
         first[1] = torch.zeros_like(first[1])
     scale = first[0].shape[-1] ** -0.5
     exact = forward_and_gradients(lambda q, rho, k, v: parallax_reference(q, rho, k, v, scale, True, None), first)
     errors = []
     for got, expected in zip(results, exact, strict=False):
         if got is not None:  # softmax attention has no gradient for rho
-            got = got.transpose(1, 2) if kernel in peers.HEADS_FIRST else got
+            got = got.transpose(1, 2) if name in HEADS_FIRST else got
             errors.append(((got[:1, :, :1].double() - expected).norm() / expected.norm()).item())
     return float("nan") if any(e != e for e in errors) else max(errors)
 
 
-def sharp_error(kernel: peers.Attention, tensors: list[torch.Tensor]) -> float:
-    """The error of the output with q and k scaled by 30."""
-    q, rho, k, v, d_o = tensors
-    sharp = [30 * q, rho, 30 * k, v, d_o]
-    return largest_error(kernel, sharp, [kernel(*laid_out(kernel, sharp)[:4])])
-
-
-def measure(kernel: peers.Attention, shape: tuple[int, int, int, int]) -> dict:
+def measure(name: str, kernel: Kernel, shape: tuple[int, int, int, int]) -> dict:
     """One row of the table."""
     batch, length, heads, head_dim = shape
     tensors = draw(shape)
-    inputs = laid_out(kernel, tensors)
+    inputs = laid_out(name, tensors)
     started = time.perf_counter()
     results = forward_and_gradients(kernel, inputs)
     torch.cuda.synchronize()
     first_call = time.perf_counter() - started
-    error = largest_error(kernel, tensors, results)
-    sharp = sharp_error(kernel, tensors)
-    del results
+    error = largest_error(name, tensors, results)
+    q, rho, k, v, d_o = tensors
+    sharp = [30 * q, rho, 30 * k, v, d_o]
+    sharp_error = largest_error(name, sharp, [kernel(*laid_out(name, sharp)[:4])])
+    del results, sharp
     torch.cuda.empty_cache()
 
     leaves = [x.detach().requires_grad_() for x in inputs[:4]]
     forward = graph_ms(lambda: kernel(*leaves))
     both = graph_ms(lambda: forward_and_gradients(kernel, inputs))
     flops = 2 * head_dim * batch * heads * length * (length + 1) / 2
-    products = (2, 7) if kernel is peers.sdpa else (4, 11)
+    products = (2, 7) if name == "sdpa" else (4, 11)
     return {
-        "kernel": kernel.__name__,
+        "kernel": name,
         **dict(zip("BTHD", shape, strict=True)),
         "error": error,
-        "sharp_error": sharp,
+        "sharp_error": sharp_error,
         "forward_ms": forward,
         "backward_ms": both - forward,
         "forward_tflops": products[0] * flops / forward / 1e9,
@@ -112,18 +122,16 @@ def measure(kernel: peers.Attention, shape: tuple[int, int, int, int]) -> dict:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--shapes", nargs="+", choices=SHAPES, default=list(SHAPES))
-    parser.add_argument("--kernels", nargs="+", choices=peers.NAMES, default=["ours", "sdpa", "fla", "official"])
+    parser.add_argument("--kernels", nargs="+", choices=[*OWN, *PEERS], default=["ours", "sdpa", "fla", "official"])
     parser.add_argument("--head-dims", nargs="+", type=int, default=[16, 32, 64, 128])
     parser.add_argument("--output", type=Path, required=True, help="folder of table.csv and environment.json")
-    options = parser.parse_args()
-    if not torch.cuda.is_available():
-        sys.exit("this benchmark needs an NVIDIA GPU")
+    options = options_on_gpu(parser)
     shapes = [s for group in options.shapes for s in SHAPES[group] if s[3] in options.head_dims]
-    kernels = peers.installed(options.kernels)
+    kernels = installed(options.kernels, OWN, PEERS)
     table = Table(options.output, "parallax_kernel")
     # Kernel by kernel, the official one and Helion's last: if tuning fails, the rows of the others are already written.
-    for kernel, shape in product(kernels, shapes):
-        table.add(measure(kernel, shape))
+    for (name, kernel), shape in product(kernels.items(), shapes):
+        table.add(measure(name, kernel, shape))
         torch.cuda.empty_cache()
 
 

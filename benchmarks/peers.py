@@ -1,20 +1,15 @@
-"""What benchmarks compare with: Parallax's kernels, with one signature, q, rho, k, v `[B, T, H, D]`, causal; and the
-model of `mixer=attn` in plain PyTorch.
-"""
+"""What benchmarks compare with: Parallax's kernels, and the model of `mixer=attn` in plain PyTorch."""
 
 import importlib
 import os
-from collections.abc import Callable, Iterable
-from types import ModuleType
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from mixerlab.kernels.parallax import parallax_attention
-
-Attention = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
+Kernel = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]  # of q, rho, k and v
 Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 # Helion tunes each kernel at its first call for a shape: two to decode, three to train. It reads this when it is
@@ -27,59 +22,19 @@ HELION_TUNING = {
 }
 
 
-def ours(q: Tensor, rho: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    return parallax_attention(q, rho, k, v, backend="triton")
-
-
-def fla(q: Tensor, rho: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    from fla.ops.parallax import parallel_parallax
-
-    return parallel_parallax(q, rho, k, v)
-
-
-def official(q: Tensor, rho: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    from parallax.triton import parallax_func
-
-    # It expects heads before positions, and folds heads into the batch. The benchmark passes such inputs (HEADS_FIRST).
-    return parallax_func(q, rho, k, v)
-
-
-def sdpa(q: Tensor, rho: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """Softmax attention, for comparison: half the products of Parallax forward, 7 of 11 backward."""
-    return torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
-
-
-def helion(q: Tensor, rho: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    from parallax.helion import parallax_func
-
-    return parallax_func(q, rho, k, v)  # heads before positions, too
-
-
-HEADS_FIRST = (official, sdpa, helion)
-NEEDS = {
-    ours: "mixerlab",
-    sdpa: "torch",
-    fla: "fla.ops.parallax",
-    official: "parallax.triton",
-    helion: "parallax.helion",
-}
-NAMES = [kernel.__name__ for kernel in NEEDS]
-
-
-def installed(names: Iterable[str]) -> list[Attention]:
-    """The kernels of these names that can be imported."""
-    return [kernel for kernel, module in NEEDS.items() if kernel.__name__ in names and imported(module)]
-
-
-def imported(module: str) -> ModuleType | None:
-    """A peer's module; None, and a line on it, if it is not installed."""
-    for name, value in HELION_TUNING.items():
-        os.environ.setdefault(name, value)
-    try:
-        return importlib.import_module(module)
-    except ImportError as error:
-        print(f"{module} is left out: {error} (pip install -e '.[bench]')")
-        return None
+def installed(
+    names: Collection[str], own: Mapping[str, Kernel], published: Mapping[str, tuple[str, str]]
+) -> dict[str, Kernel]:
+    """The kernels of these names: our own, and of published ones (module, function) those that can be imported."""
+    os.environ.update(HELION_TUNING | os.environ)
+    found = {name: kernel for name, kernel in own.items() if name in names}
+    for name, (module, function) in published.items():
+        if name in names:
+            try:
+                found[name] = getattr(importlib.import_module(module), function)
+            except ImportError as error:
+                print(f"{module} is left out: {error} (pip install -e '.[bench]')")
+    return found
 
 
 def plain_block(block: Any, x: Tensor, angles: Tensor, attend: Attend) -> Tensor:

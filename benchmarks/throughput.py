@@ -1,6 +1,6 @@
 """Training throughput of the MAD model on one GPU.
 
-    python -m mixerlab.benchmarks.throughput [--mixers ...] [--out FILE]
+    python -m mixerlab.benchmarks.throughput [--mixers ...] --output FOLDER
 
 For each mixer and length, with 1, 3 and 9 replicas: steps per second with operations launched one by one (eager) and
 with the step captured in a CUDA graph, replica-steps per second, GPU memory, and the time of the first step. The losses
@@ -17,9 +17,8 @@ peer has no norms of heads. Options go behind a mixer's name: `--mixers "attn mi
 import argparse
 import gc
 import itertools
-import json
 import math
-import sys
+import statistics
 import time
 from collections.abc import Callable
 from functools import partial
@@ -28,12 +27,11 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import lightning as L
-import pandas as pd
 import torch
 from omegaconf import DictConfig
 from torch import nn
 
-from mixerlab.benchmarks.measuring import copy_rate, environment
+from mixerlab.benchmarks.measuring import Table, copy_rate, options_on_gpu
 from mixerlab.config.building import build_model, component
 from mixerlab.config.compose import compose
 from mixerlab.mixers.projected import ProjectedMixer
@@ -134,7 +132,7 @@ def milliseconds(function: Callable[[], object], repeats: int) -> float:
         end.record()
         times.append((begin, end))
     torch.cuda.synchronize()
-    return float(pd.Series([begin.elapsed_time(end) for begin, end in times]).median())
+    return statistics.median(begin.elapsed_time(end) for begin, end in times)
 
 
 def measure(mixer: str, length: int, replicas: int, repeats: int, wanted: str | bool, rate: float) -> dict:
@@ -243,37 +241,21 @@ def main() -> None:
     parser.add_argument("--replicas", nargs="+", type=int, default=REPLICAS)
     parser.add_argument("--repeats", type=int, default=50)
     parser.add_argument("--captured-only", action="store_true", help="do not measure the peer")
-    parser.add_argument("--out", type=Path, help="CSV file for the table; versions go to a JSON file beside it")
-    args = parser.parse_args()
-    if not torch.cuda.is_available():
-        sys.exit("this benchmark needs an NVIDIA GPU")
-    if args.out:
-        args.out.with_suffix(".json").write_text(json.dumps(environment("throughput"), indent=2) + "\n")
-    rows, rate = [], copy_rate()
-
-    def report(row: dict) -> None:
-        rows.append(row)
-        print(json.dumps({k: round(v, 4) if isinstance(v, float) else v for k, v in row.items()}), flush=True)
-        if args.out:  # after each row, so that an interrupted run keeps its rows
-            pd.DataFrame(rows).to_csv(args.out, index=False)
-
+    parser.add_argument("--output", type=Path, required=True, help="folder of table.csv and environment.json")
+    args = options_on_gpu(parser)
+    table, rate = Table(args.output, "throughput"), copy_rate()
     for length in args.lengths:
-        if not args.captured_only:
-            peer = measure_peer(length, 121)
-            report({"mixer": "attn, eager Lightning + torch Muon", "T": length, "replicas": 1, "eager steps/s": peer})
+        peer = math.nan if args.captured_only else measure_peer(length, 121)
         for mixer in args.mixers:
             kinds: tuple[str | bool, ...] = ("auto", False) if mixer == "ema" else ("auto",)
             for replicas, wanted in itertools.product(args.replicas, kinds):
                 try:
                     row = measure(mixer, length, replicas, args.repeats, wanted, rate)
-                    if not args.captured_only and wanted == "auto":
-                        row |= {"peer steps/s": peer, "times peer": row["replica-steps/s"] / peer}
+                    table.add(row | {"peer steps/s": peer, "times peer": row["replica-steps/s"] / peer})
                 except torch.OutOfMemoryError:
-                    row = {"mixer": mixer, "T": length, "replicas": replicas, "note": "out of GPU memory"}
-                report(row)
+                    print(f"{mixer}, T={length}, {replicas} replicas: out of GPU memory", flush=True)
                 gc.collect()
                 torch.cuda.empty_cache()
-    print(pd.DataFrame(rows).round(3).to_string(index=False))
 
 
 if __name__ == "__main__":

@@ -23,7 +23,7 @@ COMMANDS = {
     "language_model": ["--output", "made"],
     "parallax_decode": ["--output", "made"],
     "parallax_kernel": ["--output", "made"],
-    "throughput": ["--out", "made.csv"],
+    "throughput": ["--output", "made"],
 }
 
 
