@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from functools import partial
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -21,8 +21,11 @@ from mixerlab.checks.outputs import OutputCheck
 from mixerlab.config.building import Parts, loggers_of
 from mixerlab.config.project import projects_in_use, use_noted_folders
 from mixerlab.config.values import CHANGED, checked
+from mixerlab.loading import load
 from mixerlab.loggers import log_results, started
 from mixerlab.mixers.base import SequenceMixer
+from mixerlab.models.auto_encoder import AutoEncoder
+from mixerlab.models.language_model import LanguageModel
 from mixerlab.records.atomic import remove_leftovers, replace_file
 from mixerlab.records.claims import claim, holder
 from mixerlab.records.errors import RefusedCode, RefusedMixer, with_place
@@ -61,7 +64,7 @@ from mixerlab.training.checkpoints import what_is_left
 from mixerlab.training.metrics import CHOSEN_ON
 from mixerlab.training.optimizers import in_tensors
 from mixerlab.training.trainer_config import TrainerConfig, check_accelerator, claim_gpu, kept_in_sweep
-from mixerlab.training.weights import pack
+from mixerlab.training.weights import pack, put_in, tensors_of
 
 if TYPE_CHECKING:
     from lightning.pytorch.loggers import Logger
@@ -134,6 +137,26 @@ class _Run:
             "run_id": self.folder.name,
         }
 
+    def build_model(self) -> LanguageModel | AutoEncoder:
+        """One replica's, with its initial values."""
+        model = self.parts.build_model(self.task)
+        if self.start:
+            try:
+                put_in(model, self.start, may_lack=True)
+            except ValueError as error:
+                raise ValueError(f"model.start_from={self.cfg.model.start_from}: {error}") from error
+        return model
+
+    @cached_property
+    def start(self) -> dict[str, torch.Tensor]:
+        """The weights of the run that `model.start_from` names; raises ValueError if it has none."""
+        if (run := self.cfg.model.start_from) is None:
+            return {}
+        try:
+            return tensors_of(load(self.folder.with_name(run)).model)
+        except ValueError as error:
+            raise ValueError(f"model.start_from={run}: {error}") from error
+
     def splits(self) -> Mapping[str, Arrays]:
         """Read from files or generated; raises WrongRows, which names the task."""
         options = self.config["task"]
@@ -183,6 +206,8 @@ def run(cfg: DictConfig, patience: float = 0) -> Record | None:
     this = _Run.from_config(cfg)
     splits = None
     if this.must_train():  # what refuses to train does so before anything is written
+        if cfg.model.start_from is not None:
+            this.build_model()
         check_accelerator(cfg.trainer.accelerator)
         if this.failure_on_cpu is not None and TrainerConfig(**cfg.trainer).device_type == "cpu":
             raise ValueError(this.failure_on_cpu)
@@ -293,7 +318,7 @@ def _measure(
     notes = this.parts.initial_value_warnings(task.autoencode)
     for note in notes:
         log.warning(note)
-    model = this.parts.build_model(task)
+    model = this.build_model()
     counts = {
         "num_params": sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad),
         "state_size": this.state_size,
@@ -301,7 +326,7 @@ def _measure(
     }
     check = _output_check(config, task, this.code)
     training = Training(
-        build_model=partial(this.parts.build_model, task),
+        build_model=this.build_model,
         splits=splits,
         make_optimizer=this.parts.make_optimizer,
         schedule=this.parts.make_schedule(),

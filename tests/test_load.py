@@ -133,3 +133,30 @@ def test_weights_that_are_not_the_records_are_refused(run, name):
         mixerlab.load(run, 1)
     message = str(error.value)
     assert message.startswith(f"{path} cannot be read ({reason}") and "\n" not in message
+
+
+def test_a_run_starts_from_the_weights_of_another(run):
+    """Attention becomes Parallax, whose W_R = 0 leaves what it computes."""
+    results = f"results_dir={run.parents[1]}"
+    start = f"model.start_from={run.name}"
+    record = mixerlab.run("mixer=parallax", "task=icr", *TINY, start, "trainer.snapshots=[0]", results)
+    attention, parallax = mixerlab.load(run), mixerlab.load(run.with_name(record.run_id), epochs=0)
+    tokens = torch.arange(16).remainder(8).expand(2, -1)
+    torch.testing.assert_close(parallax.model(tokens), attention.model(tokens))
+    assert not parallax.model.blocks[0].mixer.r_proj.weight.any()
+    assert record.run_id != mixerlab.run("mixer=parallax", "task=icr", *TINY, results).run_id
+
+
+@pytest.mark.parametrize(
+    ("start", "options", "message"),
+    [
+        ("", ["model.d_model=32"], "its embedding.weight has shape"),
+        ("", ["mixer=value_average"], "which the model does not have"),
+        ("0" * 12, [], "is no folder of a run"),
+    ],
+)
+def test_weights_that_do_not_fit_are_refused_before_anything_is_written(run, start, options, message):
+    before = folder_of(run.parents[1])
+    with pytest.raises(ValueError, match=f"model.start_from={start or run.name}: .*{message}"):
+        mixerlab.run(*ATTN, *options, f"model.start_from={start or run.name}", f"results_dir={run.parents[1]}")
+    assert folder_of(run.parents[1]) == before

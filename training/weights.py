@@ -118,6 +118,11 @@ def model_state(population: Population, learned: Sequence[Tensor]) -> dict[str, 
     return state | {name: buffer.detach().cpu().clone() for name, buffer in (shared | own).items()}
 
 
+def tensors_of(model: nn.Module) -> dict[str, Tensor]:
+    """What a file of its weights has at least, by name: its parameters and the buffers that are persistent."""
+    return dict(model.named_parameters()) | _persistent_buffers(model)
+
+
 def _persistent_buffers(model: nn.Module) -> dict[str, Tensor]:
     in_state = model.state_dict().keys()
     return {name: buffer for name, buffer in model.named_buffers() if name in in_state}
@@ -156,16 +161,16 @@ def _digest(state: Mapping[str, Tensor]) -> str:
     return digest.hexdigest()
 
 
-def put_in(model: nn.Module, state: Mapping[str, Tensor]) -> None:
-    """Gives `model` the state that `pack` was given.
+def put_in(model: nn.Module, state: Mapping[str, Tensor], may_lack: bool = False) -> None:
+    """Gives `model` the state that `pack` was given; what it has and the state lacks stays, if that `may_lack` some.
 
     Raises:
         ValueError: another model's; the message has the first name or shape that differs.
     """
-    needed = dict(model.named_parameters()) | _persistent_buffers(model)
+    needed = tensors_of(model)
     places = needed | dict(model.named_buffers())
     for name in needed:
-        if name not in state:
+        if name not in state and not may_lack:
             raise ValueError(f"it has no {name}, which the model has")
     for name in state:
         if name not in places:

@@ -75,6 +75,7 @@ class ModelConfig:
     shared_mixer: bool = False
     d_ff: int | None = None
     match_params: str | None = None
+    start_from: str | None = None
 
     def __post_init__(self):
         for key in ("d_model", "n_layers"):
