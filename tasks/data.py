@@ -12,7 +12,6 @@ allowed by name; of generated splits those that begin alike. Where others share 
 What was read is part of a run's identity, by its digest.
 """
 
-import functools
 import hashlib
 import logging
 from collections.abc import Mapping
@@ -20,8 +19,8 @@ from pathlib import Path
 
 import numpy as np
 
-from mixerlab.tasks.base import SPLITS, Split, Task, TaskRuleError, split_rng
-from mixerlab.tasks.generated import Arrays, WrongRows, generate
+from mixerlab.tasks.base import SPLITS, Split, Task, TaskRuleError
+from mixerlab.tasks.generated import Arrays, WrongRows, make_split
 
 log = logging.getLogger(__name__)
 
@@ -45,15 +44,6 @@ _FOLDER_FIELDS = (
     ("ntc", "num_tokens_to_copy", 0),
     ("s", "data_seed", None),
 )
-
-
-def make_split(task: Task, split: Split) -> Arrays:
-    """The split's `(inputs, targets)`, generated and checked; the same for the same task and data seed.
-
-    Raises:
-        WrongRows: what the task generates is not as it must be.
-    """
-    return generate(task.for_split(split), split, functools.partial(split_rng, task.data_seed, split))
 
 
 def load_or_generate(

@@ -8,7 +8,7 @@ import numpy as np
 
 from mixerlab.records.errors import RefusedCode, with_place
 from mixerlab.records.interruption import users_code
-from mixerlab.tasks.base import IGNORE_INDEX, Split, Task, TaskRuleError
+from mixerlab.tasks.base import IGNORE_INDEX, Split, Task, TaskRuleError, split_rng
 
 _FIRST_ROWS = 32  # drawn twice before the split is generated
 _RULE_ROWS = 256  # of which `check_rules` sees, spread over the split
@@ -20,28 +20,33 @@ class WrongRows(RefusedCode):
     """A task's rows cannot be generated, or are not as they must be; the message does not say `task=<name>`."""
 
 
-def generate(task: Task, split: Split, make_rng: Callable[[], np.random.Generator]) -> Arrays:
-    """The split's `(inputs, targets)`, each int64 `[N, T]`.
-
-    Args:
-        task: the task of this split (`Task.for_split`).
-        make_rng: gives the split's generator, a new one at each call.
+def make_split(task: Task, split: Split) -> Arrays:
+    """The split's `(inputs, targets)`, each int64 `[N, T]`; the same for the same task and data seed.
 
     Raises:
         WrongRows: the task's code raises an error; rows have another form, are not integers or not in the vocabulary,
             or differ when they are drawn again; or rows of a sample break `check_rules`.
     """
-    num_rows = task.num_examples(split)
+    own, num_rows = task.for_split(split), task.num_examples(split)
+
+    def first_rows() -> Arrays:
+        """What `generate_rows` itself gives: `Task.generate` casts it to int64, and repeats a single row."""
+        number = min(num_rows, _FIRST_ROWS)
+        return _pair(own, split, own.generate_rows(number, split_rng(task.data_seed, split), split), number)
+
     try:
         with users_code():
-            _check_first_rows(task, split, min(num_rows, _FIRST_ROWS), make_rng)
-            arrays = task.generate(num_rows, make_rng(), split)
-            task.check(*arrays, split, most=_RULE_ROWS)
+            if not all(map(np.array_equal, first_rows(), first_rows())):
+                raise WrongRows(
+                    f"{split} rows differ when they are generated again from the same seed: draw all that is random"
+                    f" from the generator `rng`, and keep nothing between calls, in {_place(own.generate_rows)}"
+                )
+            arrays = own.generate(num_rows, split_rng(task.data_seed, split), split)
+            own.check(*arrays, split, most=_RULE_ROWS)
     except TaskRuleError as error:
         row = "" if error.row is None else f", row {error.row}"
-        raise WrongRows(
-            f"{split} {error.array}{row}: {error.rule}, in {_function(task)}, checked by {_place(task.check_rules)}"
-        ) from error
+        made, checked = _place(own.generate_rows), _place(own.check_rules)
+        raise WrongRows(f"{split} {error.array}{row}: {error.rule}, in {made}, checked by {checked}") from error
     except WrongRows:
         raise
     except Exception as error:
@@ -49,41 +54,26 @@ def generate(task: Task, split: Split, make_rng: Callable[[], np.random.Generato
     return arrays
 
 
-def _check_first_rows(task: Task, split: Split, num_rows: int, make_rng: Callable[[], np.random.Generator]) -> None:
-    # What `generate_rows` itself gives: `Task.generate` casts it to int64, and repeats a single row.
-    first, again = (_pair(task, split, task.generate_rows(num_rows, make_rng(), split), num_rows) for _ in range(2))
-    if not all(map(np.array_equal, first, again)):
-        raise WrongRows(
-            f"{split} rows differ when they are generated again from the same seed: draw all that is random from the"
-            f" generator `rng`, and keep nothing between calls, in {_function(task)}"
-        )
-
-
 def _pair(task: Task, split: Split, given: Any, num_rows: int) -> Arrays:
     """`given` as arrays; WrongRows unless it is `(inputs, targets)`, integers of the task's shape."""
-    shape = (num_rows, task.input_length)
+    shape, place = (num_rows, task.input_length), _place(task.generate_rows)
     try:
         inputs, targets = given
     except (TypeError, ValueError):
         wanted = f"must be (inputs, targets), two integer arrays of shape {shape}"
-        raise WrongRows(f"{split} rows: found {type(given).__name__}, {wanted}, in {_function(task)}") from None
+        raise WrongRows(f"{split} rows: found {type(given).__name__}, {wanted}, in {place}") from None
     try:
         arrays = np.asarray(inputs), np.asarray(targets)
     except ValueError:  # NumPy's own speaks of an inhomogeneous shape
         rule = f"rows differ in length, must be two integer arrays of shape {shape}: fill targets with {IGNORE_INDEX}"
-        raise WrongRows(f"{split} rows: {rule}, in {_function(task)}") from None
+        raise WrongRows(f"{split} rows: {rule}, in {place}") from None
     for name, array in zip(("inputs", "targets"), arrays, strict=True):
         if array.shape != shape:
             meaning = "rows and tokens (num_rows, input_length)"
-            raise WrongRows(f"{split} {name}: shape is {array.shape}, must be {shape}, {meaning}, in {_function(task)}")
+            raise WrongRows(f"{split} {name}: shape is {array.shape}, must be {shape}, {meaning}, in {place}")
         if array.dtype.kind not in "iub":
-            raise WrongRows(f"{split} {name}: dtype is {array.dtype}, must be int64, in {_function(task)}")
+            raise WrongRows(f"{split} {name}: dtype is {array.dtype}, must be int64, in {place}")
     return arrays[0].astype(np.int64, copy=False), arrays[1].astype(np.int64, copy=False)
-
-
-def _function(task: Task) -> str:
-    """The user's function that makes the rows, with its place."""
-    return _place(task.generate_rows)
 
 
 def _place(method: Callable) -> str:

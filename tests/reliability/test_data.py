@@ -13,7 +13,8 @@ from mixerlab.config.values import checked
 from mixerlab.records.identity import run_id
 from mixerlab.records.schema import labels_of_replicas
 from mixerlab.tasks.base import SPLITS
-from mixerlab.tasks.data import dataset_folder, load_or_generate, make_split
+from mixerlab.tasks.data import dataset_folder, load_or_generate
+from mixerlab.tasks.generated import make_split
 from mixerlab.train import run
 
 # Long rows of a large vocabulary: none is drawn twice by chance.

@@ -12,8 +12,8 @@ from mixerlab.config.settings import build_task, setting_name
 from mixerlab.loading import load
 from mixerlab.records.schema import Record
 from mixerlab.tasks.base import Task, TaskRuleError
-from mixerlab.tasks.data import load_or_generate, make_split
-from mixerlab.tasks.generated import WrongRows
+from mixerlab.tasks.data import load_or_generate
+from mixerlab.tasks.generated import WrongRows, make_split
 
 SIZES = dict(vocab_size=16, seq_len=12, num_train_examples=200, num_val_examples=40, num_test_examples=40, data_seed=1)
 

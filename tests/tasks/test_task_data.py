@@ -6,7 +6,8 @@ from golden_data import make_task
 from task_contract import save_split
 
 from mixerlab.tasks.base import SPLITS
-from mixerlab.tasks.data import count_shared_rows, dataset_folder, load_or_generate, make_split
+from mixerlab.tasks.data import count_shared_rows, dataset_folder, load_or_generate
+from mixerlab.tasks.generated import make_split
 
 SMALL = dict(seq_len=32, num_train_examples=40, num_val_examples=20, num_test_examples=30)
 
