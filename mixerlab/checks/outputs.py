@@ -211,14 +211,25 @@ class _Look:
             return outputs.to(torch.float32, copy=True)  # a view would keep the outputs of the whole batch
 
 
+def _tokens(population: Population, vocab_size: int, *shape: int) -> Tensor:
+    """Random ones, int64 `[*shape]`, the same for every call."""
+    generator = torch.Generator().manual_seed(0)
+    return torch.randint(vocab_size, shape, generator=generator).to(population.device)
+
+
+def _differ(first: Tensor, again: Tensor) -> bool:
+    """Whether outputs differ by more than the sums of a GPU's atomic additions; NaN is like NaN."""
+    rounding = _ROUNDING * first.abs().nan_to_num(0.0, posinf=0.0).max().item()
+    return not torch.allclose(first, again, rtol=0, atol=rounding, equal_nan=True)
+
+
 def find_state(population: Population, vocab_size: int, length: int, *, bf16: bool = False) -> str | None:
     """What is wrong if the same tokens give other outputs after others, with the same random numbers; None if not.
 
     What evaluation mode writes into buffers stays, as in a loaded model; a population drops it. What changes in
     bfloat16 is looked at in float32 again. The population and all random generators stay as they were.
     """
-    generator = torch.Generator().manual_seed(0)
-    one, other = torch.randint(vocab_size, (2, len(population), 2, length), generator=generator).to(population.device)
+    one, other = _tokens(population, vocab_size, 2, len(population), 2, length)
     buffers = population.buffers_by_replica
 
     def written(state: State, bf16: bool) -> list[str] | None:
@@ -232,9 +243,7 @@ def find_state(population: Population, vocab_size: int, length: int, *, bf16: bo
                 logits, changed = population.compute(tokens)
             outputs.append(logits.float())
             kept = {} if population.model.training else changed
-        first, _, again = outputs
-        rounding = _ROUNDING * first.abs().nan_to_num(0.0, posinf=0.0).max().item()  # of a GPU's atomic sums
-        if torch.allclose(first, again, rtol=0, atol=rounding, equal_nan=True):
+        if not _differ(outputs[0], outputs[2]):
             return None
         return [name for name, value in kept.items() if not torch.equal(value, buffers[name])]
 
@@ -247,7 +256,7 @@ def find_state(population: Population, vocab_size: int, length: int, *, bf16: bo
             if names is not None:
                 layers = dict.fromkeys(name.rpartition("mixer.")[2] for name in names)  # of which each has it
                 return WRITES.format(", ".join(layers)) if names else KEEPS_STATE
-    return find_memory(population, vocab_size, length, bf16=bf16)
+    return None
 
 
 def find_memory(population: Population, vocab_size: int, length: int, *, bf16: bool = False) -> str | None:
@@ -257,8 +266,7 @@ def find_memory(population: Population, vocab_size: int, length: int, *, bf16: b
     float32 again. The model stays as it was.
     """
     model, kind = population.model, population.device.type
-    generator = torch.Generator().manual_seed(0)
-    one, other = torch.randint(vocab_size, (2, 2, length), generator=generator).to(population.device)
+    one, other = _tokens(population, vocab_size, 2, 2, length)
     own, was_training = {name: buffer.clone() for name, buffer in model.named_buffers()}, model.training
     buffers = {place: own[name] for place, name in population.places.items() if name in own}  # kept from call to call
     with leaving_no_trace(population.device), attributes_kept(model), torch.no_grad():
@@ -266,9 +274,7 @@ def find_memory(population: Population, vocab_size: int, length: int, *, bf16: b
         with torch.autocast(kind, torch.bfloat16, enabled=bf16):
             outputs = [functional_call(model, buffers, (x,), tie_weights=False).float() for x in (one, other, one)]
     model.train(was_training)
-    first, _, again = outputs
-    rounding = _ROUNDING * first.abs().nan_to_num(0.0, posinf=0.0).max().item()  # of a GPU's atomic sums
-    if torch.allclose(first, again, rtol=0, atol=rounding, equal_nan=True):
+    if not _differ(outputs[0], outputs[2]):
         return None
     return find_memory(population, vocab_size, length) if bf16 else KEEPS_STATE
 
@@ -281,8 +287,7 @@ def find_write(
     What is written into becomes NaN behind the mixer, as under vmap no value can be looked at on the way. The
     population and all random generators stay as they were.
     """
-    generator = torch.Generator().manual_seed(0)
-    tokens = torch.randint(vocab_size, (len(population), batch, length), generator=generator).to(population.device)
+    tokens = _tokens(population, vocab_size, len(population), batch, length)
 
     def keep(mixer: nn.Module, inputs: tuple[Tensor, ...]) -> None:
         kept[mixer] = inputs[0].clone()
@@ -354,18 +359,15 @@ class OutputCheck:
         if population.buffers_by_replica:
             self._refuse_state(population, self.lengths[0], bf16)
         own = self.key, self.is_causal, bf16, population.device, population.execution
-        memory = partial(find_memory, population, self.vocab_size, self.lengths[0], bf16=bf16)
-        if kept := _once((own, "memory"), memory):
-            raise RefusedMixer(kept)
         rows = batch_size if population.device.type == "cuda" else 2
-        write = partial(find_write, population, self.vocab_size, self.lengths[0], rows, bf16=bf16)
-        if written := _once((own, "writes"), write):
-            raise RefusedMixer(written)
+        given = population, self.vocab_size, self.lengths[0]
+        for look in (partial(find_memory, *given, bf16=bf16), partial(find_write, *given, rows, bf16=bf16)):
+            if refusal := _once((own, look.func), look):
+                raise RefusedMixer(refusal)
         for length, batch, trains in self._shapes(population.device, batch_size):
             shape = len(population), self.vocab_size, length, batch
             looked = {"bf16": bf16, "trains": trains, "is_causal": self.is_causal}
-            look = partial(find_leak, population, self.vocab_size, length, batch, **looked)
-            found = _once((own, shape, trains), look)
+            found = _once((own, shape, trains), partial(find_leak, population, *shape[1:], **looked))
             if found is None:
                 continue
             if found.kind is not Kind.UNKNOWN:
