@@ -32,7 +32,7 @@ from omegaconf import DictConfig
 from torch import nn
 
 from mixerlab.benchmarks.measuring import Table, copy_rate, options_on_gpu
-from mixerlab.config.building import build_model, component
+from mixerlab.config.building import build_model, maker, optimizer_maker
 from mixerlab.config.compose import compose
 from mixerlab.mixers.projected import ProjectedMixer
 from mixerlab.models.language_model import LanguageModel
@@ -96,13 +96,8 @@ class Trial:
         device = torch.device("cuda")
         population = Population(build, [0] * replicas).to(device)
         rates = [5e-3, 1e-3, 5e-4] * 3
-        optimizer = component(
-            cfg.optimizer,
-            population=population,
-            lr=rates[:replicas],
-            schedule=component(cfg.schedule),
-            total_steps=6000,
-        )
+        schedule, make_optimizer = maker(cfg.schedule)(), optimizer_maker(cfg.optimizer)
+        optimizer = make_optimizer(population=population, lr=rates[:replicas], schedule=schedule, total_steps=6000)
         generator = torch.Generator(device).manual_seed(0)
         draw = partial(torch.randint, 0, task.vocab_size, device=device, generator=generator)
         shape = 100 * batch + 1, task.input_length

@@ -20,7 +20,7 @@ from mixerlab.checks.buildable import check_buildable
 from mixerlab.checks.outputs import OutputCheck
 from mixerlab.config.building import Parts, loggers_of
 from mixerlab.config.project import projects_in_use, use_noted_folders
-from mixerlab.config.values import CHANGED, checked
+from mixerlab.config.values import checked, must_train
 from mixerlab.loading import load
 from mixerlab.loggers import log_results, started
 from mixerlab.mixers.base import SequenceMixer
@@ -126,9 +126,7 @@ class _Run:
             if isinstance(error.__cause__, OSError):  # it may be whole
                 raise
             raise Unreadable(f"{error}; force=true trains the run once more") from error
-        if record is None or record.status != "finished":
-            return True
-        return self.cfg.force == CHANGED and bool(changed_code(record, self.code))
+        return must_train(record, self.cfg.force, self.code)
 
     def hyperparameters(self) -> dict[str, Any]:
         """What loggers are told of it: the keys that can change its result, its setting and its id."""

@@ -94,7 +94,7 @@ UNFIT = {
     "optimizer=torch optimizer.all._target_=torch.optim.SGD": ("optimizer.all={_target_: VALUE}",),
     "optimizer=torch optimizer.all={_target_:torch.optim.Nadam}": ("torch.optim.Nadam", "NAdam"),
     "optimizer._target_=torch.optim.SGD": ("SGD", "PopulationOptimizer"),
-    "task._target_=mixerlab.tasks.base.TaskRuleError": ("TaskRuleError", "mixerlab.Task"),
+    "task._target_=mixerlab.tasks.base.TaskRuleError": ("TaskRuleError", "mixerlab.tasks.base.Task"),
     "+logger.mine._target_=nowhere.Logger": ("logger.mine", "nowhere"),
 }
 

@@ -16,7 +16,7 @@ from mixerlab.checks.construction import check_construction
 from mixerlab.checks.optimizer import check_replicas_apart, check_schedule, check_step
 from mixerlab.checks.strays import strays
 from mixerlab.config.arguments import class_of
-from mixerlab.config.building import Parts, component, grouping_of, loggers_of, optimizer_maker
+from mixerlab.config.building import Parts, grouping_of, loggers_of, maker, optimizer_maker
 from mixerlab.mixers.attn import Attention
 from mixerlab.mixers.base import SequenceMixer
 from mixerlab.models.language_model import LanguageModel
@@ -110,7 +110,7 @@ def failure_on_cpu(parts: str, code: str) -> str | None:
         model = partial(LanguageModel, vocab_size=8, d_model=16, n_layers=1, make_mixer=attention)
         population = Population(model, [0] * number, grouping_of(optimizer))
         run = {"population": population, "lr": as_list(optimizer["lr"])[:1] * number, "total_steps": 8}
-        return optimizer_maker(optimizer)(schedule=component(schedule, "schedule"), **run)
+        return optimizer_maker(optimizer)(schedule=maker(schedule, "schedule")(), **run)
 
     alone, two = with_replicas(1), with_replicas(2)
     try:

@@ -40,6 +40,17 @@ def class_of(target: object) -> type:
     return found
 
 
+def subclass_of(base: type, target: object, label: str) -> type:
+    """The class of a `_target_` (`class_of`), which must be a subclass of `base`; messages begin with `label`."""
+    try:
+        found = class_of(target)
+    except ValueError as error:
+        raise ValueError(f"{label}: {error}") from error
+    if not issubclass(found, base):
+        raise ValueError(f"{label}: {found.__name__} must be a subclass of {base.__module__}.{base.__name__}")
+    return found
+
+
 def _imported(module_name: str) -> ModuleType:
     try:
         with users_code():

@@ -30,11 +30,6 @@ if TYPE_CHECKING:
 NamedMakers = list[tuple[str, Callable[..., SequenceMixer]]]
 
 
-def component(cfg: Mapping[str, Any] | DictConfig, group: str = "", **arguments: Any) -> Any:
-    """What `maker` of this config makes of these arguments."""
-    return maker(cfg, group)(**arguments)
-
-
 def maker(cfg: Mapping[str, Any] | DictConfig, group: str = "", layer: str = "") -> Callable[..., Any]:
     """Instantiates the `_target_` of a config; its `name` is a label, which messages give behind `group`.
 

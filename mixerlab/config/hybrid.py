@@ -4,7 +4,6 @@
 that were set for the layer. From then on a hybrid is like any other config; `mixers_of` lists the mixers in it.
 """
 
-import json
 from collections.abc import Mapping
 from typing import Any, cast
 
@@ -14,7 +13,7 @@ from hydra.core.config_store import ConfigStore
 from hydra.types import RunMode
 from omegaconf import DictConfig, ListConfig, OmegaConf, open_dict
 
-from mixerlab.config.project import check_yaml
+from mixerlab.config.project import check_yaml, searching
 
 NAME = "hybrid"
 _KEYS = ("name", "layers", "options")
@@ -96,9 +95,7 @@ def _options(mixer: DictConfig, layers: int) -> list[tuple[str, dict[str, Any]]]
 
 def composed_mixer(name: str, hydra_config: DictConfig | HydraConf, loader: ConfigLoader) -> dict[str, Any]:
     """`cfg.mixer` of `mixer=<name>` under the same experiment, its interpolations unresolved."""
-    overrides = [f"mixer={name}"]
-    if searched := list(hydra_config.searchpath):
-        overrides.append(f"hydra.searchpath={json.dumps(searched, ensure_ascii=False)}")
+    overrides = [f"mixer={name}", *searching(hydra_config.searchpath)]
     if experiment := hydra_config.runtime.choices.get("experiment"):
         overrides.append(f"layers@mixer={experiment}_{name}")
     mixer = loader.load_configuration(LAYER, overrides, RunMode.RUN).get("mixer")

@@ -31,8 +31,12 @@ def command_line_folders(hydra_config: DictConfig | HydraConf) -> list[Path]:
 
 def search_path(folders: Sequence[Path]) -> list[str]:
     """The override by which Hydra finds the yamls in these folders; none for none."""
-    urls = [f"file://{folder.resolve()}" for folder in folders]
-    return [f"hydra.searchpath={json.dumps(urls, ensure_ascii=False)}"] if urls else []
+    return searching([f"file://{folder.resolve()}" for folder in folders])
+
+
+def searching(urls: Sequence[str]) -> list[str]:
+    """The override by which Hydra finds yamls in these places; none for none."""
+    return [f"hydra.searchpath={json.dumps(list(urls), ensure_ascii=False)}"] if urls else []
 
 
 def use_folders(config_dir: ConfigDir) -> list[Path]:

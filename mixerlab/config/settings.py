@@ -6,7 +6,6 @@ challenge tasks do. Without either, its plain values are the baseline (`baseline
 in use, and a parameter written as `${setting:<parameter>}` takes its value from there unless it is set directly.
 """
 
-import json
 import math
 import re
 from numbers import Real
@@ -17,7 +16,8 @@ from hydra.core.config_loader import ConfigLoader
 from hydra.types import RunMode
 from omegaconf import DictConfig, ListConfig, OmegaConf, open_dict
 
-from mixerlab.config.arguments import check_arguments, class_of, defaults_of
+from mixerlab.config.arguments import check_arguments, defaults_of, subclass_of
+from mixerlab.config.project import searching
 from mixerlab.records.errors import with_place
 from mixerlab.records.identity import present
 from mixerlab.records.interruption import users_code
@@ -60,8 +60,7 @@ def baseline_from_yaml(cfg: DictConfig, hydra_config: DictConfig | HydraConf, lo
 
     A value that the command has not set follows `setting`, as if the yaml had `${setting:<parameter>}`.
     """
-    search = json.dumps(list(hydra_config.searchpath), ensure_ascii=False)
-    overrides = [f"task={hydra_config.runtime.choices['task']}", f"hydra.searchpath={search}"]
+    overrides = [f"task={hydra_config.runtime.choices['task']}", *searching(hydra_config.searchpath)]
     own = loader.load_configuration("config", overrides, RunMode.RUN).task
     plain = [str(key) for key in own if key not in (*_OTHER_KEYS, *_PLAIN)]
     plain = [key for key in plain if not OmegaConf.is_interpolation(own, key) and not OmegaConf.is_missing(own, key)]
@@ -139,12 +138,7 @@ def build_task(task_cfg: DictConfig) -> Task:
     """
     _check_setting(task_cfg)
     name = f"task={task_cfg.name}"
-    try:
-        task_class = class_of(task_cfg._target_)
-    except ValueError as error:
-        raise ValueError(f"{name}: {error}") from error
-    if not issubclass(task_class, Task):
-        raise ValueError(f"{name}: {task_class.__name__} must be a subclass of mixerlab.Task")
+    task_class = subclass_of(Task, task_cfg._target_, name)
     resolved = cast(dict[str, Any], OmegaConf.to_container(task_cfg, resolve=True))
     args = {key: value for key, value in resolved.items() if key not in _OTHER_KEYS}
     check_arguments("task", task_class, args, yaml=f"the yaml of {name}")

@@ -8,7 +8,7 @@ from typing import Any, Literal, NamedTuple
 import torch
 from omegaconf import DictConfig, OmegaConf
 
-from mixerlab.config.arguments import check_arguments, class_of, defaults_of, parameters_of
+from mixerlab.config.arguments import check_arguments, class_of, defaults_of, parameters_of, subclass_of
 from mixerlab.config.hints import one_line_refusals
 from mixerlab.config.hybrid import check_keys, is_hybrid, mixers_of
 from mixerlab.config.settings import build_task, described
@@ -17,7 +17,7 @@ from mixerlab.models.block import GRANULE
 from mixerlab.records.code_version import code_version
 from mixerlab.records.identity import present, replicas_of
 from mixerlab.records.named import check_sweep_name
-from mixerlab.records.schema import check_name
+from mixerlab.records.schema import Record, changed_code, check_name
 from mixerlab.tasks.base import Task
 from mixerlab.tasks.data import digest_on_disk
 from mixerlab.training.optimizers import PopulationOptimizer
@@ -178,16 +178,10 @@ def check_component(prefix: str, part: dict[str, Any], group: str) -> None:
     """
     check_name(f"{prefix}.name", part.get("name"))
     name = f"{prefix}={part['name']}"
-    try:
-        component = class_of(part.get("_target_"))
-    except ValueError as error:
-        raise ValueError(f"{name}: {error}") from error
     base, supplied = _COMPONENTS[group]
+    component = subclass_of(base, part.get("_target_"), name)
     if group == "mixer":
         supplied = (*supplied, *asked_for(part["_target_"], part))
-    if not issubclass(component, base):
-        wanted = f"{base.__module__}.{base.__name__}"
-        raise ValueError(f"{name}: {component.__name__} must be a subclass of {wanted}")
     own = ("name", "_target_", *(("lr",) if group == "optimizer" else ()))
     if missing := [key for key in own if key not in part]:
         raise ValueError(f"{prefix}.{missing[0]} is missing from the yaml of {name}")
@@ -210,12 +204,7 @@ def _check_inner(prefix: str, part: Any) -> None:
     """As `check_component`, of an optimizer inside a `TorchOptimizer`."""
     if not isinstance(part, dict) or "_target_" not in part:
         raise ValueError(f"{prefix}={part!r} must be a group of keys with a _target_, such as torch.optim.NAdam")
-    try:
-        component = class_of(part["_target_"])
-    except ValueError as error:
-        raise ValueError(f"{prefix}: {error}") from error
-    if not issubclass(component, torch.optim.Optimizer):
-        raise ValueError(f"{prefix}: {component.__name__} must be a subclass of torch.optim.Optimizer")
+    component = subclass_of(torch.optim.Optimizer, part["_target_"], prefix)
     names = parameters_of(component)
     if "params" not in names or any("optimizer" in name for name in names):
         raise ValueError(
@@ -256,6 +245,13 @@ def code_versions(config: Mapping[str, Any]) -> dict[str, str]:
     training += [f"{optimizer.__module__}.{optimizer.__name__}" for optimizer in inner]
     task = [config["task"]["_target_"]]
     return {"mixer": mixer_version(config), "task": _version_of(task), "training": _version_of(training)}
+
+
+def must_train(record: Record | None, force: bool | Literal["changed"], code: Mapping[str, str]) -> bool:
+    """Whether a command trains a run that has this record; `code` is what `checked` gives of it."""
+    if force is True or record is None or record.status != "finished":
+        return True
+    return force == CHANGED and bool(changed_code(record, code))
 
 
 def mixer_version(config: Mapping[str, Any]) -> str:

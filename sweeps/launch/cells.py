@@ -38,7 +38,7 @@ class Cell:
     Attributes:
         overrides: of the command, those that it has.
         cfg: composed, as training takes it.
-        config: the same resolved and checked.
+        config, code: what `checked` gives of it.
         folder: the run's.
         cost: rows that it trains and scores, times tokens of each.
     """
@@ -46,6 +46,7 @@ class Cell:
     overrides: list[str]
     cfg: DictConfig
     config: dict[str, Any]
+    code: dict[str, str]
     folder: Path
     cost: float
 
@@ -166,7 +167,7 @@ class Composer:
         tokens = (3 * train + val) * (task.input_length + OVERHEAD_TOKENS)
         tokens += test * (task.for_split("test").input_length + OVERHEAD_TOKENS)
         folder = run_folder(cfg.results_dir, run_id(config))
-        return Cell(overrides, cfg, config, folder, cost=tokens * config["trainer"]["epochs"])
+        return Cell(overrides, cfg, config, code, folder, cost=tokens * config["trainer"]["epochs"])
 
 
 def _by_setting(cfg: DictConfig, overrides: list[str], every: bool) -> Iterator[tuple[DictConfig, list[str]]]:

@@ -4,8 +4,9 @@ import sys
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
+from typing import Literal
 
-from mixerlab.config.values import CHANGED, code_versions
+from mixerlab.config.values import CHANGED, must_train
 from mixerlab.records.atomic import remove_leftovers
 from mixerlab.records.best import ENDED
 from mixerlab.records.claims import claim
@@ -37,7 +38,7 @@ def run_grid(sweep: Sweep, grid: Sequence[list[str]]) -> None:
     names, total = names_of(cells), counted(len(cells), "run")
     for line in left_out:
         print(line, flush=True)
-    pending, finished, damaged = _find(sweep, cells)
+    pending, finished, damaged = _find(cells, sweep.config.force)
     if sweep.config.dry_run:
         width = max(50, *map(len, names.values()))
         for cell in cells:
@@ -67,15 +68,17 @@ def run_grid(sweep: Sweep, grid: Sequence[list[str]]) -> None:
         sys.exit(f"{len(failed)} of {total} failed")
 
 
-def _find(sweep: Sweep, cells: Sequence[Cell]) -> tuple[list[Cell], dict[Cell, Record], dict[Cell, str]]:
+def _find(
+    cells: Sequence[Cell], force: bool | Literal["changed"]
+) -> tuple[list[Cell], dict[Cell, Record], dict[Cell, str]]:
     """The cells to train, the costly ones first; the finished ones; and those whose record cannot be read, and why."""
     pending, finished, damaged = [], {}, {}
     for cell in cells:
         try:
-            record = None if sweep.config.force is True else read_record(cell.folder)
-            if sweep.is_pending(cell, record):
+            record = None if force is True else read_record(cell.folder)
+            if record is None or must_train(record, force, cell.code):
                 pending.append(cell)
-            elif record is not None:
+            else:
                 finished[cell] = record
         except (ValueError, OSError) as error:  # the record stays as it is
             damaged[cell] = str(error)
@@ -84,17 +87,16 @@ def _find(sweep: Sweep, cells: Sequence[Cell]) -> tuple[list[Cell], dict[Cell, R
 
 def _state(cell: Cell, record: Record | None) -> str:
     """What a dry run says of a cell that is finished, and has this record, or is to be trained."""
-    code = code_versions(cell.config)
     if record is not None:
-        return finished_state(record, code)
+        return finished_state(record, cell.code)
     keys = cell.config["trainer"]
     trainer = TrainerConfig(**keys | {"keep_weights": kept_in_sweep(keys["keep_weights"])})
-    return what_is_left(cell.folder, replicas_of(cell.config), code, trainer)
+    return what_is_left(cell.folder, replicas_of(cell.config), cell.code, trainer)
 
 
 def _say_what_changed(finished: Mapping[Cell, Record]) -> None:
     """Prints of which parts of finished cells the code has changed, and how to train them again."""
-    changed = {cell: changed_code(record, code_versions(cell.config)) for cell, record in finished.items()}
+    changed = {cell: changed_code(record, cell.code) for cell, record in finished.items()}
     if parts := {_named(part, cell) for cell, parts in changed.items() for part in parts}:
         runs = counted(sum(map(bool, changed.values())), "finished run")
         said = f"code has changed since {runs} trained ({', '.join(sorted(parts))})"
@@ -108,10 +110,10 @@ def _say_what_mixes(pending: Sequence[Cell]) -> None:
         frame, new = collect(results_dir), collect(results_dir, configs)
         others = frame[frame["status"].isin(ENDED) & ~frame["run_id"].isin(configs)]
         for cell in (cell for cell in pending if cell.results_dir == results_dir):
-            own, code = new[new["run_id"] == cell.run_id], code_versions(cell.config)
+            own = new[new["run_id"] == cell.run_id]
             beside = others.merge(own[["mixer", "task", "setting", "config"]].drop_duplicates())
             beside = beside[~beside["seed"].isin(own["seed"])].to_dict("records")
-            if any(row.get(f"code_version.{part}") != version for row in beside for part, version in code.items()):
+            if any(row.get(f"code_version.{part}") != version for row in beside for part, version in cell.code.items()):
                 seeds = ", ".join(map(str, sorted({row["seed"] for row in beside})))
                 mixed.append(f"{' '.join(cell.label)} beside seed {seeds}")
     if mixed:

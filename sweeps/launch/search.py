@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 from hydra.core.override_parser.types import Override
 
+from mixerlab.config.values import must_train
 from mixerlab.records.atomic import replace_file
 from mixerlab.records.best import chosen_by, ended_at_best_rate, score_of
 from mixerlab.records.files import check_writable, read_record
@@ -139,7 +140,7 @@ class Search:
                 one.error = str(error)
                 continue
             is_done = record is not None and record.status == "finished" and one.cell.folder in self.trained
-            if not is_done and self.sweep.is_pending(one.cell, record):
+            if not is_done and must_train(record, self.sweep.config.force, one.cell.code):
                 pending[one.cell.folder] = one.cell
         failed = {cell.folder: reason for cell, reason in self.sweep.train(list(pending.values())).items()}
         self.trained |= pending.keys() - failed.keys()

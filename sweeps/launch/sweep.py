@@ -11,10 +11,8 @@ from typing import Any
 from omegaconf import DictConfig
 from tqdm import tqdm
 
-from mixerlab.config.values import CHANGED, code_versions
 from mixerlab.records.claims import holder, is_claimed
 from mixerlab.records.named import name_from, name_of, sweep_report, write_sweep
-from mixerlab.records.schema import Record, changed_code
 from mixerlab.records.text import counted
 from mixerlab.sweeps.launch.cells import Cell, Composer
 from mixerlab.sweeps.launch.executors import Executor
@@ -41,12 +39,6 @@ class Sweep:
         if self.executor is not None:
             self.executor.stop()
             self.executor = None
-
-    def is_pending(self, cell: Cell, record: Record | None) -> bool:
-        """Whether the cell, which has this record, is to be trained."""
-        if self.config.force is True or record is None or record.status != "finished":
-            return True
-        return self.config.force == CHANGED and bool(changed_code(record, code_versions(cell.config)))
 
     def train(self, cells: Sequence[Cell], progress: SweepProgress | None = None) -> dict[Cell, str]:
         """Trains these cells, the first one first, and gives the errors of those that failed.

@@ -9,7 +9,7 @@ import torch
 from hydra import compose, initialize_config_dir
 from initial_values import drawn
 
-from mixerlab.config.building import build_model, component
+from mixerlab.config.building import build_model, maker
 from mixerlab.config.values import checked
 from mixerlab.kernels.fused import cross_entropy
 from mixerlab.training.datamodule import Examples
@@ -95,12 +95,11 @@ def test_twenty_steps_are_mad_labs(case):
     with np.load(DATA / "batches.npz") as file:
         inputs, targets = (torch.from_numpy(file[f"{cfg.task.name}.{part}"]).long() for part in ("inputs", "targets"))
     options = {key: value for key, value in cfg.optimizer.items() if key not in ("lr", "weight_decay")}
-    optimizer = component(
-        options | {"_target_": cfg.optimizer._target_},
+    optimizer = maker(options | {"_target_": cfg.optimizer._target_})(
         population=population,
         lr=[settings["lr"]],
         weight_decay=settings["weight_decay"],
-        schedule=component(cfg.schedule),
+        schedule=maker(cfg.schedule)(),
         total_steps=settings["steps"],
     )
     assert isinstance(optimizer, AdamW)

@@ -140,7 +140,7 @@ class Hides(torch.optim.SGD):
         (Closes, "optimizer=torch: optimizer.all: Closes needs a closure or the graph of the gradients"),
         (Hides, "optimizer=torch: interrupted and resumed its step moves otherwise"),
         (torch.optim.Muon, "optimizer.all: Muon: ValueError: Muon only supports 2D"),
-        (Population, "optimizer.all: Population must be a subclass of torch.optim.Optimizer"),
+        (Population, "optimizer.all: Population must be a subclass of torch.optim.optimizer.Optimizer"),
         (None, "optimizer.all must have a class"),
     ],
 )
