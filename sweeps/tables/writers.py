@@ -129,8 +129,9 @@ _COST_NAMES = ("parameters", "training", "tokens/s", "GPU memory")
 def cost_markdown(frame: pd.DataFrame) -> str | None:
     """What a run of each (task, setting) and column takes; None if no record says it. `frame`: of `spread_out`."""
     told = frame[frame["mixer"].notna() & frame["status"].isin(ENDED)]
-    told = told.assign(**{name: pd.to_numeric(told.get(name), errors="coerce") for name in _COST})
-    told = told.assign(replicas=told.groupby("run_id")["replica"].transform("size"), device=told.get("device", "-"))
+    told = told.reindex(columns=["task", "setting", "column", "run_id", "replica", "device", *_COST])
+    told = told.assign(**{name: pd.to_numeric(told[name], errors="coerce") for name in _COST})
+    told = told.assign(replicas=told.groupby("run_id")["replica"].transform("size"), device=told["device"].fillna("-"))
     runs = told.drop_duplicates("run_id").dropna(subset=["training_s", "tokens_per_s"])
     if runs.empty:
         return None
