@@ -55,10 +55,6 @@ class Cell:
         return self.folder.name
 
     @property
-    def results_dir(self) -> str:
-        return self.cfg.results_dir
-
-    @property
     def label(self) -> tuple[str, str, str]:
         """Mixer, task, setting."""
         return self.cfg.mixer.name, self.cfg.task.name, self.config["task"]["setting"]
@@ -161,6 +157,8 @@ class Composer:
 
     def _cell(self, overrides: list[str], cfg: DictConfig) -> Cell:
         task, config, code = checked(cfg)
+        if cfg.results_dir != self.config.results_dir:
+            raise ValueError(f"results_dir={cfg.results_dir}: a sweep has one folder, give one that all its runs share")
         check_buildable(cfg, task, config, code)
         note_folders(cfg, self.folders)
         train, val, test = map(task.num_examples, SPLITS)

@@ -16,7 +16,7 @@ from mixerlab.records.schema import Record, changed_code, finished_state
 from mixerlab.records.text import counted
 from mixerlab.sweeps.launch.cells import Cell, names_of
 from mixerlab.sweeps.launch.progress import SweepProgress
-from mixerlab.sweeps.launch.sweep import Sweep, configs_by_folder
+from mixerlab.sweeps.launch.sweep import Sweep, configs_of
 from mixerlab.sweeps.tables.collect import collect
 from mixerlab.training.checkpoints import what_is_left
 from mixerlab.training.trainer_config import TrainerConfig, kept_in_sweep
@@ -46,12 +46,13 @@ def run_grid(sweep: Sweep, grid: Sequence[list[str]]) -> None:
             print(f"{cell.run_id}  {names[cell]:<{width}} {state}")
         print(f"{total}, {len(finished)} of them finished")
         return
-    for results_dir in dict.fromkeys(cell.results_dir for cell in cells):
-        check_writable(results_dir)
+    results_dir = sweep.config.results_dir
+    check_writable(results_dir)
     print(f"{total}: {len(finished)} finished already, {len(pending)} to run", flush=True)
     name = sweep.note(cells)
     _say_what_changed(finished)
-    _say_what_mixes(pending)
+    if pending:
+        _say_what_mixes(pending, results_dir)
     for cell in finished:
         try:
             _clean(cell.folder)
@@ -103,19 +104,18 @@ def _say_what_changed(finished: Mapping[Cell, Record]) -> None:
         print(f"{said}: force={CHANGED} trains them again", flush=True)
 
 
-def _say_what_mixes(pending: Sequence[Cell]) -> None:
+def _say_what_mixes(pending: Sequence[Cell], results_dir: str) -> None:
     """Prints which cells get seeds beside those that other code has trained, whose mean tables mark."""
-    mixed = []
-    for results_dir, configs in configs_by_folder(pending).items():
-        frame, new = collect(results_dir), collect(results_dir, configs)
-        others = frame[frame["status"].isin(ENDED) & ~frame["run_id"].isin(configs)]
-        for cell in (cell for cell in pending if cell.results_dir == results_dir):
-            own = new[new["run_id"] == cell.run_id]
-            beside = others.merge(own[["mixer", "task", "setting", "config"]].drop_duplicates())
-            beside = beside[~beside["seed"].isin(own["seed"])].to_dict("records")
-            if any(row.get(f"code_version.{part}") != version for row in beside for part, version in cell.code.items()):
-                seeds = ", ".join(map(str, sorted({row["seed"] for row in beside})))
-                mixed.append(f"{' '.join(cell.label)} beside seed {seeds}")
+    mixed, configs = [], configs_of(pending)
+    frame, new = collect(results_dir), collect(results_dir, configs)
+    others = frame[frame["status"].isin(ENDED) & ~frame["run_id"].isin(configs)]
+    for cell in pending:
+        own = new[new["run_id"] == cell.run_id]
+        beside = others.merge(own[["mixer", "task", "setting", "config"]].drop_duplicates())
+        beside = beside[~beside["seed"].isin(own["seed"])].to_dict("records")
+        if any(row.get(f"code_version.{part}") != version for row in beside for part, version in cell.code.items()):
+            seeds = ", ".join(map(str, sorted({row["seed"] for row in beside})))
+            mixed.append(f"{' '.join(cell.label)} beside seed {seeds}")
     if mixed:
         runs = f"{counted(len(mixed), 'run')} to a cell of other code ({mixed[0]}{', ...' if mixed[1:] else ''})"
         print(f"this adds seeds of {runs}: tables mark such a mean, and do not compare it", flush=True)

@@ -164,8 +164,14 @@ class Search:
         """Tables and figures of all runs, `trials.csv`, and the best trial."""
         cells = list({one.cell.folder: one.cell for one in tried if one.cell is not None}.values())
         if cells:
-            for folder in self.sweep.report_on(cells, self.sweep.note(cells)):
-                replace_file(folder / TRIALS_FILE, self._table(tried))
+            folder = self.sweep.report_on(cells, self.sweep.note(cells))
+            score = chosen_by("clean", self.score)
+            lines = [
+                {"trial": one.trial.number, score: one.score, **one.values}
+                | {"run_id": one.cell.run_id if one.cell is not None else "", "error": one.error}
+                for one in tried
+            ]
+            replace_file(folder / TRIALS_FILE, pd.DataFrame(lines).to_csv(index=False))
         succeeded = [one for one in tried if one.error is None]
         if not succeeded:
             sys.exit(f"error: all {len(tried)} trials failed")
@@ -180,11 +186,3 @@ class Search:
         """The higher the better."""
         assert one.score is not None
         return self.score.sign * one.score
-
-    def _table(self, tried: Sequence[Tried]) -> str:
-        score, lines = chosen_by("clean", self.score), []
-        for one in tried:
-            identity = one.cell.run_id if one.cell is not None else ""
-            told = {"run_id": identity, "error": one.error}
-            lines.append({"trial": one.trial.number, score: one.score, **one.values, **told})
-        return pd.DataFrame(lines).to_csv(index=False)

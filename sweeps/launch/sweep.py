@@ -51,7 +51,7 @@ class Sweep:
         """
         if not cells:
             return {}
-        executor = self.executor = self.executor or self.make_executor(Path(cells[0].results_dir))
+        executor = self.executor = self.executor or self.make_executor(Path(self.config.results_dir))
         queue, running, lost = list(cells), set[Cell](), set[Cell]()
         failed: dict[Cell, str] = {}
         waits_since = math.inf
@@ -99,34 +99,28 @@ class Sweep:
 
     def note(self, cells: Iterable[Cell]) -> str:
         """Notes which runs are this sweep's, and gives its name: `sweep`, the experiment's or one made of the runs."""
+        configs = configs_of(cells)
         experiment = self.config.hydra.runtime.choices.get("experiment")
-        name = self.config.sweep or (experiment and name_from(experiment))
-        name = name or name_of(cell.run_id for cell in cells)
-        for results_dir, configs in configs_by_folder(cells).items():
-            write_sweep(results_dir, name, configs)
+        name = self.config.sweep or (experiment and name_from(experiment)) or name_of(configs)
+        write_sweep(self.config.results_dir, name, configs)
         return name
 
-    def report_on(self, cells: Iterable[Cell], name: str) -> list[Path]:
-        """Prints tables, and makes figures, of each results folder; gives the folders that hold them.
+    def report_on(self, cells: Iterable[Cell], name: str) -> Path:
+        """Prints tables, and makes figures; gives the folder that holds them.
 
-        Ends the process with a message if a report cannot be written.
+        Ends the process with a message if the report cannot be written.
         """
-        folders = []
-        for results_dir, configs in configs_by_folder(cells).items():
-            again = shlex.join(["mixerlab", "report", results_dir, "--sweep", name])
-            try:
-                summary = report(results_dir, sweep_report(results_dir, name), configs)
-            except (ValueError, OSError) as error:
-                sys.exit(f"error: the runs are trained, but their report cannot be written ({error}); later: {again}")
-            print(f"\n{summary.text}\n")
-            print(f"tables and figures: {summary.folder}\nagain, or by other keys: {again}")
-            folders.append(Path(summary.folder))
-        return folders
+        results_dir = self.config.results_dir
+        again = shlex.join(["mixerlab", "report", results_dir, "--sweep", name])
+        try:
+            summary = report(results_dir, sweep_report(results_dir, name), configs_of(cells))
+        except (ValueError, OSError) as error:
+            sys.exit(f"error: the runs are trained, but their report cannot be written ({error}); later: {again}")
+        print(f"\n{summary.text}\n")
+        print(f"tables and figures: {summary.folder}\nagain, or by other keys: {again}")
+        return Path(summary.folder)
 
 
-def configs_by_folder(cells: Iterable[Cell]) -> dict[str, dict[str, dict[str, Any]]]:
-    """By results folder and `run_id`."""
-    found: dict[str, dict[str, dict[str, Any]]] = {}
-    for cell in cells:
-        found.setdefault(cell.results_dir, {})[cell.run_id] = cell.config
-    return found
+def configs_of(cells: Iterable[Cell]) -> dict[str, dict[str, Any]]:
+    """By `run_id`."""
+    return {cell.run_id: cell.config for cell in cells}

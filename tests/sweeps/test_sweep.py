@@ -41,8 +41,8 @@ def make(tmp_path, monkeypatch):
 
     def make(executor, wait=None):
         folders = [tmp_path / "runs" / name for name in "abcd"]
-        cells = [FakeCell(folder=folder, run_id=folder.name, results_dir=tmp_path) for folder in folders]
-        return Sweep(SimpleNamespace(wait=wait), None, lambda folder: executor), cells
+        cells = [FakeCell(folder=folder, run_id=folder.name) for folder in folders]
+        return Sweep(SimpleNamespace(wait=wait, results_dir=tmp_path), None, lambda folder: executor), cells
 
     return make
 
