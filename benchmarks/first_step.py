@@ -18,7 +18,8 @@ from typing import Any
 import torch
 
 from mixerlab.benchmarks.measuring import options_on_gpu
-from mixerlab.benchmarks.throughput import MIXERS, Trial, config, stand_in_task
+from mixerlab.benchmarks.throughput import MIXERS, VOCAB, Trial, config
+from mixerlab.config.building import TaskShape
 
 
 def measure(mixer: str, length: int) -> dict:
@@ -34,7 +35,7 @@ def measure(mixer: str, length: int) -> dict:
     triton.knobs.compilation.listener = listen
     torch.zeros((), device="cuda")
     started = time.perf_counter()
-    trial = Trial(config(mixer), stand_in_task(length), 3)
+    trial = Trial(config(mixer), TaskShape(VOCAB, length), 3)
     trial.captured()(trial.rows[0])
     torch.cuda.synchronize()
     spent = time.perf_counter() - started

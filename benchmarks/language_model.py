@@ -25,8 +25,8 @@ from torch import Tensor, nn
 
 from mixerlab.benchmarks.measuring import Table, options_on_gpu
 from mixerlab.benchmarks.peers import plain_block, rotary_angles
-from mixerlab.benchmarks.throughput import Trial, milliseconds, stand_in_task
-from mixerlab.config.building import build_model
+from mixerlab.benchmarks.throughput import Trial, milliseconds
+from mixerlab.config.building import TaskShape, build_model
 from mixerlab.config.compose import compose
 from mixerlab.training.capture import Captured
 
@@ -77,7 +77,7 @@ def measure(size: str, head: int, length: int, mixer: str) -> dict:
     width, layers, vocabulary = SIZES[size]
     name, batch = "attn" if mixer == PEER else mixer, TOKENS // length
     sizes = f"mixer.num_heads={width // head}", f"model.d_model={width}", f"model.n_layers={layers}"
-    cfg, task = compose(f"mixer={name}", *sizes), stand_in_task(length, vocabulary)
+    cfg, task = compose(f"mixer={name}", *sizes), TaskShape(vocabulary, length)
     model = build_model(cfg, task)
     torch.cuda.reset_peak_memory_stats()
     started = time.perf_counter()

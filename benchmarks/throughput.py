@@ -23,8 +23,7 @@ import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import lightning as L
 import torch
@@ -32,12 +31,11 @@ from omegaconf import DictConfig
 from torch import nn
 
 from mixerlab.benchmarks.measuring import Table, copy_rate, options_on_gpu
-from mixerlab.config.building import build_model, maker, optimizer_maker
+from mixerlab.config.building import TaskShape, build_model, maker, optimizer_maker
 from mixerlab.config.compose import compose
 from mixerlab.mixers.projected import ProjectedMixer
 from mixerlab.models.language_model import LanguageModel
 from mixerlab.models.stream import ALL
-from mixerlab.tasks.base import Task
 from mixerlab.training.capture import Captured
 from mixerlab.training.compiled import compile_mixers
 from mixerlab.training.datamodule import Examples
@@ -50,11 +48,6 @@ MIXERS = ("attn", "parallax", "gdn", "mamba", "mesa", "ema")
 LENGTHS = (32, 128, 256, 512, 1024, 2048)
 REPLICAS = (1, 3, 9)
 COMPARED_STEPS = 20
-
-
-def stand_in_task(length: int, vocabulary: int = VOCAB) -> Task:
-    """Stands for a task: the attributes that `build_model` reads."""
-    return cast(Task, SimpleNamespace(vocab_size=vocabulary, autoencode=False, input_length=length))
 
 
 def config(mixer: str) -> DictConfig:
@@ -91,7 +84,9 @@ class Trial:
     `wanted` is `trainer.compile`; `notes` is what a run's record would say.
     """
 
-    def __init__(self, cfg: DictConfig, task: Task, replicas: int, wanted: str | bool = "auto", batch: int = BATCH):
+    def __init__(
+        self, cfg: DictConfig, task: TaskShape, replicas: int, wanted: str | bool = "auto", batch: int = BATCH
+    ):
         build = partial(build_model, cfg, task)
         device = torch.device("cuda")
         population = Population(build, [0] * replicas).to(device)
@@ -134,7 +129,7 @@ def measure(mixer: str, length: int, replicas: int, repeats: int, wanted: str | 
     """One row of the table: the first step, the eager step and the captured step; `rate` is that of a copy."""
     torch.cuda.reset_peak_memory_stats()
     started = time.perf_counter()
-    plain = Trial(config(mixer), stand_in_task(length), replicas, wanted)
+    plain = Trial(config(mixer), TaskShape(VOCAB, length), replicas, wanted)
     first_loss = plain.step(plain.rows[0])
     torch.cuda.synchronize()
     first_step = time.perf_counter() - started
@@ -142,7 +137,7 @@ def measure(mixer: str, length: int, replicas: int, repeats: int, wanted: str | 
     eager = milliseconds(partial(plain.step, plain.rows[0]), max(5, repeats // 5))
     del plain
 
-    graphed = Trial(config(mixer), stand_in_task(length), replicas, wanted)
+    graphed = Trial(config(mixer), TaskShape(VOCAB, length), replicas, wanted)
     started = time.perf_counter()
     captured = graphed.captured()
     torch.cuda.synchronize()
@@ -175,7 +170,7 @@ class Peer(L.LightningModule):
     def __init__(self, length: int):
         super().__init__()
         self.automatic_optimization = False  # Lightning requires this for two optimizers
-        self.model = build_model(config("attn mixer.qk_norm=false"), stand_in_task(length))
+        self.model = build_model(config("attn mixer.qk_norm=false"), TaskShape(VOCAB, length))
 
     def configure_optimizers(self):
         assert isinstance(self.model, LanguageModel)

@@ -173,8 +173,6 @@ def _read_split(task: Task, folder: Path, split: Split) -> Arrays:
         array = _read(path)
         if array.shape != expected:
             raise ValueError(f"{path}: shape is {array.shape}, the folder's name and the task say {expected}")
-        if array.dtype.hasobject:
-            raise ValueError(f"{path}: holds Python objects, must hold int64")
         arrays.append(array)
     return arrays[0], arrays[1]
 

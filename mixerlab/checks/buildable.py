@@ -6,8 +6,7 @@ import logging
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import torch
 from omegaconf import DictConfig, OmegaConf
@@ -16,7 +15,7 @@ from mixerlab.checks.construction import check_construction
 from mixerlab.checks.optimizer import check_replicas_apart, check_schedule, check_step
 from mixerlab.checks.strays import strays
 from mixerlab.config.arguments import class_of
-from mixerlab.config.building import Parts, grouping_of, loggers_of, maker, optimizer_maker
+from mixerlab.config.building import Parts, TaskShape, grouping_of, loggers_of, maker, optimizer_maker
 from mixerlab.mixers.attn import Attention
 from mixerlab.mixers.base import SequenceMixer
 from mixerlab.models.language_model import LanguageModel
@@ -74,8 +73,7 @@ def _built(described: str, autoencode: bool, code: str) -> tuple[Parts, list[tup
             check_construction(partial(make, d_model=parts.model.d_model))
         except RefusedMixer as error:
             raise ValueError(f"mixer={name}: {error}") from error
-    small = cast(Task, SimpleNamespace(vocab_size=2, input_length=1, autoencode=autoencode))
-    build = partial(parts.build_model, small, n_layers=len(parts.mixers))
+    build = partial(parts.build_model, TaskShape(2, 1, autoencode), n_layers=len(parts.mixers))
     population = Population(build, (0,), parts.grouping)
     lr = as_list(config["optimizer"]["lr"])[:1]
     parts.make_optimizer(population=population, lr=lr, schedule=schedule, total_steps=8)

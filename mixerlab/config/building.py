@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from hydra.errors import InstantiationException
 from hydra.utils import instantiate
@@ -25,6 +25,14 @@ from mixerlab.training.torch_optimizer import PARTS
 
 if TYPE_CHECKING:
     from lightning.pytorch.loggers import Logger
+
+
+class TaskShape(NamedTuple):
+    """What a model takes of a task, in place of one."""
+
+    vocab_size: int
+    input_length: int
+    autoencode: bool = False
 
 
 NamedMakers = list[tuple[str, Callable[..., SequenceMixer]]]
@@ -104,7 +112,7 @@ class Parts:
             grouping=grouping_of(cfg.optimizer),
         )
 
-    def build_model(self, task: Task, n_layers: int | None = None) -> LanguageModel | AutoEncoder:
+    def build_model(self, task: Task | TaskShape, n_layers: int | None = None) -> LanguageModel | AutoEncoder:
         """One replica's model: a language model, or the auto-encoder if the task asks so."""
         return model_of(self.mixers, self.model, task, n_layers)
 
@@ -136,7 +144,7 @@ def mixer_makers(cfg: Mapping[str, Any] | DictConfig, n_layers: int) -> NamedMak
 
 
 def model_of(
-    mixers: NamedMakers, keys: ModelConfig, task: Task, n_layers: int | None = None
+    mixers: NamedMakers, keys: ModelConfig, task: Task | TaskShape, n_layers: int | None = None
 ) -> LanguageModel | AutoEncoder:
     """A model of these mixers (`mixer_makers`), with `n_layers` in place of those that the keys say."""
     common: dict[str, Any] = {"d_model": keys.d_model, "n_layers": n_layers or keys.n_layers, "d_ff": keys.d_ff}
@@ -153,7 +161,7 @@ def model_of(
     return LanguageModel(task.vocab_size, **common, **own)
 
 
-def build_model(cfg: DictConfig, task: Task) -> LanguageModel | AutoEncoder:
+def build_model(cfg: DictConfig, task: Task | TaskShape) -> LanguageModel | AutoEncoder:
     """One replica's model that a checked config describes."""
     return Parts.of(cfg).build_model(task)
 

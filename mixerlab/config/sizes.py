@@ -4,7 +4,6 @@ import functools
 import json
 import logging
 from collections.abc import Mapping
-from types import SimpleNamespace
 from typing import Any, cast
 
 from hydra.conf import HydraConf
@@ -12,11 +11,10 @@ from hydra.core.config_loader import ConfigLoader
 from omegaconf import DictConfig, OmegaConf
 
 from mixerlab.config.arguments import check_arguments
-from mixerlab.config.building import mixer_makers, model_of
+from mixerlab.config.building import TaskShape, mixer_makers, model_of
 from mixerlab.config.hybrid import composed_mixer, is_hybrid, mixers_of
 from mixerlab.config.values import ModelConfig, check_component, mixer_version
 from mixerlab.models.block import GRANULE, inner_width
-from mixerlab.tasks.base import Task
 from mixerlab.training.population import seeded
 
 log = logging.getLogger(__name__)
@@ -70,7 +68,6 @@ def _matched(own: str, other: str, model: str, code: tuple[str, str]) -> int | N
 
 def _parameters(mixer: Mapping[str, Any], keys: ModelConfig) -> int:
     """Of the language model with a vocabulary of 1: what the task adds is the same for all mixers."""
-    smallest = cast(Task, SimpleNamespace(vocab_size=1, input_length=1, autoencode=False))
     with seeded(0):
-        model = model_of(mixer_makers(mixer, keys.n_layers), keys, smallest)
+        model = model_of(mixer_makers(mixer, keys.n_layers), keys, TaskShape(1, 1))
     return sum(parameter.numel() for parameter in model.parameters())

@@ -105,26 +105,22 @@ class Composer:
             ConfigCompositionException: a key that no choice of the grid has.
         """
         composed = []
-        has: dict[str, set[str]] = {}  # key -> the choices of its group that have it
-        has_not: dict[str, dict[str, ConfigCompositionException]] = {}  # and those that have not: Hydra's error
+        lacks: dict[str, dict[str, ConfigCompositionException | None]] = {}  # by key and choice of its group: why
         for overrides in grid:
             cfg, without = self._compose_what_applies(overrides)
             composed.append((cfg, [override for override in overrides if override not in without]))
             for override in overrides:
                 key = _key(override)
                 if (group := key.partition(".")[0]) in GROUPS:
-                    if override in without:
-                        has_not.setdefault(key, {})[cfg[group].name] = without[override]
-                    else:
-                        has.setdefault(key, set()).add(cfg[group].name)
-        for key, errors in has_not.items():
-            if key not in has:
-                raise next(iter(errors.values()))  # a typing error
-        lines = [
-            f"{key} applies to {', '.join(sorted(has[key]))}; without it, as they have no such key, run:"
-            f" {', '.join(sorted(names))}"
-            for key, names in has_not.items()
-        ]
+                    lacks.setdefault(key, {})[cfg[group].name] = without.get(override)
+        lines = []
+        for key, choices in lacks.items():
+            has = sorted(name for name, error in choices.items() if error is None)
+            if errors := {name: error for name, error in choices.items() if error is not None}:
+                if not has:
+                    raise next(iter(errors.values()))  # a typing error
+                others = f"without it, as they have no such key, run: {', '.join(sorted(errors))}"
+                lines.append(f"{key} applies to {', '.join(has)}; {others}")
         return composed, lines
 
     def cell(self, overrides: list[str]) -> Cell:
