@@ -4,7 +4,6 @@ Every Hydra program in the environment imports this file, so it imports nothing 
 """
 
 import sys
-from pathlib import Path
 from typing import Any
 
 from hydra._internal.core_plugins.basic_launcher import BasicLauncher
@@ -42,7 +41,7 @@ class _Sweeper(BasicSweeper):
             for key, value in (self.params or {}).items():
                 if key in (*GROUPS, "experiment") and not isinstance(value, str):
                     raise ValueError(f"hydra.sweeper.params.{key} is no string: write its choices as `{key}: a,b`")
-            sweep = Sweep(self.config, Composer(loader, self.config), lambda folder: _executor(self.launcher, folder))
+            sweep = Sweep(self.config, Composer(loader, self.config), lambda: _executor(self.launcher))
             parser = OverridesParser.create(config_loader=loader)
             self.run(sweep, parser.parse_overrides([*self._parse_config(), *arguments]))
         except ValueError as error:
@@ -85,8 +84,8 @@ class ExecutorLauncher(Launcher):
         raise NotImplementedError("this hydra/launcher is for hydra/sweeper=grid and hydra/sweeper=optuna")
 
 
-def _executor(launcher: Launcher | None, folder: Path) -> Any:
-    """The executor of a launcher, which may keep files in `folder`. ValueError: the launcher is not ours."""
+def _executor(launcher: Launcher | None) -> Any:
+    """The executor of a launcher; ValueError if that is not ours."""
     from hydra.utils import get_class
 
     from mixerlab.sweeps.launch.executors import Serial
@@ -94,7 +93,7 @@ def _executor(launcher: Launcher | None, folder: Path) -> Any:
 
     if isinstance(launcher, ExecutorLauncher):
         options: Any = OmegaConf.to_container(OmegaConf.create(launcher.options), resolve=True)
-        return get_class(launcher.executor)(run_cell, folder, **options)
+        return get_class(launcher.executor)(run_cell, **options)
     if isinstance(launcher, BasicLauncher):
         return Serial(run_cell)
     raise ValueError("hydra/launcher: choose basic (one run after another), processes, slurm or ray_tasks")

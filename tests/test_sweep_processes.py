@@ -21,8 +21,8 @@ IN_PROC = pytest.mark.skipif(not Path("/proc/self").exists(), reason="finds the 
 
 
 @contextmanager
-def executor_of(n_jobs, folder):
-    executor = Processes(trainers.train, folder, n_jobs)
+def executor_of(n_jobs):
+    executor = Processes(trainers.train, n_jobs)
     yield executor
     executor.stop()
 
@@ -39,9 +39,9 @@ def all_ended(executor, cells):
     return ended
 
 
-def test_a_cell_that_fails_or_kills_its_process_fails_alone(tmp_path):
+def test_a_cell_that_fails_or_kills_its_process_fails_alone():
     whats = ["first", "raise", "exit", "interrupt", "second", "kill", "kill with child", "third"]
-    with executor_of(1, tmp_path) as executor:
+    with executor_of(1) as executor:
         ended = all_ended(executor, [trainers.cell(what) for what in whats])
     errors = {what: one.error for what, one in ended.items()}
     assert errors["raise"] == "no such length" and errors["exit"] == "SystemExit: 0"
@@ -52,14 +52,14 @@ def test_a_cell_that_fails_or_kills_its_process_fails_alone(tmp_path):
     assert not multiprocessing.active_children()
 
 
-def test_a_sweep_counts_the_cores_that_it_may_use(tmp_path, monkeypatch):
+def test_a_sweep_counts_the_cores_that_it_may_use(monkeypatch):
     """Not those of the host, of which taskset, Slurm and containers may give it a few."""
     monkeypatch.setattr("torch.cuda.device_count", lambda: 0)
     monkeypatch.setattr(os, "sched_getaffinity", lambda process: {1, 3, 5, 7, 9, 11}, raising=False)
-    executor = Processes(trainers.train, tmp_path)
+    executor = Processes(trainers.train)
     assert (executor.slots, executor.threads) == (3, 2)
     with pytest.raises(ValueError, match=r"hydra.launcher.n_jobs=0 must be"):
-        Processes(trainers.train, tmp_path, n_jobs=0)
+        Processes(trainers.train, n_jobs=0)
 
 
 @pytest.mark.slow
@@ -146,7 +146,7 @@ def test_a_sweep_killed_at_random_moments_ends_like_an_undisturbed_one(tmp_path)
 
     # Sums depend on the number of threads in their last bits, and each worker gets its share of them.
     ours = torch.get_num_threads()
-    torch.set_num_threads(Processes(trainers.train, tmp_path, 2).threads)
+    torch.set_num_threads(Processes(trainers.train, 2).threads)
     try:
         assert run_py(*grid, f"results_dir={tmp_path / 'undisturbed'}").code == 0
     finally:

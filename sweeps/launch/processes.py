@@ -15,7 +15,6 @@ import threading
 import time
 from collections.abc import Callable, Collection
 from multiprocessing.connection import Connection, wait
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mixerlab.records.errors import type_and_message
@@ -28,15 +27,12 @@ GRACE = 5.0  # seconds that a process has to end after SIGTERM
 
 
 class Processes:
-    """An executor of several processes, which share the cores. One that gets no cell ends, and frees its GPU.
+    """An executor of `n_jobs` processes, which share the cores. One that gets no cell ends, and frees its GPU.
 
-    Args:
-        train: see `Train`.
-        folder: is not used.
-        n_jobs: how many processes; None: one for each GPU or, without GPUs, one for every two cores.
+    Without `n_jobs` there is one process for each GPU or, without GPUs, for every two cores.
     """
 
-    def __init__(self, train: Train, folder: Path, n_jobs: int | None = None):
+    def __init__(self, train: Train, n_jobs: int | None = None):
         if n_jobs is None:
             import torch
 

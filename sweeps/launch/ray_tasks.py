@@ -13,7 +13,6 @@ import sys
 import time
 from collections.abc import Mapping
 from multiprocessing.connection import Connection
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mixerlab.records.errors import message_of, type_and_message
@@ -32,10 +31,7 @@ GRACE = 10.0  # seconds that the driver has to leave the cluster: killed, it wou
 class RayTasks:
     """An executor of Ray tasks. If the cluster is lost, so are the cells that it had.
 
-    Args:
-        train: see `Train`.
-        folder: is not used.
-        ray: `init` and `remote`, the arguments of these two functions of Ray.
+    `ray` has `init` and `remote`, the arguments of these two functions of Ray.
 
     Raises:
         ValueError: Ray is not installed; in `poll`: it did not start, or there is none at this address.
@@ -43,7 +39,7 @@ class RayTasks:
 
     slots: float = math.inf
 
-    def __init__(self, train: Train, folder: Path, ray: Mapping[str, dict[str, Any]]):
+    def __init__(self, train: Train, ray: Mapping[str, dict[str, Any]]):
         if importlib.util.find_spec("ray") is None:
             raise ValueError("hydra/launcher=ray_tasks needs Ray: pip install -e '.[cluster]'")
         self.train, self.init, self.remote = train, ray["init"], ray["remote"]

@@ -33,7 +33,7 @@ class SlurmJobs:
 
     Args:
         train: see `Train`.
-        folder: all nodes can reach it; submitit keeps its files in `.submitit/`.
+        folder: for submitit's files; all nodes can reach it.
         options: of submitit; those of Slurm alone without the prefix `slurm_`. What is None is left to Slurm.
 
     Raises:
@@ -42,15 +42,16 @@ class SlurmJobs:
 
     slots: float = math.inf
 
-    def __init__(self, train: Train, folder: Path, max_num_timeout: int = 0, **options: Any):
+    def __init__(self, train: Train, folder: str | Path, max_num_timeout: int = 0, **options: Any):
         if importlib.util.find_spec("submitit") is None:
             raise ValueError("hydra/launcher=slurm needs submitit: pip install -e '.[cluster]'")
         import submitit
 
         self.train, self.name = train, f"mixerlab-{uuid.uuid4().hex[:8]}"  # no other jobs have this name
-        files = folder / ".submitit" / "%j"
         try:
-            self.submitit = submitit.AutoExecutor(files, cluster="slurm", slurm_max_num_timeout=max_num_timeout)
+            self.submitit = submitit.AutoExecutor(
+                Path(folder) / "%j", cluster="slurm", slurm_max_num_timeout=max_num_timeout
+            )
         except RuntimeError as error:  # there is no srun
             raise ValueError(
                 f"hydra/launcher=slurm: {message_of(error)}; hydra/launcher=processes needs none"

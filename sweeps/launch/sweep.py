@@ -28,10 +28,10 @@ class Sweep:
     Args:
         config: the sweep's, with `hydra`.
         composer: makes its cells.
-        make_executor: given a folder for the executor's files.
+        make_executor: called when the first cell trains.
     """
 
-    def __init__(self, config: DictConfig, composer: Composer, make_executor: Callable[[Path], Executor]):
+    def __init__(self, config: DictConfig, composer: Composer, make_executor: Callable[[], Executor]):
         self.config, self.composer, self.make_executor = config, composer, make_executor
         self.executor: Executor | None = None
 
@@ -51,7 +51,7 @@ class Sweep:
         """
         if not cells:
             return {}
-        executor = self.executor = self.executor or self.make_executor(Path(self.config.results_dir))
+        executor = self.executor = self.executor or self.make_executor()
         queue, running, lost = list(cells), set[Cell](), set[Cell]()
         failed: dict[Cell, str] = {}
         waits_since = math.inf

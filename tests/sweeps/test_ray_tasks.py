@@ -54,7 +54,7 @@ def make(tmp_path, monkeypatch):
     monkeypatch.setattr(ray_tasks, "GRACE", 0.1)
     for name in ("START_SECONDS", "SILENCE_SECONDS"):
         monkeypatch.setattr(ray_tasks, name, 5)  # the driver needs some to start
-    return lambda how: RayTasks(trainers.train, tmp_path, {"init": {"fails": how}, "remote": {"num_cpus": 1}})
+    return lambda how: RayTasks(trainers.train, {"init": {"fails": how}, "remote": {"num_cpus": 1}})
 
 
 def all_ended(executor, *whats):

@@ -42,7 +42,7 @@ def make(tmp_path, monkeypatch):
     def make(executor, wait=None):
         folders = [tmp_path / "runs" / name for name in "abcd"]
         cells = [FakeCell(folder=folder, run_id=folder.name) for folder in folders]
-        return Sweep(SimpleNamespace(wait=wait, results_dir=tmp_path), None, lambda folder: executor), cells
+        return Sweep(SimpleNamespace(wait=wait), None, lambda: executor), cells
 
     return make
 
