@@ -56,10 +56,7 @@ class LinearAttention(ProjectedMixer):
         forms = (Form.RMS_NORM, Form.RMS_NORM, Form.VIEW) if self.qk_norm else (Form.VIEW,) * 3
         gains = (self.q_norm.weight, self.k_norm.weight) if self.qk_norm else ()
         parts = [Part(self.num_heads, self.head_dim, form) for form in forms]
-        # The compiler fuses the norm itself, and cannot trace the kernel under vmap.
-        backend = "reference" if torch.compiler.is_compiling() else "auto"
-        heads = split_heads(projected, parts, gains=gains, eps=NORM_EPS, backend=backend)
-        return tuple(x.transpose(1, 2) for x in heads)
+        return tuple(x.transpose(1, 2) for x in split_heads(projected, parts, gains=gains, eps=NORM_EPS))
 
     def init_state(self, batch: int, max_len: int, device: torch.device, dtype: torch.dtype) -> State:
         """The sum over `k v^T` of each head, and of how many tokens."""

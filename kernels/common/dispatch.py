@@ -34,3 +34,8 @@ def why_not_triton(*tensors: Tensor) -> str:
         if x.dtype not in KERNEL_DTYPES:
             return f"the kernel takes float32 and bfloat16, not {x.dtype}"
     return ""
+
+
+def why_not_traced() -> str:
+    """Why a kernel behind an `autograd.Function` does not run; empty if PyTorch is not compiling."""
+    return "torch.compile cannot trace its rule for vmap" if torch.compiler.is_compiling() else ""

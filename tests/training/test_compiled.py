@@ -1,15 +1,16 @@
 """Mixers in plain PyTorch run compiled, and give what they give uncompiled; the record says which ran."""
 
+import sys
+
 import pytest
 import torch
 import torch._dynamo.config
 import torch.nn.functional as F
-from every_mixer import mixer_of
+from every_mixer import MIXERS, mixer_of
 from tiny_training import VOCAB, WIDTH, fit
 from torch import nn
 
-from mixerlab.kernels.fused.heads import split_heads
-from mixerlab.mixers import linear
+from mixerlab.kernels.common import dispatch
 from mixerlab.mixers.base import SequenceMixer
 from mixerlab.models.language_model import LanguageModel
 from mixerlab.training import compiled
@@ -19,16 +20,24 @@ from mixerlab.training.population import Population
 TWO = [(1e-2, 0), (1e-3, 1)]
 
 
-def test_a_compiled_linear_attention_norms_its_heads_in_pytorch(monkeypatch):
-    """The compiler cannot trace the kernel that a GPU has for it under vmap."""
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.slow if name != "linear" else []) for name in MIXERS]
+)
+def test_what_a_gpu_runs_of_a_mixer_compiles_under_vmap(monkeypatch, name):
+    """Kernels behind an `autograd.Function` give way to PyTorch; the others are traced."""
 
-    def on_a_gpu(*arguments, backend, **options):
-        return split_heads(*arguments, backend="triton" if backend == "auto" else backend, **options)
+    here = dispatch.resolve_backend
 
-    monkeypatch.setattr(linear, "split_heads", on_a_gpu)
-    mixer, x = linear.LinearAttention(WIDTH), torch.randn(2, 1, 5, WIDTH)
+    def on_a_gpu(backend, device, supported=True, why=""):
+        return "triton" if backend == "auto" and supported else here(backend, device, supported, why)
+
+    for module in list(sys.modules.values()):
+        if vars(module).get("resolve_backend") is here:
+            monkeypatch.setattr(module, "resolve_backend", on_a_gpu)
+    mixer, x = mixer_of(name, 32), torch.randn(2, 1, 16, 32)
+    torch.compiler.reset()
     together = torch.compile(torch.vmap(lambda own: mixer(own)), fullgraph=True, backend="eager")(x)
-    torch.testing.assert_close(together, torch.stack([mixer(own) for own in x]))
+    torch.testing.assert_close(together, torch.stack([mixer(own) for own in x]), atol=1e-5, rtol=1e-4)
 
 
 class Plain(nn.Module):

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from mixerlab.kernels.common.dispatch import resolve_backend, why_not_triton
+from mixerlab.kernels.common.dispatch import resolve_backend, why_not_traced, why_not_triton
 from mixerlab.kernels.fused.heads.operator import Split, norm
 from mixerlab.kernels.fused.heads.parts import UNIT_NORM_EPS, Form, Part, columns_of, lists_of, split_sizes
 from mixerlab.kernels.fused.linear import join_rows
@@ -38,6 +38,7 @@ def split_heads(
         eps: added to the mean square of RMS-normed heads; above 0 if there are any.
         start: `[B]`, the position of the first row of each sequence, for PyTorch only; 0 by default.
         backend: `auto`, `reference` (PyTorch) or `triton` (float32 and bfloat16, arithmetic in float32).
+            `torch.compile` gets PyTorch, which it fuses by itself.
 
     Returns:
         One `[B, T, heads, width]` for each part, in the dtype of `packed`. The kernel's are contiguous, but for `VIEW`.
@@ -61,7 +62,7 @@ def split_heads(
         )
     if normed and not eps > 0:
         raise ValueError(f"eps={eps}: pass a number above 0 for the RMS-normed parts")
-    why = why_not_triton(packed, *gains)
+    why = why_not_traced() or why_not_triton(packed, *gains)
     if inverse_frequency is not None and inverse_frequency.dtype != torch.float32:
         why = f"the kernel takes a float32 inverse_frequency, not {inverse_frequency.dtype}"
     if start is not None:

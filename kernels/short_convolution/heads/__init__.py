@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
-from mixerlab.kernels.common.dispatch import resolve_backend
+from mixerlab.kernels.common.dispatch import resolve_backend, why_not_traced
 from mixerlab.kernels.fused.heads import Form, Part, split_heads
 from mixerlab.kernels.fused.heads.parts import columns_of
 from mixerlab.kernels.short_convolution import short_convolution, why_not_kernel
@@ -49,7 +49,7 @@ def convolve_heads(
         raise ValueError(f"the convolved parts are {convolved}: pass UNIT_NORM or COPY as their form")
     if any(part.form not in (Form.UNIT_NORM, Form.COPY, Form.VIEW) for part in others):
         raise ValueError(f"the other parts are {others}: pass UNIT_NORM, COPY or VIEW as their form")
-    why = why_not_kernel(packed, weight) or _why_not_one_launch(convolved)
+    why = why_not_traced() or why_not_kernel(packed, weight) or _why_not_one_launch(convolved)
     if resolve_backend(backend, packed.device, supported=not why, why=why) == "triton":
         # One group of parameters; under vmap each replica is another.
         return Convolve.apply(packed, weight.float()[None], parts)
