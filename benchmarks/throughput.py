@@ -125,7 +125,7 @@ def milliseconds(function: Callable[[], object], repeats: int) -> float:
     return statistics.median(begin.elapsed_time(end) for begin, end in times)
 
 
-def measure(mixer: str, length: int, replicas: int, repeats: int, wanted: str | bool, rate: float) -> dict:
+def measure(mixer: str, length: int, replicas: int, wanted: str | bool, rate: float) -> dict:
     """One row of the table: the first step, the eager step and the captured step; `rate` is that of a copy."""
     torch.cuda.reset_peak_memory_stats()
     started = time.perf_counter()
@@ -134,7 +134,7 @@ def measure(mixer: str, length: int, replicas: int, repeats: int, wanted: str | 
     torch.cuda.synchronize()
     first_step = time.perf_counter() - started
     losses = torch.stack([first_loss, *(plain.step(rows) for rows in plain.rows[1:])])
-    eager = milliseconds(partial(plain.step, plain.rows[0]), max(5, repeats // 5))
+    eager = milliseconds(partial(plain.step, plain.rows[0]), 10)
     del plain
 
     graphed = Trial(config(mixer), TaskShape(VOCAB, length), replicas, wanted)
@@ -143,7 +143,7 @@ def measure(mixer: str, length: int, replicas: int, repeats: int, wanted: str | 
     torch.cuda.synchronize()
     capture = time.perf_counter() - started
     replayed = torch.stack([captured(rows).clone() for rows in graphed.rows])
-    step = milliseconds(partial(captured, graphed.rows[0]), repeats)
+    step = milliseconds(partial(captured, graphed.rows[0]), 50)
     floor = 1000 * replicas * BATCH * length * bytes_of_token(graphed.steps.population.model) / rate
     return {
         "mixer": mixer,
@@ -229,18 +229,16 @@ def main() -> None:
     parser.add_argument("--mixers", nargs="+", default=MIXERS)
     parser.add_argument("--lengths", nargs="+", type=int, default=LENGTHS)
     parser.add_argument("--replicas", nargs="+", type=int, default=REPLICAS)
-    parser.add_argument("--repeats", type=int, default=50)
-    parser.add_argument("--captured-only", action="store_true", help="do not measure the peer")
     parser.add_argument("--output", type=Path, required=True, help="folder of table.csv and environment.json")
     args = options_on_gpu(parser)
     table, rate = Table(args.output, "throughput"), copy_rate()
     for length in args.lengths:
-        peer = math.nan if args.captured_only else measure_peer(length, 121)
+        peer = measure_peer(length, 121)
         for mixer in args.mixers:
             kinds: tuple[str | bool, ...] = ("auto", False) if mixer == "ema" else ("auto",)
             for replicas, wanted in itertools.product(args.replicas, kinds):
                 try:
-                    row = measure(mixer, length, replicas, args.repeats, wanted, rate)
+                    row = measure(mixer, length, replicas, wanted, rate)
                     table.add(row | {"peer steps/s": peer, "times peer": row["replica-steps/s"] / peer})
                 except torch.OutOfMemoryError:
                     print(f"{mixer}, T={length}, {replicas} replicas: out of GPU memory", flush=True)

@@ -3,7 +3,6 @@
 Every Hydra program in the environment imports this file, so it imports nothing of ours until it runs.
 """
 
-import sys
 from typing import Any
 
 from hydra._internal.core_plugins.basic_launcher import BasicLauncher
@@ -25,27 +24,23 @@ class _Sweeper(BasicSweeper):
         self.options = options
 
     def sweep(self, arguments: list[str]) -> list[Any]:
-        """Ends the process with a message if the sweep is refused."""
+        """Raises ValueError if the sweep is refused."""
         from hydra.core.override_parser.overrides_parser import OverridesParser
 
-        from mixerlab.config.hints import refusal
         from mixerlab.config.postponed import GROUPS
         from mixerlab.sweeps.launch.cells import Composer
         from mixerlab.sweeps.launch.sweep import Sweep
 
         assert self.hydra_context is not None and self.config is not None
         loader = self.hydra_context.config_loader
-        try:
-            if not isinstance(self.params, dict | DictConfig | None):
-                raise ValueError(f"hydra.sweeper.params={self.params} must be a group of keys, such as `mixer: a,b`")
-            for key, value in (self.params or {}).items():
-                if key in (*GROUPS, "experiment") and not isinstance(value, str):
-                    raise ValueError(f"hydra.sweeper.params.{key} is no string: write its choices as `{key}: a,b`")
-            sweep = Sweep(self.config, Composer(loader, self.config), lambda: _executor(self.launcher))
-            parser = OverridesParser.create(config_loader=loader)
-            self.run(sweep, parser.parse_overrides([*self._parse_config(), *arguments]))
-        except ValueError as error:
-            sys.exit(f"error: {refusal(error)}")
+        if not isinstance(self.params, dict | DictConfig | None):
+            raise ValueError(f"hydra.sweeper.params={self.params} must be a group of keys, such as `mixer: a,b`")
+        for key, value in (self.params or {}).items():
+            if key in (*GROUPS, "experiment") and not isinstance(value, str):
+                raise ValueError(f"hydra.sweeper.params.{key} is no string: write its choices as `{key}: a,b`")
+        sweep = Sweep(self.config, Composer(loader, self.config), lambda: _executor(self.launcher))
+        parser = OverridesParser.create(config_loader=loader)
+        self.run(sweep, parser.parse_overrides([*self._parse_config(), *arguments]))
         return []
 
     def run(self, sweep: Any, overrides: list[Any]) -> None:

@@ -98,15 +98,12 @@ def _run_hydra(arguments: list[str]) -> None:
     from mixerlab.records.provenance import COMMAND
 
     arguments = _overrides_first(arguments)
-    try:
-        check_choices(arguments)
-    except ValueError as error:
-        sys.exit(f"error: {error}")
     os.environ[COMMAND] = shlex.join(sys.argv)
     sys.argv[1:] = postponed(arguments)
     wants_tracebacks = os.environ.get(_FULL_ERROR) == "1"
     os.environ[_FULL_ERROR] = "1"
     try:
+        check_choices(arguments)
         hydra.main(version_base="1.3", config_path="pkg://mixerlab.conf", config_name="config")(train_run)()
     except Exception as error:
         if wants_tracebacks or not (isinstance(error, ValueError) or is_refusal(error)):

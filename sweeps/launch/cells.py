@@ -61,10 +61,7 @@ class Cell:
 
 
 class Composer:
-    """Composes the cells of a sweep.
-
-    Args:
-        loader, config: what Hydra gives a sweeper.
+    """Composes the cells of a sweep, from what Hydra gives a sweeper.
 
     Raises:
         ValueError: a folder given with `--config-dir` cannot be used.
@@ -75,10 +72,7 @@ class Composer:
         self.folders = use_folders(command_line_folders(config.hydra))
 
     def cells(self, grid: Sequence[list[str]]) -> tuple[list[Cell], list[str]]:
-        """The cells of a grid, and a line for each key that only some of them have.
-
-        Args:
-            grid: the overrides of each combination, in which `task.setting=*` may stand.
+        """The cells of a grid (see `run_grid`), and a line for each key that only some of them have.
 
         Raises:
             ValueError: what a cell is refused for.
@@ -88,12 +82,12 @@ class Composer:
             raise ValueError("no run is asked for: a range or glob(...) of the command has no value")
         single = [[override for override in overrides if override != ALL_SETTINGS] for overrides in grid]
         composed, left_out = self.composed(single)
-        cells: dict[Path, Cell] = {}
+        cells: dict[str, Cell] = {}
         for asked, (cfg, applied) in zip(grid, composed, strict=True):
             for own_cfg, own_overrides in _by_setting(cfg, applied, every=ALL_SETTINGS in asked):
                 try:
                     cell = self._cell(own_overrides, own_cfg)
-                    cells[cell.folder.absolute()] = cell  # the same run reached twice is one cell
+                    cells[cell.run_id] = cell  # the same run reached twice is one cell
                 except ValueError as error:
                     raise ValueError(f"{error} ({' '.join(own_overrides)})") from error
         return list(cells.values()), left_out

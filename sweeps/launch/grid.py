@@ -25,14 +25,11 @@ from mixerlab.training.trainer_config import TrainerConfig, kept_in_sweep
 def run_grid(sweep: Sweep, grid: Sequence[list[str]]) -> None:
     """Trains and reports, and closes `sweep`; with `dry_run=true` only lists the cells.
 
-    Ends the process with a message if a cell fails.
-
-    Args:
-        sweep: trains.
-        grid: the overrides of each combination, in which `task.setting=*` may stand.
+    `grid` has the overrides of each combination, in which `task.setting=*` may stand. Ends the process with a message
+    if a cell fails.
 
     Raises:
-        ValueError: the grid is refused, or a results folder or the executor cannot be used.
+        ValueError: the grid is refused, or the results folder or the executor cannot be used.
     """
     cells, left_out = sweep.composer.cells(grid)
     names, total = names_of(cells), counted(len(cells), "run")

@@ -17,10 +17,7 @@ SHOWN = 3  # runs that a line names
 class SweepProgress:
     """Says how far these cells are: on a terminal a bar, in a file or a pipe a line now and then.
 
-    A thread brings it up to date, also while this process trains.
-
-    Args:
-        names: what to call each cell.
+    A thread brings it up to date, also while this process trains. `names` says what to call each cell.
     """
 
     def __init__(self, names: Mapping[Cell, str]):

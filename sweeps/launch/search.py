@@ -82,10 +82,7 @@ class Search:
     def run(self, overrides: Sequence[Override]) -> None:
         """Searches and reports. A failed trial is reported, and the search continues.
 
-        Ends the process with a message if no trial succeeds.
-
-        Args:
-            overrides: those of the command, of which some have several values.
+        Of the command's overrides some have several values. Ends the process with a message if no trial succeeds.
 
         Raises:
             ValueError: the search is refused, or the executor or the results folder cannot be used.
