@@ -116,17 +116,17 @@ class _Run:
         parts = check_buildable(cfg, task, config, code)
         return cls(cfg, task, config, *parts, run_folder(cfg.results_dir, run_id(config)), code)
 
-    def must_train(self) -> bool:
-        """Whether this command trains the run, as far as its record says; raises `Unreadable`."""
+    def kept_record(self) -> Record | None:
+        """The record, if this command leaves it as it is; None if the run is to train. Raises `Unreadable`."""
         if self.cfg.force is True:
-            return True
+            return None
         try:
             record = read_record(self.folder)
         except Unreadable as error:
             if isinstance(error.__cause__, OSError):  # it may be whole
                 raise
             raise Unreadable(f"{error}; force=true trains the run once more") from error
-        return must_train(record, self.cfg.force, self.code)
+        return None if must_train(record, self.cfg.force, self.code) else record
 
     def hyperparameters(self) -> dict[str, Any]:
         """What loggers are told of it: the keys that can change its result, its setting and its id."""
@@ -181,11 +181,9 @@ def run_state(cfg: DictConfig) -> tuple[Path, str]:
         ValueError: a value in the config that no run can have.
     """
     this = _Run.from_config(cfg)
-    if this.must_train():
-        return this.folder, what_is_left(this.folder, replicas_of(this.config), this.code, TrainerConfig(**cfg.trainer))
-    record = read_record(this.folder)
-    assert record is not None
-    return this.folder, finished_state(record, this.code)
+    if (record := this.kept_record()) is not None:
+        return this.folder, finished_state(record, this.code)
+    return this.folder, what_is_left(this.folder, replicas_of(this.config), this.code, TrainerConfig(**cfg.trainer))
 
 
 def run(cfg: DictConfig, patience: float = 0) -> Record | None:
@@ -203,7 +201,7 @@ def run(cfg: DictConfig, patience: float = 0) -> Record | None:
     _set_up_lightning()
     this = _Run.from_config(cfg)
     splits = None
-    if this.must_train():  # what refuses to train does so before anything is written
+    if this.kept_record() is None:  # what refuses to train does so before anything is written
         if cfg.model.start_from is not None:
             this.build_model()
         check_accelerator(cfg.trainer.accelerator)
@@ -216,7 +214,7 @@ def run(cfg: DictConfig, patience: float = 0) -> Record | None:
             log.info("another process is training this run (%s): %s", holder(this.folder), this.folder)
             return None
         remove_leftovers(this.folder)
-        if take_place(this.folder) or not this.must_train():
+        if take_place(this.folder) or this.kept_record() is not None:
             return this.existing_record()
         loggers = loggers_of(cfg, this.folder)
         with started(loggers, this.hyperparameters()):  # one that does not start leaves what there is

@@ -14,7 +14,9 @@ from mixerlab.records.code_version import file_in, note_import
 from mixerlab.records.errors import with_place
 from mixerlab.records.interruption import users_code
 
-_NAMES = {bool: "true or false", int: "a whole number", float: "a number", str: "a string", types.NoneType: "null"}
+_PLAIN = {bool: "true or false", int: "a whole number", float: "a number", str: "a string", types.NoneType: "null"}
+_LISTS, _GROUPS = (list, tuple, Sequence), (dict, Mapping)
+_NAMES: dict[Any, str] = _PLAIN | dict.fromkeys(_LISTS, "a list") | dict.fromkeys(_GROUPS, "a group of keys")
 
 
 def class_of(target: object) -> type:
@@ -145,13 +147,13 @@ def _fits(value: Any, wanted: Any) -> bool:
         return any(_fits(value, one) for one in args)
     if kind is Literal:
         return any(type(value) is type(one) and value == one for one in args)  # 1 is not true
-    if kind in (list, tuple, Sequence):
+    if kind in _LISTS:
         return isinstance(value, list | tuple)
-    if kind in (dict, Mapping):
+    if kind in _GROUPS:
         return isinstance(value, Mapping)
     if kind is float:
         return type(value) in (int, float)
-    return type(value) is kind if kind in _NAMES else True
+    return type(value) is kind if kind in _PLAIN else True
 
 
 def _described(wanted: Any) -> str:
@@ -160,8 +162,4 @@ def _described(wanted: Any) -> str:
         return " or ".join(map(_described, args))
     if kind is Literal:
         return f"one of {', '.join(map(repr, args))}"
-    if kind in (list, tuple, Sequence):
-        return "a list"
-    if kind in (dict, Mapping):
-        return "a group of keys"
     return _NAMES.get(kind, "a value of another type")

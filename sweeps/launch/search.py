@@ -136,16 +136,15 @@ class Search:
             except ValueError as error:  # values that no run can have, or a damaged record
                 one.error = str(error)
                 continue
-            is_done = record is not None and record.status == "finished" and one.cell.folder in self.trained
-            if not is_done and must_train(record, self.sweep.config.force, one.cell.code):
-                pending[one.cell.folder] = one.cell
+            folder = one.cell.folder
+            if folder not in self.trained and must_train(record, self.sweep.config.force, one.cell.code):
+                pending[folder] = one.cell
         failed = {cell.folder: reason for cell, reason in self.sweep.train(list(pending.values())).items()}
         self.trained |= pending.keys() - failed.keys()
         for one in batch:
             if one.cell is not None and one.error is None:
-                one.error = failed.get(one.cell.folder)
-                if one.error is None:
-                    one.score, one.error = self.outcome(one.cell.folder)
+                reason = failed.get(one.cell.folder)
+                one.score, one.error = (None, reason) if reason else self.outcome(one.cell.folder)
 
     def outcome(self, folder: Path) -> tuple[float | None, str | None]:
         """The score of a run, in which a diverged replica has the worst, and why the trial failed."""
