@@ -24,7 +24,6 @@ from mixerlab.tasks.generated import Arrays, WrongRows, make_split
 
 log = logging.getLogger(__name__)
 
-ARRAYS = ("inputs", "targets")  # the names of a split's two files
 MOST_SHARED = 0.001  # of val's rows, with each of the other splits
 
 _COMPARED: tuple[tuple[Split, Split], ...] = (("val", "train"), ("val", "test"), ("test", "train"))
@@ -161,39 +160,30 @@ def _check_rows(task: Task, folder: Path, split: Split, arrays: Arrays) -> None:
         task.check(*arrays, split)
     except TaskRuleError as error:
         row = "" if error.row is None else f"row {error.row}: "
-        raise ValueError(f"{_path(folder, split, error.array)}: {row}{error.rule}") from error
+        raise ValueError(f"{folder / split / error.array}.npy: {row}{error.rule}") from error
 
 
 def _read_split(task: Task, folder: Path, split: Split) -> Arrays:
     """The arrays of one split, of which only the shape is checked."""
     expected = (task.num_examples(split), task.input_length)
     arrays = []
-    for name in ARRAYS:
-        path = _path(folder, split, name)
-        array = _read(path)
+    for name in ("inputs", "targets"):
+        path = folder / split / f"{name}.npy"
+        if not path.is_file():
+            raise ValueError(f"{path}: no such file")
+        try:
+            array = np.load(path, allow_pickle=False)
+        except Exception as error:  # numpy reads the header as Python tokens, and fails in any way
+            raise ValueError(f"{path}: not a readable .npy file ({error})") from error
+        if not isinstance(array, np.ndarray):
+            raise ValueError(f"{path}: holds several arrays (.npz), must hold one (.npy)")
         if array.shape != expected:
             raise ValueError(f"{path}: shape is {array.shape}, the folder's name and the task say {expected}")
         arrays.append(array)
     return arrays[0], arrays[1]
 
 
-def _path(folder: Path, split: Split, name: str) -> Path:
-    return folder / split / f"{name}.npy"
-
-
 def count_shared_rows(rows: np.ndarray, others: np.ndarray) -> int:
     """How many of `rows` `[N, T]` also stand in `others` `[M, T]`, by their hashes."""
     known = {hash(row.tobytes()) for row in others}
     return sum(hash(row.tobytes()) in known for row in rows)
-
-
-def _read(path: Path) -> np.ndarray:
-    if not path.is_file():
-        raise ValueError(f"{path}: no such file")
-    try:
-        array = np.load(path, allow_pickle=False)
-    except Exception as error:  # numpy reads the header as Python tokens, and fails in any way
-        raise ValueError(f"{path}: not a readable .npy file ({error})") from error
-    if not isinstance(array, np.ndarray):
-        raise ValueError(f"{path}: holds several arrays (.npz), must hold one (.npy)")
-    return array

@@ -1,7 +1,7 @@
 """State tracking: the running product of a word over a finite group."""
 
 from dataclasses import dataclass
-from itertools import permutations
+from itertools import combinations, permutations
 
 import numpy as np
 
@@ -65,7 +65,8 @@ class StateTracking(Task):
 def elements(group: str) -> list[tuple[int, ...]]:
     """The permutations of a group, in lexicographic order: the element of token id i is the i-th."""
     points, only_even = GROUPS[group]
-    return [p for p in permutations(range(points)) if not only_even or _is_even(p)]
+    every = permutations(range(points))
+    return [p for p in every if not only_even or sum(a > b for a, b in combinations(p, 2)) % 2 == 0]
 
 
 def multiplication_table(group: str) -> np.ndarray:
@@ -73,7 +74,3 @@ def multiplication_table(group: str) -> np.ndarray:
     members = elements(group)
     token_of = {p: token for token, p in enumerate(members)}
     return np.array([[token_of[tuple(p[i] for i in q)] for q in members] for p in members])
-
-
-def _is_even(p: tuple[int, ...]) -> bool:
-    return sum(p[i] > p[j] for i in range(len(p)) for j in range(i + 1, len(p))) % 2 == 0

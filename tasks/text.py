@@ -92,7 +92,7 @@ class Text(Task):
         """As it lies on disk; what of it takes long is made, unless it is there."""
         written = tuple((os.path.realpath(file), (s := os.stat(file)).st_size, s.st_mtime_ns) for file in self.files)
         assert self.vocab_size is not None
-        corpus = _corpus(written, self.bpe, _id_type(self.vocab_size))
+        corpus = _corpus(written, self.bpe, np.dtype("<u4" if self.vocab_size > 2**16 else "<u2"))
         self.demand(corpus.largest < self.vocab_size, "vocab_size", f"the largest id is {corpus.largest}")
         return corpus
 
@@ -186,10 +186,6 @@ def _digest(ids: dict[Split, np.ndarray], kept: Path) -> tuple[str, int]:
         kept.parent.mkdir(exist_ok=True)
         replace_file(kept, f"{digest.hexdigest()} {largest}\n")
     return digest.hexdigest(), largest
-
-
-def _id_type(vocab_size: int) -> np.dtype:
-    return np.dtype("<u4" if vocab_size > 2**16 else "<u2")
 
 
 def _mapped(path: Path, dtype: np.dtype) -> np.ndarray:

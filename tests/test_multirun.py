@@ -75,6 +75,7 @@ def test_a_failing_cell_leaves_the_others_alone_and_is_tried_again(tmp_path, mon
     [
         (["mixer=attn,gdn", "mixer.num_heads=16"], "RoPE rotates pairs"),  # attn alone is refused
         (["trainer.epochs=1,abc"], "must be a whole number"),
+        (["results_dir=here,there"], "a sweep has one folder"),
     ],
 )
 def test_what_is_refused_is_one_line_before_any_cell_trains(tmp_path, overrides, fix):
