@@ -217,66 +217,33 @@ def _tokens(population: Population, vocab_size: int, *shape: int) -> Tensor:
     return torch.randint(vocab_size, shape, generator=generator).to(population.device)
 
 
-def _differ(first: Tensor, again: Tensor) -> bool:
-    """Whether outputs differ by more than the sums of a GPU's atomic additions; NaN is like NaN."""
-    rounding = _ROUNDING * first.abs().nan_to_num(0.0, posinf=0.0).max().item()
-    return not torch.allclose(first, again, rtol=0, atol=rounding, equal_nan=True)
-
-
 def find_state(population: Population, vocab_size: int, length: int, *, bf16: bool = False) -> str | None:
-    """What is wrong if the same tokens give other outputs after others, with the same random numbers; None if not.
+    """What is wrong if the model gives other outputs for the same tokens after others; None if nothing is.
 
-    What evaluation mode writes into buffers stays, as in a loaded model; a population drops it. What changes in
-    bfloat16 is looked at in float32 again. The population and all random generators stay as they were.
+    In evaluation mode and by itself, as when it is loaded: of a population, what a mixer keeps in attributes is gone
+    after each call, and what it writes into buffers too. What differs in bfloat16 is looked at in float32 again. The
+    model and all random generators stay as they were.
     """
-    one, other = _tokens(population, vocab_size, 2, len(population), 2, length)
-    buffers = population.buffers_by_replica
-
-    def written(state: State, bf16: bool) -> list[str] | None:
-        """The buffers that it writes, if it gives other outputs."""
-        outputs: list[Tensor] = []
-        kept: dict[str, Tensor] = {}
-        for tokens in (one, other, one):
-            population.buffers_by_replica = buffers
-            with _restarted(population, state, bf16), torch.no_grad():
-                population.buffers_by_replica = buffers | kept
-                logits, changed = population.compute(tokens)
-            outputs.append(logits.float())
-            kept = {} if population.model.training else changed
-        if not _differ(outputs[0], outputs[2]):
-            return None
-        return [name for name, value in kept.items() if not torch.equal(value, buffers[name])]
-
-    with _undisturbed(population) as state:
-        for training in (False, True):
-            population.model.train(training)
-            names = written(state, bf16)
-            if names is not None and bf16:
-                names = written(state, False)
-            if names is not None:
-                layers = dict.fromkeys(name.rpartition("mixer.")[2] for name in names)  # of which each has it
-                return WRITES.format(", ".join(layers)) if names else KEEPS_STATE
-    return None
-
-
-def find_memory(population: Population, vocab_size: int, length: int, *, bf16: bool = False) -> str | None:
-    """What is wrong if the model by itself, as when it is loaded, gives other outputs after other tokens; None if not.
-
-    In a population, what a mixer keeps in attributes is gone after each call. What differs in bfloat16 is looked at in
-    float32 again. The model stays as it was.
-    """
-    model, kind = population.model, population.device.type
+    model, was_training = population.model, population.model.training
     one, other = _tokens(population, vocab_size, 2, 2, length)
-    own, was_training = {name: buffer.clone() for name, buffer in model.named_buffers()}, model.training
-    buffers = {place: own[name] for place, name in population.places.items() if name in own}  # kept from call to call
     with leaving_no_trace(population.device), attributes_kept(model), torch.no_grad():
+        torch.manual_seed(0)
+        tensors = {name: tensor + _NOISE * torch.randn_like(tensor) for name, tensor in model.named_parameters()}
+        tensors |= {name: buffer.clone() for name, buffer in model.named_buffers()}
+        kept = {place: tensors[name] for place, name in population.places.items() if name in tensors}
         model.eval()
-        with torch.autocast(kind, torch.bfloat16, enabled=bf16):
-            outputs = [functional_call(model, buffers, (x,), tie_weights=False).float() for x in (one, other, one)]
+        with torch.autocast(population.device.type, torch.bfloat16, enabled=bf16):
+            outputs = [functional_call(model, kept, (x,), tie_weights=False).float() for x in (one, other, one)]
     model.train(was_training)
-    if not _differ(outputs[0], outputs[2]):
+    first, _, again = outputs
+    rounding = _ROUNDING * first.abs().nan_to_num(0.0, posinf=0.0).max().item()  # of a GPU's atomic sums
+    if torch.allclose(first, again, rtol=0, atol=rounding, equal_nan=True):
         return None
-    return find_memory(population, vocab_size, length) if bf16 else KEEPS_STATE
+    if bf16:
+        return find_state(population, vocab_size, length)
+    written = [name for name, buffer in model.named_buffers() if not torch.equal(kept[name], buffer)]
+    layers = dict.fromkeys(name.rpartition("mixer.")[2] for name in written)  # of which each has it
+    return WRITES.format(", ".join(layers)) if layers else KEEPS_STATE
 
 
 def find_write(
@@ -356,12 +323,10 @@ class OutputCheck:
         `batch_size` is how many rows of each replica a step of training has.
         """
         self.kinds, self.notes = set(), []
-        if population.buffers_by_replica:
-            self._refuse_state(population, self.lengths[0], bf16)
         own = self.key, self.is_causal, bf16, population.device, population.execution
         rows = batch_size if population.device.type == "cuda" else 2
         given = population, self.vocab_size, self.lengths[0]
-        for look in (partial(find_memory, *given, bf16=bf16), partial(find_write, *given, rows, bf16=bf16)):
+        for look in (partial(find_state, *given, bf16=bf16), partial(find_write, *given, rows, bf16=bf16)):
             if refusal := _once((own, look.func), look):
                 raise RefusedMixer(refusal)
         for length, batch, trains in self._shapes(population.device, batch_size):
@@ -370,8 +335,6 @@ class OutputCheck:
             found = _once((own, shape, trains), partial(find_leak, population, *shape[1:], **looked))
             if found is None:
                 continue
-            if found.kind is not Kind.UNKNOWN:
-                self._refuse_state(population, length, bf16)
             is_longer = length in self.lengths[1:]
             note = f"{found.message}, in test rows of {length} tokens" if is_longer else found.message
             if found.kind is Kind.ROWS and not found.training:
@@ -383,10 +346,6 @@ class OutputCheck:
             log.warning(note)
             self.kinds.add(found.kind)
             self.notes.append(note)
-
-    def _refuse_state(self, population: Population, length: int, bf16: bool) -> None:
-        if state := find_state(population, self.vocab_size, length, bf16=bf16):
-            raise RefusedMixer(state)
 
     def _shapes(self, device: torch.device, batch_size: int) -> list[tuple[int, int, bool]]:
         """Tokens and number of the rows that are looked at, and whether such rows train."""
