@@ -148,12 +148,12 @@ class _Run:
     @cached_property
     def start(self) -> dict[str, torch.Tensor]:
         """The weights of the run that `model.start_from` names; raises ValueError if it has none."""
-        if (run := self.cfg.model.start_from) is None:
+        if (folder := self.cfg.model.start_from) is None:
             return {}
         try:
-            return tensors_of(load(self.folder.with_name(run)).model)
+            return tensors_of(load(folder).model)
         except ValueError as error:
-            raise ValueError(f"model.start_from={run}: {error}") from error
+            raise ValueError(f"model.start_from: {error}") from error
 
     def splits(self) -> Mapping[str, Arrays]:
         """Read from files or generated; raises WrongRows, which names the task."""

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import torch
@@ -120,6 +121,8 @@ def checked(cfg: DictConfig) -> Checked:
         task, task_keys = described(cfg.task)  # first: its message for a wrong setting is the clear one
         config = {str(key): _resolved(part) for key, part in cfg.items() if key != "task"} | {"task": task_keys}
     _check(config, task)
+    if (start := config["model"]["start_from"]) is not None:
+        config["model"]["start_from"] = Path(start).name  # wherever its folder lies, the run is the same
     stop = config["trainer"]["stop_above"]
     if task.score.is_accuracy and stop is not None and stop >= 1:
         raise ValueError(f"trainer.stop_above={stop} must be an accuracy in [0, 1), or null")
