@@ -211,8 +211,25 @@ class _Look:
             return outputs.to(torch.float32, copy=True)  # a view would keep the outputs of the whole batch
 
 
+@contextmanager
+def _by_itself(population: Population, bf16: bool) -> Iterator[tuple[Callable[[Tensor], Tensor], dict[str, Tensor]]]:
+    """Gives a function that calls the model with noise in its parameters, and the tensors that it calls it with.
+
+    As when it is loaded, and not in a population, which drops what a mixer keeps in attributes and, in evaluation mode,
+    in buffers. The model and all random generators stay as they were.
+    """
+    model, was_training = population.model, population.model.training
+    with leaving_no_trace(population.device), attributes_kept(model), torch.no_grad():
+        torch.manual_seed(0)
+        tensors = {name: tensor + _NOISE * torch.randn_like(tensor) for name, tensor in model.named_parameters()}
+        tensors |= {name: buffer.clone() for name, buffer in model.named_buffers()}
+        kept = {place: tensors[name] for place, name in population.places.items() if name in tensors}
+        with torch.autocast(population.device.type, torch.bfloat16, enabled=bf16):
+            yield lambda tokens: functional_call(model, kept, (tokens,), tie_weights=False), kept
+    model.train(was_training)
+
+
 def _tokens(population: Population, vocab_size: int, *shape: int) -> Tensor:
-    """Random ones, int64 `[*shape]`, the same for every call."""
     generator = torch.Generator().manual_seed(0)
     return torch.randint(vocab_size, shape, generator=generator).to(population.device)
 
@@ -220,22 +237,13 @@ def _tokens(population: Population, vocab_size: int, *shape: int) -> Tensor:
 def find_state(population: Population, vocab_size: int, length: int, *, bf16: bool = False) -> str | None:
     """What is wrong if the model gives other outputs for the same tokens after others; None if nothing is.
 
-    In evaluation mode and by itself, as when it is loaded: of a population, what a mixer keeps in attributes is gone
-    after each call, and what it writes into buffers too. What differs in bfloat16 is looked at in float32 again. The
-    model and all random generators stay as they were.
+    In evaluation mode. What differs in bfloat16 is looked at in float32 again.
     """
-    model, was_training = population.model, population.model.training
+    model = population.model
     one, other = _tokens(population, vocab_size, 2, 2, length)
-    with leaving_no_trace(population.device), attributes_kept(model), torch.no_grad():
-        torch.manual_seed(0)
-        tensors = {name: tensor + _NOISE * torch.randn_like(tensor) for name, tensor in model.named_parameters()}
-        tensors |= {name: buffer.clone() for name, buffer in model.named_buffers()}
-        kept = {place: tensors[name] for place, name in population.places.items() if name in tensors}
+    with _by_itself(population, bf16) as (call, kept):
         model.eval()
-        with torch.autocast(population.device.type, torch.bfloat16, enabled=bf16):
-            outputs = [functional_call(model, kept, (x,), tie_weights=False).float() for x in (one, other, one)]
-    model.train(was_training)
-    first, _, again = outputs
+        first, _, again = (call(tokens).float() for tokens in (one, other, one))
     rounding = _ROUNDING * first.abs().nan_to_num(0.0, posinf=0.0).max().item()  # of a GPU's atomic sums
     if torch.allclose(first, again, rtol=0, atol=rounding, equal_nan=True):
         return None
@@ -246,43 +254,28 @@ def find_state(population: Population, vocab_size: int, length: int, *, bf16: bo
     return WRITES.format(", ".join(layers)) if layers else KEEPS_STATE
 
 
-def find_write(
-    population: Population, vocab_size: int, length: int, batch: int = 2, *, bf16: bool = False
-) -> str | None:
-    """What is wrong if a mixer writes into its input, also past autograd; None if not.
-
-    What is written into becomes NaN behind the mixer, as under vmap no value can be looked at on the way. The
-    population and all random generators stay as they were.
-    """
-    tokens = _tokens(population, vocab_size, len(population), batch, length)
+def find_write(population: Population, vocab_size: int, length: int, *, bf16: bool = False) -> str | None:
+    """What is wrong if a mixer writes into its input, also past autograd; None if not."""
+    model, before, written = population.model, dict[nn.Module, Tensor](), list[Tensor]()
 
     def keep(mixer: nn.Module, inputs: tuple[Tensor, ...]) -> None:
-        kept[mixer] = inputs[0].clone()
+        before[mixer] = inputs[0].clone()
 
-    def spoil(mixer: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor:
-        before = kept.pop(mixer)
-        is_written = ((inputs[0] != before) & (before == before)).any()
-        return output.where(~is_written, torch.nan)
+    def compare(mixer: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
+        written.append(~torch.isclose(inputs[0], before.pop(mixer), rtol=0, atol=0, equal_nan=True).all())
 
-    def is_finite(state: State) -> bool:
-        with _restarted(population, state, bf16):
-            return bool(population.compute(tokens)[0].isfinite().all())
-
-    kept: dict[nn.Module, Tensor] = {}
-    mixers = [module for name, module in population.model.named_modules() if name.rpartition(".")[2] == "mixer"]
-    with _undisturbed(population) as state:
-        for training in (False, True):
-            population.model.train(training)
-            handles = [mixer.register_forward_pre_hook(keep) for mixer in mixers]
-            handles += [mixer.register_forward_hook(spoil) for mixer in mixers]
-            try:
-                unwritten = is_finite(state)
-            finally:
-                for handle in handles:
-                    handle.remove()
-            if not unwritten and is_finite(state):
-                return OVERWRITES
-    return None
+    mixers = [module for name, module in model.named_modules() if name.rpartition(".")[2] == "mixer"]
+    handles = [mixer.register_forward_pre_hook(keep) for mixer in mixers]
+    handles += [mixer.register_forward_hook(compare) for mixer in mixers]
+    try:
+        with _by_itself(population, bf16) as (call, _):
+            for training in (False, True):
+                model.train(training)
+                call(_tokens(population, vocab_size, 2, length))
+    finally:
+        for handle in handles:
+            handle.remove()
+    return OVERWRITES if any(written) else None
 
 
 _known: dict[Hashable, Any] = {}  # what was found; of this process: runs of a sweep share mixers and shapes
@@ -324,10 +317,8 @@ class OutputCheck:
         """
         self.kinds, self.notes = set(), []
         own = self.key, self.is_causal, bf16, population.device, population.execution
-        rows = batch_size if population.device.type == "cuda" else 2
-        given = population, self.vocab_size, self.lengths[0]
-        for look in (partial(find_state, *given, bf16=bf16), partial(find_write, *given, rows, bf16=bf16)):
-            if refusal := _once((own, look.func), look):
+        for look in (find_state, find_write):
+            if refusal := _once((own, look), partial(look, population, self.vocab_size, self.lengths[0], bf16=bf16)):
                 raise RefusedMixer(refusal)
         for length, batch, trains in self._shapes(population.device, batch_size):
             shape = len(population), self.vocab_size, length, batch
