@@ -29,7 +29,6 @@ from mixerlab.training.population import Population, attributes_kept
 
 log = logging.getLogger(__name__)
 
-State = dict[str, Any]  # of a population: its state_dict
 
 KEEPS_STATE = (
     "it gives different outputs for the same input: it keeps state between calls. Compute all of forward from x,"
@@ -92,39 +91,20 @@ def find_leak(
     if length < 2:
         return None
     found = None
-    with _undisturbed(population) as state:
-        look = _Look(population, state, vocab_size, length, batch)
-        for training in (False, True) if trains else (False,):
-            population.model.train(training)
-            if found is None or found.kind is Kind.UNKNOWN:
-                found = (look.finding(bf16) if is_causal else look.mixed_rows(bf16)) or found
-    return found
-
-
-@contextmanager
-def _undisturbed(population: Population) -> Iterator[State]:
-    """Gives the state of a population, which it has again in the end, in the same mode; generators go on as before."""
     state, buffers = copy.deepcopy(population.state_dict()), population.buffers_by_replica
     was_training = population.model.training
     try:
         with leaving_no_trace(population.device):
-            yield state
+            look = _Look(population, state, vocab_size, length, batch)
+            for training in (False, True) if trains else (False,):
+                population.model.train(training)
+                if found is None or found.kind is Kind.UNKNOWN:
+                    found = (look.finding(bf16) if is_causal else look.mixed_rows(bf16)) or found
     finally:
         population.buffers_by_replica = buffers
         population.load_state_dict(state)
         population.model.train(was_training)
-
-
-@contextmanager
-def _restarted(population: Population, state: State, bf16: bool, noise: float = _NOISE) -> Iterator[None]:
-    """Parameters, with noise added, buffers and random generators start as ever; perhaps under bf16 autocast."""
-    values = state["parameters_by_replica"]
-    torch.manual_seed(0)
-    population.load_state_dict(state | {"parameters_by_replica": values + noise * torch.randn_like(values)})
-    torch.manual_seed(0)
-    kind, training = population.device.type, population.model.training
-    with torch.set_grad_enabled(training), torch.autocast(kind, torch.bfloat16, enabled=bf16):
-        yield
+    return found
 
 
 def cut_positions(length: int, number: int) -> tuple[int, ...]:
@@ -146,7 +126,7 @@ class _Look:
     influence each other show as well.
     """
 
-    def __init__(self, population: Population, state: State, vocab_size: int, length: int, batch: int):
+    def __init__(self, population: Population, state: dict[str, Any], vocab_size: int, length: int, batch: int):
         self.population, self.state = population, state
         self.rows = min(batch, ROWS, max(2, _MOST_OUTPUTS // (length * vocab_size)))
         self.cuts = cut_positions(length, len(population) * self.rows)
@@ -204,10 +184,15 @@ class _Look:
                 return change.cpu()
         return None
 
-    def _outputs(self, tokens: Tensor, bf16: bool, noise: float = _NOISE) -> Tensor:
-        """Of the rows that are compared, float32 `[R, rows, T, V]`."""
-        with _restarted(self.population, self.state, bf16, noise):
-            outputs = self.population(tokens.to(self.population.device))[:, : self.rows].detach()
+    def _outputs(self, tokens: Tensor, bf16: bool, noise: float) -> Tensor:
+        """Of the rows that are compared, float32 `[R, rows, T, V]`; buffers and random generators start as ever."""
+        population, values = self.population, self.state["parameters_by_replica"]
+        torch.manual_seed(0)
+        population.load_state_dict(self.state | {"parameters_by_replica": values + noise * torch.randn_like(values)})
+        torch.manual_seed(0)
+        kind, training = population.device.type, population.model.training
+        with torch.set_grad_enabled(training), torch.autocast(kind, torch.bfloat16, enabled=bf16):
+            outputs = population(tokens.to(population.device))[:, : self.rows].detach()
             return outputs.to(torch.float32, copy=True)  # a view would keep the outputs of the whole batch
 
 
