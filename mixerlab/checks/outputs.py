@@ -5,9 +5,9 @@ trains without an error and tops the table. On other rows, as scores then depend
 loaded model then gives other outputs, and as that looks like either of the former. And no mixer may write into its
 input.
 
-A population is called again from the same state, and its outputs are compared: with the model, lengths, precision,
-device and kernels of the run, and with parameters moved away from their initial values, because a gate that starts at
-zero hides what it lets through.
+A population, or its model by itself, is called again from the same state, and outputs are compared: with the model,
+lengths, precision, device and kernels of the run, and with parameters moved away from their initial values, because a
+gate that starts at zero hides what it lets through.
 """
 
 import copy
@@ -28,7 +28,6 @@ from mixerlab.training.execution import leaving_no_trace
 from mixerlab.training.population import Population, attributes_kept
 
 log = logging.getLogger(__name__)
-
 
 KEEPS_STATE = (
     "it gives different outputs for the same input: it keeps state between calls. Compute all of forward from x,"
