@@ -81,6 +81,12 @@ def other_test_length(setting: str) -> tuple[str, int] | None:
     return f"{origin_of(axis[0])[0]}{comma}{swept}", int(axis[1])
 
 
+def place_rank(place: tuple[str, str]) -> tuple:
+    """Sort key of a task and one of its settings."""
+    task, setting = place
+    return rank(task, TASKS), setting_rank(setting)
+
+
 def setting_rank(setting: str) -> tuple:
     """Sort key of a setting: the baseline, then axis by axis by value, then others by their numbers.
 

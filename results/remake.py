@@ -22,15 +22,16 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
 from mixerlab.analyse import write as write_analysis
-from mixerlab.records.names import MIXERS, TASKS, in_order, rank, setting_rank
+from mixerlab.records.names import MIXERS, TASKS, in_order, place_rank
 from mixerlab.records.schema import LABELS
+from mixerlab.sweeps.figures.by_task import named_sheet
 from mixerlab.sweeps.figures.comparison import BAND
-from mixerlab.sweeps.figures.sheet import TICK, Sheet, figure_style, save, text_width
+from mixerlab.sweeps.figures.sheet import figure_style, save
 from mixerlab.sweeps.report.compare import compare
 from mixerlab.sweeps.report.report import report
 from mixerlab.sweeps.tables.cells import best_per_cell
 from mixerlab.sweeps.tables.collect import rows_of
-from mixerlab.sweeps.tables.intervals import STUDENT_T, half_width
+from mixerlab.sweeps.tables.intervals import error_of_sum, half_width, student_t
 from mixerlab.sweeps.tables.published import ranges, read_published
 from mixerlab.sweeps.tables.swept import spread_out
 from mixerlab.sweeps.tables.writers import aligned, rows_csv
@@ -58,6 +59,11 @@ CHALLENGE = [
 CLAIM_NOTE = """\
 Accuracy of Parallax less that of attention, each at its best of three rates, by seed (how many have all of the levels);
 after ±, half of Student's 95% interval over seeds, of the difference Welch's."""
+
+# Of the frontier:
+FRONTIER_NOTE = """\
+Share of right answers; epoch and rate chosen on validation rows of the trained length; mean of three seeds ± half of\
+ Student's 95% interval."""
 
 # Of the ingredients:
 INGREDIENTS_NOTE = """\
@@ -109,6 +115,26 @@ def copy_report(name: str, files: Iterable[str], scratch: Path, source: str = RE
     for file in files:
         (RESULTS / name / file).parent.mkdir(exist_ok=True)
         shutil.copyfile(made / file, RESULTS / name / file)
+
+
+def rows_in(name: str, file: str = "rows.csv.xz") -> pd.DataFrame:
+    return pd.read_csv(RESULTS / name / file, low_memory=False)
+
+
+def noted(lines: Sequence[Sequence[str]], left: int, note: str) -> str:
+    """`aligned`, and a note below it."""
+    return f"{aligned(lines, left)}\n\n{note}\n"
+
+
+def mean_change(changes: Sequence[float]) -> str:
+    """The mean over seeds ± half of Student's 95% interval."""
+    return f"{fmean(changes):+.3f} ± {half_width(changes):.3f}"
+
+
+def difference_of_means(more: Sequence[float], less: Sequence[float]) -> str:
+    """The difference ± half of Welch's interval of 95%."""
+    error, freedom = error_of_sum([(variance(side) / len(side), len(side) - 1) for side in (more, less)])
+    return f"{fmean(more) - fmean(less):+.3f} ± {student_t(freedom) * error**0.5:.3f}"
 
 
 def table(scratch: Path) -> None:
@@ -176,9 +202,9 @@ def claim_table(recipes: Mapping[str, pd.DataFrame]) -> str:
     lines = [["levels", *gains, "Muon less AdamW"]]
     for kind, belongs in kinds.items():
         sides = [list(own[[place for place in own if belongs(*place)]].dropna().mean(axis=1)) for own in gains.values()]
-        texts = [f"{fmean(side):+.3f} ± {half_width(side):.3f} ({len(side)})" for side in sides]
-        lines.append([kind, *texts, f"{fmean(sides[1]) - fmean(sides[0]):+.3f} ± {welch(*sides):.3f}"])
-    return aligned(lines, 1) + f"\n\n{CLAIM_NOTE}\n"
+        texts = [f"{mean_change(side)} ({len(side)})" for side in sides]
+        lines.append([kind, *texts, difference_of_means(sides[1], sides[0])])
+    return noted(lines, 1, CLAIM_NOTE)
 
 
 def best_of_seeds(rows: pd.DataFrame, rates: Sequence[float]) -> pd.DataFrame:
@@ -195,7 +221,7 @@ def recipe_table(recipes: Mapping[str, pd.DataFrame], cells: Collection[tuple[st
     """
     every = pd.concat(recipes, names=["recipe", *CELL, "seed"]).reset_index()
     present = cells or set(zip(every["task"], every["setting"], strict=True))
-    cells = sorted(present, key=lambda cell: (rank(cell[0], TASKS), setting_rank(cell[1])))
+    cells = sorted(present, key=place_rank)
     lines = []
     for mixer in (mixer for mixer in MIXERS if mixer in set(every["mixer"])):
         for recipe in recipes:
@@ -209,7 +235,7 @@ def recipe_table(recipes: Mapping[str, pd.DataFrame], cells: Collection[tuple[st
             ]
             lines.append([mixer, recipe, *entries])
     note = "Mean over seeds of the accuracy at each seed's best rate; in brackets, how many replicas reached 0.9."
-    return aligned([["mixer", "recipe", *map(" ".join, cells)], *lines], 2) + f"\n\n{note}\n"
+    return noted([["mixer", "recipe", *map(" ".join, cells)], *lines], 2, note)
 
 
 def frontier(scratch: Path) -> None:
@@ -225,9 +251,7 @@ def frontier(scratch: Path) -> None:
             entry = f"{fmean(scores):.3f} ± {half_width(scores):.3f}"
             lines.append([cell.task, cell.setting, cell.mixer, entry, f"{min(scores):.3f}", f"{cell.lr:g}"])
     header = ["task", "setting", "mixer", "token accuracy", "worst seed", "learning rate"]
-    note = "Share of right answers; epoch and rate chosen on validation rows of the trained length; mean of three seeds"
-    text = aligned([header, *lines], 3) + f"\n\n{note} ± half of Student's 95% interval.\n"
-    (RESULTS / "frontier" / "clean" / "token_accuracy.md").write_text(text)
+    (RESULTS / "frontier" / "clean" / "token_accuracy.md").write_text(noted([header, *lines], 3, FRONTIER_NOTE))
 
 
 def parity(scratch: Path) -> None:
@@ -238,8 +262,7 @@ def parity(scratch: Path) -> None:
         columns={"official_accuracy": "ours", "official_epoch": "our_epoch"}
     )
     ours["setting"] = ours["setting"].str.partition(", ")[0]  # without the digest of the data, which both sides read
-    theirs = pd.read_csv(folder / "theirs.csv")
-    theirs = theirs.rename(columns={"accuracy": "theirs", "best_epoch": "their_epoch"})
+    theirs = rows_in("parity", "theirs.csv").rename(columns={"accuracy": "theirs", "best_epoch": "their_epoch"})
     rows = theirs[[*PARITY_KEY, "theirs", "their_epoch"]].merge(
         ours[[*PARITY_KEY, "ours", "our_epoch"]], on=PARITY_KEY, validate="one_to_one"
     )
@@ -248,17 +271,17 @@ def parity(scratch: Path) -> None:
     for key, cell in rows.sort_values(PARITY_KEY).groupby(PARITY_KEY[:3]):
         sides = [list(cell[side]) for side in ("theirs", "ours")]
         shown = [f"{fmean(side):.3f} ({min(side):.3f} to {max(side):.3f})" for side in sides]
-        shown.append(f"{fmean(sides[1]) - fmean(sides[0]):+.3f} ± {welch(*sides):.3f}")
+        shown.append(difference_of_means(sides[1], sides[0]))
         epochs = [f"{cell[side].min():.0f} to {cell[side].max():.0f}" for side in ("their_epoch", "our_epoch")]
         lines.append([*key, *shown, *epochs])
     header = ["mixer", "task", "setting", "mad-lab", "ours", "difference", "best epoch, mad-lab", "best epoch, ours"]
     note = "In brackets, lowest to highest seed; after ±, half of Welch's interval of 95%."
-    (folder / "rows.md").write_text(aligned([header, *lines], 3) + f"\n\n{note}\n")
+    (folder / "rows.md").write_text(noted([header, *lines], 3, note))
 
 
 def arms(scratch: Path) -> None:
     """Parallax's four arms on validation, over the settings that all have, and what each of the two choices changes."""
-    rows = pd.read_csv(RESULTS / "arms" / "rows.csv.xz")
+    rows = rows_in("arms")
     long = rows["setting"].isin(LONG)
     rows["group"] = rows["task"].where(~long, rows["task"] + ", " + rows["setting"])
     rows = rows.assign(learned=np.isfinite(rows["steps_to_90"])).set_index([*ARM, "task", "setting", "lr"])
@@ -272,15 +295,14 @@ def arms(scratch: Path) -> None:
         lines.append([task, *(f"{mean:.3f}" for mean in accuracies.mean())])
         for choice in ARM:
             means = accuracies.T.groupby(level=choice).mean().T
-            effect = means[True] - means[False]
-            lines[-1].append(f"{effect.mean():+.3f} ± {half_width(list(effect)):.3f}")
+            lines[-1].append(mean_change(list(means[True] - means[False])))
     names = [f"W_R {'zero' if zero else 'random'}, rho {'' if rotated else 'not '}rotated" for zero, rotated in seeds]
-    text = aligned([["task", *names, "effect of W_R zero", "effect of rotating rho"], *lines], 1)
+    text = noted([["task", *names, "effect of W_R zero", "effect of rotating rho"], *lines], 1, ARMS_NOTE)
     learned = rows[rows["learned"].groupby(["task", "setting"]).transform(lambda some: 0 < some.sum() < len(some))]
     counts = learned.groupby(["task", "setting", *ARM])["learned"].sum().unstack(ARM)
-    counts = counts.loc[sorted(counts.index, key=lambda cell: (rank(cell[0], TASKS), setting_rank(cell[1])))]
+    counts = counts.loc[sorted(counts.index, key=place_rank)]
     shares = [[*cell, *(str(int(count)) for count in row)] for cell, row in counts.iterrows()]
-    text += f"\n\n{ARMS_NOTE}\n\n" + aligned([["task", "setting", *names], *shares], 2) + "\n"
+    text += "\n" + aligned([["task", "setting", *names], *shares], 2) + "\n"
     (RESULTS / "arms" / "arms.md").write_text(text)
 
 
@@ -294,13 +316,11 @@ def board(scratch: Path) -> None:
     gains = {name: own["accuracy"].xs("parallax") - own["accuracy"].xs("attn") for name, own in seeds.items()}
     by_cell = pd.concat(gains, names=["optimizer"]).dropna().unstack("optimizer").groupby(["task", "setting"])
     lines = [["task", "setting", *gains]]
-    for cell, own in sorted(by_cell, key=lambda one: (rank(one[0][0], TASKS), setting_rank(one[0][1]))):
-        entries = [own[name].dropna() for name in gains]
-        counts = ["" if len(entry) == 3 else f" ({len(entry)})" for entry in entries]
-        texts = [f"{entry.mean():+.3f} ± {half_width(list(entry)):.3f}" for entry in entries]
-        lines.append([*cell, *map("".join, zip(texts, counts, strict=True))])
-    (folder / "gains.md").write_text(aligned(lines, 2) + f"\n\n{GAINS_NOTE}\n")
-    searched = pd.read_csv(folder / "search.csv")
+    for cell, own in sorted(by_cell, key=lambda one: place_rank(one[0])):
+        entries = [list(own[name].dropna()) for name in gains]
+        lines.append([*cell, *(mean_change(one) + ("" if len(one) == 3 else f" ({len(one)})") for one in entries)])
+    (folder / "gains.md").write_text(noted(lines, 2, GAINS_NOTE))
+    searched = rows_in("board", "search.csv")
     searched = searched.assign(score=searched["clean_val_accuracy"].where(searched["status"] == "finished", 0.0))
     means = searched.groupby(["optimizer", "lr"])["score"].mean().unstack()
     lines = [["optimizer", *(f"{rate:g}" for rate in means)]]
@@ -308,22 +328,12 @@ def board(scratch: Path) -> None:
         best = own.argmax()
         chosen = {best, max({best - 1, best + 1} & {*range(len(own))}, key=lambda place: own.iloc[place])}
         lines.append([name, *(f"**{x:.3f}**" if i in chosen else f"{x:.3f}" for i, x in enumerate(own))])
-    (folder / "rates.md").write_text(aligned(lines, 1) + f"\n\n{SEARCH_NOTE}\n")
-
-
-def welch(one: Sequence[float], other: Sequence[float]) -> float:
-    """Half of Welch's interval of 95% for the difference of two means."""
-    errors = [variance(values) / len(values) for values in (one, other)]
-    if not sum(errors):
-        return 0.0
-    parts = [error**2 / (len(values) - 1) for error, values in zip(errors, (one, other), strict=True)]
-    freedom = max(1, int(sum(errors) ** 2 / sum(parts)))
-    return STUDENT_T[min(freedom, len(STUDENT_T)) - 1] * sum(errors) ** 0.5
+    (folder / "rates.md").write_text(noted(lines, 1, SEARCH_NOTE))
 
 
 def screen(scratch: Path) -> None:
     """How far each recipe is from the paper's means, and the main effects of the factorial."""
-    rows = pd.read_csv(RESULTS / "screen" / "rows.csv.xz")
+    rows = rows_in("screen")
     rows = rows[rows["status"] == "finished"]
     effects(rows[rows["study"] == "factorial"]).round(4).to_csv(
         RESULTS / "screen" / "effects.csv", index=False, lineterminator="\n"
@@ -332,7 +342,7 @@ def screen(scratch: Path) -> None:
     over = pd.DataFrame({name: means_of(recipe) for name, recipe in recipes.items()})
     paper = published_means()
     lines = [[*cell, f"{paper[cell]:.3f}", *(f"{mean:.3f}" for mean in over.loc[cell])] for cell in paper.index]
-    text = aligned([["mixer", "task", "paper", *recipes], *lines], 2) + f"\n\n{SCREEN_NOTE}\n\n"
+    text = noted([["mixer", "task", "paper", *recipes], *lines], 2, SCREEN_NOTE) + "\n"
     choices = [(column, rate) for column in CHECKPOINTS for rate in ("setting", "task", "task, for all mixers", "5e-3")]
     lines = [
         [CHECKPOINTS[column], "5e-3" if rate == "5e-3" else f"the best for each {rate}"]
@@ -345,8 +355,7 @@ def screen(scratch: Path) -> None:
 
 def finalists(rows: pd.DataFrame) -> dict[str, pd.DataFrame]:
     """The rows of each recipe in every setting of the table, at the paper's rates; one seed, but for the last."""
-    rounding = pd.read_csv(RESULTS / "rounding" / "rows.csv.xz")
-    default = pd.read_csv(RESULTS / "table" / "rows.csv", low_memory=False)
+    rounding, default = rows_in("rounding"), rows_in("table", "rows.csv")
     default = default[default["lr"].isin(RATES) & default["task"].isin(published_means().index.unique("task"))]
     recipes = {"draft": rounding[rounding["git_commit"] == DRAFT], "default": default[default["seed"] == 0]}
     own = {name: rows[rows["recipe"] == name] for name in ("2x64", "plain", "4x32", "PyTorch's init")}
@@ -429,8 +438,7 @@ def ingredients(scratch: Path) -> None:
             ]
         )
     header = ["ingredient", "in place of", *tasks, "mixers", "settings", "seeds"]
-    text = aligned([header, *lines], 2) + f"\n\n{INGREDIENTS_NOTE}\n"
-    (RESULTS / "ingredients" / "effects.md").write_text(text)
+    (RESULTS / "ingredients" / "effects.md").write_text(noted([header, *lines], 2, INGREDIENTS_NOTE))
     save(effects_figure(changes, tasks), RESULTS / "ingredients" / "effects")
 
 
@@ -442,7 +450,7 @@ def effects_figure(changes: Mapping[tuple[str, str], pd.Series], tasks: Sequence
             spread[name.task].append((high - low) / 2)
     names = [name for name, _ in changes]
     with figure_style():
-        sheet = Sheet(None, tasks, 0.7, 1.6, beside=0.15 + max(text_width(name, TICK) for name in names))
+        sheet = named_sheet(None, tasks, names, 0.7, 1.6)
         for panel, task in zip(sheet.panels, tasks, strict=True):
             half = fmean(spread[task])
             panel.axvspan(-half, half, color=BAND, linewidth=0)
@@ -452,7 +460,6 @@ def effects_figure(changes: Mapping[tuple[str, str], pd.Series], tasks: Sequence
                     mean, units = effect_of(change.xs(task, level="task"))
                     panel.errorbar(mean, y, xerr=half_width(units), fmt="o", **EFFECT)
             panel.set(xlim=(-0.4, 0.4), xticks=(-0.3, 0, 0.3), xlabel="change")
-            panel.set(yticks=range(len(names)), yticklabels=names, ylim=(len(names) - 0.5, -0.5))
         told = "accuracy, mean over mixers; whiskers: 95% Student t interval over mixers or seeds, cut off at 0.4"
         handles = [Patch(facecolor=BAND, label="half the range of three or more published tables, mean over mixers")]
         return sheet.finish("What single ingredients change", told, handles, 0.16 * len(names), whole=True)
@@ -460,7 +467,7 @@ def effects_figure(changes: Mapping[tuple[str, str], pd.Series], tasks: Sequence
 
 def ingredient_changes() -> dict[tuple[str, str], pd.Series]:
     """The change of accuracy by mixer, task, setting and seed, by ingredient and what it stands in place of."""
-    table = pd.read_csv(RESULTS / "table" / "rows.csv", low_memory=False)
+    table = rows_in("table", "rows.csv")
     table = table[table["task"].isin(PAPER.over) & table["lr"].isin(RATES)]
     default = at_best(table)
     by_rate = table.groupby(["task", "lr", "mixer", "setting"])["official_accuracy"].mean()
@@ -471,14 +478,13 @@ def ingredient_changes() -> dict[tuple[str, str], pd.Series]:
     of_16 = copying.xs("baseline", level="setting").groupby("mixer").mean()
     more = copying.index.get_level_values("setting").str.startswith("num_tokens_to_copy")
     always_16 = copying.where(~more, of_16.reindex(copying.index.get_level_values("mixer")).array)
-    screen = pd.read_csv(RESULTS / "screen" / "rows.csv.xz")
+    screen = rows_in("screen")
     recipes = {key: at_best(rows) - default for key, rows in screen.groupby(["study", "recipe"])}
     factorial = screen[(screen["study"] == "factorial") & (screen["status"] == "finished")]
     factorial = factorial[factorial["mixer"] != "mamba"]  # which has no heads
     by_seed = {seed: effects(rows).set_index(CELL)["effect_B"] for seed, rows in factorial.groupby("seed")}
     eighths = pd.concat(by_seed, names=["seed"]).reorder_levels([*CELL, "seed"])
-    arms = pd.read_csv(RESULTS / "arms" / "rows.csv.xz")
-    zero_and_rotated = {key: at_best(rows) for key, rows in arms.groupby(ARM)}
+    zero_and_rotated = {key: at_best(rows) for key, rows in rows_in("arms").groupby(ARM)}
     adamw = at_best(rows_of(RESULTS / "adamw" / RECORDS), ADAMW_RATES)
     changes = {
         ("checkpoint and rate by validation", "by test"): at_best(table, of="clean_accuracy", by="clean_val_accuracy")
@@ -601,7 +607,7 @@ def analysis(scratch: Path) -> None:
         verdict = ("open", "holds", "contrary")[found * sign] if sign else ("none found", "differs", "differs")[found]
         shown = [f"{fmean(own):+.3g} ± {half_width(own):.2g}" if len(own) > 1 else "" for own in (*by_task, mean)]
         lines.append([text, *shown, verdict])
-    (folder / "claims.md").write_text(aligned(lines, 1) + f"\n\n{CLAIMS_NOTE}\n")
+    (folder / "claims.md").write_text(noted(lines, 1, CLAIMS_NOTE))
 
 
 def by_task_and_seed(rows: pd.DataFrame, one: Measured) -> pd.Series:

@@ -43,8 +43,7 @@ def score_maps(model: nn.Module, tokens: Tensor) -> Iterator[tuple[int, str, np.
     """Layer, `p` or `s`, and the weights `[H, T, T]`, queries down, of a sequence of tokens, int64 `[1, T]`."""
     for layer, (mixer, x) in enumerate(_inputs(model, tokens), start=1):
         if (parts := mixer.attention_parts(x)) is not None:
-            p, s, *_ = _weights(_of_sequence(parts, 0))
-            for name, weights in (("p", p), ("s", s)):
+            for name, weights in zip(("p", "s"), _weights(_of_sequence(parts, 0)), strict=True):
                 if weights is not None:
                     yield layer, name, weights.cpu().numpy()
 

@@ -1,6 +1,6 @@
 """Scores by task: bars of few columns, of many dots beside their names."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
 from textwrap import fill
 
@@ -16,7 +16,7 @@ from mixerlab.sweeps.figures.points import Scores
 from mixerlab.sweeps.figures.sheet import TICK, WIDTH, Sheet, figure_style, text_width
 from mixerlab.sweeps.figures.styles import Style, short_labels
 from mixerlab.sweeps.tables.columns import Column
-from mixerlab.sweeps.tables.tables import Row, seeds_entry
+from mixerlab.sweeps.tables.tables import Entry, Row
 
 MOST_BARS, NARROWEST_BAR, WIDEST_BAR = 8, 0.058, 0.3  # of a task; inches, with the gap beside it
 INK, NO_SCORE = "0.15", "0.9"
@@ -32,7 +32,7 @@ def by_task(scores: Scores) -> Figure:
     places = len(rows) * (len(look) + 1.2)
     few = scores.score.is_accuracy and len(look) <= MOST_BARS
     few = few and ((scores.width or WIDTH) - 0.5) / places >= NARROWEST_BAR
-    texts, common = short_labels(look)
+    (texts, common), lines = short_labels(look), label_lines(look)
     handles: list[Artist] = []
     with figure_style():
         if few:
@@ -47,16 +47,16 @@ def by_task(scores: Scores) -> Figure:
             marks.limit(panel, scores.score)
             handles += [Patch(facecolor=style.colour, label=texts[column]) for column, style in look.items()]
         else:
-            sheet = named_sheet(scores.width, list(rows), look, 0.7, 1.6)
+            sheet = named_sheet(scores.width, list(rows), lines, 0.7, 1.6)
             for panel, (task, row) in zip(sheet.panels, rows.items(), strict=True):
-                draw_dots(panel, row, look, scores.score)
+                _draw_dots(panel, row, look, scores.score)
                 panel.axvline(scores.chances[task], zorder=1.5, **marks.CHANCE)
         points = list(chain.from_iterable(row.values() for row in rows.values()))
         handles += marks.mark_handles(points, scores.has_chance, few, Patch(facecolor=NO_SCORE, label="no score"))
         if few and any(point.learned is not None for point in points):
             handles.append(Line2D([], [], **marks.LEARNED))
         caption = marks.caption(scores.selection, points, common)
-        title, height = f"{scores.score.label.capitalize()} by task", 1.5 if few else height_beside(look)
+        title, height = f"{scores.score.label.capitalize()} by task", 1.5 if few else height_beside(lines)
         return sheet.finish(title, caption, handles, height, whole=not few)
 
 
@@ -75,11 +75,8 @@ def _draw_bars(panel: Axes, place: float, row: Row, look: Mapping[Column, Style]
             panel.plot(x, point.learned, zorder=5, **marks.LEARNED)
 
 
-def named_sheet(
-    width: float | None, titles: Sequence[str], columns: Collection[Column], least: float, most: float
-) -> Sheet:
-    """A sheet of panels with the names of the columns beside them, from above."""
-    names = _names(columns)
+def named_sheet(width: float | None, titles: Sequence[str], names: Sequence[str], least: float, most: float) -> Sheet:
+    """A sheet of panels with names beside them, from above, as `label_lines` gives those of columns."""
     beside = 0.15 + max(text_width(line, TICK) for name in names for line in name.split("\n"))
     sheet = Sheet(width, titles, least, most, beside)
     for panel in sheet.panels:
@@ -87,26 +84,31 @@ def named_sheet(
     return sheet
 
 
-def height_beside(columns: Collection[Column]) -> float:
-    """Of a panel with the names of the columns beside it, in inches."""
-    return (0.03 + 0.1 * max(name.count("\n") + 1 for name in _names(columns))) * len(columns)
+def height_beside(names: Sequence[str]) -> float:
+    """Of a panel with these names beside it, in inches."""
+    return (0.03 + 0.1 * max(name.count("\n") + 1 for name in names)) * len(names)
 
 
-def _names(columns: Collection[Column]) -> list[str]:
+def label_lines(columns: Iterable[Column]) -> list[str]:
+    """What each column is called beside a panel, in lines."""
     return [fill(text, 30, break_on_hyphens=False) for text in short_labels(columns)[0].values()]
 
 
-def draw_dots(panel: Axes, row: Row, look: Mapping[Column, Style], score: Score) -> None:
-    """The scores of one row, a line of the panel for each column."""
-    for y, (column, style) in enumerate(look.items()):
-        point = row.get(column, seeds_entry({}, whole=False))
-        if point.mean is None:
-            panel.axhspan(y - 0.4, y + 0.4, color=NO_SCORE, linewidth=0)
-            continue
+def draw_dot(panel: Axes, y: float, point: Entry | None, style: Style) -> None:
+    """A score, if there is one, and its spread; hollow if it misses settings or seeds."""
+    if point is not None and point.mean is not None:
         panel.plot(
             point.mean, y, marker=style.marker, markersize=marks.MARKER, color=style.colour, zorder=3,
             markerfacecolor=style.colour if point.whole else "white",
         )  # fmt: skip
         marks.draw_spread(panel, y, point, INK, sideways=True)
+
+
+def _draw_dots(panel: Axes, row: Row, look: Mapping[Column, Style], score: Score) -> None:
+    """The scores of one row, a line of the panel for each column."""
+    for y, (column, style) in enumerate(look.items()):
+        if row[column].mean is None:
+            panel.axhspan(y - 0.4, y + 0.4, color=NO_SCORE, linewidth=0)
+        draw_dot(panel, y, row[column], style)
     marks.limit(panel, score, axis="x")
     panel.set_xlabel(score.label)

@@ -5,19 +5,18 @@ from itertools import cycle
 from typing import Any
 
 from matplotlib.artist import Artist
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
+from mixerlab.records.names import place_rank
 from mixerlab.records.schema import ACCURACY
-from mixerlab.sweeps.figures.by_task import INK, height_beside, named_sheet
-from mixerlab.sweeps.figures.marks import MARKER, draw_spread, limit, mark_handles, spread_text
+from mixerlab.sweeps.figures.by_task import draw_dot, height_beside, label_lines, named_sheet
+from mixerlab.sweeps.figures.marks import MARKER, limit, mark_handles, spread_text
 from mixerlab.sweeps.figures.sheet import figure_style
-from mixerlab.sweeps.figures.styles import styles
+from mixerlab.sweeps.figures.styles import Style, styles
 from mixerlab.sweeps.tables.columns import columns_in_order
-from mixerlab.sweeps.tables.published import Published, Series, order, ranges
-from mixerlab.sweeps.tables.tables import Entry
+from mixerlab.sweeps.tables.published import Published, Series, ranges
 
 PUBLISHED: dict[str, Any] = {"color": "black", "linewidth": 1.4}
 BAND = "0.82"
@@ -37,13 +36,13 @@ def comparison(ours: Mapping[str, Series], tables: Mapping[str, Published], told
         told: how ours were chosen.
         width: as of a `Sheet`.
     """
-    names = sorted({name for series in ours.values() for name in series}, key=order)
+    names = sorted({name for series in ours.values() for name in series}, key=place_rank)
     columns = columns_in_order(column for series in ours.values() for row in series.values() for column in row)
-    look = styles(columns)
+    look, lines = styles(columns), label_lines(columns)
     first, *others = tables.values()
     band = ranges(others)
     with figure_style():
-        sheet = named_sheet(width, list(map(str, names)), columns, 0.8, 1.6)
+        sheet = named_sheet(width, list(map(str, names)), lines, 0.8, 1.6)
         for panel, name in zip(sheet.panels, names, strict=True):
             for y, column in enumerate(columns):
                 place = (name, column.mixer)
@@ -54,7 +53,7 @@ def comparison(ours: Mapping[str, Series], tables: Mapping[str, Published], told
                     panel.plot([value] * 2, [y - 0.35, y + 0.35], zorder=2.5, **PUBLISHED)
                 for number, (marker, series) in enumerate(zip(cycle(MARKERS), ours.values())):
                     at = y + 0.6 * ((number + 0.5) / len(ours) - 0.5)
-                    _draw(panel, at, series.get(name, {}).get(column), marker, look[column].colour)
+                    draw_dot(panel, at, series.get(name, {}).get(column), Style(look[column].colour, marker))
             limit(panel, ACCURACY, axis="x")
             panel.set_xlabel(ACCURACY.label)
         points = [entry for series in ours.values() for row in series.values() for entry in row.values()]
@@ -67,12 +66,5 @@ def comparison(ours: Mapping[str, Series], tables: Mapping[str, Published], told
             handles.append(Patch(facecolor=BAND, label=label))
         handles += mark_handles([point for point in points if point.mean is not None], chance=False)
         caption = "; ".join([told, *spread_text(points)])
-        height = height_beside(columns) * (1 + 0.5 * (len(ours) - 1))
+        height = height_beside(lines) * (1 + 0.5 * (len(ours) - 1))
         return sheet.finish("Ours beside the published accuracy", caption, handles, height, whole=True)
-
-
-def _draw(panel: Axes, y: float, entry: Entry | None, marker: str, colour: Any) -> None:
-    if entry is not None and entry.mean is not None:
-        face = colour if entry.whole else "white"
-        panel.plot(entry.mean, y, marker=marker, markersize=MARKER, color=colour, markerfacecolor=face, zorder=3)
-        draw_spread(panel, y, entry, INK, sideways=True)

@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
 from mixerlab.records.schema import Score
-from mixerlab.sweeps.figures.by_task import height_beside, named_sheet
+from mixerlab.sweeps.figures.by_task import height_beside, label_lines, named_sheet
 from mixerlab.sweeps.figures.difficulty import setting_text
 from mixerlab.sweeps.figures.marks import caption
 from mixerlab.sweeps.figures.points import Scores
@@ -26,7 +26,7 @@ NO_SCORE: dict[str, Any] = {"hatch": "xxxxxx", "facecolor": "white", "edgecolor"
 def heat_map(scores: Scores) -> Figure:
     """The score of each setting (across) and column (down): the better the brighter and, where it fits, as a number."""
     score = scores.score
-    lines = {column: line for line, column in enumerate(scores.look)}
+    lines, names = {column: line for line, column in enumerate(scores.look)}, label_lines(scores.look)
     settings = {task: list(dict.fromkeys(scores.cells_on(task)["setting"])) for task in scores.tasks}
     values = {task: np.full((len(lines), len(own)), np.nan) for task, own in settings.items()}
     for cell in scores.cells[scores.cells["n"] > 0].itertuples():
@@ -36,7 +36,7 @@ def heat_map(scores: Scores) -> Figure:
     scale = Normalize(*((0, 1) if bounded else (np.nanmin(signed), np.nanmax(signed))))
     most, digits = max(map(len, settings.values())), text_width(".00" if bounded else "1.00", NUMBER) + 0.02
     with figure_style():
-        sheet = named_sheet(scores.width, scores.tasks, lines, most * digits, most * 0.4)
+        sheet = named_sheet(scores.width, scores.tasks, names, most * digits, most * 0.4)
         for panel, (task, own) in zip(sheet.panels, values.items(), strict=True):
             _draw(panel, own, score, scale, numbers=sheet.panel_width >= most * digits)
             labels = [fill(setting_text(setting), 24, max_lines=3) for setting in settings[task]]
@@ -47,7 +47,7 @@ def heat_map(scores: Scores) -> Figure:
         if np.isnan(signed).any():
             handles.append(Patch(label="no score", linewidth=0, **NO_SCORE))
         told = caption(scores.selection, (), short_labels(lines)[1])
-        return sheet.finish(f"{score.label.capitalize()} by setting", told, handles, height_beside(lines), whole=True)
+        return sheet.finish(f"{score.label.capitalize()} by setting", told, handles, height_beside(names), whole=True)
 
 
 def _draw(panel: Axes, values: np.ndarray, score: Score, scale: Normalize, numbers: bool) -> None:

@@ -18,7 +18,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 
-from mixerlab.records.names import MIXERS, TASKS, rank, setting_rank
+from mixerlab.records.names import MIXERS, place_rank, rank
 from mixerlab.sweeps.figures.curves import show_epochs
 from mixerlab.sweeps.figures.difficulty import setting_title
 from mixerlab.sweeps.figures.sheet import WIDTH, Sheet, figure_style
@@ -136,8 +136,7 @@ def _place(name: str) -> tuple:
 def _shown(means: pd.DataFrame, panels: Panels) -> list[Shown]:
     have = {title: measures for title, measures in panels.items() if means["measure"].isin(measures).any()}
     pairs = set(means[["task", "setting"]].itertuples(index=False, name=None))
-    rows = sorted(pairs, key=lambda pair: (rank(pair[0], TASKS), setting_rank(pair[1])))
-    return [(pair, title, measures) for pair in rows for title, measures in have.items()]
+    return [(pair, title, measures) for pair in sorted(pairs, key=place_rank) for title, measures in have.items()]
 
 
 def _only(means: pd.DataFrame, setting: Sequence[str], measures: Sequence[str]) -> pd.DataFrame:

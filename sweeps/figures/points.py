@@ -11,7 +11,7 @@ from mixerlab.records.names import AVERAGE, TASKS, averaged, in_order
 from mixerlab.records.schema import Score
 from mixerlab.sweeps.figures.styles import Style, styles
 from mixerlab.sweeps.tables.columns import Column
-from mixerlab.sweeps.tables.intervals import STUDENT_T
+from mixerlab.sweeps.tables.intervals import error_of_sum, student_t
 from mixerlab.sweeps.tables.tables import Entry, Row, task_table
 
 
@@ -77,15 +77,13 @@ def seeds_of(entry: Entry) -> list[float]:
 
 
 def error_of(entry: Entry) -> tuple[float, float]:
-    """The squared standard error of a mean over seeds, and its degrees of freedom (Welch and Satterthwaite's).
+    """The squared standard error of a mean over seeds, and its degrees of freedom (`error_of_sum`).
 
     Settings with one seed add nothing to the error, which then is a lower bound. (0, 0): no setting has two seeds.
     """
     if (n := len(entry.by_seed)) > 1:
         return variance(entry.by_seed.values()) / n, n - 1
-    parts = [(error / len(entry.parts) ** 2, freedom) for error, freedom in map(error_of, entry.parts) if error]
-    error = sum(part for part, _ in parts)
-    return error, error**2 / sum(part**2 / freedom for part, freedom in parts) if parts else 0.0
+    return error_of_sum((error / len(entry.parts) ** 2, freedom) for error, freedom in map(error_of, entry.parts))
 
 
 def interval_of(entry: Entry) -> tuple[float, float] | None:
@@ -93,7 +91,7 @@ def interval_of(entry: Entry) -> tuple[float, float] | None:
     error, freedom = error_of(entry)
     if entry.mean is None or freedom == 0 or len(entry.by_seed) == 2:
         return None
-    half = STUDENT_T[min(max(int(freedom), 1), len(STUDENT_T)) - 1] * error**0.5
+    half = student_t(freedom) * error**0.5
     return entry.mean - half, entry.mean + half
 
 

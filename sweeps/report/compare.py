@@ -15,6 +15,7 @@ from typing import get_args
 
 from mixerlab.records.atomic import replace_file
 from mixerlab.records.files import check_writable
+from mixerlab.records.names import place_rank
 from mixerlab.records.text import captions_page, escape_markdown
 from mixerlab.sweeps.figures.comparison import comparison
 from mixerlab.sweeps.figures.marks import CHOSEN
@@ -31,7 +32,6 @@ from mixerlab.sweeps.tables.published import (
     Rule,
     Series,
     distance,
-    order,
     ours,
     ranges,
     read_published,
@@ -136,10 +136,6 @@ def _labels(sources: Sequence[str | Path], labels: Sequence[str]) -> Sequence[st
     return labels
 
 
-def _table(lines: Sequence[Sequence[str]], left: int) -> str:
-    return aligned([[escape_markdown(text) for text in line] for line in lines], left)
-
-
 def markdown(every: Mapping[str, Series], tables: Mapping[str, Published]) -> str:
     """A line for each name and column: ours, the range of the published ones, and each of these."""
     band, several = ranges(tables.values()), len(tables) > 1
@@ -148,7 +144,7 @@ def markdown(every: Mapping[str, Series], tables: Mapping[str, Published]) -> st
         rows.setdefault(name, set()).update(row)
     texts = labels_of(set().union(*rows.values()))
     lines = [["", "mixer", *every, *(["published"] if several else []), *tables]]
-    for name in sorted(rows, key=order):
+    for name in sorted(rows, key=place_rank):
         for column in columns_in_order(rows[name]):
             place = name, column.mixer
             low, high, count = band.get(place, (0.0, 0.0, 0))
@@ -156,7 +152,7 @@ def markdown(every: Mapping[str, Series], tables: Mapping[str, Published]) -> st
             between = [f"{low:.3f} to {high:.3f} ({count})" if count > 1 else ""] if several else []
             theirs = [f"{table.numbers[place][0]:.3f}" if place in table.numbers else "" for table in tables.values()]
             lines.append([str(name), texts[column], *entries, *between, *theirs])
-    return _table(lines, 2)
+    return aligned(lines, 2, escape_markdown)
 
 
 def _entry(entry: Entry | None) -> str:
@@ -176,7 +172,7 @@ def distances(every: Mapping[str, Series], tables: Mapping[str, Published]) -> s
     for label, numbers in [*((label, whole(series)) for label, series in every.items()), *several]:
         entries = ["" if numbers is other else _distance(*distance(numbers, other)) for other in theirs.values()]
         lines.append([label, *entries])
-    return _table(lines, 1)
+    return aligned(lines, 1, escape_markdown)
 
 
 def outside(every: Mapping[str, Series], tables: Mapping[str, Published]) -> list[str]:

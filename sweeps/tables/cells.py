@@ -9,7 +9,7 @@ from typing import Any
 import pandas as pd
 
 from mixerlab.records.best import ENDED, Selection, best_trial
-from mixerlab.records.names import TASKS, rank, setting_rank
+from mixerlab.records.names import place_rank
 from mixerlab.records.schema import ACCURACY, Score
 from mixerlab.sweeps.tables.columns import Column, columns_in_order
 from mixerlab.sweeps.tables.intervals import solved_counts
@@ -18,7 +18,7 @@ Place = tuple[Column, str, str]  # column, task, setting
 Row = dict[str, Any]
 CELL_COLUMNS = (
     *("column", "mixer", "task", "setting", "status", "score", "mean", "n", "by_seed"),
-    *("lr", "config", "num_params", "state_size", "replicas", "seeds", "rates", "lacking", "edge", "configs"),
+    *("lr", "config", "num_params", "state_size", "replicas", "seeds", "lacking", "edge", "configs"),
     *("solved", "known", "steps_to_90", "learned", "chance", "by_code"),
 )
 
@@ -46,9 +46,7 @@ def best_per_cell(frame: pd.DataFrame, selection: Selection = "official", all_kn
             score = Score(row["score"], bool(row["higher_is_better"]))
             scores |= {row["task"]: score, (row["task"], row["setting"]): score}
     columns = columns_in_order(place[0] for place in groups)
-    problems = sorted(
-        {place[1:] for place in groups}, key=lambda place: (rank(place[0], TASKS), setting_rank(place[1]))
-    )
+    problems = sorted({place[1:] for place in groups}, key=place_rank)
     chance = pd.to_numeric(known.get("chance", pd.Series(dtype=float)), errors="coerce")
     chances = chance.groupby([known["task"], known["setting"]]).first()
     lacking = lacking_rates(groups, all_known)
@@ -85,7 +83,6 @@ def _cell(rows: list[Row], selection: Selection, score: Score) -> Row:
         "n": 0,
         "by_seed": {},
         "seeds": len({row["seed"] for row in rows}),
-        "rates": tuple(sorted({row["lr"] for row in ended})),
         "lacking": (),
         "edge": False,
         "configs": len({row["config"] for row in ended}),
@@ -97,22 +94,18 @@ def _cell(rows: list[Row], selection: Selection, score: Score) -> Row:
         return cell
     best, edge = best_trial(rows, selection, score)
     by_seed = {row["seed"]: row[f"{selection}_{score.name}"] for row in best}
+    learned = solved_counts(row.get("steps_to_90", math.nan) for row in best)
     return cell | {
         "status": "ok" if finished == len(rows) else "partial",
         "mean": fmean(by_seed.values()),
         "n": len(best),
         "by_seed": by_seed,
         "edge": edge,
-        "learned": _share_that_learned(best),
+        "learned": learned["solved"] / learned["known"] if learned["known"] else None,
         "by_code": _seeds_by_code(best),
         **{key: best[0][key] for key in ("lr", "config", "num_params", "state_size")},
         "replicas": [(row["run_id"], int(row["replica"])) for row in best],
     }
-
-
-def _share_that_learned(rows: Iterable[Mapping[str, Any]]) -> float | None:
-    counts = solved_counts(row.get("steps_to_90", math.nan) for row in rows)
-    return counts["solved"] / counts["known"] if counts["known"] else None
 
 
 def _seeds_by_code(rows: Iterable[Mapping[str, Any]]) -> tuple[tuple[int, ...], ...]:

@@ -13,9 +13,24 @@ from typing import Any
 STUDENT_T = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228)
 
 
+def student_t(freedom: float) -> float:
+    """The 97.5 % quantile of Student's t for these degrees of freedom, rounded down, one at least."""
+    return STUDENT_T[min(max(int(freedom), 1), len(STUDENT_T)) - 1]
+
+
 def half_width(values: Sequence[float]) -> float:
     """Half of Student's 95% interval of the mean of at least two values."""
-    return STUDENT_T[min(len(values) - 2, len(STUDENT_T) - 1)] * stdev(values) / len(values) ** 0.5
+    return student_t(len(values) - 1) * stdev(values) / len(values) ** 0.5
+
+
+def error_of_sum(parts: Iterable[tuple[float, float]]) -> tuple[float, float]:
+    """The squared standard error of a sum of independent means, and its degrees of freedom, from those of each.
+
+    Welch and Satterthwaite's. Parts without an error add nothing; (0, 0) if none has one.
+    """
+    parts = [(error, freedom) for error, freedom in parts if error]
+    total = sum(error for error, _ in parts)
+    return total, total**2 / sum(error**2 / freedom for error, freedom in parts) if parts else 0.0
 
 
 def interval(by_seed: Sequence[float], bounded: bool = True) -> tuple[float, float] | None:

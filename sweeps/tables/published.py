@@ -11,7 +11,6 @@ import pandas as pd
 import yaml
 
 from mixerlab.records.best import ENDED, Selection
-from mixerlab.records.names import TASKS, rank, setting_rank
 from mixerlab.records.schema import ACCURACY
 from mixerlab.sweeps.tables.cells import Place, best_per_cell
 from mixerlab.sweeps.tables.columns import Column, columns_in_order
@@ -36,11 +35,6 @@ class Name(NamedTuple):
 
 Numbers = Mapping[tuple[Name, str], list[float]]  # by name and mixer; of ours one for each column of the mixer
 Series = Mapping[Name, Mapping[Column, Entry]]  # of ours
-
-
-def order(name: Name) -> tuple:
-    """What names are sorted by."""
-    return rank(name.task, TASKS), setting_rank(name.setting)
 
 
 @dataclass(frozen=True)

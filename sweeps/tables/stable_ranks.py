@@ -4,7 +4,7 @@ from statistics import fmean
 
 import pandas as pd
 
-from mixerlab.records.names import MIXERS, TASKS, in_order, natural, rank
+from mixerlab.records.names import MIXERS, natural, place_rank, rank
 from mixerlab.records.text import escape_markdown
 from mixerlab.sweeps.tables.intervals import half_width
 from mixerlab.sweeps.tables.writers import aligned
@@ -26,12 +26,11 @@ def stable_ranks(frame: pd.DataFrame) -> str:
         set(zip(frame["mixer"], frame["variant"], strict=True)), key=lambda c: (rank(c[0], MIXERS), natural(c[1]))
     )
     lines = [["task", "setting", "weight", *(escape_markdown(", ".join(filter(None, column))) for column in columns)]]
-    for task in in_order(frame["task"], TASKS):
-        for setting in frame.loc[frame["task"] == task, "setting"].unique():
-            for name in WEIGHTS:
-                entries = [by_replica.get((task, setting, *column, f"srank {name}")) for column in columns]
-                if any(entry is not None for entry in entries):
-                    lines.append([task, setting, name, *map(_text, entries)])
+    for place in sorted(set(zip(frame["task"], frame["setting"], strict=True)), key=place_rank):
+        for name in WEIGHTS:
+            entries = [by_replica.get((*place, *column, f"srank {name}")) for column in columns]
+            if any(entry is not None for entry in entries):
+                lines.append([*place, name, *map(_text, entries)])
     return f"{aligned(lines, 3)}\n\n{NOTE}\n"
 
 

@@ -1,7 +1,5 @@
 """Tables as Markdown, LaTeX and CSV. All that comes from records is escaped."""
 
-import csv
-import io
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -30,8 +28,9 @@ def to_markdown(table: Table, escaped: Callable[[str], str] = escape_markdown) -
     return "\n".join([aligned(lines, len(table.labels)), *([""] if notes else []), *notes]) + "\n"
 
 
-def aligned(lines: Sequence[Sequence[str]], left: int) -> str:
-    """A Markdown table of a header and rows, the first `left` columns flush left."""
+def aligned(lines: Sequence[Sequence[str]], left: int, escaped: Callable[[str], str] = str) -> str:
+    """A Markdown table of a header and rows, all texts `escaped`, the first `left` columns flush left."""
+    lines = [list(map(escaped, line)) for line in lines]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     ruler = ["-" * width if i < left else "-" * (width - 1) + ":" for i, width in enumerate(widths)]
     sides = ["<" if i < left else ">" for i in range(len(widths))]
@@ -107,15 +106,11 @@ def to_csv(table: Table) -> str:
             lines.append([*name, names[column], *numbers, *marks])
     header = [*table.labels, "column", "mean", "std", "n", "low", "high", "learned", "settings", "of"]
     header += ["bold", "wider_grid", "incomplete", "status"]
-    file = io.StringIO()
-    lines.insert(0, header)
-    safe = [[no_formula(value) if isinstance(value, str) else value for value in line] for line in lines]
-    csv.writer(file, lineterminator="\n").writerows(safe)
-    return file.getvalue()
+    return rows_csv(pd.DataFrame(lines, columns=header))
 
 
 def rows_csv(frame: pd.DataFrame) -> str:
-    """One row per replica, as `collect` gives them."""
+    """The rows of a frame, such as one per replica as `collect` gives them; texts are no formulas."""
     safe = frame.rename(columns=no_formula)
     for name in safe.select_dtypes(exclude=["number", "bool"]):
         safe[name] = safe[name].map(lambda value: no_formula(value) if isinstance(value, str) else value)
@@ -145,7 +140,7 @@ def cost_markdown(frame: pd.DataFrame) -> str | None:
         "Of a run, whose replicas (learning rate, seed) train together: parameters of one, the time of training with\n"
         "the scoring of each epoch, the tokens that all replicas train on in a second of it, and the most memory of\n"
         "their tensors on a GPU. Medians over runs of as many replicas on one device.\n\n"
-        + aligned([[escape_markdown(text) for text in line] for line in lines], 4)
+        + aligned(lines, 4, escape_markdown)
         + "\n"
     )
 
@@ -170,13 +165,10 @@ def solved_markdown(cells: pd.DataFrame) -> str | None:
             steps = "-" if pd.isna(cell.steps_to_90) else f"{cell.steps_to_90:,.0f}"
             texts[cell.column] = f"{cell.solved}/{cell.known}, {steps}" if cell.known else "-"
         lines.append([*name, *(texts[column] for column in names)])
-    by_task, by_setting = (
-        aligned([[escape_markdown(text) for text in line] for line in table], left)
-        for table, left in ((shares, 1), (lines, 2))
-    )
     return (
         "Share of the seeds at the best learning rate that reached a test accuracy of 0.9, mean over the settings:\n\n"
-        f"{by_task}\n\n"
+        f"{aligned(shares, 1, escape_markdown)}\n\n"
         "Replicas (learning rate, seed) that reached it, and the median of the steps to it. One that never did counts\n"
-        f"as infinitely late, so there is a median only where more than half did.\n\n{by_setting}\n"
+        f"as infinitely late, so there is a median only where more than half did.\n\n"
+        f"{aligned(lines, 2, escape_markdown)}\n"
     )
