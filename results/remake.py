@@ -32,7 +32,7 @@ from mixerlab.sweeps.report.report import report
 from mixerlab.sweeps.tables.cells import best_per_cell
 from mixerlab.sweeps.tables.collect import rows_of
 from mixerlab.sweeps.tables.intervals import error_of_sum, half_width, student_t
-from mixerlab.sweeps.tables.published import ranges, read_published
+from mixerlab.sweeps.tables.published import distance, ranges, read_published
 from mixerlab.sweeps.tables.swept import spread_out
 from mixerlab.sweeps.tables.writers import aligned, rows_csv
 
@@ -61,9 +61,10 @@ Accuracy of Parallax less that of attention, each at its best of three rates, by
 after ±, half of Student's 95% interval over seeds, of the difference Welch's."""
 
 # Of the frontier:
-FRONTIER_NOTE = """\
-Share of right answers; epoch and rate chosen on validation rows of the trained length; mean of three seeds ± half of\
- Student's 95% interval."""
+FRONTIER_NOTE = (
+    "Share of right answers; epoch and rate chosen on validation rows of the trained length; mean of three seeds"
+    " ± half of Student's 95% interval."
+)
 
 # Of the ingredients:
 INGREDIENTS_NOTE = """\
@@ -71,6 +72,7 @@ Change of the mean accuracy over a task's settings (those that both sides have) 
 AdamW at its own three; each seed at its best rate and at the checkpoint of the lowest test loss, unless the ingredient
 is another rule. Mean over mixers; after ±, half of Student's 95% interval over mixers, each the mean of its seeds, or
 over mixers and seeds together where fewer than three mixers have the ingredient. No rows: epochs, batch size."""
+Effect = tuple[float, list[float]]  # the mean, and what its interval is over
 EFFECT: dict = {"color": "#0072B2", "markersize": 3.5, "ecolor": "0.15", "elinewidth": 0.8}
 
 # Of the arms:
@@ -346,7 +348,7 @@ def screen(scratch: Path) -> None:
     choices = [(column, rate) for column in CHECKPOINTS for rate in ("setting", "task", "task, for all mixers", "5e-3")]
     lines = [
         [CHECKPOINTS[column], "5e-3" if rate == "5e-3" else f"the best for each {rate}"]
-        + ["{:.3f}, {:.2f}".format(*distance(means_of(recipe, column, rate), paper)) for recipe in recipes.values()]
+        + [distance_text(means_of(recipe, column, rate), paper) for recipe in recipes.values()]
         for column, rate in choices
     ]
     text += aligned([["checkpoint", "rate", *recipes], *lines], 2) + "\n"
@@ -394,10 +396,10 @@ def means_of(rows: pd.DataFrame, column: str = "official_accuracy", rate: str = 
     return by_rate.xs(5e-3, level="lr")
 
 
-def distance(ours: pd.Series, paper: pd.Series) -> tuple[float, float]:
+def distance_text(ours: pd.Series, paper: pd.Series) -> str:
     """RMSE and Spearman's rank correlation."""
-    ours = ours[paper.index]
-    return float(((ours - paper) ** 2).mean() ** 0.5), float(ours.rank().corr(paper.rank()))
+    _, rmse, spearman = distance(*({place: [mean] for place, mean in means.items()} for means in (ours, paper)))
+    return f"{rmse:.3f}, {spearman:.2f}"
 
 
 def effects(rows: pd.DataFrame) -> pd.DataFrame:
@@ -422,11 +424,10 @@ def effects(rows: pd.DataFrame) -> pd.DataFrame:
 def ingredients(scratch: Path) -> None:
     """What single ingredients of a recipe change on each task, of the rows that the other folders have."""
     tasks = [task for task in TASKS if task in PAPER.over]
-    lines = []
-    changes = ingredient_changes()
-    for (name, former), change in changes.items():
-        by_task = {task: effect_of(own.droplevel("task")) for task, own in change.groupby("task")}
-        texts = {task: f"{mean:+.3f} ± {half_width(units):.3f}" for task, (mean, units) in by_task.items()}
+    lines, found = [], {}
+    for (name, former), change in ingredient_changes().items():
+        found[name] = {task: effect_of(own) for task, own in change.groupby("task")}
+        texts = {task: f"{mean:+.3f} ± {half_width(units):.3f}" for task, (mean, units) in found[name].items()}
         seeds = change.groupby(level=CELL).size()
         lines.append(
             [
@@ -439,30 +440,29 @@ def ingredients(scratch: Path) -> None:
         )
     header = ["ingredient", "in place of", *tasks, "mixers", "settings", "seeds"]
     (RESULTS / "ingredients" / "effects.md").write_text(noted([header, *lines], 2, INGREDIENTS_NOTE))
-    save(effects_figure(changes, tasks), RESULTS / "ingredients" / "effects")
+    save(effects_figure(found, tasks), RESULTS / "ingredients" / "effects")
 
 
-def effects_figure(changes: Mapping[tuple[str, str], pd.Series], tasks: Sequence[str]) -> Figure:
-    """A panel for each task: the effects with their intervals, over how far published tables are from their middle."""
+def effects_figure(found: Mapping[str, Mapping[str, Effect]], tasks: Sequence[str]) -> Figure:
+    """A panel for each task: the effects by ingredient, over how far published tables are from their middle."""
     spread = {task: [] for task in tasks}
     for (name, _), (low, high, tables) in ranges(read_published().values()).items():
         if tables > 2 and not name.setting:
             spread[name.task].append((high - low) / 2)
-    names = [name for name, _ in changes]
     with figure_style():
-        sheet = named_sheet(None, tasks, names, 0.7, 1.6)
+        sheet = named_sheet(None, tasks, list(found), 0.7, 1.6)
         for panel, task in zip(sheet.panels, tasks, strict=True):
             half = fmean(spread[task])
             panel.axvspan(-half, half, color=BAND, linewidth=0)
             panel.axvline(0, color="0.5", linewidth=0.6)
-            for y, change in enumerate(changes.values()):
-                if task in change.index.unique("task"):
-                    mean, units = effect_of(change.xs(task, level="task"))
+            for y, effects_on in enumerate(found.values()):
+                if task in effects_on:
+                    mean, units = effects_on[task]
                     panel.errorbar(mean, y, xerr=half_width(units), fmt="o", **EFFECT)
             panel.set(xlim=(-0.4, 0.4), xticks=(-0.3, 0, 0.3), xlabel="change")
         told = "accuracy, mean over mixers; whiskers: 95% Student t interval over mixers or seeds, cut off at 0.4"
         handles = [Patch(facecolor=BAND, label="half the range of three or more published tables, mean over mixers")]
-        return sheet.finish("What single ingredients change", told, handles, 0.16 * len(names), whole=True)
+        return sheet.finish("What single ingredients change", told, handles, 0.16 * len(found), whole=True)
 
 
 def ingredient_changes() -> dict[tuple[str, str], pd.Series]:
@@ -517,8 +517,8 @@ def at_best(
     return seeds[of].last()[seeds["lr"].nunique() == len(rates)]
 
 
-def effect_of(change: pd.Series) -> tuple[float, list[float]]:
-    """Of a change by mixer, setting and seed: the mean over mixers of the means over settings, and what differs.
+def effect_of(change: pd.Series) -> Effect:
+    """The mean over mixers of the means over settings, and what differs; `change`: by mixer, setting and seed.
 
     The interval is over the means of mixers or, of fewer than three, over mixers and seeds together.
     """

@@ -209,10 +209,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         source, *args["more"] = args.pop("sources") or ["results"]
         if sweep and args["more"]:
             raise ValueError(f"--sweep {sweep}: give one SOURCE, the results folder of that sweep")
-        configs = read_sweep(source, sweep) if sweep else None
         if sweep:
-            args["out"] = args["out"] or sweep_report(source, sweep)
-        made = report(source, configs=configs, selections=selections, **args)
+            args |= {"configs": read_sweep(source, sweep), "out": args["out"] or sweep_report(source, sweep)}
+        made = report(source, selections=selections, **args)
     except (ValueError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
