@@ -36,7 +36,8 @@ def register(
 
     Args:
         operator: what `torch.library.custom_op` made.
-        save: `(ctx, inputs, output)`, keeps what `gradients` needs.
+        save: `(ctx, inputs, output)`, keeps what `gradients` needs; by default all inputs, which are tensors then, and
+            the results behind the first, which are made for the backward only.
         gradients: `(ctx, *grads)`, the gradients of the inputs. An operator that is given none, as one that computes
             gradients itself, raises when it is differentiated.
         refusal: the message of that RuntimeError.
@@ -48,8 +49,16 @@ def register(
     def save_nothing(ctx, inputs, output):
         pass
 
-    operator.register_autograd(gradients or refuse, setup_context=save or save_nothing)
+    operator.register_autograd(gradients or refuse, setup_context=save or (save_all if gradients else save_nothing))
     operator.register_vmap(partial(fold_replicas, operator))
+
+
+def save_all(ctx, inputs, output) -> None:
+    for_backward = output[1:] if isinstance(output, tuple) else ()
+    ctx.save_for_backward(*inputs, *for_backward)
+    if for_backward:
+        ctx.mark_non_differentiable(*for_backward)
+        ctx.set_materialize_grads(False)  # None, not tensors of zeros, for their gradients
 
 
 def fold_replicas(op: Callable, info, in_dims: tuple, *args):

@@ -71,17 +71,11 @@ def parameter_gradients(packed: Tensor, channels: int) -> tuple[Tensor, Tensor, 
     return of_A.unflatten(1, (channels, -1)), of_D, of_bias
 
 
-def _save(ctx, inputs, output):
-    ctx.save_for_backward(*inputs, *output[1:])
-    ctx.mark_non_differentiable(*output[1:])
-    ctx.set_materialize_grads(False)  # None, not tensors of zeros, for their gradients
-
-
 def _gradients(ctx, grad, *_):
     of_u, of_delta, of_BC, of_z, of_parameters = scan_backward(grad, *ctx.saved_tensors)
     of_A, of_D, of_bias = parameter_gradients(of_parameters, of_u.shape[2])
     return of_u, of_delta, of_bias, of_A, of_BC, of_D, of_z
 
 
-register(scan, save=_save, gradients=_gradients)
+register(scan, gradients=_gradients)
 register(scan_backward)

@@ -40,10 +40,6 @@ def _(grad, x, weight, bias):
     return x.new_empty(x.shape), weight.new_empty((weight.shape[0], weight[0].numel() + bias[0].numel()))
 
 
-def _save(ctx, inputs, output):
-    ctx.save_for_backward(*inputs)
-
-
 def _gradients(ctx, grad):
     weight = ctx.saved_tensors[1]
     grad_x, of_parameters = convolution_backward(grad, *ctx.saved_tensors)
@@ -57,5 +53,5 @@ def parameter_gradients(packed: Tensor, taps: int) -> tuple[Tensor, Tensor]:
     return of_weight.unflatten(1, (channels, taps)), of_bias
 
 
-register(convolution, save=_save, gradients=_gradients)
+register(convolution, gradients=_gradients)
 register(convolution_backward)

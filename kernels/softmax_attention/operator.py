@@ -41,7 +41,6 @@ def _(d_o, q, k, v):
 
 register(
     short_attention,
-    save=lambda ctx, inputs, output: ctx.save_for_backward(*inputs),
     gradients=lambda ctx, d_o: short_attention_backward(d_o, *ctx.saved_tensors),
 )
 register(

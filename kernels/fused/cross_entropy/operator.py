@@ -33,15 +33,9 @@ def _(grad, logits, targets, count, lse):
     return logits.new_empty(logits.shape)
 
 
-def _save(ctx, inputs, output):
-    ctx.save_for_backward(*inputs, *output[1:])
-    ctx.mark_non_differentiable(*output[1:])
-    ctx.set_materialize_grads(False)  # no zeros for the gradients of count and log-sum-exp
-
-
 def _gradients(ctx, grad, *_):
     return mean_losses_backward(grad, *ctx.saved_tensors), None
 
 
-register(mean_losses, save=_save, gradients=_gradients)
+register(mean_losses, gradients=_gradients)
 register(mean_losses_backward)

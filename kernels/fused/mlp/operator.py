@@ -34,15 +34,12 @@ def _(grad, x, gate_up_weight, down_weight):
     return tuple(x.new_empty((*x.shape[:2], width)) for width in widths)
 
 
-def _save(ctx, inputs, output):
-    ctx.save_for_backward(*inputs)  # gates and ups are computed again, which is faster than to read them
-
-
 def _gradients(ctx, grad):
+    # Gates and ups are computed again, which is faster than to save and read them.
     x, gate_up_weight, down_weight = ctx.saved_tensors
     grad_x, grad_gate_up, hidden = mlp_backward(grad, x, gate_up_weight, down_weight)
     return grad_x, weight_gradient(grad_gate_up, x), weight_gradient(grad, hidden)
 
 
-register(mlp, save=_save, gradients=_gradients)
+register(mlp, gradients=_gradients)
 register(mlp_backward)

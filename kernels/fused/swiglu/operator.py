@@ -62,11 +62,7 @@ def _(grad, gate_up):
     return gate_up.new_empty(gate_up.shape)
 
 
-def _save(ctx, inputs, output):
-    ctx.save_for_backward(*inputs)
-
-
-register(gated, save=_save, gradients=lambda ctx, grad: gated_backward(grad, *ctx.saved_tensors))
-register(gated_packed, save=_save, gradients=lambda ctx, grad: gated_packed_backward(grad, *ctx.saved_tensors))
+register(gated, gradients=lambda ctx, grad: gated_backward(grad, *ctx.saved_tensors))
+register(gated_packed, gradients=lambda ctx, grad: gated_packed_backward(grad, *ctx.saved_tensors))
 register(gated_backward)
 register(gated_packed_backward)

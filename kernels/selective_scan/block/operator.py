@@ -104,12 +104,6 @@ def _(grad, xz, x_proj, dt_proj, conv_weight, conv_bias, dt_bias, A_log, D, u, d
     return *(t.new_empty(t.shape) for t in (xz, x_proj, dt_proj)), of_convolution, of_scan
 
 
-def _save(ctx, inputs, output):
-    ctx.save_for_backward(*inputs, *output[1:])
-    ctx.mark_non_differentiable(*output[1:])
-    ctx.set_materialize_grads(False)  # None, not tensors of zeros, for their gradients
-
-
 def _gradients(ctx, grad, *_):
     conv_weight, D = ctx.saved_tensors[3], ctx.saved_tensors[7]
     *of_large, of_convolution, of_scan = block_backward(grad, *ctx.saved_tensors)
@@ -117,5 +111,5 @@ def _gradients(ctx, grad, *_):
     return *of_large, *convolution_gradients(of_convolution, conv_weight.shape[2]), of_bias, of_A_log, of_D
 
 
-register(block, save=_save, gradients=_gradients)
+register(block, gradients=_gradients)
 register(block_backward)
