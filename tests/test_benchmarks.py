@@ -48,7 +48,7 @@ def test_the_ema_that_is_measured_is_the_readmes():
 
 @pytest.mark.parametrize("page", ["README.md", "results/benchmarks/throughput/README.md"])
 def test_the_pages_speeds_are_those_of_the_table(page):
-    measured = pd.read_csv(ROOT / "results" / "benchmarks" / "throughput" / "throughput.csv")
+    measured = pd.read_csv(ROOT / "results" / "benchmarks" / "throughput" / "table.csv")
     rates = {(row.mixer, row["T"], row.replicas): row["replica-steps/s"] for _, row in measured.iterrows()}
     lines = [line.strip("|").split("|") for line in (ROOT / page).read_text().splitlines() if line.startswith("|")]
     (first,) = (number for number, line in enumerate(lines) if "T=128, 1 replica" in line[1])
