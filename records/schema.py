@@ -170,8 +170,9 @@ def failed_record(
     """The record of a run that raised: one failed row for each learning rate and seed, without results."""
     nothing = dict.fromkeys(result_columns(score)) | {"status": "failed", "error": error}
     rows = [labels | nothing for labels in labels_of_replicas(config)]
-    identity, provenance = run_id(config), dict(provenance)
-    return Record(run_id=identity, status="failed", error=error, rows=rows, score=score, provenance=provenance)
+    return Record(
+        run_id=run_id(config), status="failed", error=error, rows=rows, score=score, provenance=dict(provenance)
+    )
 
 
 def rows_digest(record: Record) -> str:
@@ -194,7 +195,11 @@ def validate_record(record: Record) -> None:
     columns = {*LABELS, "hparams", *result_columns(record.score)}
     for number, row in enumerate(record.rows):
         try:
-            _validate_row(row, record, columns)
+            if differing := sorted(row.keys() ^ columns):
+                raise ValueError(f"missing or unknown columns {', '.join(differing)}")
+            if row["run_id"] != record.run_id:
+                raise ValueError(f"run_id={shown(row['run_id'])} is not the record's {record.run_id!r}")
+            check_results(row, record.score)
         except ValueError as error:
             raise ValueError(f"row {number}: {error}") from error
     # They become columns beside those of the rows.
@@ -208,14 +213,6 @@ def check_name(key: str, value: Any) -> None:
         raise ValueError(f"{key}={shown(value)} must be a name: a string that is not empty")
     if not value.isprintable() or len(value) > LONGEST_NAME:
         raise ValueError(f"{key}={shown(value)} must be one printable line of at most {LONGEST_NAME} characters")
-
-
-def _validate_row(row: Mapping[str, Any], record: Record, columns: set[str]) -> None:
-    if differing := sorted(row.keys() ^ columns):
-        raise ValueError(f"missing or unknown columns {', '.join(differing)}")
-    if row["run_id"] != record.run_id:
-        raise ValueError(f"run_id={shown(row['run_id'])} is not the record's {record.run_id!r}")
-    check_results(row, record.score)
 
 
 def check_results(row: Mapping[str, Any], score: Score) -> None:

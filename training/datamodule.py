@@ -50,18 +50,17 @@ class BatchGroup(NamedTuple):
         examples: those of all splits, so that a graph captured for one split serves the others.
         rows: int64 `[steps, R, B]`, the rows of `examples` in each replica's batch at each step.
         is_apart: they are rows of `examples.apart` instead.
-        cut: inputs and targets of the first of these rows, int32, which `place` puts there; None: they are there.
+        cut: of rows in a file the tensors of examples, and what `place` puts there first, int32.
     """
 
     examples: Examples
     rows: Tensor
     is_apart: bool = False
-    cut: tuple[np.ndarray, np.ndarray] | None = None
+    cut: Sequence[tuple[Tensor, np.ndarray]] = ()
 
     def place(self) -> None:
         """Called before the steps of this group, and after those of the one before, whose rows it replaces."""
-        examples = self.examples.apart if self.is_apart and self.examples.apart else self.examples
-        for place, rows in zip((examples.inputs, examples.targets), self.cut or (), strict=False):
+        for place, rows in self.cut:
             place[: len(rows)] = torch.from_numpy(rows).to(place.device)
 
 
@@ -195,6 +194,10 @@ class PopulationData(L.LightningDataModule):
         unscored = np.full_like(targets[0], IGNORE_INDEX)
         return Examples(_filled(inputs, inputs[0], device), _filled(targets, unscored, device), scored)
 
+    def _examples_of(self, split: str) -> Examples:
+        apart = self.examples.apart
+        return apart if split == "test" and apart is not None else self.examples
+
     def _batches(self, order: Tensor, examples: Examples) -> Tensor:
         """Cuts row numbers `[R, rows]` into batches `[steps, R, B]`; pads the last batch with the last row of all."""
         replicas, rows = order.shape
@@ -232,30 +235,27 @@ class PopulationData(L.LightningDataModule):
 
     def _in_order(self, split: str) -> Tensor:
         rows = self.ranges[split]
-        apart = self.examples.apart if split == "test" else None
         order = torch.arange(rows.start, rows.stop, device=self._numbers_on)
-        return self._batches(order.expand(len(self.seeds), -1), apart or self.examples)
+        return self._batches(order.expand(len(self.seeds), -1), self._examples_of(split))
 
     def _group(self, split: str, rows: Tensor) -> BatchGroup:
         """The group of these rows `[steps, R, B]` of a split; rows in a file are cut, each once."""
-        is_apart = split == "test" and self._test_is_apart
+        examples = self._examples_of(split)
+        is_apart = examples is not self.examples
         if not self.in_file:
             return BatchGroup(self.examples, rows, is_apart)
-        examples = self.examples.apart if is_apart and self.examples.apart else self.examples
         numbers, places = rows.unique(return_inverse=True)
         places[rows == _PADDING] = len(examples.inputs) - 1
         chosen = numbers[numbers != _PADDING].numpy() - self.ranges[split].start
         inputs, targets = (array[chosen].astype(np.int32) for array in self.arrays[split])
-        return BatchGroup(self.examples, places.to(examples.inputs.device), is_apart, (inputs, targets))
-
-    def _batch_groups(self, split: str, steps: int, make_rows: Callable[[], Tensor]) -> _BatchGroups:
-        return _BatchGroups(partial(self._group, split), make_rows, steps)
+        cut = (examples.inputs, inputs), (examples.targets, targets)
+        return BatchGroup(self.examples, places.to(examples.inputs.device), is_apart, cut)
 
     def train_dataloader(self) -> _BatchGroups:
-        return self._batch_groups("train", self.steps_per_epoch, self._shuffled)
+        return _BatchGroups(partial(self._group, "train"), self._shuffled, self.steps_per_epoch)
 
     def val_dataloader(self) -> list[_BatchGroups]:
         return [
-            self._batch_groups(split, self._steps(len(self.ranges[split])), partial(self._in_order, split))
-            for split in EVALUATED
+            _BatchGroups(partial(self._group, s), partial(self._in_order, s), self._steps(len(self.ranges[s])))
+            for s in EVALUATED
         ]

@@ -5,10 +5,9 @@ looks at, random numbers, modules such as `nn.GRU`. These errors share no except
 counts as a refusal only if a single replica runs without one.
 """
 
-import re
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache, partial
 from typing import NamedTuple
 
@@ -17,7 +16,7 @@ from torch import Tensor, nn
 
 from mixerlab.kernels.common.ahead import compiling_ahead
 from mixerlab.records.errors import RefusedMixer, with_place
-from mixerlab.training.population import Execution, Population, call_with, is_ours, side_by_side
+from mixerlab.training.population import Execution, Population, call_with, is_ours, names_once, side_by_side
 
 LATE_READ = (
     "backward reads parameters from the module, which has a replica's values only during forward."
@@ -36,27 +35,22 @@ DRAWS = (
 
 @dataclass(frozen=True)
 class Decision:
-    """How replicas compute; `why`, a note for the record, says it of a loop.
-
-    `without_gradient`: the parameters that get none, by name, with the number of their elements.
-    """
+    """How replicas compute, with lines for the record: `why` in a loop, and the parameters that are `unused`."""
 
     execution: Execution
     why: str | None = None
-    without_gradient: Mapping[str, int] = field(default_factory=dict)
+    unused: str | None = None
 
     @property
     def notes(self) -> list[str]:
-        """For the record."""
-        return [note for note in (self.why, gradient_note(self.without_gradient)) if note]
+        return [note for note in (self.why, self.unused) if note is not None]
 
 
-def gradient_note(without_gradient: Mapping[str, int]) -> str | None:
-    """A line that names the parameters without gradient, `*` for every block, if there are any."""
-    names = dict.fromkeys(re.sub(r"^blocks\.\d+\.", "blocks.*.", name) for name in without_gradient)
-    count = sum(without_gradient.values())
+def gradient_note(sizes: Mapping[str, int]) -> str | None:
+    """A line that names the parameters without gradient, if there are any; `sizes` has their elements, by name."""
     why = "forward does not use them at this length, or cuts them off with detach, torch.no_grad or NumPy"
-    return f"{count:,} parameters get no gradient, in {', '.join(names)}: {why}" if names else None
+    count = sum(sizes.values())
+    return f"{count:,} parameters get no gradient, in {names_once(sizes)}: {why}" if sizes else None
 
 
 # Of this process: cells of a sweep try once. With each decision, the names of the buffers that replicas own by it.
@@ -102,13 +96,13 @@ def choose_execution(
 class _Trial(NamedTuple):
     """The shared buffers that a model changes, whether it draws in evaluation mode, and why `vmap` refuses it.
 
-    `without_gradient`: as in a `Decision`.
+    `unused`: as in a `Decision`.
     """
 
     changed: set[str]
     draws: bool = False
     refusal: str = ""
-    without_gradient: Mapping[str, int] = {}
+    unused: str | None = None
 
 
 def _decide(population: Population, wanted: str, trial: Callable[..., _Trial]) -> Decision:
@@ -117,7 +111,7 @@ def _decide(population: Population, wanted: str, trial: Callable[..., _Trial]) -
     if wanted != "loop":
         found = _under_vmap(trial)
         if not found.refusal and not found.changed:
-            return Decision(Execution.VMAP, without_gradient=found.without_gradient)  # which allows no random numbers
+            return Decision(Execution.VMAP, unused=found.unused)  # which allows no random numbers
     alone = trial(_first_replica)
     if alone.draws:
         raise RefusedMixer(DRAWS)
@@ -126,11 +120,11 @@ def _decide(population: Population, wanted: str, trial: Callable[..., _Trial]) -
     if wanted != "loop" and population.buffers_by_replica:
         refusal = _under_vmap(trial).refusal
         if not refusal:
-            return Decision(Execution.VMAP, without_gradient=alone.without_gradient)
+            return Decision(Execution.VMAP, unused=alone.unused)
     if wanted == "vmap":
         raise ValueError(f"trainer.replicas=vmap, but {refusal}; choose auto or loop")
     population.compute_in_a_loop()
-    return Decision(Execution.LOOP, f"replicas compute one after another ({refusal})", alone.without_gradient)
+    return Decision(Execution.LOOP, f"replicas compute one after another ({refusal})", alone.unused)
 
 
 def _under_vmap(trial: Callable[..., _Trial]) -> _Trial:
@@ -182,7 +176,7 @@ def _try(
         if device.type == "cuda" and is_ours(model):
             with compiling_ahead():
                 _gradients(*logits())
-        without_gradient = _check_reads(population, logits)
+        unused = _check_reads(population, logits)
         with torch.no_grad():
             model.eval()
             before = _generators(device)
@@ -190,7 +184,7 @@ def _try(
             draws = any(not torch.equal(a, b) for a, b in zip(before, _generators(device), strict=True))
             model.train()
         changed.update(name for copied in copies for name in copied if not torch.equal(copied[name], shared[name]))
-    return _Trial(changed, draws, without_gradient=without_gradient)
+    return _Trial(changed, draws, unused=unused)
 
 
 def _generators(device: torch.device) -> list[Tensor]:
@@ -198,7 +192,7 @@ def _generators(device: torch.device) -> list[Tensor]:
     return [torch.get_rng_state(), *([torch.cuda.get_rng_state(device)] if device.type == "cuda" else [])]
 
 
-def _check_reads(population: Population, logits: Callable[[], tuple[Tensor, dict[str, Tensor]]]) -> dict[str, int]:
+def _check_reads(population: Population, logits: Callable[[], tuple[Tensor, dict[str, Tensor]]]) -> str | None:
     """Computes forward and backward; RefusedMixer if either reads parameters that are no replica's.
 
     A population gives its model the parameters of a replica during forward (`call_with`). What the model has of
@@ -208,7 +202,7 @@ def _check_reads(population: Population, logits: Callable[[], tuple[Tensor, dict
         logits: computes them; gives them, and the parameters that they are computed of, by name.
 
     Returns:
-        The parameters without gradient, by name, with the number of their elements.
+        A line that names the parameters without gradient, if there are any.
     """
 
     def are_finite(found: dict[str, Tensor | None]) -> bool:
@@ -224,7 +218,8 @@ def _check_reads(population: Population, logits: Callable[[], tuple[Tensor, dict
             raise RefusedMixer(ALIAS)
         if are_finite(_gradients(computed, parameters)) and not has_gradient:
             raise RefusedMixer(LATE_READ)
-    return {slot.name: slot.stop - slot.start for slot in population.layout.slots if found[slot.name] is None}
+    slots = population.layout.slots
+    return gradient_note({slot.name: slot.stop - slot.start for slot in slots if found[slot.name] is None})
 
 
 def _gradients(computed: Tensor, parameters: dict[str, Tensor]) -> dict[str, Tensor | None]:

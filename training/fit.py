@@ -30,8 +30,8 @@ from mixerlab.training.capture import GraphCache
 from mixerlab.training.checkpoints import DamagedCheckpoint, Replicas, checkpoint_name, read_checkpoint
 from mixerlab.training.compiled import compile_mixers, without_kernels
 from mixerlab.training.datamodule import PopulationData
-from mixerlab.training.execution import choose_execution, gradient_note
-from mixerlab.training.lit_module import PopulationTraining, series_name
+from mixerlab.training.execution import choose_execution
+from mixerlab.training.lit_module import PopulationTraining
 from mixerlab.training.metrics import ScoreFrom, accuracy_from, metrics_rows, summarise
 from mixerlab.training.optimizers import PopulationOptimizer
 from mixerlab.training.population import PAPER, Grouping, Population
@@ -177,8 +177,8 @@ class Training:
         tokens, scored = data.first_rows(rows_at_once, device)
         decision = choose_execution(population.to(device), config.replicas, tokens, scored, bf16=bf16, key=graph_key)
         log.info(decision.why or "replicas compute side by side, under vmap")
-        if unused := gradient_note(decision.without_gradient):
-            log.warning(unused)
+        if decision.unused is not None:
+            log.warning(decision.unused)
 
         module = PopulationTraining(
             population,
@@ -195,7 +195,7 @@ class Training:
             score_from=self.score_from,
             stop_when_perfect=config.stop_when_perfect,
             stop_above=config.stop_above,
-            series=[series_name(lr, seed) for lr, seed in replicas],
+            series=[f"lr-{lr:g}_seed-{seed}" for lr, seed in replicas],  # of characters that every logger takes
             selections_kept=config.selections_kept,
             snapshots=config.snapshots,
             accumulate=config.accumulate,

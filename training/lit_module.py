@@ -28,11 +28,6 @@ from mixerlab.training.steps import PopulationSteps
 from mixerlab.training.weights import KeptWeights, Snapshots, model_state
 
 
-def series_name(lr: float, seed: int) -> str:
-    """What the curves of a replica are called in a logger, of characters that every logger takes."""
-    return f"lr-{lr:g}_seed-{seed}"
-
-
 class _Epoch(NamedTuple):
     """An epoch's measurements, while they are copied to the host."""
 
@@ -143,10 +138,9 @@ class PopulationTraining(L.LightningModule):
         if self.graphs is None:
             key = None
             if self.graph_key is not None:
-                examples, apart = steps.examples, steps.examples.apart
-                scored = examples.scored, apart and apart.scored
-                population = self.population
-                how = population.execution, population.compiled
+                apart = steps.examples.apart
+                scored = steps.examples.scored, apart and apart.scored
+                how = self.population.execution, self.population.compiled
                 key = self.graph_key, self.bf16, repr(scored), rows.shape, self.accumulate, how
             self.graphs = self.cache.take(
                 key, steps.written_tensors(), steps.read_tensors(), self.population.generators

@@ -184,9 +184,13 @@ class Layout:
         for rule in Rule:
             slots = [slot for slot in self.slots if slot.rule is rule]
             count = sum(slot.stop - slot.start for slot in slots)
-            names = dict.fromkeys(re.sub(r"^blocks\.\d+\.", "blocks.*.", slot.name) for slot in slots)
-            lines.append(f"{rule:>6}: {count:>9,} in {len(slots)}: {', '.join(names)}")
+            lines.append(f"{rule:>6}: {count:>9,} in {len(slots)}: {names_once(slot.name for slot in slots)}")
         return "\n".join(lines)
+
+
+def names_once(names: Iterable[str]) -> str:
+    """These names of parameters, with `*` for every block."""
+    return ", ".join(dict.fromkeys(re.sub(r"^blocks\.\d+\.", "blocks.*.", name) for name in names))
 
 
 def is_ours(model: nn.Module) -> bool:
@@ -323,20 +327,16 @@ def with_fixed_in_buffers(model: nn.Module) -> nn.Module:
 def require_same_again(build: Callable[[], nn.Module], seed: int, built: nn.Module) -> None:
     """Raises ValueError unless `build` gives the initial values of `built` again, with the same seed."""
     with seeded(seed):
-        again = _tensors(build())
-    for (kind, name), tensor in _tensors(built).items():
-        if not _equal(tensor, again[kind, name]):
+        model = build()
+    again = dict(model.named_parameters()) | dict(model.named_buffers())
+    for name, tensor in (*built.named_parameters(), *built.named_buffers()):
+        if not _equal(tensor, again[name]):
+            kind = "parameter" if isinstance(tensor, nn.Parameter) else "buffer"
             raise ValueError(
                 f"{kind} {name} starts otherwise each time the model is built with the same seed: draw it with"
                 " torch (torch.empty draws nothing), or give your own generator a fixed seed, as in"
                 " numpy.random.default_rng(0)"
             )
-
-
-def _tensors(model: nn.Module) -> dict[tuple[str, str], Tensor]:
-    """The parameters and buffers, each by what it is and its name."""
-    parameters = {("parameter", name): parameter for name, parameter in model.named_parameters()}
-    return parameters | {("buffer", name): buffer for name, buffer in model.named_buffers()}
 
 
 def _equal(one: Tensor, other: Tensor) -> bool:
@@ -356,10 +356,9 @@ def _by_seed(buffers: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
     return found
 
 
-def generator_of(seed: int, device: torch.device) -> torch.Generator:
-    """The generator of a replica at the start of its training."""
-    (state,) = np.random.SeedSequence(seed, spawn_key=(_STREAM,)).generate_state(1)
-    return torch.Generator(device).manual_seed(int(state))
+def seed_of_stream(seed: int, *stream: int) -> int:
+    """The seed, of 32 bits, of a stream of random numbers: `seed` is that of the replica."""
+    return int(np.random.SeedSequence(seed, spawn_key=stream).generate_state(1)[0])
 
 
 @contextmanager
@@ -384,13 +383,6 @@ def drawing_from(generator: torch.Generator) -> Iterator[None]:
         finally:
             generator.set_state(torch.get_rng_state())
             torch.set_rng_state(before)
-
-
-def copy_of(generator: torch.Generator) -> torch.Generator:
-    """Another generator in the same state."""
-    copied = torch.Generator(generator.device)
-    copied.set_state(generator.get_state())
-    return copied
 
 
 class Population(nn.Module):
@@ -420,14 +412,18 @@ class Population(nn.Module):
         self.seeds, self.replicas = list(seeds), list(range(len(seeds)))
         rows: list[Tensor] = []
         buffers: list[dict[str, Tensor]] = []
+
+        def built() -> nn.Module:
+            return with_fixed_in_buffers(build())
+
         for seed in seeds:
             with seeded(seed):
-                model = with_fixed_in_buffers(build())
+                model = built()
             layout = Layout(model, grouping)
             values = dict(model.named_parameters())
             rows.append(torch.cat([values[slot.name].detach().flatten() for slot in layout.slots]))
             if not buffers:
-                require_same_again(lambda: with_fixed_in_buffers(build()), seed, model)
+                require_same_again(built, seed, model)
             buffers.append(dict(model.named_buffers()))
         self.layout = layout
         self.execution = Execution.VMAP
@@ -463,7 +459,7 @@ class Population(nn.Module):
         parameters.data, parameters.grad = parameters.data[list(rows)], None
         self.buffers_by_replica = {name: buffer[list(rows)] for name, buffer in self.buffers_by_replica.items()}
         # Copies, because a graph of the former replicas may be used again by another run.
-        self.generators = [copy_of(self.generators[row]) for row in rows] if self.generators else []
+        self.generators = [self.generators[row].clone_state() for row in rows] if self.generators else []
 
     def own(self, names: Iterable[str]) -> None:
         """From now on each replica has the model's buffers of these names for itself, and training may change them."""
@@ -474,7 +470,8 @@ class Population(nn.Module):
     def compute_in_a_loop(self) -> None:
         """From now on replicas compute one after another, each with a generator that is seeded by its seed."""
         self.execution = Execution.LOOP
-        self.generators = [generator_of(self.seeds[number], self.device) for number in self.replicas]
+        seeds = (seed_of_stream(self.seeds[number], _STREAM) for number in self.replicas)
+        self.generators = [torch.Generator(self.device).manual_seed(seed) for seed in seeds]
 
     def get_extra_state(self) -> dict[str, Any]:
         """What a checkpoint holds besides the parameters."""

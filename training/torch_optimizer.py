@@ -7,13 +7,12 @@ parameter. So none is captured, and each moves copies of its replica's parameter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
 from mixerlab.records.errors import RefusedCode, type_and_message
 from mixerlab.training.optimizers import PopulationOptimizer
-from mixerlab.training.population import Population, Rule, Slot, drawing_from, seeded
+from mixerlab.training.population import Population, Rule, Slot, drawing_from, seed_of_stream, seeded
 from mixerlab.training.schedules import Schedule
 
 PARTS = ("all", "matrices", "others")  # of the parameters
@@ -58,8 +57,8 @@ class TorchOptimizer(PopulationOptimizer):
         gain_lr_scale: float = 1.0,
         max_grad_norm: float | None = 1.0,
     ):
-        given = dict(zip(PARTS, (all, matrices, others), strict=True))
-        if [name for name, make in given.items() if make is not None] not in (["all"], ["matrices", "others"]):
+        makers = {name: make for name, make in zip(PARTS, (all, matrices, others), strict=True) if make is not None}
+        if list(makers) not in (["all"], ["matrices", "others"]):
             raise ValueError(
                 "optimizer.all must have a class, as in 'optimizer.all={_target_: torch.optim.NAdam}', or else"
                 " optimizer.matrices and optimizer.others one each"
@@ -72,14 +71,13 @@ class TorchOptimizer(PopulationOptimizer):
             "matrices": [slot for slot in slots if slot.rule is Rule.MATRIX],
             "others": [slot for slot in slots if slot.rule is not Rule.MATRIX],
         }
-        makers = [
-            (f"optimizer.{name}", make, by_part[name])
-            for name, make in given.items()
-            if make is not None and by_part[name]
-        ]
         scales, decays = self.column_scale.cpu().expand(len(lr), -1), self.column_decay.cpu()
         self.by_replica = [
-            [_Part(name, make, own, row, its_scales, decays, rate) for name, make, own in makers]
+            [
+                _Part(f"optimizer.{name}", make, by_part[name], row, its_scales, decays, rate)
+                for name, make in makers.items()
+                if by_part[name]
+            ]
             for row, its_scales, rate in zip(self.parameters.detach(), scales, lr, strict=True)
         ]
         self.seeds = [population.seeds[number] for number in population.replicas]
@@ -102,8 +100,8 @@ class TorchOptimizer(PopulationOptimizer):
         for row, parts in enumerate(self.by_replica):
             if not active[row]:
                 continue
-            (seed,) = np.random.SeedSequence(self.seeds[row], spawn_key=(_STREAM, int(number))).generate_state(1)
-            with seeded(int(seed)), drawing_from(self.generator.manual_seed(int(seed))):
+            seed = seed_of_stream(self.seeds[row], _STREAM, int(number))
+            with seeded(seed), drawing_from(self.generator.manual_seed(seed)):
                 for part in parts:
                     part.step(self.parameters[row], gradient[row], self.rates[column], self.decays[column])
 

@@ -176,11 +176,8 @@ def put_in(model: nn.Module, state: Mapping[str, Tensor], may_lack: bool = False
         if name not in places:
             raise ValueError(f"it has {name}, which the model does not have")
         if state[name].shape != places[name].shape:
-            raise ValueError(f"its {name} has shape {_shown(state[name])}, and the model's {_shown(places[name])}")
+            found, wanted = list(state[name].shape), list(places[name].shape)
+            raise ValueError(f"its {name} has shape {found}, and the model's {wanted}")
     with torch.no_grad():
         for name, tensor in state.items():
             places[name].copy_(tensor)
-
-
-def _shown(tensor: Tensor) -> str:
-    return f"[{', '.join(map(str, tensor.shape))}]"

@@ -14,7 +14,6 @@ from mixerlab.config.compose import compose
 from mixerlab.config.hints import REFUSALS, refusal
 from mixerlab.config.hybrid import mixers_of
 from mixerlab.config.values import check_component
-from mixerlab.training.execution import gradient_note
 
 _USAGE = "one mixer at a time, and settings of it behind its name: mixerlab check NAME mixer.KEY=VALUE model.KEY=VALUE"
 
@@ -44,7 +43,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             decision = check_everything(partial(mixer_maker(mixer, cfg.model.n_layers), d_model=width), width)
             print(f"{name} keeps the contract: shapes, causality, gradients, any length, replicas, states")
             print(decision.why or "replicas compute side by side, under vmap")
-            if note := gradient_note(decision.without_gradient):
+            if note := decision.unused:
                 print(f"note: {note}")
         for warning in Parts.of(cfg).initial_value_warnings(autoencode=False):
             print(f"note: {warning}")

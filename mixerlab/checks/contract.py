@@ -16,7 +16,7 @@ from mixerlab.models.language_model import LanguageModel
 from mixerlab.models.stream import ALL, ResidualStream
 from mixerlab.records.errors import RefusedMixer, with_place
 from mixerlab.records.interruption import users_code
-from mixerlab.training.execution import Decision, choose_execution
+from mixerlab.training.execution import Decision, choose_execution, gradient_note
 from mixerlab.training.population import Execution, Population, seeded
 
 log = logging.getLogger(__name__)
@@ -76,12 +76,12 @@ def check_mixer(make: MakeMixer, d_model: int = WIDTH) -> Decision:
         raise RefusedMixer(str(stray))
     check_outputs(make, d_model)
     check_draws(make, d_model)
-    without_gradient = check_gradients(make(), d_model)
+    unused = gradient_note(check_gradients(make(), d_model))
     check_table(make(), d_model)
     check_lengths(make(), d_model)
     check_state(make(), d_model)
     check_declarations(make())
-    return replace(check_replicas(make, d_model), without_gradient=without_gradient)
+    return replace(check_replicas(make, d_model), unused=unused)
 
 
 class _Bare(nn.Module):
