@@ -8,7 +8,7 @@ from command_line import TINY, records, run_py
 import mixerlab
 from mixerlab.analyse import analyse
 from mixerlab.records.files import run_folder
-from mixerlab.sweeps.figures.inside import score_maps
+from mixerlab.sweeps.figures.inside import QUANTILES, by_layer, over_training, score_maps
 
 KEPT = ("trainer.snapshots=[0,2]", "trainer.keep_weights=official", "trainer.accelerator=cpu")
 
@@ -67,6 +67,26 @@ def test_score_maps_of_models_with_other_layers():
     one, other = "layer 1, head 1", "layer 2, head 1"
     assert [panel.get_title() for panel in figure.axes] == [one, other, other, "", "", ""]
     assert [bool(panel.images) for panel in figure.axes] == [True, True, True, False, True, True]
+
+
+def test_a_setting_whose_mixers_lack_a_measure_has_no_panel_of_it():
+    """Attention has no correction: beside Parallax on another setting its place is empty."""
+    of_run = {"task": "icr", "variant": "", "layer": 1, "mean": 0.5, **dict.fromkeys(QUANTILES, 0.5)}
+    rows = [
+        of_run | {"mixer": mixer, "setting": setting, "measure": measure, "moment": moment, "epochs": epochs}
+        for mixer, setting, measures in (
+            ("attn", "baseline", ["norm q"]),
+            ("parallax", "vocab_size-32", ["norm q", "cor"]),
+        )
+        for measure in measures
+        for moment, epochs in (("official", 2), ("epoch-0", 0), ("epoch-2", 2))
+    ]
+    panels = {"COR": ["cor"], "|q|": ["norm q"]}
+    for draw in (by_layer, over_training):
+        figure = draw(pd.DataFrame(rows), panels, "title")
+        titles = [panel.get_title() for panel in figure.axes]
+        assert [bool(panel.lines) for panel in figure.axes] == [False, True, True, True]
+        assert titles[0] == "" and titles[1].endswith("|q|") and titles[2].endswith("COR")
 
 
 def test_a_run_without_weights_is_refused_with_the_command_that_keeps_them(tmp_path):

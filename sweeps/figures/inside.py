@@ -12,6 +12,7 @@ import numpy as np
 import pandas as pd
 from matplotlib import colormaps
 from matplotlib.artist import Artist
+from matplotlib.axes import Axes
 from matplotlib.colors import SymLogNorm
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
@@ -55,6 +56,9 @@ def by_layer(frame: pd.DataFrame, panels: Panels, title: str) -> Figure | None:
         sheet = _sheet(shown)
         for panel, (setting, _, measures) in zip(sheet.panels, shown, strict=True):
             own, before = _only(trained, setting, measures), _only(initial, setting, measures)
+            if own.empty:
+                _leave_out(panel)
+                continue
             for (mixer, variant, measure), line in own.groupby([*_RUN, "measure"], sort=False):
                 place = (list(look).index((mixer, variant)) + 0.5) / len(look) - 0.5
                 at, colour = line["layer"] + _DODGE * place, look[mixer, variant]
@@ -84,8 +88,11 @@ def over_training(frame: pd.DataFrame, panels: Panels, title: str) -> Figure | N
     with figure_style():
         sheet = _sheet(shown)
         for panel, (setting, _, measures) in zip(sheet.panels, shown, strict=True):
-            lines = _only(means, setting, measures).groupby([*_RUN, "measure", "layer"])
-            for (mixer, variant, measure, layer), line in lines:
+            own = _only(means, setting, measures)
+            if own.empty:
+                _leave_out(panel)
+                continue
+            for (mixer, variant, measure, layer), line in own.groupby([*_RUN, "measure", "layer"]):
                 draw: dict[str, Any] = {"color": look[mixer, variant], "linestyle": _line(means, mixer, measure)}
                 panel.plot(line["epochs"], line["mean"], alpha=0.35 + 0.65 * layer / layers, **draw)
             show_epochs(panel)
@@ -147,6 +154,12 @@ def _only(means: pd.DataFrame, setting: Sequence[str], measures: Sequence[str]) 
 def _sheet(shown: Sequence[Shown]) -> Sheet:
     titles = [f"{setting_title(*setting)}: {title}" for setting, title, _ in shown]
     return Sheet(None, titles, narrowest=_narrowest(len({title for _, title, _ in shown})), sharey=False)
+
+
+def _leave_out(panel: Axes) -> None:
+    """Of a setting whose mixers have none of the measures."""
+    panel.set_title("")
+    panel.set_axis_off()
 
 
 def _narrowest(columns: int) -> float:
