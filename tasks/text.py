@@ -242,8 +242,8 @@ def _pieces(text: np.ndarray) -> Iterator[str]:
 
 def _train(text: np.ndarray, size: int, path: Path) -> None:
     """Writes the tokenizer of a text: byte-level BPE, as that of GPT-2."""
-    log.info("training a BPE of %d tokens, kept in %s", size, path.parent)
     library = _tokenizers()
+    log.info("training a BPE of %d tokens, kept in %s", size, path.parent)
     tokenizer = library.Tokenizer(library.models.BPE())
     tokenizer.pre_tokenizer = library.pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = library.decoders.ByteLevel()
