@@ -26,7 +26,8 @@ def installed(
     names: Collection[str], own: Mapping[str, Kernel], published: Mapping[str, tuple[str, str]]
 ) -> dict[str, Kernel]:
     """The kernels of these names: our own, and of published ones (module, function) those that can be imported."""
-    os.environ.update(HELION_TUNING | os.environ)
+    for name, value in HELION_TUNING.items():
+        os.environ.setdefault(name, value)
     found = {name: kernel for name, kernel in own.items() if name in names}
     for name, (module, function) in published.items():
         if name in names:

@@ -138,22 +138,14 @@ class _Run:
     def build_model(self) -> LanguageModel | AutoEncoder:
         """One replica's, with its initial values."""
         model = self.parts.build_model(self.task)
-        if self.start:
-            try:
-                put_in(model, self.start, may_lack=True)
-            except ValueError as error:
-                raise ValueError(f"model.start_from={self.cfg.model.start_from}: {error}") from error
+        put_in(model, self.start, may_lack=True)
         return model
 
     @cached_property
     def start(self) -> dict[str, torch.Tensor]:
         """The weights of the run that `model.start_from` names; raises ValueError if it has none."""
-        if (folder := self.cfg.model.start_from) is None:
-            return {}
-        try:
-            return tensors_of(load(folder).model)
-        except ValueError as error:
-            raise ValueError(f"model.start_from: {error}") from error
+        folder = self.cfg.model.start_from
+        return {} if folder is None else tensors_of(load(folder).model)
 
     def splits(self) -> Mapping[str, Arrays]:
         """Read from files or generated; raises WrongRows, which names the task."""
@@ -203,7 +195,10 @@ def run(cfg: DictConfig, patience: float = 0) -> Record | None:
     splits = None
     if this.kept_record() is None:  # what refuses to train does so before anything is written
         if cfg.model.start_from is not None:
-            this.build_model()
+            try:
+                this.build_model()
+            except ValueError as error:
+                raise ValueError(f"model.start_from={cfg.model.start_from}: {error}") from error
         check_accelerator(cfg.trainer.accelerator)
         if this.failure_on_cpu is not None and TrainerConfig(**cfg.trainer).device_type == "cpu":
             raise ValueError(this.failure_on_cpu)
