@@ -89,12 +89,13 @@ def compare(
         for rule in rules:
             parts = [label if len(frames) > 1 or len(rules) == 1 else "", rule if len(rules) > 1 else ""]
             every[", ".join(filter(None, parts))] = ours(frame, tables.values(), rule, rates)
+    at = [f"learning rates {', '.join(f'{rate:g}' for rate in rates)}"] if rates else []
     if not any(every.values()):
-        raise ValueError(f"{', '.join(map(str, sources))}: no number that {', '.join(tables)} has, at these rates")
+        lacking = f"{', '.join(map(str, sources))}: no number that {', '.join(tables)} has"
+        raise ValueError(", at ".join([lacking, *at]))
     out = Path(out)
     check_writable(out, "--out")
-    told = "; ".join(RULES[rule] for rule in rules)
-    told += f"; learning rates {', '.join(f'{rate:g}' for rate in rates)}" if rates else ""
+    told = "; ".join([*(RULES[rule] for rule in rules), *at])
     text, captions = [f"Ours: {told}. {SPREAD}"], {}
     for kind, title in TITLES.items():
         shown = {label: {name: series[name] for name in series if _is(name, kind)} for label, series in every.items()}
