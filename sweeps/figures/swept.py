@@ -89,7 +89,7 @@ def _at_rate(rates: Rates, rate: float) -> Entry:
 
 
 def score_by_size(scores: Scores) -> Figure | None:
-    """The mean score of each task against state size, and that over tasks against parameters too.
+    """The score by state size on each task, and by parameters on the mean over tasks or, where there is none, on each.
 
     A size is the mean over the settings that have a score. Grey steps join what nothing smaller reaches, of whole
     scores. None if fewer than two columns have a score: there is nothing to compare.
@@ -97,8 +97,8 @@ def score_by_size(scores: Scores) -> Figure | None:
     scored = scores.cells[scores.cells["n"] > 0]
     if scored["column"].nunique() < 2:
         return None
-    panels = []
-    for task, size in [*((task, "state_size") for task in scores.by_task), (list(scores.by_task)[-1], "num_params")]:
+    panels, means = [], [AVERAGE] if AVERAGE in scores.by_task else scores.tasks
+    for task, size in [*((task, "state_size") for task in scores.by_task), *((task, "num_params") for task in means)]:
         by_task = defaultdict[Column, dict[str, list[float]]](lambda: defaultdict(list))
         over = averaged(scores.tasks) if task == AVERAGE else [task]
         for cell in scored[scored["task"].isin(over)].itertuples():

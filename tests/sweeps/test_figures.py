@@ -161,6 +161,15 @@ def test_size_and_its_frontier(tmp_path):
     assert list(frontier.get_xdata()) == [1024, 4096]  # mamba is larger than gdn, and worse
 
 
+@pytest.mark.parametrize(("tasks", "means"), [(("icr", "mine"), ["icr", "mine"]), (("icr", "ncr", "mine"), ["Avg"])])
+def test_parameters_are_on_the_mean_over_tasks_or_on_each(tmp_path, tasks, means):
+    for task in tasks:
+        for mixer in ("attn", "gdn"):
+            fakes.add_run(tmp_path, [0.5], mixer=mixer, task=task, lr=1e-3)
+    panels = score_by_size(scores_of(tmp_path)).axes
+    assert [panel.get_title() for panel in panels if panel.get_xlabel() == "parameters"] == means
+
+
 def test_heat_map(results):
     icr, mem = heat_map(scores_of(results)).axes
     (picture,) = icr.images
