@@ -139,6 +139,11 @@ def spread_out(frame: pd.DataFrame, by: Collection[str] | None = None) -> pd.Dat
     wanted = dict.fromkeys([*(swept if by is None else by), *(key for key in swept if key.startswith("task."))])
     keys = [key for key in wanted if key not in ("mixer", "mixer.name", "task.name", "task.setting")]
     told = {key: _told(known, key) for key in keys}
+    for key, values in told.items():
+        name = f"{key.partition('.')[0]}.name"
+        if key.endswith("._target_") and name in told:  # where a name has one class, it says no more
+            several = values.groupby([known["mixer"], told[name]]).transform("nunique") > 1
+            told[key] = values.where(several, "")
     in_columns = [key for key in keys if not key.startswith("task.")]
     rows = list(zip(known["mixer"], _sees_future(known), *(told[key] for key in in_columns), strict=True))
     columns = {}
@@ -188,9 +193,9 @@ def _told(frame: pd.DataFrame, key: str) -> pd.Series:
         scope = "task" if group == "task" else "mixer"
         differs = values.groupby(frame[scope]).transform("nunique") > 1
         has = differs if differs.any() else has.groupby(frame[scope]).transform("any")
-    elif group in ("optimizer", "schedule") and key != f"{group}.name":
+    elif group not in ("optimizer", "schedule") or key == f"{group}.name":
+        has = pd.Series(True, frame.index)
+    elif not key.endswith("._target_"):  # without a class there is nothing to tell
         within = ["mixer", group, *_class_around(frame, key)]
         has = has.groupby([frame[part] for part in within], dropna=False).transform("any")
-    else:
-        has = pd.Series(True, frame.index)
     return values.where(has, "")

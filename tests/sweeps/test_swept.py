@@ -70,6 +70,13 @@ def test_an_optimizer_inside_another_is_told_by_its_class(tmp_path):
     expected = ["attn, all=package.Lion", *(f"attn, all=package.NAdam, decay={decay}" for decay in (0.1, 0.2))]
     assert heads(tmp_path) == expected
     assert not [note for note in notes_of(spread_out(collect(tmp_path))) if "code changed" in note]
+    inner = {"_target_": "package.Soap"}
+    add(tmp_path, changed={"optimizer.name": "soap", "optimizer._target_": "mixerlab.T", "optimizer.all": inner})
+    pair = {"optimizer.matrices": {"_target_": "package.Muon"}, "optimizer.others": {"_target_": "package.Adam"}}
+    add(tmp_path, changed={"optimizer.name": "torch", "optimizer._target_": "mixerlab.T", **pair})
+    torch = [heading.replace("attn,", "attn, optimizer=torch,") for heading in expected]
+    torch += ["attn, optimizer=torch, matrices=package.Muon, others=package.Adam"]
+    assert set(heads(tmp_path)) == {"attn, optimizer=soap", *torch}
 
 
 def test_null_is_a_value_and_a_missing_key_is_null(tmp_path):
