@@ -8,7 +8,7 @@ from command_line import TINY, records, run_py
 import mixerlab
 from mixerlab.analyse import analyse
 from mixerlab.records.files import run_folder
-from mixerlab.sweeps.figures.inside import QUANTILES, by_layer, over_training, score_maps
+from mixerlab.sweeps.figures.inside import QUANTILES, SCORES, by_layer, over_training, score_maps
 
 KEPT = ("trainer.snapshots=[0,2]", "trainer.keep_weights=official", "trainer.accelerator=cpu")
 
@@ -87,6 +87,29 @@ def test_a_setting_whose_mixers_lack_a_measure_has_no_panel_of_it():
         titles = [panel.get_title() for panel in figure.axes]
         assert [bool(panel.lines) for panel in figure.axes] == [False, True, True, True]
         assert titles[0] == "" and titles[1].endswith("|q|") and titles[2].endswith("COR")
+
+
+@pytest.mark.parametrize(
+    ("runs", "expected"),
+    [
+        ([("attn", ""), ("parallax", "")], ["attn", "parallax", "parallax, p"]),
+        ([("attn", ""), ("parallax", "a"), ("parallax", "b")], ["attn", "parallax, a", "parallax, b", "parallax, p"]),
+        (
+            [(mixer, variant) for mixer in ("attn", "parallax") for variant in "ab"],
+            ["a", "b", "attn", "parallax", "parallax, p"],
+        ),
+    ],
+)
+def test_the_legend_tells_mixers_once(runs, expected):
+    """By lines only where colours are those of variants that several mixers have."""
+    of_run = {"task": "icr", "setting": "baseline", "layer": 1, "moment": "official", "epochs": 2, "mean": 0.5}
+    rows = [
+        of_run | dict.fromkeys(QUANTILES, 0.5) | {"mixer": mixer, "variant": variant, "measure": measure}
+        for mixer, variant in runs
+        for measure in ("sink p", *(("cor", "sink s") if mixer == "parallax" else ()))
+    ]
+    (legend,) = by_layer(pd.DataFrame(rows), SCORES, "title").legends
+    assert [text.get_text() for text in legend.get_texts()] == expected
 
 
 def test_a_run_without_weights_is_refused_with_the_command_that_keeps_them(tmp_path):

@@ -62,7 +62,7 @@ def by_layer(frame: pd.DataFrame, panels: Panels, title: str) -> Figure | None:
             for (mixer, variant, measure), line in own.groupby([*_RUN, "measure"], sort=False):
                 place = (list(look).index((mixer, variant)) + 0.5) / len(look) - 0.5
                 at, colour = line["layer"] + _DODGE * place, look[mixer, variant]
-                panel.plot(at, line["mean"], color=colour, linestyle=_line(trained, mixer, measure))
+                panel.plot(at, line["mean"], color=colour, linestyle=_line(trained, look, mixer, measure))
                 panel.plot(at, line[list(QUANTILES)], color=colour, **_DOT)
             for _, line in before.groupby(["mixer", "measure"]):
                 mean = line.groupby("layer")["mean"].mean()
@@ -93,7 +93,7 @@ def over_training(frame: pd.DataFrame, panels: Panels, title: str) -> Figure | N
                 _leave_out(panel)
                 continue
             for (mixer, variant, measure, layer), line in own.groupby([*_RUN, "measure", "layer"]):
-                draw: dict[str, Any] = {"color": look[mixer, variant], "linestyle": _line(means, mixer, measure)}
+                draw: dict[str, Any] = {"color": look[mixer, variant], "linestyle": _line(means, look, mixer, measure)}
                 panel.plot(line["epochs"], line["mean"], alpha=0.35 + 0.65 * layer / layers, **draw)
             show_epochs(panel)
         return sheet.finish(
@@ -176,22 +176,30 @@ def _colours(means: pd.DataFrame) -> dict[tuple[str, str], str]:
     return {run: look[column].colour for run, column in columns.items()}
 
 
-def _line(means: pd.DataFrame, mixer: str, measure: str) -> Any:
-    """Dotted for a mixer without a probe beside others, dashed for the p of one with it."""
+def _is_shared(look: Mapping[tuple[str, str], str]) -> bool:
+    """Whether a colour stands for a variant of several mixers, which lines then tell apart."""
+    return len(set(look.values())) < len(look)
+
+
+def _line(means: pd.DataFrame, look: Mapping[tuple[str, str], str], mixer: str, measure: str) -> Any:
+    """Dotted for a mixer without a probe that shares its colour, dashed for the p of one with it."""
     has_probe = ((means["mixer"] == mixer) & means["measure"].isin(["cor", "norm W_R"])).any()
-    if means["mixer"].nunique() > 1 and not has_probe:
+    if _is_shared(look) and not has_probe:
         return ":"
     return "--" if measure == "sink p" and has_probe else "-"
 
 
 def _handles(means: pd.DataFrame, look: Mapping[tuple[str, str], str], shown: Sequence[Shown]) -> list[Artist]:
-    colours = {variant or mixer: colour for (mixer, variant), colour in look.items()}
+    shared = _is_shared(look)
+    names = [variant or mixer if shared else ", ".join(filter(None, (mixer, variant))) for mixer, variant in look]
+    colours = dict(zip(names, look.values(), strict=True))
     handles: list[Artist] = [Line2D([], [], color=colour, label=name) for name, colour in colours.items()]
     kinds: dict[Any, str] = {}
     for mixer in means["mixer"].unique():
         for measure in ("", "sink p") if any("sink p" in measures for *_, measures in shown) else ("",):
-            line = _line(means, mixer, measure)
-            kinds.setdefault(line, f"{mixer}, p" if line == "--" else mixer)
-    if len(kinds) > 1:
+            line = _line(means, look, mixer, measure)
+            if shared or line == "--":
+                kinds.setdefault(line, f"{mixer}, p" if line == "--" else mixer)
+    if len(kinds) > 1 or not shared:
         handles += [Line2D([], [], color="0.3", linestyle=line, label=name) for line, name in kinds.items()]
     return handles
