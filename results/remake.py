@@ -9,8 +9,7 @@ author.
 import argparse
 import shutil
 import tempfile
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from functools import partial
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import product
 from pathlib import Path
 from statistics import fmean, variance
@@ -22,7 +21,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
 from mixerlab.analyse import write as write_analysis
-from mixerlab.records.names import MIXERS, TASKS, in_order, place_rank
+from mixerlab.records.names import MIXERS, TASKS, in_order, is_challenge, place_rank
 from mixerlab.records.schema import LABELS
 from mixerlab.sweeps.figures.by_task import named_sheet
 from mixerlab.sweeps.figures.comparison import BAND
@@ -51,11 +50,7 @@ COLUMNS = [
     *("device", "git_commit", "wall_time_s"),
 ]
 
-# Of AdamW beside Muon: the levels of the challenge.
-CHALLENGE = [
-    *product(["icr_challenge"], ["256-512", "512-1024", "1024-2048"]),
-    *product(["ncr_vocab_challenge", "sc_challenge"], ["128-512", "256-1024", "512-2048"]),
-]
+# Of AdamW beside Muon:
 CLAIM_NOTE = """\
 Accuracy of Parallax less that of attention, each at its best of three rates, by seed (how many have all of the levels);
 after ±, half of Student's 95% interval over seeds, of the difference Welch's."""
@@ -171,18 +166,17 @@ def challenge(scratch: Path) -> None:
 
 
 def adamw(scratch: Path) -> None:
-    """Only seeds that both mixers have at a level count."""
+    """Only cells that were run with AdamW count, and seeds that both mixers have."""
     copy_report("adamw", ["official/settings.md", "official/solved.md"], scratch)
-    sources = {"AdamW": RESULTS / "adamw" / RECORDS, "Muon": RESULTS / "table" / "rows.csv"}
+    sources = {"AdamW": (RESULTS / "adamw" / RECORDS, ADAMW_RATES), "Muon": (RESULTS / "table" / "rows.csv", RATES)}
     recipes = {}
-    for optimizer, source in sources.items():
-        seeds = best_of_seeds(rows_of(source), ADAMW_RATES if optimizer == "AdamW" else RATES)
-        attention, parallax = (seeds.xs(mixer) for mixer in ("attn", "parallax"))
-        shared = attention.index.intersection(parallax.index)
-        both = {"attn": attention.loc[shared], "parallax": parallax.loc[shared]}
-        recipes[optimizer] = pd.concat(both, names=["mixer"])
-    cells = recipes["AdamW"].index.droplevel(["mixer", "seed"])
-    (RESULTS / "adamw" / "beside_muon.md").write_text(recipe_table(recipes, set(cells)))
+    for optimizer, (source, rates) in sources.items():
+        rows = rows_of(source)
+        seeds = best_of_seeds(rows[rows["mixer"].isin(["attn", "parallax"])], rates)
+        recipes[optimizer] = seeds.groupby(["task", "setting", "seed"]).filter(lambda both: len(both) == 2)
+    cells, others = (seeds.index.droplevel(["mixer", "seed"]) for seeds in recipes.values())
+    recipes["Muon"] = recipes["Muon"][others.isin(cells)]
+    (RESULTS / "adamw" / "beside_muon.md").write_text(recipe_table(recipes))
     (RESULTS / "adamw" / "claim.md").write_text(claim_table(recipes))
 
 
@@ -191,19 +185,18 @@ def claim_table(recipes: Mapping[str, pd.DataFrame]) -> str:
 
     Of seeds that have all levels of the kind.
     """
+    gains = {optimizer: gain_of(seeds).unstack(["task", "setting"]) for optimizer, seeds in recipes.items()}
+    levels = [place for place in gains["AdamW"] if is_challenge(place[0])]
+    recall = [place for place in levels if place[0] != "sc_challenge"]
     kinds = {
-        "recall at 512 and 1,024 tokens": lambda task, setting: task != "sc_challenge" and "2048" not in setting,
-        "recall at 2,048 tokens": lambda task, setting: task != "sc_challenge" and "2048" in setting,
-        "copying at 512 to 2,048 tokens": lambda task, setting: task == "sc_challenge",
-        "all nine levels": lambda task, setting: True,
+        "recall at 512 and 1,024 tokens": [place for place in recall if "2048" not in place[1]],
+        "recall at 2,048 tokens": [place for place in recall if "2048" in place[1]],
+        "copying at 512 to 2,048 tokens": [place for place in levels if place not in recall],
+        "all nine levels": levels,
     }
-    gains = {}
-    for optimizer, seeds in recipes.items():
-        own = (seeds["accuracy"].xs("parallax") - seeds["accuracy"].xs("attn")).unstack(["task", "setting"])
-        gains[optimizer] = own[[place for place in CHALLENGE if place in own]]
     lines = [["levels", *gains, "Muon less AdamW"]]
-    for kind, belongs in kinds.items():
-        sides = [list(own[[place for place in own if belongs(*place)]].dropna().mean(axis=1)) for own in gains.values()]
+    for kind, places in kinds.items():
+        sides = [list(own[places].dropna().mean(axis=1)) for own in gains.values()]
         texts = [f"{mean_change(side)} ({len(side)})" for side in sides]
         lines.append([kind, *texts, difference_of_means(sides[1], sides[0])])
     return noted(lines, 1, CLAIM_NOTE)
@@ -216,25 +209,21 @@ def best_of_seeds(rows: pd.DataFrame, rates: Sequence[float]) -> pd.DataFrame:
     return at_best(rows, rates).to_frame("accuracy").assign(learned=counts, replicas=len(rates))
 
 
-def recipe_table(recipes: Mapping[str, pd.DataFrame], cells: Collection[tuple[str, str]] = ()) -> str:
-    """A line for each mixer and recipe, a column for each of the `cells` (task, setting); none: all that were run.
+def gain_of(seeds: pd.DataFrame) -> pd.Series:
+    """The accuracy of Parallax less attention's, of `best_of_seeds`."""
+    return seeds["accuracy"].xs("parallax") - seeds["accuracy"].xs("attn")
 
-    Each recipe has the seeds of `best_of_seeds`.
-    """
-    every = pd.concat(recipes, names=["recipe", *CELL, "seed"]).reset_index()
-    present = cells or set(zip(every["task"], every["setting"], strict=True))
-    cells = sorted(present, key=place_rank)
+
+def recipe_table(recipes: Mapping[str, pd.DataFrame]) -> str:
+    """A line for each mixer and recipe, a column for each (task, setting); a recipe has seeds of `best_of_seeds`."""
+    by_cell = pd.concat(recipes, names=["recipe"]).groupby(["mixer", "recipe", "task", "setting"])
+    every = by_cell.agg({"accuracy": "mean", "learned": "sum", "replicas": "sum"})
+    cells = sorted({key[2:] for key in every.index}, key=place_rank)
     lines = []
-    for mixer in (mixer for mixer in MIXERS if mixer in set(every["mixer"])):
-        for recipe in recipes:
-            here = every[(every["mixer"] == mixer) & (every["recipe"] == recipe)].groupby(["task", "setting"])
-            if not here.ngroups:
-                continue
-            means, counts = here["accuracy"].mean(), here[["learned", "replicas"]].sum()
-            entries = [
-                f"{means[cell]:.3f} ({counts.learned[cell]}/{counts.replicas[cell]})" if cell in means else ""
-                for cell in cells
-            ]
+    for mixer, recipe in product(in_order(every.index.unique("mixer"), MIXERS), recipes):
+        if (mixer, recipe) in every.index:
+            own = every.loc[mixer, recipe].reindex(cells).itertuples(index=False)
+            entries = ["" if np.isnan(mean) else f"{mean:.3f} ({some:.0f}/{count:.0f})" for mean, some, count in own]
             lines.append([mixer, recipe, *entries])
     note = "Mean over seeds of the accuracy at each seed's best rate; in brackets, how many replicas reached 0.9."
     return noted([["mixer", "recipe", *map(" ".join, cells)], *lines], 2, note)
@@ -315,7 +304,7 @@ def board(scratch: Path) -> None:
     rows = rows_of(folder / "rows.csv")
     seeds = {name: best_of_seeds(own, sorted(own["lr"].unique())) for name, own in rows.groupby("optimizer")}
     (folder / "accuracy.md").write_text(recipe_table(seeds))
-    gains = {name: own["accuracy"].xs("parallax") - own["accuracy"].xs("attn") for name, own in seeds.items()}
+    gains = {name: gain_of(own) for name, own in seeds.items()}
     by_cell = pd.concat(gains, names=["optimizer"]).dropna().unstack("optimizer").groupby(["task", "setting"])
     lines = [["task", "setting", *gains]]
     for cell, own in sorted(by_cell, key=lambda one: place_rank(one[0])):
@@ -342,7 +331,9 @@ def screen(scratch: Path) -> None:
     )
     recipes = finalists(rows[rows["study"] == "finalists"])
     over = pd.DataFrame({name: means_of(recipe) for name, recipe in recipes.items()})
-    paper = published_means()
+    paper = pd.Series(
+        {(mixer, name.task): mean for (name, mixer), (mean,) in PAPER.numbers.items() if not name.setting}
+    )
     lines = [[*cell, f"{paper[cell]:.3f}", *(f"{mean:.3f}" for mean in over.loc[cell])] for cell in paper.index]
     text = noted([["mixer", "task", "paper", *recipes], *lines], 2, SCREEN_NOTE) + "\n"
     choices = [(column, rate) for column in CHECKPOINTS for rate in ("setting", "task", "task, for all mixers", "5e-3")]
@@ -358,7 +349,7 @@ def screen(scratch: Path) -> None:
 def finalists(rows: pd.DataFrame) -> dict[str, pd.DataFrame]:
     """The rows of each recipe in every setting of the table, at the paper's rates; one seed, but for the last."""
     rounding, default = rows_in("rounding"), rows_in("table", "rows.csv")
-    default = default[default["lr"].isin(RATES) & default["task"].isin(published_means().index.unique("task"))]
+    default = default[default["lr"].isin(RATES) & default["task"].isin(PAPER.over)]
     recipes = {"draft": rounding[rounding["git_commit"] == DRAFT], "default": default[default["seed"] == 0]}
     own = {name: rows[rows["recipe"] == name] for name in ("2x64", "plain", "4x32", "PyTorch's init")}
     for name, runs in own.items():
@@ -376,24 +367,25 @@ def completed(rows: pd.DataFrame, others: pd.DataFrame) -> pd.DataFrame:
     return pd.concat([rows, others[~pd.MultiIndex.from_frame(others[CELL]).isin(present)]])
 
 
-def published_means() -> pd.Series:
-    """The paper's mean of each mixer and task."""
-    means = {(mixer, name.task): mean for (name, mixer), (mean,) in PAPER.numbers.items() if not name.setting}
-    return pd.Series(means).rename_axis(["mixer", "task"])
-
-
 def means_of(rows: pd.DataFrame, column: str = "official_accuracy", rate: str = "setting") -> pd.Series:
     """The mean of each (mixer, task) at each setting's (and seed's) best rate, each task's, or 5e-3."""
-    task = CELL[:2]
     if rate == "setting":
-        return rows.groupby([*CELL, "seed"])[column].max().groupby(CELL).mean().groupby(task).mean()
-    by_rate = rows.groupby([*CELL, "lr"])[column].mean().groupby([*task, "lr"]).mean()
+        return mean_over_settings(rows.groupby([*CELL, "seed"])[column].max())
     if rate == "task":
-        return by_rate.groupby(task).max()
-    if rate == "task, for all mixers":
-        best = by_rate.groupby(["task", "lr"]).mean().groupby("task").idxmax()
-        return pd.concat([by_rate.xs(pair, level=["task", "lr"], drop_level=False) for pair in best]).droplevel("lr")
-    return by_rate.xs(5e-3, level="lr")
+        return mean_over_settings(rows.set_index([*CELL, "lr"])[column], ["lr"]).groupby(CELL[:2]).max()
+    chosen = at_rate_of_task(rows, column) if rate == "task, for all mixers" else rows[rows["lr"] == 5e-3]
+    return mean_over_settings(chosen.set_index(CELL)[column])
+
+
+def mean_over_settings(scores: pd.Series, more: Sequence[str] = ()) -> pd.Series:
+    """By mixer and task, and by `more` levels."""
+    return scores.groupby([*CELL, *more]).mean().groupby([*CELL[:2], *more]).mean()
+
+
+def at_rate_of_task(rows: pd.DataFrame, column: str) -> pd.DataFrame:
+    """The rows at the rate of their task that is best for all mixers together."""
+    by_rate = mean_over_settings(rows.set_index([*CELL, "lr"])[column], ["lr"]).groupby(["task", "lr"]).mean()
+    return rows[pd.MultiIndex.from_frame(rows[["task", "lr"]]).isin(by_rate.groupby("task").idxmax())]
 
 
 def distance_text(ours: pd.Series, paper: pd.Series) -> str:
@@ -470,10 +462,7 @@ def ingredient_changes() -> dict[tuple[str, str], pd.Series]:
     table = rows_in("table", "rows.csv")
     table = table[table["task"].isin(PAPER.over) & table["lr"].isin(RATES)]
     default = at_best(table)
-    by_rate = table.groupby(["task", "lr", "mixer", "setting"])["official_accuracy"].mean()
-    by_rate = by_rate.groupby(["task", "lr", "mixer"]).mean().groupby(["task", "lr"]).mean()
-    one_rate = table[[lr == by_rate[task].idxmax() for task, lr in zip(table["task"], table["lr"], strict=True)]]
-    one_rate = one_rate.set_index([*CELL, "seed"])["official_accuracy"]
+    one_rate = at_rate_of_task(table, "official_accuracy").set_index([*CELL, "seed"])["official_accuracy"]
     copying = default.xs("sc", level="task", drop_level=False)
     of_16 = copying.xs("baseline", level="setting").groupby("mixer").mean()
     more = copying.index.get_level_values("setting").str.startswith("num_tokens_to_copy")
@@ -545,8 +534,8 @@ Claim = tuple[str, int, Measured, Measured]
 def claims() -> Iterator[Claim]:
     """What the paper says, which sign the difference should have (0: none), and the two measures that differ."""
 
-    def both(text: str, sign: int, measure: str, more: str = MUON, less: str = ADAMW, mixer: str = "parallax") -> Claim:
-        return text, sign, Measured(mixer, more, measure), Measured(mixer, less, measure)
+    def larger(text: str, measure: str, less: str = ADAMW, mixer: str = "parallax") -> Claim:
+        return text, 1, Measured(mixer, MUON, measure), Measured(mixer, less, measure)
 
     def beyond(text: str, sign: int, measure: str, optimizer: str, of_attention: str = "") -> Claim:
         attention = Measured("attn", optimizer, of_attention or measure)
@@ -561,15 +550,14 @@ def claims() -> Iterator[Claim]:
         yield f"COR of the first layer falls from initial values ({name})", -1, first, first._replace(epochs=0)
     last = Measured("parallax", MUON, "cor", LAST)
     yield "COR of the last layer is larger with Muon than with AdamW", 1, last, last._replace(variant=ADAMW)
-    yield both("the norm of Corr is larger with Muon", 1, "corr")
-    yield both("CPA is larger with Muon", 1, "cpa")
-    yield both("the norm of rho is larger with Muon", 1, "norm rho")
+    for name, measure in (("the norm of Corr", "corr"), ("CPA", "cpa"), ("the norm of rho", "norm rho")):
+        yield larger(f"{name} is larger with Muon", measure)
     for less in (ADAMW, COSINE):
-        yield both(f"srank W_R collapses ({less})", 1, "srank W_R", less=less)
-        yield both(f"srank W_RK collapses ({less})", 1, "srank W_RK", less=less)
+        for name in ("W_R", "W_RK"):
+            yield larger(f"srank {name} collapses ({less})", f"srank {name}", less)
     for mixer in ("attn", "parallax"):
         for name in ("W_Q", "W_K", "W_QK"):
-            yield both(f"srank {name} is larger with Muon ({mixer})", 1, f"srank {name}", mixer=mixer)
+            yield larger(f"srank {name} is larger with Muon ({mixer})", f"srank {name}", mixer=mixer)
     for optimizer in (MUON, ADAMW, COSINE):
         for name in ("W_Q", "W_K", "W_QK"):
             yield beyond(f"srank {name} is that of attention", 0, f"srank {name}", optimizer)
@@ -588,9 +576,10 @@ def claims() -> Iterator[Claim]:
 def analysis(scratch: Path) -> None:
     """The figures and tables of `mixerlab analyse` from its rows, and the paper's claims; not the score maps."""
     folder = RESULTS / "analysis"
-    paths = sorted(folder.glob("*.csv.xz"))
-    read = partial(pd.read_csv, dtype={"variant": str})
-    frames = {path.name.partition(".")[0]: read(path).fillna({"variant": ""}) for path in paths}
+    frames = {
+        path.name.partition(".")[0]: pd.read_csv(path, dtype={"variant": str}).fillna({"variant": ""})
+        for path in sorted(folder.glob("*.csv.xz"))
+    }
     write_analysis(frames["optimizers"], scratch)
     for name in ("correction.png", "scores.png", "training.png", "stable_ranks.md"):
         shutil.copyfile(scratch / name, folder / name)
@@ -600,7 +589,7 @@ def analysis(scratch: Path) -> None:
     lines = [["claim of the paper", *tasks, "mean of the tasks", "verdict"]]
     for text, sign, one, other in claims():
         difference = (by_task_and_seed(rows, one) - by_task_and_seed(rows, other)).dropna()
-        by_task = [list(difference[difference.index.get_level_values("task") == task]) for task in tasks]
+        by_task = [list(difference.get(task, ())) for task in tasks]
         mean = list(difference.groupby("seed").mean())
         half, middle = half_width(mean), fmean(mean)
         found = 0 if abs(middle) <= half else 1 if middle > 0 else -1
@@ -612,12 +601,9 @@ def analysis(scratch: Path) -> None:
 
 def by_task_and_seed(rows: pd.DataFrame, one: Measured) -> pd.Series:
     """The measure of each run."""
-    found = rows[rows["epochs"] == one.epochs]
-    for key in ("study", "mixer", "variant", "measure"):
-        found = found[found[key] == getattr(one, key)]
-    if one.layer is not None:
-        found = found[found["layer"] == one.layer]
-    return found.groupby(["task", "seed"])["mean"].mean()
+    for key, value in one._asdict().items():
+        rows = rows[rows[key] == value] if value is not None else rows
+    return rows.groupby(["task", "seed"])["mean"].mean()
 
 
 MAKERS: dict[str, Callable[[Path], None]] = {
