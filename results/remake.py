@@ -96,14 +96,16 @@ SAME = {
     "4x32": [("2x64", ("mamba",), None)],
     "PyTorch's init": [("default", ("attn", "parallax", "gdn"), "cmp")],
 }
-CLAIMS_NOTE = """\
-Differences that the claim says to be above or below 0, or none: means over three seeds ± half of Student's 95%
-interval, after 60 epochs, over layers if none is named. The verdict is by the interval of the mean over the tasks:
-open, or none found, if it includes 0."""
 SCREEN_NOTE = """\
 Mean accuracy over a task's settings, at the checkpoint of the lowest test loss and each setting's best of three rates.
 Where a recipe was not run, the draft's runs stand in. Below: RMSE over the 30 means, and Spearman's rank
 correlation."""
+
+# Of the analysis:
+CLAIMS_NOTE = """\
+Differences that the claim says to be above or below 0, or none: means over three seeds ± half of Student's 95%
+interval, after 60 epochs, over layers if none is named. The verdict is by the interval of the mean over the tasks:
+open, or none found, if it includes 0."""
 
 
 def copy_report(name: str, files: Iterable[str], scratch: Path, source: str = RECORDS) -> None:
@@ -230,8 +232,7 @@ def recipe_table(recipes: Mapping[str, pd.DataFrame]) -> str:
 
 
 def frontier(scratch: Path) -> None:
-    files = ["settings.md", "difficulty.png"]
-    files = [f"{selection}/{file}" for selection in ("official", "clean") for file in files]
+    files = [f"{rule}/{file}" for rule in ("official", "clean") for file in ("settings.md", "difficulty.png")]
     copy_report("frontier", files, scratch)
     rows = rows_of(RESULTS / "frontier" / RECORDS)
     by_replica = rows.set_index(["run_id", "replica"])
@@ -257,9 +258,10 @@ def parity(scratch: Path) -> None:
     rows = theirs[[*PARITY_KEY, "theirs", "their_epoch"]].merge(
         ours[[*PARITY_KEY, "ours", "our_epoch"]], on=PARITY_KEY, validate="one_to_one"
     )
-    rows.sort_values(PARITY_KEY).to_csv(folder / "rows.csv", index=False, lineterminator="\n")
+    rows = rows.sort_values(PARITY_KEY)
+    rows.to_csv(folder / "rows.csv", index=False, lineterminator="\n")
     lines = []
-    for key, cell in rows.sort_values(PARITY_KEY).groupby(PARITY_KEY[:3]):
+    for key, cell in rows.groupby(CELL):
         sides = [list(cell[side]) for side in ("theirs", "ours")]
         shown = [f"{fmean(side):.3f} ({min(side):.3f} to {max(side):.3f})" for side in sides]
         shown.append(difference_of_means(sides[1], sides[0]))
@@ -507,11 +509,11 @@ def at_best(
 
 
 def effect_of(change: pd.Series) -> Effect:
-    """The mean over mixers of the means over settings, and what differs; `change`: by mixer, setting and seed.
+    """The mean over mixers of the means over settings, and what differs; `change`: by mixer, task, setting, seed.
 
     The interval is over the means of mixers or, of fewer than three, over mixers and seeds together.
     """
-    by_mixer = change.groupby(["mixer", "setting"]).mean().groupby("mixer").mean()
+    by_mixer = mean_over_settings(change)
     units = by_mixer if len(by_mixer) > 2 else change.groupby(["mixer", "seed"]).mean()
     return by_mixer.mean(), list(units)
 
