@@ -302,7 +302,7 @@ def arms(scratch: Path) -> None:
 def board(scratch: Path) -> None:
     """Mixers by optimizers, what Parallax gains over attention with each, and the search for the rates."""
     folder = RESULTS / "board"
-    copy_report("board", ["official/solved.md", "official/by_optimizer_name.png"], scratch, "rows.csv")
+    copy_report("board", ["official/solved.md", "official/settings.png"], scratch, "rows.csv")
     rows = rows_of(folder / "rows.csv")
     seeds = {name: best_of_seeds(own, sorted(own["lr"].unique())) for name, own in rows.groupby("optimizer")}
     (folder / "accuracy.md").write_text(recipe_table(seeds))
@@ -311,7 +311,8 @@ def board(scratch: Path) -> None:
     lines = [["task", "setting", *gains]]
     for cell, own in sorted(by_cell, key=lambda one: place_rank(one[0])):
         entries = [list(own[name].dropna()) for name in gains]
-        lines.append([*cell, *(mean_change(one) + ("" if len(one) == 3 else f" ({len(one)})") for one in entries)])
+        texts = [mean_change(one) + ("" if len(one) == 3 else f" ({len(one)})") if one else "" for one in entries]
+        lines.append([*cell, *texts])
     (folder / "gains.md").write_text(noted(lines, 2, GAINS_NOTE))
     searched = rows_in("board", "search.csv")
     searched = searched.assign(score=searched["clean_val_accuracy"].where(searched["status"] == "finished", 0.0))
