@@ -35,7 +35,7 @@ class AffineLinearAttention(ProjectedMixer):
         d_model: int,
         num_heads: int = 2,
         kr_norm: bool = True,
-        zero_init_rho: bool = True,
+        zero_init_rho: bool = False,
         backend: str = "auto",
     ):
         super().__init__()

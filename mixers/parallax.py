@@ -24,12 +24,10 @@ class Parallax(ProjectedMixer):
         d_model: width.
         num_heads: heads of the queries and probes.
         rope_base: base of the rotary frequencies of q and k.
-        rope_on_rho: rotate rho as well.
-        qkr_norm: RMSNorm on each head's q, k and rho, before RoPE, with the epsilon of the other norms, 1e-5. While rho
-            is zero, its norm multiplies the gradient by 316 (1 / sqrt(1e-5)).
-        zero_init_rho: start `W_R` at zero, which is softmax attention. With PyTorch's initial values and no norms, the
-            unscaled `rho k` starts with a standard deviation of 2.7 at heads of 64; a random `W_R` learned no more than
-            zero on any cell tried, and less fuzzy recall (results/screen).
+        rope_on_rho: rotate rho as well, as the authors' code does.
+        qkr_norm: RMSNorm on each head's q, k and rho, before RoPE, with the epsilon of the other norms, 1e-5.
+        zero_init_rho: start `W_R` at zero, which is softmax attention, and not like `W_Q`, as the authors' code does
+            (results/arms compares them). While rho is zero, its norm multiplies the gradient by 316 (1 / sqrt(1e-5)).
         bias: biases on the five projections, zero at the start. They rule out the faster operator that projects and
             attends in one (`kernels.parallax.projected`).
         num_kv_heads: heads of keys and values, each read by `num_heads / num_kv_heads` heads of queries; as many by
@@ -53,9 +51,9 @@ class Parallax(ProjectedMixer):
         d_model: int,
         num_heads: int = 2,
         rope_base: float = 10_000.0,
-        rope_on_rho: bool = False,
+        rope_on_rho: bool = True,
         qkr_norm: bool = True,
-        zero_init_rho: bool = True,
+        zero_init_rho: bool = False,
         bias: bool = False,
         num_kv_heads: int | None = None,
         head_dim: int | None = None,

@@ -24,7 +24,7 @@ def rows_in(folder):
 
 def test_rows_of_a_run_and_its_snapshots(tmp_path):
     """The seeds at the best of two rates, their reported weights and snapshots."""
-    folder = trained(tmp_path, "mixer=parallax", "seed=[3,5]")
+    folder = trained(tmp_path, "mixer=parallax", "mixer.zero_init_rho=true", "seed=[3,5]")
     analyse([folder], tmp_path / "out", rows=3, formats=())
     rows, (record,) = rows_in(tmp_path / "out"), records(tmp_path).values()
     best = {row["lr"]: row for row in sorted(record["rows"], key=lambda row: row["official_accuracy"])}

@@ -137,14 +137,13 @@ def test_weights_that_are_not_the_records_are_refused(run, name):
 
 def test_a_run_starts_from_the_weights_of_another(run):
     """Attention becomes Parallax, whose W_R = 0 leaves what it computes."""
-    results = f"results_dir={run.parents[1]}"
-    start = f"model.start_from={run}"
-    record = mixerlab.run("mixer=parallax", "task=icr", *TINY, start, "trainer.snapshots=[0]", results)
-    attention, parallax = mixerlab.load(run), mixerlab.load(run.with_name(record.run_id), epochs=0)
+    parallax = "mixer=parallax", "mixer.zero_init_rho=true", "task=icr", *TINY, f"results_dir={run.parents[1]}"
+    record = mixerlab.run(*parallax, f"model.start_from={run}", "trainer.snapshots=[0]")
+    attention, started = mixerlab.load(run), mixerlab.load(run.with_name(record.run_id), epochs=0)
     tokens = torch.arange(16).remainder(8).expand(2, -1)
-    torch.testing.assert_close(parallax.model(tokens), attention.model(tokens))
-    assert not parallax.model.blocks[0].mixer.r_proj.weight.any()
-    assert record.run_id != mixerlab.run("mixer=parallax", "task=icr", *TINY, results).run_id
+    torch.testing.assert_close(started.model(tokens), attention.model(tokens))
+    assert not started.model.blocks[0].mixer.r_proj.weight.any()
+    assert record.run_id != mixerlab.run(*parallax).run_id
 
 
 @pytest.mark.parametrize(

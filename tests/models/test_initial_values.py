@@ -56,14 +56,14 @@ def test_linear_weights_of_the_language_model():
         weight = model.blocks[0].mixer.q_proj.weight
         assert weight.std().item() == pytest.approx(expected, rel=0.05)
         assert model.embedding.weight.std().item() == pytest.approx(0.02, rel=0.1)
-    kept = built("mixer=parallax", "model.linear_std=0.02").blocks[0].mixer.r_proj.weight
+    kept = built("mixer=parallax", "mixer.zero_init_rho=true", "model.linear_std=0.02").blocks[0].mixer.r_proj.weight
     assert not kept.any()
 
 
 @pytest.mark.parametrize("redraws", [False, True])
 def test_the_auto_encoder_may_redraw_what_a_mixer_started_on_purpose(redraws):
     key = f"model.autoencoder_redraw_all={str(redraws).lower()}"
-    parallax = built("task=cmp", "mixer=parallax", key).blocks[0].mixer
+    parallax = built("task=cmp", "mixer=parallax", "mixer.zero_init_rho=true", key).blocks[0].mixer
     mamba = built("task=cmp", "mixer=mamba", key).blocks[0].mixer
     assert parallax.r_proj.weight.any() == redraws
     assert mamba.dt_proj.bias.any() != redraws
