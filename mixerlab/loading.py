@@ -18,7 +18,6 @@ from mixerlab.config.settings import build_task, settings_of
 from mixerlab.config.values import mixer_version
 from mixerlab.models.auto_encoder import AutoEncoder
 from mixerlab.models.language_model import LanguageModel
-from mixerlab.records.atomic import read_bytes
 from mixerlab.records.best import best_trial, chosen_by
 from mixerlab.records.files import read_run, reading, snapshot, weights_file, weights_files
 from mixerlab.records.schema import Record, changed_code, rows_digest
@@ -27,8 +26,6 @@ from mixerlab.training.metrics import CHOSEN_ON
 from mixerlab.training.weights import put_in, unpack
 
 log = logging.getLogger(__name__)
-
-_HEADER = 16 << 20  # bytes, above what the names of any model's tensors take
 
 
 @dataclass(frozen=True, eq=False)
@@ -127,8 +124,7 @@ def _read_weights(model: LanguageModel | AutoEncoder, path: Path, record: Record
     Raises:
         ValueError: they are damaged, of another model, of another replica than `expected`, or not the record's.
     """
-    size = sum(tensor.numel() * tensor.element_size() for tensor in model.state_dict().values())
-    state, about = unpack(read_bytes(path, _HEADER + size))
+    state, about = unpack(path.read_bytes())
     for key, value in expected.items():
         if about.get(key) != value:
             raise ValueError(f"it is of {key} {about.get(key)!r}, not {value!r}")

@@ -18,12 +18,11 @@ import tarfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from mixerlab.records.atomic import read_bytes, replace_file
+from mixerlab.records.atomic import replace_file
 from mixerlab.records.claims import claim
 from mixerlab.records.errors import message_of
 from mixerlab.records.files import (
     CONFIG_FILE,
-    LARGEST_METRICS,
     METRICS_FILE,
     RECORD_FILE,
     check_metrics,
@@ -55,7 +54,7 @@ def pack(results_dir: str | Path, file: str | Path) -> int:
     with lzma.open(content, "wb") as packed, tarfile.open(fileobj=packed, mode="w") as archive:
         for folder in folders:
             with reading(folder):
-                contents = {name: read_bytes(folder / name, LARGEST_METRICS) for name in FILES}
+                contents = {name: (folder / name).read_bytes() for name in FILES}
                 _check_run(folder.name, contents)
             for name, text in contents.items():
                 member = tarfile.TarInfo(f"runs/{folder.name}/{name}")
@@ -72,7 +71,7 @@ def restore(file: str | Path, results_dir: str | Path) -> tuple[int, int]:
     all of the archive has been checked.
 
     Raises:
-        ValueError: the file is no such archive, or a folder of a run leads out of `results_dir`.
+        ValueError: the file is no such archive.
     """
     with reading(file):
         runs = _members(file)
@@ -80,9 +79,6 @@ def restore(file: str | Path, results_dir: str | Path) -> tuple[int, int]:
             with reading(f"{file}: runs/{identity}"):
                 _check_run(identity, contents)
     check_writable(results_dir)
-    for identity in runs:
-        if (folder := run_folder(results_dir, identity)).is_symlink():
-            raise ValueError(f"{folder} leads out of results_dir={str(results_dir)!r}: remove that link")
     restored = 0
     for identity, contents in runs.items():
         folder = run_folder(results_dir, identity)
@@ -117,8 +113,8 @@ def _members(file: str | Path) -> dict[str, dict[str, bytes]]:
         with lzma.open(file) as packed, tarfile.open(fileobj=packed, mode="r|") as archive:
             for member in archive:
                 match = _MEMBER.fullmatch(member.name)
-                if match is None or not member.isfile() or member.size > LARGEST_METRICS:
-                    raise ValueError(f"{member.name!r}, of {member.size:,} bytes, is no file of a run")
+                if match is None or not member.isfile():
+                    raise ValueError(f"{member.name!r} is no file of a run")
                 content = archive.extractfile(member)
                 assert content is not None  # as for every plain file
                 runs.setdefault(match[1], {})[match[2]] = content.read()

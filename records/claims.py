@@ -10,8 +10,6 @@ from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 
-from mixerlab.records.atomic import make_folder, open_plain, read_bytes
-from mixerlab.records.errors import message_of
 from mixerlab.records.text import one_line
 
 CLAIM_FILE = ".claim"
@@ -48,11 +46,11 @@ def claim(folder: str | Path, patience: float = 0) -> Iterator[bool]:
         patience: tries again for this many seconds. A sweep claims a run for an instant only to see whether it is free.
 
     Raises:
-        ValueError: the file system has no locks, the folder is a link, or its `.claim` is no plain file.
+        ValueError: the file system has no locks.
         OSError: the folder cannot be written.
     """
     folder = Path(folder)
-    make_folder(folder)
+    folder.mkdir(parents=True, exist_ok=True)
     with _locked(folder / CLAIM_FILE, patience) as descriptor:
         if descriptor is not None:
             since = datetime.now(UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
@@ -74,7 +72,7 @@ def note_epochs(folder: str | Path, done: int, total: int) -> None:
     """Adds to the claim that this process has on a run how far it is: `; epoch 3 of 60`."""
     said = f"{holder(folder).partition(_EPOCH)[0]}{_EPOCH}{done} of {total}"
     with suppress(OSError):  # nobody has claimed it, or the disk is full
-        descriptor = os.open(Path(folder) / CLAIM_FILE, os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        descriptor = os.open(Path(folder) / CLAIM_FILE, os.O_WRONLY | os.O_CLOEXEC)
         os.pwrite(descriptor, said.encode(), 0)  # never shorter than before: the lock is on this file
         os.close(descriptor)
 
@@ -91,8 +89,8 @@ def share_done(folder: str | Path) -> float:
 def holder(folder: str | Path) -> str:
     """Who has the folder, and since when: `process 4711 on host.example since 2026-01-02 03:04:05 UTC`."""
     try:
-        said = read_bytes(Path(folder) / CLAIM_FILE, most=1000).decode()
-    except (OSError, ValueError):  # a stranger wrote the file
+        said = (Path(folder) / CLAIM_FILE).read_text(errors="replace")
+    except OSError:
         said = ""
     return one_line(said) or "a process that has not said which"
 
@@ -100,10 +98,7 @@ def holder(folder: str | Path) -> str:
 @contextmanager
 def _locked(path: Path, patience: float) -> Iterator[int | None]:
     """The descriptor of the locked file, or None if another process has had the lock for `patience` seconds."""
-    try:
-        descriptor = open_plain(path, os.O_RDWR | os.O_CREAT)
-    except (ValueError, IsADirectoryError) as error:
-        raise ValueError(f"{path} cannot be locked ({message_of(error)}): remove it") from error
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
     ours, until = False, time.monotonic() + patience
     try:
         while not (ours := try_lock(descriptor)) and time.monotonic() < until:

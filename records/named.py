@@ -13,14 +13,13 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from mixerlab.records.atomic import read_bytes, replace_file
+from mixerlab.records.atomic import replace_file
 from mixerlab.records.files import check_config, reading
 
 Configs = Mapping[str, Mapping[str, Any]]  # of runs, by `run_id`
 
 LONGEST_NAME = 100  # characters
 _NAME = re.compile(rf"[A-Za-z0-9][A-Za-z0-9._-]{{0,{LONGEST_NAME - 1}}}")
-LARGEST_NOTE = 64 << 20  # bytes; a run has some three thousand
 
 
 def check_sweep_name(name: object) -> None:
@@ -63,7 +62,7 @@ def read_sweep(results_dir: str | Path, name: str) -> Configs:
     configs: dict[str, Mapping[str, Any]] = {}
     for path in sorted(folder.glob("[!.]*.json")):
         with reading(path):
-            own = json.loads(read_bytes(path, most=LARGEST_NOTE))["runs"]
+            own = json.loads(path.read_bytes())["runs"]
             for identity, config in own.items():
                 check_config(config, identity)
         configs |= own

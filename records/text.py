@@ -1,10 +1,9 @@
-"""Names and notes as text in Markdown, LaTeX and CSV, where they run nothing; and progress in lines."""
+"""Names and notes as text in Markdown and LaTeX; and progress in lines."""
 
 import re
 import sys
 import time
 from collections.abc import Callable, Mapping
-from typing import Any
 
 # `_` inside a word is no markup.
 _MARKDOWN = re.compile(r"[\\`*\[<>|~]|(?<!\w)_|_(?!\w)")
@@ -30,23 +29,6 @@ def one_line(text: str) -> str:
     return " ".join("".join(c if c.isprintable() else " " for c in text).split())
 
 
-# Characters that a terminal obeys, and halves of characters, which no file holds.
-_UNPRINTABLE = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff]")
-
-
-def check_text(value: Any) -> None:
-    """`ValueError` if a string in a value of JSON or YAML has a control character or half a character."""
-    if isinstance(value, str):
-        if _UNPRINTABLE.search(value):
-            raise ValueError(f"it has the text {ascii(value)[:100]}, which cannot be shown")
-    elif isinstance(value, Mapping):
-        for item in (*value, *value.values()):
-            check_text(item)
-    elif isinstance(value, list):
-        for item in value:
-            check_text(item)
-
-
 _LATEX = {
     **{character: f"\\{character}" for character in "&%#_${}"},
     "\\": r"\textbackslash{}",
@@ -62,11 +44,6 @@ _LATEX = {
 def escape_latex(text: str) -> str:
     """`text` as LaTeX prints it: no command, no formula, no comment."""
     return "".join(_LATEX.get(character, character) for character in one_line(text))
-
-
-def no_formula(text: str) -> str:
-    """`text` as a spreadsheet shows it, and does not compute it."""
-    return f"'{text}" if text.startswith(("=", "+", "-", "@", "\t", "\r")) else text
 
 
 def duration(seconds: float) -> str:

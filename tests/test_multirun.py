@@ -96,7 +96,7 @@ def test_a_sweep_has_a_name_for_its_report(tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
-def test_a_claim_or_a_folder_that_is_none_costs_its_run(tmp_path):
+def test_a_run_that_cannot_be_claimed_costs_itself(tmp_path):
     run = ("-m", "mixer=attn", "task=icr", *TINY, "trainer.epochs=1", f"results_dir={tmp_path / 'results'}")
     run_py(*run, "seed=0")
     (folder,) = tmp_path.glob("results/runs/*")
@@ -104,11 +104,4 @@ def test_a_claim_or_a_folder_that_is_none_costs_its_run(tmp_path):
     (folder / ".claim").mkdir()
     outcome = run_py(*run, "seed=0,1")
     assert outcome.code == 1 and len(records(tmp_path / "results")) == 2
-    assert outcome.err.count("FAILED") == 1 and f"{folder / '.claim'} cannot be locked" in outcome.err
-    outside = folder.rename(tmp_path / "outside")
-    (outside / ".claim").rmdir()
-    folder.symlink_to(outside)
-    before = {path: path.stat().st_mtime_ns for path in outside.iterdir()}
-    outcome = run_py(*run, "seed=0", "force=true")
-    assert outcome.code == 1 and f"{folder} is a link" in outcome.err
-    assert {path: path.stat().st_mtime_ns for path in outside.iterdir()} == before
+    assert outcome.err.count("FAILED") == 1 and str(folder / ".claim") in outcome.err

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from mixerlab.records.atomic import read_bytes, replace_file
+from mixerlab.records.atomic import replace_file
 from mixerlab.records.errors import reason
 from mixerlab.records.files import ANEW
 from mixerlab.training.trainer_config import TrainerConfig
@@ -21,7 +21,6 @@ from mixerlab.training.trainer_config import TrainerConfig
 Replicas = Sequence[tuple[float, int]]  # learning rate and seed of each
 
 _MAGIC = b"mixerlab checkpoint 1 sha256 "
-LARGEST = 1 << 40  # bytes
 
 
 class DamagedCheckpoint(ValueError):
@@ -73,7 +72,7 @@ def read_checkpoint(path: Path) -> dict[str, Any]:
         OSError: the file may be whole, and could not be read: no permission, an error of the disk.
     """
     try:
-        content = memoryview(read_bytes(path, LARGEST))
+        content = memoryview(path.read_bytes())
         size = len(_head(b""))
         if content[:size] != _head(content[size:]):
             raise ValueError("it is not what was written")

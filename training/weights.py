@@ -12,7 +12,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor, nn
 
@@ -145,7 +144,7 @@ def unpack(content: bytes) -> tuple[dict[str, Tensor], dict[str, Any]]:
         header = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])
         about = json.loads(header["__metadata__"][_METADATA_KEY])
         written = about.pop(_DIGEST)
-    except (SafetensorError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+    except Exception as error:
         raise ValueError(f"it is no weights file of mixerlab ({type_and_message(error)})") from error
     if written != _digest(state):
         raise ValueError("its weights are not those that were written")

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from mixerlab.records.atomic import make_folder, read_bytes, remove_leftovers, replace_file
+from mixerlab.records.atomic import remove_leftovers, replace_file
 from mixerlab.records.best import SELECTIONS, Selection
 from mixerlab.records.claims import claim, holder
 from mixerlab.records.files import check_writable
@@ -30,7 +30,6 @@ from mixerlab.sweeps.tables.tables import Table, setting_table, task_table
 WIDTH = "of figures in a paper, such as 5.5: without titles, which go into a file (default: 6.75, with titles)"
 PATIENCE = 60.0  # seconds that a report waits for another one of the same folder
 WRITTEN = "written.json"  # the files of a report: the next one in its folder removes those that it does not have
-LARGEST_LIST = 1 << 20  # bytes of it
 
 
 @dataclass(frozen=True)
@@ -87,7 +86,7 @@ def report(
             if not alone:
                 raise ValueError(f"{out} is being written by {holder(out)}: try again")
             for written in (out, *(out / selection for selection in selections)):
-                make_folder(written)
+                written.mkdir(exist_ok=True)
                 remove_leftovers(written)
             files = _Files(out)
             files.write("rows.csv", writers.rows_csv(frame))
@@ -166,7 +165,7 @@ class _Files:
         """What an earlier report left and this one has not written: it shows other records than `rows.csv` has."""
         names = [str(path.relative_to(self.folder)) for path in self.paths]
         with suppress(OSError, ValueError, TypeError):  # there was none, or it is not ours
-            for name in set(json.loads(read_bytes(self.folder / WRITTEN, LARGEST_LIST))) - set(names):
+            for name in set(json.loads((self.folder / WRITTEN).read_bytes())) - set(names):
                 if (path := self.folder / name).resolve().is_relative_to(self.folder.resolve()):
                     path.unlink(missing_ok=True)
         replace_file(self.folder / WRITTEN, json.dumps(names) + "\n")

@@ -7,7 +7,7 @@ import pandas as pd
 
 from mixerlab.records.best import ENDED
 from mixerlab.records.names import AVERAGE
-from mixerlab.records.text import duration, escape_latex, escape_markdown, no_formula, one_line
+from mixerlab.records.text import duration, escape_latex, escape_markdown, one_line
 from mixerlab.sweeps.tables.columns import labels
 from mixerlab.sweeps.tables.intervals import interval
 from mixerlab.sweeps.tables.tables import Entry, Table, best_of, marks_of, seeds_of, task_table, text_of
@@ -110,11 +110,8 @@ def to_csv(table: Table) -> str:
 
 
 def rows_csv(frame: pd.DataFrame) -> str:
-    """The rows of a frame, such as one per replica as `collect` gives them; texts are no formulas."""
-    safe = frame.rename(columns=no_formula)
-    for name in safe.select_dtypes(exclude=["number", "bool"]):
-        safe[name] = safe[name].map(lambda value: no_formula(value) if isinstance(value, str) else value)
-    return safe.to_csv(index=False, lineterminator="\n")
+    """The rows of a frame, such as one per replica as `collect` gives them."""
+    return frame.to_csv(index=False, lineterminator="\n")
 
 
 _COST = ("num_params", "training_s", "tokens_per_s", "peak_memory_mb")  # of a row, and what `cost.md` calls them

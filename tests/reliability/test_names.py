@@ -1,10 +1,8 @@
-"""Names in tables and figures are shown as they are: no command, no formula, no markup."""
+"""Names in tables and figures are shown as they are: no command, no markup."""
 
-import io
 import re
 
 import fakes
-import pandas as pd
 import pytest
 
 from mixerlab.sweeps.figures.curves import run_curves
@@ -12,7 +10,7 @@ from mixerlab.sweeps.figures.sheet import save
 from mixerlab.sweeps.tables.cells import best_per_cell
 from mixerlab.sweeps.tables.collect import collect
 from mixerlab.sweeps.tables.tables import setting_table
-from mixerlab.sweeps.tables.writers import rows_csv, to_csv, to_latex, to_markdown
+from mixerlab.sweeps.tables.writers import to_latex, to_markdown
 
 NAMES = [
     r"\input{/etc/passwd}",
@@ -23,10 +21,6 @@ NAMES = [
     "*bold* **bold** _it_ `code`",
     "<script>alert(1)</script>",
     "[link](http://example.com)",
-    "=HYPERLINK(1)",
-    "+1",
-    "-1",
-    "@SUM(A1)",
     "a,b",
     '"quoted"',
     "_hidden",
@@ -36,7 +30,7 @@ NAMES = [
 
 @pytest.fixture
 def results(tmp_path):
-    for name in NAMES:  # records of strangers: our own runs refuse some of them
+    for name in NAMES:  # our own runs refuse some of them
         fakes.add_run(tmp_path, [0.3, 0.8, 0.5], mixer=name, task=name, setting=name)
     return tmp_path
 
@@ -62,15 +56,6 @@ def test_markdown_has_one_column_for_each_mixer(results):
     assert {len(re.findall(r"(?<!\\)\|", line)) for line in table} == {len(NAMES) + 3}
     for markup in ("<script>", "[link]", "`code`", "*bold*"):
         assert not any(re.search(rf"(?<!\\){re.escape(markup)}", line) for line in table)
-
-
-def test_csv_has_no_formula(results):
-    frame = collect(results)
-    for text in (to_csv(setting_table(best_per_cell(frame))), rows_csv(frame)):
-        read = pd.read_csv(io.StringIO(text), dtype=str, keep_default_na=False)
-        cells = [*read.columns, *read[["task", "setting"]].to_numpy().ravel()]
-        assert not [cell for cell in cells if cell.startswith(("=", "+", "-", "@"))]
-        assert "'=HYPERLINK(1)" in cells and '"quoted"' in cells and "a,b" in cells
 
 
 @pytest.mark.parametrize("name", [r"$\frac{$", "$x$"])
