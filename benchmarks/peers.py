@@ -17,6 +17,7 @@ Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
 HELION_TUNING = {
     "HELION_AUTOTUNE_EFFORT": "quick",
     "HELION_AUTOTUNE_BUDGET_SECONDS": "150",
+    "HELION_AUTOTUNE_BENCHMARK_TIMEOUT": "120",  # for a process to start, too, which 30 s are too few for beside others
     "HELION_AUTOTUNE_RANDOM_SEED": "0",
     "HELION_AUTOTUNE_PROGRESS_BAR": "0",
 }
