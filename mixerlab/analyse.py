@@ -13,7 +13,7 @@ from torch import Tensor
 
 from mixerlab.analysis.inside import measure, score_maps
 from mixerlab.config.project import ConfigDir
-from mixerlab.loading import Loaded, load
+from mixerlab.loading import Loaded, load, splits_of
 from mixerlab.records.atomic import replace_file
 from mixerlab.records.best import best_trial
 from mixerlab.records.files import check_writable, read_config, read_record, snapshot, weights_file
@@ -23,7 +23,6 @@ from mixerlab.sweeps.tables.collect import collect
 from mixerlab.sweeps.tables.columns import keys_of, shared, short_names
 from mixerlab.sweeps.tables.stable_ranks import stable_ranks
 from mixerlab.sweeps.tables.swept import spread_out
-from mixerlab.tasks.data import load_or_generate
 
 ROWS = 16  # of a task's test rows, which are measured
 FIGURES = {
@@ -115,10 +114,8 @@ def _moments(
     read: dict[str, Tensor] = {}  # by task: runs on one task have the same rows
     for folder in folders:
         loaded = load(folder, config_dir=config_dir)  # which says what is wrong with the run
-        task, options = loaded.task, loaded.config["task"]
-        if (key := json.dumps(options, sort_keys=True)) not in read:
-            splits = load_or_generate(task, options["data_dir"], options["allow_shared_rows"])
-            read[key] = torch.from_numpy(splits["test"][0][:rows].astype(np.int64)).to(device)
+        if (key := json.dumps(loaded.config["task"], sort_keys=True)) not in read:
+            read[key] = torch.from_numpy(splits_of(loaded)["test"][0][:rows].astype(np.int64)).to(device)
         record = read_record(folder)
         assert record is not None
         for row in best_trial(record.rows, "official", record.score)[0]:

@@ -13,10 +13,9 @@ import torch
 from torch import Tensor
 
 from mixerlab.config.project import ConfigDir
-from mixerlab.loading import load
+from mixerlab.loading import load, splits_of
 from mixerlab.mixers.cache import State
 from mixerlab.models.language_model import LanguageModel
-from mixerlab.tasks.data import load_or_generate
 from mixerlab.tasks.text import Text
 from mixerlab.training.capture import Graphs, Step
 from mixerlab.training.metrics import batch_scores, means_of, with_score
@@ -92,15 +91,13 @@ def generate(
         bf16: under bfloat16 autocast, and not in float32.
 
     Raises:
-        ValueError: as `mixerlab.load`, or an auto-encoder, which reads its row at once.
+        ValueError: as `mixerlab.load`; data that has changed since; or an auto-encoder, which reads its row at once.
     """
     loaded = load(run_folder, replica, selection, config_dir=config_dir)
-    model, options = loaded.model.to(device), loaded.config["task"]
+    model, name = loaded.model.to(device), loaded.config["task"]["name"]
     if not isinstance(model, LanguageModel):
-        raise ValueError(
-            f"task={options['name']}: an auto-encoder rebuilds its row from one vector, not token by token"
-        )
-    rows = load_or_generate(loaded.task, options["data_dir"], options["allow_shared_rows"])["test"]
+        raise ValueError(f"task={name}: an auto-encoder rebuilds its row from one vector, not token by token")
+    rows = splits_of(loaded)["test"]
     batches = (
         torch.from_numpy(x.astype(np.int64)).to(device).split(loaded.config["trainer"]["batch_size"]) for x in rows
     )
@@ -129,12 +126,14 @@ def continue_text(
     """The prompt and `tokens` more, each drawn from the softmax of the logits over `temperature`, in float32.
 
     Raises:
-        ValueError: as `mixerlab.load`; a run of another task than text; an empty prompt.
+        ValueError: as `mixerlab.load`; a run of another task than text; an empty prompt; a BPE of another text by now.
     """
     loaded = load(run_folder, config_dir=config_dir)
     task, model = loaded.task, loaded.model.to(device)
     if not isinstance(task, Text) or not isinstance(model, LanguageModel):
         raise ValueError(f"task={loaded.config['task']['name']} has no text to continue: --prompt is for task=text")
+    if task.bpe is not None:  # of another text it has other tokens
+        splits_of(loaded)
     if not (ids := task.encode(prompt)) or temperature <= 0:
         raise ValueError("give a prompt that is not empty, and a temperature above 0")
     length = len(ids) + tokens

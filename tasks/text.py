@@ -90,7 +90,7 @@ class Text(Task):
     @cached_property
     def corpus(self) -> Corpus:
         """As it lies on disk; what of it takes long is made, unless it is there."""
-        written = tuple((os.path.realpath(file), (s := os.stat(file)).st_size, s.st_mtime_ns) for file in self.files)
+        written = tuple((os.path.abspath(file), (s := os.stat(file)).st_size, s.st_mtime_ns) for file in self.files)
         assert self.vocab_size is not None
         corpus = _corpus(written, self.bpe, np.dtype("<u4" if self.vocab_size > 2**16 else "<u2"))
         self.demand(corpus.largest < self.vocab_size, "vocab_size", f"the largest id is {corpus.largest}")
@@ -200,15 +200,16 @@ def _mapped(path: Path, dtype: np.dtype) -> np.ndarray:
 
 
 def _parts(everything: np.ndarray, is_text: bool) -> list[np.ndarray]:
-    """Train, val and test; text is cut behind the end of a line, if there is one near."""
+    """Train, val and test; text is cut behind the end of a line, if there is one near, or between characters."""
     held = min(len(everything) // _SHARE, HELD_OUT)
     cuts = [len(everything) - 2 * held, len(everything) - held]
     return np.split(everything, [_line_end(everything, cut) for cut in cuts] if is_text else cuts)
 
 
 def _line_end(text: np.ndarray, at: int) -> int:
-    ends = np.flatnonzero(text[at : at + 2**12] == ord("\n"))
-    return min(at + int(ends[0]) + 1 if len(ends) else at, len(text))
+    near = text[at : at + 2**12]
+    ends, characters = np.flatnonzero(near == ord("\n")) + 1, np.flatnonzero(near & 0xC0 != 0x80)  # of UTF-8
+    return min(at + next((int(found[0]) for found in (ends, characters) if len(found)), 0), len(text))
 
 
 def _made(path: Path, make: Callable[[Path], None]) -> Path:

@@ -52,7 +52,8 @@ def _inputs(model: nn.Module, tokens: Tensor) -> list[tuple[SequenceMixer, Tenso
     """The mixers of a model, and what each gets."""
     mixers: list[Any] = [block.mixer for block in model.blocks]  # type: ignore[union-attr]
     read: list[Tensor] = []
-    hooks = [mixer.register_forward_pre_hook(lambda _, inputs: read.append(inputs[0])) for mixer in mixers]
+    # With `model.shared_mixer` several blocks have one.
+    hooks = [m.register_forward_pre_hook(lambda _, inputs: read.append(inputs[0])) for m in dict.fromkeys(mixers)]
     model(tokens)
     for hook in hooks:
         hook.remove()

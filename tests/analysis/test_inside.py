@@ -85,3 +85,14 @@ def test_maps_are_of_every_layer_and_head():
     assert [(layer, kind, weights.shape) for layer, kind, weights in found] == [
         (layer, kind, (2, 7, 7)) for layer, kind in ((1, "p"), (2, "p"), (2, "s"))
     ]
+
+
+def test_blocks_that_share_a_mixer_each_have_their_own_input():
+    one = MIXERS["attn"]()
+    apart, shared = model_of(MIXERS["attn"], MIXERS["attn"]), model_of(lambda: one, lambda: one)
+    apart.load_state_dict(shared.state_dict())
+    tokens = torch.randint(8, (1, 7))
+    maps = [inside.score_maps(model, tokens) for model in (apart, shared)]
+    for (layer, _, expected), (its_layer, _, found) in zip(*maps, strict=True):
+        assert layer == its_layer and (found == expected).all()
+    assert len(list(inside.measure(shared, tokens))) == len(list(inside.measure(apart, tokens)))

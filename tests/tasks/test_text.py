@@ -17,6 +17,7 @@ from mixerlab.records.files import read_metrics, run_folder
 from mixerlab.records.identity import run_id
 from mixerlab.sweeps.figures.curves import run_curves
 from mixerlab.tasks.base import SPLITS, TaskRuleError
+from mixerlab.tasks.text import _pieces
 
 WORDS = ["the", "mixer", "of", "a", "token", "reads", "its", "state", "and", "writes", "\n"]
 CPU = ("trainer.accelerator=cpu", "trainer.progress=false", "model.d_model=16", "task.seq_len=16")
@@ -78,6 +79,10 @@ def test_ids_in_a_file(file, tmp_path):
     for split in SPLITS:
         assert np.array_equal(of_bin.splits()[split][0], of_npy.splits()[split][0])
     assert np.array_equal(of_bin.splits()["train"][0][:9], task_of(file).splits()["train"][0][:9])
+    (tmp_path / "ids.bin").rename(tmp_path / "blob")  # as in a cache of Hugging Face
+    (tmp_path / "ids.bin").symlink_to(tmp_path / "blob")
+    linked = task_of(tmp_path / "ids.bin", "task.vocab_size=128")
+    assert linked.digest == of_bin.digest and np.array_equal(linked.splits()["train"][0], of_bin.splits()["train"][0])
 
 
 @pytest.mark.parametrize(
@@ -99,6 +104,12 @@ def test_ids_above_the_vocabulary_are_refused(file):
     np.save(ids := file.with_suffix(".npy"), np.arange(1000))
     with pytest.raises(ValueError, match="vocab_size=999: the largest id is 999"):
         task_of(ids, "task.vocab_size=999").splits()
+
+
+def test_a_text_without_lines_is_cut_between_characters():
+    text = "ä漢" * 70_000
+    pieces = list(_pieces(np.frombuffer(text.encode(), np.uint8)))
+    assert len(pieces) == 2 and "".join(pieces) == text
 
 
 def test_bpe(file, monkeypatch):
@@ -151,3 +162,6 @@ def test_it_trains_as_a_plain_loop_does(file, tmp_path):
     text = continue_text(folder, "the mixer", tokens=12)
     assert text.startswith("the mixer") and text == continue_text(folder, "the mixer", tokens=12)
     assert load(folder).task.digest == record.rows[0]["hparams"]["task.data_sha256"]
+    file.write_text(some_text(seed=1))
+    with pytest.raises(ValueError, match=f"not those that {record.run_id} was trained on"):
+        generate(folder)
