@@ -23,7 +23,7 @@ class Parallax(ProjectedMixer):
     Args:
         d_model: width.
         num_heads: heads of the queries and probes.
-        rope_base: base of the rotary frequencies of q and k.
+        rope_base: base of the rotary frequencies.
         rope_on_rho: rotate rho as well, as the authors' code does.
         qkr_norm: RMSNorm on each head's q, k and rho, before RoPE, with the epsilon of the other norms, 1e-5.
         zero_init_rho: start `W_R` at zero, which is softmax attention, and not like `W_Q`, as the authors' code does
