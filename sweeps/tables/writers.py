@@ -6,9 +6,9 @@ from typing import Any
 import pandas as pd
 
 from mixerlab.records.best import ENDED
-from mixerlab.records.names import AVERAGE
+from mixerlab.records.names import AVERAGE, place_rank
 from mixerlab.records.text import duration, escape_latex, escape_markdown, one_line
-from mixerlab.sweeps.tables.columns import labels
+from mixerlab.sweeps.tables.columns import columns_in_order, labels
 from mixerlab.sweeps.tables.intervals import interval
 from mixerlab.sweeps.tables.tables import Entry, Table, best_of, marks_of, seeds_of, task_table, text_of
 
@@ -127,9 +127,13 @@ def cost_markdown(frame: pd.DataFrame) -> str | None:
     runs = told.drop_duplicates("run_id").dropna(subset=["training_s", "tokens_per_s"])
     if runs.empty:
         return None
-    names = labels(runs["column"].drop_duplicates())
+    names = labels(columns_in_order(runs["column"]))
+    order = {column: number for number, column in enumerate(names)}
     lines = [["task", "setting", "column", "device", "replicas", *_COST_NAMES]]
-    for (task, setting, column, device, replicas), own in runs.groupby(lines[0][:5], sort=False):
+    groups = runs.groupby(lines[0][:5], sort=False)
+    for (task, setting, column, device, replicas), own in sorted(
+        groups, key=lambda group: (place_rank(group[0][:2]), order[group[0][2]], group[0][3:])
+    ):
         size, seconds, speed, memory = own[list(_COST)].median()
         texts = (f"{size:,.0f}", duration(seconds), f"{speed:,.0f}", "-" if pd.isna(memory) else f"{memory:,.0f} MB")
         lines.append([task, setting, names[column], str(device), str(replicas), *texts])

@@ -129,9 +129,12 @@ def test_what_runs_took(tmp_path):
     for seed, seconds in ((1, 60.0), (2, 120.0)):
         told = {"training_s": seconds, "tokens_per_s": 1e5 / seed, "peak_memory_mb": 2345.6, "device": "H100"}
         fakes.add_run(tmp_path, [0.5, 0.6, 0.7], mixer="gdn", seed=seed, provenance=told)
-    *_, line = cost_markdown(spread_out(collect(tmp_path))).splitlines()
-    cells = [cell.strip() for cell in line.split("|")[1:-1]]
+    fakes.add_run(tmp_path, [0.5, 0.6, 0.7], mixer="attn", task="ncr", provenance=told)
+    fakes.add_run(tmp_path, [0.5, 0.6, 0.7], mixer="mamba", provenance=told)
+    *_, first, second, third = cost_markdown(spread_out(collect(tmp_path))).splitlines()
+    cells = [cell.strip() for cell in first.split("|")[1:-1]]
     assert cells == ["icr", "baseline", "gdn", "H100", "3", "407,184", "90 s", "75,000", "2,346 MB"]
+    assert second.startswith("| icr  | baseline | mamba") and third.startswith("| ncr  | baseline | attn")
 
 
 def test_cpus_on_which_numbers_depend_are_told_apart(tmp_path):
