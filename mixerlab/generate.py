@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from mixerlab.config.project import ConfigDir
-from mixerlab.loading import load, splits_of
+from mixerlab.loading import check_files, load, splits_of
 from mixerlab.mixers.cache import State
 from mixerlab.models.language_model import LanguageModel
 from mixerlab.tasks.text import Text
@@ -133,7 +133,7 @@ def continue_text(
     if not isinstance(task, Text) or not isinstance(model, LanguageModel):
         raise ValueError(f"task={loaded.config['task']['name']} has no text to continue: --prompt is for task=text")
     if task.bpe is not None:  # of another text it has other tokens
-        splits_of(loaded)
+        check_files(loaded)
     if not (ids := task.encode(prompt)) or temperature <= 0:
         raise ValueError("give a prompt that is not empty, and a temperature above 0")
     length = len(ids) + tokens

@@ -22,7 +22,7 @@ from mixerlab.records.best import best_trial, chosen_by
 from mixerlab.records.files import read_run, reading, snapshot, weights_file, weights_files
 from mixerlab.records.schema import Record, changed_code, rows_digest
 from mixerlab.tasks.base import Task
-from mixerlab.tasks.data import digest_on_disk, load_or_generate
+from mixerlab.tasks.data import digest_of_files, load_or_generate
 from mixerlab.tasks.generated import Arrays
 from mixerlab.training.metrics import CHOSEN_ON
 from mixerlab.training.weights import put_in, unpack
@@ -111,14 +111,18 @@ def _warn_of_code(run_folder: str | Path, mixer: str) -> None:
     )
 
 
+def check_files(loaded: Loaded) -> None:
+    """ValueError if the files of a run's task have changed since."""
+    options = loaded.config["task"]
+    if digest_of_files(loaded.task, options["data_dir"]) != options.get("data_sha256"):
+        raise ValueError(f"task={options['name']}: its files are not those that {loaded.row['run_id']} was trained on")
+
+
 def splits_of(loaded: Loaded) -> dict[str, Arrays]:
     """The rows that a run was trained and scored on; ValueError if its files have others by now."""
-    task, options = loaded.task, loaded.config["task"]
-    data_dir = options["data_dir"]
-    found = task.digest if data_dir is None else digest_on_disk(task, data_dir)
-    if found != options.get("data_sha256"):
-        raise ValueError(f"task={options['name']}: its files are not those that {loaded.row['run_id']} was trained on")
-    return load_or_generate(task, data_dir, options["allow_shared_rows"])
+    check_files(loaded)
+    options = loaded.config["task"]
+    return load_or_generate(loaded.task, options["data_dir"], options["allow_shared_rows"])
 
 
 def _best(record: Record, selection: Literal["official", "clean"]) -> int:

@@ -221,7 +221,6 @@ def check_config(config: Any, identity: str) -> None:
     """Raises whatever is wrong unless this is the config of the run `identity`."""
     if run_id(config) != identity:
         raise ValueError(f"it describes run {run_id(config)}")
-    labels_of_replicas(config)
 
 
 def read_run(results_dir: str | Path, identity: str) -> tuple[Record | None, dict[str, Any] | None]:

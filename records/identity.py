@@ -37,7 +37,6 @@ DATA_PATHS, DATA_DIGEST = ("task.data_dir", "task.path"), "task.data_sha256"
 REPLICATED = ("optimizer.lr", "seed")
 # Of learning rates: beyond them float32 overflows in a step, and so do the axes of figures.
 LEAST_RATE, LARGEST_RATE = 1e-30, 1e30
-MOST_REPLICAS = 10_000  # whose record has 20 MB
 
 
 def flatten(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
@@ -127,10 +126,6 @@ def replicas_of(config: Mapping[str, Any]) -> list[tuple[float, int]]:
     for key, values in (("optimizer.lr", rates), ("seed", seeds)):
         if not values or len(set(values)) < len(values):
             raise ValueError(f"{key}={values} must be a number, or a list of different ones, one for each replica")
-    if len(rates) * len(seeds) > MOST_REPLICAS:
-        raise ValueError(
-            f"{len(rates)} learning rates x {len(seeds)} seeds: a run has at most {MOST_REPLICAS} replicas"
-        )
     return [(float(lr), seed) for seed in seeds for lr in rates]
 
 

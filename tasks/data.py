@@ -98,12 +98,14 @@ def dataset_digest(data: Mapping[str, Arrays]) -> str:
     return digest.hexdigest()
 
 
-def digest_on_disk(task: Task, data_dir: str | Path) -> str:
-    """`dataset_digest` of what `load_or_generate` would read now, without checking its rows.
+def digest_of_files(task: Task, data_dir: str | Path | None) -> str | None:
+    """A digest of what `load_or_generate` would read from files now, without checking rows; None if it reads none.
 
     Raises:
         ValueError: the folder lacks this task's dataset, or a file cannot be read.
     """
+    if data_dir is None:
+        return task.digest
     folder = find_dataset(task, Path(data_dir))
     files = sorted(folder.glob("*/*.npy"))
     written = tuple((path.name, path.parent.name, path.stat().st_mtime_ns, path.stat().st_size) for path in files)

@@ -20,7 +20,7 @@ from mixerlab.records.identity import present, replicas_of
 from mixerlab.records.named import check_sweep_name
 from mixerlab.records.schema import Record, changed_code, check_name
 from mixerlab.tasks.base import Task
-from mixerlab.tasks.data import digest_on_disk
+from mixerlab.tasks.data import digest_of_files
 from mixerlab.training.optimizers import PopulationOptimizer
 from mixerlab.training.torch_optimizer import PARTS, TorchOptimizer
 from mixerlab.training.trainer_config import TrainerConfig
@@ -126,8 +126,7 @@ def checked(cfg: DictConfig) -> Checked:
     stop = config["trainer"]["stop_above"]
     if task.score.is_accuracy and stop is not None and stop >= 1:
         raise ValueError(f"trainer.stop_above={stop} must be an accuracy in [0, 1), or null")
-    data_dir = config["task"]["data_dir"]
-    if (digest := task.digest if data_dir is None else digest_on_disk(task, data_dir)) is not None:
+    if (digest := digest_of_files(task, config["task"]["data_dir"])) is not None:
         config["task"]["data_sha256"] = digest
     return Checked(task, config, code_versions(config))
 

@@ -166,8 +166,7 @@ class _Files:
         names = [str(path.relative_to(self.folder)) for path in self.paths]
         with suppress(OSError, ValueError, TypeError):  # there was none, or it is not ours
             for name in set(json.loads((self.folder / WRITTEN).read_bytes())) - set(names):
-                if (path := self.folder / name).resolve().is_relative_to(self.folder.resolve()):
-                    path.unlink(missing_ok=True)
+                (self.folder / name).unlink(missing_ok=True)
         replace_file(self.folder / WRITTEN, json.dumps(names) + "\n")
 
 

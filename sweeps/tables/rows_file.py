@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pandas as pd
 
+from mixerlab.records.errors import reason
 from mixerlab.records.schema import LABELS, Score, check_results, result_columns
 
 # Columns that a row has beside its labels, whatever its results are.
@@ -30,19 +31,23 @@ def read_rows(path: str | Path) -> pd.DataFrame:
             path, dtype=dict.fromkeys(text, str), keep_default_na=False, na_values=[""], low_memory=False
         )
         return _checked(frame)
-    except (ValueError, OSError) as error:
-        raise ValueError(f"{path} cannot be read as the rows.csv of a report ({error})") from error
+    except Exception as error:
+        raise ValueError(f"{path} cannot be read as the rows.csv of a report ({reason(error)})") from error
 
 
 def _checked(frame: pd.DataFrame) -> pd.DataFrame:
     """The rows, with numbers where there must be some; `ValueError` names the line and the value that cannot be."""
     scores = {name: Score(name) for name in frame["score"].dropna().unique()}
+    needed = [column for name in scores for column in (f"official_{name}", f"clean_val_{name}")]
+    if missing := [column for column in needed if column not in frame]:
+        raise ValueError(f"it has no {', '.join(missing)}")
     numbers = {name for name, kind in LABELS.items() if kind is not str}.union(
         *(result_columns(score)[2:] for score in scores.values())
     )
     for name in numbers & set(frame):
         found = pd.to_numeric(frame[name], errors="coerce")
-        for place in frame.index[found.isna() & frame[name].notna()]:
+        if (wrong := found.isna() & frame[name].notna()).any():
+            place = wrong.idxmax()
             raise ValueError(f"line {place + 2}: {name}={frame[name][place]!r} must be a number")
         frame[name] = found
     for place, row in enumerate(frame.to_dict("records")):

@@ -127,12 +127,12 @@ def cost_markdown(frame: pd.DataFrame) -> str | None:
     runs = told.drop_duplicates("run_id").dropna(subset=["training_s", "tokens_per_s"])
     if runs.empty:
         return None
-    names = labels(columns_in_order(runs["column"]))
-    order = {column: number for number, column in enumerate(names)}
+    columns = columns_in_order(runs["column"])
+    names = labels(columns)
     lines = [["task", "setting", "column", "device", "replicas", *_COST_NAMES]]
     groups = runs.groupby(lines[0][:5], sort=False)
     for (task, setting, column, device, replicas), own in sorted(
-        groups, key=lambda group: (place_rank(group[0][:2]), order[group[0][2]], group[0][3:])
+        groups, key=lambda group: (place_rank(group[0][:2]), columns.index(group[0][2]), group[0][3:])
     ):
         size, seconds, speed, memory = own[list(_COST)].median()
         texts = (f"{size:,.0f}", duration(seconds), f"{speed:,.0f}", "-" if pd.isna(memory) else f"{memory:,.0f} MB")
