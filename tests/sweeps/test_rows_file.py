@@ -31,3 +31,11 @@ def test_a_wrong_line_is_named(tmp_path, name):
     rows.write_text("\n".join([head, lines[0], ",".join(cells), lines[2]]))
     with pytest.raises(ValueError, match=rf"{rows} cannot be read .*line 3: {column}"):
         read_rows(rows)
+
+
+def test_a_score_without_its_columns_is_refused(tmp_path):
+    fakes.add_run(tmp_path, [0.3, 0.8, 0.5])
+    rows = tmp_path / "rows.csv"
+    rows.write_text(rows_csv(collect(tmp_path).drop(columns="official_accuracy")))
+    with pytest.raises(ValueError, match="it has no official_accuracy"):
+        read_rows(rows)
