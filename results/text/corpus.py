@@ -99,12 +99,14 @@ def write(path: Path, by_name: dict[str, str], most: float = float("inf")) -> tu
 
 
 def main(out: Path) -> None:
-    (debs := out / "debs").mkdir(parents=True, exist_ok=True)
+    debs, unpacked = out / "debs", out / "unpacked"
+    for made in (debs, unpacked):
+        made.mkdir(parents=True, exist_ok=True)
     rows, seen, texts, sources = [], set(), {}, {}
     for package in (*DOCS.split(), CODE):
         if not list(debs.glob(f"{package}_*.deb")):
             subprocess.run(["apt-get", "download", package], cwd=debs, check=True)
-        (deb,), folder = debs.glob(f"{package}_*.deb"), out / "unpacked" / package
+        (deb,), folder = debs.glob(f"{package}_*.deb"), unpacked / package
         subprocess.run(["dpkg-deb", "-x", deb, folder], check=True)
         version = subprocess.run(["dpkg-deb", "-f", deb, "Version"], capture_output=True, text=True).stdout.strip()
         if package == CODE:
