@@ -1,8 +1,8 @@
 """Trains what results/text compares; `python study.py CORPUS [PART ...]`, in as many processes as the GPUs can take.
 
-Each process takes the next run that no other one trains. A run's rate is the best of three on validation after 11.8
-million tokens, of another seed; it then trains on 96.7 million. Of the parts, `others` has two seeds, `controls`,
-`matched` and `schedules` one, and the rest three.
+Each process takes the next run that no other one trains. The rate of a mixer: the best of three on validation
+after 11.8 million tokens, of another seed, and half of it; of the two, the better on validation after 96.7 million.
+Of the parts, `others` has two seeds, `controls`, `matched` and `schedules` one, and the rest three.
 """
 
 import gc
@@ -10,15 +10,18 @@ import sys
 from collections.abc import Iterator, Sequence
 from functools import partial
 from itertools import product
+from statistics import fmean
 
 import torch
 
 import mixerlab
 from mixerlab.records.best import best_trial
+from mixerlab.records.schema import Record
 
 RATES = {"muon": "[5e-3,1e-2,2e-2]", "adamw": "[5e-4,1e-3,2e-3]"}
+LOWER = {"muon": "[1e-3,3e-3]", "adamw": "[1e-4,3e-4]"}  # of a run that goes on from weights
 STEP = 32 * 1024  # tokens
-LONG, SHORT, MORE = 2950, 360, 600  # steps: of a run, of the search, of a run that goes on from weights
+LONG, SHORT, MORE = 2950, 360, 600  # steps: of a run, of the search, of a run that goes on
 EVALUATIONS = 10
 OTHERS = {name: [f"mixer={name}"] for name in ("gdn", "kda", "mesa", "mamba")}
 OTHERS["attn+gdn"] = ["mixer=hybrid", "mixer.layers=[attn,gdn]"]
@@ -35,14 +38,19 @@ CONTROLS = {  # beside attention or Parallax as they are
     ],
 }
 SCHEDULES = [["schedule=cosine"], *([f"schedule.gamma={gamma}"] for gamma in (0.5, 1, 2))]
+NONE = "trainer.keep_weights=none"
 
 
-def train(corpus: str, name: str, optimizer: str, steps: int, rate: str, *more: str) -> mixerlab.records.schema.Record:
+class Busy(Exception):
+    """Another process trains this run."""
+
+
+def train(corpus: str, name: str, optimizer: str, steps: int, rate: str, seeds: str, *more: str) -> Record:
     """The run's record; raises `Busy` if another process trains it."""
     keys = [f"task.path={corpus}", f"task.tokens={steps * STEP}", f"trainer.eval_every={steps // EVALUATIONS}"]
-    keys += [*ALL[name], f"optimizer={optimizer}", f"optimizer.lr={rate}", "trainer.progress=false", *more]
+    keys += [*ALL[name], f"optimizer={optimizer}", f"optimizer.lr={rate}", f"seed=[{seeds}]", "trainer.progress=false"]
     try:
-        record = mixerlab.run("experiment=text_25m", *keys)
+        record = mixerlab.run("experiment=text_25m", *keys, *more)
     finally:
         gc.collect()
         torch.cuda.empty_cache()
@@ -51,35 +59,38 @@ def train(corpus: str, name: str, optimizer: str, steps: int, rate: str, *more: 
     return record
 
 
-class Busy(Exception):
-    """Another process trains this run."""
-
-
-def at_best(corpus: str, name: str, optimizer: str, *more: str, steps: int = LONG, seeds: str = "0") -> str:
-    """Trains at the best rate of the search; returns the id of the run."""
-    search = train(corpus, name, optimizer, SHORT, RATES[optimizer], "seed=3", "trainer.keep_weights=none")
+def long(corpus: str, name: str, optimizer: str) -> tuple[float, Record]:
+    """The better of two rates, and its run."""
+    search = train(corpus, name, optimizer, SHORT, RATES[optimizer], "3", NONE)
     best, _ = best_trial(search.rows, "clean", search.score)
-    return train(corpus, name, optimizer, steps, f"[{best[0]['lr']}]", f"seed=[{seeds}]", *more).run_id
+    seeds, keep = ("0,1,2", "trainer.keep_weights=official") if name in PAIR else ("0,1", NONE)
+    rates = best[0]["lr"], best[0]["lr"] / 2
+    runs = {rate: train(corpus, name, optimizer, LONG, f"[{rate}]", seeds, keep) for rate in rates}
+    return min(runs.items(), key=lambda run: fmean(row["clean_val_bits_per_byte"] for row in run[1].rows))
+
+
+def changed(corpus: str, name: str, optimizer: str, *keys: str) -> None:
+    rate, _ = long(corpus, name, optimizer)
+    train(corpus, name, optimizer, LONG, f"[{rate}]", "0", NONE, *keys)
 
 
 def goes_on(corpus: str, name: str, optimizer: str) -> None:
     """From the weights of attention that Muon trained."""
-    start = at_best(corpus, "attn", "muon", "trainer.keep_weights=official", seeds="0,1,2")
-    more = [f"model.start_from=results/runs/{start}", "trainer.keep_weights=none"]
-    more += ["mixer.zero_init_rho=true"] if name == "parallax" else []
-    at_best(corpus, name, optimizer, *more, steps=MORE, seeds="0,1,2")
+    _, start = long(corpus, "attn", "muon")
+    keys = [f"model.start_from=results/runs/{start.run_id}"] + ["mixer.zero_init_rho=true"] * (name == "parallax")
+    train(corpus, name, optimizer, MORE, LOWER[optimizer], "0,1,2", NONE, *keys)
 
 
 def jobs(corpus: str) -> dict[str, list[partial]]:
     pairs, others = list(product(RATES, PAIR)), list(product(RATES, OTHERS))
-    run, none = partial(at_best, corpus), "trainer.keep_weights=none"
+    keyed = partial(changed, corpus)
     return {
-        "pair": [partial(run, name, of, "trainer.keep_weights=official", seeds="0,1,2") for of, name in pairs],
-        "others": [partial(run, name, of, none, seeds="0,1") for of, name in others],
+        "pair": [partial(long, corpus, name, of) for of, name in pairs],
+        "others": [partial(long, corpus, name, of) for of, name in others],
         "conversion": [partial(goes_on, corpus, name, of) for of, name in pairs],
-        "controls": [partial(run, name, of, none, *keys) for of, name in pairs for keys in CONTROLS[name]],
-        "schedules": [partial(run, name, of, none, *keys) for of, name in pairs for keys in SCHEDULES],
-        "matched": [partial(run, name, of, none, "model.match_params=attn") for of, name in others],
+        "controls": [partial(keyed, name, of, *keys) for of, name in pairs for keys in CONTROLS[name]],
+        "schedules": [partial(keyed, name, of, *keys) for of, name in pairs for keys in SCHEDULES],
+        "matched": [partial(keyed, name, of, "model.match_params=attn") for of, name in others],
     }
 
 
