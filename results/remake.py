@@ -121,13 +121,13 @@ DIFFERENCES_NOTE = """\
 Differences of these means, below 0 where the first is better; after ±, half of Welch's interval of 95%."""
 CONTROLS_NOTE = f"""\
 {ENGLISH}: one run less the
-plain run of its mixer, optimizer and seed. `model.d_ff`: as many parameters as Parallax (of attention) or as attention
-(of the others). Standard deviation between seeds of the plain runs of attention and Parallax:
+plain run of its mixer, optimizer and seed. `model.d_ff`: about as many parameters as Parallax (of attention) or as
+attention (of the others). Standard deviation between seeds of the plain runs of attention and Parallax:
 {{}}; of the difference of two runs it is 1.4 times that."""
 CONVERSION_NOTE = f"""\
 {ENGLISH}. All runs go on
 from one seed of attention that Muon trained, the best on test ({{:.4f}}). Mean over three seeds of going on ± half of
-Student's 95% interval, of the differences by seed."""
+Student's 95% interval (learning rate, that of the mixer's plain run); of the differences by seed."""
 
 # Of the analysis:
 CLAIMS_NOTE = """\
@@ -720,8 +720,9 @@ def controls_table(controls: pd.DataFrame, plain: pd.DataFrame) -> str:
 
 
 def changed_keys(run: pd.Series, beside: pd.Series) -> str:
-    """What differs in mixer, model and schedule; another schedule's own keys are not told."""
-    keys = [key for key in run.index if key.startswith(("mixer.", "model.")) or key in ("schedule", "schedule.gamma")]
+    """What differs in mixer, model, schedule and rate; another schedule's own keys are not told."""
+    more = ("lr", "schedule", "schedule.gamma")
+    keys = [key for key in run.index if key.startswith(("mixer.", "model.")) or key in more]
     values = {key: as_yaml(run[key]) for key in keys if as_yaml(run[key]) != as_yaml(beside[key])}
     return ", ".join(f"`{key}={value}`" for key, value in values.items() if value != "null")
 
@@ -730,6 +731,7 @@ def conversion_table(converted: pd.DataFrame, plain: pd.DataFrame) -> str:
     if converted.empty:
         return ""
     seeds = converted.pivot(index="seed", columns=["mixer", "optimizer"], values=BITS)
+    rates = converted.groupby(["mixer", "optimizer"])["lr"].first()
     lines = [["trained on as", *TEXT_OPTIMIZERS.values(), "Muon less AdamW"]]
     sides = {mixer: seeds[mixer] for mixer in OF_TEXT[:2] if mixer in seeds}
     if len(sides) == 2:
@@ -737,6 +739,10 @@ def conversion_table(converted: pd.DataFrame, plain: pd.DataFrame) -> str:
     for name, own in sides.items():
         form = "+.4f" if name not in seeds else ".4f"
         texts = [mean_change(list(own[of].dropna()), form) if of in own else "" for of in TEXT_OPTIMIZERS]
+        texts = [
+            f"{one} ({rates[name, of]:g})" if (name, of) in rates else one
+            for of, one in zip(TEXT_OPTIMIZERS, texts, strict=True)
+        ]
         change = mean_change(list((own["muon"] - own["adamw"]).dropna()), "+.4f") if all(texts) else ""
         lines.append([name, *texts, change])
     start = plain.loc[plain["run_id"].isin(converted["model.start_from"]), "official_bits_per_byte"]
