@@ -19,6 +19,7 @@ MADE = {
     "board": ["accuracy.md", "gains.md", "rates.md", "official/solved.md"],
     "ingredients": ["effects.md"],
     "analysis": ["claims.md", "stable_ranks.md"],
+    "text": ["rates.md", "bits_per_byte.md", "controls.md", "conversion.md", "claims.md", "stable_ranks.md"],
     "frontier": ["clean/settings.md", "clean/token_accuracy.md", "official/settings.md"],
     "adamw": ["beside_muon.md", "claim.md", "official/settings.md", "official/solved.md"],
     "challenge": ["recipes.md", "official/challenge.md", "official/solved.md"],
