@@ -1,0 +1,119 @@
+"""The Parallax paper's analysis and its claims."""
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from statistics import fmean
+from typing import NamedTuple
+
+import pandas as pd
+from makers.common import folder_of, noted
+
+from mixerlab.analyse import write as write_analysis
+from mixerlab.records.names import TASKS, in_order
+from mixerlab.sweeps.tables.intervals import half_width
+
+CLAIMS_NOTE = """\
+Differences that the claim says to be above or below 0, or none: means over three seeds ± half of Student's 95%
+interval, after 60 epochs, over layers if none is named. The verdict is by the interval of the mean over the tasks:
+open, or none found, if it includes 0."""
+
+
+class Measured(NamedTuple):
+    """A measure of `mixerlab analyse`: whose, in which layer (None: the mean over layers), after how many epochs."""
+
+    mixer: str
+    variant: str
+    measure: str
+    layer: int | None = None
+    epochs: int = 60
+    study: str = "optimizers"
+
+
+MUON, ADAMW, COSINE, FIRST, LAST = "muon, wsd", "adamw, wsd", "adamw, cosine", 1, -1
+Claim = tuple[str, int, Measured, Measured]
+
+
+def claims() -> Iterator[Claim]:
+    """What the paper says, which sign the difference should have (0: none), and the two measures that differ."""
+
+    def larger(text: str, measure: str, less: str = ADAMW, mixer: str = "parallax") -> Claim:
+        return text, 1, Measured(mixer, MUON, measure), Measured(mixer, less, measure)
+
+    def beyond(text: str, sign: int, measure: str, optimizer: str, of_attention: str = "") -> Claim:
+        attention = Measured("attn", optimizer, of_attention or measure)
+        return f"{text} ({optimizer})", sign, Measured("parallax", optimizer, measure), attention
+
+    for name in (MUON, ADAMW, COSINE):
+        cor = Measured("parallax", name, "cor", LAST)
+        yield f"COR grows with depth ({name})", 1, cor, cor._replace(layer=FIRST)
+        change = f"{'exceeds' if name == MUON else 'barely recovers'} that of initial values"
+        yield f"COR of the last layer {change} ({name})", int(name == MUON), cor, cor._replace(epochs=0)
+        first = cor._replace(layer=FIRST)
+        yield f"COR of the first layer falls from initial values ({name})", -1, first, first._replace(epochs=0)
+    last = Measured("parallax", MUON, "cor", LAST)
+    yield "COR of the last layer is larger with Muon than with AdamW", 1, last, last._replace(variant=ADAMW)
+    for name, measure in (("the norm of Corr", "corr"), ("CPA", "cpa"), ("the norm of rho", "norm rho")):
+        yield larger(f"{name} is larger with Muon", measure)
+    for less in (ADAMW, COSINE):
+        for name in ("W_R", "W_RK"):
+            yield larger(f"srank {name} collapses ({less})", f"srank {name}", less)
+    for mixer in ("attn", "parallax"):
+        for name in ("W_Q", "W_K", "W_QK"):
+            yield larger(f"srank {name} is larger with Muon ({mixer})", f"srank {name}", mixer=mixer)
+    for optimizer in (MUON, ADAMW, COSINE):
+        for name in ("W_Q", "W_K", "W_QK"):
+            yield beyond(f"srank {name} is that of attention", 0, f"srank {name}", optimizer)
+        for name in ("W_V", "W_O", "W_OV"):
+            yield beyond(f"srank {name} is above that of attention", 1, f"srank {name}", optimizer)
+        yield beyond("the sink in p is weaker than in attention", -1, "sink p", optimizer)
+        yield beyond("the sink in s is weaker than in attention", -1, "sink s", optimizer, "sink p")
+        yield beyond("the entropy of p is above attention's", 1, "entropy p", optimizer)
+    for name, sign in (("muon", 1), ("adamw", -1)):
+        gate = Measured("parallax", name, "gate", study="gate")
+        yield f"the gate {'opens' if sign > 0 else 'closes'} ({name})", sign, gate, gate._replace(epochs=0)
+    annealed = Measured("parallax", "", "norm W_R", study="wda")
+    yield "annealed weight decay (gamma = 2) keeps the norm of W_R", 1, annealed, Measured("parallax", MUON, "norm W_R")
+
+
+def make(scratch: Path) -> None:
+    """The figures and tables of `mixerlab analyse` from its rows, and the paper's claims; not the score maps."""
+    folder = folder_of("analysis")
+    frames = {
+        path.name.partition(".")[0]: pd.read_csv(path, dtype={"variant": str}).fillna({"variant": ""})
+        for path in sorted(folder.glob("*.csv.xz"))
+    }
+    write_analysis(frames["optimizers"], scratch)
+    for name in ("correction.png", "scores.png", "training.png", "stable_ranks.md"):
+        shutil.copyfile(scratch / name, folder / name)
+    rows = pd.concat(frames, names=["study"]).reset_index("study")
+    (folder / "claims.md").write_text(claims_of_paper(rows[rows["moment"] != "official"], CLAIMS_NOTE))
+
+
+def claims_of_paper(rows: pd.DataFrame, note: str) -> str:
+    """The claims of which `rows` have both sides."""
+    tasks = in_order(rows["task"], TASKS)
+    lines = [["claim of the paper", *tasks, "mean of the tasks", "verdict"]]
+    for text, sign, one, other in claims():
+        difference = (by_task_and_seed(rows, one) - by_task_and_seed(rows, other)).dropna()
+        if difference.empty:
+            continue
+        by_task = [list(difference.get(task, ())) for task in tasks]
+        mean = list(difference.groupby("seed").mean())
+        half, middle = half_width(mean), fmean(mean)
+        found = 0 if abs(middle) <= half else 1 if middle > 0 else -1
+        verdict = ("open", "holds", "contrary")[found * sign] if sign else ("none found", "differs", "differs")[found]
+        shown = [f"{fmean(own):+.3g} ± {half_width(own):.2g}" if len(own) > 1 else "" for own in (*by_task, mean)]
+        lines.append([text, *shown, verdict])
+    if len(tasks) == 1:
+        lines = [[line[0], *line[2:]] for line in lines]
+        lines[0][1] = "difference"
+    return noted(lines, 1, note)
+
+
+def by_task_and_seed(rows: pd.DataFrame, one: Measured) -> pd.Series:
+    """The measure of each run."""
+    one = one._replace(layer=rows["layer"].max()) if one.layer == LAST else one
+    for key, value in one._asdict().items():
+        rows = rows[rows[key] == value] if value is not None else rows
+    return rows.groupby(["task", "seed"])["mean"].mean()

@@ -1,0 +1,44 @@
+"""Parallax's four arms."""
+
+from pathlib import Path
+
+import numpy as np
+from makers.common import folder_of, mean_change, noted, rows_in
+
+from mixerlab.records.names import TASKS, place_rank
+from mixerlab.sweeps.tables.writers import aligned
+
+ARM = ["mixer.zero_init_rho", "mixer.rope_on_rho"]
+ARMS_NOTE = """\
+Mean validation accuracy over a task's settings, at the checkpoint of the lowest validation loss and each setting's best
+of three rates; five seeds; after ±, half of Student's 95% interval over the seeds. A setting of more than 256 tokens
+has three seeds and a line of its own, below the mean. Then: how many of a setting's replicas (15, or 9: seeds times
+three rates) reached a test accuracy of 0.9, where some did and some did not."""
+LONG = ("seq_len-512", "seq_len-1024")
+
+
+def make(scratch: Path) -> None:
+    """Parallax's four arms on validation, over the settings that all have, and what each of the two choices changes."""
+    rows = rows_in("arms")
+    long = rows["setting"].isin(LONG)
+    rows["group"] = rows["task"].where(~long, rows["task"] + ", " + rows["setting"])
+    rows = rows.assign(learned=np.isfinite(rows["steps_to_90"])).set_index([*ARM, "task", "setting", "lr"])
+    by_rate = rows.groupby(level=[*ARM, "task", "setting", "lr"])["clean_val_accuracy"].mean()
+    best = rows.loc[by_rate.groupby([*ARM, "task", "setting"]).idxmax()]
+    seeds = best.groupby([*ARM, "group", "seed"])["clean_val_accuracy"].mean().unstack(ARM)
+    tasks = seeds[seeds.index.isin(TASKS, level="group")]
+    rest = seeds.drop(tasks.index)
+    lines = []
+    for task, accuracies in [*tasks.groupby("group"), ("mean", tasks.groupby("seed").mean()), *rest.groupby("group")]:
+        lines.append([task, *(f"{mean:.3f}" for mean in accuracies.mean())])
+        for choice in ARM:
+            means = accuracies.T.groupby(level=choice).mean().T
+            lines[-1].append(mean_change(list(means[True] - means[False])))
+    names = [f"W_R {'zero' if zero else 'random'}, rho {'' if rotated else 'not '}rotated" for zero, rotated in seeds]
+    text = noted([["task", *names, "effect of W_R zero", "effect of rotating rho"], *lines], 1, ARMS_NOTE)
+    learned = rows[rows["learned"].groupby(["task", "setting"]).transform(lambda some: 0 < some.sum() < len(some))]
+    counts = learned.groupby(["task", "setting", *ARM])["learned"].sum().unstack(ARM)
+    counts = counts.loc[sorted(counts.index, key=place_rank)]
+    shares = [[*cell, *(str(int(count)) for count in row)] for cell, row in counts.iterrows()]
+    text += "\n" + aligned([["task", "setting", *names], *shares], 2) + "\n"
+    (folder_of("arms") / "arms.md").write_text(text)

@@ -1,0 +1,112 @@
+"""What the makers share: where things lie, the choice of rates, tables, intervals."""
+
+import shutil
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import product
+from pathlib import Path
+from statistics import fmean, variance
+
+import numpy as np
+import pandas as pd
+
+from mixerlab.records.names import MIXERS, in_order, place_rank
+from mixerlab.sweeps.report.report import report
+from mixerlab.sweeps.tables.intervals import error_of_sum, half_width, student_t
+from mixerlab.sweeps.tables.published import read_published
+from mixerlab.sweeps.tables.writers import aligned
+
+RESULTS = Path(__file__).resolve().parents[1]
+PAPER = read_published()["parallax"]
+RATES = PAPER.rates
+RECORDS = "records.tar.xz"
+CELL = ["mixer", "task", "setting"]
+ADAMW_RATES = (3e-4, 1e-3, 3e-3)
+
+
+def folder_of(name: str) -> Path:
+    return RESULTS / name
+
+
+def copy_report(name: str, files: Iterable[str], scratch: Path, source: str = RECORDS) -> None:
+    """These files of a report on the `source` (archive or rows) in results/NAME."""
+    made = report(folder_of(name) / source, scratch / name, formats=["png"]).folder
+    for file in files:
+        (folder_of(name) / file).parent.mkdir(exist_ok=True)
+        shutil.copyfile(made / file, folder_of(name) / file)
+
+
+def rows_in(name: str, file: str = "rows.csv.xz") -> pd.DataFrame:
+    return pd.read_csv(folder_of(name) / file, low_memory=False)
+
+
+def noted(lines: Sequence[Sequence[str]], left: int, note: str) -> str:
+    """`aligned`, and a note below it."""
+    return f"{aligned(lines, left)}\n\n{note}\n"
+
+
+def mean_change(changes: Sequence[float], form: str = "+.3f") -> str:
+    """The mean over seeds ± half of Student's 95% interval."""
+    return f"{fmean(changes):{form}} ± {half_width(changes):{form.lstrip('+')}}"
+
+
+def difference_of_means(more: Sequence[float], less: Sequence[float]) -> str:
+    """The difference ± half of Welch's interval of 95%."""
+    return difference_of_sums([more], [less])
+
+
+def difference_of_sums(more: Sequence[Sequence[float]], less: Sequence[Sequence[float]], digits: int = 3) -> str:
+    """As `difference_of_means`, of sums of means."""
+    error, freedom = error_of_sum([(variance(side) / len(side), len(side) - 1) for side in (*more, *less)])
+    middle = sum(map(fmean, more)) - sum(map(fmean, less))
+    return f"{middle:+.{digits}f} ± {student_t(freedom) * error**0.5:.{digits}f}"
+
+
+def best_of_seeds(rows: pd.DataFrame, rates: Sequence[float]) -> pd.DataFrame:
+    """By mixer, task, setting and seed: `accuracy` of `at_best`, and how many of `replicas` learned (90% once)."""
+    learned = np.isfinite(rows["steps_to_90"]) & rows["lr"].isin(rates)
+    counts = learned.groupby([rows[key] for key in (*CELL, "seed")]).sum()
+    return at_best(rows, rates).to_frame("accuracy").assign(learned=counts, replicas=len(rates))
+
+
+def gain_of(seeds: pd.DataFrame) -> pd.Series:
+    """The accuracy of Parallax less attention's, of `best_of_seeds`."""
+    return seeds["accuracy"].xs("parallax") - seeds["accuracy"].xs("attn")
+
+
+def recipe_table(recipes: Mapping[str, pd.DataFrame]) -> str:
+    """A line for each mixer and recipe, a column for each (task, setting); a recipe has seeds of `best_of_seeds`."""
+    by_cell = pd.concat(recipes, names=["recipe"]).groupby(["mixer", "recipe", "task", "setting"])
+    every = by_cell.agg({"accuracy": "mean", "learned": "sum", "replicas": "sum"})
+    cells = sorted({key[2:] for key in every.index}, key=place_rank)
+    lines = []
+    for mixer, recipe in product(in_order(every.index.unique("mixer"), MIXERS), recipes):
+        if (mixer, recipe) in every.index:
+            own = every.loc[mixer, recipe].reindex(cells).itertuples(index=False)
+            entries = ["" if np.isnan(mean) else f"{mean:.3f} ({some:.0f}/{count:.0f})" for mean, some, count in own]
+            lines.append([mixer, recipe, *entries])
+    note = "Mean over seeds of the accuracy at each seed's best rate; in brackets, how many replicas reached 0.9."
+    return noted([["mixer", "recipe", *map(" ".join, cells)], *lines], 2, note)
+
+
+def mean_over_settings(scores: pd.Series, more: Sequence[str] = ()) -> pd.Series:
+    """By mixer and task, and by `more` levels."""
+    return scores.groupby([*CELL, *more]).mean().groupby([*CELL[:2], *more]).mean()
+
+
+def at_rate_of_task(rows: pd.DataFrame, column: str) -> pd.DataFrame:
+    """The rows at the rate of their task that is best for all mixers together."""
+    by_rate = mean_over_settings(rows.set_index([*CELL, "lr"])[column], ["lr"]).groupby(["task", "lr"]).mean()
+    return rows[pd.MultiIndex.from_frame(rows[["task", "lr"]]).isin(by_rate.groupby("task").idxmax())]
+
+
+def at_best(
+    rows: pd.DataFrame, rates: Sequence[float] = RATES, of: str = "official_accuracy", by: str = ""
+) -> pd.Series:
+    """The accuracy `of` each cell and seed at the rate that is best `by` another one, by itself if none is named.
+
+    Only seeds that have all of the rates; a replica that diverged has the accuracy 0.
+    """
+    rows = rows[rows["lr"].isin(rates) & rows["status"].isin(["finished", "diverged"])]
+    rows = rows.fillna({of: 0.0, (by or of): 0.0}).sort_values([by or of, "lr"])
+    seeds = rows.groupby([*CELL, "seed"])
+    return seeds[of].last()[seeds["lr"].nunique() == len(rates)]

@@ -1,0 +1,130 @@
+"""What single ingredients change, of the rows of the other folders."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from statistics import fmean
+
+import pandas as pd
+from makers.arms import ARM
+from makers.common import (
+    ADAMW_RATES,
+    CELL,
+    PAPER,
+    RATES,
+    RECORDS,
+    at_best,
+    at_rate_of_task,
+    folder_of,
+    mean_over_settings,
+    noted,
+    rows_in,
+)
+from makers.screen import effects
+from matplotlib.figure import Figure
+from matplotlib.patches import Patch
+
+from mixerlab.records.names import MIXERS, TASKS, in_order
+from mixerlab.sweeps.figures.by_task import named_sheet
+from mixerlab.sweeps.figures.comparison import BAND
+from mixerlab.sweeps.figures.sheet import figure_style, save
+from mixerlab.sweeps.tables.collect import rows_of
+from mixerlab.sweeps.tables.intervals import half_width
+from mixerlab.sweeps.tables.published import ranges, read_published
+
+INGREDIENTS_NOTE = """\
+Change of the mean accuracy over a task's settings (those that both sides have) at the Parallax paper's three rates,
+AdamW at its own three; each seed at its best rate and at the checkpoint of the lowest test loss, unless the ingredient
+is another rule. Mean over mixers; after ±, half of Student's 95% interval over mixers, each the mean of its seeds, or
+over mixers and seeds together where fewer than three mixers have the ingredient. No rows: epochs, batch size."""
+Effect = tuple[float, list[float]]  # the mean, and what its interval is over
+EFFECT: dict = {"color": "#0072B2", "markersize": 3.5, "ecolor": "0.15", "elinewidth": 0.8}
+
+
+def make(scratch: Path) -> None:
+    """What single ingredients of a recipe change on each task, of the rows that the other folders have."""
+    tasks = [task for task in TASKS if task in PAPER.over]
+    lines, found = [], {}
+    for (name, former), change in ingredient_changes().items():
+        found[name] = {task: effect_of(own) for task, own in change.groupby("task")}
+        texts = {task: f"{mean:+.3f} ± {half_width(units):.3f}" for task, (mean, units) in found[name].items()}
+        seeds = change.groupby(level=CELL).size()
+        lines.append(
+            [
+                *(name, former),
+                *(texts.get(task, "") for task in tasks),
+                ", ".join(in_order(change.index.unique("mixer"), MIXERS)),
+                str(seeds.groupby(level=CELL[1:]).ngroups),
+                f"{seeds.min()}" if seeds.min() == seeds.max() else f"{seeds.min()} to {seeds.max()}",
+            ]
+        )
+    header = ["ingredient", "in place of", *tasks, "mixers", "settings", "seeds"]
+    (folder_of("ingredients") / "effects.md").write_text(noted([header, *lines], 2, INGREDIENTS_NOTE))
+    save(effects_figure(found, tasks), folder_of("ingredients") / "effects")
+
+
+def effects_figure(found: Mapping[str, Mapping[str, Effect]], tasks: Sequence[str]) -> Figure:
+    """A panel for each task: the effects by ingredient, over how far published tables are from their middle."""
+    spread = {task: [] for task in tasks}
+    for (name, _), (low, high, tables) in ranges(read_published().values()).items():
+        if tables > 2 and not name.setting:
+            spread[name.task].append((high - low) / 2)
+    with figure_style():
+        sheet = named_sheet(None, tasks, list(found), 0.7, 1.6)
+        for panel, task in zip(sheet.panels, tasks, strict=True):
+            half = fmean(spread[task])
+            panel.axvspan(-half, half, color=BAND, linewidth=0)
+            panel.axvline(0, color="0.5", linewidth=0.6)
+            for y, effects_on in enumerate(found.values()):
+                if task in effects_on:
+                    mean, units = effects_on[task]
+                    panel.errorbar(mean, y, xerr=half_width(units), fmt="o", **EFFECT)
+            panel.set(xlim=(-0.4, 0.4), xticks=(-0.3, 0, 0.3), xlabel="change")
+        told = "accuracy, mean over mixers; whiskers: 95% Student t interval over mixers or seeds, cut off at 0.4"
+        handles = [Patch(facecolor=BAND, label="half the range of three or more published tables, mean over mixers")]
+        return sheet.finish("What single ingredients change", told, handles, 0.16 * len(found), whole=True)
+
+
+def ingredient_changes() -> dict[tuple[str, str], pd.Series]:
+    """The change of accuracy by mixer, task, setting and seed, by ingredient and what it stands in place of."""
+    table = rows_in("table", "rows.csv")
+    table = table[table["task"].isin(PAPER.over) & table["lr"].isin(RATES)]
+    default = at_best(table)
+    one_rate = at_rate_of_task(table, "official_accuracy").set_index([*CELL, "seed"])["official_accuracy"]
+    copying = default.xs("sc", level="task", drop_level=False)
+    of_16 = copying.xs("baseline", level="setting").groupby("mixer").mean()
+    more = copying.index.get_level_values("setting").str.startswith("num_tokens_to_copy")
+    always_16 = copying.where(~more, of_16.reindex(copying.index.get_level_values("mixer")).array)
+    screen = rows_in("screen")
+    recipes = {key: at_best(rows) - default for key, rows in screen.groupby(["study", "recipe"])}
+    factorial = screen[(screen["study"] == "factorial") & (screen["status"] == "finished")]
+    factorial = factorial[factorial["mixer"] != "mamba"]  # which has no heads
+    by_seed = {seed: effects(rows).set_index(CELL)["effect_B"] for seed, rows in factorial.groupby("seed")}
+    eighths = pd.concat(by_seed, names=["seed"]).reorder_levels([*CELL, "seed"])
+    zero_and_rotated = {key: at_best(rows) for key, rows in rows_in("arms").groupby(ARM)}
+    adamw = at_best(rows_of(folder_of("adamw") / RECORDS), ADAMW_RATES)
+    changes = {
+        ("checkpoint and rate by validation", "by test"): at_best(table, of="clean_accuracy", by="clean_val_accuracy")
+        - default,
+        ("last epoch", "best checkpoint"): at_best(table, of="test_accuracy") - default,
+        ("one rate a task for all mixers", "best rate"): one_rate - default,
+        ("sc always copies 16 tokens", "16 to 96"): always_16 - copying,
+        ("AdamW", "Muon"): adamw - default,
+        ("1 head of 128", "2 of 64"): recipes["one choice changed", "1x128"],
+        ("4 heads of 32", "2 of 64"): recipes["finalists", "4x32"],
+        ("16 heads of 8, over 16 recipes", "2 of 64"): eighths,
+        ("no norms of q, k, rho", "norms"): recipes["finalists", "plain"].drop("mamba"),
+        ("PyTorch's initial values", "N(0, 0.02)"): recipes["finalists", "PyTorch's init"],
+        ("rho rotated", "not rotated"): zero_and_rotated[True, True] - zero_and_rotated[True, False],
+        ("W_R random", "W_R zero"): zero_and_rotated[False, False] - zero_and_rotated[True, False],
+    }
+    return {key: change.dropna() for key, change in changes.items()}
+
+
+def effect_of(change: pd.Series) -> Effect:
+    """The mean over mixers of the means over settings, and what differs; `change`: by mixer, task, setting, seed.
+
+    The interval is over the means of mixers or, of fewer than three, over mixers and seeds together.
+    """
+    by_mixer = mean_over_settings(change)
+    units = by_mixer if len(by_mixer) > 2 else change.groupby(["mixer", "seed"]).mean()
+    return by_mixer.mean(), list(units)
