@@ -38,13 +38,12 @@ _LEARNED = 2**28
 class Corpus(NamedTuple):
     """The token ids of each split, one-dimensional memory maps, and the SHA-256 and the largest of all ids.
 
-    `bytes_per_id`: of the text of each split; of ids, for which it is not known, 1. `tokenizer`: the file of `bpe`'s.
+    `tokenizer`: the file of `bpe`'s.
     """
 
     ids: dict[Split, np.ndarray]
     sha256: str
     largest: int
-    bytes_per_id: dict[Split, float]
     tokenizer: Path | None
 
 
@@ -133,7 +132,18 @@ class Text(Task):
         return Score("bits_per_byte" if self.is_text else "bits_per_token", higher_is_better=False)
 
     def score_from(self, means: Mapping[str, Any], split: Split) -> Any:
-        return means["loss"] / (math.log(2) * self.corpus.bytes_per_id[split])
+        return means["loss"] / (math.log(2) * self._bytes_per_target[split])
+
+    @cached_property
+    def _bytes_per_target(self) -> dict[Split, float]:
+        """Mean over the held-out rows; of ids, whose text is not known, 1."""
+        if self.bpe is None:
+            return {"val": 1.0, "test": 1.0}
+        lengths = np.zeros(self.bpe)
+        for token, number in self._tokenizer.get_vocab().items():
+            lengths[number] = len(token)  # a byte-level BPE writes each byte as a character
+        splits = self.splits()
+        return {split: lengths[splits[split][1]].mean() for split in ("val", "test")}
 
     def encode(self, text: str) -> list[int]:
         """The ids of a text; ValueError if the corpus has ids only."""
@@ -167,9 +177,7 @@ def _corpus(written: tuple[tuple[str, int, int], ...], bpe: int | None, dtype: n
             for split, file in files.items()
         }
     sha256, largest = _digest(ids, folder / f"{stem}.sha256")
-    return Corpus(
-        ids, sha256, largest, {split: len(parts[split]) / max(len(ids[split]), 1) for split in SPLITS}, tokenizer
-    )
+    return Corpus(ids, sha256, largest, tokenizer)
 
 
 def _digest(ids: dict[Split, np.ndarray], kept: Path) -> tuple[str, int]:
