@@ -3,9 +3,9 @@
 import torch
 from torch import Tensor, nn
 
+from mixerlab.kernels.fused.gated_norm import gated_rms_norm
 from mixerlab.kernels.fused.gates import gates
 from mixerlab.kernels.fused.linear import linear
-from mixerlab.kernels.fused.rms_norm import rms_norm
 from mixerlab.kernels.gated_delta_rule.reference import gated_delta_rule_steps
 from mixerlab.kernels.kimi_delta_rule import kimi_delta_rule, kimi_delta_rule_backend
 from mixerlab.mixers.base import NORM_EPS, check_sizes, head_dim_of
@@ -92,7 +92,7 @@ class KimiDeltaAttention(ProjectedMixer):
             normed=2,
             flat=(self.head_dim, self.head_dim, self.num_heads),
         )
-        f, gate = linear(f, self.f_b_proj.weight), linear(g, self.g_b_proj.weight) + self.g_b_proj.bias.to(g.dtype)
+        f, gate = linear(f, self.f_b_proj.weight), linear(g, self.g_b_proj.weight, self.g_b_proj.bias)
         with torch.autocast(projected.device.type, enabled=False):
             rate = self.A_log.repeat_interleave(self.head_dim)
             log_decay, beta = gates(f, beta_logit, self.dt_bias, log_rate=rate)
@@ -100,7 +100,7 @@ class KimiDeltaAttention(ProjectedMixer):
             return q, k, v, log_decay, 2 * beta if self.allow_neg_eigval else beta, gate
 
     def _gated(self, o: Tensor, gate: Tensor) -> Tensor:
-        return rms_norm(o, self.norm.weight, NORM_EPS).flatten(-2) * gate.sigmoid()
+        return gated_rms_norm(o, gate.to(o.dtype), self.norm.weight, NORM_EPS, silu=False)
 
     def state_size(self, seq_len: int) -> int:
         """A `[head_dim, head_dim]` matrix per head and the inputs that three convolutions look back at."""

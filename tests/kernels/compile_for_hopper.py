@@ -115,10 +115,12 @@ def run_fused() -> None:
     differentiate(
         lambda x, g: norm_heads(x, (2, 2), 64, (g, None), 1e-5, backend="triton"), (16, 416), (64,), dtype=torch.float32
     )
-    for rate in ((), ((2,),)):
+    for channels, rate in ((2, ()), (2, ((2,),)), (128, ((128,),))):
         differentiate(
-            lambda x, bias, log_rate=None: gates(*x.chunk(2, -1), bias, log_rate=log_rate, backend="triton"),
-            *((2, 64, 4), (2,), *rate),
+            lambda x, bias, log_rate=None: gates(
+                *x.split((len(bias), 2), -1), bias, log_rate=log_rate, backend="triton"
+            ),
+            *((2, 64, channels + 2), (channels,), *rate),
         )
     normed, copied = Part(2, 64, Form.UNIT_NORM), Part(4, 64, Form.COPY)
     for parts in ([normed, normed, copied], [normed, normed], [copied]):
@@ -127,7 +129,9 @@ def run_fused() -> None:
     differentiate(lambda x: rotary_heads(x, 2, frequency, [True], backend="triton"), (2, 64, 128))
     differentiate(swiglu_mlp, (2, 64, 128), (704, 128), (128, 352), backend="triton")
     differentiate(swiglu_packed, (2, 64, 704), backend="triton")
-    differentiate(gated_rms_norm, (2, 64, 2, 128), (2, 64, 256), (128,), eps=1e-5, backend="triton")
+    for silu in (True, False):
+        shapes = (2, 64, 2, 128), (2, 64, 256), (128,)
+        differentiate(gated_rms_norm, *shapes, eps=1e-5, silu=silu, backend="triton")
     differentiate(linear, (2, 4096, 128), (128, 128), backend="triton")
     differentiate(lambda x, w: rms_norm(x, w, 1e-5, backend="triton"), (2, 64, 128), (128,))
     differentiate(lambda x, u, w: add_rms_norm(x, u, w, 1e-5, backend="triton"), *[(2, 64, 128)] * 2, (128,))

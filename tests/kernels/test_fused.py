@@ -101,16 +101,17 @@ def test_swiglu_of_strided_tensors_under_vmap(device, backend):
     check_replicas(lambda x: swiglu_packed(x[:, 1:, :6], backend=backend), inputs[:1])
 
 
-def plain_gated_norm(x, gate, weight):
-    return gate * torch.sigmoid(gate) * plain_norm(x, weight).flatten(-2)
+def plain_gated_norm(x, gate, weight, silu=True):
+    return (gate if silu else 1) * torch.sigmoid(gate) * plain_norm(x, weight).flatten(-2)
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("silu", [True, False])
 @pytest.mark.parametrize("shape", [(2, 9, 3, 16), (1, 40, 2, 20), (3, 1, 1, 128)], ids=str)
-def test_gated_rms_norm(device, shape, backend):
+def test_gated_rms_norm(device, shape, silu, backend):
     inputs = draw(shape, (*shape[:2], shape[2] * shape[3]), shape[3:], device=device)
-    actual = run(lambda *a: gated_rms_norm(*a, EPS, backend=backend), inputs)
-    check(actual, run(plain_gated_norm, double(inputs)))
+    actual = run(lambda *a: gated_rms_norm(*a, EPS, silu=silu, backend=backend), inputs)
+    check(actual, run(lambda *a: plain_gated_norm(*a, silu), double(inputs)))
 
 
 @pytest.mark.parametrize("backend", BACKENDS)

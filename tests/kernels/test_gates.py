@@ -36,7 +36,8 @@ def test_gates(device, bias, names, dtype, backend):
 
 @each_backend
 @pytest.mark.parametrize("names", PARAMETERS, ids=str)
-def test_gradients(device, names, backend, monkeypatch):
+@pytest.mark.parametrize("channels", [3, 6])
+def test_gradients(device, channels, names, backend, monkeypatch):
     """Of logits that are columns of a wider tensor; two programs take several blocks of rows."""
     monkeypatch.setattr(triton_kernels, "processors", lambda device: 1)
     monkeypatch.setattr(triton_kernels, "BACKWARD_PROGRAMS", 2)
@@ -44,14 +45,15 @@ def test_gradients(device, names, backend, monkeypatch):
 
     def of_columns(function, **given):
         def of(packed, *parameters):
-            decay_logit, beta_logit = packed[..., 2:8].split(3, dim=-1)
+            decay_logit, beta_logit = packed[..., 2 : 5 + channels].split((channels, 3), dim=-1)
             return function(
                 decay_logit, beta_logit, **dict(zip(("decay_bias", *names), parameters, strict=True)), **given
             )
 
         return of
 
-    inputs = draw((2, 41, 11), *[(3,)] * (1 + len(names)), device=device)
+    widths = {"beta_bias": 3}
+    inputs = draw((2, 41, 11), *((widths.get(name, channels),) for name in ("decay_bias", *names)), device=device)
     expected = run(of_columns(formula), double(inputs))
     check(run(of_columns(gates, backend=backend), inputs), expected, 2 * FLOAT32)
     packed, *parameters = inputs

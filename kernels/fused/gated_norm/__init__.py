@@ -1,4 +1,4 @@
-"""The gated RMSNorm behind a recurrence (Gated DeltaNet, RetNet): norm of each head and gate in one launch each way."""
+"""The gated RMSNorm behind a recurrence (Gated DeltaNet, KDA): norm of each head and gate in one launch each way."""
 
 from torch import Tensor
 
@@ -8,7 +8,9 @@ from mixerlab.kernels.fused.rms_norm import MAX_WIDTH, rms_norm
 from mixerlab.kernels.fused.swiglu import swiglu
 
 
-def gated_rms_norm(x: Tensor, gate: Tensor, weight: Tensor, eps: float, *, backend: str = "auto") -> Tensor:
+def gated_rms_norm(
+    x: Tensor, gate: Tensor, weight: Tensor, eps: float, *, silu: bool = True, backend: str = "auto"
+) -> Tensor:
     """`silu(gate) * rms_norm(x, weight, eps)`, the heads side by side.
 
     Args:
@@ -16,6 +18,7 @@ def gated_rms_norm(x: Tensor, gate: Tensor, weight: Tensor, eps: float, *, backe
         gate: `[B, T, H D]`, in the dtype of x; the kernel takes any strides whose last is one.
         weight: `[D]`, of every head.
         eps: added to the mean square.
+        silu: False: `sigmoid(gate)` in its place.
         backend: `auto`, `reference` (PyTorch) or `triton` (float32 and bfloat16, arithmetic in float32).
 
     Returns:
@@ -33,10 +36,10 @@ def gated_rms_norm(x: Tensor, gate: Tensor, weight: Tensor, eps: float, *, backe
     if x.shape[-1] > MAX_WIDTH:
         why = f"the kernel takes heads of at most {MAX_WIDTH}, not {x.shape[-1]}"
     if resolve_backend(backend, x.device, supported=not why, why=why) == "reference":
-        normed = rms_norm(x, weight, eps, out_dtype=x.dtype, backend="reference")
-        return swiglu(gate, normed.flatten(-2), backend="reference")
+        normed = rms_norm(x, weight, eps, out_dtype=x.dtype, backend="reference").flatten(-2)
+        return swiglu(gate, normed, backend="reference") if silu else normed * gate.sigmoid()
     # One group of parameters; under vmap each replica is another.
-    y = gated_norm(x.reshape(1, -1, x.shape[-1]), gate.reshape(1, -1, gate.shape[-1]), weight[None], eps)
+    y = gated_norm(x.reshape(1, -1, x.shape[-1]), gate.reshape(1, -1, gate.shape[-1]), weight[None], eps, silu)
     return y.view(gate.shape)
 
 

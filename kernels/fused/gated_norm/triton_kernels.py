@@ -33,7 +33,7 @@ def load_tile(
 @triton.jit(do_not_specialize=["N", "weight_group"], do_not_specialize_on_alignment=["weight_ptr"])
 def _gated_norm_forward_kernel(
     x_ptr, gate_ptr, weight_ptr, y_ptr, N, gate_group, gate_row, weight_group, eps,
-    H: tl.constexpr, D: tl.constexpr, BLOCK_D: tl.constexpr, ROWS: tl.constexpr,
+    SILU: tl.constexpr, H: tl.constexpr, D: tl.constexpr, BLOCK_D: tl.constexpr, ROWS: tl.constexpr,
 ):  # fmt: skip
     group = tl.program_id(1).to(tl.int64)
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
@@ -41,7 +41,7 @@ def _gated_norm_forward_kernel(
     x, gate, at, mask = load_tile(row, x_ptr, gate_ptr, group, N, gate_group, gate_row, H, D, BLOCK_D)
     weight = tl.load(weight_ptr + group * weight_group + column, mask=column < D, other=0.0).to(tl.float32)
     scale = tl.rsqrt(tl.sum(x * x, axis=1) / D + eps)
-    y = x * scale[:, None] * weight[None, :] * gate * tl.sigmoid(gate)
+    y = x * scale[:, None] * weight[None, :] * (gate * tl.sigmoid(gate) if SILU else tl.sigmoid(gate))
     tl.store(y_ptr + at, y.to(y_ptr.dtype.element_ty), mask=mask)
 
 
@@ -49,7 +49,7 @@ def _gated_norm_forward_kernel(
 def _gated_norm_backward_kernel(
     grad_ptr, x_ptr, gate_ptr, weight_ptr, grad_x_ptr, grad_gate_ptr, sums_ptr,
     N, gate_group, gate_row, weight_group, eps,
-    H: tl.constexpr, D: tl.constexpr, BLOCK_D: tl.constexpr, ROWS: tl.constexpr,
+    SILU: tl.constexpr, H: tl.constexpr, D: tl.constexpr, BLOCK_D: tl.constexpr, ROWS: tl.constexpr,
 ):  # fmt: skip
     group = tl.program_id(1).to(tl.int64)
     part, parts = tl.program_id(0), tl.num_programs(0)
@@ -64,10 +64,10 @@ def _gated_norm_backward_kernel(
         scale = tl.where(row < N, tl.rsqrt(tl.sum(x * x, axis=1) / D + eps), 0.0)[:, None]
         x *= scale
         sigmoid = tl.sigmoid(gate)
-        silu = gate * sigmoid
-        grad_gate = grad * x * weight[None, :] * (sigmoid + silu * (1.0 - sigmoid))
+        gated = gate * sigmoid if SILU else sigmoid
+        grad_gate = grad * x * weight[None, :] * (gated * (1.0 - sigmoid) + (sigmoid if SILU else 0.0))
         tl.store(grad_gate_ptr + at, grad_gate.to(grad_gate_ptr.dtype.element_ty), mask=mask)
-        grad *= silu
+        grad *= gated
         grad_weight += grad * x
         grad *= weight[None, :]
         grad_x = scale * (grad - x * (tl.sum(grad * x, axis=1) / D)[:, None])
@@ -75,7 +75,7 @@ def _gated_norm_backward_kernel(
     tl.store(sums_ptr + (group * parts + part) * D + column, tl.sum(grad_weight, axis=0), mask=column < D)
 
 
-def forward(x: Tensor, gate: Tensor, weight: Tensor, eps: float) -> Tensor:
+def forward(x: Tensor, gate: Tensor, weight: Tensor, eps: float, silu: bool) -> Tensor:
     """`gated_norm` of `kernels.fused.gated_norm.operator`."""
     x, gate, weight = x.contiguous(), unit_stride(gate), unit_stride(weight)
     y = torch.empty(gate.shape, dtype=gate.dtype, device=gate.device)
@@ -83,13 +83,16 @@ def forward(x: Tensor, gate: Tensor, weight: Tensor, eps: float) -> Tensor:
     if x.numel():
         _gated_norm_forward_kernel[triton.cdiv(x.shape[1], constants["ROWS"]), x.shape[0]](
             *(x, gate, weight, y, x.shape[1], *gate.stride()[:2], weight.stride(0), eps),
+            SILU=silu,
             **constants,
             num_warps=FORWARD_WARPS,
         )
     return y
 
 
-def backward(grad: Tensor, x: Tensor, gate: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor, Tensor]:
+def backward(
+    grad: Tensor, x: Tensor, gate: Tensor, weight: Tensor, eps: float, silu: bool
+) -> tuple[Tensor, Tensor, Tensor]:
     """`gated_norm_backward` of `kernels.fused.gated_norm.operator`."""
     grad, x, gate = grad.contiguous(), x.contiguous(), unit_stride(gate)
     groups, rows, width = x.shape
@@ -103,6 +106,7 @@ def backward(grad: Tensor, x: Tensor, gate: Tensor, weight: Tensor, eps: float) 
         _gated_norm_backward_kernel[parts, groups](
             *(grad, x, gate, rows_of_weight, grad_x, grad_gate, sums),
             *(rows, *gate.stride()[:2], rows_of_weight.stride(0), eps),
+            SILU=silu,
             **constants,
             num_warps=warps,
             num_stages=stages,

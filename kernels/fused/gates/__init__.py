@@ -28,8 +28,8 @@ def gates(
         decay_bias: `[H]` or `[C]`.
         log_rate: the same shape.
         beta_bias: `[H]`; None for zero.
-        backend: `auto`, `reference` (PyTorch) or `triton`. The kernel takes float32 and bfloat16 logits of one shape,
-            any strides whose last is one.
+        backend: `auto`, `reference` (PyTorch) or `triton`. The kernel takes float32 and bfloat16 logits, any strides
+            whose last is one.
 
     Returns:
         The shapes of their logits, in float32; float64 for float64 logits.
@@ -39,8 +39,6 @@ def gates(
     """
     parameters = [x for x in (decay_bias, log_rate, beta_bias) if x is not None]
     why = why_not_triton(decay_logit, beta_logit, *parameters)
-    if decay_logit.shape != beta_logit.shape:
-        why = f"the kernel takes logits of one shape, not {tuple(decay_logit.shape)} and {tuple(beta_logit.shape)}"
     if resolve_backend(backend, decay_logit.device, supported=not why, why=why) == "triton":
         # One group of parameters; under vmap each replica is another.
         logits = (x.reshape(1, -1, x.shape[-1]) for x in (decay_logit, beta_logit))

@@ -10,7 +10,7 @@ from mixerlab.kernels.common.registration import register
 def gates(
     decay_logit: Tensor, beta_logit: Tensor, decay_bias: Tensor, log_rate: Tensor | None, beta_bias: Tensor | None
 ) -> tuple[Tensor, Tensor]:
-    """`gates` of logits `[groups, N, H]` and parameters `[groups, H]`: log decay and beta in float32."""
+    """`gates` of logits `[groups, N, C]` and `[groups, N, H]`, and parameters: log decay and beta in float32."""
     from mixerlab.kernels.fused.gates import triton_kernels  # here, because Triton is optional
 
     return triton_kernels.forward(decay_logit, beta_logit, decay_bias, log_rate, beta_bias)
@@ -26,7 +26,7 @@ def gates_backward(
     log_rate: Tensor | None,
     beta_bias: Tensor | None,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The gradients of the logits, and those of decay bias, log rate and beta bias `[groups, 3, H]`, in float32."""
+    """The gradients of the logits, and in float32 those of decay bias, log rate and beta bias `[groups, 2 C + H]`."""
     from mixerlab.kernels.fused.gates import triton_kernels
 
     return triton_kernels.backward(d_log_decay, d_beta, decay_logit, beta_logit, decay_bias, log_rate, beta_bias)
@@ -40,9 +40,10 @@ def _(decay_logit, beta_logit, decay_bias, log_rate, beta_bias):
 
 @gates_backward.register_fake
 def _(d_log_decay, d_beta, decay_logit, beta_logit, decay_bias, log_rate, beta_bias):
-    groups, heads = decay_bias.shape
+    groups, channels = decay_bias.shape
     of_decay, of_beta = (x.new_empty(x.shape) for x in (decay_logit, beta_logit))
-    return of_decay, of_beta, decay_bias.new_empty(groups, 3, heads, dtype=torch.float32)
+    sums = decay_bias.new_empty(groups, 2 * channels + beta_logit.shape[2], dtype=torch.float32)
+    return of_decay, of_beta, sums
 
 
 def _save(ctx, inputs, output):
@@ -50,10 +51,13 @@ def _save(ctx, inputs, output):
 
 
 def _gradients(ctx, d_log_decay, d_beta):
-    parameters = ctx.saved_tensors[2:]
-    of_decay, of_beta, of_parameters = gates_backward(d_log_decay, d_beta, *ctx.saved_tensors)
-    sums = (None if x is None else y.to(x.dtype) for x, y in zip(parameters, of_parameters.unbind(1), strict=True))
-    return of_decay, of_beta, *sums
+    _, beta_logit, *parameters = ctx.saved_tensors
+    of_decay, of_beta, sums = gates_backward(d_log_decay, d_beta, *ctx.saved_tensors)
+    channels, heads = parameters[0].shape[-1], beta_logit.shape[-1]
+    of_parameters = sums.split((channels, channels, heads), dim=-1)
+    return of_decay, of_beta, *(
+        None if x is None else y.to(x.dtype) for x, y in zip(parameters, of_parameters, strict=True)
+    )
 
 
 register(gates, save=_save, gradients=_gradients)

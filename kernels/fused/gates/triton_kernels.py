@@ -1,5 +1,7 @@
 """Triton kernels of the gates. The backward computes them again from their logits; only the inputs are saved.
 
+A decay is of a head or of a channel: there are C in each row, and H betas.
+
 The gradients of the parameters are sums over all positions. In the backward a fixed number of programs stride over the
 rows, and their parts are added up afterwards. No atomics: the result has the same bits every time.
 """
@@ -25,7 +27,7 @@ ANY = {
 
 @triton.jit
 def _parameter(ptr, at, mask):
-    """`[1, BLOCK_H]` in float32; zero without a tensor."""
+    """In float32; zero without a tensor."""
     if ptr is None:
         return tl.zeros_like(at).to(tl.float32)
     else:
@@ -33,29 +35,28 @@ def _parameter(ptr, at, mask):
 
 
 @triton.jit
-def _logits(ptr, group, row, head, mask, group_stride, row_stride, bias):
-    return tl.load(ptr + group * group_stride + row * row_stride + head, mask=mask, other=0.0).to(tl.float32) + bias
+def _logits(ptr, group, row, column, mask, group_stride, row_stride, bias):
+    return tl.load(ptr + group * group_stride + row * row_stride + column, mask=mask, other=0.0).to(tl.float32) + bias
 
 
 @triton.jit(**ANY)
 def _gates_forward_kernel(
     decay_logit_ptr, beta_logit_ptr, decay_bias_ptr, log_rate_ptr, beta_bias_ptr, log_decay_ptr, beta_ptr,
     N, decay_group, decay_row, beta_group, beta_row, decay_bias_group, log_rate_group, beta_bias_group,
-    H: tl.constexpr, BLOCK_H: tl.constexpr, ROWS: tl.constexpr,
+    C: tl.constexpr, H: tl.constexpr, BLOCK_C: tl.constexpr, BLOCK_H: tl.constexpr, ROWS: tl.constexpr,
 ):  # fmt: skip
     group = tl.program_id(1).to(tl.int64)
-    head = tl.arange(0, BLOCK_H)[None, :]
-    decay_bias = _parameter(decay_bias_ptr, group * decay_bias_group + head, head < H)
-    log_rate = _parameter(log_rate_ptr, group * log_rate_group + head, head < H)
+    channel, head = tl.arange(0, BLOCK_C)[None, :], tl.arange(0, BLOCK_H)[None, :]
+    decay_bias = _parameter(decay_bias_ptr, group * decay_bias_group + channel, channel < C)
+    log_rate = _parameter(log_rate_ptr, group * log_rate_group + channel, channel < C)
     beta_bias = _parameter(beta_bias_ptr, group * beta_bias_group + head, head < H)
     row = (tl.program_id(0) * ROWS + tl.arange(0, ROWS))[:, None].to(tl.int64)
-    mask = (row < N) & (head < H)
-    z = _logits(decay_logit_ptr, group, row, head, mask, decay_group, decay_row, decay_bias)
+    mask, mask_h = (row < N) & (channel < C), (row < N) & (head < H)
+    z = _logits(decay_logit_ptr, group, row, channel, mask, decay_group, decay_row, decay_bias)
     log_decay = -softplus(-z) if log_rate_ptr is None else -tl.exp(log_rate) * softplus(z)
-    beta = tl.sigmoid(_logits(beta_logit_ptr, group, row, head, mask, beta_group, beta_row, beta_bias))
-    at = (group * N + row) * H + head
-    tl.store(log_decay_ptr + at, log_decay, mask=mask)
-    tl.store(beta_ptr + at, beta, mask=mask)
+    beta = tl.sigmoid(_logits(beta_logit_ptr, group, row, head, mask_h, beta_group, beta_row, beta_bias))
+    tl.store(log_decay_ptr + (group * N + row) * C + channel, log_decay, mask=mask)
+    tl.store(beta_ptr + (group * N + row) * H + head, beta, mask=mask_h)
 
 
 @triton.jit(**ANY)
@@ -63,40 +64,40 @@ def _gates_backward_kernel(
     d_log_decay_ptr, d_beta_ptr, decay_logit_ptr, beta_logit_ptr, decay_bias_ptr, log_rate_ptr, beta_bias_ptr,
     d_decay_logit_ptr, d_beta_logit_ptr, sums_ptr,
     N, decay_group, decay_row, beta_group, beta_row, decay_bias_group, log_rate_group, beta_bias_group,
-    H: tl.constexpr, BLOCK_H: tl.constexpr, ROWS: tl.constexpr,
+    C: tl.constexpr, H: tl.constexpr, BLOCK_C: tl.constexpr, BLOCK_H: tl.constexpr, ROWS: tl.constexpr,
 ):  # fmt: skip
     group = tl.program_id(1).to(tl.int64)
     part, parts = tl.program_id(0), tl.num_programs(0)
-    head = tl.arange(0, BLOCK_H)[None, :]
-    decay_bias = _parameter(decay_bias_ptr, group * decay_bias_group + head, head < H)
-    log_rate = _parameter(log_rate_ptr, group * log_rate_group + head, head < H)
+    channel, head = tl.arange(0, BLOCK_C)[None, :], tl.arange(0, BLOCK_H)[None, :]
+    decay_bias = _parameter(decay_bias_ptr, group * decay_bias_group + channel, channel < C)
+    log_rate = _parameter(log_rate_ptr, group * log_rate_group + channel, channel < C)
     beta_bias = _parameter(beta_bias_ptr, group * beta_bias_group + head, head < H)
-    of_decay_bias = tl.zeros((ROWS, BLOCK_H), dtype=tl.float32)
-    of_log_rate = tl.zeros((ROWS, BLOCK_H), dtype=tl.float32)
+    of_decay_bias = tl.zeros((ROWS, BLOCK_C), dtype=tl.float32)
+    of_log_rate = tl.zeros((ROWS, BLOCK_C), dtype=tl.float32)
     of_beta_bias = tl.zeros((ROWS, BLOCK_H), dtype=tl.float32)
     for start in range(part * ROWS, N, parts * ROWS):
         row = (start + tl.arange(0, ROWS))[:, None].to(tl.int64)
-        mask = (row < N) & (head < H)
-        at = (group * N + row) * H + head
+        mask, mask_h = (row < N) & (channel < C), (row < N) & (head < H)
+        at, at_h = (group * N + row) * C + channel, (group * N + row) * H + head
         d_log_decay = tl.load(d_log_decay_ptr + at, mask=mask, other=0.0)
-        d_beta = tl.load(d_beta_ptr + at, mask=mask, other=0.0)
-        z = _logits(decay_logit_ptr, group, row, head, mask, decay_group, decay_row, decay_bias)
+        d_beta = tl.load(d_beta_ptr + at_h, mask=mask_h, other=0.0)
+        z = _logits(decay_logit_ptr, group, row, channel, mask, decay_group, decay_row, decay_bias)
         if log_rate_ptr is None:
             d_z = d_log_decay * tl.sigmoid(-z)
         else:
             d_softplus = -tl.exp(log_rate) * d_log_decay
             d_z = d_softplus * tl.sigmoid(z)
             of_log_rate += d_softplus * softplus(z)
-        beta = tl.sigmoid(_logits(beta_logit_ptr, group, row, head, mask, beta_group, beta_row, beta_bias))
+        beta = tl.sigmoid(_logits(beta_logit_ptr, group, row, head, mask_h, beta_group, beta_row, beta_bias))
         d_beta *= beta * (1.0 - beta)
         tl.store(d_decay_logit_ptr + at, d_z.to(d_decay_logit_ptr.dtype.element_ty), mask=mask)
-        tl.store(d_beta_logit_ptr + at, d_beta.to(d_beta_logit_ptr.dtype.element_ty), mask=mask)
+        tl.store(d_beta_logit_ptr + at_h, d_beta.to(d_beta_logit_ptr.dtype.element_ty), mask=mask_h)
         of_decay_bias += d_z
         of_beta_bias += d_beta
-    sums_ptr += (group * parts + part) * (3 * H)
-    tl.store(sums_ptr + head, tl.sum(of_decay_bias, axis=0, keep_dims=True), mask=head < H)
-    tl.store(sums_ptr + H + head, tl.sum(of_log_rate, axis=0, keep_dims=True), mask=head < H)
-    tl.store(sums_ptr + 2 * H + head, tl.sum(of_beta_bias, axis=0, keep_dims=True), mask=head < H)
+    sums_ptr += (group * parts + part) * (2 * C + H)
+    tl.store(sums_ptr + channel, tl.sum(of_decay_bias, axis=0, keep_dims=True), mask=channel < C)
+    tl.store(sums_ptr + C + channel, tl.sum(of_log_rate, axis=0, keep_dims=True), mask=channel < C)
+    tl.store(sums_ptr + 2 * C + head, tl.sum(of_beta_bias, axis=0, keep_dims=True), mask=head < H)
 
 
 def forward(
@@ -104,9 +105,9 @@ def forward(
 ) -> tuple[Tensor, Tensor]:
     """`gates` of `kernels.fused.gates.operator`."""
     inputs = _readable(decay_logit, beta_logit, decay_bias, log_rate, beta_bias)
-    groups, rows, heads = decay_logit.shape
+    groups, rows, _ = decay_logit.shape
     log_decay, beta = (torch.empty(x.shape, dtype=torch.float32, device=x.device) for x in (decay_logit, beta_logit))
-    tile = _tile(heads)
+    tile = _tile(decay_logit, beta_logit)
     if rows:
         _gates_forward_kernel[triton.cdiv(rows, tile["ROWS"]), groups](
             *inputs, log_decay, beta, rows, *_strides(inputs), **tile
@@ -125,11 +126,12 @@ def backward(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """`gates_backward` of `kernels.fused.gates.operator`."""
     inputs = _readable(decay_logit, beta_logit, decay_bias, log_rate, beta_bias)
-    groups, rows, heads = decay_logit.shape
-    tile = _tile(heads)
+    groups, rows, channels = decay_logit.shape
+    tile = _tile(decay_logit, beta_logit)
     blocks = triton.cdiv(rows, tile["ROWS"])
     parts = min(blocks, max(1, BACKWARD_PROGRAMS * processors(decay_logit.device) // groups))
-    sums = torch.empty((groups, parts, 3, heads), dtype=torch.float32, device=decay_logit.device)
+    width = 2 * channels + beta_logit.shape[2]
+    sums = torch.empty((groups, parts, width), dtype=torch.float32, device=decay_logit.device)
     of_decay, of_beta = (torch.empty(x.shape, dtype=x.dtype, device=x.device) for x in (decay_logit, beta_logit))
     if rows:
         _gates_backward_kernel[parts, groups](
@@ -150,6 +152,8 @@ def _strides(inputs: list[Tensor | None]) -> list[int]:
     return [*steps[0], *steps[1], *(of_group for of_group, _ in steps[2:])]
 
 
-def _tile(heads: int) -> dict[str, int]:
-    block = triton.next_power_of_2(heads)
-    return {"H": heads, "BLOCK_H": block, "ROWS": max(1, TILE // block), "num_warps": WARPS}
+def _tile(decay_logit: Tensor, beta_logit: Tensor) -> dict[str, int]:
+    channels, heads = decay_logit.shape[2], beta_logit.shape[2]
+    block_c, block_h = (triton.next_power_of_2(width) for width in (channels, heads))
+    rows = max(1, TILE // max(block_c, block_h))
+    return {"C": channels, "H": heads, "BLOCK_C": block_c, "BLOCK_H": block_h, "ROWS": rows, "num_warps": WARPS}
