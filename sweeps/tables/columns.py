@@ -71,14 +71,22 @@ def _rank(column: Column) -> tuple:
 
 
 def labels(columns: Iterable[Column]) -> dict[Column, str]:
-    """What each of the columns is called beside the others: `attn, d_model=64`."""
+    """What each of the columns is called beside the others: `attn, d_model=64`.
+
+    An option that is off (null or false) in most of the columns is named where it is on.
+    """
     columns = list(columns)
     short = short_names(keys_of(columns))
+    counts = Counter(pair for column in columns for pair in column.values)
+    by_key = Counter(key for column in columns for key, _ in column.values)
+    mostly_off = {
+        (key, value) for (key, value), n in counts.items() if value in ("null", "false") and 2 * n > by_key[key]
+    }
     return {
         column: ", ".join(
             [
                 f"{column.mixer} (sees the future)" if column.sees_future else column.mixer,
-                *(f"{short[key]}={value}" for key, value in column.values),
+                *(f"{short[key]}={value}" for key, value in column.values if (key, value) not in mostly_off),
             ]
         )
         for column in columns

@@ -89,6 +89,12 @@ def test_null_is_a_value_and_a_missing_key_is_null(tmp_path):
     assert {column: mean for (_, column), mean in rows(tmp_path).items()} == expected
 
 
+def test_an_option_that_most_columns_have_off_is_named_where_it_is_on(tmp_path):
+    for gate, width in ((False, 64), (False, 128), (True, 64)):
+        add(tmp_path, changed={"mixer.gate": gate, "model.d_model": width})
+    assert heads(tmp_path) == ["attn, d_model=64", "attn, d_model=128", "attn, gate=true, d_model=64"]
+
+
 def test_false_and_a_missing_key_are_one_column(tmp_path):
     add(tmp_path, 0.7, seed=0)
     add(tmp_path, 0.8, {"mixer.gate": False}, seed=1)
