@@ -41,6 +41,7 @@ def project(tmp_path, monkeypatch):
     for folder, module in (
         ("mixers", "ema"),
         ("tasks", "delay"),
+        ("tasks", "bits"),
         ("optimizers", "signum"),
         ("optimizers", "lion"),
         ("schedules", "steps"),
@@ -117,6 +118,18 @@ def test_the_new_mixer_trains_on_the_new_task(project):
     assert type(loaded.model.blocks[0].mixer).__name__ == "MovingAverage"
 
 
+def test_the_new_score_is_in_the_record(project):
+    outcome = run_in(project, "mixer=attn", "task=delay", "task._target_=tasks.bits.DelayInBits")
+    assert outcome.code == 0, outcome.err
+    record, metrics = result_of(project / "results")
+    assert "official_bits_per_token" in record["rows"][0] and b"val_bits_per_token" in metrics
+
+
+def test_the_new_hybrid_composes(project):
+    config = mixerlab.compose("mixer=striped", config_dir=project / "conf").mixer
+    assert config.options["0"].num_heads == 4 and [layer.name for layer in config.options.values()] == ["gdn", "attn"]
+
+
 COMMANDS = [
     line.partition(" #")[0].strip().removeprefix("python run.py ").removeprefix("mixerlab ")
     for block in blocks("bash")
@@ -155,6 +168,12 @@ def test_the_attention_map_is_drawn(project, monkeypatch):
     heads = torch.from_numpy(names["maps"][2])
     torch.testing.assert_close(heads.tril().sum(dim=-1), torch.ones(heads.shape[:2], dtype=heads.dtype))
     assert (project / "attention_map.png").exists()
+
+
+def test_a_mixer_continues_from_its_state(project):
+    names = {}
+    exec((project / "token_by_token.py").read_text(), names)
+    assert int(names["t"]) == 31
 
 
 @pytest.mark.slow  # it compiles
