@@ -96,7 +96,6 @@ class _Run:
         cfg: what it was asked for, of which `checked` made `task`, `config` and `code`.
         parts: what it is made of.
         state_size: of its model, at the length that it trains on.
-        failure_on_cpu: what its optimizer raises there, if it does.
         folder: where its record is, or will be.
     """
 
@@ -105,7 +104,6 @@ class _Run:
     config: dict[str, Any]
     parts: Parts
     state_size: int
-    failure_on_cpu: str | None
     folder: Path
     code: dict[str, str]
 
@@ -113,8 +111,8 @@ class _Run:
     def from_config(cls, cfg: DictConfig) -> Self:
         """Raises ValueError for a value that no run can have."""
         task, config, code = checked(cfg)
-        parts = check_buildable(cfg, task, config, code)
-        return cls(cfg, task, config, *parts, run_folder(cfg.results_dir, run_id(config)), code)
+        parts, state_size = check_buildable(cfg, task, config, code)
+        return cls(cfg, task, config, parts, state_size, run_folder(cfg.results_dir, run_id(config)), code)
 
     def kept_record(self) -> Record | None:
         """The record, if this command leaves it as it is; None if the run is to train. Raises `Unreadable`."""
@@ -200,8 +198,6 @@ def run(cfg: DictConfig, patience: float = 0) -> Record | None:
             except ValueError as error:
                 raise ValueError(f"model.start_from={cfg.model.start_from}: {error}") from error
         check_accelerator(cfg.trainer.accelerator)
-        if this.failure_on_cpu is not None and TrainerConfig(**cfg.trainer).device_type == "cpu":
-            raise ValueError(this.failure_on_cpu)
         splits = this.splits() if "data_sha256" in this.config["task"] else None
     check_writable(cfg.results_dir)
     with claim(this.folder, patience) as ours:
