@@ -51,16 +51,15 @@ from mixerlab.records.schema import (
     Record,
     changed_code,
     failed_record,
-    finished_state,
     labels_of_replicas,
     rows_digest,
+    state_of,
 )
 from mixerlab.records.text import counted
 from mixerlab.tasks.base import Task
 from mixerlab.tasks.data import load_or_generate
 from mixerlab.tasks.generated import Arrays, WrongRows
 from mixerlab.training.capture import graph_key
-from mixerlab.training.checkpoints import what_is_left
 from mixerlab.training.metrics import CHOSEN_ON
 from mixerlab.training.optimizers import in_tensors
 from mixerlab.training.trainer_config import TrainerConfig, check_accelerator, claim_gpu, kept_in_sweep
@@ -171,9 +170,7 @@ def run_state(cfg: DictConfig) -> tuple[Path, str]:
         ValueError: a value in the config that no run can have.
     """
     this = _Run.from_config(cfg)
-    if (record := this.kept_record()) is not None:
-        return this.folder, finished_state(record, this.code)
-    return this.folder, what_is_left(this.folder, replicas_of(this.config), this.code, TrainerConfig(**cfg.trainer))
+    return this.folder, state_of(this.kept_record(), this.code)
 
 
 def run(cfg: DictConfig, patience: float = 0) -> Record | None:

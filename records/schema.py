@@ -236,6 +236,8 @@ def changed_code(record: Record, code: Mapping[str, str]) -> list[str]:
     return [part for part, version in code.items() if made_by.get(part, version) != version]
 
 
-def finished_state(record: Record, code: Mapping[str, str]) -> str:
-    """What a dry run says of a run with this record: `finished`, or `finished, code changed`."""
+def state_of(record: Record | None, code: Mapping[str, str]) -> str:
+    """What a dry run says of a run with this record: `to run` without one, `finished`, or `finished, code changed`."""
+    if record is None:
+        return "to run"
     return "finished, code changed" if changed_code(record, code) else "finished"

@@ -316,7 +316,6 @@ class PopulationTraining(L.LightningModule):
     def on_save_checkpoint(self, checkpoint: dict) -> None:
         self.read_epoch()
         checkpoint["history"], checkpoint["replicas"] = self.history, self.population.replicas
-        checkpoint["epochs"] = self.trainer.max_epochs
 
     def on_load_checkpoint(self, checkpoint: dict) -> None:
         self.history = checkpoint["history"]
