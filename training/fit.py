@@ -9,10 +9,9 @@ import logging
 import os
 import signal
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
-from uuid import uuid4
 
 import lightning as L
 import numpy as np
@@ -92,7 +91,6 @@ class Training:
         score, score_from: what it is judged by, and how that comes from `training.metrics.means_of`.
         check: gets a population that is about to train, on its device and before any mixer is compiled, whether it
             trains under bf16 autocast, and the rows of one replica at once. What it raises ends the run.
-        name: of this object, in the checkpoints that it writes.
     """
 
     build_model: Callable[[], nn.Module]
@@ -108,7 +106,6 @@ class Training:
     score: Score = ACCURACY
     score_from: ScoreFrom = accuracy_from
     check: Callable[[Population, bool, int], None] | None = None
-    name: str = field(default_factory=lambda: uuid4().hex)
 
     def train(self, replicas: Replicas, graph_key: Hashable = None, *, is_half: bool = False) -> RunResult:
         """Trains one replica for each (learning rate, seed) of `replicas`, together, if they fit in memory.
@@ -168,7 +165,7 @@ class Training:
             log.warning("%s: %s", self.folder, note)
         resumes = checkpoint.exists()
         # A half that is done must not train again because the other one is interrupted.
-        resume_point = ResumePoint(checkpoint, config.checkpoint_every, is_half, self.name)
+        resume_point = ResumePoint(checkpoint, config.checkpoint_every, is_half)
         trainer = self._trainer(data.epochs, resume_point, EpochProgress(replicas))
         device = trainer.strategy.root_device
         trainer.callbacks.append(cost := Cost(self.splits["train"][0].size, device))  # type: ignore[attr-defined]
