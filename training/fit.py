@@ -147,7 +147,7 @@ class Training:
     def _train_together(self, replicas: Replicas, graph_key: Hashable, is_half: bool) -> RunResult:
         """Trains `replicas` as one population."""
         config = self.config
-        bf16 = config.dtype is torch.bfloat16
+        bf16 = config.bf16
         rates, seeds = zip(*replicas, strict=True)
 
         # Models and data.
@@ -185,17 +185,12 @@ class Training:
                 schedule=self.schedule,
                 total_steps=data.total_steps,
             ),
-            bf16=bf16,
+            config,
             cache=_graphs if config.cuda_graph and device.type == "cuda" else None,
             graph_key=graph_key,
             score=self.score,
             score_from=self.score_from,
-            stop_when_perfect=config.stop_when_perfect,
-            stop_above=config.stop_above,
             series=[f"lr-{lr:g}_seed-{seed}" for lr, seed in replicas],  # of characters that every logger takes
-            selections_kept=config.selections_kept,
-            snapshots=config.snapshots,
-            accumulate=config.accumulate,
         )
         module.notes += [*earlier_notes, *decision.notes]
         if self.check is not None:
