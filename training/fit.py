@@ -26,7 +26,7 @@ from mixerlab.records.interruption import Terminated, users_code
 from mixerlab.records.schema import ACCURACY, Score
 from mixerlab.training.callbacks import CheckpointFiles, Cost, EpochNote, EpochProgress, ResumePoint
 from mixerlab.training.capture import GraphCache
-from mixerlab.training.checkpoints import DamagedCheckpoint, Replicas, checkpoint_name, read_checkpoint
+from mixerlab.training.checkpoints import Replicas, checkpoint_name
 from mixerlab.training.compiled import compile_mixers, without_kernels
 from mixerlab.training.datamodule import PopulationData
 from mixerlab.training.execution import choose_execution
@@ -160,10 +160,11 @@ class Training:
 
         # What an interrupted training has left, and what this one will leave.
         checkpoint = self.folder / checkpoint_name(replicas, self.code, config)
-        earlier_notes = self._look_at(checkpoint, replicas)
-        for note in earlier_notes:
-            log.warning("%s: %s", self.folder, note)
-        resumes = checkpoint.exists()
+        resumes, earlier_notes = checkpoint.exists(), list[str]()
+        for other in () if resumes else self.folder.glob(f"{checkpoint.name.rpartition('-')[0]}-*.ckpt"):
+            differs = "is of other code, another device, precision, order of the rates or choice of weights to keep"
+            earlier_notes.append(f"{other.name} {differs}: training starts over")
+            log.warning("%s: %s", self.folder, earlier_notes[-1])
         # A half that is done must not train again because the other one is interrupted.
         resume_point = ResumePoint(checkpoint, config.checkpoint_every, is_half)
         trainer = self._trainer(data.epochs, resume_point, EpochProgress(replicas))
@@ -224,18 +225,6 @@ class Training:
             tokens=cost.trained(module, data.steps_per_pass),
             peak_memory=cost.peak_memory(module),
         )
-
-    def _look_at(self, checkpoint: Path, replicas: Replicas) -> list[str]:
-        """Notes on what an interrupted training of these replicas has left. A damaged checkpoint is set aside."""
-        if not checkpoint.exists():
-            others = self.folder.glob(f"{checkpoint.name.rpartition('-')[0]}-*.ckpt")
-            differs = "is of other code, another device, precision, order of the rates or choice of weights to keep"
-            return [f"{other.name} {differs}: training starts over" for other in others]
-        try:
-            read_checkpoint(checkpoint)
-        except DamagedCheckpoint as error:
-            return [_put_aside(checkpoint, error)]
-        return []
 
     def _trainer(self, epochs: int, resume_point: ResumePoint, progress: EpochProgress) -> L.Trainer:
         config = self.config
