@@ -29,8 +29,6 @@ REFUSED = {
     "mixr=attn": ("unknown key mixr", "did you mean mixer?"),
     "lr=0.1": ("unknown key lr", "did you mean optimizer.lr?"),
     "-m mixer=glob(zz*)": ("no run is asked for", "glob"),
-    "-m hydra.sweeper=3": ("int", "HYDRA_FULL_ERROR"),
-    "-m hydra.launcher._target_=nope.X": ("nope.X",),
     "-m hydra.sweeper.params=3": ("hydra.sweeper.params=3", "group of keys"),
     "~dry_run": ("dry_run", "missing"),
     "--experimental-rerun file": ("--experimental-rerun", "give the command again"),
