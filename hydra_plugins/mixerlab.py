@@ -8,7 +8,7 @@ from typing import Any
 from hydra._internal.core_plugins.basic_launcher import BasicLauncher
 from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 from hydra.plugins.launcher import Launcher
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import OmegaConf
 
 
 class _Sweeper(BasicSweeper):
@@ -33,8 +33,6 @@ class _Sweeper(BasicSweeper):
 
         assert self.hydra_context is not None and self.config is not None
         loader = self.hydra_context.config_loader
-        if not isinstance(self.params, dict | DictConfig | None):
-            raise ValueError(f"hydra.sweeper.params={self.params} must be a group of keys, such as `mixer: a,b`")
         for key, value in (self.params or {}).items():
             if key in (*GROUPS, "experiment") and not isinstance(value, str):
                 raise ValueError(f"hydra.sweeper.params.{key} is no string: write its choices as `{key}: a,b`")

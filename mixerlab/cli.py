@@ -93,7 +93,7 @@ def _run_hydra(arguments: list[str]) -> None:
         sys.exit(f"error: no tool {arguments[0]}: {', '.join(TOOLS)}; settings are KEY=VALUE")
     import hydra
 
-    from mixerlab.config.hints import REFUSALS, check_choices, is_refusal, refusal
+    from mixerlab.config.hints import REFUSALS, check_choices, refusal
     from mixerlab.config.postponed import postponed
     from mixerlab.records.provenance import COMMAND
 
@@ -105,11 +105,10 @@ def _run_hydra(arguments: list[str]) -> None:
     try:
         check_choices(arguments)
         hydra.main(version_base="1.3", config_path="pkg://mixerlab.conf", config_name="config")(train_run)()
-    except Exception as error:
-        if wants_tracebacks or not (isinstance(error, ValueError) or is_refusal(error)):
+    except (ValueError, *REFUSALS) as error:
+        if wants_tracebacks:
             raise
-        hint = "" if isinstance(error, (*REFUSALS, ValueError)) else f" ({_FULL_ERROR}=1 shows where)"
-        sys.exit(f"error: {one_line(refusal(error))}{hint}")
+        sys.exit(f"error: {one_line(refusal(error))}")
     finally:
         del os.environ[COMMAND]
         if not wants_tracebacks:

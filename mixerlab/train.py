@@ -51,16 +51,15 @@ from mixerlab.records.schema import (
     Record,
     changed_code,
     failed_record,
-    finished_state,
     labels_of_replicas,
     rows_digest,
+    state_of,
 )
 from mixerlab.records.text import counted
 from mixerlab.tasks.base import Task
 from mixerlab.tasks.data import load_or_generate
 from mixerlab.tasks.generated import Arrays, WrongRows
 from mixerlab.training.capture import graph_key
-from mixerlab.training.checkpoints import what_is_left
 from mixerlab.training.metrics import CHOSEN_ON
 from mixerlab.training.optimizers import in_tensors
 from mixerlab.training.trainer_config import TrainerConfig, check_accelerator, claim_gpu, kept_in_sweep
@@ -96,7 +95,6 @@ class _Run:
         cfg: what it was asked for, of which `checked` made `task`, `config` and `code`.
         parts: what it is made of.
         state_size: of its model, at the length that it trains on.
-        failure_on_cpu: what its optimizer raises there, if it does.
         folder: where its record is, or will be.
     """
 
@@ -105,7 +103,6 @@ class _Run:
     config: dict[str, Any]
     parts: Parts
     state_size: int
-    failure_on_cpu: str | None
     folder: Path
     code: dict[str, str]
 
@@ -113,8 +110,8 @@ class _Run:
     def from_config(cls, cfg: DictConfig) -> Self:
         """Raises ValueError for a value that no run can have."""
         task, config, code = checked(cfg)
-        parts = check_buildable(cfg, task, config, code)
-        return cls(cfg, task, config, *parts, run_folder(cfg.results_dir, run_id(config)), code)
+        parts, state_size = check_buildable(cfg, task, config, code)
+        return cls(cfg, task, config, parts, state_size, run_folder(cfg.results_dir, run_id(config)), code)
 
     def kept_record(self) -> Record | None:
         """The record, if this command leaves it as it is; None if the run is to train. Raises `Unreadable`."""
@@ -173,9 +170,7 @@ def run_state(cfg: DictConfig) -> tuple[Path, str]:
         ValueError: a value in the config that no run can have.
     """
     this = _Run.from_config(cfg)
-    if (record := this.kept_record()) is not None:
-        return this.folder, finished_state(record, this.code)
-    return this.folder, what_is_left(this.folder, replicas_of(this.config), this.code, TrainerConfig(**cfg.trainer))
+    return this.folder, state_of(this.kept_record(), this.code)
 
 
 def run(cfg: DictConfig, patience: float = 0) -> Record | None:
@@ -200,8 +195,6 @@ def run(cfg: DictConfig, patience: float = 0) -> Record | None:
             except ValueError as error:
                 raise ValueError(f"model.start_from={cfg.model.start_from}: {error}") from error
         check_accelerator(cfg.trainer.accelerator)
-        if this.failure_on_cpu is not None and TrainerConfig(**cfg.trainer).device_type == "cpu":
-            raise ValueError(this.failure_on_cpu)
         splits = this.splits() if "data_sha256" in this.config["task"] else None
     check_writable(cfg.results_dir)
     with claim(this.folder, patience) as ours:

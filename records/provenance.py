@@ -6,7 +6,7 @@ import platform
 import shlex
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
@@ -19,61 +19,43 @@ COMMAND = "MIXERLAB_COMMAND"
 _GIT_TIMEOUT = 10.0  # seconds
 
 
-def provenance(
-    *,
-    started_at: datetime,
-    code: Mapping[str, str],
-    git: Mapping[str, Any],
-    device: str = "",
-    threads: int | None = None,
-    instruction_set: str | None = None,
-    precision: str | None = None,
-    backends: Mapping[str, str] | None = None,
-    sees_future: bool | None = None,
-    notes: Sequence[str] = (),
-    resumed_after_s: float = 0,
-    training_s: float | None = None,
-    tokens_per_s: float | None = None,
-    peak_memory_mb: float | None = None,
-) -> dict[str, Any]:
+# What a training says of itself; as here where it failed.
+_UNKNOWN: dict[str, Any] = {
+    "device": "",  # the name of the processor that trained
+    # With which a CPU trained, such as 4 and AVX512: the last bits of results depend on them. None on a GPU.
+    "threads": None,
+    "instruction_set": None,
+    "precision": None,  # the dtype of the matrix products
+    "backends": {},  # what computed the mixing (a kernel or PyTorch), by mixer
+    # Whether outputs depend on later inputs; None if nobody looked, as for the auto-encoder, or could not tell.
+    "sees_future": None,
+    "notes": [],  # what happened on the way, such as a population halved for lack of memory
+    # Seconds of training, by processes that were stopped, that the run went on from; `wall_time_s` includes them, but
+    # not what was trained between the last checkpoint and the stop.
+    "resumed_after_s": 0,
+    "training_s": None,  # of them, and of this process, the seconds of training and of scoring each epoch
+    "tokens_per_s": None,  # that all replicas together trained on in this process, in those seconds of it
+    "peak_memory_mb": None,  # that tensors took on the GPU; None on a CPU, and where other runs shared graphs
+}
+
+
+def provenance(*, started_at: datetime, code: Mapping[str, str], git: Mapping[str, Any], **measured: Any) -> dict:
     """The `provenance` of a record that is written now.
 
     Args:
         started_at: when the process that ended the run began it, with a time zone.
         code: a hash of the code of each part of the run.
         git: what `git_state` gave when the run began.
-        device: the name of the processor that trained; empty for a run that failed.
-        threads, instruction_set: with which a CPU trained, such as 4 and AVX512, on which the last bits of its results
-            depend; None on a GPU and for a run that failed.
-        precision: the dtype of the matrix products; None for a run that failed.
-        backends: what computed the mixing (a kernel or PyTorch), by mixer.
-        sees_future: whether outputs depend on later inputs; None if nobody looked, as for the auto-encoder, or if it
-            could not be told, as a note says.
-        notes: what happened on the way, such as a population halved for lack of memory.
-        resumed_after_s: seconds of training, by processes that were stopped, that the run went on from; `wall_time_s`
-            includes them, but not what was trained between the last checkpoint and the stop.
-        training_s: of them, and of this process, the seconds of training and of scoring each epoch.
-        tokens_per_s: that all replicas together trained on in this process, in those seconds of it.
-        peak_memory_mb: the most that tensors took on the GPU; None on a CPU, and where other runs shared graphs.
+        measured: in place of `_UNKNOWN`.
     """
-    return {
+    known = _UNKNOWN | measured
+    return known | {
         "started_at": started_at.isoformat(timespec="seconds"),
-        "wall_time_s": (datetime.now(UTC) - started_at).total_seconds() + resumed_after_s,
-        "resumed_after_s": resumed_after_s,
-        "training_s": training_s,
-        "tokens_per_s": tokens_per_s,
-        "peak_memory_mb": peak_memory_mb,
-        "device": device,
-        "threads": threads,
-        "instruction_set": instruction_set,
-        "precision": precision,
-        "backends": dict(backends or {}),
-        "sees_future": sees_future,
+        "wall_time_s": (datetime.now(UTC) - started_at).total_seconds() + known["resumed_after_s"],
         "code_version": dict(code),
         "versions": versions(),
         **git,
         "command": os.environ.get(COMMAND, shlex.join(sys.argv)),
-        "notes": list(notes),
     }
 
 

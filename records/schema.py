@@ -190,7 +190,7 @@ def validate_record(record: Record) -> None:
                 raise ValueError(f"missing or unknown columns {', '.join(differing)}")
             if row["run_id"] != record.run_id:
                 raise ValueError(f"run_id={row['run_id']!r} is not the record's {record.run_id!r}")
-            check_results(row, record.score)
+            _check_results(row, record.score)
         except ValueError as error:
             raise ValueError(f"row {number}: {error}") from error
     # They become columns beside those of the rows.
@@ -206,7 +206,7 @@ def check_name(key: str, value: Any) -> None:
         raise ValueError(f"{key}={value!r} must be one printable line")
 
 
-def check_results(row: Mapping[str, Any], score: Score) -> None:
+def _check_results(row: Mapping[str, Any], score: Score) -> None:
     """Raises `ValueError` where a row's status, its error or one of its `result_columns` cannot be."""
     if row["status"] not in ROW_STATUSES:
         raise ValueError(f"status={row['status']!r} must be one of {', '.join(ROW_STATUSES)}")
@@ -236,6 +236,8 @@ def changed_code(record: Record, code: Mapping[str, str]) -> list[str]:
     return [part for part, version in code.items() if made_by.get(part, version) != version]
 
 
-def finished_state(record: Record, code: Mapping[str, str]) -> str:
-    """What a dry run says of a run with this record: `finished`, or `finished, code changed`."""
+def state_of(record: Record | None, code: Mapping[str, str]) -> str:
+    """What a dry run says of a run with this record: `to run` without one, `finished`, or `finished, code changed`."""
+    if record is None:
+        return "to run"
     return "finished, code changed" if changed_code(record, code) else "finished"

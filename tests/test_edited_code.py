@@ -7,9 +7,6 @@ import pytest
 from command_line import TINY, run_py
 
 import mixerlab
-from mixerlab.records.interruption import Terminated
-from mixerlab.sweeps.launch.sweep import Sweep
-from mixerlab.training.callbacks import ResumePoint
 
 CODE = "from mixerlab.mixers.attn import Attention\nclass Mine(Attention):\n    def forward(self, x):\n"
 CODE += "        return {factor} * super().forward(x)\n"
@@ -48,38 +45,12 @@ def test_an_edit_is_not_taken_for_what_ran(mine):
 
 
 @pytest.mark.slow
-def test_what_other_code_trained_is_told_before_a_seed_is_added(mine, monkeypatch):
+def test_a_dry_run_says_what_other_code_trained(mine):
     write, given = mine
-    monkeypatch.setattr(Sweep, "report_on", lambda *_: [])
     given = tuple(override for override in given if override != "force=true")
     mixerlab.run(*given)
     assert run_py(*given, "dry_run=true").out.endswith(": finished\n")
-    assert "other code" not in run_py("-m", *given, "seed=2").out
     importlib.reload(sys.modules[write(2)])
     assert run_py(*given, "dry_run=true").out.endswith(": finished, code changed\n")
     lines = run_py("-m", *given, "seed=0,3", "dry_run=true").out.splitlines()
     assert lines[0].endswith("seed=0 finished, code changed") and lines[1].endswith("seed=3 to run")
-    sweep = run_py("-m", *given, "seed=3")
-    assert sweep.code == 0 and "adds seeds of 1 run to a cell of other code (mine icr " in sweep.out
-    assert " beside seed 0, 2): tables mark" in sweep.out
-
-
-@pytest.mark.slow
-def test_a_dry_run_says_where_a_stopped_run_goes_on(mine, monkeypatch):
-    write, given = mine
-    given = (*given, "trainer.epochs=3")
-
-    def stop(point, trainer, module, write=ResumePoint._write):
-        write(point, trainer, module)
-        raise Terminated
-
-    monkeypatch.setattr(ResumePoint, "_write", stop)
-    for command in (given, ("-m", *given)):
-        assert run_py(*command).code == 128 + 15
-        state = "to resume, epoch 1 of 3"
-        assert (
-            state in run_py(*command, "dry_run=true").out
-            and state not in run_py(*command, "seed=1", "dry_run=true").out
-        )
-    importlib.reload(sys.modules[write(2)])
-    assert "to run" in run_py("-m", *given, "dry_run=true").out  # other code starts anew

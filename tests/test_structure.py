@@ -1,4 +1,4 @@
-"""How much a reader has to hold in mind: the ways of a run and of its config, and that no files import each other."""
+"""How much a reader has to hold in mind: the files on the way of a run and of its config; none import each other."""
 
 import ast
 import functools
@@ -66,72 +66,9 @@ def file_of(code):
     return str(path.relative_to(ROOT))
 
 
-def stays(call, takes, until):
-    """The files that whoever follows a value opens, in order, also to return, until nothing is left to do.
-
-    Args:
-        call: passes the value on.
-        takes: whether an argument is the value; only functions that get it are entered.
-        until: at which call the way ends.
-    """
-    calls = [([], "")]  # of those that are not left yet: the calls inside, and the file, if it was entered
-
-    def leave():
-        inside, file = calls.pop()
-        calls[-1][0].extend([(file, inside)] if file else inside)
-
-    def follow(frame, event, result):
-        code = frame.f_code
-        if event == "call":
-            if until(frame):
-                sys.setprofile(None)
-                raise SystemExit
-            names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
-            is_entered = file_of(code) and any(takes(frame.f_locals[name]) for name in names)
-            calls.append(([], file_of(code) if is_entered else ""))
-        elif event == "return" and len(calls) > 1:
-            leave()
-
-    sys.setprofile(follow)
-    try:
-        call()
-    finally:
-        sys.setprofile(None)
-    while len(calls) > 1:
-        leave()
-
-    entered, last = [], 0
-
-    def walk(file, inside):
-        nonlocal last
-        entered.append(file)
-        last = len(entered)
-        for one in inside:
-            walk(*one)
-            entered.append(file)
-
-    for one in calls[0][0]:
-        walk(*one)
-    return [file for number, file in enumerate(entered[:last]) if number == 0 or file != entered[number - 1]]
-
-
 def run_tiny():
     with tempfile.TemporaryDirectory() as folder:
         run_py("mixer=attn", "task=icr", *TINY, f"results_dir={folder}")
-
-
-def stays_of_config():
-    """Of a config or a group of it, from the command to the optimizer that trains."""
-
-    def is_config(value):
-        return isinstance(value, Mapping) and bool({"_target_", "model"} & set(value.keys())) and "hydra" not in value
-
-    def is_optimizer(frame):
-        if frame.f_code.co_name != "__init__" or file_of(frame.f_code) != "training/optimizers.py":
-            return False
-        return any(file.startswith("training/lit_module") for file in files_above(frame))
-
-    return stays(run_tiny, is_config, until=is_optimizer)
 
 
 def files_above(frame):
@@ -144,24 +81,52 @@ def files_above(frame):
     return list(dict.fromkeys(reversed(found)))
 
 
-def way_to_the_step():
-    """The files of ours that are open when a training step begins; `python run.py` opens run.py before."""
-    found = []
+def followed(see):
+    """Trains a tiny run, and calls `see(frame)` at each call of ours until it gives True."""
 
     def follow(frame, event, _):
-        if event == "call" and file_of(frame.f_code) == "training/steps.py":
-            above = files_above(frame)
-            if "training/lit_module.py" in above:
-                found.extend(above)
-                sys.setprofile(None)
-                raise SystemExit
+        if event == "call" and file_of(frame.f_code) and see(frame):
+            sys.setprofile(None)
+            raise SystemExit
 
     sys.setprofile(follow)
     try:
         run_tiny()
     finally:
         sys.setprofile(None)
+
+
+def way_to_the_step():
+    """The files of ours that are open when a training step begins; `python run.py` opens run.py before."""
+    found = []
+
+    def see(frame):
+        if file_of(frame.f_code) != "training/steps.py" or "training/lit_module.py" not in files_above(frame):
+            return False
+        found.extend(files_above(frame))
+        return True
+
+    followed(see)
     return ["run.py", *found]
+
+
+def hands_of_config():
+    """The files with a function that gets a config or a group of it, until the optimizer that trains is made."""
+    found = {}
+
+    def is_config(value):
+        return isinstance(value, Mapping) and bool({"_target_", "model"} & set(value.keys())) and "hydra" not in value
+
+    def see(frame):
+        code, file = frame.f_code, file_of(frame.f_code)
+        names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
+        if any(is_config(frame.f_locals[name]) for name in names):
+            found[file] = None
+        is_optimizer = code.co_name == "__init__" and file == "training/optimizers.py"
+        return is_optimizer and "training/lit_module.py" in files_above(frame)
+
+    followed(see)
+    return list(found)
 
 
 def test_few_files_lie_between_the_command_and_the_training_step():
@@ -172,9 +137,9 @@ def test_few_files_lie_between_the_command_and_the_training_step():
 def test_a_config_passes_few_hands():
     """In the first run of a process, which has nothing to remember."""
     _built.cache_clear()
-    found = stays_of_config()
+    found = hands_of_config()
     assert {"mixerlab/cli.py", "mixerlab/config/values.py", "mixerlab/train.py"} <= set(found)
-    assert len(found) <= 45, found
+    assert len(found) <= 13, found
 
 
 def test_no_two_files_import_each_other():

@@ -30,17 +30,13 @@ class ResumePoint(L.Callback):
     killed run loses that much, or the running epoch if that is longer. `at_end` writes one more when training is done.
     One that cannot be written, because the disk is full, costs a warning: the run goes on.
 
-    Args:
-        training: names this call of `train`, which may make several attempts: time that an attempt left in a checkpoint
-            is not from before.
-
     Attributes:
         resumed_after_s: seconds that earlier trainings left in the checkpoint that this one continues; 0 without one.
         has_started: whether the checkpoint, if there was one, has been restored: an error before is its fault.
     """
 
-    def __init__(self, path: Path, every: float, at_end: bool, training: str):
-        self.path, self.every, self.at_end, self.training = path, every, at_end, training
+    def __init__(self, path: Path, every: float, at_end: bool):
+        self.path, self.every, self.at_end = path, every, at_end
         self.began = self.written_at = time.monotonic()
         self.resumed_after_s = 0.0
         self.has_started = False
@@ -49,12 +45,10 @@ class ResumePoint(L.Callback):
         self.has_started = True
 
     def state_dict(self) -> dict[str, Any]:
-        before = self.resumed_after_s
-        return {"before_s": before, "spent_s": before + time.monotonic() - self.began, "training": self.training}
+        return {"spent_s": self.resumed_after_s + time.monotonic() - self.began}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        is_own = state_dict["training"] == self.training
-        self.resumed_after_s = float(state_dict["before_s" if is_own else "spent_s"])
+        self.resumed_after_s = float(state_dict["spent_s"])
 
     def on_train_epoch_end(self, trainer: L.Trainer, module: L.LightningModule) -> None:
         if time.monotonic() - self.written_at >= self.every:

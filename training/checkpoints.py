@@ -7,7 +7,6 @@ digest is. PyTorch itself looks at no checksum: of fourteen checkpoints with a b
 import hashlib
 import io
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,6 @@ import torch
 
 from mixerlab.records.atomic import replace_file
 from mixerlab.records.errors import reason
-from mixerlab.records.files import ANEW
 from mixerlab.training.trainer_config import TrainerConfig
 
 Replicas = Sequence[tuple[float, int]]  # learning rate and seed of each
@@ -39,15 +37,6 @@ def checkpoint_name(replicas: Replicas, code: Mapping[str, str] | None, config: 
 
 def _short_hash(value: object) -> str:
     return hashlib.sha256(repr(value).encode()).hexdigest()[:12]
-
-
-def what_is_left(folder: Path, replicas: Replicas, code: Mapping[str, str], config: TrainerConfig) -> str:
-    """Of the run in `folder`, which is to be trained: `to run`, or `to resume, epoch 1 of 3` after the first epoch."""
-    for place in (folder / ANEW, folder):
-        with suppress(DamagedCheckpoint, FileNotFoundError):
-            left = read_checkpoint(place / checkpoint_name(replicas, code, config))
-            return f"to resume, epoch {len(left['history'])} of {left['epochs']}"
-    return "to run"
 
 
 def write_checkpoint(path: Path, checkpoint: dict[str, Any]) -> None:

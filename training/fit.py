@@ -9,10 +9,9 @@ import logging
 import os
 import signal
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
-from uuid import uuid4
 
 import lightning as L
 import numpy as np
@@ -27,7 +26,7 @@ from mixerlab.records.interruption import Terminated, users_code
 from mixerlab.records.schema import ACCURACY, Score
 from mixerlab.training.callbacks import CheckpointFiles, Cost, EpochNote, EpochProgress, ResumePoint
 from mixerlab.training.capture import GraphCache
-from mixerlab.training.checkpoints import DamagedCheckpoint, Replicas, checkpoint_name, read_checkpoint
+from mixerlab.training.checkpoints import Replicas, checkpoint_name
 from mixerlab.training.compiled import compile_mixers, without_kernels
 from mixerlab.training.datamodule import PopulationData
 from mixerlab.training.execution import choose_execution
@@ -92,7 +91,6 @@ class Training:
         score, score_from: what it is judged by, and how that comes from `training.metrics.means_of`.
         check: gets a population that is about to train, on its device and before any mixer is compiled, whether it
             trains under bf16 autocast, and the rows of one replica at once. What it raises ends the run.
-        name: of this object, in the checkpoints that it writes.
     """
 
     build_model: Callable[[], nn.Module]
@@ -108,7 +106,6 @@ class Training:
     score: Score = ACCURACY
     score_from: ScoreFrom = accuracy_from
     check: Callable[[Population, bool, int], None] | None = None
-    name: str = field(default_factory=lambda: uuid4().hex)
 
     def train(self, replicas: Replicas, graph_key: Hashable = None, *, is_half: bool = False) -> RunResult:
         """Trains one replica for each (learning rate, seed) of `replicas`, together, if they fit in memory.
@@ -150,7 +147,7 @@ class Training:
     def _train_together(self, replicas: Replicas, graph_key: Hashable, is_half: bool) -> RunResult:
         """Trains `replicas` as one population."""
         config = self.config
-        bf16 = config.dtype is torch.bfloat16
+        bf16 = config.bf16
         rates, seeds = zip(*replicas, strict=True)
 
         # Models and data.
@@ -163,12 +160,13 @@ class Training:
 
         # What an interrupted training has left, and what this one will leave.
         checkpoint = self.folder / checkpoint_name(replicas, self.code, config)
-        earlier_notes = self._look_at(checkpoint, replicas)
-        for note in earlier_notes:
-            log.warning("%s: %s", self.folder, note)
-        resumes = checkpoint.exists()
+        resumes, earlier_notes = checkpoint.exists(), list[str]()
+        for other in () if resumes else self.folder.glob(f"{checkpoint.name.rpartition('-')[0]}-*.ckpt"):
+            differs = "is of other code, another device, precision, order of the rates or choice of weights to keep"
+            earlier_notes.append(f"{other.name} {differs}: training starts over")
+            log.warning("%s: %s", self.folder, earlier_notes[-1])
         # A half that is done must not train again because the other one is interrupted.
-        resume_point = ResumePoint(checkpoint, config.checkpoint_every, is_half, self.name)
+        resume_point = ResumePoint(checkpoint, config.checkpoint_every, is_half)
         trainer = self._trainer(data.epochs, resume_point, EpochProgress(replicas))
         device = trainer.strategy.root_device
         trainer.callbacks.append(cost := Cost(self.splits["train"][0].size, device))  # type: ignore[attr-defined]
@@ -188,17 +186,12 @@ class Training:
                 schedule=self.schedule,
                 total_steps=data.total_steps,
             ),
-            bf16=bf16,
+            config,
             cache=_graphs if config.cuda_graph and device.type == "cuda" else None,
             graph_key=graph_key,
             score=self.score,
             score_from=self.score_from,
-            stop_when_perfect=config.stop_when_perfect,
-            stop_above=config.stop_above,
             series=[f"lr-{lr:g}_seed-{seed}" for lr, seed in replicas],  # of characters that every logger takes
-            selections_kept=config.selections_kept,
-            snapshots=config.snapshots,
-            accumulate=config.accumulate,
         )
         module.notes += [*earlier_notes, *decision.notes]
         if self.check is not None:
@@ -232,18 +225,6 @@ class Training:
             tokens=cost.trained(module, data.steps_per_pass),
             peak_memory=cost.peak_memory(module),
         )
-
-    def _look_at(self, checkpoint: Path, replicas: Replicas) -> list[str]:
-        """Notes on what an interrupted training of these replicas has left. A damaged checkpoint is set aside."""
-        if not checkpoint.exists():
-            others = self.folder.glob(f"{checkpoint.name.rpartition('-')[0]}-*.ckpt")
-            differs = "is of other code, another device, precision, order of the rates or choice of weights to keep"
-            return [f"{other.name} {differs}: training starts over" for other in others]
-        try:
-            read_checkpoint(checkpoint)
-        except DamagedCheckpoint as error:
-            return [_put_aside(checkpoint, error)]
-        return []
 
     def _trainer(self, epochs: int, resume_point: ResumePoint, progress: EpochProgress) -> L.Trainer:
         config = self.config

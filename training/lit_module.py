@@ -25,6 +25,7 @@ from mixerlab.training.metrics import (
 from mixerlab.training.optimizers import PopulationOptimizer
 from mixerlab.training.population import Population, is_ours
 from mixerlab.training.steps import PopulationSteps
+from mixerlab.training.trainer_config import TrainerConfig
 from mixerlab.training.weights import KeptWeights, Snapshots, model_state
 
 
@@ -52,20 +53,13 @@ class PopulationTraining(L.LightningModule):
     Args:
         population: the replicas.
         make_optimizer: builds the optimizer once the population is on its device.
-        bf16: autocast to bfloat16 (float32 weights).
+        config: how it trains: the numbers that stop a replica, which weights to keep, precision, parts of a step.
         cache: run each step as one CUDA graph, taken from this cache if a run of the same `graph_key` has left it
             there. None: launch the operations one by one.
         graph_key: two trainings with the same key must launch the same operations if their tensors have the same
             shapes. None: share nothing.
         score, score_from: the task's, see `training.metrics.with_score`.
-        stop_when_perfect: freeze a replica whose accuracy is 1.0 on val and test at a lower perplexity than in all
-            earlier epochs: both selections take that epoch, and no later one can be better. A score that is no accuracy
-            is never perfect. The run ends when no replica is left to train.
-        stop_above: freeze a replica once its test score is better than this; None: never.
         series: each replica's name in the loggers.
-        selections_kept: keep the weights of each replica at the epochs that these selections take.
-        snapshots: and those after so many epochs.
-        accumulate: in how many parts to compute the gradient of a step.
     """
 
     diverged: Tensor  # bool [R]
@@ -75,28 +69,21 @@ class PopulationTraining(L.LightningModule):
         self,
         population: Population,
         make_optimizer: Callable[[Population], PopulationOptimizer],
+        config: TrainerConfig,
         *,
-        bf16: bool = False,
         cache: GraphCache | None = None,
         graph_key: Hashable = None,
         score: Score = ACCURACY,
         score_from: ScoreFrom = accuracy_from,
-        stop_when_perfect: bool = True,
-        stop_above: float | None = None,
         series: Sequence[str] = (),
-        selections_kept: Sequence[str] = (),
-        snapshots: Sequence[int] = (),
-        accumulate: int = 1,
     ):
         super().__init__()
         # A step is one call of the optimizer on all replicas; a Lightning batch holds many steps.
         self.automatic_optimization = False
         self.population = population
-        self.make_optimizer = make_optimizer
-        self.bf16, self.cache, self.graph_key = bf16, cache, graph_key
+        self.make_optimizer, self.config = make_optimizer, config
+        self.cache, self.graph_key, self.series = cache, graph_key, series
         self.score, self.score_from = score, score_from
-        self.stop_when_perfect, self.stop_above = stop_when_perfect and score.is_accuracy, stop_above
-        self.series, self.accumulate = series, accumulate
         self.history: list[dict] = []
         self.notes: list[str] = []  # of this run, for its record
         self.unread: _Epoch | None = None
@@ -112,8 +99,8 @@ class PopulationTraining(L.LightningModule):
         self.register_buffer("diverged", torch.zeros(replicas, dtype=torch.bool))
         self.register_buffer("lowest", torch.full((len(EVALUATED), replicas), torch.inf))
         learned = population.learned()
-        self.kept = nn.ModuleDict({selection: KeptWeights(learned) for selection in selections_kept})
-        self.snapshots = Snapshots(learned, snapshots)
+        self.kept = nn.ModuleDict({selection: KeptWeights(learned) for selection in config.selections_kept})
+        self.snapshots = Snapshots(learned, config.snapshots)
 
     def configure_optimizers(self) -> PopulationOptimizer:
         return self.make_optimizer(self.population)
@@ -122,7 +109,11 @@ class PopulationTraining(L.LightningModule):
         """The method `kind` of `PopulationSteps` on the group's examples, captured at its first use if it can be."""
         if self.steps is None:
             self.steps = PopulationSteps(
-                self.population, self.optimizer, group.examples, bf16=self.bf16, accumulate=self.accumulate
+                self.population,
+                self.optimizer,
+                group.examples,
+                bf16=self.config.bf16,
+                accumulate=self.config.accumulate,
             )
         if kind not in self.ready:
             if kind == "train" and not self.optimizer.capturable:
@@ -141,7 +132,7 @@ class PopulationTraining(L.LightningModule):
                 apart = steps.examples.apart
                 scored = steps.examples.scored, apart and apart.scored
                 how = self.population.execution, self.population.compiled
-                key = self.graph_key, self.bf16, repr(scored), rows.shape, self.accumulate, how
+                key = self.graph_key, self.config.bf16, repr(scored), rows.shape, self.config.accumulate, how
             self.graphs = self.cache.take(
                 key, steps.written_tensors(), steps.read_tensors(), self.population.generators
             )
@@ -239,13 +230,13 @@ class PopulationTraining(L.LightningModule):
             means = with_score(means_of(sums), split, self.score, self.score_from)
             measured |= {f"{split}_{name}": value for name, value in means.items()}
         perplexity = torch.stack([measured[f"{split}_perplexity"] for split in EVALUATED])
-        if self.stop_when_perfect:
+        if self.config.stop_when_perfect and self.score.is_accuracy:
             perfect = (measured["val_accuracy"] == 1) & (measured["test_accuracy"] == 1)
-            # Both selections must take this epoch. An earlier one may have had lower perplexity at lower accuracy.
+            # Both selections must take this epoch: an earlier one may have had lower perplexity at lower accuracy.
             optimizer.freeze(perfect & (perplexity < self.lowest).all(dim=0))
-        if self.stop_above is not None:
+        if self.config.stop_above is not None:
             sign = self.score.sign
-            optimizer.freeze(sign * measured[f"test_{self.score.name}"] > sign * self.stop_above)
+            optimizer.freeze(sign * measured[f"test_{self.score.name}"] > sign * self.config.stop_above)
         self.lowest = torch.fmin(self.lowest, perplexity)
         for selection, kept in self._kept().items():
             chosen_on = criterion(measured, CHOSEN_ON[selection], self.score)
@@ -316,7 +307,6 @@ class PopulationTraining(L.LightningModule):
     def on_save_checkpoint(self, checkpoint: dict) -> None:
         self.read_epoch()
         checkpoint["history"], checkpoint["replicas"] = self.history, self.population.replicas
-        checkpoint["epochs"] = self.trainer.max_epochs
 
     def on_load_checkpoint(self, checkpoint: dict) -> None:
         self.history = checkpoint["history"]

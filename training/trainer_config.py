@@ -72,8 +72,12 @@ class TrainerConfig:
     @property
     def dtype(self) -> torch.dtype:
         """In which it computes: bfloat16 is autocast, with float32 parameters."""
-        bf16 = self.precision == "bf16" or (self.precision == "auto" and self.device_type == "gpu")
-        return torch.bfloat16 if bf16 else torch.float32
+        return torch.bfloat16 if self.bf16 else torch.float32
+
+    @property
+    def bf16(self) -> bool:
+        """Whether that is bfloat16."""
+        return self.precision == "bf16" or (self.precision == "auto" and self.device_type == "gpu")
 
 
 def kept_in_sweep(keep_weights: str) -> str:

@@ -31,21 +31,20 @@ log = logging.getLogger(__name__)
 
 def check_buildable(
     cfg: DictConfig, task: Task, config: Mapping[str, Any], code: Mapping[str, str]
-) -> tuple[Parts, int, str | None]:
+) -> tuple[Parts, int]:
     """Builds what the constructors of mixer, model, schedule, optimizer and loggers may refuse; nothing is kept.
 
     Args:
         cfg: a config, of which `checked` made `task`, `config` and `code`.
 
     Returns:
-        The parts of a run, the state size of its model at the length that it trains on, and what its optimizer raises
-        on a CPU: it may be for a GPU only.
+        The parts of a run, and the state size of its model at the length that it trains on.
 
     Raises:
         ValueError: the first refusal.
     """
     described = {key: config[key] for key in ("mixer", "model", "optimizer", "schedule")}
-    parts, mixers, failure = _built(json.dumps(described, sort_keys=True), task.autoencode, json.dumps(code))
+    parts, mixers = _built(json.dumps(described, sort_keys=True), task.autoencode, json.dumps(code))
     sizes = [_call(mixer, name, "state_size", task.input_length) for name, mixer in mixers]
     for (name, mixer), size in zip(mixers, sizes, strict=True):
         if isinstance(size, bool) or not isinstance(size, int) or size < 1:
@@ -53,14 +52,12 @@ def check_buildable(
         # A mixer with a longest sequence refuses the length of longer test rows here.
         _call(mixer, name, "state_size", task.for_split("test").input_length)
     loggers_of(cfg, Path(cfg.results_dir))
-    return parts, parts.model.n_layers // len(mixers) * sum(sizes), failure
+    return parts, parts.model.n_layers // len(mixers) * sum(sizes)
 
 
 @functools.lru_cache(maxsize=64)  # most cells of a sweep differ in their task only
-def _built(described: str, autoencode: bool, code: str) -> tuple[Parts, list[tuple[str, SequenceMixer]], str | None]:
+def _built(described: str, autoencode: bool, code: str) -> tuple[Parts, list[tuple[str, SequenceMixer]]]:
     """The parts, and the mixers of a model with few layers; one replica of it has been built with its optimizer.
-
-    The last is what `failure_on_cpu` gives.
 
     `code` tells apart what classes of the same names were before and after a module was reloaded.
     """
@@ -77,9 +74,7 @@ def _built(described: str, autoencode: bool, code: str) -> tuple[Parts, list[tup
     population = Population(build, (0,), parts.grouping)
     lr = as_list(config["optimizer"]["lr"])[:1]
     parts.make_optimizer(population=population, lr=lr, schedule=schedule, total_steps=8)
-    failure = failure_on_cpu(json.dumps([config["optimizer"], config["schedule"]], sort_keys=True), code)
-    if failure is not None:
-        log.warning("%s: it is not checked", failure)
+    check_optimizer(json.dumps([config["optimizer"], config["schedule"]], sort_keys=True), code)
     mixers = parts.mixers_in(build())
     for name, make in parts.mixers:
         for stray in strays(partial(make, d_model=parts.model.d_model)):
@@ -89,19 +84,19 @@ def _built(described: str, autoencode: bool, code: str) -> tuple[Parts, list[tup
         # For a GPU, as the hosts that train may have one; without one here a mixer may fail to ask what it can do.
         device = torch.device("cuda")
         _call(mixer, name, "resolved_backend", device, torch.bfloat16, may_fail=not torch.cuda.is_available())
-    return parts, mixers, failure
+    return parts, mixers
 
 
 @functools.lru_cache(maxsize=64)  # whatever the mixer and the model
-def failure_on_cpu(parts: str, code: str) -> str | None:
-    """What an optimizer of the user's own raises on a CPU, with a small model.
+def check_optimizer(parts: str, code: str) -> None:
+    """Tries an optimizer of the user's own on a CPU, with a small model; warns if it fails there, as one for a GPU may.
 
     Raises:
         ValueError: it fails a check of `checks.optimizer`.
     """
     optimizer, schedule = json.loads(parts)
     if class_of(optimizer["_target_"]).__module__ == PopulationOptimizer.__module__:
-        return None
+        return
 
     def with_replicas(number: int) -> PopulationOptimizer:
         attention = partial(Attention, d_model=16, num_heads=2)
@@ -118,8 +113,7 @@ def failure_on_cpu(parts: str, code: str) -> str | None:
     except RefusedCode as error:
         raise ValueError(f"optimizer={optimizer['name']}: {error}") from error
     except Exception as error:
-        return f"optimizer={optimizer['name']} fails on the CPU: {with_place(error)}"
-    return None
+        log.warning("optimizer=%s fails on the CPU, and is not checked: %s", optimizer["name"], with_place(error))
 
 
 def _call(mixer: SequenceMixer, name: str, method: str, *arguments: Any, may_fail: bool = False) -> Any:

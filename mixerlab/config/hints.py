@@ -16,38 +16,24 @@ from yaml import MarkedYAMLError, YAMLError
 
 from mixerlab.config.hybrid import LAYER, is_hybrid
 from mixerlab.config.postponed import GROUPS
-from mixerlab.records.errors import reason, type_and_message
+from mixerlab.records.errors import reason
 from mixerlab.records.identity import flatten
 
 REFUSALS = (HydraException, OmegaConfBaseException, YAMLError)
-_READERS, _OURS = {"hydra", "omegaconf", "yaml"}, {"mixerlab", "hydra_plugins"}
 _OWN = "--config-dir DIR (in Python config_dir=DIR) adds your own"
-
-
-def is_refusal(error: Exception) -> bool:
-    """Whether Hydra, OmegaConf or PyYAML, and not code of ours, raised it: of a command or a yaml, whatever its type.
-
-    PyYAML raises an IndexError of `!!int ''`, and Hydra a TypeError of `hydra.sweeper=3`.
-    """
-    packages = [frame.f_globals.get("__name__", "").partition(".")[0] for frame, _ in walk_tb(error.__traceback__)]
-    found = [package for package in packages if package in _READERS | _OURS]
-    is_theirs = bool(found) and found[-1] in _READERS and not isinstance(error, OSError)  # a closed pipe, a full disk
-    return is_theirs or isinstance(error, REFUSALS)
 
 
 @contextmanager
 def one_line_refusals() -> Iterator[None]:
-    """Within the block, what `is_refusal` becomes a ValueError with its message."""
+    """Within the block, what Hydra, OmegaConf and PyYAML refuse becomes a ValueError with its message."""
     try:
         yield
-    except Exception as error:
-        if not is_refusal(error):
-            raise
+    except (ValueError, *REFUSALS) as error:
         raise ValueError(refusal(error)) from error
 
 
 def refusal(error: Exception) -> str:
-    """The message of what `is_refusal`, or of a ValueError: its own in one line, unless that leads astray."""
+    """The message of one of REFUSALS or of a ValueError: its own in one line, unless that leads astray."""
     cause = error.__cause__
     if isinstance(error, MarkedYAMLError):
         mark = error.problem_mark or error.context_mark
@@ -72,7 +58,7 @@ def refusal(error: Exception) -> str:
         return f"{f'{error.full_key}: ' if error.full_key else ''}{str(error).splitlines()[0]}"
     if isinstance(error, REFUSALS):
         return " ".join(f"{error} {cause or ''}".split())
-    return str(error) if isinstance(error, ValueError) else f"Hydra cannot use this: {type_and_message(error)}"
+    return str(error)
 
 
 def _unknown_key(key: str, parent: DictConfig) -> str:

@@ -8,18 +8,13 @@ from typing import Literal
 
 from mixerlab.config.values import CHANGED, must_train
 from mixerlab.records.atomic import remove_leftovers
-from mixerlab.records.best import ENDED
 from mixerlab.records.claims import claim
 from mixerlab.records.files import check_writable, forget, read_record, take_place
-from mixerlab.records.identity import replicas_of
-from mixerlab.records.schema import Record, changed_code, finished_state
+from mixerlab.records.schema import Record, changed_code, state_of
 from mixerlab.records.text import counted
 from mixerlab.sweeps.launch.cells import Cell, names_of
 from mixerlab.sweeps.launch.progress import SweepProgress
-from mixerlab.sweeps.launch.sweep import Sweep, configs_of
-from mixerlab.sweeps.tables.collect import collect
-from mixerlab.training.checkpoints import what_is_left
-from mixerlab.training.trainer_config import TrainerConfig, kept_in_sweep
+from mixerlab.sweeps.launch.sweep import Sweep
 
 
 def run_grid(sweep: Sweep, grid: Sequence[list[str]]) -> None:
@@ -39,17 +34,14 @@ def run_grid(sweep: Sweep, grid: Sequence[list[str]]) -> None:
     if sweep.config.dry_run:
         width = max(50, *map(len, names.values()))
         for cell in cells:
-            state = "damaged" if cell in damaged else _state(cell, finished.get(cell))
+            state = "damaged" if cell in damaged else state_of(finished.get(cell), cell.code)
             print(f"{cell.run_id}  {names[cell]:<{width}} {state}")
         print(f"{total}, {len(finished)} of them finished")
         return
-    results_dir = sweep.config.results_dir
-    check_writable(results_dir)
+    check_writable(sweep.config.results_dir)
     print(f"{total}: {len(finished)} finished already, {len(pending)} to run", flush=True)
     name = sweep.note(cells)
     _say_what_changed(finished)
-    if pending:
-        _say_what_mixes(pending, results_dir)
     for cell in finished:
         try:
             _clean(cell.folder)
@@ -83,15 +75,6 @@ def _find(
     return sorted(pending, key=lambda cell: -cell.cost), finished, damaged
 
 
-def _state(cell: Cell, record: Record | None) -> str:
-    """What a dry run says of a cell that is finished, and has this record, or is to be trained."""
-    if record is not None:
-        return finished_state(record, cell.code)
-    keys = cell.config["trainer"]
-    trainer = TrainerConfig(**keys | {"keep_weights": kept_in_sweep(keys["keep_weights"])})
-    return what_is_left(cell.folder, replicas_of(cell.config), cell.code, trainer)
-
-
 def _say_what_changed(finished: Mapping[Cell, Record]) -> None:
     """Prints of which parts of finished cells the code has changed, and how to train them again."""
     changed = {cell: changed_code(record, cell.code) for cell, record in finished.items()}
@@ -99,23 +82,6 @@ def _say_what_changed(finished: Mapping[Cell, Record]) -> None:
         runs = counted(sum(map(bool, changed.values())), "finished run")
         said = f"code has changed since {runs} trained ({', '.join(sorted(parts))})"
         print(f"{said}: force={CHANGED} trains them again", flush=True)
-
-
-def _say_what_mixes(pending: Sequence[Cell], results_dir: str) -> None:
-    """Prints which cells get seeds beside those that other code has trained, whose mean tables mark."""
-    mixed, configs = [], configs_of(pending)
-    frame, new = collect(results_dir), collect(results_dir, configs)
-    others = frame[frame["status"].isin(ENDED) & ~frame["run_id"].isin(configs)]
-    for cell in pending:
-        own = new[new["run_id"] == cell.run_id]
-        beside = others.merge(own[["mixer", "task", "setting", "config"]].drop_duplicates())
-        beside = beside[~beside["seed"].isin(own["seed"])].to_dict("records")
-        if any(row.get(f"code_version.{part}") != version for row in beside for part, version in cell.code.items()):
-            seeds = ", ".join(map(str, sorted({row["seed"] for row in beside})))
-            mixed.append(f"{' '.join(cell.label)} beside seed {seeds}")
-    if mixed:
-        runs = f"{counted(len(mixed), 'run')} to a cell of other code ({mixed[0]}{', ...' if mixed[1:] else ''})"
-        print(f"this adds seeds of {runs}: tables mark such a mean, and do not compare it", flush=True)
 
 
 def _named(part: str, cell: Cell) -> str:

@@ -1,9 +1,10 @@
 """Damaged files in a results folder cost their own cell, by name, and nothing else."""
 
+import os
 import random
+import shutil
 from pathlib import Path
 
-import damage
 import fakes
 import pytest
 
@@ -36,41 +37,49 @@ def check_costs_its_cell(text, folder, path=None):
     assert str(path or folder) in note and len(note) < 1000
 
 
-@pytest.mark.sampled(2)
-@pytest.mark.parametrize(
-    ("file", "damages"),
-    [pytest.param("record.json", damage.RECORDS, marks=pytest.mark.slow), ("config.yaml", damage.CONFIGS)],
-)
-def test_a_damaged_file_costs_its_cell(tmp_path, reported, file, damages):
-    for number, (name, harm) in enumerate(damages.items()):
-        results = tmp_path / str(number)
-        fakes.add_run(results, [0.3, 0.9, 0.5], mixer="gdn")
-        folder = run_folder(results, fakes.add_run(results, [0.3, 0.8, 0.5], mixer="attn"))
-        harm(folder / file)
-        with pytest.raises(Unreadable, match=f"^{folder}") as error:
-            read_run(results, folder.name)
-        assert "\n" not in str(error.value), name
-        check_costs_its_cell(reported(results), folder)
+def content(text):
+    return lambda path: path.write_bytes(text)
 
 
-@pytest.mark.parametrize("name", damage.METRICS)
-def test_damaged_metrics_cost_their_curve(results, name):
+# What is no mutation of a file; those are drawn below.
+DAMAGES = {
+    "a list": ("record.json", content(b"[]")),
+    "a python object": ("config.yaml", content(b"!!python/object/apply:os.system ['touch /tmp/harmed']")),
+    "missing": ("config.yaml", Path.unlink),
+    "another run's": ("config.yaml", lambda path: fakes.write_config(path.parent, fakes.config(mixer="mesa"))),
+    "a folder": ("config.yaml", lambda path: (path.unlink(), path.mkdir())),
+}
+
+
+@pytest.mark.parametrize("name", DAMAGES)
+def test_a_damaged_file_costs_its_cell(results, reported, name):
+    file, harm = DAMAGES[name]
     folder = victim(results)
-    damage.METRICS[name](folder / "metrics.csv")
+    harm(folder / file)
+    with pytest.raises(Unreadable, match=f"^{folder}") as error:
+        read_run(results, folder.name)
+    assert "\n" not in str(error.value)
+    check_costs_its_cell(reported(results), folder)
+
+
+def test_the_metrics_of_another_run_cost_their_curve(results):
+    folder = victim(results)
+    (other,) = (path for path in results.glob("runs/*/metrics.csv") if path.parent != folder)
+    shutil.copy(other, folder)
     record, _ = read_run(results, folder.name)
     assert record.status == "finished"
     with pytest.raises(Unreadable, match=f"^{folder}/metrics.csv"):
         read_metrics(folder)
 
 
-@pytest.mark.parametrize("name", damage.FOREIGN)
-def test_what_does_not_belong_is_named_or_ignored(results, reported, tmp_path_factory, name):
-    outside = tmp_path_factory.mktemp("outside")
-    fakes.add_run(outside, [0.1, 1.0, 0.1], mixer="mesa")
-    is_named = damage.FOREIGN[name](results, outside)
+def test_what_does_not_belong_is_named(results, reported):
+    """A copy of a run, and a folder whose name is in no encoding."""
+    shutil.copytree(victim(results), results / "runs" / "copy")
+    os.mkdir(strange := os.fsencode(results / "runs") + b"/\xff\x1b[1m")
+    Path(os.fsdecode(strange), "record.json").write_text("{}")
     text = reported(results)
-    assert "0.900" in text and "0.800" in text and "mesa" not in text
-    assert ("unreadable" in text) == is_named
+    assert "0.900" in text and "0.800" in text
+    assert len({line for line in text.splitlines() if "unreadable: " in line}) == 2
 
 
 @pytest.mark.parametrize("error", [MemoryError(), RecursionError("too deep"), PermissionError(13, "Permission denied")])

@@ -9,11 +9,7 @@ from mixerlab.sweeps.tables.writers import rows_csv
 
 WRONG = {  # column, cell
     "a text as score": ("official_accuracy", "abc"),
-    "a score above 1": ("official_accuracy", "1.5"),
-    "no score": ("clean_val_accuracy", ""),
     "a number that pandas would leave a text": ("num_params", "1_000"),
-    "not finite": ("test_loss", "1e400"),
-    "another status": ("status", "done"),
     "no rate": ("lr", "fast"),
 }
 

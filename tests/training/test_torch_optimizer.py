@@ -12,7 +12,7 @@ from command_line import TINY, result_of, run_py
 from test_optimizers import Parts
 from tiny_training import THREE, fit
 
-from mixerlab.checks.buildable import failure_on_cpu
+from mixerlab.checks.buildable import check_optimizer
 from mixerlab.config.values import check_component
 from mixerlab.training.optimizers import AdamW, Muon
 from mixerlab.training.population import Population, Rule
@@ -150,7 +150,7 @@ def test_what_needs_more_than_gradients_is_refused_by_name(optimizer, message):
     with pytest.raises(ValueError, match=re.escape(message)):
         check_component("optimizer", optimizer, "optimizer")
         schedule = {"name": "constant", "_target_": f"{Constant.__module__}.Constant"}
-        failure_on_cpu(json.dumps([optimizer, schedule]), "")
+        check_optimizer(json.dumps([optimizer, schedule]), "")
 
 
 ICR = ("mixer=attn", "task=icr", *TINY)
