@@ -135,14 +135,17 @@ class _Run:
     def build_model(self) -> LanguageModel | AutoEncoder:
         """One replica's, with its initial values."""
         model = self.parts.build_model(self.task)
-        put_in(model, self.start, may_lack=True)
+        if self.start is not None:
+            own, named = tensors_of(model), self.start.named_parameters(remove_duplicate=False)
+            untied = {name: tensor for name, tensor in named if name in own}  # what it shares under one name
+            put_in(model, tensors_of(self.start) | untied, may_lack=True)
         return model
 
     @cached_property
-    def start(self) -> dict[str, torch.Tensor]:
-        """The weights of the run that `model.start_from` names; raises ValueError if it has none."""
+    def start(self) -> LanguageModel | AutoEncoder | None:
+        """The model of the run that `model.start_from` names; raises ValueError if it has none."""
         folder = self.cfg.model.start_from
-        return {} if folder is None else tensors_of(load(folder).model)
+        return None if folder is None else load(folder).model
 
     def splits(self) -> Mapping[str, Arrays]:
         """Read from files or generated; raises WrongRows, which names the task."""

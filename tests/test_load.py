@@ -146,11 +146,22 @@ def test_a_run_starts_from_the_weights_of_another(run):
     assert record.run_id != mixerlab.run(*parallax).run_id
 
 
+@pytest.mark.parametrize("shares", ["model.tie_embeddings=true", "model.shared_mixer=true"])
+def test_what_the_start_shares_begins_in_each_of_its_places(shares, tmp_path):
+    options = *ATTN, "optimizer.lr=0.01", f"results_dir={tmp_path}"
+    start = run_folder(tmp_path, mixerlab.run(*options, shares).run_id)
+    record = mixerlab.run(*options, f"model.start_from={start}", "trainer.snapshots=[0]")
+    sharing, apart = mixerlab.load(start), mixerlab.load(start.with_name(record.run_id), epochs=0)
+    tokens = torch.arange(16).remainder(8).expand(2, -1)
+    torch.testing.assert_close(apart.model(tokens), sharing.model(tokens))
+
+
 @pytest.mark.parametrize(
     ("start", "options", "message"),
     [
         ("", ["model.d_model=32"], "its embedding.weight has shape"),
         ("", ["mixer=value_average"], "which the model does not have"),
+        ("", ["model.tie_embeddings=true"], "it has head.weight, which the model does not have"),
         ("nowhere", [], "nowhere is no folder of a run"),
     ],
 )

@@ -51,7 +51,7 @@ def _unlike_data(frame: pd.DataFrame) -> list[str]:
 
 
 def _unlike_runs(frame: pd.DataFrame) -> list[str]:
-    """Hyperparameters and machines that differ between mixers, and that no column shows."""
+    """Hyperparameters and machines that differ between mixers on a task, and that no column shows."""
     shown = [NAMES.get(key, key) for key in keys_of(frame["column"].unique())]
     frame, differ = frame[frame["status"] == "finished"], []
     for name in frame:
@@ -62,9 +62,14 @@ def _unlike_runs(frame: pd.DataFrame) -> list[str]:
         if name in shown or (dot and group in frame and frame[group].nunique() > 1) or frame[name].nunique() == 0:
             continue
         values = values_of(frame, name)
-        by_mixer = values.groupby(frame["mixer"]).agg(lambda own: ", ".join(sorted(set(own))))
-        if by_mixer.nunique() > 1:
+        by_task = values.groupby([frame["task"], frame["mixer"]]).agg(_listed)
+        if by_task.groupby(level="task").nunique().max() > 1:  # one task may differ from another, as text from MAD's
+            by_mixer = values.groupby(frame["mixer"]).agg(_listed)
             differ.append(f"{name} ({'; '.join(f'{mixer} {own}' for mixer, own in by_mixer.items())})")
         elif name in _MACHINE and values.groupby([frame["task"], frame["setting"]]).nunique().max() > 1:
-            differ.append(f"{name} ({by_mixer.iloc[0]})")
+            differ.append(f"{name} ({_listed(values)})")
     return [f"The mixers differ in more than the mixer: {', '.join(differ)}."] if differ else []
+
+
+def _listed(values: pd.Series) -> str:
+    return ", ".join(sorted(set(values)))

@@ -143,3 +143,13 @@ def test_cpus_on_which_numbers_depend_are_told_apart(tmp_path):
         fakes.add_run(tmp_path, [0.1, 0.5, 0.1], mixer=mixer, provenance=told)
     (note,) = notes_of(spread_out(collect(tmp_path)))
     assert note == "The mixers differ in more than the mixer: threads (attn 1; gdn 4)."
+
+
+def test_mixers_are_compared_task_by_task(tmp_path):
+    """A mixer that is on one task of two, with sizes of their own, differs from no other one."""
+    changed = {"trainer.batch_size": 32, "trainer.epochs": 1}
+    for mixer, task in (("attn", "icr"), ("gdn", "icr"), ("attn", "ncr")):
+        fakes.add_run(tmp_path, [0.1, 0.5, 0.1], mixer=mixer, task=task, changed=changed if task == "ncr" else {})
+    assert notes(tmp_path) == []
+    fakes.add_run(tmp_path, [0.1, 0.5, 0.1], mixer="gdn", task="ncr", changed=changed | {"trainer.epochs": 2})
+    assert notes(tmp_path, by=[]) == ["The mixers differ in more than the mixer: epochs (attn 1, 60; gdn 2, 60)."]
