@@ -66,8 +66,8 @@ def test_under_vmap(device, backend):
     """Parameters at places of a row of all parameters."""
 
     def of_replica(packed, parameters):
-        rate, bias = parameters[4:7], parameters[9:12]
-        return gates(packed[..., :3], packed[..., 5:], bias, log_rate=rate, backend=backend)
+        rate, bias = parameters[1:6], parameters[7:12]
+        return gates(packed[..., :5], packed[..., 5:], bias, log_rate=rate, backend=backend)
 
     check_replicas(of_replica, draw((2, 2, 9, 8), (2, 13), device=device))
 
