@@ -75,8 +75,8 @@ def fused_calls(device):
         (norm, (x, gain, EPS, BF16)),
         (add_norm, (x, y, gain, EPS, BF16)),
         (norm_backward, (x, x, x, gain, EPS, BF16)),
-        (gated_norm, (x, x.unflatten(1, (-1, 1)).flatten(2), gain, EPS)),
-        (gated_norm_backward, (x, x, x, gain, EPS)),
+        (gated_norm, (x, x.unflatten(1, (-1, 1)).flatten(2), gain, EPS, False)),
+        (gated_norm_backward, (x, x, x, gain, EPS, False)),
         (gated, (gate, up)),
         (gated_backward, (up, gate, up)),
         (gated_packed, (gate_up,)),
@@ -109,11 +109,11 @@ def heads_calls(device):
     yield split_backward, (grads, *rest)
     (packed,) = draw((2, 4, 40), device=device)
     yield norm_heads, (packed, gains[:, :1], EPS, *lists_of([Part(2, 10, Form.RMS_NORM), Part(2, 10, Form.COPY)]))
-    packed, parameters, d_gates = draw((2, 4, 6), (2, 3), (2, 4, 3), device=device)
-    for rate in (None, parameters):
-        logits = packed[..., :3], packed[..., 3:], parameters, rate, parameters
+    packed, d_gates, of_channel, of_head = draw((2, 4, 7), (2, 4, 7), (2, 4), (2, 3), device=device)
+    for rate in (None, of_channel):
+        logits = packed[..., :4], packed[..., 4:], of_channel, rate, of_head
         yield gates, logits
-        yield gates_backward, (d_gates, d_gates, *logits)
+        yield gates_backward, (d_gates[..., :4], d_gates[..., 4:], *logits)
     packed, weight = draw((2, 5, 40), (1, 32, 4), device=device)
     grads = draw(*((2, 5, part.heads, part.width) for part in COPIED), device=device)
     yield convolve, (packed, weight, *lists_of(COPIED))
