@@ -65,7 +65,8 @@ def _unlike_runs(frame: pd.DataFrame) -> list[str]:
         by_task = values.groupby([frame["task"], frame["mixer"]]).agg(_listed)
         if by_task.groupby(level="task").nunique().max() > 1:  # one task may differ from another, as text from MAD's
             by_mixer = values.groupby(frame["mixer"]).agg(_listed)
-            differ.append(f"{name} ({'; '.join(f'{mixer} {own}' for mixer, own in by_mixer.items())})")
+            told = "; ".join(f"{mixer} {own}" for mixer, own in by_mixer.items())
+            differ.append(f"{name} ({told if by_mixer.nunique() > 1 else by_mixer.iloc[0]})")
         elif name in _MACHINE and values.groupby([frame["task"], frame["setting"]]).nunique().max() > 1:
             differ.append(f"{name} ({_listed(values)})")
     return [f"The mixers differ in more than the mixer: {', '.join(differ)}."] if differ else []
