@@ -11,7 +11,8 @@ import tempfile
 from importlib import import_module
 from pathlib import Path
 
-MAKERS = sorted(path.stem for path in Path(__file__).parent.glob("makers/*.py") if path.stem != "common")
+RESULTS = Path(__file__).parent
+MAKERS = sorted(path.stem for path in RESULTS.glob("makers/*.py") if (RESULTS / path.stem).is_dir())
 
 
 def main() -> None:

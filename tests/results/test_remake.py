@@ -2,6 +2,7 @@
 
 import shutil
 from importlib import import_module
+from itertools import product
 
 import pandas as pd
 import pytest
@@ -51,6 +52,32 @@ def test_committed_tables_come_from_the_records(copied, tmp_path, name):
     import_module(f"makers.{name}").make(tmp_path / "scratch")
     for file in MADE[name]:
         assert (copied / name / file).read_text() == (RESULTS / name / file).read_text(), file
+
+
+def test_the_map_of_mechanisms(copied, tmp_path):
+    """Of drawn rows in which the intercept is worth 0.1 with Muon and 0.2 with AdamW, on every setting and seed."""
+    maker = import_module("makers.map")
+    worth = {"linear": 0.0, "affine_linear": 1.0, "mesa": 0.5, "affine_mesa": 1.5}
+    rows = []
+    for (optimizer, (_, rates, _)), mixer, setting, seed in product(
+        maker.OPTIMIZERS.items(), worth, ("baseline", "vocab_size-32"), range(3)
+    ):
+        best = 0.4 + 0.01 * seed + worth[mixer] * (0.1 if optimizer == "muon" else 0.2)
+        for rate, lr in enumerate(rates):
+            place = {"mixer": mixer, "task": "icr", "setting": setting, "seed": seed, "lr": lr, "optimizer": optimizer}
+            scores = {"official_accuracy": best - 0.05 * rate, "steps_to_90": float("inf"), "status": "finished"}
+            rows.append(place | scores | {"mixer.ungated": True if "mesa" in mixer else None})
+    (copied / "map").mkdir()
+    pd.DataFrame(rows[:-1]).to_csv(copied / "map" / "rows.csv.xz", index=False)  # a rate of one seed is missing
+    maker.make(tmp_path)
+    lines = [[entry.strip() for entry in line.split("|")[1:-1]] for line in (copied / "map" / "questions.md").open()]
+    found = {tuple(line[1:3]): line[3:] for line in lines if len(line) == 8}
+    whole = ["+0.100 ± 0.000", "(2)", "+0.200 ± 0.000", "(2)", "-0.100 ± 0.000"]
+    assert found["affine_linear", "linear"] == whole
+    assert found["affine_mesa, bare", "mesa, bare"] == [*whole[:3], "(1)", whole[4]]
+    assert found["affine_mesa", "mesa"] == found["lla", "parallax"] == ["", "(0)", "", "(0)", ""]
+    assert found["affine_mesa, bare", "affine_linear"][0] == "+0.050 ± 0.000"
+    assert (copied / "map" / "map.png").exists()
 
 
 @pytest.fixture(scope="module")
