@@ -54,14 +54,12 @@ def make(scratch: Path) -> None:
     folder = folder_of("text")
     rows = rows_of(folder / RECORDS)
     searched, converted = rows["seed"] == SEARCH_SEED, rows["model.start_from"].notna()
-    several = rows.groupby("run_id")["seed"].transform("nunique") > 1
-    whole = rows[several & ~searched & ~converted]
-    plain, going_on = at_better_rate(whole), at_better_rate(rows[converted])
+    plain, going_on = at_better_rate(plain_runs(rows)), at_better_rate(rows[converted])
     going_on = going_on[going_on["model.start_from"].isin(plain["run_id"])]
     made = {
         "rates": rates_of_text(rows[searched]),
         "bits_per_byte": bits_table(plain),
-        "controls": controls_table(rows[~several & ~searched], plain),
+        "controls": controls_table(rows[~has_seeds(rows) & ~searched], plain),
         "conversion": conversion_table(going_on, plain),
     }
     for name, table_of in made.items():
@@ -77,6 +75,15 @@ def make(scratch: Path) -> None:
         save(text_curves(plain, curves(folder / RECORDS)), folder / "curves")
 
 
+def has_seeds(rows: pd.DataFrame) -> pd.Series:
+    return rows.groupby("run_id")["seed"].transform("nunique") > 1
+
+
+def plain_runs(rows: pd.DataFrame) -> pd.DataFrame:
+    """Those of several seeds from initial values."""
+    return rows[has_seeds(rows) & (rows["seed"] != SEARCH_SEED) & rows["model.start_from"].isna()]
+
+
 def at_better_rate(rows: pd.DataFrame) -> pd.DataFrame:
     """Of each mixer and optimizer the rows at the rate that is better on validation, on the mean of its seeds."""
     means = rows.groupby(["mixer", "optimizer", "lr"])["clean_val_bits_per_byte"].mean()
@@ -86,7 +93,7 @@ def at_better_rate(rows: pd.DataFrame) -> pd.DataFrame:
 def rates_of_text(rows: pd.DataFrame) -> str:
     scores = rows.pivot(index=["optimizer", "mixer"], columns="lr", values="clean_val_bits_per_byte")
     lines = [["mixer", "optimizer", *(f"{rate:g}" for rate in scores)]]
-    for optimizer, mixer in product(TEXT_OPTIMIZERS, OF_TEXT):
+    for optimizer, mixer in product(TEXT_OPTIMIZERS, in_order(rows["mixer"], OF_TEXT)):
         if (optimizer, mixer) in scores.index:
             own = scores.loc[optimizer, mixer]
             tried = own.dropna()

@@ -2,7 +2,7 @@
 
 Each process takes the next run that no other one trains. The rate of a mixer: the best of three on validation
 after 11.8 million tokens, of another seed, and half of it; of the two, the better on validation after 96.7 million.
-Of the parts, `others` has two seeds, `controls`, `matched` and `schedules` one, and the rest three.
+Of the parts, `others` and `family` have two seeds, `controls`, `matched` and `schedules` one, and the rest three.
 """
 
 import gc
@@ -25,8 +25,9 @@ LONG, SHORT, MORE = 2950, 360, 600  # steps: of a run, of the search, of a run t
 EVALUATIONS = 10
 OTHERS = {name: [f"mixer={name}"] for name in ("gdn", "kda", "mesa", "mamba")}
 OTHERS["attn+gdn"] = ["mixer=hybrid", "mixer.layers=[attn,gdn]"]
+FAMILY = {name: [f"mixer={name}"] for name in ("value_average", "linear", "affine_linear", "affine_mesa", "deltanet")}
 PAIR = {name: [f"mixer={name}"] for name in ("attn", "parallax")}
-ALL = PAIR | OTHERS
+ALL = PAIR | OTHERS | FAMILY
 CONTROLS = {  # beside attention or Parallax as they are
     "attn": [["model.match_params=parallax"]],
     "parallax": [
@@ -87,6 +88,7 @@ def jobs(corpus: str) -> dict[str, list[partial]]:
     return {
         "pair": [partial(long, corpus, name, of) for of, name in pairs],
         "others": [partial(long, corpus, name, of) for of, name in others],
+        "family": [partial(long, corpus, name, "muon") for name in FAMILY],
         "conversion": [partial(goes_on, corpus, name, of) for of, name in pairs],
         "controls": [partial(keyed, name, of, *keys) for of, name in pairs for keys in CONTROLS[name]],
         "schedules": [partial(keyed, name, of, *keys) for of, name in pairs for keys in SCHEDULES],

@@ -11,6 +11,7 @@ from command_line import ROOT
 import mixerlab
 from mixerlab.config.values import checked
 from mixerlab.records.identity import run_id
+from mixerlab.sweeps.tables.collect import rows_of
 
 RESULTS = ROOT / "results"
 MADE = {
@@ -78,6 +79,30 @@ def test_the_map_of_mechanisms(copied, tmp_path):
     assert found["affine_mesa", "mesa"] == found["lla", "parallax"] == ["", "(0)", "", "(0)", ""]
     assert found["affine_mesa, bare", "affine_linear"][0] == "+0.050 ± 0.000"
     assert (copied / "map" / "map.png").exists()
+
+
+def test_whether_mad_predicts_text(copied, tmp_path):
+    """Of drawn rows in which icr has the order of the text's records, and sc the opposite one."""
+    text = import_module("makers.text")
+    models = text.at_better_rate(text.plain_runs(rows_of(copied / "text" / "records.tar.xz")))
+    bits = models[models["optimizer"] == "muon"].groupby("mixer")["clean_bits_per_byte"].mean()
+    rows = [
+        {"mixer": mixer, "task": task, "setting": "baseline", "seed": seed, "lr": lr, "optimizer": "muon"}
+        | {"official_accuracy": 0.5 + sign * (1.3 - value), "steps_to_90": 1.0, "status": "finished"}
+        for (mixer, value), (task, sign), seed in product(bits.items(), (("icr", 1), ("sc", -0.5)), range(3))
+        for lr in import_module("makers.common").RATES
+    ]
+    for name in ("map", "prediction"):
+        (copied / name).mkdir()
+    frame = pd.DataFrame(rows).assign(**{"mixer.ungated": None, "mixer.allow_neg_eigval": False})
+    negative = frame[frame["mixer"] == "gdn"].assign(**{"mixer.allow_neg_eigval": True, "official_accuracy": 0.99})
+    pd.concat([frame, negative]).to_csv(copied / "map" / "rows.csv.xz", index=False)
+    import_module("makers.prediction").make(tmp_path)
+    lines = [line.split("|") for line in (copied / "prediction" / "prediction.md").open() if line.startswith("|")]
+    found = {line[1].strip(): line[2].split() for line in lines}
+    assert [found[name][0] for name in ("all settings", "icr", "sc")] == ["+1.00", "+1.00", "-1.00"]
+    assert 0 < float(found["icr"][1].strip("()")) <= float(found["icr"][3].strip("()")) <= 1
+    assert (copied / "prediction" / "prediction.png").exists()
 
 
 @pytest.fixture(scope="module")
