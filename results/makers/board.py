@@ -2,10 +2,16 @@
 
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 from makers.common import best_of_seeds, copy_report, folder_of, gain_of, mean_change, noted, recipe_table, rows_in
+from matplotlib.figure import Figure
+from matplotlib.patches import Patch
 
 from mixerlab.records.names import place_rank
+from mixerlab.sweeps.figures.difficulty import setting_title
+from mixerlab.sweeps.figures.heat_map import NO_SCORE
+from mixerlab.sweeps.figures.sheet import Sheet, figure_style, save
 from mixerlab.sweeps.tables.collect import rows_of
 
 GAINS_NOTE = """\
@@ -23,6 +29,7 @@ def make(scratch: Path) -> None:
     rows = rows_of(folder / "rows.csv")
     seeds = {name: best_of_seeds(own, sorted(own["lr"].unique())) for name, own in rows.groupby("optimizer")}
     (folder / "accuracy.md").write_text(recipe_table(seeds))
+    save(steps_figure(rows), folder / "steps")
     gains = {name: gain_of(own) for name, own in seeds.items()}
     by_cell = pd.concat(gains, names=["optimizer"]).dropna().unstack("optimizer").groupby(["task", "setting"])
     lines = [["task", "setting", *gains]]
@@ -40,3 +47,28 @@ def make(scratch: Path) -> None:
         chosen = {best, max({best - 1, best + 1} & {*range(len(own))}, key=lambda place: own.iloc[place])}
         lines.append([name, *(f"**{x:.3f}**" if i in chosen else f"{x:.3f}" for i, x in enumerate(own))])
     (folder / "rates.md").write_text(noted(lines, 1, SEARCH_NOTE))
+
+
+def steps_figure(rows: pd.DataFrame) -> Figure:
+    """The median steps to a test accuracy of 0.9 of a cell's replicas; one that never got there is infinitely late."""
+    keys = ["mixer", "optimizer", "task", "setting"]
+    steps = rows.fillna({"steps_to_90": np.inf}).groupby(keys)["steps_to_90"].median().unstack(["task", "setting"])
+    steps = steps[sorted(steps, key=place_rank)]
+    with figure_style():
+        sheet = Sheet(None, [""], widest=6.0, beside=0.9)
+        (panel,) = sheet.panels
+        panel.grid(False)
+        panel.patch.set(**NO_SCORE)
+        solved = np.log10(steps.where(np.isfinite(steps)))
+        panel.imshow(np.where(steps.notna(), 0.9, np.nan), cmap="Greys", vmin=0.8, vmax=2, aspect="auto")
+        panel.imshow(solved, cmap="cividis_r", aspect="auto", vmin=1, vmax=4)
+        for (row, column), value in np.ndenumerate(steps.to_numpy()):
+            if not np.isnan(value):
+                text = f"{value:,.0f}" if np.isfinite(value) else "never"
+                dark = np.isfinite(value) and value > 600
+                panel.text(column, row, text, ha="center", va="center", color="white" if dark else "0.15", fontsize=6)
+        panel.set(xticks=range(steps.shape[1]), xticklabels=[setting_title(*cell) for cell in steps])
+        panel.set(yticks=range(len(steps)), yticklabels=[", ".join(name) for name in steps.index])
+        handles = [Patch(label="not run", linewidth=0, **NO_SCORE)]
+        told = "median of six replicas; never: at most half of them got there"
+        return sheet.finish("Steps to a test accuracy of 0.9", told, handles, 0.17 * len(steps), whole=True)
