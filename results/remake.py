@@ -11,8 +11,7 @@ import tempfile
 from importlib import import_module
 from pathlib import Path
 
-RESULTS = Path(__file__).parent
-MAKERS = sorted(path.stem for path in RESULTS.glob("makers/*.py") if (RESULTS / path.stem).is_dir())
+MAKERS = sorted(path.stem for path in Path(__file__).parent.glob("makers/*.py") if path.stem != "common")
 
 
 def main() -> None:

@@ -60,6 +60,7 @@ def steps_figure(rows: pd.DataFrame) -> Figure:
         panel.grid(False)
         panel.patch.set(**NO_SCORE)
         solved = np.log10(steps.where(np.isfinite(steps)))
+        # Light grey where it never got there, the hatched ground where nothing was run.
         panel.imshow(np.where(steps.notna(), 0.9, np.nan), cmap="Greys", vmin=0.8, vmax=2, aspect="auto")
         panel.imshow(solved, cmap="cividis_r", aspect="auto", vmin=1, vmax=4)
         for (row, column), value in np.ndenumerate(steps.to_numpy()):
