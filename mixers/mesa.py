@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from mixerlab.kernels.centring import centred
 from mixerlab.kernels.fused.gates import gates
-from mixerlab.kernels.fused.rms_norm import rms_norm
+from mixerlab.kernels.fused.rms_norm import add_rms_norm, rms_norm
 from mixerlab.kernels.mesa import mesa, mesa_backend
 from mixerlab.kernels.mesa.reference import mesa_reference
 from mixerlab.mixers.base import NORM_EPS, check_sizes, head_dim_of, keep_initial_values
@@ -142,8 +142,13 @@ class MesaNet(ProjectedMixer):
             else:
                 memory = state["memory"]
                 o = mesa_reference(q, k, v, log_decay, beta, ridge, self.cg_iterations, self.chunk_size, memory)
-            o = mean_v + o if self.affine else o
-            return (o if self.unnormed else rms_norm(o, self.norm.weight, NORM_EPS)).flatten(-2)
+            if self.unnormed:
+                o = mean_v + o if self.affine else o
+            elif self.affine:
+                _, o = add_rms_norm(mean_v, o, self.norm.weight, NORM_EPS)
+            else:
+                o = rms_norm(o, self.norm.weight, NORM_EPS)
+            return o.flatten(-2)
 
     def state_size(self, seq_len: int) -> int:
         """Two `[head_dim, head_dim]` matrices per head, and what two convolutions look back at.

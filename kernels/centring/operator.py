@@ -5,6 +5,7 @@ from torch import Tensor
 
 from mixerlab.kernels.centring.reference import CHUNK_SIZE
 from mixerlab.kernels.centring.triton_kernels import backward_kernel, forward_kernel
+from mixerlab.kernels.common.addressing import packed_heads
 from mixerlab.kernels.common.registration import register
 
 
@@ -13,9 +14,11 @@ def forward(
     q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor, beta: Tensor
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
     """Those of `kernels.centring.centred`, and for the backward the sums before each chunk."""
-    inputs = [x.contiguous() for x in (q, k, v, log_decay, beta)]
+    q, k, log_decay, beta = (x.contiguous() for x in (q, k, log_decay, beta))
+    v = packed_heads(v)
+    inputs = q, k, v, log_decay, beta
     results = _forward_results(*inputs)
-    forward_kernel[(q.shape[0] * q.shape[2],)](*inputs, *results, q.shape[1], **_options(q))
+    forward_kernel[(q.shape[0] * q.shape[2],)](*inputs, *results, q.shape[1], v.stride(1), **_options(q))
     return results
 
 
@@ -40,9 +43,12 @@ def backward(
     sums: Tensor,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """The gradients of k, v, log_decay and beta; that of q is that of its result."""
-    inputs = [x.contiguous() for x in (d_q, d_k, d_v, d_beta, d_mean_v, k, v, log_decay, beta)]
-    results = _backward_results(*inputs, sums)
-    backward_kernel[(k.shape[0] * k.shape[2],)](*inputs, sums, *results, k.shape[1], **_options(k))
+    gradients = [x.contiguous() for x in (d_q, d_k, d_v, d_beta, d_mean_v)]
+    k, log_decay, beta = (x.contiguous() for x in (k, log_decay, beta))
+    v = packed_heads(v)
+    inputs = *gradients, k, v, log_decay, beta, sums
+    results = _backward_results(*inputs)
+    backward_kernel[(k.shape[0] * k.shape[2],)](*inputs, *results, k.shape[1], v.stride(1), **_options(k))
     return results
 
 

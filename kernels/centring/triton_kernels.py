@@ -8,7 +8,15 @@ weights.
 import triton
 import triton.language as tl
 
-from mixerlab.kernels.common.triton_chunked import chunk_rows, load_gates, load_rows, split_dot, store_rows, sum_from
+from mixerlab.kernels.common.triton_chunked import (
+    chunk_rows,
+    load_gates,
+    load_packed_rows,
+    load_rows,
+    split_dot,
+    store_rows,
+    sum_from,
+)
 
 TINY = tl.constexpr(1.1754944e-38)
 
@@ -86,6 +94,7 @@ def forward_kernel(
     mean_v_ptr,
     sums_ptr,
     T,
+    V_ROW,
     H: tl.constexpr,
     D: tl.constexpr,
     C: tl.constexpr,
@@ -104,7 +113,7 @@ def forward_kernel(
         tl.store(at + D + columns, sum_v)
         tl.store(at + 2 * D, sum_beta)
         k = load_rows(k_ptr, offsets, inside, D)
-        v = load_rows(v_ptr, offsets, inside, D)
+        v = load_packed_rows(v_ptr, n, pid, T, V_ROW, inside, H, D, C)
         cumulative, total, beta = load_gates(log_decay_ptr, beta_ptr, offsets, inside)
         decay, from_start, step = earlier_weights(log_decay_ptr, offsets, inside, cumulative, C)
         weights = decay * beta[None, :]
@@ -146,6 +155,7 @@ def backward_kernel(
     d_log_decay_ptr,
     d_beta_ptr,
     T,
+    V_ROW,
     H: tl.constexpr,
     D: tl.constexpr,
     C: tl.constexpr,
@@ -176,7 +186,7 @@ def backward_kernel(
             sum_k, d_sum_k, weights, from_start, to_end * beta, inverse, share, rest, D, PRECISION,
         )  # fmt: skip
         more_share, more_held, more_gain, more_start, more_end, added_v = backward_part(
-            load_rows(v_ptr, offsets, inside, D), load_rows(d_v_out_ptr, offsets, inside, D),
+            load_packed_rows(v_ptr, n, pid, T, V_ROW, inside, H, D, C), load_rows(d_v_out_ptr, offsets, inside, D),
             load_rows(d_mean_v_ptr, offsets, inside, D), d_v_ptr, offsets, inside,
             sum_v, d_sum_v, weights, from_start, to_end * beta, inverse, share, rest, D, PRECISION,
         )  # fmt: skip

@@ -20,8 +20,10 @@ def joined(results):
     return torch.cat((*(x.flatten(2).to(beta.dtype) for x in (q, k, v, mean_v)), beta), dim=-1)
 
 
-def kernel(*inputs):
-    return joined(centred(*inputs, backend="triton"))
+def kernel(q, k, v, *gates):
+    """The values stand among other columns, as in a packed projection."""
+    values = torch.cat((k, v), dim=2)[:, :, k.shape[2] :]
+    return joined(centred(q, k, values, *gates, backend="triton"))
 
 
 def exact(q, k, v, log_decay, beta):
