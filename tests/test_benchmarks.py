@@ -1,5 +1,6 @@
 """Benchmarks refuse to start where there is no GPU to measure, and measure what a run does."""
 
+import copy
 import importlib
 import re
 from pathlib import Path
@@ -9,6 +10,7 @@ import pytest
 import torch
 
 import mixerlab
+from mixerlab.benchmarks import layers
 from mixerlab.benchmarks.decode_heat_map import heat_map
 from mixerlab.benchmarks.generate import EagerAttention, generated
 from mixerlab.benchmarks.language_model import Peer
@@ -21,6 +23,7 @@ COMMANDS = {
     "first_step": [],
     "generate": ["--output", "made"],
     "language_model": ["--output", "made"],
+    "layers": ["--output", "made"],
     "parallax_decode": ["--output", "made"],
     "parallax_kernel": ["--output", "made"],
     "throughput": ["--output", "made"],
@@ -100,3 +103,31 @@ def test_the_peer_of_generation_computes_the_same():
     made = generated(reader, rows[:, :1], 9)
     assert torch.equal(made, generated(TokenReader(model, 3, 9), rows[:, :1], 9))
     assert torch.equal(made[:, 1:], model(torch.cat((rows[:, :1], made[:, :-1]), dim=1)).argmax(-1)[:, 1:])
+
+
+@pytest.mark.parametrize(("name", "heads"), [("gdn", 2), ("mesa", 1), ("kda", 2)])
+def test_the_errors_of_a_layer_are_those_of_bfloat16(monkeypatch, capsys, name, heads):
+    def fails(x):
+        raise RuntimeError("not of this length")
+
+    monkeypatch.setattr(layers, "graph_ms", lambda run: 1.0)
+    monkeypatch.setattr(layers, "peer", lambda module: None)
+    torch.manual_seed(0)
+    case = layers.layer_case(name, heads, 40, 3, torch.device("cpu"))
+    changed = copy.deepcopy(case.ours)
+    changed.q_proj.weight.data.neg_()
+    same, other = layers.measure(case._replace(peers={"same": case.ours, "changed": changed, "none": fails}))
+    for error in ("ours error", "ours gradient error", "peer error", "peer gradient error"):
+        assert 1e-3 < same[error] < 0.03
+    assert other["peer error"] > 0.1
+    assert "none is left out here: RuntimeError: not of this length" in capsys.readouterr().out
+
+
+def test_the_errors_of_the_operator_are_those_of_bfloat16(monkeypatch):
+    monkeypatch.setattr(layers, "graph_ms", lambda run: 1.0)
+    monkeypatch.setattr(layers, "peer", lambda module: None)
+    torch.manual_seed(0)
+    case = layers.operator_case(1, 40, 3, torch.device("cpu"))
+    (row,) = layers.measure(case._replace(peers={"with a state": lambda *inputs: (case.ours(*inputs), None)}))
+    assert 1e-3 < row["peer error"] == row["ours error"] < 0.01
+    assert 1e-3 < row["peer gradient error"] == row["ours gradient error"] < 0.01

@@ -1,0 +1,167 @@
+"""Single layers beside those of flash-linear-attention, and the bare gated delta rule beside its published kernels.
+
+    python -m mixerlab.benchmarks.layers --output FOLDER
+    python -m mixerlab.benchmarks.layers --layers mesa --output FOLDER
+
+Batch 128, width 128, float32 parameters, bfloat16 inputs and autocast. fla's layer has the parameters of ours, all and
+no others, with the same values: both compute one function. Times are medians over replays of a CUDA graph of forward
+and backward, which writes the gradients of the inputs and of all parameters to new tensors. Before the capture it is
+called twice, so that what tunes itself has done so: with fla minutes, unless Triton's cache has what it found.
+
+The errors are relative Frobenius errors on the first two sequences against our layer with `backend=reference` in
+float64, from the same parameters and inputs: of the output, and of the gradients of the inputs the largest. A layer has
+one input; the operator has q and k of unit norm, v, and in float32 the log decay and beta.
+
+`fla` means its Triton kernels: where FlashQLA or TileLang are installed, it would call those instead. Its layers need
+`pip install -e '.[fla]'`, FlashQLA `pip install flash-qla`. Rows are appended.
+"""
+
+import argparse
+import copy
+import functools
+import importlib
+import os
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from mixerlab.benchmarks.measuring import Table, graph_ms, options_on_gpu
+from mixerlab.kernels.gated_delta_rule import gated_delta_rule
+from mixerlab.mixers.base import SequenceMixer
+from mixerlab.mixers.gdn import GatedDeltaNet
+from mixerlab.mixers.kda import KimiDeltaAttention
+from mixerlab.mixers.mesa import MesaNet
+
+BATCH, WIDTH, COMPARED = 128, 128, 2
+OWN: dict[str, Callable[..., SequenceMixer]] = {"gdn": GatedDeltaNet, "mesa": MesaNet, "kda": KimiDeltaAttention}
+FLA: dict[str, tuple[str, dict]] = {
+    "gdn": ("GatedDeltaNet", {"expand_v": 2}),
+    "mesa": ("MesaNet", {}),
+    "kda": ("KimiDeltaAttention", {}),
+}
+OPERATOR = "gated delta rule"
+OPERATORS = {"fla": "fla.ops.gated_delta_rule", "flash_qla": "flash_qla"}
+HEADS = {"gdn": (2,), "mesa": (1, 2), "kda": (2,), OPERATOR: (1,)}
+LENGTHS = {name: (1024, 2048) if name == OPERATOR else (128, 512, 1024, 2048) for name in HEADS}
+# fla's names of a layer's parameters, where they are not ours.
+RENAMED = {
+    "norm": "o_norm",
+    "ridge_logit": "lambda_params",
+    "q_conv": "q_conv1d",
+    "k_conv": "k_conv1d",
+    "v_conv": "v_conv1d",
+    "f_a_proj": "f_proj.0",
+    "f_b_proj": "f_proj.1",
+    "g_a_proj": "g_proj.0",
+    "g_b_proj": "g_proj.1",
+}
+
+
+class Case(NamedTuple):
+    inputs: list[Tensor]
+    ours: Callable
+    reference: Callable  # on the CPU
+    peers: Mapping[str, Callable]
+
+
+@functools.cache
+def peer(module: str) -> Any:
+    """The module, or None if it cannot be imported, which is said once."""
+    try:
+        return importlib.import_module(module)
+    except Exception as error:  # FlashQLA raises a ValueError on other cards
+        print(f"{module} is left out: {error}", flush=True)
+        return None
+
+
+def layer_case(name: str, heads: int, length: int, batch: int, device: torch.device) -> Case:
+    ours = OWN[name](WIDTH, num_heads=heads)
+    reference: Any = copy.deepcopy(ours).double()
+    reference.backend = "reference"
+    x = torch.randn(batch, length, WIDTH, device=device).bfloat16()
+    layers = peer("fla.layers")
+    peers = {"fla": fla_layer(layers, name, ours, heads).to(device)} if layers else {}
+    return Case([x], ours.to(device), reference, peers)
+
+
+def fla_layer(layers: Any, name: str, ours: nn.Module, heads: int) -> nn.Module:
+    """fla's layer with the parameters of ours."""
+    kind, options = FLA[name]
+    layer = getattr(layers, kind)(hidden_size=WIDTH, num_heads=heads, head_dim=WIDTH // heads, **options)
+    parts = ((key.partition("."), value) for key, value in ours.state_dict().items())
+    layer.load_state_dict({RENAMED.get(first, first) + dot + rest: value for (first, dot, rest), value in parts})
+    return layer
+
+
+def operator_case(heads: int, length: int, batch: int, device: torch.device) -> Case:
+    q, k, v = torch.randn(3, batch, length, heads, WIDTH // heads, device=device)
+    q, k, v = (x.bfloat16() for x in (F.normalize(q, dim=-1), F.normalize(k, dim=-1), v))
+    log_decay, beta = torch.randn(2, batch, length, heads, device=device)
+    inputs = [q, k, v, F.logsigmoid(log_decay + 3), beta.sigmoid()]
+    found = {name: peer(module) for name, module in OPERATORS.items()}
+    peers = {name: module.chunk_gated_delta_rule for name, module in found.items() if module}
+    return Case(inputs, gated_delta_rule, partial(gated_delta_rule, backend="reference"), peers)
+
+
+def forward_and_gradients(function: Callable, inputs: list[Tensor], d_o: Tensor) -> list[Tensor]:
+    """The output and the gradients of the inputs; those of a layer's parameters are computed, too."""
+    leaves = [x.detach().requires_grad_() for x in inputs]
+    parameters = function.parameters() if isinstance(function, nn.Module) else ()
+    with torch.autocast(d_o.device.type, torch.bfloat16, enabled=d_o.dtype == torch.bfloat16):
+        o = function(*leaves)
+    o = o[0] if isinstance(o, tuple) else o  # a peer returns its state, too
+    return [o.detach(), *torch.autograd.grad(o, [*leaves, *parameters], d_o)[: len(leaves)]]
+
+
+def measure(case: Case) -> Iterator[dict[str, object]]:
+    """Times and errors beside each peer; one that fails has a line instead."""
+    d_o = torch.randn_like(case.inputs[0])  # the output has the shape of the first input
+    *first, first_d_o = (x[:COMPARED].cpu().double() for x in (*case.inputs, d_o))
+    exact = forward_and_gradients(case.reference, first, first_d_o)
+
+    def measured(who: str, function: Callable) -> dict[str, float]:
+        run = partial(forward_and_gradients, function, case.inputs, d_o)
+        results = [x[:COMPARED].cpu().double() for x in run()]
+        pairs = zip(results, exact, strict=True)
+        output, *gradients = torch.stack([(got - expected).norm() / expected.norm() for got, expected in pairs])
+        worst = torch.stack(gradients).max()  # NaN if one is
+        return {
+            f"{who} ms": graph_ms(run),
+            f"{who} error": output.item(),
+            f"{who} gradient error": worst.item(),
+        }
+
+    own = measured("ours", case.ours)
+    for name, function in case.peers.items():
+        try:
+            other = measured("peer", function)
+        except Exception as error:  # of each peer's own kind
+            print(f"{name} is left out here: {type(error).__name__}: {error}", flush=True)
+            continue
+        yield {"peer": name, **own, **other, "peer / ours": other["peer ms"] / own["ours ms"]}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--layers", nargs="+", choices=HEADS, default=list(HEADS))
+    parser.add_argument("--output", type=Path, required=True, help="folder of table.csv and environment.json")
+    options = options_on_gpu(parser)
+    os.environ.update(FLA_FLASH_QLA="0", FLA_TILELANG="0")
+    table, device = Table(options.output, "layers"), torch.device("cuda")
+    torch.manual_seed(0)
+    for name in options.layers:
+        make = operator_case if name == OPERATOR else partial(layer_case, name)
+        for heads in HEADS[name]:
+            for length in LENGTHS[name]:
+                for row in measure(make(heads, length, BATCH, device)):
+                    table.add({"layer": name, "heads": heads, "T": length, **row})
+                torch.cuda.empty_cache()
+
+
+if __name__ == "__main__":
+    main()
