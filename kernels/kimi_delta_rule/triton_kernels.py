@@ -34,7 +34,7 @@ from mixerlab.kernels.common.triton_chunked import (
 )
 from mixerlab.kernels.gated_delta_rule.triton_kernels import halves
 
-LOG2E = tl.constexpr(1.4426950408889634)  # decays are powers of 2 on the chip
+LOG2E = tl.constexpr(1.4426950408889634)  # log decays are taken to base 2, because exp2 takes fewer instructions
 
 
 @triton.jit
@@ -68,7 +68,7 @@ def steps_of(level, B: tl.constexpr):
 
 @triton.jit
 def decay_over(steps, log_decay, dtype: tl.constexpr, PRECISION: tl.constexpr):
-    """exp of the log decay `[B, W]`, or of N blocks of it, summed over these steps `[B, B]`."""
+    """The decay over these steps `[B, B]`, from its logarithm at each step, `[B, W]` or `[N, B, W]`; in its shape."""
     if len(log_decay.shape) == 3:
         N: tl.constexpr = log_decay.shape[0]
         B: tl.constexpr = log_decay.shape[1]
@@ -141,7 +141,7 @@ def chunk_kernel(
     LEVELS: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
-    """One program per chunk, sequence and head: b, N and P."""
+    """One program per chunk, sequence and head: b to base 2, N and P."""
     n, pid = tl.program_id(0), tl.program_id(1)
     inside, offsets = chunk_rows(n, pid, T, H, C)
     index = pid.to(tl.int64) * tl.num_programs(0) + n
@@ -360,7 +360,8 @@ def backward_chunk_kernel(
     for level in range(4, LEVELS):
         middle = (i >> (level + 1) << (level + 1)) + (1 << level) - 1
         middle = load_decays(cumulative_ptr, n, pid, middle, columns, T, H, D, C)
-        to_q, to_k = through_pairs(d_scores, d_between, q, k, tl.exp2(-tl.abs(b - middle)), level, PRECISION)
+        factor = tl.exp2(-tl.abs(b - middle))  # b never grows
+        to_q, to_k = through_pairs(d_scores, d_between, q, k, factor, level, PRECISION)
         d_q += to_q
         d_k += to_k
         d_b += tl.where((i >> level & 1 == 1)[:, None], to_k, -to_k)
