@@ -9,12 +9,11 @@ from mixerlab.kernels.kimi_delta_rule.triton_kernels import (
     backward_chunk_kernel,
     backward_state_kernel,
     chunk_kernel,
+    cumulative_kernel,
     forward_kernel,
 )
 
-CHUNK_CHANNELS, CHUNK_WARPS = 16, 2  # `chunk_kernel` takes so many channels at a time
-CHANNELS, BACKWARD_WARPS = 32, 4  # that a program of `backward_chunk_kernel` takes
-STATE_WARPS, STATE_STAGES = 4, 1  # more stages take the shared memory that other programs need
+CHANNELS = 16  # that a program of `backward_chunk_kernel` takes
 
 
 def kimi_delta_rule_triton(
@@ -33,16 +32,12 @@ def forward(
     batch, length, heads, _ = q.shape
     results = _forward_results(q, k, v, log_decay, beta, scale, chunk_size)
     out, cumulative, solvers, scores, states, writes, errors = results
-    options = _options(q, chunk_size)
-    chunk_kernel[(states.shape[2], batch * heads)](
-        *(q, k, log_decay, beta, cumulative, solvers, scores, length),
-        W=min(CHUNK_CHANNELS, q.shape[3]),
-        LEVELS=chunk_size.bit_length() - 1,
-        **{**options, "num_warps": CHUNK_WARPS, "num_stages": 1},
-    )
-    forward_kernel[(batch * heads,)](
-        *(q, k, v, cumulative, beta, solvers, scores, out, states, writes, errors, scale, length),
-        **{**options, "num_warps": STATE_WARPS, "num_stages": STATE_STAGES},
+    options, levels = _options(q, chunk_size)
+    grid = states.shape[2], batch * heads
+    cumulative_kernel[grid](log_decay, cumulative, length, **tile_options(q, chunk_size))
+    chunk_kernel[grid](q, k, cumulative, beta, solvers, scores, length, **options, **levels)
+    forward_kernel[grid[1:]](
+        q, k, v, cumulative, beta, solvers, scores, out, states, writes, errors, scale, length, **options
     )
     return results
 
@@ -63,7 +58,6 @@ def backward(
     d_out: Tensor,
     q: Tensor,
     k: Tensor,
-    log_decay: Tensor,
     beta: Tensor,
     cumulative: Tensor,
     solvers: Tensor,
@@ -75,41 +69,38 @@ def backward(
     chunk_size: int,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """The gradients of q, k, v, log_decay and beta."""
-    d_out, q, k, log_decay, beta = (x.contiguous() for x in (d_out, q, k, log_decay, beta))
+    d_out, q, k, beta = (x.contiguous() for x in (d_out, q, k, beta))
     batch, length, heads, _ = q.shape
     d_q, d_k, d_v, d_log_decay, d_beta = results = _backward_results(
-        d_out, q, k, log_decay, beta, cumulative, solvers, scores, states, writes, errors, scale, chunk_size
+        d_out, q, k, beta, cumulative, solvers, scores, states, writes, errors, scale, chunk_size
     )
     d_states = torch.empty_like(states)
-    options = _options(q, chunk_size)
+    options, levels = _options(q, chunk_size)
     backward_state_kernel[(batch * heads,)](
-        *(d_out, q, k, cumulative, beta, errors, solvers, scores, d_v, d_beta, d_states, scale, length),
-        **{**options, "num_warps": STATE_WARPS, "num_stages": STATE_STAGES},
+        *(d_out, q, k, cumulative, beta, errors, solvers, scores, d_v, d_beta, d_states, scale, length), **options
     )
-    backward_chunk_kernel[(states.shape[2], batch * heads, q.shape[3] // min(CHANNELS, q.shape[3]))](
-        *(d_out, q, k, log_decay, cumulative, states, writes, d_v, d_states, d_q, d_k, d_log_decay, scale, length),
-        W=min(CHANNELS, q.shape[3]),
-        LEVELS=chunk_size.bit_length() - 1,
-        **{**options, "num_warps": BACKWARD_WARPS, "num_stages": 1},
+    backward_chunk_kernel[(states.shape[2], batch * heads, q.shape[3] // CHANNELS)](
+        *(d_out, q, k, cumulative, states, writes, d_v, d_states, d_q, d_k, d_log_decay, scale, length),
+        W=CHANNELS,
+        **options,
+        **levels,
     )
     return results
 
 
 @backward.register_fake
-def _backward_results(
-    d_out, q, k, log_decay, beta, cumulative, solvers, scores, states, writes, errors, scale, chunk_size
-):
+def _backward_results(d_out, q, k, beta, cumulative, solvers, scores, states, writes, errors, scale, chunk_size):
     return tuple(torch.empty_like(x, memory_format=torch.contiguous_format) for x in (q, k, errors, cumulative, beta))
 
 
-def _options(q: Tensor, chunk_size: int) -> dict:
+def _options(q: Tensor, chunk_size: int) -> tuple[dict, dict]:
     precision = "tf32x3" if q.dtype == torch.float32 else "tf32"
-    return {**tile_options(q, chunk_size), "PRECISION": precision}
+    return {**tile_options(q, chunk_size), "PRECISION": precision}, {"LEVELS": chunk_size.bit_length() - 1}
 
 
 def _save(ctx, inputs, output):
-    q, k, _, log_decay, beta, ctx.scale, ctx.chunk_size = inputs
-    ctx.save_for_backward(q, k, log_decay, beta, *output[1:])
+    q, k, _, _, beta, ctx.scale, ctx.chunk_size = inputs
+    ctx.save_for_backward(q, k, beta, *output[1:])
     # Saved tensors are outputs without gradients: None for these, not zeros.
     ctx.set_materialize_grads(False)
 

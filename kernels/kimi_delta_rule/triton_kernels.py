@@ -8,10 +8,6 @@ consists of blocks of two halves, and with m the last position of an upper half,
 `exp(b_m - b_j)` for the upper one are at most 1. One factor for each element of a key, at a level, is either the one or
 the other, and each pair of positions is in the two halves of a block at one level.
 
-Four of the six levels of a chunk of 64 only join positions within blocks of 16 on the diagonal: there tiles are
-`[C / 16, 16, W]`. The exponents of a factor are sums of log decays over the steps to the middle, which are products
-with matrices of 0 and 1: so they need no positions of other threads, and lie in registers where the products want them.
-
 The solution. With `X = V - (exp(b) K) S`, the errors `E = X - A U` and the writes `U = beta E`, and
 
     N = A (I + diag(beta) A)^{-1},   E = X - N (beta X),   d_U = G - N^T (beta G),   d_X = beta d_U
@@ -23,7 +19,6 @@ grows if keys repeat, and nothing is divided by beta.
 import triton
 import triton.language as tl
 
-from mixerlab.kernels.common.triton_blocks import diagonal_blocks, joined, store_blocks, turned
 from mixerlab.kernels.common.triton_chunked import (
     chunk_rows,
     load_rows,
@@ -32,9 +27,6 @@ from mixerlab.kernels.common.triton_chunked import (
     store_rows,
     store_state,
 )
-from mixerlab.kernels.gated_delta_rule.triton_kernels import halves
-
-LOG2E = tl.constexpr(1.4426950408889634)  # log decays are taken to base 2, because exp2 takes fewer instructions
 
 
 @triton.jit
@@ -53,131 +45,73 @@ def load_total(pointer, n, pid, columns, T, H: tl.constexpr, D: tl.constexpr, C:
 
 
 @triton.jit
-def pairs_of(level, B: tl.constexpr):
-    """Where i is in the lower and j in the upper half of a block of the level: `[B, B]`."""
-    i, j = tl.arange(0, B)[:, None], tl.arange(0, B)[None, :]
-    return ((i ^ j) >> level == 1) & (i > j)
+def factors(pointer, b, n, pid, columns, T, level, H: tl.constexpr, D: tl.constexpr, C: tl.constexpr):
+    """The factors of a level, `[C, columns]`."""
+    i = tl.arange(0, C)
+    middle = load_decays(pointer, n, pid, (i >> (level + 1) << (level + 1)) + (1 << level) - 1, columns, T, H, D, C)
+    return tl.exp(tl.where(((i >> level) & 1 == 1)[:, None], b - middle, middle - b))
 
 
 @triton.jit
-def steps_of(level, B: tl.constexpr):
-    """Where step t is between i and the middle of its block: `[B, B]`."""
-    i, t = tl.arange(0, B)[:, None], tl.arange(0, B)[None, :]
-    return (i >> level == t >> level) & ((t <= i) == ((i >> level) & 1 == 1))
+def levels_of_pairs(C: tl.constexpr, LEVELS: tl.constexpr):
+    """The level at which i is in the lower and j in the upper half of a block, `[C, C]`; -1 unless i > j."""
+    i = tl.arange(0, C)
+    differing = i[:, None] ^ i[None, :]
+    level = tl.zeros([C, C], dtype=tl.int32)
+    for bit in tl.static_range(1, LEVELS):
+        level += (differing >> bit > 0).to(tl.int32)
+    return tl.where(i[:, None] > i[None, :], level, -1)
 
 
-@triton.jit
-def decay_over(steps, log_decay, dtype: tl.constexpr, PRECISION: tl.constexpr):
-    """The decay over these steps `[B, B]`, from its logarithm at each step, `[B, W]` or `[N, B, W]`; in its shape."""
-    if len(log_decay.shape) == 3:
-        N: tl.constexpr = log_decay.shape[0]
-        B: tl.constexpr = log_decay.shape[1]
-        steps = tl.broadcast_to(steps[None, :, :], [N, B, B])
-    return tl.exp2(split_dot(steps.to(dtype), log_decay, PRECISION))
-
-
-@triton.jit
-def load_part(pointer, n, pid, rows, columns, T, H: tl.constexpr, D: tl.constexpr, C: tl.constexpr):
-    """These rows and columns of chunk n; zeros behind the end of the sequence."""
-    t = n * C + rows
-    at = (((pid // H).to(tl.int64) * T + t) * H + pid % H)[:, None] * D + columns[None, :]
-    return tl.load(pointer + at, mask=(t < T)[:, None], other=0.0)
-
-
-@triton.jit
-def grown(corner, above, below, beta_above, beta_below, PRECISION: tl.constexpr):
-    """The corner of N for this corner of A, between the diagonal blocks `above` and `below` of N: `[N, B, B]`."""
-    corner -= tl.dot(below, beta_below * corner, input_precision=PRECISION)
-    return corner - tl.dot(corner, beta_above * above, input_precision=PRECISION)
-
-
-@triton.jit
-def double_blocks(
-    solver, q_ptr, k_ptr, log_decay_ptr, beta, solvers_ptr, scores_ptr, n, pid, index, T, N: tl.constexpr,
-    B: tl.constexpr, H: tl.constexpr, D: tl.constexpr, C: tl.constexpr, W: tl.constexpr, PRECISION: tl.constexpr
+@triton.jit(do_not_specialize=["T"])
+def cumulative_kernel(
+    log_decay_ptr, cumulative_ptr, T, H: tl.constexpr, D: tl.constexpr, C: tl.constexpr
 ):  # fmt: skip
-    """Stores the corners of N and P that join their diagonal blocks in pairs; those of N, `[2 N, B, B]`, joined."""
-    dtype: tl.constexpr = q_ptr.dtype.element_ty
-    i, j = tl.arange(0, B)[:, None], tl.arange(0, B)[None, :]
-    rows = tl.arange(0, N * B)
-    rows = rows // B * (2 * B) + rows % B
-    scores, corner = tl.zeros([N, B, B], dtype=tl.float32), tl.zeros([N, B, B], dtype=tl.float32)
-    for part in range(D // W):
-        columns = part * W + tl.arange(0, W)
-        g_above = LOG2E * load_part(log_decay_ptr, n, pid, rows, columns, T, H, D, C)
-        g_below = LOG2E * load_part(log_decay_ptr, n, pid, rows + B, columns, T, H, D, C)
-        to_middle = decay_over(j > i, tl.reshape(g_above, [N, B, W]), dtype, PRECISION)
-        from_middle = decay_over(j <= i, tl.reshape(g_below, [N, B, W]), dtype, PRECISION)
-        across = tl.reshape(load_part(k_ptr, n, pid, rows, columns, T, H, D, C), [N, B, W])
-        across = tl.permute((to_middle * across).to(dtype), (0, 2, 1))
-        q = tl.reshape(load_part(q_ptr, n, pid, rows + B, columns, T, H, D, C), [N, B, W])
-        k = tl.reshape(load_part(k_ptr, n, pid, rows + B, columns, T, H, D, C), [N, B, W])
-        scores += tl.dot((from_middle * q).to(dtype), across, input_precision=PRECISION)
-        corner += tl.dot((from_middle * k).to(dtype), across, input_precision=PRECISION)
-    (above, below), (beta_above, beta_below) = halves(solver, N, B, B), halves(beta, N, B, 1)
-    corner = grown(corner, above, below, beta_above, beta_below, PRECISION)
-    zeros = tl.zeros([N, B, B], dtype=tl.float32)
-    store_blocks(scores_ptr, scores, index, B, 0, N, B, 2 * B, C)
-    store_blocks(scores_ptr, zeros, index, 0, B, N, B, 2 * B, C)
-    store_blocks(solvers_ptr, corner, index, B, 0, N, B, 2 * B, C)
-    store_blocks(solvers_ptr, zeros, index, 0, B, N, B, 2 * B, C)
-    return joined(solver, corner, N, B)
+    """One program per chunk, sequence and head: b."""
+    inside, offsets = chunk_rows(tl.program_id(0), tl.program_id(1), T, H, C)
+    store_rows(cumulative_ptr, offsets, inside, tl.cumsum(load_rows(log_decay_ptr, offsets, inside, D), 0), D)
 
 
 @triton.jit(do_not_specialize=["T"])
 def chunk_kernel(
     q_ptr,
     k_ptr,
-    log_decay_ptr,
-    beta_ptr,
     cumulative_ptr,
+    beta_ptr,
     solvers_ptr,
     scores_ptr,
     T,
     H: tl.constexpr,
     D: tl.constexpr,
     C: tl.constexpr,
-    W: tl.constexpr,
     LEVELS: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
-    """One program per chunk, sequence and head: b to base 2, N and P."""
+    """One program per chunk, sequence and head: N and P."""
     n, pid = tl.program_id(0), tl.program_id(1)
+    i = tl.arange(0, C)
     inside, offsets = chunk_rows(n, pid, T, H, C)
     index = pid.to(tl.int64) * tl.num_programs(0) + n
     dtype: tl.constexpr = q_ptr.dtype.element_ty
-    N: tl.constexpr = C // 16
-    i = tl.arange(0, 16)
-    beta = tl.load(beta_ptr + offsets, mask=inside, other=0.0)
-    scores, between = tl.zeros([N, 16, 16], dtype=tl.float32), tl.zeros([N, 16, 16], dtype=tl.float32)
-    for part in range(D // W):
-        columns = part * W + tl.arange(0, W)
-        at = offsets[:, None] * D + columns[None, :]
-        g = LOG2E * tl.load(log_decay_ptr + at, mask=inside[:, None], other=0.0)
-        tl.store(cumulative_ptr + at, tl.cumsum(g, 0), mask=inside[:, None])
-        q = tl.reshape(tl.load(q_ptr + at, mask=inside[:, None], other=0.0), [N, 16, W])
-        k = tl.reshape(tl.load(k_ptr + at, mask=inside[:, None], other=0.0), [N, 16, W])
-        g = tl.reshape(g, [N, 16, W])
-        own = tl.dot(q, tl.permute(k, (0, 2, 1)), input_precision=PRECISION)
-        scores += tl.where(i[:, None] == i[None, :], own, 0.0)
-        for level in tl.static_range(4):
-            factor, pairs = decay_over(steps_of(level, 16), g, dtype, PRECISION), pairs_of(level, 16)
-            k_there = (factor * k).to(dtype)
-            across = tl.permute(k_there, (0, 2, 1))
-            scores += tl.where(pairs, tl.dot((factor * q).to(dtype), across, input_precision=PRECISION), 0.0)
-            between += tl.where(pairs, tl.dot(k_there, across, input_precision=PRECISION), 0.0)
-    betas = tl.reshape(beta, [N, 16, 1])
-    solver = tl.where(pairs_of(0, 16), between, 0.0)
-    for level in tl.static_range(1, 4):
-        corner = tl.where(pairs_of(level, 16), between, 0.0)
-        solver += grown(corner, solver, solver, betas, betas, PRECISION)
-    store_blocks(scores_ptr, scores, index, 0, 0, N, 16, 16, C)
-    store_blocks(solvers_ptr, solver, index, 0, 0, N, 16, 16, C)
-    for doubled in tl.static_range(LEVELS - 4):
-        solver = double_blocks(
-            *(solver, q_ptr, k_ptr, log_decay_ptr, beta[:, None], solvers_ptr, scores_ptr, n, pid, index, T),
-            *(C >> (5 + doubled), 16 << doubled, H, D, C, W, PRECISION),
-        )
+    q = load_rows(q_ptr, offsets, inside, D)
+    k = load_rows(k_ptr, offsets, inside, D)
+    beta = tl.load(beta_ptr + offsets, mask=inside, other=0.0)[:, None]
+    b = load_decays(cumulative_ptr, n, pid, i, tl.arange(0, D), T, H, D, C)
+    scores = tl.where(i[:, None] == i[None, :], tl.sum(q.to(tl.float32) * k, 1)[:, None], 0.0)
+    of_pairs = levels_of_pairs(C, LEVELS)
+    solver = tl.zeros([C, C], dtype=tl.float32)
+    for level in range(LEVELS):
+        factor = factors(cumulative_ptr, b, n, pid, tl.arange(0, D), T, level, H, D, C)
+        pairs, k_there = of_pairs == level, (factor * k).to(dtype)
+        products = tl.dot((factor * q).to(dtype), tl.trans(k_there), input_precision=PRECISION)
+        scores = tl.where(pairs, products, scores)
+        products = tl.dot(k_there, tl.trans(k_there), input_precision=PRECISION)
+        corner = tl.where(pairs, products, 0.0)
+        corner -= tl.dot(solver, beta * corner, input_precision=PRECISION)
+        corner -= tl.dot(corner, beta * solver, input_precision=PRECISION)
+        solver += corner
+    tl.store(square(scores_ptr, index, C), scores.to(scores_ptr.dtype.element_ty))
+    tl.store(square(solvers_ptr, index, C), solver.to(solvers_ptr.dtype.element_ty))
 
 
 @triton.jit(do_not_specialize=["T"])
@@ -210,7 +144,7 @@ def forward_kernel(
         index = pid.to(tl.int64) * chunks + n
         b = load_decays(cumulative_ptr, n, pid, tl.arange(0, C), tl.arange(0, D), T, H, D, C)
         total = load_total(cumulative_ptr, n, pid, tl.arange(0, D), T, H, D, C)
-        from_start = tl.exp2(b)
+        from_start = tl.exp(b)
         k = load_rows(k_ptr, offsets, inside, D)
         v = load_rows(v_ptr, offsets, inside, D)
         beta = tl.load(beta_ptr + offsets, mask=inside, other=0.0)[:, None]
@@ -222,8 +156,8 @@ def forward_kernel(
         store_rows(errors_ptr, offsets, inside, error, D)
         u = (beta * error).to(dtype)
         store_rows(writes_ptr, offsets, inside, u, D)
-        k_end = (tl.exp2(total[None, :] - b) * k).to(dtype)
-        state = tl.exp2(total)[:, None] * state + tl.dot(tl.trans(k_end), u, input_precision=PRECISION)
+        k_end = (tl.exp(total[None, :] - b) * k).to(dtype)
+        state = tl.exp(total)[:, None] * state + tl.dot(tl.trans(k_end), u, input_precision=PRECISION)
 
         q = load_rows(q_ptr, offsets, inside, D)
         out = tl.dot((from_start * q).to(dtype), held, input_precision=PRECISION)
@@ -268,7 +202,7 @@ def backward_state_kernel(
         held = d_state.to(dtype)
         store_state(d_states_ptr, index, back, held, D)
 
-        k_end = (tl.exp2(total[None, :] - b) * k).to(dtype)
+        k_end = (tl.exp(total[None, :] - b) * k).to(dtype)
         d_u = tl.dot(k_end, held, input_precision=PRECISION)
         d_u += tl.dot(tl.trans(tl.load(square(scores_ptr, index, C))), d_out, input_precision=PRECISION)
         d_u -= split_dot(tl.trans(tl.load(square(solvers_ptr, index, C))), beta[:, None] * d_u, PRECISION)
@@ -278,29 +212,12 @@ def backward_state_kernel(
         store_rows(dv_ptr, offsets, inside, d_v, D)
 
         # Loaded again, because the products before need the registers that they would take.
-        from_start = tl.exp2(load_decays(cumulative_ptr, n, pid, tl.arange(0, C), tl.arange(0, D), T, H, D, C))
+        from_start = tl.exp(load_decays(cumulative_ptr, n, pid, tl.arange(0, C), tl.arange(0, D), T, H, D, C))
         q = load_rows(q_ptr, offsets, inside, D)
         k = load_rows(k_ptr, offsets, inside, D)
         q_start, k_start = (from_start * q).to(dtype), (from_start * k).to(dtype)
-        d_state = tl.exp2(total)[:, None] * d_state + tl.dot(tl.trans(q_start), d_out, input_precision=PRECISION)
+        d_state = tl.exp(total)[:, None] * d_state + tl.dot(tl.trans(q_start), d_out, input_precision=PRECISION)
         d_state -= tl.dot(tl.trans(k_start), d_v, input_precision=PRECISION)
-
-
-@triton.jit
-def through_pairs(d_scores, d_between, q, k, factor, level, PRECISION: tl.constexpr):
-    """The gradients of q and k through the pairs of a level.
-
-    Of a chunk, `[C, C]` and `[C, W]`, or of the blocks on its diagonal, `[N, B, B]` and `[N, B, W]`.
-    """
-    dtype: tl.constexpr = d_scores.dtype
-    B: tl.constexpr = d_scores.shape[-1]
-    pairs = pairs_of(level, B)
-    d_scores, d_between = tl.where(pairs, d_scores, 0.0), tl.where(pairs, d_between, 0.0)
-    d_between += turned(d_between)
-    q, k = (factor * q).to(dtype), (factor * k).to(dtype)
-    d_k = tl.dot(d_between, k, input_precision=PRECISION)
-    d_k += tl.dot(turned(d_scores), q, input_precision=PRECISION)
-    return factor * tl.dot(d_scores, k, input_precision=PRECISION), factor * d_k
 
 
 @triton.jit(do_not_specialize=["T"])
@@ -308,7 +225,6 @@ def backward_chunk_kernel(
     d_out_ptr,
     q_ptr,
     k_ptr,
-    log_decay_ptr,
     cumulative_ptr,
     states_ptr,
     writes_ptr,
@@ -336,6 +252,7 @@ def backward_chunk_kernel(
     inside, offsets = chunk_rows(n, pid, T, H, C)
     index = pid.to(tl.int64) * chunks + n
     dtype: tl.constexpr = q_ptr.dtype.element_ty
+    b = load_decays(cumulative_ptr, n, pid, i, columns, T, H, D, C)
     total = load_total(cumulative_ptr, n, pid, columns, T, H, D, C)
     u = load_rows(writes_ptr, offsets, inside, D)
     d_v = load_rows(dv_ptr, offsets, inside, D)
@@ -347,43 +264,28 @@ def backward_chunk_kernel(
     d_between = (-tl.dot(d_v, tl.trans(u), input_precision=PRECISION)).to(dtype)
 
     at = offsets[:, None] * D + columns[None, :]
-    b = load_decays(cumulative_ptr, n, pid, i, columns, T, H, D, C)
-    from_start, to_end = tl.exp2(b), tl.exp2(total[None, :] - b)
     q = tl.load(q_ptr + at, mask=inside[:, None], other=0.0)
     k = tl.load(k_ptr + at, mask=inside[:, None], other=0.0)
-    d_q = from_start * tl.dot(d_out, tl.trans(state), input_precision=PRECISION)
-    d_read = -from_start * tl.dot(d_v, tl.trans(state), input_precision=PRECISION)
-    d_write = to_end * tl.dot(u, tl.trans(d_state), input_precision=PRECISION)
-    d_total = tl.sum(k * d_write, 0) + tl.exp2(total) * tl.sum(state.to(tl.float32) * d_state, 1)
-    d_k, d_b = d_read + d_write, d_read - d_write
-    d_scores = d_scores.to(dtype)
-    for level in range(4, LEVELS):
-        middle = (i >> (level + 1) << (level + 1)) + (1 << level) - 1
-        middle = load_decays(cumulative_ptr, n, pid, middle, columns, T, H, D, C)
-        factor = tl.exp2(-tl.abs(b - middle))  # b never grows
-        to_q, to_k = through_pairs(d_scores, d_between, q, k, factor, level, PRECISION)
-        d_q += to_q
-        d_k += to_k
-        d_b += tl.where((i >> level & 1 == 1)[:, None], to_k, -to_k)
-
-    N: tl.constexpr = C // 16
-    d_scores, d_between = diagonal_blocks(d_scores, N, 16), diagonal_blocks(d_between, N, 16)
-    g = LOG2E * tl.load(log_decay_ptr + at, mask=inside[:, None], other=0.0)
-    blocks_q, blocks_k, g = tl.reshape(q, [N, 16, W]), tl.reshape(k, [N, 16, W]), tl.reshape(g, [N, 16, W])
-    own = tl.where(tl.arange(0, 16)[:, None] == tl.arange(0, 16)[None, :], d_scores, 0.0)
-    d_q += tl.reshape(tl.dot(own, blocks_k, input_precision=PRECISION), [C, W])
-    to_k = tl.reshape(tl.dot(own, blocks_q, input_precision=PRECISION), [C, W])
-    d_k += to_k
-    d_b -= to_k
-    for level in range(4):
-        factor = decay_over(steps_of(level, 16), g, dtype, PRECISION)
-        to_q, to_k = through_pairs(d_scores, d_between, blocks_q, blocks_k, factor, level, PRECISION)
-        to_k = tl.reshape(to_k, [C, W])
-        d_q += tl.reshape(to_q, [C, W])
-        d_k += to_k
-        d_b += tl.where((i >> level & 1 == 1)[:, None], to_k, -to_k)
+    d_q = tl.exp(b) * tl.dot(d_out, tl.trans(state), input_precision=PRECISION)
+    d_read = -tl.exp(b) * tl.dot(d_v, tl.trans(state), input_precision=PRECISION)
+    d_write = tl.exp(total[None, :] - b) * tl.dot(u, tl.trans(d_state), input_precision=PRECISION)
+    d_total = tl.sum(k * d_write, 0) + tl.exp(total) * tl.sum(state.to(tl.float32) * d_state, 1)
+    diagonal = tl.sum(tl.where(i[:, None] == i[None, :], d_scores, 0.0), 1)[:, None]
+    d_q += diagonal * k
+    d_write += diagonal * q
+    d_scores, of_pairs = d_scores.to(dtype), levels_of_pairs(C, LEVELS)
+    for level in range(LEVELS):
+        factor = factors(cumulative_ptr, b, n, pid, columns, T, level, H, D, C)
+        pairs = of_pairs == level
+        q_there, k_there = (factor * q).to(dtype), (factor * k).to(dtype)
+        of_scores, of_between = tl.where(pairs, d_scores, 0.0).to(dtype), tl.where(pairs, d_between, 0.0).to(dtype)
+        d_q += factor * tl.dot(of_scores, k_there, input_precision=PRECISION)
+        d_read += factor * tl.dot(of_between, k_there, input_precision=PRECISION)
+        through = tl.dot(tl.trans(of_scores), q_there, input_precision=PRECISION)
+        through += tl.dot(tl.trans(of_between), k_there, input_precision=PRECISION)
+        d_write += factor * through
     tl.store(dq_ptr + at, d_q.to(dtype), mask=inside[:, None])
-    tl.store(dk_ptr + at, d_k.to(dtype), mask=inside[:, None])
-    d_b = q * d_q + k * d_b
+    tl.store(dk_ptr + at, (d_read + d_write).to(dtype), mask=inside[:, None])
+    d_b = q * d_q + k * (d_read - d_write)
     d_log_decay = tl.sum(d_b, 0)[None, :] - tl.cumsum(d_b, 0) + d_b + d_total[None, :]
     tl.store(d_log_decay_ptr + at, d_log_decay, mask=inside[:, None])
