@@ -22,11 +22,15 @@ from mixerlab.sweeps.tables.swept import as_yaml
 MIXERS = ("attn", "parallax", "gdn", "kda", "mesa", "mamba", "attn+gdn")
 OPTIMIZERS = {"muon": "Muon", "adamw": "AdamW"}
 SEARCH_SEED = 3
+CELL = ["mixer", "optimizer", "lr"]
 BITS = "clean_bits_per_byte"
 ENGLISH = "Bits per byte of test rows at the checkpoint of the lowest validation loss, the lower the better"
 RATES_NOTE = """\
-Bits per byte of validation rows at the end of the search for the learning rate, one seed. Bold: the rate that the runs
-have; †: it is the smallest or the largest that was tried."""
+Bits per byte of validation rows at the end of the search for the learning rate, one seed. Bold: the lowest; †: at the
+smallest or the largest rate that was tried."""
+CHOSEN_NOTE = """\
+The same at the end of training, mean over seeds, at the search's rate and at half of it (in brackets). Bold: the rate
+of all other tables."""
 BITS_NOTE = f"""\
 {ENGLISH}: mean over seeds
 (how many, if not three) ± half of Student's 95% interval."""
@@ -37,6 +41,14 @@ CONTROLS_NOTE = f"""\
 plain run of its mixer, optimizer and seed. `model.d_ff`: about as many parameters as Parallax (of attention) or as
 attention (of the others). Standard deviation between seeds of the plain runs of attention and Parallax:
 {{}}; of the difference of two runs it is 1.4 times that."""
+SCHEDULES_NOTE = """\
+Lead of Parallax: bits per byte of attention less those of Parallax on test rows, after 80% of training, where WSD
+begins to decay, and at the end. The first line of an optimizer: mean over three seeds ± half of Student's 95% interval
+of the differences by seed; the others have seed 0. `gamma` anneals the weight decay in the decay phase."""
+CONVERSION_NOTE = f"""\
+{ENGLISH}. All runs go on
+from one seed of attention that Muon trained, the best on test ({{:.4f}}). Mean over three seeds of going on ± half of
+Student's 95% interval (learning rate: the better on validation of two); of the differences by seed."""
 CLAIMS_NOTE = """\
 Differences that the claim says to be above or below 0, or none: means over three seeds ± half of Student's 95%
 interval, over layers if none is named; of eight layers the last one. The verdict is by the interval."""
@@ -45,15 +57,25 @@ interval, over layers if none is named; of eight layers the last one. The verdic
 def make(scratch: Path) -> None:
     """Language models that `study.py` trains, told by what only they have: the search its seed, plain ones several."""
     folder = folder_of("text")
-    rows = rows_of(folder / RECORDS)
-    rows = rows[rows["model.start_from"].isna()]  # those that go on from weights have no table yet
+    rows, metrics = rows_of(folder / RECORDS), curves(folder / RECORDS)
     searched, several = rows["seed"] == SEARCH_SEED, rows.groupby("run_id")["seed"].transform("nunique") > 1
-    plain = at_better_rate(rows[several & ~searched])
-    (folder / "rates.md").write_text(rates_table(rows[searched]))
-    (folder / "bits_per_byte.md").write_text(bits_table(plain))
-    (folder / "controls.md").write_text(controls_table(rows[~several & ~searched], plain))
-    save(text_curves(plain, curves(folder / RECORDS)), folder / "curves")
+    starts = rows["model.start_from"]
+    from_start = several & ~searched & starts.isna()
+    plain = at_better_rate(rows[from_start])
+    single = rows[~several & ~searched].merge(plain[CELL].drop_duplicates())
+    scheduled = (single["schedule"] != "wsd") | (single["schedule.gamma"] > 0)
+    tables = {
+        "rates": rates_table(rows[searched]) + "\n" + chosen_table(rows[from_start]),
+        "bits_per_byte": bits_table(plain),
+        "controls": controls_table(single[~scheduled], plain),
+        "schedules": schedules_table(plain, single[scheduled], metrics),
+        "conversion": conversion_table(at_better_rate(rows[starts.isin(plain["run_id"])]), plain),
+    }
+    for name, table in tables.items():
+        (folder / f"{name}.md").write_text(table)
+    save(text_curves(plain, metrics), folder / "curves")
     inside = pd.read_csv(folder / "inside.csv.xz")
+    inside = inside[inside["run_id"].isin(plain["run_id"])]
     write_analysis(inside, scratch)
     for name in ("correction.png", "scores.png", "stable_ranks.md"):
         shutil.copyfile(scratch / name, folder / name)
@@ -64,8 +86,8 @@ def make(scratch: Path) -> None:
 
 def at_better_rate(rows: pd.DataFrame) -> pd.DataFrame:
     """Of each mixer and optimizer the rows at the rate that is better on validation, on the mean of its seeds."""
-    means = rows.groupby(["mixer", "optimizer", "lr"])["clean_val_bits_per_byte"].mean()
-    return rows[pd.MultiIndex.from_frame(rows[["mixer", "optimizer", "lr"]]).isin(means.groupby(level=[0, 1]).idxmin())]
+    means = rows.groupby(CELL)["clean_val_bits_per_byte"].mean()
+    return rows[pd.MultiIndex.from_frame(rows[CELL]).isin(means.groupby(level=[0, 1]).idxmin())]
 
 
 def rates_table(rows: pd.DataFrame) -> str:
@@ -80,6 +102,17 @@ def rates_table(rows: pd.DataFrame) -> str:
             texts[best] = f"**{texts[best]}**{'†' if best in edges else ''}"
             lines.append([mixer, OPTIMIZERS[optimizer], *(texts.get(rate, "") for rate in own.index)])
     return noted(lines, 2, RATES_NOTE)
+
+
+def chosen_table(rows: pd.DataFrame) -> str:
+    means = rows.groupby(CELL)["clean_val_bits_per_byte"].mean()
+    lines = [["mixer", "optimizer", "rate of the search", "half of it"]]
+    for optimizer, mixer in product(OPTIMIZERS, in_order(rows["mixer"], MIXERS)):
+        own = means[mixer, optimizer].sort_index(ascending=False)
+        texts = [f"{score:.4f}" if score > own.min() else f"**{score:.4f}**" for score in own]
+        texts = [f"{text} ({rate:g})" for text, rate in zip(texts, own.index, strict=True)]
+        lines.append([mixer, OPTIMIZERS[optimizer], *texts, *[""] * (2 - len(texts))])
+    return noted(lines, 2, CHOSEN_NOTE)
 
 
 def bits_table(plain: pd.DataFrame) -> str:
@@ -119,6 +152,40 @@ def controls_table(controls: pd.DataFrame, plain: pd.DataFrame) -> str:
     spread = pair.groupby(["optimizer", "mixer"])[BITS].var().groupby("optimizer").mean() ** 0.5
     told = ", ".join(f"{spread[of]:.4f} ({name})" for of, name in OPTIMIZERS.items() if of in spread)
     return noted(lines, 2, CONTROLS_NOTE.format(told))
+
+
+def schedules_table(plain: pd.DataFrame, scheduled: pd.DataFrame, metrics: pd.DataFrame) -> str:
+    """Whether the lead of Parallax shrinks in the decay."""
+    runs = pd.concat([plain, scheduled])
+    runs = runs[runs["mixer"].isin(MIXERS[:2])].set_index(["run_id", "seed"])
+    bits = metrics[metrics["run_id"].isin(runs.index.unique("run_id"))]
+    bits = bits.set_index(["run_id", "seed", "step"])["test_bits_per_byte"].unstack()
+    begin, end = bits.columns[-3], bits.columns[-1]  # after 80 and 100% of training
+    runs = runs.join(bits[[begin, end]])
+    runs["schedule"] += [f", gamma {gamma:g}" if gamma > 0 else "" for gamma in runs["schedule.gamma"]]
+    sides = runs.reset_index().pivot(index=["optimizer", "schedule", "seed"], columns="mixer", values=[begin, end])
+    lead = (sides.xs("attn", axis=1, level="mixer") - sides.xs("parallax", axis=1, level="mixer")).dropna()
+    lead["change"] = lead[end] - lead[begin]
+    lines = [["optimizer", "schedule", "lead after 80%", "at the end", "change"]]
+    for optimizer, schedule in product(OPTIMIZERS, ["wsd", *sorted(set(runs["schedule"]) - {"wsd"})]):
+        if (optimizer, schedule) in lead.index:
+            own = lead.loc[optimizer, schedule]
+            texts = [mean_change(list(own[key]), "+.4f") if len(own) > 1 else f"{own[key].item():+.4f}" for key in own]
+            lines.append([OPTIMIZERS[optimizer], schedule, *texts])
+    return noted(lines, 2, SCHEDULES_NOTE)
+
+
+def conversion_table(going_on: pd.DataFrame, plain: pd.DataFrame) -> str:
+    """Attention's weights trained on as attention and as Parallax."""
+    seeds = going_on.pivot(index="seed", columns=["optimizer", "mixer"], values=BITS)
+    rates = going_on.groupby(["optimizer", "mixer"])["lr"].first()
+    lines = [["optimizer", "as attention", "as Parallax", "Parallax less attention"]]
+    for optimizer, name in OPTIMIZERS.items():
+        own = seeds[optimizer]
+        texts = [f"{mean_change(list(own[mixer]), '.4f')} ({rates[optimizer, mixer]:g})" for mixer in MIXERS[:2]]
+        lines.append([name, *texts, mean_change(list(own["parallax"] - own["attn"]), "+.4f")])
+    start = plain.loc[plain["run_id"].isin(going_on["model.start_from"]), "official_bits_per_byte"]
+    return noted(lines, 1, CONVERSION_NOTE.format(start.min()))
 
 
 def changed_keys(run: pd.Series, beside: pd.Series) -> str:
