@@ -11,7 +11,7 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from mixerlab.analysis.inside import measure, score_maps
+from mixerlab.analysis.inside import QUANTILES, measure, score_maps
 from mixerlab.config.project import ConfigDir
 from mixerlab.loading import Loaded, load, splits_of
 from mixerlab.records.atomic import replace_file
@@ -85,6 +85,7 @@ def analyse(
 
 def write(frame: pd.DataFrame, out: Path, formats: Sequence[str] = ("png",)) -> None:
     """Writes `measures.csv`, the table of stable ranks and the figures but for the score maps into a folder."""
+    frame = frame.reindex(columns=dict.fromkeys([*frame, *QUANTILES]))  # weights alone have no quantiles
     replace_file(out / "measures.csv", frame.to_csv(index=False, float_format="%.5g", lineterminator="\n"))
     replace_file(out / "stable_ranks.md", stable_ranks(figures.final(frame)))
     for name, (draw, panels, title) in FIGURES.items() if formats else ():

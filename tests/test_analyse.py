@@ -112,6 +112,26 @@ def test_the_legend_tells_mixers_once(runs, expected):
     assert [text.get_text() for text in legend.get_texts()] == expected
 
 
+def test_figures_of_a_hybrid_beside_a_mixer_without_scores():
+    """The one layer of a hybrid that has scores, and the one moment of a run, have a mark; others no place."""
+    of_run = {"task": "icr", "setting": "baseline", "variant": "", "mean": 0.5, **dict.fromkeys(QUANTILES, 0.5)}
+    rows = [
+        of_run | {"mixer": mixer, "layer": layer, "measure": measure, "moment": moment, "epochs": 2}
+        for mixer, layer, measure in (("attn+gdn", 1, "sink p"), ("attn+gdn", 2, "norm W_Q"), ("mamba", 1, "norm W_Q"))
+        for moment in ("official", "epoch-2")
+    ]
+    for draw in (by_layer, over_training):
+        figure = draw(pd.DataFrame(rows), {"sink": ["sink p"]}, "title")
+        assert [text.get_text() for text in figure.legends[0].get_texts()] == ["attn+gdn"]
+        assert figure.axes[0].lines[0].get_marker() == "_"
+
+
+def test_a_mixer_without_scores_has_measures_of_its_weights_and_no_figures(tmp_path):
+    out = analyse([trained(tmp_path, "mixer=linear", "optimizer.lr=0.01")], tmp_path / "out", rows=1)
+    assert {path.name for path in out.iterdir()} == {"measures.csv", "stable_ranks.md"}
+    assert set(rows_in(out)["measure"]) == {f"{kind} W_{name}" for kind in ("norm", "srank") for name in "QKVO"}
+
+
 def test_a_run_without_weights_is_refused_with_the_command_that_keeps_them(tmp_path):
     record = mixerlab.run("mixer=attn", "task=icr", *TINY, "trainer.keep_weights=none", f"results_dir={tmp_path}")
     outcome = run_py("analyse", str(run_folder(tmp_path, record.run_id)))
