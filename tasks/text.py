@@ -187,6 +187,8 @@ def _digest(ids: dict[Split, np.ndarray], kept: Path) -> tuple[str, int]:
         return sha256, int(found)
     digest, largest = hashlib.sha256(), 0
     for split, own in ids.items():
+        if (least := int(own.min(initial=0))) < 0:
+            raise ValueError(f"the ids of the {split} part begin at {least}, not at 0")
         digest.update(f"{split} {own.dtype.str} {len(own)}\n".encode())
         digest.update(own.data)
         largest = max(largest, int(own.max(initial=0)))

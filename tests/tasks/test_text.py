@@ -100,10 +100,13 @@ def test_what_is_refused(file, overrides, message):
         checked(compose("task=text", f"task.path={file}", *CPU, *overrides))
 
 
-def test_ids_above_the_vocabulary_are_refused(file):
+def test_ids_outside_the_vocabulary_are_refused(file):
     np.save(ids := file.with_suffix(".npy"), np.arange(1000))
     with pytest.raises(ValueError, match="vocab_size=999: the largest id is 999"):
         task_of(ids, "task.vocab_size=999").splits()
+    np.save(ids, np.arange(2000) - 100)  # as of labels that are to be ignored
+    with pytest.raises(ValueError, match="the ids of the train part begin at -100"):
+        task_of(ids, "task.vocab_size=1900").splits()
 
 
 def test_a_text_without_lines_is_cut_between_characters():
@@ -163,6 +166,14 @@ def test_it_trains_as_a_plain_loop_does(file, tmp_path):
     assert generate(folder)["bits_per_byte"] == pytest.approx(row["official_bits_per_byte"], rel=1e-4)
     text = continue_text(folder, "the mixer", tokens=12)
     assert text.startswith("the mixer") and text == continue_text(folder, "the mixer", tokens=12)
+    (likeliest,) = {continue_text(folder, "the", 5, heat, seed) for heat in (0, 1e-50, 1e-9) for seed in range(3)}
+    with torch.no_grad():
+        for end in range(3, 8):
+            logits = load(folder).model(torch.tensor([list(likeliest[:end].encode())]))[0, -1]
+            assert chr(logits.argmax()) == likeliest[end]
+    for numbers in ((-1, 1.0), (5, -1.0), (5, math.nan)):
+        with pytest.raises(ValueError, match="at least 0"):
+            continue_text(folder, "the", *numbers)
     assert load(folder).task.digest == record.rows[0]["hparams"]["task.data_sha256"]
     file.write_text(some_text(seed=1))
     with pytest.raises(ValueError, match=f"not those that {record.run_id} was trained on"):
