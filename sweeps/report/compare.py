@@ -110,7 +110,7 @@ def compare(
             save(figure, out / kind, FORMATS[:2])
             captions[kind] = caption_of(figure)
     notes = [
-        f"{key}: {table.title}, {table.source}. Recipe: {table.recipe}. Checked: {table.checked}."
+        f"{key}: {table.about}"
         for key, table in tables.items()
         if any(name in series for name, _ in table.numbers for series in every.values())
     ]
