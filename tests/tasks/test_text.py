@@ -100,6 +100,14 @@ def test_what_is_refused(file, overrides, message):
         checked(compose("task=text", f"task.path={file}", *CPU, *overrides))
 
 
+def test_a_pattern_has_files_of_one_kind_and_a_name_may_look_like_one(file):
+    named = file.rename(file.with_name("a [1].txt"))
+    assert task_of(named).files == [str(named)]
+    np.arange(99, dtype="<u2").tofile(named.with_name("b.bin"))
+    with pytest.raises(ValueError, match=r"task.path=.*\*: has files of text and files of ids"):
+        task_of(named.with_name("*"), "task.vocab_size=256")
+
+
 def test_ids_outside_the_vocabulary_are_refused(file):
     np.save(ids := file.with_suffix(".npy"), np.arange(1000))
     with pytest.raises(ValueError, match="vocab_size=999: the largest id is 999"):
