@@ -56,7 +56,7 @@ def analyse(
         formats: of the figures; none: there are no figures.
 
     Raises:
-        ValueError: as `mixerlab.load`.
+        ValueError: as `mixerlab.load`; or there is nothing to measure, as of an `nn.GRU`.
     """
     folders = [Path(run).absolute() for run in runs]
     out = folders[0].parents[1] / "analysis" if out is None else Path(out)
@@ -73,6 +73,8 @@ def analyse(
                 if layer in (1, len(loaded.model.blocks)):
                     heads = [(f"layer {layer}, head {head}", one) for head, one in enumerate(weights[:2], start=1)]
                     own.setdefault((row["mixer"], variant, kind), []).extend(heads)
+    if not found:
+        raise ValueError("the mixers have neither linear layers nor attention_parts: there is nothing to measure")
     check_writable(out, "--out")
     frame = pd.DataFrame(found)
     write(frame, out, formats)

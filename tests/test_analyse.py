@@ -132,6 +132,24 @@ def test_a_mixer_without_scores_has_measures_of_its_weights_and_no_figures(tmp_p
     assert set(rows_in(out)["measure"]) == {f"{kind} W_{name}" for kind in ("norm", "srank") for name in "QKVO"}
 
 
+def test_a_mixer_with_nothing_to_measure_is_refused(tmp_path):
+    (tmp_path / "conf" / "mixer").mkdir(parents=True)
+    (tmp_path / "conf" / "mixer" / "cumulated.yaml").write_text("name: cumulated\n_target_: cumulated.Cumulated\n")
+    lines = [
+        "import mixerlab",
+        "class Cumulated(mixerlab.SequenceMixer):",
+        "    def __init__(self, d_model): super().__init__()",
+        "    def forward(self, x): return x.cumsum(1)",
+        "    def state_size(self, seq_len): return 1",
+    ]
+    (tmp_path / "cumulated.py").write_text("\n".join(lines))
+    own = ("--config-dir", str(tmp_path / "conf"))
+    results = f"results_dir={tmp_path / 'results'}"
+    assert run_py("task=icr", "mixer=cumulated", *TINY, *KEPT, "optimizer.lr=0.01", results, *own).code == 0
+    (folder,) = (tmp_path / "results" / "runs").iterdir()
+    assert "there is nothing to measure" in run_py("analyse", str(folder), *own).err
+
+
 def test_a_run_without_weights_is_refused_with_the_command_that_keeps_them(tmp_path):
     record = mixerlab.run("mixer=attn", "task=icr", *TINY, "trainer.keep_weights=none", f"results_dir={tmp_path}")
     outcome = run_py("analyse", str(run_folder(tmp_path, record.run_id)))
