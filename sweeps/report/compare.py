@@ -91,7 +91,10 @@ def compare(
             every[", ".join(filter(None, parts))] = ours(frame, tables.values(), rule, rates)
     at = [f"learning rates {', '.join(f'{rate:g}' for rate in rates)}"] if rates else []
     if not any(every.values()):
-        lacking = f"{', '.join(map(str, sources))}: no number that {', '.join(tables)} has"
+        table = next(iter(tables.values()))
+        name = next(name for name, _ in table.numbers)
+        example = f"{name.task} {name.setting or table.over[name.task][0]}"
+        lacking = f"{', '.join(map(str, sources))}: no number that {', '.join(tables)} has, such as of {example}"
         raise ValueError(", at ".join([lacking, *at]))
     out = Path(out)
     check_writable(out, "--out")
