@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import logging
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -21,8 +22,11 @@ from mixerlab.sweeps.figures import inside as figures
 from mixerlab.sweeps.figures.sheet import FORMATS, save
 from mixerlab.sweeps.tables.collect import collect
 from mixerlab.sweeps.tables.columns import keys_of, shared, short_names
+from mixerlab.sweeps.tables.notes import notes_of
 from mixerlab.sweeps.tables.stable_ranks import stable_ranks
 from mixerlab.sweeps.tables.swept import spread_out
+
+log = logging.getLogger(__name__)
 
 ROWS = 16  # of a task's test rows, which are measured
 FIGURES = {
@@ -96,10 +100,12 @@ def write(frame: pd.DataFrame, out: Path, formats: Sequence[str] = ("png",)) -> 
 
 
 def _variants(folders: Sequence[Path]) -> dict[str, str]:
-    """What tells each run, by its id, from others of its mixer on its task: `adamw, cosine`."""
+    """What tells each run, by its id, from others of its mixer on its task: `adamw, cosine`; logs what else differs."""
     configs = {folder.name: config for folder in folders if (config := read_config(folder)) is not None}
     first, *others = dict.fromkeys(folder.parents[1] for folder in folders)
     frame = spread_out(collect(first, configs, more=others))
+    for note in notes_of(frame):
+        log.warning(note)
     columns = dict(zip(frame["run_id"], frame["column"], strict=True))
     common, short = shared(columns.values()), short_names(keys_of(columns.values()))
     return {
