@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import logging
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -11,7 +12,7 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from mixerlab.analysis.inside import measure, score_maps
+from mixerlab.analysis.inside import QUANTILES, measure, score_maps
 from mixerlab.config.project import ConfigDir
 from mixerlab.loading import Loaded, load, splits_of
 from mixerlab.records.atomic import replace_file
@@ -21,8 +22,11 @@ from mixerlab.sweeps.figures import inside as figures
 from mixerlab.sweeps.figures.sheet import FORMATS, save
 from mixerlab.sweeps.tables.collect import collect
 from mixerlab.sweeps.tables.columns import keys_of, shared, short_names
+from mixerlab.sweeps.tables.notes import notes_of
 from mixerlab.sweeps.tables.stable_ranks import stable_ranks
 from mixerlab.sweeps.tables.swept import spread_out
+
+log = logging.getLogger(__name__)
 
 ROWS = 16  # of a task's test rows, which are measured
 FIGURES = {
@@ -56,7 +60,7 @@ def analyse(
         formats: of the figures; none: there are no figures.
 
     Raises:
-        ValueError: as `mixerlab.load`.
+        ValueError: as `mixerlab.load`; or there is nothing to measure, as of an `nn.GRU`.
     """
     folders = [Path(run).absolute() for run in runs]
     out = folders[0].parents[1] / "analysis" if out is None else Path(out)
@@ -73,6 +77,8 @@ def analyse(
                 if layer in (1, len(loaded.model.blocks)):
                     heads = [(f"layer {layer}, head {head}", one) for head, one in enumerate(weights[:2], start=1)]
                     own.setdefault((row["mixer"], variant, kind), []).extend(heads)
+    if not found:
+        raise ValueError("the mixers have neither linear layers nor attention_parts: there is nothing to measure")
     check_writable(out, "--out")
     frame = pd.DataFrame(found)
     write(frame, out, formats)
@@ -85,6 +91,7 @@ def analyse(
 
 def write(frame: pd.DataFrame, out: Path, formats: Sequence[str] = ("png",)) -> None:
     """Writes `measures.csv`, the table of stable ranks and the figures but for the score maps into a folder."""
+    frame = frame.reindex(columns=dict.fromkeys([*frame, *QUANTILES]))  # weights alone have no quantiles
     replace_file(out / "measures.csv", frame.to_csv(index=False, float_format="%.5g", lineterminator="\n"))
     replace_file(out / "stable_ranks.md", stable_ranks(figures.final(frame)))
     for name, (draw, panels, title) in FIGURES.items() if formats else ():
@@ -93,10 +100,12 @@ def write(frame: pd.DataFrame, out: Path, formats: Sequence[str] = ("png",)) -> 
 
 
 def _variants(folders: Sequence[Path]) -> dict[str, str]:
-    """What tells each run, by its id, from others of its mixer on its task: `adamw, cosine`."""
+    """What tells each run, by its id, from others of its mixer on its task: `adamw, cosine`; logs what else differs."""
     configs = {folder.name: config for folder in folders if (config := read_config(folder)) is not None}
     first, *others = dict.fromkeys(folder.parents[1] for folder in folders)
     frame = spread_out(collect(first, configs, more=others))
+    for note in notes_of(frame):
+        log.warning(note)
     columns = dict(zip(frame["run_id"], frame["column"], strict=True))
     common, short = shared(columns.values()), short_names(keys_of(columns.values()))
     return {

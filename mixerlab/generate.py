@@ -20,6 +20,8 @@ from mixerlab.tasks.text import Text
 from mixerlab.training.capture import Graphs, Step
 from mixerlab.training.metrics import batch_scores, means_of, with_score
 
+LEAST = 1e-30  # a temperature that float32 divides by: all but the likeliest tokens get the weight 0
+
 
 class TokenReader:
     """Reads rows of one shape token by token, under the autocast under which it is made.
@@ -125,8 +127,12 @@ def continue_text(
 ) -> str:
     """The prompt and `tokens` more, each drawn from the softmax of the logits over `temperature`, in float32.
 
+    Args:
+        temperature: 0 takes the likeliest token.
+
     Raises:
-        ValueError: as `mixerlab.load`; a run of another task than text; an empty prompt; a BPE of another text by now.
+        ValueError: as `mixerlab.load`; a run of another task than text; an empty prompt; a number below 0; a BPE of
+            another text by now.
     """
     loaded = load(run_folder, config_dir=config_dir)
     task, model = loaded.task, loaded.model.to(device)
@@ -134,26 +140,26 @@ def continue_text(
         raise ValueError(f"task={loaded.config['task']['name']} has no text to continue: --prompt is for task=text")
     if task.bpe is not None:  # of another text it has other tokens
         check_files(loaded)
-    if not (ids := task.encode(prompt)) or temperature <= 0:
-        raise ValueError("give a prompt that is not empty, and a temperature above 0")
+    if not (ids := task.encode(prompt)) or tokens < 0 or not temperature >= 0:
+        raise ValueError("give a prompt that is not empty, and tokens and a temperature of at least 0")
     length = len(ids) + tokens
     reader, generator = TokenReader(model, 1, length), torch.Generator(device).manual_seed(seed)
     for position in range(length - 1):
-        logits = reader.step(torch.tensor([[ids[position]]], device=device))[0, 0]
+        logits = reader.step(torch.tensor([[ids[position]]], device=device))[0, 0].float()
         if position + 1 == len(ids):
-            drawn = torch.multinomial((logits.float() / temperature).softmax(dim=0), 1, generator=generator)
-            ids.append(int(drawn))
+            weights = ((logits - logits.max()) / max(temperature, LEAST)).softmax(dim=0)
+            ids.append(int(torch.multinomial(weights, 1, generator=generator)))
     return task.decode(ids)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="mixerlab generate", description=__doc__)
     parser.add_argument("run", help="results/runs/<run_id>, of a run that kept its weights")
-    parser.add_argument("--bf16", action="store_true", help="under bfloat16 autocast instead of in float32")
+    parser.add_argument("--bf16", action="store_true", help="scores under bfloat16 autocast instead of in float32")
     parser.add_argument("--config-dir", action="append", help="your own folder of yamls; classes are found beside it")
     parser.add_argument("--prompt", help="a text to continue, in place of the scores")
     parser.add_argument("--tokens", type=int, default=256, help="by so many tokens (default: 256)")
-    parser.add_argument("--temperature", type=float, default=1.0, help="of the softmax (default: 1)")
+    parser.add_argument("--temperature", type=float, default=1.0, help="of the softmax (default: 1; 0: the likeliest)")
     parser.add_argument("--seed", type=int, default=0, help="of what is drawn (default: 0)")
     args = parser.parse_args(arguments)
     device = "cuda" if torch.cuda.is_available() else "cpu"

@@ -156,7 +156,7 @@ def _built(config: Mapping[str, Any]) -> tuple[Task, LanguageModel | AutoEncoder
         try:
             class_of(part._target_)
         except ValueError as error:
-            hint = "if it is your own, give config_dir=, the folder of your yamls"
+            hint = "if it is your own, give --config-dir (in Python config_dir=), the folder of your yamls"
             raise ValueError(f"{prefix}={part.name}: {error}; {hint}") from error
     # What was asked for by name stands beside it by value; the name may be a label that no yaml has.
     cfg.task.setting = next(iter(settings_of(cfg.task)))

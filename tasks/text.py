@@ -75,9 +75,13 @@ class Text(Task):
         self.demand(self.tokens >= 1, "tokens", "must be at least 1")
         if self.bpe is not None:
             self.require_int("bpe", 257)
-        self.files = sorted(filter(os.path.isfile, glob.glob(os.path.expanduser(self.path), recursive=True)))
+        path = os.path.expanduser(self.path)
+        found = [path] if os.path.isfile(path) else glob.glob(path, recursive=True)  # a name may have brackets
+        self.files = sorted(filter(os.path.isfile, found))
         self.demand(bool(self.files), "path", "no such file: give one, or a pattern")
-        self.is_text = Path(self.files[0]).suffix not in (".bin", ".npy")
+        of_text = {Path(file).suffix not in (".bin", ".npy") for file in self.files}
+        self.demand(len(of_text) == 1, "path", "has files of text and files of ids")
+        (self.is_text,) = of_text
         self.demand(self.is_text or self.bpe is None, "bpe", f"{self.files[0]} has ids of tokens already")
         self.demand(not self.files[0].endswith(".npy") or len(self.files) == 1, "path", "give one .npy")
         if self.is_text:
@@ -187,6 +191,8 @@ def _digest(ids: dict[Split, np.ndarray], kept: Path) -> tuple[str, int]:
         return sha256, int(found)
     digest, largest = hashlib.sha256(), 0
     for split, own in ids.items():
+        if (least := int(own.min(initial=0))) < 0:
+            raise ValueError(f"the ids of the {split} part begin at {least}, not at 0")
         digest.update(f"{split} {own.dtype.str} {len(own)}\n".encode())
         digest.update(own.data)
         largest = max(largest, int(own.max(initial=0)))

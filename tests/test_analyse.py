@@ -59,6 +59,12 @@ def test_several_runs_side_by_side(tmp_path):
     assert "| attn, adamw, cosine |" in head and "| gdn, muon, wsd |" in head
 
 
+def test_what_no_variant_tells_is_said(tmp_path, caplog):
+    runs = [trained(tmp_path, *own, "optimizer.lr=0.01") for own in (("mixer=gdn",), ("mixer=kda", "optimizer=adamw"))]
+    analyse(runs, tmp_path / "out", rows=1, formats=())
+    assert "The mixers differ in more than the mixer: optimizer (gdn muon; kda adamw)." in caplog.text
+
+
 def test_score_maps_of_models_with_other_layers():
     """Of one layer beside two: an empty place, and titles where they differ."""
     weights = np.tri(5) / 5
@@ -110,6 +116,44 @@ def test_the_legend_tells_mixers_once(runs, expected):
     ]
     (legend,) = by_layer(pd.DataFrame(rows), SCORES, "title").legends
     assert [text.get_text() for text in legend.get_texts()] == expected
+
+
+def test_figures_of_a_hybrid_beside_a_mixer_without_scores():
+    """The one layer of a hybrid that has scores, and the one moment of a run, have a mark; others no place."""
+    of_run = {"task": "icr", "setting": "baseline", "variant": "", "mean": 0.5, **dict.fromkeys(QUANTILES, 0.5)}
+    rows = [
+        of_run | {"mixer": mixer, "layer": layer, "measure": measure, "moment": moment, "epochs": 2}
+        for mixer, layer, measure in (("attn+gdn", 1, "sink p"), ("attn+gdn", 2, "norm W_Q"), ("mamba", 1, "norm W_Q"))
+        for moment in ("official", "epoch-2")
+    ]
+    for draw in (by_layer, over_training):
+        figure = draw(pd.DataFrame(rows), {"sink": ["sink p"]}, "title")
+        assert [text.get_text() for text in figure.legends[0].get_texts()] == ["attn+gdn"]
+        assert figure.axes[0].lines[0].get_marker() == "_"
+
+
+def test_a_mixer_without_scores_has_measures_of_its_weights_and_no_figures(tmp_path):
+    out = analyse([trained(tmp_path, "mixer=linear", "optimizer.lr=0.01")], tmp_path / "out", rows=1)
+    assert {path.name for path in out.iterdir()} == {"measures.csv", "stable_ranks.md"}
+    assert set(rows_in(out)["measure"]) == {f"{kind} W_{name}" for kind in ("norm", "srank") for name in "QKVO"}
+
+
+def test_a_mixer_with_nothing_to_measure_is_refused(tmp_path):
+    (tmp_path / "conf" / "mixer").mkdir(parents=True)
+    (tmp_path / "conf" / "mixer" / "cumulated.yaml").write_text("name: cumulated\n_target_: cumulated.Cumulated\n")
+    lines = [
+        "import mixerlab",
+        "class Cumulated(mixerlab.SequenceMixer):",
+        "    def __init__(self, d_model): super().__init__()",
+        "    def forward(self, x): return x.cumsum(1)",
+        "    def state_size(self, seq_len): return 1",
+    ]
+    (tmp_path / "cumulated.py").write_text("\n".join(lines))
+    own = ("--config-dir", str(tmp_path / "conf"))
+    results = f"results_dir={tmp_path / 'results'}"
+    assert run_py("task=icr", "mixer=cumulated", *TINY, *KEPT, "optimizer.lr=0.01", results, *own).code == 0
+    (folder,) = (tmp_path / "results" / "runs").iterdir()
+    assert "there is nothing to measure" in run_py("analyse", str(folder), *own).err
 
 
 def test_a_run_without_weights_is_refused_with_the_command_that_keeps_them(tmp_path):

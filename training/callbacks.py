@@ -3,7 +3,7 @@
 import logging
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -100,22 +100,22 @@ class Cost(L.Callback):
     """Says, once steps have been made for some seconds, how long the rest will take; measures what training takes.
 
     Args:
-        tokens: of the training rows of one replica.
+        tokens_of: what a replica trains on in so many steps.
         device: that trains; nothing of this training is on it yet.
 
     Attributes:
         seconds: of this process from start to end of training, scoring included.
     """
 
-    def __init__(self, tokens: int, device: torch.device):
-        self.tokens, self.device = tokens, device
-        self.seconds, self.steps_before, self.groups, self.is_told = 0.0, 0, 0, False
+    def __init__(self, tokens_of: Callable[[int], int], device: torch.device):
+        self.tokens_of, self.device = tokens_of, device
+        self.seconds, self.tokens_before, self.groups, self.is_told = 0.0, 0, 0, False
         self.allocated_before = torch.cuda.memory_allocated(device) if device.type == "cuda" else 0
 
     def on_train_start(self, trainer: L.Trainer, module: L.LightningModule) -> None:
         assert isinstance(module, PopulationTraining)
         self.began = time.monotonic()
-        self.steps_before = sum(module.history[-1]["steps"]) if module.history else 0
+        self.tokens_before = self._tokens(module)
         if self.device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(self.device)
 
@@ -136,12 +136,14 @@ class Cost(L.Callback):
     def on_train_end(self, trainer: L.Trainer, module: L.LightningModule) -> None:
         self.seconds = time.monotonic() - self.began
 
-    def trained(self, module: PopulationTraining, steps_per_pass: int) -> int:
+    def _tokens(self, module: PopulationTraining) -> int:
+        return sum(map(self.tokens_of, module.history[-1]["steps"])) if module.history else 0
+
+    def trained(self, module: PopulationTraining) -> int:
         """The tokens that this process has trained on, all replicas together."""
         if not self.groups:  # it went on behind the last epoch, and Lightning has started no training
             return 0
-        steps = sum(module.history[-1]["steps"]) - self.steps_before if module.history else 0
-        return round(steps / steps_per_pass * self.tokens)
+        return self._tokens(module) - self.tokens_before
 
     def peak_memory(self, module: PopulationTraining) -> int | None:
         """The most bytes that tensors of this training took on a GPU; None on a CPU, or with graphs of another run."""

@@ -110,7 +110,7 @@ class PopulationData(L.LightningDataModule):
             independently of the other replicas.
         batch_size: rows per step and replica.
         epochs: passes over the training rows.
-        trained_rows: how many rows to train on in their place.
+        trained_rows: how many rows to train on in their place, or so many more that the last batch is full.
         eval_every: steps from one evaluation to the next; None: those of a pass.
 
     Attributes:
@@ -149,6 +149,12 @@ class PopulationData(L.LightningDataModule):
 
     def _steps(self, rows: int) -> int:
         return -(-rows // self.batch_size)
+
+    def tokens_of(self, steps: int) -> int:
+        """What a replica has trained on in its first steps; the last batch of a pass has fewer rows."""
+        inputs, _ = self.arrays["train"]
+        passes, more = divmod(steps, self.steps_per_pass)
+        return (passes * len(inputs) + more * self.batch_size) * inputs.shape[1]
 
     def first_rows(self, number: int, device: torch.device) -> tuple[Tensor, slice]:
         """Inputs int64 `[R, number, T]`, the same for all replicas, to try a model with; `Examples.scored`."""

@@ -156,7 +156,7 @@ class Training:
         length = {"trained_rows": self.trained_rows, "eval_every": config.eval_every}
         data = PopulationData(self.splits, seeds, config.batch_size, config.epochs, **length)
         rows_at_once = -(-data.batch_size // config.accumulate)
-        step_tokens = None if self.trained_rows is None else data.batch_size * self.splits["train"][0].shape[1]
+        tokens_of = None if self.trained_rows is None else data.tokens_of
 
         # What an interrupted training has left, and what this one will leave.
         checkpoint = self.folder / checkpoint_name(replicas, self.code, config)
@@ -169,7 +169,7 @@ class Training:
         resume_point = ResumePoint(checkpoint, config.checkpoint_every, is_half)
         trainer = self._trainer(data.epochs, resume_point, EpochProgress(replicas))
         device = trainer.strategy.root_device
-        trainer.callbacks.append(cost := Cost(self.splits["train"][0].size, device))  # type: ignore[attr-defined]
+        trainer.callbacks.append(cost := Cost(data.tokens_of, device))  # type: ignore[attr-defined]
 
         # How the replicas compute: side by side, if the model can.
         tokens, scored = data.first_rows(rows_at_once, device)
@@ -214,7 +214,7 @@ class Training:
         results = [summarise(module.history, replica, self.score) for replica in range(len(replicas))]
         return RunResult(
             replicas=results,
-            metrics=pd.DataFrame(metrics_rows(module.history, replicas, self.score, step_tokens)),
+            metrics=pd.DataFrame(metrics_rows(module.history, replicas, self.score, tokens_of)),
             weights=[module.weights(replica, its_results) for replica, its_results in enumerate(results)],
             notes=module.notes,
             device=torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
@@ -222,7 +222,7 @@ class Training:
             dtype=config.dtype,
             resumed_after_s=resume_point.resumed_after_s,
             seconds=cost.seconds,
-            tokens=cost.trained(module, data.steps_per_pass),
+            tokens=cost.trained(module),
             peak_memory=cost.peak_memory(module),
         )
 

@@ -158,11 +158,14 @@ def summarise(history: History, replica: int, score: Score = ACCURACY) -> dict:
 
 
 def metrics_rows(
-    history: History, replicas: Sequence[tuple[float, int]], score: Score = ACCURACY, step_tokens: int | None = None
+    history: History,
+    replicas: Sequence[tuple[float, int]],
+    score: Score = ACCURACY,
+    tokens_of: Callable[[int], int] | None = None,
 ) -> Iterator[dict]:
     """The rows of `metrics.csv`, one per replica and epoch; `replicas` holds each replica's (lr, seed).
 
-    With the tokens of a step, rows have the tokens that were trained on, and curves are drawn over them.
+    With `tokens_of` so many steps, rows have the tokens that were trained on, and curves are drawn over them.
     """
     names = dict.fromkeys((*MEASURED, score.name))
     for replica, (lr, seed) in enumerate(replicas):
@@ -170,7 +173,7 @@ def metrics_rows(
             yield {
                 "epoch": epoch["epoch"],
                 "step": epoch["steps"],
-                **({} if step_tokens is None else {"token": epoch["steps"] * step_tokens}),
+                **({} if tokens_of is None else {"token": tokens_of(epoch["steps"])}),
                 "replica": replica,
                 "lr": lr,
                 "seed": seed,

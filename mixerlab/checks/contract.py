@@ -189,17 +189,33 @@ def check_state(mixer: SequenceMixer, d_model: int = WIDTH) -> None:
     mixer.eval()
     x, outputs = torch.randn(2, LENGTH, d_model), []
     state = mixer.init_state(2, LENGTH, x.device, x.dtype)
+    _require_state(state, "init_state")
     elements = sum(tensor.numel() for tensor in state.values() if tensor.is_floating_point()) / 2
-    for n, tokens in enumerate(x.split((5, *(1,) * (LENGTH - 5)), dim=1)):
-        y, state = (mixer.step if n else mixer.prefill)(tokens, state)
+    for tokens in x.split((5, 3, *(1,) * (LENGTH - 8)), dim=1):
+        name = "prefill" if tokens.shape[1] > 1 else "step"
+        given = getattr(mixer, name)(tokens, state)
+        is_pair = isinstance(given, tuple) and len(given) == 2 and isinstance(given[0], Tensor)
+        _require(is_pair, f"{name} must give two things: the outputs, a tensor, and the state")
+        y, state = given
+        _require_state(state, name)
+        kinds = [f"{list(tensor.shape)} of {tensor.dtype}" for tensor in (y, tokens)]
+        _require(kinds[0] == kinds[1], f"{name} gives outputs {kinds[0]} for tokens {kinds[1]}: they must be alike")
         outputs.append(y)
-    _require_close("what prefill and then step give, beside forward", torch.cat(outputs, dim=1), mixer(x))
+    stepped, expected = torch.cat(outputs, dim=1), mixer(x)
+    right = torch.isclose(stepped, expected, rtol=1e-4, atol=1e-5).all(dim=2).all(dim=0)
+    where = f"first at token {int(right.int().argmin()) + 1}"
+    _require_close(f"what prefill of 5 and 3 tokens and then step give, beside forward, {where}", stepped, expected)
     size = mixer.state_size(LENGTH)
     is_own = type(mixer).init_state is not SequenceMixer.init_state
     _require(
         not is_own or size == elements,
         f"state_size({LENGTH}) is {size}, and init_state gives {elements:g} elements to a sequence of {LENGTH} tokens",
     )
+
+
+def _require_state(state: object, method: str) -> None:
+    is_state = isinstance(state, dict) and all(isinstance(value, Tensor) for value in state.values())
+    _require(is_state, f"{method} must give a state that is a dict of tensors")
 
 
 def check_declarations(mixer: SequenceMixer) -> None:

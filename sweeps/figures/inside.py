@@ -48,10 +48,10 @@ def final(frame: pd.DataFrame) -> pd.DataFrame:
 
 def by_layer(frame: pd.DataFrame, panels: Panels, title: str) -> Figure | None:
     """The measures by layer, of trained and of initial weights: a row for each task; None if there are none."""
-    trained, initial = _means(final(frame)), _means(frame[frame["epochs"] == 0])
+    trained, initial = (_means(rows, panels) for rows in (final(frame), frame[frame["epochs"] == 0]))
     if not (shown := _shown(trained, panels)):
         return None
-    look = _colours(trained)
+    look = _colours(trained, frame)
     with figure_style():
         sheet = _sheet(shown)
         for panel, (setting, _, measures) in zip(sheet.panels, shown, strict=True):
@@ -62,7 +62,8 @@ def by_layer(frame: pd.DataFrame, panels: Panels, title: str) -> Figure | None:
             for (mixer, variant, measure), line in own.groupby([*_RUN, "measure"], sort=False):
                 place = (list(look).index((mixer, variant)) + 0.5) / len(look) - 0.5
                 at, colour = line["layer"] + _DODGE * place, look[mixer, variant]
-                panel.plot(at, line["mean"], color=colour, linestyle=_line(trained, look, mixer, measure))
+                style = _line(trained, look, mixer, measure)
+                panel.plot(at, line["mean"], color=colour, linestyle=style, marker=_mark(line))
                 panel.plot(at, line[list(QUANTILES)], color=colour, **_DOT)
             for _, line in before.groupby(["mixer", "measure"]):
                 mean = line.groupby("layer")["mean"].mean()
@@ -81,10 +82,10 @@ def by_layer(frame: pd.DataFrame, panels: Panels, title: str) -> Figure | None:
 
 def over_training(frame: pd.DataFrame, panels: Panels, title: str) -> Figure | None:
     """The means by epoch, a line for each layer: a row for each task; None without snapshots."""
-    means = _means(frame[frame["moment"] != "official"], "epochs")
+    means = _means(frame[frame["moment"] != "official"], panels, "epochs")
     if not (shown := _shown(means, panels)):
         return None
-    look, layers = _colours(means), means["layer"].max()
+    look, layers = _colours(means, frame), means["layer"].max()
     with figure_style():
         sheet = _sheet(shown)
         for panel, (setting, _, measures) in zip(sheet.panels, shown, strict=True):
@@ -94,7 +95,8 @@ def over_training(frame: pd.DataFrame, panels: Panels, title: str) -> Figure | N
                 continue
             for (mixer, variant, measure, layer), line in own.groupby([*_RUN, "measure", "layer"]):
                 draw: dict[str, Any] = {"color": look[mixer, variant], "linestyle": _line(means, look, mixer, measure)}
-                panel.plot(line["epochs"], line["mean"], alpha=0.35 + 0.65 * layer / layers, **draw)
+                draw |= {"alpha": 0.35 + 0.65 * layer / layers, "marker": _mark(line)}
+                panel.plot(line["epochs"], line["mean"], **draw)
             show_epochs(panel)
         return sheet.finish(
             title, f"from pale to strong: layer 1 to {layers}", _handles(means, look, shown), height=0.9
@@ -128,8 +130,9 @@ def score_maps(maps: Mapping[tuple[str, str, str], Sequence[tuple[str, np.ndarra
         return sheet.finish(title, "what is beyond -1 and 1 as these", handles, height=sheet.panel_width, whole=True)
 
 
-def _means(frame: pd.DataFrame, *more: str) -> pd.DataFrame:
-    """The means over replicas, by run."""
+def _means(frame: pd.DataFrame, panels: Panels, *more: str) -> pd.DataFrame:
+    """The means over replicas, by run, of the measures that the panels have."""
+    frame = frame[frame["measure"].isin([measure for measures in panels.values() for measure in measures])]
     keys = ["task", "setting", *_RUN, *more, "layer", "measure"]
     means = frame.groupby(keys, sort=False)[["mean", *QUANTILES]].mean().reset_index()
     return means.sort_values(_RUN, key=lambda names: names.map(_place), kind="stable")
@@ -167,13 +170,13 @@ def _narrowest(columns: int) -> float:
     return (WIDTH - 0.4) / columns - 0.101
 
 
-def _colours(means: pd.DataFrame) -> dict[tuple[str, str], str]:
-    """Of each run, by its variant or, where all have one, by its mixer."""
-    runs = [(mixer, variant) for mixer, variant in means[_RUN].drop_duplicates().to_numpy()]
-    several = means["variant"].nunique() > 1
+def _colours(means: pd.DataFrame, frame: pd.DataFrame) -> dict[tuple[str, str], str]:
+    """Of each run that is drawn, by its variant or, where all have one, by its mixer; the same in each figure."""
+    drawn, runs = ([*rows[_RUN].drop_duplicates().itertuples(index=False, name=None)] for rows in (means, frame))
+    several = frame["variant"].nunique() > 1
     columns = {run: Column("", (("variant", run[1]),)) if several else Column(run[0]) for run in runs}
     look = styles(columns.values())
-    return {run: look[column].colour for run, column in columns.items()}
+    return {run: look[columns[run]].colour for run in drawn}
 
 
 def _is_shared(look: Mapping[tuple[str, str], str]) -> bool:
@@ -183,10 +186,15 @@ def _is_shared(look: Mapping[tuple[str, str], str]) -> bool:
 
 def _line(means: pd.DataFrame, look: Mapping[tuple[str, str], str], mixer: str, measure: str) -> Any:
     """Dotted for a mixer without a probe that shares its colour, dashed for the p of one with it."""
-    has_probe = ((means["mixer"] == mixer) & means["measure"].isin(["cor", "norm W_R"])).any()
+    has_probe = ((means["mixer"] == mixer) & means["measure"].isin(["cor", "sink s"])).any()
     if _is_shared(look) and not has_probe:
         return ":"
     return "--" if measure == "sink p" and has_probe else "-"
+
+
+def _mark(line: pd.DataFrame) -> str:
+    """Of a line of one point, as a hybrid's single attention layer has it."""
+    return "_" if len(line) == 1 else ""
 
 
 def _handles(means: pd.DataFrame, look: Mapping[tuple[str, str], str], shown: Sequence[Shown]) -> list[Artist]:

@@ -91,7 +91,10 @@ def compare(
             every[", ".join(filter(None, parts))] = ours(frame, tables.values(), rule, rates)
     at = [f"learning rates {', '.join(f'{rate:g}' for rate in rates)}"] if rates else []
     if not any(every.values()):
-        lacking = f"{', '.join(map(str, sources))}: no number that {', '.join(tables)} has"
+        table = next(iter(tables.values()))
+        name = next(name for name, _ in table.numbers)
+        example = f"{name.task} {name.setting or table.over[name.task][0]}"
+        lacking = f"{', '.join(map(str, sources))}: no number that {', '.join(tables)} has, such as of {example}"
         raise ValueError(", at ".join([lacking, *at]))
     out = Path(out)
     check_writable(out, "--out")
@@ -110,7 +113,7 @@ def compare(
             save(figure, out / kind, FORMATS[:2])
             captions[kind] = caption_of(figure)
     notes = [
-        f"{key}: {table.title}, {table.source}. Recipe: {table.recipe}. Checked: {table.checked}."
+        f"{key}: {table.about}"
         for key, table in tables.items()
         if any(name in series for name, _ in table.numbers for series in every.values())
     ]

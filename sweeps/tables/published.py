@@ -56,6 +56,13 @@ class Published:
     numbers: Numbers
     over: Mapping[str, tuple[str, ...]]
 
+    @property
+    def about(self) -> str:
+        """What is known of it, in sentences."""
+        what = ", ".join(filter(None, (self.title, self.source)))
+        parts = (("", what), ("Recipe: ", self.recipe), ("Checked: ", self.checked))
+        return " ".join(f"{name}{text}." for name, text in parts if text)
+
 
 def read_published(path: str | Path = KNOWN) -> dict[str, Published]:
     """The tables of a file by name; `published.yaml` says how one is written.

@@ -265,8 +265,9 @@ def gaps(cells: pd.DataFrame) -> list[str]:
     for column, reasons in places.items():
         told = []
         for reason, tasks in reasons.items():
+            comma = "; " if any(", " in setting for own in tasks.values() for setting in own) else ", "
             where = [
-                f"{task} (all {len(own)} settings)" if len(own) == settings[task] > 1 else f"{task} ({', '.join(own)})"
+                f"{task} (all {len(own)} settings)" if len(own) == settings[task] > 1 else f"{task} ({comma.join(own)})"
                 for task, own in tasks.items()
             ]
             told.append(f"{reason} on {', '.join(where)}")

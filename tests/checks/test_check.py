@@ -151,31 +151,61 @@ def test_a_projection_that_mixes_positions_is_refused():
 
 
 class Sums(Mixer):
-    """A sum, with a state of its own; it may forget a tenth, or count its `elements` wrongly."""
+    """A sum, with a state of its own, which may be `flawed`, or count its `elements` wrongly."""
 
-    def __init__(self, forgets=False, elements=WIDTH):
+    def __init__(self, flaw=None, elements=WIDTH):
         super().__init__()
-        self.forgets, self.elements = forgets, elements
+        self.flaw, self.elements = flaw, elements
 
     def forward(self, x):
         return self.o(x.cumsum(dim=1))
 
     def init_state(self, batch, max_len, device, dtype):
-        return {"sum": torch.zeros(batch, 1, WIDTH, device=device, dtype=dtype)}
+        state = torch.zeros(batch, 1, WIDTH, device=device, dtype=dtype)
+        return state if self.flaw == "no dict" else {"sum": state}
 
     def prefill(self, x, state):
+        if self.flaw == "begins anew" and x.shape[1] > 1:
+            state["sum"].zero_()
         y = state["sum"] + x.cumsum(dim=1)
-        state["sum"].copy_(y[:, -1:] * 0.9 if self.forgets else y[:, -1:])
+        state["sum"].copy_(y[:, -1:] * 0.9 if self.flaw == "forgets" else y[:, -1:])
+        match self.flaw:
+            case "the last output only":
+                return self.o(y[:, -1:]), state
+            case "another dtype":
+                return self.o(y).double(), state
+            case "no state":
+                return self.o(y)
         return self.o(y), state
+
+    def step(self, x, state):
+        y, state = self.prefill(x, state)
+        return y.clone().mul_(1.1 if self.flaw == "a wrong step" else 1), state
 
     def state_size(self, seq_len):
         return self.elements
 
 
+@pytest.mark.parametrize(
+    ("flaw", "message"),
+    [
+        ("forgets", "what prefill of 5 and 3 tokens and then step give, beside forward, first at token 6: off by"),
+        ("begins anew", "first at token 6: off by"),
+        ("a wrong step", "first at token 9: off by"),
+        ("the last output only", r"prefill gives outputs \[2, 1, 32\] of torch.float32 for tokens \[2, 5, 32\] of"),
+        ("another dtype", r"prefill gives outputs \[2, 5, 32\] of torch.float64 for"),
+        ("no state", "prefill must give two things"),
+        ("no dict", "init_state must give a state that is a dict of tensors"),
+    ],
+)
+def test_a_state_that_is_wrong_is_refused(flaw, message):
+    torch.manual_seed(0)
+    with pytest.raises(RefusedMixer, match=message):
+        check_state(Sums(flaw))
+
+
 def test_the_state_of_a_mixer_of_ones_own():
     torch.manual_seed(0)
     check_state(Sums())
-    with pytest.raises(RefusedMixer, match="what prefill and then step give, beside forward: off by up to"):
-        check_state(Sums(forgets=True))
     with pytest.raises(RefusedMixer, match=r"state_size\(17\) is 5, and init_state gives 32 elements"):
         check_state(Sums(elements=5))

@@ -38,7 +38,7 @@ def published(tmp_path):
             "means": {"attn": {"mem": 0.6}, "gdn": {"mem": 0.5}, "mesa": {"mem": 0.7}},
             "settings": {"attn": {"icr_challenge 256-512": 1.0}},
         },
-        "other": {"title": "Other", "means": {"attn": {"mem": 0.62}, "mesa": {"mem": 0.9}}},
+        "other": {"title": "Other", "checked": "by eye", "means": {"attn": {"mem": 0.62}, "mesa": {"mem": 0.9}}},
         "third": {"title": "Third", "means": {"attn": {"mem": 0.4}}},
     }
     path.write_text(yaml.safe_dump({"over": {"mem": list(SETTINGS)}, "tables": tables}))
@@ -115,13 +115,14 @@ def test_the_command(results, published, tmp_path, capsys):
     assert "|a|0.050 (1)|0.030 (1)|0.250 (1)|" in lines
     assert "|other|0.142 (2)||0.220 (1)|" in lines
     assert "outside their range: a 1 of 1, b 1 of 1, one 0 of 1." in text
+    assert {"- one: One.", "- other: Other. Checked: by eye."} <= set(lines)
 
 
 def test_what_it_refuses(results, published, tmp_path, capsys):
     for arguments, told in (
         ([str(results), "--published", "nobody"], "choose parallax, mesanet"),
         ([str(results), "--labels", "a", "b"], "--labels a b"),
-        ([str(results), "--rates", "7"], "no number that parallax"),
+        ([str(results), "--rates", "7"], "fem has, such as of cmp baseline, at learning rates 7"),
     ):
         assert compare.main([*arguments, "--out", str(tmp_path / "out")]) == 1
         assert told in capsys.readouterr().err

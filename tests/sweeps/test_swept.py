@@ -116,6 +116,13 @@ def test_a_key_of_the_task_makes_rows_whatever_columns_are_by(tmp_path):
     assert any("the best of 2 configurations" in remark for remark in table.notes)
 
 
+def test_settings_that_are_missing_are_told_apart_where_their_names_have_commas(tmp_path):
+    for mixer, setting, seed in (("attn", "a", 1), ("attn", "a", 2), ("attn", "b", 3), ("gdn", "b", 3)):
+        add(tmp_path, data_seed=seed, mixer=mixer, setting=setting)
+    notes = task_table(best_per_cell(spread_out(collect(tmp_path)))).notes
+    assert "gdn: missing on icr (a, data_seed=1; a, data_seed=2)." in notes
+
+
 def test_layers_of_hybrids_and_classes_of_one_name_have_columns(tmp_path):
     for heads_of_first in (2, 4):
         layers = {"0": {"name": "attn", "num_heads": heads_of_first}, "1": {"name": "gdn", "num_heads": 8}}

@@ -100,10 +100,21 @@ def test_what_is_refused(file, overrides, message):
         checked(compose("task=text", f"task.path={file}", *CPU, *overrides))
 
 
-def test_ids_above_the_vocabulary_are_refused(file):
+def test_a_pattern_has_files_of_one_kind_and_a_name_may_look_like_one(file):
+    named = file.rename(file.with_name("a [1].txt"))
+    assert task_of(named).files == [str(named)]
+    np.arange(99, dtype="<u2").tofile(named.with_name("b.bin"))
+    with pytest.raises(ValueError, match=r"task.path=.*\*: has files of text and files of ids"):
+        task_of(named.with_name("*"), "task.vocab_size=256")
+
+
+def test_ids_outside_the_vocabulary_are_refused(file):
     np.save(ids := file.with_suffix(".npy"), np.arange(1000))
     with pytest.raises(ValueError, match="vocab_size=999: the largest id is 999"):
         task_of(ids, "task.vocab_size=999").splits()
+    np.save(ids, np.arange(2000) - 100)  # as of labels that are to be ignored
+    with pytest.raises(ValueError, match="the ids of the train part begin at -100"):
+        task_of(ids, "task.vocab_size=1900").splits()
 
 
 def test_a_text_without_lines_is_cut_between_characters():
@@ -128,31 +139,36 @@ def test_bpe(file, monkeypatch):
 
 
 def test_it_trains_as_a_plain_loop_does(file, tmp_path):
-    """Two passes and a part of the third, evaluated at other steps than their ends; gradients in two parts."""
+    """Two passes and a part of the third, evaluated at other steps than their ends; gradients in two parts.
+
+    Of the last batch one row is asked for, and it is full; that of a pass has what is left.
+    """
     lr, size, seed = 3e-3, 24, 1
     keys = ("optimizer=adamw", f"optimizer.lr={lr}", "optimizer.weight_decay=0", "optimizer.max_grad_norm=null")
     own = (*CPU, "task=text", f"task.path={file}", "mixer=attn", *keys, "schedule=constant", f"seed={seed}")
-    given = ("task.tokens=14000", f"trainer.batch_size={size}", "trainer.eval_every=15", "trainer.accumulate=2")
+    given = ("task.tokens=13648", f"trainer.batch_size={size}", "trainer.eval_every=15", "trainer.accumulate=2")
     record = mixerlab.run(*own, *given, "trainer.keep_weights=official", f"results_dir={tmp_path}")
     (row,) = record.rows
 
     splits = {split: [torch.tensor(x.astype(np.int64)) for x in rows] for split, rows in task_of(file).splits().items()}
     (inputs, targets), model = splits["train"], mixerlab.build_model(*own)
     optimizer = torch.optim.AdamW(model.parameters(), lr, betas=(0.9, 0.95), eps=1e-8, weight_decay=0)
-    left, steps, order = math.ceil(14000 / 16), 0, 0
+    left, rows, order = math.ceil(13648 / 16), [], 0
+    assert (left - 2 * len(inputs)) % size == 1
     while left > 0:
         generator = torch.Generator().manual_seed(int(np.random.SeedSequence((seed, order)).generate_state(1)[0]))
-        for batch in torch.randperm(len(inputs), generator=generator)[:left].split(size):
+        for batch in torch.randperm(len(inputs), generator=generator).split(size)[: math.ceil(left / size)]:
             optimizer.zero_grad()
             F.cross_entropy(model(inputs[batch]).flatten(0, 1), targets[batch].flatten()).backward()
             optimizer.step()
-            steps += 1
+            rows.append(len(batch))
         left, order = left - len(inputs), order + 1
-    assert order == 3 and row["steps"] == steps and row["epochs"] == 3
+    assert order == 3 and row["steps"] == len(rows) and row["epochs"] == 3
     folder = run_folder(tmp_path, record.run_id)
-    assert read_metrics(folder)["step"].tolist() == [15, 30, steps]
+    assert read_metrics(folder)["step"].tolist() == (steps := [15, 30, len(rows)])
+    assert read_metrics(folder)["token"].tolist() == [16 * sum(rows[:step]) for step in steps]
     (losses, *_) = run_curves(folder).axes
-    assert losses.get_xlabel() == "tokens" and losses.lines[0].get_xdata()[0] == 15 * size * 16
+    assert losses.get_xlabel() == "tokens" and losses.lines[0].get_xdata()[0] == 16 * sum(rows[:15])
     for split in ("val", "test"):
         x, y = splits[split]
         with torch.no_grad():
@@ -163,6 +179,14 @@ def test_it_trains_as_a_plain_loop_does(file, tmp_path):
     assert generate(folder)["bits_per_byte"] == pytest.approx(row["official_bits_per_byte"], rel=1e-4)
     text = continue_text(folder, "the mixer", tokens=12)
     assert text.startswith("the mixer") and text == continue_text(folder, "the mixer", tokens=12)
+    (likeliest,) = {continue_text(folder, "the", 5, heat, seed) for heat in (0, 1e-50, 1e-9) for seed in range(3)}
+    with torch.no_grad():
+        for end in range(3, 8):
+            logits = load(folder).model(torch.tensor([list(likeliest[:end].encode())]))[0, -1]
+            assert chr(logits.argmax()) == likeliest[end]
+    for numbers in ((-1, 1.0), (5, -1.0), (5, math.nan)):
+        with pytest.raises(ValueError, match="at least 0"):
+            continue_text(folder, "the", *numbers)
     assert load(folder).task.digest == record.rows[0]["hparams"]["task.data_sha256"]
     file.write_text(some_text(seed=1))
     with pytest.raises(ValueError, match=f"not those that {record.run_id} was trained on"):
