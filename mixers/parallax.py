@@ -27,7 +27,9 @@ class Parallax(ProjectedMixer):
         rope_on_rho: rotate rho as well, as the authors' code does.
         qkr_norm: RMSNorm on each head's q, k and rho, before RoPE, with the epsilon of the other norms, 1e-5.
         zero_init_rho: start `W_R` at zero, which is softmax attention. By default it starts like `W_Q`, as in the
-            authors' code (results/arms). While rho is zero, its norm multiplies the gradient by 316 (1 / sqrt(1e-5)).
+            authors' code (results/arms). While rho is zero, its norm multiplies the gradient by 316 (1 / sqrt(1e-5)),
+            and after one step the norm gives rho its full length: trained attention then loses much at once
+            (results/text).
         bias: biases on the five projections, zero at the start. They rule out the faster operator that projects and
             attends in one (`kernels.parallax.projected`).
         num_kv_heads: heads of keys and values, each read by `num_heads / num_kv_heads` heads of queries; as many by
