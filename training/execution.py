@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from mixerlab.kernels.common.ahead import compiling_ahead
 from mixerlab.records.errors import RefusedMixer, with_place
-from mixerlab.training.population import Execution, Population, call_with, is_ours, names_once, side_by_side
+from mixerlab.training.population import Population, call_with, is_ours, names_once, side_by_side
 
 LATE_READ = (
     "backward reads parameters from the module, which has a replica's values only during forward."
@@ -35,9 +35,8 @@ DRAWS = (
 
 @dataclass(frozen=True)
 class Decision:
-    """How replicas compute, with lines for the record: `why` in a loop, and the parameters that are `unused`."""
+    """Lines for the record: `why` replicas compute in a loop, if they do, and the parameters that are `unused`."""
 
-    execution: Execution
     why: str | None = None
     unused: str | None = None
 
@@ -80,7 +79,7 @@ def choose_execution(
     if key in _known:
         decision, owned = _known[key]
         population.own(owned)
-        if decision.execution is Execution.LOOP:
+        if decision.why is not None:
             population.compute_in_a_loop()
         return decision
     before = set(population.model.state_dict())
@@ -111,7 +110,7 @@ def _decide(population: Population, wanted: str, trial: Callable[..., _Trial]) -
     if wanted != "loop":
         found = _under_vmap(trial)
         if not found.refusal and not found.changed:
-            return Decision(Execution.VMAP, unused=found.unused)  # which allows no random numbers
+            return Decision(unused=found.unused)  # vmap allows no random numbers
     alone = trial(_first_replica)
     if alone.draws:
         raise RefusedMixer(DRAWS)
@@ -120,11 +119,11 @@ def _decide(population: Population, wanted: str, trial: Callable[..., _Trial]) -
     if wanted != "loop" and population.buffers_by_replica:
         refusal = _under_vmap(trial).refusal
         if not refusal:
-            return Decision(Execution.VMAP, unused=alone.unused)
+            return Decision(unused=alone.unused)
     if wanted == "vmap":
         raise ValueError(f"trainer.replicas=vmap, but {refusal}; choose auto or loop")
     population.compute_in_a_loop()
-    return Decision(Execution.LOOP, f"replicas compute one after another ({refusal})", alone.unused)
+    return Decision(f"replicas compute one after another ({refusal})", alone.unused)
 
 
 def _under_vmap(trial: Callable[..., _Trial]) -> _Trial:

@@ -35,7 +35,7 @@ from mixerlab.training.metrics import ScoreFrom, accuracy_from, metrics_rows, su
 from mixerlab.training.optimizers import PopulationOptimizer
 from mixerlab.training.population import PAPER, Grouping, Population
 from mixerlab.training.schedules import Schedule
-from mixerlab.training.trainer_config import TrainerConfig, check_accelerator
+from mixerlab.training.trainer_config import TrainerConfig
 
 log = logging.getLogger(__name__)
 
@@ -55,7 +55,7 @@ class RunResult:
     """What a run measured: `replicas` as `training.metrics.summarise` gives them, and the metrics table.
 
     `weights` has for each replica the states of its model that are kept, name to tensor, by selection or snapshot.
-    `device` is the name of the GPU, or `cpu`. `resumed_after_s` is the training that other processes did before they
+    `resumed_after_s` is the training that other processes did before they
     were stopped, in seconds. In `seconds` this process has trained on `tokens`, all replicas together, and scored each
     epoch. `peak_memory` is the most that its tensors took on a GPU, in bytes; None on a CPU, and where graphs of
     another run are used, which has allocated their memory.
@@ -65,9 +65,7 @@ class RunResult:
     metrics: pd.DataFrame
     weights: list[dict[str, dict[str, torch.Tensor]]]
     notes: list[str]
-    device: str
-    torch_device: torch.device
-    dtype: torch.dtype
+    device: torch.device
     resumed_after_s: float
     seconds: float
     tokens: int
@@ -119,12 +117,11 @@ class Training:
         With None nothing is shared. `is_half`: the run has other replicas.
 
         Raises:
-            ValueError: a GPU is asked for, and there is none; a model whose replicas cannot train as wanted
-                (`Population`, `choose_execution`); a split without a target.
+            ValueError: a model whose replicas cannot train as wanted (`Population`, `choose_execution`); a split
+                without a target.
             Terminated: SIGTERM came.
             Exception: what the model raises.
         """
-        check_accelerator(self.config.accelerator)
         try:
             return self._train_together(replicas, graph_key, is_half)
         except torch.OutOfMemoryError:
@@ -217,9 +214,7 @@ class Training:
             metrics=pd.DataFrame(metrics_rows(module.history, replicas, self.score, step_tokens)),
             weights=[module.weights(replica, its_results) for replica, its_results in enumerate(results)],
             notes=module.notes,
-            device=torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
-            torch_device=device,
-            dtype=config.dtype,
+            device=device,
             resumed_after_s=resume_point.resumed_after_s,
             seconds=cost.seconds,
             tokens=cost.trained(module, data.steps_per_pass),

@@ -9,7 +9,7 @@ import pytest
 from mixerlab.records.archive import pack
 from mixerlab.records.files import read_metrics, run_folder, write_config, write_record
 from mixerlab.records.identity import run_id
-from mixerlab.records.schema import Score, failed_record
+from mixerlab.records.schema import failed_record
 from mixerlab.sweeps.tables.cells import best_per_cell
 from mixerlab.sweeps.tables.collect import collect, curves, rows_of
 from mixerlab.sweeps.tables.columns import columns_in_order
@@ -88,17 +88,6 @@ def test_every_source_gives_the_same_rows(tmp_path):
     for source in ("other.csv", "nowhere", "none.tar.xz"):
         with pytest.raises(ValueError, match=source):
             rows_of(tmp_path / source)
-
-
-def test_a_score_of_which_less_is_better(tmp_path):
-    """By name and direction of the record: the best rate, the mean, and what is bold."""
-    for mixer, losses in (("attn", (2.0, 1.5, 1.8)), ("gdn", (2.0, 3.5, 3.8))):
-        scores = [loss + 0.01 * seed * number for seed in (0, 1) for number, loss in enumerate(losses, start=3)]
-        fakes.add_run(tmp_path, scores, score=Score("bits", False), mixer=mixer, seed=[0, 1])
-    cells = best_per_cell(spread_out(collect(tmp_path)))
-    assert cells["score"].tolist() == [Score("bits", False)] * 2 and cells["lr"].tolist() == [1e-3, 5e-4]
-    assert cells["mean"].tolist() == [pytest.approx(1.52), pytest.approx(2.015)]
-    assert not cells["edge"].iloc[0] and cells["edge"].iloc[1]
 
 
 def test_two_classes_under_one_name_are_not_taken_for_each_other(tmp_path):
