@@ -31,7 +31,7 @@ from mixerlab.training.compiled import compile_mixers, without_kernels
 from mixerlab.training.datamodule import PopulationData
 from mixerlab.training.execution import choose_execution
 from mixerlab.training.lit_module import PopulationTraining
-from mixerlab.training.metrics import ScoreFrom, accuracy_from, metrics_rows, summarise
+from mixerlab.training.metrics import ScoreFrom, metrics_rows, summarise
 from mixerlab.training.optimizers import PopulationOptimizer
 from mixerlab.training.population import PAPER, Grouping, Population
 from mixerlab.training.schedules import Schedule
@@ -86,7 +86,7 @@ class Training:
         trained_rows: how many rows to train on, in place of the config's epochs.
         loggers: Lightning's, which get every epoch.
         code: hashes of the code of the run's parts.
-        score, score_from: what it is judged by, and how that comes from `training.metrics.means_of`.
+        score, score_from: what it is judged by, and how that comes from `training.metrics.means_of`, if it is none.
         check: gets a population that is about to train, on its device and before any mixer is compiled, whether it
             trains under bf16 autocast, and the rows of one replica at once. What it raises ends the run.
     """
@@ -102,7 +102,7 @@ class Training:
     code: Mapping[str, str] | None = None
     grouping: Grouping = PAPER
     score: Score = ACCURACY
-    score_from: ScoreFrom = accuracy_from
+    score_from: ScoreFrom | None = None
     check: Callable[[Population, bool, int], None] | None = None
 
     def train(self, replicas: Replicas, graph_key: Hashable = None, *, is_half: bool = False) -> RunResult:

@@ -16,7 +16,6 @@ from mixerlab.training.metrics import (
     IGNORE_INDEX,
     SUMS,
     ScoreFrom,
-    accuracy_from,
     criterion,
     means_of,
     own_epochs,
@@ -74,7 +73,7 @@ class PopulationTraining(L.LightningModule):
         cache: GraphCache | None = None,
         graph_key: Hashable = None,
         score: Score = ACCURACY,
-        score_from: ScoreFrom = accuracy_from,
+        score_from: ScoreFrom | None = None,
         series: Sequence[str] = (),
     ):
         super().__init__()

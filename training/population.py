@@ -481,9 +481,7 @@ class Population(nn.Module):
         }
 
     def set_extra_state(self, state: dict[str, Any]) -> None:
-        """Takes over what `get_extra_state` gave; ValueError if it is of a model with other buffers."""
-        if set(state["buffers"]) != set(self.buffers_by_replica):
-            raise ValueError("the buffers that training changes are not those of the checkpoint")
+        """Takes over what `get_extra_state` gave."""
         for name, buffer in self.buffers_by_replica.items():
             buffer.copy_(state["buffers"][name])
         if self.generators and state["generators"]:  # under vmap there are none, and nothing is drawn

@@ -85,19 +85,9 @@ def made(file, *members):
     return file
 
 
-RUN = "runs/0123456789ab/"
-
-
-@pytest.mark.parametrize(
-    ("members", "message"),
-    [
-        ([("../escaped", b"x")], "'../escaped' is no file of a run"),
-        ([(RUN + name, b"{}") for name in archive.FILES], "0123456789ab.config.yaml cannot be read"),
-    ],
-)
-def test_an_archive_of_anything_else_is_refused_before_a_file_is_written(tmp_path, members, message):
-    file, other = made(tmp_path / "a.tar.xz", *members), tmp_path / "elsewhere"
-    with pytest.raises(ValueError, match=message):
+def test_an_archive_of_anything_else_is_refused_before_a_file_is_written(tmp_path):
+    file, other = made(tmp_path / "a.tar.xz", ("../escaped", b"x")), tmp_path / "elsewhere"
+    with pytest.raises(ValueError, match=r"'../escaped' is no file of a run"):
         archive.restore(file, other)
     assert not other.exists() and not (tmp_path / "escaped").exists()
 

@@ -71,11 +71,6 @@ def test_both_ways_give_the_same_bits(mixer, options, rtol):
     torch.testing.assert_close(losses["loop"], losses["vmap"], rtol=rtol, atol=0)
 
 
-def test_a_loop_may_be_insisted_on(tmp_path):
-    result = fit(THREE, tmp_path, execution="loop", epochs=1)
-    assert result.notes == ["replicas compute one after another (trainer.replicas=loop)"]
-
-
 def test_vmap_may_be_insisted_on(tmp_path):
     with pytest.raises(ValueError, match=r"trainer\.replicas=vmap, but vmap refuses .*Recurrent\.forward.*or loop"):
         fit(THREE, tmp_path, build=model_with(Recurrent), execution="vmap")
