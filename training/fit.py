@@ -11,7 +11,6 @@ import signal
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Protocol
 
 import lightning as L
 import numpy as np
@@ -40,14 +39,6 @@ from mixerlab.training.trainer_config import TrainerConfig
 log = logging.getLogger(__name__)
 
 _graphs = GraphCache()  # of this process: what one run captured serves the next ones
-
-
-class MakeOptimizer(Protocol):
-    """Builds the optimizer of a population: `lr` has one peak learning rate for each replica."""
-
-    def __call__(
-        self, *, population: Population, lr: Sequence[float], schedule: Schedule, total_steps: int
-    ) -> PopulationOptimizer: ...
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,7 +70,8 @@ class Training:
     Attributes:
         build_model: makes the model of one replica.
         splits: `train`, `val` and `test`, each `(inputs, targets)`, int64 `[N, T]`, or memory maps (`PopulationData`).
-        make_optimizer: gets a population whose parameters are laid out by `grouping`.
+        make_optimizer: gets `population`, whose parameters are laid out by `grouping`, `lr` (the peak of each replica),
+            `schedule` and `total_steps`.
         schedule: of the learning rate and the weight decay.
         config: how long and how it trains.
         folder: of the run; checkpoints are kept there, for the same `code` only.
@@ -93,7 +85,7 @@ class Training:
 
     build_model: Callable[[], nn.Module]
     splits: Mapping[str, tuple[np.ndarray, np.ndarray]]
-    make_optimizer: MakeOptimizer
+    make_optimizer: Callable[..., PopulationOptimizer]
     schedule: Schedule
     config: TrainerConfig
     folder: Path
@@ -170,7 +162,7 @@ class Training:
 
         # How the replicas compute: side by side, if the model can.
         tokens, scored = data.first_rows(rows_at_once, device)
-        decision = choose_execution(population.to(device), config.replicas, tokens, scored, bf16=bf16, key=graph_key)
+        decision = choose_execution(population.to(device), config.replicas, tokens, scored, bf16=bf16)
         log.info(decision.why or "replicas compute side by side, under vmap")
         if decision.unused is not None:
             log.warning(decision.unused)
