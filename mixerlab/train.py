@@ -311,13 +311,13 @@ def _measure(
         "state_size": this.state_size,
         "chance": None if task.chance is None else float(task.chance),
     }
-    check = _output_check(config, task, this.code)
+    check, how = _output_check(config, task, this.code), TrainerConfig(**cfg.trainer)
     training = Training(
         build_model=this.build_model,
         splits=splits,
         make_optimizer=this.parts.make_optimizer,
         schedule=this.parts.make_schedule(),
-        config=TrainerConfig(**cfg.trainer),
+        config=how,
         folder=place,
         trained_rows=task.trained_rows,
         loggers=loggers,
@@ -334,14 +334,14 @@ def _measure(
     rows = [
         labels | counts | measured for labels, measured in zip(labels_of_replicas(config), result.replicas, strict=True)
     ]
-    on_cpu = result.torch_device.type == "cpu"
+    on_cpu = result.device.type == "cpu"
     made_by = provenance(
         **origin,
-        device=result.device,
+        device="cpu" if on_cpu else torch.cuda.get_device_name(result.device),
         threads=torch.get_num_threads() if on_cpu else None,
         instruction_set=torch.backends.cpu.get_cpu_capability() if on_cpu else None,
-        precision=str(result.dtype).removeprefix("torch."),
-        backends=_backends(this.parts.mixers_in(model), result.torch_device, result.dtype),
+        precision=str(how.dtype).removeprefix("torch."),
+        backends=_backends(this.parts.mixers_in(model), result.device, how.dtype),
         sees_future=check.sees_future,
         notes=[*notes, *result.notes, *check.notes],
         resumed_after_s=result.resumed_after_s,

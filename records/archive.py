@@ -15,7 +15,8 @@ import lzma
 import re
 import sys
 import tarfile
-from collections.abc import Mapping, Sequence
+import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
 from mixerlab.records.atomic import replace_file
@@ -25,12 +26,11 @@ from mixerlab.records.files import (
     CONFIG_FILE,
     METRICS_FILE,
     RECORD_FILE,
-    check_metrics,
-    check_same_rows,
+    Unreadable,
     check_writable,
     is_finished,
-    parse_config,
-    parse_record,
+    read_metrics,
+    read_run,
     reading,
     run_folder,
 )
@@ -53,10 +53,9 @@ def pack(results_dir: str | Path, file: str | Path) -> int:
     content = io.BytesIO()
     with lzma.open(content, "wb") as packed, tarfile.open(fileobj=packed, mode="w") as archive:
         for folder in folders:
-            with reading(folder):
-                contents = {name: (folder / name).read_bytes() for name in FILES}
-                _check_run(folder.name, contents)
-            for name, text in contents.items():
+            _check_run(folder)
+            for name in FILES:
+                text = (folder / name).read_bytes()
                 member = tarfile.TarInfo(f"runs/{folder.name}/{name}")
                 member.size = len(text)
                 archive.addfile(member, io.BytesIO(text))
@@ -73,21 +72,23 @@ def restore(file: str | Path, results_dir: str | Path) -> tuple[int, int]:
     Raises:
         ValueError: the file is no such archive.
     """
-    with reading(file):
-        runs = _members(file)
-        for identity, contents in runs.items():
-            with reading(f"{file}: runs/{identity}"):
-                _check_run(identity, contents)
-    check_writable(results_dir)
     restored = 0
-    for identity, contents in runs.items():
-        folder = run_folder(results_dir, identity)
-        with claim(folder) as ours:
-            if not ours or is_finished(folder):
-                continue
-            for name in FILES:
-                replace_file(folder / name, contents[name])
-            restored += 1
+    with tempfile.TemporaryDirectory() as unpacked:
+        unpack(file, unpacked)
+        runs = sorted(Path(unpacked).glob("runs/*"))
+        for run in runs:
+            try:
+                _check_run(run)
+            except Unreadable as error:
+                raise Unreadable(str(error).replace(unpacked, str(file))) from error
+        check_writable(results_dir)
+        for run in runs:
+            folder = run_folder(results_dir, run.name)
+            with claim(folder) as ours:
+                if ours and not is_finished(folder):
+                    for name in FILES:
+                        replace_file(folder / name, (run / name).read_bytes())
+                    restored += 1
     return restored, len(runs) - restored
 
 
@@ -98,40 +99,27 @@ def unpack(file: str | Path, folder: str | Path) -> None:
         ValueError: the file is no archive of runs.
     """
     with reading(file):
-        runs = _members(file)
-    for identity, contents in runs.items():
-        run = run_folder(folder, identity)
-        run.mkdir(parents=True)
-        for name, content in contents.items():
-            (run / name).write_bytes(content)
+        try:
+            with lzma.open(file) as packed, tarfile.open(fileobj=packed, mode="r|") as archive:
+                for member in archive:
+                    match = _MEMBER.fullmatch(member.name)
+                    if match is None or not member.isfile():
+                        raise ValueError(f"{member.name!r} is no file of a run")
+                    content = archive.extractfile(member)
+                    assert content is not None  # as for every plain file
+                    path = run_folder(folder, match[1]) / match[2]
+                    path.parent.mkdir(parents=True, exist_ok=True)
+                    path.write_bytes(content.read())
+        except (lzma.LZMAError, tarfile.TarError, EOFError) as error:
+            raise ValueError(f"it is no .tar.xz of records, or it is cut short: {message_of(error)}") from error
 
 
-def _members(file: str | Path) -> dict[str, dict[str, bytes]]:
-    """The files of each run of an archive, by run_id and name; raises where it holds anything else."""
-    runs: dict[str, dict[str, bytes]] = {}
-    try:
-        with lzma.open(file) as packed, tarfile.open(fileobj=packed, mode="r|") as archive:
-            for member in archive:
-                match = _MEMBER.fullmatch(member.name)
-                if match is None or not member.isfile():
-                    raise ValueError(f"{member.name!r} is no file of a run")
-                content = archive.extractfile(member)
-                assert content is not None  # as for every plain file
-                runs.setdefault(match[1], {})[match[2]] = content.read()
-    except (lzma.LZMAError, tarfile.TarError, EOFError) as error:
-        raise ValueError(f"it is no .tar.xz of records, or it is cut short: {message_of(error)}") from error
-    return runs
-
-
-def _check_run(identity: str, contents: Mapping[str, bytes]) -> None:
-    """Raises unless these files, by name, are all of the finished run `identity`."""
-    if missing := [name for name in FILES if name not in contents]:
-        raise ValueError(f"it has no {', '.join(missing)}")
-    record = parse_record(contents[RECORD_FILE], identity)
-    if record.status != "finished":
-        raise ValueError(f"it has {record.status}")
-    check_same_rows(record, parse_config(contents[CONFIG_FILE], identity))
-    check_metrics(contents[METRICS_FILE], contents[RECORD_FILE])
+def _check_run(folder: Path) -> None:
+    """Raises `Unreadable` unless this is the folder of a finished run, with all of `FILES`."""
+    with reading(folder):
+        record, _ = read_run(folder.parents[1], folder.name)
+        if record is None or record.status != "finished" or read_metrics(folder) is None:
+            raise ValueError(f"it is no finished run, with its {', '.join(FILES)}")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -82,7 +82,7 @@ def share_done(folder: str | Path) -> float:
     try:
         done, total = holder(folder).partition(_EPOCH)[2].split(" of ")
         return min(1.0, int(done) / int(total))
-    except (ValueError, ArithmeticError):
+    except ValueError:
         return 0.0
 
 

@@ -27,9 +27,9 @@ from mixerlab.records.schema import (
     ACCURACY,
     LABELS,
     Record,
+    check_results,
     labels_of_replicas,
     rows_digest,
-    validate_record,
 )
 from mixerlab.records.text import one_line
 
@@ -140,10 +140,10 @@ def write_record(folder: str | Path, record: Record) -> None:
     """Writes `record.json`, with digests of its rows and of `metrics.csv`, whole or not at all.
 
     Raises:
-        ValueError: the record breaks the schema (nothing is written).
+        ValueError: a score that cannot be (nothing is written).
         OSError: the disk is full, or the folder cannot be written.
     """
-    validate_record(record)
+    check_results(record)
     folder = Path(folder)
     digests = {"rows": rows_digest(record)}
     if (folder / METRICS_FILE).exists():  # a run that failed has none
@@ -180,16 +180,12 @@ def read_record(folder: str | Path) -> Record | None:
     """The record in `folder`, None if there is none; `Unreadable` if it is no record, or another run's."""
     path = Path(folder) / RECORD_FILE
     with reading(path):
-        content = _bytes(path)
-        return None if content is None else parse_record(content, path.parent.name)
-
-
-def parse_record(content: bytes, identity: str) -> Record:
-    """The record in the text of a `record.json`; raises whatever is wrong unless it is the run `identity`'s."""
-    record = Record.from_json(json.loads(content))
-    if record.run_id != identity:
-        raise ValueError(f"it is the record of run {record.run_id}")
-    return record
+        if (content := _bytes(path)) is None:
+            return None
+        record = Record.from_json(json.loads(content))
+        if record.run_id != path.parent.name:
+            raise ValueError(f"it is the record of run {record.run_id}")
+        return record
 
 
 def is_finished(folder: str | Path) -> bool:
@@ -206,15 +202,11 @@ def read_config(folder: str | Path) -> dict[str, Any] | None:
     """
     path = Path(folder) / CONFIG_FILE
     with reading(path):
-        content = _bytes(path)
-        return None if content is None else parse_config(content, path.parent.name)
-
-
-def parse_config(content: bytes, identity: str) -> dict[str, Any]:
-    """The config in the text of a `config.yaml`; raises whatever is wrong unless it is the run `identity`'s."""
-    config = yaml.load(content, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
-    check_config(config, identity)
-    return config
+        if (content := _bytes(path)) is None:
+            return None
+        config = yaml.load(content, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+        check_config(config, path.parent.name)
+        return config
 
 
 def check_config(config: Any, identity: str) -> None:
@@ -233,18 +225,12 @@ def read_run(results_dir: str | Path, identity: str) -> tuple[Record | None, dic
     with reading(folder):
         config, record = read_config(folder), read_record(folder)
         if record is not None:
-            check_same_rows(record, config)
+            if config is None:
+                raise ValueError(f"it has a record, but no {CONFIG_FILE} that says of what")
+            columns = (*LABELS, "hparams")
+            if [{column: row[column] for column in columns} for row in record.rows] != labels_of_replicas(config):
+                raise ValueError(f"{RECORD_FILE} has other rows than {CONFIG_FILE} describes")
     return record, config
-
-
-def check_same_rows(record: Record, config: Mapping[str, Any] | None) -> None:
-    """`ValueError` unless the rows of a record are those that its config describes."""
-    if config is None:
-        raise ValueError(f"it has a record, but no {CONFIG_FILE} that says of what")
-    expected = json.loads(json.dumps(labels_of_replicas(config)))  # lists where a config in memory has tuples
-    columns = (*LABELS, "hparams")
-    if [{column: row[column] for column in columns} for row in record.rows] != expected:
-        raise ValueError(f"{RECORD_FILE} has other rows than {CONFIG_FILE} describes")
 
 
 def read_metrics(folder: str | Path) -> "pd.DataFrame | None":
@@ -262,16 +248,12 @@ def read_metrics(folder: str | Path) -> "pd.DataFrame | None":
             return None
         name = ACCURACY.name
         if (record := _bytes(path.with_name(RECORD_FILE))) is not None:
-            check_metrics(content, record)
-            name = json.loads(record)["score"]["name"]
+            said = json.loads(record)
+            if said["sha256"].get(METRICS_FILE) != _digest(content):
+                raise ValueError("it is not the file that was written with the record")
+            name = said["score"]["name"]
         drawn = [*DRAWN, f"val_{name}", f"test_{name}"]
         return pd.read_csv(io.BytesIO(content), dtype=dict.fromkeys(drawn, float))
-
-
-def check_metrics(metrics: bytes, record: bytes) -> None:
-    """`ValueError` unless this is the `metrics.csv` that was written with the record in this `record.json`."""
-    if json.loads(record)["sha256"].get(METRICS_FILE) != _digest(metrics):
-        raise ValueError("it is not the file that was written with the record")
 
 
 def _digest(content: bytes) -> str:

@@ -120,22 +120,12 @@ def replicas_of(config: Mapping[str, Any]) -> list[tuple[float, int]]:
     """
     rates, seeds = as_list(config["optimizer"]["lr"]), as_list(config["seed"])
     for lr in rates:
-        check_rate(lr)
+        if type(lr) not in (int, float) or not LEAST_RATE <= lr <= LARGEST_RATE:
+            raise ValueError(f"optimizer.lr={lr!r} must be a number in [{LEAST_RATE:g}, {LARGEST_RATE:g}]")
     for seed in seeds:
-        check_seed(seed)
+        if type(seed) is not int or not 0 <= seed < 2**31:
+            raise ValueError(f"seed={seed!r} must be a whole number from 0 to 2^31 - 1")
     for key, values in (("optimizer.lr", rates), ("seed", seeds)):
         if not values or len(set(values)) < len(values):
             raise ValueError(f"{key}={values} must be a number, or a list of different ones, one for each replica")
     return [(float(lr), seed) for seed in seeds for lr in rates]
-
-
-def check_rate(lr: Any) -> None:
-    """ValueError unless this can be a learning rate."""
-    if type(lr) not in (int, float) or not LEAST_RATE <= lr <= LARGEST_RATE:
-        raise ValueError(f"optimizer.lr={lr!r} must be a number in [{LEAST_RATE:g}, {LARGEST_RATE:g}]")
-
-
-def check_seed(seed: Any) -> None:
-    """ValueError unless this can be a seed."""
-    if type(seed) is not int or not 0 <= seed < 2**31:
-        raise ValueError(f"seed={seed!r} must be a whole number from 0 to 2^31 - 1")

@@ -1,7 +1,6 @@
 """How a run is told to stop: SIGTERM raises `Terminated`, wherever the program is; the user's code cannot stop it."""
 
 import signal
-import threading
 from collections.abc import Iterator
 from contextlib import chdir, contextmanager
 from types import FrameType
@@ -41,10 +40,7 @@ def users_code() -> Iterator[None]:
 
 @contextmanager
 def terminated_by_signal() -> Iterator[None]:
-    """Within the block SIGTERM raises `Terminated` in the main thread; in another thread nothing changes."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
+    """Within the block SIGTERM raises `Terminated`. Only in the main thread."""
     before = signal.signal(signal.SIGTERM, _terminate)
     try:
         yield

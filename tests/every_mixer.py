@@ -1,9 +1,12 @@
 """Every mixer of `conf/mixer/`, found by its file: a new one is tested without an edit."""
 
+import sys
 from pathlib import Path
 
 from hydra.utils import instantiate
 from omegaconf import OmegaConf
+
+from mixerlab.kernels.common import dispatch
 
 CONF = Path(__file__).parents[1] / "conf"
 MIXERS = sorted(path.stem for path in (CONF / "mixer").glob("*.yaml") if path.stem != "hybrid")  # which has no class
@@ -18,3 +21,22 @@ def mixer_of(name, d_model, conf=CONF, **overrides):
     """The mixer as its yaml describes it, at width `d_model`."""
     config = {key: value for key, value in config_of(name, conf).items() if key != "name"}
     return instantiate(config | overrides, d_model=d_model)
+
+
+def prefer_kernels(monkeypatch):
+    """On a CPU too, `auto` means kernels from here on, where they take the sizes; the modules that asked for one."""
+    asked, here = set(), dispatch.resolve_backend
+
+    def resolver(name):
+        def resolve(backend, device, supported=True, why=""):
+            if backend != "auto" or not supported:
+                return here(backend, device, supported, why)
+            asked.add(name)
+            return "triton"
+
+        return resolve
+
+    for name, module in list(sys.modules.items()):
+        if vars(module).get("resolve_backend") is here:
+            monkeypatch.setattr(module, "resolve_backend", resolver(name))
+    return asked

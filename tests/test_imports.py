@@ -33,20 +33,7 @@ FLOORS = {
 SHARED_BY_MIXERS = {
     f"mixerlab.mixers.{name}" for name in ("base", "cache", "projected", "rotary", "convolution", "gates", "intercept")
 }
-MOST_MODULES = {"training": 16} | dict.fromkeys(
-    (
-        "analysis",
-        "records",
-        "config",
-        "checks",
-        "sweeps.tables",
-        "sweeps.figures",
-        "sweeps.report",
-        "sweeps.launch",
-        "",
-    ),
-    14,
-)
+MOST_MODULES = {floor: 14 for floor in FLOORS if floor not in ("kernels", "mixers", "benchmarks")} | {"training": 16}
 FOLDERS = {"analysis": "mixerlab/analysis", "config": "mixerlab/config", "checks": "mixerlab/checks", "": "mixerlab"}
 
 

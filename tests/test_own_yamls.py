@@ -90,7 +90,7 @@ class Needs(Attention):
 
 
 class Defaults(Attention):
-    def __init__(self, d_model, gate: bool = True, slope: float | None = None):
+    def __init__(self, d_model, gate: bool = True, slope: float | None = None, scales=(1.0, 2.0), kind=int):
         super().__init__(d_model)
 
 
@@ -162,13 +162,14 @@ def test_values_are_compared_with_annotations(mine, tmp_path):
 
 
 def test_a_default_of_a_constructor_is_part_of_the_identity(mine):
-    """So that `+mixer.gate=false` is another run than one without: null and false count as absent."""
+    """So that `+mixer.gate=false` is another run than one without: null and false count as absent. A class is none."""
     options = mine("Defaults")
 
     def run_id(*overrides):
         return run_py(*options, "mixer=mine", *DRY, *overrides).out.rpartition("runs/")[2].partition(":")[0]
 
-    assert run_id() == run_id("+mixer.gate=true") == run_id("+mixer.slope=null") != run_id("+mixer.gate=false")
+    assert run_id() == run_id("+mixer.gate=true") == run_id("+mixer.slope=null") == run_id("+mixer.scales=[1,2]")
+    assert run_id() != run_id("+mixer.gate=false")
 
 
 LEVELS = """defaults: [/task_base@_here_, _self_]

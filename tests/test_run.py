@@ -4,7 +4,6 @@ import csv
 import io
 import os
 import shutil
-import signal
 import socket
 
 import pytest
@@ -160,11 +159,3 @@ def test_a_failed_run_is_recorded_with_its_error(tmp_path, monkeypatch, what, er
     assert outcome.code == 1 and outcome.err.splitlines()[-1] == told and "Traceback" not in outcome.err
     assert record["status"] == "failed" and record["error"] == error
     assert "Traceback" in (run_folder(results, run_id) / "error.txt").read_text()
-
-
-def test_an_interrupt_in_the_users_code_is_no_failed_run(tmp_path, monkeypatch):
-    (tmp_path / "interrupts_itself.py").write_text(BROKEN.format(what="raise KeyboardInterrupt"))
-    monkeypatch.syspath_prepend(tmp_path)
-    results = tmp_path / "results"
-    outcome = run_py(*ATTN, f"results_dir={results}", "mixer._target_=interrupts_itself.Broken")
-    assert outcome.code == 128 + signal.SIGINT and "stopped by SIGINT" in outcome.err and not records(results)

@@ -1,15 +1,13 @@
-"""How much a reader has to hold in mind: the files on the way of a run and of its config; none import each other."""
+"""How much a reader has to hold in mind: the files on the way of a run; and no two files import each other."""
 
 import ast
 import functools
-import sys
-import tempfile
-from collections.abc import Mapping
+import traceback
 from pathlib import Path
 
 from command_line import TINY, run_py
 
-from mixerlab.checks.buildable import _built
+from mixerlab.training.steps import PopulationSteps
 
 ROOT = Path(__file__).parents[1]
 
@@ -50,97 +48,19 @@ def behind(name):
     return found
 
 
-def circles():
-    """Pairs of modules that each stand behind the other."""
-    reached = {name: behind(name) - {name} for name in MODULES}
-    return {(one, other) for one in MODULES for other in reached[one] if one < other and one in reached[other]}
-
-
-@functools.cache
-def file_of(code):
-    """The file of a function of ours; None for other code, the bodies of classes and comprehensions."""
-    path = Path(code.co_filename).resolve()
-    is_function = code.co_flags & 1 and "<" not in code.co_name + code.co_filename
-    if not is_function or not path.is_relative_to(ROOT) or "site-packages" in path.parts or path.parent.name == "tests":
-        return None
-    return str(path.relative_to(ROOT))
-
-
-def run_tiny():
-    with tempfile.TemporaryDirectory() as folder:
-        run_py("mixer=attn", "task=icr", *TINY, f"results_dir={folder}")
-
-
-def files_above(frame):
-    """The files of ours on the stack, from the outermost on."""
-    found = []
-    while frame is not None:
-        if file := file_of(frame.f_code):
-            found.append(file)
-        frame = frame.f_back
-    return list(dict.fromkeys(reversed(found)))
-
-
-def followed(see):
-    """Trains a tiny run, and calls `see(frame)` at each call of ours until it gives True."""
-
-    def follow(frame, event, _):
-        if event == "call" and file_of(frame.f_code) and see(frame):
-            sys.setprofile(None)
-            raise SystemExit
-
-    sys.setprofile(follow)
-    try:
-        run_tiny()
-    finally:
-        sys.setprofile(None)
-
-
-def way_to_the_step():
-    """The files of ours that are open when a training step begins; `python run.py` opens run.py before."""
+def test_few_files_lie_between_the_command_and_the_training_step(tmp_path, monkeypatch):
     found = []
 
-    def see(frame):
-        if file_of(frame.f_code) != "training/steps.py" or "training/lit_module.py" not in files_above(frame):
-            return False
-        found.extend(files_above(frame))
-        return True
+    def train(steps, rows):
+        found.extend(Path(frame.filename).resolve() for frame in traceback.extract_stack())
+        raise KeyboardInterrupt
 
-    followed(see)
-    return ["run.py", *found]
-
-
-def hands_of_config():
-    """The files with a function that gets a config or a group of it, until the optimizer that trains is made."""
-    found = {}
-
-    def is_config(value):
-        return isinstance(value, Mapping) and bool({"_target_", "model"} & set(value.keys())) and "hydra" not in value
-
-    def see(frame):
-        code, file = frame.f_code, file_of(frame.f_code)
-        names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
-        if any(is_config(frame.f_locals[name]) for name in names):
-            found[file] = None
-        is_optimizer = code.co_name == "__init__" and file == "training/optimizers.py"
-        return is_optimizer and "training/lit_module.py" in files_above(frame)
-
-    followed(see)
-    return list(found)
-
-
-def test_few_files_lie_between_the_command_and_the_training_step():
-    found = way_to_the_step()
-    assert found[-1] == "training/steps.py" and len(found) <= 6, found
-
-
-def test_a_config_passes_few_hands():
-    """In the first run of a process, which has nothing to remember."""
-    _built.cache_clear()
-    found = hands_of_config()
-    assert {"mixerlab/cli.py", "mixerlab/config/values.py", "mixerlab/train.py"} <= set(found)
-    assert len(found) <= 13, found
+    monkeypatch.setattr(PopulationSteps, "train", train)
+    run_py("mixer=attn", "task=icr", *TINY, f"results_dir={tmp_path}")
+    files = {str(path.relative_to(ROOT)) for path in found if path in {ROOT / "run.py", *MODULES.values()}}
+    assert {"run.py", "mixerlab/cli.py", "training/lit_module.py"} < files and len(files) <= 5, files
 
 
 def test_no_two_files_import_each_other():
-    assert not circles()
+    reached = {name: behind(name) - {name} for name in MODULES}
+    assert not {(one, other) for one in MODULES for other in reached[one] if one < other and one in reached[other]}

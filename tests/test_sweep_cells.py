@@ -62,16 +62,6 @@ def test_a_dry_run_tells_its_runs_apart_by_the_swept_keys(tmp_path):
     assert [name for _, _, name in cells] == ["seq_len=64", "seq_len=96"]
 
 
-@pytest.mark.slow
-def test_a_key_that_only_some_cells_have_runs_where_it_applies(tmp_path):
-    cells, lines = dry_run("mixer=attn", "task=icr,sc", "task.num_tokens_to_copy=8,12", results_dir=tmp_path)
-    assert lines[0].startswith("task.num_tokens_to_copy applies to sc;") and lines[0].endswith("run: icr")
-    names = [("icr", "baseline"), ("sc", "num_tokens_to_copy=8"), ("sc", "num_tokens_to_copy=12")]
-    assert [(task, name) for _, task, name in cells] == names
-    typing_error = run_py("-m", "mixer=attn", "task=icr,sc", "task.num_token=8", f"results_dir={tmp_path}")
-    assert typing_error.code == 1 and "unknown key task.num_token;" in typing_error.err
-
-
 def test_a_key_that_not_all_cells_have_is_left_to_them():
     """Beside what is no override: options and their values."""
     arguments = ["--config-dir", "/a/conf", "-m", "mixer=hybrid,attn", "mixer.layers=[attn,gdn]", "task.seq_len=8"]

@@ -5,7 +5,7 @@ import os
 import random
 import signal
 import time
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -18,13 +18,6 @@ from mixerlab.sweeps.launch.processes import Processes
 
 IN_TWO = ("hydra/launcher=processes", "hydra.launcher.n_jobs=2")
 IN_PROC = pytest.mark.skipif(not Path("/proc/self").exists(), reason="finds the sweep's processes in /proc")
-
-
-@contextmanager
-def executor_of(n_jobs):
-    executor = Processes(trainers.train, n_jobs)
-    yield executor
-    executor.stop()
 
 
 def all_ended(executor, cells):
@@ -41,8 +34,9 @@ def all_ended(executor, cells):
 
 def test_a_cell_that_fails_or_kills_its_process_fails_alone():
     whats = ["first", "raise", "exit", "interrupt", "second", "kill", "kill with child", "third"]
-    with executor_of(1) as executor:
-        ended = all_ended(executor, [trainers.cell(what) for what in whats])
+    executor = Processes(trainers.train, 1)
+    ended = all_ended(executor, [trainers.cell(what) for what in whats])
+    executor.stop()
     errors = {what: one.error for what, one in ended.items()}
     assert errors["raise"] == "no such length" and errors["exit"] == "SystemExit: 0"
     assert errors["interrupt"] == "KeyboardInterrupt"

@@ -5,7 +5,7 @@ looks at, random numbers, modules such as `nn.GRU`. These errors share no except
 counts as a refusal only if a single replica runs without one.
 """
 
-from collections.abc import Callable, Hashable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache, partial
@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from mixerlab.kernels.common.ahead import compiling_ahead
 from mixerlab.records.errors import RefusedMixer, with_place
-from mixerlab.training.population import Execution, Population, call_with, is_ours, names_once, side_by_side
+from mixerlab.training.population import Population, call_with, is_ours, names_once, side_by_side
 
 LATE_READ = (
     "backward reads parameters from the module, which has a replica's values only during forward."
@@ -35,9 +35,8 @@ DRAWS = (
 
 @dataclass(frozen=True)
 class Decision:
-    """How replicas compute, with lines for the record: `why` in a loop, and the parameters that are `unused`."""
+    """Lines for the record: `why` replicas compute in a loop, if they do, and the parameters that are `unused`."""
 
-    execution: Execution
     why: str | None = None
     unused: str | None = None
 
@@ -53,13 +52,7 @@ def gradient_note(sizes: Mapping[str, int]) -> str | None:
     return f"{count:,} parameters get no gradient, in {names_once(sizes)}: {why}" if sizes else None
 
 
-# Of this process: cells of a sweep try once. With each decision, the names of the buffers that replicas own by it.
-_known: dict[Hashable, tuple[Decision, tuple[str, ...]]] = {}
-
-
-def choose_execution(
-    population: Population, wanted: str, tokens: Tensor, scored: slice, *, bf16: bool, key: Hashable = None
-) -> Decision:
+def choose_execution(population: Population, wanted: str, tokens: Tensor, scored: slice, *, bf16: bool) -> Decision:
     """Makes `population` compute as `wanted`: `vmap`, `loop`, or `auto`, a loop only if `vmap` refuses its model.
 
     Buffers that the model changes become each replica's own; besides these nothing changes. The decision depends on
@@ -68,28 +61,17 @@ def choose_execution(
     Args:
         tokens: int64 `[R, B, T]`, of which the positions `scored` are scored.
         bf16: try under bfloat16 autocast.
-        key: says all of the model but the values of its tensors: a process tries once for each key, precision, device
-            and shapes. None: nothing is remembered.
 
     Raises:
         RefusedMixer: the model reads or makes parameters that are no replica's, or draws in evaluation mode.
         ValueError: `vmap` is wanted, and refuses the model.
         Exception: what the model raises for one replica without `vmap` too.
     """
-    key = None if key is None else (key, wanted, bf16, tokens.shape, repr(scored), tokens.device)
-    if key in _known:
-        decision, owned = _known[key]
-        population.own(owned)
-        if decision.execution is Execution.LOOP:
-            population.compute_in_a_loop()
-        return decision
     before = set(population.model.state_dict())
     decision = _decide(population, wanted, partial(_try, population, tokens, scored, bf16))
     if made := sorted(set(population.model.state_dict()) - before):
         fix = "which a run does not train or load again: make it in __init__"
         raise RefusedMixer(f"forward makes {', '.join(made)}, {fix}")
-    if key is not None:
-        _known[key] = decision, tuple(population.buffers_by_replica)
     return decision
 
 
@@ -111,7 +93,7 @@ def _decide(population: Population, wanted: str, trial: Callable[..., _Trial]) -
     if wanted != "loop":
         found = _under_vmap(trial)
         if not found.refusal and not found.changed:
-            return Decision(Execution.VMAP, unused=found.unused)  # which allows no random numbers
+            return Decision(unused=found.unused)  # vmap allows no random numbers
     alone = trial(_first_replica)
     if alone.draws:
         raise RefusedMixer(DRAWS)
@@ -120,11 +102,11 @@ def _decide(population: Population, wanted: str, trial: Callable[..., _Trial]) -
     if wanted != "loop" and population.buffers_by_replica:
         refusal = _under_vmap(trial).refusal
         if not refusal:
-            return Decision(Execution.VMAP, unused=alone.unused)
+            return Decision(unused=alone.unused)
     if wanted == "vmap":
         raise ValueError(f"trainer.replicas=vmap, but {refusal}; choose auto or loop")
     population.compute_in_a_loop()
-    return Decision(Execution.LOOP, f"replicas compute one after another ({refusal})", alone.unused)
+    return Decision(f"replicas compute one after another ({refusal})", alone.unused)
 
 
 def _under_vmap(trial: Callable[..., _Trial]) -> _Trial:

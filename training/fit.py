@@ -11,7 +11,6 @@ import signal
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Protocol
 
 import lightning as L
 import numpy as np
@@ -31,23 +30,15 @@ from mixerlab.training.compiled import compile_mixers, without_kernels
 from mixerlab.training.datamodule import PopulationData
 from mixerlab.training.execution import choose_execution
 from mixerlab.training.lit_module import PopulationTraining
-from mixerlab.training.metrics import ScoreFrom, accuracy_from, metrics_rows, summarise
+from mixerlab.training.metrics import ScoreFrom, metrics_rows, summarise
 from mixerlab.training.optimizers import PopulationOptimizer
 from mixerlab.training.population import PAPER, Grouping, Population
 from mixerlab.training.schedules import Schedule
-from mixerlab.training.trainer_config import TrainerConfig, check_accelerator
+from mixerlab.training.trainer_config import TrainerConfig
 
 log = logging.getLogger(__name__)
 
 _graphs = GraphCache()  # of this process: what one run captured serves the next ones
-
-
-class MakeOptimizer(Protocol):
-    """Builds the optimizer of a population: `lr` has one peak learning rate for each replica."""
-
-    def __call__(
-        self, *, population: Population, lr: Sequence[float], schedule: Schedule, total_steps: int
-    ) -> PopulationOptimizer: ...
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,7 +46,7 @@ class RunResult:
     """What a run measured: `replicas` as `training.metrics.summarise` gives them, and the metrics table.
 
     `weights` has for each replica the states of its model that are kept, name to tensor, by selection or snapshot.
-    `device` is the name of the GPU, or `cpu`. `resumed_after_s` is the training that other processes did before they
+    `resumed_after_s` is the training that other processes did before they
     were stopped, in seconds. In `seconds` this process has trained on `tokens`, all replicas together, and scored each
     epoch. `peak_memory` is the most that its tensors took on a GPU, in bytes; None on a CPU, and where graphs of
     another run are used, which has allocated their memory.
@@ -65,9 +56,7 @@ class RunResult:
     metrics: pd.DataFrame
     weights: list[dict[str, dict[str, torch.Tensor]]]
     notes: list[str]
-    device: str
-    torch_device: torch.device
-    dtype: torch.dtype
+    device: torch.device
     resumed_after_s: float
     seconds: float
     tokens: int
@@ -81,21 +70,22 @@ class Training:
     Attributes:
         build_model: makes the model of one replica.
         splits: `train`, `val` and `test`, each `(inputs, targets)`, int64 `[N, T]`, or memory maps (`PopulationData`).
-        make_optimizer: gets a population whose parameters are laid out by `grouping`.
+        make_optimizer: gets `population`, whose parameters are laid out by `grouping`, `lr` (the peak of each replica),
+            `schedule` and `total_steps`.
         schedule: of the learning rate and the weight decay.
         config: how long and how it trains.
         folder: of the run; checkpoints are kept there, for the same `code` only.
         trained_rows: how many rows to train on, in place of the config's epochs.
         loggers: Lightning's, which get every epoch.
         code: hashes of the code of the run's parts.
-        score, score_from: what it is judged by, and how that comes from `training.metrics.means_of`.
+        score, score_from: what it is judged by, and how that comes from `training.metrics.means_of`, if it is none.
         check: gets a population that is about to train, on its device and before any mixer is compiled, whether it
             trains under bf16 autocast, and the rows of one replica at once. What it raises ends the run.
     """
 
     build_model: Callable[[], nn.Module]
     splits: Mapping[str, tuple[np.ndarray, np.ndarray]]
-    make_optimizer: MakeOptimizer
+    make_optimizer: Callable[..., PopulationOptimizer]
     schedule: Schedule
     config: TrainerConfig
     folder: Path
@@ -104,7 +94,7 @@ class Training:
     code: Mapping[str, str] | None = None
     grouping: Grouping = PAPER
     score: Score = ACCURACY
-    score_from: ScoreFrom = accuracy_from
+    score_from: ScoreFrom | None = None
     check: Callable[[Population, bool, int], None] | None = None
 
     def train(self, replicas: Replicas, graph_key: Hashable = None, *, is_half: bool = False) -> RunResult:
@@ -119,12 +109,11 @@ class Training:
         With None nothing is shared. `is_half`: the run has other replicas.
 
         Raises:
-            ValueError: a GPU is asked for, and there is none; a model whose replicas cannot train as wanted
-                (`Population`, `choose_execution`); a split without a target.
+            ValueError: a model whose replicas cannot train as wanted (`Population`, `choose_execution`); a split
+                without a target.
             Terminated: SIGTERM came.
             Exception: what the model raises.
         """
-        check_accelerator(self.config.accelerator)
         try:
             return self._train_together(replicas, graph_key, is_half)
         except torch.OutOfMemoryError:
@@ -173,7 +162,7 @@ class Training:
 
         # How the replicas compute: side by side, if the model can.
         tokens, scored = data.first_rows(rows_at_once, device)
-        decision = choose_execution(population.to(device), config.replicas, tokens, scored, bf16=bf16, key=graph_key)
+        decision = choose_execution(population.to(device), config.replicas, tokens, scored, bf16=bf16)
         log.info(decision.why or "replicas compute side by side, under vmap")
         if decision.unused is not None:
             log.warning(decision.unused)
@@ -217,9 +206,7 @@ class Training:
             metrics=pd.DataFrame(metrics_rows(module.history, replicas, self.score, tokens_of)),
             weights=[module.weights(replica, its_results) for replica, its_results in enumerate(results)],
             notes=module.notes,
-            device=torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
-            torch_device=device,
-            dtype=config.dtype,
+            device=device,
             resumed_after_s=resume_point.resumed_after_s,
             seconds=cost.seconds,
             tokens=cost.trained(module),

@@ -16,7 +16,6 @@ from mixerlab.training.metrics import (
     IGNORE_INDEX,
     SUMS,
     ScoreFrom,
-    accuracy_from,
     criterion,
     means_of,
     own_epochs,
@@ -26,7 +25,7 @@ from mixerlab.training.optimizers import PopulationOptimizer
 from mixerlab.training.population import Population, is_ours
 from mixerlab.training.steps import PopulationSteps
 from mixerlab.training.trainer_config import TrainerConfig
-from mixerlab.training.weights import KeptWeights, Snapshots, model_state
+from mixerlab.training.weights import KeptWeights, model_state
 
 
 class _Epoch(NamedTuple):
@@ -74,7 +73,7 @@ class PopulationTraining(L.LightningModule):
         cache: GraphCache | None = None,
         graph_key: Hashable = None,
         score: Score = ACCURACY,
-        score_from: ScoreFrom = accuracy_from,
+        score_from: ScoreFrom | None = None,
         series: Sequence[str] = (),
     ):
         super().__init__()
@@ -99,8 +98,8 @@ class PopulationTraining(L.LightningModule):
         self.register_buffer("diverged", torch.zeros(replicas, dtype=torch.bool))
         self.register_buffer("lowest", torch.full((len(EVALUATED), replicas), torch.inf))
         learned = population.learned()
-        self.kept = nn.ModuleDict({selection: KeptWeights(learned) for selection in config.selections_kept})
-        self.snapshots = Snapshots(learned, config.snapshots)
+        moments = (*config.selections_kept, *map(snapshot, config.snapshots))
+        self.kept = nn.ModuleDict({moment: KeptWeights(learned) for moment in moments})
 
     def configure_optimizers(self) -> PopulationOptimizer:
         return self.make_optimizer(self.population)
@@ -238,10 +237,11 @@ class PopulationTraining(L.LightningModule):
             sign = self.score.sign
             optimizer.freeze(sign * measured[f"test_{self.score.name}"] > sign * self.config.stop_above)
         self.lowest = torch.fmin(self.lowest, perplexity)
-        for selection, kept in self._kept().items():
-            chosen_on = criterion(measured, CHOSEN_ON[selection], self.score)
-            kept.update(self.current_epoch, chosen_on, optimizer.active, self.population.learned())
-        self.snapshots.update(self.current_epoch + 1, self.population.replicas, self.population.learned())
+        chosen_on = {name: criterion(measured, split, self.score) for name, split in CHOSEN_ON.items()}
+        chosen_on[snapshot(self.current_epoch + 1)] = self.loss_sum  # of one epoch any is the lowest
+        for moment, kept in self._kept().items():
+            if moment in chosen_on:
+                kept.update(self.current_epoch, chosen_on[moment], optimizer.active, self.population.learned())
         measured["steps"] = optimizer.steps_taken
         measured["diverged"] = self.diverged.float()
         measured["active"] = optimizer.active.float()
@@ -282,15 +282,13 @@ class PopulationTraining(L.LightningModule):
 
         `results` are what `training.metrics.summarise` makes of the history.
         """
+        epochs = {name: results[f"{name}_epoch"] for name in CHOSEN_ON}
+        epochs |= {snapshot(done): done - 1 for done in range(len(own_epochs(self.history, replica)) + 1)}
         found = {}
-        for selection, kept in self._kept().items():
-            if (epoch := results[f"{selection}_epoch"]) is not None:
+        for moment, kept in self._kept().items():
+            if (epoch := epochs.get(moment)) is not None:
                 assert kept.epoch[replica] == epoch  # the rule on the device is that of the history
-                found[selection] = model_state(self.population, [learned[replica] for learned in kept.learned])
-        for done in self.snapshots.epochs:
-            if done <= len(own_epochs(self.history, replica)):
-                learned = [tensor[replica] for tensor in self.snapshots.learned(done)]
-                found[snapshot(done)] = model_state(self.population, learned)
+                found[moment] = model_state(self.population, [learned[replica] for learned in kept.learned])
         return found
 
     def _kept(self) -> dict[str, KeptWeights]:

@@ -81,15 +81,13 @@ def means_of(sums: Tensor) -> dict[str, Tensor]:
     }
 
 
-def accuracy_from(means: Mapping[str, Tensor], split: str) -> Tensor:
-    """The score of a task that does not say otherwise."""
-    return means[ACCURACY.name]
-
-
-def with_score(means: Mapping[str, Tensor], split: str, score: Score, score_from: ScoreFrom) -> dict[str, Tensor]:
+def with_score(
+    means: Mapping[str, Tensor], split: str, score: Score, score_from: ScoreFrom | None
+) -> dict[str, Tensor]:
     """`means_of` a split and the score, if it is none of them: NaN where the loss is not finite."""
     if score.name in means:
         return dict(means)
+    assert score_from is not None, "a score of a task's own"
     return {**means, score.name: score_from(means, split).where(means["loss"].isfinite(), math.nan)}
 
 

@@ -481,9 +481,7 @@ class Population(nn.Module):
         }
 
     def set_extra_state(self, state: dict[str, Any]) -> None:
-        """Takes over what `get_extra_state` gave; ValueError if it is of a model with other buffers."""
-        if set(state["buffers"]) != set(self.buffers_by_replica):
-            raise ValueError("the buffers that training changes are not those of the checkpoint")
+        """Takes over what `get_extra_state` gave."""
         for name, buffer in self.buffers_by_replica.items():
             buffer.copy_(state["buffers"][name])
         if self.generators and state["generators"]:  # under vmap there are none, and nothing is drawn
@@ -503,20 +501,6 @@ class Population(nn.Module):
         In training mode the buffers that replicas have for themselves take the values that the model gives them; in
         evaluation mode nothing changes.
         """
-        logits, changed = self.compute(tokens, scored)
-        if self.model.training:
-            for name, buffer in self.buffers_by_replica.items():
-                if changed[name].shape != buffer.shape:
-                    before, after = (list(tensor.shape[1:]) for tensor in (buffer, changed[name]))
-                    raise ValueError(
-                        f"forward replaces the buffer {name} of shape {before} by one of {after}: a buffer keeps its"
-                        " shape, so make it in __init__, or compute it from x"
-                    )
-                buffer.copy_(changed[name].detach())
-        return logits
-
-    def compute(self, tokens: Tensor, scored: slice = ALL) -> tuple[Tensor, dict[str, Tensor]]:
-        """What `forward` gives, and the values that the model gives to `buffers_by_replica`, which stay as they are."""
 
         def one_replica(
             parameters: Mapping[str, Tensor], buffers: Mapping[str, Tensor], tokens: Tensor
@@ -525,16 +509,26 @@ class Population(nn.Module):
             logits = call_with(self.model, self.places, tensors, (tokens, scored))
             return logits, {name: tensors[name] for name in buffers}  # in which it has put what the model assigned
 
-        parameters = self.parameters_by_name()
+        parameters, own = self.parameters_by_name(), self.buffers_by_replica
         if self.execution is Execution.VMAP:
-            buffers = {name: buffer.clone() for name, buffer in self.buffers_by_replica.items()}
-            return side_by_side(one_replica)(parameters, buffers, tokens)
-        rows = {name: values.unbind() for name, values in parameters.items()}
-        results = []
-        for row, generator in enumerate(self.generators):
-            its_parameters = {name: values[row] for name, values in rows.items()}
-            its_buffers = {name: buffer[row].clone() for name, buffer in self.buffers_by_replica.items()}
-            with drawing_from(generator):
-                results.append(one_replica(its_parameters, its_buffers, tokens[row]))
-        changed = {name: torch.stack([buffers[name] for _, buffers in results]) for name in self.buffers_by_replica}
-        return torch.stack([its_logits for its_logits, _ in results]), changed
+            buffers = {name: buffer.clone() for name, buffer in own.items()}
+            logits, changed = side_by_side(one_replica)(parameters, buffers, tokens)
+        else:
+            rows = {name: values.unbind() for name, values in parameters.items()}
+            results = []
+            for row, generator in enumerate(self.generators):
+                its_parameters = {name: values[row] for name, values in rows.items()}
+                its_buffers = {name: buffer[row].clone() for name, buffer in own.items()}
+                with drawing_from(generator):
+                    results.append(one_replica(its_parameters, its_buffers, tokens[row]))
+            logits = torch.stack([its_logits for its_logits, _ in results])
+            changed = {name: torch.stack([buffers[name] for _, buffers in results]) for name in own}
+        for name, buffer in own.items() if self.model.training else ():
+            if changed[name].shape != buffer.shape:
+                before, after = (list(tensor.shape[1:]) for tensor in (buffer, changed[name]))
+                raise ValueError(
+                    f"forward replaces the buffer {name} of shape {before} by one of {after}: a buffer keeps its"
+                    " shape, so make it in __init__, or compute it from x"
+                )
+            buffer.copy_(changed[name].detach())
+        return logits

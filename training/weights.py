@@ -23,11 +23,11 @@ _DIGEST = "sha256"  # of the tensors, in the metadata: safetensors itself has no
 
 
 class KeptWeights(nn.Module):
-    """What the replicas of a population had learned at the epoch that one selection takes of those so far.
+    """What the replicas of a population had learned at the epoch that one selection takes, or at the start.
 
     It is the epoch that `training.metrics.summarise` takes: the first of the lowest `criterion`, where one that is not
     finite counts as infinite, of the epochs up to the one that froze the replica. All of it is decided on the device,
-    and `update` never waits for it.
+    and `update` never waits for it. A snapshot is that of a selection of one epoch, or of none: the initial values.
 
     Args:
         learned: the population's tensors that training changes, each `[R, ...]`.
@@ -42,7 +42,7 @@ class KeptWeights(nn.Module):
         super().__init__()
         replicas = len(learned[0])
         for number, tensor in enumerate(learned):
-            self.register_buffer(f"learned_{number}", torch.zeros_like(tensor, requires_grad=False))
+            self.register_buffer(f"learned_{number}", tensor.detach().clone())
         self.register_buffer("epoch", torch.full((replicas,), -1))
         self.register_buffer("lowest", torch.full((replicas,), torch.inf))
         self.register_buffer("open", torch.ones(replicas, dtype=torch.bool))
@@ -56,7 +56,7 @@ class KeptWeights(nn.Module):
 
     @property
     def learned(self) -> list[Tensor]:
-        """Of all replicas, those that have left included; zeros as long as there is no epoch."""
+        """Of all replicas, those that have left included; as they were at the start as long as there is no epoch."""
         return [buffer for name, buffer in self.named_buffers() if name.startswith("learned_")]
 
     @torch.no_grad()
@@ -80,31 +80,6 @@ class KeptWeights(nn.Module):
             for row, number in enumerate(self.numbers):  # one by one: no temporary copy of all parameters
                 kept = all_kept[number]
                 torch.where(better[row], now[row], kept, out=kept)
-
-
-class Snapshots(nn.Module):
-    """What the replicas of a population had learned after these numbers of epochs, of which 0 is the initial values.
-
-    As many copies of `learned` as there are numbers, on the device; of a replica that has left before, no later ones.
-    """
-
-    def __init__(self, learned: Sequence[Tensor], epochs: Sequence[int]):
-        super().__init__()
-        self.epochs = tuple(epochs)
-        for done in epochs:
-            for number, tensor in enumerate(learned):
-                self.register_buffer(f"after_{done}_{number}", tensor.detach().clone())
-
-    def learned(self, done: int) -> list[Tensor]:
-        """After `done` epochs, each `[R, ...]`."""
-        return [buffer for name, buffer in self.named_buffers() if name.startswith(f"after_{done}_")]
-
-    @torch.no_grad()
-    def update(self, done: int, replicas: Sequence[int], learned: Sequence[Tensor]) -> None:
-        """Copies what the replicas that are left have learned in `done` epochs, if it is to be kept."""
-        if done in self.epochs:
-            for kept, now in zip(self.learned(done), learned, strict=True):
-                kept[list(replicas)] = now
 
 
 def model_state(population: Population, learned: Sequence[Tensor]) -> dict[str, Tensor]:

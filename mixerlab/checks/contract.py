@@ -17,7 +17,7 @@ from mixerlab.models.stream import ALL, ResidualStream
 from mixerlab.records.errors import RefusedMixer, with_place
 from mixerlab.records.interruption import users_code
 from mixerlab.training.execution import Decision, choose_execution, gradient_note
-from mixerlab.training.population import Execution, Population, seeded
+from mixerlab.training.population import Population, seeded
 
 log = logging.getLogger(__name__)
 
@@ -272,4 +272,4 @@ def check_replicas(make: MakeMixer, d_model: int = WIDTH) -> Decision:
         off = ((lowered[what] - right).norm(dim=1) / size).median().item()
         if off >= most:
             log.warning("%s under bf16 autocast is %.0f%% off: keep what needs range in float32", what, 100 * off)
-    return decision if decision.execution is Execution.LOOP else decision_bf16
+    return decision if decision.why is not None else decision_bf16

@@ -240,7 +240,3 @@ def main(arguments: Sequence[str] | None = None) -> int:
     print(text)
     print(f"tables and figures: {args['out']}")
     return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

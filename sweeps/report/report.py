@@ -235,7 +235,3 @@ def _parser() -> argparse.ArgumentParser:
     add("--format", dest="formats", nargs="+", choices=FORMATS, default=["png"], help="of the figures (default: png)")
     add("--width", type=float, metavar="INCHES", help=WIDTH)
     return parser
-
-
-if __name__ == "__main__":
-    sys.exit(main())

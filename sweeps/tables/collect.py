@@ -131,8 +131,6 @@ def _classes(config: Mapping[str, Any]) -> dict[str, str | None]:
 
 
 def _scalar(value: Any) -> Any:
-    if isinstance(value, int) and abs(value) >= 2**63:  # none that a column of numbers holds
-        return str(value)
     return json.dumps(value) if isinstance(value, list | dict) else value
 
 

@@ -17,35 +17,22 @@ def read_rows(path: str | Path) -> pd.DataFrame:
     """The `rows.csv` of a report as `collect` gave it.
 
     Raises:
-        ValueError: the file is no such table, or a line of it cannot be a row, which is named.
+        ValueError: the file is no such table, or has a text where a number must be.
     """
     try:
         names = pd.read_csv(path, nrows=0).columns
-        if missing := [name for name in LEADING if name not in names]:
-            raise ValueError(f"it has no {', '.join(missing)}")
         text = [name for name in names if name in _TEXT or name.startswith("code_version.") or "commit" in name]
         # Only what is empty is missing: a mixer may be called NA.
         frame = pd.read_csv(
             path, dtype=dict.fromkeys(text, str), keep_default_na=False, na_values=[""], low_memory=False
         )
-        return _checked(frame)
+        scores = [Score(name) for name in frame["score"].dropna().unique()]
+        needed = {*LEADING, *(f"{place}_{score.name}" for place in ("official", "clean_val") for score in scores)}
+        if missing := sorted(needed - set(names)):
+            raise ValueError(f"it has no {', '.join(missing)}")
+        numbers = {name for name, kind in LABELS.items() if kind is not str}
+        for name in numbers.union(*(result_columns(score)[2:] for score in scores)) & set(names):
+            frame[name] = pd.to_numeric(frame[name])
+        return frame
     except Exception as error:
         raise ValueError(f"{path} cannot be read as the rows.csv of a report ({reason(error)})") from error
-
-
-def _checked(frame: pd.DataFrame) -> pd.DataFrame:
-    """The rows, with numbers where there must be some; `ValueError` names the line and the value that cannot be."""
-    scores = {name: Score(name) for name in frame["score"].dropna().unique()}
-    needed = [column for name in scores for column in (f"official_{name}", f"clean_val_{name}")]
-    if missing := [column for column in needed if column not in frame]:
-        raise ValueError(f"it has no {', '.join(missing)}")
-    numbers = {name for name, kind in LABELS.items() if kind is not str}.union(
-        *(result_columns(score)[2:] for score in scores.values())
-    )
-    for name in numbers & set(frame):
-        found = pd.to_numeric(frame[name], errors="coerce")
-        if (wrong := found.isna() & frame[name].notna()).any():
-            place = wrong.idxmax()
-            raise ValueError(f"line {place + 2}: {name}={frame[name][place]!r} must be a number")
-        frame[name] = found
-    return frame

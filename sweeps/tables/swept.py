@@ -17,9 +17,9 @@ import pandas as pd
 import yaml
 
 from mixerlab.records.names import natural
+from mixerlab.records.schema import GROUPS
 from mixerlab.sweeps.tables.columns import Column, short_names
 
-GROUPS = ("mixer", "task", "model", "optimizer", "schedule", "trainer")
 # Keys of a config that a row has under another name.
 NAMES = {
     "mixer.name": "mixer",

@@ -83,6 +83,7 @@ def test_a_checkpoint_that_is_of_no_use_costs_its_epochs(tmp_path, caplog, whole
     [
         {"accelerator": "gpu"},
         {"code": {"mixer": "before"}},
+        {"keep_weights": "none"},
         {"replicas": [(1e-2, 0), (2e-2, 0)]},
     ],
 )

@@ -9,7 +9,7 @@ import pytest
 from mixerlab.records.archive import pack
 from mixerlab.records.files import read_metrics, run_folder, write_config, write_record
 from mixerlab.records.identity import run_id
-from mixerlab.records.schema import Score, failed_record
+from mixerlab.records.schema import failed_record
 from mixerlab.sweeps.tables.cells import best_per_cell
 from mixerlab.sweeps.tables.collect import collect, curves, rows_of
 from mixerlab.sweeps.tables.columns import columns_in_order
@@ -79,21 +79,15 @@ def test_every_source_gives_the_same_rows(tmp_path):
     assert again[text].equals(frame[text])
     tables = [task_table(best_per_cell(spread_out(rows))) for rows in (frame, again)]
     assert tables[0] == tables[1]
+    wrong, none = frame.assign(official_accuracy="abc"), frame.drop(columns="official_accuracy")
+    for damaged, message in ((wrong, "abc"), (none, "it has no official_accuracy")):
+        (tmp_path / "rows.csv").write_text(rows_csv(damaged))
+        with pytest.raises(ValueError, match=rf"{tmp_path}/rows.csv cannot be read .*{message}"):
+            read_rows(tmp_path / "rows.csv")
     (tmp_path / "other.csv").write_text("a,b\n1,2\n")
     for source in ("other.csv", "nowhere", "none.tar.xz"):
         with pytest.raises(ValueError, match=source):
             rows_of(tmp_path / source)
-
-
-def test_a_score_of_which_less_is_better(tmp_path):
-    """By name and direction of the record: the best rate, the mean, and what is bold."""
-    for mixer, losses in (("attn", (2.0, 1.5, 1.8)), ("gdn", (2.0, 3.5, 3.8))):
-        scores = [loss + 0.01 * seed * number for seed in (0, 1) for number, loss in enumerate(losses, start=3)]
-        fakes.add_run(tmp_path, scores, score=Score("bits", False), mixer=mixer, seed=[0, 1])
-    cells = best_per_cell(spread_out(collect(tmp_path)))
-    assert cells["score"].tolist() == [Score("bits", False)] * 2 and cells["lr"].tolist() == [1e-3, 5e-4]
-    assert cells["mean"].tolist() == [pytest.approx(1.52), pytest.approx(2.015)]
-    assert not cells["edge"].iloc[0] and cells["edge"].iloc[1]
 
 
 def test_two_classes_under_one_name_are_not_taken_for_each_other(tmp_path):

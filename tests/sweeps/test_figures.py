@@ -19,7 +19,6 @@ from mixerlab.sweeps.tables.cells import best_per_cell
 from mixerlab.sweeps.tables.collect import collect
 from mixerlab.sweeps.tables.columns import Column
 from mixerlab.sweeps.tables.swept import spread_out
-from mixerlab.sweeps.tables.tables import task_table
 
 ATTN, GDN = Column("attn"), Column("gdn")
 
@@ -47,15 +46,6 @@ def test_every_figure_has_the_width_of_its_column_and_no_text_over_another(resul
     for figure in figures:
         assert figure.get_size_inches()[0] == (width or 6.75)
         assert_legible(figure)
-
-
-def test_means_are_those_of_the_tables(results):
-    scores = scores_of(results)
-    for (task,), row in task_table(scores.cells).rows.items():
-        for column, entry in row.items():
-            point = scores.by_task[task][column]
-            assert point.mean == (entry.mean if entry.mean is None else pytest.approx(entry.mean))
-            assert dict(point.by_seed) == pytest.approx(dict(entry.by_seed)) and point.whole == entry.whole
 
 
 def test_seeds_of_one_setting_are_dots_and_those_of_a_mean_an_interval(tmp_path):

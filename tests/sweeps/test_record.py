@@ -8,10 +8,8 @@ from pathlib import Path
 
 import fakes
 import pytest
-from omegaconf import OmegaConf
 
 import mixerlab
-from mixerlab.config.values import checked
 from mixerlab.records import code_version as code_versions
 from mixerlab.records.code_version import COMPUTING, code_version
 from mixerlab.records.files import (
@@ -79,30 +77,6 @@ def test_identity_depends_on(key, value):
     assert run_id(with_key(config, key, value)) != run_id(config)
 
 
-GATED = """
-from mixerlab.mixers.attn import Attention
-class Gated(Attention):
-    def __init__(self, d_model, gate=True, scales=(1.0, 2.0), bias=False, hook=None, kind=int, **options):
-        super().__init__(d_model, num_heads=2)
-"""
-
-
-def test_a_constructors_default_is_part_of_the_config_unless_it_is_null_or_false(tmp_path, monkeypatch):
-    """Otherwise `+mixer.gate=false` would be the run without it, whose gate is on."""
-    (tmp_path / "gated_mixers.py").write_text(GATED)
-    monkeypatch.syspath_prepend(tmp_path)
-    own = {"name": "gated", "_target_": "gated_mixers.Gated"}
-
-    def described(**keys):
-        cfg = mixerlab.compose("mixer=attn", "task=icr")
-        cfg.mixer = OmegaConf.create(own | keys)
-        return checked(cfg)[1]
-
-    assert described()["mixer"] == own | {"gate": True, "scales": [1.0, 2.0]}
-    assert run_id(described()) == run_id(described(gate=True)) != run_id(described(gate=False))
-    assert run_id(described()) == run_id(described(bias=False)) != run_id(described(bias=True))
-
-
 @pytest.fixture
 def folder(tmp_path):
     """That of the run which `fakes.config()` describes."""
@@ -122,6 +96,16 @@ def test_record_and_config_come_back(folder):
         "axis": "epoch",
     }
     assert sorted(path.name for path in folder.iterdir()) == ["config.yaml", "record.json"]
+
+
+@pytest.mark.parametrize("score", [None, 85.0])
+def test_a_score_that_cannot_be_is_not_written(folder, score):
+    """As a task's own may be: NaN, which is null, or in percent."""
+    record = fakes.record(fakes.config(), [0.5, "diverged", 1])
+    record.rows[2]["clean_accuracy"] = score
+    with pytest.raises(ValueError, match=f"replica 2 has finished with clean_accuracy={score}"):
+        write_record(folder, record)
+    assert not folder.exists()
 
 
 CODE = """class Twice:

@@ -4,7 +4,7 @@ import time
 
 from trainers import FakeCell
 
-from mixerlab.records.claims import claim, note_epochs, share_done
+from mixerlab.records.claims import claim, note_epochs
 from mixerlab.sweeps.launch.progress import SweepProgress
 
 
@@ -26,9 +26,3 @@ def test_the_time_left_counts_the_epochs_of_running_runs(tmp_path):
             assert progress.line()[1] < share
     finally:
         progress.close()
-
-
-def test_a_note_that_is_none_is_no_share(tmp_path):
-    for text in ("", "; epoch 3 of 0", "; epoch x"):
-        (tmp_path / ".claim").write_text(text)
-        assert share_done(tmp_path) == 0

@@ -1,16 +1,13 @@
 """Mixers in plain PyTorch run compiled, and give what they give uncompiled; the record says which ran."""
 
-import sys
-
 import pytest
 import torch
 import torch._dynamo.config
 import torch.nn.functional as F
-from every_mixer import MIXERS, mixer_of
+from every_mixer import MIXERS, mixer_of, prefer_kernels
 from tiny_training import VOCAB, WIDTH, fit
 from torch import nn
 
-from mixerlab.kernels.common import dispatch
 from mixerlab.mixers.base import SequenceMixer
 from mixerlab.models.language_model import LanguageModel
 from mixerlab.training import compiled
@@ -25,15 +22,7 @@ TWO = [(1e-2, 0), (1e-3, 1)]
 )
 def test_what_a_gpu_runs_of_a_mixer_compiles_under_vmap(monkeypatch, name):
     """Kernels behind an `autograd.Function` give way to PyTorch; the others are traced."""
-
-    here = dispatch.resolve_backend
-
-    def on_a_gpu(backend, device, supported=True, why=""):
-        return "triton" if backend == "auto" and supported else here(backend, device, supported, why)
-
-    for module in list(sys.modules.values()):
-        if vars(module).get("resolve_backend") is here:
-            monkeypatch.setattr(module, "resolve_backend", on_a_gpu)
+    prefer_kernels(monkeypatch)
     mixer, x = mixer_of(name, 32), torch.randn(2, 1, 16, 32)
     torch.compiler.reset()
     together = torch.compile(torch.vmap(lambda own: mixer(own)), fullgraph=True, backend="eager")(x)

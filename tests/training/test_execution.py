@@ -62,17 +62,13 @@ def test_both_ways_give_the_same_bits(mixer, options, rtol):
     losses = {}
     for wanted in ("vmap", "loop"):
         population = Population(lambda: LanguageModel(vocab, width, 2, make_mixer), (0, 1, 5))
-        assert choose_execution(population, wanted, tokens[rows[0]], ALL, bf16=False).execution == wanted
+        choose_execution(population, wanted, tokens[rows[0]], ALL, bf16=False)
+        assert population.execution == wanted
         optimizer = Muon(population, [1e-2, 1e-3, 3e-3], WSD(), 5)
         steps = PopulationSteps(population, optimizer, Examples(tokens, tokens.roll(1, dims=1), ALL), bf16=False)
         losses[wanted] = torch.stack([*(steps.train(batch) for batch in rows), steps.score(rows[0])[1]])
     assert len(losses["vmap"].unique()) == losses["vmap"].numel() == 18
     torch.testing.assert_close(losses["loop"], losses["vmap"], rtol=rtol, atol=0)
-
-
-def test_a_loop_may_be_insisted_on(tmp_path):
-    result = fit(THREE, tmp_path, execution="loop", epochs=1)
-    assert result.notes == ["replicas compute one after another (trainer.replicas=loop)"]
 
 
 def test_vmap_may_be_insisted_on(tmp_path):

@@ -10,8 +10,8 @@ from mixerlab.mixers.base import SequenceMixer
 from mixerlab.models.language_model import LanguageModel
 from mixerlab.training import compiled
 from mixerlab.training.compiled import compile_mixers
-from mixerlab.training.execution import Execution, choose_execution
-from mixerlab.training.population import Population, seeded
+from mixerlab.training.execution import choose_execution
+from mixerlab.training.population import Execution, Population, seeded
 from mixerlab.training.weights import model_state, put_in
 
 

@@ -102,17 +102,6 @@ def test_an_interrupted_training_keeps_the_same_weights(tmp_path, monkeypatch):
     same_weights(resumed, unbroken)
 
 
-def test_a_training_begins_anew_if_other_weights_are_to_be_kept(tmp_path, monkeypatch):
-    monkeypatch.setattr(Broken, "steps", 0)
-    monkeypatch.setattr(Broken, "fails_in", 12)  # in the third epoch
-    settings = {"epochs": 3, "checkpoint_every": 0}
-    with pytest.raises(RuntimeError, match="power failure"):
-        fit([FAST], tmp_path, optimizer=Broken, **settings, keep_weights="none")
-    result = fit([FAST], tmp_path, optimizer=Broken, **settings, keep_weights="official")
-    assert Broken.steps == 12 + 15 and "choice of weights to keep: training starts over" in result.notes[0]
-    same_weights(result, fit([FAST], tmp_path / "unbroken", **settings, keep_weights="official"))
-
-
 class WithBuffers(nn.Module):
     """A parameter in float32, and buffers of which one is no part of the state."""
 
