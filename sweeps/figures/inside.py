@@ -1,8 +1,8 @@
 """The Parallax paper's figures of what trained mixers compute, from the rows of `mixerlab analyse`.
 
 The rows have `task`, `setting`, `mixer`, `variant`, `run_id`, `replica`, `moment` (whose weights: `official`, or those
-of a snapshot), `epochs` (made until then), `layer`, `measure`, its `mean` and `QUANTILES`. `variant` tells the runs of
-a mixer apart, such as by their optimizer, and has a colour.
+of a snapshot), `epochs` (made until then) and, of a text, `tokens`, `layer`, `measure`, its `mean` and `QUANTILES`.
+`variant` tells the runs of a mixer apart, such as by their optimizer, and has a colour.
 """
 
 from collections.abc import Mapping, Sequence
@@ -81,8 +81,11 @@ def by_layer(frame: pd.DataFrame, panels: Panels, title: str) -> Figure | None:
 
 
 def over_training(frame: pd.DataFrame, panels: Panels, title: str) -> Figure | None:
-    """The means by epoch, a line for each layer: a row for each task; None without snapshots."""
-    means = _means(frame[frame["moment"] != "official"], panels, "epochs")
+    """The means by epoch, or by tokens, a line for each layer: a row for each task; None without snapshots."""
+    tokens = frame.get("tokens", pd.Series(np.nan, frame.index))
+    of_text = set(frame.loc[tokens.notna(), "task"])
+    frame = frame.assign(trained=tokens.fillna(frame["epochs"]))
+    means = _means(frame[frame["moment"] != "official"], panels, "trained")
     if not (shown := _shown(means, panels)):
         return None
     look, layers = _colours(means, frame), means["layer"].max()
@@ -96,8 +99,8 @@ def over_training(frame: pd.DataFrame, panels: Panels, title: str) -> Figure | N
             for (mixer, variant, measure, layer), line in own.groupby([*_RUN, "measure", "layer"]):
                 draw: dict[str, Any] = {"color": look[mixer, variant], "linestyle": _line(means, look, mixer, measure)}
                 draw |= {"alpha": 0.35 + 0.65 * layer / layers, "marker": _mark(line)}
-                panel.plot(line["epochs"], line["mean"], **draw)
-            show_epochs(panel)
+                panel.plot(line["trained"], line["mean"], **draw)
+            show_epochs(panel, tokens=setting[0] in of_text)
         return sheet.finish(
             title, f"from pale to strong: layer 1 to {layers}", _handles(means, look, shown), height=0.9
         )
