@@ -123,6 +123,10 @@ def test_a_setting_whose_mixers_lack_a_measure_has_no_panel_of_it():
             [(mixer, variant) for mixer in ("attn", "parallax") for variant in "ab"],
             ["a", "b", "attn", "parallax", "parallax, p"],
         ),
+        (
+            [(mixer, variant) for mixer in ("attn", "parallax", "lla") for variant in "ab"],
+            ["a", "b", "attn", "parallax", "parallax, lla, p", "lla"],
+        ),
     ],
 )
 def test_the_legend_tells_mixers_once(runs, expected):
@@ -131,10 +135,12 @@ def test_the_legend_tells_mixers_once(runs, expected):
     rows = [
         of_run | dict.fromkeys(QUANTILES, 0.5) | {"mixer": mixer, "variant": variant, "measure": measure}
         for mixer, variant in runs
-        for measure in ("sink p", *(("cor", "sink s") if mixer == "parallax" else ()))
+        for measure in ("sink p", *(("cor", "sink s") if mixer != "attn" else ()))
     ]
     (legend,) = by_layer(pd.DataFrame(rows), SCORES, "title").legends
     assert [text.get_text() for text in legend.get_texts()] == expected
+    lines = [line.get_linestyle() for line in legend.get_lines() if line.get_color() == "0.3"]
+    assert len(set(lines)) == len(lines)
 
 
 def test_figures_of_a_hybrid_beside_a_mixer_without_scores():
