@@ -6,6 +6,7 @@ import logging
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -17,7 +18,9 @@ from mixerlab.config.project import ConfigDir
 from mixerlab.loading import Loaded, load, splits_of
 from mixerlab.records.atomic import replace_file
 from mixerlab.records.best import best_trial
-from mixerlab.records.files import check_writable, read_config, read_record, snapshot, weights_file
+from mixerlab.records.errors import with_place
+from mixerlab.records.files import check_writable, read_config, read_metrics, read_record, snapshot, weights_file
+from mixerlab.records.interruption import users_code
 from mixerlab.sweeps.figures import inside as figures
 from mixerlab.sweeps.figures.sheet import FORMATS, save
 from mixerlab.sweeps.tables.collect import collect
@@ -60,23 +63,28 @@ def analyse(
         formats: of the figures; none: there are no figures.
 
     Raises:
-        ValueError: as `mixerlab.load`; or there is nothing to measure, as of an `nn.GRU`.
+        ValueError: as `mixerlab.load`; a wrong `attention_parts`; or there is nothing to measure, as of an `nn.GRU`.
     """
     folders = [Path(run).absolute() for run in runs]
     out = folders[0].parents[1] / "analysis" if out is None else Path(out)
     variants, found = _variants(folders), []
     maps: dict[tuple[str, str], dict[tuple[str, str, str], list[tuple[str, np.ndarray]]]] = defaultdict(dict)
-    for loaded, moment, epochs, tokens in _moments(folders, rows, device, config_dir):
+    for loaded, at, tokens in _moments(folders, rows, device, config_dir):
         row, variant = loaded.row, variants[loaded.row["run_id"]]
         labels = {key: row[key] for key in ("task", "setting", "mixer", "lr", "seed", "run_id", "replica")}
-        labels |= {"variant": variant, "moment": moment, "epochs": epochs}
-        found += [labels | one for one in measure(loaded.model, tokens)]
+        labels |= {"variant": variant, **at}
         own = maps[row["task"], row["setting"]]
-        if moment == "official" and (row["mixer"], variant, "p") not in own:  # of the first seed
-            for layer, kind, weights in score_maps(loaded.model, tokens[:1]):
-                if layer in (1, len(loaded.model.blocks)):
-                    heads = [(f"layer {layer}, head {head}", one) for head, one in enumerate(weights[:2], start=1)]
-                    own.setdefault((row["mixer"], variant, kind), []).extend(heads)
+        is_mapped = at["moment"] == "official" and (row["mixer"], variant, "p") not in own  # of the first seed
+        try:
+            with users_code():
+                found += [labels | one for one in measure(loaded.model, tokens)]
+                shown = list(score_maps(loaded.model, tokens[:1])) if is_mapped else []
+        except Exception as error:  # of a mixer's attention_parts
+            raise ValueError(f"mixer={row['mixer']}: {with_place(error)}") from error
+        for layer, kind, weights in shown:
+            if layer in (1, len(loaded.model.blocks)):
+                heads = [(f"layer {layer}, head {head}", one) for head, one in enumerate(weights[:2], start=1)]
+                own.setdefault((row["mixer"], variant, kind), []).extend(heads)
     if not found:
         raise ValueError("the mixers have neither linear layers nor attention_parts: there is nothing to measure")
     check_writable(out, "--out")
@@ -118,15 +126,19 @@ def _variants(folders: Sequence[Path]) -> dict[str, str]:
 
 def _moments(
     folders: Sequence[Path], rows: int, device: str | torch.device, config_dir: ConfigDir
-) -> Iterator[tuple[Loaded, str, int, Tensor]]:
-    """Each model, whose weights it has, the epochs that it had made by then, and the test rows, int64 `[rows, T]`."""
+) -> Iterator[tuple[Loaded, dict[str, Any], Tensor]]:
+    """Each model, whose weights it has and after how many `epochs` and, of a text, `tokens`, and the test rows.
+
+    These are int64 `[rows, T]`.
+    """
     read: dict[str, Tensor] = {}  # by task: runs on one task have the same rows
     for folder in folders:
         loaded = load(folder, config_dir=config_dir)  # which says what is wrong with the run
         if (key := json.dumps(loaded.config["task"], sort_keys=True)) not in read:
             read[key] = torch.from_numpy(splits_of(loaded)["test"][0][:rows].astype(np.int64)).to(device)
-        record = read_record(folder)
-        assert record is not None
+        record, metrics = read_record(folder), read_metrics(folder)
+        assert record is not None and metrics is not None
+        tokens = metrics.groupby(metrics["epoch"] + 1)["token"].max() if "token" in metrics else None
         for row in best_trial(record.rows, "official", record.score)[0]:
             number, snapshots = row["replica"], loaded.config["trainer"].get("snapshots", ())
             for done in (None, *snapshots):
@@ -134,7 +146,9 @@ def _moments(
                     loaded = load(folder, number, epochs=done, config_dir=config_dir)
                     loaded.model.to(device)
                     moment = "official" if done is None else snapshot(done)
-                    yield loaded, moment, row["official_epoch"] + 1 if done is None else done, read[key]
+                    epochs = row["official_epoch"] + 1 if done is None else done
+                    at: dict[str, Any] = {"moment": moment, "epochs": epochs}
+                    yield loaded, at if tokens is None else at | {"tokens": tokens.get(epochs, 0)}, read[key]
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

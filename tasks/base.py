@@ -133,7 +133,7 @@ class Task(ABC):
 
     @property
     def trained_rows(self) -> int | None:
-        """How many rows to train on, in place of `trainer.epochs`; None: as these say."""
+        """How many rows to train on, by the task's key `tokens`; None: as `trainer.epochs` says."""
         return None
 
     def splits(self) -> dict[Split, tuple[np.ndarray, np.ndarray]] | None:

@@ -54,25 +54,28 @@ class Text(Task):
     Attributes:
         path: a file, or a pattern such as `books/*.txt` for several, joined in the order of their names: text, or ids
             of tokens in a `.npy`, or in a `.bin` of uint16 (uint32 if `vocab_size` is above 65,536).
-        tokens: how many to train on; all of the training part once, then again in another order, and so on.
+        tokens: how many to train on; all of the training part once, then again in another order, and so on. None: for
+            `trainer.epochs`.
         bpe: the size of a byte-level BPE vocabulary, which is trained on the training part; None: a token is a byte.
         vocab_size: of ids. Of text it follows from `bpe`.
         num_train_examples, num_val_examples, num_test_examples: the first so many rows of a split; None: all.
+        data_seed: of no use, as nothing is drawn; part of a run's identity.
     """
 
     path: str
-    tokens: float
+    tokens: float | None
     bpe: int | None = None
     vocab_size: int | None = None  # type: ignore[assignment]
     num_train_examples: int | None = None  # type: ignore[assignment]
     num_val_examples: int | None = None  # type: ignore[assignment]
     num_test_examples: int | None = None  # type: ignore[assignment]
+    data_seed: int = 12345
 
     def __post_init__(self):
         optional = ("vocab_size", "num_train_examples", "num_val_examples", "num_test_examples", "test_seq_len")
         for key in ("seq_len", *(key for key in optional if getattr(self, key) is not None)):
             self.require_int(key, 1)
-        self.demand(self.tokens >= 1, "tokens", "must be at least 1")
+        self.demand(self.tokens is None or self.tokens >= 1, "tokens", "must be at least 1")
         if self.bpe is not None:
             self.require_int("bpe", 257)
         path = os.path.expanduser(self.path)
@@ -104,8 +107,8 @@ class Text(Task):
         return self.corpus.sha256
 
     @property
-    def trained_rows(self) -> int:
-        return -(-int(self.tokens) // self.seq_len)
+    def trained_rows(self) -> int | None:
+        return None if self.tokens is None else -(-int(self.tokens) // self.seq_len)
 
     def num_examples(self, split: Split) -> int:
         return len(self.splits()[split][0])
@@ -265,6 +268,8 @@ def _train(text: np.ndarray, size: int, path: Path) -> None:
     alphabet = library.pre_tokenizers.ByteLevel.alphabet()
     trainer = library.trainers.BpeTrainer(vocab_size=size, initial_alphabet=alphabet, show_progress=False)
     tokenizer.train_from_iterator(_pieces(text[:_LEARNED]), trainer)
+    if (found := tokenizer.get_vocab_size()) < size:
+        raise ValueError(f"task.bpe={size}: the text has no more than {found} tokens")
     tokenizer.save(str(path))
 
 

@@ -1,5 +1,8 @@
 """`mixerlab analyse`: rows, figures and a table of runs that kept their weights."""
 
+import re
+import sys
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -35,6 +38,22 @@ def test_rows_of_a_run_and_its_snapshots(tmp_path):
     trained_values = rows[(rows["epochs"] == 2) & (rows["measure"] == "norm rho")]
     assert len(trained_values) == 2 * 2 and (trained_values["mean"] > 0).all()
     assert "| icr" in (tmp_path / "out" / "stable_ranks.md").read_text()
+
+
+def test_a_text_is_trained_on_by_tokens(tmp_path):
+    (tmp_path / "text.txt").write_text("to be or not to be\n" * 200)
+    text = ("task=text", f"task.path={tmp_path / 'text.txt'}", "task.tokens=1600", "trainer.eval_every=2")
+    tiny = [override for override in TINY if not override.startswith(("task.", "trainer.epochs"))]
+    sizes = ("task.seq_len=16", "trainer.batch_size=20", "mixer=parallax", "optimizer.lr=0.01")
+    record = mixerlab.run(*text, *tiny, *KEPT, *sizes, f"results_dir={tmp_path}")
+    out = analyse([run_folder(tmp_path, record.run_id)], tmp_path / "out", rows=2, formats=())
+    rows = rows_in(out)
+    assert set(zip(rows["moment"], rows["tokens"], strict=True)) >= {("epoch-0", 0), ("epoch-2", 4 * 20 * 16)}
+    rows = rows.assign(variant="")
+    of_icr = rows.assign(task="icr", tokens=np.nan)
+    figure = over_training(pd.concat([rows, of_icr], ignore_index=True), {"COR": ["cor"]}, "title")
+    assert [panel.get_xlabel() for panel in figure.axes] == ["epoch", "tokens"]
+    assert [panel.lines[0].get_xdata().tolist() for panel in figure.axes] == [[0, 2], [0, 1280]]
 
 
 @pytest.mark.slow
@@ -104,6 +123,10 @@ def test_a_setting_whose_mixers_lack_a_measure_has_no_panel_of_it():
             [(mixer, variant) for mixer in ("attn", "parallax") for variant in "ab"],
             ["a", "b", "attn", "parallax", "parallax, p"],
         ),
+        (
+            [(mixer, variant) for mixer in ("attn", "parallax", "lla") for variant in "ab"],
+            ["a", "b", "attn", "parallax", "parallax, lla, p", "lla"],
+        ),
     ],
 )
 def test_the_legend_tells_mixers_once(runs, expected):
@@ -112,10 +135,12 @@ def test_the_legend_tells_mixers_once(runs, expected):
     rows = [
         of_run | dict.fromkeys(QUANTILES, 0.5) | {"mixer": mixer, "variant": variant, "measure": measure}
         for mixer, variant in runs
-        for measure in ("sink p", *(("cor", "sink s") if mixer == "parallax" else ()))
+        for measure in ("sink p", *(("cor", "sink s") if mixer != "attn" else ()))
     ]
     (legend,) = by_layer(pd.DataFrame(rows), SCORES, "title").legends
     assert [text.get_text() for text in legend.get_texts()] == expected
+    lines = [line.get_linestyle() for line in legend.get_lines() if line.get_color() == "0.3"]
+    assert len(set(lines)) == len(lines)
 
 
 def test_figures_of_a_hybrid_beside_a_mixer_without_scores():
@@ -138,22 +163,44 @@ def test_a_mixer_without_scores_has_measures_of_its_weights_and_no_figures(tmp_p
     assert set(rows_in(out)["measure"]) == {f"{kind} W_{name}" for kind in ("norm", "srank") for name in "QKVO"}
 
 
-def test_a_mixer_with_nothing_to_measure_is_refused(tmp_path):
+def test_stable_ranks_of_layers_that_attention_lacks(tmp_path):
+    out = analyse([trained(tmp_path, "mixer=mamba", "optimizer.lr=0.01")], tmp_path / "out", rows=1)
+    lines = [line.split("|") for line in (out / "stable_ranks.md").read_text().split("\n\n")[0].splitlines()[2:]]
+    assert [line[3].strip() for line in lines] == ["in_proj", "x_proj", "dt_proj", "out_proj"]
+    assert all(float(line[4]) >= 1 for line in lines)
+
+
+OWN = """
+from mixerlab import SequenceMixer
+from mixerlab.mixers.base import AttentionParts
+
+class Cumulated(SequenceMixer):
+    def __init__(self, d_model): super().__init__()
+    def forward(self, x): return x.cumsum(1)
+    def state_size(self, seq_len): return 1
+    def attention_parts(self, x): return {parts}
+"""
+
+
+@pytest.mark.parametrize(
+    ("parts", "message"),
+    [
+        ("None", "there is nothing to measure"),
+        ("AttentionParts(*[x.unflatten(2, (2, -1)).transpose(1, 2)] * 3, 1.0)", "mixer=cumulated: .* q \\[.* shapes"),
+        ("x.q", "mixer=cumulated: AttributeError.*Cumulated.attention_parts .*cumulated.py:9"),
+    ],
+)
+def test_a_mixer_that_cannot_be_measured_is_refused(tmp_path, monkeypatch, parts, message):
     (tmp_path / "conf" / "mixer").mkdir(parents=True)
     (tmp_path / "conf" / "mixer" / "cumulated.yaml").write_text("name: cumulated\n_target_: cumulated.Cumulated\n")
-    lines = [
-        "import mixerlab",
-        "class Cumulated(mixerlab.SequenceMixer):",
-        "    def __init__(self, d_model): super().__init__()",
-        "    def forward(self, x): return x.cumsum(1)",
-        "    def state_size(self, seq_len): return 1",
-    ]
-    (tmp_path / "cumulated.py").write_text("\n".join(lines))
+    (tmp_path / "cumulated.py").write_text(OWN.format(parts=parts))
+    monkeypatch.delitem(sys.modules, "cumulated", raising=False)
     own = ("--config-dir", str(tmp_path / "conf"))
     results = f"results_dir={tmp_path / 'results'}"
     assert run_py("task=icr", "mixer=cumulated", *TINY, *KEPT, "optimizer.lr=0.01", results, *own).code == 0
     (folder,) = (tmp_path / "results" / "runs").iterdir()
-    assert "there is nothing to measure" in run_py("analyse", str(folder), *own).err
+    outcome = run_py("analyse", str(folder), *own)
+    assert outcome.code == 1 and outcome.err.count("\n") == 1 and re.search(message, outcome.err)
 
 
 def test_a_run_without_weights_is_refused_with_the_command_that_keeps_them(tmp_path):

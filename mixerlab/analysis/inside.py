@@ -27,9 +27,12 @@ def measure(model: nn.Module, tokens: Tensor) -> Iterator[dict[str, Any]]:
     Args:
         model: with `blocks`, each of which has a `mixer`.
         tokens: int64 `[B, T]`.
+
+    Raises:
+        ValueError: `attention_parts` of a mixer gives other shapes than it must.
     """
     for layer, (mixer, x) in enumerate(_inputs(model, tokens), start=1):
-        parts = mixer.attention_parts(x)
+        parts = _parts_of(mixer, x)
         found = dict(_of_weights(mixer, parts))
         if parts is not None:
             sequences = [_of_activations(_of_sequence(parts, number)) for number in range(len(x))]
@@ -42,7 +45,7 @@ def measure(model: nn.Module, tokens: Tensor) -> Iterator[dict[str, Any]]:
 def score_maps(model: nn.Module, tokens: Tensor) -> Iterator[tuple[int, str, np.ndarray]]:
     """Layer, `p` or `s`, and the weights `[H, T, T]`, queries down, of a sequence of tokens, int64 `[1, T]`."""
     for layer, (mixer, x) in enumerate(_inputs(model, tokens), start=1):
-        if (parts := mixer.attention_parts(x)) is not None:
+        if (parts := _parts_of(mixer, x)) is not None:
             for name, weights in zip(("p", "s"), _weights(_of_sequence(parts, 0)), strict=True):
                 if weights is not None:
                     yield layer, name, weights.cpu().numpy()
@@ -58,6 +61,19 @@ def _inputs(model: nn.Module, tokens: Tensor) -> list[tuple[SequenceMixer, Tenso
     for hook in hooks:
         hook.remove()
     return list(zip(mixers, read, strict=True))
+
+
+def _parts_of(mixer: SequenceMixer, x: Tensor) -> AttentionParts | None:
+    if (parts := mixer.attention_parts(x)) is None:
+        return None
+    (batch, length), (heads, head_dim) = x.shape[:2], parts.q.shape[-2:]
+    shapes = {key: value.shape for key, value in parts._asdict().items() if isinstance(value, Tensor)}
+    right = {"q": (heads, head_dim), "rho": (heads, head_dim), "gate": (heads,)}
+    right |= dict.fromkeys(("k", "v"), (parts.k.shape[-2], head_dim))
+    if any(shape != (batch, length, *right[key]) for key, shape in shapes.items()) or heads % parts.k.shape[-2]:
+        told = ", ".join(f"{key} {list(shape)}" for key, shape in {"x": x.shape, **shapes}.items())
+        raise ValueError(f"attention_parts: of {told} are not the shapes that mixerlab.mixers.base.AttentionParts has")
+    return parts
 
 
 def _of_sequence(parts: AttentionParts, number: int) -> AttentionParts:

@@ -9,8 +9,8 @@ from omegaconf import DictConfig, OmegaConf
 
 from mixerlab.config.hints import check_choices, one_line_refusals
 from mixerlab.config.hybrid import expand, is_hybrid
-from mixerlab.config.project import ConfigDir, check_yamls, note_folders, search_path, use_folders
-from mixerlab.config.settings import baseline_from_yaml
+from mixerlab.config.project import ConfigDir, check_yamls, given, note_folders, search_path, use_folders
+from mixerlab.config.settings import baseline_from_yaml, build_task
 from mixerlab.config.sizes import match_params
 
 
@@ -50,7 +50,7 @@ def without_hydra(composed: DictConfig) -> DictConfig:
 
 
 def complete(cfg: DictConfig, hydra_config: DictConfig | HydraConf, loader: ConfigLoader) -> None:
-    """Gives a hybrid its layers' configs, a task its baseline and a model its `d_ff`; refuses yamls of another name.
+    """Gives a hybrid its layers' configs, a task its baseline and a model its `d_ff`.
 
     Args:
         cfg: a composed config, which is changed.
@@ -58,8 +58,8 @@ def complete(cfg: DictConfig, hydra_config: DictConfig | HydraConf, loader: Conf
         loader: what composed it.
 
     Raises:
-        ValueError: a mixer that does not exist, options that no layer has, sizes that cannot be matched, or a yaml of
-            another name.
+        ValueError: a mixer that does not exist, options that no layer has, sizes that cannot be matched, a yaml of
+            another name, or epochs of a task that does not count them.
     """
     check_yamls(cfg, hydra_config)
     if isinstance(cfg.task, DictConfig) and not {"baseline", "levels"} & set(cfg.task):
@@ -70,3 +70,13 @@ def complete(cfg: DictConfig, hydra_config: DictConfig | HydraConf, loader: Conf
     if isinstance(cfg.model, DictConfig) and cfg.model.get("match_params") is not None:
         with one_line_refusals():
             match_params(cfg, hydra_config, loader)
+    for text in given(hydra_config):
+        if text.startswith("trainer.epochs="):
+            with one_line_refusals():
+                refuse_epochs(text, cfg.task)
+
+
+def refuse_epochs(text: str, task_cfg: DictConfig) -> None:
+    """ValueError if the task says how long to train: `text` sets the epochs all the same."""
+    if build_task(task_cfg).trained_rows is not None:
+        raise ValueError(f"{text} has no effect, because task.tokens={task_cfg.tokens} is set: add task.tokens=null")

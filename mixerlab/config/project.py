@@ -9,10 +9,10 @@ import sys
 from collections.abc import Mapping, Sequence
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from hydra.conf import HydraConf
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig, ListConfig, OmegaConf
 
 from mixerlab.config.postponed import GROUPS
 
@@ -27,6 +27,11 @@ def command_line_folders(hydra_config: DictConfig | HydraConf) -> list[Path]:
     providers = ("command-line", "hydra.searchpath in command-line")  # the last one given, and those before it
     sources = hydra_config.runtime.config_sources
     return [Path(source.path) for source in sources if source.provider in providers and source.schema == "file"]
+
+
+def given(hydra_config: DictConfig | HydraConf) -> list[str]:
+    """The settings `KEY=VALUE` of the command, as they were written."""
+    return cast(list[str], OmegaConf.to_container(cast(ListConfig, hydra_config.overrides.task)))
 
 
 def search_path(folders: Sequence[Path]) -> list[str]:
@@ -100,7 +105,7 @@ def check_yamls(cfg: DictConfig, hydra_config: DictConfig | HydraConf) -> None:
     """`check_yaml` of each group whose yaml was chosen."""
     for group in GROUPS:
         if isinstance(file := hydra_config.runtime.choices.get(group), str):
-            check_yaml(cfg.get(group), file, group, hydra_config.overrides.task)
+            check_yaml(cfg.get(group), file, group, given(hydra_config))
 
 
 def check_yaml(

@@ -17,7 +17,7 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, ListConfig, OmegaConf, open_dict
 
 from mixerlab.config.arguments import check_arguments, defaults_of, subclass_of
-from mixerlab.config.project import searching
+from mixerlab.config.project import given, searching
 from mixerlab.records.errors import with_place
 from mixerlab.records.identity import present
 from mixerlab.records.interruption import users_code
@@ -67,7 +67,7 @@ def baseline_from_yaml(cfg: DictConfig, hydra_config: DictConfig | HydraConf, lo
     with open_dict(cfg):
         cfg.task.baseline = {key: own[key] for key in plain}
         for key in plain:
-            is_set = any(text.startswith(f"task.{key}=") for text in hydra_config.overrides.task)
+            is_set = any(text.startswith(f"task.{key}=") for text in given(hydra_config))
             if not is_set and cfg.task[key] == own[key]:
                 cfg.task[key] = f"${{setting:{key}}}"
 

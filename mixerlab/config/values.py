@@ -154,9 +154,8 @@ def _check(config: dict[str, Any], task: Task) -> None:
     if task.trained_rows is not None:  # the passes that it begins
         config["trainer"]["epochs"] = math.ceil(task.trained_rows / task.num_examples("train"))
     if (steps := _steps_of(config, task)) > MOST_STEPS:
-        raise ValueError(
-            f"trainer.epochs={config['trainer']['epochs']} makes {steps} steps: a run has at most {MOST_STEPS}"
-        )
+        group, key = ("trainer", "epochs") if task.trained_rows is None else ("task", "tokens")
+        raise ValueError(f"{group}.{key}={config[group][key]} makes {steps} steps: a run has at most {MOST_STEPS}")
 
 
 def _steps_of(config: Mapping[str, Any] | DictConfig, task: Task) -> int:

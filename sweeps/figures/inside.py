@@ -1,8 +1,8 @@
 """The Parallax paper's figures of what trained mixers compute, from the rows of `mixerlab analyse`.
 
 The rows have `task`, `setting`, `mixer`, `variant`, `run_id`, `replica`, `moment` (whose weights: `official`, or those
-of a snapshot), `epochs` (made until then), `layer`, `measure`, its `mean` and `QUANTILES`. `variant` tells the runs of
-a mixer apart, such as by their optimizer, and has a colour.
+of a snapshot), `epochs` (made until then) and, of a text, `tokens`, `layer`, `measure`, its `mean` and `QUANTILES`.
+`variant` tells the runs of a mixer apart, such as by their optimizer, and has a colour.
 """
 
 from collections.abc import Mapping, Sequence
@@ -37,6 +37,7 @@ ACTIVATIONS: Panels = {"COR": ["cor"], "gate": ["gate"]} | {f"|{x}|": [f"norm {x
 _RUN = ["mixer", "variant"]
 _INITIAL: dict[str, Any] = {"color": "0.6", "linewidth": 0.8}
 _DOT: dict[str, Any] = {"marker": ".", "markersize": 2.5, "linestyle": "none", "markeredgewidth": 0, "alpha": 0.6}
+_LINES = ("-", ":", "-.", (0, (3, 1, 1, 1, 1, 1)))
 _DODGE = 0.5  # of the distance between layers: what the runs take at each
 _SCALE = SymLogNorm(0.01, vmin=-1, vmax=1)  # of the weight of a value
 
@@ -81,8 +82,11 @@ def by_layer(frame: pd.DataFrame, panels: Panels, title: str) -> Figure | None:
 
 
 def over_training(frame: pd.DataFrame, panels: Panels, title: str) -> Figure | None:
-    """The means by epoch, a line for each layer: a row for each task; None without snapshots."""
-    means = _means(frame[frame["moment"] != "official"], panels, "epochs")
+    """The means by epoch, or by tokens, a line for each layer: a row for each task; None without snapshots."""
+    tokens = frame.get("tokens", pd.Series(np.nan, frame.index))
+    of_text = set(frame.loc[tokens.notna(), "task"])
+    frame = frame.assign(trained=tokens.fillna(frame["epochs"]))
+    means = _means(frame[frame["moment"] != "official"], panels, "trained")
     if not (shown := _shown(means, panels)):
         return None
     look, layers = _colours(means, frame), means["layer"].max()
@@ -96,8 +100,8 @@ def over_training(frame: pd.DataFrame, panels: Panels, title: str) -> Figure | N
             for (mixer, variant, measure, layer), line in own.groupby([*_RUN, "measure", "layer"]):
                 draw: dict[str, Any] = {"color": look[mixer, variant], "linestyle": _line(means, look, mixer, measure)}
                 draw |= {"alpha": 0.35 + 0.65 * layer / layers, "marker": _mark(line)}
-                panel.plot(line["epochs"], line["mean"], **draw)
-            show_epochs(panel)
+                panel.plot(line["trained"], line["mean"], **draw)
+            show_epochs(panel, tokens=setting[0] in of_text)
         return sheet.finish(
             title, f"from pale to strong: layer 1 to {layers}", _handles(means, look, shown), height=0.9
         )
@@ -185,11 +189,12 @@ def _is_shared(look: Mapping[tuple[str, str], str]) -> bool:
 
 
 def _line(means: pd.DataFrame, look: Mapping[tuple[str, str], str], mixer: str, measure: str) -> Any:
-    """Dotted for a mixer without a probe that shares its colour, dashed for the p of one with it."""
-    has_probe = ((means["mixer"] == mixer) & means["measure"].isin(["cor", "sink s"])).any()
-    if _is_shared(look) and not has_probe:
-        return ":"
-    return "--" if measure == "sink p" and has_probe else "-"
+    """Dashed for the p of a mixer with a probe; mixers that share colours have others each, solid for one with it."""
+    with_probe = set(means.loc[means["measure"].isin(["cor", "sink s"]), "mixer"])
+    if measure == "sink p" and mixer in with_probe:
+        return "--"
+    mixers = sorted(means["mixer"].unique(), key=lambda name: name not in with_probe)
+    return _LINES[mixers.index(mixer) % len(_LINES)] if _is_shared(look) else "-"
 
 
 def _mark(line: pd.DataFrame) -> str:
@@ -202,12 +207,13 @@ def _handles(means: pd.DataFrame, look: Mapping[tuple[str, str], str], shown: Se
     names = [variant or mixer if shared else ", ".join(filter(None, (mixer, variant))) for mixer, variant in look]
     colours = dict(zip(names, look.values(), strict=True))
     handles: list[Artist] = [Line2D([], [], color=colour, label=name) for name, colour in colours.items()]
-    kinds: dict[Any, str] = {}
+    kinds: dict[Any, list[str]] = {}
     for mixer in means["mixer"].unique():
         for measure in ("", "sink p") if any("sink p" in measures for *_, measures in shown) else ("",):
             line = _line(means, look, mixer, measure)
-            if shared or line == "--":
-                kinds.setdefault(line, f"{mixer}, p" if line == "--" else mixer)
-    if len(kinds) > 1 or not shared:
-        handles += [Line2D([], [], color="0.3", linestyle=line, label=name) for line, name in kinds.items()]
+            if (shared or line == "--") and mixer not in kinds.setdefault(line, []):
+                kinds[line].append(mixer)
+    for line, mixers in kinds.items():
+        name = ", ".join([*mixers, "p"] if line == "--" else mixers)
+        handles.append(Line2D([], [], color="0.3", linestyle=line, label=name))
     return handles

@@ -186,17 +186,22 @@ def tables_of(frame: pd.DataFrame, cells: pd.DataFrame) -> tuple[dict[str, Table
     custom = same["setting"].map(is_custom).astype(bool)
     left_out = custom & same["task"].isin(same.loc[~custom, "task"])
     benchmark = same[~left_out]
-    notes = notes_of(frame)
+    notes = []
     if len(same) < len(cells):
         notes.append("Cells tested at another length than trained at are left out of the means: see table settings.")
     for task, setting in same.loc[left_out, ["task", "setting"]].drop_duplicates().itertuples(index=False):
         notes.append(f"{task} {setting}: own sizes, left out of the means.")
     harder = benchmark["task"].map(is_challenge).astype(bool)
-    tables = {score.name: task_table(own) for score, own in benchmark[~harder].groupby("score", sort=False)}
+    parts = {score.name: (task_table, own) for score, own in benchmark[~harder].groupby("score", sort=False)}
     if harder.any():
-        tables["challenge"] = setting_table(benchmark[harder])
-    tables["settings"] = setting_table(cells)
-    return {name: replace(table, notes=(*table.notes, *notes)) for name, table in tables.items()}, benchmark
+        parts["challenge"] = setting_table, benchmark[harder]
+    parts["settings"] = setting_table, cells
+    tables, places = {}, pd.MultiIndex.from_frame(frame[["task", "setting"]])
+    for name, (make, own) in parts.items():
+        table, here = make(own), places.isin(pd.MultiIndex.from_frame(own[["task", "setting"]]))
+        own_notes = notes_of(frame[here | frame["mixer"].isna()])
+        tables[name] = replace(table, notes=(*table.notes, *own_notes, *notes))
+    return tables, benchmark
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

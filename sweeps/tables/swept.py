@@ -152,10 +152,13 @@ def spread_out(frame: pd.DataFrame, by: Collection[str] | None = None) -> pd.Dat
         values = tuple((key, value) for key, value in pairs if value and not (key == FUTURE and row[1]))
         columns[row] = Column(row[0], values, row[1])
     settings = known["setting"].astype(object)
-    in_rows = [key for key in keys if key.startswith("task.")]
+    in_rows = sorted((key for key in keys if key.startswith("task.")), key=lambda key: key != _DATA)
     for key, name in short_names(in_rows).items():
-        settings += told[key].map(lambda value, name=name: f", {name}={value}" if value else "")
-    several = known.groupby("task")["score"].transform("nunique") > 1  # its task has got another score since
+        # What the name tells already, as the data does its vocabulary, is not told twice.
+        several = told[key].groupby([known["task"], settings]).transform("nunique") > 1
+        more = several.groupby(known["task"]).transform("any")
+        settings += [f", {name}={value}" if value else "" for value in told[key].where(more, "")]
+    several = known["score"].groupby([known["task"], settings]).transform("nunique") > 1  # it has got another since
     scores = zip(known["score"], several, strict=True)
     settings += [f", score={name}" if many and isinstance(name, str) else "" for name, many in scores]
     frame = frame.assign(column=None).astype({"setting": object, "column": object})

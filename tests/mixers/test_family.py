@@ -194,6 +194,22 @@ def test_lla_with_a_large_ridge_is_softmax_attention(relative_ridge):
     assert (lla(x) - attention(x)).abs().max() > 0.1
 
 
+@pytest.mark.parametrize(
+    ("options", "enough", "too_few"),
+    [({}, 16, 8), ({"ridge": 0.1}, 32, 16), ({"relative_ridge": False}, 96, 16)],
+)
+def test_the_iterations_that_a_ridge_takes(options, enough, too_few):
+    """In float32, of heads of 64, as the docstring of `cg_iterations` says."""
+    torch.manual_seed(0)
+    lla, (q, k) = mixer_of("lla", 128, **options), F.rms_norm(torch.randn(2, 1, 128, 2, 64), (64,))
+    lla.cg_iterations = 400
+    exact = lla.probes(q.double(), k.double())
+    errors = []
+    for lla.cg_iterations in (enough, too_few):
+        errors.append((lla.probes(q, k) - exact).norm() / exact.norm())
+    assert errors[0] < 2e-5 and errors[1] > 5e-4, errors
+
+
 def test_lla_with_a_large_bandwidth_is_affine_mesa():
     lla, affine, x = lla_twins(("affine_mesa", BARE), relative_ridge=False, bandwidth=1e9, ridge=2.5)
     affine.ridge_logit.data.fill_(math.log(math.expm1(2.5 - affine.ridge_lower_bound)))

@@ -156,6 +156,15 @@ def test_what_has_no_part_in_means(results, capsys):
     assert table_of(alone)[1] == ["icr", "1.000"]
 
 
+def test_a_note_stands_under_the_tables_that_it_concerns(results):
+    """Here MLPs that were matched on the harder set only."""
+    for mixer, width in (("attn", 352), ("gdn", 320)):
+        changed = {"model.d_ff": width}
+        fakes.add_run(results, [0.1, 0.2, 0.1], mixer=mixer, task="icr_challenge", setting="256-512", changed=changed)
+    noted = [str(reports.table(results, name).attrs["notes"]) for name in ("accuracy", "challenge", "settings")]
+    assert ["model.d_ff" in notes for notes in noted] == [False, True, True]
+
+
 def test_a_report_replaces_the_one_before_and_nothing_else(results):
     mine = [results / "report/official/mine.txt", results / "report/report.html"]
     mine[0].parent.mkdir(parents=True)

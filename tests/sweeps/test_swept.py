@@ -3,6 +3,7 @@
 import fakes
 import pytest
 
+from mixerlab.records.schema import ACCURACY, Score
 from mixerlab.sweeps.tables.cells import best_per_cell
 from mixerlab.sweeps.tables.collect import collect
 from mixerlab.sweeps.tables.columns import Column, columns_in_order, labels
@@ -114,6 +115,18 @@ def test_a_key_of_the_task_makes_rows_whatever_columns_are_by(tmp_path):
     assert rows(tmp_path, by=["mixer"]) == {(names[0], "attn"): 0.228, (names[1], "attn"): 0.328}
     table = setting_table(best_per_cell(spread_out(collect(tmp_path), ["mixer"])))
     assert any("the best of 2 configurations" in remark for remark in table.notes)
+
+
+def test_a_name_tells_no_key_that_it_tells_already(tmp_path):
+    """Data on disk tell the vocabulary and the score that go with them."""
+    bits = Score("bits_per_token", higher_is_better=False)
+    for digest, size, score in (("a1" * 32, None, ACCURACY), ("b2" * 32, 300, bits), ("c3" * 32, 300, bits)):
+        data = {"task.data_sha256": digest, "task.size": size}
+        fakes.add_run(tmp_path, [0.1, 0.5, 0.1], changed=data, score=score)
+    names = set(spread_out(collect(tmp_path))["setting"])
+    assert names == {f"baseline, data={digits}" for digits in ("a1a1a1a1", "b2b2b2b2", "c3c3c3c3")}
+    fakes.add_run(tmp_path, [0.1, 0.5, 0.1], changed=data | {"task.size": 400}, score=bits)
+    assert "baseline, data=c3c3c3c3, size=400" in set(spread_out(collect(tmp_path))["setting"])
 
 
 def test_settings_that_are_missing_are_told_apart_where_their_names_have_commas(tmp_path):

@@ -93,6 +93,9 @@ def test_ids_in_a_file(file, tmp_path):
         (("task.num_test_examples=90",), "task.num_test_examples=90: the test part has"),
         (("task.vocab_size=100",), "task.vocab_size=100: text has 256 tokens"),
         (("task.tokens=0",), "task.tokens=0"),
+        (("task.tokens=1e12",), "task.tokens=1000000000000.0 makes .* steps"),
+        (("task.data_seed=1",), "unknown key task.data_seed"),
+        (("trainer.epochs=3",), "trainer.epochs=3 has no effect, because task.tokens=.* add task.tokens=null"),
     ],
 )
 def test_what_is_refused(file, overrides, message):
@@ -136,6 +139,21 @@ def test_bpe(file, monkeypatch):
     assert few.score_from(nats, "test") == pytest.approx(1)  # a bit for each byte of these rows
     monkeypatch.setattr("mixerlab.tasks.text._train", None)  # it is kept
     assert task_of(file, "task.bpe=270").digest == task.digest
+
+
+def test_bpe_of_more_tokens_than_the_text_has(file):
+    pytest.importorskip("tokenizers")
+    with pytest.raises(ValueError, match=r"task.bpe=5000: the text has no more than") as caught:
+        task_of(file, "task.bpe=5000").splits()
+    most = int(str(caught.value).split()[-2])
+    task = task_of(file, f"task.bpe={most}")
+    assert task.vocab_size == most == task.corpus.largest + 1
+
+
+def test_epochs_are_passes_without_tokens(file, tmp_path):
+    own = ("task=text", f"task.path={file}", "mixer=attn", *CPU, "optimizer.lr=1e-3", f"results_dir={tmp_path}")
+    (row,) = mixerlab.run(*own, "task.tokens=null", "trainer.epochs=2", "trainer.batch_size=256").rows
+    assert row["epochs"] == 2 and row["steps"] == 2 * math.ceil(task_of(file).num_examples("train") / 256)
 
 
 def test_it_trains_as_a_plain_loop_does(file, tmp_path):
