@@ -29,8 +29,7 @@ RATES_NOTE = """\
 Bits per byte of validation rows at the end of the search for the learning rate, one seed. Bold: the lowest; †: at the
 smallest or the largest rate that was tried."""
 CHOSEN_NOTE = """\
-The same at the end of training, mean over seeds, at the search's rate and at half of it (in brackets). Bold: the rate
-of all other tables."""
+The same at the end of training, mean over seeds. Bold: the rate of all other tables."""
 BITS_NOTE = f"""\
 {ENGLISH}: mean over seeds
 (how many, if not three) ± half of Student's 95% interval."""
@@ -65,7 +64,7 @@ def make(scratch: Path) -> None:
     single = rows[~several & ~searched].merge(plain[CELL].drop_duplicates())
     scheduled = (single["schedule"] != "wsd") | (single["schedule.gamma"] > 0)
     tables = {
-        "rates": rates_table(rows[searched]) + "\n" + chosen_table(rows[from_start]),
+        "rates": rates_table(rows[searched], RATES_NOTE) + "\n" + rates_table(rows[from_start], CHOSEN_NOTE),
         "bits_per_byte": bits_table(plain),
         "controls": controls_table(single[~scheduled], plain),
         "schedules": schedules_table(plain, single[scheduled], metrics),
@@ -90,29 +89,19 @@ def at_better_rate(rows: pd.DataFrame) -> pd.DataFrame:
     return rows[pd.MultiIndex.from_frame(rows[CELL]).isin(means.groupby(level=[0, 1]).idxmin())]
 
 
-def rates_table(rows: pd.DataFrame) -> str:
-    scores = rows.pivot(index=["optimizer", "mixer"], columns="lr", values="clean_val_bits_per_byte")
+def rates_table(rows: pd.DataFrame, note: str) -> str:
+    """Means over seeds by learning rate."""
+    scores = rows.pivot_table(index=["optimizer", "mixer"], columns="lr", values="clean_val_bits_per_byte")
     lines = [["mixer", "optimizer", *(f"{rate:g}" for rate in scores)]]
     for optimizer, mixer in product(OPTIMIZERS, in_order(rows["mixer"], MIXERS)):
         if (optimizer, mixer) in scores.index:
             own = scores.loc[optimizer, mixer]
             tried = own.dropna()
             best, edges = tried.idxmin(), (tried.index[0], tried.index[-1])
-            texts = {rate: f"{score:.3f}" for rate, score in tried.items()}
+            texts = {rate: f"{score:.4f}" for rate, score in tried.items()}
             texts[best] = f"**{texts[best]}**{'†' if best in edges else ''}"
             lines.append([mixer, OPTIMIZERS[optimizer], *(texts.get(rate, "") for rate in own.index)])
-    return noted(lines, 2, RATES_NOTE)
-
-
-def chosen_table(rows: pd.DataFrame) -> str:
-    means = rows.groupby(CELL)["clean_val_bits_per_byte"].mean()
-    lines = [["mixer", "optimizer", "rate of the search", "half of it"]]
-    for optimizer, mixer in product(OPTIMIZERS, in_order(rows["mixer"], MIXERS)):
-        own = means[mixer, optimizer].sort_index(ascending=False)
-        texts = [f"{score:.4f}" if score > own.min() else f"**{score:.4f}**" for score in own]
-        texts = [f"{text} ({rate:g})" for text, rate in zip(texts, own.index, strict=True)]
-        lines.append([mixer, OPTIMIZERS[optimizer], *texts, *[""] * (2 - len(texts))])
-    return noted(lines, 2, CHOSEN_NOTE)
+    return noted(lines, 2, note)
 
 
 def bits_table(plain: pd.DataFrame) -> str:

@@ -1,7 +1,7 @@
 """Trains what results/text compares; `python study.py CORPUS [PART ...]`, in as many processes as the GPUs can take.
 
-Each process takes the next run that no other one trains. The rate of a mixer: the best of three on validation
-after 11.8 million tokens, of another seed, and half of it; of the two, the better on validation after 96.7 million.
+Each process takes the next run that no other one trains. The rate of a mixer: the best of three on validation after
+11.8 million tokens, of another seed, then halved, or else doubled, until validation after 96.7 million is worse.
 Of the parts, `others` and `family` have two seeds, `controls`, `matched` and `schedules` one, and the rest three.
 """
 
@@ -10,6 +10,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from functools import partial
 from itertools import product
+from math import inf
 from statistics import fmean
 
 import torch
@@ -61,13 +62,20 @@ def train(corpus: str, name: str, optimizer: str, steps: int, rate: str, seeds: 
 
 
 def long(corpus: str, name: str, optimizer: str) -> tuple[float, Record]:
-    """The better of two rates, and its run."""
+    """The best rate, between two that are worse, and its run."""
     search = train(corpus, name, optimizer, SHORT, RATES[optimizer], "3", NONE)
-    best, _ = best_trial(search.rows, "clean", search.score)
+    first, _ = best_trial(search.rows, "clean", search.score)
     seeds, keep = ("0,1,2", "trainer.keep_weights=official") if name in PAIR else ("0,1", NONE)
-    rates = best[0]["lr"], best[0]["lr"] / 2
-    runs = {rate: train(corpus, name, optimizer, LONG, f"[{rate}]", seeds, keep) for rate in rates}
-    return min(runs.items(), key=lambda run: fmean(row["clean_val_bits_per_byte"] for row in run[1].rows))
+
+    def run(rate: float) -> tuple[float, float, Record]:
+        record = train(corpus, name, optimizer, LONG, f"[{rate}]", seeds, keep)
+        return fmean(row["clean_val_bits_per_byte"] or inf for row in record.rows), rate, record  # None: it diverged
+
+    best = run(first[0]["lr"])
+    for factor in (0.5, 2):
+        while (other := run(factor * best[1])) < best:
+            best = other
+    return best[1:]
 
 
 def changed(corpus: str, name: str, optimizer: str, *keys: str) -> None:
