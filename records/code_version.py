@@ -40,7 +40,7 @@ class _Source:
     """A module's code without comments and docstrings, and what it imports.
 
     Attributes:
-        text: the code.
+        text: the code, as a tree.
         imports: all of them.
         bindings: the names that imports bind at the top level.
     """
@@ -60,7 +60,14 @@ class _Source:
                 self.imports |= {(module, alias.name) for alias in node.names}
                 if node in tree.body:
                     self.bindings |= {alias.asname or alias.name: (module, alias.name) for alias in node.names}
-        self.text = ast.unparse(tree)
+        self.text = repr(_content(tree))
+
+
+def _content(node: object) -> object:
+    """A syntax tree without what is empty: the same in any Python, as what `ast.unparse` and `ast.dump` give is not."""
+    if isinstance(node, ast.AST):
+        return type(node).__name__, [(k, _content(v)) for k, v in ast.iter_fields(node) if v not in (None, [])]
+    return [_content(one) for one in node] if isinstance(node, list) else repr(node)
 
 
 _read: dict[Path, tuple[ModuleSpec | None, _Source]] = {}
