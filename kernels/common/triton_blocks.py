@@ -5,14 +5,6 @@ import triton.language as tl
 
 
 @triton.jit
-def turned(x):
-    """The transpose, of N matrices too."""
-    if len(x.shape) == 3:
-        return tl.permute(x, (0, 2, 1))
-    return tl.trans(x)
-
-
-@triton.jit
 def joined(blocks, corner, N: tl.constexpr, B: tl.constexpr):
     """`[[above, 0], [corner, below]]`, `[N, 2 B, 2 B]`, from the blocks above and below in turn, `[2 N, B, B]`."""
     half = tl.arange(0, 2)
@@ -23,11 +15,9 @@ def joined(blocks, corner, N: tl.constexpr, B: tl.constexpr):
 
 
 @triton.jit
-def diagonal_blocks(x, N: tl.constexpr, B: tl.constexpr):
-    """The N blocks on the diagonal of `[N B, N B]`."""
-    n = tl.arange(0, N)
-    same = n[:, None, None, None] == n[None, None, :, None]
-    return tl.sum(tl.where(same, tl.reshape(x, [N, B, N, B]), 0.0), 2).to(x.dtype)
+def whole(above, below, N: tl.constexpr, B: tl.constexpr, W: tl.constexpr):
+    """The rows `[2 N B, W]` of which these are the even and the odd blocks, `[N, B, W]`."""
+    return tl.reshape(tl.permute(tl.join(above, below), (0, 3, 1, 2)), [2 * N * B, W])
 
 
 @triton.jit

@@ -12,6 +12,10 @@ Four of the six levels of a chunk of 64 only join positions within blocks of 16 
 `[C / 16, 16, W]`. The exponents of a factor are sums of log decays over the steps to the middle, which are products
 with matrices of 0 and 1: so they need no positions of other threads, and lie in registers where the products want them.
 
+At the other levels tiles are the halves themselves, read where they are, and products those of corners, below and left
+of the diagonal. The backward once had such products of whole chunks: then ptxas 12.8, the one in Triton 3.6 and 3.7,
+read the address of an operand from a register that nothing had written.
+
 The solution. With `X = V - (exp(b) K) S`, the errors `E = X - A U` and the writes `U = beta E`, and
 
     N = A (I + diag(beta) A)^{-1},   E = X - N (beta X),   d_U = G - N^T (beta G),   d_X = beta d_U
@@ -23,7 +27,7 @@ grows if keys repeat, and nothing is divided by beta.
 import triton
 import triton.language as tl
 
-from mixerlab.kernels.common.triton_blocks import diagonal_blocks, joined, store_blocks, turned
+from mixerlab.kernels.common.triton_blocks import joined, store_blocks, whole
 from mixerlab.kernels.common.triton_chunked import (
     chunk_rows,
     load_rows,
@@ -289,19 +293,50 @@ def backward_state_kernel(
 
 @triton.jit
 def through_pairs(d_scores, d_between, q, k, factor, level, PRECISION: tl.constexpr):
-    """The gradients of q and k through the pairs of a level.
-
-    Of a chunk, `[C, C]` and `[C, W]`, or of the blocks on its diagonal, `[N, B, B]` and `[N, B, W]`.
-    """
+    """The gradients of q and k, `[N, B, W]`, through the pairs of a level in N blocks on the diagonal."""
     dtype: tl.constexpr = d_scores.dtype
-    B: tl.constexpr = d_scores.shape[-1]
-    pairs = pairs_of(level, B)
+    pairs = pairs_of(level, d_scores.shape[-1])
     d_scores, d_between = tl.where(pairs, d_scores, 0.0), tl.where(pairs, d_between, 0.0)
-    d_between += turned(d_between)
+    d_between += tl.permute(d_between, (0, 2, 1))
     q, k = (factor * q).to(dtype), (factor * k).to(dtype)
     d_k = tl.dot(d_between, k, input_precision=PRECISION)
-    d_k += tl.dot(turned(d_scores), q, input_precision=PRECISION)
+    d_k += tl.dot(tl.permute(d_scores, (0, 2, 1)), q, input_precision=PRECISION)
     return factor * tl.dot(d_scores, k, input_precision=PRECISION), factor * d_k
+
+
+@triton.jit
+def through_corners(
+    d_out_ptr, q_ptr, k_ptr, cumulative_ptr, writes_ptr, dv_ptr, scale, columns, n, pid, T, N: tl.constexpr,
+    B: tl.constexpr, H: tl.constexpr, D: tl.constexpr, C: tl.constexpr, W: tl.constexpr, PRECISION: tl.constexpr
+):  # fmt: skip
+    """The gradients of q, and of keys as they read and as they are written, through corners of P and A: `[C, W]`.
+
+    The corners are those that join the diagonal blocks in pairs.
+    """
+    dtype: tl.constexpr = q_ptr.dtype.element_ty
+    values, rows = tl.arange(0, D), tl.arange(0, N * B)
+    rows = rows // B * (2 * B) + rows % B
+    d_out = tl.reshape(load_part(d_out_ptr, n, pid, rows + B, values, T, H, D, C), [N, B, D])
+    d_v = tl.reshape(load_part(dv_ptr, n, pid, rows + B, values, T, H, D, C), [N, B, D])
+    u = tl.permute(tl.reshape(load_part(writes_ptr, n, pid, rows, values, T, H, D, C), [N, B, D]), (0, 2, 1))
+    d_scores = tl.dot((scale * d_out).to(dtype), u, input_precision=PRECISION).to(dtype)
+    d_between = (-tl.dot(d_v, u, input_precision=PRECISION)).to(dtype)
+
+    middle = load_decays(cumulative_ptr, n, pid, rows // (2 * B) * (2 * B) + B - 1, columns, T, H, D, C)
+    # b never grows, so no exponent is above 0.
+    to_middle = tl.exp2(middle - load_decays(cumulative_ptr, n, pid, rows, columns, T, H, D, C))
+    from_middle = tl.exp2(load_decays(cumulative_ptr, n, pid, rows + B, columns, T, H, D, C) - middle)
+    across = (to_middle * load_part(k_ptr, n, pid, rows, columns, T, H, D, C)).to(dtype)
+    q = (from_middle * load_part(q_ptr, n, pid, rows + B, columns, T, H, D, C)).to(dtype)
+    k = (from_middle * load_part(k_ptr, n, pid, rows + B, columns, T, H, D, C)).to(dtype)
+    across, q, k = tl.reshape(across, [N, B, W]), tl.reshape(q, [N, B, W]), tl.reshape(k, [N, B, W])
+    to_middle, from_middle = tl.reshape(to_middle, [N, B, W]), tl.reshape(from_middle, [N, B, W])
+    d_write = tl.dot(tl.permute(d_scores, (0, 2, 1)), q, input_precision=PRECISION)
+    d_write += tl.dot(tl.permute(d_between, (0, 2, 1)), k, input_precision=PRECISION)
+    d_q = from_middle * tl.dot(d_scores, across, input_precision=PRECISION)
+    d_read = from_middle * tl.dot(d_between, across, input_precision=PRECISION)
+    zeros = tl.zeros([N, B, W], dtype=tl.float32)
+    return whole(zeros, d_q, N, B, W), whole(zeros, d_read, N, B, W), whole(to_middle * d_write, zeros, N, B, W)
 
 
 @triton.jit(do_not_specialize=["T"])
@@ -341,11 +376,15 @@ def backward_chunk_kernel(
     u = load_rows(writes_ptr, offsets, inside, D)
     d_v = load_rows(dv_ptr, offsets, inside, D)
     d_out = (scale * load_rows(d_out_ptr, offsets, inside, D)).to(dtype)
+    # Of the blocks on the diagonal: first, so that the tiles need no registers for long.
+    N: tl.constexpr = C // 16
+    across = tl.permute(tl.reshape(u, [N, 16, D]), (0, 2, 1))
+    d_scores = tl.dot(tl.reshape(d_out, [N, 16, D]), across, input_precision=PRECISION).to(dtype)
+    d_between = (-tl.dot(tl.reshape(d_v, [N, 16, D]), across, input_precision=PRECISION)).to(dtype)
+
     in_states = index * D * D + columns[:, None] * D + values[None, :]
     state = tl.load(states_ptr + in_states, mask=n + 0 * in_states > 0, other=0.0)
     d_state = tl.load(d_states_ptr + in_states, mask=chunks - 1 - n + 0 * in_states > 0, other=0.0)
-    d_scores = tl.dot(d_out, tl.trans(u), input_precision=PRECISION)
-    d_between = (-tl.dot(d_v, tl.trans(u), input_precision=PRECISION)).to(dtype)
 
     at = offsets[:, None] * D + columns[None, :]
     b = load_decays(cumulative_ptr, n, pid, i, columns, T, H, D, C)
@@ -356,19 +395,16 @@ def backward_chunk_kernel(
     d_read = -from_start * tl.dot(d_v, tl.trans(state), input_precision=PRECISION)
     d_write = to_end * tl.dot(u, tl.trans(d_state), input_precision=PRECISION)
     d_total = tl.sum(k * d_write, 0) + tl.exp2(total) * tl.sum(state.to(tl.float32) * d_state, 1)
-    d_k, d_b = d_read + d_write, d_read - d_write
-    d_scores = d_scores.to(dtype)
-    for level in range(4, LEVELS):
-        middle = (i >> (level + 1) << (level + 1)) + (1 << level) - 1
-        middle = load_decays(cumulative_ptr, n, pid, middle, columns, T, H, D, C)
-        factor = tl.exp2(-tl.abs(b - middle))  # b never grows
-        to_q, to_k = through_pairs(d_scores, d_between, q, k, factor, level, PRECISION)
+    for doubled in tl.static_range(LEVELS - 4):
+        to_q, to_read, to_write = through_corners(
+            *(d_out_ptr, q_ptr, k_ptr, cumulative_ptr, writes_ptr, dv_ptr, scale, columns, n, pid, T),
+            *(C >> (5 + doubled), 16 << doubled, H, D, C, W, PRECISION),
+        )
         d_q += to_q
-        d_k += to_k
-        d_b += tl.where((i >> level & 1 == 1)[:, None], to_k, -to_k)
+        d_read += to_read
+        d_write += to_write
+    d_k, d_b = d_read + d_write, d_read - d_write
 
-    N: tl.constexpr = C // 16
-    d_scores, d_between = diagonal_blocks(d_scores, N, 16), diagonal_blocks(d_between, N, 16)
     g = LOG2E * tl.load(log_decay_ptr + at, mask=inside[:, None], other=0.0)
     blocks_q, blocks_k, g = tl.reshape(q, [N, 16, W]), tl.reshape(k, [N, 16, W]), tl.reshape(g, [N, 16, W])
     own = tl.where(tl.arange(0, 16)[:, None] == tl.arange(0, 16)[None, :], d_scores, 0.0)
@@ -378,9 +414,9 @@ def backward_chunk_kernel(
     d_b -= to_k
     for level in range(4):
         factor = decay_over(steps_of(level, 16), g, dtype, PRECISION)
-        to_q, to_k = through_pairs(d_scores, d_between, blocks_q, blocks_k, factor, level, PRECISION)
-        to_k = tl.reshape(to_k, [C, W])
-        d_q += tl.reshape(to_q, [C, W])
+        blocks_d_q, blocks_d_k = through_pairs(d_scores, d_between, blocks_q, blocks_k, factor, level, PRECISION)
+        to_k = tl.reshape(blocks_d_k, [C, W])
+        d_q += tl.reshape(blocks_d_q, [C, W])
         d_k += to_k
         d_b += tl.where((i >> level & 1 == 1)[:, None], to_k, -to_k)
     tl.store(dq_ptr + at, d_q.to(dtype), mask=inside[:, None])
