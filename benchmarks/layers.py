@@ -34,19 +34,14 @@ from mixerlab.benchmarks.measuring import Table, graph_ms, options_on_gpu
 from mixerlab.kernels.gated_delta_rule import gated_delta_rule
 from mixerlab.mixers.base import SequenceMixer
 from mixerlab.mixers.gdn import GatedDeltaNet
-from mixerlab.mixers.kda import KimiDeltaAttention
 from mixerlab.mixers.mesa import MesaNet
 
 BATCH, WIDTH, COMPARED = 128, 128, 2
-OWN: dict[str, Callable[..., SequenceMixer]] = {"gdn": GatedDeltaNet, "mesa": MesaNet, "kda": KimiDeltaAttention}
-FLA: dict[str, tuple[str, dict]] = {
-    "gdn": ("GatedDeltaNet", {"expand_v": 2}),
-    "mesa": ("MesaNet", {}),
-    "kda": ("KimiDeltaAttention", {}),
-}
+OWN: dict[str, Callable[..., SequenceMixer]] = {"gdn": GatedDeltaNet, "mesa": MesaNet}
+FLA: dict[str, tuple[str, dict]] = {"gdn": ("GatedDeltaNet", {"expand_v": 2}), "mesa": ("MesaNet", {})}
 OPERATOR = "gated delta rule"
 OPERATORS = {"fla": "fla.ops.gated_delta_rule", "flash_qla": "flash_qla"}
-HEADS = {"gdn": (2,), "mesa": (1, 2), "kda": (2,), OPERATOR: (1,)}
+HEADS = {"gdn": (2,), "mesa": (1, 2), OPERATOR: (1,)}
 LENGTHS = {name: (1024, 2048) if name == OPERATOR else (128, 512, 1024, 2048) for name in HEADS}
 # fla's names of a layer's parameters, where they are not ours.
 RENAMED = {
@@ -55,10 +50,6 @@ RENAMED = {
     "q_conv": "q_conv1d",
     "k_conv": "k_conv1d",
     "v_conv": "v_conv1d",
-    "f_a_proj": "f_proj.0",
-    "f_b_proj": "f_proj.1",
-    "g_a_proj": "g_proj.0",
-    "g_b_proj": "g_proj.1",
 }
 
 

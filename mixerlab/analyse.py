@@ -18,9 +18,7 @@ from mixerlab.config.project import ConfigDir
 from mixerlab.loading import Loaded, load, splits_of
 from mixerlab.records.atomic import replace_file
 from mixerlab.records.best import best_trial
-from mixerlab.records.errors import with_place
 from mixerlab.records.files import check_writable, read_config, read_metrics, read_record, snapshot, weights_file
-from mixerlab.records.interruption import users_code
 from mixerlab.sweeps.figures import inside as figures
 from mixerlab.sweeps.figures.sheet import FORMATS, save
 from mixerlab.sweeps.tables.collect import collect
@@ -63,7 +61,7 @@ def analyse(
         formats: of the figures; none: there are no figures.
 
     Raises:
-        ValueError: as `mixerlab.load`; a wrong `attention_parts`; or there is nothing to measure, as of an `nn.GRU`.
+        ValueError: as `mixerlab.load`; `attention_parts` of wrong shapes; nothing to measure, as of an `nn.GRU`.
     """
     folders = [Path(run).absolute() for run in runs]
     out = folders[0].parents[1] / "analysis" if out is None else Path(out)
@@ -74,17 +72,12 @@ def analyse(
         labels = {key: row[key] for key in ("task", "setting", "mixer", "lr", "seed", "run_id", "replica")}
         labels |= {"variant": variant, **at}
         own = maps[row["task"], row["setting"]]
-        is_mapped = at["moment"] == "official" and (row["mixer"], variant, "p") not in own  # of the first seed
-        try:
-            with users_code():
-                found += [labels | one for one in measure(loaded.model, tokens)]
-                shown = list(score_maps(loaded.model, tokens[:1])) if is_mapped else []
-        except Exception as error:  # of a mixer's attention_parts
-            raise ValueError(f"mixer={row['mixer']}: {with_place(error)}") from error
-        for layer, kind, weights in shown:
-            if layer in (1, len(loaded.model.blocks)):
-                heads = [(f"layer {layer}, head {head}", one) for head, one in enumerate(weights[:2], start=1)]
-                own.setdefault((row["mixer"], variant, kind), []).extend(heads)
+        found += [labels | one for one in measure(loaded.model, tokens)]
+        if at["moment"] == "official" and (row["mixer"], variant, "p") not in own:  # of the first seed
+            for layer, kind, weights in score_maps(loaded.model, tokens[:1]):
+                if layer in (1, len(loaded.model.blocks)):
+                    heads = [(f"layer {layer}, head {head}", one) for head, one in enumerate(weights[:2], start=1)]
+                    own.setdefault((row["mixer"], variant, kind), []).extend(heads)
     if not found:
         raise ValueError("the mixers have neither linear layers nor attention_parts: there is nothing to measure")
     check_writable(out, "--out")

@@ -64,7 +64,7 @@ class _Source:
 
 
 def _content(node: object) -> object:
-    """A syntax tree without what is empty: the same in any Python, as what `ast.unparse` and `ast.dump` give is not."""
+    """A syntax tree without what is empty. `ast.unparse` and `ast.dump` give other text in other versions of Python."""
     if isinstance(node, ast.AST):
         return type(node).__name__, [(k, _content(v)) for k, v in ast.iter_fields(node) if v not in (None, [])]
     return [_content(one) for one in node] if isinstance(node, list) else repr(node)

@@ -32,7 +32,6 @@ from mixerlab.sweeps.tables.published import (
     Rule,
     Series,
     distance,
-    left_out,
     ours,
     ranges,
     read_published,
@@ -118,8 +117,6 @@ def compare(
         for key, table in tables.items()
         if any(name in series for name, _ in table.numbers for series in every.values())
     ]
-    if rates and set(rules) != {"last"}:
-        notes += dict.fromkeys(f"{note}." for frame in frames for note in left_out(frame, tables.values(), rates))
     notes += dict.fromkeys(note for frame in frames for note in notes_of(frame))
     text.append("\n".join(f"- {escape_markdown(note)}" for note in notes))
     replace_file(out / "published.md", "\n\n".join(text) + "\n")

@@ -12,9 +12,8 @@ import yaml
 
 from mixerlab.records.best import ENDED, Selection
 from mixerlab.records.schema import ACCURACY
-from mixerlab.records.text import counted
 from mixerlab.sweeps.tables.cells import Place, best_per_cell
-from mixerlab.sweeps.tables.columns import Column, columns_in_order, labels
+from mixerlab.sweeps.tables.columns import Column, columns_in_order
 from mixerlab.sweeps.tables.tables import Entry, mean_of, seeds_entry
 
 KNOWN = Path(__file__).with_suffix(".yaml")
@@ -63,10 +62,6 @@ class Published:
         what = ", ".join(filter(None, (self.title, self.source)))
         parts = (("", what), ("Recipe: ", self.recipe), ("Checked: ", self.checked))
         return " ".join(f"{name}{text}." for name, text in parts if text)
-
-    def settings(self, name: Name) -> tuple[str, ...]:
-        """Those that a number is of."""
-        return (name.setting,) if name.setting else self.over[name.task]
 
 
 def read_published(path: str | Path = KNOWN) -> dict[str, Published]:
@@ -118,8 +113,9 @@ def ours(
     found: dict[Name, dict[Column, Entry]] = {}
     for table in tables:
         for name in dict.fromkeys(name for name, _ in table.numbers):
+            over = (name.setting,) if name.setting else table.over[name.task]
             for column in columns_in_order(place[0] for place in scores if place[1] == name.task):
-                by_setting = [scores.get((column, name.task, setting), {}) for setting in table.settings(name)]
+                by_setting = [scores.get((column, name.task, setting), {}) for setting in over]
                 if any(by_setting):
                     found.setdefault(name, {})[column] = mean_of(seeds_entry(by_seed) for by_seed in by_setting)
     return found
@@ -158,23 +154,6 @@ def scores_by_seed(
             if (*place, seed) in whole:
                 found.setdefault(place, {})[seed] = best.mean if best.n else 0.0
     return found
-
-
-def left_out(frame: pd.DataFrame, tables: Iterable[Published], rates: Collection[float]) -> list[str]:
-    """A line for each column with runs of a published number of which no seed has all `rates`; `frame` as of `ours`."""
-    ended = _ended(frame[frame["score"] == ACCURACY.name], ())
-    places = {(name.task, own) for table in tables for name, _ in table.numbers for own in table.settings(name)}
-    scores = scores_by_seed(ended, rates=rates) if len(ended) else {}
-    lacking = defaultdict[Column, Counter[str]](Counter)
-    for column, task, setting in ended[_CELL].drop_duplicates().itertuples(index=False):
-        if (task, setting) in places and (column, task, setting) not in scores:
-            lacking[column][task] += 1
-    names, all_of = labels(ended["column"].unique()), ", ".join(f"{rate:g}" for rate in rates)
-    return [
-        f"{names[column]}: left out, as no seed has all learning rates ({all_of}), on "
-        + ", ".join(f"{task} ({counted(number, 'setting')})" for task, number in lacking[column].items())
-        for column in columns_in_order(lacking)
-    ]
 
 
 def last_epoch(frame: pd.DataFrame, rates: Collection[float] = ()) -> dict[Place, dict[int, float]]:

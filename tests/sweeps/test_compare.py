@@ -118,15 +118,6 @@ def test_the_command(results, published, tmp_path, capsys):
     assert {"- one: One.", "- other: Other. Checked: by eye."} <= set(lines)
 
 
-def test_what_lacks_a_rate_is_said(results, published, tmp_path):
-    fakes.add_run(results, [0.3], lr=[7e-3], task="mem", setting="vocab_size-300")  # of no published number
-    tables = read_published(published)
-    text = compare.compare([results], tmp_path / "out", tables, rates=[1e-3, 5e-3])
-    assert "- attn: left out, as no seed has all learning rates (0.001, 0.005), on icr_challenge (1 setting)." in text
-    text = compare.compare([results], tmp_path / "out", tables, rates=[1e-3])
-    assert "left out" not in text and "icr_challenge" in text
-
-
 def test_what_it_refuses(results, published, tmp_path, capsys):
     for arguments, told in (
         ([str(results), "--published", "nobody"], "choose parallax, mesanet"),
