@@ -46,8 +46,8 @@ begins to decay, and at the end. The first line of an optimizer: mean over three
 of the differences by seed; the others have seed 0. `gamma` anneals the weight decay in the decay phase."""
 CONVERSION_NOTE = f"""\
 {ENGLISH}. All runs go on
-from one seed of attention that Muon trained, the best on test ({{:.4f}}). Mean over three seeds of going on ± half of
-Student's 95% interval (learning rate: the better on validation of two); of the differences by seed."""
+from one seed of attention that Muon trained at {{:g}}, the best on test ({{:.4f}}). Mean over three seeds of going on ±
+half of Student's 95% interval (learning rate: the better on validation of two); of the differences by seed."""
 CLAIMS_NOTE = """\
 Differences that the claim says to be above or below 0, or none: means over three seeds ± half of Student's 95%
 interval, over layers if none is named; of eight layers the last one. The verdict is by the interval."""
@@ -68,7 +68,7 @@ def make(scratch: Path) -> None:
         "bits_per_byte": bits_table(plain),
         "controls": controls_table(single[~scheduled], plain),
         "schedules": schedules_table(plain, single[scheduled], metrics),
-        "conversion": conversion_table(at_better_rate(rows[starts.isin(plain["run_id"])]), plain),
+        "conversion": conversion_table(rows[starts.notna()], rows),
     }
     for name, table in tables.items():
         (folder / f"{name}.md").write_text(table)
@@ -164,8 +164,11 @@ def schedules_table(plain: pd.DataFrame, scheduled: pd.DataFrame, metrics: pd.Da
     return noted(lines, 2, SCHEDULES_NOTE)
 
 
-def conversion_table(going_on: pd.DataFrame, plain: pd.DataFrame) -> str:
-    """Attention's weights trained on as attention and as Parallax."""
+def conversion_table(going_on: pd.DataFrame, rows: pd.DataFrame) -> str:
+    """Attention's weights trained on as attention and as Parallax, from the best start that has runs."""
+    starts = rows[rows["run_id"].isin(going_on["model.start_from"])]
+    start = starts.loc[starts["official_bits_per_byte"].idxmin()]
+    going_on = at_better_rate(going_on[going_on["model.start_from"] == start["run_id"]])
     seeds = going_on.pivot(index="seed", columns=["optimizer", "mixer"], values=BITS)
     rates = going_on.groupby(["optimizer", "mixer"])["lr"].first()
     lines = [["optimizer", "as attention", "as Parallax", "Parallax less attention"]]
@@ -173,8 +176,7 @@ def conversion_table(going_on: pd.DataFrame, plain: pd.DataFrame) -> str:
         own = seeds[optimizer]
         texts = [f"{mean_change(list(own[mixer]), '.4f')} ({rates[optimizer, mixer]:g})" for mixer in MIXERS[:2]]
         lines.append([name, *texts, mean_change(list(own["parallax"] - own["attn"]), "+.4f")])
-    start = plain.loc[plain["run_id"].isin(going_on["model.start_from"]), "official_bits_per_byte"]
-    return noted(lines, 1, CONVERSION_NOTE.format(start.min()))
+    return noted(lines, 1, CONVERSION_NOTE.format(start["lr"], start["official_bits_per_byte"]))
 
 
 def changed_keys(run: pd.Series, beside: pd.Series) -> str:
