@@ -57,14 +57,12 @@ def make(scratch: Path) -> None:
     """Language models that `study.py` trains, told by what only they have: the search its seed, plain ones several."""
     folder = folder_of("text")
     rows, metrics = rows_of(folder / RECORDS), curves(folder / RECORDS)
-    searched, several = rows["seed"] == SEARCH_SEED, rows.groupby("run_id")["seed"].transform("nunique") > 1
-    starts = rows["model.start_from"]
-    from_start = several & ~searched & starts.isna()
-    plain = at_better_rate(rows[from_start])
-    single = rows[~several & ~searched].merge(plain[CELL].drop_duplicates())
+    searched, starts, begun = rows["seed"] == SEARCH_SEED, rows["model.start_from"], plain_runs(rows)
+    plain = at_better_rate(begun)
+    single = rows[~has_seeds(rows) & ~searched].merge(plain[CELL].drop_duplicates())
     scheduled = (single["schedule"] != "wsd") | (single["schedule.gamma"] > 0)
     tables = {
-        "rates": rates_table(rows[searched], RATES_NOTE) + "\n" + rates_table(rows[from_start], CHOSEN_NOTE),
+        "rates": rates_table(rows[searched], RATES_NOTE) + "\n" + rates_table(begun, CHOSEN_NOTE),
         "bits_per_byte": bits_table(plain),
         "controls": controls_table(single[~scheduled], plain),
         "schedules": schedules_table(plain, single[scheduled], metrics),
@@ -81,6 +79,16 @@ def make(scratch: Path) -> None:
     # The claims are of WSD after the 60 epochs of MAD; this is WSD at the end of training too.
     inside = inside.assign(study="optimizers", epochs=60, variant=inside["variant"] + ", wsd")
     (folder / "claims.md").write_text(claims_of_paper(inside, CLAIMS_NOTE))
+
+
+def has_seeds(rows: pd.DataFrame) -> pd.Series:
+    """Whether a row is of a run of several seeds."""
+    return rows.groupby("run_id")["seed"].transform("nunique") > 1
+
+
+def plain_runs(rows: pd.DataFrame) -> pd.DataFrame:
+    """Those of several seeds from initial values."""
+    return rows[has_seeds(rows) & (rows["seed"] != SEARCH_SEED) & rows["model.start_from"].isna()]
 
 
 def at_better_rate(rows: pd.DataFrame) -> pd.DataFrame:

@@ -2,6 +2,7 @@
 
 import shutil
 from importlib import import_module
+from itertools import product
 
 import pandas as pd
 import pytest
@@ -10,12 +11,15 @@ from command_line import ROOT
 import mixerlab
 from mixerlab.config.values import checked
 from mixerlab.records.identity import run_id
+from mixerlab.sweeps.tables.collect import rows_of
 
 RESULTS = ROOT / "results"
 MADE = {
     "parity": ["rows.csv", "rows.md"],
     "screen": ["recipes.md", "effects.csv"],
     "arms": ["arms.md"],
+    "map": ["accuracy.md", "questions.md"],
+    "prediction": ["prediction.md"],
     "board": ["accuracy.md", "gains.md", "rates.md", "official/solved.md"],
     "ingredients": ["effects.md"],
     "analysis": ["claims.md", "stable_ranks.md"],
@@ -40,7 +44,7 @@ MADE = {
         "beside_published.md",
     ],
 }
-FAST = ("parity", "screen", "arms")
+FAST = ("parity", "screen", "arms", "map")
 
 
 @pytest.fixture
@@ -59,6 +63,56 @@ def test_committed_tables_come_from_the_records(copied, tmp_path, name):
     import_module(f"makers.{name}").make(tmp_path / "scratch")
     for file in MADE[name]:
         assert (copied / name / file).read_text() == (RESULTS / name / file).read_text(), file
+
+
+def test_the_map_of_mechanisms(copied, tmp_path):
+    """Of drawn rows in which the intercept is worth 0.1 with Muon and 0.2 with AdamW, on every setting and seed."""
+    maker = import_module("makers.map")
+    worth = {"linear": 0.0, "affine_linear": 1.0, "mesa": 0.5, "affine_mesa": 1.5}
+    rows = []
+    for (optimizer, (_, rates, _)), mixer, setting, seed in product(
+        maker.OPTIMIZERS.items(), worth, ("baseline", "vocab_size-32"), range(3)
+    ):
+        best = 0.4 + 0.01 * seed + worth[mixer] * (0.1 if optimizer == "muon" else 0.2)
+        for rate, lr in enumerate(rates):
+            place = {"mixer": mixer, "task": "icr", "setting": setting, "seed": seed, "lr": lr, "optimizer": optimizer}
+            scores = {"clean_val_accuracy": 0.5 - 0.05 * rate, "clean_accuracy": best + 0.1 * rate}
+            rest = {"official_accuracy": 1.0, "steps_to_90": float("inf"), "status": "finished"}
+            rows.append(place | scores | rest | {"mixer.ungated": True if "mesa" in mixer else None})
+    frame = pd.DataFrame(rows[:-1]).assign(**{"mixer.allow_neg_eigval": None})  # a rate of one seed is missing
+    frame.to_csv(copied / "map" / "rows.csv.xz", index=False)
+    maker.make(tmp_path)
+    lines = [[entry.strip() for entry in line.split("|")[1:-1]] for line in (copied / "map" / "questions.md").open()]
+    found = {tuple(line[1:3]): line[3:] for line in lines if len(line) == 8}
+    whole = ["+0.100 ± 0.000", "(2)", "+0.200 ± 0.000", "(2)", "-0.100 ± 0.000"]
+    assert found["affine_linear", "linear"] == whole
+    assert found["affine_mesa, bare", "mesa, bare"] == [*whole[:3], "(1)", whole[4]]
+    assert found["affine_mesa", "mesa"] == found["lla", "parallax"] == ["", "(0)", "", "(0)", ""]
+    assert found["affine_mesa, bare", "affine_linear"][0] == "+0.050 ± 0.000"
+
+
+def test_whether_mad_predicts_text(copied, tmp_path):
+    """Of drawn rows in which icr has the order of the text's records, sc the opposite one, and ncr none."""
+    text = import_module("makers.text")
+    models = text.at_better_rate(text.plain_runs(rows_of(copied / "text" / "records.tar.xz")))
+    bits = models[models["optimizer"] == "muon"].groupby("mixer")["clean_bits_per_byte"].mean()
+    rows = [
+        {"mixer": mixer, "task": task, "setting": "baseline", "seed": seed, "lr": lr, "optimizer": "muon"}
+        | {"clean_accuracy": 0.5 + sign * (1.3 - value), "steps_to_90": 1.0, "status": "finished"}
+        for (mixer, value), (task, sign), seed in product(bits.items(), (("icr", 2), ("sc", -1), ("ncr", 0)), range(3))
+        for lr in import_module("makers.map").MUON_RATES
+    ]
+    more = {"mixer.ungated": None, "mixer.allow_neg_eigval": False}
+    frame = pd.DataFrame(rows).assign(**more, clean_val_accuracy=0.5, official_accuracy=0.5)
+    negative = frame[frame["mixer"] == "gdn"].assign(**{"mixer.allow_neg_eigval": True, "clean_accuracy": 0.99})
+    pd.concat([frame, negative]).to_csv(copied / "map" / "rows.csv.xz", index=False)
+    import_module("makers.prediction").make(tmp_path)
+    lines = [line.split("|") for line in (copied / "prediction" / "prediction.md").open() if line.startswith("|")]
+    found = {line[1].strip(): line[2].strip() for line in lines}
+    assert [found[name].split()[0] for name in ("all settings", "icr", "sc")] == ["+1.00", "+1.00", "-1.00"]
+    low, high = found["icr"].split("(")[1].strip(")").split(" to ")
+    assert 0 < float(low) <= float(high) <= 1
+    assert found["ncr"] == "all alike"
 
 
 @pytest.fixture(scope="module")

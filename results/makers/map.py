@@ -1,0 +1,120 @@
+"""The Parallax paper's map of mechanisms, measured: what is compared was written before the runs.
+
+A bare MesaNet is without what linear attention does not have either, and stands for its place in the map.
+"""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import pandas as pd
+from makers.common import (
+    ADAMW_RATES,
+    at_best,
+    best_of_seeds,
+    difference_of_means,
+    folder_of,
+    mean_change,
+    noted,
+    recipe_table,
+    rows_in,
+)
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+
+from mixerlab.records.names import place_rank
+from mixerlab.sweeps.figures.difficulty import setting_title
+from mixerlab.sweeps.figures.sheet import Sheet, figure_style, save
+
+MUON_RATES = (3e-3, 1e-2, 3e-2)
+OPTIMIZERS = {"muon": ("Muon", MUON_RATES, "#0072B2"), "adamw": ("AdamW", ADAMW_RATES, "#D55E00")}
+BARE, NEGATIVE = ", bare", ", negative"
+PLACES = [
+    *("attn", "parallax", "lla"),
+    *("value_average", "affine_linear", "affine_mesa" + BARE),
+    *("", "linear", "mesa" + BARE),
+]
+QUESTIONS = {
+    "the learned probe": [("parallax", "attn"), ("affine_linear", "value_average")],
+    "the solve": [("lla", "parallax"), ("affine_mesa" + BARE, "affine_linear"), ("mesa" + BARE, "linear")],
+    "the intercept": [
+        ("affine_linear", "linear"),
+        ("affine_mesa" + BARE, "mesa" + BARE),
+        ("affine_mesa", "mesa"),
+        ("affine_delta", "deltanet"),
+    ],
+}
+NOTE = """\
+Accuracy of the first mechanism less that of the second, mean over the settings that both have (how many), each seed at
+its best of three rates on validation and at the checkpoint of the lowest validation loss; after ±, half of Student's
+95% interval over seeds, of the last column Welch's."""
+
+
+def make(scratch: Path) -> None:
+    rows = map_rows()
+    seeds = {
+        name: on_validation(own, rates)
+        for key, (name, rates, _) in OPTIMIZERS.items()
+        if len(own := rows[rows["optimizer"] == key])
+    }
+    folder = folder_of("map")
+    (folder / "accuracy.md").write_text(recipe_table(seeds))
+    lines = [["what helps?", "first", "second", *(text for name in seeds for text in (name, "")), "Muon less AdamW"]]
+    for question, pairs in QUESTIONS.items():
+        for first, second in pairs:
+            found = {name: gains(own["accuracy"], first, second) for name, own in seeds.items()}
+            texts = [text for own, count in found.values() for text in (mean_change(own) if own else "", f"({count})")]
+            sides = [own for own, _ in found.values() if own]
+            lines.append([question, first, second, *texts, difference_of_means(*sides) if len(sides) == 2 else ""])
+    (folder / "questions.md").write_text(noted(lines, 3, NOTE))
+    save(map_figure({name: own["accuracy"] for name, own in seeds.items()}), folder / "map")
+
+
+def map_rows() -> pd.DataFrame:
+    """The rows, whose mixers are named by what they are."""
+    rows = rows_in("map")
+    bare = rows["mixer"].isin(["mesa", "affine_mesa"]) & rows["mixer.ungated"].eq(True)
+    rows["mixer"] += bare.map({True: BARE, False: ""})
+    rows["mixer"] += rows["mixer.allow_neg_eigval"].eq(True).map({True: NEGATIVE, False: ""})
+    return rows
+
+
+def on_validation(rows: pd.DataFrame, rates: Sequence[float]) -> pd.DataFrame:
+    """As `best_of_seeds`, chosen on validation."""
+    return best_of_seeds(rows, rates).assign(accuracy=at_best(rows, rates, "clean_accuracy", "clean_val_accuracy"))
+
+
+def gains(accuracy: pd.Series, first: str, second: str) -> tuple[list[float], int]:
+    """By seed, the mean over the settings of which both mechanisms have all seeds; and how many settings."""
+    by_mixer = accuracy.unstack("mixer").reindex(columns=[first, second])
+    change = (by_mixer[first] - by_mixer[second]).unstack("seed").dropna()
+    return list(change.mean()) if len(change) else [], len(change)
+
+
+def map_figure(seeds: Mapping[str, pd.Series]) -> Figure:
+    """As the paper draws it: weights in rows, probes in columns; mean and range over seeds on each setting."""
+    by_cell = pd.concat(seeds, names=["optimizer"]).groupby(["optimizer", "mixer", "task", "setting"])
+    found = by_cell.agg(["min", "mean", "max"])
+    cells = sorted({key[2:] for key in found.index}, key=place_rank, reverse=True)
+    colours = {name: colour for name, _, colour in OPTIMIZERS.values()}
+    with figure_style():
+        sheet = Sheet(None, PLACES, narrowest=1.6, beside=1.0)
+        for panel, mixer in zip(sheet.panels, PLACES, strict=True):
+            for number, name in enumerate(seeds):
+                for y, cell in enumerate(cells):
+                    if (key := (name, mixer, *cell)) in found.index:
+                        low, mean, high = found.loc[key]
+                        at = y + 0.15 - 0.3 * number
+                        panel.plot([low, high], [at, at], color=colours[name], linewidth=0.8)
+                        panel.plot(mean, at, "o", color=colours[name], markersize=3)
+            if mixer not in found.index.unique("mixer"):
+                told = "not run" if mixer else "nothing is left"
+                panel.text(0.5, 0.5, told, ha="center", transform=panel.transAxes)
+            panel.set(
+                xlim=(-0.03, 1.03),
+                ylim=(-0.5, len(cells) - 0.5),
+                yticks=range(len(cells)),
+                yticklabels=[setting_title(*cell) for cell in cells],
+            )
+        handles = [Line2D([], [], color=colours[name], marker="o", markersize=3, label=name) for name in seeds]
+        under = "rows: softmax weights, uniform with intercept, uniform without; columns: probe zero, learned, solved"
+        return sheet.finish("The map of mechanisms: accuracy", under, handles, 0.14 * len(cells), whole=True)

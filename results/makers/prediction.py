@@ -1,0 +1,82 @@
+"""Whether MAD's accuracies predict the bits per byte of language models with the same mixers, both trained with Muon.
+
+What is compared was written before the runs of results/map.
+"""
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+from makers.common import RECORDS, folder_of, noted
+from makers.map import BARE, MUON_RATES, NEGATIVE, map_rows, on_validation
+from makers.text import BITS, at_better_rate, plain_runs
+from matplotlib.figure import Figure
+
+from mixerlab.records.names import place_rank
+from mixerlab.sweeps.figures.sheet import Sheet, figure_style, save
+from mixerlab.sweeps.tables.collect import rows_of
+
+DRAWS = 2000
+NOTE = f"""\
+Spearman's rank correlation of a score with bits per byte on test, over mixers ({{}}), its sign turned: 1 if the better
+score always has the better language model. In brackets 95% of {DRAWS:,} bootstrap draws of mixers, and of their seeds
+on both sides. A score is the mean over the tasks of the map, that of a task, or a setting, to three digits: each seed
+at its best rate."""
+
+
+def make(scratch: Path) -> None:
+    rows = map_rows()
+    # The language models have no negative eigenvalues, and MesaNet as it is.
+    other = rows["mixer"].str.endswith((BARE, NEGATIVE))
+    accuracy = on_validation(rows[(rows["optimizer"] == "muon") & ~other], MUON_RATES)["accuracy"]
+    models = plain_runs(rows_of(folder_of("text") / RECORDS))
+    models = at_better_rate(models[models["optimizer"] == "muon"])
+    bits = {mixer: own.to_numpy() for mixer, own in models.groupby("mixer")[BITS]}
+    cells = accuracy.unstack(["task", "setting"])  # a line for each mixer and seed
+    cells = cells[cells.index.isin(bits, level="mixer")].dropna(axis=1)
+    mixers = list(cells.index.unique("mixer"))
+    names = sorted(cells.columns, key=place_rank)
+    scores = {"all settings": cells.T.groupby(level="task").mean().mean()}
+    scores |= {task: cells[task].mean(axis=1) for task in dict.fromkeys(task for task, _ in names)}
+    scores |= {", ".join(name): cells[name] for name in names if cells[name[0]].shape[1] > 1}
+    lines = [["score", "rank correlation"]]
+    for name, score in scores.items():
+        sides = [score.xs(mixer).to_numpy() for mixer in mixers], [bits[mixer] for mixer in mixers]
+        lines.append([name, correlation(*sides)])
+    folder = folder_of("prediction")
+    (folder / "prediction.md").write_text(noted(lines, 1, NOTE.format(len(mixers))))
+    means = scores["all settings"].groupby("mixer").mean()
+    save(scatter(means, pd.Series({mixer: bits[mixer].mean() for mixer in mixers})), folder / "prediction")
+
+
+def correlation(scores: list[np.ndarray], bits: list[np.ndarray]) -> str:
+    """Of the means over seeds, with its interval; both have an array of seeds for each mixer."""
+    found = ranked([own.mean() for own in scores], [own.mean() for own in bits])
+    if np.isnan(found):
+        return "all alike"
+    rng, count = np.random.default_rng(0), len(scores)
+    draws = []
+    for _ in range(DRAWS):
+        chosen = rng.integers(count, size=count)
+        drawn = [[rng.choice(side[mixer], len(side[mixer])).mean() for mixer in chosen] for side in (scores, bits)]
+        draws.append(ranked(*drawn))
+    low, high = np.nanquantile(draws, [0.025, 0.975])
+    return f"{found:+.2f} ({low:+.2f} to {high:+.2f})"
+
+
+def ranked(scores: list[float], bits: list[float]) -> float:
+    """NaN if all are equal."""
+    one, other = pd.Series(scores).round(3).rank(), pd.Series(bits).rank(ascending=False)
+    return one.corr(other) if one.nunique() > 1 and other.nunique() > 1 else np.nan
+
+
+def scatter(accuracy: pd.Series, bits: pd.Series) -> Figure:
+    with figure_style():
+        sheet = Sheet(None, [""], widest=4.0)
+        (panel,) = sheet.panels
+        panel.plot(accuracy, bits[accuracy.index], "o", color="#0072B2", markersize=3)
+        for mixer, at in accuracy.items():
+            panel.annotate(mixer, (at, bits[mixer]), xytext=(3, 2), textcoords="offset points", fontsize=6)
+        panel.margins(x=0.12)
+        panel.set(xlabel="accuracy, mean of the map's tasks", ylabel="bits per byte on test")
+        return sheet.finish("Does MAD predict language models?", "Muon; means over seeds", [], 2.6)
