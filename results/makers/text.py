@@ -60,7 +60,7 @@ def make(scratch: Path) -> None:
     searched, starts, begun = rows["seed"] == SEARCH_SEED, rows["model.start_from"], plain_runs(rows)
     plain = at_better_rate(begun)
     single = rows[~has_seeds(rows) & ~searched].merge(plain[CELL].drop_duplicates())
-    scheduled = (single["schedule"] != "wsd") | (single["schedule.gamma"] > 0)
+    scheduled = (single["schedule"] != "wsd") | (single["schedule.gamma"] > 0) | (single["schedule.warmup"] > 0)
     tables = {
         "rates": rates_table(rows[searched], RATES_NOTE) + "\n" + rates_table(begun, CHOSEN_NOTE),
         "bits_per_byte": bits_table(plain),
@@ -159,7 +159,9 @@ def schedules_table(plain: pd.DataFrame, scheduled: pd.DataFrame, metrics: pd.Da
     bits = bits.set_index(["run_id", "seed", "step"])["test_bits_per_byte"].unstack()
     begin, end = bits.columns[-3], bits.columns[-1]  # after 80 and 100% of training
     runs = runs.join(bits[[begin, end]])
-    runs["schedule"] += [f", gamma {gamma:g}" if gamma > 0 else "" for gamma in runs["schedule.gamma"]]
+    for key in ("gamma", "warmup"):
+        told = (runs["schedule"] == "wsd") & (runs[f"schedule.{key}"] > 0)
+        runs.loc[told, "schedule"] += f", {key} " + runs[f"schedule.{key}"].map("{:g}".format)
     sides = runs.reset_index().pivot(index=["optimizer", "schedule", "seed"], columns="mixer", values=[begin, end])
     lead = (sides.xs("attn", axis=1, level="mixer") - sides.xs("parallax", axis=1, level="mixer")).dropna()
     lead["change"] = lead[end] - lead[begin]

@@ -39,7 +39,7 @@ CONTROLS = {  # beside attention or Parallax as they are
         ["mixer.rho_gate=true"],
     ],
 }
-SCHEDULES = [["schedule=cosine"], *([f"schedule.gamma={gamma}"] for gamma in (0.5, 1, 2))]
+SCHEDULES = [["schedule=cosine"], ["schedule.warmup=0.05"], *([f"schedule.gamma={gamma}"] for gamma in (0.5, 1, 2))]
 NONE = "trainer.keep_weights=none"
 
 
