@@ -26,7 +26,8 @@ class LanguageModel(nn.Module):
         make_mixer: makes one block's mixer, `[B, T, d_model]` to the same; called once for each block.
         d_ff: inner width of the MLPs; None: that of `inner_width`.
         linear_std: of the initial linear weights (`initialise`).
-        tie_embeddings: the embedding is the head's weight too, and starts as a linear weight does.
+        tie_embeddings: the embedding is the head's weight too, and starts as a linear weight does (N(0, 0.02) if
+            `linear_std` is None). To an optimizer it is a table, whatever `optimizer.head` says.
         logit_softcap: c of `c tanh(logits / c)`, in place of the logits (Gemma 2); None: they are as they come.
     """
 

@@ -173,6 +173,8 @@ def _corpus(written: tuple[tuple[str, int, int], ...], bpe: int | None, dtype: n
     stem = hashlib.sha256(repr((written, dtype.str)).encode()).hexdigest()[:16]
     path = first if len(written) == 1 else _made(folder / f"{stem}{first.suffix}", partial(_join, written))
     everything = _mapped(path, dtype if path.suffix == ".bin" else np.dtype("u1"))
+    if everything.dtype == np.uint16 and not everything[1:HELD_OUT:2].any():  # the upper halves of small uint32
+        raise ValueError(f"task.path={path}: every second id is 0, as if they were uint32: write them as uint16")
     is_text, tokenizer = first.suffix not in (".bin", ".npy"), None
     ids = parts = dict(zip(SPLITS, _parts(everything, is_text), strict=True))
     if bpe is not None:

@@ -38,6 +38,7 @@ REFUSED = {
     "--dry-run": ("--dry-run", "KEY=VALUE"),
     "reprot": ("reprot", "KEY=VALUE"),
     "mixer=hybrid mixer.layers=[attn,gdn] mixer.num_heads=4": ("mixer.num_heads", "mixer.options.<layer>.num_heads"),
+    "mixer=value_average mixer.num_heads=4": ("mixer.num_heads", "valid keys: none"),
     "model=big": ("model='big'", "group of keys"),
 }
 UNFIT = {

@@ -74,7 +74,7 @@ def _unknown_key(key: str, parent: DictConfig) -> str:
     grows = "; another argument of its class can be set once its yaml has it" if outer in GROUPS else ""
     if outer == "mixer" and is_hybrid(parent):
         grows = f"; a key of a layer is mixer.options.<layer>.{name}, with layers counted from 0"
-    return f"unknown key {key}; {hint}valid keys: {', '.join(own)}{grows}"
+    return f"unknown key {key}; {hint}valid keys: {', '.join(own) or 'none'}{grows}"
 
 
 def check_choices(overrides: Iterable[str]) -> None:

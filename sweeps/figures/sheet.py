@@ -163,9 +163,12 @@ class Sheet:
 
 
 def _wrapped(text: str, inches: float, points: float) -> str:
-    """The text in lines that are about so wide."""
-    share = inches / max(text_width(text, points), inches)
-    return text if share == 1 else fill(text, max(8, int(0.97 * len(text) * share)), break_on_hyphens=False)
+    """The text in lines that are no wider, unless 8 characters are."""
+    lines, characters = text, int(0.97 * len(text) * inches / max(text_width(text, points), inches))
+    while characters >= 8 and max(text_width(line, points) for line in lines.split("\n")) > inches:
+        lines = fill(text, characters, break_on_hyphens=False)
+        characters -= 1
+    return lines
 
 
 def _height(text: str, points: float) -> float:

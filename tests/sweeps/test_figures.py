@@ -12,7 +12,7 @@ from mixerlab.sweeps.figures.curves import run_curves, training_curves
 from mixerlab.sweeps.figures.difficulty import difficulty, harder_set
 from mixerlab.sweeps.figures.heat_map import heat_map
 from mixerlab.sweeps.figures.points import Scores
-from mixerlab.sweeps.figures.sheet import caption_of
+from mixerlab.sweeps.figures.sheet import PANEL_TITLE, Sheet, caption_of, text_width
 from mixerlab.sweeps.figures.styles import styles
 from mixerlab.sweeps.figures.swept import learning_rates, score_by_key, score_by_size
 from mixerlab.sweeps.tables.cells import best_per_cell
@@ -46,6 +46,13 @@ def test_every_figure_has_the_width_of_its_column_and_no_text_over_another(resul
     for figure in figures:
         assert figure.get_size_inches()[0] == (width or 6.75)
         assert_legible(figure)
+
+
+def test_titles_are_no_wider_than_their_panels():
+    titles = [f"icr, length 24, examples 256: {measure}" for measure in ("COR", "gate", "|rho|")]
+    sheet = Sheet(None, titles * 2, narrowest=0.9)
+    lines = [line for panel in sheet.panels for line in panel.get_title().split("\n")]
+    assert len(lines) > len(titles * 2) and all(text_width(line, PANEL_TITLE) <= sheet.panel_width for line in lines)
 
 
 def test_seeds_of_one_setting_are_dots_and_those_of_a_mean_an_interval(tmp_path):

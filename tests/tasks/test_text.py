@@ -83,6 +83,9 @@ def test_ids_in_a_file(file, tmp_path):
     (tmp_path / "ids.bin").symlink_to(tmp_path / "blob")
     linked = task_of(tmp_path / "ids.bin", "task.vocab_size=128")
     assert linked.digest == of_bin.digest and np.array_equal(linked.splits()["train"][0], of_bin.splits()["train"][0])
+    ids.astype("<u4").tofile(tmp_path / "wide.bin")
+    with pytest.raises(ValueError, match=r"wide\.bin: every second id is 0, as if they were uint32"):
+        task_of(tmp_path / "wide.bin", "task.vocab_size=128").splits()
 
 
 @pytest.mark.parametrize(
