@@ -8,7 +8,7 @@ from mixerlab.kernels.common.dispatch import resolve_backend
 from mixerlab.kernels.fused.embedding import embedding
 from mixerlab.kernels.fused.heads import norm_heads, rotary_heads
 from mixerlab.kernels.parallax import parallax_attention, parallax_backend
-from mixerlab.kernels.softmax_attention import attention_backend, softmax_attention
+from mixerlab.kernels.softmax_attention import attention_backend, rotary_attention, softmax_attention
 from mixerlab.mixers.base import NORM_EPS, AttentionParts, check_window, head_dim_of, kv_heads_of
 from mixerlab.mixers.cache import State, append, kv_cache
 from mixerlab.mixers.projected import ProjectedMixer
@@ -62,7 +62,10 @@ class Attention(ProjectedMixer):
         self.rope = RotaryEmbedding(self.head_dim, rope_base)
 
     def mix(self, projected: Tensor) -> Tensor:
-        return self._attend(*self.heads(projected))
+        if type(self) is not Attention or self.window is not None or self.kv_heads < self.num_heads:
+            return self._attend(*self.heads(projected))
+        gains = (self.q_norm.weight, self.k_norm.weight) if self.qk_norm else ()
+        return rotary_attention(projected, self.num_heads, self.rope.inverse_frequency, gains, NORM_EPS).flatten(2)
 
     def project_and_mix_at_once(self, x: Tensor, rows: Tensor | None = None) -> Tensor | None:
         """For rows of a table on a GPU: their heads are normed in the table, once for each token of the vocabulary.
@@ -75,7 +78,10 @@ class Attention(ProjectedMixer):
         gains = self.q_norm.weight, self.k_norm.weight, None
         heads = self.num_heads, self.kv_heads, self.kv_heads
         table = norm_heads(self.project(x), heads, self.head_dim, gains, NORM_EPS)
-        return self._attend(*self.heads(embedding(rows, table), normed=True))
+        packed = embedding(rows, table)
+        if self.window is not None or self.kv_heads < self.num_heads:
+            return self._attend(*self.heads(packed, normed=True))
+        return rotary_attention(packed, self.num_heads, self.rope.inverse_frequency).flatten(2)
 
     def _attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         """`[B, T, heads * head_dim]`."""

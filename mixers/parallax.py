@@ -7,7 +7,7 @@ from mixerlab.kernels.fused.heads import rotary_heads
 from mixerlab.kernels.fused.rms_norm import default_dtype
 from mixerlab.kernels.parallax import parallax_attention, parallax_backend
 from mixerlab.kernels.parallax.decode import MAX_TOKENS, parallax_decode
-from mixerlab.kernels.parallax.projected import is_one_operator, projected_parallax
+from mixerlab.kernels.parallax.projected import is_one_operator, projected_parallax, rotary_parallax
 from mixerlab.mixers.base import NORM_EPS, AttentionParts, check_window, head_dim_of, keep_initial_values, kv_heads_of
 from mixerlab.mixers.cache import State, append, kv_cache
 from mixerlab.mixers.projected import ProjectedMixer
@@ -85,6 +85,11 @@ class Parallax(ProjectedMixer):
         self.rope = RotaryEmbedding(self.head_dim, rope_base)
 
     def mix(self, projected: Tensor) -> Tensor:
+        if type(self) is Parallax and not self.rho_gate and self.window is None and self.kv_heads == self.num_heads:
+            gains = (self.q_norm.weight, self.k_norm.weight, self.r_norm.weight) if self.qkr_norm else ()
+            given = self.num_heads, self.rope.inverse_frequency, gains, NORM_EPS
+            o = rotary_parallax(projected, *given, rotate_rho=self.rope_on_rho, backend=self.backend)
+            return o.flatten(2)
         q, k, v, rho = self.heads(projected)
         return parallax_attention(q, rho, k, v, window=self.window, backend=self.backend).flatten(2)
 

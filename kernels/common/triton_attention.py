@@ -2,9 +2,12 @@
 
 # ruff: noqa: RUF005 - Triton compiles `a + (b,)` but not `(*a, b)`.
 
+import torch
 import triton
 import triton.language as tl
 from torch import Tensor
+
+from mixerlab.kernels.common.triton_rotation import norm_back, rotate, rotate_back
 
 
 @triton.jit
@@ -51,6 +54,69 @@ def load_sequence(
 
 
 @triton.jit
+def load_head(
+    x, strides, batch, head, rows, seq_len, head_dim, frequency, gain, eps, BLOCK: tl.constexpr, BLOCK_D: tl.constexpr
+):
+    """As `load_rows`; RMS-normed with the `gain` `[BLOCK_D]`, then rotated by `frequency`, unless these are None."""
+    dtype: tl.constexpr = x.dtype.element_ty
+    tile = load_rows(x, strides, batch, head, rows, seq_len, head_dim, BLOCK_D)
+    if gain is not None:
+        tile = tile.to(tl.float32)
+        scale = tl.rsqrt(tl.sum(tile * tile, 1) / BLOCK_D + eps)
+        tile *= scale[:, None] * tl.load(gain + tl.arange(0, BLOCK_D)).to(tl.float32)[None, :]
+    if frequency is not None:
+        tile = rotate(tile.to(tl.float32), frequency, 0, rows, BLOCK, BLOCK_D, dtype == tl.float32)
+    return tile.to(dtype)
+
+
+@triton.jit
+def load_heads(
+    x, strides, batch, head, seq_len, head_dim, frequency, gain, eps,
+    TILES: tl.constexpr, BLOCK: tl.constexpr, BLOCK_D: tl.constexpr,
+):  # fmt: skip
+    """As `load_sequence`, of `load_head`."""
+    tiles: tl.tuple = ()
+    for i in tl.static_range(TILES):
+        rows = i * BLOCK + tl.arange(0, BLOCK)
+        tile = load_head(x, strides, batch, head, rows, seq_len, head_dim, frequency, gain, eps, BLOCK, BLOCK_D)
+        tiles = tiles + (tile,)
+    return tiles
+
+
+@triton.jit
+def turn_heads(
+    to, to_strides, x, strides, batch, head, seq_len, head_dim, frequency, gain, eps,
+    TILES: tl.constexpr, BLOCK: tl.constexpr, BLOCK_D: tl.constexpr,
+):  # fmt: skip
+    """Writes what `load_heads` returns."""
+    for i in tl.static_range(TILES):
+        rows = i * BLOCK + tl.arange(0, BLOCK)
+        tile = load_head(x, strides, batch, head, rows, seq_len, head_dim, frequency, gain, eps, BLOCK, BLOCK_D)
+        store_rows(to, to_strides, batch, head, rows, tile, seq_len, head_dim, BLOCK_D)
+
+
+@triton.jit
+def turn_gradient(
+    d_x, d_x_strides, x, x_strides, batch, head, seq_len, head_dim, frequency, gain, sums, PARTS: tl.constexpr, eps,
+    TILES: tl.constexpr, BLOCK: tl.constexpr, BLOCK_D: tl.constexpr,
+):  # fmt: skip
+    """Makes the gradient of what `load_heads` returns, where it is written, that of what it reads.
+
+    That of the gain goes to `sums`, a row of PARTS for each tile.
+    """
+    for i in tl.static_range(TILES):
+        rows = i * BLOCK + tl.arange(0, BLOCK)
+        tile = load_rows(d_x, d_x_strides, batch, head, rows, seq_len, head_dim, BLOCK_D).to(tl.float32)
+        if frequency is not None:
+            tile = rotate_back(tile, frequency, 0, rows, BLOCK, BLOCK_D, x.dtype.element_ty == tl.float32)
+        if gain is not None:
+            unnormed = load_rows(x, x_strides, batch, head, rows, seq_len, head_dim, BLOCK_D)
+            weight = tl.load(gain + tl.arange(0, BLOCK_D)).to(tl.float32)
+            tile = norm_back(tile, unnormed, weight, sums + i * PARTS * BLOCK_D, eps, BLOCK_D)
+        store_rows(d_x, d_x_strides, batch, head, rows, tile, seq_len, head_dim, BLOCK_D)
+
+
+@triton.jit
 def store_rows(x, strides, batch, head, rows, tile, seq_len, head_dim, BLOCK_D: tl.constexpr):
     """Writes `[rows, BLOCK_D]` to the positions `rows` of one head, except what lies outside the tensor."""
     columns = tl.arange(0, BLOCK_D)
@@ -74,6 +140,23 @@ def padded_head_dim(head_dim: int) -> int:
 def with_strides(*tensors: Tensor) -> list[Tensor | tuple[int, ...]]:
     """Each tensor followed by its strides, as kernels take them."""
     return [argument for x in tensors for argument in (x, x.stride())]
+
+
+def with_group(frequency: Tensor | None) -> tuple[Tensor | None, int]:
+    """Frequencies `[groups, D / 2]` followed by the elements from one group to the next, as kernels take them."""
+    return frequency, 0 if frequency is None else frequency.stride(0)
+
+
+def sequences_of_group(batch: int, frequency: Tensor | None) -> int:
+    """How many sequences share their frequencies and gains."""
+    return batch if frequency is None else batch // len(frequency)
+
+
+def gain_sums(gains: Tensor, q: Tensor, tiles: int) -> Tensor:
+    """Room for the gradients of `gains` `[groups, parts, D]`, from each tile of each head of q `[B, T, H, D]`."""
+    groups, parts, head_dim = gains.shape
+    of_group = q.shape[0] // groups * q.shape[2] * tiles
+    return torch.empty(groups, of_group, parts, head_dim, dtype=torch.float32, device=q.device)
 
 
 def short_constants(q: Tensor, block: int) -> dict:

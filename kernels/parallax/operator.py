@@ -104,7 +104,9 @@ def parallax_short_backward(
     d_o: Tensor, q: Tensor, rho: Tensor, k: Tensor, v: Tensor, scale: float
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """dQ, dR, dK and dV, from the inputs and dO only."""
-    return run_short_backward(d_o, q, rho, k, v, scale)
+    d_q, d_rho, d_k, d_v = gradients = [x.new_empty(x.shape) for x in (q, rho, k, v)]
+    run_short_backward(gradients, d_o, q, rho, k, v, scale)
+    return d_q, d_rho, d_k, d_v
 
 
 @parallax_short_backward.register_fake

@@ -11,7 +11,7 @@ import triton.language as tl
 
 from mixerlab.kernels.common.triton_attention import dot, load_rows
 from mixerlab.kernels.common.triton_halves import beside, left_right
-from mixerlab.kernels.parallax.triton_rotation import norm_back, prefetch_rows, rotate_back
+from mixerlab.kernels.common.triton_rotation import norm_back, prefetch_rows, rotate_back
 from mixerlab.kernels.parallax.triton_tiles import load_pair_tile, load_tile, query_offset, store_tile, visible
 
 

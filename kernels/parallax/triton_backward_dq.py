@@ -12,7 +12,7 @@ import triton.language as tl
 
 from mixerlab.kernels.common.triton_attention import dot, load_pair, load_rows
 from mixerlab.kernels.common.triton_halves import upper_lower
-from mixerlab.kernels.parallax.triton_rotation import norm_back, prefetch_rows, rotate_back
+from mixerlab.kernels.common.triton_rotation import norm_back, prefetch_rows, rotate_back
 from mixerlab.kernels.parallax.triton_tiles import load_tile, query_offset, seen_span, store_tile, visible
 
 

@@ -1,5 +1,6 @@
 """Launches the Parallax kernels: tile sizes, buffers and arguments."""
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
@@ -7,7 +8,14 @@ import triton
 from torch import Tensor
 
 from mixerlab.kernels.common.addressing import unit_stride, whole_rows
-from mixerlab.kernels.common.triton_attention import padded_head_dim, short_constants, with_strides
+from mixerlab.kernels.common.triton_attention import (
+    gain_sums,
+    padded_head_dim,
+    sequences_of_group,
+    short_constants,
+    with_group,
+    with_strides,
+)
 from mixerlab.kernels.common.triton_elementwise import LOG2_E
 from mixerlab.kernels.common.triton_sums import sum_parts
 from mixerlab.kernels.parallax.triton_backward_dkv import dkv_kernel
@@ -172,30 +180,56 @@ def is_short(q: Tensor, k: Tensor, causal: bool, window: int | None) -> bool:
     return q.shape[1] <= SHORT_LENGTH and q.dtype.itemsize == 2 and q.shape == k.shape and causal and window is None
 
 
-def run_short_forward(q: Tensor, rho: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
+class Turned(NamedTuple):
+    """What the kernels of short sequences do to heads that they load: rotate them, and norm them before."""
+
+    frequency: Tensor  # `[groups, D / 2]`, of q and k, and of rho if it is rotated
+    rotate_rho: bool
+    gains: Tensor | None  # `[groups, 3, D]`, of q, k and rho
+    eps: float
+
+
+UNTURNED = (None, False, None, 0.0)
+
+
+def run_short_forward(
+    q: Tensor, rho: Tensor, k: Tensor, v: Tensor, scale: float, turned: Turned | None = None
+) -> Tensor:
     """The output `[B, T, H, D]`; the backward needs nothing else."""
     o = q.new_empty(q.shape)
     batch, length, heads, head_dim = q.shape
+    frequency, rotate_rho, gains, eps = turned or UNTURNED
     short_forward_kernel[(batch * heads,)](
-        *with_strides(*map(unit_stride, (q, rho, k, v)), o),
-        *(heads, length, head_dim, scale * LOG2_E.value),
+        *(*with_strides(*map(unit_stride, (q, rho, k, v)), o), *with_group(frequency), gains),
+        *(heads, length, head_dim, scale * LOG2_E.value, sequences_of_group(batch, frequency), eps),
+        ROTATE_RHO=rotate_rho,
         **short_constants(q, 64),
     )
     return o
 
 
 def run_short_backward(
-    d_o: Tensor, q: Tensor, rho: Tensor, k: Tensor, v: Tensor, scale: float
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """dQ, dR, dK and dV."""
-    d_q, d_rho, d_k, d_v = (x.new_empty(x.shape) for x in (q, rho, k, v))
+    gradients: Sequence[Tensor],
+    d_o: Tensor,
+    q: Tensor,
+    rho: Tensor,
+    k: Tensor,
+    v: Tensor,
+    scale: float,
+    turned: Turned | None = None,
+) -> Tensor | None:
+    """Writes dQ, dR, dK and dV to `gradients`; returns that of the gains."""
     batch, length, heads, head_dim = q.shape
+    frequency, rotate_rho, gains, eps = turned or UNTURNED
+    constants = short_constants(q, 128 if head_dim > 64 and length > 64 else 64)
+    sums = None if gains is None else gain_sums(gains, q, constants["TILES"])
     short_backward_kernel[(batch * heads,)](
-        *with_strides(*map(unit_stride, (d_o, q, rho, k, v)), d_q, d_rho, d_k, d_v),
-        *(heads, length, head_dim, scale, scale * LOG2_E.value),
-        **short_constants(q, 128 if head_dim > 64 and length > 64 else 64),
+        *(*with_strides(*map(unit_stride, (d_o, q, rho, k, v)), *gradients), *with_group(frequency), gains, sums),
+        *(heads, length, head_dim, scale, scale * LOG2_E.value, sequences_of_group(batch, frequency), eps),
+        ROTATE_RHO=rotate_rho,
+        **constants,
     )
-    return d_q, d_rho, d_k, d_v
+    return None if gains is None or sums is None else sum_parts(sums, gains.dtype)
 
 
 def _tiles(choices: dict[int, Tiles], q: Tensor) -> Tiles:

@@ -15,25 +15,35 @@ import triton.language as tl
 
 from mixerlab.kernels.common.triton_attention import (
     dot,
+    load_heads,
     load_sequence,
     softmax_and_gradient,
     softmax_weights,
     store_rows,
+    turn_gradient,
+    turn_heads,
 )
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["sequences", "frequency_group"])
 def short_forward_kernel(
-    q, q_strides, rho, rho_strides, k, k_strides, v, v_strides, o, o_strides,
-    heads, seq_len, head_dim, scale_log2,
-    TILES: tl.constexpr, BLOCK: tl.constexpr, BLOCK_D: tl.constexpr,
+    q, q_strides, rho, rho_strides, k, k_strides, v, v_strides, o, o_strides, frequency, frequency_group, gains,
+    heads, seq_len, head_dim, scale_log2, sequences, eps,
+    ROTATE_RHO: tl.constexpr, TILES: tl.constexpr, BLOCK: tl.constexpr, BLOCK_D: tl.constexpr,
 ):  # fmt: skip
     """The output of one sequence of one head."""
     batch = tl.program_id(0) // heads
     head = tl.program_id(0) % heads
-    ks = load_sequence(k, k_strides, batch, head, seq_len, head_dim, TILES, BLOCK, BLOCK_D)
-    qs = load_sequence(q, q_strides, batch, head, seq_len, head_dim, TILES, BLOCK, BLOCK_D)
-    rhos = load_sequence(rho, rho_strides, batch, head, seq_len, head_dim, TILES, BLOCK, BLOCK_D)
+    frequency = frequency if frequency is None else frequency + batch // sequences * frequency_group
+    rho_frequency = frequency if ROTATE_RHO else None
+    gain = gains if gains is None else gains + batch // sequences * 3 * BLOCK_D
+    k_gain = gains if gains is None else gain + BLOCK_D
+    rho_gain = gains if gains is None else gain + 2 * BLOCK_D
+    ks = load_heads(k, k_strides, batch, head, seq_len, head_dim, frequency, k_gain, eps, TILES, BLOCK, BLOCK_D)
+    qs = load_heads(q, q_strides, batch, head, seq_len, head_dim, frequency, gain, eps, TILES, BLOCK, BLOCK_D)
+    rhos = load_heads(
+        rho, rho_strides, batch, head, seq_len, head_dim, rho_frequency, rho_gain, eps, TILES, BLOCK, BLOCK_D
+    )
     vs = load_sequence(v, v_strides, batch, head, seq_len, head_dim, TILES, BLOCK, BLOCK_D)
     for ROW in tl.static_range(TILES - 1, -1, -1):
         rows = ROW * BLOCK + tl.arange(0, BLOCK)
@@ -44,19 +54,42 @@ def short_forward_kernel(
         store_rows(o, o_strides, batch, head, rows, total * inverse_sum[:, None], seq_len, head_dim, BLOCK_D)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["sequences", "frequency_group"])
 def short_backward_kernel(
     d_o, d_o_strides, q, q_strides, rho, rho_strides, k, k_strides, v, v_strides,
-    d_q, d_q_strides, d_rho, d_rho_strides, d_k, d_k_strides, d_v, d_v_strides,
-    heads, seq_len, head_dim, scale, scale_log2,
-    TILES: tl.constexpr, BLOCK: tl.constexpr, BLOCK_D: tl.constexpr,
+    d_q, d_q_strides, d_rho, d_rho_strides, d_k, d_k_strides, d_v, d_v_strides, frequency, frequency_group, gains, sums,
+    heads, seq_len, head_dim, scale, scale_log2, sequences, eps,
+    ROTATE_RHO: tl.constexpr, TILES: tl.constexpr, BLOCK: tl.constexpr, BLOCK_D: tl.constexpr,
 ):  # fmt: skip
     batch = tl.program_id(0) // heads
     head = tl.program_id(0) % heads
     half = q.dtype.element_ty
-    ks = load_sequence(k, k_strides, batch, head, seq_len, head_dim, TILES, BLOCK, BLOCK_D)
-    qs = load_sequence(q, q_strides, batch, head, seq_len, head_dim, TILES, BLOCK, BLOCK_D)
-    rhos = load_sequence(rho, rho_strides, batch, head, seq_len, head_dim, TILES, BLOCK, BLOCK_D)
+    frequency = frequency if frequency is None else frequency + batch // sequences * frequency_group
+    rho_frequency = frequency if ROTATE_RHO else None
+    gain = gains if gains is None else gains + batch // sequences * 3 * BLOCK_D
+    k_gain = gains if gains is None else gain + BLOCK_D
+    rho_gain = gains if gains is None else gain + 2 * BLOCK_D
+    if frequency is None:
+        ks = load_sequence(k, k_strides, batch, head, seq_len, head_dim, TILES, BLOCK, BLOCK_D)
+        qs = load_sequence(q, q_strides, batch, head, seq_len, head_dim, TILES, BLOCK, BLOCK_D)
+        rhos = load_sequence(rho, rho_strides, batch, head, seq_len, head_dim, TILES, BLOCK, BLOCK_D)
+    else:  # by way of the caches: turned in registers they would leave too few for the rest
+        turn_heads(
+            d_k, d_k_strides, k, k_strides, batch, head, seq_len, head_dim, frequency, k_gain, eps,
+            TILES, BLOCK, BLOCK_D,
+        )  # fmt: skip
+        turn_heads(
+            d_q, d_q_strides, q, q_strides, batch, head, seq_len, head_dim, frequency, gain, eps,
+            TILES, BLOCK, BLOCK_D,
+        )  # fmt: skip
+        turn_heads(
+            d_rho, d_rho_strides, rho, rho_strides, batch, head, seq_len, head_dim, rho_frequency, rho_gain, eps,
+            TILES, BLOCK, BLOCK_D,
+        )  # fmt: skip
+        tl.debug_barrier()
+        ks = load_sequence(d_k, d_k_strides, batch, head, seq_len, head_dim, TILES, BLOCK, BLOCK_D)
+        qs = load_sequence(d_q, d_q_strides, batch, head, seq_len, head_dim, TILES, BLOCK, BLOCK_D)
+        rhos = load_sequence(d_rho, d_rho_strides, batch, head, seq_len, head_dim, TILES, BLOCK, BLOCK_D)
     vs = load_sequence(v, v_strides, batch, head, seq_len, head_dim, TILES, BLOCK, BLOCK_D)
     d_os = load_sequence(d_o, d_o_strides, batch, head, seq_len, head_dim, TILES, BLOCK, BLOCK_D)
     d_ks = (tl.zeros([BLOCK, BLOCK_D], tl.float32),) * TILES
@@ -105,3 +138,20 @@ def short_backward_kernel(
                 earlier_d_vs = (d_v_tile,) + earlier_d_vs
         d_ks = earlier_d_ks
         d_vs = earlier_d_vs
+    if frequency is not None:  # only now, when the registers are free; what was written is still in the caches
+        tl.debug_barrier()
+        to = sums if sums is None else sums + tl.program_id(0) * TILES * 3 * BLOCK_D
+        k_to = sums if sums is None else to + BLOCK_D
+        rho_to = sums if sums is None else to + 2 * BLOCK_D
+        turn_gradient(
+            d_q, d_q_strides, q, q_strides, batch, head, seq_len, head_dim, frequency, gain, to, 3, eps,
+            TILES, BLOCK, BLOCK_D,
+        )  # fmt: skip
+        turn_gradient(
+            d_k, d_k_strides, k, k_strides, batch, head, seq_len, head_dim, frequency, k_gain, k_to, 3, eps,
+            TILES, BLOCK, BLOCK_D,
+        )  # fmt: skip
+        turn_gradient(
+            d_rho, d_rho_strides, rho, rho_strides, batch, head, seq_len, head_dim, rho_frequency, rho_gain, rho_to, 3,
+            eps, TILES, BLOCK, BLOCK_D,
+        )  # fmt: skip

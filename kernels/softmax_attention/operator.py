@@ -26,7 +26,9 @@ def short_attention_backward(d_o: Tensor, q: Tensor, k: Tensor, v: Tensor) -> tu
     """dQ, dK and dV, from the inputs and dO only."""
     from mixerlab.kernels.softmax_attention import triton_short
 
-    return triton_short.backward(d_o, q, k, v)
+    d_q, d_k, d_v = (x.new_empty(x.shape) for x in (q, k, v))
+    triton_short.backward((d_q, d_k, d_v), d_o, q, k, v)
+    return d_q, d_k, d_v
 
 
 @short_attention.register_fake
@@ -47,6 +49,61 @@ register(
     short_attention_backward,
     refusal="softmax_attention of a short sequence cannot be differentiated twice on a GPU",
 )
+
+
+@torch.library.custom_op("mixerlab::short_rotary_attention", mutates_args=())
+def short_rotary_attention(
+    packed: Tensor, inverse_frequency: Tensor, gains: Tensor | None, eps: float, heads: int
+) -> Tensor:
+    """`short_attention` of the heads of `packed` `[B, T, 3 H D]`, rotated, and normed before if there are gains.
+
+    Of each group of sequences: frequencies `[groups, D / 2]`, and gains of q and k `[groups, 2, D]`.
+    """
+    from mixerlab.kernels.softmax_attention import triton_short
+
+    q, k, v = _heads(packed, heads)
+    return triton_short.forward(q, k, v, inverse_frequency, gains, eps)
+
+
+@torch.library.custom_op("mixerlab::short_rotary_attention_backward", mutates_args=())
+def short_rotary_attention_backward(
+    d_o: Tensor, packed: Tensor, inverse_frequency: Tensor, gains: Tensor | None, eps: float, heads: int
+) -> list[Tensor]:
+    """The gradient of `packed`, and that of `gains` if there are any."""
+    from mixerlab.kernels.softmax_attention import triton_short
+
+    d_packed = torch.empty_like(packed, memory_format=torch.contiguous_format)
+    gradients, (q, k, v) = _heads(d_packed, heads), _heads(packed, heads)
+    d_gains = triton_short.backward(gradients, d_o, q, k, v, inverse_frequency, gains, eps)
+    return [d_packed] if d_gains is None else [d_packed, d_gains]
+
+
+def _heads(packed: Tensor, heads: int) -> tuple[Tensor, ...]:
+    return packed.unflatten(-1, (3, heads, -1)).unbind(2)
+
+
+@short_rotary_attention.register_fake
+def _(packed, inverse_frequency, gains, eps, heads):
+    return packed.new_empty(*packed.shape[:2], heads, packed.shape[2] // (3 * heads))
+
+
+@short_rotary_attention_backward.register_fake
+def _(d_o, packed, inverse_frequency, gains, eps, heads):
+    return [x.new_empty(x.shape) for x in (packed, gains) if x is not None]
+
+
+def _save_packed(ctx, inputs, output):
+    *tensors, ctx.eps, ctx.heads = inputs
+    ctx.save_for_backward(*tensors)
+
+
+def _packed_gradients(ctx, d_o):
+    d_packed, *d_gains = short_rotary_attention_backward(d_o, *ctx.saved_tensors, ctx.eps, ctx.heads)
+    return d_packed, None, d_gains[0] if d_gains else None, None, None
+
+
+register(short_rotary_attention, save=_save_packed, gradients=_packed_gradients)
+register(short_rotary_attention_backward)
 
 
 pytorchs_attention = F.scaled_dot_product_attention  # itself, also while another stands in its place

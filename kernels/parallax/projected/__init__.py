@@ -13,6 +13,7 @@ from mixerlab.kernels.fused.linear import join_rows, linear
 from mixerlab.kernels.parallax import parallax_attention, parallax_backend
 
 HEAD_DIMS = (16, 32, 64, 128)
+SHORT_HEAD_DIMS = (16, 32, 64)  # of those, what leaves registers for the norms
 
 
 def projected_parallax(
@@ -99,9 +100,49 @@ def projected_parallax(
             rest = eps, heads, rotate_rho
             return projected(x[None], weight[None], inverse_frequency[None], joined, *rest)[0].flatten(0, 1)
         packed = linear(x, weight)
-    rotated, of_parts = (True, True, False, rotate_rho), (of_q, of_k, None, of_rho)
-    q, k, v, rho = rotary_heads(packed, heads, inverse_frequency, rotated, of_parts, eps)
+    gains = () if of_q is None else gains
+    return rotary_parallax(packed, heads, inverse_frequency, gains, eps, rotate_rho=rotate_rho, backend=backend)
+
+
+def rotary_parallax(
+    packed: Tensor,
+    heads: int,
+    inverse_frequency: Tensor,
+    gains: Sequence[Tensor] = (),
+    eps: float = 0.0,
+    *,
+    rotate_rho: bool = False,
+    backend: str = "auto",
+) -> Tensor:
+    """`parallax_attention` of the heads of `packed` `[B, T, C]`: q, k, v and rho, and any columns behind them.
+
+    One operator does all of it where the kernels for short sequences run, in bfloat16 on a GPU. The other arguments are
+    those of `projected_parallax`.
+    """
+    head_dim = 2 * len(inverse_frequency)
+    if is_short_operator(packed.device, packed.dtype, packed.shape[1], head_dim, inverse_frequency, backend) and (
+        packed.shape[2] == 4 * heads * head_dim
+    ):
+        from mixerlab.kernels.parallax.projected.operator import short  # here, because Triton is optional
+
+        joined = join_rows(*(gain[None] for gain in gains))[None] if gains else None
+        return short(packed, inverse_frequency[None], joined, eps, heads, rotate_rho)
+    of_q, of_k, of_rho = gains or (None,) * 3
+    rotated = (True, True, False, rotate_rho)
+    q, k, v, rho = rotary_heads(packed, heads, inverse_frequency, rotated, (of_q, of_k, None, of_rho), eps)
     return parallax_attention(q, rho, k, v, backend=backend)
+
+
+def is_short_operator(
+    device: torch.device, dtype: torch.dtype, length: int, head_dim: int, frequency: Tensor, backend: str
+) -> bool:
+    """Whether the kernels of short sequences turn the heads of products of this kind themselves."""
+    if parallax_backend(device, dtype, head_dim, backend) == "reference" or torch.compiler.is_compiling():
+        return False
+    from mixerlab.kernels.parallax.triton_launch import SHORT_LENGTH
+
+    fixed = frequency.dtype == torch.float32 and not frequency.requires_grad
+    return dtype == torch.bfloat16 and length <= SHORT_LENGTH and head_dim in SHORT_HEAD_DIMS and fixed
 
 
 def is_one_operator(

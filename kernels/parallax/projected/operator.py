@@ -12,7 +12,15 @@ from mixerlab.kernels.fused.embedding.operator import look_up_backward
 from mixerlab.kernels.fused.linear.operator import weight_gradient
 from mixerlab.kernels.parallax.projected.triton_look_up import run_look_up
 from mixerlab.kernels.parallax.projected.triton_projection import packed_width, run_projection
-from mixerlab.kernels.parallax.triton_launch import Norms, run_backward, run_forward, saved_like
+from mixerlab.kernels.parallax.triton_launch import (
+    Norms,
+    Turned,
+    run_backward,
+    run_forward,
+    run_short_backward,
+    run_short_forward,
+    saved_like,
+)
 from mixerlab.kernels.parallax.triton_tiles import for_copy_engine
 
 
@@ -51,6 +59,48 @@ def _attend(packed: Tensor, heads: int, head_dim: int) -> tuple[Tensor, Tensor, 
     q, k, v, rho, *_ = _parts(packed, heads, head_dim)
     o, mean_v, cov, lse, weight_at_0 = run_forward(q, rho, k, v, head_dim**-0.5, True, None)
     return o.unflatten(0, (groups, -1)), packed, mean_v, cov, lse, weight_at_0
+
+
+@torch.library.custom_op("mixerlab::short_rotary_parallax", mutates_args=())
+def short(
+    packed: Tensor, inverse_frequency: Tensor, gains: Tensor | None, eps: float, heads: int, rotate_rho: bool
+) -> Tensor:
+    """The output `[B, T, H, D]` of short sequences `packed` `[B, T, 4 H D]`.
+
+    Of each group of sequences: frequencies `[groups, D / 2]`, and `gains` `[groups, 3, D]` or None.
+    """
+    q, k, v, rho = _parts(packed, heads, 2 * inverse_frequency.shape[1])
+    turned = Turned(inverse_frequency, rotate_rho, gains, eps)
+    return run_short_forward(q, rho, k, v, q.shape[3] ** -0.5, turned)
+
+
+@torch.library.custom_op("mixerlab::short_rotary_parallax_backward", mutates_args=())
+def short_backward(
+    d_o: Tensor,
+    packed: Tensor,
+    inverse_frequency: Tensor,
+    gains: Tensor | None,
+    eps: float,
+    heads: int,
+    rotate_rho: bool,
+) -> list[Tensor]:
+    """The gradient of `packed`, and that of `gains` if there are any."""
+    head_dim = d_o.shape[3]
+    d_packed = torch.empty_like(packed, memory_format=torch.contiguous_format)
+    (q, k, v, rho), (d_q, d_k, d_v, d_rho) = (_parts(x, heads, head_dim) for x in (packed, d_packed))
+    turned = Turned(inverse_frequency, rotate_rho, gains, eps)
+    d_gains = run_short_backward((d_q, d_rho, d_k, d_v), d_o, q, rho, k, v, head_dim**-0.5, turned)
+    return [d_packed] if d_gains is None else [d_packed, d_gains]
+
+
+@short.register_fake
+def _(packed, inverse_frequency, gains, eps, heads, rotate_rho):
+    return packed.new_empty(*packed.shape[:2], heads, 2 * inverse_frequency.shape[1])
+
+
+@short_backward.register_fake
+def _(d_o, packed, inverse_frequency, gains, eps, heads, rotate_rho):
+    return [x.new_empty(x.shape) for x in (packed, gains) if x is not None]
 
 
 @projected.register_fake
@@ -143,6 +193,18 @@ def _gradients_of_table(ctx, d_o, *_):
     return None, look_up_backward(grad, tokens.flatten(1), table), None, None, None
 
 
+def _save_packed(ctx, inputs, output):
+    *tensors, ctx.eps, ctx.heads, ctx.rotate_rho = inputs
+    ctx.save_for_backward(*tensors)
+
+
+def _gradients_of_packed(ctx, d_o):
+    d_packed, *d_gains = short_backward(d_o, *ctx.saved_tensors, ctx.eps, ctx.heads, ctx.rotate_rho)
+    return d_packed, None, d_gains[0] if d_gains else None, None, None, None
+
+
 register(projected, save=_save, gradients=_gradients)
 register(looked_up, save=_save_look_up, gradients=_gradients_of_table)
 register(projected_backward)
+register(short, save=_save_packed, gradients=_gradients_of_packed)
+register(short_backward)

@@ -5,7 +5,7 @@ import triton.language as tl
 from torch import Tensor
 
 from mixerlab.kernels.common.addressing import whole_rows
-from mixerlab.kernels.parallax.triton_rotation import rotation
+from mixerlab.kernels.common.triton_rotation import rotation
 
 TILE = 1024  # pairs of a tile: rows times half the width of a head
 WARPS = 4

@@ -11,7 +11,7 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 from mixerlab.kernels.common.addressing import whole_rows
 from mixerlab.kernels.common.device import processors
 from mixerlab.kernels.common.triton_attention import dot
-from mixerlab.kernels.parallax.triton_rotation import rotate_heads
+from mixerlab.kernels.common.triton_rotation import rotate_heads
 from mixerlab.kernels.parallax.triton_tiles import for_copy_engine, strides_of
 
 MAX_WIDTH = 128  # of x, and of all heads together

@@ -41,6 +41,14 @@ def rotation(frequency, group, positions, D: tl.constexpr, EXACT: tl.constexpr):
 
 
 @triton.jit
+def rotate(tile, frequency, group, positions, ROWS: tl.constexpr, D: tl.constexpr, EXACT: tl.constexpr):
+    """`[ROWS, D]` of one head with the pairs of each position rotated, without moving data between threads."""
+    cos, sin = rotation(frequency, group, positions, D, EXACT)
+    first, second = left_right(tile, ROWS, D // 2)
+    return beside(first * cos - second * sin, second * cos + first * sin, ROWS, D // 2)
+
+
+@triton.jit
 def rotate_back(tile, frequency, group, positions, ROWS: tl.constexpr, D: tl.constexpr, EXACT: tl.constexpr):
     """`[ROWS, D]` of one head with the pairs of each position rotated back, without moving data between threads."""
     cos, sin = rotation(frequency, group, positions, D, EXACT)
