@@ -9,8 +9,9 @@ import triton.language as tl
 from fused_cases import EPS, FLOAT32, check, check_replicas, double, draw, plain_norm, run
 from parallax_cases import operators_of
 
+from mixerlab.kernels.common import triton_rotation
 from mixerlab.kernels.fused import linear, rotary_heads
-from mixerlab.kernels.parallax import parallax_attention, triton_rotation
+from mixerlab.kernels.parallax import parallax_attention
 from mixerlab.kernels.parallax.projected import projected_parallax, triton_projection
 from mixerlab.kernels.parallax.reference import parallax_reference
 
