@@ -1,4 +1,4 @@
-"""The Parallax paper's map of mechanisms, measured: what is compared was written before the runs.
+"""The Parallax paper's map of mechanisms, measured: the questions were written before the runs.
 
 A bare MesaNet is without what linear attention does not have either, and stands for its place in the map.
 """
@@ -27,7 +27,7 @@ from mixerlab.sweeps.figures.sheet import Sheet, figure_style, save
 
 MUON_RATES = (3e-3, 1e-2, 3e-2)
 OPTIMIZERS = {"muon": ("Muon", MUON_RATES, "#0072B2"), "adamw": ("AdamW", ADAMW_RATES, "#D55E00")}
-BARE, NEGATIVE = ", bare", ", negative"
+BARE, NEGATIVE = ", bare", ", negative eigenvalues"
 PLACES = [
     *("attn", "parallax", "lla"),
     *("value_average", "affine_linear", "affine_mesa" + BARE),

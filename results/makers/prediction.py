@@ -1,6 +1,7 @@
 """Whether MAD's accuracies predict the bits per byte of language models with the same mixers, both trained with Muon.
 
-What is compared was written before the runs of results/map.
+Scores and statistic were written before the runs of results/map; that scores are rounded, and rates chosen on
+validation, after them.
 """
 
 from pathlib import Path
@@ -21,7 +22,7 @@ NOTE = f"""\
 Spearman's rank correlation of a score with bits per byte on test, over mixers ({{}}), its sign turned: 1 if the better
 score always has the better language model. In brackets 95% of {DRAWS:,} bootstrap draws of mixers, and of their seeds
 on both sides. A score is the mean over the tasks of the map, that of a task, or a setting, to three digits: each seed
-at its best rate."""
+at its best rate, on the settings ({{}}) that every seed of all these mixers has."""
 
 
 def make(scratch: Path) -> None:
@@ -44,7 +45,7 @@ def make(scratch: Path) -> None:
         sides = [score.xs(mixer).to_numpy() for mixer in mixers], [bits[mixer] for mixer in mixers]
         lines.append([name, correlation(*sides)])
     folder = folder_of("prediction")
-    (folder / "prediction.md").write_text(noted(lines, 1, NOTE.format(len(mixers))))
+    (folder / "prediction.md").write_text(noted(lines, 1, NOTE.format(len(mixers), len(names))))
     means = scores["all settings"].groupby("mixer").mean()
     save(scatter(means, pd.Series({mixer: bits[mixer].mean() for mixer in mixers})), folder / "prediction")
 
