@@ -14,6 +14,7 @@ from mixerlab.kernels.kimi_delta_rule.triton_kernels import (
 )
 
 CHANNELS = 16  # that a program of `backward_chunk_kernel` takes
+LOOP = {"num_stages": 2}  # of the kernels that walk over chunks: a third stage takes shared memory of other programs
 
 
 def kimi_delta_rule_triton(
@@ -37,7 +38,7 @@ def forward(
     cumulative_kernel[grid](log_decay, cumulative, length, **tile_options(q, chunk_size))
     chunk_kernel[grid](q, k, cumulative, beta, solvers, scores, length, **options, **levels)
     forward_kernel[grid[1:]](
-        q, k, v, cumulative, beta, solvers, scores, out, states, writes, errors, scale, length, **options
+        q, k, v, cumulative, beta, solvers, scores, out, states, writes, errors, scale, length, **options | LOOP
     )
     return results
 
@@ -77,7 +78,8 @@ def backward(
     d_states = torch.empty_like(states)
     options, levels = _options(q, chunk_size)
     backward_state_kernel[(batch * heads,)](
-        *(d_out, q, k, cumulative, beta, errors, solvers, scores, d_v, d_beta, d_states, scale, length), **options
+        *(d_out, q, k, cumulative, beta, errors, solvers, scores, d_v, d_beta, d_states, scale, length),
+        **options | LOOP,
     )
     backward_chunk_kernel[(states.shape[2], batch * heads, q.shape[3] // CHANNELS)](
         *(d_out, q, k, cumulative, states, writes, d_v, d_states, d_q, d_k, d_log_decay, scale, length),

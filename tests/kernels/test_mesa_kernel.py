@@ -121,7 +121,7 @@ def test_kernel_under_vmap(device):
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("chunk_size", [32, 64])
-@pytest.mark.parametrize("dim", [16, 32, 64])
+@pytest.mark.parametrize("dim", [16, 32, 64, 128])
 @pytest.mark.parametrize("length", [1, 17, 63, 64, 65, 127, 500])
 @pytest.mark.parametrize("make", [random_inputs, blank_heavy_inputs])
 def test_kernel_in_bfloat16(make, length, dim, chunk_size):
