@@ -1,7 +1,7 @@
 """Whether MAD's accuracies predict the bits per byte of language models with the same mixers, both trained with Muon.
 
-Scores and statistic were written before the runs of results/map; that scores are rounded, and rates chosen on
-validation, after them.
+Scores and statistic were written before the runs of results/map; that scores are rounded, rates chosen on validation,
+and the mixers of bare uniform weights left out, after them.
 """
 
 from pathlib import Path
@@ -18,11 +18,13 @@ from mixerlab.sweeps.figures.sheet import Sheet, figure_style, save
 from mixerlab.sweeps.tables.collect import rows_of
 
 DRAWS = 2000
+UNIFORM = ("value_average", "linear", "affine_linear")
 NOTE = f"""\
-Spearman's rank correlation of a score with bits per byte on test, over mixers ({{}}), its sign turned: 1 if the better
-score always has the better language model. In brackets 95% of {DRAWS:,} bootstrap draws of mixers, and of their seeds
-on both sides. A score is the mean over the tasks of the map, that of a task, or a setting, to three digits: each seed
-at its best rate, on the settings ({{}}) that every seed of all these mixers has."""
+Spearman's rank correlation of a score with bits per byte on test, its sign turned: 1 if the better score always has the
+better language model. Over all mixers ({{}}), and over those ({{}}) that are none of {", ".join(UNIFORM)}.
+In brackets 95% of {DRAWS:,} bootstrap draws of mixers, and of their seeds on both sides. A score is the mean over the
+tasks of the map, that of a task, or a setting, to three digits: each seed at its best rate, on the settings ({{}}) that
+every seed of all these mixers has."""
 
 
 def make(scratch: Path) -> None:
@@ -40,14 +42,16 @@ def make(scratch: Path) -> None:
     scores = {"all settings": cells.T.groupby(level="task").mean().mean()}
     scores |= {task: cells[task].mean(axis=1) for task in dict.fromkeys(task for task, _ in names)}
     scores |= {", ".join(name): cells[name] for name in names if cells[name[0]].shape[1] > 1}
-    lines = [["score", "rank correlation"]]
+    strong = [mixer for mixer in mixers if mixer not in UNIFORM]
+    lines = [["score", "all mixers", "without bare uniform weights"]]
     for name, score in scores.items():
-        sides = [score.xs(mixer).to_numpy() for mixer in mixers], [bits[mixer] for mixer in mixers]
-        lines.append([name, correlation(*sides)])
+        sides = [([score.xs(one).to_numpy() for one in of], [bits[one] for one in of]) for of in (mixers, strong)]
+        lines.append([name, *(correlation(*side) for side in sides)])
     folder = folder_of("prediction")
-    (folder / "prediction.md").write_text(noted(lines, 1, NOTE.format(len(mixers), len(names))))
+    (folder / "prediction.md").write_text(noted(lines, 1, NOTE.format(len(mixers), len(strong), len(names))))
     means = scores["all settings"].groupby("mixer").mean()
-    save(scatter(means, pd.Series({mixer: bits[mixer].mean() for mixer in mixers})), folder / "prediction")
+    found = pd.DataFrame({"accuracy": means, "bits": pd.Series({mixer: bits[mixer].mean() for mixer in mixers})})
+    save(scatter(found, strong), folder / "prediction")
 
 
 def correlation(scores: list[np.ndarray], bits: list[np.ndarray]) -> str:
@@ -71,13 +75,16 @@ def ranked(scores: list[float], bits: list[float]) -> float:
     return one.corr(other) if one.nunique() > 1 and other.nunique() > 1 else np.nan
 
 
-def scatter(accuracy: pd.Series, bits: pd.Series) -> Figure:
+def scatter(found: pd.DataFrame, strong: list[str]) -> Figure:
+    """All mixers, and the `strong` ones by themselves."""
     with figure_style():
-        sheet = Sheet(None, [""], widest=4.0)
-        (panel,) = sheet.panels
-        panel.plot(accuracy, bits[accuracy.index], "o", color="#0072B2", markersize=3)
-        for mixer, at in accuracy.items():
-            panel.annotate(mixer, (at, bits[mixer]), xytext=(3, 2), textcoords="offset points", fontsize=6)
-        panel.margins(x=0.12)
-        panel.set(xlabel="accuracy, mean of the map's tasks", ylabel="bits per byte on test")
+        sheet = Sheet(None, ["all mixers", "without bare uniform weights"], widest=3.2, sharey=False)
+        for panel, named in zip(sheet.panels, (found.index.difference(strong), strong), strict=True):
+            shown = found if panel is sheet.panels[0] else found.loc[strong]
+            panel.plot(shown["accuracy"], shown["bits"], "o", color="#0072B2", markersize=3)
+            for mixer in named:
+                panel.annotate(mixer, found.loc[mixer], xytext=(3, 2), textcoords="offset points", fontsize=6)
+            panel.margins(x=0.15, y=0.08)
+            panel.set_xlabel("accuracy, mean of the map's tasks")
+        sheet.panels[0].set_ylabel("bits per byte on test")
         return sheet.finish("Does MAD predict language models?", "Muon; means over seeds", [], 2.6)
