@@ -2,8 +2,8 @@
 
     python results/remake.py [NAME ...]     NAME: one of the folders with rows or records; default: all
 
-Run it in a checkout in which mixerlab is installed. `makers/NAME.py` makes those of results/NAME. What the pages say of
-these numbers in prose is left to their author.
+Run it in a checkout in which mixerlab is installed. `makers/NAME.py` makes those of results/NAME, and the tables
+of its page below a line `<!-- TABLE -->`. What the page says of these numbers in prose is left to its author.
 """
 
 import argparse

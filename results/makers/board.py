@@ -4,7 +4,17 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
-from makers.common import best_of_seeds, copy_report, folder_of, gain_of, mean_change, noted, recipe_table, rows_in
+from makers.common import (
+    best_of_seeds,
+    copy_report,
+    folder_of,
+    gain_of,
+    mean_change,
+    noted,
+    recipe_table,
+    rows_in,
+    write_in_page,
+)
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
@@ -14,9 +24,6 @@ from mixerlab.sweeps.figures.heat_map import NO_SCORE
 from mixerlab.sweeps.figures.sheet import Sheet, figure_style, save
 from mixerlab.sweeps.tables.collect import rows_of
 
-GAINS_NOTE = """\
-Accuracy of Parallax less attention's, each seed at its better rate and at the checkpoint of the lowest test loss; after
-±, half of Student's 95% interval over the seeds that both have (how many, if not three)."""
 SEARCH_NOTE = """\
 Mean validation accuracy over the three mixers and both tasks at the checkpoint of the lowest validation loss, one seed;
 what diverged counts as 0. Bold: the best rate and the better of its neighbours, which the board has."""
@@ -37,7 +44,7 @@ def make(scratch: Path) -> None:
         entries = [list(own[name].dropna()) for name in gains]
         texts = [mean_change(one) + ("" if len(one) == 3 else f" ({len(one)})") if one else "" for one in entries]
         lines.append([*cell, *texts])
-    (folder / "gains.md").write_text(noted(lines, 2, GAINS_NOTE))
+    write_in_page(folder, "gains", lines, 2)
     searched = rows_in("board", "search.csv")
     searched = searched.assign(score=searched["clean_val_accuracy"].where(searched["status"] == "finished", 0.0))
     means = searched.groupby(["optimizer", "lr"])["score"].mean().unstack()

@@ -1,5 +1,6 @@
 """What the makers share: where things lie, the choice of rates, tables, intervals."""
 
+import re
 import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import product
@@ -42,6 +43,15 @@ def rows_in(name: str, file: str = "rows.csv.xz") -> pd.DataFrame:
 def noted(lines: Sequence[Sequence[str]], left: int, note: str) -> str:
     """`aligned`, and a note below it."""
     return f"{aligned(lines, left)}\n\n{note}\n"
+
+
+def write_in_page(folder: Path, name: str, lines: Sequence[Sequence[str]], left: int) -> None:
+    """Puts the table (`aligned`) below the line `<!-- NAME -->` of the folder's page, in place of the one there."""
+    page = folder / "README.md"
+    mark = f"<!-- {name} -->\n"
+    before, found, after = page.read_text().partition(mark)
+    assert found, f"{page} has no place for {name}"
+    page.write_text(before + mark + aligned(lines, left) + "\n" + re.sub(r"\A(\|.*\n)*", "", after))
 
 
 def mean_change(changes: Sequence[float], form: str = "+.3f") -> str:

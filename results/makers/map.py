@@ -14,9 +14,9 @@ from makers.common import (
     difference_of_means,
     folder_of,
     mean_change,
-    noted,
     recipe_table,
     rows_in,
+    write_in_page,
 )
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
@@ -43,10 +43,6 @@ QUESTIONS = {
         ("affine_delta", "deltanet"),
     ],
 }
-NOTE = """\
-Accuracy of the first mechanism less that of the second, mean over the settings that both have (how many), each seed at
-its best of three rates on validation and at the checkpoint of the lowest validation loss; after ±, half of Student's
-95% interval over seeds, of the last column Welch's."""
 
 
 def make(scratch: Path) -> None:
@@ -58,14 +54,14 @@ def make(scratch: Path) -> None:
     }
     folder = folder_of("map")
     (folder / "accuracy.md").write_text(recipe_table(seeds))
-    lines = [["what helps?", "first", "second", *(text for name in seeds for text in (name, "")), "Muon less AdamW"]]
+    lines = [["what helps?", "first", "second", *seeds, "Muon less AdamW"]]
     for question, pairs in QUESTIONS.items():
         for first, second in pairs:
-            found = {name: gains(own["accuracy"], first, second) for name, own in seeds.items()}
-            texts = [text for own, count in found.values() for text in (mean_change(own) if own else "", f"({count})")]
-            sides = [own for own, _ in found.values() if own]
-            lines.append([question, first, second, *texts, difference_of_means(*sides) if len(sides) == 2 else ""])
-    (folder / "questions.md").write_text(noted(lines, 3, NOTE))
+            found = [gains(own["accuracy"], first, second) for own in seeds.values()]
+            if sides := [own for own, count in found if count]:
+                texts = [f"{mean_change(own)} ({count})" if count else "" for own, count in found]
+                lines.append([question, first, second, *texts, difference_of_means(*sides) if len(sides) == 2 else ""])
+    write_in_page(folder, "questions", lines, 3)
     save(map_figure({name: own["accuracy"] for name, own in seeds.items()}), folder / "map")
 
 

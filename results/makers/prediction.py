@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
-from makers.common import RECORDS, folder_of, noted
+from makers.common import RECORDS, folder_of, write_in_page
 from makers.map import BARE, MUON_RATES, NEGATIVE, map_rows, on_validation
 from makers.text import BITS, at_better_rate, plain_runs
 from matplotlib.figure import Figure
@@ -19,12 +19,6 @@ from mixerlab.sweeps.tables.collect import rows_of
 
 DRAWS = 2000
 UNIFORM = ("value_average", "linear", "affine_linear")
-NOTE = f"""\
-Spearman's rank correlation of a score with bits per byte on test, its sign turned: 1 if the better score always has the
-better language model. Over all mixers ({{}}), and over those ({{}}) that are none of {", ".join(UNIFORM)}.
-In brackets 95% of {DRAWS:,} bootstrap draws of mixers, and of their seeds on both sides. A score is the mean over the
-tasks of the map, that of a task, or a setting, to three digits: each seed at its best rate, on the settings ({{}}) that
-every seed of all these mixers has."""
 
 
 def make(scratch: Path) -> None:
@@ -48,7 +42,7 @@ def make(scratch: Path) -> None:
         sides = [([score.xs(one).to_numpy() for one in of], [bits[one] for one in of]) for of in (mixers, strong)]
         lines.append([name, *(correlation(*side) for side in sides)])
     folder = folder_of("prediction")
-    (folder / "prediction.md").write_text(noted(lines, 1, NOTE.format(len(mixers), len(strong), len(names))))
+    write_in_page(folder, "correlations", lines, 1)
     means = scores["all settings"].groupby("mixer").mean()
     found = pd.DataFrame({"accuracy": means, "bits": pd.Series({mixer: bits[mixer].mean() for mixer in mixers})})
     save(scatter(found, strong), folder / "prediction")

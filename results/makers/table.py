@@ -3,10 +3,13 @@
 import shutil
 from pathlib import Path
 
-from makers.common import RATES, RECORDS, copy_report, folder_of
+import pandas as pd
+from makers.common import RATES, RECORDS, copy_report, folder_of, write_in_page
 
+from mixerlab.records.names import MIXERS, TASKS, is_challenge
 from mixerlab.records.schema import LABELS
 from mixerlab.sweeps.report.compare import compare
+from mixerlab.sweeps.tables.cells import best_per_cell
 from mixerlab.sweeps.tables.collect import rows_of
 from mixerlab.sweeps.tables.writers import rows_csv
 
@@ -27,6 +30,19 @@ def make(scratch: Path) -> None:
     files = ["official/solved.md", *(f"official/{name}.png" for name in ("accuracy", "difficulty", "learning_rates"))]
     files += [f"{selection}/{name}.md" for selection in ("official", "clean") for name in ("accuracy", "settings")]
     copy_report("table", files, scratch)
+    wide, narrow = (task_means(of) for of in (rows, rows[rows["lr"].isin(RATES)]))
+    lines = [["task", *wide]]
+    for task in wide.index:
+        lines.append([task, *(f"{wide.at[task, one]:.3f} ({narrow.at[task, one]:.3f})" for one in wide)])
+    write_in_page(folder_of("table"), "means", lines, 1)
     compare([scratch / "table" / "rows.csv"], scratch / "beside", rules=("official", "clean", "last"), rates=RATES)
     shutil.copyfile(scratch / "beside" / "published.md", folder_of("table") / "beside_published.md")
     shutil.copyfile(scratch / "beside" / "means.png", folder_of("table") / "beside_published.png")
+
+
+def task_means(rows: pd.DataFrame) -> pd.DataFrame:
+    """A line for each of MAD's tasks, and their mean: a column for each mixer."""
+    tasks = [task for task in TASKS if not is_challenge(task)]
+    cells = best_per_cell(rows[rows["task"].isin(tasks)])
+    means = cells.groupby(["task", "mixer"])["mean"].mean().unstack().loc[tasks, list(MIXERS)]
+    return pd.concat([means, means.mean().to_frame("mean").T])

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pandas as pd
 from makers.analysis import claims_of_paper
-from makers.common import RECORDS, difference_of_sums, folder_of, mean_change, noted
+from makers.common import RECORDS, difference_of_sums, folder_of, mean_change, noted, write_in_page
 from matplotlib.figure import Figure
 
 from mixerlab.analyse import write as write_analysis
@@ -30,11 +30,8 @@ Bits per byte of validation rows at the end of the search for the learning rate,
 smallest or the largest rate that was tried."""
 CHOSEN_NOTE = """\
 The same at the end of training, mean over seeds. Bold: the rate of all other tables."""
-BITS_NOTE = f"""\
-{ENGLISH}: mean over seeds
-(how many, if not three) ± half of Student's 95% interval."""
 DIFFERENCES_NOTE = """\
-Differences of these means, below 0 where the first is better; after ±, half of Welch's interval of 95%."""
+Differences of the means over seeds, below 0 where the first is better; after ±, half of Welch's interval of 95%."""
 CONTROLS_NOTE = f"""\
 {ENGLISH}: one run less the
 plain run of its mixer, optimizer and seed. `model.d_ff`: about as many parameters as Parallax (of attention) or as
@@ -63,13 +60,14 @@ def make(scratch: Path) -> None:
     scheduled = (single["schedule"] != "wsd") | (single["schedule.gamma"] > 0) | (single["schedule.warmup"] > 0)
     tables = {
         "rates": rates_table(rows[searched], RATES_NOTE) + "\n" + rates_table(begun, CHOSEN_NOTE),
-        "bits_per_byte": bits_table(plain),
+        "differences": differences_table(plain),
         "controls": controls_table(single[~scheduled], plain),
         "schedules": schedules_table(plain, single[scheduled], metrics),
         "conversion": conversion_table(rows[starts.notna()], rows),
     }
     for name, table in tables.items():
         (folder / f"{name}.md").write_text(table)
+    write_in_page(folder, "bits per byte", bits_lines(plain), 1)
     save(text_curves(plain, metrics), folder / "curves")
     inside = pd.read_csv(folder / "inside.csv.xz")
     inside = inside[inside["run_id"].isin(plain["run_id"])]
@@ -112,24 +110,35 @@ def rates_table(rows: pd.DataFrame, note: str) -> str:
     return noted(lines, 2, note)
 
 
-def bits_table(plain: pd.DataFrame) -> str:
-    """The means of each mixer, and the differences of attention and Parallax from each other and from the others."""
-    cells = {cell: list(own) for cell, own in plain.groupby(["mixer", "optimizer"])[BITS]}
+def bits_of_cells(plain: pd.DataFrame) -> dict[tuple[str, str], list[float]]:
+    """By mixer and optimizer, a number for each seed."""
+    return {cell: list(own) for cell, own in plain.groupby(["mixer", "optimizer"])[BITS]}
+
+
+def bits_lines(plain: pd.DataFrame) -> list[list[str]]:
+    """The mean of each mixer; how many seeds, if not three."""
+    cells = bits_of_cells(plain)
     sizes = plain.groupby("mixer")["num_params"].first()
     lines = [["mixer", "parameters", *OPTIMIZERS.values()]]
     for mixer in in_order(sizes.index, MIXERS):
         own = [cells.get((mixer, optimizer), []) for optimizer in OPTIMIZERS]
         texts = [mean_change(one, ".4f") + ("" if len(one) == 3 else f" ({len(one)})") if one else "" for one in own]
         lines.append([mixer, f"{sizes[mixer]:,.0f}", *texts])
-    below = [["difference", *OPTIMIZERS.values(), "Muon less AdamW"]]
+    return lines
+
+
+def differences_table(plain: pd.DataFrame) -> str:
+    """The differences of attention and Parallax from each other and from the others."""
+    cells = bits_of_cells(plain)
+    lines = [["difference", *OPTIMIZERS.values(), "Muon less AdamW"]]
     for more, less in [("parallax", "attn"), *product(("attn", "parallax"), MIXERS[2:])]:
         sides = [(cells.get((more, of)), cells.get((less, of))) for of in OPTIMIZERS]
         texts = [difference_of_sums([one], [other], 4) if one and other else "" for one, other in sides]
         if any(texts):
             (one, other), (last, first) = sides
             texts.append(difference_of_sums([one, first], [other, last], 4) if all(texts) else "")
-            below.append([f"{more} less {less}", *texts])
-    return noted(lines, 1, BITS_NOTE) + "\n" + noted(below, 1, DIFFERENCES_NOTE)
+            lines.append([f"{more} less {less}", *texts])
+    return noted(lines, 1, DIFFERENCES_NOTE)
 
 
 def controls_table(controls: pd.DataFrame, plain: pd.DataFrame) -> str:
