@@ -62,6 +62,8 @@ def check(mixer: Callable[..., SequenceMixer], d_model: int = WIDTH, **arguments
     """
     if isinstance(mixer, nn.Module) or not callable(mixer):
         raise ValueError(f"{mixer!r} is no class: give check(MovingAverage); the command mixerlab check takes names")
+    if isinstance(mixer, type) and not issubclass(mixer, SequenceMixer):
+        raise ValueError(f"{mixer.__name__} must be a subclass of mixerlab.SequenceMixer")
     decision = check_everything(partial(mixer, d_model=d_model, **arguments), d_model)
     return decision.why or "replicas compute side by side, under vmap"
 

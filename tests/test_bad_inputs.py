@@ -182,6 +182,7 @@ def report_text(folder):
 MISTAKES = {
     lambda folder: mixerlab.check("attn"): ("'attn'", "class"),
     lambda folder: mixerlab.check(Attention(16, num_heads=1)): ("Attention", "class"),
+    lambda folder: mixerlab.check(torch.nn.Identity): ("Identity", "subclass of mixerlab.SequenceMixer"),
     lambda folder: mixerlab.build_model("task=icr", mixer=Attention): ("Attention", "SequenceMixer"),
     forward_elsewhere: ("Elsewhere", "meta", "device=x.device"),
     generate_ragged: ("length", "-100", "Ragged.generate_rows"),

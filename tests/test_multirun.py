@@ -92,7 +92,7 @@ def test_a_sweep_has_a_name_for_its_report(tmp_path, monkeypatch):
     assert f"mixerlab report {tmp_path} --sweep heads" in outcome.out
     assert set(read_sweep(tmp_path, "heads")) == set(records(tmp_path))
     more = run_py(*ONE, "sweep=heads", "mixer.num_heads=1", f"results_dir={tmp_path}")
-    assert f"again, or by other keys: mixerlab report {tmp_path} --sweep heads" in more.out
+    assert f"of all sweeps named heads, or by other keys: mixerlab report {tmp_path} --sweep heads" in more.out
 
 
 @pytest.mark.slow

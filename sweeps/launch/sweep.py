@@ -117,7 +117,7 @@ class Sweep:
         except (ValueError, OSError) as error:
             sys.exit(f"error: the runs are trained, but their report cannot be written ({error}); later: {again}")
         print(f"\n{summary.text}\n")
-        print(f"tables and figures: {summary.folder}\nagain, or by other keys: {again}")
+        print(f"tables and figures: {summary.folder}\nof all sweeps named {name}, or by other keys: {again}")
         return Path(summary.folder)
 
 

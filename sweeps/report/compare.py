@@ -94,7 +94,7 @@ def compare(
         table = next(iter(tables.values()))
         name = next(name for name, _ in table.numbers)
         example = f"{name.task} {name.setting or table.over[name.task][0]}"
-        lacking = f"{', '.join(map(str, sources))}: no number that {', '.join(tables)} has, such as of {example}"
+        lacking = f"{', '.join(map(str, sources))}: no run of a setting in {', '.join(tables)}, such as {example}"
         raise ValueError(", at ".join([lacking, *at]))
     out = Path(out)
     check_writable(out, "--out")

@@ -122,7 +122,7 @@ def test_what_it_refuses(results, published, tmp_path, capsys):
     for arguments, told in (
         ([str(results), "--published", "nobody"], "choose parallax, mesanet"),
         ([str(results), "--labels", "a", "b"], "--labels a b"),
-        ([str(results), "--rates", "7"], "fem has, such as of cmp baseline, at learning rates 7"),
+        ([str(results), "--rates", "7"], "fem, such as cmp baseline, at learning rates 7"),
     ):
         assert compare.main([*arguments, "--out", str(tmp_path / "out")]) == 1
         assert told in capsys.readouterr().err
