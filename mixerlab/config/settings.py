@@ -139,7 +139,7 @@ def build_task(task_cfg: DictConfig) -> Task:
     _check_setting(task_cfg)
     name = f"task={task_cfg.name}"
     task_class = subclass_of(Task, task_cfg._target_, name)
-    resolved = cast(dict[str, Any], OmegaConf.to_container(task_cfg, resolve=True))
+    resolved = cast(dict[str, Any], OmegaConf.to_container(task_cfg, resolve=True, throw_on_missing=True))
     args = {key: value for key, value in resolved.items() if key not in _OTHER_KEYS}
     check_arguments("task", task_class, args, yaml=f"the yaml of {name}")
     if args.get("test_seq_len") == args["seq_len"]:
