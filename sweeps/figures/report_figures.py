@@ -17,6 +17,7 @@ from mixerlab.sweeps.figures.difficulty import difficulty, harder_set
 from mixerlab.sweeps.figures.heat_map import heat_map
 from mixerlab.sweeps.figures.points import Scores
 from mixerlab.sweeps.figures.swept import learning_rates, score_by_key, score_by_size
+from mixerlab.sweeps.tables.cells import of_columns_with_runs
 from mixerlab.sweeps.tables.columns import keys_of
 
 
@@ -43,9 +44,10 @@ def report_figures(
         is_first: whether this is the first selection of the report, which has all figures. Drawing is most of a
             report's time, and those of the other hardly differ, unless test rows have other lengths than validation.
     """
-    for place, (score, own) in enumerate(cells.groupby("score", sort=False)):
+    for place, (score, every) in enumerate(cells.groupby("score", sort=False)):
+        own, in_means = (of_columns_with_runs(of, frame) for of in (every, benchmark[benchmark["score"] == score]))
         scores = Scores(frame[frame["task"].isin(own["task"])], own, selection, width)
-        for name, figure in _of_one(sources, scores, benchmark[benchmark["score"] == score], is_first):
+        for name, figure in _of_one(sources, scores, in_means, is_first):
             yield name if place == 0 or name == score.name else f"{name}_{score.name}", figure
 
 

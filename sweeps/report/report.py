@@ -21,7 +21,7 @@ from mixerlab.sweeps.figures.marks import CHOSEN
 from mixerlab.sweeps.figures.report_figures import report_figures
 from mixerlab.sweeps.figures.sheet import FORMATS, caption_of, check_width, save
 from mixerlab.sweeps.tables import writers
-from mixerlab.sweeps.tables.cells import best_per_cell
+from mixerlab.sweeps.tables.cells import best_per_cell, of_columns_with_runs
 from mixerlab.sweeps.tables.collect import collect, rows_of, unpacked
 from mixerlab.sweeps.tables.notes import notes_of
 from mixerlab.sweeps.tables.swept import only_where, spread_out
@@ -174,8 +174,8 @@ def tables_of(frame: pd.DataFrame, cells: pd.DataFrame) -> tuple[dict[str, Table
     """The tables of a report by name, and the cells that their means are over.
 
     `accuracy` (the tasks and their average) and one like it for each other score, `challenge` (the harder set by
-    level), `settings` (all). Means leave out test rows whose length differs from training, and the user's own settings
-    where the task has named ones.
+    level), `settings` (all, of all columns). Means leave out test rows whose length differs from training, and the
+    user's own settings where the task has named ones.
 
     Args:
         frame: as `spread_out` gives it.
@@ -192,9 +192,11 @@ def tables_of(frame: pd.DataFrame, cells: pd.DataFrame) -> tuple[dict[str, Table
     for task, setting in same.loc[left_out, ["task", "setting"]].drop_duplicates().itertuples(index=False):
         notes.append(f"{task} {setting}: own sizes, left out of the means.")
     harder = benchmark["task"].map(is_challenge).astype(bool)
-    parts = {score.name: (task_table, own) for score, own in benchmark[~harder].groupby("score", sort=False)}
+    parts = {}
+    for score, own in benchmark[~harder].groupby("score", sort=False):
+        parts[score.name] = task_table, of_columns_with_runs(own, frame)
     if harder.any():
-        parts["challenge"] = setting_table, benchmark[harder]
+        parts["challenge"] = setting_table, of_columns_with_runs(benchmark[harder], frame)
     parts["settings"] = setting_table, cells
     tables, places = {}, pd.MultiIndex.from_frame(frame[["task", "setting"]])
     for name, (make, own) in parts.items():

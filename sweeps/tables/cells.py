@@ -64,6 +64,11 @@ def best_per_cell(frame: pd.DataFrame, selection: Selection = "official", all_kn
     return pd.DataFrame(cells, columns=list(CELL_COLUMNS))
 
 
+def of_columns_with_runs(cells: pd.DataFrame, frame: pd.DataFrame) -> pd.DataFrame:
+    """The cells, but for columns without a run on any of these tasks in the frame, not even a planned one."""
+    return cells[cells["column"].isin(frame.loc[frame["task"].isin(cells["task"]), "column"])]
+
+
 def _one_per_replica(rows: list[Row]) -> list[Row]:
     """Without repeats: the same configuration, learning rate and seed may be part of several populations."""
     kept: dict[tuple, Row] = {}

@@ -60,6 +60,17 @@ def test_each_score_has_figures_of_its_own(results, monkeypatch):
         assert made[f"{name}_bits_per_byte"].tasks == made["bits_per_byte"].tasks == ["code", "prose"]
 
 
+def test_a_column_stands_where_it_has_runs(tmp_path):
+    fakes.add_run(tmp_path, TEXT["attn"][0], mixer="attn", task="prose", score=BITS)
+    fakes.add_run(tmp_path, [0.3, 0.9, 0.5], mixer="gdn")
+    frame = spread_out(collect(tmp_path))
+    tables, benchmark = tables_of(frame, cells := best_per_cell(frame))
+    shown = {name: [column.mixer for column in table.columns] for name, table in tables.items()}
+    assert shown == {"accuracy": ["gdn"], "bits_per_byte": ["attn"], "settings": ["attn", "gdn"]}
+    drawn = dict(report_figures.report_figures([tmp_path], frame, cells, benchmark, "official", None, is_first=True))
+    assert [tick.get_text() for tick in drawn["settings_bits_per_byte"].axes[0].get_yticklabels()] == ["attn"]
+
+
 def test_a_figure_of_bits_has_an_axis_of_their_size_and_less_is_brighter(results):
     frame = spread_out(only_where(collect(results), ["task=prose"]))
     scores = Scores(frame, best_per_cell(frame), "official")
