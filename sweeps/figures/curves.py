@@ -18,6 +18,7 @@ from mixerlab.sweeps.figures.difficulty import setting_title
 from mixerlab.sweeps.figures.marks import CHANCE, caption, limit, line_handles, mark_handles
 from mixerlab.sweeps.figures.points import Scores
 from mixerlab.sweeps.figures.sheet import Sheet, figure_style
+from mixerlab.sweeps.tables.columns import labels
 
 SPLITS = {"official": "test", "clean": "val"}
 SEEDS = "line and band: mean and range over seeds"
@@ -29,6 +30,7 @@ def training_curves(scores: Scores, *results_dirs: Path) -> Figure:
     Several seeds are their mean and range. The score is on test (`official`) or on validation (`clean`).
     """
     split, without, several = SPLITS[scores.selection], dict[str, None](), False
+    names = labels(scores.look)
     with figure_style():
         shown = [own[own["setting"] == own["setting"].iloc[0]] for own in map(scores.cells_on, scores.tasks)]
         sheet = Sheet(scores.width, [setting_title(*own[["task", "setting"]].iloc[0]) for own in shown])
@@ -37,7 +39,7 @@ def training_curves(scores: Scores, *results_dirs: Path) -> Figure:
             for cell in own.itertuples():
                 metrics, style = _metrics(results_dirs, cell.replicas), scores.look[cell.column]
                 if metrics is None:
-                    without[f"; no curve of {cell.mixer} on {cell.task}"] = None  # of several columns once
+                    without[f"; no curve of {names[cell.column]} on {cell.task}"] = None
                     continue
                 several |= metrics["replica"].nunique() > 1
                 tokens = "token" in metrics
