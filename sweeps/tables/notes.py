@@ -28,15 +28,15 @@ def unreadable(frame: pd.DataFrame) -> list[str]:
 
 def _changed_code(frame: pd.DataFrame) -> list[str]:
     """The parts whose code differs between runs; the optimizer and the schedule, which belong to training, may."""
-    notes = []
+    told = []
     for part, scope in (("mixer", ["mixer"]), ("task", ["task"]), ("training", ["optimizer", "schedule"])):
         groups = tuple(f"{group}." for group in scope)
         scope += [name for name in frame if name.startswith(groups) and name.endswith("._target_")]
         if (version := f"code_version.{part}") in frame:
             changed = frame[frame.groupby(scope, dropna=False)[version].transform("nunique") > 1]
-            names = [""] if part == "training" else [f" {name}" for name in changed[scope[0]].unique()]
-            notes += [f"{part}{name}: its code changed between these runs." for name in names if len(changed)]
-    return notes
+            if len(changed):
+                told.append(part if part == "training" else f"{part} {', '.join(changed[scope[0]].unique())}")
+    return [f"The code changed between these runs: {'; '.join(told)}."] if told else []
 
 
 def _unlike_data(frame: pd.DataFrame) -> list[str]:
