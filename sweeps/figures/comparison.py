@@ -40,6 +40,8 @@ def comparison(ours: Mapping[str, Series], tables: Mapping[str, Published], told
     columns = columns_in_order(column for series in ours.values() for row in series.values() for column in row)
     look, lines = styles(columns), label_lines(columns)
     first, *others = tables.values()
+    shown = {(name, column.mixer) for name in names for column in columns}
+    others = [table for table in others if not shown.isdisjoint(table.numbers)]
     band = ranges(others)
     with figure_style():
         sheet = named_sheet(width, list(map(str, names)), lines, 0.8, 1.6)
