@@ -77,7 +77,7 @@ def compare(
         The Markdown.
 
     Raises:
-        ValueError: as `report`; labels that are not one for each source, or no number of ours that any table has.
+        ValueError: as `report`; labels that are not one for each source, or a source that has no number of any table.
     """
     check_width(width)
     tables = read_published() if tables is None else tables
@@ -85,16 +85,20 @@ def compare(
         (rates,) = (table.rates for table in tables.values())
     frames = [spread_out(only_where(rows_of(source), where), by) for source in sources]
     every: dict[str, Series] = {}
-    for label, frame in zip(_labels(sources, labels), frames, strict=True):
-        for rule in rules:
+    empty = []
+    for source, label, frame in zip(sources, _labels(sources, labels), frames, strict=True):
+        found = {rule: ours(frame, tables.values(), rule, rates) for rule in rules}
+        for rule, series in found.items():
             parts = [label if len(frames) > 1 or len(rules) == 1 else "", rule if len(rules) > 1 else ""]
-            every[", ".join(filter(None, parts))] = ours(frame, tables.values(), rule, rates)
+            every[", ".join(filter(None, parts))] = series
+        if not any(found.values()):
+            empty.append(str(source))
     at = [f"learning rates {', '.join(f'{rate:g}' for rate in rates)}"] if rates else []
-    if not any(every.values()):
+    if empty:
         table = next(iter(tables.values()))
         name = next(name for name, _ in table.numbers)
         example = f"{name.task} {name.setting or table.over[name.task][0]}"
-        lacking = f"{', '.join(map(str, sources))}: no run of a setting in {', '.join(tables)}, such as {example}"
+        lacking = f"{', '.join(empty)}: no run of a setting in {', '.join(tables)}, such as {example}"
         raise ValueError(", at ".join([lacking, *at]))
     out = Path(out)
     check_writable(out, "--out")

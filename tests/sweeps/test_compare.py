@@ -119,7 +119,12 @@ def test_the_command(results, published, tmp_path, capsys):
 
 
 def test_what_it_refuses(results, published, tmp_path, capsys):
+    fakes.add_run(tmp_path / "other", [0.5, 0.5, 0.5], task="delay")
     for arguments, told in (
+        (
+            [str(results), str(tmp_path / "other")],
+            f"error: {tmp_path / 'other'}: no run of a setting in parallax, mesanet",
+        ),
         ([str(results), "--published", "nobody"], "choose parallax, mesanet"),
         ([str(results), "--labels", "a", "b"], "--labels a b"),
         ([str(results), "--rates", "7"], "fem, such as cmp baseline, at learning rates 7"),
