@@ -141,7 +141,8 @@ def continue_text(
     if task.bpe is not None:  # of another text it has other tokens
         check_files(loaded)
     if not (ids := task.encode(prompt)) or tokens < 0 or not temperature >= 0:
-        raise ValueError("give a prompt that is not empty, and tokens and a temperature of at least 0")
+        given = f"prompt={prompt!r}, tokens={tokens}, temperature={temperature}"
+        raise ValueError(f"{given}: the prompt must not be empty, and the numbers at least 0")
     length = len(ids) + tokens
     reader, generator = TokenReader(model, 1, length), torch.Generator(device).manual_seed(seed)
     for position in range(length - 1):
