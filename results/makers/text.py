@@ -20,6 +20,7 @@ from mixerlab.sweeps.tables.columns import Column
 from mixerlab.sweeps.tables.swept import as_yaml
 
 MIXERS = ("attn", "parallax", "gdn", "kda", "mesa", "mamba", "attn+gdn")
+OF_FAMILY = [("affine_linear", "linear"), ("affine_mesa", "mesa"), ("affine_linear", "value_average")]
 OPTIMIZERS = {"muon": "Muon", "adamw": "AdamW"}
 SEARCH_SEED = 3
 CELL = ["mixer", "optimizer", "lr"]
@@ -128,10 +129,10 @@ def bits_lines(plain: pd.DataFrame) -> list[list[str]]:
 
 
 def differences_table(plain: pd.DataFrame) -> str:
-    """The differences of attention and Parallax from each other and from the others."""
+    """The differences of attention and Parallax from each other and from the others, and some within the family."""
     cells = bits_of_cells(plain)
     lines = [["difference", *OPTIMIZERS.values(), "Muon less AdamW"]]
-    for more, less in [("parallax", "attn"), *product(("attn", "parallax"), MIXERS[2:])]:
+    for more, less in [("parallax", "attn"), *product(("attn", "parallax"), MIXERS[2:]), *OF_FAMILY]:
         sides = [(cells.get((more, of)), cells.get((less, of))) for of in OPTIMIZERS]
         texts = [difference_of_sums([one], [other], 4) if one and other else "" for one, other in sides]
         if any(texts):
