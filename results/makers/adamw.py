@@ -1,6 +1,6 @@
 """AdamW beside Muon."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import pandas as pd
@@ -14,16 +14,14 @@ from makers.common import (
     folder_of,
     gain_of,
     mean_change,
-    noted,
     recipe_table,
+    write_in_page,
 )
 
 from mixerlab.records.names import is_challenge
 from mixerlab.sweeps.tables.collect import rows_of
 
-CLAIM_NOTE = """\
-Accuracy of Parallax less that of attention, each at its best of three rates, by seed (how many have all of the levels);
-after ±, half of Student's 95% interval over seeds, of the difference Welch's."""
+Place = tuple[str, str]
 
 
 def make(scratch: Path) -> None:
@@ -38,26 +36,39 @@ def make(scratch: Path) -> None:
     cells, others = (seeds.index.droplevel(["mixer", "seed"]) for seeds in recipes.values())
     recipes["Muon"] = recipes["Muon"][others.isin(cells)]
     (folder_of("adamw") / "beside_muon.md").write_text(recipe_table(recipes))
-    (folder_of("adamw") / "claim.md").write_text(claim_table(recipes))
+    write_in_page(folder_of("adamw"), "gains", gains_lines(recipes), 1)
+    write_in_page(folder_of("adamw"), "learned", learned_lines(recipes), 1)
 
 
-def claim_table(recipes: Mapping[str, pd.DataFrame]) -> str:
-    """What Parallax gains over attention with each optimizer, over the levels of the challenge of a kind.
-
-    Of seeds that have all levels of the kind.
-    """
-    gains = {optimizer: gain_of(seeds).unstack(["task", "setting"]) for optimizer, seeds in recipes.items()}
-    levels = [place for place in gains["AdamW"] if is_challenge(place[0])]
+def kinds_of(places: Iterable[Place]) -> dict[str, list[Place]]:
+    """The levels of the challenge, (task, setting), by kind."""
+    levels = [place for place in places if is_challenge(place[0])]
     recall = [place for place in levels if place[0] != "sc_challenge"]
-    kinds = {
+    return {
         "recall at 512 and 1,024 tokens": [place for place in recall if "2048" not in place[1]],
         "recall at 2,048 tokens": [place for place in recall if "2048" in place[1]],
         "copying at 512 to 2,048 tokens": [place for place in levels if place not in recall],
         "all nine levels": levels,
     }
+
+
+def gains_lines(recipes: Mapping[str, pd.DataFrame]) -> list[list[str]]:
+    """What Parallax gains over attention with each optimizer, of seeds that have all levels of the kind."""
+    gains = {optimizer: gain_of(seeds).unstack(["task", "setting"]) for optimizer, seeds in recipes.items()}
     lines = [["levels", *gains, "Muon less AdamW"]]
-    for kind, places in kinds.items():
+    for kind, places in kinds_of(gains["AdamW"]).items():
         sides = [list(own[places].dropna().mean(axis=1)) for own in gains.values()]
         texts = [f"{mean_change(side)} ({len(side)})" for side in sides]
         lines.append([kind, *texts, difference_of_means(sides[1], sides[0])])
-    return noted(lines, 1, CLAIM_NOTE)
+    return lines
+
+
+def learned_lines(recipes: Mapping[str, pd.DataFrame]) -> list[list[str]]:
+    """How many replicas learned a level, 90% once."""
+    counts = pd.concat(recipes, names=["optimizer"]).groupby(["optimizer", "mixer", "task", "setting"])
+    by_level = counts[["learned", "replicas"]].sum().unstack(["task", "setting"])
+    lines = [["levels", *(f"{mixer}, {optimizer}" for optimizer, mixer in by_level.index)]]
+    for kind, places in kinds_of(by_level["learned"]).items():
+        own = [by_level[of][places].sum(axis=1).astype(int) for of in ("learned", "replicas")]
+        lines.append([kind, *(f"{some} of {count}" for some, count in zip(*own, strict=True))])
+    return lines

@@ -35,7 +35,7 @@ MADE = {
         "stable_ranks.md",
     ],
     "frontier": ["clean/settings.md", "clean/token_accuracy.md", "official/settings.md"],
-    "adamw": ["beside_muon.md", "claim.md", "official/settings.md", "official/solved.md"],
+    "adamw": ["README.md", "beside_muon.md", "official/settings.md", "official/solved.md"],
     "challenge": ["recipes.md", "official/challenge.md", "official/solved.md"],
     "table": [
         "README.md",
