@@ -3,17 +3,11 @@
 from pathlib import Path
 
 import numpy as np
-from makers.common import folder_of, mean_change, noted, rows_in
+from makers.common import folder_of, mean_change, rows_in, write_in_page
 
 from mixerlab.records.names import TASKS, place_rank
-from mixerlab.sweeps.tables.writers import aligned
 
 ARM = ["mixer.zero_init_rho", "mixer.rope_on_rho"]
-ARMS_NOTE = """\
-Mean validation accuracy over a task's settings, at the checkpoint of the lowest validation loss and each setting's best
-of three rates; five seeds; after ±, half of Student's 95% interval over the seeds. A setting of more than 256 tokens
-has three seeds and a line of its own, below the mean. Then: how many of a setting's replicas (15, or 9: seeds times
-three rates) reached a test accuracy of 0.9, where some did and some did not."""
 LONG = ("seq_len-512", "seq_len-1024")
 
 
@@ -35,10 +29,10 @@ def make(scratch: Path) -> None:
             means = accuracies.T.groupby(level=choice).mean().T
             lines[-1].append(mean_change(list(means[True] - means[False])))
     names = [f"W_R {'zero' if zero else 'random'}, rho {'' if rotated else 'not '}rotated" for zero, rotated in seeds]
-    text = noted([["task", *names, "effect of W_R zero", "effect of rotating rho"], *lines], 1, ARMS_NOTE)
+    header = ["task", *names, "effect of W_R zero", "effect of rotating rho"]
+    write_in_page(folder_of("arms"), "arms", [header, *lines], 1)
     learned = rows[rows["learned"].groupby(["task", "setting"]).transform(lambda some: 0 < some.sum() < len(some))]
     counts = learned.groupby(["task", "setting", *ARM])["learned"].sum().unstack(ARM)
     counts = counts.loc[sorted(counts.index, key=place_rank)]
     shares = [[*cell, *(str(int(count)) for count in row)] for cell, row in counts.iterrows()]
-    text += "\n" + aligned([["task", "setting", *names], *shares], 2) + "\n"
-    (folder_of("arms") / "arms.md").write_text(text)
+    write_in_page(folder_of("arms"), "learned", [["task", "setting", *names], *shares], 2)

@@ -16,8 +16,8 @@ from makers.common import (
     at_rate_of_task,
     folder_of,
     mean_over_settings,
-    noted,
     rows_in,
+    write_in_page,
 )
 from makers.screen import effects
 from matplotlib.figure import Figure
@@ -31,11 +31,6 @@ from mixerlab.sweeps.tables.collect import rows_of
 from mixerlab.sweeps.tables.intervals import half_width
 from mixerlab.sweeps.tables.published import ranges, read_published
 
-INGREDIENTS_NOTE = """\
-Change of the mean accuracy over a task's settings (those that both sides have) at the Parallax paper's three rates,
-AdamW at its own three; each seed at its best rate and at the checkpoint of the lowest test loss, unless the ingredient
-is another rule. Mean over mixers; after ±, half of Student's 95% interval over mixers, each the mean of its seeds, or
-over mixers and seeds together where fewer than three mixers have the ingredient. No rows: epochs, batch size."""
 Effect = tuple[float, list[float]]  # the mean, and what its interval is over
 EFFECT: dict = {"color": "#0072B2", "markersize": 3.5, "ecolor": "0.15", "elinewidth": 0.8}
 
@@ -58,7 +53,7 @@ def make(scratch: Path) -> None:
             ]
         )
     header = ["ingredient", "in place of", *tasks, "mixers", "settings", "seeds"]
-    (folder_of("ingredients") / "effects.md").write_text(noted([header, *lines], 2, INGREDIENTS_NOTE))
+    write_in_page(folder_of("ingredients"), "effects", [header, *lines], 2)
     save(effects_figure(found, tasks), folder_of("ingredients") / "effects")
 
 

@@ -18,11 +18,11 @@ RESULTS = ROOT / "results"
 MADE = {
     "parity": ["rows.csv", "rows.md"],
     "screen": ["recipes.md", "effects.csv"],
-    "arms": ["arms.md"],
+    "arms": ["README.md"],
     "map": ["accuracy.md", "README.md"],
     "prediction": ["README.md"],
     "board": ["accuracy.md", "README.md", "rates.md", "official/solved.md"],
-    "ingredients": ["effects.md"],
+    "ingredients": ["README.md"],
     "analysis": ["claims.md", "stable_ranks.md"],
     "text": [
         "README.md",
