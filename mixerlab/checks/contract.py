@@ -25,6 +25,7 @@ VOCAB, WIDTH = 8, 32
 LENGTH = 17  # tokens; of so many, all cuts fit in one batch
 LENGTHS = (129, 65, LENGTH)  # the longest that a mixer takes; 129 is above the usual chunks
 DRAWS = 9  # of weights and tokens, over which the error in bfloat16 is a median
+NO_GRADIENT = "'x' gets no gradient: forward does not use it, or cuts it off with detach, torch.no_grad or NumPy"
 
 MakeMixer = Callable[[], SequenceMixer]
 
@@ -56,6 +57,8 @@ def check_everything(make_mixer: MakeMixer, d_model: int = WIDTH) -> Decision:
     except RefusedMixer:
         raise
     except Exception as error:  # of the mixer
+        if "does not require grad" in str(error):  # of the first backward, which is not that of `check_gradients`
+            raise RefusedMixer(NO_GRADIENT) from error
         message = str(error) if isinstance(error, ValueError) else with_place(error)
         at = f"checked at d_model={d_model}; model.d_model=... checks at another width"
         raise ValueError(f"{message} ({at})") from error
@@ -145,8 +148,7 @@ def check_gradients(mixer: SequenceMixer, d_model: int = WIDTH) -> dict[str, int
     trained = {name: parameter for name, parameter in mixer.named_parameters() if parameter.requires_grad}
     for name, tensor in (("x", x), *trained.items()):
         _require(tensor.grad is None or tensor.grad.isfinite().all(), f"the gradient of {name} is not finite")
-    why = "forward does not use it, or cuts it off with detach, torch.no_grad or NumPy"
-    _require(x.grad is not None and x.grad.any(), f"'x' gets no gradient: {why}")
+    _require(x.grad is not None and x.grad.any(), NO_GRADIENT)
     return {name: p.numel() for name, p in trained.items() if p.grad is None or not p.grad.any()}
 
 

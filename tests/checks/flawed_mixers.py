@@ -196,6 +196,7 @@ FLAWS = {
     "tuple": Flaw(lambda m, x, y: (y, None), "Flawed gives a tuple"),
     "nothing": Flaw(lambda m, x, y: None, "Flawed gives a NoneType"),
     "float64": Flaw(lambda m, x, y: y.double(), "Flawed gives torch.float64"),
+    "cut off": Flaw(lambda m, x, y: y.detach(), "'x' gets no gradient", **CHECK_ONLY),
     "NaN": Flaw(lambda m, x, y: y * torch.nan, "the outputs are not finite", **CHECK_ONLY),
 }
 
