@@ -27,8 +27,7 @@ from mixerlab.kernels.common.triton_chunked import (
     store_rows,
     store_state,
 )
-
-LOG2E = tl.constexpr(1.4426950408889634)
+from mixerlab.kernels.common.triton_elementwise import LOG2_E
 
 
 @triton.jit
@@ -71,7 +70,7 @@ def cumulative_kernel(
 ):  # fmt: skip
     """One program per chunk, sequence and head: b, to base 2, because exp2 takes fewer instructions than exp."""
     inside, offsets = chunk_rows(tl.program_id(0), tl.program_id(1), T, H, C)
-    log_decay = LOG2E * load_rows(log_decay_ptr, offsets, inside, D)
+    log_decay = LOG2_E * load_rows(log_decay_ptr, offsets, inside, D)
     store_rows(cumulative_ptr, offsets, inside, tl.cumsum(log_decay, 0), D)
 
 

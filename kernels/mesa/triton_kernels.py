@@ -66,9 +66,9 @@ def apply(x, k, weights, from_start, high, low, ridge, HELD: tl.constexpr, FAST:
         image += from_start * read
     scores = tl.dot(x, tl.trans(k), input_precision=FAST) * weights
     if k.shape[1] > 64:  # rounding them would cost the solution of such a head 1% under a small ridge
-        high, low = in_parts(scores, k.dtype)
-        image = tl.dot(low, k, image)
-        return tl.dot(high, k, image)
+        rounded, rest = in_parts(scores, k.dtype)
+        image = tl.dot(rest, k, image)
+        return tl.dot(rounded, k, image)
     return tl.dot(scores.to(k.dtype), k, image, input_precision=FAST)
 
 

@@ -29,7 +29,7 @@ def training_curves(scores: Scores, *results_dirs: Path) -> Figure:
 
     Several seeds are their mean and range. The score is on test (`official`) or on validation (`clean`).
     """
-    split, without, several = SPLITS[scores.selection], dict[str, None](), False
+    split, without, several = SPLITS[scores.selection], list[str](), False
     names = labels(scores.look)
     with figure_style():
         shown = [own[own["setting"] == own["setting"].iloc[0]] for own in map(scores.cells_on, scores.tasks)]
@@ -39,7 +39,7 @@ def training_curves(scores: Scores, *results_dirs: Path) -> Figure:
             for cell in own.itertuples():
                 metrics, style = _metrics(results_dirs, cell.replicas), scores.look[cell.column]
                 if metrics is None:
-                    without[f"; no curve of {names[cell.column]} on {cell.task}"] = None
+                    without.append(f"; no curve of {names[cell.column]} on {cell.task}")
                     continue
                 several |= metrics["replica"].nunique() > 1
                 tokens = "token" in metrics

@@ -192,9 +192,8 @@ def tables_of(frame: pd.DataFrame, cells: pd.DataFrame) -> tuple[dict[str, Table
     for task, setting in same.loc[left_out, ["task", "setting"]].drop_duplicates().itertuples(index=False):
         notes.append(f"{task} {setting}: own sizes, left out of the means.")
     harder = benchmark["task"].map(is_challenge).astype(bool)
-    parts = {}
-    for score, own in benchmark[~harder].groupby("score", sort=False):
-        parts[score.name] = task_table, of_columns_with_runs(own, frame)
+    by_score = benchmark[~harder].groupby("score", sort=False)
+    parts = {score.name: (task_table, of_columns_with_runs(own, frame)) for score, own in by_score}
     if harder.any():
         parts["challenge"] = setting_table, of_columns_with_runs(benchmark[harder], frame)
     parts["settings"] = setting_table, cells

@@ -6,7 +6,7 @@ import pytest
 import torch
 from flawed_mixers import FLAWS, FUTURE, Flawed, look_as_a_run
 
-from mixerlab.checks.contract import WIDTH, check_everything
+from mixerlab.checks.contract import WIDTH, check_mixer
 
 
 def refused(message):
@@ -17,7 +17,7 @@ def refused(message):
 def test_the_check(name):
     torch.manual_seed(0)
     with refused(FLAWS[name].message):
-        check_everything(lambda: Flawed(name, WIDTH))
+        check_mixer(lambda: Flawed(name, WIDTH))
 
 
 @pytest.mark.parametrize("bf16", [False, pytest.param(True, marks=pytest.mark.slow)])
