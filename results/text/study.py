@@ -1,7 +1,8 @@
 """Trains what results/text compares; `python study.py CORPUS [PART ...]`, in as many processes as the GPUs can take.
 
 Each process takes the next run that no other one trains. The rate of a mixer: the best of three on validation after
-11.8 million tokens, of another seed, then halved, or else doubled, until validation after 96.7 million is worse.
+11.8 million tokens, of another seed; of `PAIR`, and of `OTHERS` with Muon, it is then halved, or else doubled, until
+validation after 96.7 million is worse.
 Of the parts, `others` and `family` have two seeds, `controls`, `matched` and `schedules` one, and the rest three.
 """
 
@@ -62,7 +63,7 @@ def train(corpus: str, name: str, optimizer: str, steps: int, rate: str, seeds: 
 
 
 def long(corpus: str, name: str, optimizer: str) -> tuple[float, Record]:
-    """The best rate, between two that are worse, and its run."""
+    """The best rate and its run."""
     search = train(corpus, name, optimizer, SHORT, RATES[optimizer], "3", NONE)
     first, _ = best_trial(search.rows, "clean", search.score)
     seeds, keep = ("0,1,2", "trainer.keep_weights=official") if name in PAIR else ("0,1", NONE)
@@ -72,7 +73,8 @@ def long(corpus: str, name: str, optimizer: str) -> tuple[float, Record]:
         return fmean(row["clean_val_bits_per_byte"] or inf for row in record.rows), rate, record  # None: it diverged
 
     best = run(first[0]["lr"])
-    for factor in (0.5, 2):
+    bracketed = name in PAIR or (name in OTHERS and optimizer == "muon")
+    for factor in (0.5, 2) if bracketed else ():
         while (other := run(factor * best[1])) < best:
             best = other
     return best[1:]
