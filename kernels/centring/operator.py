@@ -18,7 +18,7 @@ def forward(
     v = packed_heads(v)
     inputs = q, k, v, log_decay, beta
     results = _forward_results(*inputs)
-    forward_kernel[(q.shape[0] * q.shape[2],)](*inputs, *results, q.shape[1], v.stride(1), **_options(q))
+    forward_kernel[(q.shape[0] * q.shape[2],)](*inputs, *results, q.shape[1], v.stride(1), **_options(q, 2))
     return results
 
 
@@ -40,30 +40,33 @@ def backward(
     v: Tensor,
     log_decay: Tensor,
     beta: Tensor,
+    k_out: Tensor,
+    v_out: Tensor,
     sums: Tensor,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """The gradients of k, v, log_decay and beta; that of q is that of its result."""
     gradients = [x.contiguous() for x in (d_q, d_k, d_v, d_beta, d_mean_v)]
     k, log_decay, beta = (x.contiguous() for x in (k, log_decay, beta))
     v = packed_heads(v)
-    inputs = *gradients, k, v, log_decay, beta, sums
+    inputs = *gradients, k, v, log_decay, beta, k_out, v_out, sums
     results = _backward_results(*inputs)
-    backward_kernel[(k.shape[0] * k.shape[2],)](*inputs, *results, k.shape[1], v.stride(1), **_options(k))
+    backward_kernel[(k.shape[0] * k.shape[2],)](*inputs, *results, k.shape[1], v.stride(1), **_options(k, 4))
     return results
 
 
 @backward.register_fake
-def _backward_results(d_q, d_k, d_v, d_beta, d_mean_v, k, v, log_decay, beta, sums):
+def _backward_results(d_q, d_k, d_v, d_beta, d_mean_v, k, v, log_decay, beta, k_out, v_out, sums):
     return tuple(torch.empty_like(x, memory_format=torch.contiguous_format) for x in (k, v, log_decay, beta))
 
 
-def _options(q: Tensor) -> dict:
+def _options(q: Tensor, warps: int) -> dict:
     precision = "tf32x3" if q.dtype == torch.float32 else "tf32"
-    return {"H": q.shape[2], "D": q.shape[3], "C": CHUNK_SIZE, "PRECISION": precision, "num_warps": 4, "num_stages": 1}
+    constants = {"H": q.shape[2], "D": q.shape[3], "C": CHUNK_SIZE, "PRECISION": precision}
+    return constants | {"num_warps": warps, "num_stages": 1}
 
 
 def _save(ctx, inputs, output):
-    ctx.save_for_backward(*inputs[1:], output[-1])
+    ctx.save_for_backward(*inputs[1:], *output[1:3], output[-1])
 
 
 def _gradients(ctx, d_q, d_k, d_v, d_beta, d_mean_v, _):

@@ -55,29 +55,26 @@ def means(x, weights, from_start, sums, inverse, PRECISION: tl.constexpr):
 
 @triton.jit
 def backward_part(
-    x, d_out, d_later, d_x_ptr, offsets, inside, sums, d_sums, weights, from_start, to_end, inverse, share, rest,
+    x, left, d_left, d_later, d_x_ptr, offsets, inside, sums, d_sums, weights, from_start, to_end, inverse, share, rest,
     D: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """Of keys or values: the gradient of x, and what they add to those of share, held, gain, both ends and the sums.
+    """Of keys or values x, and what is `left` of them without the mean of the rows before.
 
-    The gradient of the mean before a row is `rest d_later - d_out`. Its products with the mean are sums of those with
-    the rows, so the mean itself is not needed.
+    Returns the gradient of the share, and what they add to those of held, gain, both ends and the sums. Products with
+    the mean are sums of those with the rows, so the mean itself is not needed.
     """
-    gain_later = tl.dot(d_later, tl.trans(x), input_precision=PRECISION)
-    later_at_start = tl.sum(d_later * sums[None, :], 1)
-    d_share = tl.sum(x.to(tl.float32) * d_later, 1)
-    d_share -= inverse * (tl.sum(weights * gain_later, 1) + from_start * later_at_start)
-    gain = inverse[:, None] * (rest[:, None] * gain_later - tl.dot(d_out, tl.trans(x), input_precision=PRECISION))
-    d_start = inverse * (rest * later_at_start - tl.sum(d_out * sums[None, :], 1))
+    d_share = tl.sum(left.to(tl.float32) * d_later, 1)
+    d_mean = rest[:, None] * d_later - d_left
+    d_start = inverse * tl.sum(d_mean * sums[None, :], 1)
+    rounded = d_mean.to(x.dtype)
+    gain = inverse[:, None] * tl.dot(rounded, tl.trans(x), input_precision=PRECISION)
     d_held = -inverse * (tl.sum(weights * gain, 1) + from_start * d_start)
 
-    weights *= inverse[:, None]
-    d_x = d_out + share[:, None] * d_later + to_end[:, None] * d_sums[None, :]
-    d_x += tl.dot(tl.trans(weights * rest[:, None]).to(x.dtype), d_later, input_precision=PRECISION)
-    d_x -= tl.dot(tl.trans(weights).to(x.dtype), d_out, input_precision=PRECISION)
+    d_x = d_left + share[:, None] * d_later + to_end[:, None] * d_sums[None, :]
+    d_x += tl.dot(tl.trans(weights * inverse[:, None]).to(x.dtype), rounded, input_precision=PRECISION)
     store_rows(d_x_ptr, offsets, inside, d_x, D)
-    d_mean = (from_start * inverse)[:, None] * (rest[:, None] * d_later - d_out)
-    return d_share, d_held, gain, d_start, tl.sum(x * d_sums[None, :], 1), tl.sum(d_mean, 0)
+    d_sum = tl.sum((from_start * inverse)[:, None] * d_mean, 0)
+    return d_share, d_held, gain, d_start, tl.sum(x * d_sums[None, :], 1), d_sum
 
 
 @triton.jit(do_not_specialize=["T"])
@@ -149,6 +146,8 @@ def backward_kernel(
     v_ptr,
     log_decay_ptr,
     beta_ptr,
+    k_out_ptr,
+    v_out_ptr,
     sums_ptr,
     d_k_ptr,
     d_v_ptr,
@@ -181,14 +180,16 @@ def backward_kernel(
 
         # The results are q - (mean + share k'), mean + share v', k', v' and beta (1 - share).
         d_share, d_held, gain, d_start, d_end, added_k = backward_part(
-            load_rows(k_ptr, offsets, inside, D), load_rows(d_k_out_ptr, offsets, inside, D),
-            -load_rows(d_q_ptr, offsets, inside, D), d_k_ptr, offsets, inside,
-            sum_k, d_sum_k, weights, from_start, to_end * beta, inverse, share, rest, D, PRECISION,
+            load_rows(k_ptr, offsets, inside, D), load_rows(k_out_ptr, offsets, inside, D),
+            load_rows(d_k_out_ptr, offsets, inside, D), -load_rows(d_q_ptr, offsets, inside, D),
+            d_k_ptr, offsets, inside, sum_k, d_sum_k,
+            weights, from_start, to_end * beta, inverse, share, rest, D, PRECISION,
         )  # fmt: skip
         more_share, more_held, more_gain, more_start, more_end, added_v = backward_part(
-            load_packed_rows(v_ptr, n, pid, T, V_ROW, inside, H, D, C), load_rows(d_v_out_ptr, offsets, inside, D),
-            load_rows(d_mean_v_ptr, offsets, inside, D), d_v_ptr, offsets, inside,
-            sum_v, d_sum_v, weights, from_start, to_end * beta, inverse, share, rest, D, PRECISION,
+            load_packed_rows(v_ptr, n, pid, T, V_ROW, inside, H, D, C), load_rows(v_out_ptr, offsets, inside, D),
+            load_rows(d_v_out_ptr, offsets, inside, D), load_rows(d_mean_v_ptr, offsets, inside, D),
+            d_v_ptr, offsets, inside, sum_v, d_sum_v,
+            weights, from_start, to_end * beta, inverse, share, rest, D, PRECISION,
         )  # fmt: skip
         d_beta_out = tl.load(d_beta_out_ptr + offsets, mask=inside, other=0.0)
         d_share += more_share - beta * d_beta_out
