@@ -48,10 +48,14 @@ def store_rows(pointer, offsets, inside, rows, D: tl.constexpr):
 
 
 @triton.jit
+def matrix(pointer, index, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
+    """Pointers to the elements of matrix `index` of `[..., ROWS, COLUMNS]`."""
+    return pointer + index * ROWS * COLUMNS + tl.arange(0, ROWS)[:, None] * COLUMNS + tl.arange(0, COLUMNS)[None, :]
+
+
+@triton.jit
 def square(pointer, index, SIZE: tl.constexpr):
-    """Pointers to the elements of matrix `index` of `[..., SIZE, SIZE]`."""
-    i = tl.arange(0, SIZE)
-    return pointer + index * SIZE * SIZE + i[:, None] * SIZE + i[None, :]
+    return matrix(pointer, index, SIZE, SIZE)
 
 
 @triton.jit
@@ -65,10 +69,11 @@ def load_state(pointer, index, distance, D: tl.constexpr):
 
 
 @triton.jit
-def store_state(pointer, index, distance, state, D: tl.constexpr):
-    """The inverse of `load_state`."""
-    held = tl.zeros([D, 1], dtype=tl.int32) + distance > 0
-    tl.store(square(pointer, index, D), state.to(pointer.dtype.element_ty), mask=held)
+def store_state(pointer, index, distance, state):
+    """The inverse of `load_state`, for states of any shape."""
+    held = tl.zeros([state.shape[0], 1], dtype=tl.int32) + distance > 0
+    to = matrix(pointer, index, state.shape[0], state.shape[1])
+    tl.store(to, state.to(pointer.dtype.element_ty), mask=held)
 
 
 @triton.jit

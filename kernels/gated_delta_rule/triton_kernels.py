@@ -1,8 +1,9 @@
 """The gated delta rule in Triton; names as in `reference.py`.
 
-What goes from chunk to chunk runs in one program for each sequence and value head, with the state on the chip. What
-needs only one chunk runs in a program for each chunk. E value heads share a key head: its keys, queries and gates are
-read where they are, and the program that writes their gradients sums over the E heads.
+What goes from chunk to chunk runs in one program for each sequence and part of its values, with the state on the chip.
+What needs only one chunk runs in a program for each chunk. E parts of W columns, of one value head or of several, share
+a key head: its keys, queries and gates are read where they are, and the program that writes their gradients sums over
+the parts.
 
 Forward: the inverses of the triangular systems; then a loop over the chunks, which saves the state before each chunk,
 and for each position the write `u_i` and the error `v_i - read_i`. These differ only by the factor `beta_i`, but both
@@ -132,16 +133,17 @@ def forward_kernel(
     T,
     H: tl.constexpr,
     E: tl.constexpr,
+    W: tl.constexpr,
     D: tl.constexpr,
     C: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
-    """One program per sequence and value head: the output, and for the backward states, writes and errors."""
+    """One program per sequence and part of the values: the output, and for the backward states, writes and errors."""
     pid = tl.program_id(0)
     chunks = tl.cdiv(T, C)
     i = tl.arange(0, C)
     dtype: tl.constexpr = q_ptr.dtype.element_ty
-    state = tl.zeros([D, D], dtype=tl.float32)
+    state = tl.zeros([D, W], dtype=tl.float32)
     for n in range(chunks):
         inside, offsets = chunk_rows(n, pid, T, H * E, C)
         _, key_offsets = chunk_rows(n, pid // E, T, H, C)
@@ -150,27 +152,27 @@ def forward_kernel(
         decay = decay_between(cumulative, C)
         from_start, to_end = tl.exp(cumulative)[:, None], tl.exp(total - cumulative)[:, None]
         k = load_rows(k_ptr, key_offsets, inside, D)
-        v = load_rows(v_ptr, offsets, inside, D)
+        v = load_rows(v_ptr, offsets, inside, W)
         inverse = tl.load(square(inverses_ptr, (pid // E).to(tl.int64) * chunks + n, C))
         held = state.to(dtype)
-        store_state(states_ptr, index, n, held, D)
+        store_state(states_ptr, index, n, held)
 
         error = v - from_start * tl.dot(k, held, input_precision=PRECISION)
         u = tl.dot(inverse, (beta[:, None] * error).to(dtype), input_precision=PRECISION).to(dtype)
-        store_rows(writes_ptr, offsets, inside, u, D)
+        store_rows(writes_ptr, offsets, inside, u, W)
         k_end = (to_end * k).to(dtype)
         state = tl.exp(total) * state + tl.dot(tl.trans(k_end), u, input_precision=PRECISION)
 
         between = tl.dot(k, tl.trans(k), input_precision=PRECISION) * decay
         between = tl.where(i[:, None] > i[None, :], between, 0.0)
         error -= split_dot(between, u, PRECISION)
-        store_rows(errors_ptr, offsets, inside, error, D)
+        store_rows(errors_ptr, offsets, inside, error, W)
 
         q = load_rows(q_ptr, key_offsets, inside, D)
         attention = (tl.dot(q, tl.trans(k), input_precision=PRECISION) * decay).to(dtype)
         out = from_start * tl.dot(q, held, input_precision=PRECISION)
         out += tl.dot(attention, u, input_precision=PRECISION)
-        store_rows(out_ptr, offsets, inside, scale * out, D)
+        store_rows(out_ptr, offsets, inside, scale * out, W)
 
 
 @triton.jit(do_not_specialize=["T"])
@@ -189,15 +191,16 @@ def backward_state_kernel(
     T,
     H: tl.constexpr,
     E: tl.constexpr,
+    W: tl.constexpr,
     D: tl.constexpr,
     C: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
-    """One program per sequence and value head: dv, its part of d beta, the gradient of the state after each chunk."""
+    """One program per sequence and part of the values: dv, what d beta has from it, the later state's gradient."""
     pid = tl.program_id(0)
     chunks = tl.cdiv(T, C)
     dtype: tl.constexpr = q_ptr.dtype.element_ty
-    d_state = tl.zeros([D, D], dtype=tl.float32)
+    d_state = tl.zeros([D, W], dtype=tl.float32)
     for back in range(chunks):
         n = chunks - 1 - back
         inside, offsets = chunk_rows(n, pid, T, H * E, C)
@@ -207,9 +210,9 @@ def backward_state_kernel(
         from_start, to_end = tl.exp(cumulative)[:, None], tl.exp(total - cumulative)[:, None]
         q = load_rows(q_ptr, key_offsets, inside, D)
         k = load_rows(k_ptr, key_offsets, inside, D)
-        d_out = (scale * load_rows(d_out_ptr, offsets, inside, D)).to(dtype)
+        d_out = (scale * load_rows(d_out_ptr, offsets, inside, W)).to(dtype)
         held = d_state.to(dtype)
-        store_state(d_states_ptr, index, back, held, D)
+        store_state(d_states_ptr, index, back, held)
 
         # The gradient of U comes through o = exp(b) q S + P U and through the state at the end of the chunk; that of v
         # comes from it through the triangular system.
@@ -219,10 +222,10 @@ def backward_state_kernel(
         d_u += tl.dot(attention, d_out, input_precision=PRECISION)
         inverse = tl.load(square(inverses_ptr, (pid // E).to(tl.int64) * chunks + n, C))
         d_solved = split_dot(tl.trans(inverse), d_u, PRECISION)
-        error = load_rows(errors_ptr, offsets, inside, D)
+        error = load_rows(errors_ptr, offsets, inside, W)
         tl.store(d_betas_ptr + offsets, tl.sum(error * d_solved, 1), mask=inside)
         d_v = (beta[:, None] * d_solved).to(dtype)
-        store_rows(dv_ptr, offsets, inside, d_v, D)
+        store_rows(dv_ptr, offsets, inside, d_v, W)
 
         q_start, k_start = (from_start * q).to(dtype), (from_start * k).to(dtype)
         d_state = tl.exp(total) * d_state + tl.dot(tl.trans(q_start), d_out, input_precision=PRECISION)
@@ -249,6 +252,7 @@ def backward_chunk_kernel(
     T,
     H: tl.constexpr,
     E: tl.constexpr,
+    W: tl.constexpr,
     V: tl.constexpr,
     D: tl.constexpr,
     C: tl.constexpr,
@@ -272,16 +276,16 @@ def backward_chunk_kernel(
     at_end = tl.zeros([C], dtype=tl.float32)
     at_start = tl.zeros([C], dtype=tl.float32)
     of_state = 0.0
-    # The values of the E heads lie side by side; V of their E x D columns at a time.
-    for part in tl.static_range(E * D // V):
+    # The E parts of the values lie side by side; V of their E x W columns at a time.
+    for part in tl.static_range(E * W // V):
         columns = part * V + tl.arange(0, V)
-        at = offsets[:, None] * (E * D) + columns[None, :]
+        at = offsets[:, None] * (E * W) + columns[None, :]
         u = tl.load(writes_ptr + at, mask=inside[:, None], other=0.0)
         d_v = tl.load(dv_ptr + at, mask=inside[:, None], other=0.0)
         d_out = (scale * tl.load(d_out_ptr + at, mask=inside[:, None], other=0.0)).to(dtype)
-        head = (pid * E + columns // D).to(tl.int64)
-        in_states = (head * chunks + n) * D * D + columns % D
-        in_states = in_states[None, :] + tl.arange(0, D)[:, None] * D
+        head = (pid * E + columns // W).to(tl.int64)
+        in_states = (head * chunks + n) * D * W + columns % W
+        in_states = in_states[None, :] + tl.arange(0, D)[:, None] * W
         state = tl.load(states_ptr + in_states, mask=(n + 0 * in_states) > 0, other=0.0)
         d_state = tl.load(d_states_ptr + in_states, mask=(chunks - 1 - n + 0 * in_states) > 0, other=0.0)
         d_attention += tl.dot(d_out, tl.trans(u), input_precision=PRECISION)

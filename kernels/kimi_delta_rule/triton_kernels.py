@@ -151,7 +151,7 @@ def forward_kernel(
         v = load_rows(v_ptr, offsets, inside, D)
         beta = tl.load(beta_ptr + offsets, mask=inside, other=0.0)[:, None]
         held = state.to(dtype)
-        store_state(states_ptr, index, n, held, D)
+        store_state(states_ptr, index, n, held)
 
         error = v - tl.dot((from_start * k).to(dtype), held, input_precision=PRECISION)
         error -= split_dot(tl.load(square(solvers_ptr, index, C)), beta * error, PRECISION)
@@ -202,7 +202,7 @@ def backward_state_kernel(
         beta = tl.load(beta_ptr + offsets, mask=inside, other=0.0)
         d_out = (scale * load_rows(d_out_ptr, offsets, inside, D)).to(dtype)
         held = d_state.to(dtype)
-        store_state(d_states_ptr, index, back, held, D)
+        store_state(d_states_ptr, index, back, held)
 
         k_end = (tl.exp2(total[None, :] - b) * k).to(dtype)
         d_u = tl.dot(k_end, held, input_precision=PRECISION)

@@ -165,8 +165,8 @@ def states_kernel(
     for n in range(chunks):
         inside, offsets = chunk_rows(n, pid, T, H, C)
         index = pid.to(tl.int64) * chunks + n
-        store_state(key_states_ptr, index, n, key_state, D)
-        store_state(value_states_ptr, index, n, value_state, D)
+        store_state(key_states_ptr, index, n, key_state)
+        store_state(value_states_ptr, index, n, value_state)
         cumulative, total, beta = load_gates(log_decay_ptr, beta_ptr, offsets, inside)
         k = load_rows(k_ptr, offsets, inside, D)
         v = load_packed_rows(v_ptr, n, pid, T, V_ROW, inside, H, D, C)
@@ -302,8 +302,8 @@ def backward_states_kernel(
         n = chunks - 1 - back
         inside, offsets = chunk_rows(n, pid, T, H, C)
         index = pid.to(tl.int64) * chunks + n
-        store_state(d_key_states_ptr, index, back, d_key_state, D)
-        store_state(d_value_states_ptr, index, back, d_value_state, D)
+        store_state(d_key_states_ptr, index, back, d_key_state)
+        store_state(d_value_states_ptr, index, back, d_value_state)
         cumulative, total, _beta = load_gates(log_decay_ptr, beta_ptr, offsets, inside)
         x = load_rows(solutions_ptr, offsets, inside, D)
         y = load_rows(adjoints_ptr, offsets, inside, D)

@@ -101,6 +101,18 @@ def test_kernel_equals_the_formula(device, length, per_key):
     )
 
 
+def test_values_in_parts(device, monkeypatch):
+    from mixerlab.kernels.gated_delta_rule import operator
+
+    monkeypatch.setattr(operator, "PART", 16)
+    check(
+        lambda *x: gated_delta_rule(*x, chunk_size=16, backend="triton"),
+        lambda *x: step_by_step(*x, scale=32**-0.5),
+        with_more_values(random_inputs(1, length=39, dim=32, dtype=torch.float32, device=device), 2),
+        tolerance=1e-5,
+    )
+
+
 def test_kernel_under_vmap(device):
     replicas = [random_inputs(seed, batch=1, length=19, dtype=torch.float32, device=device) for seed in (1, 2)]
     check_replicas(lambda *x: gated_delta_rule(*x, chunk_size=16, backend="triton"), replicas)
