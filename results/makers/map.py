@@ -47,6 +47,7 @@ QUESTIONS = {
 
 def make(scratch: Path) -> None:
     rows = map_rows()
+    rows = rows[rows.groupby(["task", "setting"])["optimizer"].transform("nunique") == len(OPTIMIZERS)]
     seeds = {
         name: on_validation(own, rates)
         for key, (name, rates, _) in OPTIMIZERS.items()

@@ -14,6 +14,7 @@ from makers.text import BITS, at_better_rate, plain_runs
 from matplotlib.figure import Figure
 
 from mixerlab.records.names import place_rank
+from mixerlab.sweeps.figures.difficulty import setting_title
 from mixerlab.sweeps.figures.sheet import Sheet, figure_style, save
 from mixerlab.sweeps.tables.collect import rows_of
 
@@ -33,9 +34,8 @@ def make(scratch: Path) -> None:
     cells = cells[cells.index.isin(bits, level="mixer")].dropna(axis=1)
     mixers = list(cells.index.unique("mixer"))
     names = sorted(cells.columns, key=place_rank)
-    scores = {"all settings": cells.T.groupby(level="task").mean().mean()}
-    scores |= {task: cells[task].mean(axis=1) for task in dict.fromkeys(task for task, _ in names)}
-    scores |= {", ".join(name): cells[name] for name in names if cells[name[0]].shape[1] > 1}
+    scores = {"mean of the baselines": cells.xs("baseline", axis=1, level="setting").mean(axis=1)}
+    scores |= {setting_title(*name): cells[name] for name in names}
     strong = [mixer for mixer in mixers if mixer not in UNIFORM]
     lines = [["score", "all mixers", "without bare uniform weights"]]
     for name, score in scores.items():
@@ -43,7 +43,7 @@ def make(scratch: Path) -> None:
         lines.append([name, *(correlation(*side) for side in sides)])
     folder = folder_of("prediction")
     write_in_page(folder, "correlations", lines, 1)
-    means = scores["all settings"].groupby("mixer").mean()
+    means = scores["mean of the baselines"].groupby("mixer").mean()
     found = pd.DataFrame({"accuracy": means, "bits": pd.Series({mixer: bits[mixer].mean() for mixer in mixers})})
     save(scatter(found, strong), folder / "prediction")
 
@@ -79,6 +79,6 @@ def scatter(found: pd.DataFrame, strong: list[str]) -> Figure:
             for mixer in named:
                 panel.annotate(mixer, found.loc[mixer], xytext=(3, 2), textcoords="offset points", fontsize=6)
             panel.margins(x=0.15, y=0.08)
-            panel.set_xlabel("accuracy, mean of the map's tasks")
+            panel.set_xlabel("accuracy, mean of the six baselines")
         sheet.panels[0].set_ylabel("bits per byte on test")
         return sheet.finish("Does MAD predict language models?", "Muon; means over seeds", [], 2.6)
