@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from mixerlab.checks.construction import check_construction
-from mixerlab.checks.outputs import ROWS, Kind, find_leak, find_state, find_write
+from mixerlab.checks.outputs import ROWS, Kind, find_leak, find_state
 from mixerlab.checks.strays import strays
 from mixerlab.mixers.base import NORM_EPS, SequenceMixer
 from mixerlab.models.language_model import LanguageModel
@@ -109,9 +109,8 @@ def check_outputs(make: MakeMixer, d_model: int = WIDTH) -> None:
     choose_execution(population, "auto", torch.randint(VOCAB, (1, 2, LENGTH)), ALL, bf16=False)
     for length, batch in ((LENGTH, 128), (_longest(make()), ROWS)):
         found = find_leak(population, VOCAB, length, batch)
-        for look in (find_state, find_write):
-            if refusal := look(population, VOCAB, length):
-                raise RefusedMixer(refusal)
+        if refusal := find_state(population, VOCAB, length):
+            raise RefusedMixer(refusal)
         if found is not None and not (found.kind is Kind.ROWS and found.training):
             raise RefusedMixer(found.message)
 

@@ -146,7 +146,6 @@ def set_unseeded(mixer):
 
 
 FUTURE, OTHER_ROWS, STATE = "it sees the future", "rows of a batch influence each other", "it keeps state between calls"
-OVERWRITES = "it writes into its input"
 WRITES = "it writes h in evaluation mode, so that it gives different outputs"
 DRAWS = "forward draws random numbers in evaluation mode"
 LATE = "backward reads parameters from the module"
@@ -179,8 +178,6 @@ FLAWS = {
     "remembers": Flaw(remembers, STATE),
     "writes": Flaw(writes, WRITES, with_buffer),
     "overwrites": Flaw(overwrites, "modified by an inplace operation"),
-    "overwrites past autograd": Flaw(lambda m, x, y: y + 0 * x.data.mul_(2).sum(), OVERWRITES),
-    "overwrites in evaluation": Flaw(lambda m, x, y: y if m.training else overwrites(m, x, y), OVERWRITES),
     "dropout": Flaw(lambda m, x, y: F.dropout(y, 0.1), DRAWS),
     # parameters and buffers
     "reads late": Flaw(recomputes, LATE, with_shift),
