@@ -103,6 +103,18 @@ def overwrites(mixer, x, y):
     return y
 
 
+def draws_once(mixer, x, y):
+    if not hasattr(mixer, "drawn"):
+        mixer.drawn = torch.randn(x.shape[2])
+    return y * mixer.drawn
+
+
+def draws_once_into_a_buffer(mixer, x, y):
+    if not hasattr(mixer, "is_drawn"):
+        mixer.h, mixer.is_drawn = torch.randn(x.shape[2]), True
+    return y * mixer.h
+
+
 def with_alias(mixer):
     mixer.shift = nn.Parameter(torch.ones(()))
     mixer.aliases = [mixer.shift]
@@ -179,6 +191,8 @@ FLAWS = {
     "writes": Flaw(writes, WRITES, with_buffer),
     "overwrites": Flaw(overwrites, "modified by an inplace operation"),
     "dropout": Flaw(lambda m, x, y: F.dropout(y, 0.1), DRAWS),
+    "draws once": Flaw(draws_once, DRAWS),
+    "draws once into a buffer": Flaw(draws_once_into_a_buffer, DRAWS, with_buffer),
     # parameters and buffers
     "reads late": Flaw(recomputes, LATE, with_shift),
     "reads a list": Flaw(
