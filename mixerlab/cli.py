@@ -61,7 +61,10 @@ def main() -> None:
     with terminated_by_signal():
         try:
             if is_tool:
-                sys.exit(importlib.import_module(TOOLS[arguments[0]]).main(arguments[1:]))
+                try:
+                    sys.exit(importlib.import_module(TOOLS[arguments[0]]).main(arguments[1:]))
+                except ValueError as error:
+                    sys.exit(f"error: {error}")
             _run_hydra(arguments)
         except Terminated:
             _stop(signal.SIGTERM, again)

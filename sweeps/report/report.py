@@ -2,7 +2,6 @@
 
 import argparse
 import json
-import sys
 from collections.abc import Collection, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
@@ -205,23 +204,18 @@ def tables_of(frame: pd.DataFrame, cells: pd.DataFrame) -> tuple[dict[str, Table
     return tables, benchmark
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def main(arguments: Sequence[str] | None = None) -> None:
     args = vars(_parser().parse_args(arguments))
     sweep, selection = args.pop("sweep"), args.pop("selection")
     selections = SELECTIONS if selection == "both" else (selection,)
-    try:
-        source, *args["more"] = args.pop("sources") or ["results"]
-        if sweep and args["more"]:
-            raise ValueError(f"--sweep {sweep}: give one SOURCE, the results folder of that sweep")
-        if sweep:
-            args |= {"configs": read_sweep(source, sweep), "out": args["out"] or sweep_report(source, sweep)}
-        made = report(source, selections=selections, **args)
-    except (ValueError, OSError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
+    source, *args["more"] = args.pop("sources") or ["results"]
+    if sweep and args["more"]:
+        raise ValueError(f"--sweep {sweep}: give one SOURCE, the results folder of that sweep")
+    if sweep:
+        args |= {"configs": read_sweep(source, sweep), "out": args["out"] or sweep_report(source, sweep)}
+    made = report(source, selections=selections, **args)
     print(made.text)
     print(f"tables and figures: {made.folder}")
-    return 0
 
 
 def _parser() -> argparse.ArgumentParser:
