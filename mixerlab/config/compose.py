@@ -73,10 +73,7 @@ def complete(cfg: DictConfig, hydra_config: DictConfig | HydraConf, loader: Conf
     for text in given(hydra_config):
         if text.startswith("trainer.epochs="):
             with one_line_refusals():
-                refuse_epochs(text, cfg.task)
-
-
-def refuse_epochs(text: str, task_cfg: DictConfig) -> None:
-    """ValueError if the task says how long to train: `text` sets the epochs all the same."""
-    if build_task(task_cfg).trained_rows is not None:
-        raise ValueError(f"{text} has no effect, because task.tokens={task_cfg.tokens} is set: add task.tokens=null")
+                rows = build_task(cfg.task).trained_rows
+            if rows is not None:
+                told = f"because task.tokens={cfg.task.tokens} is set: add task.tokens=null"
+                raise ValueError(f"{text} has no effect, {told}")

@@ -78,16 +78,11 @@ def _find(
 def _say_what_changed(finished: Mapping[Cell, Record]) -> None:
     """Prints of which parts of finished cells the code has changed, and how to train them again."""
     changed = {cell: changed_code(record, cell.code) for cell, record in finished.items()}
-    if parts := {_named(part, cell) for cell, parts in changed.items() for part in parts}:
+    names = {cell: {"mixer": f"mixer {cell.label[0]}", "task": f"task {cell.label[1]}"} for cell in changed}
+    if parts := {names[cell].get(part, part) for cell, parts in changed.items() for part in parts}:
         runs = counted(sum(map(bool, changed.values())), "finished run")
         said = f"code has changed since {runs} trained ({', '.join(sorted(parts))})"
         print(f"{said}: force={CHANGED} trains them again", flush=True)
-
-
-def _named(part: str, cell: Cell) -> str:
-    """A part of a run (`changed_code`) with its name, if it has one: `mixer gdn`."""
-    mixer, task, _ = cell.label
-    return {"mixer": f"mixer {mixer}", "task": f"task {task}"}.get(part, part)
 
 
 def _clean(folder: Path) -> None:
