@@ -56,8 +56,6 @@ def analyse(
     Args:
         runs: their folders, `results/runs/<run_id>`.
         out: by default `analysis`, beside the folder `runs` of the first one.
-        rows: how many test rows.
-        device, config_dir: as for `generate`.
         formats: of the figures; none: there are no figures.
 
     Raises:

@@ -33,14 +33,9 @@ OVERHEAD_TOKENS = 50
 
 @dataclass(frozen=True, eq=False)
 class Cell:
-    """One run of a sweep.
+    """One run of a sweep: its overrides of the command, its composed `cfg`, and what `checked` gives of that.
 
-    Attributes:
-        overrides: of the command, those that it has.
-        cfg: composed, as training takes it.
-        config, code: what `checked` gives of it.
-        folder: the run's.
-        cost: rows that it trains and scores, times tokens of each.
+    `cost`: rows that it trains and scores, times tokens of each.
     """
 
     overrides: list[str]

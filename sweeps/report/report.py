@@ -175,10 +175,6 @@ def tables_of(frame: pd.DataFrame, cells: pd.DataFrame) -> tuple[dict[str, Table
     `accuracy` (the tasks and their average) and one like it for each other score, `challenge` (the harder set by
     level), `settings` (all, of all columns). Means leave out test rows whose length differs from training, and the
     user's own settings where the task has named ones.
-
-    Args:
-        frame: as `spread_out` gives it.
-        cells: as `best_per_cell` gives them.
     """
     other = cells["setting"].map(lambda setting: other_test_length(setting) is not None).astype(bool)
     same = cells[~(other & cells["task"].isin(cells.loc[~other, "task"]))]
