@@ -72,8 +72,6 @@ def load(
         ValueError: no finished run is in the folder; the weights were not kept, in which case the message has the
             command that keeps them; they are damaged, another run's, or another model's.
     """
-    if selection not in CHOSEN_ON:
-        raise ValueError(f"selection={selection!r}: choose {' or '.join(CHOSEN_ON)}")
     folder = Path(run_folder).absolute()
     if folder.parent.name != "runs" or not folder.is_dir():
         raise ValueError(f"{run_folder} is no folder of a run: give results/runs/<run_id>")
@@ -84,8 +82,6 @@ def load(
         state = "not ended" if record is None else f"failed ({record.error})"
         raise ValueError(f"the run in {run_folder} has {state}: it has no weights")
     number = _best(record, selection) if replica is None else replica
-    if number not in range(len(record.rows)):
-        raise ValueError(f"replica={number!r}: the run has replicas 0 to {len(record.rows) - 1}")
     row = record.rows[number]
     if row[f"{selection}_epoch"] is None:
         raise ValueError(f"replica {number} diverged before the end of an epoch: it has no weights ({row['error']})")
