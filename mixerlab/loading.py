@@ -93,7 +93,13 @@ def load(
     if changed_code(record, {"mixer": mixer_version(config)}):  # weights that fit say nothing of a `forward`
         _warn_of_code(run_folder, config["mixer"]["name"])
     with reading(path):
-        _read_weights(model, path, record, {"run_id": folder.name, "replica": number, "moment": moment})
+        weights, about = unpack(path.read_bytes())
+        for key, value in {"run_id": folder.name, "replica": number, "moment": moment}.items():
+            if about.get(key) != value:
+                raise ValueError(f"it is of {key} {about.get(key)!r}, not {value!r}")
+        if about.get("rows_sha256") != rows_digest(record):
+            raise ValueError("it is of another training of this run than the record")
+        put_in(model, weights)
     return Loaded(model.eval(), task, config, row)
 
 
@@ -128,21 +134,6 @@ def _best(record: Record, selection: Literal["official", "clean"]) -> int:
         raise ValueError("no replica of the run has finished: name one with replica=NUMBER")
     column, sign = chosen_by(selection, record.score), record.score.sign
     return max(seeds, key=lambda row: sign * row[column])["replica"]
-
-
-def _read_weights(model: LanguageModel | AutoEncoder, path: Path, record: Record, expected: Mapping[str, Any]) -> None:
-    """Puts a file's weights in `model`.
-
-    Raises:
-        ValueError: they are damaged, of another model, of another replica than `expected`, or not the record's.
-    """
-    state, about = unpack(path.read_bytes())
-    for key, value in expected.items():
-        if about.get(key) != value:
-            raise ValueError(f"it is of {key} {about.get(key)!r}, not {value!r}")
-    if about.get("rows_sha256") != rows_digest(record):
-        raise ValueError("it is of another training of this run than the record")
-    put_in(model, state)
 
 
 def _built(config: Mapping[str, Any]) -> tuple[Task, LanguageModel | AutoEncoder]:

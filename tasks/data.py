@@ -63,7 +63,11 @@ def load_or_generate(
         folder = find_dataset(task, Path(data_dir))
         data = _read_dataset(task, folder)
         for split in SPLITS:
-            _check_rows(task.for_split(split), folder, split, data[split])
+            try:
+                task.for_split(split).check(*data[split], split)
+            except TaskRuleError as error:
+                row = "" if error.row is None else f"row {error.row}: "
+                raise ValueError(f"{folder / split / error.array}.npy: {row}{error.rule}") from error
     for split, other in _COMPARED:
         rows, others = data[split][0], data[other][0]
         shared = count_shared_rows(rows, others)
@@ -152,15 +156,6 @@ def find_dataset(task: Task, data_dir: Path) -> Path:
         raise ValueError(f"task.data_dir={data_dir}: no such folder")
     found = ", ".join(sorted(path.name for path in data_dir.glob(f"t-{task.madlab_code}_*"))) or "none of this task"
     raise ValueError(f"task.data_dir={data_dir}: the folder {folder.name} is missing; there are: {found}")
-
-
-def _check_rows(task: Task, folder: Path, split: Split, arrays: Arrays) -> None:
-    """Raises ValueError that names the file and, where a rule of the task is broken, the row and the rule."""
-    try:
-        task.check(*arrays, split)
-    except TaskRuleError as error:
-        row = "" if error.row is None else f"row {error.row}: "
-        raise ValueError(f"{folder / split / error.array}.npy: {row}{error.rule}") from error
 
 
 def _read_split(task: Task, folder: Path, split: Split) -> Arrays:

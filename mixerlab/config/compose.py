@@ -9,7 +9,8 @@ from omegaconf import DictConfig, OmegaConf
 
 from mixerlab.config.hints import check_choices, one_line_refusals
 from mixerlab.config.hybrid import expand, is_hybrid
-from mixerlab.config.project import ConfigDir, check_yamls, given, note_folders, search_path, use_folders
+from mixerlab.config.postponed import GROUPS
+from mixerlab.config.project import ConfigDir, check_yaml, given, note_folders, search_path, use_folders
 from mixerlab.config.settings import baseline_from_yaml, build_task
 from mixerlab.config.sizes import match_params
 
@@ -61,7 +62,9 @@ def complete(cfg: DictConfig, hydra_config: DictConfig | HydraConf, loader: Conf
         ValueError: a mixer that does not exist, options that no layer has, sizes that cannot be matched, a yaml of
             another name, or epochs of a task that does not count them.
     """
-    check_yamls(cfg, hydra_config)
+    for group in GROUPS:
+        if isinstance(file := hydra_config.runtime.choices.get(group), str):
+            check_yaml(cfg.get(group), file, group, given(hydra_config))
     if isinstance(cfg.task, DictConfig) and not {"baseline", "levels"} & set(cfg.task):
         baseline_from_yaml(cfg, hydra_config, loader)
     if isinstance(cfg.mixer, DictConfig) and is_hybrid(cfg.mixer):

@@ -177,8 +177,11 @@ def distances(every: Mapping[str, Series], tables: Mapping[str, Published]) -> s
     lines = [["RMSE, Spearman (numbers)", *theirs]]
     several = theirs.items() if len(theirs) > 1 else ()
     for label, numbers in [*((label, whole(series)) for label, series in every.items()), *several]:
-        entries = ["" if numbers is other else _distance(*distance(numbers, other)) for other in theirs.values()]
-        lines.append([label, *entries])
+        lines.append([label])
+        for other in theirs.values():
+            number, rmse, spearman = distance(numbers, other)
+            text = "-" if rmse is None else f"{rmse:.3f}{'' if spearman is None else f', {spearman:.2f}'} ({number})"
+            lines[-1].append("" if numbers is other else text)
     return aligned(lines, 1, escape_markdown)
 
 
@@ -195,12 +198,6 @@ def outside(every: Mapping[str, Series], tables: Mapping[str, Published]) -> lis
             found.append(f"{label} {far} of {len(pairs)}")
     text = f"Where two or more of the tables but {first} have a number, further than {OUTSIDE} outside their range: "
     return [escape_markdown(text + f"{', '.join(found)}.")] if found else []
-
-
-def _distance(number: int, rmse: float | None, spearman: float | None) -> str:
-    if rmse is None:
-        return "-"
-    return f"{rmse:.3f}{'' if spearman is None else f', {spearman:.2f}'} ({number})"
 
 
 def _chosen(names: Sequence[str]) -> dict[str, Published]:
