@@ -90,13 +90,9 @@ def _measured(decode: Kernel, q: Tensor, rho: Tensor, caches: Tensor) -> dict[st
     return {
         "error": _error(got, q, rho, *caches[0]),
         "warm_us": 1e3 * graph_ms(partial(decode, q, rho, *caches[0])),
-        "cold_us": 1e3 * graph_ms(partial(_each, decode, q, rho, caches)) / len(caches),
+        "cold_us": 1e3 * graph_ms(lambda: [decode(q, rho, *cache) for cache in caches]) / len(caches),
         "first_call_s": first_call,
     }
-
-
-def _each(decode: Kernel, q: Tensor, rho: Tensor, caches: Tensor) -> list[Tensor]:
-    return [decode(q, rho, *cache) for cache in caches]
 
 
 def _error(got: Tensor, *inputs: Tensor) -> float:

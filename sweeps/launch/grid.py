@@ -3,7 +3,6 @@
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import closing
-from pathlib import Path
 from typing import Literal
 
 from mixerlab.config.values import CHANGED, must_train
@@ -44,7 +43,11 @@ def run_grid(sweep: Sweep, grid: Sequence[list[str]]) -> None:
     _say_what_changed(finished)
     for cell in finished:
         try:
-            _clean(cell.folder)
+            with claim(cell.folder) as ours:
+                if ours:  # what a process was killed at after it had written its record
+                    remove_leftovers(cell.folder)
+                    take_place(cell.folder)
+                    forget(cell.folder)
         except (ValueError, OSError) as error:
             damaged[cell] = str(error)
     failed = damaged
@@ -83,12 +86,3 @@ def _say_what_changed(finished: Mapping[Cell, Record]) -> None:
         runs = counted(sum(map(bool, changed.values())), "finished run")
         said = f"code has changed since {runs} trained ({', '.join(sorted(parts))})"
         print(f"{said}: force={CHANGED} trains them again", flush=True)
-
-
-def _clean(folder: Path) -> None:
-    """Ends what a process was killed at after it had written its record, unless another one is there."""
-    with claim(folder) as ours:
-        if ours:
-            remove_leftovers(folder)
-            take_place(folder)
-            forget(folder)
