@@ -50,9 +50,7 @@ def measure(mixer: str, length: int) -> dict:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        prog="python -m mixerlab.benchmarks.first_step", description=__doc__.splitlines()[0]
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--mixers", nargs="+", default=MIXERS)
     parser.add_argument("--length", type=int, default=128)
     parser.add_argument("--here", action="store_true", help="one mixer, in this process")

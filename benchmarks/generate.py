@@ -7,13 +7,11 @@ For each mixer and batch size, `--length` tokens from the first one on; a step i
 called one by one, and SDPA over the filled part of a cache. Seconds are the median of three generations.
 """
 
-import argparse
 import statistics
 import time
 from collections.abc import Callable
 from copy import deepcopy
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import pandas as pd
@@ -22,7 +20,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import mixerlab
-from mixerlab.benchmarks.measuring import Table, options_on_gpu
+from mixerlab.benchmarks.measuring import Table, options_on_gpu, parser_of
 from mixerlab.benchmarks.peers import plain_block, rotary_angles
 from mixerlab.generate import TokenReader
 
@@ -103,11 +101,10 @@ def measure(mixer: str, batch: int, length: int) -> dict[str, object]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = parser_of(__doc__)
     parser.add_argument("--mixers", nargs="+", default=[*MIXERS, PEER])
     parser.add_argument("--batches", nargs="+", type=int, default=[1, 8, 64, 512])
     parser.add_argument("--length", type=int, default=1024)
-    parser.add_argument("--output", type=Path, required=True, help="folder of table.csv and environment.json")
     options = options_on_gpu(parser)
     table = Table(options.output, "generate")
     for mixer in options.mixers:

@@ -10,20 +10,18 @@ attention (two products with half of the positions), twice as many for Parallax,
 write and to query a state of D x D_v in each head, D_v = 2 D).
 """
 
-import argparse
 import gc
 import itertools
 import time
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from mixerlab.benchmarks.measuring import Table, options_on_gpu
+from mixerlab.benchmarks.measuring import Table, options_on_gpu, parser_of
 from mixerlab.benchmarks.peers import plain_block, rotary_angles
 from mixerlab.benchmarks.throughput import Trial, milliseconds
 from mixerlab.config.building import TaskShape, build_model
@@ -107,10 +105,7 @@ def measure(size: str, head: int, length: int, mixer: str) -> dict:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        prog="python -m mixerlab.benchmarks.language_model", description=__doc__.splitlines()[0]
-    )
-    parser.add_argument("--output", type=Path, required=True, help="folder of the table")
+    parser = parser_of(__doc__)
     parser.add_argument("--sizes", nargs="+", choices=SIZES, default=SIZES)
     parser.add_argument("--heads", nargs="+", type=int, default=(64, 128), help="sizes of a head")
     parser.add_argument("--lengths", nargs="+", type=int, default=(1024, 4096))

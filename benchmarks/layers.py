@@ -16,21 +16,19 @@ one input; the operator has q and k of unit norm, v, and in float32 the log deca
 `pip install -e '.[fla]'`, FlashQLA `pip install flash-qla`. Rows are appended.
 """
 
-import argparse
 import copy
 import functools
 import importlib
 import os
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from mixerlab.benchmarks.measuring import Table, graph_ms, options_on_gpu
+from mixerlab.benchmarks.measuring import Table, graph_ms, options_on_gpu, parser_of
 from mixerlab.kernels.gated_delta_rule import gated_delta_rule
 from mixerlab.mixers.base import SequenceMixer
 from mixerlab.mixers.gdn import GatedDeltaNet
@@ -138,9 +136,8 @@ def measure(case: Case) -> Iterator[dict[str, object]]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = parser_of(__doc__)
     parser.add_argument("--layers", nargs="+", choices=HEADS, default=list(HEADS))
-    parser.add_argument("--output", type=Path, required=True, help="folder of table.csv and environment.json")
     options = options_on_gpu(parser)
     os.environ.update(FLA_FLASH_QLA="0", FLA_TILELANG="0")
     table, device = Table(options.output, "layers"), torch.device("cuda")

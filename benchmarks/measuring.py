@@ -15,6 +15,13 @@ import torch
 from mixerlab.records.provenance import git_state, versions
 
 
+def parser_of(command: str | None) -> argparse.ArgumentParser:
+    """With what all commands that write a `Table` have; `command` is the text of the module."""
+    parser = argparse.ArgumentParser(description=command, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--output", type=Path, required=True, help="folder of table.csv and environment.json")
+    return parser
+
+
 def options_on_gpu(parser: argparse.ArgumentParser) -> argparse.Namespace:
     """The options of the command, which ends where there is no GPU to measure."""
     options = parser.parse_args()

@@ -15,14 +15,13 @@ import math
 import time
 from collections.abc import Iterator
 from functools import partial
-from pathlib import Path
 
 import pandas as pd
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from mixerlab.benchmarks.measuring import Table, copy_rate, graph_ms, options_on_gpu
+from mixerlab.benchmarks.measuring import Table, copy_rate, graph_ms, options_on_gpu, parser_of
 from mixerlab.benchmarks.peers import Kernel, installed
 from mixerlab.kernels.parallax.decode import parallax_decode
 
@@ -91,13 +90,9 @@ def _measured(decode: Kernel, q: Tensor, rho: Tensor, caches: Tensor) -> dict[st
     return {
         "error": _error(got, q, rho, *caches[0]),
         "warm_us": 1e3 * graph_ms(partial(decode, q, rho, *caches[0])),
-        "cold_us": 1e3 * graph_ms(partial(_each, decode, q, rho, caches)) / len(caches),
+        "cold_us": 1e3 * graph_ms(lambda: [decode(q, rho, *cache) for cache in caches]) / len(caches),
         "first_call_s": first_call,
     }
-
-
-def _each(decode: Kernel, q: Tensor, rho: Tensor, caches: Tensor) -> list[Tensor]:
-    return [decode(q, rho, *cache) for cache in caches]
 
 
 def _error(got: Tensor, *inputs: Tensor) -> float:
@@ -114,12 +109,11 @@ def ratios(rows: pd.DataFrame, peer: str = "sdpa", column: str = "cold_us") -> p
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = parser_of(__doc__)
     names = [*OWN, *PEERS]
     parser.add_argument("--peers", nargs="+", choices=names, default=[name for name in names if name != "helion"])
     parser.add_argument("--head-dims", nargs="+", type=int, default=[128, 64])
     parser.add_argument("--shapes", nargs="+", type=shape, metavar="B,S,Hq,Hkv,D", help="instead of the whole grid")
-    parser.add_argument("--output", type=Path, required=True, help="folder of table.csv and environment.json")
     options = options_on_gpu(parser)
     decoders = installed(options.peers, OWN, PEERS)
     rate = copy_rate()

@@ -12,18 +12,16 @@ and k scaled by 30, so that each query looks at only one or two keys. `first_cal
 Helion, which is measured if it is named. Rows are appended.
 """
 
-import argparse
 import time
 from collections.abc import Sequence
 from functools import partial
 from itertools import product
-from pathlib import Path
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from mixerlab.benchmarks.measuring import Table, graph_ms, options_on_gpu
+from mixerlab.benchmarks.measuring import Table, graph_ms, options_on_gpu, parser_of
 from mixerlab.benchmarks.peers import Kernel, installed
 from mixerlab.kernels.parallax import parallax_attention
 from mixerlab.kernels.parallax.reference import parallax_reference
@@ -120,11 +118,10 @@ def measure(name: str, kernel: Kernel, shape: tuple[int, int, int, int]) -> dict
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = parser_of(__doc__)
     parser.add_argument("--shapes", nargs="+", choices=SHAPES, default=list(SHAPES))
     parser.add_argument("--kernels", nargs="+", choices=[*OWN, *PEERS], default=["ours", "sdpa", "fla", "official"])
     parser.add_argument("--head-dims", nargs="+", type=int, default=[16, 32, 64, 128])
-    parser.add_argument("--output", type=Path, required=True, help="folder of table.csv and environment.json")
     options = options_on_gpu(parser)
     shapes = [s for group in options.shapes for s in SHAPES[group] if s[3] in options.head_dims]
     kernels = installed(options.kernels, OWN, PEERS)

@@ -14,7 +14,6 @@ peer has no norms of heads. Options go behind a mixer's name: `--mixers "attn mi
 `floor ms` is the time that a copy of as many bytes takes as a step moves at least (`bytes_of_token`).
 """
 
-import argparse
 import gc
 import itertools
 import math
@@ -22,7 +21,6 @@ import statistics
 import time
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import lightning as L
@@ -30,7 +28,7 @@ import torch
 from omegaconf import DictConfig
 from torch import nn
 
-from mixerlab.benchmarks.measuring import Table, copy_rate, options_on_gpu
+from mixerlab.benchmarks.measuring import Table, copy_rate, options_on_gpu, parser_of
 from mixerlab.config.building import TaskShape, build_model, maker, optimizer_maker
 from mixerlab.config.compose import compose
 from mixerlab.mixers.projected import ProjectedMixer
@@ -223,13 +221,10 @@ def measure_peer(length: int, steps: int) -> float:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        prog="python -m mixerlab.benchmarks.throughput", description=__doc__.splitlines()[0]
-    )
+    parser = parser_of(__doc__)
     parser.add_argument("--mixers", nargs="+", default=MIXERS)
     parser.add_argument("--lengths", nargs="+", type=int, default=LENGTHS)
     parser.add_argument("--replicas", nargs="+", type=int, default=REPLICAS)
-    parser.add_argument("--output", type=Path, required=True, help="folder of table.csv and environment.json")
     args = options_on_gpu(parser)
     table, rate = Table(args.output, "throughput"), copy_rate()
     for length in args.lengths:

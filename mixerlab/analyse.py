@@ -56,8 +56,6 @@ def analyse(
     Args:
         runs: their folders, `results/runs/<run_id>`.
         out: by default `analysis`, beside the folder `runs` of the first one.
-        rows: how many test rows.
-        device, config_dir: as for `generate`.
         formats: of the figures; none: there are no figures.
 
     Raises:
@@ -156,9 +154,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
     add("--config-dir", action="append", help="your own folder of yamls; classes are found beside it")
     options = vars(parser.parse_args(arguments))
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    try:
-        out = analyse(options.pop("runs"), options.pop("out"), device=device, **options)
-    except ValueError as error:
-        raise SystemExit(f"error: {error}") from error
+    out = analyse(options.pop("runs"), options.pop("out"), device=device, **options)
     print((out / "stable_ranks.md").read_text())
     print(f"rows, tables and figures: {out}")

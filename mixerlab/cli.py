@@ -1,16 +1,5 @@
 """The `mixerlab` command: a run, a sweep, or one of a few tools, which the first argument names.
 
-mixerlab mixer=parallax task=icr                            one run: all learning rates, trained together
-mixerlab -m mixer=attn,parallax task=icr 'task.setting=*'   a sweep, ending in tables and figures
-mixerlab -m experiment=mad_table                            the MAD table
-mixerlab report [SOURCE ...]                                tables and figures of the records so far
-mixerlab compare SOURCE ...                                 our numbers beside published ones
-mixerlab check NAME [--config-dir DIR]                      checks that a mixer keeps the contract
-mixerlab generate RUN [--bf16]                              scores a trained model token by token
-mixerlab analyse RUN [RUN ...]                              looks inside trained models, side by side
-mixerlab                                                    the help, as with --help
-mixerlab --version                                          the version
-
 Everything slow is imported where it is used: `--help` needs neither PyTorch nor pandas.
 """
 
@@ -61,7 +50,10 @@ def main() -> None:
     with terminated_by_signal():
         try:
             if is_tool:
-                sys.exit(importlib.import_module(TOOLS[arguments[0]]).main(arguments[1:]))
+                try:
+                    sys.exit(importlib.import_module(TOOLS[arguments[0]]).main(arguments[1:]))
+                except ValueError as error:
+                    sys.exit(f"error: {error}")
             _run_hydra(arguments)
         except Terminated:
             _stop(signal.SIGTERM, again)

@@ -164,12 +164,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--seed", type=int, default=0, help="of what is drawn (default: 0)")
     args = parser.parse_args(arguments)
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    try:
-        if args.prompt is not None:
-            drawn = args.tokens, args.temperature, args.seed
-            print(continue_text(args.run, args.prompt, *drawn, device=device, config_dir=args.config_dir))
-            return
-        scores = generate(args.run, bf16=args.bf16, device=device, config_dir=args.config_dir)
-    except ValueError as error:
-        raise SystemExit(f"error: {error}") from error
+    if args.prompt is not None:
+        drawn = args.tokens, args.temperature, args.seed
+        print(continue_text(args.run, args.prompt, *drawn, device=device, config_dir=args.config_dir))
+        return
+    scores = generate(args.run, bf16=args.bf16, device=device, config_dir=args.config_dir)
     print("  ".join(f"{name} {value:.4f}" for name, value in scores.items()))

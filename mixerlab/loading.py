@@ -72,8 +72,6 @@ def load(
         ValueError: no finished run is in the folder; the weights were not kept, in which case the message has the
             command that keeps them; they are damaged, another run's, or another model's.
     """
-    if selection not in CHOSEN_ON:
-        raise ValueError(f"selection={selection!r}: choose {' or '.join(CHOSEN_ON)}")
     folder = Path(run_folder).absolute()
     if folder.parent.name != "runs" or not folder.is_dir():
         raise ValueError(f"{run_folder} is no folder of a run: give results/runs/<run_id>")
@@ -84,8 +82,6 @@ def load(
         state = "not ended" if record is None else f"failed ({record.error})"
         raise ValueError(f"the run in {run_folder} has {state}: it has no weights")
     number = _best(record, selection) if replica is None else replica
-    if number not in range(len(record.rows)):
-        raise ValueError(f"replica={number!r}: the run has replicas 0 to {len(record.rows) - 1}")
     row = record.rows[number]
     if row[f"{selection}_epoch"] is None:
         raise ValueError(f"replica {number} diverged before the end of an epoch: it has no weights ({row['error']})")
@@ -97,7 +93,13 @@ def load(
     if changed_code(record, {"mixer": mixer_version(config)}):  # weights that fit say nothing of a `forward`
         _warn_of_code(run_folder, config["mixer"]["name"])
     with reading(path):
-        _read_weights(model, path, record, {"run_id": folder.name, "replica": number, "moment": moment})
+        weights, about = unpack(path.read_bytes())
+        for key, value in {"run_id": folder.name, "replica": number, "moment": moment}.items():
+            if about.get(key) != value:
+                raise ValueError(f"it is of {key} {about.get(key)!r}, not {value!r}")
+        if about.get("rows_sha256") != rows_digest(record):
+            raise ValueError("it is of another training of this run than the record")
+        put_in(model, weights)
     return Loaded(model.eval(), task, config, row)
 
 
@@ -132,21 +134,6 @@ def _best(record: Record, selection: Literal["official", "clean"]) -> int:
         raise ValueError("no replica of the run has finished: name one with replica=NUMBER")
     column, sign = chosen_by(selection, record.score), record.score.sign
     return max(seeds, key=lambda row: sign * row[column])["replica"]
-
-
-def _read_weights(model: LanguageModel | AutoEncoder, path: Path, record: Record, expected: Mapping[str, Any]) -> None:
-    """Puts a file's weights in `model`.
-
-    Raises:
-        ValueError: they are damaged, of another model, of another replica than `expected`, or not the record's.
-    """
-    state, about = unpack(path.read_bytes())
-    for key, value in expected.items():
-        if about.get(key) != value:
-            raise ValueError(f"it is of {key} {about.get(key)!r}, not {value!r}")
-    if about.get("rows_sha256") != rows_digest(record):
-        raise ValueError("it is of another training of this run than the record")
-    put_in(model, state)
 
 
 def _built(config: Mapping[str, Any]) -> tuple[Task, LanguageModel | AutoEncoder]:

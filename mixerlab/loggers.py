@@ -4,7 +4,7 @@ A logger is any of Lightning's. Weights & Biases and TensorBoard also get the ta
 """
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from statistics import fmean
 from typing import Any
@@ -65,7 +65,8 @@ def log_results(loggers: Loggers, hyperparameters: Mapping[str, Any], record: Re
                 logger.log_table("results", columns=columns, data=table)
                 logger.experiment.summary.update(best)
             elif _is(logger, "TensorBoardLogger"):
-                logger.experiment.add_text("results", _markdown([columns, ["---"] * len(columns), *table]))
+                lines = [columns, ["---"] * len(columns), *table]
+                logger.experiment.add_text("results", "\n".join(f"| {' | '.join(map(str, line))} |" for line in lines))
                 # With numbers this time: the HParams page lists no run without.
                 logger.log_hyperparams(dict(hyperparameters), best)
                 logger.finalize("success")
@@ -76,7 +77,3 @@ def log_results(loggers: Loggers, hyperparameters: Mapping[str, Any], record: Re
 def _is(logger: Any, name: str) -> bool:
     """Whether it is Lightning's logger of this class, or a subclass; Lightning is not imported for it."""
     return any(known.__name__ == name for known in type(logger).__mro__)
-
-
-def _markdown(rows: Sequence[Sequence[Any]]) -> str:
-    return "\n".join(f"| {' | '.join(map(str, row))} |" for row in rows)

@@ -134,8 +134,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     either.add_argument("--restore", action="store_true", help="unpack the archive into the results folder")
     either.add_argument("--force", action="store_true", help="replace FILE")
     args = parser.parse_args(arguments)
-    if not args.restore and not args.file.endswith(".tar.xz"):
-        parser.error(f"{args.file}: an archive is compressed by xz, so name it FILE.tar.xz")
     try:
         if args.restore:
             restored, there = restore(args.file, args.results_dir)

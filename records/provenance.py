@@ -40,13 +40,9 @@ _UNKNOWN: dict[str, Any] = {
 
 
 def provenance(*, started_at: datetime, code: Mapping[str, str], git: Mapping[str, Any], **measured: Any) -> dict:
-    """The `provenance` of a record that is written now.
+    """The `provenance` of a record that is written now; what is `measured` stands in place of `_UNKNOWN`.
 
-    Args:
-        started_at: when the process that ended the run began it, with a time zone.
-        code: a hash of the code of each part of the run.
-        git: what `git_state` gave when the run began.
-        measured: in place of `_UNKNOWN`.
+    `started_at`: when the process that ended the run began it, with a time zone.
     """
     known = _UNKNOWN | measured
     return known | {

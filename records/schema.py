@@ -186,10 +186,8 @@ def check_results(record: Record) -> None:
 
 def check_name(key: str, value: Any) -> None:
     """Raises `ValueError` unless `value` can name a row, a column and a curve."""
-    if not isinstance(value, str) or not value.strip():
-        raise ValueError(f"{key}={value!r} must be a name: a string that is not empty")
-    if not value.isprintable():
-        raise ValueError(f"{key}={value!r} must be one printable line")
+    if not isinstance(value, str) or not value.strip() or not value.isprintable():
+        raise ValueError(f"{key}={value!r} must be a name: a string in one printable line that is not empty")
 
 
 def changed_code(record: Record, code: Mapping[str, str]) -> list[str]:

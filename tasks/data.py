@@ -63,7 +63,11 @@ def load_or_generate(
         folder = find_dataset(task, Path(data_dir))
         data = _read_dataset(task, folder)
         for split in SPLITS:
-            _check_rows(task.for_split(split), folder, split, data[split])
+            try:
+                task.for_split(split).check(*data[split], split)
+            except TaskRuleError as error:
+                row = "" if error.row is None else f"row {error.row}: "
+                raise ValueError(f"{folder / split / error.array}.npy: {row}{error.rule}") from error
     for split, other in _COMPARED:
         rows, others = data[split][0], data[other][0]
         shared = count_shared_rows(rows, others)
@@ -150,19 +154,8 @@ def find_dataset(task: Task, data_dir: Path) -> Path:
         return folder
     if not data_dir.is_dir():
         raise ValueError(f"task.data_dir={data_dir}: no such folder")
-    of_task = sorted(path.name for path in data_dir.glob(f"t-{task.madlab_code}_*"))
-    others = sorted(path.name for path in data_dir.glob("t-*") if path.name not in of_task)
-    found = ", ".join([*of_task, *others][:3]) or "no dataset folder (t-...)"
-    raise ValueError(f"task.data_dir={data_dir}: the folder {folder.name} is missing; it has {found}")
-
-
-def _check_rows(task: Task, folder: Path, split: Split, arrays: Arrays) -> None:
-    """Raises ValueError that names the file and, where a rule of the task is broken, the row and the rule."""
-    try:
-        task.check(*arrays, split)
-    except TaskRuleError as error:
-        row = "" if error.row is None else f"row {error.row}: "
-        raise ValueError(f"{folder / split / error.array}.npy: {row}{error.rule}") from error
+    found = ", ".join(sorted(path.name for path in data_dir.glob(f"t-{task.madlab_code}_*"))) or "none of this task"
+    raise ValueError(f"task.data_dir={data_dir}: the folder {folder.name} is missing; there are: {found}")
 
 
 def _read_split(task: Task, folder: Path, split: Split) -> Arrays:
@@ -171,14 +164,10 @@ def _read_split(task: Task, folder: Path, split: Split) -> Arrays:
     arrays = []
     for name in ("inputs", "targets"):
         path = folder / split / f"{name}.npy"
-        if not path.is_file():
-            raise ValueError(f"{path}: no such file")
         try:
             array = np.load(path, allow_pickle=False)
         except Exception as error:  # numpy reads the header as Python tokens, and fails in any way
             raise ValueError(f"{path}: not a readable .npy file ({error})") from error
-        if not isinstance(array, np.ndarray):
-            raise ValueError(f"{path}: holds several arrays (.npz), must hold one (.npy)")
         if array.shape != expected:
             raise ValueError(f"{path}: shape is {array.shape}, the folder's name and the task say {expected}")
         arrays.append(array)

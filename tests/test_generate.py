@@ -48,7 +48,7 @@ def test_every_task_but_compression(task, tmp_path):
 
 def test_an_auto_encoder_is_refused(tmp_path):
     folder = trained(tmp_path, "task=cmp", "mixer=attn", "optimizer.lr=0.01")
-    with pytest.raises(SystemExit, match="task=cmp: an auto-encoder"):
+    with pytest.raises(ValueError, match="task=cmp: an auto-encoder"):
         main([str(folder)])
 
 

@@ -17,7 +17,7 @@ def count(model):
 
 
 def identity(*overrides):
-    return run_id(checked(mixerlab.compose("task=icr", *overrides)).config)
+    return run_id(checked(mixerlab.compose("task=icr", *overrides))[1])
 
 
 def test_d_ff_is_the_inner_width_of_the_mlps():

@@ -41,7 +41,6 @@ def graph_key(
     in that of a user a number of the schedule, or of the steps in all, would become a constant of the graph.
 
     Args:
-        config: of the run, resolved.
         sizes: what the model takes from its task.
         rows: the number of training rows, which with the keys of the trainer says how many steps there are.
         in_tensors: `training.optimizers.in_tensors` of the optimizer's class.

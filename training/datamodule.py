@@ -77,11 +77,6 @@ def _filled(array: np.ndarray, row: np.ndarray, device: torch.device) -> Tensor:
     return tensor
 
 
-def _mixed(seed: int, epoch: int) -> int:
-    """One seed from two numbers. It has 32 bits, because a CPU generator uses no more."""
-    return int(np.random.SeedSequence((seed, epoch)).generate_state(1)[0])
-
-
 class _BatchGroups:
     """The batches of an epoch in groups; each iteration calls `make_rows()` for the rows `[steps, R, B]`.
 
@@ -233,10 +228,11 @@ class PopulationData(L.LightningDataModule):
         rows, device = self.ranges["train"], self._numbers_on
         steps = slice(max(start, 0) * self.batch_size, stop * self.batch_size)
         generator = torch.Generator(device)
-        orders = {
-            seed: torch.randperm(len(rows), generator=generator.manual_seed(_mixed(seed, number)), device=device)[steps]
-            for seed in dict.fromkeys(self.seeds)
-        }
+        orders = {}
+        for seed in dict.fromkeys(self.seeds):
+            mixed = np.random.SeedSequence((seed, number)).generate_state(1)[0]  # 32 bits: a CPU generator has no more
+            generator.manual_seed(int(mixed))
+            orders[seed] = torch.randperm(len(rows), generator=generator, device=device)[steps]
         return self._batches(rows.start + torch.stack([orders[seed] for seed in self.seeds]), self.examples)
 
     def _in_order(self, split: str) -> Tensor:

@@ -68,16 +68,11 @@ class Training:
     """What a run trains by, whichever of its replicas train together.
 
     Attributes:
-        build_model: makes the model of one replica.
-        splits: `train`, `val` and `test`, each `(inputs, targets)`, int64 `[N, T]`, or memory maps (`PopulationData`).
+        splits: as of `PopulationData`.
         make_optimizer: gets `population`, whose parameters are laid out by `grouping`, `lr` (the peak of each replica),
             `schedule` and `total_steps`.
-        schedule: of the learning rate and the weight decay.
-        config: how long and how it trains.
         folder: of the run; checkpoints are kept there, for the same `code` only.
         trained_rows: how many rows to train on, in place of the config's epochs.
-        loggers: Lightning's, which get every epoch.
-        code: hashes of the code of the run's parts.
         score, score_from: what it is judged by, and how that comes from `training.metrics.means_of`, if it is none.
         check: gets a population that is about to train, on its device and before any mixer is compiled, whether it
             trains under bf16 autocast, and the rows of one replica at once. What it raises ends the run.

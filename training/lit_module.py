@@ -50,14 +50,11 @@ class PopulationTraining(L.LightningModule):
     left keep their last values.
 
     Args:
-        population: the replicas.
         make_optimizer: builds the optimizer once the population is on its device.
-        config: how it trains: the numbers that stop a replica, which weights to keep, precision, parts of a step.
         cache: run each step as one CUDA graph, taken from this cache if a run of the same `graph_key` has left it
             there. None: launch the operations one by one.
         graph_key: two trainings with the same key must launch the same operations if their tensors have the same
             shapes. None: share nothing.
-        score, score_from: the task's, see `training.metrics.with_score`.
         series: each replica's name in the loggers.
     """
 

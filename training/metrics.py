@@ -143,7 +143,7 @@ def summarise(history: History, replica: int, score: Score = ACCURACY) -> dict:
         solved = (epoch["steps"] for epoch in epochs if round(epoch[f"test_{score.name}"], 7) >= SOLVED)
         results["steps_to_90"] = next(solved, None)
     for selection, chosen_on in CHOSEN_ON.items():
-        best = min(epochs, key=lambda epoch: _finite_or_last(criterion(epoch, chosen_on, score)))
+        best = min(epochs, key=lambda epoch: x if math.isfinite(x := criterion(epoch, chosen_on, score)) else math.inf)
         if error and not math.isfinite(criterion(best, chosen_on, score)):  # no epoch can be selected
             best = dict.fromkeys(best)
         results[f"{selection}_epoch"] = best["epoch"]
@@ -152,7 +152,7 @@ def summarise(history: History, replica: int, score: Score = ACCURACY) -> dict:
         if chosen_on == "val":
             results[f"clean_val_{score.name}"] = best[f"val_{score.name}"]
             results["clean_val_loss"] = best["val_loss"]
-    return {name: _finite_or_none(value) for name, value in results.items()}
+    return {name: None if isinstance(x, float) and not math.isfinite(x) else x for name, x in results.items()}
 
 
 def metrics_rows(
@@ -179,11 +179,3 @@ def metrics_rows(
                 "train_loss": epoch["train_loss"],
                 **{f"{split}_{name}": epoch[f"{split}_{name}"] for split in ("val", "test") for name in names},
             }
-
-
-def _finite_or_last(value: float) -> float:
-    return value if math.isfinite(value) else math.inf
-
-
-def _finite_or_none(value):
-    return None if isinstance(value, float) and not math.isfinite(value) else value

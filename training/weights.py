@@ -29,8 +29,7 @@ class KeptWeights(nn.Module):
     finite counts as infinite, of the epochs up to the one that froze the replica. All of it is decided on the device,
     and `update` never waits for it. A snapshot is that of a selection of one epoch, or of none: the initial values.
 
-    Args:
-        learned: the population's tensors that training changes, each `[R, ...]`.
+    `learned`: the population's tensors that training changes, each `[R, ...]`.
     """
 
     epoch: Tensor  # int64 [R]; -1: none yet
@@ -63,11 +62,8 @@ class KeptWeights(nn.Module):
     def update(self, epoch: int, criterion: Tensor, active: Tensor, learned: Sequence[Tensor]) -> None:
         """Copies the rows of the replicas for which this epoch is the best so far.
 
-        Args:
-            epoch: its number; each call has a higher one.
-            criterion: float32 `[r]`, of the r replicas that are left.
-            active: bool `[r]`, which of them train on after this epoch.
-            learned: as for the constructor, each `[r, ...]`.
+        Each call has a higher number. Of the r replicas that are left, `criterion` is float32 `[r]`; `active`, bool
+        `[r]`, says which of them train on, and `learned` is as for the constructor, each `[r, ...]`.
         """
         left = self.left
         chosen, lowest = self.epoch[left], self.lowest[left]

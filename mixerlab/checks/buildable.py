@@ -34,8 +34,7 @@ def check_buildable(
 ) -> tuple[Parts, int]:
     """Builds what the constructors of mixer, model, schedule, optimizer and loggers may refuse; nothing is kept.
 
-    Args:
-        cfg: a config, of which `checked` made `task`, `config` and `code`.
+    `checked` made `task`, `config` and `code` of `cfg`.
 
     Returns:
         The parts of a run, and the state size of its model at the length that it trains on.

@@ -1,4 +1,4 @@
-"""What building a mixer must leave as it was for everyone else in the process: global generators, settings of PyTorch.
+"""What building a mixer must leave as it was for everyone else in the process: global generators.
 
 A constructor that calls `torch.manual_seed` gives all seeds the same initial values, of itself and of what is built
 behind it: a table then has one model as often as it has seeds.
@@ -16,29 +16,15 @@ from mixerlab.training.population import seeded
 
 
 def check_construction(make: Callable[[], nn.Module]) -> None:
-    """Raises RefusedMixer if `make` seeds a global generator, sets what others compute by, or shares its parameters.
+    """Raises RefusedMixer if `make` seeds a global generator, or shares its parameters.
 
     What draws from a generator of its own, or seeds a global one and sets it back (`torch.random.fork_rng`), may.
     """
-    dtype, grad = torch.get_default_dtype(), torch.is_grad_enabled()
-    try:
-        (one, one_draws), (other, other_draws) = (_drawn_behind(make, seed) for seed in (0, 1))
-        settings = {
-            f"torch.set_default_dtype({torch.get_default_dtype()})": torch.get_default_dtype() is not torch.float32,
-            "torch.set_grad_enabled(False)": not torch.is_grad_enabled(),
-        }
-    finally:
-        torch.set_default_dtype(dtype)
-        torch.set_grad_enabled(grad)
+    (one, one_draws), (other, other_draws) = (_drawn_behind(make, seed) for seed in (0, 1))
     if same := [name for name, value in one_draws.items() if other_draws[name] == value]:
         raise RefusedMixer(
             f"its constructor seeds the global generator of {' and '.join(same)}, so that all seeds start with the same"
             " values: leave that away, or draw within torch.random.fork_rng() or from a generator of your own"
-        )
-    if found := [call for call, is_set in settings.items() if is_set]:
-        raise RefusedMixer(
-            f"{found[0]} is in force when it is built, for all that this process computes: leave that away, and give"
-            " dtype=... or use torch.no_grad() where it is needed"
         )
     theirs = {id(parameter) for parameter in other.parameters()}
     if shared := [name for name, parameter in one.named_parameters() if id(parameter) in theirs]:

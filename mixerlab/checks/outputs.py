@@ -2,8 +2,7 @@
 
 On later tokens: a mixer whose output at t depends on inputs after t can copy the answers of a language-model task. It
 trains without an error and tops the table. On other rows, as scores then depend on the batches. On earlier calls, as a
-loaded model then gives other outputs, and as that looks like either of the former. And no mixer may write into its
-input.
+loaded model then gives other outputs, and as that looks like either of the former.
 
 A population, or its model by itself, is called again from the same state, and outputs are compared: with the model,
 lengths, precision, device and kernels of the run, and with parameters moved away from their initial values, because a
@@ -12,15 +11,14 @@ gate that starts at zero hides what it lets through.
 
 import copy
 import logging
-from collections.abc import Callable, Hashable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import partial
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.func import functional_call
 
 from mixerlab.records.errors import RefusedMixer
@@ -36,9 +34,6 @@ KEEPS_STATE = (
 WRITES = (
     "it writes {} in evaluation mode, so that it gives different outputs for the same input: write buffers only if"
     " self.training"
-)
-OVERWRITES = (
-    "it writes into its input, which others read: x = x * 2 in place of x *= 2, and x.clone() before x[...] = y"
 )
 SHORT = 8  # tokens of the rows of a whole batch on a CPU, so that they cost little
 ROWS = 16  # of each replica that are compared, at most: a power of two, for mixers that divide the batch
@@ -195,39 +190,26 @@ class _Look:
             return outputs.to(torch.float32, copy=True)  # a view would keep the outputs of the whole batch
 
 
-@contextmanager
-def _by_itself(population: Population, bf16: bool) -> Iterator[tuple[Callable[[Tensor], Tensor], dict[str, Tensor]]]:
-    """Gives a function that calls the model with noise in its parameters, and the tensors that it calls it with.
+def find_state(population: Population, vocab_size: int, length: int, *, bf16: bool = False) -> str | None:
+    """What is wrong if the model gives other outputs for the same tokens after others; None if nothing is.
 
-    As when it is loaded, and not in a population, which drops what a mixer keeps in attributes and, in evaluation mode,
-    in buffers. The model and all random generators stay as they were.
+    In evaluation mode, with noise in its parameters. What differs in bfloat16 is looked at in float32 again. The model
+    and all random generators stay as they were.
     """
     model, was_training = population.model, population.model.training
+    generator = torch.Generator().manual_seed(0)
+    one, other = torch.randint(vocab_size, (2, 2, length), generator=generator).to(population.device)
     with leaving_no_trace(population.device), attributes_kept(model), torch.no_grad():
         torch.manual_seed(0)
         tensors = {name: tensor + _NOISE * torch.randn_like(tensor) for name, tensor in model.named_parameters()}
         tensors |= {name: buffer.clone() for name, buffer in model.named_buffers()}
         kept = {place: tensors[name] for place, name in population.places.items() if name in tensors}
-        with torch.autocast(population.device.type, torch.bfloat16, enabled=bf16):
-            yield lambda tokens: functional_call(model, kept, (tokens,), tie_weights=False), kept
-    model.train(was_training)
-
-
-def _tokens(population: Population, vocab_size: int, *shape: int) -> Tensor:
-    generator = torch.Generator().manual_seed(0)
-    return torch.randint(vocab_size, shape, generator=generator).to(population.device)
-
-
-def find_state(population: Population, vocab_size: int, length: int, *, bf16: bool = False) -> str | None:
-    """What is wrong if the model gives other outputs for the same tokens after others; None if nothing is.
-
-    In evaluation mode. What differs in bfloat16 is looked at in float32 again.
-    """
-    model = population.model
-    one, other = _tokens(population, vocab_size, 2, 2, length)
-    with _by_itself(population, bf16) as (call, kept):
         model.eval()
-        first, _, again = (call(tokens).float() for tokens in (one, other, one))
+        # By itself, as when it is loaded: a population drops what it keeps in attributes and, here, in buffers.
+        with torch.autocast(population.device.type, torch.bfloat16, enabled=bf16):
+            outputs = (functional_call(model, kept, (tokens,), tie_weights=False) for tokens in (one, other, one))
+            first, _, again = (tensor.float() for tensor in outputs)
+    model.train(was_training)
     rounding = _ROUNDING * first.abs().nan_to_num(0.0, posinf=0.0).max().item()  # of a GPU's atomic sums
     if torch.allclose(first, again, rtol=0, atol=rounding, equal_nan=True):
         return None
@@ -236,30 +218,6 @@ def find_state(population: Population, vocab_size: int, length: int, *, bf16: bo
     written = [name for name, buffer in model.named_buffers() if not torch.equal(kept[name], buffer)]
     layers = dict.fromkeys(name.rpartition("mixer.")[2] for name in written)  # of which each has it
     return WRITES.format(", ".join(layers)) if layers else KEEPS_STATE
-
-
-def find_write(population: Population, vocab_size: int, length: int, *, bf16: bool = False) -> str | None:
-    """What is wrong if a mixer writes into its input, also past autograd; None if not."""
-    model, before, written = population.model, dict[nn.Module, Tensor](), list[Tensor]()
-
-    def keep(mixer: nn.Module, inputs: tuple[Tensor, ...]) -> None:
-        before[mixer] = inputs[0].clone()
-
-    def compare(mixer: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
-        written.append(~torch.isclose(inputs[0], before.pop(mixer), rtol=0, atol=0, equal_nan=True).all())
-
-    mixers = [module for name, module in model.named_modules() if name.rpartition(".")[2] == "mixer"]
-    handles = [mixer.register_forward_pre_hook(keep) for mixer in mixers]
-    handles += [mixer.register_forward_hook(compare) for mixer in mixers]
-    try:
-        with _by_itself(population, bf16) as (call, _):
-            for training in (False, True):
-                model.train(training)
-                call(_tokens(population, vocab_size, 2, length))
-    finally:
-        for handle in handles:
-            handle.remove()
-    return OVERWRITES if any(written) else None
 
 
 _known: dict[Hashable, Any] = {}  # what was found; of this process: runs of a sweep share mixers and shapes
@@ -301,9 +259,8 @@ class OutputCheck:
         """
         self.kinds, self.notes = set(), []
         own = self.key, self.is_causal, bf16, population.device, population.execution
-        for look in (find_state, find_write):
-            if refusal := _once((own, look), partial(look, population, self.vocab_size, self.lengths[0], bf16=bf16)):
-                raise RefusedMixer(refusal)
+        if refusal := _once(own, partial(find_state, population, self.vocab_size, self.lengths[0], bf16=bf16)):
+            raise RefusedMixer(refusal)
         for length, batch, trains in self._shapes(population.device, batch_size):
             shape = len(population), self.vocab_size, length, batch
             looked = {"bf16": bf16, "trains": trains, "is_causal": self.is_causal}

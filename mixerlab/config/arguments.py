@@ -83,10 +83,7 @@ def check_arguments(
     Annotations that are not plain types are not checked. A run gives the keys in `supplied`, the file that messages
     call `yaml` the others.
     """
-    try:
-        parameters = _signature(function).parameters
-    except ValueError as error:  # of some classes written in C
-        raise ValueError(f"{group}: {function.__name__} does not say what it takes: give a class in Python") from error
+    parameters = _signature(function).parameters
     prefix = f"{group}." if group else ""
     taken = {key: value for key, value in parameters.items() if key not in supplied}
     takes_all = any(parameter.kind is parameter.VAR_KEYWORD for parameter in taken.values())

@@ -9,7 +9,8 @@ from omegaconf import DictConfig, OmegaConf
 
 from mixerlab.config.hints import check_choices, one_line_refusals
 from mixerlab.config.hybrid import expand, is_hybrid
-from mixerlab.config.project import ConfigDir, check_yamls, given, note_folders, search_path, use_folders
+from mixerlab.config.postponed import GROUPS
+from mixerlab.config.project import ConfigDir, check_yaml, given, note_folders, search_path, use_folders
 from mixerlab.config.settings import baseline_from_yaml, build_task
 from mixerlab.config.sizes import match_params
 
@@ -61,7 +62,9 @@ def complete(cfg: DictConfig, hydra_config: DictConfig | HydraConf, loader: Conf
         ValueError: a mixer that does not exist, options that no layer has, sizes that cannot be matched, a yaml of
             another name, or epochs of a task that does not count them.
     """
-    check_yamls(cfg, hydra_config)
+    for group in GROUPS:
+        if isinstance(file := hydra_config.runtime.choices.get(group), str):
+            check_yaml(cfg.get(group), file, group, given(hydra_config))
     if isinstance(cfg.task, DictConfig) and not {"baseline", "levels"} & set(cfg.task):
         baseline_from_yaml(cfg, hydra_config, loader)
     if isinstance(cfg.mixer, DictConfig) and is_hybrid(cfg.mixer):
@@ -73,10 +76,7 @@ def complete(cfg: DictConfig, hydra_config: DictConfig | HydraConf, loader: Conf
     for text in given(hydra_config):
         if text.startswith("trainer.epochs="):
             with one_line_refusals():
-                refuse_epochs(text, cfg.task)
-
-
-def refuse_epochs(text: str, task_cfg: DictConfig) -> None:
-    """ValueError if the task says how long to train: `text` sets the epochs all the same."""
-    if build_task(task_cfg).trained_rows is not None:
-        raise ValueError(f"{text} has no effect, because task.tokens={task_cfg.tokens} is set: add task.tokens=null")
+                rows = build_task(cfg.task).trained_rows
+            if rows is not None:
+                told = f"because task.tokens={cfg.task.tokens} is set: add task.tokens=null"
+                raise ValueError(f"{text} has no effect, {told}")

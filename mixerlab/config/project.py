@@ -14,8 +14,6 @@ from typing import Any, cast
 from hydra.conf import HydraConf
 from omegaconf import DictConfig, ListConfig, OmegaConf
 
-from mixerlab.config.postponed import GROUPS
-
 ConfigDir = str | Path | Sequence[str | Path] | None  # as Python takes it: none, one or several folders
 
 _used: list[Path] = []  # the projects that this process used last
@@ -99,13 +97,6 @@ def _check_own_yamls(config_dir: Path, others: Sequence[Path]) -> None:
         if holders := [*holders, *(str(other) for other in others if (other / file).is_file())]:
             where = f"{config_dir.name}/{file}"
             raise ValueError(f"{where}: {holders[0]} has a yaml of this name: choose another one")
-
-
-def check_yamls(cfg: DictConfig, hydra_config: DictConfig | HydraConf) -> None:
-    """`check_yaml` of each group whose yaml was chosen."""
-    for group in GROUPS:
-        if isinstance(file := hydra_config.runtime.choices.get(group), str):
-            check_yaml(cfg.get(group), file, group, given(hydra_config))
 
 
 def check_yaml(

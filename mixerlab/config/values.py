@@ -4,7 +4,7 @@ import math
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import torch
 from omegaconf import DictConfig, OmegaConf
@@ -93,22 +93,10 @@ class ModelConfig:
             raise ValueError(f"model.logit_softcap={cap} must be finite and above 0, or null for none")
 
 
-class Checked(NamedTuple):
-    """What a config asks for.
+def checked(cfg: DictConfig) -> tuple[Task, dict[str, Any], dict[str, str]]:
+    """What a composed config asks for: the task, the config, and the `code_versions` of that.
 
-    Attributes:
-        task: built.
-        config: resolved, with its setting's name, constructors' defaults and its dataset's digest.
-        code: its `code_versions`.
-    """
-
-    task: Task
-    config: dict[str, Any]
-    code: dict[str, str]
-
-
-def checked(cfg: DictConfig) -> Checked:
-    """What a composed config asks for.
+    The config is resolved, with its setting's name, constructors' defaults and its dataset's digest.
 
     Raises:
         ValueError: the first unknown key, missing key, or value that no run can have.
@@ -128,7 +116,7 @@ def checked(cfg: DictConfig) -> Checked:
         raise ValueError(f"trainer.stop_above={stop} must be an accuracy in [0, 1), or null")
     if (digest := digest_of_files(task, config["task"]["data_dir"])) is not None:
         config["task"]["data_sha256"] = digest
-    return Checked(task, config, code_versions(config))
+    return task, config, code_versions(config)
 
 
 def _resolved(part: Any) -> Any:

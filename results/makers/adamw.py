@@ -10,7 +10,7 @@ from makers.common import (
     RECORDS,
     best_of_seeds,
     copy_report,
-    difference_of_means,
+    difference_of_sums,
     folder_of,
     gain_of,
     mean_change,
@@ -59,7 +59,7 @@ def gains_lines(recipes: Mapping[str, pd.DataFrame]) -> list[list[str]]:
     for kind, places in kinds_of(gains["AdamW"]).items():
         sides = [list(own[places].dropna().mean(axis=1)) for own in gains.values()]
         texts = [f"{mean_change(side)} ({len(side)})" for side in sides]
-        lines.append([kind, *texts, difference_of_means(sides[1], sides[0])])
+        lines.append([kind, *texts, difference_of_sums(sides[1:], sides[:1])])
     return lines
 
 

@@ -59,13 +59,8 @@ def mean_change(changes: Sequence[float], form: str = "+.3f") -> str:
     return f"{fmean(changes):{form}} ± {half_width(changes):{form.lstrip('+')}}"
 
 
-def difference_of_means(more: Sequence[float], less: Sequence[float]) -> str:
-    """The difference ± half of Welch's interval of 95%."""
-    return difference_of_sums([more], [less])
-
-
 def difference_of_sums(more: Sequence[Sequence[float]], less: Sequence[Sequence[float]], digits: int = 3) -> str:
-    """As `difference_of_means`, of sums of means."""
+    """The difference of two sums of means over seeds ± half of Welch's interval of 95%."""
     error, freedom = error_of_sum([(variance(side) / len(side), len(side) - 1) for side in (*more, *less)])
     middle = sum(map(fmean, more)) - sum(map(fmean, less))
     return f"{middle:+.{digits}f} ± {student_t(freedom) * error**0.5:.{digits}f}"

@@ -11,7 +11,7 @@ from makers.common import (
     ADAMW_RATES,
     at_best,
     best_of_seeds,
-    difference_of_means,
+    difference_of_sums,
     folder_of,
     mean_change,
     recipe_table,
@@ -61,7 +61,8 @@ def make(scratch: Path) -> None:
             found = [gains(own["accuracy"], first, second) for own in seeds.values()]
             if sides := [own for own, count in found if count]:
                 texts = [f"{mean_change(own)} ({count})" if count else "" for own, count in found]
-                lines.append([question, first, second, *texts, difference_of_means(*sides) if len(sides) == 2 else ""])
+                told = difference_of_sums(sides[:1], sides[1:]) if len(sides) == 2 else ""
+                lines.append([question, first, second, *texts, told])
     write_in_page(folder, "questions", lines, 3)
     save(map_figure({name: own["accuracy"] for name, own in seeds.items()}), folder / "map")
 

@@ -26,15 +26,9 @@ BAR: dict[str, Any] = {"color": "black", "marker": "|", "markersize": 7, "marker
 
 
 def comparison(ours: Mapping[str, Series], tables: Mapping[str, Published], told: str, width: float | None) -> Figure:
-    """A panel for each name and a line for each of our columns: ours as points with intervals.
+    """A panel for each name and a line for each of our columns: ours, by their labels, as points with intervals.
 
-    The first table is a bar, and the range of the others a band.
-
-    Args:
-        ours: each of our series by its label.
-        tables: by name.
-        told: how ours were chosen.
-        width: as of a `Sheet`.
+    The first table is a bar, and the range of the others a band. `told`: how ours were chosen.
     """
     names = sorted({name for series in ours.values() for name in series}, key=place_rank)
     columns = columns_in_order(column for series in ours.values() for row in series.values() for column in row)

@@ -12,7 +12,6 @@ import numpy as np
 import pandas as pd
 from matplotlib import colormaps
 from matplotlib.artist import Artist
-from matplotlib.axes import Axes
 from matplotlib.colors import SymLogNorm
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
@@ -54,19 +53,15 @@ def by_layer(frame: pd.DataFrame, panels: Panels, title: str) -> Figure | None:
         return None
     look = _colours(trained, frame)
     with figure_style():
-        sheet = _sheet(shown)
-        for panel, (setting, _, measures) in zip(sheet.panels, shown, strict=True):
-            own, before = _only(trained, setting, measures), _only(initial, setting, measures)
-            if own.empty:
-                _leave_out(panel)
-                continue
+        sheet, drawn = _panels(trained, shown)
+        for panel, setting, measures, own in drawn:
             for (mixer, variant, measure), line in own.groupby([*_RUN, "measure"], sort=False):
                 place = (list(look).index((mixer, variant)) + 0.5) / len(look) - 0.5
                 at, colour = line["layer"] + _DODGE * place, look[mixer, variant]
                 style = _line(trained, look, mixer, measure)
                 panel.plot(at, line["mean"], color=colour, linestyle=style, marker=_mark(line))
                 panel.plot(at, line[list(QUANTILES)], color=colour, **_DOT)
-            for _, line in before.groupby(["mixer", "measure"]):
+            for _, line in _only(initial, setting, measures).groupby(["mixer", "measure"]):
                 mean = line.groupby("layer")["mean"].mean()
                 panel.plot(mean.index, mean, **_INITIAL)
             if "min s" in measures:
@@ -91,12 +86,8 @@ def over_training(frame: pd.DataFrame, panels: Panels, title: str) -> Figure | N
         return None
     look, layers = _colours(means, frame), means["layer"].max()
     with figure_style():
-        sheet = _sheet(shown)
-        for panel, (setting, _, measures) in zip(sheet.panels, shown, strict=True):
-            own = _only(means, setting, measures)
-            if own.empty:
-                _leave_out(panel)
-                continue
+        sheet, drawn = _panels(means, shown)
+        for panel, setting, _, own in drawn:
             for (mixer, variant, measure, layer), line in own.groupby([*_RUN, "measure", "layer"]):
                 draw: dict[str, Any] = {"color": look[mixer, variant], "linestyle": _line(means, look, mixer, measure)}
                 draw |= {"alpha": 0.35 + 0.65 * layer / layers, "marker": _mark(line)}
@@ -158,15 +149,18 @@ def _only(means: pd.DataFrame, setting: Sequence[str], measures: Sequence[str]) 
     return means[(means["task"] == task) & (means["setting"] == name) & means["measure"].isin(measures)]
 
 
-def _sheet(shown: Sequence[Shown]) -> Sheet:
+def _panels(means: pd.DataFrame, shown: Sequence[Shown]) -> tuple[Sheet, list[tuple]]:
+    """A sheet, and of panels with any of their measures these, the setting, the measures and the rows."""
     titles = [f"{setting_title(*setting)}: {title}" for setting, title, _ in shown]
-    return Sheet(None, titles, narrowest=_narrowest(len({title for _, title, _ in shown})), sharey=False)
-
-
-def _leave_out(panel: Axes) -> None:
-    """Of a setting whose mixers have none of the measures."""
-    panel.set_title("")
-    panel.set_axis_off()
+    sheet = Sheet(None, titles, narrowest=_narrowest(len({title for _, title, _ in shown})), sharey=False)
+    drawn = []
+    for panel, (setting, _, measures) in zip(sheet.panels, shown, strict=True):
+        if len(own := _only(means, setting, measures)):
+            drawn.append((panel, setting, measures, own))
+        else:
+            panel.set_title("")
+            panel.set_axis_off()
+    return sheet, drawn
 
 
 def _narrowest(columns: int) -> float:

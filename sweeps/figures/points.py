@@ -17,14 +17,7 @@ from mixerlab.sweeps.tables.tables import Entry, Row, task_table
 
 @dataclass(frozen=True)
 class Scores:
-    """What a figure is made of.
-
-    Attributes:
-        frame: the replicas, as `spread_out` gives them.
-        cells: as `best_per_cell` gives them, all of one score.
-        selection: what chose checkpoint and learning rate.
-        width: of figures, as of a `Sheet`.
-    """
+    """What a figure is made of: the `frame` of `spread_out`, its `cells` of one score; `width` as of a `Sheet`."""
 
     frame: pd.DataFrame
     cells: pd.DataFrame

@@ -36,11 +36,7 @@ def report_figures(
 
     Args:
         sources: the results folders, which hold the training curves; a `rows.csv` has none.
-        frame: the replicas, as `spread_out` gives them.
-        cells: as `best_per_cell` gives them.
-        benchmark: those of them that means are over; of these the harder set (`is_challenge`) has a figure of its own.
-        selection: what chose checkpoint and learning rate.
-        width: of the figures, as of a `Sheet`.
+        benchmark: the cells that means are over; of these the harder set (`is_challenge`) has a figure of its own.
         is_first: whether this is the first selection of the report, which has all figures. Drawing is most of a
             report's time, and those of the other hardly differ, unless test rows have other lengths than validation.
     """

@@ -5,7 +5,7 @@ others.
 """
 
 import copy
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -33,14 +33,9 @@ OVERHEAD_TOKENS = 50
 
 @dataclass(frozen=True, eq=False)
 class Cell:
-    """One run of a sweep.
+    """One run of a sweep: its overrides of the command, its composed `cfg`, and what `checked` gives of that.
 
-    Attributes:
-        overrides: of the command, those that it has.
-        cfg: composed, as training takes it.
-        config, code: what `checked` gives of it.
-        folder: the run's.
-        cost: rows that it trains and scores, times tokens of each.
+    `cost`: rows that it trains and scores, times tokens of each.
     """
 
     overrides: list[str]
@@ -84,12 +79,16 @@ class Composer:
         composed, left_out = self.composed(single)
         cells: dict[str, Cell] = {}
         for asked, (cfg, applied) in zip(grid, composed, strict=True):
-            for own_cfg, own_overrides in _by_setting(cfg, applied, every=ALL_SETTINGS in asked):
+            for setting in settings_of(cfg.task) if ALL_SETTINGS in asked else (None,):
+                own, overrides = cfg, applied
+                if setting is not None:
+                    own, overrides = copy.deepcopy(cfg), [*applied, f"task.setting={setting}"]
+                    own.task.setting = setting  # faster than composing again, for one value
                 try:
-                    cell = self._cell(own_overrides, own_cfg)
+                    cell = self._cell(overrides, own)
                     cells[cell.run_id] = cell  # the same run reached twice is one cell
                 except ValueError as error:
-                    raise ValueError(f"{error} ({' '.join(own_overrides)})") from error
+                    raise ValueError(f"{error} ({' '.join(overrides)})") from error
         return list(cells.values()), left_out
 
     def composed(self, grid: Sequence[list[str]]) -> tuple[list[tuple[DictConfig, list[str]]], list[str]]:
@@ -156,17 +155,6 @@ class Composer:
         tokens += test * (task.for_split("test").input_length + OVERHEAD_TOKENS)
         folder = run_folder(cfg.results_dir, run_id(config))
         return Cell(overrides, cfg, config, code, folder, cost=tokens * config["trainer"]["epochs"])
-
-
-def _by_setting(cfg: DictConfig, overrides: list[str], every: bool) -> Iterator[tuple[DictConfig, list[str]]]:
-    """The config, or with `every` one for each setting of its task; and the overrides that make it."""
-    if not every:
-        yield cfg, overrides
-        return
-    for name in settings_of(cfg.task):
-        own = copy.deepcopy(cfg)  # faster than composing again, for one value
-        own.task.setting = name
-        yield own, [*overrides, f"task.setting={name}"]
 
 
 def names_of(cells: Sequence[Cell]) -> dict[Cell, str]:

@@ -3,7 +3,6 @@
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import closing
-from pathlib import Path
 from typing import Literal
 
 from mixerlab.config.values import CHANGED, must_train
@@ -44,7 +43,11 @@ def run_grid(sweep: Sweep, grid: Sequence[list[str]]) -> None:
     _say_what_changed(finished)
     for cell in finished:
         try:
-            _clean(cell.folder)
+            with claim(cell.folder) as ours:
+                if ours:  # what a process was killed at after it had written its record
+                    remove_leftovers(cell.folder)
+                    take_place(cell.folder)
+                    forget(cell.folder)
         except (ValueError, OSError) as error:
             damaged[cell] = str(error)
     failed = damaged
@@ -78,22 +81,8 @@ def _find(
 def _say_what_changed(finished: Mapping[Cell, Record]) -> None:
     """Prints of which parts of finished cells the code has changed, and how to train them again."""
     changed = {cell: changed_code(record, cell.code) for cell, record in finished.items()}
-    if parts := {_named(part, cell) for cell, parts in changed.items() for part in parts}:
+    names = {cell: {"mixer": f"mixer {cell.label[0]}", "task": f"task {cell.label[1]}"} for cell in changed}
+    if parts := {names[cell].get(part, part) for cell, parts in changed.items() for part in parts}:
         runs = counted(sum(map(bool, changed.values())), "finished run")
         said = f"code has changed since {runs} trained ({', '.join(sorted(parts))})"
         print(f"{said}: force={CHANGED} trains them again", flush=True)
-
-
-def _named(part: str, cell: Cell) -> str:
-    """A part of a run (`changed_code`) with its name, if it has one: `mixer gdn`."""
-    mixer, task, _ = cell.label
-    return {"mixer": f"mixer {mixer}", "task": f"task {task}"}.get(part, part)
-
-
-def _clean(folder: Path) -> None:
-    """Ends what a process was killed at after it had written its record, unless another one is there."""
-    with claim(folder) as ours:
-        if ours:
-            remove_leftovers(folder)
-            take_place(folder)
-            forget(folder)

@@ -61,11 +61,7 @@ class Tried:
 class Search:
     """Looks for the best score of a run on validation: of its best learning rate, averaged over the seeds.
 
-    Args:
-        sweep: composes, trains and reports the runs; is closed at the end.
-        n_trials: how many runs.
-        n_jobs: how many of them are proposed, and train, at a time.
-        seed: of Optuna's TPE sampler.
+    Optuna's TPE sampler with this `seed` proposes `n_trials` runs, `n_jobs` at a time. `sweep` is closed at the end.
 
     Raises:
         ValueError: one of them is no such number.

@@ -23,13 +23,7 @@ POLL_SECONDS = 2.0
 
 
 class Sweep:
-    """Trains cells and reports on them; `close` ends what still trains.
-
-    Args:
-        config: the sweep's, with `hydra`.
-        composer: makes its cells.
-        make_executor: called when the first cell trains.
-    """
+    """Trains cells and reports on them; `close` ends what still trains. The first cell makes the executor."""
 
     def __init__(self, config: DictConfig, composer: Composer, make_executor: Callable[[], Executor]):
         self.config, self.composer, self.make_executor = config, composer, make_executor

@@ -6,7 +6,6 @@ seeds; a mean that lacks some of the task's settings is marked with `*` and ente
 """
 
 import argparse
-import sys
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
@@ -178,8 +177,11 @@ def distances(every: Mapping[str, Series], tables: Mapping[str, Published]) -> s
     lines = [["RMSE, Spearman (numbers)", *theirs]]
     several = theirs.items() if len(theirs) > 1 else ()
     for label, numbers in [*((label, whole(series)) for label, series in every.items()), *several]:
-        entries = ["" if numbers is other else _distance(*distance(numbers, other)) for other in theirs.values()]
-        lines.append([label, *entries])
+        lines.append([label])
+        for other in theirs.values():
+            number, rmse, spearman = distance(numbers, other)
+            text = "-" if rmse is None else f"{rmse:.3f}{'' if spearman is None else f', {spearman:.2f}'} ({number})"
+            lines[-1].append("" if numbers is other else text)
     return aligned(lines, 1, escape_markdown)
 
 
@@ -198,12 +200,6 @@ def outside(every: Mapping[str, Series], tables: Mapping[str, Published]) -> lis
     return [escape_markdown(text + f"{', '.join(found)}.")] if found else []
 
 
-def _distance(number: int, rmse: float | None, spearman: float | None) -> str:
-    if rmse is None:
-        return "-"
-    return f"{rmse:.3f}{'' if spearman is None else f', {spearman:.2f}'} ({number})"
-
-
 def _chosen(names: Sequence[str]) -> dict[str, Published]:
     """The published tables of these names, and all of a file."""
     known, found = read_published(), {}
@@ -217,7 +213,7 @@ def _chosen(names: Sequence[str]) -> dict[str, Published]:
     return found or known
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def main(arguments: Sequence[str] | None = None) -> None:
     # SOURCE before the options: behind --published it would be taken for one of its tables.
     usage = "%(prog)s SOURCE [SOURCE ...] [OPTION ...]"
     parser = argparse.ArgumentParser(prog="mixerlab compare", usage=usage, description=__doc__)
@@ -236,11 +232,5 @@ def main(arguments: Sequence[str] | None = None) -> int:
     add("--by", nargs="+", metavar="KEY", help="lines by these keys and no others (default: the keys that were swept)")
     add("--width", type=float, metavar="INCHES", help=WIDTH)
     args = vars(parser.parse_args(arguments))
-    try:
-        text = compare(tables=_chosen(args.pop("published")), **args)
-    except (ValueError, OSError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
-    print(text)
+    print(compare(tables=_chosen(args.pop("published")), **args))
     print(f"tables and figures: {args['out']}")
-    return 0

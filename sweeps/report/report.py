@@ -2,7 +2,6 @@
 
 import argparse
 import json
-import sys
 from collections.abc import Collection, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
@@ -176,10 +175,6 @@ def tables_of(frame: pd.DataFrame, cells: pd.DataFrame) -> tuple[dict[str, Table
     `accuracy` (the tasks and their average) and one like it for each other score, `challenge` (the harder set by
     level), `settings` (all, of all columns). Means leave out test rows whose length differs from training, and the
     user's own settings where the task has named ones.
-
-    Args:
-        frame: as `spread_out` gives it.
-        cells: as `best_per_cell` gives them.
     """
     other = cells["setting"].map(lambda setting: other_test_length(setting) is not None).astype(bool)
     same = cells[~(other & cells["task"].isin(cells.loc[~other, "task"]))]
@@ -205,23 +200,18 @@ def tables_of(frame: pd.DataFrame, cells: pd.DataFrame) -> tuple[dict[str, Table
     return tables, benchmark
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def main(arguments: Sequence[str] | None = None) -> None:
     args = vars(_parser().parse_args(arguments))
     sweep, selection = args.pop("sweep"), args.pop("selection")
     selections = SELECTIONS if selection == "both" else (selection,)
-    try:
-        source, *args["more"] = args.pop("sources") or ["results"]
-        if sweep and args["more"]:
-            raise ValueError(f"--sweep {sweep}: give one SOURCE, the results folder of that sweep")
-        if sweep:
-            args |= {"configs": read_sweep(source, sweep), "out": args["out"] or sweep_report(source, sweep)}
-        made = report(source, selections=selections, **args)
-    except (ValueError, OSError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
+    source, *args["more"] = args.pop("sources") or ["results"]
+    if sweep and args["more"]:
+        raise ValueError(f"--sweep {sweep}: give one SOURCE, the results folder of that sweep")
+    if sweep:
+        args |= {"configs": read_sweep(source, sweep), "out": args["out"] or sweep_report(source, sweep)}
+    made = report(source, selections=selections, **args)
     print(made.text)
     print(f"tables and figures: {made.folder}")
-    return 0
 
 
 def _parser() -> argparse.ArgumentParser:

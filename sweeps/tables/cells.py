@@ -30,7 +30,6 @@ def best_per_cell(frame: pd.DataFrame, selection: Selection = "official", all_kn
 
     Args:
         frame: as `spread_out` gives it, or as `collect` does: then a mixer is a column.
-        selection: what chooses checkpoint and learning rate.
         all_known: no run is absent from the frame: the learning rates of a cell are those of its own rows, whatever
             other cells have (`lacking_rates`).
 

@@ -13,7 +13,7 @@ import pandas as pd
 
 from mixerlab.records.archive import unpack
 from mixerlab.records.best import ENDED
-from mixerlab.records.files import RECORD_FILE, Unreadable, read_config, read_metrics, read_run, run_folder
+from mixerlab.records.files import Unreadable, read_config, read_metrics, read_run, run_folder
 from mixerlab.records.identity import canonical_value, flatten, present
 from mixerlab.records.schema import LABELS, labels_of_replicas
 from mixerlab.sweeps.tables.rows_file import LEADING, read_rows
@@ -42,12 +42,12 @@ def collect(
     never got there.
 
     Raises:
-        ValueError: there is no such folder, or it is the folder `runs` of one.
+        ValueError: there is no such folder.
     """
     runs: dict[str, list[dict[str, Any]]] = {}
     for one in (results_dir, *more):
-        if configs is None:
-            check_results_dir(one)
+        if configs is None and not Path(one).is_dir():
+            raise ValueError(f"{one} is no folder: name a results folder")
         for folder in sorted(Path(one).glob("runs/*/")):
             if (configs is None or folder.name in configs) and not _is_finished(runs.get(folder.name, [])):
                 own = _read(one, folder.name)
@@ -69,17 +69,6 @@ def collect(
 
 def _is_finished(rows: Sequence[Mapping[str, Any]]) -> bool:
     return any(row["status"] == "finished" for row in rows)
-
-
-def check_results_dir(path: str | Path) -> None:
-    """ValueError if there is no such folder, or if it is the folder `runs` of a results folder, or a run's."""
-    path = Path(path)
-    if not path.is_dir():
-        raise ValueError(f"{path} is no folder: name a results folder")
-    if (path / RECORD_FILE).exists():
-        raise ValueError(f"{path} is a single run: name its results folder, {path.resolve().parents[1]}")
-    if not (path / "runs").exists() and any(path.glob(f"*/{RECORD_FILE}")):
-        raise ValueError(f"{path} holds the runs of a results folder: name that folder, {path.resolve().parent}")
 
 
 def _read(results_dir: str | Path, identity: str) -> list[dict[str, Any]]:

@@ -12,11 +12,7 @@ _MACHINE = ("precision", "device", "threads", "instruction_set")
 
 
 def notes_of(frame: pd.DataFrame) -> list[str]:
-    """Runs that cannot be read, and runs that differ in more than the tables show.
-
-    Args:
-        frame: as `spread_out` gives it.
-    """
+    """Runs that cannot be read, and runs that differ in more than the tables show; `frame`: of `spread_out`."""
     known = frame[frame["mixer"].notna()]
     return [*unreadable(frame), *_changed_code(known), *_unlike_data(known), *_unlike_runs(known)]
 

@@ -100,11 +100,8 @@ def ours(
 ) -> Series:
     """Our accuracy for each one that any of the tables has, of every column that has a part of it.
 
-    Args:
-        frame: as `spread_out` gives it.
-        tables: they agree on what means are over.
-        rule: how ours are chosen.
-        rates: only these learning rates count, and a seed that lacks one is left out. Empty: all.
+    The tables agree on what means are over. Of `rates`, if there are any, only these count, and a seed that lacks one
+    is left out.
     """
     frame = frame[frame["score"] == ACCURACY.name]
     if frame.empty:
@@ -128,13 +125,8 @@ def scores_by_seed(
 
     The report's tables have one learning rate for all seeds of a cell. Where recall comes in a jump, and at another
     rate for each seed, that is lower. A seed that has fewer rates than another of its cell is left out. One that
-    diverged at all of its rates counts as 0.
-
-    Args:
-        frame: as `spread_out` gives it.
-        selection: what chooses checkpoint and learning rate.
-        rates: only these learning rates count, and a seed without a configuration that has all of them is left out.
-            Empty: all that it has.
+    diverged at all of its rates counts as 0. Of `rates`, if there are any, only these count, and a seed without a
+    configuration that has all of them is left out.
     """
     ended = _ended(frame, rates)
     tried = defaultdict[Place, dict[int, set]](lambda: defaultdict(set))

@@ -103,6 +103,18 @@ def overwrites(mixer, x, y):
     return y
 
 
+def draws_once(mixer, x, y):
+    if not hasattr(mixer, "drawn"):
+        mixer.drawn = torch.randn(x.shape[2])
+    return y * mixer.drawn
+
+
+def draws_once_into_a_buffer(mixer, x, y):
+    if not hasattr(mixer, "is_drawn"):
+        mixer.h, mixer.is_drawn = torch.randn(x.shape[2]), True
+    return y * mixer.h
+
+
 def with_alias(mixer):
     mixer.shift = nn.Parameter(torch.ones(()))
     mixer.aliases = [mixer.shift]
@@ -146,7 +158,6 @@ def set_unseeded(mixer):
 
 
 FUTURE, OTHER_ROWS, STATE = "it sees the future", "rows of a batch influence each other", "it keeps state between calls"
-OVERWRITES = "it writes into its input"
 WRITES = "it writes h in evaluation mode, so that it gives different outputs"
 DRAWS = "forward draws random numbers in evaluation mode"
 LATE = "backward reads parameters from the module"
@@ -179,9 +190,9 @@ FLAWS = {
     "remembers": Flaw(remembers, STATE),
     "writes": Flaw(writes, WRITES, with_buffer),
     "overwrites": Flaw(overwrites, "modified by an inplace operation"),
-    "overwrites past autograd": Flaw(lambda m, x, y: y + 0 * x.data.mul_(2).sum(), OVERWRITES),
-    "overwrites in evaluation": Flaw(lambda m, x, y: y if m.training else overwrites(m, x, y), OVERWRITES),
     "dropout": Flaw(lambda m, x, y: F.dropout(y, 0.1), DRAWS),
+    "draws once": Flaw(draws_once, DRAWS),
+    "draws once into a buffer": Flaw(draws_once_into_a_buffer, DRAWS, with_buffer),
     # parameters and buffers
     "reads late": Flaw(recomputes, LATE, with_shift),
     "reads a list": Flaw(

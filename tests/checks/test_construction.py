@@ -26,8 +26,6 @@ def sets_back():
     state = random.getstate()
     random.seed(1)
     random.setstate(state)
-    torch.set_default_dtype(torch.float64)
-    torch.set_default_dtype(torch.float32)
 
 
 def draws():
@@ -49,8 +47,6 @@ REFUSED = {
     "numpy": lambda: np.random.seed(0),  # noqa: NPY002
     "random": lambda: random.seed(0),
     "torch and numpy and random": seeds_everything,
-    r"torch.set_default_dtype\(torch.float64\)": lambda: torch.set_default_dtype(torch.float64),
-    r"torch.set_grad_enabled\(False\)": lambda: torch.set_grad_enabled(False),
 }
 
 

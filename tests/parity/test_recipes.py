@@ -35,6 +35,6 @@ def test_mesanet():
     assert (cfg.mixer.num_heads, cfg.trainer.batch_size, cfg.trainer.epochs) == (8, 32, 200)
     assert (cfg.optimizer.lr, cfg.optimizer.betas) == ([3e-3, 1e-3, 5e-4, 1e-4], [0.9, 0.98])
     assert (cfg.model.linear_std, cfg.model.tie_embeddings, cfg.model.logit_softcap) == ("fan_in", True, 30)
-    assert checked(cfg).config["schedule"]["warmup"] == pytest.approx(750 / (200 * 256 / 32))
+    assert checked(cfg)[1]["schedule"]["warmup"] == pytest.approx(750 / (200 * 256 / 32))
     harder = composed("experiment=mesanet", "mixer=attn", "task=icr", "task.setting=num_train_examples-800")
-    assert checked(harder).config["schedule"]["warmup"] == pytest.approx(750 / (200 * 800 / 32))
+    assert checked(harder)[1]["schedule"]["warmup"] == pytest.approx(750 / (200 * 800 / 32))

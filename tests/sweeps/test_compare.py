@@ -1,5 +1,7 @@
 """Our numbers beside published ones: complete or not, by each rule, at their learning rates, and what is refused."""
 
+import re
+
 import fakes
 import pytest
 import yaml
@@ -103,7 +105,7 @@ def test_the_last_epoch_at_one_rate_of_a_task(tmp_path):
 def test_the_command(results, published, tmp_path, capsys):
     out = tmp_path / "out"
     command = [str(results), str(results), "--labels", "a", "b", "--published", str(published), "--out", str(out)]
-    assert compare.main(command) == 0
+    compare.main(command)
     assert {path.name for path in out.iterdir()} == {
         *("published.md", "means.png", "means.pdf", "settings.png", "settings.pdf")
     }
@@ -118,19 +120,19 @@ def test_the_command(results, published, tmp_path, capsys):
     assert {"- one: One.", "- other: Other. Checked: by eye."} <= set(lines)
 
 
-def test_what_it_refuses(results, published, tmp_path, capsys):
+def test_what_it_refuses(results, published, tmp_path):
     fakes.add_run(tmp_path / "other", [0.5, 0.5, 0.5], task="delay")
     for arguments, told in (
         (
             [str(results), str(tmp_path / "other")],
-            f"error: {tmp_path / 'other'}: no run of a setting in parallax, mesanet",
+            f"{tmp_path / 'other'}: no run of a setting in parallax, mesanet",
         ),
         ([str(results), "--published", "nobody"], "choose parallax, mesanet"),
         ([str(results), "--labels", "a", "b"], "--labels a b"),
         ([str(results), "--rates", "7"], "fem, such as cmp baseline, at learning rates 7"),
     ):
-        assert compare.main([*arguments, "--out", str(tmp_path / "out")]) == 1
-        assert told in capsys.readouterr().err
+        with pytest.raises(ValueError, match=re.escape(told)):
+            compare.main([*arguments, "--out", str(tmp_path / "out")])
     wrong = yaml.safe_load(published.read_text())
     wrong["tables"]["one"]["means"]["attn"]["mem"] = 60.0
     published.write_text(yaml.safe_dump(wrong))
