@@ -1,5 +1,15 @@
 """Train any sequence mixer on the MAD tasks in minutes, and get the table.
 
+    import mixerlab
+
+    record = mixerlab.run("mixer=gdn", "task=icr", "experiment=quickstart")  # a run, as on the command line
+    rows = mixerlab.collect("results")  # every record so far: a DataFrame, one row for each replica
+    mixerlab.curves("results")  # their training curves: a DataFrame, one row for each replica and epoch
+    mixerlab.table("results")  # the report's table of them: a DataFrame
+    mixerlab.check(MyMixer)  # raises what `mixerlab check` would say
+    model = mixerlab.build_model("mixer=gdn", "task=icr")  # an untrained nn.Module; or mixer=MyMixer(128)
+    loaded = mixerlab.load("results/runs/<run_id>")  # the trained model of a finished run, its task, config and scores
+
 `SequenceMixer` and `Task` are the base classes of mixers and tasks; `Score` says what a task is judged by. `run`
 raises `RunFailed` if training fails.
 """

@@ -82,6 +82,8 @@ def load(
         state = "not ended" if record is None else f"failed ({record.error})"
         raise ValueError(f"the run in {run_folder} has {state}: it has no weights")
     number = _best(record, selection) if replica is None else replica
+    if number not in range(len(record.rows)):
+        raise ValueError(f"replica={number!r}: the run has replicas 0 to {len(record.rows) - 1}")
     row = record.rows[number]
     if row[f"{selection}_epoch"] is None:
         raise ValueError(f"replica {number} diverged before the end of an epoch: it has no weights ({row['error']})")

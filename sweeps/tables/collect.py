@@ -42,12 +42,12 @@ def collect(
     never got there.
 
     Raises:
-        ValueError: there is no such folder.
+        ValueError: a folder holds no `runs`.
     """
     runs: dict[str, list[dict[str, Any]]] = {}
     for one in (results_dir, *more):
-        if configs is None and not Path(one).is_dir():
-            raise ValueError(f"{one} is no folder: name a results folder")
+        if configs is None and not Path(one, "runs").is_dir():
+            raise ValueError(f"{one} is no results folder: name the one that holds runs/")
         for folder in sorted(Path(one).glob("runs/*/")):
             if (configs is None or folder.name in configs) and not _is_finished(runs.get(folder.name, [])):
                 own = _read(one, folder.name)
