@@ -106,6 +106,22 @@ def split_dot(a, b, PRECISION: tl.constexpr):
         return tl.dot(a, (b - high).to(a.dtype), tl.dot(a, high))
 
 
+@triton.jit
+def halves(x, N: tl.constexpr, B: tl.constexpr, W: tl.constexpr):
+    """The even and the odd blocks of B rows, `[N, B, W]` each."""
+    return tl.split(tl.permute(tl.reshape(x, [N, 2, B, W]), (0, 2, 3, 1)))
+
+
+@triton.jit
+def join_blocks(blocks, corner, N: tl.constexpr, B: tl.constexpr):
+    """Lower triangular `[N, 2 B, 2 B]` from their blocks on the diagonal `[2 N, B, B]` and below it `[N, B, B]`."""
+    half = tl.arange(0, 2)
+    row, column = half[None, :, None, None, None], half[None, None, None, :, None]
+    joined = tl.where(row == column, tl.reshape(blocks, [N, 2, B, 1, B]), 0.0)
+    joined += tl.where(row > column, tl.reshape(corner, [N, 1, B, 1, B]), 0.0)
+    return tl.reshape(joined, [N, 2 * B, 2 * B])
+
+
 def tile_options(q: Tensor, chunk_size: int) -> dict:
     """Tile sizes, warps and pipeline depth for inputs like q `[B, T, H, D]`, as measured on an H200."""
     heads, head_dim = q.shape[2:]

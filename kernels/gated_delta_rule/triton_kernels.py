@@ -20,6 +20,8 @@ import triton.language as tl
 from mixerlab.kernels.common.triton_chunked import (
     chunk_rows,
     decay_between,
+    halves,
+    join_blocks,
     load_gates,
     load_rows,
     split_dot,
@@ -55,12 +57,6 @@ def small_inverses(k, beta, cumulative, N: tl.constexpr, B: tl.constexpr, D: tl.
 
 
 @triton.jit
-def halves(x, N: tl.constexpr, B: tl.constexpr, W: tl.constexpr):
-    """The even and the odd blocks of B rows, `[N, B, W]` each."""
-    return tl.split(tl.permute(tl.reshape(x, [N, 2, B, W]), (0, 2, 3, 1)))
-
-
-@triton.jit
 def double_blocks(
     inverse, k, beta, cumulative, N: tl.constexpr, B: tl.constexpr, D: tl.constexpr, PRECISION: tl.constexpr
 ):
@@ -73,11 +69,7 @@ def double_blocks(
     corner = system_blocks(k_below, k_above, tl.reshape(beta_below, [N, B]), b_below, b_above, PRECISION)
     corner = tl.dot(corner, above, input_precision=PRECISION)
     corner = -tl.dot(below, corner, input_precision=PRECISION)
-    half = tl.arange(0, 2)
-    row, column = half[None, :, None, None, None], half[None, None, None, :, None]
-    joined = tl.where(row == column, tl.reshape(inverse, [N, 2, B, 1, B]), 0.0)
-    joined += tl.where(row > column, tl.reshape(corner, [N, 1, B, 1, B]), 0.0)
-    return tl.reshape(joined, [N, 2 * B, 2 * B])
+    return join_blocks(inverse, corner, N, B)
 
 
 @triton.jit

@@ -8,9 +8,10 @@ from mixerlab.kernels.common.triton_chunked import tile_options
 from mixerlab.kernels.kimi_delta_rule.triton_kernels import (
     backward_chunk_kernel,
     backward_state_kernel,
-    chunk_kernel,
     cumulative_kernel,
     forward_kernel,
+    scores_kernel,
+    solver_kernel,
 )
 
 CHANNELS = 16  # that a program of `backward_chunk_kernel` takes
@@ -36,7 +37,14 @@ def forward(
     options, levels = _options(q, chunk_size)
     grid = states.shape[2], batch * heads
     cumulative_kernel[grid](log_decay, cumulative, length, **tile_options(q, chunk_size))
-    chunk_kernel[grid](q, k, cumulative, beta, solvers, scores, length, **options, **levels)
+    between = torch.empty_like(solvers, dtype=torch.float32)
+    scores_kernel[grid](
+        *(q, k, cumulative, between, scores, length),
+        W=min(q.shape[3], 64),
+        **options | levels | {"num_stages": 1},
+    )
+    small = {"H": options["H"], "C": options["C"], "PRECISION": options["PRECISION"], "num_warps": 1}
+    solver_kernel[grid](between, beta, solvers, length, **small)
     forward_kernel[grid[1:]](
         q, k, v, cumulative, beta, solvers, scores, out, states, writes, errors, scale, length, **options | LOOP
     )

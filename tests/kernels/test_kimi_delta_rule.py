@@ -1,5 +1,7 @@
 """The delta rule with a decay for each channel: against plain loops, fla, and the gated delta rule as its case."""
 
+from functools import partial
+
 import pytest
 import torch
 from recurrences import (
@@ -70,14 +72,14 @@ def test_replicas_side_by_side():
     check_replicas(kimi_delta_rule, [inputs_of(seed, length=19, dtype=torch.float32) for seed in (4, 5)])
 
 
-def kernel(*inputs):
-    return kimi_delta_rule(*inputs, chunk_size=16, backend="triton")
+def kernel(*inputs, chunk_size=16):
+    return kimi_delta_rule(*inputs, chunk_size=chunk_size, backend="triton")
 
 
-@pytest.mark.parametrize("length", [1, 39])
-def test_kernel_equals_the_recurrence(device, length):
+@pytest.mark.parametrize(("length", "chunk_size"), [(1, 16), (39, 16), (39, 64)])
+def test_kernel_equals_the_recurrence(device, length, chunk_size):
     inputs = inputs_of(length, length=length, dtype=torch.float32, device=device)
-    check(kernel, lambda *x: kimi_delta_rule(*x, backend="reference"), inputs, 1e-5)
+    check(partial(kernel, chunk_size=chunk_size), lambda *x: kimi_delta_rule(*x, backend="reference"), inputs, 1e-5)
 
 
 def test_kernel_with_any_decay(device):
