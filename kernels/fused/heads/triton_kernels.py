@@ -29,8 +29,9 @@ VECTOR = 8  # elements: 16 bytes of bfloat16
 # once. Parts of gradients are 1.6 % of the bytes that the backward moves for one replica at B = 128, T = 128 with two
 # heads of 64, 0.2 % at T = 1024, and at most 6 % if each program has one block (T = 32).
 SUMMING_PROGRAMS = 4
+PROGRAMS = 8  # of other launches
 # One build for any number of replicas, and for gains at any place among the population's parameters.
-ANY = {"do_not_specialize": ["T", "sequences", "gain_group"], "do_not_specialize_on_alignment": ["gains_ptr"]}
+ANY = {"do_not_specialize": ["T", "sequences", "lanes", "gain_group"], "do_not_specialize_on_alignment": ["gains_ptr"]}
 
 # What the kernel does with a part, in the forward or in the backward of its form.
 _COPY, _ROTARY, _UNIT_NORM, _UNIT_NORM_GRADIENT, _ZERO = (tl.constexpr(i) for i in range(5))
@@ -171,11 +172,11 @@ def _move_all(
     x_strides,
     gains,
     sums,
-    frequency_ptr,
-    direction,
+    cos,
+    sin,
     eps,
     batch,
-    first,
+    time,
     T,
     ACTIONS: tl.constexpr,
     HEADS: tl.constexpr,
@@ -185,19 +186,8 @@ def _move_all(
     SOURCE_UNIT: tl.constexpr,
     TARGET_UNIT: tl.constexpr,
     X_UNIT: tl.constexpr,
-    HALF: tl.constexpr,
-    BLOCK_HALF: tl.constexpr,
-    BLOCK_T: tl.constexpr,
 ):
-    """`_move` of every part, for the positions from `first` on."""
-    time = first + tl.arange(0, BLOCK_T)
-    cos, sin = None, None
-    if HALF:
-        # Not in `_move`: after a store the compiler would load the frequencies and compute the sines again.
-        pair = tl.arange(0, BLOCK_HALF)
-        frequency = tl.load(frequency_ptr + pair, mask=pair < HALF, other=0.0)
-        angle = direction * time.to(tl.float32)[:, None] * frequency[None, :]
-        cos, sin = tl.cos(angle)[:, None, :], tl.sin(angle)[:, None, :]
+    """`_move` of every part."""
     new_sums: tl.tuple = ()
     for i in tl.static_range(len(ACTIONS)):
         of_part = _move(
@@ -269,6 +259,7 @@ def _split_heads_kernel(
     gain_group,
     eps,  # of the norms with gains
     sequences,  # of each group
+    lanes,  # programs of a group side by side along a sequence
     T,
     ACTIONS: tl.constexpr,  # of each part, as those below; see `_move`
     HEADS: tl.constexpr,
@@ -285,49 +276,22 @@ def _split_heads_kernel(
     BLOCK_HALF: tl.constexpr,
     BLOCK_T: tl.constexpr,
 ):
-    if sums_ptr is None:
-        batch = tl.program_id(0).to(tl.int64)
-        group = batch // sequences  # only read if there are gains
-    else:
-        group = tl.program_id(1).to(tl.int64)
+    part, parts, group = tl.program_id(0), tl.num_programs(0), tl.program_id(1).to(tl.int64)
     gains: tl.tuple = ()
     sums: tl.tuple = ()
     for i in tl.static_range(len(ACTIONS)):
         at = group * gain_group + GAIN_AT[i]
         gains += (_load_pieces(gains_ptr, at, GAIN_PIECES[i], WIDTH[i], BLOCK_W[i]),)
         sums += (_no_sums(GAIN_PIECES[i], BLOCK_T, BLOCK_H[i], BLOCK_W[i]),)  # the forward leaves them so
-    if sums_ptr is None:
-        _move_all(
-            sources,
-            targets,
-            xs,
-            source_strides,
-            target_strides,
-            x_strides,
-            gains,
-            sums,
-            frequency_ptr,
-            direction,
-            eps,
-            batch,
-            tl.program_id(1) * BLOCK_T,
-            T,
-            ACTIONS,
-            HEADS,
-            BLOCK_H,
-            WIDTH,
-            BLOCK_W,
-            SOURCE_UNIT,
-            TARGET_UNIT,
-            X_UNIT,
-            HALF,
-            BLOCK_HALF,
-            BLOCK_T,
-        )
-    else:
-        part, parts = tl.program_id(0), tl.num_programs(0)
-        blocks = tl.cdiv(T, BLOCK_T)  # of a sequence
-        for block in range(part, sequences * blocks, parts):
+    for block in range(part % lanes, tl.cdiv(T, BLOCK_T), lanes):
+        time = block * BLOCK_T + tl.arange(0, BLOCK_T)
+        cos, sin = None, None
+        if HALF:
+            pair = tl.arange(0, BLOCK_HALF)
+            frequency = tl.load(frequency_ptr + pair, mask=pair < HALF, other=0.0)
+            angle = direction * time.to(tl.float32)[:, None] * frequency[None, :]
+            cos, sin = tl.cos(angle)[:, None, :], tl.sin(angle)[:, None, :]
+        for sequence in range(part // lanes, sequences, parts // lanes):
             sums = _move_all(
                 sources,
                 targets,
@@ -337,11 +301,11 @@ def _split_heads_kernel(
                 x_strides,
                 gains,
                 sums,
-                frequency_ptr,
-                direction,
+                cos,
+                sin,
                 eps,
-                group * sequences + block // blocks,
-                block % blocks * BLOCK_T,
+                group * sequences + sequence,
+                time,
                 T,
                 ACTIONS,
                 HEADS,
@@ -351,10 +315,8 @@ def _split_heads_kernel(
                 SOURCE_UNIT,
                 TARGET_UNIT,
                 X_UNIT,
-                HALF,
-                BLOCK_HALF,
-                BLOCK_T,
             )
+    if sums_ptr is not None:
         for i in tl.static_range(len(ACTIONS)):
             at = (group * parts + part) * GAINS + GAIN_AT[i]
             _store_sums(sums_ptr, at, sums[i], GAIN_PIECES[i], WIDTH[i], BLOCK_W[i])
@@ -442,16 +404,18 @@ def _launch(
     half = max((w for w, is_half in zip(widths, is_rotated, strict=True) if is_half), default=0)
     block_t = min(max(1, (ROTATED_TILE if half else TILE) // largest), MAX_BLOCK_T)
     blocks = triton.cdiv(length, block_t)
-    grid, sums, groups, gain_width = (batch, blocks), None, 1, 0
+    sums, groups, gain_width = None, 1, 0
     if gains is not None:
         gains = whole_rows(gains)
         groups, _, gain_width = gains.shape
-        if is_backward:
-            programs = min(batch // groups * blocks, max(1, SUMMING_PROGRAMS * processors(packed.device) // groups))
-            sums = torch.empty((groups, programs, *gains.shape[1:]), dtype=torch.float32, device=packed.device)
-            grid = programs, groups
+    is_summing = is_backward and gains is not None
+    programs = max(1, (SUMMING_PROGRAMS if is_summing else PROGRAMS) * processors(packed.device) // groups)
+    lanes = min(programs, blocks)
+    programs = lanes * min(programs // lanes, batch // groups)
+    if is_summing:
+        sums = torch.empty((groups, programs, *gains.shape[1:]), dtype=torch.float32, device=packed.device)
     has_gain = [move.form.has_gain for move in moves]
-    _split_heads_kernel[grid](
+    _split_heads_kernel[programs, groups](
         *tensors,
         *strides,
         inverse_frequency if inverse_frequency is None else inverse_frequency.contiguous(),
@@ -461,6 +425,7 @@ def _launch(
         0 if gains is None else gains.stride(0),
         eps,
         batch // groups,
+        lanes,
         length,
         ACTIONS=tuple(move.action.value for move in moves),
         HEADS=heads,
