@@ -24,6 +24,7 @@ from mixerlab.kernels.common.triton_attention import (
 from mixerlab.kernels.common.triton_elementwise import LOG2_E
 
 BLOCK = 64  # positions of a tile
+BACKWARD_REGISTERS = 168  # of a thread: three programs on a multiprocessor, where the 210 that it would take let two
 
 
 @triton.jit
@@ -108,5 +109,6 @@ def backward(d_o: Tensor, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tens
         *with_strides(*map(unit_stride, (d_o, q, k, v)), d_q, d_k, d_v),
         *(heads, length, head_dim, head_dim**-0.5, head_dim**-0.5 * LOG2_E.value),
         **short_constants(q, BLOCK),
+        maxnreg=BACKWARD_REGISTERS,
     )
     return d_q, d_k, d_v
