@@ -55,7 +55,7 @@ def analyse(
 
     Args:
         runs: their folders, `results/runs/<run_id>`.
-        out: by default `analysis`, beside the folder `runs` of the first one.
+        out: by default `inside`, beside the folder `runs` of the first one.
         formats: of the figures; none: there are no figures.
 
     Raises:
@@ -64,7 +64,7 @@ def analyse(
     if rows < 1:
         raise ValueError(f"rows={rows} must be at least 1")
     folders = [Path(run).absolute() for run in runs]
-    out = folders[0].parents[1] / "analysis" if out is None else Path(out)
+    out = folders[0].parents[1] / "inside" if out is None else Path(out)
     variants, found = _variants(folders), []
     maps: dict[tuple[str, str], dict[tuple[str, str, str], list[tuple[str, np.ndarray]]]] = defaultdict(dict)
     for loaded, at, tokens in _moments(folders, rows, device, config_dir):
@@ -148,7 +148,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="mixerlab analyse", description=__doc__)
     add = parser.add_argument
     add("runs", nargs="+", metavar="RUN", help="results/runs/<run_id>, of runs that kept their weights")
-    add("--out", help="where to write (default: analysis/ in the results folder of the first run)")
+    add("--out", help="where to write (default: inside/ in the results folder of the first run)")
     add("--rows", type=int, default=ROWS, help=f"how many of the test rows (default: {ROWS})")
     add("--format", dest="formats", nargs="+", choices=FORMATS, default=["png"], help="of the figures (default: png)")
     add("--config-dir", action="append", help="your own folder of yamls; classes are found beside it")

@@ -89,7 +89,8 @@ def _run_hydra(arguments: list[str]) -> None:
     from mixerlab.config.postponed import postponed
     from mixerlab.records.provenance import COMMAND
 
-    arguments = _overrides_first(arguments)
+    home = str(Path.home())  # which no shell puts behind an `=`
+    arguments = [text.replace("=~/", f"={home}/", 1) for text in _overrides_first(arguments)]
     os.environ[COMMAND] = shlex.join(sys.argv)
     sys.argv[1:] = postponed(arguments)
     wants_tracebacks = os.environ.get(_FULL_ERROR) == "1"

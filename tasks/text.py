@@ -81,7 +81,8 @@ class Text(Task):
         path = os.path.expanduser(self.path)
         found = [path] if os.path.isfile(path) else glob.glob(path, recursive=True)  # a name may have brackets
         self.files = sorted(filter(os.path.isfile, found))
-        self.demand(bool(self.files), "path", "no such file: give one, or a pattern")
+        missing = "a folder" if os.path.isdir(path) else "no such file"
+        self.demand(bool(self.files), "path", f"{missing}: give a file, or a pattern such as 'books/**/*.txt'")
         of_text = {Path(file).suffix not in (".bin", ".npy") for file in self.files}
         self.demand(len(of_text) == 1, "path", "has files of text and files of ids")
         (self.is_text,) = of_text
@@ -256,7 +257,11 @@ def _pieces(text: np.ndarray) -> Iterator[str]:
     start = 0
     while start < len(text):
         stop = _line_end(text, start + _PIECE)
-        yield text[start:stop].tobytes().decode(errors="replace")
+        try:
+            yield text[start:stop].tobytes().decode()
+        except UnicodeDecodeError as error:  # replaced, such bytes would count as three each
+            told = f"task.bpe needs UTF-8, which byte {start + error.start:,} of a split is not"
+            raise ValueError(f"{told}: convert the text, or leave task.bpe null") from error
         start = stop
 
 
@@ -269,7 +274,7 @@ def _train(text: np.ndarray, size: int, path: Path) -> None:
     tokenizer.decoder = library.decoders.ByteLevel()
     alphabet = library.pre_tokenizers.ByteLevel.alphabet()
     trainer = library.trainers.BpeTrainer(vocab_size=size, initial_alphabet=alphabet, show_progress=False)
-    tokenizer.train_from_iterator(_pieces(text[:_LEARNED]), trainer)
+    tokenizer.train_from_iterator(_pieces(text[: _line_end(text, _LEARNED)]), trainer)
     if (found := tokenizer.get_vocab_size()) < size:
         raise ValueError(f"task.bpe={size}: the text has no more than {found} tokens")
     tokenizer.save(str(path))
@@ -277,7 +282,7 @@ def _train(text: np.ndarray, size: int, path: Path) -> None:
 
 def _encode(tokenizer: Path, text: np.ndarray, dtype: np.dtype, path: Path) -> None:
     own, pieces = _tokenizers().Tokenizer.from_file(str(tokenizer)), _pieces(text)
-    log.info("encoding %.0f MB", len(text) / 1e6)
+    log.info("encoding %.1f MB", len(text) / 1e6)
     with path.open("wb") as file:
         while some := list(itertools.islice(pieces, 16)):  # on all cores
             for encoded in own.encode_batch_fast(some):

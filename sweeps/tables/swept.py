@@ -34,6 +34,7 @@ NAMES = {
 }
 _PLACES = ("mixer.name", "task.name", "task.setting", "optimizer.lr")  # each is a row, a column or a replica anyway
 _DATA = "task.data_sha256"  # of a dataset on disk: a row shows the first digits, `baseline, data=83b4fe8e`
+TOKENS = "task.tokens"  # to train on, in place of epochs
 FUTURE = "model.may_see_future"
 FOUND = "sees_future"  # in the provenance: what the run found
 
@@ -115,9 +116,12 @@ def swept_keys(frame: pd.DataFrame) -> list[str]:
         scope = ["mixer"] if name == "mixer._target_" else ["mixer", "task"]  # classes that share the name of a mixer
         if group in ("task", "schedule"):
             scope.append("setting")
+        if name == "epochs" and TOKENS in frame:  # then they follow from it
+            scope.append(TOKENS)
         if group in ("optimizer", "schedule") and name != group:
             scope += [group, *_class_around(frame, key)]
-        if (values_of(frame, key).groupby([frame[part] for part in scope]).nunique() > 1).any():
+        places = [values_of(frame, part) if part == TOKENS else frame[part] for part in scope]  # null is a place too
+        if (values_of(frame, key).groupby(places).nunique() > 1).any():
             found.append(key)
     return sorted(found, key=lambda key: (GROUPS.index(key.partition(".")[0]), not key.endswith(".name"), key))
 

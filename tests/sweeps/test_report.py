@@ -156,6 +156,9 @@ def test_what_has_no_part_in_means(results, capsys):
     assert "seq_len=32,vocab_size=8" in settings and "baseline,test_seq_len=512" in settings
     alone = reported(capsys, results, "--where", "task.setting=seq_len=32,vocab_size=8")
     assert table_of(alone)[1] == ["icr", "1.000"]
+    for length in (32, 64):
+        fakes.add_run(results, [0.0, 0.5, 0.0], task="sc", setting=f"seq_len={length}", data_seed=length)
+    assert "sc: the mean of 2 settings of your own" in reported(capsys, results)
 
 
 def test_a_note_stands_under_the_tables_that_it_concerns(results):

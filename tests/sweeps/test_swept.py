@@ -188,6 +188,15 @@ def test_what_sees_the_future_has_a_column_of_its_own_and_is_never_bold(tmp_path
     assert {column.mixer for column in best_of(table.rows["icr", "baseline"])} == {"attn"}
 
 
+def test_epochs_that_follow_from_tokens_are_not_swept(tmp_path):
+    for tokens, epochs in ((1e4, 1), (4e5, 2)):
+        add(tmp_path, 0.8, {"task.tokens": tokens, "trainer.epochs": epochs})
+    assert set(spread_out(collect(tmp_path))["column"]) == {Column("attn")}
+    add(tmp_path, 0.9, {"trainer.epochs": 3})
+    add(tmp_path, 0.9, {"trainer.epochs": 4})
+    assert len(set(spread_out(collect(tmp_path))["column"])) > 1
+
+
 def test_a_key_of_the_schedule_is_swept_within_a_setting(tmp_path):
     """A number of warm-up steps is another fraction of the training on each setting."""
     for setting, share in (("baseline", 0.01), ("num_train_examples-6400", 0.02)):

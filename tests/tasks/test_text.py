@@ -144,6 +144,15 @@ def test_bpe(file, monkeypatch):
     assert task_of(file, "task.bpe=270").digest == task.digest
 
 
+def test_bpe_needs_utf_8(file):
+    """A byte that is replaced would count as three, and make bits per byte too few."""
+    pytest.importorskip("tokenizers")
+    file.write_bytes(file.read_bytes()[:99] + "é".encode("latin-1") + file.read_bytes())
+    with pytest.raises(ValueError, match=r"task.bpe needs UTF-8, which byte 99 "):
+        task_of(file, "task.bpe=270").splits()
+    assert task_of(file).splits()  # bytes are bytes
+
+
 def test_bpe_of_more_tokens_than_the_text_has(file):
     pytest.importorskip("tokenizers")
     with pytest.raises(ValueError, match=r"task.bpe=5000: the text has no more than") as caught:
