@@ -37,7 +37,7 @@ CONTROLS_NOTE = f"""\
 {ENGLISH}: one run less the
 plain run of its mixer, optimizer and seed. `model.d_ff`: about as many parameters as Parallax (of attention) or as
 attention (of the others). Standard deviation between seeds of the plain runs of attention and Parallax:
-{{}}; of the difference of two runs it is 1.4 times that."""
+{{}}; of the difference of two runs it is 1.4 times that. Other mixers have two seeds."""
 SCHEDULES_NOTE = """\
 Lead of Parallax: bits per byte of attention less those of Parallax on test rows, after 80% of training, where WSD
 begins to decay, and at the end. The first line of an optimizer: mean over three seeds ± half of Student's 95% interval
@@ -62,7 +62,7 @@ def make(scratch: Path) -> None:
     tables = {
         "rates": rates_table(rows[searched], RATES_NOTE) + "\n" + rates_table(begun, CHOSEN_NOTE),
         "differences": differences_table(plain),
-        "controls": controls_table(single[~scheduled], plain),
+        "controls": controls_table(single, plain),
         "schedules": schedules_table(plain, single[scheduled], metrics),
         "conversion": conversion_table(rows[starts.notna()], rows),
     }
@@ -201,7 +201,7 @@ def conversion_table(going_on: pd.DataFrame, rows: pd.DataFrame) -> str:
 
 def changed_keys(run: pd.Series, beside: pd.Series) -> str:
     """What differs in mixer, model, schedule and rate; another schedule's own keys are not told."""
-    more = ("lr", "schedule", "schedule.gamma")
+    more = ("lr", "schedule", "schedule.gamma", "schedule.warmup")
     keys = [key for key in run.index if key.startswith(("mixer.", "model.")) or key in more]
     values = {key: as_yaml(run[key]) for key in keys if as_yaml(run[key]) != as_yaml(beside[key])}
     return ", ".join(f"`{key}={value}`" for key, value in values.items() if value != "null")
