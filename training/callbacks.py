@@ -159,10 +159,11 @@ class EpochProgress(L.Callback):
 
     Args:
         replicas: learning rate and seed of each.
+        unit: what Lightning's epochs are, `epoch` or `evaluation`.
     """
 
-    def __init__(self, replicas: Sequence[tuple[float, int]]):
-        self.replicas = replicas
+    def __init__(self, replicas: Sequence[tuple[float, int]], unit: str = "epoch"):
+        self.replicas, self.unit = replicas, unit
         self.lines = None if is_terminal() else Lines()
 
     def on_train_start(self, trainer: L.Trainer, module: L.LightningModule) -> None:
@@ -172,7 +173,7 @@ class EpochProgress(L.Callback):
         self.bar = tqdm(
             total=trainer.max_epochs,
             initial=trainer.current_epoch,
-            unit="epoch",
+            unit=self.unit,
             dynamic_ncols=True,
             disable=self.lines is not None,
         )
@@ -185,7 +186,7 @@ class EpochProgress(L.Callback):
         self.bar.update()
         if self.lines is not None:
             done = trainer.current_epoch + 1
-            self.lines.tell(lambda: f"epoch {done} of {trainer.max_epochs}, {_scores(module)}")
+            self.lines.tell(lambda: f"{self.unit} {done} of {trainer.max_epochs}, {_scores(module)}")
 
     def on_train_end(self, trainer: L.Trainer, module: L.LightningModule) -> None:
         assert isinstance(module, PopulationTraining)

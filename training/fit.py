@@ -151,7 +151,8 @@ class Training:
             log.warning("%s: %s", self.folder, earlier_notes[-1])
         # A half that is done must not train again because the other one is interrupted.
         resume_point = ResumePoint(checkpoint, config.checkpoint_every, is_half)
-        trainer = self._trainer(data.epochs, resume_point, EpochProgress(replicas))
+        progress = EpochProgress(replicas, "evaluation" if config.eval_every else "epoch")
+        trainer = self._trainer(data.epochs, resume_point, progress)
         device = trainer.strategy.root_device
         trainer.callbacks.append(cost := Cost(data.tokens_of, device))  # type: ignore[attr-defined]
 
