@@ -66,7 +66,7 @@ def test_several_runs_side_by_side(tmp_path):
     ]
     outcome = run_py("analyse", *runs)
     assert outcome.code == 0, outcome.err
-    out = tmp_path / "analysis"
+    out = tmp_path / "inside"
     rows = rows_in(out)
     assert set(zip(rows["mixer"], rows["variant"], strict=True)) == {
         (mixer, variant) for mixer in ("attn", "parallax", "gdn") for variant in ("muon, wsd", "adamw, cosine")
