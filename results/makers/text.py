@@ -145,16 +145,16 @@ def differences_table(plain: pd.DataFrame) -> str:
 def controls_table(controls: pd.DataFrame, plain: pd.DataFrame) -> str:
     """What each control changes, beside the plain run of its seed."""
     by_place = plain.set_index(["mixer", "optimizer", "seed"])
-    found: dict[tuple[str, str, str], dict[str, str]] = {}
+    found: dict[tuple[str, str, str], dict[str, list[float]]] = {}
     for _, run in controls.iterrows():
         place = run["mixer"], run["optimizer"], run["seed"]
         if place in by_place.index:
             beside = by_place.loc[place]
             name = run["mixer"], changed_keys(run, beside), f"{run['num_params']:,.0f}"
-            found.setdefault(name, {})[run["optimizer"]] = f"{run[BITS] - beside[BITS]:+.4f}"
+            found.setdefault(name, {}).setdefault(run["optimizer"], []).append(run[BITS] - beside[BITS])
     lines = [["mixer", "control", "parameters", *OPTIMIZERS.values()]]
     for name in sorted(found, key=lambda one: (MIXERS.index(one[0]), one)):
-        lines.append([*name, *(found[name].get(of, "") for of in OPTIMIZERS)])
+        lines.append([*name, *(over_seeds(found[name].get(of, [])) for of in OPTIMIZERS)])
     pair = plain[plain["mixer"].isin(["attn", "parallax"])]
     spread = pair.groupby(["optimizer", "mixer"])[BITS].var().groupby("optimizer").mean() ** 0.5
     told = ", ".join(f"{spread[of]:.4f} ({name})" for of, name in OPTIMIZERS.items() if of in spread)
@@ -179,9 +179,13 @@ def schedules_table(plain: pd.DataFrame, scheduled: pd.DataFrame, metrics: pd.Da
     for optimizer, schedule in product(OPTIMIZERS, ["wsd", *sorted(set(runs["schedule"]) - {"wsd"})]):
         if (optimizer, schedule) in lead.index:
             own = lead.loc[optimizer, schedule]
-            texts = [mean_change(list(own[key]), "+.4f") if len(own) > 1 else f"{own[key].item():+.4f}" for key in own]
-            lines.append([OPTIMIZERS[optimizer], schedule, *texts])
+            lines.append([OPTIMIZERS[optimizer], schedule, *(over_seeds(list(own[key])) for key in own)])
     return noted(lines, 2, SCHEDULES_NOTE)
+
+
+def over_seeds(changes: list[float]) -> str:
+    """The mean, with an interval if there are several."""
+    return mean_change(changes, "+.4f") if len(changes) > 1 else "".join(f"{one:+.4f}" for one in changes)
 
 
 def conversion_table(going_on: pd.DataFrame, rows: pd.DataFrame) -> str:

@@ -3,7 +3,8 @@
 Each process takes the next run that no other one trains. The rate of a mixer: the best of three on validation after
 11.8 million tokens, of another seed; of `PAIR`, and of `OTHERS` with Muon, it is then halved, or else doubled, until
 validation after 96.7 million is worse.
-Of the parts, `others` and `family` have two seeds, `controls`, `matched` and `schedules` one, and the rest three.
+Of the parts, `others` and `family` have two seeds, `controls`, `matched` and `schedules` one, and the rest three,
+which are a run each in `warm-up`.
 """
 
 import gc
@@ -40,7 +41,8 @@ CONTROLS = {  # beside attention or Parallax as they are
         ["mixer.rho_gate=true"],
     ],
 }
-SCHEDULES = [["schedule=cosine"], ["schedule.warmup=0.05"], *([f"schedule.gamma={gamma}"] for gamma in (0.5, 1, 2))]
+WARM_UP = "schedule.warmup=0.05"
+SCHEDULES = [["schedule=cosine"], [WARM_UP], *([f"schedule.gamma={gamma}"] for gamma in (0.5, 1, 2))]
 NONE = "trainer.keep_weights=none"
 
 
@@ -80,9 +82,9 @@ def long(corpus: str, name: str, optimizer: str) -> tuple[float, Record]:
     return best[1:]
 
 
-def changed(corpus: str, name: str, optimizer: str, *keys: str) -> None:
+def changed(corpus: str, name: str, optimizer: str, *keys: str, seed: int = 0) -> None:
     rate, _ = long(corpus, name, optimizer)
-    train(corpus, name, optimizer, LONG, f"[{rate}]", "0", NONE, *keys)
+    train(corpus, name, optimizer, LONG, f"[{rate}]", str(seed), NONE, *keys)
 
 
 def goes_on(corpus: str, name: str, optimizer: str) -> None:
@@ -102,6 +104,7 @@ def jobs(corpus: str) -> dict[str, list[partial]]:
         "conversion": [partial(goes_on, corpus, name, of) for of, name in pairs],
         "controls": [partial(keyed, name, of, *keys) for of, name in pairs for keys in CONTROLS[name]],
         "schedules": [partial(keyed, name, of, *keys) for of, name in pairs for keys in SCHEDULES],
+        "warm-up": [partial(keyed, name, "adamw", WARM_UP, seed=seed) for seed in range(3) for name in PAIR],
         "matched": [partial(keyed, name, of, "model.match_params=attn") for of, name in others],
     }
 
