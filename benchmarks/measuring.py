@@ -15,9 +15,9 @@ import torch
 from mixerlab.records.provenance import git_state, versions
 
 
-def parser_of(command: str | None) -> argparse.ArgumentParser:
-    """With what all commands that write a `Table` have; `command` is the text of the module."""
-    parser = argparse.ArgumentParser(description=command, formatter_class=argparse.RawDescriptionHelpFormatter)
+def parser_of(description: str | None) -> argparse.ArgumentParser:
+    """A parser with the option that all commands have which write a `Table`."""
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--output", type=Path, required=True, help="folder of table.csv and environment.json")
     return parser
 

@@ -89,7 +89,7 @@ def _run_hydra(arguments: list[str]) -> None:
     from mixerlab.config.postponed import postponed
     from mixerlab.records.provenance import COMMAND
 
-    home = str(Path.home())  # which no shell puts behind an `=`
+    home = str(Path.home())  # a shell leaves ~ behind an `=` as it is, and Hydra reads no value that begins so
     arguments = [text.replace("=~/", f"={home}/", 1) for text in _overrides_first(arguments)]
     os.environ[COMMAND] = shlex.join(sys.argv)
     sys.argv[1:] = postponed(arguments)

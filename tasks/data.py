@@ -166,10 +166,11 @@ def _read_split(task: Task, folder: Path, split: Split) -> Arrays:
         path = folder / split / f"{name}.npy"
         try:
             array = np.load(path, allow_pickle=False)
+            shape = array.shape  # an archive of several arrays has none
         except Exception as error:  # numpy reads the header as Python tokens, and fails in any way
             raise ValueError(f"{path}: not a readable .npy file ({error})") from error
-        if array.shape != expected:
-            raise ValueError(f"{path}: shape is {array.shape}, the folder's name and the task say {expected}")
+        if shape != expected:
+            raise ValueError(f"{path}: shape is {shape}, the folder's name and the task say {expected}")
         arrays.append(array)
     return arrays[0], arrays[1]
 

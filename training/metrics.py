@@ -143,7 +143,7 @@ def summarise(history: History, replica: int, score: Score = ACCURACY) -> dict:
         solved = (epoch["steps"] for epoch in epochs if round(epoch[f"test_{score.name}"], 7) >= SOLVED)
         results["steps_to_90"] = next(solved, None)
     for selection, chosen_on in CHOSEN_ON.items():
-        best = min(epochs, key=lambda epoch: x if math.isfinite(x := criterion(epoch, chosen_on, score)) else math.inf)
+        best = min(epochs, key=lambda epoch: finite_or(criterion(epoch, chosen_on, score), math.inf))
         if error and not math.isfinite(criterion(best, chosen_on, score)):  # no epoch can be selected
             best = dict.fromkeys(best)
         results[f"{selection}_epoch"] = best["epoch"]
@@ -152,7 +152,12 @@ def summarise(history: History, replica: int, score: Score = ACCURACY) -> dict:
         if chosen_on == "val":
             results[f"clean_val_{score.name}"] = best[f"val_{score.name}"]
             results["clean_val_loss"] = best["val_loss"]
-    return {name: None if isinstance(x, float) and not math.isfinite(x) else x for name, x in results.items()}
+    return {name: finite_or(value, None) for name, value in results.items()}
+
+
+def finite_or(value: Any, other: Any) -> Any:
+    """The value, or the other if it is a float that is not finite."""
+    return other if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def metrics_rows(

@@ -62,8 +62,8 @@ class KeptWeights(nn.Module):
     def update(self, epoch: int, criterion: Tensor, active: Tensor, learned: Sequence[Tensor]) -> None:
         """Copies the rows of the replicas for which this epoch is the best so far.
 
-        Each call has a higher number. Of the r replicas that are left, `criterion` is float32 `[r]`; `active`, bool
-        `[r]`, says which of them train on, and `learned` is as for the constructor, each `[r, ...]`.
+        The number `epoch` is higher with each call. Of the r replicas that are left, `criterion` is float32 `[r]`,
+        `active`, bool `[r]`, says which train on, and `learned` is as for the constructor, each `[r, ...]`.
         """
         left = self.left
         chosen, lowest = self.epoch[left], self.lowest[left]

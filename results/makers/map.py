@@ -47,6 +47,7 @@ QUESTIONS = {
 
 def make(scratch: Path) -> None:
     rows = map_rows()
+    # Settings that one optimizer only has are of the prediction.
     rows = rows[rows.groupby(["task", "setting"])["optimizer"].transform("nunique") == len(OPTIMIZERS)]
     seeds = {
         name: on_validation(own, rates)

@@ -120,8 +120,8 @@ def swept_keys(frame: pd.DataFrame) -> list[str]:
             scope.append(TOKENS)
         if group in ("optimizer", "schedule") and name != group:
             scope += [group, *_class_around(frame, key)]
-        places = [values_of(frame, part) if part == TOKENS else frame[part] for part in scope]  # null is a place too
-        if (values_of(frame, key).groupby(places).nunique() > 1).any():
+        places = [frame[part] for part in scope]
+        if (values_of(frame, key).groupby(places, dropna=False).nunique() > 1).any():
             found.append(key)
     return sorted(found, key=lambda key: (GROUPS.index(key.partition(".")[0]), not key.endswith(".name"), key))
 
