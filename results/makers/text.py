@@ -35,13 +35,14 @@ DIFFERENCES_NOTE = """\
 Differences of the means over seeds, below 0 where the first is better; after ±, half of Welch's interval of 95%."""
 CONTROLS_NOTE = f"""\
 {ENGLISH}: one run less the
-plain run of its mixer, optimizer and seed. `model.d_ff`: about as many parameters as Parallax (of attention) or as
-attention (of the others). Standard deviation between seeds of the plain runs of attention and Parallax:
-{{}}; of the difference of two runs it is 1.4 times that. Other mixers have two seeds."""
+plain run of its mixer, optimizer and seed; with ±: mean over three seeds and half of Student's 95% interval.
+`model.d_ff`: about as many parameters as Parallax (of attention) or as attention (of the others). Standard deviation
+between seeds of the plain runs of attention and Parallax: {{}}; of the difference of two runs it is 1.4 times that.
+Other mixers have two seeds."""
 SCHEDULES_NOTE = """\
 Lead of Parallax: bits per byte of attention less those of Parallax on test rows, after 80% of training, where WSD
-begins to decay, and at the end. The first line of an optimizer: mean over three seeds ± half of Student's 95% interval
-of the differences by seed; the others have seed 0. `gamma` anneals the weight decay in the decay phase."""
+begins to decay, and at the end. With ±: mean over three seeds and half of Student's 95% interval of the differences by
+seed; the others have seed 0. `gamma` anneals the weight decay in the decay phase."""
 CONVERSION_NOTE = f"""\
 {ENGLISH}. All runs go on
 from one seed of attention that Muon trained at {{:g}}, the best on test ({{:.4f}}). Mean over three seeds of going on ±
