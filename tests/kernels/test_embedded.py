@@ -14,7 +14,7 @@ from mixerlab.kernels.fused import (
     embedding,
     embedding_rms_norm,
 )
-from mixerlab.kernels.fused.rms_norm import triton_kernels
+from mixerlab.kernels.fused.rms_norm import operator
 
 
 def plain(tokens, table, y, z, gain, next_gain):
@@ -109,7 +109,7 @@ def test_replicas_with_tables_among_other_parameters(device, vocabulary):
 
 @pytest.mark.parametrize("vocabulary", [5, 20, 50])
 def test_programs_that_take_several_steps(device, monkeypatch, vocabulary):
-    monkeypatch.setattr(triton_kernels, "processors", lambda device: 1)
+    monkeypatch.setattr(operator, "processors", lambda device: 1)
     given = inputs(vocabulary, 128, (331,), device)
     check(run(twice("triton"), given), run(plain, double(given)))
 

@@ -54,10 +54,10 @@ SIZES = [(256, 64, 64), (300, 130, 72), (270, 7, 65), (500, 8, 3)]
 @pytest.mark.parametrize("rows, outputs, inputs", SIZES)
 def test_weight_gradients_in_parts(device, rows, outputs, inputs, programs, sum_parts, only_our_kernel, monkeypatch):
     """Two groups; grad and x are columns of wider tensors. With few programs each takes many steps, as do the sums."""
-    from mixerlab.kernels.fused.linear import triton_kernels
+    from mixerlab.kernels.fused.linear import operator
 
     tiles = -(-outputs // 64) * -(-inputs // 64)
-    monkeypatch.setattr(triton_kernels, "processors", lambda device: programs * tiles)
+    monkeypatch.setattr(operator, "processors", lambda device: programs * tiles)
     monkeypatch.setattr("mixerlab.kernels.common.triton_sums.TILES", ((math.inf, sum_parts, 64),))
     wide_grad, wide_x = draw((2, rows, outputs + 8), (2, rows, 2 * inputs + 1), device=device)
     grad, x = wide_grad[..., 8:], wide_x[..., inputs + 1 :]
