@@ -71,32 +71,14 @@ def parallax_backward(
     return d_q, d_rho, d_k, d_v
 
 
-@parallax_backward.register_fake
-def _(d_o, q, rho, k, v, mean_v, cov, lse, weight_at_0, scale, causal, window):
-    return tuple(x.new_empty(x.shape) for x in (q, rho, k, v))
-
-
-def _save_for_backward(ctx, inputs, output):
-    *tensors, ctx.scale, ctx.causal, ctx.window = inputs
-    _, *saved = output
-    ctx.save_for_backward(*tensors, *saved)
-    # Saved tensors are outputs without gradients: None for these, not the zeros that autograd would fill in.
-    ctx.set_materialize_grads(False)
-
-
 def _backward(ctx, d_o, *_):
-    return *parallax_backward(d_o, *ctx.saved_tensors, ctx.scale, ctx.causal, ctx.window), None, None, None
+    return parallax_backward(d_o, *ctx.saved_tensors, *ctx.options)
 
 
 @torch.library.custom_op("mixerlab::parallax_short_forward", mutates_args=())
 def parallax_short_forward(q: Tensor, rho: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
     """The output of a short causal sequence (`triton_launch.is_short`), by one program for each head."""
     return run_short_forward(q, rho, k, v, scale)
-
-
-@parallax_short_forward.register_fake
-def _(q, rho, k, v, scale):
-    return q.new_empty(q.shape)
 
 
 @torch.library.custom_op("mixerlab::parallax_short_backward", mutates_args=())
@@ -107,22 +89,12 @@ def parallax_short_backward(
     return run_short_backward(d_o, q, rho, k, v, scale)
 
 
-@parallax_short_backward.register_fake
-def _(d_o, q, rho, k, v, scale):
-    return tuple(x.new_empty(x.shape) for x in (q, rho, k, v))
-
-
-def _save_inputs(ctx, inputs, output):
-    *tensors, ctx.scale = inputs
-    ctx.save_for_backward(*tensors)
-
-
 def _short_backward(ctx, d_o):
-    return *parallax_short_backward(d_o, *ctx.saved_tensors, ctx.scale), None
+    return parallax_short_backward(d_o, *ctx.saved_tensors, *ctx.options)
 
 
 REFUSAL = "parallax_attention with backend='triton' cannot be differentiated twice: use backend='reference'"
-register(parallax_forward, save=_save_for_backward, gradients=_backward)
-register(parallax_backward, refusal=REFUSAL)
-register(parallax_short_forward, save=_save_inputs, gradients=_short_backward)
-register(parallax_short_backward, refusal=REFUSAL)
+register(parallax_forward, gradients=_backward, options=3)
+register(parallax_backward, like="q rho k v", refusal=REFUSAL)
+register(parallax_short_forward, like="q", gradients=_short_backward, options=1)
+register(parallax_short_backward, like="q rho k v", refusal=REFUSAL)
