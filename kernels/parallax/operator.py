@@ -4,15 +4,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from mixerlab.kernels.common.addressing import unit_stride
 from mixerlab.kernels.common.registration import register
-from mixerlab.kernels.parallax.triton_launch import (
-    is_short,
-    run_backward,
-    run_forward,
-    run_short_backward,
-    run_short_forward,
-    saved_like,
-)
+from mixerlab.kernels.common.triton_attention import short_constants, with_strides
+from mixerlab.kernels.common.triton_elementwise import LOG2_E
+from mixerlab.kernels.parallax.triton_launch import is_short, run_backward, run_forward, saved_like
+from mixerlab.kernels.parallax.triton_short import short_backward_kernel, short_forward_kernel
 from mixerlab.kernels.parallax.triton_tiles import for_copy_engine
 
 
@@ -78,7 +75,14 @@ def _backward(ctx, d_o, *_):
 @torch.library.custom_op("mixerlab::parallax_short_forward", mutates_args=())
 def parallax_short_forward(q: Tensor, rho: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
     """The output of a short causal sequence (`triton_launch.is_short`), by one program for each head."""
-    return run_short_forward(q, rho, k, v, scale)
+    o = q.new_empty(q.shape)
+    batch, length, heads, head_dim = q.shape
+    short_forward_kernel[(batch * heads,)](
+        *with_strides(*map(unit_stride, (q, rho, k, v)), o),
+        *(heads, length, head_dim, scale * LOG2_E.value),
+        **short_constants(q, 64),
+    )
+    return o
 
 
 @torch.library.custom_op("mixerlab::parallax_short_backward", mutates_args=())
@@ -86,7 +90,14 @@ def parallax_short_backward(
     d_o: Tensor, q: Tensor, rho: Tensor, k: Tensor, v: Tensor, scale: float
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """dQ, dR, dK and dV, from the inputs and dO only."""
-    return run_short_backward(d_o, q, rho, k, v, scale)
+    d_q, d_rho, d_k, d_v = (x.new_empty(x.shape) for x in (q, rho, k, v))
+    batch, length, heads, head_dim = q.shape
+    short_backward_kernel[(batch * heads,)](
+        *with_strides(*map(unit_stride, (d_o, q, rho, k, v)), d_q, d_rho, d_k, d_v),
+        *(heads, length, head_dim, scale, scale * LOG2_E.value),
+        **short_constants(q, 128 if head_dim > 64 and length > 64 else 64),
+    )
+    return d_q, d_rho, d_k, d_v
 
 
 def _short_backward(ctx, d_o):
