@@ -1,16 +1,13 @@
 """What operators share that process a sequence chunk by chunk: reshaping, decays, checks, choice of a backend."""
 
-import os
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from mixerlab.kernels.common.dispatch import resolve_backend
+from mixerlab.kernels.common.dispatch import KERNEL_DTYPES, resolve_backend
 
 TRITON_HEAD_DIMS = (16, 32, 64, 128)
 TRITON_CHUNK_SIZES = (16, 32, 64)
-TRITON_DTYPES = (torch.float32, torch.bfloat16)
 
 
 def kernel_head_dim(head_dim: int) -> int:
@@ -60,13 +57,11 @@ def choose_backend(
 ) -> str:
     """The backend that runs for such a q: `reference` or `triton`; `ValueError` if the one asked for cannot."""
     reasons = []
-    if device.type != "cuda" and os.environ.get("TRITON_INTERPRET") != "1":
-        reasons.append(f"device={str(device)!r} is not an NVIDIA GPU")
     if kernel_head_dim(head_dim) not in head_dims:
         reasons.append(f"head size {head_dim} is none of {head_dims}")
     if chunk_size not in TRITON_CHUNK_SIZES:
         reasons.append(f"chunk_size={chunk_size} is none of {TRITON_CHUNK_SIZES}")
-    if dtype not in TRITON_DTYPES:
+    if dtype not in KERNEL_DTYPES:
         reasons.append(f"dtype={dtype} is neither float32 nor bfloat16")
     if dtype == torch.float32 and head_dim > 64:
         reasons.append(f"head size {head_dim} in float32 does not fit in shared memory")

@@ -1,5 +1,7 @@
 """Which backend of an operator runs."""
 
+import os
+
 import torch
 from torch import Tensor
 
@@ -17,15 +19,22 @@ def resolve_backend(backend: str, device: torch.device, supported: bool = True, 
         why: the reason if it does not, for the error.
 
     Raises:
-        ValueError: an unknown backend, or `triton` for inputs that its kernel does not take.
+        ValueError: an unknown backend, or `triton` where it does not run, or for inputs that its kernel does not take.
     """
     if backend not in BACKENDS:
         raise ValueError(f"backend={backend!r} is unknown: choose one of {', '.join(BACKENDS)}")
     if backend == "auto":
         return "triton" if device.type == "cuda" and supported else "reference"
+    if backend == "triton" and not runs_triton(device):
+        supported, why = False, f"device={str(device)!r} is not an NVIDIA GPU"
     if backend == "triton" and not supported:
         raise ValueError(f"backend='triton' cannot run here: {why}; choose backend='auto' or 'reference'")
     return backend
+
+
+def runs_triton(device: torch.device) -> bool:
+    """On a GPU, or anywhere in Triton's interpreter."""
+    return device.type == "cuda" or os.environ.get("TRITON_INTERPRET") == "1"
 
 
 def why_not_triton(*tensors: Tensor) -> str:

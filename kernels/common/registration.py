@@ -3,8 +3,8 @@
 Every `operator.py` does the same for each of its operators:
 
 1. `torch.library.custom_op` makes the function that launches the kernels opaque to the compiler;
-2. `register_fake` gives it the shapes of the results;
-3. `register` says how it is differentiated and what it does under vmap.
+2. `register` says how it is differentiated and what it does under vmap, and which arguments its results are like;
+3. if they are like none, `register_fake` gives the shapes of the results.
 
 All tensors of an operator have an axis in front that replicas fold into: the batch, or groups of parameters. So the
 replicas of a population become more sequences, groups or rows of one launch.
@@ -28,37 +28,53 @@ ONCE = "a fused operator cannot be differentiated twice: use backend='reference'
 def register(
     operator: torch.library.CustomOpDef,
     *,
+    like: str = "",
     save: Callable | None = None,
     gradients: Callable | None = None,
+    options: int = 0,
     refusal: str = ONCE,
 ) -> None:
     """Tells PyTorch how to differentiate `operator`, and that vmap folds replicas into the leading axes.
 
     Args:
         operator: what `torch.library.custom_op` made.
-        save: `(ctx, inputs, output)`, keeps what `gradients` needs; by default all inputs, which are tensors then, and
-            the results behind the first, which are made for the backward only.
-        gradients: `(ctx, *grads)`, the gradients of the inputs. An operator that is given none, as one that computes
-            gradients itself, raises when it is differentiated.
+        like: names of arguments, one for each result, whose shape and dtype it has. It is contiguous.
+        save: `(ctx, inputs, output)`, keeps what `gradients` needs. By default `ctx.saved_tensors` are all inputs and
+            the results behind the first, which are made for the backward only, and `ctx.options` the options.
+        gradients: `(ctx, *grads)`, the gradients of the inputs but for the options. An operator that is given none, as
+            one that computes gradients itself, raises when it is differentiated.
+        options: how many of the last arguments are not tensors.
         refusal: the message of that RuntimeError.
     """
+    if like:
+        names = [argument.name for argument in operator._opoverload._schema.arguments]
+        models = [names.index(name) for name in like.split()]
 
-    def refuse(ctx, *_):
-        raise RuntimeError(refusal)
+        def fake(*inputs):
+            results = tuple(inputs[i].new_empty(inputs[i].shape) for i in models)
+            return results if len(results) > 1 else results[0]
+
+        operator.register_fake(fake)
+
+    def save_all(ctx, inputs, output):
+        tensors, ctx.options = inputs[: len(inputs) - options], inputs[len(inputs) - options :]
+        for_backward = output[1:] if isinstance(output, tuple) else ()
+        ctx.save_for_backward(*tensors, *for_backward)
+        if for_backward:
+            ctx.mark_non_differentiable(*for_backward)
+            ctx.set_materialize_grads(False)  # None, not tensors of zeros, for their gradients
 
     def save_nothing(ctx, inputs, output):
         pass
 
-    operator.register_autograd(gradients or refuse, setup_context=save or (save_all if gradients else save_nothing))
+    def differentiate(ctx, *grads):
+        if gradients is None:
+            raise RuntimeError(refusal)
+        of_tensors = gradients(ctx, *grads)
+        return *(of_tensors if isinstance(of_tensors, tuple) else (of_tensors,)), *[None] * options
+
+    operator.register_autograd(differentiate, setup_context=save or (save_all if gradients else save_nothing))
     operator.register_vmap(partial(fold_replicas, operator))
-
-
-def save_all(ctx, inputs, output) -> None:
-    for_backward = output[1:] if isinstance(output, tuple) else ()
-    ctx.save_for_backward(*inputs, *for_backward)
-    if for_backward:
-        ctx.mark_non_differentiable(*for_backward)
-        ctx.set_materialize_grads(False)  # None, not tensors of zeros, for their gradients
 
 
 def fold_replicas(op: Callable, info, in_dims: tuple, *args):

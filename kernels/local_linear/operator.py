@@ -57,11 +57,6 @@ def backward(
     return _narrow(torch.cat(d_q, dim=2), q.dtype), _narrow(d_k, k.dtype)
 
 
-@backward.register_fake
-def _(grad, q, k, probe, scale, ridge, relative, iterations, triton):
-    return q.new_empty(q.shape), k.new_empty(k.shape)
-
-
 def _solver(triton: bool) -> Solver:
     if not triton:
         return conjugate_gradients
@@ -94,9 +89,9 @@ def _save(ctx, inputs, output):
     ctx.save_for_backward(q, k, output)
 
 
-register(
-    forward,
-    save=_save,
-    gradients=lambda ctx, grad: (*backward(grad, *ctx.saved_tensors, *ctx.options), *[None] * 5),
-)
-register(backward)
+def _gradients(ctx, grad):
+    return backward(grad, *ctx.saved_tensors, *ctx.options)
+
+
+register(forward, save=_save, gradients=_gradients, options=5)
+register(backward, like="q k")

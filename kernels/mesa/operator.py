@@ -60,19 +60,8 @@ def forward(
         k, v, log_decay, beta, key_states, value_states, length, v.stride(1), **options, PRECISE=precision["PRECISE"]
     )
     solve_kernel[(key_states.shape[2], batch * heads)](
-        q,
-        k,
-        v,
-        log_decay,
-        beta,
-        ridge,
-        key_states,
-        value_states,
-        out,
-        solutions,
-        length,
-        v.stride(1),
-        batch // len(ridge),
+        *(q, k, v, log_decay, beta, ridge, key_states, value_states, out, solutions),
+        *(length, v.stride(1), batch // len(ridge)),
         ITERATIONS=iterations,
         TOLERANCE=TOLERANCES[k.dtype],
         **options,
@@ -119,20 +108,9 @@ def backward(
     gates, states, solved = (log_decay, beta), (key_states, value_states), (solutions, adjoints)
     options, precision = tile_options(k, chunk_size), _precision(k)
     adjoint_kernel[(chunks, batch * heads)](
-        d_out,
-        k,
-        v,
-        *gates,
-        ridge,
-        *states,
-        solutions,
-        d_q,
-        adjoints,
-        d_reading,
-        d_ridge,
-        length,
-        v.stride(1),
-        batch // len(ridge),
+        *(d_out, k, v, *gates, ridge, *states, solutions),
+        *(d_q, adjoints, d_reading, d_ridge),
+        *(length, v.stride(1), batch // len(ridge)),
         ITERATIONS=iterations,
         TOLERANCE=TOLERANCES[k.dtype],
         **options,
@@ -143,33 +121,13 @@ def backward(
         d_out, *gates, *solved, d_key_states, d_value_states, length, **{**options, "num_stages": 2}, **precise
     )
     backward_chunk_kernel[(chunks, batch * heads)](
-        d_out,
-        k,
-        v,
-        *gates,
-        *states,
-        d_key_states,
-        d_value_states,
-        *solved,
-        d_reading,
-        d_k,
-        d_v,
-        d_log_decay,
-        d_beta,
-        length,
-        v.stride(1),
+        *(d_out, k, v, *gates, *states, d_key_states, d_value_states, *solved, d_reading),
+        *(d_k, d_v, d_log_decay, d_beta),
+        *(length, v.stride(1)),
         **options,
         **precision,
     )
     return d_q, d_k, d_v, d_log_decay, d_beta, sum_parts(d_ridge, ridge.dtype)
-
-
-@backward.register_fake
-def _backward_results(
-    d_out, q, k, v, log_decay, beta, ridge, solutions, key_states, value_states, iterations, chunk_size
-):
-    tensors = (q, k, v, log_decay, beta, ridge)
-    return tuple(torch.empty_like(x, memory_format=torch.contiguous_format) for x in tensors)
 
 
 def _precision(q: Tensor) -> dict:
@@ -179,16 +137,9 @@ def _precision(q: Tensor) -> dict:
     return {"FAST": "tf32", "PRECISE": "bf16x3"}
 
 
-def _save(ctx, inputs, output):
-    *tensors, ctx.iterations, ctx.chunk_size = inputs
-    ctx.save_for_backward(*tensors, *output[1:])
-    # Saved tensors are outputs without gradients: None for these, not zeros.
-    ctx.set_materialize_grads(False)
-
-
 def _gradients(ctx, d_out, *_):
-    return *backward(d_out, *ctx.saved_tensors, ctx.iterations, ctx.chunk_size), None, None
+    return backward(d_out, *ctx.saved_tensors, *ctx.options)
 
 
-register(forward, save=_save, gradients=_gradients)
-register(backward)
+register(forward, gradients=_gradients, options=2)
+register(backward, like="q k v log_decay beta ridge")

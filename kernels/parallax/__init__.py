@@ -9,8 +9,6 @@ Parallax: Parameterized Local Linear Attention for Language Modeling (equation `
 """
 
 import math
-import os
-from numbers import Real
 
 import torch
 from torch import Tensor
@@ -52,7 +50,7 @@ def parallax_attention(
         `[B, T, Hq, D]` in the inputs' dtype.
 
     Raises:
-        TypeError: an argument of the wrong type or dtype.
+        TypeError: a tensor of the wrong dtype.
         ValueError: shapes, devices or options that do not fit.
     """
     _check_tensors(q, rho, k, v)
@@ -73,8 +71,6 @@ def parallax_backend(device: torch.device, dtype: torch.dtype, head_dim: int, ba
         ValueError: an unknown backend, or `triton` for inputs that the kernels do not take.
     """
     reasons = []
-    if device.type != "cuda" and os.environ.get("TRITON_INTERPRET") != "1":
-        reasons.append(f"device={str(device)!r} is not an NVIDIA GPU")
     if dtype not in KERNEL_DTYPES:
         reasons.append(f"dtype={dtype} is not bfloat16, float16 or float32")
     if not MIN_HEAD_DIM <= head_dim <= MAX_HEAD_DIM:
@@ -85,8 +81,6 @@ def parallax_backend(device: torch.device, dtype: torch.dtype, head_dim: int, ba
 def _check_tensors(q: Tensor, rho: Tensor, k: Tensor, v: Tensor) -> None:
     named = {"q": q, "rho": rho, "k": k, "v": v}
     for name, x in named.items():
-        if not isinstance(x, Tensor):
-            raise TypeError(f"{name} is a {type(x).__name__}: pass a torch.Tensor")
         if not x.dtype.is_floating_point or x.dtype.itemsize < 2:
             raise TypeError(f"{name}.dtype={x.dtype} is not supported: pass bfloat16, float16, float32 or float64")
         if x.ndim != 4 or 0 in x.shape:
@@ -108,16 +102,9 @@ def _check_tensors(q: Tensor, rho: Tensor, k: Tensor, v: Tensor) -> None:
 
 
 def _check_options(scale: float | None, causal: bool, window: int | None) -> None:
-    if scale is not None:
-        if isinstance(scale, bool) or not isinstance(scale, Real):
-            raise TypeError(f"scale={scale!r} is a {type(scale).__name__}: pass a float or None")
-        if not math.isfinite(scale):
-            raise ValueError(f"scale={scale} is not finite: pass a finite number or None")
-    if not isinstance(causal, bool):
-        raise TypeError(f"causal={causal!r} is a {type(causal).__name__}: pass a bool")
+    if scale is not None and not math.isfinite(scale):
+        raise ValueError(f"scale={scale} is not finite: pass a finite number or None")
     if window is not None:
-        if isinstance(window, bool) or not isinstance(window, int):
-            raise TypeError(f"window={window!r} is a {type(window).__name__}: pass an int or None")
         if window < 1:
             raise ValueError(f"window={window} is not positive: pass at least 1, or None for no window")
         if not causal:

@@ -4,15 +4,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from mixerlab.kernels.common.addressing import unit_stride
 from mixerlab.kernels.common.registration import register
-from mixerlab.kernels.parallax.triton_launch import (
-    is_short,
-    run_backward,
-    run_forward,
-    run_short_backward,
-    run_short_forward,
-    saved_like,
-)
+from mixerlab.kernels.common.triton_attention import short_constants, with_strides
+from mixerlab.kernels.common.triton_elementwise import LOG2_E
+from mixerlab.kernels.parallax.triton_launch import is_short, run_backward, run_forward, saved_like
+from mixerlab.kernels.parallax.triton_short import short_backward_kernel, short_forward_kernel
 from mixerlab.kernels.parallax.triton_tiles import for_copy_engine
 
 
@@ -71,32 +68,21 @@ def parallax_backward(
     return d_q, d_rho, d_k, d_v
 
 
-@parallax_backward.register_fake
-def _(d_o, q, rho, k, v, mean_v, cov, lse, weight_at_0, scale, causal, window):
-    return tuple(x.new_empty(x.shape) for x in (q, rho, k, v))
-
-
-def _save_for_backward(ctx, inputs, output):
-    *tensors, ctx.scale, ctx.causal, ctx.window = inputs
-    _, *saved = output
-    ctx.save_for_backward(*tensors, *saved)
-    # Saved tensors are outputs without gradients: None for these, not the zeros that autograd would fill in.
-    ctx.set_materialize_grads(False)
-
-
 def _backward(ctx, d_o, *_):
-    return *parallax_backward(d_o, *ctx.saved_tensors, ctx.scale, ctx.causal, ctx.window), None, None, None
+    return parallax_backward(d_o, *ctx.saved_tensors, *ctx.options)
 
 
 @torch.library.custom_op("mixerlab::parallax_short_forward", mutates_args=())
 def parallax_short_forward(q: Tensor, rho: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
     """The output of a short causal sequence (`triton_launch.is_short`), by one program for each head."""
-    return run_short_forward(q, rho, k, v, scale)
-
-
-@parallax_short_forward.register_fake
-def _(q, rho, k, v, scale):
-    return q.new_empty(q.shape)
+    o = q.new_empty(q.shape)
+    batch, length, heads, head_dim = q.shape
+    short_forward_kernel[(batch * heads,)](
+        *with_strides(*map(unit_stride, (q, rho, k, v)), o),
+        *(heads, length, head_dim, scale * LOG2_E.value),
+        **short_constants(q, 64),
+    )
+    return o
 
 
 @torch.library.custom_op("mixerlab::parallax_short_backward", mutates_args=())
@@ -104,25 +90,22 @@ def parallax_short_backward(
     d_o: Tensor, q: Tensor, rho: Tensor, k: Tensor, v: Tensor, scale: float
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """dQ, dR, dK and dV, from the inputs and dO only."""
-    return run_short_backward(d_o, q, rho, k, v, scale)
-
-
-@parallax_short_backward.register_fake
-def _(d_o, q, rho, k, v, scale):
-    return tuple(x.new_empty(x.shape) for x in (q, rho, k, v))
-
-
-def _save_inputs(ctx, inputs, output):
-    *tensors, ctx.scale = inputs
-    ctx.save_for_backward(*tensors)
+    d_q, d_rho, d_k, d_v = (x.new_empty(x.shape) for x in (q, rho, k, v))
+    batch, length, heads, head_dim = q.shape
+    short_backward_kernel[(batch * heads,)](
+        *with_strides(*map(unit_stride, (d_o, q, rho, k, v)), d_q, d_rho, d_k, d_v),
+        *(heads, length, head_dim, scale, scale * LOG2_E.value),
+        **short_constants(q, 128 if head_dim > 64 and length > 64 else 64),
+    )
+    return d_q, d_rho, d_k, d_v
 
 
 def _short_backward(ctx, d_o):
-    return *parallax_short_backward(d_o, *ctx.saved_tensors, ctx.scale), None
+    return parallax_short_backward(d_o, *ctx.saved_tensors, *ctx.options)
 
 
 REFUSAL = "parallax_attention with backend='triton' cannot be differentiated twice: use backend='reference'"
-register(parallax_forward, save=_save_for_backward, gradients=_backward)
-register(parallax_backward, refusal=REFUSAL)
-register(parallax_short_forward, save=_save_inputs, gradients=_short_backward)
-register(parallax_short_backward, refusal=REFUSAL)
+register(parallax_forward, gradients=_backward, options=3)
+register(parallax_backward, like="q rho k v", refusal=REFUSAL)
+register(parallax_short_forward, like="q", gradients=_short_backward, options=1)
+register(parallax_short_backward, like="q rho k v", refusal=REFUSAL)

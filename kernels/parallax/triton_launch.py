@@ -6,14 +6,13 @@ import torch
 import triton
 from torch import Tensor
 
-from mixerlab.kernels.common.addressing import unit_stride, whole_rows
-from mixerlab.kernels.common.triton_attention import padded_head_dim, short_constants, with_strides
+from mixerlab.kernels.common.addressing import whole_rows
+from mixerlab.kernels.common.triton_attention import padded_head_dim
 from mixerlab.kernels.common.triton_elementwise import LOG2_E
 from mixerlab.kernels.common.triton_sums import sum_parts
 from mixerlab.kernels.parallax.triton_backward_dkv import dkv_kernel
 from mixerlab.kernels.parallax.triton_backward_dq import dq_kernel, preprocess_kernel
 from mixerlab.kernels.parallax.triton_forward import forward_kernel
-from mixerlab.kernels.parallax.triton_short import short_backward_kernel, short_forward_kernel
 from mixerlab.kernels.parallax.triton_tiles import descriptor, pair_descriptor
 
 
@@ -170,32 +169,6 @@ def is_short(q: Tensor, k: Tensor, causal: bool, window: int | None) -> bool:
     summed over several programs.
     """
     return q.shape[1] <= SHORT_LENGTH and q.dtype.itemsize == 2 and q.shape == k.shape and causal and window is None
-
-
-def run_short_forward(q: Tensor, rho: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
-    """The output `[B, T, H, D]`; the backward needs nothing else."""
-    o = q.new_empty(q.shape)
-    batch, length, heads, head_dim = q.shape
-    short_forward_kernel[(batch * heads,)](
-        *with_strides(*map(unit_stride, (q, rho, k, v)), o),
-        *(heads, length, head_dim, scale * LOG2_E.value),
-        **short_constants(q, 64),
-    )
-    return o
-
-
-def run_short_backward(
-    d_o: Tensor, q: Tensor, rho: Tensor, k: Tensor, v: Tensor, scale: float
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """dQ, dR, dK and dV."""
-    d_q, d_rho, d_k, d_v = (x.new_empty(x.shape) for x in (q, rho, k, v))
-    batch, length, heads, head_dim = q.shape
-    short_backward_kernel[(batch * heads,)](
-        *with_strides(*map(unit_stride, (d_o, q, rho, k, v)), d_q, d_rho, d_k, d_v),
-        *(heads, length, head_dim, scale, scale * LOG2_E.value),
-        **short_constants(q, 128 if head_dim > 64 and length > 64 else 64),
-    )
-    return d_q, d_rho, d_k, d_v
 
 
 def _tiles(choices: dict[int, Tiles], q: Tensor) -> Tiles:

@@ -4,7 +4,6 @@ import torch
 from torch import Tensor
 
 from mixerlab.kernels.common.dispatch import resolve_backend
-from mixerlab.kernels.selective_scan.operator import scan
 from mixerlab.kernels.selective_scan.reference import selective_scan_reference
 
 
@@ -43,6 +42,8 @@ def selective_scan(
     _check_shapes(u, delta, delta_bias, A, B, C, D, z)
     if selective_scan_backend(u.device, u.dtype, A.shape[1], backend) == "reference":
         return selective_scan_reference(u, delta, delta_bias, A, B, C, D, z)
+    from mixerlab.kernels.selective_scan.operator import scan  # here, because Triton is optional
+
     # B and C are small and every channel reads them: they are converted once here, not in each thread of the kernel.
     # One group of parameters; under vmap each replica is another.
     BC = torch.cat((B, C), dim=-1).float()

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from mixerlab.kernels.common.registration import register
-from mixerlab.kernels.selective_scan.tiles import backward_tiles
+from mixerlab.kernels.common.triton_sums import sum_parts
+from mixerlab.kernels.selective_scan import triton_scan
 
 
 @torch.library.custom_op("mixerlab::selective_scan", mutates_args=())
@@ -17,8 +18,6 @@ def scan(
     u: Tensor, delta: Tensor, delta_bias: Tensor, A: Tensor, BC: Tensor, D: Tensor, z: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The output, the output before its gate, and the states that the backward starts from."""
-    from mixerlab.kernels.selective_scan import triton_scan  # here, because Triton is optional
-
     return triton_scan.forward(u, delta, delta_bias, A, BC, D, z)
 
 
@@ -36,9 +35,6 @@ def scan_backward(
     states: Tensor,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """Gradients of `u`, `delta`, `BC` and `z`, and in one tensor those of the parameters (`parameter_gradients`)."""
-    from mixerlab.kernels.common.triton_sums import sum_parts
-    from mixerlab.kernels.selective_scan import triton_scan
-
     grad_z = torch.empty(z.shape, dtype=z.dtype, device=z.device)
     grad_u, grad_delta, of_BC, of_parameters = triton_scan.backward(
         grad, u, delta, delta_bias, A, BC, D, z, ungated, states, grad_z
@@ -62,7 +58,7 @@ def _(grad, u, delta, delta_bias, A, BC, D, z, ungated, states):
 def states_shape(u: Tensor, A: Tensor) -> tuple[int, ...]:
     """The shape of the states that the forward kernel saves, in the dtype of `u`."""
     batch, length, channels = u.shape
-    return batch, -(-length // backward_tiles(A.shape[-1]).block_t), A.shape[-1], channels
+    return batch, -(-length // triton_scan.backward_tiles(A.shape[-1]).block_t), A.shape[-1], channels
 
 
 def parameter_gradients(packed: Tensor, channels: int) -> tuple[Tensor, Tensor, Tensor]:

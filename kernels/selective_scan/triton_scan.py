@@ -9,6 +9,8 @@ The forward kernel saves the state at the start of each tile of the backward ker
 last to the first: it scans each again from the saved state, and then scans the gradient of the state back.
 """
 
+from typing import NamedTuple
+
 import torch
 import triton
 import triton.language as tl
@@ -17,7 +19,6 @@ from torch import Tensor
 from mixerlab.kernels.common.addressing import addressable
 from mixerlab.kernels.common.triton_elementwise import sigmoid, softplus
 from mixerlab.kernels.common.triton_sums import sum_parts
-from mixerlab.kernels.selective_scan.tiles import Tiles, backward_tiles, forward_tiles, padded
 from mixerlab.kernels.selective_scan.triton_tiles import (
     computed_once,
     load_rates,
@@ -287,6 +288,16 @@ def scan_backward_kernel(
     tl.store(sums + (N + 1) * CHANNELS + channel, tl.sum(grad_bias, axis=0), mask=is_channel)
 
 
+class Tiles(NamedTuple):
+    """The tile of one kernel and how it runs."""
+
+    block_t: int  # time steps
+    block_c: int  # channels
+    lanes: int  # over how many threads the N elements of a channel's state are spread
+    warps: int
+    stages: int  # tiles in flight to shared memory
+
+
 def forward(u, delta, delta_bias, A, BC, D, z, *, from_log: bool = False) -> tuple[Tensor, Tensor, Tensor]:
     """`scan` of `kernels.selective_scan.operator`: the output, the same before its gate, and the saved states.
 
@@ -300,19 +311,8 @@ def forward(u, delta, delta_bias, A, BC, D, z, *, from_log: bool = False) -> tup
     ungated = torch.empty(u.shape, dtype=u.dtype, device=u.device)
     starts = torch.empty((batch, triton.cdiv(length, every), n, channels), dtype=u.dtype, device=u.device)
     scan_forward_kernel[(triton.cdiv(channels, tiles.block_c), batch)](
-        u,
-        delta,
-        z,
-        BC,
-        A,
-        D,
-        delta_bias,
-        y,
-        ungated,
-        starts,
-        length,
-        channels,
-        batch // groups,
+        *(u, delta, z, BC, A, D, delta_bias, y, ungated, starts),
+        *(length, channels, batch // groups),
         _group_strides(A, D, delta_bias),
         *_row_strides(u, delta, z, BC),
         EVERY=every,
@@ -342,24 +342,9 @@ def backward(
     bc_sums = torch.empty((channel_blocks, batch * length, 2 * n), dtype=u.dtype, device=u.device)
     sums = torch.empty((groups, batch // groups, channels * (n + 2)), dtype=torch.float32, device=u.device)
     scan_backward_kernel[(channel_blocks, batch)](
-        u,
-        delta,
-        z,
-        BC,
-        A,
-        D,
-        delta_bias,
-        ungated,
-        starts,
-        grad,
-        grad_u,
-        grad_delta,
-        grad_z,
-        bc_sums,
-        sums,
-        length,
-        channels,
-        batch // groups,
+        *(u, delta, z, BC, A, D, delta_bias, ungated, starts, grad),
+        *(grad_u, grad_delta, grad_z, bc_sums, sums),
+        *(length, channels, batch // groups),
         _group_strides(A, D, delta_bias),
         *_row_strides(u, delta, z, BC, grad, grad_z),
         HALVINGS=tiles.block_c.bit_length() - 1,
@@ -384,8 +369,31 @@ def _blocks(n: int, tiles: Tiles) -> dict[str, int]:
         "N": n,
         "BLOCK_T": tiles.block_t,
         "BLOCK_C": tiles.block_c,
-        "ROWS": padded(n) // tiles.lanes,
+        "ROWS": _padded(n) // tiles.lanes,
         "LANES": tiles.lanes,
         "STAGES": tiles.stages,
         "num_warps": tiles.warps,
     }
+
+
+def _padded(state: int) -> int:
+    return max(4, triton.next_power_of_2(state))
+
+
+def forward_tiles(state: int) -> Tiles:
+    """Up to 16 elements of a channel's state in one thread: if N is at most 16, no sum crosses threads."""
+    return Tiles(block_t=4, stages=4, **_threads(state))
+
+
+def backward_tiles(state: int) -> Tiles:
+    """The same threads as in the forward, so that only sums over channels cross them.
+
+    `block_t` divides that of the forward kernel, which saves the state every so many steps.
+    """
+    return Tiles(block_t=2, stages=3, **_threads(state))
+
+
+def _threads(state: int) -> dict[str, int]:
+    """One warp, with a thread for up to 16 elements of a channel's state."""
+    lanes = max(1, _padded(state) // 16)
+    return {"block_c": 32 // lanes, "lanes": lanes, "warps": 1}

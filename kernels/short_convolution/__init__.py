@@ -3,7 +3,6 @@
 from torch import Tensor
 
 from mixerlab.kernels.common.dispatch import resolve_backend, why_not_triton
-from mixerlab.kernels.short_convolution.operator import convolution
 from mixerlab.kernels.short_convolution.reference import short_convolution_reference
 
 MAX_TAPS = 4  # a thread of the kernel keeps that many rows in registers
@@ -34,6 +33,8 @@ def short_convolution(x: Tensor, weight: Tensor, bias: Tensor | None = None, *, 
     why = why_not_kernel(x, weight)
     if resolve_backend(backend, x.device, supported=not why, why=why) == "reference":
         return short_convolution_reference(x, weight, bias)
+    from mixerlab.kernels.short_convolution.operator import convolution  # here, because Triton is optional
+
     if bias is None:
         bias = weight.new_zeros(weight.shape[0])
     # One group of parameters; under vmap each replica is another.

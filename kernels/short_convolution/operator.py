@@ -8,13 +8,12 @@ import torch
 from torch import Tensor
 
 from mixerlab.kernels.common.registration import register
+from mixerlab.kernels.short_convolution import triton_convolution
 
 
 @torch.library.custom_op("mixerlab::short_convolution", mutates_args=())
 def convolution(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     """`short_convolution` for groups of parameters."""
-    from mixerlab.kernels.short_convolution import triton_convolution  # here, because Triton is optional
-
     return triton_convolution.forward(x, weight, bias)
 
 
@@ -24,15 +23,8 @@ def convolution_backward(grad: Tensor, x: Tensor, weight: Tensor, bias: Tensor) 
 
     It computes the convolution again, so that only the inputs are saved.
     """
-    from mixerlab.kernels.short_convolution import triton_convolution
-
     grad_x = torch.empty(x.shape, dtype=x.dtype, device=x.device)
     return grad_x, triton_convolution.backward(grad, x, weight, bias, grad_x)
-
-
-@convolution.register_fake
-def _(x, weight, bias):
-    return x.new_empty(x.shape)
 
 
 @convolution_backward.register_fake
@@ -53,5 +45,5 @@ def parameter_gradients(packed: Tensor, taps: int) -> tuple[Tensor, Tensor]:
     return of_weight.unflatten(1, (channels, taps)), of_bias
 
 
-register(convolution, gradients=_gradients)
+register(convolution, like="x", gradients=_gradients)
 register(convolution_backward)

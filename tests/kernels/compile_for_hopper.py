@@ -14,11 +14,7 @@ from every_mixer import mixer_of
 from triton.backends.compiler import GPUTarget
 from triton.runtime import driver
 
-import mixerlab.kernels.centring
-import mixerlab.kernels.gated_delta_rule
-import mixerlab.kernels.kimi_delta_rule
-import mixerlab.kernels.local_linear
-import mixerlab.kernels.mesa
+from mixerlab.kernels.common import dispatch
 from mixerlab.kernels.common.ahead import compiling_ahead
 from mixerlab.kernels.fused import (
     Embedded,
@@ -40,6 +36,7 @@ from mixerlab.kernels.fused import (
     swiglu_packed,
 )
 from mixerlab.kernels.fused.heads.parts import columns_of
+from mixerlab.kernels.local_linear import solved_probe
 from mixerlab.kernels.optimizer.join_columns import join_columns
 from mixerlab.kernels.optimizer.newton_schulz import orthogonalise
 from mixerlab.kernels.optimizer.population_step import update_moments, update_parameters
@@ -160,19 +157,10 @@ def run_first_block(tokens, table, y, z, gain, next_gain):
 
 
 def run_mixers() -> None:
-    # Their choice of a backend looks at the device, and would refuse this one.
-    for operator, choice in (
-        (mixerlab.kernels.gated_delta_rule, "gated_delta_rule_backend"),
-        (mixerlab.kernels.mesa, "mesa_backend"),
-        (mixerlab.kernels.kimi_delta_rule, "kimi_delta_rule_backend"),
-        (mixerlab.kernels.centring, "choose_backend"),
-        (mixerlab.kernels.local_linear, "choose_backend"),
-    ):
-        setattr(operator, choice, lambda *_: "triton")
     for name in ("gdn", "mesa", "affine_mesa", "mamba", "kda"):
         with torch.autocast("cpu", BF16):
             differentiate(mixer_of(name, 128, backend="triton"), (2, 128, 128))
-    probe = partial(mixerlab.kernels.local_linear.solved_probe, scale=0.125, ridge=1.0, relative=True)
+    probe = partial(solved_probe, scale=0.125, ridge=1.0, relative=True, backend="triton")
     differentiate(probe, *[(2, 128, 2, 64)] * 2)
     sequence, vector = (2, 64, 32), (32,)
     shapes = sequence, sequence, vector, (32, 16), (2, 64, 16), (2, 64, 16), vector, sequence
@@ -218,6 +206,7 @@ def main(*groups: str) -> None:
         assert metadata["shared"] <= most, (src.name, metadata["shared"])
 
     triton.knobs.compilation.listener = compiled
+    dispatch.runs_triton = lambda device: True  # the CPU that is here would be refused
     driver.set_active(Hopper())
     with compiling_ahead():
         for group in groups or GROUPS:

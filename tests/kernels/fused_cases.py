@@ -53,12 +53,12 @@ def check_replicas(function, stacked: list[Tensor], tolerance: float = FLOAT32) 
         check([t[r] for t in together], single, tolerance)
 
 
-def same_bits_and_close(function, plain, inputs) -> None:
+def same_bits_and_close(function, plain, inputs, tolerance: float = BFLOAT16) -> None:
     """Two runs agree bit for bit, and with float64 within the rounding of bfloat16."""
     first, second = run(function, inputs), run(function, inputs)
     for a, b in zip(first, second, strict=True):
         assert torch.equal(a, b)
-    check(first, run(plain, double(inputs)), BFLOAT16)
+    check(first, run(plain, double(inputs)), tolerance)
 
 
 def scored_logits(rows, vocabulary, device) -> tuple[Tensor, Tensor]:

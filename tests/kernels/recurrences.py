@@ -1,6 +1,8 @@
-"""What the tests of gated_delta_rule and mesa share: inputs, and the comparison with an oracle."""
+"""What the tests of recurrences share: inputs, the comparison with an oracle, and the loop of the selective scan."""
 
 import torch
+import torch.nn.functional as F
+from torch import Tensor
 
 NAMES = ("q", "k", "v", "log_decay", "beta")
 OPCHECKS = ("test_schema", "test_autograd_registration", "test_faketensor")
@@ -93,3 +95,14 @@ def mesa_inputs(seed, make=random_inputs, heads=2, dim=16, dtype=torch.float64, 
     rng = torch.Generator().manual_seed(seed + 1)
     ridge = 0.25 + torch.rand(heads, dim, generator=rng, dtype=torch.float64)
     return [*inputs, ridge.to(device, torch.promote_types(dtype, torch.float32))]
+
+
+def selective_loop(u, delta, delta_bias, A, B, C, D, z) -> Tensor:
+    """The recurrence one step at a time; autograd gives the gradients."""
+    step = F.softplus(delta + delta_bias)
+    h = torch.zeros(u.shape[0], *A.shape, dtype=u.dtype, device=u.device)
+    outputs = []
+    for t in range(u.shape[1]):
+        h = torch.exp(step[:, t, :, None] * A) * h + (step * u)[:, t, :, None] * B[:, t, None, :]
+        outputs.append((h * C[:, t, None, :]).sum(-1) + D * u[:, t])
+    return torch.stack(outputs, dim=1) * F.silu(z)

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from fused_cases import BACKENDS, BFLOAT16, check, check_replicas, double, draw, run
+from fused_cases import BACKENDS, BFLOAT16, check, check_replicas, double, draw, run, same_bits_and_close
 from torch.func import vmap
 
 from mixerlab.kernels.fused import Form, Part
@@ -129,11 +129,7 @@ def test_what_the_kernel_does_not_take(device, parts, taps, message):
     [(6, 128, (2, 2, 2), 64), (6, 128, (2, 2, 4), 64), (3, 333, (3, 3, 1), 96), (2, 2048, (8, 8, 16), 16)],
 )
 def test_in_bfloat16(device, batch, length, heads, width):
-    """Two runs agree bit for bit, and with float64 within the rounding of bfloat16."""
     convolved, parts = parts_of(heads, width)
     packed, weight = make_inputs(batch, length, convolved, parts, 4, device)
     inputs = [packed.bfloat16(), weight]
-    first, second = (run(lambda x, w: convolve_heads(x, w, parts), inputs) for _ in range(2))
-    for a, b in zip(first, second, strict=True):
-        assert torch.equal(a, b)
-    check(first, run(lambda x, w: plain(x, w, parts), double(inputs)), BFLOAT16)
+    same_bits_and_close(lambda x, w: convolve_heads(x, w, parts), lambda x, w: plain(x, w, parts), inputs)

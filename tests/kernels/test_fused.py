@@ -196,13 +196,13 @@ def test_embedding_under_vmap(device, backend, most, monkeypatch):
 
 def test_weight_gradients_of_programs_that_take_several_steps(device, monkeypatch):
     """As for many rows: two programs share 70 rows of the norm in tiles of 16, and 130 tokens in steps of 64."""
-    from mixerlab.kernels.fused.embedding import triton_kernels as embedding_kernels
-    from mixerlab.kernels.fused.rms_norm import triton_kernels as norm_kernels
+    from mixerlab.kernels.fused.embedding import operator as embedding_operator
+    from mixerlab.kernels.fused.rms_norm import operator as norm_operator
 
-    monkeypatch.setattr(norm_kernels, "processors", lambda device: 1)
-    monkeypatch.setattr(norm_kernels, "BACKWARD", (4, 2, 3))
-    monkeypatch.setattr(embedding_kernels, "BACKWARD_PROGRAMS", 2)
-    monkeypatch.setattr(embedding_kernels, "processors", lambda device: 1)
+    monkeypatch.setattr(norm_operator, "processors", lambda device: 1)
+    monkeypatch.setattr(norm_operator, "BACKWARD", (4, 2, 3))
+    monkeypatch.setattr(embedding_operator, "BACKWARD_PROGRAMS", 2)
+    monkeypatch.setattr(embedding_operator, "processors", lambda device: 1)
     inputs = draw((70, 128), (128,), device=device)
     check(run(lambda *a: rms_norm(*a, EPS, backend="triton"), inputs), run(plain_norm, double(inputs)))
     tokens = torch.randint(8, (130,), generator=torch.Generator().manual_seed(1)).to(device)

@@ -4,7 +4,7 @@ import pytest
 import torch
 from fused_cases import BACKENDS, BFLOAT16, FLOAT32, check, check_replicas, double, draw, run
 
-from mixerlab.kernels.fused.gates import gates, triton_kernels
+from mixerlab.kernels.fused.gates import gates, operator
 
 PARAMETERS = [("log_rate",), ("beta_bias",), (), ("log_rate", "beta_bias")]
 each_backend = pytest.mark.parametrize("backend", BACKENDS)
@@ -39,9 +39,9 @@ def test_gates(device, bias, names, dtype, backend):
 @pytest.mark.parametrize("channels", [3, 6])
 def test_gradients(device, channels, names, backend, monkeypatch):
     """Of logits that are columns of a wider tensor; two programs take several blocks of rows."""
-    monkeypatch.setattr(triton_kernels, "processors", lambda device: 1)
-    monkeypatch.setattr(triton_kernels, "BACKWARD_PROGRAMS", 2)
-    monkeypatch.setattr(triton_kernels, "TILE", 64)
+    monkeypatch.setattr(operator, "processors", lambda device: 1)
+    monkeypatch.setattr(operator, "BACKWARD_PROGRAMS", 2)
+    monkeypatch.setattr(operator, "TILE", 64)
 
     def of_columns(function, **given):
         def of(packed, *parameters):

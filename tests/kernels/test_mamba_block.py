@@ -4,6 +4,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from fused_cases import BACKENDS, check, check_replicas, double, run
+from recurrences import selective_loop
 from torch import Tensor
 
 from mixerlab.kernels.fused import linear
@@ -23,14 +24,7 @@ def definition(xz, conv_weight, conv_bias, x_proj, dt_proj, dt_bias, A_log, D) -
     padded = F.pad(x, (0, 0, taps - 1, 0))
     u = F.silu(conv_bias + sum(conv_weight[:, k] * padded[:, k : k + x.shape[1]] for k in range(taps)))
     dt, B, C = (u @ x_proj.T).split((dt_proj.shape[1], A_log.shape[1], A_log.shape[1]), dim=-1)
-    A = -A_log.exp()
-    step = F.softplus(dt @ dt_proj.T + dt_bias)
-    h = torch.zeros(x.shape[0], *A.shape, dtype=x.dtype, device=x.device)
-    outputs = []
-    for t in range(x.shape[1]):
-        h = torch.exp(step[:, t, :, None] * A) * h + (step * u)[:, t, :, None] * B[:, t, None, :]
-        outputs.append((h * C[:, t, None, :]).sum(-1) + D * u[:, t])
-    return torch.stack(outputs, dim=1) * F.silu(z)
+    return selective_loop(u, dt @ dt_proj.T, dt_bias, -A_log.exp(), B, C, D, z)
 
 
 def make_inputs(batch, length, channels, n, rank, taps, device, seed=0) -> list[Tensor]:

@@ -49,9 +49,9 @@ def test_norm_linear_without_an_update(device, backend):
 
 def test_programs_that_take_several_steps(device, monkeypatch):
     """As for many rows: the programs of one multiprocessor share 150 of them in tiles of at most 64."""
-    from mixerlab.kernels.fused.norm_linear import triton_kernels
+    from mixerlab.kernels.fused.norm_linear import operator
 
-    monkeypatch.setattr(triton_kernels, "processors", lambda device: 1)
+    monkeypatch.setattr(operator, "processors", lambda device: 1)
     for outputs in (20, 40):
         given = inputs((150,), 16, outputs, device)
         check(run(lambda *a: norm_linear(*a, EPS, backend="triton"), given), run(plain, double(given)))

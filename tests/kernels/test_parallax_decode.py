@@ -50,9 +50,9 @@ def test_shapes(batch, tokens, heads, kv_heads, cache_len, head_dim, window, dev
 @pytest.mark.parametrize("card", [1, 2])
 def test_heads_that_fill_the_card(card, device, monkeypatch):
     """Every head's cache is one part, which nothing merges, in large tiles or small ones."""
-    from mixerlab.kernels.parallax.decode import triton_decode
+    from mixerlab.kernels.parallax.decode import operator
 
-    monkeypatch.setattr(triton_decode, "processors", lambda device: card)
+    monkeypatch.setattr(operator, "processors", lambda device: card)
     assert_close(draw(3, 1, 4, 4, 150, 16, device))
 
 

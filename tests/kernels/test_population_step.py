@@ -143,10 +143,6 @@ def test_norms_of_more_columns_than_one_block_a_program(device, monkeypatch, pro
         torch.testing.assert_close(ours[name], expected[name], rtol=1e-5, atol=1e-6)
 
 
-def arguments_of(function, device="cpu", matrices=5):
-    return (for_moments if function is update_moments else for_parameters)(device, matrices)
-
-
 @pytest.mark.parametrize(
     ("function", "name", "wrong", "message"),
     [
@@ -160,6 +156,6 @@ def arguments_of(function, device="cpu", matrices=5):
     ],
 )
 def test_wrong_arguments_are_named(function, name, wrong, message):
-    arguments = arguments_of(function)
+    arguments = (for_moments if function is update_moments else for_parameters)("cpu", 5)
     with pytest.raises(ValueError, match=message):
         function(**arguments | {name: wrong(arguments[name])})

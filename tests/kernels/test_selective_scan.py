@@ -2,24 +2,13 @@
 
 import pytest
 import torch
-import torch.nn.functional as F
 from fused_cases import check, check_replicas, double, run
+from recurrences import selective_loop as loop
 from torch import Tensor
 
 from mixerlab.kernels.selective_scan import selective_scan
 
 NAMES = ("u", "delta", "delta_bias", "A", "B", "C", "D", "z")
-
-
-def loop(u, delta, delta_bias, A, B, C, D, z) -> Tensor:
-    """The recurrence one step at a time; autograd gives the gradients."""
-    step = F.softplus(delta + delta_bias)
-    h = torch.zeros(u.shape[0], *A.shape, dtype=u.dtype, device=u.device)
-    outputs = []
-    for t in range(u.shape[1]):
-        h = torch.exp(step[:, t, :, None] * A) * h + (step * u)[:, t, :, None] * B[:, t, None, :]
-        outputs.append((h * C[:, t, None, :]).sum(-1) + D * u[:, t])
-    return torch.stack(outputs, dim=1) * F.silu(z)
 
 
 def make_inputs(batch, length, channels, state, dtype=torch.float64, device="cpu", seed=0) -> list[Tensor]:

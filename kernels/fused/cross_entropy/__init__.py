@@ -5,7 +5,6 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from mixerlab.kernels.common.dispatch import resolve_backend, why_not_triton
-from mixerlab.kernels.fused.cross_entropy.operator import mean_losses
 from mixerlab.kernels.fused.cross_entropy.targets import rows_of_groups
 from mixerlab.kernels.ignore_index import IGNORE_INDEX
 
@@ -33,4 +32,6 @@ def cross_entropy(logits: Tensor, targets: Tensor, *, backend: str = "auto") -> 
         losses = F.cross_entropy(wide.flatten(0, 1), flat.flatten(), ignore_index=IGNORE_INDEX, reduction="none")
         count = (flat != IGNORE_INDEX).sum(dim=1).to(wide.dtype)
         return losses.view(flat.shape).sum(dim=1) / count.clamp(min=1), count
+    from mixerlab.kernels.fused.cross_entropy.operator import mean_losses  # here, because Triton is optional
+
     return mean_losses(rows, flat)[:2]

@@ -1,25 +1,35 @@
 """The Triton cross-entropy as PyTorch operators."""
 
 import torch
+import triton
 from torch import Tensor
 
+from mixerlab.kernels.common.addressing import unit_stride
 from mixerlab.kernels.common.registration import register
+from mixerlab.kernels.fused.cross_entropy.triton_kernels import (
+    cross_entropy_backward_kernel,
+    cross_entropy_forward_kernel,
+    group_means_kernel,
+)
+
+TILE, MAX_BLOCK_V, WARPS = 2048, 1024, 4
+SUM_BLOCK = 1024
 
 
 @torch.library.custom_op("mixerlab::cross_entropy", mutates_args=())
 def mean_losses(logits: Tensor, targets: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Mean loss and count of each group of `[groups, N, V]`, and the log-sum-exp of each row; all float32."""
-    from mixerlab.kernels.fused.cross_entropy import triton_kernels  # here, because Triton is optional
-
-    return triton_kernels.forward(logits, targets)
-
-
-@torch.library.custom_op("mixerlab::cross_entropy_backward", mutates_args=())
-def mean_losses_backward(grad: Tensor, logits: Tensor, targets: Tensor, count: Tensor, lse: Tensor) -> Tensor:
-    """Gradient of `logits` from that of the means `[groups]`."""
-    from mixerlab.kernels.fused.cross_entropy import triton_kernels
-
-    return triton_kernels.backward(grad, logits, targets, count, lse)
+    groups, rows, vocabulary = logits.shape
+    logits, tile = unit_stride(logits.flatten(0, 1)), _tile(vocabulary)
+    parts = triton.cdiv(rows, tile["ROWS"])
+    shapes = (groups,), (groups,), (groups, rows), (groups, parts), (groups, parts)
+    mean, count, lse, sums, counts = (logits.new_empty(shape, dtype=torch.float32) for shape in shapes)
+    if parts:
+        cross_entropy_forward_kernel[parts, groups](
+            logits, targets.contiguous(), sums, counts, lse, rows, vocabulary, logits.stride(0), **tile
+        )
+    group_means_kernel[groups,](sums, counts, mean, count, parts, BLOCK=SUM_BLOCK, num_warps=WARPS)
+    return mean, count, lse
 
 
 @mean_losses.register_fake
@@ -28,14 +38,25 @@ def _(logits, targets):
     return tuple(logits.new_empty(shape, dtype=torch.float32) for shape in shapes)
 
 
-@mean_losses_backward.register_fake
-def _(grad, logits, targets, count, lse):
-    return logits.new_empty(logits.shape)
+@torch.library.custom_op("mixerlab::cross_entropy_backward", mutates_args=())
+def mean_losses_backward(grad: Tensor, logits: Tensor, targets: Tensor, count: Tensor, lse: Tensor) -> Tensor:
+    """Gradient of `logits` from that of the means `[groups]`."""
+    groups, rows, vocabulary = logits.shape
+    grad_logits = logits.new_empty(logits.shape)
+    logits, tile = unit_stride(logits.flatten(0, 1)), _tile(vocabulary)
+    if rows:
+        cross_entropy_backward_kernel[triton.cdiv(rows, tile["ROWS"]), groups](
+            *(grad.contiguous(), logits, targets.contiguous(), count, lse, grad_logits),
+            *(rows, vocabulary, logits.stride(0)),
+            **tile,
+        )
+    return grad_logits
 
 
-def _gradients(ctx, grad, *_):
-    return mean_losses_backward(grad, *ctx.saved_tensors), None
+def _tile(vocabulary: int) -> dict[str, int]:
+    block = min(triton.next_power_of_2(vocabulary), MAX_BLOCK_V)
+    return {"ROWS": TILE // block, "BLOCK_V": block, "num_warps": WARPS}
 
 
-register(mean_losses, gradients=_gradients)
-register(mean_losses_backward)
+register(mean_losses, gradients=lambda ctx, grad, *_: (mean_losses_backward(grad, *ctx.saved_tensors), None))
+register(mean_losses_backward, like="logits")

@@ -1,20 +1,16 @@
 """Triton kernels of the cross-entropy. A program takes rows of a group and loops over blocks of the vocabulary."""
 
-import torch
 import triton
 import triton.language as tl
-from torch import Tensor
 
 from mixerlab.kernels.ignore_index import IGNORE_INDEX
 
-TILE, MAX_BLOCK_V, WARPS = 2048, 1024, 4
-SUM_BLOCK = 1024
 IGNORE = tl.constexpr(IGNORE_INDEX)
 NO_LOGIT = tl.constexpr(-1e30)  # past the vocabulary; finite, so that differences are not NaN
 
 
 @triton.jit(do_not_specialize=["N"])
-def _cross_entropy_forward_kernel(
+def cross_entropy_forward_kernel(
     logits_ptr,
     targets_ptr,
     sums_ptr,
@@ -56,7 +52,7 @@ def _cross_entropy_forward_kernel(
 
 
 @triton.jit(do_not_specialize=["parts"])
-def _group_means_kernel(sums_ptr, counts_ptr, means_ptr, group_counts_ptr, parts, BLOCK: tl.constexpr):
+def group_means_kernel(sums_ptr, counts_ptr, means_ptr, group_counts_ptr, parts, BLOCK: tl.constexpr):
     group = tl.program_id(0).to(tl.int64)
     total = tl.zeros((BLOCK,), dtype=tl.float32)
     count = tl.zeros((BLOCK,), dtype=tl.float32)
@@ -70,7 +66,7 @@ def _group_means_kernel(sums_ptr, counts_ptr, means_ptr, group_counts_ptr, parts
 
 
 @triton.jit(do_not_specialize=["N"])
-def _cross_entropy_backward_kernel(
+def cross_entropy_backward_kernel(
     grad_ptr,
     logits_ptr,
     targets_ptr,
@@ -102,49 +98,3 @@ def _cross_entropy_backward_kernel(
             grad_x.to(grad_logits_ptr.dtype.element_ty),
             mask=mask,
         )
-
-
-def forward(logits: Tensor, targets: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """`mean_losses` of `kernels.fused.cross_entropy.operator`."""
-    groups, rows, vocabulary = logits.shape
-    logits, tile = _rows(logits), _tile(vocabulary)
-    parts = triton.cdiv(rows, tile["ROWS"])
-    shapes = (groups,), (groups,), (groups, rows), (groups, parts), (groups, parts)
-    mean, count, lse, sums, counts = (torch.empty(shape, dtype=torch.float32, device=logits.device) for shape in shapes)
-    if parts:
-        _cross_entropy_forward_kernel[parts, groups](
-            logits, targets.contiguous(), sums, counts, lse, rows, vocabulary, logits.stride(0), **tile
-        )
-    _group_means_kernel[groups,](sums, counts, mean, count, parts, BLOCK=SUM_BLOCK, num_warps=WARPS)
-    return mean, count, lse
-
-
-def backward(grad: Tensor, logits: Tensor, targets: Tensor, count: Tensor, lse: Tensor) -> Tensor:
-    """`mean_losses_backward` of `kernels.fused.cross_entropy.operator`."""
-    groups, rows, vocabulary = logits.shape
-    grad_logits = torch.empty(logits.shape, dtype=logits.dtype, device=logits.device)
-    logits, tile = _rows(logits), _tile(vocabulary)
-    if rows:
-        _cross_entropy_backward_kernel[triton.cdiv(rows, tile["ROWS"]), groups](
-            grad.contiguous(),
-            logits,
-            targets.contiguous(),
-            count,
-            lse,
-            grad_logits,
-            rows,
-            vocabulary,
-            logits.stride(0),
-            **tile,
-        )
-    return grad_logits
-
-
-def _tile(vocabulary: int) -> dict[str, int]:
-    block = min(triton.next_power_of_2(vocabulary), MAX_BLOCK_V)
-    return {"ROWS": TILE // block, "BLOCK_V": block, "num_warps": WARPS}
-
-
-def _rows(logits: Tensor) -> Tensor:
-    rows = logits.flatten(0, 1)
-    return rows if rows.stride(1) == 1 else rows.contiguous()

@@ -8,7 +8,6 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from mixerlab.kernels.common.dispatch import resolve_backend, why_not_triton
-from mixerlab.kernels.fused.embedding.operator import look_up
 
 
 @dataclass(frozen=True, eq=False)  # tensors cannot be compared to one bool
@@ -69,5 +68,7 @@ def embedding(tokens: Tensor, weight: Tensor, *, out_dtype: torch.dtype | None =
         # 256 equal terms.
         wide = weight.to(torch.promote_types(weight.dtype, torch.float32))
         return F.embedding(tokens, wide).to(out_dtype)
+    from mixerlab.kernels.fused.embedding.operator import look_up  # here, because Triton is optional
+
     # One group of parameters; under vmap each replica is another.
     return look_up(tokens.reshape(1, -1), weight[None], out_dtype).view(*tokens.shape, weight.shape[1])

@@ -4,28 +4,16 @@ A program of the backward takes a block of the vocabulary, a block of columns an
 parts are added up afterwards.
 """
 
-import torch
 import triton
 import triton.language as tl
-from torch import Tensor
 
-from mixerlab.kernels.common.addressing import unit_stride
-from mixerlab.kernels.common.device import processors
-from mixerlab.kernels.common.triton_sums import sum_parts
 from mixerlab.kernels.fused.triton_one_hot import add_by_token
-
-TILE, WARPS = 2048, 4
-BLOCK_N, MAX_BLOCK_D = 64, 128
-# By the bytes of an element. Each block of tokens reads the rows again, and yet in float32 two small blocks take less
-# time than a large one: 3 x 131,072 rows took 66 us with a block of 32 tokens, and 303 us with one of 64.
-MAX_BLOCK_V = {4: 32, 2: 64}
-BACKWARD_PROGRAMS = 4  # for each multiprocessor, of all groups together
 
 
 # Two builds: for weights aligned for vector loads, and for any place among the population's parameters. Eight loads for
 # the eight bfloat16 elements that a thread writes would make the aligned case slower.
 @triton.jit(do_not_specialize=["N"])
-def _embedding_forward_kernel(
+def embedding_forward_kernel(
     tokens_ptr,
     weight_ptr,
     y_ptr,
@@ -46,7 +34,7 @@ def _embedding_forward_kernel(
 
 
 @triton.jit(do_not_specialize=["N", "V", "part_rows"])
-def _embedding_backward_kernel(
+def embedding_backward_kernel(
     grad_ptr,
     tokens_ptr,
     sums_ptr,
@@ -75,53 +63,3 @@ def _embedding_backward_kernel(
         sums = add_by_token(sums, token, v, grad)
     at = ((group * parts + part) * V + v)[:, None] * D + column[None, :]
     tl.store(sums_ptr + at, sums, mask=(v < V)[:, None] & (column < D)[None, :])
-
-
-def forward(tokens: Tensor, weight: Tensor, out_dtype: torch.dtype) -> Tensor:
-    """`look_up` of `kernels.fused.embedding.operator`."""
-    groups, rows = tokens.shape
-    width = weight.shape[2]
-    weight = unit_stride(weight)
-    y = torch.empty((groups, rows, width), dtype=out_dtype, device=weight.device)
-    block = min(triton.next_power_of_2(width), MAX_BLOCK_D)
-    tile = TILE // block
-    if y.numel():
-        _embedding_forward_kernel[triton.cdiv(rows, tile), groups, triton.cdiv(width, block)](
-            tokens.contiguous(),
-            weight,
-            y,
-            rows,
-            *weight.stride()[:2],
-            D=width,
-            BLOCK_D=block,
-            ROWS=tile,
-            num_warps=WARPS,
-        )
-    return y
-
-
-def backward(grad: Tensor, tokens: Tensor, vocabulary: int, dtype: torch.dtype) -> Tensor:
-    """The gradient of the weight, `[groups, V, D]` in `dtype`, from that of the result `[groups, N, D]`."""
-    groups, rows, width = grad.shape
-    block_v = min(max(triton.next_power_of_2(vocabulary), 16), MAX_BLOCK_V[grad.element_size()])
-    block_d = min(max(triton.next_power_of_2(width), 16), MAX_BLOCK_D)
-    blocks = triton.cdiv(vocabulary, block_v) * triton.cdiv(width, block_d)
-    steps = triton.cdiv(rows, BLOCK_N)
-    part_steps = triton.cdiv(steps, max(1, BACKWARD_PROGRAMS * processors(grad.device) // (groups * blocks)))
-    parts = triton.cdiv(steps, part_steps) if steps else 0
-    sums = torch.empty((groups, parts, vocabulary, width), dtype=torch.float32, device=grad.device)
-    if sums.numel():
-        _embedding_backward_kernel[parts, groups, blocks](
-            grad.contiguous(),
-            tokens.contiguous(),
-            sums,
-            rows,
-            vocabulary,
-            part_steps * BLOCK_N,
-            D=width,
-            BLOCK_D=block_d,
-            BLOCK_V=block_v,
-            BLOCK_N=BLOCK_N,
-            num_warps=WARPS,
-        )
-    return sum_parts(sums, dtype)

@@ -8,7 +8,6 @@ from torch import Tensor
 from mixerlab.kernels.common.autocast import default_dtype
 from mixerlab.kernels.common.dispatch import resolve_backend, why_not_triton
 from mixerlab.kernels.fused.embedding import Embedded, embedding
-from mixerlab.kernels.fused.embedding_norm.operator import look_up_add_norm, sum_add_norm
 from mixerlab.kernels.fused.rms_norm import add_rms_norm
 
 # Largest vocabulary whose table goes through layers in place of the looked-up rows. The backward of every look-up is a
@@ -94,6 +93,8 @@ def embedded_add_rms_norm(
     chosen = resolve_backend(backend, y.device, supported=not why, why=why)
     if chosen == "reference" or x.shape != y.shape or gain.shape != (width,):
         return add_rms_norm(x.look_up(backend=backend), y, gain, eps, out_dtype=out_dtype, backend=backend)
+    from mixerlab.kernels.fused.embedding_norm.operator import look_up_add_norm  # here, because Triton is optional
+
     # One group of parameters; under vmap each replica is another.
     zero, normed = look_up_add_norm(
         x.tokens.reshape(1, -1),
@@ -113,6 +114,8 @@ def _add_to_sum(
     chosen = resolve_backend(backend, z.device, supported=not why, why=why)
     if chosen == "reference" or z.shape != x.zero.shape or gain.shape != z.shape[-1:]:
         return add_rms_norm(x.add_up(), z, gain, eps, out_dtype=out_dtype, backend=backend)
+    from mixerlab.kernels.fused.embedding_norm.operator import sum_add_norm
+
     rows = (1, -1, z.shape[-1])
     total, normed = sum_add_norm(
         x.zero.view(rows),

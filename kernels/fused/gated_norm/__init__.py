@@ -3,7 +3,6 @@
 from torch import Tensor
 
 from mixerlab.kernels.common.dispatch import resolve_backend, why_not_triton
-from mixerlab.kernels.fused.gated_norm.operator import gated_norm
 from mixerlab.kernels.fused.rms_norm import MAX_WIDTH, rms_norm
 from mixerlab.kernels.fused.swiglu import swiglu
 
@@ -38,9 +37,8 @@ def gated_rms_norm(
     if resolve_backend(backend, x.device, supported=not why, why=why) == "reference":
         normed = rms_norm(x, weight, eps, out_dtype=x.dtype, backend="reference").flatten(-2)
         return swiglu(gate, normed, backend="reference") if silu else normed * gate.sigmoid()
+    from mixerlab.kernels.fused.gated_norm.operator import gated_norm  # here, because Triton is optional
+
     # One group of parameters; under vmap each replica is another.
     y = gated_norm(x.reshape(1, -1, x.shape[-1]), gate.reshape(1, -1, gate.shape[-1]), weight[None], eps, silu)
     return y.view(gate.shape)
-
-
-__all__ = ["gated_rms_norm"]

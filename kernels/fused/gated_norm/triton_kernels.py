@@ -3,15 +3,8 @@
 The norm is neither written nor saved: the backward computes it again from x.
 """
 
-import torch
 import triton
 import triton.language as tl
-from torch import Tensor
-
-from mixerlab.kernels.common.addressing import unit_stride
-from mixerlab.kernels.common.device import processors
-from mixerlab.kernels.common.triton_sums import sum_parts
-from mixerlab.kernels.fused.rms_norm.triton_kernels import BACKWARD, FORWARD_WARPS, TILE
 
 
 @triton.jit
@@ -31,7 +24,7 @@ def load_tile(
 
 
 @triton.jit(do_not_specialize=["N", "weight_group"], do_not_specialize_on_alignment=["weight_ptr"])
-def _gated_norm_forward_kernel(
+def gated_norm_forward_kernel(
     x_ptr, gate_ptr, weight_ptr, y_ptr, N, gate_group, gate_row, weight_group, eps,
     SILU: tl.constexpr, H: tl.constexpr, D: tl.constexpr, BLOCK_D: tl.constexpr, ROWS: tl.constexpr,
 ):  # fmt: skip
@@ -46,7 +39,7 @@ def _gated_norm_forward_kernel(
 
 
 @triton.jit(do_not_specialize=["N", "weight_group"], do_not_specialize_on_alignment=["weight_ptr"])
-def _gated_norm_backward_kernel(
+def gated_norm_backward_kernel(
     grad_ptr, x_ptr, gate_ptr, weight_ptr, grad_x_ptr, grad_gate_ptr, sums_ptr,
     N, gate_group, gate_row, weight_group, eps,
     SILU: tl.constexpr, H: tl.constexpr, D: tl.constexpr, BLOCK_D: tl.constexpr, ROWS: tl.constexpr,
@@ -73,48 +66,3 @@ def _gated_norm_backward_kernel(
         grad_x = scale * (grad - x * (tl.sum(grad * x, axis=1) / D)[:, None])
         tl.store(grad_x_ptr + at, grad_x.to(grad_x_ptr.dtype.element_ty), mask=mask)
     tl.store(sums_ptr + (group * parts + part) * D + column, tl.sum(grad_weight, axis=0), mask=column < D)
-
-
-def forward(x: Tensor, gate: Tensor, weight: Tensor, eps: float, silu: bool) -> Tensor:
-    """`gated_norm` of `kernels.fused.gated_norm.operator`."""
-    x, gate, weight = x.contiguous(), unit_stride(gate), unit_stride(weight)
-    y = torch.empty(gate.shape, dtype=gate.dtype, device=gate.device)
-    constants = _constants(x, gate)
-    if x.numel():
-        _gated_norm_forward_kernel[triton.cdiv(x.shape[1], constants["ROWS"]), x.shape[0]](
-            *(x, gate, weight, y, x.shape[1], *gate.stride()[:2], weight.stride(0), eps),
-            SILU=silu,
-            **constants,
-            num_warps=FORWARD_WARPS,
-        )
-    return y
-
-
-def backward(
-    grad: Tensor, x: Tensor, gate: Tensor, weight: Tensor, eps: float, silu: bool
-) -> tuple[Tensor, Tensor, Tensor]:
-    """`gated_norm_backward` of `kernels.fused.gated_norm.operator`."""
-    grad, x, gate = grad.contiguous(), x.contiguous(), unit_stride(gate)
-    groups, rows, width = x.shape
-    constants = _constants(x, gate)
-    warps, programs, stages = BACKWARD
-    parts = min(triton.cdiv(rows, constants["ROWS"]), max(1, programs * processors(x.device) // groups))
-    sums = torch.empty((groups, parts, width), dtype=torch.float32, device=x.device)
-    grad_x, grad_gate = torch.empty_like(x), torch.empty(gate.shape, dtype=gate.dtype, device=gate.device)
-    rows_of_weight = unit_stride(weight)
-    if x.numel():
-        _gated_norm_backward_kernel[parts, groups](
-            *(grad, x, gate, rows_of_weight, grad_x, grad_gate, sums),
-            *(rows, *gate.stride()[:2], rows_of_weight.stride(0), eps),
-            SILU=silu,
-            **constants,
-            num_warps=warps,
-            num_stages=stages,
-        )
-    return grad_x, grad_gate, sum_parts(sums, weight.dtype)
-
-
-def _constants(x: Tensor, gate: Tensor) -> dict[str, int]:
-    width = x.shape[2]
-    block = max(16, triton.next_power_of_2(width))
-    return {"H": gate.shape[2] // width, "D": width, "BLOCK_D": block, "ROWS": max(1, TILE // block)}

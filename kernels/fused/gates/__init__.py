@@ -5,7 +5,6 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from mixerlab.kernels.common.dispatch import resolve_backend, why_not_triton
-from mixerlab.kernels.fused.gates.operator import gates as gates_of_groups
 
 
 def gates(
@@ -40,6 +39,8 @@ def gates(
     parameters = [x for x in (decay_bias, log_rate, beta_bias) if x is not None]
     why = why_not_triton(decay_logit, beta_logit, *parameters)
     if resolve_backend(backend, decay_logit.device, supported=not why, why=why) == "triton":
+        from mixerlab.kernels.fused.gates.operator import gates as gates_of_groups  # here, because Triton is optional
+
         # One group of parameters; under vmap each replica is another.
         logits = (x.reshape(1, -1, x.shape[-1]) for x in (decay_logit, beta_logit))
         given = (x if x is None else x[None] for x in (decay_bias, log_rate, beta_bias))

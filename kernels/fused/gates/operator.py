@@ -1,9 +1,17 @@
 """The Triton gates as PyTorch operators."""
 
 import torch
+import triton
 from torch import Tensor
 
+from mixerlab.kernels.common.addressing import unit_stride
+from mixerlab.kernels.common.device import processors
 from mixerlab.kernels.common.registration import register
+from mixerlab.kernels.common.triton_sums import sum_parts
+from mixerlab.kernels.fused.gates.triton_kernels import gates_backward_kernel, gates_forward_kernel
+
+TILE, WARPS = 1024, 4
+BACKWARD_PROGRAMS = 4  # for each multiprocessor, of all groups together
 
 
 @torch.library.custom_op("mixerlab::gates", mutates_args=())
@@ -11,9 +19,21 @@ def gates(
     decay_logit: Tensor, beta_logit: Tensor, decay_bias: Tensor, log_rate: Tensor | None, beta_bias: Tensor | None
 ) -> tuple[Tensor, Tensor]:
     """`gates` of logits `[groups, N, C]` and `[groups, N, H]`, and parameters: log decay and beta in float32."""
-    from mixerlab.kernels.fused.gates import triton_kernels  # here, because Triton is optional
+    inputs = _readable(decay_logit, beta_logit, decay_bias, log_rate, beta_bias)
+    groups, rows, _ = decay_logit.shape
+    log_decay, beta = results = _results(*inputs)
+    tile = _tile(decay_logit, beta_logit)
+    if rows:
+        gates_forward_kernel[triton.cdiv(rows, tile["ROWS"]), groups](
+            *inputs, log_decay, beta, rows, *_strides(inputs), **tile
+        )
+    return results
 
-    return triton_kernels.forward(decay_logit, beta_logit, decay_bias, log_rate, beta_bias)
+
+@gates.register_fake
+def _results(decay_logit, beta_logit, decay_bias, log_rate, beta_bias):
+    log_decay, beta = (x.new_empty(x.shape, dtype=torch.float32) for x in (decay_logit, beta_logit))
+    return log_decay, beta
 
 
 @torch.library.custom_op("mixerlab::gates_backward", mutates_args=())
@@ -27,15 +47,19 @@ def gates_backward(
     beta_bias: Tensor | None,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The gradients of the logits, and in float32 those of decay bias, log rate and beta bias `[groups, 2 C + H]`."""
-    from mixerlab.kernels.fused.gates import triton_kernels
-
-    return triton_kernels.backward(d_log_decay, d_beta, decay_logit, beta_logit, decay_bias, log_rate, beta_bias)
-
-
-@gates.register_fake
-def _(decay_logit, beta_logit, decay_bias, log_rate, beta_bias):
-    log_decay, beta = (x.new_empty(x.shape, dtype=torch.float32) for x in (decay_logit, beta_logit))
-    return log_decay, beta
+    inputs = _readable(decay_logit, beta_logit, decay_bias, log_rate, beta_bias)
+    groups, rows, channels = decay_logit.shape
+    tile = _tile(decay_logit, beta_logit)
+    parts = min(triton.cdiv(rows, tile["ROWS"]), max(1, BACKWARD_PROGRAMS * processors(decay_logit.device) // groups))
+    sums = decay_logit.new_empty((groups, parts, 2 * channels + beta_logit.shape[2]), dtype=torch.float32)
+    of_decay, of_beta = (x.new_empty(x.shape) for x in (decay_logit, beta_logit))
+    if rows:
+        gates_backward_kernel[parts, groups](
+            *(d_log_decay.contiguous(), d_beta.contiguous(), *inputs, of_decay, of_beta, sums),
+            *(rows, *_strides(inputs)),
+            **tile,
+        )
+    return of_decay, of_beta, sum_parts(sums, torch.float32)
 
 
 @gates_backward.register_fake
@@ -44,6 +68,23 @@ def _(d_log_decay, d_beta, decay_logit, beta_logit, decay_bias, log_rate, beta_b
     of_decay, of_beta = (x.new_empty(x.shape) for x in (decay_logit, beta_logit))
     sums = decay_bias.new_empty(groups, 2 * channels + beta_logit.shape[2], dtype=torch.float32)
     return of_decay, of_beta, sums
+
+
+def _readable(*tensors: Tensor | None) -> list[Tensor | None]:
+    return [x if x is None else unit_stride(x) for x in tensors]
+
+
+def _strides(inputs: list[Tensor | None]) -> list[int]:
+    """Of a group and a row of both logits, then of a group of each parameter."""
+    steps = [(0, 0) if x is None else x.stride()[:2] for x in inputs]
+    return [*steps[0], *steps[1], *(of_group for of_group, _ in steps[2:])]
+
+
+def _tile(decay_logit: Tensor, beta_logit: Tensor) -> dict[str, int]:
+    channels, heads = decay_logit.shape[2], beta_logit.shape[2]
+    block_c, block_h = (triton.next_power_of_2(width) for width in (channels, heads))
+    rows = max(1, TILE // max(block_c, block_h))
+    return {"C": channels, "H": heads, "BLOCK_C": block_c, "BLOCK_H": block_h, "ROWS": rows, "num_warps": WARPS}
 
 
 def _save(ctx, inputs, output):

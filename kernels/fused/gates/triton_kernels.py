@@ -6,18 +6,11 @@ The gradients of the parameters are sums over all positions. In the backward a f
 rows, and their parts are added up afterwards. No atomics: the result has the same bits every time.
 """
 
-import torch
 import triton
 import triton.language as tl
-from torch import Tensor
 
-from mixerlab.kernels.common.addressing import unit_stride
-from mixerlab.kernels.common.device import processors
 from mixerlab.kernels.common.triton_elementwise import softplus
-from mixerlab.kernels.common.triton_sums import sum_parts
 
-TILE, WARPS = 1024, 4
-BACKWARD_PROGRAMS = 4  # for each multiprocessor, of all groups together
 # One build for any number of rows, and for parameters at any place in the population.
 ANY = {
     "do_not_specialize": ["N", "decay_bias_group", "log_rate_group", "beta_bias_group"],
@@ -40,7 +33,7 @@ def _logits(ptr, group, row, column, mask, group_stride, row_stride, bias):
 
 
 @triton.jit(**ANY)
-def _gates_forward_kernel(
+def gates_forward_kernel(
     decay_logit_ptr, beta_logit_ptr, decay_bias_ptr, log_rate_ptr, beta_bias_ptr, log_decay_ptr, beta_ptr,
     N, decay_group, decay_row, beta_group, beta_row, decay_bias_group, log_rate_group, beta_bias_group,
     C: tl.constexpr, H: tl.constexpr, BLOCK_C: tl.constexpr, BLOCK_H: tl.constexpr, ROWS: tl.constexpr,
@@ -60,7 +53,7 @@ def _gates_forward_kernel(
 
 
 @triton.jit(**ANY)
-def _gates_backward_kernel(
+def gates_backward_kernel(
     d_log_decay_ptr, d_beta_ptr, decay_logit_ptr, beta_logit_ptr, decay_bias_ptr, log_rate_ptr, beta_bias_ptr,
     d_decay_logit_ptr, d_beta_logit_ptr, sums_ptr,
     N, decay_group, decay_row, beta_group, beta_row, decay_bias_group, log_rate_group, beta_bias_group,
@@ -98,62 +91,3 @@ def _gates_backward_kernel(
     tl.store(sums_ptr + channel, tl.sum(of_decay_bias, axis=0, keep_dims=True), mask=channel < C)
     tl.store(sums_ptr + C + channel, tl.sum(of_log_rate, axis=0, keep_dims=True), mask=channel < C)
     tl.store(sums_ptr + 2 * C + head, tl.sum(of_beta_bias, axis=0, keep_dims=True), mask=head < H)
-
-
-def forward(
-    decay_logit: Tensor, beta_logit: Tensor, decay_bias: Tensor, log_rate: Tensor | None, beta_bias: Tensor | None
-) -> tuple[Tensor, Tensor]:
-    """`gates` of `kernels.fused.gates.operator`."""
-    inputs = _readable(decay_logit, beta_logit, decay_bias, log_rate, beta_bias)
-    groups, rows, _ = decay_logit.shape
-    log_decay, beta = (torch.empty(x.shape, dtype=torch.float32, device=x.device) for x in (decay_logit, beta_logit))
-    tile = _tile(decay_logit, beta_logit)
-    if rows:
-        _gates_forward_kernel[triton.cdiv(rows, tile["ROWS"]), groups](
-            *inputs, log_decay, beta, rows, *_strides(inputs), **tile
-        )
-    return log_decay, beta
-
-
-def backward(
-    d_log_decay: Tensor,
-    d_beta: Tensor,
-    decay_logit: Tensor,
-    beta_logit: Tensor,
-    decay_bias: Tensor,
-    log_rate: Tensor | None,
-    beta_bias: Tensor | None,
-) -> tuple[Tensor, Tensor, Tensor]:
-    """`gates_backward` of `kernels.fused.gates.operator`."""
-    inputs = _readable(decay_logit, beta_logit, decay_bias, log_rate, beta_bias)
-    groups, rows, channels = decay_logit.shape
-    tile = _tile(decay_logit, beta_logit)
-    blocks = triton.cdiv(rows, tile["ROWS"])
-    parts = min(blocks, max(1, BACKWARD_PROGRAMS * processors(decay_logit.device) // groups))
-    width = 2 * channels + beta_logit.shape[2]
-    sums = torch.empty((groups, parts, width), dtype=torch.float32, device=decay_logit.device)
-    of_decay, of_beta = (torch.empty(x.shape, dtype=x.dtype, device=x.device) for x in (decay_logit, beta_logit))
-    if rows:
-        _gates_backward_kernel[parts, groups](
-            *(d_log_decay.contiguous(), d_beta.contiguous(), *inputs, of_decay, of_beta, sums),
-            *(rows, *_strides(inputs)),
-            **tile,
-        )
-    return of_decay, of_beta, sum_parts(sums, torch.float32)
-
-
-def _readable(*tensors: Tensor | None) -> list[Tensor | None]:
-    return [x if x is None else unit_stride(x) for x in tensors]
-
-
-def _strides(inputs: list[Tensor | None]) -> list[int]:
-    """Of a group and a row of both logits, then of a group of each parameter."""
-    steps = [(0, 0) if x is None else x.stride()[:2] for x in inputs]
-    return [*steps[0], *steps[1], *(of_group for of_group, _ in steps[2:])]
-
-
-def _tile(decay_logit: Tensor, beta_logit: Tensor) -> dict[str, int]:
-    channels, heads = decay_logit.shape[2], beta_logit.shape[2]
-    block_c, block_h = (triton.next_power_of_2(width) for width in (channels, heads))
-    rows = max(1, TILE // max(block_c, block_h))
-    return {"C": channels, "H": heads, "BLOCK_C": block_c, "BLOCK_H": block_h, "ROWS": rows, "num_warps": WARPS}

@@ -8,7 +8,6 @@ from torch import Tensor
 
 from mixerlab.kernels.common.autocast import autocast_dtype
 from mixerlab.kernels.common.dispatch import resolve_backend, why_not_triton
-from mixerlab.kernels.fused.linear.operator import matrix_product, product_and_bias
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None, *, backend: str = "auto") -> Tensor:
@@ -41,6 +40,11 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None, *, backend: st
     if resolve_backend(backend, x.device, supported=not why, why=why) == "reference":
         y = F.linear(x, weight)
         return y if bias is None else y + bias
+    from mixerlab.kernels.fused.linear.operator import (
+        matrix_product,
+        product_and_bias,
+    )  # here, because Triton is optional
+
     # One group of parameters; under vmap each replica is another.
     rows = x.reshape(1, x.shape[:-1].numel(), x.shape[-1])
     y = matrix_product(rows, weight[None]) if bias is None else product_and_bias(rows, weight[None], bias[None])

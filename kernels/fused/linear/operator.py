@@ -1,9 +1,22 @@
 """A linear layer as PyTorch operators: PyTorch's product forward, a Triton kernel for the gradient of the weight."""
 
+import math
+
 import torch
+import triton
 from torch import Tensor
 
+from mixerlab.kernels.common.addressing import unit_stride
+from mixerlab.kernels.common.device import processors
 from mixerlab.kernels.common.registration import register
+from mixerlab.kernels.common.triton_sums import UNIT, sum_parts
+from mixerlab.kernels.fused.linear.triton_kernels import weight_gradient_kernel
+
+MIN_STEPS = 4  # of a part: with fewer it would write more than half as many bytes as it reads
+# (rows of a step, fewest rows and columns of a tile, most of either, stages, warps). In bfloat16 a tile of at least 64
+# rows uses warp-group products, and four stages of one program fit in shared memory. Float32 products do not use the
+# tensor cores; with a smaller tile their sums stay in registers.
+CONFIGS = {torch.bfloat16: (64, (64, 16), 128, 4, 8), torch.float32: (32, (16, 16), 64, 2, 4)}
 
 
 @torch.library.custom_op("mixerlab::linear", mutates_args=())
@@ -12,36 +25,66 @@ def matrix_product(x: Tensor, weight: Tensor) -> Tensor:
     return torch.bmm(x, weight.mT)
 
 
+@matrix_product.register_fake
+def _empty_product(x, weight, *bias):
+    return x.new_empty((*x.shape[:2], weight.shape[1]))
+
+
 @torch.library.custom_op("mixerlab::linear_with_bias", mutates_args=())
 def product_and_bias(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     """`matrix_product` plus `bias` `[groups, M]`, rounded once."""
-    y = x.new_empty((*x.shape[:2], weight.shape[1]))
+    y = _empty_product(x, weight)
     for group, rows in enumerate(x):  # the library adds a bias on the chip only to a single product
         torch.addmm(bias[group].to(x.dtype), rows, weight[group].mT, out=y[group])
     return y
 
 
+product_and_bias.register_fake(_empty_product)
+
+
 @torch.library.custom_op("mixerlab::linear_weight_gradient", mutates_args=())
 def weight_gradient(grad: Tensor, x: Tensor) -> Tensor:
-    """`[groups, M, K]` from the result's gradient `[groups, N, M]` and `x` `[groups, N, K]`."""
-    from mixerlab.kernels.fused.linear import triton_kernels  # here, because Triton is optional
+    """`[groups, M, K]` from the result's gradient `[groups, N, M]` and `x` `[groups, N, K]`.
 
-    return triton_kernels.weight_gradient(grad, x)
-
-
-@matrix_product.register_fake
-def _(x, weight):
-    return x.new_empty((*x.shape[:2], weight.shape[1]))
-
-
-@product_and_bias.register_fake
-def _(x, weight, bias):
-    return x.new_empty((*x.shape[:2], weight.shape[1]))
+    By PyTorch's product if one part is best.
+    """
+    (groups, rows, outputs), inputs = grad.shape, x.shape[2]
+    step, (least_m, least_k), most, stages, warps = CONFIGS[x.dtype]
+    block_m = min(max(triton.next_power_of_2(outputs), least_m), most)
+    block_k = min(max(triton.next_power_of_2(inputs), least_k), most)
+    tiles = triton.cdiv(outputs, block_m) * triton.cdiv(inputs, block_k)
+    steps = part_steps(triton.cdiv(rows, step), groups * tiles, processors(x.device))
+    if steps is None:
+        return torch.bmm(grad.mT, x)
+    parts = triton.cdiv(rows, steps * step)
+    grad, x = unit_stride(grad), unit_stride(x)
+    unit_m = math.gcd(UNIT, outputs, *grad.stride()[:2])
+    unit_k = math.gcd(UNIT, inputs, *x.stride()[:2])
+    sums = x.new_empty((groups, parts, outputs, inputs), dtype=torch.float32)
+    weight_gradient_kernel[tiles, parts, groups](
+        *(grad, x, sums, rows, steps * step, outputs // unit_m, inputs // unit_k),
+        *(stride // unit_m for stride in grad.stride()[:2]),
+        *(stride // unit_k for stride in x.stride()[:2]),
+        UNIT_M=unit_m,
+        UNIT_K=unit_k,
+        BLOCK_M=block_m,
+        BLOCK_K=block_k,
+        BLOCK_N=step,
+        num_stages=stages,
+        num_warps=warps,
+    )
+    return sum_parts(sums, x.dtype)
 
 
 @weight_gradient.register_fake
 def _(grad, x):
     return x.new_empty((x.shape[0], grad.shape[2], x.shape[2]))
+
+
+def part_steps(steps: int, tiles: int, programs: int) -> int | None:
+    """Steps of a part, if each of `tiles` sums `steps` and at most `programs` run; None if one part is best."""
+    parts = min(programs // tiles, steps // MIN_STEPS)
+    return triton.cdiv(steps, parts) if parts > 1 else None
 
 
 def _save(ctx, inputs, output):

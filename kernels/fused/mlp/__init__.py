@@ -6,7 +6,6 @@ from torch import Tensor
 from mixerlab.kernels.common.autocast import autocast_dtype
 from mixerlab.kernels.common.dispatch import resolve_backend, why_not_triton
 from mixerlab.kernels.fused.linear import linear
-from mixerlab.kernels.fused.mlp.operator import mlp
 from mixerlab.kernels.fused.swiglu import swiglu_packed
 
 MAX_WIDTH = 128  # a row of the result, or of the gradient of x, is summed in registers
@@ -47,5 +46,7 @@ def swiglu_mlp(x: Tensor, gate_up: Tensor, down: Tensor, *, backend: str = "auto
     if chosen == "reference" or (backend == "auto" and x.dtype != torch.bfloat16):
         hidden = swiglu_packed(linear(x, gate_up, backend=backend), backend=backend)
         return linear(hidden, down, backend=backend)
+    from mixerlab.kernels.fused.mlp.operator import mlp  # here, because Triton is optional
+
     # One group of parameters; under vmap each replica is another.
     return mlp(x.reshape(1, -1, width), gate_up[None], down[None]).view(x.shape)

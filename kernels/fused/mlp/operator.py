@@ -1,37 +1,58 @@
 """The Triton SwiGLU layer as PyTorch operators."""
 
 import torch
+import triton
 from torch import Tensor
 
+from mixerlab.kernels.common.addressing import whole_rows
 from mixerlab.kernels.common.registration import register
 from mixerlab.kernels.fused.linear.operator import weight_gradient
+from mixerlab.kernels.fused.mlp.triton_kernels import mlp_backward_kernel, mlp_forward_kernel
+
+# (rows, inner columns, stages, warps). Float32 products do not use the tensor cores; with a smaller tile their sums
+# stay in registers.
+FORWARD = {torch.bfloat16: (128, 32, 3, 4), torch.float32: (32, 32, 1, 4)}
+BACKWARD = {torch.bfloat16: (64, 32, 3, 4), torch.float32: (32, 16, 1, 4)}
 
 
 @torch.library.custom_op("mixerlab::swiglu_mlp", mutates_args=())
 def mlp(x: Tensor, gate_up_weight: Tensor, down_weight: Tensor) -> Tensor:
     """`swiglu_mlp` of `x` `[groups, N, D]`."""
-    from mixerlab.kernels.fused.mlp import triton_kernels  # here, because Triton is optional
-
-    return triton_kernels.forward(x, gate_up_weight, down_weight)
+    y = x.new_empty(x.shape)
+    _launch(mlp_forward_kernel, FORWARD, (x,), (gate_up_weight, down_weight), (y,))
+    return y
 
 
 @torch.library.custom_op("mixerlab::swiglu_mlp_backward", mutates_args=())
 def mlp_backward(grad: Tensor, x: Tensor, gate_up_weight: Tensor, down_weight: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Gradients of `x` and of its product with `gate_up`, and `silu(gate) * up` `[groups, N, H]`."""
-    from mixerlab.kernels.fused.mlp import triton_kernels
-
-    return triton_kernels.backward(grad, x, gate_up_weight, down_weight)
-
-
-@mlp.register_fake
-def _(x, gate_up_weight, down_weight):
-    return x.new_empty(x.shape)
+    results = _backward_results(grad, x, gate_up_weight, down_weight)
+    _launch(mlp_backward_kernel, BACKWARD, (grad, x), (gate_up_weight, down_weight), results)
+    return results
 
 
 @mlp_backward.register_fake
-def _(grad, x, gate_up_weight, down_weight):
+def _backward_results(grad, x, gate_up_weight, down_weight):
     widths = x.shape[2], gate_up_weight.shape[1], down_weight.shape[2]
     return tuple(x.new_empty((*x.shape[:2], width)) for width in widths)
+
+
+def _launch(kernel, configs: dict, inputs: tuple[Tensor, ...], weights: tuple[Tensor, ...], results: tuple) -> None:
+    groups, rows, width = inputs[0].shape
+    tile, columns, stages, warps = configs[inputs[0].dtype]
+    inputs, weights = tuple(t.contiguous() for t in inputs), tuple(whole_rows(t) for t in weights)
+    if rows:
+        kernel[triton.cdiv(rows, tile), groups](
+            *(*inputs, *weights, *results),
+            *(rows, *(weight.stride(0) for weight in weights)),
+            D=width,
+            H=weights[1].shape[2],
+            BLOCK_D=max(triton.next_power_of_2(width), 16),
+            ROWS=tile,
+            COLUMNS=columns,
+            STAGES=stages,
+            num_warps=warps,
+        )
 
 
 def _gradients(ctx, grad):
@@ -41,5 +62,5 @@ def _gradients(ctx, grad):
     return grad_x, weight_gradient(grad_gate_up, x), weight_gradient(grad, hidden)
 
 
-register(mlp, gradients=_gradients)
+register(mlp, like="x", gradients=_gradients)
 register(mlp_backward)

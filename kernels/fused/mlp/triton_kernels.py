@@ -26,19 +26,11 @@ forward was no faster (373 us before and after, 405 with 128 rows) and the backw
 overlaps with a program's first reads and last writes. A step of attention went from 8.30 to 8.62 ms.
 """
 
-import torch
 import triton
 import triton.language as tl
-from torch import Tensor
 
-from mixerlab.kernels.common.addressing import whole_rows
 from mixerlab.kernels.common.triton_elementwise import sigmoid_for
 from mixerlab.kernels.common.triton_halves import beside, left_right
-
-# (rows, inner columns, stages, warps). Float32 products do not use the tensor cores; with a smaller tile their sums
-# stay in registers.
-FORWARD = {torch.bfloat16: (128, 32, 3, 4), torch.float32: (32, 32, 1, 4)}
-BACKWARD = {torch.bfloat16: (64, 32, 3, 4), torch.float32: (32, 16, 1, 4)}
 
 
 @triton.jit
@@ -155,41 +147,3 @@ def mlp_backward_kernel(
         grad_gate_up = beside(grad_gate, grad_up, ROWS, COLUMNS)
         grad_x = tl.dot(grad_gate_up, weight, grad_x, input_precision="ieee")
     tl.store(grad_x_ptr + before * D + at, grad_x.to(dtype), mask=mask)
-
-
-def forward(x: Tensor, gate_up_weight: Tensor, down_weight: Tensor) -> Tensor:
-    """`mlp` of `kernels.fused.mlp.operator`."""
-    y = torch.empty(x.shape, dtype=x.dtype, device=x.device)
-    _launch(mlp_forward_kernel, FORWARD, (x,), (gate_up_weight, down_weight), (y,))
-    return y
-
-
-def backward(grad: Tensor, x: Tensor, gate_up_weight: Tensor, down_weight: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """`mlp_backward` of `kernels.fused.mlp.operator`."""
-    widths = x.shape[2], gate_up_weight.shape[1], down_weight.shape[2]
-    grad_x, grad_product, hidden = (
-        torch.empty((*x.shape[:2], width), dtype=x.dtype, device=x.device) for width in widths
-    )
-    _launch(mlp_backward_kernel, BACKWARD, (grad, x), (gate_up_weight, down_weight), (grad_x, grad_product, hidden))
-    return grad_x, grad_product, hidden
-
-
-def _launch(kernel, configs: dict, inputs: tuple[Tensor, ...], weights: tuple[Tensor, ...], results: tuple) -> None:
-    groups, rows, width = inputs[0].shape
-    tile, columns, stages, warps = configs[inputs[0].dtype]
-    inputs, weights = tuple(t.contiguous() for t in inputs), tuple(whole_rows(t) for t in weights)
-    if rows:
-        kernel[triton.cdiv(rows, tile), groups](
-            *inputs,
-            *weights,
-            *results,
-            rows,
-            *(weight.stride(0) for weight in weights),
-            D=width,
-            H=weights[1].shape[2],
-            BLOCK_D=max(triton.next_power_of_2(width), 16),
-            ROWS=tile,
-            COLUMNS=columns,
-            STAGES=stages,
-            num_warps=warps,
-        )

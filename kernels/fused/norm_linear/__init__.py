@@ -6,7 +6,6 @@ from torch import Tensor
 from mixerlab.kernels.common.autocast import default_dtype
 from mixerlab.kernels.common.dispatch import resolve_backend, why_not_triton
 from mixerlab.kernels.fused.linear import linear
-from mixerlab.kernels.fused.norm_linear.operator import norm_linear_rows
 from mixerlab.kernels.fused.rms_norm import add_rms_norm
 
 MAX_WIDTH = MAX_OUTPUTS = 128  # a program holds the whole weight, or its whole gradient, in registers
@@ -54,6 +53,8 @@ def norm_linear(
     if chosen == "reference" or (backend == "auto" and dtype != torch.bfloat16):
         _, normed = add_rms_norm(x, y, gain, eps, backend=backend)
         return linear(normed, weight, bias, backend=backend)
+    from mixerlab.kernels.fused.norm_linear.operator import norm_linear_rows  # here, because Triton is optional
+
     # One group of parameters; under vmap each replica is another.
     rows = (1, -1, width)
     y = y if y is None else y.reshape(rows)

@@ -6,23 +6,9 @@ product gives both. Each program writes its part of these and of the gradient of
 afterwards. No atomics: the result has the same bits every time.
 """
 
-import math
-
-import torch
 import triton
 import triton.language as tl
-from torch import Tensor
 
-from mixerlab.kernels.common.addressing import empty_copy, unit_stride
-from mixerlab.kernels.common.device import processors
-from mixerlab.kernels.common.triton_sums import sum_parts
-
-DTYPES = {torch.float32: tl.float32, torch.bfloat16: tl.bfloat16}
-# (programs for each multiprocessor, of all groups together; rows of a step, warps, stages), for up to 32 outputs and
-# for more.
-FORWARD = (2, 32, 4, 3), (2, 32, 8, 3)
-BACKWARD = (4, 16, 4, 3), (1, 64, 8, 1)
-UNIT = 4  # float32 elements of the widest load: V is passed as a multiple of it, or of the power of two that divides V
 # One build for any number of rows, for weights at any place among the population's parameters, and for all V that share
 # a unit and BLOCK_V.
 ANY = {
@@ -140,92 +126,3 @@ def norm_linear_backward_kernel(
     tl.store(sums + v[:, None] * D + d[None, :], products * gain[None, :], mask=(v < V)[:, None] & (d < D)[None, :])
     tl.store(sums + V * D + d, tl.sum(products * weight, axis=0), mask=d < D)
     tl.store(sums + V * D + D + v, tl.sum(grad_bias, axis=0), mask=v < V)
-
-
-def forward(
-    x: Tensor, y: Tensor | None, gain: Tensor, weight: Tensor, bias: Tensor, eps: float, dtype: torch.dtype
-) -> Tensor:
-    """`norm_linear_rows` of `kernels.fused.norm_linear.operator`."""
-    groups, rows, _ = x.shape
-    outputs = weight.shape[1]
-    out = torch.empty((groups, rows, outputs), dtype=torch.float32, device=x.device)
-    gain, weight, bias = unit_stride(gain), unit_stride(weight), unit_stride(bias)
-    parts, tile = _launch(x, weight, dtype, FORWARD)
-    if out.numel():
-        norm_linear_forward_kernel[parts, groups](
-            x.contiguous(),
-            None if y is None else y.contiguous(),
-            gain,
-            weight,
-            bias,
-            out,
-            rows,
-            outputs // tile["UNIT"],
-            gain.stride(0),
-            *weight.stride()[:2],
-            bias.stride(0),
-            eps,
-            **tile,
-        )
-    return out
-
-
-def backward(
-    grad: Tensor,
-    x: Tensor,
-    y: Tensor | None,
-    gain: Tensor,
-    weight: Tensor,
-    eps: float,
-    dtype: torch.dtype,
-    copy_dtype: torch.dtype | None,
-) -> tuple[Tensor, Tensor, Tensor]:
-    """`norm_linear_rows_backward` of `kernels.fused.norm_linear.operator`.
-
-    If `copy_dtype` is not None, the gradient of `y` is that of `x` in this dtype.
-    """
-    groups, rows, width = x.shape
-    outputs = weight.shape[1]
-    grad_x = torch.empty(x.shape, dtype=x.dtype, device=x.device)
-    copy = empty_copy(x, copy_dtype)
-    parts, tile = _launch(x, weight, dtype, BACKWARD)
-    size = outputs * width + width + outputs
-    sums = torch.empty((groups, parts, size), dtype=torch.float32, device=x.device)
-    gain, weight = unit_stride(gain), unit_stride(weight)
-    if grad.numel():
-        norm_linear_backward_kernel[parts, groups](
-            grad.contiguous(),
-            x.contiguous(),
-            None if y is None else y.contiguous(),
-            gain,
-            weight,
-            grad_x,
-            copy if copy.numel() else None,
-            sums,
-            rows,
-            outputs // tile["UNIT"],
-            gain.stride(0),
-            *weight.stride()[:2],
-            eps,
-            **tile,
-        )
-    return grad_x, copy, sum_parts(sums, torch.float32)
-
-
-def _launch(x: Tensor, weight: Tensor, dtype: torch.dtype, configs: tuple) -> tuple[int, dict]:
-    """How many programs each group has, and the compile-time arguments."""
-    groups, rows, width = x.shape
-    outputs = weight.shape[1]
-    block_v, block_d = (max(16, triton.next_power_of_2(size)) for size in (outputs, width))
-    programs, step, warps, stages = configs[block_v > 32]
-    tile = {
-        "UNIT": math.gcd(UNIT, outputs),
-        "D": width,
-        "BLOCK_V": block_v,
-        "BLOCK_D": block_d,
-        "ROWS": step,
-        "DTYPE": DTYPES[dtype],
-        "num_warps": warps,
-        "num_stages": stages,
-    }
-    return min(triton.cdiv(rows, step), max(1, programs * processors(x.device) // groups)), tile

@@ -5,7 +5,6 @@ from torch import Tensor
 
 from mixerlab.kernels.common.autocast import default_dtype
 from mixerlab.kernels.common.dispatch import resolve_backend, why_not_triton
-from mixerlab.kernels.fused.rms_norm.operator import InputAndNorm, add_norm, norm
 
 MAX_WIDTH = 1024  # a row is one tile of the kernel
 
@@ -31,6 +30,8 @@ def rms_norm(
     out_dtype = out_dtype or default_dtype(x)
     if _backend(backend, x, weight) == "reference":
         return _reference(x, weight, eps, out_dtype)
+    from mixerlab.kernels.fused.rms_norm.operator import norm  # here, because Triton is optional
+
     # One group of parameters; under vmap each replica is another.
     return norm(x.reshape(1, -1, x.shape[-1]), weight[None], eps, out_dtype).view(x.shape)
 
@@ -55,6 +56,8 @@ def add_rms_norm(
     if _backend(backend, x, weight, *(() if y is None else (y,))) == "reference":
         total = x if y is None else x + y
         return total, _reference(total, weight, eps, out_dtype)
+    from mixerlab.kernels.fused.rms_norm.operator import InputAndNorm, add_norm
+
     rows = (1, -1, x.shape[-1])
     if y is None:
         total, normed = InputAndNorm.apply(x.reshape(rows), weight[None], eps, out_dtype)

@@ -5,7 +5,6 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from mixerlab.kernels.common.dispatch import resolve_backend, why_not_triton
-from mixerlab.kernels.fused.swiglu.operator import gated, gated_packed
 
 
 def swiglu(gate: Tensor, up: Tensor, *, backend: str = "auto") -> Tensor:
@@ -29,6 +28,8 @@ def swiglu(gate: Tensor, up: Tensor, *, backend: str = "auto") -> Tensor:
     why = why_not_triton(gate)
     if resolve_backend(backend, gate.device, supported=not why, why=why) == "reference":
         return _reference(gate, up)
+    from mixerlab.kernels.fused.swiglu.operator import gated  # here, because Triton is optional
+
     return gated(_rows(gate), _rows(up)).view(gate.shape)
 
 
@@ -42,6 +43,8 @@ def swiglu_packed(gate_up: Tensor, *, backend: str = "auto") -> Tensor:
     why = why_not_triton(gate_up)
     if resolve_backend(backend, gate_up.device, supported=not why, why=why) == "reference":
         return _reference(*gate_up.chunk(2, dim=-1))
+    from mixerlab.kernels.fused.swiglu.operator import gated_packed
+
     return gated_packed(_rows(gate_up)).view(*gate_up.shape[:-1], -1)
 
 

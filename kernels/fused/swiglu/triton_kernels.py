@@ -2,11 +2,6 @@
 
 import triton
 import triton.language as tl
-from torch import Tensor
-
-from mixerlab.kernels.common.addressing import unit_stride
-
-ROWS, COLUMNS, WARPS = 32, 64, 4  # 64 columns of bfloat16 are one cache line
 
 
 @triton.jit
@@ -19,7 +14,7 @@ def _tile(N, H, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
 
 
 @triton.jit(do_not_specialize=["N"])
-def _swiglu_forward_kernel(
+def swiglu_forward_kernel(
     gate_ptr, up_ptr, y_ptr, N, H, gate_row, up_row, y_row, ROWS: tl.constexpr, COLUMNS: tl.constexpr
 ):
     row, column, mask = _tile(N, H, ROWS, COLUMNS)
@@ -30,7 +25,7 @@ def _swiglu_forward_kernel(
 
 
 @triton.jit(do_not_specialize=["N"])
-def _swiglu_backward_kernel(
+def swiglu_backward_kernel(
     grad_ptr,
     gate_ptr,
     up_ptr,
@@ -56,24 +51,3 @@ def _swiglu_backward_kernel(
     dtype = grad_gate_ptr.dtype.element_ty
     tl.store(grad_gate_ptr + row * grad_gate_row + column, grad_gate.to(dtype), mask=mask)
     tl.store(grad_up_ptr + row * grad_up_row + column, (grad * silu).to(dtype), mask=mask)
-
-
-def forward(gate: Tensor, up: Tensor) -> Tensor:
-    """`silu(gate) * up` of `[rows, H]`, any row stride."""
-    gate, up = unit_stride(gate), unit_stride(up)
-    y = gate.new_empty(gate.shape)
-    _launch(_swiglu_forward_kernel, gate, up, y)
-    return y
-
-
-def backward(grad: Tensor, gate: Tensor, up: Tensor, grad_gate: Tensor, grad_up: Tensor) -> None:
-    """Fills `grad_gate` and `grad_up`, each `[rows, H]` with any row stride."""
-    _launch(_swiglu_backward_kernel, *(unit_stride(x) for x in (grad, gate, up)), grad_gate, grad_up)
-
-
-def _launch(kernel, *tensors: Tensor) -> None:
-    rows, width = tensors[0].shape
-    programs = triton.cdiv(rows, ROWS) * triton.cdiv(width, COLUMNS)
-    if programs:
-        strides = (x.stride(0) for x in tensors)
-        kernel[programs,](*tensors, rows, width, *strides, ROWS=ROWS, COLUMNS=COLUMNS, num_warps=WARPS)

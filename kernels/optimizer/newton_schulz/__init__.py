@@ -6,7 +6,6 @@ import torch
 from torch import Tensor
 
 from mixerlab.kernels.common.dispatch import resolve_backend
-from mixerlab.kernels.optimizer.newton_schulz.operator import polar_factors
 from mixerlab.kernels.optimizer.newton_schulz.reference import orthogonalise_reference
 
 MAX_SHORT_SIDE = 128  # the kernel holds a Gram matrix of this width on chip
@@ -55,6 +54,8 @@ def orthogonalise(
     why = _why_not_triton(flat, shapes, dtype)
     if resolve_backend(backend, flat.device, supported=not why, why=why) == "reference":
         return orthogonalise_reference(flat, shapes, steps, dtype, eps)
+    from mixerlab.kernels.optimizer.newton_schulz.operator import polar_factors  # here, because Triton is optional
+
     return polar_factors(flat, [side for shape in shapes for side in shape], steps, dtype, eps)
 
 

@@ -13,16 +13,8 @@ us; with X in registers, 66 us, but 176 us instead of 103 if a matrix of four bl
 one replica takes 57 us as it is, and 77 us with X in registers.
 """
 
-from functools import cache
-
-import torch
 import triton
 import triton.language as tl
-from torch import Tensor
-
-from mixerlab.kernels.optimizer.newton_schulz.reference import QUINTIC
-
-BLOCK = 128  # columns of X in one product
 
 
 @triton.jit
@@ -61,7 +53,7 @@ def _entry(table, block):
 
 # One build for all widths, which differ between tasks with the vocabulary.
 @triton.jit(do_not_specialize=["flat_stride", "blocks_in_all"])
-def _polar_read_kernel(
+def polar_read_kernel(
     flat, flat_stride, blocks_of_x, squares, table, blocks_in_all, SHORT: tl.constexpr, BLOCK: tl.constexpr
 ):
     """Copies every block of X, and writes the sum of its squares."""
@@ -76,7 +68,7 @@ def _polar_read_kernel(
 
 
 @triton.jit(do_not_specialize=["polar_stride", "blocks_in_all", "is_first", "is_last"])
-def _polar_step_kernel(
+def polar_step_kernel(
     blocks_of_x,
     next_blocks,  # X after the step; not written in the last one
     squares,
@@ -123,52 +115,3 @@ def _polar_step_kernel(
         _write(target, x.to(tl.float32), block, short, long, tall, SHORT, BLOCK)
     else:
         tl.store(next_blocks + (at + block) * (SHORT * BLOCK) + inside, x)
-
-
-@cache  # without a limit: a captured graph reads its table by address, but does not keep it alive
-def _table(shapes: tuple[tuple[int, int], ...], device: torch.device) -> Tensor:
-    """For each block its matrix's start, rows, columns and first block, and its index in the matrix; int32.
-
-    The blocks of the longest matrices come first. If programs have to wait for a multiprocessor, then the short ones
-    do.
-    """
-    entries, start, first = [], 0, 0
-    for rows, columns in shapes:
-        blocks = triton.cdiv(max(rows, columns), BLOCK)
-        entries += [(start, rows, columns, first, block) for block in range(blocks)]
-        start += rows * columns
-        first += blocks
-    entries.sort(key=lambda entry: -max(entry[1:3]))
-    return torch.tensor(entries, dtype=torch.int32, device=device)
-
-
-def polar_factors(
-    flat: Tensor, shapes: tuple[tuple[int, int], ...], steps: int, dtype: torch.dtype, eps: float
-) -> Tensor:
-    """`orthogonalise`, of arguments that have been checked."""
-    replicas = len(flat)
-    table = _table(shapes, flat.device)
-    blocks = len(table)
-    short = max(16, triton.next_power_of_2(max(min(shape) for shape in shapes)))
-    sizes = {"SHORT": short, "BLOCK": BLOCK, "num_warps": 8 if short == 128 else 4}
-    polar = torch.empty(flat.shape, device=flat.device)
-    squares = torch.empty((replicas, blocks), device=flat.device)
-    source, target = torch.empty((2, replicas, blocks, short, BLOCK), dtype=dtype, device=flat.device)
-    _polar_read_kernel[replicas, blocks](flat, flat.stride(0), source, squares, table, blocks, **sizes)
-    for step in range(steps):
-        _polar_step_kernel[replicas, blocks](
-            source,
-            target,
-            squares,
-            polar,
-            polar.stride(0),
-            table,
-            blocks,
-            step == 0,
-            step == steps - 1,
-            eps,
-            *QUINTIC,
-            **sizes,
-        )
-        source, target = target, source
-    return polar

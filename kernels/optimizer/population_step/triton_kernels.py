@@ -134,20 +134,8 @@ def update_moments(
     velocity = first_moment[:, :matrices]
     result = torch.empty((replicas, matrices), device=gradient.device) if nesterov else velocity
     _moments_kernel[triton.cdiv(size, BLOCK), replicas](
-        gradient,
-        squares,
-        first_moment,
-        second_moment,
-        result,
-        step,
-        active,
-        steps_taken,
-        size,
-        parts,
-        matrices,
-        momentum,
-        *betas,
-        max_norm,
+        *(gradient, squares, first_moment, second_moment, result, step, active, steps_taken),
+        *(size, parts, matrices, momentum, *betas, max_norm),
         NESTEROV=nesterov,
         PARTS=triton.next_power_of_2(parts),
         BLOCK=BLOCK,
@@ -171,21 +159,9 @@ def update_parameters(
 ) -> None:
     replicas, size = parameters.shape
     _parameters_kernel[triton.cdiv(size, BLOCK), replicas](
-        parameters,
-        polar,
-        first_moment,
-        second_moment,
-        step,
-        active,
-        lr,
-        column_scale,
-        column_decay,
-        schedule,
-        size,
-        size if column_scale.ndim == 2 else 0,
-        schedule.shape[1],
-        polar.shape[1],
-        eps,
+        *(parameters, polar, first_moment, second_moment),
+        *(step, active, lr, column_scale, column_decay, schedule),
+        *(size, size if column_scale.ndim == 2 else 0, schedule.shape[1], polar.shape[1], eps),
         BLOCK=BLOCK,
         num_warps=WARPS,
     )

@@ -7,7 +7,6 @@ t̄ = Σ p t (Parallax, equation `parallax_forward`). It reads K and V once, as 
 import torch
 from torch import Tensor
 
-from mixerlab.kernels.common.dispatch import resolve_backend
 from mixerlab.kernels.parallax import parallax_backend
 from mixerlab.kernels.parallax.decode.reference import decode_reference
 
@@ -51,9 +50,7 @@ def parallax_decode(
     """
     _check(q, rho, k_cache, v_cache, lengths, window)
     scale = q.shape[-1] ** -0.5 if scale is None else float(scale)
-    if backend != "auto" or q.device.type == "cuda":
-        backend = parallax_backend(q.device, q.dtype, q.shape[-1], backend)
-    if resolve_backend(backend, q.device) == "reference":
+    if parallax_backend(q.device, q.dtype, q.shape[-1], backend) == "reference":
         return decode_reference(q, rho, k_cache, v_cache, lengths, scale, window)
 
     from mixerlab.kernels.parallax.decode.operator import decode  # here, because Triton is optional

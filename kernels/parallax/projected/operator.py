@@ -116,33 +116,21 @@ def _parts(packed: Tensor, heads: int, head_dim: int) -> tuple[Tensor, ...]:
     return packed.unflatten(-1, (-1, heads, head_dim)).unbind(2)
 
 
-def _save(ctx, inputs, output):
-    *tensors, ctx.eps, ctx.heads, ctx.rotate_rho = inputs
-    _, *saved = output
-    ctx.save_for_backward(*tensors, *saved)
-    ctx.set_materialize_grads(False)  # as in `kernels/parallax/operator.py`
-
-
 def _gradients(ctx, d_o, *_):
     x, weight, *saved = ctx.saved_tensors
     of_x, of_weight, *_ = ctx.needs_input_grad
-    grad, *d_gains = projected_backward(d_o, *saved, ctx.eps, ctx.heads, ctx.rotate_rho)
+    grad, *d_gains = projected_backward(d_o, *saved, *ctx.options)
     d_x = torch.bmm(grad, weight).view(x.shape) if of_x else None
     d_weight = weight_gradient(grad, x.reshape(x.shape[0], -1, x.shape[-1])) if of_weight else None
-    return d_x, d_weight, None, d_gains[0] if d_gains else None, None, None, None
-
-
-def _save_look_up(ctx, inputs, output):
-    tokens, table, frequency, heads, rotate_rho = inputs
-    _save(ctx, (tokens, table, frequency, None, 0.0, heads, rotate_rho), output)
+    return d_x, d_weight, None, d_gains[0] if d_gains else None
 
 
 def _gradients_of_table(ctx, d_o, *_):
-    tokens, table, *saved = ctx.saved_tensors
-    (grad,) = projected_backward(d_o, *saved, ctx.eps, ctx.heads, ctx.rotate_rho)
-    return None, look_up_backward(grad, tokens.flatten(1), table), None, None, None
+    tokens, table, frequency, *saved = ctx.saved_tensors
+    (grad,) = projected_backward(d_o, frequency, None, *saved, 0.0, *ctx.options)
+    return None, look_up_backward(grad, tokens.flatten(1), table), None
 
 
-register(projected, save=_save, gradients=_gradients)
-register(looked_up, save=_save_look_up, gradients=_gradients_of_table)
+register(projected, gradients=_gradients, options=3)
+register(looked_up, gradients=_gradients_of_table, options=2)
 register(projected_backward)

@@ -10,7 +10,6 @@ from torch import Tensor
 
 from mixerlab.kernels.fused import linear
 from mixerlab.kernels.selective_scan import selective_scan, selective_scan_backend
-from mixerlab.kernels.selective_scan.block.operator import block
 from mixerlab.kernels.short_convolution import MAX_TAPS, short_convolution
 
 
@@ -58,6 +57,8 @@ def mamba_block(
     x_proj, dt_proj = x_proj.to(xz.dtype), dt_proj.to(xz.dtype)
     scan_backend = selective_scan_backend(xz.device, xz.dtype, n, backend)
     if scan_backend == "triton" and conv_weight.shape[1] <= MAX_TAPS:
+        from mixerlab.kernels.selective_scan.block.operator import block  # here, because Triton is optional
+
         float32 = (t.float()[None] for t in (conv_weight, conv_bias, dt_bias, A_log, D))
         # One group of parameters; under vmap each replica is another.
         return block(xz, x_proj[None], dt_proj[None], *float32)[0]

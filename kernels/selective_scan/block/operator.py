@@ -6,7 +6,10 @@ from torch import Tensor
 from mixerlab.kernels.common.addressing import addressable
 from mixerlab.kernels.common.registration import register
 from mixerlab.kernels.fused.linear.operator import weight_gradient
+from mixerlab.kernels.selective_scan import triton_scan
+from mixerlab.kernels.selective_scan.block import triton_projections
 from mixerlab.kernels.selective_scan.operator import parameter_gradients, states_shape
+from mixerlab.kernels.short_convolution import triton_convolution
 from mixerlab.kernels.short_convolution.operator import parameter_gradients as convolution_gradients
 
 
@@ -26,10 +29,6 @@ def block(
     That is `u`, `dt`, `delta`, B and C in float32, the result before its gate, and the states that the backward of the
     scan starts from.
     """
-    from mixerlab.kernels.selective_scan import triton_scan  # here, because Triton is optional
-    from mixerlab.kernels.selective_scan.block import triton_projections
-    from mixerlab.kernels.short_convolution import triton_convolution
-
     x, z = addressable(xz).chunk(2, dim=-1)  # both halves, because their gradients are written through the same offsets
     u = triton_convolution.forward(x, conv_weight, conv_bias)
     dt, delta, BC = triton_projections.scan_inputs(u, x_proj, dt_proj)
@@ -56,10 +55,6 @@ def block_backward(
     states: Tensor,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """Gradients of `xz`, `x_proj` and `dt_proj`, and those of the parameters of convolution and scan, packed in two."""
-    from mixerlab.kernels.selective_scan import triton_scan
-    from mixerlab.kernels.selective_scan.block import triton_projections
-    from mixerlab.kernels.short_convolution import triton_convolution
-
     groups = len(dt_proj)
     x, z = addressable(xz).chunk(2, dim=-1)
     grad_xz = torch.empty(xz.shape, dtype=xz.dtype, device=xz.device)
@@ -85,15 +80,8 @@ def _(xz, x_proj, dt_proj, conv_weight, conv_bias, dt_bias, A_log, D):
     u = xz.new_empty((batch, length, dt_proj.shape[1]))
     BC = xz.new_empty((batch, length, 2 * A_log.shape[2]), dtype=torch.float32)
     delta, y, ungated = (u.new_empty(u.shape) for _ in range(3))
-    return (
-        y,
-        u,
-        xz.new_empty((batch, length, dt_proj.shape[2])),
-        delta,
-        BC,
-        ungated,
-        u.new_empty(states_shape(u, A_log)),
-    )
+    dt, states = u.new_empty((batch, length, dt_proj.shape[2])), u.new_empty(states_shape(u, A_log))
+    return y, u, dt, delta, BC, ungated, states
 
 
 @block_backward.register_fake

@@ -190,17 +190,8 @@ def scan_inputs_backward(
     rows = batch // groups * length
     blocks = _blocks(*BACKWARD[grad_u.dtype], x_proj, dt_proj)
     scan_inputs_backward_kernel[triton.cdiv(rows, blocks["ROWS"]), groups](
-        bc_sums,
-        grad_delta,
-        x_proj,
-        dt_proj,
-        grad_dt_bc,
-        grad_u,
-        rows,
-        channels,
-        len(bc_sums),
-        *x_proj.stride()[:2],
-        dt_proj.stride(0),
+        *(bc_sums, grad_delta, x_proj, dt_proj, grad_dt_bc, grad_u),
+        *(rows, channels, len(bc_sums), *x_proj.stride()[:2], dt_proj.stride(0)),
         **blocks,
     )
     return grad_dt_bc
