@@ -1,12 +1,15 @@
 """The values of a run's config, checked key by key before anything is built or written."""
 
 import math
+import sys
 from collections.abc import Collection, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
+from hydra.utils import get_object
 from omegaconf import DictConfig, OmegaConf
 
 from mixerlab.config.arguments import check_arguments, class_of, defaults_of, parameters_of, subclass_of
@@ -226,13 +229,10 @@ def code_versions(config: Mapping[str, Any]) -> dict[str, str]:
         "mixerlab.training.fit.Training",
         "mixerlab.models.language_model.LanguageModel",
         "mixerlab.models.auto_encoder.AutoEncoder",
-        config["optimizer"]["_target_"],
-        config["schedule"]["_target_"],
+        *_targets(config["optimizer"]),
+        *_targets(config["schedule"]),
     ]
-    inner = [class_of(part["_target_"]) for part in inner_optimizers(config["optimizer"]).values()]
-    # A package only passes them on, and of an installed one no import is followed.
-    training += [f"{optimizer.__module__}.{optimizer.__name__}" for optimizer in inner]
-    task = [config["task"]["_target_"]]
+    task = _targets(config["task"])
     return {"mixer": mixer_version(config), "task": _version_of(task), "training": _version_of(training)}
 
 
@@ -245,7 +245,20 @@ def must_train(record: Record | None, force: bool | Literal["changed"], code: Ma
 
 def mixer_version(config: Mapping[str, Any]) -> str:
     """The hash of the mixers' code, which today's names of classes lead to."""
-    return _version_of(mixer["_target_"] for mixer in mixers_of(config["mixer"]).values())
+    return _version_of(target for mixer in mixers_of(config["mixer"]).values() for target in _targets(mixer))
+
+
+def _targets(part: Mapping[str, Any]) -> list[str]:
+    """The class of a part of a run, and what the values of its keys are made by, at any depth."""
+    found, values = [part["_target_"]], list(part.values())
+    for value in values:  # it grows
+        values += value.values() if isinstance(value, Mapping) else value if isinstance(value, list) else ()
+        if isinstance(value, Mapping) and "_target_" in value:
+            with suppress(Exception):  # which is said where it is called
+                # A package only passes it on, and of an installed one no import is followed.
+                module = get_object(value["_target_"]).__module__
+                found += [f"{module}."] if str(sys.modules[module].__file__).endswith(".py") else []
+    return found
 
 
 def _version_of(targets: Iterable[str]) -> str:
