@@ -19,9 +19,10 @@ from mixerlab.config.settings import build_task, described
 from mixerlab.mixers.base import SequenceMixer
 from mixerlab.models.block import GRANULE
 from mixerlab.records.code_version import code_version
+from mixerlab.records.files import Unreadable, read_record
 from mixerlab.records.identity import present, replicas_of
 from mixerlab.records.named import check_sweep_name
-from mixerlab.records.schema import Record, changed_code, check_name
+from mixerlab.records.schema import Record, changed_code, check_name, rows_digest
 from mixerlab.tasks.base import Task
 from mixerlab.tasks.data import digest_of_files
 from mixerlab.training.optimizers import PopulationOptimizer
@@ -112,14 +113,18 @@ def checked(cfg: DictConfig) -> tuple[Task, dict[str, Any], dict[str, str]]:
         task, task_keys = described(cfg.task)  # first: its message for a wrong setting is the clear one
         config = {str(key): _resolved(part) for key, part in cfg.items() if key != "task"} | {"task": task_keys}
     _check(config, task)
+    code = code_versions(config)
     if (start := config["model"]["start_from"]) is not None:
         config["model"]["start_from"] = Path(start).name  # wherever its folder lies, the run is the same
+        with suppress(Unreadable):
+            if (made_by := read_record(start)) is not None:  # a finished run may outlive it
+                code["start"] = rows_digest(made_by)[:12]
     stop = config["trainer"]["stop_above"]
     if task.score.is_accuracy and stop is not None and stop >= 1:
         raise ValueError(f"trainer.stop_above={stop} must be an accuracy in [0, 1), or null")
     if (digest := digest_of_files(task, config["task"]["data_dir"])) is not None:
         config["task"]["data_sha256"] = digest
-    return task, config, code_versions(config)
+    return task, config, code
 
 
 def _resolved(part: Any) -> Any:
