@@ -7,8 +7,10 @@ from mixerlab.sweeps.tables.swept import NAMES, values_of
 
 # Beside the keys of model, optimizer and schedule: what mixers should have in common to be compared. Those of the
 # machine are from the provenance, since a config may leave them open.
-_ALIKE = ("optimizer", "schedule", "weight_decay", "epochs", "batch_size")
-_ALIKE += ("trainer.eval_every", "trainer.stop_above", "trainer.stop_when_perfect")  # checkpoints to choose from
+_ALIKE = (
+    *("optimizer", "schedule", "weight_decay", "epochs", "batch_size"),
+    *("trainer.eval_every", "trainer.stop_above", "trainer.stop_when_perfect"),  # checkpoints to choose from
+)
 _MACHINE = ("precision", "device", "threads", "instruction_set")
 
 
