@@ -41,11 +41,10 @@ def _changed_code(frame: pd.DataFrame) -> list[str]:
 def _unlike_data(frame: pd.DataFrame) -> list[str]:
     """Parameters of a task that differ between runs of one row."""
     notes = []
-    for name in (name for name in frame if name.startswith("task.") and frame[name].nunique() > 1):
-        for (task, setting), values in frame[name].dropna().groupby([frame["task"], frame["setting"]]):
+    for name in (name for name in frame if name.startswith("task.")):
+        for (task, setting), values in values_of(frame, name).groupby([frame["task"], frame["setting"]]):
             if values.nunique() > 1:
-                known = ", ".join(sorted(set(map(str, values))))
-                notes.append(f"{task} {setting}: runs with different {name} share this name ({known}).")
+                notes.append(f"{task} {setting}: runs with different {name} share this name ({_listed(values)}).")
     return notes
 
 
