@@ -69,10 +69,10 @@ def of_columns_with_runs(cells: pd.DataFrame, frame: pd.DataFrame) -> pd.DataFra
 
 
 def _one_per_replica(rows: list[Row]) -> list[Row]:
-    """Without repeats: the same configuration, learning rate and seed may be part of several populations."""
+    """Without repeats: of a configuration, learning rate and seed in several populations the newest that finished."""
     kept: dict[tuple, Row] = {}
-    for row in sorted(rows, key=lambda row: (row["status"] != "finished", row["run_id"])):
-        kept.setdefault((row["config"], row["lr"], row["seed"]), row)
+    for row in sorted(rows, key=lambda row: (row["status"] == "finished", str(row.get("started_at")), row["run_id"])):
+        kept[row["config"], row["lr"], row["seed"]] = row
     return list(kept.values())
 
 

@@ -36,6 +36,15 @@ def trial_rows(scores):
     ]
 
 
+@pytest.mark.parametrize("newest", [0, 1])
+def test_of_a_replica_in_several_populations_the_newest_counts(tmp_path, newest):
+    for number, (lr, scores) in enumerate([(LOW, (0.9, 0.8)), ((*LOW, HIGH), (0.3, 0.2, 0.1))]):
+        told = {"started_at": f"2026-01-0{1 + (number == newest)}T12:00:00+00:00"}
+        fakes.add_run(tmp_path, scores, lr=lr, provenance=told)
+    fakes.add_run(tmp_path, ["failed"], lr=LOW[0], provenance={"started_at": "2026-01-03T12:00:00+00:00"})
+    assert only_cell(tmp_path).mean == (0.9, 0.3)[newest]
+
+
 @pytest.mark.parametrize(
     ("scores", "best"),
     [
