@@ -6,7 +6,6 @@ Everything slow is imported where it is used: `--help` needs neither PyTorch nor
 import importlib
 import logging
 import os
-import shlex
 import signal
 import sys
 from itertools import pairwise
@@ -87,11 +86,11 @@ def _run_hydra(arguments: list[str]) -> None:
 
     from mixerlab.config.hints import REFUSALS, check_choices, refusal
     from mixerlab.config.postponed import postponed
-    from mixerlab.records.provenance import COMMAND
+    from mixerlab.records.provenance import COMMAND, typed
 
     home = str(Path.home())  # a shell leaves ~ behind an `=` as it is, and Hydra reads no value that begins so
     arguments = [text.replace("=~/", f"={home}/", 1) for text in _overrides_first(arguments)]
-    os.environ[COMMAND] = shlex.join(sys.argv)
+    os.environ[COMMAND] = typed(*sys.argv)
     sys.argv[1:] = postponed(arguments)
     wants_tracebacks = os.environ.get(_FULL_ERROR) == "1"
     os.environ[_FULL_ERROR] = "1"

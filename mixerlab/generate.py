@@ -11,6 +11,7 @@ from typing import Literal
 import numpy as np
 import torch
 from torch import Tensor
+from tqdm import tqdm
 
 from mixerlab.config.project import ConfigDir
 from mixerlab.loading import check_files, load, splits_of
@@ -106,7 +107,7 @@ def generate(
     readers: dict[torch.Size, TokenReader] = {}  # the last batch may be smaller
     sums = []
     with torch.autocast(torch.device(device).type, torch.bfloat16, enabled=bf16):
-        for inputs, targets in zip(*batches, strict=True):
+        for inputs, targets in tqdm([*zip(*batches, strict=True)], "batches of test rows"):
             if inputs.shape not in readers:
                 readers[inputs.shape] = TokenReader(model, *inputs.shape)
             sums.append(batch_scores(readers[inputs.shape](inputs)[None], targets[None]))

@@ -160,4 +160,4 @@ def _again(folder: Path, record: Record, moment: str) -> str:
     keep = f"trainer.snapshots=[{moment.removeprefix('epoch-')}]"
     if moment in CHOSEN_ON:
         keep = f"trainer.keep_weights={'both' if kept & set(CHOSEN_ON) - {moment} else moment}"
-    return f"To train it again and keep them, add force=true {keep} to its command: {record.provenance.get('command')}"
+    return f"To train it again and keep them: {record.provenance.get('command')} force=true {keep}"

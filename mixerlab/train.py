@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Self
 import torch
 from hydra.utils import get_class
 from lightning_utilities.core.rank_zero import rank_zero_only
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 
 from mixerlab.checks.buildable import check_buildable
 from mixerlab.checks.outputs import OutputCheck
@@ -46,7 +46,7 @@ from mixerlab.records.files import (
 )
 from mixerlab.records.identity import hyperparameters, replicas_of, run_id
 from mixerlab.records.interruption import users_code
-from mixerlab.records.provenance import git_state, provenance
+from mixerlab.records.provenance import COMMAND, git_state, provenance
 from mixerlab.records.schema import (
     Record,
     changed_code,
@@ -241,6 +241,7 @@ def _train_and_record(this: _Run, splits: Mapping[str, Arrays] | None, loggers: 
     folder, place = this.folder, place_to_train(this.folder)
     write_config(place, this.config)
     origin: dict[str, Any] = {"started_at": datetime.now(UTC), "code": this.code, "git": git_state(*projects_in_use())}
+    origin["command"] = OmegaConf.get_cache(this.cfg).get(COMMAND)
     try:
         with users_code():
             if splits is None:

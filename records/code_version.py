@@ -14,6 +14,7 @@ from mixerlab.records.errors import INSTALLED
 
 # Our packages whose code can change a result. The others read configs, write records and draw.
 COMPUTING = ("mixers", "tasks", "kernels", "models", "training")
+projects: list[Path] = []  # the user's own, which this process used last: the folders that hold their yamls
 Import = tuple[str, str | None]  # a module, and the name that is imported from it
 
 
@@ -22,8 +23,9 @@ def code_version(*modules: str) -> str:
 
     Of the source as it was when this process imported it, since that is what runs (`note_import`).
 
-    Imports of the packages in COMPUTING are followed, and from a user's own module those in the same project folder. A
-    name that a package's `__init__` only passes on counts as the module that defines it, without its neighbours.
+    Imports of the packages in COMPUTING are followed, and from a user's own module those in its project folder and in
+    `projects`. A name that a package's `__init__` only passes on counts as the module that defines it, without its
+    neighbours.
     """
     sources = _used(modules)
     texts = sorted((name, source.text) for name, source in sources.items())
@@ -108,7 +110,7 @@ def _definition(imported: Import, importer: Path, importing: str) -> tuple[str, 
 
 @functools.cache  # a sweep asks for every cell
 def _followed(name: str, importer: Path, importing: str) -> Path | None:
-    """The file of module `name` if it belongs to COMPUTING or to the project of the importing module."""
+    """The file of module `name` if it belongs to COMPUTING, or to a project as the importing module does."""
     parts = name.split(".")
     if parts[0] == "mixerlab":
         return file_in(mixerlab.__path__, parts[1:]) if parts[1:2] and parts[1] in COMPUTING else None
@@ -116,7 +118,7 @@ def _followed(name: str, importer: Path, importing: str) -> Path | None:
         return None
     depth = len(importing.split(".")) - (importer.name != "__init__.py")
     project = importer.parents[depth]
-    return None if INSTALLED & set(project.parts) else file_in([project], parts)
+    return None if INSTALLED & set(project.parts) else file_in([project, *projects], parts)
 
 
 def file_in(folders: Iterable[str | Path], parts: list[str]) -> Path | None:

@@ -42,7 +42,7 @@ def is_challenge(task: str) -> bool:
 
 def is_custom(setting: str) -> bool:
     """Whether a setting is of the user's own making, `seq_len=64,vocab_size=8`, and no named one, `seq_len-64`."""
-    return "=" in setting
+    return "=" in setting.partition(", ")[0]  # behind it are the values of swept keys
 
 
 def axis_of(setting: str) -> tuple[str, float] | None:

@@ -39,10 +39,19 @@ _UNKNOWN: dict[str, Any] = {
 }
 
 
-def provenance(*, started_at: datetime, code: Mapping[str, str], git: Mapping[str, Any], **measured: Any) -> dict:
+def typed(program: str, *arguments: str) -> str:
+    """The command of a shell that runs `sys.argv[0]` with these arguments."""
+    return shlex.join([*(["python"] if program.endswith(".py") else []), program, *arguments])
+
+
+def provenance(
+    *, started_at: datetime, code: Mapping[str, str], git: Mapping[str, Any], command: str | None, **measured: Any
+) -> dict:
     """The `provenance` of a record that is written now; what is `measured` stands in place of `_UNKNOWN`.
 
-    `started_at`: when the process that ended the run began it, with a time zone.
+    Args:
+        started_at: when the process that ended the run began it, with a time zone.
+        command: of this run alone, if a sweep trained it; None: what was typed trained it.
     """
     known = _UNKNOWN | measured
     return known | {
@@ -51,7 +60,7 @@ def provenance(*, started_at: datetime, code: Mapping[str, str], git: Mapping[st
         "code_version": dict(code),
         "versions": versions(),
         **git,
-        "command": os.environ.get(COMMAND, shlex.join(sys.argv)),
+        "command": command or os.environ.get(COMMAND, typed(*sys.argv)),
     }
 
 

@@ -31,8 +31,11 @@ def test_it_scores_as_the_record_says(layers, tmp_path, capsys):
     assert exact["accuracy"] == row["official_accuracy"] and exact["token_accuracy"] == row["official_token_accuracy"]
     assert exact["loss"] == pytest.approx(row["official_loss"], rel=1e-5)
     assert lowered["loss"] != exact["loss"] and abs(lowered["token_accuracy"] - exact["token_accuracy"]) < 0.005
+    capsys.readouterr()
     main([str(folder)])
-    assert capsys.readouterr().out.startswith(f"accuracy {exact['accuracy']:.4f}  token_accuracy")
+    said = capsys.readouterr()
+    assert said.out.startswith(f"accuracy {exact['accuracy']:.4f}  token_accuracy")
+    assert "batches of test rows: 100%" in said.err
 
 
 @pytest.mark.slow

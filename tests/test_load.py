@@ -1,14 +1,17 @@
 """`mixerlab.load` gives the model that a record scores, or says what to type to get it."""
 
 import shutil
+from dataclasses import replace
 
 import pytest
 import torch
 from command_line import TINY, records
 
 import mixerlab
-from mixerlab.records.files import run_folder, weights_file, weights_files
+from mixerlab.config.compose import compose
+from mixerlab.records.files import read_record, run_folder, weights_file, weights_files, write_record
 from mixerlab.tasks.data import load_or_generate
+from mixerlab.train import run_state
 from mixerlab.training.weights import pack, unpack
 
 ATTN = ("mixer=attn", "task=icr", *TINY)
@@ -144,6 +147,17 @@ def test_a_run_starts_from_the_weights_of_another(run):
     torch.testing.assert_close(started.model(tokens), attention.model(tokens))
     assert not started.model.blocks[0].mixer.r_proj.weight.any()
     assert record.run_id != mixerlab.run(*parallax).run_id
+
+
+def test_a_run_whose_start_was_trained_again_has_other_code(run):
+    started = compose(*ATTN, f"model.start_from={run}", f"results_dir={run.parents[1]}")
+    mixerlab.run(config=started)
+    assert run_state(started)[1] == "finished"
+    start = read_record(run)
+    write_record(run, replace(start, rows=[row | {"train_loss": 1.0} for row in start.rows]))
+    assert run_state(started)[1] == "finished, code changed"
+    shutil.rmtree(run)
+    assert run_state(started)[1] == "finished"
 
 
 @pytest.mark.parametrize("shares", ["model.tie_embeddings=true", "model.shared_mixer=true"])

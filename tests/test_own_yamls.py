@@ -141,6 +141,14 @@ def test_an_argument_that_the_yaml_lacks_can_be_added_for_a_run_and_for_check(mi
     assert check(["mine", "+mixer.slope=0.5", *options]) == 0
 
 
+@pytest.mark.parametrize("setting", ["optimizer=adamw", "task=icr", "model.tie_embeddings=true", "mixer=gdn", "seed=1"])
+def test_a_setting_that_a_check_does_not_use_is_refused(setting, capsys):
+    assert check(["value_average", setting]) == 1
+    refused = capsys.readouterr()
+    assert f"not {setting}" in refused.err and not refused.out
+    assert check(["value_average", "model.d_model=16", "mixer.name=mine"]) == 0
+
+
 def test_values_are_compared_with_annotations(mine, tmp_path):
     keys = "dims: null\nrates: []\ntable: null\norder: 1\nplain: [1, [2]]\n"
     project = {"config_dir": mine("Annotated", keys)[1]}

@@ -15,17 +15,21 @@ from mixerlab.config.hints import REFUSALS, refusal
 from mixerlab.config.hybrid import mixers_of
 from mixerlab.config.values import check_component
 
+USED = ("mixer.", "model.d_model", "model.n_layers", "model.linear_std")  # how the settings of a check begin
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The exit status: 0 if the mixer keeps the contract, 1 with one line on stderr if not."""
     parser = argparse.ArgumentParser(prog="mixerlab check", description=__doc__)
     parser.add_argument("name", help="a yaml in conf/mixer/, yours or ours; of a hybrid each layer is checked")
-    settings = f"such as mixer.num_heads=4 or model.d_model=128 (default width: {WIDTH})"
-    parser.add_argument("overrides", nargs="*", default=[], metavar="KEY=VALUE", help=f"settings, {settings}")
+    settings = f"of the mixer, such as mixer.num_heads=4; model.d_model=128 (default: {WIDTH}), n_layers or linear_std"
+    parser.add_argument("overrides", nargs="*", default=[], metavar="KEY=VALUE", help=settings)
     parser.add_argument("--config-dir", action="append", help="your own folder of yamls; classes are found beside it")
     args = parser.parse_intermixed_args(arguments)
     name = args.name.removeprefix("mixer=")
     try:
+        if unused := [text for text in args.overrides if not text.lstrip("+~").startswith(USED)]:
+            raise ValueError(f"a check uses keys of the mixer, {', '.join(USED[1:])}, not {unused[0]}")
         cfg = compose(f"mixer={name}", *args.overrides, config_dir=args.config_dir)
         has_width = any(text.startswith("model.d_model=") for text in args.overrides)
         width = cfg.model.d_model if has_width else WIDTH

@@ -14,9 +14,10 @@ from typing import Any, cast
 from hydra.conf import HydraConf
 from omegaconf import DictConfig, ListConfig, OmegaConf
 
+from mixerlab.records.code_version import projects
+
 ConfigDir = str | Path | Sequence[str | Path] | None  # as Python takes it: none, one or several folders
 
-_used: list[Path] = []  # the projects that this process used last
 _CONFIG_DIRS = "mixerlab.config_dirs"  # in the cache of a config
 
 
@@ -57,8 +58,8 @@ def use_folders(config_dir: ConfigDir) -> list[Path]:
         if not folder.is_dir():
             raise ValueError(f"{folder}: there is no such folder: give --config-dir DIR, or config_dir=DIR in Python")
         _check_own_yamls(folder, resolved[:number])
-    _used[:] = dict.fromkeys(folder.parent for folder in resolved)
-    if sys.path[: len(_used)] != (paths := list(map(str, _used))):
+    projects[:] = dict.fromkeys(folder.parent for folder in resolved)
+    if sys.path[: len(projects)] != (paths := list(map(str, projects))):
         sys.path[:0] = paths
     return resolved
 
@@ -84,7 +85,7 @@ def use_noted_folders(cfg: DictConfig) -> None:
 
 def projects_in_use() -> list[Path]:
     """The folders that hold the yamls which `use_folders` got last."""
-    return list(_used)
+    return list(projects)
 
 
 def _check_own_yamls(config_dir: Path, others: Sequence[Path]) -> None:

@@ -1,12 +1,15 @@
 """The values of a run's config, checked key by key before anything is built or written."""
 
 import math
+import sys
 from collections.abc import Collection, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
+from hydra.utils import get_object
 from omegaconf import DictConfig, OmegaConf
 
 from mixerlab.config.arguments import check_arguments, class_of, defaults_of, parameters_of, subclass_of
@@ -16,9 +19,10 @@ from mixerlab.config.settings import build_task, described
 from mixerlab.mixers.base import SequenceMixer
 from mixerlab.models.block import GRANULE
 from mixerlab.records.code_version import code_version
+from mixerlab.records.files import Unreadable, read_record
 from mixerlab.records.identity import present, replicas_of
 from mixerlab.records.named import check_sweep_name
-from mixerlab.records.schema import Record, changed_code, check_name
+from mixerlab.records.schema import Record, changed_code, check_name, rows_digest
 from mixerlab.tasks.base import Task
 from mixerlab.tasks.data import digest_of_files
 from mixerlab.training.optimizers import PopulationOptimizer
@@ -109,14 +113,18 @@ def checked(cfg: DictConfig) -> tuple[Task, dict[str, Any], dict[str, str]]:
         task, task_keys = described(cfg.task)  # first: its message for a wrong setting is the clear one
         config = {str(key): _resolved(part) for key, part in cfg.items() if key != "task"} | {"task": task_keys}
     _check(config, task)
+    code = code_versions(config)
     if (start := config["model"]["start_from"]) is not None:
         config["model"]["start_from"] = Path(start).name  # wherever its folder lies, the run is the same
+        with suppress(Unreadable):
+            if (made_by := read_record(start)) is not None:  # a finished run may outlive it
+                code["start"] = rows_digest(made_by)[:12]
     stop = config["trainer"]["stop_above"]
     if task.score.is_accuracy and stop is not None and stop >= 1:
         raise ValueError(f"trainer.stop_above={stop} must be an accuracy in [0, 1), or null")
     if (digest := digest_of_files(task, config["task"]["data_dir"])) is not None:
         config["task"]["data_sha256"] = digest
-    return task, config, code_versions(config)
+    return task, config, code
 
 
 def _resolved(part: Any) -> Any:
@@ -226,13 +234,10 @@ def code_versions(config: Mapping[str, Any]) -> dict[str, str]:
         "mixerlab.training.fit.Training",
         "mixerlab.models.language_model.LanguageModel",
         "mixerlab.models.auto_encoder.AutoEncoder",
-        config["optimizer"]["_target_"],
-        config["schedule"]["_target_"],
+        *_targets(config["optimizer"]),
+        *_targets(config["schedule"]),
     ]
-    inner = [class_of(part["_target_"]) for part in inner_optimizers(config["optimizer"]).values()]
-    # A package only passes them on, and of an installed one no import is followed.
-    training += [f"{optimizer.__module__}.{optimizer.__name__}" for optimizer in inner]
-    task = [config["task"]["_target_"]]
+    task = _targets(config["task"])
     return {"mixer": mixer_version(config), "task": _version_of(task), "training": _version_of(training)}
 
 
@@ -245,7 +250,20 @@ def must_train(record: Record | None, force: bool | Literal["changed"], code: Ma
 
 def mixer_version(config: Mapping[str, Any]) -> str:
     """The hash of the mixers' code, which today's names of classes lead to."""
-    return _version_of(mixer["_target_"] for mixer in mixers_of(config["mixer"]).values())
+    return _version_of(target for mixer in mixers_of(config["mixer"]).values() for target in _targets(mixer))
+
+
+def _targets(part: Mapping[str, Any]) -> list[str]:
+    """The class of a part of a run, and what the values of its keys are made by, at any depth."""
+    found, values = [part["_target_"]], list(part.values())
+    for value in values:  # it grows
+        values += value.values() if isinstance(value, Mapping) else value if isinstance(value, list) else ()
+        if isinstance(value, Mapping) and "_target_" in value:
+            with suppress(Exception):  # which is said where it is called
+                # A package only passes it on, and of an installed one no import is followed.
+                module = get_object(value["_target_"]).__module__
+                found += [f"{module}."] if str(sys.modules[module].__file__).endswith(".py") else []
+    return found
 
 
 def _version_of(targets: Iterable[str]) -> str:

@@ -10,6 +10,7 @@ from mixerlab.records.names import AVERAGE, averaged, natural
 from mixerlab.sweeps.figures.axis import Panel, draw_panels
 from mixerlab.sweeps.figures.points import Scores
 from mixerlab.sweeps.figures.styles import styles
+from mixerlab.sweeps.tables.cells import without_repeats
 from mixerlab.sweeps.tables.columns import Column, keys_of, short_names
 from mixerlab.sweeps.tables.tables import Entry, mean_of, seeds_entry
 
@@ -73,7 +74,8 @@ def _tried(scores: Scores) -> Mapping[Cell, Rates]:
     configs = {(cell.column, cell.task, cell.setting): cell.config for cell in scores.cells.itertuples() if cell.n}
     found = defaultdict[Cell, Rates](lambda: defaultdict(dict))
     columns = ["column", "task", "setting", "config", "lr", "seed", "status", f"{scores.selection}_{scores.score.name}"]
-    for column, task, setting, config, rate, seed, status, value in scores.frame[columns].itertuples(index=False):
+    rows = without_repeats(scores.frame)[columns]
+    for column, task, setting, config, rate, seed, status, value in rows.itertuples(index=False):
         cell = column, task, setting
         if configs.get(cell, config) == config:
             seeds = found[cell][rate]

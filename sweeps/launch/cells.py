@@ -5,6 +5,7 @@ others.
 """
 
 import copy
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +13,7 @@ from typing import Any
 
 from hydra.core.config_loader import ConfigLoader
 from hydra.errors import ConfigCompositionException
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 
 from mixerlab.checks.buildable import check_buildable
 from mixerlab.config.compose import complete, without_hydra
@@ -22,6 +23,7 @@ from mixerlab.config.settings import settings_of
 from mixerlab.config.values import checked
 from mixerlab.records.files import run_folder
 from mixerlab.records.identity import run_id
+from mixerlab.records.provenance import COMMAND, typed
 from mixerlab.tasks.base import SPLITS
 
 ALL_SETTINGS = "task.setting=*"
@@ -150,6 +152,8 @@ class Composer:
             raise ValueError(f"results_dir={cfg.results_dir}: a sweep has one folder, give one that all its runs share")
         check_buildable(cfg, task, config, code)
         note_folders(cfg, self.folders)
+        options = [f"--config-dir={folder}" for folder in self.folders]
+        OmegaConf.get_cache(cfg)[COMMAND] = typed(sys.argv[0], *options, *overrides)
         train, val, test = map(task.num_examples, SPLITS)
         tokens = (3 * train + val) * (task.input_length + OVERHEAD_TOKENS)
         tokens += test * (task.for_split("test").input_length + OVERHEAD_TOKENS)

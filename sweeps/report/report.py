@@ -186,7 +186,7 @@ def tables_of(frame: pd.DataFrame, cells: pd.DataFrame) -> tuple[dict[str, Table
         notes.append("Cells tested at another length than trained at are left out of the means: see table settings.")
     for task, setting in same.loc[left_out, ["task", "setting"]].drop_duplicates().itertuples(index=False):
         notes.append(f"{task} {setting}: own sizes, left out of the means.")
-    for task, own in same[custom & ~left_out].groupby("task", sort=False):
+    for task, own in benchmark[benchmark["setting"].str.contains("=", regex=False)].groupby("task", sort=False):
         if (count := own["setting"].nunique()) > 1:
             notes.append(f"{task}: the mean of {count} settings of your own; table settings has each.")
     harder = benchmark["task"].map(is_challenge).astype(bool)

@@ -37,7 +37,7 @@ def best_per_cell(frame: pd.DataFrame, selection: Selection = "official", all_kn
     """
     groups: dict[Place, list[Row]] = {}
     scores: dict[Any, Score] = {}  # by task, and by (task, setting)
-    known = frame[frame["mixer"].notna()]
+    known = without_repeats(frame[frame["mixer"].notna()])
     for row in known.to_dict("records"):
         column = row["column"] if "column" in row else Column(row["mixer"])
         groups.setdefault((column, row["task"], row["setting"]), []).append(row)
@@ -54,7 +54,7 @@ def best_per_cell(frame: pd.DataFrame, selection: Selection = "official", all_kn
         for column in columns:
             place = column, task, setting
             score = scores.get(place[1:], scores.get(task, ACCURACY))
-            cell = _cell(_one_per_replica(groups.get(place, [])), selection, score)
+            cell = _cell(groups.get(place, []), selection, score)
             if cell["n"] and column.value("optimizer.lr") is None:  # else each column has one rate, and so lacks none
                 cell["lacking"] = lacking.get(place, ())
             cell["edge"] = cell["edge"] and not cell["lacking"]
@@ -68,12 +68,13 @@ def of_columns_with_runs(cells: pd.DataFrame, frame: pd.DataFrame) -> pd.DataFra
     return cells[cells["column"].isin(frame.loc[frame["task"].isin(cells["task"]), "column"])]
 
 
-def _one_per_replica(rows: list[Row]) -> list[Row]:
-    """Without repeats: the same configuration, learning rate and seed may be part of several populations."""
-    kept: dict[tuple, Row] = {}
-    for row in sorted(rows, key=lambda row: (row["status"] != "finished", row["run_id"])):
-        kept.setdefault((row["config"], row["lr"], row["seed"]), row)
-    return list(kept.values())
+def without_repeats(frame: pd.DataFrame) -> pd.DataFrame:
+    """The frame with one row for each configuration, learning rate and seed: of several the newest that finished."""
+    order = ["finished", *({"started_at"} & set(frame)), "run_id"]
+    same = [key for key in ("mixer", "column", "task", "setting", "config", "lr", "seed") if key in frame]
+    told = frame[[*same, *order[1:]]].assign(finished=frame["status"] == "finished")
+    newest_last = told.sort_values(order, na_position="first")
+    return frame[~newest_last.duplicated(same, keep="last").reindex(frame.index)]
 
 
 def _cell(rows: list[Row], selection: Selection, score: Score) -> Row:

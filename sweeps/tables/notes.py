@@ -7,7 +7,10 @@ from mixerlab.sweeps.tables.swept import NAMES, values_of
 
 # Beside the keys of model, optimizer and schedule: what mixers should have in common to be compared. Those of the
 # machine are from the provenance, since a config may leave them open.
-_ALIKE = ("optimizer", "schedule", "weight_decay", "epochs", "batch_size")
+_ALIKE = (
+    *("optimizer", "schedule", "weight_decay", "epochs", "batch_size"),
+    *("trainer.eval_every", "trainer.stop_above", "trainer.stop_when_perfect"),  # checkpoints to choose from
+)
 _MACHINE = ("precision", "device", "threads", "instruction_set")
 
 
@@ -38,11 +41,10 @@ def _changed_code(frame: pd.DataFrame) -> list[str]:
 def _unlike_data(frame: pd.DataFrame) -> list[str]:
     """Parameters of a task that differ between runs of one row."""
     notes = []
-    for name in (name for name in frame if name.startswith("task.") and frame[name].nunique() > 1):
-        for (task, setting), values in frame[name].dropna().groupby([frame["task"], frame["setting"]]):
+    for name in (name for name in frame if name.startswith("task.")):
+        for (task, setting), values in values_of(frame, name).groupby([frame["task"], frame["setting"]]):
             if values.nunique() > 1:
-                known = ", ".join(sorted(set(map(str, values))))
-                notes.append(f"{task} {setting}: runs with different {name} share this name ({known}).")
+                notes.append(f"{task} {setting}: runs with different {name} share this name ({_listed(values)}).")
     return notes
 
 

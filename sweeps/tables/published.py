@@ -12,7 +12,7 @@ import yaml
 
 from mixerlab.records.best import ENDED, Selection
 from mixerlab.records.schema import ACCURACY
-from mixerlab.sweeps.tables.cells import Place, best_per_cell
+from mixerlab.sweeps.tables.cells import Place, best_per_cell, without_repeats
 from mixerlab.sweeps.tables.columns import Column, columns_in_order
 from mixerlab.sweeps.tables.tables import Entry, mean_of, seeds_entry
 
@@ -155,7 +155,7 @@ def last_epoch(frame: pd.DataFrame, rates: Collection[float] = ()) -> dict[Place
     that diverged counts as 0.
     """
     tried = defaultdict[str, dict](lambda: defaultdict(lambda: defaultdict(dict)))
-    ended = _ended(frame, rates)
+    ended = _ended(without_repeats(frame), rates)
     accuracies = ended["test_accuracy"].where(ended["status"] == "finished", 0.0)
     for (column, task, setting, lr, seed), value in zip(
         ended[[*_CELL, "lr", "seed"]].itertuples(index=False), accuracies, strict=True

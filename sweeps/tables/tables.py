@@ -5,7 +5,7 @@ Tables never hide gaps. Three marks: bold, with evidence (`best_of`); † where 
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean, stdev
 from typing import Any
@@ -35,6 +35,7 @@ _INCOMPLETE = (
     "* Incomplete: settings (k/n), seeds or learning rates are missing, or seeds are of different code, as said below."
     " Not bold; nor is what is worse than a score that lacks learning rates or is of different code."
 )
+_FIRST = 3  # so many settings a note names
 _FUTURE = "A mixer that sees the tokens that it predicts is not comparable, and not bold."
 
 
@@ -254,12 +255,12 @@ def make_table(names: Name, rows: Mapping[Name, Row], cells: pd.DataFrame, remar
 
 def gaps(cells: pd.DataFrame) -> list[str]:
     """What is missing, and what entries are the best of: a line for each column, or for several with the same gaps."""
-    settings = cells.groupby("task")["setting"].nunique()
+    settings = {task: _differences(own) for task, own in cells.groupby("task")["setting"].unique().items()}
     places: dict[Column, dict[str, dict[str, list[str]]]] = {}  # by what is missing, then by task
     for cell in cells.itertuples():
         for reason in _missing_of(cell):
             tasks = places.setdefault(cell.column, {}).setdefault(reason, {})
-            tasks.setdefault(cell.task, []).append(cell.setting)
+            tasks.setdefault(cell.task, []).append(settings[cell.task][cell.setting])
     names = labels(columns_in_order(cells["column"]))
     lines = defaultdict[str, list[str]](list)
     for column, reasons in places.items():
@@ -267,12 +268,21 @@ def gaps(cells: pd.DataFrame) -> list[str]:
         for reason, tasks in reasons.items():
             comma = "; " if any(", " in setting for own in tasks.values() for setting in own) else ", "
             where = [
-                f"{task} (all {len(own)} settings)" if len(own) == settings[task] > 1 else f"{task} ({comma.join(own)})"
+                f"{task} (all {len(own)} settings)"
+                if len(own) == len(settings[task]) > 1
+                else f"{task} ({comma.join(own[:_FIRST])}{f' and {len(own) - _FIRST} more' if own[_FIRST:] else ''})"
                 for task, own in tasks.items()
             ]
             told.append(f"{reason} on {', '.join(where)}")
         lines["; ".join(told)].append(names[column])
     return [f"{'; '.join(columns)}: {text}." for text, columns in lines.items()]
+
+
+def _differences(settings: Sequence[str]) -> dict[str, str]:
+    """What of the name of each setting (`baseline, data_seed=1`) not all of them have; of one alone its first part."""
+    parts = {setting: setting.split(", ") for setting in settings}
+    common = set.intersection(*map(set, parts.values()))
+    return {setting: ", ".join(part for part in own if part not in common) or own[0] for setting, own in parts.items()}
 
 
 def _missing_of(cell: Any) -> list[str]:

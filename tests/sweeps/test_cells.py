@@ -12,6 +12,8 @@ from mixerlab.records.files import run_folder
 from mixerlab.sweeps.tables.cells import best_per_cell
 from mixerlab.sweeps.tables.collect import collect
 from mixerlab.sweeps.tables.intervals import interval, solved_counts
+from mixerlab.sweeps.tables.published import last_epoch
+from mixerlab.sweeps.tables.swept import spread_out
 from mixerlab.sweeps.tables.tables import setting_table, task_table
 
 LOW, HIGH = (1e-3, 5e-3), 1e-2
@@ -34,6 +36,17 @@ def trial_rows(scores):
         for lr, by_seed in scores.items()
         for seed, score in by_seed.items()
     ]
+
+
+@pytest.mark.parametrize("newest", [0, 1])
+def test_of_a_replica_in_several_populations_the_newest_counts(tmp_path, newest):
+    for number, (lr, scores) in enumerate([(LOW, (0.9, 0.8)), ((*LOW, HIGH), (0.3, 0.2, 0.1))]):
+        told = {"started_at": f"2026-01-0{1 + (number == newest)}T12:00:00+00:00"}
+        fakes.add_run(tmp_path, scores, lr=lr, provenance=told)
+    fakes.add_run(tmp_path, ["failed"], lr=LOW[0], provenance={"started_at": "2026-01-03T12:00:00+00:00"})
+    assert only_cell(tmp_path).mean == (0.9, 0.3)[newest]
+    (of_last_epoch,) = last_epoch(spread_out(collect(tmp_path))).values()
+    assert of_last_epoch == {0: (0.9, 0.3)[newest]}
 
 
 @pytest.mark.parametrize(

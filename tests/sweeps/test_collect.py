@@ -139,6 +139,22 @@ def test_cpus_on_which_numbers_depend_are_told_apart(tmp_path):
     assert note == "The mixers differ in more than the mixer: threads (attn 1; gdn 4)."
 
 
+@pytest.mark.parametrize(("key", "value"), [("num_test_examples", 64), ("data_sha256", "a1" * 32)])
+def test_other_data_under_one_name_are_told(tmp_path, key, value):
+    """Also where a mixer has what the task's yaml leaves open."""
+    for mixer, own in (("attn", value), ("gdn", None)):
+        fakes.add_run(tmp_path, [0.1, 0.5, 0.1], mixer=mixer, changed={f"task.{key}": own})
+    told = f"icr baseline: runs with different task.{key} share this name ({value}, null)."
+    assert notes_of(spread_out(collect(tmp_path))) == [told]
+
+
+def test_more_checkpoints_to_choose_from_are_told(tmp_path):
+    for mixer, steps in (("attn", 50), ("gdn", None)):
+        fakes.add_run(tmp_path, [0.1, 0.5, 0.1], mixer=mixer, changed={"trainer.eval_every": steps})
+    told = "The mixers differ in more than the mixer: trainer.eval_every (attn 50; gdn null)."
+    assert notes_of(spread_out(collect(tmp_path))) == [told]
+
+
 def test_mixers_are_compared_task_by_task(tmp_path):
     """A mixer that is on one task of two, with sizes of their own, differs from no other one."""
     changed = {"trainer.batch_size": 32, "trainer.epochs": 1}

@@ -161,6 +161,18 @@ def test_what_has_no_part_in_means(results, capsys):
     assert "sc: the mean of 2 settings of your own" in reported(capsys, results)
 
 
+def test_own_sizes_have_no_part_in_means_over_several_data(tmp_path):
+    fakes.add_run(tmp_path, [0.0, 0.1, 0.0], setting="seq_len=64", seq_len=64)
+    for seed, score in ((None, 0.9), (1, 0.8), (2, 0.7)):
+        fakes.add_run(tmp_path, [0.0, score, 0.0], **({} if seed is None else {"data_seed": seed}))
+    made = reports.table(tmp_path)
+    assert made.loc["icr", "attn"] == "0.800"
+    assert {
+        "icr seq_len=64, data_seed=null: own sizes, left out of the means.",
+        "icr: the mean of 3 settings of your own; table settings has each.",
+    } <= set(made.attrs["notes"])
+
+
 def test_a_note_stands_under_the_tables_that_it_concerns(results):
     """Here MLPs that were matched on the harder set only."""
     for mixer, width in (("attn", 352), ("gdn", 320)):

@@ -136,6 +136,15 @@ def test_settings_that_are_missing_are_told_apart_where_their_names_have_commas(
     assert "gdn: missing on icr (a, data_seed=1; a, data_seed=2)." in notes
 
 
+def test_a_note_names_what_settings_differ_in_and_the_first_three(tmp_path):
+    for seed in range(6):
+        add(tmp_path, data_seed=seed, setting="seq_len=64")
+    add(tmp_path, data_seed=5, setting="seq_len=64", mixer="gdn")
+    cells = best_per_cell(spread_out(collect(tmp_path)))
+    assert "gdn: missing on icr (data_seed=0, data_seed=1, data_seed=2 and 2 more)." in task_table(cells).notes
+    assert "gdn: missing on icr (seq_len=64)." in task_table(cells[cells["setting"].str.endswith("=0")]).notes
+
+
 def test_layers_of_hybrids_and_classes_of_one_name_have_columns(tmp_path):
     for heads_of_first in (2, 4):
         layers = {"0": {"name": "attn", "num_heads": heads_of_first}, "1": {"name": "gdn", "num_heads": 8}}
