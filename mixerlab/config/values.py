@@ -2,7 +2,7 @@
 
 import math
 import sys
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -254,16 +254,20 @@ def mixer_version(config: Mapping[str, Any]) -> str:
 
 
 def _targets(part: Mapping[str, Any]) -> list[str]:
-    """The class of a part of a run, and what the values of its keys are made by, at any depth."""
-    found, values = [part["_target_"]], list(part.values())
-    for value in values:  # it grows
-        values += value.values() if isinstance(value, Mapping) else value if isinstance(value, list) else ()
-        if isinstance(value, Mapping) and "_target_" in value:
-            with suppress(Exception):  # which is said where it is called
-                # A package only passes it on, and of an installed one no import is followed.
-                module = get_object(value["_target_"]).__module__
-                found += [f"{module}."] if str(sys.modules[module].__file__).endswith(".py") else []
-    return found
+    """The class of a part of a run, and what makes the values of its keys."""
+    return [part["_target_"], *(f"{module}." for value in part.values() for module in _makers(value))]
+
+
+def _makers(value: Any) -> Iterator[str]:
+    """The modules of Python that hold what each `_target_` in `value` names, at any depth."""
+    for inner in value.values() if isinstance(value, Mapping) else value if isinstance(value, list) else ():
+        yield from _makers(inner)
+    if isinstance(value, Mapping) and "_target_" in value:
+        with suppress(Exception):  # which is said where it is called
+            # A package only passes it on, and of an installed one no import is followed.
+            module = get_object(value["_target_"]).__module__
+            if str(sys.modules[module].__file__).endswith(".py"):
+                yield module
 
 
 def _version_of(targets: Iterable[str]) -> str:
