@@ -99,9 +99,10 @@ def _read(text: str) -> str:
 
 
 def swept_keys(frame: pd.DataFrame) -> list[str]:
-    """The keys that take several values within one mixer on one task: those of task and schedule within one setting.
+    """The keys that take several values within one mixer on one task: those of the task on one setting, whatever mixer.
 
-    A number of steps is another fraction of the training (`${steps:750}`) on each setting. The keys of an optimizer or
+    Those of the schedule count within one setting: a number of steps is another fraction of the training
+    (`${steps:750}`) on each. The keys of an optimizer or
     schedule count within the runs of one optimizer or schedule, and those of an optimizer inside another within the
     runs of its class.
     """
@@ -114,7 +115,9 @@ def swept_keys(frame: pd.DataFrame) -> list[str]:
         if group not in GROUPS or not dot or key in _PLACES or len(set(frame[name].tolist())) < 2:
             continue
         scope = ["mixer"] if name == "mixer._target_" else ["mixer", "task"]  # classes that share the name of a mixer
-        if group in ("task", "schedule"):
+        if group == "task":
+            scope = ["task", "setting"]
+        if group == "schedule":
             scope.append("setting")
         if name == "epochs" and TOKENS in frame:  # then they follow from it
             scope.append(TOKENS)
