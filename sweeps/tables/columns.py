@@ -82,10 +82,7 @@ def labels(columns: Iterable[Column]) -> dict[Column, str]:
     }
     return {
         column: ", ".join(
-            [
-                column.mixer,
-                *(f"{short[key]}={value}" for key, value in column.values if (key, value) not in mostly_off),
-            ]
+            [column.mixer, *(f"{short[key]}={value}" for key, value in column.values if (key, value) not in mostly_off)]
         )
         for column in columns
     }

@@ -114,7 +114,7 @@ def swept_keys(frame: pd.DataFrame) -> list[str]:
         scope = ["mixer"] if name == "mixer._target_" else ["mixer", "task"]  # classes that share the name of a mixer
         if group == "task":
             scope = ["task", "setting"]
-        if group == "schedule":
+        elif group == "schedule":
             scope.append("setting")
         if name == "epochs" and TOKENS in frame:  # then they follow from it
             scope.append(TOKENS)
