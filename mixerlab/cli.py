@@ -84,7 +84,7 @@ def _run_hydra(arguments: list[str]) -> None:
         sys.exit(f"error: no tool {arguments[0]}: {', '.join(TOOLS)}; settings are KEY=VALUE")
     import hydra
 
-    from mixerlab.config.hints import REFUSALS, check_choices, refusal
+    from mixerlab.config.hints import REFUSALS, refusal
     from mixerlab.config.postponed import postponed
     from mixerlab.records.provenance import COMMAND, typed
 
@@ -95,7 +95,6 @@ def _run_hydra(arguments: list[str]) -> None:
     wants_tracebacks = os.environ.get(_FULL_ERROR) == "1"
     os.environ[_FULL_ERROR] = "1"
     try:
-        check_choices(arguments)
         hydra.main(version_base="1.3", config_path="pkg://mixerlab.conf", config_name="config")(train_run)()
     except (ValueError, *REFUSALS) as error:
         if wants_tracebacks:

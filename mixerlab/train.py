@@ -31,13 +31,13 @@ from mixerlab.records.claims import claim, holder
 from mixerlab.records.errors import RefusedCode, RefusedMixer, with_place
 from mixerlab.records.files import (
     ERROR_FILE,
+    RECORD_FILE,
     Unreadable,
     check_writable,
     forget,
-    place_to_train,
+    has_results,
     read_record,
     run_folder,
-    take_place,
     weights_file,
     weights_files,
     write_config,
@@ -205,7 +205,7 @@ def run(cfg: DictConfig, patience: float = 0) -> Record | None:
             log.info("another process is training this run (%s): %s", holder(this.folder), this.folder)
             return None
         remove_leftovers(this.folder)
-        if take_place(this.folder) or this.kept_record() is not None:
+        if this.kept_record() is not None:
             return this.existing_record()
         loggers = loggers_of(cfg, this.folder)
         with started(loggers, this.hyperparameters()):  # one that does not start leaves what there is
@@ -238,8 +238,10 @@ def _train_and_record(this: _Run, splits: Mapping[str, Arrays] | None, loggers: 
     Raises:
         RunFailed: training failed, which the record says; unless it has the results of an earlier training, which stay.
     """
-    folder, place = this.folder, place_to_train(this.folder)
-    write_config(place, this.config)
+    folder = this.folder
+    if not (repeats := has_results(folder)):
+        (folder / RECORD_FILE).unlink(missing_ok=True)  # that of a failure
+        write_config(folder, this.config)
     origin: dict[str, Any] = {"started_at": datetime.now(UTC), "code": this.code, "git": git_state(*projects_in_use())}
     origin["command"] = OmegaConf.get_cache(this.cfg).get(COMMAND)
     try:
@@ -247,37 +249,39 @@ def _train_and_record(this: _Run, splits: Mapping[str, Arrays] | None, loggers: 
             if splits is None:
                 splits = this.splits()
                 origin["started_at"] = datetime.now(UTC)  # the wall time is that of training
-            record, result = _measure(this, place, splits, origin, list(loggers.values()))
+            record, result = _measure(this, splits, origin, list(loggers.values()))
     except Exception as error:
-        raise _failure(this, place, error, origin) from error
-    _write_weights(place, record, result.weights)
-    write_metrics(place, result.metrics)
-    write_record(place, record)
-    take_place(folder)
+        raise _failure(this, error, origin, repeats) from error
+    # Whatever dies when, the run has the files of one record, or none and goes on from its checkpoint.
+    (folder / RECORD_FILE).unlink(missing_ok=True)
+    write_config(folder, this.config)
+    _write_weights(folder, record, result.weights)
+    write_metrics(folder, result.metrics)
+    write_record(folder, record)
     (folder / ERROR_FILE).unlink(missing_ok=True)  # of an earlier try
     forget(folder)
     log_results(loggers, this.hyperparameters(), record)
     return record
 
 
-def _failure(this: _Run, place: Path, error: BaseException, origin: Mapping[str, Any]) -> RunFailed:
-    """What to raise for an error of training, in the user's code or in ours, which is recorded."""
+def _failure(this: _Run, error: BaseException, origin: Mapping[str, Any], repeats: bool) -> RunFailed:
+    """What to raise for an error of training, in the user's code or in ours; recorded, unless it `repeats` another."""
     reason = str(error) if isinstance(error, RefusedCode) else with_place(error)
     if isinstance(error, RefusedMixer):
         reason = f"mixer={this.cfg.mixer.name}: {reason}"
-    if place == this.folder:
-        write_record(place, failed_record(this.config, reason, provenance(**origin), this.task.score))
-    else:
-        forget(place)
+    if repeats:
+        forget(this.folder)
         reason += f" (the record in {this.folder} is of the training before, and stays)"
+    else:
+        write_record(this.folder, failed_record(this.config, reason, provenance(**origin), this.task.score))
     file = this.folder / ERROR_FILE
     replace_file(file, "".join(traceback.format_exception(error)))
     return RunFailed(reason, None if isinstance(error, RefusedCode) else file)
 
 
-def _write_weights(place: Path, record: Record, weights: list[dict[str, dict[str, torch.Tensor]]]) -> None:
+def _write_weights(folder: Path, record: Record, weights: list[dict[str, dict[str, torch.Tensor]]]) -> None:
     """Writes the weights that go with `record`, and removes those of an attempt that left none."""
-    for path in weights_files(place):
+    for path in weights_files(folder):
         path.unlink()
     digest = rows_digest(record)
     sizes = []
@@ -289,16 +293,16 @@ def _write_weights(place: Path, record: Record, weights: list[dict[str, dict[str
                 score = record.score.name
                 about |= {"epoch": row[f"{moment}_epoch"], f"test_{score}": row[f"{moment}_{score}"]}
             content = pack(state, about)
-            replace_file(weights_file(place, row["replica"], moment), content)
+            replace_file(weights_file(folder, row["replica"], moment), content)
             sizes.append(len(content))
     if sizes:
         log.info("weights: %s, %.1f MB", counted(len(sizes), "file"), sum(sizes) / 1e6)
 
 
 def _measure(
-    this: _Run, place: Path, splits: Mapping[str, Arrays], origin: Mapping[str, Any], loggers: Sequence["Logger"]
+    this: _Run, splits: Mapping[str, Arrays], origin: Mapping[str, Any], loggers: Sequence["Logger"]
 ) -> tuple[Record, "RunResult"]:
-    """Trains in `place`; returns the record, whose provenance begins with `origin`, and what was measured."""
+    """Trains; returns the record, whose provenance begins with `origin`, and what was measured."""
     from mixerlab.training.fit import Training  # brings Lightning and pandas, which a finished run does not need
 
     cfg, config, task = this.cfg, this.config, this.task
@@ -319,7 +323,7 @@ def _measure(
         make_optimizer=this.parts.make_optimizer,
         schedule=this.parts.make_schedule(),
         config=how,
-        folder=place,
+        folder=this.folder,
         trained_rows=task.trained_rows,
         loggers=loggers,
         code=this.code,

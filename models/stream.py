@@ -67,11 +67,6 @@ class ResidualStream:
                 f"{type(layer).__name__} gives the shape {tuple(update.shape)} for an input of {tuple(normed.shape)}:"
                 " they must be the same"
             )
-        if update.device != norm.weight.device:
-            raise ValueError(
-                f"{type(layer).__name__} gives a tensor on {update.device} for an input on {norm.weight.device}:"
-                " make new tensors with device=x.device"
-            )
         # Autocast gives bfloat16 for float32.
         wanted = norm.weight.dtype
         if update.dtype not in (wanted, torch.float32, torch.bfloat16, torch.float16):

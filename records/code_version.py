@@ -21,7 +21,7 @@ Import = tuple[str, str | None]  # a module, and the name that is imported from 
 def code_version(*modules: str) -> str:
     """A hash of the source of these modules and of all that they import, directly or not; 12 hex digits.
 
-    Of the source as it was when this process imported it, since that is what runs (`note_import`).
+    Of the source as it was when this process first asked, soon after the import, since that is what runs.
 
     Imports of the packages in COMPUTING are followed, and from a user's own module those in its project folder and in
     `projects`. A name that a package's `__init__` only passes on counts as the module that defines it, without its
@@ -30,12 +30,6 @@ def code_version(*modules: str) -> str:
     sources = _used(modules)
     texts = sorted((name, source.text) for name, source in sources.items())
     return hashlib.sha256(repr(texts).encode()).hexdigest()[:12]
-
-
-def note_import(module: str) -> None:
-    """Reads the source of an imported module, and of all that it imports, before anyone edits it."""
-    if (getattr(sys.modules[module], "__file__", None) or "").endswith(".py"):
-        _used((module,))
 
 
 class _Source:

@@ -1,7 +1,7 @@
 """The files of a run: `results_dir/runs/<run_id>/` holds `config.yaml`, `record.json`, `metrics.csv` and `.claim`.
 
-Beside them are the weights that it has kept, a file for each replica and selection. A run that has results trains once
-more in `anew/` inside its folder; what that leaves then takes the place of the earlier files, the record last.
+Beside them are the weights that it has kept, a file for each replica and selection. Where a run that has results trains
+once more, they stay until that is whole; then the record goes first, and the new one comes last.
 
 A results folder may be damaged. Whatever is wrong with what is read of a run raises `Unreadable`, one line that names
 the file.
@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from mixerlab.records.atomic import remove_leftovers, replace_file, sync_folder
+from mixerlab.records.atomic import replace_file
 from mixerlab.records.errors import reason
 from mixerlab.records.identity import run_id
 from mixerlab.records.schema import (
@@ -40,7 +40,6 @@ RECORD_FILE = "record.json"
 CONFIG_FILE = "config.yaml"
 METRICS_FILE = "metrics.csv"
 ERROR_FILE = "error.txt"  # the traceback of a run that failed, beside its record
-ANEW = "anew"  # the folder inside a run's in which it trains once more, beside its results
 
 # The columns of metrics.csv that figures draw, beside those of the score.
 DRAWN = ("epoch", "replica", "lr", "train_loss")
@@ -81,59 +80,19 @@ def weights_files(folder: str | Path) -> list[Path]:
     return sorted(Path(folder).glob("replica-*.safetensors"))
 
 
-def place_to_train(folder: Path) -> Path:
-    """Where the run in `folder`, which a process has claimed, trains: there or, beside results of before, in `anew/`.
-
-    A failed record is removed: it is tried once more.
-    """
+def has_results(folder: Path) -> bool:
+    """Whether the run in `folder` has a record that stays until a training is whole: a finished one."""
     try:
-        has_results = is_finished(folder)
+        return is_finished(folder)
     except Unreadable:
-        has_results = True  # perhaps: it stays until there are others
-    if has_results:
-        return folder / ANEW
-    (folder / RECORD_FILE).unlink(missing_ok=True)
-    return folder
+        return True  # perhaps
 
 
-def take_place(folder: Path) -> bool:
-    """Moves what a whole training in `anew/` has left into the run's folder, which a process has claimed.
-
-    Whatever dies when, the record there is the earlier one or, with all its files, the new one; the next call goes on.
-
-    Returns:
-        Whether there was a whole training in `anew/`.
-    """
-    anew = folder / ANEW
-    remove_leftovers(anew)
-    if not (anew / RECORD_FILE).exists():
-        if not (anew / CONFIG_FILE).exists():  # all has been moved, but for what it could go on from
-            forget(anew)
-        return False
-    if (anew / CONFIG_FILE).exists():  # nothing has been moved yet: these are files of the earlier training
-        for path in (*weights_files(folder), folder / ERROR_FILE):
-            path.unlink(missing_ok=True)
-        sync_folder(folder)
-    for path in (anew / CONFIG_FILE, anew / METRICS_FILE, *weights_files(anew)):
-        if path.exists():
-            path.replace(folder / path.name)
-    sync_folder(folder)  # nothing of it may come to disk after the record
-    (anew / RECORD_FILE).replace(folder / RECORD_FILE)
-    sync_folder(folder)
-    forget(anew)
-    return True
-
-
-def forget(place: Path) -> None:
-    """Removes what training in `place` could go on from, and `place` itself if it is `anew/`."""
-    for path in place.glob("resume-*"):
+def forget(folder: Path) -> None:
+    """Removes what training in `folder` could go on from."""
+    for path in folder.glob("resume-*"):
         with suppress(IsADirectoryError):  # a folder is not ours
             path.unlink(missing_ok=True)
-    if place.name == ANEW:
-        remove_leftovers(place)
-        with suppress(OSError):  # a file in it is not ours, or there is none
-            (place / CONFIG_FILE).unlink(missing_ok=True)
-            place.rmdir()
 
 
 def write_record(folder: str | Path, record: Record) -> None:

@@ -5,16 +5,15 @@ folder as mad-lab does. mad-lab has no validation split: ours is generated from 
 the folder has a `val/` beside the others. Test rows of another length
 than the others (`task.test_seq_len`) are always generated.
 
-mad-lab draws its rows from another stream, so that a row in two splits is chance, likely only for tiny vocabularies and
-lengths. A dataset of which more than `MOST_SHARED` of val's rows are also in train or test is refused unless that is
-allowed by name; of generated splits those that begin alike. Where others share so many rows, that is logged.
+Of a tiny vocabulary and length, rows are in several splits by chance. Splits that begin alike are refused unless that
+is allowed by name.
 
 What was read is part of a run's identity, by its digest.
 """
 
 import hashlib
-import logging
 from collections.abc import Mapping
+from itertools import combinations
 from pathlib import Path
 
 import numpy as np
@@ -22,11 +21,6 @@ import numpy as np
 from mixerlab.tasks.base import SPLITS, Split, Task, TaskRuleError
 from mixerlab.tasks.generated import Arrays, WrongRows, make_split
 
-log = logging.getLogger(__name__)
-
-MOST_SHARED = 0.001  # of val's rows, with each of the other splits
-
-_COMPARED: tuple[tuple[Split, Split], ...] = (("val", "train"), ("val", "test"), ("test", "train"))
 _FEW_ROWS = 16  # so few different rows say nothing
 
 # mad-lab's field names in a dataset's folder, in order: (short name, attribute of the task, unused value).
@@ -51,9 +45,8 @@ def load_or_generate(
     """All three splits: read from `data_dir` if one is given (see the module's text), else the task's own or generated.
 
     Raises:
-        ValueError: the folder lacks this task's dataset, a file is not as it should be, or more than `MOST_SHARED` of
-            val's rows are also in another split and `allow_shared_rows` is False.
-        WrongRows: as `make_split`; or of generated splits one repeats another and `allow_shared_rows` is False.
+        ValueError: the folder lacks this task's dataset, or a file is not as it should be.
+        WrongRows: as `make_split`; or one split repeats another and `allow_shared_rows` is False.
     """
     if data_dir is None and (own := task.splits()) is not None:
         return {split: own[split] for split in SPLITS}
@@ -68,21 +61,13 @@ def load_or_generate(
             except TaskRuleError as error:
                 row = "" if error.row is None else f"row {error.row}: "
                 raise ValueError(f"{folder / split / error.array}.npy: {row}{error.rule}") from error
-    for split, other in _COMPARED:
-        rows, others = data[split][0], data[other][0]
-        shared = count_shared_rows(rows, others)
-        found = f"{shared} of {len(rows)} {split} rows are also in {other}"
-        means = f"{split} would not measure what is new to the model"
-        allow = "allow it with task.allow_shared_rows=true"
-        if data_dir is None and _begin_alike(rows, others) and not allow_shared_rows:
+    for other, split in combinations(SPLITS, 2):
+        if not allow_shared_rows and _begin_alike(data[split][0], data[other][0]):
             raise WrongRows(
-                f"{found}: {means}. Draw all that is random from the generator `rng` that generate_rows gets, another"
-                f" one for each split; or {allow}"
+                f"{split} rows begin as those of {other}: {split} would not measure what is new to the model. Draw all"
+                " that is random from the generator `rng` that generate_rows gets, another one for each split; or allow"
+                " it with task.allow_shared_rows=true"
             )
-        if data_dir is not None and split == "val" and shared > MOST_SHARED * len(rows) and not allow_shared_rows:
-            raise ValueError(f"{folder}: {found}, more than {MOST_SHARED:.1%}: {means}. Give other rows, or {allow}")
-        if shared > MOST_SHARED * len(rows):
-            log.info(found)
     return data
 
 
@@ -173,9 +158,3 @@ def _read_split(task: Task, folder: Path, split: Split) -> Arrays:
             raise ValueError(f"{path}: shape is {shape}, the folder's name and the task say {expected}")
         arrays.append(array)
     return arrays[0], arrays[1]
-
-
-def count_shared_rows(rows: np.ndarray, others: np.ndarray) -> int:
-    """How many of `rows` `[N, T]` also stand in `others` `[M, T]`, by their hashes."""
-    known = {hash(row.tobytes()) for row in others}
-    return sum(hash(row.tobytes()) in known for row in rows)

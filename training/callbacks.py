@@ -13,7 +13,6 @@ from lightning.pytorch.plugins.io import TorchCheckpointIO
 from tqdm import tqdm
 
 from mixerlab.records.claims import note_epochs
-from mixerlab.records.files import ANEW
 from mixerlab.records.text import Lines, counted, duration, is_terminal
 from mixerlab.training.checkpoints import read_checkpoint, write_checkpoint
 from mixerlab.training.lit_module import PopulationTraining
@@ -88,7 +87,7 @@ class EpochNote(L.Callback):
     """Notes in the claim on the run in `folder` how far it is, at most once a second: a sweep reads it."""
 
     def __init__(self, folder: Path):
-        self.folder, self.noted_at = folder.parent if folder.name == ANEW else folder, 0.0
+        self.folder, self.noted_at = folder, 0.0
 
     def on_train_epoch_end(self, trainer: L.Trainer, module: L.LightningModule) -> None:
         if time.monotonic() - self.noted_at >= 1:

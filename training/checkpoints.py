@@ -1,8 +1,4 @@
-"""The checkpoint that an interrupted run continues from.
-
-The file holds one line, `mixerlab checkpoint 1 sha256 <64 hex digits>`, and then what `torch.save` writes, of which the
-digest is. PyTorch itself looks at no checksum: of fourteen checkpoints with a block of zeros twelve were loaded.
-"""
+"""The checkpoint that an interrupted run continues from: what `torch.save` writes."""
 
 import hashlib
 import io
@@ -13,16 +9,9 @@ from typing import Any
 import torch
 
 from mixerlab.records.atomic import replace_file
-from mixerlab.records.errors import reason
 from mixerlab.training.trainer_config import TrainerConfig
 
 Replicas = Sequence[tuple[float, int]]  # learning rate and seed of each
-
-_MAGIC = b"mixerlab checkpoint 1 sha256 "
-
-
-class DamagedCheckpoint(ValueError):
-    """The file is no checkpoint of ours, is not as it was written, or does not fit the run."""
 
 
 def checkpoint_name(replicas: Replicas, code: Mapping[str, str] | None, config: TrainerConfig) -> str:
@@ -40,38 +29,19 @@ def _short_hash(value: object) -> str:
 
 
 def write_checkpoint(path: Path, checkpoint: dict[str, Any]) -> None:
-    """Writes a checkpoint with its digest, in place of an earlier one, whole or not at all.
+    """Writes a checkpoint in place of an earlier one, whole or not at all.
 
     Raises:
         OSError: the disk is full, or the folder cannot be written.
     """
     stream = io.BytesIO()
     torch.save(checkpoint, stream)
-    payload = stream.getbuffer()
-    replace_file(path, b"".join((_head(payload), payload)))
+    replace_file(path, stream.getvalue())
 
 
 def read_checkpoint(path: Path) -> dict[str, Any]:
     """What `write_checkpoint` has written, with its tensors on the CPU.
 
     Only tensors and plain Python values are made of it (`weights_only`): nothing in the file is run.
-
-    Raises:
-        DamagedCheckpoint: says why.
-        OSError: the file may be whole, and could not be read: no permission, an error of the disk.
     """
-    try:
-        content = memoryview(path.read_bytes())
-        size = len(_head(b""))
-        if content[:size] != _head(content[size:]):
-            raise ValueError("it is not what was written")
-        return dict(torch.load(io.BytesIO(content[size:]), map_location="cpu", weights_only=True))
-    except OSError:
-        raise
-    except Exception as error:
-        raise DamagedCheckpoint(reason(error)) from error
-
-
-def _head(payload: bytes | memoryview) -> bytes:
-    """The first line of a checkpoint."""
-    return _MAGIC + hashlib.sha256(payload).hexdigest().encode() + b"\n"
+    return dict(torch.load(io.BytesIO(path.read_bytes()), map_location="cpu", weights_only=True))

@@ -191,7 +191,8 @@ class Training:
             # errors of CUDA in one of its own.
             if not resumes or resume_point.has_started or isinstance(error, OSError) or "CUDA" in str(error):
                 raise
-            unusable = _put_aside(checkpoint, error)
+            checkpoint.unlink()
+            unusable = f"{checkpoint.name} cannot be restored ({reason(error)}): trained from the start"
         if unusable is not None:  # outside the handler, whose traceback holds the tensors of the failed attempt
             log.warning("%s: %s", self.folder, unusable)
             return _joined(unusable, [self._train_together(replicas, graph_key, is_half)])
@@ -230,12 +231,6 @@ class Training:
 
 class _PlainTrainer(L.Trainer):
     """By another name: a variable such as PL_TRAINER_MAX_STEPS would change an argument of `Trainer`."""
-
-
-def _put_aside(path: Path, error: Exception) -> str:
-    """Renames a checkpoint that is of no use, in place of an earlier such one; says so."""
-    aside = path.replace(path.with_name(f"{path.name}.damaged"))
-    return f"{path.name} cannot be restored ({reason(error)}) and is now {aside.name}: trained from the start"
 
 
 def _compile(population: Population, config: TrainerConfig, notes: list[str]) -> None:

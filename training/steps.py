@@ -1,9 +1,5 @@
 """The operations of a population on its device: a training step and a scoring step on rows of its examples."""
 
-import itertools
-import logging
-import time
-
 import torch
 from torch import Tensor
 
@@ -13,10 +9,6 @@ from mixerlab.training.datamodule import Examples
 from mixerlab.training.metrics import IGNORE_INDEX, batch_scores
 from mixerlab.training.optimizers import PopulationOptimizer
 from mixerlab.training.population import Population
-
-log = logging.getLogger(__name__)
-
-TIMED = 10  # the step whose time is logged: in earlier ones an optimizer may make its state and compile
 
 
 class PopulationSteps:
@@ -66,23 +58,12 @@ class PopulationSteps:
         return loss
 
     def train_after(self, backward: Step) -> Step:
-        """`train` by a captured `backward`, and the optimizer launched by the host. The log says what this costs."""
-        steps = itertools.count(1)
+        """`train` by a captured `backward`, and the optimizer launched by the host."""
 
         def train(rows: Tensor) -> Tensor:
-            clock = _time_on_device if rows.is_cuda and next(steps) == TIMED else lambda: 0.0
-            start = clock()
             loss = backward(rows)
-            between = clock()
             self.population.parameters_by_replica.grad = self.gradient
             self.optimizer.step()
-            if end := clock():
-                log.info(
-                    "the optimizer is not captured as a CUDA graph, forward and backward are: it takes %.1f of the"
-                    " %.1f ms of a step",
-                    1e3 * (end - between),
-                    1e3 * (end - start),
-                )
             return loss
 
         return train
@@ -126,9 +107,3 @@ class PopulationSteps:
         self.population.model.train(training)  # dropout and the like are off while a model is scored
         with torch.autocast(rows.device.type, torch.bfloat16, enabled=self.bf16):
             return self.population(examples.inputs[rows], examples.scored)
-
-
-def _time_on_device() -> float:
-    """Seconds, once the GPU has done all that it was given."""
-    torch.cuda.synchronize()
-    return time.perf_counter()

@@ -10,7 +10,7 @@ from types import ModuleType
 from typing import Any, Literal, Union, get_args, get_origin
 
 from mixerlab.config.project import projects_in_use
-from mixerlab.records.code_version import file_in, note_import
+from mixerlab.records.code_version import file_in
 from mixerlab.records.errors import with_place
 from mixerlab.records.interruption import users_code
 
@@ -38,7 +38,6 @@ def class_of(target: object) -> type:
             if isinstance(value, type) and f"{value.__module__}.".startswith(own)
         )
         raise ValueError(f"_target_={target} is no class; classes in {inside.__name__}: {classes or 'none'}")
-    note_import(module_name)
     return found
 
 

@@ -7,7 +7,7 @@ from hydra.core.config_loader import ConfigLoader
 from hydra.core.global_hydra import GlobalHydra
 from omegaconf import DictConfig, OmegaConf
 
-from mixerlab.config.hints import check_choices, one_line_refusals
+from mixerlab.config.hints import one_line_refusals
 from mixerlab.config.hybrid import expand, is_hybrid
 from mixerlab.config.postponed import GROUPS
 from mixerlab.config.project import ConfigDir, check_yaml, given, note_folders, search_path, use_folders
@@ -34,7 +34,6 @@ def compose(*overrides: str, config_dir: ConfigDir = None) -> DictConfig:
     for override in overrides:
         if not isinstance(override, str):
             raise ValueError(f"override {override!r} is no string: write 'mixer=attn', 'task=icr'")
-    check_choices(overrides)
     folders = use_folders(config_dir)
     with initialize_config_module("mixerlab.conf", version_base="1.3"):
         with one_line_refusals():

@@ -1,14 +1,11 @@
 """What Hydra refuses of a command, OmegaConf of a value and PyYAML of a file, in one line that leads to the fix."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from difflib import get_close_matches
-from importlib import resources
 from traceback import walk_tb
 from typing import Any, cast
 
-from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import ChoiceSweep
 from hydra.errors import HydraException, MissingConfigException, OverrideParseException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBaseException
@@ -75,24 +72,3 @@ def _unknown_key(key: str, parent: DictConfig) -> str:
     if outer == "mixer" and is_hybrid(parent):
         grows = f"; a key of a layer is mixer.options.<layer>.{name}, with layers counted from 0"
     return f"unknown key {key}; {hint}valid keys: {', '.join(own) or 'none'}{grows}"
-
-
-def check_choices(overrides: Iterable[str]) -> None:
-    """Raises ValueError for `mixer=3`, `task=null`, `mixer=[a]`, `optimizer=a.yaml` or `~mixer`, before Hydra composes.
-
-    Hydra would say what the class would have taken instead of a number. Options may stand among the overrides.
-    """
-    parser = OverridesParser.create()
-    for text in overrides:
-        try:
-            override = parser.parse_override(text)
-        except HydraException:
-            continue  # an option, or what Hydra will refuse
-        if override.key_or_group not in GROUPS:
-            continue
-        value: Any = None if override.is_delete() else override.value()
-        for choice in value.list if isinstance(value, ChoiceSweep) else [value]:
-            if isinstance(choice, int | float | list | dict | None) or str(choice).endswith((".yaml", ".yml")):
-                folder = resources.files("mixerlab.conf").joinpath(override.key_or_group)
-                names = sorted(file.name.removesuffix(".yaml") for file in folder.iterdir())
-                raise ValueError(f"{text}: give a name; there are: {', '.join(names)}; {_OWN}")

@@ -222,8 +222,6 @@ def _check_data(task: Mapping[str, Any]) -> None:
     data_dir, allowed = task["data_dir"], task["allow_shared_rows"]
     if data_dir is not None and (not isinstance(data_dir, str) or not data_dir.strip()):
         raise ValueError(f"task.data_dir={data_dir!r} must be the name of a folder, or null")
-    if "data_sha256" in task:
-        raise ValueError("unknown key task.data_sha256: a run finds the digest of task.data_dir by itself")
     if type(allowed) is not bool:
         raise ValueError(f"task.allow_shared_rows={allowed!r} must be true or false")
 

@@ -8,7 +8,7 @@ from typing import Literal
 from mixerlab.config.values import CHANGED, must_train
 from mixerlab.records.atomic import remove_leftovers
 from mixerlab.records.claims import claim
-from mixerlab.records.files import check_writable, forget, read_record, take_place
+from mixerlab.records.files import check_writable, forget, read_record
 from mixerlab.records.schema import Record, changed_code, state_of
 from mixerlab.records.text import counted
 from mixerlab.sweeps.launch.cells import Cell, names_of
@@ -46,7 +46,6 @@ def run_grid(sweep: Sweep, grid: Sequence[list[str]]) -> None:
             with claim(cell.folder) as ours:
                 if ours:  # what a process was killed at after it had written its record
                     remove_leftovers(cell.folder)
-                    take_place(cell.folder)
                     forget(cell.folder)
         except (ValueError, OSError) as error:
             damaged[cell] = str(error)

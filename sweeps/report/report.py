@@ -93,7 +93,7 @@ def report(
                 files.write("cost.md", cost)
             texts = []
             for selection in selections:
-                cells = best_per_cell(spread, selection, all_known=configs is not None)
+                cells = best_per_cell(spread, selection)
                 tables, benchmark = tables_of(spread, cells)
                 for name, table in tables.items():
                     if name != "settings":
@@ -134,7 +134,7 @@ def table(
         ValueError: there is nothing to report, or no such table.
     """
     spread = _spread(only_where(rows_of(source), where), source, by)
-    tables, _ = tables_of(spread, best_per_cell(spread, selection, all_known=False))
+    tables, _ = tables_of(spread, best_per_cell(spread, selection))
     if (name := name or next(iter(tables))) not in tables:
         raise ValueError(f"{source} has no table {name!r}; there are: {', '.join(tables)}")
     return writers.to_frame(tables[name])

@@ -23,15 +23,13 @@ CELL_COLUMNS = (
 )
 
 
-def best_per_cell(frame: pd.DataFrame, selection: Selection = "official", all_known: bool = False) -> pd.DataFrame:
+def best_per_cell(frame: pd.DataFrame, selection: Selection = "official") -> pd.DataFrame:
     """One row per (column, task, setting): what the best learning rate (`best_trial`) reached.
 
     Every column stands against every (task, setting) that any of them has. A diverged replica has no score.
 
     Args:
         frame: as `spread_out` gives it, or as `collect` does: then a mixer is a column.
-        all_known: no run is absent from the frame: the learning rates of a cell are those of its own rows, whatever
-            other cells have (`lacking_rates`).
 
     The columns are described in `sweeps.tables.columns`; `configs` counts the configurations that competed.
     """
@@ -48,16 +46,11 @@ def best_per_cell(frame: pd.DataFrame, selection: Selection = "official", all_kn
     problems = sorted({place[1:] for place in groups}, key=place_rank)
     chance = pd.to_numeric(known.get("chance", pd.Series(dtype=float)), errors="coerce")
     chances = chance.groupby([known["task"], known["setting"]]).first()
-    lacking = lacking_rates(groups, all_known)
     cells = []
     for task, setting in problems:
         for column in columns:
-            place = column, task, setting
-            score = scores.get(place[1:], scores.get(task, ACCURACY))
-            cell = _cell(groups.get(place, []), selection, score)
-            if cell["n"] and column.value("optimizer.lr") is None:  # else each column has one rate, and so lacks none
-                cell["lacking"] = lacking.get(place, ())
-            cell["edge"] = cell["edge"] and not cell["lacking"]
+            score = scores.get((task, setting), scores.get(task, ACCURACY))
+            cell = _cell(groups.get((column, task, setting), []), selection, score)
             labels = {"column": column, "mixer": column.mixer, "task": task, "setting": setting}
             cells.append(labels | cell | {"chance": float(chances.get((task, setting), math.nan))})
     return pd.DataFrame(cells, columns=list(CELL_COLUMNS))
@@ -100,12 +93,14 @@ def _cell(rows: list[Row], selection: Selection, score: Score) -> Row:
     best, edge = best_trial(rows, selection, score)
     by_seed = {row["seed"]: row[f"{selection}_{score.name}"] for row in best}
     learned = solved_counts(row.get("steps_to_90", math.nan) for row in best)
+    lacking = {row["lr"] for row in rows} - {row["lr"] for row in ended}  # no run ended there, not even by divergence
     return cell | {
         "status": "ok" if finished == len(rows) else "partial",
         "mean": fmean(by_seed.values()),
         "n": len(best),
         "by_seed": by_seed,
-        "edge": edge,
+        "lacking": tuple(sorted(lacking)),
+        "edge": edge and not lacking,
         "learned": learned["solved"] / learned["known"] if learned["known"] else None,
         "by_code": _seeds_by_code(best),
         **{key: best[0][key] for key in ("lr", "config", "num_params", "state_size")},
@@ -119,33 +114,3 @@ def _seeds_by_code(rows: Iterable[Mapping[str, Any]]) -> tuple[tuple[int, ...], 
     for row in rows:
         seeds[tuple(str(row[key]) for key in sorted(row) if key.startswith("code_version."))].append(row["seed"])
     return tuple(map(tuple, seeds.values()))
-
-
-def lacking_rates(groups: Mapping[Place, Iterable[Mapping[str, Any]]], all_known: bool) -> dict[Place, tuple]:
-    """The learning rates that each cell should have and has not tried: at which no run ended, not even by divergence.
-
-    It should have those of its own runs, also of such as failed, are unfinished, damaged or missing; and those that
-    another cell of its row (the same task, setting and optimizer) has tried, if more than half of all cells with this
-    optimizer have, or all others of the row, two at least. This stands in for what a deleted run would say, and does
-    not count where all runs are known. A rate that few cells have is one that they were given later, since their grids
-    were to be wider: the others do not lack it.
-    """
-    planned, tried = defaultdict[tuple, set[float]](set), defaultdict[tuple, set[float]](set)
-    for place, rows in groups.items():
-        for row in rows:
-            planned[place, row["optimizer"]].add(row["lr"])
-            if row["status"] in ENDED:
-                tried[place, row["optimizer"]].add(row["lr"])
-    number = Counter(optimizer for _, optimizer in tried)
-    cells_with = Counter((optimizer, lr) for (_, optimizer), rates in tried.items() for lr in rates)
-    in_row = Counter((*place[1:], optimizer) for place, optimizer in tried)
-    row_with = Counter((*place[1:], optimizer, lr) for (place, optimizer), rates in tried.items() for lr in rates)
-    usual = defaultdict[tuple, set[float]](set)
-    for (task, setting, optimizer, lr), count in row_with.items():
-        if 2 * cells_with[optimizer, lr] > number[optimizer] or count == in_row[task, setting, optimizer] - 1 > 1:
-            usual[task, setting, optimizer].add(lr)
-    lacking = defaultdict[Place, set[float]](set)
-    for (place, optimizer), rates in tried.items():
-        own = planned[place, optimizer] | (set() if all_known else usual[*place[1:], optimizer])
-        lacking[place] |= own - rates
-    return {place: tuple(sorted(rates)) for place, rates in lacking.items()}

@@ -38,12 +38,10 @@ class Column:
         mixer: its name.
         values: (key, value) of the swept keys that this mixer has, such as `("model.d_model", "64")`; the value as YAML
             writes it, `null` included.
-        sees_future: it may see the tokens that it predicts, so that no other column is comparable.
     """
 
     mixer: str
     values: tuple[tuple[str, str], ...] = ()
-    sees_future: bool = False
 
     def value(self, key: str) -> str | None:
         """The value of a key as YAML writes it; None if the column is not told by this key."""
@@ -67,7 +65,7 @@ def columns_in_order(columns: Iterable[Column]) -> list[Column]:
 
 def _rank(column: Column) -> tuple:
     values = tuple((key, natural(value)) for key, value in column.values)
-    return (rank(column.mixer, MIXERS), column.sees_future, values)
+    return (rank(column.mixer, MIXERS), values)
 
 
 def labels(columns: Iterable[Column]) -> dict[Column, str]:
@@ -84,10 +82,7 @@ def labels(columns: Iterable[Column]) -> dict[Column, str]:
     }
     return {
         column: ", ".join(
-            [
-                f"{column.mixer} (sees the future)" if column.sees_future else column.mixer,
-                *(f"{short[key]}={value}" for key, value in column.values if (key, value) not in mostly_off),
-            ]
+            [column.mixer, *(f"{short[key]}={value}" for key, value in column.values if (key, value) not in mostly_off)]
         )
         for column in columns
     }

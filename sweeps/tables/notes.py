@@ -17,7 +17,7 @@ _MACHINE = ("precision", "device", "threads", "instruction_set")
 def notes_of(frame: pd.DataFrame) -> list[str]:
     """Runs that cannot be read, and runs that differ in more than the tables show; `frame`: of `spread_out`."""
     known = frame[frame["mixer"].notna()]
-    return [*unreadable(frame), *_changed_code(known), *_unlike_data(known), *_unlike_runs(known)]
+    return [*unreadable(frame), *_changed_code(known), *_unlike_runs(known)]
 
 
 def unreadable(frame: pd.DataFrame) -> list[str]:
@@ -36,16 +36,6 @@ def _changed_code(frame: pd.DataFrame) -> list[str]:
             if len(changed):
                 told.append(part if part == "training" else f"{part} {', '.join(changed[scope[0]].unique())}")
     return [f"The code changed between these runs: {'; '.join(told)}."] if told else []
-
-
-def _unlike_data(frame: pd.DataFrame) -> list[str]:
-    """Parameters of a task that differ between runs of one row."""
-    notes = []
-    for name in (name for name in frame if name.startswith("task.")):
-        for (task, setting), values in values_of(frame, name).groupby([frame["task"], frame["setting"]]):
-            if values.nunique() > 1:
-                notes.append(f"{task} {setting}: runs with different {name} share this name ({_listed(values)}).")
-    return notes
 
 
 def _unlike_runs(frame: pd.DataFrame) -> list[str]:

@@ -35,8 +35,6 @@ NAMES = {
 _PLACES = ("mixer.name", "task.name", "task.setting", "optimizer.lr")  # each is a row, a column or a replica anyway
 _DATA = "task.data_sha256"  # of a dataset on disk: a row shows the first digits, `baseline, data=83b4fe8e`
 TOKENS = "task.tokens"  # to train on, in place of epochs
-FUTURE = "model.may_see_future"
-FOUND = "sees_future"  # in the provenance: what the run found
 
 
 def as_yaml(value: Any) -> str:
@@ -99,11 +97,11 @@ def _read(text: str) -> str:
 
 
 def swept_keys(frame: pd.DataFrame) -> list[str]:
-    """The keys that take several values within one mixer on one task: those of task and schedule within one setting.
+    """The keys that take several values within one mixer on one task: those of the task on one setting, whatever mixer.
 
-    A number of steps is another fraction of the training (`${steps:750}`) on each setting. The keys of an optimizer or
-    schedule count within the runs of one optimizer or schedule, and those of an optimizer inside another within the
-    runs of its class.
+    Those of the schedule count within one setting: a number of steps is another fraction of the training
+    (`${steps:750}`) on each. The keys of an optimizer or schedule count within the runs of one optimizer or schedule,
+    and those of an optimizer inside another within the runs of its class.
     """
     keys = {name: key for key, name in NAMES.items()}
     frame = frame[frame["mixer"].notna()]
@@ -114,7 +112,9 @@ def swept_keys(frame: pd.DataFrame) -> list[str]:
         if group not in GROUPS or not dot or key in _PLACES or len(set(frame[name].tolist())) < 2:
             continue
         scope = ["mixer"] if name == "mixer._target_" else ["mixer", "task"]  # classes that share the name of a mixer
-        if group in ("task", "schedule"):
+        if group == "task":
+            scope = ["task", "setting"]
+        elif group == "schedule":
             scope.append("setting")
         if name == "epochs" and TOKENS in frame:  # then they follow from it
             scope.append(TOKENS)
@@ -149,12 +149,11 @@ def spread_out(frame: pd.DataFrame, by: Collection[str] | None = None) -> pd.Dat
             several = values.groupby([known["mixer"], told[name]]).transform("nunique") > 1
             told[key] = values.where(several, "")
     in_columns = [key for key in keys if not key.startswith("task.")]
-    rows = list(zip(known["mixer"], _sees_future(known), *(told[key] for key in in_columns), strict=True))
+    rows = list(zip(known["mixer"], *(told[key] for key in in_columns), strict=True))
     columns = {}
     for row in set(rows):
-        pairs = zip(in_columns, row[2:], strict=True)
-        values = tuple((key, value) for key, value in pairs if value and not (key == FUTURE and row[1]))
-        columns[row] = Column(row[0], values, row[1])
+        pairs = zip(in_columns, row[1:], strict=True)
+        columns[row] = Column(row[0], tuple((key, value) for key, value in pairs if value))
     settings = known["setting"].astype(object)
     in_rows = sorted((key for key in keys if key.startswith("task.")), key=lambda key: key != _DATA)
     for key, name in short_names(in_rows).items():
@@ -178,14 +177,6 @@ def _class_around(frame: pd.DataFrame, key: str) -> list[str]:
     return [target] if "." in part and target in frame and target != key else []
 
 
-def _sees_future(frame: pd.DataFrame) -> pd.Series:
-    """Whether the mixer may see what it predicts, and was not found not to."""
-    if FUTURE not in frame:
-        return pd.Series(False, frame.index)
-    found_not_to = frame[FOUND].map(as_yaml) == "false" if FOUND in frame else False
-    return (values_of(frame, FUTURE) == "true") & ~found_not_to
-
-
 def _told(frame: pd.DataFrame, key: str) -> pd.Series:
     """The values of a key where rows or columns are told by it, else the empty string.
 
@@ -196,7 +187,7 @@ def _told(frame: pd.DataFrame, key: str) -> pd.Series:
     has = frame[NAMES.get(key, key)].notna()
     if key == _DATA:  # generated rows are those of the setting's name
         return values.str[:8].where(has, "")
-    if group in ("mixer", "task") or key == FUTURE:
+    if group in ("mixer", "task"):
         scope = "task" if group == "task" else "mixer"
         differs = values.groupby(frame[scope]).transform("nunique") > 1
         has = differs if differs.any() else has.groupby(frame[scope]).transform("any")

@@ -36,7 +36,6 @@ _INCOMPLETE = (
     " Not bold; nor is what is worse than a score that lacks learning rates or is of different code."
 )
 _FIRST = 3  # so many settings a note names
-_FUTURE = "A mixer that sees the tokens that it predicts is not comparable, and not bold."
 
 
 @dataclass(frozen=True)
@@ -188,9 +187,7 @@ def best_of(row: Row) -> set[Column]:
     """
     sign = next(iter(row.values())).score.sign
     means = {
-        column: sign * round(entry.mean, 3)
-        for column, entry in row.items()
-        if entry.mean is not None and entry.whole and not column.sees_future
+        column: sign * round(entry.mean, 3) for column, entry in row.items() if entry.mean is not None and entry.whole
     }
     fair = [column for column in means if row[column].comparable]
     found = set()
@@ -243,7 +240,6 @@ def make_table(names: Name, rows: Mapping[Name, Row], cells: pd.DataFrame, remar
         _UNEVEN: uneven,
         edge: any(entry.edges for entry in scored),
         _INCOMPLETE: any(entry.incomplete for entry in scored),
-        _FUTURE: any(column.sees_future for column in columns),
     }
     notes = [note for note, occurs in legend.items() if occurs]
     for score, tasks in scores.items():

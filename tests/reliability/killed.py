@@ -160,7 +160,7 @@ def completed_badly(results: Path, command: list[str], *allowed: dict) -> str | 
     if (found := results_of(results)) not in allowed:
         return "other records"
     names = [path.name for path in results.rglob("*")]
-    left = [name for name in names if _LEFTOVER.fullmatch(name) or name.startswith("resume-") or name == "anew"]
+    left = [name for name in names if _LEFTOVER.fullmatch(name) or name.startswith("resume-")]
     return f"{left} are left" if left and found == allowed[-1] else None
 
 

@@ -83,21 +83,6 @@ def test_what_does_not_belong_is_named(results, reported):
     assert len({line for line in text.splitlines() if "unreadable: " in line}) == 2
 
 
-@pytest.mark.parametrize("error", [MemoryError(), RecursionError("too deep"), PermissionError(13, "Permission denied")])
-def test_whatever_is_raised_while_a_run_is_read_costs_its_cell(results, reported, monkeypatch, error):
-    folder, read = victim(results), Path.read_bytes
-
-    def failing(path):
-        if path.parent == folder:
-            raise error
-        return read(path)
-
-    monkeypatch.setattr(Path, "read_bytes", failing)
-    text = reported(results)
-    assert "delete" not in text
-    check_costs_its_cell(text, folder)
-
-
 def mutated(content: bytes, draw: random.Random) -> bytes:
     """`content` with one thing changed, as disks and editors do."""
     start = draw.randrange(len(content))

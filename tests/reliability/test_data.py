@@ -69,15 +69,12 @@ def test_other_data_are_another_run(saved, copy):
     assert run_id(config_of(saved)[1]) != run_id(config_of(copy)[1])
 
 
-@pytest.mark.parametrize("other", ["train", "test"])
-def test_val_rows_that_are_elsewhere_are_refused_unless_allowed(copy, tmp_path, other):
+def test_val_rows_that_are_test_rows_are_refused_unless_allowed(copy, tmp_path):
     for name in ("inputs", "targets"):
-        rows = np.load(split_of(copy, "val", name))
-        rows[0] = np.load(split_of(copy, other, name))[0]
-        np.save(split_of(copy, "val", name), rows)
+        shutil.copyfile(split_of(copy, "test", name), split_of(copy, "val", name))
     results = tmp_path / "results"
     overrides = ["mixer=attn", "task=cmp", *SIZES, f"task.data_dir={copy}", f"results_dir={results}"]
-    with pytest.raises(ValueError, match=rf"1 of 16 val rows are also in {other}.*task.allow_shared_rows=true"):
+    with pytest.raises(ValueError, match=r"test rows begin as those of val: .*task.allow_shared_rows=true"):
         run(compose("config", overrides))
     assert not results.exists()
     task, config = config_of(copy, "task.allow_shared_rows=true")

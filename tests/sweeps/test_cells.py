@@ -9,6 +9,7 @@ import pytest
 
 from mixerlab.records.best import best_trial
 from mixerlab.records.files import run_folder
+from mixerlab.records.identity import run_id
 from mixerlab.sweeps.tables.cells import best_per_cell
 from mixerlab.sweeps.tables.collect import collect
 from mixerlab.sweeps.tables.intervals import interval, solved_counts
@@ -127,45 +128,16 @@ def test_configurations_compete_and_are_not_averaged(tmp_path):
     assert (cell.mean, cell.lr, cell.n, cell.configs, cell.edge) == (0.8, 5e-3, 1, 2, True)
 
 
-@pytest.fixture
-def sweep(tmp_path):
-    """`run_id` by mixer, task and rates; the best rate is the largest, so that each cell has an edge."""
-    made = {}
-    for mixer in ("attn", "ema", "gru"):
-        for task in ("icr", "mem"):
-            for rates, scores in ((LOW, [0.30, 0.40, 0.31, 0.42]), (HIGH, [0.50, 0.52])):
-                made[mixer, task, rates] = fakes.add_run(
-                    tmp_path, scores, mixer=mixer, task=task, lr=rates, seed=[0, 1]
-                )
-    return made
-
-
-def lacking(results, configs=None):
-    cells = best_per_cell(collect(results, configs), all_known=configs is not None)
-    assert not any(cell.edge and cell.lacking for cell in cells.itertuples())
-    return {(cell.mixer, cell.task): cell.lacking for cell in cells.itertuples() if cell.lacking}
-
-
-def test_a_deleted_run_costs_its_rates(sweep, tmp_path):
+def test_a_sweep_knows_the_rates_of_deleted_runs(tmp_path):
+    """The best rate is the largest, but no grid should be wider while it is incomplete."""
+    for rates, scores in ((LOW, [0.30, 0.40]), ([HIGH], [0.50])):
+        fakes.add_run(tmp_path, scores, lr=rates)
     configs = fakes.configs_in(tmp_path)
-    assert lacking(tmp_path) == lacking(tmp_path, configs) == {}
-    shutil.rmtree(run_folder(tmp_path, sweep["attn", "icr", HIGH]))
-    assert lacking(tmp_path) == lacking(tmp_path, configs) == {("attn", "icr"): (HIGH,)}
-    table = task_table(best_per_cell(collect(tmp_path)))
-    (average,) = [row for name, row in table.rows.items() if name == ("Avg",)]
-    assert [entry.incomplete for entry in average.values()] == [True, False, False]
-    for mixer, task in (("ema", "icr"), ("gru", "icr"), ("attn", "mem"), ("ema", "mem"), ("gru", "mem")):
-        shutil.rmtree(run_folder(tmp_path, sweep[mixer, task, HIGH]))
-    assert lacking(tmp_path) == {} and len(lacking(tmp_path, configs)) == 6  # only the sweep knows
-
-
-def test_a_rate_that_few_cells_have_is_no_fault_of_the_others(tmp_path):
-    """As one that was added where a grid was to be wider, or of another optimizer."""
-    for mixer in ("attn", "ema", "gru"):
-        fakes.add_run(tmp_path, [0.4, 0.3], mixer=mixer, lr=LOW)
-    fakes.add_run(tmp_path, [0.5], mixer="attn", lr=HIGH)
-    fakes.add_run(tmp_path, [0.5], mixer="attn", lr=1e-4, changed={"optimizer.name": "adamw"})
-    assert lacking(tmp_path) == {}
+    assert only_cell(tmp_path).edge and not only_cell(tmp_path).lacking
+    shutil.rmtree(run_folder(tmp_path, run_id(fakes.config(lr=[HIGH]))))
+    (cell,) = best_per_cell(collect(tmp_path, configs)).itertuples()
+    assert (cell.lr, cell.lacking, cell.edge) == (5e-3, (HIGH,), False)
+    assert [entry.incomplete for entry in task_table(best_per_cell(collect(tmp_path, configs))).entries] == [True]
 
 
 @pytest.mark.parametrize("status", ["failed", "diverged"])

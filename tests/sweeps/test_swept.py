@@ -9,8 +9,7 @@ from mixerlab.sweeps.tables.collect import collect
 from mixerlab.sweeps.tables.columns import Column, columns_in_order, labels
 from mixerlab.sweeps.tables.notes import notes_of
 from mixerlab.sweeps.tables.swept import only_where, spread_out, swept_keys
-from mixerlab.sweeps.tables.tables import best_of, setting_table, task_table
-from mixerlab.sweeps.tables.writers import to_markdown
+from mixerlab.sweeps.tables.tables import setting_table, task_table
 
 
 def add(results, score=0.7, changed=None, **given):
@@ -181,20 +180,6 @@ def test_where(widths, conditions, count):
     else:
         with pytest.raises(ValueError, match=count):
             only_where(collect(widths), conditions)
-
-
-def test_what_sees_the_future_has_a_column_of_its_own_and_is_never_bold(tmp_path):
-    for mixer, score, sees, found in (
-        ("attn", 0.6, False, None), ("gdn", 0.5, True, False), ("bidir", 1.0, True, True), ("unknown", 0.9, True, None),
-    ):  # fmt: skip
-        scores = [score - 0.02, score]
-        changed = {"model.may_see_future": sees}
-        provenance = {"sees_future": found}
-        fakes.add_run(tmp_path, scores, mixer=mixer, lr=1e-3, seed=[0, 1], changed=changed, provenance=provenance)
-    table = setting_table(best_per_cell(spread_out(collect(tmp_path))))
-    assert [column.sees_future for column in table.columns] == [False, False, True, True]
-    assert "bidir (sees the future)" in to_markdown(table) and "not comparable" in to_markdown(table)
-    assert {column.mixer for column in best_of(table.rows["icr", "baseline"])} == {"attn"}
 
 
 def test_epochs_that_follow_from_tokens_are_not_swept(tmp_path):

@@ -88,16 +88,14 @@ def fixed_seed(task, num_rows, rng, split):
 
 def test_splits_that_repeat_each_other_are_refused():
     task = own(fixed_seed, num_train_examples=128)
-    with pytest.raises(WrongRows, match=r"^40 of 40 val rows are also in train: .*task.allow_shared_rows=true$"):
+    with pytest.raises(WrongRows, match=r"^val rows begin as those of train: .*task.allow_shared_rows=true$"):
         load_or_generate(task)
     assert len(load_or_generate(task, allow_shared_rows=True)["train"][0]) == 128
 
 
-def test_rows_shared_by_chance_are_a_note(caplog):
+def test_rows_may_be_shared_by_chance():
     """In a small space of rows every val row is in train, also if the splits are tiny or all rows are one."""
-    with caplog.at_level("INFO"):
-        load_or_generate(own(good, vocab_size=2, seq_len=5))
-    assert "40 of 40 val rows are also in train" in caplog.text
+    load_or_generate(own(good, vocab_size=2, seq_len=5))
     for sizes in (dict(vocab_size=1), dict(vocab_size=2, seq_len=1), dict(vocab_size=4, seq_len=4)):
         for count in (1, 3, 32, 300):
             load_or_generate(own(good, num_train_examples=count, num_val_examples=count, **sizes))

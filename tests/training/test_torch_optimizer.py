@@ -216,11 +216,9 @@ def test_published_optimizers_that_need_more_are_refused(name, message):
 
 
 @pytest.mark.gpu
-def test_on_a_gpu_forward_and_backward_are_captured_and_the_log_tells_what_the_optimizer_costs(tmp_path, caplog):
+def test_on_a_gpu_forward_and_backward_are_captured(tmp_path):
     settings = {"optimizer": TorchOptimizer, "options": {"all": Keeps}, "accelerator": "gpu", "epochs": 6}
-    with caplog.at_level("INFO"):
-        captured = fit(THREE, tmp_path / "captured", graph_key="torch", **settings)
-    assert any("not captured as a CUDA graph, forward and backward are: it takes" in line for line in caplog.messages)
+    captured = fit(THREE, tmp_path / "captured", graph_key="torch", **settings)
     assert not any("capture failed" in note for note in captured.notes)
     launched = fit(THREE, tmp_path / "launched", cuda_graph=False, **settings)
     losses = [torch.from_numpy(result.metrics["train_loss"].to_numpy()) for result in (captured, launched)]
