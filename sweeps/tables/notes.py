@@ -57,7 +57,16 @@ def _unlike_runs(frame: pd.DataFrame) -> list[str]:
             differ.append(f"{name} ({told if by_mixer.nunique() > 1 else by_mixer.iloc[0]})")
         elif name in _MACHINE and values.groupby([frame["task"], frame["setting"]]).nunique().max() > 1:
             differ.append(f"{name} ({_listed(values)})")
+    grids = frame.groupby(["mixer", "column", "task", "setting"], sort=False)["lr"].nunique()
+    tried = grids.groupby("mixer").agg(["min", "max"])
+    if len(tried.drop_duplicates()) > 1:
+        told = "; ".join(f"{mixer} {_range(*own)}" for mixer, *own in tried.itertuples())
+        differ.append(f"learning rates tried ({told})")
     return [f"The mixers differ in more than the mixer: {', '.join(differ)}."] if differ else []
+
+
+def _range(least: int, most: int) -> str:
+    return f"{least}" if least == most else f"{least} to {most}"
 
 
 def _listed(values: pd.Series) -> str:

@@ -139,13 +139,22 @@ def test_cpus_on_which_numbers_depend_are_told_apart(tmp_path):
     assert note == "The mixers differ in more than the mixer: threads (attn 1; gdn 4)."
 
 
-@pytest.mark.parametrize(("key", "value"), [("num_test_examples", 64), ("data_sha256", "a1" * 32)])
-def test_other_data_under_one_name_are_told(tmp_path, key, value):
+def test_grids_of_other_sizes_are_told(tmp_path):
+    for mixer, grids in (("attn", (3, 2)), ("gdn", (3, 3))):
+        for task, rates in zip(("icr", "mem"), grids, strict=True):
+            fakes.add_run(tmp_path, [0.5] * rates, mixer=mixer, task=task, lr=[5e-3, 1e-3, 5e-4][:rates])
+    (note,) = notes_of(spread_out(collect(tmp_path)))
+    assert note == "The mixers differ in more than the mixer: learning rates tried (attn 2 to 3; gdn 3)."
+
+
+@pytest.mark.parametrize(("key", "value", "shown"), [("num_test_examples", 64, "64"), ("data_sha256", "a1" * 32, "a1")])
+def test_other_data_are_other_rows(tmp_path, key, value, shown):
     """Also where a mixer has what the task's yaml leaves open."""
     for mixer, own in (("attn", value), ("gdn", None)):
         fakes.add_run(tmp_path, [0.1, 0.5, 0.1], mixer=mixer, changed={f"task.{key}": own})
-    told = f"icr baseline: runs with different task.{key} share this name ({value}, null)."
-    assert notes_of(spread_out(collect(tmp_path))) == [told]
+    frame = spread_out(collect(tmp_path))
+    settings = frame.groupby("mixer")["setting"].first()
+    assert f"={shown}" in settings["attn"] and shown not in settings["gdn"]
 
 
 def test_more_checkpoints_to_choose_from_are_told(tmp_path):
