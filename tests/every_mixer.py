@@ -28,9 +28,9 @@ def prefer_kernels(monkeypatch):
     asked, here = set(), dispatch.resolve_backend
 
     def resolver(name):
-        def resolve(backend, device, supported=True, why=""):
-            if backend != "auto" or not supported:
-                return here(backend, device, supported, why)
+        def resolve(backend, device, why=""):
+            if backend != "auto" or why:
+                return here(backend, device, why)
             asked.add(name)
             return "triton"
 

@@ -65,7 +65,7 @@ def choose_backend(
         reasons.append(f"dtype={dtype} is neither float32 nor bfloat16")
     if dtype == torch.float32 and head_dim > 64:
         reasons.append(f"head size {head_dim} in float32 does not fit in shared memory")
-    return resolve_backend(backend, device, supported=not reasons, why=" and ".join(reasons))
+    return resolve_backend(backend, device, " and ".join(reasons))
 
 
 def to_chunks(x: Tensor, chunk_size: int) -> Tensor:

@@ -9,14 +9,13 @@ BACKENDS = ("auto", "reference", "triton")
 KERNEL_DTYPES = (torch.float32, torch.bfloat16)
 
 
-def resolve_backend(backend: str, device: torch.device, supported: bool = True, why: str = "") -> str:
+def resolve_backend(backend: str, device: torch.device, why: str = "") -> str:
     """The backend that runs: `reference` (PyTorch) or `triton`.
 
     Args:
-        backend: what the user asked for. `auto` is `triton` for a CUDA tensor if the kernel is `supported`.
+        backend: what the user asked for. `auto` is `triton` for a CUDA tensor if the kernel takes the inputs.
         device: that of the inputs.
-        supported: whether the kernel takes these inputs.
-        why: the reason if it does not, for the error.
+        why: why the kernel does not take these inputs; empty if it does.
 
     Raises:
         ValueError: an unknown backend, or `triton` where it does not run, or for inputs that its kernel does not take.
@@ -24,10 +23,10 @@ def resolve_backend(backend: str, device: torch.device, supported: bool = True, 
     if backend not in BACKENDS:
         raise ValueError(f"backend={backend!r} is unknown: choose one of {', '.join(BACKENDS)}")
     if backend == "auto":
-        return "triton" if device.type == "cuda" and supported else "reference"
+        return "triton" if device.type == "cuda" and not why else "reference"
     if backend == "triton" and not runs_triton(device):
-        supported, why = False, f"device={str(device)!r} is not an NVIDIA GPU"
-    if backend == "triton" and not supported:
+        why = f"device={str(device)!r} is not an NVIDIA GPU"
+    if backend == "triton" and why:
         raise ValueError(f"backend='triton' cannot run here: {why}; choose backend='auto' or 'reference'")
     return backend
 

@@ -75,7 +75,7 @@ def parallax_backend(device: torch.device, dtype: torch.dtype, head_dim: int, ba
         reasons.append(f"dtype={dtype} is not bfloat16, float16 or float32")
     if not MIN_HEAD_DIM <= head_dim <= MAX_HEAD_DIM:
         reasons.append(f"head dim {head_dim} is not from {MIN_HEAD_DIM} to {MAX_HEAD_DIM}")
-    return resolve_backend(backend, device, supported=not reasons, why=" and ".join(reasons))
+    return resolve_backend(backend, device, " and ".join(reasons))
 
 
 def _check_tensors(q: Tensor, rho: Tensor, k: Tensor, v: Tensor) -> None:

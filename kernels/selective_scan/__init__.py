@@ -57,7 +57,7 @@ def selective_scan_backend(device: torch.device, dtype: torch.dtype, state_size:
         why = f"the kernel takes float32 and bfloat16, not {dtype}"
     elif not 4 <= state_size <= 64:
         why = f"the kernel takes state sizes N from 4 to 64, not {state_size}"
-    return resolve_backend(backend, device, supported=not why, why=why)
+    return resolve_backend(backend, device, why)
 
 
 def _check_shapes(u, delta, delta_bias, A, B, C, D, z) -> None:

@@ -31,7 +31,7 @@ def short_convolution(x: Tensor, weight: Tensor, bias: Tensor | None = None, *, 
     if bias is not None and bias.shape != x.shape[2:]:
         raise ValueError(f"bias has shape {tuple(bias.shape)}: pass {tuple(x.shape[2:])}, to fit x")
     why = why_not_kernel(x, weight)
-    if resolve_backend(backend, x.device, supported=not why, why=why) == "reference":
+    if resolve_backend(backend, x.device, why) == "reference":
         return short_convolution_reference(x, weight, bias)
     from mixerlab.kernels.short_convolution.operator import convolution  # here, because Triton is optional
 

@@ -27,7 +27,7 @@ def cross_entropy(logits: Tensor, targets: Tensor, *, backend: str = "auto") -> 
     """
     rows, flat = rows_of_groups(logits, targets)
     why = why_not_triton(logits)
-    if resolve_backend(backend, logits.device, supported=not why, why=why) == "reference":
+    if resolve_backend(backend, logits.device, why) == "reference":
         wide = rows.to(torch.promote_types(logits.dtype, torch.float32))
         losses = F.cross_entropy(wide.flatten(0, 1), flat.flatten(), ignore_index=IGNORE_INDEX, reduction="none")
         count = (flat != IGNORE_INDEX).sum(dim=1).to(wide.dtype)

@@ -63,7 +63,7 @@ def embedding(tokens: Tensor, weight: Tensor, *, out_dtype: torch.dtype | None =
         raise ValueError(f"weight has shape {tuple(weight.shape)}: pass [V, D]")
     out_dtype = out_dtype or weight.dtype
     why = why_not_triton(weight) or ("the kernel does not give float64" if out_dtype == torch.float64 else "")
-    if resolve_backend(backend, weight.device, supported=not why, why=why) == "reference":
+    if resolve_backend(backend, weight.device, why) == "reference":
         # PyTorch adds up the gradients of a row in the dtype of the table. In bfloat16 a sum stops growing after about
         # 256 equal terms.
         wide = weight.to(torch.promote_types(weight.dtype, torch.float32))

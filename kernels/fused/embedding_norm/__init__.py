@@ -90,7 +90,7 @@ def embedded_add_rms_norm(
             f"the kernel takes a float32 table of at most {MOST_ROWS} x {MAX_WIDTH}, not {x.table.dtype} of"
             f" {vocabulary} x {width}"
         )
-    chosen = resolve_backend(backend, y.device, supported=not why, why=why)
+    chosen = resolve_backend(backend, y.device, why)
     if chosen == "reference" or x.shape != y.shape or gain.shape != (width,):
         return add_rms_norm(x.look_up(backend=backend), y, gain, eps, out_dtype=out_dtype, backend=backend)
     from mixerlab.kernels.fused.embedding_norm.operator import look_up_add_norm  # here, because Triton is optional
@@ -111,7 +111,7 @@ def _add_to_sum(
     x: EmbeddedSum, z: Tensor, gain: Tensor, eps: float, out_dtype: torch.dtype | None, backend: str
 ) -> tuple[Tensor, Tensor]:
     why = why_not_triton(z, gain)
-    chosen = resolve_backend(backend, z.device, supported=not why, why=why)
+    chosen = resolve_backend(backend, z.device, why)
     if chosen == "reference" or z.shape != x.zero.shape or gain.shape != z.shape[-1:]:
         return add_rms_norm(x.add_up(), z, gain, eps, out_dtype=out_dtype, backend=backend)
     from mixerlab.kernels.fused.embedding_norm.operator import sum_add_norm

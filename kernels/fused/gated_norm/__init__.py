@@ -34,7 +34,7 @@ def gated_rms_norm(
     why = why_not_triton(x, gate, weight)
     if x.shape[-1] > MAX_WIDTH:
         why = f"the kernel takes heads of at most {MAX_WIDTH}, not {x.shape[-1]}"
-    if resolve_backend(backend, x.device, supported=not why, why=why) == "reference":
+    if resolve_backend(backend, x.device, why) == "reference":
         normed = rms_norm(x, weight, eps, out_dtype=x.dtype, backend="reference").flatten(-2)
         return swiglu(gate, normed, backend="reference") if silu else normed * gate.sigmoid()
     from mixerlab.kernels.fused.gated_norm.operator import gated_norm  # here, because Triton is optional

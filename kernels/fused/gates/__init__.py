@@ -38,7 +38,7 @@ def gates(
     """
     parameters = [x for x in (decay_bias, log_rate, beta_bias) if x is not None]
     why = why_not_triton(decay_logit, beta_logit, *parameters)
-    if resolve_backend(backend, decay_logit.device, supported=not why, why=why) == "triton":
+    if resolve_backend(backend, decay_logit.device, why) == "triton":
         from mixerlab.kernels.fused.gates.operator import gates as gates_of_groups  # here, because Triton is optional
 
         # One group of parameters; under vmap each replica is another.

@@ -67,7 +67,7 @@ def split_heads(
         why = f"the kernel takes a float32 inverse_frequency, not {inverse_frequency.dtype}"
     if start is not None:
         why = "the kernel counts positions from 0"
-    if resolve_backend(backend, packed.device, supported=not why, why=why) == "reference":
+    if resolve_backend(backend, packed.device, why) == "reference":
         return _reference(packed, parts, inverse_frequency, gains, eps, start)
     # One group of parameters; under vmap each replica is another.
     joined = join_rows(*(gain[None] for gain in gains))[None] if gains else None
@@ -139,7 +139,7 @@ def norm_heads(
     rest = packed.shape[-1] - columns_of(parts)
     parts += [Part(1, rest, Form.COPY)] if rest else []
     why = why_not_triton(packed, *given)
-    if resolve_backend(backend, packed.device, supported=not why, why=why) == "reference":
+    if resolve_backend(backend, packed.device, why) == "reference":
         results = _reference(packed[None], parts, None, given, eps, None)
         return torch.cat([x.flatten(2) for x in results], dim=-1)[0]
     return norm(packed[None], join_rows(*(gain[None] for gain in given))[None], eps, *lists_of(parts))[0]

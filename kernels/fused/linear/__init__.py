@@ -37,7 +37,7 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None, *, backend: st
     if x.dtype != weight.dtype:
         raise ValueError(f"x is {x.dtype} and weight {weight.dtype}: cast both to one dtype, or use autocast")
     why = why_not_triton(x)
-    if resolve_backend(backend, x.device, supported=not why, why=why) == "reference":
+    if resolve_backend(backend, x.device, why) == "reference":
         y = F.linear(x, weight)
         return y if bias is None else y + bias
     from mixerlab.kernels.fused.linear.operator import (

@@ -42,7 +42,7 @@ def swiglu_mlp(x: Tensor, gate_up: Tensor, down: Tensor, *, backend: str = "auto
     why = why_not_triton(x)
     if width > MAX_WIDTH:
         why = f"the kernel takes rows of at most {MAX_WIDTH}, not {width}"
-    chosen = resolve_backend(backend, x.device, supported=not why, why=why)
+    chosen = resolve_backend(backend, x.device, why)
     if chosen == "reference" or (backend == "auto" and x.dtype != torch.bfloat16):
         hidden = swiglu_packed(linear(x, gate_up, backend=backend), backend=backend)
         return linear(hidden, down, backend=backend)

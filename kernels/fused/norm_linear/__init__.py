@@ -49,7 +49,7 @@ def norm_linear(
     why = why_not_triton(x, gain, weight, bias, *(() if y is None else (y,)))
     if width > MAX_WIDTH or outputs > MAX_OUTPUTS:
         why = f"the kernel takes a weight of at most {MAX_OUTPUTS} x {MAX_WIDTH}, not {outputs} x {width}"
-    chosen = resolve_backend(backend, x.device, supported=not why, why=why)
+    chosen = resolve_backend(backend, x.device, why)
     if chosen == "reference" or (backend == "auto" and dtype != torch.bfloat16):
         _, normed = add_rms_norm(x, y, gain, eps, backend=backend)
         return linear(normed, weight, bias, backend=backend)

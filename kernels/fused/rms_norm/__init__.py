@@ -79,4 +79,4 @@ def _backend(backend: str, x: Tensor, weight: Tensor, *others: Tensor) -> str:
     why = why_not_triton(x, weight, *others)
     if x.shape[-1] > MAX_WIDTH:
         why = f"the kernel takes rows of at most {MAX_WIDTH}, not {x.shape[-1]}"
-    return resolve_backend(backend, x.device, supported=not why, why=why)
+    return resolve_backend(backend, x.device, why)

@@ -24,7 +24,7 @@ def join_columns(parts: Sequence[Tensor], dtype: torch.dtype = torch.float32, *,
     if len(rows) != 1:
         raise ValueError(f"the parts have shapes {[tuple(part.shape) for part in parts]}: pass [R, ...] with one R")
     why = _why_not_triton(parts, dtype)
-    if resolve_backend(backend, parts[0].device, supported=not why, why=why) == "reference":
+    if resolve_backend(backend, parts[0].device, why) == "reference":
         return torch.cat([part.reshape(len(part), -1).to(dtype) for part in parts], dim=1)
     from mixerlab.kernels.optimizer.join_columns.triton_kernels import (
         join_columns_triton,  # here, because Triton is optional

@@ -52,7 +52,7 @@ def orthogonalise(
     if dtype not in (torch.float32, torch.bfloat16):
         raise ValueError(f"dtype={dtype}: choose float32 or bfloat16")
     why = _why_not_triton(flat, shapes, dtype)
-    if resolve_backend(backend, flat.device, supported=not why, why=why) == "reference":
+    if resolve_backend(backend, flat.device, why) == "reference":
         return orthogonalise_reference(flat, shapes, steps, dtype, eps)
     from mixerlab.kernels.optimizer.newton_schulz.operator import polar_factors  # here, because Triton is optional
 

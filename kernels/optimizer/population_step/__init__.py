@@ -151,9 +151,8 @@ def _check_counts(*table: tuple[str, int, int, float]) -> None:
 
 
 def _backend(backend: str, tensor: Tensor):
-    supported = tensor.dtype == torch.float32
-    why = f"the kernels take float32, not {tensor.dtype}"
-    if resolve_backend(backend, tensor.device, supported, why) == "reference":
+    why = "" if tensor.dtype == torch.float32 else f"the kernels take float32, not {tensor.dtype}"
+    if resolve_backend(backend, tensor.device, why) == "reference":
         return reference
     from mixerlab.kernels.optimizer.population_step import triton_kernels  # here, because Triton is optional
 

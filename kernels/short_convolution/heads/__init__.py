@@ -50,7 +50,7 @@ def convolve_heads(
     if any(part.form not in (Form.UNIT_NORM, Form.COPY, Form.VIEW) for part in others):
         raise ValueError(f"the other parts are {others}: pass UNIT_NORM, COPY or VIEW as their form")
     why = why_not_traced() or why_not_kernel(packed, weight) or _why_not_one_launch(convolved)
-    if resolve_backend(backend, packed.device, supported=not why, why=why) == "triton":
+    if resolve_backend(backend, packed.device, why) == "triton":
         # One group of parameters; under vmap each replica is another.
         return Convolve.apply(packed, weight.float()[None], parts)
     mixed, *rest = split_heads(packed, (Part(1, weight.shape[0]), *others), backend=backend)
