@@ -5,11 +5,14 @@ import pandas as pd
 from mixerlab.sweeps.tables.columns import keys_of
 from mixerlab.sweeps.tables.swept import NAMES, values_of
 
+_TRIED = "learning rates tried"
+
 # Beside the keys of model, optimizer and schedule: what mixers should have in common to be compared. Those of the
 # machine are from the provenance, since a config may leave them open.
 _ALIKE = (
     *("optimizer", "schedule", "weight_decay", "epochs", "batch_size"),
     *("trainer.eval_every", "trainer.stop_above", "trainer.stop_when_perfect"),  # checkpoints to choose from
+    _TRIED,
 )
 _MACHINE = ("precision", "device", "threads", "instruction_set")
 
@@ -42,6 +45,8 @@ def _unlike_runs(frame: pd.DataFrame) -> list[str]:
     """Hyperparameters and machines that differ between mixers on a task, and that no column shows."""
     shown = [NAMES.get(key, key) for key in keys_of(frame["column"].unique())]
     frame, differ = frame[frame["status"] == "finished"], []
+    tried = frame.groupby(["column", "task", "setting"], sort=False)["lr"].transform("nunique")
+    frame = frame.assign(**{_TRIED: tried})
     for name in frame:
         group, dot, _ = name.partition(".")
         if not (name in (*_ALIKE, *_MACHINE) or (dot and group in ("model", "optimizer", "schedule"))):
@@ -57,16 +62,7 @@ def _unlike_runs(frame: pd.DataFrame) -> list[str]:
             differ.append(f"{name} ({told if by_mixer.nunique() > 1 else by_mixer.iloc[0]})")
         elif name in _MACHINE and values.groupby([frame["task"], frame["setting"]]).nunique().max() > 1:
             differ.append(f"{name} ({_listed(values)})")
-    grids = frame.groupby(["mixer", "column", "task", "setting"], sort=False)["lr"].nunique()
-    tried = grids.groupby("mixer").agg(["min", "max"])
-    if len(tried.drop_duplicates()) > 1:
-        told = "; ".join(f"{mixer} {_range(*own)}" for mixer, *own in tried.itertuples())
-        differ.append(f"learning rates tried ({told})")
     return [f"The mixers differ in more than the mixer: {', '.join(differ)}."] if differ else []
-
-
-def _range(least: int, most: int) -> str:
-    return f"{least}" if least == most else f"{least} to {most}"
 
 
 def _listed(values: pd.Series) -> str:

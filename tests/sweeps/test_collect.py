@@ -144,7 +144,7 @@ def test_grids_of_other_sizes_are_told(tmp_path):
         for task, rates in zip(("icr", "mem"), grids, strict=True):
             fakes.add_run(tmp_path, [0.5] * rates, mixer=mixer, task=task, lr=[5e-3, 1e-3, 5e-4][:rates])
     (note,) = notes_of(spread_out(collect(tmp_path)))
-    assert note == "The mixers differ in more than the mixer: learning rates tried (attn 2 to 3; gdn 3)."
+    assert note == "The mixers differ in more than the mixer: learning rates tried (attn 2, 3; gdn 3)."
 
 
 @pytest.mark.parametrize(("key", "value", "shown"), [("num_test_examples", 64, "64"), ("data_sha256", "a1" * 32, "a1")])
@@ -169,6 +169,7 @@ def test_mixers_are_compared_task_by_task(tmp_path):
     changed = {"trainer.batch_size": 32, "trainer.epochs": 1}
     for mixer, task in (("attn", "icr"), ("gdn", "icr"), ("attn", "ncr")):
         fakes.add_run(tmp_path, [0.1, 0.5, 0.1], mixer=mixer, task=task, changed=changed if task == "ncr" else {})
+    fakes.add_run(tmp_path, [0.5], mixer="gdn", task="mem", lr=1e-3)
     assert notes(tmp_path) == []
     fakes.add_run(tmp_path, [0.1, 0.5, 0.1], mixer="gdn", task="ncr", changed=changed | {"trainer.epochs": 2})
     assert notes(tmp_path, by=[]) == ["The mixers differ in more than the mixer: epochs (attn 1, 60; gdn 2, 60)."]
