@@ -103,7 +103,9 @@ def test_what_fits_no_run_is_refused_by_name_in_one_line(tmp_path, command):
     assert "\n" not in str(caught.value) and not list(tmp_path.glob("*"))
 
 
-def test_what_is_no_override_or_no_config_is_refused_in_python():
+def test_what_hydra_refuses_or_is_no_override_or_no_config_is_refused_in_python():
+    with pytest.raises(ValueError, match=r"^unknown key mixr; did you mean mixer\?"):
+        mixerlab.compose("mixr=attn")
     with pytest.raises(ValueError, match="write 'mixer=attn'"):
         mixerlab.compose({"mixer": "ema"})
     with pytest.raises(ValueError, match=r"mixerlab\.compose or OmegaConf\.load"):

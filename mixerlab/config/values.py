@@ -2,7 +2,7 @@
 
 import math
 import sys
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -229,14 +229,14 @@ def _check_data(task: Mapping[str, Any]) -> None:
 def code_versions(config: Mapping[str, Any]) -> dict[str, str]:
     """A hash of the code of each part of a run: `mixer`, `task`, and `training` with model, optimizer and schedule."""
     training = [
-        "mixerlab.training.fit.Training",
-        "mixerlab.models.language_model.LanguageModel",
-        "mixerlab.models.auto_encoder.AutoEncoder",
-        *_targets(config["optimizer"]),
-        *_targets(config["schedule"]),
+        "mixerlab.training.fit",
+        "mixerlab.models.language_model",
+        "mixerlab.models.auto_encoder",
+        *_modules(config["optimizer"]),
+        *_modules(config["schedule"]),
     ]
-    task = _targets(config["task"])
-    return {"mixer": mixer_version(config), "task": _version_of(task), "training": _version_of(training)}
+    task = _modules(config["task"])
+    return {"mixer": mixer_version(config), "task": code_version(*task), "training": code_version(*training)}
 
 
 def must_train(record: Record | None, force: bool | Literal["changed"], code: Mapping[str, str]) -> bool:
@@ -248,12 +248,13 @@ def must_train(record: Record | None, force: bool | Literal["changed"], code: Ma
 
 def mixer_version(config: Mapping[str, Any]) -> str:
     """The hash of the mixers' code, which today's names of classes lead to."""
-    return _version_of(target for mixer in mixers_of(config["mixer"]).values() for target in _targets(mixer))
+    return code_version(*(module for mixer in mixers_of(config["mixer"]).values() for module in _modules(mixer)))
 
 
-def _targets(part: Mapping[str, Any]) -> list[str]:
-    """The class of a part of a run, and what makes the values of its keys."""
-    return [part["_target_"], *(f"{module}." for value in part.values() for module in _makers(value))]
+def _modules(part: Mapping[str, Any]) -> list[str]:
+    """Those of the class of a part of a run, and of what makes the values of its keys."""
+    module, _, _ = part["_target_"].rpartition(".")
+    return [module, *(inner for value in part.values() for inner in _makers(value))]
 
 
 def _makers(value: Any) -> Iterator[str]:
@@ -266,7 +267,3 @@ def _makers(value: Any) -> Iterator[str]:
             module = get_object(value["_target_"]).__module__
             if str(sys.modules[module].__file__).endswith(".py"):
                 yield module
-
-
-def _version_of(targets: Iterable[str]) -> str:
-    return code_version(*(target.rpartition(".")[0] for target in targets))
