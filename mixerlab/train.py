@@ -162,7 +162,7 @@ class _Run:
         record = read_record(self.folder)
         assert record is not None
         if changed := changed_code(record, self.code):
-            log.warning("The code of its %s has changed since: force=changed trains it again", " and ".join(changed))
+            log.warning("Its code has changed since (%s): force=changed trains it again", ", ".join(changed))
         return record
 
 

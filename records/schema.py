@@ -191,7 +191,7 @@ def check_name(key: str, value: Any) -> None:
 
 
 def changed_code(record: Record, code: Mapping[str, str]) -> list[str]:
-    """The parts of a run (`mixer`, `task`, `training`) whose code differs from the code that made `record`.
+    """The parts of a run (`mixer`, `task`, `training`, `start_from`) that differ from those that made `record`.
 
     Parts for which the record has no version count as unchanged.
     """

@@ -64,9 +64,9 @@ def load_or_generate(
     for other, split in combinations(SPLITS, 2):
         if not allow_shared_rows and _begin_alike(data[split][0], data[other][0]):
             raise WrongRows(
-                f"{split} rows begin as those of {other}: {split} would not measure what is new to the model. Draw all"
-                " that is random from the generator `rng` that generate_rows gets, another one for each split; or allow"
-                " it with task.allow_shared_rows=true"
+                f"{split} rows begin as those of {other}: {split} would not measure what is new to the model. Give"
+                " other rows (generate_rows gets another `rng` for each split), or allow it with"
+                " task.allow_shared_rows=true"
             )
     return data
 

@@ -100,7 +100,8 @@ class ModelConfig:
 def checked(cfg: DictConfig) -> tuple[Task, dict[str, Any], dict[str, str]]:
     """What a composed config asks for: the task, the config, and the `code_versions` of that.
 
-    The config is resolved, with its setting's name, constructors' defaults and its dataset's digest.
+    The config is resolved, with its setting's name, constructors' defaults and its dataset's digest. With the versions
+    of the code is that of the run that it starts from, as `start_from`.
 
     Raises:
         ValueError: the first unknown key, missing key, or value that no run can have.
@@ -118,7 +119,7 @@ def checked(cfg: DictConfig) -> tuple[Task, dict[str, Any], dict[str, str]]:
         config["model"]["start_from"] = Path(start).name  # wherever its folder lies, the run is the same
         with suppress(Unreadable):
             if (made_by := read_record(start)) is not None:  # a finished run may outlive it
-                code["start"] = rows_digest(made_by)[:12]
+                code["start_from"] = rows_digest(made_by)[:12]
     stop = config["trainer"]["stop_above"]
     if task.score.is_accuracy and stop is not None and stop >= 1:
         raise ValueError(f"trainer.stop_above={stop} must be an accuracy in [0, 1), or null")

@@ -97,11 +97,12 @@ def _read(text: str) -> str:
 
 
 def swept_keys(frame: pd.DataFrame) -> list[str]:
-    """The keys that take several values within one mixer on one task: those of the task on one setting, whatever mixer.
+    """The keys that take several values within one mixer on one task.
 
-    Those of the schedule count within one setting: a number of steps is another fraction of the training
-    (`${steps:750}`) on each. The keys of an optimizer or schedule count within the runs of one optimizer or schedule,
-    and those of an optimizer inside another within the runs of its class.
+    Those of the task count within one setting, whatever the mixer, and those of the schedule within one setting too: a
+    number of steps is another fraction of the training (`${steps:750}`) on each. The keys of an optimizer or schedule
+    count within the runs of one optimizer or schedule, and those of an optimizer inside another within the runs of its
+    class.
     """
     keys = {name: key for key, name in NAMES.items()}
     frame = frame[frame["mixer"].notna()]

@@ -40,14 +40,14 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None, *, backend: st
     if resolve_backend(backend, x.device, why) == "reference":
         y = F.linear(x, weight)
         return y if bias is None else y + bias
-    from mixerlab.kernels.fused.linear.operator import (
-        matrix_product,
-        product_and_bias,
-    )  # here, because Triton is optional
+    from mixerlab.kernels.fused.linear import operator  # here, because Triton is optional
 
     # One group of parameters; under vmap each replica is another.
     rows = x.reshape(1, x.shape[:-1].numel(), x.shape[-1])
-    y = matrix_product(rows, weight[None]) if bias is None else product_and_bias(rows, weight[None], bias[None])
+    if bias is None:
+        y = operator.matrix_product(rows, weight[None])
+    else:
+        y = operator.product_and_bias(rows, weight[None], bias[None])
     return y.view(*x.shape[:-1], weight.shape[0])
 
 
