@@ -272,7 +272,7 @@ class OutputCheck:
             if found.kind is Kind.ROWS and not found.training:
                 raise RefusedMixer(f"{note}. Compute each row of x by itself")
             if found.kind is Kind.FUTURE and not self.may_see_future:
-                raise RefusedMixer(f"{note}. model.may_see_future=true trains it all the same, and a note says so")
+                raise RefusedMixer(f"{note}. model.may_see_future=true trains it all the same, and tables note it")
             if found.kind in self.kinds and not is_longer:
                 continue  # the note says it
             log.warning(note)

@@ -78,8 +78,7 @@ def _tried(scores: Scores) -> Mapping[Cell, Rates]:
     for column, task, setting, config, rate, seed, status, value in rows.itertuples(index=False):
         cell = column, task, setting
         if configs.get(cell, config) == config:
-            seeds = found[cell][rate]
-            seeds[seed] = value if status == "finished" else seeds.get(seed)
+            found[cell][rate][seed] = value if status == "finished" else None
     return found
 
 

@@ -13,7 +13,7 @@ What is handed on:
 - *Cells* (`best_per_cell`) have one row per (column, task, setting), also where nothing ran: `column`, `mixer`, `task`,
   `setting`, `status` (`ok`, `partial`, `diverged`, `failed`, `missing`), `score` (`Score`), `mean` over the `n` seeds
   of the best learning rate (NaN if `n` is 0), `by_seed` (dict), `seeds` (of the cell at any rate), `lr`, `config`,
-  `lacking` (tuple: not tried, but should be), `edge` (bool), `num_params`, `state_size`,
+  `lacking` (tuple: rates of its runs at which none has ended), `edge` (bool), `num_params`, `state_size`,
   `replicas` (list of (run_id, replica)), `by_code` (tuple: the seeds of each version of the code), `chance` (NaN: not
   known), `solved`, `known`, `steps_to_90`, `learned` (the share of the `n` seeds that reached 0.9; None: not known).
 - A `Table` has `columns` (tuple of `Column`), `rows` (dict: name, a tuple such as ("icr",) or ("icr", "baseline") ->
