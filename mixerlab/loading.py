@@ -70,7 +70,7 @@ def load(
 
     Raises:
         ValueError: no finished run is in the folder; the weights were not kept, in which case the message has the
-            command that keeps them; they are damaged, another run's, or another model's.
+            command that keeps them; what is there is no weights file, or one of another run or model.
     """
     folder = Path(run_folder).absolute()
     if folder.parent.name != "runs" or not folder.is_dir():
