@@ -1,4 +1,4 @@
-"""Launches the Parallax kernels: tile sizes, buffers and arguments."""
+"""Launches the Parallax kernels for long sequences: tile sizes, buffers and arguments."""
 
 from typing import NamedTuple
 

@@ -157,11 +157,17 @@ def test_other_data_are_other_rows(tmp_path, key, value, shown):
     assert f"={shown}" in settings["attn"] and shown not in settings["gdn"]
 
 
-def test_more_checkpoints_to_choose_from_are_told(tmp_path):
-    for mixer, steps in (("attn", 50), ("gdn", None)):
-        fakes.add_run(tmp_path, [0.1, 0.5, 0.1], mixer=mixer, changed={"trainer.eval_every": steps})
-    told = "The mixers differ in more than the mixer: trainer.eval_every (attn 50; gdn null)."
-    assert notes_of(spread_out(collect(tmp_path))) == [told]
+@pytest.mark.parametrize(
+    ("key", "of_attn", "of_gdn", "told"),
+    [
+        ("trainer.eval_every", 50, None, "attn 50; gdn null"),  # more checkpoints to choose from
+        ("model.may_see_future", True, False, "attn true; gdn false"),
+    ],
+)
+def test_what_mixers_do_not_share_is_told(tmp_path, key, of_attn, of_gdn, told):
+    for mixer, value in (("attn", of_attn), ("gdn", of_gdn)):
+        fakes.add_run(tmp_path, [0.1, 0.5, 0.1], mixer=mixer, changed={key: value})
+    assert notes_of(spread_out(collect(tmp_path))) == [f"The mixers differ in more than the mixer: {key} ({told})."]
 
 
 def test_mixers_are_compared_task_by_task(tmp_path):
