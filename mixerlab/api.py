@@ -6,7 +6,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 from torch import nn
 
 from mixerlab import train
@@ -81,10 +81,9 @@ def build_model(*overrides: str, mixer: SequenceMixer | None = None, config_dir:
     Raises:
         ValueError: as `compose`, or a value in the config that no run can have.
     """
-    cfg = compose(*overrides, config_dir=config_dir)
-    task, config, _ = checked(cfg)
+    task, config, _ = checked(compose(*overrides, config_dir=config_dir))
     _, seed = replicas_of(config)[0]
-    parts = Parts.of(cfg)
+    parts = Parts.of(OmegaConf.create(config))
     if mixer is not None:
         if not isinstance(mixer, SequenceMixer):
             raise ValueError(f"mixer={mixer!r} is no SequenceMixer: give one that is built, as MovingAverage(128)")

@@ -12,6 +12,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+import mixerlab
+
 PACKAGES = ("mixerlab", "torch", "triton", "lightning", "hydra-core", "numpy", "fla-core")
 # The variable in which the `mixerlab` command leaves what the user typed: it changes `sys.argv` for Hydra, and the
 # processes of a launcher have arguments of their own.
@@ -41,6 +43,8 @@ _UNKNOWN: dict[str, Any] = {
 
 def typed(program: str, *arguments: str) -> str:
     """The command of a shell that runs `sys.argv[0]` with these arguments."""
+    if Path(program) == Path(mixerlab.__path__[0], "__main__.py"):  # as a script it would find our `mixers`, not theirs
+        return shlex.join(["python", "-m", "mixerlab", *arguments])
     return shlex.join([*(["python"] if program.endswith(".py") else []), program, *arguments])
 
 

@@ -149,6 +149,39 @@ def test_a_setting_that_a_check_does_not_use_is_refused(setting, capsys):
     assert check(["value_average", "model.d_model=16", "mixer.name=mine"]) == 0
 
 
+@pytest.mark.parametrize("setting", ["model.d_model=wide", "model.d_model=-4", "model.linear_std=no"])
+def test_a_check_refuses_what_no_run_takes_of_the_model(setting, capsys):
+    assert check(["value_average", setting]) == 1
+    refused = capsys.readouterr()
+    assert setting.partition("=")[0] in refused.err and not refused.out
+
+
+GATED = """
+from torch import nn
+
+from mixerlab.mixers.attn import Attention
+
+
+class Gated(Attention):
+    def __init__(self, d_model, gate):
+        super().__init__(d_model, num_heads=1)
+        self.gate = gate
+
+    def forward(self, x):
+        return self.gate(x).sigmoid() * super().forward(x)
+"""
+
+
+def test_a_module_in_a_yaml_takes_the_width_of_the_model(own, tmp_path):
+    module = f"gated_{tmp_path.name}"
+    (tmp_path / f"{module}.py").write_text(GATED)
+    gate = "gate: {_target_: torch.nn.Linear, in_features: '${model.d_model}', out_features: 1}\n"
+    options = own("mixer/mine", f"name: mine\n_target_: {module}.Gated\n{gate}")
+    assert check(["mine", *options]) == check(["mine", "model.d_model=16", *options]) == 0
+    model = mixerlab.build_model("mixer=mine", "task=icr", "model.d_model=16", config_dir=options[1])
+    assert model.blocks[0].mixer.gate.in_features == 16
+
+
 def test_values_are_compared_with_annotations(mine, tmp_path):
     keys = "dims: null\nrates: []\ntable: null\norder: 1\nplain: [1, [2]]\n"
     project = {"config_dir": mine("Annotated", keys)[1]}

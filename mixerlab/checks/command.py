@@ -6,14 +6,15 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any, cast
 
-from omegaconf import OmegaConf
+from omegaconf import DictConfig, OmegaConf
 
 from mixerlab.checks.contract import WIDTH, check_everything
+from mixerlab.config.arguments import check_arguments
 from mixerlab.config.building import Parts, mixer_maker
 from mixerlab.config.compose import compose
 from mixerlab.config.hints import REFUSALS, refusal
 from mixerlab.config.hybrid import mixers_of
-from mixerlab.config.values import check_component
+from mixerlab.config.values import ModelConfig, check_component
 
 USED = ("mixer.", "model.d_model", "model.n_layers", "model.linear_std")  # how the settings of a check begin
 
@@ -30,12 +31,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         if unused := [text for text in args.overrides if not text.lstrip("+~").startswith(USED)]:
             raise ValueError(f"a check uses keys of the mixer, {', '.join(USED[1:])}, not {unused[0]}")
-        cfg = compose(f"mixer={name}", *args.overrides, config_dir=args.config_dir)
-        has_width = any(text.startswith("model.d_model=") for text in args.overrides)
-        width = cfg.model.d_model if has_width else WIDTH
+        composed = compose(f"mixer={name}", f"model.d_model={WIDTH}", *args.overrides, config_dir=args.config_dir)
+        cfg = cast(DictConfig, OmegaConf.create(OmegaConf.to_container(composed, resolve=True)))
+        check_arguments("model", ModelConfig, cfg.model)
+        width = ModelConfig(**cfg.model).d_model
         for prefix, mixer in mixers_of(cfg.mixer).items():
             name = mixer.name
-            check_component(prefix, cast(dict[str, Any], OmegaConf.to_container(mixer, resolve=True)), "mixer")
+            check_component(prefix, cast(dict[str, Any], OmegaConf.to_container(mixer)), "mixer")
             decision = check_everything(partial(mixer_maker(mixer, cfg.model.n_layers), d_model=width), width)
             print(f"{name} keeps the contract: shapes, causality, gradients, any length, replicas, states")
             print(decision.why or "replicas compute side by side, under vmap")

@@ -2,7 +2,7 @@
 
 import pandas as pd
 
-from mixerlab.sweeps.tables.columns import keys_of
+from mixerlab.sweeps.tables.columns import columns_in_order, keys_of, labels
 from mixerlab.sweeps.tables.swept import NAMES, values_of
 
 _TRIED = "learning rates tried"
@@ -18,14 +18,23 @@ _MACHINE = ("precision", "device", "threads", "instruction_set")
 
 
 def notes_of(frame: pd.DataFrame) -> list[str]:
-    """Runs that cannot be read, and runs that differ in more than the tables show; `frame`: of `spread_out`."""
+    """Runs that cannot be read, see the future, or differ in more than the tables show; `frame`: of `spread_out`."""
     known = frame[frame["mixer"].notna()]
-    return [*unreadable(frame), *_changed_code(known), *_unlike_runs(known)]
+    return [*unreadable(frame), *_see_the_future(known), *_changed_code(known), *_unlike_runs(known)]
 
 
 def unreadable(frame: pd.DataFrame) -> list[str]:
     """A line for each run, or line of a `rows.csv`, that cannot be read."""
     return [f"unreadable: {error}" for error in frame.loc[frame["status"] == "unreadable", "error"].dropna()]
+
+
+def _see_the_future(frame: pd.DataFrame) -> list[str]:
+    """The columns whose runs found it, also where `model.may_see_future` is the same for all mixers."""
+    if "sees_future" not in frame:
+        return []
+    columns = columns_in_order(frame.loc[values_of(frame, "sees_future") == "true", "column"])
+    told = "outputs depend on later tokens, which are those to predict"
+    return [f"It sees the future ({told}): {'; '.join(labels(columns).values())}."] if columns else []
 
 
 def _changed_code(frame: pd.DataFrame) -> list[str]:

@@ -139,6 +139,14 @@ def test_cpus_on_which_numbers_depend_are_told_apart(tmp_path):
     assert note == "The mixers differ in more than the mixer: threads (attn 1; gdn 4)."
 
 
+def test_what_sees_the_future_is_told_also_where_all_mixers_may(tmp_path):
+    for mixer, sees in (("attn", False), ("gdn", True)):
+        changed = {"model.may_see_future": True}
+        fakes.add_run(tmp_path, [0.1, 0.5, 0.1], mixer=mixer, changed=changed, provenance={"sees_future": sees})
+    (note,) = notes_of(spread_out(collect(tmp_path)))
+    assert "sees the future" in note and note.endswith(": gdn.")
+
+
 def test_grids_of_other_sizes_are_told(tmp_path):
     for mixer, grids in (("attn", (3, 2)), ("gdn", (3, 3))):
         for task, rates in zip(("icr", "mem"), grids, strict=True):

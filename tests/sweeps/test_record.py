@@ -21,6 +21,7 @@ from mixerlab.records.files import (
     write_record,
 )
 from mixerlab.records.identity import run_id
+from mixerlab.records.provenance import typed
 
 ROOT = Path(__file__).parents[2]
 
@@ -178,3 +179,9 @@ def test_the_code_of_a_users_own_mixer_has_what_it_imports_of_the_users(tmp_path
     before = read_anew(monkeypatch, "mine.mixer")
     (tmp_path / file).write_text((tmp_path / file).read_text() + "constant = 2\n")
     assert (read_anew(monkeypatch, "mine.mixer") != before) == noticed
+
+
+def test_the_command_of_the_module_is_one_that_finds_a_users_own_classes():
+    """As a script `__main__.py` would have our folder `mixers` in front of theirs."""
+    assert typed(f"{mixerlab.__path__[0]}/__main__.py", "mixer=mine") == "python -m mixerlab mixer=mine"
+    assert typed("run.py", "mixer=mine") == "python run.py mixer=mine"
