@@ -86,11 +86,11 @@ def _run_hydra(arguments: list[str]) -> None:
 
     from mixerlab.config.hints import REFUSALS, refusal
     from mixerlab.config.postponed import postponed
-    from mixerlab.records.provenance import COMMAND, typed
+    from mixerlab.records.provenance import COMMAND, shell_command
 
     home = str(Path.home())  # a shell leaves ~ behind an `=` as it is, and Hydra reads no value that begins so
     arguments = [text.replace("=~/", f"={home}/", 1) for text in _overrides_first(arguments)]
-    os.environ[COMMAND] = typed(*sys.argv)
+    os.environ[COMMAND] = shell_command(*sys.argv)
     sys.argv[1:] = postponed(arguments)
     wants_tracebacks = os.environ.get(_FULL_ERROR) == "1"
     os.environ[_FULL_ERROR] = "1"

@@ -41,7 +41,7 @@ _UNKNOWN: dict[str, Any] = {
 }
 
 
-def typed(program: str, *arguments: str) -> str:
+def shell_command(program: str, *arguments: str) -> str:
     """The command of a shell that runs `sys.argv[0]` with these arguments."""
     if Path(program) == Path(mixerlab.__path__[0], "__main__.py"):  # as a script it would find our `mixers`, not theirs
         return shlex.join(["python", "-m", "mixerlab", *arguments])
@@ -64,7 +64,7 @@ def provenance(
         "code_version": dict(code),
         "versions": versions(),
         **git,
-        "command": command or os.environ.get(COMMAND, typed(*sys.argv)),
+        "command": command or os.environ.get(COMMAND, shell_command(*sys.argv)),
     }
 
 

@@ -16,7 +16,7 @@ from mixerlab.config.hints import REFUSALS, refusal
 from mixerlab.config.hybrid import mixers_of
 from mixerlab.config.values import ModelConfig, check_component
 
-USED = ("mixer.", "model.d_model", "model.n_layers", "model.linear_std")  # how the settings of a check begin
+MODEL_KEYS = ("model.d_model", "model.n_layers", "model.linear_std")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -29,8 +29,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     args = parser.parse_intermixed_args(arguments)
     name = args.name.removeprefix("mixer=")
     try:
-        if unused := [text for text in args.overrides if not text.lstrip("+~").startswith(USED)]:
-            raise ValueError(f"a check uses keys of the mixer, {', '.join(USED[1:])}, not {unused[0]}")
+        if unused := [text for text in args.overrides if not text.lstrip("+~").startswith(("mixer.", *MODEL_KEYS))]:
+            raise ValueError(f"a check uses keys of the mixer, {', '.join(MODEL_KEYS)}, not {unused[0]}")
         composed = compose(f"mixer={name}", f"model.d_model={WIDTH}", *args.overrides, config_dir=args.config_dir)
         cfg = cast(DictConfig, OmegaConf.create(OmegaConf.to_container(composed, resolve=True)))
         check_arguments("model", ModelConfig, cfg.model)

@@ -23,7 +23,7 @@ from mixerlab.config.settings import settings_of
 from mixerlab.config.values import checked
 from mixerlab.records.files import run_folder
 from mixerlab.records.identity import run_id
-from mixerlab.records.provenance import COMMAND, typed
+from mixerlab.records.provenance import COMMAND, shell_command
 from mixerlab.tasks.base import SPLITS
 
 ALL_SETTINGS = "task.setting=*"
@@ -153,7 +153,7 @@ class Composer:
         check_buildable(cfg, task, config, code)
         note_folders(cfg, self.folders)
         options = [f"--config-dir={folder}" for folder in self.folders]
-        OmegaConf.get_cache(cfg)[COMMAND] = typed(sys.argv[0], *options, *overrides)
+        OmegaConf.get_cache(cfg)[COMMAND] = shell_command(sys.argv[0], *options, *overrides)
         train, val, test = map(task.num_examples, SPLITS)
         tokens = (3 * train + val) * (task.input_length + OVERHEAD_TOKENS)
         tokens += test * (task.for_split("test").input_length + OVERHEAD_TOKENS)

@@ -2,6 +2,7 @@
 
 import pandas as pd
 
+from mixerlab.records.names import natural
 from mixerlab.sweeps.tables.columns import columns_in_order, keys_of, labels
 from mixerlab.sweeps.tables.swept import NAMES, values_of
 
@@ -75,4 +76,4 @@ def _unlike_runs(frame: pd.DataFrame) -> list[str]:
 
 
 def _listed(values: pd.Series) -> str:
-    return ", ".join(sorted(set(values)))
+    return ", ".join(sorted(set(values), key=natural))

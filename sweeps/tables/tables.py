@@ -35,7 +35,7 @@ _INCOMPLETE = (
     "* Incomplete: settings (k/n), seeds or learning rates are missing, or seeds are of different code, as said below."
     " Not bold; nor is what is worse than a score that lacks learning rates or is of different code."
 )
-_FIRST = 3  # so many settings a note names
+_SETTINGS_NAMED = 3
 
 
 @dataclass(frozen=True)
@@ -263,15 +263,18 @@ def gaps(cells: pd.DataFrame) -> list[str]:
         told = []
         for reason, tasks in reasons.items():
             comma = "; " if any(", " in setting for own in tasks.values() for setting in own) else ", "
-            where = [
-                f"{task} (all {len(own)} settings)"
-                if len(own) == len(settings[task]) > 1
-                else f"{task} ({comma.join(own[:_FIRST])}{f' and {len(own) - _FIRST} more' if own[_FIRST:] else ''})"
-                for task, own in tasks.items()
-            ]
+            where = [_where(task, own, len(settings[task]), comma) for task, own in tasks.items()]
             told.append(f"{reason} on {', '.join(where)}")
         lines["; ".join(told)].append(names[column])
     return [f"{'; '.join(columns)}: {text}." for text, columns in lines.items()]
+
+
+def _where(task: str, own: list[str], number: int, comma: str) -> str:
+    """These settings of a task that has `number`: the first ones, and how many more."""
+    if len(own) == number > 1:
+        return f"{task} (all {number} settings)"
+    more = f" and {len(own) - _SETTINGS_NAMED} more" if len(own) > _SETTINGS_NAMED else ""
+    return f"{task} ({comma.join(own[:_SETTINGS_NAMED])}{more})"
 
 
 def _differences(settings: Sequence[str]) -> dict[str, str]:

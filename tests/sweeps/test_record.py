@@ -21,7 +21,7 @@ from mixerlab.records.files import (
     write_record,
 )
 from mixerlab.records.identity import run_id
-from mixerlab.records.provenance import typed
+from mixerlab.records.provenance import shell_command
 
 ROOT = Path(__file__).parents[2]
 
@@ -183,5 +183,5 @@ def test_the_code_of_a_users_own_mixer_has_what_it_imports_of_the_users(tmp_path
 
 def test_the_command_of_the_module_is_one_that_finds_a_users_own_classes():
     """As a script `__main__.py` would have our folder `mixers` in front of theirs."""
-    assert typed(f"{mixerlab.__path__[0]}/__main__.py", "mixer=mine") == "python -m mixerlab mixer=mine"
-    assert typed("run.py", "mixer=mine") == "python run.py mixer=mine"
+    assert shell_command(f"{mixerlab.__path__[0]}/__main__.py", "mixer=mine") == "python -m mixerlab mixer=mine"
+    assert shell_command("run.py", "mixer=mine") == "python run.py mixer=mine"
