@@ -327,7 +327,7 @@ def _split_heads_kernel(
     else:
         part, parts = tl.program_id(0), tl.num_programs(0)
         blocks = tl.cdiv(T, BLOCK_T)  # of a sequence
-        for block in range(part, sequences * blocks, parts):
+        for block in tl.range(part, sequences * blocks, parts, num_stages=2):  # loads the next one early
             sums = _move_all(
                 sources,
                 targets,
