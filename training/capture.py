@@ -124,6 +124,9 @@ class Captured:
             for generator in generators:  # at each replay the graph goes on from their states, and moves them on
                 self.graph.register_generator_state(generator)
             memory = memory or SharedMemory()
+            # The graph keeps the address of cuBLAS's workspace, but not the workspace: the end of another run frees it,
+            # and so does that of another graph (PyTorch issue 193402). So it shall come from the pool, which stays.
+            torch._C._cuda_clearCublasWorkspaces()
             try:
                 # The outer context restores the current stream if capturing fails, which PyTorch's own does not.
                 with torch.cuda.stream(torch.cuda.current_stream()), torch.cuda.graph(self.graph, pool=memory.pool):

@@ -22,7 +22,7 @@ from mixerlab.models.auto_encoder import AutoEncoder
 from mixerlab.models.language_model import LanguageModel
 from mixerlab.training import capture, datamodule
 from mixerlab.training import fit as story
-from mixerlab.training.capture import Captured, GraphCache
+from mixerlab.training.capture import Captured, GraphCache, SharedMemory
 from mixerlab.training.lit_module import PopulationTraining
 from mixerlab.training.optimizers import AdamW, Muon
 from mixerlab.training.torch_optimizer import TorchOptimizer
@@ -204,6 +204,24 @@ def test_capturing_changes_no_state_and_keeps_the_functions_tensors_alive():
     assert step(torch.full((3,), 5.0, device="cuda")).tolist() == [10, 10, 10]
     assert step(torch.full((3,), 1.0, device="cuda")).tolist() == [12, 12, 12]
     assert counter.item() == 2
+
+
+@pytest.mark.gpu
+def test_graphs_keep_the_workspace_of_cublas():
+    """Lightning frees all workspaces at the end of a run. PyTorch gives streams out in turn, of which it has 32."""
+    x = torch.randn(64, 2**16, device="cuda", dtype=torch.bfloat16)  # a product in parts, which are in the workspace
+
+    def product(y):
+        return x @ y
+
+    ys = [torch.randn(2**16, 64, device="cuda", dtype=torch.bfloat16) for _ in range(33)]
+    wanted = [product(y) for y in ys]
+    memory = SharedMemory()
+    steps = [Captured(product, [], y, memory) for y in ys]
+    torch._C._cuda_clearCublasWorkspaces()
+    torch.cuda.empty_cache()
+    for step, y, product_of_y in zip(steps, ys, wanted, strict=True):
+        assert step(y).equal(product_of_y)
 
 
 @pytest.mark.gpu
