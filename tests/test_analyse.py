@@ -155,6 +155,9 @@ def test_figures_of_a_hybrid_beside_a_mixer_without_scores():
         figure = draw(pd.DataFrame(rows), {"sink": ["sink p"]}, "title")
         assert [text.get_text() for text in figure.legends[0].get_texts()] == ["attn+gdn"]
         assert figure.axes[0].lines[0].get_marker() == "_"
+    initial = [row | {"moment": "epoch-0", "epochs": 0} for row in rows if row["moment"] == "official"]
+    (panel,) = by_layer(pd.DataFrame(rows + initial), {"sink": ["sink p"]}, "title").axes
+    assert panel.lines[-1].get_color() == "0.6" and panel.lines[-1].get_marker() == "_"
 
 
 def test_a_mixer_without_scores_has_measures_of_its_weights_and_no_figures(tmp_path):

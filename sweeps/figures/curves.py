@@ -39,7 +39,8 @@ def training_curves(scores: Scores, *results_dirs: Path) -> Figure:
             for cell in own.itertuples():
                 metrics, style = _metrics(results_dirs, cell.replicas), scores.look[cell.column]
                 if metrics is None:
-                    without.append(f"; no curve of {names[cell.column]} on {cell.task}")
+                    if cell.n:  # the tables say which cells have no score
+                        without.append(f"; no curve of {names[cell.column]} on {cell.task}")
                     continue
                 several |= metrics["replica"].nunique() > 1
                 tokens = "token" in metrics

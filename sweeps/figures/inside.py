@@ -63,7 +63,7 @@ def by_layer(frame: pd.DataFrame, panels: Panels, title: str) -> Figure | None:
                 panel.plot(at, line[list(QUANTILES)], color=colour, **_DOT)
             for _, line in _only(initial, setting, measures).groupby(["mixer", "measure"]):
                 mean = line.groupby("layer")["mean"].mean()
-                panel.plot(mean.index, mean, **_INITIAL)
+                panel.plot(mean.index, mean, marker=_mark(mean), **_INITIAL)
             if "min s" in measures:
                 panel.set_yscale("symlog", linthresh=1)
                 panel.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
@@ -191,7 +191,7 @@ def _line(means: pd.DataFrame, look: Mapping[tuple[str, str], str], mixer: str, 
     return _LINES[mixers.index(mixer) % len(_LINES)] if _is_shared(look) else "-"
 
 
-def _mark(line: pd.DataFrame) -> str:
+def _mark(line: pd.DataFrame | pd.Series) -> str:
     """Of a line of one point, as a hybrid's single attention layer has it."""
     return "_" if len(line) == 1 else ""
 

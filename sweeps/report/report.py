@@ -181,14 +181,16 @@ def tables_of(frame: pd.DataFrame, cells: pd.DataFrame) -> tuple[dict[str, Table
     custom = same["setting"].map(is_custom).astype(bool)
     left_out = custom & same["task"].isin(same.loc[~custom, "task"])
     benchmark = same[~left_out]
-    notes = []
-    if len(same) < len(cells):
-        notes.append("Cells tested at another length than trained at are left out of the means: see table settings.")
-    for task, setting in same.loc[left_out, ["task", "setting"]].drop_duplicates().itertuples(index=False):
-        notes.append(f"{task} {setting}: own sizes, left out of the means.")
-    for task, own in benchmark[benchmark["setting"].str.contains("=", regex=False)].groupby("task", sort=False):
+    notes = []  # task, score, and what the tables that have both say
+    for cell in cells.drop(same.index).itertuples():
+        told = "Cells tested at another length than trained at are left out of the means: see table settings."
+        notes.append((cell.task, cell.score, told))
+    for cell in same[left_out].itertuples():
+        notes.append((cell.task, cell.score, f"{cell.task} {cell.setting}: own sizes, left out of the means."))
+    sizes = benchmark[benchmark["setting"].str.contains("=", regex=False)]
+    for (task, score), own in sizes.groupby(["task", "score"], sort=False):
         if (count := own["setting"].nunique()) > 1:
-            notes.append(f"{task}: the mean of {count} settings of your own; table settings has each.")
+            notes.append((task, score, f"{task}: the mean of {count} settings of your own; table settings has each."))
     harder = benchmark["task"].map(is_challenge).astype(bool)
     by_score = benchmark[~harder].groupby("score", sort=False)
     parts = {score.name: (task_table, of_columns_with_runs(own, frame)) for score, own in by_score}
@@ -199,7 +201,9 @@ def tables_of(frame: pd.DataFrame, cells: pd.DataFrame) -> tuple[dict[str, Table
     for name, (make, own) in parts.items():
         table, here = make(own), places.isin(pd.MultiIndex.from_frame(own[["task", "setting"]]))
         own_notes = notes_of(frame[here | frame["mixer"].isna()])
-        tables[name] = replace(table, notes=(*table.notes, *own_notes, *notes))
+        scored = set(zip(own["task"], own["score"], strict=True))
+        of_means = dict.fromkeys(note for task, score, note in notes if (task, score) in scored)
+        tables[name] = replace(table, notes=(*table.notes, *own_notes, *of_means))
     return tables, benchmark
 
 

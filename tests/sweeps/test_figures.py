@@ -189,6 +189,16 @@ def test_training_curves_show_the_best_replica(results):
     assert (accuracy.get_title(), mem.get_title()) == ("icr", "mem")
 
 
+def test_training_curves_name_the_scores_without_a_curve(tmp_path):
+    """Not the cells without a score, which are many where mixers were trained on different tasks."""
+    fakes.add_run(tmp_path, [0.3, 0.9, 0.5])
+    fakes.add_run(tmp_path, [0.3, 0.9, 0.5], mixer="gdn", task="mem")
+    scores = scores_of(tmp_path)
+    assert "no curve" not in caption_of(training_curves(scores, tmp_path))
+    told = caption_of(training_curves(scores, tmp_path / "elsewhere"))
+    assert told.endswith("; no curve of attn on icr; no curve of gdn on mem")
+
+
 def keep_epochs(results, run_id, replica, epochs):
     """Writes only these of the replica's metrics, and a record with their digest."""
     folder = run_folder(results, run_id)

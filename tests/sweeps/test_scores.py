@@ -49,6 +49,21 @@ def test_a_table_for_each_score_with_a_mean_of_its_own(results, tmp_path):
     assert tables_of(again, best_per_cell(again))[0] == tables
 
 
+def test_notes_on_means_stand_where_the_means_do(tmp_path):
+    """Two own sizes in accuracy; of the task in bits one, and one tested at another length."""
+    for length in (32, 48):
+        fakes.add_run(tmp_path, [0.3, 0.9, 0.5], setting=f"seq_len={length}", seq_len=length)
+    for setting, length in (("seq_len=32", None), ("seq_len=32,test_seq_len=64", 64)):
+        fakes.add_run(tmp_path, TEXT["attn"][0], task="prose", setting=setting, test_seq_len=length, score=BITS)
+    frame = spread_out(collect(tmp_path))
+    tables, _ = tables_of(frame, best_per_cell(frame))
+    said = {
+        name: ["the mean of 2" in to_markdown(table), "at another length" in to_markdown(table)]
+        for name, table in tables.items()
+    }
+    assert said == {"accuracy": [True, False], "bits_per_byte": [False, True], "settings": [True, True]}
+
+
 def test_each_score_has_figures_of_its_own(results, monkeypatch):
     frame = spread_out(collect(results))
     cells = best_per_cell(frame)
