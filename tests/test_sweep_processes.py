@@ -33,7 +33,7 @@ def all_ended(executor, cells):
 
 
 def test_a_cell_that_fails_or_kills_its_process_fails_alone():
-    whats = ["first", "raise", "exit", "interrupt", "second", "kill", "kill with child", "third"]
+    whats = ["first", "raise", "exit", "interrupt", "second", "kill", "kill with child", "third", "lose GPU", "last"]
     executor = Processes(trainers.train, 1)
     ended = all_ended(executor, [trainers.cell(what) for what in whats])
     executor.stop()
@@ -43,6 +43,7 @@ def test_a_cell_that_fails_or_kills_its_process_fails_alone():
     assert errors["kill"] == errors["kill with child"] == "its process was killed by SIGKILL"
     pids = {what: one.run_id for what, one in ended.items() if one.error is None}
     assert pids["first"] == pids["second"] != pids["third"]  # a process trains on, as long as it lives
+    assert pids["last"] != pids["third"]  # and has its GPU
     assert not multiprocessing.active_children()
 
 

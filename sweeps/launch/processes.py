@@ -2,9 +2,9 @@
 
 A process trains one cell after another, and not one only: to import PyTorch and to start CUDA takes ten seconds, and
 cells of one process share captured CUDA graphs, which take seconds each. With so few processes there is nothing to win
-by a server that forks them, which could die too. When a process dies (out of memory, a crash), the cell that it had
-fails, and another one goes on. The processes end with the sweep, even if it is killed while they start: so this module
-imports nothing that takes long.
+by a server that forks them, which could die too. When a process dies (out of memory, a crash), or loses its GPU by an
+error in CUDA, the cell that it had fails, and another one goes on. The processes end with the sweep, even if it is
+killed while they start: so this module imports nothing that takes long.
 """
 
 import contextlib
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from mixerlab.sweeps.launch.cells import Cell
 
 GRACE = 5.0  # seconds that a process has to end after SIGTERM
+# In an error after which a process has no GPU, but holds it: under MPS no other gets it either, until this one ends.
+GPU_IS_LOST = ("CUDA error: ", "cudaGetDeviceCount")
 
 
 class Processes:
@@ -57,6 +59,8 @@ class Processes:
             if cell is not None and (child.connection in ready or not child.process.is_alive()):
                 if (answer := child.receive()) is None:
                     answer = None, f"its process {child.ending}"
+                    self._end([child])
+                elif any(words in (answer[1] or "") for words in GPU_IS_LOST):
                     self._end([child])
                 else:
                     self.cells[child] = None
