@@ -24,37 +24,11 @@ def auto_encoder(width=WIDTH, vocab=VOCAB, length=LENGTH):
     return AutoEncoder(vocab, length, width, 2, lambda: Attention(width, num_heads=2, qk_norm=False))
 
 
-def count(model):
-    return sum(parameter.numel() for parameter in model.parameters())
-
-
-def test_parameters_are_mad_labs_without_attention_biases():
-    """mad-lab's attention has biases on qkv and output: 4 x 128 elements in each of two blocks. Ours has none."""
-    biases = 2 * 4 * WIDTH
-    assert count(language_model()) == 407_184 - biases
-    assert count(auto_encoder()) == 440_464 - biases
-
-
 @pytest.mark.parametrize(("width", "inner"), [(128, 352), (64, 176), (32, 96)])
 def test_swiglu_is_eight_thirds_wide_rounded_up_to_sixteen(width, inner):
     mlp = SwiGLU(width)
     assert mlp.w1.weight.shape == mlp.w2.weight.shape == (inner, width)
     assert mlp.w3.weight.shape == (width, inner)
-    x = torch.randn(2, 3, width)
-    expected = (F.silu(x @ mlp.w1.weight.T) * (x @ mlp.w2.weight.T)) @ mlp.w3.weight.T
-    torch.testing.assert_close(mlp(x), expected)
-
-
-def test_blocks_are_residual_and_normed():
-    """If all mixers and MLPs output zero, the model is head(norm(embedding))."""
-    model = language_model()
-    for block in model.blocks:
-        nn.init.zeros_(block.mixer.o_proj.weight)
-        nn.init.zeros_(block.mlp.w3.weight)
-    tokens = torch.randint(VOCAB, (2, LENGTH))
-    x = model.embedding(tokens)
-    normed = x / (x.square().mean(-1, keepdim=True) + 1e-5).sqrt()
-    torch.testing.assert_close(model(tokens), F.linear(normed, model.head.weight, model.head.bias))
 
 
 def test_tied_embeddings_and_capped_logits():
@@ -125,24 +99,3 @@ def test_a_model_of_all_mixers_continues_from_its_state():
         logits, states = model.step(token, states)
         steps.append(logits)
     torch.testing.assert_close(torch.cat(steps, dim=1), expected, rtol=1e-5, atol=1e-5)
-
-
-@pytest.mark.gpu
-def test_a_step_of_a_model_is_one_graph():
-    """In bfloat16, 16 replays from one state: lengths and states grow on the device."""
-    torch.manual_seed(0)
-    names = iter(MIXERS)
-    model = LanguageModel(VOCAB, 128, len(MIXERS), lambda: mixer_of(next(names), 128)).cuda().eval()
-    tokens, token = torch.randint(VOCAB, (2, 16), device="cuda"), torch.zeros(2, 1, dtype=torch.int64, device="cuda")
-    with torch.autocast("cuda", torch.bfloat16):
-        states, eager = model.init_state(2, 16), []
-        for t in range(16):  # compiles the kernels, too
-            logits, states = model.step(tokens[:, t : t + 1], states)
-            eager.append(logits)
-        states, graph = model.init_state(2, 16), torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
-            logits, _ = model.step(token, states)
-    for t in range(16):
-        token.copy_(tokens[:, t : t + 1])
-        graph.replay()
-        torch.testing.assert_close(logits, eager[t])
