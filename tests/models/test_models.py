@@ -8,7 +8,6 @@ from torch import nn
 
 from mixerlab.mixers.attn import Attention
 from mixerlab.models.auto_encoder import AutoEncoder, position_table
-from mixerlab.models.block import SwiGLU
 from mixerlab.models.language_model import LanguageModel
 from mixerlab.models.stream import ResidualStream
 from mixerlab.training.population import Population, seeded
@@ -22,13 +21,6 @@ def language_model(width=WIDTH, vocab=VOCAB):
 
 def auto_encoder(width=WIDTH, vocab=VOCAB, length=LENGTH):
     return AutoEncoder(vocab, length, width, 2, lambda: Attention(width, num_heads=2, qk_norm=False))
-
-
-@pytest.mark.parametrize(("width", "inner"), [(128, 352), (64, 176), (32, 96)])
-def test_swiglu_is_eight_thirds_wide_rounded_up_to_sixteen(width, inner):
-    mlp = SwiGLU(width)
-    assert mlp.w1.weight.shape == mlp.w2.weight.shape == (inner, width)
-    assert mlp.w3.weight.shape == (width, inner)
 
 
 def test_tied_embeddings_and_capped_logits():
