@@ -200,9 +200,3 @@ def test_a_mixer_that_cannot_be_measured_is_refused(tmp_path, monkeypatch, parts
     (folder,) = (tmp_path / "results" / "runs").iterdir()
     outcome = run_py("analyse", str(folder), *own)
     assert outcome.code == 1 and outcome.err.count("\n") == 1 and re.search(message, outcome.err)
-
-
-def test_a_run_without_weights_is_refused_with_the_command_that_keeps_them(tmp_path):
-    record = mixerlab.run("mixer=attn", "task=icr", *TINY, "trainer.keep_weights=none", f"results_dir={tmp_path}")
-    outcome = run_py("analyse", str(run_folder(tmp_path, record.run_id)))
-    assert outcome.code == 1 and " force=true trainer.keep_weights=official" in outcome.err
