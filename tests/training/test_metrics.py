@@ -32,25 +32,6 @@ def random_batch(seed, rows=ROWS, scored_share=0.6, vocab=VOCAB, classes=VOCAB):
     return logits, torch.where(scored, targets, IGNORE_INDEX)
 
 
-def test_counts_every_scored_position():
-    """Of equal logits the first is the prediction; NaN and infinity, as of a replica that has diverged, predict too."""
-    logits, targets = random_batch(0)
-    logits[0, 0, :, [3, 7]] = 20.0
-    logits[1, 0] = float("nan")
-    logits[1, 1, :, 4] = float("inf")
-    logits[2, 0] = float("-inf")
-    expected = torch.zeros(REPLICAS, 3, VOCAB, dtype=torch.int32)
-    for replica in range(REPLICAS):
-        for row, target in zip(logits[replica].flatten(0, 1), targets[replica].flatten().tolist(), strict=True):
-            if target != IGNORE_INDEX:
-                broken = row.isnan().nonzero().flatten().tolist()  # the first NaN counts as the largest
-                predicted = broken[0] if broken else row.tolist().index(row.max().item())
-                expected[replica, 0, target] += 1
-                expected[replica, 1, predicted] += 1
-                expected[replica, 2, target] += predicted == target
-    assert torch.equal(class_counts(logits, targets), expected)
-
-
 def torchmetrics_accuracy(predictions, targets, num_classes):
     """mad-lab's metric for one replica's batch."""
     kept = targets != IGNORE_INDEX
