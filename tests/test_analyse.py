@@ -192,20 +192,12 @@ class Cumulated(SequenceMixer):
         ("AttentionParts(*[x.unflatten(2, (2, -1)).transpose(1, 2)] * 3, 1.0)", "attention_parts: .* q \\[.* shapes"),
     ],
 )
-def test_a_mixer_that_cannot_be_measured_is_refused(tmp_path, monkeypatch, parts, message):
-    (tmp_path / "conf" / "mixer").mkdir(parents=True)
-    (tmp_path / "conf" / "mixer" / "cumulated.yaml").write_text("name: cumulated\n_target_: cumulated.Cumulated\n")
+def test_a_mixer_that_cannot_be_measured_is_refused(own, tmp_path, monkeypatch, parts, message):
+    options = own("mixer/cumulated", "name: cumulated\n_target_: cumulated.Cumulated\n")
     (tmp_path / "cumulated.py").write_text(OWN.format(parts=parts))
     monkeypatch.delitem(sys.modules, "cumulated", raising=False)
-    own = ("--config-dir", str(tmp_path / "conf"))
     results = f"results_dir={tmp_path / 'results'}"
-    assert run_py("task=icr", "mixer=cumulated", *TINY, *KEPT, "optimizer.lr=0.01", results, *own).code == 0
+    assert run_py("task=icr", "mixer=cumulated", *TINY, *KEPT, "optimizer.lr=0.01", results, *options).code == 0
     (folder,) = (tmp_path / "results" / "runs").iterdir()
-    outcome = run_py("analyse", str(folder), *own)
+    outcome = run_py("analyse", str(folder), *options)
     assert outcome.code == 1 and outcome.err.count("\n") == 1 and re.search(message, outcome.err)
-
-
-def test_a_run_without_weights_is_refused_with_the_command_that_keeps_them(tmp_path):
-    record = mixerlab.run("mixer=attn", "task=icr", *TINY, "trainer.keep_weights=none", f"results_dir={tmp_path}")
-    outcome = run_py("analyse", str(run_folder(tmp_path, record.run_id)))
-    assert outcome.code == 1 and " force=true trainer.keep_weights=official" in outcome.err

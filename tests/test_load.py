@@ -105,25 +105,33 @@ def test_a_run_keeps_official_weights(tmp_path, caplog):
     assert run("force=true", "trainer.keep_weights=none") == (rows, [])  # not those of the training before
 
 
-def about(**changes):
-    def change(path):
+def packed_again(change):
+    """Applies `change` to what a file of weights holds."""
+
+    def harm(path):
         state, said = unpack(path.read_bytes())
-        path.write_bytes(pack(state, said | changes))
+        change(state, said)
+        path.write_bytes(pack(state, said))
 
-    return change
+    return harm
 
 
-def another_width(path):
-    state, said = unpack(path.read_bytes())
+def narrow(state, said):
     state["embedding.weight"] = state["embedding.weight"][:, 1:].contiguous()
-    path.write_bytes(pack(state, said))
 
 
 USELESS = {
     "garbage": (lambda path: path.write_bytes(b"\x80\x04cos\nsystem\n."), "it is no weights file of mixerlab"),
-    "another replica's": (about(replica=0), "it is of replica 0, not 1"),
-    "another training's": (about(rows_sha256="0"), "it is of another training of this run than the record"),
-    "another shape": (another_width, "its embedding.weight has shape [8, 15], and the model's [8, 16]"),
+    "another replica's": (packed_again(lambda state, said: said.update(replica=0)), "it is of replica 0, not 1"),
+    "another training's": (
+        packed_again(lambda state, said: said.update(rows_sha256="0")),
+        "it is of another training",
+    ),
+    "incomplete": (
+        packed_again(lambda state, said: state.pop("norm.weight")),
+        "it has no norm.weight, which",
+    ),
+    "another shape": (packed_again(narrow), "its embedding.weight has shape [8, 15], and the model's [8, 16]"),
 }
 
 

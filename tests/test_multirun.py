@@ -1,7 +1,6 @@
 """`python run.py -m`: a sweep ends in tables and figures, outlives cells that fail, and is refused as a whole."""
 
 import shlex
-import time
 
 import pandas as pd
 import pytest
@@ -46,42 +45,6 @@ def test_the_command_of_a_record_trains_its_run_alone(tmp_path):
     assert {run: record["rows"] for run, record in records(results).items()} == {
         run: record["rows"] for run, record in before.items()
     }
-
-
-BROKEN = """
-from mixerlab.mixers.attn import Attention
-
-class Broken(Attention):
-    def forward(self, x):
-        if x.shape[1] == 24 - 1:  # task.seq_len=24
-            raise ArithmeticError("no such length")
-        return super().forward(x)
-"""
-
-
-@pytest.mark.slow
-def test_a_failing_cell_leaves_the_others_alone_and_is_tried_again(tmp_path, monkeypatch):
-    (tmp_path / "broken.py").write_text(BROKEN)
-    monkeypatch.syspath_prepend(tmp_path)
-    results = tmp_path / "results"
-    grid = (*ONE, "mixer._target_=broken.Broken", "task.seq_len=16,24", f"results_dir={results}")
-
-    def by_length():
-        return {record["rows"][0]["hparams"]["task.seq_len"]: record for record in records(results).values()}
-
-    outcome = run_py(*grid)
-    assert outcome.code == 1 and "1 of 2 runs failed" in outcome.err and "Traceback" not in outcome.err
-    (failed,) = (line for line in outcome.err.splitlines() if line.startswith("FAILED"))
-    assert "attn icr" in failed and "seq_len=24" in failed and "ArithmeticError: no such length" in failed
-    before = by_length()
-    assert {length: record["status"] for length, record in before.items()} == {16: "finished", 24: "failed"}
-
-    time.sleep(1)  # `started_at` counts seconds
-    again = run_py(*grid)
-    assert again.code == 1 and "2 runs: 1 finished already, 1 to run" in again.out
-    for length, record in by_length().items():
-        tried_again = record["provenance"]["started_at"] != before[length]["provenance"]["started_at"]
-        assert tried_again == (length == 24)
 
 
 @pytest.mark.parametrize(

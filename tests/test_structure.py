@@ -1,41 +1,23 @@
 """How much a reader has to hold in mind: the files on the way of a run; and no two files import each other."""
 
-import ast
 import functools
 import traceback
 from pathlib import Path
 
-from command_line import TINY, run_py
+from command_line import ROOT, TINY, run_py
+from test_imports import FLOORS, imported, name_of, sources
 
 from mixerlab.training.steps import PopulationSteps
 
-ROOT = Path(__file__).parents[1]
-
-
-def modules():
-    """The file of every module of ours, by its name; the folders of the package may be links, which we follow."""
-    found = {f"mixerlab.{path.stem}": path for path in (ROOT / "mixerlab").glob("*.py")}
-    for folder in (path for path in (ROOT / "mixerlab").iterdir() if path.is_dir()):
-        for path in folder.resolve().rglob("*.py"):
-            parts = "mixerlab", folder.name, *path.relative_to(folder.resolve()).with_suffix("").parts
-            found[".".join(parts).removesuffix(".__init__")] = path
-    return found
-
-
-MODULES = modules()
+MODULES = {name_of(path): path for floor in FLOORS for path in sources(floor)}
+del MODULES["mixerlab"]  # which imports what it offers when it is asked for
 
 
 @functools.cache
 def imports(name):
-    """The modules of ours that a module names in an import, in functions too; a package, if it is asked for a name."""
-    found = set()
-    for node in ast.walk(ast.parse(MODULES[name].read_text())):
-        if isinstance(node, ast.Import):
-            found |= {alias.name for alias in node.names}
-        elif isinstance(node, ast.ImportFrom):
-            names = {alias.name: f"{node.module}.{alias.name}" for alias in node.names}
-            found |= {full if full in MODULES else node.module for full in names.values()}
-    return found & set(MODULES) - {name}
+    """The modules of ours that a module names in an import, in functions too."""
+    named = (full if full in MODULES else full.rpartition(".")[0] for full in imported(MODULES[name]))
+    return set(named) & set(MODULES) - {name}
 
 
 def behind(name):

@@ -20,22 +20,10 @@ IN_TWO = ("hydra/launcher=processes", "hydra.launcher.n_jobs=2")
 IN_PROC = pytest.mark.skipif(not Path("/proc/self").exists(), reason="finds the sweep's processes in /proc")
 
 
-def all_ended(executor, cells):
-    """What came of these cells, by what they do."""
-    ended = {}
-    waiting = list(cells)
-    while len(ended) < len(cells):
-        while waiting and len(waiting) + len(ended) > len(cells) - executor.slots:
-            executor.submit(waiting.pop(0))
-        for one in executor.poll(1):
-            ended[one.cell.cfg["what"]] = one
-    return ended
-
-
 def test_a_cell_that_fails_or_kills_its_process_fails_alone():
     whats = ["first", "raise", "exit", "interrupt", "second", "kill", "kill with child", "third", "lose GPU", "last"]
     executor = Processes(trainers.train, 1)
-    ended = all_ended(executor, [trainers.cell(what) for what in whats])
+    ended = trainers.all_ended(executor, [trainers.cell(what) for what in whats])
     executor.stop()
     errors = {what: one.error for what, one in ended.items()}
     assert errors["raise"] == "no such length" and errors["exit"] == "SystemExit: 0"

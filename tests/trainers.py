@@ -17,6 +17,18 @@ def cell(what: str, folder: Path | str = "", **more) -> FakeCell:
     return FakeCell(cfg={"what": what, "folder": str(folder), **more}, run_id=what)
 
 
+def all_ended(executor, cells):
+    """What came of these cells, by what they do; they are submitted as there are slots."""
+    ended, waiting, until = {}, list(cells), time.monotonic() + 60
+    number = len(waiting)
+    while len(ended) < number:
+        assert time.monotonic() < until
+        while waiting and len(waiting) + len(ended) > number - executor.slots:
+            executor.submit(waiting.pop(0))
+        ended |= {one.cell.cfg["what"]: one for one in executor.poll(0.5)}
+    return ended
+
+
 def train(cfg: dict) -> str:
     """Gives the number of its process; or fails, in one of many ways."""
     what, folder = cfg["what"], Path(cfg["folder"])

@@ -4,7 +4,6 @@ import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 
-import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import nn
@@ -21,7 +20,6 @@ from mixerlab.training.execution import choose_execution
 from mixerlab.training.population import Population
 
 VOCAB, WIDTH, LENGTH, BATCH = 8, 16, 50, 128
-_unseeded = np.random.default_rng()
 
 
 @dataclass
@@ -153,10 +151,6 @@ def hooked(size):
         return weight_norm(nn.Linear(size, size))
 
 
-def set_unseeded(mixer):
-    mixer.scale = nn.Parameter(torch.tensor(_unseeded.random(mixer.linear.in_features), dtype=torch.float32))
-
-
 FUTURE, OTHER_ROWS, STATE = "it sees the future", "rows of a batch influence each other", "it keeps state between calls"
 WRITES = "it writes h in evaluation mode, so that it gives different outputs"
 DRAWS = "forward draws random numbers in evaluation mode"
@@ -202,7 +196,6 @@ FLAWS = {
     "stray layer": Flaw(
         lambda m, x, y: m.outs[0](y), r"outs\[0\].weight is no parameter", set_("outs", lambda d: [nn.Linear(d, d)])
     ),
-    "unseeded": Flaw(lambda m, x, y: y * m.scale, "scale starts otherwise each time", set_unseeded),
     # what it gives
     "tuple": Flaw(lambda m, x, y: (y, None), "Flawed gives a tuple"),
     "nothing": Flaw(lambda m, x, y: None, "Flawed gives a NoneType"),

@@ -96,14 +96,8 @@ class Cached(Attention):
         self.q_proj = Cached.shared
 
 
-def config_with(folder, name, target):
-    (folder / "mixer").mkdir(exist_ok=True)
-    (folder / "mixer" / f"{name}.yaml").write_text(f"name: {name}\n_target_: {target}\n")
-    return folder
-
-
-def test_a_constructor_gets_its_place_if_it_asks(tmp_path):
-    folder = config_with(tmp_path, "places", f"{__name__}.Places")
+def test_a_constructor_gets_its_place_if_it_asks(own):
+    _, folder = own("mixer/places", f"name: places\n_target_: {__name__}.Places\n")
     model = mixerlab.build_model("mixer=places", "model.n_layers=3", *TINY, config_dir=folder)
     assert [block.mixer.place for block in model.blocks] == [(0, 3), (1, 3), (2, 3)]
     model = mixerlab.build_model("mixer=places", "+mixer.layer_idx=7", *TINY, config_dir=folder)

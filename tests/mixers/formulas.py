@@ -11,7 +11,7 @@ def convolved(mixer, name, x):
         taps = getattr(mixer, f"{name}_conv").weight[:, 0]
         steps = [[taps[:, -1 - back] * y[t - back] for back in range(min(t + 1, taps.shape[1]))] for t in range(len(x))]
         y = F.silu(torch.stack([sum(step) for step in steps]))
-    return y.view(-1, mixer.num_heads, mixer.head_dim)
+    return y.unflatten(-1, (mixer.num_heads, -1))
 
 
 def of_length_one(y):

@@ -9,7 +9,7 @@ from mixerlab.mixers.gdn import GatedDeltaNet
 
 
 def layer_step_by_step(mixer, x):
-    """The layer written out for one head size and plain loops, `x` `[T, d_model]`."""
+    """The layer written out with plain loops, `x` `[T, d_model]`."""
     heads, dim = mixer.num_heads, mixer.head_dim
 
     q, k, v = (convolved(mixer, name, x) for name in "qkv")
@@ -18,9 +18,9 @@ def layer_step_by_step(mixer, x):
     decay, gate = torch.ones_like(beta), torch.ones_like(v)
     if not mixer.ungated:
         decay = (-mixer.A_log.exp() * F.softplus(x @ mixer.a_proj.weight.T + mixer.dt_bias)).exp()
-        gate = F.silu(x @ mixer.g_proj.weight.T).view(-1, heads, dim)
+        gate = F.silu(x @ mixer.g_proj.weight.T).view_as(v)
     identity, rows = torch.eye(dim, dtype=x.dtype), []
-    states = [torch.zeros(dim, dim, dtype=x.dtype) for _ in range(heads)]
+    states = [torch.zeros(v.shape[-1], dim, dtype=x.dtype) for _ in range(heads)]
     for t in range(len(x)):
         outputs = []
         for h in range(heads):
@@ -34,12 +34,13 @@ def layer_step_by_step(mixer, x):
     return torch.stack(rows) @ mixer.o_proj.weight.T
 
 
+@pytest.mark.parametrize("expand_v", [1, 2])
 @pytest.mark.parametrize("allow_neg_eigval", [False, True])
 @pytest.mark.parametrize("ungated", [False, True])
-def test_equals_the_formula(ungated, allow_neg_eigval):
+def test_equals_the_formula(ungated, allow_neg_eigval, expand_v):
     torch.manual_seed(0)
-    options = {"ungated": ungated, "allow_neg_eigval": allow_neg_eigval}
-    mixer = GatedDeltaNet(16, num_heads=2, expand_v=1, chunk_size=4, **options).double()
+    options = {"ungated": ungated, "allow_neg_eigval": allow_neg_eigval, "expand_v": expand_v}
+    mixer = GatedDeltaNet(16, num_heads=2, chunk_size=4, **options).double()
     torch.nn.init.normal_(mixer.norm.weight)
     torch.nn.init.normal_(mixer.b_proj.weight)  # beta all over its range
     x = torch.randn(1, 11, 16, dtype=torch.float64)

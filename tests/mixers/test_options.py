@@ -8,7 +8,6 @@ import torch
 from every_mixer import mixer_of
 from torch import nn
 
-import mixerlab
 from mixerlab.mixers import attn, parallax
 from mixerlab.mixers.base import NORM_EPS
 
@@ -32,35 +31,6 @@ def test_biases_are_those_of_linear_layers(name):
             if key != "o_proj":
                 plain.get_submodule(key).weight[:, 0] += linear.bias
         torch.testing.assert_close(biased(x), plain(x) + linears["o_proj"].bias, rtol=1e-4, atol=1e-5)
-
-
-@pytest.mark.parametrize("name", ["attn", "parallax"])
-def test_attention_with_biases_has_mad_labs_parameters(name):
-    norm = {"attn": "mixer.qk_norm=false", "parallax": "mixer.qkr_norm=false"}[name]
-    model = mixerlab.build_model(f"mixer={name}", "task=icr", "mixer.num_heads=16", "mixer.bias=true", norm)
-    extra = 2 * 128 * 129 if name == "parallax" else 0
-    assert sum(parameter.numel() for parameter in model.parameters()) == 407_184 + extra
-
-
-def test_wider_values_are_two_maps_of_the_same_keys():
-    """If both halves of the values are those of a narrow mixer, the result is the narrow mixer's."""
-    torch.manual_seed(0)
-    wide = mixer_of("gdn", WIDTH, expand_v=2, num_heads=2)
-    assert wide.v_proj.weight.shape == wide.g_proj.weight.shape == (2 * WIDTH, WIDTH)
-    assert wide.o_proj.weight.shape == (WIDTH, 2 * WIDTH) and wide.norm.weight.shape == (WIDTH,)
-    assert wide.state_size(7) == 2 * 16 * 32 + 4 * WIDTH * 3
-    narrow = mixer_of("gdn", WIDTH, expand_v=1, num_heads=2)
-    same = {key: value for key, value in wide.state_dict().items() if value.shape == narrow.state_dict()[key].shape}
-    narrow.load_state_dict(same, strict=False)
-    # Both halves of a head's values are the narrow mixer's, and so are gate and output.
-    with torch.no_grad():
-        for key in ("v_proj.weight", "g_proj.weight", "v_conv.weight"):
-            halves = narrow.get_parameter(key).unflatten(0, (2, 16))
-            wide.get_parameter(key).copy_(torch.cat((halves, halves), dim=1).flatten(0, 1))
-        halves = narrow.o_proj.weight.unflatten(1, (2, 16)) / 2
-        wide.o_proj.weight.copy_(torch.cat((halves, halves), dim=2).flatten(1))
-    x = torch.randn(2, 9, WIDTH)
-    torch.testing.assert_close(wide(x), narrow(x), rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize(

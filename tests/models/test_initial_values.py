@@ -25,10 +25,9 @@ def built(*overrides):
 
 
 @pytest.fixture
-def config_dir(tmp_path, monkeypatch):
+def config_dir(own, tmp_path, monkeypatch):
     """A folder of yamls with a mixer that starts its output projection at zero."""
     monkeypatch.delitem(sys.modules, "zeroed", raising=False)  # of another test
-    (tmp_path / "conf" / "mixer").mkdir(parents=True)
     (tmp_path / "zeroed.py").write_text(
         "from mixerlab.mixers.attn import Attention\n\n\n"
         "class Zeroed(Attention):\n"
@@ -36,8 +35,7 @@ def config_dir(tmp_path, monkeypatch):
         "        super().__init__(d_model)\n"
         "        self.o_proj.weight.data.zero_()\n"
     )
-    (tmp_path / "conf" / "mixer" / "zeroed.yaml").write_text("name: zeroed\n_target_: zeroed.Zeroed\n")
-    return tmp_path / "conf"
+    return own("mixer/zeroed", "name: zeroed\n_target_: zeroed.Zeroed\n")[1]
 
 
 def started(start, parameter="weight"):
@@ -103,7 +101,7 @@ def test_each_mixer_of_a_hybrid_is_named_once(config_dir):
 
 
 def test_the_check_and_the_record_say_so(config_dir, tmp_path, capsys):
-    assert check.main(["zeroed", "--config-dir", str(config_dir)]) == 0
+    assert check.main(["zeroed", "--config-dir", config_dir]) == 0
     assert "note: mixer=zeroed sets initial values of o_proj.weight" in capsys.readouterr().out
     record = mixerlab.run("mixer=zeroed", "task=icr", *TINY, f"results_dir={tmp_path / 'res'}", config_dir=config_dir)
     assert record.provenance["notes"][0].startswith("mixer=zeroed sets initial values of o_proj.weight")

@@ -138,9 +138,3 @@ def test_a_training_of_ours_starts_as_mad_labs_does(case):
         assert found.std() == pytest.approx(expected.std(), rel=5 * error), name
         tails = [np.quantile(np.abs(x - x.mean()), 0.99) / x.std() for x in (found, expected)]
         assert tails[0] == pytest.approx(tails[1], rel=5 * error), name
-
-
-def test_the_values_fill_mad_labs_parameters():
-    """A name draws the same values again, and another name others."""
-    how = {"uniform": 0.5, "shape": [3, 4]}
-    assert (drawn("a", how) == drawn("a", how)).all() and (drawn("a", how) != drawn("b", how)).any()

@@ -12,14 +12,12 @@ def composed(*overrides):
         return compose("config", list(overrides))
 
 
-def test_mad_lab():
+def test_mad_labs_epochs_and_rates():
+    """Its other keys are those of the steps that `test_madlab_steps` compares."""
     cfg = composed("experiment=madlab", "mixer=attn", "task=cmp")
-    assert (cfg.mixer.num_heads, cfg.mixer.bias, cfg.mixer.qk_norm) == (16, True, False)
-    assert (cfg.optimizer.name, cfg.optimizer.lr, cfg.optimizer.betas) == ("adamw", [1e-4, 5e-4, 1e-3], [0.9, 0.999])
-    assert (cfg.optimizer.weight_decay, cfg.optimizer.max_grad_norm) == (0.0, None)
     assert (cfg.trainer.epochs, cfg.trainer.stop_above, cfg.trainer.stop_when_perfect) == (200, 0.999, False)
-    assert (cfg.schedule.name, cfg.model.linear_std, cfg.model.autoencoder_redraw_all) == ("constant", None, True)
-    checked(cfg)
+    optimizer = cfg.optimizer.lr, cfg.optimizer.weight_decay, cfg.optimizer.max_grad_norm
+    assert optimizer == ([1e-4, 5e-4, 1e-3], 0.0, None)
 
 
 def test_its_layers_are_for_their_mixer_and_give_way_to_the_command_line():

@@ -9,7 +9,6 @@ import fakes
 import pytest
 
 from mixerlab.records.files import Unreadable, read_metrics, read_run, run_folder
-from mixerlab.records.names import axis_of
 from mixerlab.sweeps.report import report
 
 
@@ -119,8 +118,3 @@ def test_no_mutation_of_a_file_is_read_as_something_else(results, file, number):
             refused += 1
             assert str(folder) in str(error), place
     assert refused > number / 2
-
-
-@pytest.mark.parametrize("setting", ["width-nan", "width-1e400", "S3-128,test_seq_len=1e400"])
-def test_a_setting_whose_number_is_none_stays_a_name(setting):
-    assert axis_of(setting) is None

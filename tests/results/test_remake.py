@@ -72,31 +72,6 @@ def test_committed_tables_come_from_the_records(copied, tmp_path, name):
         assert (copied / name / file).read_text() == (RESULTS / name / file).read_text(), file
 
 
-def test_the_map_of_mechanisms(copied, tmp_path):
-    """Of drawn rows in which the intercept is worth 0.1 with Muon and 0.2 with AdamW, on every setting and seed."""
-    maker = import_module("makers.map")
-    worth = {"linear": 0.0, "affine_linear": 1.0, "mesa": 0.5, "affine_mesa": 1.5}
-    rows = []
-    for (optimizer, (_, rates, _)), mixer, setting, seed in product(
-        maker.OPTIMIZERS.items(), worth, ("baseline", "vocab_size-32"), range(3)
-    ):
-        best = 0.4 + 0.01 * seed + worth[mixer] * (0.1 if optimizer == "muon" else 0.2)
-        for rate, lr in enumerate(rates):
-            place = {"mixer": mixer, "task": "icr", "setting": setting, "seed": seed, "lr": lr, "optimizer": optimizer}
-            scores = {"clean_val_accuracy": 0.5 - 0.05 * rate, "clean_accuracy": best + 0.1 * rate}
-            rest = {"official_accuracy": 1.0, "steps_to_90": float("inf"), "status": "finished"}
-            rows.append(place | scores | rest | {"mixer.ungated": True if "mesa" in mixer else None})
-    frame = pd.DataFrame(rows[:-1]).assign(**{"mixer.allow_neg_eigval": None})  # a rate of one seed is missing
-    frame.to_csv(copied / "map" / "rows.csv.xz", index=False)
-    maker.make(tmp_path)
-    lines = [[entry.strip() for entry in line.split("|")[1:-1]] for line in (copied / "map" / "README.md").open()]
-    found = {tuple(line[1:3]): line[3:] for line in lines if len(line) == 6}
-    assert found["affine_linear", "linear"] == ["+0.100 ± 0.000 (2)", "+0.200 ± 0.000 (2)", "-0.100 ± 0.000"]
-    assert found["affine_mesa, bare", "mesa, bare"] == ["+0.100 ± 0.000 (2)", "+0.200 ± 0.000 (1)", "-0.100 ± 0.000"]
-    assert ("affine_mesa", "mesa") not in found and ("lla", "parallax") not in found
-    assert found["affine_mesa, bare", "affine_linear"][0] == "+0.050 ± 0.000 (2)"
-
-
 def test_whether_mad_predicts_text(copied, tmp_path):
     """Of drawn rows in which icr has the order of the text's records, sc the opposite one, and ncr none."""
     text = import_module("makers.text")

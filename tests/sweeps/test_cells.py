@@ -113,13 +113,6 @@ def test_seeds_share_one_learning_rate_and_may_be_of_separate_runs(tmp_path):
     assert entry.spread == pytest.approx(0.05 * math.sqrt(2))
 
 
-def test_the_same_replica_in_two_populations_counts_once(tmp_path):
-    fakes.add_run(tmp_path, [0.5, 0.7, 0.6])
-    fakes.add_run(tmp_path, ["failed", 0.6], lr=[1e-3, 5e-3])
-    cell = only_cell(tmp_path)
-    assert (cell.mean, cell.n, cell.status) == (0.7, 1, "ok")
-
-
 def test_configurations_compete_and_are_not_averaged(tmp_path):
     fakes.add_run(tmp_path, [0.5, 0.7, 0.6])
     fakes.add_run(tmp_path, [0.5, 0.6, 0.8], num_heads=4)

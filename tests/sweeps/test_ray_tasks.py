@@ -1,7 +1,6 @@
 """What a sweep does about a Ray that fails it, with a stand-in for Ray; tests/cluster/ray.sh runs a real one."""
 
 import multiprocessing
-import time
 
 import pytest
 import trainers
@@ -58,13 +57,7 @@ def make(tmp_path, monkeypatch):
 
 
 def all_ended(executor, *whats):
-    for what in whats:
-        executor.submit(trainers.cell(what))
-    ended, until = {}, time.monotonic() + 60
-    while len(ended) < len(whats):
-        assert time.monotonic() < until
-        ended |= {one.cell.cfg["what"]: one for one in executor.poll(0.5)}
-    return ended
+    return trainers.all_ended(executor, map(trainers.cell, whats))
 
 
 def test_cells_train_and_fail_as_tasks(make):

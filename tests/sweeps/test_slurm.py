@@ -67,17 +67,9 @@ def jobs(folder, *whats):
     return executor
 
 
-def all_ended(executor, number):
-    ended, until = [], time.monotonic() + 60
-    while len(ended) < number:
-        assert time.monotonic() < until
-        ended += executor.poll(0.1)
-    return {one.cell.cfg["what"]: one for one in ended}
-
-
 def test_cells_train_as_an_array_of_jobs(queue, tmp_path):
-    executor = jobs(tmp_path, "fine", "raise", "exit", "kill")
-    ended = all_ended(executor, 4)
+    executor = jobs(tmp_path)
+    ended = trainers.all_ended(executor, [trainers.cell(what, tmp_path) for what in ("fine", "raise", "exit", "kill")])
     assert ended["fine"].error is None and ended["fine"].run_id is not None
     assert ended["raise"].error == "no such length" and ended["exit"].error == "SystemExit: 0"
     assert ended["kill"].is_lost and "no result of Slurm's job 1_3" in ended["kill"].error

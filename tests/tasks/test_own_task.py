@@ -160,6 +160,7 @@ def test_a_run_whose_task_fails_is_recorded(project, tmp_path):
     assert "echo_tasks.py" in error.read_text()
     (table,) = results.glob("sweeps/*/report/official/settings.md")
     assert "failed" in table.read_text()
+    assert "2 runs: 1 finished already, 1 to run" in run_py("-m", *grid, "task.broken=false,true").out
 
 
 BITS = """

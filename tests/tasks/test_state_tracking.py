@@ -57,17 +57,6 @@ def test_the_tables_are_those_of_the_groups(group):
     assert found == ELEMENT_ORDERS[group]
 
 
-@pytest.mark.parametrize("group", GROUPS)
-def test_rows_compose_permutations(group):
-    """As maps of points: the last element acts first."""
-    members = elements(group)
-    for word, products in zip(*small(group, 9).generate(40, np.random.default_rng(0), "test"), strict=True):
-        image = members[0]
-        for element, product in zip(word, products, strict=True):
-            image = tuple(image[point] for point in members[element])
-            assert members[product] == image
-
-
 def test_what_is_refused():
     with pytest.raises(ValueError, match=r"task.group='D4': choose Z2, S3, A5, S5"):
         make_task("state_tracking", group="D4")

@@ -29,17 +29,6 @@ def same(one, other):
     return all(np.array_equal(a, b) for a, b in zip(one, other, strict=True))
 
 
-def test_splits_have_their_sizes_and_repeat(task):
-    data, again = load_or_generate(task), load_or_generate(task)
-    assert [len(data[split][0]) for split in SPLITS] == [40, 20, 30]
-    assert all(same(data[split], again[split]) for split in SPLITS)
-
-
-def test_the_folder_has_the_name_that_mad_lab_gives_it():
-    expected = "t-FR_vs-32_sl-32_ntr-40_nte-30_km-3_vm-3_mq-1_fn-0#0_nvs-0_ntc-0_s-12345"
-    assert dataset_folder(make_task("fcr", vocab_size=32, **SMALL)) == expected
-
-
 def test_splits_come_from_separate_streams():
     # Train and test rows have the same form in this task, so equal streams would give equal rows.
     rows = dict(num_train_examples=500, num_val_examples=500, num_test_examples=500)

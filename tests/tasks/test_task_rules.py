@@ -109,14 +109,9 @@ def test_a_broken_rule_is_named_with_its_row(task, split, inputs, targets, array
     assert (error.value.array, error.value.row) == (array, 2)
 
 
-def test_arrays_of_the_wrong_dtype_or_shape_are_refused():
-    inputs, targets = np.array([CMP_ROW]), np.array([CMP_ROW])
-    with pytest.raises(TaskRuleError, match="inputs: dtype is int32, must be int64"):
-        CMP.check(inputs.astype(np.int32), targets, "train")
+def test_arrays_of_another_shape_are_refused():
     with pytest.raises(TaskRuleError, match=r"targets: shape is \(1, 5\), must be \(1, 6\)"):
-        CMP.check(inputs, targets[:, :-1], "train")
-    with pytest.raises(TaskRuleError, match=r"targets: shape is \(2, 6\), must be \(1, 6\)"):
-        CMP.check(inputs, np.repeat(targets, 2, axis=0), "train")
+        CMP.check(np.array([CMP_ROW]), np.array([CMP_ROW[:-1]]), "train")
 
 
 EDGES = [

@@ -8,23 +8,6 @@ from omegaconf.errors import InterpolationResolutionError
 from mixerlab.config.settings import build_task, setting_name, settings_of
 
 GRID = {"icr": 11, "ncr": 14, "fcr": 11, "mem": 6, "cmp": 11, "sc": 13}
-CHALLENGE = {  # level -> its vocab_size, seq_len, and the parameter that sets its number of pairs or tokens
-    "icr_challenge": {
-        "256-512": dict(vocab_size=128, seq_len=512),
-        "512-1024": dict(vocab_size=256, seq_len=1024),
-        "1024-2048": dict(vocab_size=512, seq_len=2048),
-    },
-    "ncr_challenge": {
-        "128-512": dict(vocab_size=128, seq_len=512, frac_noise=0.5),
-        "256-1024": dict(vocab_size=256, seq_len=1024, frac_noise=0.5),
-        "512-2048": dict(vocab_size=512, seq_len=2048, frac_noise=0.5),
-    },
-    "sc_challenge": {
-        "128-512": dict(vocab_size=128, seq_len=512, num_tokens_to_copy=128),
-        "256-1024": dict(vocab_size=256, seq_len=1024, num_tokens_to_copy=256),
-        "512-2048": dict(vocab_size=512, seq_len=2048, num_tokens_to_copy=512),
-    },
-}
 
 
 def test_the_benchmark_has_66_settings():
@@ -32,13 +15,18 @@ def test_the_benchmark_has_66_settings():
     assert sum(GRID.values()) == 66
 
 
-@pytest.mark.parametrize("name", CHALLENGE)
+@pytest.mark.parametrize("name", ["icr_challenge", "ncr_challenge", "sc_challenge"])
 def test_challenge_levels_are_the_papers(name):
-    for level, expected in CHALLENGE[name].items():
-        task = build_task(task_config(name, setting=level))
-        assert {key: getattr(task, key) for key in expected} == expected
-        assert task.num_train_examples == 12800
-    assert list(settings_of(task_config(name))) == list(CHALLENGE[name])
+    """A level is named after its pairs, noise among them, or tokens to copy, and after its length."""
+    levels = settings_of(task_config(name))
+    first = 256 if name == "icr_challenge" else 128
+    assert list(levels) == [f"{first * 2**n}-{512 * 2**n}" for n in range(3)]
+    for level in levels:
+        task, (number, length) = build_task(task_config(name, setting=level)), map(int, level.split("-"))
+        assert (task.seq_len, task.num_train_examples) == (length, 12800)
+        assert task.vocab_size == (number // 2 if name == "icr_challenge" else number)
+        assert getattr(task, "frac_noise", 0) == 0.5 * (name == "ncr_challenge")
+        assert getattr(task, "num_tokens_to_copy", number) == number
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
-from every_mixer import mixer_of
+from every_mixer import MIXERS, mixer_of
 from tiny_training import VOCAB, build_model
 from torch import nn
 
@@ -20,47 +20,22 @@ def models(mixer_name):
     return [LanguageModel(16, 32, 2, make_mixer), AutoEncoder(16, 12, 32, 2, make_mixer)]
 
 
-EXPECTED = {  # of one block's mixer; everything that ends in _proj.weight is a matrix
-    "attn": dict.fromkeys(("q_norm.weight", "k_norm.weight"), Rule.GAIN),
-    "parallax": dict.fromkeys(("q_norm.weight", "k_norm.weight", "r_norm.weight"), Rule.GAIN),
-    "value_average": {},
-    "linear": dict.fromkeys(("q_norm.weight", "k_norm.weight"), Rule.GAIN),
-    "affine_linear": dict.fromkeys(("r_norm.weight", "k_norm.weight"), Rule.GAIN),
-    "deltanet": {
-        "norm.weight": Rule.GAIN,
-        **dict.fromkeys(("q_conv.weight", "k_conv.weight", "v_conv.weight"), Rule.TABLE),
-    },
-    "gdn": {
-        **dict.fromkeys(("A_log", "dt_bias", "norm.weight"), Rule.GAIN),
-        **dict.fromkeys(("q_conv.weight", "k_conv.weight", "v_conv.weight"), Rule.TABLE),
-    },
-    "kda": {
-        **dict.fromkeys(("A_log", "dt_bias", "norm.weight", "g_b_proj.bias"), Rule.GAIN),
-        **dict.fromkeys(("q_conv.weight", "k_conv.weight", "v_conv.weight"), Rule.TABLE),
-    },
-    "mamba": {
-        **dict.fromkeys(("D", "conv.bias", "dt_proj.bias"), Rule.GAIN),
-        **dict.fromkeys(("A_log", "conv.weight"), Rule.TABLE),  # A_log has two axes, yet one rate per state
-    },
-    "mesa": {
-        **dict.fromkeys(("ridge_logit", "norm.weight", "a_proj.bias", "b_proj.bias"), Rule.GAIN),
-        **dict.fromkeys(("q_conv.weight", "k_conv.weight"), Rule.TABLE),
-    },
-}
-
-
-@pytest.mark.parametrize("name", EXPECTED)
+@pytest.mark.parametrize("name", MIXERS)
 def test_rules_of_each_mixer(name):
-    """By default; and Muon may have the filters, which are not lowered together with the hidden weights."""
+    """Projections are matrices, filters and the rates of mamba's states a table, and the rest are gains.
+
+    Muon may have the filters, which are not lowered together with the hidden weights.
+    """
     model, prefix = models(name)[0], "blocks.1.mixer."
     usual, by_muon = (
         {slot.name.removeprefix(prefix): slot for slot in layout.slots if slot.name.startswith(prefix)}
         for layout in (Layout(model), Layout(model, Grouping(filters="muon")))
     )
     matrices = {key: Rule.MATRIX for key in usual if key.endswith("_proj.weight")}
-    assert {key: slot.rule for key, slot in usual.items()} == EXPECTED[name] | matrices and matrices
+    tables = {key: Rule.TABLE for key in usual if key.endswith("conv.weight") or (name, key) == ("mamba", "A_log")}
+    assert {key: slot.rule for key, slot in usual.items()} == dict.fromkeys(usual, Rule.GAIN) | tables | matrices
     filters = {key for key in usual if by_muon[key].rule is not usual[key].rule}
-    assert filters == {key for key, rule in EXPECTED[name].items() if rule is Rule.TABLE}
+    assert filters == set(tables) and matrices
     assert {key for key, slot in by_muon.items() if slot.is_product} == set(matrices)
     assert max(by_muon[key].stop for key in matrices) <= min((by_muon[key].start for key in filters), default=1e9)
 

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from tiny_training import THREE, assert_same_results, build_model, fit, replica_results, splits
 
 from mixerlab.training import lit_module
-from mixerlab.training.datamodule import PopulationData, scored_positions
+from mixerlab.training.datamodule import PopulationData
 from mixerlab.training.metrics import IGNORE_INDEX
 from mixerlab.training.optimizers import AdamW, Muon
 from mixerlab.training.population import Population
@@ -69,16 +69,6 @@ def test_training_equals_a_plain_loop(tmp_path):
 
 
 # Data
-
-
-@pytest.mark.parametrize(
-    ("places", "scored"), [([(0, 3), (2, 5)], slice(3, 6)), ([(1, 0)], slice(0, 1)), ([(0, 0), (2, 7)], slice(0, 8))]
-)
-def test_scored_positions_reach_from_the_first_to_the_last_target(places, scored):
-    targets = np.full((3, 8), IGNORE_INDEX)
-    for place in places:
-        targets[place] = 1
-    assert scored_positions(targets) == scored
 
 
 def test_a_task_that_scores_nothing_is_refused():

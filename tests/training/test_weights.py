@@ -3,11 +3,10 @@
 import pytest
 import torch
 from tiny_training import Broken, build_model, fit, splits
-from torch import nn
 
 from mixerlab.training.metrics import CHOSEN_ON
 from mixerlab.training.population import Population
-from mixerlab.training.weights import KeptWeights, model_state, pack, put_in, unpack
+from mixerlab.training.weights import KeptWeights, model_state
 
 # Each leaves the population at another epoch: the first diverges, the last becomes perfect.
 WILD, SLOW, FAST = (1e30, 1), (1e-5, 0), (2e-2, 0)
@@ -98,47 +97,6 @@ def test_an_interrupted_training_keeps_the_same_weights(tmp_path, monkeypatch):
     unbroken = fit(replicas, tmp_path / "unbroken", **settings)
     assert unbroken.replicas[0]["official_epoch"] < 5 and "epoch-6" in unbroken.weights[1]
     same_weights(resumed, unbroken)
-
-
-class WithBuffers(nn.Module):
-    """A parameter in float32, and buffers of which one is no part of the state."""
-
-    def __init__(self, width=3):
-        super().__init__()
-        self.layer = nn.Linear(width, 2)
-        self.register_buffer("count", torch.tensor(5))
-        self.register_buffer("table", torch.arange(4.0), persistent=False)
-
-
-ABOUT = {"run_id": "0123456789ab", "replica": 1, "lr": 1e-3, "epoch": 4, "test_accuracy": 0.1 + 0.2}
-
-
-def packed():
-    return pack(model_state(Population(WithBuffers, [0]), [torch.arange(8.0)]), ABOUT)
-
-
-def test_a_file_comes_back():
-    state, about = unpack(packed())
-    assert about == ABOUT and set(state) == {"layer.weight", "layer.bias", "count"}
-    model = WithBuffers()
-    model.count.zero_()
-    put_in(model, state)
-    assert same(model.state_dict(), state) and model.count == 5
-    assert sorted(torch.cat([p.flatten() for p in model.parameters()]).tolist()) == list(range(8))
-    assert len({packed() for _ in range(20)}) == 1  # the same bytes
-
-
-@pytest.mark.parametrize(
-    ("model", "message"),
-    [
-        (WithBuffers(4), r"its layer.weight has shape \[2, 3\], and the model's \[2, 4\]"),
-        (nn.Linear(3, 2), "it has no weight, which the model has"),
-        (nn.ModuleDict({"layer": nn.Linear(3, 2)}), "it has count, which the model does not have"),
-    ],
-)
-def test_weights_of_another_model_are_refused(model, message):
-    with pytest.raises(ValueError, match=message):
-        put_in(model, unpack(packed())[0])
 
 
 on_gpu = {"accelerator": "gpu", "precision": "bf16"}
