@@ -124,8 +124,8 @@ class Captured:
             for generator in generators:  # at each replay the graph goes on from their states, and moves them on
                 self.graph.register_generator_state(generator)
             memory = memory or SharedMemory()
-            # The graph keeps the address of cuBLAS's workspace, but not the workspace: the end of another run frees it,
-            # and so does that of another graph (PyTorch issue 193402). So it shall come from the pool, which stays.
+            # A graph has the address of cuBLAS's workspace but does not keep it: Lightning frees it when a run ends,
+            # and PyTorch when another graph goes (issue 193402). So it shall come from the pool, which stays.
             torch._C._cuda_clearCublasWorkspaces()
             try:
                 # The outer context restores the current stream if capturing fails, which PyTorch's own does not.

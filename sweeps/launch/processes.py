@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from mixerlab.sweeps.launch.cells import Cell
 
 GRACE = 5.0  # seconds that a process has to end after SIGTERM
-# In an error after which a process has no GPU, but holds it: under MPS no other gets it either, until this one ends.
+# Words of errors after which a process cannot use its GPU. Under MPS no other one can either, until it ends.
 GPU_IS_LOST = ("CUDA error: ", "cudaGetDeviceCount")
 
 
