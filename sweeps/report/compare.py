@@ -98,7 +98,7 @@ def compare(
         name = next(name for name, _ in table.numbers)
         example = f"{name.task} {name.setting or table.over[name.task][0]}"
         lacking = f"{', '.join(empty)}: no run of a setting in {', '.join(tables)}, such as {example}"
-        raise ValueError(", at ".join([lacking, *at]))
+        raise ValueError(", at each of ".join([lacking, *at]) + ("; --rates names others" if at else ""))
     out = Path(out)
     check_writable(out, "--out")
     told = "; ".join([*(RULES[rule] for rule in rules), *at])

@@ -120,7 +120,7 @@ def test_what_it_refuses(results, published, tmp_path):
         ),
         ([str(results), "--published", "nobody"], "choose parallax, mesanet"),
         ([str(results), "--labels", "a", "b"], "--labels a b"),
-        ([str(results), "--rates", "7"], "fem, such as cmp baseline, at learning rates 7"),
+        ([str(results), "--rates", "7"], "cmp baseline, at each of learning rates 7; --rates names others"),
     ):
         with pytest.raises(ValueError, match=re.escape(told)):
             compare.main([*arguments, "--out", str(tmp_path / "out")])
