@@ -102,6 +102,14 @@ def test_the_new_task_keeps_the_contract(project):
     task_contract.check_everything(config, "delay")
 
 
+def test_the_new_task_has_sizes_of_its_own_in_an_experiment(project):
+    sizes = project / "conf" / "sizes" / "quickstart_delay.yaml"
+    sizes.parent.mkdir(exist_ok=True)
+    sizes.write_text("seq_len: 24\n")
+    task = mixerlab.compose("task=delay", "experiment=quickstart", config_dir=project / "conf").task
+    assert (task.seq_len, task.num_train_examples) == (24, 3200)
+
+
 def test_the_new_mixer_trains_on_the_new_task(project):
     outcome = run_in(project, "mixer=ema", "task=delay")
     assert outcome.code == 0, outcome.err
