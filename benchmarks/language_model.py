@@ -21,9 +21,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from mixerlab.benchmarks.measuring import Table, options_on_gpu, parser_of
-from mixerlab.benchmarks.peers import plain_block, rotary_angles
-from mixerlab.benchmarks.throughput import Trial, milliseconds
+from mixerlab.benchmarks.measuring import Table, milliseconds, options_on_gpu, parser_of
+from mixerlab.benchmarks.peers import for_muon, plain_block, rotary_angles
+from mixerlab.benchmarks.throughput import Trial
 from mixerlab.config.building import TaskShape, build_model
 from mixerlab.config.compose import compose
 from mixerlab.training.capture import Captured
@@ -44,8 +44,7 @@ class Peer:
     def __init__(self, model: Any, length: int, device: torch.device):
         self.model = model.to(device)
         self.angles = rotary_angles(length, self.model.blocks[0].mixer.head_dim, device)
-        hidden = [parameter for parameter in self.model.blocks.parameters() if parameter.ndim == 2]
-        rest = [parameter for parameter in self.model.parameters() if all(parameter is not matrix for matrix in hidden)]
+        hidden, rest = for_muon(self.model)
         self.optimizers = torch.optim.Muon(hidden, nesterov=False), torch.optim.AdamW(rest, fused=True, capturable=True)
         self.compiled = torch.compile(self.loss)
 

@@ -17,8 +17,6 @@ one input; the operator has q and k of unit norm, v, and in float32 the log deca
 """
 
 import copy
-import functools
-import importlib
 import os
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
@@ -29,6 +27,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from mixerlab.benchmarks.measuring import Table, graph_ms, options_on_gpu, parser_of
+from mixerlab.benchmarks.peers import peer
 from mixerlab.kernels.gated_delta_rule import gated_delta_rule
 from mixerlab.mixers.base import SequenceMixer
 from mixerlab.mixers.gdn import GatedDeltaNet
@@ -56,16 +55,6 @@ class Case(NamedTuple):
     ours: Callable
     reference: Callable  # on the CPU
     peers: Mapping[str, Callable]
-
-
-@functools.cache
-def peer(module: str) -> Any:
-    """The module, or None if it cannot be imported, which is said once."""
-    try:
-        return importlib.import_module(module)
-    except Exception as error:  # FlashQLA raises a ValueError on other cards
-        print(f"{module} is left out: {error}", flush=True)
-        return None
 
 
 def layer_case(name: str, heads: int, length: int, batch: int, device: torch.device) -> Case:

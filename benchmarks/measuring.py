@@ -60,6 +60,19 @@ def graph_ms(run: Callable[[], object], repeats: int = 20) -> float:
     return statistics.median(times)
 
 
+def milliseconds(function: Callable[[], object], repeats: int) -> float:
+    """Median time that the device spends on `function`."""
+    times = []
+    for _ in range(repeats):
+        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        begin.record()
+        function()
+        end.record()
+        times.append((begin, end))
+    torch.cuda.synchronize()
+    return statistics.median(begin.elapsed_time(end) for begin, end in times)
+
+
 def copy_rate() -> float:
     """Bytes per second that this GPU reads and writes in a copy of 1 GiB."""
     source = torch.empty(2**30, dtype=torch.uint8, device="cuda")

@@ -47,11 +47,6 @@ SHAPES = {
 }
 
 
-def draw(shape: tuple[int, int, int, int]) -> list[Tensor]:
-    """q, rho, k, v and the gradient of the output, each `[B, T, H, D]`."""
-    return [torch.randn(shape, device="cuda", dtype=torch.bfloat16) for _ in range(5)]
-
-
 def laid_out(name: str, tensors: list[Tensor]) -> list[Tensor]:
     """The tensors in the memory order that this kernel expects, so that no copy is timed."""
     return [x.transpose(1, 2).contiguous() for x in tensors] if name in HEADS_FIRST else tensors
@@ -86,7 +81,7 @@ def largest_error(name: str, tensors: list[Tensor], results: Sequence[Tensor | N
 def measure(name: str, kernel: Kernel, shape: tuple[int, int, int, int]) -> dict:
     """One row of the table."""
     batch, length, heads, head_dim = shape
-    tensors = draw(shape)
+    tensors = [torch.randn(shape, device="cuda", dtype=torch.bfloat16) for _ in range(5)]  # the last of the output
     inputs = laid_out(name, tensors)
     started = time.perf_counter()
     results = forward_and_gradients(kernel, inputs)

@@ -1,5 +1,6 @@
 """What benchmarks compare with: Parallax's kernels, and the model of `mixer=attn` in plain PyTorch."""
 
+import functools
 import importlib
 import os
 from collections.abc import Callable, Collection, Mapping
@@ -23,6 +24,16 @@ HELION_TUNING = {
 }
 
 
+@functools.cache
+def peer(module: str) -> Any:
+    """The module, or None if it cannot be imported, which is said once."""
+    try:
+        return importlib.import_module(module)
+    except Exception as error:  # FlashQLA raises a ValueError on other cards
+        print(f"{module} is left out: {error}", flush=True)
+        return None
+
+
 def installed(
     names: Collection[str], own: Mapping[str, Kernel], published: Mapping[str, tuple[str, str]]
 ) -> dict[str, Kernel]:
@@ -31,12 +42,15 @@ def installed(
         os.environ.setdefault(name, value)
     found = {name: kernel for name, kernel in own.items() if name in names}
     for name, (module, function) in published.items():
-        if name in names:
-            try:
-                found[name] = getattr(importlib.import_module(module), function)
-            except ImportError as error:
-                print(f"{module} is left out: {error} (pip install -e '.[bench]')")
+        if name in names and peer(module):
+            found[name] = getattr(peer(module), function)
     return found
+
+
+def for_muon(model: Any) -> tuple[list[Tensor], list[Tensor]]:
+    """The parameters that Muon trains, matrices of blocks, and the others."""
+    hidden = [parameter for parameter in model.blocks.parameters() if parameter.ndim == 2]
+    return hidden, [parameter for parameter in model.parameters() if all(parameter is not one for one in hidden)]
 
 
 def plain_block(block: Any, x: Tensor, angles: Tensor, attend: Attend) -> Tensor:

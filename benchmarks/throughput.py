@@ -17,9 +17,7 @@ peer has no norms of heads. Options go behind a mixer's name: `--mixers "attn mi
 import gc
 import itertools
 import math
-import statistics
 import time
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -28,7 +26,8 @@ import torch
 from omegaconf import DictConfig
 from torch import nn
 
-from mixerlab.benchmarks.measuring import Table, copy_rate, options_on_gpu, parser_of
+from mixerlab.benchmarks.measuring import Table, copy_rate, milliseconds, options_on_gpu, parser_of
+from mixerlab.benchmarks.peers import for_muon
 from mixerlab.config.building import TaskShape, build_model, maker, optimizer_maker
 from mixerlab.config.compose import compose
 from mixerlab.mixers.projected import ProjectedMixer
@@ -110,19 +109,6 @@ class Trial:
         return Captured(self.step, self.state, self.rows[0], generators=population.generators, ahead=ahead)
 
 
-def milliseconds(function: Callable[[], object], repeats: int) -> float:
-    """Median time that the device spends on `function`."""
-    times = []
-    for _ in range(repeats):
-        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        begin.record()
-        function()
-        end.record()
-        times.append((begin, end))
-    torch.cuda.synchronize()
-    return statistics.median(begin.elapsed_time(end) for begin, end in times)
-
-
 def measure(mixer: str, length: int, replicas: int, wanted: str | bool, rate: float) -> dict:
     """One row of the table: the first step, the eager step and the captured step; `rate` is that of a copy."""
     torch.cuda.reset_peak_memory_stats()
@@ -171,10 +157,7 @@ class Peer(L.LightningModule):
         self.model = build_model(config("attn mixer.qk_norm=false"), TaskShape(VOCAB, length))
 
     def configure_optimizers(self):
-        assert isinstance(self.model, LanguageModel)
-        hidden = [p for name, p in self.model.blocks.named_parameters() if p.ndim == 2]
-        chosen = {id(p) for p in hidden}
-        rest = [p for p in self.model.parameters() if id(p) not in chosen]
+        hidden, rest = for_muon(self.model)
         return torch.optim.Muon(hidden, lr=1e-3), torch.optim.AdamW(rest, lr=3e-4, fused=True)
 
     def training_step(self, batch, batch_idx):

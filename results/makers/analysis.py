@@ -1,13 +1,12 @@
 """The Parallax paper's analysis and its claims."""
 
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from statistics import fmean
 from typing import NamedTuple
 
 import pandas as pd
-from makers.common import folder_of, noted
+from makers.common import copy_files, folder_of, noted
 
 from mixerlab.analyse import write as write_analysis
 from mixerlab.records.names import TASKS, in_order
@@ -84,8 +83,7 @@ def make(scratch: Path) -> None:
         for path in sorted(folder.glob("*.csv.xz"))
     }
     write_analysis(frames["optimizers"], scratch)
-    for name in ("correction.png", "scores.png", "training.png", "stable_ranks.md"):
-        shutil.copyfile(scratch / name, folder / name)
+    copy_files(scratch, folder, ["correction.png", "scores.png", "training.png", "stable_ranks.md"])
     rows = pd.concat(frames, names=["study"]).reset_index("study")
     (folder / "claims.md").write_text(claims_of_paper(rows[rows["moment"] != "official"], CLAIMS_NOTE))
 

@@ -42,7 +42,7 @@ def make(scratch: Path) -> None:
     lines = [["task", "setting", *gains]]
     for cell, own in sorted(by_cell, key=lambda one: place_rank(one[0])):
         entries = [list(own[name].dropna()) for name in gains]
-        texts = [mean_change(one) + ("" if len(one) == 3 else f" ({len(one)})") if one else "" for one in entries]
+        texts = [mean_change(one, usual=3) if one else "" for one in entries]
         lines.append([*cell, *texts])
     write_in_page(folder, "gains", lines, 2)
     searched = rows_in("board", "search.csv")

@@ -30,10 +30,13 @@ def folder_of(name: str) -> Path:
 
 def copy_report(name: str, files: Iterable[str], scratch: Path, source: str = RECORDS) -> None:
     """These files of a report on the `source` (archive or rows) in results/NAME."""
-    made = report(folder_of(name) / source, scratch / name, formats=["png"]).folder
+    copy_files(report(folder_of(name) / source, scratch / name, formats=["png"]).folder, folder_of(name), files)
+
+
+def copy_files(made: Path, folder: Path, files: Iterable[str]) -> None:
     for file in files:
-        (folder_of(name) / file).parent.mkdir(exist_ok=True)
-        shutil.copyfile(made / file, folder_of(name) / file)
+        (folder / file).parent.mkdir(exist_ok=True)
+        shutil.copyfile(made / file, folder / file)
 
 
 def rows_in(name: str, file: str = "rows.csv.xz") -> pd.DataFrame:
@@ -54,9 +57,10 @@ def write_in_page(folder: Path, name: str, lines: Sequence[Sequence[str]], left:
     page.write_text(before + mark + aligned(lines, left) + "\n" + re.sub(r"\A(\|.*\n)*", "", after))
 
 
-def mean_change(changes: Sequence[float], form: str = "+.3f") -> str:
-    """The mean over seeds ± half of Student's 95% interval."""
-    return f"{fmean(changes):{form}} ± {half_width(changes):{form.lstrip('+')}}"
+def mean_change(changes: Sequence[float], form: str = "+.3f", usual: int = 0) -> str:
+    """The mean over seeds ± half of Student's 95% interval; with a `usual` number of seeds, in brackets another one."""
+    count = f" ({len(changes)})" if usual and len(changes) != usual else ""
+    return f"{fmean(changes):{form}} ± {half_width(changes):{form.lstrip('+')}}{count}"
 
 
 def difference_of_sums(more: Sequence[Sequence[float]], less: Sequence[Sequence[float]], digits: int = 3) -> str:

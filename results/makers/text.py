@@ -1,12 +1,11 @@
 """Language models of text."""
 
-import shutil
 from itertools import product
 from pathlib import Path
 
 import pandas as pd
 from makers.analysis import claims_of_paper
-from makers.common import RECORDS, difference_of_sums, folder_of, mean_change, noted, write_in_page
+from makers.common import RECORDS, copy_files, difference_of_sums, folder_of, mean_change, noted, write_in_page
 from matplotlib.figure import Figure
 
 from mixerlab.analyse import write as write_analysis
@@ -74,8 +73,7 @@ def make(scratch: Path) -> None:
     inside = pd.read_csv(folder / "inside.csv.xz")
     inside = inside[inside["run_id"].isin(plain["run_id"])]
     write_analysis(inside, scratch)
-    for name in ("correction.png", "scores.png", "stable_ranks.md"):
-        shutil.copyfile(scratch / name, folder / name)
+    copy_files(scratch, folder, ["correction.png", "scores.png", "stable_ranks.md"])
     # The claims are of WSD after the 60 epochs of MAD; this is WSD at the end of training too.
     inside = inside.assign(study="optimizers", epochs=60, variant=inside["variant"] + ", wsd")
     (folder / "claims.md").write_text(claims_of_paper(inside, CLAIMS_NOTE))
@@ -124,7 +122,7 @@ def bits_lines(plain: pd.DataFrame) -> list[list[str]]:
     lines = [["mixer", "parameters", *OPTIMIZERS.values()]]
     for mixer in in_order(sizes.index, MIXERS):
         own = [cells.get((mixer, optimizer), []) for optimizer in OPTIMIZERS]
-        texts = [mean_change(one, ".4f") + ("" if len(one) == 3 else f" ({len(one)})") if one else "" for one in own]
+        texts = [mean_change(one, ".4f", usual=3) if one else "" for one in own]
         lines.append([mixer, f"{sizes[mixer]:,.0f}", *texts])
     return lines
 

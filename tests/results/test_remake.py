@@ -4,6 +4,7 @@ import re
 import shutil
 from importlib import import_module
 from itertools import product
+from pathlib import Path
 
 import pandas as pd
 import pytest
@@ -15,38 +16,8 @@ from mixerlab.records.identity import run_id
 from mixerlab.sweeps.tables.collect import rows_of
 
 RESULTS = ROOT / "results"
-MADE = {
-    "parity": ["rows.csv", "rows.md"],
-    "screen": ["recipes.md", "effects.csv"],
-    "arms": ["README.md"],
-    "map": ["accuracy.md", "README.md"],
-    "prediction": ["README.md"],
-    "board": ["accuracy.md", "README.md", "rates.md", "official/solved.md"],
-    "ingredients": ["README.md"],
-    "analysis": ["claims.md", "stable_ranks.md"],
-    "text": [
-        "README.md",
-        "rates.md",
-        "differences.md",
-        "controls.md",
-        "schedules.md",
-        "conversion.md",
-        "claims.md",
-        "stable_ranks.md",
-    ],
-    "frontier": ["clean/settings.md", "clean/token_accuracy.md", "official/settings.md"],
-    "adamw": ["README.md", "beside_muon.md", "official/settings.md", "official/solved.md"],
-    "challenge": ["recipes.md", "official/challenge.md", "official/solved.md"],
-    "table": [
-        "README.md",
-        "rows.csv",
-        "official/accuracy.md",
-        "official/settings.md",
-        "official/solved.md",
-        "clean/accuracy.md",
-        "beside_published.md",
-    ],
-}
+MAKERS = sorted(path.stem for path in RESULTS.glob("makers/*.py") if path.stem != "common")
+ROWS = {"parity": "rows.csv", "screen": "effects.csv", "table": "rows.csv"}  # which are made too
 FAST = ("parity", "screen", "arms", "map")
 
 
@@ -59,17 +30,21 @@ def copied(tmp_path, monkeypatch):
     return tmp_path / "results"
 
 
-@pytest.mark.parametrize("name", [pytest.param(name, marks=[] if name in FAST else pytest.mark.slow) for name in MADE])
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[] if name in FAST else pytest.mark.slow) for name in MAKERS]
+)
 def test_committed_tables_come_from_the_records(copied, tmp_path, name):
-    for file in MADE[name]:
-        if file == "README.md":  # the author's, but for the tables
-            page = copied / name / file
+    files = [path.relative_to(RESULTS) for path in (RESULTS / name).rglob("*.md")]
+    files += [Path(name, ROWS[name])] if name in ROWS else []
+    for file in files:
+        if file.name == "README.md":  # the author's, but for the tables
+            page = copied / file
             page.write_text(re.sub(r"(<!-- .* -->\n)(\|.*\n)+", r"\1", page.read_text()))
         else:
-            (copied / name / file).unlink()
+            (copied / file).unlink()
     import_module(f"makers.{name}").make(tmp_path / "scratch")
-    for file in MADE[name]:
-        assert (copied / name / file).read_text() == (RESULTS / name / file).read_text(), file
+    for file in files:
+        assert (copied / file).read_text() == (RESULTS / file).read_text(), file
 
 
 def test_whether_mad_predicts_text(copied, tmp_path):
