@@ -86,7 +86,7 @@ def plain_swiglu_packed(gate_up):
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("shape", [(17, 96), (2, 3, 8), (33, 1)], ids=str)
+@pytest.mark.parametrize("shape", [(17, 96), (2, 3, 8), (33, 1), (0, 3, 4)], ids=str)
 def test_swiglu(device, shape, backend):
     inputs = draw(shape, shape, device=device)
     check(run(lambda *a: swiglu(*a, backend=backend), inputs), run(plain_swiglu, double(inputs)))

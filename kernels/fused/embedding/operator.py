@@ -53,7 +53,7 @@ def look_up_backward(grad: Tensor, tokens: Tensor, weight: Tensor) -> Tensor:
     if vocabulary <= MAX_VOCABULARY:
         return sum_by_token(grad, tokens, vocabulary, weight.dtype)
     rows = tokens + vocabulary * torch.arange(groups, device=tokens.device)[:, None]
-    wide = grad.to(torch.promote_types(grad.dtype, weight.dtype)).flatten(0, 1)
+    wide = grad.float().flatten(0, 1)
     sums = torch.ops.aten.embedding_dense_backward(wide, rows.flatten(), groups * vocabulary, -1, False)
     return sums.view(weight.shape).to(weight.dtype)
 

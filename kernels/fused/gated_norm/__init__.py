@@ -26,10 +26,11 @@ def gated_rms_norm(
     Raises:
         ValueError: shapes or dtypes that do not fit, or a backend that cannot run here.
     """
-    if x.ndim != 4 or gate.shape != (*x.shape[:2], x.shape[2] * x.shape[3]) or gate.dtype != x.dtype:
+    fits = x.ndim == 4 and gate.shape == (*x.shape[:2], x.shape[2] * x.shape[3]) and weight.shape == x.shape[3:]
+    if not fits or gate.dtype != x.dtype:
         raise ValueError(
-            f"x is {x.dtype} {tuple(x.shape)} and gate {gate.dtype} {tuple(gate.shape)}: pass x [B, T, H, D] and a gate"
-            " [B, T, H D] of its dtype"
+            f"x is {x.dtype} {tuple(x.shape)}, gate {gate.dtype} {tuple(gate.shape)} and weight {tuple(weight.shape)}:"
+            " pass x [B, T, H, D], a gate [B, T, H D] of its dtype and a weight [D]"
         )
     why = why_not_triton(x, gate, weight)
     if x.shape[-1] > MAX_WIDTH:

@@ -54,14 +54,7 @@ def split_heads(
         if part.form.rotates and (inverse_frequency is None or 2 * inverse_frequency.numel() != part.width):
             given = None if inverse_frequency is None else tuple(inverse_frequency.shape)
             raise ValueError(f"inverse_frequency has shape {given}: heads of {part.width} need ({part.width / 2:g},)")
-    normed = [part.width for part in parts if part.form.has_gain]
-    if [tuple(gain.shape) for gain in gains] != [(width,) for width in normed] or len(set(normed)) > 1:
-        raise ValueError(
-            f"gains have shapes {[tuple(gain.shape) for gain in gains]} for RMS-normed heads of {normed}: pass one"
-            " [width] for each of these parts, all of one width"
-        )
-    if normed and not eps > 0:
-        raise ValueError(f"eps={eps}: pass a number above 0 for the RMS-normed parts")
+    _check_gains(gains, parts, eps)
     why = why_not_traced() or why_not_triton(packed, *gains)
     if inverse_frequency is not None and inverse_frequency.dtype != torch.float32:
         why = f"the kernel takes a float32 inverse_frequency, not {inverse_frequency.dtype}"
@@ -138,11 +131,23 @@ def norm_heads(
     ]
     rest = packed.shape[-1] - columns_of(parts)
     parts += [Part(1, rest, Form.COPY)] if rest else []
+    _check_gains(given, parts, eps)
     why = why_not_triton(packed, *given)
     if resolve_backend(backend, packed.device, why) == "reference":
         results = _reference(packed[None], parts, None, given, eps, None)
         return torch.cat([x.flatten(2) for x in results], dim=-1)[0]
     return norm(packed[None], join_rows(*(gain[None] for gain in given))[None], eps, *lists_of(parts))[0]
+
+
+def _check_gains(gains: Sequence[Tensor], parts: Sequence[Part], eps: float) -> None:
+    normed = [part.width for part in parts if part.form.has_gain]
+    if [tuple(gain.shape) for gain in gains] != [(width,) for width in normed] or len(set(normed)) > 1:
+        raise ValueError(
+            f"gains have shapes {[tuple(gain.shape) for gain in gains]} for RMS-normed heads of {normed}: pass one"
+            " [width] for each of these parts, all of one width"
+        )
+    if normed and not eps > 0:
+        raise ValueError(f"eps={eps}: pass a number above 0 for the RMS-normed parts")
 
 
 def _reference(
