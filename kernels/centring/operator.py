@@ -25,7 +25,7 @@ def forward(
 @forward.register_fake
 def _forward_results(q, k, v, log_decay, beta):
     batch, length, heads, head_dim = q.shape
-    results = [torch.empty_like(x, memory_format=torch.contiguous_format) for x in (q, k, v, beta, v)]
+    results = [x.new_empty(x.shape) for x in (q, k, v, beta, v)]
     return *results, beta.new_empty(batch, heads, -(-length // CHUNK_SIZE), 2 * head_dim + 1)
 
 
@@ -48,15 +48,12 @@ def backward(
     gradients = [x.contiguous() for x in (d_q, d_k, d_v, d_beta, d_mean_v)]
     k, log_decay, beta = (x.contiguous() for x in (k, log_decay, beta))
     v = packed_heads(v)
-    inputs = *gradients, k, v, log_decay, beta, k_out, v_out, sums
-    results = _backward_results(*inputs)
-    backward_kernel[(k.shape[0] * k.shape[2],)](*inputs, *results, k.shape[1], v.stride(1), **_options(k, 4))
+    inputs = k, v, log_decay, beta
+    results = tuple(x.new_empty(x.shape) for x in inputs)
+    backward_kernel[(k.shape[0] * k.shape[2],)](
+        *(*gradients, *inputs, k_out, v_out, sums, *results, k.shape[1], v.stride(1)), **_options(k, 4)
+    )
     return results
-
-
-@backward.register_fake
-def _backward_results(d_q, d_k, d_v, d_beta, d_mean_v, k, v, log_decay, beta, k_out, v_out, sums):
-    return tuple(torch.empty_like(x, memory_format=torch.contiguous_format) for x in (k, v, log_decay, beta))
 
 
 def _options(q: Tensor, warps: int) -> dict:
@@ -74,4 +71,4 @@ def _gradients(ctx, d_q, d_k, d_v, d_beta, d_mean_v, _):
 
 
 register(forward, save=_save, gradients=_gradients)
-register(backward)
+register(backward, like="k v log_decay beta")

@@ -64,7 +64,7 @@ def saved_like(q: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
 
 
 def run_forward(
-    q: Tensor, rho: Tensor, k: Tensor, v: Tensor, scale: float, causal: bool, window: int | None
+    q: Tensor, rho: Tensor, k: Tensor, v: Tensor, scale: float, window: int | None
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """The output `[B, T, Hq, D]` and what `saved_like` describes."""
     batch, length, heads, head_dim = q.shape
@@ -77,7 +77,7 @@ def run_forward(
         *(descriptor(x, tiles.queries) for x in (o, mean_v, cov)),
         *(lse, weight_at_0),
         *(heads, length, head_dim, window or 0, scale, scale * LOG2_E.value),
-        **_constants(q, k, causal, window, tiles),
+        **_constants(q, k, window, tiles),
     )
     return o, mean_v, cov, lse, weight_at_0
 
@@ -94,7 +94,6 @@ def run_backward(
     lse: Tensor,
     weight_at_0: Tensor,
     scale: float,
-    causal: bool,
     window: int | None,
     frequency: Tensor | None = None,
     rotate_rho: bool = False,
@@ -143,7 +142,7 @@ def run_backward(
         ROTATE_Q=rotate,
         ROTATE_RHO=rotate_rho,
         ROOM=room,
-        **_constants(q, k, causal, window, tiles),
+        **_constants(q, k, window, tiles),
     )
     tiles = _tiles(DKV_TILES, q)
     dkv_kernel[(triton.cdiv(length, tiles.keys) * batch * kv_heads,)](
@@ -157,29 +156,28 @@ def run_backward(
         *(kv_heads, *sizes),
         ROTATE_K=rotate,
         ROOM=room,
-        **_constants(q, k, causal, window, tiles),
+        **_constants(q, k, window, tiles),
     )
     return None if gains is None or sums is None else sum_parts(sums, gains.dtype)
 
 
-def is_short(q: Tensor, k: Tensor, causal: bool, window: int | None) -> bool:
-    """Whether the kernels of `triton_short.py` run: for causal sequences that fit in the registers of one program.
+def is_short(q: Tensor, k: Tensor, window: int | None) -> bool:
+    """Whether the kernels of `triton_short.py` run: for sequences that fit in the registers of one program.
 
     Not for float32, whose products need more registers, and not for shared key heads, whose gradients would have to be
     summed over several programs.
     """
-    return q.shape[1] <= SHORT_LENGTH and q.dtype.itemsize == 2 and q.shape == k.shape and causal and window is None
+    return q.shape[1] <= SHORT_LENGTH and q.dtype.itemsize == 2 and q.shape == k.shape and window is None
 
 
 def _tiles(choices: dict[int, Tiles], q: Tensor) -> Tiles:
     return FLOAT32_TILES if q.dtype == torch.float32 else choices[padded_head_dim(q.shape[3])]
 
 
-def _constants(q: Tensor, k: Tensor, causal: bool, window: int | None, tiles: Tiles) -> dict:
+def _constants(q: Tensor, k: Tensor, window: int | None, tiles: Tiles) -> dict:
     """The compile-time arguments that every kernel takes."""
     return {
         "GROUP": q.shape[2] // k.shape[2],
-        "CAUSAL": causal,
         "HAS_WINDOW": window is not None,
         "BLOCK_M": tiles.queries,
         "BLOCK_N": tiles.keys,

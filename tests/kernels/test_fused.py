@@ -6,6 +6,7 @@ from fused_cases import (
     BACKENDS,
     BFLOAT16,
     EPS,
+    FLOAT32,
     check,
     check_replicas,
     double,
@@ -64,7 +65,8 @@ def test_add_rms_norm_of_two_dtypes(device, backend):
     """A float32 stream and a bfloat16 branch: the sum is float32, and each gradient has the dtype of its input."""
     x, y, weight = draw((5, 8), (5, 8), (8,), device=device)
     inputs = [x, y.bfloat16(), weight]
-    actual = run(lambda *a: add_rms_norm(*a, EPS, out_dtype=torch.bfloat16, backend=backend), inputs)
+    with torch.autocast(device, torch.bfloat16):
+        actual = run(lambda *a: add_rms_norm(*a, EPS, backend=backend), inputs)
     assert [t.dtype for t in actual] == [torch.float32, torch.bfloat16, torch.float32, torch.bfloat16, torch.float32]
     check(actual, run(plain_add_norm, double(inputs)), BFLOAT16)
 
@@ -217,8 +219,8 @@ def test_norm_and_swiglu_in_bfloat16(device, rows, width):
     x, y, up = draw((*rows, width), (*rows, width), (*rows, width), device=device, dtype=torch.bfloat16)
     (weight,) = draw((width,), device=device)
     same_bits_and_close(lambda *a: rms_norm(*a, EPS), plain_norm, [x, weight])
-    wide = [x.float(), y, weight]
-    same_bits_and_close(lambda *a: add_rms_norm(*a, EPS, out_dtype=torch.bfloat16), plain_add_norm, wide)
+    with torch.autocast("cuda", torch.bfloat16):
+        same_bits_and_close(lambda *a: add_rms_norm(*a, EPS), plain_add_norm, [x.float(), y, weight])
     same_bits_and_close(swiglu, plain_swiglu, [x, up])
     heads = x.unflatten(-1, (2, -1))
     same_bits_and_close(lambda *a: gated_rms_norm(*a, EPS), plain_gated_norm, [heads, up, weight[: width // 2]])
@@ -241,8 +243,6 @@ def test_rotary_in_bfloat16(device, length, heads, head_dim):
 @pytest.mark.parametrize("rows, vocabulary", [((128, 128), 16), ((64, 32), 8192), ((3, 700), 129)], ids=str)
 def test_embedding_in_bfloat16(device, rows, vocabulary):
     tokens = torch.randint(vocabulary, rows, generator=torch.Generator().manual_seed(1)).to(device)
-    inputs = [tokens, *draw((vocabulary, 128), device=device)]
-    same_bits_and_close(
-        lambda *a: embedding(*a, out_dtype=torch.bfloat16), lambda tokens, weight: weight[tokens], inputs
-    )
-    check(run(embedding, inputs), run(lambda tokens, weight: weight[tokens], double(inputs)))
+    (weight,) = draw((vocabulary, 128), device=device)
+    same_bits_and_close(embedding, lambda tokens, weight: weight[tokens], [tokens, weight.bfloat16()])
+    same_bits_and_close(embedding, lambda tokens, weight: weight[tokens], [tokens, weight], FLOAT32)

@@ -33,7 +33,7 @@ def short_parallax(q, rho, k, v):
 
 
 def exact_parallax(q, rho, k, v):
-    return parallax_reference(q, rho, k, v, q.shape[-1] ** -0.5, True, None)
+    return parallax_reference(q, rho, k, v, q.shape[-1] ** -0.5, None)
 
 
 def exact_attention(q, k, v):
@@ -125,15 +125,9 @@ def test_replicas_under_vmap(kind, device):
 def test_what_is_short():
     x = torch.empty(2, 128, 4, 16, dtype=BF16)
     longer, shared, full = torch.empty(2, 129, 4, 16, dtype=BF16), x[:, :, :2], x.float()
-    assert is_short_parallax(x, x, True, None)
-    for q, k, causal, window in (
-        (longer, longer, True, None),
-        (x, shared, True, None),
-        (full, full, True, None),
-        (x, x, False, None),
-        (x, x, True, 7),
-    ):
-        assert not is_short_parallax(q, k, causal, window)
+    assert is_short_parallax(x, x, None)
+    for q, k, window in ((longer, longer, None), (x, shared, None), (full, full, None), (x, x, 7)):
+        assert not is_short_parallax(q, k, window)
     on_gpu, cpu = torch.device("cuda"), torch.device("cpu")
     assert is_short(on_gpu, BF16, 128, 64) and not is_short(on_gpu, BF16, 129, 64) and not is_short(cpu, BF16, 128, 64)
     assert "128 positions" in attention_backend(on_gpu, BF16, 64)

@@ -37,13 +37,7 @@ def rms_norm(
 
 
 def add_rms_norm(
-    x: Tensor,
-    y: Tensor | None,
-    weight: Tensor,
-    eps: float,
-    *,
-    out_dtype: torch.dtype | None = None,
-    backend: str = "auto",
+    x: Tensor, y: Tensor | None, weight: Tensor, eps: float, *, backend: str = "auto"
 ) -> tuple[Tensor, Tensor]:
     """`s = x + y` in the wider of their dtypes, and `rms_norm(s, weight, eps)`; the other arguments are as there.
 
@@ -52,7 +46,7 @@ def add_rms_norm(
     """
     if y is not None and x.shape != y.shape:
         raise ValueError(f"x has shape {tuple(x.shape)} and y {tuple(y.shape)}: pass two of the same shape")
-    out_dtype = out_dtype or default_dtype(x)
+    out_dtype = default_dtype(x)
     if _backend(backend, x, weight, *(() if y is None else (y,))) == "reference":
         total = x if y is None else x + y
         return total, _reference(total, weight, eps, out_dtype)
