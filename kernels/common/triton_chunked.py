@@ -54,18 +54,13 @@ def matrix(pointer, index, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
 
 
 @triton.jit
-def square(pointer, index, SIZE: tl.constexpr):
-    return matrix(pointer, index, SIZE, SIZE)
-
-
-@triton.jit
 def load_state(pointer, index, distance, D: tl.constexpr):
     """State `index`, `[D, D]`.
 
     States are zero at one end of the sequence, `distance` chunks away. There nothing is stored or read.
     """
     held = tl.zeros([D, 1], dtype=tl.int32) + distance > 0
-    return tl.load(square(pointer, index, D), mask=held, other=0.0)
+    return tl.load(matrix(pointer, index, D, D), mask=held, other=0.0)
 
 
 @triton.jit

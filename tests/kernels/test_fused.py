@@ -15,14 +15,12 @@ from fused_cases import (
     run,
     same_bits_and_close,
 )
-from torch import Tensor
 
 from mixerlab.kernels.fused import (
     add_rms_norm,
     embedding,
     gated_rms_norm,
     rms_norm,
-    rotary_heads,
     swiglu,
     swiglu_packed,
 )
@@ -123,49 +121,6 @@ def test_gated_rms_norm_of_strided_tensors_under_vmap(device, backend):
     check_replicas(lambda x, packed, w: gated_rms_norm(x, packed[..., 10:26], w, EPS, backend=backend), inputs)
 
 
-def frequencies(head_dim, device) -> Tensor:
-    return 10_000.0 ** (-torch.arange(0, head_dim, 2, device=device) / head_dim)
-
-
-def rotary(x, frequency, backend="auto"):
-    (rotated,) = rotary_heads(x.flatten(2), x.shape[2], frequency, [True], backend=backend)
-    return rotated
-
-
-def plain_rotary(x, frequency):
-    """Each pair is a complex number, rotated."""
-    first, second = x.chunk(2, dim=-1)
-    angles = torch.arange(x.shape[1], device=x.device, dtype=x.dtype)[:, None, None] * frequency.to(x.dtype)
-    rotated = torch.complex(first, second) * torch.polar(torch.ones_like(angles), angles)
-    return torch.cat((rotated.real, rotated.imag), dim=-1)
-
-
-@pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("shape", [(2, 17, 3, 96), (1, 5, 1, 2), (3, 40, 4, 16)], ids=str)
-def test_rotary(device, shape, backend):
-    """q of a packed q, k, v projection: strided in every axis but the last."""
-    *rows, head_dim = shape
-    packed = draw((*rows, 3 * head_dim), device=device)
-    frequency = frequencies(head_dim, device)
-
-    def of_q(function):
-        return lambda x: function(x[..., :head_dim], frequency)
-
-    actual = run(of_q(lambda x, f: rotary(x, f, backend=backend)), packed)
-    check(actual, run(of_q(plain_rotary), double(packed)))
-
-
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_rotary_under_vmap(device, backend):
-    frequency = frequencies(6, device)
-    inputs = draw((3, 2, 9, 18), device=device)
-
-    def of_k(x):
-        return rotary(x[..., 6:12].unflatten(-1, (1, 6)), frequency, backend=backend)
-
-    check_replicas(of_k, inputs)
-
-
 # (groups of) rows, vocabulary, width. A tile of the backward is 64 rows by 64 tokens by 128 columns; with more than 256
 # tokens PyTorch adds up the gradients.
 TABLES = [((17,), 8, 96), ((2, 65), 100, 10), ((3,), 5, 200), ((2, 400), 300, 9)]
@@ -225,18 +180,6 @@ def test_norm_and_swiglu_in_bfloat16(device, rows, width):
     heads = x.unflatten(-1, (2, -1))
     same_bits_and_close(lambda *a: gated_rms_norm(*a, EPS), plain_gated_norm, [heads, up, weight[: width // 2]])
     same_bits_and_close(swiglu_packed, plain_swiglu_packed, [torch.cat((x, up), dim=-1)])
-
-
-@pytest.mark.gpu
-@pytest.mark.parametrize("length, heads, head_dim", [(2048, 8, 16), (32, 1, 128), (333, 4, 96)])
-def test_rotary_in_bfloat16(device, length, heads, head_dim):
-    packed = draw((4, length, heads, 3 * head_dim), device=device, dtype=torch.bfloat16)
-    frequency = frequencies(head_dim, device)
-    same_bits_and_close(
-        lambda x: rotary(x[..., head_dim : 2 * head_dim], frequency),
-        lambda x: plain_rotary(x[..., head_dim : 2 * head_dim], frequency),
-        packed,
-    )
 
 
 @pytest.mark.gpu
