@@ -63,7 +63,7 @@ def test_what_lies_beyond_a_sequence_has_no_effect(window, device):
     The lengths are a column of a table.
     """
     tensors = draw(6, 2, 2, 1, 200, 32, device)
-    lengths = torch.tensor([200, 0, 1, 2, 65, 199], dtype=torch.int32, device=device).repeat(2, 1).T[:, 0]
+    lengths = torch.tensor([200, 0, 1, 2, 65, 199], dtype=torch.int32, device=device).expand(2, 6).T.contiguous()[:, 0]
     for number, length in enumerate(lengths.tolist()):
         tensors[2][number, length:], tensors[3][number, length:] = torch.nan, torch.inf
     assert_close(tensors, lengths=lengths, window=window)
