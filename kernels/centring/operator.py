@@ -7,6 +7,7 @@ from mixerlab.kernels.centring.reference import CHUNK_SIZE
 from mixerlab.kernels.centring.triton_kernels import backward_kernel, forward_kernel
 from mixerlab.kernels.common.addressing import packed_heads
 from mixerlab.kernels.common.registration import register
+from mixerlab.kernels.common.triton_chunked import precision_of
 
 
 @torch.library.custom_op("mixerlab::centred", mutates_args=())
@@ -57,8 +58,7 @@ def backward(
 
 
 def _options(q: Tensor, warps: int) -> dict:
-    precision = "tf32x3" if q.dtype == torch.float32 else "tf32"
-    constants = {"H": q.shape[2], "D": q.shape[3], "C": CHUNK_SIZE, "PRECISION": precision}
+    constants = {"H": q.shape[2], "D": q.shape[3], "C": CHUNK_SIZE, "PRECISION": precision_of(q)}
     return constants | {"num_warps": warps, "num_stages": 1}
 
 

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from mixerlab.kernels.common.registration import register
-from mixerlab.kernels.common.triton_chunked import tile_options
+from mixerlab.kernels.common.triton_chunked import precision_of, tile_options
 from mixerlab.kernels.gated_delta_rule.triton_kernels import (
     backward_chunk_kernel,
     backward_state_kernel,
@@ -104,9 +104,7 @@ def _parts(v: Tensor, heads: int) -> dict:
 
 
 def _options(q: Tensor, chunk_size: int) -> dict:
-    # Of products of float32 operands. With bfloat16 inputs these occur only in the triangular inverses.
-    precision = "tf32x3" if q.dtype == torch.float32 else "tf32"
-    return {**tile_options(q, chunk_size), "PRECISION": precision}
+    return {**tile_options(q, chunk_size), "PRECISION": precision_of(q)}
 
 
 register(forward, kept="q k log_decay beta", backward=backward, options=2)

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from mixerlab.kernels.common.registration import register
-from mixerlab.kernels.common.triton_chunked import tile_options
+from mixerlab.kernels.common.triton_chunked import precision_of, tile_options
 from mixerlab.kernels.kimi_delta_rule.triton_kernels import (
     backward_chunk_kernel,
     backward_state_kernel,
@@ -87,8 +87,7 @@ def backward(
 
 
 def _options(q: Tensor, chunk_size: int) -> tuple[dict, dict]:
-    precision = "tf32x3" if q.dtype == torch.float32 else "tf32"
-    return {**tile_options(q, chunk_size), "PRECISION": precision}, {"LEVELS": chunk_size.bit_length() - 1}
+    return {**tile_options(q, chunk_size), "PRECISION": precision_of(q)}, {"LEVELS": chunk_size.bit_length() - 1}
 
 
 register(forward, kept="q k beta", backward=backward, options=2)

@@ -3,7 +3,7 @@
 from torch import Tensor
 
 from mixerlab.kernels.common.dispatch import resolve_backend, why_not_triton
-from mixerlab.kernels.fused.rms_norm import MAX_WIDTH, rms_norm
+from mixerlab.kernels.fused.rms_norm import MAX_WIDTH, wide_rms_norm
 from mixerlab.kernels.fused.swiglu import swiglu
 
 
@@ -36,7 +36,7 @@ def gated_rms_norm(
     if x.shape[-1] > MAX_WIDTH:
         why = f"the kernel takes heads of at most {MAX_WIDTH}, not {x.shape[-1]}"
     if resolve_backend(backend, x.device, why) == "reference":
-        normed = rms_norm(x, weight, eps, out_dtype=x.dtype, backend="reference").flatten(-2)
+        normed = wide_rms_norm(x, weight, eps).to(x.dtype).flatten(-2)
         return swiglu(gate, normed, backend="reference") if silu else normed * gate.sigmoid()
     from mixerlab.kernels.fused.gated_norm.operator import gated_norm  # here, because Triton is optional
 

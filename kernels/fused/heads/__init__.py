@@ -9,6 +9,7 @@ from mixerlab.kernels.common.dispatch import resolve_backend, why_not_traced, wh
 from mixerlab.kernels.fused.heads.operator import Split, norm
 from mixerlab.kernels.fused.heads.parts import UNIT_NORM_EPS, Form, Part, columns_of, lists_of, split_sizes
 from mixerlab.kernels.fused.linear import join_rows
+from mixerlab.kernels.fused.rms_norm import wide_rms_norm
 
 
 def split_heads(
@@ -165,7 +166,7 @@ def _reference(
         if part.form == Form.UNIT_NORM:
             y = unit_norm(x)
         if part.form.has_gain:
-            y = _rms_norm(x, next(remaining), eps)
+            y = wide_rms_norm(x, next(remaining), eps)
         if part.form.rotates:
             assert inverse_frequency is not None  # `split_heads` has checked it
             y = _rotated(y, inverse_frequency, start)
@@ -178,15 +179,9 @@ def unit_norm(x: Tensor) -> Tensor:
 
     Through the mean square, which is `|x|^2 / width`.
     """
-    width = x.shape[-1]
-    wide = x.to(torch.promote_types(x.dtype, torch.float32))
-    scale = (wide.square().mean(-1, keepdim=True) + UNIT_NORM_EPS / width).rsqrt()
-    return (wide * scale * torch.full((width,), width**-0.5, dtype=wide.dtype, device=x.device)).to(x.dtype)
-
-
-def _rms_norm(x: Tensor, gain: Tensor, eps: float) -> Tensor:
-    wide = x.to(torch.promote_types(x.dtype, torch.float32))
-    return wide * (wide.square().mean(-1, keepdim=True) + eps).rsqrt() * gain
+    width, dtype = x.shape[-1], torch.promote_types(x.dtype, torch.float32)
+    gain = torch.full((width,), width**-0.5, dtype=dtype, device=x.device)
+    return wide_rms_norm(x, gain, UNIT_NORM_EPS / width).to(x.dtype)
 
 
 def _rotated(x: Tensor, inverse_frequency: Tensor, start: Tensor | None) -> Tensor:
