@@ -50,11 +50,11 @@ def backward(
     k, log_decay, beta = (x.contiguous() for x in (k, log_decay, beta))
     v = packed_heads(v)
     inputs = k, v, log_decay, beta
-    results = tuple(x.new_empty(x.shape) for x in inputs)
+    d_k, d_v, d_log_decay, d_beta = results = [x.new_empty(x.shape) for x in inputs]
     backward_kernel[(k.shape[0] * k.shape[2],)](
         *(*gradients, *inputs, k_out, v_out, sums, *results, k.shape[1], v.stride(1)), **_options(k, 4)
     )
-    return results
+    return d_k, d_v, d_log_decay, d_beta
 
 
 def _options(q: Tensor, warps: int) -> dict:
