@@ -69,7 +69,7 @@ def largest_error(name: str, tensors: list[Tensor], results: Sequence[Tensor | N
     if name == "sdpa":
         first[1] = torch.zeros_like(first[1])
     scale = first[0].shape[-1] ** -0.5
-    exact = forward_and_gradients(lambda q, rho, k, v: parallax_reference(q, rho, k, v, scale, True, None), first)
+    exact = forward_and_gradients(lambda q, rho, k, v: parallax_reference(q, rho, k, v, scale, None), first)
     errors = []
     for got, expected in zip(results, exact, strict=False):
         if got is not None:  # softmax attention has no gradient for rho

@@ -7,6 +7,7 @@ from mixerlab.kernels.centring.reference import CHUNK_SIZE
 from mixerlab.kernels.centring.triton_kernels import backward_kernel, forward_kernel
 from mixerlab.kernels.common.addressing import packed_heads
 from mixerlab.kernels.common.registration import register
+from mixerlab.kernels.common.triton_chunked import precision_of
 
 
 @torch.library.custom_op("mixerlab::centred", mutates_args=())
@@ -25,7 +26,7 @@ def forward(
 @forward.register_fake
 def _forward_results(q, k, v, log_decay, beta):
     batch, length, heads, head_dim = q.shape
-    results = [torch.empty_like(x, memory_format=torch.contiguous_format) for x in (q, k, v, beta, v)]
+    results = [x.new_empty(x.shape) for x in (q, k, v, beta, v)]
     return *results, beta.new_empty(batch, heads, -(-length // CHUNK_SIZE), 2 * head_dim + 1)
 
 
@@ -48,20 +49,16 @@ def backward(
     gradients = [x.contiguous() for x in (d_q, d_k, d_v, d_beta, d_mean_v)]
     k, log_decay, beta = (x.contiguous() for x in (k, log_decay, beta))
     v = packed_heads(v)
-    inputs = *gradients, k, v, log_decay, beta, k_out, v_out, sums
-    results = _backward_results(*inputs)
-    backward_kernel[(k.shape[0] * k.shape[2],)](*inputs, *results, k.shape[1], v.stride(1), **_options(k, 4))
-    return results
-
-
-@backward.register_fake
-def _backward_results(d_q, d_k, d_v, d_beta, d_mean_v, k, v, log_decay, beta, k_out, v_out, sums):
-    return tuple(torch.empty_like(x, memory_format=torch.contiguous_format) for x in (k, v, log_decay, beta))
+    inputs = k, v, log_decay, beta
+    d_k, d_v, d_log_decay, d_beta = results = [x.new_empty(x.shape) for x in inputs]
+    backward_kernel[(k.shape[0] * k.shape[2],)](
+        *(*gradients, *inputs, k_out, v_out, sums, *results, k.shape[1], v.stride(1)), **_options(k, 4)
+    )
+    return d_k, d_v, d_log_decay, d_beta
 
 
 def _options(q: Tensor, warps: int) -> dict:
-    precision = "tf32x3" if q.dtype == torch.float32 else "tf32"
-    constants = {"H": q.shape[2], "D": q.shape[3], "C": CHUNK_SIZE, "PRECISION": precision}
+    constants = {"H": q.shape[2], "D": q.shape[3], "C": CHUNK_SIZE, "PRECISION": precision_of(q)}
     return constants | {"num_warps": warps, "num_stages": 1}
 
 
@@ -74,4 +71,4 @@ def _gradients(ctx, d_q, d_k, d_v, d_beta, d_mean_v, _):
 
 
 register(forward, save=_save, gradients=_gradients)
-register(backward)
+register(backward, like="k v log_decay beta")

@@ -17,8 +17,7 @@ from mixerlab.kernels.common.triton_chunked import (
     store_rows,
     sum_from,
 )
-
-TINY = tl.constexpr(1.1754944e-38)
+from mixerlab.kernels.common.triton_elementwise import TINY
 
 
 @triton.jit

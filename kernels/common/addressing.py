@@ -22,7 +22,9 @@ def packed_heads(x: Tensor) -> Tensor:
     """`x` `[B, T, H, D]`, or a copy if its rows are not columns of one contiguous `[B, T, C]`."""
     _, length, _, width = x.shape
     of_batch, row, of_head, unit = x.stride()
-    return x if unit == 1 and of_head == width and of_batch == length * row else x.contiguous()
+    if unit == 1 and of_head == width and of_batch == length * row:
+        return x
+    return x.clone(memory_format=torch.contiguous_format)  # `contiguous` would leave a single position as it lies
 
 
 def addressable(x: Tensor) -> Tensor:

@@ -29,7 +29,9 @@ def register(
     operator: torch.library.CustomOpDef,
     *,
     like: str = "",
+    kept: str = "",
     save: Callable | None = None,
+    backward: Callable | None = None,
     gradients: Callable | None = None,
     options: int = 0,
     refusal: str = ONCE,
@@ -39,15 +41,18 @@ def register(
     Args:
         operator: what `torch.library.custom_op` made.
         like: names of arguments, one for each result, whose shape and dtype it has. It is contiguous.
-        save: `(ctx, inputs, output)`, keeps what `gradients` needs. By default `ctx.saved_tensors` are all inputs and
-            the results behind the first, which are made for the backward only, and `ctx.options` the options.
-        gradients: `(ctx, *grads)`, the gradients of the inputs but for the options. An operator that is given none, as
-            one that computes gradients itself, raises when it is differentiated.
+        kept: names of the tensors among the arguments that the backward needs, all by default. `ctx.saved_tensors` are
+            these and the results behind the first, which are made for the backward only; `ctx.options` the options.
+        save: `(ctx, inputs, output)`, keeps something else in their place.
+        backward: the operator that takes the gradient of the first result, then `ctx.saved_tensors` and the options,
+            and gives the gradients of the tensors.
+        gradients: in its place `(ctx, *grads)`, the gradients of the inputs but for the options. An operator that is
+            given neither, as one that computes gradients itself, raises when it is differentiated.
         options: how many of the last arguments are not tensors.
         refusal: the message of that RuntimeError.
     """
+    names = [argument.name for argument in operator._opoverload._schema.arguments]
     if like:
-        names = [argument.name for argument in operator._opoverload._schema.arguments]
         models = [names.index(name) for name in like.split()]
 
         def fake(*inputs):
@@ -56,24 +61,27 @@ def register(
 
         operator.register_fake(fake)
 
-    def save_all(ctx, inputs, output):
-        tensors, ctx.options = inputs[: len(inputs) - options], inputs[len(inputs) - options :]
+    tensors = len(names) - options
+    needed = [names.index(name) for name in kept.split()] or range(tensors)
+
+    def save_needed(ctx, inputs, output):
+        ctx.options = inputs[tensors:]
         for_backward = output[1:] if isinstance(output, tuple) else ()
-        ctx.save_for_backward(*tensors, *for_backward)
+        ctx.save_for_backward(*(inputs[i] for i in needed), *for_backward)
         if for_backward:
             ctx.mark_non_differentiable(*for_backward)
             ctx.set_materialize_grads(False)  # None, not tensors of zeros, for their gradients
 
-    def save_nothing(ctx, inputs, output):
-        pass
-
     def differentiate(ctx, *grads):
-        if gradients is None:
+        if backward is not None:
+            of_tensors = backward(grads[0], *ctx.saved_tensors, *ctx.options)
+        elif gradients is not None:
+            of_tensors = gradients(ctx, *grads)
+        else:
             raise RuntimeError(refusal)
-        of_tensors = gradients(ctx, *grads)
         return *(of_tensors if isinstance(of_tensors, tuple) else (of_tensors,)), *[None] * options
 
-    operator.register_autograd(differentiate, setup_context=save or (save_all if gradients else save_nothing))
+    operator.register_autograd(differentiate, setup_context=save or (save_needed if backward or gradients else None))
     operator.register_vmap(partial(fold_replicas, operator))
 
 

@@ -1,5 +1,6 @@
 """What Triton kernels share that process a sequence chunk by chunk; names as in the references."""
 
+import torch
 import triton
 import triton.language as tl
 from torch import Tensor
@@ -54,18 +55,13 @@ def matrix(pointer, index, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
 
 
 @triton.jit
-def square(pointer, index, SIZE: tl.constexpr):
-    return matrix(pointer, index, SIZE, SIZE)
-
-
-@triton.jit
 def load_state(pointer, index, distance, D: tl.constexpr):
     """State `index`, `[D, D]`.
 
     States are zero at one end of the sequence, `distance` chunks away. There nothing is stored or read.
     """
     held = tl.zeros([D, 1], dtype=tl.int32) + distance > 0
-    return tl.load(square(pointer, index, D), mask=held, other=0.0)
+    return tl.load(matrix(pointer, index, D, D), mask=held, other=0.0)
 
 
 @triton.jit
@@ -112,3 +108,8 @@ def tile_options(q: Tensor, chunk_size: int) -> dict:
     wide = head_dim > 64  # three stages of such tiles would not fit in shared memory
     sizes = {"H": heads, "D": head_dim, "C": chunk_size}
     return {**sizes, "num_warps": 8 if wide else 4, "num_stages": 2 if wide else 3}
+
+
+def precision_of(q: Tensor) -> str:
+    """Of products of float32 operands. With bfloat16 inputs these occur only in the inverses of triangular systems."""
+    return "tf32x3" if q.dtype == torch.float32 else "tf32"

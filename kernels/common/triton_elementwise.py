@@ -4,6 +4,7 @@ import triton
 import triton.language as tl
 
 LOG2_E = tl.constexpr(1.4426950408889634)
+TINY = tl.constexpr(1.1754944e-38)  # the smallest normal float32
 
 
 @triton.jit

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from mixerlab.kernels.common.registration import register
-from mixerlab.kernels.common.triton_chunked import tile_options
+from mixerlab.kernels.common.triton_chunked import precision_of, tile_options
 from mixerlab.kernels.gated_delta_rule.triton_kernels import (
     backward_chunk_kernel,
     backward_state_kernel,
@@ -55,7 +55,7 @@ def forward(
 def _forward_results(q, k, v, log_decay, beta, scale, chunk_size):
     batch, length, heads, head_dim = q.shape
     chunks = (length + chunk_size - 1) // chunk_size
-    out, writes, errors = (torch.empty_like(v, memory_format=torch.contiguous_format) for _ in range(3))
+    out, writes, errors = (v.new_empty(v.shape) for _ in range(3))
     states = q.new_empty(batch, v.shape[2], chunks, head_dim, head_dim)  # a part after the other
     inverses = q.new_empty(batch, heads, chunks, chunk_size, chunk_size)
     return out, states, inverses, writes, errors
@@ -78,9 +78,7 @@ def backward(
     """The gradients of q, k, v, log_decay and beta."""
     d_out, q, k, log_decay, beta = (x.contiguous() for x in (d_out, q, k, log_decay, beta))
     batch, length, heads, _ = q.shape
-    d_q, d_k, d_v, d_log_decay, d_beta = results = _backward_results(
-        d_out, q, k, log_decay, beta, states, inverses, writes, errors, scale, chunk_size
-    )
+    d_q, d_k, d_v, d_log_decay, d_beta = (x.new_empty(x.shape) for x in (q, k, errors, log_decay, beta))
     d_states = torch.empty_like(states)
     parts = _parts(errors, heads)
     d_betas = beta.new_empty(batch, length, heads, parts["E"])  # through each part of the values
@@ -96,12 +94,7 @@ def backward(
         V=at_once * parts["W"],
         **options,
     )
-    return results
-
-
-@backward.register_fake
-def _backward_results(d_out, q, k, log_decay, beta, states, inverses, writes, errors, scale, chunk_size):
-    return tuple(torch.empty_like(x, memory_format=torch.contiguous_format) for x in (q, k, errors, log_decay, beta))
+    return d_q, d_k, d_v, d_log_decay, d_beta
 
 
 def _parts(v: Tensor, heads: int) -> dict:
@@ -111,21 +104,8 @@ def _parts(v: Tensor, heads: int) -> dict:
 
 
 def _options(q: Tensor, chunk_size: int) -> dict:
-    # Of products of float32 operands. With bfloat16 inputs these occur only in the triangular inverses.
-    precision = "tf32x3" if q.dtype == torch.float32 else "tf32"
-    return {**tile_options(q, chunk_size), "PRECISION": precision}
+    return {**tile_options(q, chunk_size), "PRECISION": precision_of(q)}
 
 
-def _save(ctx, inputs, output):
-    q, k, _, log_decay, beta, ctx.scale, ctx.chunk_size = inputs
-    ctx.save_for_backward(q, k, log_decay, beta, *output[1:])
-    # Saved tensors are outputs without gradients: None for these, not zeros.
-    ctx.set_materialize_grads(False)
-
-
-def _gradients(ctx, d_out, *_):
-    return *backward(d_out, *ctx.saved_tensors, ctx.scale, ctx.chunk_size), None, None
-
-
-register(forward, save=_save, gradients=_gradients)
-register(backward)
+register(forward, kept="q k log_decay beta", backward=backward, options=2)
+register(backward, like="q k errors log_decay beta")

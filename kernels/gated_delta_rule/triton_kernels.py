@@ -22,8 +22,8 @@ from mixerlab.kernels.common.triton_chunked import (
     decay_between,
     load_gates,
     load_rows,
+    matrix,
     split_dot,
-    square,
     store_rows,
     store_state,
     sum_from,
@@ -114,7 +114,7 @@ def inverse_kernel(
     cumulative, _total, beta = load_gates(log_decay_ptr, beta_ptr, offsets, inside)
     k = load_rows(k_ptr, offsets, inside, D)
     inverse = tl.reshape(unit_lower_inverse(k, beta, cumulative, C, D, PRECISION), [C, C])
-    tl.store(square(inverses_ptr, index, C), inverse.to(inverses_ptr.dtype.element_ty))
+    tl.store(matrix(inverses_ptr, index, C, C), inverse.to(inverses_ptr.dtype.element_ty))
 
 
 @triton.jit(do_not_specialize=["T"])
@@ -153,7 +153,7 @@ def forward_kernel(
         from_start, to_end = tl.exp(cumulative)[:, None], tl.exp(total - cumulative)[:, None]
         k = load_rows(k_ptr, key_offsets, inside, D)
         v = load_rows(v_ptr, offsets, inside, W)
-        inverse = tl.load(square(inverses_ptr, (pid // E).to(tl.int64) * chunks + n, C))
+        inverse = tl.load(matrix(inverses_ptr, (pid // E).to(tl.int64) * chunks + n, C, C))
         held = state.to(dtype)
         store_state(states_ptr, index, n, held)
 
@@ -220,7 +220,7 @@ def backward_state_kernel(
         attention = (attention * tl.trans(decay_between(cumulative, C))).to(dtype)
         d_u = to_end * tl.dot(k, held, input_precision=PRECISION)
         d_u += tl.dot(attention, d_out, input_precision=PRECISION)
-        inverse = tl.load(square(inverses_ptr, (pid // E).to(tl.int64) * chunks + n, C))
+        inverse = tl.load(matrix(inverses_ptr, (pid // E).to(tl.int64) * chunks + n, C, C))
         d_solved = split_dot(tl.trans(inverse), d_u, PRECISION)
         error = load_rows(errors_ptr, offsets, inside, W)
         tl.store(d_betas_ptr + offsets, tl.sum(error * d_solved, 1), mask=inside)

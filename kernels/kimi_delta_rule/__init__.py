@@ -40,6 +40,8 @@ def kimi_delta_rule(
     Raises:
         ValueError: shapes or dtypes that do not fit, or a backend that cannot run.
     """
+    if log_decay.shape != q.shape:
+        raise ValueError(f"log_decay has shape {tuple(log_decay.shape)}: with this q it must be {tuple(q.shape)}")
     check_inputs(q, k, v, log_decay[..., 0], beta, chunk_size)
     scale = q.shape[-1] ** -0.5 if scale is None else scale
     if kimi_delta_rule_backend(q.device, q.dtype, q.shape[-1], chunk_size, backend) == "reference":

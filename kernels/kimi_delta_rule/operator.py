@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from mixerlab.kernels.common.registration import register
-from mixerlab.kernels.common.triton_chunked import tile_options
+from mixerlab.kernels.common.triton_chunked import precision_of, tile_options
 from mixerlab.kernels.kimi_delta_rule.triton_kernels import (
     backward_chunk_kernel,
     backward_state_kernel,
@@ -47,9 +47,7 @@ def forward(
 def _forward_results(q, k, v, log_decay, beta, scale, chunk_size):
     batch, length, heads, head_dim = q.shape
     chunks = (length + chunk_size - 1) // chunk_size
-    out, cumulative, writes, errors = (
-        torch.empty_like(x, memory_format=torch.contiguous_format) for x in (v, log_decay, v, v)
-    )
+    out, cumulative, writes, errors = (x.new_empty(x.shape) for x in (v, log_decay, v, v))
     solvers, scores = (q.new_empty(batch, heads, chunks, chunk_size, chunk_size) for _ in range(2))
     return out, cumulative, solvers, scores, q.new_empty(batch, heads, chunks, head_dim, head_dim), writes, errors
 
@@ -72,9 +70,7 @@ def backward(
     """The gradients of q, k, v, log_decay and beta."""
     d_out, q, k, beta = (x.contiguous() for x in (d_out, q, k, beta))
     batch, length, heads, _ = q.shape
-    d_q, d_k, d_v, d_log_decay, d_beta = results = _backward_results(
-        d_out, q, k, beta, cumulative, solvers, scores, states, writes, errors, scale, chunk_size
-    )
+    d_q, d_k, d_v, d_log_decay, d_beta = (x.new_empty(x.shape) for x in (q, k, errors, cumulative, beta))
     d_states = torch.empty_like(states)
     options, levels = _options(q, chunk_size)
     backward_state_kernel[(batch * heads,)](
@@ -87,29 +83,12 @@ def backward(
         **options,
         **levels,
     )
-    return results
-
-
-@backward.register_fake
-def _backward_results(d_out, q, k, beta, cumulative, solvers, scores, states, writes, errors, scale, chunk_size):
-    return tuple(torch.empty_like(x, memory_format=torch.contiguous_format) for x in (q, k, errors, cumulative, beta))
+    return d_q, d_k, d_v, d_log_decay, d_beta
 
 
 def _options(q: Tensor, chunk_size: int) -> tuple[dict, dict]:
-    precision = "tf32x3" if q.dtype == torch.float32 else "tf32"
-    return {**tile_options(q, chunk_size), "PRECISION": precision}, {"LEVELS": chunk_size.bit_length() - 1}
+    return {**tile_options(q, chunk_size), "PRECISION": precision_of(q)}, {"LEVELS": chunk_size.bit_length() - 1}
 
 
-def _save(ctx, inputs, output):
-    q, k, _, _, beta, ctx.scale, ctx.chunk_size = inputs
-    ctx.save_for_backward(q, k, beta, *output[1:])
-    # Saved tensors are outputs without gradients: None for these, not zeros.
-    ctx.set_materialize_grads(False)
-
-
-def _gradients(ctx, d_out, *_):
-    return *backward(d_out, *ctx.saved_tensors, ctx.scale, ctx.chunk_size), None, None
-
-
-register(forward, save=_save, gradients=_gradients)
-register(backward)
+register(forward, kept="q k beta", backward=backward, options=2)
+register(backward, like="q k errors cumulative beta")

@@ -22,8 +22,8 @@ import triton.language as tl
 from mixerlab.kernels.common.triton_chunked import (
     chunk_rows,
     load_rows,
+    matrix,
     split_dot,
-    square,
     store_rows,
     store_state,
 )
@@ -112,8 +112,8 @@ def chunk_kernel(
         corner -= tl.dot(solver, beta * corner, input_precision=PRECISION)
         corner -= tl.dot(corner, beta * solver, input_precision=PRECISION)
         solver += corner
-    tl.store(square(scores_ptr, index, C), scores.to(scores_ptr.dtype.element_ty))
-    tl.store(square(solvers_ptr, index, C), solver.to(solvers_ptr.dtype.element_ty))
+    tl.store(matrix(scores_ptr, index, C, C), scores.to(scores_ptr.dtype.element_ty))
+    tl.store(matrix(solvers_ptr, index, C, C), solver.to(solvers_ptr.dtype.element_ty))
 
 
 @triton.jit(do_not_specialize=["T"])
@@ -154,7 +154,7 @@ def forward_kernel(
         store_state(states_ptr, index, n, held)
 
         error = v - tl.dot((from_start * k).to(dtype), held, input_precision=PRECISION)
-        error -= split_dot(tl.load(square(solvers_ptr, index, C)), beta * error, PRECISION)
+        error -= split_dot(tl.load(matrix(solvers_ptr, index, C, C)), beta * error, PRECISION)
         store_rows(errors_ptr, offsets, inside, error, D)
         u = (beta * error).to(dtype)
         store_rows(writes_ptr, offsets, inside, u, D)
@@ -163,7 +163,7 @@ def forward_kernel(
 
         q = load_rows(q_ptr, offsets, inside, D)
         out = tl.dot((from_start * q).to(dtype), held, input_precision=PRECISION)
-        out += tl.dot(tl.load(square(scores_ptr, index, C)), u, input_precision=PRECISION)
+        out += tl.dot(tl.load(matrix(scores_ptr, index, C, C)), u, input_precision=PRECISION)
         store_rows(out_ptr, offsets, inside, scale * out, D)
 
 
@@ -206,8 +206,8 @@ def backward_state_kernel(
 
         k_end = (tl.exp2(total[None, :] - b) * k).to(dtype)
         d_u = tl.dot(k_end, held, input_precision=PRECISION)
-        d_u += tl.dot(tl.trans(tl.load(square(scores_ptr, index, C))), d_out, input_precision=PRECISION)
-        d_u -= split_dot(tl.trans(tl.load(square(solvers_ptr, index, C))), beta[:, None] * d_u, PRECISION)
+        d_u += tl.dot(tl.trans(tl.load(matrix(scores_ptr, index, C, C))), d_out, input_precision=PRECISION)
+        d_u -= split_dot(tl.trans(tl.load(matrix(solvers_ptr, index, C, C))), beta[:, None] * d_u, PRECISION)
         error = load_rows(errors_ptr, offsets, inside, D)
         tl.store(d_beta_ptr + offsets, tl.sum(error * d_u, 1), mask=inside)
         d_v = (beta[:, None] * d_u).to(dtype)

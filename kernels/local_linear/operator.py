@@ -89,9 +89,5 @@ def _save(ctx, inputs, output):
     ctx.save_for_backward(q, k, output)
 
 
-def _gradients(ctx, grad):
-    return backward(grad, *ctx.saved_tensors, *ctx.options)
-
-
-register(forward, save=_save, gradients=_gradients, options=5)
+register(forward, save=_save, backward=backward, options=5)
 register(backward, like="q k")

@@ -8,6 +8,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from mixerlab.kernels.common.triton_elementwise import TINY
 from mixerlab.kernels.local_linear.reference import Systems
 
 QUERIES, KEYS = 32, 64  # of a tile; more queries would not fit in registers
@@ -38,13 +39,12 @@ def solve_kernel(
     tile = at[:, None] * D + columns[None, :]
     right = tl.load(right_ptr + tile, mask=inside[:, None], other=0.0)
     ridge = tl.load(ridge_ptr + at, mask=inside, other=1.0)
-    tiny = 1.1754944e-38
-    scale = tl.maximum(tl.max(tl.abs(right), 1), tiny)
+    scale = tl.maximum(tl.max(tl.abs(right), 1), TINY)
     residual = right / scale[:, None]
     direction = residual
     solution = tl.zeros_like(residual)
     norm = tl.sum(residual * residual, 1)
-    longest = 1.0 / tl.maximum(ridge, tiny)
+    longest = 1.0 / tl.maximum(ridge, TINY)
     seen = tl.minimum(first + QUERIES + HIDDEN, S)
     for _ in range(ITERATIONS):
         means = tl.load(means_ptr + tile, mask=inside[:, None], other=0.0)
@@ -61,12 +61,12 @@ def solve_kernel(
             )
             off = tl.dot(direction, tl.trans(keys), input_precision="tf32x3") - centre[:, None]
             image = tl.dot(weights * off, keys, image, input_precision="tf32x3")
-        step = tl.minimum(norm / tl.maximum(tl.sum(direction * image, 1), tiny), longest)
+        step = tl.minimum(norm / tl.maximum(tl.sum(direction * image, 1), TINY), longest)
         solution += step[:, None] * direction
         residual -= step[:, None] * image
         last = norm
         norm = tl.sum(residual * residual, 1)
-        direction = residual + (norm / tl.maximum(last, tiny))[:, None] * direction
+        direction = residual + (norm / tl.maximum(last, TINY))[:, None] * direction
     tl.store(solutions_ptr + tile, scale[:, None] * solution, mask=inside[:, None])
 
 

@@ -74,9 +74,8 @@ def forward(
 def _forward_results(q, k, v, log_decay, beta, ridge, iterations, chunk_size):
     batch, length, heads, head_dim = q.shape
     chunks = (length + chunk_size - 1) // chunk_size
-    out = torch.empty_like(q, memory_format=torch.contiguous_format)
     states = [beta.new_empty(batch, heads, chunks, head_dim, head_dim) for _ in range(2)]
-    return out, beta.new_empty(q.shape), *states
+    return q.new_empty(q.shape), beta.new_empty(q.shape), *states
 
 
 @torch.library.custom_op("mixerlab::mesa_backward", mutates_args=())
@@ -99,9 +98,7 @@ def backward(
     v = packed_heads(v)
     batch, length, heads, head_dim = k.shape
     chunks = key_states.shape[2]
-    d_q, d_k, d_v, d_log_decay, d_beta = (
-        torch.empty_like(x, memory_format=torch.contiguous_format) for x in (q, k, v, log_decay, beta)
-    )
+    d_q, d_k, d_v, d_log_decay, d_beta = (x.new_empty(x.shape) for x in (q, k, v, log_decay, beta))
     adjoints, d_reading = torch.empty_like(solutions), torch.empty_like(beta)
     d_key_states, d_value_states = torch.empty_like(key_states), torch.empty_like(value_states)
     d_ridge = ridge.new_empty(len(ridge), batch // len(ridge) * chunks, heads, head_dim)
@@ -137,9 +134,5 @@ def _precision(q: Tensor) -> dict:
     return {"FAST": "tf32", "PRECISE": "bf16x3"}
 
 
-def _gradients(ctx, d_out, *_):
-    return backward(d_out, *ctx.saved_tensors, *ctx.options)
-
-
-register(forward, gradients=_gradients, options=2)
+register(forward, backward=backward, options=2)
 register(backward, like="q k v log_decay beta ridge")

@@ -25,6 +25,7 @@ from mixerlab.kernels.common.triton_chunked import (
     store_state,
     sum_from,
 )
+from mixerlab.kernels.common.triton_elementwise import TINY
 
 
 @triton.jit
@@ -96,7 +97,6 @@ def conjugate_gradients(
     A direction is cast at the start of its step, so that the products take it from registers. If the loop carried it as
     a 16-bit tensor, Triton would pass it through shared memory, behind two barriers.
     """
-    tiny = 1.1754944e-38
     solution = 0.0 * right  # NaN where `right` is NaN
     residual, direction = right, right
     norm = tl.sum(right * right, 1)
@@ -105,12 +105,12 @@ def conjugate_gradients(
     while (taken < ITERATIONS) & (tl.max((norm > bound).to(tl.int32), 0) > 0):
         direction = rounded(direction, k.dtype)
         image = apply(direction, k, weights, from_start, high, low, ridge, HELD, FAST)
-        step = tl.where(norm > bound, norm / tl.maximum(tl.sum(direction * image, 1), tiny), 0.0)
+        step = tl.where(norm > bound, norm / tl.maximum(tl.sum(direction * image, 1), TINY), 0.0)
         solution += step[:, None] * direction
         residual -= step[:, None] * image
         last = norm
         norm = tl.sum(residual * residual, 1)
-        direction = residual + (norm / tl.maximum(last, tiny))[:, None] * direction
+        direction = residual + (norm / tl.maximum(last, TINY))[:, None] * direction
         taken += 1
     return solution
 
@@ -132,7 +132,7 @@ def solve(
     """The solutions of chunk `n`. Before the first chunk the state is zero, and the products with it are left out."""
     # Gradients of positions long before the loss may be so small that their squares underflow. They are scaled by a
     # power of two, which keeps 16-bit queries exact.
-    largest = tl.maximum(tl.max(tl.abs(right), 1), 1.1754944e-38)
+    largest = tl.maximum(tl.max(tl.abs(right), 1), TINY)
     scale = (largest.to(tl.int32, bitcast=True) & 0x7F800000).to(tl.float32, bitcast=True)[:, None]
     right *= 1 / scale
     if n == 0:

@@ -29,18 +29,16 @@ def parallax_attention(
     v: Tensor,
     *,
     scale: float | None = None,
-    causal: bool = True,
     window: int | None = None,
     backend: str = "auto",
 ) -> Tensor:
-    """Parallax attention, differentiable in its four inputs.
+    """Causal Parallax attention, differentiable in its four inputs.
 
     Args:
         q, rho: queries and probes `[B, T, Hq, D]`.
         k, v: keys and values `[B, T, Hkv, D]`, Hq a multiple of Hkv.
         scale: multiplies q·k, and not ρ·k; `D ** -0.5` by default.
-        causal: a query sees itself and the keys before it; otherwise all keys.
-        window: a causal query sees itself and the `window - 1` keys before it; by default all of them.
+        window: a query sees itself and the `window - 1` keys before it; by default all of them.
         backend: `reference` (PyTorch), `triton` (GPU) or `auto`; `parallax_backend` says which one runs.
 
     The kernels take bfloat16, float16 or float32 with D from 8 to 128, and raise if they are differentiated twice. All
@@ -54,14 +52,17 @@ def parallax_attention(
         ValueError: shapes, devices or options that do not fit.
     """
     _check_tensors(q, rho, k, v)
-    _check_options(scale, causal, window)
+    if scale is not None and not math.isfinite(scale):
+        raise ValueError(f"scale={scale} is not finite: pass a finite number or None")
+    if window is not None and window < 1:
+        raise ValueError(f"window={window} is not positive: pass at least 1, or None for no window")
     scale = q.shape[-1] ** -0.5 if scale is None else float(scale)
     if parallax_backend(q.device, q.dtype, q.shape[-1], backend) == "reference":
-        return parallax_reference(q, rho, k, v, scale, causal, window)
+        return parallax_reference(q, rho, k, v, scale, window)
 
     from mixerlab.kernels.parallax.operator import parallax_triton  # here, because Triton is optional
 
-    return parallax_triton(q, rho, k, v, scale, causal, window)
+    return parallax_triton(q, rho, k, v, scale, window)
 
 
 def parallax_backend(device: torch.device, dtype: torch.dtype, head_dim: int, backend: str = "auto") -> str:
@@ -99,13 +100,3 @@ def _check_tensors(q: Tensor, rho: Tensor, k: Tensor, v: Tensor) -> None:
             raise ValueError(f"k has shape {tuple(k.shape)} and q {tuple(q.shape)}: they need the same {what}")
     if q.shape[2] % k.shape[2]:
         raise ValueError(f"q has {q.shape[2]} heads, not a multiple of the {k.shape[2]} heads of k and v")
-
-
-def _check_options(scale: float | None, causal: bool, window: int | None) -> None:
-    if scale is not None and not math.isfinite(scale):
-        raise ValueError(f"scale={scale} is not finite: pass a finite number or None")
-    if window is not None:
-        if window < 1:
-            raise ValueError(f"window={window} is not positive: pass at least 1, or None for no window")
-        if not causal:
-            raise ValueError(f"window={window} needs causal=True: a window looks back from its query")

@@ -13,36 +13,34 @@ from mixerlab.kernels.parallax.triton_short import short_backward_kernel, short_
 from mixerlab.kernels.parallax.triton_tiles import for_copy_engine
 
 
-def parallax_triton(
-    q: Tensor, rho: Tensor, k: Tensor, v: Tensor, scale: float, causal: bool, window: int | None
-) -> Tensor:
+def parallax_triton(q: Tensor, rho: Tensor, k: Tensor, v: Tensor, scale: float, window: int | None) -> Tensor:
     """`parallax_attention` by the kernels; see there."""
     if scale <= 0:
         # The kernels take the maximum of the logits before they scale them, so the scale must be positive.
         q, scale = (q * 0, 1.0) if scale == 0 else (-q, -scale)
     if window is not None:
         window = min(window, q.shape[1])  # a larger one is the same, but may not fit in the kernels' 32 bits
-    if is_short(q, k, causal, window):
+    if is_short(q, k, window):
         return parallax_short_forward(q, rho, k, v, scale)
     head_dim = q.shape[-1]
     missing = -head_dim % (16 // q.element_size())
     if missing:  # rows must be whole 16 bytes; zeros at the end of q, rho, k and v do not change the result
         q, rho, k, v = (F.pad(x, (0, missing)) for x in (q, rho, k, v))
-    o, *_ = parallax_forward(q, rho, k, v, scale, causal, window)
+    o, *_ = parallax_forward(q, rho, k, v, scale, window)
     return o[..., :head_dim] if missing else o
 
 
 @torch.library.custom_op("mixerlab::parallax_forward", mutates_args=())
 def parallax_forward(
-    q: Tensor, rho: Tensor, k: Tensor, v: Tensor, scale: float, causal: bool, window: int | None
+    q: Tensor, rho: Tensor, k: Tensor, v: Tensor, scale: float, window: int | None
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """The output and what the backward needs (`triton_launch.saved_like`)."""
     q, rho, k, v = map(for_copy_engine, (q, rho, k, v))
-    return run_forward(q, rho, k, v, scale, causal, window)
+    return run_forward(q, rho, k, v, scale, window)
 
 
 @parallax_forward.register_fake
-def _(q, rho, k, v, scale, causal, window):
+def _(q, rho, k, v, scale, window):
     return q.new_empty(q.shape), *saved_like(q)
 
 
@@ -58,23 +56,18 @@ def parallax_backward(
     lse: Tensor,
     weight_at_0: Tensor,
     scale: float,
-    causal: bool,
     window: int | None,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """dQ, dR, dK and dV."""
     d_q, d_rho, d_k, d_v = (x.new_empty(x.shape) for x in (q, rho, k, v))
     d_o, q, rho, k, v = map(for_copy_engine, (d_o, q, rho, k, v))
-    run_backward((d_q, d_rho, d_k, d_v), d_o, q, rho, k, v, mean_v, cov, lse, weight_at_0, scale, causal, window)
+    run_backward((d_q, d_rho, d_k, d_v), d_o, q, rho, k, v, mean_v, cov, lse, weight_at_0, scale, window)
     return d_q, d_rho, d_k, d_v
-
-
-def _backward(ctx, d_o, *_):
-    return parallax_backward(d_o, *ctx.saved_tensors, *ctx.options)
 
 
 @torch.library.custom_op("mixerlab::parallax_short_forward", mutates_args=())
 def parallax_short_forward(q: Tensor, rho: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
-    """The output of a short causal sequence (`triton_launch.is_short`), by one program for each head."""
+    """The output of a short sequence (`triton_launch.is_short`), by one program for each head."""
     o = q.new_empty(q.shape)
     batch, length, heads, head_dim = q.shape
     short_forward_kernel[(batch * heads,)](
@@ -100,12 +93,8 @@ def parallax_short_backward(
     return d_q, d_rho, d_k, d_v
 
 
-def _short_backward(ctx, d_o):
-    return parallax_short_backward(d_o, *ctx.saved_tensors, *ctx.options)
-
-
 REFUSAL = "parallax_attention with backend='triton' cannot be differentiated twice: use backend='reference'"
-register(parallax_forward, gradients=_backward, options=3)
+register(parallax_forward, backward=parallax_backward, options=2)
 register(parallax_backward, like="q rho k v", refusal=REFUSAL)
-register(parallax_short_forward, like="q", gradients=_short_backward, options=1)
+register(parallax_short_forward, like="q", backward=parallax_short_backward, options=1)
 register(parallax_short_backward, like="q rho k v", refusal=REFUSAL)

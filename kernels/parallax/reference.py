@@ -4,16 +4,13 @@ import torch
 from torch import Tensor
 
 
-def visible_keys(seq_len: int, causal: bool, window: int | None, device: torch.device) -> Tensor:
+def visible_keys(seq_len: int, window: int | None, device: torch.device) -> Tensor:
     """Which keys (columns) each query (row) sees: bool `[T, T]`."""
     behind = torch.arange(seq_len, device=device)[:, None] - torch.arange(seq_len, device=device)
-    seen = behind >= 0 if causal else torch.ones_like(behind, dtype=torch.bool)
-    return seen if window is None else seen & (behind < window)
+    return behind >= 0 if window is None else (behind >= 0) & (behind < window)
 
 
-def parallax_reference(
-    q: Tensor, rho: Tensor, k: Tensor, v: Tensor, scale: float, causal: bool, window: int | None
-) -> Tensor:
+def parallax_reference(q: Tensor, rho: Tensor, k: Tensor, v: Tensor, scale: float, window: int | None) -> Tensor:
     """The masked-softmax form of Parallax attention (Parallax paper, equation `parallax_expand`).
 
     With p the softmax of `scale q·k` over the visible keys, t = ρ·k and t̄ its mean under p:
@@ -33,7 +30,7 @@ def parallax_reference(
     group = q.shape[1] // k.shape[1]
     if group > 1:
         k, v = k.repeat_interleave(group, dim=1), v.repeat_interleave(group, dim=1)
-    hidden = ~visible_keys(q.shape[2], causal, window, q.device)
+    hidden = ~visible_keys(q.shape[2], window, q.device)
     logits = (q @ k.mT) * scale
     p = logits.masked_fill(hidden, -torch.inf).softmax(dim=-1)
     t = rho @ k.mT

@@ -18,9 +18,8 @@ from mixerlab.kernels.parallax.triton_tiles import load_pair_tile, load_tile, qu
 @triton.jit
 def _accumulate_dkv(
     d_k, d_v, k, v, q_rho_desc, d_o_desc, lse, weight_at_0, beta, gamma,
-    batch, head, row_start, keys, first, last, seq_len, window, scale, scale_log2,
-    CAUSAL: tl.constexpr, HAS_WINDOW: tl.constexpr, MASKED: tl.constexpr,
-    BLOCK_M: tl.constexpr, BLOCK_D: tl.constexpr,
+    batch, head, row_start, keys, first, last, window, scale, scale_log2,
+    HAS_WINDOW: tl.constexpr, MASKED: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_D: tl.constexpr,
 ):  # fmt: skip
     """Adds the terms of the queries `first .. last` to dK and to scale dV."""
     for start in range(first, last, BLOCK_M):
@@ -33,7 +32,7 @@ def _accumulate_dkv(
         gamma_m = tl.load(gamma + row_start + queries)
         logits, t = left_right(dot(k, q_rho.T), keys.shape[0], BLOCK_M)
         if MASKED:
-            seen = visible(queries[None, :], keys[:, None], seq_len, window, CAUSAL, HAS_WINDOW)
+            seen = visible(queries[None, :], keys[:, None], window, HAS_WINDOW)
             logits = tl.where(seen, logits, float("-inf"))
         p = tl.exp2(logits * scale_log2 - lse_m[None, :])
         # The scale is multiplied into 1 + t̄ - t, which costs nothing. g1 needs it, and dV is divided by it at the end.
@@ -52,8 +51,7 @@ def dkv_kernel(
     d_k_desc, d_v_desc, frequency, group_size,
     unnormed_k, gains, gain_group, gain_sums, eps,
     kv_heads, seq_len, head_dim, window, scale, scale_log2,
-    ROTATE_K: tl.constexpr, ROOM: tl.constexpr,
-    GROUP: tl.constexpr, CAUSAL: tl.constexpr, HAS_WINDOW: tl.constexpr,
+    ROTATE_K: tl.constexpr, ROOM: tl.constexpr, GROUP: tl.constexpr, HAS_WINDOW: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
 ):  # fmt: skip
     """dK and dV of a block of keys, summed over the query heads that share them.
@@ -75,35 +73,31 @@ def dkv_kernel(
     d_v = tl.zeros([BLOCK_N, BLOCK_D], tl.float32)
 
     # The loops visit the queries `first .. last`, of which `full .. full_last` see every key of the block.
-    first = 0
-    full = 0
+    first = start_n // BLOCK_M * BLOCK_M
+    full = tl.cdiv(start_n + BLOCK_N, BLOCK_M) * BLOCK_M
     last = seq_len
     full_last = seq_len
-    if CAUSAL:
-        first = start_n // BLOCK_M * BLOCK_M
-        full = tl.cdiv(start_n + BLOCK_N, BLOCK_M) * BLOCK_M
-        if HAS_WINDOW:
-            last = tl.minimum(start_n + BLOCK_N - 1 + window, seq_len)
-            full_last = tl.maximum((start_n + window) // BLOCK_M * BLOCK_M, full)
+    if HAS_WINDOW:
+        last = tl.minimum(start_n + BLOCK_N - 1 + window, seq_len)
+        full_last = tl.maximum((start_n + window) // BLOCK_M * BLOCK_M, full)
 
     for head in range(kv_head * GROUP, (kv_head + 1) * GROUP):
         row_start = query_offset(batch * kv_heads * GROUP + head, seq_len, ROOM)
-        if CAUSAL:
-            d_k, d_v = _accumulate_dkv(
-                d_k, d_v, k_n, v_n, q_rho_desc, d_o_desc, lse, weight_at_0, beta, gamma,
-                batch, head, row_start, keys, first, tl.minimum(full, last), seq_len, window, scale, scale_log2,
-                CAUSAL, HAS_WINDOW, True, BLOCK_M, BLOCK_D,
-            )  # fmt: skip
         d_k, d_v = _accumulate_dkv(
             d_k, d_v, k_n, v_n, q_rho_desc, d_o_desc, lse, weight_at_0, beta, gamma,
-            batch, head, row_start, keys, full, tl.minimum(full_last, last), seq_len, window, scale, scale_log2,
-            CAUSAL, HAS_WINDOW, False, BLOCK_M, BLOCK_D,
+            batch, head, row_start, keys, first, tl.minimum(full, last), window, scale, scale_log2,
+            HAS_WINDOW, True, BLOCK_M, BLOCK_D,
+        )  # fmt: skip
+        d_k, d_v = _accumulate_dkv(
+            d_k, d_v, k_n, v_n, q_rho_desc, d_o_desc, lse, weight_at_0, beta, gamma,
+            batch, head, row_start, keys, full, tl.minimum(full_last, last), window, scale, scale_log2,
+            HAS_WINDOW, False, BLOCK_M, BLOCK_D,
         )  # fmt: skip
         if HAS_WINDOW:
             d_k, d_v = _accumulate_dkv(
                 d_k, d_v, k_n, v_n, q_rho_desc, d_o_desc, lse, weight_at_0, beta, gamma,
-                batch, head, row_start, keys, full_last, last, seq_len, window, scale, scale_log2,
-                CAUSAL, HAS_WINDOW, True, BLOCK_M, BLOCK_D,
+                batch, head, row_start, keys, full_last, last, window, scale, scale_log2,
+                HAS_WINDOW, True, BLOCK_M, BLOCK_D,
             )  # fmt: skip
     if gains is not None:  # all loads first: their latencies overlap
         x_k = load_rows(unnormed_k, k_strides, batch, kv_head, keys, seq_len, head_dim, BLOCK_D)

@@ -38,9 +38,8 @@ def preprocess_kernel(
 @triton.jit
 def _accumulate_dq(
     d_q, d_rho, q_rho, d_o, lse, weight_at_0, beta, gamma,
-    k_desc, v_desc, batch, kv_head, queries, first, last, seq_len, window, scale, scale_log2,
-    CAUSAL: tl.constexpr, HAS_WINDOW: tl.constexpr, MASKED: tl.constexpr,
-    BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
+    k_desc, v_desc, batch, kv_head, queries, first, last, window, scale, scale_log2,
+    HAS_WINDOW: tl.constexpr, MASKED: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
 ):  # fmt: skip
     """Adds the terms of the keys `first .. last` to dQ and dR."""
     for start in range(first, last, BLOCK_N):
@@ -50,7 +49,7 @@ def _accumulate_dq(
         a = dot(d_o, v.T)
         if MASKED:
             keys = start + tl.arange(0, BLOCK_N)
-            seen = visible(queries[:, None], keys[None, :], seq_len, window, CAUSAL, HAS_WINDOW)
+            seen = visible(queries[:, None], keys[None, :], window, HAS_WINDOW)
             logits = tl.where(seen, logits, float("-inf"))
         p = tl.exp2(logits * scale_log2 - lse[:, None])
         g2 = p * (beta[:, None] - a)
@@ -67,7 +66,7 @@ def dq_kernel(
     unnormed_q, unnormed_rho, gains, gain_group, gain_sums, eps,
     heads, seq_len, head_dim, window, scale, scale_log2,
     ROTATE_Q: tl.constexpr, ROTATE_RHO: tl.constexpr, ROOM: tl.constexpr,
-    GROUP: tl.constexpr, CAUSAL: tl.constexpr, HAS_WINDOW: tl.constexpr,
+    GROUP: tl.constexpr, HAS_WINDOW: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
 ):  # fmt: skip
     """dQ and dR of a block of queries, taken back through the rotation of q, or ρ, and the norms of both."""
@@ -94,22 +93,22 @@ def dq_kernel(
     d_q = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
     d_rho = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
 
-    first, full, full_last, last = seen_span(start_m, seq_len, window, CAUSAL, HAS_WINDOW, BLOCK_M, BLOCK_N)
+    first, full, full_last, last = seen_span(start_m, seq_len, window, HAS_WINDOW, BLOCK_M, BLOCK_N)
     if HAS_WINDOW:
         d_q, d_rho = _accumulate_dq(
             d_q, d_rho, q_rho, d_o, lse_m, weight_at_0_m, beta_m, gamma_m,
-            k_desc, v_desc, batch, kv_head, queries, first, full, seq_len, window, scale, scale_log2,
-            CAUSAL, HAS_WINDOW, True, BLOCK_N, BLOCK_D,
+            k_desc, v_desc, batch, kv_head, queries, first, full, window, scale, scale_log2,
+            HAS_WINDOW, True, BLOCK_N, BLOCK_D,
         )  # fmt: skip
     d_q, d_rho = _accumulate_dq(
         d_q, d_rho, q_rho, d_o, lse_m, weight_at_0_m, beta_m, gamma_m,
-        k_desc, v_desc, batch, kv_head, queries, full, full_last, seq_len, window, scale, scale_log2,
-        CAUSAL, HAS_WINDOW, False, BLOCK_N, BLOCK_D,
+        k_desc, v_desc, batch, kv_head, queries, full, full_last, window, scale, scale_log2,
+        HAS_WINDOW, False, BLOCK_N, BLOCK_D,
     )  # fmt: skip
     d_q, d_rho = _accumulate_dq(
         d_q, d_rho, q_rho, d_o, lse_m, weight_at_0_m, beta_m, gamma_m,
-        k_desc, v_desc, batch, kv_head, queries, full_last, last, seq_len, window, scale, scale_log2,
-        CAUSAL, HAS_WINDOW, True, BLOCK_N, BLOCK_D,
+        k_desc, v_desc, batch, kv_head, queries, full_last, last, window, scale, scale_log2,
+        HAS_WINDOW, True, BLOCK_N, BLOCK_D,
     )  # fmt: skip
     if gains is not None:  # all loads first: their latencies overlap
         x_q = load_rows(unnormed_q, q_strides, batch, head, queries, seq_len, head_dim, BLOCK_D)

@@ -17,9 +17,8 @@ from mixerlab.kernels.parallax.triton_tiles import load_tile, query_offset, seen
 @triton.jit
 def _attend(
     mean_v, cov, row_sum, row_max, mean_t,
-    q, rho, k_desc, v_desc, batch, kv_head, queries, first, last, seq_len, window, scale_log2,
-    CAUSAL: tl.constexpr, HAS_WINDOW: tl.constexpr, MASKED: tl.constexpr,
-    BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
+    q, rho, k_desc, v_desc, batch, kv_head, queries, first, last, window, scale_log2,
+    HAS_WINDOW: tl.constexpr, MASKED: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
 ):  # fmt: skip
     """Returns the state (the first five arguments) after the keys `first .. last`."""
     for start in range(first, last, BLOCK_N):
@@ -28,7 +27,7 @@ def _attend(
         t = dot(rho, k.T)
         if MASKED:
             keys = start + tl.arange(0, BLOCK_N)
-            seen = visible(queries[:, None], keys[None, :], seq_len, window, CAUSAL, HAS_WINDOW)
+            seen = visible(queries[:, None], keys[None, :], window, HAS_WINDOW)
             logits = tl.where(seen, logits, float("-inf"))
         # The maximum is scaled before it is subtracted: so all weights of a row share its rounding, and the exponent
         # takes one multiply-add for each pair.
@@ -54,7 +53,7 @@ def _attend(
 def forward_kernel(
     q, q_strides, rho, rho_strides, k_desc, v_desc, o_desc, mean_v_desc, cov_desc, lse, weight_at_0,
     heads, seq_len, head_dim, window, scale, scale_log2,
-    GROUP: tl.constexpr, CAUSAL: tl.constexpr, HAS_WINDOW: tl.constexpr,
+    GROUP: tl.constexpr, HAS_WINDOW: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
 ):  # fmt: skip
     blocks = tl.cdiv(seq_len, BLOCK_M)
@@ -75,22 +74,22 @@ def forward_kernel(
     row_sum = tl.full([BLOCK_M], 1.0e-30, tl.float32)
     mean_t = tl.zeros([BLOCK_M], tl.float32)
 
-    first, full, full_last, last = seen_span(start_m, seq_len, window, CAUSAL, HAS_WINDOW, BLOCK_M, BLOCK_N)
+    first, full, full_last, last = seen_span(start_m, seq_len, window, HAS_WINDOW, BLOCK_M, BLOCK_N)
     if HAS_WINDOW:
         mean_v, cov, row_sum, row_max, mean_t = _attend(
             mean_v, cov, row_sum, row_max, mean_t,
-            q, rho, k_desc, v_desc, batch, kv_head, queries, first, full, seq_len, window, scale_log2,
-            CAUSAL, HAS_WINDOW, True, BLOCK_N, BLOCK_D,
+            q, rho, k_desc, v_desc, batch, kv_head, queries, first, full, window, scale_log2,
+            HAS_WINDOW, True, BLOCK_N, BLOCK_D,
         )  # fmt: skip
     mean_v, cov, row_sum, row_max, mean_t = _attend(
         mean_v, cov, row_sum, row_max, mean_t,
-        q, rho, k_desc, v_desc, batch, kv_head, queries, full, full_last, seq_len, window, scale_log2,
-        CAUSAL, HAS_WINDOW, False, BLOCK_N, BLOCK_D,
+        q, rho, k_desc, v_desc, batch, kv_head, queries, full, full_last, window, scale_log2,
+        HAS_WINDOW, False, BLOCK_N, BLOCK_D,
     )  # fmt: skip
     mean_v, cov, row_sum, row_max, mean_t = _attend(
         mean_v, cov, row_sum, row_max, mean_t,
-        q, rho, k_desc, v_desc, batch, kv_head, queries, full_last, last, seq_len, window, scale_log2,
-        CAUSAL, HAS_WINDOW, True, BLOCK_N, BLOCK_D,
+        q, rho, k_desc, v_desc, batch, kv_head, queries, full_last, last, window, scale_log2,
+        HAS_WINDOW, True, BLOCK_N, BLOCK_D,
     )  # fmt: skip
 
     inverse_sum = 1 / row_sum  # one division for each query, not for each element

@@ -35,11 +35,11 @@ class Norms(NamedTuple):
     eps: float
 
 
-# By the width of a tile; the best of about 20 choices each on an H200 (README.md). Programs of one warp group, two or
-# three to a multiprocessor, are faster than larger tiles: while one waits, another computes.
-FORWARD_TILES = {16: Tiles(64, 64, 4, 3), 32: Tiles(64, 64, 4, 3), 64: Tiles(64, 64, 4, 3), 128: Tiles(64, 64, 4, 2)}
-DQ_TILES = {16: Tiles(64, 64, 4, 3), 32: Tiles(64, 64, 4, 3), 64: Tiles(64, 64, 4, 3), 128: Tiles(64, 64, 4, 2)}
-DKV_TILES = {16: Tiles(32, 64, 4, 2), 32: Tiles(32, 64, 4, 2), 64: Tiles(32, 64, 4, 3), 128: Tiles(32, 64, 4, 3)}
+# Of the forward and dq, and of dkv, by the width of a tile; the best of about 20 choices each on an H200 (README.md).
+# Programs of one warp group, two or three to a multiprocessor, are faster than larger tiles: while one waits, another
+# computes.
+QUERY_TILES = {16: Tiles(64, 64, 4, 3), 32: Tiles(64, 64, 4, 3), 64: Tiles(64, 64, 4, 3), 128: Tiles(64, 64, 4, 2)}
+KEY_TILES = {16: Tiles(32, 64, 4, 2), 32: Tiles(32, 64, 4, 2), 64: Tiles(32, 64, 4, 3), 128: Tiles(32, 64, 4, 3)}
 # Up to this length one program holds a sequence, as one or two tiles of 64 positions. In the backward two tiles of
 # width 128 would not fit in registers: there it is one tile of 128 positions, with twice the warps.
 SHORT_LENGTH = 128
@@ -57,27 +57,27 @@ def saved_like(q: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     are equal.
     """
     batch, length, heads, _ = q.shape
-    tile = _tiles(FORWARD_TILES, q).queries
+    tile = _tiles(QUERY_TILES, q).queries
     room = triton.cdiv(length, tile) * tile
     lse, weight_at_0 = (q.new_empty(batch, heads, room, dtype=torch.float32) for _ in range(2))
     return q.new_empty(q.shape, dtype=torch.float32), q.new_empty(q.shape), lse, weight_at_0
 
 
 def run_forward(
-    q: Tensor, rho: Tensor, k: Tensor, v: Tensor, scale: float, causal: bool, window: int | None
+    q: Tensor, rho: Tensor, k: Tensor, v: Tensor, scale: float, window: int | None
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """The output `[B, T, Hq, D]` and what `saved_like` describes."""
     batch, length, heads, head_dim = q.shape
     o = q.new_empty(q.shape)
     mean_v, cov, lse, weight_at_0 = saved_like(q)
-    tiles = _tiles(FORWARD_TILES, q)
+    tiles = _tiles(QUERY_TILES, q)
     forward_kernel[(triton.cdiv(length, tiles.queries) * batch * heads,)](
         *(q, q.stride(), rho, rho.stride()),
         *(descriptor(x, tiles.keys) for x in (k, v)),
         *(descriptor(x, tiles.queries) for x in (o, mean_v, cov)),
         *(lse, weight_at_0),
         *(heads, length, head_dim, window or 0, scale, scale * LOG2_E.value),
-        **_constants(q, k, causal, window, tiles),
+        **_constants(q, k, window, tiles),
     )
     return o, mean_v, cov, lse, weight_at_0
 
@@ -94,7 +94,6 @@ def run_backward(
     lse: Tensor,
     weight_at_0: Tensor,
     scale: float,
-    causal: bool,
     window: int | None,
     frequency: Tensor | None = None,
     rotate_rho: bool = False,
@@ -112,26 +111,26 @@ def run_backward(
     rotate = frequency is not None
     rotation = (frequency, 1 if frequency is None else batch // frequency.shape[0])
     beta, gamma = torch.empty_like(lse), torch.empty_like(lse)
+    tiles = _tiles(QUERY_TILES, q)
+    room = tiles.queries  # of the forward too, and a multiple of those of dkv
     gains, sums = None, None
     if norms is not None:
         gains = whole_rows(norms.gains)
-        assert heads == kv_heads and _tiles(DQ_TILES, q).queries == _tiles(DKV_TILES, q).keys  # both count blocks
-        parts = triton.cdiv(length, _tiles(DQ_TILES, q).queries) * batch * heads // len(gains)
+        assert heads == kv_heads and room == _tiles(KEY_TILES, q).keys  # dq and dkv count blocks
+        parts = triton.cdiv(length, room) * batch * heads // len(gains)
         sums = torch.empty((len(gains), parts, 3, head_dim), dtype=torch.float32, device=q.device)
     unnormed_q, unnormed_k, unnormed_rho = (None,) * 3 if norms is None else norms[:3]
     of_gains = (gains, 0 if gains is None else gains.stride(0), sums, 0.0 if norms is None else norms.eps)
     per_query = (lse, weight_at_0, beta, gamma)
     sizes = (length, head_dim, window or 0, scale, scale * LOG2_E.value)
 
-    room = _tiles(FORWARD_TILES, q).queries  # a multiple of the other kernels' tiles of queries
     preprocess_kernel[(triton.cdiv(length, room) * batch * heads,)](
         *(d_o, d_o.stride(), mean_v, cov, cov.stride(), beta, gamma),
         *(heads, length, head_dim, scale),
         BLOCK_M=room,
         BLOCK_D=padded_head_dim(head_dim),
     )
-    tiles = _tiles(DQ_TILES, q)
-    dq_kernel[(triton.cdiv(length, tiles.queries) * batch * heads,)](
+    dq_kernel[(triton.cdiv(length, room) * batch * heads,)](
         *(q, q.stride(), rho, rho.stride()),
         *(descriptor(x, tiles.keys) for x in (k, v)),
         *(d_o, d_o.stride()),
@@ -143,9 +142,9 @@ def run_backward(
         ROTATE_Q=rotate,
         ROTATE_RHO=rotate_rho,
         ROOM=room,
-        **_constants(q, k, causal, window, tiles),
+        **_constants(q, k, window, tiles),
     )
-    tiles = _tiles(DKV_TILES, q)
+    tiles = _tiles(KEY_TILES, q)
     dkv_kernel[(triton.cdiv(length, tiles.keys) * batch * kv_heads,)](
         pair_descriptor(q, rho, tiles.queries),
         *(k, k.stride(), v, v.stride()),
@@ -157,29 +156,28 @@ def run_backward(
         *(kv_heads, *sizes),
         ROTATE_K=rotate,
         ROOM=room,
-        **_constants(q, k, causal, window, tiles),
+        **_constants(q, k, window, tiles),
     )
     return None if gains is None or sums is None else sum_parts(sums, gains.dtype)
 
 
-def is_short(q: Tensor, k: Tensor, causal: bool, window: int | None) -> bool:
-    """Whether the kernels of `triton_short.py` run: for causal sequences that fit in the registers of one program.
+def is_short(q: Tensor, k: Tensor, window: int | None) -> bool:
+    """Whether the kernels of `triton_short.py` run: for sequences that fit in the registers of one program.
 
     Not for float32, whose products need more registers, and not for shared key heads, whose gradients would have to be
     summed over several programs.
     """
-    return q.shape[1] <= SHORT_LENGTH and q.dtype.itemsize == 2 and q.shape == k.shape and causal and window is None
+    return q.shape[1] <= SHORT_LENGTH and q.dtype.itemsize == 2 and q.shape == k.shape and window is None
 
 
 def _tiles(choices: dict[int, Tiles], q: Tensor) -> Tiles:
     return FLOAT32_TILES if q.dtype == torch.float32 else choices[padded_head_dim(q.shape[3])]
 
 
-def _constants(q: Tensor, k: Tensor, causal: bool, window: int | None, tiles: Tiles) -> dict:
+def _constants(q: Tensor, k: Tensor, window: int | None, tiles: Tiles) -> dict:
     """The compile-time arguments that every kernel takes."""
     return {
         "GROUP": q.shape[2] // k.shape[2],
-        "CAUSAL": causal,
         "HAS_WINDOW": window is not None,
         "BLOCK_M": tiles.queries,
         "BLOCK_N": tiles.keys,

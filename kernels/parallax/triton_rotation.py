@@ -6,6 +6,7 @@ And back through the norm in front of it.
 import triton
 import triton.language as tl
 
+from mixerlab.kernels.common.triton_attention import prefetch
 from mixerlab.kernels.common.triton_halves import beside, left_right
 
 PER_RADIAN = tl.constexpr(0.15915493667125702)  # revolutions: 1 / (2 pi) in float32, and what it lacks
@@ -58,14 +59,7 @@ def prefetch_rows(x, strides, batch, head, rows, seq_len, D: tl.constexpr, EXACT
             tl.minimum(rows, seq_len - 1).to(tl.int64)[:, None] * strides[1]
             + tl.arange(0, D // SECTOR)[None, :] * SECTOR
         )
-        tl.inline_asm_elementwise(
-            "prefetch.global.L2 [$1]; mov.u32 $0, 0;",
-            "=r,l",
-            [(x + at).to(tl.int64)],
-            dtype=tl.int32,
-            is_pure=False,
-            pack=1,
-        )
+        prefetch(x + at)
 
 
 @triton.jit

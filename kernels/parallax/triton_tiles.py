@@ -39,38 +39,28 @@ def query_offset(sequence, seq_len, ROOM: tl.constexpr):
 
 
 @triton.jit
-def visible(queries, keys, seq_len, window, CAUSAL: tl.constexpr, HAS_WINDOW: tl.constexpr):
+def visible(queries, keys, window, HAS_WINDOW: tl.constexpr):
     """Whether each query sees each key; `queries` and `keys` are positions that broadcast."""
-    if CAUSAL:
-        seen = queries >= keys
-        if HAS_WINDOW:
-            seen = seen & (queries - keys < window)
-    else:
-        seen = (keys < seq_len) & (queries >= 0)
+    seen = queries >= keys
+    if HAS_WINDOW:
+        seen = seen & (queries - keys < window)
     return seen
 
 
 @triton.jit
-def seen_span(
-    start_m, seq_len, window,
-    CAUSAL: tl.constexpr, HAS_WINDOW: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
-):  # fmt: skip
+def seen_span(start_m, seq_len, window, HAS_WINDOW: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr):
     """The keys `first .. last` that some query of the block at `start_m` sees, and `full .. full_last` that all see.
 
     All but `last` are multiples of BLOCK_N.
     """
     first = 0
     full = 0
-    if CAUSAL:
-        last = tl.minimum(start_m + BLOCK_M, seq_len)
-        full_last = start_m // BLOCK_N * BLOCK_N
-        if HAS_WINDOW:
-            first = tl.maximum(start_m - window + 1, 0) // BLOCK_N * BLOCK_N
-            full = tl.cdiv(tl.maximum(start_m + BLOCK_M - window, 0), BLOCK_N) * BLOCK_N
-            full = tl.maximum(tl.minimum(full, full_last), first)
-    else:
-        last = seq_len
-        full_last = seq_len // BLOCK_N * BLOCK_N
+    last = tl.minimum(start_m + BLOCK_M, seq_len)
+    full_last = start_m // BLOCK_N * BLOCK_N
+    if HAS_WINDOW:
+        first = tl.maximum(start_m - window + 1, 0) // BLOCK_N * BLOCK_N
+        full = tl.cdiv(tl.maximum(start_m + BLOCK_M - window, 0), BLOCK_N) * BLOCK_N
+        full = tl.maximum(tl.minimum(full, full_last), first)
     return first, full, full_last, last
 
 

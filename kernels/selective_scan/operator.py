@@ -58,7 +58,7 @@ def _(grad, u, delta, delta_bias, A, BC, D, z, ungated, states):
 def states_shape(u: Tensor, A: Tensor) -> tuple[int, ...]:
     """The shape of the states that the forward kernel saves, in the dtype of `u`."""
     batch, length, channels = u.shape
-    return batch, -(-length // triton_scan.backward_tiles(A.shape[-1]).block_t), A.shape[-1], channels
+    return batch, -(-length // triton_scan.BACKWARD[0]), A.shape[-1], channels
 
 
 def parameter_gradients(packed: Tensor, channels: int) -> tuple[Tensor, Tensor, Tensor]:

@@ -9,8 +9,6 @@ The forward kernel saves the state at the start of each tile of the backward ker
 last to the first: it scans each again from the saved state, and then scans the gradient of the state back.
 """
 
-from typing import NamedTuple
-
 import torch
 import triton
 import triton.language as tl
@@ -31,6 +29,9 @@ from mixerlab.kernels.selective_scan.triton_tiles import (
 )
 
 LN_2 = tl.constexpr(0.6931471805599453)
+# Time steps of a tile, and tiles in flight to shared memory. The forward saves the state at each tile of the backward,
+# whose steps divide its own.
+FORWARD, BACKWARD = (4, 4), (2, 3)
 
 
 @triton.jit
@@ -288,16 +289,6 @@ def scan_backward_kernel(
     tl.store(sums + (N + 1) * CHANNELS + channel, tl.sum(grad_bias, axis=0), mask=is_channel)
 
 
-class Tiles(NamedTuple):
-    """The tile of one kernel and how it runs."""
-
-    block_t: int  # time steps
-    block_c: int  # channels
-    lanes: int  # over how many threads the N elements of a channel's state are spread
-    warps: int
-    stages: int  # tiles in flight to shared memory
-
-
 def forward(u, delta, delta_bias, A, BC, D, z, *, from_log: bool = False) -> tuple[Tensor, Tensor, Tensor]:
     """`scan` of `kernels.selective_scan.operator`: the output, the same before its gate, and the saved states.
 
@@ -305,19 +296,19 @@ def forward(u, delta, delta_bias, A, BC, D, z, *, from_log: bool = False) -> tup
     """
     batch, length, channels = u.shape
     groups, _, n = A.shape
-    tiles, every = forward_tiles(n), backward_tiles(n).block_t
+    blocks, every = _blocks(n, *FORWARD), BACKWARD[0]
     u, delta, z, BC, A, D, delta_bias = (addressable(x) for x in (u, delta, z, BC, A, D, delta_bias))
     y = torch.empty(u.shape, dtype=u.dtype, device=u.device)
     ungated = torch.empty(u.shape, dtype=u.dtype, device=u.device)
     starts = torch.empty((batch, triton.cdiv(length, every), n, channels), dtype=u.dtype, device=u.device)
-    scan_forward_kernel[(triton.cdiv(channels, tiles.block_c), batch)](
+    scan_forward_kernel[(triton.cdiv(channels, blocks["BLOCK_C"]), batch)](
         *(u, delta, z, BC, A, D, delta_bias, y, ungated, starts),
         *(length, channels, batch // groups),
         _group_strides(A, D, delta_bias),
         *_row_strides(u, delta, z, BC),
         EVERY=every,
         FROM_LOG=from_log,
-        **_blocks(n, tiles),
+        **blocks,
     )
     return y, ungated, starts
 
@@ -333,8 +324,8 @@ def backward(
     """
     batch, length, channels = u.shape
     groups, _, n = A.shape
-    tiles = backward_tiles(n)
-    channel_blocks = triton.cdiv(channels, tiles.block_c)
+    blocks = _blocks(n, *BACKWARD)
+    channel_blocks = triton.cdiv(channels, blocks["BLOCK_C"])
     inputs = grad, u, delta, z, BC, A, D, delta_bias
     grad, u, delta, z, BC, A, D, delta_bias = (addressable(x) for x in inputs)
     grad_u, grad_delta = (torch.empty(x.shape, dtype=x.dtype, device=x.device) for x in (u, delta))
@@ -347,9 +338,9 @@ def backward(
         *(length, channels, batch // groups),
         _group_strides(A, D, delta_bias),
         *_row_strides(u, delta, z, BC, grad, grad_z),
-        HALVINGS=tiles.block_c.bit_length() - 1,
+        HALVINGS=blocks["BLOCK_C"].bit_length() - 1,
         FROM_LOG=from_log,
-        **_blocks(n, tiles),
+        **blocks,
     )
     return grad_u, grad_delta, bc_sums, sum_parts(sums, torch.float32)
 
@@ -364,36 +355,19 @@ def _row_strides(*tensors: Tensor) -> list[tuple[int, ...]]:
     return [x.stride()[:2] for x in tensors]
 
 
-def _blocks(n: int, tiles: Tiles) -> dict[str, int]:
+def _blocks(n: int, steps: int, stages: int) -> dict[str, int]:
+    """The compile-time arguments: one warp, with a thread for up to 16 elements of a channel's state.
+
+    If N is at most 16, only sums over channels cross threads.
+    """
+    padded = max(4, triton.next_power_of_2(n))
+    lanes = max(1, padded // 16)
     return {
         "N": n,
-        "BLOCK_T": tiles.block_t,
-        "BLOCK_C": tiles.block_c,
-        "ROWS": _padded(n) // tiles.lanes,
-        "LANES": tiles.lanes,
-        "STAGES": tiles.stages,
-        "num_warps": tiles.warps,
+        "BLOCK_T": steps,
+        "BLOCK_C": 32 // lanes,
+        "ROWS": padded // lanes,
+        "LANES": lanes,
+        "STAGES": stages,
+        "num_warps": 1,
     }
-
-
-def _padded(state: int) -> int:
-    return max(4, triton.next_power_of_2(state))
-
-
-def forward_tiles(state: int) -> Tiles:
-    """Up to 16 elements of a channel's state in one thread: if N is at most 16, no sum crosses threads."""
-    return Tiles(block_t=4, stages=4, **_threads(state))
-
-
-def backward_tiles(state: int) -> Tiles:
-    """The same threads as in the forward, so that only sums over channels cross them.
-
-    `block_t` divides that of the forward kernel, which saves the state every so many steps.
-    """
-    return Tiles(block_t=2, stages=3, **_threads(state))
-
-
-def _threads(state: int) -> dict[str, int]:
-    """One warp, with a thread for up to 16 elements of a channel's state."""
-    lanes = max(1, _padded(state) // 16)
-    return {"block_c": 32 // lanes, "lanes": lanes, "warps": 1}

@@ -1,9 +1,10 @@
 """A causal depthwise convolution over a few positions and SiLU, as recurrent mixers apply to their inputs."""
 
+import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from mixerlab.kernels.common.dispatch import resolve_backend, why_not_triton
-from mixerlab.kernels.short_convolution.reference import short_convolution_reference
 
 MAX_TAPS = 4  # a thread of the kernel keeps that many rows in registers
 
@@ -32,13 +33,21 @@ def short_convolution(x: Tensor, weight: Tensor, bias: Tensor | None = None, *, 
         raise ValueError(f"bias has shape {tuple(bias.shape)}: pass {tuple(x.shape[2:])}, to fit x")
     why = why_not_kernel(x, weight)
     if resolve_backend(backend, x.device, why) == "reference":
-        return short_convolution_reference(x, weight, bias)
+        return _reference(x, weight, bias)
     from mixerlab.kernels.short_convolution.operator import convolution  # here, because Triton is optional
 
     if bias is None:
         bias = weight.new_zeros(weight.shape[0])
     # One group of parameters; under vmap each replica is another.
     return convolution(x, weight.float()[None], bias.float()[None])
+
+
+def _reference(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    channels, taps = weight.shape
+    dtype = torch.promote_types(x.dtype, torch.float32)
+    weight, bias = weight.to(dtype), None if bias is None else bias.to(dtype)
+    y = F.conv1d(x.to(dtype).transpose(1, 2), weight[:, None], bias, padding=taps - 1, groups=channels)
+    return F.silu(y[..., : x.shape[1]]).transpose(1, 2).to(x.dtype)
 
 
 def why_not_kernel(x: Tensor, weight: Tensor) -> str:

@@ -29,22 +29,10 @@ def short_attention_backward(d_o: Tensor, q: Tensor, k: Tensor, v: Tensor) -> tu
     return triton_short.backward(d_o, q, k, v)
 
 
-@short_attention.register_fake
-def _(q, k, v):
-    return q.new_empty(q.shape)
-
-
-@short_attention_backward.register_fake
-def _(d_o, q, k, v):
-    return tuple(x.new_empty(x.shape) for x in (q, k, v))
-
-
-register(
-    short_attention,
-    gradients=lambda ctx, d_o: short_attention_backward(d_o, *ctx.saved_tensors),
-)
+register(short_attention, like="q", backward=short_attention_backward)
 register(
     short_attention_backward,
+    like="q k v",
     refusal="softmax_attention of a short sequence cannot be differentiated twice on a GPU",
 )
 

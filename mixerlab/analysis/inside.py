@@ -90,7 +90,7 @@ def _of_sequence(parts: AttentionParts, number: int) -> AttentionParts:
 
 def _weights(parts: AttentionParts) -> tuple[Tensor, Tensor | None]:
     """p and, with a probe, s."""
-    seen = visible_keys(parts.q.shape[1], True, parts.window, parts.q.device)
+    seen = visible_keys(parts.q.shape[1], parts.window, parts.q.device)
     p = measures.softmax_weights(parts.q, parts.k, parts.scale, seen)
     return p, None if parts.rho is None else measures.combined_weights(p, parts.rho, parts.k)
 

@@ -9,7 +9,7 @@ from mixerlab.analysis import measures
 from mixerlab.kernels.parallax.reference import visible_keys
 
 T, D = 9, 3
-SEEN = visible_keys(T, True, None, torch.device("cpu"))
+SEEN = visible_keys(T, None, torch.device("cpu"))
 
 
 @pytest.fixture

@@ -84,7 +84,7 @@ def run_attention() -> None:
 
     differentiate(short_attention, *[(2, 128, 2, 64)] * 3)
     for length in (128, 256):  # one launch each way, and the kernels for any length
-        differentiate(parallax_triton, *[(2, length, 2, 64)] * 4, scale=0.125, causal=True, window=None)
+        differentiate(parallax_triton, *[(2, length, 2, 64)] * 4, scale=0.125, window=None)
     lengths = torch.tensor([300, 2], dtype=torch.int32)
     for shape, cache in (((2, 1, 8, 128), (2, 512, 8, 128)), ((2, 8, 8, 64), (2, 512, 2, 64))):
         decode(*(torch.randn(x, dtype=BF16) for x in (shape, shape, cache, cache)), lengths, 0.125, None)

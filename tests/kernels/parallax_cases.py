@@ -29,10 +29,10 @@ def run(function, tensors, **options) -> list[Tensor]:
     return [o.detach(), *torch.autograd.grad(o, leaves, d_o)]
 
 
-def exact(tensors, *, scale=None, causal=True, window=None) -> list[Tensor]:
+def exact(tensors, *, scale=None, window=None) -> list[Tensor]:
     """The same in float64 through PyTorch's autograd."""
     scale = tensors[0].shape[-1] ** -0.5 if scale is None else scale
-    return run(parallax_reference, [x.double() for x in tensors], scale=scale, causal=causal, window=window)
+    return run(parallax_reference, [x.double() for x in tensors], scale=scale, window=window)
 
 
 def operators_of(function) -> set[str]:

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from mixerlab.kernels.common.addressing import addressable, unit_stride
+from mixerlab.kernels.common.addressing import addressable, packed_heads, unit_stride
 from mixerlab.kernels.parallax.triton_tiles import for_copy_engine
 
 LENGTH, WIDTH = 2**12, 2**10  # of one sequence: 2^22 elements
@@ -54,6 +54,12 @@ def test_unit_stride_allows_any_step_between_rows():
     rows = meta(1, 2**25, 4 * WIDTH)[..., :WIDTH]
     assert unit_stride(rows) is rows
     assert unit_stride(rows.mT).is_contiguous()
+
+
+def test_a_single_position_whose_heads_lie_in_front_is_packed():
+    x = torch.randn(2, 3, 1, 8).transpose(1, 2)
+    packed = packed_heads(x)
+    assert torch.equal(packed, x) and packed.stride() == (24, 24, 8, 1)
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,6 @@ from functools import partial
 
 import pytest
 import torch
-import torch.nn.functional as F
 from fused_cases import (
     BACKENDS,
     BFLOAT16,
@@ -20,6 +19,7 @@ from fused_cases import (
 
 from mixerlab.kernels.fused import Form, Part, norm_heads, rotary_heads, split_heads
 from mixerlab.kernels.fused.heads import triton_kernels
+from mixerlab.kernels.fused.heads.parts import columns_of
 
 WIDTH = 10  # not a power of two, nor are the 3 heads, the 19 positions and the columns below
 PADDING = 3
@@ -43,10 +43,6 @@ NORMED = [
 NORMS = Form.RMS_NORM, Form.COPY, Form.RMS_NORM
 each_list = pytest.mark.parametrize("parts", [PARTS, NORMED], ids=["without gains", "with gains"])
 each_backend = pytest.mark.parametrize("backend", BACKENDS)
-
-
-def columns_of(parts):
-    return sum(part.heads * part.width for part in parts)
 
 
 def gains_of(parts):
@@ -109,28 +105,6 @@ def test_gains_of_programs_that_take_several_blocks(device, monkeypatch):
     monkeypatch.setattr(triton_kernels, "SUMMING_PROGRAMS", 1)
     parts = [Part(2, 32, Form.RMS_NORM_ROTARY), Part(2, 32, Form.RMS_NORM)]
     check(*both(parts, draw((5, 37, 128), (32,), (32,), device=device), "triton"))
-
-
-@each_backend
-@pytest.mark.parametrize("rotated", [True, False])
-def test_is_pytorchs_norm_before_the_rotation(device, rotated, backend):
-    frequency = frequencies(16, device)
-    inputs = draw((2, 9, 64), (16,), (16,), device=device)
-
-    def by_pytorch(packed, *gains):
-        first, second, rest = packed.split((32, 16, 16), dim=-1)
-        normed = [
-            F.rms_norm(x.unflatten(-1, (-1, 16)), (16,), gain, EPS)
-            for x, gain in zip((first, second), gains, strict=True)
-        ]
-        if rotated:
-            normed = [plain(x.flatten(2), [Part(x.shape[2], 16, Form.ROTARY)], frequency)[0] for x in normed]
-        return *normed, rest.unflatten(-1, (1, 16))
-
-    form = Form.RMS_NORM_ROTARY if rotated else Form.RMS_NORM
-    parts = [Part(2, 16, form), Part(1, 16, form), Part(1, 16)]
-    actual = run(lambda x, *gains: split_heads(x, parts, frequency, gains, EPS, backend=backend), inputs)
-    check(actual, run(by_pytorch, inputs))
 
 
 @each_backend
@@ -239,8 +213,7 @@ def test_in_bfloat16(device, batch, length, heads, width):
     """Two runs agree bit for bit, and with float64 within the rounding of bfloat16."""
     frequency = frequencies(width, device)
     parts = [Part(heads, width, form) for form in (*Form, Form.ROTARY)] + [Part(heads, 1, Form.COPY)]
-    columns = sum(part.heads * part.width for part in parts) + PADDING
-    packed = draw((batch, length, columns), device=device, dtype=torch.bfloat16)
+    packed = draw((batch, length, columns_of(parts) + PADDING), device=device, dtype=torch.bfloat16)
     inputs = packed + draw((width,), (width,), device=device, seed=1)
     same_bits_and_close(
         lambda x, *gains: split_heads(x, parts, frequency, gains, EPS),

@@ -41,7 +41,7 @@ def exact(q, k, v, log_decay, beta, ridge):
     return (value_states @ solution[..., None])[..., 0]
 
 
-@pytest.mark.parametrize("length", [1, 17, 63, 64, 65, 127])
+@pytest.mark.parametrize("length", [1, 63, 64, 65])
 def test_reference_equals_the_formula(length):
     """30 steps at head size 16 solve the systems: what remains is the rounding of float64."""
     check(lambda *x: mesa(*x, backend="reference"), exact, mesa_inputs(length, length=length), 1e-9, NAMES)
@@ -79,15 +79,15 @@ def test_chunk_size_changes_nothing():
     torch.testing.assert_close(mesa(*inputs, chunk_size=16), whole, rtol=1e-9, atol=1e-11)
 
 
-@pytest.mark.parametrize("length", [1, 16, 39])
-def test_kernel_equals_the_formula(device, length):
-    """The values stand among other columns, as in a packed projection."""
+@pytest.mark.parametrize(("length", "dim"), [(1, 16), (16, 8), (39, 16)])
+def test_kernel_equals_the_formula(device, length, dim):
+    """The values stand among other columns, as in a packed projection. Heads of 8 are padded, and cut again."""
 
     def kernel(q, k, v, *rest):
         values = torch.cat((k, v), dim=2)[:, :, k.shape[2] :]
         return mesa(q, k, values, *rest, iterations=20, chunk_size=16, backend="triton")
 
-    inputs = mesa_inputs(length, length=length, dtype=torch.float32, device=device)
+    inputs = mesa_inputs(length, length=length, dim=dim, dtype=torch.float32, device=device)
     check(kernel, exact, inputs, 1e-5, NAMES)
 
 

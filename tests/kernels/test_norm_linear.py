@@ -29,7 +29,7 @@ def inputs(rows, width, outputs, device) -> list[torch.Tensor]:
 
 
 # (groups of) rows, width, outputs: whole tiles, parts of one, and the widest that the kernel takes.
-SHAPES = [((4, 16), 128, 16), ((2, 37), 24, 5), ((9,), 24, 38), ((1,), 3, 1), ((33,), 128, 128)]
+SHAPES = [((4, 16), 128, 16), ((2, 37), 24, 5), ((9,), 24, 38), ((1,), 3, 1), ((33,), 128, 128), ((0, 3), 8, 4)]
 
 
 @pytest.mark.parametrize("backend", BACKENDS)

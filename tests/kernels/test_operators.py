@@ -15,7 +15,9 @@ from mixerlab.kernels.fused import (
     cross_entropy,
     embedded_add_rms_norm,
     embedding,
+    gated_rms_norm,
     linear,
+    norm_heads,
     norm_linear,
     rms_norm,
     split_heads,
@@ -27,7 +29,7 @@ from mixerlab.kernels.fused.embedding.operator import look_up, look_up_backward
 from mixerlab.kernels.fused.embedding_norm.operator import look_up_add_norm, look_up_add_norm_backward, sum_add_norm
 from mixerlab.kernels.fused.gated_norm.operator import gated_norm, gated_norm_backward
 from mixerlab.kernels.fused.gates.operator import gates, gates_backward
-from mixerlab.kernels.fused.heads.operator import norm as norm_heads
+from mixerlab.kernels.fused.heads.operator import norm as norm_of_heads
 from mixerlab.kernels.fused.heads.operator import split, split_backward
 from mixerlab.kernels.fused.heads.parts import lists_of
 from mixerlab.kernels.fused.linear.operator import matrix_product, weight_gradient
@@ -37,6 +39,7 @@ from mixerlab.kernels.fused.rms_norm.operator import add_norm, norm, norm_backwa
 from mixerlab.kernels.fused.swiglu.operator import gated, gated_backward, gated_packed, gated_packed_backward
 from mixerlab.kernels.gated_delta_rule import gated_delta_rule
 from mixerlab.kernels.gated_delta_rule import operator as delta_rule
+from mixerlab.kernels.kimi_delta_rule import kimi_delta_rule
 from mixerlab.kernels.mesa import mesa
 from mixerlab.kernels.mesa import operator as mesa_operator
 from mixerlab.kernels.optimizer.newton_schulz import orthogonalise
@@ -83,7 +86,7 @@ def fused_calls(device):
         (gated_packed_backward, (up, gate_up)),
         (mean_losses, (logits, targets)),
         (mean_losses_backward, (loss, logits, targets, count, log_sum)),
-        (look_up, (tokens, table, BF16)),
+        (look_up, (tokens, table)),
         (look_up_backward, (x, tokens, table)),
         (look_up_add_norm, (tokens, table, y, gain, EPS, BF16)),
         (look_up_add_norm_backward, (x, None, tokens, table, y, gain, EPS)),
@@ -108,7 +111,7 @@ def heads_calls(device):
     yield split, rest
     yield split_backward, (grads, *rest)
     (packed,) = draw((2, 4, 40), device=device)
-    yield norm_heads, (packed, gains[:, :1], EPS, *lists_of([Part(2, 10, Form.RMS_NORM), Part(2, 10, Form.COPY)]))
+    yield norm_of_heads, (packed, gains[:, :1], EPS, *lists_of([Part(2, 10, Form.RMS_NORM), Part(2, 10, Form.COPY)]))
     packed, d_gates, of_channel, of_head = draw((2, 4, 7), (2, 4, 7), (2, 4), (2, 3), device=device)
     for rate in (None, of_channel):
         logits = packed[..., :4], packed[..., 4:], of_channel, rate, of_head
@@ -218,6 +221,8 @@ WRONG = [
     (linear, (zeros(2, 8), zeros(4, 8, dtype=BF16)), {}, "x is torch.float32 and weight torch.bfloat16"),
     (norm_linear, (X, X, zeros(8), zeros(4, 8), zeros(3), EPS), {}, r"weight \(4, 8\), bias \(3,\)"),
     (cross_entropy, (zeros(2, 3, 5), ROWS[0, :2]), {}, r"targets \(2,\)"),
+    (gated_rms_norm, (zeros(1, 3, 2, 8), zeros(1, 3, 16), zeros(1), EPS), {}, r"and weight \(1,\)"),
+    (norm_heads, (zeros(3, 16), (1, 1), 8, (zeros(4), None), EPS), {}, r"gains have shapes \[\(4,\)\] for .* \[8\]"),
     (split_heads, (X, [Part(3, 4)]), {}, r"packed has shape \(2, 3, 8\).* 12 columns"),
     (split_heads, (X, [ROTARY], zeros(4)), {}, r"inverse_frequency has shape \(4,\): heads of 4 need \(2,\)"),
     (split_heads, (X, [NORMED, NORMED], None, [zeros(4)], EPS), {}, r"gains have shapes \[\(4,\)\] for .* \[4, 4\]"),
@@ -227,6 +232,7 @@ WRONG = [
     (gated_delta_rule, without(DELTA, 0, DELTA[0][0]), {}, "q has shape"),
     (gated_delta_rule, DELTA, {"scale": float("nan")}, "scale=nan"),
     (gated_delta_rule, [x.double() for x in DELTA], TRITON, "dtype=torch.float64"),
+    (kimi_delta_rule, without(DELTA, 3, zeros(2, 5, 2, 1)), {}, r"log_decay has shape \(2, 5, 2, 1\)"),
     (mesa, [*DELTA, zeros(16)], {}, "ridge has shape"),
     (mesa, [*DELTA, zeros(2, 16)], {"iterations": 0}, "iterations=0"),
     (selective_scan, without(SCAN, 1, zeros(2, 5, 2)), {}, "^delta has shape"),
@@ -238,7 +244,6 @@ WRONG = [
     (parallax_attention, [*[zeros(1, 4, 3, 8)] * 2, *QKV[2:]], {}, "q has 3 heads, not a multiple of the 2"),
     (parallax_attention, QKV, {"scale": float("nan")}, "scale=nan"),
     (parallax_attention, QKV, {"window": 0}, "window=0"),
-    (parallax_attention, QKV, {"window": 2, "causal": False}, "window=2 needs causal=True"),
     (projected_parallax, (*PROJECTED, 3), {}, r"weight has shape \(64, 16\) and heads=3: pass 4 heads D rows"),
     (projected_parallax, (PROJECTED[0][0], *PROJECTED[1:], 1), {}, r"pass a non-empty \[B, T, K\]"),
     (orthogonalise, (zeros(2, 46), ((5, 9),)), {}, r"float32 \[R, 45\]"),

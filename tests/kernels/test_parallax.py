@@ -38,7 +38,6 @@ def test_every_shape(length, head_dim, dtype, device):
         (70, 2),
         (70, 33),
         (100, 32),
-        (70, 200),
         (70, 2**31 - 1),
         *(pytest.param(300, w, marks=gpu) for w in (3, 64, 190)),
     ],
@@ -56,7 +55,6 @@ def test_window(length, window, dtype, device):
     "length, kv_heads, options",
     [
         (40, 1, {}),
-        (33, 2, {"causal": False}),
         (70, 2, {"scale": -0.3}),
         pytest.param(200, 1, {"scale": 0.5}, marks=gpu),
     ],

@@ -58,9 +58,12 @@ def test_heads_that_fill_the_card(card, device, monkeypatch):
 
 @pytest.mark.parametrize("window", [None, 50])
 def test_what_lies_beyond_a_sequence_has_no_effect(window, device):
-    """Sequences of all lengths, an empty one too; the caches hold NaN and infinity behind them."""
+    """Sequences of all lengths, an empty one too; the caches hold NaN and infinity behind them.
+
+    The lengths are a column of a table.
+    """
     tensors = draw(6, 2, 2, 1, 200, 32, device)
-    lengths = torch.tensor([200, 0, 1, 2, 65, 199], dtype=torch.int32, device=device)
+    lengths = torch.tensor([200, 0, 1, 2, 65, 199], dtype=torch.int32, device=device).expand(2, 6).T.contiguous()[:, 0]
     for number, length in enumerate(lengths.tolist()):
         tensors[2][number, length:], tensors[3][number, length:] = torch.nan, torch.inf
     assert_close(tensors, lengths=lengths, window=window)

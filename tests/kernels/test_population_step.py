@@ -106,8 +106,7 @@ def test_replicas_may_have_scales_of_their_own(device):
     torch.testing.assert_close(ours["parameters"][2], row["parameters"][2], rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("step", [1.0, 4.0, float(STEPS), STEPS + 3.0])
-@pytest.mark.parametrize("matrices", MATRICES)
+@pytest.mark.parametrize(("matrices", "step"), [(0, 1.0), (700, 4.0), (1100, float(STEPS)), (SIZE, STEPS + 3.0)])
 def test_parameters_are_the_references(device, matrices, step):
     ours, expected, before = (for_parameters(device, matrices, step) for _ in range(3))
     update_parameters(**ours, backend="triton")
@@ -151,6 +150,7 @@ def test_norms_of_more_columns_than_one_block_a_program(device, monkeypatch, pro
         (update_moments, "steps_taken", lambda x: x[:1], r"steps_taken is .*\[1\]"),
         (update_moments, "matrices", lambda x: SIZE + 1, "matrices=5001 must be from 0 to 5000"),
         (update_parameters, "polar", lambda x: x.mT.contiguous().mT, "polar is torch.float32 .* with strides"),
+        (update_parameters, "column_scale", lambda x: x[0], r"column_scale is .*: pass .*\[5000\]"),
         (update_parameters, "schedule", lambda x: x[:, :0], r"schedule.shape\[1\]=0 must be from 1"),
         (update_parameters, "column_decay", lambda x: x[:1], r"column_decay is .*\[1\].*: pass .*\[5000\]"),
     ],

@@ -54,7 +54,7 @@ def exact(x, weight, heads, gains=(), eps=EPS, rotate_rho=False):
 
     q, k = rotated(q), rotated(k)
     rho = rotated(rho) if rotate_rho else rho
-    return parallax_reference(q, rho, k, v, head_dim**-0.5, True, None)
+    return parallax_reference(q, rho, k, v, head_dim**-0.5, None)
 
 
 # length, width, heads, head dim: whole tiles and parts of one, widths below a power of two.

@@ -32,7 +32,7 @@ def make_inputs(batch, length, channels, state, dtype=torch.float64, device="cpu
     return [t.to(device, dtype) for t in tensors]
 
 
-@pytest.mark.parametrize("length", [1, 17, 63, 64, 65, 127])
+@pytest.mark.parametrize("length", [1, 7, 8, 9])
 def test_reference_is_the_recurrence(length):
     inputs = make_inputs(batch=2, length=length, channels=3, state=4)
     check(run(lambda *a: selective_scan(*a, backend="reference"), inputs), run(loop, inputs), 1e-12)

@@ -5,7 +5,6 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from mixerlab.kernels.common.dispatch import resolve_backend, why_not_triton
-from mixerlab.kernels.fused.cross_entropy.targets import rows_of_groups
 from mixerlab.kernels.ignore_index import IGNORE_INDEX
 
 
@@ -25,7 +24,12 @@ def cross_entropy(logits: Tensor, targets: Tensor, *, backend: str = "auto") -> 
     Raises:
         ValueError: shapes that do not fit, or a backend that cannot run here.
     """
-    rows, flat = rows_of_groups(logits, targets)
+    if logits.shape[:-1] != targets.shape or not targets.ndim:
+        raise ValueError(
+            f"logits has shape {tuple(logits.shape)} and targets {tuple(targets.shape)}: pass logits [G, ..., V]"
+            " and targets [G, ...]"
+        )
+    rows, flat = logits.reshape(len(targets), -1, logits.shape[-1]), targets.reshape(len(targets), -1)
     why = why_not_triton(logits)
     if resolve_backend(backend, logits.device, why) == "reference":
         wide = rows.to(torch.promote_types(logits.dtype, torch.float32))

@@ -38,37 +38,34 @@ class Embedded:
             raise IndexError("an Embedded takes no `...`: index the axes of its tokens, or look it up first")
         return replace(self, tokens=self.tokens[places])
 
-    def look_up(self, *, out_dtype: torch.dtype | None = None, backend: str = "auto") -> Tensor:
-        """`[..., D]`; the arguments are those of `embedding`."""
-        return embedding(self.tokens, self.table, out_dtype=out_dtype, backend=backend)
+    def look_up(self, *, backend: str = "auto") -> Tensor:
+        """`[..., D]`."""
+        return embedding(self.tokens, self.table, backend=backend)
 
 
-def embedding(tokens: Tensor, weight: Tensor, *, out_dtype: torch.dtype | None = None, backend: str = "auto") -> Tensor:
+def embedding(tokens: Tensor, weight: Tensor, *, backend: str = "auto") -> Tensor:
     """The rows `tokens` of `weight`.
 
     Args:
         tokens: int64 `[...]`, from 0 to V - 1 (not checked on a GPU).
         weight: `[V, D]`.
-        out_dtype: dtype of the result, that of `weight` by default. The kernel gives up to 32 bits.
         backend: `auto`, `reference` (PyTorch) or `triton` (float32 and bfloat16). The kernel adds the gradients of a
             row in float32, always in the same order. For N tokens it does N x V x D multiplications.
 
     Returns:
-        `[..., D]`.
+        `[..., D]` in the dtype of `weight`.
 
     Raises:
         ValueError: a weight that is not a matrix, or a backend that cannot run here.
     """
     if weight.ndim != 2:
         raise ValueError(f"weight has shape {tuple(weight.shape)}: pass [V, D]")
-    out_dtype = out_dtype or weight.dtype
-    why = why_not_triton(weight) or ("the kernel does not give float64" if out_dtype == torch.float64 else "")
-    if resolve_backend(backend, weight.device, why) == "reference":
+    if resolve_backend(backend, weight.device, why_not_triton(weight)) == "reference":
         # PyTorch adds up the gradients of a row in the dtype of the table. In bfloat16 a sum stops growing after about
         # 256 equal terms.
         wide = weight.to(torch.promote_types(weight.dtype, torch.float32))
-        return F.embedding(tokens, wide).to(out_dtype)
+        return F.embedding(tokens, wide).to(weight.dtype)
     from mixerlab.kernels.fused.embedding.operator import look_up  # here, because Triton is optional
 
     # One group of parameters; under vmap each replica is another.
-    return look_up(tokens.reshape(1, -1), weight[None], out_dtype).view(*tokens.shape, weight.shape[1])
+    return look_up(tokens.reshape(1, -1), weight[None]).view(*tokens.shape, weight.shape[1])

@@ -22,12 +22,12 @@ BACKWARD_PROGRAMS = 4  # for each multiprocessor, of all groups together
 
 
 @torch.library.custom_op("mixerlab::embedding", mutates_args=())
-def look_up(tokens: Tensor, weight: Tensor, out_dtype: torch.dtype) -> Tensor:
+def look_up(tokens: Tensor, weight: Tensor) -> Tensor:
     """`embedding` of `tokens` `[groups, N]` in `weight` `[groups, V, D]`: `[groups, N, D]`."""
     groups, rows = tokens.shape
     width = weight.shape[2]
     weight = unit_stride(weight)
-    y = weight.new_empty((groups, rows, width), dtype=out_dtype)
+    y = _rows(tokens, weight)
     block = min(triton.next_power_of_2(width), MAX_BLOCK_D)
     tile = TILE // block
     if y.numel():
@@ -42,8 +42,8 @@ def look_up(tokens: Tensor, weight: Tensor, out_dtype: torch.dtype) -> Tensor:
 
 
 @look_up.register_fake
-def _(tokens, weight, out_dtype):
-    return weight.new_empty((*tokens.shape, weight.shape[2]), dtype=out_dtype)
+def _rows(tokens, weight):
+    return weight.new_empty((*tokens.shape, weight.shape[2]))
 
 
 @torch.library.custom_op("mixerlab::embedding_backward", mutates_args=())
@@ -53,7 +53,7 @@ def look_up_backward(grad: Tensor, tokens: Tensor, weight: Tensor) -> Tensor:
     if vocabulary <= MAX_VOCABULARY:
         return sum_by_token(grad, tokens, vocabulary, weight.dtype)
     rows = tokens + vocabulary * torch.arange(groups, device=tokens.device)[:, None]
-    wide = grad.to(torch.promote_types(grad.dtype, weight.dtype)).flatten(0, 1)
+    wide = grad.float().flatten(0, 1)
     sums = torch.ops.aten.embedding_dense_backward(wide, rows.flatten(), groups * vocabulary, -1, False)
     return sums.view(weight.shape).to(weight.dtype)
 
@@ -80,9 +80,5 @@ def sum_by_token(grad: Tensor, tokens: Tensor, vocabulary: int, dtype: torch.dty
     return sum_parts(sums, dtype)
 
 
-def _gradients(ctx, grad):
-    return None, look_up_backward(grad, *ctx.saved_tensors)
-
-
-register(look_up, gradients=_gradients, options=1)
+register(look_up, gradients=lambda ctx, grad: (None, look_up_backward(grad, *ctx.saved_tensors)))
 register(look_up_backward, like="weight")

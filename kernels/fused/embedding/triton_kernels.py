@@ -30,7 +30,7 @@ def embedding_forward_kernel(
     token = tl.load(tokens_ptr + group * N + row, mask=row < N, other=0)
     mask = (row < N)[:, None] & (column < D)[None, :]
     y = tl.load(weight_ptr + group * weight_group + token[:, None] * weight_row + column[None, :], mask=mask)
-    tl.store(y_ptr + (group * N + row)[:, None] * D + column[None, :], y.to(y_ptr.dtype.element_ty), mask=mask)
+    tl.store(y_ptr + (group * N + row)[:, None] * D + column[None, :], y, mask=mask)
 
 
 @triton.jit(do_not_specialize=["N", "V", "part_rows"])

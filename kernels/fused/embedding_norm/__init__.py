@@ -57,13 +57,7 @@ class EmbeddedSum:
 
 
 def embedded_add_rms_norm(
-    x: Embedded | EmbeddedSum,
-    y: Tensor,
-    gain: Tensor,
-    eps: float,
-    *,
-    out_dtype: torch.dtype | None = None,
-    backend: str = "auto",
+    x: Embedded | EmbeddedSum, y: Tensor, gain: Tensor, eps: float, *, backend: str = "auto"
 ) -> tuple[Tensor | EmbeddedSum, Tensor]:
     """`add_rms_norm` of an x that the kernel looks up itself. Its backward adds up the gradients by token.
 
@@ -72,7 +66,6 @@ def embedded_add_rms_norm(
         y: the same shape.
         gain: `[D]`.
         eps: added to the mean square.
-        out_dtype: as `add_rms_norm` takes it.
         backend: `auto`, `reference` (PyTorch) or `triton` (float32 and bfloat16, arithmetic in float32).
 
     Returns:
@@ -82,7 +75,7 @@ def embedded_add_rms_norm(
         ValueError: shapes that do not fit, or a backend that cannot run here.
     """
     if isinstance(x, EmbeddedSum):
-        return _add_to_sum(x, y, gain, eps, out_dtype, backend)
+        return _add_to_sum(x, y, gain, eps, backend)
     vocabulary, width = x.table.shape
     why = why_not_triton(x.table, y, gain)
     if vocabulary > MOST_ROWS or width > MAX_WIDTH or x.table.dtype != torch.float32:
@@ -92,7 +85,7 @@ def embedded_add_rms_norm(
         )
     chosen = resolve_backend(backend, y.device, why)
     if chosen == "reference" or x.shape != y.shape or gain.shape != (width,):
-        return add_rms_norm(x.look_up(backend=backend), y, gain, eps, out_dtype=out_dtype, backend=backend)
+        return add_rms_norm(x.look_up(backend=backend), y, gain, eps, backend=backend)
     from mixerlab.kernels.fused.embedding_norm.operator import look_up_add_norm  # here, because Triton is optional
 
     # One group of parameters; under vmap each replica is another.
@@ -102,18 +95,16 @@ def embedded_add_rms_norm(
         y.reshape(1, -1, width),
         gain[None],
         eps,
-        out_dtype or default_dtype(x.table),
+        default_dtype(x.table),
     )
     return EmbeddedSum(replace(x, table=x.table.detach()), y.detach(), zero.view(y.shape)), normed.view(y.shape)
 
 
-def _add_to_sum(
-    x: EmbeddedSum, z: Tensor, gain: Tensor, eps: float, out_dtype: torch.dtype | None, backend: str
-) -> tuple[Tensor, Tensor]:
+def _add_to_sum(x: EmbeddedSum, z: Tensor, gain: Tensor, eps: float, backend: str) -> tuple[Tensor, Tensor]:
     why = why_not_triton(z, gain)
     chosen = resolve_backend(backend, z.device, why)
     if chosen == "reference" or z.shape != x.zero.shape or gain.shape != z.shape[-1:]:
-        return add_rms_norm(x.add_up(), z, gain, eps, out_dtype=out_dtype, backend=backend)
+        return add_rms_norm(x.add_up(), z, gain, eps, backend=backend)
     from mixerlab.kernels.fused.embedding_norm.operator import sum_add_norm
 
     rows = (1, -1, z.shape[-1])
@@ -125,6 +116,6 @@ def _add_to_sum(
         z.reshape(rows),
         gain[None],
         eps,
-        out_dtype or default_dtype(x.zero),
+        default_dtype(x.zero),
     )
     return total.view(z.shape), normed.view(z.shape)

@@ -3,7 +3,7 @@
 from torch import Tensor
 
 from mixerlab.kernels.common.dispatch import resolve_backend, why_not_triton
-from mixerlab.kernels.fused.rms_norm import MAX_WIDTH, rms_norm
+from mixerlab.kernels.fused.rms_norm import MAX_WIDTH, wide_rms_norm
 from mixerlab.kernels.fused.swiglu import swiglu
 
 
@@ -26,16 +26,17 @@ def gated_rms_norm(
     Raises:
         ValueError: shapes or dtypes that do not fit, or a backend that cannot run here.
     """
-    if x.ndim != 4 or gate.shape != (*x.shape[:2], x.shape[2] * x.shape[3]) or gate.dtype != x.dtype:
+    fits = x.ndim == 4 and gate.shape == (*x.shape[:2], x.shape[2] * x.shape[3]) and weight.shape == x.shape[3:]
+    if not fits or gate.dtype != x.dtype:
         raise ValueError(
-            f"x is {x.dtype} {tuple(x.shape)} and gate {gate.dtype} {tuple(gate.shape)}: pass x [B, T, H, D] and a gate"
-            " [B, T, H D] of its dtype"
+            f"x is {x.dtype} {tuple(x.shape)}, gate {gate.dtype} {tuple(gate.shape)} and weight {tuple(weight.shape)}:"
+            " pass x [B, T, H, D], a gate [B, T, H D] of its dtype and a weight [D]"
         )
     why = why_not_triton(x, gate, weight)
     if x.shape[-1] > MAX_WIDTH:
         why = f"the kernel takes heads of at most {MAX_WIDTH}, not {x.shape[-1]}"
     if resolve_backend(backend, x.device, why) == "reference":
-        normed = rms_norm(x, weight, eps, out_dtype=x.dtype, backend="reference").flatten(-2)
+        normed = wide_rms_norm(x, weight, eps).to(x.dtype).flatten(-2)
         return swiglu(gate, normed, backend="reference") if silu else normed * gate.sigmoid()
     from mixerlab.kernels.fused.gated_norm.operator import gated_norm  # here, because Triton is optional
 

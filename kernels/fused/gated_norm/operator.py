@@ -58,9 +58,5 @@ def _constants(x: Tensor, gate: Tensor) -> dict[str, int]:
     return {"H": gate.shape[2] // width, "D": width, "BLOCK_D": block, "ROWS": max(1, TILE // block)}
 
 
-def _gradients(ctx, grad):
-    return gated_norm_backward(grad, *ctx.saved_tensors, *ctx.options)
-
-
-register(gated_norm, like="gate", gradients=_gradients, options=2)
+register(gated_norm, like="gate", backward=gated_norm_backward, options=2)
 register(gated_norm_backward, like="x gate weight")

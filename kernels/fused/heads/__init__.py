@@ -9,6 +9,7 @@ from mixerlab.kernels.common.dispatch import resolve_backend, why_not_traced, wh
 from mixerlab.kernels.fused.heads.operator import Split, norm
 from mixerlab.kernels.fused.heads.parts import UNIT_NORM_EPS, Form, Part, columns_of, lists_of, split_sizes
 from mixerlab.kernels.fused.linear import join_rows
+from mixerlab.kernels.fused.rms_norm import wide_rms_norm
 
 
 def split_heads(
@@ -54,14 +55,7 @@ def split_heads(
         if part.form.rotates and (inverse_frequency is None or 2 * inverse_frequency.numel() != part.width):
             given = None if inverse_frequency is None else tuple(inverse_frequency.shape)
             raise ValueError(f"inverse_frequency has shape {given}: heads of {part.width} need ({part.width / 2:g},)")
-    normed = [part.width for part in parts if part.form.has_gain]
-    if [tuple(gain.shape) for gain in gains] != [(width,) for width in normed] or len(set(normed)) > 1:
-        raise ValueError(
-            f"gains have shapes {[tuple(gain.shape) for gain in gains]} for RMS-normed heads of {normed}: pass one"
-            " [width] for each of these parts, all of one width"
-        )
-    if normed and not eps > 0:
-        raise ValueError(f"eps={eps}: pass a number above 0 for the RMS-normed parts")
+    _check_gains(gains, parts, eps)
     why = why_not_traced() or why_not_triton(packed, *gains)
     if inverse_frequency is not None and inverse_frequency.dtype != torch.float32:
         why = f"the kernel takes a float32 inverse_frequency, not {inverse_frequency.dtype}"
@@ -138,11 +132,23 @@ def norm_heads(
     ]
     rest = packed.shape[-1] - columns_of(parts)
     parts += [Part(1, rest, Form.COPY)] if rest else []
+    _check_gains(given, parts, eps)
     why = why_not_triton(packed, *given)
     if resolve_backend(backend, packed.device, why) == "reference":
         results = _reference(packed[None], parts, None, given, eps, None)
         return torch.cat([x.flatten(2) for x in results], dim=-1)[0]
     return norm(packed[None], join_rows(*(gain[None] for gain in given))[None], eps, *lists_of(parts))[0]
+
+
+def _check_gains(gains: Sequence[Tensor], parts: Sequence[Part], eps: float) -> None:
+    normed = [part.width for part in parts if part.form.has_gain]
+    if [tuple(gain.shape) for gain in gains] != [(width,) for width in normed] or len(set(normed)) > 1:
+        raise ValueError(
+            f"gains have shapes {[tuple(gain.shape) for gain in gains]} for RMS-normed heads of {normed}: pass one"
+            " [width] for each of these parts, all of one width"
+        )
+    if normed and not eps > 0:
+        raise ValueError(f"eps={eps}: pass a number above 0 for the RMS-normed parts")
 
 
 def _reference(
@@ -160,7 +166,7 @@ def _reference(
         if part.form == Form.UNIT_NORM:
             y = unit_norm(x)
         if part.form.has_gain:
-            y = _rms_norm(x, next(remaining), eps)
+            y = wide_rms_norm(x, next(remaining), eps)
         if part.form.rotates:
             assert inverse_frequency is not None  # `split_heads` has checked it
             y = _rotated(y, inverse_frequency, start)
@@ -173,15 +179,9 @@ def unit_norm(x: Tensor) -> Tensor:
 
     Through the mean square, which is `|x|^2 / width`.
     """
-    width = x.shape[-1]
-    wide = x.to(torch.promote_types(x.dtype, torch.float32))
-    scale = (wide.square().mean(-1, keepdim=True) + UNIT_NORM_EPS / width).rsqrt()
-    return (wide * scale * torch.full((width,), width**-0.5, dtype=wide.dtype, device=x.device)).to(x.dtype)
-
-
-def _rms_norm(x: Tensor, gain: Tensor, eps: float) -> Tensor:
-    wide = x.to(torch.promote_types(x.dtype, torch.float32))
-    return wide * (wide.square().mean(-1, keepdim=True) + eps).rsqrt() * gain
+    width, dtype = x.shape[-1], torch.promote_types(x.dtype, torch.float32)
+    gain = torch.full((width,), width**-0.5, dtype=dtype, device=x.device)
+    return wide_rms_norm(x, gain, UNIT_NORM_EPS / width).to(x.dtype)
 
 
 def _rotated(x: Tensor, inverse_frequency: Tensor, start: Tensor | None) -> Tensor:

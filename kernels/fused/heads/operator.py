@@ -62,18 +62,13 @@ def _(packed, gains, eps, heads, widths, forms):
     return packed.new_empty(packed.shape)
 
 
-def _save(ctx, inputs, output) -> None:
-    packed, gains, *ctx.rest = inputs
-    ctx.save_for_backward(packed, gains)
-
-
 def _gradients(ctx, grad: Tensor):
     packed, gains = ctx.saved_tensors
-    grads = views(grad, parts_of(*ctx.rest[1:]))
-    return *split_backward(grads, packed, None, gains, *ctx.rest), None, None, None, None
+    grads = views(grad, parts_of(*ctx.options[1:]))
+    return tuple(split_backward(grads, packed, None, gains, *ctx.options))
 
 
-register(norm, save=_save, gradients=_gradients)
+register(norm, gradients=_gradients, options=4)
 
 
 @split.register_fake

@@ -163,32 +163,12 @@ def _move(
 
 @triton.jit
 def _move_all(
-    sources,
-    targets,
-    xs,
-    source_strides,
-    target_strides,
-    x_strides,
-    gains,
-    sums,
-    frequency_ptr,
-    direction,
-    eps,
-    batch,
-    first,
-    T,
-    ACTIONS: tl.constexpr,
-    HEADS: tl.constexpr,
-    BLOCK_H: tl.constexpr,
-    WIDTH: tl.constexpr,
-    BLOCK_W: tl.constexpr,
-    SOURCE_UNIT: tl.constexpr,
-    TARGET_UNIT: tl.constexpr,
-    X_UNIT: tl.constexpr,
-    HALF: tl.constexpr,
-    BLOCK_HALF: tl.constexpr,
-    BLOCK_T: tl.constexpr,
-):
+    sources, targets, xs, source_strides, target_strides, x_strides, gains, sums, frequency_ptr, direction, eps,
+    batch, first, T,
+    ACTIONS: tl.constexpr, HEADS: tl.constexpr, BLOCK_H: tl.constexpr, WIDTH: tl.constexpr, BLOCK_W: tl.constexpr,
+    SOURCE_UNIT: tl.constexpr, TARGET_UNIT: tl.constexpr, X_UNIT: tl.constexpr,
+    HALF: tl.constexpr, BLOCK_HALF: tl.constexpr, BLOCK_T: tl.constexpr,
+):  # fmt: skip
     """`_move` of every part, for the positions from `first` on."""
     time = first + tl.arange(0, BLOCK_T)
     cos, sin = None, None
@@ -201,29 +181,10 @@ def _move_all(
     new_sums: tl.tuple = ()
     for i in tl.static_range(len(ACTIONS)):
         of_part = _move(
-            sources[i],
-            targets[i],
-            xs[i],
-            source_strides[i],
-            target_strides[i],
-            x_strides[i],
-            gains[i],
-            sums[i],
-            cos,
-            sin,
-            eps,
-            batch,
-            time,
-            T,
-            ACTIONS[i],
-            HEADS[i],
-            BLOCK_H[i],
-            WIDTH[i],
-            BLOCK_W[i],
-            SOURCE_UNIT[i],
-            TARGET_UNIT[i],
-            X_UNIT[i],
-        )
+            sources[i], targets[i], xs[i], source_strides[i], target_strides[i], x_strides[i],
+            gains[i], sums[i], cos, sin, eps, batch, time, T,
+            ACTIONS[i], HEADS[i], BLOCK_H[i], WIDTH[i], BLOCK_W[i], SOURCE_UNIT[i], TARGET_UNIT[i], X_UNIT[i],
+        )  # fmt: skip
         new_sums += (of_part,)
     return new_sums
 
@@ -298,63 +259,19 @@ def _split_heads_kernel(
         sums += (_no_sums(GAIN_PIECES[i], BLOCK_T, BLOCK_H[i], BLOCK_W[i]),)  # the forward leaves them so
     if sums_ptr is None:
         _move_all(
-            sources,
-            targets,
-            xs,
-            source_strides,
-            target_strides,
-            x_strides,
-            gains,
-            sums,
-            frequency_ptr,
-            direction,
-            eps,
-            batch,
-            tl.program_id(1) * BLOCK_T,
-            T,
-            ACTIONS,
-            HEADS,
-            BLOCK_H,
-            WIDTH,
-            BLOCK_W,
-            SOURCE_UNIT,
-            TARGET_UNIT,
-            X_UNIT,
-            HALF,
-            BLOCK_HALF,
-            BLOCK_T,
-        )
+            sources, targets, xs, source_strides, target_strides, x_strides, gains, sums, frequency_ptr, direction, eps,
+            batch, tl.program_id(1) * BLOCK_T, T,
+            ACTIONS, HEADS, BLOCK_H, WIDTH, BLOCK_W, SOURCE_UNIT, TARGET_UNIT, X_UNIT, HALF, BLOCK_HALF, BLOCK_T,
+        )  # fmt: skip
     else:
         part, parts = tl.program_id(0), tl.num_programs(0)
         blocks = tl.cdiv(T, BLOCK_T)  # of a sequence
         for block in tl.range(part, sequences * blocks, parts, num_stages=2):  # loads the next one early
             sums = _move_all(
-                sources,
-                targets,
-                xs,
-                source_strides,
-                target_strides,
-                x_strides,
-                gains,
-                sums,
-                frequency_ptr,
-                direction,
-                eps,
-                group * sequences + block // blocks,
-                block % blocks * BLOCK_T,
-                T,
-                ACTIONS,
-                HEADS,
-                BLOCK_H,
-                WIDTH,
-                BLOCK_W,
-                SOURCE_UNIT,
-                TARGET_UNIT,
-                X_UNIT,
-                HALF,
-                BLOCK_HALF,
-                BLOCK_T,
-            )
+                sources, targets, xs, source_strides, target_strides, x_strides, gains, sums, frequency_ptr, direction,
+                eps, group * sequences + block // blocks, block % blocks * BLOCK_T, T,
+                ACTIONS, HEADS, BLOCK_H, WIDTH, BLOCK_W, SOURCE_UNIT, TARGET_UNIT, X_UNIT, HALF, BLOCK_HALF, BLOCK_T,
+            )  # fmt: skip
         for i in tl.static_range(len(ACTIONS)):
             at = (group * parts + part) * GAINS + GAIN_AT[i]
             _store_sums(sums_ptr, at, sums[i], GAIN_PIECES[i], WIDTH[i], BLOCK_W[i])

@@ -87,21 +87,16 @@ def part_steps(steps: int, tiles: int, programs: int) -> int | None:
     return triton.cdiv(steps, parts) if parts > 1 else None
 
 
-def _save(ctx, inputs, output):
-    ctx.save_for_backward(*inputs[:2])
-    ctx.bias_dtype = inputs[2].dtype if len(inputs) > 2 else None
-
-
 def _gradients(ctx, grad):
-    x, weight = ctx.saved_tensors
+    x, weight, *bias = ctx.saved_tensors
     of_x, of_weight, *of_bias = ctx.needs_input_grad
     return (
         torch.bmm(grad, weight) if of_x else None,
         weight_gradient(grad, x) if of_weight else None,
-        *(grad.sum(dim=1, dtype=ctx.bias_dtype) if needed else None for needed in of_bias),
+        *(grad.sum(dim=1, dtype=b.dtype) if needed else None for b, needed in zip(bias, of_bias, strict=True)),
     )
 
 
-register(matrix_product, save=_save, gradients=_gradients)
-register(product_and_bias, save=_save, gradients=_gradients)
+register(matrix_product, gradients=_gradients)
+register(product_and_bias, gradients=_gradients)
 register(weight_gradient)

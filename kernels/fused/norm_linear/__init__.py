@@ -58,6 +58,5 @@ def norm_linear(
     # One group of parameters; under vmap each replica is another.
     rows = (1, -1, width)
     y = y if y is None else y.reshape(rows)
-    return norm_linear_rows(x.reshape(rows), y, gain[None], weight[None], bias[None], eps, dtype).view(
-        *x.shape[:-1], -1
-    )
+    out = norm_linear_rows(x.reshape(rows), y, gain[None], weight[None], bias[None], eps, dtype)
+    return out.view(*x.shape[:-1], outputs)

@@ -9,41 +9,31 @@ from mixerlab.kernels.common.dispatch import resolve_backend, why_not_triton
 MAX_WIDTH = 1024  # a row is one tile of the kernel
 
 
-def rms_norm(
-    x: Tensor, weight: Tensor, eps: float, *, out_dtype: torch.dtype | None = None, backend: str = "auto"
-) -> Tensor:
+def rms_norm(x: Tensor, weight: Tensor, eps: float, *, backend: str = "auto") -> Tensor:
     """`x / sqrt(mean(x^2) + eps) * weight` over the last axis.
 
     Args:
         x: `[..., D]`; D up to 1024 in the kernel.
         weight: `[D]`.
         eps: added to the mean square.
-        out_dtype: dtype of the result; by default autocast's if autocast is on, else that of `x`.
         backend: `auto`, `reference` (PyTorch) or `triton` (float32 and bfloat16, arithmetic in float32).
 
     Returns:
-        `[..., D]`.
+        `[..., D]`, in autocast's dtype if autocast is on, else in that of `x`.
 
     Raises:
         ValueError: shapes that do not fit, or a backend that cannot run here.
     """
-    out_dtype = out_dtype or default_dtype(x)
     if _backend(backend, x, weight) == "reference":
-        return _reference(x, weight, eps, out_dtype)
+        return wide_rms_norm(x, weight, eps).to(default_dtype(x))
     from mixerlab.kernels.fused.rms_norm.operator import norm  # here, because Triton is optional
 
     # One group of parameters; under vmap each replica is another.
-    return norm(x.reshape(1, -1, x.shape[-1]), weight[None], eps, out_dtype).view(x.shape)
+    return norm(x.reshape(1, -1, x.shape[-1]), weight[None], eps, default_dtype(x)).view(x.shape)
 
 
 def add_rms_norm(
-    x: Tensor,
-    y: Tensor | None,
-    weight: Tensor,
-    eps: float,
-    *,
-    out_dtype: torch.dtype | None = None,
-    backend: str = "auto",
+    x: Tensor, y: Tensor | None, weight: Tensor, eps: float, *, backend: str = "auto"
 ) -> tuple[Tensor, Tensor]:
     """`s = x + y` in the wider of their dtypes, and `rms_norm(s, weight, eps)`; the other arguments are as there.
 
@@ -52,10 +42,10 @@ def add_rms_norm(
     """
     if y is not None and x.shape != y.shape:
         raise ValueError(f"x has shape {tuple(x.shape)} and y {tuple(y.shape)}: pass two of the same shape")
-    out_dtype = out_dtype or default_dtype(x)
+    out_dtype = default_dtype(x)
     if _backend(backend, x, weight, *(() if y is None else (y,))) == "reference":
         total = x if y is None else x + y
-        return total, _reference(total, weight, eps, out_dtype)
+        return total, wide_rms_norm(total, weight, eps).to(out_dtype)
     from mixerlab.kernels.fused.rms_norm.operator import InputAndNorm, add_norm
 
     rows = (1, -1, x.shape[-1])
@@ -66,9 +56,10 @@ def add_rms_norm(
     return total.view(x.shape), normed.view(x.shape)
 
 
-def _reference(x: Tensor, weight: Tensor, eps: float, out_dtype: torch.dtype) -> Tensor:
+def wide_rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    """`rms_norm` in PyTorch, in float32, or float64 for float64."""
     wide = x.to(torch.promote_types(x.dtype, torch.float32))
-    return (wide * (wide.square().mean(-1, keepdim=True) + eps).rsqrt() * weight).to(out_dtype)
+    return wide * (wide.square().mean(-1, keepdim=True) + eps).rsqrt() * weight
 
 
 def _backend(backend: str, x: Tensor, weight: Tensor, *others: Tensor) -> str:

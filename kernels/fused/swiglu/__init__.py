@@ -45,7 +45,7 @@ def swiglu_packed(gate_up: Tensor, *, backend: str = "auto") -> Tensor:
         return _reference(*gate_up.chunk(2, dim=-1))
     from mixerlab.kernels.fused.swiglu.operator import gated_packed
 
-    return gated_packed(_rows(gate_up)).view(*gate_up.shape[:-1], -1)
+    return gated_packed(_rows(gate_up)).view(*gate_up.shape[:-1], gate_up.shape[-1] // 2)
 
 
 def _reference(gate: Tensor, up: Tensor) -> Tensor:

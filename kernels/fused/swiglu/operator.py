@@ -60,7 +60,7 @@ def _launch(kernel, inputs: tuple[Tensor, ...], results: tuple[Tensor, ...]) -> 
         kernel[programs,](*tensors, rows, width, *strides, ROWS=ROWS, COLUMNS=COLUMNS, num_warps=WARPS)
 
 
-register(gated, like="gate", gradients=lambda ctx, grad: gated_backward(grad, *ctx.saved_tensors))
-register(gated_packed, gradients=lambda ctx, grad: gated_packed_backward(grad, *ctx.saved_tensors))
+register(gated, like="gate", backward=gated_backward)
+register(gated_packed, backward=gated_packed_backward)
 register(gated_backward, like="gate up")
 register(gated_packed_backward, like="gate_up")

@@ -17,7 +17,6 @@ def orthogonalise(
     steps: int = 5,
     *,
     dtype: torch.dtype | None = None,
-    eps: float = 1e-7,
     backend: str = "auto",
 ) -> Tensor:
     """Approximate polar factors `U V^T` of matrices `U S V^T`. With 5 steps their singular values are 0.7 to 1.2.
@@ -29,7 +28,6 @@ def orthogonalise(
         steps: iterations, at least one.
         dtype: of the operands of products, float32 or bfloat16; sums are in float32. By default bfloat16 on a GPU and
             float32 on a CPU.
-        eps: smallest Frobenius norm that a matrix is divided by.
         backend: `auto`, `reference` (PyTorch) or `triton`: one launch for each step, for all matrices. Its shorter
             sides are at most 128, and on a GPU it takes only bfloat16.
 
@@ -53,10 +51,10 @@ def orthogonalise(
         raise ValueError(f"dtype={dtype}: choose float32 or bfloat16")
     why = _why_not_triton(flat, shapes, dtype)
     if resolve_backend(backend, flat.device, why) == "reference":
-        return orthogonalise_reference(flat, shapes, steps, dtype, eps)
+        return orthogonalise_reference(flat, shapes, steps, dtype)
     from mixerlab.kernels.optimizer.newton_schulz.operator import polar_factors  # here, because Triton is optional
 
-    return polar_factors(flat, [side for shape in shapes for side in shape], steps, dtype, eps)
+    return polar_factors(flat, [side for shape in shapes for side in shape], steps, dtype)
 
 
 def _why_not_triton(flat: Tensor, shapes: tuple[tuple[int, int], ...], dtype: torch.dtype) -> str:

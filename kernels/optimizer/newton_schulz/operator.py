@@ -7,14 +7,14 @@ import triton
 from torch import Tensor
 
 from mixerlab.kernels.common.registration import register
-from mixerlab.kernels.optimizer.newton_schulz.reference import QUINTIC
+from mixerlab.kernels.optimizer.newton_schulz.reference import EPS, QUINTIC
 from mixerlab.kernels.optimizer.newton_schulz.triton_kernels import polar_read_kernel, polar_step_kernel
 
 BLOCK = 128  # columns of X in one product
 
 
 @torch.library.custom_op("mixerlab::polar_factors", mutates_args=())
-def polar_factors(flat: Tensor, sides: list[int], steps: int, dtype: torch.dtype, eps: float) -> Tensor:
+def polar_factors(flat: Tensor, sides: list[int], steps: int, dtype: torch.dtype) -> Tensor:
     """`orthogonalise` for matrices of shapes `(sides[0], sides[1]), (sides[2], sides[3]), ...`."""
     replicas = len(flat)
     table = _table(tuple(sides), flat.device)
@@ -28,7 +28,7 @@ def polar_factors(flat: Tensor, sides: list[int], steps: int, dtype: torch.dtype
     for step in range(steps):
         polar_step_kernel[replicas, blocks](
             *(source, target, squares, polar, polar.stride(0), table, blocks),
-            *(step == 0, step == steps - 1, eps, *QUINTIC),
+            *(step == 0, step == steps - 1, EPS, *QUINTIC),
             **sizes,
         )
         source, target = target, source

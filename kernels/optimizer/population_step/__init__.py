@@ -114,7 +114,7 @@ def update_parameters(
         ("step", step, ()),
         ("active", active, rows[:1]),
         ("lr", lr, rows[:1]),
-        ("column_scale", column_scale, rows[2 - column_scale.ndim :]),
+        ("column_scale", column_scale, rows if column_scale.ndim == 2 else rows[1:]),
         ("column_decay", column_decay, rows[1:]),
         ("schedule", schedule, (4, None)),
     )

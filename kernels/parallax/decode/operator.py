@@ -44,7 +44,7 @@ def decode(
     statistics = workspace[places * 2 * width :]
     decode_kernel[(batch * kv_heads, parts)](
         *with_strides(*map(unit_stride, (q, rho, k_cache, v_cache)), o),
-        *(workspace, statistics, lengths),
+        *(workspace, statistics, None if lengths is None else lengths.contiguous()),
         *(tokens, kv_heads, cache_len, head_dim, scale * LOG2_E.value, window or 0, parts),
         GROUP=group,
         QUERIES=queries,

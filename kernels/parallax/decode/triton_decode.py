@@ -11,7 +11,8 @@ was slower, since it needs a counter, which a captured graph clears by a launch,
 import triton
 import triton.language as tl
 
-from mixerlab.kernels.common.triton_attention import dot
+from mixerlab.kernels.common.triton_attention import dot, prefetch
+from mixerlab.kernels.common.triton_halves import upper_lower
 
 STATISTICS = tl.constexpr(4)  # of a part: the largest logit, Σ e, Σ e (t - centre), the centre
 MERGED_COLUMNS = tl.constexpr(32)  # of the output, by one program
@@ -22,15 +23,10 @@ MERGED_PARTS = tl.constexpr(64)  # at once: what fits in registers
 def pairs(x, y, ROWS: tl.constexpr, WIDTH: tl.constexpr):
     """Rows of x above those of y: `[2 ROWS, WIDTH]` of two `[ROWS, WIDTH]`.
 
-    A thread of a tensor core holds the rows r and r + 8: with 8 rows it pairs and parts without exchanging any.
+    A thread of a tensor core holds the rows r and r + 8: with 8 rows it pairs and parts (`upper_lower`) without
+    exchanging any.
     """
     return tl.join(x, y).permute(2, 0, 1).reshape(2 * ROWS, WIDTH)
-
-
-@triton.jit
-def apart(both, ROWS: tl.constexpr, WIDTH: tl.constexpr):
-    """The inverse of `pairs`."""
-    return tl.split(both.reshape(2, ROWS, WIDTH).permute(1, 2, 0))
 
 
 @triton.jit
@@ -41,14 +37,6 @@ def add_two(x0, x1, y0, y1):
 @triton.jit
 def add_three(x0, x1, x2, y0, y1, y2):
     return x0 + y0, x1 + y1, x2 + y2
-
-
-@triton.jit
-def fetch(pointers):
-    """Brings the lines of memory at `pointers` into the L2 cache, and does not wait for them."""
-    tl.inline_asm_elementwise(
-        "prefetch.global.L2 [$1]; mov.u32 $0, 0;", "=r,l", [pointers.to(tl.int64)], tl.int32, is_pure=False, pack=1
-    )
 
 
 @triton.jit
@@ -83,8 +71,8 @@ def decode_kernel(
     if PREFETCH > 0:  # begins to read before the queries are there
         at = tl.maximum(tl.minimum(first + tl.arange(0, PREFETCH), stop - 1), 0).to(tl.int64)[:, None]
         lines = tl.arange(0, tl.cdiv(BLOCK_D, 64))[None, :] * 64
-        fetch(k + at * k_strides[1] + lines)
-        fetch(v + at * v_strides[1] + lines)
+        prefetch(k + at * k_strides[1] + lines)
+        prefetch(v + at * v_strides[1] + lines)
 
     rows = tl.arange(0, ROWS)
     token = rows // GROUP
@@ -110,7 +98,7 @@ def decode_kernel(
         in_cache = (keys < length)[:, None] & (columns < head_dim)[None, :]
         k_tile = tl.load(k + keys.to(tl.int64)[:, None] * k_strides[1] + columns[None, :], mask=in_cache, other=0.0)
         v_tile = tl.load(v + keys.to(tl.int64)[:, None] * v_strides[1] + columns[None, :], mask=in_cache, other=0.0)
-        logits, t = apart(dot(queries, k_tile.T), ROWS, BLOCK_N)
+        logits, t = upper_lower(dot(queries, k_tile.T), ROWS, BLOCK_N)
         seen = keys[None, :] <= position[:, None]
         if HAS_WINDOW:
             seen &= keys[None, :] > position[:, None] - window
@@ -142,7 +130,7 @@ def decode_kernel(
         at_every = (first_row + rows)[:, None] * STATISTICS + tl.arange(0, STATISTICS)[None, :]
         tl.store(statistics + at_every, every, mask=(rows < tokens * GROUP)[:, None])
     else:
-        v_sum, cov_sum = apart(accumulated, ROWS, BLOCK_D)
+        v_sum, cov_sum = upper_lower(accumulated, ROWS, BLOCK_D)
         inverse = 1 / tl.where(total == 0, 1.0, total)
         output = v_sum * (inverse * (1 + t_total * inverse))[:, None] - cov_sum * inverse[:, None]
         at_o = batch * o_strides[0] + token * o_strides[1] + head * o_strides[2]

@@ -49,7 +49,7 @@ def _attend(packed: Tensor, heads: int, head_dim: int) -> tuple[Tensor, Tensor, 
     groups = packed.shape[0]
     packed = packed.flatten(0, 1)
     q, k, v, rho, *_ = _parts(packed, heads, head_dim)
-    o, mean_v, cov, lse, weight_at_0 = run_forward(q, rho, k, v, head_dim**-0.5, True, None)
+    o, mean_v, cov, lse, weight_at_0 = run_forward(q, rho, k, v, head_dim**-0.5, None)
     return o.unflatten(0, (groups, -1)), packed, mean_v, cov, lse, weight_at_0
 
 
@@ -95,7 +95,7 @@ def projected_backward(
         (d_q, d_rho, d_k, d_v),
         *(for_copy_engine(d_o.flatten(0, 1)), q, rho, k, v),
         *saved,
-        *(head_dim**-0.5, True, None),
+        *(head_dim**-0.5, None),
         frequency=inverse_frequency.contiguous(),
         rotate_rho=rotate_rho,
         norms=None if gains is None else Norms(unnormed[0], unnormed[1], unnormed[2], gains, eps),
