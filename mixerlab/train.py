@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -320,8 +320,7 @@ def _measure(
     training = Training(
         build_model=this.build_model,
         splits=splits,
-        make_optimizer=this.parts.make_optimizer,
-        schedule=this.parts.make_schedule(),
+        make_optimizer=partial(this.parts.make_optimizer, schedule=this.parts.make_schedule()),
         config=how,
         folder=this.folder,
         trained_rows=task.trained_rows,

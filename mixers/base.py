@@ -43,7 +43,7 @@ class SequenceMixer(nn.Module):
     in float32 yourself.
 
     Parameters are float32 and trained: weights of `nn.Linear` as matrices (Muon), parameters of two or more axes as
-    tables and the others as gains (both Adam; `training.population.Rule`). With `requires_grad=False` they stay as they
+    tables and the others as gains (both Adam; `training.layout.Rule`). With `requires_grad=False` they stay as they
     are, like buffers. Each replica has its own of the buffers that depend on the seed, or that `forward` changes in
     training mode. The model draws the weights of `nn.Linear` from N(0, `model.linear_std`) and sets their biases to
     zero, whatever the mixer gave them, but for a parameter that is marked with `keep_initial_values`.

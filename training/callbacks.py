@@ -1,9 +1,11 @@
 """What happens at the end of an epoch beside scoring: a checkpoint to resume from, and the progress that is shown."""
 
+import hashlib
+import io
 import logging
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,14 +14,31 @@ import torch
 from lightning.pytorch.plugins.io import TorchCheckpointIO
 from tqdm import tqdm
 
+from mixerlab.records.atomic import replace_file
 from mixerlab.records.claims import note_epochs
 from mixerlab.records.text import Lines, counted, duration, is_terminal
-from mixerlab.training.checkpoints import read_checkpoint, write_checkpoint
 from mixerlab.training.lit_module import PopulationTraining
+from mixerlab.training.trainer_config import TrainerConfig
 
 log = logging.getLogger(__name__)
 
 SECONDS_UNTIL_COST = 10.0
+
+Replicas = Sequence[tuple[float, int]]  # learning rate and seed of each
+
+
+def checkpoint_name(replicas: Replicas, code: Mapping[str, str] | None, config: TrainerConfig) -> str:
+    """Its rows are those of these replicas in this order, trained by this code, with the same weights kept.
+
+    A run killed on a GPU must not go on on a CPU, whose generator draws another order of rows. The first part of the
+    name is the same for these replicas in any order and trained in any way.
+    """
+    way = list(replicas), code, config.device_type, config.dtype, config.selections_kept, list(config.snapshots)
+    return f"resume-{_short_hash(sorted(replicas))}-{_short_hash(way)}.ckpt"
+
+
+def _short_hash(value: object) -> str:
+    return hashlib.sha256(repr(value).encode()).hexdigest()[:12]
 
 
 class ResumePoint(L.Callback):
@@ -74,13 +93,19 @@ class ResumePoint(L.Callback):
 
 
 class CheckpointFiles(TorchCheckpointIO):
-    """How Lightning writes and reads them."""
+    """How Lightning writes a checkpoint, whole or not at all, and reads it.
+
+    Only tensors and plain Python values are made of it (`weights_only`): nothing in the file is run.
+    """
 
     def save_checkpoint(self, checkpoint: dict[str, Any], path: str | Path, storage_options: Any = None) -> None:
-        write_checkpoint(Path(path), checkpoint)
+        stream = io.BytesIO()
+        torch.save(checkpoint, stream)
+        replace_file(Path(path), stream.getvalue())
 
     def load_checkpoint(self, path: str | Path, *arguments: Any, **options: Any) -> dict[str, Any]:
-        return read_checkpoint(Path(path))
+        content = Path(path).read_bytes()  # at once: of a file that is cut short PyTorch would give an OSError
+        return torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
 
 
 class EpochNote(L.Callback):
@@ -161,7 +186,7 @@ class EpochProgress(L.Callback):
         unit: what Lightning's epochs are, `epoch` or `evaluation`.
     """
 
-    def __init__(self, replicas: Sequence[tuple[float, int]], unit: str = "epoch"):
+    def __init__(self, replicas: Replicas, unit: str = "epoch"):
         self.replicas, self.unit = replicas, unit
         self.lines = None if is_terminal() else Lines()
 

@@ -16,7 +16,8 @@ from torch import Tensor, nn
 
 from mixerlab.kernels.common.ahead import compiling_ahead
 from mixerlab.records.errors import RefusedMixer, with_place
-from mixerlab.training.population import Population, call_with, is_ours, names_once, side_by_side
+from mixerlab.training.layout import names_once
+from mixerlab.training.population import Population, call_with, is_ours, side_by_side
 
 LATE_READ = (
     "backward reads parameters from the module, which has a replica's values only during forward."

@@ -23,17 +23,24 @@ from torch import nn
 from mixerlab.records.errors import reason
 from mixerlab.records.interruption import Terminated, users_code
 from mixerlab.records.schema import ACCURACY, Score
-from mixerlab.training.callbacks import CheckpointFiles, Cost, EpochNote, EpochProgress, ResumePoint
+from mixerlab.training.callbacks import (
+    CheckpointFiles,
+    Cost,
+    EpochNote,
+    EpochProgress,
+    Replicas,
+    ResumePoint,
+    checkpoint_name,
+)
 from mixerlab.training.capture import GraphCache
-from mixerlab.training.checkpoints import Replicas, checkpoint_name
 from mixerlab.training.compiled import compile_mixers, without_kernels
 from mixerlab.training.datamodule import PopulationData
 from mixerlab.training.execution import choose_execution
+from mixerlab.training.layout import PAPER, Grouping
 from mixerlab.training.lit_module import PopulationTraining
 from mixerlab.training.metrics import ScoreFrom, metrics_rows, summarise
 from mixerlab.training.optimizers import PopulationOptimizer
-from mixerlab.training.population import PAPER, Grouping, Population
-from mixerlab.training.schedules import Schedule
+from mixerlab.training.population import Population
 from mixerlab.training.trainer_config import TrainerConfig
 
 log = logging.getLogger(__name__)
@@ -69,8 +76,8 @@ class Training:
 
     Attributes:
         splits: as of `PopulationData`.
-        make_optimizer: gets `population`, whose parameters are laid out by `grouping`, `lr` (the peak of each replica),
-            `schedule` and `total_steps`.
+        make_optimizer: gets `population`, whose parameters are laid out by `grouping`, `lr` (the peak of each replica)
+            and `total_steps`.
         folder: of the run; checkpoints are kept there, for the same `code` only.
         trained_rows: how many rows to train on, in place of the config's epochs.
         score, score_from: what it is judged by, and how that comes from `training.metrics.means_of`, if it is none.
@@ -81,7 +88,6 @@ class Training:
     build_model: Callable[[], nn.Module]
     splits: Mapping[str, tuple[np.ndarray, np.ndarray]]
     make_optimizer: Callable[..., PopulationOptimizer]
-    schedule: Schedule
     config: TrainerConfig
     folder: Path
     trained_rows: int | None = None
@@ -168,7 +174,6 @@ class Training:
             lambda population: self.make_optimizer(
                 population=population,
                 lr=[rates[number] for number in population.replicas],
-                schedule=self.schedule,
                 total_steps=data.total_steps,
             ),
             config,

@@ -295,7 +295,7 @@ class PopulationTraining(L.LightningModule):
         return {
             f"{name}/{replica}": value
             for name, values in row.items()
-            if name not in ("epoch", "steps", "active")
+            if name not in ("steps", "active")
             for replica, value in zip(self.series, values, strict=True)
         }
 

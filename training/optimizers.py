@@ -14,7 +14,8 @@ from torch import Tensor
 from mixerlab.kernels.optimizer.newton_schulz import orthogonalise
 from mixerlab.kernels.optimizer.population_step import update_moments, update_parameters
 from mixerlab.training.capture import room_for
-from mixerlab.training.population import Grouping, Population, Rule
+from mixerlab.training.layout import Grouping, Rule
+from mixerlab.training.population import Population
 from mixerlab.training.schedules import Schedule
 
 # Muon: by rows and columns of a matrix. The first two have the names of `torch.optim.Muon`'s `adjust_lr_fn`.

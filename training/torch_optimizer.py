@@ -11,8 +11,9 @@ import torch
 from torch import Tensor, nn
 
 from mixerlab.records.errors import RefusedCode, type_and_message
+from mixerlab.training.layout import Rule, Slot
 from mixerlab.training.optimizers import PopulationOptimizer
-from mixerlab.training.population import Population, Rule, Slot, drawing_from, seed_of_stream, seeded
+from mixerlab.training.population import Population, drawing_from, seed_of_stream, seeded
 from mixerlab.training.schedules import Schedule
 
 PARTS = ("all", "matrices", "others")  # of the parameters

@@ -144,9 +144,9 @@ class _Look:
         return found
 
     def mixed_rows(self, bf16: bool) -> Finding | None:
-        """What changes in every other pair of rows when the other rows change."""
-        length = self.tokens.shape[2]
-        kept = torch.arange(self.tokens.shape[1]) // 2 % 2 == 0
+        """What changes in every third row, from the second on, when the others change: nothing in a batch of one."""
+        _, batch, length = self.tokens.shape
+        kept = torch.arange(batch) % 3 == 1
         return self._leak((kept * length).expand(self.tokens.shape[:2]), bf16, Kind.ROWS)
 
     def _leak(self, cut_of_row: Tensor, bf16: bool, kind: Kind) -> Finding | None:

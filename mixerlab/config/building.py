@@ -20,7 +20,7 @@ from mixerlab.models.language_model import LanguageModel
 from mixerlab.records.errors import Exited, with_place
 from mixerlab.records.interruption import users_code
 from mixerlab.tasks.base import Task
-from mixerlab.training.population import Grouping
+from mixerlab.training.layout import Grouping
 from mixerlab.training.torch_optimizer import PARTS
 
 if TYPE_CHECKING:

@@ -179,6 +179,9 @@ FLAWS = {
     "the length": Flaw(lambda m, x, y: y / x.shape[1], "positions change when the others are removed", **CHECK_ONLY),
     # other rows
     "over a large batch": Flaw(lambda m, x, y: y - (len(x) > 64) * y.mean(0, keepdim=True), OTHER_ROWS),
+    "pairs of rows": Flaw(
+        lambda m, x, y: past(y) + (torch.arange(len(y)) % 2).view(-1, 1, 1) * y.roll(1, 0), OTHER_ROWS
+    ),
     "over the batch": Flaw(lambda m, x, y: past(y) + y.mean(0, keepdim=True).cumsum(1), OTHER_ROWS),
     # earlier calls
     "remembers": Flaw(remembers, STATE),

@@ -96,17 +96,18 @@ def test_test_rows_of_another_length_are_looked_at(with_forward):
 
 
 def test_an_auto_encoder_may_see_everything_and_keeps_no_state():
-    def check(name):
+    def check(name, batch=BATCH):
         population = population_of(lambda: Flawed(name))
         choose_execution(population, "auto", torch.randint(VOCAB, (2, 2, LENGTH)), ALL, bf16=False)
-        OutputCheck(VOCAB, (LENGTH,), False, False, key=name)(population, False, BATCH)
+        OutputCheck(VOCAB, (LENGTH,), False, False, key=name)(population, False, batch)
 
-    check("mean")
+    for batch in (1, 2, BATCH):
+        check("mean", batch)
     with pytest.raises(RefusedMixer, match="it writes h in evaluation mode"):
         check("writes")
-    for name in ("over the batch", "over a large batch"):
+    for name, batch in (("over the batch", 2), ("over a large batch", BATCH), ("pairs of rows", BATCH)):
         with pytest.raises(RefusedMixer, match=r"rows of a batch influence each other: .* when others change"):
-            check(name)
+            check(name, batch)
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "training"))
 
 from tiny_training import checkpoint_of, fit
 
-from mixerlab.training.checkpoints import read_checkpoint, write_checkpoint
+from mixerlab.training.callbacks import CheckpointFiles
 
 REPLICAS, SETTINGS = [(2e-2, 0)], {"epochs": 3, "checkpoint_every": 0}
 
@@ -19,10 +19,11 @@ def _cut_short(path):
 
 
 def _of_another_shape(path):
-    found = read_checkpoint(path)
+    files = CheckpointFiles()
+    found = files.load_checkpoint(path)
     name = next(name for name, value in found["state_dict"].items() if value.ndim == 2)
     found["state_dict"][name] = found["state_dict"][name][:, :-1]
-    write_checkpoint(path, found)
+    files.save_checkpoint(found, path)
 
 
 USELESS = {"cut short": _cut_short, "another shape": _of_another_shape}

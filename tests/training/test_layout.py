@@ -12,7 +12,8 @@ from torch import nn
 
 from mixerlab.models.auto_encoder import AutoEncoder
 from mixerlab.models.language_model import LanguageModel
-from mixerlab.training.population import ALL, Grouping, Layout, Population, Rule
+from mixerlab.training.layout import Grouping, Layout, Rule
+from mixerlab.training.population import ALL, Population
 
 
 def models(mixer_name):

@@ -10,8 +10,9 @@ from torch import nn
 from torch.overrides import TorchFunctionMode
 
 from mixerlab.kernels.optimizer.newton_schulz.reference import newton_schulz
+from mixerlab.training.layout import Grouping, Rule
 from mixerlab.training.optimizers import AdamW, Muon
-from mixerlab.training.population import Grouping, Population, Rule
+from mixerlab.training.population import Population
 from mixerlab.training.schedules import WSD, Constant, Cosine
 
 STEPS = 6

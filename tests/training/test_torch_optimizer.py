@@ -14,8 +14,9 @@ from tiny_training import THREE, fit
 
 from mixerlab.checks.buildable import check_optimizer
 from mixerlab.config.values import check_component
+from mixerlab.training.layout import Rule
 from mixerlab.training.optimizers import AdamW, Muon
-from mixerlab.training.population import Population, Rule
+from mixerlab.training.population import Population
 from mixerlab.training.schedules import Constant, Cosine
 from mixerlab.training.torch_optimizer import TorchOptimizer
 

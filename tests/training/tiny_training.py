@@ -9,7 +9,7 @@ from omegaconf import OmegaConf
 
 from mixerlab.mixers.attn import Attention
 from mixerlab.models.language_model import LanguageModel
-from mixerlab.training.checkpoints import checkpoint_name
+from mixerlab.training.callbacks import checkpoint_name
 from mixerlab.training.fit import Training
 from mixerlab.training.metrics import IGNORE_INDEX
 from mixerlab.training.optimizers import Muon
@@ -74,8 +74,7 @@ def fit(
     training = Training(
         build_model=build,
         splits=data if data is not None else splits(learnable=False),
-        make_optimizer=partial(optimizer, **(options or {})),
-        schedule=schedule or Constant(),
+        make_optimizer=partial(optimizer, schedule=schedule or Constant(), **(options or {})),
         config=trainer_config(replicas=execution, **config),
         folder=folder,
         trained_rows=trained_rows,
