@@ -127,9 +127,7 @@ def swept_keys(frame: pd.DataFrame) -> list[str]:
     return sorted(found, key=lambda key: (GROUPS.index(key.partition(".")[0]), not key.endswith(".name"), key))
 
 
-def spread_out(
-    frame: pd.DataFrame, by: Collection[str] | None = None, data_in_columns: bool = False
-) -> pd.DataFrame:
+def spread_out(frame: pd.DataFrame, by: Collection[str] | None = None, data_in_columns: bool = False) -> pd.DataFrame:
     """The frame with its `column` for each row, and the swept keys of the task in the names of its settings.
 
     Args:

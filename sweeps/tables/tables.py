@@ -28,8 +28,8 @@ _SPREAD = (
 _ONE_SEED = "One seed: nothing is bold, since nothing says how far seeds differ."
 _UNEVEN = "(n to m seeds): the settings have different seeds. Their mean has no interval, and is not bold."
 _EDGE = (
-    f"best at the smallest or largest learning rate tried, by more than {MARGIN} over every rate in between (of two"
-    " rates, over the other): a wider grid may give more. †k: in k settings."
+    f"best at the smallest or largest learning rate tried, by more than {MARGIN} over those in between: a wider grid"
+    " may give more. †k: in k settings."
 )
 _INCOMPLETE = (
     "* Incomplete: settings (k/n), seeds or learning rates are missing, or seeds are of different code, as said below."
@@ -233,12 +233,12 @@ def make_table(names: Name, rows: Mapping[Name, Row], cells: pd.DataFrame, remar
     columns = {column for row in rows.values() for column, entry in row.items() if entry.mean is not None}
     spread, uneven = any(entry.spread is not None for entry in scored), any(entry.uneven for entry in scored)
     scores = cells.groupby("score", sort=False)["task"].unique()
-    edge = f"† Below {NEAR_PERFECT}, and {_EDGE}" if any(score.is_accuracy for score in scores.index) else f"† {_EDGE}"
+    below = f"below {NEAR_PERFECT}, and " if any(score.is_accuracy for score in scores.index) else ""
     legend = {
         _SPREAD: spread,
         _ONE_SEED: not spread and not uneven and len(columns) > 1,
         _UNEVEN: uneven,
-        edge: any(entry.edges for entry in scored),
+        f"† {below}{_EDGE}": any(entry.edges for entry in scored),
         _INCOMPLETE: any(entry.incomplete for entry in scored),
     }
     notes = [note for note, occurs in legend.items() if occurs]
