@@ -66,9 +66,11 @@ def test_what_failed_or_never_ended_or_cannot_be_read_is_a_row(tmp_path):
 
 
 def test_every_source_gives_the_same_rows(tmp_path):
-    """Also of a name such as `NA` or `1e3`, and of a hash that is a number too large for a float."""
+    """Also of a name such as `NA` or `1e3`, of a hash that is a number too large for a float, and of mixed types."""
     for mixer in ("attn", "NA", "1e3", "1000"):
         fakes.add_run(tmp_path, [0.5, 0.95, "failed"], mixer=mixer, setting="0512", changed={"mixer.gate": None})
+    for gate in (True, "auto", "1e3", 1000):
+        fakes.add_run(tmp_path, [0.5, 0.95, 0.5], setting="0512", changed={"mixer.gate": gate})
     frame = collect(tmp_path).assign(config="1234e567")
     pack(tmp_path, tmp_path / "all.tar.xz")
     (tmp_path / "rows.csv").write_text(rows_csv(frame))
