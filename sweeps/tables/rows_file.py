@@ -30,14 +30,14 @@ def read_rows(path: str | Path) -> pd.DataFrame:
             raise ValueError(f"it has no {', '.join(missing)}")
         numbers = {name for name, kind in LABELS.items() if kind is not str}
         numbers = numbers.union(*(result_columns(score)[2:] for score in scores))
-        for name in frame:
-            if name in numbers:
-                frame[name] = pd.to_numeric(frame[name])
-            elif name not in _TEXT:
-                frame[name] = frame[name].map({text: _value(text) for text in frame[name].dropna().unique()})
-        return frame
+        read = frame.apply(lambda own: own if own.name in _TEXT else _values(own, own.name in numbers))
+        return read.copy()  # in one piece, not one for each column
     except Exception as error:
         raise ValueError(f"{path} cannot be read as the rows.csv of a report ({reason(error)})") from error
+
+
+def _values(texts: pd.Series, are_numbers: bool) -> pd.Series:
+    return pd.to_numeric(texts) if are_numbers else texts.map({text: _value(text) for text in texts.dropna().unique()})
 
 
 def _value(text: str) -> Any:
