@@ -30,8 +30,7 @@ def read_rows(path: str | Path) -> pd.DataFrame:
             raise ValueError(f"it has no {', '.join(missing)}")
         numbers = {name for name, kind in LABELS.items() if kind is not str}
         numbers = numbers.union(*(result_columns(score)[2:] for score in scores))
-        read = frame.apply(lambda own: own if own.name in _TEXT else _values(own, own.name in numbers))
-        return read.copy()  # in one piece, not one for each column
+        return frame.apply(lambda own: own if own.name in _TEXT else _values(own, own.name in numbers))
     except Exception as error:
         raise ValueError(f"{path} cannot be read as the rows.csv of a report ({reason(error)})") from error
 

@@ -169,10 +169,7 @@ def spread_out(frame: pd.DataFrame, by: Collection[str] | None = None, data_in_c
     several = known["score"].groupby([known["task"], settings]).transform("nunique") > 1  # it has got another since
     scores = zip(known["score"], several, strict=True)
     settings += [f", score={name}" if many and isinstance(name, str) else "" for name, many in scores]
-    frame = frame.assign(column=None).astype({"setting": object, "column": object})
-    frame.loc[known.index, "column"] = pd.Series([columns[row] for row in rows], known.index, dtype=object)
-    frame.loc[known.index, "setting"] = settings
-    return frame
+    return frame.assign(setting=settings, column=pd.Series([columns[row] for row in rows], known.index, dtype=object))
 
 
 def _class_around(frame: pd.DataFrame, key: str) -> list[str]:
