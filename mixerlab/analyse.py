@@ -61,6 +61,8 @@ def analyse(
     Raises:
         ValueError: as `mixerlab.load`; `attention_parts` of wrong shapes; nothing to measure, as of an `nn.GRU`.
     """
+    if rows < 1:
+        raise ValueError(f"rows={rows} must be at least 1")
     folders = [Path(run).absolute() for run in runs]
     out = folders[0].parents[1] / "inside" if out is None else Path(out)
     variants, found = _variants(folders), []

@@ -2,6 +2,7 @@
 
 import functools
 import logging
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -160,4 +161,6 @@ def _again(folder: Path, record: Record, moment: str) -> str:
     keep = f"trainer.snapshots=[{moment.removeprefix('epoch-')}]"
     if moment in CHOSEN_ON:
         keep = f"trainer.keep_weights={'both' if kept & set(CHOSEN_ON) - {moment} else moment}"
-    return f"To train it again and keep them: {record.provenance.get('command')} force=true {keep}"
+    words = shlex.split(record.provenance["command"])
+    words = [word for word in words if word.partition("=")[0] not in ("force", keep.partition("=")[0])]
+    return f"To train it again and keep them: {shlex.join([*words, 'force=true', keep])}"

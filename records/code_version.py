@@ -10,11 +10,10 @@ from importlib.util import find_spec, resolve_name
 from pathlib import Path
 
 import mixerlab
-from mixerlab.records.errors import INSTALLED
+from mixerlab.records.errors import INSTALLED, LIBRARIES
 
 # Our packages whose code can change a result. The others read configs, write records and draw.
 COMPUTING = ("mixers", "tasks", "kernels", "models", "training")
-projects: list[Path] = []  # the user's own, which this process used last: the folders that hold their yamls
 Import = tuple[str, str | None]  # a module, and the name that is imported from it
 
 
@@ -23,9 +22,9 @@ def code_version(*modules: str) -> str:
 
     Of the source as it was when this process first asked, soon after the import, since that is what runs.
 
-    Imports of the packages in COMPUTING are followed, and from a user's own module those in its project folder and in
-    `projects`. A name that a package's `__init__` only passes on counts as the module that defines it, without its
-    neighbours.
+    Imports of the packages in COMPUTING are followed, and from a user's own module those of the user's other modules,
+    packages that are installed as editable included. A name that a package's `__init__` only passes on counts as the
+    module that defines it, without its neighbours.
     """
     sources = _used(modules)
     texts = sorted((name, source.text) for name, source in sources.items())
@@ -104,15 +103,17 @@ def _definition(imported: Import, importer: Path, importing: str) -> tuple[str, 
 
 @functools.cache  # a sweep asks for every cell
 def _followed(name: str, importer: Path, importing: str) -> Path | None:
-    """The file of module `name` if it belongs to COMPUTING, or to a project as the importing module does."""
+    """The file of module `name` if it belongs to COMPUTING or, as the importing module, to the user."""
     parts = name.split(".")
     if parts[0] == "mixerlab":
         return file_in(mixerlab.__path__, parts[1:]) if parts[1:2] and parts[1] in COMPUTING else None
-    if importing.startswith("mixerlab."):
+    if importing.startswith("mixerlab.") or INSTALLED & set(importer.parts) or parts[0] in LIBRARIES:
         return None
-    depth = len(importing.split(".")) - (importer.name != "__init__.py")
-    project = importer.parents[depth]
-    return None if INSTALLED & set(project.parts) else file_in([project, *projects], parts)
+    if (spec := find_spec(parts[0])) is None:  # which imports nothing, as it would for what is inside a package
+        return None
+    places = spec.submodule_search_locations or [str(spec.origin)]
+    file = file_in([Path(place).parent for place in places], parts)
+    return None if file is None or INSTALLED & set(file.parts) else file
 
 
 def file_in(folders: Iterable[str | Path], parts: list[str]) -> Path | None:

@@ -7,7 +7,7 @@ from types import FrameType
 
 from mixerlab.records.text import one_line
 
-_LIBRARIES = {"torch", "hydra", "omegaconf", "lightning", "triton", *sys.stdlib_module_names}
+LIBRARIES = {"torch", "hydra", "omegaconf", "lightning", "triton", *sys.stdlib_module_names}
 INSTALLED = {"site-packages", "dist-packages"}
 
 
@@ -42,7 +42,7 @@ def _may_be_the_users(frame: FrameType) -> bool:
     package = module.partition(".")[0]
     if package == "mixerlab":
         return module.startswith("mixerlab.mixers.")
-    return package not in _LIBRARIES and not frame.f_code.co_filename.startswith("<")
+    return package not in LIBRARIES and not frame.f_code.co_filename.startswith("<")
 
 
 def type_and_message(error: BaseException) -> str:

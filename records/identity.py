@@ -7,8 +7,8 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-# Keys that cannot change the result. Those of `task` are labels and the lists that they choose from: what
-# they resolve to stands beside them.
+# Keys that cannot change the result by more than rounding. Those of `task` are labels and the lists that they choose
+# from: what they resolve to stands beside them.
 VOLATILE = (
     "results_dir",
     "force",

@@ -146,7 +146,7 @@ def labels_of_replicas(config: Mapping[str, Any]) -> list[dict[str, Any]]:
         "mixer": config["mixer"]["name"],
         "task": config["task"]["name"],
         "setting": config["task"]["setting"],
-        "weight_decay": float(config["optimizer"].get("weight_decay", 0.0)),  # an optimizer may have none
+        "weight_decay": float(config["optimizer"].get("weight_decay") or 0.0),  # an optimizer may have none
         "optimizer": config["optimizer"]["name"],
         "schedule": config["schedule"]["name"],
         "epochs": config["trainer"]["epochs"],

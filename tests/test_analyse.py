@@ -56,6 +56,11 @@ def test_a_text_is_trained_on_by_tokens(tmp_path):
     assert [panel.lines[0].get_xdata().tolist() for panel in figure.axes] == [[0, 2], [0, 1280]]
 
 
+def test_rows_that_are_none_are_refused():
+    with pytest.raises(ValueError, match="rows=-2 must be at least 1"):
+        analyse(["results/runs/0"], rows=-2)
+
+
 @pytest.mark.slow
 def test_several_runs_side_by_side(tmp_path):
     """Optimizers as variants; a mixer that is no attention has measures of its weights."""
@@ -81,7 +86,7 @@ def test_several_runs_side_by_side(tmp_path):
 def test_what_no_variant_tells_is_said(tmp_path, caplog):
     runs = [trained(tmp_path, *own, "optimizer.lr=0.01") for own in (("mixer=gdn",), ("mixer=kda", "optimizer=adamw"))]
     analyse(runs, tmp_path / "out", rows=1, formats=())
-    assert "The mixers differ in more than the mixer: optimizer (gdn muon; kda adamw)." in caplog.text
+    assert "The mixers differ in more than the mixer: optimizer (muon: gdn; adamw: kda)." in caplog.text
 
 
 def test_score_maps_of_models_with_other_layers():

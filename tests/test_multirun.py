@@ -6,6 +6,7 @@ import pandas as pd
 import pytest
 from command_line import ROOT, TINY, records, run_py, statuses
 
+import mixerlab
 from mixerlab.records.named import read_sweep
 
 GRID = ("-m", "mixer=attn,gdn", "task=icr,cmp", *TINY, "trainer.epochs=1")
@@ -42,6 +43,9 @@ def test_the_command_of_a_record_trains_its_run_alone(tmp_path):
         assert run_py(*arguments).code == 0
         assert records(results)[run_id]["provenance"]["command"] == shlex.join([python, script, *arguments])
         assert run_py("generate", str(results / "runs" / run_id)).code == 0
+        with pytest.raises(ValueError, match=r"trainer\.keep_weights=both$") as error:
+            mixerlab.load(results / "runs" / run_id, selection="clean")
+        assert str(error.value).count("force=") == str(error.value).count("keep_weights=") == 1
     assert {run: record["rows"] for run, record in records(results).items()} == {
         run: record["rows"] for run, record in before.items()
     }

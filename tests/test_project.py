@@ -8,7 +8,6 @@ from command_line import TINY, run_py
 
 import mixerlab
 from mixerlab.config import project
-from mixerlab.records import code_version
 
 MIXER = """
 from mixerlab.mixers.attn import Attention
@@ -21,9 +20,7 @@ class Mine(Attention):
 @pytest.fixture
 def make_project(tmp_path, monkeypatch):
     """Makes a repository with the mixer `name`, and gives its folder of yamls and its commit."""
-    used: list = []
-    for module in (project, code_version):
-        monkeypatch.setattr(module, "projects", used)
+    monkeypatch.setattr(project, "_projects", [])
     monkeypatch.setattr("sys.path", sys.path[:])
     for module in [name for name in sys.modules if name.partition(".")[0] == "mixers"]:  # of other tests
         monkeypatch.delitem(sys.modules, module)

@@ -21,7 +21,7 @@ IN_PROC = pytest.mark.skipif(not Path("/proc/self").exists(), reason="finds the 
 
 
 def test_a_cell_that_fails_or_kills_its_process_fails_alone():
-    whats = ["first", "raise", "exit", "interrupt", "second", "kill", "kill with child", "third", "lose GPU", "last"]
+    whats = ["first", "second", "raise", "third", "exit", "interrupt", "kill", "kill with child", "last"]
     executor = Processes(trainers.train, 1)
     ended = trainers.all_ended(executor, [trainers.cell(what) for what in whats])
     executor.stop()
@@ -30,8 +30,7 @@ def test_a_cell_that_fails_or_kills_its_process_fails_alone():
     assert errors["interrupt"] == "KeyboardInterrupt"
     assert errors["kill"] == errors["kill with child"] == "its process was killed by SIGKILL"
     pids = {what: one.run_id for what, one in ended.items() if one.error is None}
-    assert pids["first"] == pids["second"] != pids["third"]  # a process trains on, as long as it lives
-    assert pids["last"] != pids["third"]  # and has its GPU
+    assert pids["first"] == pids["second"] != pids["third"]  # a process that failed may have lost its GPU
     assert not multiprocessing.active_children()
 
 

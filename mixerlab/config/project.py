@@ -14,11 +14,10 @@ from typing import Any, cast
 from hydra.conf import HydraConf
 from omegaconf import DictConfig, ListConfig, OmegaConf
 
-from mixerlab.records.code_version import projects
-
 ConfigDir = str | Path | Sequence[str | Path] | None  # as Python takes it: none, one or several folders
 
 _CONFIG_DIRS = "mixerlab.config_dirs"  # in the cache of a config
+_projects: list[Path] = []  # the user's, which this process used last: the folders that hold their yamls
 
 
 def command_line_folders(hydra_config: DictConfig | HydraConf) -> list[Path]:
@@ -58,8 +57,8 @@ def use_folders(config_dir: ConfigDir) -> list[Path]:
         if not folder.is_dir():
             raise ValueError(f"{folder}: there is no such folder: give --config-dir DIR, or config_dir=DIR in Python")
         _check_own_yamls(folder, resolved[:number])
-    projects[:] = dict.fromkeys(folder.parent for folder in resolved)
-    if sys.path[: len(projects)] != (paths := list(map(str, projects))):
+    _projects[:] = dict.fromkeys(folder.parent for folder in resolved)
+    if sys.path[: len(_projects)] != (paths := list(map(str, _projects))):
         sys.path[:0] = paths
     return resolved
 
@@ -85,7 +84,7 @@ def use_noted_folders(cfg: DictConfig) -> None:
 
 def projects_in_use() -> list[Path]:
     """The folders that hold the yamls which `use_folders` got last."""
-    return list(projects)
+    return list(_projects)
 
 
 def _check_own_yamls(config_dir: Path, others: Sequence[Path]) -> None:

@@ -44,14 +44,16 @@ def settings_of(task_cfg: DictConfig) -> dict[str, dict[str, Any]]:
                 f"task={name}: {key} is missing: begin its yaml with defaults: [/task_base@_here_, _self_]"
             )
     baseline, changes, levels = (task_cfg.get(key) for key in ("baseline", "changes", "levels"))
-    if _is_group(levels, DictConfig):
+    # All settings give the same parameters: by their values the name of a setting is found.
+    if _is_group(levels, DictConfig) and len({frozenset(parameters) for parameters in levels.values()}) == 1:
         return {level: dict(parameters) for level, parameters in levels.items()}
-    if levels is None and _is_group(baseline) and (changes is None or _is_group(changes, ListConfig)):
-        changed = ((key, value) for key, values in (changes or {}).items() for value in values)
+    changes = {} if changes is None else changes
+    if levels is None and _is_group(baseline) and _is_group(changes, ListConfig) and set(changes) <= set(baseline):
+        changed = ((key, value) for key, values in changes.items() for value in values)
         return {"baseline": {}} | {f"{key}-{value}": {key: value} for key, value in changed}
     raise ValueError(
-        f"task={name}: its yaml may have baseline: {{<parameter>: <value>}} and changes: {{<parameter>: [<value>]}},"
-        " or levels: {<setting>: {<parameter>: <value>}}"
+        f"task={name}: its yaml may have baseline: {{<parameter>: <value>}} and changes: {{<parameter>: [<value>]}} of"
+        " some of these, or levels: {<setting>: {<parameter>: <value>}}, each of the same parameters"
     )
 
 
@@ -73,7 +75,7 @@ def baseline_from_yaml(cfg: DictConfig, hydra_config: DictConfig | HydraConf, lo
 
 
 def _is_group(value: object, kind: type = object) -> bool:
-    return isinstance(value, DictConfig) and all(isinstance(item, kind) for item in value.values())
+    return isinstance(value, dict | DictConfig) and all(isinstance(item, kind) for item in value.values())
 
 
 def _parameters(task_cfg: DictConfig, name: str | None) -> dict[str, Any]:

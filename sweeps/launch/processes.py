@@ -2,9 +2,9 @@
 
 A process trains one cell after another, and not one only: to import PyTorch and to start CUDA takes ten seconds, and
 cells of one process share captured CUDA graphs, which take seconds each. With so few processes there is nothing to win
-by a server that forks them, which could die too. When a process dies (out of memory, a crash), or loses its GPU by an
-error in CUDA, the cell that it had fails, and another one goes on. The processes end with the sweep, even if it is
-killed while they start: so this module imports nothing that takes long.
+by a server that forks them, which could die too. When a process dies (out of memory, a crash) or its cell fails,
+another one goes on: after some errors of CUDA a process cannot use its GPU, nor can others under MPS until it ends. The
+processes end with the sweep, even if it is killed while they start: so this module imports nothing that takes long.
 """
 
 import contextlib
@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from mixerlab.sweeps.launch.cells import Cell
 
 GRACE = 5.0  # seconds that a process has to end after SIGTERM
-# Words of errors after which a process cannot use its GPU. Under MPS no other one can either, until it ends.
-GPU_IS_LOST = ("CUDA error: ", "cudaGetDeviceCount")
 
 
 class Processes:
@@ -57,14 +55,12 @@ class Processes:
         for child, cell in list(self.cells.items()):
             # A dead process may have left a child that holds its end of the connection open.
             if cell is not None and (child.connection in ready or not child.process.is_alive()):
-                if (answer := child.receive()) is None:
-                    answer = None, f"its process {child.ending}"
-                    self._end([child])
-                elif any(words in (answer[1] or "") for words in GPU_IS_LOST):
-                    self._end([child])
-                else:
+                run_id, error = child.receive() or (None, f"its process {child.ending}")
+                if error is None:
                     self.cells[child] = None
-                ended.append(Ended(cell, *answer))
+                else:
+                    self._end([child])
+                ended.append(Ended(cell, run_id, error))
         return ended
 
     def stop(self) -> None:

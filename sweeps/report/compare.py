@@ -82,7 +82,7 @@ def compare(
     tables = read_published() if tables is None else tables
     if len(tables) == 1 and not rates:
         (rates,) = (table.rates for table in tables.values())
-    frames = [spread_out(only_where(rows_of(source), where), by) for source in sources]
+    frames = [spread_out(only_where(rows_of(source), where), by, data_in_columns=True) for source in sources]
     every: dict[str, Series] = {}
     empty = []
     for source, label, frame in zip(sources, _labels(sources, labels), frames, strict=True):

@@ -62,10 +62,10 @@ def of_columns_with_runs(cells: pd.DataFrame, frame: pd.DataFrame) -> pd.DataFra
 
 
 def without_repeats(frame: pd.DataFrame) -> pd.DataFrame:
-    """The frame with one row for each configuration, learning rate and seed: of several the newest that finished."""
+    """The frame with one row for each configuration, learning rate and seed: of several the newest that ended."""
     same = [key for key in ("mixer", "column", "task", "setting", "config", "lr", "seed") if key in frame]
-    order = ["finished", *(key for key in ("started_at", "run_id") if key in frame)]
-    newest_last = frame.assign(finished=frame["status"] == "finished").sort_values(order, na_position="first")
+    order = ["ended", *(key for key in ("started_at", "run_id") if key in frame)]
+    newest_last = frame.assign(ended=frame["status"].isin(ENDED)).sort_values(order, na_position="first")
     return frame.loc[newest_last.drop_duplicates(same, keep="last").index.sort_values()]
 
 

@@ -67,9 +67,10 @@ def _unlike_runs(frame: pd.DataFrame) -> list[str]:
         values = values_of(frame, name)
         by_task = values.groupby([frame["task"], frame["mixer"]]).agg(_listed)
         if by_task.groupby(level="task").nunique().max() > 1:  # one task may differ from another, as text from MAD's
-            by_mixer = values.groupby(frame["mixer"]).agg(_listed)
-            told = "; ".join(f"{mixer} {own}" for mixer, own in by_mixer.items())
-            differ.append(f"{name} ({told if by_mixer.nunique() > 1 else by_mixer.iloc[0]})")
+            by_mixer = values.groupby(frame["mixer"]).agg(_ends if name == _TRIED else _listed)
+            mixers = by_mixer.index.to_series().groupby(by_mixer, sort=False).agg(", ".join)
+            told = "; ".join(f"{own}: {names}" for own, names in mixers.items())
+            differ.append(f"{name} ({told if len(mixers) > 1 else mixers.index[0]})")
         elif name in _MACHINE and values.groupby([frame["task"], frame["setting"]]).nunique().max() > 1:
             differ.append(f"{name} ({_listed(values)})")
     return [f"The mixers differ in more than the mixer: {', '.join(differ)}."] if differ else []
@@ -77,3 +78,8 @@ def _unlike_runs(frame: pd.DataFrame) -> list[str]:
 
 def _listed(values: pd.Series) -> str:
     return ", ".join(sorted(set(values), key=natural))
+
+
+def _ends(values: pd.Series) -> str:
+    ordered = sorted(values, key=natural)
+    return " to ".join(dict.fromkeys((ordered[0], ordered[-1])))

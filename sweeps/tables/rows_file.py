@@ -1,6 +1,8 @@
 """The `rows.csv` of a report, read back."""
 
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
@@ -20,19 +22,27 @@ def read_rows(path: str | Path) -> pd.DataFrame:
         ValueError: the file is no such table, or has a text where a number must be.
     """
     try:
-        names = pd.read_csv(path, nrows=0).columns
-        text = [name for name in names if name in _TEXT or name.startswith("code_version.") or "commit" in name]
         # Only what is empty is missing: a mixer may be called NA.
-        frame = pd.read_csv(
-            path, dtype=dict.fromkeys(text, str), keep_default_na=False, na_values=[""], low_memory=False
-        )
+        frame = pd.read_csv(path, dtype=str, keep_default_na=False, na_values=[""])
         scores = [Score(name) for name in frame["score"].dropna().unique()]
         needed = {*LEADING, *(f"{place}_{score.name}" for place in ("official", "clean_val") for score in scores)}
-        if missing := sorted(needed - set(names)):
+        if missing := sorted(needed - set(frame)):
             raise ValueError(f"it has no {', '.join(missing)}")
         numbers = {name for name, kind in LABELS.items() if kind is not str}
-        for name in numbers.union(*(result_columns(score)[2:] for score in scores)) & set(names):
-            frame[name] = pd.to_numeric(frame[name])
-        return frame
+        numbers = numbers.union(*(result_columns(score)[2:] for score in scores))
+        return frame.apply(lambda own: own if own.name in _TEXT else _values(own, own.name in numbers))
     except Exception as error:
         raise ValueError(f"{path} cannot be read as the rows.csv of a report ({reason(error)})") from error
+
+
+def _values(texts: pd.Series, are_numbers: bool) -> pd.Series:
+    return pd.to_numeric(texts) if are_numbers else texts.map({text: _value(text) for text in texts.dropna().unique()})
+
+
+def _value(text: str) -> Any:
+    """What pandas has written so: a number or a bool, or text that looks like one, such as `1e3`."""
+    for kind in (int, float):
+        with suppress(ValueError):
+            if str(kind(text)) == text:
+                return kind(text)
+    return {"True": True, "False": False}.get(text, text)

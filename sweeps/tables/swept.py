@@ -127,13 +127,14 @@ def swept_keys(frame: pd.DataFrame) -> list[str]:
     return sorted(found, key=lambda key: (GROUPS.index(key.partition(".")[0]), not key.endswith(".name"), key))
 
 
-def spread_out(frame: pd.DataFrame, by: Collection[str] | None = None) -> pd.DataFrame:
+def spread_out(frame: pd.DataFrame, by: Collection[str] | None = None, data_in_columns: bool = False) -> pd.DataFrame:
     """The frame with its `column` for each row, and the swept keys of the task in the names of its settings.
 
     Args:
         frame: as `collect` gives it.
         by: the keys that columns are told by, swept or not; None: all that were swept. The runs of one column that
             differ in others compete.
+        data_in_columns: the swept keys of the task stand in the columns too, and settings keep their names.
 
     Raises:
         ValueError: a key that no record has.
@@ -149,26 +150,26 @@ def spread_out(frame: pd.DataFrame, by: Collection[str] | None = None) -> pd.Dat
         if key.endswith("._target_") and name in told:  # where a name has one class, it says no more
             several = values.groupby([known["mixer"], told[name]]).transform("nunique") > 1
             told[key] = values.where(several, "")
-    in_columns = [key for key in keys if not key.startswith("task.")]
-    rows = list(zip(known["mixer"], *(told[key] for key in in_columns), strict=True))
-    columns = {}
-    for row in set(rows):
-        pairs = zip(in_columns, row[1:], strict=True)
-        columns[row] = Column(row[0], tuple((key, value) for key, value in pairs if value))
     settings = known["setting"].astype(object)
     in_rows = sorted((key for key in keys if key.startswith("task.")), key=lambda key: key != _DATA)
     for key, name in short_names(in_rows).items():
         # What the name tells already, as the data does its vocabulary, is not told twice.
         several = told[key].groupby([known["task"], settings]).transform("nunique") > 1
         more = several.groupby(known["task"]).transform("any")
-        settings += [f", {name}={value}" if value else "" for value in told[key].where(more, "")]
+        told[key] = told[key].where(more, "")
+        settings += [f", {name}={value}" if value else "" for value in told[key]]
+    if data_in_columns:
+        settings, in_rows = known["setting"].astype(object), []
+    in_columns = [key for key in keys if key not in in_rows]
+    rows = list(zip(known["mixer"], *(told[key] for key in in_columns), strict=True))
+    columns = {}
+    for row in set(rows):
+        pairs = zip(in_columns, row[1:], strict=True)
+        columns[row] = Column(row[0], tuple((key, value) for key, value in pairs if value))
     several = known["score"].groupby([known["task"], settings]).transform("nunique") > 1  # it has got another since
     scores = zip(known["score"], several, strict=True)
     settings += [f", score={name}" if many and isinstance(name, str) else "" for name, many in scores]
-    frame = frame.assign(column=None).astype({"setting": object, "column": object})
-    frame.loc[known.index, "column"] = pd.Series([columns[row] for row in rows], known.index, dtype=object)
-    frame.loc[known.index, "setting"] = settings
-    return frame
+    return frame.assign(setting=settings, column=pd.Series([columns[row] for row in rows], known.index, dtype=object))
 
 
 def _class_around(frame: pd.DataFrame, key: str) -> list[str]:

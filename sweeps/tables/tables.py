@@ -28,14 +28,14 @@ _SPREAD = (
 _ONE_SEED = "One seed: nothing is bold, since nothing says how far seeds differ."
 _UNEVEN = "(n to m seeds): the settings have different seeds. Their mean has no interval, and is not bold."
 _EDGE = (
-    f"best at the smallest or largest learning rate tried, by more than {MARGIN} over every rate in between (of two"
-    " rates, over the other): a wider grid may give more. †k: in k settings."
+    f"best at the smallest or largest learning rate tried, by more than {MARGIN}: a wider grid may give more. †k: in k"
+    " settings."
 )
 _INCOMPLETE = (
     "* Incomplete: settings (k/n), seeds or learning rates are missing, or seeds are of different code, as said below."
     " Not bold; nor is what is worse than a score that lacks learning rates or is of different code."
 )
-_SETTINGS_NAMED = 3
+_SETTINGS_NAMED, _COLUMNS_NAMED = 3, 8
 
 
 @dataclass(frozen=True)
@@ -233,12 +233,12 @@ def make_table(names: Name, rows: Mapping[Name, Row], cells: pd.DataFrame, remar
     columns = {column for row in rows.values() for column, entry in row.items() if entry.mean is not None}
     spread, uneven = any(entry.spread is not None for entry in scored), any(entry.uneven for entry in scored)
     scores = cells.groupby("score", sort=False)["task"].unique()
-    edge = f"† Below {NEAR_PERFECT}, and {_EDGE}" if any(score.is_accuracy for score in scores.index) else f"† {_EDGE}"
+    below = f"below {NEAR_PERFECT}, and " if any(score.is_accuracy for score in scores.index) else ""
     legend = {
         _SPREAD: spread,
         _ONE_SEED: not spread and not uneven and len(columns) > 1,
         _UNEVEN: uneven,
-        edge: any(entry.edges for entry in scored),
+        f"† {below}{_EDGE}": any(entry.edges for entry in scored),
         _INCOMPLETE: any(entry.incomplete for entry in scored),
     }
     notes = [note for note, occurs in legend.items() if occurs]
@@ -266,15 +266,18 @@ def gaps(cells: pd.DataFrame) -> list[str]:
             where = [_where(task, own, len(settings[task]), comma) for task, own in tasks.items()]
             told.append(f"{reason} on {', '.join(where)}")
         lines["; ".join(told)].append(names[column])
-    return [f"{'; '.join(columns)}: {text}." for text, columns in lines.items()]
+    return [f"{_first(columns, _COLUMNS_NAMED, '; ')}: {text}." for text, columns in lines.items()]
 
 
 def _where(task: str, own: list[str], number: int, comma: str) -> str:
-    """These settings of a task that has `number`: the first ones, and how many more."""
+    """These settings of a task that has `number`."""
     if len(own) == number > 1:
         return f"{task} (all {number} settings)"
-    more = f" and {len(own) - _SETTINGS_NAMED} more" if len(own) > _SETTINGS_NAMED else ""
-    return f"{task} ({comma.join(own[:_SETTINGS_NAMED])}{more})"
+    return f"{task} ({_first(own, _SETTINGS_NAMED, comma)})"
+
+
+def _first(names: list[str], most: int, comma: str) -> str:
+    return comma.join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
 
 
 def _differences(settings: Sequence[str]) -> dict[str, str]:

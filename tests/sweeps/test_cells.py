@@ -48,6 +48,8 @@ def test_of_a_replica_in_several_populations_the_newest_counts(tmp_path, newest)
     assert only_cell(tmp_path).mean == (0.9, 0.3)[newest]
     (of_last_epoch,) = last_epoch(spread_out(collect(tmp_path))).values()
     assert of_last_epoch == {0: (0.9, 0.3)[newest]}
+    fakes.add_run(tmp_path, ["diverged"], lr=1e-3, provenance={"started_at": "2026-01-04T12:00:00+00:00"})
+    assert only_cell(tmp_path).mean == (0.8, 0.2)[newest]
 
 
 @pytest.mark.parametrize(

@@ -66,9 +66,11 @@ def test_what_failed_or_never_ended_or_cannot_be_read_is_a_row(tmp_path):
 
 
 def test_every_source_gives_the_same_rows(tmp_path):
-    """Also of a name such as `NA` or `1e3`, and of a hash that is a number too large for a float."""
+    """Also of a name such as `NA` or `1e3`, of a hash that is a number too large for a float, and of mixed types."""
     for mixer in ("attn", "NA", "1e3", "1000"):
         fakes.add_run(tmp_path, [0.5, 0.95, "failed"], mixer=mixer, setting="0512", changed={"mixer.gate": None})
+    for gate in (True, "auto", "1e3", 1000):
+        fakes.add_run(tmp_path, [0.5, 0.95, 0.5], setting="0512", changed={"mixer.gate": gate})
     frame = collect(tmp_path).assign(config="1234e567")
     pack(tmp_path, tmp_path / "all.tar.xz")
     (tmp_path / "rows.csv").write_text(rows_csv(frame))
@@ -136,7 +138,7 @@ def test_cpus_on_which_numbers_depend_are_told_apart(tmp_path):
         told = {"threads": threads, "instruction_set": "AVX2"}
         fakes.add_run(tmp_path, [0.1, 0.5, 0.1], mixer=mixer, provenance=told)
     (note,) = notes_of(spread_out(collect(tmp_path)))
-    assert note == "The mixers differ in more than the mixer: threads (attn 1; gdn 4)."
+    assert note == "The mixers differ in more than the mixer: threads (1: attn; 4: gdn)."
 
 
 def test_what_sees_the_future_is_told_also_where_all_mixers_may(tmp_path):
@@ -152,7 +154,7 @@ def test_grids_of_other_sizes_are_told(tmp_path):
         for task, rates in zip(("icr", "mem"), grids, strict=True):
             fakes.add_run(tmp_path, [0.5] * rates, mixer=mixer, task=task, lr=[5e-3, 1e-3, 5e-4][:rates])
     (note,) = notes_of(spread_out(collect(tmp_path)))
-    assert note == "The mixers differ in more than the mixer: learning rates tried (attn 2, 3; gdn 3)."
+    assert note == "The mixers differ in more than the mixer: learning rates tried (2 to 3: attn; 3: gdn)."
 
 
 @pytest.mark.parametrize(("key", "value", "shown"), [("num_test_examples", 64, "64"), ("data_sha256", "a1" * 32, "a1")])
@@ -168,8 +170,8 @@ def test_other_data_are_other_rows(tmp_path, key, value, shown):
 @pytest.mark.parametrize(
     ("key", "of_attn", "of_gdn", "told"),
     [
-        ("trainer.eval_every", 50, None, "attn 50; gdn null"),  # more checkpoints to choose from
-        ("model.may_see_future", True, False, "attn true; gdn false"),
+        ("trainer.eval_every", 50, None, "50: attn; null: gdn"),  # more checkpoints to choose from
+        ("model.may_see_future", True, False, "true: attn; false: gdn"),
     ],
 )
 def test_what_mixers_do_not_share_is_told(tmp_path, key, of_attn, of_gdn, told):
@@ -186,4 +188,4 @@ def test_mixers_are_compared_task_by_task(tmp_path):
     fakes.add_run(tmp_path, [0.5], mixer="gdn", task="mem", lr=1e-3)
     assert notes(tmp_path) == []
     fakes.add_run(tmp_path, [0.1, 0.5, 0.1], mixer="gdn", task="ncr", changed=changed | {"trainer.epochs": 2})
-    assert notes(tmp_path, by=[]) == ["The mixers differ in more than the mixer: epochs (attn 1, 60; gdn 2, 60)."]
+    assert notes(tmp_path, by=[]) == ["The mixers differ in more than the mixer: epochs (1, 60: attn; 2, 60: gdn)."]

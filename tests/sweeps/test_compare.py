@@ -111,6 +111,13 @@ def test_the_command(results, published, tmp_path, capsys):
     assert {"- one: One.", "- other: Other. Checked: by eye."} <= set(lines)
 
 
+def test_runs_on_other_data_have_lines_of_their_own(published, tmp_path):
+    for data_seed, accuracy in enumerate((0.8, 0.6)):
+        fakes.add_run(tmp_path, [accuracy], lr=[1e-3], task="icr_challenge", setting="256-512", data_seed=data_seed)
+    text = compare.compare([tmp_path], tmp_path / "out", read_published(published))
+    assert re.search(r"attn, data_seed=0 *\| 0.800 \| 1.000", text) and re.search(r"data_seed=1 *\| 0.600", text)
+
+
 def test_what_it_refuses(results, published, tmp_path):
     fakes.add_run(tmp_path / "other", [0.5, 0.5, 0.5], task="delay")
     for arguments, told in (

@@ -157,18 +157,26 @@ def test_the_code_of_a_part_is_all_that_it_imports(tmp_path, monkeypatch, target
 
 
 @pytest.mark.parametrize(
-    ("file", "noticed"), [("mine/helper.py", True), ("shared.py", True), ("second/part.py", True), ("other.py", False)]
+    ("file", "noticed"),
+    [
+        ("mine/helper.py", True),
+        ("shared.py", True),
+        ("editable/part.py", True),
+        ("site-packages/installed.py", False),
+        ("other.py", False),
+    ],
 )
 def test_the_code_of_a_users_own_mixer_has_what_it_imports_of_the_users(tmp_path, monkeypatch, file, noticed):
     """Beside what it imports of ours; what is installed is left out."""
-    monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setattr(code_versions, "projects", [tmp_path / "second"])
+    for folder in ("", "editable", "site-packages"):
+        monkeypatch.syspath_prepend(tmp_path / folder)
     for name in ("mine", "mine.mixer"):
         monkeypatch.delitem(sys.modules, name, raising=False)
     files = {
         "mine/mixer.py": "import torch\nfrom mixerlab.mixers.base import SequenceMixer\nfrom . import helper\n",
-        "mine/helper.py": "from shared import constant\nfrom part import constant\n",
-        "second/part.py": "constant = 1\n",
+        "mine/helper.py": "from shared import constant\nimport part, installed\n",
+        "editable/part.py": "constant = 1\n",
+        "site-packages/installed.py": "constant = 1\n",
         "mine/__init__.py": "",
         "shared.py": "constant = 1\n",
         "other.py": "constant = 1\n",
