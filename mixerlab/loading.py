@@ -157,10 +157,12 @@ def _built(config: Mapping[str, Any]) -> tuple[Task, LanguageModel | AutoEncoder
 
 def _again(folder: Path, record: Record, moment: str) -> str:
     """What to type to get the weights."""
-    kept = {path.name.split(".")[-2] for path in weights_files(folder)}
-    keep = f"trainer.snapshots=[{moment.removeprefix('epoch-')}]"
+    moments = {moment, *(path.name.split(".")[-2] for path in weights_files(folder))}  # what is kept, too
     if moment in CHOSEN_ON:
-        keep = f"trainer.keep_weights={'both' if kept & set(CHOSEN_ON) - {moment} else moment}"
+        keep = f"trainer.keep_weights={'both' if moments >= set(CHOSEN_ON) else moment}"
+    else:
+        epochs = sorted(int(kept.removeprefix("epoch-")) for kept in moments - set(CHOSEN_ON))
+        keep = f"trainer.snapshots={epochs}".replace(" ", "")
     words = shlex.split(record.provenance["command"])
     words = [word for word in words if word.partition("=")[0] not in ("force", keep.partition("=")[0])]
     return f"To train it again and keep them: {shlex.join([*words, 'force=true', keep])}"

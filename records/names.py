@@ -50,14 +50,14 @@ def axis_of(setting: str) -> tuple[str, float] | None:
 
     The name must be written as a task's parameters are, in words of lower case: a level such as `S3-128` is no axis.
 
-    Test rows of another length are an axis of each setting: `("S3-128,test_seq_len", 256.0)` for
-    `S3-128,test_seq_len=256`.
+    Of several parameters the last is the axis, and the others are where it departs from: `("S3-128,test_seq_len",
+    256.0)` for `S3-128,test_seq_len=256`.
     """
     origin, comma, last = setting.rpartition(",")
     axis, equals, value = last.partition("=")
     if not equals:
         axis, _, value = last.rpartition("-")
-    if _PARAMETER.fullmatch(axis) is None or (comma and axis != "test_seq_len"):
+    if _PARAMETER.fullmatch(axis) is None:
         return None
     try:
         number = float(value)

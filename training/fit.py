@@ -226,6 +226,7 @@ class Training:
             # SIGUSR1, and write and prefer a checkpoint of its own.
             plugins=[CheckpointFiles(), LightningEnvironment()],
             logger=list(self.loggers),
+            log_every_n_steps=1,  # its epochs have one step
             default_root_dir=os.devnull,  # no folder: it finds nothing there and leaves nothing
             enable_checkpointing=False,  # ResumePoint keeps the one that is needed
             enable_progress_bar=False,  # Lightning's starts anew every epoch; EpochProgress spans the run

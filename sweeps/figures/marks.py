@@ -20,7 +20,14 @@ CHOSEN = {
 }
 CHANCE: dict[str, Any] = {"color": "0.45", "linestyle": (0, (2, 1.5)), "linewidth": 0.9, "label": "chance"}
 NO_SCORE: dict[str, Any] = {"marker": "x", "markersize": 3.5, "markeredgewidth": 1.0, "linestyle": "none"}
-SEED: dict[str, Any] = {"marker": "o", "markersize": 2.0, "markeredgewidth": 0, "linestyle": "none", "label": "seed"}
+SEED: dict[str, Any] = {
+    "marker": "o",
+    "markersize": 2.4,
+    "markeredgecolor": "white",  # to be seen on a bar of its own colour
+    "markeredgewidth": 0.4,
+    "linestyle": "none",
+    "label": "seed",
+}
 SEVERAL = "0.4"  # the colour of a mark that stands for several columns
 MARKER = 4.0  # points
 LEARNED: dict[str, Any] = {

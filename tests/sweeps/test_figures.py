@@ -99,6 +99,15 @@ def test_difficulty_puts_the_baseline_at_its_value(results):
     assert "no score" in legend_texts(figure)
 
 
+def test_difficulty_departs_from_sizes_of_ones_own(tmp_path):
+    for hops, accuracy in ((1, 0.9), (2, 0.5)):
+        setting = "num_train_examples=3200" + f",hops={hops}" * (hops > 1)
+        fakes.add_run(tmp_path, [accuracy], lr=1e-3, task="hops", setting=setting, hops=hops, num_train_examples=3200)
+    scores = scores_of(tmp_path)
+    (panel,) = difficulty(scores).axes
+    assert points_of(panel, scores.look[ATTN]).keys() == {(1, 0.9), (2, 0.5)} and panel.get_xlabel() == "hops"
+
+
 def test_the_harder_set_has_a_panel_for_each_task_with_its_levels(tmp_path):
     for task in ("icr_challenge", "sc_challenge"):
         for level, vocabulary, accuracy in (("128-512", 128, 0.9), ("256-1024", 256, 0.2)):
