@@ -41,7 +41,10 @@ class _Source:
     """
 
     def __init__(self, path: Path, name: str):
-        tree = ast.parse(path.read_text())
+        try:
+            tree = ast.parse(path.read_bytes())
+        except SyntaxError:  # so that this Python cannot run it
+            tree = ast.Module([], [])
         package = name if path.name == "__init__.py" else name.rpartition(".")[0]
         self.imports: set[Import] = set()
         self.bindings: dict[str, Import] = {}
@@ -51,7 +54,10 @@ class _Source:
             elif isinstance(node, ast.Import):
                 self.imports |= {(alias.name, None) for alias in node.names}
             elif isinstance(node, ast.ImportFrom):
-                module = resolve_name("." * node.level + (node.module or ""), package)
+                try:
+                    module = resolve_name("." * node.level + (node.module or ""), package)
+                except ImportError:
+                    continue
                 self.imports |= {(module, alias.name) for alias in node.names}
                 if node in tree.body:
                     self.bindings |= {alias.asname or alias.name: (module, alias.name) for alias in node.names}
@@ -96,8 +102,10 @@ def _definition(imported: Import, importer: Path, importing: str) -> tuple[str, 
         return f"{module}.{name}", path
     if (path := _followed(module, importer, importing)) is None:
         return None
-    if name is not None and path.name == "__init__.py" and name in (bindings := _source(path, module).bindings):
-        return _definition(bindings[name], path, module)
+    if name is not None and path.name == "__init__.py":
+        bound = _source(path, module).bindings.get(name, imported)
+        if bound != imported:  # as it is of a compiled module in the package
+            return _definition(bound, path, module)
     return module, path
 
 
@@ -109,10 +117,16 @@ def _followed(name: str, importer: Path, importing: str) -> Path | None:
         return file_in(mixerlab.__path__, parts[1:]) if parts[1:2] and parts[1] in COMPUTING else None
     if importing.startswith("mixerlab.") or INSTALLED & set(importer.parts) or parts[0] in LIBRARIES:
         return None
-    if (spec := find_spec(parts[0])) is None:  # which imports nothing, as it would for what is inside a package
+    try:
+        spec = find_spec(parts[0])  # which imports nothing, as it would for what is inside a package
+    except ValueError:  # a module without a spec, such as __main__
+        spec = None
+    if spec is None:
         return None
-    places = spec.submodule_search_locations or [str(spec.origin)]
-    file = file_in([Path(place).parent for place in places], parts)
+    if (folders := spec.submodule_search_locations) is not None:
+        file = file_in(folders, parts[1:])
+    else:
+        file = Path(spec.origin) if len(parts) == 1 and spec.origin and spec.origin.endswith(".py") else None
     return None if file is None or INSTALLED & set(file.parts) else file
 
 
@@ -120,7 +134,7 @@ def file_in(folders: Iterable[str | Path], parts: list[str]) -> Path | None:
     """The file of a module in the first of these folders that has one."""
     for folder in folders:
         path = Path(folder).joinpath(*parts)
-        for file in (path.with_suffix(".py"), path / "__init__.py"):
+        for file in (path / "__init__.py", path.with_suffix(".py")):
             if file.is_file():
                 return file
     return None

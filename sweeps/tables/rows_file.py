@@ -12,7 +12,7 @@ from mixerlab.records.schema import LABELS, Score, result_columns
 # Columns that a row has beside its labels, whatever its results are.
 LEADING = (*LABELS, "status", "error", "score", "higher_is_better", "config")
 # Text also where it looks like a number: a mixer may be called 1e3, a hash may be 1234e567.
-_TEXT = {*(name for name, kind in LABELS.items() if kind is str), "status", "error", "score", "config"}
+_TEXTS = {*(name for name, kind in LABELS.items() if kind is str), "status", "error", "score", "config"}
 
 
 def read_rows(path: str | Path) -> pd.DataFrame:
@@ -30,9 +30,13 @@ def read_rows(path: str | Path) -> pd.DataFrame:
             raise ValueError(f"it has no {', '.join(missing)}")
         numbers = {name for name, kind in LABELS.items() if kind is not str}
         numbers = numbers.union(*(result_columns(score)[2:] for score in scores))
-        return frame.apply(lambda own: own if own.name in _TEXT else _values(own, own.name in numbers))
+        return frame.apply(lambda own: own if _is_text(own.name) else _values(own, own.name in numbers))
     except Exception as error:
         raise ValueError(f"{path} cannot be read as the rows.csv of a report ({reason(error)})") from error
+
+
+def _is_text(column: str) -> bool:
+    return column in _TEXTS or column.startswith("code_version.") or "commit" in column
 
 
 def _values(texts: pd.Series, are_numbers: bool) -> pd.Series:

@@ -28,8 +28,8 @@ _SPREAD = (
 _ONE_SEED = "One seed: nothing is bold, since nothing says how far seeds differ."
 _UNEVEN = "(n to m seeds): the settings have different seeds. Their mean has no interval, and is not bold."
 _EDGE = (
-    f"best at the smallest or largest learning rate tried, by more than {MARGIN}: a wider grid may give more. †k: in k"
-    " settings."
+    f"best at the smallest or largest learning rate tried, by more than {MARGIN} over those in between: a wider grid"
+    " may give more. †k: in k settings."
 )
 _INCOMPLETE = (
     "* Incomplete: settings (k/n), seeds or learning rates are missing, or seeds are of different code, as said below."

@@ -174,8 +174,10 @@ def test_the_code_of_a_users_own_mixer_has_what_it_imports_of_the_users(tmp_path
         monkeypatch.delitem(sys.modules, name, raising=False)
     files = {
         "mine/mixer.py": "import torch\nfrom mixerlab.mixers.base import SequenceMixer\nfrom . import helper\n",
-        "mine/helper.py": "from shared import constant\nimport part, installed\n",
+        "mine/helper.py": "from shared import constant\nimport part, installed, package, __main__\n",
         "editable/part.py": "constant = 1\n",
+        "editable/package/__init__.py": "with suppress(ImportError):\n    from . import compiled\n",
+        "editable/package/compiled.so": "",
         "site-packages/installed.py": "constant = 1\n",
         "mine/__init__.py": "",
         "shared.py": "constant = 1\n",

@@ -3,7 +3,8 @@
 from torch import Tensor
 
 from mixerlab.kernels.common.dispatch import resolve_backend, why_not_triton
-from mixerlab.kernels.fused.rms_norm import MAX_WIDTH, wide_rms_norm
+from mixerlab.kernels.fused.rms_norm import MAX_WIDTH
+from mixerlab.kernels.fused.rms_norm.reference import wide_rms_norm
 from mixerlab.kernels.fused.swiglu import swiglu
 
 

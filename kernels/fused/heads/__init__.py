@@ -9,7 +9,7 @@ from mixerlab.kernels.common.dispatch import resolve_backend, why_not_traced, wh
 from mixerlab.kernels.fused.heads.operator import Split, norm
 from mixerlab.kernels.fused.heads.parts import UNIT_NORM_EPS, Form, Part, columns_of, lists_of, split_sizes
 from mixerlab.kernels.fused.linear import join_rows
-from mixerlab.kernels.fused.rms_norm import wide_rms_norm
+from mixerlab.kernels.fused.rms_norm.reference import wide_rms_norm
 
 
 def split_heads(
