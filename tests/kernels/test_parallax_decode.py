@@ -37,6 +37,7 @@ def test_it_is_the_end_of_the_whole_sequence(tokens, window):
     torch.testing.assert_close(end, whole[:, -tokens:], rtol=0, atol=1e-12)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("batch", "tokens", "heads", "kv_heads", "cache_len", "head_dim"),
     [(1, 1, 2, 2, 40, 16), (1, 1, 1, 1, 1200, 16), (2, 3, 4, 2, 300, 20), (1, 8, 4, 1, 90, 128), (1, 1, 16, 1, 33, 8)],
@@ -47,6 +48,7 @@ def test_shapes(batch, tokens, heads, kv_heads, cache_len, head_dim, window, dev
     assert_close(draw(batch, tokens, heads, kv_heads, cache_len, head_dim, device), window=window)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("card", [1, 2])
 def test_heads_that_fill_the_card(card, device, monkeypatch):
     """Every head's cache is one part, which nothing merges, in large tiles or small ones."""
@@ -56,6 +58,7 @@ def test_heads_that_fill_the_card(card, device, monkeypatch):
     assert_close(draw(3, 1, 4, 4, 150, 16, device))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("window", [None, 50])
 def test_what_lies_beyond_a_sequence_has_no_effect(window, device):
     """Sequences of all lengths, an empty one too; the caches hold NaN and infinity behind them.

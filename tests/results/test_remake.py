@@ -47,6 +47,7 @@ def test_committed_tables_come_from_the_records(copied, tmp_path, name):
         assert (copied / file).read_text() == (RESULTS / file).read_text(), file
 
 
+@pytest.mark.slow
 def test_whether_mad_predicts_text(copied, tmp_path):
     """Of drawn rows in which icr has the order of the text's records, sc the opposite one, and ncr none."""
     text = import_module("makers.text")
