@@ -37,6 +37,6 @@ def test_reference_gives_any_dtype():
         ([torch.zeros(2, 3).half()], torch.float32, "not torch.float16"),
     ],
 )
-def test_refuses_what_it_cannot_do(parts, dtype, named):
+def test_refuses_what_it_cannot_do(parts, dtype, named, device):
     with pytest.raises(ValueError, match=named):
-        join_columns(parts, dtype, backend="triton")
+        join_columns([part.to(device) for part in parts], dtype, backend="triton")
