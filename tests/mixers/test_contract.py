@@ -15,6 +15,7 @@ def test_contract(name, caplog):
     assert not caplog.messages
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(
     ("name", "options"),
     [
