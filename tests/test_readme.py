@@ -141,6 +141,7 @@ COMMANDS = [
 ]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("command", COMMANDS)
 def test_commands_compose(command, tmp_path):
     if "sweeper=optuna" in command:

@@ -56,7 +56,7 @@ def test_heads_that_fill_the_card(card, device, monkeypatch):
     from mixerlab.kernels.parallax.decode import operator
 
     monkeypatch.setattr(operator, "processors", lambda device: card)
-    assert_close(draw(3, 1, 4, 4, 150, 16, device))
+    assert_close(draw(3, 1, 3, 3, 150, 16, device))
 
 
 @pytest.mark.sampled(2)

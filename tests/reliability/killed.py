@@ -1,9 +1,9 @@
 """Stops a command at random file operations, runs it again, and says what is wrong then.
 
 `python killed.py FOLDER WAY=NUMBER,... ARGUMENT...` prints one JSON object: how many operations the command has, how
-many records it leaves, and what went wrong. No kind of file (a record, a checkpoint, ...) has a second stop before each
-kind has one. A process that has run the command forks for each run: what comes first in a process
-takes longer than the runs.
+many records it leaves, and what went wrong. The operations at which it stops are drawn so that they differ in kind and
+in the kind of their file (a record, a checkpoint, ...). A process that has run the command forks for each run: what
+comes first in a process takes longer than the runs.
 
 If the last argument is `force=true`, what is stopped is a training by force of a run that is finished and had other
 results. The command without it must then leave the run as it was or as the whole training by force makes it.
@@ -21,8 +21,7 @@ import shutil
 import signal
 import sys
 import traceback
-from collections import defaultdict
-from itertools import zip_longest
+from collections import Counter
 from pathlib import Path
 
 HERE = Path(__file__).parent
@@ -59,22 +58,22 @@ def train_otherwise() -> None:
 
 
 class Stopper:
-    """Lists the operations by kinds of files in `folder`, and stops this process before operation number `last`."""
+    """Lists the operations in `folder`, and stops this process before operation number `last`."""
 
     def __init__(self, folder: Path, way: str, last: int):
-        self.folder, self.way, self.last, self.kinds = f"{folder}/", way, last, []
+        self.folder, self.way, self.last, self.operations = f"{folder}/", way, last, []
         self.write, self.fsync = os.write, os.fsync
         os.write, os.fsync = self.counted_write, self.counted_fsync
         sys.addaudithook(self.event)
 
-    def operation(self, path: str, needs_space: bool = True) -> bool:
+    def operation(self, name: str, path: str) -> bool:
         """Whether this one is that at which to stop; a full disk says so itself."""
-        self.kinds.append(Path(path).name.lstrip(".").split(".")[0].split("-")[0])
+        self.operations.append((name, Path(path).name.lstrip(".").split(".")[0].split("-")[0]))
         if self.way == "FULL":
-            if len(self.kinds) >= self.last and needs_space:
+            if len(self.operations) >= self.last and name not in NEEDS_NO_SPACE:
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             return False
-        return len(self.kinds) == self.last
+        return len(self.operations) == self.last
 
     def stop(self) -> None:
         os.kill(os.getpid(), getattr(signal, f"SIG{self.way}"))
@@ -86,25 +85,25 @@ class Stopper:
         else:
             path, counts = args[0] if args else None, name in WRITES
         is_ours = counts and isinstance(path, str | Path) and str(path).startswith(self.folder)
-        if is_ours and self.operation(str(path), name not in NEEDS_NO_SPACE):
+        if is_ours and self.operation(name, str(path)):
             self.stop()
 
     def counted_write(self, descriptor: int, content: bytes) -> int:
         path = os.readlink(f"/proc/self/fd/{descriptor}")
-        if path.startswith(self.folder) and self.operation(path):
+        if path.startswith(self.folder) and self.operation("write", path):
             written = self.write(descriptor, content[: len(content) // 2])
             self.stop()
             return written
         return self.write(descriptor, content)
 
     def counted_fsync(self, descriptor: int) -> None:
-        if self.operation(os.readlink(f"/proc/self/fd/{descriptor}")):
+        if self.operation("fsync", os.readlink(f"/proc/self/fd/{descriptor}")):
             self.stop()
         self.fsync(descriptor)
 
 
 def forked(folder: Path, command: list[str], way: str = "", last: int = 0, *, otherwise: bool = False):
-    """(exit status as of `Popen`, kinds of the operations, output) of the command, stopped at operation `last`."""
+    """(exit status as of `Popen`, operations, output) of the command, stopped at operation `last`, if above 0."""
     read, write = os.pipe()
     log = folder.parent / f"{folder.name}.log"
     child = os.fork()
@@ -119,26 +118,30 @@ def forked(folder: Path, command: list[str], way: str = "", last: int = 0, *, ot
             outcome = run_py(*command, f"results_dir={folder}", draws=True)
             log.write_text(outcome.out + outcome.err)
             status = outcome.code
-            stopper.write(write, json.dumps(stopper.kinds).encode())
+            stopper.write(write, json.dumps(stopper.operations).encode())
         except BaseException:
             log.write_text(traceback.format_exc())
         finally:
             os._exit(status)
     os.close(write)
     with open(read) as pipe:
-        kinds = json.loads(pipe.read() or "[]")
+        operations = json.loads(pipe.read() or "[]")
     status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-    return status, kinds, log.read_text() if log.exists() else ""
+    return status, operations, log.read_text() if log.exists() else ""
 
 
-def one_of_each_kind_first(kinds: list[str]) -> list[int]:
-    """The numbers of all operations in random order: one of each kind, then a second one of each, and so on."""
-    draw, numbers = random.Random(0), defaultdict(list)
-    for number, kind in enumerate(kinds, start=1):
-        numbers[kind].append(number)
-    of_kinds = [draw.sample(found, len(found)) for found in numbers.values()]
-    draw.shuffle(of_kinds)
-    return [number for one_of_each in zip_longest(*of_kinds) for number in one_of_each if number]
+def places_to_stop(operations: list[list[str]]) -> list[int]:
+    """The numbers of all operations, each next one at random among those least like the ones before.
+
+    Alike are operations of one kind, and those on one kind of file.
+    """
+    left = random.Random(0).sample(range(1, len(operations) + 1), len(operations))
+    places, seen = [], Counter()
+    while left:
+        places.append(min(left, key=lambda number: sum(seen[what] for what in operations[number - 1])))
+        left.remove(places[-1])
+        seen.update(operations[places[-1] - 1])
+    return places
 
 
 def results_of(folder: Path) -> dict:
@@ -194,12 +197,12 @@ def main(folder: Path, ways: dict[str, int], command: list[str]) -> dict:
         status, _, output = forked(finished, plain, otherwise=True)
         wrong += [] if status == 0 else [f"finished: exit status {status}: {output}"]
         before = results_of(finished)
-    status, kinds, output = forked(new("undisturbed"), command)
+    status, operations, output = forked(new("undisturbed"), command)
     wrong += [] if status == 0 else [f"undisturbed: exit status {status}: {output}"]
     expected = results_of(folder / "undisturbed")
     if before == expected:
         wrong.append("the training by force has the results of before")
-    places = one_of_each_kind_first(kinds)
+    places = places_to_stop(operations)
     for way, number in ways.items():
         stops, places = places[:number], places[number:]
         for last in stops:
@@ -209,9 +212,9 @@ def main(folder: Path, ways: dict[str, int], command: list[str]) -> dict:
             if is_forced:
                 found = found or completed_badly(results, plain, before, expected)
             found = found or completed_badly(results, command, expected)
-            wrong += [f"{way} at operation {last} ({kinds[last - 1]}): {found}"] if found else []
+            wrong += [f"{way} at operation {last} ({operations[last - 1]}): {found}"] if found else []
             shutil.rmtree(results)
-    return {"operations": len(kinds), "records": len(expected), "wrong": wrong}
+    return {"operations": len(operations), "records": len(expected), "wrong": wrong}
 
 
 if __name__ == "__main__":
