@@ -168,16 +168,13 @@ def test_figures_of_a_hybrid_beside_a_mixer_without_scores():
 
 
 def test_a_mixer_without_scores_has_measures_of_its_weights_and_no_figures(tmp_path):
-    out = analyse([trained(tmp_path, "mixer=linear", "optimizer.lr=0.01")], tmp_path / "out", rows=1)
-    assert {path.name for path in out.iterdir()} == {"measures.csv", "stable_ranks.md"}
-    assert set(rows_in(out)["measure"]) == {f"{kind} W_{name}" for kind in ("norm", "srank") for name in "QKVO"}
-
-
-def test_stable_ranks_of_layers_that_attention_lacks(tmp_path):
+    """Of layers that attention lacks."""
     out = analyse([trained(tmp_path, "mixer=mamba", "optimizer.lr=0.01")], tmp_path / "out", rows=1)
+    assert {path.name for path in out.iterdir()} == {"measures.csv", "stable_ranks.md"}
+    names = ["in_proj", "x_proj", "dt_proj", "out_proj"]
+    assert set(rows_in(out)["measure"]) == {f"{kind} {name}" for kind in ("norm", "srank") for name in names}
     lines = [line.split("|") for line in (out / "stable_ranks.md").read_text().split("\n\n")[0].splitlines()[2:]]
-    assert [line[3].strip() for line in lines] == ["in_proj", "x_proj", "dt_proj", "out_proj"]
-    assert all(float(line[4]) >= 1 for line in lines)
+    assert [line[3].strip() for line in lines] == names and all(float(line[4]) >= 1 for line in lines)
 
 
 OWN = """

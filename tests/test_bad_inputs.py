@@ -80,6 +80,7 @@ UNFIT = {
 }
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("command", REFUSED)
 def test_a_bad_input_is_refused_by_name_in_one_line(tmp_path, command):
     outcome = run_py(*ATTN, f"results_dir={tmp_path}", *arguments_of(command))
@@ -93,6 +94,7 @@ def arguments_of(command):
     return [command] if "'" in command else command.split(" ")
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("command", UNFIT)
 def test_what_fits_no_run_is_refused_by_name_in_one_line(tmp_path, command):
     """In Python, which composes in half the time: the command prints what is raised there."""

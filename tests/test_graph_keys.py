@@ -1,10 +1,6 @@
 """Which runs of a sweep may share CUDA graphs: those that compute the same with other values."""
 
-import functools
-
 import pytest
-from every_mixer import CONF
-from hydra import compose, initialize_config_dir
 from hydra.utils import get_class
 from omegaconf import OmegaConf
 
@@ -26,14 +22,8 @@ def instance():
     check_buildable(cfg, task, config, code)
 
 
-@functools.cache
-def composed(*overrides):
-    with initialize_config_dir(str(CONF), version_base="1.3"):
-        return compose("config", list(overrides))
-
-
 def graph_key(*overrides, code=None):
-    cfg = composed(*overrides)
+    cfg = mixerlab.compose(*overrides)
     task, config = build_task(cfg.task), OmegaConf.to_container(cfg, resolve=True)
     sizes, read = [task.vocab_size, task.input_length, task.autoencode], in_tensors(get_class(cfg.optimizer._target_))
     return capture.graph_key(config, code or CODE, sizes, task.num_examples("train"), read)

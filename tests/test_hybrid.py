@@ -57,9 +57,8 @@ def test_mixers_and_hybrids_of_a_project(project):
     assert (gdn["num_heads"], gdn["d_conv"]) == (4, 2)
 
 
-@pytest.mark.parametrize("name", ["my conf", "a(b), c", "k=v", "résultats", "d'où"])
-def test_a_project_in_a_folder_of_any_name(project, name):
-    folder = project.rename(project.with_name(name))
+def test_a_project_in_a_folder_of_any_name(project):
+    folder = project.rename(project.with_name("my a(b), c k=v d'où"))
     for mixer in ("mine", "striped"):
         assert mixerlab.compose(f"mixer={mixer}", config_dir=folder).mixer.name == mixer
 

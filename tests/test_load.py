@@ -168,10 +168,10 @@ def test_a_run_whose_start_was_trained_again_has_other_code(run):
     assert run_state(started)[1] == "finished"
 
 
-@pytest.mark.parametrize("shares", ["model.tie_embeddings=true", "model.shared_mixer=true"])
-def test_what_the_start_shares_begins_in_each_of_its_places(shares, tmp_path):
+def test_what_the_start_shares_begins_in_each_of_its_places(tmp_path):
     options = *ATTN, "optimizer.lr=0.01", f"results_dir={tmp_path}"
-    start = run_folder(tmp_path, mixerlab.run(*options, shares).run_id)
+    shares = "model.tie_embeddings=true", "model.shared_mixer=true"
+    start = run_folder(tmp_path, mixerlab.run(*options, *shares).run_id)
     record = mixerlab.run(*options, f"model.start_from={start}", "trainer.snapshots=[0]")
     sharing, apart = mixerlab.load(start), mixerlab.load(start.with_name(record.run_id), epochs=0)
     tokens = torch.arange(16).remainder(8).expand(2, -1)

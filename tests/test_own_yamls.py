@@ -33,24 +33,33 @@ def refused_everywhere(options, mixer, parts, capsys):
             assert part in message, message
 
 
+COPIED = YAML.format(name="attn")  # tables would average it with attn
+
+
 @pytest.mark.parametrize(
-    ("text", "parts"),
-    [
-        (YAML.format(name="attn"), ("mixer=mine", "name: mine")),  # tables would average it with attn
-        ("", ("mixer=mine", "name: mine")),
-        (f"# @package _global_\n{YAML.format(name='mine')}", ("mixer=mine", "@package")),
-        ("name: mine\n_target_: : a.b\n", ("mine.yaml, line 2",)),
-    ],
-    ids=["copied", "empty", "package", "no yaml"],
+    ("file", "parts"),
+    [("mixer/mine", ("mixer=mine", "name: mine")), ("mixer/attn", ("conf/mixer/attn.yaml", "another"))],
 )
-def test_a_yaml_that_cannot_be_a_mixers(own, text, parts, capsys):
-    refused_everywhere(own("mixer/mine", text), "mine", parts, capsys)
+def test_a_copied_yaml_is_refused_everywhere(own, file, parts, capsys):
+    refused_everywhere(own(file, COPIED), file.removeprefix("mixer/"), parts, capsys)
 
 
-@pytest.mark.parametrize("file", ["mixer/gdn", "task/icr", "hydra/launcher/slurm"])
-def test_a_yaml_in_the_place_of_one_of_ours(own, file, capsys):
-    """Hydra would take ours, without a word."""
-    refused_everywhere(own(file, YAML.format(name="gdn")), "gdn", (f"conf/{file}.yaml", "another"), capsys)
+@pytest.mark.parametrize(
+    ("file", "text", "parts"),
+    [
+        ("mixer/mine", "", ("mixer=mine", "name: mine")),
+        ("mixer/mine", f"# @package _global_\n{YAML.format(name='mine')}", ("mixer=mine", "@package")),
+        ("mixer/mine", "name: mine\n_target_: : a.b\n", ("mine.yaml, line 2",)),
+        # In the place of one of ours, which Hydra would take without a word.
+        ("task/icr", "name: icr\n", ("conf/task/icr.yaml", "another")),
+        ("hydra/launcher/slurm", "name: slurm\n", ("conf/hydra/launcher/slurm.yaml", "another")),
+    ],
+)
+def test_a_yaml_that_cannot_be_one(own, file, text, parts):
+    mixer = "mine" if file == "mixer/mine" else "gdn"
+    with pytest.raises(ValueError) as caught:
+        mixerlab.compose(f"mixer={mixer}", config_dir=own(file, text)[1])
+    assert "\n" not in str(caught.value) and all(part in str(caught.value) for part in parts)
     assert mixerlab.compose("mixer=gdn", config_dir=CONF).mixer.name == "gdn"  # our own folder is no user's
 
 
@@ -138,7 +147,7 @@ def test_a_class_that_the_yaml_does_not_fit(mine, name, parts, capsys):
 def test_an_argument_that_the_yaml_lacks_can_be_added_for_a_run_and_for_check(mine):
     options = mine("Defaults")
     assert run_py(*options, "mixer=mine", "+mixer.slope=0.5", *DRY).code == 0
-    assert check(["mine", "+mixer.slope=0.5", *options]) == 0
+    assert check(["mine", "+mixer.slope=0.5", "model.d_model=16", *options]) == 0
 
 
 @pytest.mark.parametrize("setting", ["optimizer=adamw", "task=icr", "model.tie_embeddings=true", "mixer=gdn", "seed=1"])
@@ -146,7 +155,6 @@ def test_a_setting_that_a_check_does_not_use_is_refused(setting, capsys):
     assert check(["value_average", setting]) == 1
     refused = capsys.readouterr()
     assert f"not {setting}" in refused.err and not refused.out
-    assert check(["value_average", "model.d_model=16", "mixer.name=mine"]) == 0
 
 
 @pytest.mark.parametrize("setting", ["model.d_model=wide", "model.d_model=-4", "model.linear_std=no"])

@@ -91,7 +91,7 @@ def wait_until_training(process, results_dir):
 def test_a_sweep_killed_at_random_moments_ends_like_an_undisturbed_one(tmp_path):
     """SIGKILL for one of its workers, then for the sweep alone, whatever they do; then the same command again.
 
-    Other moments every time; a failure prints its seed, and `KILL_SEED=...` draws the same delays and victims again.
+    Other moments every time; a failure prints its seed, and `KILL_SEED=...` draws the same delays and victim again.
     """
     seed = int(os.environ.get("KILL_SEED", random.randrange(2**31)))
     print("seed", seed)
@@ -102,29 +102,21 @@ def test_a_sweep_killed_at_random_moments_ends_like_an_undisturbed_one(tmp_path)
 
     process = start_run_py(*command)
     wait_until_training(process, results)
-    time.sleep(draw.uniform(0, 2))
+    time.sleep(draw.uniform(0, 1))
     workers = [pid for pid in processes_of_group(process.pid) if pid != process.pid]
     kill(draw.sample(workers, min(1, len(workers))))
-    output, _ = process.communicate(timeout=300)  # without one of its workers a sweep goes on
-    # 1 if the victim trained a cell, which has failed then.
-    assert process.returncode in (0, 1) and "tables and figures" in output, output
-    assert process.returncode == 0 or "its process was killed by SIGKILL" in output
-    first = finished(results)
-
-    process = start_run_py(*command)
-    wait_until_training(process, results)
     time.sleep(draw.uniform(0, 1))
     kill([process.pid])
     process.communicate(timeout=60)
     check_that_its_processes_end(process, results)
-    second = finished(results)
+    before = finished(results)
 
     process = start_run_py(*command)
     output, _ = process.communicate(timeout=300)
     assert process.returncode == 0, output
-    assert f"2 runs: {len(second)} finished already, {2 - len(second)} to run" in output
-    last = finished(results)
-    assert len(last) == 2 and last.items() >= second.items() >= first.items()  # none was trained again
+    assert f"2 runs: {len(before)} finished already, {2 - len(before)} to run" in output
+    after = finished(results)
+    assert len(after) == 2 and after.items() >= before.items()  # none was trained again
 
     # Sums depend on the number of threads in their last bits, and each worker gets its share of them.
     ours = torch.get_num_threads()

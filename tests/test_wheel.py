@@ -134,7 +134,7 @@ def rows_of(folder):
     return {(row["mixer"], row["task"], row["status"]) for row in rows}
 
 
-LAUNCHER = ("hydra/launcher=processes", "hydra.launcher.n_jobs=2")
+LAUNCHER = ("hydra/launcher=processes", "hydra.launcher.n_jobs=1")
 
 
 @pytest.mark.slow

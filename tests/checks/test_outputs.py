@@ -45,7 +45,8 @@ def with_forward(monkeypatch):
     return make
 
 
-@pytest.mark.parametrize("bf16", [False, pytest.param(True, marks=pytest.mark.slow)])
+@pytest.mark.sampled(5)
+@pytest.mark.parametrize("bf16", [False, True])
 @pytest.mark.parametrize("name", MIXERS)
 def test_our_mixers_change_by_exactly_0(name, bf16, exactly):
     population = population_of(lambda: mixer_of(name, WIDTH))

@@ -25,6 +25,7 @@ def assert_close(tensors, tolerance=1e-5, **options):
     assert got.dtype == tensors[0].dtype and got.shape == tensors[0].shape
     error = (got.double() - expected).norm() / expected.norm()
     assert error <= tolerance, error.item()
+    return got
 
 
 @pytest.mark.parametrize("window", [None, 1, 40])
@@ -55,7 +56,7 @@ def test_heads_that_fill_the_card(card, device, monkeypatch):
     from mixerlab.kernels.parallax.decode import operator
 
     monkeypatch.setattr(operator, "processors", lambda device: card)
-    assert_close(draw(3, 1, 4, 4, 150, 16, device))
+    assert_close(draw(3, 1, 3, 3, 150, 16, device))
 
 
 @pytest.mark.sampled(2)
@@ -69,8 +70,7 @@ def test_what_lies_beyond_a_sequence_has_no_effect(window, device):
     lengths = torch.tensor([200, 0, 1, 2, 65, 199], dtype=torch.int32, device=device).expand(2, 6).T.contiguous()[:, 0]
     for number, length in enumerate(lengths.tolist()):
         tensors[2][number, length:], tensors[3][number, length:] = torch.nan, torch.inf
-    assert_close(tensors, lengths=lengths, window=window)
-    output = parallax_decode(*tensors, lengths=lengths, window=window, backend="triton")
+    output = assert_close(tensors, lengths=lengths, window=window)
     assert not output[1].any() and not output[2, 0].any()  # an empty sequence; a token before its start
 
 

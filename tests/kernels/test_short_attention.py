@@ -65,8 +65,8 @@ def check(kind, tensors, function=None, tolerance=None) -> None:
 
 
 @each_kind
-@pytest.mark.sampled(6)
-@pytest.mark.parametrize("head_dim", [8, 16, 48, 64, 128])
+@pytest.mark.sampled(5)
+@pytest.mark.parametrize("head_dim", [8, 48, 64, 128])
 @pytest.mark.parametrize("length", LENGTHS)
 def test_every_length(length, head_dim, kind, device):
     if kind == "softmax" and head_dim == 128:

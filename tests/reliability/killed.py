@@ -1,8 +1,9 @@
 """Stops a command at random file operations, runs it again, and says what is wrong then.
 
 `python killed.py FOLDER WAY=NUMBER,... ARGUMENT...` prints one JSON object: how many operations the command has, how
-many records it leaves, and what went wrong. A process that has imported everything, and read the command's code in a
-dry run, forks for each run: that takes longer than the runs.
+many records it leaves, and what went wrong. The operations at which it stops are drawn so that they differ in kind and
+in the kind of their file (a record, a checkpoint, ...). A process that has run the command forks for each run: what
+comes first in a process takes longer than the runs.
 
 If the last argument is `force=true`, what is stopped is a training by force of a run that is finished and had other
 results. The command without it must then leave the run as it was or as the whole training by force makes it.
@@ -20,6 +21,7 @@ import shutil
 import signal
 import sys
 import traceback
+from collections import Counter
 from pathlib import Path
 
 HERE = Path(__file__).parent
@@ -56,22 +58,22 @@ def train_otherwise() -> None:
 
 
 class Stopper:
-    """Counts the operations in `folder`, and stops this process before the one with number `last`."""
+    """Lists the operations in `folder`, and stops this process before operation number `last`."""
 
     def __init__(self, folder: Path, way: str, last: int):
-        self.folder, self.way, self.last, self.count = f"{folder}/", way, last, 0
+        self.folder, self.way, self.last, self.operations = f"{folder}/", way, last, []
         self.write, self.fsync = os.write, os.fsync
         os.write, os.fsync = self.counted_write, self.counted_fsync
         sys.addaudithook(self.event)
 
-    def operation(self, needs_space: bool = True) -> bool:
+    def operation(self, name: str, path: str) -> bool:
         """Whether this one is that at which to stop; a full disk says so itself."""
-        self.count += 1
+        self.operations.append((name, Path(path).name.lstrip(".").split(".")[0].split("-")[0]))
         if self.way == "FULL":
-            if self.count >= self.last and needs_space:
+            if len(self.operations) >= self.last and name not in NEEDS_NO_SPACE:
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             return False
-        return self.count == self.last
+        return len(self.operations) == self.last
 
     def stop(self) -> None:
         os.kill(os.getpid(), getattr(signal, f"SIG{self.way}"))
@@ -83,18 +85,19 @@ class Stopper:
         else:
             path, counts = args[0] if args else None, name in WRITES
         is_ours = counts and isinstance(path, str | Path) and str(path).startswith(self.folder)
-        if is_ours and self.operation(name not in NEEDS_NO_SPACE):
+        if is_ours and self.operation(name, str(path)):
             self.stop()
 
     def counted_write(self, descriptor: int, content: bytes) -> int:
-        if os.readlink(f"/proc/self/fd/{descriptor}").startswith(self.folder) and self.operation():
+        path = os.readlink(f"/proc/self/fd/{descriptor}")
+        if path.startswith(self.folder) and self.operation("write", path):
             written = self.write(descriptor, content[: len(content) // 2])
             self.stop()
             return written
         return self.write(descriptor, content)
 
     def counted_fsync(self, descriptor: int) -> None:
-        if self.operation():
+        if self.operation("fsync", os.readlink(f"/proc/self/fd/{descriptor}")):
             self.stop()
         self.fsync(descriptor)
 
@@ -115,16 +118,30 @@ def forked(folder: Path, command: list[str], way: str = "", last: int = 0, *, ot
             outcome = run_py(*command, f"results_dir={folder}", draws=True)
             log.write_text(outcome.out + outcome.err)
             status = outcome.code
-            stopper.write(write, str(stopper.count).encode())
+            stopper.write(write, json.dumps(stopper.operations).encode())
         except BaseException:
             log.write_text(traceback.format_exc())
         finally:
             os._exit(status)
     os.close(write)
     with open(read) as pipe:
-        count = int(pipe.read() or 0)
+        operations = json.loads(pipe.read() or "[]")
     status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-    return status, count, log.read_text() if log.exists() else ""
+    return status, operations, log.read_text() if log.exists() else ""
+
+
+def places_to_stop(operations: list[list[str]]) -> list[int]:
+    """The numbers of all operations, each next one at random among those least like the ones before.
+
+    Alike are operations of one kind, and those on one kind of file.
+    """
+    left = random.Random(0).sample(range(1, len(operations) + 1), len(operations))
+    places, seen = [], Counter()
+    while left:
+        places.append(min(left, key=lambda number: sum(seen[what] for what in operations[number - 1])))
+        left.remove(places[-1])
+        seen.update(operations[places[-1] - 1])
+    return places
 
 
 def results_of(folder: Path) -> dict:
@@ -174,7 +191,7 @@ def main(folder: Path, ways: dict[str, int], command: list[str]) -> dict:
     def new(name: str) -> Path:
         return shutil.copytree(finished, folder / name) if is_forced else folder / name
 
-    run_py(*plain, "dry_run=true", f"results_dir={folder}")
+    run_py(*plain, f"results_dir={folder / 'first'}", draws=True)
     before = {}
     if is_forced:
         status, _, output = forked(finished, plain, otherwise=True)
@@ -185,18 +202,19 @@ def main(folder: Path, ways: dict[str, int], command: list[str]) -> dict:
     expected = results_of(folder / "undisturbed")
     if before == expected:
         wrong.append("the training by force has the results of before")
-    draw = random.Random(0)
+    places = places_to_stop(operations)
     for way, number in ways.items():
-        for last in sorted(draw.sample(range(1, operations + 1), min(number, operations))):
+        stops, places = places[:number], places[number:]
+        for last in stops:
             results = new(f"{way}-{last}")
             status, _, output = forked(results, command, way, last)
             found = stopped_badly(way, status, output)
             if is_forced:
                 found = found or completed_badly(results, plain, before, expected)
             found = found or completed_badly(results, command, expected)
-            wrong += [f"{way} at operation {last}: {found}"] if found else []
+            wrong += [f"{way} at operation {last} ({operations[last - 1]}): {found}"] if found else []
             shutil.rmtree(results)
-    return {"operations": operations, "records": len(expected), "wrong": wrong}
+    return {"operations": len(operations), "records": len(expected), "wrong": wrong}
 
 
 if __name__ == "__main__":

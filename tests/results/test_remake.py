@@ -82,6 +82,7 @@ def test_a_replica_counts_once(rows):
     assert not rows.duplicated(["mixer", "task", "setting", "lr", "seed"]).any()
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("mixer", ["attn", "parallax", "gdn", "mamba", "mesa"])
 @pytest.mark.parametrize("cell", [("mem", "vocab_size-1024"), ("sc_challenge", "128-512")])
 def test_the_records_are_of_the_default_recipe(rows, mixer, cell):

@@ -39,6 +39,7 @@ def results(tmp_path_factory):
     return fakes.add_three_mixers(tmp_path_factory.mktemp("results"))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("width", [3.25, None])
 def test_every_figure_has_the_width_of_its_column_and_no_text_over_another(results, width):
     figures = [figure for figure in all_figures(scores_of(results, width), results) if figure]

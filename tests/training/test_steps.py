@@ -51,8 +51,10 @@ def auto_encoder(mixer):
     return AutoEncoder(VOCAB, LENGTH, WIDTH, 2, lambda: mixer_of(mixer, WIDTH))
 
 
-@pytest.mark.parametrize(("model", "optimizer"), [(language_model, Muon), (auto_encoder, AdamW)])
-@pytest.mark.parametrize("mixer", MIXERS)
+@pytest.mark.parametrize(
+    ("mixer", "model", "optimizer"),
+    [*((mixer, language_model, Muon) for mixer in MIXERS), ("gdn", auto_encoder, AdamW)],
+)
 def test_a_step_touches_only_listed_tensors(mixer, model, optimizer):
     population = Population(lambda: model(mixer), [0, 1])
     tokens, rows = torch.randint(VOCAB, (20, LENGTH)), torch.randint(20, (2, 4))
