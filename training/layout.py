@@ -68,7 +68,7 @@ class Slot:
     Attributes:
         matrices: rows and columns of the matrices that it holds one behind the other, for Rule.MATRIX.
         decays: whether it has weight decay; not with `_no_weight_decay` or a weight decay of 0 in `_optim`.
-        lr: its own learning rate, whatever that of its replica is; of `_optim`.
+        lr: its own learning rate, whatever that of its replica is; of `_optim`. A weight decay goes by the replica's.
     """
 
     name: str
