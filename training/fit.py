@@ -289,5 +289,5 @@ def _joined(note: str, parts: Sequence[RunResult]) -> RunResult:
         resumed_after_s=sum(part.resumed_after_s for part in parts),
         seconds=sum(part.seconds for part in parts),
         tokens=sum(part.tokens for part in parts),
-        peak_memory=max(peaks) if (peaks := [part.peak_memory for part in parts if part.peak_memory]) else None,
+        peak_memory=max((part.peak_memory for part in parts if part.peak_memory), default=None),
     )
