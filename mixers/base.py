@@ -139,10 +139,9 @@ def kv_heads_of(num_heads: int, num_kv_heads: int | None) -> int:
     return num_kv_heads
 
 
-def check_sizes(**sizes: int) -> None:
-    """`ValueError` for a size below 1; `d_conv` may be 0, for no convolution."""
+def check_sizes(least: int = 1, **sizes: int) -> None:
+    """`ValueError` for a size below `least`."""
     for name, value in sizes.items():
-        least = 0 if name == "d_conv" else 1
         if value < least:
             raise ValueError(f"mixer.{name}={value} must be at least {least}")
 

@@ -65,16 +65,16 @@ class GatedDeltaNet(ProjectedMixer):
         super().__init__()
         self.d_model, self.num_heads, self.d_conv = d_model, num_heads, d_conv
         self.head_dim = head_dim_of(d_model, num_heads)
-        check_sizes(d_conv=d_conv, expand_v=expand_v, chunk_size=chunk_size)
+        check_sizes(0, d_conv=d_conv)
+        check_sizes(expand_v=expand_v, chunk_size=chunk_size)
         self.expand_v, self.chunk_size, self.backend = expand_v, chunk_size, backend
         self.unnormed, self.ungated, self.affine, self.allow_neg_eigval = unnormed, ungated, affine, allow_neg_eigval
 
         self.scale = 1.0 if affine else self.head_dim**-0.5  # beside an intercept the scale matters
         d_value = expand_v * d_model
-        self.q_proj, self.k_proj, self.v_proj, self.g_proj, self.o_proj = (
-            nn.Linear(*sizes, bias=False)
-            for sizes in ((d_model, d_model),) * 2 + ((d_model, d_value),) * 2 + ((d_value, d_model),)
-        )
+        self.q_proj, self.k_proj = (nn.Linear(d_model, d_model, bias=False) for _ in range(2))
+        self.v_proj, self.g_proj = (nn.Linear(d_model, d_value, bias=False) for _ in range(2))
+        self.o_proj = nn.Linear(d_value, d_model, bias=False)
         if d_conv:
             self.q_conv, self.k_conv, self.v_conv = (
                 ShortConvolution(channels, d_conv) for channels in (d_model, d_model, d_value)

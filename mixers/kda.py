@@ -49,7 +49,8 @@ class KimiDeltaAttention(ProjectedMixer):
         super().__init__()
         self.d_model, self.num_heads, self.d_conv = d_model, num_heads, d_conv
         self.head_dim = head_dim_of(d_model, num_heads)
-        check_sizes(d_conv=d_conv, chunk_size=chunk_size)
+        check_sizes(0, d_conv=d_conv)
+        check_sizes(chunk_size=chunk_size)
         if chunk_size & (chunk_size - 1):
             raise ValueError(f"mixer.chunk_size={chunk_size} must be a power of two")
         self.allow_neg_eigval, self.chunk_size, self.backend = allow_neg_eigval, chunk_size, backend

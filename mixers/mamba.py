@@ -9,7 +9,7 @@ from mixerlab.kernels.fused.linear import linear
 from mixerlab.kernels.selective_scan import selective_scan_backend
 from mixerlab.kernels.selective_scan.block import mamba_block
 from mixerlab.kernels.selective_scan.reference import selective_scan_steps
-from mixerlab.mixers.base import keep_initial_values
+from mixerlab.mixers.base import check_sizes, keep_initial_values
 from mixerlab.mixers.cache import State, behind_tail, convolution_tail
 from mixerlab.mixers.convolution import ShortConvolution
 from mixerlab.mixers.projected import ProjectedMixer
@@ -53,10 +53,7 @@ class Mamba(ProjectedMixer):
     ):
         super().__init__()
         dt_rank = math.ceil(d_model / 16) if dt_rank is None else dt_rank
-        sizes = {"d_state": d_state, "expand": expand, "d_conv": d_conv, "dt_rank": dt_rank}
-        for key, value in sizes.items():
-            if value < 1:
-                raise ValueError(f"mixer.{key}={value} must be at least 1")
+        check_sizes(d_state=d_state, expand=expand, d_conv=d_conv, dt_rank=dt_rank)
         if not 0 < dt_min <= dt_max:
             raise ValueError(f"mixer.dt_min={dt_min}, mixer.dt_max={dt_max}: choose 0 < dt_min <= dt_max")
         self.d_inner, self.d_state, self.d_conv, self.dt_rank = expand * d_model, d_state, d_conv, dt_rank

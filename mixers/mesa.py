@@ -69,7 +69,8 @@ class MesaNet(ProjectedMixer):
         super().__init__()
         self.d_model, self.num_heads, self.d_conv = d_model, num_heads, d_conv
         self.head_dim = head_dim_of(d_model, num_heads)
-        check_sizes(d_conv=d_conv, cg_iterations=cg_iterations, chunk_size=chunk_size)
+        check_sizes(0, d_conv=d_conv)
+        check_sizes(cg_iterations=cg_iterations, chunk_size=chunk_size)
         if not 0 < ridge_lower_bound < INITIAL_RIDGE:
             raise ValueError(
                 f"mixer.ridge_lower_bound={ridge_lower_bound} must lie between 0 and {INITIAL_RIDGE:g},"

@@ -132,18 +132,14 @@ class Parallax(ProjectedMixer):
         Not for a subclass, which may mix in another way.
         """
         frequency, dtype = self.rope.inverse_frequency, default_dtype(x)
-        if (
-            type(self) is not Parallax
-            or self.bias
-            or self.rho_gate
-            or self.window is not None
-            or self.kv_heads < self.num_heads
-        ):
+        has_options = self.bias or self.rho_gate or self.window is not None or self.kv_heads < self.num_heads
+        if type(self) is not Parallax or has_options:
             return None
         if rows is not None:
-            if self.resolved_backend(x.device, dtype) == "reference":
-                return None
-        elif not is_one_operator(x.device, dtype, x.shape[1], self.head_dim, frequency, self.backend):
+            runs = self.resolved_backend(x.device, dtype) == "triton"
+        else:
+            runs = is_one_operator(x.device, dtype, x.shape[1], self.head_dim, frequency, self.backend)
+        if not runs:
             return None
         o = projected_parallax(
             x,

@@ -227,9 +227,12 @@ def _parts(everything: np.ndarray, is_text: bool) -> list[np.ndarray]:
 
 
 def _line_end(text: np.ndarray, at: int) -> int:
+    """The first place from `at` on where a line begins; if there is none near, where a character does."""
     near = text[at : at + 2**12]
-    ends, characters = np.flatnonzero(near == ord("\n")) + 1, np.flatnonzero(near & 0xC0 != 0x80)  # of UTF-8
-    return min(at + next((int(found[0]) for found in (ends, characters) if len(found)), 0), len(text))
+    for begins in (np.flatnonzero(near == ord("\n")) + 1, np.flatnonzero(near & 0xC0 != 0x80)):  # of UTF-8
+        if len(begins):
+            return at + int(begins[0])
+    return min(at, len(text))
 
 
 def _made(path: Path, make: Callable[[Path], None]) -> Path:

@@ -128,7 +128,8 @@ class _CompiledForward:
     def _compiled(self, key: Hashable, arguments: tuple) -> Function:
         """The function of `key`, which has been tried. One that cannot be compiled comes as it is, for this call."""
         label = type(self.mixer).__name__
-        if (failure := _failures.get((key, self.settings))) is not None:
+        failure = _failures.get((key, self.settings))
+        if failure is not None:
             return self._uncompiled(failure)
         function = _functions.get(key) or _new_function()
         try:

@@ -155,7 +155,7 @@ class PopulationData(L.LightningDataModule):
         """Inputs int64 `[R, number, T]`, the same for all replicas, to try a model with; `Examples.scored`."""
         inputs, _ = self.arrays["train"]
         rows = inputs[np.arange(number) % len(inputs)].astype(np.int64)
-        return torch.from_numpy(rows).to(device).repeat(len(self.seeds), 1, 1), self._scored(self._alike)
+        return torch.from_numpy(rows).to(device).repeat(len(self.seeds), 1, 1), self._scored(self._of_trained_length)
 
     def _scored(self, splits: Sequence[str]) -> slice:
         if self.in_file:
@@ -167,10 +167,10 @@ class PopulationData(L.LightningDataModule):
         device = self.trainer.strategy.root_device
         self.ranges: dict[str, range] = {}
         apart = self._put_on(device, ["test"]) if self._test_is_apart else None
-        self.examples = self._put_on(device, self._alike)._replace(apart=apart)
+        self.examples = self._put_on(device, self._of_trained_length)._replace(apart=apart)
 
     @property
-    def _alike(self) -> list[str]:
+    def _of_trained_length(self) -> list[str]:
         """The splits whose rows have the length of training rows."""
         return [split for split in self.arrays if split != "test" or not self._test_is_apart]
 
@@ -208,8 +208,8 @@ class PopulationData(L.LightningDataModule):
         return order.view(replicas, -1, self.batch_size).transpose(0, 1)
 
     @property
-    def _numbers_on(self) -> torch.device:
-        """Where row numbers are: those of rows in a file are needed on the host."""
+    def _order_device(self) -> torch.device:
+        """Where rows are put in order: the numbers of those in a file are needed on the host."""
         return torch.device("cpu") if self.in_file else self.examples.inputs.device
 
     def _shuffled(self) -> Tensor:
@@ -225,7 +225,7 @@ class PopulationData(L.LightningDataModule):
 
         A generator of the device draws it: a CPU and a GPU draw different orders.
         """
-        rows, device = self.ranges["train"], self._numbers_on
+        rows, device = self.ranges["train"], self._order_device
         steps = slice(max(start, 0) * self.batch_size, stop * self.batch_size)
         generator = torch.Generator(device)
         orders = {}
@@ -237,7 +237,7 @@ class PopulationData(L.LightningDataModule):
 
     def _in_order(self, split: str) -> Tensor:
         rows = self.ranges[split]
-        order = torch.arange(rows.start, rows.stop, device=self._numbers_on)
+        order = torch.arange(rows.start, rows.stop, device=self._order_device)
         return self._batches(order.expand(len(self.seeds), -1), self._examples_of(split))
 
     def _group(self, split: str, rows: Tensor) -> BatchGroup:

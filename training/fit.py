@@ -145,16 +145,22 @@ class Training:
         log.info("parameters of one replica, by rule:\n%s", population.layout.describe())
         length = {"trained_rows": self.trained_rows, "eval_every": config.eval_every}
         data = PopulationData(self.splits, seeds, config.batch_size, config.epochs, **length)
+        if late := [done for done in config.snapshots if done > data.epochs]:
+            raise ValueError(f"trainer.snapshots has {late}, and this training has {data.epochs} epochs")
         rows_at_once = -(-data.batch_size // config.accumulate)
         tokens_of = None if self.trained_rows is None else data.tokens_of
 
         # What an interrupted training has left, and what this one will leave.
         checkpoint = self.folder / checkpoint_name(replicas, self.code, config)
-        resumes, earlier_notes = checkpoint.exists(), list[str]()
-        for other in () if resumes else self.folder.glob(f"{checkpoint.name.rpartition('-')[0]}-*.ckpt"):
-            differs = "is of other code, another device, precision, order of the rates or choice of weights to keep"
-            earlier_notes.append(f"{other.name} {differs}: training starts over")
-            log.warning("%s: %s", self.folder, earlier_notes[-1])
+        resumes = checkpoint.exists()
+        earlier_notes = []
+        if not resumes:
+            of_these_replicas, _, _ = checkpoint.name.rpartition("-")
+            for other in self.folder.glob(f"{of_these_replicas}-*.ckpt"):
+                differs = "is of other code, another device, precision, order of the rates or choice of weights to keep"
+                note = f"{other.name} {differs}: training starts over"
+                earlier_notes.append(note)
+                log.warning("%s: %s", self.folder, note)
         # A half that is done must not train again because the other one is interrupted.
         resume_point = ResumePoint(checkpoint, config.checkpoint_every, is_half)
         progress = EpochProgress(replicas, "evaluation" if config.eval_every else "epoch")
@@ -283,5 +289,5 @@ def _joined(note: str, parts: Sequence[RunResult]) -> RunResult:
         resumed_after_s=sum(part.resumed_after_s for part in parts),
         seconds=sum(part.seconds for part in parts),
         tokens=sum(part.tokens for part in parts),
-        peak_memory=max(peaks) if (peaks := [part.peak_memory for part in parts if part.peak_memory]) else None,
+        peak_memory=max((part.peak_memory for part in parts if part.peak_memory), default=None),
     )

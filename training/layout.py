@@ -68,7 +68,7 @@ class Slot:
     Attributes:
         matrices: rows and columns of the matrices that it holds one behind the other, for Rule.MATRIX.
         decays: whether it has weight decay; not with `_no_weight_decay` or a weight decay of 0 in `_optim`.
-        lr: its own learning rate, whatever that of its replica is; of `_optim`.
+        lr: its own learning rate, whatever that of its replica is; of `_optim`. A weight decay goes by the replica's.
     """
 
     name: str
@@ -118,17 +118,17 @@ class Layout:
                 fix = "its real and imaginary parts as two of float32" if parameter.is_complex() else "it as float32"
                 raise ValueError(f"{name} is {kind}, and parameters are trained in float32: keep {fix}")
         linear = {f"{name}.weight" for name, module in model.named_modules() if isinstance(module, nn.Linear)}
-        parameters, rules, places = dict(model.named_parameters()), list(Rule), _sort_keys(model)
-        by_rule = {n: grouping.rule_of(n, p, n in linear or hasattr(p, "_matrices")) for n, p in parameters.items()}
-        products = {name for name, rule in by_rule.items() if rule is Rule.MATRIX and name in linear - {HEAD}}
+        parameters, places = dict(model.named_parameters()), _sort_keys(model)
+        rules = {n: grouping.rule_of(n, p, n in linear or hasattr(p, "_matrices")) for n, p in parameters.items()}
+        products = {name for name, rule in rules.items() if rule is Rule.MATRIX and name in linear - {HEAD}}
 
         def order(name: str) -> tuple:
-            return rules.index(by_rule[name]), name not in products, tuple(parameters[name].shape), places[name]
+            return list(Rule).index(rules[name]), name not in products, tuple(parameters[name].shape), places[name]
 
         self.slots: list[Slot] = []
         for name in sorted(parameters, key=order):
             start = self.slots[-1].stop if self.slots else 0
-            self.slots.append(Slot.of(name, parameters[name], by_rule[name], start, name in products))
+            self.slots.append(Slot.of(name, parameters[name], rules[name], start, name in products))
         self.size = self.slots[-1].stop
 
     def span(self, rule: Rule) -> slice:

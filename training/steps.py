@@ -74,9 +74,8 @@ class PopulationSteps:
             return self._of_part(rows)
         # The mean over the targets of all parts: each counts by its share of them.
         counts = torch.stack([(self.examples.targets[part] != IGNORE_INDEX).sum(dim=(1, 2)) for part in parts])
-        loss, gradient = (
-            torch.zeros_like(of) for of in (counts[0].float(), self.population.parameters_by_replica.data)
-        )
+        loss = torch.zeros_like(counts[0], dtype=torch.float32)
+        gradient = torch.zeros_like(self.population.parameters_by_replica.data)
         for part, share in zip(parts, counts / counts.sum(dim=0).clamp(min=1), strict=True):
             own_loss, own_gradient = self._of_part(part)
             loss += share * own_loss

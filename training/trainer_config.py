@@ -13,10 +13,15 @@ from typing import Literal
 import torch
 
 from mixerlab.records.claims import try_lock
-from mixerlab.training.metrics import CHOSEN_ON
 
 # The selections whose weights are kept, by `trainer.keep_weights`.
-KEPT = {"auto": ("official",), "none": (), "both": tuple(CHOSEN_ON)} | {name: (name,) for name in CHOSEN_ON}
+KEPT: dict[str, tuple[str, ...]] = {
+    "auto": ("official",),
+    "none": (),
+    "official": ("official",),
+    "clean": ("clean",),
+    "both": ("official", "clean"),
+}
 _held: list[int] = []  # the open file whose lock says that this process uses its GPU
 
 
@@ -103,13 +108,14 @@ def claim_gpu() -> None:
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     names = visible.split(",") if visible else map(str, range(torch.cuda.device_count()))
     gpus = [name.strip() for name in names]  # an index, a UUID, or the path of a MIG instance
-    for number, gpu in ((n, gpu) for n in itertools.count() for gpu in gpus):
-        lock = _open(Path(tempfile.gettempdir(), f"mixerlab-gpu-{gpu.replace('/', '_')}-{number}.lock"))
-        if try_lock(lock):
-            _held.append(lock)
-            os.environ["CUDA_VISIBLE_DEVICES"] = gpu
-            return
-        os.close(lock)
+    for number in itertools.count():
+        for gpu in gpus:
+            lock = _open(Path(tempfile.gettempdir(), f"mixerlab-gpu-{gpu.replace('/', '_')}-{number}.lock"))
+            if try_lock(lock):
+                _held.append(lock)
+                os.environ["CUDA_VISIBLE_DEVICES"] = gpu
+                return
+            os.close(lock)
 
 
 def _open(path: Path) -> int:

@@ -5,6 +5,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+MOST_HEADS = 2**16 - 1  # programs along the second axis of a launch
+
 
 @triton.jit
 def chunk_rows(n, pid, T, H: tl.constexpr, C: tl.constexpr):
@@ -103,8 +105,16 @@ def split_dot(a, b, PRECISION: tl.constexpr):
 
 
 def tile_options(q: Tensor, chunk_size: int) -> dict:
-    """Tile sizes, warps and pipeline depth for inputs like q `[B, T, H, D]`, as measured on an H200."""
-    heads, head_dim = q.shape[2:]
+    """Tile sizes, warps and pipeline depth for inputs like q `[B, T, H, D]`, as measured on an H200.
+
+    `ValueError` for more heads of sequences than the second axis of a launch holds.
+    """
+    batch, _, heads, head_dim = q.shape
+    if batch * heads > MOST_HEADS:
+        raise ValueError(
+            f"{batch} sequences of {heads} heads: the kernel takes at most {MOST_HEADS} heads in all, those of all"
+            " replicas together; train on fewer rows at once, as trainer.accumulate does, or use backend='reference'"
+        )
     wide = head_dim > 64  # three stages of such tiles would not fit in shared memory
     sizes = {"H": heads, "D": head_dim, "C": chunk_size}
     return {**sizes, "num_warps": 8 if wide else 4, "num_stages": 2 if wide else 3}

@@ -11,6 +11,7 @@ from recurrences import (
     value_and_gradients,
 )
 
+from mixerlab.kernels.common.triton_chunked import tile_options
 from mixerlab.kernels.gated_delta_rule import gated_delta_rule
 
 
@@ -138,3 +139,9 @@ def test_kernel_in_bfloat16(make, length, dim, chunk_size, per_key):
 def test_kernel_in_a_compiled_function_and_a_cuda_graph():
     inputs = with_more_values(random_inputs(1, length=70, dim=32, dtype=torch.bfloat16, device="cuda"), 2)
     check_compiled_and_captured(gated_delta_rule, inputs)
+
+
+def test_more_heads_than_a_launch_holds_are_refused():
+    q = torch.empty(2**15, 1, 2, 16, device="meta")
+    with pytest.raises(ValueError, match="32768 sequences of 2 heads: the kernel takes at most 65535"):
+        tile_options(q, 64)

@@ -75,3 +75,8 @@ def test_under_vmap(device, backend):
 def test_float64_stays_float64():
     x = torch.randn(2, 3, 4, dtype=torch.float64)
     assert [y.dtype for y in gates(x, x, x[0, 0], log_rate=x[0, 1])] == [torch.float64] * 2
+
+
+def test_a_bias_of_another_size_is_refused(device):
+    with pytest.raises(ValueError, match=r"decay_bias has shape \(2,\): pass a number for each of 3 columns"):
+        gates(*draw((2, 19, 3), (2, 19, 3), (2,), device=device))

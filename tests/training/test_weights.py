@@ -84,6 +84,12 @@ def test_snapshots_are_the_weights_after_so_many_epochs(tmp_path, states):
     assert [len(weights) for weights in result.weights] == [1, 4, 3]
 
 
+def test_a_snapshot_behind_the_end_is_refused(tmp_path):
+    """How many epochs there are, the data say."""
+    with pytest.raises(ValueError, match=r"snapshots has \[9\], and this training has 2 epochs"):
+        fit([FAST], tmp_path, data=splits(train=64), epochs=1, batch_size=16, eval_every=2, snapshots=[0, 2, 9])
+
+
 @pytest.mark.slow
 def test_an_interrupted_training_keeps_the_same_weights(tmp_path, monkeypatch):
     """It fails in its sixth epoch, when one replica has diverged, and one has left with its best epoch behind it."""

@@ -34,8 +34,15 @@ def gates(
         The shapes of their logits, in float32; float64 for float64 logits.
 
     Raises:
-        ValueError: a backend that cannot run here.
+        ValueError: a bias or rate of another shape, or a backend that cannot run here.
     """
+    for name, x, logit in (
+        ("decay_bias", decay_bias, decay_logit),
+        ("log_rate", log_rate, decay_logit),
+        ("beta_bias", beta_bias, beta_logit),
+    ):
+        if x is not None and x.shape != logit.shape[-1:]:
+            raise ValueError(f"{name} has shape {tuple(x.shape)}: pass a number for each of {logit.shape[-1]} columns")
     parameters = [x for x in (decay_bias, log_rate, beta_bias) if x is not None]
     why = why_not_triton(decay_logit, beta_logit, *parameters)
     if resolve_backend(backend, decay_logit.device, why) == "triton":
