@@ -41,10 +41,7 @@ class _Source:
     """
 
     def __init__(self, path: Path, name: str):
-        try:
-            tree = ast.parse(path.read_bytes())
-        except SyntaxError:  # so that this Python cannot run it
-            tree = ast.Module([], [])
+        tree = ast.parse(path.read_bytes())
         package = name if path.name == "__init__.py" else name.rpartition(".")[0]
         self.imports: set[Import] = set()
         self.bindings: dict[str, Import] = {}
@@ -54,10 +51,7 @@ class _Source:
             elif isinstance(node, ast.Import):
                 self.imports |= {(alias.name, None) for alias in node.names}
             elif isinstance(node, ast.ImportFrom):
-                try:
-                    module = resolve_name("." * node.level + (node.module or ""), package)
-                except ImportError:
-                    continue
+                module = resolve_name("." * node.level + (node.module or ""), package)
                 self.imports |= {(module, alias.name) for alias in node.names}
                 if node in tree.body:
                     self.bindings |= {alias.asname or alias.name: (module, alias.name) for alias in node.names}

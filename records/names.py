@@ -45,6 +45,12 @@ def is_custom(setting: str) -> bool:
     return "=" in setting.partition(", ")[0]  # behind it are the values of swept keys
 
 
+def without_swept(setting: str) -> str:
+    """The setting without the values of swept keys: `baseline` of `baseline, data_seed=1`."""
+    name, _, swept = setting.partition(", ")
+    return name if "=" in swept else setting
+
+
 def axis_of(setting: str) -> tuple[str, float] | None:
     """`("seq_len", 512.0)` for `seq_len-512` or `seq_len=512`; None for the baseline and for names of another form.
 

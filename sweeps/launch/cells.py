@@ -58,23 +58,14 @@ class Cell:
 
 
 class Composer:
-    """Composes the cells of a sweep, from what Hydra gives a sweeper.
-
-    Raises:
-        ValueError: a folder given with `--config-dir` cannot be used.
-    """
+    """Composes the cells of a sweep, from what Hydra gives a sweeper."""
 
     def __init__(self, loader: ConfigLoader, config: DictConfig):
         self.loader, self.config = loader, config
         self.folders = use_folders(command_line_folders(config.hydra))
 
     def cells(self, grid: Sequence[list[str]]) -> tuple[list[Cell], list[str]]:
-        """The cells of a grid (see `run_grid`), and a line for each key that only some of them have.
-
-        Raises:
-            ValueError: what a cell is refused for.
-            ConfigCompositionException: a key that no choice of the grid has.
-        """
+        """The cells of a grid (see `run_grid`), and a line for each key that only some of them have."""
         if not grid:
             raise ValueError("no run is asked for: a range or glob(...) of the command has no value")
         single = [[override for override in overrides if override != ALL_SETTINGS] for overrides in grid]
@@ -94,11 +85,7 @@ class Composer:
         return list(cells.values()), left_out
 
     def composed(self, grid: Sequence[list[str]]) -> tuple[list[tuple[DictConfig, list[str]]], list[str]]:
-        """The config of each combination, unchecked, and the overrides that apply to it; lines as `cells` gives.
-
-        Raises:
-            ConfigCompositionException: a key that no choice of the grid has.
-        """
+        """The config of each combination, unchecked, and the overrides that apply to it; lines as `cells` gives."""
         composed = []
         lacks: dict[str, dict[str, ConfigCompositionException | None]] = {}  # by key and choice of its group: why
         for overrides in grid:
@@ -119,11 +106,7 @@ class Composer:
         return composed, lines
 
     def cell(self, overrides: list[str]) -> Cell:
-        """The cell of one combination, without the keys that its mixer, task and so on do not have.
-
-        Raises:
-            ValueError: what the cell is refused for.
-        """
+        """The cell of one combination, without the keys that its mixer, task and so on do not have."""
         cfg, without = self._compose_what_applies(overrides)
         return self._cell([override for override in overrides if override not in without], cfg)
 

@@ -33,6 +33,11 @@ TRIALS_FILE = "trials.csv"  # in the folder of the report
 RANDOM_TRIALS = 5  # at the start, before the sampler has something to go by
 
 
+def run_search(sweep: Sweep, overrides: Sequence[Override], **options: Any) -> None:
+    """See `Search`, which takes the options."""
+    Search(sweep, **options).run(overrides)
+
+
 @dataclass
 class Tried:
     """One trial: the values that were proposed, its run, and why it failed if it did.
@@ -62,9 +67,6 @@ class Search:
     """Looks for the best score of a run on validation: of its best learning rate, averaged over the seeds.
 
     Optuna's TPE sampler with this `seed` proposes `n_trials` runs, `n_jobs` at a time. `sweep` is closed at the end.
-
-    Raises:
-        ValueError: one of them is no such number.
     """
 
     def __init__(self, sweep: Sweep, n_trials: int, n_jobs: int = 1, seed: int = 0):
@@ -79,9 +81,6 @@ class Search:
         """Searches and reports. A failed trial is reported, and the search continues.
 
         Of the command's overrides some have several values. Ends the process with a message if no trial succeeds.
-
-        Raises:
-            ValueError: the search is refused, or the executor or the results folder cannot be used.
         """
         if find_spec("optuna") is None:
             raise ValueError("hydra/sweeper=optuna needs a package that is not installed: pip install optuna")

@@ -35,9 +35,6 @@ class SlurmJobs:
         train: see `Train`.
         folder: for submitit's files; all nodes can reach it.
         options: of submitit; those of Slurm alone without the prefix `slurm_`. What is None is left to Slurm.
-
-    Raises:
-        ValueError: there is no submitit or no Slurm here, or they refuse the options or, in `poll`, the jobs.
     """
 
     slots: float = math.inf

@@ -15,11 +15,7 @@ LUCK = ("seed", "task.data_seed", "task.map_seed")  # keys by which runs differ 
 
 
 def split(overrides: Iterable[Override]) -> tuple[list[str], list[Override]]:
-    """The overrides with one value, as text, and the others.
-
-    Raises:
-        ValueError: there are no others, or a search over them would find nothing but luck.
-    """
+    """The overrides with one value, as text, and the others."""
     fixed, searched = [], []
     for override in overrides:
         if not override.is_sweep_override():

@@ -16,11 +16,7 @@ _TEXTS = {*(name for name, kind in LABELS.items() if kind is str), "status", "er
 
 
 def read_rows(path: str | Path) -> pd.DataFrame:
-    """The `rows.csv` of a report as `collect` gave it.
-
-    Raises:
-        ValueError: the file is no such table, or has a text where a number must be.
-    """
+    """The `rows.csv` of a report as `collect` gave it."""
     try:
         # Only what is empty is missing: a mixer may be called NA.
         frame = pd.read_csv(path, dtype=str, keep_default_na=False, na_values=[""])

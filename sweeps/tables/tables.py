@@ -13,7 +13,7 @@ from typing import Any
 import pandas as pd
 
 from mixerlab.records.best import MARGIN, NEAR_PERFECT
-from mixerlab.records.names import AVERAGE, TASKS, averaged, in_order
+from mixerlab.records.names import AVERAGE, TASKS, averaged, in_order, without_swept
 from mixerlab.records.schema import ACCURACY, Score
 from mixerlab.sweeps.tables.columns import Column, columns_in_order, labels
 from mixerlab.sweeps.tables.intervals import half_width
@@ -205,14 +205,21 @@ def best_of(row: Row) -> set[Column]:
 def task_table(cells: pd.DataFrame) -> Table:
     """Tasks x columns: the mean over the task's settings, and in `Avg` the plain mean of the tasks, all of one score.
 
-    The user's own tasks are no part of `Avg` where MAD's stand beside them.
+    A setting counts once, however many rows it has by swept keys of the task. The user's own tasks are no part of `Avg`
+    where MAD's stand beside them.
     """
     by_setting = entries_of(cells)
     tasks, over = in_order(cells["task"], TASKS), averaged(cells["task"])
     rows: dict[Name, Row] = {}
     for task in tasks:
-        settings = [row for name, row in by_setting.items() if name[0] == task]
-        rows[task,] = {column: mean_of(row[column] for row in settings) for column in settings[0]}
+        settings = defaultdict[str, list[Row]](list)
+        for name, row in by_setting.items():
+            if name[0] == task:
+                settings[without_swept(name[1])].append(row)
+        rows[task,] = {
+            column: mean_of(mean_of(row[column] for row in own) for own in settings.values())
+            for column in columns_in_order(cells["column"])
+        }
     remarks = []
     if len(over) > 1:
         rows[AVERAGE,] = {column: mean_of(rows[task,][column] for task in over) for column in rows[over[0],]}
