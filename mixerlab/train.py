@@ -141,16 +141,6 @@ class _Run:
         except WrongRows as error:
             raise WrongRows(f"task={options['name']}: {error}") from error
 
-    def existing_record(self) -> Record:
-        """The record of a run that is finished; says what today's command would make otherwise."""
-        files.forget(self.folder)  # of a process that was killed after it had written its record
-        log.info("%s is finished: skipped (force=true repeats it)", self.folder)
-        record = files.read_record(self.folder)
-        assert record is not None
-        if changed := changed_code(record, self.code):
-            log.warning("Its code has changed since (%s): force=changed trains it again", ", ".join(changed))
-        return record
-
 
 def run_state(cfg: DictConfig) -> tuple[Path, str]:
     """Where the run that `cfg` describes has its record, and what is left to do of it."""
@@ -187,8 +177,12 @@ def run(cfg: DictConfig, patience: float = 0) -> Record | None:
             log.info("another process is training this run (%s): %s", holder(this.folder), this.folder)
             return None
         remove_leftovers(this.folder)
-        if this.kept_record() is not None:
-            return this.existing_record()
+        if (record := this.kept_record()) is not None:
+            files.forget(this.folder)  # of a process that was killed after it had written its record
+            log.info("%s is finished: skipped (force=true repeats it)", this.folder)
+            if changed := changed_code(record, this.code):
+                log.warning("Its code has changed since (%s): force=changed trains it again", ", ".join(changed))
+            return record
         loggers = loggers_of(cfg, this.folder)
         with started(loggers, this.hyperparameters()):  # one that does not start leaves what there is
             return _train_and_record(this, splits, loggers)

@@ -111,7 +111,7 @@ def test_a_diverged_replica_has_the_worst_score_in_a_search(monkeypatch, tmp_pat
     ]
     record = Record(run_id="", status="finished", rows=rows, score=score)
     monkeypatch.setattr(search_module, "read_record", lambda folder: record)
-    search = Search(None, n_trials=1)
+    search = Search(None, [])
     assert search.outcome(tmp_path) == (pytest.approx(expected[0]), expected[1])
     worse, better = (search._merit(Tried(None, {}, score=one)) for one in (0.3, 0.7))
     assert (worse < better) == score.higher_is_better

@@ -33,9 +33,33 @@ TRIALS_FILE = "trials.csv"  # in the folder of the report
 RANDOM_TRIALS = 5  # at the start, before the sampler has something to go by
 
 
-def run_search(sweep: Sweep, overrides: Sequence[Override], **options: Any) -> None:
-    """See `Search`, which takes the options."""
-    Search(sweep, **options).run(overrides)
+def run_search(sweep: Sweep, overrides: Sequence[Override], n_trials: int, n_jobs: int = 1, seed: int = 0) -> None:
+    """Looks for the best score of a run on validation: of its best learning rate, averaged over the seeds; reports.
+
+    Optuna's TPE sampler with this `seed` proposes `n_trials` runs, `n_jobs` at a time, whose overrides have several
+    values. A failed trial is reported, and the search continues. Closes `sweep`, and ends the process with a message if
+    no trial succeeds.
+    """
+    for name, value, least in (("n_trials", n_trials, 1), ("n_jobs", n_jobs, 1), ("seed", seed, 0)):
+        if type(value) is not int or value < least:
+            raise ValueError(f"hydra.sweeper.{name}={value!r} must be a whole number of at least {least}")
+    if find_spec("optuna") is None:
+        raise ValueError("hydra/sweeper=optuna needs a package that is not installed: pip install optuna")
+    fixed, searched = split(overrides)
+    if ALL_SETTINGS in fixed:
+        raise ValueError(f"hydra/sweeper=optuna searches one setting of a task, not {ALL_SETTINGS}")
+    _, left_out = sweep.composer.composed([[*fixed, *first] for first in first_values(searched)])
+    space = {each.get_key_element(): distribution(each) for each in searched}
+    for line in left_out:
+        print(line)
+    if sweep.config.dry_run:
+        print(*(f"{key}: {choices}" for key, choices in space.items()), f"{n_trials} trials", sep="\n")
+        return
+    check_writable(sweep.config.results_dir)
+    search = Search(sweep, fixed)
+    with closing(sweep):
+        tried = search.propose(space, n_trials, n_jobs, seed)
+    search.report(tried)
 
 
 @dataclass
@@ -64,54 +88,25 @@ class Tried:
 
 
 class Search:
-    """Looks for the best score of a run on validation: of its best learning rate, averaged over the seeds.
+    """The runs of trials, all of which have the `fixed` overrides, and what came of them."""
 
-    Optuna's TPE sampler with this `seed` proposes `n_trials` runs, `n_jobs` at a time. `sweep` is closed at the end.
-    """
-
-    def __init__(self, sweep: Sweep, n_trials: int, n_jobs: int = 1, seed: int = 0):
-        for name, value, least in (("n_trials", n_trials, 1), ("n_jobs", n_jobs, 1), ("seed", seed, 0)):
-            if type(value) is not int or value < least:
-                raise ValueError(f"hydra.sweeper.{name}={value!r} must be a whole number of at least {least}")
-        self.sweep, self.n_trials, self.n_jobs, self.seed = sweep, n_trials, n_jobs, seed
+    def __init__(self, sweep: Sweep, fixed: list[str]):
+        self.sweep, self.fixed = sweep, fixed
         self.trained: set[Path] = set()  # the runs that this search has trained: not again, even with force=true
         self.score = ACCURACY  # what runs are judged by, once one has said so
 
-    def run(self, overrides: Sequence[Override]) -> None:
-        """Searches and reports. A failed trial is reported, and the search continues.
-
-        Of the command's overrides some have several values. Ends the process with a message if no trial succeeds.
-        """
-        if find_spec("optuna") is None:
-            raise ValueError("hydra/sweeper=optuna needs a package that is not installed: pip install optuna")
-        fixed, searched = split(overrides)
-        if ALL_SETTINGS in fixed:
-            raise ValueError(f"hydra/sweeper=optuna searches one setting of a task, not {ALL_SETTINGS}")
-        composer = self.sweep.composer
-        _, left_out = composer.composed([[*fixed, *first] for first in first_values(searched)])
-        space = {each.get_key_element(): distribution(each) for each in searched}
-        for line in left_out:
-            print(line)
-        if self.sweep.config.dry_run:
-            print(*(f"{key}: {choices}" for key, choices in space.items()), f"{self.n_trials} trials", sep="\n")
-            return
-        check_writable(self.sweep.config.results_dir)
-        with closing(self.sweep):
-            tried = self.search(fixed, space)
-        self.report(tried)
-
-    def search(self, fixed: list[str], space: dict[str, Any]) -> list[Tried]:
+    def propose(self, space: dict[str, Any], n_trials: int, n_jobs: int, seed: int) -> list[Tried]:
         """Proposes values and trains them, until there are `n_trials`."""
         import optuna
 
         optuna.logging.set_verbosity(optuna.logging.WARNING)  # each trial gets a line of ours
-        sampler = optuna.samplers.TPESampler(seed=self.seed, n_startup_trials=RANDOM_TRIALS)
+        sampler = optuna.samplers.TPESampler(seed=seed, n_startup_trials=RANDOM_TRIALS)
         study = optuna.create_study(direction="maximize", sampler=sampler)
         tried: list[Tried] = []
-        while len(tried) < self.n_trials:
-            asked = [study.ask(space) for _ in range(min(self.n_jobs, self.n_trials - len(tried)))]
+        while len(tried) < n_trials:
+            asked = [study.ask(space) for _ in range(min(n_jobs, n_trials - len(tried)))]
             batch = [Tried(trial, dict(trial.params)) for trial in asked]
-            self.train(batch, fixed)
+            self.train(batch)
             for one in batch:
                 if one.score is None:
                     study.tell(one.trial, state=optuna.trial.TrialState.FAIL)
@@ -121,12 +116,12 @@ class Search:
             tried += batch
         return tried
 
-    def train(self, batch: Sequence[Tried], fixed: list[str]) -> None:
+    def train(self, batch: Sequence[Tried]) -> None:
         """Trains the runs of these trials that are not finished, and sets what came of each."""
         pending: dict[Path, Cell] = {}
         for one in batch:
             try:
-                one.cell = self.sweep.composer.cell([*fixed, *one.overrides])
+                one.cell = self.sweep.composer.cell([*self.fixed, *one.overrides])
                 record = read_record(one.cell.folder)
             except ValueError as error:  # values that no run can have, or a damaged record
                 one.error = str(error)
