@@ -90,9 +90,7 @@ class ModelConfig:
             raise ValueError(f"model.d_ff={self.d_ff} must be a multiple of {GRANULE}, or null")
         std, cap = self.linear_std, self.logit_softcap
         if std not in (None, "fan_in") and not 0 < float(std) < math.inf:
-            raise ValueError(
-                f"model.linear_std={std} must be finite and above 0, fan_in, or null for PyTorch's default"
-            )
+            raise ValueError(f"model.linear_std={std} must be finite and above 0, fan_in, or null (PyTorch's)")
         if cap is not None and not 0 < cap < math.inf:
             raise ValueError(f"model.logit_softcap={cap} must be finite and above 0, or null for none")
 

@@ -50,9 +50,7 @@ class SlurmJobs:
                 Path(folder) / "%j", cluster="slurm", slurm_max_num_timeout=max_num_timeout
             )
         except RuntimeError as error:  # there is no srun
-            raise ValueError(
-                f"hydra/launcher=slurm: {message_of(error)}; hydra/launcher=processes needs none"
-            ) from error
+            raise ValueError(f"hydra/launcher=slurm: {message_of(error)}; processes needs none") from error
         own = {key if key in SUBMITIT_OPTIONS else f"slurm_{key}": value for key, value in options.items()}
         self.submitit.update_parameters(name=self.name, **{key: own[key] for key in own if own[key] is not None})
         self.waiting: list[Cell] = []
