@@ -178,6 +178,14 @@ def mean_of(entries: Iterable[Entry]) -> Entry:
     )
 
 
+def mean_over(settings: Mapping[str, Entry]) -> Entry:
+    """The mean of entries by setting, each of which counts once, however many rows it has by swept keys of its task."""
+    groups = defaultdict[str, list[Entry]](list)
+    for setting, entry in settings.items():
+        groups[without_swept(setting)].append(entry)
+    return mean_of(map(mean_of, groups.values()))
+
+
 def best_of(row: Row) -> set[Column]:
     """The columns whose whole score is the best at the printed precision, or may be by its spread over seeds.
 
@@ -205,19 +213,15 @@ def best_of(row: Row) -> set[Column]:
 def task_table(cells: pd.DataFrame) -> Table:
     """Tasks x columns: the mean over the task's settings, and in `Avg` the plain mean of the tasks, all of one score.
 
-    A setting counts once, however many rows it has by swept keys of the task. The user's own tasks are no part of `Avg`
-    where MAD's stand beside them.
+    The user's own tasks are no part of `Avg` where MAD's stand beside them.
     """
     by_setting = entries_of(cells)
     tasks, over = in_order(cells["task"], TASKS), averaged(cells["task"])
     rows: dict[Name, Row] = {}
     for task in tasks:
-        settings = defaultdict[str, list[Row]](list)
-        for name, row in by_setting.items():
-            if name[0] == task:
-                settings[without_swept(name[1])].append(row)
+        settings = {name[1]: row for name, row in by_setting.items() if name[0] == task}
         rows[task,] = {
-            column: mean_of(mean_of(row[column] for row in own) for own in settings.values())
+            column: mean_over({setting: row[column] for setting, row in settings.items()})
             for column in columns_in_order(cells["column"])
         }
     remarks = []
