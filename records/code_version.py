@@ -41,7 +41,7 @@ class _Source:
     """
 
     def __init__(self, path: Path, name: str):
-        tree = ast.parse(path.read_bytes())
+        tree = ast.parse(path.read_bytes(), path)
         package = name if path.name == "__init__.py" else name.rpartition(".")[0]
         self.imports: set[Import] = set()
         self.bindings: dict[str, Import] = {}
@@ -51,7 +51,10 @@ class _Source:
             elif isinstance(node, ast.Import):
                 self.imports |= {(alias.name, None) for alias in node.names}
             elif isinstance(node, ast.ImportFrom):
-                module = resolve_name("." * node.level + (node.module or ""), package)
+                try:
+                    module = resolve_name("." * node.level + (node.module or ""), package)
+                except ImportError:  # of a module that tries to be part of a package
+                    continue
                 self.imports |= {(module, alias.name) for alias in node.names}
                 if node in tree.body:
                     self.bindings |= {alias.asname or alias.name: (module, alias.name) for alias in node.names}
