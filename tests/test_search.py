@@ -11,8 +11,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 import mixerlab.sweeps.launch.search as search_module
 from mixerlab.records.best import ended_at_best_rate, score_of
 from mixerlab.records.schema import Record, Score
-from mixerlab.sweeps.launch.search import Search, Tried
-from mixerlab.sweeps.launch.space import distribution
+from mixerlab.sweeps.launch.search import Search, Tried, distribution
 
 SEARCH = ("-m", "hydra/sweeper=optuna", "mixer=attn", "task=icr", *TINY, "trainer.epochs=2")
 LR = "optimizer.lr=interval(1e-3,1e-2)"
