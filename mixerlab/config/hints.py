@@ -67,12 +67,14 @@ def _unknown_key(key: str, parent: DictConfig) -> str:
     outer, dot, name = key.rpartition(".")
     if outer and not parent:  # Hydra has put an empty mapping in the place of null
         return f"{key} cannot be set, as {outer} has no keys: set it as a whole, as in '{outer}={{{name}: VALUE}}'"
-    own = [f"{outer}{dot}{other!s}" for other in parent if other not in ("hydra", "name", "_target_")]
+    own = {str(other): f"{outer}{dot}{other!s}" for other in parent if other not in ("hydra", "name", "_target_")}
     tree = cast(dict[str, Any], OmegaConf.to_container(parent._get_root()))
     anywhere = [other for other in flatten(tree) if other.endswith(f".{name}") and not other.startswith("hydra.")]
-    near = get_close_matches(key, own, n=1, cutoff=0.7) or anywhere
+    near = [own[other] for other in get_close_matches(name, own, n=1, cutoff=0.7)] or anywhere
     hint = f"did you mean {near[0]}? " if near else ""
     grows = "; another argument of its class can be set once its yaml has it" if outer in GROUPS else ""
     if outer == "mixer" and is_hybrid(parent):
         grows = f"; a key of a layer is mixer.options.<layer>.{name}, with layers counted from 0"
-    return f"unknown key {key}; {hint}valid keys: {', '.join(own) or 'none'}{grows}"
+    if choice := {"hydra.launcher": "processes", "hydra.sweeper": "optuna"}.get(outer):
+        grows = f"; another choice has others, such as {outer.replace('.', '/')}={choice}"
+    return f"unknown key {key}; {hint}valid keys: {', '.join(own.values()) or 'none'}{grows}"
