@@ -65,7 +65,7 @@ class Composer:
         self.folders = use_folders(command_line_folders(config.hydra))
 
     def cells(self, grid: Sequence[list[str]]) -> tuple[list[Cell], list[str]]:
-        """The cells of a grid (see `run_grid`), and a line for each key that only some of them have."""
+        """The cells of a grid of overrides, also of `task.setting=*`, and a line for each key that only some have."""
         if not grid:
             raise ValueError("no run is asked for: a range or glob(...) of the command has no value")
         single = [[override for override in overrides if override != ALL_SETTINGS] for overrides in grid]
