@@ -17,6 +17,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from mixerlab.checks.buildable import check_buildable
 from mixerlab.config.compose import complete, without_hydra
+from mixerlab.config.hints import refusal
 from mixerlab.config.postponed import GROUPS
 from mixerlab.config.project import command_line_folders, note_folders, use_folders
 from mixerlab.config.settings import settings_of
@@ -100,7 +101,7 @@ class Composer:
             has = sorted(name for name, error in choices.items() if error is None)
             if errors := {name: error for name, error in choices.items() if error is not None}:
                 if not has:
-                    raise next(iter(errors.values()))  # a typing error
+                    raise max(errors.values(), key=lambda error: "did you mean" in refusal(error))  # a typing error
                 others = f"without it, as they have no such key, run: {', '.join(sorted(errors))}"
                 lines.append(f"{key} applies to {', '.join(has)}; {others}")
         return composed, lines

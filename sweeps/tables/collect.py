@@ -51,7 +51,7 @@ def collect(
     runs: dict[str, list[dict[str, Any]]] = {}
     for one in (results_dir, *more):
         if configs is None and not Path(one, "runs").is_dir():
-            raise ValueError(f"{one} is no results folder: name the one that holds runs/")
+            raise ValueError(f"{one} is no archive and no results folder: name the folder that holds runs/")
         for folder in sorted(Path(one).glob("runs/*/")):
             if (configs is None or folder.name in configs) and not _is_finished(runs.get(folder.name, [])):
                 own = _read(one, folder.name)
