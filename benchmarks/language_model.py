@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from mixerlab.benchmarks.measuring import Table, milliseconds, options_on_gpu, parser_of
 from mixerlab.benchmarks.peers import for_muon, plain_block, rotary_angles
 from mixerlab.benchmarks.throughput import Trial
-from mixerlab.config.building import TaskShape, build_model
+from mixerlab.config.building import Parts, TaskShape
 from mixerlab.config.compose import compose
 from mixerlab.training.capture import Captured
 
@@ -75,7 +75,7 @@ def measure(size: str, head: int, length: int, mixer: str) -> dict:
     name, batch = "attn" if mixer == PEER else mixer, TOKENS // length
     sizes = f"mixer.num_heads={width // head}", f"model.d_model={width}", f"model.n_layers={layers}"
     cfg, task = compose(f"mixer={name}", *sizes), TaskShape(vocabulary, length)
-    model = build_model(cfg, task)
+    model = Parts.of(cfg).build_model(task)
     torch.cuda.reset_peak_memory_stats()
     started = time.perf_counter()
     if mixer == PEER:

@@ -28,7 +28,7 @@ from torch import nn
 
 from mixerlab.benchmarks.measuring import Table, copy_rate, milliseconds, options_on_gpu, parser_of
 from mixerlab.benchmarks.peers import for_muon
-from mixerlab.config.building import TaskShape, build_model, maker, optimizer_maker
+from mixerlab.config.building import Parts, TaskShape, maker, optimizer_maker
 from mixerlab.config.compose import compose
 from mixerlab.mixers.projected import ProjectedMixer
 from mixerlab.models.language_model import LanguageModel
@@ -84,7 +84,7 @@ class Trial:
     def __init__(
         self, cfg: DictConfig, task: TaskShape, replicas: int, wanted: str | bool = "auto", batch: int = BATCH
     ):
-        build = partial(build_model, cfg, task)
+        build = partial(Parts.of(cfg).build_model, task)
         device = torch.device("cuda")
         population = Population(build, [0] * replicas).to(device)
         rates = [5e-3, 1e-3, 5e-4] * 3
@@ -154,7 +154,7 @@ class Peer(L.LightningModule):
     def __init__(self, length: int):
         super().__init__()
         self.automatic_optimization = False  # Lightning requires this for two optimizers
-        self.model = build_model(config("attn mixer.qk_norm=false"), TaskShape(VOCAB, length))
+        self.model = Parts.of(config("attn mixer.qk_norm=false")).build_model(TaskShape(VOCAB, length))
 
     def configure_optimizers(self):
         hidden, rest = for_muon(self.model)

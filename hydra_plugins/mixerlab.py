@@ -1,4 +1,4 @@
-"""The sweepers and launchers of mixerlab, as Hydra finds them: `hydra/sweeper=...` and `hydra/launcher=...`.
+"""The sweeper and the launcher of mixerlab, as Hydra finds them: `hydra/sweeper=...` and `hydra/launcher=...`.
 
 Every Hydra program in the environment imports this file, so it imports nothing of ours until it runs.
 """
@@ -11,21 +11,23 @@ from hydra.plugins.launcher import Launcher
 from omegaconf import OmegaConf
 
 
-class _Sweeper(BasicSweeper):
-    """Gives `run` a sweep, and the overrides of the command and of an experiment's `params`.
+class FunctionSweeper(BasicSweeper):
+    """Gives a function a sweep, and the overrides of the command and of an experiment's `params`.
 
     Args:
+        run: its name: `mixerlab.sweeps.launch.grid.run_grid` or `mixerlab.sweeps.launch.search.run_search`.
         params: keys and their values, as on the command line.
-        options: what else `run` takes.
+        options: what else the function takes.
     """
 
-    def __init__(self, params: dict[str, str] | None = None, **options: Any):
+    def __init__(self, run: str, params: dict[str, str] | None = None, **options: Any):
         super().__init__(max_batch_size=None, params=params)
-        self.options = options
+        self.run, self.options = run, options
 
     def sweep(self, arguments: list[str]) -> list[Any]:
         """Raises ValueError if the sweep is refused."""
         from hydra.core.override_parser.overrides_parser import OverridesParser
+        from hydra.utils import get_method
 
         from mixerlab.config.postponed import GROUPS
         from mixerlab.sweeps.launch.cells import Composer
@@ -38,34 +40,13 @@ class _Sweeper(BasicSweeper):
                 raise ValueError(f"hydra.sweeper.params.{key} is no string: write its choices as `{key}: a,b`")
         sweep = Sweep(self.config, Composer(loader, self.config), lambda: _executor(self.launcher))
         parser = OverridesParser.create(config_loader=loader)
-        self.run(sweep, parser.parse_overrides([*self._parse_config(), *arguments]))
+        overrides = parser.parse_overrides([*self._parse_config(), *arguments])
+        get_method(self.run)(sweep, overrides, **self.options)
         return []
-
-    def run(self, sweep: Any, overrides: list[Any]) -> None:
-        raise NotImplementedError
-
-
-class GridSweeper(_Sweeper):
-    """See `mixerlab.sweeps.launch.grid`."""
-
-    def run(self, sweep: Any, overrides: list[Any]) -> None:
-        from mixerlab.sweeps.launch.grid import run_grid
-
-        (grid,) = self.split_arguments(overrides, None)
-        run_grid(sweep, grid)
-
-
-class OptunaSweeper(_Sweeper):
-    """See `mixerlab.sweeps.launch.search`, whose `Search` takes the options."""
-
-    def run(self, sweep: Any, overrides: list[Any]) -> None:
-        from mixerlab.sweeps.launch.search import Search
-
-        Search(sweep, **self.options).run(overrides)
 
 
 class ExecutorLauncher(Launcher):
-    """Has the class of an executor (`mixerlab.sweeps.launch.executors`) and its options, for our sweepers."""
+    """Has the class of an executor (`mixerlab.sweeps.launch.executors`) and its options, for our sweeper."""
 
     def __init__(self, executor: str, **options: Any):
         self.executor, self.options = executor, options

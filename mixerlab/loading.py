@@ -12,7 +12,7 @@ import torch
 from omegaconf import OmegaConf
 
 from mixerlab.config.arguments import class_of
-from mixerlab.config.building import build_model
+from mixerlab.config.building import Parts
 from mixerlab.config.hybrid import mixers_of
 from mixerlab.config.project import ConfigDir, use_folders
 from mixerlab.config.settings import build_task, settings_of
@@ -152,7 +152,7 @@ def _built(config: Mapping[str, Any]) -> tuple[Task, LanguageModel | AutoEncoder
     cfg.task.setting = next(iter(settings_of(cfg.task)))
     task = build_task(cfg.task)
     with torch.random.fork_rng(devices=()):  # loading draws nothing from the caller's random numbers
-        return task, build_model(cfg, task)
+        return task, Parts.of(cfg).build_model(task)
 
 
 def _again(folder: Path, record: Record, moment: str) -> str:

@@ -21,11 +21,7 @@ Loggers = Mapping[str, Any]  # Lightning's loggers by config key; which methods 
 
 @contextmanager
 def started(loggers: Loggers, hyperparameters: Mapping[str, Any]) -> Iterator[None]:
-    """Gives the hyperparameters to the loggers, and ends at the end of the block what they have opened.
-
-    Raises:
-        ValueError: one of them does not start (no login, no network); says which and why.
-    """
+    """Gives the hyperparameters to the loggers, and ends at the end of the block what they have opened."""
     succeeded = False
     try:
         for name, logger in loggers.items():

@@ -26,24 +26,10 @@ from mixerlab.loggers import log_results, started
 from mixerlab.mixers.base import SequenceMixer
 from mixerlab.models.auto_encoder import AutoEncoder
 from mixerlab.models.language_model import LanguageModel
+from mixerlab.records import files
 from mixerlab.records.atomic import remove_leftovers, replace_file
 from mixerlab.records.claims import claim, holder
 from mixerlab.records.errors import RefusedCode, RefusedMixer, with_place
-from mixerlab.records.files import (
-    ERROR_FILE,
-    RECORD_FILE,
-    Unreadable,
-    check_writable,
-    forget,
-    has_results,
-    read_record,
-    run_folder,
-    weights_file,
-    weights_files,
-    write_config,
-    write_metrics,
-    write_record,
-)
 from mixerlab.records.identity import hyperparameters, replicas_of, run_id
 from mixerlab.records.interruption import users_code
 from mixerlab.records.provenance import COMMAND, git_state, provenance
@@ -111,18 +97,18 @@ class _Run:
         """Raises ValueError for a value that no run can have."""
         task, config, code = checked(cfg)
         parts, state_size = check_buildable(cfg, task, config, code)
-        return cls(cfg, task, config, parts, state_size, run_folder(cfg.results_dir, run_id(config)), code)
+        return cls(cfg, task, config, parts, state_size, files.run_folder(cfg.results_dir, run_id(config)), code)
 
     def kept_record(self) -> Record | None:
         """The record, if this command leaves it as it is; None if the run is to train. Raises `Unreadable`."""
         if self.cfg.force is True:
             return None
         try:
-            record = read_record(self.folder)
-        except Unreadable as error:
+            record = files.read_record(self.folder)
+        except files.Unreadable as error:
             if isinstance(error.__cause__, OSError):  # it may be whole
                 raise
-            raise Unreadable(f"{error}; force=true trains the run once more") from error
+            raise files.Unreadable(f"{error}; force=true trains the run once more") from error
         return None if must_train(record, self.cfg.force, self.code) else record
 
     def hyperparameters(self) -> dict[str, Any]:
@@ -155,23 +141,9 @@ class _Run:
         except WrongRows as error:
             raise WrongRows(f"task={options['name']}: {error}") from error
 
-    def existing_record(self) -> Record:
-        """The record of a run that is finished; says what today's command would make otherwise."""
-        forget(self.folder)  # of a process that was killed after it had written its record
-        log.info("%s is finished: skipped (force=true repeats it)", self.folder)
-        record = read_record(self.folder)
-        assert record is not None
-        if changed := changed_code(record, self.code):
-            log.warning("Its code has changed since (%s): force=changed trains it again", ", ".join(changed))
-        return record
-
 
 def run_state(cfg: DictConfig) -> tuple[Path, str]:
-    """Where the run that `cfg` describes has its record, and what is left to do of it.
-
-    Raises:
-        ValueError: a value in the config that no run can have.
-    """
+    """Where the run that `cfg` describes has its record, and what is left to do of it."""
     this = _Run.from_config(cfg)
     return this.folder, state_of(this.kept_record(), this.code)
 
@@ -199,14 +171,18 @@ def run(cfg: DictConfig, patience: float = 0) -> Record | None:
                 raise ValueError(f"model.start_from={cfg.model.start_from}: {error}") from error
         check_accelerator(cfg.trainer.accelerator)
         splits = this.splits() if "data_sha256" in this.config["task"] else None
-    check_writable(cfg.results_dir)
+    files.check_writable(cfg.results_dir)
     with claim(this.folder, patience) as ours:
         if not ours:
             log.info("another process is training this run (%s): %s", holder(this.folder), this.folder)
             return None
         remove_leftovers(this.folder)
-        if this.kept_record() is not None:
-            return this.existing_record()
+        if (record := this.kept_record()) is not None:
+            files.forget(this.folder)  # of a process that was killed after it had written its record
+            log.info("%s is finished: skipped (force=true repeats it)", this.folder)
+            if changed := changed_code(record, this.code):
+                log.warning("Its code has changed since (%s): force=changed trains it again", ", ".join(changed))
+            return record
         loggers = loggers_of(cfg, this.folder)
         with started(loggers, this.hyperparameters()):  # one that does not start leaves what there is
             return _train_and_record(this, splits, loggers)
@@ -217,9 +193,6 @@ def run_cell(cfg: DictConfig) -> str | None:
 
     Returns:
         The `run_id`, or None if another process is training this run: the sweep comes back to it.
-
-    Raises:
-        ValueError, RunFailed, OSError: as `run`.
     """
     logging.disable(logging.INFO)  # the sweep shows its own progress
     claim_gpu()
@@ -239,9 +212,9 @@ def _train_and_record(this: _Run, splits: Mapping[str, Arrays] | None, loggers: 
         RunFailed: training failed, which the record says; unless it has the results of an earlier training, which stay.
     """
     folder = this.folder
-    if not (repeats := has_results(folder)):
-        (folder / RECORD_FILE).unlink(missing_ok=True)  # that of a failure
-        write_config(folder, this.config)
+    if not (repeats := files.has_results(folder)):
+        (folder / files.RECORD_FILE).unlink(missing_ok=True)  # that of a failure
+        files.write_config(folder, this.config)
     origin: dict[str, Any] = {"started_at": datetime.now(UTC), "code": this.code, "git": git_state(*projects_in_use())}
     origin["command"] = OmegaConf.get_cache(this.cfg).get(COMMAND)
     try:
@@ -253,13 +226,13 @@ def _train_and_record(this: _Run, splits: Mapping[str, Arrays] | None, loggers: 
     except Exception as error:
         raise _failure(this, error, origin, repeats) from error
     # Whatever dies when, the run has the files of one record, or none and goes on from its checkpoint.
-    (folder / RECORD_FILE).unlink(missing_ok=True)
-    write_config(folder, this.config)
+    (folder / files.RECORD_FILE).unlink(missing_ok=True)
+    files.write_config(folder, this.config)
     _write_weights(folder, record, result.weights)
-    write_metrics(folder, result.metrics)
-    write_record(folder, record)
-    (folder / ERROR_FILE).unlink(missing_ok=True)  # of an earlier try
-    forget(folder)
+    files.write_metrics(folder, result.metrics)
+    files.write_record(folder, record)
+    (folder / files.ERROR_FILE).unlink(missing_ok=True)  # of an earlier try
+    files.forget(folder)
     log_results(loggers, this.hyperparameters(), record)
     return record
 
@@ -270,18 +243,18 @@ def _failure(this: _Run, error: BaseException, origin: Mapping[str, Any], repeat
     if isinstance(error, RefusedMixer):
         reason = f"mixer={this.cfg.mixer.name}: {reason}"
     if repeats:
-        forget(this.folder)
+        files.forget(this.folder)
         reason += f" (the record in {this.folder} is of the training before, and stays)"
     else:
-        write_record(this.folder, failed_record(this.config, reason, provenance(**origin), this.task.score))
-    file = this.folder / ERROR_FILE
+        files.write_record(this.folder, failed_record(this.config, reason, provenance(**origin), this.task.score))
+    file = this.folder / files.ERROR_FILE
     replace_file(file, "".join(traceback.format_exception(error)))
     return RunFailed(reason, None if isinstance(error, RefusedCode) else file)
 
 
 def _write_weights(folder: Path, record: Record, weights: list[dict[str, dict[str, torch.Tensor]]]) -> None:
     """Writes the weights that go with `record`, and removes those of an attempt that left none."""
-    for path in weights_files(folder):
+    for path in files.weights_files(folder):
         path.unlink()
     digest = rows_digest(record)
     sizes = []
@@ -293,7 +266,7 @@ def _write_weights(folder: Path, record: Record, weights: list[dict[str, dict[st
                 score = record.score.name
                 about |= {"epoch": row[f"{moment}_epoch"], f"test_{score}": row[f"{moment}_{score}"]}
             content = pack(state, about)
-            replace_file(weights_file(folder, row["replica"], moment), content)
+            replace_file(files.weights_file(folder, row["replica"], moment), content)
             sizes.append(len(content))
     if sizes:
         log.info("weights: %s, %.1f MB", counted(len(sizes), "file"), sum(sizes) / 1e6)

@@ -19,24 +19,13 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
+from mixerlab.records import files
 from mixerlab.records.atomic import replace_file
 from mixerlab.records.claims import claim
 from mixerlab.records.errors import message_of
-from mixerlab.records.files import (
-    CONFIG_FILE,
-    METRICS_FILE,
-    RECORD_FILE,
-    Unreadable,
-    check_writable,
-    is_finished,
-    read_metrics,
-    read_run,
-    reading,
-    run_folder,
-)
 from mixerlab.records.text import counted
 
-FILES = (CONFIG_FILE, METRICS_FILE, RECORD_FILE)  # the record last: with it a run is finished
+FILES = (files.CONFIG_FILE, files.METRICS_FILE, files.RECORD_FILE)  # the record last: with it a run is finished
 _MEMBER = re.compile(r"runs/([0-9a-f]{12})/(" + "|".join(map(re.escape, FILES)) + ")")
 
 
@@ -47,7 +36,7 @@ def pack(results_dir: str | Path, file: str | Path) -> int:
         ValueError: no run is finished, or one cannot be read, which is named.
         OSError: `file` cannot be written; an earlier one is as it was.
     """
-    folders = [folder for folder in sorted(Path(results_dir).glob("runs/*/")) if is_finished(folder)]
+    folders = [folder for folder in sorted(Path(results_dir).glob("runs/*/")) if files.is_finished(folder)]
     if not folders:
         raise ValueError(f"results_dir={str(results_dir)!r} has no finished run: train some, or name another folder")
     content = io.BytesIO()
@@ -68,9 +57,6 @@ def restore(file: str | Path, results_dir: str | Path) -> tuple[int, int]:
 
     A run that is finished there stays as it is, and so does one that a process has claimed. Nothing is written before
     all of the archive has been checked.
-
-    Raises:
-        ValueError: the file is no such archive.
     """
     restored = 0
     with tempfile.TemporaryDirectory() as unpacked:
@@ -79,13 +65,13 @@ def restore(file: str | Path, results_dir: str | Path) -> tuple[int, int]:
         for run in runs:
             try:
                 _check_run(run)
-            except Unreadable as error:
-                raise Unreadable(str(error).replace(unpacked, str(file))) from error
-        check_writable(results_dir)
+            except files.Unreadable as error:
+                raise files.Unreadable(str(error).replace(unpacked, str(file))) from error
+        files.check_writable(results_dir)
         for run in runs:
-            folder = run_folder(results_dir, run.name)
+            folder = files.run_folder(results_dir, run.name)
             with claim(folder) as ours:
-                if ours and not is_finished(folder):
+                if ours and not files.is_finished(folder):
                     for name in FILES:
                         replace_file(folder / name, (run / name).read_bytes())
                     restored += 1
@@ -93,12 +79,8 @@ def restore(file: str | Path, results_dir: str | Path) -> tuple[int, int]:
 
 
 def unpack(file: str | Path, folder: str | Path) -> None:
-    """Writes the files of an archive into an empty folder, for reading alone: what reads a run there checks it.
-
-    Raises:
-        ValueError: the file is no archive of runs.
-    """
-    with reading(file):
+    """Writes the files of an archive into an empty folder, for reading alone: what reads a run there checks it."""
+    with files.reading(file):
         try:
             with lzma.open(file) as packed, tarfile.open(fileobj=packed, mode="r|") as archive:
                 for member in archive:
@@ -107,7 +89,7 @@ def unpack(file: str | Path, folder: str | Path) -> None:
                         raise ValueError(f"{member.name!r} is no file of a run")
                     content = archive.extractfile(member)
                     assert content is not None  # as for every plain file
-                    path = run_folder(folder, match[1]) / match[2]
+                    path = files.run_folder(folder, match[1]) / match[2]
                     path.parent.mkdir(parents=True, exist_ok=True)
                     path.write_bytes(content.read())
         except (lzma.LZMAError, tarfile.TarError, EOFError) as error:
@@ -116,9 +98,9 @@ def unpack(file: str | Path, folder: str | Path) -> None:
 
 def _check_run(folder: Path) -> None:
     """Raises `Unreadable` unless this is the folder of a finished run, with all of `FILES`."""
-    with reading(folder):
-        record, _ = read_run(folder.parents[1], folder.name)
-        if record is None or record.status != "finished" or read_metrics(folder) is None:
+    with files.reading(folder):
+        record, _ = files.read_run(folder.parents[1], folder.name)
+        if record is None or record.status != "finished" or files.read_metrics(folder) is None:
             raise ValueError(f"it is no finished run, with its {', '.join(FILES)}")
 
 

@@ -19,11 +19,7 @@ _NO_LOCKS = {errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS}
 
 
 def try_lock(descriptor: int) -> bool:
-    """Whether this process now has the lock on an open file. The kernel keeps it until the file is closed.
-
-    Raises:
-        OSError: the file system has no locks.
-    """
+    """Whether this process now has the lock on an open file. The kernel keeps it until the file is closed."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -44,10 +40,6 @@ def claim(folder: str | Path, patience: float = 0) -> Iterator[bool]:
     Args:
         folder: is created if need be.
         patience: tries again for this many seconds. A sweep claims a run for an instant only to see whether it is free.
-
-    Raises:
-        ValueError: the file system has no locks.
-        OSError: the folder cannot be written.
     """
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)

@@ -41,10 +41,7 @@ class _Source:
     """
 
     def __init__(self, path: Path, name: str):
-        try:
-            tree = ast.parse(path.read_bytes())
-        except SyntaxError:  # so that this Python cannot run it
-            tree = ast.Module([], [])
+        tree = ast.parse(path.read_bytes(), path)
         package = name if path.name == "__init__.py" else name.rpartition(".")[0]
         self.imports: set[Import] = set()
         self.bindings: dict[str, Import] = {}
@@ -56,7 +53,7 @@ class _Source:
             elif isinstance(node, ast.ImportFrom):
                 try:
                     module = resolve_name("." * node.level + (node.module or ""), package)
-                except ImportError:
+                except ImportError:  # of a module that tries to be part of a package
                     continue
                 self.imports |= {(module, alias.name) for alias in node.names}
                 if node in tree.body:

@@ -1,4 +1,7 @@
-"""What an error says in one line, and where in the user's code it arose."""
+"""What an error says in one line, and where in the user's code it arose.
+
+Whatever a user has to change raises a `ValueError` of one line, here and above, and what the disk refuses an `OSError`.
+"""
 
 import sys
 import traceback

@@ -154,11 +154,7 @@ def is_finished(folder: str | Path) -> bool:
 
 
 def read_config(folder: str | Path) -> dict[str, Any] | None:
-    """The config in `folder`, None if there is none. Interpolations in it stay text.
-
-    Raises:
-        Unreadable: the file is no config of the run that the folder names.
-    """
+    """The config in `folder`, None if there is none. Interpolations in it stay text."""
     path = Path(folder) / CONFIG_FILE
     with reading(path):
         if (content := _bytes(path)) is None:
@@ -175,11 +171,7 @@ def check_config(config: Any, identity: str) -> None:
 
 
 def read_run(results_dir: str | Path, identity: str) -> tuple[Record | None, dict[str, Any] | None]:
-    """The record and the config of a run; None for what is not there.
-
-    Raises:
-        Unreadable: one of them is damaged, or they are not of one run.
-    """
+    """The record and the config of a run; None for what is not there."""
     folder = run_folder(results_dir, identity)
     with reading(folder):
         config, record = read_config(folder), read_record(folder)
@@ -193,11 +185,7 @@ def read_run(results_dir: str | Path, identity: str) -> tuple[Record | None, dic
 
 
 def read_metrics(folder: str | Path) -> "pd.DataFrame | None":
-    """The rows of `metrics.csv` (replica x epoch), None if there is no such file.
-
-    Raises:
-        Unreadable: the file is damaged, or not that of the record beside it.
-    """
+    """The rows of `metrics.csv` (replica x epoch), None if there is no such file."""
     import pandas as pd
 
     path = Path(folder) / METRICS_FILE

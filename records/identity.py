@@ -96,11 +96,7 @@ def is_volatile(key: str) -> bool:
 
 
 def canonical_value(value: Any, key: str) -> Any:
-    """The value of a key as an identity has it: numbers that are equal become the same one.
-
-    Raises:
-        ValueError: no number, string, bool, null, list or mapping, or not finite.
-    """
+    """The value of a key as an identity has it: numbers that are equal become the same one."""
     if value is None or isinstance(value, bool | str | int):
         return value
     if isinstance(value, float) and math.isfinite(value):
@@ -113,11 +109,7 @@ def canonical_value(value: Any, key: str) -> Any:
 
 
 def replicas_of(config: Mapping[str, Any]) -> list[tuple[float, int]]:
-    """The (learning rate, seed) of each replica, in the order of a record's rows.
-
-    Raises:
-        ValueError: a rate or seed that cannot be, none, or one twice.
-    """
+    """The (learning rate, seed) of each replica, in the order of a record's rows."""
     rates, seeds = as_list(config["optimizer"]["lr"]), as_list(config["seed"])
     for lr in rates:
         if type(lr) not in (int, float) or not LEAST_RATE <= lr <= LARGEST_RATE:

@@ -39,22 +39,13 @@ def name_from(experiment: str) -> str:
 
 
 def write_sweep(results_dir: str | Path, name: str, configs: Configs) -> None:
-    """Notes these runs under `name`, beside those that are there.
-
-    Raises:
-        ValueError: `name` cannot name a sweep.
-        OSError: the disk is full, or the folder cannot be written.
-    """
+    """Notes these runs under `name`, beside those that are there."""
     path = _folder(results_dir, name) / f"{name_of(configs)}.json"
     replace_file(path, json.dumps({"runs": configs}) + "\n")
 
 
 def read_sweep(results_dir: str | Path, name: str) -> Configs:
-    """The runs of a sweep.
-
-    Raises:
-        ValueError: there is none of this name, which says what there is; or one of its files is damaged.
-    """
+    """The runs of a sweep."""
     folder = _folder(results_dir, name)
     if not folder.is_dir():
         names = ", ".join(sorted(other.name for other in folder.parent.glob("*"))) or "none"

@@ -45,6 +45,12 @@ def is_custom(setting: str) -> bool:
     return "=" in setting.partition(", ")[0]  # behind it are the values of swept keys
 
 
+def without_swept(setting: str) -> str:
+    """The setting without the values of swept keys: `baseline` of `baseline, data_seed=1`."""
+    name, _, swept = setting.partition(", ")
+    return name if "=" in swept else setting
+
+
 def axis_of(setting: str) -> tuple[str, float] | None:
     """`("seq_len", 512.0)` for `seq_len-512` or `seq_len=512`; None for the baseline and for names of another form.
 
@@ -82,20 +88,15 @@ def other_test_length(setting: str) -> tuple[str, int] | None:
 
 
 def place_rank(place: tuple[str, str]) -> tuple:
-    """Sort key of a task and one of its settings."""
-    task, setting = place
-    return rank(task, TASKS), setting_rank(setting)
-
-
-def setting_rank(setting: str) -> tuple:
-    """Sort key of a setting: the baseline, then axis by axis by value, then others by their numbers.
+    """Sort key of a task and one of its settings: the baseline, axis by axis by value, then others by their numbers.
 
     Test rows of another length stand behind the level that they are of.
     """
+    task, setting = rank(place[0], TASKS), place[1]
     if setting == BASELINE:
-        return (0,)
+        return task, (0,)
     axis = axis_of(setting)
     if axis is not None and axis_of(setting.partition(",")[0]) is not None:
-        return (1, *axis)
+        return task, (1, *axis)
     parts = re.split(r"(\d+)", setting)  # text and numbers in turn
-    return (2, *(int(part) if i % 2 else part for i, part in enumerate(parts)))
+    return task, (2, *(int(part) if i % 2 else part for i, part in enumerate(parts)))

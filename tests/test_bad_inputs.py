@@ -19,8 +19,8 @@ ATTN = ("mixer=attn", "task=icr", *TINY)
 
 # Overrides, and what their message names: the value, and the fix. First what Hydra refuses.
 REFUSED = {
-    "mixer=3": ("mixer=3", "a name", "--help"),
-    "mixer=[attn]": ("mixer=[attn]", "a name", "--help"),
+    "mixer=[attn]": ("mixer=attn", "a name", "--help"),
+    "trainer=3": ("trainer", "a name", "--help"),
     "mixer=nope": ("mixer/nope", "parallax", "--config-dir DIR"),
     "-m mixer=attn,": ("mixer=attn,", "KEY=A,B"),
     "mixr=attn": ("unknown key mixr", "did you mean mixer?"),
@@ -30,6 +30,8 @@ REFUSED = {
     "--experimental-rerun file": ("--experimental-rerun", "give the command again"),
     "mixer.num_head=4": ("mixer.num_head;", "did you mean mixer.num_heads?"),
     "mixer.half_life=2": ("mixer.half_life", "once its yaml has it"),
+    "-m mixer=attn,gdn mixer.expand_w=1": ("mixer.expand_w;", "did you mean mixer.expand_v?"),
+    "-m hydra.launcher.n_jobs=2": ("hydra.launcher.n_jobs;", "hydra/launcher=processes"),
     "mixer=attn,gdn": ("mixer=attn,gdn", "--multirun"),
     "optimizer.lr=[1e-3, 5e-4]": ("optimizer.lr=[1e-3,", "Quote the whole setting"),
     "task.setting=a=b": ("task.setting=a=b", "quote a value"),

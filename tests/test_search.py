@@ -11,8 +11,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 import mixerlab.sweeps.launch.search as search_module
 from mixerlab.records.best import ended_at_best_rate, score_of
 from mixerlab.records.schema import Record, Score
-from mixerlab.sweeps.launch.search import Search, Tried
-from mixerlab.sweeps.launch.space import distribution
+from mixerlab.sweeps.launch.search import Search, Tried, distribution
 
 SEARCH = ("-m", "hydra/sweeper=optuna", "mixer=attn", "task=icr", *TINY, "trainer.epochs=2")
 LR = "optimizer.lr=interval(1e-3,1e-2)"
@@ -111,7 +110,7 @@ def test_a_diverged_replica_has_the_worst_score_in_a_search(monkeypatch, tmp_pat
     ]
     record = Record(run_id="", status="finished", rows=rows, score=score)
     monkeypatch.setattr(search_module, "read_record", lambda folder: record)
-    search = Search(None, n_trials=1)
+    search = Search(None, [])
     assert search.outcome(tmp_path) == (pytest.approx(expected[0]), expected[1])
     worse, better = (search._merit(Tried(None, {}, score=one)) for one in (0.3, 0.7))
     assert (worse < better) == score.higher_is_better

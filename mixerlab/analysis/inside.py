@@ -27,9 +27,6 @@ def measure(model: nn.Module, tokens: Tensor) -> Iterator[dict[str, Any]]:
     Args:
         model: with `blocks`, each of which has a `mixer`.
         tokens: int64 `[B, T]`.
-
-    Raises:
-        ValueError: `attention_parts` of a mixer gives other shapes than it must.
     """
     for layer, (mixer, x) in enumerate(_inputs(model, tokens), start=1):
         parts = _parts_of(mixer, x)

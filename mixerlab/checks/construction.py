@@ -1,22 +1,32 @@
-"""What building a mixer must leave as it was for everyone else in the process: global generators.
+"""What a mixer's constructor must leave alone, and where it must keep layers and tensors.
 
 A constructor that calls `torch.manual_seed` gives all seeds the same initial values, of itself and of what is built
 behind it: a table then has one model as often as it has seeds.
+
+PyTorch finds what is a parameter, a buffer or a layer of a module. Anything else, such as layers in a Python list, is
+not trained, saved or moved to a GPU: such a mixer trains, and `mixerlab.load` gives another model than was scored.
 """
 
 import random
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 
-from mixerlab.records.errors import RefusedMixer
+from mixerlab.mixers.base import SequenceMixer
+from mixerlab.records.errors import INSTALLED, RefusedMixer
 from mixerlab.training.population import seeded
 
+_REGISTERED = {"_parameters", "_buffers", "_modules"}
 
-def check_construction(make: Callable[[], nn.Module]) -> None:
-    """Raises RefusedMixer if `make` seeds a global generator, or shares its parameters.
+
+def check_construction(make: Callable[[], nn.Module], all_strays: bool = False) -> None:
+    """Raises RefusedMixer if `make` seeds a global generator, shares its parameters, or has strays that are lost.
 
     What draws from a generator of its own, or seeds a global one and sets it back (`torch.random.fork_rng`), may.
     """
@@ -32,6 +42,9 @@ def check_construction(make: Callable[[], nn.Module]) -> None:
             f"its constructor gives every mixer the same {shared[0]}, so that blocks, replicas and later models share"
             " it: make it in __init__; model.shared_mixer=true gives all blocks of a model one mixer"
         )
+    for stray in strays(make):
+        if stray.is_lost or all_strays:
+            raise RefusedMixer(str(stray))
 
 
 def _drawn_behind(make: Callable[[], nn.Module], seed: int) -> tuple[nn.Module, dict[str, int]]:
@@ -42,3 +55,75 @@ def _drawn_behind(make: Callable[[], nn.Module], seed: int) -> tuple[nn.Module, 
             "numpy": int(np.random.randint(2**63 - 1)),  # noqa: NPY002
             "random": random.getrandbits(63),
         }
+
+
+class Stray(NamedTuple):
+    """A tensor that is neither a parameter nor a buffer of a mixer, by its `name` in it, as in `outs[0].weight`.
+
+    `is_lost`: a run refuses it. That is any tensor of a layer that is not registered, a tensor that is trained, and one
+    that the user's own code set: it may be random. Others may be caches of an installed package's layers, such as the
+    tables of a rotary embedding, which the layer makes again.
+    """
+
+    name: str
+    is_lost: bool
+
+    def __str__(self) -> str:
+        return (
+            f"{self.name} is no parameter or buffer, so it is not trained, saved or moved to a GPU: keep layers in an"
+            " nn.ModuleList, tensors that train in an nn.Parameter or nn.ParameterList, others by register_buffer"
+        )
+
+
+def strays(make: Callable[[], nn.Module]) -> Iterator[Stray]:
+    """The strays in the attributes of a mixer that `make` builds, and of all its layers, also in lists, tuples, dicts.
+
+    None are what is registered elsewhere in the mixer, as a list may name layers again; and, in attributes themselves,
+    tensors that are the same for every seed, which a population treats as buffers, and those that a hook before forward
+    makes anew, as `torch.nn.utils.weight_norm` and `spectral_norm` do.
+    """
+    (mixer, _), (other, _) = (_drawn_behind(make, seed) for seed in (0, 1))
+    others = dict(other.named_modules())
+    registered = {id(one) for one in (*mixer.modules(), *mixer.parameters(), *mixer.buffers())}
+    for prefix, module in mixer.named_modules():
+        for attribute in sorted(vars(module).keys() - _REGISTERED):
+            value = vars(module)[attribute]
+            if isinstance(value, Tensor) and (
+                _is_constant(value, getattr(others.get(prefix), attribute, None)) or _is_remade(module, attribute)
+            ):
+                continue
+            for name, held in _held(value, f"{prefix}.{attribute}".removeprefix("."), ()):
+                if id(held) in registered:
+                    continue
+                if isinstance(held, nn.Module):
+                    yield from (Stray(f"{name}.{inner}", is_lost=True) for inner in held.state_dict())
+                else:  # one with a `grad_fn` is computed from others: from registered ones, or they are named too
+                    yield Stray(name, is_lost=_is_users(module) or (held.requires_grad and held.is_leaf))
+
+
+def _is_constant(value: Tensor, other: Any) -> bool:
+    return not value.requires_grad and isinstance(other, Tensor) and torch.equal(value, other)
+
+
+def _is_remade(module: nn.Module, attribute: str) -> bool:
+    """Whether a hook before the module's forward puts another tensor in its place, whatever the input is."""
+    before = vars(module)[attribute]
+    for hook in module._forward_pre_hooks.values():
+        with suppress(Exception):  # of a hook that reads the input
+            hook(module, ())
+    return vars(module).get(attribute) is not before
+
+
+def _held(value: Any, name: str, outer: tuple[int, ...]) -> Iterator[tuple[str, Tensor | nn.Module]]:
+    """The tensors and modules in a value, with their names; `outer` are the containers around it, by `id`."""
+    if isinstance(value, Tensor | nn.Module):
+        yield name, value
+    elif isinstance(value, Mapping | list | tuple) and id(value) not in outer:
+        for key, item in value.items() if isinstance(value, Mapping) else enumerate(value):
+            yield from _held(item, f"{name}[{key!r}]", (*outer, id(value)))
+
+
+def _is_users(module: nn.Module) -> bool:
+    """Whether a module is a mixer, or of a class outside installed packages."""
+    file = getattr(sys.modules.get(type(module).__module__), "__file__", None) or ""
+    return isinstance(module, SequenceMixer) or not INSTALLED & set(Path(file).parts)

@@ -10,7 +10,6 @@ from torch import Tensor, nn
 
 from mixerlab.checks.construction import check_construction
 from mixerlab.checks.outputs import ROWS, Kind, find_leak, find_state
-from mixerlab.checks.strays import strays
 from mixerlab.mixers.base import NORM_EPS, SequenceMixer
 from mixerlab.models.language_model import LanguageModel
 from mixerlab.models.stream import ALL, ResidualStream
@@ -72,9 +71,7 @@ def without_zeros(mixer: SequenceMixer) -> SequenceMixer:
 
 def check_mixer(make: MakeMixer, d_model: int = WIDTH) -> Decision:
     """The whole contract, of the mixers that `make()` builds."""
-    check_construction(make)
-    if stray := next(strays(make), None):
-        raise RefusedMixer(str(stray))
+    check_construction(make, all_strays=True)
     y = make().eval()(torch.randn(2, LENGTH, d_model, requires_grad=True).clone())
     _require(getattr(y, "requires_grad", True), NO_GRADIENT)  # before a backward fails in PyTorch's words
     check_outputs(make, d_model)

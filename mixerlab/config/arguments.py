@@ -23,9 +23,7 @@ def class_of(target: object) -> type:
     """The class that a config's `_target_` names; ValueError if it cannot be imported or is no class."""
     module_name, _, name = target.rpartition(".") if isinstance(target, str) else ("", "", "")
     if module_name in ("", "__main__") or "/" in module_name:
-        raise ValueError(
-            f"_target_={target!r} must be the dotted name of a class in a file, such as mixers.ema.MovingAverage"
-        )
+        raise ValueError(f"_target_={target!r} must be the dotted name of a class, such as mixers.ema.MovingAverage")
     module = _imported(module_name)
     _check_file(module)
     found = getattr(module, name, None)
@@ -69,9 +67,7 @@ def _check_file(module: ModuleType) -> None:
     imported = getattr(module, "__file__", None)
     file = file_in(projects_in_use(), module.__name__.split(".")) if imported else None
     if file is not None and not file.samefile(imported):  # type: ignore[arg-type]  # it has one
-        raise ValueError(
-            f"{module.__name__} is {file}, and this process has imported {imported} under this name: restart Python"
-        )
+        raise ValueError(f"{module.__name__} is {file}, and this process has imported {imported}: restart Python")
 
 
 def check_arguments(
@@ -101,9 +97,7 @@ def check_arguments(
     for key, parameter in taken.items():
         is_one = parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
         if is_one and parameter.default is parameter.empty and key not in args:
-            raise ValueError(
-                f"{prefix}{key} is missing, which {function.__name__} takes: add `{key}: <value>` to {yaml}"
-            )
+            raise ValueError(f"{prefix}{key} is missing ({function.__name__} takes it): add `{key}: <value>` to {yaml}")
 
 
 def defaults_of(function: Callable, args: Collection[str]) -> dict[str, Any]:

@@ -161,11 +161,6 @@ def model_of(
     return LanguageModel(task.vocab_size, **common, **own)
 
 
-def build_model(cfg: DictConfig, task: Task | TaskShape) -> LanguageModel | AutoEncoder:
-    """One replica's model that a checked config describes."""
-    return Parts.of(cfg).build_model(task)
-
-
 def grouping_of(optimizer: Mapping[str, Any] | DictConfig) -> Grouping:
     """Which parameters an optimizer takes together, by the keys of its config that say so."""
     return Grouping(**{key: optimizer[key] for key in ("filters", "decoder", "head") if key in optimizer})

@@ -56,10 +56,6 @@ def complete(cfg: DictConfig, hydra_config: DictConfig | HydraConf, loader: Conf
         cfg: a composed config, which is changed.
         hydra_config: its `hydra` group: where Hydra looks for yamls, and which of them were chosen.
         loader: what composed it.
-
-    Raises:
-        ValueError: a mixer that does not exist, options that no layer has, sizes that cannot be matched, a yaml of
-            another name, or epochs of a task that does not count them.
     """
     for group in GROUPS:
         if isinstance(file := hydra_config.runtime.choices.get(group), str):

@@ -18,6 +18,8 @@ from mixerlab.records.identity import flatten
 
 REFUSALS = (HydraException, OmegaConfBaseException, YAMLError)
 _OWN = "--config-dir DIR (in Python config_dir=DIR) adds your own"
+# What Hydra says of `mixer=3`, and of a list or none, which conf/config.yaml has in an interpolation.
+_NO_NAME = ("Config group override must be a string", "Error resolving interpolation '${experiment}_${")
 
 
 @contextmanager
@@ -36,13 +38,11 @@ def refusal(error: Exception) -> str:
         mark = error.problem_mark or error.context_mark
         where = f"{mark.name}, line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
         return f"{where}{error.problem or error.context}"
-    # Only the frames of Hydra know which file is read, and which choices are given.
-    frames = [frame.f_locals for frame, _ in walk_tb(error.__traceback__)]
+    frames = (frame.f_locals for frame, _ in walk_tb(error.__traceback__))  # of which only Hydra's know the file
     if files := [file for names in frames if (file := names.get("full_path"))]:
         return f"{files[0]} cannot be read: {reason(error if str(error) else cause or error)}"
-    for choice in (override for names in frames for override in names.get("parsed_overrides", ())):
-        if choice.key_or_group in GROUPS and isinstance(choice.value(), int | float | list | None):
-            return f"{choice.input_line}: {choice.key_or_group} must be a name, one of those that --help lists"
+    if str(error).startswith(_NO_NAME):
+        return f"{', '.join(GROUPS)}, trainer, logger and experiment each take a name that --help lists: mixer=attn"
     if isinstance(error, OverrideParseException):
         return (
             f"{error.override} cannot be read: settings are KEY=VALUE, or KEY=A,B with no choice left empty. Quote the"
@@ -67,12 +67,14 @@ def _unknown_key(key: str, parent: DictConfig) -> str:
     outer, dot, name = key.rpartition(".")
     if outer and not parent:  # Hydra has put an empty mapping in the place of null
         return f"{key} cannot be set, as {outer} has no keys: set it as a whole, as in '{outer}={{{name}: VALUE}}'"
-    own = [f"{outer}{dot}{other!s}" for other in parent if other not in ("hydra", "name", "_target_")]
+    own = {str(other): f"{outer}{dot}{other!s}" for other in parent if other not in ("hydra", "name", "_target_")}
     tree = cast(dict[str, Any], OmegaConf.to_container(parent._get_root()))
     anywhere = [other for other in flatten(tree) if other.endswith(f".{name}") and not other.startswith("hydra.")]
-    near = get_close_matches(key, own, n=1, cutoff=0.7) or anywhere
+    near = [own[other] for other in get_close_matches(name, own, n=1, cutoff=0.7)] or anywhere
     hint = f"did you mean {near[0]}? " if near else ""
     grows = "; another argument of its class can be set once its yaml has it" if outer in GROUPS else ""
     if outer == "mixer" and is_hybrid(parent):
         grows = f"; a key of a layer is mixer.options.<layer>.{name}, with layers counted from 0"
-    return f"unknown key {key}; {hint}valid keys: {', '.join(own) or 'none'}{grows}"
+    if choice := {"hydra.launcher": "processes", "hydra.sweeper": "optuna"}.get(outer):
+        grows = f"; another choice has others, such as {outer.replace('.', '/')}={choice}"
+    return f"unknown key {key}; {hint}valid keys: {', '.join(own.values()) or 'none'}{grows}"

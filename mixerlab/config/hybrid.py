@@ -31,11 +31,7 @@ def is_hybrid(mixer: Mapping[str, Any] | DictConfig) -> bool:
 
 
 def mixers_of(mixer: Mapping[str, Any] | DictConfig) -> dict[str, Any]:
-    """The config of each mixer in `mixer`, from the first layer on, by the prefix of its keys.
-
-    Raises:
-        ValueError: a hybrid that `expand` has not seen.
-    """
+    """The config of each mixer in `mixer`, from the first layer on, by the prefix of its keys."""
     if not is_hybrid(mixer):
         return {"mixer": mixer}
     names, options = mixer.get("layers"), mixer.get("options")
@@ -58,12 +54,7 @@ def check_keys(mixer: Mapping[str, Any], n_layers: int) -> None:
 
 
 def expand(cfg: DictConfig, hydra_config: DictConfig | HydraConf, loader: ConfigLoader) -> None:
-    """Gives a hybrid in `cfg.mixer` the config of every layer, and a name; arguments as for `compose.complete`.
-
-    Raises:
-        ValueError: layers that are no list of mixers, or options for a layer that there is not.
-        MissingConfigException: a mixer that does not exist.
-    """
+    """Gives a hybrid in `cfg.mixer` the config of every layer, and a name; arguments as for `compose.complete`."""
     names = cfg.mixer.get("layers")
     if not isinstance(names, ListConfig) or not names or not all(isinstance(name, str) and name for name in names):
         raise ValueError(f"mixer.layers={names!r} must list mixers, such as 'mixer.layers=[attn,gdn]'")

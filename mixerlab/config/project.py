@@ -46,10 +46,6 @@ def use_folders(config_dir: ConfigDir) -> list[Path]:
     """Makes modules beside each of these folders of yamls importable in this process; gives the folders.
 
     With None no project is in use from now on, although modules of an earlier one can still be imported.
-
-    Raises:
-        ValueError: there is no such folder, or one of its yamls has the place of one of ours or of another folder,
-            which Hydra would take.
     """
     folders = [] if config_dir is None else [config_dir] if isinstance(config_dir, str | Path) else config_dir
     resolved = list(dict.fromkeys(Path(folder).resolve() for folder in folders))
@@ -72,11 +68,7 @@ def note_folders(cfg: DictConfig, folders: Sequence[Path]) -> None:
 
 
 def use_noted_folders(cfg: DictConfig) -> None:
-    """Uses the projects that a config was composed in; one without a note, as of a file, leaves the last in use.
-
-    Raises:
-        ValueError: a folder of them is not there any more.
-    """
+    """Uses the projects that a config was composed in; one without a note, as of a file, leaves the last in use."""
     cache = OmegaConf.get_cache(cfg)
     if _CONFIG_DIRS in cache:
         use_folders(cache[_CONFIG_DIRS])

@@ -32,11 +32,7 @@ _OTHER_KEYS = (*_BASE_KEYS, "baseline", "changes", "levels", "data_sha256")
 
 
 def settings_of(task_cfg: DictConfig) -> dict[str, dict[str, Any]]:
-    """The named settings: name -> parameters that it changes, "baseline" first with {}; for levels, all.
-
-    Raises:
-        ValueError: a key that the task's yaml lacks, or that is in another form.
-    """
+    """The named settings: name -> parameters that it changes, "baseline" first with {}; for levels, all."""
     name = task_cfg.get("name", "?")
     for key in _BASE_KEYS:
         if key not in task_cfg:
@@ -133,11 +129,7 @@ def _by_value(value: Any) -> Any:
 
 
 def build_task(task_cfg: DictConfig) -> Task:
-    """The task that the config describes.
-
-    Raises:
-        ValueError: a key that is missing or of no use to the task, or a class that is not there or no task.
-    """
+    """The task that the config describes."""
     _check_setting(task_cfg)
     name = f"task={task_cfg.name}"
     task_class = subclass_of(Task, task_cfg._target_, name)

@@ -21,12 +21,7 @@ log = logging.getLogger(__name__)
 
 
 def match_params(cfg: DictConfig, hydra_config: DictConfig | HydraConf, loader: ConfigLoader) -> None:
-    """Sets `model.d_ff` of a composed config; arguments as for `compose.complete`.
-
-    Raises:
-        ValueError: `d_ff` is set as well, no `d_ff` makes up for the mixers' difference, or a mixer is refused.
-        MissingConfigException: a mixer that does not exist.
-    """
+    """Sets `model.d_ff` of a composed config; arguments as for `compose.complete`."""
     name = cfg.model.match_params
     if not isinstance(name, str):
         raise ValueError(f"model.match_params={name!r} must be the name of a mixer, or null")

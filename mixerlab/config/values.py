@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import torch
 from hydra.utils import get_object
@@ -90,9 +90,7 @@ class ModelConfig:
             raise ValueError(f"model.d_ff={self.d_ff} must be a multiple of {GRANULE}, or null")
         std, cap = self.linear_std, self.logit_softcap
         if std not in (None, "fan_in") and not 0 < float(std) < math.inf:
-            raise ValueError(
-                f"model.linear_std={std} must be finite and above 0, fan_in, or null for PyTorch's default"
-            )
+            raise ValueError(f"model.linear_std={std} must be finite and above 0, fan_in, or null (PyTorch's)")
         if cap is not None and not 0 < cap < math.inf:
             raise ValueError(f"model.logit_softcap={cap} must be finite and above 0, or null for none")
 
@@ -102,9 +100,6 @@ def checked(cfg: DictConfig) -> tuple[Task, dict[str, Any], dict[str, str]]:
 
     The config is resolved, with its setting's name, constructors' defaults and its dataset's digest. With the versions
     of the code is that of the run that it starts from, as `start_from`.
-
-    Raises:
-        ValueError: the first unknown key, missing key, or value that no run can have.
     """
     if "experiment" in cfg:  # where Hydra puts the keys of a yaml that does not say otherwise
         raise ValueError("the experiment's yaml must begin with the line `# @package _global_` (sweeps/README.md)")
@@ -112,7 +107,8 @@ def checked(cfg: DictConfig) -> tuple[Task, dict[str, Any], dict[str, str]]:
         check_arguments("", RunConfig, cfg, yaml="conf/config.yaml")
         RunConfig(**{str(key): value for key, value in cfg.items()})
         task, task_keys = described(cfg.task)  # first: its message for a wrong setting is the clear one
-        config = {str(key): _resolved(part) for key, part in cfg.items() if key != "task"} | {"task": task_keys}
+        resolved = cast(dict[str, Any], OmegaConf.to_container(cfg, resolve=True, throw_on_missing=True))
+        config = resolved | {"task": task_keys}
     _check(config, task)
     code = code_versions(config)
     if (start := config["model"]["start_from"]) is not None:
@@ -126,10 +122,6 @@ def checked(cfg: DictConfig) -> tuple[Task, dict[str, Any], dict[str, str]]:
     if (digest := digest_of_files(task, config["task"]["data_dir"])) is not None:
         config["task"]["data_sha256"] = digest
     return task, config, code
-
-
-def _resolved(part: Any) -> Any:
-    return OmegaConf.to_container(part, resolve=True, throw_on_missing=True) if OmegaConf.is_config(part) else part
 
 
 def _check(config: dict[str, Any], task: Task) -> None:

@@ -4,19 +4,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import pandas as pd
-from makers.common import (
-    ADAMW_RATES,
-    RATES,
-    RECORDS,
-    best_of_seeds,
-    copy_report,
-    difference_of_sums,
-    folder_of,
-    gain_of,
-    mean_change,
-    recipe_table,
-    write_in_page,
-)
+from makers import common
 
 from mixerlab.records.names import is_challenge
 from mixerlab.sweeps.tables.collect import rows_of
@@ -26,18 +14,21 @@ Place = tuple[str, str]
 
 def make(scratch: Path) -> None:
     """Only cells that were run with AdamW count, and seeds that both mixers have."""
-    copy_report("adamw", ["official/settings.md", "official/solved.md"], scratch)
-    sources = {"AdamW": (folder_of("adamw") / RECORDS, ADAMW_RATES), "Muon": (folder_of("table") / "rows.csv", RATES)}
+    common.copy_report("adamw", ["official/settings.md", "official/solved.md"], scratch)
+    sources = {
+        "AdamW": (common.folder_of("adamw") / common.RECORDS, common.ADAMW_RATES),
+        "Muon": (common.folder_of("table") / "rows.csv", common.RATES),
+    }
     recipes = {}
     for optimizer, (source, rates) in sources.items():
         rows = rows_of(source)
-        seeds = best_of_seeds(rows[rows["mixer"].isin(["attn", "parallax"])], rates)
+        seeds = common.best_of_seeds(rows[rows["mixer"].isin(["attn", "parallax"])], rates)
         recipes[optimizer] = seeds.groupby(["task", "setting", "seed"]).filter(lambda both: len(both) == 2)
     cells, others = (seeds.index.droplevel(["mixer", "seed"]) for seeds in recipes.values())
     recipes["Muon"] = recipes["Muon"][others.isin(cells)]
-    (folder_of("adamw") / "beside_muon.md").write_text(recipe_table(recipes))
-    write_in_page(folder_of("adamw"), "gains", gains_lines(recipes), 1)
-    write_in_page(folder_of("adamw"), "learned", learned_lines(recipes), 1)
+    (common.folder_of("adamw") / "beside_muon.md").write_text(common.recipe_table(recipes))
+    common.write_in_page(common.folder_of("adamw"), "gains", gains_lines(recipes), 1)
+    common.write_in_page(common.folder_of("adamw"), "learned", learned_lines(recipes), 1)
 
 
 def kinds_of(places: Iterable[Place]) -> dict[str, list[Place]]:
@@ -54,12 +45,12 @@ def kinds_of(places: Iterable[Place]) -> dict[str, list[Place]]:
 
 def gains_lines(recipes: Mapping[str, pd.DataFrame]) -> list[list[str]]:
     """What Parallax gains over attention with each optimizer, of seeds that have all levels of the kind."""
-    gains = {optimizer: gain_of(seeds).unstack(["task", "setting"]) for optimizer, seeds in recipes.items()}
+    gains = {optimizer: common.gain_of(seeds).unstack(["task", "setting"]) for optimizer, seeds in recipes.items()}
     lines = [["levels", *gains, "Muon less AdamW"]]
     for kind, places in kinds_of(gains["AdamW"]).items():
         sides = [list(own[places].dropna().mean(axis=1)) for own in gains.values()]
-        texts = [f"{mean_change(side)} ({len(side)})" for side in sides]
-        lines.append([kind, *texts, difference_of_sums(sides[1:], sides[:1])])
+        texts = [f"{common.mean_change(side)} ({len(side)})" for side in sides]
+        lines.append([kind, *texts, common.difference_of_sums(sides[1:], sides[:1])])
     return lines
 
 

@@ -4,17 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
-from makers.common import (
-    best_of_seeds,
-    copy_report,
-    folder_of,
-    gain_of,
-    mean_change,
-    noted,
-    recipe_table,
-    rows_in,
-    write_in_page,
-)
+from makers import common
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
@@ -31,21 +21,21 @@ what diverged counts as 0. Bold: the best rate and the better of its neighbours,
 
 def make(scratch: Path) -> None:
     """Mixers by optimizers, what Parallax gains over attention with each, and the search for the rates."""
-    folder = folder_of("board")
-    copy_report("board", ["official/solved.md", "official/settings.png"], scratch, "rows.csv")
+    folder = common.folder_of("board")
+    common.copy_report("board", ["official/solved.md", "official/settings.png"], scratch, "rows.csv")
     rows = rows_of(folder / "rows.csv")
-    seeds = {name: best_of_seeds(own, sorted(own["lr"].unique())) for name, own in rows.groupby("optimizer")}
-    (folder / "accuracy.md").write_text(recipe_table(seeds))
+    seeds = {name: common.best_of_seeds(own, sorted(own["lr"].unique())) for name, own in rows.groupby("optimizer")}
+    (folder / "accuracy.md").write_text(common.recipe_table(seeds))
     save(steps_figure(rows), folder / "steps")
-    gains = {name: gain_of(own) for name, own in seeds.items()}
+    gains = {name: common.gain_of(own) for name, own in seeds.items()}
     by_cell = pd.concat(gains, names=["optimizer"]).dropna().unstack("optimizer").groupby(["task", "setting"])
     lines = [["task", "setting", *gains]]
     for cell, own in sorted(by_cell, key=lambda one: place_rank(one[0])):
         entries = [list(own[name].dropna()) for name in gains]
-        texts = [mean_change(one, usual=3) if one else "" for one in entries]
+        texts = [common.mean_change(one, usual=3) if one else "" for one in entries]
         lines.append([*cell, *texts])
-    write_in_page(folder, "gains", lines, 2)
-    searched = rows_in("board", "search.csv")
+    common.write_in_page(folder, "gains", lines, 2)
+    searched = common.rows_in("board", "search.csv")
     searched = searched.assign(score=searched["clean_val_accuracy"].where(searched["status"] == "finished", 0.0))
     means = searched.groupby(["optimizer", "lr"])["score"].mean().unstack()
     lines = [["optimizer", *(f"{rate:g}" for rate in means)]]
@@ -53,7 +43,7 @@ def make(scratch: Path) -> None:
         best = own.argmax()
         chosen = {best, max({best - 1, best + 1} & {*range(len(own))}, key=lambda place: own.iloc[place])}
         lines.append([name, *(f"**{x:.3f}**" if i in chosen else f"{x:.3f}" for i, x in enumerate(own))])
-    (folder / "rates.md").write_text(noted(lines, 1, SEARCH_NOTE))
+    (folder / "rates.md").write_text(common.noted(lines, 1, SEARCH_NOTE))
 
 
 def steps_figure(rows: pd.DataFrame) -> Figure:

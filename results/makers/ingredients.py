@@ -5,20 +5,8 @@ from pathlib import Path
 from statistics import fmean
 
 import pandas as pd
+from makers import common
 from makers.arms import ARM
-from makers.common import (
-    ADAMW_RATES,
-    CELL,
-    PAPER,
-    RATES,
-    RECORDS,
-    at_best,
-    at_rate_of_task,
-    folder_of,
-    mean_over_settings,
-    rows_in,
-    write_in_page,
-)
 from makers.screen import effects
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
@@ -37,24 +25,24 @@ EFFECT: dict = {"color": "#0072B2", "markersize": 3.5, "ecolor": "0.15", "elinew
 
 def make(scratch: Path) -> None:
     """What single ingredients of a recipe change on each task, of the rows that the other folders have."""
-    tasks = [task for task in TASKS if task in PAPER.over]
+    tasks = [task for task in TASKS if task in common.PAPER.over]
     lines, found = [], {}
     for (name, former), change in ingredient_changes().items():
         found[name] = {task: effect_of(own) for task, own in change.groupby("task")}
         texts = {task: f"{mean:+.3f} ± {half_width(units):.3f}" for task, (mean, units) in found[name].items()}
-        seeds = change.groupby(level=CELL).size()
+        seeds = change.groupby(level=common.CELL).size()
         lines.append(
             [
                 *(name, former),
                 *(texts.get(task, "") for task in tasks),
                 ", ".join(in_order(change.index.unique("mixer"), MIXERS)),
-                str(seeds.groupby(level=CELL[1:]).ngroups),
+                str(seeds.groupby(level=common.CELL[1:]).ngroups),
                 f"{seeds.min()}" if seeds.min() == seeds.max() else f"{seeds.min()} to {seeds.max()}",
             ]
         )
     header = ["ingredient", "in place of", *tasks, "mixers", "settings", "seeds"]
-    write_in_page(folder_of("ingredients"), "effects", [header, *lines], 2)
-    save(effects_figure(found, tasks), folder_of("ingredients") / "effects")
+    common.write_in_page(common.folder_of("ingredients"), "effects", [header, *lines], 2)
+    save(effects_figure(found, tasks), common.folder_of("ingredients") / "effects")
 
 
 def effects_figure(found: Mapping[str, Mapping[str, Effect]], tasks: Sequence[str]) -> Figure:
@@ -81,26 +69,26 @@ def effects_figure(found: Mapping[str, Mapping[str, Effect]], tasks: Sequence[st
 
 def ingredient_changes() -> dict[tuple[str, str], pd.Series]:
     """The change of accuracy by mixer, task, setting and seed, by ingredient and what it stands in place of."""
-    table = rows_in("table", "rows.csv")
-    table = table[table["task"].isin(PAPER.over) & table["lr"].isin(RATES)]
-    default = at_best(table)
-    one_rate = at_rate_of_task(table, "official_accuracy").set_index([*CELL, "seed"])["official_accuracy"]
+    table = common.rows_in("table", "rows.csv")
+    table = table[table["task"].isin(common.PAPER.over) & table["lr"].isin(common.RATES)]
+    default = common.at_best(table)
+    one_rate = common.at_rate_of_task(table, "official_accuracy").set_index([*common.CELL, "seed"])["official_accuracy"]
     copying = default.xs("sc", level="task", drop_level=False)
     of_16 = copying.xs("baseline", level="setting").groupby("mixer").mean()
     more = copying.index.get_level_values("setting").str.startswith("num_tokens_to_copy")
     always_16 = copying.where(~more, of_16.reindex(copying.index.get_level_values("mixer")).array)
-    screen = rows_in("screen")
-    recipes = {key: at_best(rows) - default for key, rows in screen.groupby(["study", "recipe"])}
+    screen = common.rows_in("screen")
+    recipes = {key: common.at_best(rows) - default for key, rows in screen.groupby(["study", "recipe"])}
     factorial = screen[(screen["study"] == "factorial") & (screen["status"] == "finished")]
     factorial = factorial[factorial["mixer"] != "mamba"]  # which has no heads
-    by_seed = {seed: effects(rows).set_index(CELL)["effect_B"] for seed, rows in factorial.groupby("seed")}
-    eighths = pd.concat(by_seed, names=["seed"]).reorder_levels([*CELL, "seed"])
-    zero_and_rotated = {key: at_best(rows) for key, rows in rows_in("arms").groupby(ARM)}
-    adamw = at_best(rows_of(folder_of("adamw") / RECORDS), ADAMW_RATES)
+    by_seed = {seed: effects(rows).set_index(common.CELL)["effect_B"] for seed, rows in factorial.groupby("seed")}
+    eighths = pd.concat(by_seed, names=["seed"]).reorder_levels([*common.CELL, "seed"])
+    zero_and_rotated = {key: common.at_best(rows) for key, rows in common.rows_in("arms").groupby(ARM)}
+    adamw = common.at_best(rows_of(common.folder_of("adamw") / common.RECORDS), common.ADAMW_RATES)
+    by_validation = common.at_best(table, of="clean_accuracy", by="clean_val_accuracy")
     changes = {
-        ("checkpoint and rate by validation", "by test"): at_best(table, of="clean_accuracy", by="clean_val_accuracy")
-        - default,
-        ("last epoch", "best checkpoint"): at_best(table, of="test_accuracy") - default,
+        ("checkpoint and rate by validation", "by test"): by_validation - default,
+        ("last epoch", "best checkpoint"): common.at_best(table, of="test_accuracy") - default,
         ("one rate a task for all mixers", "best rate"): one_rate - default,
         ("sc always copies 16 tokens", "16 to 96"): always_16 - copying,
         ("AdamW", "Muon"): adamw - default,
@@ -120,6 +108,6 @@ def effect_of(change: pd.Series) -> Effect:
 
     The interval is over the means of mixers or, of fewer than three, over mixers and seeds together.
     """
-    by_mixer = mean_over_settings(change)
+    by_mixer = common.mean_over_settings(change)
     units = by_mixer if len(by_mixer) > 2 else change.groupby(["mixer", "seed"]).mean()
     return by_mixer.mean(), list(units)

@@ -7,17 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pandas as pd
-from makers.common import (
-    ADAMW_RATES,
-    at_best,
-    best_of_seeds,
-    difference_of_sums,
-    folder_of,
-    mean_change,
-    recipe_table,
-    rows_in,
-    write_in_page,
-)
+from makers import common
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
@@ -26,7 +16,7 @@ from mixerlab.sweeps.figures.difficulty import setting_title
 from mixerlab.sweeps.figures.sheet import Sheet, figure_style, save
 
 MUON_RATES = (3e-3, 1e-2, 3e-2)
-OPTIMIZERS = {"muon": ("Muon", MUON_RATES, "#0072B2"), "adamw": ("AdamW", ADAMW_RATES, "#D55E00")}
+OPTIMIZERS = {"muon": ("Muon", MUON_RATES, "#0072B2"), "adamw": ("AdamW", common.ADAMW_RATES, "#D55E00")}
 BARE, NEGATIVE = ", bare", ", negative eigenvalues"
 PLACES = [
     *("attn", "parallax", "lla"),
@@ -54,23 +44,23 @@ def make(scratch: Path) -> None:
         for key, (name, rates, _) in OPTIMIZERS.items()
         if len(own := rows[rows["optimizer"] == key])
     }
-    folder = folder_of("map")
-    (folder / "accuracy.md").write_text(recipe_table(seeds))
+    folder = common.folder_of("map")
+    (folder / "accuracy.md").write_text(common.recipe_table(seeds))
     lines = [["what helps?", "first", "second", *seeds, "Muon less AdamW"]]
     for question, pairs in QUESTIONS.items():
         for first, second in pairs:
             found = [gains(own["accuracy"], first, second) for own in seeds.values()]
             if sides := [own for own, count in found if count]:
-                texts = [f"{mean_change(own)} ({count})" if count else "" for own, count in found]
-                told = difference_of_sums(sides[:1], sides[1:]) if len(sides) == 2 else ""
+                texts = [f"{common.mean_change(own)} ({count})" if count else "" for own, count in found]
+                told = common.difference_of_sums(sides[:1], sides[1:]) if len(sides) == 2 else ""
                 lines.append([question, first, second, *texts, told])
-    write_in_page(folder, "questions", lines, 3)
+    common.write_in_page(folder, "questions", lines, 3)
     save(map_figure({name: own["accuracy"] for name, own in seeds.items()}), folder / "map")
 
 
 def map_rows() -> pd.DataFrame:
     """The rows, whose mixers are named by what they are."""
-    rows = rows_in("map")
+    rows = common.rows_in("map")
     bare = rows["mixer"].isin(["mesa", "affine_mesa"]) & rows["mixer.ungated"].eq(True)
     rows["mixer"] += bare.map({True: BARE, False: ""})
     rows["mixer"] += rows["mixer.allow_neg_eigval"].eq(True).map({True: NEGATIVE, False: ""})
@@ -79,7 +69,9 @@ def map_rows() -> pd.DataFrame:
 
 def on_validation(rows: pd.DataFrame, rates: Sequence[float]) -> pd.DataFrame:
     """As `best_of_seeds`, chosen on validation."""
-    return best_of_seeds(rows, rates).assign(accuracy=at_best(rows, rates, "clean_accuracy", "clean_val_accuracy"))
+    return common.best_of_seeds(rows, rates).assign(
+        accuracy=common.at_best(rows, rates, "clean_accuracy", "clean_val_accuracy")
+    )
 
 
 def gains(accuracy: pd.Series, first: str, second: str) -> tuple[list[float], int]:

@@ -110,9 +110,6 @@ def run_curves(folder: Path) -> Figure:
 
     Several seeds of a rate are their mean and range. A seed that was frozen counts with its last values until the last
     seed ends; one that diverged counts until it did.
-
-    Raises:
-        ValueError: a file that is missing or damaged; says which.
     """
     config, metrics, record = read_config(folder), read_metrics(folder), read_record(folder)
     if config is None or metrics is None or record is None:

@@ -6,6 +6,7 @@ of a snapshot), `epochs` (made until then) and, of a text, `tokens`, `layer`, `m
 """
 
 from collections.abc import Mapping, Sequence
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -27,7 +28,6 @@ from mixerlab.sweeps.tables.columns import Column
 
 QUANTILES = ("q05", "q25", "q50", "q75", "q95")
 Panels = Mapping[str, Sequence[str]]  # title, and the measures that a panel has
-Shown = tuple[tuple[str, str], str, Sequence[str]]  # task and setting, title and measures of a panel
 
 CORRECTION: Panels = {"COR": ["cor"], "|Corr|_F": ["corr"], "CPA": ["cpa"], "|rho|": ["norm rho"]}
 SCORES: Panels = {"score range": ["min s", "max s"], "sink": ["sink p", "sink s"], "entropy (nats)": ["entropy p"]}
@@ -49,11 +49,11 @@ def final(frame: pd.DataFrame) -> pd.DataFrame:
 def by_layer(frame: pd.DataFrame, panels: Panels, title: str) -> Figure | None:
     """The measures by layer, of trained and of initial weights: a row for each task; None if there are none."""
     trained, initial = (_means(rows, panels) for rows in (final(frame), frame[frame["epochs"] == 0]))
-    if not (shown := _shown(trained, panels)):
+    if trained.empty:
         return None
     look = _colours(trained, frame)
     with figure_style():
-        sheet, drawn = _panels(trained, shown)
+        sheet, drawn = _panels(trained, panels)
         for panel, setting, measures, own in drawn:
             for (mixer, variant, measure), line in own.groupby([*_RUN, "measure"], sort=False):
                 place = (list(look).index((mixer, variant)) + 0.5) / len(look) - 0.5
@@ -69,7 +69,7 @@ def by_layer(frame: pd.DataFrame, panels: Panels, title: str) -> Figure | None:
                 panel.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
             panel.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=6, min_n_ticks=1))
             panel.set(xlim=(0.6, own["layer"].max() + 0.4), xlabel="layer")
-        handles = _handles(trained, look, shown)
+        handles = _handles(trained, look)
         if len(initial):
             handles.append(Line2D([], [], label="initial values", **_INITIAL))
         told = "lines: means over heads and positions; dots: their 5, 25, 50, 75 and 95 % quantiles"
@@ -82,20 +82,18 @@ def over_training(frame: pd.DataFrame, panels: Panels, title: str) -> Figure | N
     of_text = set(frame.loc[tokens.notna(), "task"])
     frame = frame.assign(trained=tokens.fillna(frame["epochs"]))
     means = _means(frame[frame["moment"] != "official"], panels, "trained")
-    if not (shown := _shown(means, panels)):
+    if means.empty:
         return None
     look, layers = _colours(means, frame), means["layer"].max()
     with figure_style():
-        sheet, drawn = _panels(means, shown)
+        sheet, drawn = _panels(means, panels)
         for panel, setting, _, own in drawn:
             for (mixer, variant, measure, layer), line in own.groupby([*_RUN, "measure", "layer"]):
                 draw: dict[str, Any] = {"color": look[mixer, variant], "linestyle": _line(means, look, mixer, measure)}
                 draw |= {"alpha": 0.35 + 0.65 * layer / layers, "marker": _mark(line)}
                 panel.plot(line["trained"], line["mean"], **draw)
             show_epochs(panel, tokens=setting[0] in of_text)
-        return sheet.finish(
-            title, f"from pale to strong: layer 1 to {layers}", _handles(means, look, shown), height=0.9
-        )
+        return sheet.finish(title, f"from pale to strong: layer 1 to {layers}", _handles(means, look), height=0.9)
 
 
 def score_maps(maps: Mapping[tuple[str, str, str], Sequence[tuple[str, np.ndarray]]], title: str) -> Figure:
@@ -138,23 +136,19 @@ def _place(name: str) -> tuple:
     return rank(name, MIXERS)
 
 
-def _shown(means: pd.DataFrame, panels: Panels) -> list[Shown]:
-    have = {title: measures for title, measures in panels.items() if means["measure"].isin(measures).any()}
-    pairs = set(means[["task", "setting"]].itertuples(index=False, name=None))
-    return [(pair, title, measures) for pair in sorted(pairs, key=place_rank) for title, measures in have.items()]
-
-
 def _only(means: pd.DataFrame, setting: Sequence[str], measures: Sequence[str]) -> pd.DataFrame:
     task, name = setting
     return means[(means["task"] == task) & (means["setting"] == name) & means["measure"].isin(measures)]
 
 
-def _panels(means: pd.DataFrame, shown: Sequence[Shown]) -> tuple[Sheet, list[tuple]]:
-    """A sheet, and of panels with any of their measures these, the setting, the measures and the rows."""
-    titles = [f"{setting_title(*setting)}: {title}" for setting, title, _ in shown]
-    sheet = Sheet(None, titles, narrowest=_narrowest(len({title for _, title, _ in shown})), sharey=False)
+def _panels(means: pd.DataFrame, panels: Panels) -> tuple[Sheet, list[tuple]]:
+    """A sheet with a row for each task, and of panels with any of their measures these, setting, measures and rows."""
+    have = {title: measures for title, measures in panels.items() if means["measure"].isin(measures).any()}
+    settings = sorted(set(means[["task", "setting"]].itertuples(index=False, name=None)), key=place_rank)
+    titles = [f"{setting_title(*setting)}: {title}" for setting in settings for title in have]
+    sheet = Sheet(None, titles, narrowest=_narrowest(len(have)), sharey=False)
     drawn = []
-    for panel, (setting, _, measures) in zip(sheet.panels, shown, strict=True):
+    for panel, (setting, measures) in zip(sheet.panels, product(settings, have.values()), strict=True):
         if len(own := _only(means, setting, measures)):
             drawn.append((panel, setting, measures, own))
         else:
@@ -196,14 +190,14 @@ def _mark(line: pd.DataFrame | pd.Series) -> str:
     return "_" if len(line) == 1 else ""
 
 
-def _handles(means: pd.DataFrame, look: Mapping[tuple[str, str], str], shown: Sequence[Shown]) -> list[Artist]:
+def _handles(means: pd.DataFrame, look: Mapping[tuple[str, str], str]) -> list[Artist]:
     shared = _is_shared(look)
     names = [variant or mixer if shared else ", ".join(filter(None, (mixer, variant))) for mixer, variant in look]
     colours = dict(zip(names, look.values(), strict=True))
     handles: list[Artist] = [Line2D([], [], color=colour, label=name) for name, colour in colours.items()]
     kinds: dict[Any, list[str]] = {}
     for mixer in means["mixer"].unique():
-        for measure in ("", "sink p") if any("sink p" in measures for *_, measures in shown) else ("",):
+        for measure in ("", "sink p") if "sink p" in set(means["measure"]) else ("",):
             line = _line(means, look, mixer, measure)
             if (shared or line == "--") and mixer not in kinds.setdefault(line, []):
                 kinds[line].append(mixer)

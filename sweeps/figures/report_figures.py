@@ -43,14 +43,15 @@ def report_figures(
     for place, (score, every) in enumerate(cells.groupby("score", sort=False)):
         own, in_means = (of_columns_with_runs(of, frame) for of in (every, benchmark[benchmark["score"] == score]))
         scores = Scores(frame[frame["task"].isin(own["task"])], own, selection, width)
-        for name, figure in _of_one(sources, scores, in_means, is_first):
-            yield name if place == 0 or name == score.name else f"{name}_{score.name}", figure
+        for name, draw in _of_one(sources, scores, in_means, is_first).items():
+            if (figure := draw()) is not None:
+                yield name if place == 0 or name == score.name else f"{name}_{score.name}", figure
 
 
 def _of_one(
     sources: Sequence[Path], scores: Scores, benchmark: pd.DataFrame, is_first: bool
-) -> Iterator[tuple[str, Figure]]:
-    """The figures of one score."""
+) -> dict[str, Callable[[], Figure | None]]:
+    """What draws the figures of one score, by their names."""
     in_means = replace(scores, cells=benchmark)
     harder = benchmark["task"].map(is_challenge).astype(bool)
     main = in_means if harder.all() else replace(scores, cells=benchmark[~harder])
@@ -69,6 +70,4 @@ def _of_one(
             draw["training_curves"] = partial(training_curves, in_means, *sources)
     if is_first or any(map(other_test_length, scores.cells["setting"])):
         draw["difficulty"] = partial(difficulty, scores)
-    for name, made in draw.items():
-        if (figure := made()) is not None:
-            yield name, figure
+    return draw

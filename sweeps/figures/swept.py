@@ -12,7 +12,7 @@ from mixerlab.sweeps.figures.points import Scores
 from mixerlab.sweeps.figures.styles import styles
 from mixerlab.sweeps.tables.cells import without_repeats
 from mixerlab.sweeps.tables.columns import Column, keys_of, short_names
-from mixerlab.sweeps.tables.tables import Entry, mean_of, seeds_entry
+from mixerlab.sweeps.tables.tables import Entry, mean_over, seeds_entry
 
 Cell = tuple[Column, str, str]  # column, task, setting
 Rates = dict[float, dict[int, float | None]]  # of a cell: its scores by learning rate and seed, None where it has none
@@ -57,12 +57,15 @@ def learning_rates(scores: Scores) -> Figure | None:
         settings = scores.cells_on(task)["setting"].unique()
         points: dict[Column, dict[float, Entry]] = {}
         for column in scores.look:
-            own = [tried.get((column, task, setting), {}) for setting in settings]
-            times = Counter(rate for rates in own for rate in rates)
+            own = {setting: tried.get((column, task, setting), {}) for setting in settings}
+            times = Counter(rate for rates in own.values() for rate in rates)
             shared = [rate for rate, count in times.items() if count == max(times.values())]
             left_out |= len(shared) < len(times)
             if shared:
-                points[column] = {rate: mean_of(_at_rate(rates, rate) for rates in own) for rate in shared}
+                points[column] = {
+                    rate: mean_over({setting: _at_rate(rates, rate) for setting, rates in own.items()})
+                    for rate in shared
+                }
         if points:
             panels.append(Panel(task, "learning rate", points, scores.chances[task], log=True))
     over = "mean over the settings of each task" + (", without rates that only some have" if left_out else "")

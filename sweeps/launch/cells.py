@@ -17,6 +17,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from mixerlab.checks.buildable import check_buildable
 from mixerlab.config.compose import complete, without_hydra
+from mixerlab.config.hints import refusal
 from mixerlab.config.postponed import GROUPS
 from mixerlab.config.project import command_line_folders, note_folders, use_folders
 from mixerlab.config.settings import settings_of
@@ -58,23 +59,14 @@ class Cell:
 
 
 class Composer:
-    """Composes the cells of a sweep, from what Hydra gives a sweeper.
-
-    Raises:
-        ValueError: a folder given with `--config-dir` cannot be used.
-    """
+    """Composes the cells of a sweep, from what Hydra gives a sweeper."""
 
     def __init__(self, loader: ConfigLoader, config: DictConfig):
         self.loader, self.config = loader, config
         self.folders = use_folders(command_line_folders(config.hydra))
 
     def cells(self, grid: Sequence[list[str]]) -> tuple[list[Cell], list[str]]:
-        """The cells of a grid (see `run_grid`), and a line for each key that only some of them have.
-
-        Raises:
-            ValueError: what a cell is refused for.
-            ConfigCompositionException: a key that no choice of the grid has.
-        """
+        """The cells of a grid of overrides, also of `task.setting=*`, and a line for each key that only some have."""
         if not grid:
             raise ValueError("no run is asked for: a range or glob(...) of the command has no value")
         single = [[override for override in overrides if override != ALL_SETTINGS] for overrides in grid]
@@ -94,11 +86,7 @@ class Composer:
         return list(cells.values()), left_out
 
     def composed(self, grid: Sequence[list[str]]) -> tuple[list[tuple[DictConfig, list[str]]], list[str]]:
-        """The config of each combination, unchecked, and the overrides that apply to it; lines as `cells` gives.
-
-        Raises:
-            ConfigCompositionException: a key that no choice of the grid has.
-        """
+        """The config of each combination, unchecked, and the overrides that apply to it; lines as `cells` gives."""
         composed = []
         lacks: dict[str, dict[str, ConfigCompositionException | None]] = {}  # by key and choice of its group: why
         for overrides in grid:
@@ -113,17 +101,13 @@ class Composer:
             has = sorted(name for name, error in choices.items() if error is None)
             if errors := {name: error for name, error in choices.items() if error is not None}:
                 if not has:
-                    raise next(iter(errors.values()))  # a typing error
+                    raise max(errors.values(), key=lambda error: "did you mean" in refusal(error))  # a typing error
                 others = f"without it, as they have no such key, run: {', '.join(sorted(errors))}"
                 lines.append(f"{key} applies to {', '.join(has)}; {others}")
         return composed, lines
 
     def cell(self, overrides: list[str]) -> Cell:
-        """The cell of one combination, without the keys that its mixer, task and so on do not have.
-
-        Raises:
-            ValueError: what the cell is refused for.
-        """
+        """The cell of one combination, without the keys that its mixer, task and so on do not have."""
         cfg, without = self._compose_what_applies(overrides)
         return self._cell([override for override in overrides if override not in without], cfg)
 

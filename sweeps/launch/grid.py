@@ -5,6 +5,9 @@ from collections.abc import Mapping, Sequence
 from contextlib import closing
 from typing import Literal
 
+from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
+from hydra.core.override_parser.types import Override
+
 from mixerlab.config.values import CHANGED, must_train
 from mixerlab.records.atomic import remove_leftovers
 from mixerlab.records.claims import claim
@@ -16,15 +19,12 @@ from mixerlab.sweeps.launch.progress import SweepProgress
 from mixerlab.sweeps.launch.sweep import Sweep
 
 
-def run_grid(sweep: Sweep, grid: Sequence[list[str]]) -> None:
-    """Trains and reports, and closes `sweep`; with `dry_run=true` only lists the cells.
+def run_grid(sweep: Sweep, overrides: Sequence[Override]) -> None:
+    """Trains each combination of the overrides' values and reports; with `dry_run=true` only lists the cells.
 
-    `grid` has the overrides of each combination, in which `task.setting=*` may stand. Ends the process with a message
-    if a cell fails.
-
-    Raises:
-        ValueError: the grid is refused, or the results folder or the executor cannot be used.
+    Closes `sweep`. Ends the process with a message if a cell fails.
     """
+    (grid,) = BasicSweeper.split_arguments(list(overrides), None)
     cells, left_out = sweep.composer.cells(grid)
     names, total = names_of(cells), counted(len(cells), "run")
     for line in left_out:

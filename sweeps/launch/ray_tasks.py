@@ -32,9 +32,6 @@ class RayTasks:
     """An executor of Ray tasks. If the cluster is lost, so are the cells that it had.
 
     `ray` has `init` and `remote`, the arguments of these two functions of Ray.
-
-    Raises:
-        ValueError: Ray is not installed; in `poll`: it did not start, or there is none at this address.
     """
 
     slots: float = math.inf

@@ -6,31 +6,63 @@ trials come in batches: what is proposed does not depend on which run of a batch
 """
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from importlib.util import find_spec
+from itertools import product
 from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
-from hydra.core.override_parser.types import Override
+from hydra.core.override_parser.types import IntervalSweep, Override, RangeSweep
 
+from mixerlab.config.postponed import GROUPS
 from mixerlab.config.values import must_train
 from mixerlab.records.atomic import replace_file
 from mixerlab.records.best import chosen_by, ended_at_best_rate, score_of
 from mixerlab.records.files import check_writable, read_record
 from mixerlab.records.schema import ACCURACY
 from mixerlab.sweeps.launch.cells import ALL_SETTINGS, Cell
-from mixerlab.sweeps.launch.space import distribution, first_values, split
 from mixerlab.sweeps.launch.sweep import Sweep
 
 if TYPE_CHECKING:
     from optuna import Trial
+    from optuna.distributions import BaseDistribution
 
 TRIALS_FILE = "trials.csv"  # in the folder of the report
+LUCK = ("seed", "task.data_seed", "task.map_seed")  # keys by which runs differ only by luck
 RANDOM_TRIALS = 5  # at the start, before the sampler has something to go by
+
+
+def run_search(sweep: Sweep, overrides: Sequence[Override], n_trials: int, n_jobs: int = 1, seed: int = 0) -> None:
+    """Looks for the best score of a run on validation: of its best learning rate, averaged over the seeds; reports.
+
+    Optuna's TPE sampler with this `seed` proposes `n_trials` runs, `n_jobs` at a time, whose overrides have several
+    values. A failed trial is reported, and the search continues. Closes `sweep`, and ends the process with a message if
+    no trial succeeds.
+    """
+    for name, value, least in (("n_trials", n_trials, 1), ("n_jobs", n_jobs, 1), ("seed", seed, 0)):
+        if type(value) is not int or value < least:
+            raise ValueError(f"hydra.sweeper.{name}={value!r} must be a whole number of at least {least}")
+    if find_spec("optuna") is None:
+        raise ValueError("hydra/sweeper=optuna needs a package that is not installed: pip install optuna")
+    fixed, searched = split(overrides)
+    if ALL_SETTINGS in fixed:
+        raise ValueError(f"hydra/sweeper=optuna searches one setting of a task, not {ALL_SETTINGS}")
+    _, left_out = sweep.composer.composed([[*fixed, *first] for first in first_values(searched)])
+    space = {each.get_key_element(): distribution(each) for each in searched}
+    for line in left_out:
+        print(line)
+    if sweep.config.dry_run:
+        print(*(f"{key}: {choices}" for key, choices in space.items()), f"{n_trials} trials", sep="\n")
+        return
+    check_writable(sweep.config.results_dir)
+    search = Search(sweep, fixed)
+    with closing(sweep):
+        tried = search.propose(space, n_trials, n_jobs, seed)
+    search.report(tried)
 
 
 @dataclass
@@ -59,60 +91,25 @@ class Tried:
 
 
 class Search:
-    """Looks for the best score of a run on validation: of its best learning rate, averaged over the seeds.
+    """The runs of trials, all of which have the `fixed` overrides, and what came of them."""
 
-    Optuna's TPE sampler with this `seed` proposes `n_trials` runs, `n_jobs` at a time. `sweep` is closed at the end.
-
-    Raises:
-        ValueError: one of them is no such number.
-    """
-
-    def __init__(self, sweep: Sweep, n_trials: int, n_jobs: int = 1, seed: int = 0):
-        for name, value, least in (("n_trials", n_trials, 1), ("n_jobs", n_jobs, 1), ("seed", seed, 0)):
-            if type(value) is not int or value < least:
-                raise ValueError(f"hydra.sweeper.{name}={value!r} must be a whole number of at least {least}")
-        self.sweep, self.n_trials, self.n_jobs, self.seed = sweep, n_trials, n_jobs, seed
+    def __init__(self, sweep: Sweep, fixed: list[str]):
+        self.sweep, self.fixed = sweep, fixed
         self.trained: set[Path] = set()  # the runs that this search has trained: not again, even with force=true
         self.score = ACCURACY  # what runs are judged by, once one has said so
 
-    def run(self, overrides: Sequence[Override]) -> None:
-        """Searches and reports. A failed trial is reported, and the search continues.
-
-        Of the command's overrides some have several values. Ends the process with a message if no trial succeeds.
-
-        Raises:
-            ValueError: the search is refused, or the executor or the results folder cannot be used.
-        """
-        if find_spec("optuna") is None:
-            raise ValueError("hydra/sweeper=optuna needs a package that is not installed: pip install optuna")
-        fixed, searched = split(overrides)
-        if ALL_SETTINGS in fixed:
-            raise ValueError(f"hydra/sweeper=optuna searches one setting of a task, not {ALL_SETTINGS}")
-        composer = self.sweep.composer
-        _, left_out = composer.composed([[*fixed, *first] for first in first_values(searched)])
-        space = {each.get_key_element(): distribution(each) for each in searched}
-        for line in left_out:
-            print(line)
-        if self.sweep.config.dry_run:
-            print(*(f"{key}: {choices}" for key, choices in space.items()), f"{self.n_trials} trials", sep="\n")
-            return
-        check_writable(self.sweep.config.results_dir)
-        with closing(self.sweep):
-            tried = self.search(fixed, space)
-        self.report(tried)
-
-    def search(self, fixed: list[str], space: dict[str, Any]) -> list[Tried]:
+    def propose(self, space: dict[str, Any], n_trials: int, n_jobs: int, seed: int) -> list[Tried]:
         """Proposes values and trains them, until there are `n_trials`."""
         import optuna
 
         optuna.logging.set_verbosity(optuna.logging.WARNING)  # each trial gets a line of ours
-        sampler = optuna.samplers.TPESampler(seed=self.seed, n_startup_trials=RANDOM_TRIALS)
+        sampler = optuna.samplers.TPESampler(seed=seed, n_startup_trials=RANDOM_TRIALS)
         study = optuna.create_study(direction="maximize", sampler=sampler)
         tried: list[Tried] = []
-        while len(tried) < self.n_trials:
-            asked = [study.ask(space) for _ in range(min(self.n_jobs, self.n_trials - len(tried)))]
+        while len(tried) < n_trials:
+            asked = [study.ask(space) for _ in range(min(n_jobs, n_trials - len(tried)))]
             batch = [Tried(trial, dict(trial.params)) for trial in asked]
-            self.train(batch, fixed)
+            self.train(batch)
             for one in batch:
                 if one.score is None:
                     study.tell(one.trial, state=optuna.trial.TrialState.FAIL)
@@ -122,12 +119,12 @@ class Search:
             tried += batch
         return tried
 
-    def train(self, batch: Sequence[Tried], fixed: list[str]) -> None:
+    def train(self, batch: Sequence[Tried]) -> None:
         """Trains the runs of these trials that are not finished, and sets what came of each."""
         pending: dict[Path, Cell] = {}
         for one in batch:
             try:
-                one.cell = self.sweep.composer.cell([*fixed, *one.overrides])
+                one.cell = self.sweep.composer.cell([*self.fixed, *one.overrides])
                 record = read_record(one.cell.folder)
             except ValueError as error:  # values that no run can have, or a damaged record
                 one.error = str(error)
@@ -178,3 +175,63 @@ class Search:
         """The higher the better."""
         assert one.score is not None
         return self.score.sign * one.score
+
+
+def split(overrides: Iterable[Override]) -> tuple[list[str], list[Override]]:
+    """The overrides with one value, as text, and the others."""
+    fixed, searched = [], []
+    for override in overrides:
+        if not override.is_sweep_override():
+            fixed.append(str(override.input_line))
+        elif isinstance(override.value(), IntervalSweep) or len(values := _values(override)) > 1:
+            searched.append(override)
+        else:
+            fixed += [f"{override.get_key_element()}={value}" for value in values]
+    for override in searched:
+        if override.key_or_group in LUCK:
+            raise ValueError(
+                f"{override.input_line}: a search would choose the luckiest seed; give it one value, or several seeds"
+                " to each run, as in seed=[0,1]"
+            )
+    if not searched:
+        raise ValueError(
+            "hydra/sweeper=optuna has no key to search: give one several values, for example"
+            " 'optimizer.lr=tag(log,interval(1e-4,1e-2))'"
+        )
+    return fixed, searched
+
+
+def first_values(searched: Sequence[Override]) -> list[list[str]]:
+    """The first value of each key, for each combination of searched mixers, tasks and so on."""
+    choices = []
+    for override in searched:
+        values = _values(override) if override.key_or_group in GROUPS else _values(override)[:1]
+        choices.append([f"{override.get_key_element()}={value}" for value in values])
+    return [list(combination) for combination in product(*choices)]
+
+
+def distribution(override: Override) -> "BaseDistribution":
+    """What Optuna may choose from; `ValueError` if it cannot."""
+    from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
+
+    value: Any = override.value()
+    tags: set[str] = set(getattr(value, "tags", ()))
+    if tags - {"log"} or (tags and not isinstance(value, IntervalSweep)):
+        raise ValueError(f"{override.input_line}: the only tag is log, of an interval: tag(log,interval(1e-4,1e-2))")
+    try:
+        if isinstance(value, IntervalSweep):
+            kind: Any = IntDistribution if type(value.start) is int else FloatDistribution
+            return kind(value.start, value.end, log=bool(tags))
+        if isinstance(value, RangeSweep):
+            values: list[Any] = list(override.sweep_iterator())
+            if values and all(type(one) is int for one in values):
+                return IntDistribution(min(values), max(values), step=abs(int(value.step)))
+        return CategoricalDistribution(_values(override))
+    except ValueError as error:
+        raise ValueError(f"{override.input_line}: {error}") from error
+
+
+def _values(override: Override) -> list[Any]:
+    """Those of a choice or a range, as text for an override; of an interval its start."""
+    value: Any = override.value()
+    return [value.start] if isinstance(value, IntervalSweep) else list(override.sweep_string_iterator())

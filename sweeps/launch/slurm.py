@@ -35,9 +35,6 @@ class SlurmJobs:
         train: see `Train`.
         folder: for submitit's files; all nodes can reach it.
         options: of submitit; those of Slurm alone without the prefix `slurm_`. What is None is left to Slurm.
-
-    Raises:
-        ValueError: there is no submitit or no Slurm here, or they refuse the options or, in `poll`, the jobs.
     """
 
     slots: float = math.inf
@@ -53,9 +50,7 @@ class SlurmJobs:
                 Path(folder) / "%j", cluster="slurm", slurm_max_num_timeout=max_num_timeout
             )
         except RuntimeError as error:  # there is no srun
-            raise ValueError(
-                f"hydra/launcher=slurm: {message_of(error)}; hydra/launcher=processes needs none"
-            ) from error
+            raise ValueError(f"hydra/launcher=slurm: {message_of(error)}; processes needs none") from error
         own = {key if key in SUBMITIT_OPTIONS else f"slurm_{key}": value for key, value in options.items()}
         self.submitit.update_parameters(name=self.name, **{key: own[key] for key in own if own[key] is not None})
         self.waiting: list[Cell] = []

@@ -39,9 +39,6 @@ class Sweep:
 
         What another sweep trains is waited for, and taken over should that sweep die. What the executor loses is tried
         once more.
-
-        Raises:
-            ValueError: the executor cannot be used.
         """
         if not cells:
             return {}

@@ -150,6 +150,8 @@ def markdown(every: Mapping[str, Series], tables: Mapping[str, Published]) -> st
     for name, row in chain.from_iterable(series.items() for series in every.values()):
         rows.setdefault(name, set()).update(row)
     texts = labels_of(set().union(*rows.values()))
+    places = {(name, column.mixer) for name, columns in rows.items() for column in columns}
+    tables = {key: table for key, table in tables.items() if not places.isdisjoint(table.numbers)}
     lines = [["", "mixer", *every, *(["published"] if several else []), *tables]]
     for name in sorted(rows, key=place_rank):
         for column in columns_in_order(rows[name]):

@@ -16,11 +16,7 @@ from mixerlab.sweeps.tables.intervals import solved_counts
 
 Place = tuple[Column, str, str]  # column, task, setting
 Row = dict[str, Any]
-CELL_COLUMNS = (
-    *("column", "mixer", "task", "setting", "status", "score", "mean", "n", "by_seed"),
-    *("lr", "config", "num_params", "state_size", "replicas", "seeds", "lacking", "edge", "configs"),
-    *("solved", "known", "steps_to_90", "learned", "chance", "by_code"),
-)
+OF_BEST = ("lr", "config", "num_params", "state_size")  # which replicas of one configuration and rate share
 
 
 def best_per_cell(frame: pd.DataFrame, selection: Selection = "official") -> pd.DataFrame:
@@ -53,7 +49,7 @@ def best_per_cell(frame: pd.DataFrame, selection: Selection = "official") -> pd.
             cell = _cell(groups.get((column, task, setting), []), selection, score)
             labels = {"column": column, "mixer": column.mixer, "task": task, "setting": setting}
             cells.append(labels | cell | {"chance": float(chances.get((task, setting), math.nan))})
-    return pd.DataFrame(cells, columns=list(CELL_COLUMNS))
+    return pd.DataFrame(cells)
 
 
 def of_columns_with_runs(cells: pd.DataFrame, frame: pd.DataFrame) -> pd.DataFrame:
@@ -73,20 +69,24 @@ def _cell(rows: list[Row], selection: Selection, score: Score) -> Row:
     statuses = Counter(row["status"] for row in rows)
     finished = statuses["finished"]
     ended = [row for row in rows if row["status"] in ENDED]
-    cell: Row = {
-        "status": "diverged" if statuses["diverged"] else "failed" if statuses["failed"] else "missing",
-        "score": score,
-        "mean": None,
-        "n": 0,
-        "by_seed": {},
-        "seeds": len({row["seed"] for row in rows}),
-        "lacking": (),
-        "edge": False,
-        "configs": len({row["config"] for row in ended}),
-        "learned": None,
-        "by_code": (),
-        "replicas": [],
-    } | solved_counts(row.get("steps_to_90", math.nan) for row in ended)
+    cell: Row = (
+        dict.fromkeys(OF_BEST)
+        | {
+            "status": "diverged" if statuses["diverged"] else "failed" if statuses["failed"] else "missing",
+            "score": score,
+            "mean": None,
+            "n": 0,
+            "by_seed": {},
+            "seeds": len({row["seed"] for row in rows}),
+            "lacking": (),
+            "edge": False,
+            "configs": len({row["config"] for row in ended}),
+            "learned": None,
+            "by_code": (),
+            "replicas": [],
+        }
+        | solved_counts(row.get("steps_to_90", math.nan) for row in ended)
+    )
     if not finished:
         return cell
     best, edge = best_trial(rows, selection, score)
@@ -102,7 +102,7 @@ def _cell(rows: list[Row], selection: Selection, score: Score) -> Row:
         "edge": edge and not lacking,
         "learned": learned["solved"] / learned["known"] if learned["known"] else None,
         "by_code": _seeds_by_code(best),
-        **{key: best[0][key] for key in ("lr", "config", "num_params", "state_size")},
+        **{key: best[0][key] for key in OF_BEST},
         "replicas": [(row["run_id"], int(row["replica"])) for row in best],
     }
 

@@ -13,14 +13,18 @@ import pandas as pd
 
 from mixerlab.records.archive import unpack
 from mixerlab.records.best import ENDED
+from mixerlab.records.errors import reason
 from mixerlab.records.files import Unreadable, read_config, read_metrics, read_run, run_folder
 from mixerlab.records.identity import canonical_value, flatten, present
-from mixerlab.records.schema import LABELS, labels_of_replicas
-from mixerlab.sweeps.tables.rows_file import LEADING, read_rows
+from mixerlab.records.schema import LABELS, Score, labels_of_replicas, result_columns
 from mixerlab.sweeps.tables.swept import only_where
 
 # Parts of a run that have a name and a class.
 CLASSED = ("mixer", "task", "optimizer", "schedule")
+# Columns that a row has beside its labels, whatever its results are.
+LEADING = (*LABELS, "status", "error", "score", "higher_is_better", "config")
+# Text also where it looks like a number: a mixer may be called 1e3, a hash may be 1234e567.
+_TEXTS = {*(name for name, kind in LABELS.items() if kind is str), "status", "error", "score", "config"}
 
 
 def collect(
@@ -47,7 +51,7 @@ def collect(
     runs: dict[str, list[dict[str, Any]]] = {}
     for one in (results_dir, *more):
         if configs is None and not Path(one, "runs").is_dir():
-            raise ValueError(f"{one} is no results folder: name the one that holds runs/")
+            raise ValueError(f"{one} is no archive and no results folder: name the folder that holds runs/")
         for folder in sorted(Path(one).glob("runs/*/")):
             if (configs is None or folder.name in configs) and not _is_finished(runs.get(folder.name, [])):
                 own = _read(one, folder.name)
@@ -183,3 +187,36 @@ def rows_of(source: str | Path, *more: str | Path) -> pd.DataFrame:
     if frame.empty:
         raise ValueError(f"{source} holds no runs: give an archive of records, a results folder or a rows.csv")
     return frame
+
+
+def read_rows(path: str | Path) -> pd.DataFrame:
+    """The `rows.csv` of a report as `collect` gave it."""
+    try:
+        # Only what is empty is missing: a mixer may be called NA.
+        frame = pd.read_csv(path, dtype=str, keep_default_na=False, na_values=[""])
+        scores = [Score(name) for name in frame["score"].dropna().unique()]
+        needed = {*LEADING, *(f"{place}_{score.name}" for place in ("official", "clean_val") for score in scores)}
+        if missing := sorted(needed - set(frame)):
+            raise ValueError(f"it has no {', '.join(missing)}")
+        numbers = {name for name, kind in LABELS.items() if kind is not str}
+        numbers = numbers.union(*(result_columns(score)[2:] for score in scores))
+        return frame.apply(lambda own: own if _is_text(own.name) else _values(own, own.name in numbers))
+    except Exception as error:
+        raise ValueError(f"{path} cannot be read as the rows.csv of a report ({reason(error)})") from error
+
+
+def _is_text(column: str) -> bool:
+    return column in _TEXTS or column.startswith("code_version.") or "commit" in column
+
+
+def _values(texts: pd.Series, are_numbers: bool) -> pd.Series:
+    return pd.to_numeric(texts) if are_numbers else texts.map({text: _value(text) for text in texts.dropna().unique()})
+
+
+def _value(text: str) -> Any:
+    """What pandas has written so: a number or a bool, or text that looks like one, such as `1e3`."""
+    for kind in (int, float):
+        with suppress(ValueError):
+            if str(kind(text)) == text:
+                return kind(text)
+    return {"True": True, "False": False}.get(text, text)

@@ -1,10 +1,9 @@
 """Published accuracies (`published.yaml`, or a file of one's own) and ours, number by number, and how far apart."""
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import fmean
 from typing import Any, Literal, NamedTuple
 
 import pandas as pd
@@ -65,11 +64,7 @@ class Published:
 
 
 def read_published(path: str | Path = KNOWN) -> dict[str, Published]:
-    """The tables of a file by name; `published.yaml` says how one is written.
-
-    Raises:
-        ValueError: it is no such file, or has numbers that are no accuracies.
-    """
+    """The tables of a file by name; `published.yaml` says how one is written."""
     try:
         content = yaml.safe_load(Path(path).read_text())
         over = content["over"] if "over" in content else read_published().popitem()[1].over
@@ -129,16 +124,10 @@ def scores_by_seed(
     configuration that has all of them is left out.
     """
     ended = _ended(frame, rates)
-    tried = defaultdict[Place, dict[int, set]](lambda: defaultdict(set))
-    for *place, seed, config, lr in ended[[*_CELL, "seed", "config", "lr"]].itertuples(index=False):
-        tried[*place][seed].add((config, lr))
-    whole = {
-        (*place, seed)
-        for place, seeds in tried.items()
-        for seed, own in seeds.items()
-        if len(own) == max(map(len, seeds.values()))
-        and max(Counter(config for config, _ in own).values()) >= len(set(rates))
-    }
+    tried = ended.groupby([*_CELL, "seed", "config"], sort=False)["lr"].nunique()
+    by_seed = tried.groupby(level=[*_CELL, "seed"], sort=False).agg(["sum", "max"])
+    most = by_seed["sum"].groupby(level=_CELL, sort=False).transform("max")
+    whole = set(by_seed.index[(by_seed["sum"] == most) & (by_seed["max"] >= len(set(rates)))])
     found: dict[Place, dict[int, float]] = {}
     for seed, rows in ended.groupby("seed"):
         for best in best_per_cell(rows, selection).itertuples():
@@ -154,28 +143,19 @@ def last_epoch(frame: pd.DataFrame, rates: Collection[float] = ()) -> dict[Place
     Best is the mean over mixers of the means over settings, of the rates that all cells of the task have. A replica
     that diverged counts as 0.
     """
-    tried = defaultdict[str, dict](lambda: defaultdict(lambda: defaultdict(dict)))
     ended = _ended(without_repeats(frame), rates)
     accuracies = ended["test_accuracy"].where(ended["status"] == "finished", 0.0)
-    for (column, task, setting, lr, seed), value in zip(
-        ended[[*_CELL, "lr", "seed"]].itertuples(index=False), accuracies, strict=True
-    ):
-        seeds = tried[task][lr][column, setting]
-        seeds[seed] = max(value, seeds.get(seed, 0.0))  # of several configurations
+    seeds = accuracies.groupby([ended[key] for key in (*_CELL, "lr", "seed")], sort=False).max()  # of configurations
+    cells = seeds.groupby(level=[*_CELL, "lr"], sort=False).mean()
+    means = cells.groupby(level=["column", "task", "lr"], sort=False).mean().groupby(level=["task", "lr"]).mean()
+    counts = cells.groupby(level=["task", "lr"]).size()
+    complete = means[counts.eq(ended.drop_duplicates(_CELL).groupby("task").size(), level="task")]
+    best = complete.groupby(level="task").idxmax()
     found: dict[Place, dict[int, float]] = {}
-    for task, by_rate in tried.items():
-        every = set().union(*by_rate.values())
-        if complete := {lr: cells for lr, cells in by_rate.items() if set(cells) == every}:
-            best = max(sorted(complete), key=lambda lr: _mean_over_columns(complete[lr]))
-            found |= {(column, task, setting): seeds for (column, setting), seeds in complete[best].items()}
+    for (column, task, setting, lr, seed), value in seeds.items():
+        if best.get(task) == (task, lr):
+            found.setdefault((column, task, setting), {})[seed] = value
     return found
-
-
-def _mean_over_columns(cells: Mapping[tuple[Column, str], Mapping[int, float]]) -> float:
-    by_column = defaultdict[Column, list[float]](list)
-    for (column, _), seeds in cells.items():
-        by_column[column].append(fmean(seeds.values()))
-    return fmean(map(fmean, by_column.values()))
 
 
 def _ended(frame: pd.DataFrame, rates: Collection[float]) -> pd.DataFrame:

@@ -50,11 +50,7 @@ def as_yaml(value: Any) -> str:
 
 
 def values_of(frame: pd.DataFrame, key: str) -> pd.Series:
-    """The values of a key as YAML writes them. A run without the key has `null`, or `false` where others have a bool.
-
-    Raises:
-        ValueError: no record has the key; names the nearest ones.
-    """
+    """The values of a key as YAML writes them; a run without it has `null`, or `false` where others have a bool."""
     name = NAMES.get(key, key)
     if name not in frame:
         known = [*NAMES, *(name for name in frame if name.partition(".")[0] in GROUPS and "." in name)]
@@ -69,9 +65,6 @@ def only_where(frame: pd.DataFrame, conditions: Iterable[str]) -> pd.DataFrame:
 
     `KEY=a,b` is either of both, unless a record has the value `a,b`, as a setting may. What cannot be read may be any
     of them, and stays.
-
-    Raises:
-        ValueError: another form, a key that no record has, or a value that none has.
     """
     for condition in conditions:
         key, equals, text = condition.partition("=")
@@ -135,9 +128,6 @@ def spread_out(frame: pd.DataFrame, by: Collection[str] | None = None, data_in_c
         by: the keys that columns are told by, swept or not; None: all that were swept. The runs of one column that
             differ in others compete.
         data_in_columns: the swept keys of the task stand in the columns too, and settings keep their names.
-
-    Raises:
-        ValueError: a key that no record has.
     """
     frame = frame.reset_index(drop=True)
     known = frame[frame["mixer"].notna()]

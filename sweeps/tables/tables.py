@@ -13,7 +13,7 @@ from typing import Any
 import pandas as pd
 
 from mixerlab.records.best import MARGIN, NEAR_PERFECT
-from mixerlab.records.names import AVERAGE, TASKS, averaged, in_order
+from mixerlab.records.names import AVERAGE, TASKS, averaged, in_order, without_swept
 from mixerlab.records.schema import ACCURACY, Score
 from mixerlab.sweeps.tables.columns import Column, columns_in_order, labels
 from mixerlab.sweeps.tables.intervals import half_width
@@ -178,6 +178,14 @@ def mean_of(entries: Iterable[Entry]) -> Entry:
     )
 
 
+def mean_over(settings: Mapping[str, Entry]) -> Entry:
+    """The mean of entries by setting, each of which counts once, however many rows it has by swept keys of its task."""
+    groups = defaultdict[str, list[Entry]](list)
+    for setting, entry in settings.items():
+        groups[without_swept(setting)].append(entry)
+    return mean_of(map(mean_of, groups.values()))
+
+
 def best_of(row: Row) -> set[Column]:
     """The columns whose whole score is the best at the printed precision, or may be by its spread over seeds.
 
@@ -211,8 +219,11 @@ def task_table(cells: pd.DataFrame) -> Table:
     tasks, over = in_order(cells["task"], TASKS), averaged(cells["task"])
     rows: dict[Name, Row] = {}
     for task in tasks:
-        settings = [row for name, row in by_setting.items() if name[0] == task]
-        rows[task,] = {column: mean_of(row[column] for row in settings) for column in settings[0]}
+        settings = {name[1]: row for name, row in by_setting.items() if name[0] == task}
+        rows[task,] = {
+            column: mean_over({setting: row[column] for setting, row in settings.items()})
+            for column in columns_in_order(cells["column"])
+        }
     remarks = []
     if len(over) > 1:
         rows[AVERAGE,] = {column: mean_of(rows[task,][column] for task in over) for column in rows[over[0],]}

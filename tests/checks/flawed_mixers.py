@@ -10,8 +10,8 @@ from torch import nn
 from torch.nn.utils import weight_norm
 from torch.utils.checkpoint import checkpoint
 
+from mixerlab.checks.construction import strays
 from mixerlab.checks.outputs import OutputCheck
-from mixerlab.checks.strays import strays
 from mixerlab.mixers.base import SequenceMixer
 from mixerlab.models.language_model import LanguageModel
 from mixerlab.models.stream import ALL

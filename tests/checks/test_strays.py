@@ -5,7 +5,7 @@ import torch
 from torch import nn
 from torch.nn.utils.parametrizations import weight_norm
 
-from mixerlab.checks.strays import strays
+from mixerlab.checks.construction import strays
 from mixerlab.mixers.base import SequenceMixer
 
 WIDTH = 8

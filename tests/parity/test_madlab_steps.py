@@ -9,7 +9,7 @@ import torch
 from hydra import compose, initialize_config_dir
 from initial_values import drawn
 
-from mixerlab.config.building import build_model, maker
+from mixerlab.config.building import Parts, maker
 from mixerlab.config.values import checked
 from mixerlab.kernels.fused import cross_entropy
 from mixerlab.training.datamodule import Examples
@@ -74,7 +74,7 @@ def starting_values(case, cfg):
 
 def population_of(case, cfg, task):
     """One replica, with mad-lab's initial values."""
-    population = Population(lambda: build_model(cfg, task), (0,))
+    population = Population(lambda: Parts.of(cfg).build_model(task), (0,))
     named = starting_values(case, cfg)
     assert named.keys() == {slot.name for slot in population.layout.slots}
     with torch.no_grad():
@@ -123,7 +123,7 @@ def test_twenty_steps_are_mad_labs(case):
 def test_a_training_of_ours_starts_as_mad_labs_does(case):
     """Each parameter's initial values over eight seeds have the mean, spread and tail of mad-lab's, over one seed."""
     cfg, task = configured(case)
-    population = Population(lambda: build_model(cfg, task), range(8))
+    population = Population(lambda: Parts.of(cfg).build_model(task), range(8))
     found_by_name = {
         slot.name: population.parameters_by_replica[:, slot.start : slot.stop].detach().numpy().astype(np.float64)
         for slot in population.layout.slots

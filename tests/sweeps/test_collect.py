@@ -11,10 +11,9 @@ from mixerlab.records.files import read_metrics, run_folder, write_config, write
 from mixerlab.records.identity import run_id
 from mixerlab.records.schema import failed_record
 from mixerlab.sweeps.tables.cells import best_per_cell
-from mixerlab.sweeps.tables.collect import collect, curves, rows_of
+from mixerlab.sweeps.tables.collect import collect, curves, read_rows, rows_of
 from mixerlab.sweeps.tables.columns import columns_in_order
 from mixerlab.sweeps.tables.notes import notes_of
-from mixerlab.sweeps.tables.rows_file import read_rows
 from mixerlab.sweeps.tables.swept import spread_out
 from mixerlab.sweeps.tables.tables import task_table
 from mixerlab.sweeps.tables.writers import cost_markdown, rows_csv

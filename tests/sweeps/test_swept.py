@@ -116,6 +116,14 @@ def test_a_key_of_the_task_makes_rows_whatever_columns_are_by(tmp_path):
     assert any("the best of 2 configurations" in remark for remark in table.notes)
 
 
+def test_a_setting_with_several_data_seeds_counts_once_in_the_mean_of_its_task(tmp_path):
+    for seed, score in ((1, 0.2), (2, 0.4)):
+        add(tmp_path, score, data_seed=seed)
+    add(tmp_path, 0.9, setting="seq_len-256", data_seed=1)
+    (entry,) = task_table(best_per_cell(spread_out(collect(tmp_path)))).entries
+    assert entry.mean == pytest.approx(0.6) and (entry.done, entry.total) == (3, 3)
+
+
 def test_a_name_tells_no_key_that_it_tells_already(tmp_path):
     """Data on disk tell the vocabulary and the score that go with them."""
     bits = Score("bits_per_token", higher_is_better=False)
