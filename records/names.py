@@ -40,11 +40,6 @@ def is_challenge(task: str) -> bool:
     return task.endswith("_challenge")
 
 
-def is_custom(setting: str) -> bool:
-    """Whether a setting is of the user's own making, `seq_len=64,vocab_size=8`, and no named one, `seq_len-64`."""
-    return "=" in setting
-
-
 def axis_of(setting: str) -> tuple[str, float] | None:
     """`("seq_len", 512.0)` for `seq_len-512` or `seq_len=512`; None for the baseline and for names of another form.
 

@@ -11,13 +11,12 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBaseException
 from yaml import MarkedYAMLError, YAMLError
 
-from mixerlab.config.hybrid import LAYER, is_hybrid
+from mixerlab.config.hybrid import is_hybrid
 from mixerlab.config.postponed import GROUPS
 from mixerlab.records.errors import reason
 from mixerlab.records.identity import flatten
 
 REFUSALS = (HydraException, OmegaConfBaseException, YAMLError)
-_OWN = "--config-dir DIR (in Python config_dir=DIR) adds your own"
 
 
 class UnknownKey(ValueError):
@@ -48,17 +47,16 @@ def refusal(error: Exception) -> str:
     if files := [file for names in frames if (file := names.get("full_path"))]:
         return f"{files[0]} cannot be read: {reason(error if str(error) else cause or error)}"
     if nameless := _nameless(frames):
-        return f"{', '.join(nameless)}: this takes a name that --help lists; -m takes several, as in mixer=attn,gdn"
+        return f"{', '.join(nameless)}: give a name that --help lists; -m takes several, as in mixer=attn,gdn"
     if isinstance(error, OverrideParseException):
         return (
             f"{error.override} cannot be read: settings are KEY=VALUE, or KEY=A,B with no choice left empty. Quote the"
             """ whole setting if it has spaces, and quote a value that has signs, as in 'task.setting="a=b"'"""
         )
     if isinstance(error, MissingConfigException) and error.options:
-        place = f", as {error.missing_cfg_file}.yaml in that folder" if error.missing_cfg_file else ""
-        options = ", ".join(sorted(error.options))
-        first = str(error).splitlines()[0].removeprefix(f"In '{LAYER}': ")  # a yaml of ours that no user has named
-        return f"{first}; there are: {options}; {_OWN}{place}"
+        file, options = error.missing_cfg_file, ", ".join(sorted(error.options))
+        own = f"--config-dir DIR (in Python config_dir=DIR) adds your own, as {file}.yaml in that folder"
+        return f"there is no {file}: choose {options}; {own}"
     if unknown := unknown_key(error):
         return str(unknown)
     if isinstance(error, OmegaConfBaseException):  # a value that is ???, or `${nothing}`

@@ -118,8 +118,7 @@ class Composer:
             try:
                 return self._compose([override for override in overrides if override not in without]), without
             except ConfigCompositionException as error:
-                unknown = unknown_key(error)
-                if unknown is None or unknown.key.partition(".")[0] not in GROUPS:
+                if (unknown := unknown_key(error)) is None or unknown.key.partition(".")[0] not in GROUPS:
                     raise
                 found = [o for o in overrides if f"{_key(o)}.".startswith(f"{unknown.key}.") and o not in without]
                 if not found:
