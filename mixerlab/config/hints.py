@@ -67,7 +67,7 @@ def refusal(error: Exception) -> str:
 
 
 def _nameless(frames: Sequence[Mapping[str, Any]]) -> list[str]:
-    """The choices of the command that are no names, `mixer=3` or `mixer=[attn]`, which Hydra refuses unnamed."""
+    """The choices of the command that are no names, `mixer=3` or `mixer=[attn]`: Hydra's errors do not say which."""
     return [
         override.input_line
         for names in frames
