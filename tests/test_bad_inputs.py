@@ -19,8 +19,8 @@ ATTN = ("mixer=attn", "task=icr", *TINY)
 
 # Overrides, and what their message names: the value, and the fix. First what Hydra refuses.
 REFUSED = {
-    "mixer=[attn]": ("mixer=[attn]", "a name", "--help"),
-    "trainer=3": ("trainer=3", "a name", "--help"),
+    "mixer=[attn]": ("mixer=attn", "a name", "--help"),
+    "trainer=3": ("trainer", "a name", "--help"),
     "mixer=nope": ("mixer/nope", "parallax", "--config-dir DIR"),
     "-m mixer=attn,": ("mixer=attn,", "KEY=A,B"),
     "mixr=attn": ("unknown key mixr", "did you mean mixer?"),

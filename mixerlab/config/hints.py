@@ -1,6 +1,6 @@
 """What Hydra refuses of a command, OmegaConf of a value and PyYAML of a file, in one line that leads to the fix."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from difflib import get_close_matches
 from traceback import walk_tb
@@ -17,6 +17,8 @@ from mixerlab.records.errors import reason
 from mixerlab.records.identity import flatten
 
 REFUSALS = (HydraException, OmegaConfBaseException, YAMLError)
+# What Hydra says of `mixer=3`, and of a list or none, which conf/config.yaml has in an interpolation: it has no type.
+_NO_NAME = ("Config group override must be a string", "Error resolving interpolation '${experiment}_${")
 
 
 class UnknownKey(ValueError):
@@ -43,11 +45,11 @@ def refusal(error: Exception) -> str:
         mark = error.problem_mark or error.context_mark
         where = f"{mark.name}, line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
         return f"{where}{error.problem or error.context}"
-    frames = [frame.f_locals for frame, _ in walk_tb(error.__traceback__)]  # only Hydra's know file and overrides
+    frames = (frame.f_locals for frame, _ in walk_tb(error.__traceback__))  # of which only Hydra's know the file
     if files := [file for names in frames if (file := names.get("full_path"))]:
         return f"{files[0]} cannot be read: {reason(error if str(error) else cause or error)}"
-    if nameless := _nameless(frames):
-        return f"{', '.join(nameless)}: give a name that --help lists; -m takes several, as in mixer=attn,gdn"
+    if str(error).startswith(_NO_NAME):
+        return f"{', '.join(GROUPS)}, trainer, logger and experiment each take a name that --help lists: mixer=attn"
     if isinstance(error, OverrideParseException):
         return (
             f"{error.override} cannot be read: settings are KEY=VALUE, or KEY=A,B with no choice left empty. Quote the"
@@ -64,18 +66,6 @@ def refusal(error: Exception) -> str:
     if isinstance(error, REFUSALS):
         return " ".join(f"{error} {cause or ''}".split())
     return str(error)
-
-
-def _nameless(frames: Sequence[Mapping[str, Any]]) -> list[str]:
-    """The choices of the command that are no names, `mixer=3` or `mixer=[attn]`: Hydra's errors do not say which."""
-    return [
-        override.input_line
-        for names in frames
-        if {"parsed_overrides", "caching_repo"} <= names.keys()
-        for override in names["parsed_overrides"]
-        if names["caching_repo"].group_exists(override.key_or_group)
-        and not (override.is_sweep_override() or override.is_delete() or isinstance(override.value(), str | dict))
-    ]
 
 
 def unknown_key(error: Exception) -> UnknownKey | None:
