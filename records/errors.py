@@ -57,7 +57,9 @@ def type_and_message(error: BaseException) -> str:
 
 
 def reason(error: BaseException) -> str:
-    """One line: the message of a ValueError, which says all; of another error its type as well."""
+    """One line: the message of a ValueError or of the system, which says all; of another error its type as well."""
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror
     return message_of(error) if isinstance(error, ValueError) else type_and_message(error)
 
 

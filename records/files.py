@@ -214,7 +214,5 @@ def check_writable(results_dir: str | Path, option: str = "results_dir") -> None
         with tempfile.TemporaryFile(dir=results_dir, buffering=0) as file:
             file.write(b"0")  # on a full disk, files can be made and stay empty
     except (OSError, ValueError) as error:  # ValueError: a null byte in the name
-        reason = error.strerror if isinstance(error, OSError) else error
-        raise ValueError(
-            f"{option}={str(results_dir)!r} cannot be written ({reason}): give a folder of yours with {option}=DIR"
-        ) from error
+        where = f"{option}={str(results_dir)!r} cannot be written ({reason(error)})"
+        raise ValueError(f"{where}: give a folder of yours with {option}=DIR") from error

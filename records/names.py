@@ -40,17 +40,6 @@ def is_challenge(task: str) -> bool:
     return task.endswith("_challenge")
 
 
-def is_custom(setting: str) -> bool:
-    """Whether a setting is of the user's own making, `seq_len=64,vocab_size=8`, and no named one, `seq_len-64`."""
-    return "=" in setting.partition(", ")[0]  # behind it are the values of swept keys
-
-
-def without_swept(setting: str) -> str:
-    """The setting without the values of swept keys: `baseline` of `baseline, data_seed=1`."""
-    name, _, swept = setting.partition(", ")
-    return name if "=" in swept else setting
-
-
 def axis_of(setting: str) -> tuple[str, float] | None:
     """`("seq_len", 512.0)` for `seq_len-512` or `seq_len=512`; None for the baseline and for names of another form.
 
@@ -78,13 +67,10 @@ def origin_of(axis: str) -> tuple[str, str]:
     return origin or BASELINE, key
 
 
-def other_test_length(setting: str) -> tuple[str, int] | None:
-    """The setting and the length of test rows, if that is not the length of training: `("S3-128", 256)`."""
-    name, comma, swept = setting.partition(", ")  # the values of swept keys
-    axis = axis_of(name)
-    if axis is None or origin_of(axis[0])[1] != "test_seq_len":
-        return None
-    return f"{origin_of(axis[0])[0]}{comma}{swept}", int(axis[1])
+def has_other_test_length(setting: str) -> bool:
+    """Whether test rows have another length than those of training, as in `S3-128,test_seq_len=256`."""
+    axis = axis_of(setting)
+    return axis is not None and origin_of(axis[0])[1] == "test_seq_len"
 
 
 def place_rank(place: tuple[str, str]) -> tuple:

@@ -32,12 +32,20 @@ def test_a_sweep_ends_in_tables_and_figures(tmp_path):
     assert list(report.rglob("*.png"))
 
 
-def test_the_command_of_a_record_trains_its_run_alone(tmp_path):
+@pytest.mark.parametrize(
+    "grid",
+    [
+        ("mixer=attn,mamba", "task=mem", *TINY),
+        ("mixer=attn", "task=text", "task.path='own text'", "task.tokens=null", *TINY[1:]),
+    ],
+)
+def test_the_command_of_a_record_trains_its_run_alone(grid, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "own text").write_text("any text will do " * 400)
     results = tmp_path / "own results"
-    run_py(
-        "-m", "mixer=attn,mamba", "mixer.num_heads=2", "task=mem", *TINY, "trainer.epochs=1", f"results_dir={results}"
-    )
+    run_py("-m", *grid, "mixer.num_heads=2", "trainer.epochs=1", f"results_dir={results}")
     before = records(results)
+    assert before
     for run_id, record in before.items():
         refused = run_py("generate", str(results / "runs" / run_id))
         python, script, *arguments = shlex.split(refused.err.partition("keep them: ")[2])

@@ -11,15 +11,22 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBaseException
 from yaml import MarkedYAMLError, YAMLError
 
-from mixerlab.config.hybrid import LAYER, is_hybrid
+from mixerlab.config.hybrid import is_hybrid
 from mixerlab.config.postponed import GROUPS
 from mixerlab.records.errors import reason
 from mixerlab.records.identity import flatten
 
 REFUSALS = (HydraException, OmegaConfBaseException, YAMLError)
-_OWN = "--config-dir DIR (in Python config_dir=DIR) adds your own"
-# What Hydra says of `mixer=3`, and of a list or none, which conf/config.yaml has in an interpolation.
+# What Hydra says of `mixer=3`, and of a list or none, which conf/config.yaml has in an interpolation: it has no type.
 _NO_NAME = ("Config group override must be a string", "Error resolving interpolation '${experiment}_${")
+
+
+class UnknownKey(ValueError):
+    """A key that the config does not have, and the one that was probably meant, if one is alike."""
+
+    def __init__(self, message: str, key: str, meant: str | None = None):
+        super().__init__(message)
+        self.key, self.meant = key, meant
 
 
 @contextmanager
@@ -49,12 +56,11 @@ def refusal(error: Exception) -> str:
             """ whole setting if it has spaces, and quote a value that has signs, as in 'task.setting="a=b"'"""
         )
     if isinstance(error, MissingConfigException) and error.options:
-        place = f", as {error.missing_cfg_file}.yaml in that folder" if error.missing_cfg_file else ""
-        options = ", ".join(sorted(error.options))
-        first = str(error).splitlines()[0].removeprefix(f"In '{LAYER}': ")  # a yaml of ours that no user has named
-        return f"{first}; there are: {options}; {_OWN}{place}"
-    if isinstance(cause, ConfigAttributeError | ConfigKeyError) and isinstance(cause.parent_node, DictConfig):
-        return _unknown_key(str(cause.full_key), cause.parent_node)
+        file, options = error.missing_cfg_file, ", ".join(sorted(error.options))
+        own = f"--config-dir DIR (in Python config_dir=DIR) adds your own, as {file}.yaml in that folder"
+        return f"there is no {file}: choose {options}; {own}"
+    if unknown := unknown_key(error):
+        return str(unknown)
     if isinstance(error, OmegaConfBaseException):  # a value that is ???, or `${nothing}`
         return f"{f'{error.full_key}: ' if error.full_key else ''}{str(error).splitlines()[0]}"
     if isinstance(error, REFUSALS):
@@ -62,19 +68,28 @@ def refusal(error: Exception) -> str:
     return str(error)
 
 
-def _unknown_key(key: str, parent: DictConfig) -> str:
-    """Names the key that was meant, wherever it stands; Hydra would advise to add the misspelt one with a `+`."""
+def unknown_key(error: Exception) -> UnknownKey | None:
+    """What to say of a key that Hydra or OmegaConf does not know, if `error` is that; Hydra would advise to add it.
+
+    The key that was meant may stand anywhere.
+    """
+    cause = error.__cause__
+    if not isinstance(cause, ConfigAttributeError | ConfigKeyError) or not isinstance(cause.parent_node, DictConfig):
+        return None
+    key, parent = str(cause.full_key), cause.parent_node
     outer, dot, name = key.rpartition(".")
     if outer and not parent:  # Hydra has put an empty mapping in the place of null
-        return f"{key} cannot be set, as {outer} has no keys: set it as a whole, as in '{outer}={{{name}: VALUE}}'"
+        whole = f"set it as a whole, as in '{outer}={{{name}: VALUE}}'"
+        return UnknownKey(f"{key} cannot be set, as {outer} has no keys: {whole}", key)
     own = {str(other): f"{outer}{dot}{other!s}" for other in parent if other not in ("hydra", "name", "_target_")}
     tree = cast(dict[str, Any], OmegaConf.to_container(parent._get_root()))
     anywhere = [other for other in flatten(tree) if other.endswith(f".{name}") and not other.startswith("hydra.")]
     near = [own[other] for other in get_close_matches(name, own, n=1, cutoff=0.7)] or anywhere
-    hint = f"did you mean {near[0]}? " if near else ""
+    meant = near[0] if near else None
+    hint = f"did you mean {meant}? " if meant else ""
     grows = "; another argument of its class can be set once its yaml has it" if outer in GROUPS else ""
     if outer == "mixer" and is_hybrid(parent):
         grows = f"; a key of a layer is mixer.options.<layer>.{name}, with layers counted from 0"
     if choice := {"hydra.launcher": "processes", "hydra.sweeper": "optuna"}.get(outer):
         grows = f"; another choice has others, such as {outer.replace('.', '/')}={choice}"
-    return f"unknown key {key}; {hint}valid keys: {', '.join(own.values()) or 'none'}{grows}"
+    return UnknownKey(f"unknown key {key}; {hint}valid keys: {', '.join(own.values()) or 'none'}{grows}", key, meant)

@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import EngFormatter, MaxNLocator
 
-from mixerlab.records.files import read_config, read_metrics, read_record, run_folder
+from mixerlab.records.files import Unreadable, read_config, read_metrics, read_record, run_folder
 from mixerlab.sweeps.figures.axis import short_number
 from mixerlab.sweeps.figures.difficulty import setting_title
 from mixerlab.sweeps.figures.marks import CHANCE, caption, limit, line_handles, mark_handles
@@ -63,7 +63,7 @@ def _metrics(results_dirs: Iterable[Path], replicas: Iterable[tuple[str, int]]) 
         for results_dir in results_dirs:
             try:
                 metrics = read_metrics(run_folder(results_dir, run_id))
-            except ValueError:  # which `collect` has put among the unreadable
+            except Unreadable:  # which `collect` has put among the unreadable
                 continue
             if metrics is not None:
                 found.append(metrics[metrics["replica"] == replica].assign(replica=f"{run_id} {replica}"))

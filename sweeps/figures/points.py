@@ -7,7 +7,7 @@ from statistics import variance
 import pandas as pd
 
 from mixerlab.records.best import Selection
-from mixerlab.records.names import AVERAGE, TASKS, averaged, in_order, without_swept
+from mixerlab.records.names import AVERAGE, TASKS, averaged, in_order
 from mixerlab.records.schema import Score
 from mixerlab.sweeps.figures.styles import Style, styles
 from mixerlab.sweeps.tables.columns import Column
@@ -54,8 +54,7 @@ class Scores:
     @cached_property
     def chances(self) -> dict[str, float]:
         """The score of a guess by row of `by_task`: the mean over the settings; NaN if one is not known."""
-        settings = self.cells.assign(setting=self.cells["setting"].map(without_swept))
-        settings = settings.drop_duplicates(["task", "setting"])
+        settings = self.cells.drop_duplicates(["task", "setting_name"])
         by_task = settings.groupby("task")["chance"].agg(lambda levels: levels.mean(skipna=False))
         return {**by_task, AVERAGE: by_task[averaged(by_task.index)].mean(skipna=False)}
 

@@ -10,7 +10,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from mixerlab.records.best import Selection
-from mixerlab.records.names import is_challenge, other_test_length
+from mixerlab.records.names import has_other_test_length, is_challenge
 from mixerlab.sweeps.figures.by_task import by_task
 from mixerlab.sweeps.figures.curves import training_curves
 from mixerlab.sweeps.figures.difficulty import difficulty, harder_set
@@ -68,6 +68,6 @@ def _of_one(
         draw["learning_rates"] = partial(learning_rates, in_means)
         if sources[0].is_dir():
             draw["training_curves"] = partial(training_curves, in_means, *sources)
-    if is_first or any(map(other_test_length, scores.cells["setting"])):
+    if is_first or any(map(has_other_test_length, scores.cells["setting_name"])):
         draw["difficulty"] = partial(difficulty, scores)
     return draw

@@ -54,16 +54,17 @@ def learning_rates(scores: Scores) -> Figure | None:
     tried = _tried(scores)
     panels, left_out = [], False
     for task in scores.tasks:
-        settings = scores.cells_on(task)["setting"].unique()
+        cells = scores.cells_on(task)
+        names = dict(zip(cells["setting"], cells["setting_name"], strict=True))
         points: dict[Column, dict[float, Entry]] = {}
         for column in scores.look:
-            own = {setting: tried.get((column, task, setting), {}) for setting in settings}
+            own = {setting: tried.get((column, task, setting), {}) for setting in names}
             times = Counter(rate for rates in own.values() for rate in rates)
             shared = [rate for rate, count in times.items() if count == max(times.values())]
             left_out |= len(shared) < len(times)
             if shared:
                 points[column] = {
-                    rate: mean_over({setting: _at_rate(rates, rate) for setting, rates in own.items()})
+                    rate: mean_over((names[setting], _at_rate(rates, rate)) for setting, rates in own.items())
                     for rate in shared
                 }
         if points:

@@ -17,7 +17,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from mixerlab.checks.buildable import check_buildable
 from mixerlab.config.compose import complete, without_hydra
-from mixerlab.config.hints import refusal
+from mixerlab.config.hints import UnknownKey, unknown_key
 from mixerlab.config.postponed import GROUPS
 from mixerlab.config.project import command_line_folders, note_folders, use_folders
 from mixerlab.config.settings import settings_of
@@ -88,7 +88,7 @@ class Composer:
     def composed(self, grid: Sequence[list[str]]) -> tuple[list[tuple[DictConfig, list[str]]], list[str]]:
         """The config of each combination, unchecked, and the overrides that apply to it; lines as `cells` gives."""
         composed = []
-        lacks: dict[str, dict[str, ConfigCompositionException | None]] = {}  # by key and choice of its group: why
+        lacks: dict[str, dict[str, UnknownKey | None]] = {}  # by key and choice of its group: why
         for overrides in grid:
             cfg, without = self._compose_what_applies(overrides)
             composed.append((cfg, [override for override in overrides if override not in without]))
@@ -101,7 +101,7 @@ class Composer:
             has = sorted(name for name, error in choices.items() if error is None)
             if errors := {name: error for name, error in choices.items() if error is not None}:
                 if not has:
-                    raise max(errors.values(), key=lambda error: "did you mean" in refusal(error))  # a typing error
+                    raise max(errors.values(), key=lambda error: error.meant is not None)  # a typing error
                 others = f"without it, as they have no such key, run: {', '.join(sorted(errors))}"
                 lines.append(f"{key} applies to {', '.join(has)}; {others}")
         return composed, lines
@@ -111,18 +111,19 @@ class Composer:
         cfg, without = self._compose_what_applies(overrides)
         return self._cell([override for override in overrides if override not in without], cfg)
 
-    def _compose_what_applies(self, overrides: list[str]) -> tuple[DictConfig, dict[str, ConfigCompositionException]]:
+    def _compose_what_applies(self, overrides: list[str]) -> tuple[DictConfig, dict[str, UnknownKey]]:
         """The config without the overrides whose key the chosen mixer, task and so on do not have; and these."""
-        without: dict[str, ConfigCompositionException] = {}
+        without: dict[str, UnknownKey] = {}
         while True:
             try:
                 return self._compose([override for override in overrides if override not in without]), without
             except ConfigCompositionException as error:
-                key = getattr(error.__cause__, "full_key", None)
-                found = [o for o in overrides if f"{_key(o)}.".startswith(f"{key}.") and o not in without]
-                if not found or str(key).partition(".")[0] not in GROUPS:
+                if (unknown := unknown_key(error)) is None or unknown.key.partition(".")[0] not in GROUPS:
                     raise
-                without |= dict.fromkeys(found, error)
+                found = [o for o in overrides if f"{_key(o)}.".startswith(f"{unknown.key}.") and o not in without]
+                if not found:
+                    raise
+                without |= dict.fromkeys(found, unknown)
 
     def _compose(self, overrides: list[str]) -> DictConfig:
         with_hydra = self.loader.load_sweep_config(self.config, list(overrides))

@@ -11,7 +11,7 @@ from hydra.core.override_parser.types import Override
 from mixerlab.config.values import CHANGED, must_train
 from mixerlab.records.atomic import remove_leftovers
 from mixerlab.records.claims import claim
-from mixerlab.records.files import check_writable, forget, read_record
+from mixerlab.records.files import Unreadable, check_writable, forget, read_record
 from mixerlab.records.schema import Record, changed_code, state_of
 from mixerlab.records.text import counted
 from mixerlab.sweeps.launch.cells import Cell, names_of
@@ -72,7 +72,7 @@ def _find(
                 pending.append(cell)
             else:
                 finished[cell] = record
-        except (ValueError, OSError) as error:  # the record stays as it is
+        except Unreadable as error:  # the record stays as it is
             damaged[cell] = str(error)
     return sorted(pending, key=lambda cell: -cell.cost), finished, damaged
 

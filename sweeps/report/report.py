@@ -14,7 +14,7 @@ from mixerlab.records.best import SELECTIONS, Selection
 from mixerlab.records.claims import claim, holder
 from mixerlab.records.files import check_writable
 from mixerlab.records.named import Configs, read_sweep, sweep_report
-from mixerlab.records.names import is_challenge, is_custom, other_test_length
+from mixerlab.records.names import has_other_test_length, is_challenge
 from mixerlab.records.text import captions_page, one_line
 from mixerlab.sweeps.figures.marks import CHOSEN
 from mixerlab.sweeps.figures.report_figures import report_figures
@@ -176,9 +176,9 @@ def tables_of(frame: pd.DataFrame, cells: pd.DataFrame) -> tuple[dict[str, Table
     level), `settings` (all, of all columns). Means leave out test rows whose length differs from training, and the
     user's own settings where the task has named ones.
     """
-    other = cells["setting"].map(lambda setting: other_test_length(setting) is not None).astype(bool)
+    other = cells["setting_name"].map(has_other_test_length).astype(bool)
     same = cells[~(other & cells["task"].isin(cells.loc[~other, "task"]))]
-    custom = same["setting"].map(is_custom).astype(bool)
+    custom = same["setting_name"].str.contains("=", regex=False)  # `seq_len=64`, and no named one, `seq_len-64`
     left_out = custom & same["task"].isin(same.loc[~custom, "task"])
     benchmark = same[~left_out]
     notes = []  # task, score, and what the tables that have both say

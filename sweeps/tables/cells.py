@@ -31,10 +31,12 @@ def best_per_cell(frame: pd.DataFrame, selection: Selection = "official") -> pd.
     """
     groups: dict[Place, list[Row]] = {}
     scores: dict[Any, Score] = {}  # by task, and by (task, setting)
+    names: dict[tuple[str, str], str] = {}  # of settings, by (task, setting)
     known = without_repeats(frame[frame["mixer"].notna()])
     for row in known.to_dict("records"):
         column = row["column"] if "column" in row else Column(row["mixer"])
         groups.setdefault((column, row["task"], row["setting"]), []).append(row)
+        names[row["task"], row["setting"]] = row.get("setting_name", row["setting"])
         if isinstance(row["score"], str):  # a run that has not ended says nothing of it
             score = Score(row["score"], bool(row["higher_is_better"]))
             scores |= {row["task"]: score, (row["task"], row["setting"]): score}
@@ -48,7 +50,8 @@ def best_per_cell(frame: pd.DataFrame, selection: Selection = "official") -> pd.
             score = scores.get((task, setting), scores.get(task, ACCURACY))
             cell = _cell(groups.get((column, task, setting), []), selection, score)
             labels = {"column": column, "mixer": column.mixer, "task": task, "setting": setting}
-            cells.append(labels | cell | {"chance": float(chances.get((task, setting), math.nan))})
+            labels |= {"setting_name": names[task, setting], "chance": float(chances.get((task, setting), math.nan))}
+            cells.append(labels | cell)
     return pd.DataFrame(cells)
 
 

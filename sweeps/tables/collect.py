@@ -194,14 +194,14 @@ def read_rows(path: str | Path) -> pd.DataFrame:
     try:
         # Only what is empty is missing: a mixer may be called NA.
         frame = pd.read_csv(path, dtype=str, keep_default_na=False, na_values=[""])
-        scores = [Score(name) for name in frame["score"].dropna().unique()]
+        scores = [Score(name) for name in frame.get("score", pd.Series()).dropna().unique()]
         needed = {*LEADING, *(f"{place}_{score.name}" for place in ("official", "clean_val") for score in scores)}
         if missing := sorted(needed - set(frame)):
             raise ValueError(f"it has no {', '.join(missing)}")
         numbers = {name for name, kind in LABELS.items() if kind is not str}
         numbers = numbers.union(*(result_columns(score)[2:] for score in scores))
         return frame.apply(lambda own: own if _is_text(own.name) else _values(own, own.name in numbers))
-    except Exception as error:
+    except (OSError, ValueError) as error:
         raise ValueError(f"{path} cannot be read as the rows.csv of a report ({reason(error)})") from error
 
 

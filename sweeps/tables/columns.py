@@ -6,14 +6,14 @@ where it is written (`labels`); no text is taken apart again.
 What is handed on:
 
 - A *frame* (`collect`, then `spread_out`) has one row per replica: `column` (`Column`; None for a run that cannot be
-  read), `mixer`, `task`, `setting` (with the swept keys of the task behind it: `baseline, data_seed=1`), `lr`, `seed`,
-  `status`, `config` (a hash of all hyperparameters but learning rate and seed), `score` (the name of the score, such as
-  `accuracy`), `higher_is_better`, the scores (`official_accuracy`, `clean_accuracy`, ...), every hyperparameter and
-  entry of the provenance under its dotted name (`task.seq_len`; lists are JSON).
+  read), `mixer`, `task`, `setting_name`, `setting` (with the swept keys of the task behind its name: `baseline,
+  data_seed=1`), `lr`, `seed`, `status`, `config` (a hash of all hyperparameters but learning rate and seed), `score`
+  (the name of the score, such as `accuracy`), `higher_is_better`, the scores (`official_accuracy`, `clean_accuracy`,
+  ...), every hyperparameter and entry of the provenance under its dotted name (`task.seq_len`; lists are JSON).
 - *Cells* (`best_per_cell`) have one row per (column, task, setting), also where nothing ran: `column`, `mixer`, `task`,
-  `setting`, `status` (`ok`, `partial`, `diverged`, `failed`, `missing`), `score` (`Score`), `mean` over the `n` seeds
-  of the best learning rate (NaN if `n` is 0), `by_seed` (dict), `seeds` (of the cell at any rate), `lr`, `config`,
-  `lacking` (tuple: rates of its runs at which none has ended), `edge` (bool), `num_params`, `state_size`,
+  `setting_name`, `setting`, `status` (`ok`, `partial`, `diverged`, `failed`, `missing`), `score` (`Score`), `mean` over
+  the `n` seeds of the best learning rate (NaN if `n` is 0), `by_seed` (dict), `seeds` (of the cell at any rate), `lr`,
+  `config`, `lacking` (tuple: rates of its runs at which none has ended), `edge` (bool), `num_params`, `state_size`,
   `replicas` (list of (run_id, replica)), `by_code` (tuple: the seeds of each version of the code), `chance` (NaN: not
   known), `solved`, `known`, `steps_to_90`, `learned` (the share of the `n` seeds that reached 0.9; None: not known).
 - A `Table` has `columns` (tuple of `Column`), `rows` (dict: name, a tuple such as ("icr",) or ("icr", "baseline") ->

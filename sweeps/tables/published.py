@@ -10,6 +10,7 @@ import pandas as pd
 import yaml
 
 from mixerlab.records.best import ENDED, Selection
+from mixerlab.records.errors import reason
 from mixerlab.records.schema import ACCURACY
 from mixerlab.sweeps.tables.cells import Place, best_per_cell, without_repeats
 from mixerlab.sweeps.tables.columns import Column, columns_in_order
@@ -71,7 +72,7 @@ def read_published(path: str | Path = KNOWN) -> dict[str, Published]:
         over = {task: tuple(map(str, settings)) for task, settings in over.items()}
         return {str(name): _table(str(name), table, over) for name, table in content["tables"].items()}
     except Exception as error:
-        message = f"{path} is no file of published tables ({error!r}): see mixerlab/sweeps/tables/published.yaml"
+        message = f"{path} is no file of published tables ({reason(error)}): see mixerlab/sweeps/tables/published.yaml"
         raise ValueError(message) from error
 
 
@@ -80,8 +81,8 @@ def _table(name: str, table: Mapping[str, Any], over: Mapping[str, tuple[str, ..
     for kind in ("means", "settings"):
         for mixer, row in table.get(kind, {}).items():
             for text, value in row.items():
-                if not 0 <= value <= 1:
-                    raise ValueError(f"{name}, {mixer}, {text}: {value} must be an accuracy in [0, 1]")
+                if not (isinstance(value, int | float) and 0 <= value <= 1):
+                    raise ValueError(f"{name}, {mixer}, {text}: {value!r} must be an accuracy in [0, 1]")
                 place = Name(*text.split(" ", 1))
                 if bool(place.setting) == (kind == "means") or (kind == "means" and text not in over):
                     raise ValueError(f"{name}, {mixer}, {text}: this is no name of {kind}")

@@ -159,7 +159,8 @@ def spread_out(frame: pd.DataFrame, by: Collection[str] | None = None, data_in_c
     several = known["score"].groupby([known["task"], settings]).transform("nunique") > 1  # it has got another since
     scores = zip(known["score"], several, strict=True)
     settings += [f", score={name}" if many and isinstance(name, str) else "" for name, many in scores]
-    return frame.assign(setting=settings, column=pd.Series([columns[row] for row in rows], known.index, dtype=object))
+    column = pd.Series([columns[row] for row in rows], known.index, dtype=object)
+    return frame.assign(setting_name=frame["setting"], setting=settings, column=column)
 
 
 def _class_around(frame: pd.DataFrame, key: str) -> list[str]:

@@ -5,7 +5,7 @@ Tables never hide gaps. Three marks: bold, with evidence (`best_of`); † where 
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from statistics import fmean, stdev
 from typing import Any
@@ -13,7 +13,7 @@ from typing import Any
 import pandas as pd
 
 from mixerlab.records.best import MARGIN, NEAR_PERFECT
-from mixerlab.records.names import AVERAGE, TASKS, averaged, in_order, without_swept
+from mixerlab.records.names import AVERAGE, TASKS, averaged, in_order
 from mixerlab.records.schema import ACCURACY, Score
 from mixerlab.sweeps.tables.columns import Column, columns_in_order, labels
 from mixerlab.sweeps.tables.intervals import half_width
@@ -178,11 +178,11 @@ def mean_of(entries: Iterable[Entry]) -> Entry:
     )
 
 
-def mean_over(settings: Mapping[str, Entry]) -> Entry:
-    """The mean of entries by setting, each of which counts once, however many rows it has by swept keys of its task."""
+def mean_over(entries: Iterable[tuple[str, Entry]]) -> Entry:
+    """The mean over settings, by name: each counts once, however many entries it has by swept keys of its task."""
     groups = defaultdict[str, list[Entry]](list)
-    for setting, entry in settings.items():
-        groups[without_swept(setting)].append(entry)
+    for name, entry in entries:
+        groups[name].append(entry)
     return mean_of(map(mean_of, groups.values()))
 
 
@@ -215,15 +215,13 @@ def task_table(cells: pd.DataFrame) -> Table:
 
     The user's own tasks are no part of `Avg` where MAD's stand beside them.
     """
-    by_setting = entries_of(cells)
     tasks, over = in_order(cells["task"], TASKS), averaged(cells["task"])
     rows: dict[Name, Row] = {}
     for task in tasks:
-        settings = {name[1]: row for name, row in by_setting.items() if name[0] == task}
-        rows[task,] = {
-            column: mean_over({setting: row[column] for setting, row in settings.items()})
-            for column in columns_in_order(cells["column"])
-        }
+        settings = defaultdict[Column, list[tuple[str, Entry]]](list)
+        for cell in cells[cells["task"] == task].itertuples():
+            settings[cell.column].append((cell.setting_name, cell_entry(cell)))
+        rows[task,] = {column: mean_over(settings[column]) for column in columns_in_order(cells["column"])}
     remarks = []
     if len(over) > 1:
         rows[AVERAGE,] = {column: mean_of(rows[task,][column] for task in over) for column in rows[over[0],]}
@@ -262,7 +260,7 @@ def make_table(names: Name, rows: Mapping[Name, Row], cells: pd.DataFrame, remar
 
 def gaps(cells: pd.DataFrame) -> list[str]:
     """What is missing, and what entries are the best of: a line for each column, or for several with the same gaps."""
-    settings = {task: _differences(own) for task, own in cells.groupby("task")["setting"].unique().items()}
+    settings = {task: _differences(own) for task, own in cells.groupby("task")}
     places: dict[Column, dict[str, dict[str, list[str]]]] = {}  # by what is missing, then by task
     for cell in cells.itertuples():
         for reason in _missing_of(cell):
@@ -291,9 +289,10 @@ def _first(names: list[str], most: int, comma: str) -> str:
     return comma.join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
 
 
-def _differences(settings: Sequence[str]) -> dict[str, str]:
-    """What of the name of each setting (`baseline, data_seed=1`) not all of them have; of one alone its first part."""
-    parts = {setting: setting.split(", ") for setting in settings}
+def _differences(cells: pd.DataFrame) -> dict[str, str]:
+    """What of each setting (`baseline, data_seed=1`) not all of these cells have; of one alone its name."""
+    settings = zip(cells["setting"], cells["setting_name"], strict=True)
+    parts = {setting: [name, *setting.removeprefix(name).split(", ")[1:]] for setting, name in settings}
     common = set.intersection(*map(set, parts.values()))
     return {setting: ", ".join(part for part in own if part not in common) or own[0] for setting, own in parts.items()}
 

@@ -143,6 +143,13 @@ def test_settings_that_are_missing_are_told_apart_where_their_names_have_commas(
     assert "gdn: missing on icr (a, data_seed=1; a, data_seed=2)." in notes
 
 
+def test_a_setting_counts_whole_where_its_own_name_reads_like_swept_keys(tmp_path):
+    for setting, accuracy in (("sizes=[1, 2],n=3", 0.2), ("sizes=[1, 4],n=3", 0.4), ("sizes=[8, 4],n=3", 0.9)):
+        add(tmp_path, accuracy, {"task.sizes": setting}, task="own", setting=setting)
+    (entry,) = task_table(best_per_cell(spread_out(collect(tmp_path)))).entries
+    assert entry.mean == pytest.approx(0.5)
+
+
 def test_a_note_names_what_settings_differ_in_and_the_first_three(tmp_path):
     for seed in range(6):
         add(tmp_path, data_seed=seed, setting="seq_len=64")
