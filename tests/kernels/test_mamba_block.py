@@ -3,7 +3,7 @@
 import pytest
 import torch
 import torch.nn.functional as F
-from fused_cases import BACKENDS, check, check_replicas, double, run
+from fused_cases import BACKENDS, check, check_close, check_replicas, run
 from recurrences import selective_loop
 from torch import Tensor
 
@@ -51,7 +51,7 @@ def make_inputs(batch, length, channels, n, rank, taps, device, seed=0) -> list[
 def test_is_the_definition(device, shape, backend):
     """The parts run one by one for the last shape, which has more taps than the kernel takes."""
     inputs = make_inputs(*shape, device)
-    check(run(lambda *a: mamba_block(*a, backend=backend), inputs), run(definition, double(inputs)), 3e-6)
+    check_close(lambda *a: mamba_block(*a, backend=backend), definition, inputs, 3e-6)
 
 
 def parts(xz, conv_weight, conv_bias, x_proj, dt_proj, dt_bias, A_log, D) -> Tensor:
@@ -70,7 +70,7 @@ def test_at_size(device, shape):
     Float64 would show those roundings: a slow channel's gradient of A changes by a percent with them.
     """
     inputs = make_inputs(*shape, device)
-    check(run(mamba_block, inputs), run(definition, double(inputs)), 1e-5)
+    check_close(mamba_block, definition, inputs, 1e-5)
     for position in (0, 3, 4):
         inputs[position] = inputs[position].bfloat16()
     check(run(mamba_block, inputs), run(parts, inputs), 4e-3)

@@ -6,7 +6,7 @@ import pytest
 import torch
 import triton
 import triton.language as tl
-from fused_cases import EPS, FLOAT32, check, check_replicas, double, draw, plain_norm, run
+from fused_cases import EPS, FLOAT32, check, check_close, check_replicas, double, draw, plain_norm, run
 from parallax_cases import operators_of
 
 from mixerlab.kernels.fused import linear, rotary_heads
@@ -103,7 +103,7 @@ def test_a_table_is_multiplied_and_looked_up(device, width, heads, head_dim, rot
     )
     assert LOOKED_UP in operators_of(lambda: function(*given))
     formula = of_table(lambda x, weight, rows, **norm: exact(x[rows], weight, heads, rotate_rho=rotate_rho, **norm))
-    check(run(function, given), run(formula, double(given)), 2 * tolerance(device))
+    check_close(function, formula, given, 2 * tolerance(device))
     assert LOOKED_UP not in operators_of(lambda: function(*given, length=128))
     check([function(*given, length=128)], [formula(*double(given), length=128)], 2 * tolerance(device))
 
@@ -112,8 +112,12 @@ def test_a_table_is_multiplied_and_looked_up(device, width, heads, head_dim, rot
 def test_programs_that_walk_several_tiles(device, monkeypatch):
     monkeypatch.setattr(triton_projection, "processors", lambda device: 2)
     given = inputs(130, 16, 1, 16, device, batch=4)
-    actual = run(partial(kernel, inverse_frequency=frequency(16, device), heads=1), given)
-    check(actual, run(partial(exact, heads=1), double(given)), tolerance(device))
+    check_close(
+        partial(kernel, inverse_frequency=frequency(16, device), heads=1),
+        partial(exact, heads=1),
+        given,
+        tolerance(device),
+    )
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="compares float32, which runs only in the interpreter")

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from fused_cases import BACKENDS, check, check_replicas, double, draw, run
+from fused_cases import BACKENDS, check_close, check_replicas, draw
 from torch import Tensor
 
 from mixerlab.kernels.short_convolution import short_convolution
@@ -27,8 +27,7 @@ def make_inputs(batch, length, channels, taps, device, replicas=()) -> list[Tens
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_is_the_definition(device, shape, backend):
     inputs = make_inputs(*shape, device)
-    actual = run(lambda *a: short_convolution(*a, backend=backend), inputs)
-    check(actual, run(definition, double(inputs)), 1e-6)
+    check_close(lambda *a: short_convolution(*a, backend=backend), definition, inputs, 1e-6)
 
 
 @pytest.mark.gpu
@@ -37,7 +36,7 @@ def test_triton_in_bfloat16(device, shape):
     """Sums are float32: what remains is the rounding of the results to bf16, a relative 2^-8 at most."""
     x, *parameters = make_inputs(*shape, device)
     inputs = [x.bfloat16(), *parameters]
-    check(run(lambda *a: short_convolution(*a, backend="triton"), inputs), run(definition, double(inputs)), 2**-8)
+    check_close(lambda *a: short_convolution(*a, backend="triton"), definition, inputs, 2**-8)
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
