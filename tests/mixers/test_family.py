@@ -5,6 +5,7 @@ import math
 import pytest
 import torch
 from every_mixer import mixer_of
+from formulas import convolved, of_length_one
 from torch.nn import functional as F
 
 from mixerlab.kernels.local_linear import operator as local_linear
@@ -70,24 +71,10 @@ def test_attention_with_queries_of_zero_is_the_mean_of_values():
     torch.testing.assert_close(with_zero(attention, "q")(x), mean(x))
 
 
-def test_affine_linear_with_a_probe_of_zero_is_the_mean_of_values():
-    affine, mean, x = twins(("affine_linear", {}), ("value_average", {}))
-    assert (affine(x) - mean(x)).abs().max() > 0.1
-    torch.testing.assert_close(with_zero(affine, "r")(x), mean(x))
-
-
 @pytest.mark.parametrize("norm", [False, True])
 def test_parallax_with_queries_of_zero_is_affine_linear(norm):
     parallax, affine, x = twins(("parallax", {"qkr_norm": norm}), ("affine_linear", {"kr_norm": norm}))
     torch.testing.assert_close(with_zero(without_rotation(parallax), "q")(x), affine(x))
-
-
-def test_affine_linear_of_centred_keys_and_values_is_linear():
-    """Means of zero drop the intercept: at the end of a sequence that is followed by its own negative."""
-    affine, linear, x = twins(("affine_linear", {"kr_norm": False}), ("linear", {"qk_norm": False}))
-    linear.q_proj.weight.data = -affine.r_proj.weight.data
-    both = torch.cat((x, -x), dim=1)
-    torch.testing.assert_close(affine(both)[:, -1], linear(both)[:, -1])
 
 
 def test_the_sums_before_a_chunk_get_gradients():
@@ -104,11 +91,17 @@ WITH_EXTRAS = {"d_conv": 4, "unnormed": False, "ungated": False}
 
 
 def layer_of_mesa(mixer, x, affine):
-    """A regression from scratch at every position, its weights written out; `[T, WIDTH]`."""
-    q, k, v, log_decay, beta = (y[0] for y in mixer.parts(mixer.project(x)))
+    """The layer from `x` `[T, WIDTH]`: a regression from scratch at every position, its weights written out."""
+    q, k = (convolved(mixer, name, x) for name in "qk")
+    v = (x @ mixer.v_proj.weight.T).view(-1, HEADS, WIDTH // HEADS)
+    log_decay, beta = torch.zeros(len(x), HEADS, dtype=x.dtype), torch.ones(len(x), HEADS, dtype=x.dtype)
+    if not mixer.unnormed:
+        q, k = of_length_one(q), of_length_one(k)
+    if not mixer.ungated:
+        log_decay, beta = mixer.a_proj(x).sigmoid().log(), mixer.b_proj(x).sigmoid()
     ridge = (F.softplus(mixer.ridge_logit) + mixer.ridge_lower_bound).view(HEADS, -1)
     rows = torch.zeros_like(q)
-    for t in range(x.shape[1]):
+    for t in range(len(x)):
         for h in range(HEADS):
             keys, values = k[: t + 1, h], v[: t + 1, h]
             weights = torch.stack([beta[s, h] * log_decay[s + 1 : t + 1, h].sum().exp() for s in range(t + 1)])
@@ -129,14 +122,13 @@ def test_mesa_is_a_regression(name, options):
     mixer, x = twins((name, options))
     x = x[:1, :140]
     with torch.no_grad():
-        torch.testing.assert_close(mixer(x)[0], layer_of_mesa(mixer, x, affine=name == "affine_mesa"))
+        torch.testing.assert_close(mixer(x)[0], layer_of_mesa(mixer, x[0], affine=name == "affine_mesa"))
 
 
-def test_affine_mesa_of_centred_keys_and_values_is_mesa():
-    """At the end of a sequence that is followed by its own negative."""
-    affine, mesa, x = twins(("affine_mesa", BARE), ("mesa", BARE))
-    both = torch.cat((x, -x), dim=1)
-    torch.testing.assert_close(affine(both)[:, -1], mesa(both)[:, -1])
+def test_the_ridge_of_mesa_starts_at_one():
+    mixer = mixer_of("mesa", WIDTH)
+    torch.testing.assert_close(F.softplus(mixer.ridge_logit) + mixer.ridge_lower_bound, torch.ones(WIDTH))
+    assert mixer.ridge_logit._no_reinit
 
 
 def lla_twins(*others, **options):

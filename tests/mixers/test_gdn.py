@@ -1,4 +1,4 @@
-"""Gated DeltaNet as a layer: its formula from x to the output, its start, and replicas under vmap."""
+"""Gated DeltaNet as a layer: its formula from x to the output, and its start."""
 
 import pytest
 import torch
