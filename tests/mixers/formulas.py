@@ -16,3 +16,19 @@ def convolved(mixer, name, x):
 
 def of_length_one(y):
     return y / (y.square().sum(-1, keepdim=True) + 1e-6).sqrt()
+
+
+def delta_rule(q, k, v, decay, beta):
+    """`S <- S diag(decay) (I - beta k k^T) + beta v k^T`, read at q; values `[T, H, W]`, a decay for each channel."""
+    (length, heads, dim), rows = q.shape, []
+    identity, states = torch.eye(dim, dtype=q.dtype), [q.new_zeros(v.shape[-1], dim) for _ in range(heads)]
+    for t in range(length):
+        for h in range(heads):
+            forgotten = states[h] @ decay[t, h].diag() @ (identity - beta[t, h] * torch.outer(k[t, h], k[t, h]))
+            states[h] = forgotten + beta[t, h] * torch.outer(v[t, h], k[t, h])
+        rows.append(torch.stack([states[h] @ q[t, h] for h in range(heads)]))
+    return torch.stack(rows)
+
+
+def normed(o, gain):
+    return o / (o.square().mean(-1, keepdim=True) + 1e-5).sqrt() * gain

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 from every_mixer import mixer_of
-from formulas import convolved, of_length_one
+from formulas import convolved, delta_rule, normed, of_length_one
 from torch.nn import functional as F
 
 from mixerlab.kernels.local_linear import operator as local_linear
@@ -245,20 +245,15 @@ def test_the_solved_probe_has_the_gradients_of_a_dense_solve(monkeypatch):
 @pytest.mark.parametrize("norms", [False, True])
 def test_affine_delta_is_the_delta_rule_on_what_is_centred(norms):
     mixer, x = twins(("affine_delta", {"d_conv": 0, "unnormed": not norms}))
-    x = 0.5 * x[:, :40]
+    x = 0.5 * x[0, :40]
     q, k, v = ((x @ getattr(mixer, f"{name}_proj").weight.T).unflatten(-1, (HEADS, -1)) for name in "qkv")
-    beta = (x @ mixer.b_proj.weight.T).sigmoid()
-    state, rows = torch.zeros(2, HEADS, 8, 8, dtype=x.dtype), []
-    for t in range(40):
-        mean_k, mean_v = k[:, : t + 1].mean(1), v[:, : t + 1].mean(1)
-        query, key, value = q[:, t] - mean_k, k[:, t] - mean_k, v[:, t] - mean_v
-        if norms:
-            query, key = (y / (y.square().sum(-1, keepdim=True) + 1e-6).sqrt() for y in (query, key))
-        error = value - torch.einsum("bhvk,bhk->bhv", state, key)
-        state = state + torch.einsum("bh,bhv,bhk->bhvk", beta[:, t], error, key)
-        o = mean_v + torch.einsum("bhvk,bhk->bhv", state, query)
-        rows.append((F.rms_norm(o, (8,), mixer.norm.weight, 1e-5) if norms else o).flatten(1))
-    torch.testing.assert_close(mixer(x), torch.stack(rows, dim=1) @ mixer.o_proj.weight.T)
+    mean_k, mean_v = (y.cumsum(0) / torch.arange(1, 41)[:, None, None] for y in (k, v))
+    q, k, v = q - mean_k, k - mean_k, v - mean_v
+    if norms:
+        q, k = of_length_one(q), of_length_one(k)
+    o = mean_v + delta_rule(q, k, v, torch.ones_like(k), (x @ mixer.b_proj.weight.T).sigmoid())
+    o = normed(o, mixer.norm.weight) if norms else o
+    torch.testing.assert_close(mixer(x[None])[0], o.flatten(1) @ mixer.o_proj.weight.T)
 
 
 def test_affine_mesa_is_flas_mesa_with_a_constant_key():
