@@ -147,13 +147,6 @@ def test_norms_of_heads_where_they_stand(device, padding, backend):
     check_replicas(normed, inputs)
 
 
-def test_second_derivatives_of_the_reference():
-    frequency = frequencies(4, "cpu").double()
-    parts = [Part(2, 4, Form.RMS_NORM_ROTARY), Part(1, 4, Form.RMS_NORM)]
-    inputs = [x.requires_grad_() for x in draw((1, 3, 12), (4,), (4,), dtype=torch.float64)]
-    assert torch.autograd.gradgradcheck(lambda x, *gains: split_heads(x, parts, frequency, gains, EPS), inputs)
-
-
 @each_list
 def test_strided_inputs_and_gradients(device, parts):
     """A packed tensor with gaps between columns and with transposed rows; gradients as [B, H, T, D] and reversed."""

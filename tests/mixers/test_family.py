@@ -8,8 +8,6 @@ from every_mixer import mixer_of
 from formulas import convolved, delta_rule, normed, of_length_one
 from torch.nn import functional as F
 
-from mixerlab.kernels.local_linear import operator as local_linear
-from mixerlab.kernels.local_linear import solved_probe
 from mixerlab.kernels.parallax import parallax_attention
 
 WIDTH, LENGTH, HEADS = 16, 300, 2
@@ -219,27 +217,6 @@ def test_the_weights_of_parallax_sum_to_one():
     parallax, x = twins(("parallax", {}))
     q, k, v, rho = parallax.heads(parallax.project(x))
     torch.testing.assert_close(parallax_attention(q, rho, k, torch.ones_like(v)), torch.ones_like(v))
-
-
-def test_the_solved_probe_has_the_gradients_of_a_dense_solve(monkeypatch):
-    """Implicit derivatives, over several chunks of queries, and with replicas side by side."""
-    monkeypatch.setattr(local_linear, "CHUNK_SIZE", 4)
-    torch.manual_seed(0)
-    q, k = (torch.randn(2, 3, 11, 2, 4, dtype=torch.float64, requires_grad=True) for _ in range(2))
-    for relative in (False, True):
-        options = {"scale": 0.7, "ridge": 0.5, "relative": relative, "iterations": 12}
-        probes = torch.func.vmap(lambda q, k, options=options: solved_probe(q, k, **options))(q, k)
-        a, b = q.movedim(3, 2), k.movedim(3, 2)
-        w = (0.7 * a @ b.mT).exp().tril()
-        p = w / w.sum(-1, keepdim=True)
-        mean = p @ b
-        moment = torch.einsum("...ts,...sd,...se->...tde", p, b, b) - mean[..., :, None] * mean[..., None, :]
-        ridge = 0.5 / (torch.ones_like(w[..., :1]) if relative else w.sum(-1, keepdim=True))
-        dense = torch.linalg.solve(moment + ridge[..., None] * torch.eye(4, dtype=a.dtype), mean - a).movedim(2, 3)
-        torch.testing.assert_close(probes, dense)
-        towards = torch.randn_like(probes)
-        for found, expected in zip(*(torch.autograd.grad(y, (q, k), towards) for y in (probes, dense)), strict=True):
-            torch.testing.assert_close(found, expected)
 
 
 @pytest.mark.parametrize("norms", [False, True])
