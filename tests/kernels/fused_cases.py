@@ -9,11 +9,6 @@ from torch.utils._python_dispatch import TorchDispatchMode
 BACKENDS = ["reference", "triton"]
 # Relative errors: sums of at most a few hundred terms; rounding to bfloat16 changes an element by up to 2^-8 = 3.9e-3.
 FLOAT32, BFLOAT16 = 2e-6, 4e-3
-EPS = 1e-5  # of the norms
-
-
-def plain_norm(x, gain):
-    return x / (x.square().mean(-1, keepdim=True) + EPS).sqrt() * gain
 
 
 def draw(*shapes, device="cpu", dtype=torch.float32, seed=0) -> list[Tensor]:

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from formulas import convolution, of_length_one
 from fused_cases import BACKENDS, BFLOAT16, check, check_close, check_replicas, double, draw, run, same_bits_and_close
 from torch.func import vmap
 
@@ -28,15 +29,13 @@ def make_inputs(batch, length, convolved, parts, taps, device, seed=0):
 
 def plain(packed, weight, parts):
     """Each part by slicing, from the formulas."""
-    channels, taps = weight.shape
-    padded = torch.cat((packed.new_zeros(packed.shape[0], taps - 1, channels), packed[..., :channels]), dim=1)
-    total = sum(weight[:, k] * padded[:, k : k + packed.shape[1]] for k in range(taps))
-    packed = torch.cat((total * torch.sigmoid(total), packed[..., channels:]), dim=-1)
+    channels = len(weight)
+    packed = torch.cat((convolution(packed[..., :channels], weight), packed[..., channels:]), dim=-1)
     results, start = [], 0
     for heads, width, form in parts:
         x = packed[..., start : start + heads * width].unflatten(-1, (heads, width))
         start += heads * width
-        results.append(x / (x.square().sum(-1, keepdim=True) + 1e-6).sqrt() if form == Form.UNIT_NORM else x)
+        results.append(of_length_one(x) if form == Form.UNIT_NORM else x)
     return results
 
 

@@ -2,17 +2,16 @@
 
 import pytest
 import torch
+from formulas import EPS, plain_norm
 from fused_cases import (
     BACKENDS,
     BFLOAT16,
-    EPS,
     FLOAT32,
     check,
     check_close,
     check_replicas,
     double,
     draw,
-    plain_norm,
     run,
     same_bits_and_close,
     traced_as_they_run,

@@ -4,16 +4,15 @@ from functools import partial
 
 import pytest
 import torch
+from formulas import EPS, of_length_one, plain_norm, rotary
 from fused_cases import (
     BACKENDS,
     BFLOAT16,
-    EPS,
     check,
     check_close,
     check_replicas,
     double,
     draw,
-    plain_norm,
     run,
     same_bits_and_close,
 )
@@ -63,11 +62,9 @@ def plain(packed, parts, frequency, gains=()):
         if form in (Form.RMS_NORM, Form.RMS_NORM_ROTARY):
             x = plain_norm(x, next(gains))
         if form in (Form.ROTARY, Form.RMS_NORM_ROTARY):
-            angles = torch.arange(x.shape[1], device=x.device, dtype=x.dtype)[:, None, None] * frequency.to(x.dtype)
-            rotated = torch.complex(*x.chunk(2, dim=-1)) * torch.polar(torch.ones_like(angles), angles)
-            x = torch.cat((rotated.real, rotated.imag), dim=-1)
+            x = rotary(x, frequency)
         elif form == Form.UNIT_NORM:
-            x = x / (x.square().sum(-1, keepdim=True) + 1e-6).sqrt()
+            x = of_length_one(x)
         results.append(x)
     return results
 

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-import torch.nn.functional as F
+from formulas import convolution
 from fused_cases import BACKENDS, check, check_close, check_replicas, run
 from recurrences import selective_loop
 from torch import Tensor
@@ -20,9 +20,7 @@ SHAPES += [pytest.param((2, 19, 33, 4, 3, 4), marks=pytest.mark.slow)]
 def definition(xz, conv_weight, conv_bias, x_proj, dt_proj, dt_bias, A_log, D) -> Tensor:
     """Step by step, from figure 3 and equation 2 of the paper; autograd gives the gradients."""
     x, z = xz.chunk(2, dim=-1)
-    taps = conv_weight.shape[1]
-    padded = F.pad(x, (0, 0, taps - 1, 0))
-    u = F.silu(conv_bias + sum(conv_weight[:, k] * padded[:, k : k + x.shape[1]] for k in range(taps)))
+    u = convolution(x, conv_weight, conv_bias)
     dt, B, C = (u @ x_proj.T).split((dt_proj.shape[1], A_log.shape[1], A_log.shape[1]), dim=-1)
     return selective_loop(u, dt @ dt_proj.T, dt_bias, -A_log.exp(), B, C, D, z)
 

@@ -2,16 +2,15 @@
 
 import pytest
 import torch
+from formulas import EPS, plain_norm
 from fused_cases import (
     BACKENDS,
     BFLOAT16,
-    EPS,
     check,
     check_close,
     check_replicas,
     double,
     draw,
-    plain_norm,
     run,
     same_bits_and_close,
     traced_as_they_run,

@@ -2,7 +2,8 @@
 
 import pytest
 import torch
-from fused_cases import EPS, draw
+from formulas import EPS
+from fused_cases import draw
 from torch.utils._pytree import tree_map_only
 
 from mixerlab.kernels.fused import (

@@ -6,7 +6,8 @@ import pytest
 import torch
 import triton
 import triton.language as tl
-from fused_cases import EPS, FLOAT32, check, check_close, check_replicas, double, draw, plain_norm, run
+from formulas import EPS, plain_norm, rotary
+from fused_cases import FLOAT32, check, check_close, check_replicas, double, draw, run
 from parallax_cases import operators_of
 
 from mixerlab.kernels.fused import linear, rotary_heads
@@ -44,16 +45,8 @@ def exact(x, weight, heads, gains=(), eps=EPS, rotate_rho=False):
     if gains:
         q, k, rho = map(plain_norm, (q, k, rho), gains)
     head_dim = q.shape[-1]
-    positions = torch.arange(x.shape[1], dtype=torch.float64, device=x.device)
-    angles = positions[:, None] * frequency(head_dim, x.device).double()
-    rotation = torch.polar(torch.ones_like(angles), angles)
-
-    def rotated(y):
-        z = torch.complex(*y.chunk(2, dim=-1)) * rotation[:, None]
-        return torch.cat((z.real, z.imag), dim=-1)
-
-    q, k = rotated(q), rotated(k)
-    rho = rotated(rho) if rotate_rho else rho
+    q, k = (rotary(y, frequency(head_dim, x.device)) for y in (q, k))
+    rho = rotary(rho, frequency(head_dim, x.device)) if rotate_rho else rho
     return parallax_reference(q, rho, k, v, head_dim**-0.5, None)
 
 

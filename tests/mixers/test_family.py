@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 from every_mixer import mixer_of
-from formulas import convolved, delta_rule, normed, of_length_one
+from formulas import convolved, delta_rule, of_length_one, plain_norm
 from torch.nn import functional as F
 
 from mixerlab.kernels.parallax import parallax_attention
@@ -229,7 +229,7 @@ def test_affine_delta_is_the_delta_rule_on_what_is_centred(norms):
     if norms:
         q, k = of_length_one(q), of_length_one(k)
     o = mean_v + delta_rule(q, k, v, torch.ones_like(k), (x @ mixer.b_proj.weight.T).sigmoid())
-    o = normed(o, mixer.norm.weight) if norms else o
+    o = plain_norm(o, mixer.norm.weight) if norms else o
     torch.testing.assert_close(mixer(x[None])[0], o.flatten(1) @ mixer.o_proj.weight.T)
 
 

@@ -3,7 +3,7 @@
 import pytest
 import torch
 import torch.nn.functional as F
-from formulas import convolved, delta_rule, normed, of_length_one
+from formulas import convolved, delta_rule, of_length_one, plain_norm
 
 from mixerlab.mixers.gdn import GatedDeltaNet
 
@@ -18,7 +18,7 @@ def layer_step_by_step(mixer, x):
         decay = (-mixer.A_log.exp() * F.softplus(x @ mixer.a_proj.weight.T + mixer.dt_bias)).exp()
         gate = F.silu(x @ mixer.g_proj.weight.T).view_as(v)
     o = delta_rule(q / mixer.head_dim**0.5, k, v, decay[..., None].expand_as(k), beta)
-    return (normed(o, mixer.norm.weight) * gate).flatten(1) @ mixer.o_proj.weight.T
+    return (plain_norm(o, mixer.norm.weight) * gate).flatten(1) @ mixer.o_proj.weight.T
 
 
 @pytest.mark.parametrize("expand_v", [1, 2])

@@ -3,7 +3,7 @@
 import pytest
 import torch
 import torch.nn.functional as F
-from formulas import convolved, delta_rule, normed, of_length_one
+from formulas import convolved, delta_rule, of_length_one, plain_norm
 
 from mixerlab.mixers.kda import KimiDeltaAttention
 
@@ -17,7 +17,7 @@ def layer_step_by_step(mixer, x):
     decay = (-mixer.A_log.exp()[:, None] * slow).exp()
     gate = mixer.g_b_proj(mixer.g_a_proj(x)).sigmoid().view_as(v)
     o = delta_rule(q / mixer.head_dim**0.5, k, v, decay, beta)
-    return (normed(o, mixer.norm.weight) * gate).flatten(1) @ mixer.o_proj.weight.T
+    return (plain_norm(o, mixer.norm.weight) * gate).flatten(1) @ mixer.o_proj.weight.T
 
 
 @pytest.mark.parametrize("options", [{}, {"d_conv": 0, "allow_neg_eigval": True}])

@@ -3,6 +3,7 @@
 from functools import partial
 from unittest import mock
 
+import formulas
 import pytest
 import torch
 from every_mixer import mixer_of
@@ -50,13 +51,11 @@ def test_norms_are_pytorchs_before_the_rotation(module, mixer, operator, normed,
     with mock.patch.object(module, operator, wraps=getattr(module, operator)) as calls:
         mixer(x)
     given = dict(zip("qrkv" if module is parallax else "qkv", calls.call_args.args, strict=True))
-    turns = torch.arange(9)[:, None] * 10_000.0 ** (-torch.arange(0, 16, 2) / 16)
-    turns = torch.polar(torch.ones_like(turns), turns)[:, None]
+    frequency = 10_000.0 ** (-torch.arange(0, 16, 2) / 16)
     for name, norm in norms.items():
         expected = norm(getattr(mixer, f"{name}_proj")(x).unflatten(-1, (2, 16)))
         if name in rotated:
-            pairs = torch.complex(*expected.chunk(2, dim=-1)) * turns
-            expected = torch.cat((pairs.real, pairs.imag), dim=-1)
+            expected = formulas.rotary(expected, frequency)
         torch.testing.assert_close(given[name], expected)
     assert {norm.eps for norm in norms.values()} == {NORM_EPS}
 
