@@ -83,8 +83,8 @@ def run_attention() -> None:
 
 
 def run_models() -> None:
-    """What runs launch: models of every mixer, for short and longer sequences, and of several vocabularies."""
-    cases = [(name, length, 16) for name in MIXERS for length in (128, 256)]
+    """What runs launch: models of every mixer, of short sequences too, and of several vocabularies."""
+    cases = [*((name, 256, 16) for name in MIXERS), ("attn", 128, 16), ("parallax", 128, 16)]
     cases += [("attn", 256, vocabulary) for vocabulary in (32, 128, 300)]
     with pytest.MonkeyPatch.context() as patch, torch.autocast("cpu", BF16):
         prefer_kernels(patch)

@@ -2,8 +2,9 @@
 
 import pytest
 import torch
-from formulas import convolution, of_length_one
+from formulas import convolution
 from fused_cases import BACKENDS, BFLOAT16, check, check_close, check_replicas, double, draw, run, same_bits_and_close
+from test_heads import plain as split
 from torch.func import vmap
 
 from mixerlab.kernels.fused import Form, Part
@@ -28,15 +29,9 @@ def make_inputs(batch, length, convolved, parts, taps, device, seed=0):
 
 
 def plain(packed, weight, parts):
-    """Each part by slicing, from the formulas."""
+    """The convolution from its formula, then each part."""
     channels = len(weight)
-    packed = torch.cat((convolution(packed[..., :channels], weight), packed[..., channels:]), dim=-1)
-    results, start = [], 0
-    for heads, width, form in parts:
-        x = packed[..., start : start + heads * width].unflatten(-1, (heads, width))
-        start += heads * width
-        results.append(of_length_one(x) if form == Form.UNIT_NORM else x)
-    return results
+    return split(torch.cat((convolution(packed[..., :channels], weight), packed[..., channels:]), dim=-1), parts)
 
 
 # (batch, T, heads of each convolved part, their width, taps, forms of these parts); a program takes at most 32 * 128

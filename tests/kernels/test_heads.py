@@ -53,7 +53,7 @@ def frequencies(width, device):
     return 100.0 ** (-torch.arange(0, width, 2, device=device) / width)
 
 
-def plain(packed, parts, frequency, gains=()):
+def plain(packed, parts, frequency=None, gains=()):
     """Each part by slicing, from the formulas."""
     results, start, gains = [], 0, iter(gains)
     for heads, width, form in parts:
