@@ -3,7 +3,18 @@
 import pytest
 import torch
 from formulas import convolution
-from fused_cases import BACKENDS, BFLOAT16, check, check_close, check_replicas, double, draw, run, same_bits_and_close
+from fused_cases import (
+    BACKENDS,
+    BFLOAT16,
+    check,
+    check_close,
+    check_replicas,
+    double,
+    draw,
+    run,
+    same_bits_and_close,
+    traced_as_they_run,
+)
 from test_heads import plain as split
 from torch.func import vmap
 
@@ -63,7 +74,10 @@ def test_is_the_formula(device, case, backend):
 
 def test_a_unit_norm_of_zeros_is_zero(device):
     inputs = torch.zeros(1, 3, 8, device=device), torch.ones(8, 4, device=device)
-    norm, *gradients = run(lambda x, w: convolve_heads(x, w, [Part(2, 4, Form.UNIT_NORM)], backend="triton"), inputs)
+    with traced_as_they_run():
+        norm, *gradients = run(
+            lambda x, w: convolve_heads(x, w, [Part(2, 4, Form.UNIT_NORM)], backend="triton"), inputs
+        )
     assert not norm.any() and all(gradient.isfinite().all() for gradient in gradients)
 
 

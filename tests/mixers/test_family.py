@@ -190,7 +190,6 @@ def test_lla_with_a_large_ridge_is_softmax_attention(relative_ridge):
 )
 def test_the_iterations_that_a_ridge_takes(options, enough, too_few):
     """In float32, of heads of 64, as the docstring of `cg_iterations` says."""
-    torch.manual_seed(0)
     lla, (q, k) = mixer_of("lla", 128, **options), F.rms_norm(torch.randn(2, 1, 128, 2, 64), (64,))
     lla.cg_iterations = 400
     exact = lla.probes(q.double(), k.double())

@@ -68,7 +68,6 @@ def compare(actual, expected, tensors):
 @pytest.mark.parametrize("scored", [slice(None), slice(3, 7), slice(-1, None)])
 @pytest.mark.parametrize("start", ["tensor", "table"])
 def test_a_block_of_attention_is_its_formula(start, scored):
-    torch.manual_seed(0)
     block = Block(WIDTH, Attention(WIDTH, qk_norm=False)).double()
     random_gains(block)
     tokens, table = torch.randint(9, (2, LENGTH)), torch.randn(9, WIDTH, dtype=torch.float64, requires_grad=True)
@@ -81,7 +80,6 @@ def test_a_block_of_attention_is_its_formula(start, scored):
 @pytest.mark.parametrize("n_layers", [1, 3])
 @pytest.mark.parametrize("name", [*MIXERS, "plain"])
 def test_a_model_is_blocks_of_the_textbook(name, n_layers, vocabulary):
-    torch.manual_seed(0)
     model = LanguageModel(vocabulary, WIDTH, n_layers, lambda: mixer_called(name)).double()
     random_gains(model)
     tokens = torch.randint(vocabulary, (2, LENGTH))
@@ -95,7 +93,6 @@ def test_a_model_is_blocks_of_the_textbook(name, n_layers, vocabulary):
 @pytest.mark.parametrize("name", ["attn", "parallax"])
 def test_heads_are_normed_in_the_table(name, monkeypatch):
     """As on a GPU; not in a subclass, which may mix in another way."""
-    torch.manual_seed(0)
     monkeypatch.setattr(attn, "resolve_backend", lambda *_: "triton")
     monkeypatch.setattr(parallax.Parallax, "resolved_backend", lambda *_: "triton")
     mixer = mixer_called(name).double()

@@ -146,7 +146,6 @@ class CachesAngles(Published):
 
 @pytest.mark.parametrize("execution", ["vmap", "loop"])
 def test_a_table_that_forward_caches_in_a_buffer_is_right_in_each_call(execution):
-    torch.manual_seed(0)
     population = Population(model_with(CachesAngles), (0, 1))
     tokens = torch.randint(VOCAB, (2, 3, 7))
     choose_execution(population, execution, tokens, slice(None), bf16=False)
